@@ -1,0 +1,1 @@
+"""Facts to commands over SSH: from a bare machine to a node that trains."""

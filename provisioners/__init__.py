@@ -1,0 +1,1 @@
+"""One module per cloud behind one small protocol (see base.py)."""
