@@ -1,0 +1,17 @@
+"""Fixtures that start real programs. Each test gets its own, and each is gone when the test ends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.programs import running_etcd
+
+
+@pytest.fixture
+def etcd_endpoint(tmp_path: Path) -> Iterator[str]:
+    """The endpoint of a real, empty etcd."""
+    with running_etcd(tmp_path / "etcd") as endpoint:
+        yield endpoint

@@ -1,0 +1,103 @@
+"""Finds and starts the real programs that tests run against."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from provisioners.localcloud.programs import (
+    SshPrograms,
+    find_ssh_programs,
+    library_path,
+    tools_root,
+)
+from provisioners.localcloud.programs import find_program as _find_program
+
+REPO = Path(__file__).resolve().parent.parent
+_STARTS = 3
+_ETCD_START_TIMEOUT_S = 30.0
+
+
+def tools() -> Path | None:
+    """The root below which programs were unpacked: the environment's word, else the clone's own folder."""
+    own = REPO / ".tools" / "root"
+    return tools_root() or (own if own.is_dir() else None)
+
+
+def find_program(name: str) -> Path:
+    """The program `name`: on the PATH, in the system's folders, else unpacked in the clone."""
+    return _find_program(name, tools())
+
+
+def find_sshd() -> SshPrograms:
+    """sshd with its helpers."""
+    return find_ssh_programs(tools())
+
+
+def program_env() -> dict[str, str]:
+    """The environment in which unpacked programs find their libraries, and our own find unpacked programs."""
+    env = dict(os.environ)
+    root = tools()
+    if root is None:
+        return env
+    known = [folder for folder in (library_path(root), env.get("LD_LIBRARY_PATH", "")) if folder]
+    return env | {"SPOTSUP_TOOLS": str(root)} | ({"LD_LIBRARY_PATH": ":".join(known)} if known else {})
+
+
+def free_ports(count: int, host: str = "127.0.0.1") -> list[int]:
+    """Ports nobody listens on now. Another process may take one before you do: start again on failure."""
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind((host, 0))
+        return [int(each.getsockname()[1]) for each in sockets]
+
+
+@contextmanager
+def running_etcd(folder: Path) -> Iterator[str]:
+    """A real etcd of its own below `folder`, healthy; yields its endpoint, kills it by pid after."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for attempt in range(_STARTS):
+        process, endpoint = _start_etcd(folder, attempt)
+        try:
+            if _wait_healthy(process, endpoint):
+                yield endpoint
+                return
+        finally:
+            process.kill()
+            process.wait()
+    log = (folder / f"etcd-{_STARTS - 1}.log").read_text(errors="replace")
+    raise RuntimeError(f"etcd did not become healthy in {_STARTS} starts: {log[-1000:]}")
+
+
+def _start_etcd(folder: Path, attempt: int) -> tuple[subprocess.Popen[bytes], str]:
+    client, peer = (f"http://127.0.0.1:{port}" for port in free_ports(2))
+    arguments = [
+        str(find_program("etcd")),
+        *("--name", "test", "--data-dir", str(folder / f"etcd-{attempt}")),
+        *("--listen-client-urls", client, "--advertise-client-urls", client),
+        *("--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer),
+        *("--initial-cluster", f"test={peer}", "--log-level", "warn"),
+    ]
+    with (folder / f"etcd-{attempt}.log").open("wb") as log:
+        process = subprocess.Popen(arguments, env=program_env(), stdout=log, stderr=subprocess.STDOUT)
+    return process, client
+
+
+def _wait_healthy(process: subprocess.Popen[bytes], endpoint: str) -> bool:
+    """False when etcd ended, as it does when somebody else took its port."""
+    deadline = time.monotonic() + _ETCD_START_TIMEOUT_S
+    while time.monotonic() < deadline and process.poll() is None:
+        try:
+            with urllib.request.urlopen(f"{endpoint}/health", timeout=1.0) as answer:  # noqa: S310 - our own URL
+                if b'"true"' in answer.read():
+                    return process.poll() is None
+        except OSError:
+            time.sleep(0.02)
+    return False
