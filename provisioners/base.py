@@ -1,7 +1,7 @@
-"""The contract between the daemon and a cloud. The comments are the contract; tests/contract/ holds every provider to it.
+"""The contract between the daemon and a cloud: its docstrings. tests/contract/ holds every provider to it.
 
 A provisioner is thin and stateless: it makes one call, bounded in time, and says what the cloud answered. It never
-retries a launch, never remembers, never decides. Outcomes of a launch are values, because "no capacity" is not an error.
+retries a launch, never remembers, never decides. Outcomes of a launch are values: "no capacity" is not an error.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Scope(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """Something that could be asked for. `usd_per_hour` is None where no price is known; `price_source` says from where."""
+    """Something that could be asked for. `usd_per_hour` is None where no price is known."""
 
     cloud: str
     region: str
@@ -224,7 +224,7 @@ class Provisioner(Protocol):
         ...
 
     def instances(self, cluster: str, timeout_s: float) -> Sequence[Instance]:
-        """All machines with our cluster's tag in every configured region, by filtered listings, never one call per machine.
+        """All machines with our cluster's tag in every configured region, by filtered listings, never a call per machine.
 
         Eventually consistent: a machine may be missing for a while after its launch and be listed for an hour after its
         end. Absence from one listing is not a death.

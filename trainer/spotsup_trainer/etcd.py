@@ -458,4 +458,3 @@ def _ssl_context(tls: Tls) -> ssl.SSLContext:
     if tls.cert:
         context.load_cert_chain(tls.cert, tls.key)
     return context
-

@@ -108,6 +108,4 @@ def _apply(keys: dict[str, KeyValue], event: WatchEvent) -> None:
     if event.value is None:
         keys.pop(event.key, None)
     else:
-        keys[event.key] = KeyValue(
-            event.key, event.value, event.create_revision, event.mod_revision, event.lease
-        )
+        keys[event.key] = KeyValue(event.key, event.value, event.create_revision, event.mod_revision, event.lease)

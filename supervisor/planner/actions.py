@@ -1,0 +1,216 @@
+"""What the daemon can do to the world, as data; and what came of it.
+
+An action is started only after the commit that carries its intent is in the journal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from provisioners.base import Instance, LaunchOutcome, Offer, OfferQuery
+from supervisor.model import Event, JobRecord, NodeRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """Ask a cloud for the node's machine, under the node's token."""
+
+    node: NodeRecord
+
+    @property
+    def key(self) -> str:
+        """At most one action with this key runs at a time."""
+        return f"node:{self.node.id}"
+
+
+@dataclass(frozen=True, slots=True)
+class Find:
+    """Look the machine up by token: a launch call ended without a clear answer."""
+
+    node: NodeRecord
+
+    @property
+    def key(self) -> str:
+        """As Launch."""
+        return f"node:{self.node.id}"
+
+
+@dataclass(frozen=True, slots=True)
+class Bootstrap:
+    """Prepare the machine over SSH, up to a started agent."""
+
+    node: NodeRecord
+    job: JobRecord
+
+    @property
+    def key(self) -> str:
+        """As Launch."""
+        return f"node:{self.node.id}"
+
+
+@dataclass(frozen=True, slots=True)
+class Terminate:
+    """Ask a cloud to end a machine. `node` is empty for an orphan."""
+
+    cloud: str
+    instance_id: str
+    node: str
+
+    @property
+    def key(self) -> str:
+        """Of its own: a machine may be ended while its bootstrap is still under way."""
+        return f"end:{self.instance_id}"
+
+
+@dataclass(frozen=True, slots=True)
+class ListInstances:
+    """One filtered listing of a cloud."""
+
+    cloud: str
+
+    @property
+    def key(self) -> str:
+        """One listing per cloud at a time."""
+        return f"list:{self.cloud}"
+
+
+@dataclass(frozen=True, slots=True)
+class FetchOffers:
+    """What could be asked for, for one job."""
+
+    job: str
+    cloud: str
+    query: OfferQuery
+
+    @property
+    def key(self) -> str:
+        """One per job at a time."""
+        return f"offers:{self.job}"
+
+
+@dataclass(frozen=True, slots=True)
+class SendAlert:
+    """Tell people about an event whose id waits in the outbox."""
+
+    event_id: str
+
+    @property
+    def key(self) -> str:
+        """One attempt per alert at a time."""
+        return f"alert:{self.event_id}"
+
+
+Action: TypeAlias = Launch | Find | Bootstrap | Terminate | ListInstances | FetchOffers | SendAlert
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchDone:
+    """What the cloud said."""
+
+    node: str
+    offer: Offer
+    outcome: LaunchOutcome
+
+
+@dataclass(frozen=True, slots=True)
+class FindDone:
+    """What was found under the token; `error` when the cloud could not be asked."""
+
+    node: str
+    instance: Instance | None
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class BootstrapDone:
+    """`error` is empty when the agent runs. `unreachable`: nothing was wrong but the connection."""
+
+    node: str
+    error: str = ""
+    unreachable: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TerminateDone:
+    """`error` is empty when the cloud accepted."""
+
+    node: str
+    instance_id: str
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ListDone:
+    """A complete listing, or why there is none. `asked_at`: UNIX seconds at which the call was made."""
+
+    cloud: str
+    asked_at: float
+    instances: tuple[Instance, ...] = ()
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class OffersDone:
+    """The job's offers, cheapest first, or why there are none."""
+
+    job: str
+    asked_at: float
+    offers: tuple[Offer, ...] = ()
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class AlertDone:
+    """`error` is empty when people were told."""
+
+    event_id: str
+    error: str = ""
+
+
+Read: TypeAlias = ListInstances | FetchOffers
+NodeOutcome: TypeAlias = LaunchDone | FindDone | BootstrapDone | TerminateDone
+Outcome: TypeAlias = NodeOutcome | ListDone | OffersDone | AlertDone
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """One job's changes: all of them in one transaction, or none; then `actions` may start.
+
+    `guards`: record key → the revision it was read at (0: must not exist yet).
+    """
+
+    job: str
+    guards: Mapping[str, int]
+    job_record: JobRecord | None = None
+    nodes: Sequence[NodeRecord] = ()
+    forget_nodes: Sequence[str] = ()
+    words: Mapping[str, bytes] = field(default_factory=dict)
+    forget_words: Sequence[str] = ()
+    events: Sequence[Event] = ()
+    alerts: Sequence[Event] = ()
+    drop_events: Sequence[str] = ()
+    actions: Sequence[Action] = ()
+
+    @property
+    def empty(self) -> bool:
+        """Nothing to write and nothing to do."""
+        return not (
+            self.job_record
+            or self.nodes
+            or self.forget_nodes
+            or self.words
+            or self.forget_words
+            or self.events
+            or self.actions
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to do now, and per job one sentence on what and why."""
+
+    commits: tuple[Commit, ...]
+    actions: tuple[Action, ...]
+    sentences: Mapping[str, str]

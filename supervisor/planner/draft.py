@@ -1,0 +1,152 @@
+"""The sheet that one job's decision is written on: it starts as what is known and ends as a Commit.
+
+It lives within one call of plan(): inputs stay frozen, and what was not touched is not written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from spotsup_trainer.wire import Keys
+
+from provisioners.base import Instance
+from supervisor.model import (
+    ALERT_KINDS,
+    Event,
+    EventKind,
+    JobRecord,
+    JobState,
+    NodeRecord,
+    NodeState,
+    move_job,
+    move_node,
+)
+from supervisor.planner.actions import Action, Commit, NodeOutcome, Read
+from supervisor.planner.world import CloudView, JobView, Rules, World
+
+
+class Draft:
+    """One job's records, changed step by step."""
+
+    def __init__(
+        self,
+        world: World,
+        view: JobView,
+        outcomes: Mapping[str, Sequence[NodeOutcome]],
+        keys: Keys,
+        now: float,
+    ) -> None:
+        self.view = view
+        self.now = now
+        self.soft = world.soft
+        self.outcomes = outcomes
+        self.job: JobRecord = view.record
+        self.nodes: dict[str, NodeRecord] = dict(view.nodes)
+        self.keys = keys
+        self.reads: list[Read] = []
+        self._world = world
+        self._events: list[Event] = []
+        self._actions: dict[str, Action] = {}
+        self._words: dict[str, bytes] = {}
+        self._forget_words: list[str] = []
+        self._forget_nodes: list[str] = []
+
+    @property
+    def rules(self) -> Rules:
+        """The planner's numbers."""
+        return self._world.rules
+
+    @property
+    def cloud(self) -> CloudView:
+        """The last listing of the job's cloud."""
+        return self.soft.clouds.get(self.job.spec.placement.cloud, CloudView())
+
+    def busy(self, key: str) -> bool:
+        """Whether an action with this key is under way, or was decided just now."""
+        return key in self._world.busy or key in self._actions
+
+    def instance(self, node: NodeRecord) -> Instance | None:
+        """The node's machine as last listed."""
+        return self.cloud.of_node(node)
+
+    def in_states(self, *states: NodeState) -> list[NodeRecord]:
+        """Nodes in these states, oldest first."""
+        found = [node for node in self.nodes.values() if node.state in states]
+        return sorted(found, key=lambda node: (node.created_at, node.id))
+
+    def set_node(self, node: NodeRecord, **changes: Any) -> NodeRecord:
+        """Change fields of a node."""
+        changed = replace(node, **changes)
+        self.nodes[node.id] = changed
+        return changed
+
+    def move(self, node: NodeRecord, after: NodeState, reason: str, **changes: Any) -> NodeRecord:
+        """Move a node along its table."""
+        return self.set_node(move_node(node, after, self.now, reason), **changes)
+
+    def add(self, node: NodeRecord) -> None:
+        """A new node: its record is its intent."""
+        self.nodes[node.id] = node
+
+    def forget(self, node: NodeRecord) -> None:
+        """Drop the record of a node that is long gone; what it cost stays with the job."""
+        assert node.state is NodeState.GONE
+        del self.nodes[node.id]
+        self._forget_nodes.append(node.id)
+        self.set_job(usd_settled=self.job.usd_settled + node.usd(self.now))
+
+    def set_job(self, **changes: Any) -> None:
+        """Change fields of the job."""
+        self.job = replace(self.job, **changes)
+
+    def move_job(self, after: JobState, reason: str) -> None:
+        """Move the job along its table, if it is not there already."""
+        if self.job.state is not after:
+            self.job = move_job(self.job, after, self.now, reason)
+
+    def do(self, action: Action) -> None:
+        """Decide an action; it starts once this draft is in the journal."""
+        self._actions[action.key] = action
+
+    def ask(self, read: Read) -> None:
+        """Decide to read something: that needs no intent in the journal."""
+        if not self.busy(read.key):
+            self.reads.append(read)
+
+    def say(self, key: str, word: bytes) -> None:
+        """Write a word for the nodes."""
+        self._words[key] = word
+
+    def unsay(self, key: str) -> None:
+        """Delete a word, or all that begin with it where it ends in a slash."""
+        self._forget_words.append(key)
+
+    def tell(self, kind: EventKind, text: str, node: str = "", **data: float | str) -> None:
+        """Add an event to the job's story."""
+        number = self.job.next_event
+        self.set_job(next_event=number + 1)
+        event_id = f"{self.job.task_id}-{number:06d}"
+        self._events.append(Event(event_id, self.now, self.job.name, kind, text, node, data))
+
+    def commit(self) -> Commit:
+        """What was decided, with the guards that make it all or nothing."""
+        changed = [node for key, node in self.nodes.items() if node is not self.view.nodes.get(key)]
+        touched = [node.id for node in changed] + self._forget_nodes
+        job = self.job if self.job != self.view.record else None
+        old = self.job.next_event - self.rules.events_kept
+        dropped = [f"{self.job.task_id}-{old - n:06d}" for n in range(1, len(self._events) + 1) if old - n > 0]
+        return Commit(
+            job=self.job.name,
+            guards={self.job.name: self.view.revision} | {node: self.view.revisions.get(node, 0) for node in touched},
+            job_record=job,
+            nodes=changed,
+            forget_nodes=self._forget_nodes,
+            words=self._words,
+            forget_words=self._forget_words,
+            events=self._events,
+            alerts=[event for event in self._events if event.kind in ALERT_KINDS],
+            drop_events=dropped,
+            actions=list(self._actions.values()),
+        )

@@ -1,0 +1,164 @@
+"""The job as a whole: its end, its limits, its state, and the sentence about it."""
+
+from __future__ import annotations
+
+from supervisor.model import (
+    ENDED_JOB_STATES,
+    IN_FLIGHT_NODE_STATES,
+    EventKind,
+    JobState,
+    NodeRecord,
+    NodeState,
+)
+from supervisor.planner.draft import Draft
+from supervisor.planner.fleet import wanted
+
+J, N = JobState, NodeState
+
+
+def drive_end(draft: Draft) -> None:
+    """Whether the job has reached an end: the user's word, the program's, or a limit."""
+    if not draft.job.ended:
+        end = _end(draft)
+        if end is not None:
+            draft.move_job(*end)
+    if draft.job.ended and not draft.view.record.ended:
+        _tell_of_end(draft)
+
+
+def _end(draft: Draft) -> tuple[JobState, str] | None:
+    job, result = draft.job, draft.view.result
+    if job.cancel_requested:
+        return J.CANCELLED, "a user cancelled it"
+    if result is not None and result.outcome == "success":
+        return J.SUCCEEDED, "the program ended well"
+    if result is not None:
+        return J.FAILED, result.message
+    if job.bootstrap_failures >= draft.rules.bootstrap_failures:
+        last = max((n for n in draft.nodes.values() if n.error), key=lambda n: n.since, default=None)
+        why = f": {last.error.splitlines()[0]}" if last else ""
+        return J.FAILED, f"{job.bootstrap_failures} nodes in a row could not be bootstrapped{why}"
+    return _limit(draft)
+
+
+def _limit(draft: Draft) -> tuple[JobState, str] | None:
+    limits = draft.job.spec.limits
+    hours = (draft.now - draft.job.submitted_at) / 3600
+    if limits.hours is not None and hours >= limits.hours:
+        return J.FAILED, f"its limit of {limits.hours:g} h is reached"
+    if limits.usd is not None and spent_usd(draft) >= limits.usd:
+        return J.FAILED, f"its limit of ${limits.usd:g} is reached"
+    return None
+
+
+def spent_usd(draft: Draft) -> float:
+    """What the job has cost so far."""
+    return draft.job.usd_settled + sum(node.usd(draft.now) for node in draft.nodes.values())
+
+
+_ENDS = {
+    J.SUCCEEDED: EventKind.JOB_DONE,
+    J.FAILED: EventKind.JOB_FAILED,
+    J.CANCELLED: EventKind.JOB_CANCELLED,
+}
+
+
+def _tell_of_end(draft: Draft) -> None:
+    job = draft.job
+    took_s = draft.now - job.submitted_at
+    text = f"{job.name} {job.state}: {job.reason} (after {took_s:.0f} s, ${spent_usd(draft):.2f})"
+    draft.tell(_ENDS[job.state], text, usd=round(spent_usd(draft), 4))
+
+
+def members(draft: Draft) -> list[NodeRecord]:
+    """Nodes that train now."""
+    return draft.in_states(N.MEMBER)
+
+
+def drive_state(draft: Draft) -> None:
+    """QUEUED … WAITING, from how many nodes train."""
+    job, count = draft.job, len(members(draft))
+    if job.ended:
+        return
+    if count >= job.desired_nodes:
+        _reach(draft, J.RUNNING, f"{count} nodes train")
+    elif count >= job.min_nodes:
+        _reach(draft, J.DEGRADED, f"{count} of {job.desired_nodes} nodes train")
+    elif job.state in {J.RUNNING, J.DEGRADED}:
+        _reach(draft, J.WAITING, f"{count} nodes are left, {job.min_nodes} are needed")
+    elif job.state is J.QUEUED and draft.in_states(*IN_FLIGHT_NODE_STATES):
+        _reach(draft, J.STARTING, "nodes are asked for")
+    elif job.state is J.STARTING and not draft.in_states(*IN_FLIGHT_NODE_STATES, N.READY, N.MEMBER):
+        _reach(draft, J.WAITING, "no offer has capacity")
+
+
+def _reach(draft: Draft, state: JobState, reason: str) -> None:
+    if draft.job.state is J.QUEUED and state is not J.STARTING:
+        draft.move_job(J.STARTING, "nodes are there")
+    draft.move_job(state, reason)
+
+
+# -- the sentence ------------------------------------------------------------------------------------------
+
+
+def sentence(draft: Draft) -> str:
+    """What is done and why, for `spotsupctl status` and the log."""
+    job = draft.job
+    if job.ended:
+        open_nodes = [node for node in draft.nodes.values() if node.state is not N.GONE]
+        tail = f"; releasing {len(open_nodes)} nodes" if open_nodes else ""
+        return f"{job.state}: {job.reason}{tail}"
+    clauses = [_training(draft), *_replacing(draft), *_arriving(draft), *_missing(draft)]
+    return "; ".join(clause for clause in clauses if clause)
+
+
+def _training(draft: Draft) -> str:
+    count, progress, current = len(members(draft)), draft.view.progress, draft.view.round
+    if not count or current is None:
+        return f"waiting for {draft.job.min_nodes} nodes to begin" if current is None else "no node trains"
+    where = f", step {progress.step}" if progress else ""
+    return f"training on {count} of {draft.job.desired_nodes} nodes (round {current.number}{where})"
+
+
+def _replacing(draft: Draft) -> list[str]:
+    clauses = []
+    for node in draft.in_states(N.READY, N.MEMBER, N.DRAINING):
+        if node.notice is not None:
+            left_s = max(0.0, node.notice.deadline - draft.now)
+            # Whole tens, so that a sentence is not a new one each second.
+            clauses.append(f"{node.id} will be taken in about {round(left_s / 10) * 10} s")
+        elif node.state is N.DRAINING:
+            clauses.append(f"{node.id} drains")
+    clauses += [f"{node.id} is silent" for node in draft.in_states(N.SUSPECT)]
+    return clauses
+
+
+def _arriving(draft: Draft) -> list[str]:
+    clauses = []
+    for node in draft.in_states(*IN_FLIGHT_NODE_STATES):
+        purpose = f" in place of {node.replaces}" if node.replaces else ""
+        trouble = f" ({node.error.splitlines()[0]})" if node.error else ""
+        clauses.append(f"{node.id} is {node.state}{purpose}{trouble}")
+    return clauses
+
+
+def _missing(draft: Draft) -> list[str]:
+    have = [n for n in draft.nodes.values() if n.state in IN_FLIGHT_NODE_STATES | {N.READY, N.MEMBER, N.SUSPECT}]
+    if len([node for node in have if not node.doomed]) >= wanted(draft):
+        return []
+    offers = draft.soft.offers.get(draft.job.name)
+    if offers is None or not offers.known:
+        return [f"asking {draft.job.spec.placement.cloud} for offers" + (f" ({offers.error})" if offers else "")]
+    if not offers.offers:
+        return [f"{draft.job.spec.placement.cloud} offers nothing that fits the job's resources and placement"]
+    refusals = [draft.soft.refused(offer, draft.now) for offer in offers.offers]
+    if all(refusals):
+        first = refusals[0]
+        assert first is not None
+        return [f"no capacity: {first.message}"]
+    return ["more nodes are wanted, but limits or the one-zone rule keep them away"]
+
+
+def settled(draft: Draft) -> bool:
+    """Ended, and every machine gone."""
+    return draft.job.state in ENDED_JOB_STATES and all(n.state is N.GONE for n in draft.nodes.values())

@@ -1,0 +1,289 @@
+"""First half of a decision: bring the records up to what was observed. Passive: it asks for nothing new."""
+
+from __future__ import annotations
+
+from provisioners.base import (
+    EndCause,
+    Fatal,
+    Instance,
+    InstanceState,
+    Launched,
+    LaunchOutcome,
+    NoCapacity,
+    Quota,
+    Scope,
+    Throttled,
+    Transient,
+    Unknown,
+)
+from supervisor.model import EventKind, JobState, NodeRecord, NodeState, NoticeSeen
+from supervisor.planner.actions import BootstrapDone, FindDone, LaunchDone, NodeOutcome, TerminateDone
+from supervisor.planner.draft import Draft
+
+N = NodeState
+_WORKING = (N.READY, N.MEMBER, N.SUSPECT, N.DRAINING)
+_ENDED_BY_ITSELF = (InstanceState.STOPPING, InstanceState.STOPPED, InstanceState.TERMINATED)
+FATAL_MEMORY_S = 600.0
+BACKOFF_S = (1.0, 2.0, 5.0, 10.0, 30.0)
+
+
+def sync_node(draft: Draft, node: NodeRecord) -> None:
+    """One node: what came of its actions, then what its cloud says, then what its agent says."""
+    for outcome in draft.outcomes.get(node.id, ()):
+        node = _from_outcome(draft, node, outcome)
+    if node.state in {N.GONE, N.TERMINATING}:
+        _confirm_gone(draft, node)
+        return
+    node = _from_cloud(draft, node)
+    if node.state in {N.LOST, N.FAILED}:
+        return
+    node = _from_notice(draft, node)
+    _from_agent(draft, node)
+
+
+# -- what came of our actions ------------------------------------------------------------------------------
+
+
+def _from_outcome(draft: Draft, node: NodeRecord, outcome: NodeOutcome) -> NodeRecord:
+    match outcome:
+        case LaunchDone() if node.state is N.REQUESTED:
+            return _launched(draft, node, outcome.outcome)
+        case FindDone() if node.state is N.REQUESTED:
+            return _found(draft, node, outcome)
+        case BootstrapDone() if node.state is N.BOOTSTRAPPING:
+            return _bootstrapped(draft, node, outcome)
+        case TerminateDone() if node.state is N.TERMINATING and not outcome.error:
+            return draft.set_node(node, retry_at=draft.now + draft.rules.terminate_retry_s)
+        case TerminateDone() if node.state is N.TERMINATING:
+            return draft.set_node(node, retry_at=draft.now + BACKOFF_S[1], error=outcome.error)
+        case _:
+            return node  # an answer that came late: the record has moved on, and listings tell the rest
+
+
+def _accept(draft: Draft, node: NodeRecord, instance: Instance) -> NodeRecord:
+    return draft.move(
+        node,
+        N.PENDING,
+        f"{instance.id} in {instance.zone}",
+        instance_id=instance.id,
+        launched_at=instance.launched_at,
+        unsure=False,
+        error="",
+    )
+
+
+def _launched(draft: Draft, node: NodeRecord, outcome: LaunchOutcome) -> NodeRecord:
+    match outcome:
+        case Launched(instance):
+            return _accept(draft, node, instance)
+        case NoCapacity() | Quota():
+            draft.soft = draft.soft.remember(node.offer, outcome, draft.now)
+            return _refused(draft, node, outcome.message)
+        case Throttled():
+            return draft.set_node(node, retry_at=draft.now + outcome.retry_after_s, error=outcome.message)
+        case Transient():
+            if node.launch_attempts >= draft.rules.launch_attempts:
+                return _refused(draft, node, outcome.message)
+            wait_s = BACKOFF_S[min(node.launch_attempts, len(BACKOFF_S) - 1)]
+            return draft.set_node(node, retry_at=draft.now + wait_s, error=outcome.message)
+        case Fatal():
+            return _fatal(draft, node, outcome)
+        case Unknown():
+            return draft.set_node(node, unsure=True, retry_at=draft.now + 0.5, error=outcome.message)
+
+
+def _fatal(draft: Draft, node: NodeRecord, outcome: Fatal) -> NodeRecord:
+    """A request that cannot work ends a job that never ran; a running one keeps what it has (P4) and asks later."""
+    draft.soft = draft.soft.remember(node.offer, NoCapacity(Scope.GLOBAL, FATAL_MEMORY_S, outcome.message), draft.now)
+    node = _refused(draft, node, outcome.message)
+    if not any(other.state is not N.GONE or other.joined for other in draft.nodes.values()):
+        draft.move_job(JobState.FAILED, f"{node.offer.cloud} refuses the request: {outcome.message}")
+    return node
+
+
+def _refused(draft: Draft, node: NodeRecord, message: str) -> NodeRecord:
+    draft.tell(EventKind.LAUNCH_REFUSED, f"{node.offer.zone} did not grant {node.id}: {message}", node.id)
+    return draft.move(node, N.GONE, message, error=message, ended_at=draft.now)
+
+
+def _found(draft: Draft, node: NodeRecord, outcome: FindDone) -> NodeRecord:
+    if outcome.instance is not None:
+        return _accept(draft, node, outcome.instance)
+    if outcome.error:
+        return draft.set_node(node, retry_at=draft.now + BACKOFF_S[1], error=outcome.error)
+    # Asking again under the same token cannot double it (P2), whether or not the first request is still on its way.
+    return draft.set_node(node, unsure=False, retry_at=draft.now)
+
+
+def _bootstrapped(draft: Draft, node: NodeRecord, outcome: BootstrapDone) -> NodeRecord:
+    if not outcome.error:
+        # From here on `retry_at` is the time by which its launcher must have reached the rendezvous.
+        return draft.set_node(node, bootstrapped=True, retry_at=draft.now + draft.rules.ready_timeout_s, error="")
+    if outcome.unreachable and draft.now - node.since < draft.rules.bootstrap_timeout_s:
+        return draft.set_node(node, retry_at=draft.now + BACKOFF_S[2], error=outcome.error)
+    return fail_bootstrap(draft, node, outcome.error)
+
+
+def fail_bootstrap(draft: Draft, node: NodeRecord, error: str) -> NodeRecord:
+    """The node's set-up failed: its own budget, never the application's (P5)."""
+    draft.set_job(bootstrap_failures=draft.job.bootstrap_failures + 1)
+    draft.tell(EventKind.NODE_FAILED, f"bootstrap of {node.id} failed: {error}", node.id)
+    return draft.move(node, N.FAILED, error.splitlines()[0] if error else "bootstrap failed", error=error)
+
+
+# -- what the cloud says -----------------------------------------------------------------------------------
+
+
+def _from_cloud(draft: Draft, node: NodeRecord) -> NodeRecord:
+    instance = draft.instance(node)
+    if instance is None:
+        return _maybe_vanished(draft, node)
+    if node.state is N.REQUESTED:
+        node = _accept(draft, node, instance)
+    if instance.state in _ENDED_BY_ITSELF:
+        return lose(draft, node, _cause(instance))
+    if node.state is N.PENDING and instance.state is InstanceState.RUNNING and instance.ssh_host:
+        return draft.move(
+            node,
+            N.BOOTING,
+            f"runs at {instance.ssh_host}",
+            ssh_host=instance.ssh_host,
+            ssh_port=instance.ssh_port,
+            private_address=instance.private_address,
+            metadata_url=instance.metadata_url,
+        )
+    if node.state is N.PENDING and draft.now - node.since > draft.rules.launch_timeout_s:
+        return fail_bootstrap(draft, node, f"{instance.id} did not run within {draft.rules.launch_timeout_s:g} s")
+    return node
+
+
+def _cause(instance: Instance) -> str:
+    match instance.end_cause:
+        case EndCause.PREEMPTED:
+            return f"{instance.id} was preempted"
+        case EndCause.USER:
+            return f"somebody ended {instance.id}"
+        case _:
+            return f"{instance.id} is {instance.state} by its cloud's word"
+
+
+def _maybe_vanished(draft: Draft, node: NodeRecord) -> NodeRecord:
+    """Missing from one listing is not a death: two in a row, old enough to be listed, and a silent agent."""
+    if not node.instance_id or draft.cloud.absent.get(node.id, 0) < 2:
+        return node
+    if draft.now - node.launched_at < draft.rules.consistency_s or _heard(draft, node):
+        return node
+    return lose(draft, node, f"{node.instance_id} is not listed any more")
+
+
+def lose(draft: Draft, node: NodeRecord, reason: str) -> NodeRecord:
+    """The node is gone without having been asked to go."""
+    draft.tell(EventKind.NODE_LOST, f"lost {node.id}: {reason}", node.id)
+    return draft.move(node, N.LOST, reason, taken=True)
+
+
+def _confirm_gone(draft: Draft, node: NodeRecord) -> None:
+    """GONE only by the word of a listing that was asked for after we asked for the end."""
+    cloud = draft.cloud
+    if node.state is N.GONE or cloud.taken_at <= node.since:
+        return
+    instance = draft.instance(node)
+    listed_gone = instance is not None and instance.state is InstanceState.TERMINATED
+    unlisted = (
+        instance is None
+        and cloud.absent.get(node.id, 0) >= 2
+        and draft.now - node.launched_at >= draft.rules.consistency_s
+    )
+    if listed_gone or unlisted or not node.instance_id:
+        draft.move(node, N.GONE, "the cloud says that it is gone", ended_at=draft.now)
+        for word in (draft.keys.gone, draft.keys.notice, draft.keys.ended):
+            draft.unsay(word(draft.job.name, node.id))
+
+
+# -- what the node says ------------------------------------------------------------------------------------
+
+
+def _from_notice(draft: Draft, node: NodeRecord) -> NodeRecord:
+    if node.notice is not None:
+        return node
+    word = draft.view.notices.get(node.id)
+    instance = draft.instance(node)
+    if word is not None:
+        seen = NoticeSeen(word.deadline, word.seen_at, word.source)
+    elif instance is not None and instance.preempt_at is not None:
+        seen = NoticeSeen(instance.preempt_at, draft.now, f"{draft.job.spec.placement.cloud} API")
+    else:
+        return node
+    left_s = seen.deadline - draft.now
+    draft.tell(
+        EventKind.NOTICE,
+        f"{node.id} will be taken in {left_s:.0f} s ({seen.source})",
+        node.id,
+        deadline=seen.deadline,
+        seen_at=seen.seen_at,
+    )
+    return draft.set_node(node, notice=seen, taken=True)
+
+
+def _heard(draft: Draft, node: NodeRecord) -> bool:
+    """Any sign of life: its agent's lease, its launcher's lease."""
+    return node.id in draft.view.agents or node.id in draft.view.members
+
+
+def _from_agent(draft: Draft, node: NodeRecord) -> None:
+    if node.state is N.BOOTSTRAPPING:
+        _maybe_ready(draft, node)
+    elif node.state in {N.READY, N.MEMBER} and not _heard(draft, node):
+        draft.tell(EventKind.NODE_SUSPECT, f"{node.id} is silent while its cloud says that it runs", node.id)
+        draft.move(node, N.SUSPECT, "no lease of its agent or launcher is left")
+    elif node.state is N.SUSPECT:
+        _suspect(draft, node)
+    elif node.state in _WORKING:
+        _place(draft, node)
+
+
+def _maybe_ready(draft: Draft, node: NodeRecord) -> None:
+    ended = draft.view.ended.get(node.id)
+    if node.id in draft.view.members:
+        draft.set_job(bootstrap_failures=0)
+        draft.move(node, N.READY, "its launcher waits at the rendezvous", bootstrapped=True)
+    elif ended is not None and ended.outcome == "failure":
+        fail_bootstrap(draft, node, f"its launcher ended with status {ended.exit_code}: {ended.message}")
+    elif node.bootstrapped and draft.now > node.retry_at:
+        limit_s = draft.rules.ready_timeout_s
+        fail_bootstrap(draft, node, f"its launcher did not reach the rendezvous within {limit_s:g} s")
+
+
+def _suspect(draft: Draft, node: NodeRecord) -> None:
+    if _heard(draft, node):
+        after = N.MEMBER if _in_round(draft, node) else N.READY
+        draft.move(node, after, "it is heard again")
+    elif draft.now - node.since >= draft.rules.suspect_s:
+        lose(draft, node, f"silent for {draft.rules.suspect_s:g} s")
+
+
+def _in_round(draft: Draft, node: NodeRecord) -> bool:
+    return draft.view.round is not None and node.id in draft.view.round.nodes()
+
+
+def _place(draft: Draft, node: NodeRecord) -> None:
+    ended = draft.view.ended.get(node.id)
+    if node.state is N.READY and _in_round(draft, node):
+        _join(draft, node)
+    elif node.state is N.MEMBER and not _in_round(draft, node):
+        draft.move(node, N.READY, "the round went on without it")
+    elif node.state in {N.READY, N.MEMBER} and ended is not None and ended.outcome == "failure":
+        # The agent gave up on its launcher: this machine is of no use, whatever the reason.
+        lose(draft, node, f"its launcher ended with status {ended.exit_code}: {ended.message}")
+
+
+def _join(draft: Draft, node: NodeRecord) -> None:
+    assert draft.view.round is not None
+    draft.move(node, N.MEMBER, f"in round {draft.view.round.number}", joined=True)
+    if node.replaces and not node.joined:
+        draft.tell(
+            EventKind.REPLACEMENT_JOINED,
+            f"{node.id} joined round {draft.view.round.number} in place of {node.replaces}",
+            node.id,
+            replaces=node.replaces,
+        )

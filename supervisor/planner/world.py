@@ -1,0 +1,149 @@
+"""What the planner knows: frozen data, gathered by the loop."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+
+from spotsup_trainer.wire import AgentWord, Ended, Hint, Member, Notice, Progress, Result, Round
+
+from provisioners.base import Instance, NoCapacity, Offer, Quota, Scope
+from supervisor.model import JobRecord, NodeRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """All numbers of the planner, in seconds or counts; the configuration sets them."""
+
+    listing_s: float = 5.0
+    offers_s: float = 300.0
+    suspect_s: float = 20.0
+    consistency_s: float = 300.0
+    orphan_grace_s: float = 60.0
+    gather_s: float = 20.0
+    leave_margin_s: float = 12.0
+    launch_timeout_s: float = 300.0
+    bootstrap_timeout_s: float = 900.0
+    ready_timeout_s: float = 180.0
+    drain_timeout_s: float = 150.0
+    terminate_retry_s: float = 10.0
+    alert_retry_s: float = 5.0
+    refused_retry_s: float = 15.0
+    launch_attempts: int = 5
+    bootstrap_failures: int = 5
+    gone_kept: int = 100
+    events_kept: int = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class CloudView:
+    """A cloud's last complete listing. `taken_at`: when that call was made; `tried_at`: when the last one was.
+
+    `absent`: by node id, how many listings in a row did not have the node's machine.
+    """
+
+    instances: Mapping[str, Instance] = field(default_factory=lambda: MappingProxyType({}))
+    taken_at: float = 0.0
+    tried_at: float = 0.0
+    error: str = ""
+    absent: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
+
+    def of_node(self, node: NodeRecord) -> Instance | None:
+        """The machine of a node: by provider id once that is known, by our tag before."""
+        if node.instance_id:
+            return self.instances.get(node.instance_id)
+        return next((found for found in self.instances.values() if found.node == node.id), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """What an offer last answered, and until when it is believed."""
+
+    offer: Offer
+    scope: Scope
+    until: float
+    message: str
+
+    def covers(self, offer: Offer) -> bool:
+        """Whether `offer` lies within what was refused."""
+        mine = self.offer
+        if mine.cloud != offer.cloud or mine.market != offer.market:
+            return False
+        match self.scope:
+            case Scope.TYPE_IN_ZONE:
+                return (mine.zone, mine.instance_type) == (offer.zone, offer.instance_type)
+            case Scope.ZONE:
+                return mine.zone == offer.zone
+            case Scope.REGION:
+                return mine.region == offer.region
+            case Scope.GLOBAL:
+                return True
+
+
+@dataclass(frozen=True, slots=True)
+class OffersView:
+    """What a job could ask for, cheapest first."""
+
+    offers: tuple[Offer, ...] = ()
+    known: bool = False
+    asked_at: float = 0.0
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Sighting:
+    """A machine with our tag that the journal does not know."""
+
+    first_at: float
+    listings: int
+
+
+@dataclass(frozen=True, slots=True)
+class Soft:
+    """What the daemon remembers outside the journal. All of it may be lost: it only makes decisions better."""
+
+    clouds: Mapping[str, CloudView] = field(default_factory=lambda: MappingProxyType({}))
+    offers: Mapping[str, OffersView] = field(default_factory=lambda: MappingProxyType({}))
+    refusals: tuple[Refusal, ...] = ()
+    sightings: Mapping[str, Sighting] = field(default_factory=lambda: MappingProxyType({}))
+
+    def refused(self, offer: Offer, now: float) -> Refusal | None:
+        """The refusal that speaks against an offer now."""
+        return next((r for r in self.refusals if r.until > now and r.covers(offer)), None)
+
+    def remember(self, offer: Offer, outcome: NoCapacity | Quota, now: float) -> Soft:
+        """With one more refusal; the ended ones are forgotten, at most 1,000 are kept."""
+        kept = tuple(r for r in self.refusals if r.until > now)[-999:]
+        return replace(self, refusals=(*kept, Refusal(offer, outcome.scope, now + outcome.memory_s, outcome.message)))
+
+
+@dataclass(frozen=True, slots=True)
+class JobView:
+    """One job: its records with their revisions, and the words of its nodes."""
+
+    record: JobRecord
+    revision: int
+    nodes: Mapping[str, NodeRecord]
+    revisions: Mapping[str, int]
+    hint: Hint | None = None
+    round: Round | None = None
+    result: Result | None = None
+    progress: Progress | None = None
+    members: Mapping[str, Member] = field(default_factory=dict)
+    agents: Mapping[str, AgentWord] = field(default_factory=dict)
+    notices: Mapping[str, Notice] = field(default_factory=dict)
+    ended: Mapping[str, Ended] = field(default_factory=dict)
+    tombstones: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """Everything that a plan is made from. `busy`: keys of actions that are under way (see actions.Action.key)."""
+
+    jobs: Mapping[str, JobView]
+    soft: Soft
+    rules: Rules
+    clouds: tuple[str, ...]
+    alerts: tuple[str, ...] = ()
+    busy: frozenset[str] = frozenset()

@@ -1,0 +1,182 @@
+"""The job file: what a user may ask for, checked strictly, every complaint one clear sentence."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from provisioners.base import Market
+from supervisor.errors import UsageError
+
+NAME_PATTERN = r"^[a-z][a-z0-9-]{0,38}[a-z0-9]$"
+MAX_NODES = 64
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, str_strip_whitespace=True)
+
+
+class Nodes(_Strict):
+    """How many nodes the job wants: trains from `min` on, asks for `desired`, may be scaled up to `max`."""
+
+    min: Annotated[int, Field(ge=1, le=MAX_NODES)]
+    desired: Annotated[int, Field(ge=1, le=MAX_NODES)]
+    max: Annotated[int, Field(ge=1, le=MAX_NODES)]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill(cls, value: Any) -> Any:
+        """`nodes: 4` means exactly four; without `max`, desired is the most; without `desired`, min is."""
+        if isinstance(value, int) and not isinstance(value, bool):
+            return {"min": value, "desired": value, "max": value}
+        if isinstance(value, dict) and "min" in value:
+            filled = {"desired": value["min"], **value}
+            return {"max": filled["desired"], **filled}
+        return value
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Nodes:
+        check_nodes(self.min, self.desired, self.max)
+        return self
+
+
+def check_nodes(min_nodes: int, desired: int, max_nodes: int) -> None:
+    """Raises ValueError unless min ≤ desired ≤ max."""
+    if not min_nodes <= desired <= max_nodes:
+        raise ValueError(
+            f"min ≤ desired ≤ max is needed, but min is {min_nodes}, desired {desired} and max {max_nodes}"
+        )
+
+
+class Resources(_Strict):
+    """What each node must have: a GPU type and count, or instance types by name."""
+
+    gpu: str = ""
+    gpus_per_node: Annotated[int, Field(ge=0, le=16)] = 0
+    instance_types: tuple[str, ...] = ()
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Resources:
+        if self.gpu and not self.gpus_per_node:
+            raise ValueError(f"gpu is {self.gpu}, but gpus_per_node is not given: say how many, 1 for instance")
+        return self
+
+
+class Placement(_Strict):
+    """Where the job may run. Its nodes share one zone, or with `spread: region` one region."""
+
+    cloud: Literal["local", "aws", "gcp", "azure"] = "local"
+    regions: tuple[str, ...] = ()
+    zones: tuple[str, ...] = ()
+    spread: Literal["zone", "region"] = "zone"
+
+
+class Storage(_Strict):
+    """A shared file system to mount on every node."""
+
+    mount: str
+    nfs: str
+    mode: Literal["ro", "rw"] = "rw"
+
+
+class Limits(_Strict):
+    """When to stop by itself. `hours` and `usd` count from the submission; failures are the program's own."""
+
+    hours: Annotated[float, Field(gt=0)] | None = None
+    usd: Annotated[float, Field(gt=0)] | None = None
+    usd_per_hour: Annotated[float, Field(gt=0)] | None = None
+    app_failures: Annotated[int, Field(ge=0, le=1000)] = 3
+
+
+class JobSpec(_Strict):
+    """A job file. `run` is the training script with its arguments, as torchrun would take it."""
+
+    name: Annotated[str, Field(pattern=NAME_PATTERN)]
+    nodes: Nodes
+    resources: Resources = Resources()
+    market: Literal["spot", "on-demand", "spot-then-on-demand"] = "spot"
+    placement: Placement = Placement()
+    storage: tuple[Storage, ...] = ()
+    code: str = "."
+    setup: str = ""
+    run: Annotated[str, Field(min_length=1)]
+    env: Mapping[str, str] = {}
+    limits: Limits = Limits()
+    checkpoint_dir: str = ""
+
+    @field_validator("run")
+    @classmethod
+    def _splits(cls, value: str) -> str:
+        shlex.split(value)  # raises ValueError on an open quote
+        return value
+
+    @property
+    def command(self) -> tuple[str, ...]:
+        """The script and its arguments."""
+        return tuple(shlex.split(self.run))
+
+    @property
+    def nproc_per_node(self) -> int:
+        """One worker per GPU, or one where there are none."""
+        return max(1, self.resources.gpus_per_node)
+
+    @property
+    def first_market(self) -> Market:
+        """The market to ask first."""
+        return Market.ON_DEMAND if self.market == "on-demand" else Market.SPOT
+
+
+def parse_spec(value: Any) -> JobSpec:
+    """A job file's content as a spec. Raises UsageError: one sentence that names the key and what would be right."""
+    if not isinstance(value, dict):
+        raise UsageError("a job file is a mapping of keys, such as `name: my-job`; this one is not")
+    try:
+        return JobSpec.model_validate(_lists_to_tuples(value))
+    except ValidationError as error:
+        raise UsageError(first_complaint(error, "the job file", JobSpec)) from error
+
+
+def _lists_to_tuples(value: Any) -> Any:
+    # Strict models take no list for a tuple, but YAML and JSON know only lists.
+    if isinstance(value, dict):
+        return {key: _lists_to_tuples(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return tuple(_lists_to_tuples(item) for item in value)
+    return value
+
+
+def first_complaint(error: ValidationError, what: str, model: type[BaseModel]) -> str:
+    """The first of pydantic's complaints as one sentence; how many more there are."""
+    complaints = error.errors(include_url=False)
+    first = complaints[0]
+    where = ".".join(str(part) for part in first["loc"]) or "as a whole"
+    more = f" ({len(complaints) - 1} more)" if len(complaints) > 1 else ""
+    return f"{what}: {_sentence(first, where, model)}{more}"
+
+
+def _sentence(complaint: Any, where: str, model: type[BaseModel]) -> str:
+    kind, given = complaint["type"], complaint.get("input")
+    if kind == "extra_forbidden":
+        known = _known_keys(model, complaint["loc"][:-1])
+        return f"unknown key `{where}`" + (f"; known here: {', '.join(known)}" if known else "")
+    if kind == "missing":
+        return f"`{where}` is missing"
+    if kind == "value_error":
+        return f"`{where}`: {complaint['ctx']['error']}"
+    if kind == "string_pattern_mismatch" and where == "name":
+        return f"`name` is {given!r}; use 2 to 40 of a-z, 0-9 and -, beginning with a letter, not ending with -"
+    message = complaint["msg"][0].lower() + complaint["msg"][1:]
+    return f"`{where}` is {given!r}: {message}"
+
+
+def _known_keys(model: type[BaseModel], path: tuple[Any, ...]) -> list[str]:
+    for part in path:
+        spec = model.model_fields.get(str(part))
+        inner = spec.annotation if spec else None
+        if not (isinstance(inner, type) and issubclass(inner, BaseModel)):
+            return []
+        model = inner
+    return list(model.model_fields)
