@@ -209,8 +209,9 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to do now, and per job one sentence on what and why."""
+    """What to do now, and per job one sentence on what and why. `refused`: illegal transitions that were not made."""
 
     commits: tuple[Commit, ...]
     actions: tuple[Action, ...]
     sentences: Mapping[str, str]
+    refused: tuple[str, ...] = ()

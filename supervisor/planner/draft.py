@@ -146,7 +146,7 @@ class Draft:
             words=self._words,
             forget_words=self._forget_words,
             events=self._events,
-            alerts=[event for event in self._events if event.kind in ALERT_KINDS],
+            alerts=[event for event in self._events if self.rules.alerts and event.kind in ALERT_KINDS],
             drop_events=dropped,
             actions=list(self._actions.values()),
         )

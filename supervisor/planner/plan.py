@@ -8,10 +8,11 @@ from types import MappingProxyType
 
 from spotsup_trainer.wire import Keys
 
-from supervisor.model import NodeState
+from supervisor.model import IllegalTransitionError, NodeState
 from supervisor.planner import orphans
 from supervisor.planner.actions import (
     Action,
+    AlertDone,
     Commit,
     ListDone,
     ListInstances,
@@ -25,9 +26,10 @@ from supervisor.planner.fleet import drive_fleet
 from supervisor.planner.jobs import drive_end, drive_state, sentence, settled
 from supervisor.planner.rounds import drive_rounds
 from supervisor.planner.sync import sync_node
-from supervisor.planner.world import CloudView, JobView, OffersView, Soft, World
+from supervisor.planner.world import AlertTry, CloudView, JobView, OffersView, Soft, World
 
 MOST_ALERTS_AT_ONCE = 4
+ALERT_TRIES_S = (2.0, 5.0, 15.0, 60.0, 120.0, 300.0)
 
 
 def plan(world: World, outcomes: Mapping[str, Sequence[NodeOutcome]], keys: Keys, now: float) -> tuple[Plan, Soft]:
@@ -38,10 +40,17 @@ def plan(world: World, outcomes: Mapping[str, Sequence[NodeOutcome]], keys: Keys
     commits: list[Commit] = []
     actions: list[Action] = []
     sentences: dict[str, str] = {}
+    refused: list[str] = []
     soft = world.soft
     for name in sorted(world.jobs):
         draft = Draft(replace(world, soft=soft), world.jobs[name], outcomes, keys, now)
-        _plan_job(draft)
+        try:
+            _plan_job(draft)
+        except IllegalTransitionError as error:
+            # One job's records contradict what is observed: that job is left as it is, the others go on.
+            sentences[name] = f"refused to act: {error}"
+            refused.append(str(error))
+            continue
         soft = draft.soft
         sentences[name] = sentence(draft)
         commit = draft.commit()
@@ -50,8 +59,9 @@ def plan(world: World, outcomes: Mapping[str, Sequence[NodeOutcome]], keys: Keys
             commits.append(commit)
     commits += orphans.sweep(world, now)
     actions += _listings(world, now)
-    actions += [action for action in map(SendAlert, world.alerts[:MOST_ALERTS_AT_ONCE]) if action.key not in world.busy]
-    return Plan(tuple(commits), tuple(actions), MappingProxyType(sentences)), soft
+    commits += _clear_outbox(world, keys)
+    actions += _alerts(world, now)
+    return Plan(tuple(commits), tuple(actions), MappingProxyType(sentences), tuple(refused)), soft
 
 
 def _plan_job(draft: Draft) -> None:
@@ -78,11 +88,29 @@ def _listings(world: World, now: float) -> list[Action]:
     return found
 
 
+def _alerts(world: World, now: float) -> list[Action]:
+    """Alerts that are due, oldest first. At least once: one whose delivery was not noted is sent again."""
+    due: list[Action] = []
+    for event_id in world.alerts:
+        tried = world.soft.alert_tries.get(event_id)
+        action = SendAlert(event_id)
+        if action.key not in world.busy and (tried is None or (not tried.over and now >= tried.next_at)):
+            due.append(action)
+    return due[:MOST_ALERTS_AT_ONCE]
+
+
+def _clear_outbox(world: World, keys: Keys) -> list[Commit]:
+    over = [event_id for event_id in world.alerts if (t := world.soft.alert_tries.get(event_id)) and t.over]
+    return [Commit(job="", guards={}, forget_words=[f"{keys.world}alerts/{e}" for e in over])] if over else []
+
+
 # -- taking in what reads brought --------------------------------------------------------------------------
 
 
-def absorb(soft: Soft, done: ListDone | OffersDone, jobs: Iterable[JobView]) -> Soft:
-    """What is remembered after a listing or a list of offers. A failed read keeps the last good one."""
+def absorb(soft: Soft, done: ListDone | OffersDone | AlertDone, jobs: Iterable[JobView], now: float) -> Soft:
+    """What is remembered after a listing, a list of offers, an alert. A failed read keeps the last good one."""
+    if isinstance(done, AlertDone):
+        return _absorb_alert(soft, done, now)
     if isinstance(done, OffersDone):
         before = soft.offers.get(done.job, OffersView())
         offers = before.offers if done.error else done.offers
@@ -111,3 +139,11 @@ def absorb(soft: Soft, done: ListDone | OffersDone, jobs: Iterable[JobView]) -> 
         clouds=MappingProxyType({**soft.clouds, done.cloud: new}),
         sightings=MappingProxyType(seen),
     )
+
+
+def _absorb_alert(soft: Soft, done: AlertDone, now: float) -> Soft:
+    tries = soft.alert_tries.get(done.event_id, AlertTry(0, 0.0, over=False)).tries
+    over = not done.error or tries >= len(ALERT_TRIES_S)
+    wait_s = ALERT_TRIES_S[min(tries, len(ALERT_TRIES_S) - 1)]
+    newest = [*soft.alert_tries.items(), (done.event_id, AlertTry(tries + 1, now + wait_s, over))][-200:]
+    return replace(soft, alert_tries=MappingProxyType(dict(newest)))

@@ -28,10 +28,10 @@ class Rules:
     ready_timeout_s: float = 180.0
     drain_timeout_s: float = 150.0
     terminate_retry_s: float = 10.0
-    alert_retry_s: float = 5.0
     refused_retry_s: float = 15.0
     launch_attempts: int = 5
     bootstrap_failures: int = 5
+    alerts: bool = False
     gone_kept: int = 100
     events_kept: int = 1000
 
@@ -100,6 +100,15 @@ class Sighting:
 
 
 @dataclass(frozen=True, slots=True)
+class AlertTry:
+    """How often an alert was tried. `over`: it was delivered, or given up; its outbox entry can go."""
+
+    tries: int
+    next_at: float
+    over: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Soft:
     """What the daemon remembers outside the journal. All of it may be lost: it only makes decisions better."""
 
@@ -107,6 +116,7 @@ class Soft:
     offers: Mapping[str, OffersView] = field(default_factory=lambda: MappingProxyType({}))
     refusals: tuple[Refusal, ...] = ()
     sightings: Mapping[str, Sighting] = field(default_factory=lambda: MappingProxyType({}))
+    alert_tries: Mapping[str, AlertTry] = field(default_factory=lambda: MappingProxyType({}))
 
     def refused(self, offer: Offer, now: float) -> Refusal | None:
         """The refusal that speaks against an offer now."""

@@ -35,12 +35,13 @@ class Hint:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why a node's workers stopped by themselves."""
+    """Why a node's workers stopped by themselves. `at`: UNIX seconds, by the node's clock."""
 
     round: int
     local_rank: int
     exit_code: int
     message: str
+    at: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +50,7 @@ class Member:
 
     waiting: wants to be in the next round. running: its workers run in `round`. leaving: will not be in the next
     round (its machine is about to go): everyone checkpoints, the others go on. done: its workers ended with success.
+    `round` is the last round that it took up; `parked`: it left that one with a complete checkpoint.
     `incarnation` is new for each start of the launcher. `store_port` is bound already: should this node become rank 0,
     the round's TCPStore listens there.
     """
@@ -60,6 +62,7 @@ class Member:
     state: MemberState
     round: int = 0
     failure: Failure | None = None
+    parked: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,9 +203,14 @@ class Keys:
         """Everything of this cluster."""
         return f"/spotsup/{self.cluster}/"
 
+    @property
+    def world(self) -> str:
+        """What the daemon mirrors: its records, and the words of all jobs."""
+        return f"{self.root}world/"
+
     def run(self, job: str) -> str:
         """The words between the daemon and the nodes of one job."""
-        return f"{self.root}run/{job}/"
+        return f"{self.world}run/{job}/"
 
     def hint(self, job: str) -> str:
         """`Hint`, by the daemon."""

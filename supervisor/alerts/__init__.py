@@ -1,0 +1,1 @@
+"""Telling people: each event at least once, under one id."""

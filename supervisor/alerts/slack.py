@@ -1,0 +1,41 @@
+"""Slack, through an incoming webhook: https://api.slack.com/messaging/webhooks"""
+
+from __future__ import annotations
+
+import urllib.error
+from datetime import UTC, datetime
+
+from supervisor.model import Event, EventKind
+
+TIMEOUT_S = 10
+_SIGNS = {
+    EventKind.NOTICE: ":warning:",
+    EventKind.NODE_LOST: ":boom:",
+    EventKind.REPLACEMENT_REQUESTED: ":hourglass_flowing_sand:",
+    EventKind.REPLACEMENT_JOINED: ":white_check_mark:",
+    EventKind.JOB_DONE: ":tada:",
+    EventKind.JOB_FAILED: ":x:",
+}
+
+
+class Slack:
+    """A channel. `send` returns what went wrong, or ""."""
+
+    def __init__(self, webhook_url: str) -> None:
+        from slack_sdk.webhook import WebhookClient  # 0.1 s, and needed only where alerts are on
+
+        self._client = WebhookClient(webhook_url, timeout=TIMEOUT_S)
+
+    def send(self, event: Event) -> str:
+        """Post one message. Never raises for a fault of the network or of Slack."""
+        try:
+            answer = self._client.send(text=message(event))
+        except (OSError, urllib.error.URLError) as error:
+            return f"Slack does not answer: {error}"
+        return "" if answer.status_code == 200 else f"Slack says {answer.status_code} {answer.body}"
+
+
+def message(event: Event) -> str:
+    """One line; its id lets a reader see that a message was repeated."""
+    at = datetime.fromtimestamp(event.at, UTC).strftime("%H:%M:%S UTC")
+    return f"{_SIGNS.get(event.kind, ':information_source:')} *{event.job}*: {event.text}  ({at}, {event.id})"

@@ -1,0 +1,100 @@
+"""Keys and names, all derived from one secret: nothing to store per node, and a standby derives the same.
+
+An SSH host key is made for each node before it exists and handed in at launch, so that the first connection is verified.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import hashlib
+import hmac
+import os
+import secrets
+import stat
+import struct
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
+
+from provisioners.base import HostKey
+from supervisor.errors import StartError
+
+SECRET_BYTES = 32
+_UID_ALPHABET = "abcdefghijkmnpqrstuvwxyz23456789"
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What this cluster's keys are derived from."""
+
+    secret: bytes = field(repr=False)
+
+    def host_key(self, node: str) -> HostKey:
+        """The SSH host key of a node: the same at every call, so that a replayed launch request is the same request."""
+        return _openssh_pair(self._derive(f"host-key:{node}"), node)
+
+    def client_key(self) -> HostKey:
+        """The key that the daemon logs in with."""
+        return _openssh_pair(self._derive("client-key"), "spotsupd")
+
+    def _derive(self, purpose: str) -> bytes:
+        return hmac.new(self.secret, purpose.encode(), hashlib.sha256).digest()
+
+
+def new_uid() -> str:
+    """A job's uid: 5 of 32 signs, none of them mistaken for another."""
+    return "".join(secrets.choice(_UID_ALPHABET) for _ in range(5))
+
+
+def load_identity(path: Path) -> Identity:
+    """Read the secret, or make it on first use. Raises StartError where it is not as it should be."""
+    if not path.exists():
+        # link() makes it appear whole or not at all, and only once, whoever else starts now.
+        fresh = path.with_name(f".{path.name}.{os.getpid()}")
+        with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+            file.write(secrets.token_bytes(SECRET_BYTES))
+        with contextlib.suppress(FileExistsError):
+            os.link(fresh, path)
+        fresh.unlink()
+    return _read(path)
+
+
+def _read(path: Path) -> Identity:
+    mode = stat.S_IMODE(path.stat().st_mode)
+    if mode & 0o077:
+        raise StartError(f"{path} may be read by others (mode {mode:o}); `chmod 600` it")
+    secret = path.read_bytes()
+    if len(secret) != SECRET_BYTES:
+        raise StartError(f"{path} holds {len(secret)} bytes instead of {SECRET_BYTES}; restore it from a backup")
+    return Identity(secret)
+
+
+def _openssh_pair(seed: bytes, comment: str) -> HostKey:
+    private = Ed25519PrivateKey.from_private_bytes(seed)
+    public = private.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)
+    raw = private.private_bytes(Encoding.Raw, PrivateFormat.Raw, NoEncryption())
+    blob = _string(b"ssh-ed25519") + _string(public)
+    text = f"ssh-ed25519 {base64.b64encode(blob).decode()}"
+    return HostKey(text, _openssh_private(raw, public, blob, comment))
+
+
+def _openssh_private(raw: bytes, public: bytes, blob: bytes, comment: str) -> str:
+    """The openssh-key-v1 container: https://cvsweb.openbsd.org/src/usr.bin/ssh/PROTOCOL.key
+
+    Written here and not by `cryptography`, whose check number is random: the same key must give the same bytes.
+    """
+    check = hashlib.sha256(raw).digest()[:4]
+    body = check + check + blob + _string(raw + public) + _string(comment.encode())
+    body += bytes(range(1, (-len(body)) % 8 + 1))
+    nothing = _string(b"none") + _string(b"none") + _string(b"")
+    whole = b"openssh-key-v1\0" + nothing + struct.pack(">I", 1) + _string(blob) + _string(body)
+    encoded = base64.b64encode(whole).decode()
+    lines = [encoded[begin : begin + 70] for begin in range(0, len(encoded), 70)]
+    return "\n".join(["-----BEGIN OPENSSH PRIVATE KEY-----", *lines, "-----END OPENSSH PRIVATE KEY-----", ""])
+
+
+def _string(data: bytes) -> bytes:
+    return struct.pack(">I", len(data)) + data

@@ -1,0 +1,1 @@
+"""The loop: observe -> plan -> journal -> act, and what it stands on."""

@@ -1,0 +1,175 @@
+"""etcd as a child of the daemon (`--embedded-etcd`): one member, on loopback, its data in the state folder.
+
+It runs in a session of its own: a daemon that is killed leaves it to the nodes, and the next daemon finds it again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from spotsup_trainer.etcd import Etcd, EtcdError
+
+from supervisor.errors import StartError
+
+START_TIMEOUT_S = 30.0
+STOP_TIMEOUT_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Running:
+    """What the next daemon must know to find it."""
+
+    client_port: int
+    peer_port: int
+    pid: int = 0
+    started_ticks: int = 0
+
+
+class EmbeddedEtcd:
+    """Start it, or find it running; `endpoint` stays the same for the life of the state folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._file = folder / "embedded.json"
+        self._running = self._load()
+
+    @property
+    def endpoint(self) -> str:
+        """What nodes and daemon connect to."""
+        return f"http://127.0.0.1:{self._running.client_port}"
+
+    def start(self) -> None:
+        """Returns when it answers. Raises StartError with etcd's own last words where it does not."""
+        if _alive(self._running):
+            self._wait_until_healthy(None)
+            return
+        program = find_etcd()
+        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        for port in (self._running.client_port, self._running.peer_port):
+            _check_free(port, self._file)
+        log_path = self._folder / "etcd.log"
+        with log_path.open("ab") as log:
+            process = subprocess.Popen(
+                self._command(program), stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            )
+        self._save(_Running(self._running.client_port, self._running.peer_port, process.pid, _ticks(process.pid)))
+        self._wait_until_healthy(process)
+
+    def stop(self) -> None:
+        """In order, and for certain."""
+        if not _alive(self._running):
+            return
+        os.kill(self._running.pid, signal.SIGTERM)
+        deadline = time.monotonic() + STOP_TIMEOUT_S
+        while _alive(self._running):
+            if time.monotonic() > deadline:
+                os.kill(self._running.pid, signal.SIGKILL)
+            time.sleep(0.05)
+
+    def _command(self, program: str) -> list[str]:
+        client, peer = self.endpoint, f"http://127.0.0.1:{self._running.peer_port}"
+        return [
+            program,
+            *("--name", "embedded", "--data-dir", str(self._folder / "data")),
+            *("--listen-client-urls", client, "--advertise-client-urls", client),
+            *("--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer),
+            *("--initial-cluster", f"embedded={peer}"),
+            # History is kept for watches that resume; ten minutes outlast any outage that we ride out.
+            *("--auto-compaction-mode", "periodic", "--auto-compaction-retention", "10m"),
+            *("--logger", "zap", "--log-level", "warn"),
+        ]
+
+    def _load(self) -> _Running:
+        try:
+            return _Running(**json.loads(self._file.read_text()))
+        except FileNotFoundError:
+            return _Running(_free_port(), _free_port())
+        except (ValueError, TypeError) as error:
+            raise StartError(f"{self._file} is broken ({error}); stop etcd and delete the file") from error
+
+    def _save(self, running: _Running) -> None:
+        self._running = running
+        fresh = self._file.with_suffix(".tmp")
+        fresh.write_text(json.dumps(asdict(running)))
+        fresh.replace(self._file)
+
+    def _wait_until_healthy(self, process: subprocess.Popen[bytes] | None) -> None:
+        etcd = Etcd([self.endpoint], timeout_s=2.0)
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while True:
+            try:
+                etcd.get("/")
+            except EtcdError as error:
+                ended = process is not None and process.poll() is not None
+                if ended or time.monotonic() > deadline:
+                    raise StartError(
+                        f"the embedded etcd does not answer at {self.endpoint}: {error}; "
+                        f"its last words ({self._folder / 'etcd.log'}): {self._last_words()}"
+                    ) from error
+                time.sleep(0.05)
+            else:
+                return
+
+    def _last_words(self) -> str:
+        lines = (self._folder / "etcd.log").read_text(errors="replace").strip().splitlines()
+        return lines[-1][:500] if lines else "none"
+
+
+def find_etcd() -> str:
+    """The program: on the PATH, or below the tools folder of a clone (SPOTSUP_TOOLS)."""
+    tools = os.environ.get("SPOTSUP_TOOLS")
+    below = os.pathsep.join(f"{tools}/usr/{name}" for name in ("bin", "sbin")) if tools else ""
+    found = shutil.which("etcd") or shutil.which("etcd", path=below)
+    if not found:
+        raise StartError("there is no etcd on the PATH: `apt-get install etcd-server`, or leave --embedded-etcd out")
+    return found
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _check_free(port: int, file: Path) -> None:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError as error:
+            raise StartError(
+                f"port {port} on 127.0.0.1, which the embedded etcd had before ({file}), is in use: "
+                "stop what uses it, or delete that file to have new ports (running nodes will not find etcd then)"
+            ) from error
+
+
+def _ticks(pid: int) -> int:
+    """When a process started, in clock ticks since boot: with the pid, its identity. 0: there is none."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0
+    return 0 if fields[0] == "Z" else int(fields[19])
+
+
+def _alive(running: _Running) -> bool:
+    if running.pid and _reap(running.pid):
+        return False
+    return bool(running.pid) and _ticks(running.pid) == running.started_ticks != 0
+
+
+def _reap(pid: int) -> bool:
+    """Whether it was our own child and has ended."""
+    try:
+        return os.waitpid(pid, os.WNOHANG)[0] == pid
+    except ChildProcessError:
+        return False

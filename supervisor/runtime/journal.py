@@ -1,0 +1,292 @@
+"""The journal in etcd: what the daemon knows for certain. Intents are written here before anything is done.
+
+Layout below /spotsup/<cluster>/: `world/` is mirrored and small (jobs, nodes, alerts waiting to be sent, the words
+between daemon and nodes); `events/`, `logs/` and `blobs/` are read when someone asks. Every write is one transaction,
+guarded by leadership (P10) and by the revision of each record it changes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from types import MappingProxyType
+from typing import Any, TypeVar
+
+from spotsup_trainer.etcd import Compare, Delete, Etcd, EtcdError, EtcdUnavailableError, Put
+from spotsup_trainer.mirror import Mirror
+from spotsup_trainer.wire import (
+    AgentWord,
+    Ended,
+    Hint,
+    Keys,
+    Member,
+    Notice,
+    Progress,
+    Result,
+    Round,
+    WireError,
+    decode,
+)
+
+from supervisor.errors import JournalUnavailableError, NotFoundError
+from supervisor.model import Event, JobRecord, NodeRecord
+from supervisor.planner.actions import Commit
+from supervisor.planner.world import JobView
+from supervisor.runtime.codec import dump, load
+
+BLOB_CHUNK_BYTES = 512 * 1024  # etcd refuses requests above 1.5 MiB, and base64 adds a third
+MOST_OPERATIONS = 128  # etcd's default --max-txn-ops
+
+_WORDS: dict[str, type[Any]] = {
+    "hint": Hint,
+    "round": Round,
+    "result": Result,
+    "progress": Progress,
+    "member": Member,
+    "agent": AgentWord,
+    "notice": Notice,
+    "ended": Ended,
+}
+Parsed = TypeVar("Parsed")
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """The journal as of `revision`. `live` is False while etcd is away and this copy ages."""
+
+    jobs: MappingProxyType[str, JobView]
+    alerts: tuple[str, ...]
+    revision: int
+    live: bool
+    unreadable: tuple[str, ...]
+
+
+class Journal:
+    """Reads come from a mirror that never blocks; writes go to etcd and are durable when they return."""
+
+    def __init__(self, etcd: Etcd, cluster: str, on_change: Callable[[], None] = lambda: None) -> None:
+        self.etcd = etcd
+        self.keys = Keys(cluster)
+        self._mirror = Mirror(etcd, self.keys.world, on_change)
+        self._parsed: dict[str, tuple[int, Any]] = {}
+
+    def start(self, timeout_s: float) -> None:
+        """Begin to mirror. Raises JournalUnavailableError when etcd has not answered in time."""
+        self._mirror.start()
+        if not self._mirror.wait_live(timeout_s):
+            raise JournalUnavailableError(
+                f"etcd at {', '.join(self.etcd.endpoints)} does not answer: is it running, and reachable from here?"
+            )
+
+    def close(self) -> None:
+        """Stop mirroring."""
+        self._mirror.close()
+
+    # -- reading -------------------------------------------------------------------------------------------
+
+    def read(self) -> Reading:
+        """The world as the mirror has it now."""
+        view = self._mirror.view()
+        builders: dict[str, _JobBuilder] = {}
+        alerts: list[str] = []
+        unreadable: list[str] = []
+        for key in sorted(view.keys):
+            entry = view.keys[key]
+            room, _, rest = key.removeprefix(self.keys.world).partition("/")
+            if room == "alerts":
+                alerts.append(rest)
+                continue
+            job, _, word = rest.partition("/")
+            builder = builders.setdefault(job, _JobBuilder())
+            try:
+                if room == "jobs":
+                    builder.record = self._parse(key, entry.mod_revision, partial(load, JobRecord, entry.value, key))
+                    builder.revision = entry.mod_revision
+                elif room == "nodes":
+                    node = self._parse(key, entry.mod_revision, partial(load, NodeRecord, entry.value, key))
+                    builder.nodes[node.id] = node
+                    builder.revisions[node.id] = entry.mod_revision
+                elif room == "run":
+                    self._take_word(builder, key, word, entry.mod_revision, entry.value)
+            except WireError as error:
+                unreadable.append(f"{key}: {error}")
+        self._parsed = {key: self._parsed[key] for key in self._parsed if key in view.keys}
+        jobs = {name: built for name, b in builders.items() if (built := b.build()) is not None}
+        return Reading(MappingProxyType(jobs), tuple(alerts), view.revision, view.live, tuple(unreadable))
+
+    def _parse(self, key: str, revision: int, parse: Callable[[], Parsed]) -> Parsed:
+        known = self._parsed.get(key)
+        if known is not None and known[0] == revision:
+            kept: Parsed = known[1]
+            return kept
+        parsed = parse()
+        self._parsed[key] = (revision, parsed)
+        return parsed
+
+    def _take_word(self, builder: _JobBuilder, key: str, word: str, revision: int, value: bytes) -> None:
+        kind, _, node = word.partition("/")
+        if kind == "gone":
+            builder.tombstones.add(node)
+        elif kind in _WORDS:
+            parsed = self._parse(key, revision, lambda: decode(_WORDS[kind], value))
+            if node:
+                builder.by_node.setdefault(kind, {})[node] = parsed
+            else:
+                builder.words[kind] = parsed
+
+    # -- writing -------------------------------------------------------------------------------------------
+
+    def commit(self, commit: Commit, leader_guard: Sequence[Compare]) -> int:
+        """Write one plan's changes: the new revision, or 0 where a guard did not hold and nothing was written.
+
+        Raises JournalUnavailableError when etcd gave no answer: it may or may not have been written.
+        """
+        guards = [*leader_guard]
+        for record, revision in commit.guards.items():
+            key = self._job_key(record) if record == commit.job else self._node_key(commit.job, record)
+            guards.append(Compare(key, "mod", revision))
+        return self._txn(guards, self._operations(commit))
+
+    def _operations(self, commit: Commit) -> list[Put | Delete]:
+        operations: list[Put | Delete] = []
+        if commit.job_record is not None:
+            operations.append(Put(self._job_key(commit.job), dump(commit.job_record)))
+        operations += [Put(self._node_key(commit.job, node.id), dump(node)) for node in commit.nodes]
+        operations += [Delete(self._node_key(commit.job, node)) for node in commit.forget_nodes]
+        operations += [Put(key, value) for key, value in commit.words.items()]
+        operations += [Delete(key, prefix=key.endswith("/")) for key in commit.forget_words]
+        operations += [Put(self._event_key(event.job, event.id), dump(event)) for event in commit.events]
+        operations += [Put(f"{self.keys.world}alerts/{event.id}", dump(event)) for event in commit.alerts]
+        operations += [Delete(self._event_key(commit.job, event)) for event in commit.drop_events]
+        return operations
+
+    def _txn(self, guards: Sequence[Compare], operations: Sequence[Put | Delete]) -> int:
+        assert len(operations) <= MOST_OPERATIONS, f"{len(operations)} operations in one transaction"
+        try:
+            result = self.etcd.txn(guards, operations)
+        except EtcdUnavailableError as error:
+            raise JournalUnavailableError(str(error)) from error
+        return result.revision if result.succeeded else 0
+
+    def create_job(self, record: JobRecord, event: Event, replaced: int, leader_guard: Sequence[Compare]) -> bool:
+        """Store a new job; False when the name's record changed meanwhile.
+
+        `replaced`: the revision of the ended job of that name, or 0. What that one left behind goes with it.
+        """
+        name = record.name
+        operations: list[Put | Delete] = [
+            Delete(self.keys.run(name), prefix=True),
+            Delete(self.keys.logs(name), prefix=True),
+            Delete(f"{self.keys.world}nodes/{name}/", prefix=True),
+        ]
+        if not replaced:
+            operations = []
+        operations += [Put(self._job_key(name), dump(record)), Put(self._event_key(name, event.id), dump(event))]
+        return self._txn([*leader_guard, Compare(self._job_key(name), "mod", replaced)], operations) > 0
+
+    def update_job(self, view: JobView, record: JobRecord, event: Event, leader_guard: Sequence[Compare]) -> bool:
+        """Store a changed job; False when it changed meanwhile."""
+        guards = [*leader_guard, Compare(self._job_key(record.name), "mod", view.revision)]
+        operations = [
+            Put(self._job_key(record.name), dump(record)),
+            Put(self._event_key(record.name, event.id), dump(event)),
+        ]
+        return self._txn(guards, operations) > 0
+
+    # -- what is read when someone asks --------------------------------------------------------------------
+
+    def events(self, job: str, after: str = "") -> list[Event]:
+        """A job's story, in order; only what came after the event with id `after`."""
+        prefix = self._event_key(job, "")
+        found = self._ask(lambda: self.etcd.range(prefix))
+        return [load(Event, kv.value, kv.key) for kv in found.kvs if kv.key.removeprefix(prefix) > after]
+
+    def alert(self, event_id: str) -> Event | None:
+        """An alert that waits to be sent."""
+        key = f"{self.keys.world}alerts/{event_id}"
+        found = self._ask(lambda: self.etcd.get(key))
+        return load(Event, found.value, key) if found else None
+
+    def logs(self, job: str, node: str = "") -> list[tuple[str, str, bytes]]:
+        """The last chunks of output: (node, chunk number, bytes), in order within each node."""
+        prefix = self.keys.logs(job)
+        found = self._ask(lambda: self.etcd.range(self.keys.logs(job, node)))
+        chunks = []
+        for kv in found.kvs:
+            name, _, number = kv.key.removeprefix(prefix).partition("/")
+            chunks.append((name, number, kv.value))
+        return chunks
+
+    def put_blob(self, data: bytes) -> str:
+        """Store a code archive under its SHA-256, which is returned. Storing it again is harmless."""
+        digest = hashlib.sha256(data).hexdigest()
+        if self._ask(lambda: self.etcd.get(self._blob_key(digest, "size"))) is None:
+            for number, begin in enumerate(range(0, len(data), BLOB_CHUNK_BYTES)):
+                chunk = data[begin : begin + BLOB_CHUNK_BYTES]
+                self._ask(partial(self.etcd.put, self._blob_key(digest, f"{number:05d}"), chunk))
+            self._ask(lambda: self.etcd.put(self._blob_key(digest, "size"), str(len(data)).encode()))
+        return digest
+
+    def has_blob(self, digest: str) -> bool:
+        """Whether an archive is stored completely."""
+        return self._ask(lambda: self.etcd.get(self._blob_key(digest, "size"))) is not None
+
+    def get_blob(self, digest: str) -> bytes:
+        """An archive. Raises NotFoundError where it is missing or broken."""
+        found = self._ask(lambda: self.etcd.range(self._blob_key(digest, "")))
+        data = b"".join(kv.value for kv in found.kvs if not kv.key.endswith("/size"))
+        if not found.kvs or hashlib.sha256(data).hexdigest() != digest:
+            raise NotFoundError(f"the code archive {digest[:12]} is not in etcd, or broken: submit the job again")
+        return data
+
+    def _ask(self, call: Callable[[], Parsed]) -> Parsed:
+        try:
+            return call()
+        except EtcdError as error:
+            raise JournalUnavailableError(str(error)) from error
+
+    def _job_key(self, job: str) -> str:
+        return f"{self.keys.world}jobs/{job}"
+
+    def _node_key(self, job: str, node: str) -> str:
+        return f"{self.keys.world}nodes/{job}/{node}"
+
+    def _event_key(self, job: str, event: str) -> str:
+        return f"{self.keys.root}events/{job or '-'}/{event}"
+
+    def _blob_key(self, digest: str, part: str) -> str:
+        return f"{self.keys.root}blobs/{digest}/{part}"
+
+
+class _JobBuilder:
+    """Collects a job's keys while a reading is put together."""
+
+    def __init__(self) -> None:
+        self.record: JobRecord | None = None
+        self.revision = 0
+        self.nodes: dict[str, NodeRecord] = {}
+        self.revisions: dict[str, int] = {}
+        self.words: dict[str, Any] = {}
+        self.by_node: dict[str, dict[str, Any]] = {}
+        self.tombstones: set[str] = set()
+
+    def build(self) -> JobView | None:
+        if self.record is None:
+            return None  # words of a job that is not in the journal: nothing may be decided from them
+        return JobView(
+            record=self.record,
+            revision=self.revision,
+            nodes=MappingProxyType(self.nodes),
+            revisions=MappingProxyType(self.revisions),
+            hint=self.words.get("hint"),
+            round=self.words.get("round"),
+            result=self.words.get("result"),
+            progress=self.words.get("progress"),
+            members=self.by_node.get("member", {}),
+            agents=self.by_node.get("agent", {}),
+            notices=self.by_node.get("notice", {}),
+            ended=self.by_node.get("ended", {}),
+            tombstones=frozenset(self.tombstones),
+        )

@@ -1,0 +1,95 @@
+"""One active daemon: a key under a lease. Whoever created it leads; every commit is guarded by its revision (P10).
+
+etcd's own lock does not exclude (a holder may be paused beyond its lease); the guard in each transaction does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+from collections.abc import Callable, Sequence
+
+from spotsup_trainer.etcd import Compare, Etcd, EtcdError, Put
+
+
+class Leadership:
+    """Keeps trying to lead, and to go on leading. `guard` is what a commit must carry."""
+
+    def __init__(
+        self, etcd: Etcd, key: str, name: str, ttl_s: float, on_change: Callable[[], None] = lambda: None
+    ) -> None:
+        self._etcd = etcd
+        self._key = key
+        self._name = name
+        self._ttl_s = ttl_s
+        self._on_change = on_change
+        self._lease = 0
+        self._revision = 0
+        self._leader_name = ""
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="leadership", daemon=True)
+
+    @property
+    def leading(self) -> bool:
+        """Whether this daemon leads, as far as it knows; the guard is what counts."""
+        return self._revision > 0
+
+    @property
+    def leader(self) -> str:
+        """The name of whoever leads."""
+        return self._name if self.leading else self._leader_name
+
+    def guard(self) -> Sequence[Compare]:
+        """Holds only as long as the key that this daemon created exists."""
+        return (Compare(self._key, "create", self._revision or -1),)
+
+    def start(self) -> None:
+        """Begin to campaign."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Step down, so that another need not wait for the lease."""
+        self._stopping.set()
+        if self._thread.ident is not None:
+            self._thread.join(timeout=self._ttl_s)
+        lease, self._lease, self._revision = self._lease, 0, 0
+        if lease:
+            try:
+                self._etcd.revoke(lease)
+            except EtcdError:
+                return  # the lease ends by itself
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            with contextlib.suppress(EtcdError):  # away for now: the lease may live on, and the guard decides
+                self._step()
+            self._stopping.wait(self._ttl_s / 4 if self.leading else min(1.0, self._ttl_s / 4))
+
+    def _step(self) -> None:
+        if self._lease and self._etcd.keepalive(self._lease) == 0:
+            self._lose()
+        if self.leading:
+            found = self._etcd.get(self._key)
+            if found is None or found.create_revision != self._revision:
+                self._lose()
+            return
+        self._campaign()
+
+    def _campaign(self) -> None:
+        self._lease = self._lease or self._etcd.grant(self._ttl_s)
+        mine = Put(self._key, json.dumps({"name": self._name}).encode(), lease=self._lease)
+        self._etcd.txn([Compare(self._key, "create", 0)], [mine])
+        found = self._etcd.get(self._key)
+        if found is None:
+            return
+        if found.lease == self._lease:
+            # Also where our own earlier attempt succeeded and its answer was lost.
+            self._revision = found.create_revision
+        else:
+            self._leader_name = str(json.loads(found.value).get("name", ""))
+        self._on_change()
+
+    def _lose(self) -> None:
+        self._lease = self._revision = 0
+        self._on_change()
