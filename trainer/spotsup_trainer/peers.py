@@ -1,0 +1,60 @@
+"""The ranks of this round, and what all of them must know at the same moment. With one process everything is local."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+
+@dataclass(frozen=True, slots=True)
+class Peers:
+    """`group` is a gloo process group, so that agreeing never waits for a GPU; None where there is no process group.
+
+    Every method is collective: all ranks must call it, in the same order.
+    """
+
+    rank: int
+    world: int
+    group: Any | None
+
+    @classmethod
+    def join(cls, environ: Mapping[str, str] = os.environ) -> Peers:
+        """The ranks of the default process group, or this process alone.
+
+        Raises RuntimeError where the environment says that there are others but no process group was made.
+        """
+        if not (dist.is_available() and dist.is_initialized()):
+            world = int(environ.get("WORLD_SIZE", "1"))
+            if world > 1:
+                raise RuntimeError(
+                    f"this is one of {world} processes, but torch.distributed is not initialised: "
+                    "call torch.distributed.init_process_group() before the Session is made"
+                )
+            return cls(0, 1, None)
+        group = dist.group.WORLD if dist.get_backend() == "gloo" else dist.new_group(backend="gloo")
+        return cls(dist.get_rank(), dist.get_world_size(), group)
+
+    def another(self) -> Peers:
+        """The same ranks with a gloo group of their own, for collectives of another thread."""
+        return self if self.group is None else Peers(self.rank, self.world, dist.new_group(backend="gloo"))
+
+    def highest(self, values: Sequence[int]) -> list[int]:
+        """Per value the highest of all ranks."""
+        if self.world == 1:
+            return list(values)
+        tensor = torch.tensor(values, dtype=torch.int64)
+        dist.all_reduce(tensor, op=dist.ReduceOp.MAX, group=self.group)
+        return tensor.tolist()  # type: ignore[no-any-return]  # torch is untyped here
+
+    def from_rank_0(self, value: Any) -> Any:
+        """Rank 0's value, on every rank (pickled: among the processes of one job only)."""
+        if self.world == 1:
+            return value
+        box = [value]
+        dist.broadcast_object_list(box, src=0, group=self.group)
+        return box[0]
