@@ -1,6 +1,6 @@
 """Keys and names, all derived from one secret: nothing to store per node, and a standby derives the same.
 
-An SSH host key is made for each node before it exists and handed in at launch, so that the first connection is verified.
+A node's SSH host key exists before the node and is handed in at launch: the first connection is verified already.
 """
 
 from __future__ import annotations

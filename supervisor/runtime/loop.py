@@ -1,8 +1,7 @@
-"""observe -> plan -> journal -> act. One tick is one decision; nothing else writes the journal's records or calls a cloud."""
+"""observe -> plan -> journal -> act. One tick is one decision; nothing else writes records or calls a cloud."""
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -214,11 +213,3 @@ class Loop:
         self.status = Status(
             self._clock.now(), headline, MappingProxyType(dict(sentences)), MappingProxyType(dict(self._counters))
         )
-
-
-def run_loop(loop: Loop, wake: threading.Event, stop: threading.Event, tick_s: float) -> None:
-    """Tick when woken and at least every `tick_s`, until `stop`. Short bursts of events become one tick."""
-    while not stop.is_set():
-        wake.clear()
-        loop.tick()
-        wake.wait(tick_s)

@@ -1,0 +1,1 @@
+"""The daemon's HTTP API on a Unix socket: what `spotsupctl` speaks."""

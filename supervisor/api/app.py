@@ -1,0 +1,181 @@
+"""The HTTP face of `Service`. Every error is JSON: {"error": one sentence, "code": its exit code}."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import stat
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel, ConfigDict, Field
+
+from supervisor.api.service import Scale, Service
+from supervisor.api.views import event_row, job_detail, job_row, node_row
+from supervisor.errors import (
+    JournalUnavailableError,
+    NotFoundError,
+    RefusedError,
+    SpotsupError,
+    StartError,
+    UsageError,
+)
+from supervisor.planner.world import JobView
+from supervisor.runtime.clock import Clock
+from supervisor.runtime.loop import Status
+
+HTTP_STATUS: dict[type[SpotsupError], int] = {
+    UsageError: 422,
+    NotFoundError: 404,
+    RefusedError: 409,
+    JournalUnavailableError: 503,
+}
+
+
+class _Body(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class SubmitBody(_Body):
+    """A job file's content, the archive it runs, and the client's id of this request."""
+
+    spec: dict[str, Any]
+    code_sha256: str = Field(pattern="^[0-9a-f]{64}$")
+    submission: str = Field(min_length=8, max_length=64)
+
+
+class ScaleBody(_Body):
+    """None leaves a number as it is."""
+
+    desired: int | None = None
+    min_nodes: int | None = None
+    max_nodes: int | None = None
+
+
+def create_app(service: Service, status: Callable[[], Status], clock: Clock, version: str) -> FastAPI:
+    """The API over a service."""
+    app = FastAPI(title="spotsupd", version=version, docs_url=None, redoc_url=None)
+
+    @app.exception_handler(SpotsupError)
+    def _spotsup_error(_: Request, error: Exception) -> JSONResponse:
+        assert isinstance(error, SpotsupError)
+        code = HTTP_STATUS.get(type(error), 500)
+        return JSONResponse({"error": str(error), "code": error.exit_code}, code)
+
+    @app.exception_handler(RequestValidationError)
+    def _bad_request(_: Request, error: Exception) -> JSONResponse:
+        assert isinstance(error, RequestValidationError)
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        return JSONResponse({"error": f"the request is wrong at {where}: {first['msg']}", "code": 2}, 422)
+
+    _reading_routes(app, service, status, clock, version)
+    _writing_routes(app, service, status, clock)
+    return app
+
+
+def _reading_routes(app: FastAPI, service: Service, status: Callable[[], Status], clock: Clock, version: str) -> None:
+    @app.get("/v1/health")
+    def health() -> dict[str, Any]:
+        now = status()
+        return {"version": version, "at": now.at, "headline": now.headline, "counters": dict(now.counters)}
+
+    @app.get("/v1/jobs")
+    def jobs() -> list[dict[str, Any]]:
+        said = status().sentences
+        return [job_row(view, said.get(view.record.name, ""), clock.now()) for view in service.jobs()]
+
+    @app.get("/v1/jobs/{name}")
+    def job(name: str) -> dict[str, Any]:
+        return job_detail(service.job(name), status().sentences.get(name, ""), clock.now())
+
+    @app.get("/v1/jobs/{name}/events")
+    def events(name: str, after: str = "") -> list[dict[str, Any]]:
+        return [event_row(event) for event in service.events(name, after)]
+
+    @app.get("/v1/jobs/{name}/logs")
+    def logs(name: str, node: str = "") -> list[dict[str, Any]]:
+        chunks = service.logs(name, node)
+        return [{"node": n, "chunk": c, "text": text.decode(errors="replace")} for n, c, text in chunks]
+
+    @app.get("/v1/nodes")
+    def nodes() -> list[dict[str, Any]]:
+        rows = []
+        for view in service.jobs():
+            ranks = view.round.nodes() if view.round else ()
+            rows += [node_row(node, ranks, clock.now()) for node in view.nodes.values()]
+        return rows
+
+
+def _writing_routes(app: FastAPI, service: Service, status: Callable[[], Status], clock: Clock) -> None:
+    def row(view: JobView) -> dict[str, Any]:
+        return job_row(view, status().sentences.get(view.record.name, ""), clock.now())
+
+    @app.put("/v1/blobs")
+    async def put_blob(request: Request) -> dict[str, Any]:
+        data = await request.body()
+        return {"sha256": await asyncio.to_thread(service.put_blob, data)}
+
+    @app.post("/v1/jobs")
+    def submit(body: SubmitBody) -> dict[str, Any]:
+        return row(service.submit(body.spec, body.code_sha256, body.submission))
+
+    @app.post("/v1/jobs/{name}/scale")
+    def scale(name: str, body: ScaleBody) -> dict[str, Any]:
+        return row(service.scale(name, Scale(body.desired, body.min_nodes, body.max_nodes)))
+
+    @app.post("/v1/jobs/{name}/cancel")
+    def cancel(name: str) -> dict[str, Any]:
+        return row(service.cancel(name))
+
+
+class ApiServer:
+    """Serves the app on a Unix socket, mode 0600, from a thread of its own."""
+
+    def __init__(self, app: FastAPI, path: Path) -> None:
+        self._path = path
+        config = uvicorn.Config(app, log_config=None, access_log=False, lifespan="off", timeout_graceful_shutdown=2)
+        self._server = uvicorn.Server(config)
+        self._socket = bind_socket(path)
+        self._thread = threading.Thread(target=self._run, name="api", daemon=True)
+
+    def start(self) -> None:
+        """Begin to serve; the socket takes connections already."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Answer what is being answered, at most a few seconds, and remove the socket."""
+        self._server.should_exit = True
+        if self._thread.ident is not None:
+            self._thread.join(timeout=5)
+        self._path.unlink(missing_ok=True)
+
+    def _run(self) -> None:
+        asyncio.run(self._server.serve(sockets=[self._socket]))
+
+
+def bind_socket(path: Path) -> socket.socket:
+    """A listening Unix socket. Raises StartError where another daemon listens there; a dead one's is replaced."""
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    if path.exists() and stat.S_ISSOCK(path.stat().st_mode):
+        with socket.socket(socket.AF_UNIX) as probe:
+            if probe.connect_ex(os.fspath(path)) == 0:
+                raise StartError(f"another spotsupd listens at {path}: stop it, or give this one another --socket")
+        path.unlink()
+    listening = socket.socket(socket.AF_UNIX)
+    before = os.umask(0o177)
+    try:
+        listening.bind(os.fspath(path))
+    except OSError as error:
+        raise StartError(f"cannot listen at {path}: {error.strerror}") from error
+    finally:
+        os.umask(before)
+    listening.listen(128)
+    return listening

@@ -1,0 +1,84 @@
+"""Records as the plain JSON that people's scripts read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from supervisor.model import Event, NodeRecord, NodeState
+from supervisor.planner.world import JobView
+
+
+def job_row(view: JobView, sentence: str, now: float) -> dict[str, Any]:
+    """One job, short. Times in UNIX seconds, money in USD."""
+    job, progress = view.record, view.progress
+    members = sum(node.state is NodeState.MEMBER for node in view.nodes.values())
+    return {
+        "name": job.name,
+        "state": job.state,
+        "reason": job.reason,
+        "sentence": sentence,
+        "task_id": job.task_id,
+        "nodes": {
+            "min": job.min_nodes,
+            "desired": job.desired_nodes,
+            "max": job.max_nodes,
+            "training": members,
+            "open": sum(node.state is not NodeState.GONE for node in view.nodes.values()),
+        },
+        "round": view.round.number if view.round else 0,
+        "step": progress.step if progress else 0,
+        "loss": progress.loss if progress else None,
+        "checkpoint_step": progress.checkpoint_step if progress else 0,
+        "progress_at": progress.at if progress else None,
+        "submitted_at": job.submitted_at,
+        "ended_at": job.ended_at or None,
+        "usd": round(job.usd_settled + sum(node.usd(now) for node in view.nodes.values()), 4),
+    }
+
+
+def job_detail(view: JobView, sentence: str, now: float) -> dict[str, Any]:
+    """One job with its nodes, newest last."""
+    nodes = sorted(view.nodes.values(), key=lambda node: (node.created_at, node.id))
+    ranks = view.round.nodes() if view.round else ()
+    return {
+        **job_row(view, sentence, now),
+        "node_list": [node_row(node, ranks, now) for node in nodes],
+        "command": list(view.record.spec.command),
+        "market": view.record.spec.market,
+        "cloud": view.record.spec.placement.cloud,
+    }
+
+
+def node_row(node: NodeRecord, ranks: tuple[str, ...], now: float) -> dict[str, Any]:
+    """One node."""
+    return {
+        "id": node.id,
+        "job": node.job,
+        "state": node.state,
+        "since": node.since,
+        "rank": ranks.index(node.id) if node.id in ranks and node.state is NodeState.MEMBER else None,
+        "cloud": node.offer.cloud,
+        "zone": node.offer.zone,
+        "instance_type": node.offer.instance_type,
+        "market": node.offer.market,
+        "instance_id": node.instance_id or None,
+        "address": node.ssh_host or None,
+        "replaces": node.replaces or None,
+        "notice_deadline": node.notice.deadline if node.notice else None,
+        "usd": round(node.usd(now), 4),
+        "error": node.error or None,
+        "reason": node.history[-1].reason if node.history else "asked for",
+    }
+
+
+def event_row(event: Event) -> dict[str, Any]:
+    """One event."""
+    return {
+        "id": event.id,
+        "at": event.at,
+        "job": event.job,
+        "kind": event.kind,
+        "node": event.node or None,
+        "text": event.text,
+        "data": dict(event.data),
+    }

@@ -1,0 +1,56 @@
+"""How `spotsupctl` talks to the daemon: HTTP over its Unix socket."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from supervisor.errors import DaemonUnreachableError, NotFoundError, RefusedError, SpotsupError, UsageError
+
+_BY_CODE: dict[int, type[SpotsupError]] = {2: UsageError, 4: NotFoundError, 5: RefusedError}
+TIMEOUT_S = 30.0
+
+
+class Client:
+    """One daemon. Every method raises a SpotsupError whose exit_code is the command's."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        transport = httpx.HTTPTransport(uds=os.fspath(path))
+        self._http = httpx.Client(transport=transport, base_url="http://spotsupd", timeout=TIMEOUT_S)
+
+    def get(self, path: str, **params: str) -> Any:
+        """A GET's JSON."""
+        return self._call("GET", path, params={key: value for key, value in params.items() if value})
+
+    def post(self, path: str, body: dict[str, Any] | None = None) -> Any:
+        """A POST's JSON."""
+        return self._call("POST", path, json=body)
+
+    def put(self, path: str, data: bytes) -> Any:
+        """A PUT's JSON."""
+        return self._call("PUT", path, content=data)
+
+    def _call(self, method: str, path: str, **rest: Any) -> Any:
+        try:
+            answer = self._http.request(method, path, **rest)
+        except httpx.TransportError as error:
+            raise DaemonUnreachableError(
+                f"no spotsupd answers at {self._path} ({_reason(error)}): is it running (`systemctl status spotsupd`, "
+                "or `spotsupd run --embedded-etcd`), and is this its socket (--socket, SPOTSUP_SOCKET)?"
+            ) from error
+        if answer.is_success:
+            return answer.json()
+        try:
+            told = answer.json()
+            raise _BY_CODE.get(told["code"], SpotsupError)(told["error"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise SpotsupError(f"spotsupd answers {answer.status_code}: {answer.text[:300]}") from error
+
+
+def _reason(error: Exception) -> str:
+    text = str(error).removeprefix("[Errno ").partition("] ")[2]
+    return text or str(error) or type(error).__name__

@@ -1,0 +1,254 @@
+"""`spotsupctl`: all that users see.
+
+Exit codes: 0 done, 1 failed, 2 wrong usage, 3 daemon not reachable, 4 not found, 5 refused.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from supervisor.cli.client import Client
+
+ENDED = frozenset({"succeeded", "failed", "cancelled"})
+FOLLOW_S = 0.5
+Options = Callable[[Callable[..., None]], Callable[..., None]]
+
+
+def _default_socket() -> Path:
+    # As supervisor.config says, without loading pydantic for it.
+    state = "/var/lib/spotsup" if os.geteuid() == 0 else os.environ.get("XDG_STATE_HOME", "~/.local/state") + "/spotsup"
+    return Path(state).expanduser() / "spotsupd.sock"
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--socket",
+    "socket_path",
+    type=click.Path(path_type=Path),
+    envvar="SPOTSUP_SOCKET",
+    help="The daemon's socket. Also SPOTSUP_SOCKET.",
+)
+@click.pass_context
+def main(context: click.Context, socket_path: Path | None) -> None:
+    """Train on spot machines: submit a job, and let spotsupd keep it running."""
+    context.obj = socket_path or _default_socket()
+
+
+def output_option(command: Callable[..., None]) -> Callable[..., None]:
+    """`-o json` on every command."""
+    option = click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
+    return option(command)
+
+
+@contextmanager
+def _daemon(context: click.Context) -> Iterator[Client]:
+    """A client; its errors become one sentence and an exit code."""
+    from supervisor.cli.client import Client
+    from supervisor.errors import SpotsupError
+
+    try:
+        yield Client(context.obj)
+    except SpotsupError as error:
+        click.echo(f"spotsupctl: {error}", err=True)
+        sys.exit(error.exit_code)
+
+
+def _print_json(value: Any) -> None:
+    click.echo(json.dumps(value, indent=2))
+
+
+# -- submit ------------------------------------------------------------------------------------------------
+
+
+@main.command(context_settings={"ignore_unknown_options": False})
+@click.argument("what", nargs=-1, required=True)
+@click.option("--name", help="The job's name.")
+@click.option("--nodes", type=int, help="How many nodes to ask for.")
+@click.option("--min", "min_nodes", type=int, help="Train from this many on.")
+@click.option("--max", "max_nodes", type=int, help="May be scaled up to this many.")
+@click.option("--gpu", help="GPU type, such as V100.")
+@click.option("--gpus-per-node", type=int, help="GPUs per node; one worker each.")
+@click.option("--market", type=click.Choice(["spot", "on-demand", "spot-then-on-demand"]))
+@click.option("--cloud", help="local, aws, gcp or azure.")
+@click.option("--code", help="The folder that is shipped.  [default: the job file's, or .]")
+@click.option("--setup", help="A shell line that prepares the environment, once.")
+@click.option("--env", "env", multiple=True, metavar="NAME=VALUE", help="May be given several times.")
+@click.option("--follow", is_flag=True, help="Stay, and show progress until the job ends.")
+@output_option
+@click.pass_context
+def submit(context: click.Context, what: tuple[str, ...], follow: bool, output: str, **options: Any) -> None:
+    """Submit a job: JOB.yaml, or [options] -- train.py its arguments.
+
+    Returns the job's name once it is safely stored.
+    """
+    from supervisor.cli.submission import prepare
+
+    with _daemon(context) as daemon:
+        prepared = prepare(what, options)
+        stored = daemon.put("/v1/blobs", prepared.code)
+        body = {"spec": prepared.spec, "code_sha256": stored["sha256"], "submission": prepared.submission}
+        job = daemon.post("/v1/jobs", body)
+        if output == "json":
+            _print_json(job)
+        else:
+            click.echo(job["name"])
+        if follow:
+            _follow(daemon, job["name"])
+
+
+def _follow(daemon: Client, name: str) -> None:
+    """One line per change, on stderr, until the job ends; the exit code says how."""
+    said = ""
+    while True:
+        job = daemon.get(f"/v1/jobs/{name}")
+        if job["sentence"] != said:
+            said = job["sentence"]
+            loss = f"  loss {job['loss']:.4f}" if job["loss"] is not None else ""
+            click.echo(f"{time.strftime('%H:%M:%S')}  {job['state']:<9}  {said}{loss}", err=True)
+        if job["state"] in ENDED:
+            sys.exit(0 if job["state"] == "succeeded" else 1)
+        time.sleep(FOLLOW_S)
+
+
+# -- look --------------------------------------------------------------------------------------------------
+
+
+@main.command("list")
+@output_option
+@click.pass_context
+def list_jobs(context: click.Context, output: str) -> None:
+    """All jobs, newest first."""
+    with _daemon(context) as daemon:
+        jobs = daemon.get("/v1/jobs")
+    if output == "json":
+        _print_json(jobs)
+        return
+    from supervisor.cli.show import show_jobs
+
+    show_jobs(jobs)
+
+
+@main.command()
+@click.argument("job")
+@output_option
+@click.pass_context
+def status(context: click.Context, job: str, output: str) -> None:
+    """One job: its state, what is being done and why, and its nodes."""
+    with _daemon(context) as daemon:
+        found = daemon.get(f"/v1/jobs/{job}")
+    if output == "json":
+        _print_json(found)
+        return
+    from supervisor.cli.show import show_job
+
+    show_job(found)
+
+
+@main.command()
+@output_option
+@click.pass_context
+def nodes(context: click.Context, output: str) -> None:
+    """All nodes of all jobs."""
+    with _daemon(context) as daemon:
+        found = daemon.get("/v1/nodes")
+    if output == "json":
+        _print_json(found)
+        return
+    from supervisor.cli.show import show_nodes
+
+    show_nodes(found)
+
+
+@main.command()
+@click.argument("job")
+@output_option
+@click.pass_context
+def events(context: click.Context, job: str, output: str) -> None:
+    """What happened to a job, in order."""
+    with _daemon(context) as daemon:
+        found = daemon.get(f"/v1/jobs/{job}/events")
+    if output == "json":
+        _print_json(found)
+        return
+    from supervisor.cli.show import show_events
+
+    show_events(found)
+
+
+@main.command()
+@click.argument("job")
+@click.option("-f", "--follow", is_flag=True, help="Stay, and show new output until the job ends.")
+@click.option("--node", default="", help="One node's output only.")
+@output_option
+@click.pass_context
+def logs(context: click.Context, job: str, follow: bool, node: str, output: str) -> None:
+    """The newest output of a job's nodes, also of nodes that are gone."""
+    with _daemon(context) as daemon:
+        chunks = daemon.get(f"/v1/jobs/{job}/logs", node=node)
+        if output == "json":
+            _print_json(chunks)
+            return
+        from supervisor.cli.show import LogPrinter
+
+        printer = LogPrinter(named=not node)
+        printer.show(chunks)
+        while follow:
+            ended = daemon.get(f"/v1/jobs/{job}")["state"] in ENDED
+            printer.show(daemon.get(f"/v1/jobs/{job}/logs", node=node))
+            if ended:
+                return
+            time.sleep(FOLLOW_S)
+
+
+# -- change ------------------------------------------------------------------------------------------------
+
+
+@main.command()
+@click.argument("job")
+@click.argument("desired", type=int, required=False, metavar="[N]")
+@click.option("--min", "min_nodes", type=int, help="Train from this many on.")
+@click.option("--max", "max_nodes", type=int, help="May be scaled up to this many.")
+@output_option
+@click.pass_context
+def scale(
+    context: click.Context, job: str, desired: int | None, min_nodes: int | None, max_nodes: int | None, output: str
+) -> None:
+    """Change how many nodes a job wants, while it runs."""
+    if desired is None and min_nodes is None and max_nodes is None:
+        raise click.UsageError("say how many nodes: a number, or --min, or --max")
+    with _daemon(context) as daemon:
+        body = {"desired": desired, "min_nodes": min_nodes, "max_nodes": max_nodes}
+        found = daemon.post(f"/v1/jobs/{job}/scale", body)
+    if output == "json":
+        _print_json(found)
+    else:
+        numbers = found["nodes"]
+        click.echo(f"{job}: {numbers['desired']} nodes wanted (min {numbers['min']}, max {numbers['max']})")
+
+
+@main.command()
+@click.argument("job")
+@output_option
+@click.pass_context
+def cancel(context: click.Context, job: str, output: str) -> None:
+    """End a job and release its machines."""
+    with _daemon(context) as daemon:
+        found = daemon.post(f"/v1/jobs/{job}/cancel")
+    if output == "json":
+        _print_json(found)
+    else:
+        click.echo(f"{job}: will be cancelled, and its {found['nodes']['open']} machines released")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,140 @@
+"""Tables for people."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+_COLOURS = {
+    "running": "green",
+    "succeeded": "green",
+    "member": "green",
+    "ready": "cyan",
+    "degraded": "yellow",
+    "waiting": "yellow",
+    "suspect": "yellow",
+    "draining": "yellow",
+    "failed": "red",
+    "lost": "red",
+    "cancelled": "dim",
+    "gone": "dim",
+}
+WIDE = 200
+
+
+def _console() -> Console:
+    console = Console(highlight=False)
+    # A pipe has no width: cut nothing there.
+    return console if console.is_terminal else Console(width=WIDE, highlight=False)
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    return table
+
+
+def _state(state: str) -> str:
+    colour = _COLOURS.get(state)
+    return f"[{colour}]{state}[/{colour}]" if colour else state
+
+
+def _ago(at: float | None) -> str:
+    return "" if not at else duration(time.time() - at)
+
+
+def duration(seconds: float) -> str:
+    """12s, 3m05s, 2h07m."""
+    whole = int(max(0, seconds))
+    if whole < 60:
+        return f"{whole}s"
+    if whole < 3600:
+        return f"{whole // 60}m{whole % 60:02d}s"
+    return f"{whole // 3600}h{whole % 3600 // 60:02d}m"
+
+
+def _usd(value: float) -> str:
+    return f"${value:.2f}" if value >= 1 else f"${value:.4f}"
+
+
+def show_jobs(jobs: Sequence[dict[str, Any]]) -> None:
+    """`spotsupctl list`."""
+    if not jobs:
+        _console().print("no jobs; `spotsupctl submit JOB.yaml` submits one")
+        return
+    table = _table("JOB", "STATE", "NODES", "ROUND", "STEP", "LOSS", "AGE", "COST")
+    for job in jobs:
+        nodes = job["nodes"]
+        age_s = (job["ended_at"] or time.time()) - job["submitted_at"]
+        loss = "" if job["loss"] is None else f"{job['loss']:.4f}"
+        row = (job["name"], _state(job["state"]), f"{nodes['training']}/{nodes['desired']}", str(job["round"] or ""))
+        table.add_row(*row, str(job["step"] or ""), loss, duration(age_s), _usd(job["usd"]))
+    _console().print(table)
+
+
+def show_job(job: dict[str, Any]) -> None:
+    """`spotsupctl status`."""
+    console = _console()
+    numbers = job["nodes"]
+    console.print(f"[bold]{job['name']}[/bold]  {_state(job['state'])}  {escape(job['sentence'])}")
+    loss = f", loss {job['loss']:.4f}" if job["loss"] is not None else ""
+    console.print(
+        f"nodes {numbers['training']} of {numbers['desired']} (min {numbers['min']}, max {numbers['max']})"
+        f"   round {job['round']}   step {job['step']}{loss}   checkpoint at step {job['checkpoint_step']}"
+    )
+    console.print(f"submitted {_ago(job['submitted_at'])} ago   cost {_usd(job['usd'])}   task id {job['task_id']}")
+    if job["node_list"]:
+        console.print()
+        show_nodes(job["node_list"])
+
+
+def show_nodes(nodes: Sequence[dict[str, Any]]) -> None:
+    """`spotsupctl nodes`."""
+    if not nodes:
+        _console().print("no nodes")
+        return
+    table = _table("NODE", "STATE", "RANK", "FOR", "WHERE", "COST", "WHY")
+    for node in nodes:
+        where = f"{node['zone']} {node['instance_type']} {node['market']}"
+        why = node["error"].splitlines()[0] if node["error"] else node["reason"]
+        rank = "" if node["rank"] is None else str(node["rank"])
+        cells = (node["id"], _state(node["state"]), rank, _ago(node["since"]), where, _usd(node["usd"]))
+        table.add_row(*cells, escape(why))
+    _console().print(table)
+
+
+def show_events(events: Sequence[dict[str, Any]]) -> None:
+    """`spotsupctl events`."""
+    table = _table("TIME", "WHAT", "")
+    for event in events:
+        at = time.strftime("%H:%M:%S", time.localtime(event["at"]))
+        table.add_row(at, event["kind"], escape(event["text"]))
+    _console().print(table)
+
+
+class LogPrinter:
+    """Prints chunks that were not printed yet, each line named by its node where there are several."""
+
+    def __init__(self, *, named: bool) -> None:
+        self._named = named
+        self._seen: dict[str, str] = {}
+        self._open: dict[str, str] = {}
+
+    def show(self, chunks: Sequence[dict[str, Any]]) -> None:
+        """Print what is new. A line that is not complete yet waits for its rest."""
+        for chunk in chunks:
+            node = chunk["node"]
+            if chunk["chunk"] <= self._seen.get(node, ""):
+                continue
+            self._seen[node] = chunk["chunk"]
+            lines = (self._open.pop(node, "") + chunk["text"]).split("\n")
+            if lines[-1]:
+                self._open[node] = lines[-1]
+            for line in lines[:-1]:
+                print(f"{node} | {line}" if self._named else line)

@@ -1,0 +1,116 @@
+"""From a job file or options to what is submitted. The daemon checks the rest, so that nothing is checked twice."""
+
+from __future__ import annotations
+
+import shlex
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from supervisor.errors import UsageError
+
+CODE_LIMIT_BYTES = 32 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A job ready to be sent."""
+
+    spec: dict[str, Any]
+    code: bytes
+    submission: str
+
+
+def prepare(what: Sequence[str], options: Mapping[str, Any]) -> Prepared:
+    """Read, merge and pack. Raises UsageError with one sentence."""
+    if len(what) == 1 and what[0].endswith((".yaml", ".yml")):
+        base = Path(what[0]).parent
+        spec = _read(Path(what[0]))
+    else:
+        base = Path()
+        spec = {"run": shlex.join(what)}
+    _merge(spec, options)
+    folder = Path(options["code"]) if options["code"] else base / str(spec.get("code", "."))
+    _check_script(spec, folder)
+    return Prepared(spec, _pack(folder), uuid.uuid4().hex)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    import yaml
+
+    try:
+        parsed = yaml.safe_load(path.read_text())
+    except OSError as error:
+        raise UsageError(f"cannot read the job file {path}: {error.strerror}") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} is not YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(parsed, dict):
+        raise UsageError(f"{path}: a job file is a mapping of keys, such as `name: my-job`; this one is not")
+    return parsed
+
+
+def _merge(spec: dict[str, Any], options: Mapping[str, Any]) -> None:
+    """Options win over the job file."""
+    if options["name"]:
+        spec["name"] = options["name"]
+    numbers = {"desired": options["nodes"], "min": options["min_nodes"], "max": options["max_nodes"]}
+    given = {key: value for key, value in numbers.items() if value is not None}
+    if given or "nodes" not in spec:
+        spec["nodes"] = _nodes(spec.get("nodes"), given)
+    for key, section in (("gpu", "resources"), ("gpus_per_node", "resources"), ("cloud", "placement")):
+        if options[key] is not None:
+            spec[section] = {**_section(spec, section), key: options[key]}
+    for key in ("market", "setup"):
+        if options[key] is not None:
+            spec[key] = options[key]
+    if options["env"]:
+        spec["env"] = {**_section(spec, "env"), **_env(options["env"])}
+
+
+def _section(spec: Mapping[str, Any], key: str) -> dict[str, Any]:
+    value = spec.get(key, {})
+    if not isinstance(value, dict):
+        raise UsageError(f"the job file: `{key}` is {value!r}; a mapping is needed")
+    return value
+
+
+def _nodes(present: Any, given: dict[str, int]) -> dict[str, int]:
+    if isinstance(present, int):
+        present = {"min": present, "desired": present, "max": present}
+    merged = {**(present or {}), **given}
+    if "min" not in merged:
+        merged["min"] = merged.get("desired", 1)
+    return merged
+
+
+def _env(pairs: Sequence[str]) -> dict[str, str]:
+    for pair in pairs:
+        if "=" not in pair:
+            raise UsageError(f"--env {pair}: NAME=VALUE is needed")
+    return dict(pair.split("=", 1) for pair in pairs)  # type: ignore[misc]
+
+
+def _check_script(spec: Mapping[str, Any], folder: Path) -> None:
+    """The first word of `run` is the script; one that is missing would fail on every node, minutes later."""
+    if not folder.is_dir():
+        raise UsageError(f"the code folder {folder} does not exist; `code` (or --code) names the folder to ship")
+    run = spec.get("run")
+    try:
+        words = shlex.split(run) if isinstance(run, str) else []
+    except ValueError:
+        return  # the daemon says what is wrong with it
+    if not words or words[0].startswith("-"):
+        return
+    if not (folder / words[0]).is_file():
+        raise UsageError(f"the script {words[0]} is not in {folder.absolute()}; `run` names it relative to `code`")
+
+
+def _pack(folder: Path) -> bytes:
+    from bootstrap import PackError, pack_directory
+
+    try:
+        return pack_directory(folder, limit_bytes=CODE_LIMIT_BYTES).data
+    except PackError as error:
+        raise UsageError(str(error)) from error

@@ -1,0 +1,214 @@
+"""Actions, carried out on worker threads. What each does is in `Effects`; how they are run is in `ThreadActor`."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+import structlog
+
+from provisioners.base import LaunchRequest, Provisioner, ProvisionerError, Unknown
+from supervisor.errors import SpotsupError
+from supervisor.identity import Identity
+from supervisor.model import Event, JobRecord, NodeRecord
+from supervisor.planner.actions import (
+    Action,
+    AlertDone,
+    Bootstrap,
+    BootstrapDone,
+    FetchOffers,
+    Find,
+    FindDone,
+    Launch,
+    LaunchDone,
+    ListDone,
+    ListInstances,
+    OffersDone,
+    Outcome,
+    SendAlert,
+    Terminate,
+    TerminateDone,
+)
+from supervisor.runtime.clock import Clock
+
+log = structlog.get_logger("spotsupd")
+
+CALL_TIMEOUT_S = 30.0
+LAUNCH_TIMEOUT_S = 60.0
+MOST_THREADS = 96
+
+
+class Preparer(Protocol):
+    """Prepares one machine over SSH."""
+
+    def prepare(self, node: NodeRecord, job: JobRecord) -> BootstrapDone:
+        """Bounded by the bootstrap's time limit; never raises for a fault of the machine."""
+        ...
+
+
+class Alerts(Protocol):
+    """Tells people."""
+
+    def send(self, event: Event) -> str:
+        """What went wrong, or ""."""
+        ...
+
+
+class Effects:
+    """What each kind of action does to the world: one call each, every fault an outcome."""
+
+    def __init__(
+        self,
+        *,
+        cluster: str,
+        provisioners: Mapping[str, Provisioner],
+        identity: Identity,
+        preparer: Preparer,
+        alerts: Alerts | None,
+        find_alert: Callable[[str], Event | None],
+        clock: Clock,
+    ) -> None:
+        self._cluster = cluster
+        self._provisioners = provisioners
+        self._identity = identity
+        self._preparer = preparer
+        self._alerts = alerts
+        self._find_alert = find_alert
+        self._clock = clock
+
+    def perform(self, action: Action) -> Outcome:
+        """Do it, and say what came of it."""
+        match action:
+            case Launch(node):
+                return self._launch(node)
+            case Find(node):
+                return self._find(node)
+            case Bootstrap(node, job):
+                return self._preparer.prepare(node, job)
+            case Terminate():
+                return self._terminate(action)
+            case ListInstances(cloud):
+                return self._list(cloud)
+            case FetchOffers():
+                return self._offers(action)
+            case SendAlert(event_id):
+                return self._alert(event_id)
+
+    def _launch(self, node: NodeRecord) -> LaunchDone:
+        request = LaunchRequest(
+            token=node.token,
+            cluster=self._cluster,
+            node=node.id,
+            offer=node.offer,
+            host_key=self._identity.host_key(node.id),
+            ssh_public_key=self._identity.client_key().public,
+        )
+        outcome = self._provisioners[node.offer.cloud].launch(request, LAUNCH_TIMEOUT_S)
+        return LaunchDone(node.id, node.offer, outcome)
+
+    def _find(self, node: NodeRecord) -> FindDone:
+        try:
+            return FindDone(node.id, self._provisioners[node.offer.cloud].find(node.token, CALL_TIMEOUT_S))
+        except ProvisionerError as error:
+            return FindDone(node.id, None, str(error))
+
+    def _terminate(self, action: Terminate) -> TerminateDone:
+        try:
+            self._provisioners[action.cloud].terminate(action.instance_id, CALL_TIMEOUT_S)
+        except ProvisionerError as error:
+            return TerminateDone(action.node, action.instance_id, str(error))
+        return TerminateDone(action.node, action.instance_id)
+
+    def _list(self, cloud: str) -> ListDone:
+        asked_at = self._clock.now()
+        try:
+            found = self._provisioners[cloud].instances(self._cluster, CALL_TIMEOUT_S)
+        except ProvisionerError as error:
+            return ListDone(cloud, asked_at, error=str(error))
+        return ListDone(cloud, asked_at, tuple(found))
+
+    def _offers(self, action: FetchOffers) -> OffersDone:
+        asked_at = self._clock.now()
+        try:
+            found = self._provisioners[action.cloud].offers(action.query, CALL_TIMEOUT_S)
+        except ProvisionerError as error:
+            return OffersDone(action.job, asked_at, error=str(error))
+        return OffersDone(action.job, asked_at, tuple(found))
+
+    def _alert(self, event_id: str) -> AlertDone:
+        try:
+            event = self._find_alert(event_id)
+        except SpotsupError as error:
+            return AlertDone(event_id, str(error))
+        if event is None or self._alerts is None:
+            return AlertDone(event_id)  # sent by a daemon before us, or alerts were switched off since
+        error_text = self._alerts.send(event)
+        if error_text:
+            log.warning("an alert was not delivered", id=event_id, error=error_text)
+        return AlertDone(event_id, error_text)
+
+
+def outcome_of_fault(action: Action, fault: str) -> Outcome:
+    """What an action that ended in an unforeseen error came to: always the outcome that promises least."""
+    match action:
+        case Launch(node):
+            return LaunchDone(node.id, node.offer, Unknown(fault))
+        case Find(node):
+            return FindDone(node.id, None, fault)
+        case Bootstrap(node):
+            return BootstrapDone(node.id, fault)
+        case Terminate():
+            return TerminateDone(action.node, action.instance_id, fault)
+        case ListInstances(cloud):
+            return ListDone(cloud, 0.0, error=fault)
+        case FetchOffers():
+            return OffersDone(action.job, 0.0, error=fault)
+        case SendAlert(event_id):
+            return AlertDone(event_id, fault)
+
+
+class ThreadActor:
+    """Runs actions on daemon threads, so that one that hangs beyond its limit holds up neither others nor our exit.
+
+    `wake` is called after each outcome.
+    """
+
+    def __init__(self, perform: Callable[[Action], Outcome], wake: Callable[[], None]) -> None:
+        self._perform = perform
+        self._wake = wake
+        self._waiting: queue.SimpleQueue[Action] = queue.SimpleQueue()
+        self._done: queue.SimpleQueue[tuple[Action, Outcome]] = queue.SimpleQueue()
+        self._unfinished = 0
+        self._threads = 0
+        self._lock = threading.Lock()
+
+    def start(self, action: Action) -> None:
+        """Hand an action to an idle thread, or to a new one; beyond `MOST_THREADS` it waits its turn."""
+        with self._lock:
+            self._unfinished += 1
+            if self._threads < min(self._unfinished, MOST_THREADS):
+                self._threads += 1
+                threading.Thread(target=self._work, name=f"actor-{self._threads}", daemon=True).start()
+        self._waiting.put(action)
+
+    def collect(self) -> list[tuple[Action, Outcome]]:
+        """What ended since the last call."""
+        found = []
+        while not self._done.empty():
+            found.append(self._done.get())
+        return found
+
+    def _work(self) -> None:
+        while True:
+            action = self._waiting.get()
+            try:
+                outcome = self._perform(action)
+            except Exception as error:
+                log.exception("an action ended in an unforeseen error", action=action.key)
+                outcome = outcome_of_fault(action, f"{type(error).__name__}: {error}")
+            self._done.put((action, outcome))
+            with self._lock:
+                self._unfinished -= 1
+            self._wake()

@@ -1,0 +1,204 @@
+"""The daemon put together: what runs, in which order it starts, and how it stops."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
+
+import structlog
+from spotsup_trainer.etcd import Etcd, Tls
+
+from provisioners.base import Provisioner
+from supervisor.config import Config
+from supervisor.errors import StartError
+from supervisor.identity import load_identity
+from supervisor.runtime.actor import Alerts, Effects, ThreadActor
+from supervisor.runtime.clock import SystemClock
+from supervisor.runtime.etcd_server import EmbeddedEtcd
+from supervisor.runtime.journal import Journal, Reading
+from supervisor.runtime.leader import Leadership
+from supervisor.runtime.loop import Loop
+from supervisor.runtime.notify import notify
+from supervisor.runtime.prepare import SshPreparer
+
+log = structlog.get_logger("spotsupd")
+
+ETCD_WAIT_S = 30.0
+
+
+def run_daemon(config: Config, *, embedded_etcd: bool, version: str) -> None:
+    """Run until SIGTERM or SIGINT. Raises StartError and JournalUnavailableError where it cannot start."""
+    wake, stop = threading.Event(), threading.Event()
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(_lock(config.state))
+        _stop_on_signals(wake, stop)
+        endpoints = config.etcd.endpoints
+        if embedded_etcd:
+            server = EmbeddedEtcd(config.state / "etcd")
+            stack.callback(server.stop)
+            server.start()
+            endpoints = (server.endpoint,)
+        _serve(config, endpoints, version, wake, stop, stack)
+
+
+def _serve(
+    config: Config,
+    endpoints: tuple[str, ...],
+    version: str,
+    wake: threading.Event,
+    stop: threading.Event,
+    stack: contextlib.ExitStack,
+) -> None:
+    clock = SystemClock()
+    etcd = connect_etcd(config, endpoints)
+    watchers = _Watchers(wake)
+    journal = Journal(etcd, config.cluster, watchers.changed)
+    stack.callback(journal.close)
+    journal.start(ETCD_WAIT_S)
+    name = f"{socket.gethostname()}:{os.getpid()}"
+    leader = Leadership(etcd, f"{journal.keys.root}leader", name, config.timing.leader_ttl_s, wake.set)
+    stack.callback(leader.stop)
+    provisioners = _clouds(config, stack)
+    identity = load_identity(config.state / "cluster.key")
+    alerts = _alerts(config)
+    effects = Effects(
+        cluster=config.cluster,
+        provisioners=provisioners,
+        identity=identity,
+        preparer=SshPreparer(config, identity, journal, endpoints, clock),
+        alerts=alerts,
+        find_alert=journal.alert,
+        clock=clock,
+    )
+    actor = ThreadActor(effects.perform, wake.set)
+    loop = Loop(journal, leader, actor, clock, config.rules(alerts=alerts is not None), tuple(provisioners))
+    stack.callback(_serve_api(config, journal, leader, loop, clock, provisioners, watchers, version))
+    leader.start()
+    log.info("spotsupd is ready", version=version, socket=str(config.socket), clouds=", ".join(provisioners))
+    notify("READY=1")
+    _run_loop(loop, wake, stop, config.timing.tick_s)
+    notify("STOPPING=1")
+    log.info("spotsupd stops; machines and training go on")
+
+
+def _run_loop(loop: Loop, wake: threading.Event, stop: threading.Event, tick_s: float) -> None:
+    """Tick when woken and at least every `tick_s`, until `stop`."""
+    said = ""
+    while not stop.is_set():
+        wake.clear()
+        loop.tick()
+        notify("WATCHDOG=1")
+        if loop.status.headline != said:
+            said = loop.status.headline
+            notify(f"STATUS={said}")
+        wake.wait(tick_s)
+
+
+def _serve_api(
+    config: Config,
+    journal: Journal,
+    leader: Leadership,
+    loop: Loop,
+    clock: SystemClock,
+    provisioners: dict[str, Provisioner],
+    watchers: _Watchers,
+    version: str,
+) -> Callable[[], None]:
+    from supervisor.api.app import ApiServer, create_app
+    from supervisor.api.service import Service
+
+    service = Service(journal, leader, clock, list(provisioners), watchers.waiter(journal))
+    server = ApiServer(create_app(service, lambda: loop.status, clock, version), config.socket)
+    server.start()
+    return server.stop
+
+
+class _Watchers:
+    """Wakes the loop, and whoever waits for a write to come back, when the journal changes."""
+
+    def __init__(self, wake: threading.Event) -> None:
+        self._wake = wake
+        self._changed = threading.Condition()
+
+    def changed(self) -> None:
+        self._wake.set()
+        with self._changed:
+            self._changed.notify_all()
+
+    def waiter(self, journal: Journal) -> Callable[[Callable[[Reading], bool], float], bool]:
+        def wait_for(predicate: Callable[[Reading], bool], timeout_s: float) -> bool:
+            deadline = time.monotonic() + timeout_s
+            with self._changed:
+                while not predicate(journal.read()):
+                    left_s = deadline - time.monotonic()
+                    if left_s <= 0:
+                        return False
+                    self._changed.wait(left_s)
+            return True
+
+        return wait_for
+
+
+def connect_etcd(config: Config, endpoints: tuple[str, ...]) -> Etcd:
+    """A client as configured."""
+    tls = Tls(config.etcd.ca, config.etcd.cert or None, config.etcd.key or None) if config.etcd.ca else None
+    return Etcd(endpoints, user=config.etcd.user or None, password=config.etcd_password(), tls=tls)
+
+
+def _clouds(config: Config, stack: contextlib.ExitStack) -> dict[str, Provisioner]:
+    """The clouds that are set up. Their SDKs are loaded here, and not before."""
+    clouds: dict[str, Provisioner] = {}
+    if config.local.enabled:
+        from provisioners.local import LocalProvisioner
+
+        from provisioners.localcloud.server import ensure_server, stop_if_empty
+
+        ensure_server(config.local_dir)
+        # An empty cloud needs no server; one with machines outlives us, as a cloud does.
+        stack.callback(stop_if_empty, config.local_dir)
+        clouds["local"] = LocalProvisioner(config.local_dir)
+    return clouds
+
+
+def _alerts(config: Config) -> Alerts | None:
+    webhook = config.slack_webhook()
+    if not webhook:
+        return None
+    from supervisor.alerts.slack import Slack
+
+    return Slack(webhook)
+
+
+@contextlib.contextmanager
+def _lock(state: Path) -> Iterator[None]:
+    """One daemon per state folder."""
+    try:
+        state.mkdir(parents=True, exist_ok=True, mode=0o700)
+        file = (state / "lock").open("a")
+    except OSError as error:
+        raise StartError(f"the state folder {state} cannot be used ({error.strerror}): set state_dir") from error
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise StartError(
+                f"another spotsupd uses the state folder {state}: stop it, or give this one another state_dir"
+            ) from error
+        yield
+
+
+def _stop_on_signals(wake: threading.Event, stop: threading.Event) -> None:
+    def on_signal(_number: int, _frame: FrameType | None) -> None:
+        stop.set()
+        wake.set()
+
+    signal.signal(signal.SIGTERM, on_signal)
+    signal.signal(signal.SIGINT, on_signal)

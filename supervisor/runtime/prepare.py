@@ -1,0 +1,135 @@
+"""From the journal's records to a bootstrap over SSH."""
+
+from __future__ import annotations
+
+import getpass
+import gzip
+import io
+import tarfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from spotsup_trainer import wire
+
+from supervisor.config import Config
+from supervisor.errors import SpotsupError
+from supervisor.identity import Identity
+from supervisor.model import JobRecord, NodeRecord
+from supervisor.planner.actions import BootstrapDone
+from supervisor.runtime.clock import Clock
+from supervisor.runtime.journal import Journal
+
+if TYPE_CHECKING:
+    from bootstrap import Archive
+
+
+class SshPreparer:
+    """Prepares nodes: the same for all clouds. Safe to use from several threads."""
+
+    def __init__(
+        self, config: Config, identity: Identity, journal: Journal, etcd_endpoints: tuple[str, ...], clock: Clock
+    ) -> None:
+        self._config = config
+        self._identity = identity
+        self._journal = journal
+        self._etcd_endpoints = etcd_endpoints
+        self._clock = clock
+        self._trainer: Archive | None = None
+
+    def prepare(self, node: NodeRecord, job: JobRecord) -> BootstrapDone:
+        """Bootstrap one node, within the configured limit."""
+        from bootstrap import BootstrapError, Setup, Target, UnreachableError, bootstrap
+
+        target = Target(
+            host=node.ssh_host,
+            port=node.ssh_port,
+            user=getpass.getuser(),
+            host_key_public=self._identity.host_key(node.id).public,
+            client_key_openssh=self._identity.client_key().private_openssh,
+        )
+        try:
+            setup = Setup(
+                node=node.id,
+                agent_config=wire.encode(self._agent_config(node, job)),
+                code=self._code(job),
+                trainer=self._trainer_archive(),
+                python=self._config.node.python,
+                setup=job.spec.setup or None,
+                root=self._config.node.root,
+                env=dict(job.spec.env),
+            )
+            bootstrap(target, setup, clock=self._clock.now, deadline_s=self._config.timing.bootstrap_timeout_s)
+        except UnreachableError as error:
+            return BootstrapDone(node.id, str(error), unreachable=True)
+        except (BootstrapError, SpotsupError) as error:
+            return BootstrapDone(node.id, str(error))
+        return BootstrapDone(node.id)
+
+    def _agent_config(self, node: NodeRecord, job: JobRecord) -> wire.AgentConfig:
+        # On the local cloud all machines share the host's loopback interface, and gloo would guess by host name.
+        local = {"GLOO_SOCKET_IFNAME": "lo"} if node.offer.cloud == "local" else {}
+        return wire.AgentConfig(
+            cluster=self._config.cluster,
+            job=job.name,
+            task_id=job.task_id,
+            node=node.id,
+            addr=node.private_address or node.ssh_host,
+            etcd_endpoints=self._etcd_endpoints,
+            metadata=metadata_of(node),
+            python="",
+            code_dir="",
+            run_dir="",
+            log_dir="",
+            checkpoint_dir=checkpoint_dir(self._config, job),
+            command=job.spec.command,
+            min_nodes=job.min_nodes,
+            max_nodes=job.max_nodes,
+            nproc_per_node=job.spec.nproc_per_node,
+            env={
+                **local,
+                **self._config.node.env,
+                "SPOTSUP_APP_FAILURES": str(job.spec.limits.app_failures),
+                **job.spec.env,
+            },
+            lease_ttl_s=self._config.node.lease_ttl_s,
+            leave_margin_s=self._config.timing.leave_margin_s / 2,
+        )
+
+    def _code(self, job: JobRecord) -> Archive:
+        from bootstrap import Archive
+
+        return Archive(job.code_sha256, self._journal.get_blob(job.code_sha256))
+
+    def _trainer_archive(self) -> Archive:
+        if self._trainer is None:
+            from bootstrap import Archive
+
+            self._trainer = Archive.of(pack_trainer())
+        return self._trainer
+
+
+def metadata_of(node: NodeRecord) -> wire.Metadata:
+    """Where this node reads its preemption notice."""
+    if node.offer.cloud == "local":
+        return wire.Metadata("local", node.metadata_url)
+    return wire.Metadata("none")
+
+
+def checkpoint_dir(config: Config, job: JobRecord) -> str:
+    """A folder that all nodes of the job share, and that outlives them."""
+    if job.spec.checkpoint_dir:
+        return job.spec.checkpoint_dir
+    return str(config.local_dir.absolute() / "shared" / job.task_id / "checkpoints")
+
+
+def pack_trainer() -> bytes:
+    """The package `spotsup_trainer` that this daemon runs with, as a tar.gz: nodes then speak its language exactly."""
+    folder = Path(wire.__file__).parent
+    buffer = io.BytesIO()
+    with gzip.GzipFile(fileobj=buffer, mode="wb", mtime=0) as packed, tarfile.open(fileobj=packed, mode="w") as tar:
+        for path in sorted(folder.rglob("*.py")):
+            info = tarfile.TarInfo(f"{folder.name}/{path.relative_to(folder)}")
+            data = path.read_bytes()
+            info.size, info.mode, info.mtime = len(data), 0o644, 0
+            tar.addfile(info, io.BytesIO(data))
+    return buffer.getvalue()
