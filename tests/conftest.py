@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.programs import running_etcd
+from tests.programs import LocalCloud, running_etcd, running_local_cloud
 
 
 @pytest.fixture
@@ -15,3 +15,10 @@ def etcd_endpoint(tmp_path: Path) -> Iterator[str]:
     """The endpoint of a real, empty etcd."""
     with running_etcd(tmp_path / "etcd") as endpoint:
         yield endpoint
+
+
+@pytest.fixture
+def local_cloud(tmp_path: Path) -> Iterator[LocalCloud]:
+    """A real local cloud that launches at once; its directory has a space, as a user's may."""
+    with running_local_cloud(tmp_path / "a cloud") as cloud:
+        yield cloud

@@ -5,12 +5,16 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
+import sys
 import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
+from provisioners.local import LocalProvisioner
+from provisioners.localcloud.control import destroy, start_server
 from provisioners.localcloud.programs import (
     SshPrograms,
     find_ssh_programs,
@@ -19,31 +23,24 @@ from provisioners.localcloud.programs import (
 )
 from provisioners.localcloud.programs import find_program as _find_program
 
-REPO = Path(__file__).resolve().parent.parent
 _STARTS = 3
 _ETCD_START_TIMEOUT_S = 30.0
 
 
-def tools() -> Path | None:
-    """The root below which programs were unpacked: the environment's word, else the clone's own folder."""
-    own = REPO / ".tools" / "root"
-    return tools_root() or (own if own.is_dir() else None)
-
-
 def find_program(name: str) -> Path:
     """The program `name`: on the PATH, in the system's folders, else unpacked in the clone."""
-    return _find_program(name, tools())
+    return _find_program(name, tools_root())
 
 
 def find_sshd() -> SshPrograms:
     """sshd with its helpers."""
-    return find_ssh_programs(tools())
+    return find_ssh_programs(tools_root())
 
 
 def program_env() -> dict[str, str]:
     """The environment in which unpacked programs find their libraries, and our own find unpacked programs."""
     env = dict(os.environ)
-    root = tools()
+    root = tools_root()
     if root is None:
         return env
     known = [folder for folder in (library_path(root), env.get("LD_LIBRARY_PATH", "")) if folder]
@@ -101,3 +98,48 @@ def _wait_healthy(process: subprocess.Popen[bytes], endpoint: str) -> bool:
         except OSError:
             time.sleep(0.02)
     return False
+
+
+@dataclass(slots=True)
+class LocalCloud:
+    """A real local cloud in `directory`, and its server's process."""
+
+    directory: Path
+    server: subprocess.Popen[bytes]
+
+    @property
+    def provisioner(self) -> LocalProvisioner:
+        """The cloud, as the daemon sees it."""
+        return LocalProvisioner(self.directory)
+
+    def cli(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run `spotsup-localcloud` on this cloud."""
+        command = [sys.executable, "-m", "provisioners.localcloud.main", *arguments, "--dir", str(self.directory)]
+        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+    def set(self, *options: str) -> None:
+        """Change how it behaves: `set("--capacity", "local-a=0")`."""
+        done = self.cli("set", *options)
+        assert done.returncode == 0, done.stderr
+
+    def kill_server(self) -> None:
+        """kill -9: nothing is put in order."""
+        self.server.kill()
+        self.server.wait()
+
+    def restart_server(self) -> None:
+        """Start the server again; its behaviour is as it was."""
+        self.server = start_server(self.directory, environ=program_env())
+
+
+@contextmanager
+def running_local_cloud(directory: Path, *, launch_delay_s: float = 0.0) -> Iterator[LocalCloud]:
+    """A local cloud with a server of its own; at the end all its machines and the server are gone, or this fails."""
+    server = start_server(directory, launch_delay_s=launch_delay_s, environ=program_env())
+    cloud = LocalCloud(directory, server)
+    try:
+        yield cloud
+    finally:
+        done = destroy(directory)
+        cloud.server.wait()
+    assert not done.processes_left, f"{done.processes_left} survived {directory}"

@@ -15,6 +15,7 @@ TOOLS_VARIABLE = "SPOTSUP_TOOLS"
 _BIN_FOLDERS = ("usr/local/sbin", "usr/sbin", "usr/bin", "sbin", "bin")
 # Debian, Fedora, Alpine and Arch put OpenSSH's helpers in different places.
 _HELPER_FOLDERS = ("usr/lib/openssh", "usr/libexec/openssh", "usr/lib/ssh", "usr/libexec", "usr/lib")
+_CLONE_TOOLS = Path(__file__).resolve().parent.parent.parent / ".tools" / "root"
 _VERSION_TIMEOUT_S = 10.0
 
 
@@ -55,9 +56,11 @@ def find_program(name: str, tools: Path | None = None, environ: Mapping[str, str
 
 
 def tools_root(environ: Mapping[str, str] = os.environ) -> Path | None:
-    """The folder with unpacked programs that the environment names, if it does."""
+    """The folder with unpacked programs: the one that the environment names, else the clone's, None without either."""
     named = environ.get(TOOLS_VARIABLE, "")
-    return Path(named) if named else None
+    if named:
+        return Path(named)
+    return _CLONE_TOOLS if _CLONE_TOOLS.is_dir() else None
 
 
 def library_path(tools: Path | None) -> str:

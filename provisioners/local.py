@@ -1,0 +1,182 @@
+"""The local cloud as a provisioner: HTTP to the `spotsup-localcloud` of one directory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TypeVar
+from urllib.parse import quote
+
+import httpx
+from pydantic import TypeAdapter, ValidationError
+
+from provisioners.base import (
+    Fatal,
+    Instance,
+    Launched,
+    LaunchOutcome,
+    LaunchRequest,
+    NoCapacity,
+    Offer,
+    OfferQuery,
+    ProvisionerError,
+    Quota,
+    Scope,
+    Throttled,
+    Transient,
+    Unknown,
+    UnreachableError,
+)
+from provisioners.localcloud.client import NoAnswerError, NotSentError, call
+from provisioners.localcloud.models import LaunchBody, OfferView, Refusal, View, sentence
+
+Parsed = TypeVar("Parsed")
+
+_VIEWS = TypeAdapter(list[View])
+_OFFERS = TypeAdapter(list[OfferView])
+
+
+class LocalProvisioner:
+    """A Provisioner over the cloud in `directory`. Machines take logins as the user who runs that cloud."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    @property
+    def name(self) -> str:
+        """The cloud's name in job files."""
+        return "local"
+
+    def offers(self, query: OfferQuery, timeout_s: float) -> Sequence[Offer]:
+        """As the protocol says."""
+        answer = self._read("GET", "/v1/offers", timeout_s)
+        found = _parsed(_OFFERS, answer)
+        fitting = [_offer(each) for each in found if _fits(each, query)]
+        return sorted(fitting, key=lambda offer: (offer.usd_per_hour or 0.0, offer.instance_type, offer.zone))
+
+    def launch(self, request: LaunchRequest, timeout_s: float) -> LaunchOutcome:
+        """As the protocol says."""
+        try:
+            body = _body(request).model_dump_json()
+        except ValidationError as error:
+            return Fatal(f"the local cloud does not take such a request: {sentence(error)}")
+        try:
+            answer = call(self._directory, "POST", "/v1/launch", timeout_s=timeout_s, body=body)
+        except NotSentError as error:
+            return Transient(str(error))
+        except NoAnswerError as error:
+            return Unknown(str(error))
+        return _outcome(answer)
+
+    def find(self, token: str, timeout_s: float) -> Instance | None:
+        """As the protocol says; a listing lag holds here too."""
+        found = self._views({"token": token}, timeout_s)
+        return _instance(found[0]) if found else None
+
+    def instances(self, cluster: str, timeout_s: float) -> Sequence[Instance]:
+        """As the protocol says."""
+        return [_instance(each) for each in self._views({"cluster": cluster}, timeout_s)]
+
+    def terminate(self, instance_id: str, timeout_s: float) -> None:
+        """As the protocol says."""
+        self._read("POST", f"/v1/machines/{quote(instance_id, safe='')}/terminate", timeout_s, missing_is_fine=True)
+
+    def _views(self, params: dict[str, str], timeout_s: float) -> list[View]:
+        return _parsed(_VIEWS, self._read("GET", "/v1/machines", timeout_s, params=params))
+
+    def _read(
+        self,
+        method: str,
+        path: str,
+        timeout_s: float,
+        *,
+        params: dict[str, str] | None = None,
+        missing_is_fine: bool = False,
+    ) -> httpx.Response:
+        try:
+            answer = call(self._directory, method, path, timeout_s=timeout_s, params=params)
+        except (NotSentError, NoAnswerError) as error:
+            raise UnreachableError(str(error)) from error
+        if answer.status_code == 200 or (missing_is_fine and answer.status_code == 404):
+            return answer
+        raise ProvisionerError(f"the local cloud in {self._directory} refused {method} {path}: {_refusal(answer)}")
+
+
+def _parsed(kind: TypeAdapter[Parsed], answer: httpx.Response) -> Parsed:
+    try:
+        return kind.validate_json(answer.content)
+    except ValidationError as error:
+        raise ProvisionerError(f"the local cloud answered what it should not: {sentence(error)}") from error
+
+
+def _body(request: LaunchRequest) -> LaunchBody:
+    return LaunchBody(
+        token=request.token,
+        cluster=request.cluster,
+        node=request.node,
+        region=request.offer.region,
+        zone=request.offer.zone,
+        instance_type=request.offer.instance_type,
+        market=request.offer.market,
+        host_key_public=request.host_key.public,
+        host_key_private=request.host_key.private_openssh,
+        ssh_public_key=request.ssh_public_key,
+        tags=dict(request.tags),
+    )
+
+
+def _outcome(answer: httpx.Response) -> LaunchOutcome:
+    try:
+        if answer.status_code == 200:
+            return Launched(_instance(View.model_validate_json(answer.content)))
+        refusal = Refusal.model_validate_json(answer.content)
+    except ValidationError:
+        # It failed somewhere between taking the request and answering it.
+        return Unknown(f"the local cloud answered {answer.status_code} with {answer.text[:200]!r}")
+    match refusal.kind:
+        case "no-capacity":
+            return NoCapacity(Scope(refusal.scope), refusal.after_s, refusal.message)
+        case "quota":
+            return Quota(Scope(refusal.scope), refusal.after_s, refusal.message)
+        case "throttled":
+            return Throttled(refusal.after_s, refusal.message)
+        case "transient":
+            return Transient(refusal.message)
+        case _:
+            return Fatal(refusal.message)
+
+
+def _refusal(answer: httpx.Response) -> str:
+    try:
+        return Refusal.model_validate_json(answer.content).message
+    except ValidationError:
+        return f"{answer.status_code} {answer.text[:200]}"
+
+
+def _fits(offer: OfferView, query: OfferQuery) -> bool:
+    return (
+        offer.market is query.market
+        and (not query.gpu or offer.gpu == query.gpu)
+        and offer.gpus >= query.gpus_per_node
+        and (not query.instance_types or offer.instance_type in query.instance_types)
+        and (not query.regions or offer.region in query.regions)
+        and (not query.zones or offer.zone in query.zones)
+    )
+
+
+def _offer(offer: OfferView) -> Offer:
+    return Offer(
+        cloud="local",
+        region=offer.region,
+        zone=offer.zone,
+        instance_type=offer.instance_type,
+        market=offer.market,
+        usd_per_hour=offer.usd_per_hour,
+        gpu=offer.gpu,
+        gpus=offer.gpus,
+        price_source="local",
+    )
+
+
+def _instance(view: View) -> Instance:
+    return Instance(**view.model_dump(exclude={"market", "message"}))

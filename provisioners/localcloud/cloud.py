@@ -1,0 +1,206 @@
+"""The cloud's records and the calls that change them, from any thread.
+
+A call only changes records; the engine does what they lead to. A record is on disk before anything is done for it, so
+a server that is killed between two steps finds at its next start what it had begun, and goes on.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from provisioners.base import EndCause
+from provisioners.localcloud import processes, rules
+from provisioners.localcloud.machine.spec import Spec
+from provisioners.localcloud.models import (
+    Fault,
+    LaunchBody,
+    Machine,
+    Refusal,
+    RefusedError,
+    Settings,
+    SettingsPatch,
+)
+from provisioners.localcloud.processes import Identity
+from provisioners.localcloud.programs import SshPrograms
+from provisioners.localcloud.store import Birth, Store
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """What came of a launch call. `fault` (drop-reply, hang) is what its connection shall meet."""
+
+    machine: Machine | None
+    fault: Fault | None = None
+
+
+class Cloud:
+    """The records over a locked store. `now` gives UNIX seconds."""
+
+    def __init__(
+        self,
+        store: Store,
+        birth: Birth,
+        programs: SshPrograms,
+        settings: Settings,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self.birth = birth
+        self.store = store
+        self.now = now
+        self.on_change: Callable[[], None] = lambda: None
+        self._programs = programs
+        self._settings = settings
+        self._machines = store.machines()
+        self._changed = threading.Condition()
+        store.save_settings(settings)
+
+    # -- reads ---------------------------------------------------------------------------------------------
+
+    def settings(self) -> Settings:
+        """As they are now."""
+        with self._changed:
+            return self._settings
+
+    def machines(self) -> dict[str, Machine]:
+        """All records by machine id, in the order of their launches."""
+        with self._changed:
+            return dict(self._machines)
+
+    def machine(self, machine: str) -> Machine:
+        """One record. Raises RefusedError (not-found)."""
+        with self._changed:
+            if machine not in self._machines:
+                raise RefusedError(Refusal(kind="not-found", message=f"there is no machine {machine!r}"))
+            return self._machines[machine]
+
+    def wait_ended(self, machine: str, timeout_s: float) -> Machine:
+        """The record once no process is left; RefusedError when some still are after `timeout_s`."""
+        with self._changed:
+            if not self._changed.wait_for(lambda: self.machine(machine).ended_at is not None, timeout_s):
+                raise rules.refused(self.machine(machine), f"still has processes after {timeout_s:.0f} s")
+            return self.machine(machine)
+
+    # -- calls ---------------------------------------------------------------------------------------------
+
+    def patch(self, patch: SettingsPatch) -> Settings:
+        """Change the settings."""
+        with self._changed:
+            self._set(patch.applied_to(self._settings))
+            settings = self._settings
+        self.on_change()
+        return settings
+
+    def launch(self, body: LaunchBody) -> Launch:
+        """Take one machine on; it is PENDING until its launch delay is over. Raises RefusedError."""
+        with self._changed:
+            fault = self._next_fault()
+            refusal = rules.fault_refusal(fault) if fault else None
+            if refusal is not None:
+                raise RefusedError(refusal)
+            if fault is Fault.HANG:
+                return Launch(None, fault)
+            machine = self._known(body) or self._take_on(body)
+        self.on_change()
+        return Launch(machine, fault)
+
+    def preempt(self, machine: str, notice_s: float) -> Machine:
+        """Announce a preemption: the machine's metadata says so when this returns. Raises RefusedError."""
+        with self._changed:
+            known = self.machine(machine)
+            change = rules.announce(known, notice_s, self.now())
+            if change:
+                known = self.update(machine, **change)
+                assert known.preempt_at is not None
+                self.store.folder(machine).write_preemption(known.preempt_at)
+                self.tell(known)
+        self.on_change()
+        return known
+
+    def end(self, machine: str, cause: EndCause) -> Machine:
+        """Decide a machine's end; what was decided before holds. Raises RefusedError (not-found)."""
+        with self._changed:
+            known = self.machine(machine)
+            if known.ending_at is None:
+                known = self.update(machine, ending_at=self.now(), end_cause=cause)
+        self.on_change()
+        return known
+
+    # -- for the engine ------------------------------------------------------------------------------------
+
+    def update(self, machine: str, **change: object) -> Machine:
+        """Change one record, on disk first."""
+        with self._changed:
+            updated = self._machines[machine].model_copy(update=change)
+            self.store.save_machine(updated)
+            self._machines[machine] = updated
+            self._changed.notify_all()
+            return updated
+
+    def tell(self, machine: Machine) -> None:
+        """Make the machine look at its preemption. Before it reported it has no handler, and looks by itself."""
+        if machine.running_at is not None:
+            processes.send(Identity(machine.pid, machine.started), signal.SIGUSR1)
+
+    # -- with the lock held --------------------------------------------------------------------------------
+
+    def _set(self, settings: Settings) -> None:
+        self.store.save_settings(settings)
+        self._settings = settings
+
+    def _next_fault(self) -> Fault | None:
+        if not self._settings.next_launch_faults:
+            return None
+        fault, *rest = self._settings.next_launch_faults
+        self._set(self._settings.model_copy(update={"next_launch_faults": tuple(rest)}))
+        return fault
+
+    def _known(self, body: LaunchBody) -> Machine | None:
+        known = next((each for each in self._machines.values() if each.token == body.token), None)
+        if known is not None and known.digest != body.digest():
+            message = f"token {body.token!r} was used for another request, machine {known.id}; take a new token"
+            raise RefusedError(Refusal(kind="fatal", message=message))
+        return known
+
+    def _take_on(self, body: LaunchBody) -> Machine:
+        rules.admit(self._settings, self._machines.values(), body)
+        index = 1 + max((each.index for each in self._machines.values()), default=0)
+        now = self.now()
+        machine = Machine(
+            id=f"{self.birth.machine_prefix}{index:04d}",
+            index=index,
+            token=body.token,
+            digest=body.digest(),
+            cluster=body.cluster,
+            node=body.node,
+            zone=body.zone,
+            instance_type=body.instance_type,
+            market=body.market,
+            address=rules.address_of(self.birth.first_address, index),
+            launched_at=now,
+            due_at=now + self._settings.launch_delay_s,
+            tags=body.tags,
+        )
+        folder = self.store.make_folder(machine.id, host_key=body.host_key_private, authorized_key=body.ssh_public_key)
+        folder.write_spec(self._spec(machine))
+        self.store.save_machine(machine)
+        self._machines[machine.id] = machine
+        return machine
+
+    def _spec(self, machine: Machine) -> Spec:
+        programs = self._programs
+        return Spec(
+            id=machine.id,
+            zone=machine.zone,
+            instance_type=machine.instance_type,
+            address=machine.address,
+            sshd=str(programs.sshd),
+            sshd_version=programs.version,
+            sftp_server=str(programs.sftp_server),
+            libraries=programs.libraries,
+            sshd_session=str(programs.session or ""),
+            sshd_auth=str(programs.auth or ""),
+        )

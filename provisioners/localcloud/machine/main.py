@@ -1,0 +1,93 @@
+"""A machine's init: the first of its processes, the ancestor of all others, the last to go.
+
+    python -S -P -m provisioners.localcloud.machine.main FOLDER
+
+It reaps what descendants leave behind, serves the metadata, and looks for an announced preemption on SIGUSR1. When
+sshd ends it goes on without: a machine whose sshd crashed is a machine that runs and cannot be reached.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import os
+import selectors
+import signal
+import socket
+import sys
+import time
+from pathlib import Path
+
+from provisioners.localcloud.machine import namespace, sshd
+from provisioners.localcloud.machine.metadata import MetadataService
+from provisioners.localcloud.machine.spec import EXIT_ALREADY_RUNNING, Folder, Report
+
+PR_SET_CHILD_SUBREAPER = 36
+PR_SET_NAME = 15
+
+
+def main() -> None:
+    """Run the machine until it is killed."""
+    folder = Folder(Path(sys.argv[1]))
+    lock = os.open(folder.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        # A cloud that was killed between starting us and noting it starts us again after its own restart.
+        sys.exit(EXIT_ALREADY_RUNNING)
+    try:
+        _run(folder)
+    except Exception as error:
+        folder.write_report(_report(error=str(error) or repr(error)))
+        raise
+
+
+def _run(folder: Folder) -> None:
+    spec = folder.read_spec()
+    libc = ctypes.CDLL(None)
+    libc.prctl(PR_SET_CHILD_SUBREAPER, 1)  # daemons whose parent ended stay in this tree
+    libc.prctl(PR_SET_NAME, b"spotsup-machine")
+    wake, waker = socket.socketpair()
+    for each in (wake, waker):
+        each.setblocking(False)
+    signal.set_wakeup_fd(waker.fileno(), warn_on_full_buffer=False)
+    for number in (signal.SIGCHLD, signal.SIGUSR1):
+        signal.signal(number, lambda *_: None)
+    namespace.prepare(folder.path)
+    listener = socket.create_server((spec.address, 0), backlog=64)
+    selector = selectors.DefaultSelector()
+    facts = {"id": spec.id, "zone": spec.zone, "instance_type": spec.instance_type}
+    service = MetadataService(listener, selector, facts)
+    sshd_pid, ssh_port = sshd.start(spec, folder)
+    folder.write_report(_report(ssh_port=ssh_port, metadata_port=listener.getsockname()[1]))
+    selector.register(wake, selectors.EVENT_READ)
+    service.announce(folder.read_preemption())
+    while True:
+        ready = [key.fd for key, _ in selector.select(service.timeout_s(time.monotonic()))]
+        if wake.fileno() in ready:
+            wake.recv(4096)
+            _reap(sshd_pid)
+            service.announce(folder.read_preemption())
+        service.step(ready, time.monotonic())
+
+
+def _reap(sshd_pid: int) -> None:
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return
+        if pid == 0:
+            return
+        if pid == sshd_pid:
+            print(f"sshd ended with {os.waitstatus_to_exitcode(status)}", file=sys.stderr, flush=True)
+
+
+def _report(*, ssh_port: int = 0, metadata_port: int = 0, error: str = "") -> Report:
+    stat = Path("/proc/self/stat").read_text(encoding="utf-8")
+    started = int(stat.rsplit(")", 1)[1].split()[19])
+    return Report(os.getpid(), started, ssh_port, metadata_port, error)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,123 @@
+"""The files in a machine's folder through which the cloud and the machine talk."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any, NamedTuple
+
+MARKER_VARIABLE = "SPOTSUP_MACHINE"
+"""Every process of a machine carries this in its environment: how the cloud finds what left the process tree."""
+
+EXIT_ALREADY_RUNNING = 75
+
+_SPEC = "machine.json"
+_REPORT = "init.json"
+_PREEMPTION = "preemption.json"
+
+
+class Spec(NamedTuple):
+    """What the cloud decided about a machine before it exists. Programs are absolute paths, "" where not needed."""
+
+    id: str
+    zone: str
+    instance_type: str
+    address: str
+    sshd: str
+    sshd_version: tuple[int, int]
+    sftp_server: str
+    libraries: str = ""
+    sshd_session: str = ""
+    sshd_auth: str = ""
+
+
+class Report(NamedTuple):
+    """What the machine says once its sshd answers, or why it never will (`error`).
+
+    `started` is the init's start time in clock ticks since boot: with the pid it names one process for ever.
+    """
+
+    pid: int
+    started: int
+    ssh_port: int = 0
+    metadata_port: int = 0
+    error: str = ""
+
+
+class Folder(NamedTuple):
+    """A machine's folder."""
+
+    path: Path
+
+    @property
+    def home(self) -> Path:
+        """The HOME of those who log in."""
+        return self.path / "home"
+
+    @property
+    def host_key(self) -> Path:
+        """The private host key."""
+        return self.path / "host_key"
+
+    @property
+    def authorized_keys(self) -> Path:
+        """Who may log in."""
+        return self.path / "authorized_keys"
+
+    @property
+    def log(self) -> Path:
+        """What init and sshd have to say."""
+        return self.path / "machine.log"
+
+    def write_spec(self, spec: Spec) -> None:
+        """By the cloud, before the machine starts."""
+        write_json(self.path / _SPEC, spec._asdict())
+
+    def read_spec(self) -> Spec:
+        """By the machine, once."""
+        values = read_json(self.path / _SPEC)
+        if values is None:
+            raise FileNotFoundError(f"{self.path / _SPEC} is not there")
+        values["sshd_version"] = tuple(values["sshd_version"])
+        return Spec(**values)
+
+    def write_report(self, report: Report) -> None:
+        """By the machine, once."""
+        write_json(self.path / _REPORT, report._asdict())
+
+    def read_report(self) -> Report | None:
+        """By the cloud; None while the machine boots."""
+        values = read_json(self.path / _REPORT)
+        return None if values is None else Report(**values)
+
+    def write_preemption(self, deadline: float) -> None:
+        """By the cloud; SIGUSR1 tells the machine to look. `deadline` in UNIX seconds."""
+        write_json(self.path / _PREEMPTION, {"deadline": deadline})
+
+    def read_preemption(self) -> float | None:
+        """By the machine: the deadline, None where no preemption is announced."""
+        values = read_json(self.path / _PREEMPTION)
+        return None if values is None else float(values["deadline"])
+
+
+def write_json(path: Path, value: object) -> None:
+    """Replace `path` at once: a reader sees the old or the new, a crash leaves one of them.
+
+    No fsync: it would only matter when the whole computer crashes, and no machine outlives that.
+    """
+    scratch = path.with_name(f"{path.name}.{os.getpid()}.new")
+    scratch.write_text(json.dumps(value, sort_keys=True), encoding="utf-8")
+    scratch.replace(path)
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """The object in `path`; None where there is no such file."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return None
+    parsed = json.loads(text)
+    if not isinstance(parsed, dict):
+        raise TypeError(f"{path} holds {type(parsed).__name__}, expected an object")
+    return parsed
