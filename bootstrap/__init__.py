@@ -1,1 +1,46 @@
-"""Facts to commands over SSH: from a bare machine to a node that trains."""
+"""Turns a machine that answers on port 22 into a node: facts, steps, commands. See docs in each module."""
+
+from bootstrap.archive import pack_directory
+from bootstrap.connect import Clock, Target
+from bootstrap.errors import (
+    BootstrapError,
+    BootstrapTimeoutError,
+    CommandError,
+    HostKeyMismatchError,
+    LoginRefusedError,
+    PackError,
+    UnfitError,
+    UnreachableError,
+)
+from bootstrap.facts import AgentFact, Facts
+from bootstrap.model import Archive, Setup
+from bootstrap.run import Report, StepEvent, StepState, StopOutcome, bootstrap, collect, dry_run, stop_agent
+from bootstrap.steps import explain, plan
+
+__all__ = [
+    "AgentFact",
+    "Archive",
+    "BootstrapError",
+    "BootstrapTimeoutError",
+    "Clock",
+    "CommandError",
+    "Facts",
+    "HostKeyMismatchError",
+    "LoginRefusedError",
+    "PackError",
+    "Report",
+    "Setup",
+    "StepEvent",
+    "StepState",
+    "StopOutcome",
+    "Target",
+    "UnfitError",
+    "UnreachableError",
+    "bootstrap",
+    "collect",
+    "dry_run",
+    "explain",
+    "pack_directory",
+    "plan",
+    "stop_agent",
+]

@@ -1,0 +1,196 @@
+"""What bootstrap is asked for, where things lie on a node, and the commands that steps are made of. Pure data."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from hashlib import sha256
+from typing import TypeAlias
+
+DEFAULT_ROOT = "~/.spotsup"
+
+_NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+@dataclass(frozen=True, slots=True)
+class Archive:
+    """A tar.gz by its content: `sha256` is that of `data`, in hex."""
+
+    sha256: str
+    data: bytes = field(repr=False)
+
+    @classmethod
+    def of(cls, data: bytes) -> Archive:
+        """The archive with this content."""
+        return cls(sha256(data).hexdigest(), data)
+
+    @property
+    def name(self) -> str:
+        """The folder it is unpacked into, among its kind."""
+        return self.sha256[:16]
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """All that one node needs for its job.
+
+    `agent_config`: JSON object as `spotsup_trainer.wire.encode(AgentConfig(...))` gives it. Bootstrap fills in what
+    only the node knows: `python`, `code_dir`, `run_dir`, `log_dir`, and a leading `~/` of `checkpoint_dir`.
+    `trainer`: an archive with the folder `spotsup_trainer` on top. `python`: name, absolute path or `~/...`.
+    `setup`: one line for bash, run in the code's folder, once per code. `env`: what `setup` and the agent find in
+    their environment; it may hold secrets and is shown nowhere. `root`: bootstrap's folder, absolute or `~/...`.
+    Raises ValueError.
+    """
+
+    node: str
+    agent_config: bytes = field(repr=False)
+    code: Archive
+    trainer: Archive
+    python: str = "python3"
+    setup: str | None = None
+    root: str = DEFAULT_ROOT
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)
+    setup_timeout_s: float = 1800.0
+    stop_grace_s: float = 30.0
+
+    def __post_init__(self) -> None:
+        check_place(self.node, self.root)
+        json.loads(self.agent_config)
+        if not self.agent_config.lstrip().startswith(b"{"):
+            raise ValueError("agent_config is no JSON object; give what wire.encode(AgentConfig(...)) returns")
+        if "\0" in f"{self.setup}{self.python}{self.root}":
+            raise ValueError("setup, python or root contains a NUL character")
+        for name, value in self.env.items():
+            if not _VARIABLE.fullmatch(name):
+                raise ValueError(f"env: {name!r} is no variable name; use letters, digits and _, no digit first")
+            if "\0" in value:
+                raise ValueError(f"env: the value of {name} contains a NUL character")
+
+
+def check_place(node: str, root: str) -> None:
+    """Raises ValueError unless `node` can be a folder's name and `root` is a place on a machine."""
+    if not _NODE.fullmatch(node):
+        raise ValueError(f"node is {node!r}; use letters, digits and . _ -, beginning with a letter or digit")
+    # PYTHONPATH separates by `:`, and knows no way to quote it.
+    if not root.startswith(("/", "~/")) or "\n" in root or ":" in root:
+        raise ValueError(f"root is {root!r}; use an absolute path or one that begins with ~/, without `:`")
+
+
+def expand(path: str, home: str) -> str:
+    """`path` with a leading `~` replaced by `home`."""
+    if path == "~":
+        return home
+    return f"{home.rstrip('/')}/{path[2:]}" if path.startswith("~/") else path
+
+
+def shell_path(path: str) -> str:
+    """`path` as one word for sh, a leading `~/` as "$HOME"."""
+    return f'"$HOME"/{shlex.quote(path[2:])}' if path.startswith("~/") else shlex.quote(path)
+
+
+@dataclass(frozen=True, slots=True)
+class Paths:
+    """Where things lie on a node, for any spelling of `root`: code and trainer by content, the rest by node."""
+
+    root: str
+    node: str
+
+    def code(self, archive: Archive) -> str:
+        """The job's code; the working directory of `setup` and of the training program."""
+        return f"{self.root}/code/{archive.name}"
+
+    def trainer(self, archive: Archive) -> str:
+        """What goes on PYTHONPATH."""
+        return f"{self.root}/trainer/{archive.name}"
+
+    @property
+    def prepared(self) -> str:
+        """One empty file per `setup` that succeeded."""
+        return f"{self.root}/prepared"
+
+    @property
+    def own(self) -> str:
+        """All that belongs to this node's agent."""
+        return f"{self.root}/nodes/{self.node}"
+
+    @property
+    def agent_config(self) -> str:
+        """What the agent reads."""
+        return f"{self.own}/agent.json"
+
+    @property
+    def agent_log(self) -> str:
+        """The agent's stdout and stderr."""
+        return f"{self.own}/agent.log"
+
+    @property
+    def agent_pid(self) -> str:
+        """The agent's process id."""
+        return f"{self.own}/agent.pid"
+
+    @property
+    def env(self) -> str:
+        """`Setup.env` as a shell script."""
+        return f"{self.own}/env.sh"
+
+    @property
+    def run(self) -> str:
+        """The agent's and the workers' scratch files."""
+        return f"{self.own}/run"
+
+    @property
+    def log(self) -> str:
+        """The workers' logs."""
+        return f"{self.own}/log"
+
+    @property
+    def setup_log(self) -> str:
+        """What `setup` printed."""
+        return f"{self.own}/setup.log"
+
+
+@dataclass(frozen=True, slots=True)
+class Upload:
+    """Put `data` at `path`, all at once, its sha256 checked on the node. `what`: for people."""
+
+    what: str
+    path: str
+    mode: int
+    data: bytes = field(repr=False)
+
+    def __str__(self) -> str:
+        return f"upload {self.what} ({len(self.data)} bytes) to {self.path}"
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Run `script` by sh; its status must be 0. `what`: for people; no secret is in either."""
+
+    what: str
+    script: str
+    timeout_s: float
+
+    def __str__(self) -> str:
+        first, *more = self.what.splitlines() or [""]
+        return f"{first} ..." if more else first
+
+
+Command: TypeAlias = Upload | Run
+
+
+@dataclass(frozen=True, slots=True)
+class Skip:
+    """Nothing to do, and why."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Unfit:
+    """It cannot be done on this machine; what is missing, and what would be right."""
+
+    reason: str

@@ -1,0 +1,389 @@
+"""Facts and steps against this very computer: their scripts run in sh, below a home of their own. No SSH here."""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+import subprocess
+import sys
+import tarfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from bootstrap import scripts
+from bootstrap.facts import Facts, FactsError, facts_script, parse_facts
+from bootstrap.model import Archive, Command, Paths, Run, Setup, Skip, Upload
+from bootstrap.steps import agent_key, plan
+
+ODD = 'a b\'s "$HOME" `x` \\ é'
+TIMEOUT_S = 30.0
+
+# Stands for the agent: it says how it was started, and ends on SIGTERM unless it was told to be stubborn.
+AGENT = b"""
+import os, signal, subprocess, sys, time
+child = subprocess.Popen(["sleep", "600"], start_new_session=True)
+def end(*_):
+    child.kill()
+    sys.exit()
+signal.signal(signal.SIGTERM, signal.SIG_IGN if os.environ.get("STUBBORN") else end)
+print("started", *sys.argv[1:], os.environ.get("LR"), flush=True)
+time.sleep(600)
+"""
+
+
+def packed(files: Mapping[str, bytes]) -> Archive:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
+        for name, content in files.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            tar.addfile(info, io.BytesIO(content))
+    return Archive.of(buffer.getvalue())
+
+
+def trainer_of(main: bytes) -> Archive:
+    return packed({"spotsup_trainer/__init__.py": b"", "spotsup_trainer/agent.py": main})
+
+
+TRAINER = trainer_of(AGENT)
+CODE = packed({"train.py": b"print('hello')"})
+
+
+@dataclass
+class Computer:
+    """This computer, seen from a home of its own."""
+
+    home: Path
+
+    def sh(self, script: str) -> subprocess.CompletedProcess[str]:
+        environ = {"HOME": str(self.home), "PATH": os.environ["PATH"]}
+        arguments = ["/bin/sh", "-c", script]
+        return subprocess.run(
+            arguments, env=environ, capture_output=True, text=True, check=False, timeout=TIMEOUT_S, cwd=self.home
+        )
+
+    def facts(self, setup: Setup) -> Facts:
+        done = self.sh(facts_script(setup))
+        assert done.stderr == ""
+        return parse_facts(done.stdout)
+
+    def apply(self, command: Command) -> None:
+        if isinstance(command, Upload):
+            path = Path(command.path)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(command.data)
+            path.chmod(command.mode)
+            return
+        done = self.sh(command.script)
+        assert done.returncode == 0, done.stderr
+
+    def bootstrap(self, setup: Setup, *only: str) -> tuple[Command, ...]:
+        done: list[Command] = []
+        for step in plan(self.facts(setup), setup):
+            if not only or step.name in only:
+                assert isinstance(step.decision, Skip | tuple), step
+                done.extend(step.decision if isinstance(step.decision, tuple) else ())
+        for command in done:
+            self.apply(command)
+        return tuple(done)
+
+
+def a_setup(**changes: object) -> Setup:
+    whole: dict[str, object] = {
+        "node": "n1",
+        "agent_config": b"{}",
+        "code": CODE,
+        "trainer": TRAINER,
+        "python": sys.executable,
+    }
+    return Setup(**(whole | changes))  # type: ignore[arg-type] # the test names its own fields
+
+
+@contextmanager
+def computer_at(home: Path) -> Iterator[Computer]:
+    home.mkdir(parents=True, exist_ok=True)
+    computer = Computer(home)
+    try:
+        yield computer
+    finally:
+        for folder in home.glob("*/nodes/*"):
+            computer.sh(scripts.stop_agent(Paths(str(folder.parent.parent), folder.name), 0.0))
+
+
+@pytest.fixture
+def computer(tmp_path: Path) -> Iterator[Computer]:
+    with computer_at(tmp_path / ODD) as computer:
+        yield computer
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + TIMEOUT_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_a_bare_computer(computer: Computer) -> None:
+    facts = computer.facts(a_setup())
+    assert facts == Facts(
+        user=facts.user,
+        home=str(computer.home),
+        boot_id=Path("/proc/sys/kernel/random/boot_id").read_text().strip(),
+        free_mb=facts.free_mb,
+        python=sys.executable,
+        python_version=sys.version_info[:3],
+        torch=facts.torch,
+    )
+    assert facts.free_mb > 0
+    assert list(computer.home.iterdir()) == [], "facts change nothing"
+
+
+def test_an_interpreter_that_is_not_there_or_does_not_run(computer: Computer) -> None:
+    broken = computer.home / "broken"
+    broken.write_text("#!/bin/sh\nexit 3\n")
+    broken.chmod(0o755)
+    for python in ("python-that-nobody-has", "~/broken", "~/none"):
+        facts = computer.facts(a_setup(python=python))
+        assert (facts.python, facts.python_version, facts.torch) == ("", (), False)
+
+
+def test_an_interpreter_below_home_is_found_by_its_absolute_path(computer: Computer) -> None:
+    (computer.home / "my python").symlink_to(sys.executable)
+    assert computer.facts(a_setup(python="~/my python")).python == f"{computer.home}/my python"
+
+
+def test_a_login_shell_that_talks_does_not_confuse_the_facts(computer: Computer) -> None:
+    said = computer.sh(facts_script(a_setup())).stdout
+    assert parse_facts(f"Welcome!\nspotsup\n{said}") == parse_facts(said)
+
+
+@pytest.mark.parametrize("answer", ["", "Welcome!", "spotsup-facts {", 'spotsup-facts {"user":"u","agent":null}'])
+def test_an_answer_without_facts_is_refused(answer: str) -> None:
+    with pytest.raises(FactsError, match="facts"):
+        parse_facts(answer)
+
+
+def test_a_pid_that_belongs_to_another_process_is_no_agent(computer: Computer) -> None:
+    own = computer.home / ".spotsup/nodes/n1"
+    own.mkdir(parents=True)
+    for pid in (str(os.getpid()), "99999999", "nonsense", "", "-1"):
+        (own / "agent.pid").write_text(f"{pid}\n")
+        assert computer.facts(a_setup()).agent is None
+
+
+# Running the scripts costs half a second each time: few examples, and shrinking would take minutes.
+@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    home=st.text(st.characters(exclude_categories=["Cs", "Cc"], exclude_characters="/:"), min_size=1, max_size=9),
+    root=st.sampled_from(["~/.spotsup", "~/a b", "~/$x'\""]),
+    before=st.sets(st.sampled_from(["code", "trainer"])),
+    line=st.none() | st.just("printf '%s' \"$LR\" >made"),
+    value=st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0\r"), max_size=9),
+)
+def test_whatever_was_there_before_a_second_run_has_nothing_to_do(
+    home: str, root: str, before: set[str], line: str | None, value: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    setup = a_setup(root=root, setup=line, env={"LR": value})
+    with computer_at(tmp_path_factory.mktemp("computer") / f"h{home}") as computer:
+        if before:
+            computer.bootstrap(setup, *before)
+        computer.bootstrap(setup)
+        assert computer.bootstrap(setup) == ()
+        facts = computer.facts(setup)
+        assert facts.agent is not None
+        assert facts.agent.key == agent_key(facts, setup)
+        if line:
+            made = Path(Paths(root.replace("~", str(computer.home)), "n1").code(CODE), "made")
+            assert made.read_text() == value
+
+
+def test_the_agent_finds_its_configuration_and_environment(computer: Computer) -> None:
+    computer.bootstrap(a_setup(env={"LR": "0.1 'x' \"y\" $z"}))
+    own = computer.home / ".spotsup/nodes/n1"
+    wait_for(lambda: "started" in (own / "agent.log").read_text())
+    assert (own / "agent.log").read_text() == f"started --config {own}/agent.json 0.1 'x' \"y\" $z\n"
+    assert (own / "agent.json").stat().st_mode & 0o777 == 0o600
+
+
+def test_another_configuration_replaces_the_agent(computer: Computer) -> None:
+    computer.bootstrap(a_setup())
+    first = computer.facts(a_setup()).agent
+    other = a_setup(agent_config=b'{"job":"other"}', stop_grace_s=10.0)
+    computer.bootstrap(other)
+    second = computer.facts(other).agent
+    assert first
+    assert second
+    assert first.pid != second.pid
+    assert not alive(first.pid)
+
+
+def test_an_agent_that_ends_at_once_is_a_failure_with_its_last_words(computer: Computer) -> None:
+    setup = a_setup(trainer=trainer_of(b"import sys; sys.exit('no etcd here')"))
+    *before, start = next(step for step in plan(computer.facts(setup), setup) if step.name == "agent").decision  # type: ignore[misc] # a tuple: it was never started
+    computer.bootstrap(setup, "code", "trainer")
+    for command in before:
+        computer.apply(command)
+    assert isinstance(start, Run)
+    done = computer.sh(start.script)
+    assert done.returncode == 1
+    assert done.stderr == "no etcd here\nthe agent ended at once, with status 1\n"
+    assert computer.facts(setup).agent is None
+
+
+def test_two_at_a_time_start_one_agent(computer: Computer) -> None:
+    setup = a_setup()
+    computer.bootstrap(setup, "code", "trainer", "environment")
+    decision = next(step for step in plan(computer.facts(setup), setup) if step.name == "agent").decision
+    assert isinstance(decision, tuple)
+    *uploads, start = decision
+    for command in uploads:
+        computer.apply(command)
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(computer.apply, [start] * 3))
+    wait_for(lambda: "started" in (computer.home / ".spotsup/nodes/n1/agent.log").read_text())
+    assert (computer.home / ".spotsup/nodes/n1/agent.log").read_text().count("started") == 1
+
+
+def outcome(computer: Computer, grace_s: float) -> str:
+    done = computer.sh(scripts.stop_agent(Paths("~/.spotsup", "n1"), grace_s))
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def alive(pid: int) -> bool:
+    """A zombie is not: who reaps it in the end is not ours to say."""
+    try:
+        return ") Z " not in Path(f"/proc/{pid}/stat").read_text()
+    except FileNotFoundError:
+        return False
+
+
+def children(pid: int) -> list[int]:
+    return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+@pytest.mark.parametrize(("stubborn", "grace_s", "expected"), [("", 20.0, "stopped"), ("1", 0.3, "killed")])
+def test_stopping_leaves_nothing_behind(computer: Computer, stubborn: str, grace_s: float, expected: str) -> None:
+    setup = a_setup(env={"STUBBORN": stubborn})
+    computer.bootstrap(setup)
+    agent = computer.facts(setup).agent
+    assert agent
+    wait_for(lambda: children(agent.pid) != [])
+    pids = [agent.pid, *children(agent.pid)]
+    wait_for(lambda: "started" in (computer.home / ".spotsup/nodes/n1/agent.log").read_text())
+    assert outcome(computer, grace_s) == f"spotsup-agent {expected}"
+    assert [pid for pid in pids if alive(pid)] == []
+    assert computer.facts(setup).agent is None
+    assert outcome(computer, grace_s) == "spotsup-agent absent"
+
+
+def test_what_a_killed_agent_left_is_gone_before_another_starts(computer: Computer) -> None:
+    setup = a_setup()
+    computer.bootstrap(setup)
+    first = computer.facts(setup).agent
+    assert first
+    wait_for(lambda: children(first.pid) != [])
+    (orphan,) = children(first.pid)
+    os.kill(first.pid, signal.SIGKILL)
+    wait_for(lambda: computer.facts(setup).agent is None)
+    assert alive(orphan)
+    computer.bootstrap(setup)
+    assert not alive(orphan)
+    assert computer.facts(setup).agent
+
+
+def test_agents_of_other_nodes_are_left_alone(computer: Computer) -> None:
+    first, second = a_setup(), a_setup(node="n10")
+    computer.bootstrap(first)
+    computer.bootstrap(second)
+    assert outcome(computer, 20.0) == "spotsup-agent stopped"
+    assert computer.facts(first).agent is None
+    assert computer.facts(second).agent
+
+
+def test_collecting_a_log_that_is_not_there_gives_nothing(computer: Computer) -> None:
+    done = computer.sh(scripts.collect(Paths("~/.spotsup", "n1"), 3))
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_collecting_gives_the_last_lines(computer: Computer) -> None:
+    own = computer.home / ".spotsup/nodes/n1"
+    own.mkdir(parents=True)
+    (own / "agent.log").write_text("".join(f"{number}\n" for number in range(100)))
+    assert computer.sh(scripts.collect(Paths("~/.spotsup", "n1"), 3)).stdout == "97\n98\n99\n"
+
+
+def setup_command(computer: Computer, setup: Setup) -> Run:
+    computer.bootstrap(replace(setup, setup=None), "code", "trainer")
+    decision = next(step for step in plan(computer.facts(setup), setup) if step.name == "environment").decision
+    assert isinstance(decision, tuple)
+    upload, run, _ = decision
+    computer.apply(upload)
+    assert isinstance(run, Run)
+    return run
+
+
+def test_a_setup_that_fails_ends_with_its_status_and_its_last_lines(computer: Computer) -> None:
+    run = setup_command(computer, a_setup(setup="seq 300; echo 'no such package' >&2; exit 7"))
+    done = computer.sh(run.script)
+    assert done.returncode == 7
+    assert done.stderr.splitlines()[-2:] == ["300", "no such package"]
+    assert len(done.stderr.splitlines()) == 200
+    assert done.stdout == ""
+
+
+def test_a_setup_stops_at_its_first_failing_command(computer: Computer) -> None:
+    run = setup_command(computer, a_setup(setup="false | cat; touch ~/went-on"))
+    assert computer.sh(run.script).returncode == 1
+    assert not (computer.home / "went-on").exists()
+
+
+def test_a_setup_that_does_not_end_is_ended(computer: Computer) -> None:
+    run = setup_command(computer, a_setup(setup="echo waiting; sleep 600", setup_timeout_s=0.5))
+    done = computer.sh(run.script)
+    assert (done.returncode, done.stderr) == (124, "waiting\nsetup did not end within 0.5 s\n")
+
+
+def test_a_setup_runs_in_the_code_with_the_interpreters_folder_first_on_the_path(computer: Computer) -> None:
+    run = setup_command(computer, a_setup(setup="pwd; command -v python; ls"))
+    assert computer.sh(run.script).returncode == 0
+    code = computer.home / ".spotsup/code" / CODE.name
+    log = (computer.home / ".spotsup/nodes/n1/setup.log").read_text()
+    assert log == f"{code}\n{Path(sys.executable).parent}/python\ntrain.py\n"
+
+
+def test_a_setup_runs_once_though_two_connections_ask_for_it(computer: Computer) -> None:
+    run = setup_command(computer, a_setup(setup="echo once >>~/count; sleep 0.2"))
+    with ThreadPoolExecutor(3) as pool:
+        results = list(pool.map(computer.sh, [run.script] * 3))
+    assert [done.returncode for done in results] == [0, 0, 0]
+    assert (computer.home / "count").read_text() == "once\n"
+
+
+def test_unpacking_three_times_at_once_leaves_one_complete_folder(computer: Computer) -> None:
+    for number in range(3):
+        (computer.home / f"{number}.tar.gz").write_bytes(CODE.data)
+    ask = [
+        scripts.unpack(str(computer.home / f"{number}.tar.gz"), str(computer.home / "kind/x")) for number in range(3)
+    ]
+    with ThreadPoolExecutor(3) as pool:
+        assert [done.returncode for done in pool.map(computer.sh, ask)] == [0, 0, 0]
+    assert [path.name for path in (computer.home / "kind").iterdir()] == ["x"]
+    assert (computer.home / "kind/x/train.py").read_bytes() == b"print('hello')"
+
+
+def test_an_archive_that_is_none_leaves_nothing(computer: Computer) -> None:
+    (computer.home / "bad.tar.gz").write_bytes(b"not packed")
+    done = computer.sh(scripts.unpack(str(computer.home / "bad.tar.gz"), str(computer.home / "kind/x")))
+    assert done.returncode != 0
+    assert "gzip" in done.stderr
+    assert list((computer.home / "kind").iterdir()) == []
