@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 ENDED = frozenset({"succeeded", "failed", "cancelled"})
 FOLLOW_S = 0.5
-Options = Callable[[Callable[..., None]], Callable[..., None]]
 
 
 def _default_socket() -> Path:
@@ -86,7 +85,7 @@ def _print_json(value: Any) -> None:
 @click.option("--follow", is_flag=True, help="Stay, and show progress until the job ends.")
 @output_option
 @click.pass_context
-def submit(context: click.Context, what: tuple[str, ...], follow: bool, output: str, **options: Any) -> None:
+def submit(context: click.Context, /, what: tuple[str, ...], follow: bool, output: str, **options: Any) -> None:
     """Submit a job: JOB.yaml, or [options] -- train.py its arguments.
 
     Returns the job's name once it is safely stored.

@@ -89,7 +89,7 @@ def _env(pairs: Sequence[str]) -> dict[str, str]:
     for pair in pairs:
         if "=" not in pair:
             raise UsageError(f"--env {pair}: NAME=VALUE is needed")
-    return dict(pair.split("=", 1) for pair in pairs)  # type: ignore[misc]
+    return dict(pair.split("=", 1) for pair in pairs)
 
 
 def _check_script(spec: Mapping[str, Any], folder: Path) -> None:

@@ -15,6 +15,7 @@ from types import FrameType
 
 import structlog
 from spotsup_trainer.etcd import Etcd, Tls
+from spotsup_trainer.wire import Keys
 
 from provisioners.base import Provisioner
 from supervisor.config import Config
@@ -28,6 +29,7 @@ from supervisor.runtime.leader import Leadership
 from supervisor.runtime.loop import Loop
 from supervisor.runtime.notify import notify
 from supervisor.runtime.prepare import SshPreparer
+from supervisor.runtime.store import EtcdStore
 
 log = structlog.get_logger("spotsupd")
 
@@ -60,11 +62,13 @@ def _serve(
     clock = SystemClock()
     etcd = connect_etcd(config, endpoints)
     watchers = _Watchers(wake)
-    journal = Journal(etcd, config.cluster, watchers.changed)
-    stack.callback(journal.close)
-    journal.start(ETCD_WAIT_S)
+    keys = Keys(config.cluster)
+    store = EtcdStore(etcd, keys.world, watchers.changed)
+    stack.callback(store.close)
+    store.start(ETCD_WAIT_S)
+    journal = Journal(store, keys)
     name = f"{socket.gethostname()}:{os.getpid()}"
-    leader = Leadership(etcd, f"{journal.keys.root}leader", name, config.timing.leader_ttl_s, wake.set)
+    leader = Leadership(etcd, f"{keys.root}leader", name, config.timing.leader_ttl_s, wake.set)
     stack.callback(leader.stop)
     provisioners = _clouds(config, stack)
     identity = load_identity(config.state / "cluster.key")
@@ -158,8 +162,7 @@ def _clouds(config: Config, stack: contextlib.ExitStack) -> dict[str, Provisione
     clouds: dict[str, Provisioner] = {}
     if config.local.enabled:
         from provisioners.local import LocalProvisioner
-
-        from provisioners.localcloud.server import ensure_server, stop_if_empty
+        from provisioners.localcloud import ensure_server, stop_if_empty
 
         ensure_server(config.local_dir)
         # An empty cloud needs no server; one with machines outlives us, as a cloud does.

@@ -14,8 +14,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from spotsup_trainer.etcd import Compare, Delete, Etcd, EtcdError, EtcdUnavailableError, Put
-from spotsup_trainer.mirror import Mirror
+from spotsup_trainer.etcd import Compare, Delete, Put
 from spotsup_trainer.wire import (
     AgentWord,
     Ended,
@@ -30,11 +29,12 @@ from spotsup_trainer.wire import (
     decode,
 )
 
-from supervisor.errors import JournalUnavailableError, NotFoundError
+from supervisor.errors import NotFoundError
 from supervisor.model import Event, JobRecord, NodeRecord
 from supervisor.planner.actions import Commit
 from supervisor.planner.world import JobView
 from supervisor.runtime.codec import dump, load
+from supervisor.runtime.store import Store
 
 BLOB_CHUNK_BYTES = 512 * 1024  # etcd refuses requests above 1.5 MiB, and base64 adds a third
 MOST_OPERATIONS = 128  # etcd's default --max-txn-ops
@@ -66,29 +66,16 @@ class Reading:
 class Journal:
     """Reads come from a mirror that never blocks; writes go to etcd and are durable when they return."""
 
-    def __init__(self, etcd: Etcd, cluster: str, on_change: Callable[[], None] = lambda: None) -> None:
-        self.etcd = etcd
-        self.keys = Keys(cluster)
-        self._mirror = Mirror(etcd, self.keys.world, on_change)
+    def __init__(self, store: Store, keys: Keys) -> None:
+        self.keys = keys
+        self._store = store
         self._parsed: dict[str, tuple[int, Any]] = {}
-
-    def start(self, timeout_s: float) -> None:
-        """Begin to mirror. Raises JournalUnavailableError when etcd has not answered in time."""
-        self._mirror.start()
-        if not self._mirror.wait_live(timeout_s):
-            raise JournalUnavailableError(
-                f"etcd at {', '.join(self.etcd.endpoints)} does not answer: is it running, and reachable from here?"
-            )
-
-    def close(self) -> None:
-        """Stop mirroring."""
-        self._mirror.close()
 
     # -- reading -------------------------------------------------------------------------------------------
 
     def read(self) -> Reading:
         """The world as the mirror has it now."""
-        view = self._mirror.view()
+        view = self._store.view()
         builders: dict[str, _JobBuilder] = {}
         alerts: list[str] = []
         unreadable: list[str] = []
@@ -164,10 +151,7 @@ class Journal:
 
     def _txn(self, guards: Sequence[Compare], operations: Sequence[Put | Delete]) -> int:
         assert len(operations) <= MOST_OPERATIONS, f"{len(operations)} operations in one transaction"
-        try:
-            result = self.etcd.txn(guards, operations)
-        except EtcdUnavailableError as error:
-            raise JournalUnavailableError(str(error)) from error
+        result = self._store.txn(guards, operations)
         return result.revision if result.succeeded else 0
 
     def create_job(self, record: JobRecord, event: Event, replaced: int, leader_guard: Sequence[Compare]) -> bool:
@@ -200,21 +184,21 @@ class Journal:
     def events(self, job: str, after: str = "") -> list[Event]:
         """A job's story, in order; only what came after the event with id `after`."""
         prefix = self._event_key(job, "")
-        found = self._ask(lambda: self.etcd.range(prefix))
-        return [load(Event, kv.value, kv.key) for kv in found.kvs if kv.key.removeprefix(prefix) > after]
+        found = self._store.range(prefix)
+        return [load(Event, kv.value, kv.key) for kv in found if kv.key.removeprefix(prefix) > after]
 
     def alert(self, event_id: str) -> Event | None:
         """An alert that waits to be sent."""
         key = f"{self.keys.world}alerts/{event_id}"
-        found = self._ask(lambda: self.etcd.get(key))
+        found = self._store.get(key)
         return load(Event, found.value, key) if found else None
 
     def logs(self, job: str, node: str = "") -> list[tuple[str, str, bytes]]:
         """The last chunks of output: (node, chunk number, bytes), in order within each node."""
         prefix = self.keys.logs(job)
-        found = self._ask(lambda: self.etcd.range(self.keys.logs(job, node)))
+        found = self._store.range(self.keys.logs(job, node))
         chunks = []
-        for kv in found.kvs:
+        for kv in found:
             name, _, number = kv.key.removeprefix(prefix).partition("/")
             chunks.append((name, number, kv.value))
         return chunks
@@ -222,30 +206,24 @@ class Journal:
     def put_blob(self, data: bytes) -> str:
         """Store a code archive under its SHA-256, which is returned. Storing it again is harmless."""
         digest = hashlib.sha256(data).hexdigest()
-        if self._ask(lambda: self.etcd.get(self._blob_key(digest, "size"))) is None:
+        if not self.has_blob(digest):
             for number, begin in enumerate(range(0, len(data), BLOB_CHUNK_BYTES)):
                 chunk = data[begin : begin + BLOB_CHUNK_BYTES]
-                self._ask(partial(self.etcd.put, self._blob_key(digest, f"{number:05d}"), chunk))
-            self._ask(lambda: self.etcd.put(self._blob_key(digest, "size"), str(len(data)).encode()))
+                self._txn([], [Put(self._blob_key(digest, f"{number:05d}"), chunk)])
+            self._txn([], [Put(self._blob_key(digest, "size"), str(len(data)).encode())])
         return digest
 
     def has_blob(self, digest: str) -> bool:
         """Whether an archive is stored completely."""
-        return self._ask(lambda: self.etcd.get(self._blob_key(digest, "size"))) is not None
+        return self._store.get(self._blob_key(digest, "size")) is not None
 
     def get_blob(self, digest: str) -> bytes:
         """An archive. Raises NotFoundError where it is missing or broken."""
-        found = self._ask(lambda: self.etcd.range(self._blob_key(digest, "")))
-        data = b"".join(kv.value for kv in found.kvs if not kv.key.endswith("/size"))
-        if not found.kvs or hashlib.sha256(data).hexdigest() != digest:
+        found = self._store.range(self._blob_key(digest, ""))
+        data = b"".join(kv.value for kv in found if not kv.key.endswith("/size"))
+        if not found or hashlib.sha256(data).hexdigest() != digest:
             raise NotFoundError(f"the code archive {digest[:12]} is not in etcd, or broken: submit the job again")
         return data
-
-    def _ask(self, call: Callable[[], Parsed]) -> Parsed:
-        try:
-            return call()
-        except EtcdError as error:
-            raise JournalUnavailableError(str(error)) from error
 
     def _job_key(self, job: str) -> str:
         return f"{self.keys.world}jobs/{job}"

@@ -180,7 +180,7 @@ class Loop:
             self._written = max(self._written, revision)
             self._drop_outcomes([node.id for node in commit.nodes])
         for event in commit.events:
-            log.info(event.text, job=event.job, event=str(event.kind))
+            log.info(event.text, job=event.job, kind=str(event.kind))
         for action in commit.actions:
             self._start(action)
 

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import getpass
-import gzip
-import io
-import tarfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,6 +18,8 @@ from supervisor.runtime.journal import Journal
 
 if TYPE_CHECKING:
     from bootstrap import Archive
+
+TRAINER_LIMIT_BYTES = 8 * 1024 * 1024
 
 
 class SshPreparer:
@@ -56,7 +55,7 @@ class SshPreparer:
                 python=self._config.node.python,
                 setup=job.spec.setup or None,
                 root=self._config.node.root,
-                env=dict(job.spec.env),
+                env=self._environment(node, job),
             )
             bootstrap(target, setup, clock=self._clock.now, deadline_s=self._config.timing.bootstrap_timeout_s)
         except UnreachableError as error:
@@ -66,8 +65,6 @@ class SshPreparer:
         return BootstrapDone(node.id)
 
     def _agent_config(self, node: NodeRecord, job: JobRecord) -> wire.AgentConfig:
-        # On the local cloud all machines share the host's loopback interface, and gloo would guess by host name.
-        local = {"GLOO_SOCKET_IFNAME": "lo"} if node.offer.cloud == "local" else {}
         return wire.AgentConfig(
             cluster=self._config.cluster,
             job=job.name,
@@ -85,15 +82,15 @@ class SshPreparer:
             min_nodes=job.min_nodes,
             max_nodes=job.max_nodes,
             nproc_per_node=job.spec.nproc_per_node,
-            env={
-                **local,
-                **self._config.node.env,
-                "SPOTSUP_APP_FAILURES": str(job.spec.limits.app_failures),
-                **job.spec.env,
-            },
             lease_ttl_s=self._config.node.lease_ttl_s,
             leave_margin_s=self._config.timing.leave_margin_s / 2,
         )
+
+    def _environment(self, node: NodeRecord, job: JobRecord) -> dict[str, str]:
+        # On the local cloud all machines share the host's loopback interface, and gloo would guess by host name.
+        local = {"GLOO_SOCKET_IFNAME": "lo"} if node.offer.cloud == "local" else {}
+        ours = {"SPOTSUP_APP_FAILURES": str(job.spec.limits.app_failures)}
+        return {**local, **ours, **self._config.node.env, **job.spec.env}
 
     def _code(self, job: JobRecord) -> Archive:
         from bootstrap import Archive
@@ -102,9 +99,11 @@ class SshPreparer:
 
     def _trainer_archive(self) -> Archive:
         if self._trainer is None:
-            from bootstrap import Archive
+            from bootstrap import pack_directory
 
-            self._trainer = Archive.of(pack_trainer())
+            # The package that this daemon runs with: nodes then speak its language exactly.
+            folder = Path(wire.__file__).parent
+            self._trainer = pack_directory(folder, limit_bytes=TRAINER_LIMIT_BYTES, prefix=folder.name)
         return self._trainer
 
 
@@ -120,16 +119,3 @@ def checkpoint_dir(config: Config, job: JobRecord) -> str:
     if job.spec.checkpoint_dir:
         return job.spec.checkpoint_dir
     return str(config.local_dir.absolute() / "shared" / job.task_id / "checkpoints")
-
-
-def pack_trainer() -> bytes:
-    """The package `spotsup_trainer` that this daemon runs with, as a tar.gz: nodes then speak its language exactly."""
-    folder = Path(wire.__file__).parent
-    buffer = io.BytesIO()
-    with gzip.GzipFile(fileobj=buffer, mode="wb", mtime=0) as packed, tarfile.open(fileobj=packed, mode="w") as tar:
-        for path in sorted(folder.rglob("*.py")):
-            info = tarfile.TarInfo(f"{folder.name}/{path.relative_to(folder)}")
-            data = path.read_bytes()
-            info.size, info.mode, info.mtime = len(data), 0o644, 0
-            tar.addfile(info, io.BytesIO(data))
-    return buffer.getvalue()
