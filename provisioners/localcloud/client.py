@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import ssl
 from collections.abc import Mapping
 from pathlib import Path
@@ -40,7 +41,8 @@ def call(
         raise NotSentError(
             f"no local cloud is served in {directory}; start one: spotsup-localcloud serve --dir {directory}"
         )
-    parts = httpx.Timeout(connect=timeout_s * 0.1, write=timeout_s * 0.1, read=timeout_s * 0.8, pool=None)
+    _probe(directory, socket_path, timeout_s * 0.1)
+    parts = httpx.Timeout(connect=timeout_s * 0.1, write=timeout_s * 0.1, read=timeout_s * 0.7, pool=None)
     transport = httpx.HTTPTransport(uds=str(socket_path), verify=_NO_TLS)
     try:
         with httpx.Client(transport=transport, base_url="http://localcloud", timeout=parts, trust_env=False) as client:
@@ -49,6 +51,16 @@ def call(
         raise NotSentError(f"the local cloud in {directory} does not listen: {_said(error)}") from error
     except httpx.TransportError as error:
         raise NoAnswerError(f"the local cloud in {directory} did not answer: {_said(error)}") from error
+
+
+def _probe(directory: Path, socket_path: Path, timeout_s: float) -> None:
+    """Raise NotSentError unless somebody listens. httpcore 1.0 leaves its socket open when it cannot connect."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(timeout_s)
+        try:
+            probe.connect(str(socket_path))
+        except OSError as error:
+            raise NotSentError(f"the local cloud in {directory} does not listen: {_said(error)}") from error
 
 
 def _said(error: Exception) -> str:

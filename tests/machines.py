@@ -1,0 +1,120 @@
+"""Launch machines, wait for them, log in to them: what tests with a cloud have in common."""
+
+from __future__ import annotations
+
+import getpass
+import io
+import time
+from base64 import b64decode
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import fabric
+import paramiko
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
+
+from provisioners.base import (
+    HostKey,
+    Instance,
+    InstanceState,
+    Launched,
+    LaunchRequest,
+    OfferQuery,
+    Provisioner,
+)
+
+TIMEOUT_S = 10.0
+CLUSTER = "test-cluster"
+
+Found = TypeVar("Found")
+
+
+@dataclass(frozen=True, slots=True)
+class KeyPair:
+    """An SSH key in OpenSSH's formats."""
+
+    public: str
+    private_openssh: str = field(repr=False)
+
+
+def new_key() -> KeyPair:
+    """A fresh ed25519 key."""
+    key = Ed25519PrivateKey.generate()
+    private = key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
+    public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
+    return KeyPair(public.decode(), private.decode())
+
+
+HOST_KEY = new_key()
+CLIENT_KEY = new_key()
+
+
+def wait_for(look: Callable[[], Found | None], what: str, timeout_s: float = 30.0) -> Found:
+    """What `look` finds, once it finds something true."""
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        found = look()
+        if found:
+            return found
+        time.sleep(0.005)
+    raise AssertionError(f"not within {timeout_s:.0f} s: {what}")
+
+
+def request_for(provisioner: Provisioner, node: str, *, token: str = "", zone: str = "") -> LaunchRequest:
+    """A request for the cheapest spot machine, in `zone` if given."""
+    query = OfferQuery(zones=(zone,) if zone else ())
+    offer = provisioner.offers(query, TIMEOUT_S)[0]
+    host_key = HostKey(HOST_KEY.public, HOST_KEY.private_openssh)
+    return LaunchRequest(token or f"token-{node}", CLUSTER, node, offer, host_key, CLIENT_KEY.public)
+
+
+def launch(provisioner: Provisioner, node: str, *, zone: str = "") -> Instance:
+    """A launched machine, not yet running."""
+    outcome = provisioner.launch(request_for(provisioner, node, zone=zone), TIMEOUT_S)
+    assert isinstance(outcome, Launched), outcome
+    return outcome.instance
+
+
+def wait_state(provisioner: Provisioner, token: str, *states: InstanceState) -> Instance:
+    """The machine of a token, once it is in one of these states."""
+
+    def look() -> Instance | None:
+        found = provisioner.find(token, TIMEOUT_S)
+        return found if found is not None and found.state in states else None
+
+    return wait_for(look, f"machine of {token} is {' or '.join(states)}")
+
+
+def launch_running(provisioner: Provisioner, node: str, *, zone: str = "") -> Instance:
+    """A machine one can log in to."""
+    launched = launch(provisioner, node, zone=zone)
+    return wait_state(provisioner, launched.token, InstanceState.RUNNING)
+
+
+@contextmanager
+def login(instance: Instance, *, host_key: str = HOST_KEY.public) -> Iterator[fabric.Connection]:
+    """A connection that accepts exactly `host_key`."""
+    kind, encoded = host_key.split()[:2]
+    private = paramiko.Ed25519Key.from_private_key(io.StringIO(CLIENT_KEY.private_openssh))
+    connection = fabric.Connection(
+        instance.ssh_host,
+        user=getpass.getuser(),
+        port=instance.ssh_port,
+        config=fabric.Config(overrides={"load_ssh_configs": False}),
+        connect_timeout=TIMEOUT_S,
+        connect_kwargs={"pkey": private, "look_for_keys": False, "allow_agent": False},
+    )
+    known = connection.client.get_host_keys()
+    known.add(f"[{instance.ssh_host}]:{instance.ssh_port}", kind, paramiko.Ed25519Key(data=b64decode(encoded)))
+    connection.client.set_missing_host_key_policy(paramiko.RejectPolicy())
+    with connection:
+        connection.open()
+        yield connection
+
+
+def run(connection: fabric.Connection, command: str) -> str:
+    """What a command prints; it must succeed."""
+    return str(connection.run(command, hide=True, in_stream=False, timeout=30).stdout)
