@@ -23,6 +23,7 @@ class Checkpointer:
     """
 
     def __init__(self, root: Path, state: snapshot.State, peers: Peers, keep: int) -> None:
+        snapshot.check(state)
         self.step = 0
         self._state = state
         self._peers = peers
@@ -126,9 +127,10 @@ class Checkpointer:
         return verdict
 
     def _save_once(self, position: Position) -> bool:
+        captured = snapshot.capture(self._state)
         written, superseded = True, None
         try:
-            self._write(snapshot.capture(self._state), position, self._peers)
+            self._write(captured, position, self._peers)
         except SupersededError as error:
             written, superseded = False, error
         except (CheckpointError, OSError) as error:

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 # What all ranks do next: the highest that any of them wants.
 _GO_ON, _CHECKPOINT, _YIELD = 0, 1, 2
 # Where a rank is when it asks. Ranks that ask at different places would wait for different things.
-_AT_START, _AT_STEP, _AT_POINT = 0, 1, 2
+_AT_START, _AT_STEP, _AT_POINT, _AT_END = 0, 1, 2, 3
 
 _DEFAULT_EVERY_S = 60.0
 _PROGRESS_EVERY_S = 0.2  # a person sees no more, and the agent sends each change to etcd
@@ -68,8 +68,8 @@ class Session:
     checkpoints), and saved there every `every_steps` steps or `every_s` seconds (default: 60 s), in the background; the
     `keep` newest are kept. A checkpoint can be restored by any number of processes.
 
-    Raises CheckpointError where there are checkpoints but none can be read, RuntimeError where this is one of several
-    processes and torch.distributed is not initialised.
+    Raises CheckpointError where there are checkpoints but none can be read, TypeError where something in `state` cannot
+    be saved, RuntimeError where this is one of several processes and torch.distributed is not initialised.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class Session:
     ) -> None:
         if every_steps is None and every_s is None:
             every_s = _DEFAULT_EVERY_S
-        if min(every_steps or 1, every_s or 1) <= 0:
+        if any(interval is not None and interval <= 0 for interval in (every_steps, every_s)):
             raise ValueError(f"every_steps is {every_steps}, every_s is {every_s}; they must be more than 0")
         self._every_steps, self._every_s = every_steps, every_s
         self._park_timeout_s = park_timeout_s
@@ -218,10 +218,13 @@ class Session:
         Call it now and then in whatever takes long and is not training (evaluation, warm-up), on every rank the same
         number of times: otherwise a notice waits there for the next step.
         """
-        self._act(self._agree(_AT_POINT))
+        level = self._agree(_AT_POINT)
+        self._report(now=False)
+        self._act(level)
 
     def finish(self) -> None:
         """Training is over: have its last step checkpointed. Collective. Raises CheckpointError where that failed."""
+        self._agree(_AT_END)
         saved = self._checkpoints.save(self._position) if self._checkpoints else True
         self._report(now=True)
         if not saved:
@@ -261,7 +264,7 @@ class Session:
         if furthest != -least:
             raise SessionError(
                 f"the ranks are at different places (this is rank {self.rank}, after step {self.steps_done}): "
-                "call step() and checkpoint_point() on every rank, the same number of times"
+                "call step(), checkpoint_point() and finish() on every rank, the same number of times"
             )
         return level
 
@@ -290,9 +293,10 @@ class Session:
     def _report(self, *, now: bool) -> None:
         if self.rank != 0 or self._first_step_at == 0.0:
             return
-        if not now and 0 <= self._last_step_at - self._progress_at < _PROGRESS_EVERY_S:
+        at = self._clock()
+        if not now and 0 <= at - self._progress_at < _PROGRESS_EVERY_S:
             return
-        self._progress_at = self._last_step_at
+        self._progress_at = at
         self._files.write_progress(
             Progress(
                 round=self._round,

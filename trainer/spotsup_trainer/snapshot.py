@@ -34,13 +34,24 @@ State = Mapping[str, Any]
 _OPAQUE = "pickled"
 
 
+def check(state: State) -> None:
+    """Raises TypeError where something in `state` cannot be saved."""
+    for name, thing in state.items():
+        if isinstance(thing, torch.optim.Optimizer):
+            owner(name, thing, state)
+        elif not (hasattr(thing, "state_dict") and hasattr(thing, "load_state_dict")):
+            raise TypeError(
+                f"state[{name!r}] is of type {type(thing).__name__}, which has no state_dict() and load_state_dict()"
+            )
+
+
 def owner(name: str, optimizer: torch.optim.Optimizer, state: State) -> torch.nn.Module:
-    """The one module of `state` whose parameters `optimizer` trains. Raises CheckpointError where there is none."""
+    """The one module of `state` whose parameters `optimizer` trains. Raises TypeError where there is none."""
     trained = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
     for candidate in state.values():
         if isinstance(candidate, torch.nn.Module) and trained <= {id(p) for p in candidate.parameters()}:
             return candidate
-    raise CheckpointError(
+    raise TypeError(
         f"state[{name!r}] is an optimizer, but no one module in state has all of its parameters; "
         "put that module into state, and if there are several, one torch.nn.ModuleDict of them"
     )
@@ -54,14 +65,10 @@ def capture(state: State) -> dict[str, Any]:
             captured[name] = get_model_state_dict(thing)
         elif isinstance(thing, torch.optim.Optimizer):
             captured[name] = get_optimizer_state_dict(owner(name, thing, state), thing)
-        elif hasattr(thing, "state_dict") and hasattr(thing, "load_state_dict"):
+        else:
             pickled = io.BytesIO()
             torch.save(thing.state_dict(), pickled)
             captured[name] = {_OPAQUE: pickled.getvalue()}
-        else:
-            raise CheckpointError(
-                f"state[{name!r}] is a {type(thing).__name__}, which has no state_dict() and load_state_dict()"
-            )
     return captured
 
 

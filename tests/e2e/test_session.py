@@ -1,0 +1,210 @@
+"""Session with real processes and gloo: rounds of changing size, with and without notice, on one history."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from spotsup_trainer import wire
+from spotsup_trainer.audit import Report, analyse, parse
+
+from tests.e2e.training import GLOBAL_BATCH, SAMPLES, Rank, train
+
+EXAMPLE = Path(__file__).resolve().parents[2] / "trainer" / "examples" / "char_transformer.py"
+PROCESSES = multiprocessing.get_context("forkserver")
+# torch costs seconds to import and milliseconds to fork
+PROCESSES.set_forkserver_preload(["tests.e2e.training", "spotsup_trainer.checkpoint"])
+
+
+@contextmanager
+def running(jobs: list[Rank]) -> Iterator[list[Any]]:
+    """A process per rank; none is left."""
+    processes = [PROCESSES.Process(target=train, args=(job,)) for job in jobs]
+    for process in processes:
+        process.start()
+    try:
+        yield processes
+    finally:
+        for process in processes:
+            process.kill()
+            process.join()
+
+
+def wait(what: str, condition: Callable[[], bool], timeout_s: float = 60.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, f"timed out waiting for {what}"
+        time.sleep(0.01)
+
+
+def ranks(world: int, folder: Path, **options: Any) -> list[Rank]:
+    return [Rank(rank, world, folder, **options) for rank in range(world)]
+
+
+def run_round(jobs: list[Rank]) -> list[int]:
+    """Run to the end; the exit codes."""
+    with running(jobs) as processes:
+        wait("the end of the round", lambda: all(process.exitcode is not None for process in processes))
+        return [process.exitcode for process in processes]
+
+
+class Launcher:
+    """The launcher's side of the worker files of all ranks."""
+
+    def __init__(self, jobs: list[Rank]) -> None:
+        folder = jobs[0].folder / f"run.{jobs[0].round}"
+        folder.mkdir()
+        self._folder = folder
+        names = ("YIELD", "SESSION", "PARKED", "PROGRESS")
+        self.jobs = [
+            replace(job, environ={f"SPOTSUP_{name}_FILE": str(self.file(name, job.rank)) for name in names})
+            for job in jobs
+        ]
+
+    def file(self, name: str, rank: int = 0) -> Path:
+        return self._folder / f"{name}.{rank}"
+
+    def progress(self) -> wire.Progress | None:
+        path = self.file("PROGRESS")
+        return wire.decode(wire.Progress, path.read_bytes()) if path.exists() else None
+
+    def reached(self, step: int) -> Callable[[], bool]:
+        return lambda: (progress := self.progress()) is not None and progress.step >= step
+
+    def all_parked(self) -> bool:
+        return all(self.file("PARKED", job.rank).exists() for job in self.jobs)
+
+
+def park_after(jobs: list[Rank], step: int, asked: int) -> int:
+    """Run a round; once it reached `step`, ask only rank `asked` to yield. The step after which all ranks parked."""
+    launcher = Launcher(jobs)
+    with running(launcher.jobs) as processes:
+        wait(f"step {step}", launcher.reached(step))
+        assert all(launcher.file("SESSION", job.rank).exists() for job in launcher.jobs)
+        launcher.file("YIELD", asked).touch()
+        wait("all ranks parked", launcher.all_parked)
+        assert all(process.is_alive() for process in processes)
+        parked = [json.loads(launcher.file("PARKED", job.rank).read_text()) for job in launcher.jobs]
+        progress = launcher.progress()
+    assert all(word == parked[0] for word in parked)
+    assert parked[0]["saved"] is True
+    assert progress is not None
+    assert (progress.step, progress.checkpoint_step) == (parked[0]["step"], parked[0]["step"])
+    assert 0 < progress.first_step_at <= progress.at <= time.time()
+    return int(parked[0]["step"])
+
+
+def report(folder: Path) -> Report:
+    lines = [line for path in sorted((folder / "audit").iterdir()) for line in parse(path.read_text())]
+    return analyse(lines, samples=SAMPLES, global_batch=GLOBAL_BATCH)
+
+
+def said(folder: Path, rank: int = 0) -> str:
+    return (folder / f"out.{rank}").read_text()
+
+
+def test_kill_then_notice_then_growth_see_every_sample_once(tmp_path: Path) -> None:
+    killed = ranks(3, tmp_path, round=1, every_steps=3, step_s=0.2)  # time to write between two steps
+    killed[1] = replace(killed[1], die_after=5)
+    codes = run_round(killed)
+    assert codes[1] == -signal.SIGKILL
+    assert all(code != 0 for code in codes)
+
+    step = park_after(ranks(2, tmp_path, round=2, epochs=1000, step_s=0.02), step=8, asked=1)
+    epochs = step // 6 + 2
+    grown = ranks(4, tmp_path, round=3, epochs=epochs)
+    grown[2] = replace(grown[2], workers=1)
+    assert run_round(grown) == [0, 0, 0, 0]
+
+    verdict = report(tmp_path)
+    assert (verdict.samples_repeated, verdict.samples_missed) == (0, 0)
+    assert (verdict.steps, verdict.samples) == (epochs * 6, epochs * SAMPLES)
+    without_notice, with_notice = verdict.changes
+    assert without_notice.steps_lost == 2  # the checkpoint of step 3 is the last one, step 5 the last one completed
+    assert with_notice.steps_lost == 0
+    assert verdict.loss_last < verdict.loss_first
+
+
+def test_any_world_sizes_train_the_same_weights_as_one_process(tmp_path: Path) -> None:
+    together, alone = tmp_path / "together", tmp_path / "alone"
+    together.mkdir()
+    alone.mkdir()
+    assert run_round(ranks(1, alone, epochs=3)) == [0]
+    assert run_round(ranks(1, together, round=1, steps=4, epochs=3)) == [0]
+    assert run_round(ranks(2, together, round=2, steps=9, epochs=3, micro_batch=3)) == [0, 0]
+    assert run_round(ranks(3, together, round=3, epochs=3)) == [0, 0, 0]
+
+    verdict = report(together)
+    assert [span.world for span in verdict.rounds] == [1, 2, 3]
+    assert (verdict.steps, verdict.samples_repeated, verdict.samples_missed) == (18, 0, 0)
+    expected, trained = (torch.load(folder / "weights.pt") for folder in (alone, together))
+    for one, other in zip(expected, trained, strict=True):
+        torch.testing.assert_close(other, one, rtol=1e-9, atol=1e-9)
+
+
+def test_a_broken_newest_checkpoint_falls_back_for_all_ranks(tmp_path: Path) -> None:
+    assert run_round(ranks(2, tmp_path, round=1, steps=4, every_steps=2)) == [0, 0]
+    newest = tmp_path / "checkpoints" / "step_00000004"
+    damaged = newest / "__1_0.distcp"
+    damaged.write_bytes(bytes(damaged.stat().st_size))
+    assert run_round(ranks(3, tmp_path, round=2, epochs=1)) == [0, 0, 0]
+    assert f"spotsup: checkpoint {newest} is passed over: " in said(tmp_path)
+    assert "training goes on from step 2" in said(tmp_path)
+    verdict = report(tmp_path)
+    assert (verdict.changes[0].steps_lost, verdict.samples_repeated, verdict.samples_missed) == (2, 0, 0)
+    assert (tmp_path / "checkpoints" / "LATEST").read_text() == "step_00000006"
+
+
+def test_a_notice_during_evaluation_does_not_wait_for_the_next_step(tmp_path: Path) -> None:
+    assert park_after(ranks(2, tmp_path, evaluate_after=3), step=3, asked=0) == 3
+
+
+def test_a_notice_before_the_first_step_parks_at_once(tmp_path: Path) -> None:
+    launcher = Launcher(ranks(2, tmp_path))
+    launcher.file("YIELD", 1).touch()
+    with running(launcher.jobs):
+        wait("all ranks parked", launcher.all_parked)
+    assert json.loads(launcher.file("PARKED").read_text()) == {"step": 0, "saved": True}
+    assert not (tmp_path / "audit").exists()
+
+
+def test_ranks_at_different_places_are_told_so(tmp_path: Path) -> None:
+    jobs = ranks(2, tmp_path, epochs=1)
+    jobs[1] = replace(jobs[1], extra_point=True)
+    assert run_round(jobs) == [1, 1]
+    assert "SessionError: the ranks are at different places" in said(tmp_path, 0)
+    assert "SessionError: the ranks are at different places" in said(tmp_path, 1)
+
+
+def test_the_example_under_torchrun_and_alone(tmp_path: Path) -> None:
+    small = ["--text-mb", "0.02", "--dim", "32", "--layers", "1", "--seq", "32", "--checkpoint-every", "4"]
+    small += ["--checkpoint-dir", str(tmp_path / "checkpoints"), "--audit", str(tmp_path / "audit"), "--log-every", "6"]
+    environ = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+
+    def run(command: list[str], **more: str) -> str:
+        command = [sys.executable, *command, *small]
+        done = subprocess.run(command, env=environ | more, capture_output=True, text=True, timeout=120, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    first = run([*torchrun, str(EXAMPLE), "--steps", "12"], SPOTSUP_ROUND="1")
+    assert "step 6 round 1 world 2 loss " in first
+    second = run([str(EXAMPLE), "--steps", "18"], SPOTSUP_ROUND="2")
+    assert "step 18 round 2 world 1 loss " in second
+    lines = [line for path in (tmp_path / "audit").iterdir() for line in parse(path.read_text())]
+    verdict = analyse(lines, samples=(20_000 - 1) // 32, global_batch=48)
+    assert (verdict.steps, verdict.samples_repeated, verdict.samples_missed) == (18, 0, 0)
+    assert [change.steps_lost for change in verdict.changes] == [0]
+    assert verdict.loss_last < verdict.loss_first - 0.5

@@ -1,0 +1,118 @@
+"""One rank of a small training job, for tests/e2e/test_session.py, which runs it in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from spotsup_trainer.session import Session
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+SAMPLES, GLOBAL_BATCH = 41, 8  # the last step of an epoch has one sample: with several ranks, some have none
+
+
+@dataclass(frozen=True)
+class Rank:
+    """What one process does. `steps`: where it stops. `die_after`: kill -9 itself once that step is complete."""
+
+    rank: int
+    world: int
+    folder: Path  # of the job: checkpoints, audit, weights
+    round: int = 1
+    steps: int = 10**6
+    epochs: int = 2
+    every_steps: int = 10**6
+    micro_batch: int | None = None
+    workers: int = 0
+    die_after: int | None = None
+    step_s: float = 0.0
+    evaluate_after: int | None = None  # a step after which it evaluates until it is asked to yield
+    extra_point: bool = False  # after the last step, one call of checkpoint_point()
+    environ: Mapping[str, str] = field(default_factory=dict)
+
+
+class Numbers:
+    """Sample i: a vector made from i, and its target."""
+
+    def __len__(self) -> int:
+        return SAMPLES
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        x = torch.linspace(-1.0, 1.0, 6, dtype=torch.float64) * (1 + index % 7) + index / SAMPLES
+        return x, x.sin().sum().unsqueeze(0)
+
+
+def train(job: Rank) -> None:
+    """Train as told; the weights go to `weights.pt`, what is printed to `out.<rank>`, completed steps to `audit/`."""
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    output = os.open(job.folder / f"out.{job.rank}", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    model: Any = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 1)).double()
+    if job.world > 1:
+        store = f"file://{job.folder}/store.{job.round}"
+        dist.init_process_group("gloo", init_method=store, rank=job.rank, world_size=job.world)
+        model = DistributedDataParallel(model)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    state = {"model": model, "optimizer": optimizer}
+    environ = {
+        "SPOTSUP_ROUND": str(job.round),
+        "SPOTSUP_CHECKPOINT_DIR": str(job.folder / "checkpoints"),
+        **job.environ,
+    }
+    with Session(state, every_steps=job.every_steps, environ=environ) as session:
+        _train(job, session, model, optimizer)
+    if job.rank == 0:
+        torch.save([parameter.detach() for parameter in model.parameters()], job.folder / "weights.pt")
+    if job.world > 1:
+        dist.destroy_process_group()
+
+
+def _train(job: Rank, session: Session, model: Any, optimizer: Any) -> None:
+    batches = session.loader(
+        Numbers(),
+        global_batch=GLOBAL_BATCH,
+        epochs=job.epochs,
+        micro_batch=job.micro_batch,
+        num_workers=job.workers,
+    )
+    while session.steps_done < job.steps and (batch := next(batches, None)) is not None:
+        pieces = [(batch, session.weight, True)] if job.micro_batch is None else batch
+        for (x, y), weight, last in pieces:
+            with nullcontext() if last or job.world == 1 else model.no_sync():
+                loss = nn.functional.mse_loss(model(x), y)
+                (weight * loss).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        _audit(job, session, loss.item())
+        time.sleep(job.step_s)
+        if job.die_after == session.steps_done + 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        session.step(loss)
+        while job.evaluate_after == session.steps_done:
+            time.sleep(0.01)
+            session.checkpoint_point()
+    if job.extra_point:
+        session.checkpoint_point()
+
+
+def _audit(job: Rank, session: Session, loss: float) -> None:
+    folder = job.folder / "audit"
+    folder.mkdir(exist_ok=True)
+    step = session.steps_done + 1
+    line: dict[str, Any] = {"t": time.time(), "round": job.round, "rank": job.rank, "world": job.world, "step": step}
+    line |= {"epoch": session.epoch, "indices": session.indices, "loss": loss}
+    with (folder / f"{job.round}.{job.rank}").open("a") as file:
+        file.write(json.dumps(line) + "\n")
