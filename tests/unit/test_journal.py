@@ -1,0 +1,188 @@
+"""The journal against a real etcd: intents are whole or not there, fenced, and read back as they were written."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+from spotsup_trainer.etcd import Etcd
+from spotsup_trainer.wire import Hint, Keys, encode
+
+from provisioners.base import Market, Offer
+from supervisor.errors import JournalUnavailableError, NotFoundError, SchemaError
+from supervisor.model import Event, EventKind, JobRecord, NodeRecord, NodeState, move_node
+from supervisor.planner.actions import Commit
+from supervisor.runtime.codec import dump, load
+from supervisor.runtime.journal import BLOB_CHUNK_BYTES, Journal, Reading
+from supervisor.runtime.leader import Leadership
+from supervisor.runtime.store import EtcdStore
+from supervisor.spec import parse_spec
+
+KEYS = Keys("test")
+SPEC = parse_spec({"name": "job", "nodes": {"min": 1, "desired": 2, "max": 3}, "run": "train.py", "env": {"A": "b"}})
+JOB = JobRecord("job", "abcde", SPEC, "0" * 64, 1.0, 1, 2, 3)
+OFFER = Offer("local", "local", "local-a", "small", Market.SPOT, 0.1)
+NODE = NodeRecord("job-abcde-1", "job", "token", OFFER, 2.0)
+EVENT = Event("job-abcde-000001", 1.0, "job", EventKind.SUBMITTED, "submitted")
+
+
+@pytest.fixture
+def etcd(etcd_endpoint: str) -> Iterator[Etcd]:
+    etcd = Etcd([etcd_endpoint], timeout_s=2.0)
+    yield etcd
+    etcd.close()
+
+
+@pytest.fixture
+def store(etcd: Etcd) -> Iterator[EtcdStore]:
+    store = EtcdStore(etcd, KEYS.world)
+    store.start(10.0)
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def journal(store: EtcdStore) -> Journal:
+    return Journal(store, KEYS)
+
+
+@pytest.fixture
+def leader(etcd: Etcd) -> Iterator[Leadership]:
+    leader = Leadership(etcd, f"{KEYS.root}leader", "me", 4.0)
+    leader.start()
+    until(lambda: leader.leading)
+    yield leader
+    leader.stop()
+
+
+def until(predicate: object, timeout_s: float = 15.0) -> None:
+    assert callable(predicate)
+    deadline = time.monotonic() + timeout_s
+    while not predicate():
+        assert time.monotonic() < deadline, "it did not come true"
+        time.sleep(0.01)
+
+
+def read(journal: Journal, revision: int) -> Reading:
+    until(lambda: journal.read().revision >= revision)
+    return journal.read()
+
+
+def test_what_is_committed_is_read_back_as_it_was(journal: Journal, leader: Leadership) -> None:
+    assert journal.create_job(JOB, EVENT, 0, leader.guard())
+    until(lambda: "job" in journal.read().jobs)
+    view = journal.read().jobs["job"]
+    hint = Hint(("job-abcde-1",), 1, 3)
+    commit = Commit(
+        job="job",
+        guards={"job": view.revision, NODE.id: 0},
+        job_record=replace(JOB, next_node=2),
+        nodes=[NODE],
+        words={KEYS.hint("job"): encode(hint)},
+        events=[replace(EVENT, id="job-abcde-000002")],
+        alerts=[replace(EVENT, id="job-abcde-000002")],
+    )
+    revision = journal.commit(commit, leader.guard())
+    assert revision
+    reading = read(journal, revision)
+    assert reading.jobs["job"].record == replace(JOB, next_node=2)
+    assert reading.jobs["job"].nodes == {NODE.id: NODE}
+    assert reading.jobs["job"].hint == hint
+    assert reading.alerts == ("job-abcde-000002",)
+    assert [event.id for event in journal.events("job")] == ["job-abcde-000001", "job-abcde-000002"]
+    assert [event.id for event in journal.events("job", "job-abcde-000001")] == ["job-abcde-000002"]
+    assert journal.alert("job-abcde-000002") == replace(EVENT, id="job-abcde-000002")
+
+
+def test_a_stale_commit_writes_nothing(journal: Journal, leader: Leadership) -> None:
+    journal.create_job(JOB, EVENT, 0, leader.guard())
+    commit = Commit(job="job", guards={"job": 1, NODE.id: 0}, job_record=replace(JOB, next_node=9), nodes=[NODE])
+    assert journal.commit(commit, leader.guard()) == 0
+    until(lambda: "job" in journal.read().jobs)
+    assert journal.read().jobs["job"].nodes == {}
+    assert journal.read().jobs["job"].record == JOB
+
+
+def test_two_submissions_of_one_name_store_one_job(journal: Journal, leader: Leadership) -> None:
+    assert journal.create_job(JOB, EVENT, 0, leader.guard())
+    assert not journal.create_job(replace(JOB, uid="other"), EVENT, 0, leader.guard())
+
+
+def test_a_daemon_that_lost_its_leadership_changes_nothing(journal: Journal, etcd: Etcd, leader: Leadership) -> None:
+    guard = leader.guard()
+    leader.stop()
+    successor = Leadership(etcd, f"{KEYS.root}leader", "successor", 4.0)
+    successor.start()
+    until(lambda: successor.leading)
+    assert not journal.create_job(JOB, EVENT, 0, guard)
+    assert not journal.create_job(JOB, EVENT, 0, leader.guard())
+    assert journal.create_job(JOB, EVENT, 0, successor.guard())
+    successor.stop()
+
+
+def test_one_daemon_leads_and_the_next_takes_over_when_its_lease_ends(etcd: Etcd, leader: Leadership) -> None:
+    standby = Leadership(etcd, f"{KEYS.root}leader", "standby", 4.0)
+    standby.start()
+    until(lambda: standby.leader == "me")
+    assert not standby.leading
+    found = etcd.get(f"{KEYS.root}leader")
+    assert found is not None
+    etcd.revoke(found.lease)  # as etcd does with the lease of a daemon that was killed
+    until(lambda: standby.leading != leader.leading)
+    standby.stop()
+
+
+def test_an_archive_larger_than_one_request_comes_back_whole(journal: Journal) -> None:
+    data = bytes(range(256)) * (BLOB_CHUNK_BYTES * 3 // 256) + b"end"
+    digest = journal.put_blob(data)
+    assert journal.get_blob(digest) == data
+    assert journal.put_blob(data) == digest
+
+
+def test_an_archive_that_is_not_there_is_named(journal: Journal) -> None:
+    with pytest.raises(NotFoundError, match="submit the job again"):
+        journal.get_blob("f" * 64)
+
+
+def test_a_name_is_used_again_and_nothing_of_the_old_job_is_left(
+    journal: Journal, etcd: Etcd, leader: Leadership
+) -> None:
+    journal.create_job(JOB, EVENT, 0, leader.guard())
+    etcd.put(KEYS.hint("job"), encode(Hint((), 1, 1)))
+    etcd.put(f"{KEYS.logs('job', 'node')}00000001", b"old words")
+    until(lambda: "job" in journal.read().jobs and journal.read().jobs["job"].hint is not None)
+    revision = journal.read().jobs["job"].revision
+    assert journal.create_job(replace(JOB, uid="newer"), EVENT, revision, leader.guard())
+    until(lambda: journal.read().jobs["job"].record.uid == "newer")
+    assert journal.read().jobs["job"].hint is None
+    assert journal.logs("job") == []
+
+
+def test_a_broken_word_of_a_node_is_reported_and_harms_no_one(journal: Journal, etcd: Etcd, leader: Leadership) -> None:
+    journal.create_job(JOB, EVENT, 0, leader.guard())
+    revision = etcd.put(KEYS.member("job", "n1"), b"not json")
+    reading = read(journal, revision)
+    assert reading.jobs["job"].members == {}
+    assert "member/n1" in reading.unreadable[0]
+
+
+def test_a_record_of_a_newer_daemon_is_refused_with_one_sentence() -> None:
+    newer = dump(replace(JOB, schema=2))
+    with pytest.raises(SchemaError, match=r"newer spotsupd \(schema 2, this one knows 1\)"):
+        load(JobRecord, newer, "jobs/job")
+
+
+def test_records_survive_json() -> None:
+    node = move_node(NODE, NodeState.PENDING, 3.0, "it was accepted")
+    assert load(NodeRecord, dump(node), "") == node
+    assert load(JobRecord, dump(JOB), "") == JOB
+    assert load(Event, dump(EVENT), "") == EVENT
+
+
+def test_etcd_that_is_not_there_is_one_sentence() -> None:
+    store = EtcdStore(Etcd(["http://127.0.0.1:9"], timeout_s=0.2), KEYS.world)
+    with pytest.raises(JournalUnavailableError, match=r"http://127\.0\.0\.1:9 does not answer: is it running"):
+        store.start(0.3)
+    store.close()

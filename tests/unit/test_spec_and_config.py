@@ -1,0 +1,120 @@
+"""Bad input: one clear sentence that says what is wrong and what would be right."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from supervisor.config import Config, check_paths, load_config
+from supervisor.errors import StartError, UsageError
+from supervisor.identity import Identity, load_identity
+from supervisor.spec import parse_spec
+
+GOOD: dict[str, Any] = {"name": "resnet50", "nodes": {"min": 2, "desired": 4, "max": 8}, "run": "train.py --lr 0.1"}
+
+
+def test_the_job_file_of_the_design_is_taken() -> None:
+    spec = parse_spec(
+        {
+            **GOOD,
+            "resources": {"gpu": "V100", "gpus_per_node": 1},
+            "market": "spot",
+            "placement": {"cloud": "aws", "regions": ["us-east-1", "us-west-2"], "spread": "zone"},
+            "storage": [
+                {"mount": "/mnt/data", "nfs": "fs-1.efs.us-east-1.amazonaws.com:/", "mode": "ro"},
+                {"mount": "/mnt/out", "nfs": "fs-2.efs.us-east-1.amazonaws.com:/"},
+            ],
+            "code": ".",
+            "setup": "pip install -r requirements.txt",
+            "env": {"LR": "0.1"},
+            "limits": {"hours": 48, "usd": 200, "usd_per_hour": 12, "app_failures": 3},
+        }
+    )
+    assert spec.command == ("train.py", "--lr", "0.1")
+    assert spec.storage[1].mode == "rw"
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"colour": 1}, "unknown key `colour`; known here: name, nodes"),
+        ({"nodes": {"min": 2, "maximum": 3}}, "unknown key `nodes.maximum`; known here: min, desired, max"),
+        ({"nodes": {"min": 5, "desired": 4, "max": 8}}, "min ≤ desired ≤ max is needed, but min is 5, desired 4"),
+        ({"nodes": {"min": "2"}}, "`nodes.min` is '2': input should be a valid integer"),
+        ({"nodes": {"min": 0}}, "`nodes.min` is 0"),
+        ({"nodes": 65}, "65"),
+        ({"name": "Res Net"}, "`name` is 'Res Net'; use 2 to 40 of a-z, 0-9 and -"),
+        ({"run": None}, "`run` is None: input should be a valid string"),
+        ({"run": "train.py 'open"}, "`run`: No closing quotation"),
+        ({"market": "cheap"}, "`market` is 'cheap': input should be 'spot', 'on-demand' or 'spot-then-on-demand'"),
+        ({"env": {"LR": 0.1}}, "`env.LR` is 0.1: input should be a valid string"),
+        ({"resources": {"gpu": "V100"}}, "gpu is V100, but gpus_per_node is not given"),
+        ({"limits": {"hours": -1}}, "`limits.hours` is -1"),
+    ],
+)
+def test_a_wrong_job_file_is_one_sentence(change: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_spec({**GOOD, **change})
+    assert sentence in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_what_is_missing_is_named() -> None:
+    with pytest.raises(UsageError, match="`name` is missing"):
+        parse_spec({key: value for key, value in GOOD.items() if key != "name"})
+    with pytest.raises(UsageError, match="a job file is a mapping"):
+        parse_spec(["train.py"])
+
+
+def test_a_number_of_nodes_means_exactly_that_many() -> None:
+    nodes = parse_spec({**GOOD, "nodes": 3}).nodes
+    assert (nodes.min, nodes.desired, nodes.max) == (3, 3, 3)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("cluster = 3", "`cluster` is 3"),
+        ("colour = 1", "unknown key `colour`"),
+        ("[timing]\ntick = 1", "unknown key `timing.tick`; known here: tick_s"),
+        ("[timing]\ntick_s = 9.0", "tick_s (9 s) must be smaller than leader_ttl_s (6 s)"),
+        ("[slack]\nwebhook = 'x'", "unknown key `slack.webhook`"),
+        ("cluster = ", "is not TOML"),
+    ],
+)
+def test_a_wrong_configuration_is_one_sentence(tmp_path: Path, text: str, sentence: str) -> None:
+    file = tmp_path / "spotsupd.toml"
+    file.write_text(text)
+    with pytest.raises(UsageError) as caught:
+        load_config(file)
+    assert sentence in str(caught.value)
+
+
+def test_a_configuration_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"cannot read the configuration .*missing.toml: No such file"):
+        load_config(tmp_path / "missing.toml")
+
+
+def test_a_socket_path_that_no_socket_can_have_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"bytes, and Unix sockets take 107: set api\.socket"):
+        check_paths(Config(state_dir="/tmp/" + "x" * 120))
+
+
+def test_secrets_are_made_once_kept_private_and_checked(tmp_path: Path) -> None:
+    path = tmp_path / "cluster.key"
+    first = load_identity(path)
+    assert load_identity(path) == first
+    assert path.stat().st_mode & 0o077 == 0
+    assert first.secret.hex() not in repr(first)
+    path.chmod(0o644)
+    with pytest.raises(StartError, match="may be read by others"):
+        load_identity(path)
+
+
+def test_keys_are_derived_and_the_same_every_time() -> None:
+    one, other = Identity(b"1" * 32), Identity(b"2" * 32)
+    assert one.host_key("n1") == one.host_key("n1")
+    assert len({one.host_key("n1").public, one.host_key("n2").public, other.host_key("n1").public}) == 3
+    assert "PRIVATE" not in repr(one.host_key("n1"))
