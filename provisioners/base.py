@@ -224,7 +224,7 @@ class Provisioner(Protocol):
         ...
 
     def instances(self, cluster: str, timeout_s: float) -> Sequence[Instance]:
-        """All machines with our cluster's tag in every configured region, by filtered listings, never a call per machine.
+        """All machines with our cluster's tag in every configured region, by filtered listings, not one per machine.
 
         Eventually consistent: a machine may be missing for a while after its launch and be listed for an hour after its
         end. Absence from one listing is not a death.

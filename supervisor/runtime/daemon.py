@@ -61,6 +61,7 @@ def _serve(
 ) -> None:
     clock = SystemClock()
     etcd = connect_etcd(config, endpoints)
+    stack.callback(etcd.close)
     watchers = _Watchers(wake)
     keys = Keys(config.cluster)
     store = EtcdStore(etcd, keys.world, watchers.changed)
@@ -162,10 +163,12 @@ def _clouds(config: Config, stack: contextlib.ExitStack) -> dict[str, Provisione
     clouds: dict[str, Provisioner] = {}
     if config.local.enabled:
         from provisioners.local import LocalProvisioner
-        from provisioners.localcloud import ensure_server, stop_if_empty
+        from provisioners.localcloud.embed import ServerError, StoreError, ensure_server, stop_if_empty
 
-        ensure_server(config.local_dir)
-        # An empty cloud needs no server; one with machines outlives us, as a cloud does.
+        try:
+            ensure_server(config.local_dir)
+        except (ServerError, StoreError) as error:
+            raise StartError(f"the local cloud does not start: {error}") from error
         stack.callback(stop_if_empty, config.local_dir)
         clouds["local"] = LocalProvisioner(config.local_dir)
     return clouds

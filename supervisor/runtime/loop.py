@@ -135,7 +135,7 @@ class Loop:
             # What we remember of clouds and offers will be old by the time we lead again.
             self._soft, self._led = Soft(), False
             self._in_hand.clear()
-        self._say(f"standing by: {self._leader.leader or 'another daemon'} leads", {})
+        self._say(f"standing by: {self._leader.leader} leads" if self._leader.leader else "waiting to lead", {})
 
     # -- plan, journal, act --------------------------------------------------------------------------------
 
@@ -163,7 +163,7 @@ class Loop:
             self._start(action)
         self._forget_strays(reading)
         working = sum(not job.record.ended for job in reading.jobs.values())
-        self._say(f"{working} jobs under care, {len(self._running)} actions under way", decision.sentences)
+        self._say(f"{working} jobs under care", decision.sentences)
 
     def _carry_out(self, commit: Commit) -> None:
         try:
@@ -207,7 +207,7 @@ class Loop:
         for job, text in sentences.items():
             if self._said.get(job) != text:
                 log.info(text, job=job)
-        if headline != self.status.headline and not sentences:
+        if headline != self.status.headline:
             log.info(headline)
         self._said = dict(sentences)
         self.status = Status(

@@ -168,7 +168,7 @@ def _request_op(op: Put | Delete) -> Json:
 
 
 class Etcd:
-    """A client that any thread may use: one kept-alive connection per thread, endpoints tried in turn."""
+    """A client that any thread may use: kept-alive connections, as many as calls at once; endpoints tried in turn."""
 
     def __init__(
         self,
@@ -187,7 +187,18 @@ class Etcd:
         self._token: str | None = None
         self._ssl = _ssl_context(tls) if tls else None
         self._first = 0  # index of the endpoint that answered last
-        self._local = threading.local()
+        self._idle: dict[int, list[http.client.HTTPConnection]] = {}
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def close(self) -> None:
+        """Close what is idle; what is in use is closed when its call ends."""
+        with self._lock:
+            self._closed = True
+            idle = [connection for kept in self._idle.values() for connection in kept]
+            self._idle.clear()
+        for connection in idle:
+            connection.close()
 
     # -- reads ---------------------------------------------------------------------------------------------
 
@@ -308,27 +319,42 @@ class Etcd:
         self._token = json.loads(text)["token"]
 
     def _exchange(self, index: int, path: str, payload: bytes) -> tuple[int, bytes]:
-        connections: dict[int, http.client.HTTPConnection] = self._local.__dict__.setdefault("connections", {})
-        kept = connections.get(index)
-        connection = kept or self.connect(index)
-        connections[index] = connection
-        try:
-            return _round_trip(connection, path, payload, self._headers())
-        except (OSError, http.client.HTTPException) as error:
-            connection.close()
-            del connections[index]
-            # A kept connection that the server closed while idle says nothing about the server: once more, anew.
-            # All our requests may be repeated: puts are absolute, transactions guarded.
-            if kept is None or isinstance(error, TimeoutError):
+        kept = self._take(index)
+        if kept is not None:
+            try:
+                return self._round_trip(index, kept, path, payload)
+            except TimeoutError:
                 raise
-        fresh = self.connect(index)
+            except (OSError, http.client.HTTPException):
+                # A kept connection that the server closed while idle says nothing about the server: once more, anew.
+                # All our requests may be repeated: puts are absolute, transactions guarded.
+                pass
+        return self._round_trip(index, self.connect(index), path, payload)
+
+    def _round_trip(
+        self, index: int, connection: http.client.HTTPConnection, path: str, payload: bytes
+    ) -> tuple[int, bytes]:
         try:
-            answer = _round_trip(fresh, path, payload, self._headers())
-        except (OSError, http.client.HTTPException):
-            fresh.close()
+            connection.request("POST", path, payload, {"Content-Type": "application/json", **self._headers()})
+            response = connection.getresponse()
+            answer = response.status, response.read()
+        except BaseException:
+            connection.close()
             raise
-        connections[index] = fresh
+        self._give_back(index, connection)
         return answer
+
+    def _take(self, index: int) -> http.client.HTTPConnection | None:
+        with self._lock:
+            kept = self._idle.get(index)
+            return kept.pop() if kept else None
+
+    def _give_back(self, index: int, connection: http.client.HTTPConnection) -> None:
+        with self._lock:
+            if not self._closed:
+                self._idle.setdefault(index, []).append(connection)
+                return
+        connection.close()
 
     def connect(self, index: int) -> http.client.HTTPConnection:
         """A new connection to endpoint `index`, small writes sent at once, a dead peer noticed in about 10 s."""
@@ -357,9 +383,7 @@ class Etcd:
             try:
                 if self._credentials and self._token is None:
                     self._login(index)
-                connection = self.connect(index)
-                connection.request("POST", path, json.dumps(body).encode(), self._headers())
-                response = connection.getresponse()
+                connection, response = self._begin(index, path, body)
             except (OSError, http.client.HTTPException) as error:
                 problems.append(f"{self.endpoints[index]}: {error or type(error).__name__}")
                 continue
@@ -370,6 +394,15 @@ class Etcd:
             self._token = None if response.status == 401 else self._token
             raise EtcdRefusedError(message, code)
         raise EtcdUnavailableError(f"etcd does not answer ({'; '.join(problems)})")
+
+    def _begin(self, index: int, path: str, body: Json) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
+        connection = self.connect(index)
+        try:
+            connection.request("POST", path, json.dumps(body).encode(), self._headers())
+            return connection, connection.getresponse()
+        except BaseException:
+            connection.close()
+            raise
 
 
 class Watch:
@@ -435,14 +468,6 @@ def _watch_event(raw: Json) -> WatchEvent:
     kv = _key_value(raw["kv"])
     value = None if raw.get("type") == "DELETE" else kv.value
     return WatchEvent(kv.key, value, kv.mod_revision, kv.create_revision, kv.lease)
-
-
-def _round_trip(
-    connection: http.client.HTTPConnection, path: str, payload: bytes, headers: dict[str, str]
-) -> tuple[int, bytes]:
-    connection.request("POST", path, payload, {"Content-Type": "application/json", **headers})
-    response = connection.getresponse()
-    return response.status, response.read()
 
 
 def _error_of(text: bytes) -> tuple[str, int]:
