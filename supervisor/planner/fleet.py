@@ -49,12 +49,22 @@ def wanted(draft: Draft) -> int:
 
 
 def _drive(draft: Draft, node: NodeRecord) -> None:
-    if node.state is N.TERMINATING:
-        if draft.now >= node.retry_at:
+    match node.state:
+        case N.TERMINATING if draft.now >= node.retry_at:
             _terminate(draft, node)
-        return
-    if draft.busy(f"node:{node.id}"):
-        return
+        case N.LOST | N.FAILED if node.instance_id:
+            _terminate(draft, draft.move(node, N.TERMINATING, f"make sure that {node.instance_id} is gone"))
+        case N.FAILED:
+            draft.move(node, N.GONE, "nothing was launched", ended_at=draft.now)
+        case N.DRAINING if _has_left(draft, node):
+            _terminate(draft, draft.move(node, N.TERMINATING, "it has left the round"))
+        case _ if not draft.busy(f"node:{node.id}"):
+            _drive_birth(draft, node)
+        case _:
+            pass
+
+
+def _drive_birth(draft: Draft, node: NodeRecord) -> None:
     match node.state:
         case N.REQUESTED if draft.now >= node.retry_at:
             _drive_request(draft, node)
@@ -63,12 +73,6 @@ def _drive(draft: Draft, node: NodeRecord) -> None:
             draft.do(Bootstrap(node, draft.job))
         case N.BOOTSTRAPPING if not node.bootstrapped and draft.now >= node.retry_at:
             draft.do(Bootstrap(node, draft.job))
-        case N.LOST | N.FAILED if node.instance_id:
-            _terminate(draft, draft.move(node, N.TERMINATING, f"make sure that {node.instance_id} is gone"))
-        case N.FAILED:
-            draft.move(node, N.GONE, "nothing was launched", ended_at=draft.now)
-        case N.DRAINING if _has_left(draft, node):
-            _terminate(draft, draft.move(node, N.TERMINATING, "it has left the round"))
         case _:
             pass
 

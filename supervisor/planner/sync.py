@@ -22,6 +22,7 @@ from supervisor.planner.draft import Draft
 
 N = NodeState
 _WORKING = (N.READY, N.MEMBER, N.SUSPECT, N.DRAINING)
+_GIVEN_UP = (N.LOST, N.FAILED)
 _ENDED_BY_ITSELF = (InstanceState.STOPPING, InstanceState.STOPPED, InstanceState.TERMINATED)
 FATAL_MEMORY_S = 600.0
 BACKOFF_S = (1.0, 2.0, 5.0, 10.0, 30.0)
@@ -34,8 +35,9 @@ def sync_node(draft: Draft, node: NodeRecord) -> None:
     if node.state in {N.GONE, N.TERMINATING}:
         _confirm_gone(draft, node)
         return
-    node = _from_cloud(draft, node)
-    if node.state in {N.LOST, N.FAILED}:
+    if node.state not in _GIVEN_UP:
+        node = _from_cloud(draft, node)
+    if node.state in _GIVEN_UP:
         return
     node = _from_notice(draft, node)
     _from_agent(draft, node)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from typing import Any
 
@@ -231,7 +232,7 @@ def _ask(world: World, kind: str, number: int) -> None:
 
 
 @settings(
-    max_examples=40,
+    max_examples=int(os.environ.get("SPOTSUP_SIM_EXAMPLES", "40")),
     deadline=None,
     suppress_health_check=list(HealthCheck),
     phases=[Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink],
