@@ -1,0 +1,364 @@
+"""Bootstrap over real SSH: machines of the local cloud, whose folder has a space in its name."""
+
+from __future__ import annotations
+
+import getpass
+import io
+import os
+import random
+import socket
+import subprocess
+import sys
+import tarfile
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bootstrap import (
+    Archive,
+    BootstrapError,
+    BootstrapTimeoutError,
+    CommandError,
+    HostKeyMismatchError,
+    LoginRefusedError,
+    Setup,
+    StepEvent,
+    StepState,
+    StopOutcome,
+    Target,
+    UnfitError,
+    UnreachableError,
+    bootstrap,
+    collect,
+    dry_run,
+    explain,
+    stop_agent,
+)
+from bootstrap.connect import connected
+from bootstrap.model import Run
+from provisioners.base import Instance
+from tests.machines import CLIENT_KEY, HOST_KEY, launch_running, login, new_key, run, wait_for
+from tests.programs import LocalCloud, free_ports
+
+REPO = Path(__file__).resolve().parents[2]
+DEADLINE_S = 60.0
+clock = time.monotonic
+
+# Stands for the agent, so that no etcd is needed: bootstrap only cares that it is started as a module, and stopped.
+AGENT = b"""
+import os, sys, time
+print("agent of", os.environ["WHOSE"], *sys.argv[1:], flush=True)
+time.sleep(600)
+"""
+
+
+def packed(files: Mapping[str, bytes]) -> Archive:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
+        for name, content in files.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            tar.addfile(info, io.BytesIO(content))
+    return Archive.of(buffer.getvalue())
+
+
+TRAINER = packed({"spotsup_trainer/__init__.py": b"", "spotsup_trainer/agent.py": AGENT})
+CODE = packed({"train.py": b"print('hello')"})
+
+
+def target_of(machine: Instance) -> Target:
+    return Target(machine.ssh_host, machine.ssh_port, getpass.getuser(), HOST_KEY.public, CLIENT_KEY.private_openssh)
+
+
+def setup_of(node: str, *, line: str | None = None, code: Archive = CODE, root: str = "~/.spotsup") -> Setup:
+    return Setup(
+        node=node,
+        agent_config=b'{"job":"j","checkpoint_dir":"~/ck"}',
+        code=code,
+        trainer=TRAINER,
+        python=sys.executable,
+        setup=line,
+        root=root,
+        env={"WHOSE": f'{node} it\'s "mine"'},
+    )
+
+
+def on_machine(machine: Instance, command: str) -> str:
+    with login(machine) as connection:
+        return run(connection, command)
+
+
+@pytest.fixture
+def machine(local_cloud: LocalCloud) -> Instance:
+    return launch_running(local_cloud.provisioner, "n1")
+
+
+def test_the_agent_runs_on_after_the_connection_and_a_second_run_has_nothing_to_do(machine: Instance) -> None:
+    setup, heard = setup_of("n1", line="echo hello >made", root="~/spots up"), list[StepEvent]()
+    first = bootstrap(target_of(machine), setup, clock=clock, deadline_s=DEADLINE_S, on_step=heard.append)
+    assert [(event.step, event.state) for event in heard] == [
+        (step, state)
+        for step in ("code", "trainer", "environment", "agent")
+        for state in (StepState.BEGUN, StepState.DONE)
+    ]
+    assert first.changed
+    second = bootstrap(target_of(machine), setup, clock=clock, deadline_s=DEADLINE_S)
+    assert [event.state for event in second.steps] == [StepState.SKIPPED] * 4
+    assert not second.changed
+    assert second.facts.agent is not None
+    # A session of its own: no terminal, no hang-up, whatever became of the connection that started it.
+    assert on_machine(machine, f"ps -o sid= -p {second.facts.agent.pid}").strip() == str(second.facts.agent.pid)
+    assert on_machine(machine, "cat ~/'spots up'/code/*/made") == "hello\n"
+
+
+def test_a_dry_run_tells_all_and_does_nothing(machine: Instance) -> None:
+    text = explain(dry_run(target_of(machine), setup_of("n1"), clock=clock, deadline_s=DEADLINE_S))
+    assert "upload the code" in text
+    assert "start the agent" in text
+    assert on_machine(machine, "ls -A") == ""
+
+
+def test_another_host_key_is_refused_before_anything_is_sent(machine: Instance) -> None:
+    target = replace(target_of(machine), host_key_public=new_key().public)
+    began = clock()
+    with pytest.raises(
+        HostKeyMismatchError, match=r"node n1: .* has the host key SHA256:.*, not SHA256:.* at its launch"
+    ):
+        bootstrap(target, setup_of("n1"), clock=clock, deadline_s=DEADLINE_S)
+    assert clock() - began < DEADLINE_S / 2, "it is not tried again"
+    assert on_machine(machine, "ls -A") == ""
+
+
+def test_a_key_that_is_refused_until_the_end_says_so(machine: Instance) -> None:
+    target = replace(target_of(machine), client_key_openssh=new_key().private_openssh)
+    with pytest.raises(LoginRefusedError, match=rf"refuses our key .*; is {getpass.getuser()} the image's user\?"):
+        bootstrap(target, setup_of("n1"), clock=clock, deadline_s=1.0)
+
+
+@contextmanager
+def port_opened_later(machine: Instance, after_s: float) -> Iterator[int]:
+    """A port that answers after a while, as a booting machine's does, and leads to the machine."""
+    (port,) = free_ports(1)
+
+    def serve() -> None:
+        time.sleep(after_s)
+        with socket.create_server(("127.0.0.1", port)) as listener:
+            inner, _ = listener.accept()
+        outer = socket.create_connection((machine.ssh_host, machine.ssh_port))
+        with closing(inner), closing(outer):
+            back = threading.Thread(target=pump, args=(outer, inner))
+            back.start()
+            pump(inner, outer)
+            back.join()
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    yield port
+    thread.join()
+
+
+def pump(source: socket.socket, sink: socket.socket) -> None:
+    """Until one side is gone; then the other is told."""
+    with suppress(OSError):
+        while chunk := source.recv(1 << 16):
+            sink.sendall(chunk)
+    for each in (source, sink):
+        with suppress(OSError):
+            each.shutdown(socket.SHUT_RDWR)
+
+
+def test_a_machine_that_still_boots_is_waited_for(machine: Instance) -> None:
+    with port_opened_later(machine, after_s=0.5) as port:
+        target = replace(target_of(machine), host="127.0.0.1", port=port)
+        report = bootstrap(target, setup_of("n1"), clock=clock, deadline_s=DEADLINE_S)
+    assert report.connected_s >= 0.4
+
+
+def test_a_machine_that_never_answers_is_given_up_in_time() -> None:
+    (port,) = free_ports(1)
+    target = Target("127.0.0.1", port, "nobody", HOST_KEY.public, CLIENT_KEY.private_openssh)
+    began = clock()
+    with pytest.raises(UnreachableError, match=f"node n1: sshd at nobody@127.0.0.1:{port} did not answer in time"):
+        bootstrap(target, setup_of("n1"), clock=clock, deadline_s=0.7)
+    assert 0.7 <= clock() - began < 5
+
+
+def test_a_port_that_accepts_and_says_nothing_is_given_up_in_time() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        target = Target("127.0.0.1", port, "nobody", HOST_KEY.public, CLIENT_KEY.private_openssh)
+        began = clock()
+        with pytest.raises(UnreachableError, match="did not answer in time"):
+            bootstrap(target, setup_of("n1"), clock=clock, deadline_s=0.7)
+        assert clock() - began < 5
+
+
+def test_a_setup_that_fails_names_node_step_command_and_its_last_words(machine: Instance) -> None:
+    line = "echo looking; echo 'no such package: nope' >&2; exit 7"
+    with pytest.raises(CommandError) as caught:
+        bootstrap(target_of(machine), setup_of("n1", line=line), clock=clock, deadline_s=DEADLINE_S)
+    error = caught.value
+    assert (error.node, error.step, error.command, error.exit_status) == ("n1", "environment", line, 7)
+    assert error.stderr == "looking\nno such package: nope"
+    assert str(error).splitlines()[0] == f"node n1, step environment: `{line}` ended with status 7"
+    assert collect(target_of(machine), "n1", clock=clock, deadline_s=DEADLINE_S) == "", "no agent was started"
+
+
+def test_a_setup_that_failed_runs_again_the_next_time(machine: Instance) -> None:
+    setup = setup_of("n1", line="test -e ~/mended")
+    with pytest.raises(CommandError):
+        bootstrap(target_of(machine), setup, clock=clock, deadline_s=DEADLINE_S)
+    on_machine(machine, "touch mended")
+    report = bootstrap(target_of(machine), setup, clock=clock, deadline_s=DEADLINE_S)
+    assert [event.state for event in report.steps] == [
+        StepState.SKIPPED,
+        StepState.SKIPPED,
+        StepState.DONE,
+        StepState.DONE,
+    ]
+
+
+def test_the_whole_has_a_time_limit(machine: Instance) -> None:
+    with pytest.raises(BootstrapTimeoutError, match="node n1, step environment: `sleep 600` did not end in time"):
+        bootstrap(target_of(machine), setup_of("n1", line="sleep 600"), clock=clock, deadline_s=3.0)
+
+
+def test_a_machine_that_cannot_do_it_is_left_as_it_was(machine: Instance) -> None:
+    setup = replace(setup_of("n1"), python="python-that-nobody-has")
+    with pytest.raises(UnfitError, match="node n1, step environment: no interpreter 'python-that-nobody-has'"):
+        bootstrap(target_of(machine), setup, clock=clock, deadline_s=DEADLINE_S)
+    assert on_machine(machine, "ls -A") == ""
+
+
+def test_a_machine_that_vanishes_meanwhile_is_unreachable(local_cloud: LocalCloud, machine: Instance) -> None:
+    def take_away(event: StepEvent) -> None:
+        if event.step == "environment":
+            threading.Timer(0.3, lambda: local_cloud.cli("kill", machine.id)).start()
+
+    with pytest.raises(UnreachableError) as caught:
+        bootstrap(
+            target_of(machine),
+            setup_of("n1", line="sleep 600"),
+            clock=clock,
+            deadline_s=DEADLINE_S,
+            on_step=take_away,
+        )
+    assert (caught.value.node, caught.value.step, caught.value.command) == ("n1", "environment", "sleep 600")
+
+
+def test_three_nodes_at_a_time(local_cloud: LocalCloud) -> None:
+    machines = [launch_running(local_cloud.provisioner, f"n{number}") for number in range(3)]
+
+    def prepare(machine: Instance) -> str:
+        setup = setup_of(machine.node, line="sleep 0.5")
+        bootstrap(target_of(machine), setup, clock=clock, deadline_s=DEADLINE_S)
+        log = wait_for(
+            lambda: collect(target_of(machine), machine.node, clock=clock, deadline_s=DEADLINE_S), "the agent's log"
+        )
+        return log.split(" --config ")[0]
+
+    with ThreadPoolExecutor(3) as pool:
+        logs = list(pool.map(prepare, machines))
+    assert logs == [f'agent of n{number} it\'s "mine"' for number in range(3)]
+
+
+def test_two_daemons_may_prepare_the_same_node_at_a_time(machine: Instance) -> None:
+    setup = setup_of("n1", line="echo once >>~/count")
+
+    def prepare(_: int) -> str:
+        try:
+            bootstrap(target_of(machine), setup, clock=clock, deadline_s=DEADLINE_S)
+        except BootstrapError as error:
+            return str(error)
+        return "ok"
+
+    with ThreadPoolExecutor(2) as pool:
+        results = list(pool.map(prepare, range(2)))
+    assert "ok" in results, results
+    report = bootstrap(target_of(machine), setup, clock=clock, deadline_s=DEADLINE_S)
+    assert not report.changed
+    assert on_machine(machine, "cat count") == "once\n"
+
+
+def test_an_agent_is_stopped_over_ssh(machine: Instance) -> None:
+    target = target_of(machine)
+    assert stop_agent(target, "n1", grace_s=5.0, clock=clock, deadline_s=DEADLINE_S) is StopOutcome.ABSENT
+    bootstrap(target, setup_of("n1"), clock=clock, deadline_s=DEADLINE_S)
+    assert stop_agent(target, "n1", grace_s=5.0, clock=clock, deadline_s=DEADLINE_S) is StopOutcome.STOPPED
+
+
+def test_much_code_arrives_as_it_was(machine: Instance) -> None:
+    content = random.Random(1).randbytes(8_000_000)
+    code = packed({"weights.bin": content})
+    bootstrap(target_of(machine), setup_of("n1", code=code), clock=clock, deadline_s=DEADLINE_S)
+    (found,) = on_machine(machine, f"find .spotsup -path '*{code.name}*' -type f -printf '%p %s'").splitlines()
+    assert found == f".spotsup/code/{code.name}/weights.bin {len(content)}"
+    assert on_machine(machine, "find .spotsup -name '*.part' -o -name '*.tar.gz'") == ""
+
+
+def test_a_machine_that_never_stops_talking_fills_no_memory(machine: Instance) -> None:
+    command = Run("talk", "yes 'a line of talk' | head -c 4500000 | tee /dev/stderr; exit 3", 30.0)
+    with (
+        connected(target_of(machine), "n1", clock, clock() + DEADLINE_S) as shell,
+        pytest.raises(CommandError) as caught,
+    ):
+        shell.run(command)
+    assert caught.value.stderr.splitlines() == ["a line of talk"] * 200
+
+
+def test_an_exception_of_the_listener_ends_it_before_the_next_step(machine: Instance) -> None:
+    class Cancelled(Exception):
+        pass
+
+    def cancel(event: StepEvent) -> None:
+        if event.step == "trainer":
+            raise Cancelled
+
+    with pytest.raises(Cancelled):
+        bootstrap(target_of(machine), setup_of("n1"), clock=clock, deadline_s=DEADLINE_S, on_step=cancel)
+    assert on_machine(machine, "ls .spotsup") == "code\nnodes\n"
+
+
+_AUDITED = """
+import os, sys, time
+opened = []
+sys.addaudithook(lambda name, arguments: opened.append(str(arguments[0])) if name == "open" else None)
+from bootstrap import Target, collect
+target = Target(sys.argv[1], int(sys.argv[2]), sys.argv[3], os.environ["HOST_KEY"], os.environ["CLIENT_KEY"])
+collect(target, "n1", clock=time.monotonic, deadline_s=20)
+here = (os.environ["HOME"], "/etc/ssh", "/etc/fabric", "/etc/invoke")
+print(sorted({path for path in opened if path.startswith(here)}))
+"""
+
+
+def test_nothing_of_the_users_own_ssh_is_read(machine: Instance, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    (home / ".ssh").mkdir(parents=True)
+    (home / ".ssh" / "config").write_text(f"Host *\n  ProxyCommand touch '{home}/proxied'\n  User nobody\n")
+    (home / ".ssh" / "id_ed25519").write_text(new_key().private_openssh)
+    (home / ".ssh" / "known_hosts").write_text(f"[{machine.ssh_host}]:{machine.ssh_port} {new_key().public}\n")
+    (home / ".fabric.yaml").write_text("user: nobody\nport: 1\n")
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", _AUDITED, machine.ssh_host, str(machine.ssh_port), getpass.getuser()],
+        env={
+            **os.environ,
+            "HOME": str(home),
+            "HOST_KEY": HOST_KEY.public,
+            "CLIENT_KEY": CLIENT_KEY.private_openssh,
+            "FABRIC_USER": "nobody",
+            "INVOKE_RUN_ECHO": "1",
+        },
+        cwd=REPO,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.stdout, done.stderr) == ("[]\n", "")
+    assert not (home / "proxied").exists()
