@@ -21,9 +21,9 @@ ALONE = Peers(0, 1, None)
 
 @contextmanager
 def disk_that_refuses() -> Iterator[None]:
-    """The kernel refuses whatever makes a file larger than 500 bytes, as it would on a full disk."""
+    """The kernel refuses whatever makes a file larger than 20 kB, as it would on a full disk."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (500, hard))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))
     try:
         yield
     finally:
@@ -268,7 +268,9 @@ def test_a_process_that_was_replaced_completes_nothing_more(tmp_path: Path) -> N
 def test_a_full_disk_is_a_warning_and_the_next_checkpoint_succeeds(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    writer = write_steps(tmp_path, 5)
+    writer = checkpointer(tmp_path, {"model": nn.Linear(100, 100)})  # 40 kB
+    writer.claim()
+    assert writer.save(Position(5))
     with disk_that_refuses():
         assert not writer.save(Position(6))
         writer.begin(Position(7))

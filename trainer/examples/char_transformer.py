@@ -28,19 +28,20 @@ from spotsup_trainer.session import MicroBatch, Session
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-SKIPPED_FOLDERS = {"site-packages", "dist-packages", "test", "tests", "idle_test"}
+SKIPPED_FOLDERS = {"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__"}
 
 
 def standard_library_text(limit: int) -> bytes:
-    """The first `limit` bytes of the standard library's .py files, in the order of their paths."""
-    root = Path(sysconfig.get_paths()["stdlib"])
+    """The first `limit` bytes of the standard library's .py files: folder by folder, each in the order of its names."""
     text = bytearray()
-    for path in sorted(root.rglob("*.py")):
-        if not SKIPPED_FOLDERS.intersection(path.relative_to(root).parts):
-            text += path.read_bytes()
-        if len(text) >= limit:
-            break
-    return bytes(text[:limit])
+    for folder, subfolders, names in os.walk(sysconfig.get_paths()["stdlib"]):
+        subfolders[:] = sorted(set(subfolders) - SKIPPED_FOLDERS)
+        for name in sorted(names):
+            if name.endswith(".py"):
+                text += (Path(folder) / name).read_bytes()
+            if len(text) >= limit:
+                return bytes(text[:limit])
+    return bytes(text)
 
 
 class Windows:

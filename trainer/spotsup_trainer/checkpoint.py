@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +19,10 @@ _LAST_WORDS_S = 10.0  # how long a process that fails waits for its checkpoint u
 
 
 class Checkpointer:
-    """The checkpoints of one Session. `step` is that of the newest complete one, 0 where there is none.
+    """The checkpoints of one Session; `restore` comes first.
 
-    Ranks other than 0 may believe in a checkpoint that rank 0 could not complete; where it matters they ask rank 0.
+    `step` is that of the newest complete one, 0 where there is none. Ranks other than 0 may believe in one that rank 0
+    could not complete; where it matters they ask rank 0.
     """
 
     def __init__(self, root: Path, state: snapshot.State, peers: Peers, keep: int) -> None:
@@ -27,7 +30,7 @@ class Checkpointer:
         self.step = 0
         self._state = state
         self._peers = peers
-        self._dir = CheckpointDir(root, peers.from_rank_0(uuid.uuid4().hex[:12]), keep)
+        self._dir = CheckpointDir(root, uuid.uuid4().hex[:12], keep)
         self._background_peers: Peers | None = None
         self._background: threading.Thread | None = None
         self._failure: BaseException | None = None
@@ -40,21 +43,22 @@ class Checkpointer:
     def restore(self) -> Position | None:
         """Load the newest checkpoint that can be read into the state; None where there is no checkpoint at all.
 
-        Raises CheckpointError where there are some but none can be read: to begin anew then is for people to decide.
+        Collective. Raises CheckpointError where there are some but none can be read: to begin anew then is for people
+        to decide.
         """
         problems: list[str] = []
-        for checkpoint in self._peers.from_rank_0(self._dir.checkpoints() if self._peers.rank == 0 else []):
-            try:
-                position = self._load(checkpoint)
-            except CheckpointError as error:
-                problems.append(f"{checkpoint.path.name}: {error}")
-                self._warn(f"checkpoint {checkpoint.path} is passed over: {error}")
-                continue
-            self.step = position.step
-            if problems:
-                self._warn(f"training goes on from step {position.step}, an older checkpoint")
-            return position
-        if problems:
+        candidates = self._whole_checkpoints(problems) if self._peers.rank == 0 else iter(())
+        # `_dir` too: its token must be the same on all ranks
+        self._dir, candidate = self._peers.from_rank_0((self._dir, next(candidates, None)))
+        while candidate is not None:
+            checkpoint, position = candidate
+            if self._read(checkpoint, problems):
+                self.step = position.step
+                if problems:
+                    self._warn(f"training goes on from step {position.step}, an older checkpoint")
+                return position  # type: ignore[no-any-return]  # it came from another rank
+            candidate = self._peers.from_rank_0(next(candidates, None))
+        if problems := self._peers.from_rank_0(problems):
             raise CheckpointError(
                 f"no checkpoint in {self._dir.root} can be read; mend one, or move them away to begin anew. "
                 + " | ".join(problems)
@@ -112,19 +116,33 @@ class Checkpointer:
         if self._background is not None:
             self._background.join(_LAST_WORDS_S)
 
-    def _load(self, checkpoint: Checkpoint) -> Position:
-        """Raises CheckpointError on every rank or on none."""
-        verdict: Position | str | None = None
-        if self._peers.rank == 0:
+    def _whole_checkpoints(self, problems: list[str]) -> Iterator[tuple[Checkpoint, Position]]:
+        """Those of which nothing is missing, the newest first. For rank 0."""
+        for checkpoint in self._dir.checkpoints():
             try:
-                verdict = snapshot.incomplete(checkpoint.path) or checkpoint.position()
+                if missing := snapshot.incomplete(checkpoint.path):
+                    raise CheckpointError(missing)
+                position = checkpoint.position()
             except CheckpointError as error:
-                verdict = str(error)
-        verdict = self._peers.from_rank_0(verdict)
-        if not isinstance(verdict, Position):
-            raise CheckpointError(verdict)
-        snapshot.read(self._state, checkpoint.path, self._peers.group)
-        return verdict
+                self._pass_over(checkpoint, str(error), problems)
+                continue
+            yield checkpoint, position
+
+    def _read(self, checkpoint: Checkpoint, problems: list[str]) -> bool:
+        """Whether every rank could read it."""
+        problem = ""
+        try:
+            snapshot.read(self._state, checkpoint.path)
+        except CheckpointError as error:
+            problem = f"rank {self._peers.rank}: {error}"
+        (failed_rank,) = self._peers.highest([self._peers.rank if problem else -1])
+        if failed_rank >= 0:
+            self._pass_over(checkpoint, problem or f"rank {failed_rank} cannot read it", problems)
+        return failed_rank < 0
+
+    def _pass_over(self, checkpoint: Checkpoint, problem: str, problems: list[str]) -> None:
+        problems.append(f"{checkpoint.path.name}: {problem}")
+        self._warn(f"checkpoint {checkpoint.path} is passed over: {problem}")
 
     def _save_once(self, position: Position) -> bool:
         captured = snapshot.capture(self._state)
@@ -174,4 +192,5 @@ class Checkpointer:
 
     def _warn(self, message: str) -> None:
         if self._peers.rank == 0:
-            print(f"spotsup: {message}", file=sys.stderr, flush=True)
+            with contextlib.suppress(OSError):  # what takes stderr may be the same full disk
+                print(f"spotsup: {message}", file=sys.stderr, flush=True)

@@ -100,7 +100,7 @@ class Session:
         self._plan: Plan | None = None
         self._checkpoints = self._open_checkpoints(state, checkpoint_dir or environ.get("SPOTSUP_CHECKPOINT_DIR"), keep)
         restored = self._checkpoints.restore() if self._checkpoints else None
-        start = restored or Position(0, rng_seed=self._peers.from_rank_0(torch.initial_seed()))
+        start = restored or Position(0, rng_seed=torch.initial_seed())
         self._position = self._taken = replace(start, round=self._round, world=self.world)
         self._due_from = (self._position.step, clock())
         if restored:
