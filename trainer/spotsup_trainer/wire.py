@@ -50,7 +50,7 @@ class Member:
 
     waiting: wants to be in the next round. running: its workers run in `round`. leaving: will not be in the next
     round (its machine is about to go): everyone checkpoints, the others go on. done: its workers ended with success.
-    `round` is the last round that it took up; `parked`: it left that one with a complete checkpoint.
+    `round` is the last round that it took up; `parked`: its workers in it have stopped with a complete checkpoint.
     `incarnation` is new for each start of the launcher. `store_port` is bound already: should this node become rank 0,
     the round's TCPStore listens there.
     """

@@ -1,0 +1,184 @@
+"""Starts launchers as a spotsup node would, and watches what the training program tells of itself."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from spotsup_trainer.etcd import Etcd
+from spotsup_trainer.wire import Hint, Keys, Member, Result, Round, Tombstone, decode, encode
+
+STEPS = Path(__file__).with_name("steps.py")
+Found = TypeVar("Found")
+
+
+def eventually(what: str, look: Callable[[], Found | None], timeout_s: float = 30.0) -> Found:
+    """Wait until `look` finds something true, and return it."""
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        found = look()
+        if found:
+            return found
+        time.sleep(0.02)
+    raise AssertionError(f"not within {timeout_s:.0f} s: {what}")
+
+
+def processes_with(variable: str, value: str) -> list[int]:
+    """All processes whose environment says so, zombies left out: whatever a job started, wherever it is now."""
+    wanted = f"{variable}={value}".encode()
+    found = []
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit() and int(folder.name) != os.getpid():
+            with contextlib.suppress(OSError):
+                if wanted in (folder / "environ").read_bytes().split(b"\0"):
+                    found.append(int(folder.name))
+    return found
+
+
+@dataclass
+class Nodes:
+    """Nodes of one job below `folder`, each on its own loopback address."""
+
+    endpoint: str
+    folder: Path
+    job: str
+    program: Mapping[str, str] = field(default_factory=dict)
+    env: Mapping[str, str] = field(default_factory=dict)
+    nnodes: str = "1:4"
+    ttl_s: float = 2.0
+    launchers: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.keys = Keys("test")
+        self.etcd = Etcd([self.endpoint])
+        self.events_file = self.folder / "events"
+        self.checkpoint_dir = self.folder / "checkpoint"
+        self.checkpoint_dir.mkdir(parents=True, exist_ok=True)
+
+    # -- starting and ending -------------------------------------------------------------------------------
+
+    def start(self, *nodes: str, launcher: tuple[str, ...] = ("spotsup_trainer.launcher",), **env: str) -> None:
+        """Start launchers, `launcher` being the module and its first arguments."""
+        for node in nodes:
+            address = f"127.0.0.{10 + sum(map(ord, node)) % 200}"
+            command = [sys.executable, "-m", *launcher, "--nnodes", self.nnodes, "--nproc-per-node", "1"]
+            command += ["--rdzv-backend", "spotsup", "--rdzv-endpoint", self.endpoint, "--rdzv-id", self.job]
+            command += ["--rdzv-conf", f"lease_ttl={self.ttl_s:.0f}", "--local-addr", address]
+            command += ["--max-restarts", env.pop("MAX_RESTARTS", "0")]
+            program = {"events": str(self.events_file)} | dict(self.program)
+            command += [str(STEPS), *(f"{key}={value}" for key, value in program.items())]
+            with self.log(node).open("ab") as log:
+                self.launchers[node] = subprocess.Popen(
+                    command, env=self.environment(node) | env, stdout=log, stderr=log, start_new_session=True
+                )
+
+    def environment(self, node: str) -> dict[str, str]:
+        """What bootstrap would set."""
+        return dict(os.environ) | {
+            "SPOTSUP_CLUSTER": "test",
+            "SPOTSUP_NODE_ID": node,
+            "SPOTSUP_TEST_NODE": f"{self.folder}/{node}",
+            "SPOTSUP_RUN_DIR": str(self.folder / f"run-{node}"),
+            "SPOTSUP_CHECKPOINT_DIR": str(self.checkpoint_dir),
+            "GLOO_SOCKET_IFNAME": "lo",
+            "OMP_NUM_THREADS": "1",
+            **self.env,
+        }
+
+    def log(self, node: str) -> Path:
+        """Where a launcher and its workers print."""
+        return self.folder / f"{node}.log"
+
+    def processes(self, node: str) -> list[int]:
+        """All that was ever started on a node and still is there."""
+        return processes_with("SPOTSUP_TEST_NODE", f"{self.folder}/{node}")
+
+    def kill(self, node: str) -> None:
+        """A machine that vanishes: everything on it at once, without a word."""
+        for pid in self.processes(node):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    def exit_code(self, node: str, timeout_s: float = 30.0) -> int:
+        """Wait for a launcher's end."""
+        try:
+            return self.launchers[node].wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"{node} did not end within {timeout_s:.0f} s:\n{self.log(node).read_text()}") from None
+
+    def end(self) -> None:
+        """Leave nothing behind."""
+        for node, launcher in self.launchers.items():
+            self.kill(node)
+            launcher.wait()
+
+    # -- watching ------------------------------------------------------------------------------------------
+
+    def events(self, kind: str = "", **fields: Any) -> list[dict[str, Any]]:
+        """What workers told, oldest first."""
+        lines = self.events_file.read_text().splitlines() if self.events_file.exists() else []
+        wanted = fields | ({"kind": kind} if kind else {})
+        found = [json.loads(line) for line in lines]
+        return [event for event in found if all(event.get(key) == value for key, value in wanted.items())]
+
+    def stepping(self, world: int, after_round: int = 0, timeout_s: float = 30.0) -> dict[str, Any]:
+        """Wait for the first step in a round later than `after_round` with `world` ranks."""
+
+        def look() -> dict[str, Any] | None:
+            return next((e for e in self.events("step", world=world) if e["round"] > after_round), None)
+
+        try:
+            return eventually(f"a step of {world} ranks after round {after_round}", look, timeout_s)
+        except AssertionError as error:
+            logs = "\n".join(f"--- {node}\n{self.log(node).read_text()[-3000:]}" for node in self.launchers)
+            raise AssertionError(f"{error}\n{logs}") from None
+
+    def last_step(self) -> dict[str, Any]:
+        """The newest step."""
+        return self.events("step")[-1]
+
+    def round(self) -> Round:
+        """The current round."""
+        found = self.etcd.get(self.keys.round(self.job))
+        assert found is not None
+        return decode(Round, found.value)
+
+    def member(self, node: str) -> Member | None:
+        """A launcher's key."""
+        found = self.etcd.get(self.keys.member(self.job, node))
+        return decode(Member, found.value) if found else None
+
+    def result(self) -> Result | None:
+        """The job's result."""
+        found = self.etcd.get(self.keys.result(self.job))
+        return decode(Result, found.value) if found else None
+
+    # -- the daemon's part ---------------------------------------------------------------------------------
+
+    def hint(self, *nodes: str, minimum: int = 1) -> None:
+        """Say who should be in the round."""
+        word = Hint(nodes, min_nodes=minimum, max_nodes=max(minimum, len(nodes)), reason="test")
+        self.etcd.put(self.keys.hint(self.job), encode(word))
+
+    def bury(self, node: str) -> None:
+        """Say that a node is gone."""
+        self.etcd.put(self.keys.gone(self.job, node), encode(Tombstone(node, "test", time.time())))
+
+
+@contextlib.contextmanager
+def nodes(endpoint: str, folder: Path, **options: Any) -> Iterator[Nodes]:
+    """Nodes that are gone at the end, whatever happened."""
+    made = Nodes(endpoint, folder, job="job", **options)
+    try:
+        yield made
+    finally:
+        made.end()
