@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from spotsup_trainer import wire
 from spotsup_trainer.audit import Report, analyse, parse
@@ -136,14 +137,16 @@ def test_kill_then_notice_then_growth_see_every_sample_once(tmp_path: Path) -> N
     assert verdict.loss_last < verdict.loss_first
 
 
-def test_any_world_sizes_train_the_same_weights_as_one_process(tmp_path: Path) -> None:
+@pytest.mark.parametrize("sharded", [False, True], ids=["ddp", "fsdp"])
+def test_any_world_sizes_train_the_same_weights_as_one_process(tmp_path: Path, sharded: bool) -> None:
     together, alone = tmp_path / "together", tmp_path / "alone"
     together.mkdir()
     alone.mkdir()
+    micro_batch = None if sharded else 3
     assert run_round(ranks(1, alone, epochs=3)) == [0]
     assert run_round(ranks(1, together, round=1, steps=4, epochs=3)) == [0]
-    assert run_round(ranks(2, together, round=2, steps=9, epochs=3, micro_batch=3)) == [0, 0]
-    assert run_round(ranks(3, together, round=3, epochs=3)) == [0, 0, 0]
+    assert run_round(ranks(2, together, round=2, steps=9, epochs=3, micro_batch=micro_batch, sharded=sharded)) == [0, 0]
+    assert run_round(ranks(3, together, round=3, epochs=3, sharded=sharded)) == [0, 0, 0]
 
     verdict = report(together)
     assert [span.world for span in verdict.rounds] == [1, 2, 3]
@@ -164,6 +167,18 @@ def test_a_broken_newest_checkpoint_falls_back_for_all_ranks(tmp_path: Path) -> 
     verdict = report(tmp_path)
     assert (verdict.changes[0].steps_lost, verdict.samples_repeated, verdict.samples_missed) == (2, 0, 0)
     assert (tmp_path / "checkpoints" / "LATEST").read_text() == "step_00000006"
+
+
+def test_one_full_disk_costs_checkpoints_but_not_the_round(tmp_path: Path) -> None:
+    jobs = ranks(2, tmp_path, epochs=1, every_steps=2, step_s=0.05)
+    jobs[1] = replace(jobs[1], largest_file=2000)
+    assert run_round(jobs) == [1, 1]  # only the last checkpoint must succeed
+    for step in (2, 6):
+        assert f"spotsup: the checkpoint of step {step} could not be written to " in said(tmp_path)
+    assert "rank 1: OSError(27, 'File too large')" in said(tmp_path)
+    assert "CheckpointError: the last checkpoint, of step 6, could not be written" in said(tmp_path)
+    assert report(tmp_path).steps == 6
+    assert not list((tmp_path / "checkpoints").glob("step_*"))
 
 
 def test_a_notice_during_evaluation_does_not_wait_for_the_next_step(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import time
 from collections.abc import Mapping
@@ -16,6 +17,7 @@ import torch
 import torch.distributed as dist
 from spotsup_trainer.session import Session
 from torch import nn
+from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 SAMPLES, GLOBAL_BATCH = 41, 8  # the last step of an epoch has one sample: with several ranks, some have none
@@ -37,6 +39,8 @@ class Rank:
     die_after: int | None = None
     step_s: float = 0.0
     evaluate_after: int | None = None  # a step after which it evaluates until it is asked to yield
+    sharded: bool = False  # FSDP instead of DDP
+    largest_file: int | None = None  # bytes that the "disk" of this process has room for
     extra_point: bool = False  # after the last step, one call of checkpoint_point()
     environ: Mapping[str, str] = field(default_factory=dict)
 
@@ -58,13 +62,15 @@ def train(job: Rank) -> None:
     output = os.open(job.folder / f"out.{job.rank}", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(output, 1)
     os.dup2(output, 2)
+    if job.largest_file is not None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (job.largest_file, job.largest_file))
     torch.set_num_threads(1)
     torch.manual_seed(0)
     model: Any = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 1)).double()
     if job.world > 1:
         store = f"file://{job.folder}/store.{job.round}"
         dist.init_process_group("gloo", init_method=store, rank=job.rank, world_size=job.world)
-        model = DistributedDataParallel(model)
+        model = fully_shard(model) if job.sharded else DistributedDataParallel(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     state = {"model": model, "optimizer": optimizer}
     environ = {
@@ -74,8 +80,9 @@ def train(job: Rank) -> None:
     }
     with Session(state, every_steps=job.every_steps, environ=environ) as session:
         _train(job, session, model, optimizer)
+    weights = [getattr(parameter, "full_tensor", parameter.detach)() for parameter in model.parameters()]
     if job.rank == 0:
-        torch.save([parameter.detach() for parameter in model.parameters()], job.folder / "weights.pt")
+        torch.save(weights, job.folder / "weights.pt")
     if job.world > 1:
         dist.destroy_process_group()
 
