@@ -26,7 +26,7 @@ class _Strict(BaseModel):
 
 
 class EtcdConfig(_Strict):
-    """Where etcd is. The password is read from a file, never from here."""
+    """Where etcd is, and how long to wait for it at start. The password is read from a file, never from here."""
 
     endpoints: tuple[str, ...] = ("http://127.0.0.1:2379",)
     user: str = ""
@@ -34,6 +34,7 @@ class EtcdConfig(_Strict):
     ca: str = ""
     cert: str = ""
     key: str = ""
+    wait_s: Seconds = 30.0
 
 
 class ApiConfig(_Strict):

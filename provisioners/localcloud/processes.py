@@ -118,10 +118,13 @@ def below(processes: Mapping[int, Process], roots: Iterable[int]) -> set[int]:
 
 
 def find(roots: Sequence[Identity], carries: Callable[[str], bool]) -> set[Identity]:
-    """All processes below `roots` (not these), all whose marker is ours, and all below those; never this process."""
+    """All processes below `roots` (not these), all whose marker is ours, and all below those; never this process.
+
+    A process without a marker is nobody's: `carries` is not asked about it, whatever it would say.
+    """
     processes = snapshot()
     anchors = {root.pid for root in roots if root.pid in processes and processes[root.pid].identity == root}
-    marked = {pid for pid in processes if carries(marker_of(pid))}
+    marked = {pid for pid in processes if (marker := marker_of(pid)) and carries(marker)}
     pids = marked | below(processes, anchors | marked)
     return {processes[pid].identity for pid in pids - anchors - {os.getpid()}}
 
@@ -133,7 +136,7 @@ def kill(targets: Sequence[Target], timeout_s: float) -> set[Identity]:
     what its descendants leave behind has nowhere else to go than below it.
     """
     deadline = time.monotonic() + timeout_s
-    names = {target.machine for target in targets}
+    names = {target.machine for target in targets if target.machine}
     inits = [target.init for target in targets if target.init is not None and is_alive(target.init)]
 
     def carries(marker: str) -> bool:
@@ -169,7 +172,8 @@ def kill_children(parent: int, spared: Collection[int], timeout_s: float) -> set
 
 
 def kill_marked(prefix: str, timeout_s: float) -> set[Identity]:
-    """Kill all processes whose marker begins with `prefix`; returns those left after `timeout_s`."""
+    """Kill all processes whose marker begins with `prefix`, which is not ""; returns those left after `timeout_s`."""
+    assert prefix, "an empty prefix is the beginning of everybody's marker"
     return _kill_until_none(lambda: find([], lambda marker: marker.startswith(prefix)), time.monotonic() + timeout_s)
 
 

@@ -29,6 +29,7 @@ def job_row(view: JobView, sentence: str, now: float) -> dict[str, Any]:
         "step": progress.step if progress else 0,
         "loss": progress.loss if progress else None,
         "checkpoint_step": progress.checkpoint_step if progress else 0,
+        "progress_round": progress.round if progress else 0,
         "progress_at": progress.at if progress else None,
         "submitted_at": job.submitted_at,
         "ended_at": job.ended_at or None,

@@ -33,8 +33,6 @@ from supervisor.runtime.store import EtcdStore
 
 log = structlog.get_logger("spotsupd")
 
-ETCD_WAIT_S = 30.0
-
 
 def run_daemon(config: Config, *, embedded_etcd: bool, version: str) -> None:
     """Run until SIGTERM or SIGINT. Raises StartError and JournalUnavailableError where it cannot start."""
@@ -66,7 +64,7 @@ def _serve(
     keys = Keys(config.cluster)
     store = EtcdStore(etcd, keys.world, watchers.changed)
     stack.callback(store.close)
-    store.start(ETCD_WAIT_S)
+    store.start(config.etcd.wait_s)
     journal = Journal(store, keys)
     name = f"{socket.gethostname()}:{os.getpid()}"
     leader = Leadership(etcd, f"{keys.root}leader", name, config.timing.leader_ttl_s, wake.set)

@@ -40,6 +40,7 @@ class EmbeddedEtcd:
         self._folder = folder
         self._file = folder / "embedded.json"
         self._running = self._load()
+        self._child: subprocess.Popen[bytes] | None = None
 
     @property
     def endpoint(self) -> str:
@@ -48,8 +49,8 @@ class EmbeddedEtcd:
 
     def start(self) -> None:
         """Returns when it answers. Raises StartError with etcd's own last words where it does not."""
-        if _alive(self._running):
-            self._wait_until_healthy(None)
+        if self._alive():
+            self._wait_until_healthy()
             return
         program = find_etcd()
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -57,22 +58,28 @@ class EmbeddedEtcd:
             _check_free(port, self._file)
         log_path = self._folder / "etcd.log"
         with log_path.open("ab") as log:
-            process = subprocess.Popen(
+            self._child = subprocess.Popen(
                 self._command(program), stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
             )
-        self._save(_Running(self._running.client_port, self._running.peer_port, process.pid, _ticks(process.pid)))
-        self._wait_until_healthy(process)
+        pid = self._child.pid
+        self._save(_Running(self._running.client_port, self._running.peer_port, pid, _ticks(pid)))
+        self._wait_until_healthy()
 
     def stop(self) -> None:
         """In order, and for certain."""
-        if not _alive(self._running):
+        if not self._alive():
             return
         os.kill(self._running.pid, signal.SIGTERM)
         deadline = time.monotonic() + STOP_TIMEOUT_S
-        while _alive(self._running):
+        while self._alive():
             if time.monotonic() > deadline:
                 os.kill(self._running.pid, signal.SIGKILL)
             time.sleep(0.05)
+
+    def _alive(self) -> bool:
+        if self._child is not None and self._child.poll() is not None:
+            return False
+        return bool(self._running.pid) and _ticks(self._running.pid) == self._running.started_ticks != 0
 
     def _command(self, program: str) -> list[str]:
         client, peer = self.endpoint, f"http://127.0.0.1:{self._running.peer_port}"
@@ -101,15 +108,15 @@ class EmbeddedEtcd:
         fresh.write_text(json.dumps(asdict(running)))
         fresh.replace(self._file)
 
-    def _wait_until_healthy(self, process: subprocess.Popen[bytes] | None) -> None:
+    def _wait_until_healthy(self) -> None:
         etcd = Etcd([self.endpoint], timeout_s=2.0)
         deadline = time.monotonic() + START_TIMEOUT_S
         while True:
             try:
                 etcd.get("/")
+                etcd.close()
             except EtcdError as error:
-                ended = process is not None and process.poll() is not None
-                if ended or time.monotonic() > deadline:
+                if not self._alive() or time.monotonic() > deadline:
                     raise StartError(
                         f"the embedded etcd does not answer at {self.endpoint}: {error}; "
                         f"its last words ({self._folder / 'etcd.log'}): {self._last_words()}"
@@ -159,17 +166,3 @@ def _ticks(pid: int) -> int:
     except OSError:
         return 0
     return 0 if fields[0] == "Z" else int(fields[19])
-
-
-def _alive(running: _Running) -> bool:
-    if running.pid and _reap(running.pid):
-        return False
-    return bool(running.pid) and _ticks(running.pid) == running.started_ticks != 0
-
-
-def _reap(pid: int) -> bool:
-    """Whether it was our own child and has ended."""
-    try:
-        return os.waitpid(pid, os.WNOHANG)[0] == pid
-    except ChildProcessError:
-        return False

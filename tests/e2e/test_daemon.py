@@ -1,0 +1,182 @@
+"""The daemon and its command line as users meet them: real processes, a real etcd, bad input, and restarts."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from scripts.stack import ROOT, Stack, StackError
+from tests.programs import program_env
+
+pytestmark = pytest.mark.e2e
+
+JOB = """\
+name: sleeper
+nodes: {min: 1, desired: 1, max: 2}
+run: train.py
+"""
+
+
+@pytest.fixture
+def stack(tmp_path: Path) -> Iterator[Stack]:
+    """A daemon that answers, in a path with a space."""
+    stack = Stack(tmp_path / "a stack", cluster="test")
+    stack.prepare()
+    stack.start_daemon()
+    yield stack
+    assert stack.close().processes == ()
+
+
+@pytest.fixture
+def job_file(tmp_path: Path) -> Path:
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "train.py").write_text("import time\ntime.sleep(3600)\n")
+    file = tmp_path / "code" / "job.yaml"
+    file.write_text(JOB)
+    return file
+
+
+def run_daemon(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    """`spotsupd run`, which is expected to end at once."""
+    return subprocess.run(
+        [sys.executable, "-m", "supervisor.cli.daemon", "run", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        cwd=ROOT,
+        env={**program_env(), **environ},
+    )
+
+
+def one_sentence(done: subprocess.CompletedProcess[str], code: int, *words: str) -> None:
+    """The documented exit code, and one line on stderr that holds the words."""
+    assert done.returncode == code, done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1, done.stderr
+    for word in words:
+        assert word in done.stderr
+
+
+def test_wrong_input_is_one_sentence_and_the_documented_exit_code(stack: Stack, job_file: Path) -> None:
+    assert stack.ctl("list").stdout.startswith("no jobs")
+    one_sentence(stack.ctl("status", "nobody"), 4, "there is no job 'nobody'", "jobs: none")
+    one_sentence(stack.ctl("logs", "nobody"), 4, "there is no job 'nobody'")
+    one_sentence(stack.ctl("cancel", "nobody"), 4, "there is no job 'nobody'")
+    assert stack.ctl("scale", "nobody").returncode == 2
+    assert stack.ctl("frobnicate").returncode == 2
+    one_sentence(
+        stack.ctl("submit", "/nowhere/job.yaml"), 2, "cannot read the job file /nowhere/job.yaml: No such file"
+    )
+    for text, words in [
+        (JOB + "colour: red\n", ["unknown key `colour`"]),
+        (JOB.replace("min: 1", "min: 3"), ["min ≤ desired ≤ max is needed, but min is 3"]),
+        (JOB.replace("train.py", "missing.py"), ["the script missing.py is not in"]),
+        (JOB.replace("name: sleeper", "name: 7"), ["`name` is 7"]),
+        ("name: [", ["is not YAML"]),
+        ("- a\n- b\n", ["a job file is a mapping of keys"]),
+        (JOB + "placement: {cloud: aws}\n", []),
+    ]:
+        job_file.write_text(text)
+        one_sentence(stack.ctl("submit", str(job_file)), 5 if "aws" in text else 2, *words)
+    assert stack.ask("list") == []
+
+
+def test_a_job_is_stored_refused_twice_scaled_within_bounds_and_cancelled(stack: Stack, job_file: Path) -> None:
+    done = stack.ctl("submit", str(job_file))
+    assert (done.returncode, done.stdout) == (0, "sleeper\n")
+    one_sentence(stack.ctl("submit", str(job_file)), 5, "the name sleeper is in use", "choose another, or cancel")
+    assert [job["name"] for job in stack.ask("list")] == ["sleeper"]
+    one_sentence(stack.ctl("scale", "sleeper", "9"), 5, "cannot scale sleeper", "max 2", "--max")
+    one_sentence(stack.ctl("scale", "sleeper", "0"), 5, "min is 1, desired 0")
+    assert stack.ask("scale", "sleeper", "2")["nodes"]["desired"] == 2
+    assert stack.ctl("scale", "sleeper", "3", "--max", "3").stdout == "sleeper: 3 nodes wanted (min 1, max 3)\n"
+    one_sentence(stack.ctl("logs", "sleeper", "--node", "n9"), 4, "job sleeper has no node 'n9'")
+    stack.wait_for(lambda: len(stack.machines()) == 3, 60.0, "three machines")
+    assert stack.ctl("cancel", "sleeper").returncode == 0
+    stack.wait_for(lambda: not stack.machines(), 60.0, "the machines to be released")
+    stack.wait_for(lambda: stack.ask("status", "sleeper")["nodes"]["open"] == 0, 30.0, "the nodes to be gone")
+    assert stack.ask("status", "sleeper")["state"] == "cancelled"
+    one_sentence(stack.ctl("scale", "sleeper", "1"), 5, "job sleeper has ended (cancelled)")
+    assert stack.ctl("submit", str(job_file)).returncode == 0, "an ended job's name may be used again"
+    stack.ctl("cancel", "sleeper")
+    stack.wait_for(lambda: not stack.machines(), 60.0, "the machines to be released")
+
+
+def test_options_make_a_job_without_a_file(stack: Stack, tmp_path: Path) -> None:
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "train.py").write_text("")
+    done = stack.ctl(
+        *("submit", "--name", "opts", "--min", "1", "--nodes", "2", "--max", "3", "--code", str(tmp_path / "code")),
+        *("--env", "LR=0.1", "-o", "json", "--", "train.py", "--lr", "0.1"),
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["nodes"] | {"open": 0} == {
+        "min": 1,
+        "desired": 2,
+        "max": 3,
+        "training": 0,
+        "open": 0,
+    }
+    assert stack.ask("status", "opts")["command"] == ["train.py", "--lr", "0.1"]
+    assert stack.ctl("cancel", "opts").returncode == 0
+    stack.wait_for(lambda: not stack.machines(), 60.0, "the machines to be released")
+
+
+def test_a_submission_survives_kill_9_of_the_daemon(stack: Stack, job_file: Path) -> None:
+    assert stack.ctl("submit", str(job_file)).returncode == 0
+    stack.kill_daemon()
+    one_sentence(stack.ctl("list"), 3, "no spotsupd answers at", "spotsupd run --embedded-etcd")
+    stack.start_daemon()
+    assert [job["name"] for job in stack.ask("list")] == ["sleeper"]
+    stack.wait_for(lambda: len(stack.machines()) == 1, 60.0, "its machine")
+    stack.ctl("cancel", "sleeper")
+    stack.wait_for(lambda: not stack.machines(), 60.0, "the machine to be released")
+
+
+def test_a_second_daemon_is_refused(stack: Stack) -> None:
+    config = str(stack.folder / "spotsupd.toml")
+    one_sentence(run_daemon("--config", config, "--embedded-etcd"), 1, "another spotsupd uses the state folder")
+    other = str(stack.folder / "other")
+    one_sentence(
+        run_daemon("--config", config, "--embedded-etcd", "--state-dir", other),
+        1,
+        "another spotsupd listens at",
+    )
+
+
+def test_etcd_that_is_not_there_is_one_sentence(tmp_path: Path) -> None:
+    config = tmp_path / "spotsupd.toml"
+    config.write_text(
+        f'state_dir = "{tmp_path}/state"\n[etcd]\nendpoints = ["http://127.0.0.1:9"]\nwait_s = 1.0\n'
+        f'[api]\nsocket = "{tmp_path}/s"\n'
+    )
+    one_sentence(run_daemon("--config", str(config)), 1, "http://127.0.0.1:9 does not answer: is it running")
+
+
+def test_a_port_in_use_is_one_sentence(tmp_path: Path) -> None:
+    etcd = tmp_path / "state" / "etcd"
+    etcd.mkdir(parents=True)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        (etcd / "embedded.json").write_text(json.dumps({"client_port": port, "peer_port": port}))
+        done = run_daemon("--state-dir", str(tmp_path / "state"), "--socket", str(tmp_path / "s"), "--embedded-etcd")
+    one_sentence(done, 1, f"port {port} on 127.0.0.1", "is in use")
+
+
+def test_no_etcd_program_is_one_sentence_with_the_command_that_helps(tmp_path: Path) -> None:
+    arguments = ("--state-dir", str(tmp_path / "state"), "--socket", str(tmp_path / "s"), "--embedded-etcd")
+    one_sentence(run_daemon(*arguments, PATH="/nowhere", SPOTSUP_TOOLS=""), 1, "apt-get install etcd-server")
+
+
+def test_a_wait_that_is_in_vain_says_for_what(tmp_path: Path) -> None:
+    stack = Stack(tmp_path / "stack")
+    stack.prepare()
+    stack.log.write_text("last words\n")
+    with pytest.raises(StackError, match="waited 0 s in vain for nothing; spotsupd says: last words"):
+        stack.wait_for(lambda: False, 0.0, "nothing")

@@ -1,0 +1,83 @@
+"""The embedded etcd: it outlives a daemon that is killed, is found again, and stops when it is told to."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from spotsup_trainer.etcd import Etcd
+
+from supervisor.errors import StartError
+from supervisor.runtime.etcd_server import EmbeddedEtcd
+from tests.programs import find_program
+
+START = """
+import sys
+from pathlib import Path
+from supervisor.runtime.etcd_server import EmbeddedEtcd
+etcd = EmbeddedEtcd(Path(sys.argv[1]))
+etcd.start()
+print(etcd.endpoint, flush=True)
+"""
+
+
+@pytest.fixture(autouse=True)
+def _etcd_on_the_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", f"{find_program('etcd').parent}:{os.environ['PATH']}")
+
+
+def test_it_outlives_a_daemon_that_ends_without_stopping_it(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", START, str(tmp_path / "etcd")]
+    first = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout.strip()
+    client = Etcd([first])
+    client.put("/key", b"value")
+    later = EmbeddedEtcd(tmp_path / "etcd")
+    later.start()
+    assert later.endpoint == first
+    found = client.get("/key")
+    assert found is not None
+    assert found.value == b"value"
+    client.close()
+    later.stop()
+    with pytest.raises(StartError):
+        _answers(later)
+
+
+def test_its_data_and_its_address_survive_a_stop(tmp_path: Path) -> None:
+    etcd = EmbeddedEtcd(tmp_path / "etcd")
+    etcd.start()
+    client = Etcd([etcd.endpoint])
+    client.put("/key", b"value")
+    etcd.stop()
+    again = EmbeddedEtcd(tmp_path / "etcd")
+    again.start()
+    assert again.endpoint == etcd.endpoint
+    found = client.get("/key")
+    assert found is not None
+    assert found.value == b"value"
+    client.close()
+    again.stop()
+
+
+def test_an_etcd_that_cannot_start_says_its_last_words(tmp_path: Path) -> None:
+    folder = tmp_path / "etcd"
+    etcd = EmbeddedEtcd(folder)
+    etcd.start()
+    etcd.stop()
+    shutil.rmtree(folder / "data")
+    (folder / "data").write_text("a file where a folder should be")
+    with pytest.raises(StartError, match="the embedded etcd does not answer"):
+        EmbeddedEtcd(folder).start()
+
+
+def _answers(etcd: EmbeddedEtcd) -> None:
+    """Raises StartError where nothing answers."""
+    client = Etcd([etcd.endpoint], timeout_s=1.0)
+    try:
+        client.get("/")
+    except Exception as error:
+        raise StartError(str(error)) from error
