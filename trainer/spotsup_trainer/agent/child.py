@@ -1,0 +1,82 @@
+"""The launcher as the agent's child."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+from spotsup_trainer.wire import AgentConfig
+
+# The daemon ends a job; a node that waits for capacity must not end it. Bounded all the same.
+_JOIN_TIMEOUT_S = 7 * 24 * 3600
+
+
+def launcher_command(config: AgentConfig) -> list[str]:
+    """The launcher's command line. -P: the code's folder must not hide modules that torch imports."""
+    return [
+        *(config.python, "-P", "-m", "spotsup_trainer.launcher"),
+        *("--nnodes", f"{config.min_nodes}:{config.max_nodes}"),
+        *("--nproc-per-node", str(config.nproc_per_node)),
+        *("--rdzv-backend", "spotsup"),
+        *("--rdzv-endpoint", ",".join(config.etcd_endpoints)),
+        *("--rdzv-id", config.job),
+        *("--rdzv-conf", f"lease_ttl={config.lease_ttl_s:g},join_timeout={_JOIN_TIMEOUT_S}"),
+        *("--local-addr", config.addr),
+        *config.command,
+    ]
+
+
+def launcher_env(config: AgentConfig) -> dict[str, str]:
+    """The launcher's environment; the user's own `env` comes before the agent's, what the contract names comes last."""
+    ours = {
+        "SPOTSUP_AGENT_PID": str(os.getpid()),
+        "SPOTSUP_CLUSTER": config.cluster,
+        "SPOTSUP_JOB": config.job,
+        "SPOTSUP_TASK_ID": config.task_id,
+        "SPOTSUP_NODE_ID": config.node,
+        "SPOTSUP_RUN_DIR": config.run_dir,
+        "SPOTSUP_LOG_DIR": config.log_dir,
+        "SPOTSUP_CHECKPOINT_DIR": config.checkpoint_dir,
+    }
+    return dict(os.environ) | dict(config.env) | {name: value for name, value in ours.items() if value}
+
+
+class Child:
+    """A running launcher, in a session of its own. Start it from the main thread: the kernel ties its end to that."""
+
+    def __init__(self, config: AgentConfig, log_file: Path) -> None:
+        with log_file.open("ab") as log:
+            self._process = subprocess.Popen(
+                launcher_command(config),
+                cwd=config.code_dir,
+                env=launcher_env(config),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        self.started_at = time.monotonic()
+
+    @property
+    def pid(self) -> int:
+        """The launcher's process id, and that of its process group."""
+        return self._process.pid
+
+    def exit_code(self) -> int | None:
+        """None while it runs; a signal is negative."""
+        return self._process.poll()
+
+    def tell_to_leave(self) -> None:
+        """SIGTERM: leave the round in order. A second one: at once."""
+        if self.exit_code() is None:
+            self._process.terminate()
+
+    def kill(self) -> None:
+        """End it and wait. Its workers end with it."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+        self._process.wait()

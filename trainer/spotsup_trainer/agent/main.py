@@ -1,0 +1,169 @@
+"""The agent's loop: start the launcher, look after it, pass on what it and the provider say."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from spotsup_trainer import __version__
+from spotsup_trainer.agent.child import Child
+from spotsup_trainer.agent.decisions import FORGIVEN_AFTER_S, Exit, judge, must_leave
+from spotsup_trainer.agent.logs import LogShipper
+from spotsup_trainer.agent.notices import NoticeReader, NoticeWatcher, reader_for
+from spotsup_trainer.etcd import Etcd
+from spotsup_trainer.outbox import Outbox
+from spotsup_trainer.run_dir import RunDir
+from spotsup_trainer.wire import AgentConfig, AgentWord, Ended, Keys, Notice, Progress, WireError, decode, encode
+
+_TICK_S = 0.2  # also how often progress is passed on, at most
+_LEAVE_TIMEOUT_S = 30.0  # the launcher itself gives its workers 20 s
+_LAST_WORD_TIMEOUT_S = 600.0
+
+log = logging.getLogger("spotsup_trainer.agent")
+
+
+class Agent:
+    """One node's agent. `run` from the main thread; `stop` from a signal handler."""
+
+    def __init__(self, config: AgentConfig, reader: NoticeReader | None, boot_id: str) -> None:
+        self._config = config
+        self._keys = Keys(config.cluster)
+        self._boot_id = boot_id
+        self._run_dir = RunDir(Path(config.run_dir))
+        Path(config.log_dir).mkdir(parents=True, exist_ok=True)
+        self._log_file = Path(config.log_dir) / f"{config.node}.log"
+        # Two time limits: a keepalive must not be spent on a dead endpoint, a chunk of log may take longer.
+        own = Etcd(config.etcd_endpoints, timeout_s=max(0.5, config.lease_ttl_s / 3))
+        self._outbox = Outbox(own, ttl_s=config.lease_ttl_s, name="agent")
+        prefix = self._keys.logs(config.job, config.node)
+        self._logs = LogShipper(Etcd(config.etcd_endpoints), self._log_file, prefix, config.node)
+        self._watcher = NoticeWatcher(reader, self._on_notice) if reader else None
+        self._deadline: float | None = None
+        self._stops = 0
+        self._stops_passed_on = 0
+        self._kill_at: float | None = None
+        self._crashes = 0
+        self._progress: Progress | None = None
+
+    def stop(self) -> None:
+        """Leave in order; twice: at once. Only sets a flag."""
+        self._stops += 1
+
+    def run(self) -> Ended:
+        """Run the launcher to the end of this node's part in the job. Returns when that is known to etcd."""
+        config = self._config
+        word = AgentWord(config.node, self._boot_id, os.getpid(), time.time(), __version__)
+        self._outbox.start()
+        self._outbox.put(self._keys.agent(config.job, config.node), encode(word), leased=True)
+        self._logs.start()
+        if self._watcher:
+            self._watcher.start()
+        ended = self._run_launchers()
+        log.info("%s: %s", ended.outcome, ended.message)
+        if self._watcher:
+            self._watcher.stop()
+        self._pass_on_progress()
+        self._outbox.put(self._keys.ended(config.job, config.node), encode(ended))
+        self._logs.close()
+        self._wait_until_told()
+        self._outbox.close()
+        return ended
+
+    # -- inside --------------------------------------------------------------------------------------------
+
+    def _on_notice(self, deadline: float) -> None:
+        config = self._config
+        self._deadline = deadline
+        notice = Notice(config.node, deadline, time.time(), config.metadata.kind)
+        self._outbox.put(self._keys.notice(config.job, config.node), encode(notice))
+        log.info("notice: this machine will be taken in %.1f s", deadline - time.time())
+
+    def _run_launchers(self) -> Ended:
+        while True:
+            self._run_dir.take_ended()  # what an agent that was killed left unread
+            try:
+                child = Child(self._config, self._log_file)
+            except OSError as error:
+                return Ended(self._config.node, "failure", 1, f"cannot start the launcher: {error}", time.time())
+            log.info("launcher started, pid %d; its log is %s", child.pid, self._log_file)
+            code = self._look_after(child)
+            if time.monotonic() - child.started_at >= FORGIVEN_AFTER_S:
+                self._crashes = 0
+            told = self._must_stop()
+            end = Exit(self._config.node, code, self._run_dir.take_ended(), told, self._crashes)
+            verdict = judge(end, time.time())
+            if isinstance(verdict, Ended):
+                return verdict
+            self._crashes += 1
+            log.warning("%s; starting it again in %.0f s", verdict.reason, verdict.after_s)
+            self._rest(verdict.after_s)
+            if self._must_stop():
+                return Ended(self._config.node, "left", code, f"told to leave after {verdict.reason}", time.time())
+
+    def _look_after(self, child: Child) -> int:
+        self._stops_passed_on, self._kill_at = 0, None
+        while (code := child.exit_code()) is None:
+            self._pass_on_stop(child)
+            self._pass_on_progress()
+            time.sleep(_TICK_S)
+        return code
+
+    def _must_stop(self) -> bool:
+        return self._stops > 0 or must_leave(self._deadline, self._config.leave_margin_s, time.time())
+
+    def _pass_on_stop(self, child: Child) -> None:
+        now = time.monotonic()
+        wanted = min(2, max(self._stops, 1 if self._must_stop() else 0))
+        if self._stops_passed_on < wanted:
+            child.tell_to_leave()
+            self._stops_passed_on += 1
+            self._kill_at = self._kill_at or now + _LEAVE_TIMEOUT_S
+            log.info("told the launcher to leave")
+        if self._kill_at is not None and now >= self._kill_at:
+            log.warning("the launcher did not leave within %.0f s; killing it", _LEAVE_TIMEOUT_S)
+            child.kill()
+
+    def _pass_on_progress(self) -> None:
+        found = self._run_dir.progress()
+        if found is not None and found != self._progress:
+            self._progress = found
+            self._outbox.put(self._keys.progress(self._config.job), encode(found))
+
+    def _rest(self, duration_s: float) -> None:
+        until = time.monotonic() + duration_s
+        while time.monotonic() < until and not self._must_stop():
+            time.sleep(_TICK_S)
+
+    def _wait_until_told(self) -> None:
+        """The last word has to get through, also if etcd is away for a while; a second SIGTERM ends even that."""
+        until = time.monotonic() + _LAST_WORD_TIMEOUT_S
+        while not self._outbox.flush(_TICK_S):
+            if time.monotonic() >= until or self._stops > 1:
+                log.warning("etcd does not know how this node ended")
+                return
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Exit code 0: the node's part is done, or it left; 1: it failed; 2: wrong usage."""
+    parser = argparse.ArgumentParser(prog="spotsup-agent", description=__doc__)
+    parser.add_argument("--config", required=True, metavar="FILE", help="the JSON that bootstrap wrote")
+    parser.add_argument("--boot-id", default="", help="instead of the kernel's, where several nodes share one kernel")
+    options = parser.parse_args(argv)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stdout)
+    try:
+        config = decode(AgentConfig, Path(options.config).read_bytes())
+        reader = reader_for(config.metadata)
+        boot_id = options.boot_id or Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except (OSError, WireError, ValueError) as error:
+        sys.stderr.write(f"spotsup-agent: {options.config}: {error}\n")
+        return 2
+    agent = Agent(config, reader, boot_id)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, lambda *_: agent.stop())
+    return 1 if agent.run().outcome == "failure" else 0
