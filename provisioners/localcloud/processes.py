@@ -7,6 +7,7 @@ machine's id in their environment: what is left when init itself was killed.
 from __future__ import annotations
 
 import os
+import re
 import signal
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -17,6 +18,8 @@ from provisioners.localcloud.machine.spec import MARKER_VARIABLE
 
 _STOP_ROUNDS = 20
 _PAUSE_S = 0.001
+_CLOUD_PREFIX = re.compile(r"local-[0-9a-f]{8}-")
+_MACHINE_ID = re.compile(_CLOUD_PREFIX.pattern + r"[0-9]{4,}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +40,15 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A machine to kill. `init` is None where it is not known."""
+    """A machine to kill. `init` is None where it is not known. ValueError where the id is no machine's."""
 
     machine: str
     init: Identity | None
+
+    def __post_init__(self) -> None:
+        # An id such as "" would be the marker of every process that has none.
+        if not _MACHINE_ID.fullmatch(self.machine):
+            raise ValueError(f"{self.machine!r} is not the id of a machine, such as local-0123abcd-0001")
 
 
 def look(pid: int) -> Process | None:
@@ -136,7 +144,7 @@ def kill(targets: Sequence[Target], timeout_s: float) -> set[Identity]:
     what its descendants leave behind has nowhere else to go than below it.
     """
     deadline = time.monotonic() + timeout_s
-    names = {target.machine for target in targets if target.machine}
+    names = {target.machine for target in targets}
     inits = [target.init for target in targets if target.init is not None and is_alive(target.init)]
 
     def carries(marker: str) -> bool:
@@ -172,8 +180,9 @@ def kill_children(parent: int, spared: Collection[int], timeout_s: float) -> set
 
 
 def kill_marked(prefix: str, timeout_s: float) -> set[Identity]:
-    """Kill all processes whose marker begins with `prefix`, which is not ""; returns those left after `timeout_s`."""
-    assert prefix, "an empty prefix is the beginning of everybody's marker"
+    """Kill all processes whose marker begins with a cloud's `prefix`; returns those left after `timeout_s`."""
+    if not _CLOUD_PREFIX.fullmatch(prefix):
+        raise ValueError(f"{prefix!r} is not how a cloud's machines begin, such as local-0123abcd-")
     return _kill_until_none(lambda: find([], lambda marker: marker.startswith(prefix)), time.monotonic() + timeout_s)
 
 
