@@ -28,7 +28,7 @@ GLOBAL_BATCH = 48
 SEQUENCE = 64
 TEXT_BYTES = 2_000_000
 WAIT_S = 120.0
-SAY_S = 3.0
+SAY_S = 5.0
 
 JOB_FILE = """\
 name: {name}
@@ -39,7 +39,7 @@ run: >-
   --global-batch {batch} --seq {sequence} --text-mb {text_mb} --audit {audit}
 """
 
-console = Console(highlight=False)
+console = Console(highlight=False, soft_wrap=True)
 
 
 @dataclass
@@ -104,8 +104,8 @@ class Demo:
         """2. A preemption notice for the node with rank 1."""
         node = self.node_with_rank(1)
         self.tell(f"[bold]a preemption notice of {NOTICE_S} s for {node}[/bold]")
-        strike = self.strike("notice", node)
-        self.stack.cloud("preempt", node, "--notice", str(NOTICE_S))
+        announced = self.stack.cloud("preempt", node, "--notice", str(NOTICE_S))
+        strike = self.strike("notice", node, announced["preempt_at"] - NOTICE_S)
         self.until(f"{node} to be replaced", lambda job: self.replaced(job, strike))
 
     def kill(self) -> None:
@@ -174,9 +174,9 @@ class Demo:
         """Whether the current round has made a step."""
         return (job["progress_at"] or 0) > self.strikes[-1].at and job["progress_round"] == job["round"]
 
-    def strike(self, kind: str, node: str) -> Strike:
+    def strike(self, kind: str, node: str, at: float | None = None) -> Strike:
         """Note what is done now."""
-        strike = Strike(kind, node, time.time())
+        strike = Strike(kind, node, at or time.time())
         self.strikes.append(strike)
         return strike
 
@@ -301,7 +301,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--folder", type=Path, default=ROOT / "build" / "demo")
     parser.add_argument("--json", type=Path, default=ROOT / "build" / "demo.json")
-    parser.add_argument("--steps", type=int, default=1200)
+    parser.add_argument("--steps", type=int, default=800)
     parser.add_argument("--step-time", type=float, default=0.06)
     parser.add_argument("--kill-daemon", action="store_true", help="also kill -9 the daemon, and start it again")
     parser.add_argument("--daemon-away-s", type=float, default=3.0)
