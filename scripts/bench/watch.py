@@ -1,0 +1,91 @@
+"""Waiting for training jobs, as their marks tell of them; bounded, and ended by Ctrl-C between two looks."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from scripts.bench.timeline import MarkReader, Outcome, Span, Timeline, outcome
+from scripts.stack import InterruptedByUserError, Stack
+
+LOOK_S = 0.1
+SETTLED_STEPS = 100  # 2 s of training: connections, leases and the first checkpoints are behind it
+
+
+class BenchError(Exception):
+    """A subject cannot be measured; says which, and its last words."""
+
+
+class Stop:
+    """Set by a signal handler, asked between two looks."""
+
+    def __init__(self) -> None:
+        self._wanted = False
+        self.stack: Stack | None = None
+
+    def ask(self) -> None:
+        """From a signal handler: the next look raises."""
+        self._wanted = True
+        if self.stack is not None:
+            self.stack.interrupt()
+
+    def check(self) -> None:
+        """Raises InterruptedByUserError once it was asked for."""
+        if self._wanted:
+            raise InterruptedByUserError
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """What came of a fault. `why`: what is known where the job did not get to full size in `limit_s` seconds, or
+    cannot any more (`limit_s` None)."""
+
+    outcome: Outcome
+    limit_s: float | None
+    why: str
+
+
+class Job:
+    """The rounds of one job that writes its marks to `marks`, a folder that is created."""
+
+    def __init__(self, marks: Path, stop: Stop) -> None:
+        marks.mkdir(parents=True)
+        self.marks = marks
+        self._stop = stop
+        self._reader = MarkReader(marks)
+        self._timeline = Timeline()
+
+    def spans(self) -> list[Span]:
+        """The rounds so far."""
+        self._stop.check()
+        self._timeline.add(self._reader.new())
+        return self._timeline.spans()
+
+    def settled(self, nodes: int, timeout_s: float, last_words: Callable[[], str]) -> Span:
+        """Wait until a round of `nodes` nodes trains and has for a while. Raises BenchError after `timeout_s`."""
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline:
+            spans = self.spans()
+            if spans and len(spans[-1].nodes) == nodes and spans[-1].last_step - spans[-1].first_step >= SETTLED_STEPS:
+                return spans[-1]
+            time.sleep(LOOK_S)
+        raise BenchError(f"{nodes} nodes did not train within {timeout_s:g} s: {last_words()}")
+
+    def after_fault(
+        self, old: Span, gone: str, full: int, limit_s: float, alive: Callable[[], bool] = lambda: True
+    ) -> Watched:
+        """Watch what becomes of the job, from now on, until `full` nodes without `gone` train, or it is not alive."""
+        began = time.monotonic()
+        while True:
+            lives = alive()  # before the look: what it did last is counted
+            found = outcome(self.spans(), old.round, gone, full)
+            elapsed_s = time.monotonic() - began
+            if found.full_s is not None:
+                return Watched(found, limit_s, "")
+            if not lives:
+                return Watched(found, None, f"every process of the job had ended after {elapsed_s:.0f} s")
+            if elapsed_s > limit_s:
+                return Watched(found, limit_s, f"watched for {limit_s:g} s")
+            time.sleep(LOOK_S)
