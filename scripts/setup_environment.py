@@ -67,8 +67,10 @@ def _create(venv: Path, clone: Path) -> None:
     shutil.rmtree(venv, ignore_errors=True)
     venv.mkdir()
     (venv / "setup.unfinished").touch()
-    # Debian keeps ensurepip in python3-venv, which a fresh machine has not.
-    own_pip = run([sys.executable, "-c", "import ensurepip"], cwd=clone, timeout_s=60.0).returncode == 0
+    # Debian keeps ensurepip in python3-venv, which a fresh machine lacks.
+    own_pip = (
+        run([sys.executable, "-c", "import ensurepip; ensurepip.version()"], cwd=clone, timeout_s=60.0).returncode == 0
+    )
     options = [] if own_pip else ["--without-pip"]
     done = run([sys.executable, "-m", "venv", *options, ".venv"], cwd=clone, timeout_s=CREATE_TIMEOUT_S)
     if done.returncode != 0:

@@ -39,7 +39,7 @@ for package in "$@"; do
     *) continue ;;
     esac
     if command -v systemctl >/dev/null; then
-        for unit in $units; do systemctl disable "$unit" >/dev/null 2>&1 || :; done
+        for unit in $units; do systemctl disable --now "$unit" >/dev/null 2>&1 || :; done
     fi
     update-rc.d "$service" disable >/dev/null 2>&1 || :
 done
