@@ -4,74 +4,19 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
-from typing import Any
 
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from provisioners.base import EndCause
-from supervisor.api.service import Scale, Service
+from supervisor.api.service import Scale
 from supervisor.errors import RefusedError, SpotsupError
 from supervisor.model import EventKind, JobState
-from supervisor.planner.world import Rules
-from tests.sim.promises import Promises, events_of, settled, truth
+from tests.sim.promises import events_of, settled, truth
+from tests.sim.scenes import CALM, calm_world, empty_world, machine_of, service, submit
 from tests.sim.world import Faults, World
 
-RULES = Rules(
-    listing_s=2.0,
-    suspect_s=20.0,
-    consistency_s=20.0,
-    orphan_grace_s=15.0,
-    gather_s=8.0,
-    leave_margin_s=6.0,
-    drain_timeout_s=60.0,
-    bootstrap_timeout_s=60.0,
-    ready_timeout_s=30.0,
-    bootstrap_failures=50,
-    alerts=True,
-)
-CALM = Faults()
 QUIET_S = 400.0
-
-
-def service(world: World) -> Service:
-    """The API of the daemon that leads now."""
-
-    def wait_for(predicate: Any, timeout_s: float) -> bool:
-        world.run(1.0)
-        return bool(predicate(world.daemon.journal.read()))
-
-    return Service(world.daemon.journal, world.daemon.leader, world.clock, ["local"], wait_for)
-
-
-def submit(world: World, name: str, low: int, desired: int, high: int) -> None:
-    """As spotsupctl does."""
-    spec = {"name": name, "nodes": {"min": low, "desired": desired, "max": high}, "run": "train.py"}
-    digest = service(world).put_blob(b"code")
-    service(world).submit(spec, digest, f"submission-of-{name}")
-
-
-def training(world: World, name: str) -> bool:
-    """Whether the job has all it wants."""
-    return truth(world)[name].record.state is JobState.RUNNING
-
-
-def calm_world(low: int = 2, desired: int = 3, high: int = 4) -> World:
-    """A job that trains, in a world without faults."""
-    world = World(1, CALM, RULES)
-    Promises(world)
-    world.run(1.0)
-    submit(world, "job", low, desired, high)
-    assert world.run_until(lambda w: training(w, "job"), 60.0)
-    return world
-
-
-def machine_of(world: World, index: int) -> Any:
-    """The machine of the member with this rank."""
-    current = truth(world)["job"].round
-    assert current is not None
-    node = current.nodes()[index % len(current.nodes())]
-    return next(m for m in world.cloud.machines.values() if m.instance.node == node and m.alive)
 
 
 def test_a_notice_brings_a_replacement_in_the_same_tick_and_one_change_of_membership() -> None:
@@ -241,9 +186,7 @@ def _ask(world: World, kind: str, number: int) -> None:
 def test_promises_hold_in_any_world_and_calm_brings_everything_back(
     seed: int, faults: Faults, strikes: list[tuple[str, int, float]]
 ) -> None:
-    world = World(seed, CALM, RULES)
-    Promises(world)
-    world.run(1.0)
+    world = empty_world(seed=seed)
     submit(world, "job", 2, 3, 4)
     submit(world, "other", 1, 2, 2)
     world.set_faults(faults)
