@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TypeVar
 from urllib.parse import quote
 
-import httpx
 from pydantic import TypeAdapter, ValidationError
 
 from provisioners.base import (
@@ -27,7 +26,7 @@ from provisioners.base import (
     Unknown,
     UnreachableError,
 )
-from provisioners.localcloud.client import NoAnswerError, NotSentError, call
+from provisioners.localcloud.client import Answer, NoAnswerError, NotSentError, call
 from provisioners.localcloud.models import LaunchBody, OfferView, Refusal, View, sentence
 
 Parsed = TypeVar("Parsed")
@@ -92,17 +91,17 @@ class LocalProvisioner:
         *,
         params: dict[str, str] | None = None,
         missing_is_fine: bool = False,
-    ) -> httpx.Response:
+    ) -> Answer:
         try:
             answer = call(self._directory, method, path, timeout_s=timeout_s, params=params)
         except (NotSentError, NoAnswerError) as error:
             raise UnreachableError(str(error)) from error
-        if answer.status_code == 200 or (missing_is_fine and answer.status_code == 404):
+        if answer.status == 200 or (missing_is_fine and answer.status == 404):
             return answer
         raise ProvisionerError(f"the local cloud in {self._directory} refused {method} {path}: {_refusal(answer)}")
 
 
-def _parsed(kind: TypeAdapter[Parsed], answer: httpx.Response) -> Parsed:
+def _parsed(kind: TypeAdapter[Parsed], answer: Answer) -> Parsed:
     try:
         return kind.validate_json(answer.content)
     except ValidationError as error:
@@ -125,14 +124,14 @@ def _body(request: LaunchRequest) -> LaunchBody:
     )
 
 
-def _outcome(answer: httpx.Response) -> LaunchOutcome:
+def _outcome(answer: Answer) -> LaunchOutcome:
     try:
-        if answer.status_code == 200:
+        if answer.status == 200:
             return Launched(_instance(View.model_validate_json(answer.content)))
         refusal = Refusal.model_validate_json(answer.content)
     except ValidationError:
         # It failed somewhere between taking the request and answering it.
-        return Unknown(f"the local cloud answered {answer.status_code} with {answer.text[:200]!r}")
+        return Unknown(f"the local cloud answered {answer.status} with {answer.text[:200]!r}")
     match refusal.kind:
         case "no-capacity":
             return NoCapacity(Scope(refusal.scope), refusal.after_s, refusal.message)
@@ -146,11 +145,11 @@ def _outcome(answer: httpx.Response) -> LaunchOutcome:
             return Fatal(refusal.message)
 
 
-def _refusal(answer: httpx.Response) -> str:
+def _refusal(answer: Answer) -> str:
     try:
         return Refusal.model_validate_json(answer.content).message
     except ValidationError:
-        return f"{answer.status_code} {answer.text[:200]}"
+        return f"{answer.status} {answer.text[:200]}"
 
 
 def _fits(offer: OfferView, query: OfferQuery) -> bool:

@@ -1,18 +1,20 @@
-"""One HTTP call to the server of a cloud's directory."""
+"""One HTTP call to the server of a cloud's directory.
+
+By the standard library: httpcore 1.0, below httpx, leaves its socket open when it cannot connect, and a daemon asks
+again and again while its cloud is away.
+"""
 
 from __future__ import annotations
 
+import http.client
 import socket
-import ssl
+import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-
-import httpx
+from urllib.parse import urlencode
 
 from provisioners.localcloud.store import Store
-
-# Never used on a Unix socket; httpx would load all root certificates (20 ms) for a client without one.
-_NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 
 class NotSentError(Exception):
@@ -23,6 +25,20 @@ class NoAnswerError(Exception):
     """The server was asked and did not answer, or not to the end: it may have done what it was asked."""
 
 
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A whole answer."""
+
+    status: int
+    content_type: str
+    content: bytes
+
+    @property
+    def text(self) -> str:
+        """The content, for people."""
+        return self.content.decode(errors="replace")
+
+
 def call(
     directory: Path,
     method: str,
@@ -31,36 +47,53 @@ def call(
     timeout_s: float,
     body: str | None = None,
     params: Mapping[str, str] | None = None,
-) -> httpx.Response:
-    """One request on a connection of its own. Raises NotSentError, NoAnswerError.
-
-    The parts of `timeout_s` add up: httpx counts connecting, writing and reading each for itself.
-    """
+) -> Answer:
+    """One request on a connection of its own, within `timeout_s`. Raises NotSentError, NoAnswerError."""
+    deadline = time.monotonic() + timeout_s
     socket_path = Store(directory).endpoint()
     if socket_path is None:
         raise NotSentError(
             f"no local cloud is served in {directory}; start one: spotsup-localcloud serve --dir {directory}"
         )
-    _probe(directory, socket_path, timeout_s * 0.1)
-    parts = httpx.Timeout(connect=timeout_s * 0.1, write=timeout_s * 0.1, read=timeout_s * 0.7, pool=None)
-    transport = httpx.HTTPTransport(uds=str(socket_path), verify=_NO_TLS)
-    try:
-        with httpx.Client(transport=transport, base_url="http://localcloud", timeout=parts, trust_env=False) as client:
-            return client.request(method, path, content=body, params=params)
-    except (httpx.ConnectError, httpx.ConnectTimeout) as error:
-        raise NotSentError(f"the local cloud in {directory} does not listen: {_said(error)}") from error
-    except httpx.TransportError as error:
-        raise NoAnswerError(f"the local cloud in {directory} did not answer: {_said(error)}") from error
-
-
-def _probe(directory: Path, socket_path: Path, timeout_s: float) -> None:
-    """Raise NotSentError unless somebody listens. httpcore 1.0 leaves its socket open when it cannot connect."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        probe.settimeout(timeout_s)
+    connection = http.client.HTTPConnection("localcloud")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as stream:
         try:
-            probe.connect(str(socket_path))
+            stream.settimeout(timeout_s)
+            stream.connect(str(socket_path))
         except OSError as error:
             raise NotSentError(f"the local cloud in {directory} does not listen: {_said(error)}") from error
+        connection.sock = stream
+        try:
+            return _exchange(connection, stream, method, _target(path, params), body, deadline)
+        except (OSError, http.client.HTTPException) as error:
+            raise NoAnswerError(f"the local cloud in {directory} did not answer: {_said(error)}") from error
+        finally:
+            connection.close()
+
+
+def _exchange(
+    connection: http.client.HTTPConnection,
+    stream: socket.socket,
+    method: str,
+    target: str,
+    body: str | None,
+    deadline: float,
+) -> Answer:
+    stream.settimeout(_left_s(deadline))
+    connection.request(method, target, body, {"Content-Type": "application/json", "Connection": "close"})
+    stream.settimeout(_left_s(deadline))
+    with connection.getresponse() as response:
+        stream.settimeout(_left_s(deadline))
+        return Answer(response.status, response.headers.get_content_type(), response.read())
+
+
+def _target(path: str, params: Mapping[str, str] | None) -> str:
+    return f"{path}?{urlencode(params)}" if params else path
+
+
+def _left_s(deadline: float) -> float:
+    """Never 0: that would mean a socket that does not wait at all, and another error."""
+    return max(0.001, deadline - time.monotonic())
 
 
 def _said(error: Exception) -> str:

@@ -8,9 +8,12 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
+
+if TYPE_CHECKING:
+    from provisioners.localcloud.client import Answer
 
 TIMEOUT_S = 30.0
 _EXIT_FAILED, _EXIT_UNREACHABLE, _EXIT_NOT_FOUND, _EXIT_REFUSED = 1, 3, 4, 5
@@ -220,16 +223,16 @@ def _call(directory: Path, method: str, path: str, body: dict[str, Any] | None =
         answer = call(directory, method, path, timeout_s=TIMEOUT_S, body=None if body is None else json.dumps(body))
     except (NotSentError, NoAnswerError) as error:
         _fail(_EXIT_UNREACHABLE, str(error))
-    if answer.status_code != 200:
+    if answer.status != 200:
         _fail_as(answer)
-    return answer.json()
+    return json.loads(answer.content)
 
 
-def _fail_as(answer: Any) -> NoReturn:
+def _fail_as(answer: Answer) -> NoReturn:
     """End the program as the server's refusal says."""
-    if answer.headers.get("content-type") != "application/json":
-        _fail(_EXIT_FAILED, f"the server failed ({answer.status_code}): see its log")
-    refusal = answer.json()
+    if answer.content_type != "application/json":
+        _fail(_EXIT_FAILED, f"the server failed ({answer.status}): see its log")
+    refusal = json.loads(answer.content)
     codes = {"not-found": _EXIT_NOT_FOUND, "refused": _EXIT_REFUSED}
     _fail(codes.get(refusal["kind"], _EXIT_FAILED), refusal["message"])
 
