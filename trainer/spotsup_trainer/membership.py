@@ -220,6 +220,8 @@ def _welcome(view: View, current: Round, now: float) -> Standing:
     """Whether to make way for a different set of members. Nobody is asked to stop for somebody who is not there yet."""
     chosen = target(view)
     members = {member.node for member in current.members}
+    if not members <= view.members.keys():
+        return Stay()  # an amnesty holds: they may come back
     newcomers = [member for member in chosen if member.node not in members]
     if {member.node for member in chosen} == members or len(chosen) < bounds(view)[0]:
         return Stay()

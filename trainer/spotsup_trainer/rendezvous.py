@@ -37,6 +37,7 @@ _STORE_TIMEOUT_S = 900.0  # torch's own default
 _POLL_S = 0.1  # how late a signal is noticed while we wait; keys are noticed at once
 _CONNECT_TIMEOUT_S = 5.0
 _LAST_WORD_TIMEOUT_S = 2.0
+_TELL_AFTER_S = 1.0
 _BACKLOG = 4096  # all workers of a big job may connect before the store accepts
 
 log = logging.getLogger(__name__)
@@ -158,10 +159,10 @@ class SpotsupRendezvousHandler(RendezvousHandler):  # type: ignore[misc]  # mypy
             self._listener = None
 
     def _wait_for_round(self, deadline: float) -> Round:
-        place, said = self.seat.place, ""
+        place, waiting = self.seat.place, _Waiting()
         while True:
             now = self.seat.snapshot()
-            self._raise_if_over(deadline, said)
+            self._raise_if_over(deadline, waiting.reason)
             formed = now.view.round
             if (
                 formed is not None
@@ -174,9 +175,7 @@ class SpotsupRendezvousHandler(RendezvousHandler):  # type: ignore[misc]  # mypy
                 decision = self.seat.decide()
                 if isinstance(decision, Wait):
                     wait_s = min(_POLL_S, max(0.0, decision.until - time.monotonic()))
-                    if decision.reason != said:
-                        said = decision.reason
-                        log.info("no round yet: %s", said)
+                    waiting.tell(decision.reason)
                 else:
                     self.seat.try_write(decision)
                     wait_s = _POLL_S / 10
@@ -238,6 +237,23 @@ class SpotsupRendezvousHandler(RendezvousHandler):  # type: ignore[misc]  # mypy
             store.set_timeout(self._store_timeout)
             return store
         return None
+
+
+class _Waiting:
+    """Says why there is no round yet: not what is over in a moment, and nothing twice."""
+
+    def __init__(self) -> None:
+        self.reason = ""
+        self._since = 0.0
+        self._said = ""
+
+    def tell(self, reason: str) -> None:
+        now = time.monotonic()
+        if reason != self.reason:
+            self.reason, self._since = reason, now
+        elif reason != self._said and now >= self._since + _TELL_AFTER_S:
+            self._said = reason
+            log.info("no round yet: %s", reason)
 
 
 def create(params: RendezvousParameters) -> SpotsupRendezvousHandler:

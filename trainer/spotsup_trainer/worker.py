@@ -110,8 +110,9 @@ def _run_program(request: WorkerRequest) -> int:
             sys.path.insert(0, str(Path(program).resolve().parent))
             runpy.run_path(program, run_name="__main__")
     except Exception as error:  # noqa: BLE001 - whatever the user's program raises ends here, as in the interpreter
+        error.__traceback__ = _frames_of_program(error.__traceback__)
         handler.record_exception(error)
-        traceback.print_exception(error.with_traceback(_frames_of_program(error.__traceback__)))
+        traceback.print_exception(error)
         return 1
     return 0
 

@@ -1,0 +1,537 @@
+"""Who is in the next round: properties over generated views, and over whole histories with copies that lag behind."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from spotsup_trainer.membership import (
+    Broken,
+    Close,
+    Finish,
+    Over,
+    Rules,
+    Stay,
+    View,
+    Wait,
+    Yield,
+    bounds,
+    live,
+    next_round,
+    standing,
+    target,
+)
+from spotsup_trainer.wire import Failure, Hint, Member, MemberState, Result, Round, RoundMember
+
+NODES = "abcdef"
+LONG_AFTER = 1e6
+
+
+def member(node: str, state: MemberState = "waiting", last_round: int = 0, **more: Any) -> Member:
+    return Member(node, more.pop("incarnation", f"{node}1"), f"10.0.0.{ord(node)}", 4000, state, last_round, **more)
+
+
+def round_of(nodes: Iterable[str], number: int = 1, **more: Any) -> Round:
+    members = tuple(RoundMember(node, f"{node}1", f"10.0.0.{ord(node)}", 4000) for node in nodes)
+    return Round(number, members, formed_at=0.0, **more)
+
+
+def hint(nodes: str, minimum: int = 1, maximum: int = 0) -> Hint:
+    return Hint(tuple(nodes), minimum, maximum or max(1, len(nodes)))
+
+
+def view(*members: Member, rules: Rules | None = None, **more: Any) -> View:
+    return View(rules or Rules(1, 6), {m.node: m for m in members}, **more)
+
+
+def failure(number: int, message: str = "boom", at: float = 0.0) -> Failure:
+    return Failure(number, 0, 1, message, at)
+
+
+def close(of: View, now: float = LONG_AFTER) -> Round:
+    decision = next_round(of, now, 0.0)
+    assert isinstance(decision, Close), decision
+    return decision.round
+
+
+@st.composite
+def views(draw: st.DrawFn) -> View:
+    """Any view, also one that no honest history leads to."""
+    current = None
+    if draw(st.booleans()):
+        chosen = draw(st.lists(st.sampled_from(NODES), unique=True, min_size=1))
+        current = round_of(chosen, number=draw(st.integers(1, 3)), app_failures=draw(st.integers(0, 2)))
+    number = current.number if current else 0
+    members = []
+    for node in draw(st.sets(st.sampled_from(NODES))):
+        failed = draw(st.sampled_from([None, failure(number)]))
+        members.append(
+            member(
+                node,
+                draw(st.sampled_from(["waiting", "waiting", "running", "leaving", "done"])),
+                draw(st.integers(0, number)),
+                incarnation=f"{node}{draw(st.sampled_from('112'))}",
+                failure=failed,
+                parked=draw(st.booleans()),
+            )
+        )
+    minimum, more = draw(st.integers(1, 4)), draw(st.integers(0, 3))
+    words = None
+    if draw(st.booleans()):
+        words = hint("".join(draw(st.permutations(NODES))[: draw(st.integers(0, 6))]), minimum, minimum + more)
+    return view(
+        *members,
+        rules=Rules(minimum, minimum + more, app_failures=draw(st.sampled_from([None, 0, 1]))),
+        round=current,
+        hint=words,
+        gone=frozenset(draw(st.sets(st.sampled_from(NODES), max_size=2))),
+        result=draw(st.sampled_from([None, None, None, Result("failure", "cancelled", 1)])),
+        changed_at=draw(st.sampled_from([0.0, 10.0])),
+        amnesty_until=draw(st.sampled_from([-math.inf, 20.0])),
+    )
+
+
+@given(views(), st.floats(0, 30))
+def test_a_round_is_never_too_big_nor_too_small_and_has_only_those_who_wait_for_it(of: View, now: float) -> None:
+    decision = next_round(of, now, 5.0)
+    if not isinstance(decision, Close):
+        return
+    formed = decision.round
+    minimum, maximum = bounds(of)
+    nodes = formed.nodes()
+    assert minimum <= len(nodes) <= maximum
+    assert len(set(nodes)) == len(nodes)
+    assert of.result is None
+    assert formed.number > (of.round.number if of.round else 0)
+    for chosen in formed.members:
+        found = of.members[chosen.node]
+        assert chosen.node not in of.gone
+        assert (found.state, found.incarnation) == ("waiting", chosen.incarnation)
+        assert of.hint is None or chosen.node in of.hint.members
+
+
+@given(views())
+def test_survivors_keep_their_order_and_newcomers_come_after_them(of: View) -> None:
+    chosen = [m.node for m in target(of)]
+    before = of.round.nodes() if of.round else ()
+    survivors = [node for node in chosen if node in before]
+    assert survivors == [node for node in before if node in survivors]
+    newcomers = [node for node in chosen if node not in before]
+    assert chosen == survivors + newcomers
+    order: Iterable[str] = of.hint.members if of.hint else sorted(NODES)
+    assert newcomers == [node for node in order if node in newcomers]
+
+
+@given(views())
+def test_nobody_takes_a_survivors_place(of: View) -> None:
+    chosen = {m.node for m in target(of)}
+    before = set(of.round.nodes()) if of.round else set()
+    left_out = {n for n, m in live(of).items() if m.state != "leaving" and n not in chosen}
+    if of.hint is not None:
+        left_out &= set(of.hint.members)
+    assert not (left_out & before and chosen - before)
+
+
+@given(views(), st.permutations(NODES), st.integers(1, 6), st.floats(20, 30))
+def test_a_round_closes_when_all_hinted_members_wait(of: View, order: list[str], count: int, now: float) -> None:
+    hinted = "".join(order[:count])
+    expected = set(hinted) - of.gone
+    assume(expected)
+    ready = replace(
+        of,
+        members={node: member(node, last_round=9) for node in expected},
+        hint=hint(hinted, len(expected)),
+        rules=replace(of.rules, app_failures=None),
+        result=None,
+        changed_at=now,
+    )
+    assert set(close(ready, now).nodes()) == expected
+
+
+@given(views(), st.floats(0, 30))
+def test_failures_are_counted_only_where_the_same_members_all_wait_again(of: View, now: float) -> None:
+    decision = next_round(of, now, 0.0)
+    before = of.round.app_failures if of.round else 0
+    if isinstance(decision, Close):
+        after = decision.round.app_failures
+        same = of.round is not None and {(m.node, m.incarnation) for m in decision.round.members} == {
+            (m.node, m.incarnation) for m in of.round.members
+        }
+        blamed = [m for m in of.members.values() if m.failure and of.round and m.failure.round == of.round.number]
+        assert after == before + (1 if same and any(m.node in decision.round.nodes() for m in blamed) else 0)
+        assert of.rules.app_failures is None or after == before or after <= of.rules.app_failures
+    if isinstance(decision, Finish):
+        assert of.rules.app_failures is not None
+        assert before + 1 > of.rules.app_failures
+
+
+@given(views(), st.floats(0, 30))
+def test_nobody_yields_for_less_than_the_minimum_unless_somebody_leaves(of: View, now: float) -> None:
+    current = of.round or round_of("ab")
+    word = standing(of, current, current.nodes()[0], now)
+    leaving = [m for m in of.members.values() if m.state in {"leaving", "waiting"} and m.node in current.nodes()]
+    if isinstance(word, Yield) and not leaving:
+        assert len(target(of)) >= bounds(of)[0]
+        assert {m.node for m in target(of)} != set(current.nodes())
+
+
+def test_without_a_hint_a_round_closes_after_nothing_changed_for_a_while() -> None:
+    of = view(member("a"), member("b"), changed_at=10.0)
+    assert next_round(of, 10.1, 0.0) == Wait("others may come", 10.3)
+    assert close(of, 10.31).nodes() == ("a", "b")
+
+
+def test_a_full_round_waits_for_nobody() -> None:
+    assert close(view(member("a"), member("b"), rules=Rules(1, 2), changed_at=10.0), now=10.0).nodes() == ("a", "b")
+
+
+def test_a_hinted_member_that_died_unnoticed_is_waited_for_a_second() -> None:
+    of = view(member("a"), member("b"), hint=hint("abc"), changed_at=10.0)
+    assert next_round(of, 10.9, 0.0) == Wait("others may come", 11.0)
+    assert close(of, 11.0).nodes() == ("a", "b")
+    assert close(replace(of, gone=frozenset("c")), 10.0).nodes() == ("a", "b")
+
+
+def test_a_running_member_is_waited_for_without_limit() -> None:
+    of = view(member("a", last_round=1), member("b", "running", 1), round=round_of("abc"), hint=hint("ab"))
+    decision = next_round(of, LONG_AFTER, 0.0)
+    assert isinstance(decision, Wait)
+    assert decision.until == math.inf
+
+
+def test_the_last_round_must_have_stopped_though_its_members_go_elsewhere() -> None:
+    """c is dropped, and may hold the checkpoint's last file."""
+    parked = [member(node, last_round=1, parked=True) for node in "ab"]
+    of = view(*parked, member("c", "running", 1), round=round_of("abc"), hint=hint("ab"))
+    assert isinstance(next_round(of, LONG_AFTER, 0.0), Wait)
+    leaving = member("c", "leaving", 1)
+    assert isinstance(next_round(view(*parked, leaving, round=round_of("abc"), hint=hint("ab")), 9.0, 0.0), Wait)
+    left = replace(leaving, parked=True)
+    assert close(view(*parked, left, round=round_of("abc"), hint=hint("ab")), 9.0).nodes() == ("a", "b")
+
+
+def test_a_member_that_has_not_noticed_its_round_yet_is_not_ready_for_another() -> None:
+    stale = view(member("a"), member("b"), member("c"), round=round_of("ab"))
+    assert isinstance(next_round(stale, LONG_AFTER, 0.0), Wait)
+    noticed = view(member("a", last_round=1), member("b", last_round=1), member("c"), round=round_of("ab"))
+    assert close(noticed).nodes() == ("a", "b", "c")
+
+
+def test_after_an_outage_of_etcd_a_missing_member_may_come_back() -> None:
+    current = round_of("ab")
+    of = view(member("a", "running", 1), round=current, amnesty_until=20.0)
+    assert standing(of, current, "a", 19.0) == Stay()
+    assert standing(of, current, "a", 20.0) == Broken("b is lost", "lost")
+    waiting = view(member("a", last_round=1), round=current, amnesty_until=20.0)
+    assert next_round(waiting, 19.0, 0.0) == Wait("b may come back after etcd did", 20.0)
+    buried = replace(of, gone=frozenset("b"))
+    assert standing(buried, current, "a", 19.0) == Broken("b is gone", "lost")
+
+
+@pytest.mark.parametrize(
+    ("other", "expected"),
+    [
+        (member("b", "running", 1), Stay()),
+        (member("b", "done", 1), Stay()),
+        (member("b", "leaving", 1), Yield("b leaves")),
+        (member("b", "waiting", 1, parked=True), Yield("b leaves")),
+        (member("b", "waiting", 1), Broken("b has stopped: its round broke", "stopped")),
+        (
+            member("b", "waiting", 1, failure=failure(1)),
+            Broken("b has stopped: its program failed", "stopped"),
+        ),
+        (member("b", "waiting", 0), Stay()),
+        (member("b", "running", 1, incarnation="b2"), Broken("b has started anew", "lost")),
+        (None, Broken("b is lost", "lost")),
+    ],
+)
+def test_what_a_peer_does_to_the_round(other: Member | None, expected: object) -> None:
+    current = round_of("ab")
+    members = [member("a", "running", 1)] + ([other] if other else [])
+    assert standing(view(*members, round=current), current, "a", LONG_AFTER) == expected
+
+
+def test_a_member_that_the_round_moved_on_without_is_fenced() -> None:
+    mine = round_of("ab")
+    both = member("a", "running", 1), member("b", "running", 2)
+    assert isinstance(standing(view(*both, round=round_of("b", 2)), mine, "a", 0.0), Broken)
+    # an etcd that came back empty says nothing about us
+    assert standing(view(*both), mine, "a", 0.0) == Stay()
+    lost = standing(view(both[1], round=mine), mine, "a", 0.0)
+    assert lost == Broken("a is lost", "lost")
+    buried = standing(view(*both, round=mine, gone=frozenset("a")), mine, "a", 0.0)
+    assert isinstance(buried, Broken)
+    assert buried.cause == "moved"
+
+
+def test_a_newcomer_is_welcome_when_hinted_and_waiting() -> None:
+    current = round_of("ab")
+    running = [member(node, "running", 1) for node in "ab"]
+    of = view(*running, member("c"), round=current, hint=hint("ab"))
+    assert standing(of, current, "a", LONG_AFTER) == Stay()
+    assert standing(replace(of, hint=hint("abc")), current, "a", 0.0) == Yield("c joins")
+    # nobody stops for somebody who is not there yet
+    assert standing(replace(of, hint=hint("abd")), current, "a", LONG_AFTER) == Stay()
+    # nor when the program is about to end
+    ending = view(running[0], member("b", "done", 1), member("c"), round=current, hint=hint("abc"))
+    assert standing(ending, current, "a", LONG_AFTER) == Stay()
+
+
+def test_scaling_down_yields_but_not_below_the_minimum() -> None:
+    current = round_of("abc")
+    running = [member(node, "running", 1) for node in "abc"]
+    of = view(*running, round=current, hint=replace(hint("ab", 2), reason="scaled to 2"))
+    assert standing(of, current, "c", 0.0) == Yield("without c: scaled to 2")
+    assert standing(replace(of, hint=hint("ab", 3)), current, "c", 0.0) == Stay()
+
+
+def test_all_done_is_success_and_a_result_ends_everything() -> None:
+    current = round_of("ab")
+    done = view(*(member(node, "done", 1) for node in "ab"), round=current)
+    word = standing(done, current, "a", 0.0)
+    assert isinstance(word, Over)
+    assert word.result.outcome == "success"
+    cancelled = Result("failure", "cancelled", 1)
+    assert standing(replace(done, result=cancelled), current, "a", 0.0) == Over(cancelled)
+
+
+def test_the_first_to_fail_is_blamed_and_the_job_ends_when_it_failed_too_often() -> None:
+    torn = member("a", last_round=1, failure=failure(1, "connection reset", at=11.0))
+    culprit = member("b", last_round=1, failure=failure(1, "boom", at=10.9))
+    of = view(torn, culprit, rules=Rules(1, 4, app_failures=1), round=round_of("ab"))
+    formed = close(of)
+    assert (formed.app_failures, formed.last_failure) == (1, culprit.failure)
+    decision = next_round(replace(of, round=round_of("ab", app_failures=1)), LONG_AFTER, 0.0)
+    assert isinstance(decision, Finish)
+    assert "failed 2 times, 1 allowed; last on b" in decision.result.message
+    assert "boom" in decision.result.message
+
+
+@pytest.mark.parametrize("others", [[], [member("b", incarnation="b2")], [member("b", last_round=1), member("c")]])
+def test_a_failure_is_not_the_programs_where_a_member_was_lost_replaced_or_joined(others: list[Member]) -> None:
+    torn = member("a", last_round=1, failure=failure(1, "connection reset"))
+    formed = close(view(torn, *others, rules=Rules(1, 4, app_failures=0), round=round_of("ab")))
+    assert (formed.app_failures, formed.last_failure) == (0, None)
+
+
+# -- histories: every launcher acts on a copy that may lag behind ------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Keys:
+    """What etcd holds at one revision."""
+
+    members: Mapping[str, Member] = field(default_factory=dict)
+    round: Round | None = None
+    round_revision: int = 0
+    member_revisions: Mapping[str, int] = field(default_factory=dict)
+    hint: Hint | None = None
+    gone: frozenset[str] = frozenset()
+    result: Result | None = None
+
+
+@dataclass
+class Launcher:
+    """A model of a launcher: what the real one does at each word, without workers."""
+
+    node: str
+    incarnation: str
+    seen: int
+    changed_at: float
+    current: Round | None = None
+    last_round: int = 0
+    left: bool = False
+
+
+class Cluster:
+    """A history of keys, and launchers that see it up to somewhere."""
+
+    def __init__(self, minimum: int, maximum: int) -> None:
+        self.rules = Rules(minimum, maximum, app_failures=2)
+        self.history = [Keys()]
+        self.launchers: dict[str, Launcher] = {}
+        self.started = 0
+        self.now = 0.0
+
+    @property
+    def keys(self) -> Keys:
+        return self.history[-1]
+
+    def write(self, **changes: Any) -> None:
+        self.history.append(replace(self.keys, **changes))
+
+    def put(self, launcher: Launcher, state: MemberState, **more: Any) -> None:
+        word = member(launcher.node, state, launcher.last_round, incarnation=launcher.incarnation, **more)
+        revisions = {**self.keys.member_revisions, launcher.node: len(self.history)}
+        self.write(members={**self.keys.members, launcher.node: word}, member_revisions=revisions)
+
+    def drop(self, node: str) -> None:
+        members = {n: m for n, m in self.keys.members.items() if n != node}
+        revisions = {n: r for n, r in self.keys.member_revisions.items() if n != node}
+        self.write(members=members, member_revisions=revisions)
+
+    # -- what happens --------------------------------------------------------------------------------------
+
+    def start(self, node: str) -> None:
+        if node in self.launchers or node in self.keys.gone:
+            return
+        self.started += 1
+        launcher = Launcher(node, f"{node}{self.started}", len(self.history) - 1, self.now)
+        self.launchers[node] = launcher
+        self.put(launcher, "waiting")
+
+    def kill(self, node: str) -> None:
+        if self.launchers.pop(node, None):
+            self.drop(node)
+
+    def bury(self, node: str) -> None:
+        self.kill(node)
+        self.write(gone=self.keys.gone | {node})
+
+    def fail(self, node: str) -> None:
+        launcher = self.launchers.get(node)
+        if launcher and launcher.current:
+            number, launcher.current = launcher.current.number, None
+            self.put(launcher, "waiting", failure=failure(number))
+
+    def leave(self, node: str) -> None:
+        launcher = self.launchers.get(node)
+        if launcher is None:
+            return
+        if launcher.current is None:
+            self.kill(node)
+        else:
+            self.put(launcher, "leaving")
+            launcher.left = True
+
+    def look(self, node: str, lag: int = 0) -> None:
+        launcher = self.launchers.get(node)
+        if launcher is None:
+            return
+        newest = max(launcher.seen, len(self.history) - 1 - lag)
+        if newest != launcher.seen:
+            launcher.seen, launcher.changed_at = newest, self.now
+
+    def view(self, launcher: Launcher) -> View:
+        keys = self.history[launcher.seen]
+        return View(
+            self.rules,
+            keys.members,
+            keys.round,
+            keys.hint,
+            keys.gone,
+            keys.result,
+            changed_at=launcher.changed_at,
+        )
+
+    def act(self, node: str) -> None:
+        launcher = self.launchers.get(node)
+        if launcher is None:
+            return
+        if launcher.current is not None:
+            self._act_running(launcher, launcher.current)
+        else:
+            self._act_waiting(launcher)
+
+    def _act_running(self, launcher: Launcher, current: Round) -> None:
+        word = standing(self.view(launcher), current, launcher.node, self.now)
+        if isinstance(word, Over):
+            self.kill(launcher.node)
+        elif launcher.left and isinstance(word, Yield | Stay):
+            launcher.current = None
+            self.put(launcher, "leaving", parked=True)
+            del self.launchers[launcher.node]
+        elif isinstance(word, Broken) and launcher.left:
+            self.kill(launcher.node)
+        elif isinstance(word, Broken | Yield):
+            launcher.current = None
+            self.put(launcher, "waiting", parked=isinstance(word, Yield))
+
+    def _act_waiting(self, launcher: Launcher) -> None:
+        keys, of = self.history[launcher.seen], self.view(launcher)
+        me = (launcher.node, launcher.incarnation)
+        found = of.round
+        if found and found.number > launcher.last_round and me in {(m.node, m.incarnation) for m in found.members}:
+            launcher.current, launcher.last_round = found, found.number
+            self.put(launcher, "running")
+            return
+        decision = next_round(of, self.now, 0.0)
+        if isinstance(decision, Finish) and self.keys.result is None:
+            self.write(result=decision.result)
+        if isinstance(decision, Close) and self._guards_hold(keys, decision.round):
+            self._check(decision.round)
+            self.write(round=decision.round, round_revision=len(self.history))
+
+    def _guards_hold(self, seen: Keys, formed: Round) -> bool:
+        return (
+            self.keys.result is None
+            and self.keys.round_revision == seen.round_revision
+            and all(self.keys.member_revisions.get(n) == seen.member_revisions[n] for n in formed.nodes())
+        )
+
+    def _check(self, formed: Round) -> None:
+        """What must hold whenever a round is written, whatever copy it was decided on."""
+        assert formed.number == (self.keys.round.number if self.keys.round else 0) + 1
+        assert len(set(formed.nodes())) == len(formed.members)
+        for chosen in formed.members:
+            launcher = self.launchers[chosen.node]
+            assert launcher.incarnation == chosen.incarnation
+            assert launcher.current is None, "its workers still run in the last round"
+
+    def settle(self) -> None:
+        """Let everything that can happen happen, on current copies."""
+        quiet = 0
+        for _ in range(60):
+            before = len(self.history)
+            self.now += 10.0
+            for node in list(self.launchers):
+                self.look(node)
+                self.act(node)
+            quiet = quiet + 1 if len(self.history) == before else 0
+            if quiet == 2:
+                return
+        raise AssertionError("no end of it: a storm of rounds")
+
+
+OPERATIONS = st.lists(
+    st.tuples(
+        st.sampled_from(
+            ["start", "start", "kill", "bury", "fail", "leave", "look", "look", "act", "act", "act", "hint"]
+        ),
+        st.sampled_from("abcde"),
+        st.integers(0, 4),
+    ),
+    max_size=60,
+)
+
+
+@settings(deadline=None)
+@given(st.integers(1, 3), st.integers(0, 3), OPERATIONS)
+def test_whatever_happened_the_living_end_up_together(
+    minimum: int, more: int, operations: list[tuple[str, str, int]]
+) -> None:
+    cluster = Cluster(minimum, minimum + more)
+    for operation, node, number in operations:
+        cluster.now += 0.5
+        if operation == "hint":
+            members = "abcde"[number:] + node if node not in "abcde"[number:] else "abcde"[number:]
+            cluster.write(hint=hint(members, minimum, minimum + more))
+        elif operation == "look":
+            cluster.look(node, lag=number)
+        else:
+            getattr(cluster, operation)(node)
+    cluster.settle()
+    keys = cluster.keys
+    of = View(cluster.rules, keys.members, keys.round, keys.hint, keys.gone, keys.result)
+    wanted = [m.node for m in target(of)]
+    if keys.result is not None:
+        assert all(launcher.current is None for launcher in cluster.launchers.values())
+    elif len(wanted) >= minimum:
+        assert keys.round is not None
+        assert list(keys.round.nodes()) == wanted
+        assert all(cluster.launchers[node].current == keys.round for node in wanted)
