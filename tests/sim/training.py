@@ -30,6 +30,7 @@ class Training:
         self._keys = keys
         self._job = job
         self._running: set[str] = set()
+        self._last: dict[str, Member] = {}
         self._steps = 0
         self._checkpoint = 0
         self._stepped_at = 0.0
@@ -41,7 +42,8 @@ class Training:
         self._running.add(node)
         key = self._keys.member(self._job, node)
         if key not in self._words.keys and self._result() is None:
-            self._words.put(key, encode(Member(node, f"{node}/1", "10.0.0.1", 1, "waiting")))
+            # One that was cut off comes back as it was: its lease ended, its process did not.
+            self._set(self._last.get(node, Member(node, f"{node}/1", "10.0.0.1", 1, "waiting")))
 
     def stop(self, node: str) -> None:
         """Its machine is dead or cut off: it does nothing any more."""
@@ -120,6 +122,7 @@ class Training:
         )
 
     def _set(self, member: Member) -> None:
+        self._last[member.node] = member
         self._words.put(self._keys.member(self._job, member.node), encode(member))
 
     def _members(self) -> dict[str, Member]:
