@@ -62,6 +62,9 @@ class Training:
         self._train(now)
 
     def _hold(self, current: Round, here: dict[str, Member], now: float) -> None:
+        for member in here.values():
+            if member.state == "running" and member.round < current.number:
+                self._set(replace(member, state="waiting", parked=False))  # fenced: the round moved on without it
         standings = {
             node: membership.standing(self._view(now), current, node, now)
             for node, member in here.items()
