@@ -18,13 +18,14 @@ from types import FrameType
 
 from rich.console import Console
 
-from scripts.bench import ours, results, stock
+from scripts.bench import results, spotsup, stock
 from scripts.bench.results import Row, Sample
-from scripts.bench.stock import DEFAULT, TUNED, Fault, Tuning
-from scripts.bench.watch import BenchError, Stop, Watched
+from scripts.bench.stock import DEFAULT, FLOOR, TUNED, Fault, Tuning
+from scripts.bench.watch import BenchError, Stop, Turn, Watched, steps_before_fault
 from scripts.stack import ROOT, InterruptedByUserError, StackError
 
-COLD_START, FLOOR = "cold start", "floor"
+LEAST_LIMIT_S = spotsup.NOTICE_S + 10.0
+COLD_START = "cold start"
 FIRST, FULL, PAUSED, LOST = "pause to first step", "time to full world", "paused until then", "steps lost"
 
 KILL = Fault("kill", 1)
@@ -33,7 +34,7 @@ KILL_FIRST = Fault("kill of rank 0", 0)
 NOTICE = Fault("notice", 1, notice=True)
 
 SUBJECTS = {
-    ours.SUBJECT: ours.IN_WORDS,
+    spotsup.SUBJECT: spotsup.IN_WORDS,
     DEFAULT.name: DEFAULT.in_words(),
     TUNED.name: TUNED.in_words(),
     FLOOR: "three processes started at once, cold, with fixed ranks and no rendezvous, until their first step",
@@ -42,7 +43,7 @@ NOTES = """\
 kill: a node loses all its processes at once. torchrun gets its replacement at that very moment, for it has nobody who
   would ask for one; spotsup asks for, launches and bootstraps its own.
 kill of rank 0: for torchrun the node that hosts the c10d store; for spotsup a node like any other.
-notice: spotsup hears of it {notice_s} s before the end; torchrun's agent gets SIGTERM, and a replacement at that moment.
+notice: spotsup hears of it {notice_s} s before the end; torchrun's agent gets SIGTERM, and a replacement at once.
 paused until then: less than the time to the full world where a smaller round trained meanwhile."""
 
 progress = Console(stderr=True, highlight=False)
@@ -59,13 +60,16 @@ class Bench:
 
     def run(self) -> None:
         """Every repetition has each subject in turn: a minute in which the machine is busy strikes all of them."""
-        for repetition in range(self._options.repeat):
-            self._tell(f"[bold]repetition {repetition + 1} of {self._options.repeat}[/bold]")
-            for measure in self._turn(repetition):
+        repeat = self._options.repeat
+        for repetition in range(repeat):
+            self._tell(f"[bold]repetition {repetition + 1} of {repeat}[/bold]")
+            steps = steps_before_fault(repetition, repeat)
+            turn = Turn(self._options.folder, steps, self._options.limit, self._stop)
+            for measure in self._measurements(repetition):
                 self._stop.check()
-                measure()
+                measure(turn)
 
-    def _turn(self, repetition: int) -> Iterator[Callable[[], None]]:
+    def _measurements(self, repetition: int) -> Iterator[Callable[[Turn], None]]:
         once = [KILL_FIRST] if repetition == 0 else []
         yield self._floor
         yield partial(self._spotsup, [KILL, NOTICE, *once])
@@ -75,22 +79,18 @@ class Bench:
             for fault in (KILL, KILL_ALONE, NOTICE, *once):
                 yield partial(self._torchrun, DEFAULT, fault)
 
-    def _floor(self) -> None:
-        self._tell(f"{FLOOR}: {COLD_START}")
-        seconds = stock.floor(self._options.folder / FLOOR, self._stop)
+    def _floor(self, turn: Turn) -> None:
+        seconds = stock.measure_floor(turn)
         self.samples.append(Sample(COLD_START, FLOOR, FIRST, "s", seconds))
-        self._tell(f"  {FIRST} {seconds:.2f} s")
+        self._tell(f"{FLOOR}: {COLD_START}: {FIRST} {seconds:.2f} s")
 
-    def _spotsup(self, faults: Sequence[Fault]) -> None:
-        self._tell(f"{ours.SUBJECT}: starting the daemon, etcd, the cloud and a job")
-        folder = self._options.folder / ours.SUBJECT
-        with closing(ours.spotsup(faults, folder, self._options.limit, self._stop)) as outcomes:
+    def _spotsup(self, faults: Sequence[Fault], turn: Turn) -> None:
+        with closing(spotsup.measure(faults, turn)) as outcomes:
             for fault, watched in outcomes:
-                self._note(ours.SUBJECT, fault, watched)
+                self._note(spotsup.SUBJECT, fault, watched)
 
-    def _torchrun(self, tuning: Tuning, fault: Fault) -> None:
-        watched = stock.torchrun(tuning, fault, self._options.folder / tuning.name, self._options.limit, self._stop)
-        self._note(tuning.name, fault, watched)
+    def _torchrun(self, tuning: Tuning, fault: Fault, turn: Turn) -> None:
+        self._note(tuning.name, fault, stock.measure_torchrun(tuning, fault, turn))
 
     def _note(self, subject: str, fault: Fault, watched: Watched) -> None:
         samples = samples_of(subject, fault, watched)
@@ -145,7 +145,8 @@ def main() -> int:
         progress.print("interrupted; every process was ended")
         return 130
     except (BenchError, StackError) as error:
-        progress.print(f"[red]bench-recovery:[/red] {error}", soft_wrap=True)
+        # What programs print is full of brackets, which rich would read as markup.
+        progress.print(f"bench-recovery: {error}", style="red", markup=False, soft_wrap=True)
         return 1
     rows = results.summarise(bench.samples)
     results.write(options.json, rows, about, SUBJECTS)
@@ -157,7 +158,7 @@ def _show(rows: Sequence[Row], path: Path) -> None:
     console = Console(highlight=False)
     console.print(results.table("Training pauses when a machine is lost", rows, floor_s(rows)))
     console.print()
-    console.print(NOTES.format(notice_s=ours.NOTICE_S), style="dim", soft_wrap=True)
+    console.print(NOTES.format(notice_s=spotsup.NOTICE_S), style="dim", soft_wrap=True)
     console.print(f"[dim]{path}[/dim]", soft_wrap=True)
 
 
@@ -177,6 +178,8 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--folder", type=Path, default=build / "recovery", help="for all that is written meanwhile")
     parser.add_argument("--json", type=Path, default=build / "recovery.json")
     options = parser.parse_args()
+    if options.limit < LEAST_LIMIT_S:
+        parser.error(f"--limit is {options.limit:g}: a notice alone takes that long; give {LEAST_LIMIT_S:g} or more")
     if options.quick:
         options.repeat = 1
     options.folder = options.folder.absolute()

@@ -14,18 +14,19 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from provisioners.localcloud import processes
 from provisioners.localcloud.machine.spec import MARKER_VARIABLE
-from scripts.bench.watch import BenchError, Job, Stop, Watched
+from scripts.bench.watch import CHECKPOINT_STEPS, BenchError, Job, Turn, Watched
 
 WORKER = Path(__file__).with_name("worker.py")
 START_TIMEOUT_S = 60.0
 KILL_TIMEOUT_S = 10.0
 NODES = 3
+FLOOR = "floor"
 FLOOR_STEPS = 3
 
 
@@ -69,12 +70,12 @@ class Fault:
 
 
 class Machines:
-    """Process trees below `folder`, each found by its mark."""
+    """Process trees, each found by its mark: like the local cloud's, and always the same for the same `folder`."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._prefix = f"bench-{hashlib.sha256(os.fsencode(folder)).hexdigest()[:16]}-"
-        self._popens: dict[str, subprocess.Popen[bytes]] = {}
+        self._prefix = f"local-{hashlib.sha256(os.fsencode(folder)).hexdigest()[:8]}-"
+        self._popens: dict[int, subprocess.Popen[bytes]] = {}
 
     def prepare(self) -> None:
         """End what an earlier run left, and begin with an empty folder."""
@@ -82,16 +83,17 @@ class Machines:
         shutil.rmtree(self.folder, ignore_errors=True)
         self.folder.mkdir(parents=True)
 
-    def start(self, name: str, command: Sequence[str], environ: dict[str, str]) -> None:
-        """Start the first process of a machine."""
+    def start(self, number: int, command: Sequence[str], environ: dict[str, str]) -> None:
+        """Start the first process of a machine, which is called node`number`."""
+        name = f"node{number}"
         own = {
-            MARKER_VARIABLE: self._prefix + name,
+            MARKER_VARIABLE: self._marker(number),
             "BENCH_NODE": name,
             "GLOO_SOCKET_IFNAME": "lo",
             "OMP_NUM_THREADS": "1",
         }
         with (self.folder / f"{name}.log").open("wb") as log:
-            self._popens[name] = subprocess.Popen(
+            self._popens[number] = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -101,29 +103,28 @@ class Machines:
                 start_new_session=True,
             )
 
-    def kill(self, name: str) -> None:
+    def kill(self, number: int) -> None:
         """All of a machine's processes, at once and without a word. Raises BenchError where one withstands."""
-        left = processes.kill([processes.Target(self._prefix + name, None)], KILL_TIMEOUT_S)
-        if left:
-            raise BenchError(f"processes of {name} cannot be killed: {sorted(each.pid for each in left)}")
-        self._popens[name].wait()
+        _none_may_be_left(processes.kill([processes.Target(self._marker(number), None)], KILL_TIMEOUT_S))
+        self._popens[number].wait()
 
-    def terminate(self, name: str) -> None:
+    def terminate(self, number: int) -> None:
         """SIGTERM to a machine's first process."""
-        self._popens[name].send_signal(signal.SIGTERM)
+        self._popens[number].send_signal(signal.SIGTERM)
 
-    def any_alive(self) -> bool:
-        """Whether the first process of any machine is there."""
-        return any(popen.poll() is None for popen in self._popens.values())
+    def any_alive(self, numbers: Iterable[int]) -> bool:
+        """Whether the first process of any of these machines is there."""
+        return any(self._popens[number].poll() is None for number in numbers)
 
     def end(self) -> None:
-        """Kill everything. Raises BenchError where something withstands."""
-        left = processes.kill_marked(self._prefix, KILL_TIMEOUT_S)
-        if left:
-            raise BenchError(f"processes cannot be killed: {sorted(each.pid for each in left)}")
+        """Kill all of them. Raises BenchError where a process withstands."""
+        _none_may_be_left(processes.kill_marked(self._prefix, KILL_TIMEOUT_S))
         for popen in self._popens.values():
             popen.wait()
         self._popens.clear()
+
+    def _marker(self, number: int) -> str:
+        return f"{self._prefix}{number:04d}"
 
     def last_words(self) -> str:
         """The last line of each machine's log."""
@@ -131,21 +132,31 @@ class Machines:
         return " | ".join(f"{name}: {lines[-1]}" for name, lines in logs.items() if lines)
 
 
-def torchrun(tuning: Tuning, fault: Fault, folder: Path, limit_s: float, stop: Stop) -> Watched:
+def _none_may_be_left(left: Collection[processes.Identity]) -> None:
+    if left:
+        raise BenchError(f"these processes withstand SIGKILL: {sorted(each.pid for each in left)}")
+
+
+def measure_torchrun(tuning: Tuning, fault: Fault, turn: Turn) -> Watched:
     """Three nodes train, one is struck, its replacement is started at that very moment. Leaves no process."""
+    folder = turn.folder / tuning.name
     machines = Machines(folder)
     machines.prepare()
     try:
-        job = Job(folder / "marks", stop)
+        job = Job(folder / "marks", turn.stop)
         endpoint = f"{_address(0)}:{_free_port(_address(0))}"
         for number in range(NODES):
             _start_agent(machines, tuning, number, endpoint, job.marks)
-        old = job.settled(NODES, START_TIMEOUT_S, machines.last_words)
-        gone = f"node{fault.number}"
+        old = job.settled(NODES, turn.steps, START_TIMEOUT_S, machines.last_words)
         if fault.replaced:
             _start_agent(machines, tuning, NODES, endpoint, job.marks)
-        (machines.terminate if fault.notice else machines.kill)(gone)
-        return job.after_fault(old, gone, NODES if fault.replaced else NODES - 1, limit_s, machines.any_alive)
+        (machines.terminate if fault.notice else machines.kill)(fault.number)
+        full = NODES if fault.replaced else NODES - 1
+        # Once they have ended, a replacement alone cannot train: min is 2.
+        members = set(range(NODES))
+        return job.after_fault(
+            old, f"node{fault.number}", full, turn.limit_s, lambda: machines.any_alive(members - {fault.number})
+        )
     finally:
         machines.end()
 
@@ -155,16 +166,19 @@ def _start_agent(machines: Machines, tuning: Tuning, number: int, endpoint: str,
     command = [sys.executable, "-m", "torch.distributed.run", "--nnodes", f"{NODES - 1}:{NODES}"]
     command += ["--nproc-per-node", "1", "--rdzv-backend", "c10d", "--rdzv-id", "bench", "--rdzv-endpoint", endpoint]
     command += ["--rdzv-conf", conf, "--local-addr", _address(number), *tuning.arguments]
+    command += ["--log-dir", str(machines.folder / "torchelastic")]
     command += [str(WORKER), "--marks", str(marks), "--checkpoint", str(machines.folder / "checkpoint.pt")]
-    machines.start(f"node{number}", command, tuning.environ)
+    command += ["--checkpoint-every", str(CHECKPOINT_STEPS)]
+    machines.start(number, command, tuning.environ)
 
 
-def floor(folder: Path, stop: Stop) -> float:
+def measure_floor(turn: Turn) -> float:
     """Seconds from the start of three cold processes with fixed ranks to their first step. Leaves no process."""
+    folder = turn.folder / FLOOR
     machines = Machines(folder)
     machines.prepare()
     try:
-        job = Job(folder / "marks", stop)
+        job = Job(folder / "marks", turn.stop)
         environ = {
             "WORLD_SIZE": str(NODES),
             "MASTER_ADDR": _address(0),
@@ -174,7 +188,7 @@ def floor(folder: Path, stop: Stop) -> float:
         command += ["--checkpoint", str(folder / "checkpoint.pt")]
         began_at = time.time()
         for rank in range(NODES):
-            machines.start(f"node{rank}", command, environ | {"RANK": str(rank)})
+            machines.start(rank, command, environ | {"RANK": str(rank)})
         deadline = time.monotonic() + START_TIMEOUT_S
         while not (spans := job.spans()):
             if time.monotonic() > deadline:

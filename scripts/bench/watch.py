@@ -11,7 +11,8 @@ from scripts.bench.timeline import MarkReader, Outcome, Span, Timeline, outcome
 from scripts.stack import InterruptedByUserError, Stack
 
 LOOK_S = 0.1
-SETTLED_STEPS = 100  # 2 s of training: connections, leases and the first checkpoints are behind it
+CHECKPOINT_STEPS = 50
+SETTLED_STEPS = 100  # 2 s of training: connections, leases and the first checkpoint are behind it
 
 
 class BenchError(Exception):
@@ -35,6 +36,24 @@ class Stop:
         """Raises InterruptedByUserError once it was asked for."""
         if self._wanted:
             raise InterruptedByUserError
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """What the subjects of one repetition have in common.
+
+    `steps`: how many steps a round makes before a fault. `limit_s`: how long the job is watched after it.
+    """
+
+    folder: Path
+    steps: int
+    limit_s: float
+    stop: Stop
+
+
+def steps_before_fault(repetition: int, repetitions: int) -> int:
+    """Spread evenly over the time between two checkpoints: else all would lose the same number of steps."""
+    return SETTLED_STEPS + CHECKPOINT_STEPS * (2 * repetition + 1) // (2 * repetitions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +82,12 @@ class Job:
         self._timeline.add(self._reader.new())
         return self._timeline.spans()
 
-    def settled(self, nodes: int, timeout_s: float, last_words: Callable[[], str]) -> Span:
-        """Wait until a round of `nodes` nodes trains and has for a while. Raises BenchError after `timeout_s`."""
+    def settled(self, nodes: int, steps: int, timeout_s: float, last_words: Callable[[], str]) -> Span:
+        """Wait until a round of `nodes` nodes has made `steps` steps. Raises BenchError after `timeout_s`."""
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
             spans = self.spans()
-            if spans and len(spans[-1].nodes) == nodes and spans[-1].last_step - spans[-1].first_step >= SETTLED_STEPS:
+            if spans and len(spans[-1].nodes) == nodes and spans[-1].last_step - spans[-1].first_step >= steps:
                 return spans[-1]
             time.sleep(LOOK_S)
         raise BenchError(f"{nodes} nodes did not train within {timeout_s:g} s: {last_words()}")
@@ -85,7 +104,7 @@ class Job:
             if found.full_s is not None:
                 return Watched(found, limit_s, "")
             if not lives:
-                return Watched(found, None, f"every process of the job had ended after {elapsed_s:.0f} s")
+                return Watched(found, None, f"all other agents had ended after {elapsed_s:.0f} s")
             if elapsed_s > limit_s:
                 return Watched(found, limit_s, f"watched for {limit_s:g} s")
             time.sleep(LOOK_S)
