@@ -55,7 +55,7 @@ class Setup:
     root: str = DEFAULT_ROOT
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
     setup_timeout_s: float = 1800.0
-    stop_grace_s: float = 30.0
+    stop_grace_s: float = 45.0  # an agent gives its launcher 30 s to leave the round
 
     def __post_init__(self) -> None:
         check_place(self.node, self.root)
