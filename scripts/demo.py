@@ -192,9 +192,9 @@ class Demo:
 
     def show(self, job: dict[str, Any]) -> None:
         """The job's state, when it changed or a few seconds have passed."""
-        if job["sentence"].split("step")[0] == self._said and time.monotonic() - self._said_at < SAY_S:
+        if job["sentence"] == self._said and time.monotonic() - self._said_at < SAY_S:
             return
-        self._said, self._said_at = job["sentence"].split("step")[0], time.monotonic()
+        self._said, self._said_at = job["sentence"], time.monotonic()
         loss = f"loss {job['loss']:.3f}" if job["loss"] is not None else "loss -"
         nodes = job["nodes"]
         head = f"{job['state']:<9} nodes {nodes['training']}/{nodes['desired']}  round {job['round']}"

@@ -71,6 +71,7 @@ class TimingConfig(_Strict):
     tick_s: Seconds = 1.0
     leader_ttl_s: Annotated[float, Field(ge=2, le=60)] = 6.0
     listing_s: Seconds = 5.0
+    unclear_listing_s: Seconds = 0.5
     suspect_s: Seconds = 20.0
     consistency_s: Seconds = 300.0
     orphan_grace_s: Seconds = 60.0

@@ -25,6 +25,7 @@ _COLOURS = {
     "gone": "dim",
 }
 WIDE = 200
+GONE_SHOWN = 3
 
 
 def _console() -> Console:
@@ -91,7 +92,11 @@ def show_job(job: dict[str, Any]) -> None:
     console.print(f"submitted {_ago(job['submitted_at'])} ago   cost {_usd(job['usd'])}   task id {job['task_id']}")
     if job["node_list"]:
         console.print()
-        show_nodes(job["node_list"])
+        gone = [node for node in job["node_list"] if node["state"] == "gone"]
+        hidden = {node["id"] for node in gone[:-GONE_SHOWN]}
+        show_nodes([node for node in job["node_list"] if node["id"] not in hidden])
+        if hidden:
+            console.print(f"and {len(hidden)} more that are gone; `spotsupctl nodes` has all")
 
 
 def show_nodes(nodes: Sequence[dict[str, Any]]) -> None:

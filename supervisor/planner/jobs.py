@@ -113,11 +113,11 @@ def sentence(draft: Draft) -> str:
 
 
 def _training(draft: Draft) -> str:
-    count, progress, current = len(members(draft)), draft.view.progress, draft.view.round
+    # Without the step: what is done and why stays the same for thousands of them.
+    count, current = len(members(draft)), draft.view.round
     if not count or current is None:
         return f"waiting for {draft.job.min_nodes} nodes to begin" if current is None else "no node trains"
-    where = f", step {progress.step}" if progress else ""
-    return f"training on {count} of {draft.job.desired_nodes} nodes (round {current.number}{where})"
+    return f"training on {count} of {draft.job.desired_nodes} nodes (round {current.number})"
 
 
 def _replacing(draft: Draft) -> list[str]:

@@ -83,7 +83,8 @@ def _listings(world: World, now: float) -> list[Action]:
     for cloud in world.clouds:
         view = world.soft.clouds.get(cloud, CloudView())
         action = ListInstances(cloud)
-        if action.key not in world.busy and now - view.tried_at >= world.rules.listing_s:
+        period_s = world.rules.unclear_listing_s if _unclear(world, cloud) else world.rules.listing_s
+        if action.key not in world.busy and now - view.tried_at >= period_s:
             found.append(action)
     return found
 
@@ -102,6 +103,27 @@ def _alerts(world: World, now: float) -> list[Action]:
 def _clear_outbox(world: World, keys: Keys) -> list[Commit]:
     over = [event_id for event_id in world.alerts if (t := world.soft.alert_tries.get(event_id)) and t.over]
     return [Commit(job="", guards={}, forget_words=[f"{keys.world}alerts/{e}" for e in over])] if over else []
+
+
+def _unclear(world: World, cloud: str) -> bool:
+    """Whether a round of a job there stands still for a reason that its cloud may know: a member silent or stopped."""
+    return any(
+        job.record.spec.placement.cloud == cloud and not job.record.ended and job.result is None and _stands_still(job)
+        for job in world.jobs.values()
+    )
+
+
+def _stands_still(job: JobView) -> bool:
+    if job.round is None:
+        return False
+    for node in job.round.nodes():
+        known, found = job.nodes.get(node), job.members.get(node)
+        if known is None or known.state not in {NodeState.READY, NodeState.MEMBER, NodeState.SUSPECT}:
+            continue  # its end is known already
+        stopped = found is not None and found.state == "waiting" and found.round >= job.round.number
+        if found is None or (stopped and not found.parked):
+            return True
+    return False
 
 
 # -- taking in what reads brought --------------------------------------------------------------------------

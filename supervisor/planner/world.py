@@ -17,6 +17,7 @@ class Rules:
     """All numbers of the planner, in seconds or counts; the configuration sets them."""
 
     listing_s: float = 5.0
+    unclear_listing_s: float = 0.5
     offers_s: float = 300.0
     suspect_s: float = 20.0
     consistency_s: float = 300.0
