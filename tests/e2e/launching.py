@@ -54,6 +54,8 @@ class Nodes:
     program: Mapping[str, str] = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=dict)
     nnodes: str = "1:4"
+    module: str = "spotsup_trainer.launcher"
+    max_restarts: int = 0
     ttl_s: float = 2.0
     launchers: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
@@ -61,20 +63,21 @@ class Nodes:
         self.keys = Keys("test")
         self.etcd = Etcd([self.endpoint])
         self.events_file = self.folder / "events"
+        self.end_file = self.folder / "enough"
         self.checkpoint_dir = self.folder / "checkpoint"
         self.checkpoint_dir.mkdir(parents=True, exist_ok=True)
 
     # -- starting and ending -------------------------------------------------------------------------------
 
-    def start(self, *nodes: str, launcher: tuple[str, ...] = ("spotsup_trainer.launcher",), **env: str) -> None:
-        """Start launchers, `launcher` being the module and its first arguments."""
+    def start(self, *nodes: str, **env: str) -> None:
+        """Start launchers."""
         for node in nodes:
             address = f"127.0.0.{10 + sum(map(ord, node)) % 200}"
-            command = [sys.executable, "-m", *launcher, "--nnodes", self.nnodes, "--nproc-per-node", "1"]
+            command = [sys.executable, "-m", self.module, "--nnodes", self.nnodes, "--nproc-per-node", "1"]
             command += ["--rdzv-backend", "spotsup", "--rdzv-endpoint", self.endpoint, "--rdzv-id", self.job]
             command += ["--rdzv-conf", f"lease_ttl={self.ttl_s:.0f}", "--local-addr", address]
-            command += ["--max-restarts", env.pop("MAX_RESTARTS", "0")]
-            program = {"events": str(self.events_file)} | dict(self.program)
+            command += ["--max-restarts", str(self.max_restarts)]
+            program = {"events": str(self.events_file), "until": str(self.end_file)} | dict(self.program)
             command += [str(STEPS), *(f"{key}={value}" for key, value in program.items())]
             with self.log(node).open("ab") as log:
                 self.launchers[node] = subprocess.Popen(
@@ -113,13 +116,16 @@ class Nodes:
         try:
             return self.launchers[node].wait(timeout_s)
         except subprocess.TimeoutExpired:
-            raise AssertionError(f"{node} did not end within {timeout_s:.0f} s:\n{self.log(node).read_text()}") from None
+            raise AssertionError(
+                f"{node} did not end within {timeout_s:.0f} s:\n{self.log(node).read_text()}"
+            ) from None
 
     def end(self) -> None:
         """Leave nothing behind."""
         for node, launcher in self.launchers.items():
             self.kill(node)
             launcher.wait()
+        self.etcd.close()
 
     # -- watching ------------------------------------------------------------------------------------------
 
@@ -142,9 +148,19 @@ class Nodes:
             logs = "\n".join(f"--- {node}\n{self.log(node).read_text()[-3000:]}" for node in self.launchers)
             raise AssertionError(f"{error}\n{logs}") from None
 
-    def last_step(self) -> dict[str, Any]:
-        """The newest step."""
-        return self.events("step")[-1]
+    def ready(self, *nodes: str) -> None:
+        """Wait until these launchers wait to be in a round: their workers are warm."""
+        for node in nodes:
+            eventually(f"{node} waits", lambda node=node: (m := self.member(node)) and m.state == "waiting")  # type: ignore[misc]
+
+    def last_step(self, number: int) -> int:
+        """The last step that was completed in a round: by all ranks, or it does not count."""
+        steps = self.events("step", round=number)
+        return min(max(int(e["step"]) for e in steps if e["rank"] == rank) for rank in {e["rank"] for e in steps})
+
+    def first_step(self, number: int) -> int:
+        """The first step that was done in a round."""
+        return min(int(e["step"]) for e in self.events("step", round=number))
 
     def round(self) -> Round:
         """The current round."""

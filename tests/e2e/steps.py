@@ -1,7 +1,8 @@
-"""The training program of the launcher's tests: one all_reduce per step, and the file contract in as few lines as can be.
+"""The training program of the launcher's tests: one all_reduce per step, and the file contract in few lines.
 
-Settings come as KEY=VALUE arguments: steps (how many in all), step_s (how long one takes), fail_on (node that raises),
-fail_at (its step), fail_times (how often, over all rounds), session (0: none), events (a file for JSON lines).
+Settings come as KEY=VALUE arguments: until (training ends when this file exists), step_s (how long a step takes),
+fail_on (node that raises), fail_at (its step), fail_times (how often, over all rounds), slow_on (node that takes its
+time after the last step), session (0: none), events (a file for JSON lines).
 """
 
 import json
@@ -14,16 +15,26 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-SETTINGS = {"steps": "1000000", "step_s": "0.01", "fail_on": "", "fail_at": "3", "fail_times": "1", "session": "1"}
+SETTINGS = {
+    "until": "",
+    "step_s": "0.01",
+    "fail_on": "",
+    "fail_at": "3",
+    "fail_times": "1",
+    "slow_on": "",
+    "session": "1",
+}
 SETTINGS |= dict(argument.split("=", 1) for argument in sys.argv[1:])
 NODE = os.environ.get("SPOTSUP_NODE_ID", "")
+GO_ON, YIELD, FINISH = range(3)
 CHECKPOINT = Path(os.environ.get("SPOTSUP_CHECKPOINT_DIR", ".")) / "step"
 FAILURES = CHECKPOINT.with_name("failures")
 
 
 def tell(kind: str, **more: object) -> None:
     """One line, in one write: lines of several processes do not mix."""
-    line = {"kind": kind, "at": time.time(), "node": NODE, "round": int(os.environ.get("SPOTSUP_ROUND", "0"))}
+    number = int(os.environ.get("SPOTSUP_ROUND", "0"))
+    line: dict[str, object] = {"kind": kind, "at": time.time(), "node": NODE, "round": number}
     line |= {"rank": int(os.environ["RANK"]), "world": int(os.environ["WORLD_SIZE"]), "pid": os.getpid()} | more
     with Path(SETTINGS["events"]).open("ab", buffering=0) as file:
         file.write(json.dumps(line).encode() + b"\n")
@@ -55,10 +66,13 @@ def main() -> None:
     progress = file_named("SPOTSUP_PROGRESS_FILE")
     if session:
         session.touch()
-    while step < int(SETTINGS["steps"]):
-        flag = torch.tensor([1 if yield_file and yield_file.exists() else 0])
+    while True:
+        wanted = FINISH if Path(SETTINGS["until"]).is_file() else YIELD if yield_file and yield_file.exists() else GO_ON
+        flag = torch.tensor([wanted])
         dist.all_reduce(flag, op=dist.ReduceOp.MAX)
-        if flag.item():
+        if flag.item() == FINISH:
+            break
+        if flag.item() == YIELD:
             if dist.get_rank() == 0:
                 CHECKPOINT.write_text(str(step))
             dist.barrier()
@@ -75,7 +89,12 @@ def main() -> None:
             word = {"round": int(os.environ["SPOTSUP_ROUND"]), "step": step, "at": time.time(), "first_step_at": 0.0}
             temporary.write_text(json.dumps(word))
             temporary.replace(progress)
+    if dist.get_rank() == 0:
+        CHECKPOINT.write_text(str(step))
     print(f"{NODE} has trained {step} steps")
+    if SETTINGS["slow_on"] == NODE:
+        tell("slow", step=step)
+        time.sleep(60)
     dist.destroy_process_group()
 
 

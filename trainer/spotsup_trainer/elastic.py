@@ -32,8 +32,8 @@ from torch.distributed.elastic.utils import macros
 
 from spotsup_trainer.etcd import EtcdError
 from spotsup_trainer.forkserver import WorkerServer
+from spotsup_trainer.handler import SpotsupRendezvousHandler
 from spotsup_trainer.membership import Broken, Over, Stay
-from spotsup_trainer.rendezvous import SpotsupRendezvousHandler
 from spotsup_trainer.run_dir import RunDir
 from spotsup_trainer.supervision import AskToYield, GoOn, Limits, Local, SayDone, Stop, Workers, decide
 from spotsup_trainer.wire import Failure, Result, Round

@@ -19,6 +19,8 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 from urllib.parse import urlsplit
 
+_LOGIN_ENDED = "invalid auth token"
+
 Json: TypeAlias = dict[str, Any]
 
 
@@ -200,6 +202,10 @@ class Etcd:
         for connection in idle:
             connection.close()
 
+    def forget_login(self) -> None:
+        """Log in anew with the next call: the token has ended."""
+        self._token = None
+
     # -- reads ---------------------------------------------------------------------------------------------
 
     def get(self, key: str) -> KeyValue | None:
@@ -301,7 +307,7 @@ class Etcd:
             return parsed
         message, code = _error_of(text)
         # Simple tokens end after 5 minutes without use: log in again, once.
-        if self._credentials and may_login and (status == 401 or "invalid auth token" in message):
+        if self._credentials and may_login and (status == 401 or _LOGIN_ENDED in message):
             self._login(index)
             return self._post(index, path, payload, may_login=False)
         if status >= 500 and code in {0, 14}:  # grpc UNAVAILABLE: no leader, shutting down
@@ -311,6 +317,7 @@ class Etcd:
     def _login(self, index: int) -> None:
         assert self._credentials is not None
         name, password = self._credentials
+        self._token = None  # with one that has ended, etcd would refuse even the login
         status, text = self._exchange(
             index, "/v3/auth/authenticate", json.dumps({"name": name, "password": password}).encode()
         )
@@ -413,10 +420,12 @@ class Watch:
     """
 
     def __init__(self, etcd: Etcd, span: Json) -> None:
+        self._etcd = etcd
         self._connection, self._response = etcd.open_stream("/v3/watch", {"create_request": span})
         self._socket = self._connection.sock
         self._socket.settimeout(None)
         self._closed = False
+        self._begun = False
 
     def close(self) -> None:
         """Stop the iteration, wherever it is."""
@@ -424,14 +433,23 @@ class Watch:
         # shutdown(), not close(): only that wakes a thread that is blocked in recv().
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
+        if not self._begun:
+            self._response.close()
+            self._connection.close()
 
     def __iter__(self) -> Iterator[WatchBatch]:
+        self._begun = True
         try:
             while not self._closed:
                 line = self._read_line()
                 if line is None:
                     return
-                batch = _watch_batch(json.loads(line))
+                try:
+                    batch = _watch_batch(json.loads(line))
+                except EtcdUnavailableError as error:
+                    if _LOGIN_ENDED in str(error):
+                        self._etcd.forget_login()
+                    raise
                 if batch is not None:
                     yield batch
         finally:

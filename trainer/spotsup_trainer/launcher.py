@@ -80,7 +80,7 @@ def _run(args: Any, server: WorkerServer, run_dir: RunDir, *, warm: bool) -> Out
     from torch.distributed.elastic.rendezvous.api import RendezvousError, RendezvousParameters
 
     from spotsup_trainer.elastic import Outcome, Program, SpotsupElasticAgent, own_logs, python_of
-    from spotsup_trainer.rendezvous import handler_from
+    from spotsup_trainer.handler import handler_from
 
     args.log_dir = args.log_dir or own_logs(run_dir.path)
     try:

@@ -60,8 +60,8 @@ class Seat:
         self.member = Member(place.node, place.incarnation, place.addr, 0, "waiting")
         self._etcd = Etcd(place.endpoints, timeout_s=3.0)
         self._mirror = Mirror(self._etcd, self.keys.run(place.job))
-        own = Etcd(place.endpoints, timeout_s=max(0.5, place.lease_ttl_s / 3))
-        self._outbox = Outbox(own, ttl_s=place.lease_ttl_s, name="membership")
+        self._own_etcd = Etcd(place.endpoints, timeout_s=max(0.5, place.lease_ttl_s / 3))
+        self._outbox = Outbox(self._own_etcd, ttl_s=place.lease_ttl_s, name="membership")
         self._raw: mirror.View | None = None
         self._words: dict[str, tuple[int, object | None]] = {}
         self._snapshot = Snapshot(View(rules, {}), live=False)
@@ -77,6 +77,8 @@ class Seat:
         """Leave: the own key vanishes at once if etcd is there, else with its lease; so it does with `linger`."""
         self._outbox.close(revoke=not linger)
         self._mirror.close()
+        self._own_etcd.close()
+        self._etcd.close()
 
     def announce(self, **changes: object) -> None:
         """Change what the own key says, soon."""

@@ -40,6 +40,7 @@ class LogShipper:
         """Send the last words, as far as etcd takes them within seconds."""
         self._stopping.set()
         self._thread.join(timeout=_LAST_ATTEMPTS * (self._etcd.timeout_s + _EVERY_S))
+        self._etcd.close()
 
     def _run(self) -> None:
         while not self._stopping.wait(_EVERY_S):

@@ -39,8 +39,8 @@ class Agent:
         Path(config.log_dir).mkdir(parents=True, exist_ok=True)
         self._log_file = Path(config.log_dir) / f"{config.node}.log"
         # Two time limits: a keepalive must not be spent on a dead endpoint, a chunk of log may take longer.
-        own = Etcd(config.etcd_endpoints, timeout_s=max(0.5, config.lease_ttl_s / 3))
-        self._outbox = Outbox(own, ttl_s=config.lease_ttl_s, name="agent")
+        self._etcd = Etcd(config.etcd_endpoints, timeout_s=max(0.5, config.lease_ttl_s / 3))
+        self._outbox = Outbox(self._etcd, ttl_s=config.lease_ttl_s, name="agent")
         prefix = self._keys.logs(config.job, config.node)
         self._logs = LogShipper(Etcd(config.etcd_endpoints), self._log_file, prefix, config.node)
         self._watcher = NoticeWatcher(reader, self._on_notice) if reader else None
@@ -73,6 +73,7 @@ class Agent:
         self._logs.close()
         self._wait_until_told()
         self._outbox.close()
+        self._etcd.close()
         return ended
 
     # -- inside --------------------------------------------------------------------------------------------

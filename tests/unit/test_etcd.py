@@ -1,0 +1,236 @@
+"""The etcd client against a real etcd."""
+
+from __future__ import annotations
+
+import datetime as dt
+import ipaddress
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+from spotsup_trainer.etcd import (
+    CompactedError,
+    Compare,
+    Delete,
+    Etcd,
+    EtcdRefusedError,
+    EtcdUnavailableError,
+    Put,
+    Tls,
+    WatchEvent,
+)
+
+from tests.etcd_server import etcd_server
+from tests.programs import free_ports
+
+NOT_FOUND = 5
+PHRASE = "open sesame"
+ENDED = "a token that etcd no longer knows"
+
+
+@pytest.fixture
+def etcd(etcd_endpoint: str) -> Iterator[Etcd]:
+    with closing(Etcd([etcd_endpoint])) as client:
+        yield client
+
+
+def test_a_value_is_read_as_it_was_written_whatever_its_bytes(etcd: Etcd) -> None:
+    value = bytes(range(256))
+    revision = etcd.put("/a/1", value)
+    found = etcd.get("/a/1")
+    assert found is not None
+    assert (found.key, found.value, found.mod_revision, found.lease) == ("/a/1", value, revision, 0)
+    assert etcd.get("/a/2") is None
+    etcd.put("/a/1", b"")
+    empty = etcd.get("/a/1")
+    assert empty is not None
+    assert empty.value == b""
+
+
+def test_a_range_has_all_below_its_prefix_and_nothing_else(etcd: Etcd) -> None:
+    for key in ("/a/2", "/a/1", "/a0", "/a", "/b"):
+        etcd.put(key, b"x")
+    found = etcd.range("/a/")
+    assert [kv.key for kv in found.kvs] == ["/a/1", "/a/2"]
+    assert [kv.key for kv in etcd.range("/a/", limit=1).kvs] == ["/a/1"]
+    assert [kv.value for kv in etcd.range("/a/", keys_only=True).kvs] == [b"", b""]
+    assert etcd.delete("/a/", prefix=True) == 2
+    assert [kv.key for kv in etcd.range("/").kvs] == ["/a", "/a0", "/b"]
+    assert etcd.delete("/b") == 1
+
+
+def test_a_transaction_does_all_or_the_other(etcd: Etcd) -> None:
+    absent = [Compare("/k", "mod", 0)]
+    assert etcd.txn(absent, [Put("/k", b"1"), Put("/l", b"1")]).succeeded
+    assert not etcd.txn(absent, [Put("/k", b"2")], [Put("/seen", b"yes")]).succeeded
+    found = etcd.get("/k")
+    assert found is not None
+    assert found.value == b"1"
+    guards = [Compare("/k", "mod", found.mod_revision), Compare("/k", "value", b"1"), Compare("/none", "create", 0)]
+    done = etcd.txn(guards, [Delete("/k"), Delete("/l", prefix=True), Put("/new", b"")])
+    assert done.succeeded
+    assert [kv.key for kv in etcd.range("/").kvs] == ["/new", "/seen"]
+    assert done.revision == etcd.range("/").revision
+
+
+def test_keys_of_a_lease_end_with_it(etcd: Etcd) -> None:
+    lease = etcd.grant(60)
+    etcd.put("/k", b"1", lease)
+    assert etcd.keepalive(lease) == 60
+    etcd.revoke(lease)
+    assert etcd.get("/k") is None
+    assert etcd.keepalive(lease) == 0
+    etcd.revoke(lease)
+    with pytest.raises(EtcdRefusedError, match="lease not found") as refusal:
+        etcd.put("/k", b"2", lease)
+    assert refusal.value.code == NOT_FOUND
+
+
+def test_a_watch_tells_every_change_from_its_revision_on(etcd: Etcd) -> None:
+    first = etcd.put("/a/1", b"1")
+    etcd.txn([], [Put("/a/2", b"2"), Put("/a/3", b"3"), Put("/b", b"other")])
+    etcd.delete("/a/1")
+    watch = etcd.watch("/a/", start_revision=first)
+    events: list[WatchEvent] = []
+    for batch in watch:
+        events.extend(batch.events)
+        if len(events) == 4:
+            assert batch.revision == first + 2
+            watch.close()
+    assert [(event.key, event.value) for event in events] == [
+        ("/a/1", b"1"),
+        ("/a/2", b"2"),
+        ("/a/3", b"3"),
+        ("/a/1", None),
+    ]
+
+
+def test_a_watch_can_be_ended_from_another_thread(etcd: Etcd) -> None:
+    watch = etcd.watch("/a/")
+    reader = threading.Thread(target=lambda: list(watch))
+    reader.start()
+    watch.close()
+    reader.join(timeout=10)
+    assert not reader.is_alive()
+
+
+def test_a_watch_from_forgotten_history_says_so(etcd: Etcd) -> None:
+    first = etcd.put("/a", b"1")
+    newest = [etcd.put("/a", b"2") for _ in range(3)][-1]
+    etcd.compact(newest)
+    with pytest.raises(CompactedError) as forgotten:
+        list(etcd.watch("/a", start_revision=first))
+    assert forgotten.value.compact_revision == newest
+
+
+def test_an_etcd_that_is_not_there_is_named() -> None:
+    port = free_ports(1)[0]
+    with pytest.raises(EtcdUnavailableError, match=f"http://127.0.0.1:{port}"):
+        Etcd([f"http://127.0.0.1:{port}"]).get("/a")
+    with pytest.raises(EtcdUnavailableError, match="refused"):
+        Etcd([f"http://127.0.0.1:{port}"]).watch("/a")
+    with pytest.raises(ValueError, match="http://127"):
+        Etcd([])
+
+
+def test_another_endpoint_takes_over(etcd_endpoint: str) -> None:
+    with closing(Etcd([f"http://127.0.0.1:{free_ports(1)[0]}", etcd_endpoint])) as etcd:
+        etcd.put("/a", b"1")
+        assert etcd.get("/a") is not None
+        assert str(etcd.status()["version"]).startswith("3.")
+
+
+def test_a_restart_is_hidden_by_a_new_connection(tmp_path: Path) -> None:
+    with etcd_server(tmp_path) as server, closing(Etcd([server.endpoint])) as etcd:
+        etcd.put("/a", b"1")
+        watch = etcd.watch("/a")
+        server.kill()
+        with pytest.raises(EtcdUnavailableError, match="watch broken"):
+            list(watch)
+        with pytest.raises(EtcdUnavailableError):
+            etcd.get("/a")
+        assert server.start()
+        assert etcd.get("/a") is not None
+        server.kill()
+        assert server.start()
+        assert etcd.put("/a", b"2") > 0  # on a connection that the server has closed
+
+
+def test_users_with_passwords(etcd: Etcd) -> None:
+    for path, body in (
+        ("user/add", {"name": "root", "password": PHRASE}),
+        ("role/add", {"name": "root"}),
+        ("user/grant", {"user": "root", "role": "root"}),
+        ("enable", {}),
+    ):
+        etcd._call(f"/v3/auth/{path}", body)
+    with pytest.raises(EtcdRefusedError):
+        etcd.get("/a")
+    with closing(Etcd(etcd.endpoints, user="root", password=PHRASE)) as known:
+        revision = known.put("/a", b"1")
+        watch = known.watch("/a", start_revision=revision)
+        for batch in watch:
+            assert batch.events[0].value == b"1"
+            watch.close()
+        known._token = ENDED  # as etcd's simple tokens do after 5 minutes
+        assert known.get("/a") is not None
+        known._token = ENDED
+        with pytest.raises(EtcdUnavailableError, match="invalid auth token"):
+            list(known.watch("/a", start_revision=revision))
+        known.watch("/a").close()
+    with (
+        closing(Etcd(etcd.endpoints, user="root", password=PHRASE[::-1])) as unknown,
+        pytest.raises(EtcdRefusedError, match="does not accept user 'root'"),
+    ):
+        unknown.get("/a")
+
+
+def test_tls_with_client_certificates(tmp_path: Path) -> None:
+    cert, key = _self_signed(tmp_path)
+    options = ["--cert-file", cert, "--key-file", key, "--trusted-ca-file", cert, "--client-cert-auth"]
+    with (
+        etcd_server(tmp_path / "etcd", options, scheme="https") as server,
+        closing(Etcd([server.endpoint], tls=Tls(cert, cert, key))) as etcd,
+    ):
+        revision = etcd.put("/a", b"1")
+        watch = etcd.watch("/a", start_revision=revision)
+        for batch in watch:
+            assert batch.events[0].value == b"1"
+            watch.close()
+        with pytest.raises(EtcdUnavailableError, match=r"(?i)certificate|ssl|reset|closed"):
+            Etcd([server.endpoint], tls=Tls(cert)).get("/a")
+        with pytest.raises(EtcdUnavailableError, match="CERTIFICATE_VERIFY_FAILED"):
+            Etcd([server.endpoint]).get("/a")
+
+
+def _self_signed(folder: Path) -> tuple[str, str]:
+    """One certificate for everybody. No common name: etcd's gateway refuses one once users are on."""
+    private = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.ORGANIZATION_NAME, "spotsup tests")])
+    now = dt.datetime.now(dt.UTC)
+    built = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(private.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - dt.timedelta(hours=1))
+        .not_valid_after(now + dt.timedelta(hours=1))
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(private, hashes.SHA256())
+    )
+    cert, key = folder / "cert.pem", folder / "key.pem"
+    cert.write_bytes(built.public_bytes(serialization.Encoding.PEM))
+    key.write_bytes(
+        private.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        )
+    )
+    return str(cert), str(key)
