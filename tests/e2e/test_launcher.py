@@ -1,0 +1,200 @@
+"""Launchers with real etcd and real workers: machines come, go, vanish and freeze, and training goes on."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.launching import STEPS, Nodes, eventually, nodes
+from tests.etcd_server import etcd_server
+
+pytestmark = pytest.mark.e2e
+
+
+@pytest.fixture
+def job(etcd_endpoint: str, tmp_path: Path) -> Iterator[Nodes]:
+    with nodes(etcd_endpoint, tmp_path) as made:
+        yield made
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs; a zombie does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_a_job_lives_through_loss_joining_and_leaving(job: Nodes) -> None:
+    """One job, as its machines change: formed by hint, a loss without notice, a newcomer, a leaver, the end."""
+    job.start("a", "b", "c")
+    job.hint("a", "b", "c")
+    first = job.stepping(3)["round"]
+    assert first == 1
+    assert job.round().nodes() == ("a", "b", "c")
+
+    # a loss that only the lease tells: survivors keep their ranks, and nobody blames the program
+    job.kill("b")
+    second = job.stepping(2, first)["round"]
+    assert job.round().nodes() == ("a", "c")
+    assert job.round().app_failures == 0
+
+    # a newcomer: all checkpoint at the same step, and no step is done twice
+    job.start("d")
+    job.ready("d")
+    job.hint("a", "c", "d")
+    third = job.stepping(3, second)["round"]
+    assert job.round().nodes() == ("a", "c", "d")
+    assert job.round().reason == "d joined"
+    assert job.first_step(third) == job.last_step(second) + 1
+    assert {event["step"] for event in job.events("parked", round=second)} == {job.last_step(second)}
+
+    # rank 0 itself leaves in order
+    job.launchers["a"].send_signal(signal.SIGTERM)
+    fourth = job.stepping(2, third)["round"]
+    assert job.exit_code("a") == 0
+    assert '"left"' in (job.folder / "run-a" / "ended.json").read_text()
+    assert job.processes("a") == []
+    assert job.round().nodes() == ("c", "d")
+    assert job.first_step(fourth) == job.last_step(third) + 1
+    assert job.round().app_failures == 0
+
+    # the end: everybody stops with success, and nothing of old rounds is left
+    left = {file.name.split("-")[1].split(".")[0] for file in (job.folder / "run-c").glob("*-*")}
+    assert left == {str(fourth)}
+    job.end_file.touch()
+    assert [job.exit_code(node) for node in "cd"] == [0, 0]
+    result = job.result()
+    assert result is not None
+    assert (result.outcome, result.round) == ("success", fourth)
+    assert [job.processes(node) for node in "cd"] == [[], []]
+    assert [key for key in (kv.key for kv in job.etcd.range(job.keys.member(job.job, "")).kvs) if key[-1] in "cd"] == []
+    assert "c has trained" in job.log("c").read_text()
+
+
+def test_a_program_that_keeps_failing_ends_the_job_and_is_quoted(etcd_endpoint: str, tmp_path: Path) -> None:
+    program = {"fail_on": "b", "fail_times": "99"}
+    with nodes(etcd_endpoint, tmp_path, program=program, max_restarts=1) as job:
+        job.start("a", "b")
+        job.hint("a", "b", minimum=2)
+        assert [job.exit_code(node, 60) for node in "ab"] == [1, 1]
+        result = job.result()
+        assert result is not None
+        assert result.outcome == "failure"
+        assert "failed 2 times, 1 allowed; last on b, local rank 0, exit code 1" in result.message
+        assert "ValueError: failing as told, for the 2. time" in result.message
+        assert len(job.events("start", node="a")) == 2
+        assert job.processes("a") + job.processes("b") == []
+        # the traceback in the log is the program's, without our frames
+        log = job.log("b").read_text()
+        assert "ValueError: failing as told" in log
+        assert "worker.py" not in log
+
+
+def test_a_frozen_node_is_replaced_and_fenced_when_it_thaws(job: Nodes) -> None:
+    job.start("a", "b")
+    job.hint("a", "b")
+    job.stepping(2)
+    frozen = {event["pid"] for event in job.events("start", node="b")}
+    for pid in job.processes("b"):
+        os.kill(pid, signal.SIGSTOP)
+    alone = job.stepping(1, 1)["round"]
+    assert job.round().nodes() == ("a",)
+    for pid in job.processes("b"):
+        os.kill(pid, signal.SIGCONT)
+    again = job.stepping(2, alone)["round"]
+    assert job.round().nodes() == ("a", "b")
+    assert job.round().app_failures == 0
+    assert not any(alive(pid) for pid in frozen)
+    assert job.events("step", node="b", round=alone) == []
+    assert job.events("step", node="b", round=again)
+
+
+def test_training_goes_on_while_etcd_is_away(tmp_path: Path) -> None:
+    with etcd_server(tmp_path / "etcd") as server, nodes(server.endpoint, tmp_path) as job:
+        job.start("a", "b")
+        job.hint("a", "b")
+        job.stepping(2)
+        server.kill()
+        before = job.last_step(1)
+        # 5 s and more without etcd, longer than the leases
+        eventually("300 steps without etcd", lambda: job.last_step(1) > before + 300, 60)
+        assert server.start()
+        back = job.last_step(1)
+        eventually("steps after etcd is back, past every amnesty", lambda: job.last_step(1) > back + 300, 60)
+        assert job.round().number == 1
+        assert len(job.events("start")) == 2
+        # and the rendezvous works again
+        job.kill("b")
+        job.stepping(1, 1)
+
+
+def test_a_done_node_starts_again_when_a_slower_one_is_lost(etcd_endpoint: str, tmp_path: Path) -> None:
+    with nodes(etcd_endpoint, tmp_path, program={"slow_on": "b"}) as job:
+        job.start("a", "b")
+        job.hint("a", "b")
+        job.stepping(2)
+        job.end_file.touch()
+        eventually("b takes its time", lambda: job.events("slow"))
+        eventually("a is done", lambda: (word := job.member("a")) and word.state == "done")
+        job.kill("b")
+        job.bury("b")
+        assert job.exit_code("a") == 0
+        assert [event["world"] for event in job.events("start", node="a")] == [2, 1]
+        result = job.result()
+        assert result is not None
+        assert (result.outcome, result.round) == ("success", 2)
+
+
+def test_a_program_without_a_session_is_restarted_for_a_newcomer_and_not_blamed(
+    etcd_endpoint: str, tmp_path: Path
+) -> None:
+    """And it runs by a fresh interpreter here, as --no-python and other interpreters do."""
+    with nodes(etcd_endpoint, tmp_path, program={"session": "0"}, env={"SPOTSUP_WARM": "0"}) as job:
+        job.start("a")
+        job.stepping(1)
+        job.start("b")
+        job.stepping(2, 1)
+        assert job.round().nodes() == ("a", "b")
+        assert job.round().app_failures == 0
+        # leaving takes no longer for it
+        job.launchers["b"].send_signal(signal.SIGTERM)
+        assert job.exit_code("b") == 0
+        job.stepping(1, 2)
+        assert job.round().app_failures == 0
+
+
+def test_a_killed_launcher_leaves_nothing(job: Nodes) -> None:
+    job.start("a")
+    job.stepping(1)
+    assert len(job.processes("a")) == 3  # launcher, fork server, worker
+    job.launchers["a"].kill()
+    job.launchers["a"].wait()
+    eventually("nothing is left", lambda: not job.processes("a"), 2)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--rdzv-backend", "c10d", str(STEPS)], "--rdzv-backend is c10d; this launcher needs spotsup"),
+        (["--rdzv-backend", "spotsup", "missing.py"], "there is no missing.py in"),
+        (["--rdzv-backend", "spotsup", str(STEPS)], "--rdzv-endpoint is empty"),
+    ],
+)
+def test_wrong_usage_is_one_sentence_and_exit_code_2(arguments: list[str], message: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "spotsup_trainer.launcher", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 2, done.stderr
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
