@@ -1,0 +1,121 @@
+"""What the node agent decides, and the files that it shares with its launcher."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from spotsup_trainer.agent.decisions import (
+    BYTES_PER_S,
+    CHUNK_BYTES,
+    MAX_CRASHES,
+    Exit,
+    Restart,
+    chunk_of,
+    judge,
+    must_leave,
+)
+from spotsup_trainer.agent.notices import LocalReader, reader_for
+from spotsup_trainer.run_dir import RunDir
+from spotsup_trainer.wire import Ended, Metadata, Progress, encode
+from spotsup_trainer.worker_files import WorkerFiles
+
+
+@pytest.mark.parametrize("outcome", ["success", "failure", "left"])
+def test_the_launchers_own_word_counts(outcome: str) -> None:
+    end = Exit("a", 1, (outcome, "because"), told=False, crashes=0)
+    assert judge(end, 5.0) == Ended("a", outcome, 1, "because", 5.0)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("end", "outcome", "words"),
+    [
+        (Exit("a", -9, None, told=True, crashes=0), "left", "told to leave: killed by signal 9"),
+        (Exit("a", 2, None, told=False, crashes=0), "failure", "refuses its command line"),
+        (
+            Exit("a", -11, None, told=False, crashes=MAX_CRASHES),
+            "failure",
+            "died 6 times in a row: killed by signal 11",
+        ),
+        (Exit("a", 1, ("nonsense", ""), told=False, crashes=MAX_CRASHES), "failure", "exit code 1"),
+    ],
+)
+def test_what_a_launcher_without_a_word_means(end: Exit, outcome: str, words: str) -> None:
+    verdict = judge(end, 5.0)
+    assert isinstance(verdict, Ended)
+    assert verdict.outcome == outcome
+    assert words in verdict.message
+
+
+def test_a_launcher_that_died_is_started_again_later_and_later() -> None:
+    verdicts = [judge(Exit("a", -9, None, told=False, crashes=n), 0.0) for n in range(MAX_CRASHES)]
+    waits = [verdict.after_s for verdict in verdicts if isinstance(verdict, Restart)]
+    assert waits == [1.0, 2.0, 4.0, 8.0, 16.0]
+
+
+def test_a_node_leaves_by_itself_only_when_its_notice_runs_out() -> None:
+    assert not must_leave(None, 8.0, 1e9)
+    assert not must_leave(100.0, 8.0, 91.9)
+    assert must_leave(100.0, 8.0, 92.0)
+
+
+@given(st.integers(0, 10**9), st.floats(0, 10**6))
+def test_a_chunk_of_log_is_never_too_big_and_always_the_newest(unread: int, since_s: float) -> None:
+    skipped, taken = chunk_of(unread, since_s)
+    assert skipped + taken == unread
+    assert 0 <= taken <= CHUNK_BYTES
+    assert taken <= BYTES_PER_S * max(1.0, since_s)
+    assert not (skipped and taken == 0)
+
+
+def test_metadata_readers() -> None:
+    assert reader_for(Metadata("none")) is None
+    assert isinstance(reader_for(Metadata("local", "http://127.0.0.1:80")), LocalReader)
+    with pytest.raises(ValueError, match="it should look like http"):
+        reader_for(Metadata("local", "127.0.0.1"))
+    with pytest.raises(ValueError, match="'aws'; it knows: local, none"):
+        reader_for(Metadata("aws", ""))
+
+
+def test_launcher_and_workers_agree_on_their_files(tmp_path: Path) -> None:
+    run_dir = RunDir(tmp_path / "new" / "run")
+    workers = [WorkerFiles.named_by(run_dir.worker_env(7, rank)) for rank in range(2)]
+    assert (run_dir.sessions(7, 2), run_dir.parked(7, 2)) == (0, 0)
+    workers[1].announce()
+    assert run_dir.sessions(7, 2) == 1
+    assert not workers[0].yield_wanted()
+    run_dir.ask_to_yield(7, "c joins")
+    assert all(worker.yield_wanted() for worker in workers)
+    for worker in workers:
+        with pytest.raises(SystemExit):
+            worker.park(3, True, 0.0)
+    assert run_dir.parked(7, 2) == 2
+    assert run_dir.parked(8, 2) == 0
+    progress = Progress(7, 3, 1.0, 0.5)
+    workers[0].write_progress(progress)
+    assert run_dir.progress() == progress
+
+
+def test_nothing_of_an_old_round_stays(tmp_path: Path) -> None:
+    run_dir = RunDir(tmp_path)
+    for number in (1, 11, 2):
+        run_dir.ask_to_yield(number, "x")
+        (tmp_path / f"progress-{number}.json").write_bytes(encode(Progress(number, 1, 1.0, 1.0)))
+        (tmp_path / f"session-{number}-0").touch()
+    (tmp_path / "something-else").touch()
+    newest = run_dir.progress()
+    assert newest is not None
+    assert newest.round == 11
+    run_dir.begin(2)
+    names = {file.name for file in tmp_path.iterdir()}
+    assert names == {"yield-2", "progress-2.json", "session-2-0", "something-else"}
+
+
+def test_the_launchers_last_word_is_read_once(tmp_path: Path) -> None:
+    run_dir = RunDir(tmp_path)
+    assert run_dir.take_ended() is None
+    run_dir.write_ended("left", "in order")
+    assert run_dir.take_ended() == ("left", "in order")
+    assert run_dir.take_ended() is None

@@ -1,0 +1,120 @@
+"""What a launcher does about its workers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from spotsup_trainer.membership import Broken, Over, Standing, Stay, Yield
+from spotsup_trainer.supervision import AskToYield, GoOn, Limits, Local, SayDone, Stop, decide
+from spotsup_trainer.wire import Result
+
+LIMITS = Limits(yield_s=20.0, grace_s=2.0, lost_s=5.0, exit_s=100.0, margin_s=1.0)
+LOST = Broken("b is lost", "lost")
+STOPPED = Broken("b has stopped", "stopped")
+JOINS = Yield("c joins")
+OVER = Over(Result("success", "all done", 1))
+
+
+def local(**changes: Any) -> Local:
+    return replace(Local("running", ranks=2, sessions=2, parked=0), **changes)
+
+
+@pytest.mark.parametrize(
+    ("node", "standing", "now", "expected"),
+    [
+        (local(), Stay(), 0.0, GoOn()),
+        (local(), OVER, 0.0, Stop("end", "all done", 2.0)),
+        # yielding
+        (local(), JOINS, 0.0, AskToYield("c joins")),
+        (local(leaving_since=0.0), Stay(), 0.0, AskToYield("this node leaves")),
+        (local(yielding_since=0.0), JOINS, 19.9, GoOn()),
+        (local(yielding_since=0.0), Stay(), 19.9, GoOn()),
+        (local(yielding_since=0.0), JOINS, 20.0, Stop("rejoin", "the workers did not park within 20 s", 2.0)),
+        (local(yielding_since=0.0, sessions=1), JOINS, 0.0, Stop("rejoin", "the workers have no Session", 2.0)),
+        (local(yielding_since=0.0, parked=1), JOINS, 1.0, GoOn()),
+        (local(yielding_since=0.0, parked=2), JOINS, 1.0, Stop("rejoin", "all workers are parked", parked=True)),
+        (local(parked=2), Stay(), 1.0, Stop("rejoin", "all workers are parked", parked=True)),
+        (local(leaving_since=0.0, parked=2), Stay(), 1.0, Stop("leave", "all workers are parked", parked=True)),
+        # broken
+        (local(), LOST, 0.0, Stop("rejoin", "b is lost", 2.0)),
+        (local(leaving_since=0.0), LOST, 0.0, Stop("leave", "b is lost", 2.0)),
+        (local(parked=2), LOST, 0.0, Stop("rejoin", "all workers are parked", parked=True)),
+        (local(yielding_since=0.0, broken_since=1.0), LOST, 5.9, GoOn()),
+        (local(yielding_since=0.0, broken_since=1.0), LOST, 6.0, Stop("rejoin", "b is lost", 2.0)),
+        (local(yielding_since=0.0, broken_since=1.0), STOPPED, 1.0, Stop("rejoin", "b has stopped", 2.0)),
+        (local(yielding_since=0.0, sessions=0, broken_since=1.0), LOST, 1.0, Stop("rejoin", "b is lost", 2.0)),
+        # failing
+        (local(workers="failed"), Stay(), 0.0, Stop("rejoin", "a worker failed", 2.0, blame=True)),
+        (local(workers="failed"), LOST, 0.0, Stop("rejoin", "a worker failed", 2.0, blame=True)),
+        (local(workers="failed", yielding_since=0.0), JOINS, 0.0, Stop("rejoin", "a worker failed", 2.0)),
+        (local(workers="failed", leaving_since=0.0), Stay(), 0.0, Stop("leave", "a worker failed", 2.0, blame=True)),
+        # done
+        (local(workers="succeeded"), Stay(), 0.0, SayDone()),
+        (local(workers="succeeded", done_since=0.0), JOINS, 99.0, SayDone()),
+        (local(workers="succeeded", done_since=0.0), LOST, 1.0, Stop("rejoin", "b is lost")),
+        (local(workers="succeeded", done_since=0.0), OVER, 1.0, Stop("end", "all done", 2.0)),
+        (local(workers="succeeded", done_since=0.0, leaving_since=1.0), Stay(), 20.0, SayDone()),
+        (local(workers="succeeded", done_since=0.0, leaving_since=1.0), Stay(), 21.0, Stop("leave", "the other nodes")),
+        (local(workers="succeeded", done_since=0.0), Stay(), 100.0, Stop("leave", "the other nodes")),
+        # no time
+        (local(hurry=True), Stay(), 0.0, Stop("leave", "no time is left")),
+        (local(deadline=10.0), Stay(), 8.9, GoOn()),
+        (local(deadline=10.0, yielding_since=1.0), JOINS, 9.0, Stop("leave", "no time is left")),
+    ],
+)
+def test_the_next_step(node: Local, standing: Standing, now: float, expected: object) -> None:
+    action = decide(node, standing, now, LIMITS)
+    if isinstance(expected, Stop) and isinstance(action, Stop):
+        assert action.reason.startswith(expected.reason)
+        action = replace(action, reason=expected.reason)
+    assert action == expected
+
+
+TIMES = st.none() | st.floats(0, 50)
+LOCALS = st.builds(
+    Local,
+    workers=st.sampled_from(["running", "succeeded", "failed"]),
+    ranks=st.just(2),
+    sessions=st.integers(0, 2),
+    parked=st.integers(0, 2),
+    yielding_since=TIMES,
+    broken_since=TIMES,
+    leaving_since=TIMES,
+    done_since=TIMES,
+    deadline=TIMES,
+    hurry=st.booleans(),
+)
+STANDINGS = st.sampled_from([Stay(), JOINS, LOST, STOPPED, OVER])
+
+
+@given(LOCALS, STANDINGS, st.floats(0, 50))
+def test_a_told_launcher_never_rejoins_and_an_untold_one_with_time_never_leaves(
+    node: Local, standing: Standing, now: float
+) -> None:
+    action = decide(node, standing, now, LIMITS)
+    if isinstance(action, Stop) and node.leaving_since is not None:
+        assert action.then != "rejoin"
+    if isinstance(action, Stop) and action.then == "leave":
+        late = node.deadline is not None and now >= node.deadline - LIMITS.margin_s
+        assert node.hurry or late or node.leaving_since is not None
+
+
+@given(LOCALS, STANDINGS)
+def test_everything_comes_to_an_end(node: Local, standing: Standing) -> None:
+    """However long it takes, nobody waits for ever once something has begun."""
+    begun = (node.yielding_since, node.leaving_since, node.done_since if node.workers == "succeeded" else None)
+    asked = node.yielding_since is not None or node.workers == "succeeded"
+    if asked and any(since is not None for since in begun):
+        assert isinstance(decide(node, standing, 1e6, LIMITS), Stop)
+
+
+@given(LOCALS, STANDINGS, st.floats(0, 50))
+def test_only_an_unprovoked_failure_may_be_blamed(node: Local, standing: Standing, now: float) -> None:
+    action = decide(node, standing, now, LIMITS)
+    if isinstance(action, Stop) and action.blame:
+        assert node.workers == "failed"
+        assert node.yielding_since is None
