@@ -20,6 +20,11 @@ def test_paths_are_quoted() -> None:
     assert 'SetEnv "HOME=/a \\"b\\" %d\\\\c/home" SPOTSUP_MACHINE=local-x-0001\n' in text
 
 
+def test_the_sftp_server_may_lie_in_a_folder_with_a_space() -> None:
+    text = config_text(SPEC._replace(sftp_server="/a b/sftp-server"), Folder(Path("/m")), 2222)
+    assert "Subsystem sftp \"'/a b/sftp-server'\"\n" in text
+
+
 def test_options_that_old_versions_do_not_know_are_left_out() -> None:
     folder = Folder(Path("/m"))
     assert "PerSourcePenalties" not in config_text(SPEC._replace(sshd_version=(9, 7)), folder, 2222)

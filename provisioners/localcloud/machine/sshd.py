@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import shlex
 import signal
 import socket
 import time
@@ -49,7 +50,7 @@ def config_text(spec: Spec, folder: Folder, port: int) -> str:
         "MaxStartups 200:30:400",  # bootstrap opens many connections at once; the default refuses after 10
         "MaxSessions 100",
         f"SetEnv {_quoted(f'HOME={folder.home}')} {MARKER_VARIABLE}={spec.id}",
-        f"Subsystem sftp {_quoted(spec.sftp_server)}",
+        f"Subsystem sftp {_quoted(shlex.quote(spec.sftp_server))}",  # sshd unquotes it, then hands it to a shell
         f"ForceCommand exec /bin/sh -c '{_SESSION}'",
     ]
     if spec.sshd_version >= (9, 8):
