@@ -69,12 +69,12 @@ class Nodes:
 
     # -- starting and ending -------------------------------------------------------------------------------
 
-    def start(self, *nodes: str, **env: str) -> None:
-        """Start launchers."""
+    def start(self, *nodes: str, via: str = "", **env: str) -> None:
+        """Start launchers, which reach etcd `via` another endpoint if given."""
         for node in nodes:
             address = f"127.0.0.{10 + sum(map(ord, node)) % 200}"
             command = [sys.executable, "-m", self.module, "--nnodes", self.nnodes, "--nproc-per-node", "1"]
-            command += ["--rdzv-backend", "spotsup", "--rdzv-endpoint", self.endpoint, "--rdzv-id", self.job]
+            command += ["--rdzv-backend", "spotsup", "--rdzv-endpoint", via or self.endpoint, "--rdzv-id", self.job]
             command += ["--rdzv-conf", f"lease_ttl={self.ttl_s:.0f}", "--local-addr", address]
             command += ["--max-restarts", str(self.max_restarts)]
             program = {"events": str(self.events_file), "until": str(self.end_file)} | dict(self.program)

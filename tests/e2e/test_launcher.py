@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.launching import STEPS, Nodes, eventually, nodes
-from tests.etcd_server import etcd_server
+from tests.etcd_server import cable, etcd_server
 
 pytestmark = pytest.mark.e2e
 
@@ -114,6 +114,23 @@ def test_a_frozen_node_is_replaced_and_fenced_when_it_thaws(job: Nodes) -> None:
     assert not any(alive(pid) for pid in frozen)
     assert job.events("step", node="b", round=alone) == []
     assert job.events("step", node="b", round=again)
+
+
+def test_a_node_that_is_cut_off_from_etcd_comes_back(job: Nodes) -> None:
+    with cable(job.endpoint) as wire:
+        job.start("a")
+        job.start("b", via=wire.endpoint)
+        job.hint("a", "b")
+        job.stepping(2)
+        wire.cut()
+        # its lease ends: the other goes on without it, and so ends its workers too
+        alone = job.stepping(1, 1)["round"]
+        assert job.round().nodes() == ("a",)
+        eventually("b has stopped", lambda: len(job.processes("b")) == 2)
+        wire.mend()
+        job.stepping(2, alone)
+        assert job.round().nodes() == ("a", "b")
+        assert job.round().app_failures == 0
 
 
 def test_training_goes_on_while_etcd_is_away(tmp_path: Path) -> None:

@@ -190,11 +190,13 @@ def test_a_full_round_waits_for_nobody() -> None:
     assert close(view(member("a"), member("b"), rules=Rules(1, 2), changed_at=10.0), now=10.0).nodes() == ("a", "b")
 
 
-def test_a_hinted_member_that_died_unnoticed_is_waited_for_a_second() -> None:
+def test_a_hinted_member_that_has_not_come_is_waited_for_a_second_but_not_one_that_was_lost() -> None:
     of = view(member("a"), member("b"), hint=hint("abc"), changed_at=10.0)
     assert next_round(of, 10.9, 0.0) == Wait("others may come", 11.0)
     assert close(of, 11.0).nodes() == ("a", "b")
     assert close(replace(of, gone=frozenset("c")), 10.0).nodes() == ("a", "b")
+    stopped = view(member("a", last_round=1), member("b", last_round=1), hint=hint("abc"), changed_at=10.0)
+    assert close(replace(stopped, round=round_of("abc")), 10.0).nodes() == ("a", "b")
 
 
 def test_a_running_member_is_waited_for_without_limit() -> None:

@@ -24,7 +24,7 @@ class Rules:
     `min_nodes` and `max_nodes` hold where no hint says otherwise. `app_failures`: how many rounds may end by the
     program's own failure, None for any number. `settle_s`: how long nothing may change before a round closes that no
     hint describes, so that launchers that start together get into one round; `absent_settle_s`: the same where a hinted
-    member is not there, so that the daemon has time to say more.
+    member has not come yet.
     """
 
     min_nodes: int
@@ -267,8 +267,9 @@ def _settle_s(view: View, *, full: bool) -> float:
         return 0.0
     if view.hint is None:
         return view.rules.settle_s
-    absent = any(node not in view.gone and node not in view.members for node in view.hint.members)
-    return view.rules.absent_settle_s if absent else 0.0
+    # One of the last round that is missing has been waited for already, for as long as its lease.
+    known = view.gone | view.members.keys() | set(view.round.nodes() if view.round else ())
+    return view.rules.absent_settle_s if set(view.hint.members) - known else 0.0
 
 
 def _close(view: View, chosen: tuple[Member, ...], formed_at: float) -> Close | Finish:

@@ -55,11 +55,7 @@ class ServedContext(PContext):  # type: ignore[misc]  # mypy does not read torch
 
     def _poll(self) -> RunProcsResult | None:
         codes = self.exit_codes()
-        failures = {
-            rank: ProcessFailure(rank, self._pids[rank], code, self.error_files[rank])
-            for rank, code in codes.items()
-            if code != 0
-        }
+        failures = {rank: self._failure(rank, code) for rank, code in codes.items() if code != 0}
         if failures:
             self.close(signal.SIGTERM, _FAILED_GRACE_S)
         elif len(codes) < len(self._pids):
@@ -70,6 +66,13 @@ class ServedContext(PContext):  # type: ignore[misc]  # mypy does not read torch
             stdouts=self.stdouts,
             stderrs=self.stderrs,
         )
+
+    def _failure(self, rank: int, code: int) -> ProcessFailure:
+        pid = self._pids[rank]
+        try:
+            return ProcessFailure(rank, pid, code, self.error_files[rank])
+        except ValueError:  # half a file, by a worker that was killed while it wrote
+            return ProcessFailure(rank, pid, code, "")
 
     def _close(self, death_sig: signal.Signals, timeout: float = 30) -> None:
         left = self._left()
