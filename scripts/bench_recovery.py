@@ -29,7 +29,7 @@ COLD_START = "cold start"
 FIRST, FULL, PAUSED, LOST = "pause to first step", "time to full world", "paused until then", "steps lost"
 
 KILL = Fault("kill", 1)
-KILL_ALONE = Fault("kill, no replacement", 1, replaced=False)
+KILL_ALONE = Fault("kill, not replaced", 1, replaced=False)
 KILL_FIRST = Fault("kill of rank 0", 0)
 NOTICE = Fault("notice", 1, notice=True)
 
@@ -40,11 +40,14 @@ SUBJECTS = {
     FLOOR: "three processes started at once, cold, with fixed ranks and no rendezvous, until their first step",
 }
 NOTES = """\
-kill: a node loses all its processes at once. torchrun gets its replacement at that very moment, for it has nobody who
-  would ask for one; spotsup asks for, launches and bootstraps its own.
-kill of rank 0: for torchrun the node that hosts the c10d store; for spotsup a node like any other.
-notice: spotsup hears of it {notice_s} s before the end; torchrun's agent gets SIGTERM, and a replacement at once.
-paused until then: less than the time to the full world where a smaller round trained meanwhile."""
+kill: a node loses all its processes at once. torchrun gets its replacement at that very
+  moment, for it has nobody who would ask for one; spotsup asks for, launches and bootstraps
+  its own.
+kill of rank 0: for torchrun the node that hosts the c10d store; for spotsup one like any.
+notice: spotsup hears of it {notice_s} s before the end; torchrun's agent gets SIGTERM, and a
+  replacement at that moment.
+paused until then: less than the time to the full world where a smaller round trained meanwhile.
+never: no process was left that could go on. >{limit_s:g} s: it was watched for no longer."""
 
 progress = Console(stderr=True, highlight=False)
 
@@ -60,6 +63,7 @@ class Bench:
 
     def run(self) -> None:
         """Every repetition has each subject in turn: a minute in which the machine is busy strikes all of them."""
+        stock.end_leftovers(self._options.folder)
         repeat = self._options.repeat
         for repetition in range(repeat):
             self._tell(f"[bold]repetition {repetition + 1} of {repeat}[/bold]")
@@ -150,16 +154,16 @@ def main() -> int:
         return 1
     rows = results.summarise(bench.samples)
     results.write(options.json, rows, about, SUBJECTS)
-    _show(rows, options.json)
+    _show(rows, options)
     return 0
 
 
-def _show(rows: Sequence[Row], path: Path) -> None:
+def _show(rows: Sequence[Row], options: argparse.Namespace) -> None:
     console = Console(highlight=False)
     console.print(results.table("Training pauses when a machine is lost", rows, floor_s(rows)))
     console.print()
-    console.print(NOTES.format(notice_s=spotsup.NOTICE_S), style="dim", soft_wrap=True)
-    console.print(f"[dim]{path}[/dim]", soft_wrap=True)
+    console.print(NOTES.format(notice_s=spotsup.NOTICE_S, limit_s=options.limit), style="dim", soft_wrap=True)
+    console.print(str(options.json), style="dim", markup=False, soft_wrap=True)
 
 
 def _parse() -> argparse.Namespace:

@@ -120,33 +120,30 @@ def write(path: Path, rows: Sequence[Row], about: Mapping[str, Any], subjects: M
 def table(title: str, rows: Sequence[Row], floor: float | None) -> Table:
     """The rows for people, those of one case together; times also as multiples of `floor`, in seconds."""
     made = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
-    for column in ("case", "metric", "subject"):
-        made.add_column(column)
-    for column in ("median", "min", "max", "n", "by floor"):
-        made.add_column(column, justify="right")
-    cases = list(dict.fromkeys(row.case for row in rows))
+    for column in ("metric", "subject"):
+        made.add_column(column, no_wrap=True)
+    for column in ("median", "min", "max", "n", "÷floor"):
+        made.add_column(column, no_wrap=True, justify="right")
     metrics = list(dict.fromkeys(row.metric for row in rows))
-    told: tuple[str, str] | None = None
-    for row in sorted(rows, key=lambda row: (cases.index(row.case), metrics.index(row.metric))):
-        if told is not None and row.case != told[0]:
-            made.add_section()
-        in_floors = row.median / floor if floor and row.unit == "s" and row.median is not None else None
-        made.add_row(
-            "" if told is not None and row.case == told[0] else row.case,
-            "" if (row.case, row.metric) == told else row.metric,
-            row.subject,
-            cell(row.median, row),
-            cell(row.min, row),
-            cell(row.max, row),
-            str(row.n),
-            "" if in_floors is None else f"{in_floors:.1f}",
-        )
-        told = (row.case, row.metric)
+    for case in dict.fromkeys(row.case for row in rows):
+        made.add_row()
+        made.add_row(case, style="bold")
+        told = ""
+        for row in sorted((row for row in rows if row.case == case), key=lambda row: metrics.index(row.metric)):
+            made.add_row("" if row.metric == told else row.metric, row.subject, *_cells(row, floor))
+            told = row.metric
     return made
 
 
-def cell(value: float | None, row: Row) -> str:
-    """One statistic of a row, as people read it."""
+def _cells(row: Row, floor: float | None) -> list[str]:
+    """Median, min, max, n, and the median in floors."""
+    floors = f"{row.median / floor:.1f}" if floor and row.unit == "s" and row.median is not None else ""
+    if row.min is None:
+        return [_told(None, row), "", "", str(row.n), floors]
+    return [*(_told(value, row) for value in (row.median, row.min, row.max)), str(row.n), floors]
+
+
+def _told(value: float | None, row: Row) -> str:
     if value is None:
-        return "never" if row.limit_s is None else f"never in {row.limit_s:g} s"
+        return "never" if row.limit_s is None else f">{row.limit_s:g} s"
     return f"{value:.2f} s" if row.unit == "s" else f"{value:g}"

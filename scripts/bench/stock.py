@@ -137,6 +137,12 @@ def _none_may_be_left(left: Collection[processes.Identity]) -> None:
         raise BenchError(f"these processes withstand SIGKILL: {sorted(each.pid for each in left)}")
 
 
+def end_leftovers(folder: Path) -> None:
+    """End what an earlier run below `folder` left: it was killed before it could. Raises BenchError."""
+    for subject in (FLOOR, DEFAULT.name, TUNED.name):
+        Machines(folder / subject).end()
+
+
 def measure_torchrun(tuning: Tuning, fault: Fault, turn: Turn) -> Watched:
     """Three nodes train, one is struck, its replacement is started at that very moment. Leaves no process."""
     folder = turn.folder / tuning.name

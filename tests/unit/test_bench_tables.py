@@ -198,15 +198,25 @@ def test_the_file_has_the_shape_of_every_benchmark(tmp_path: Path) -> None:
     assert [path.name for path in path.parent.iterdir()] == ["recovery.json"]
 
 
-def test_the_table_has_ratios_to_the_floor_and_says_never() -> None:
-    console = Console(file=io.StringIO(), width=160)
-    console.print(results.table("title", ROWS, 2.0))
+def shown(rows: list[Row], width: int) -> list[str]:
+    console = Console(file=io.StringIO(), width=width)
+    console.print(results.table("title", rows, 2.0))
     assert isinstance(console.file, io.StringIO)
-    lines = [text.split() for text in console.file.getvalue().splitlines()]
-    assert next(words for words in lines if "spotsup" in words and "s" in words)[-1] == "0.5"
-    assert any(words[:3] == ["steps", "lost", "spotsup"] and words[3:] == ["12", "3", "40", "3"] for words in lines)
-    assert sum("never in 60 s" in text for text in console.file.getvalue().splitlines()) == 1
-    assert any(words[-4:] == ["never", "never", "never", "1"] for words in lines)
+    return console.file.getvalue().splitlines()
+
+
+def test_the_table_has_ratios_to_the_floor_and_says_what_never_happened() -> None:
+    lines = [" ".join(text.split()) for text in shown(ROWS, 160)]
+    assert f"{FIRST} spotsup 1.00 s 0.90 s 1.10 s 3 0.5" in lines
+    assert f"{LOST} spotsup 12 3 40 3" in lines
+    assert f"{DEFAULT.name} >60 s 1" in lines
+    assert f"{FIRST} {DEFAULT.name} never 1" in lines
+    assert [line for line in lines if line in {row.case for row in ROWS}] == ["cold start", "kill", "kill of rank 0"]
+
+
+def test_the_table_fits_a_terminal_of_80_columns() -> None:
+    rows = [Row(KILL_ALONE.case, DEFAULT.name, FIRST, "s", 12.345, 10.0, 59.9, 3), *ROWS]
+    assert [text.rstrip() for text in shown(rows, 80)] == [text.rstrip() for text in shown(rows, 160)]
 
 
 def test_the_machine_is_described() -> None:
