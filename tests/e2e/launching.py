@@ -21,7 +21,7 @@ STEPS = Path(__file__).with_name("steps.py")
 Found = TypeVar("Found")
 
 
-def eventually(what: str, look: Callable[[], Found | None], timeout_s: float = 30.0) -> Found:
+def eventually(what: str, look: Callable[[], Found | None], timeout_s: float = 60.0) -> Found:
     """Wait until `look` finds something true, and return it."""
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
@@ -111,7 +111,7 @@ class Nodes:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
-    def exit_code(self, node: str, timeout_s: float = 30.0) -> int:
+    def exit_code(self, node: str, timeout_s: float = 60.0) -> int:
         """Wait for a launcher's end."""
         try:
             return self.launchers[node].wait(timeout_s)
@@ -136,7 +136,7 @@ class Nodes:
         found = [json.loads(line) for line in lines]
         return [event for event in found if all(event.get(key) == value for key, value in wanted.items())]
 
-    def stepping(self, world: int, after_round: int = 0, timeout_s: float = 30.0) -> dict[str, Any]:
+    def stepping(self, world: int, after_round: int = 0, timeout_s: float = 60.0) -> dict[str, Any]:
         """Wait for the first step in a round later than `after_round` with `world` ranks."""
 
         def look() -> dict[str, Any] | None:

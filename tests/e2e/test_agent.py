@@ -140,7 +140,7 @@ class Agents:
             word = decode(kind, found.value) if found else None
             return word if word is not None and want(word) else None
 
-        return eventually(key, look, 40)
+        return eventually(key, look)
 
     def log(self, node: str) -> str:
         """What etcd holds of a node's log."""
@@ -149,7 +149,7 @@ class Agents:
 
     def exit_code(self, node: str) -> int:
         try:
-            return self.started[node].wait(40)
+            return self.started[node].wait(60)
         except subprocess.TimeoutExpired:
             raise AssertionError((self.folder / node / "agent.log").read_text()) from None
 
