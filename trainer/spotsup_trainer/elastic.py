@@ -257,12 +257,14 @@ class SpotsupElasticAgent(LocalElasticAgent):  # type: ignore[misc]  # mypy does
             self._local = replace(self._local, done_since=time.monotonic())
 
     def _write(self, result: Result) -> None:
+        """Every other member tries the same."""
         for _ in range(_WRITES_OF_RESULT):
             try:
-                return self._handler.seat.finish(result)
+                self._handler.seat.finish(result)
             except EtcdError as error:
                 log.warning("the job's result is not written yet: %s", error)
-        return None  # every other member tries the same
+            else:
+                return
 
     def _end(self, result: RunResult) -> RunResult:
         """The job is over: by its result, or because all workers of the round are done."""

@@ -1,0 +1,25 @@
+"""Words for the tests of membership."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from spotsup_trainer.wire import Failure, Hint, Member, MemberState, Round, RoundMember
+
+
+def member(node: str, state: MemberState = "waiting", last_round: int = 0, **more: Any) -> Member:
+    return Member(node, more.pop("incarnation", f"{node}1"), f"10.0.0.{ord(node)}", 4000, state, last_round, **more)
+
+
+def round_of(nodes: Iterable[str], number: int = 1, **more: Any) -> Round:
+    members = tuple(RoundMember(node, f"{node}1", f"10.0.0.{ord(node)}", 4000) for node in nodes)
+    return Round(number, members, formed_at=0.0, **more)
+
+
+def hint(nodes: str, minimum: int = 1, maximum: int = 0) -> Hint:
+    return Hint(tuple(nodes), minimum, maximum or max(1, len(nodes)))
+
+
+def failure(number: int, message: str = "boom", at: float = 0.0) -> Failure:
+    return Failure(number, 0, 1, message, at)
