@@ -92,6 +92,7 @@ class Nodes:
             "SPOTSUP_TEST_NODE": f"{self.folder}/{node}",
             "SPOTSUP_RUN_DIR": str(self.folder / f"run-{node}"),
             "SPOTSUP_CHECKPOINT_DIR": str(self.checkpoint_dir),
+            "TMPDIR": str(self.folder),
             "GLOO_SOCKET_IFNAME": "lo",
             "OMP_NUM_THREADS": "1",
             **self.env,
