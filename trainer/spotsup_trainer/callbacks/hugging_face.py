@@ -1,0 +1,66 @@
+"""The callback for Hugging Face's Trainer. Importing this needs transformers."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+from spotsup_trainer.callbacks.parking import Parking
+
+try:
+    _transformers: Any = importlib.import_module("transformers")
+except ImportError as error:
+    raise ImportError("SpotsupTrainerCallback needs transformers, which cannot be imported here") from error
+
+
+class SpotsupTrainerCallback(_transformers.TrainerCallback):  # type: ignore[misc]  # transformers may not be installed
+    """On a notice, has the Trainer save this very step into its `output_dir`, on all ranks, and parks.
+
+    The checkpoints in between are the Trainer's own (`save_strategy`, `save_steps`). To resume:
+
+        callback = SpotsupTrainerCallback()
+        trainer = Trainer(..., callbacks=[callback])
+        trainer.train(resume_from_checkpoint=callback.newest(training_args.output_dir))
+    """
+
+    def __init__(self, *, park_timeout_s: float = 120.0) -> None:
+        self._park_timeout_s = park_timeout_s
+        self._parking: Parking | None = None
+        self._leaving = False
+
+    @staticmethod
+    def newest(output_dir: str | os.PathLike[str]) -> str | None:
+        """The newest complete checkpoint below `output_dir`; None where there is none.
+
+        transformers' own get_last_checkpoint takes the highest number, though its writer may have been killed half-way;
+        the Trainer writes `trainer_state.json` last.
+        """
+        found = {
+            int(match[1]): path
+            for path in Path(output_dir).glob("checkpoint-*")
+            if (match := re.fullmatch(r"checkpoint-(\d+)", path.name)) and (path / "trainer_state.json").is_file()
+        }
+        return str(found[max(found)]) if found else None
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002  # the framework's
+        """The process group is there: all ranks meet."""
+        self._parking = Parking(park_timeout_s=self._park_timeout_s)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> Any:  # noqa: ARG002  # the framework's
+        """After an optimizer step, however many batches it took: ask for a checkpoint if a node must leave."""
+        assert self._parking is not None
+        self._leaving = self._parking.step_done(state.global_step, int(state.epoch or 0))
+        if self._leaving:
+            control.should_save = True
+            control.should_evaluate = False  # it would come before saving, and there is no time
+        return control
+
+    def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002  # the framework's
+        """The Trainer has saved."""
+        assert self._parking is not None
+        self._parking.saved()
+        if self._leaving:
+            self._parking.park()

@@ -1,0 +1,110 @@
+"""The callback for Lightning. Importing this needs lightning or pytorch_lightning."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+from spotsup_trainer.callbacks.parking import Parking
+
+_PACKAGES = ("lightning.pytorch", "pytorch_lightning")
+
+
+def _framework() -> Any:
+    """The one that the script has imported, else the one that is installed: they do not know each other's classes."""
+    for name in sorted(_PACKAGES, key=lambda name: name not in sys.modules):
+        try:
+            return importlib.import_module(name)
+        except ImportError:
+            continue
+    raise ImportError("SpotsupLightningCallback needs lightning or pytorch_lightning, and neither can be imported here")
+
+
+class SpotsupLightningCallback(_framework().Callback):  # type: ignore[misc]  # Lightning may not be installed
+    """On a notice, has the Trainer save this very step, on all ranks, and parks; also saves every `every_steps`.
+
+    Checkpoints are Lightning's own, below `directory` (default: what the spotsup job says), the `keep` newest. Raises
+    ValueError where there is no directory. To resume:
+
+        callback = SpotsupLightningCallback(every_steps=500)
+        trainer = Trainer(..., callbacks=[callback], num_nodes=int(os.environ["GROUP_WORLD_SIZE"]))
+        trainer.fit(model, ckpt_path=callback.newest())
+    """
+
+    def __init__(
+        self,
+        directory: str | os.PathLike[str] | None = None,
+        *,
+        every_steps: int | None = None,
+        keep: int = 2,
+        park_timeout_s: float = 120.0,
+    ) -> None:
+        super().__init__()
+        directory = directory or os.environ.get("SPOTSUP_CHECKPOINT_DIR")
+        if not directory:
+            raise ValueError("no directory for checkpoints: outside a spotsup job, say directory=")
+        if keep < 1 or (every_steps is not None and every_steps < 1):
+            raise ValueError(f"keep is {keep}, every_steps is {every_steps}; they must be at least 1")
+        self._directory = Path(directory)
+        self._every_steps, self._keep = every_steps, keep
+        self._park_timeout_s = park_timeout_s
+        self._parking: Parking | None = None
+        self._step = 0
+
+    def newest(self) -> str | None:
+        """The newest complete checkpoint; None where there is none."""
+        checkpoints = self._checkpoints()
+        return str(checkpoints[0]) if checkpoints else None
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002  # the framework's
+        """The process group is there: all ranks meet."""
+        self._parking = Parking(park_timeout_s=self._park_timeout_s)
+        self._step = trainer.global_step
+        if self._parking.rank == 0:
+            self._directory.mkdir(parents=True, exist_ok=True)
+            for leftover in self._directory.glob("step_*.ckpt.tmp"):
+                _remove(leftover)
+        self._parking.all_here()
+
+    def on_train_batch_end(self, trainer: Any, *_: Any, **__: Any) -> None:
+        """Where Lightning's own ModelCheckpoint saves, too. In the middle of an accumulated step nothing is done."""
+        assert self._parking is not None
+        if trainer.global_step == self._step:
+            return
+        self._step = trainer.global_step
+        leaving = self._parking.step_done(self._step, trainer.current_epoch)
+        if leaving or (self._every_steps is not None and self._step % self._every_steps == 0):
+            self._save(trainer, self._parking)
+        if leaving:
+            self._parking.park()
+
+    def _save(self, trainer: Any, parking: Parking) -> None:
+        """All ranks write under another name, so that what has its right name is complete."""
+        target = self._directory / f"step_{self._step:08d}.ckpt"
+        temporary = target.with_name(f"{target.name}.tmp")
+        trainer.save_checkpoint(temporary)  # a file, or a directory where the strategy shards; waits for all ranks
+        parking.all_here()
+        if parking.rank == 0:
+            if target.is_dir():
+                shutil.rmtree(target)
+            temporary.replace(target)
+            for old in self._checkpoints()[self._keep :]:
+                _remove(old)
+        parking.saved()
+
+    def _checkpoints(self) -> list[Path]:
+        """The newest first."""
+        found = (path for path in self._directory.glob("step_*.ckpt") if re.fullmatch(r"step_\d{8,}\.ckpt", path.name))
+        return sorted(found, key=lambda path: int(path.stem.removeprefix("step_")), reverse=True)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink()
