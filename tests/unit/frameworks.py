@@ -1,0 +1,120 @@
+"""One rank that trains by a framework's loop with our callback, for tests/unit/test_callbacks.py.
+
+The frameworks are stand-ins: as little of Lightning and of transformers as calls the hooks that our callbacks have, in
+the order and with the arguments that their documentation states. What the callbacks do is real, and so are the files.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+BATCHES_PER_STEP = 2
+
+
+@dataclass(frozen=True)
+class Rank:
+    """What one process does: train until `steps` optimizer steps are complete in all."""
+
+    framework: str
+    rank: int
+    world: int
+    folder: Path
+    round: int
+    steps: int
+    environ: Mapping[str, str] = field(default_factory=dict)
+
+
+class LightningTrainer:
+    """lightning.pytorch.Trainer: `global_step` counts optimizer steps; saving is collective, and rank 0 writes."""
+
+    def __init__(self, callback: Any) -> None:
+        self.global_step = self.current_epoch = 0
+        self._callback = callback
+
+    def save_checkpoint(self, path: Path) -> None:
+        if dist.get_rank() == 0:
+            torch.save({"global_step": self.global_step}, path)
+        dist.barrier()
+
+    def fit(self, steps: int, ckpt_path: str | None) -> None:
+        if ckpt_path is not None:
+            self.global_step = torch.load(ckpt_path)["global_step"]
+        self._callback.on_train_start(self, None)
+        batch_idx = 0
+        while self.global_step < steps:
+            time.sleep(0.005)
+            batch_idx += 1
+            self.global_step += batch_idx % BATCHES_PER_STEP == 0
+            self._callback.on_train_batch_end(self, None, {}, None, batch_idx - 1)
+
+
+class HuggingFaceTrainer:
+    """transformers.Trainer: on_step_end, then (as `control` says) evaluation, saving and on_save."""
+
+    def __init__(self, callback: Any, output_dir: Path) -> None:
+        self._callback, self._output_dir = callback, output_dir
+        self._state = SimpleNamespace(global_step=0, epoch=0.0)
+        self._control = SimpleNamespace(should_save=False, should_evaluate=False)
+
+    def train(self, steps: int, resume_from_checkpoint: str | None) -> None:
+        state, control, args = self._state, self._control, SimpleNamespace()
+        if resume_from_checkpoint is not None:
+            state.global_step = json.loads((Path(resume_from_checkpoint) / "trainer_state.json").read_text())
+        self._callback.on_train_begin(args, state, control, model=None)
+        while state.global_step < steps:
+            time.sleep(0.01)
+            control.should_save = state.global_step % 3 == 2  # save_steps=3
+            control.should_evaluate = True
+            state.global_step += 1
+            self._callback.on_step_end(args, state, control, model=None)
+            if control.should_save:
+                self._save()
+                self._callback.on_save(args, state, control, model=None)
+
+    def _save(self) -> None:
+        if dist.get_rank() == 0:
+            folder = self._output_dir / f"checkpoint-{self._state.global_step}"
+            folder.mkdir(parents=True)
+            (folder / "trainer_state.json").write_text(json.dumps(self._state.global_step))
+
+
+def stand_in(framework: str) -> ModuleType:
+    """The module that our callback imports."""
+    module = ModuleType(framework)
+    base = "TrainerCallback" if framework == "transformers" else "Callback"
+    setattr(module, base, type(base, (), {}))
+    return module
+
+
+def train(job: Rank) -> None:
+    """Train as told, from the newest checkpoint. The first and last step go to `steps.<round>.<rank>`."""
+    os.environ.update(job.environ, GLOO_SOCKET_IFNAME="lo", SPOTSUP_ROUND=str(job.round))
+    os.environ["SPOTSUP_CHECKPOINT_DIR"] = str(job.folder / "checkpoints")
+    torch.set_num_threads(1)
+    store = f"file://{job.folder}/store.{job.round}"
+    dist.init_process_group("gloo", init_method=store, rank=job.rank, world_size=job.world)
+    sys.modules[job.framework] = stand_in(job.framework)
+    from spotsup_trainer import callbacks
+
+    newest: str | None
+    if job.framework == "transformers":
+        callback = callbacks.SpotsupTrainerCallback()
+        newest = callback.newest(job.folder / "checkpoints")
+        HuggingFaceTrainer(callback, job.folder / "checkpoints").train(job.steps, newest)
+    else:
+        callback = callbacks.SpotsupLightningCallback(every_steps=3)
+        newest = callback.newest()
+        LightningTrainer(callback).fit(job.steps, newest)
+    (job.folder / f"resumed.{job.round}.{job.rank}").write_text(str(newest))
+    dist.destroy_process_group()

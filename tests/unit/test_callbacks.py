@@ -1,0 +1,144 @@
+"""The callbacks for Lightning and Hugging Face: real processes, gloo and files; stand-ins for the frameworks."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from spotsup_trainer import callbacks, wire
+from spotsup_trainer.callbacks.parking import Parking
+
+from tests.unit.frameworks import Rank, stand_in, train
+
+FRAMEWORKS = ("lightning.pytorch", "pytorch_lightning", "transformers")
+PROCESSES = multiprocessing.get_context("forkserver")
+PROCESSES.set_forkserver_preload(["tests.unit.frameworks"])  # torch costs seconds to import, milliseconds to fork
+
+
+@contextmanager
+def running(jobs: list[Rank]) -> Iterator[list[Any]]:
+    """A process per rank; none is left."""
+    processes = [PROCESSES.Process(target=train, args=(job,)) for job in jobs]
+    for process in processes:
+        process.start()
+    try:
+        yield processes
+    finally:
+        for process in processes:
+            process.kill()
+            process.join()
+
+
+def wait(what: str, processes: list[Any], condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60.0
+    while not condition():
+        assert time.monotonic() < deadline, f"timed out waiting for {what}"
+        assert not any(process.exitcode for process in processes), f"a rank failed before {what}"
+        time.sleep(0.01)
+
+
+def file(job: Rank, name: str) -> Path:
+    return job.folder / f"{name}.{job.round}.{job.rank}"
+
+
+def ranks(framework: str, world: int, folder: Path, number: int, steps: int) -> list[Rank]:
+    jobs = [Rank(framework, rank, world, folder, number, steps) for rank in range(world)]
+    names = ("YIELD", "SESSION", "PARKED", "PROGRESS")
+    return [replace(job, environ={f"SPOTSUP_{name}_FILE": str(file(job, name)) for name in names}) for job in jobs]
+
+
+def progress(jobs: list[Rank]) -> wire.Progress | None:
+    path = file(jobs[0], "PROGRESS")
+    return wire.decode(wire.Progress, path.read_bytes()) if path.exists() else None
+
+
+def checkpoint_steps(folder: Path) -> list[int]:
+    names = (path.name.removesuffix(".ckpt") for path in (folder / "checkpoints").iterdir())
+    return sorted(int(name.removeprefix("step_").removeprefix("checkpoint-")) for name in names)
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_all_ranks_save_the_same_step_and_park_and_others_go_on_from_it(framework: str, tmp_path: Path) -> None:
+    jobs = ranks(framework, 2, tmp_path, 1, 10**6)
+    with running(jobs) as processes:
+        wait("step 4", processes, lambda: (said := progress(jobs)) is not None and said.step >= 4)
+        assert all(file(job, "SESSION").exists() for job in jobs)
+        file(jobs[1], "YIELD").touch()  # only one of the two nodes is asked
+        wait("all parked", processes, lambda: all(file(job, "PARKED").exists() for job in jobs))
+        assert all(process.is_alive() for process in processes)
+    words = [json.loads(file(job, "PARKED").read_text()) for job in jobs]
+    step = words[0]["step"]
+    assert words == [{"step": step, "saved": True}] * 2
+    assert checkpoint_steps(tmp_path)[-1] == step
+    said = progress(jobs)
+    assert said is not None
+    assert (said.round, said.step, said.checkpoint_step) == (1, step, step)
+
+    alone = ranks(framework, 1, tmp_path, 2, step + 5)
+    with running(alone) as processes:
+        wait("the end", processes, lambda: processes[0].exitcode == 0)
+    assert f"{step}" in file(alone[0], "resumed").read_text()
+    assert checkpoint_steps(tmp_path)[-1] in range(step + 3, step + 6)
+
+
+def test_lightning_keeps_the_newest_and_takes_nothing_unfinished(tmp_path: Path) -> None:
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints" / "step_00000099.ckpt.tmp").mkdir()  # a killed process's, of a strategy that shards
+    jobs = ranks("lightning.pytorch", 1, tmp_path, 1, 10)
+    with running(jobs) as processes:
+        wait("the end", processes, lambda: processes[0].exitcode == 0)
+    assert file(jobs[0], "resumed").read_text() == "None"
+    assert checkpoint_steps(tmp_path) == [6, 9]
+
+
+def test_a_half_written_hugging_face_checkpoint_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "transformers", stand_in("transformers"))
+    newest = callbacks.SpotsupTrainerCallback.newest
+    assert newest(tmp_path / "nothing") is None
+    for step, complete in ((20, True), (100, True), (120, False)):
+        (tmp_path / f"checkpoint-{step}").mkdir()
+        if complete:
+            (tmp_path / f"checkpoint-{step}" / "trainer_state.json").touch()
+    (tmp_path / "checkpoint-best").mkdir()
+    assert newest(tmp_path) == str(tmp_path / "checkpoint-100")
+
+
+def test_outside_a_job_nothing_is_asked_for() -> None:
+    parking = Parking(environ={})
+    assert not parking.step_done(1)
+
+
+def test_a_step_that_was_not_saved_is_not_called_saved(tmp_path: Path) -> None:
+    environ = {"SPOTSUP_YIELD_FILE": str(tmp_path / "yield"), "SPOTSUP_PARKED_FILE": str(tmp_path / "parked")}
+    parking = Parking(environ=environ, park_timeout_s=0.0)
+    assert not parking.step_done(6)
+    parking.saved()
+    (tmp_path / "yield").touch()
+    assert parking.step_done(7)
+    with pytest.raises(SystemExit, match="parked after step 7"):
+        parking.park()
+    assert json.loads((tmp_path / "parked").read_text()) == {"step": 7, "saved": False}
+
+
+@pytest.mark.parametrize("name", ["SpotsupLightningCallback", "SpotsupTrainerCallback"])
+def test_without_the_framework_the_error_says_what_is_missing(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+
+    for module in FRAMEWORKS:
+        monkeypatch.setitem(sys.modules, module, None)
+    for module in ("lightning", "hugging_face"):
+        monkeypatch.delitem(sys.modules, f"spotsup_trainer.callbacks.{module}", raising=False)
+    with pytest.raises(ImportError, match=f"{name} needs"):
+        getattr(callbacks, name)
+
+
+def test_a_wrong_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="SpotsupKerasCallback"):
+        _ = callbacks.SpotsupKerasCallback
