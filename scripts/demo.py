@@ -17,6 +17,7 @@ from types import FrameType
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 from spotsup_trainer import audit
 
@@ -198,7 +199,7 @@ class Demo:
         loss = f"loss {job['loss']:.3f}" if job["loss"] is not None else "loss -"
         nodes = job["nodes"]
         head = f"{job['state']:<9} nodes {nodes['training']}/{nodes['desired']}  round {job['round']}"
-        console.print(f"          {head}  step {job['step']:>4}  {loss}  [cyan]{job['sentence']}[/cyan]")
+        console.print(f"          {head}  step {job['step']:>4}  {loss}  [cyan]{escape(job['sentence'])}[/cyan]")
 
 
 def measure(demo: Demo) -> dict[str, Any]:
@@ -339,7 +340,7 @@ def conclude(path: Path, result: dict[str, Any], failure: str, survivors: list[s
     if result:
         show_result(result)
     for text in broken:
-        console.print(f"[red]broken:[/red] {text}", soft_wrap=True)
+        console.print(f"broken: {text}", style="red", markup=False)
     if not broken:
         console.print(f"[green]every promise was kept[/green]   ({path})")
     return 130 if failure == "interrupted" else 1 if broken else 0

@@ -112,12 +112,42 @@ class Stack:
                 cwd=ROOT,
                 start_new_session=True,
             )
+        self._remember(self._daemon.pid)
         self.wait_for(self._answers, 60.0, "spotsupd to answer")
+
+    def _remember(self, pid: int) -> None:
+        """For whoever cleans up after us, should we be killed."""
+        identity = processes.identity_of(pid)
+        (self.folder / "spotsupd.pid").write_text(json.dumps([identity.pid, identity.started]))
+
+    def _end_orphan(self) -> None:
+        """A daemon of a stack in this folder that was killed before it could stop it."""
+        try:
+            pid, started = json.loads((self.folder / "spotsupd.pid").read_text())
+        except FileNotFoundError:
+            return
+        orphan = processes.Identity(pid, started)
+        processes.send(orphan, signal.SIGTERM)
+        deadline = time.monotonic() + STOP_TIMEOUT_S
+        while processes.is_alive(orphan):
+            if time.monotonic() > deadline:
+                processes.send(orphan, signal.SIGKILL)
+            time.sleep(LOOK_S)
 
     def _answers(self) -> bool:
         if self._daemon is not None and self._daemon.poll() is not None:
             raise StackError(f"spotsupd ended with {self._daemon.returncode}: {self.last_words()}")
         return self.ctl("list").returncode == 0
+
+    def daemon_pid(self) -> int:
+        """The daemon's process."""
+        assert self._daemon is not None
+        return self._daemon.pid
+
+    def reap(self) -> int:
+        """Wait for a daemon that somebody else has stopped; its exit status."""
+        assert self._daemon is not None
+        return self._daemon.wait(STOP_TIMEOUT_S)
 
     def kill_daemon(self) -> None:
         """kill -9."""
@@ -145,6 +175,7 @@ class Stack:
                 self._daemon.wait(STOP_TIMEOUT_S)
             except subprocess.TimeoutExpired:
                 self.kill_daemon()
+        self._end_orphan()
         machines: tuple[str, ...] = ()
         if Store(self.cloud_dir).birth() is not None:
             gone = destroy(self.cloud_dir)

@@ -180,3 +180,16 @@ def test_a_wait_that_is_in_vain_says_for_what(tmp_path: Path) -> None:
     stack.log.write_text("last words\n")
     with pytest.raises(StackError, match="waited 0 s in vain for nothing; spotsupd says: last words"):
         stack.wait_for(lambda: False, 0.0, "nothing")
+
+
+def test_a_stack_cleans_up_after_one_that_was_killed(tmp_path: Path) -> None:
+    """As `make demo` does after a demo that was ended by kill -9."""
+    killed = Stack(tmp_path / "stack")
+    killed.prepare()
+    killed.start_daemon()
+    survivor = killed.daemon_pid()
+    later = Stack(tmp_path / "stack")
+    later.prepare()
+    assert killed.reap() == 0, "the orphan was told to stop, and stopped in order"
+    assert not Path(f"/proc/{survivor}").exists()
+    assert later.close().processes == ()
