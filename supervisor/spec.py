@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
@@ -106,6 +107,16 @@ class JobSpec(_Strict):
     env: Mapping[str, str] = {}
     limits: Limits = Limits()
     checkpoint_dir: str = ""
+
+    @field_validator("env")
+    @classmethod
+    def _variables(cls, value: Mapping[str, str]) -> Mapping[str, str]:
+        for name, text in value.items():
+            if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+                raise ValueError(f"{name!r} is no variable name; use letters, digits and _, no digit first")
+            if "\0" in text:
+                raise ValueError(f"the value of {name} contains a NUL character")
+        return value
 
     @field_validator("run")
     @classmethod

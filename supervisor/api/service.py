@@ -18,6 +18,7 @@ from supervisor.runtime.loop import Leader
 from supervisor.spec import JobSpec, check_nodes, parse_spec
 
 MOST_TRIES = 20
+LEAD_WAIT_S = 10.0
 MOST_BLOB_BYTES = 32 * 1024 * 1024
 _UID_ALPHABET = "abcdefghijkmnpqrstuvwxyz23456789"
 
@@ -142,7 +143,8 @@ class Service:
         self._wait_for(predicate, 2.0)
 
     def _guard(self) -> Sequence[Compare]:
-        if not self._leader.leading:
+        # A daemon that took the place of a killed one leads as soon as that one's lease has ended.
+        if not self._leader.leading and not self._wait_for(lambda _: self._leader.leading, LEAD_WAIT_S):
             who = self._leader.leader or "no daemon"
             raise RefusedError(f"this daemon stands by; {who} leads: nothing was changed, try again in a moment")
         return self._leader.guard()

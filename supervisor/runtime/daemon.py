@@ -67,7 +67,7 @@ def _serve(
     store.start(config.etcd.wait_s)
     journal = Journal(store, keys)
     name = f"{socket.gethostname()}:{os.getpid()}"
-    leader = Leadership(etcd, f"{keys.root}leader", name, config.timing.leader_ttl_s, wake.set)
+    leader = Leadership(etcd, f"{keys.root}leader", name, config.timing.leader_ttl_s, watchers.changed)
     stack.callback(leader.stop)
     provisioners = _clouds(config, stack)
     identity = load_identity(config.state / "cluster.key")

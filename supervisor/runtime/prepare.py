@@ -60,7 +60,7 @@ class SshPreparer:
             bootstrap(target, setup, clock=self._clock.now, deadline_s=self._config.timing.bootstrap_timeout_s)
         except UnreachableError as error:
             return BootstrapDone(node.id, str(error), unreachable=True)
-        except (BootstrapError, SpotsupError) as error:
+        except (BootstrapError, SpotsupError, ValueError) as error:
             return BootstrapDone(node.id, str(error))
         return BootstrapDone(node.id)
 

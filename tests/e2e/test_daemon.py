@@ -135,7 +135,7 @@ def test_a_submission_survives_kill_9_of_the_daemon(stack: Stack, job_file: Path
     stack.start_daemon()
     assert [job["name"] for job in stack.ask("list")] == ["sleeper"]
     stack.wait_for(lambda: len(stack.machines()) == 1, 60.0, "its machine")
-    stack.ctl("cancel", "sleeper")
+    assert stack.ctl("cancel", "sleeper").returncode == 0
     stack.wait_for(lambda: not stack.machines(), 60.0, "the machine to be released")
 
 

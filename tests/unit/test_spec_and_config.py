@@ -50,6 +50,7 @@ def test_the_job_file_of_the_design_is_taken() -> None:
         ({"run": "train.py 'open"}, "`run`: No closing quotation"),
         ({"market": "cheap"}, "`market` is 'cheap': input should be 'spot', 'on-demand' or 'spot-then-on-demand'"),
         ({"env": {"LR": 0.1}}, "`env.LR` is 0.1: input should be a valid string"),
+        ({"env": {"A-B": "1"}}, "`env`: 'A-B' is no variable name; use letters, digits and _"),
         ({"resources": {"gpu": "V100"}}, "gpu is V100, but gpus_per_node is not given"),
         ({"limits": {"hours": -1}}, "`limits.hours` is -1"),
     ],
