@@ -23,7 +23,7 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F  # noqa: N812  # its name everywhere
 from image_models import MODELS  # type: ignore[import-not-found]  # beside this file, where Python looks for it
-from spotsup_trainer.session import MicroBatch, Session
+from spotsup_trainer.session import Session
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -120,11 +120,11 @@ class Curves:
             self._writer.flush()
 
 
-def learning_rate(steps_done: int, warmup: int, total: int, peak: float) -> float:
-    """Of the next step: up in a line over `warmup` steps, then down along a cosine. A function of the step alone."""
-    if steps_done < warmup:
-        return peak * (steps_done + 1) / warmup
-    return peak * (1 + math.cos(math.pi * (steps_done - warmup) / max(1, total - warmup))) / 2
+def learning_rate(step: int, warmup: int, total: int, peak: float) -> float:
+    """Of step 1, 2, …: up in a line over `warmup` steps, then down along a cosine. A function of the step alone."""
+    if step <= warmup:
+        return peak * step / warmup
+    return peak * (1 + math.cos(math.pi * (step - warmup - 1) / (total - warmup))) / 2
 
 
 class Trainer:
@@ -144,8 +144,11 @@ class Trainer:
         self.scaler = torch.amp.GradScaler(device.type, enabled=options.amp == "fp16")
         self._mean, self._std = (torch.tensor(values, device=device).view(3, 1, 1) for values in (MEAN, STD))
 
-    def step(self, pieces: list[MicroBatch], lr: float) -> torch.Tensor:
-        """One optimizer step over this rank's share, in one or several micro-batches; the share's mean loss."""
+    def step(self, pieces: list[tuple[Any, float, bool]], lr: float) -> torch.Tensor:
+        """One optimizer step over this rank's share, in one or several micro-batches; the share's mean loss.
+
+        A micro-batch: images and labels, the factor for their mean loss, and whether it is the last.
+        """
         for group in self.optimizer.param_groups:
             group["lr"] = lr
         total, samples = torch.zeros((), device=self._device), 0
@@ -196,9 +199,9 @@ def train(options: argparse.Namespace, device: torch.device) -> None:
     curves = Curves(options.tensorboard, session.rank, session.steps_done + 1)
     for pieces in batches:
         started = time.monotonic()
-        lr = learning_rate(session.steps_done, options.warmup, total, options.lr)
-        loss = trainer.step(pieces, lr)
         step = session.steps_done + 1
+        lr = learning_rate(step, options.warmup, total, options.lr)
+        loss = trainer.step(pieces, lr)
         if session.rank == 0 and (step % options.log_every == 0 or step == total):
             print(f"step {step} epoch {session.epoch} world {session.world} lr {lr:.6f} loss {loss:.6f}", flush=True)
             curves.add(step, {"loss": float(loss), "lr": lr, "processes": session.world})
