@@ -122,19 +122,24 @@ def _follow(daemon: Client, name: str) -> None:
 # -- look --------------------------------------------------------------------------------------------------
 
 
+def _look(context: click.Context, path: str, output: str, table: str) -> None:
+    """Ask, and print what was found, as JSON or by one of the tables of show.py."""
+    with _daemon(context) as daemon:
+        found = daemon.get(path)
+    if output == "json":
+        _print_json(found)
+        return
+    from supervisor.cli import show
+
+    getattr(show, table)(found)
+
+
 @main.command("list")
 @output_option
 @click.pass_context
 def list_jobs(context: click.Context, output: str) -> None:
     """All jobs, newest first."""
-    with _daemon(context) as daemon:
-        jobs = daemon.get("/v1/jobs")
-    if output == "json":
-        _print_json(jobs)
-        return
-    from supervisor.cli.show import show_jobs
-
-    show_jobs(jobs)
+    _look(context, "/v1/jobs", output, "show_jobs")
 
 
 @main.command()
@@ -143,14 +148,7 @@ def list_jobs(context: click.Context, output: str) -> None:
 @click.pass_context
 def status(context: click.Context, job: str, output: str) -> None:
     """One job: its state, what is being done and why, and its nodes."""
-    with _daemon(context) as daemon:
-        found = daemon.get(f"/v1/jobs/{job}")
-    if output == "json":
-        _print_json(found)
-        return
-    from supervisor.cli.show import show_job
-
-    show_job(found)
+    _look(context, f"/v1/jobs/{job}", output, "show_job")
 
 
 @main.command()
@@ -158,14 +156,7 @@ def status(context: click.Context, job: str, output: str) -> None:
 @click.pass_context
 def nodes(context: click.Context, output: str) -> None:
     """All nodes of all jobs."""
-    with _daemon(context) as daemon:
-        found = daemon.get("/v1/nodes")
-    if output == "json":
-        _print_json(found)
-        return
-    from supervisor.cli.show import show_nodes
-
-    show_nodes(found)
+    _look(context, "/v1/nodes", output, "show_nodes")
 
 
 @main.command()
@@ -174,14 +165,7 @@ def nodes(context: click.Context, output: str) -> None:
 @click.pass_context
 def events(context: click.Context, job: str, output: str) -> None:
     """What happened to a job, in order."""
-    with _daemon(context) as daemon:
-        found = daemon.get(f"/v1/jobs/{job}/events")
-    if output == "json":
-        _print_json(found)
-        return
-    from supervisor.cli.show import show_events
-
-    show_events(found)
+    _look(context, f"/v1/jobs/{job}/events", output, "show_events")
 
 
 @main.command()

@@ -169,7 +169,7 @@ def test_users_with_passwords(etcd: Etcd) -> None:
         ("user/grant", {"user": "root", "role": "root"}),
         ("enable", {}),
     ):
-        etcd._call(f"/v3/auth/{path}", body)
+        etcd.call(f"/v3/auth/{path}", body)
     with pytest.raises(EtcdRefusedError):
         etcd.get("/a")
     with closing(Etcd(etcd.endpoints, user="root", password=PHRASE)) as known:
