@@ -4,7 +4,6 @@ SHELL := /bin/sh
 .PHONY: help setup demo test check bench bench-recovery clean distclean
 
 python := .venv/bin/python
-export SPOTSUP_TOOLS := $(CURDIR)/.tools/root
 
 help:
 	@echo "make demo    a job that survives preemptions, on this computer: no cloud account, under 3 minutes"

@@ -71,7 +71,7 @@ class Stack:
         self.cloud_dir = self.state / "localcloud"
         self.log = folder / "spotsupd.log"
         self._cluster = cluster
-        self._environ = {**os.environ, **_tools(), **(environ or {})}
+        self._environ = {**os.environ, **(environ or {})}
         self._daemon: subprocess.Popen[bytes] | None = None
         self._short: Path | None = None
         self._interrupted = False
@@ -257,12 +257,6 @@ class Stack:
             check=False,
             start_new_session=True,
         )
-
-
-def _tools() -> dict[str, str]:
-    """The clone's own etcd and sshd, where it has them."""
-    tools = ROOT / ".tools" / "root"
-    return {"SPOTSUP_TOOLS": str(tools)} if tools.is_dir() and "SPOTSUP_TOOLS" not in os.environ else {}
 
 
 def _command(pid: int) -> str:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -17,6 +16,7 @@ from pathlib import Path
 
 from spotsup_trainer.etcd import Etcd, EtcdError
 
+from provisioners.localcloud.programs import ProgramMissingError, find_program, tools_root
 from supervisor.errors import StartError
 
 START_TIMEOUT_S = 30.0
@@ -131,13 +131,13 @@ class EmbeddedEtcd:
 
 
 def find_etcd() -> str:
-    """The program: on the PATH, or below the tools folder of a clone (SPOTSUP_TOOLS)."""
-    tools = os.environ.get("SPOTSUP_TOOLS")
-    below = os.pathsep.join(f"{tools}/usr/{name}" for name in ("bin", "sbin")) if tools else ""
-    found = shutil.which("etcd") or shutil.which("etcd", path=below)
-    if not found:
-        raise StartError("there is no etcd on the PATH: `apt-get install etcd-server`, or leave --embedded-etcd out")
-    return found
+    """The program: on the PATH, in the system's folders, or unpacked by a clone's setup."""
+    try:
+        return str(find_program("etcd", tools_root()))
+    except ProgramMissingError as error:
+        raise StartError(
+            "there is no etcd on the PATH: `apt-get install etcd-server`, or leave --embedded-etcd out"
+        ) from error
 
 
 def _free_port() -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import sys
@@ -13,7 +12,6 @@ from spotsup_trainer.etcd import Etcd
 
 from supervisor.errors import StartError
 from supervisor.runtime.etcd_server import EmbeddedEtcd
-from tests.programs import find_program
 
 START = """
 import sys
@@ -23,11 +21,6 @@ etcd = EmbeddedEtcd(Path(sys.argv[1]))
 etcd.start()
 print(etcd.endpoint, flush=True)
 """
-
-
-@pytest.fixture(autouse=True)
-def _etcd_on_the_path(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", f"{find_program('etcd').parent}:{os.environ['PATH']}")
 
 
 def test_it_outlives_a_daemon_that_ends_without_stopping_it(tmp_path: Path) -> None:
