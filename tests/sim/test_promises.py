@@ -13,7 +13,7 @@ from supervisor.api.service import Scale
 from supervisor.errors import RefusedError, SpotsupError
 from supervisor.model import EventKind, JobState
 from tests.sim.promises import events_of, settled, truth
-from tests.sim.scenes import CALM, calm_world, empty_world, machine_of, service, submit
+from tests.sim.scenes import CALM, RULES, calm_world, empty_world, machine_of, service, submit
 from tests.sim.world import Faults, World
 
 QUIET_S = 400.0
@@ -75,6 +75,7 @@ def test_a_machine_that_was_silent_for_a_moment_is_not_killed() -> None:
     victim = machine_of(world, 1)
     victim.silent = True
     assert world.run_until(lambda w: bool(events_of(w, "job", EventKind.NODE_SUSPECT)), 15.0)
+    world.run(RULES.suspect_s / 2)
     victim.silent = False
     world.run(60.0)
     assert victim.alive

@@ -98,6 +98,14 @@ def refuse(request: LaunchRequest, timeout_s: float) -> LaunchOutcome:
     return Fatal("the key pair does not exist")
 
 
+def test_a_machine_that_listings_do_not_show_yet_is_not_lost() -> None:
+    world = empty_world(faults=replace(CALM, listing_lag_s=9.0))
+    submit(world, "job", 2, 3, 4)
+    assert world.run_until(in_state(JobState.RUNNING), 90.0)
+    assert events_of(world, "job", EventKind.NODE_LOST) == []
+    assert len(world.cloud.machines) == 3
+
+
 # -- money and place (P3, P8) ------------------------------------------------------------------------------
 
 
@@ -182,11 +190,14 @@ def test_scaling_down_while_nodes_are_on_their_way_leaves_the_round_alone() -> N
 
 
 def test_cancelling_while_machines_are_asked_for_leaks_none() -> None:
-    world = empty_world(faults=replace(CALM, lost_reply=1.0, slow_call=1.0))
+    world = empty_world(faults=replace(CALM, lost_reply=1.0))
     submit(world, "job", 2, 3, 4)
+    assert world.run_until(lambda w: bool(w.cloud.machines), 30.0)
     service(world).cancel("job")
     assert world.run_until(settled, 200.0)
     assert record(world).state is JobState.CANCELLED
+    orphans = [event for event in world.daemon.journal.events("") if event.kind is EventKind.ORPHAN]
+    assert orphans == [], "the journal itself must find what it asked for; the sweep is for what it cannot know"
 
 
 # -- the rest ----------------------------------------------------------------------------------------------
