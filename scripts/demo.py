@@ -28,6 +28,7 @@ NOTICE_S = 30
 GLOBAL_BATCH = 48
 SEQUENCE = 64
 TEXT_BYTES = 2_000_000
+INTERRUPTED = "interrupted"
 CHECKPOINT_EVERY = 25
 # A periodic checkpoint is written beside training: until it is whole, the one before counts.
 WRITTEN_MEANWHILE = 2
@@ -322,7 +323,7 @@ def main() -> int:
         result = measure(demo)
         stack.stop_daemon()
     except InterruptedByUserError:
-        failure = "interrupted"
+        failure = INTERRUPTED
     except (StackError, audit.AuditError) as error:
         failure = str(error)
     finally:
@@ -339,11 +340,14 @@ def conclude(path: Path, result: dict[str, Any], failure: str, survivors: list[s
     path.write_text(json.dumps({"ok": not broken, **result, "broken": broken}, indent=2) + "\n")
     if result:
         show_result(result)
+    if broken == [INTERRUPTED]:
+        console.print("interrupted; nothing was left behind")
+        return 130
     for text in broken:
         console.print(f"broken: {text}", style="red", markup=False)
     if not broken:
         console.print(f"[green]every promise was kept[/green]   ({path})")
-    return 130 if failure == "interrupted" else 1 if broken else 0
+    return 1 if broken else 0
 
 
 def stop_on_signals(stack: Stack) -> None:
