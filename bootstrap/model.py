@@ -147,11 +147,6 @@ class Paths:
         """The workers' logs."""
         return f"{self.own}/log"
 
-    @property
-    def setup_log(self) -> str:
-        """What `setup` printed."""
-        return f"{self.own}/setup.log"
-
 
 @dataclass(frozen=True, slots=True)
 class Upload:

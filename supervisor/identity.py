@@ -23,7 +23,6 @@ from provisioners.base import HostKey
 from supervisor.errors import StartError
 
 SECRET_BYTES = 32
-_UID_ALPHABET = "abcdefghijkmnpqrstuvwxyz23456789"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +41,6 @@ class Identity:
 
     def _derive(self, purpose: str) -> bytes:
         return hmac.new(self.secret, purpose.encode(), hashlib.sha256).digest()
-
-
-def new_uid() -> str:
-    """A job's uid: 5 of 32 signs, none of them mistaken for another."""
-    return "".join(secrets.choice(_UID_ALPHABET) for _ in range(5))
 
 
 def load_identity(path: Path) -> Identity:
