@@ -77,8 +77,8 @@ class EmbeddedEtcd:
             time.sleep(0.05)
 
     def _alive(self) -> bool:
-        if self._child is not None and self._child.poll() is not None:
-            return False
+        if self._child is not None:
+            return self._child.poll() is None  # and so it is reaped, too
         return bool(self._running.pid) and _ticks(self._running.pid) == self._running.started_ticks != 0
 
     def _command(self, program: str) -> list[str]:
