@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+# torch's TCPStore looks up the name of whoever connects, for a log line; on a computer without a name server each
+# look-up would stall it for many seconds. Launchers set the same for themselves (spotsup_trainer/handler.py).
+os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:1")
 
 from tests.programs import LocalCloud, running_etcd, running_local_cloud
 

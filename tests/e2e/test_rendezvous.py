@@ -54,7 +54,7 @@ class Handlers:
 
     def form(self, *members: str) -> list[Any]:
         """Have them all in one round; what each got."""
-        return [future.result(timeout=20) for future in self.join(*members).values()]
+        return [future.result(timeout=90) for future in self.join(*members).values()]
 
     def round(self) -> Round:
         found = self.etcd.get(KEYS.round(JOB))
@@ -125,7 +125,7 @@ def test_who_leaves_is_missed_at_once_and_a_newcomer_is_let_in(handlers: Handler
     late = handlers.join("d")
     handlers.stands("b", Yield)
     assert [info.world_size for info in handlers.form("b", "c")] == [3, 3]
-    assert late["d"].result(timeout=20).rank == 2
+    assert late["d"].result(timeout=90).rank == 2
 
 
 def test_a_hint_chooses_and_a_tombstone_saves_waiting(handlers: Handlers) -> None:
@@ -134,16 +134,16 @@ def test_a_hint_chooses_and_a_tombstone_saves_waiting(handlers: Handlers) -> Non
     handlers.etcd.put(KEYS.hint(JOB), encode(Hint(("c", "a", "e"), 2, 3)))
     waiting = handlers.join("a", "b", "c", "d")
     handlers.etcd.put(KEYS.gone(JOB, "e"), encode(Tombstone("e", "test", 0.0)))
-    assert [waiting[node].result(timeout=20).rank for node in "ca"] == [0, 1]
+    assert [waiting[node].result(timeout=90).rank for node in "ca"] == [0, 1]
     assert not waiting["b"].done()
     # the spare gets the place of the lost one as soon as the hint says so
     handlers.made["c"].shutdown()
     handlers.etcd.put(KEYS.hint(JOB), encode(Hint(("a", "b"), 2, 2)))
     handlers.form("a")
-    assert waiting["b"].result(timeout=20).rank == 1
+    assert waiting["b"].result(timeout=90).rank == 1
     handlers.etcd.put(KEYS.gone(JOB, "d"), encode(Tombstone("d", "test", 0.0)))
     with pytest.raises(RendezvousClosedError, match="node d"):
-        waiting["d"].result(timeout=20)
+        waiting["d"].result(timeout=90)
 
 
 def test_a_lease_that_ended_is_granted_anew_and_the_round_re_forms(handlers: Handlers) -> None:
