@@ -6,7 +6,6 @@ It runs in a session of its own: a daemon that is killed leaves it to the nodes,
 from __future__ import annotations
 
 import json
-import os
 import signal
 import socket
 import subprocess
@@ -16,6 +15,7 @@ from pathlib import Path
 
 from spotsup_trainer.etcd import Etcd, EtcdError
 
+from provisioners.localcloud import processes
 from provisioners.localcloud.programs import ProgramMissingError, find_program, tools_root
 from supervisor.errors import StartError
 
@@ -62,24 +62,29 @@ class EmbeddedEtcd:
                 self._command(program), stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
             )
         pid = self._child.pid
-        self._save(_Running(self._running.client_port, self._running.peer_port, pid, _ticks(pid)))
+        self._save(
+            _Running(self._running.client_port, self._running.peer_port, pid, processes.identity_of(pid).started)
+        )
         self._wait_until_healthy()
 
     def stop(self) -> None:
         """In order, and for certain."""
         if not self._alive():
             return
-        os.kill(self._running.pid, signal.SIGTERM)
+        processes.send(self._identity(), signal.SIGTERM)
         deadline = time.monotonic() + STOP_TIMEOUT_S
         while self._alive():
             if time.monotonic() > deadline:
-                os.kill(self._running.pid, signal.SIGKILL)
+                processes.send(self._identity(), signal.SIGKILL)
             time.sleep(0.05)
 
     def _alive(self) -> bool:
         if self._child is not None:
             return self._child.poll() is None  # and so it is reaped, too
-        return bool(self._running.pid) and _ticks(self._running.pid) == self._running.started_ticks != 0
+        return bool(self._running.pid) and processes.is_alive(self._identity())
+
+    def _identity(self) -> processes.Identity:
+        return processes.Identity(self._running.pid, self._running.started_ticks)
 
     def _command(self, program: str) -> list[str]:
         client, peer = self.endpoint, f"http://127.0.0.1:{self._running.peer_port}"
@@ -157,12 +162,3 @@ def _check_free(port: int, file: Path) -> None:
                 f"port {port} on 127.0.0.1, which the embedded etcd had before ({file}), is in use: "
                 "stop what uses it, or delete that file to have new ports (running nodes will not find etcd then)"
             ) from error
-
-
-def _ticks(pid: int) -> int:
-    """When a process started, in clock ticks since boot: with the pid, its identity. 0: there is none."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return 0
-    return 0 if fields[0] == "Z" else int(fields[19])
