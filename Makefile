@@ -1,14 +1,19 @@
 # Paths are relative throughout: make knows no way to quote a clone whose own path has a space.
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check bench bench-recovery clean distclean
+.PHONY: help setup demo test test-frameworks check bench bench-recovery bench-checkpoint bench-rendezvous soak-launches soak-training soak-outages clean distclean
 
 python := .venv/bin/python
+frameworks := .tools/frameworks
 
 help:
 	@echo "make demo    a job that survives preemptions, on this computer: no cloud account, under 3 minutes"
 	@echo "make test    all tests"
+	@echo "make test-frameworks   with the real Lightning, transformers and TensorBoard, in an environment of their own"
 	@echo "make check   ruff and mypy"
+	@echo "make soak-launches   a thousand launches on a cloud that fails all the time: what leaks, what doubles"
+	@echo "make soak-training   200 random membership changes in a row under a job that trains (CHANGES=20, SEED=...)"
+	@echo "make soak-outages   etcd killed, frozen, emptied, compacted under a job that trains (QUICK=1: without 10 min)"
 	@echo "make bench   which benchmarks there are"
 	@echo "make setup   what all of these do first: .venv, etcd and sshd; quick when nothing is left to do"
 	@echo "make clean   remove what runs have written; make distclean: what setup has written, too"
@@ -23,7 +28,21 @@ demo: setup
 	@$(python) -m scripts.demo
 
 test: setup
-	@$(python) -m pytest -n 2 $(PYTEST_ARGS)
+	@RES_OPTIONS='timeout:1 attempts:1' $(python) -m pytest -n 2 $(PYTEST_ARGS)
+
+test-frameworks: setup $(frameworks)/installed
+	@RES_OPTIONS='timeout:1 attempts:1' $(frameworks)/bin/python -m pytest tests/frameworks $(PYTEST_ARGS)
+
+# pip of .venv installs there: Debian's venv has none of its own without python3-venv.
+into_frameworks := $(python) -m pip --python $(frameworks)/bin/python install --quiet \
+	--constraint constraints.txt --constraint constraints-frameworks.txt
+$(frameworks)/installed: constraints.txt constraints-frameworks.txt trainer/pyproject.toml | setup
+	rm -rf $(frameworks)
+	$(python) -m venv --without-pip $(frameworks)
+	$(into_frameworks) hatchling editables
+	$(into_frameworks) --no-build-isolation --editable trainer \
+		torch lightning transformers accelerate tensorboard pillow pytest pytest-timeout
+	touch $@
 
 check: setup
 	@$(python) -m ruff check
@@ -31,11 +50,29 @@ check: setup
 	@$(python) -m mypy
 
 bench:
-	@echo "make bench-recovery   the pause after a killed node and after a notice: spotsup, torchrun, and the floor"
+	@echo "make bench-recovery   the pause after a kill, a freeze, SIGTERM, a notice: spotsup, torchrun, and the floor"
+	@echo "make bench-checkpoint the time for which a checkpoint stops training: spotsup, torch.save, torch's DCP"
+	@echo "make bench-rendezvous 8, 32 and 64 nodes agree on a round: spotsup, and torchrun with c10d and with etcd"
 	@echo "Each prints a table and writes build/bench/<name>.json"
+	@echo "BENCH_ARGS=...  its arguments: make bench-recovery BENCH_ARGS='--quick --only kill,freeze'; --help tells them"
 
 bench-recovery: setup
-	@$(python) -m scripts.bench_recovery
+	@$(python) -m scripts.bench_recovery $(BENCH_ARGS)
+
+bench-checkpoint: setup
+	@$(python) -m scripts.bench_checkpoint $(BENCH_ARGS)
+
+bench-rendezvous: setup
+	@$(python) -m scripts.bench_rendezvous $(BENCH_ARGS)
+
+soak-launches: setup
+	@$(python) -m tests.clouds.aws_storm
+
+soak-training: setup
+	@$(python) -m scripts.soak_training $(if $(CHANGES),--changes $(CHANGES)) $(if $(SEED),--seed $(SEED))
+
+soak-outages: setup
+	@$(python) -m scripts.soak_outages $(if $(QUICK),--quick)
 
 clean:
 	rm -rf build .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -90,7 +90,11 @@ class HostKey:
 
 @dataclass(frozen=True, slots=True)
 class LaunchRequest:
-    """One machine. The same `token` twice means the same machine: the token was journaled before the call."""
+    """One machine. The same `token` twice means the same machine: the token was journaled before the call.
+
+    `disk_gb`: the boot disk, 0 for the provider's setting. `dead_man_s`: a machine that hears nothing from its cluster
+    for so long ends its own billing, 0 for never.
+    """
 
     token: str
     cluster: str
@@ -99,6 +103,8 @@ class LaunchRequest:
     host_key: HostKey
     ssh_public_key: str
     tags: Mapping[str, str] = field(default_factory=dict)
+    disk_gb: int = 0
+    dead_man_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +112,8 @@ class Instance:
     """A machine as its cloud's listing tells. Times are UNIX seconds.
 
     `end_cause` is set once the cloud says why it ends; PREEMPTED is the provider's evidence of a preemption.
-    `preempt_at` is set while the cloud's API announces one.
+    `preempt_at` is set while the cloud's API announces one. `metadata_url` is "" where all machines of this cloud find
+    their metadata service at one well-known address.
     """
 
     id: str
@@ -161,9 +168,13 @@ class Throttled:
 
 @dataclass(frozen=True, slots=True)
 class Transient:
-    """The cloud had a fault and says that nothing was launched; ask again."""
+    """The cloud had a fault and says that nothing was launched; ask again.
+
+    `unknown_code`: a code that the provider's table does not have; it is counted and alerted, so that the table grows.
+    """
 
     message: str
+    unknown_code: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +192,35 @@ class Unknown:
 
 
 LaunchOutcome: TypeAlias = Launched | NoCapacity | Quota | Throttled | Transient | Fatal | Unknown
+
+
+class LeftoverKind(StrEnum):
+    """What a machine may leave behind that costs money or a quota."""
+
+    DISK = "disk"
+    NETWORK_INTERFACE = "network interface"
+    ADDRESS = "address"
+    SPOT_REQUEST = "spot request"
+
+
+@dataclass(frozen=True, slots=True)
+class Leftover:
+    """Something with our cluster's tag that belongs to no machine any more. `node`: whose it was, as far as known."""
+
+    id: str
+    kind: LeftoverKind
+    cluster: str
+    node: str
+    region: str
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that `spotsupd check` looked at. `message`: what was found and, where not `ok`, how to mend it."""
+
+    what: str
+    ok: bool
+    message: str
 
 
 class ProvisionerError(Exception):
@@ -207,13 +247,17 @@ class Provisioner(Protocol):
         ...
 
     def offers(self, query: OfferQuery, timeout_s: float) -> Sequence[Offer]:
-        """What could be asked for, cheapest first, whether or not there is capacity now."""
+        """What could be asked for, whether or not there is capacity now: cheapest first, without a known price last.
+
+        Where nothing fits: empty, or a ProvisionerError that says why and what would.
+        """
         ...
 
     def launch(self, request: LaunchRequest, timeout_s: float) -> LaunchOutcome:
         """Ask for one machine, once, tagged at birth with cluster and node.
 
-        Idempotent by token: a second call with the same request returns the first machine, also if it has ended since.
+        Idempotent by token: a second call with the same request returns the first machine, also if it has ended since,
+        for as long as the cloud still knows of it; after that it launches nothing and is Transient.
         A timeout after sending is Unknown, never "not launched". Never raises ProvisionerError.
         """
         ...

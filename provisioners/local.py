@@ -178,4 +178,4 @@ def _offer(offer: OfferView) -> Offer:
 
 
 def _instance(view: View) -> Instance:
-    return Instance(**view.model_dump(exclude={"market", "message"}))
+    return Instance(**view.model_dump(exclude={"market", "frozen", "message"}))

@@ -1,7 +1,8 @@
 """`make bench-recovery`: for how long training pauses when a machine is lost: spotsup, stock torchrun, and the floor.
 
 The pause lasts from the last step that all ranks of the old round completed to the first that all ranks of the new
-one did. Writes build/bench/recovery.json.
+one did. What is measured is scripts/bench/grid.py. Writes build/bench/recovery.json, or recovery-part.json where not
+all was asked for.
 """
 
 from __future__ import annotations
@@ -12,41 +13,63 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from types import FrameType
 
 from rich.console import Console
 
-from scripts.bench import results, spotsup, stock
+from scripts.bench import goals, launchers, recovery_table, results, spotsup, stock
+from scripts.bench.goals import FENCED, FIRST, FULL, LATE, LOST, PAUSED
+from scripts.bench.grid import (
+    CELLS,
+    DEFAULT,
+    FLOOR,
+    FLOOR_SESSION,
+    OMISSIONS,
+    SPOTSUP,
+    TUNED,
+    Cell,
+    Fault,
+    Recovery,
+    cells_of,
+)
+from scripts.bench.machines import RES_OPTIONS
 from scripts.bench.results import Row, Sample
-from scripts.bench.stock import DEFAULT, FLOOR, TUNED, Fault, Tuning
-from scripts.bench.watch import BenchError, Stop, Turn, Watched, steps_before_fault
+from scripts.bench.spotsup import Fence
+from scripts.bench.watch import BenchError, Stop, Turn, Watched, phase_of
 from scripts.stack import ROOT, InterruptedByUserError, StackError
+from supervisor.errors import StartError
 
 LEAST_LIMIT_S = spotsup.NOTICE_S + 10.0
 COLD_START = "cold start"
-FIRST, FULL, PAUSED, LOST = "pause to first step", "time to full world", "paused until then", "steps lost"
-
-KILL = Fault("kill", 1)
-KILL_ALONE = Fault("kill, not replaced", 1, replaced=False)
-KILL_FIRST = Fault("kill of rank 0", 0)
-NOTICE = Fault("notice", 1, notice=True)
+FLOORS_PER_REPETITION = 2
 
 SUBJECTS = {
-    spotsup.SUBJECT: spotsup.IN_WORDS,
-    DEFAULT.name: DEFAULT.in_words(),
-    TUNED.name: TUNED.in_words(),
+    SPOTSUP: spotsup.IN_WORDS,
+    **launchers.IN_WORDS,
+    TUNED: stock.TUNED.in_words(),
+    DEFAULT: stock.DEFAULT.in_words(),
     FLOOR: "three processes started at once, cold, with fixed ranks and no rendezvous, until their first step",
+    FLOOR_SESSION: "the same, of a program with a Session",
 }
 NOTES = """\
-kill: a node loses all its processes at once. torchrun gets its replacement at that very
-  moment, for it has nobody who would ask for one; spotsup asks for, launches and bootstraps
-  its own.
-kill of rank 0: for torchrun the node that hosts the c10d store; for spotsup one like any.
-notice: spotsup hears of it {notice_s} s before the end; torchrun's agent gets SIGTERM, and a
-  replacement at that moment.
-paused until then: less than the time to the full world where a smaller round trained meanwhile.
+replacement: torchrun gets one at that very moment, for it has nobody who would ask for one; spotsup asks for,
+  launches and bootstraps its own. spare: one that waited outside the round, of torchrun in its redundancy list.
+  shrinking: there is none to be had.
+kill: a node loses all its processes at once; spotsup's daemon hears of it from the cloud, and the launchers alone
+  are told at once.
+freeze: all processes of a node are stopped while its cloud says that it runs: nobody tells, the lease of {lease_s:g} s
+  ends. spotsup gives such a node up after 20 s, and asks for its replacement then.
+SIGTERM: to torchrun's agent, and to spotsup's: the node leaves the round in order.
+notice: spotsup hears of it {notice_s} s before the end, and the node trains on until another takes its place; where
+  there is none, until 8 s before the end. torchrun hears of none: see SIGTERM.
+floor-session, cold-session: with spotsup's Session, which for its checkpoints imports what a cold start pays for;
+  goals that are not about it are judged by the floor without.
+rank 0: for torchrun the node that hosts the c10d store; for spotsup one like any.
+Names are not looked up (RES_OPTIONS={res_options}): c10d asks for its peers' names, and a lost answer costs seconds.
+paused in all: less than the time to the full world where a smaller round trained meanwhile.
 never: no process was left that could go on. >{limit_s:g} s: it was watched for no longer."""
 
 progress = Console(stderr=True, highlight=False)
@@ -64,58 +87,75 @@ class Bench:
     def run(self) -> None:
         """Every repetition has each subject in turn: a minute in which the machine is busy strikes all of them."""
         stock.end_leftovers(self._options.folder)
+        launchers.end_leftovers(self._options.folder)
         repeat = self._options.repeat
         for repetition in range(repeat):
             self._tell(f"[bold]repetition {repetition + 1} of {repeat}[/bold]")
-            steps = steps_before_fault(repetition, repeat)
-            turn = Turn(self._options.folder, steps, self._options.limit, self._stop)
+            turn = Turn(self._options.folder, phase_of(repetition, repeat), self._options.limit, self._stop)
             for measure in self._measurements(repetition):
                 self._stop.check()
                 measure(turn)
 
     def _measurements(self, repetition: int) -> Iterator[Callable[[Turn], None]]:
-        once = [KILL_FIRST] if repetition == 0 else []
-        yield self._floor
-        yield partial(self._spotsup, [KILL, NOTICE, *once])
-        for fault in (KILL, KILL_ALONE, NOTICE, *once):
-            yield partial(self._torchrun, TUNED, fault)
-        if repetition < self._options.repeat_default:
-            for fault in (KILL, KILL_ALONE, NOTICE, *once):
-                yield partial(self._torchrun, DEFAULT, fault)
+        wanted = {
+            subject: cells_of(subject, repetition, self._options.only)
+            for subject in self._options.subjects
+            if subject in CELLS and (subject != DEFAULT or repetition < self._options.repeat_default)
+        }
+        for subject in (FLOOR, FLOOR_SESSION):
+            for _ in range(FLOORS_PER_REPETITION if subject in self._options.subjects else 0):
+                yield partial(self._floor, subject)
+        for subject in launchers.IN_WORDS:
+            if cells := wanted.get(subject):
+                yield partial(self._launchers, subject, cells)
+        if cells := wanted.get(SPOTSUP):
+            yield partial(self._spotsup, cells)
+        for tuning in (stock.TUNED, stock.DEFAULT):
+            for cell in wanted.get(tuning.name, ()):
+                yield partial(self._torchrun, tuning, cell)
 
-    def _floor(self, turn: Turn) -> None:
-        seconds = stock.measure_floor(turn)
-        self.samples.append(Sample(COLD_START, FLOOR, FIRST, "s", seconds))
-        self._tell(f"{FLOOR}: {COLD_START}: {FIRST} {seconds:.2f} s")
+    def _floor(self, subject: str, turn: Turn) -> None:
+        seconds = stock.measure_floor(subject, turn)
+        self.samples.append(Sample(COLD_START, subject, FIRST, "s", seconds))
+        self._tell(f"{subject}: {COLD_START}: {FIRST} {seconds:.2f} s")
 
-    def _spotsup(self, faults: Sequence[Fault], turn: Turn) -> None:
-        with closing(spotsup.measure(faults, turn)) as outcomes:
-            for fault, watched in outcomes:
-                self._note(spotsup.SUBJECT, fault, watched)
+    def _launchers(self, subject: str, cells: Sequence[Cell], turn: Turn) -> None:
+        with closing(launchers.measure(subject, cells, turn)) as outcomes:
+            for cell, watched in outcomes:
+                self._note(subject, cell, watched)
 
-    def _torchrun(self, tuning: Tuning, fault: Fault, turn: Turn) -> None:
-        self._note(tuning.name, fault, stock.measure_torchrun(tuning, fault, turn))
+    def _spotsup(self, cells: Sequence[Cell], turn: Turn) -> None:
+        with closing(spotsup.measure(cells, turn)) as outcomes:
+            for struck in outcomes:
+                self._note(SPOTSUP, struck.cell, struck.watched, struck.fence)
 
-    def _note(self, subject: str, fault: Fault, watched: Watched) -> None:
-        samples = samples_of(subject, fault, watched)
+    def _torchrun(self, tuning: stock.Tuning, cell: Cell, turn: Turn) -> None:
+        self._note(tuning.name, cell, stock.measure_torchrun(tuning, cell, turn))
+
+    def _note(self, subject: str, cell: Cell, watched: Watched, fence: Fence | None = None) -> None:
+        samples = samples_of(subject, cell, watched, fence)
         self.samples += samples
         told = ", ".join(f"{sample.metric} {_in_words(sample)}" for sample in samples)
-        self._tell(f"{subject}: {fault.case}: {told}")
+        self._tell(f"{subject}: {cell.case}: {told}")
 
     def _tell(self, text: str) -> None:
         progress.print(f"[dim]{time.monotonic() - self._began:6.1f} s[/dim]  {text}", soft_wrap=True)
 
 
-def samples_of(subject: str, fault: Fault, watched: Watched) -> list[Sample]:
+def samples_of(subject: str, cell: Cell, watched: Watched, fence: Fence | None = None) -> list[Sample]:
     """What one fault tells. A time that there is none of is told as such; what rests on it is left out."""
     found = watched.outcome
     times = [(FIRST, found.first_s)]
-    if fault.replaced:
+    if cell.recovery is not Recovery.SHRINKING:
         times.append((FULL, found.full_s))
         times += [(PAUSED, found.paused_s)] if found.paused_s is not None else []
-    samples = [Sample(fault.case, subject, metric, "s", value, watched.limit_s, watched.why) for metric, value in times]
+    samples = [Sample(cell.case, subject, metric, "s", value, watched.limit_s, watched.why) for metric, value in times]
     if found.steps_lost is not None:
-        samples.append(Sample(fault.case, subject, LOST, "steps", float(found.steps_lost)))
+        samples.append(Sample(cell.case, subject, LOST, "steps", float(found.steps_lost)))
+    if fence is not None:
+        why = f"its workers still ran {spotsup.FENCE_TIMEOUT_S:g} s later"
+        samples.append(Sample(cell.case, subject, FENCED, "s", fence.stopped_s, spotsup.FENCE_TIMEOUT_S, why))
+        samples.append(Sample(cell.case, subject, LATE, "steps", float(fence.late_steps)))
     return samples
 
 
@@ -125,14 +165,28 @@ def _in_words(sample: Sample) -> str:
     return f"{sample.value:.2f} s" if sample.unit == "s" else f"{sample.value:g}"
 
 
-def floor_s(rows: Sequence[Row]) -> float | None:
-    """The median of the floor, in seconds."""
-    return next((row.median for row in rows if row.subject == FLOOR), None)
+def in_order(samples: Sequence[Sample]) -> list[Sample]:
+    """The cases by fault, victim and recovery, and within each the subjects, always in the same order."""
+    every = {cell.case: cell for cells in CELLS.values() for cell in cells}
+    faults, recoveries, subjects = list(Fault), list(Recovery), list(SUBJECTS)
+
+    def place(sample: Sample) -> tuple[int, int, int, int]:
+        cell = every.get(sample.case)
+        if cell is None:
+            return -1, 0, 0, 0
+        return (
+            faults.index(cell.fault),
+            recoveries.index(cell.recovery),
+            -cell.victim.rank,
+            subjects.index(sample.subject),
+        )
+
+    return sorted(samples, key=place)
 
 
 def main() -> int:
     """Measure, write, show. Exit status 0 where everything could be measured; 130 after Ctrl-C."""
-    options = _parse()
+    options = parse_arguments()
     stop = Stop()
 
     def on_signal(_number: int, _frame: FrameType | None) -> None:
@@ -148,25 +202,34 @@ def main() -> int:
     except InterruptedByUserError:
         progress.print("interrupted; every process was ended")
         return 130
-    except (BenchError, StackError) as error:
+    except (BenchError, StackError, StartError) as error:
         # What programs print is full of brackets, which rich would read as markup.
         progress.print(f"bench-recovery: {error}", style="red", markup=False, soft_wrap=True)
         return 1
-    rows = results.summarise(bench.samples)
-    results.write(options.json, rows, about, SUBJECTS)
-    _show(rows, options)
+    rows = results.summarise(in_order(bench.samples))
+    judged = goals.judge(rows, spotsup.LEASE_S)
+    more = {"goals": [goal.as_json() for goal in judged], "not_measured": [asdict(each) for each in OMISSIONS]}
+    results.write(options.json, rows, about, SUBJECTS, more)
+    _show(rows, judged, options)
     return 0
 
 
-def _show(rows: Sequence[Row], options: argparse.Namespace) -> None:
+def _show(rows: Sequence[Row], judged: Sequence[goals.Goal], options: argparse.Namespace) -> None:
     console = Console(highlight=False)
-    console.print(results.table("Training pauses when a machine is lost", rows, floor_s(rows)))
+    console.print(recovery_table.table(rows))
     console.print()
-    console.print(NOTES.format(notice_s=spotsup.NOTICE_S, limit_s=options.limit), style="dim", soft_wrap=True)
+    if judged:
+        console.print(goals.table(judged))
+        console.print()
+    notes = NOTES.format(
+        notice_s=spotsup.NOTICE_S, limit_s=options.limit, lease_s=spotsup.LEASE_S, res_options=RES_OPTIONS
+    )
+    console.print(notes, style="dim", soft_wrap=True)
     console.print(str(options.json), style="dim", markup=False, soft_wrap=True)
 
 
-def _parse() -> argparse.Namespace:
+def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """The options; what is wrong with them ends the program with 2."""
     parser = argparse.ArgumentParser(prog="bench-recovery", description=(__doc__ or "").splitlines()[0])
     build = ROOT / "build" / "bench"
     parser.add_argument("--repeat", type=_count, default=3, metavar="N")
@@ -178,14 +241,21 @@ def _parse() -> argparse.Namespace:
         metavar="N",
         help="repetitions with torchrun's default settings: their fixed waits hardly vary, and take most of the time",
     )
+    parser.add_argument("--only", type=_faults, default=tuple(Fault), metavar="FAULT,...", help=", ".join(Fault))
+    parser.add_argument(
+        "--subjects", type=_subjects, default=tuple(SUBJECTS), metavar="SUBJECT,...", help=", ".join(SUBJECTS)
+    )
     parser.add_argument("--limit", type=float, default=60.0, metavar="S", help="how long a job may need to recover")
     parser.add_argument("--folder", type=Path, default=build / "recovery", help="for all that is written meanwhile")
-    parser.add_argument("--json", type=Path, default=build / "recovery.json")
-    options = parser.parse_args()
+    parser.add_argument("--json", type=Path, help="the result  [recovery.json, or recovery-part.json, in build/bench]")
+    options = parser.parse_args(arguments)
     if options.limit < LEAST_LIMIT_S:
         parser.error(f"--limit is {options.limit:g}: a notice alone takes that long; give {LEAST_LIMIT_S:g} or more")
     if options.quick:
         options.repeat = 1
+    if options.json is None:
+        whole = set(options.only) == set(Fault) and set(options.subjects) == set(SUBJECTS)
+        options.json = build / ("recovery.json" if whole else "recovery-part.json")
     options.folder = options.folder.absolute()
     return options
 
@@ -194,6 +264,22 @@ def _count(text: str) -> int:
     if not text.isdigit() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of repetitions, 1 or more")
     return int(text)
+
+
+def _faults(text: str) -> tuple[Fault, ...]:
+    return tuple(Fault(word) for word in _words(text, list(Fault)))
+
+
+def _subjects(text: str) -> tuple[str, ...]:
+    return tuple(_words(text, list(SUBJECTS)))
+
+
+def _words(text: str, known: Sequence[str]) -> list[str]:
+    found = [word for word in text.split(",") if word]
+    unknown = [word for word in found if word not in known]
+    if unknown or not found:
+        raise argparse.ArgumentTypeError(f"{text!r}: there are {', '.join(known)}")
+    return found
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from typing import Any
 
 from provisioners.localcloud import processes
 from provisioners.localcloud.control import destroy
+from provisioners.localcloud.processes import Identity
 from provisioners.localcloud.store import Store
 from supervisor.config import MOST_SOCKET_PATH_BYTES
 from supervisor.runtime.etcd_server import EmbeddedEtcd
@@ -35,7 +36,7 @@ state_dir = {state_dir}
 [api]
 socket = {socket}
 [node]
-lease_ttl_s = 4.0
+lease_ttl_s = {lease_ttl_s}
 [timing]
 listing_s = 1.0
 consistency_s = 15.0
@@ -65,12 +66,20 @@ class Leftovers:
 class Stack:
     """Everything in `folder`; nothing outside it but a short folder for the socket where the path is too long."""
 
-    def __init__(self, folder: Path, *, cluster: str = "demo", environ: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        cluster: str = "demo",
+        environ: Mapping[str, str] | None = None,
+        lease_ttl_s: float = 4.0,
+    ) -> None:
         self.folder = folder
         self.state = folder / "state"
         self.cloud_dir = self.state / "localcloud"
         self.log = folder / "spotsupd.log"
         self._cluster = cluster
+        self._lease_ttl_s = lease_ttl_s
         self._environ = {**os.environ, **(environ or {})}
         self._daemon: subprocess.Popen[bytes] | None = None
         self._short: Path | None = None
@@ -90,7 +99,10 @@ class Stack:
             socket = self._short / "spotsupd.sock"
         (self.folder / "socket").write_text(str(socket))
         text = CONFIG.format(
-            cluster=self._cluster, state_dir=json.dumps(str(self.state)), socket=json.dumps(str(socket))
+            cluster=self._cluster,
+            state_dir=json.dumps(str(self.state)),
+            socket=json.dumps(str(socket)),
+            lease_ttl_s=self._lease_ttl_s,
         )
         (self.folder / "spotsupd.toml").write_text(text)
 
@@ -218,7 +230,14 @@ class Stack:
         if birth is None:
             return set()
         found = processes.find([], lambda marker: marker.startswith(birth.machine_prefix))
-        return {(identity.pid, _command(identity.pid)) for identity in found}
+        return {(identity.pid, _command(identity.pid)[:120]) for identity in found}
+
+    def processes_of(self, node: str) -> dict[Identity, str]:
+        """Everything that runs on the machine of one node, and its command. Raises StackError where it has none."""
+        machine = next((str(each["id"]) for each in self.machines() if each["node"] == node), "")
+        if not machine:
+            raise StackError(f"node {node} has no machine that runs")
+        return {each: _command(each.pid) for each in processes.find([], lambda marker: marker == machine)}
 
     def last_words(self, lines: int = 5) -> str:
         """The end of the daemon's log."""
@@ -261,6 +280,6 @@ class Stack:
 
 def _command(pid: int) -> str:
     try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()[:120]
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
     except OSError:
         return "(ended)"

@@ -10,6 +10,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from provisioners.settings import AwsSettings, AzureSettings, CloudSettings, GcpSettings
 from supervisor.errors import UsageError
 from supervisor.planner.world import Rules
 from supervisor.spec import first_complaint
@@ -98,13 +99,16 @@ def _smaller(timing: TimingConfig, small: str, large: str) -> None:
 
 
 class Config(_Strict):
-    """Everything that is set from outside."""
+    """Everything that is set from outside. A cloud without its section is not used."""
 
     cluster: Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,30}$")] = "default"
     state_dir: str = ""
     etcd: EtcdConfig = EtcdConfig()
     api: ApiConfig = ApiConfig()
     local: LocalConfig = LocalConfig()
+    aws: AwsSettings | None = None
+    gcp: GcpSettings | None = None
+    azure: AzureSettings | None = None
     node: NodeConfig = NodeConfig()
     slack: SlackConfig = SlackConfig()
     timing: TimingConfig = TimingConfig()
@@ -123,6 +127,11 @@ class Config(_Strict):
     def local_dir(self) -> Path:
         """The local cloud's folder."""
         return Path(self.local.dir) if self.local.dir else self.state / "localcloud"
+
+    def cloud(self, name: str) -> CloudSettings | None:
+        """What is set about a cloud; None for the local one, and for one that is not set up."""
+        found: CloudSettings | None = {"aws": self.aws, "gcp": self.gcp, "azure": self.azure}.get(name)
+        return found
 
     def rules(self, *, alerts: bool) -> Rules:
         """The planner's numbers."""

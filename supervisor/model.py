@@ -116,7 +116,7 @@ JOB_EDGES: Mapping[tuple[JobState, JobState], str] = MappingProxyType(
 # Machines that may bill. FAILED and LOST wait for their terminate call.
 OPEN_NODE_STATES = frozenset(NodeState) - {N.GONE}
 ENDED_JOB_STATES = frozenset(_JOB_ENDS)
-# States in which a node counts towards what the job wants.
+# States in which a node counts towards what the job wants: its members, and the spares beyond them.
 COUNTED_NODE_STATES = frozenset({N.REQUESTED, N.PENDING, N.BOOTING, N.BOOTSTRAPPING, N.READY, N.MEMBER, N.SUSPECT})
 IN_FLIGHT_NODE_STATES = frozenset({N.REQUESTED, N.PENDING, N.BOOTING, N.BOOTSTRAPPING})
 
@@ -150,6 +150,7 @@ class NodeRecord:
 
     `token`: the idempotency token, journaled before the cloud is called. `unsure`: the last launch call ended without
     a clear answer, so the machine is looked up before anything else (P2). `taken`: its cloud took it, or will.
+    `replaces`: in whose place it was asked for. `place_of`: whose place it took in the round, which may be another's.
     """
 
     id: str
@@ -174,6 +175,7 @@ class NodeRecord:
     taken: bool = False
     notice: NoticeSeen | None = None
     joined: bool = False
+    place_of: str = ""
     error: str = ""
     history: tuple[Passage, ...] = ()
     schema: int = SCHEMA_VERSION
@@ -195,7 +197,10 @@ class JobRecord:
     """One job, as users asked for it and as far as it is.
 
     `uid` makes node ids unique for ever, also when a name is used again. `next_node` and `next_event` are counters, so
-    that ids are decided by the journal and not by chance.
+    that ids are decided by the journal and not by chance; events before `first_event` are dropped. `spare_nodes`: how
+    many more than desired shall wait outside the round; none is asked for before `spare_retry_at`. `trouble`: what
+    people were last told of checkpoints that are not being written, at `trouble_at`, when the newest was of
+    `trouble_step`; empty once they were told that all is well again.
     """
 
     name: str
@@ -206,16 +211,22 @@ class JobRecord:
     min_nodes: int
     desired_nodes: int
     max_nodes: int
+    spare_nodes: int = 0
     state: JobState = JobState.QUEUED
     since: float = 0.0
     reason: str = ""
     cancel_requested: bool = False
     next_node: int = 1
     next_event: int = 1
+    first_event: int = 1
     bootstrap_failures: int = 0
+    spare_retry_at: float = 0.0
     usd_settled: float = 0.0
     gathering_since: float = 0.0
     round_seen: int = 0
+    trouble: str = ""
+    trouble_step: int = 0
+    trouble_at: float = 0.0
     ended_at: float = 0.0
     history: tuple[Passage, ...] = ()
     schema: int = SCHEMA_VERSION
@@ -246,6 +257,8 @@ class EventKind(StrEnum):
     REPLACEMENT_REQUESTED = "replacement-requested"
     REPLACEMENT_JOINED = "replacement-joined"
     ROUND = "round"
+    CHECKPOINT_TROUBLE = "checkpoint-trouble"
+    CHECKPOINTS_BACK = "checkpoints-back"
     JOB_DONE = "job-done"
     JOB_FAILED = "job-failed"
     JOB_CANCELLED = "job-cancelled"
@@ -258,6 +271,8 @@ ALERT_KINDS = frozenset(
         EventKind.NODE_LOST,
         EventKind.REPLACEMENT_REQUESTED,
         EventKind.REPLACEMENT_JOINED,
+        EventKind.CHECKPOINT_TROUBLE,
+        EventKind.CHECKPOINTS_BACK,
         EventKind.JOB_DONE,
         EventKind.JOB_FAILED,
     }

@@ -14,6 +14,7 @@ from supervisor.errors import UsageError
 
 NAME_PATTERN = r"^[a-z][a-z0-9-]{0,38}[a-z0-9]$"
 MAX_NODES = 64
+MAX_SPARES = 16
 
 
 class _Strict(BaseModel):
@@ -21,11 +22,15 @@ class _Strict(BaseModel):
 
 
 class Nodes(_Strict):
-    """How many nodes the job wants: trains from `min` on, asks for `desired`, may be scaled up to `max`."""
+    """How many nodes the job wants: trains from `min` on, asks for `desired`, may be scaled up to `max`.
+
+    `spares` come on top, also on top of `max`: they wait outside the round, and take a lost member's place at once.
+    """
 
     min: Annotated[int, Field(ge=1, le=MAX_NODES)]
     desired: Annotated[int, Field(ge=1, le=MAX_NODES)]
     max: Annotated[int, Field(ge=1, le=MAX_NODES)]
+    spares: Annotated[int, Field(ge=0, le=MAX_SPARES)] = 0
 
     @model_validator(mode="before")
     @classmethod
@@ -40,12 +45,19 @@ class Nodes(_Strict):
 
     @model_validator(mode="after")
     def _ordered(self) -> Nodes:
-        check_nodes(self.min, self.desired, self.max)
+        check_nodes(self.min, self.desired, self.max, self.spares)
         return self
 
 
-def check_nodes(min_nodes: int, desired: int, max_nodes: int) -> None:
-    """Raises ValueError unless min ≤ desired ≤ max."""
+def check_nodes(min_nodes: int, desired: int, max_nodes: int, spares: int) -> None:
+    """Raises ValueError unless 1 ≤ min ≤ desired ≤ max, and none is beyond what one job may have."""
+    for name, value, least, most in (
+        ("min", min_nodes, 1, MAX_NODES),
+        ("max", max_nodes, 1, MAX_NODES),
+        ("spares", spares, 0, MAX_SPARES),
+    ):
+        if not least <= value <= most:
+            raise ValueError(f"{name} is {value}; it can be {least} to {most}")
     if not min_nodes <= desired <= max_nodes:
         raise ValueError(
             f"min ≤ desired ≤ max is needed, but min is {min_nodes}, desired {desired} and max {max_nodes}"

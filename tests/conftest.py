@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 # torch's TCPStore looks up the name of whoever connects, for a log line; on a computer without a name server each
-# look-up would stall it for many seconds. Launchers set the same for themselves (spotsup_trainer/handler.py).
+# look-up would stall it for many seconds. `make test` sets it, too: libc reads it once, at its first look-up.
 os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:1")
 
 from tests.programs import LocalCloud, running_etcd, running_local_cloud

@@ -24,7 +24,7 @@ from provisioners.localcloud.models import (
     Settings,
     SettingsPatch,
 )
-from provisioners.localcloud.processes import Identity
+from provisioners.localcloud.processes import Identity, Target
 from provisioners.localcloud.programs import SshPrograms
 from provisioners.localcloud.store import Birth, Store
 
@@ -35,6 +35,11 @@ class Launch:
 
     machine: Machine | None
     fault: Fault | None = None
+
+
+def target_of(machine: Machine) -> Target:
+    """The processes of a machine that runs."""
+    return Target(machine.id, Identity(machine.pid, machine.started))
 
 
 class Cloud:
@@ -120,6 +125,24 @@ class Cloud:
         self.on_change()
         return known
 
+    def freeze(self, machine: str) -> Machine:
+        """Stop all processes of a machine, which its listing goes on to call running. Raises RefusedError."""
+        with self._changed:
+            known = self.machine(machine)
+            rules.expect_running(known)
+            if known.frozen_at is None:
+                known = self.update(machine, frozen_at=self.now())
+            processes.freeze(target_of(known))
+            return known
+
+    def thaw(self, machine: str) -> Machine:
+        """Let all processes of a machine go on, frozen or not. Raises RefusedError."""
+        with self._changed:
+            known = self.machine(machine)
+            rules.expect_running(known)
+            processes.thaw(target_of(known))
+            return self.update(machine, frozen_at=None)
+
     def end(self, machine: str, cause: EndCause) -> Machine:
         """Decide a machine's end; what was decided before holds. Raises RefusedError (not-found)."""
         with self._changed:
@@ -179,7 +202,7 @@ class Cloud:
             zone=body.zone,
             instance_type=body.instance_type,
             market=body.market,
-            address=rules.address_of(self.birth.first_address, index),
+            address=rules.address_for(self._settings, self._machines.values(), self.birth.first_address, index),
             launched_at=now,
             due_at=now + self._settings.launch_delay_s,
             tags=body.tags,
@@ -197,6 +220,7 @@ class Cloud:
             zone=machine.zone,
             instance_type=machine.instance_type,
             address=machine.address,
+            ssh_port=self._settings.ssh_port,
             sshd=str(programs.sshd),
             sshd_version=programs.version,
             sftp_server=str(programs.sftp_server),

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from provisioners.base import EndCause
 from provisioners.localcloud import processes, rules
-from provisioners.localcloud.cloud import Cloud
+from provisioners.localcloud.cloud import Cloud, target_of
 from provisioners.localcloud.machine.spec import EXIT_ALREADY_RUNNING, MARKER_VARIABLE, Folder, Report
 from provisioners.localcloud.models import Machine
 from provisioners.localcloud.processes import Identity, Target
@@ -133,6 +133,8 @@ class Engine:
         for machine in self._cloud.machines().values():
             if machine.ended_at is None and machine.running_at is not None:
                 self._watch(machine.id, Identity(machine.pid, machine.started))
+            if machine.ended_at is None and machine.frozen_at is not None:
+                processes.freeze(target_of(machine))  # the last server may have been killed before it did
 
     def _watch(self, machine: str, identity: Identity) -> None:
         """Be woken when this init ends; `_find_lost` finds one that has ended already."""

@@ -111,6 +111,24 @@ def kill(machine: str, directory: Path, output: str) -> None:
 @_machine
 @_directory
 @_output
+def freeze(machine: str, directory: Path, output: str) -> None:
+    """Stop all processes of MACHINE (its id, or its node): it runs by the cloud's word, and does not answer."""
+    _change(directory, "admin/machines", machine, "freeze", None, output)
+
+
+@main.command()
+@_machine
+@_directory
+@_output
+def thaw(machine: str, directory: Path, output: str) -> None:
+    """Let all processes of MACHINE (its id, or its node) go on after a freeze."""
+    _change(directory, "admin/machines", machine, "thaw", None, output)
+
+
+@main.command()
+@_machine
+@_directory
+@_output
 def terminate(machine: str, directory: Path, output: str) -> None:
     """End MACHINE (its id, or its node) as its owner would."""
     _change(directory, "machines", machine, "terminate", None, output)
@@ -212,7 +230,8 @@ def _resolve(machines: list[dict[str, Any]], word: str) -> dict[str, Any] | None
 
 def _note(machine: dict[str, Any]) -> str:
     announced = f"preempted at {machine['preempt_at']:.0f}" if machine["preempt_at"] else ""
-    return " ".join(word for word in (machine["end_cause"], announced, machine["message"]) if word)
+    frozen = "frozen" if machine["frozen"] else ""
+    return " ".join(word for word in (machine["end_cause"], announced, frozen, machine["message"]) if word)
 
 
 def _call(directory: Path, method: str, path: str, body: dict[str, Any] | None = None) -> Any:

@@ -18,6 +18,7 @@ REGION = "local"
 Name = Annotated[str, StringConstraints(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9._-]+$")]
 Text = Annotated[str, StringConstraints(min_length=1, max_length=4096)]
 Delay = Annotated[float, Field(ge=0, le=3600)]
+Port = Annotated[int, Field(ge=0, le=65535)]
 
 
 class Fault(StrEnum):
@@ -56,7 +57,8 @@ class Settings(_Model):
     """How the cloud behaves. Every change holds at once.
 
     `capacity`: machines that a zone holds; its keys are the zones. `no_capacity_memory_s`: for how long a refusal tells
-    callers not to ask again. `ended_listed_s`: for how long listings still show a machine that ended.
+    callers not to ask again. `ended_listed_s`: for how long listings still show a machine that ended. `ssh_port`: where
+    new machines' sshd listens, 0 for any port. `reuse_addresses`: a new machine gets the address of one that ended.
     """
 
     launch_delay_s: Delay = 1.0
@@ -66,6 +68,8 @@ class Settings(_Model):
     capacity: dict[Name, Annotated[int, Field(ge=0, le=4096)]] = {"local-a": 16, "local-b": 16}
     instance_types: tuple[InstanceType, ...] = (LOCAL_SMALL,)
     next_launch_faults: tuple[Fault, ...] = ()
+    ssh_port: Port = 0
+    reuse_addresses: bool = False
 
 
 class SettingsPatch(_Model):
@@ -78,6 +82,8 @@ class SettingsPatch(_Model):
     capacity: dict[Name, Annotated[int, Field(ge=0, le=4096)]] | None = None
     instance_types: tuple[InstanceType, ...] | None = None
     next_launch_faults: Annotated[tuple[Fault, ...], Field(max_length=1000)] | None = None
+    ssh_port: Port | None = None
+    reuse_addresses: bool | None = None
 
     def applied_to(self, settings: Settings) -> Settings:
         """The settings after this change."""
@@ -117,7 +123,7 @@ class Machine(_Model):
     """A machine's record: written before anything is done for it, kept for the cloud's life, because of its token.
 
     `running_at`: its sshd answered. `ending_at`, `end_cause`: its end was decided; `ended_at`: no process is left.
-    `pid`, `started`: its init, once it runs.
+    `pid`, `started`: its init, once it runs. `frozen_at`: since when all its processes are stopped.
     """
 
     id: Name
@@ -140,6 +146,7 @@ class Machine(_Model):
     metadata_port: int = 0
     preempt_announced_at: float | None = None
     preempt_at: float | None = None
+    frozen_at: float | None = None
     ending_at: float | None = None
     end_cause: EndCause | None = None
     ended_at: float | None = None
@@ -148,7 +155,9 @@ class Machine(_Model):
 
 
 class View(_Model):
-    """A machine as an answer shows it; the fields of provisioners.base.Instance, and its address for people."""
+    """A machine as an answer shows it; the fields of provisioners.base.Instance, and for people its address, and
+    whether it is frozen: a cloud that is asked for its machines knows nothing of that.
+    """
 
     id: str
     cluster: str
@@ -166,6 +175,7 @@ class View(_Model):
     metadata_url: str = ""
     end_cause: EndCause | None = None
     preempt_at: float | None = None
+    frozen: bool = False
     message: str = ""
 
 

@@ -1,4 +1,4 @@
-"""Processes by their identity: find all that belong to a machine, and kill them all.
+"""Processes by their identity: find all that belong to a machine, and stop or kill them all.
 
 A machine's processes are the descendants of its init (a subreaper: daemons stay below it), and all that carry the
 machine's id in their environment: what is left when init itself was killed.
@@ -40,7 +40,7 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A machine to kill. `init` is None where it is not known. ValueError where the id is no machine's."""
+    """A machine to strike. `init` is None where it is not known. ValueError where the id is no machine's."""
 
     machine: str
     init: Identity | None
@@ -144,12 +144,38 @@ def kill(targets: Sequence[Target], timeout_s: float) -> set[Identity]:
     what its descendants leave behind has nowhere else to go than below it.
     """
     deadline = time.monotonic() + timeout_s
+    inits, carries = _of(targets)
+    for identity in _stop(inits, carries):
+        send(identity, signal.SIGKILL)
+    left = _kill_until_none(lambda: find(inits, carries), deadline)
+    for init in inits:
+        send(init, signal.SIGKILL)
+    return left | _kill_until_none(lambda: {init for init in inits if is_alive(init)} | find([], carries), deadline)
+
+
+def freeze(target: Target) -> None:
+    """Stop every process of a machine. Whoever talks to it gets no answer, and no connection is closed."""
+    _stop(*_of([target]))
+
+
+def thaw(target: Target) -> None:
+    """Let every process of a machine go on, also one that was stopped by somebody else."""
+    inits, carries = _of([target])
+    for identity in {*inits, *find(inits, carries)}:
+        send(identity, signal.SIGCONT)
+
+
+def _of(targets: Sequence[Target]) -> tuple[list[Identity], Callable[[str], bool]]:
+    """The inits of these machines that live, and whether a marker is one of theirs."""
     names = {target.machine for target in targets}
     inits = [target.init for target in targets if target.init is not None and is_alive(target.init)]
+    return inits, names.__contains__
 
-    def carries(marker: str) -> bool:
-        return marker in names
 
+def _stop(inits: Sequence[Identity], carries: Callable[[str], bool]) -> set[Identity]:
+    """Stop the inits and all that `find` finds of them, which is returned. Until one is stopped it may have children:
+    hence the few rounds.
+    """
     for init in inits:
         send(init, signal.SIGSTOP)
     stopped: set[Identity] = set()
@@ -160,12 +186,7 @@ def kill(targets: Sequence[Target], timeout_s: float) -> set[Identity]:
         for identity in fresh:
             send(identity, signal.SIGSTOP)
         stopped |= fresh
-    for identity in stopped:
-        send(identity, signal.SIGKILL)
-    left = _kill_until_none(lambda: find(inits, carries), deadline)
-    for init in inits:
-        send(init, signal.SIGKILL)
-    return left | _kill_until_none(lambda: {init for init in inits if is_alive(init)} | find([], carries), deadline)
+    return stopped
 
 
 def kill_children(parent: int, spared: Collection[int], timeout_s: float) -> set[Identity]:

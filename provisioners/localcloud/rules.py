@@ -30,6 +30,13 @@ def address_of(first: int, index: int) -> str:
     return str(ADDRESSES[block * 256 + host + 1])
 
 
+def address_for(settings: Settings, machines: Collection[Machine], first: int, index: int) -> str:
+    """The address of a new machine: its own, or, where the settings say so, that of a machine that ended."""
+    taken = {machine.address for machine in machines if machine.ended_at is None}
+    free = [machine.address for machine in machines if machine.address not in taken]
+    return free[0] if settings.reuse_addresses and free else address_of(first, index)
+
+
 def fault_refusal(fault: Fault) -> Refusal | None:
     """The answer that a fault makes of a launch, None where the fault lies in the connection."""
     message = f"the fault {fault.value!r} was asked for"
@@ -101,6 +108,7 @@ def view(machine: Machine, as_of: float) -> View | None:
         metadata_url=f"http://{machine.address}:{machine.metadata_port}" if reachable else "",
         end_cause=machine.end_cause if told else None,
         preempt_at=machine.preempt_at if announced and not told else None,
+        frozen=machine.frozen_at is not None and machine.frozen_at <= as_of and not told,
         message=machine.message if told else "",
     )
 
@@ -151,6 +159,14 @@ def announce(machine: Machine, notice_s: float, now: float) -> dict[str, object]
     if machine.preempt_at is not None and machine.preempt_at <= deadline:
         return {}
     return {"preempt_announced_at": machine.preempt_announced_at or now, "preempt_at": deadline}
+
+
+def expect_running(machine: Machine) -> None:
+    """Raise RefusedError unless the machine runs, and goes on to."""
+    if machine.ending_at is not None:
+        raise refused(machine, "it has ended or is about to")
+    if machine.running_at is None:
+        raise refused(machine, "it does not run yet")
 
 
 def refused(machine: Machine, why: str) -> RefusedError:

@@ -8,6 +8,8 @@
     POST  /v1/machines/ID/terminate             accepted; the listing shows the end
     POST  /v1/admin/machines/ID/preempt         NoticeBody -> View; the metadata service says so already
     POST  /v1/admin/machines/ID/kill            View, once no process is left
+    POST  /v1/admin/machines/ID/freeze          View, once every process is stopped; listings call it running
+    POST  /v1/admin/machines/ID/thaw            View; every process goes on
     GET   /v1/admin/settings, PATCH             Settings; SettingsPatch -> Settings
 
 Errors are a Refusal; every body is strict JSON. Calls run on worker threads; the event loop only carries bytes.
@@ -143,6 +145,12 @@ class _Api:
         await run_in_threadpool(self._cloud.end, machine, EndCause.FAILED)
         return self._answer(await run_in_threadpool(self._cloud.wait_ended, machine, KILL_WAIT_S))
 
+    async def freeze(self, request: Request) -> Response:
+        return self._answer(await run_in_threadpool(self._cloud.freeze, request.path_params["machine"]))
+
+    async def thaw(self, request: Request) -> Response:
+        return self._answer(await run_in_threadpool(self._cloud.thaw, request.path_params["machine"]))
+
     async def settings(self, _: Request) -> Response:
         return _json(self._cloud.settings().model_dump_json())
 
@@ -163,6 +171,8 @@ def application(cloud: Cloud) -> Starlette:
         ("GET", "/v1/admin/machines", api.all_machines),
         ("POST", "/v1/admin/machines/{machine}/preempt", api.preempt),
         ("POST", "/v1/admin/machines/{machine}/kill", api.kill),
+        ("POST", "/v1/admin/machines/{machine}/freeze", api.freeze),
+        ("POST", "/v1/admin/machines/{machine}/thaw", api.thaw),
         ("GET", "/v1/admin/settings", api.settings),
         ("PATCH", "/v1/admin/settings", api.patch),
     ]

@@ -1,4 +1,4 @@
-"""Results of a benchmark: rows of statistics, the machine, `build/bench/<name>.json`, and the table for people."""
+"""Results of a benchmark: rows of statistics, the machine, and `build/bench/<name>.json`."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any
-
-from rich.table import Table
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,42 +106,19 @@ def _pairs(path: Path) -> dict[str, str]:
     return found
 
 
-def write(path: Path, rows: Sequence[Row], about: Mapping[str, Any], subjects: Mapping[str, str]) -> None:
-    """Write the JSON file in one go. `about`: the machine; `subjects`: how each was set up."""
+def write(
+    path: Path,
+    rows: Sequence[Row],
+    about: Mapping[str, Any],
+    subjects: Mapping[str, str],
+    more: Mapping[str, Any] | None = None,
+) -> None:
+    """Write the JSON file in one go. `about`: the machine; `subjects`: how each was set up; `more`: a benchmark's own
+    keys beside those that all have.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_suffix(".tmp")
-    content = {"machine": dict(about), "rows": [row.as_json() for row in rows], "subjects": dict(subjects)}
+    rows_json = [row.as_json() for row in rows]
+    content = {"machine": dict(about), "rows": rows_json, "subjects": dict(subjects), **(more or {})}
     temporary.write_text(json.dumps(content, indent=2, allow_nan=False) + "\n")
     temporary.replace(path)
-
-
-def table(title: str, rows: Sequence[Row], floor: float | None) -> Table:
-    """The rows for people, those of one case together; times also as multiples of `floor`, in seconds."""
-    made = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
-    for column in ("metric", "subject"):
-        made.add_column(column, no_wrap=True)
-    for column in ("median", "min", "max", "n", "÷floor"):
-        made.add_column(column, no_wrap=True, justify="right")
-    metrics = list(dict.fromkeys(row.metric for row in rows))
-    for case in dict.fromkeys(row.case for row in rows):
-        made.add_row()
-        made.add_row(case, style="bold")
-        told = ""
-        for row in sorted((row for row in rows if row.case == case), key=lambda row: metrics.index(row.metric)):
-            made.add_row("" if row.metric == told else row.metric, row.subject, *_cells(row, floor))
-            told = row.metric
-    return made
-
-
-def _cells(row: Row, floor: float | None) -> list[str]:
-    """Median, min, max, n, and the median in floors."""
-    floors = f"{row.median / floor:.1f}" if floor and row.unit == "s" and row.median is not None else ""
-    if row.min is None:
-        return [_told(None, row), "", "", str(row.n), floors]
-    return [*(_told(value, row) for value in (row.median, row.min, row.max)), str(row.n), floors]
-
-
-def _told(value: float | None, row: Row) -> str:
-    if value is None:
-        return "never" if row.limit_s is None else f">{row.limit_s:g} s"
-    return f"{value:.2f} s" if row.unit == "s" else f"{value:g}"

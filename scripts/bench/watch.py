@@ -11,6 +11,7 @@ from scripts.bench.timeline import MarkReader, Outcome, Span, Timeline, outcome
 from scripts.stack import InterruptedByUserError, Stack
 
 LOOK_S = 0.1
+PHASE_LOOK_S = 0.02
 CHECKPOINT_STEPS = 50
 SETTLED_STEPS = 100  # 2 s of training: connections, leases and the first checkpoint are behind it
 
@@ -42,18 +43,23 @@ class Stop:
 class Turn:
     """What the subjects of one repetition have in common.
 
-    `steps`: how many steps a round makes before a fault. `limit_s`: how long the job is watched after it.
+    `phase`: how many steps after a checkpoint a fault strikes. `limit_s`: how long the job is watched after it.
     """
 
     folder: Path
-    steps: int
+    phase: int
     limit_s: float
     stop: Stop
 
 
-def steps_before_fault(repetition: int, repetitions: int) -> int:
-    """Spread evenly over the time between two checkpoints: else all would lose the same number of steps."""
-    return SETTLED_STEPS + CHECKPOINT_STEPS * (2 * repetition + 1) // (2 * repetitions)
+def phase_of(repetition: int, repetitions: int) -> int:
+    """Spread evenly over the steps between two checkpoints: else all would lose the same number of steps."""
+    return CHECKPOINT_STEPS * (2 * repetition + 1) // (2 * repetitions)
+
+
+def due_after(made: int, phase: int) -> int:
+    """The first number of a round's steps, from `made` on, that lies `phase` steps after a checkpoint."""
+    return made + (phase - made) % CHECKPOINT_STEPS
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,15 +88,35 @@ class Job:
         self._timeline.add(self._reader.new())
         return self._timeline.spans()
 
-    def settled(self, nodes: int, steps: int, timeout_s: float, last_words: Callable[[], str]) -> Span:
-        """Wait until a round of `nodes` nodes has made `steps` steps. Raises BenchError after `timeout_s`."""
+    def pause(self, duration_s: float) -> None:
+        """Between two looks. Raises InterruptedByUserError."""
+        self._stop.check()
+        time.sleep(duration_s)
+
+    def settled(self, nodes: int, timeout_s: float, last_words: Callable[[], str]) -> None:
+        """Wait until a round of `nodes` nodes has made its first steps. Raises BenchError after `timeout_s`."""
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
             spans = self.spans()
-            if spans and len(spans[-1].nodes) == nodes and spans[-1].last_step - spans[-1].first_step >= steps:
-                return spans[-1]
-            time.sleep(LOOK_S)
+            if spans and len(spans[-1].nodes) == nodes and _made(spans[-1]) >= SETTLED_STEPS:
+                return
+            self.pause(LOOK_S)
         raise BenchError(f"{nodes} nodes did not train within {timeout_s:g} s: {last_words()}")
+
+    def at_phase(self, phase: int, timeout_s: float = 30.0) -> Span:
+        """Wait until the round that trains is `phase` steps past a checkpoint. Raises BenchError after `timeout_s`."""
+        span = self.spans()[-1]
+        due = due_after(_made(span), phase)
+        deadline = time.monotonic() + timeout_s
+        while _made(span) < due:
+            if time.monotonic() > deadline:
+                raise BenchError(f"round {span.round} made {_made(span)} steps, and no more for {timeout_s:g} s")
+            self.pause(PHASE_LOOK_S)
+            newest = self.spans()[-1]
+            if newest.round != span.round:
+                raise BenchError(f"round {span.round} ended before anything was done to it")
+            span = newest
+        return span
 
     def after_fault(
         self, old: Span, gone: str, full: int, limit_s: float, alive: Callable[[], bool] = lambda: True
@@ -107,4 +133,8 @@ class Job:
                 return Watched(found, None, f"all other agents had ended after {elapsed_s:.0f} s")
             if elapsed_s > limit_s:
                 return Watched(found, limit_s, f"watched for {limit_s:g} s")
-            time.sleep(LOOK_S)
+            self.pause(LOOK_S)
+
+
+def _made(span: Span) -> int:
+    return span.last_step + 1 - span.first_step

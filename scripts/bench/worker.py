@@ -1,7 +1,7 @@
 """The training program that every subject of `make bench-recovery` runs: one small all_reduce per step.
 
-Each rank writes one JSON line per completed step (scripts/bench/timeline.py reads them). In a spotsup job it keeps its
-state by Session; else rank 0 writes a checkpoint every few steps, as torchrun's own examples do.
+Each rank writes one JSON line per completed step (scripts/bench/timeline.py reads them). It keeps its state by Session,
+as spotsup's users do; or rank 0 writes a checkpoint every few steps, as torchrun's own examples do.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 
 WEIGHTS = 4096
+DIR = "SPOTSUP_CHECKPOINT_DIR"
 
 
 class Keeper(Protocol):
@@ -29,17 +30,19 @@ class Keeper(Protocol):
         """`done` steps are complete."""
 
 
-class SpotsupKeeper:
+class SessionKeeper:
     """As a spotsup user does it."""
 
-    def __init__(self, model: Any, every_steps: int) -> None:
-        self._model, self._every_steps = model, every_steps
+    def __init__(self, model: Any, every_steps: int, folder: Path) -> None:
+        self._model, self._every_steps, self._folder = model, every_steps, folder
 
     def begin(self) -> int:
         """See Keeper."""
         from spotsup_trainer.session import Session
 
-        self._session = Session({"model": self._model}, every_steps=self._every_steps)
+        self._session = Session(
+            {"model": self._model}, every_steps=self._every_steps, checkpoint_dir=os.environ.get(DIR) or self._folder
+        )
         return self._session.steps_done
 
     def step(self, done: int) -> None:
@@ -96,15 +99,10 @@ class Marks:
 def train(options: argparse.Namespace) -> None:
     """For `options.steps` steps, or until it is ended from outside."""
     model: Any = torch.nn.Linear(WEIGHTS, 1)
-    keeper: Keeper
-    if "SPOTSUP_ROUND" in os.environ:
-        keeper = SpotsupKeeper(model, options.checkpoint_every)
-        node = os.environ["SPOTSUP_NODE_ID"]
-    else:
-        keeper = PlainKeeper(model, options.checkpoint_every, options.checkpoint)
-        node = os.environ["BENCH_NODE"]
+    kind = SessionKeeper if options.session else PlainKeeper
+    keeper: Keeper = kind(model, options.checkpoint_every, options.checkpoint)
     begun = done = keeper.begin()
-    marks = Marks(options.marks, node)
+    marks = Marks(options.marks, os.environ.get("SPOTSUP_NODE_ID") or os.environ["BENCH_NODE"])
     while done - begun < options.steps:
         time.sleep(options.step_time)
         gradient = torch.full((1, WEIGHTS), 1e-6)
@@ -123,7 +121,8 @@ def main() -> None:
     parser.add_argument("--step-time", type=float, default=0.02, metavar="S")
     parser.add_argument("--steps", type=int, default=10**9, help="of this process, before it ends by itself")
     parser.add_argument("--checkpoint-every", type=int, default=50, metavar="STEPS")
-    parser.add_argument("--checkpoint", type=Path, help="the file, outside a spotsup job")
+    parser.add_argument("--session", action="store_true", help="keep state by spotsup's Session")
+    parser.add_argument("--checkpoint", type=Path, help="the file, with --session the folder outside a spotsup job")
     options = parser.parse_args()
     torch.set_num_threads(1)  # all nodes share the cores of one machine
     dist.init_process_group("gloo")

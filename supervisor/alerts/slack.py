@@ -13,6 +13,8 @@ _SIGNS = {
     EventKind.NODE_LOST: ":boom:",
     EventKind.REPLACEMENT_REQUESTED: ":hourglass_flowing_sand:",
     EventKind.REPLACEMENT_JOINED: ":white_check_mark:",
+    EventKind.CHECKPOINT_TROUBLE: ":rotating_light:",
+    EventKind.CHECKPOINTS_BACK: ":floppy_disk:",
     EventKind.JOB_DONE: ":tada:",
     EventKind.JOB_FAILED: ":x:",
 }

@@ -43,6 +43,12 @@ class _Body(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
+class CheckBody(_Body):
+    """A job file's content."""
+
+    spec: dict[str, Any]
+
+
 class SubmitBody(_Body):
     """A job file's content, the archive it runs, and the client's id of this request."""
 
@@ -57,6 +63,7 @@ class ScaleBody(_Body):
     desired: int | None = None
     min_nodes: int | None = None
     max_nodes: int | None = None
+    spares: int | None = None
 
 
 def create_app(service: Service, status: Callable[[], Status], clock: Clock, version: str) -> FastAPI:
@@ -109,8 +116,7 @@ def _reading_routes(app: FastAPI, service: Service, status: Callable[[], Status]
     def nodes() -> list[dict[str, Any]]:
         rows = []
         for view in service.jobs():
-            ranks = view.round.nodes() if view.round else ()
-            rows += [node_row(node, ranks, clock.now()) for node in view.nodes.values()]
+            rows += [node_row(view, node, clock.now()) for node in view.nodes.values()]
         return rows
 
 
@@ -123,13 +129,17 @@ def _writing_routes(app: FastAPI, service: Service, status: Callable[[], Status]
         data = await request.body()
         return {"sha256": await asyncio.to_thread(service.put_blob, data)}
 
+    @app.post("/v1/check")
+    def check(body: CheckBody) -> dict[str, Any]:
+        return {"name": service.check(body.spec).name}
+
     @app.post("/v1/jobs")
     def submit(body: SubmitBody) -> dict[str, Any]:
         return row(service.submit(body.spec, body.code_sha256, body.submission))
 
     @app.post("/v1/jobs/{name}/scale")
     def scale(name: str, body: ScaleBody) -> dict[str, Any]:
-        return row(service.scale(name, Scale(body.desired, body.min_nodes, body.max_nodes)))
+        return row(service.scale(name, Scale(body.desired, body.min_nodes, body.max_nodes, body.spares)))
 
     @app.post("/v1/jobs/{name}/cancel")
     def cancel(name: str) -> dict[str, Any]:

@@ -30,6 +30,7 @@ class Scale:
     desired: int | None = None
     min_nodes: int | None = None
     max_nodes: int | None = None
+    spares: int | None = None
 
 
 class Service:
@@ -54,6 +55,15 @@ class Service:
         if len(data) > MOST_BLOB_BYTES:
             raise UsageError(f"the code archive has {len(data)} bytes; at most {MOST_BLOB_BYTES} are taken")
         return self._journal.put_blob(data)
+
+    def check(self, spec_value: Any) -> JobSpec:
+        """Whether a job could be submitted now, before its code is packed and sent. Raises as `submit` does."""
+        spec = parse_spec(spec_value)
+        self._check_supported(spec)
+        present = self._read().jobs.get(spec.name)
+        if present is not None:
+            _check_replaceable(present)
+        return spec
 
     def submit(self, spec_value: Any, code_sha256: str, submission: str) -> JobView:
         """Store a new job. `submission`: the client's own id of this request; sent again, it is the same job."""
@@ -80,7 +90,8 @@ class Service:
 
         def change(job: JobRecord) -> tuple[JobRecord, str]:
             scaled = scaled_job(job, scale)
-            return scaled, f"{name} scaled to {scaled.min_nodes} ≤ {scaled.desired_nodes} ≤ {scaled.max_nodes} nodes"
+            numbers = f"{scaled.min_nodes} ≤ {scaled.desired_nodes} ≤ {scaled.max_nodes} nodes"
+            return scaled, f"{name} scaled to {numbers}{_and_spares(scaled)}"
 
         return self._change(name, EventKind.SCALED, change)
 
@@ -165,12 +176,18 @@ def scaled_job(job: JobRecord, scale: Scale) -> JobRecord:
     desired = job.desired_nodes if scale.desired is None else scale.desired
     min_nodes = job.min_nodes if scale.min_nodes is None else scale.min_nodes
     max_nodes = job.max_nodes if scale.max_nodes is None else scale.max_nodes
+    spares = job.spare_nodes if scale.spares is None else scale.spares
     try:
-        check_nodes(min_nodes, desired, max_nodes)
+        check_nodes(min_nodes, desired, max_nodes, spares)
     except ValueError as error:
         hint = " (--min and --max change the bounds)" if scale.desired is not None else ""
         raise RefusedError(f"cannot scale {job.name}: {error}{hint}") from error
-    return replace(job, desired_nodes=desired, min_nodes=min_nodes, max_nodes=max_nodes)
+    return replace(job, desired_nodes=desired, min_nodes=min_nodes, max_nodes=max_nodes, spare_nodes=spares)
+
+
+def _and_spares(job: JobRecord) -> str:
+    """How a sentence about nodes goes on where the job keeps spares."""
+    return f" and {job.spare_nodes} spare{'' if job.spare_nodes == 1 else 's'}" if job.spare_nodes else ""
 
 
 def uid_of(submission: str) -> str:
@@ -190,6 +207,7 @@ def _new_job(spec: JobSpec, code_sha256: str, submission: str, now: float) -> Jo
         min_nodes=spec.nodes.min,
         desired_nodes=spec.nodes.desired,
         max_nodes=spec.nodes.max,
+        spare_nodes=spec.nodes.spares,
         history=(Passage(now, "", "queued", "submitted"),),
     )
 

@@ -22,13 +22,16 @@ def job_row(view: JobView, sentence: str, now: float) -> dict[str, Any]:
             "min": job.min_nodes,
             "desired": job.desired_nodes,
             "max": job.max_nodes,
+            "spares": job.spare_nodes,
             "training": members,
+            "spares_ready": len(view.spares),
             "open": sum(node.state is not NodeState.GONE for node in view.nodes.values()),
         },
         "round": view.round.number if view.round else 0,
         "step": progress.step if progress else 0,
         "loss": progress.loss if progress else None,
         "checkpoint_step": progress.checkpoint_step if progress else 0,
+        "problem": _problem(view),
         "progress_round": progress.round if progress else 0,
         "progress_at": progress.at if progress else None,
         "submitted_at": job.submitted_at,
@@ -37,26 +40,33 @@ def job_row(view: JobView, sentence: str, now: float) -> dict[str, Any]:
     }
 
 
+def _problem(view: JobView) -> str:
+    """Why its checkpoints are not being written: what is said now, or was told and is not over; else empty."""
+    said = view.progress.problem if view.progress else ""
+    return "" if view.record.ended else said or view.record.trouble
+
+
 def job_detail(view: JobView, sentence: str, now: float) -> dict[str, Any]:
     """One job with its nodes, newest last."""
     nodes = sorted(view.nodes.values(), key=lambda node: (node.created_at, node.id))
-    ranks = view.round.nodes() if view.round else ()
     return {
         **job_row(view, sentence, now),
-        "node_list": [node_row(node, ranks, now) for node in nodes],
+        "node_list": [node_row(view, node, now) for node in nodes],
         "command": list(view.record.spec.command),
         "market": view.record.spec.market,
         "cloud": view.record.spec.placement.cloud,
     }
 
 
-def node_row(node: NodeRecord, ranks: tuple[str, ...], now: float) -> dict[str, Any]:
-    """One node."""
+def node_row(view: JobView, node: NodeRecord, now: float) -> dict[str, Any]:
+    """One node of a job."""
+    ranks = view.round.nodes() if view.round else ()
     return {
         "id": node.id,
         "job": node.job,
         "state": node.state,
         "since": node.since,
+        "spare": node.id in view.spares,
         "rank": ranks.index(node.id) if node.id in ranks and node.state is NodeState.MEMBER else None,
         "cloud": node.offer.cloud,
         "zone": node.offer.zone,
@@ -64,7 +74,7 @@ def node_row(node: NodeRecord, ranks: tuple[str, ...], now: float) -> dict[str, 
         "market": node.offer.market,
         "instance_id": node.instance_id or None,
         "address": node.ssh_host or None,
-        "replaces": node.replaces or None,
+        "replaces": node.place_of or node.replaces or None,
         "notice_deadline": node.notice.deadline if node.notice else None,
         "usd": round(node.usd(now), 4),
         "error": node.error or None,

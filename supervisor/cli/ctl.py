@@ -75,6 +75,7 @@ def _print_json(value: Any) -> None:
 @click.option("--nodes", type=int, help="How many nodes to ask for.")
 @click.option("--min", "min_nodes", type=int, help="Train from this many on.")
 @click.option("--max", "max_nodes", type=int, help="May be scaled up to this many.")
+@click.option("--spares", type=int, help="Keep this many more, prepared, to step in at once where one is lost.")
 @click.option("--gpu", help="GPU type, such as V100.")
 @click.option("--gpus-per-node", type=int, help="GPUs per node; one worker each.")
 @click.option("--market", type=click.Choice(["spot", "on-demand", "spot-then-on-demand"]))
@@ -94,7 +95,8 @@ def submit(context: click.Context, /, what: tuple[str, ...], follow: bool, outpu
 
     with _daemon(context) as daemon:
         prepared = prepare(what, options)
-        stored = daemon.put("/v1/blobs", prepared.code)
+        daemon.post("/v1/check", {"spec": prepared.spec})
+        stored = daemon.put("/v1/blobs", prepared.pack())
         body = {"spec": prepared.spec, "code_sha256": stored["sha256"], "submission": prepared.submission}
         job = daemon.post("/v1/jobs", body)
         if output == "json":
@@ -201,22 +203,21 @@ def logs(context: click.Context, job: str, follow: bool, node: str, output: str)
 @click.argument("desired", type=int, required=False, metavar="[N]")
 @click.option("--min", "min_nodes", type=int, help="Train from this many on.")
 @click.option("--max", "max_nodes", type=int, help="May be scaled up to this many.")
+@click.option("--spares", type=int, help="Keep this many more, prepared, to step in at once where one is lost.")
 @output_option
 @click.pass_context
-def scale(
-    context: click.Context, job: str, desired: int | None, min_nodes: int | None, max_nodes: int | None, output: str
-) -> None:
+def scale(context: click.Context, /, job: str, output: str, **numbers: int | None) -> None:
     """Change how many nodes a job wants, while it runs."""
-    if desired is None and min_nodes is None and max_nodes is None:
-        raise click.UsageError("say how many nodes: a number, or --min, or --max")
+    if all(number is None for number in numbers.values()):
+        raise click.UsageError("say how many nodes: a number, or --min, --max, or --spares")
     with _daemon(context) as daemon:
-        body = {"desired": desired, "min_nodes": min_nodes, "max_nodes": max_nodes}
-        found = daemon.post(f"/v1/jobs/{job}/scale", body)
+        found = daemon.post(f"/v1/jobs/{job}/scale", numbers)
     if output == "json":
         _print_json(found)
     else:
-        numbers = found["nodes"]
-        click.echo(f"{job}: {numbers['desired']} nodes wanted (min {numbers['min']}, max {numbers['max']})")
+        now = found["nodes"]
+        spares = f", spares {now['spares']}" if now["spares"] else ""
+        click.echo(f"{job}: {now['desired']} nodes wanted (min {now['min']}, max {now['max']}{spares})")
 
 
 @main.command()

@@ -15,6 +15,7 @@ _COLOURS = {
     "succeeded": "green",
     "member": "green",
     "ready": "cyan",
+    "spare": "cyan",
     "degraded": "yellow",
     "waiting": "yellow",
     "suspect": "yellow",
@@ -85,10 +86,13 @@ def show_job(job: dict[str, Any]) -> None:
     numbers = job["nodes"]
     console.print(f"[bold]{job['name']}[/bold]  {_state(job['state'])}  {escape(job['sentence'])}")
     loss = f", loss {job['loss']:.4f}" if job["loss"] is not None else ""
+    spares = f", spares {numbers['spares_ready']} of {numbers['spares']}" if numbers["spares"] else ""
     console.print(
-        f"nodes {numbers['training']} of {numbers['desired']} (min {numbers['min']}, max {numbers['max']})"
+        f"nodes {numbers['training']} of {numbers['desired']} (min {numbers['min']}, max {numbers['max']}){spares}"
         f"   round {job['round']}   step {job['step']}{loss}   checkpoint at step {job['checkpoint_step']}"
     )
+    if job["problem"]:
+        console.print(f"[red]checkpoints are not being written:[/red] {escape(job['problem'])}")
     console.print(f"submitted {_ago(job['submitted_at'])} ago   cost {_usd(job['usd'])}   task id {job['task_id']}")
     if job["node_list"]:
         console.print()
@@ -109,7 +113,8 @@ def show_nodes(nodes: Sequence[dict[str, Any]]) -> None:
         where = f"{node['zone']} {node['instance_type']} {node['market']}"
         why = node["error"].splitlines()[0] if node["error"] else node["reason"]
         rank = "" if node["rank"] is None else str(node["rank"])
-        cells = (node["id"], _state(node["state"]), rank, _ago(node["since"]), where, _usd(node["usd"]))
+        state = "spare" if node["spare"] else node["state"]
+        cells = (node["id"], _state(state), rank, _ago(node["since"]), where, _usd(node["usd"]))
         table.add_row(*cells, escape(why))
     _console().print(table)
 

@@ -1,4 +1,7 @@
-"""From a job file or options to what is submitted. The daemon checks the rest, so that nothing is checked twice."""
+"""From a job file or options to what is submitted.
+
+The daemon checks what the job asks for, so that nothing is checked twice; it is asked before the code is packed.
+"""
 
 from __future__ import annotations
 
@@ -16,15 +19,24 @@ CODE_LIMIT_BYTES = 32 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A job ready to be sent."""
+    """A job as its user described it. `submission`: the id of this request; sent again, it is the same job."""
 
     spec: dict[str, Any]
-    code: bytes
+    folder: Path
     submission: str
+
+    def pack(self) -> bytes:
+        """Its code as an archive. Raises UsageError with one sentence."""
+        from bootstrap import PackError, pack_directory
+
+        try:
+            return pack_directory(self.folder, limit_bytes=CODE_LIMIT_BYTES).data
+        except PackError as error:
+            raise UsageError(str(error)) from error
 
 
 def prepare(what: Sequence[str], options: Mapping[str, Any]) -> Prepared:
-    """Read, merge and pack. Raises UsageError with one sentence."""
+    """Read and merge. Raises UsageError with one sentence."""
     if len(what) == 1 and what[0].endswith((".yaml", ".yml")):
         base = Path(what[0]).parent
         spec = _read(Path(what[0]))
@@ -34,7 +46,7 @@ def prepare(what: Sequence[str], options: Mapping[str, Any]) -> Prepared:
     _merge(spec, options)
     folder = Path(options["code"]) if options["code"] else base / str(spec.get("code", "."))
     _check_script(spec, folder)
-    return Prepared(spec, _pack(folder), uuid.uuid4().hex)
+    return Prepared(spec, folder, uuid.uuid4().hex)
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -56,6 +68,7 @@ def _merge(spec: dict[str, Any], options: Mapping[str, Any]) -> None:
     if options["name"]:
         spec["name"] = options["name"]
     numbers = {"desired": options["nodes"], "min": options["min_nodes"], "max": options["max_nodes"]}
+    numbers |= {"spares": options["spares"]}
     given = {key: value for key, value in numbers.items() if value is not None}
     if given or "nodes" not in spec:
         spec["nodes"] = _nodes(spec.get("nodes"), given)
@@ -105,12 +118,3 @@ def _check_script(spec: Mapping[str, Any], folder: Path) -> None:
         return
     if not (folder / words[0]).is_file():
         raise UsageError(f"the script {words[0]} is not in {folder.absolute()}; `run` names it relative to `code`")
-
-
-def _pack(folder: Path) -> bytes:
-    from bootstrap import PackError, pack_directory
-
-    try:
-        return pack_directory(folder, limit_bytes=CODE_LIMIT_BYTES).data
-    except PackError as error:
-        raise UsageError(str(error)) from error

@@ -12,6 +12,9 @@ from typing import TypeAlias
 from provisioners.base import Instance, LaunchOutcome, Offer, OfferQuery
 from supervisor.model import Event, JobRecord, NodeRecord
 
+# A commit is one transaction, and that is how many operations etcd takes in one: its default --max-txn-ops.
+MOST_OPERATIONS = 128
+
 
 @dataclass(frozen=True, slots=True)
 class Launch:

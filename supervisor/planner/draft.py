@@ -14,6 +14,7 @@ from spotsup_trainer.wire import Keys
 from provisioners.base import Instance
 from supervisor.model import (
     ALERT_KINDS,
+    COUNTED_NODE_STATES,
     Event,
     EventKind,
     JobRecord,
@@ -23,8 +24,11 @@ from supervisor.model import (
     move_job,
     move_node,
 )
-from supervisor.planner.actions import Action, Commit, NodeOutcome, Read
+from supervisor.planner.actions import MOST_OPERATIONS, Action, Commit, NodeOutcome, Read
 from supervisor.planner.world import CloudView, JobView, Rules, World
+
+# A step adds at most four operations, and what comes once per plan (the hint, a round, an end) must fit after the last.
+FULL = MOST_OPERATIONS - 24
 
 
 class Draft:
@@ -52,6 +56,20 @@ class Draft:
         self._words: dict[str, bytes] = {}
         self._forget_words: list[str] = []
         self._forget_nodes: list[str] = []
+        self._touched: set[str] = set()
+
+    @property
+    def full(self) -> bool:
+        """Whether the rest has to wait for the next plan, which follows as soon as this one is in the journal."""
+        return self._operations() >= FULL
+
+    def _operations(self) -> int:
+        told = sum(2 if self._alerts(event) else 1 for event in self._events)
+        words = len(self._words) + len(self._forget_words)
+        return 1 + len(self._touched) + len(self._forget_nodes) + words + told
+
+    def _alerts(self, event: Event) -> bool:
+        return self.rules.alerts and event.kind in ALERT_KINDS
 
     @property
     def rules(self) -> Rules:
@@ -76,10 +94,19 @@ class Draft:
         found = [node for node in self.nodes.values() if node.state in states]
         return sorted(found, key=lambda node: (node.created_at, node.id))
 
+    def counted(self) -> list[NodeRecord]:
+        """Nodes that the job has or will have: not doomed, not leaving."""
+        return [node for node in self.nodes.values() if node.state in COUNTED_NODE_STATES and not node.doomed]
+
+    def complete(self, without: str = "") -> bool:
+        """Whether all desired nodes are there, healthy, also without this one: what is more than that is spare."""
+        there = [node for node in self.in_states(NodeState.READY, NodeState.MEMBER) if not node.doomed]
+        return sum(node.id != without for node in there) >= self.job.desired_nodes
+
     def set_node(self, node: NodeRecord, **changes: Any) -> NodeRecord:
         """Change fields of a node."""
         changed = replace(node, **changes)
-        self.nodes[node.id] = changed
+        self.add(changed)
         return changed
 
     def move(self, node: NodeRecord, after: NodeState, reason: str, **changes: Any) -> NodeRecord:
@@ -89,12 +116,15 @@ class Draft:
     def add(self, node: NodeRecord) -> None:
         """A new node: its record is its intent."""
         self.nodes[node.id] = node
+        self._touched.add(node.id)
 
     def forget(self, node: NodeRecord) -> None:
-        """Drop the record of a node that is long gone; what it cost stays with the job."""
+        """Drop the record of a node that is long gone, and its output; what it cost stays with the job."""
         assert node.state is NodeState.GONE
         del self.nodes[node.id]
+        self._touched.discard(node.id)
         self._forget_nodes.append(node.id)
+        self.unsay(self.keys.logs(self.job.name, node.id))
         self.set_job(usd_settled=self.job.usd_settled + node.usd(self.now))
 
     def set_job(self, **changes: Any) -> None:
@@ -132,21 +162,28 @@ class Draft:
 
     def commit(self) -> Commit:
         """What was decided, with the guards that make it all or nothing."""
-        changed = [node for key, node in self.nodes.items() if node is not self.view.nodes.get(key)]
-        touched = [node.id for node in changed] + self._forget_nodes
-        job = self.job if self.job != self.view.record else None
-        old = self.job.next_event - self.rules.events_kept
-        dropped = [f"{self.job.task_id}-{old - n:06d}" for n in range(1, len(self._events) + 1) if old - n > 0]
+        dropped = self._drop_old_events()
+        touched = [*sorted(self._touched), *self._forget_nodes]
         return Commit(
             job=self.job.name,
             guards={self.job.name: self.view.revision} | {node: self.view.revisions.get(node, 0) for node in touched},
-            job_record=job,
-            nodes=changed,
+            job_record=self.job if self.job != self.view.record else None,
+            nodes=[self.nodes[node] for node in sorted(self._touched)],
             forget_nodes=self._forget_nodes,
             words=self._words,
             forget_words=self._forget_words,
             events=self._events,
-            alerts=[event for event in self._events if self.rules.alerts and event.kind in ALERT_KINDS],
+            alerts=[event for event in self._events if self._alerts(event)],
             drop_events=dropped,
             actions=list(self._actions.values()),
         )
+
+    def _drop_old_events(self) -> list[str]:
+        """Ids of the events that are beyond what is kept: also those that commands have added meanwhile."""
+        first = self.job.first_event
+        oldest = min(self.job.next_event - self.rules.events_kept, self.view.record.next_event)
+        end = min(oldest, first + MOST_OPERATIONS - self._operations())
+        if end <= first:
+            return []
+        self.set_job(first_event=end)
+        return [f"{self.job.task_id}-{number:06d}" for number in range(first, end)]

@@ -1,4 +1,8 @@
-"""Which machines to ask for, to prepare, to let go. Never more than desired plus what is being replaced (P3)."""
+"""Which machines to ask for, to prepare, to let go.
+
+Never more than desired, the spares, and what is being replaced (P3). All are asked for alike, and the first that are
+ready train: whatever a cloud does not grant is missing among the spares.
+"""
 
 from __future__ import annotations
 
@@ -16,33 +20,28 @@ from supervisor.planner.world import OffersView
 
 N = NodeState
 _STILL_THERE = COUNTED_NODE_STATES | {N.DRAINING}
-# A commit is one etcd transaction of at most 128 operations; a node costs up to three.
-MOST_LAUNCHES_AT_ONCE = 16
-
-
-def counted(draft: Draft) -> list[NodeRecord]:
-    """Nodes that the job has or will have: not doomed, not leaving."""
-    return [node for node in draft.nodes.values() if node.state in COUNTED_NODE_STATES and not node.doomed]
 
 
 def drive_fleet(draft: Draft) -> None:
     """Every node one step on, then more or fewer of them."""
     for node in list(draft.nodes.values()):
+        if draft.full:
+            return
         _drive(draft, node)
-    surplus = len(counted(draft)) - wanted(draft)
+    surplus = len(draft.counted()) - wanted(draft)
     if draft.job.ended:
         for node in draft.in_states(*_STILL_THERE):
-            release(draft, node, "the job has ended")
+            if not draft.full:
+                release(draft, node, "the job has ended")
     elif surplus > 0:
         _let_go(draft, surplus)
     elif surplus < 0:
         _ask_for(draft, -surplus)
-    _forget_old(draft)
 
 
 def wanted(draft: Draft) -> int:
-    """How many nodes the job shall have now."""
-    return 0 if draft.job.ended else draft.job.desired_nodes
+    """How many nodes the job shall have now, spares included."""
+    return 0 if draft.job.ended else draft.job.desired_nodes + draft.job.spare_nodes
 
 
 # -- one node ----------------------------------------------------------------------------------------------
@@ -111,8 +110,9 @@ def _let_go(draft: Draft, surplus: int) -> None:
         rank = ranks.get(node.id, len(ranks))
         return (node.state not in IN_FLIGHT_NODE_STATES, node.id in ranks, -rank, -node.created_at)
 
-    for node in sorted(counted(draft), key=usefulness)[:surplus]:
-        release(draft, node, "fewer nodes are wanted")
+    for node in sorted(draft.counted(), key=usefulness)[:surplus]:
+        if not draft.full:
+            release(draft, node, "fewer nodes are wanted")
 
 
 def release(draft: Draft, node: NodeRecord, reason: str) -> None:
@@ -141,14 +141,16 @@ def _withdraw(draft: Draft, node: NodeRecord, reason: str) -> None:
 def _ask_for(draft: Draft, missing: int) -> None:
     offers = _offers(draft)
     successors = _without_replacement(draft)
-    for _ in range(min(missing, MOST_LAUNCHES_AT_ONCE)):
-        offer = next((o for o in offers if _allowed(draft, o)), None)
-        if offer is None:
+    members = draft.job.desired_nodes - len(draft.counted())
+    for number in range(missing):
+        spare = number >= members
+        offer = next((o for o in offers if _allowed(draft, o, spare=spare)), None)
+        if offer is None or draft.full or (spare and draft.now < draft.job.spare_retry_at):
             return
-        _request(draft, offer, successors.pop(0) if successors else None)
+        _request(draft, offer, successors.pop(0) if successors else None, spare=spare)
 
 
-def _request(draft: Draft, offer: Offer, before: NodeRecord | None) -> None:
+def _request(draft: Draft, offer: Offer, before: NodeRecord | None, *, spare: bool) -> None:
     number = draft.job.next_node
     node_id = f"{draft.job.task_id}-{number}"
     draft.set_job(next_node=number + 1)
@@ -165,7 +167,9 @@ def _request(draft: Draft, offer: Offer, before: NodeRecord | None) -> None:
     draft.add(node)
     draft.do(Launch(node))
     if before is None:
-        draft.tell(EventKind.LAUNCH_REQUESTED, f"asked {offer.zone} for {node_id} ({offer.instance_type})", node_id)
+        purpose = ", a spare" if spare else ""
+        text = f"asked {offer.zone} for {node_id} ({offer.instance_type}{purpose})"
+        draft.tell(EventKind.LAUNCH_REQUESTED, text, node_id)
         return
     noticed = {"seen_at": before.notice.seen_at} if before.notice else {}
     draft.tell(
@@ -178,14 +182,22 @@ def _request(draft: Draft, offer: Offer, before: NodeRecord | None) -> None:
 
 
 def _without_replacement(draft: Draft) -> list[NodeRecord]:
-    """Nodes that were taken and that no open or joined node stands in for yet, oldest first."""
-    replaced = {n.replaces for n in draft.nodes.values() if n.state is not N.GONE or n.joined}
+    """Nodes that were taken from the round and in whose place none was asked for, oldest first.
+
+    Where that one came to nothing, another is, unless a spare has filled the place meanwhile.
+    """
+    filled = {node.place_of for node in draft.nodes.values()}
+    replaced = {
+        node.replaces
+        for node in draft.nodes.values()
+        if node.state is not N.GONE or node.joined or node.replaces in filled
+    }
     taken = [n for n in draft.nodes.values() if n.taken and n.joined and n.id not in replaced]
     return sorted(taken, key=lambda node: (node.created_at, node.id))
 
 
 def _offers(draft: Draft) -> tuple[Offer, ...]:
-    """The job's offers that no refusal speaks against, those where its nodes are first. Asks for them when unknown."""
+    """The job's offers, cheapest first. Asks for them when unknown."""
     spec = draft.job.spec
     known = draft.soft.offers.get(draft.job.name, OffersView())
     if not known.known or draft.now - known.asked_at > draft.rules.offers_s:
@@ -199,17 +211,21 @@ def _offers(draft: Draft) -> tuple[Offer, ...]:
         )
         if not known.asked_at or draft.now - known.asked_at > draft.rules.refused_retry_s:
             draft.ask(FetchOffers(draft.job.name, spec.placement.cloud, query))
-    return tuple(offer for offer in known.offers if draft.soft.refused(offer, draft.now) is None)
+    return known.offers
 
 
-def _allowed(draft: Draft, offer: Offer) -> bool:
-    """One place per job (P8), and never more money per hour than allowed (P3)."""
+def _allowed(draft: Draft, offer: Offer, *, spare: bool) -> bool:
+    """Not refused a moment ago, one place per job (P8), and never more money per hour than allowed (P3)."""
+    refused = draft.soft.refused(offer, draft.now, spare=spare) is not None
+    return not refused and in_place(draft, offer) and _affordable(draft, offer)
+
+
+def in_place(draft: Draft, offer: Offer) -> bool:
+    """Whether it is where the job's other nodes are."""
     here = [node for node in draft.nodes.values() if node.state in _STILL_THERE]
     if draft.job.spec.placement.spread == "zone":
-        placed = all(node.offer.zone == offer.zone for node in here)
-    else:
-        placed = all(node.offer.region == offer.region for node in here)
-    return placed and _affordable(draft, offer)
+        return all(node.offer.zone == offer.zone for node in here)
+    return all(node.offer.region == offer.region for node in here)
 
 
 def _affordable(draft: Draft, offer: Offer) -> bool:
@@ -218,9 +234,3 @@ def _affordable(draft: Draft, offer: Offer) -> bool:
         return True
     billed = sum(node.offer.usd_per_hour or 0.0 for node in draft.nodes.values() if node.state is not N.GONE)
     return offer.usd_per_hour is not None and billed + offer.usd_per_hour <= limit + 1e-9
-
-
-def _forget_old(draft: Draft) -> None:
-    gone = draft.in_states(N.GONE)
-    for node in gone[: max(0, len(gone) - draft.rules.gone_kept)][:MOST_LAUNCHES_AT_ONCE]:
-        draft.forget(node)

@@ -11,7 +11,7 @@ from supervisor.model import (
     NodeState,
 )
 from supervisor.planner.draft import Draft
-from supervisor.planner.fleet import wanted
+from supervisor.planner.fleet import in_place, wanted
 
 J, N = JobState, NodeState
 
@@ -108,7 +108,7 @@ def sentence(draft: Draft) -> str:
         open_nodes = [node for node in draft.nodes.values() if node.state is not N.GONE]
         tail = f"; releasing {len(open_nodes)} nodes" if open_nodes else ""
         return f"{job.state}: {job.reason}{tail}"
-    clauses = [_training(draft), *_replacing(draft), *_arriving(draft), *_missing(draft)]
+    clauses = [_training(draft), _spares(draft), *_replacing(draft), *_arriving(draft), *_missing(draft)]
     return "; ".join(clause for clause in clauses if clause)
 
 
@@ -118,6 +118,15 @@ def _training(draft: Draft) -> str:
     if not count or current is None:
         return f"waiting for {draft.job.min_nodes} nodes to begin" if current is None else "no node trains"
     return f"training on {count} of {draft.job.desired_nodes} nodes (round {current.number})"
+
+
+def _spares(draft: Draft) -> str:
+    have, want = len(draft.view.spares), draft.job.spare_nodes
+    if draft.view.round is None or not want:
+        return ""
+    if not have:
+        return "no spare yet"
+    return ("1 spare" if want == 1 else f"{want} spares") if have == want else f"{have} of {want} spares"
 
 
 def _replacing(draft: Draft) -> list[str]:
@@ -135,28 +144,31 @@ def _replacing(draft: Draft) -> list[str]:
 
 def _arriving(draft: Draft) -> list[str]:
     clauses = []
+    complete = draft.complete()
     for node in draft.in_states(*IN_FLIGHT_NODE_STATES):
-        purpose = f" in place of {node.replaces}" if node.replaces else ""
+        purpose = " as a spare" if complete else f" in place of {node.replaces}" if node.replaces else ""
         trouble = f" ({node.error.splitlines()[0]})" if node.error else ""
         clauses.append(f"{node.id} is {node.state}{purpose}{trouble}")
     return clauses
 
 
 def _missing(draft: Draft) -> list[str]:
-    have = [n for n in draft.nodes.values() if n.state in IN_FLIGHT_NODE_STATES | {N.READY, N.MEMBER, N.SUSPECT}]
-    if len([node for node in have if not node.doomed]) >= wanted(draft):
+    if len(draft.counted()) >= wanted(draft):
         return []
+    spare = draft.complete()
+    if spare and draft.now < draft.job.spare_retry_at:
+        return ["another spare is asked for later, for the last one could not be bootstrapped"]
     offers = draft.soft.offers.get(draft.job.name)
     if offers is None or not offers.known:
         return [f"asking {draft.job.spec.placement.cloud} for offers" + (f" ({offers.error})" if offers else "")]
     if not offers.offers:
         return [f"{draft.job.spec.placement.cloud} offers nothing that fits the job's resources and placement"]
-    refusals = [draft.soft.refused(offer, draft.now) for offer in offers.offers]
-    if all(refusals):
+    refusals = [draft.soft.refused(o, draft.now, spare=spare) for o in offers.offers if in_place(draft, o)]
+    if refusals and all(refusals):
         first = refusals[0]
         assert first is not None
         return [f"no capacity: {first.message}"]
-    return ["more nodes are wanted, but limits or the one-zone rule keep them away"]
+    return [f"more {'spares' if spare else 'nodes'} are wanted, but limits or the one-zone rule keep them away"]
 
 
 def settled(draft: Draft) -> bool:

@@ -11,6 +11,7 @@ from spotsup_trainer.wire import Keys
 from supervisor.model import IllegalTransitionError, NodeState
 from supervisor.planner import orphans
 from supervisor.planner.actions import (
+    MOST_OPERATIONS,
     Action,
     AlertDone,
     Commit,
@@ -24,8 +25,10 @@ from supervisor.planner.actions import (
 from supervisor.planner.draft import Draft
 from supervisor.planner.fleet import drive_fleet
 from supervisor.planner.jobs import drive_end, drive_state, sentence, settled
+from supervisor.planner.retention import forget_old
 from supervisor.planner.rounds import drive_rounds
 from supervisor.planner.sync import sync_node
+from supervisor.planner.trouble import drive_trouble
 from supervisor.planner.world import AlertTry, CloudView, JobView, OffersView, Soft, World
 
 MOST_ALERTS_AT_ONCE = 4
@@ -66,15 +69,17 @@ def plan(world: World, outcomes: Mapping[str, Sequence[NodeOutcome]], keys: Keys
 
 def _plan_job(draft: Draft) -> None:
     for node in list(draft.nodes.values()):
+        if draft.full:
+            break
         sync_node(draft, node)
     drive_end(draft)
     drive_rounds(draft)
     drive_fleet(draft)
     drive_state(draft)
-    if settled(draft) and (draft.view.hint is not None or draft.view.tombstones):
-        # The words of a job that is over: only how it ended stays, for `status`.
-        for word in (draft.keys.hint(draft.job.name), f"{draft.keys.run(draft.job.name)}gone/"):
-            draft.unsay(word)
+    drive_trouble(draft)
+    forget_old(draft)
+    if settled(draft) and draft.view.hint is not None:
+        draft.unsay(draft.keys.hint(draft.job.name))  # how the job ended stays, for `status`
 
 
 def _listings(world: World, now: float) -> list[Action]:
@@ -102,7 +107,8 @@ def _alerts(world: World, now: float) -> list[Action]:
 
 def _clear_outbox(world: World, keys: Keys) -> list[Commit]:
     over = [event_id for event_id in world.alerts if (t := world.soft.alert_tries.get(event_id)) and t.over]
-    return [Commit(job="", guards={}, forget_words=[f"{keys.world}alerts/{e}" for e in over])] if over else []
+    words = [f"{keys.world}alerts/{event_id}" for event_id in over[:MOST_OPERATIONS]]
+    return [Commit(job="", guards={}, forget_words=words)] if words else []
 
 
 def _unclear(world: World, cloud: str) -> bool:

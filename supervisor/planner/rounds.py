@@ -1,6 +1,9 @@
-"""Who shall be in the round: the hint, tombstones, and make before break."""
+"""Who shall be in the round, and who waits outside: the hint, tombstones, and make before break."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
 
 from spotsup_trainer.wire import Hint, Tombstone, encode
 
@@ -18,13 +21,20 @@ def drive_rounds(draft: Draft) -> None:
     _bury(draft)
     if draft.job.ended or draft.view.result is not None:
         return
-    chosen = _choose(draft)
-    current = draft.view.hint
-    if current is None or _worth_changing(draft, current, chosen):
-        _publish(draft, current, chosen)
-    elif draft.job.gathering_since and set(chosen) == set(current.members):
+    chosen, current = _choose(draft), draft.view.hint
+    if current is None:
+        # The first hint is empty: without it launchers would think that no daemon is there, and form by themselves.
+        _publish(draft, Hint((), draft.job.min_nodes, draft.job.max_nodes, "waiting for nodes"))
+    elif _worth_changing(draft, current, chosen):
+        spares = _spares(draft, chosen)
+        _publish(draft, Hint(chosen, draft.job.min_nodes, draft.job.max_nodes, _why(current, chosen), spares))
         draft.set_job(gathering_since=0.0)
-    _retire_doomed(draft)
+    else:
+        # Who waits outside is no reason for anybody in the round to stop.
+        _publish(draft, replace(current, spares=_spares(draft, current.members)))
+        if set(chosen) == set(current.members):
+            draft.set_job(gathering_since=0.0)
+    _retire_doomed(draft, chosen)
 
 
 def _tell_of_round(draft: Draft) -> None:
@@ -44,6 +54,8 @@ def _tell_of_round(draft: Draft) -> None:
 def _bury(draft: Draft) -> None:
     """A tombstone spares everyone the wait for a lease."""
     for node in draft.in_states(N.LOST, N.TERMINATING):
+        if draft.full:
+            return
         if node.taken and node.joined and node.id not in draft.view.tombstones:
             reason = node.history[-1].reason if node.history else "lost"
             draft.say(draft.keys.gone(draft.job.name, node.id), encode(Tombstone(node.id, reason, draft.now)))
@@ -53,14 +65,37 @@ def _bury(draft: Draft) -> None:
 
 
 def _choose(draft: Draft) -> tuple[str, ...]:
-    """Healthy nodes first, members before newcomers; doomed ones only while nobody else can take their place."""
-    order = draft.view.round.nodes() if draft.view.round else ()
-    ranks = {node: rank for rank, node in enumerate(order)}
-    usable = draft.in_states(N.READY, N.MEMBER)
-    usable.sort(key=lambda node: ranks.get(node.id, len(ranks)))
-    healthy = [node.id for node in usable if not node.doomed]
-    doomed = [node.id for node in usable if node.id in ranks and node.doomed and not must_leave(draft, node)]
-    return tuple((healthy + doomed)[: draft.job.desired_nodes])
+    """Healthy nodes first, members before newcomers; doomed ones only while nobody else can take their place.
+
+    A spare that has stepped in by itself is a member like any other: whoever it stands in for comes after it.
+    """
+    healthy = _healthy(draft)
+    ready, members = draft.in_states(N.READY), sorted(draft.in_states(N.MEMBER), key=_rank(draft))
+    doomed = [node.id for node in members if node.doomed and not must_leave(draft, node)]
+    absent = [node.id for node in ready if not node.doomed and node.id not in healthy]
+    return tuple((healthy + doomed + absent)[: draft.job.desired_nodes])
+
+
+def _healthy(draft: Draft) -> list[str]:
+    """Members by rank, then nodes whose launcher waits, oldest first.
+
+    An agent alone is not enough: it may be starting its launcher anew.
+    """
+    found = [node for node in draft.in_states(N.READY, N.MEMBER) if not node.doomed]
+    there = [node for node in found if node.state is N.MEMBER or node.id in draft.view.members]
+    return [node.id for node in sorted(there, key=_rank(draft))]
+
+
+def _rank(draft: Draft) -> Callable[[NodeRecord], int]:
+    """Where a node is in the round; whoever is not in it comes last, and a sort leaves these in their order."""
+    ranks = {node: rank for rank, node in enumerate(draft.view.round.nodes() if draft.view.round else ())}
+    return lambda node: ranks.get(node.id, len(ranks))
+
+
+def _spares(draft: Draft, members: tuple[str, ...]) -> tuple[str, ...]:
+    """Who waits outside a round of these; first of all, who has stepped in by itself already."""
+    outside = [node for node in _healthy(draft) if node not in members]
+    return tuple(outside[: draft.job.spare_nodes]) if members else ()
 
 
 def must_leave(draft: Draft, node: NodeRecord) -> bool:
@@ -76,6 +111,8 @@ def _worth_changing(draft: Draft, current: Hint, chosen: tuple[str, ...]) -> boo
         return False
     if any(node not in chosen and _cannot_stay(draft, node) for node in current.members):
         return True
+    if len(chosen) == draft.job.desired_nodes and set(chosen) <= set(_healthy(draft)):
+        return True  # nobody better will come: what is nearly ready will be spare
     return not _gathering(draft, first=not current.members)
 
 
@@ -96,15 +133,9 @@ def _gathering(draft: Draft, *, first: bool) -> bool:
     return draft.now - draft.job.gathering_since < draft.rules.gather_s
 
 
-def _publish(draft: Draft, current: Hint | None, chosen: tuple[str, ...]) -> None:
-    if current is None:
-        # The first hint is empty: without it launchers would think that no daemon is there, and form by themselves.
-        hint = Hint((), draft.job.min_nodes, draft.job.max_nodes, "waiting for nodes")
-    else:
-        hint = Hint(chosen, draft.job.min_nodes, draft.job.max_nodes, _why(current, chosen))
-    draft.say(draft.keys.hint(draft.job.name), encode(hint))
-    if draft.job.gathering_since:
-        draft.set_job(gathering_since=0.0)
+def _publish(draft: Draft, words: Hint) -> None:
+    if words != draft.view.hint:
+        draft.say(draft.keys.hint(draft.job.name), encode(words))
 
 
 def _why(current: Hint, chosen: tuple[str, ...]) -> str:
@@ -114,13 +145,12 @@ def _why(current: Hint, chosen: tuple[str, ...]) -> str:
     return " and ".join(part for part in parts if part) or "limits changed"
 
 
-def _retire_doomed(draft: Draft) -> None:
+def _retire_doomed(draft: Draft, chosen: tuple[str, ...]) -> None:
     """A doomed node that the hint does not name any more drains; one that never joined is let go at once."""
-    chosen = set(_choose(draft))
     hint = draft.view.hint
-    named = set(hint.members) if hint else set()
+    named = {*hint.members, *hint.spares} if hint else set()
     for node in draft.in_states(N.PENDING, N.BOOTING, N.BOOTSTRAPPING, N.READY, N.MEMBER):
-        if not node.doomed or node.id in chosen:
+        if not node.doomed or node.id in chosen or draft.full:
             continue
         if node.state is not N.MEMBER or node.id not in named:
             release(draft, node, "its provider takes it")

@@ -79,7 +79,8 @@ def _launched(draft: Draft, node: NodeRecord, outcome: LaunchOutcome) -> NodeRec
         case Launched(instance):
             return _accept(draft, node, instance)
         case NoCapacity() | Quota():
-            draft.soft = draft.soft.remember(node.offer, outcome, draft.now)
+            spare = draft.complete(without=node.id)
+            draft.soft = draft.soft.remember(node.offer, outcome, draft.now, spare=spare)
             return _refused(draft, node, outcome.message)
         case Throttled():
             return draft.set_node(node, retry_at=draft.now + outcome.retry_after_s, error=outcome.message)
@@ -96,7 +97,8 @@ def _launched(draft: Draft, node: NodeRecord, outcome: LaunchOutcome) -> NodeRec
 
 def _fatal(draft: Draft, node: NodeRecord, outcome: Fatal) -> NodeRecord:
     """A request that cannot work ends a job that never ran; a running one keeps what it has (P4) and asks later."""
-    draft.soft = draft.soft.remember(node.offer, NoCapacity(Scope.GLOBAL, FATAL_MEMORY_S, outcome.message), draft.now)
+    memory = NoCapacity(Scope.GLOBAL, FATAL_MEMORY_S, outcome.message)
+    draft.soft = draft.soft.remember(node.offer, memory, draft.now, spare=draft.complete(without=node.id))
     node = _refused(draft, node, outcome.message)
     if not any(other.state is not N.GONE or other.joined for other in draft.nodes.values()):
         draft.move_job(JobState.FAILED, f"{node.offer.cloud} refuses the request: {outcome.message}")
@@ -127,8 +129,11 @@ def _bootstrapped(draft: Draft, node: NodeRecord, outcome: BootstrapDone) -> Nod
 
 
 def fail_bootstrap(draft: Draft, node: NodeRecord, error: str) -> NodeRecord:
-    """The node's set-up failed: its own budget, never the application's (P5)."""
-    draft.set_job(bootstrap_failures=draft.job.bootstrap_failures + 1)
+    """The node's set-up failed: its own budget, never the application's (P5). A spare's ends no job that has all."""
+    if draft.complete(without=node.id):
+        draft.set_job(spare_retry_at=draft.now + draft.rules.spare_retry_s)
+    else:
+        draft.set_job(bootstrap_failures=draft.job.bootstrap_failures + 1)
     draft.tell(EventKind.NODE_FAILED, f"bootstrap of {node.id} failed: {error}", node.id)
     return draft.move(node, N.FAILED, error.splitlines()[0] if error else "bootstrap failed", error=error)
 
@@ -180,8 +185,12 @@ def _maybe_vanished(draft: Draft, node: NodeRecord) -> NodeRecord:
 
 def lose(draft: Draft, node: NodeRecord, reason: str) -> NodeRecord:
     """The node is gone without having been asked to go."""
-    draft.tell(EventKind.NODE_LOST, f"lost {node.id}: {reason}", node.id)
+    draft.tell(EventKind.NODE_LOST, f"lost {_called(draft, node)}: {reason}", node.id)
     return draft.move(node, N.LOST, reason, taken=True)
+
+
+def _called(draft: Draft, node: NodeRecord) -> str:
+    return f"the spare {node.id}" if node.id in draft.view.spares else node.id
 
 
 def _confirm_gone(draft: Draft, node: NodeRecord) -> None:
@@ -198,8 +207,6 @@ def _confirm_gone(draft: Draft, node: NodeRecord) -> None:
     )
     if listed_gone or unlisted or not node.instance_id:
         draft.move(node, N.GONE, "the cloud says that it is gone", ended_at=draft.now)
-        for word in (draft.keys.gone, draft.keys.notice, draft.keys.ended):
-            draft.unsay(word(draft.job.name, node.id))
 
 
 # -- what the node says ------------------------------------------------------------------------------------
@@ -219,7 +226,7 @@ def _from_notice(draft: Draft, node: NodeRecord) -> NodeRecord:
     left_s = seen.deadline - draft.now
     draft.tell(
         EventKind.NOTICE,
-        f"{node.id} will be taken in {left_s:.0f} s ({seen.source})",
+        f"{_called(draft, node)} will be taken in {left_s:.0f} s ({seen.source})",
         node.id,
         deadline=seen.deadline,
         seen_at=seen.seen_at,
@@ -236,7 +243,8 @@ def _from_agent(draft: Draft, node: NodeRecord) -> None:
     if node.state is N.BOOTSTRAPPING:
         _maybe_ready(draft, node)
     elif node.state in {N.READY, N.MEMBER} and not _heard(draft, node):
-        draft.tell(EventKind.NODE_SUSPECT, f"{node.id} is silent while its cloud says that it runs", node.id)
+        text = f"{_called(draft, node)} is silent while its cloud says that it runs"
+        draft.tell(EventKind.NODE_SUSPECT, text, node.id)
         draft.move(node, N.SUSPECT, "no lease of its agent or launcher is left")
     elif node.state is N.SUSPECT:
         _suspect(draft, node)
@@ -281,11 +289,20 @@ def _place(draft: Draft, node: NodeRecord) -> None:
 
 def _join(draft: Draft, node: NodeRecord) -> None:
     assert draft.view.round is not None
-    draft.move(node, N.MEMBER, f"in round {draft.view.round.number}", joined=True)
-    if node.replaces and not node.joined:
-        draft.tell(
-            EventKind.REPLACEMENT_JOINED,
-            f"{node.id} joined round {draft.view.round.number} in place of {node.replaces}",
-            node.id,
-            replaces=node.replaces,
-        )
+    number = draft.view.round.number
+    place_of = node.place_of if node.joined else _place_of(draft, node)
+    draft.move(node, N.MEMBER, f"in round {number}", joined=True, place_of=place_of)
+    if place_of and not node.joined:
+        text = f"{node.id} joined round {number} in place of {place_of}"
+        draft.tell(EventKind.REPLACEMENT_JOINED, text, node.id, replaces=place_of)
+
+
+def _place_of(draft: Draft, node: NodeRecord) -> str:
+    """Whose place a newcomer takes: of whom it was asked for or, where a spare was quicker, of whoever was lost first.
+
+    Empty where it is one more.
+    """
+    filled = {other.place_of for other in draft.nodes.values()}
+    gone = [n for n in draft.nodes.values() if n.joined and (n.taken or n.state is N.SUSPECT) and n.id not in filled]
+    vacant = [lost.id for lost in sorted(gone, key=lambda lost: (lost.created_at, lost.id))]
+    return node.replaces if node.replaces in vacant else next(iter(vacant), "")

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from spotsup_trainer.wire import AgentWord, Ended, Hint, Member, Notice, Progress, Result, Round
 
 from provisioners.base import Instance, NoCapacity, Offer, Quota, Scope
-from supervisor.model import JobRecord, NodeRecord
+from supervisor.model import JobRecord, NodeRecord, NodeState
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +30,8 @@ class Rules:
     drain_timeout_s: float = 150.0
     terminate_retry_s: float = 10.0
     refused_retry_s: float = 15.0
+    spare_retry_s: float = 600.0
+    trouble_quiet_s: float = 600.0
     launch_attempts: int = 5
     bootstrap_failures: int = 5
     alerts: bool = False
@@ -59,12 +61,13 @@ class CloudView:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """What an offer last answered, and until when it is believed."""
+    """What an offer last answered, and until when it is believed. `spare`: it was asked for no more than a spare."""
 
     offer: Offer
     scope: Scope
     until: float
     message: str
+    spare: bool = False
 
     def covers(self, offer: Offer) -> bool:
         """Whether `offer` lies within what was refused."""
@@ -119,14 +122,16 @@ class Soft:
     sightings: Mapping[str, Sighting] = field(default_factory=lambda: MappingProxyType({}))
     alert_tries: Mapping[str, AlertTry] = field(default_factory=lambda: MappingProxyType({}))
 
-    def refused(self, offer: Offer, now: float) -> Refusal | None:
-        """The refusal that speaks against an offer now."""
-        return next((r for r in self.refusals if r.until > now and r.covers(offer)), None)
+    def refused(self, offer: Offer, now: float, *, spare: bool) -> Refusal | None:
+        """The refusal that speaks against an offer now. What a spare was refused holds up nothing but spares."""
+        believed = (r for r in self.refusals if r.until > now and (spare or not r.spare))
+        return next((r for r in believed if r.covers(offer)), None)
 
-    def remember(self, offer: Offer, outcome: NoCapacity | Quota, now: float) -> Soft:
+    def remember(self, offer: Offer, outcome: NoCapacity | Quota, now: float, *, spare: bool) -> Soft:
         """With one more refusal; the ended ones are forgotten, at most 1,000 are kept."""
         kept = tuple(r for r in self.refusals if r.until > now)[-999:]
-        return replace(self, refusals=(*kept, Refusal(offer, outcome.scope, now + outcome.memory_s, outcome.message)))
+        refusal = Refusal(offer, outcome.scope, now + outcome.memory_s, outcome.message, spare)
+        return replace(self, refusals=(*kept, refusal))
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +151,14 @@ class JobView:
     notices: Mapping[str, Notice] = field(default_factory=dict)
     ended: Mapping[str, Ended] = field(default_factory=dict)
     tombstones: frozenset[str] = frozenset()
+
+    @property
+    def spares(self) -> tuple[str, ...]:
+        """Nodes that wait outside the round because the hint says so, the first one to step in first."""
+        inside = self.round.nodes() if self.round else ()
+        ready = {node.id for node in self.nodes.values() if node.state is NodeState.READY}
+        named = self.hint.spares if self.hint else ()
+        return tuple(node for node in named if node in ready and node not in inside)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Protocol
 
 import structlog
@@ -69,7 +70,9 @@ class Effects:
         alerts: Alerts | None,
         find_alert: Callable[[str], Event | None],
         clock: Clock,
+        dead_man_s: Mapping[str, float] = MappingProxyType({}),
     ) -> None:
+        """`dead_man_s`: by cloud, after how long a machine that its cluster has forgotten ends itself."""
         self._cluster = cluster
         self._provisioners = provisioners
         self._identity = identity
@@ -77,6 +80,7 @@ class Effects:
         self._alerts = alerts
         self._find_alert = find_alert
         self._clock = clock
+        self._dead_man_s = dead_man_s
 
     def perform(self, action: Action) -> Outcome:
         """Do it, and say what came of it."""
@@ -104,6 +108,7 @@ class Effects:
             offer=node.offer,
             host_key=self._identity.host_key(node.id),
             ssh_public_key=self._identity.client_key().public,
+            dead_man_s=self._dead_man_s.get(node.offer.cloud, 0.0),
         )
         outcome = self._provisioners[node.offer.cloud].launch(request, LAUNCH_TIMEOUT_S)
         return LaunchDone(node.id, node.offer, outcome)

@@ -23,6 +23,7 @@ from supervisor.errors import StartError
 from supervisor.identity import load_identity
 from supervisor.runtime.actor import Alerts, Effects, ThreadActor
 from supervisor.runtime.clock import SystemClock
+from supervisor.runtime.clouds import open_clouds
 from supervisor.runtime.etcd_server import EmbeddedEtcd
 from supervisor.runtime.journal import Journal, Reading
 from supervisor.runtime.leader import Leadership
@@ -69,7 +70,7 @@ def _serve(
     name = f"{socket.gethostname()}:{os.getpid()}"
     leader = Leadership(etcd, f"{keys.root}leader", name, config.timing.leader_ttl_s, watchers.changed)
     stack.callback(leader.stop)
-    provisioners = _clouds(config, stack)
+    provisioners = open_clouds(config, stack)
     identity = load_identity(config.state / "cluster.key")
     alerts = _alerts(config)
     effects = Effects(
@@ -80,6 +81,7 @@ def _serve(
         alerts=alerts,
         find_alert=journal.alert,
         clock=clock,
+        dead_man_s={name: found.dead_man_s for name in provisioners if (found := config.cloud(name))},
     )
     actor = ThreadActor(effects.perform, wake.set)
     loop = Loop(journal, leader, actor, clock, config.rules(alerts=alerts is not None), tuple(provisioners))
@@ -154,22 +156,6 @@ def connect_etcd(config: Config, endpoints: tuple[str, ...]) -> Etcd:
     """A client as configured."""
     tls = Tls(config.etcd.ca, config.etcd.cert or None, config.etcd.key or None) if config.etcd.ca else None
     return Etcd(endpoints, user=config.etcd.user or None, password=config.etcd_password(), tls=tls)
-
-
-def _clouds(config: Config, stack: contextlib.ExitStack) -> dict[str, Provisioner]:
-    """The clouds that are set up. Their SDKs are loaded here, and not before."""
-    clouds: dict[str, Provisioner] = {}
-    if config.local.enabled:
-        from provisioners.local import LocalProvisioner
-        from provisioners.localcloud.embed import ServerError, StoreError, ensure_server, stop_if_empty
-
-        try:
-            ensure_server(config.local_dir)
-        except (ServerError, StoreError) as error:
-            raise StartError(f"the local cloud does not start: {error}") from error
-        stack.callback(stop_if_empty, config.local_dir)
-        clouds["local"] = LocalProvisioner(config.local_dir)
-    return clouds
 
 
 def _alerts(config: Config) -> Alerts | None:

@@ -31,13 +31,12 @@ from spotsup_trainer.wire import (
 
 from supervisor.errors import NotFoundError
 from supervisor.model import Event, JobRecord, NodeRecord
-from supervisor.planner.actions import Commit
+from supervisor.planner.actions import MOST_OPERATIONS, Commit
 from supervisor.planner.world import JobView
 from supervisor.runtime.codec import dump, load
 from supervisor.runtime.store import Store
 
 BLOB_CHUNK_BYTES = 512 * 1024  # etcd refuses requests above 1.5 MiB, and base64 adds a third
-MOST_OPERATIONS = 128  # etcd's default --max-txn-ops
 
 _WORDS: dict[str, type[Any]] = {
     "hint": Hint,

@@ -42,7 +42,7 @@ class SshPreparer:
         target = Target(
             host=node.ssh_host,
             port=node.ssh_port,
-            user=getpass.getuser(),
+            user=user_of(self._config, node),
             host_key_public=self._identity.host_key(node.id).public,
             client_key_openssh=self._identity.client_key().private_openssh,
         )
@@ -109,9 +109,17 @@ class SshPreparer:
 
 def metadata_of(node: NodeRecord) -> wire.Metadata:
     """Where this node reads its preemption notice."""
-    if node.offer.cloud == "local":
-        return wire.Metadata("local", node.metadata_url)
-    return wire.Metadata("none")
+    match node.offer.cloud:
+        case "local" | "aws" | "gcp" | "azure" as kind:
+            return wire.Metadata(kind, node.metadata_url)
+        case _:
+            return wire.Metadata("none")
+
+
+def user_of(config: Config, node: NodeRecord) -> str:
+    """Who logs in: machines of the local cloud run as the daemon's own user."""
+    settings = config.cloud(node.offer.cloud)
+    return settings.ssh_user if settings else getpass.getuser()
 
 
 def checkpoint_dir(config: Config, job: JobRecord) -> str:

@@ -32,8 +32,10 @@ class Bed(Protocol):
         """From now on listings are so far behind."""
         ...
 
-    def preempt(self, instance_id: str, notice_s: float) -> None:
-        """Announce a preemption."""
+    def preempt(self, instance_id: str, notice_s: float) -> float:
+        """Announce a preemption, which comes after `notice_s`. Returns the deadline that the cloud's API tells (UNIX
+        seconds): some tell their usual notice, whatever comes.
+        """
         ...
 
     def vanish(self, instance_id: str) -> None:

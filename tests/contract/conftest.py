@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import getpass
+import json
+from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
+from provisioners.aws import AwsProvisioner
 from provisioners.base import Provisioner
+from provisioners.settings import AwsSettings
+from tests.clouds import aws
+from tests.clouds.machines import real_machines
 from tests.contract.bed import Bed
 from tests.programs import LocalCloud
 
@@ -35,9 +43,11 @@ class LocalBed:
         """Its own setting."""
         self.cloud.set("--listing-lag", str(seconds))
 
-    def preempt(self, instance_id: str, notice_s: float) -> None:
+    def preempt(self, instance_id: str, notice_s: float) -> float:
         """Its own verb."""
-        assert self.cloud.cli("preempt", instance_id, "--notice", str(notice_s)).returncode == 0
+        done = self.cloud.cli("preempt", instance_id, "--notice", str(notice_s), "-o", "json")
+        assert done.returncode == 0, done.stderr
+        return float(json.loads(done.stdout)["preempt_at"])
 
     def vanish(self, instance_id: str) -> None:
         """Its own verb."""
@@ -48,7 +58,63 @@ class LocalBed:
         self.cloud.kill_server()
 
 
-@pytest.fixture(params=["local"])
+@dataclass(frozen=True, slots=True)
+class AwsBed:
+    """EC2's test cloud, in this process; its machines are real ones."""
+
+    server: aws.AwsServer
+    provisioner: Provisioner
+    zone: str = "us-east-1a"
+
+    def exhaust(self, zone: str) -> None:
+        """InsufficientInstanceCapacity."""
+        self.server.cloud.exhaust(zone)
+
+    def fail_next_launch(self, how: str) -> None:
+        """The cloud knows these faults by their names."""
+        self.server.cloud.fail_next("RunInstances", how)
+
+    def lag(self, seconds: float) -> None:
+        """Of DescribeInstances."""
+        self.server.cloud.lag(seconds)
+
+    def preempt(self, instance_id: str, notice_s: float) -> float:
+        """EC2 tells two minutes."""
+        return self.server.cloud.preempt(_ec2_id(instance_id), notice_s)
+
+    def vanish(self, instance_id: str) -> None:
+        """A fault of EC2's own."""
+        self.server.cloud.lose(_ec2_id(instance_id))
+
+    def cut_off(self) -> None:
+        """Nobody listens."""
+        self.server.stop()
+
+
+def _ec2_id(instance_id: str) -> str:
+    return instance_id.rpartition(":")[2]
+
+
+@pytest.fixture
+def aws_bed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[AwsBed]:
+    """A provisioner over EC2's test cloud."""
+    for name, value in aws.ENVIRON.items():
+        monkeypatch.setenv(name, value)
+    with real_machines(tmp_path / "machines") as machines, aws.aws_cloud(machines) as server:
+        settings = AwsSettings(
+            regions=("us-east-1",), ssh_user=getpass.getuser(), ssh_port=machines.ssh_port, endpoint=server.url
+        )
+        yield AwsBed(server, AwsProvisioner(settings))
+
+
+@pytest.fixture
+def local_bed(local_cloud: LocalCloud) -> LocalBed:
+    """The local cloud's provisioner."""
+    return LocalBed(local_cloud)
+
+
+@pytest.fixture(params=["local", "aws"])
 def bed(request: pytest.FixtureRequest) -> Bed:
     """Each provider's test bed in turn."""
-    return LocalBed(request.getfixturevalue(f"{request.param}_cloud"))
+    found: Bed = request.getfixturevalue(f"{request.param}_bed")
+    return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -16,8 +17,10 @@ from provisioners.base import (
     LaunchOutcome,
     Market,
     NoCapacity,
+    Offer,
     OfferQuery,
     Provisioner,
+    ProvisionerError,
     Quota,
     Throttled,
     Transient,
@@ -43,6 +46,14 @@ def listed(provisioner: Provisioner) -> dict[str, InstanceState]:
     return {each.node: each.state for each in provisioner.instances(CLUSTER, TIMEOUT_S)}
 
 
+def offered(provisioner: Provisioner, query: OfferQuery) -> Sequence[Offer] | str:
+    """The offers, or why there are none."""
+    try:
+        return provisioner.offers(query, TIMEOUT_S)
+    except ProvisionerError as error:
+        return str(error)
+
+
 def test_offers_are_sorted_by_price_and_fit_the_query(bed: Bed) -> None:
     offers = bed.provisioner.offers(OfferQuery(zones=(bed.zone,)), TIMEOUT_S)
     prices = [offer.usd_per_hour or 0.0 for offer in offers]
@@ -51,8 +62,12 @@ def test_offers_are_sorted_by_price_and_fit_the_query(bed: Bed) -> None:
     assert {offer.zone for offer in offers} == {bed.zone}
     assert {offer.market for offer in offers} == {Market.SPOT}
     assert {offer.cloud for offer in offers} == {bed.provisioner.name}
-    assert not bed.provisioner.offers(OfferQuery(instance_types=("no-such-type",)), TIMEOUT_S)
-    assert not bed.provisioner.offers(OfferQuery(gpu="no-such-gpu"), TIMEOUT_S)
+
+
+@pytest.mark.parametrize("query", [OfferQuery(instance_types=("no-such-type",)), OfferQuery(gpu="no-such-gpu")])
+def test_what_nobody_rents_is_not_offered(bed: Bed, query: OfferQuery) -> None:
+    found = offered(bed.provisioner, query)
+    assert "no-such" in found if isinstance(found, str) else not found
 
 
 def test_a_launched_machine_carries_its_tags_and_takes_a_login_under_its_pinned_key(bed: Bed) -> None:
@@ -64,7 +79,6 @@ def test_a_launched_machine_carries_its_tags_and_takes_a_login_under_its_pinned_
     assert instance.id == launched.id
     assert instance.ssh_host
     assert instance.private_address
-    assert instance.metadata_url
     with login(instance) as connection:
         assert run(connection, "echo $((6 * 7))") == "42\n"
 
@@ -218,14 +232,13 @@ def test_a_preemption_is_announced_and_then_evidence(bed: Bed) -> None:
 
 def test_an_announced_preemption_shows_its_deadline(bed: Bed) -> None:
     instance = launch_running(bed.provisioner, "n1")
-    before = time.time()
-    bed.preempt(instance.id, 600.0)
+    deadline = bed.preempt(instance.id, 600.0)
     found = bed.provisioner.find(instance.token, TIMEOUT_S)
     assert found is not None
     assert found.state is InstanceState.RUNNING
     assert found.end_cause is None
-    assert found.preempt_at is not None
-    assert before + 600 <= found.preempt_at <= time.time() + 600
+    assert found.preempt_at == pytest.approx(deadline, abs=1.0)
+    assert deadline > time.time() + 25
 
 
 def test_a_silent_loss_is_not_told_as_a_preemption(bed: Bed) -> None:

@@ -51,12 +51,15 @@ class Nodes:
     endpoint: str
     folder: Path
     job: str
+    script: Path = STEPS
     program: Mapping[str, str] = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=dict)
     nnodes: str = "1:4"
     module: str = "spotsup_trainer.launcher"
     max_restarts: int = 0
     ttl_s: float = 2.0
+    backend: str = "spotsup"
+    rdzv_conf: str = ""
     launchers: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -74,11 +77,11 @@ class Nodes:
         for node in nodes:
             address = f"127.0.0.{10 + sum(map(ord, node)) % 200}"
             command = [sys.executable, "-m", self.module, "--nnodes", self.nnodes, "--nproc-per-node", "1"]
-            command += ["--rdzv-backend", "spotsup", "--rdzv-endpoint", via or self.endpoint, "--rdzv-id", self.job]
-            command += ["--rdzv-conf", f"lease_ttl={self.ttl_s:.0f}", "--local-addr", address]
+            command += ["--rdzv-backend", self.backend, "--rdzv-endpoint", via or self.endpoint, "--rdzv-id", self.job]
+            command += ["--rdzv-conf", self.rdzv_conf or f"lease_ttl={self.ttl_s:.0f}", "--local-addr", address]
             command += ["--max-restarts", str(self.max_restarts)]
             program = {"events": str(self.events_file), "until": str(self.end_file)} | dict(self.program)
-            command += [str(STEPS), *(f"{key}={value}" for key, value in program.items())]
+            command += [str(self.script), *(f"{key}={value}" for key, value in program.items())]
             with self.log(node).open("ab") as log:
                 self.launchers[node] = subprocess.Popen(
                     command, env=self.environment(node) | env, stdout=log, stderr=log, start_new_session=True

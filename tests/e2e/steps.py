@@ -2,11 +2,14 @@
 
 Settings come as KEY=VALUE arguments: until (training ends when this file exists), step_s (how long a step takes),
 fail_on (node that raises), fail_at (its step), fail_times (how often, over all rounds), slow_on (node that takes its
-time after the last step), session (0: none), events (a file for JSON lines).
+time after the last step), deaf (1: neither SIGTERM nor a lost peer ends it), helper (1: it has a process of its own,
+as data loaders have them), session (0: none), events (a file for JSON lines).
 """
 
 import json
 import os
+import signal
+import subprocess
 import sys
 import time
 from datetime import timedelta
@@ -22,6 +25,8 @@ SETTINGS = {
     "fail_at": "3",
     "fail_times": "1",
     "slow_on": "",
+    "deaf": "0",
+    "helper": "0",
     "session": "1",
 }
 SETTINGS |= dict(argument.split("=", 1) for argument in sys.argv[1:])
@@ -59,6 +64,8 @@ def maybe_fail(step: int) -> None:
 
 def main() -> None:
     """Train."""
+    if SETTINGS["helper"] == "1":
+        subprocess.Popen(["sleep", "600"])
     dist.init_process_group("gloo", timeout=timedelta(seconds=30))
     step = int(CHECKPOINT.read_text()) if CHECKPOINT.exists() else 0
     tell("start", step=step, argv=sys.argv[1:2], main=sys.modules["__main__"].__file__)
@@ -98,5 +105,14 @@ def main() -> None:
     dist.destroy_process_group()
 
 
+def main_of_the_deaf() -> None:
+    """Train, and hang where others would end."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    try:
+        main()
+    except RuntimeError:
+        time.sleep(60)
+
+
 if __name__ == "__main__":
-    main()
+    (main_of_the_deaf if SETTINGS["deaf"] == "1" else main)()

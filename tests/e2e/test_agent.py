@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
+from spotsup_trainer.agent.heard import HEARD_FILE
 from spotsup_trainer.etcd import Etcd
 from spotsup_trainer.wire import (
     AgentConfig,
@@ -117,7 +118,7 @@ class Agents:
         with (own / "agent.log").open("ab") as log:
             self.started[node] = subprocess.Popen(
                 [sys.executable, "-m", "spotsup_trainer.agent", "--config", str(own / "agent.json")],
-                env=dict(os.environ) | {"SPOTSUP_TEST_NODE": str(own)},
+                env=dict(os.environ) | {"SPOTSUP_TEST_NODE": str(own), "HOME": str(own)},
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
@@ -234,6 +235,18 @@ def test_a_launcher_that_dies_is_started_again_and_a_killed_agent_leaves_nothing
     eventually("nothing is left", lambda: not agents.processes("a"), 2)
 
 
+def test_agent_and_launcher_killed_at_once_leave_nothing(agents: Agents) -> None:
+    """Nor does what the workers have started."""
+    agents.start("a", command=(str(STEPS), f"events={agents.folder / 'events'}", "helper=1"))
+    agents.word(KEYS.progress(JOB), Progress, lambda p: p.step > 0)
+    launcher, agent = agents.launcher("a"), agents.started["a"].pid
+    assert len(agents.processes("a")) == 5  # agent, launcher, fork server, worker, its helper
+    for pid in (launcher, agent):
+        os.kill(pid, signal.SIGKILL)
+    agents.started["a"].wait()
+    eventually("nothing is left", lambda: not agents.processes("a"), 2)
+
+
 def test_an_outage_of_etcd_holds_nobody_up_and_the_last_word_gets_through(tmp_path: Path) -> None:
     with etcd_server(tmp_path / "etcd") as server, closing(Agents(server.endpoint, tmp_path)) as agents:
         agents.start("a")
@@ -282,3 +295,12 @@ def test_a_config_that_cannot_be_right(tmp_path: Path, content: str | None, mess
     assert done.returncode == 2
     assert message in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_an_agent_that_hears_from_etcd_tells_the_machines_dead_man_switch(agents: Agents) -> None:
+    word = agents.folder / "n1" / HEARD_FILE
+    word.parent.mkdir()
+    word.touch()
+    os.utime(word, (0, 0))
+    agents.start("n1")
+    eventually("the word", lambda: word.stat().st_mtime > 1.0)

@@ -87,6 +87,19 @@ def test_wrong_input_is_one_sentence_and_the_documented_exit_code(stack: Stack, 
     assert stack.ask("list") == []
 
 
+def test_a_wrong_job_is_refused_before_its_code_is_packed(stack: Stack, job_file: Path) -> None:
+    with (job_file.parent / "weights.bin").open("wb") as file:
+        file.truncate(64 * 1024 * 1024)  # more than is packed
+    for text, code, words in [
+        (JOB + "colour: red\n", 2, "unknown key `colour`"),
+        (JOB.replace("max: 2", "max: 2, spares: 99"), 2, "`nodes.spares` is 99"),
+        (JOB + "placement: {cloud: aws}\n", 5, "this daemon is not set up for"),
+        (JOB, 2, "that may be shipped"),
+    ]:
+        job_file.write_text(text)
+        one_sentence(stack.ctl("submit", str(job_file)), code, words)
+
+
 def test_a_job_is_stored_refused_twice_scaled_within_bounds_and_cancelled(stack: Stack, job_file: Path) -> None:
     done = stack.ctl("submit", str(job_file))
     assert (done.returncode, done.stdout) == (0, "sleeper\n")
@@ -96,6 +109,9 @@ def test_a_job_is_stored_refused_twice_scaled_within_bounds_and_cancelled(stack:
     one_sentence(stack.ctl("scale", "sleeper", "0"), 5, "min is 1, desired 0")
     assert stack.ask("scale", "sleeper", "2")["nodes"]["desired"] == 2
     assert stack.ctl("scale", "sleeper", "3", "--max", "3").stdout == "sleeper: 3 nodes wanted (min 1, max 3)\n"
+    one_sentence(stack.ctl("scale", "sleeper", "--spares", "17"), 5, "spares is 17; it can be 0 to 16")
+    scaled = stack.ctl("scale", "sleeper", "2", "--spares", "1").stdout
+    assert scaled == "sleeper: 2 nodes wanted (min 1, max 3, spares 1)\n"
     one_sentence(stack.ctl("logs", "sleeper", "--node", "n9"), 4, "job sleeper has no node 'n9'")
     stack.wait_for(lambda: len(stack.machines()) == 3, 60.0, "three machines")
     assert stack.ctl("cancel", "sleeper").returncode == 0
@@ -112,15 +128,17 @@ def test_options_make_a_job_without_a_file(stack: Stack, tmp_path: Path) -> None
     (tmp_path / "code").mkdir()
     (tmp_path / "code" / "train.py").write_text("")
     done = stack.ctl(
-        *("submit", "--name", "opts", "--min", "1", "--nodes", "2", "--max", "3", "--code", str(tmp_path / "code")),
-        *("--env", "LR=0.1", "-o", "json", "--", "train.py", "--lr", "0.1"),
+        *("submit", "--name", "opts", "--min", "1", "--nodes", "2", "--max", "3", "--spares", "1"),
+        *("--code", str(tmp_path / "code"), "--env", "LR=0.1", "-o", "json", "--", "train.py", "--lr", "0.1"),
     )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["nodes"] | {"open": 0} == {
         "min": 1,
         "desired": 2,
         "max": 3,
+        "spares": 1,
         "training": 0,
+        "spares_ready": 0,
         "open": 0,
     }
     assert stack.ask("status", "opts")["command"] == ["train.py", "--lr", "0.1"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import os
 import re
 import runpy
@@ -12,87 +11,17 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import Any, Self
+from typing import Any
 
 import pytest
 import torch
+from spotsup_trainer.session import Session
 
-from tests.programs import free_ports
-
-REPO = Path(__file__).resolve().parents[2]
-EXAMPLES = REPO / "trainer" / "examples"
-IMAGENET = EXAMPLES / "imagenet.py"
-DOCUMENT = (REPO / "docs" / "training.md").read_text()
-SMOKE = ("--model", "tiny", "--fake-data", "160", "--global-batch", "8", "--epochs", "2", "--warmup", "10")
-OFTEN = ("--log-every", "1", "--workers", "1")
-STEPS = 40
-PROCESSES = multiprocessing.get_context("forkserver")
-# torch costs seconds to import and milliseconds to fork
-PROCESSES.set_forkserver_preload(["tests.e2e.training", "spotsup_trainer.checkpoint"])
-
-
-def run_script(path: Path, arguments: tuple[str, ...], environ: Mapping[str, str], output: Path) -> None:
-    """Be an interpreter that was started on a script."""
-    descriptor = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-    os.dup2(descriptor, 1)
-    os.dup2(descriptor, 2)
-    os.environ.update(environ)
-    torch.set_num_threads(1)
-    sys.argv = [str(path), *arguments]
-    sys.path.insert(0, str(path.parent))
-    runpy.run_path(str(path), run_name="__main__")
-
-
-class Ranks:
-    """A script in `world` processes, as torchrun would start them."""
-
-    def __init__(self, path: Path, folder: Path, world: int, *arguments: str, **environ: str) -> None:
-        (port,) = free_ports(1)
-        shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(world), **environ}
-        shared |= {"GLOO_SOCKET_IFNAME": "lo", "SPOTSUP_CHECKPOINT_DIR": str(folder)}
-        self._outputs = [folder / f"out.{port}.{rank}" for rank in range(world)]
-        self._processes = []
-        for rank, output in enumerate(self._outputs):
-            own = {name: value.format(rank=rank) for name, value in shared.items()}
-            own |= {"RANK": str(rank), "LOCAL_RANK": str(rank)}
-            self._processes.append(PROCESSES.Process(target=run_script, args=(path, arguments, own, output)))
-
-    def __enter__(self) -> Self:
-        for process in self._processes:
-            process.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for process in self._processes:
-            process.kill()
-            process.join()
-
-    def said(self, rank: int = 0) -> str:
-        return self._outputs[rank].read_text() if self._outputs[rank].exists() else ""
-
-    def wait(self, what: str, condition: Callable[[], bool]) -> None:
-        def done() -> bool:
-            failed = [rank for rank, process in enumerate(self._processes) if process.exitcode]
-            assert not failed, f"before {what}: {self.said(failed[0])}"
-            return condition()
-
-        wait(what, done)
-
-    def end(self) -> str:
-        """Wait for a good end. What rank 0 printed."""
-        self.wait("the end", lambda: all(process.exitcode == 0 for process in self._processes))
-        return self.said()
-
-
-def wait(what: str, condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 90.0
-    while not condition():
-        assert time.monotonic() < deadline, f"timed out waiting for {what}"
-        time.sleep(0.01)
+from tests.e2e.ranks import DOCUMENT, EXAMPLES, IMAGENET, OFTEN, SMOKE, STEPS, Ranks, script, steps, until_parked, wait
 
 
 @contextmanager
@@ -113,9 +42,11 @@ def torchrun(folder: Path, *arguments: str, **environ: str) -> Iterator[Callable
         process.wait(timeout=60)
 
 
-def steps(text: str) -> dict[int, str]:
-    """What was printed about each step."""
-    return {int(line.split()[1]): line for line in text.splitlines() if line.startswith("step ")}
+@pytest.fixture
+def imagenet(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The names in imagenet.py."""
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    return SimpleNamespace(**runpy.run_path(str(IMAGENET)))
 
 
 @pytest.fixture(scope="module")
@@ -149,11 +80,25 @@ def test_imagenet_goes_on_with_exact_data_and_schedule(tmp_path: Path, uninterru
     assert before | after == uninterrupted
     assert len(uninterrupted) == STEPS
 
-    with Ranks(IMAGENET, tmp_path / "copy", 1, *SMOKE, *OFTEN, "--micro-batch", "3") as alone:
+    mixed = ("--micro-batch", "3", "--amp", "bf16", "--channels-last")
+    with Ranks(IMAGENET, tmp_path / "copy", 1, *SMOKE, *OFTEN, *mixed) as alone:
         of_one = steps(alone.end())
     assert list(of_one) == list(after)
     rates = [re.sub("world 2 (lr .*) loss.*", r"world 1 \1", line) for line in after.values()]
     assert [line.partition(" loss")[0] for line in of_one.values()] == rates
+
+
+@pytest.mark.e2e
+def test_the_gradient_scaler_of_fp16_goes_on_where_it_was(imagenet: Any, tmp_path: Path) -> None:
+    arguments = (*SMOKE, *OFTEN, "--amp", "fp16", "--epochs", "1")
+    until_parked(IMAGENET, tmp_path, 2, *arguments)
+    with Ranks(IMAGENET, tmp_path, 1, *arguments) as alone:
+        assert min(steps(alone.end())) > 1
+    make_model, _ = imagenet.MODELS["tiny"]
+    trained = imagenet.Trainer(make_model(1000), imagenet.parse(list(arguments)), torch.device("cpu"))
+    state = {"model": trained.model, "optimizer": trained.optimizer, "scaler": trained.scaler}
+    assert Session(state, checkpoint_dir=tmp_path).steps_done == STEPS // 2
+    assert trained.scaler.state_dict()["_growth_tracker"] == STEPS // 2, "steps since a gradient was not finite"
 
 
 @pytest.mark.e2e
@@ -173,12 +118,62 @@ def test_the_difference_in_the_document_makes_the_example_of_a_script_without_sp
         assert list(steps(ranks.end())) == list(range(1, STEPS + 1))
 
 
-def script(name: str, folder: Path) -> Path:
-    """A script of the document."""
-    (text,) = re.findall(rf"<!-- script: {re.escape(name)} -->\n```python\n(.*?)```", DOCUMENT, re.DOTALL)
-    path = folder / name
-    path.write_text(text)
-    return path
+@pytest.mark.e2e
+def test_the_two_scripts_side_by_side(tmp_path: Path) -> None:
+    folders = [tmp_path / name for name in ("not_elastic", "undisturbed", "disturbed")]
+    for folder in folders:
+        folder.mkdir()
+    printed = []
+    for name, folder in zip(("not_elastic.py", "elastic.py"), folders, strict=False):
+        with Ranks(script(name, folder), folder, 2) as ranks:
+            printed.append(steps(ranks.end()))
+    assert [list(lines) for lines in printed] == [list(range(1, 201))] * 2
+    for lines in printed:
+        assert float(lines[200].split()[-1]) < 0.1 * float(lines[1].split()[-1])
+
+    disturbed = folders[2]
+    path = script("elastic.py", disturbed)
+    lines = steps(until_parked(path, disturbed, 2)[0])
+    with Ranks(path, disturbed, 2) as ranks:
+        after = steps(ranks.end())
+    assert not lines.keys() & after.keys()
+    assert lines | after == printed[1]
+
+
+@pytest.mark.e2e
+def test_without_a_job_an_example_is_an_ordinary_script(tmp_path: Path) -> None:
+    small = ("--text-mb", "0.02", "--dim", "32", "--layers", "1", "--seq", "32", "--steps", "3", "--log-every", "1")
+    said = interpreter([str(EXAMPLES / "char_transformer.py"), *small], tmp_path)
+    assert list(steps(said)) == [1, 2, 3]
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.e2e
+def test_a_session_in_a_notebook_goes_on_where_the_last_one_stopped(tmp_path: Path) -> None:
+    cell = (
+        "import torch\n"
+        "from spotsup_trainer.session import Session\n"
+        "model = torch.nn.Linear(2, 1)\n"
+        "session = Session({'model': model}, checkpoint_dir='checkpoints')\n"
+        "print(session.steps_done, float(model.bias.detach()))\n"
+        "torch.nn.init.constant_(model.bias, 7.0)\n"
+        "session.step()\n"
+        "session.finish()\n"
+    )
+    assert interpreter(["-"], tmp_path, cell).startswith("0 ")
+    assert interpreter(["-"], tmp_path, cell) == "1 7.0\n"
+
+
+def interpreter(arguments: list[str], folder: Path, text: str = "") -> str:
+    """What a new interpreter prints that is no worker of anything."""
+    ours = ("SPOTSUP_", "TORCHELASTIC_", "MASTER_")
+    environ = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
+    command = [sys.executable, *arguments]
+    done = subprocess.run(
+        command, input=text, env=environ, cwd=folder, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 @pytest.mark.e2e
@@ -197,24 +192,12 @@ def test_a_script_of_the_document_parks_by_files_alone(tmp_path: Path) -> None:
 @pytest.mark.e2e
 def test_a_stream_of_the_document_is_seen_once_over_changing_worlds(tmp_path: Path) -> None:
     path = script("stream.py", tmp_path)
-    files = {f"SPOTSUP_{name}_FILE": f"{tmp_path}/{name}.{{rank}}" for name in ("YIELD", "PARKED")}
-    # only one of the two nodes is asked, once the first step has taken the checkpoint directory
-    (tmp_path / "YIELD.1").symlink_to(tmp_path / "OWNER")
-    with Ranks(path, tmp_path, 2, **files) as ranks:
-        ranks.wait("parking", lambda: all((tmp_path / f"PARKED.{rank}").exists() for rank in range(2)))
-        lines = (ranks.said(0) + ranks.said(1)).splitlines()
+    lines = "".join(until_parked(path, tmp_path, 2)).splitlines()
     assert len(lines) in {2, 4}  # one step or two
     with Ranks(path, tmp_path, 1) as ranks:
         lines += ranks.end().splitlines()
     seen = [int(number) for line in lines for number in line.partition(":")[2].split()]
     assert sorted(seen) == list(range(12 * STEPS))
-
-
-@pytest.fixture
-def imagenet(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The names in imagenet.py."""
-    monkeypatch.syspath_prepend(str(EXAMPLES))
-    return SimpleNamespace(**runpy.run_path(str(IMAGENET)))
 
 
 @pytest.mark.parametrize(("name", "parameters"), [("resnet50", 25_557_032), ("efficientnet_b7", 66_347_960)])
@@ -234,6 +217,22 @@ def test_the_models_shrink_images_as_published(imagenet: Any, name: str) -> None
         maps = next(layer for layer in model if isinstance(layer, torch.nn.AdaptiveAvgPool2d))
         last = model[: list(model).index(maps)](torch.empty(2, 3, size, size))
     assert last.shape == {"resnet50": (2, 2048, 7, 7), "efficientnet_b7": (2, 2560, 19, 19)}[name]
+
+
+def test_torch_compile_sees_the_whole_model(imagenet: Any) -> None:
+    graphs = []
+
+    def compiler(graph: Any, _: object) -> Any:
+        graphs.append(graph)
+        return graph.forward
+
+    with torch.device("meta"):
+        models = [make_model(10) for make_model, _ in imagenet.MODELS.values()]
+        model = imagenet.MODELS["tiny"][0](10)
+        model.compile(backend=compiler)
+        model(torch.empty(2, 3, 32, 32))
+    assert len(graphs) == 1
+    assert {type(other).forward for other in models} == {type(model).forward}
 
 
 def test_the_learning_rate_rises_and_falls(imagenet: Any) -> None:

@@ -31,6 +31,11 @@ def alive(pid: int) -> bool:
         return False
 
 
+def children(pid: int) -> list[int]:
+    """The processes that another one has started."""
+    return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
 def test_a_job_lives_through_loss_joining_and_leaving(job: Nodes) -> None:
     """One job, as its machines change: formed by hint, a loss without notice, a newcomer, a leaver, the end."""
     job.start("a", "b", "c")
@@ -116,6 +121,23 @@ def test_a_frozen_node_is_replaced_and_fenced_when_it_thaws(job: Nodes) -> None:
     eventually("b steps, too", lambda: job.events("step", node="b", round=again) or None)
 
 
+def test_a_leader_that_freezes_while_the_round_is_formed_holds_nobody_up(job: Nodes) -> None:
+    """Its machine still takes connections, and no answer ever comes."""
+    job.hint(minimum=2)
+    job.start("a", "b")
+    job.ready("a", "b")
+    for pid in job.processes("a"):
+        os.kill(pid, signal.SIGSTOP)
+    job.hint("a", "b")
+    eventually("a round that a leads", lambda: job.etcd.get(job.keys.round(job.job)))
+    assert job.round().nodes() == ("a", "b")
+    alone = job.stepping(1, 1)["round"]
+    assert job.round().nodes() == ("b",)
+    for pid in job.processes("a"):
+        os.kill(pid, signal.SIGCONT)
+    job.stepping(2, alone)
+
+
 def test_a_node_that_is_cut_off_from_etcd_comes_back(job: Nodes) -> None:
     with cable(job.endpoint) as wire:
         job.start("a")
@@ -187,13 +209,37 @@ def test_a_program_without_a_session_is_restarted_for_a_newcomer_and_not_blamed(
         assert job.round().app_failures == 0
 
 
-def test_a_killed_launcher_leaves_nothing(job: Nodes) -> None:
-    job.start("a")
-    job.stepping(1)
+def test_whatever_of_a_launcher_is_killed_nothing_is_left_and_nobody_is_blamed(job: Nodes) -> None:
+    job.start("a", "b")
+    job.hint("a", "b")
+    job.stepping(2)
     assert len(job.processes("a")) == 3  # launcher, fork server, worker
+    # without the process that forks its workers a launcher ends, for its agent to start another
+    server = children(job.launchers["b"].pid)[0]
+    os.kill(server, signal.SIGKILL)
+    assert job.exit_code("b", 10) == 1
+    assert f"process {server}, which starts the workers, is gone" in job.log("b").read_text()
+    assert not (job.folder / "run-b" / "ended.json").exists()
+    assert job.processes("b") == []
+    job.stepping(1, 1)
+    assert job.round().nodes() == ("a",)
+    assert job.round().app_failures == 0
     job.launchers["a"].kill()
     job.launchers["a"].wait()
     eventually("nothing is left", lambda: not job.processes("a"), 2)
+
+
+def test_a_worker_that_does_not_hear_sigterm_holds_nobody_up(etcd_endpoint: str, tmp_path: Path) -> None:
+    with nodes(etcd_endpoint, tmp_path, program={"deaf": "1"}) as job:
+        job.start("a", "b")
+        job.hint("a", "b")
+        job.stepping(2)
+        old = {event["pid"] for event in job.events("start", node="a")}
+        job.kill("b")
+        job.bury("b")
+        job.stepping(1, 1, timeout_s=20)
+        assert not any(alive(pid) for pid in old)
+        assert job.round().app_failures == 0
 
 
 @pytest.mark.parametrize(

@@ -6,15 +6,13 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
-from spotsup_trainer.etcd import Etcd
-from spotsup_trainer.handler import SpotsupRendezvousHandler, handler_from
-from spotsup_trainer.membership import Broken, Stay, Yield
-from spotsup_trainer.wire import Hint, Keys, Member, Result, Round, Tombstone, decode, encode
+from spotsup_trainer.handler import handler_from
+from spotsup_trainer.membership import Broken, Yield
+from spotsup_trainer.wire import Hint, Member, Result, Tombstone, decode, encode
 from torch.distributed.elastic.rendezvous.api import (
     RendezvousClosedError,
     RendezvousGracefulExitError,
@@ -22,59 +20,11 @@ from torch.distributed.elastic.rendezvous.api import (
     RendezvousTimeoutError,
 )
 
+from tests.e2e.handlers import JOB, KEYS, Handlers
 from tests.e2e.launching import Nodes, eventually, nodes
-from tests.etcd_server import etcd_server
 from tests.programs import free_ports
 
 pytestmark = pytest.mark.e2e
-
-KEYS = Keys("test")
-JOB = "job"
-TTL_S = 2.0
-
-
-class Handlers:
-    """Handlers of one job, each waiting in a thread of its own."""
-
-    def __init__(self, endpoint: str) -> None:
-        self.endpoint = endpoint
-        self.etcd = Etcd([endpoint])
-        self.made: dict[str, SpotsupRendezvousHandler] = {}
-        self._threads = ThreadPoolExecutor(16)
-
-    def make(self, node: str, minimum: int = 1, maximum: int = 4, **config: Any) -> SpotsupRendezvousHandler:
-        address = f"127.0.0.{30 + len(self.made)}"
-        config = {"lease_ttl": TTL_S, "cluster": "test", "node": node} | config
-        parameters = RendezvousParameters("spotsup", self.endpoint, JOB, minimum, maximum, address, **config)
-        self.made[node] = handler_from(parameters, {}, app_failures=0)
-        return self.made[node]
-
-    def join(self, *members: str) -> dict[str, Future[Any]]:
-        return {node: self._threads.submit(self.made[node].next_rendezvous) for node in members}
-
-    def form(self, *members: str) -> list[Any]:
-        """Have them all in one round; what each got."""
-        return [future.result(timeout=90) for future in self.join(*members).values()]
-
-    def round(self) -> Round:
-        found = self.etcd.get(KEYS.round(JOB))
-        assert found is not None
-        return decode(Round, found.value)
-
-    def member(self, node: str) -> Member | None:
-        found = self.etcd.get(KEYS.member(JOB, node))
-        return decode(Member, found.value) if found else None
-
-    def stands(self, node: str, how: type) -> None:
-        eventually(f"{node} stands {how.__name__}", lambda: isinstance(self.made[node].standing(), how))
-
-    def close(self) -> None:
-        for handler in self.made.values():
-            handler.interrupted = lambda: True
-        self._threads.shutdown()
-        for handler in self.made.values():
-            handler.shutdown()
-        self.etcd.close()
 
 
 @pytest.fixture
@@ -158,24 +108,6 @@ def test_a_lease_that_ended_is_granted_anew_and_the_round_re_forms(handlers: Han
     back = eventually("b is back", lambda: handlers.member("b"))
     assert back.incarnation == decode(Member, before.value).incarnation
     assert [info.rank for info in handlers.form("a", "b")] == [0, 1]
-
-
-def test_an_outage_of_etcd_changes_nothing(tmp_path: Path) -> None:
-    with etcd_server(tmp_path) as server, contextlib.closing(Handlers(server.endpoint)) as handlers:
-        for node in "ab":
-            handlers.make(node, 2, 2)
-        handlers.form("a", "b")
-        server.kill()
-        seat = handlers.made["a"].seat
-        eventually("the outage is noticed", lambda: not seat.snapshot().live)
-        assert isinstance(handlers.made["a"].standing(), Stay)
-        assert server.start()
-        eventually("etcd is back", lambda: seat.snapshot().live)
-        until = time.monotonic() + TTL_S + 1
-        while time.monotonic() < until:
-            assert isinstance(handlers.made["a"].standing(), Stay)
-            time.sleep(0.05)
-        assert [info.rank for info in handlers.form("a", "b")] == [0, 1]
 
 
 def test_no_round_is_formed_after_the_result(handlers: Handlers) -> None:

@@ -3,88 +3,23 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from spotsup_trainer import wire
 from spotsup_trainer.audit import Report, analyse, parse
 
-from tests.e2e.training import GLOBAL_BATCH, SAMPLES, Rank, train
+from tests.e2e.rounds import Launcher, ranks, run_round, running, said, wait
+from tests.e2e.training import GLOBAL_BATCH, SAMPLES, Rank
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "trainer" / "examples" / "char_transformer.py"
-PROCESSES = multiprocessing.get_context("forkserver")
-# torch costs seconds to import and milliseconds to fork
-PROCESSES.set_forkserver_preload(["tests.e2e.training", "spotsup_trainer.checkpoint"])
-
-
-@contextmanager
-def running(jobs: list[Rank]) -> Iterator[list[Any]]:
-    """A process per rank; none is left."""
-    processes = [PROCESSES.Process(target=train, args=(job,)) for job in jobs]
-    for process in processes:
-        process.start()
-    try:
-        yield processes
-    finally:
-        for process in processes:
-            process.kill()
-            process.join()
-
-
-def wait(what: str, condition: Callable[[], bool], timeout_s: float = 60.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, f"timed out waiting for {what}"
-        time.sleep(0.01)
-
-
-def ranks(world: int, folder: Path, **options: Any) -> list[Rank]:
-    return [Rank(rank, world, folder, **options) for rank in range(world)]
-
-
-def run_round(jobs: list[Rank]) -> list[int]:
-    """Run to the end; the exit codes."""
-    with running(jobs) as processes:
-        wait("the end of the round", lambda: all(process.exitcode is not None for process in processes))
-        return [process.exitcode for process in processes]
-
-
-class Launcher:
-    """The launcher's side of the worker files of all ranks."""
-
-    def __init__(self, jobs: list[Rank]) -> None:
-        folder = jobs[0].folder / f"run.{jobs[0].round}"
-        folder.mkdir()
-        self._folder = folder
-        names = ("YIELD", "SESSION", "PARKED", "PROGRESS")
-        self.jobs = [
-            replace(job, environ={f"SPOTSUP_{name}_FILE": str(self.file(name, job.rank)) for name in names})
-            for job in jobs
-        ]
-
-    def file(self, name: str, rank: int = 0) -> Path:
-        return self._folder / f"{name}.{rank}"
-
-    def progress(self) -> wire.Progress | None:
-        path = self.file("PROGRESS")
-        return wire.decode(wire.Progress, path.read_bytes()) if path.exists() else None
-
-    def reached(self, step: int) -> Callable[[], bool]:
-        return lambda: (progress := self.progress()) is not None and progress.step >= step
-
-    def all_parked(self) -> bool:
-        return all(self.file("PARKED", job.rank).exists() for job in self.jobs)
 
 
 def park_after(jobs: list[Rank], step: int, asked: int) -> int:
@@ -111,10 +46,6 @@ def report(folder: Path) -> Report:
     return analyse(lines, samples=SAMPLES, global_batch=GLOBAL_BATCH)
 
 
-def said(folder: Path, rank: int = 0) -> str:
-    return (folder / f"out.{rank}").read_text()
-
-
 def test_kill_then_notice_then_growth_see_every_sample_once(tmp_path: Path) -> None:
     killed = ranks(3, tmp_path, round=1, every_steps=3, step_s=0.2)  # time to write between two steps
     killed[1] = replace(killed[1], die_after=5)
@@ -135,6 +66,8 @@ def test_kill_then_notice_then_growth_see_every_sample_once(tmp_path: Path) -> N
     assert without_notice.steps_lost == 2  # the checkpoint of step 3 is the last one, step 5 the last one completed
     assert with_notice.steps_lost == 0
     assert verdict.loss_last < verdict.loss_first
+    draws = [path.read_text() for path in tmp_path.glob("draws.*")]
+    assert len(set(draws)) == len(draws) == 3 + 2 + 4  # each rank of each round has random numbers of its own
 
 
 @pytest.mark.parametrize("sharded", [False, True], ids=["ddp", "fsdp"])
@@ -142,11 +75,12 @@ def test_any_world_sizes_train_the_same_weights_as_one_process(tmp_path: Path, s
     together, alone = tmp_path / "together", tmp_path / "alone"
     together.mkdir()
     alone.mkdir()
-    micro_batch = None if sharded else 3
+    options: dict[str, Any] = {"epochs": 3, "every_steps": 2, "sharded": sharded}
     assert run_round(ranks(1, alone, epochs=3)) == [0]
-    assert run_round(ranks(1, together, round=1, steps=4, epochs=3)) == [0]
-    assert run_round(ranks(2, together, round=2, steps=9, epochs=3, micro_batch=micro_batch, sharded=sharded)) == [0, 0]
-    assert run_round(ranks(3, together, round=3, epochs=3, sharded=sharded)) == [0, 0, 0]
+    assert run_round(ranks(1, together, round=1, steps=4, **options)) == [0]
+    micro_batch = None if sharded else 3
+    assert run_round(ranks(2, together, round=2, steps=9, micro_batch=micro_batch, **options)) == [0, 0]
+    assert run_round(ranks(3, together, round=3, **options)) == [0, 0, 0]
 
     verdict = report(together)
     assert [span.world for span in verdict.rounds] == [1, 2, 3]
@@ -154,6 +88,7 @@ def test_any_world_sizes_train_the_same_weights_as_one_process(tmp_path: Path, s
     expected, trained = (torch.load(folder / "weights.pt") for folder in (alone, together))
     for one, other in zip(expected, trained, strict=True):
         torch.testing.assert_close(other, one, rtol=1e-9, atol=1e-9)
+    assert (together / "draws.1.0").read_text() == (alone / "draws.1.0").read_text()
 
 
 def test_a_broken_newest_checkpoint_falls_back_for_all_ranks(tmp_path: Path) -> None:
@@ -173,10 +108,12 @@ def test_one_full_disk_costs_checkpoints_but_not_the_round(tmp_path: Path) -> No
     jobs = ranks(2, tmp_path, epochs=1, every_steps=2, step_s=0.05)
     jobs[1] = replace(jobs[1], largest_file=2000)
     assert run_round(jobs) == [1, 1]  # only the last checkpoint must succeed
-    for step in (2, 6):
-        assert f"spotsup: the checkpoint of step {step} could not be written to " in said(tmp_path)
-    assert "rank 1: OSError(27, 'File too large')" in said(tmp_path)
-    assert "CheckpointError: the last checkpoint, of step 6, could not be written" in said(tmp_path)
+    problem = "the checkpoint of step {} could not be written to {}: rank 1: [Errno 27] File too large"
+    folder = tmp_path / "checkpoints"
+    assert f"spotsup: {problem.format(2, folder)}\n" in said(tmp_path)
+    assert said(tmp_path).count("spotsup: ") == 1
+    for rank in (0, 1):
+        assert f"CheckpointError: the last checkpoint is missing: {problem.format(6, folder)}\n" in said(tmp_path, rank)
     assert report(tmp_path).steps == 6
     assert not list((tmp_path / "checkpoints").glob("step_*"))
 

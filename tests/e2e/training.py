@@ -42,6 +42,7 @@ class Rank:
     sharded: bool = False  # FSDP instead of DDP
     largest_file: int | None = None  # bytes that the "disk" of this process has room for
     extra_point: bool = False  # after the last step, one call of checkpoint_point()
+    warn_after_s: float | None = None
     environ: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -57,7 +58,9 @@ class Numbers:
 
 
 def train(job: Rank) -> None:
-    """Train as told; the weights go to `weights.pt`, what is printed to `out.<rank>`, completed steps to `audit/`."""
+    """Train as told; the weights go to `weights.pt`, what is printed to `out.<rank>`, completed steps to `audit/`, some
+    random numbers to `draws.<round>.<rank>`.
+    """
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     output = os.open(job.folder / f"out.{job.rank}", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(output, 1)
@@ -78,7 +81,8 @@ def train(job: Rank) -> None:
         "SPOTSUP_CHECKPOINT_DIR": str(job.folder / "checkpoints"),
         **job.environ,
     }
-    with Session(state, every_steps=job.every_steps, environ=environ) as session:
+    with Session(state, every_steps=job.every_steps, warn_after_s=job.warn_after_s, environ=environ) as session:
+        (job.folder / f"draws.{job.round}.{job.rank}").write_text(f"{torch.rand(4).tolist()}")
         _train(job, session, model, optimizer)
     weights = [getattr(parameter, "full_tensor", parameter.detach)() for parameter in model.parameters()]
     if job.rank == 0:
@@ -94,6 +98,8 @@ def _train(job: Rank, session: Session, model: Any, optimizer: Any) -> None:
         epochs=job.epochs,
         micro_batch=job.micro_batch,
         num_workers=job.workers,
+        # the start method of ranks would make them children of the ranks' server, which outlive their rank
+        multiprocessing_context="fork" if job.workers else None,
     )
     while session.steps_done < job.steps and (batch := next(batches, None)) is not None:
         pieces = [(batch, session.weight, True)] if job.micro_batch is None else batch

@@ -14,7 +14,7 @@ from supervisor.model import (
     NodeState,
 )
 from supervisor.planner.world import JobView
-from supervisor.runtime.journal import Journal
+from tests.sim.spares import Spares
 from tests.sim.world import Machine, World
 
 LEAK_GRACE_S = 90.0
@@ -29,7 +29,7 @@ def truth(world: World) -> dict[str, JobView]:
     world.store.remember()
     lag, world.store.faults = world.store.faults, type(world.store.faults)()
     try:
-        return dict(Journal(world.store, world.nodes.keys).read().jobs)
+        return dict(world.journal.read().jobs)
     finally:
         world.store.faults = lag
 
@@ -40,6 +40,7 @@ class Promises:
     def __init__(self, world: World) -> None:
         self._unknown_since: dict[str, float] = {}
         self._world = world
+        self._spares = Spares(world)
         world.checks.append(lambda _: self.check())
         world.cloud.on_terminate = self._no_false_kill
 
@@ -51,6 +52,9 @@ class Promises:
         self._no_double()
         for job in jobs.values():
             self._no_overshoot(job)
+            broken = self._spares.check(job)
+            if broken:
+                raise Violation(broken)
             self._one_place(job)
 
     def _no_leak(self, nodes: dict[str, NodeRecord]) -> None:
@@ -77,8 +81,9 @@ class Promises:
         """P3: never more than wanted plus what is being replaced or let go."""
         counted = [n for n in job.nodes.values() if n.state in COUNTED_NODE_STATES and not n.doomed]
         newest = [n for n in counted if n.state is NodeState.REQUESTED and n.created_at == self._world.clock.now()]
-        if newest and len(counted) > job.record.desired_nodes:
-            raise Violation(f"P3: {len(counted)} nodes for {job.record.desired_nodes} wanted, and one more asked for")
+        wanted = job.record.desired_nodes + job.record.spare_nodes
+        if newest and len(counted) > wanted:
+            raise Violation(f"P3: {len(counted)} nodes for {wanted} wanted, and one more asked for")
 
     def _one_place(self, job: JobView) -> None:
         """P8: a job's nodes share one zone."""
@@ -109,10 +114,10 @@ def settled(world: World) -> bool:
                 return False
             continue
         members = [node for node in open_nodes if node.state is NodeState.MEMBER]
-        wanted[job.record.name] = job.record.desired_nodes
+        wanted[job.record.name] = job.record.desired_nodes + job.record.spare_nodes
         if job.record.state is not JobState.RUNNING or len(members) != job.record.desired_nodes:
             return False
-        if len(open_nodes) != len(members):
+        if len(job.spares) != job.record.spare_nodes or len(open_nodes) != wanted[job.record.name]:
             return False
     alive = Counter(
         machine.instance.node.rsplit("-", 2)[0] for machine in world.cloud.machines.values() if machine.alive
@@ -122,4 +127,4 @@ def settled(world: World) -> bool:
 
 def events_of(world: World, job: str, kind: EventKind) -> list[str]:
     """The nodes of a job's events of one kind, in order."""
-    return [event.node for event in Journal(world.store, world.nodes.keys).events(job) if event.kind is kind]
+    return [event.node for event in world.journal.events(job) if event.kind is kind]

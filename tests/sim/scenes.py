@@ -20,6 +20,8 @@ RULES = Rules(
     drain_timeout_s=60.0,
     bootstrap_timeout_s=60.0,
     ready_timeout_s=30.0,
+    spare_retry_s=30.0,
+    trouble_quiet_s=100.0,
     bootstrap_failures=50,
     alerts=True,
 )
@@ -36,9 +38,10 @@ def service(world: World) -> Service:
     return Service(world.daemon.journal, world.daemon.leader, world.clock, ["local"], wait_for)
 
 
-def submit(world: World, name: str, low: int, desired: int, high: int, **more: Any) -> None:
+def submit(world: World, name: str, low: int, desired: int, high: int, spares: int = 0, **more: Any) -> None:
     """As spotsupctl does."""
-    spec = {"name": name, "nodes": {"min": low, "desired": desired, "max": high}, "run": "train.py", **more}
+    nodes = {"min": low, "desired": desired, "max": high, "spares": spares}
+    spec = {"name": name, "nodes": nodes, "run": "train.py", **more}
     digest = service(world).put_blob(b"code")
     service(world).submit(spec, digest, f"{name} at {world.clock.now()}")
 
@@ -61,11 +64,12 @@ def empty_world(rules: Rules = RULES, faults: Faults = CALM, seed: int = 1) -> W
     return world
 
 
-def calm_world(low: int = 2, desired: int = 3, high: int = 4, **more: Any) -> World:
-    """A job that trains."""
+def calm_world(low: int = 2, desired: int = 3, high: int = 4, spares: int = 0, **more: Any) -> World:
+    """A job that trains, with all its spares."""
     world = empty_world()
-    submit(world, "job", low, desired, high, **more)
+    submit(world, "job", low, desired, high, spares, **more)
     assert world.run_until(in_state(JobState.RUNNING), 60.0)
+    assert world.run_until(lambda w: len(truth(w)["job"].spares) == spares, 60.0)
     return world
 
 
@@ -73,5 +77,9 @@ def machine_of(world: World, rank: int) -> Machine:
     """The machine of the member with this rank."""
     current = truth(world)["job"].round
     assert current is not None
-    node = current.nodes()[rank % len(current.nodes())]
+    return machine_with(world, current.nodes()[rank % len(current.nodes())])
+
+
+def machine_with(world: World, node: str) -> Machine:
+    """The machine of a node."""
     return next(m for m in world.cloud.machines.values() if m.instance.node == node and m.alive)

@@ -121,11 +121,11 @@ FAULTS = st.builds(
     listing_lag_s=st.sampled_from([0.0, 5.0]),
     mirror_lag_s=st.sampled_from([0.0, 0.5]),
 )
+FAULTY = ("notice", "short notice", "vanish", "silence", "voice", "crash", "no daemon", "full", "room", "etcd")
+COMMANDS = ("scale", "spares", "cancel")
 STRIKES = st.lists(
     st.tuples(
-        st.sampled_from(
-            ["notice", "short notice", "vanish", "silence", "voice", "crash", "full", "room", "scale", "cancel", "etcd"]
-        ),
+        st.sampled_from([*FAULTY, *COMMANDS]),
         st.integers(0, 7),
         st.sampled_from([0.25, 2.0, 10.0, 40.0]),
     ),
@@ -151,13 +151,15 @@ def strike(world: World, kind: str, number: int) -> None:
             victim.silent = False
         case "crash":
             world.crash_daemon()
+        case "no daemon":
+            world.lose_daemon()
         case "full":
             world.cloud.capacity["zone-a" if number % 2 else "zone-b"] = number % 3
         case "room":
             world.cloud.capacity = dict.fromkeys(world.cloud.capacity, 16)
         case "etcd":
             world.store.away = not world.store.away
-        case "scale" | "cancel":
+        case _ if kind in COMMANDS and not world.daemon_away:
             _ask(world, kind, number)
         case _:
             pass
@@ -169,6 +171,9 @@ def _ask(world: World, kind: str, number: int) -> None:
         if kind == "cancel":
             service(world).cancel("other")
             assert truth(world)["other"].record.cancel_requested
+        elif kind == "spares":
+            service(world).scale("job", Scale(spares=number % 3))
+            assert truth(world)["job"].record.spare_nodes == number % 3
         else:
             desired = 2 + number % 3
             service(world).scale("job", Scale(desired=desired))
@@ -183,19 +188,22 @@ def _ask(world: World, kind: str, number: int) -> None:
     suppress_health_check=list(HealthCheck),
     phases=[Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink],
 )
-@given(seed=st.integers(0, 2**32), faults=FAULTS, strikes=STRIKES)
+@given(seed=st.integers(0, 2**32), faults=FAULTS, strikes=STRIKES, spares=st.integers(0, 2), all_there=st.booleans())
 def test_promises_hold_in_any_world_and_calm_brings_everything_back(
-    seed: int, faults: Faults, strikes: list[tuple[str, int, float]]
+    seed: int, faults: Faults, strikes: list[tuple[str, int, float]], spares: int, all_there: bool
 ) -> None:
     world = empty_world(seed=seed)
-    submit(world, "job", 2, 3, 4)
-    submit(world, "other", 1, 2, 2)
+    submit(world, "job", 2, 3, 4, spares)
+    submit(world, "other", 1, 2, 2, spares // 2)
+    assert not all_there or world.run_until(settled, 60.0)
     world.set_faults(faults)
     for kind, number, wait_s in strikes:
         strike(world, kind, number)
         world.run(wait_s)
     world.set_faults(replace(CALM))
     world.store.away = False
+    if world.daemon_away:
+        world.crash_daemon()
     world.cloud.capacity = dict.fromkeys(world.cloud.capacity, 16)
     assert world.run_until(settled, QUIET_S), _picture(world)
 

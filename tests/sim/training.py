@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
 from typing import Protocol
 
-from spotsup_trainer import membership
+from spotsup_trainer import membership, wire
 from spotsup_trainer.etcd import KeyValue
-from spotsup_trainer.wire import Hint, Keys, Member, Progress, Result, Round, decode, encode
+from spotsup_trainer.wire import Hint, Keys, Member, Progress, Result, Round, encode
 
 STEP_TIME_S = 0.5
+decode = lru_cache(maxsize=4096)(wire.decode)  # the same words are read in every step
 
 
 class Words(Protocol):
@@ -35,6 +37,7 @@ class Training:
         self._checkpoint = 0
         self._stepped_at = 0.0
         self.lost_steps = 0
+        self.problem = ""
         self.target_steps = 10**9
 
     def run(self, node: str) -> None:
@@ -48,6 +51,11 @@ class Training:
     def stop(self, node: str) -> None:
         """Its machine is dead or cut off: it does nothing any more."""
         self._running.discard(node)
+
+    def save(self) -> int:
+        """A checkpoint is written beside training; its step."""
+        self._checkpoint = self._steps
+        return self._checkpoint
 
     def step(self, now: float) -> None:
         """Form rounds, break them, and train."""
@@ -107,6 +115,7 @@ class Training:
         self._stepped_at = now
         self._steps += 1
         progress = Progress(current.number, self._steps, now, now, checkpoint_step=self._checkpoint)
+        progress = replace(progress, problem=self.problem)
         self._words.put(self._keys.progress(self._job), encode(progress))
         if self._steps >= self.target_steps:
             self._words.put(self._keys.result(self._job), encode(Result("success", "done", current.number)))

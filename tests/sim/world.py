@@ -94,7 +94,7 @@ class SimStore:
         unanswered = self._rng.random() < self.faults.unanswered_commit
         if unanswered and self._rng.random() < 0.5:
             raise JournalUnavailableError("no answer, and nothing happened")
-        assert len(operations) <= 128
+        _check_operations(operations)
         if not all(self._holds(guard) for guard in guards):
             return TxnResult(False, self.revision)
         self._apply(operations)
@@ -141,6 +141,15 @@ class SimStore:
                 whole = [k for k in self.keys if k.startswith(operation.key)] if operation.prefix else [operation.key]
                 for key in whole:
                     self.keys.pop(key, None)
+
+
+def _check_operations(operations: Sequence[Put | Delete]) -> None:
+    """As etcd: at most 128 in one transaction, and no key is put twice, or both put and deleted."""
+    assert len(operations) <= 128
+    puts = [operation.key for operation in operations if isinstance(operation, Put)]
+    assert len(puts) == len(set(puts)), puts
+    for gone in (operation for operation in operations if isinstance(operation, Delete)):
+        assert not any(key.startswith(gone.key) if gone.prefix else key == gone.key for key in puts), gone
 
 
 @dataclass
@@ -280,7 +289,7 @@ class SimNodes:
         now = self._clock.now()
         if self._store.away:
             return
-        for node, (job, at) in self._started.items():
+        for node, (job, at) in list(self._started.items()):
             machine = self._cloud.machines[self._cloud.by_token[node]]
             if now >= at:
                 self._step_node(node, job, machine, now)
@@ -295,6 +304,8 @@ class SimNodes:
             if now - since >= LEASE_S:
                 self._store.delete(agent)
                 self._store.delete(self.keys.member(job, node))
+                if not machine.alive:
+                    del self._started[node]
             return
         self._silent_since.pop(node, None)
         self._store.put(agent, encode(AgentWord(node, "boot", 1, 0.0, "sim")))
@@ -390,11 +401,13 @@ class World:
         self.clock = SimClock()
         self.rules = rules
         self.store = SimStore(self.clock, self.rng)
+        self.journal = Journal(self.store, Keys(CLUSTER))  # nobody's: for those who check
         self.cloud = SimCloud(self.clock, self.rng)
         self.nodes = SimNodes(self.clock, self.rng, self.store, self.cloud)
         self.sent: list[Event] = []
         self.checks: list[Callable[[World], None]] = []
         self.daemons = 0
+        self.daemon_away = False
         self.set_faults(faults)
         self.daemon = self._new_daemon()
 
@@ -409,10 +422,16 @@ class World:
         self.sent.append(event)
         return ""
 
+    def lose_daemon(self) -> None:
+        """kill -9, and nobody starts it again before `crash_daemon`."""
+        self.crash_daemon()
+        self.daemon_away = True
+
     def crash_daemon(self) -> None:
         """kill -9, and a new one that leads at once."""
         self.daemon.actor.crash()
         self.daemon = self._new_daemon()
+        self.daemon_away = False
 
     def run(self, seconds: float) -> None:
         """Let time go on."""
@@ -421,10 +440,11 @@ class World:
             self.clock.time += STEP_S
             self.cloud.step()
             self.nodes.step()
-            self.daemon.actor.step()
             self.store.remember()
-            self.daemon.loop.tick()
-            self.store.remember()
+            if not self.daemon_away:
+                self.daemon.actor.step()
+                self.daemon.loop.tick()
+                self.store.remember()
             for check in self.checks:
                 check(self)
 

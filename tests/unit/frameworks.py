@@ -1,7 +1,8 @@
 """One rank that trains by a framework's loop with our callback, for tests/unit/test_callbacks.py.
 
 The frameworks are stand-ins: as little of Lightning and of transformers as calls the hooks that our callbacks have, in
-the order and with the arguments that their documentation states. What the callbacks do is real, and so are the files.
+their order and with their arguments; `make test-frameworks` compares that with the real ones, and runs whole jobs with
+them. What the callbacks do is real, and so are the files.
 """
 
 from __future__ import annotations
@@ -32,15 +33,22 @@ class Rank:
     folder: Path
     round: int
     steps: int
+    validate_every: int = 10**6  # batches
     environ: Mapping[str, str] = field(default_factory=dict)
+
+
+class AsyncCheckpointIO:
+    """lightning.pytorch.plugins.AsyncCheckpointIO."""
 
 
 class LightningTrainer:
     """lightning.pytorch.Trainer: `global_step` counts optimizer steps; saving is collective, and rank 0 writes."""
 
-    def __init__(self, callback: Any) -> None:
+    def __init__(self, callback: Any, validate_every: int) -> None:
         self.global_step = self.current_epoch = 0
+        self.strategy = SimpleNamespace(checkpoint_io=None)
         self._callback = callback
+        self._validate_every = validate_every
 
     def save_checkpoint(self, path: Path) -> None:
         if dist.get_rank() == 0:
@@ -57,6 +65,9 @@ class LightningTrainer:
             batch_idx += 1
             self.global_step += batch_idx % BATCHES_PER_STEP == 0
             self._callback.on_train_batch_end(self, None, {}, None, batch_idx - 1)
+            if batch_idx % self._validate_every == 0:
+                self._callback.on_validation_start(self, None)
+        self._callback.on_train_end(self, None)
 
 
 class HuggingFaceTrainer:
@@ -65,28 +76,33 @@ class HuggingFaceTrainer:
     def __init__(self, callback: Any, output_dir: Path) -> None:
         self._callback, self._output_dir = callback, output_dir
         self._state = SimpleNamespace(global_step=0, epoch=0.0)
-        self._control = SimpleNamespace(should_save=False, should_evaluate=False)
+        self._control = SimpleNamespace(should_save=False, should_evaluate=False, should_training_stop=False)
 
     def train(self, steps: int, resume_from_checkpoint: str | None) -> None:
         state, control, args = self._state, self._control, SimpleNamespace()
         if resume_from_checkpoint is not None:
-            state.global_step = json.loads((Path(resume_from_checkpoint) / "trainer_state.json").read_text())
+            saved = json.loads((Path(resume_from_checkpoint) / "trainer_state.json").read_text())
+            state.global_step = saved["global_step"]
         self._callback.on_train_begin(args, state, control, model=None)
-        while state.global_step < steps:
+        while not control.should_training_stop:  # looked at after a step: a complete training makes one more
             time.sleep(0.01)
-            control.should_save = state.global_step % 3 == 2  # save_steps=3
-            control.should_evaluate = True
             state.global_step += 1
+            # the Trainer's own DefaultFlowCallback comes first
+            control.should_training_stop = state.global_step >= steps
+            control.should_save = state.global_step % 3 == 0 or control.should_training_stop  # save_steps=3
+            control.should_evaluate = True
             self._callback.on_step_end(args, state, control, model=None)
             if control.should_save:
                 self._save()
+                control.should_save = False
                 self._callback.on_save(args, state, control, model=None)
+        self._callback.on_train_end(args, state, control, model=None)
 
     def _save(self) -> None:
         if dist.get_rank() == 0:
             folder = self._output_dir / f"checkpoint-{self._state.global_step}"
             folder.mkdir(parents=True)
-            (folder / "trainer_state.json").write_text(json.dumps(self._state.global_step))
+            (folder / "trainer_state.json").write_text(json.dumps({"global_step": self._state.global_step}))
 
 
 def stand_in(framework: str) -> ModuleType:
@@ -94,16 +110,41 @@ def stand_in(framework: str) -> ModuleType:
     module = ModuleType(framework)
     base = "TrainerCallback" if framework == "transformers" else "Callback"
     setattr(module, base, type(base, (), {}))
+    module.plugins = SimpleNamespace(AsyncCheckpointIO=AsyncCheckpointIO)  # type: ignore[attr-defined]  # made here
     return module
 
 
-def train(job: Rank) -> None:
-    """Train as told, from the newest checkpoint. The first and last step go to `steps.<round>.<rank>`."""
+def _be(job: Rank) -> None:
     os.environ.update(job.environ, GLOO_SOCKET_IFNAME="lo", SPOTSUP_ROUND=str(job.round))
     os.environ["SPOTSUP_CHECKPOINT_DIR"] = str(job.folder / "checkpoints")
     torch.set_num_threads(1)
     store = f"file://{job.folder}/store.{job.round}"
     dist.init_process_group("gloo", init_method=store, rank=job.rank, world_size=job.world)
+
+
+def begin(job: Rank) -> None:
+    """Only begin, after `steps` steps. What went wrong goes to `error.<round>.<rank>`."""
+    from spotsup_trainer.callbacks.parking import Parking
+
+    _be(job)
+    try:
+        Parking(job.steps)
+    except RuntimeError as error:
+        (job.folder / f"error.{job.round}.{job.rank}").write_text(str(error))
+
+
+def look(job: Rank) -> None:
+    """Ask twice which step rank 0 sees, as a rank of torchrun before torch.distributed is initialised."""
+    from spotsup_trainer.callbacks.parking import as_rank_0_sees
+
+    os.environ.update(job.environ, RANK=str(job.rank), WORLD_SIZE=str(job.world), TORCHELASTIC_RUN_ID="job")
+    seen = [as_rank_0_sees(f"{job.steps}"), as_rank_0_sees(f"{job.steps + 1}")]
+    (job.folder / f"seen.{job.round}.{job.rank}").write_text(" ".join(seen))
+
+
+def train(job: Rank) -> None:
+    """Train as told, from the newest checkpoint, whose name goes to `resumed.<round>.<rank>`."""
+    _be(job)
     sys.modules[job.framework] = stand_in(job.framework)
     from spotsup_trainer import callbacks
 
@@ -115,6 +156,6 @@ def train(job: Rank) -> None:
     else:
         callback = callbacks.SpotsupLightningCallback(every_steps=3)
         newest = callback.newest()
-        LightningTrainer(callback).fit(job.steps, newest)
+        LightningTrainer(callback, job.validate_every).fit(job.steps, newest)
     (job.folder / f"resumed.{job.round}.{job.rank}").write_text(str(newest))
     dist.destroy_process_group()

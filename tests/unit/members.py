@@ -17,8 +17,8 @@ def round_of(nodes: Iterable[str], number: int = 1, **more: Any) -> Round:
     return Round(number, members, formed_at=0.0, **more)
 
 
-def hint(nodes: str, minimum: int = 1, maximum: int = 0) -> Hint:
-    return Hint(tuple(nodes), minimum, maximum or max(1, len(nodes)))
+def hint(nodes: str, minimum: int = 1, maximum: int = 0, spares: str = "") -> Hint:
+    return Hint(tuple(nodes), minimum, maximum or max(1, len(nodes)), spares=tuple(spares))
 
 
 def failure(number: int, message: str = "boom", at: float = 0.0) -> Failure:

@@ -2,20 +2,28 @@
 
 import io
 import json
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
+from rich.table import Table
 
-from scripts.bench import results
+from scripts.bench import goals, grid, recovery_table, results
+from scripts.bench.goals import FENCED, FIRST, FULL, LATE, LOST, PAUSED, Goal, judge
+from scripts.bench.grid import CELLS, OMISSIONS, Cell, Fault, Recovery, Victim, cells_of
 from scripts.bench.results import Row, Sample, summarise
+from scripts.bench.spotsup import Fence, is_calm
 from scripts.bench.stock import DEFAULT, TUNED
 from scripts.bench.timeline import Mark, MarkReader, Outcome, Span, Timeline, outcome, parse
-from scripts.bench.watch import CHECKPOINT_STEPS, SETTLED_STEPS, Watched, steps_before_fault
-from scripts.bench_recovery import FIRST, FULL, KILL, KILL_ALONE, LOST, PAUSED, samples_of
+from scripts.bench.watch import CHECKPOINT_STEPS, Watched, due_after, phase_of
+from scripts.bench_recovery import SUBJECTS, in_order, parse_arguments, samples_of
+
+KILL = Cell(Fault.KILL, Victim.OTHER, Recovery.REPLACEMENT)
+KILL_ALONE = Cell(Fault.KILL, Victim.OTHER, Recovery.SHRINKING)
+FREEZE = Cell(Fault.FREEZE, Victim.OTHER, Recovery.SPARE)
 
 ROW_KEYS = {"case", "subject", "metric", "unit", "median", "min", "max", "n"}
 
@@ -168,55 +176,250 @@ def test_what_never_happened_is_told_but_nothing_that_rests_on_it() -> None:
     assert found == [(FIRST, 0.5, 60.0), (FULL, None, 60.0)]
 
 
+def test_samples_of_a_thawed_node() -> None:
+    watched = Watched(Outcome(5.5, 5.5, 5.5, 12), 60.0, "")
+    found = {each.metric: each.value for each in samples_of("spotsup", FREEZE, watched, Fence(0.3, 0))}
+    assert (found[FENCED], found[LATE]) == (0.3, 0.0)
+    (never,) = [each for each in samples_of("spotsup", FREEZE, watched, Fence(None, 2)) if each.metric == FENCED]
+    assert (never.value, never.limit_s) == (None, 30.0)
+
+
+# -- when a fault strikes --------------------------------------------------------------------------------------
+
+
 @pytest.mark.parametrize("repetitions", [1, 2, 3, 10])
 def test_faults_are_spread_over_the_time_between_two_checkpoints(repetitions: int) -> None:
-    steps = [steps_before_fault(repetition, repetitions) - SETTLED_STEPS for repetition in range(repetitions)]
-    assert len(set(steps)) == repetitions
-    assert all(0 < step < CHECKPOINT_STEPS for step in steps)
-    assert sum(steps) / repetitions == pytest.approx(CHECKPOINT_STEPS / 2, abs=1)
+    phases = [phase_of(repetition, repetitions) for repetition in range(repetitions)]
+    assert len(set(phases)) == repetitions
+    assert all(0 < phase < CHECKPOINT_STEPS for phase in phases)
+    assert sum(phases) / repetitions == pytest.approx(CHECKPOINT_STEPS / 2, abs=1)
+
+
+@given(st.integers(0, 10**6), st.integers(0, CHECKPOINT_STEPS - 1))
+def test_a_fault_strikes_at_the_next_step_of_its_phase(made: int, phase: int) -> None:
+    due = due_after(made, phase)
+    assert made <= due < made + CHECKPOINT_STEPS
+    assert due % CHECKPOINT_STEPS == phase
+
+
+@pytest.mark.parametrize(
+    ("states", "spares", "calm"),
+    [
+        (["member", "member", "member"], 0, True),
+        (["gone", "member", "member", "member", "gone"], 0, True),
+        (["member", "member", "member", "ready"], 1, True),
+        (["member", "member", "member", "bootstrapping"], 1, False),
+        (["member", "member", "member"], 1, False),
+        (["member", "member", "member", "ready"], 0, False),
+        (["member", "member", "suspect"], 0, False),
+    ],
+)
+def test_nobody_is_struck_before_all_are_there_and_nobody_boots(states: list[str], spares: int, calm: bool) -> None:
+    nodes = [{"id": f"n{number}", "job": "plain", "state": state} for number, state in enumerate(states)]
+    nodes.append({"id": "o1", "job": "other", "state": "booting"})
+    assert is_calm(nodes, "plain", spares) is calm
+    there = next(node["id"] for node in nodes if node["state"] != "gone")
+    assert not is_calm(nodes, "plain", spares, struck={there})
+
+
+# -- what is measured ------------------------------------------------------------------------------------------
+
+EVERY = [Cell(*each) for each in product(Fault, Victim, Recovery)]
+
+
+@pytest.mark.parametrize("subject", list(CELLS))
+def test_each_case_is_measured_or_it_is_said_why_not(subject: str) -> None:
+    measured = {cell.case for cell in CELLS[subject]}
+    assert len(measured) == len(CELLS[subject])
+    for cell in EVERY:
+        why = [each.why for each in OMISSIONS if each.subject == subject and each.covers(cell)]
+        assert len(why) == (0 if cell.case in measured else 1), cell.case
+
+
+def test_some_cases_are_measured_in_the_first_repetition_only() -> None:
+    first, second = (cells_of(grid.SPOTSUP, repetition, list(Fault)) for repetition in (0, 1))
+    assert first == list(CELLS[grid.SPOTSUP])
+    assert second == [cell for cell in first if not cell.once]
+    assert {cell.fault for cell in second} == set(Fault)
+
+
+def test_only_some_faults_may_be_asked_for() -> None:
+    assert {cell.fault for cell in cells_of(grid.SPOTSUP, 0, [Fault.FREEZE])} == {Fault.FREEZE}
+
+
+def test_a_part_does_not_take_the_place_of_the_whole_result() -> None:
+    assert parse_arguments([]).json.name == parse_arguments(["--quick"]).json.name == "recovery.json"
+    for part in (["--only", "kill,freeze"], ["--subjects", "spotsup,floor"]):
+        assert parse_arguments(part).json.name == "recovery-part.json"
+    assert parse_arguments(["--only", "kill,freeze"]).only == (Fault.KILL, Fault.FREEZE)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--only", "kill,fire"], "'kill,fire': there are kill, freeze, SIGTERM, notice"),
+        (["--only", ""], "there are kill"),
+        (["--subjects", "torchrun"], "there are spotsup, spotsup-launchers-warm"),
+        (["--repeat", "0"], "'0' is not a number of repetitions"),
+        (["--limit", "10"], "give 40 or more"),
+    ],
+)
+def test_wrong_arguments_are_told(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        parse_arguments(arguments)
+    assert words in capsys.readouterr().err
+
+
+def test_cases_come_in_one_order_whoever_was_first() -> None:
+    samples = [
+        Sample(Cell(Fault.NOTICE, Victim.OTHER, Recovery.SPARE).case, grid.SPOTSUP, FIRST, "s", 1.0),
+        Sample(Cell(Fault.KILL, Victim.FIRST, Recovery.SPARE).case, grid.SPOTSUP, FIRST, "s", 1.0),
+        Sample(KILL.case, grid.DEFAULT, FIRST, "s", 1.0),
+        Sample("cold start", grid.FLOOR, FIRST, "s", 1.0),
+        Sample(KILL.case, grid.SPOTSUP, FIRST, "s", 1.0),
+    ]
+    assert in_order(samples) == [samples[place] for place in (3, 4, 2, 1, 0)]
+    assert set(CELLS) | {grid.FLOOR, grid.FLOOR_SESSION} == set(SUBJECTS)
+
+
+# -- goals -----------------------------------------------------------------------------------------------------
+
+
+def row(subject: str, cell: Cell, metric: str, median: float | None, most: float | None = None) -> Row:
+    unit = "steps" if metric in {LOST, LATE} else "s"
+    return Row(cell.case, subject, metric, unit, median, median, median if most is None else most, 3)
+
+
+def met(rows: list[Row], *, floor: float | None = 2.0) -> dict[tuple[str, str], bool]:
+    """By goal and case, whether it is met."""
+    floors = [] if floor is None else [Row("cold start", grid.FLOOR, FIRST, "s", floor, floor, floor, 3)]
+    return {(goal.goal, goal.case): goal.met for goal in judge([*floors, *rows], lease_s=5.0)}
+
+
+SPARED = Cell(Fault.KILL, Victim.FIRST, Recovery.SPARE)
+NOTICED = Cell(Fault.NOTICE, Victim.OTHER, Recovery.REPLACEMENT)
+
+
+@pytest.mark.parametrize(("pause_s", "warm", "floors"), [(0.3, True, True), (2.6, False, True), (2.61, False, False)])
+def test_a_spare_and_a_tombstone_cost_at_most_so_much(pause_s: float, warm: bool, floors: bool) -> None:
+    found = met([row(grid.LAUNCHERS_WARM, SPARED, FIRST, pause_s)])
+    assert found == {
+        ("tombstone and spare, warm: 0.3 s", SPARED.case): warm,
+        ("tombstone and spare: 1.3 floors", SPARED.case): floors,
+    }
+    assert met([row(grid.LAUNCHERS_COLD, SPARED, FIRST, pause_s)]) == {
+        ("tombstone and spare: 1.3 floors", SPARED.case): floors
+    }
+
+
+@pytest.mark.parametrize(("pause_s", "kept"), [(7.6, True), (7.61, False), (None, False)])
+def test_a_silent_loss_costs_the_lease_and_so_much(pause_s: float | None, kept: bool) -> None:
+    found = met([row(grid.SPOTSUP, FREEZE, FIRST, pause_s), row(grid.SPOTSUP, FREEZE, LATE, 0.0, 1.0)])
+    assert found == {
+        ("silent loss: lease + 1.3 floors", FREEZE.case): kept,
+        ("a thawed node completes no step", FREEZE.case): False,
+    }
+
+
+def test_a_notice_costs_no_step_not_even_once() -> None:
+    found = met([row(grid.SPOTSUP, NOTICED, PAUSED, 2.6), row(grid.SPOTSUP, NOTICED, LOST, 0.0, 1.0)])
+    assert found == {
+        ("notice: 1.3 floors", NOTICED.case): True,
+        ("notice: no step lost", NOTICED.case): False,
+    }
+
+
+def test_without_a_floor_nothing_is_judged_by_it() -> None:
+    found = met([row(grid.LAUNCHERS_WARM, SPARED, FIRST, 0.2), row(grid.SPOTSUP, FREEZE, FIRST, 5.0)], floor=None)
+    assert found == {("tombstone and spare, warm: 0.3 s", SPARED.case): True}
+
+
+def test_a_session_is_judged_by_a_floor_with_one() -> None:
+    rows = [
+        Row("cold start", grid.FLOOR_SESSION, FIRST, "s", 3.0, 3.0, 3.0, 3),
+        row(grid.LAUNCHERS_COLD_SESSION, SPARED, FIRST, 3.9),
+    ]
+    assert met(rows) == {("the same, of floor-session", SPARED.case): True}
+
+
+def test_torchrun_has_no_goals() -> None:
+    assert met([row(grid.TUNED, SPARED, FIRST, 9.0)]) == {}
 
 
 # -- what is written and shown ---------------------------------------------------------------------------------
 
+RANK_0 = "kill, rank 0, replacement"
 ROWS = [
     Row("cold start", "floor", FIRST, "s", 2.0, 1.9, 2.1, 3),
-    Row("kill", "spotsup", FIRST, "s", 1.0, 0.9, 1.1, 3),
-    Row("kill", "spotsup", LOST, "steps", 12.0, 3.0, 40.0, 3),
-    Row("kill", DEFAULT.name, FIRST, "s", None, None, None, 1, 1, 60.0, "watched for 60 s"),
-    Row("kill of rank 0", DEFAULT.name, FIRST, "s", None, None, None, 1, 1, None, "all other agents had ended"),
+    Row(KILL.case, "spotsup", FIRST, "s", 1.0, 0.9, 1.1, 3),
+    Row(KILL.case, "spotsup", FULL, "s", 4.0, 3.9, 4.1, 3),
+    Row(KILL.case, "spotsup", PAUSED, "s", 1.2, 1.1, 1.3, 3),
+    Row(KILL.case, "spotsup", LOST, "steps", 12.0, 3.0, 40.0, 3),
+    Row(KILL.case, DEFAULT.name, FIRST, "s", None, None, None, 1, 1, 60.0, "watched for 60 s"),
+    Row(RANK_0, DEFAULT.name, FIRST, "s", None, None, None, 1, 1, None, "all other agents had ended"),
 ]
+GOALS = [Goal("no step lost", "spotsup", KILL.case, LOST, "max", "steps", 0.0, 0.0)]
 
 
 def test_the_file_has_the_shape_of_every_benchmark(tmp_path: Path) -> None:
     path = tmp_path / "bench" / "recovery.json"
-    results.write(path, ROWS, {"cpus": 2}, {"floor": "three processes"})
+    more = {"goals": [goal.as_json() for goal in GOALS]}
+    results.write(path, ROWS, {"cpus": 2}, {"floor": "three processes"}, more)
     written = json.loads(path.read_text())
-    assert set(written) == {"machine", "rows", "subjects"}
-    assert [set(row) - ROW_KEYS for row in written["rows"]] == [set(), set(), set(), *[{"never", "limit_s", "why"}] * 2]
+    assert set(written) == {"machine", "rows", "subjects", "goals"}
+    extra = [set(row) - ROW_KEYS for row in written["rows"]]
+    assert extra == [*[set()] * 5, *[{"never", "limit_s", "why"}] * 2]
     assert all(set(row) >= ROW_KEYS for row in written["rows"])
-    assert written["rows"][3] == ROWS[3].as_json()
+    assert written["rows"][5] == ROWS[5].as_json()
+    assert (written["goals"][0]["value"], written["goals"][0]["met"]) == (0.0, True)
     assert [path.name for path in path.parent.iterdir()] == ["recovery.json"]
 
 
-def shown(rows: list[Row], width: int) -> list[str]:
+def shown(table: Table, width: int) -> list[str]:
     console = Console(file=io.StringIO(), width=width)
-    console.print(results.table("title", rows, 2.0))
+    console.print(table)
     assert isinstance(console.file, io.StringIO)
-    return console.file.getvalue().splitlines()
+    return [line.rstrip() for line in console.file.getvalue().splitlines()]
 
 
-def test_the_table_has_ratios_to_the_floor_and_says_what_never_happened() -> None:
-    lines = [" ".join(text.split()) for text in shown(ROWS, 160)]
-    assert f"{FIRST} spotsup 1.00 s 0.90 s 1.10 s 3 0.5" in lines
-    assert f"{LOST} spotsup 12 3 40 3" in lines
+def test_the_table_has_a_line_per_subject_below_what_was_done_to_it() -> None:
+    lines = [" ".join(text.split()) for text in shown(recovery_table.table(ROWS), 160)]
+    assert "spotsup 1.00 s 0.90-1.10 4.00 s 1.20 s 12 3 0.5" in lines
     assert f"{DEFAULT.name} >60 s 1" in lines
-    assert f"{FIRST} {DEFAULT.name} never 1" in lines
-    assert [line for line in lines if line in {row.case for row in ROWS}] == ["cold start", "kill", "kill of rank 0"]
+    assert f"{DEFAULT.name} never 1" in lines
+    heads = {"cold start", "kill", "rank 1, replacement", "rank 0, replacement"}
+    assert [line for line in lines if line in heads] == [
+        "cold start",
+        "kill",
+        "rank 1, replacement",
+        "rank 0, replacement",
+    ]
 
 
-def test_the_table_fits_a_terminal_of_80_columns() -> None:
-    rows = [Row(KILL_ALONE.case, DEFAULT.name, FIRST, "s", 12.345, 10.0, 59.9, 3), *ROWS]
-    assert [text.rstrip() for text in shown(rows, 80)] == [text.rstrip() for text in shown(rows, 160)]
+def test_what_is_shown_fits_a_terminal_of_80_columns() -> None:
+    subjects = list(SUBJECTS)
+    rows = [
+        Row(KILL.case, subject, metric, "steps" if metric == LOST else "s", 12.345, 10.0, 59.9, 10)
+        for subject in subjects
+        for metric in (FIRST, FULL, PAUSED, LOST)
+    ]
+    longest = max((cell for cells in CELLS.values() for cell in cells), key=lambda cell: len(cell.case))
+    judged = [
+        Goal("silent loss: lease + 1.3 floors", subject, longest.case, FIRST, "median", "s", 12.345, 10.0)
+        for subject in subjects
+    ]
+    for table in (recovery_table.table([*ROWS, *rows]), goals.table(judged)):
+        assert shown(table, 80) == shown(table, 160)
+
+
+def test_a_goal_is_shown_with_its_figure() -> None:
+    missed = Goal("no step lost", "spotsup", SPARED.case, LOST, "max", "steps", None, 0.0)
+    lines = [" ".join(text.split()) for text in shown(goals.table([*GOALS, missed]), 100)]
+    assert lines[-3:] == [
+        "no step lost",
+        "spotsup rank 1, replacement 0 0 met",
+        "spotsup rank 0, spare never 0 missed",
+    ]
 
 
 def test_the_machine_is_described() -> None:

@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 from spotsup_trainer import callbacks, wire
 from spotsup_trainer.callbacks.parking import Parking
+from torch.distributed import TCPStore
 
-from tests.unit.frameworks import Rank, stand_in, train
+from tests.unit.frameworks import Rank, begin, look, stand_in, train
 
 FRAMEWORKS = ("lightning.pytorch", "pytorch_lightning", "transformers")
 PROCESSES = multiprocessing.get_context("forkserver")
@@ -24,9 +25,9 @@ PROCESSES.set_forkserver_preload(["tests.unit.frameworks"])  # torch costs secon
 
 
 @contextmanager
-def running(jobs: list[Rank]) -> Iterator[list[Any]]:
+def running(jobs: list[Rank], what: Callable[[Rank], None] = train) -> Iterator[list[Any]]:
     """A process per rank; none is left."""
-    processes = [PROCESSES.Process(target=train, args=(job,)) for job in jobs]
+    processes = [PROCESSES.Process(target=what, args=(job,)) for job in jobs]
     for process in processes:
         process.start()
     try:
@@ -43,6 +44,10 @@ def wait(what: str, processes: list[Any], condition: Callable[[], bool]) -> None
         assert time.monotonic() < deadline, f"timed out waiting for {what}"
         assert not any(process.exitcode for process in processes), f"a rank failed before {what}"
         time.sleep(0.01)
+
+
+def wait_for_the_end(processes: list[Any]) -> None:
+    wait("the end", processes, lambda: all(process.exitcode == 0 for process in processes))
 
 
 def file(job: Rank, name: str) -> Path:
@@ -84,9 +89,12 @@ def test_all_ranks_save_the_same_step_and_park_and_others_go_on_from_it(framewor
 
     alone = ranks(framework, 1, tmp_path, 2, step + 5)
     with running(alone) as processes:
-        wait("the end", processes, lambda: processes[0].exitcode == 0)
+        wait_for_the_end(processes)
     assert f"{step}" in file(alone[0], "resumed").read_text()
     assert checkpoint_steps(tmp_path)[-1] in range(step + 3, step + 6)
+    said = progress(alone)
+    assert said is not None
+    assert (said.step, said.checkpoint_step) == (step + 5, checkpoint_steps(tmp_path)[-1])
 
 
 def test_lightning_keeps_the_newest_and_takes_nothing_unfinished(tmp_path: Path) -> None:
@@ -94,19 +102,57 @@ def test_lightning_keeps_the_newest_and_takes_nothing_unfinished(tmp_path: Path)
     (tmp_path / "checkpoints" / "step_00000099.ckpt.tmp").mkdir()  # a killed process's, of a strategy that shards
     jobs = ranks("lightning.pytorch", 1, tmp_path, 1, 10)
     with running(jobs) as processes:
-        wait("the end", processes, lambda: processes[0].exitcode == 0)
+        wait_for_the_end(processes)
     assert file(jobs[0], "resumed").read_text() == "None"
     assert checkpoint_steps(tmp_path) == [6, 9]
+
+
+def test_lightning_saves_before_each_validation_in_a_job_only(tmp_path: Path) -> None:
+    (job,) = ranks("lightning.pytorch", 1, tmp_path / "job", 1, 5)
+    outside = replace(job, folder=tmp_path / "outside", environ={})
+    for each, saved in ((job, [3, 4]), (outside, [3])):
+        each.folder.mkdir()
+        with running([replace(each, validate_every=4)]) as processes:  # after steps 2 and 4
+            wait_for_the_end(processes)
+        assert checkpoint_steps(each.folder) == saved
+
+
+def test_the_last_step_of_a_hugging_face_training_does_not_park(tmp_path: Path) -> None:
+    (job,) = ranks("transformers", 1, tmp_path, 1, 1)
+    file(job, "YIELD").touch()
+    with running([job]) as processes:
+        wait_for_the_end(processes)
+    assert checkpoint_steps(tmp_path) == [1]
+    assert not file(job, "PARKED").exists()
+
+
+def test_all_ranks_resume_from_what_rank_0_sees(tmp_path: Path) -> None:
+    launcher = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    environ = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(launcher.port), "TORCHELASTIC_USE_AGENT_STORE": "True"}
+    jobs = [replace(job, environ=environ, steps=20 - job.rank) for job in ranks("", 3, tmp_path, 1, 0)]
+    with running(jobs, look) as processes:
+        wait_for_the_end(processes)
+    assert [file(job, "seen").read_text() for job in jobs] == ["20 21"] * 3
+
+
+def test_ranks_that_resumed_from_different_checkpoints_do_not_train(tmp_path: Path) -> None:
+    jobs = [replace(job, steps=20 - job.rank) for job in ranks("", 2, tmp_path, 1, 0)]
+    with running(jobs, begin) as processes:
+        wait_for_the_end(processes)
+    assert (
+        file(jobs[1], "error").read_text().startswith("rank 1 goes on after step 19, others after 19 to 20: all must ")
+    )
+    assert file(jobs[0], "error").exists()
 
 
 def test_a_half_written_hugging_face_checkpoint_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "transformers", stand_in("transformers"))
     newest = callbacks.SpotsupTrainerCallback.newest
     assert newest(tmp_path / "nothing") is None
-    for step, complete in ((20, True), (100, True), (120, False)):
+    for step, state in ((20, "{}"), (100, '{"global_step": 100}'), (120, '{"global_step": 1'), (140, None)):
         (tmp_path / f"checkpoint-{step}").mkdir()
-        if complete:
-            (tmp_path / f"checkpoint-{step}" / "trainer_state.json").touch()
+        if state is not None:
+            (tmp_path / f"checkpoint-{step}" / "trainer_state.json").write_text(state)
     (tmp_path / "checkpoint-best").mkdir()
     assert newest(tmp_path) == str(tmp_path / "checkpoint-100")
 

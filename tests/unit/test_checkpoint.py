@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import resource
-from collections.abc import Iterator
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -12,18 +15,20 @@ import pytest
 import torch
 from spotsup_trainer import snapshot
 from spotsup_trainer.checkpoint import Checkpointer
-from spotsup_trainer.checkpoint_dir import CheckpointDir, CheckpointError, Position, SupersededError
+from spotsup_trainer.checkpoint_dir import CheckpointDir, CheckpointError, Owner, Position, SupersededError
 from spotsup_trainer.peers import Peers
 from torch import nn
+
+from tests.disks import HangingFile
 
 ALONE = Peers(0, 1, None)
 
 
 @contextmanager
-def disk_that_refuses() -> Iterator[None]:
-    """The kernel refuses whatever makes a file larger than 20 kB, as it would on a full disk."""
+def disk_that_refuses(room: int = 20_000) -> Iterator[None]:
+    """The kernel refuses whatever makes a file larger than `room` bytes, as it would on a full disk."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (room, hard))
     try:
         yield
     finally:
@@ -60,8 +65,15 @@ def assert_same(one: Training, other: Training) -> None:
         assert torch.equal(value, other.everything()[name]), name
 
 
-def checkpointer(root: Path, state: snapshot.State, keep: int = 3) -> Checkpointer:
-    return Checkpointer(root, state, ALONE, keep)
+def checkpointer(root: Path, state: snapshot.State, keep: int = 3, **options: Any) -> Checkpointer:
+    return Checkpointer(root, state, ALONE, keep, **options)
+
+
+def wait(what: str, condition: Callable[[], object], timeout_s: float = 30.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, f"timed out waiting for {what}"
+        time.sleep(0.005)
 
 
 def names(root: Path) -> list[str]:
@@ -166,7 +178,7 @@ def test_the_newest_are_kept(tmp_path: Path) -> None:
     assert (tmp_path / "LATEST").read_text() == "step_100000000"
     assert restored_step(tmp_path) == 100_000_000
     with pytest.raises(ValueError, match="keep is 0"):
-        CheckpointDir(tmp_path, "token", keep=0)
+        CheckpointDir(tmp_path, Owner(1, "token"), keep=0)
 
 
 def test_the_same_step_again_takes_the_place_of_the_old_one(tmp_path: Path) -> None:
@@ -241,6 +253,7 @@ def test_going_on_from_an_older_checkpoint_sets_newer_ones_aside(tmp_path: Path)
     writer.restore()
     assert "step_00000015" in names(tmp_path)  # reading changes nothing
     writer.claim()
+    writer.settle()
     assert names(tmp_path) == ["LATEST", "OWNER", "step_00000005", "step_00000015.aside"]
     with torch.no_grad():
         model.weight.fill_(7)
@@ -253,6 +266,7 @@ def test_a_process_that_was_replaced_completes_nothing_more(tmp_path: Path) -> N
     new = checkpointer(tmp_path, {"model": nn.Linear(2, 2)})
     new.restore()
     new.claim()
+    new.settle()
     with pytest.raises(SupersededError, match=r"this one .* was replaced"):
         old.save(Position(10))
     old.begin(Position(11))
@@ -262,33 +276,183 @@ def test_a_process_that_was_replaced_completes_nothing_more(tmp_path: Path) -> N
     assert new.save(Position(8))
 
 
+@pytest.mark.parametrize(("rounds", "winner"), [((3, 4), 1), ((4, 3), 0), ((0, 0), 0), ((4, 4), 0)])
+def test_of_two_processes_that_restored_together_the_newer_round_wins_then_the_first(
+    tmp_path: Path, rounds: tuple[int, int], winner: int
+) -> None:
+    write_steps(tmp_path, 5)
+    both = [checkpointer(tmp_path, {"model": nn.Linear(2, 2)}, round_number=number) for number in rounds]
+    for one in both:
+        one.restore()
+    both[0].claim()
+    both[0].settle()
+    both[1].claim()
+    if winner == 0:
+        with pytest.raises(SupersededError):
+            both[1].settle()
+    with pytest.raises(SupersededError):
+        both[1 - winner].save(Position(6))
+    assert both[winner].save(Position(7))
+    assert names(tmp_path) == ["LATEST", "OWNER", "step_00000005", "step_00000007"]
+
+
 # -- disks that refuse -------------------------------------------------------------------------------------
 
 
-def test_a_full_disk_is_a_warning_and_the_next_checkpoint_succeeds(
+def test_a_full_disk_is_one_warning_and_the_next_checkpoint_succeeds(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     writer = checkpointer(tmp_path, {"model": nn.Linear(100, 100)})  # 40 kB
     writer.claim()
     assert writer.save(Position(5))
+    assert writer.problem() == ""
     with disk_that_refuses():
         assert not writer.save(Position(6))
+        reason = "rank 0: [Errno 27] File too large"
+        assert writer.problem() == f"the checkpoint of step 6 could not be written to {tmp_path}: {reason}"
         writer.begin(Position(7))
         writer.settle()
+        assert "the checkpoint of step 7 could not be written" in writer.problem()
     assert writer.step == 5
-    said = capfd.readouterr().err
-    assert said.count(f"the checkpoint of step 6 could not be written to {tmp_path}: rank 0: ") == 2  # tried twice
-    assert said.count("the checkpoint of step 7 could not be written") == 1
     assert names(tmp_path) == ["LATEST", "OWNER", "step_00000005"]
+    assert capfd.readouterr().err.count("could not be written") == 1
     writer.begin(Position(8))
     writer.settle()
     assert writer.step == 8
+    assert writer.problem() == writer.problem() == ""
+    assert capfd.readouterr().err == "spotsup: checkpoints are being written again: that of step 8 is complete\n"
 
 
-def test_a_directory_that_cannot_be_made_is_a_warning(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_directory_that_cannot_be_made_is_a_problem(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     writer = checkpointer(tmp_path / "file" / "checkpoints", {"model": nn.Linear(2, 2)})
     assert writer.restore() is None
     writer.claim()
+    writer.settle()
+    assert writer.problem().startswith(f"the checkpoint directory {tmp_path}/file/checkpoints cannot be written to: ")
     assert not writer.save(Position(1))
-    assert "cannot be written to" in capfd.readouterr().err
+    assert "the checkpoint of step 1 could not be written" in writer.problem()
+
+
+def test_a_disk_that_was_full_at_the_start_is_claimed_later(tmp_path: Path) -> None:
+    write_steps(tmp_path, 5, 10)
+    remove_data(tmp_path / "step_00000010")
+    leftover = tmp_path / "step_00000012.0123.tmp"
+    leftover.mkdir()
+    (leftover / "__0_0.distcp").write_bytes(bytes(1000))
+    writer = checkpointer(tmp_path, {"model": nn.Linear(2, 2)})
+    writer.restore()
+    with disk_that_refuses(room=0):
+        writer.claim()
+        writer.settle()
+        assert not leftover.exists()  # perhaps it was this that filled the disk
+        assert names(tmp_path) == ["LATEST", "OWNER", "step_00000005", "step_00000010"]
+        assert not writer.save(Position(6))  # though the directory says that it belongs to the process before
+    assert writer.save(Position(7))
+    assert names(tmp_path) == ["LATEST", "OWNER", "step_00000005", "step_00000007", "step_00000010.aside"]
+
+
+def test_nothing_is_completed_before_the_directory_is_claimed(tmp_path: Path) -> None:
+    write_steps(tmp_path, 5, 10)
+    remove_data(tmp_path / "step_00000010")
+    in_the_way = tmp_path / "step_00000010.aside"
+    in_the_way.touch()
+    writer = checkpointer(tmp_path, {"model": nn.Linear(2, 2)})
+    writer.restore()
+    writer.claim()
+    assert not writer.save(Position(6))  # step 10 would still be the newest name
+    assert "step_00000010.aside" in writer.problem()
+    in_the_way.unlink()
+    assert writer.save(Position(7))
+    assert names(tmp_path) == ["LATEST", "OWNER", "step_00000005", "step_00000007", "step_00000010.aside"]
+
+
+# -- disks that hang ---------------------------------------------------------------------------------------
+
+
+class Clock:
+    """Monotonic seconds, as told."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_a_disk_that_hangs_stops_nothing_and_is_one_warning(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    write_steps(tmp_path, 5)
+    clock = Clock()
+    model = nn.Linear(2, 2)
+    writer = checkpointer(tmp_path, {"model": model}, warn_after_s=60.0, clock=clock)
+    writer.restore()
+    owner = HangingFile(tmp_path / "OWNER")
+    owner.strike()
+    writer.claim()
+    may_begin = not writer.busy
+    assert may_begin
+    clock.now += 61
+    says = f"the checkpoint directory {tmp_path} does not answer or is slow: "
+    assert writer.problem() == f"{says}claiming it has been under way for more than 60 s"
+    with torch.no_grad():
+        model.weight.fill_(6.0)
+    writer.begin(Position(6))
+    with torch.no_grad():
+        model.weight.fill_(7.0)
+    assert writer.busy
+    assert writer.problem() == f"{says}the checkpoint of step 6 has been under way for more than 60 s"
+    assert not writer.save(Position(7), patience_s=0.01)
+    owner.mend()
+    writer.settle()
+    assert writer.problem() == ""
+    assert restored_step(tmp_path) == 6
+    said = capfd.readouterr().err
+    assert (said.count("does not answer"), said.count("being written again")) == (1, 1)
+
+
+def test_a_hang_in_the_middle_leaves_the_checkpoint_before(tmp_path: Path) -> None:
+    model = nn.Linear(2, 2)
+    writer = checkpointer(tmp_path, {"model": model})
+    writer.claim()
+    with torch.no_grad():
+        model.weight.fill_(5)
+    assert writer.save(Position(5))
+    with torch.no_grad():
+        model.weight.fill_(6)
+    owner = HangingFile(tmp_path / "OWNER")
+    owner.strike()
+    meanwhile: list[bool] = []
+    assert not writer.save(Position(6), patience_s=0.3, meanwhile=lambda: meanwhile.append(writer.busy))
+    assert meanwhile[0]
+    unfinished = next(tmp_path.glob("step_00000006.*.tmp"))
+    wait("its data", (unfinished / ".metadata").exists)
+    # as if the machine had been taken just now
+    shutil.copytree(tmp_path, tmp_path / "copy", ignore=shutil.ignore_patterns("OWNER"))
+    assert restored_step(tmp_path / "copy") == 5
+    owner.mend()
+    writer.settle()
+    assert restored_step(tmp_path) == 6
+
+
+def test_reading_from_a_disk_that_hangs_says_what_it_waits_for(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    write_steps(tmp_path, 5)
+    metadata = HangingFile(tmp_path / "step_00000005" / ".metadata")
+    metadata.strike()
+    reader = checkpointer(tmp_path, {"model": nn.Linear(2, 2)}, warn_after_s=0.01)
+    restored: list[Position | None] = []
+    thread = threading.Thread(target=lambda: restored.append(reader.restore()), daemon=True)
+    thread.start()
+    said = ""
+
+    def told() -> bool:
+        nonlocal said
+        said += capfd.readouterr().err
+        return said.count("rank 0 is still reading") >= 2
+
+    wait("two warnings", told)
+    assert f"still reading the checkpoints in {tmp_path}, and training waits for it" in said
+    metadata.mend()
+    thread.join(30)
+    assert restored == [Position(5)]

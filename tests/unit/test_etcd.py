@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import datetime as dt
-import ipaddress
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 from spotsup_trainer.etcd import (
-    CompactedError,
     Compare,
     Delete,
     Etcd,
@@ -26,7 +20,8 @@ from spotsup_trainer.etcd import (
     WatchEvent,
 )
 
-from tests.etcd_server import etcd_server
+from tests.certificates import self_signed
+from tests.etcd_server import cable, etcd_server, require_login
 from tests.programs import free_ports
 
 NOT_FOUND = 5
@@ -92,11 +87,12 @@ def test_keys_of_a_lease_end_with_it(etcd: Etcd) -> None:
     assert refusal.value.code == NOT_FOUND
 
 
-def test_a_watch_tells_every_change_from_its_revision_on(etcd: Etcd) -> None:
+def test_a_watch_tells_every_change_since_it_was_opened(etcd: Etcd) -> None:
+    etcd.put("/a/0", b"before")
+    watch = etcd.watch("/a/")
     first = etcd.put("/a/1", b"1")
     etcd.txn([], [Put("/a/2", b"2"), Put("/a/3", b"3"), Put("/b", b"other")])
     etcd.delete("/a/1")
-    watch = etcd.watch("/a/", start_revision=first)
     events: list[WatchEvent] = []
     for batch in watch:
         events.extend(batch.events)
@@ -120,13 +116,12 @@ def test_a_watch_can_be_ended_from_another_thread(etcd: Etcd) -> None:
     assert not reader.is_alive()
 
 
-def test_a_watch_from_forgotten_history_says_so(etcd: Etcd) -> None:
-    first = etcd.put("/a", b"1")
-    newest = [etcd.put("/a", b"2") for _ in range(3)][-1]
-    etcd.compact(newest)
-    with pytest.raises(CompactedError) as forgotten:
-        list(etcd.watch("/a", start_revision=first))
-    assert forgotten.value.compact_revision == newest
+def test_a_watch_that_fell_behind_a_compaction_says_so(etcd: Etcd) -> None:
+    watch = etcd.watch("/a")
+    # Nobody reads: sockets, and etcd's queue of 128 answers, fill up.
+    etcd.compact([etcd.put("/a", bytes(50_000)) for _ in range(500)][-1])
+    with pytest.raises(EtcdUnavailableError, match="compacted"):
+        list(watch)
 
 
 def test_an_etcd_that_is_not_there_is_named() -> None:
@@ -139,11 +134,38 @@ def test_an_etcd_that_is_not_there_is_named() -> None:
         Etcd([])
 
 
-def test_another_endpoint_takes_over(etcd_endpoint: str) -> None:
-    with closing(Etcd([f"http://127.0.0.1:{free_ports(1)[0]}", etcd_endpoint])) as etcd:
+def test_another_endpoint_takes_over_from_one_that_is_gone_or_hangs(etcd_endpoint: str) -> None:
+    with cable(etcd_endpoint) as wire, closing(Etcd([wire.endpoint, etcd_endpoint], timeout_s=0.5)) as etcd:
         etcd.put("/a", b"1")
+        assert wire.calls == 1
+        wire.hang()
         assert etcd.get("/a") is not None
+        # it has cost its time once, and is not asked again
+        started = time.monotonic()
+        assert etcd.get("/a") is not None
+        with closing(etcd.watch("/a")) as watch:
+            assert watch.endpoint == etcd_endpoint
+        assert time.monotonic() - started < 0.5
+        assert wire.calls == 1
+    with closing(Etcd([f"http://127.0.0.1:{free_ports(1)[0]}", etcd_endpoint])) as etcd:
+        with closing(etcd.watch("/a")) as watch:
+            assert watch.endpoint == etcd_endpoint
         assert str(etcd.status()["version"]).startswith("3.")
+
+
+def test_a_watch_knows_whether_its_own_endpoint_is_there(etcd_endpoint: str) -> None:
+    with cable(etcd_endpoint) as wire, closing(Etcd([wire.endpoint, etcd_endpoint], timeout_s=0.5)) as etcd:
+        watch = etcd.watch("/a")
+        watch.ping()
+        wire.hang()
+        with pytest.raises(EtcdUnavailableError, match=f"{wire.endpoint}: timed out"):
+            watch.ping()
+        watch.close()
+        # and others are asked first from now on
+        started = time.monotonic()
+        with closing(etcd.watch("/a")) as another:
+            assert another.endpoint == etcd_endpoint
+        assert time.monotonic() - started < 0.5
 
 
 def test_a_restart_is_hidden_by_a_new_connection(tmp_path: Path) -> None:
@@ -163,18 +185,12 @@ def test_a_restart_is_hidden_by_a_new_connection(tmp_path: Path) -> None:
 
 
 def test_users_with_passwords(etcd: Etcd) -> None:
-    for path, body in (
-        ("user/add", {"name": "root", "password": PHRASE}),
-        ("role/add", {"name": "root"}),
-        ("user/grant", {"user": "root", "role": "root"}),
-        ("enable", {}),
-    ):
-        etcd.call(f"/v3/auth/{path}", body)
+    require_login(etcd, PHRASE)
     with pytest.raises(EtcdRefusedError):
         etcd.get("/a")
     with closing(Etcd(etcd.endpoints, user="root", password=PHRASE)) as known:
-        revision = known.put("/a", b"1")
-        watch = known.watch("/a", start_revision=revision)
+        watch = known.watch("/a")
+        known.put("/a", b"1")
         for batch in watch:
             assert batch.events[0].value == b"1"
             watch.close()
@@ -182,7 +198,7 @@ def test_users_with_passwords(etcd: Etcd) -> None:
         assert known.get("/a") is not None
         known._token = ENDED
         with pytest.raises(EtcdUnavailableError, match="invalid auth token"):
-            list(known.watch("/a", start_revision=revision))
+            known.watch("/a")
         known.watch("/a").close()
     with (
         closing(Etcd(etcd.endpoints, user="root", password=PHRASE[::-1])) as unknown,
@@ -192,14 +208,14 @@ def test_users_with_passwords(etcd: Etcd) -> None:
 
 
 def test_tls_with_client_certificates(tmp_path: Path) -> None:
-    cert, key = _self_signed(tmp_path)
+    cert, key = self_signed(tmp_path)
     options = ["--cert-file", cert, "--key-file", key, "--trusted-ca-file", cert, "--client-cert-auth"]
     with (
         etcd_server(tmp_path / "etcd", options, scheme="https") as server,
         closing(Etcd([server.endpoint], tls=Tls(cert, cert, key))) as etcd,
     ):
-        revision = etcd.put("/a", b"1")
-        watch = etcd.watch("/a", start_revision=revision)
+        watch = etcd.watch("/a")
+        etcd.put("/a", b"1")
         for batch in watch:
             assert batch.events[0].value == b"1"
             watch.close()
@@ -207,30 +223,3 @@ def test_tls_with_client_certificates(tmp_path: Path) -> None:
             Etcd([server.endpoint], tls=Tls(cert)).get("/a")
         with pytest.raises(EtcdUnavailableError, match="CERTIFICATE_VERIFY_FAILED"):
             Etcd([server.endpoint]).get("/a")
-
-
-def _self_signed(folder: Path) -> tuple[str, str]:
-    """One certificate for everybody. No common name: etcd's gateway refuses one once users are on."""
-    private = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.ORGANIZATION_NAME, "spotsup tests")])
-    now = dt.datetime.now(dt.UTC)
-    built = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(private.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - dt.timedelta(hours=1))
-        .not_valid_after(now + dt.timedelta(hours=1))
-        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(private, hashes.SHA256())
-    )
-    cert, key = folder / "cert.pem", folder / "key.pem"
-    cert.write_bytes(built.public_bytes(serialization.Encoding.PEM))
-    key.write_bytes(
-        private.private_bytes(
-            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-        )
-    )
-    return str(cert), str(key)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -140,6 +141,12 @@ def heavy_after(statement: str, *heavy: str) -> str:
 
 
 CLOUDS = ("boto3", "botocore", "google.cloud", "azure")
+# A cloud's SDK -> the modules that may import it.
+SDK_HOMES = {
+    ("boto3", "botocore"): "provisioners.aws",
+    ("google",): "provisioners.gcp",
+    ("azure", "msrest"): "provisioners.azure",
+}
 SSH = ("fabric", "paramiko", "invoke")
 
 
@@ -153,8 +160,33 @@ def test_the_daemon_loads_no_torch_and_no_cloud_before_it_is_used(module: str) -
     assert heavy_after(f"import {module}", "torch", "numpy", *CLOUDS) == ""
 
 
+@pytest.mark.parametrize("sdk", SDK_HOMES, ids=" ".join)
+def test_only_its_cloud_imports_an_sdk(sdk: tuple[str, ...]) -> None:
+    wrong = [
+        f"{name} imports {found}"
+        for name in everything()
+        for found in sorted(imports(name))
+        if is_below(found, *sdk) and not name.startswith(SDK_HOMES[sdk])
+    ]
+    assert wrong == []
+
+
+def test_no_sdk_is_loaded_by_an_import_alone() -> None:
+    assert heavy_after(f"import {', '.join(modules('provisioners'))}", *CLOUDS) == ""
+
+
 def test_the_agent_loads_no_torch() -> None:
     assert heavy_after("import spotsup_trainer.agent.main", "torch", "numpy") == ""
+
+
+def test_torchruns_plugins_load_nothing_but_themselves() -> None:
+    """torch loads them while its own rendezvous package is half imported."""
+    project = tomllib.loads((REPO / "trainer" / "pyproject.toml").read_text())["project"]
+    plugins = project["entry-points"]["torchrun.handlers"]
+    assert set(plugins) == {"spotsup", "etcd-v3"}
+    for plugin in plugins.values():
+        module, _, entry = plugin.partition(":")
+        assert heavy_after(f"import {module}\nassert callable({module}.{entry}())", "torch", "numpy", "http") == ""
 
 
 def test_bootstrap_loads_ssh_only_to_connect() -> None:

@@ -35,12 +35,18 @@ def test_the_life_of_a_machine(local_cloud: LocalCloud) -> None:
     notified = local_cloud.cli("preempt", "n1", "--notice", "600")
     assert "preempted at" in notified.stdout
     assert json.loads(local_cloud.cli("preempt", listed["id"], "-o", "json").stdout)["preempt_at"] > 0
+    frozen = json.loads(local_cloud.cli("freeze", "n1", "-o", "json").stdout)
+    assert (frozen["state"], frozen["frozen"]) == ("running", True)
+    assert "frozen" in local_cloud.cli("list").stdout
+    assert json.loads(local_cloud.cli("thaw", "n1", "-o", "json").stdout)["frozen"] is False
+    assert local_cloud.cli("freeze", "n1").returncode == 0
     killed = json.loads(local_cloud.cli("kill", "n1", "-o", "json").stdout)
-    assert (killed["state"], killed["end_cause"]) == ("terminated", "failed")
-    late = local_cloud.cli("preempt", "n1")
-    assert late.returncode == 5
-    assert "it has ended" in late.stderr
-    assert one_sentence(late.stderr)
+    assert (killed["state"], killed["end_cause"], killed["frozen"]) == ("terminated", "failed", False)
+    for verb in ("preempt", "freeze", "thaw"):
+        late = local_cloud.cli(verb, "n1")
+        assert late.returncode == 5
+        assert "it has ended" in late.stderr
+        assert one_sentence(late.stderr)
 
 
 def test_a_node_name_means_its_living_machine(local_cloud: LocalCloud) -> None:
@@ -92,7 +98,7 @@ def test_a_directory_must_be_named() -> None:
 
 
 def test_unknown_machines_end_with_4(local_cloud: LocalCloud) -> None:
-    for verb in ("preempt", "kill", "terminate"):
+    for verb in ("preempt", "kill", "freeze", "thaw", "terminate"):
         done = local_cloud.cli(verb, "nobody")
         assert done.returncode == 4
         assert "'nobody'" in done.stderr

@@ -7,6 +7,7 @@ import io
 import json
 import os
 import signal
+import socket
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -22,7 +23,7 @@ from provisioners.base import EndCause, Instance, InstanceState
 from provisioners.localcloud import processes
 from provisioners.localcloud.machine.metadata import BadRequestError, parse_wait
 from provisioners.localcloud.machine.spec import Folder
-from tests.machines import launch, launch_running, login, new_key, run, wait_for, wait_state
+from tests.machines import TIMEOUT_S, launch, launch_running, login, new_key, run, wait_for, wait_state
 from tests.programs import LocalCloud, running_local_cloud
 
 # Two daemons, as a careless program starts them: forked twice, in a session of their own, deaf to signals, one of
@@ -129,6 +130,46 @@ def test_no_process_survives_its_machine(local_cloud: LocalCloud, machine: Insta
     assert processes.find([], lambda marker: marker == machine.id) == set()
 
 
+def greets(instance: Instance) -> bool:
+    """Whether a machine's sshd has something to say, or nothing within a second."""
+    with socket.create_connection((instance.ssh_host, instance.ssh_port), timeout=1.0) as connection:
+        try:
+            return connection.recv(4) == b"SSH-"
+        except TimeoutError:
+            return False
+
+
+def states(identities: list[processes.Identity]) -> set[str]:
+    """What the kernel says of these processes: T is stopped."""
+    return {Path(f"/proc/{each.pid}/stat").read_text().rsplit(")", 1)[1].split()[0] for each in identities}
+
+
+def test_a_frozen_machine_runs_by_its_clouds_word_and_answers_nobody(
+    local_cloud: LocalCloud, machine: Instance
+) -> None:
+    other = launch_running(local_cloud.provisioner, "n2")
+    with login(machine) as connection, login(other) as neighbour:
+        held = [*daemons(connection), processes.identity_of(init_pid(local_cloud, machine))]
+        assert local_cloud.cli("freeze", "n1").returncode == 0
+        assert states(held) == {"T"}
+        assert not greets(machine)
+        with pytest.raises(TimeoutError):
+            metadata(machine, "/v1/preemption", timeout_s=0.5)
+        found = local_cloud.provisioner.find(machine.token, TIMEOUT_S)
+        assert found == machine
+        assert run(neighbour, "echo alive") == "alive\n"
+        assert local_cloud.cli("thaw", "n1").returncode == 0
+        assert "T" not in states(held)
+        assert greets(machine)
+        assert run(connection, "echo alive") == "alive\n"
+
+
+def test_only_a_machine_that_runs_is_frozen(slow_cloud: LocalCloud) -> None:
+    pending = launch(slow_cloud.provisioner, "n1")
+    done = slow_cloud.cli("freeze", pending.id)
+    assert (done.returncode, "does not run yet" in done.stderr) == (5, True)
+
+
 def test_a_machine_whose_init_is_killed_has_failed_and_leaves_nothing(
     local_cloud: LocalCloud, machine: Instance
 ) -> None:
@@ -227,7 +268,6 @@ def slow_cloud(tmp_path: Path) -> Iterator[LocalCloud]:
 
 
 def test_a_pending_machine_has_no_process_and_ends_at_once(slow_cloud: LocalCloud) -> None:
-
     pending = launch(slow_cloud.provisioner, "n1")
     assert pending.state is InstanceState.PENDING
     assert processes.find([], lambda marker: marker == pending.id) == set()

@@ -1,4 +1,4 @@
-"""Finding and killing all processes of a machine, and none of anybody else's."""
+"""Finding, stopping and killing all processes of a machine, and none of anybody else's."""
 
 from __future__ import annotations
 
@@ -85,6 +85,30 @@ def test_a_whole_tree_dies_daemons_without_environment_too(start: Start) -> None
     assert sleepers(seconds) == []
     assert init.wait() == -signal.SIGKILL
     assert processes.is_alive(identity(other))
+
+
+def test_a_whole_tree_stops_and_goes_on(start: Start) -> None:
+    seconds = seconds_of_this_test(2)
+    init = start(sys.executable, "-c", INIT, seconds, marker=f"{CLOUD}0005")
+    other = start("sleep", "600", marker=f"{CLOUD}0006")
+    assert init.stdout is not None
+    assert init.stdout.readline() == b"ready\n"
+    (sleeper,) = wait_for(lambda: sleepers(seconds), "the daemon runs")
+    target = Target(f"{CLOUD}0005", identity(init))
+    processes.freeze(target)
+    wait_for(lambda: (state(init.pid), state(sleeper)) == ("T", "T"), "both are stopped")
+    assert state(other.pid) == "S"
+    processes.freeze(target)
+    processes.thaw(target)
+    wait_for(lambda: (state(init.pid), state(sleeper)) == ("S", "S"), "both go on")
+    processes.freeze(target)
+    assert processes.kill([target], 10.0) == set()
+    assert sleepers(seconds) == []
+
+
+def state(pid: int) -> str:
+    """The kernel's letter: S sleeps, T is stopped."""
+    return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
 
 
 def test_what_carries_the_marker_dies_also_without_an_init(start: Start) -> None:

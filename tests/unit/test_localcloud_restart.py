@@ -93,6 +93,28 @@ def test_what_happened_while_the_server_was_dead_is_seen(local_cloud: LocalCloud
     assert wait_state(local_cloud.provisioner, notified.token, ENDED).end_cause is EndCause.PREEMPTED
 
 
+def test_a_server_freezes_what_the_last_one_said_that_it_would(local_cloud: LocalCloud) -> None:
+    machine = launch_running(local_cloud.provisioner, "n1")
+    assert local_cloud.cli("freeze", "n1").returncode == 0
+    local_cloud.kill_server()
+    (init,) = inits(local_cloud)
+    # As if it had been killed when the record was written, and no process stopped yet.
+    processes.thaw(processes.Target(machine.id, processes.identity_of(init)))
+    assert not is_stopped(init)
+    local_cloud.restart_server()
+    wait_for(lambda: is_stopped(init), "it is frozen again")
+    assert local_cloud.cli("thaw", "n1").returncode == 0
+    assert answers(machine)
+    local_cloud.kill_server()
+    local_cloud.restart_server()
+    assert answers(machine)
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether the kernel says so."""
+    return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "T"
+
+
 def test_a_machine_launched_before_the_crash_comes_up_after_it(tmp_path: Path) -> None:
     with running_local_cloud(tmp_path, launch_delay_s=0.5) as cloud:
         request = request_for(cloud.provisioner, "n1")

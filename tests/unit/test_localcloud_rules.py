@@ -192,3 +192,12 @@ def test_a_request_never_shows_its_private_key() -> None:
     assert "secret" not in repr(BODY)
     assert BODY.digest() == BODY.model_copy().digest()
     assert BODY.digest() != BODY.model_copy(update={"node": "m"}).digest()
+
+
+def test_an_address_comes_back_only_where_the_settings_say_so_and_its_machine_ended() -> None:
+    machines = [machine(), machine(address="127.64.0.9", ended_at=150.0)]
+    own = rules.address_of(7, 3)
+    assert rules.address_for(Settings(), machines, 7, 3) == own
+    assert rules.address_for(Settings(reuse_addresses=True), machines, 7, 3) == "127.64.0.9"
+    taken = [*machines, machine(address="127.64.0.9")]
+    assert rules.address_for(Settings(reuse_addresses=True), taken, 7, 3) == own

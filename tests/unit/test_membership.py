@@ -21,12 +21,14 @@ from spotsup_trainer.membership import (
     Wait,
     Yield,
     bounds,
+    is_behind,
     live,
     next_round,
     standing,
     target,
+    trial_s,
 )
-from spotsup_trainer.wire import Member, Result, Round
+from spotsup_trainer.wire import Loss, Member, Result, Round, decode, encode
 
 from tests.unit.members import failure, hint, member, round_of
 
@@ -68,7 +70,9 @@ def views(draw: st.DrawFn) -> View:
     minimum, more = draw(st.integers(1, 4)), draw(st.integers(0, 3))
     words = None
     if draw(st.booleans()):
-        words = hint("".join(draw(st.permutations(NODES))[: draw(st.integers(0, 6))]), minimum, minimum + more)
+        named = "".join(draw(st.permutations(NODES)))
+        end = draw(st.integers(0, 6))
+        words = hint(named[:end], minimum, minimum + more, spares=named[end : end + draw(st.integers(0, 3))])
     return view(
         *members,
         rules=Rules(minimum, minimum + more, app_failures=draw(st.sampled_from([None, 0, 1]))),
@@ -97,7 +101,8 @@ def test_a_round_is_never_too_big_nor_too_small_and_has_only_those_who_wait_for_
         found = of.members[chosen.node]
         assert chosen.node not in of.gone
         assert (found.state, found.incarnation) == ("waiting", chosen.incarnation)
-        assert of.hint is None or chosen.node in of.hint.members
+        assert of.hint is None or chosen.node in (*of.hint.members, *of.hint.spares)
+    assert of.hint is None or len(nodes) <= len(of.hint.members)
 
 
 @given(views())
@@ -108,7 +113,7 @@ def test_survivors_keep_their_order_and_newcomers_come_after_them(of: View) -> N
     assert survivors == [node for node in before if node in survivors]
     newcomers = [node for node in chosen if node not in before]
     assert chosen == survivors + newcomers
-    order: Iterable[str] = of.hint.members if of.hint else sorted(NODES)
+    order: Iterable[str] = (*of.hint.members, *of.hint.spares) if of.hint else sorted(NODES)
     assert newcomers == [node for node in order if node in newcomers]
 
 
@@ -256,6 +261,59 @@ def test_a_member_that_the_round_moved_on_without_is_fenced() -> None:
     assert buried.cause == "moved"
 
 
+def test_a_lonely_member_that_lost_its_lease_goes_on_until_another_round_is_formed() -> None:
+    alone = round_of("a")
+    assert standing(view(round=alone), alone, "a", LONG_AFTER) == Stay()
+    assert standing(view(round=round_of("b", 2)), alone, "a", LONG_AFTER) == Broken(
+        "round 2 was formed meanwhile", "moved"
+    )
+    buried = standing(view(round=alone, gone=frozenset("a")), alone, "a", LONG_AFTER)
+    assert buried == Broken("a has a tombstone", "moved")
+
+
+def test_a_round_that_etcd_lost_is_the_truth_and_goes_on() -> None:
+    """Its data are gone, or those of an older backup."""
+    current = round_of("ab", 7)
+    running = [member(node, "running", 7) for node in "ab"]
+    for found in (None, round_of("abc", 5)):
+        of = view(*running, member("c"), round=found)
+        assert is_behind(of, current)
+        assert standing(of, current, "a", LONG_AFTER) == Stay()
+        hinted = replace(of, hint=hint("bx"))
+        assert is_behind(hinted, current)
+        assert standing(hinted, current, "a", LONG_AFTER) == Stay()
+        assert not is_behind(replace(of, result=Result("failure", "cancelled", 5)), current)
+    assert not is_behind(view(*running, round=current), current)
+    assert not is_behind(view(*running, round=round_of("c", 8)), current)
+    # a member that is lost is so also then
+    alone = view(running[0], round=None, amnesty_until=20.0)
+    assert standing(alone, current, "a", 19.0) == Stay()
+    assert standing(alone, current, "a", 20.0) == Broken("b is lost", "lost")
+
+
+def test_a_round_of_an_older_job_of_the_same_name_is_over() -> None:
+    current = round_of("ab", 7)
+    running = [member(node, "running", 7) for node in "ab"]
+    of = view(*running, member("c", "running", 1), hint=hint("c"))
+    assert not is_behind(of, current)
+    assert standing(of, current, "a", 0.0) == Stay()
+    moved = standing(replace(of, round=round_of("c")), current, "a", 0.0)
+    assert moved == Broken("round 1 was formed meanwhile", "moved")
+
+
+def test_nobody_is_let_in_for_want_of_a_hint_before_the_daemon_could_write_it_anew() -> None:
+    current = round_of("ab")
+    of = view(*(member(node, "running", 1) for node in "ab"), member("s"), round=current, amnesty_until=20.0)
+    assert standing(of, current, "a", 19.0) == Stay()
+    assert standing(of, current, "a", 20.0) == Yield("s joins")
+    assert standing(replace(of, hint=hint("abs")), current, "a", 0.0) == Yield("s joins")
+
+
+def test_numbers_of_rounds_go_on_where_etcd_lost_them() -> None:
+    assert close(view(member("a", last_round=7), member("b"), round=None)).number == 8
+    assert close(view(member("a", last_round=7), member("b", last_round=2), round=round_of("b", 2))).number == 8
+
+
 def test_a_newcomer_is_welcome_when_hinted_and_waiting() -> None:
     current = round_of("ab")
     running = [member(node, "running", 1) for node in "ab"]
@@ -267,6 +325,81 @@ def test_a_newcomer_is_welcome_when_hinted_and_waiting() -> None:
     # nor when the program is about to end
     ending = view(running[0], member("b", "done", 1), member("c"), round=current, hint=hint("abc"))
     assert standing(ending, current, "a", LONG_AFTER) == Stay()
+
+
+def test_a_spare_takes_the_place_of_a_member_that_is_lost_or_leaves_and_of_no_other() -> None:
+    current = round_of("abc")
+    stopped = [member(node, last_round=1) for node in "ab"]
+    spares = [member(node) for node in "st"]
+    of = view(*stopped, *spares, round=current, hint=hint("abc", 2, spares="st"))
+    assert close(of, 0.0).nodes() == ("a", "b", "s")
+    leaving = member("c", "leaving", 1, parked=True)
+    assert close(view(*stopped, leaving, *spares, round=current, hint=of.hint), 0.0).nodes() == ("a", "b", "s")
+    # nobody is lost: they wait
+    running = [member(node, "running", 1) for node in "abc"]
+    assert standing(view(*running, *spares, round=current, hint=of.hint), current, "a", LONG_AFTER) == Stay()
+    # a newcomer that is only late has lost nothing
+    late = view(*stopped, *spares, round=round_of("ab"), hint=hint("abd", 2, spares="st"))
+    assert [m.node for m in target(late)] == ["a", "b"]
+
+
+def test_a_spare_that_stands_in_stays_until_the_daemon_or_the_late_member_says_otherwise() -> None:
+    current = round_of("abs", 2)
+    running = [member(node, "running", 2) for node in "abs"]
+    of = view(*running, member("t"), round=current, hint=hint("abc", 2, spares="st"))
+    for gone in (frozenset[str](), frozenset("c")):
+        assert standing(replace(of, gone=gone), current, "a", LONG_AFTER) == Stay()
+    # the next loss takes the next spare, be it of a member or of the one that stands in
+    for lost in "bs":
+        left = {node: m for node, m in of.members.items() if node != lost}
+        expected = (*sorted({*"abs"} - {lost}), "t")
+        assert tuple(m.node for m in target(replace(of, members=left))) == expected
+    back = view(*running, member("c"), round=current, hint=of.hint)
+    assert standing(back, current, "a", 0.0) == Yield("c joins")
+
+
+def test_losses_are_remembered_for_ten_minutes_and_not_more_than_16() -> None:
+    waiting = [member(node, last_round=1) for node in "ab"]
+    before = round_of("abc", lost=(Loss("c", 100.0), Loss("c", 200.0)))
+    decision = next_round(view(*waiting, round=before), LONG_AFTER, 700.0)
+    assert isinstance(decision, Close)
+    assert decision.round.lost == (Loss("c", 200.0), Loss("c", 700.0))
+    many = round_of("abc", lost=(Loss("b", 0.0),) * 16)
+    assert close(view(*waiting, round=many)).lost == (Loss("b", 0.0),) * 15 + (Loss("c", 0.0),)
+    # who started anew was lost; who has a tombstone never comes back, and who leaves is not lost
+    anew = view(*waiting, member("c", incarnation="c2"), round=round_of("abc"))
+    assert close(anew).lost == (Loss("c", 0.0),)
+    assert close(replace(anew, gone=frozenset("c"))).lost == ()
+    assert close(view(*waiting, member("c", "leaving", 1, parked=True), round=round_of("abc"))).lost == ()
+
+
+def test_a_node_that_was_lost_again_and_again_is_let_in_when_it_has_stayed_for_a_while() -> None:
+    assert [trial_s(losses) for losses in (0, 1, 2, 3, 4, 7, 16)] == [0.0, 0.0, 0.0, 2.0, 4.0, 30.0, 30.0]
+    thrice = (Loss("c", 0.0),) * 3
+    current = round_of("ab", lost=thrice)
+    running = [member(node, "running", 1) for node in "ab"]
+    of = view(*running, member("c"), round=current, hint=hint("abc"), since={"c": 10.0})
+    assert standing(of, current, "a", 11.9) == Stay()
+    assert standing(of, current, "a", 12.0) == Yield("c joins")
+    # whoever is in the round is in it
+    joined = round_of("abc", lost=thrice)
+    within = view(*running, member("c", "running", 1), round=joined, since={"c": 10.0})
+    assert standing(within, joined, "a", 10.0) == Stay()
+    # it may be needed: then all wait, unless its losses are old
+    stopped = [member(node, last_round=1) for node in "ab"]
+    few = view(*stopped, member("c"), round=current, hint=hint("abc", 3), since={"c": 10.0})
+    assert next_round(few, 11.0, 1.0) == Wait("2 of at least 3 nodes are here", 12.0)
+    assert close(few, 12.0).nodes() == ("a", "b", "c")
+    assert isinstance(next_round(few, 11.0, 600.0), Close)
+    # a spare takes its place for so long
+    third = round_of("abc", lost=thrice[:2])
+    spared = view(*stopped, member("c", incarnation="c4"), member("s"), round=third, hint=hint("abc", 2, spares="s"))
+    assert close(replace(spared, since={"c": 10.0}), 11.0).nodes() == ("a", "b", "s")
+
+
+def test_a_round_with_losses_is_read_as_it_was_written() -> None:
+    formed = round_of("ab", lost=(Loss("c", 1.5),))
+    assert decode(Round, encode(formed)) == formed
 
 
 def test_scaling_down_yields_but_not_below_the_minimum() -> None:

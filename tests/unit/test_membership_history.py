@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from spotsup_trainer.membership import (
@@ -17,6 +19,7 @@ from spotsup_trainer.membership import (
     Stay,
     View,
     Yield,
+    is_behind,
     next_round,
     standing,
     target,
@@ -24,6 +27,9 @@ from spotsup_trainer.membership import (
 from spotsup_trainer.wire import Hint, Member, MemberState, Result, Round
 
 from tests.unit.members import failure, hint, member
+
+AMNESTY_S = 15.0
+START_S = 2.0
 
 
 @dataclass(frozen=True)
@@ -37,19 +43,30 @@ class Keys:
     hint: Hint | None = None
     gone: frozenset[str] = frozenset()
     result: Result | None = None
+    outages: int = 0
 
 
 @dataclass
 class Launcher:
-    """A model of a launcher: what the real one does at each word, without workers."""
+    """A model of a launcher: what the real one does at each word, without workers.
+
+    `last`: the last round that it took up; `current`: the same while its workers run. `word`: what its key should say.
+    """
 
     node: str
     incarnation: str
     seen: int
     changed_at: float
     current: Round | None = None
-    last_round: int = 0
+    last: Round | None = None
     left: bool = False
+    word: Member | None = None
+    amnesty_until: float = -math.inf
+    since: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def last_round(self) -> int:
+        return self.last.number if self.last else 0
 
 
 class Cluster:
@@ -70,9 +87,13 @@ class Cluster:
         self.history.append(replace(self.keys, **changes))
 
     def put(self, launcher: Launcher, state: MemberState, **more: Any) -> None:
-        word = member(launcher.node, state, launcher.last_round, incarnation=launcher.incarnation, **more)
+        launcher.word = member(launcher.node, state, launcher.last_round, incarnation=launcher.incarnation, **more)
+        self.put_again(launcher)
+
+    def put_again(self, launcher: Launcher) -> None:
+        assert launcher.word is not None
         revisions = {**self.keys.member_revisions, launcher.node: len(self.history)}
-        self.write(members={**self.keys.members, launcher.node: word}, member_revisions=revisions)
+        self.write(members={**self.keys.members, launcher.node: launcher.word}, member_revisions=revisions)
 
     def drop(self, node: str) -> None:
         members = {n: m for n, m in self.keys.members.items() if n != node}
@@ -113,13 +134,31 @@ class Cluster:
             self.put(launcher, "leaving")
             launcher.left = True
 
+    def expire(self, node: str) -> None:
+        """Its lease ends while it lives: it was cut off."""
+        if node in self.keys.members:
+            self.drop(node)
+
+    def forget(self, _node: str) -> None:
+        """etcd loses its data."""
+        self.history.append(Keys(outages=self.keys.outages + 1))
+
     def look(self, node: str, lag: int = 0) -> None:
         launcher = self.launchers.get(node)
         if launcher is None:
             return
         newest = max(launcher.seen, len(self.history) - 1 - lag)
-        if newest != launcher.seen:
-            launcher.seen, launcher.changed_at = newest, self.now
+        if newest == launcher.seen:
+            return
+        was, members = self.history[launcher.seen].members, self.history[newest].members
+        same = {n for n, m in members.items() if n in was and was[n].incarnation == m.incarnation}
+        launcher.since = {n: launcher.since.get(n, self.now) if n in same else self.now for n in members}
+        is_back = self.history[newest].outages != self.history[launcher.seen].outages
+        launcher.seen, launcher.changed_at = newest, self.now
+        if is_back:
+            launcher.amnesty_until = self.now + AMNESTY_S
+        if self.keys.members.get(node) != launcher.word:
+            self.put_again(launcher)
 
     def view(self, launcher: Launcher) -> View:
         keys = self.history[launcher.seen]
@@ -131,16 +170,26 @@ class Cluster:
             keys.gone,
             keys.result,
             changed_at=launcher.changed_at,
+            amnesty_until=launcher.amnesty_until,
+            since=launcher.since,
         )
 
     def act(self, node: str) -> None:
         launcher = self.launchers.get(node)
         if launcher is None:
             return
+        if launcher.last is not None and is_behind(self.view(launcher), launcher.last):
+            self._put_back(launcher, launcher.last)
+            if launcher.current is None:
+                return
         if launcher.current is not None:
             self._act_running(launcher, launcher.current)
         else:
             self._act_waiting(launcher)
+
+    def _put_back(self, launcher: Launcher, last: Round) -> None:
+        if self.keys.round_revision == self.history[launcher.seen].round_revision:
+            self.write(round=last, round_revision=len(self.history))
 
     def _act_running(self, launcher: Launcher, current: Round) -> None:
         word = standing(self.view(launcher), current, launcher.node, self.now)
@@ -161,10 +210,10 @@ class Cluster:
         me = (launcher.node, launcher.incarnation)
         found = of.round
         if found and found.number > launcher.last_round and me in {(m.node, m.incarnation) for m in found.members}:
-            launcher.current, launcher.last_round = found, found.number
+            launcher.current = launcher.last = found
             self.put(launcher, "running")
             return
-        decision = next_round(of, self.now, 0.0)
+        decision = next_round(of, self.now, self.now)
         if isinstance(decision, Finish) and self.keys.result is None:
             self.write(result=decision.result)
         if isinstance(decision, Close) and self._guards_hold(keys, decision.round):
@@ -180,7 +229,7 @@ class Cluster:
 
     def _check(self, formed: Round) -> None:
         """What must hold whenever a round is written, whatever copy it was decided on."""
-        assert formed.number == (self.keys.round.number if self.keys.round else 0) + 1
+        assert formed.number > (self.keys.round.number if self.keys.round else 0)
         assert len(set(formed.nodes())) == len(formed.members)
         for chosen in formed.members:
             launcher = self.launchers[chosen.node]
@@ -195,6 +244,8 @@ class Cluster:
             self.now += 10.0
             for node in list(self.launchers):
                 self.look(node)
+            for node in list(self.launchers):
+                self.look(node)
                 self.act(node)
             quiet = quiet + 1 if len(self.history) == before else 0
             if quiet == 2:
@@ -202,14 +253,10 @@ class Cluster:
         raise AssertionError("no end of it: a storm of rounds")
 
 
+EVENTS = ("start", "start", "kill", "bury", "fail", "leave", "expire", "forget", "hint")
+REACTIONS = ("look", "look", "act", "act", "act")
 OPERATIONS = st.lists(
-    st.tuples(
-        st.sampled_from(
-            ["start", "start", "kill", "bury", "fail", "leave", "look", "look", "act", "act", "act", "hint"]
-        ),
-        st.sampled_from("abcde"),
-        st.integers(0, 4),
-    ),
+    st.tuples(st.sampled_from((*EVENTS, *REACTIONS)), st.sampled_from("abcde"), st.integers(0, 4)),
     max_size=60,
 )
 
@@ -224,7 +271,8 @@ def test_whatever_happened_the_living_end_up_together(
         cluster.now += 0.5
         if operation == "hint":
             members = "abcde"[number:] + node if node not in "abcde"[number:] else "abcde"[number:]
-            cluster.write(hint=hint(members, minimum, minimum + more))
+            spares = "".join(sorted(set("abcde") - set(members)))
+            cluster.write(hint=hint(members, minimum, minimum + more, spares=spares))
         elif operation == "look":
             cluster.look(node, lag=number)
         else:
@@ -239,3 +287,106 @@ def test_whatever_happened_the_living_end_up_together(
         assert keys.round is not None
         assert list(keys.round.nodes()) == wanted
         assert all(cluster.launchers[node].current == keys.round for node in wanted)
+
+
+@settings(deadline=None)
+@given(
+    st.integers(1, 3),
+    st.integers(1, 5),
+    st.lists(st.tuples(st.sampled_from(["look", "act", "forget"]), st.sampled_from("abcde"), st.integers(0, 4))),
+)
+def test_nobody_stops_because_etcd_lost_its_data(
+    minimum: int, count: int, operations: list[tuple[str, str, int]]
+) -> None:
+    cluster = Cluster(minimum, 5)
+    for node in "abcde"[: max(minimum, count)]:
+        cluster.start(node)
+    cluster.settle()
+    formed = cluster.keys.round
+    assert formed is not None
+    for operation, node, number in [("forget", "a", 0), *operations]:
+        cluster.now += 0.5
+        if operation == "look":
+            cluster.look(node, lag=number)
+        else:
+            getattr(cluster, operation)(node)
+    cluster.settle()
+    assert cluster.keys.round == formed
+    assert [launcher.current for launcher in cluster.launchers.values()] == [formed] * len(formed.members)
+
+
+def trained_s(cluster: Cluster, period_s: float, away_s: float, step_s: float = 0.05) -> float:
+    """How much of a minute a and b train in, while c comes and goes. Workers take START_S to begin.
+
+    Every `period_s` it is killed and starts anew, or is cut off for `away_s`; in both cases without a word.
+    """
+    flapped_at, stopped_at, trained = 0.0, 0.0, 0.0
+    for node in "abc":
+        cluster.start(node)
+    while cluster.now < 60.0:
+        cluster.now += step_s
+        if cluster.now >= flapped_at + period_s:
+            flapped_at = cluster.now
+            if away_s:
+                cluster.expire("c")
+            else:
+                cluster.launchers.pop("c")  # its key stays until the next one writes it
+                cluster.start("c")
+        away = bool(flapped_at) and cluster.now < flapped_at + away_s
+        for node in "ab" if away else "abc":
+            cluster.look(node)
+            cluster.act(node)
+        formed = cluster.keys.round
+        if formed is None or any(cluster.launchers[node].current != formed for node in formed.nodes()):
+            stopped_at = cluster.now
+        elif cluster.now >= stopped_at + START_S:
+            trained += step_s
+    return trained
+
+
+@pytest.mark.parametrize("hinted", ["", "abc"])
+@pytest.mark.parametrize(("period_s", "away_s"), [(1.0, 0.0), (3.0, 0.0), (7.0, 0.0), (7.0, 3.0), (12.0, 6.0)])
+def test_a_node_that_comes_and_goes_makes_the_others_stop_a_few_times_only(
+    hinted: str, period_s: float, away_s: float
+) -> None:
+    cluster = Cluster(1, 3)
+    if hinted:
+        cluster.write(hint=hint(hinted, 1, 3))
+    trained = trained_s(cluster, period_s, away_s)
+    assert cluster.keys.round is not None
+    assert cluster.keys.round.number <= 9
+    assert trained > 38.0
+    # and once it has come to rest it is taken back
+    cluster.settle()
+    assert cluster.keys.round is not None
+    assert cluster.keys.round.nodes() == ("a", "b", "c")
+
+
+@pytest.mark.parametrize("hinted", ["", "abc"])
+def test_a_node_that_the_others_need_is_waited_for_until_it_has_come_to_rest(hinted: str) -> None:
+    cluster = Cluster(3, 3)
+    if hinted:
+        cluster.write(hint=hint(hinted, 3, 3))
+    trained_s(cluster, 1.0, 0.0)
+    assert cluster.keys.round is not None
+    assert cluster.keys.round.number <= 4
+    cluster.settle()
+    assert cluster.keys.round.nodes() == ("a", "b", "c")
+    assert cluster.launchers["a"].current == cluster.keys.round
+
+
+def test_who_is_lost_once_or_twice_is_taken_back_at_once() -> None:
+    cluster = Cluster(1, 3)
+    for node in "abc":
+        cluster.start(node)
+    for _lost in range(3):
+        for _ in range(4):
+            cluster.now += 0.35
+            for node in "abc":
+                cluster.look(node)
+                cluster.act(node)
+        assert cluster.keys.round is not None
+        assert all(launcher.current == cluster.keys.round for launcher in cluster.launchers.values())
+        assert cluster.keys.round.nodes() == ("a", "b", "c")
+        cluster.launchers.pop("c")
+        cluster.start("c")

@@ -10,7 +10,7 @@ from pathlib import Path
 from spotsup_trainer.etcd import Etcd, KeyValue
 from spotsup_trainer.outbox import Outbox
 
-from tests.etcd_server import etcd_server
+from tests.etcd_server import cable, etcd_server
 
 WAIT_S = 20.0
 TTL_S = 2.0
@@ -80,6 +80,50 @@ def test_only_the_newest_value_outlives_an_outage(tmp_path: Path) -> None:
         assert found is not None
         assert found.value == b"99"
         assert etcd.range("/").revision < 10
+
+
+def test_an_etcd_that_lost_its_data_has_the_leased_keys_again_soon(tmp_path: Path) -> None:
+    with etcd_server(tmp_path) as server, closing(Etcd([server.endpoint])) as etcd, outbox(etcd) as box:
+        box.put("/mine", b"1", leased=True)
+        box.put("/for ever", b"1")
+        assert box.flush(WAIT_S)
+        server.kill()
+        server.empty()
+        assert server.start()
+        started = time.monotonic()
+        again = until(lambda: etcd.get("/mine"))
+        assert time.monotonic() - started < TTL_S
+        assert again.lease
+        # what is under no lease is the daemon's to keep, or is said again with the next news
+        assert etcd.get("/for ever") is None
+
+
+def test_a_guarded_value_is_written_over_what_it_was_meant_for_only(etcd_endpoint: str) -> None:
+    with closing(Etcd([etcd_endpoint])) as etcd, outbox(etcd) as box:
+        box.put("/k", b"first", over=0)
+        assert box.flush(WAIT_S)
+        box.put("/k", b"late", over=0)
+        assert box.flush(WAIT_S)
+        found = etcd.get("/k")
+        assert found is not None
+        assert found.value == b"first"
+        box.put("/k", b"second", over=found.mod_revision)
+        assert box.flush(WAIT_S)
+        assert until(lambda: etcd.get("/k")).value == b"second"
+
+
+def test_it_asks_about_once_a_second_while_etcd_is_away(etcd_endpoint: str) -> None:
+    with cable(etcd_endpoint) as wire, closing(Etcd([wire.endpoint])) as etcd, outbox(etcd) as box:
+        box.put("/mine", b"1", leased=True)
+        assert box.flush(WAIT_S)
+        wire.cut()
+        before = wire.calls
+        for number in range(20):
+            box.put("/mine", str(number).encode(), leased=True)
+            time.sleep(0.1)  # a rate is about time
+        assert 1 <= wire.calls - before <= 7
+        wire.mend()
+        assert box.flush(WAIT_S)
 
 
 def test_a_value_that_etcd_refuses_stops_no_other(etcd_endpoint: str) -> None:

@@ -54,6 +54,7 @@ def test_each_sample_once_per_epoch_over_any_rounds_and_losses(
     assert seen == [Counter(range(plan.length))] * epochs
 
 
+@settings(deadline=None)
 @given(PLANS, st.integers(1, 9), st.integers(0, 30))
 def test_a_step_has_the_same_samples_for_any_world(plan: Plan, world: int, steps_before: int) -> None:
     cursor = Cursor()
@@ -63,6 +64,7 @@ def test_a_step_has_the_same_samples_for_any_world(plan: Plan, world: int, steps
     assert sorted(samples_of(plan, one_step(plan, cursor, world))) == sorted(alone)
 
 
+@settings(deadline=None)
 @given(st.integers(0, 100), st.integers(1, 50), st.integers(1, 12))
 def test_shares_of_ranks_differ_by_one_sample_at_most_and_are_never_empty(start: int, size: int, world: int) -> None:
     ranks = [Share(0, start, start + size, rank, world) for rank in range(world)]
@@ -72,6 +74,7 @@ def test_shares_of_ranks_differ_by_one_sample_at_most_and_are_never_empty(start:
     assert all(len(share.positions) == max(1, share.counted) for share in ranks)
 
 
+@settings(deadline=None)
 @given(st.integers(1, 50), st.integers(1, 12), st.none() | st.integers(1, 9))
 def test_weighted_mean_over_ranks_is_the_mean_over_the_global_batch(
     size: int, world: int, micro_batch: int | None
@@ -88,6 +91,7 @@ def test_weighted_mean_over_ranks_is_the_mean_over_the_global_batch(
     assert averaged == pytest.approx(sum(losses.values()) / size)
 
 
+@settings(deadline=None)
 @given(st.integers(1, 5000), st.integers(0, 2**63), st.integers(0, 1000))
 def test_the_order_is_a_permutation(length: int, seed: int, epoch: int) -> None:
     plan = Plan(length, global_batch=1, seed=seed)

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import json
+import os
 import random
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from spotsup_trainer import wire
 from spotsup_trainer.checkpoint_dir import CheckpointError
+from spotsup_trainer.peers import Peers
 from spotsup_trainer.session import MicroBatch, Session, SessionError
 from torch import nn
+from torch.utils.data import IterableDataset
 
 TEN = torch.arange(10)
 
@@ -25,6 +30,23 @@ class Clock:
 
     def __call__(self) -> float:
         return self.now
+
+
+class StreamOfKnownLength(IterableDataset[int]):  # type: ignore[misc]  # torch is untyped here
+    """Like some streams of files."""
+
+    def __iter__(self) -> Iterator[int]:
+        return iter((1, 2))
+
+    def __len__(self) -> int:
+        return 2
+
+
+class BesideABusyRank(Peers):
+    """Ranks of which one other is still writing the last checkpoint, long after this one has given it up."""
+
+    def highest(self, values: Sequence[int]) -> list[int]:
+        return [*values[:3], 1] if len(values) == 4 else list(values)
 
 
 def session(root: Path | None, **options: Any) -> Session:
@@ -106,8 +128,9 @@ def test_other_data_in_the_middle_of_an_epoch_is_refused(tmp_path: Path) -> None
 
 def test_data_without_length_and_questions_without_a_batch_are_refused() -> None:
     one = session(None)
-    with pytest.raises(TypeError, match="list_iterator has no length"):
-        one.loader(iter([1, 2]), global_batch=1)
+    for stream in (iter([1, 2]), StreamOfKnownLength()):
+        with pytest.raises(TypeError, match=f"{type(stream).__name__} has no length or index"):
+            one.loader(stream, global_batch=1)
     with pytest.raises(SessionError, match="no current batch"):
         _ = one.weight
 
@@ -144,6 +167,19 @@ def test_checkpoints_by_time(tmp_path: Path) -> None:
     assert saved_steps(tmp_path) == [2, 4, 5]
 
 
+def test_no_checkpoint_is_begun_while_any_rank_still_writes_one(tmp_path: Path) -> None:
+    one = session(tmp_path, every_steps=1)
+    alone, one._peers = one._peers, BesideABusyRank(0, 1, None)
+    for _ in range(3):
+        one.step()
+        settled(one)
+    assert saved_steps(tmp_path) == []
+    one._peers = alone
+    one.step()
+    settled(one)
+    assert saved_steps(tmp_path) == [4]
+
+
 def test_a_checkpoint_point_saves_a_step_only_once(tmp_path: Path) -> None:
     clock = Clock()
     one = session(tmp_path, every_s=10, clock=clock)
@@ -172,25 +208,35 @@ def test_a_last_checkpoint_that_cannot_be_written_is_an_error(
     (tmp_path / "file").touch()
     one = session(tmp_path / "file" / "checkpoints", every_steps=1)
     one.step()  # only a warning: training goes on
-    with pytest.raises(CheckpointError, match="the last checkpoint, of step 1, could not be written"):
+    with pytest.raises(CheckpointError, match="the last checkpoint is missing: the checkpoint of step 1 could not be"):
         one.finish()
-    assert "cannot be written to" in capfd.readouterr().err
+    assert capfd.readouterr().err.count("spotsup: ") == 1
 
 
-def test_a_resumed_round_draws_new_random_numbers_but_always_the_same(tmp_path: Path) -> None:
-    torch.manual_seed(3)
+def drawn_after(root: Path | None, torch_seed: int = 3, python_seed: int = 4, numpy_seed: int = 5) -> list[float]:
+    """What a program draws that seeds as told and then makes a Session."""
+    torch.manual_seed(torch_seed)
+    random.seed(python_seed)
+    np.random.seed(numpy_seed)
+    session(root)
+    return [float(torch.rand(1)), random.random(), float(np.random.random())]
+
+
+def test_each_start_draws_other_random_numbers_but_the_same_ones_from_the_same_step(tmp_path: Path) -> None:
+    fresh = drawn_after(tmp_path)
+    assert drawn_after(None) == drawn_after(tmp_path) == fresh
     one = session(tmp_path)
-    fresh = (torch.rand(3).tolist(), random.random())
     one.step()
     one.finish()
-    drawn = []
-    for _ in range(2):
-        torch.manual_seed(3)
-        random.seed(0)
-        session(tmp_path)
-        drawn.append((torch.rand(3).tolist(), random.random()))
-    assert drawn[0] == drawn[1]
-    assert drawn[0] != fresh
+    resumed = drawn_after(tmp_path)
+    assert drawn_after(tmp_path) == resumed
+    assert all(new != old for new, old in zip(resumed, fresh, strict=True))
+
+
+def test_random_numbers_come_from_the_seeds_of_the_program() -> None:
+    usual = drawn_after(None)
+    for at, other in enumerate(({"torch_seed": 9}, {"python_seed": 9}, {"numpy_seed": 9})):
+        assert drawn_after(None, **other)[at] != usual[at]
 
 
 def test_intervals_that_are_none_are_refused() -> None:
@@ -240,6 +286,18 @@ def test_progress_is_told_first_then_not_too_often_then_last(tmp_path: Path) -> 
     assert (last.first_step_at, last.at) == pytest.approx((1000.09, 1000.63))
 
 
+def test_every_rank_shows_now_and_then_that_it_trains(tmp_path: Path) -> None:
+    clock = Clock()
+    one = session(None, environ=job(tmp_path), every_steps=100, clock=clock)
+    signs = []
+    for passed in (19.0, 2.0, 2.0, 20.0):
+        os.utime(tmp_path / "SESSION", (1.0, 1.0))
+        clock.now += passed
+        one.step()
+        signs.append((tmp_path / "SESSION").stat().st_mtime > 1.0)
+    assert signs == [False, True, False, True]
+
+
 def test_a_yield_checkpoints_and_parks_until_the_launcher_had_its_time(tmp_path: Path) -> None:
     one = session(None, environ=job(tmp_path), park_timeout_s=0.01)
     one.step()
@@ -252,6 +310,50 @@ def test_a_yield_checkpoints_and_parks_until_the_launcher_had_its_time(tmp_path:
     assert progress(tmp_path).checkpoint_step == 2
     (tmp_path / "YIELD").unlink()
     assert session(None, environ=job(tmp_path)).steps_done == 2
+
+
+def test_problems_with_checkpoints_are_told_until_one_is_complete(tmp_path: Path) -> None:
+    clock = Clock()
+    in_the_way = tmp_path / "checkpoints"
+    in_the_way.touch()
+    one = session(None, environ=job(tmp_path), every_steps=1, clock=clock)
+    told = []
+    for step in (1, 2, 3):
+        if step == 3:
+            in_the_way.unlink()
+        clock.now += 1.0
+        one.step()
+        settled(one)
+        clock.now += 1.0
+        one.checkpoint_point()
+        told.append(progress(tmp_path))
+    assert [word.checkpoint_step for word in told] == [0, 0, 3]
+    for word in told[:2]:
+        assert word.problem.startswith(f"the checkpoint of step {word.step} could not be written to {in_the_way}: ")
+    assert told[2].problem == ""
+
+
+def test_progress_that_cannot_be_written_does_not_stop_training(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "PROGRESS").mkdir()
+    clock = Clock()
+    one = session(None, environ=job(tmp_path), clock=clock)
+    for _ in range(3):
+        clock.now += 1.0
+        one.step()
+    assert one.steps_done == 3
+    assert capfd.readouterr().err.count("progress is not told") == 1
+
+
+def test_a_yield_that_cannot_be_saved_says_so(tmp_path: Path) -> None:
+    (tmp_path / "checkpoints").touch()
+    one = session(None, environ=job(tmp_path), park_timeout_s=0.01)
+    (tmp_path / "YIELD").touch()
+    with pytest.raises(SystemExit):
+        one.step()
+    assert json.loads((tmp_path / "PARKED").read_text()) == {"step": 1, "saved": False}
+    assert progress(tmp_path).problem.startswith("the checkpoint of step 1 could not be written")
 
 
 def test_a_job_without_a_checkpoint_directory_is_warned(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

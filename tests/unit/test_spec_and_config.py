@@ -45,6 +45,9 @@ def test_the_job_file_of_the_design_is_taken() -> None:
         ({"nodes": {"min": "2"}}, "`nodes.min` is '2': input should be a valid integer"),
         ({"nodes": {"min": 0}}, "`nodes.min` is 0"),
         ({"nodes": 65}, "65"),
+        ({"nodes": {"min": 2, "spares": 17}}, "`nodes.spares` is 17: input should be less than or equal to 16"),
+        ({"nodes": {"min": 2, "spares": -1}}, "`nodes.spares` is -1"),
+        ({"nodes": {"min": 2, "spares": True}}, "`nodes.spares` is True"),
         ({"name": "Res Net"}, "`name` is 'Res Net'; use 2 to 40 of a-z, 0-9 and -"),
         ({"run": None}, "`run` is None: input should be a valid string"),
         ({"run": "train.py 'open"}, "`run`: No closing quotation"),
@@ -71,7 +74,12 @@ def test_what_is_missing_is_named() -> None:
 
 def test_a_number_of_nodes_means_exactly_that_many() -> None:
     nodes = parse_spec({**GOOD, "nodes": 3}).nodes
-    assert (nodes.min, nodes.desired, nodes.max) == (3, 3, 3)
+    assert (nodes.min, nodes.desired, nodes.max, nodes.spares) == (3, 3, 3, 0)
+
+
+def test_spares_come_on_top_of_the_most_that_train() -> None:
+    nodes = parse_spec({**GOOD, "nodes": {"min": 64, "spares": 16}}).nodes
+    assert (nodes.min, nodes.desired, nodes.max, nodes.spares) == (64, 64, 64, 16)
 
 
 @pytest.mark.parametrize(

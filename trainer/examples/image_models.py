@@ -22,6 +22,15 @@ _STAGES = (
 _B7_WIDTH, _B7_DEPTH, _B7_DROPOUT, _B7_BLOCK_DROPOUT = 2.0, 3.1, 0.5, 0.2
 
 
+class Layers(nn.Sequential):  # type: ignore[misc]  # torch is untyped here
+    """One layer after the other. With a forward of its own, because torch.compile passes over nn.Sequential's."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self:
+            x = layer(x)
+        return x
+
+
 class Bottleneck(nn.Module):  # type: ignore[misc]  # torch is untyped here
     """1x1, 3x3, 1x1 with a shortcut; the 3x3 has the stride ("v1.5")."""
 
@@ -59,7 +68,7 @@ def resnet50(classes: int) -> nn.Module:
         for block in range(blocks):
             layers.append(Bottleneck(channels_in, channels, stride if block == 0 else 1))
             channels_in = 4 * channels
-    model = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels_in, classes))
+    model = Layers(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels_in, classes))
     return _with_first_weights(model)
 
 
@@ -129,7 +138,7 @@ def efficientnet_b7(classes: int) -> nn.Module:
             layers.append(MBConv(channels, channels_out, expansion, kernel, 1 if repeat else stride, dropout))
             channels = channels_out
             blocks += 1
-    model = nn.Sequential(
+    model = Layers(
         *layers,
         *_conv(channels, 4 * channels, 1),
         nn.AdaptiveAvgPool2d(1),
@@ -142,7 +151,7 @@ def efficientnet_b7(classes: int) -> nn.Module:
 
 def tiny(classes: int) -> nn.Module:
     """Two convolutions: for a smoke test of everything around the model."""
-    model = nn.Sequential(
+    model = Layers(
         nn.Conv2d(3, 8, 3, 2, 1, bias=False),
         nn.BatchNorm2d(8),
         nn.ReLU(),

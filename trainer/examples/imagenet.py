@@ -57,7 +57,7 @@ class ImageFolder:
 
     def __init__(self, root: Path, size: int) -> None:
         try:
-            self._pil: Any = importlib.import_module("PIL.Image")
+            _pil()
         except ImportError:
             raise SystemExit("reading images needs Pillow: pip install pillow (or use --fake-data)") from None
         if not root.is_dir():
@@ -79,12 +79,16 @@ class ImageFolder:
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
         path, label = self._files[index]
-        with self._pil.open(path) as image:
+        with _pil().open(path) as image:
             box = random_crop(*image.size)
-            scaled = image.convert("RGB").resize((self._size, self._size), self._pil.Resampling.BILINEAR, box=box)
+            scaled = image.convert("RGB").resize((self._size, self._size), _pil().Resampling.BILINEAR, box=box)
         pixels = torch.frombuffer(bytearray(scaled.tobytes()), dtype=torch.uint8)
         pixels = pixels.view(self._size, self._size, 3).permute(2, 0, 1)
         return (pixels.flip(2) if torch.rand(()) < 0.5 else pixels).contiguous(), label
+
+
+def _pil() -> Any:
+    return importlib.import_module("PIL.Image")
 
 
 def random_crop(width: int, height: int) -> tuple[int, int, int, int]:
@@ -243,7 +247,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     add("--warmup", type=int, default=500, metavar="STEPS")
     add("--weight-decay", type=float, default=5e-5)
     add("--seed", type=int, default=0)
-    add("--amp", choices=sorted(AMP), default="none", help="mixed precision; fp16 needs a GPU")
+    add("--amp", choices=sorted(AMP), default="none", help="mixed precision; fp16 with a GradScaler")
     add("--compile", action="store_true", help="torch.compile the model")
     add("--channels-last", action="store_true", help="the memory layout that tensor cores like")
     add("--workers", type=int, default=4, metavar="N", help="data loading processes per process")
@@ -252,10 +256,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     add("--tensorboard", type=Path, metavar="DIR", help="write curves to a folder that all machines see")
     add("--step-time", type=float, default=0.0, metavar="S", help="sleep until a step took so long, to be watchable")
     add("--log-every", type=int, default=20, metavar="STEPS")
-    options = parser.parse_args(arguments)
-    if options.amp == "fp16" and not torch.cuda.is_available():
-        parser.error("--amp fp16 needs a GPU; on CPUs use bf16")
-    return options
+    return parser.parse_args(arguments)
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -5,7 +5,7 @@
     step_00000175.aside/         set aside: not restored, because it cannot be read or belongs to an abandoned history;
                                  only the newest of these is kept
     LATEST                       the name of the newest, written last; for people and tools, not read by us
-    OWNER                        who may complete checkpoints: the process that began to train last
+    OWNER                        who may complete checkpoints: round and token of the process that began to train last
 
 Only rank 0 calls what changes anything here. Paths may be on NFS: a rename is the only thing that is relied on.
 """
@@ -57,6 +57,23 @@ class Position:
 
 
 @dataclass(frozen=True, slots=True)
+class Owner:
+    """Who may complete checkpoints: a process of a round, 0 outside of spotsup jobs. `token` is that process's own."""
+
+    round: int
+    token: str
+
+    def __str__(self) -> str:
+        return f"{self.round} {self.token}"
+
+    @classmethod
+    def parse(cls, text: str) -> Owner:
+        """What `str` made. Anything else counts as someone of round 0."""
+        number, _, token = text.partition(" ")
+        return cls(int(number), token) if number.isdigit() else cls(0, text)
+
+
+@dataclass(frozen=True, slots=True)
 class Checkpoint:
     """A directory that has a complete checkpoint's name."""
 
@@ -78,17 +95,19 @@ class Checkpoint:
 
 
 class CheckpointDir:
-    """The checkpoints below `root`, the `keep` newest of which are kept.
+    """The checkpoints below `root`, the `keep` newest of which are kept, as `owner` sees them.
 
-    `token` is this process's own: it names its unfinished checkpoints and its ownership.
+    The owner's token names its unfinished checkpoints.
     """
 
-    def __init__(self, root: Path, token: str, keep: int) -> None:
+    def __init__(self, root: Path, owner: Owner, keep: int) -> None:
         if keep < 1:
             raise ValueError(f"keep is {keep}; at least 1 checkpoint must be kept, 2 or more to survive a broken one")
         self.root = root
-        self._token = token
+        self._owner = owner
         self._keep = keep
+        self._owner_before: Owner | None = None
+        self._claimed = False
 
     def checkpoints(self) -> list[Checkpoint]:
         """The newest first; none where the directory does not exist."""
@@ -101,73 +120,109 @@ class CheckpointDir:
         ]
         return sorted(found, key=lambda checkpoint: checkpoint.step, reverse=True)
 
+    def remember_owner(self) -> None:
+        """Before reading a checkpoint: whose place a later `claim` may take. Raises OSError."""
+        self._owner_before = self._read_owner()
+
     def claim(self, restored_step: int) -> None:
         """From now on only this process completes checkpoints here. Call it when training goes on from
         `restored_step`: newer checkpoints are set aside, because their steps are about to be done again; so the newest
-        name is always the one to restore. What earlier processes left unfinished is removed.
+        name is always the one to restore. What earlier processes left unfinished is removed, and first of all, since
+        the disk may be full of it.
+
+        Once done, it does nothing. Raises OSError where the disk refuses: then call it again, later; SupersededError
+        where a process that is not older has claimed the directory since `remember_owner`.
         """
+        if self._claimed:
+            return
+        current = self._read_owner() or self._owner
+        if current not in {self._owner, self._owner_before} and current.round >= self._owner.round:
+            raise self._superseded_by(current)
         self.root.mkdir(parents=True, exist_ok=True)
-        self._replace(OWNER_FILE, self._token)
+        self._remove_leftovers()
+        self._replace(OWNER_FILE, str(self._owner))
         for checkpoint in self.checkpoints():
             if checkpoint.step > restored_step:
                 aside = self.root / f"{checkpoint.path.name}.aside"
                 shutil.rmtree(aside, ignore_errors=True)
                 checkpoint.path.rename(aside)
-        asides = sorted(entry for entry in self.root.iterdir() if _ASIDE.fullmatch(entry.name))
-        leftovers = [entry for entry in self.root.iterdir() if _LEFTOVER.fullmatch(entry.name)]
-        for entry in asides[:-1] + leftovers:
-            if entry.is_dir():
-                shutil.rmtree(entry, ignore_errors=True)
-            else:
-                entry.unlink(missing_ok=True)
+        for old in self._asides()[:-1]:
+            shutil.rmtree(old, ignore_errors=True)
+        self._claimed = True
 
     def staging(self, step: int) -> Path:
         """Where the ranks write the data of a step's checkpoint."""
-        return self.root / f"step_{step:08d}.{self._token}.tmp"
+        return self.root / f"step_{step:08d}.{self._owner.token}.tmp"
 
     def complete(self, position: Position) -> None:
         """Make what lies in `staging` the checkpoint of its step, durably, and remove what is too old.
 
         Raises OSError where the disk refuses, SupersededError where another process has claimed the directory.
         """
-        self._check_owner()
+        current = self._read_owner() or self._owner
+        if current != self._owner:
+            raise self._superseded_by(current)
         staging = self.staging(position.step)
         _write_durably(staging / POSITION_FILE, json.dumps(asdict(position)))
         _sync_dir(staging)
         target = self.root / f"step_{position.step:08d}"
         if target.exists():
-            target.rename(self.root / f"{target.name}.{self._token}.old.tmp")
+            target.rename(self._doomed(target))
         staging.rename(target)
         _sync_dir(self.root)
-        self._replace(LATEST_FILE, target.name)
         self._prune()
+        self._replace(LATEST_FILE, target.name)
 
     def discard(self, step: int) -> None:
-        """Remove an unfinished checkpoint. What cannot be removed now, the next `claim` removes."""
+        """Remove an unfinished checkpoint. What cannot be removed now, the next `complete` or `claim` removes."""
         shutil.rmtree(self.staging(step), ignore_errors=True)
 
-    def _check_owner(self) -> None:
+    def _read_owner(self) -> Owner | None:
+        """None where nobody has claimed the directory, or its files were removed by hand."""
         try:
-            owner = (self.root / OWNER_FILE).read_text()
+            return Owner.parse((self.root / OWNER_FILE).read_text())
         except FileNotFoundError:
-            return  # the claim failed on a full or read-only disk, and no one else made one
-        if owner != self._token:
-            raise SupersededError(
-                f"another process (token {owner}) trains with {self.root} now: this one (token {self._token}) was "
-                "replaced and must stop; if both are meant to run, give each its own checkpoint directory"
-            )
+            return None
+
+    def _superseded_by(self, owner: Owner) -> SupersededError:
+        return SupersededError(
+            f"another process ({owner}) trains with {self.root} now: this one ({self._owner}) was replaced and must "
+            "stop; if both are meant to run, give each its own checkpoint directory"
+        )
+
+    def _asides(self) -> list[Path]:
+        return sorted(entry for entry in self.root.iterdir() if _ASIDE.fullmatch(entry.name))
+
+    def _remove_leftovers(self) -> None:
+        for entry in list(self.root.iterdir()):
+            if not _LEFTOVER.fullmatch(entry.name) or f".{self._owner.token}." in entry.name:
+                continue
+            if entry.is_dir():
+                shutil.rmtree(entry, ignore_errors=True)
+            else:
+                entry.unlink(missing_ok=True)
+
+    def _doomed(self, checkpoint: Path) -> Path:
+        """A name for a complete checkpoint that is about to be removed; free, whatever went wrong before."""
+        doomed = self.root / f"{checkpoint.name}.{self._owner.token}.old.tmp"
+        shutil.rmtree(doomed, ignore_errors=True)
+        return doomed
 
     def _prune(self) -> None:
+        """Remove old checkpoints, and what this process could not remove when it should have."""
         for checkpoint in self.checkpoints()[self._keep :]:
-            doomed = self.root / f"{checkpoint.path.name}.{self._token}.old.tmp"
-            checkpoint.path.rename(doomed)
-        for entry in self.root.glob(f"step_*.{self._token}.old.tmp"):
+            checkpoint.path.rename(self._doomed(checkpoint.path))
+        for entry in self.root.glob(f"step_*.{self._owner.token}.*tmp"):
             shutil.rmtree(entry, ignore_errors=True)
 
     def _replace(self, name: str, text: str) -> None:
-        temporary = self.root / f"{name}.{self._token}.tmp"
-        _write_durably(temporary, text)
-        temporary.replace(self.root / name)
+        temporary = self.root / f"{name}.{self._owner.token}.tmp"
+        try:
+            _write_durably(temporary, text)
+            temporary.replace(self.root / name)
+        except OSError:
+            temporary.unlink(missing_ok=True)
+            raise
         _sync_dir(self.root)
 
 

@@ -14,6 +14,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from string import Template
 from typing import Any, Literal
@@ -30,6 +31,7 @@ from torch.distributed.elastic.rendezvous.api import (
 )
 from torch.distributed.elastic.utils import macros
 
+from spotsup_trainer.attempt import attempt
 from spotsup_trainer.etcd import EtcdError
 from spotsup_trainer.forkserver import WorkerServer
 from spotsup_trainer.handler import SpotsupRendezvousHandler
@@ -141,6 +143,7 @@ class SpotsupElasticAgent(LocalElasticAgent):  # type: ignore[misc]  # mypy does
     def _begin_round(self, failure: Failure | None, *, parked: bool) -> None:
         group = self._worker_group
         while True:
+            self._server.check()
             info = self._handler.join(failure=failure, parked=parked)
             workers = self._ranks(info)
             if workers is not None:
@@ -199,21 +202,24 @@ class SpotsupElasticAgent(LocalElasticAgent):  # type: ignore[misc]  # mypy does
 
     def _ranks(self, info: RendezvousInfo) -> list[Any] | None:
         """The local workers with their ranks, agreed through the store. None when the round broke meanwhile."""
+        assign = partial(self._assign_worker_ranks, info.store, info.rank, info.world_size, self._worker_group.spec)
         usual = info.store.timeout
         info.store.set_timeout(timedelta(seconds=_EXCHANGE_TIMEOUT_S))
         for _ in range(_MAX_EXCHANGES):
             try:
-                workers: list[Any] = self._assign_worker_ranks(
-                    info.store, info.rank, info.world_size, self._worker_group.spec
-                )
+                workers: list[Any] | None = attempt(assign, self._may_begin)
             except DistError as error:
                 log.warning("round %d: some node is not there yet: %s", self._round.number, error)
-                if self._told or not isinstance(self._handler.standing(), Stay):
+                if not self._may_begin():
                     return None
             else:
-                info.store.set_timeout(usual)
+                if workers is not None:
+                    info.store.set_timeout(usual)
                 return workers
         return None
+
+    def _may_begin(self) -> bool:
+        return not self._told and isinstance(self._handler.standing(), Stay)
 
     def _supervise(self) -> tuple[Stop, RunResult]:
         """Look after the running workers until they have to be stopped."""

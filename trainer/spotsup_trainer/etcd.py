@@ -17,7 +17,6 @@ from typing import Any, Literal
 
 from spotsup_trainer.gateway import (
     LOGIN_ENDED,
-    CompactedError,
     EtcdError,
     EtcdRefusedError,
     EtcdUnavailableError,
@@ -27,7 +26,6 @@ from spotsup_trainer.gateway import (
 )
 
 __all__ = [
-    "CompactedError",
     "Compare",
     "Delete",
     "Etcd",
@@ -232,25 +230,32 @@ class Etcd(Gateway):
         """Version, database size and leader of the endpoint that answers."""
         return self.call("/v3/maintenance/status", {})
 
-    def watch(self, key: str, *, prefix: bool = True, start_revision: int = 0) -> Watch:
-        """Changes from `start_revision` on (0: from now), on a connection of its own. See `Watch`."""
-        return Watch(self, _span(key, prefix) | {"start_revision": str(start_revision)})
+    def watch(self, key: str, *, prefix: bool = True) -> Watch:
+        """All changes from now on, on a connection of its own. See `Watch`."""
+        return Watch(self, _span(key, prefix))
 
 
 class Watch:
     """An open watch: iterate for batches, `close()` from any thread ends the iteration.
 
-    Raises CompactedError when the start revision is gone, EtcdUnavailableError when the connection ends.
-    An idle watch is not a fault: the connection's TCP keep-alive notices a dead peer.
+    No change that is made after it was opened is missed. Raises EtcdUnavailableError when it ends, for whatever reason:
+    whoever wants to go on reads the current state, and does not ask for the history in between. That may have been
+    compacted, or be another one: an etcd that lost its data counts revisions from 1 again, under the same cluster id.
     """
 
     def __init__(self, etcd: Etcd, span: Json) -> None:
         self._etcd = etcd
-        self._connection, self._response = etcd.open_stream("/v3/watch", {"create_request": span})
+        self._span = span
+        self.endpoint, self._connection, self._response = etcd.open_stream("/v3/watch", {"create_request": span})
         self._socket = self._connection.sock
-        self._socket.settimeout(None)
         self._closed = False
         self._begun = False
+        try:
+            self._next()  # etcd's word that the watch is there
+        except EtcdError:
+            self.close()
+            raise
+        self._socket.settimeout(None)
 
     def close(self) -> None:
         """Stop the iteration, wherever it is."""
@@ -262,24 +267,46 @@ class Watch:
             self._response.close()
             self._connection.close()
 
+    def ping(self) -> None:
+        """Ask the endpoint of this watch, and no other, for a linearizable read.
+
+        Raises EtcdUnavailableError where it hangs, cannot be reached, or has lost its peers. A watch on it is silent
+        then, as one without news is, and for as long as that lasts. (etcd's own progress notifications come every 10
+        minutes, and cannot be asked for through the gateway.)
+        """
+        # A refusal, such as a lack of permission, is an answer, too.
+        with contextlib.suppress(EtcdRefusedError):
+            body = self._span | {"limit": "1", "keys_only": True}
+            self._etcd.call("/v3/kv/range", body, endpoint=self.endpoint)
+
     def __iter__(self) -> Iterator[WatchBatch]:
         self._begun = True
         try:
             while not self._closed:
-                line = self._read_line()
-                if line is None:
+                message = self._next()
+                if message is None:
                     return
-                try:
-                    batch = _watch_batch(json.loads(line))
-                except EtcdUnavailableError as error:
-                    if LOGIN_ENDED in str(error):
-                        self._etcd.forget_login()
-                    raise
-                if batch is not None:
-                    yield batch
+                if message.get("events"):
+                    yield _watch_batch(message)
         finally:
             self._response.close()
             self._connection.close()
+
+    def _next(self) -> Json | None:
+        """The next message; None where the watch was closed."""
+        line = self._read_line()
+        if line is None:
+            return None
+        message: Json = json.loads(line)
+        result: Json = message.get("result", {})
+        if int(result.get("compact_revision", 0)):
+            raise EtcdUnavailableError("watch cancelled: it fell behind, and what it did not tell yet was compacted")
+        if "error" in message or result.get("canceled"):
+            reason = str(message.get("error") or result.get("cancel_reason") or "no reason given")
+            if LOGIN_ENDED in reason:
+                self._etcd.forget_login()
+            raise EtcdUnavailableError(f"watch broken: {reason}")
+        return result
 
     def _read_line(self) -> bytes | None:
         try:
@@ -295,16 +322,10 @@ class Watch:
         raise EtcdUnavailableError("watch broken: etcd closed the connection")
 
 
-def _watch_batch(message: Json) -> WatchBatch | None:
-    if "error" in message:
-        raise EtcdUnavailableError(f"watch broken: {message['error'].get('message', message['error'])}")
-    result = message["result"]
-    if int(result.get("compact_revision", 0)):
-        raise CompactedError(int(result["compact_revision"]))
-    if result.get("canceled"):
-        raise EtcdUnavailableError(f"watch cancelled: {result.get('cancel_reason', 'no reason given')}")
-    events = tuple(_watch_event(raw) for raw in result.get("events", []))
-    return WatchBatch(events, int(result["header"]["revision"])) if events else None
+def _watch_batch(result: Json) -> WatchBatch:
+    events = tuple(_watch_event(raw) for raw in result["events"])
+    # Not the header's revision: to a watch that fell behind etcd gives the store's, which lies beyond these events.
+    return WatchBatch(events, events[-1].mod_revision)
 
 
 def _watch_event(raw: Json) -> WatchEvent:

@@ -37,9 +37,16 @@ class WorkerServer:
         self.pid = pid
         self._connection = connection
         self._received = b""
+        self._running: set[int] = set()
         self._exit_codes: dict[int, int] = {}
         self._replies: list[dict[str, Any]] = []
         self._alive = True
+
+    def check(self) -> None:
+        """Raises WorkerServerError where the server is gone: there will be no more workers."""
+        self._pump(0.0)
+        if not self._alive:
+            raise WorkerServerError(f"process {self.pid}, which starts the workers, is gone")
 
     def spawn(self, request: WorkerRequest) -> int:
         """Start a worker; its pid, which is also its process group. Raises WorkerServerError."""
@@ -52,7 +59,9 @@ class WorkerServer:
         reply = self._replies.pop(0)
         if "error" in reply:
             raise WorkerServerError(f"cannot start a worker: {reply['error']}")
-        return int(reply["pid"])
+        pid = int(reply["pid"])
+        self._running.add(pid)
+        return pid
 
     def exit_code(self, pid: int) -> int | None:
         """How a worker ended (a signal is negative), None while it runs. -9 once the server itself is gone."""
@@ -76,7 +85,7 @@ class WorkerServer:
         return True
 
     def forget(self, pids: list[int]) -> None:
-        """Drop what is known of workers that have ended."""
+        """Drop what is known of workers that have ended: their numbers will be given to others."""
         for pid in pids:
             self._exit_codes.pop(pid, None)
 
@@ -91,7 +100,7 @@ class WorkerServer:
         try:
             self._connection.sendall(json.dumps(message).encode() + b"\n")
         except OSError as error:
-            self._alive = False
+            self._bury()
             raise WorkerServerError(f"process {self.pid}, which starts the workers, is gone: {error}") from error
 
     def _pump(self, timeout_s: float) -> None:
@@ -101,7 +110,7 @@ class WorkerServer:
             except OSError:
                 data = b""
             if not data:
-                self._alive = False
+                self._bury()
                 return
             self._received += data
             *lines, self._received = self._received.split(b"\n")
@@ -109,8 +118,17 @@ class WorkerServer:
                 self._take(json.loads(line))
             timeout_s = 0.0
 
+    def _bury(self) -> None:
+        """The server is gone, and its workers with it; not yet the helpers that these had started in their groups."""
+        self._alive = False
+        for pid in self._running:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(pid, signal.SIGKILL)
+        self._running.clear()
+
     def _take(self, message: dict[str, Any]) -> None:
         if "exit" in message:
+            self._running.discard(message["exit"])
             self._exit_codes[message["exit"]] = message["code"]
         else:
             self._replies.append(message)

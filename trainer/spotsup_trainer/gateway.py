@@ -36,14 +36,6 @@ class EtcdRefusedError(EtcdError):
         self.code = code
 
 
-class CompactedError(EtcdError):
-    """The history that a watch wanted to resume from is gone: read the current state and watch from there."""
-
-    def __init__(self, compact_revision: int) -> None:
-        super().__init__(f"history before revision {compact_revision} was compacted")
-        self.compact_revision = compact_revision
-
-
 @dataclass(frozen=True, slots=True)
 class Tls:
     """Paths of PEM files. With `--client-cert-auth` etcd wants cert and key too."""
@@ -72,7 +64,7 @@ class Gateway:
         self._credentials = (user, password or "") if user else None
         self._token: str | None = None
         self._ssl = _ssl_context(tls) if tls else None
-        self._first = 0  # index of the endpoint that answered last
+        self._first = 0  # index of the endpoint to ask first: the one that answered last
         self._idle: dict[int, list[http.client.HTTPConnection]] = {}
         self._lock = threading.Lock()
         self._closed = False
@@ -90,20 +82,30 @@ class Gateway:
         """Log in anew with the next call: the token has ended."""
         self._token = None
 
-    def call(self, path: str, body: Json) -> Json:
-        """POST to the first endpoint that answers, each tried once, at most `timeout_s` each."""
+    def call(self, path: str, body: Json, *, endpoint: str | None = None) -> Json:
+        """POST to the first endpoint that answers, each tried once, at most `timeout_s` each; or to `endpoint` only."""
         payload = json.dumps(body).encode()
         problems = []
-        for turn in range(len(self.endpoints)):
-            index = (self._first + turn) % len(self.endpoints)
+        for index in self._in_turn() if endpoint is None else (self.endpoints.index(endpoint),):
             try:
                 answer = self._post(index, path, payload)
             except (OSError, http.client.HTTPException) as error:
-                problems.append(f"{self.endpoints[index]}: {error or type(error).__name__}")
+                problems.append(self._failed(index, error))
                 continue
-            self._first = index
+            if endpoint is None:
+                self._first = index
             return answer
         raise EtcdUnavailableError(f"etcd does not answer ({'; '.join(problems)})")
+
+    def _in_turn(self) -> Sequence[int]:
+        first, count = self._first, len(self.endpoints)
+        return [(first + turn) % count for turn in range(count)]
+
+    def _failed(self, index: int, error: Exception) -> str:
+        """What to say of an endpoint that did not answer. From now on others are asked first."""
+        if self._first == index:
+            self._first = (index + 1) % len(self.endpoints)
+        return f"{self.endpoints[index]}: {error or type(error).__name__}"
 
     def _post(self, index: int, path: str, payload: bytes, *, may_login: bool = True) -> Json:
         if self._credentials and self._token is None and may_login:
@@ -189,20 +191,22 @@ class Gateway:
     def _headers(self) -> dict[str, str]:
         return {"Authorization": self._token} if self._token else {}
 
-    def open_stream(self, path: str, body: Json) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
-        """A long answer on its own connection (watch): the caller reads lines and closes the connection."""
+    def open_stream(self, path: str, body: Json) -> tuple[str, http.client.HTTPConnection, http.client.HTTPResponse]:
+        """A long answer on its own connection (watch): the caller reads lines and closes the connection.
+
+        Also says which endpoint gives it.
+        """
         problems = []
-        for turn in range(len(self.endpoints)):
-            index = (self._first + turn) % len(self.endpoints)
+        for index in self._in_turn():
             try:
                 if self._credentials and self._token is None:
                     self._login(index)
                 connection, response = self._begin(index, path, body)
             except (OSError, http.client.HTTPException) as error:
-                problems.append(f"{self.endpoints[index]}: {error or type(error).__name__}")
+                problems.append(self._failed(index, error))
                 continue
             if response.status == 200:
-                return connection, response
+                return self.endpoints[index], connection, response
             message, code = _error_of(response.read())
             connection.close()
             self._token = None if response.status == 401 else self._token
@@ -224,7 +228,10 @@ def _error_of(text: bytes) -> tuple[str, int]:
         parsed = json.loads(text)
     except ValueError:
         return text.decode(errors="replace").strip() or "no reason given", 0
-    return str(parsed.get("error") or parsed.get("message") or parsed), int(parsed.get("code", 0))
+    error = parsed.get("error")
+    if isinstance(error, dict):  # as streams say it, among them keepalive
+        return str(error.get("message", error)), int(error.get("grpc_code", 0))
+    return str(error or parsed.get("message") or parsed), int(parsed.get("code", 0))
 
 
 def _ssl_context(tls: Tls) -> ssl.SSLContext:

@@ -14,6 +14,7 @@ import time
 import uuid
 from collections.abc import Callable, Mapping
 from datetime import timedelta
+from functools import partial
 from urllib.parse import urlsplit
 
 from torch.distributed import DistError, TCPStore
@@ -27,9 +28,12 @@ from torch.distributed.elastic.rendezvous.api import (
     RendezvousTimeoutError,
 )
 
+from spotsup_trainer import rdzv_conf
+from spotsup_trainer.attempt import attempt
 from spotsup_trainer.membership import Rules, Standing, Stay, Wait, standing
 from spotsup_trainer.seat import Place, Seat
-from spotsup_trainer.wire import DEFAULT_LEASE_TTL_S, Failure, Result, Round
+from spotsup_trainer.timing import Patience
+from spotsup_trainer.wire import DEFAULT_LEASE_TTL_S, Failure, Result, Round, RoundMember
 
 BACKEND = "spotsup"
 _JOIN_TIMEOUT_S = 600.0  # torch's own default
@@ -56,7 +60,7 @@ class SpotsupRendezvousHandler(RendezvousHandler):  # type: ignore[misc]  # mypy
         self._join_timeout_s = join_timeout_s
         self._store_timeout = timedelta(seconds=store_timeout_s)
         self._listener: socket.socket | None = None
-        self._last_round = 0
+        self._store: TCPStore | None = None
         self._open = True
         seat.open()
 
@@ -75,23 +79,24 @@ class SpotsupRendezvousHandler(RendezvousHandler):  # type: ignore[misc]  # mypy
         """Wait to be in a round. etcd may be away meanwhile.
 
         Raises RendezvousClosedError when the job has ended or this node has a tombstone, RendezvousTimeoutError after
-        the join time limit, RendezvousGracefulExitError when interrupted.
+        the join time limit (in which outages of etcd do not count, see Patience), RendezvousGracefulExitError when
+        interrupted.
         """
         return self.join()
 
     def join(self, *, failure: Failure | None = None, parked: bool = False) -> RendezvousInfo:
         """`next_rendezvous`, saying how the last round ended here: by the program's failure, or with a checkpoint."""
-        deadline = time.monotonic() + self._join_timeout_s
+        patience = Patience(self._join_timeout_s, time.monotonic())
         while True:
             self._announce_waiting(failure, parked=parked)
-            formed = self._wait_for_round(deadline)
-            self._last_round = formed.number
-            store = self._store_of(formed, deadline)
+            formed = self.current = self._wait_for_round(patience)
+            store = self._store_of(formed, patience)
             if store is not None:
                 break
             log.warning("round %d broke before it began", formed.number)
             failure, parked = None, False
-        self.current = formed
+        # Kept for as long as the round: the others may come to the leader's store after its caller let go of it.
+        self._store = store
         self.seat.announce(state="running", round=formed.number, failure=None, parked=False)
         leader = formed.members[0]
         return RendezvousInfo(
@@ -102,8 +107,14 @@ class SpotsupRendezvousHandler(RendezvousHandler):  # type: ignore[misc]  # mypy
         )
 
     def standing(self) -> Standing:
-        """Where this node stands in its round. While etcd is away nothing changes: training outlives it (P7)."""
-        return self._standing_in(self.current) if self.current else Stay()
+        """Where this node stands in its round. While etcd is away nothing changes: training outlives it (P7).
+
+        Should etcd have lost the round, it is written again.
+        """
+        if self.current is None:
+            return Stay()
+        self.seat.put_back(self.current, running=True)
+        return self._standing_in(self.current)
 
     def num_nodes_waiting(self) -> int:
         """For plain torchrun: more than 0 when it should stop its workers and form a round anew, for any reason."""
@@ -151,27 +162,30 @@ class SpotsupRendezvousHandler(RendezvousHandler):  # type: ignore[misc]  # mypy
             (place.addr, 0), family=_family(place.addr), backlog=_BACKLOG, reuse_port=False
         )
         port = self._listener.getsockname()[1]
-        self.seat.announce(state="waiting", store_port=port, round=self._last_round, failure=failure, parked=parked)
+        self.seat.announce(state="waiting", store_port=port, round=self._last_round(), failure=failure, parked=parked)
+
+    def _last_round(self) -> int:
+        return self.current.number if self.current else 0
 
     def _close_listener(self) -> None:
         if self._listener is not None:
             self._listener.close()
             self._listener = None
 
-    def _wait_for_round(self, deadline: float) -> Round:
+    def _wait_for_round(self, patience: Patience) -> Round:
         place, waiting = self.seat.place, _Waiting()
         while True:
             now = self.seat.snapshot()
-            self._raise_if_over(deadline, waiting.reason)
+            self._raise_if_over(patience, waiting.reason)
             formed = now.view.round
             if (
                 formed is not None
-                and formed.number > self._last_round
+                and formed.number > self._last_round()
                 and any(m.node == place.node and m.incarnation == place.incarnation for m in formed.members)
             ):
                 return formed
             wait_s = _POLL_S
-            if now.live:
+            if now.live and not (self.current and self.seat.put_back(self.current, running=False)):
                 decision = self.seat.decide()
                 if isinstance(decision, Wait):
                     wait_s = min(_POLL_S, max(0.0, decision.until - time.monotonic()))
@@ -181,7 +195,7 @@ class SpotsupRendezvousHandler(RendezvousHandler):  # type: ignore[misc]  # mypy
                     wait_s = _POLL_S / 10
             self.seat.wait_change(wait_s)
 
-    def _raise_if_over(self, deadline: float, reason: str) -> None:
+    def _raise_if_over(self, patience: Patience, reason: str) -> None:
         now, node = self.seat.snapshot(), self.seat.place.node
         if now.view.result is not None:
             raise RendezvousClosedError(f"the job has ended: {now.view.result.message}")
@@ -189,11 +203,11 @@ class SpotsupRendezvousHandler(RendezvousHandler):  # type: ignore[misc]  # mypy
             raise RendezvousClosedError(f"the daemon has given node {node} up; it cannot come back under this name")
         if self.interrupted():
             raise RendezvousGracefulExitError("told to leave")
-        if time.monotonic() >= deadline:
+        if patience.is_over(time.monotonic(), away=now.away):
             state = reason if now.live else f"etcd does not answer at {', '.join(self.seat.place.endpoints)}"
             raise RendezvousTimeoutError(f"no round within {self._join_timeout_s:.0f} s: {state}")
 
-    def _store_of(self, formed: Round, deadline: float) -> TCPStore | None:
+    def _store_of(self, formed: Round, patience: Patience) -> TCPStore | None:
         """The round's store; None when the round broke before all had found it."""
         leader = formed.members[0]
         assert self._listener is not None
@@ -208,7 +222,7 @@ class SpotsupRendezvousHandler(RendezvousHandler):  # type: ignore[misc]  # mypy
                 timeout=self._store_timeout,
             )
         self._close_listener()
-        return self._connect(formed, deadline)
+        return self._connect(formed, patience)
 
     def _standing_in(self, formed: Round) -> Standing:
         now = self.seat.snapshot()
@@ -216,27 +230,35 @@ class SpotsupRendezvousHandler(RendezvousHandler):  # type: ignore[misc]  # mypy
             return Stay()
         return standing(now.view, formed, self.seat.place.node, time.monotonic())
 
-    def _connect(self, formed: Round, deadline: float) -> TCPStore | None:
+    def _connect(self, formed: Round, patience: Patience) -> TCPStore | None:
         leader = formed.members[0]
-        while isinstance(self._standing_in(formed), Stay):
-            self._raise_if_over(deadline, f"the store of {leader.node} does not answer")
+        while self._is_worth_waiting_for(formed, patience):
             try:
                 # TCPStore itself retries for seconds, and prints a stack trace, when nobody listens (any more).
                 socket.create_connection((leader.addr, leader.store_port), timeout=1.0).close()
-                store = TCPStore(
-                    leader.addr,
-                    leader.store_port,
-                    is_master=False,
-                    wait_for_workers=False,
-                    timeout=timedelta(seconds=_CONNECT_TIMEOUT_S),
-                )
+                store = attempt(partial(_client_of, leader), partial(self._is_worth_waiting_for, formed, patience))
             except (OSError, DistError) as error:
                 log.warning("the store of %s at %s:%d: %s", leader.node, leader.addr, leader.store_port, error)
                 self.seat.wait_change(_POLL_S)
                 continue
-            store.set_timeout(self._store_timeout)
-            return store
+            if store is not None:
+                store.set_timeout(self._store_timeout)
+                return store
         return None
+
+    def _is_worth_waiting_for(self, formed: Round, patience: Patience) -> bool:
+        self._raise_if_over(patience, f"the store of {formed.members[0].node} does not answer")
+        return isinstance(self._standing_in(formed), Stay)
+
+
+def _client_of(leader: RoundMember) -> TCPStore:
+    return TCPStore(
+        leader.addr,
+        leader.store_port,
+        is_master=False,
+        wait_for_workers=False,
+        timeout=timedelta(seconds=_CONNECT_TIMEOUT_S),
+    )
 
 
 class _Waiting:
@@ -267,48 +289,24 @@ def handler_from(
     # Each connection to a TCPStore looks its address up backwards, only for a log text (SocketImpl in torch's
     # socket.cpp), and a lost answer would stop it for 5 s, glibc's default. Workers inherit this.
     os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:3")
-    endpoints = _endpoints(params.endpoint)
+    endpoints = rdzv_conf.endpoints(params.endpoint)
     place = Place(
-        cluster=_name("cluster", params.get("cluster") or environ.get("SPOTSUP_CLUSTER") or "default"),
-        job=_name("--rdzv-id", params.run_id),
-        node=_name("node", params.get("node") or environ.get("SPOTSUP_NODE_ID") or _default_node()),
+        cluster=rdzv_conf.name("cluster", params.get("cluster") or environ.get("SPOTSUP_CLUSTER") or "default"),
+        job=rdzv_conf.name("--rdzv-id", params.run_id),
+        node=rdzv_conf.name("node", params.get("node") or environ.get("SPOTSUP_NODE_ID") or _default_node()),
         incarnation=uuid.uuid4().hex[:12],
         addr=params.local_addr or _own_addr(endpoints[0]),
         endpoints=endpoints,
-        lease_ttl_s=_seconds(params, "lease_ttl", DEFAULT_LEASE_TTL_S),
+        lease_ttl_s=rdzv_conf.seconds(params, "lease_ttl", DEFAULT_LEASE_TTL_S),
     )
     handler = SpotsupRendezvousHandler(
         Seat(place, Rules(params.min_nodes, params.max_nodes, app_failures)),
-        join_timeout_s=_seconds(params, "join_timeout", _JOIN_TIMEOUT_S),
-        store_timeout_s=_seconds(params, "timeout", _STORE_TIMEOUT_S),
+        join_timeout_s=rdzv_conf.seconds(params, "join_timeout", _JOIN_TIMEOUT_S),
+        store_timeout_s=rdzv_conf.seconds(params, "timeout", _STORE_TIMEOUT_S),
     )
     # torchrun does not call shutdown() when a signal ends it: without this the others would wait for the lease.
     atexit.register(handler.shutdown)
     return handler
-
-
-def _endpoints(text: str) -> tuple[str, ...]:
-    found = tuple(each.strip() for each in text.split(",") if each.strip())
-    if not found:
-        raise ValueError("--rdzv-endpoint is empty; it should be etcd's address, such as http://10.0.0.5:2379")
-    return tuple(each if "://" in each else f"http://{each}" for each in found)
-
-
-def _name(what: str, value: str) -> str:
-    if not value or "/" in value:
-        raise ValueError(f"{what} is {value!r}; it becomes part of an etcd key: not empty, no slash")
-    return value
-
-
-def _seconds(params: RendezvousParameters, key: str, default: float) -> float:
-    value = params.get(key, default)
-    try:
-        seconds = float(value)
-    except ValueError:
-        seconds = 0.0
-    if seconds <= 0:
-        raise ValueError(f"--rdzv-conf {key}={value}; it should be a number of seconds, more than 0")
-    return seconds
 
 
 def _default_node() -> str:

@@ -54,7 +54,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     # Before anything that has threads or looks for GPUs, and below nothing that would clean up in a worker.
     from spotsup_trainer import forkserver
 
-    return _launch(args, forkserver.start(), warm=warm)
+    try:
+        return _launch(args, forkserver.start(), warm=warm)
+    except forkserver.WorkerServerError as error:
+        log.error("%s; this launcher must be started anew", error)  # noqa: TRY400 - the sentence says it all
+        return 1
 
 
 def _launch(args: Any, server: WorkerServer, *, warm: bool) -> int:

@@ -10,11 +10,18 @@ What a member's key says, beside its state: `round` is the last round that it to
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-from spotsup_trainer.wire import Hint, Member, Result, Round, RoundMember
+from spotsup_trainer.wire import Hint, Loss, Member, Result, Round, RoundMember
+
+# A node that was lost this often lately is taken back at once; after that it has to stay for a while first.
+_FREE_LOSSES = 2
+_LONGEST_TRIAL_S = 30.0
+_REMEMBERED_S = 600.0
+_MOST_REMEMBERED = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +46,9 @@ class View:
     """The job's keys as one launcher holds them. Times are of one monotonic clock.
 
     `members`: the member keys that exist, by node. `gone`: nodes with a tombstone. `changed_at`: when any of this last
-    changed. `amnesty_until`: after etcd was away, leases may have ended although their launchers live; until then a
-    missing key is not yet a loss.
+    changed. `amnesty_until`: after etcd was away, leases may have ended although their launchers live, and it may have
+    lost all words; until then a missing key is not yet a loss, and a missing hint not yet the lack of a daemon.
+    `since`: when each member appeared, where that was seen.
     """
 
     rules: Rules
@@ -51,6 +59,7 @@ class View:
     result: Result | None = None
     changed_at: float = 0.0
     amnesty_until: float = -math.inf
+    since: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,36 +130,70 @@ def live(view: View) -> dict[str, Member]:
     return {node: member for node, member in view.members.items() if node not in view.gone}
 
 
-def target(view: View) -> tuple[Member, ...]:
+def trial_s(losses: int) -> float:
+    """How long a node that was lost so often lately has to be there before it is let in again.
+
+    Each loss costs everybody a pause: a node that dies over and over must not keep the others from training.
+    """
+    return min(_LONGEST_TRIAL_S, 2.0 ** (losses - _FREE_LOSSES)) if losses > _FREE_LOSSES else 0.0
+
+
+def on_trial(view: View, now: float, at: float = -math.inf) -> dict[str, float]:
+    """Who is not let in yet, and until when. `at`: `now` in UNIX seconds, where losses may be so old that they do not
+    count any more."""
+    trials = {}
+    for node, losses in Counter(loss.node for loss in _losses(view, at)).items():
+        member, until = live(view).get(node), view.since.get(node, -math.inf) + trial_s(losses)
+        if member is not None and until > now and not (view.round and _is_in(view.round, member)):
+            trials[node] = until
+    return trials
+
+
+def target(view: View, waiting: Collection[str] = ()) -> tuple[Member, ...]:
     """Who should be in the next round, in rank order, whatever they do now.
 
-    The hinted nodes, or all of them without a hint, that live and do not leave. Survivors of the last round keep their
-    order; newcomers come after them in the hint's order, else by node id. Never more than the maximum.
+    The hinted nodes, or all of them without a hint, that live, do not leave and need not go on `waiting`; spares for
+    hinted ones that were lost or leave. Survivors of the last round keep their order; newcomers come after them in the
+    hint's order, else by node id. Never more than the maximum.
     """
     before = {node: rank for rank, node in enumerate(view.round.nodes())} if view.round else {}
-    hinted = {node: index for index, node in enumerate(view.hint.members)} if view.hint else None
+    named = (*view.hint.members, *view.hint.spares) if view.hint else ()
+    hinted = {node: index for index, node in enumerate(named)}
 
     def order(member: Member) -> tuple[bool, int, str]:
         newcomer = member.node not in before
-        index = hinted[member.node] if newcomer and hinted else before.get(member.node, 0)
+        index = hinted.get(member.node, 0) if newcomer else before[member.node]
         return newcomer, index, member.node
 
-    chosen = [
-        member
-        for node, member in live(view).items()
-        if member.state != "leaving" and (hinted is None or node in hinted)
-    ]
+    staying = {node: member for node, member in live(view).items() if member.state != "leaving" and node not in waiting}
+    chosen = list(staying.values()) if view.hint is None else _hinted(view.hint, staying, view)
     return tuple(sorted(chosen, key=order)[: bounds(view)[1]])
+
+
+def _hinted(hint: Hint, staying: Mapping[str, Member], view: View) -> list[Member]:
+    """The hinted members that stay, and a spare for each that the last round lost, or loses now.
+
+    A hinted newcomer that is only late gets no stand-in: a round with one would have to change again when it comes. A
+    spare that has stood in stays, although the round that it joined knows nothing of the lost member any more.
+    """
+    members = [staying[node] for node in hint.members if node in staying]
+    before = set(view.round.nodes()) if view.round else set()
+    spares = [staying[node] for node in hint.spares if node in staying and node not in hint.members]
+    stand_ins = [spare for spare in spares if spare.node in before]
+    lost = [node for node in {*hint.members, *hint.spares} & before if node not in staying]
+    fresh = [spare for spare in spares if spare.node not in before][: len(lost)]
+    return members + (stand_ins + fresh)[: len(hint.members) - len(members)]
 
 
 def next_round(view: View, now: float, formed_at: float) -> Decision:
     """Whether a round can be formed from `view` at `now`. `formed_at`: UNIX seconds, for the record."""
-    chosen = target(view)
+    trials = on_trial(view, now, formed_at)
+    chosen = target(view, trials)
     minimum, maximum = bounds(view)
     if view.result is not None:
         return Wait("the job has ended")
     if len(chosen) < minimum:
-        return Wait(f"{len(chosen)} of at least {minimum} nodes are here")
+        return Wait(f"{len(chosen)} of at least {minimum} nodes are here", min(trials.values(), default=math.inf))
     busy = sorted({m.node for m in chosen if not _is_ready(view, m)} | _still_stopping(view))
     if busy:
         return Wait(f"{', '.join(busy)} must stop first")
@@ -160,6 +203,17 @@ def next_round(view: View, now: float, formed_at: float) -> Decision:
     if now < due:
         return Wait("others may come", due)
     return _close(view, chosen, formed_at)
+
+
+def is_behind(view: View, current: Round) -> bool:
+    """Whether etcd went back behind a round that was formed: it lost its data, or has those of an older backup.
+
+    Then the round that runs is the truth, and is to be written again. Not so where the hint names none of its members:
+    then a new job has the name.
+    """
+    if view.result is not None or (view.round is not None and view.round.number >= current.number):
+        return False
+    return view.hint is None or not {*view.hint.members, *view.hint.spares}.isdisjoint(current.nodes())
 
 
 def standing(view: View, current: Round, node: str, now: float) -> Standing:
@@ -193,16 +247,15 @@ def _broken(view: View, current: Round, node: str, now: float) -> Broken | None:
     if node in view.gone:
         return Broken(f"{node} has a tombstone", "moved")
     newest = view.round
-    if newest is not None and (
-        newest.number > current.number or (newest.number == current.number and newest != current)
-    ):
+    if newest is not None and newest != current and not is_behind(view, current):
         return Broken(f"round {newest.number} was formed meanwhile", "moved")
     for member in current.members:
         found = view.members.get(member.node)
         if member.node in view.gone:
             return Broken(f"{member.node} is gone", "lost")
         if found is None:
-            if now < view.amnesty_until:
+            # One that is alone is lost to nobody: it goes on until another round is formed.
+            if now < view.amnesty_until or len(current.members) == 1:
                 continue
             return Broken(f"{member.node} is lost", "lost")
         if found.incarnation != member.incarnation:
@@ -218,16 +271,16 @@ def _why(member: Member) -> str:
 
 def _welcome(view: View, current: Round, now: float) -> Standing:
     """Whether to make way for a different set of members. Nobody is asked to stop for somebody who is not there yet."""
-    chosen = target(view)
+    chosen = target(view, on_trial(view, now))
     members = {member.node for member in current.members}
-    if not members <= view.members.keys():
-        return Stay()  # an amnesty holds: they may come back
+    if not members <= view.members.keys() or view.round is None or view.round.number < current.number:
+        return Stay()  # an amnesty holds: they may come back, and the round be written again
     newcomers = [member for member in chosen if member.node not in members]
     if {member.node for member in chosen} == members or len(chosen) < bounds(view)[0]:
         return Stay()
     if not all(_is_ready(view, member) for member in newcomers):
         return Stay()
-    if view.hint is None and now < view.changed_at + view.rules.settle_s:
+    if view.hint is None and now < max(view.changed_at + view.rules.settle_s, view.amnesty_until):
         return Stay()
     if newcomers:
         return Yield(f"{', '.join(member.node for member in newcomers)} joins")
@@ -243,7 +296,11 @@ def _is_ready(view: View, member: Member) -> bool:
 
 
 def _is_in(current: Round, member: Member) -> bool:
-    return any(m.node == member.node and m.incarnation == member.incarnation for m in current.members)
+    return any(_is_same(m, member) for m in current.members)
+
+
+def _is_same(one: RoundMember, other: Member | None) -> bool:
+    return other is not None and (one.node, one.incarnation) == (other.node, other.incarnation)
 
 
 def _still_stopping(view: View) -> set[str]:
@@ -288,8 +345,19 @@ def _close(view: View, chosen: tuple[Member, ...], formed_at: float) -> Close | 
             reason=_reason(last, chosen, failed=culprit is not None),
             app_failures=failures,
             last_failure=culprit.failure if culprit else (last.last_failure if last else None),
+            lost=_losses(view, formed_at),
         )
     )
+
+
+def _losses(view: View, at: float) -> tuple[Loss, ...]:
+    """Who was lost lately, also from the last round. `at`: UNIX seconds."""
+    if view.round is None:
+        return ()
+    here = live(view)
+    lost = [m.node for m in view.round.members if m.node not in view.gone and not _is_same(m, here.get(m.node))]
+    old = [loss for loss in view.round.lost if at - loss.at < _REMEMBERED_S]
+    return (*old, *(Loss(node, at) for node in lost))[-_MOST_REMEMBERED:]
 
 
 def _culprit(last: Round, chosen: tuple[Member, ...]) -> Member | None:

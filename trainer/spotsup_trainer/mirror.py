@@ -1,45 +1,59 @@
-"""A live copy of all keys below one prefix: read once, then kept by a watch that resumes after any fault."""
+"""A live copy of all keys below one prefix: read once, then kept by a watch; read anew after any fault."""
 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from contextlib import closing
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from spotsup_trainer.etcd import CompactedError, Etcd, EtcdError, KeyValue, Watch, WatchEvent
-
-RETRY_S = (0.05, 0.1, 0.2, 0.5, 1.0)
+from spotsup_trainer.etcd import Etcd, EtcdError, EtcdUnavailableError, KeyValue, Watch, WatchEvent
+from spotsup_trainer.timing import RETRY_S, retry_s
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What the mirror holds: keys as of `revision`. `live` is False while etcd is away and the copy ages."""
+    """What the mirror holds: keys as of `revision`. `live` is False while etcd is away and the copy ages.
+
+    `outages`: how often etcd went away, for however short, or was not there from the beginning. After one, leases may
+    have ended, and keys and revisions may have gone back to what they were long ago, or to nothing.
+    """
 
     keys: Mapping[str, KeyValue]
     revision: int
     live: bool
+    outages: int = 0
 
 
 class Mirror:
     """Start it, then read `view()` from any thread; `on_change` is called from the mirror's thread after each change.
 
-    While etcd is away the last copy stays readable. A watch whose history was compacted reloads.
+    While etcd is away the last copy stays readable. A watch that breaks is not resumed: another store may be there by
+    then. Nor is one believed for ever that is silent: every `pulse_s` its endpoint must answer.
     """
 
-    def __init__(self, etcd: Etcd, prefix: str, on_change: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self, etcd: Etcd, prefix: str, on_change: Callable[[], None] = lambda: None, *, pulse_s: float = 5.0
+    ) -> None:
         self._etcd = etcd
         self._prefix = prefix
         self._on_change = on_change
+        self._pulse_s = pulse_s
         self._view = View(MappingProxyType({}), 0, live=False)
         self._changed = threading.Condition()
         self._stopping = threading.Event()
         self._watch: Watch | None = None
-        self._thread = threading.Thread(target=self._run, name=f"mirror {prefix}", daemon=True)
+        self._threads = [
+            threading.Thread(target=self._run, name=f"mirror {prefix}", daemon=True),
+            threading.Thread(target=self._take_pulse, name=f"pulse {prefix}", daemon=True),
+        ]
 
     def start(self) -> None:
         """Begin to mirror. Returns at once; `wait_live` waits for the first copy."""
-        self._thread.start()
+        for thread in self._threads:
+            thread.start()
 
     def view(self) -> View:
         """The current copy; it never changes under the reader."""
@@ -55,47 +69,59 @@ class Mirror:
         return self.wait(lambda view: view.live, timeout_s)
 
     def close(self) -> None:
-        """Stop the thread, at most a few seconds."""
+        """Stop the threads, at most a few seconds."""
         self._stopping.set()
         watch = self._watch
         if watch is not None:
             watch.close()
-        if self._thread.ident is not None:
-            self._thread.join(timeout=self._etcd.timeout_s + 1)
+        for thread in self._threads:
+            if thread.ident is not None:
+                thread.join(timeout=self._etcd.timeout_s + 1)
 
     def _run(self) -> None:
         failures = 0
-        reload = True
         while not self._stopping.is_set():
+            begun = time.monotonic()
             try:
-                if reload:
-                    self._load()
-                    reload = False
                 self._follow()
-                failures = 0
-            except CompactedError:
-                reload = True
             except EtcdError:
-                if self._view.live:
+                if time.monotonic() - begun > RETRY_S[-1]:
                     failures = 0
-                    self._publish(View(self._view.keys, self._view.revision, live=False))
-                self._stopping.wait(RETRY_S[min(failures, len(RETRY_S) - 1)])
+                if self._view.live or not self._view.outages:
+                    self._publish(replace(self._view, live=False, outages=self._view.outages + 1))
+                self._stopping.wait(retry_s(failures))
                 failures += 1
 
-    def _load(self) -> None:
-        found = self._etcd.range(self._prefix)
-        self._publish(View(MappingProxyType({kv.key: kv for kv in found.kvs}), found.revision, live=False))
-
     def _follow(self) -> None:
-        self._watch = watch = self._etcd.watch(self._prefix, start_revision=self._view.revision + 1)
-        if self._stopping.is_set():
-            watch.close()
-        self._publish(View(self._view.keys, self._view.revision, live=True))
-        for batch in watch:
-            keys = dict(self._view.keys)
-            for event in batch.events:
-                _apply(keys, event)
-            self._publish(View(MappingProxyType(keys), batch.revision, live=True))
+        """One copy, for as long as its watch lasts. The watch comes first: what the copy lacks, the watch tells.
+
+        The copy is a linearizable read: it is what etcd holds, even where this endpoint lags behind its peers.
+        """
+        with closing(self._etcd.watch(self._prefix)) as watch:
+            self._watch = watch
+            found = self._etcd.range(self._prefix)
+            if self._stopping.is_set():
+                return
+            keys: Mapping[str, KeyValue] = {kv.key: kv for kv in found.kvs}
+            outages = self._view.outages
+            self._publish(View(MappingProxyType(keys), found.revision, live=True, outages=outages))
+            for batch in watch:
+                fresh = [event for event in batch.events if event.mod_revision > found.revision]
+                if fresh:
+                    keys = _after(keys, fresh)
+                    self._publish(View(MappingProxyType(keys), batch.revision, live=True, outages=outages))
+        if not self._stopping.is_set():
+            raise EtcdUnavailableError(f"watch given up: {watch.endpoint} does not answer any more")
+
+    def _take_pulse(self) -> None:
+        while not self._stopping.wait(self._pulse_s):
+            watch = self._watch
+            if watch is None or not self._view.live:
+                continue
+            try:
+                watch.ping()
+            except EtcdUnavailableError:
+                watch.close()
 
     def _publish(self, view: View) -> None:
         with self._changed:
@@ -104,8 +130,11 @@ class Mirror:
         self._on_change()
 
 
-def _apply(keys: dict[str, KeyValue], event: WatchEvent) -> None:
-    if event.value is None:
-        keys.pop(event.key, None)
-    else:
-        keys[event.key] = KeyValue(event.key, event.value, event.create_revision, event.mod_revision, event.lease)
+def _after(keys: Mapping[str, KeyValue], events: list[WatchEvent]) -> Mapping[str, KeyValue]:
+    after = dict(keys)
+    for event in events:
+        if event.value is None:
+            after.pop(event.key, None)
+        else:
+            after[event.key] = KeyValue(event.key, event.value, event.create_revision, event.mod_revision, event.lease)
+    return after

@@ -6,22 +6,32 @@ import contextlib
 import logging
 import threading
 import time
+from dataclasses import dataclass
 
-from spotsup_trainer.etcd import Etcd, EtcdError, EtcdRefusedError
+from spotsup_trainer.etcd import Compare, Etcd, EtcdError, EtcdRefusedError, EtcdUnavailableError, Put
+from spotsup_trainer.timing import retry_s
 
-RETRY_S = (0.1, 0.2, 0.5, 1.0)
 _NOT_FOUND = 5  # grpc's code for a lease that has ended
 
 log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, slots=True)
+class _Write:
+    value: bytes
+    leased: bool
+    over: int | None
+
+
 class Outbox:
     """Puts that never block their caller and never pile up: while etcd is away, only each key's newest value is kept.
 
-    Keys put with `leased=True` live under one lease, which the thread keeps alive. Should the lease end nevertheless
-    (this process was stopped for long, or cut off), a new one is granted and those keys are put again.
+    Keys put with `leased=True` live under one lease, which the thread renews three times in its length. Should it end
+    nevertheless (this process was stopped for long, or cut off; etcd lost its data), another is granted and those keys
+    are put again. Other keys are not: what they tell goes on (progress), or is a last word, and the daemon that it was
+    meant for has lost its records, too.
 
-    Give it an Etcd of its own whose time limit is well below `ttl_s`: a keepalive must not be spent on a dead endpoint.
+    `etcd`'s time limit must be well below `ttl_s` (timing.LeaseTimes): a lease must not be spent on a dead endpoint.
     """
 
     def __init__(self, etcd: Etcd, *, ttl_s: float, name: str = "outbox") -> None:
@@ -29,8 +39,9 @@ class Outbox:
         self._ttl_s = ttl_s
         self._lease = 0
         self._keepalive_at = 0.0
+        self._answered_at = 0.0
         self._leased: dict[str, bytes] = {}
-        self._pending: dict[str, tuple[bytes, bool]] = {}
+        self._pending: dict[str, _Write] = {}
         self._changed = threading.Condition()
         self._stopping = False
         self._said = ""
@@ -40,18 +51,31 @@ class Outbox:
         """Begin to write."""
         self._thread.start()
 
-    def put(self, key: str, value: bytes, *, leased: bool = False) -> None:
-        """Have `key` written soon. A value that was not written yet is replaced."""
+    def put(self, key: str, value: bytes, *, leased: bool = False, over: int | None = None) -> None:
+        """Have `key` written soon. A value that was not written yet is replaced.
+
+        `over`: only where the key is as it was last changed by this revision (0: where there is none), else dropped.
+        """
         with self._changed:
             if leased:
                 self._leased[key] = value
-            self._pending[key] = (value, leased)
+            self._pending[key] = _Write(value, leased, over)
+            self._changed.notify_all()
+
+    def repeat(self) -> None:
+        """Have all leased keys written again."""
+        with self._changed:
+            self._pending |= {key: _Write(value, leased=True, over=None) for key, value in self._leased.items()}
             self._changed.notify_all()
 
     def flush(self, timeout_s: float) -> bool:
         """Wait until all is written; False when `timeout_s` ran out first."""
         with self._changed:
             return self._changed.wait_for(lambda: not self._pending, timeout_s)
+
+    def answered_at(self) -> float:
+        """When etcd last answered (monotonic seconds); 0 for never."""
+        return self._answered_at
 
     def close(self, *, revoke: bool = True) -> None:
         """Stop within seconds; what is not written is dropped. With `revoke` the leased keys vanish at once."""
@@ -75,13 +99,14 @@ class Outbox:
                     return
             try:
                 self._work()
+                self._answered_at = time.monotonic()
                 failures = 0
                 self._said = ""
             except EtcdError as error:
                 self._tell(error)
-                failures += 1
                 with self._changed:
-                    self._changed.wait_for(lambda: self._stopping, RETRY_S[min(failures, len(RETRY_S)) - 1])
+                    self._changed.wait_for(lambda: self._stopping, retry_s(failures))
+                failures += 1
 
     def _is_due(self) -> bool:
         return self._stopping or bool(self._pending) or self._keepalive_is_due()
@@ -98,20 +123,27 @@ class Outbox:
         with self._changed:
             pending = dict(self._pending)
         refused: EtcdRefusedError | None = None
-        for key, (value, leased) in pending.items():
+        for key, write in pending.items():
             try:
-                self._etcd.put(key, value, self._lease if leased else 0)
+                self._write(key, write)
             except EtcdRefusedError as error:
                 refused = error  # the other keys may have more luck
-                if leased and error.code == _NOT_FOUND:
+                if write.leased and error.code == _NOT_FOUND:
                     self._lease, self._keepalive_at = 0, 0.0
                 continue
             with self._changed:
-                if self._pending.get(key) == (value, leased):
+                if self._pending.get(key) is write:
                     del self._pending[key]
                 self._changed.notify_all()
         if refused is not None:
             raise refused
+
+    def _write(self, key: str, write: _Write) -> None:
+        lease = self._lease if write.leased else 0
+        if write.over is None:
+            self._etcd.put(key, write.value, lease)
+        else:
+            self._etcd.txn([Compare(key, "mod", write.over)], [Put(key, write.value, lease)])
 
     def _keep_alive(self) -> None:
         if self._lease and self._etcd.keepalive(self._lease) <= 0:
@@ -119,12 +151,12 @@ class Outbox:
             self._lease = 0
         if not self._lease:
             self._lease = self._etcd.grant(self._ttl_s)
-            with self._changed:
-                self._pending |= {key: (value, True) for key, value in self._leased.items()}
+            self.repeat()
         self._keepalive_at = time.monotonic() + self._ttl_s / 3
 
     def _tell(self, error: EtcdError) -> None:
         """Each problem once, not at every retry."""
-        if str(error) != self._said:
-            self._said = str(error)
+        text = "etcd does not answer" if isinstance(error, EtcdUnavailableError) else str(error)
+        if text != self._said:
+            self._said = text
             log.warning("%s: %s; trying on", self._thread.name, error)

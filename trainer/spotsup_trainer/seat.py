@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -11,9 +10,10 @@ from typing import TypeVar
 
 from spotsup_trainer import mirror
 from spotsup_trainer.etcd import Compare, Etcd, EtcdError, KeyValue, Put
-from spotsup_trainer.membership import Close, Decision, Finish, Rules, View, next_round
+from spotsup_trainer.membership import Close, Decision, Finish, Rules, View, is_behind, next_round
 from spotsup_trainer.mirror import Mirror
 from spotsup_trainer.outbox import Outbox
+from spotsup_trainer.timing import RETRY_S, LeaseTimes
 from spotsup_trainer.wire import Hint, Keys, Member, Notice, Result, Round, Tombstone, WireError, decode, encode
 
 # etcd takes 128 guards in a transaction. Beyond that, a member that vanished a moment ago is noticed in the round.
@@ -42,10 +42,14 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The job's keys as words. While `live` is False etcd is away, and `view` is the last that was known."""
+    """The job's keys as words. While `live` is False etcd is away, and `view` is the last that was known.
+
+    `away`: etcd has been there before.
+    """
 
     view: View
     live: bool
+    away: bool = False
     revisions: Mapping[str, int] = field(default_factory=dict)
     notice: Notice | None = None
 
@@ -58,15 +62,16 @@ class Seat:
         self.rules = rules
         self.keys = Keys(place.cluster)
         self.member = Member(place.node, place.incarnation, place.addr, 0, "waiting")
-        self._etcd = Etcd(place.endpoints, timeout_s=3.0)
-        self._mirror = Mirror(self._etcd, self.keys.run(place.job))
-        self._own_etcd = Etcd(place.endpoints, timeout_s=max(0.5, place.lease_ttl_s / 3))
-        self._outbox = Outbox(self._own_etcd, ttl_s=place.lease_ttl_s, name="membership")
+        self._times = LeaseTimes(place.lease_ttl_s, len(place.endpoints))
+        self._etcd = Etcd(place.endpoints, timeout_s=self._times.call_s)
+        self._mirror = Mirror(self._etcd, self.keys.run(place.job), pulse_s=self._times.pulse_s)
+        self._outbox = Outbox(self._etcd, ttl_s=place.lease_ttl_s, name="membership")
         self._raw: mirror.View | None = None
-        self._words: dict[str, tuple[int, object | None]] = {}
+        self._words: dict[str, tuple[bytes, object | None]] = {}
         self._snapshot = Snapshot(View(rules, {}), live=False)
-        self._was_live = False
-        self._closable: tuple[Decision, float] | None = None
+        self._turn: tuple[object, float] = (None, 0.0)
+        self._put_back: object = None
+        self._outages = 0
 
     def open(self) -> None:
         """Start to mirror and to write. etcd need not be there yet."""
@@ -77,14 +82,12 @@ class Seat:
         """Leave: the own key vanishes at once if etcd is there, else with its lease; so it does with `linger`."""
         self._outbox.close(revoke=not linger)
         self._mirror.close()
-        self._own_etcd.close()
         self._etcd.close()
 
     def announce(self, **changes: object) -> None:
         """Change what the own key says, soon."""
         self.member = replace(self.member, **changes)  # type: ignore[arg-type]  # checked by the dataclass's own types
-        key = self.keys.member(self.place.job, self.place.node)
-        self._outbox.put(key, encode(self.member), leased=True)
+        self._outbox.put(self._own_key, encode(self.member), leased=True)
 
     def flush(self, timeout_s: float) -> bool:
         """Wait until the own key is written."""
@@ -109,10 +112,8 @@ class Seat:
 
     def try_write(self, decision: Close | Finish) -> None:
         """Write what was decided, if it is this member's turn; whether it worked, the next snapshots show."""
-        now = time.monotonic()
-        if self._closable is None or not _same(self._closable[0], decision):
-            self._closable = (decision, now)
-        if now - self._closable[1] < self._turn_s(decision):
+        nodes = decision.round.nodes() if isinstance(decision, Close) else ()
+        if not self._is_turn(_timeless(decision), self._turn_s(nodes) if nodes else 0.0):
             return
         try:
             if isinstance(decision, Finish):
@@ -121,43 +122,74 @@ class Seat:
                 self._write_round(decision.round)
         except EtcdError as error:
             log.warning("round not written: %s", error)
+            self._turn = (self._turn[0], time.monotonic() + RETRY_S[-1])
 
     def finish(self, result: Result) -> None:
         """Write the job's result, unless there is one. Raises EtcdError."""
         key = self.keys.result(self.place.job)
         self._etcd.txn([Compare(key, "create", 0)], [Put(key, encode(result))])
 
+    def put_back(self, current: Round, *, running: bool) -> bool:
+        """Whether etcd lost the newest round that this node was in; then have it written again, in turn.
+
+        Those go first who are `running` in it: others may have been in later rounds since.
+        """
+        now = self.snapshot()
+        if not (now.live and is_behind(now.view, current)):
+            return False
+        over = now.revisions.get(self._round_key, 0)
+        attempt = (self._outages, over, current.number)
+        turn_s = self._turn_s(current.nodes()) + (0.0 if running else _LAST_TURN_S)
+        if self._put_back != attempt and self._is_turn(attempt, turn_s):
+            self._put_back = attempt
+            log.warning("etcd has lost round %d: data are gone, or those of a backup; writing it again", current.number)
+            self._outbox.put(self._round_key, encode(current), over=over)
+        return True
+
     # -- inside --------------------------------------------------------------------------------------------
 
-    def _turn_s(self, decision: Decision) -> float:
-        nodes = decision.round.nodes() if isinstance(decision, Close) else ()
+    @property
+    def _own_key(self) -> str:
+        return self.keys.member(self.place.job, self.place.node)
+
+    @property
+    def _round_key(self) -> str:
+        return self.keys.round(self.place.job)
+
+    def _is_turn(self, matter: object, turn_s: float) -> bool:
+        """Whether `matter` has been the same for so long."""
+        now = time.monotonic()
+        if self._turn[0] != matter:
+            self._turn = (matter, now)
+        return now - self._turn[1] >= turn_s
+
+    def _turn_s(self, nodes: tuple[str, ...]) -> float:
         if self.place.node not in nodes:
-            return _LAST_TURN_S if nodes else 0.0
+            return _LAST_TURN_S
         rank = nodes.index(self.place.node)
         return _TURN_S + rank * _NEXT_TURN_S if rank else 0.0
 
     def _write_round(self, formed: Round) -> None:
         job, revisions = self.place.job, self._snapshot.revisions
-        round_key, result_key = self.keys.round(job), self.keys.result(job)
         guards = [
-            Compare(round_key, "mod", revisions.get(round_key, 0)),
-            Compare(result_key, "create", 0),
+            Compare(self._round_key, "mod", revisions.get(self._round_key, 0)),
+            Compare(self.keys.result(job), "create", 0),
         ]
         for node in formed.nodes()[:_MAX_GUARDED_MEMBERS]:
             key = self.keys.member(job, node)
             guards.append(Compare(key, "mod", revisions.get(key, 0)))
-        self._etcd.txn(guards, [Put(round_key, encode(formed))])
+        self._etcd.txn(guards, [Put(self._round_key, encode(formed))])
 
     def _read(self, raw: mirror.View) -> Snapshot:
         """The keys as words. An outage of etcd starts an amnesty, long enough for every lease to be granted anew."""
         now = time.monotonic()
         old = self._snapshot.view
         amnesty_until = old.amnesty_until
-        changed = False
-        if raw.live and not self._snapshot.live:
-            changed = True
-            amnesty_until = now + self.place.lease_ttl_s if self._was_live else -math.inf
-            self._was_live = True
+        is_back = raw.live and raw.outages != self._outages
+        if is_back:
+            self._outages = raw.outages
+            amnesty_until = now + self._times.amnesty_s
+            self._assert_own_word(raw)
         keys, job = self.keys, self.place.job
         fresh = View(
             rules=self.rules,
@@ -168,15 +200,25 @@ class Seat:
             result=self._word(raw, keys.result(job), Result),
             changed_at=old.changed_at,
             amnesty_until=old.amnesty_until,
+            since=old.since,
         )
-        changed_at = now if changed or fresh != old else old.changed_at
+        changed_at = now if (raw.live and not self._snapshot.live) or fresh != old else old.changed_at
         self._words = {key: word for key, word in self._words.items() if key in raw.keys}
         return Snapshot(
-            view=replace(fresh, changed_at=changed_at, amnesty_until=amnesty_until),
+            view=replace(
+                fresh, changed_at=changed_at, amnesty_until=amnesty_until, since=_since(old, fresh.members, now)
+            ),
             live=raw.live,
+            away=not raw.live and raw.revision > 0,
             revisions={key: kv.mod_revision for key, kv in raw.keys.items()},
             notice=self._word(raw, keys.notice(job, self.place.node), Notice),
         )
+
+    def _assert_own_word(self, raw: mirror.View) -> None:
+        """A store that lost its data lacks our key; one from a backup may have an old one, under a lease that lives."""
+        own = raw.keys.get(self._own_key)
+        if own is None or own.value != encode(self.member):
+            self._outbox.repeat()
 
     def _below(self, raw: mirror.View, prefix: str, kind: type[Word]) -> dict[str, Word]:
         found = {key[len(prefix) :]: self._word(raw, key, kind) for key in raw.keys if key.startswith(prefix)}
@@ -187,8 +229,8 @@ class Seat:
         if kv is None:
             return None
         known = self._words.get(key)
-        if known is None or known[0] != kv.mod_revision:
-            known = self._words[key] = (kv.mod_revision, _decoded(kv, kind))
+        if known is None or known[0] != kv.value:  # a revision says nothing: etcd may count anew
+            known = self._words[key] = (kv.value, _decoded(kv, kind))
         return known[1]  # type: ignore[return-value]  # each key has one kind of word
 
 
@@ -201,8 +243,16 @@ def _decoded(kv: KeyValue, kind: type[Word]) -> Word | None:
         return None
 
 
-def _same(one: Decision, other: Decision) -> bool:
-    """Whether two decisions are the same but for the time at which they were made."""
-    if isinstance(one, Close) and isinstance(other, Close):
-        return replace(one.round, formed_at=other.round.formed_at) == other.round
-    return one == other
+def _since(old: View, members: Mapping[str, Member], now: float) -> dict[str, float]:
+    """When each of `members` appeared: as another incarnation it is another one."""
+    known = {node: old.since[node] for node, m in members.items() if _incarnation(old.members, node) == m.incarnation}
+    return {node: known.get(node, now) for node in members}
+
+
+def _incarnation(members: Mapping[str, Member], node: str) -> str:
+    return members[node].incarnation if node in members else ""
+
+
+def _timeless(decision: Close | Finish) -> Decision:
+    """The decision without the time at which it was made, which losses have, too."""
+    return Close(replace(decision.round, formed_at=0.0, lost=())) if isinstance(decision, Close) else decision

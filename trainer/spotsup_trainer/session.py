@@ -24,7 +24,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, IterableDataset
 
 from spotsup_trainer.checkpoint_dir import CheckpointError, Position
 from spotsup_trainer.peers import Peers
@@ -41,7 +41,9 @@ _GO_ON, _CHECKPOINT, _YIELD = 0, 1, 2
 _AT_START, _AT_STEP, _AT_POINT, _AT_END = 0, 1, 2, 3
 
 _DEFAULT_EVERY_S = 60.0
+_WARN_AFTER_S = 60.0
 _PROGRESS_EVERY_S = 0.2  # a person sees no more, and the agent sends each change to etcd
+_SIGN_EVERY_S = 20.0  # a machine's dead-man switch waits for half an hour at least
 
 
 class SessionError(RuntimeError):
@@ -66,13 +68,16 @@ class Session:
     `state`: name -> module, optimizer, or anything with `state_dict` and `load_state_dict`. Restored on construction
     from the newest complete checkpoint below `checkpoint_dir` (default: what the spotsup job says; neither: no
     checkpoints), and saved there every `every_steps` steps or `every_s` seconds (default: 60 s), in the background; the
-    `keep` newest are kept. A checkpoint can be restored by any number of processes.
+    `keep` newest are kept. A checkpoint can be restored by any number of processes. One that is under way for more
+    than `warn_after_s` (default: 60 s, or twice `every_s`) is a warning, and a problem in `spotsupctl status`.
+
+    From here on each rank draws random numbers of its own, from the seeds that are set now: see docs/training.md.
 
     Raises CheckpointError where there are checkpoints but none can be read, TypeError where something in `state` cannot
     be saved, RuntimeError where this is one of several processes and torch.distributed is not initialised.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - all but the state have a good default, and are given by name
         self,
         state: Mapping[str, Any],
         *,
@@ -80,6 +85,7 @@ class Session:
         every_steps: int | None = None,
         every_s: float | None = None,
         keep: int = 3,
+        warn_after_s: float | None = None,
         park_timeout_s: float = 120.0,
         environ: Mapping[str, str] = os.environ,
         clock: Callable[[], float] = time.time,
@@ -96,15 +102,21 @@ class Session:
         self._round = int(environ.get("SPOTSUP_ROUND", "0"))
         self._loss: Any = None
         self._first_step_at = self._last_step_at = self._progress_at = 0.0
+        self._sign_at = clock()
         self._share: Share | None = None
         self._plan: Plan | None = None
-        self._checkpoints = self._open_checkpoints(state, checkpoint_dir or environ.get("SPOTSUP_CHECKPOINT_DIR"), keep)
+        self._progress_failed = False
+        self._checkpoints = self._open_checkpoints(
+            state,
+            checkpoint_dir or environ.get("SPOTSUP_CHECKPOINT_DIR"),
+            keep,
+            warn_after_s or max(_WARN_AFTER_S, 2 * (every_s or 0.0)),
+        )
         restored = self._checkpoints.restore() if self._checkpoints else None
         start = restored or Position(0, rng_seed=torch.initial_seed())
         self._position = self._taken = replace(start, round=self._round, world=self.world)
         self._due_from = (self._position.step, clock())
-        if restored:
-            self._new_random_streams()
+        self._draw_own_random_numbers()
         self._files.announce()
         self._act(self._agree(_AT_START))
 
@@ -183,7 +195,8 @@ class Session:
 
         Raises SessionError where an epoch that is under way had other data.
         """
-        if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
+        indexed = hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")
+        if not indexed or isinstance(dataset, IterableDataset):
             raise TypeError(f"{type(dataset).__name__} has no length or index; only such data can be resumed exactly")
         plan = Plan(len(dataset), global_batch, seed, shuffle, drop_last)
         self._expect_same_data(plan)
@@ -225,10 +238,11 @@ class Session:
     def finish(self) -> None:
         """Training is over: have its last step checkpointed. Collective. Raises CheckpointError where that failed."""
         self._agree(_AT_END)
-        saved = self._checkpoints.save(self._position) if self._checkpoints else True
+        saved = self._checkpoints is None or self._checkpoints.save(self._position, meanwhile=self._report)
         self._report(now=True)
-        if not saved:
-            raise CheckpointError(f"the last checkpoint, of step {self.steps_done}, could not be written")
+        if self._checkpoints is not None and not saved:
+            problem = self._checkpoints.problem() or "rank 0 could not complete it"
+            raise CheckpointError(f"the last checkpoint is missing: {problem}")
 
     def __enter__(self) -> Self:
         return self
@@ -244,12 +258,14 @@ class Session:
     # -- inside --------------------------------------------------------------------------------------------
 
     def _open_checkpoints(
-        self, state: Mapping[str, Any], directory: str | os.PathLike[str] | None, keep: int
+        self, state: Mapping[str, Any], directory: str | os.PathLike[str] | None, keep: int, warn_after_s: float
     ) -> Checkpointer | None:
         if directory:
             from spotsup_trainer.checkpoint import Checkpointer  # a second, for DCP
 
-            return Checkpointer(Path(directory), state, self._peers, keep)
+            return Checkpointer(
+                Path(directory), state, self._peers, keep, round_number=self._round, warn_after_s=warn_after_s
+            )
         if self._files.yield_ is not None and self.rank == 0:
             print(
                 "spotsup: no checkpoint directory is set: every interruption begins anew", file=sys.stderr, flush=True
@@ -260,13 +276,15 @@ class Session:
         """What all ranks do next. Raises SessionError, on every rank, where they are at different places."""
         wanted = _YIELD if self._files.yield_wanted() else _CHECKPOINT if self._due() else _GO_ON
         here = 4 * self.steps_done + place
-        level, furthest, least = self._peers.highest([wanted, here, -here])
+        busy = self._checkpoints is not None and self._checkpoints.busy
+        level, furthest, least, any_busy = self._peers.highest([wanted, here, -here, busy])
         if furthest != -least:
             raise SessionError(
                 f"the ranks are at different places (this is rank {self.rank}, after step {self.steps_done}): "
                 "call step(), checkpoint_point() and finish() on every rank, the same number of times"
             )
-        return level
+        # any rank's disk may hang, where others have long given up to wait for it
+        return _GO_ON if level == _CHECKPOINT and any_busy else level
 
     def _due(self) -> bool:
         """Rank 0 decides on periodic checkpoints, and begins none while its last one is being written."""
@@ -286,29 +304,38 @@ class Session:
             self._due_from = (self.steps_done, self._clock())
             self._checkpoints.begin(self._position)
         elif level == _YIELD:
-            saved = self._checkpoints.save(self._position) if self._checkpoints else False
+            # where the disk hangs, the launcher's patience ends before this does
+            saved = self._checkpoints is not None and self._checkpoints.save(self._position, meanwhile=self._report)
             self._report(now=True)
             self._files.park(self.steps_done, saved, self._park_timeout_s)
 
-    def _report(self, *, now: bool) -> None:
+    def _report(self, *, now: bool = False) -> None:
+        at = self._clock()
+        if not 0 <= at - self._sign_at < _SIGN_EVERY_S:
+            self._sign_at = at
+            self._files.renew()
         if self.rank != 0 or self._first_step_at == 0.0:
             return
-        at = self._clock()
         if not now and 0 <= at - self._progress_at < _PROGRESS_EVERY_S:
             return
         self._progress_at = at
-        self._files.write_progress(
-            Progress(
-                round=self._round,
-                step=self.steps_done,
-                at=self._last_step_at,
-                first_step_at=self._first_step_at,
-                epoch=self.epoch,
-                samples=self._position.samples,
-                loss=None if self._loss is None else float(self._loss),
-                checkpoint_step=self._checkpoints.step if self._checkpoints else 0,
-            )
+        progress = Progress(
+            round=self._round,
+            step=self.steps_done,
+            at=self._last_step_at,
+            first_step_at=self._first_step_at,
+            epoch=self.epoch,
+            samples=self._position.samples,
+            loss=None if self._loss is None else float(self._loss),
+            checkpoint_step=self._checkpoints.step if self._checkpoints else 0,
+            problem=self._checkpoints.problem() if self._checkpoints else "",
         )
+        try:
+            self._files.write_progress(progress)
+        except OSError as error:
+            if not self._progress_failed:
+                print(f"spotsup: progress is not told any more: {error}", file=sys.stderr, flush=True)
+            self._progress_failed = True
 
     def _batches(self, sampler: GlobalOffsetSampler, loader: Any) -> Iterator[Any]:
         """What `loader` collates; the step that it belongs to is kept in mind, for `step` to count it."""
@@ -346,14 +373,16 @@ class Session:
                 f"{(plan.length, plan.seed, plan.shuffle)}: use the same, or another checkpoint directory"
             )
 
-    def _new_random_streams(self) -> None:
-        """Otherwise each round would draw the dropout masks and augmentations of the one before again."""
+    def _draw_own_random_numbers(self) -> None:
+        """Otherwise the ranks would draw the same dropout masks and augmentations, and each round those of the one
+        before again. What the program seeded stays in force: it does so again whenever it is started.
+        """
         torch.manual_seed(self._stream("torch"))
-        random.seed(self._stream("python"))
+        random.seed(self._stream("python", random.getrandbits(64)))
         if numpy := sys.modules.get("numpy"):
-            numpy.random.seed(self._stream("numpy") % 2**32)
+            numpy.random.seed(self._stream("numpy", int(numpy.random.randint(2**31))) % 2**32)
 
-    def _stream(self, purpose: str) -> int:
+    def _stream(self, purpose: str, seed: int = 0) -> int:
         """A seed of this rank's own, the same whenever training goes on from the same step."""
-        text = f"{self._position.rng_seed}/{self.steps_done}/{self.rank}/{purpose}"
+        text = f"{self._position.rng_seed}/{self.steps_done}/{self.rank}/{purpose}/{seed}"
         return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=7).digest(), "big")

@@ -19,7 +19,6 @@ import torch
 from torch.distributed.checkpoint import CheckpointException, DefaultLoadPlanner, FileSystemReader, FileSystemWriter
 from torch.distributed.checkpoint import load as dcp_load
 from torch.distributed.checkpoint import save as dcp_save
-from torch.distributed.checkpoint.staging import BlockingAsyncStager
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
     get_model_state_dict,
@@ -72,11 +71,6 @@ def capture(state: State) -> dict[str, Any]:
     return captured
 
 
-def copy_to_cpu(captured: dict[str, Any]) -> dict[str, Any]:
-    """A copy in CPU memory that training does not change."""
-    return BlockingAsyncStager().stage(captured)  # type: ignore[no-any-return]  # torch is untyped here
-
-
 def write(captured: dict[str, Any], path: Path, group: Any | None) -> None:
     """Write together, each rank its part, each file synced to the disk. Collective over `group` (None: one process).
 
@@ -85,10 +79,11 @@ def write(captured: dict[str, Any], path: Path, group: Any | None) -> None:
     if group is None:
         _expect_no_group()
     try:
-        dcp_save(captured, storage_writer=FileSystemWriter(path), process_group=group, no_dist=group is None)
+        dcp_save(captured, storage_writer=_Writer(path), process_group=group, no_dist=group is None)
     except CheckpointException as error:
-        reasons = (f"rank {rank}: {reason!r}" for rank, (reason, _) in sorted(error.failures.items()))
-        raise CheckpointError("; ".join(reasons)) from None
+        failures = ((rank, reason) for rank, (reason, _) in sorted(error.failures.items()))
+        told = (f"rank {rank}: {reason if isinstance(reason, OSError) else repr(reason)}" for rank, reason in failures)
+        raise CheckpointError("; ".join(told)) from None
 
 
 def incomplete(path: Path) -> str | None:
@@ -136,6 +131,21 @@ def read(state: State, path: Path) -> None:
         else:
             # weights_only would refuse user's own objects; DCP unpickles whatever is not a tensor likewise
             thing.load_state_dict(torch.load(io.BytesIO(loaded[_OPAQUE]), weights_only=False))
+
+
+class _Writer(FileSystemWriter):  # type: ignore[misc]  # torch is untyped here
+    """DCP's own, with the reason for a failure. On a full disk torch says "[enforce fail at inline_container.cc:672] .
+    unexpected pos", and what the file system said is not sent along to the other ranks.
+    """
+
+    def write_data(self, plan: Any, planner: Any) -> Any:
+        try:
+            return super().write_data(plan, planner)
+        except RuntimeError as error:
+            reason: BaseException | None = error
+            while reason is not None and not isinstance(reason, OSError):
+                reason = reason.__cause__ or reason.__context__
+            raise reason or error from None
 
 
 def _required(captured: dict[str, Any], state: State) -> set[str]:

@@ -24,13 +24,16 @@ class WireError(ValueError):
 class Hint:
     """The daemon's word on who should be in the round. Rendezvous closes the moment all of them wait.
 
-    `members`: node ids, in the order in which newcomers get ranks. `reason`: for people.
+    `members`: node ids, in the order in which newcomers get ranks. `spares`: who waits outside the round, and takes the
+    place of a member that is lost or leaves, without another word of the daemon; the first one first. `reason`: for
+    people.
     """
 
     members: tuple[str, ...]
     min_nodes: int
     max_nodes: int
     reason: str = ""
+    spares: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,11 +79,20 @@ class RoundMember:
 
 
 @dataclass(frozen=True, slots=True)
+class Loss:
+    """A node vanished from a round, or its launcher started anew in it. `at`: UNIX seconds."""
+
+    node: str
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
 class Round:
     """One rendezvous: members in rank order. Written by one compare-and-swap, by whichever member sees it complete.
 
     `app_failures` counts the rounds that ended because the user's program failed while every member was there;
-    it belongs to the job, not to a node. `formed_at`: UNIX seconds, by the clock of the member that wrote it.
+    it belongs to the job, not to a node. `formed_at`: UNIX seconds, by the clock of the member that wrote it. `lost`:
+    from rounds of the last minutes, the newest last.
     """
 
     number: int
@@ -89,6 +101,7 @@ class Round:
     reason: str = ""
     app_failures: int = 0
     last_failure: Failure | None = None
+    lost: tuple[Loss, ...] = ()
 
     def nodes(self) -> tuple[str, ...]:
         """Node ids in rank order."""
@@ -127,7 +140,10 @@ class Tombstone:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far the job is; written by the agent of the node with rank 0. Times are UNIX seconds."""
+    """How far the job is; written by the agent of the node with rank 0. Times are UNIX seconds.
+
+    `problem`: why checkpoints are not being written just now, in one sentence; empty while all is well.
+    """
 
     round: int
     step: int
@@ -137,6 +153,7 @@ class Progress:
     samples: int = 0
     loss: float | None = None
     checkpoint_step: int = 0
+    problem: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,6 +277,7 @@ _NESTED: dict[tuple[str, str], type] = {
     ("Round", "last_failure"): Failure,
     ("AgentConfig", "metadata"): Metadata,
 }
+_LISTS: dict[tuple[str, str], type] = {("Round", "members"): RoundMember, ("Round", "lost"): Loss}
 
 
 def encode(word: Any) -> bytes:
@@ -289,8 +307,8 @@ def _build(kind: type[Word], parsed: dict[str, Any]) -> Word:
         nested = _NESTED.get((kind.__name__, spec.name))
         if nested is not None and value is not None:
             value = _build(nested, value)
-        elif kind is Round and spec.name == "members":
-            value = tuple(_build(RoundMember, item) for item in value)
+        elif (kind.__name__, spec.name) in _LISTS:
+            value = tuple(_build(_LISTS[kind.__name__, spec.name], item) for item in value)
         elif isinstance(value, list):
             value = tuple(value)
         values[spec.name] = value

@@ -84,7 +84,7 @@ class ServedContext(PContext):  # type: ignore[misc]  # mypy does not read torch
             self._server.kill(pid, signal.SIGKILL, group=True)
         self._server.wait(left, _KILL_TIMEOUT_S)
         self.exit_codes()
-        self._server.forget(left)
+        self._server.forget(list(self._pids.values()))
 
     def _left(self) -> list[int]:
         ended = self.exit_codes()

@@ -6,6 +6,7 @@ loading workers. No threads either: the worker looks for one file per step, whic
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from collections.abc import Mapping
@@ -48,6 +49,12 @@ class WorkerFiles:
         """From now on the launcher waits for `parked`, instead of sending SIGTERM."""
         if self.session is not None:
             self.session.touch()
+
+    def renew(self) -> None:
+        """A sign of life, for the machine's dead-man switch (agent/heard.py)."""
+        if self.session is not None:
+            with contextlib.suppress(OSError):  # a disk that became read-only is no reason to stop training
+                self.session.touch()
 
     def write_progress(self, progress: wire.Progress) -> None:
         """Replace the progress file in one go: a reader never sees half of it."""

@@ -58,8 +58,9 @@ def _run(folder: Folder) -> None:
     selector = selectors.DefaultSelector()
     facts = {"id": spec.id, "zone": spec.zone, "instance_type": spec.instance_type}
     service = MetadataService(listener, selector, facts)
-    sshd_pid, ssh_port = sshd.start(spec, folder)
-    folder.write_report(_report(ssh_port=ssh_port, metadata_port=listener.getsockname()[1]))
+    metadata_port = listener.getsockname()[1]
+    sshd_pid, ssh_port = sshd.start(spec, folder, f"{spec.address}:{metadata_port}")
+    folder.write_report(_report(ssh_port=ssh_port, metadata_port=metadata_port))
     selector.register(wake, selectors.EVENT_READ)
     service.announce(folder.read_preemption())
     while True:

@@ -7,6 +7,7 @@
                                                 (default false), at the latest after wait_s (at most 300)
 
 Every answer is JSON and closes its connection. 400: a parameter that is none; 404: no such path; 405: not a GET.
+Beside them are the paths of real clouds, so that their readers can be tried here: aws.py.
 One thread serves all: an agent's waiting request costs a socket and no more.
 """
 
@@ -19,11 +20,13 @@ import socket
 from collections.abc import Mapping
 from urllib.parse import parse_qsl, urlsplit
 
+from provisioners.localcloud.machine.aws import AwsMetadata
+
 MAX_WAIT_S = 300.0
 _MAX_CONNECTIONS = 128
 _MAX_REQUEST_BYTES = 8192
 _REQUEST_TIMEOUT_S = 10.0
-_REASONS = {200: "OK", 400: "Bad Request", 404: "Not Found", 405: "Method Not Allowed"}
+_REASONS = {200: "OK", 400: "Bad Request", 401: "Unauthorized", 404: "Not Found", 405: "Method Not Allowed"}
 
 
 class BadRequestError(Exception):
@@ -50,6 +53,7 @@ class MetadataService:
         self._listener = listener
         self._selector = selector
         self._facts = dict(facts)
+        self._aws = AwsMetadata(self._facts)
         self._preempt_at: float | None = None
         self._clients: dict[int, _Client] = {}
         selector.register(listener, selectors.EVENT_READ)
@@ -117,12 +121,13 @@ class MetadataService:
         self._serve(client, now)
 
     def _serve(self, client: _Client, now: float) -> None:
-        words = client.received.split(b"\r\n", 1)[0].decode("latin-1").split(" ")
-        if len(words) != 3 or words[0] != "GET":
+        words, headers = _parse(client.received)
+        url = urlsplit(words[1] if len(words) == 3 else "")
+        if (told := self._aws.answer(words[0], url.path, headers, self._preempt_at, now)) is not None:
+            self._send(client, told.status, "text/plain", told.body.encode())
+        elif len(words) != 3 or words[0] != "GET":
             self._answer(client, 405, {"error": "this service only knows GET"})
-            return
-        url = urlsplit(words[1])
-        if url.path == "/v1/instance":
+        elif url.path == "/v1/instance":
             self._answer(client, 200, self._facts)
         elif url.path == "/v1/preemption":
             self._serve_preemption(client, url.query, now)
@@ -142,9 +147,11 @@ class MetadataService:
         client.deadline = now + wait_s
 
     def _answer(self, client: _Client, status: int, body: Mapping[str, object]) -> None:
-        payload = json.dumps(body).encode()
+        self._send(client, status, "application/json", json.dumps(body).encode())
+
+    def _send(self, client: _Client, status: int, content_type: str, payload: bytes) -> None:
         head = (
-            f"HTTP/1.1 {status} {_REASONS[status]}\r\nContent-Type: application/json\r\n"
+            f"HTTP/1.1 {status} {_REASONS[status]}\r\nContent-Type: {content_type}\r\n"
             f"Content-Length: {len(payload)}\r\nConnection: close\r\n\r\n"
         )
         with contextlib.suppress(OSError):  # the client is gone, and with it the one who could be told
@@ -155,6 +162,13 @@ class MetadataService:
         self._selector.unregister(client.socket)
         del self._clients[client.socket.fileno()]
         client.socket.close()
+
+
+def _parse(received: bytes) -> tuple[list[str], dict[str, str]]:
+    """The words of the request line, and the headers by their names in lower case."""
+    first, *rest = received.split(b"\r\n\r\n", 1)[0].decode("latin-1").split("\r\n")
+    pairs = (line.partition(":") for line in rest)
+    return first.split(" "), {name.strip().lower(): value.strip() for name, _, value in pairs}
 
 
 def parse_wait(query: str) -> tuple[float, bool]:

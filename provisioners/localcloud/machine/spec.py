@@ -18,7 +18,8 @@ _PREEMPTION = "preemption.json"
 
 
 class Spec(NamedTuple):
-    """What the cloud decided about a machine before it exists. Programs are absolute paths, "" where not needed."""
+    """What the cloud decided about a machine before it exists. Programs are absolute paths, "" where not needed;
+    `ssh_port` is 0 for any port."""
 
     id: str
     zone: str
@@ -30,6 +31,7 @@ class Spec(NamedTuple):
     libraries: str = ""
     sshd_session: str = ""
     sshd_auth: str = ""
+    ssh_port: int = 0
 
 
 class Report(NamedTuple):

@@ -28,8 +28,12 @@ class SshdError(Exception):
     """sshd did not come up; its own words are in the machine's log."""
 
 
-def config_text(spec: Spec, folder: Folder, port: int) -> str:
+def config_text(spec: Spec, folder: Folder, port: int, metadata: str = "") -> str:
     """sshd_config. Paths are quoted: the cloud's folder may have spaces."""
+    environ = [_quoted(f"HOME={folder.home}"), f"{MARKER_VARIABLE}={spec.id}"]
+    if metadata:
+        # Who asks for a real cloud's metadata asks 169.254.169.254, unless these say otherwise.
+        environ += [f"AWS_EC2_METADATA_SERVICE_ENDPOINT=http://{metadata}", f"GCE_METADATA_HOST={metadata}"]
     lines = [
         f"Port {port}",
         f"ListenAddress {spec.address}",
@@ -49,7 +53,7 @@ def config_text(spec: Spec, folder: Folder, port: int) -> str:
         "AcceptEnv LANG LC_*",
         "MaxStartups 200:30:400",  # bootstrap opens many connections at once; the default refuses after 10
         "MaxSessions 100",
-        f"SetEnv {_quoted(f'HOME={folder.home}')} {MARKER_VARIABLE}={spec.id}",
+        f"SetEnv {' '.join(environ)}",
         f"Subsystem sftp {_quoted(shlex.quote(spec.sftp_server))}",  # sshd unquotes it, then hands it to a shell
         f"ForceCommand exec /bin/sh -c '{_SESSION}'",
     ]
@@ -67,12 +71,14 @@ def _quoted(value: str | Path) -> str:
     return f'"{escaped}"'
 
 
-def start(spec: Spec, folder: Folder) -> tuple[int, int]:
-    """Start sshd on a free port of the machine's address; returns (pid, port) once it answers. Raises SshdError."""
+def start(spec: Spec, folder: Folder, metadata: str = "") -> tuple[int, int]:
+    """Start sshd on the machine's address; returns (pid, port) once it answers. `metadata`: host:port of the metadata
+    service. Raises SshdError.
+    """
     for _ in range(_STARTS):
-        port = _free_port(spec.address)
+        port = spec.ssh_port or _free_port(spec.address)
         config = folder.path / "sshd_config"
-        config.write_text(config_text(spec, folder, port), encoding="utf-8")
+        config.write_text(config_text(spec, folder, port, metadata), encoding="utf-8")
         pid = _spawn(spec, config)
         if _answers(pid, spec.address, port):
             return pid, port

@@ -42,7 +42,9 @@ def launcher_env(config: AgentConfig) -> dict[str, str]:
         "SPOTSUP_LOG_DIR": config.log_dir,
         "SPOTSUP_CHECKPOINT_DIR": config.checkpoint_dir,
     }
-    return dict(os.environ) | dict(config.env) | {name: value for name, value in ours.items() if value}
+    # libc reads it once, at the first look-up of a name: see handler_from, which may be too late.
+    lookups = {"RES_OPTIONS": "timeout:1 attempts:3"}
+    return lookups | dict(os.environ) | dict(config.env) | {name: value for name, value in ours.items() if value}
 
 
 class Child:

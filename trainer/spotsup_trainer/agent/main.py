@@ -14,11 +14,13 @@ from pathlib import Path
 from spotsup_trainer import __version__
 from spotsup_trainer.agent.child import Child
 from spotsup_trainer.agent.decisions import FORGIVEN_AFTER_S, Exit, judge, must_leave
+from spotsup_trainer.agent.heard import HEARD_FILE, Heard
 from spotsup_trainer.agent.logs import LogShipper
 from spotsup_trainer.agent.notices import NoticeReader, NoticeWatcher, reader_for
 from spotsup_trainer.etcd import Etcd
 from spotsup_trainer.outbox import Outbox
 from spotsup_trainer.run_dir import RunDir
+from spotsup_trainer.timing import LeaseTimes
 from spotsup_trainer.wire import AgentConfig, AgentWord, Ended, Keys, Notice, Progress, WireError, decode, encode
 
 _TICK_S = 0.2  # also how often progress is passed on, at most
@@ -39,7 +41,8 @@ class Agent:
         Path(config.log_dir).mkdir(parents=True, exist_ok=True)
         self._log_file = Path(config.log_dir) / f"{config.node}.log"
         # Two time limits: a keepalive must not be spent on a dead endpoint, a chunk of log may take longer.
-        self._etcd = Etcd(config.etcd_endpoints, timeout_s=max(0.5, config.lease_ttl_s / 3))
+        times = LeaseTimes(config.lease_ttl_s, len(config.etcd_endpoints))
+        self._etcd = Etcd(config.etcd_endpoints, timeout_s=times.call_s)
         self._outbox = Outbox(self._etcd, ttl_s=config.lease_ttl_s, name="agent")
         prefix = self._keys.logs(config.job, config.node)
         self._logs = LogShipper(Etcd(config.etcd_endpoints), self._log_file, prefix, config.node)
@@ -50,6 +53,7 @@ class Agent:
         self._kill_at: float | None = None
         self._crashes = 0
         self._progress: Progress | None = None
+        self._heard = Heard(Path.home() / HEARD_FILE, self._outbox.answered_at, self._run_dir.path, self._log_file)
 
     def stop(self) -> None:
         """Leave in order; twice: at once. Only sets a flag."""
@@ -112,6 +116,7 @@ class Agent:
         while (code := child.exit_code()) is None:
             self._pass_on_stop(child)
             self._pass_on_progress()
+            self._heard.look()
             time.sleep(_TICK_S)
         return code
 

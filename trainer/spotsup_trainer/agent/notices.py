@@ -58,7 +58,11 @@ def reader_for(metadata: Metadata) -> NoticeReader | None:
         return None
     if metadata.kind == "local":
         return LocalReader(metadata.url)
-    raise ValueError(f"this agent cannot read the metadata service of {metadata.kind!r}; it knows: local, none")
+    if metadata.kind == "aws":
+        from spotsup_trainer.agent.aws import AwsReader
+
+        return AwsReader(metadata.url)
+    raise ValueError(f"this agent cannot read the metadata service of {metadata.kind!r}; it knows: local, aws, none")
 
 
 class NoticeWatcher:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import importlib
+import json
 import os
 import re
 from pathlib import Path
 from typing import Any
 
-from spotsup_trainer.callbacks.parking import Parking
+from spotsup_trainer.callbacks.parking import Parking, as_rank_0_sees
 
 try:
     _transformers: Any = importlib.import_module("transformers")
@@ -24,6 +25,9 @@ class SpotsupTrainerCallback(_transformers.TrainerCallback):  # type: ignore[mis
         callback = SpotsupTrainerCallback()
         trainer = Trainer(..., callbacks=[callback])
         trainer.train(resume_from_checkpoint=callback.newest(training_args.output_dir))
+
+    The last step of a training does not park: the script goes on after it, and ends. A notice during an evaluation
+    waits for the first step after it, because the Trainer cannot save before it evaluates.
     """
 
     def __init__(self, *, park_timeout_s: float = 120.0) -> None:
@@ -33,7 +37,7 @@ class SpotsupTrainerCallback(_transformers.TrainerCallback):  # type: ignore[mis
 
     @staticmethod
     def newest(output_dir: str | os.PathLike[str]) -> str | None:
-        """The newest complete checkpoint below `output_dir`; None where there is none.
+        """The newest complete checkpoint below `output_dir`, the same on all ranks (collective); None: there is none.
 
         transformers' own get_last_checkpoint takes the highest number, though its writer may have been killed half-way;
         the Trainer writes `trainer_state.json` last.
@@ -41,18 +45,20 @@ class SpotsupTrainerCallback(_transformers.TrainerCallback):  # type: ignore[mis
         found = {
             int(match[1]): path
             for path in Path(output_dir).glob("checkpoint-*")
-            if (match := re.fullmatch(r"checkpoint-(\d+)", path.name)) and (path / "trainer_state.json").is_file()
+            if (match := re.fullmatch(r"checkpoint-(\d+)", path.name)) and _is_whole(path / "trainer_state.json")
         }
-        return str(found[max(found)]) if found else None
+        return as_rank_0_sees(str(found[max(found)]) if found else "") or None
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002  # the framework's
         """The process group is there: all ranks meet."""
-        self._parking = Parking(park_timeout_s=self._park_timeout_s)
+        self._parking = Parking(state.global_step, park_timeout_s=self._park_timeout_s)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> Any:  # noqa: ARG002  # the framework's
         """After an optimizer step, however many batches it took: ask for a checkpoint if a node must leave."""
         assert self._parking is not None
-        self._leaving = self._parking.step_done(state.global_step, int(state.epoch or 0))
+        leaving = self._parking.step_done(state.global_step, int(state.epoch or 0))
+        # resumed after its last step, the Trainer would make one more before it sees that training is over
+        self._leaving = leaving and not control.should_training_stop
         if self._leaving:
             control.should_save = True
             control.should_evaluate = False  # it would come before saving, and there is no time
@@ -64,3 +70,17 @@ class SpotsupTrainerCallback(_transformers.TrainerCallback):  # type: ignore[mis
         self._parking.saved()
         if self._leaving:
             self._parking.park()
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002  # the framework's
+        """The last step was made."""
+        assert self._parking is not None
+        self._parking.ended()
+
+
+def _is_whole(file: Path) -> bool:
+    """Whether it is there, and its writer was not killed half-way: it is not written under another name first."""
+    try:
+        json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return True

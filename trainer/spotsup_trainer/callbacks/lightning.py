@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from spotsup_trainer.callbacks.parking import Parking
+from spotsup_trainer.callbacks.parking import Parking, as_rank_0_sees
 
 _PACKAGES = ("lightning.pytorch", "pytorch_lightning")
 
@@ -26,10 +26,11 @@ def _framework() -> Any:
 
 
 class SpotsupLightningCallback(_framework().Callback):  # type: ignore[misc]  # Lightning may not be installed
-    """On a notice, has the Trainer save this very step, on all ranks, and parks; also saves every `every_steps`.
+    """On a notice, has the Trainer save this very step, on all ranks, and parks; also saves every `every_steps`, and in
+    a spotsup job before each validation: a notice in the middle of one waits for the next step, but costs none.
 
     Checkpoints are Lightning's own, below `directory` (default: what the spotsup job says), the `keep` newest. Raises
-    ValueError where there is no directory. To resume:
+    ValueError where there is no directory, TypeError where the Trainer writes them in the background. To resume:
 
         callback = SpotsupLightningCallback(every_steps=500)
         trainer = Trainer(..., callbacks=[callback], num_nodes=int(os.environ["GROUP_WORLD_SIZE"]))
@@ -57,14 +58,16 @@ class SpotsupLightningCallback(_framework().Callback):  # type: ignore[misc]  # 
         self._step = 0
 
     def newest(self) -> str | None:
-        """The newest complete checkpoint; None where there is none."""
+        """The newest complete checkpoint, the same on all ranks (collective); None: there is none."""
         checkpoints = self._checkpoints()
-        return str(checkpoints[0]) if checkpoints else None
+        return as_rank_0_sees(str(checkpoints[0]) if checkpoints else "") or None
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002  # the framework's
         """The process group is there: all ranks meet."""
-        self._parking = Parking(park_timeout_s=self._park_timeout_s)
+        if isinstance(trainer.strategy.checkpoint_io, _framework().plugins.AsyncCheckpointIO):
+            raise TypeError("AsyncCheckpointIO does not say when a checkpoint is complete: leave it out of the Trainer")
         self._step = trainer.global_step
+        self._parking = Parking(self._step, park_timeout_s=self._park_timeout_s)
         if self._parking.rank == 0:
             self._directory.mkdir(parents=True, exist_ok=True)
             for leftover in self._directory.glob("step_*.ckpt.tmp"):
@@ -82,6 +85,18 @@ class SpotsupLightningCallback(_framework().Callback):  # type: ignore[misc]  # 
             self._save(trainer, self._parking)
         if leaving:
             self._parking.park()
+
+    def on_validation_start(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002  # the framework's
+        """A validation can take longer than a node has left."""
+        parking = self._parking
+        if parking is not None and parking.active and not parking.is_saved:
+            self._save(trainer, parking)
+
+    def on_train_end(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002  # the framework's
+        """Nothing is saved any more: `trainer.validate` may follow."""
+        assert self._parking is not None
+        self._parking.ended()
+        self._parking = None
 
     def _save(self, trainer: Any, parking: Parking) -> None:
         """All ranks write under another name, so that what has its right name is complete."""

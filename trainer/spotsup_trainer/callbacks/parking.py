@@ -2,27 +2,56 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import time
 from collections.abc import Callable, Mapping
+from datetime import timedelta
+from typing import Any
+
+import torch.distributed as dist
 
 from spotsup_trainer.peers import Peers
 from spotsup_trainer.wire import Progress
 from spotsup_trainer.worker_files import WorkerFiles
 
 _PROGRESS_EVERY_S = 0.2  # a person sees no more, and the agent sends each change to etcd
+_RANK_0_TIMEOUT_S = 300.0  # it may have to import a framework first
+
+_stores: list[Any] = []  # torch's own store may be hosted by this process for as long as it lives
+_questions = itertools.count()
+
+
+def as_rank_0_sees(found: str) -> str:
+    """What rank 0 `found` in a folder that all machines see; torch.distributed need not be initialised. Collective.
+
+    A file system may show a machine only after a while what another one wrote (NFS caches listings for up to a minute),
+    and ranks that go on from different checkpoints would train nonsense. Each answers for itself where neither torchrun
+    nor spotsup started it.
+    """
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1 or not dist.is_torchelastic_launched():
+        return found
+    if not _stores:
+        store, *_ = next(dist.rendezvous("env://", timeout=timedelta(seconds=_RANK_0_TIMEOUT_S)))
+        _stores.append(store)
+    key = f"spotsup/as_rank_0_sees/{next(_questions)}"
+    if os.environ["RANK"] == "0":
+        _stores[0].set(key, found)
+    return str(_stores[0].get(key).decode())
 
 
 class Parking:
-    """One round of training on this rank, by a loop that is not ours. Outside a spotsup job it asks for nothing.
+    """One round of training on this rank, by a loop that is not ours. Outside a spotsup job it asks for nothing, and is
+    not `active`.
 
-    Make it once training begins: after torch.distributed is initialised, before the first step. All ranks make the same
-    calls, in the same order. Raises RuntimeError where this is one of several processes and torch.distributed is not
-    initialised.
+    Make it once training begins, with the number of steps that are complete: after torch.distributed is initialised,
+    before the first step. All ranks make the same calls, in the same order. Raises RuntimeError where this is one of
+    several processes and torch.distributed is not initialised, or where another rank has another number of steps.
     """
 
     def __init__(
         self,
+        step: int = 0,
         *,
         park_timeout_s: float = 120.0,
         environ: Mapping[str, str] = os.environ,
@@ -34,8 +63,15 @@ class Parking:
         self._clock = clock
         self._peers = Peers.join(environ)
         # a rank whose launcher is another one must not leave the others alone in a collective
-        (self._active,) = self._peers.highest([self._files.yield_ is not None])
-        self._step = self._epoch = self._saved_step = 0
+        active, highest, lowest = self._peers.highest([self._files.yield_ is not None, step, -step])
+        if highest != -lowest:
+            raise RuntimeError(
+                f"rank {self.rank} goes on after step {step}, others after {-lowest} to {highest}: "
+                "all must resume from the same checkpoint, in a folder that all machines see"
+            )
+        self.active = bool(active)
+        self._step = self._saved_step = step
+        self._epoch = 0
         self._at = self._first_step_at = self._progress_at = 0.0
         self._files.announce()
 
@@ -50,9 +86,14 @@ class Parking:
         first = self._first_step_at == 0.0
         if first:
             self._first_step_at = self._at
-        leaving = self._active and self._peers.highest([self._files.yield_wanted()]) == [1]
+        leaving = self.active and self._peers.highest([self._files.yield_wanted()]) == [1]
         self._report(now=first)
-        return bool(leaving)
+        return leaving
+
+    @property
+    def is_saved(self) -> bool:
+        """Whether the last step is in a checkpoint, as far as this rank knows."""
+        return self._saved_step == self._step
 
     def saved(self) -> None:
         """A checkpoint of the last step is complete, as far as this rank knows."""
@@ -66,11 +107,15 @@ class Parking:
         """Once all ranks are here: tell the launcher, and wait for the end. Does not return."""
         self.all_here()  # rank 0 may still be writing for the others
         self._report(now=True)
-        self._files.park(self._step, self._saved_step == self._step, self._park_timeout_s)
+        self._files.park(self._step, self.is_saved, self._park_timeout_s)
+
+    def ended(self) -> None:
+        """There was the last step."""
+        self._report(now=True)
 
     def _report(self, *, now: bool) -> None:
         at = self._clock()
-        if self.rank != 0 or (not now and 0 <= at - self._progress_at < _PROGRESS_EVERY_S):
+        if self.rank != 0 or self._at == 0.0 or (not now and 0 <= at - self._progress_at < _PROGRESS_EVERY_S):
             return
         self._progress_at = at
         self._files.write_progress(

@@ -1,0 +1,199 @@
+"""What `spotsupd check` asks of AWS: all that can be asked without launching anything."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from provisioners.aws import launch
+from provisioners.aws.client import Aws, Deadline, RefusedError
+from provisioners.aws.errors import launch_outcome
+from provisioners.aws.offers import quota_limit
+from provisioners.aws.quota import TABLE
+from provisioners.base import (
+    CLUSTER_TAG,
+    DeniedError,
+    Finding,
+    HostKey,
+    LaunchRequest,
+    Market,
+    Offer,
+    ProvisionerError,
+)
+from provisioners.catalog import Catalog
+from provisioners.settings import AwsSettings
+
+_READS = (
+    ("describe_instances", "ec2:DescribeInstances"),
+    ("describe_spot_instance_requests", "ec2:DescribeSpotInstanceRequests"),
+    ("describe_volumes", "ec2:DescribeVolumes"),
+    ("describe_network_interfaces", "ec2:DescribeNetworkInterfaces"),
+    ("describe_addresses", "ec2:DescribeAddresses"),
+)
+_GPU_QUOTAS = ("L-3819A6DF", "L-7212CCBC", "L-C4BD4855")
+
+
+class Checks:
+    """One run over all regions; each finding is one sentence, with the mend where something is wrong."""
+
+    def __init__(self, aws: Aws, settings: AwsSettings, catalog: Catalog) -> None:
+        self._aws = aws
+        self._settings = settings
+        self._catalog = catalog
+
+    def run(self, deadline: Deadline) -> Sequence[Finding]:
+        """Never raises for what it finds; a cloud that cannot be reached is a finding, too."""
+        credentials = self._try("credentials", lambda: self._credentials(deadline))
+        if not credentials.ok:
+            return [credentials]
+        found = [credentials]
+        for region in self._settings.regions:
+            found += self._region(region, deadline)
+        return found
+
+    def _try(self, what: str, ask: Any) -> Finding:
+        try:
+            return Finding(what, ok=True, message=ask())
+        except (ProvisionerError, RefusedError) as error:
+            return Finding(what, ok=False, message=str(error))
+
+    def _credentials(self, deadline: Deadline) -> str:
+        answer = self._aws.ask("sts", self._settings.regions[0], "get_caller_identity", deadline)
+        return f"AWS knows the daemon as {answer['Arn']}"
+
+    def _region(self, region: str, deadline: Deadline) -> Iterator[Finding]:
+        yield self._try(f"{region} reading", lambda: self._reading(region, deadline))
+        for image in self._images():
+            yield self._try(f"{region} image", lambda image=image: self._image(region, image, deadline))
+        yield self._try(f"{region} network", lambda: self._network(region, deadline))
+        yield self._try(f"{region} launching", lambda: self._launching(region, deadline))
+        yield self._try(f"{region} quota", lambda: self._quota(region, deadline))
+
+    def _reading(self, region: str, deadline: Deadline) -> str:
+        filters = [{"Name": f"tag:{CLUSTER_TAG}", "Values": ["none"]}]
+        missing = []
+        for call, permission in _READS:
+            try:
+                self._aws.ask("ec2", region, call, deadline, Filters=filters)
+            except DeniedError as error:
+                missing.append((permission, str(error)))
+        if missing:
+            names = ", ".join(permission for permission, _ in missing)
+            raise DeniedError(f"the daemon's role lacks {names}: {missing[0][1]}")
+        return f"machines, disks, interfaces, addresses and spot requests in {region} can be listed"
+
+    def _images(self) -> list[str]:
+        settings = self._settings
+        return list(dict.fromkeys([settings.image, settings.image_proprietary, *settings.images.values()]))
+
+    def _image(self, region: str, image: str, deadline: Deadline) -> str:
+        ami = image
+        if image.startswith("/"):
+            try:
+                ami = self._aws.ask("ssm", region, "get_parameter", deadline, Name=image)["Parameter"]["Value"]
+            except RefusedError as error:
+                raise ProvisionerError(
+                    f"{region} has no SSM parameter {image} ({error.refusal.code}): {self._image_key(image)}"
+                ) from error
+        answer = self._aws.ask("ec2", region, "describe_images", deadline, ImageIds=[ami])
+        if not (found := answer.get("Images")):
+            raise ProvisionerError(f"{region} has no image {ami}: {self._image_key(image)}")
+        device = found[0].get("RootDeviceName", "")
+        if device != launch.ROOT_DEVICE:
+            raise ProvisionerError(
+                f"the root device of {ami} is {device}, and spotsup sets the size of {launch.ROOT_DEVICE}: "
+                f"{self._image_key(image)}, to one that is made from Ubuntu"
+            )
+        return f"{image} is {ami} in {region}"
+
+    def _image_key(self, image: str) -> str:
+        settings = self._settings
+        if image == settings.image:
+            return "set aws.image"
+        if image == settings.image_proprietary:
+            return "set aws.image_proprietary, or ask for no V100"
+        return f"change it in aws.images ({', '.join(gpu for gpu, name in settings.images.items() if name == image)})"
+
+    def _network(self, region: str, deadline: Deadline) -> str:
+        subnets = {zone: each for zone, each in self._settings.subnets.items() if zone.startswith(region)}
+        if subnets:
+            answer = self._aws.ask("ec2", region, "describe_subnets", deadline, SubnetIds=list(subnets.values()))
+            zones = {each["SubnetId"]: each["AvailabilityZone"] for each in answer["Subnets"]}
+            for zone, subnet in subnets.items():
+                if zones.get(subnet) != zone:
+                    raise ProvisionerError(f"aws.subnets: {subnet} is in {zones.get(subnet)}, not in {zone}")
+        groups = self._settings.security_groups.get(region, ())
+        if not groups:
+            return (
+                f"machines in {region} get the default security group of their VPC: see that it lets the daemon in "
+                f"at port {self._settings.ssh_port}, or name one in aws.security_groups"
+            )
+        answer = self._aws.ask("ec2", region, "describe_security_groups", deadline, GroupIds=list(groups))
+        rules = [rule for group in answer["SecurityGroups"] for rule in group["IpPermissions"]]
+        if not any(_lets_in(rule, self._settings.ssh_port, groups) for rule in rules):
+            raise ProvisionerError(
+                f"none of {', '.join(groups)} lets anybody in at port {self._settings.ssh_port}: "
+                "add a rule for the daemon's address"
+            )
+        if not any(_is_for_members(rule, groups) for rule in rules):
+            raise ProvisionerError(
+                f"none of {', '.join(groups)} lets its members reach each other: add a rule for all traffic from itself"
+            )
+        return f"{', '.join(groups)} lets the daemon in, and nodes reach each other"
+
+    def _launching(self, region: str, deadline: Deadline) -> str:
+        """A dry run of the very call that will launch."""
+        filters = [{"Name": "instance-type", "Values": [each.name for each in self._catalog.aws.types]}]
+        answer = self._aws.ask(
+            "ec2",
+            region,
+            "describe_instance_type_offerings",
+            deadline,
+            LocationType="availability-zone",
+            Filters=filters,
+        )
+        offered = sorted((each["InstanceType"], each["Location"]) for each in answer["InstanceTypeOfferings"])
+        usable = [each for each in offered if not self._settings.subnets or each[1] in self._settings.subnets]
+        if not usable:
+            raise ProvisionerError(f"{region} offers no instance type of the catalog: take it out of aws.regions")
+        name, zone = usable[0]
+        request = _dry_request(region, zone, name)
+        machine = self._catalog.type_of("aws", name)
+        parameters = launch.run_instances(request, self._settings, machine, self._catalog.driver_of(machine))
+        try:
+            self._aws.ask("ec2", region, "run_instances", deadline, **parameters, DryRun=True)
+        except RefusedError as error:
+            if error.refusal.code == "DryRunOperation":
+                return f"a launch of {name} in {zone} would have been allowed"
+            outcome = launch_outcome(error.refusal, f"{zone}, {name}")
+            raise ProvisionerError(getattr(outcome, "message", str(error))) from error
+        raise ProvisionerError(f"EC2 in {region} took a dry run for a launch: look for a machine without a node")
+
+    def _quota(self, region: str, deadline: Deadline) -> str:
+        quotas = [each for each in TABLE if each.code in _GPU_QUOTAS]
+        limits = {each.name: quota_limit(self._aws, region, each, deadline) for each in quotas}
+        told = ", ".join(f"{name}: {'?' if limit is None else f'{limit:g}'}" for name, limit in limits.items())
+        if all(limit == 0 for limit in limits.values()):
+            raise ProvisionerError(f"no GPU spot machine may run in {region} (vCPUs of {told}): ask Service Quotas")
+        return f"vCPUs in {region}: {told}"
+
+
+def _lets_in(rule: dict[str, Any], port: int, groups: Sequence[str]) -> bool:
+    """Whether somebody else than the group's own members may come in at `port`."""
+    everything = rule.get("IpProtocol") == "-1"
+    ports = rule.get("IpProtocol") == "tcp" and rule.get("FromPort", 0) <= port <= rule.get("ToPort", 65535)
+    others = [each for each in rule.get("UserIdGroupPairs", ()) if each.get("GroupId") not in groups]
+    addresses = rule.get("IpRanges") or rule.get("Ipv6Ranges") or rule.get("PrefixListIds")
+    return (everything or ports) and bool(addresses or others)
+
+
+def _is_for_members(rule: dict[str, Any], groups: Sequence[str]) -> bool:
+    return rule.get("IpProtocol") == "-1" and any(
+        each.get("GroupId") in groups for each in rule.get("UserIdGroupPairs", ())
+    )
+
+
+def _dry_request(region: str, zone: str, instance_type: str) -> LaunchRequest:
+    offer = Offer("aws", region, zone, instance_type, Market.SPOT, None)
+    key = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA check"
+    return LaunchRequest("check", "check", "check", offer, HostKey(key, "none"), key)

@@ -1,0 +1,212 @@
+"""Calls to AWS through boto3: bounded in time, their faults told apart by whether anything can have happened.
+
+boto3's own retries are off: it would repeat a launch that met a full zone (HTTP 500), and sleep beyond our limit.
+"""
+
+from __future__ import annotations
+
+import functools
+import random
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from provisioners.aws.errors import Refusal, may_ask_again, mend_of_denial
+from provisioners.base import DeniedError, ProvisionerError, UnreachableError
+from provisioners.settings import AwsSettings
+
+MOST_ATTEMPTS = 4
+MOST_PAGES = 100
+_BACKOFF_S = (0.2, 0.5, 1.0)
+_SHORTEST_S = 0.1
+_LONGEST_S = 32.0
+_POOL = 32
+_NAMES = {"ec2": "EC2", "ssm": "SSM", "sts": "STS", "service-quotas": "Service Quotas"}
+
+
+class RefusedError(Exception):
+    """AWS answered with an error."""
+
+    def __init__(self, refusal: Refusal) -> None:
+        super().__init__(refusal.sentence())
+        self.refusal = refusal
+
+
+class NotSentError(Exception):
+    """AWS was not asked: nothing can have happened."""
+
+
+class NoAnswerError(Exception):
+    """AWS was asked, and did not answer, or not what it should: anything may have happened."""
+
+
+class NoCredentialsError(Exception):
+    """There is nothing to sign a request with."""
+
+
+class Deadline:
+    """A moment that calls share."""
+
+    def __init__(self, timeout_s: float) -> None:
+        self._at = time.monotonic() + timeout_s
+
+    def left_s(self) -> float:
+        """Seconds until then; negative after."""
+        return self._at - time.monotonic()
+
+
+class Aws:
+    """boto3's clients, made when needed and kept: making one takes longer than a call. Any thread may use them."""
+
+    def __init__(self, settings: AwsSettings) -> None:
+        try:
+            import boto3  # noqa: F401
+        except ImportError as error:
+            raise ProvisionerError(
+                "the SDK for AWS (boto3) is not installed: pip install 'spotsup[aws]', or take [aws] out of the "
+                "configuration"
+            ) from error
+        self._settings = settings
+        self._lock = threading.Lock()
+        self._session: Any = None
+        self._clients: dict[tuple[str, str, float], Any] = {}
+
+    def once(self, service: str, region: str, operation: str, timeout_s: float, **parameters: Any) -> dict[str, Any]:
+        """One call, one attempt. Raises RefusedError, NotSentError, NoAnswerError, NoCredentialsError."""
+        from botocore import exceptions as boto
+        from botocore.parsers import ResponseParserError
+
+        where = f"{_NAMES[service]} in {region}"
+        try:
+            client = self._client(service, region, timeout_s)
+            answer: dict[str, Any] = getattr(client, operation)(**parameters)
+        except boto.ClientError as error:
+            told = error.response.get("Error", {})
+            refusal = Refusal(_NAMES[service], region, told.get("Code", ""), told.get("Message", ""))
+            raise RefusedError(refusal) from error
+        except (boto.NoCredentialsError, boto.PartialCredentialsError, boto.ProfileNotFound) as error:
+            raise NoCredentialsError(f"there are no AWS credentials: {_words(error)}") from error
+        except (boto.CredentialRetrievalError, boto.TokenRetrievalError, boto.SSOError) as error:
+            raise NoCredentialsError(f"AWS credentials cannot be fetched: {_words(error)}") from error
+        except (boto.EndpointConnectionError, boto.ConnectTimeoutError, boto.ProxyConnectionError) as error:
+            raise NotSentError(f"{where} cannot be reached: {_words(error)}") from error
+        except boto.SSLError as error:
+            raise NotSentError(f"{where} cannot be trusted: {_words(error)}") from error
+        except (boto.HTTPClientError, boto.BotoCoreError, ResponseParserError) as error:
+            if isinstance(error, boto.ParamValidationError | boto.UnknownServiceError | boto.InvalidRegionError):
+                raise ProvisionerError(f"{where}: {_words(error)}") from error
+            # Read timeouts, broken connections, and answers that cannot be parsed.
+            raise NoAnswerError(f"{where} did not answer as it should: {_words(error)}") from error
+        return answer
+
+    def ask(
+        self, service: str, region: str, operation: str, deadline: Deadline, *, want: str = "", **parameters: Any
+    ) -> dict[str, Any]:
+        """One call that may be repeated. `want`: what every answer has, also an empty one; without it, it is none: a
+        proxy's page may be well-formed, too. Raises RefusedError where AWS says no for good, else a ProvisionerError.
+        """
+        for attempt in range(MOST_ATTEMPTS):
+            last = attempt == MOST_ATTEMPTS - 1
+            wait_s = _BACKOFF_S[min(attempt, len(_BACKOFF_S) - 1)] * (0.5 + random.random())  # noqa: S311 - jitter
+            try:
+                return self._once_with(want, service, region, operation, _left(deadline, service, region), **parameters)
+            except RefusedError as error:
+                if (mend := mend_of_denial(error.refusal)) is not None:
+                    raise DeniedError(f"{error}; {mend}") from error
+                if not may_ask_again(error.refusal):
+                    raise
+                if last or deadline.left_s() < wait_s + _SHORTEST_S:
+                    raise UnreachableError(f"{error}, {attempt + 1} times") from error
+            except NoCredentialsError as error:
+                raise DeniedError(f"{error}; set them up for the daemon's user, or name one by aws.profile") from error
+            except NotSentError as error:
+                raise UnreachableError(str(error)) from error
+            except NoAnswerError as error:
+                if last or deadline.left_s() < wait_s + _SHORTEST_S:
+                    raise UnreachableError(str(error)) from error
+            time.sleep(wait_s)
+        raise AssertionError("the last attempt returns or raises")
+
+    def _once_with(
+        self, want: str, service: str, region: str, operation: str, timeout_s: float, **parameters: Any
+    ) -> dict[str, Any]:
+        answer = self.once(service, region, operation, timeout_s, **parameters)
+        if want and want not in answer:
+            raise NoAnswerError(f"{_NAMES[service]} in {region} answered {operation} without {want}")
+        return answer
+
+    def pages(
+        self, service: str, region: str, operation: str, deadline: Deadline, key: str, **parameters: Any
+    ) -> Iterator[dict[str, Any]]:
+        """The items under `key` of all pages. Raises as `ask`."""
+        token = ""
+        for _ in range(MOST_PAGES):
+            more = {"NextToken": token} if token else {}
+            answer = self.ask(service, region, operation, deadline, want=key, **parameters, **more)
+            yield from answer[key]
+            token = answer.get("NextToken") or ""
+            if not token:
+                return
+        raise ProvisionerError(f"{_NAMES[service]} in {region} has more than {MOST_PAGES} pages of {key}")
+
+    def _client(self, service: str, region: str, timeout_s: float) -> Any:
+        limit_s = _limit_s(timeout_s)
+        with self._lock:
+            if (known := self._clients.get((service, region, limit_s))) is not None:
+                return known
+            from botocore.config import Config
+
+            if self._session is None:
+                self._session = _session(self._settings.profile)
+            config = Config(
+                connect_timeout=limit_s / 4,
+                read_timeout=limit_s * 3 / 4,
+                retries={"mode": "standard", "total_max_attempts": 1},
+                max_pool_connections=_POOL,
+            )
+            made = self._session.client(
+                service,
+                region_name=region,
+                endpoint_url=self._settings.endpoint or None,
+                verify=self._settings.endpoint_ca or None,
+                config=config,
+            )
+            self._clients[service, region, limit_s] = made
+            return made
+
+
+@functools.cache
+def _models() -> Any:
+    """The descriptions of AWS's services: megabytes of JSON, parsed once for all sessions of this process."""
+    from botocore.loaders import create_loader
+
+    return create_loader()
+
+
+def _session(profile: str) -> Any:
+    import botocore.session
+    from boto3.session import Session
+
+    core = botocore.session.Session(profile=profile or None)
+    core.register_component("data_loader", _models())
+    return Session(botocore_session=core)
+
+
+def _limit_s(timeout_s: float) -> float:
+    """The largest power of two that fits: a client keeps its time limit, and there shall be few clients."""
+    limit_s = _LONGEST_S
+    while limit_s > max(timeout_s, _SHORTEST_S):
+        limit_s /= 2
+    return limit_s
+
+
+def _left(deadline: Deadline, service: str, region: str) -> float:
+    left_s = deadline.left_s()
+    if left_s < _SHORTEST_S:
+        raise UnreachableError(f"{_NAMES[service]} in {region} did not answer in time")
+    return left_s
+
+
+def _words(error: Exception) -> str:
+    return " ".join(str(error).split())[:300] or type(error).__name__

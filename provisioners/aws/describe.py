@@ -1,0 +1,118 @@
+"""From EC2's descriptions to ours. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import Any
+
+from provisioners.aws.launch import TOKEN_TAG
+from provisioners.base import (
+    CLUSTER_TAG,
+    NODE_TAG,
+    EndCause,
+    Instance,
+    InstanceState,
+    Leftover,
+    LeftoverKind,
+    ProvisionerError,
+)
+from provisioners.settings import AwsSettings
+
+# "Spot Instance interruption notices": two minutes before.
+NOTICE_S = 120.0
+
+_STATES = {
+    "pending": InstanceState.PENDING,
+    "running": InstanceState.RUNNING,
+    "shutting-down": InstanceState.STOPPING,
+    "stopping": InstanceState.STOPPING,
+    "stopped": InstanceState.STOPPED,
+    "terminated": InstanceState.TERMINATED,
+}
+# StateReason: the API reference. Server.SpotInstanceShutdown is a spot machine that was stopped instead.
+_CAUSES = {
+    "Server.SpotInstanceTermination": EndCause.PREEMPTED,
+    "Server.SpotInstanceShutdown": EndCause.PREEMPTED,
+    "Client.UserInitiatedShutdown": EndCause.USER,
+    "Client.UserInitiatedHibernate": EndCause.USER,
+    "Client.InstanceInitiatedShutdown": EndCause.FAILED,
+    "Client.InternalError": EndCause.FAILED,
+    "Client.InstanceTerminated": EndCause.FAILED,
+    "Client.InvalidSnapshot.NotFound": EndCause.FAILED,
+    "Client.VolumeLimitExceeded": EndCause.FAILED,
+    "Server.InsufficientInstanceCapacity": EndCause.FAILED,
+    "Server.InternalError": EndCause.FAILED,
+    "Server.ScheduledStop": EndCause.FAILED,
+}
+_MARKED = ("marked-for-termination", "marked-for-stop")
+
+
+def id_of(region: str, ec2_id: str) -> str:
+    """Our id: EC2's does not say in which region it is."""
+    return f"{region}:{ec2_id}"
+
+
+def split_id(instance_id: str) -> tuple[str, str]:
+    """(region, EC2's id); the region is "" where the id names none."""
+    region, _, ec2_id = instance_id.rpartition(":")
+    return region, ec2_id
+
+
+def instance(told: Mapping[str, Any], region: str, settings: AwsSettings, preempt_at: float | None) -> Instance:
+    """One machine. Raises ProvisionerError where the description lacks what nothing can stand in for."""
+    try:
+        ec2_id, launched_at = told["InstanceId"], told["LaunchTime"].timestamp()
+        state = _STATES[told["State"]["Name"]]
+    except (KeyError, AttributeError) as error:
+        raise ProvisionerError(f"EC2 in {region} describes a machine without what it should: {error!r}") from error
+    tags = tags_of(told)
+    ended = state in {InstanceState.STOPPING, InstanceState.STOPPED, InstanceState.TERMINATED}
+    private = told.get("PrivateIpAddress") or ""
+    return Instance(
+        id=id_of(region, ec2_id),
+        cluster=tags.get(CLUSTER_TAG, ""),
+        node=tags.get(NODE_TAG, ""),
+        token=tags.get(TOKEN_TAG, ""),
+        region=region,
+        zone=told.get("Placement", {}).get("AvailabilityZone", ""),
+        instance_type=told.get("InstanceType", ""),
+        state=state,
+        launched_at=launched_at,
+        ssh_host=(told.get("PublicIpAddress") or "") if settings.public_address else private,
+        ssh_port=settings.ssh_port,
+        private_address=private,
+        end_cause=_cause(told) if ended else None,
+        preempt_at=None if ended else preempt_at,
+    )
+
+
+def may_be_announced(told: Mapping[str, Any]) -> bool:
+    """Whether a spot request may hold news about this machine."""
+    return told.get("InstanceLifecycle") == "spot" and told.get("State", {}).get("Name") in {"pending", "running"}
+
+
+def announced(requests: Iterable[Mapping[str, Any]]) -> dict[str, float]:
+    """EC2's instance id -> when it will be taken, of all spot requests that say so."""
+    found = {}
+    for request in requests:
+        status = request.get("Status", {})
+        if status.get("Code") in _MARKED and isinstance(status.get("UpdateTime"), datetime):
+            found[request.get("InstanceId", "")] = status["UpdateTime"].timestamp() + NOTICE_S
+    return found
+
+
+def leftover(told: Mapping[str, Any], kind: LeftoverKind, id_key: str, region: str) -> Leftover:
+    """Something that belongs to no machine."""
+    tags = tags_of(told)
+    return Leftover(id_of(region, told[id_key]), kind, tags.get(CLUSTER_TAG, ""), tags.get(NODE_TAG, ""), region)
+
+
+def tags_of(told: Mapping[str, Any]) -> dict[str, str]:
+    """EC2 says Tags, and TagSet of a network interface."""
+    return {each["Key"]: each["Value"] for each in (*told.get("Tags", ()), *told.get("TagSet", ()))}
+
+
+def _cause(told: Mapping[str, Any]) -> EndCause:
+    code = told.get("StateReason", {}).get("Code", "")
+    return _CAUSES.get(code, EndCause.UNKNOWN)

@@ -1,0 +1,165 @@
+"""EC2's error codes: what each means for a launch, and for any other call. Pure.
+
+Sources: "API" is the EC2 API reference, Error codes for the Amazon EC2 API; "karpenter" is karpenter-provider-aws,
+pkg/errors/errors.go; "parallelcluster" is aws-parallelcluster-node, EC2_ICE_ERROR_CODES; "boto3#4406" that issue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from provisioners.base import LaunchOutcome, Scope
+from provisioners.codes import Code, Kind, find, outcome
+
+CAPACITY_MEMORY_S = 180.0  # karpenter's, which launches more of these than anybody
+ABSENT_MEMORY_S = 3600.0  # a zone does not learn a new instance type within minutes
+QUOTA_MEMORY_S = 600.0  # a spot quota is free again only some minutes after a termination
+THROTTLED_S = 5.0  # RunInstances regains two requests a second
+
+_ASK_FOR_MORE = "ask for more in Service Quotas, or end what runs"
+_RENEW = "renew the daemon's AWS credentials"
+_ALLOW = "give the daemon's role what docs/permissions/aws-iam-policy.json lists"
+_IMAGE = "set aws.image to an AMI, or an SSM parameter, that this region has"
+_NETWORK = "set aws.subnets and aws.security_groups to what this region has"
+
+
+def _capacity(name: str, source: str, scope: Scope, memory_s: float = CAPACITY_MEMORY_S, words: str = "") -> Code:
+    return Code(name, Kind.NO_CAPACITY, source, scope, memory_s, words=words)
+
+
+def _quota(name: str, source: str = "API") -> Code:
+    return Code(name, Kind.QUOTA, source, Scope.REGION, QUOTA_MEMORY_S, _ASK_FOR_MORE)
+
+
+def _fatal(name: str, mend: str = "", source: str = "API") -> Code:
+    return Code(name, Kind.FATAL, source, mend=mend)
+
+
+TABLE: Sequence[Code] = (
+    Code(
+        "InsufficientInstanceCapacity",
+        Kind.FATAL,
+        "karpenter",
+        mend="spotsup needs a placement group of strategy cluster",
+        words="spread placement group",
+    ),
+    _capacity("InsufficientInstanceCapacity", "API", Scope.TYPE_IN_ZONE),
+    _capacity("InsufficientCapacity", "API", Scope.TYPE_IN_ZONE),
+    _capacity("InsufficientHostCapacity", "parallelcluster", Scope.TYPE_IN_ZONE),
+    _capacity("InsufficientReservedInstanceCapacity", "parallelcluster", Scope.TYPE_IN_ZONE),
+    _capacity("UnfulfillableCapacity", "karpenter", Scope.TYPE_IN_ZONE),
+    _capacity("ReservationCapacityExceeded", "karpenter", Scope.TYPE_IN_ZONE),
+    _capacity("SpotMaxPriceTooLow", "parallelcluster", Scope.TYPE_IN_ZONE),
+    _capacity("Unsupported", "karpenter", Scope.TYPE_IN_ZONE, ABSENT_MEMORY_S),
+    _capacity("InsufficientVolumeCapacity", "API", Scope.ZONE),
+    _capacity("InsufficientFreeAddressesInSubnet", "karpenter", Scope.ZONE),
+    _capacity("InsufficientAddressCapacity", "API", Scope.REGION),
+    _quota("MaxSpotInstanceCountExceeded"),
+    _quota("VcpuLimitExceeded", "karpenter"),
+    _quota("InstanceLimitExceeded"),
+    _quota("VolumeLimitExceeded"),
+    _quota("NetworkInterfaceLimitExceeded"),
+    _quota("AddressLimitExceeded"),
+    _quota("ResourceCountExceeded"),
+    Code("RequestLimitExceeded", Kind.THROTTLED, "API", memory_s=THROTTLED_S),
+    Code("Throttling", Kind.THROTTLED, "API", memory_s=THROTTLED_S),
+    Code("ThrottlingException", Kind.THROTTLED, "API", memory_s=THROTTLED_S),
+    Code("EC2ThrottledException", Kind.THROTTLED, "botocore, retries/special", memory_s=THROTTLED_S),
+    Code("TooManyRequestsException", Kind.THROTTLED, "Service Quotas API", memory_s=THROTTLED_S),
+    Code("Unavailable", Kind.TRANSIENT, "API"),
+    Code("ServiceUnavailable", Kind.TRANSIENT, "API"),
+    Code("ConcurrentTagAccess", Kind.TRANSIENT, "API"),
+    # A fault inside may have come after the machine: the same token asks again, and a look-up tells.
+    Code("InternalError", Kind.UNKNOWN, "API"),
+    Code("InternalFailure", Kind.UNKNOWN, "API"),
+    Code("ServerInternal", Kind.UNKNOWN, "API"),
+    Code("IdempotentInstanceTerminated", Kind.USED, "boto3#4406"),
+    _fatal("IdempotentParameterMismatch", "a token stands for one request: take a new one"),
+    _fatal("InvalidAMIID.*", _IMAGE),
+    _fatal("InvalidParameterValue"),
+    _fatal("InvalidParameterCombination"),
+    _fatal("InvalidParameter"),
+    _fatal("MissingParameter"),
+    _fatal("UnknownParameter"),
+    _fatal("InvalidInput", source="API, without a default subnet"),
+    _fatal("MissingInput", _NETWORK, "API, without a default VPC"),
+    _fatal("VPCIdNotSpecified", _NETWORK),
+    _fatal("DefaultVpcDoesNotExist", _NETWORK),
+    _fatal("InvalidGroup.*", _NETWORK),
+    _fatal("InvalidSecurityGroupID.*", _NETWORK),
+    _fatal("InvalidSubnet.*", _NETWORK),
+    _fatal("InvalidSubnetID.*", _NETWORK),
+    _fatal("InvalidPlacementGroup.*", "create the group, or take it out of aws.placement_groups"),
+    _fatal("InvalidKeyPair.*"),
+    _fatal("InvalidInstanceType"),
+    _fatal("InvalidBlockDeviceMapping"),
+    _fatal("InvalidUserData.*"),
+    _fatal("InvalidTagKey.*"),
+    _fatal("TagPolicyViolation"),
+    _fatal("UnsupportedOperation"),
+    _fatal("OperationNotPermitted"),
+    _fatal("SpotInstanceTypeNotSupported"),
+    _fatal("UnauthorizedOperation", _ALLOW),
+    _fatal("AccessDenied", _ALLOW),
+    _fatal("AccessDeniedException", _ALLOW),
+    _fatal(
+        "AuthFailure.ServiceLinkedRoleCreationNotPermitted",
+        "run once: aws iam create-service-linked-role --aws-service-name spot.amazonaws.com",
+    ),
+    _fatal("AuthFailure", _RENEW),
+    _fatal("InvalidClientTokenId", _RENEW),
+    _fatal("UnrecognizedClientException", _RENEW),
+    _fatal("SignatureDoesNotMatch", _RENEW),
+    _fatal("IncompleteSignature", _RENEW),
+    _fatal("MissingAuthenticationToken", _RENEW),
+    _fatal("ExpiredToken", _RENEW),
+    _fatal("ExpiredTokenException", _RENEW),
+    _fatal("RequestExpired", _RENEW + ", and look at the computer's clock"),
+    _fatal("OptInRequired", "subscribe the account to EC2, or to the image on the Marketplace"),
+    _fatal("PendingVerification", "AWS looks at the account before it may launch here; this takes hours"),
+    _fatal("Blocked", "AWS has blocked the account: ask its support"),
+)
+
+_DENIED = (_ALLOW, _RENEW)
+_AGAIN = (Kind.THROTTLED, Kind.TRANSIENT, Kind.UNKNOWN)
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """What AWS answered in place of what was asked for."""
+
+    service: str
+    region: str
+    code: str
+    message: str
+
+    def sentence(self, where: str = "") -> str:
+        """For people: who refused what, and its own words without the part that only AWS can read."""
+        words = self.message.split("Encoded authorization failure message", 1)[0].strip().rstrip(".")
+        place = f"{self.region} ({where})" if where else self.region
+        return f"{self.service} in {place} answered {self.code}: {words}"
+
+
+def launch_outcome(refusal: Refusal, where: str) -> LaunchOutcome:
+    """What a refused launch came to. Kind.USED is the caller's to look up."""
+    return outcome(find(TABLE, refusal.code, refusal.message), refusal.code, refusal.sentence(where))
+
+
+def is_used(refusal: Refusal) -> bool:
+    """Whether the launch's token has had its machine: one that ended, or one that was asked for in other words."""
+    return refusal.code in {"IdempotentInstanceTerminated", "IdempotentParameterMismatch"}
+
+
+def may_ask_again(refusal: Refusal) -> bool:
+    """Whether a call that changes nothing, or the same twice, is worth another try."""
+    row = find(TABLE, refusal.code, refusal.message)
+    return row is not None and row.kind in _AGAIN
+
+
+def mend_of_denial(refusal: Refusal) -> str | None:
+    """How to mend missing credentials or permissions; None where it is about something else."""
+    row = find(TABLE, refusal.code, refusal.message)
+    if row is None or not any(row.mend.startswith(each) for each in _DENIED):
+        return None
+    return row.mend

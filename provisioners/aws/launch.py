@@ -1,0 +1,116 @@
+"""From a launch request to RunInstances' parameters. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any, Literal
+
+from provisioners.base import CLUSTER_TAG, NODE_TAG, LaunchRequest, Market, ProvisionerError
+from provisioners.catalog import MachineType
+from provisioners.settings import AwsSettings
+from provisioners.userdata import DeadMan, user_data
+
+TOKEN_TAG = "spotsup-token"  # noqa: S105 - a name, not a secret
+# Deep Learning AMIs and Canonical's: the root device must be named to be given a size. `spotsupd check` compares.
+ROOT_DEVICE = "/dev/sda1"
+
+
+def run_instances(
+    request: LaunchRequest, settings: AwsSettings, machine: MachineType, driver: Literal["open", "proprietary"]
+) -> dict[str, Any]:
+    """The parameters of the one call. Raises ProvisionerError for what EC2 would refuse in words that help nobody."""
+    spot = request.offer.market is Market.SPOT
+    dead_man = DeadMan(request.dead_man_s) if request.dead_man_s else None
+    parameters: dict[str, Any] = {
+        "ClientToken": client_token(request),
+        "MinCount": 1,
+        "MaxCount": 1,
+        "ImageId": image_id(settings, machine, driver),
+        "InstanceType": request.offer.instance_type,
+        "Placement": _placement(request, settings),
+        "UserData": user_data(settings.ssh_user, request.ssh_public_key, request.host_key, dead_man),
+        "BlockDeviceMappings": [_root_disk(request.disk_gb or settings.disk_gb)],
+        "NetworkInterfaces": _interfaces(request, settings, machine),
+        # A machine that switches itself off is gone, and costs nothing: the dead-man switch is made of this.
+        "InstanceInitiatedShutdownBehavior": "terminate",
+        "MetadataOptions": {"HttpTokens": "required", "HttpEndpoint": "enabled", "HttpPutResponseHopLimit": 2},
+        "TagSpecifications": _tag_specifications(request, settings, spot=spot),
+    }
+    if spot:
+        options = {"SpotInstanceType": "one-time", "InstanceInterruptionBehavior": "terminate"}
+        parameters["InstanceMarketOptions"] = {"MarketType": "spot", "SpotOptions": options}
+    if settings.instance_profile:
+        kind = "Arn" if settings.instance_profile.startswith("arn:") else "Name"
+        parameters["IamInstanceProfile"] = {kind: settings.instance_profile}
+    return parameters
+
+
+def client_token(request: LaunchRequest) -> str:
+    """EC2's idempotency token: 64 ASCII characters at most, the same for the same token of the same cluster.
+
+    Neither type nor zone is in it. EC2 keeps tokens by zone, and refuses one that returns with another type: that is
+    what we want, one token means one request.
+    """
+    return hashlib.sha256(f"{request.cluster}\n{request.token}".encode()).hexdigest()
+
+
+def image_id(settings: AwsSettings, machine: MachineType, driver: Literal["open", "proprietary"]) -> str:
+    """An AMI, or the SSM parameter that EC2 itself shall resolve: so a retry says the same after a new image is out."""
+    family = machine.gpu.split("-", 1)[0]
+    image = settings.images.get(machine.gpu) or settings.images.get(family)
+    image = image or (settings.image if driver == "open" else settings.image_proprietary)
+    return f"resolve:ssm:{image}" if image.startswith("/") else image
+
+
+def _placement(request: LaunchRequest, settings: AwsSettings) -> dict[str, str]:
+    zone = request.offer.zone
+    group = settings.placement_groups.get(zone)
+    return {"AvailabilityZone": zone, **({"GroupName": group} if group else {})}
+
+
+def _root_disk(disk_gb: int) -> dict[str, Any]:
+    ebs = {"VolumeSize": disk_gb, "VolumeType": "gp3", "DeleteOnTermination": True}
+    return {"DeviceName": ROOT_DEVICE, "Ebs": ebs}
+
+
+def _interfaces(request: LaunchRequest, settings: AwsSettings, machine: MachineType) -> list[dict[str, Any]]:
+    count = max(1, machine.efa) if settings.efa else 1
+    if count > 1 and settings.public_address:
+        raise ProvisionerError(
+            f"{machine.name} has {count} network interfaces with EFA, and EC2 gives such a machine no public address: "
+            "set aws.public_address = false and run the daemon in the VPC, or set aws.efa = false"
+        )
+    return [_interface(card, request, settings, machine) for card in range(count)]
+
+
+def _interface(card: int, request: LaunchRequest, settings: AwsSettings, machine: MachineType) -> dict[str, Any]:
+    """One per network card; the first carries IP, the others EFA alone."""
+    interface: dict[str, Any] = {
+        "DeviceIndex": 0 if card == 0 else 1,
+        "NetworkCardIndex": card,
+        "DeleteOnTermination": True,
+    }
+    if card == 0:
+        interface["AssociatePublicIpAddress"] = settings.public_address
+    if settings.efa and machine.efa:
+        interface["InterfaceType"] = "efa" if card == 0 else "efa-only"
+    if subnet := settings.subnets.get(request.offer.zone):
+        interface["SubnetId"] = subnet
+    if groups := settings.security_groups.get(request.offer.region):
+        interface["Groups"] = list(groups)
+    return interface
+
+
+def _tag_specifications(request: LaunchRequest, settings: AwsSettings, *, spot: bool) -> list[dict[str, Any]]:
+    """At birth, for all that is born: what has no tag cannot be found again."""
+    tags = {
+        "Name": f"{request.cluster}-{request.node}",
+        **settings.tags,
+        **request.tags,
+        CLUSTER_TAG: request.cluster,
+        NODE_TAG: request.node,
+        TOKEN_TAG: request.token,
+    }
+    kinds = ["instance", "volume", "network-interface", *(["spot-instances-request"] if spot else [])]
+    listed = [{"Key": key, "Value": value} for key, value in tags.items()]
+    return [{"ResourceType": kind, "Tags": listed} for kind in kinds]

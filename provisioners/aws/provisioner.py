@@ -1,0 +1,216 @@
+"""EC2 behind the provisioner protocol."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from provisioners.aws import describe, errors, launch, leftovers
+from provisioners.aws.checks import Checks
+from provisioners.aws.client import (
+    Aws,
+    Deadline,
+    NoAnswerError,
+    NoCredentialsError,
+    NotSentError,
+    RefusedError,
+)
+from provisioners.aws.offers import Offers
+from provisioners.base import (
+    CLUSTER_TAG,
+    Fatal,
+    Finding,
+    Instance,
+    InstanceState,
+    Launched,
+    LaunchOutcome,
+    LaunchRequest,
+    Leftover,
+    Offer,
+    OfferQuery,
+    ProvisionerError,
+    Transient,
+    Unknown,
+)
+from provisioners.catalog import Catalog, load_catalog
+from provisioners.settings import AwsSettings
+
+_PAGE = 1000  # the most that EC2 gives at once
+_NOT_THERE = ("InvalidInstanceID.NotFound", "InvalidInstanceID.Malformed")
+
+
+class AwsProvisioner:
+    """A Provisioner over the regions of the settings. Raises ProvisionerError where boto3 or the catalog is missing."""
+
+    def __init__(
+        self,
+        settings: AwsSettings,
+        *,
+        catalog: Catalog | None = None,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self._settings = settings
+        self._catalog = catalog or load_catalog(settings.catalog)
+        self._aws = Aws(settings)
+        self._offers = Offers(self._aws, settings, self._catalog, now)
+
+    @property
+    def name(self) -> str:
+        """The cloud's name in job files."""
+        return "aws"
+
+    def offers(self, query: OfferQuery, timeout_s: float) -> Sequence[Offer]:
+        """As the protocol says."""
+        return self._offers.find(query, Deadline(timeout_s))
+
+    def launch(self, request: LaunchRequest, timeout_s: float) -> LaunchOutcome:
+        """As the protocol says. RunInstances is called once, and never repeated here."""
+        offer = request.offer
+        where = f"{offer.zone}, {offer.instance_type}, {offer.market}"
+        if offer.region not in self._settings.regions:
+            return Fatal(f"{offer.region} is not one of aws.regions ({', '.join(self._settings.regions)})")
+        deadline = Deadline(timeout_s)
+        machine = self._catalog.type_of("aws", offer.instance_type)
+        try:
+            parameters = launch.run_instances(request, self._settings, machine, self._catalog.driver_of(machine))
+            answer = self._aws.once("ec2", offer.region, "run_instances", deadline.left_s(), **parameters)
+        except RefusedError as error:
+            if errors.is_used(error.refusal):
+                return self._launched_before(request, error, where, deadline)
+            return errors.launch_outcome(error.refusal, where)
+        except NotSentError as error:
+            return Transient(str(error))
+        except NoAnswerError as error:
+            return Unknown(str(error))
+        except NoCredentialsError as error:
+            return Fatal(f"{error}; set them up for the daemon's user, or name one by aws.profile")
+        except ProvisionerError as error:
+            return Fatal(str(error))
+        return self._launched(answer, offer.region)
+
+    def find(self, token: str, timeout_s: float) -> Instance | None:
+        """As the protocol says. By tag: a listing by idempotency token knows one region only, too."""
+        deadline = Deadline(timeout_s)
+        found: list[Instance] = []
+        for region in self._settings.regions:
+            found += self._list(region, launch.TOKEN_TAG, token, deadline)
+        alive = [each for each in found if each.state is not InstanceState.TERMINATED]
+        return next(iter(alive or found), None)
+
+    def instances(self, cluster: str, timeout_s: float) -> Sequence[Instance]:
+        """As the protocol says: per region one listing of machines, and one of spot requests where there are any."""
+        deadline = Deadline(timeout_s)
+        return [
+            each for region in self._settings.regions for each in self._list(region, CLUSTER_TAG, cluster, deadline)
+        ]
+
+    def terminate(self, instance_id: str, timeout_s: float) -> None:
+        """As the protocol says. EC2 may not know a young machine yet: the listing goes on to show it."""
+        deadline = Deadline(timeout_s)
+        for region, ec2_id in self._places(instance_id):
+            self._ask_unless_gone(
+                region,
+                "terminate_instances",
+                deadline,
+                _NOT_THERE,
+                want="TerminatingInstances",
+                InstanceIds=[ec2_id],
+            )
+
+    def leftovers(self, cluster: str, timeout_s: float) -> Sequence[Leftover]:
+        """Disks, network interfaces and addresses that no machine has, and spot requests that wait for one."""
+        deadline = Deadline(timeout_s)
+        regions = self._settings.regions
+        return [each for region in regions for each in leftovers.listed(self._aws, region, cluster, deadline)]
+
+    def remove(self, leftover: Leftover, timeout_s: float) -> None:
+        """Delete it; what is gone already is fine."""
+        leftovers.removed(self._aws, leftover, Deadline(timeout_s))
+
+    def console(self, instance_id: str, timeout_s: float) -> str:
+        """The serial console's last words; EC2 has them some minutes late, and "" before."""
+        deadline = Deadline(timeout_s)
+        for region, ec2_id in self._places(instance_id):
+            answer = self._ask_unless_gone(region, "get_console_output", deadline, _NOT_THERE, InstanceId=ec2_id)
+            if text := answer.get("Output"):
+                return str(text)
+        return ""
+
+    def check(self, timeout_s: float) -> Sequence[Finding]:
+        """What `spotsupd check` shows: credentials, permissions, images, network, quota."""
+        return Checks(self._aws, self._settings, self._catalog).run(Deadline(timeout_s))
+
+    # -- inside --------------------------------------------------------------------------------------------
+
+    def _list(self, region: str, tag: str, value: str, deadline: Deadline) -> list[Instance]:
+        filters = _filters({f"tag:{tag}": value})
+        reservations = self._pages(
+            region, "describe_instances", deadline, "Reservations", Filters=filters, MaxResults=_PAGE
+        )
+        told = [each for reservation in reservations for each in reservation.get("Instances", ())]
+        notices: dict[str, float] = {}
+        if any(describe.may_be_announced(each) for each in told):
+            wanted = _filters({f"tag:{tag}": value, "state": "active"})
+            notices = describe.announced(
+                self._pages(
+                    region,
+                    "describe_spot_instance_requests",
+                    deadline,
+                    "SpotInstanceRequests",
+                    Filters=wanted,
+                    MaxResults=_PAGE,
+                )
+            )
+        return [
+            describe.instance(each, region, self._settings, notices.get(each.get("InstanceId", ""))) for each in told
+        ]
+
+    def _launched(self, answer: dict[str, Any], region: str) -> LaunchOutcome:
+        try:
+            (told,) = answer["Instances"]
+            return Launched(describe.instance(told, region, self._settings, None))
+        except (KeyError, ValueError, ProvisionerError) as error:
+            return Unknown(f"EC2 in {region} took the launch, and answered what cannot be read: {error!r}")
+
+    def _launched_before(
+        self, request: LaunchRequest, refused: RefusedError, where: str, deadline: Deadline
+    ) -> LaunchOutcome:
+        """EC2 refuses a token whose machine has ended, and one that comes with other words: the settings may have
+        changed since. The machine of this token and this node is the answer, while EC2 lists it.
+        """
+        try:
+            found = self._list(request.offer.region, launch.TOKEN_TAG, request.token, deadline)
+        except ProvisionerError as error:
+            return Unknown(f"{refused}; {error}")
+        mine = [each for each in found if (each.cluster, each.node) == (request.cluster, request.node)]
+        if mine:
+            return Launched(mine[0])
+        outcome = errors.launch_outcome(refused.refusal, where)
+        return outcome if isinstance(outcome, Fatal) else Transient(f"{refused}; a new node takes a new token")
+
+    def _places(self, instance_id: str) -> Iterable[tuple[str, str]]:
+        region, ec2_id = describe.split_id(instance_id)
+        return [(each, ec2_id) for each in ([region] if region else self._settings.regions)]
+
+    def _pages(
+        self, region: str, call: str, deadline: Deadline, key: str, **parameters: Any
+    ) -> Iterable[dict[str, Any]]:
+        try:
+            yield from self._aws.pages("ec2", region, call, deadline, key, **parameters)
+        except RefusedError as error:
+            raise ProvisionerError(str(error)) from error
+
+    def _ask_unless_gone(
+        self, region: str, call: str, deadline: Deadline, gone: Sequence[str], **parameters: Any
+    ) -> dict[str, Any]:
+        try:
+            return self._aws.ask("ec2", region, call, deadline, **parameters)
+        except RefusedError as error:
+            if error.refusal.code in gone:
+                return {}
+            raise ProvisionerError(str(error)) from error
+
+
+def _filters(values: dict[str, str]) -> list[dict[str, Any]]:
+    return [{"Name": name, "Values": [value]} for name, value in values.items()]

@@ -1,0 +1,183 @@
+"""Which instance types hold a GPU, by cloud: catalog.toml, and what a user adds to it."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from provisioners.base import OfferQuery, ProvisionerError
+
+_BUILT_IN = Path(__file__).with_name("catalog.toml")
+
+CloudName = Literal["aws", "gcp", "azure"]
+
+
+class CatalogError(ProvisionerError):
+    """The catalog has no such machine, or its file is not one; says what there is."""
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class Gpu(_Strict):
+    """A GPU model. `driver`: which of NVIDIA's kernel modules drives it."""
+
+    memory_gib: Annotated[int, Field(gt=0)]
+    driver: Literal["open", "proprietary"] = "open"
+
+
+class MachineType(_Strict):
+    """An instance type. `vcpus` and `memory_gib` are None where nobody published them; `gpus` is 0 where only the name
+    is known.
+
+    `efa`: how many EFA interfaces it takes. `machine_type` and `accelerator`: what Compute Engine is asked for, where
+    `name` is ours because Google has no one name for both.
+    """
+
+    name: str
+    gpu: str = ""
+    gpus: Annotated[int, Field(ge=0)] = 0
+    vcpus: int | None = None
+    memory_gib: float | None = None
+    efa: int = 0
+    machine_type: str = ""
+    accelerator: str = ""
+
+
+class Prices(_Strict):
+    """On-demand prices of one region, and who published them when."""
+
+    source: str
+    usd_per_hour: Mapping[str, Annotated[float, Field(gt=0)]]
+
+
+class CloudCatalog(_Strict):
+    """One cloud's part."""
+
+    types: tuple[MachineType, ...] = ()
+    retired: Mapping[str, str] = {}
+    prices: Mapping[str, Prices] = {}
+
+
+class Catalog(_Strict):
+    """The whole catalog."""
+
+    gpus: Mapping[str, Gpu] = {}
+    retired: Mapping[str, str] = {}
+    aws: CloudCatalog = CloudCatalog()
+    gcp: CloudCatalog = CloudCatalog()
+    azure: CloudCatalog = CloudCatalog()
+
+    def cloud(self, name: CloudName) -> CloudCatalog:
+        """One cloud's part."""
+        match name:
+            case "aws":
+                return self.aws
+            case "gcp":
+                return self.gcp
+            case "azure":
+                return self.azure
+
+    def select(self, cloud: CloudName, query: OfferQuery) -> tuple[MachineType, ...]:
+        """The types that a job may run on, smallest GPU count first.
+
+        Where `gpus_per_node` is given, only the smallest machines that hold so many: nobody who asks for one GPU shall
+        pay for eight because the small ones are sold out. Types that are named need not be in the catalog. Raises
+        CatalogError for what is retired or unknown.
+        """
+        listed = self.cloud(cloud)
+        if query.instance_types:
+            found = [self._named(cloud, name) for name in query.instance_types]
+            found = [each for each in found if not query.gpu or not each.gpu or _is_gpu(each.gpu, query.gpu)]
+        elif query.gpu:
+            found = [each for each in listed.types if _is_gpu(each.gpu, query.gpu)]
+            if not found:
+                raise CatalogError(self._no_gpu(cloud, query.gpu))
+        else:
+            found = list(listed.types)
+        return tuple(sorted(_smallest(found, query.gpus_per_node), key=lambda each: (each.gpus, each.name)))
+
+    def type_of(self, cloud: CloudName, name: str) -> MachineType:
+        """A type by its name; with nothing but its name where the catalog does not have it."""
+        return next((each for each in self.cloud(cloud).types if each.name == name), MachineType(name=name))
+
+    def driver_of(self, machine: MachineType) -> Literal["open", "proprietary"]:
+        """Which kernel modules the machine's image needs."""
+        return self.gpus[machine.gpu].driver if machine.gpu in self.gpus else "open"
+
+    def price(self, cloud: CloudName, region: str, name: str) -> tuple[float, str] | None:
+        """(US dollars per hour on demand, "catalog: who said so and when"), None where nobody published one."""
+        prices = self.cloud(cloud).prices.get(region)
+        if prices is None or name not in prices.usd_per_hour:
+            return None
+        return prices.usd_per_hour[name], f"catalog: {prices.source}"
+
+    def _named(self, cloud: CloudName, name: str) -> MachineType:
+        why = self.cloud(cloud).retired.get(name)
+        if why is not None:
+            raise CatalogError(f"{name}: {why}")
+        return self.type_of(cloud, name)
+
+    def _no_gpu(self, cloud: CloudName, gpu: str) -> str:
+        retired = {name.lower(): (name, why) for name, why in self.retired.items()}
+        if gpu.lower() in retired:
+            name, why = retired[gpu.lower()]
+            return f"{name}: {why}"
+        there_are = ", ".join(dict.fromkeys(each.gpu for each in self.cloud(cloud).types))
+        return f"no machine with a GPU {gpu!r} is known for {cloud}; there are: {there_are}"
+
+
+def load_catalog(path: str = "") -> Catalog:
+    """The built-in catalog, with the user's file on top where `path` names one. Raises CatalogError."""
+    catalog = _parse(_BUILT_IN)
+    return merged(catalog, _parse(Path(path))) if path else catalog
+
+
+def merged(base: Catalog, more: Catalog) -> Catalog:
+    """`more` adds to `base`; where both have something, `more` is right."""
+    return Catalog(
+        gpus={**base.gpus, **more.gpus},
+        retired={**base.retired, **more.retired},
+        aws=_merged_cloud(base.aws, more.aws),
+        gcp=_merged_cloud(base.gcp, more.gcp),
+        azure=_merged_cloud(base.azure, more.azure),
+    )
+
+
+def _merged_cloud(base: CloudCatalog, more: CloudCatalog) -> CloudCatalog:
+    types = {each.name: each for each in (*base.types, *more.types)}
+    retired = {name: why for name, why in base.retired.items() if name not in {each.name for each in more.types}}
+    return CloudCatalog(
+        types=tuple(types.values()), retired={**retired, **more.retired}, prices={**base.prices, **more.prices}
+    )
+
+
+def _parse(path: Path) -> Catalog:
+    try:
+        parsed = tomllib.loads(path.read_text(encoding="utf-8"))
+        return Catalog.model_validate(parsed, strict=False)
+    except OSError as error:
+        raise CatalogError(f"the catalog {path} cannot be read: {error.strerror}") from error
+    except tomllib.TOMLDecodeError as error:
+        raise CatalogError(f"the catalog {path} is not TOML: {error}") from error
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise CatalogError(f"the catalog {path}: {where}: {first['msg'][:1].lower()}{first['msg'][1:]}") from error
+
+
+def _is_gpu(name: str, wanted: str) -> bool:
+    """A100 means each of A100-40GB and A100-80GB."""
+    return name.lower() == wanted.lower() or name.lower().startswith(f"{wanted.lower()}-")
+
+
+def _smallest(types: list[MachineType], gpus: int) -> list[MachineType]:
+    unlisted = [each for each in types if not each.gpus]
+    enough = [each for each in types if each.gpus >= max(1, gpus)]
+    least = min((each.gpus for each in enough), default=0)
+    return unlisted + (enough if gpus == 0 else [each for each in enough if each.gpus == least])

@@ -1,0 +1,81 @@
+"""A cloud's error codes as data: what each means for a launch, for how long, and who says so.
+
+Each cloud has one table. A code that is not in it is Transient with `unknown_code`, so that it is seen and the table
+grows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from provisioners.base import Fatal, LaunchOutcome, NoCapacity, Quota, Scope, Throttled, Transient, Unknown
+
+
+class Kind(StrEnum):
+    """What a code means for a launch. USED: the token had its machine already; look that up."""
+
+    NO_CAPACITY = "no capacity"
+    QUOTA = "quota"
+    THROTTLED = "throttled"
+    TRANSIENT = "transient"
+    FATAL = "fatal"
+    UNKNOWN = "unknown"
+    USED = "token used"
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """One code. A name that ends in ".*" stands for all that begin so. `words`: the row holds only for messages with
+    these words in them. `memory_s`: for how long it is pointless to ask again within `scope`; of THROTTLED, after how
+    long to ask again. `mend`: what people can do about it, a sentence's end.
+    """
+
+    name: str
+    kind: Kind
+    source: str
+    scope: Scope | None = None
+    memory_s: float = 0.0
+    mend: str = ""
+    words: str = ""
+
+    def fits(self, name: str, message: str) -> bool:
+        """Whether this is the row of a code with this message."""
+        named = name.startswith(self.name[:-1]) if self.name.endswith(".*") else name == self.name
+        return named and self.words.lower() in message.lower()
+
+
+def find(table: Sequence[Code], name: str, message: str = "") -> Code | None:
+    """The first row that fits, None for a code that nobody has seen."""
+    return next((row for row in table if row.fits(name, message)), None)
+
+
+def outcome(row: Code | None, name: str, message: str) -> LaunchOutcome:
+    """What a launch that met this code came to. `message`: one sentence, with the place and the cloud's own words."""
+    if row is None:
+        return Transient(f"{message}; spotsup does not know the code {name!r}", unknown_code=name)
+    told = f"{message}; {row.mend}" if row.mend else message
+    match row.kind:
+        case Kind.NO_CAPACITY:
+            return NoCapacity(row.scope or Scope.TYPE_IN_ZONE, row.memory_s, told)
+        case Kind.QUOTA:
+            return Quota(row.scope or Scope.REGION, row.memory_s, told)
+        case Kind.THROTTLED:
+            return Throttled(row.memory_s, told)
+        case Kind.TRANSIENT:
+            return Transient(told)
+        case Kind.FATAL:
+            return Fatal(told)
+        case Kind.UNKNOWN | Kind.USED:
+            return Unknown(told)
+
+
+def markdown(table: Sequence[Code]) -> str:
+    """The table as docs/clouds.md shows it."""
+    lines = ["| code | a launch that meets it | scope | memory | source |", "|---|---|---|---|---|"]
+    for row in table:
+        name = f"`{row.name}`" + (f' with "{row.words}"' if row.words else "")
+        memory = f"{row.memory_s:g} s" if row.memory_s else ""
+        lines.append(f"| {name} | {row.kind} | {row.scope or ''} | {memory} | {row.source} |")
+    return "\n".join(lines) + "\n"

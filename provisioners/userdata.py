@@ -1,0 +1,124 @@
+"""What a fresh machine is told at its first boot: cloud-init user data, the same for all clouds.
+
+The host key makes the first SSH connection verifiable, the user lets the daemon in, the dead-man switch ends a machine
+that its cluster forgot. Whoever may read a machine's user data may read its host key: docs/clouds.md.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from dataclasses import dataclass
+
+from provisioners.base import HostKey
+
+HEARD_FILE = ".spotsup-heard"
+"""In the user's home: the node's agent touches it whenever it hears from its cluster or its round makes progress."""
+
+SWITCH_PATH = "/usr/local/sbin/spotsup-dead-man"
+_STATE_PATH = "/run/spotsup-dead-man"
+_LOOK_S = 60
+
+
+@dataclass(frozen=True, slots=True)
+class DeadMan:
+    """After `after_s` without a word, `end` (shell) ends the machine and its billing."""
+
+    after_s: float
+    end: str = "systemctl poweroff"
+
+
+def user_data(user: str, authorized_key: str, host_key: HostKey, dead_man: DeadMan | None = None) -> str:
+    """A cloud-config document. It is JSON, which is YAML, too: nothing in it needs quoting by hand."""
+    kind = _kind(host_key.public)
+    config: dict[str, object] = {
+        # The user may be the image's own: cloud-init then leaves it as it is and only adds the key.
+        "users": [
+            {
+                "name": user,
+                "shell": "/bin/bash",
+                "sudo": "ALL=(ALL) NOPASSWD:ALL",
+                "lock_passwd": True,
+                "ssh_authorized_keys": [authorized_key.strip()],
+            }
+        ],
+        "disable_root": user != "root",
+        "ssh_pwauth": False,
+        "ssh_deletekeys": True,
+        "ssh_keys": {
+            f"{kind}_private": host_key.private_openssh.rstrip("\n") + "\n",
+            f"{kind}_public": host_key.public.strip(),
+        },
+        "package_update": False,
+        "package_upgrade": False,
+    }
+    if dead_man is not None:
+        config["write_files"] = _switch_files(user, dead_man)
+        config["runcmd"] = [
+            ["su", "-", user, "-c", f"touch ~/{HEARD_FILE}"],
+            ["systemctl", "daemon-reload"],
+            ["systemctl", "enable", "--now", "spotsup-dead-man.timer"],
+        ]
+    return "#cloud-config\n" + json.dumps(config, indent=1) + "\n"
+
+
+def switch_script(heard: str, state: str, dead_man: DeadMan) -> str:
+    """The dead-man switch, run again and again. `heard`, `state`: shell words that name the two files.
+
+    It compares what it saw with the machine's uptime, never with a clock: setting the clock must not end a machine.
+    """
+    return f"""#!/bin/sh
+# Ends this machine, and its billing, once {dead_man.after_s:.0f} s have passed without a word from its cluster.
+set -eu
+heard={heard}
+state={state}
+read -r up _ </proc/uptime
+up=${{up%.*}}
+now=$(stat -c %y "$heard" 2>/dev/null || echo never)
+since=
+if [ -f "$state" ]; then
+    {{ read -r since && read -r seen; }} <"$state"
+fi
+if [ -z "$since" ] || [ "$now" != "$seen" ]; then
+    printf '%s\\n%s\\n' "$up" "$now" >"$state.new"
+    mv "$state.new" "$state"
+    exit 0
+fi
+[ $((up - since)) -ge {dead_man.after_s:.0f} ] || exit 0
+echo "spotsup: nothing heard from the cluster for $((up - since)) s: ending this machine"
+{dead_man.end}
+"""
+
+
+def _switch_files(user: str, dead_man: DeadMan) -> list[dict[str, str]]:
+    home = f"$(getent passwd {shlex.quote(user)} | cut -d: -f6)"
+    script = switch_script(f'"{home}/{HEARD_FILE}"', _STATE_PATH, dead_man)
+    service = f"""[Unit]
+Description=End this machine if its spotsup cluster has forgotten it
+
+[Service]
+Type=oneshot
+ExecStart={SWITCH_PATH}
+StandardOutput=journal+console
+"""
+    timer = f"""[Unit]
+Description=Look whether this machine still hears from its spotsup cluster
+
+[Timer]
+OnBootSec={_LOOK_S}
+OnUnitActiveSec={_LOOK_S}
+
+[Install]
+WantedBy=timers.target
+"""
+    unit = "/etc/systemd/system/spotsup-dead-man"
+    return [
+        {"path": SWITCH_PATH, "permissions": "0755", "content": script},
+        {"path": f"{unit}.service", "permissions": "0644", "content": service},
+        {"path": f"{unit}.timer", "permissions": "0644", "content": timer},
+    ]
+
+
+def _kind(public: str) -> str:
+    """cloud-init's name of a key's kind: the key's own, without ssh-."""
+    return public.split(maxsplit=1)[0].removeprefix("ssh-")

@@ -1,0 +1,328 @@
+"""EC2's calls that a test cloud answers itself, or puts right before and after moto."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from urllib.parse import quote
+
+from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+from werkzeug.test import run_wsgi_app
+
+from tests.clouds.aws_instances import Instances, Record, Seen
+from tests.clouds.aws_wire import Answer, Call, RefusedError, ec2_answer, json_answer, matches, without
+from tests.clouds.machines import Machines
+
+IMAGES = {
+    "/aws/service/deeplearning/ami/x86_64/base-oss-nvidia-driver-gpu-ubuntu-22.04/latest/ami-id": "ami-0open",
+    "/aws/service/deeplearning/ami/x86_64/base-proprietary-nvidia-driver-gpu-ubuntu-22.04/latest/ami-id": "ami-0closed",
+}
+_ADDRESSES = ("ipAddress", "dnsName", "privateIpAddress", "privateDnsName", "association")
+
+
+class Ec2:
+    """One account's EC2 in all regions. What can be set: `lag_s` of listings, `missing` elements of descriptions,
+    `most_machines` of the account (0: any number), vCPU `quotas`, `images` by SSM parameter, `page` size, and how often
+    a call that names a young machine does not know it (`forgets`). Callers hold `instances.lock`.
+    """
+
+    def __init__(self, machines: Machines) -> None:
+        self.instances = Instances(machines)
+        self.lag_s = 0.0
+        self.missing: set[str] = set()
+        self.most_machines = 0
+        self.quotas: dict[str, float] = defaultdict(lambda: 4096.0)
+        self.images = dict(IMAGES)
+        self.page = 100
+        self.forgets = 0
+        self._unknown: Counter[str] = Counter()
+        self._machines = machines
+        self._full: set[tuple[str, str]] = set()
+        self._tokens: dict[tuple[str, str, str], tuple[str, Answer, str]] = {}
+        self._moto = DomainDispatcherApplication(create_backend_app)
+        self._handlers: dict[str, Callable[[Call, dict[str, Any], bytes], Answer]] = {
+            "RunInstances": self._run_instances,
+            "DescribeInstances": self._describe_instances,
+            "TerminateInstances": self._terminate_instances,
+            "DescribeSpotInstanceRequests": self._describe_spot_requests,
+            "CancelSpotInstanceRequests": self._cancel_spot_requests,
+            "DescribeSpotPriceHistory": self._spot_prices,
+            "GetConsoleOutput": self._console,
+            "DescribeImages": self._describe_images,
+            "GetParameter": self._parameter,
+            "GetServiceQuota": self._quota,
+        }
+
+    def exhaust(self, zone: str, instance_type: str = "") -> None:
+        """No capacity in a zone, for one type or all."""
+        self._full.add((zone, instance_type))
+
+    def make_room(self, zone: str, instance_type: str = "") -> None:
+        """Capacity again."""
+        self._full.discard((zone, instance_type))
+
+    def serve(self, call: Call, environ: dict[str, Any], body: bytes) -> Answer:
+        """One call. Raises RefusedError."""
+        return self._handlers.get(call.action, self._by_moto)(call, environ, body)
+
+    def _by_moto(self, _call: Call, environ: dict[str, Any], body: bytes) -> Answer:
+        inner = {**environ, "wsgi.input": io.BytesIO(body), "CONTENT_LENGTH": str(len(body))}
+        parts, status, headers = run_wsgi_app(self._moto, inner)
+        return Answer(int(status.split()[0]), headers["Content-Type"], b"".join(parts))
+
+    # -- instances -----------------------------------------------------------------------------------------
+
+    def _run_instances(self, call: Call, environ: dict[str, Any], body: bytes) -> Answer:
+        zone = self._zone(call)
+        key = (call.region, zone, call.form.get("ClientToken", ""))
+        print_ = hashlib.sha256(repr(sorted(call.form.items())).encode()).hexdigest()
+        if key in self._tokens:
+            return self._replay(key, print_)
+        self._check(call, zone)
+        if call.form.get("DryRun") == "true":
+            raise RefusedError("DryRunOperation", "Request would have succeeded, but DryRun flag is set.")
+        self._check_room(call, zone)
+        image = self._image(call.form["ImageId"])
+        changed = body.replace(_quoted(f"ImageId={call.form['ImageId']}"), f"ImageId={image}".encode())
+        answer = self._by_moto(call, environ, changed)
+        if answer.status != 200:
+            return answer
+        machines = [each.decode() for each in re.findall(rb"<instanceId>(i-[0-9a-f]+)</instanceId>", answer.body)]
+        body = without(answer.body, _ADDRESSES)
+        for machine in machines:
+            spot = self._born(call, machine).spot
+            if spot is not None:
+                mark = f"{machine}</instanceId>".encode()
+                more = f"<spotInstanceRequestId>{spot.id}</spotInstanceRequestId>".encode()
+                body = body.replace(mark, mark + more, 1)
+        answer = Answer(200, answer.content_type, body)
+        self._tokens[key] = (print_, answer, machines[0])
+        return answer
+
+    def _born(self, call: Call, machine: str) -> Record:
+        spot_tags = call.tags("spot-instances-request") if _is_spot(call) else None
+        user_data = base64.b64decode(call.form.get("UserData", "")).decode()
+        record = self.instances.born(machine, call.region, user_data, spot_tags)
+        record.moto.placement.group_name = call.form.get("Placement.GroupName", "")
+        for nic in record.moto.nics.values():
+            nic.add_tags(call.tags("network-interface"))
+        if self.forgets:
+            self._unknown[machine] = self.forgets
+        return record
+
+    def _replay(self, key: tuple[str, str, str], print_: str) -> Answer:
+        known, answer, machine = self._tokens[key]
+        if known != print_:
+            message = (
+                "Arguments on this idempotent request are inconsistent with arguments used in previous request(s)."
+            )
+            raise RefusedError("IdempotentParameterMismatch", message)
+        self.instances.sync(self.instances.records[machine])
+        if self.instances.records[machine].past[-1].state in {"shutting-down", "terminated"}:
+            raise RefusedError("IdempotentInstanceTerminated", f"The instance {machine} has been terminated.")
+        return answer
+
+    def _zone(self, call: Call) -> str:
+        zones = [each.name for each in self.instances.backend(call.region).describe_availability_zones()]
+        subnet = call.form.get("NetworkInterface.1.SubnetId")
+        if subnet:
+            known = {each.id: each.availability_zone for each in self.instances.backend(call.region).describe_subnets()}
+            if subnet not in known:
+                raise RefusedError("InvalidSubnetID.NotFound", f"The subnet ID '{subnet}' does not exist")
+            return str(known[subnet])
+        zone = call.form["Placement.AvailabilityZone"]
+        if zone not in zones:
+            raise RefusedError("InvalidParameterValue", f"Invalid availability zone: [{zone}]")
+        return zone
+
+    def _check(self, call: Call, zone: str) -> None:
+        name, form = call.form["InstanceType"], call.form
+        backend = self.instances.backend(call.region)
+        if name not in {each["InstanceType"] for each in backend.describe_instance_types()}:
+            raise RefusedError("InvalidParameterValue", f"Invalid value '{name}' for InstanceType.")
+        offered = backend.describe_instance_type_offerings("availability-zone", {"instance-type": [name]})
+        if zone not in {each["Location"] for each in offered}:
+            raise RefusedError("Unsupported", f"Your requested instance type ({name}) is not supported in {zone}.")
+        self._image(form["ImageId"])
+        if len(base64.b64decode(form.get("UserData", ""))) > 16384:
+            raise RefusedError("InvalidParameterValue", "User data is limited to 16384 bytes")
+        cards = [each for each in form if re.fullmatch(r"NetworkInterface\.\d+\.DeviceIndex", each)]
+        if len(cards) > 1 and form.get("NetworkInterface.1.AssociatePublicIpAddress") == "true":
+            message = (
+                "The associatePublicIPAddress parameter cannot be specified when launching with multiple interfaces."
+            )
+            raise RefusedError("InvalidParameterCombination", message)
+        if not _is_spot(call) and call.tags("spot-instances-request"):
+            message = "'spot-instances-request' is not a valid taggable resource type for this operation."
+            raise RefusedError("InvalidParameterValue", message)
+
+    def _check_room(self, call: Call, zone: str) -> None:
+        name = call.form["InstanceType"]
+        if (zone, "") in self._full or (zone, name) in self._full:
+            message = (
+                f"We currently do not have sufficient {name} capacity in the Availability Zone you requested ({zone})."
+            )
+            raise RefusedError("InsufficientInstanceCapacity", message)
+        alive = [each for each in self.instances.records.values() if each.past[-1].state != "terminated"]
+        if self.most_machines and len(alive) >= self.most_machines:
+            code = "MaxSpotInstanceCountExceeded" if _is_spot(call) else "VcpuLimitExceeded"
+            raise RefusedError(code, "You have requested more vCPU capacity than your current limit.")
+
+    def _image(self, said: str) -> str:
+        name = said.removeprefix("resolve:ssm:")
+        if name.startswith("/") and name not in self.images:
+            raise RefusedError("InvalidParameterValue", f"The SSM parameter {name} could not be resolved.")
+        if name.startswith("ami-"):
+            return name
+        return self.images[name]
+
+    def _describe_instances(self, call: Call, _environ: dict[str, Any], _body: bytes) -> Answer:
+        found = [_described(*each) for each in self.instances.listed(call.region, self.lag_s)]
+        wanted = [each for each in found if matches(call.filters(), _filtered(each))]
+        first = int(call.form.get("NextToken") or 0)
+        page = int(call.form.get("MaxResults") or 1000)
+        token = str(first + page) if len(wanted) > first + page else None
+        reservations = [{"ReservationId": "r-1", "Instances": [each]} for each in wanted[first : first + page]]
+        answer = ec2_answer("DescribeInstances", {"Reservations": reservations, "NextToken": token})
+        return Answer(answer.status, answer.content_type, without(answer.body, self.missing))
+
+    def _terminate_instances(self, call: Call, _environ: dict[str, Any], _body: bytes) -> Answer:
+        machines = call.listed("InstanceId")
+        for machine in machines:
+            self._must_know(call, machine)
+        states = []
+        for machine in machines:
+            before = self.instances.records[machine].past[-1].state
+            self.instances.terminated(machine)
+            after = self.instances.records[machine].past[-1].state
+            states.append({"InstanceId": machine, "PreviousState": {"Name": before}, "CurrentState": {"Name": after}})
+        return ec2_answer("TerminateInstances", {"TerminatingInstances": states})
+
+    def _must_know(self, call: Call, machine: str) -> None:
+        if not re.fullmatch(r"i-[0-9a-f]+", machine):
+            raise RefusedError("InvalidInstanceID.Malformed", f'Invalid id: "{machine}"')
+        known = self.instances.records.get(machine)
+        if known is None or known.region != call.region or self._unknown[machine] > 0:
+            self._unknown[machine] -= 1
+            raise RefusedError("InvalidInstanceID.NotFound", f"The instance ID '{machine}' does not exist")
+
+    def _console(self, call: Call, _environ: dict[str, Any], _body: bytes) -> Answer:
+        machine = call.form["InstanceId"]
+        self._must_know(call, machine)
+        text = base64.b64encode(self._machines.console(machine).encode()).decode()
+        return ec2_answer("GetConsoleOutput", {"InstanceId": machine, "Output": text, "Timestamp": datetime.now(UTC)})
+
+    # -- spot ----------------------------------------------------------------------------------------------
+
+    def _describe_spot_requests(self, call: Call, _environ: dict[str, Any], _body: bytes) -> Answer:
+        found = []
+        for each in self.instances.spot_requests(call.region):
+            tags = {f"tag:{tag['Key']}": tag["Value"] for tag in each["Tags"]}
+            if matches(call.filters(), {**tags, "state": each["State"], "instance-id": each["InstanceId"] or ""}):
+                found.append(each)
+        first = int(call.form.get("NextToken") or 0)
+        page = int(call.form.get("MaxResults") or 1000)
+        token = str(first + page) if len(found) > first + page else None
+        result = {"SpotInstanceRequests": found[first : first + page], "NextToken": token}
+        return ec2_answer("DescribeSpotInstanceRequests", result)
+
+    def _cancel_spot_requests(self, call: Call, _environ: dict[str, Any], _body: bytes) -> Answer:
+        cancelled = []
+        for name in call.listed("SpotInstanceRequestId"):
+            if name not in self.instances.requests:
+                raise RefusedError("InvalidSpotInstanceRequestID.NotFound", f"The spot request '{name}' does not exist")
+            self.instances.requests[name][1].say("cancelled", "canceled-before-fulfillment")
+            cancelled.append({"SpotInstanceRequestId": name, "State": "cancelled"})
+        return ec2_answer("CancelSpotInstanceRequests", {"CancelledSpotInstanceRequests": cancelled})
+
+    def _spot_prices(self, call: Call, _environ: dict[str, Any], _body: bytes) -> Answer:
+        """Two prices of each type and zone, the older one absurd: only the newer holds."""
+        names = call.listed("InstanceType")
+        listed = self.instances.backend(call.region).describe_instance_type_offerings(
+            "availability-zone", {"instance-type": names}
+        )
+        now = datetime.now(UTC)
+        prices = [
+            {
+                "InstanceType": each["InstanceType"],
+                "AvailabilityZone": each["Location"],
+                "ProductDescription": "Linux/UNIX",
+                "SpotPrice": price,
+                "Timestamp": now - timedelta(hours=age_h),
+            }
+            for each in sorted(listed, key=lambda each: (each["InstanceType"], each["Location"]))
+            for age_h, price in ((9, "999.0"), (1, spot_price(each["InstanceType"], each["Location"])))
+        ]
+        first = int(call.form.get("NextToken") or 0)
+        token = str(first + self.page) if len(prices) > first + self.page else None
+        return ec2_answer(
+            "DescribeSpotPriceHistory", {"SpotPriceHistory": prices[first : first + self.page], "NextToken": token}
+        )
+
+    # -- around it -----------------------------------------------------------------------------------------
+
+    def _describe_images(self, call: Call, _environ: dict[str, Any], _body: bytes) -> Answer:
+        (name,) = call.listed("ImageId")
+        if not name.startswith("ami-0"):
+            raise RefusedError("InvalidAMIID.NotFound", f"The image id '[{name}]' does not exist")
+        device = "/dev/xvda" if name.endswith("amazon") else "/dev/sda1"
+        return ec2_answer("DescribeImages", {"Images": [{"ImageId": name, "RootDeviceName": device}]})
+
+    def _parameter(self, call: Call, _environ: dict[str, Any], _body: bytes) -> Answer:
+        name = call.form["Name"]
+        if name not in self.images:
+            raise RefusedError("ParameterNotFound", "")
+        return json_answer({"Parameter": {"Name": name, "Value": self.images[name]}})
+
+    def _quota(self, call: Call, _environ: dict[str, Any], _body: bytes) -> Answer:
+        code = call.form["QuotaCode"]
+        return json_answer({"Quota": {"QuotaCode": code, "Value": self.quotas[code]}})
+
+
+_STATES = {"pending": 0, "running": 16, "shutting-down": 32, "terminated": 48, "stopping": 64, "stopped": 80}
+
+
+def _described(record: Record, seen: Seen) -> dict[str, Any]:
+    """In boto3's words."""
+    reason = {"Code": seen.reason, "Message": f"{seen.reason}: test"} if seen.reason else None
+    return {
+        "InstanceId": record.id,
+        "InstanceType": record.moto.instance_type,
+        "LaunchTime": record.moto.launch_time,
+        "Placement": {"AvailabilityZone": record.moto._placement.zone, "GroupName": record.moto._placement.group_name},
+        "State": {"Name": seen.state, "Code": _STATES[seen.state]},
+        "StateReason": reason,
+        "PublicIpAddress": seen.address or None,
+        "PrivateIpAddress": seen.address or None,
+        "InstanceLifecycle": "spot" if record.spot else None,
+        "SpotInstanceRequestId": record.spot.id if record.spot else None,
+        "MetadataOptions": {"HttpTokens": record.moto.metadata_options.http_tokens},
+        "Tags": [{"Key": key, "Value": value} for key, value in record.tags.items()],
+    }
+
+
+def _filtered(told: dict[str, Any]) -> dict[str, str]:
+    """The values that filters may name."""
+    tags = {f"tag:{tag['Key']}": tag["Value"] for tag in told["Tags"]}
+    return {**tags, "instance-id": told["InstanceId"], "instance-state-name": told["State"]["Name"]}
+
+
+def spot_price(instance_type: str, zone: str) -> str:
+    """Made up, but always the same."""
+    digest = hashlib.sha256(f"{instance_type} {zone}".encode()).digest()
+    return f"0.{100 + digest[0]}"
+
+
+def _is_spot(call: Call) -> bool:
+    return call.form.get("InstanceMarketOptions.MarketType") == "spot"
+
+
+def _quoted(text: str) -> bytes:
+    name, _, value = text.partition("=")
+    return f"{name}={quote(value, safe='')}".encode()

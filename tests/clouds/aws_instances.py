@@ -1,0 +1,199 @@
+"""What moto lacks of EC2's instances: beginnings and ends that take time, spot requests, a past that listings show.
+
+moto itself would list them, too, but takes five milliseconds for each.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Any
+
+from moto.core import DEFAULT_ACCOUNT_ID
+from moto.ec2.models import ec2_backends
+
+from provisioners.base import InstanceState
+from tests.clouds.machines import Machines
+
+NOTICE_S = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What a listing shows of a machine from `at` on."""
+
+    at: float
+    state: str
+    reason: str = ""
+    address: str = ""
+
+
+@dataclass(slots=True)
+class SpotRequest:
+    """A spot instance request."""
+
+    id: str
+    tags: dict[str, str]
+    instance: str = ""
+    state: str = "active"
+    code: str = "fulfilled"
+    updated_at: float = field(default_factory=time.time)
+
+    def say(self, state: str, code: str) -> None:
+        """A new status, once."""
+        if (self.state, self.code) != (state, code):
+            self.state, self.code, self.updated_at = state, code, time.time()
+
+
+@dataclass(slots=True)
+class Record:
+    """One machine; `moto` is moto's own object. `reason` of its end, once decided; `ends_at` when a notice is over;
+    `stop`: stopped, not ended.
+    """
+
+    id: str
+    region: str
+    moto: Any
+    tags: dict[str, str]
+    spot: SpotRequest | None
+    past: list[Seen]
+    reason: str = ""
+    ends_at: float | None = None
+    stop: bool = False
+
+    def show(self, state: str, address: str = "") -> None:
+        """What listings show from now on."""
+        seen = Seen(time.time(), state, self.reason, address)
+        last = self.past[-1]
+        if (last.state, last.reason, last.address) != (seen.state, seen.reason, seen.address):
+            self.past.append(seen)
+
+    def as_of(self, at: float) -> Seen | None:
+        """What a listing of that moment showed; None before the machine was."""
+        return next((seen for seen in reversed(self.past) if seen.at <= at), None)
+
+
+class Instances:
+    """The records over moto's instances and the machines behind. Callers hold `lock`."""
+
+    def __init__(self, machines: Machines) -> None:
+        self.lock = threading.RLock()
+        self.records: dict[str, Record] = {}
+        self.requests: dict[str, tuple[str, SpotRequest]] = {}
+        self._machines = machines
+
+    def backend(self, region: str) -> Any:
+        """moto's EC2 of a region."""
+        return ec2_backends[DEFAULT_ACCOUNT_ID][region]
+
+    def born(self, machine: str, region: str, user_data: str, spot_tags: dict[str, str] | None) -> Record:
+        """A launch that moto has carried out."""
+        spot = None
+        if spot_tags is not None:
+            spot = SpotRequest(f"sir-{machine.removeprefix('i-')[:8]}", spot_tags, machine)
+            self.requests[spot.id] = (region, spot)
+        mine = self.backend(region).get_instance(machine)
+        tags = {tag["key"]: tag["value"] for tag in mine.get_tags()}
+        record = Record(machine, region, mine, tags, spot, [Seen(time.time(), "pending")])
+        self.records[machine] = record
+        for nic in mine.nics.values():
+            nic.delete_on_termination = True
+        self._machines.boot(machine, user_data)
+        return record
+
+    def multiply(self, machine: str, times: int) -> None:
+        """So many more machines like this one, quickly; nothing is behind them, and they run for ever."""
+        first = self.records[machine]
+        for number in range(times):
+            name = f"i-{number:017x}"
+            spot = SpotRequest(f"sir-{number:08x}", first.tags, name) if first.spot else None
+            if spot is not None:
+                self.requests[spot.id] = (first.region, spot)
+            self._machines.boot(name, first.moto.user_data.decode())
+            self.records[name] = replace(first, id=name, spot=spot)
+
+    def leave_behind(self, region: str, tags: dict[str, str]) -> None:
+        """One of each kind of leftover."""
+        backend = self.backend(region)
+        subnet = backend.describe_subnets()[0]
+        backend.create_volume(size=8, zone_name=subnet.availability_zone).add_tags(tags)
+        backend.create_network_interface(subnet, None).add_tags(tags)
+        backend.allocate_address("vpc").add_tags(tags)
+        request = SpotRequest("sir-left", tags, state="open", code="capacity-not-available")
+        self.requests[request.id] = (region, request)
+
+    def terminated(self, machine: str) -> None:
+        """A user's call, which moto has carried out."""
+        record = self.records[machine]
+        if not record.reason or record.stop:
+            record.reason, record.stop = "Client.UserInitiatedShutdown", False
+            self._machines.end(machine)
+        self.sync(record)
+
+    def preempt(self, machine: str, notice_s: float, *, stop: bool = False) -> float:
+        """Mark for termination; returns the deadline that EC2 tells."""
+        record = self.records[machine]
+        assert record.spot is not None, f"{machine} is not a spot machine"
+        record.spot.say("active", "marked-for-stop" if stop else "marked-for-termination")
+        record.ends_at, record.stop = time.time() + notice_s, stop
+        self._machines.preempt(machine, notice_s)
+        return record.spot.updated_at + NOTICE_S
+
+    def lose(self, machine: str, reason: str) -> None:
+        """The machine ends, for a reason that is no preemption."""
+        self.records[machine].reason = reason
+        self._machines.end(machine)
+        self.sync(self.records[machine])
+
+    def sync(self, record: Record) -> None:
+        """Bring a record up to now."""
+        if record.past[-1].state == "terminated" or (record.past[-1].state == "stopped" and record.stop):
+            return
+        if record.ends_at is not None and not record.reason and time.time() >= record.ends_at:
+            code = "Server.SpotInstanceShutdown" if record.stop else "Server.SpotInstanceTermination"
+            record.reason = code
+            self._machines.end(record.id)
+        look = self._machines.look(record.id)
+        if look.state is InstanceState.TERMINATED:
+            self._ended(record)
+        elif record.reason == "Client.UserInitiatedShutdown":
+            record.show("shutting-down", look.address)
+        elif look.state is InstanceState.RUNNING:
+            record.show("running", look.address)
+
+    def _ended(self, record: Record) -> None:
+        if not record.reason:
+            record.reason = "Server.SpotInstanceTermination" if record.ends_at else "Client.InstanceInitiatedShutdown"
+        record.show("stopped" if record.stop else "terminated")
+        if not record.stop:
+            record.moto.terminate()
+        if record.spot is not None:
+            by_user = record.reason == "Client.UserInitiatedShutdown"
+            code = "instance-terminated-by-user" if by_user else "instance-terminated-no-capacity"
+            record.spot.say("disabled" if record.stop else "closed", code)
+
+    def listed(self, region: str, lag_s: float) -> list[tuple[Record, Seen]]:
+        """What was to be seen of a region `lag_s` ago."""
+        here = [record for record in self.records.values() if record.region == region]
+        for record in here:
+            self.sync(record)
+        as_of = time.time() - lag_s
+        return [(record, seen) for record in here if (seen := record.as_of(as_of)) is not None]
+
+    def spot_requests(self, region: str) -> list[dict[str, Any]]:
+        """All of a region, in boto3's words."""
+        for record in self.records.values():
+            self.sync(record)
+        return [
+            {
+                "SpotInstanceRequestId": each.id,
+                "InstanceId": each.instance or None,
+                "State": each.state,
+                "Status": {"Code": each.code, "UpdateTime": datetime.fromtimestamp(each.updated_at, UTC)},
+                "Tags": [{"Key": key, "Value": value} for key, value in each.tags.items()],
+            }
+            for where, each in self.requests.values()
+            if where == region
+        ]

@@ -1,0 +1,128 @@
+"""EC2's wire format, as a test cloud speaks it: what a request says, answers, and errors."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import parse_qsl
+from xml.sax.saxutils import escape
+
+from moto.core.serialize import EC2Serializer
+from moto.core.utils import get_service_model
+
+# HTTP statuses: the EC2 API reference; InsufficientInstanceCapacity comes with a 500.
+_STATUS = {
+    "InsufficientInstanceCapacity": 500,
+    "InternalError": 500,
+    "RequestLimitExceeded": 503,
+    "Unavailable": 503,
+    "DryRunOperation": 412,
+    "UnauthorizedOperation": 403,
+    "AuthFailure": 401,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One request as it came: `form` is EC2's flat parameters, `target` a JSON service's operation."""
+
+    service: str
+    region: str
+    action: str
+    form: Mapping[str, str]
+
+    def listed(self, prefix: str) -> list[str]:
+        """prefix.1, prefix.2, …"""
+        return [value for name, value in self.form.items() if re.fullmatch(rf"{prefix}\.\d+", name)]
+
+    def filters(self) -> dict[str, list[str]]:
+        """Filter.1.Name=… Filter.1.Value.1=…"""
+        names = {name: value for name, value in self.form.items() if re.fullmatch(r"Filter\.\d+\.Name", name)}
+        return {value: self.listed(f"{name.removesuffix('.Name')}.Value") for name, value in names.items()}
+
+    def tags(self, kind: str) -> dict[str, str]:
+        """The tags that are asked for at birth of a resource of this kind."""
+        found: dict[str, str] = {}
+        for name, value in self.form.items():
+            if re.fullmatch(r"TagSpecification\.\d+\.ResourceType", name) and value == kind:
+                found |= self._pairs(f"{name.removesuffix('.ResourceType')}.Tag")
+        return found
+
+    def _pairs(self, prefix: str) -> dict[str, str]:
+        keys = [name for name in self.form if re.fullmatch(rf"{prefix}\.\d+\.Key", name)]
+        return {self.form[name]: self.form[f"{name.removesuffix('Key')}Value"] for name in keys}
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A whole answer."""
+
+    status: int
+    content_type: str
+    body: bytes
+
+
+class RefusedError(Exception):
+    """The cloud says no."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+def read_call(environ: Mapping[str, Any], body: bytes) -> Call:
+    """Who is asked for what, by the signature's scope as moto does it."""
+    scope = re.search(r"Credential=[^/]+/\d+/([^/]+)/([^/]+)/", environ.get("HTTP_AUTHORIZATION", ""))
+    region, service = (scope[1], scope[2]) if scope else ("us-east-1", "ec2")
+    if target := environ.get("HTTP_X_AMZ_TARGET"):
+        return Call(service, region, target.rpartition(".")[2], json.loads(body or b"{}"))
+    form = dict(parse_qsl(body.decode(), keep_blank_values=True))
+    return Call(service, region, form.get("Action", ""), form)
+
+
+def refusal(call: Call, error: RefusedError) -> Answer:
+    """An error as the called service would word it."""
+    status = _STATUS.get(error.code, 400)
+    if call.service in {"ssm", "servicequotas"}:
+        body = json.dumps({"__type": error.code, "message": str(error)})
+        return Answer(status, "application/x-amz-json-1.1", body.encode())
+    code, message = escape(error.code), escape(str(error))
+    if call.service == "sts":
+        text = f"<ErrorResponse><Error><Type>Sender</Type><Code>{code}</Code><Message>{message}</Message></Error>"
+        text += "<RequestId>test</RequestId></ErrorResponse>"
+    else:
+        text = f"<Response><Errors><Error><Code>{code}</Code><Message>{message}</Message></Error></Errors>"
+        text += "<RequestID>test</RequestID></Response>"
+    return Answer(status, "text/xml", text.encode())
+
+
+def ec2_answer(action: str, result: Mapping[str, Any]) -> Answer:
+    """A result in boto3's words, as EC2 writes it."""
+    model = get_service_model("ec2").operation_model(action)
+    body = EC2Serializer(operation_model=model).serialize(result)["body"]
+    return Answer(200, "text/xml", body if isinstance(body, bytes) else body.encode())
+
+
+def json_answer(result: Mapping[str, Any]) -> Answer:
+    """A result of a JSON service."""
+    return Answer(200, "application/x-amz-json-1.1", json.dumps(result).encode())
+
+
+def without(body: bytes, elements: Iterable[str]) -> bytes:
+    """An answer that lacks some elements."""
+    for name in elements:
+        body = re.sub(rb"<%b>.*?</%b>|<%b\s*/>" % ((name.encode(),) * 3), b"", body, flags=re.DOTALL)
+    return body
+
+
+def matches(filters: Mapping[str, Iterable[str]], values: Mapping[str, str]) -> bool:
+    """Whether something with these values passes all filters; one that the cloud would not know is an error."""
+    for name, wanted in filters.items():
+        if name not in values and not name.startswith("tag:"):
+            raise RefusedError("InvalidParameterValue", f"The filter '{name}' is invalid")
+        if values.get(name, "") not in wanted:
+            return False
+    return True

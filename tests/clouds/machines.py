@@ -1,0 +1,190 @@
+"""The machines behind a fake cloud: real sshd hosts of a local cloud, or, where only the API matters, paper ones.
+
+A fake cloud hands over what a launch request says to the machine (its user data), as a real one does; host key and
+authorized key are read from there, as cloud-init would. Machines go by the fake cloud's ids.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol
+
+import yaml
+from pydantic import TypeAdapter
+
+from provisioners.base import InstanceState, Market
+from provisioners.localcloud.client import Answer, call
+from provisioners.localcloud.machine.spec import Folder
+from provisioners.localcloud.models import LOCAL_SMALL, REGION, LaunchBody, NoticeBody, SettingsPatch, View
+from tests.programs import LocalCloud, free_ports, running_local_cloud
+
+_ZONE = "local-a"
+_TIMEOUT_S = 20.0
+_VIEWS = TypeAdapter(list[View])
+
+
+@dataclass(frozen=True, slots=True)
+class FirstBoot:
+    """What user data tells a machine."""
+
+    user: str
+    authorized_key: str
+    host_key_public: str
+    host_key_private: str
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """A machine as it is now. `address` is "" while there is none; `state` is never STOPPING."""
+
+    state: InstanceState
+    address: str = ""
+    ssh_port: int = 0
+    metadata_url: str = ""
+
+
+class Machines(Protocol):
+    """The machines of one fake cloud. Every call may come from any thread; unknown ids are KeyError."""
+
+    def boot(self, machine: str, user_data: str) -> None:
+        """Begin to exist; returns before it runs. Raises ValueError where the user data is none."""
+        ...
+
+    def look(self, machine: str) -> Look:
+        """As it is now."""
+        ...
+
+    def preempt(self, machine: str, notice_s: float) -> None:
+        """Its metadata service announces the end, which comes by itself after `notice_s`."""
+        ...
+
+    def end(self, machine: str) -> None:
+        """It ends now; idempotent."""
+        ...
+
+    def console(self, machine: str) -> str:
+        """What it has printed."""
+        ...
+
+
+def read_user_data(text: str) -> FirstBoot:
+    """As cloud-init reads it. Raises ValueError where a machine could not be logged in to."""
+    if not text.startswith("#cloud-config\n"):
+        raise ValueError(f"user data begins with {text[:20]!r}, not with #cloud-config")
+    config = yaml.safe_load(text)
+    try:
+        (user,) = config["users"]
+        (key,) = user["ssh_authorized_keys"]
+        keys = config["ssh_keys"]
+        return FirstBoot(user["name"], key, keys["ed25519_public"], keys["ed25519_private"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"user data lets nobody in: {error!r}") from error
+
+
+class RealMachines:
+    """Machines with a real sshd, all at `ssh_port` of their own addresses."""
+
+    def __init__(self, cloud: LocalCloud, ssh_port: int) -> None:
+        self.ssh_port = ssh_port
+        self._cloud = cloud
+        self._ids: dict[str, str] = {}
+
+    def boot(self, machine: str, user_data: str) -> None:
+        """As the protocol says."""
+        boot = read_user_data(user_data)
+        body = LaunchBody(
+            token=machine,
+            cluster="fake",
+            node=machine,
+            region=REGION,
+            zone=_ZONE,
+            instance_type=LOCAL_SMALL.name,
+            market=Market.SPOT,  # only these can be preempted, whatever the fake cloud calls them
+            host_key_public=boot.host_key_public,
+            host_key_private=boot.host_key_private,
+            ssh_public_key=boot.authorized_key,
+        )
+        answer = self._call("POST", "/v1/launch", body.model_dump_json())
+        self._ids[machine] = View.model_validate_json(answer.content).id
+
+    def look(self, machine: str) -> Look:
+        """As the protocol says."""
+        wanted = self._ids[machine]
+        views = _VIEWS.validate_json(self._call("GET", "/v1/admin/machines").content)
+        view = next(each for each in views if each.id == wanted)
+        state = InstanceState.RUNNING if view.state is InstanceState.STOPPING else view.state
+        return Look(state, view.ssh_host, view.ssh_port, view.metadata_url)
+
+    def preempt(self, machine: str, notice_s: float) -> None:
+        """As the protocol says."""
+        body = NoticeBody(notice_s=notice_s).model_dump_json()
+        self._call("POST", f"/v1/admin/machines/{self._ids[machine]}/preempt", body)
+
+    def end(self, machine: str) -> None:
+        """As the protocol says."""
+        self._call("POST", f"/v1/machines/{self._ids[machine]}/terminate")
+
+    def console(self, machine: str) -> str:
+        """As the protocol says."""
+        log = Folder(self._cloud.directory / "machines" / self._ids[machine]).log
+        return log.read_text(errors="replace") if log.exists() else ""
+
+    def reuse_addresses(self) -> None:
+        """From now on a new machine gets the address of one that ended."""
+        self._set(SettingsPatch(reuse_addresses=True))
+
+    def _set(self, patch: SettingsPatch) -> None:
+        self._call("PATCH", "/v1/admin/settings", patch.model_dump_json(exclude_unset=True))
+
+    def _call(self, method: str, path: str, body: str | None = None) -> Answer:
+        answer = call(self._cloud.directory, method, path, timeout_s=_TIMEOUT_S, body=body)
+        assert answer.status == 200, answer.text
+        return answer
+
+
+@contextmanager
+def real_machines(directory: Path, *, launch_delay_s: float = 0.0) -> Iterator[RealMachines]:
+    """Machines of a local cloud in `directory`; at the end all are gone, or this fails."""
+    (ssh_port,) = free_ports(1)
+    with running_local_cloud(directory, launch_delay_s=launch_delay_s) as cloud:
+        machines = RealMachines(cloud, ssh_port)
+        machines._set(SettingsPatch(ssh_port=ssh_port, capacity={_ZONE: 4096}))
+        yield machines
+
+
+class PaperMachines:
+    """Machines that run at once and do nothing: for thousands of launches."""
+
+    def __init__(self) -> None:
+        self._looks: dict[str, Look] = {}
+        self._lock = threading.Lock()
+
+    def boot(self, machine: str, user_data: str) -> None:
+        """As the protocol says."""
+        read_user_data(user_data)
+        with self._lock:
+            number = len(self._looks) + 1
+            address = f"127.{64 + number // 62500}.{number // 250 % 250}.{1 + number % 250}"
+            self._looks[machine] = Look(InstanceState.RUNNING, address, 22)
+
+    def look(self, machine: str) -> Look:
+        """As the protocol says."""
+        with self._lock:
+            return self._looks[machine]
+
+    def preempt(self, machine: str, notice_s: float) -> None:
+        """Paper machines have no clock: it ends when somebody says so."""
+        self.look(machine)
+
+    def end(self, machine: str) -> None:
+        """As the protocol says."""
+        with self._lock:
+            self._looks[machine] = replace(self._looks[machine], state=InstanceState.TERMINATED)
+
+    def console(self, machine: str) -> str:
+        """As the protocol says."""
+        return f"{machine}: a machine on paper\n"

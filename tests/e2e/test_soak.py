@@ -1,0 +1,50 @@
+"""A short `make soak-training`: eight membership changes of eight kinds in a row."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from scripts.soak import plan
+from scripts.soak.plan import Kind
+from scripts.stack import ROOT
+from tests.programs import program_env
+
+pytestmark = pytest.mark.e2e
+
+# Draws few machines that have to be started, and these kinds; another seed would do as well, only longer.
+SEED = 12726
+KINDS = {
+    *(Kind.FENCED, Kind.WORKER, Kind.JOINS, Kind.ASIDE),
+    *(Kind.GROWS, Kind.FROZEN, Kind.TWO, Kind.LEAVES),
+}
+
+
+@pytest.mark.timeout(400)
+def test_a_job_lives_through_eight_changes_exactly(tmp_path: Path) -> None:
+    assert {change.kind for change in plan.draw(SEED, 8)} == KINDS
+    file, folder = tmp_path / "soak.json", tmp_path / "a soak"
+    command = [sys.executable, "-m", "scripts.soak_training", "--changes", "8", "--steady", "0", "--seed", str(SEED)]
+    done = subprocess.run(
+        [*command, "--folder", str(folder), "--json", str(file)],
+        env=program_env(),
+        cwd=ROOT,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=380,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    result = json.loads(file.read_text())
+    assert (result["ok"], result["broken"], result["seed"]) == (True, [], SEED)
+    job = result["jobs"]["random"]
+    assert (job["changes_done"], job["samples_repeated"], job["samples_missed"]) == (8, 0, 0)
+    assert job["weights_differ_by"] <= 1e-9
+    assert not any(job["leftovers"][what] for what in ("processes", "ports", "temporary", "strange_keys"))
+    assert {row["case"] for row in result["rows"]} == {*KINDS, "all changes"}
+    assert not folder.exists()

@@ -1,0 +1,183 @@
+"""The agent on EC2: its notice from a machine's metadata service, and the word for the machine's dead-man switch."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+from spotsup_trainer.agent import heard
+from spotsup_trainer.agent.aws import AwsReader
+from spotsup_trainer.agent.heard import Heard
+from spotsup_trainer.agent.notices import reader_for
+from spotsup_trainer.wire import Metadata
+
+from provisioners import userdata
+from provisioners.base import Instance
+from tests.machines import launch_running
+from tests.programs import LocalCloud
+
+
+@pytest.fixture
+def machine(local_cloud: LocalCloud) -> Instance:
+    return launch_running(local_cloud.provisioner, "n1")
+
+
+def test_a_notice_is_read_from_a_machines_own_service(local_cloud: LocalCloud, machine: Instance) -> None:
+    reader = reader_for(Metadata("aws", machine.metadata_url))
+    assert isinstance(reader, AwsReader)
+    began = time.monotonic()
+    assert reader.read() is None
+    assert time.monotonic() - began >= 1.0
+    deadline = time.time() + 120
+    assert local_cloud.cli("preempt", machine.id, "--notice", "120").returncode == 0
+    assert reader.read() == pytest.approx(deadline, abs=5.0)
+
+
+def test_a_token_that_is_no_longer_taken_is_renewed(machine: Instance) -> None:
+    reader = AwsReader(machine.metadata_url, token_ttl_s=1)
+    assert reader.read() is None
+    first = reader._token
+    assert reader.read() is None
+    assert reader._token != first
+
+
+def test_without_an_address_the_sdks_variable_holds(machine: Instance, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", machine.metadata_url)
+    assert AwsReader("").read() is None
+    monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", "ftp://nowhere")
+    with pytest.raises(ValueError, match="should look like"):
+        AwsReader("")
+
+
+@contextmanager
+def service(answers: dict[str, tuple[int, str]]) -> Iterator[str]:
+    """A metadata service that answers by path, 404 elsewhere."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            status, body = answers.get(self.path, (404, ""))
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body.encode())
+
+        do_PUT = do_GET  # noqa: N815 - http.server finds it by this name
+
+        def log_message(self, *_: object) -> None:
+            """Quiet."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+
+
+TOKEN = {"/latest/api/token": (200, "a-token")}
+ACTION = "/latest/meta-data/spot/instance-action"
+REBALANCE = "/latest/meta-data/events/recommendations/rebalance"
+
+
+def test_a_recommendation_is_a_line_in_the_log_and_no_notice(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    with service({**TOKEN, REBALANCE: (200, '{"noticeTime": "2026-11-21T08:00:00Z"}')}) as url:
+        reader = AwsReader(url)
+        assert reader.read() is None
+        assert reader.read() is None
+    assert [record.message for record in caplog.records if "higher risk" in record.message] == [
+        'EC2 sees a higher risk that this machine will be taken: {"noticeTime": "2026-11-21T08:00:00Z"}'
+    ]
+
+
+@pytest.mark.parametrize("action", ["terminate", "stop", "hibernate"])
+def test_whatever_ec2_will_do_the_machine_is_lost(action: str) -> None:
+    told = json.dumps({"action": action, "time": "2026-11-21T08:02:00Z"})
+    with service({**TOKEN, ACTION: (200, told)}) as url:
+        assert AwsReader(url).read() == 1795248120.0
+
+
+@pytest.mark.parametrize(
+    ("answers", "says"),
+    [
+        ({}, "gives no token: HTTP 404"),
+        ({**TOKEN, ACTION: (401, "")}, "refuses a token"),
+        ({**TOKEN, ACTION: (500, "broken")}, "HTTP 500"),
+        ({**TOKEN, ACTION: (200, "<html>")}, "Expecting value"),
+    ],
+)
+def test_what_is_no_answer_is_an_error_and_no_notice(answers: dict[str, tuple[int, str]], says: str) -> None:
+    with service(answers) as url, pytest.raises(ValueError, match=says):
+        AwsReader(url).read()
+
+
+def test_the_switch_and_the_agent_mean_the_same_file() -> None:
+    assert heard.HEARD_FILE == userdata.HEARD_FILE
+
+
+class Word:
+    """A file that was touched long ago, and what there is to hear."""
+
+    def __init__(self, folder: Path) -> None:
+        self.file, self.run_dir = folder / "heard", folder / "run"
+        self.run_dir.mkdir()
+        self.file.touch()
+        self.age()
+        self.answered_at = 0.0
+
+    def age(self) -> None:
+        os.utime(self.file, (0, 0))
+
+    def is_fresh(self) -> bool:
+        return self.file.stat().st_mtime > 1.0
+
+    def heard(self) -> Heard:
+        return Heard(self.file, lambda: self.answered_at, self.run_dir, self.run_dir / "node.log")
+
+
+def test_an_answer_of_etcd_is_a_word_and_silence_is_none(tmp_path: Path) -> None:
+    word = Word(tmp_path)
+    agent = word.heard()
+    agent.look()
+    assert not word.is_fresh()
+    word.answered_at = 1.0
+    agent.look()
+    assert word.is_fresh()
+
+
+@pytest.mark.parametrize("trace", ["progress-3.json", "session-3-0", "node.log"])
+def test_training_that_goes_on_is_a_word_without_etcd(tmp_path: Path, trace: str) -> None:
+    word = Word(tmp_path)
+    agent = word.heard()
+    agent.look()
+    (word.run_dir / trace).touch()
+    agent.look()
+    assert word.is_fresh()
+
+
+def test_the_same_news_is_no_second_word(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(heard, "_EVERY_S", 0.0)
+    word = Word(tmp_path)
+    word.answered_at = 1.0
+    agent = word.heard()
+    agent.look()
+    word.age()
+    agent.look()
+    assert not word.is_fresh()
+    word.answered_at = 2.0
+    agent.look()
+    assert word.is_fresh()
+
+
+def test_where_there_is_no_switch_no_file_is_made(tmp_path: Path) -> None:
+    word = Word(tmp_path)
+    word.file.unlink()
+    word.answered_at = 1.0
+    word.heard().look()
+    assert not word.file.exists()

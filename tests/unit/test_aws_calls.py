@@ -1,0 +1,524 @@
+"""EC2 by the real boto3, against the test cloud with machines on paper: faults, limits in time, numbers of calls."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
+
+import boto3
+import httpx
+import pytest
+
+from provisioners.aws import AwsProvisioner
+from provisioners.base import (
+    DeniedError,
+    EndCause,
+    Fatal,
+    Instance,
+    InstanceState,
+    Launched,
+    LaunchRequest,
+    LeftoverKind,
+    Market,
+    NoCapacity,
+    Offer,
+    OfferQuery,
+    ProvisionerError,
+    Quota,
+    Scope,
+    Transient,
+    Unknown,
+    UnreachableError,
+)
+from provisioners.settings import AwsSettings
+from tests.clouds import aws
+from tests.clouds.machines import PaperMachines
+from tests.machines import CLUSTER, TIMEOUT_S, request_for
+
+T4 = OfferQuery(gpu="T4", gpus_per_node=1)
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[aws.AwsServer]:
+    for name, value in aws.ENVIRON.items():
+        monkeypatch.setenv(name, value)
+    with aws.aws_cloud(PaperMachines()) as running:
+        yield running
+
+
+def provider(server: aws.AwsServer, **settings: Any) -> AwsProvisioner:
+    return AwsProvisioner(AwsSettings(**{"regions": ("us-east-1",), "endpoint": server.url, **settings}))
+
+
+@pytest.fixture
+def ec2(server: aws.AwsServer) -> AwsProvisioner:
+    return provider(server)
+
+
+def offer(zone: str = "us-east-1a", region: str = "us-east-1", market: Market = Market.SPOT) -> Offer:
+    return Offer("aws", region, zone, "g4dn.xlarge", market, None, "T4", 1)
+
+
+def request(node: str, place: Offer | None = None) -> LaunchRequest:
+    return replace(_REQUEST, token=f"token-{node}", node=node, offer=place or offer())
+
+
+class _Nothing:
+    """Offers one machine, so that a request can be made without a cloud."""
+
+    def offers(self, _query: OfferQuery, _timeout_s: float) -> list[Offer]:
+        return [offer()]
+
+
+_REQUEST = request_for(_Nothing(), "n")  # type: ignore[arg-type]
+
+
+def launched(ec2: AwsProvisioner, node: str, place: Offer | None = None) -> Instance:
+    outcome = ec2.launch(request(node, place), TIMEOUT_S)
+    assert isinstance(outcome, Launched), outcome
+    return outcome.instance
+
+
+def found(ec2: AwsProvisioner, node: str) -> Instance:
+    instance = ec2.find(f"token-{node}", TIMEOUT_S)
+    assert instance is not None
+    return instance
+
+
+def bare(instance: Instance) -> str:
+    return instance.id.rpartition(":")[2]
+
+
+# -- launches ------------------------------------------------------------------------------------------------
+
+
+def test_a_launch_is_asked_for_once_also_where_the_sdk_would_ask_again(
+    server: aws.AwsServer, ec2: AwsProvisioner
+) -> None:
+    server.cloud.exhaust("us-east-1a", "g4dn.xlarge")
+    outcome = ec2.launch(request("n1"), TIMEOUT_S)
+    assert isinstance(outcome, NoCapacity)
+    assert outcome.scope is Scope.TYPE_IN_ZONE
+    server.cloud.fail_next("RunInstances", "throttled")
+    ec2.launch(request("n1"), TIMEOUT_S)
+    assert server.cloud.counted() == {"ec2:RunInstances": 2}
+    launched(ec2, "n2", offer("us-east-1b"))
+    server.cloud.make_room("us-east-1a", "g4dn.xlarge")
+    launched(ec2, "n1")
+
+
+@pytest.mark.parametrize("how", ["drop-reply", "garbage"])
+def test_an_answer_that_cannot_be_read_is_unknown_and_the_machine_is_found(
+    server: aws.AwsServer, ec2: AwsProvisioner, how: str
+) -> None:
+    server.cloud.fail_next("RunInstances", how)
+    outcome = ec2.launch(request("n1"), TIMEOUT_S)
+    assert isinstance(outcome, Unknown), outcome
+    machine = found(ec2, "n1")
+    assert launched(ec2, "n1").id == machine.id
+
+
+def test_a_fault_inside_the_cloud_is_unknown(server: aws.AwsServer, ec2: AwsProvisioner) -> None:
+    server.cloud.fail_next("RunInstances", "internal")
+    assert isinstance(ec2.launch(request("n1"), TIMEOUT_S), Unknown)
+    assert ec2.find("token-n1", TIMEOUT_S) is None
+
+
+def test_a_code_that_nobody_has_seen_is_told(server: aws.AwsServer, ec2: AwsProvisioner) -> None:
+    server.cloud.fail_next("RunInstances", "unheard-of")
+    outcome = ec2.launch(request("n1"), TIMEOUT_S)
+    assert isinstance(outcome, Transient)
+    assert outcome.unknown_code == "SomethingNew"
+
+
+def test_the_accounts_limit_is_a_quota_of_the_region(server: aws.AwsServer, ec2: AwsProvisioner) -> None:
+    server.cloud.ec2.most_machines = 1
+    launched(ec2, "n1")
+    for market in Market:
+        outcome = ec2.launch(request("n2", offer(market=market)), TIMEOUT_S)
+        assert isinstance(outcome, Quota)
+        assert outcome.scope is Scope.REGION
+
+
+def test_what_a_zone_does_not_have_is_no_capacity_for_an_hour(ec2: AwsProvisioner) -> None:
+    outcome = ec2.launch(request("n1", offer("us-east-1e")), TIMEOUT_S)
+    assert isinstance(outcome, NoCapacity)
+    assert outcome.memory_s == 3600
+
+
+def test_a_region_that_is_not_set_up_is_not_asked(server: aws.AwsServer, ec2: AwsProvisioner) -> None:
+    outcome = ec2.launch(request("n1", offer("eu-west-1a", "eu-west-1")), TIMEOUT_S)
+    assert isinstance(outcome, Fatal)
+    assert "aws.regions (us-east-1)" in outcome.message
+    assert not server.cloud.calls
+
+
+def test_a_request_in_other_words_finds_the_machine_of_its_node(server: aws.AwsServer, ec2: AwsProvisioner) -> None:
+    machine = launched(ec2, "n1")
+    changed = provider(server, disk_gb=200)
+    assert launched(changed, "n1").id == machine.id
+    stolen = changed.launch(replace(request("n1"), node="n2"), TIMEOUT_S)
+    assert isinstance(stolen, Fatal)
+    assert "one request" in stolen.message
+    assert len(ec2.instances(CLUSTER, TIMEOUT_S)) == 1
+
+
+def test_a_token_of_another_cluster_is_another_token(ec2: AwsProvisioner) -> None:
+    machine = launched(ec2, "n1")
+    other = ec2.launch(replace(request("n1"), cluster="other"), TIMEOUT_S)
+    assert isinstance(other, Launched)
+    assert other.instance.id != machine.id
+
+
+def test_a_token_whose_machine_is_forgotten_is_asked_for_anew(server: aws.AwsServer, ec2: AwsProvisioner) -> None:
+    machine = launched(ec2, "n1")
+    ec2.terminate(machine.id, TIMEOUT_S)
+    server.cloud.lag(3600.0)  # the listing shows nothing of it
+    outcome = ec2.launch(request("n1"), TIMEOUT_S)
+    assert isinstance(outcome, Transient)
+    assert "new token" in outcome.message
+
+
+def test_what_is_asked_for_arrives(server: aws.AwsServer) -> None:
+    ec2 = provider(server, placement_groups={"us-east-1a": "near"}, tags={"team": "vision"})
+    machine = launched(ec2, "n1")
+    (told,) = boto3_client(server).describe_instances()["Reservations"][0]["Instances"]
+    assert told["InstanceId"] == bare(machine)
+    assert told["Placement"]["GroupName"] == "near"
+    assert told["InstanceLifecycle"] == "spot"
+    assert {tag["Key"]: tag["Value"] for tag in told["Tags"]}["team"] == "vision"
+    assert told["MetadataOptions"]["HttpTokens"] == "required"
+
+
+# -- reading -------------------------------------------------------------------------------------------------
+
+
+def test_reading_is_tried_again_and_then_given_up(server: aws.AwsServer, ec2: AwsProvisioner) -> None:
+    launched(ec2, "n1")
+    for how in ("throttled", "internal", "garbage"):
+        server.cloud.fail_next("DescribeInstances", how)
+        assert len(ec2.instances(CLUSTER, TIMEOUT_S)) == 1
+    server.cloud.calls.clear()
+    server.cloud.fail_next("DescribeInstances", "throttled", times=50)
+    with pytest.raises(UnreachableError, match="RequestLimitExceeded"):
+        ec2.instances(CLUSTER, TIMEOUT_S)
+    assert server.cloud.counted() == {"ec2:DescribeInstances": 4}
+
+
+@pytest.mark.parametrize("timeout_s", [0.3, 1.0, 3.0])
+def test_every_call_ends_in_time(server: aws.AwsServer, ec2: AwsProvisioner, timeout_s: float) -> None:
+    machine = launched(ec2, "n1")
+    calls: dict[str, Callable[[], object]] = {
+        "DescribeInstances": lambda: ec2.instances(CLUSTER, timeout_s),
+        "TerminateInstances": lambda: ec2.terminate(machine.id, timeout_s),
+        "DescribeVolumes": lambda: ec2.leftovers(CLUSTER, timeout_s),
+        "DescribeInstanceTypeOfferings": lambda: ec2.offers(T4, timeout_s),
+        "GetConsoleOutput": lambda: ec2.console(machine.id, timeout_s),
+    }
+
+    def ask(action: str) -> float:
+        began = time.monotonic()
+        with pytest.raises(UnreachableError):
+            calls[action]()
+        return time.monotonic() - began
+
+    for action in calls:
+        server.cloud.fail_next(action, "hang", times=20)
+    with ThreadPoolExecutor(len(calls)) as pool:
+        took = dict(zip(calls, pool.map(ask, calls), strict=True))
+    assert max(took.values()) < timeout_s + 3.0, took  # the SDK itself would wait for a minute
+
+
+@pytest.mark.parametrize(("credentials", "says"), [("wrong", "AuthFailure"), ("expired", "RequestExpired")])
+def test_credentials_that_are_none_say_so_everywhere(
+    server: aws.AwsServer, ec2: AwsProvisioner, credentials: str, says: str
+) -> None:
+    server.cloud.credentials = credentials
+    for ask in (
+        lambda: ec2.offers(T4, TIMEOUT_S),
+        lambda: ec2.instances(CLUSTER, TIMEOUT_S),
+        lambda: ec2.find("token", TIMEOUT_S),
+        lambda: ec2.terminate("us-east-1:i-0123456789abcdef0", TIMEOUT_S),
+        lambda: ec2.leftovers(CLUSTER, TIMEOUT_S),
+    ):
+        with pytest.raises(DeniedError, match=f"{says}.*renew the daemon's AWS credentials"):
+            ask()
+    outcome = ec2.launch(request("n1"), TIMEOUT_S)
+    assert isinstance(outcome, Fatal)
+    assert "renew the daemon's AWS credentials" in outcome.message
+
+
+def test_no_credentials_at_all_say_so(
+    server: aws.AwsServer, ec2: AwsProvisioner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    with pytest.raises(DeniedError, match=r"no AWS credentials.*aws\.profile"):
+        ec2.instances(CLUSTER, TIMEOUT_S)
+    assert isinstance(ec2.launch(request("n1"), TIMEOUT_S), Fatal)
+    with pytest.raises(DeniedError, match="nobody"):
+        provider(server, profile="nobody").instances(CLUSTER, TIMEOUT_S)
+
+
+def test_a_missing_permission_is_named(server: aws.AwsServer, ec2: AwsProvisioner) -> None:
+    server.cloud.denied |= {"ec2:DescribeInstances", "ec2:RunInstances"}
+    with pytest.raises(DeniedError, match=r"ec2:DescribeInstances.*docs/permissions/aws-iam-policy\.json"):
+        ec2.instances(CLUSTER, TIMEOUT_S)
+    outcome = ec2.launch(request("n1"), TIMEOUT_S)
+    assert isinstance(outcome, Fatal)
+    assert "docs/permissions" in outcome.message
+
+
+def test_descriptions_may_lack_things(server: aws.AwsServer, ec2: AwsProvisioner) -> None:
+    launched(ec2, "n1")
+    server.cloud.ec2.missing = {"placement", "ipAddress", "privateIpAddress", "instanceType"}
+    (machine,) = ec2.instances(CLUSTER, TIMEOUT_S)
+    assert (machine.zone, machine.ssh_host, machine.private_address) == ("", "", "")
+    server.cloud.ec2.missing = {"instanceState"}
+    with pytest.raises(ProvisionerError, match="describes a machine without what it should"):
+        ec2.instances(CLUSTER, TIMEOUT_S)
+
+
+@pytest.mark.parametrize("machines", [10, 100, 1000])
+def test_a_listing_costs_two_calls_whatever_the_number_of_machines(
+    server: aws.AwsServer, ec2: AwsProvisioner, machines: int
+) -> None:
+    server.cloud.multiply(bare(launched(ec2, "n1")), machines - 1)
+    server.cloud.calls.clear()
+    assert len(ec2.instances(CLUSTER, 60.0)) == machines
+    assert server.cloud.counted() == {"ec2:DescribeInstances": 1, "ec2:DescribeSpotInstanceRequests": 1}
+
+
+def test_more_than_a_page_is_read_page_by_page(
+    server: aws.AwsServer, ec2: AwsProvisioner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("provisioners.aws.provisioner._PAGE", 5)
+    for number in range(12):
+        launched(ec2, f"n{number}", offer(f"us-east-1{'ab'[number % 2]}"))
+    server.cloud.calls.clear()
+    names = {machine.node for machine in ec2.instances(CLUSTER, TIMEOUT_S)}
+    assert names == {f"n{number}" for number in range(12)}
+    assert server.cloud.counted() == {"ec2:DescribeInstances": 3, "ec2:DescribeSpotInstanceRequests": 3}
+
+
+def test_without_spot_machines_there_is_nothing_to_ask_about_notices(
+    server: aws.AwsServer, ec2: AwsProvisioner
+) -> None:
+    launched(ec2, "n1", offer(market=Market.ON_DEMAND))
+    server.cloud.calls.clear()
+    ec2.instances(CLUSTER, TIMEOUT_S)
+    assert server.cloud.counted() == {"ec2:DescribeInstances": 1}
+
+
+def test_each_region_is_listed_once(server: aws.AwsServer) -> None:
+    ec2 = provider(server, regions=("us-east-1", "us-west-2"))
+    west = launched(ec2, "n1", offer("us-west-2a", "us-west-2"))
+    east = launched(ec2, "n2")
+    server.cloud.calls.clear()
+    assert {each.id for each in ec2.instances(CLUSTER, TIMEOUT_S)} == {west.id, east.id}
+    called = Counter((call.action, call.region) for call in server.cloud.calls)
+    assert set(called.values()) == {1}
+    assert found(ec2, "n1").region == "us-west-2"
+    ec2.terminate(west.id, TIMEOUT_S)
+    assert found(ec2, "n1").state is InstanceState.TERMINATED
+    ec2.terminate(bare(east), TIMEOUT_S)
+    assert found(ec2, "n2").state is InstanceState.TERMINATED
+
+
+# -- ends ----------------------------------------------------------------------------------------------------
+
+
+def test_a_machine_that_ec2_does_not_know_yet_is_still_there(server: aws.AwsServer, ec2: AwsProvisioner) -> None:
+    server.cloud.ec2.forgets = 1
+    machine = launched(ec2, "n1")
+    ec2.terminate(machine.id, TIMEOUT_S)
+    assert found(ec2, "n1").state is InstanceState.RUNNING
+    ec2.terminate(machine.id, TIMEOUT_S)
+    assert found(ec2, "n1").state is InstanceState.TERMINATED
+
+
+def test_an_interruption_may_stop_a_machine_which_then_still_costs(server: aws.AwsServer, ec2: AwsProvisioner) -> None:
+    machine = launched(ec2, "n1")
+    deadline = server.cloud.preempt(bare(machine), 0.0, stop=True)
+    stopped = found(ec2, "n1")
+    assert (stopped.state, stopped.end_cause) == (InstanceState.STOPPED, EndCause.PREEMPTED)
+    assert deadline == pytest.approx(time.time() + 120, abs=5)
+    ec2.terminate(machine.id, TIMEOUT_S)
+    assert found(ec2, "n1").state is InstanceState.TERMINATED
+
+
+def test_a_machine_that_switched_itself_off_is_gone_and_says_so(server: aws.AwsServer, ec2: AwsProvisioner) -> None:
+    machine = launched(ec2, "n1")
+    server.cloud.lose(bare(machine), "Client.InstanceInitiatedShutdown")
+    gone = found(ec2, "n1")
+    assert (gone.state, gone.end_cause) == (InstanceState.TERMINATED, EndCause.FAILED)
+
+
+def test_a_console_is_shown_and_none_is_empty(ec2: AwsProvisioner) -> None:
+    machine = launched(ec2, "n1")
+    assert ec2.console(machine.id, TIMEOUT_S) == f"{bare(machine)}: a machine on paper\n"
+    assert ec2.console("us-east-1:i-0123456789abcdef0", TIMEOUT_S) == ""
+    assert ec2.console("no-such-machine", TIMEOUT_S) == ""
+
+
+def boto3_client(server: aws.AwsServer) -> Any:
+    return boto3.client("ec2", region_name="us-east-1", endpoint_url=server.url)
+
+
+def test_what_machines_leave_behind_is_found_by_its_tag_and_removed(server: aws.AwsServer, ec2: AwsProvisioner) -> None:
+    launched(ec2, "n1")  # what it has is in use
+    for cluster in ("another", CLUSTER):
+        server.cloud.leave_behind("us-east-1", {"spotsup-cluster": cluster, "spotsup-node": "n1"})
+    left = ec2.leftovers(CLUSTER, TIMEOUT_S)
+    assert sorted(each.kind for each in left) == sorted(LeftoverKind)
+    assert {(each.cluster, each.node, each.region) for each in left} == {(CLUSTER, "n1", "us-east-1")}
+    for each in [*left, *left]:
+        ec2.remove(each, TIMEOUT_S)
+    assert not ec2.leftovers(CLUSTER, TIMEOUT_S)
+    assert len(ec2.leftovers("another", TIMEOUT_S)) == 3
+    assert found(ec2, "n1").state is InstanceState.RUNNING
+
+
+def test_a_machine_leaves_nothing_behind(ec2: AwsProvisioner) -> None:
+    machine = launched(ec2, "n1")
+    ec2.terminate(machine.id, TIMEOUT_S)
+    assert found(ec2, "n1").state is InstanceState.TERMINATED
+    assert not ec2.leftovers(CLUSTER, TIMEOUT_S)
+
+
+# -- offers --------------------------------------------------------------------------------------------------
+
+
+def test_spot_prices_are_the_newest_and_live(server: aws.AwsServer, ec2: AwsProvisioner) -> None:
+    server.cloud.ec2.page = 7
+    offers = ec2.offers(T4, TIMEOUT_S)
+    assert {each.price_source for each in offers} == {"EC2 spot price history, live"}
+    assert all(each.usd_per_hour is not None and each.usd_per_hour < 1 for each in offers)
+    assert {each.gpu for each in offers} == {"T4"}
+    assert len({(each.instance_type, each.zone) for each in offers}) == len(offers)
+    assert server.cloud.counted()["ec2:DescribeSpotPriceHistory"] > 3
+
+
+def test_on_demand_prices_are_the_catalogs_and_say_so(ec2: AwsProvisioner) -> None:
+    first, *_ = ec2.offers(replace(T4, market=Market.ON_DEMAND), TIMEOUT_S)
+    assert (first.instance_type, first.usd_per_hour) == ("g4dn.xlarge", 0.526)
+    assert first.price_source == "catalog: karpenter-provider-aws, price table generated 2026-01-19"
+
+
+def test_a_price_that_nobody_published_is_none_and_comes_last(server: aws.AwsServer) -> None:
+    ec2 = provider(server, regions=("us-east-1", "eu-central-1"))
+    offers = ec2.offers(replace(T4, market=Market.ON_DEMAND), TIMEOUT_S)
+    known = [each.usd_per_hour is not None for each in offers]
+    assert known == sorted(known, reverse=True)
+    assert {each.region for each in offers if each.usd_per_hour is None} == {"eu-central-1"}
+    assert {each.price_source for each in offers if each.usd_per_hour is None} == {""}
+
+
+def test_subnets_say_in_which_zones_machines_may_be(server: aws.AwsServer) -> None:
+    ec2 = provider(server, subnets={"us-east-1b": "subnet-1"})
+    assert {each.zone for each in ec2.offers(T4, TIMEOUT_S)} == {"us-east-1b"}
+
+
+@pytest.mark.parametrize(
+    ("query", "says"),
+    [
+        (OfferQuery(gpu="K80"), "K80: no cloud rents it any more"),
+        (OfferQuery(instance_types=("p2.xlarge",)), "P2 .* is gone"),
+        (OfferQuery(gpu="T4", gpus_per_node=16), "no EC2 instance type has 16 or more T4"),
+        (replace(T4, regions=("eu-west-1",)), r"none of eu-west-1 is one of aws.regions \(us-east-1\)"),
+        (replace(T4, zones=("us-east-1z",)), "is offered in us-east-1 in zones us-east-1z: name other"),
+        (OfferQuery(instance_types=("c99.huge",)), "none of c99.huge is offered in us-east-1: name other"),
+    ],
+)
+def test_where_there_is_nothing_it_says_why(ec2: AwsProvisioner, query: OfferQuery, says: str) -> None:
+    with pytest.raises(ProvisionerError, match=says):
+        ec2.offers(query, TIMEOUT_S)
+
+
+def test_without_a_quota_there_is_no_offer(server: aws.AwsServer, ec2: AwsProvisioner) -> None:
+    server.cloud.ec2.quotas["L-3819A6DF"] = 4
+    assert {each.instance_type for each in ec2.offers(T4, TIMEOUT_S)} == {"g4dn.xlarge"}
+    server.cloud.ec2.quotas["L-3819A6DF"] = 0
+    with pytest.raises(ProvisionerError, match=r"L-3819A6DF.*is 0 vCPUs, and g4dn.xlarge needs 4: ask for more"):
+        ec2.offers(T4, TIMEOUT_S)
+    server.cloud.denied.add("servicequotas:GetServiceQuota")
+    assert ec2.offers(T4, TIMEOUT_S)
+
+
+# -- check ---------------------------------------------------------------------------------------------------
+
+
+def complaints(ec2: AwsProvisioner) -> dict[str, str]:
+    return {each.what: each.message for each in ec2.check(30.0) if not each.ok}
+
+
+def test_what_is_in_order_has_no_complaint(server: aws.AwsServer) -> None:
+    group = open_group(server)
+    ec2 = provider(server, security_groups={"us-east-1": (group,)})
+    findings = ec2.check(30.0)
+    assert [each.what for each in findings if not each.ok] == []
+    assert {each.what for each in findings} >= {"credentials", "us-east-1 launching", "us-east-1 quota"}
+    assert not ec2.instances("check", TIMEOUT_S)
+
+
+def open_group(server: aws.AwsServer, *, ssh: bool = True, members: bool = True) -> str:
+    by_hand = boto3_client(server)
+    vpc = by_hand.describe_vpcs()["Vpcs"][0]["VpcId"]
+    group = str(by_hand.create_security_group(GroupName="nodes", Description="nodes", VpcId=vpc)["GroupId"])
+    rules = []
+    if ssh:
+        rules.append({"IpProtocol": "tcp", "FromPort": 22, "ToPort": 22, "IpRanges": [{"CidrIp": "198.51.100.1/32"}]})
+    if members:
+        rules.append({"IpProtocol": "-1", "UserIdGroupPairs": [{"GroupId": group}]})
+    if rules:
+        by_hand.authorize_security_group_ingress(GroupId=group, IpPermissions=rules)
+    return group
+
+
+@pytest.mark.parametrize(
+    ("ssh", "members", "says"), [(False, False, "port 22"), (True, False, "reach each other"), (False, True, "port 22")]
+)
+def test_a_group_that_lets_nobody_in_is_found(server: aws.AwsServer, ssh: bool, members: bool, says: str) -> None:
+    group = open_group(server, ssh=ssh, members=members)
+    told = complaints(provider(server, security_groups={"us-east-1": (group,)}))
+    assert says in told["us-east-1 network"]
+
+
+def test_credentials_are_the_first_complaint_and_the_last(server: aws.AwsServer, ec2: AwsProvisioner) -> None:
+    server.cloud.credentials = "wrong"
+    assert list(complaints(ec2)) == ["credentials"]
+
+
+def test_missing_permissions_are_found_before_anything_is_launched(server: aws.AwsServer, ec2: AwsProvisioner) -> None:
+    server.cloud.denied |= {"ec2:DescribeVolumes", "ec2:DescribeAddresses", "ec2:RunInstances"}
+    told = complaints(ec2)
+    assert "lacks ec2:DescribeVolumes, ec2:DescribeAddresses" in told["us-east-1 reading"]
+    assert "docs/permissions" in told["us-east-1 launching"]
+
+
+def test_images_are_looked_up(server: aws.AwsServer) -> None:
+    told = complaints(provider(server, image="/our/image"))
+    assert told["us-east-1 image"] == "us-east-1 has no SSM parameter /our/image (ParameterNotFound): set aws.image"
+    told = complaints(provider(server, image="ami-9"))
+    assert "us-east-1 has no image ami-9" in told["us-east-1 image"] or "InvalidAMIID" in told["us-east-1 image"]
+    told = complaints(provider(server, images={"L4": "ami-0amazon"}))
+    assert "the root device of ami-0amazon is /dev/xvda" in told["us-east-1 image"]
+    assert "aws.images (L4)" in told["us-east-1 image"]
+
+
+def test_no_quota_for_any_gpu_is_a_complaint(server: aws.AwsServer, ec2: AwsProvisioner) -> None:
+    for code in ("L-3819A6DF", "L-7212CCBC", "L-C4BD4855"):
+        server.cloud.ec2.quotas[code] = 0
+    assert "no GPU spot machine may run in us-east-1" in complaints(ec2)["us-east-1 quota"]
+
+
+def test_the_hand_on_the_cloud_reaches_it_over_http(server: aws.AwsServer, ec2: AwsProvisioner) -> None:
+    body = json.dumps({"zone": "us-east-1a"}).encode()
+    assert httpx.post(f"{server.url}/_test/exhaust", content=body).json() == {"result": None}
+    assert isinstance(ec2.launch(request("n1"), TIMEOUT_S), NoCapacity)
+    assert httpx.get(f"{server.url}/_test/calls").json() == {"calls": [["ec2", "us-east-1", "RunInstances"]]}

@@ -1,0 +1,290 @@
+"""What EC2 is asked for, and how its answers are read: pure functions."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import botocore.session
+import pytest
+from botocore.validate import ParamValidator
+from hypothesis import given
+from hypothesis import strategies as st
+
+from provisioners.aws import describe, errors, launch, quota
+from provisioners.base import (
+    EndCause,
+    Fatal,
+    HostKey,
+    InstanceState,
+    LaunchRequest,
+    Market,
+    NoCapacity,
+    Offer,
+    ProvisionerError,
+    Quota,
+    Scope,
+    Throttled,
+    Transient,
+    Unknown,
+)
+from provisioners.catalog import load_catalog
+from provisioners.codes import Kind
+from provisioners.settings import AwsSettings
+
+GOLDEN = Path(__file__).parent / "golden" / "clouds"
+CATALOG = load_catalog()
+KEY = HostKey("ssh-ed25519 AAAApublic spotsup", "the private key\n")
+SPOT = Offer("aws", "us-east-1", "us-east-1a", "g4dn.xlarge", Market.SPOT, 0.2, "T4", 1)
+REQUEST = LaunchRequest("token-1", "team-a", "node-1", SPOT, KEY, "ssh-ed25519 AAAAclient daemon", dead_man_s=3600.0)
+PLAIN = AwsSettings(regions=("us-east-1",))
+FULL = AwsSettings(
+    regions=("us-east-1",),
+    public_address=False,
+    disk_gb=200,
+    tags={"team": "vision"},
+    images={"A100": "/our/a100/image"},
+    instance_profile="arn:aws:iam::123456789012:instance-profile/nodes",
+    subnets={"us-east-1a": "subnet-1"},
+    security_groups={"us-east-1": ("sg-1", "sg-2")},
+    placement_groups={"us-east-1a": "near"},
+    efa=True,
+)
+
+
+def parameters(request: LaunchRequest, settings: AwsSettings) -> dict[str, Any]:
+    machine = CATALOG.type_of("aws", request.offer.instance_type)
+    return launch.run_instances(request, settings, machine, CATALOG.driver_of(machine))
+
+
+def asking(instance_type: str, market: Market = Market.SPOT, **change: Any) -> LaunchRequest:
+    return replace(REQUEST, offer=replace(SPOT, instance_type=instance_type, market=market), **change)
+
+
+CASES: Mapping[str, tuple[LaunchRequest, AwsSettings]] = {
+    "aws_spot": (REQUEST, PLAIN),
+    "aws_on_demand_with_everything": (
+        asking("g5.8xlarge", Market.ON_DEMAND, tags={"job": "resnet"}, disk_gb=500, dead_man_s=0.0),
+        FULL,
+    ),
+    "aws_spot_with_four_efa": (asking("p4d.24xlarge"), FULL),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_launch_asks_for_what_was_reviewed(name: str) -> None:
+    asked = parameters(*CASES[name])
+    asked["UserData"] = f"{len(asked['UserData']) // 100} hundred bytes, see user_data.txt"
+    text = json.dumps(asked, indent=2) + "\n"
+    path = GOLDEN / f"{name}.json"
+    if "SPOTSUP_WRITE_GOLDEN" in os.environ:
+        path.write_text(text)
+    assert text == path.read_text()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_ec2_knows_every_word_of_it(name: str) -> None:
+    shape = botocore.session.get_session().get_service_model("ec2").operation_model("RunInstances").input_shape
+    report = ParamValidator().validate(parameters(*CASES[name]), shape)
+    assert not report.has_errors(), report.generate_report()
+
+
+@pytest.mark.parametrize("market", Market)
+@pytest.mark.parametrize("settings", [PLAIN, FULL], ids=["plain", "full"])
+def test_whatever_is_born_is_tagged_and_goes_with_its_machine(market: Market, settings: AwsSettings) -> None:
+    asked = parameters(asking("g4dn.xlarge", market), settings)
+    born = {
+        each["ResourceType"]: {tag["Key"]: tag["Value"] for tag in each["Tags"]} for each in asked["TagSpecifications"]
+    }
+    spot = {"spot-instances-request"} if market is Market.SPOT else set()
+    assert set(born) == {"instance", "volume", "network-interface"} | spot
+    for tags in born.values():
+        assert (tags["spotsup-cluster"], tags["spotsup-node"], tags["spotsup-token"]) == ("team-a", "node-1", "token-1")
+    assert all(each["DeleteOnTermination"] for each in asked["NetworkInterfaces"])
+    assert all(each["Ebs"]["DeleteOnTermination"] for each in asked["BlockDeviceMappings"])
+    assert asked["InstanceInitiatedShutdownBehavior"] == "terminate"
+    assert asked["MetadataOptions"]["HttpTokens"] == "required"
+    assert ("InstanceMarketOptions" in asked) is (market is Market.SPOT)
+
+
+def test_our_own_tags_win() -> None:
+    asked = parameters(replace(REQUEST, tags={"spotsup-cluster": "somebody-else"}), PLAIN)
+    tags = {tag["Key"]: tag["Value"] for tag in asked["TagSpecifications"][0]["Tags"]}
+    assert tags["spotsup-cluster"] == "team-a"
+
+
+def test_user_data_fits_what_ec2_takes() -> None:
+    assert len(base64.b64encode(parameters(REQUEST, FULL)["UserData"].encode())) < 16384
+
+
+def test_the_image_is_of_the_gpus_generation() -> None:
+    images = {name: parameters(asking(name), FULL)["ImageId"] for name in ("p3dn.24xlarge", "g4dn.xlarge")}
+    assert "proprietary" in images["p3dn.24xlarge"]
+    assert "oss-nvidia" in images["g4dn.xlarge"]
+    private = FULL.model_copy(update={"efa": False})
+    assert parameters(asking("p4d.24xlarge"), private)["ImageId"] == "resolve:ssm:/our/a100/image"
+    own = AwsSettings(regions=("us-east-1",), image="ami-1")
+    assert parameters(REQUEST, own)["ImageId"] == "ami-1"
+
+
+def test_many_interfaces_have_no_public_address() -> None:
+    public = AwsSettings(regions=("us-east-1",), efa=True)
+    with pytest.raises(ProvisionerError, match=r"p5\.48xlarge has 32 network interfaces.*public_address = false"):
+        parameters(asking("p5.48xlarge"), public)
+    (one,) = parameters(asking("g5.8xlarge"), public)["NetworkInterfaces"]
+    assert (one["InterfaceType"], one["AssociatePublicIpAddress"]) == ("efa", True)
+    (none,) = parameters(asking("g5.xlarge"), public)["NetworkInterfaces"]
+    assert "InterfaceType" not in none
+
+
+@given(token=st.text(min_size=1), cluster=st.text(min_size=1))
+def test_ec2s_token_is_ours_for_one_cluster_whatever_the_offer(token: str, cluster: str) -> None:
+    request = replace(REQUEST, token=token, cluster=cluster)
+    made = launch.client_token(request)
+    assert len(made) == 64
+    assert made.isascii()
+    assert made == launch.client_token(replace(request, offer=replace(SPOT, instance_type="g5.xlarge")))
+    assert made != launch.client_token(replace(request, token=f"{token}x"))
+    assert made != launch.client_token(replace(request, cluster=f"{cluster}x"))
+
+
+# -- answers -------------------------------------------------------------------------------------------------
+
+TOLD: Mapping[str, Any] = {
+    "InstanceId": "i-1",
+    "LaunchTime": datetime(2026, 11, 21, tzinfo=UTC),
+    "State": {"Name": "running"},
+    "Placement": {"AvailabilityZone": "us-east-1a"},
+    "InstanceType": "g4dn.xlarge",
+    "PublicIpAddress": "3.4.5.6",
+    "PrivateIpAddress": "10.0.0.1",
+    "InstanceLifecycle": "spot",
+    "Tags": [{"Key": "spotsup-cluster", "Value": "team-a"}, {"Key": "spotsup-node", "Value": "node-1"}],
+}
+
+
+def test_a_description_becomes_an_instance() -> None:
+    read = describe.instance(TOLD, "us-east-1", PLAIN, 1000.0)
+    assert (read.id, read.region, read.zone) == ("us-east-1:i-1", "us-east-1", "us-east-1a")
+    assert (read.cluster, read.node, read.token) == ("team-a", "node-1", "")
+    assert (read.ssh_host, read.private_address, read.ssh_port) == ("3.4.5.6", "10.0.0.1", 22)
+    assert (read.state, read.end_cause, read.preempt_at) == (InstanceState.RUNNING, None, 1000.0)
+    assert describe.instance(TOLD, "us-east-1", FULL, None).ssh_host == "10.0.0.1"
+
+
+@pytest.mark.parametrize(
+    ("state", "code", "expected", "cause"),
+    [
+        ("pending", "", InstanceState.PENDING, None),
+        ("shutting-down", "Client.UserInitiatedShutdown", InstanceState.STOPPING, EndCause.USER),
+        ("terminated", "Client.UserInitiatedShutdown", InstanceState.TERMINATED, EndCause.USER),
+        ("terminated", "Server.SpotInstanceTermination", InstanceState.TERMINATED, EndCause.PREEMPTED),
+        ("stopped", "Server.SpotInstanceShutdown", InstanceState.STOPPED, EndCause.PREEMPTED),
+        ("stopping", "Server.SpotInstanceShutdown", InstanceState.STOPPING, EndCause.PREEMPTED),
+        ("terminated", "Client.InstanceInitiatedShutdown", InstanceState.TERMINATED, EndCause.FAILED),
+        ("terminated", "Server.InsufficientInstanceCapacity", InstanceState.TERMINATED, EndCause.FAILED),
+        ("terminated", "Server.NeverHeardOf", InstanceState.TERMINATED, EndCause.UNKNOWN),
+        ("terminated", "", InstanceState.TERMINATED, EndCause.UNKNOWN),
+        ("running", "Server.SpotInstanceTermination", InstanceState.RUNNING, None),
+    ],
+)
+def test_states_and_their_reasons(state: str, code: str, expected: InstanceState, cause: EndCause | None) -> None:
+    told = {**TOLD, "State": {"Name": state}, "StateReason": {"Code": code}}
+    read = describe.instance(told, "us-east-1", PLAIN, None)
+    assert (read.state, read.end_cause) == (expected, cause)
+
+
+@pytest.mark.parametrize("field", ["Placement", "InstanceType", "PublicIpAddress", "PrivateIpAddress", "Tags"])
+def test_much_may_be_missing(field: str) -> None:
+    told = {name: value for name, value in TOLD.items() if name != field}
+    assert describe.instance(told, "us-east-1", PLAIN, None).id == "us-east-1:i-1"
+
+
+@pytest.mark.parametrize("field", ["InstanceId", "LaunchTime", "State"])
+def test_what_nothing_can_stand_in_for_is_an_error(field: str) -> None:
+    told = {name: value for name, value in TOLD.items() if name != field}
+    with pytest.raises(ProvisionerError, match="us-east-1 describes a machine without what it should"):
+        describe.instance(told, "us-east-1", PLAIN, None)
+
+
+def test_a_mark_on_a_spot_request_is_a_notice_of_two_minutes() -> None:
+    at = datetime(2026, 11, 21, tzinfo=UTC)
+    marked = {"InstanceId": "i-1", "Status": {"Code": "marked-for-termination", "UpdateTime": at}}
+    stopped = {"InstanceId": "i-2", "Status": {"Code": "marked-for-stop", "UpdateTime": at}}
+    plain: dict[str, Any] = {"InstanceId": "i-3", "Status": {"Code": "fulfilled", "UpdateTime": at}}
+    found = describe.announced([marked, stopped, plain, {"Status": {}}, {}])
+    assert found == {"i-1": at.timestamp() + 120, "i-2": at.timestamp() + 120}
+
+
+@given(region=st.sampled_from(["us-east-1", "eu-central-1"]), ec2_id=st.from_regex(r"i-[0-9a-f]{8,17}", fullmatch=True))
+def test_ids_carry_their_region(region: str, ec2_id: str) -> None:
+    assert describe.split_id(describe.id_of(region, ec2_id)) == (region, ec2_id)
+    assert describe.split_id(ec2_id) == ("", ec2_id)
+
+
+# -- codes ---------------------------------------------------------------------------------------------------
+
+
+def outcome(code: str, message: str = "so it is") -> Any:
+    return errors.launch_outcome(errors.Refusal("EC2", "us-east-1", code, message), "us-east-1a, g4dn.xlarge, spot")
+
+
+def test_codes_mean_what_people_found_them_to_mean() -> None:
+    full = outcome("InsufficientInstanceCapacity")
+    assert full == NoCapacity(
+        Scope.TYPE_IN_ZONE,
+        180.0,
+        "EC2 in us-east-1 (us-east-1a, g4dn.xlarge, spot) answered InsufficientInstanceCapacity: so it is",
+    )
+    assert isinstance(outcome("InsufficientInstanceCapacity", "limit of … in this spread placement group"), Fatal)
+    limit = outcome("MaxSpotInstanceCountExceeded")
+    assert isinstance(limit, Quota)
+    assert (limit.scope, limit.memory_s) == (Scope.REGION, 600.0)
+    assert "Service Quotas" in limit.message
+    assert outcome("RequestLimitExceeded") == Throttled(5.0, outcome("RequestLimitExceeded").message)
+    assert isinstance(outcome("Unavailable"), Transient)
+    assert isinstance(outcome("InternalError"), Unknown)
+    assert isinstance(outcome("InvalidAMIID.NotFound"), Fatal)
+    assert "aws.image" in outcome("InvalidAMIID.Unavailable").message
+    assert "docs/permissions" in outcome("UnauthorizedOperation").message
+
+
+def test_a_code_that_nobody_has_seen_is_transient_and_says_its_name() -> None:
+    new = outcome("SomethingNew")
+    assert isinstance(new, Transient)
+    assert new.unknown_code == "SomethingNew"
+
+
+def test_what_only_aws_can_read_is_left_out() -> None:
+    long = "You are not authorized to perform this operation. Encoded authorization failure message: " + "x" * 900
+    assert "xxx" not in outcome("UnauthorizedOperation", long).message
+
+
+def test_each_row_has_a_source_and_what_refuses_for_a_while_says_for_how_long() -> None:
+    for row in errors.TABLE:
+        assert row.source
+        if row.kind in {Kind.NO_CAPACITY, Kind.QUOTA}:
+            assert row.scope is not None
+            assert row.memory_s > 0
+    assert len({(row.name, row.words) for row in errors.TABLE}) == len(errors.TABLE)
+
+
+def test_no_row_hides_another() -> None:
+    for number, row in enumerate(errors.TABLE):
+        name = row.name.replace(".*", ".X")
+        assert not any(before.fits(name, row.words) for before in errors.TABLE[:number]), row.name
+
+
+def test_types_count_towards_their_quota() -> None:
+    spot = {name: quota.quota_of(name, Market.SPOT) for name in ("g6.xlarge", "p4d.24xlarge", "p5en.48xlarge")}
+    assert [each.code for each in spot.values() if each] == ["L-3819A6DF", "L-7212CCBC", "L-C4BD4855"]
+    on_demand = {name: quota.quota_of(name, Market.ON_DEMAND) for name in ("g6.xlarge", "p4d.24xlarge", "p5.4xlarge")}
+    assert [each.code for each in on_demand.values() if each] == ["L-DB2E81BA", "L-417A185B", "L-417A185B"]
+    assert quota.quota_of("p6-b200.48xlarge", Market.SPOT) is None
+    assert quota.quota_of("trn1.2xlarge", Market.SPOT) is None

@@ -1,0 +1,117 @@
+"""What is written about the clouds: tables of codes, configuration, permissions."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from provisioners.aws import AwsProvisioner
+from provisioners.aws import errors as aws_errors
+from provisioners.base import LeftoverKind, OfferQuery, Unknown
+from provisioners.codes import Code, markdown
+from provisioners.settings import AwsSettings
+from supervisor.config import parse_config
+from tests.clouds import aws
+from tests.clouds.machines import PaperMachines
+from tests.machines import CLUSTER, TIMEOUT_S, request_for
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+PAGE = DOCS / "clouds.md"
+TABLES: Mapping[str, Sequence[Code]] = {"aws": aws_errors.TABLE}
+
+
+@pytest.mark.parametrize("cloud", TABLES)
+def test_the_page_shows_the_table_of_codes(cloud: str) -> None:
+    """SPOTSUP_WRITE_GOLDEN=1 writes it anew."""
+    text = PAGE.read_text()
+    pattern = re.compile(rf"(<!-- codes of {cloud} -->\n)(.*?)(<!-- end -->)", re.DOTALL)
+    wanted = markdown(TABLES[cloud])
+    if "SPOTSUP_WRITE_GOLDEN" in os.environ:
+        text = pattern.sub(lambda match: match[1] + wanted + match[3], text)
+        PAGE.write_text(text)
+    found = pattern.search(text)
+    assert found is not None
+    assert found[2] == wanted
+
+
+def test_the_configurations_are_taken() -> None:
+    blocks = re.findall(r"```toml\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    assert blocks
+    for block in blocks:
+        assert parse_config(tomllib.loads(block), "docs/clouds.md")
+
+
+# -- permissions ---------------------------------------------------------------------------------------------
+
+# Whoever has credentials may ask who they are: "GetCallerIdentity", AWS STS API reference.
+NEEDS_NO_PERMISSION = {"sts:GetCallerIdentity"}
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[aws.AwsServer]:
+    for name, value in aws.ENVIRON.items():
+        monkeypatch.setenv(name, value)
+    with aws.aws_cloud(PaperMachines()) as running:
+        yield running
+
+
+def do_everything(server: aws.AwsServer) -> None:
+    """All that the daemon ever asks of EC2."""
+    subnet = server.cloud.ec2.instances.backend("us-east-1").describe_subnets()[0]
+    group = server.cloud.ec2.instances.backend("us-east-1").describe_security_groups()[0].id
+    settings = AwsSettings(
+        regions=("us-east-1",),
+        endpoint=server.url,
+        subnets={subnet.availability_zone: subnet.id},
+        security_groups={"us-east-1": (group,)},
+    )
+    ec2 = AwsProvisioner(settings)
+    ec2.check(30.0)
+    ec2.offers(OfferQuery(), TIMEOUT_S)
+    ec2.launch(request_for(ec2, "n1"), TIMEOUT_S)
+    (machine,) = ec2.instances(CLUSTER, TIMEOUT_S)
+    ec2.find(machine.token, TIMEOUT_S)
+    ec2.console(machine.id, TIMEOUT_S)
+    ec2.terminate(machine.id, TIMEOUT_S)
+    server.cloud.leave_behind("us-east-1", {"spotsup-cluster": CLUSTER})
+    left = ec2.leftovers(CLUSTER, TIMEOUT_S)
+    assert {each.kind for each in left} == set(LeftoverKind)
+    for each in left:
+        ec2.remove(each, TIMEOUT_S)
+    # A role for nodes, which moto would have to know.
+    with_role = AwsProvisioner(settings.model_copy(update={"instance_profile": "spotsup-node"}))
+    assert not isinstance(with_role.launch(request_for(ec2, "n2"), TIMEOUT_S), Unknown)
+
+
+def policy() -> list[dict[str, Any]]:
+    statements: list[dict[str, Any]] = json.loads((DOCS / "permissions" / "aws-iam-policy.json").read_text())[
+        "Statement"
+    ]
+    return statements
+
+
+def granted() -> set[str]:
+    found = [each["Action"] for each in policy()]
+    return {name for names in found for name in ([names] if isinstance(names, str) else names)}
+
+
+def test_the_policy_grants_what_is_called_and_no_more(server: aws.AwsServer) -> None:
+    do_everything(server)
+    assert granted() == server.cloud.used() - NEEDS_NO_PERMISSION
+
+
+def test_what_changes_something_is_bound_to_our_tag() -> None:
+    for statement in policy():
+        if statement["Sid"] in {"LaunchOnlyWithOurTag", "EndWhatHasOurTag"}:
+            (condition,) = statement["Condition"]["Null"]
+            assert condition.endswith("Tag/spotsup-cluster")
+    for name in granted():
+        if not re.match(r"\w+:(Describe|Get)", name):
+            assert any("Condition" in each for each in policy() if name in each["Action"]), name

@@ -1,0 +1,47 @@
+"""The settings of the clouds: strict, and each complaint says what would be right."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from provisioners.settings import AwsSettings, AzureSettings, GcpSettings
+
+
+def aws(**given: Any) -> AwsSettings:
+    return AwsSettings(**{"regions": ("us-east-1",), **given})
+
+
+def test_little_has_to_be_said() -> None:
+    settings = aws()
+    assert (settings.ssh_user, settings.ssh_port, settings.public_address) == ("ubuntu", 22, True)
+    assert settings.dead_man_s == 3600
+    assert GcpSettings(regions=("us-central1",), project="p").notice_s == 0
+    assert AzureSettings(regions=("eastus",), subscription="s", resource_group="g").identity == ""
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"regions": ()}, "at least 1"),
+        ({"region": "us-east-1"}, "Extra inputs"),
+        ({"ssh_user": "me; rm"}, "pattern"),
+        ({"dead_man_s": 60.0}, "at least 1800 s"),
+        ({"tags": {"spotsup-cluster": "x"}}, "spotsup's own"),
+        ({"image": "ubuntu"}, "neither an AMI"),
+        ({"image": "ami-1", "regions": ("us-east-1", "us-west-2")}, "one region only"),
+        ({"images": {"T4": "ami-1"}, "regions": ("us-east-1", "us-west-2")}, "one region only"),
+        ({"endpoint": "localhost:4566"}, "pattern"),
+        ({"disk_gb": 8}, "greater than or equal to 30"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(given: dict[str, Any], says: str) -> None:
+    with pytest.raises(ValidationError, match=says):
+        aws(**given)
+
+
+def test_an_ami_will_do_in_one_region_and_a_parameter_in_all() -> None:
+    assert aws(image="ami-1").image == "ami-1"
+    assert aws(image="/a/b", regions=("us-east-1", "us-west-2")).image == "/a/b"

@@ -1,0 +1,156 @@
+"""The process that starts workers, with real processes: whoever is killed, and whenever, nothing is left."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.launching import eventually, processes_with
+
+MARK = "SPOTSUP_TEST_FORKSERVER"
+GONE_TIMEOUT_S = 5.0
+
+# A launcher as far as the fork server can tell: starts `count` workers, tells their pids, and does as it is told.
+HOST = """
+import os, sys
+from spotsup_trainer import forkserver
+from spotsup_trainer.worker import WorkerRequest
+
+program, count = sys.argv[1], int(sys.argv[2])
+server = forkserver.start()
+print(server.pid, flush=True)
+request = WorkerRequest("exec", ("sh", "-c", program), dict(os.environ), 0)
+pids = []
+for _ in range(count):
+    pids.append(server.spawn(request))
+    print(pids[-1], flush=True)
+for line in sys.stdin:
+    what, *numbers = line.split()
+    if what == "kill":
+        server.kill(pids[0], int(numbers[0]), group=len(numbers) > 1)
+    elif what == "wait":
+        print(server.wait(pids, float(numbers[0])), server.exit_code(pids[0]), flush=True)
+    elif what == "close":
+        server.close()
+        break
+"""
+# A worker with a helper of its own, as data loaders have them.
+WITH_HELPER = "sleep 60 & echo > '{ready}'; wait"
+STUBBORN = "trap '' TERM; echo > '{ready}'; while :; do sleep 0.05; done"
+
+
+class Host:
+    """A host process and its pipes."""
+
+    def __init__(self, folder: Path, program: str, count: int) -> None:
+        self.mark = str(folder)
+        self._ready = folder / "ready"
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", HOST, program.format(ready=self._ready), str(count)],
+            env=dict(os.environ) | {MARK: self.mark},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def read(self) -> str:
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().strip()
+
+    def tell(self, line: str) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{line}\n")
+        self.process.stdin.flush()
+
+    def ready(self) -> None:
+        eventually("the worker is ready", self._ready.exists)
+
+    def left(self) -> list[int]:
+        return [pid for pid in processes_with(MARK, self.mark) if pid != self.process.pid]
+
+    def close(self) -> None:
+        for pid in processes_with(MARK, self.mark):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self.process.kill()
+        self.process.wait()
+        for pipe in (self.process.stdin, self.process.stdout):
+            assert pipe is not None
+            with contextlib.suppress(BrokenPipeError):
+                pipe.close()
+
+
+@contextlib.contextmanager
+def host(folder: Path, program: str, count: int = 1) -> Iterator[Host]:
+    made = Host(folder, program, count)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def nothing_is_left(made: Host) -> None:
+    eventually("nothing is left", lambda: not made.left(), GONE_TIMEOUT_S)
+
+
+def test_a_killed_launcher_takes_workers_and_their_helpers_with_it(tmp_path: Path) -> None:
+    with host(tmp_path, WITH_HELPER) as made:
+        made.ready()
+        assert len(made.left()) == 3  # server, worker, helper
+        made.process.kill()
+        nothing_is_left(made)
+
+
+def test_a_killed_server_takes_them_too_and_the_launcher_is_told(tmp_path: Path) -> None:
+    with host(tmp_path, WITH_HELPER) as made:
+        server = int(made.read())
+        made.ready()
+        os.kill(server, signal.SIGKILL)
+        made.tell("wait 5")
+        made.read()
+        assert made.read() == "True -9"
+        nothing_is_left(made)
+
+
+def test_a_worker_that_does_not_hear_sigterm_is_killed_with_its_group(tmp_path: Path) -> None:
+    with host(tmp_path, STUBBORN) as made:
+        made.ready()
+        made.read()
+        made.read()
+        made.tell(f"kill {int(signal.SIGTERM)}")
+        made.tell("wait 0.3")
+        assert made.read() == "False None"
+        made.tell(f"kill {int(signal.SIGKILL)} group")
+        made.tell("wait 5")
+        assert made.read() == "True -9"
+        made.tell("close")
+        nothing_is_left(made)
+
+
+def test_what_a_worker_leaves_behind_ends_with_it(tmp_path: Path) -> None:
+    with host(tmp_path, "sleep 60 & exit 3") as made:
+        made.read()
+        made.read()
+        made.tell("wait 5")
+        assert made.read() == "True 3"
+        eventually("only the server is left", lambda: len(made.left()) == 1, GONE_TIMEOUT_S)
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("whom", ["launcher", "server"])
+def test_a_kill_at_any_moment_of_a_start_leaves_nothing(tmp_path: Path, whom: str, seed: int) -> None:
+    """Also between a worker's fork and its own process group, or its tie to its parent."""
+    with host(tmp_path, "exec sleep 60", count=200) as made:
+        server = int(made.read())
+        time.sleep(random.Random(seed).uniform(0.0, 0.05))
+        os.kill(server if whom == "server" else made.process.pid, signal.SIGKILL)
+        nothing_is_left(made)

@@ -1,0 +1,30 @@
+"""Launches in bad weather: nothing leaks, nothing doubles. Longer: make soak-launches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+
+import pytest
+
+from tests.clouds import aws
+from tests.clouds.aws_storm import aws_weather
+from tests.clouds.storm import Weather, run_storm
+
+
+@pytest.fixture(autouse=True)
+def credentials(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in aws.ENVIRON.items():
+        monkeypatch.setenv(name, value)
+
+
+@pytest.mark.parametrize("weather_of", [aws_weather], ids=["aws"])
+def test_nothing_leaks_and_nothing_doubles(weather_of: Callable[[], AbstractContextManager[Weather]]) -> None:
+    with weather_of() as weather:
+        tally = run_storm(weather, 120, seed=7)
+    assert (tally.leaked, tally.doubled, tally.lost) == ([], [], [])
+    assert tally.launched + tally.refused == 120
+    assert tally.launched > 80
+    assert tally.unclear > 3
+    assert tally.deaths > 2
+    assert len(tally.faults) > 5

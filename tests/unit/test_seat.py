@@ -1,0 +1,204 @@
+"""Seats at a real etcd, without torch: a job of many rounds, each with another node."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+from spotsup_trainer.etcd import Etcd
+from spotsup_trainer.membership import Broken, Rules, Wait, Yield, standing
+from spotsup_trainer.seat import Place, Seat
+from spotsup_trainer.timing import LeaseTimes
+from spotsup_trainer.wire import Ended, Hint, Keys, Member, Notice, Progress, Round, Tombstone, encode
+
+from tests.etcd_server import etcd_server
+
+KEYS = Keys("test")
+JOB = "job"
+TTL_S = 2.0
+NODES = 3
+# A job of a week: SPOTSUP_ROUNDS=1000.
+ROUNDS = int(os.environ.get("SPOTSUP_ROUNDS", "100"))
+# The daemon deletes a node's words once its cloud has confirmed that it is gone: a while after its tombstone.
+WORDS_STAY = 3
+
+
+@contextmanager
+def seats(endpoint: str) -> Iterator[Job]:
+    made = Job(endpoint)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+class Job:
+    """Seats of one job, looked after by one thread, and what the daemon and the agents write beside them."""
+
+    def __init__(self, endpoint: str) -> None:
+        self.endpoint = endpoint
+        self.etcd = Etcd([endpoint])
+        self.seats: dict[str, Seat] = {}
+        self.rounds: dict[str, Round] = {}
+        self.gone: list[str] = []
+
+    def start(self, node: str) -> None:
+        place = Place("test", JOB, node, f"{node}-1", "127.0.0.1", (self.endpoint,), TTL_S)
+        seat = self.seats[node] = Seat(place, Rules(1, NODES))
+        seat.open()
+        seat.announce(state="waiting", store_port=1)
+
+    def hint(self) -> None:
+        self.etcd.put(KEYS.hint(JOB), encode(Hint(tuple(self.seats), NODES, NODES)))
+
+    def take(self, node: str, *, noticed: bool) -> None:
+        """A machine is taken: its launcher vanishes, with last words or without any."""
+        if noticed:
+            self.etcd.put(KEYS.notice(JOB, node), encode(Notice(node, 1.0, 0.0, "local")))
+            self.etcd.put(KEYS.ended(JOB, node), encode(Ended(node, "left", 0, "told to leave", 1.0)))
+        self.etcd.put(KEYS.gone(JOB, node), encode(Tombstone(node, "preempted", 1.0)))
+        self.seats.pop(node).close(linger=not noticed)
+        self.rounds.pop(node, None)
+        self.gone.append(node)
+        if len(self.gone) > WORDS_STAY:
+            old = self.gone.pop(0)
+            for key in (KEYS.gone(JOB, old), KEYS.notice(JOB, old), KEYS.ended(JOB, old)):
+                self.etcd.delete(key)
+
+    def form(self, after: int) -> Round:
+        """Look after all seats until they are in one round, later than `after`."""
+        deadline = time.monotonic() + 30.0
+        while time.monotonic() < deadline:
+            for node, seat in self.seats.items():
+                self.look_after(node, seat)
+            formed = next(iter(self.rounds.values()), None)
+            if formed and formed.number > after and list(self.rounds.values()) == [formed] * len(self.seats):
+                self.etcd.put(KEYS.progress(JOB), encode(Progress(formed.number, 1, 0.0, 0.0)))
+                return formed
+            next(iter(self.seats.values())).wait_change(0.01)
+        raise AssertionError(f"no round after {after}")
+
+    def look_after(self, node: str, seat: Seat) -> None:
+        view, current = seat.snapshot().view, self.rounds.get(node)
+        if current is not None:
+            if isinstance(standing(view, current, node, time.monotonic()), Broken | Yield):
+                del self.rounds[node]
+                seat.announce(state="waiting", round=current.number, parked=True)
+            return
+        if view.round and view.round.number > seat.member.round and node in view.round.nodes():
+            self.rounds[node] = view.round
+            seat.announce(state="running", round=view.round.number, parked=False)
+        elif not isinstance(decision := seat.decide(), Wait):
+            seat.try_write(decision)
+
+    def written(self) -> list[str]:
+        return [kv.key for kv in self.etcd.range(KEYS.root, keys_only=True).kvs]
+
+    def members(self) -> set[str]:
+        return {key.split("/member/")[1] for key in self.written() if "/member/" in key}
+
+    def close(self) -> None:
+        for seat in self.seats.values():
+            seat.close()
+        self.etcd.close()
+
+
+def test_many_rounds_of_changing_nodes_leave_a_bounded_number_of_keys_and_leases(etcd_endpoint: str) -> None:
+    with seats(etcd_endpoint) as job:
+        for number in range(NODES):
+            job.start(f"n{number}")
+        job.hint()
+        formed = job.form(0)
+        most = 0
+        for number in range(NODES, NODES + ROUNDS):
+            # in turn: rank 0, which has been there longest, with notice; and one in the middle, without
+            job.take(formed.nodes()[number % 2], noticed=number % 2 == 0)
+            job.start(f"n{number}")
+            job.hint()
+            formed = job.form(formed.number)
+            most = max(most, len([key for key in job.written() if "/member/" not in key]))
+        assert formed.number >= ROUNDS
+        # hint, round and progress; three words of each of the last that are gone
+        assert most <= 3 + 3 * WORDS_STAY
+        deadline = time.monotonic() + 20.0
+        while job.members() != set(job.seats) and time.monotonic() < deadline:
+            time.sleep(0.1)  # the leases of those that vanished without a word
+        assert job.members() == set(job.seats)
+        assert len(job.etcd.call("/v3/lease/leases", {})["leases"]) == NODES
+
+
+def test_where_the_first_in_rank_does_not_write_the_round_the_next_does(etcd_endpoint: str) -> None:
+    with seats(etcd_endpoint) as job:
+        for node in "abc":
+            job.start(node)
+        formed = job.form(0)
+        job.seats.pop("c").close()
+        job.rounds.clear()
+        for seat in job.seats.values():
+            seat.announce(state="waiting", round=formed.number)
+        frozen = job.seats.pop("a")
+        try:
+            deadline = time.monotonic() + 20.0
+            while "b" not in job.rounds and time.monotonic() < deadline:
+                job.look_after("b", job.seats["b"])
+                job.seats["b"].wait_change(0.01)
+            assert job.rounds["b"].nodes() == ("a", "b")
+            assert [loss.node for loss in job.rounds["b"].lost] == ["c"]
+        finally:
+            frozen.close()
+
+
+def test_a_word_is_read_anew_though_another_store_counts_to_the_same_revision(tmp_path: Path) -> None:
+    with etcd_server(tmp_path) as server, closing(Etcd([server.endpoint])) as etcd:
+        revision = etcd.put(KEYS.hint(JOB), encode(Hint(("a",), 1, 1)))
+        seat = Seat(Place("test", JOB, "a", "a-1", "127.0.0.1", (server.endpoint,), TTL_S), Rules(1, 1))
+        seat.open()
+        try:
+            assert hinted(seat, "a")
+            server.kill()
+            server.empty()
+            assert server.start()
+            assert etcd.put(KEYS.hint(JOB), encode(Hint(("b",), 1, 1))) == revision
+            time.sleep(2 * LeaseTimes(TTL_S, 1).call_s)  # nobody looks meanwhile
+            assert hinted(seat, "b")
+        finally:
+            seat.close()
+
+
+def test_a_member_is_there_since_its_key_appeared_as_that_of_this_incarnation(etcd_endpoint: str) -> None:
+    with seats(etcd_endpoint) as job:
+        job.start("a")
+        seat = job.seats["a"]
+
+        def since(incarnation: str, **changes: Any) -> float:
+            key, word = KEYS.member(JOB, "c"), Member("c", incarnation, "127.0.0.1", 1, "waiting", **changes)
+            job.etcd.put(key, encode(word))
+            deadline = time.monotonic() + 20.0
+            while seat.snapshot().view.members.get("c") != word:
+                assert time.monotonic() < deadline
+                seat.wait_change(0.1)
+            return seat.snapshot().view.since["c"]
+
+        first = since("c1")
+        assert since("c1", round=1) == first
+        anew = since("c2")
+        assert anew > first
+        job.etcd.delete(KEYS.member(JOB, "c"))
+        while "c" in seat.snapshot().view.members:
+            seat.wait_change(0.1)
+        assert since("c2") > anew
+
+
+def hinted(seat: Seat, node: str) -> bool:
+    """Wait until the hint names this node."""
+    deadline = time.monotonic() + 20.0
+    while time.monotonic() < deadline:
+        hint = seat.snapshot().view.hint
+        if hint and hint.members == (node,):
+            return True
+        seat.wait_change(0.1)
+    return False

@@ -1,0 +1,36 @@
+"""What torchrun hands to a rendezvous backend: `--rdzv-endpoint`, `--rdzv-id` and `--rdzv-conf`, read with one
+sentence for whatever cannot be right."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch.distributed.elastic.rendezvous.api import RendezvousParameters
+
+
+def endpoints(text: str) -> tuple[str, ...]:
+    """etcd's addresses, separated by commas; `http://` where none says otherwise. Raises ValueError for none."""
+    found = tuple(each.strip() for each in text.split(",") if each.strip())
+    if not found:
+        raise ValueError("--rdzv-endpoint is empty; it should be etcd's address, such as http://10.0.0.5:2379")
+    return tuple(each if "://" in each else f"http://{each}" for each in found)
+
+
+def name(what: str, value: str) -> str:
+    """One part of an etcd key. Raises ValueError."""
+    if not value or "/" in value:
+        raise ValueError(f"{what} is {value!r}; it becomes part of an etcd key: not empty, no slash")
+    return value
+
+
+def seconds(params: RendezvousParameters, key: str, default: float) -> float:
+    """A time of `--rdzv-conf`, in seconds. Raises ValueError for what is no number above 0."""
+    value = params.get(key, default)
+    try:
+        found = float(value)
+    except ValueError:
+        found = 0.0
+    if not 0 < found < float("inf"):
+        raise ValueError(f"--rdzv-conf {key}={value}; it should be a number of seconds, more than 0")
+    return found

@@ -1,0 +1,102 @@
+"""What of the state this rank writes, and a copy of it in CPU memory, while training goes on with the original.
+
+With plain DDP every rank has the same tensors, and each must be written once. Torch lets all ranks copy all of them,
+and then leave out what another rank writes; here the ranks share them out before the copy, which divides its time and
+its memory by the number of ranks.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+from collections.abc import Callable, Iterator
+from typing import Any, TypeAlias
+
+import torch
+from torch.distributed.checkpoint.staging import BlockingAsyncStager
+
+KeyPath: TypeAlias = tuple[Any, ...]
+
+_LEFT_OUT = object()
+
+
+class Staging:
+    """Copies to memory that is allocated once: new memory costs several times what copying into it does.
+
+    There is one copy at a time: the next one overwrites it. Where there is CUDA the memory is pinned.
+    """
+
+    def __init__(self) -> None:
+        self._layout: list[Any] = []
+        self._stager = BlockingAsyncStager()
+
+    def copy(self, captured: dict[str, Any]) -> dict[str, Any]:
+        """`captured` as it is now. What is no tensor is copied as Python copies it, so it should not be large."""
+        tensors: dict[str, torch.Tensor] = {}
+
+        def collect(path: KeyPath, leaf: Any) -> None:
+            if isinstance(leaf, torch.Tensor):
+                tensors[repr(path)] = leaf
+
+        _rebuilt(captured, collect)
+        staged = self._stage(tensors)
+        return _rebuilt(  # type: ignore[no-any-return]  # a dictionary again
+            captured, lambda path, leaf: staged[repr(path)] if repr(path) in staged else copy.deepcopy(leaf)
+        )
+
+    def _stage(self, tensors: dict[str, torch.Tensor]) -> dict[str, Any]:
+        layout = [(name, *_kind(tensor)) for name, tensor in tensors.items()]
+        if layout == self._layout:
+            return self._stager.stage(tensors)  # type: ignore[no-any-return]  # torch is untyped here
+        self._layout, pinned = [], torch.cuda.is_available()
+        self._stager = BlockingAsyncStager(cache_staged_state_dict=pinned)
+        staged: dict[str, Any] = self._stager.stage(tensors)
+        if not pinned:  # asked to keep its memory from the start, torch's stager would insist on pinning it
+            self._stager.cache_staged_state_dict, self._stager.state_dict_cache = True, staged
+        self._layout = layout
+        return staged
+
+
+def fingerprint(captured: dict[str, Any]) -> int:
+    """Equal, below 2**56, for ranks whose state has the same tensors, as to names and shapes."""
+    names = sorted((repr(path), *_kind(tensor)) for path, tensor in _replicated(captured))
+    return int.from_bytes(hashlib.blake2b(repr(names).encode(), digest_size=7).digest(), "big")
+
+
+def share(captured: dict[str, Any], rank: int, world: int) -> dict[str, Any]:
+    """`captured` without the tensors that other ranks write. All ranks must have the same `fingerprint`.
+
+    What is sharded already, or is no tensor, stays.
+    """
+    loads, others = [0] * world, set()
+    by_size = sorted(_replicated(captured), key=lambda entry: (-entry[1].nbytes, repr(entry[0])))
+    for path, tensor in by_size:
+        writer = loads.index(min(loads))
+        loads[writer] += tensor.nbytes
+        if writer != rank:
+            others.add(path)
+    mine = _rebuilt(captured, lambda path, leaf: _LEFT_OUT if path in others else leaf)
+    return {} if mine is _LEFT_OUT else mine
+
+
+def _replicated(value: dict[str, Any], path: KeyPath = ()) -> Iterator[tuple[KeyPath, torch.Tensor]]:
+    """The tensors that are whole on every rank; not those in lists, whose places must not change."""
+    for key, leaf in value.items():
+        if isinstance(leaf, dict):
+            yield from _replicated(leaf, (*path, key))
+        elif type(leaf) in {torch.Tensor, torch.nn.Parameter}:
+            yield (*path, key), leaf
+
+
+def _rebuilt(value: Any, change: Callable[[KeyPath, Any], Any], path: KeyPath = ()) -> Any:
+    """Nested dictionaries and lists with other leaves. A dictionary that loses all of its leaves goes with them."""
+    if isinstance(value, dict) and value:
+        parts = {key: _rebuilt(part, change, (*path, key)) for key, part in value.items()}
+        return {key: part for key, part in parts.items() if part is not _LEFT_OUT} or _LEFT_OUT
+    if type(value) is list:
+        return [_rebuilt(part, change, (*path, at)) for at, part in enumerate(value)]
+    return change(path, value)
+
+
+def _kind(tensor: torch.Tensor) -> tuple[str, tuple[int, ...], str, str]:
+    return type(tensor).__name__, tuple(tensor.shape), str(tensor.dtype), repr(getattr(tensor, "placements", None))
