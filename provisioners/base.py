@@ -281,3 +281,25 @@ class Provisioner(Protocol):
         Returns when the cloud accepted; the machine is gone only once a listing says TERMINATED or stops to list it.
         """
         ...
+
+    def leftovers(self, cluster: str, timeout_s: float) -> Sequence[Leftover]:
+        """What has our cluster's tag, costs money or quota, and belongs to no machine any more; by filtered listings.
+
+        What a machine has that is only just being made may be among them: who removes one has seen it for a while.
+        """
+        ...
+
+    def remove(self, leftover: Leftover, timeout_s: float) -> None:
+        """Delete it. Idempotent; what is gone already is fine."""
+        ...
+
+    def console(self, instance_id: str, timeout_s: float) -> str:
+        """The last words of its console, for whoever asks why it did not come up; "" where the cloud has none (yet)."""
+        ...
+
+    def check(self, timeout_s: float) -> Sequence[Finding]:
+        """What can be known before money is spent: credentials, permissions, images, network, quota.
+
+        Never raises for what it finds: a cloud that cannot be reached is a finding, too.
+        """
+        ...

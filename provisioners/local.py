@@ -11,10 +11,12 @@ from pydantic import TypeAdapter, ValidationError
 
 from provisioners.base import (
     Fatal,
+    Finding,
     Instance,
     Launched,
     LaunchOutcome,
     LaunchRequest,
+    Leftover,
     NoCapacity,
     Offer,
     OfferQuery,
@@ -27,12 +29,14 @@ from provisioners.base import (
     UnreachableError,
 )
 from provisioners.localcloud.client import Answer, NoAnswerError, NotSentError, call
+from provisioners.localcloud.machine.spec import Folder
 from provisioners.localcloud.models import LaunchBody, OfferView, Refusal, View, sentence
 
 Parsed = TypeVar("Parsed")
 
 _VIEWS = TypeAdapter(list[View])
 _OFFERS = TypeAdapter(list[OfferView])
+_CONSOLE_CHARACTERS = 65536
 
 
 class LocalProvisioner:
@@ -79,6 +83,29 @@ class LocalProvisioner:
     def terminate(self, instance_id: str, timeout_s: float) -> None:
         """As the protocol says."""
         self._read("POST", f"/v1/machines/{quote(instance_id, safe='')}/terminate", timeout_s, missing_is_fine=True)
+
+    def leftovers(self, cluster: str, timeout_s: float) -> Sequence[Leftover]:  # noqa: ARG002 - the protocol's
+        """A machine here takes all it has with it."""
+        return ()
+
+    def remove(self, leftover: Leftover, timeout_s: float) -> None:
+        """Nothing is ever left over."""
+
+    def console(self, instance_id: str, timeout_s: float) -> str:
+        """The machine's log; it stays for as long as the cloud knows of the machine."""
+        if any(view.id == instance_id for view in self._views({}, timeout_s)):
+            log = Folder(self._directory / "machines" / instance_id).log
+            if log.exists():
+                return log.read_text(errors="replace")[-_CONSOLE_CHARACTERS:]
+        return ""
+
+    def check(self, timeout_s: float) -> Sequence[Finding]:
+        """Whether the cloud answers, and what it has room for."""
+        try:
+            offers = self.offers(OfferQuery(), timeout_s)
+        except ProvisionerError as error:
+            return [Finding("local cloud", ok=False, message=str(error))]
+        return [Finding("local cloud", ok=True, message=f"it answers, with {len(offers)} offers of machines")]
 
     def _views(self, params: dict[str, str], timeout_s: float) -> list[View]:
         return _parsed(_VIEWS, self._read("GET", "/v1/machines", timeout_s, params=params))

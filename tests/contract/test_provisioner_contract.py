@@ -261,3 +261,25 @@ def test_a_cloud_that_cannot_be_reached_says_nothing_about_machines(bed: Bed) ->
     ):
         with pytest.raises(UnreachableError):
             ask()
+
+
+def test_a_fresh_cluster_has_left_nothing_over(bed: Bed) -> None:
+    instance = launch_running(bed.provisioner, "n1")
+    assert not bed.provisioner.leftovers(CLUSTER, TIMEOUT_S)
+    bed.provisioner.terminate(instance.id, TIMEOUT_S)
+    wait_state(bed.provisioner, instance.token, InstanceState.TERMINATED)
+    assert not bed.provisioner.leftovers(CLUSTER, TIMEOUT_S)
+
+
+def test_a_console_tells_of_its_machine_alone(bed: Bed) -> None:
+    instance = launch_running(bed.provisioner, "n1")
+    assert wait_for(lambda: bed.provisioner.console(instance.id, TIMEOUT_S), "the console")
+    assert bed.provisioner.console("no-such-machine", TIMEOUT_S) == ""
+
+
+def test_a_check_finds_whether_the_cloud_can_be_reached(bed: Bed) -> None:
+    assert bed.provisioner.check(TIMEOUT_S)[0].ok
+    bed.cut_off()
+    found = bed.provisioner.check(TIMEOUT_S)
+    assert not found[0].ok
+    assert found[0].message

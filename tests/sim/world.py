@@ -16,11 +16,13 @@ from spotsup_trainer.wire import AgentWord, Keys, Notice, encode
 
 from provisioners.base import (
     EndCause,
+    Finding,
     Instance,
     InstanceState,
     Launched,
     LaunchOutcome,
     LaunchRequest,
+    Leftover,
     NoCapacity,
     Offer,
     OfferQuery,
@@ -176,6 +178,7 @@ class SimCloud:
     def __init__(self, clock: SimClock, rng: random.Random) -> None:
         self.machines: dict[str, Machine] = {}
         self.by_token: dict[str, str] = {}
+        self.left: dict[str, Leftover] = {}
         self.capacity = dict.fromkeys(ZONES, 16)
         self.faults = Faults()
         self.on_terminate: Callable[[Machine], None] = lambda _: None
@@ -236,6 +239,20 @@ class SimCloud:
         if machine is not None and machine.alive:
             self.on_terminate(machine)
             self.end(machine, EndCause.USER)
+
+    def leftovers(self, cluster: str, timeout_s: float) -> Sequence[Leftover]:
+        self._maybe_unreachable()
+        return list(self.left.values())
+
+    def remove(self, leftover: Leftover, timeout_s: float) -> None:
+        self._maybe_unreachable()
+        self.left.pop(leftover.id, None)
+
+    def console(self, instance_id: str, timeout_s: float) -> str:
+        return ""
+
+    def check(self, timeout_s: float) -> Sequence[Finding]:
+        return ()
 
     def end(self, machine: Machine, cause: EndCause) -> None:
         machine.instance = replace(machine.instance, state=InstanceState.TERMINATED, end_cause=cause)
