@@ -19,6 +19,10 @@ def open_clouds(config: Config, stack: contextlib.ExitStack) -> dict[str, Provis
             from provisioners.aws import AwsProvisioner
 
             clouds["aws"] = AwsProvisioner(config.aws)
+        if config.gcp is not None:
+            from provisioners.gcp import GcpProvisioner
+
+            clouds["gcp"] = GcpProvisioner(config.gcp)
     except ProvisionerError as error:
         raise StartError(str(error)) from error
     if not clouds:

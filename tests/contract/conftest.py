@@ -16,7 +16,10 @@ from provisioners.settings import AwsSettings
 from tests.clouds import aws
 from tests.clouds.machines import real_machines
 from tests.contract.bed import Bed
+from tests.contract.gcp_bed import gcp_bed
 from tests.programs import LocalCloud
+
+__all__ = ["gcp_bed"]  # fixtures of other modules
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +116,7 @@ def local_bed(local_cloud: LocalCloud) -> LocalBed:
     return LocalBed(local_cloud)
 
 
-@pytest.fixture(params=["local", "aws"])
+@pytest.fixture(params=["local", "aws", "gcp"])
 def bed(request: pytest.FixtureRequest) -> Bed:
     """Each provider's test bed in turn."""
     found: Bed = request.getfixturevalue(f"{request.param}_bed")

@@ -1,0 +1,178 @@
+"""What `spotsupd check` asks of Compute Engine: all that can be asked without launching anything.
+
+There is no dry run of a launch: whether the daemon's account may launch shows at the first launch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+from provisioners.base import CLUSTER_TAG, DeniedError, Finding, Market, OfferQuery, ProvisionerError
+from provisioners.catalog import Catalog
+from provisioners.gcp import launch, names, quota
+from provisioners.gcp.client import Deadline, Gcp, RefusedError
+from provisioners.gcp.offers import Offers
+from provisioners.settings import GcpSettings
+
+_READS = (
+    ("instances", "aggregated_list", "compute.instances.list"),
+    ("disks", "aggregated_list", "compute.disks.list"),
+    ("globalOperations", "aggregated_list", "compute.globalOperations.list"),
+)
+
+
+class Checks:
+    """One run; each finding is one sentence, with the mend where something is wrong."""
+
+    def __init__(self, gcp: Gcp, settings: GcpSettings, catalog: Catalog) -> None:
+        self._gcp = gcp
+        self._settings = settings
+        self._catalog = catalog
+        self._offers = Offers(gcp, settings, catalog)
+
+    def run(self, deadline: Deadline) -> Sequence[Finding]:
+        """Never raises for what it finds; a cloud that cannot be reached is a finding, too."""
+        credentials = self._try("credentials", lambda: self._credentials(deadline))
+        if not credentials.ok:
+            return [credentials]
+        return [credentials, *self._all(deadline)]
+
+    def _try(self, what: str, ask: Callable[[], str]) -> Finding:
+        try:
+            return Finding(what, ok=True, message=ask())
+        except (ProvisionerError, RefusedError) as error:
+            return Finding(what, ok=False, message=str(error))
+
+    def _all(self, deadline: Deadline) -> Iterator[Finding]:
+        yield self._try("reading", lambda: self._reading(deadline))
+        for key, image in self._images().items():
+            yield self._try(key, partial(self._image, key, image, deadline))
+        yield self._try("network", lambda: self._network(deadline))
+        for region in self._settings.regions:
+            if subnetwork := self._settings.subnetworks.get(region):
+                yield self._try(f"{region} subnetwork", partial(self._subnetwork, region, subnetwork, deadline))
+            yield self._try(f"{region} machine types", partial(self._types, region, deadline))
+            yield self._try(f"{region} quota", partial(self._quota, region, deadline))
+
+    def _credentials(self, deadline: Deadline) -> str:
+        try:
+            told = self._gcp.ask("projects", "get", deadline, kind="compute#project")
+        except RefusedError as error:
+            raise ProvisionerError(f"{error}: set gcp.project to a project that there is") from error
+        return f"Compute Engine lets the daemon look at project {told.name}"
+
+    def _reading(self, deadline: Deadline) -> str:
+        missing = []
+        for service, method, permission in _READS:
+            wanted = "name = none" if service == "globalOperations" else f'labels.{CLUSTER_TAG} = "none"'
+            try:
+                self._gcp.ask(service, method, deadline, filter=wanted, max_results=1)
+            except DeniedError as error:
+                missing.append((permission, str(error)))
+        if missing:
+            lacking = ", ".join(permission for permission, _ in missing)
+            raise DeniedError(f"the daemon's account lacks {lacking}: {missing[0][1]}")
+        return "machines, disks and operations of the project can be listed"
+
+    def _images(self) -> dict[str, str]:
+        settings = self._settings
+        found = {"image": settings.image, **{f"image of {gpu}": image for gpu, image in settings.images.items()}}
+        return found | ({"image_proprietary": settings.image_proprietary} if settings.image_proprietary else {})
+
+    def _image(self, key: str, image: str, deadline: Deadline) -> str:
+        where = image.split("/")
+        mend = f"set gcp.{'images' if key.startswith('image of') else key}"
+        if len(where) < 5 or where[0] != "projects" or where[2:4] != ["global", "images"]:
+            raise ProvisionerError(f"{image!r} is not of the form projects/P/global/images/family/F: {mend}")
+        named: dict[str, Any] = {"family": where[5]} if where[4] == "family" else {"image": where[4]}
+        method = "get_from_family" if "family" in named else "get"
+        try:
+            told = self._gcp.ask(
+                "images", method, deadline, where[1], kind="compute#image", **{**named, "project": where[1]}
+            )
+        except RefusedError as error:
+            raise ProvisionerError(f"there is no image {image} ({error.refusal.code}): {mend}") from error
+        return f"{image} is {told.name}"
+
+    def _network(self, deadline: Deadline) -> str:
+        """The rules that let somebody in, whomever they are for: which tags a machine has is the user's business."""
+        network = names.last_of(launch.network_of(self._settings))
+        port = self._settings.ssh_port
+        try:
+            pages = self._gcp.pages("firewalls", "list", deadline, "compute#firewallList", max_results=500)
+            told = [rule for page in pages for rule in page.items]
+        except RefusedError as error:
+            raise ProvisionerError(str(error)) from error
+        rules = [rule for rule in told if names.last_of(rule.network) == network and _is_for(rule, self._settings)]
+        if not any(_lets_in(rule, port) for rule in rules):
+            raise ProvisionerError(
+                f"no firewall rule of network {network} lets anybody in at port {port}: add one for the daemon"
+            )
+        if not any(_is_wide(rule) for rule in rules):
+            raise ProvisionerError(
+                f"no firewall rule of network {network} lets machines reach each other at all TCP ports: add one for "
+                "their own addresses or tags"
+            )
+        return f"network {network} lets the daemon in, and nodes reach each other"
+
+    def _subnetwork(self, region: str, subnetwork: str, deadline: Deadline) -> str:
+        name = names.last_of(subnetwork)
+        where = subnetwork.split("/")
+        project = {"project": where[1]} if where[0] == "projects" else {}
+        try:
+            self._gcp.ask(
+                "subnetworks",
+                "get",
+                deadline,
+                region,
+                kind="compute#subnetwork",
+                region=region,
+                subnetwork=name,
+                **project,
+            )
+        except RefusedError as error:
+            raise ProvisionerError(f"{error}: change it in gcp.subnetworks") from error
+        return f"{name} is there"
+
+    def _types(self, region: str, deadline: Deadline) -> str:
+        found = self._offers.find(OfferQuery(regions=(region,), market=Market.SPOT), deadline)
+        gpus = ", ".join(sorted({each.gpu for each in found if each.gpu}))
+        return f"{region} has machines with {gpus}; Google has no dry run: whether it lets us launch shows at a launch"
+
+    def _quota(self, region: str, deadline: Deadline) -> str:
+        limits = self._offers.limits([region], deadline)
+        if region not in limits:
+            raise ProvisionerError(f"the quotas of {region} cannot be read")
+        everywhere = limits.get("", {}).get(quota.ALL_REGIONS)
+        told = quota.gpus_in(limits[region])
+        if everywhere == 0:
+            raise ProvisionerError(f"the project's quota {quota.ALL_REGIONS} is 0: ask for more at IAM & Admin, Quotas")
+        if not told:
+            raise ProvisionerError(f"no GPU quota of {region} is above 0: ask for more at IAM & Admin, Quotas")
+        return f"GPUs in {region}: {', '.join(f'{name} {value:g}' for name, value in told.items())}"
+
+
+def _is_for(rule: Any, settings: GcpSettings) -> bool:
+    """Whether a rule lets anything in to our machines."""
+    tags = set(rule.target_tags)
+    return rule.direction == "INGRESS" and not rule.disabled and (not tags or bool(tags & set(settings.network_tags)))
+
+
+def _lets_in(rule: Any, port: int) -> bool:
+    return any(each.I_p_protocol in {"tcp", "6", "all"} and _has(each.ports, port) for each in rule.allowed)
+
+
+def _is_wide(rule: Any) -> bool:
+    return any(each.I_p_protocol in {"tcp", "6", "all"} and _has_all(each.ports) for each in rule.allowed)
+
+
+def _has_all(ports: Sequence[str]) -> bool:
+    return not ports or any(each in {"0-65535", "1-65535"} for each in ports)
+
+
+def _has(ports: Sequence[str], port: int) -> bool:
+    """ "22" and "20-30" have port 22; no ports at all are all of them."""
+    ranges = [each.partition("-") for each in ports]
+    return not ranges or any(int(first) <= port <= int(last or first) for first, _, last in ranges)

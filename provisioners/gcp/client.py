@@ -1,0 +1,274 @@
+"""Calls to Compute Engine through google-cloud-compute: bounded in time, their faults told apart by whether anything
+can have happened.
+
+The SDK's own retries are off: it would repeat a listing for ten minutes, whatever limit it is given. So are its
+pollers: they ignore a client's endpoint. An operation is looked at here, as any other resource.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from provisioners.base import DeniedError, ProvisionerError, UnreachableError
+from provisioners.gcp.errors import Refusal, may_ask_again, mend_of_denial
+from provisioners.settings import GcpSettings
+
+MOST_ATTEMPTS = 4
+MOST_PAGES = 100
+_BACKOFF_S = (0.2, 0.5, 1.0)
+_SHORTEST_S = 0.1
+_LONGEST_S = 32.0
+_CLIENTS = {
+    "instances": "InstancesClient",
+    "zoneOperations": "ZoneOperationsClient",
+    "globalOperations": "GlobalOperationsClient",
+    "disks": "DisksClient",
+    "machineTypes": "MachineTypesClient",
+    "acceleratorTypes": "AcceleratorTypesClient",
+    "regions": "RegionsClient",
+    "projects": "ProjectsClient",
+    "images": "ImagesClient",
+    "subnetworks": "SubnetworksClient",
+    "firewalls": "FirewallsClient",
+}
+
+
+class RefusedError(Exception):
+    """Google answered with an error."""
+
+    def __init__(self, refusal: Refusal) -> None:
+        super().__init__(refusal.sentence())
+        self.refusal = refusal
+
+
+class NotSentError(Exception):
+    """Google was not asked: nothing can have happened."""
+
+
+class NoAnswerError(Exception):
+    """Google was asked, and did not answer, or not what it should: anything may have happened."""
+
+
+class NoCredentialsError(Exception):
+    """There is no token to ask with."""
+
+
+class Deadline:
+    """A moment that calls share."""
+
+    def __init__(self, timeout_s: float) -> None:
+        self._at = time.monotonic() + timeout_s
+
+    def left_s(self) -> float:
+        """Seconds until then; negative after."""
+        return self._at - time.monotonic()
+
+
+class _Limits:
+    """What the SDK takes for a time limit: connecting and reading each get their part. Given one number, requests would
+    wait that long for each of the two.
+    """
+
+    def __init__(self, timeout_s: float) -> None:
+        limit_s = min(max(timeout_s, _SHORTEST_S), _LONGEST_S)
+        self._limits = (limit_s / 4, limit_s * 3 / 4)
+
+    def __call__(self, call: Any) -> Any:
+        def bounded(*args: Any, **kwargs: Any) -> Any:
+            return call(*args, **{**kwargs, "timeout": self._limits})
+
+        return bounded
+
+
+class Gcp:
+    """The SDK's clients, made when needed and kept. Any thread may use them."""
+
+    def __init__(self, settings: GcpSettings) -> None:
+        try:
+            from google.cloud import compute_v1
+        except ImportError as error:
+            raise ProvisionerError(
+                "the SDK for Compute Engine (google-cloud-compute) is not installed: pip install 'spotsup[gcp]', or "
+                "take [gcp] out of the configuration"
+            ) from error
+        self.types: Any = compute_v1
+        self.project = settings.project
+        self._settings = settings
+        self._lock = threading.Lock()
+        self._bearer: Any = None
+        self._clients: dict[str, Any] = {}
+
+    def once(self, service: str, method: str, timeout_s: float, place: str = "", **parameters: Any) -> Any:
+        """One call, one attempt; of a listing, one page. `place`: where, for people. Raises RefusedError, NotSentError,
+        NoAnswerError, NoCredentialsError.
+        """
+        import requests
+        from google.api_core import exceptions as api
+        from google.protobuf.json_format import ParseError
+
+        where = f"Compute Engine ({place or self.project})"
+        deadline = Deadline(timeout_s)
+        client = self._client(service, deadline, where)
+        try:
+            answer = getattr(client, method)(
+                request={"project": self.project, **parameters}, retry=None, timeout=_Limits(deadline.left_s())
+            )
+            # A pager has asked for its first page already; the next one would be asked for without our limits.
+            return next(iter(answer.pages)) if hasattr(answer, "pages") else answer
+        except api.GoogleAPICallError as error:
+            raise RefusedError(_refusal(error, place or self.project)) from error
+        except (TypeError, ValueError) as error:
+            if isinstance(error, ParseError | requests.exceptions.RequestException):
+                raise NoAnswerError(f"{where} did not answer as it should: {_words(error)}") from error
+            raise ProvisionerError(f"{where}: {_words(error)}") from error
+        except ParseError as error:
+            raise NoAnswerError(f"{where} did not answer as it should: {_words(error)}") from error
+        except requests.exceptions.ConnectionError as error:
+            if _never_left(error):
+                raise NotSentError(f"{where} cannot be reached: {_words(error)}") from error
+            raise NoAnswerError(f"{where} broke off: {_words(error)}") from error
+        except requests.exceptions.RequestException as error:
+            raise NoAnswerError(f"{where} did not answer as it should: {_words(error)}") from error
+        except Exception as error:
+            _raise_of_auth(error, where)
+            raise
+
+    def ask(
+        self, service: str, method: str, deadline: Deadline, place: str = "", *, kind: str = "", **parameters: Any
+    ) -> Any:
+        """One call that may be repeated. `kind`: what every such answer names itself, also an empty one; without it, it
+        is none: a proxy's page may be well-formed, too. Raises RefusedError where Google says no for good, else a
+        ProvisionerError.
+        """
+        for attempt in range(MOST_ATTEMPTS):
+            last = attempt == MOST_ATTEMPTS - 1
+            wait_s = _BACKOFF_S[min(attempt, len(_BACKOFF_S) - 1)] * (0.5 + random.random())  # noqa: S311 - jitter
+            try:
+                return self._once_of(kind, service, method, self._left(deadline, place), place, **parameters)
+            except RefusedError as error:
+                if (mend := mend_of_denial(error.refusal)) is not None:
+                    raise DeniedError(f"{error}; {mend}") from error
+                if not may_ask_again(error.refusal):
+                    raise
+                if last or deadline.left_s() < wait_s + _SHORTEST_S:
+                    raise UnreachableError(f"{error}, {attempt + 1} times") from error
+            except NoCredentialsError as error:
+                raise DeniedError(str(error)) from error
+            except NotSentError as error:
+                raise UnreachableError(str(error)) from error
+            except NoAnswerError as error:
+                if last or deadline.left_s() < wait_s + _SHORTEST_S:
+                    raise UnreachableError(str(error)) from error
+            time.sleep(wait_s)
+        raise AssertionError("the last attempt returns or raises")
+
+    def _once_of(self, kind: str, service: str, method: str, timeout_s: float, place: str, **parameters: Any) -> Any:
+        answer = self.once(service, method, timeout_s, place, **parameters)
+        if kind and answer.kind != kind:
+            raise NoAnswerError(f"Compute Engine ({place or self.project}) answered without kind {kind}")
+        return answer
+
+    def pages(self, service: str, method: str, deadline: Deadline, kind: str, **parameters: Any) -> Iterator[Any]:
+        """All pages of a listing. Raises as `ask`."""
+        token = ""
+        for _ in range(MOST_PAGES):
+            more = {"page_token": token} if token else {}
+            answer = self.ask(service, method, deadline, kind=kind, **parameters, **more)
+            yield answer
+            token = answer.next_page_token
+            if not token:
+                return
+        raise ProvisionerError(f"Compute Engine ({self.project}) has more than {MOST_PAGES} pages of {service}")
+
+    def aggregated(self, service: str, field: str, deadline: Deadline, **parameters: Any) -> Iterator[tuple[str, Any]]:
+        """(zone, item) of the whole project's listing. Raises UnreachableError where a zone did not take part in it."""
+        kind = f"compute#{field_kind(service)}AggregatedList"
+        for page in self.pages(service, "aggregated_list", deadline, kind, **parameters):
+            yield from items_of(page, field)
+
+    def _left(self, deadline: Deadline, place: str) -> float:
+        left_s = deadline.left_s()
+        if left_s < _SHORTEST_S:
+            raise UnreachableError(f"Compute Engine ({place or self.project}) did not answer in time")
+        return left_s
+
+    def _client(self, service: str, deadline: Deadline, where: str) -> Any:
+        """A client whose token is fresh."""
+        with self._lock:
+            if self._bearer is None:
+                from provisioners.gcp.auth import Bearer
+
+                self._bearer = Bearer()
+        try:
+            self._bearer.renew(deadline.left_s())
+        except Exception as error:
+            _raise_of_auth(error, where)
+            raise
+        with self._lock:
+            if service not in self._clients:
+                options = {"api_endpoint": self._settings.endpoint} if self._settings.endpoint else {}
+                made = getattr(self.types, _CLIENTS[service])(credentials=self._bearer, client_options=options)
+                if self._settings.endpoint_ca:
+                    made.transport._session.verify = self._settings.endpoint_ca  # noqa: SLF001 - there is no other way
+                self._clients[service] = made
+            return self._clients[service]
+
+
+def field_kind(service: str) -> str:
+    """instances -> instance, as the answers' `kind` has it."""
+    return {"globalOperations": "operation"}.get(service, service.removesuffix("s"))
+
+
+def items_of(page: Any, field: str) -> Iterator[tuple[str, Any]]:
+    """(zone, item) of one page of an aggregated listing. What is not in a zone is left out."""
+    for scope, listed in page.items.items():
+        if listed.warning.code == "UNREACHABLE":
+            raise UnreachableError(f"Compute Engine leaves {scope} out of a listing: {_words(listed.warning.message)}")
+        if scope.startswith("zones/"):
+            for item in getattr(listed, field):
+                yield scope.removeprefix("zones/"), item
+
+
+def _refusal(error: Any, place: str) -> Refusal:
+    """The first reason that Google gives; where a proxy answers, the HTTP status."""
+    told = error.errors[0] if error.errors and isinstance(error.errors[0], dict) else {}
+    code = str(told.get("reason") or f"HTTP{int(error.code or 0)}")
+    return Refusal(place, code, str(told.get("message") or error.message or ""))
+
+
+def _never_left(error: Exception) -> bool:
+    """Whether a connection error came before the request was sent."""
+    import requests
+    from urllib3 import exceptions as pool
+
+    if isinstance(error, requests.exceptions.ConnectTimeout | requests.exceptions.SSLError):
+        return True
+    cause = error.args[0] if error.args else None
+    reason = getattr(cause, "reason", None)
+    return isinstance(reason, pool.NewConnectionError | pool.ConnectTimeoutError | pool.SSLError | pool.ProxyError)
+
+
+def _raise_of_auth(error: Exception, where: str) -> None:
+    """Raise what a fault of google-auth means; return for any other."""
+    from google.auth import exceptions as auth
+
+    if isinstance(error, auth.TransportError) or getattr(error, "retryable", False):
+        raise NotSentError(f"{where}: Google gives no access token now: {_words(error)}") from error
+    if isinstance(error, auth.DefaultCredentialsError):
+        raise NoCredentialsError(
+            "there are no Google credentials: run gcloud auth application-default login as the daemon's user, or let "
+            "GOOGLE_APPLICATION_CREDENTIALS name a service account's key file"
+        ) from error
+    if isinstance(error, auth.GoogleAuthError):
+        raise NoCredentialsError(
+            f"Google does not take the daemon's credentials: {_words(error)}; renew them (gcloud auth "
+            "application-default login, or a new key of the service account)"
+        ) from error
+
+
+def _words(error: object) -> str:
+    return " ".join(str(error).split())[:300] or type(error).__name__

@@ -1,0 +1,181 @@
+"""From Compute Engine's descriptions to ours. Pure.
+
+A machine that was deleted is in no listing: what is known of it then is what its operations tell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from provisioners.base import (
+    CLUSTER_TAG,
+    NODE_TAG,
+    EndCause,
+    Instance,
+    InstanceState,
+    Leftover,
+    LeftoverKind,
+    ProvisionerError,
+)
+from provisioners.gcp import names
+from provisioners.settings import GcpSettings
+
+# "Preemption process", Spot VMs: the guest gets a soft-off signal, and the machine is cut off 30 s later.
+SHUTDOWN_S = 30.0
+# As long as other clouds go on to list what has ended.
+REMEMBERED_S = 3600.0
+
+_PREEMPTED = "compute.instances.preempted"
+_STATES = {
+    "PENDING": InstanceState.PENDING,
+    "PROVISIONING": InstanceState.PENDING,
+    "STAGING": InstanceState.PENDING,
+    "RUNNING": InstanceState.RUNNING,
+    "PENDING_STOP": InstanceState.STOPPING,
+    "STOPPING": InstanceState.STOPPING,
+    "SUSPENDING": InstanceState.STOPPING,
+    "DEPROVISIONING": InstanceState.STOPPING,
+    # Its host broke, and it is not started again.
+    "REPAIRING": InstanceState.STOPPING,
+    # Google says TERMINATED of a machine that still has its disk, and still costs.
+    "TERMINATED": InstanceState.STOPPED,
+    "STOPPED": InstanceState.STOPPED,
+    "SUSPENDED": InstanceState.STOPPED,
+}
+_ENDS: Mapping[str, EndCause] = {
+    _PREEMPTED: EndCause.PREEMPTED,
+    "delete": EndCause.USER,
+    "stop": EndCause.USER,
+    "suspend": EndCause.USER,
+    "compute.instances.hostError": EndCause.FAILED,
+    "compute.instances.guestTerminate": EndCause.FAILED,
+    "compute.instances.terminateOnHostMaintenance": EndCause.FAILED,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One operation on a machine. Times are UNIX seconds. `code`, `message`: why it failed, "" where it did not."""
+
+    zone: str
+    target: str
+    kind: str
+    done: bool
+    began_at: float
+    name: str = ""
+    code: str = ""
+    message: str = ""
+
+
+def operation(told: Any) -> Operation:
+    """One operation. Raises ProvisionerError where the description lacks what nothing can stand in for."""
+    failed = told.error.errors[0] if told.error.errors else None
+    target = told.target_link.split("/")
+    try:
+        zone = target[target.index("zones") + 1]
+        return Operation(
+            zone=zone,
+            target=names.last_of(told.target_link),
+            kind=told.operation_type,
+            done=told.status.name == "DONE",
+            began_at=_seconds(told.insert_time),
+            name=told.name,
+            code=failed.code or f"HTTP{told.http_error_status_code}" if failed else "",
+            message=failed.message if failed else "",
+        )
+    except (ValueError, IndexError) as error:
+        raise ProvisionerError(f"Compute Engine describes an operation without what it should: {error!r}") from error
+
+
+def instance(told: Any, zone: str, settings: GcpSettings, operations: Iterable[Operation], now: float) -> Instance:
+    """One machine that is listed. Raises ProvisionerError where the description lacks what nothing can stand in for.
+
+    One that is being preempted is RUNNING, and `preempt_at` says until when: Google says STOPPING, but the guest works
+    on for half a minute, and is drained in it.
+    """
+    try:
+        state, launched_at = _STATES[told.status], _seconds(told.creation_timestamp)
+    except (KeyError, ValueError) as error:
+        raise ProvisionerError(f"Compute Engine describes a machine without what it should: {error!r}") from error
+    items = {each.key: each.value for each in told.metadata.items}
+    interface = told.network_interfaces[0] if told.network_interfaces else None
+    private = interface.network_i_p if interface else ""
+    public = interface.access_configs[0].nat_i_p if interface and interface.access_configs else ""
+    ended = state in {InstanceState.STOPPING, InstanceState.STOPPED}
+    end = _end(each for each in operations if (each.zone, each.target) == (zone, told.name)) if ended else None
+    preempt_at = None
+    if state is InstanceState.STOPPING and end and end.kind == _PREEMPTED and now < end.began_at + SHUTDOWN_S:
+        state, ended, preempt_at = InstanceState.RUNNING, False, end.began_at + SHUTDOWN_S
+    return Instance(
+        id=names.id_of(zone, told.name),
+        cluster=items.get(CLUSTER_TAG, names.plain_value(told.labels.get(CLUSTER_TAG, ""))),
+        node=items.get(NODE_TAG, names.plain_value(told.labels.get(NODE_TAG, ""))),
+        token=items.get(names.TOKEN_TAG, names.plain_value(told.labels.get(names.TOKEN_TAG, ""))),
+        region=names.region_of(zone),
+        zone=zone,
+        instance_type=names.last_of(told.machine_type),
+        state=state,
+        launched_at=launched_at,
+        ssh_host=public if settings.public_address else private,
+        ssh_port=settings.ssh_port,
+        private_address=private,
+        end_cause=(_ENDS[end.kind] if end else EndCause.UNKNOWN) if ended else None,
+        preempt_at=preempt_at,
+    )
+
+
+def ended(operations: Sequence[Operation], listed: Iterable[str], *, since: float) -> list[Instance]:
+    """Machines that are no longer `listed` (ids), and that their operations know, if they ended after `since`.
+
+    `cluster`, `token`, type and addresses went with them; the caller knows by what it asked.
+    """
+    alive = set(listed)
+    by_id: dict[str, list[Operation]] = {}
+    for each in operations:
+        by_id.setdefault(names.id_of(each.zone, each.target), []).append(each)
+    found = []
+    for machine, its in by_id.items():
+        end = _end(its)
+        if machine not in alive and end is not None and end.began_at >= since:
+            born = [each.began_at for each in its if is_birth(each)]
+            found.append(_gone(machine, end, min(born, default=end.began_at)))
+    return found
+
+
+def is_birth(each: Operation) -> bool:
+    """Whether it made a machine."""
+    return each.kind == "insert" and each.done and not each.code
+
+
+def leftover(told: Any, zone: str) -> Leftover:
+    """A disk that belongs to no machine."""
+    cluster, node = (names.plain_value(told.labels.get(key, "")) for key in (CLUSTER_TAG, NODE_TAG))
+    return Leftover(names.id_of(zone, told.name), LeftoverKind.DISK, cluster, node, names.region_of(zone))
+
+
+def _gone(machine: str, end: Operation, launched_at: float) -> Instance:
+    return Instance(
+        id=machine,
+        cluster="",
+        node=names.node_in(end.target),
+        token="",
+        region=names.region_of(end.zone),
+        zone=end.zone,
+        instance_type="",
+        state=InstanceState.TERMINATED if end.done else InstanceState.STOPPING,
+        launched_at=launched_at,
+        end_cause=_ENDS[end.kind],
+    )
+
+
+def _end(operations: Iterable[Operation]) -> Operation | None:
+    """What ended a machine: the first of all that would have; deleting what was preempted is only tidying up."""
+    ends = [each for each in operations if each.kind in _ENDS and not each.code]
+    return min(ends, key=lambda each: each.began_at, default=None)
+
+
+def _seconds(text: str) -> float:
+    return datetime.fromisoformat(text).timestamp()

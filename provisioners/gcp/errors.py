@@ -1,0 +1,158 @@
+"""Compute Engine's error codes: what each means for a launch, and for any other call. Pure.
+
+The API refuses in two ways: at once, with a `reason` (quotaExceeded), or in the operation that it began, with a `code`
+(QUOTA_EXCEEDED). Both are rows of one table; HTTP503 is an answer without a reason, as a proxy gives it.
+
+Sources: "API" is the Compute Engine reference, Troubleshooting API errors; "availability" Google's page on resource
+availability errors; "skypilot" sky/backends/cloud_vm_ray_backend.py, _gcp_handler; "karpenter" karpenter-provider-gcp.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from provisioners.base import LaunchOutcome, Scope
+from provisioners.codes import Code, Kind, find, outcome
+
+CAPACITY_MEMORY_S = 300.0  # GCE takes up to 30 s to say that a zone is full: to ask often costs more than on EC2
+ADDRESS_MEMORY_S = 30.0  # karpenter's: an address is free again as soon as a machine is deleted
+ABSENT_MEMORY_S = 3600.0  # a zone does not learn a new machine type within minutes
+QUOTA_MEMORY_S = 600.0
+THROTTLED_S = 20.0  # "rate quotas", Compute Engine: counted by the minute
+
+_ASK_FOR_MORE = "ask for more at IAM & Admin, Quotas, or end what runs"
+_RENEW = "renew the daemon's Google credentials"
+_ALLOW = "give the daemon's account the role that docs/permissions/gcp-role.yaml defines"
+_ENABLE = "enable the Compute Engine API and billing for the project that gcp.project names"
+_SETTINGS = "look at gcp.image, gcp.network, gcp.subnetworks and gcp.service_account"
+
+
+def _capacity(name: str, source: str, scope: Scope, memory_s: float = CAPACITY_MEMORY_S, words: str = "") -> Code:
+    return Code(name, Kind.NO_CAPACITY, source, scope, memory_s, words=words)
+
+
+def _quota(name: str, source: str, scope: Scope = Scope.REGION, words: str = "") -> Code:
+    return Code(name, Kind.QUOTA, source, scope, QUOTA_MEMORY_S, _ASK_FOR_MORE, words)
+
+
+def _fatal(name: str, mend: str = "", source: str = "API", words: str = "") -> Code:
+    return Code(name, Kind.FATAL, source, mend=mend, words=words)
+
+
+def _again(name: str, kind: Kind, source: str = "API") -> Code:
+    return Code(name, kind, source, memory_s=THROTTLED_S if kind is Kind.THROTTLED else 0.0)
+
+
+TABLE: Sequence[Code] = (
+    _capacity("ZONE_RESOURCE_POOL_EXHAUSTED", "availability", Scope.TYPE_IN_ZONE),
+    _capacity("ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS", "availability", Scope.TYPE_IN_ZONE),
+    _capacity("REGION_RESOURCE_POOL_EXHAUSTED", "availability", Scope.REGION),
+    _capacity("RESOURCE_POOL_EXHAUSTED", "karpenter", Scope.TYPE_IN_ZONE),
+    _capacity("GPU_STOCKOUT", "karpenter", Scope.TYPE_IN_ZONE),
+    _capacity("STOCKOUT", "karpenter", Scope.TYPE_IN_ZONE),
+    _capacity("insufficientCapacity", "skypilot", Scope.TYPE_IN_ZONE),
+    _capacity("resourcePoolExhausted", "skypilot", Scope.TYPE_IN_ZONE),
+    # A spot machine that is taken while it is made fails so.
+    _capacity("UNSUPPORTED_OPERATION", "skypilot", Scope.TYPE_IN_ZONE),
+    _capacity("RESOURCE_NOT_FOUND", "skypilot", Scope.TYPE_IN_ZONE, ABSENT_MEMORY_S),
+    _capacity("notFound", "skypilot", Scope.TYPE_IN_ZONE, ABSENT_MEMORY_S, "acceleratorTypes"),
+    _capacity("IP_SPACE_EXHAUSTED", "karpenter", Scope.REGION, ADDRESS_MEMORY_S),
+    _capacity("IP_SPACE_EXHAUSTED_WITH_DETAILS", "karpenter", Scope.REGION, ADDRESS_MEMORY_S),
+    _quota("QUOTA_EXCEEDED", "skypilot", Scope.GLOBAL, "GPUS_ALL_REGIONS"),
+    _quota("QUOTA_EXCEEDED", "API"),
+    _quota("quotaExceeded", "skypilot", Scope.GLOBAL, "GPUS_ALL_REGIONS"),
+    _quota("quotaExceeded", "API"),
+    _quota("limitExceeded", "API"),
+    _again("rateLimitExceeded", Kind.THROTTLED),
+    _again("userRateLimitExceeded", Kind.THROTTLED),
+    _again("RATE_LIMIT_EXCEEDED", Kind.THROTTLED),
+    _again("RESOURCE_OPERATION_RATE_EXCEEDED", Kind.THROTTLED),
+    _again("resourceOperationRateExceeded", Kind.THROTTLED),
+    _again("HTTP429", Kind.THROTTLED),
+    # An operation that ended in an error has taken back what it began.
+    _again("INTERNAL_ERROR", Kind.TRANSIENT),
+    _again("RESOURCE_NOT_READY", Kind.TRANSIENT),
+    _again("RESOURCE_IN_USE_BY_ANOTHER_RESOURCE", Kind.TRANSIENT),
+    _again("OPERATION_CANCELED_BY_USER", Kind.TRANSIENT),
+    _again("TIMEOUT", Kind.TRANSIENT),
+    _again("resourceNotReady", Kind.TRANSIENT),
+    # A fault before there is an operation may have come after it: the same name and request id ask again.
+    _again("backendError", Kind.UNKNOWN),
+    _again("internalError", Kind.UNKNOWN),
+    _again("serviceUnavailable", Kind.UNKNOWN),
+    _again("HTTP500", Kind.UNKNOWN),
+    _again("HTTP502", Kind.UNKNOWN),
+    _again("HTTP503", Kind.UNKNOWN),
+    _again("HTTP504", Kind.UNKNOWN),
+    _again("alreadyExists", Kind.USED),
+    _again("RESOURCE_ALREADY_EXISTS", Kind.USED),
+    _fatal("invalid", _SETTINGS),
+    _fatal("badRequest"),
+    _fatal("required", _RENEW, "API", "credential"),
+    _fatal("required"),
+    _fatal("parseError"),
+    _fatal("invalidParameter"),
+    _fatal("invalidUsage"),
+    _fatal("INVALID_FIELD_VALUE", _SETTINGS),
+    _fatal("INVALID_USAGE", _SETTINGS),
+    _fatal("notFound", _SETTINGS),
+    _fatal("conditionNotMet", "an organisation policy forbids it", "API"),
+    _fatal("PERMISSIONS_ERROR", _ALLOW),
+    _fatal("IAM_PERMISSION_DENIED", _ALLOW, "skypilot"),
+    _fatal("SERVICE_ACCOUNT_ACCESS_DENIED", "let the daemon's account act as gcp.service_account"),
+    _fatal("forbidden", _ALLOW),
+    _fatal("insufficientPermissions", _ALLOW),
+    _fatal("authError", _RENEW),
+    _fatal("HTTP401", _RENEW),
+    _fatal("HTTP403", _ALLOW),
+    _fatal("accessNotConfigured", _ENABLE, "skypilot"),
+    _fatal("SERVICE_DISABLED", _ENABLE),
+    _fatal("billingNotEnabled", _ENABLE),
+    _fatal("UNSUPPORTED_TERMINATION_ACTION"),
+)
+
+_DENIED = (_ALLOW, _RENEW, _ENABLE)
+_AGAIN = (Kind.THROTTLED, Kind.TRANSIENT, Kind.UNKNOWN)
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """What Google answered in place of what was asked for. `place`: a project, or a zone."""
+
+    place: str
+    code: str
+    message: str
+
+    def sentence(self, where: str = "") -> str:
+        """For people: who refused what, and its own words."""
+        words = " ".join(self.message.split()).rstrip(".")[:500]
+        return f"Compute Engine ({where or self.place}) answered {self.code}: {words}"
+
+
+def launch_outcome(refusal: Refusal, where: str) -> LaunchOutcome:
+    """What a refused launch came to. Kind.USED is the caller's to look up."""
+    return outcome(find(TABLE, refusal.code, refusal.message), refusal.code, refusal.sentence(where))
+
+
+def is_used(refusal: Refusal) -> bool:
+    """Whether there is a machine of this name."""
+    row = find(TABLE, refusal.code, refusal.message)
+    return row is not None and row.kind is Kind.USED
+
+
+def is_gone(refusal: Refusal) -> bool:
+    """Whether it says that there is no such thing."""
+    return refusal.code in {"notFound", "RESOURCE_NOT_FOUND", "HTTP404"}
+
+
+def may_ask_again(refusal: Refusal) -> bool:
+    """Whether a call that changes nothing, or the same twice, is worth another try."""
+    row = find(TABLE, refusal.code, refusal.message)
+    return row is not None and row.kind in _AGAIN
+
+
+def mend_of_denial(refusal: Refusal) -> str | None:
+    """How to mend missing credentials or permissions; None where it is about something else."""
+    row = find(TABLE, refusal.code, refusal.message)
+    return row.mend if row is not None and row.mend in _DENIED else None

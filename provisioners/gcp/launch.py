@@ -1,0 +1,140 @@
+"""From a launch request to the instance that Compute Engine is asked for. Pure."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from provisioners.base import CLUSTER_TAG, NODE_TAG, LaunchRequest, Market, ProvisionerError
+from provisioners.catalog import MachineType
+from provisioners.gcp.names import TOKEN_TAG, instance_name, labels
+from provisioners.settings import GcpSettings
+from provisioners.userdata import DeadMan, user_data
+
+NOTICE_ITEM = "spotsup-notice-s"
+"""The metadata item in which the node's agent reads by how much Google's notice comes before the shutdown."""
+
+# "Supported disk types" of the accelerator-optimized families: these take no Persistent Disk.
+_ONLY_HYPERDISK = ("a3-ultragpu", "a4-", "a4x-")
+_API = "https://compute.googleapis.com"
+
+
+def instance(
+    request: LaunchRequest, settings: GcpSettings, machine: MachineType, driver: Literal["open", "proprietary"]
+) -> dict[str, Any]:
+    """The body of the one call, in the SDK's words. Raises ProvisionerError for what Google would refuse in words that
+    help nobody.
+    """
+    zone = request.offer.zone
+    born_with = labels(request, settings.tags)
+    kind = machine.machine_type or request.offer.instance_type
+    body: dict[str, Any] = {
+        "name": instance_name(request),
+        "machine_type": f"zones/{zone}/machineTypes/{kind}",
+        "scheduling": _scheduling(request, settings),
+        "disks": [_boot_disk(request, settings, image_of(settings, machine, driver), kind, born_with)],
+        "network_interfaces": [_interface(request, settings)],
+        "metadata": {"items": [{"key": key, "value": value} for key, value in _metadata(request, settings).items()]},
+        "labels": born_with,
+    }
+    if machine.machine_type and machine.accelerator:
+        # Only N1 takes GPUs from outside; the other families bring theirs.
+        kind = f"zones/{zone}/acceleratorTypes/{machine.accelerator}"
+        body["guest_accelerators"] = [{"accelerator_type": kind, "accelerator_count": machine.gpus}]
+    if settings.network_tags:
+        body["tags"] = {"items": list(settings.network_tags)}
+    if settings.service_account:
+        # "Best practices for using service accounts": the scope is wide, and the account's roles decide.
+        scopes = ["https://www.googleapis.com/auth/cloud-platform"]
+        body["service_accounts"] = [{"email": settings.service_account, "scopes": scopes}]
+    return body
+
+
+def image_of(settings: GcpSettings, machine: MachineType, driver: Literal["open", "proprietary"]) -> str:
+    """The image or image family; Google resolves a family itself, at each launch."""
+    family = machine.gpu.split("-", 1)[0]
+    image = settings.images.get(machine.gpu) or settings.images.get(family)
+    image = image or (settings.image if driver == "open" else settings.image_proprietary)
+    if not image:
+        raise ProvisionerError(
+            f"a {machine.gpu} needs NVIDIA's proprietary driver, and no image has it: set gcp.image_proprietary"
+        )
+    return image
+
+
+def dead_man_end(settings: GcpSettings) -> str:
+    """Shell that ends a machine. With a service account it deletes itself; else it switches itself off, after which
+    only its disk costs money. The token goes over standard input: who is on the machine can read arguments.
+    """
+    if not settings.service_account:
+        return "systemctl poweroff"
+    api = settings.endpoint or _API
+    return f"""data="http://${{GCE_METADATA_HOST:-metadata.google.internal}}/computeMetadata/v1"
+ask() {{ curl -sf -m 10 -H 'Metadata-Flavor: Google' "$data/$1"; }}
+end() {{
+    token=$(ask instance/service-accounts/default/token | sed 's/.*"access_token" *: *"\\([^"]*\\)".*/\\1/') || return 1
+    project=$(ask project/project-id) && zone=$(ask instance/zone) && name=$(ask instance/name) || return 1
+    url="{api}/compute/v1/projects/$project/zones/${{zone##*/}}/instances/$name"
+    printf 'Authorization: Bearer %s\\n' "$token" | curl -sf -m 30 -X DELETE -H @- "$url"
+}}
+end || systemctl poweroff"""
+
+
+def _scheduling(request: LaunchRequest, settings: GcpSettings) -> dict[str, Any]:
+    """A machine with a GPU cannot be moved; and none is started again behind the daemon's back."""
+    scheduling: dict[str, Any] = {"on_host_maintenance": "TERMINATE", "automatic_restart": False}
+    if request.offer.market is Market.SPOT:
+        scheduling |= {"provisioning_model": "SPOT", "instance_termination_action": "DELETE"}
+        if settings.notice_s:
+            scheduling["preemption_notice_duration"] = {"seconds": settings.notice_s}
+    return scheduling
+
+
+def _boot_disk(
+    request: LaunchRequest, settings: GcpSettings, image: str, machine_type: str, born_with: dict[str, str]
+) -> dict[str, Any]:
+    kind = "hyperdisk-balanced" if machine_type.startswith(_ONLY_HYPERDISK) else "pd-balanced"
+    return {
+        "boot": True,
+        "auto_delete": True,
+        "initialize_params": {
+            "source_image": image,
+            "disk_size_gb": request.disk_gb or settings.disk_gb,
+            "disk_type": f"zones/{request.offer.zone}/diskTypes/{kind}",
+            "labels": born_with,
+        },
+    }
+
+
+def _interface(request: LaunchRequest, settings: GcpSettings) -> dict[str, Any]:
+    region = request.offer.region
+    interface: dict[str, Any] = {}
+    if subnetwork := settings.subnetworks.get(region):
+        whole = "/" in subnetwork
+        interface["subnetwork"] = subnetwork if whole else f"regions/{region}/subnetworks/{subnetwork}"
+    else:
+        interface["network"] = network_of(settings)
+    if settings.public_address:
+        # An ephemeral address: it goes with the machine.
+        interface["access_configs"] = [{"name": "External NAT", "type_": "ONE_TO_ONE_NAT"}]
+    return interface
+
+
+def network_of(settings: GcpSettings) -> str:
+    """The path of the network."""
+    network = settings.network or "default"
+    return network if "/" in network else f"global/networks/{network}"
+
+
+def _metadata(request: LaunchRequest, settings: GcpSettings) -> dict[str, str]:
+    """Labels take few characters: here is the plain text."""
+    dead_man = DeadMan(request.dead_man_s, dead_man_end(settings)) if request.dead_man_s else None
+    return {
+        CLUSTER_TAG: request.cluster,
+        NODE_TAG: request.node,
+        TOKEN_TAG: request.token,
+        NOTICE_ITEM: str(settings.notice_s),
+        "user-data": user_data(settings.ssh_user, request.ssh_public_key, request.host_key, dead_man),
+        "block-project-ssh-keys": "TRUE",
+        # OS Login would silently leave our key out.
+        "enable-oslogin": "FALSE",
+    }

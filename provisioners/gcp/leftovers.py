@@ -1,0 +1,34 @@
+"""What a machine may leave behind: a disk. Its interface and its address are parts of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from provisioners.base import CLUSTER_TAG, Leftover, LeftoverKind, ProvisionerError
+from provisioners.gcp import describe, names
+from provisioners.gcp.client import Deadline, Gcp, RefusedError
+from provisioners.gcp.errors import is_gone
+
+_PAGE = 500
+
+
+def listed(gcp: Gcp, cluster: str, deadline: Deadline) -> Sequence[Leftover]:
+    """All of the project: one call, whatever there is."""
+    wanted = f'labels.{CLUSTER_TAG} = "{names.label_value(cluster)}"'
+    try:
+        told = list(gcp.aggregated("disks", "disks", deadline, filter=wanted, max_results=_PAGE))
+    except RefusedError as error:
+        raise ProvisionerError(str(error)) from error
+    return [describe.leftover(disk, zone) for zone, disk in told if not disk.users]
+
+
+def removed(gcp: Gcp, leftover: Leftover, deadline: Deadline) -> None:
+    """End one; what is gone already is fine."""
+    if leftover.kind is not LeftoverKind.DISK:
+        raise ProvisionerError(f"{leftover.id} is a {leftover.kind}, and Compute Engine's machines leave only disks")
+    zone, name = names.split_id(leftover.id)
+    try:
+        gcp.ask("disks", "delete_unary", deadline, zone, zone=zone, disk=name)
+    except RefusedError as error:
+        if not is_gone(error.refusal):
+            raise ProvisionerError(str(error)) from error

@@ -1,0 +1,97 @@
+"""The two listings that tell of machines: of those that are there, and of operations, for those that are gone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from provisioners.base import Instance, ProvisionerError
+from provisioners.gcp import describe, names
+from provisioners.gcp.client import Deadline, Gcp, RefusedError, items_of
+from provisioners.settings import GcpSettings
+
+PAGE = 500  # the most that Google gives at once
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What both listings said at `at` (UNIX seconds)."""
+
+    machines: Sequence[Instance]
+    operations: Sequence[describe.Operation]
+    at: float
+
+    def ended(self, since: float | None = None) -> list[Instance]:
+        """The machines that ended, within the last hour if not said otherwise."""
+        since = self.at - describe.REMEMBERED_S if since is None else since
+        return describe.ended(self.operations, [each.id for each in self.machines], since=since)
+
+
+class Listing:
+    """Asks for both, whatever the number of regions, zones and machines."""
+
+    def __init__(self, gcp: Gcp, settings: GcpSettings, now: Callable[[], float]) -> None:
+        self._gcp = gcp
+        self._settings = settings
+        self._now = now
+
+    def read(self, wanted: str, pattern: str, deadline: Deadline) -> Told:
+        """The machines that a filter lets pass, and the operations on machines whose URLs match `pattern`. Machines
+        first: what ends between the two calls is then in both, not in neither.
+        """
+        listed = self.machines(wanted, deadline)
+        operations = self._operations(pattern, deadline)
+        now = self._now()
+        regions = self._settings.regions
+        machines = [
+            describe.instance(told, zone, self._settings, operations, now)
+            for zone, told in listed
+            if names.region_of(zone) in regions
+        ]
+        return Told(machines, [each for each in operations if names.region_of(each.zone) in regions], now)
+
+    def machines(self, wanted: str, deadline: Deadline) -> list[tuple[str, Any]]:
+        """(zone, description) of all machines of the project that a filter lets pass."""
+        try:
+            return list(self._gcp.aggregated("instances", "instances", deadline, filter=wanted, max_results=PAGE))
+        except RefusedError as error:
+            raise ProvisionerError(str(error)) from error
+
+    def operations_in(self, zone: str, pattern: str, deadline: Deadline) -> list[describe.Operation]:
+        """The newest operations of one zone on machines whose URLs match. Raises RefusedError and ProvisionerError."""
+        answer = self._gcp.ask(
+            "zoneOperations",
+            "list",
+            deadline,
+            zone,
+            kind="compute#operationList",
+            zone=zone,
+            filter=_on(pattern),
+            order_by=_NEWEST_FIRST,
+            max_results=PAGE,
+        )
+        return [describe.operation(told) for told in answer.items]
+
+    def _operations(self, pattern: str, deadline: Deadline) -> list[describe.Operation]:
+        """One page of the newest: Google keeps operations for weeks, and what ended long ago is of no interest."""
+        try:
+            answer = self._gcp.ask(
+                "globalOperations",
+                "aggregated_list",
+                deadline,
+                kind="compute#operationAggregatedList",
+                filter=_on(pattern),
+                order_by=_NEWEST_FIRST,
+                max_results=PAGE,
+            )
+        except RefusedError as error:
+            raise ProvisionerError(str(error)) from error
+        return [describe.operation(told) for _, told in items_of(answer, "operations")]
+
+
+_NEWEST_FIRST = "creationTimestamp desc"
+
+
+def _on(pattern: str) -> str:
+    return f"targetLink eq '{pattern}'"

@@ -1,0 +1,112 @@
+"""Names and labels: what Compute Engine allows of them, and what they tell of a machine that is gone. Pure.
+
+A machine's name is made from its token: asking twice for one name is refused, so a token has one machine. A deleted
+machine leaves nothing but its operations, and they nothing but its name: so cluster and node are in it, too, the
+cluster as a digest, the node as it is where it fits.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+import uuid
+from collections.abc import Mapping
+
+from provisioners.base import CLUSTER_TAG, NODE_TAG, LaunchRequest, ProvisionerError
+
+TOKEN_TAG = "spotsup-token"  # noqa: S105 - a name, not a secret
+_PREFIX = "spotsup"
+_TOKEN_CHARACTERS = 16  # 80 bits
+_CLUSTER_CHARACTERS = 6  # tells clusters of one project apart; what a machine says itself is its exact name
+_LONGEST_NAME = 63
+_MOST_LABELS = 64
+_NAME = re.compile(rf"{_PREFIX}-([a-z2-7]{{{_TOKEN_CHARACTERS}}})-([a-z2-7]{{{_CLUSTER_CHARACTERS}}})(?:-(.+))?")
+_ROOM = _LONGEST_NAME - len(_PREFIX) - _TOKEN_CHARACTERS - _CLUSTER_CHARACTERS - 3
+_FITS_NAME = re.compile(rf"[a-z0-9]([a-z0-9-]{{0,{_ROOM - 2}}}[a-z0-9])?")
+# "Requirements for labels", Compute Engine. Letters of other scripts are allowed, too; we need none.
+_LABEL_KEY = re.compile(r"[a-z][a-z0-9_-]{0,62}")
+_LABEL_VALUE = re.compile(r"[a-z0-9_-]{0,63}")
+_DIGEST_VALUE = re.compile(r"sha256-[0-9a-f]{48}")
+_REQUESTS = uuid.UUID("6f0c6f4e-3c53-5d2b-9a53-0d6b1d1f6a0b")
+
+
+def instance_name(request: LaunchRequest) -> str:
+    """The machine's name: the same for the same request, another for another token."""
+    name = f"{_PREFIX}-{_digest(request.token, _TOKEN_CHARACTERS)}-{_digest(request.cluster, _CLUSTER_CHARACTERS)}"
+    return f"{name}-{request.node}" if _FITS_NAME.fullmatch(request.node) else name
+
+
+def node_in(name: str) -> str:
+    """The node that a name tells, "" where it tells none."""
+    match = _NAME.fullmatch(name)
+    return (match[3] or "") if match else ""
+
+
+def pattern_of_token(token: str) -> str:
+    """An RE2 expression for the URLs of all machines that a token ever had."""
+    return f".*/instances/{_PREFIX}-{_digest(token, _TOKEN_CHARACTERS)}-.*"
+
+
+def pattern_of_cluster(cluster: str) -> str:
+    """An RE2 expression for the URLs of all machines of a cluster."""
+    digest = _digest(cluster, _CLUSTER_CHARACTERS)
+    return f".*/instances/{_PREFIX}-[a-z2-7]{{{_TOKEN_CHARACTERS}}}-{digest}(-.*)?"
+
+
+def request_id(request: LaunchRequest, failures: int) -> str:
+    """The idempotency id of a launch after so many that failed: Google answers the same id with the same operation."""
+    return str(uuid.uuid5(_REQUESTS, f"{request.cluster}\n{request.token}\n{failures}"))
+
+
+def labels(request: LaunchRequest, tags: Mapping[str, str]) -> dict[str, str]:
+    """The labels of what is born. Raises ProvisionerError for a tag that is none."""
+    found = {**tags, **request.tags}
+    for key, value in found.items():
+        if not _LABEL_KEY.fullmatch(key) or not _LABEL_VALUE.fullmatch(value):
+            raise ProvisionerError(
+                f"the tag {key} = {value!r} is no label: Compute Engine takes lower case letters, digits, _ and -, at "
+                "most 63 of them, and a key begins with a letter; change it in gcp.tags"
+            )
+    own = {CLUSTER_TAG: request.cluster, NODE_TAG: request.node, TOKEN_TAG: request.token}
+    found |= {key: label_value(value) for key, value in own.items()}
+    if len(found) > _MOST_LABELS:
+        raise ProvisionerError(f"{len(found)} labels are more than Compute Engine takes ({_MOST_LABELS}): see gcp.tags")
+    return found
+
+
+def label_value(text: str) -> str:
+    """A label that stands for a text and for no other: the text itself where it fits, else a digest."""
+    if _LABEL_VALUE.fullmatch(text) and not _DIGEST_VALUE.fullmatch(text):
+        return text
+    return f"sha256-{hashlib.sha256(text.encode()).hexdigest()[:48]}"
+
+
+def plain_value(label: str) -> str:
+    """The text that a label stands for, "" where it is a digest."""
+    return "" if _DIGEST_VALUE.fullmatch(label) else label
+
+
+def id_of(zone: str, name: str) -> str:
+    """Our id: a name is unique within its zone."""
+    return f"{zone}:{name}"
+
+
+def split_id(instance_id: str) -> tuple[str, str]:
+    """(zone, name); the zone is "" where the id names none."""
+    zone, _, name = instance_id.rpartition(":")
+    return zone, name
+
+
+def region_of(zone: str) -> str:
+    """us-central1-a is in us-central1."""
+    return zone.rpartition("-")[0]
+
+
+def last_of(url: str) -> str:
+    """The last part of a resource's URL."""
+    return url.rpartition("/")[2]
+
+
+def _digest(text: str, characters: int) -> str:
+    return base64.b32encode(hashlib.sha256(text.encode()).digest()).decode().lower()[:characters]

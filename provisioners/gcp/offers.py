@@ -1,0 +1,137 @@
+"""What could be asked for: the catalog, what each zone has, and what the project may have."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import TypeAlias
+
+from provisioners.base import DeniedError, Market, Offer, OfferQuery, ProvisionerError, UnreachableError
+from provisioners.catalog import Catalog, MachineType
+from provisioners.gcp import names, quota
+from provisioners.gcp.client import Deadline, Gcp, RefusedError
+from provisioners.settings import GcpSettings
+
+_PAGE = 500
+
+Limits: TypeAlias = Mapping[str, Mapping[str, float]]
+"""Region, or "" for the whole project -> metric -> limit. A region that cannot be asked is left out."""
+
+
+class Offers:
+    """Asks Compute Engine for offers: two listings for the project, and the quotas of each region."""
+
+    def __init__(self, gcp: Gcp, settings: GcpSettings, catalog: Catalog) -> None:
+        self._gcp = gcp
+        self._settings = settings
+        self._catalog = catalog
+
+    def find(self, query: OfferQuery, deadline: Deadline) -> Sequence[Offer]:
+        """Cheapest first, what has no price last. Raises ProvisionerError with the mend where there is nothing."""
+        types = {each.name: each for each in self._catalog.select("gcp", query)}
+        if not types:
+            raise ProvisionerError(f"no machine type has {query.gpus_per_node} or more {query.gpu or 'GPUs'}")
+        regions = [each for each in self._settings.regions if not query.regions or each in query.regions]
+        if not regions:
+            raise ProvisionerError(
+                f"none of {', '.join(query.regions)} is one of gcp.regions ({', '.join(self._settings.regions)})"
+            )
+        places = self._places(types.values(), regions, query, deadline)
+        if not places:
+            raise ProvisionerError(_absent(types, regions, query))
+        found = {self._offer(zone, machine, query.market): machine for zone, machine in places}
+        limits = self.limits(sorted({each.region for each in found}), deadline)
+        complaints = {offer: _complaint(offer, machine, limits) for offer, machine in found.items()}
+        if all(complaints.values()):
+            raise ProvisionerError("; ".join(dict.fromkeys(complaints.values())))
+        return sorted((each for each in found if not complaints[each]), key=_order)
+
+    def limits(self, regions: Sequence[str], deadline: Deadline) -> Limits:
+        """The quotas of these regions and of the project: one that cannot be read stops nobody."""
+        found: dict[str, Mapping[str, float]] = {}
+        for region in ("", *regions):
+            try:
+                if region:
+                    told = self._gcp.ask("regions", "get", deadline, region, kind="compute#region", region=region)
+                else:
+                    told = self._gcp.ask("projects", "get", deadline, kind="compute#project")
+            except (RefusedError, DeniedError, UnreachableError):
+                continue
+            found[region] = {each.metric: each.limit for each in told.quotas}
+        return found
+
+    def _places(
+        self, types: Collection[MachineType], regions: Sequence[str], query: OfferQuery, deadline: Deadline
+    ) -> list[tuple[str, MachineType]]:
+        machines = self._zones_of("machineTypes", "machine_types", {_kind(each) for each in types}, deadline)
+        wanted = {each.accelerator for each in types if each.machine_type and each.accelerator}
+        gpus = self._zones_of("acceleratorTypes", "accelerator_types", wanted, deadline) if wanted else {}
+        found = []
+        for machine in types:
+            zones = machines.get(_kind(machine), set())
+            if machine.machine_type and machine.accelerator:
+                zones = zones & gpus.get(machine.accelerator, set())
+            found += [(zone, machine) for zone in sorted(zones) if self._may_use(zone, regions, query)]
+        return found
+
+    def _zones_of(self, service: str, field: str, wanted: set[str], deadline: Deadline) -> dict[str, set[str]]:
+        """Name -> the zones that have it."""
+        filters = " OR ".join(f'(name = "{name}")' for name in sorted(wanted))
+        found: dict[str, set[str]] = {}
+        try:
+            for zone, told in self._gcp.aggregated(service, field, deadline, filter=filters, max_results=_PAGE):
+                if told.deprecated.state not in {"OBSOLETE", "DELETED"}:
+                    found.setdefault(told.name, set()).add(zone)
+        except RefusedError as error:
+            raise ProvisionerError(str(error)) from error
+        return found
+
+    def _may_use(self, zone: str, regions: Sequence[str], query: OfferQuery) -> bool:
+        region = names.region_of(zone)
+        reachable = not self._settings.subnetworks or region in self._settings.subnetworks
+        return region in regions and reachable and (not query.zones or zone in query.zones)
+
+    def _offer(self, zone: str, machine: MachineType, market: Market) -> Offer:
+        """Google's API knows no prices. On-demand ones are the catalog's; of spot ones nobody has published any."""
+        region = names.region_of(zone)
+        known = self._catalog.price("gcp", region, machine.name) if market is Market.ON_DEMAND else None
+        price, source = known or (None, "")
+        return Offer(
+            cloud="gcp",
+            region=region,
+            zone=zone,
+            instance_type=machine.name,
+            market=market,
+            usd_per_hour=price,
+            gpu=machine.gpu,
+            gpus=machine.gpus,
+            price_source=source,
+        )
+
+
+def _kind(machine: MachineType) -> str:
+    return machine.machine_type or machine.name
+
+
+def _complaint(offer: Offer, machine: MachineType, limits: Limits) -> str:
+    """Why the project may not have even one such machine; "" where it may, or nobody knows."""
+    found = quota.limit(machine.accelerator, offer.market, limits.get(offer.region, {}))
+    everywhere = limits.get("", {}).get(quota.ALL_REGIONS)
+    if everywhere is not None and everywhere < machine.gpus:
+        metric, most, where = quota.ALL_REGIONS, everywhere, "the project"
+    elif found is not None and found[1] < machine.gpus:
+        (metric, most), where = found, offer.region
+    else:
+        return ""
+    return (
+        f"the quota {metric} of {where} is {most:g} GPUs, and {machine.name} has {machine.gpus}: "
+        "ask for more at IAM & Admin, Quotas"
+    )
+
+
+def _order(offer: Offer) -> tuple[bool, float, int, str, str]:
+    return offer.usd_per_hour is None, offer.usd_per_hour or 0.0, offer.gpus, offer.instance_type, offer.zone
+
+
+def _absent(types: Mapping[str, MachineType], regions: Sequence[str], query: OfferQuery) -> str:
+    zones = f" in zones {', '.join(query.zones)}" if query.zones else ""
+    return f"none of {', '.join(types)} is offered in {', '.join(regions)}{zones}: name other regions, zones or types"

@@ -1,0 +1,124 @@
+"""Compute Engine behind the provisioner protocol."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from provisioners.base import (
+    CLUSTER_TAG,
+    Finding,
+    Instance,
+    InstanceState,
+    LaunchOutcome,
+    LaunchRequest,
+    Leftover,
+    Offer,
+    OfferQuery,
+    ProvisionerError,
+)
+from provisioners.catalog import Catalog, load_catalog
+from provisioners.gcp import leftovers, names
+from provisioners.gcp.checks import Checks
+from provisioners.gcp.client import Deadline, Gcp, RefusedError
+from provisioners.gcp.errors import is_gone
+from provisioners.gcp.launching import Launching
+from provisioners.gcp.listing import Listing
+from provisioners.gcp.offers import Offers
+from provisioners.settings import GcpSettings
+
+_CONSOLE_PORT = 1
+
+
+class GcpProvisioner:
+    """A Provisioner over the regions of the settings. Raises ProvisionerError where SDK or catalog are missing."""
+
+    def __init__(
+        self, settings: GcpSettings, *, catalog: Catalog | None = None, now: Callable[[], float] = time.time
+    ) -> None:
+        self._settings = settings
+        self._catalog = catalog or load_catalog(settings.catalog)
+        self._gcp = Gcp(settings)
+        self._listing = Listing(self._gcp, settings, now)
+        self._launching = Launching(self._gcp, settings, self._catalog, self._listing)
+        self._offers = Offers(self._gcp, settings, self._catalog)
+
+    @property
+    def name(self) -> str:
+        """The cloud's name in job files."""
+        return "gcp"
+
+    def offers(self, query: OfferQuery, timeout_s: float) -> Sequence[Offer]:
+        """As the protocol says. Google publishes prices by its billing service alone: here they are the catalog's."""
+        return self._offers.find(query, Deadline(timeout_s))
+
+    def launch(self, request: LaunchRequest, timeout_s: float) -> LaunchOutcome:
+        """As the protocol says. A machine is inserted once; then its operation is looked at until it is over."""
+        return self._launching.launch(request, Deadline(timeout_s))
+
+    def find(self, token: str, timeout_s: float) -> Instance | None:
+        """As the protocol says. Of one that has ended only id, zone, node and cause are known, not the cluster."""
+        deadline = Deadline(timeout_s)
+        label = f'labels.{names.TOKEN_TAG} = "{names.label_value(token)}"'
+        told = self._listing.read(label, names.pattern_of_token(token), deadline)
+        mine = [each for each in told.machines if each.token == token]
+        mine += [replace(each, token=token) for each in told.ended(since=0.0)]
+        alive = [each for each in mine if each.state is not InstanceState.TERMINATED]
+        return next(iter(alive or mine), None)
+
+    def instances(self, cluster: str, timeout_s: float) -> Sequence[Instance]:
+        """As the protocol says: two listings for the whole project, one of machines and one of operations. The latter
+        knows the machines that were deleted, for an hour, among the newest 500 of the cluster's operations.
+        """
+        label = f'labels.{CLUSTER_TAG} = "{names.label_value(cluster)}"'
+        told = self._listing.read(label, names.pattern_of_cluster(cluster), Deadline(timeout_s))
+        mine = [each for each in told.machines if each.cluster == cluster]
+        return mine + [replace(each, cluster=cluster) for each in told.ended()]
+
+    def terminate(self, instance_id: str, timeout_s: float) -> None:
+        """As the protocol says."""
+        deadline = Deadline(timeout_s)
+        for zone, name in self._places(instance_id, deadline):
+            self._ask_unless_gone("delete_unary", deadline, zone=zone, instance=name)
+
+    def leftovers(self, cluster: str, timeout_s: float) -> Sequence[Leftover]:
+        """Disks that no machine has. Addresses and interfaces cannot outlive their machine here."""
+        return leftovers.listed(self._gcp, cluster, Deadline(timeout_s))
+
+    def remove(self, leftover: Leftover, timeout_s: float) -> None:
+        """Delete it; what is gone already is fine."""
+        leftovers.removed(self._gcp, leftover, Deadline(timeout_s))
+
+    def console(self, instance_id: str, timeout_s: float) -> str:
+        """The serial console's last megabyte."""
+        deadline = Deadline(timeout_s)
+        for zone, name in self._places(instance_id, deadline):
+            answer = self._ask_unless_gone(
+                "get_serial_port_output", deadline, zone=zone, instance=name, port=_CONSOLE_PORT
+            )
+            if answer is not None and answer.contents:
+                return str(answer.contents)
+        return ""
+
+    def check(self, timeout_s: float) -> Sequence[Finding]:
+        """What `spotsupd check` shows: credentials, permissions, images, network, machine types, quota."""
+        return Checks(self._gcp, self._settings, self._catalog).run(Deadline(timeout_s))
+
+    # -- inside --------------------------------------------------------------------------------------------
+
+    def _places(self, instance_id: str, deadline: Deadline) -> list[tuple[str, str]]:
+        zone, name = names.split_id(instance_id)
+        if zone:
+            return [(zone, name)]
+        found = self._listing.machines(f'name = "{name}"', deadline)
+        return [(where, told.name) for where, told in found]
+
+    def _ask_unless_gone(self, method: str, deadline: Deadline, *, zone: str, **parameters: Any) -> Any:
+        try:
+            return self._gcp.ask("instances", method, deadline, zone, zone=zone, **parameters)
+        except RefusedError as error:
+            if is_gone(error.refusal):
+                return None
+            raise ProvisionerError(str(error)) from error

@@ -1,0 +1,42 @@
+"""Compute Engine's GPU quotas: which ones an accelerator counts towards. Pure.
+
+Source of the names: the enumeration of Quota.metric in Google's discovery document of the API, and "GPU quota" in its
+guide. Newer GPUs (H100 Mega, H200, B200) have theirs in Cloud Quotas alone, where this API cannot look.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from provisioners.base import Market
+
+ALL_REGIONS = "GPUS_ALL_REGIONS"
+_METRICS = {
+    "nvidia-tesla-t4": "NVIDIA_T4_GPUS",
+    "nvidia-tesla-v100": "NVIDIA_V100_GPUS",
+    "nvidia-l4": "NVIDIA_L4_GPUS",
+    "nvidia-tesla-a100": "NVIDIA_A100_GPUS",
+    "nvidia-a100-80gb": "NVIDIA_A100_80GB_GPUS",
+    "nvidia-h100-80gb": "NVIDIA_H100_GPUS",
+}
+
+
+def limit(accelerator: str, market: Market, limits: Mapping[str, float]) -> tuple[str, float] | None:
+    """(metric, GPUs) that holds for an accelerator; None where a region's `limits` do not say.
+
+    Spot machines count towards the preemptible quota, where the project has one, else towards the common one.
+    """
+    metric = _METRICS.get(accelerator)
+    if metric is None:
+        return None
+    preemptible = f"PREEMPTIBLE_{metric}"
+    if market is Market.SPOT and limits.get(preemptible, 0.0) > 0:
+        return preemptible, limits[preemptible]
+    known = [name for name in (metric, preemptible) if name in limits and (name == metric or market is Market.SPOT)]
+    return (known[0], limits[known[0]]) if known else None
+
+
+def gpus_in(limits: Mapping[str, float]) -> dict[str, float]:
+    """The GPU quotas among a region's limits, those above 0."""
+    names = {name for metric in _METRICS.values() for name in (metric, f"PREEMPTIBLE_{metric}")}
+    return {name: value for name, value in sorted(limits.items()) if name in names and value > 0}

@@ -1,0 +1,362 @@
+"""Compute Engine's calls, as a test cloud answers them."""
+
+from __future__ import annotations
+
+import re
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from provisioners.catalog import load_catalog
+from tests.clouds.gcp_instances import GONE, Instances, Operation, Record, when
+from tests.clouds.gcp_wire import Answer, Call, RefusedError, filter_of, json_answer, page
+from tests.clouds.machines import Machines
+
+ZONES = ("us-central1-a", "us-central1-b", "us-central1-c", "us-central1-f", "us-west1-a", "us-west1-b")
+IMAGES = {"ubuntu-os-accelerator-images": {"ubuntu-accelerator-2204-amd64-with-nvidia-580"}}
+OP_FAULTS: Mapping[str, tuple[str, str]] = {
+    "transient": ("INTERNAL_ERROR", "Internal error. Please try again or contact Google Support. (Code: '-473021768')"),
+    "full": (
+        "ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS",
+        "The zone 'projects/p/zones/ZONE' does not have enough resources available to fulfill the request.",
+    ),
+    "quota": ("QUOTA_EXCEEDED", "Quota 'PREEMPTIBLE_NVIDIA_T4_GPUS' exceeded.  Limit: 0.0 in region us-central1."),
+    "quota-everywhere": ("QUOTA_EXCEEDED", "Quota 'GPUS_ALL_REGIONS' exceeded.  Limit: 0.0 globally."),
+    "unheard-of": ("SOMETHING_NEW", "Never seen before"),
+}
+_NAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
+_LABEL_KEY = re.compile(r"[a-z][a-z0-9_-]{0,62}")
+_LABEL_VALUE = re.compile(r"[a-z0-9_-]{0,63}")
+
+
+class Compute:
+    """One project. What can be set: `lag_s` of listings, `missing` fields of machines, `most_machines` (0: any number),
+    `quotas` by region ("" for the project's), `images` by project, `firewalls`, `subnetworks`, zones that are left out
+    of listings (`unreachable`). Callers hold `instances.lock`.
+    """
+
+    def __init__(self, machines: Machines) -> None:
+        self.instances = Instances(machines)
+        self.lag_s = 0.0
+        self.missing: set[str] = set()
+        self.most_machines = 0
+        self.images = {project: set(names) for project, names in IMAGES.items()}
+        self.subnetworks = {("us-central1", "default"), ("us-west1", "default")}
+        self.firewalls: list[dict[str, Any]] = [rule("ssh", ports=("22",)), rule("internal")]
+        self.unreachable: set[str] = set()
+        self.quotas: dict[str, dict[str, float]] = {region: dict(_QUOTAS) for region in ("us-central1", "us-west1")}
+        self.quotas[""] = {"GPUS_ALL_REGIONS": 64.0}
+        self._full: set[tuple[str, str]] = set()
+        self._requests: dict[str, Operation] = {}
+        self._machines = machines
+        self._catalog = load_catalog().gcp
+        self._handlers: dict[str, Callable[[Call], Mapping[str, Any]]] = {
+            "instances.get": self._get,
+            "instances.delete": self._delete,
+            "instances.aggregatedList": self._list,
+            "instances.getSerialPortOutput": self._console,
+            "zoneOperations.get": self._operation,
+            "zoneOperations.list": self._zone_operations,
+            "globalOperations.aggregatedList": self._all_operations,
+            "disks.aggregatedList": self._list_disks,
+            "disks.delete": self._delete_disk,
+            "machineTypes.aggregatedList": self._machine_types,
+            "acceleratorTypes.aggregatedList": self._accelerator_types,
+            "regions.get": self._region,
+            "projects.get": self._project,
+            "images.get": self._image,
+            "images.getFromFamily": self._image,
+            "subnetworks.get": self._subnetwork,
+            "firewalls.list": self._firewalls,
+        }
+
+    def exhaust(self, zone: str, machine_type: str = "") -> None:
+        """No capacity in a zone, for one type or all."""
+        self._full.add((zone, machine_type))
+
+    def make_room(self, zone: str, machine_type: str = "") -> None:
+        """Capacity again."""
+        self._full.discard((zone, machine_type))
+
+    def serve(self, call: Call, fault: str) -> Answer:
+        """One call. Raises RefusedError."""
+        if "zone" in call.path and call.path["zone"] not in ZONES:
+            raise RefusedError(404, "notFound", f"The resource 'projects/p/zones/{call.path['zone']}' was not found")
+        if call.action == "instances.insert":
+            return json_answer(self._insert(call, fault))
+        if call.action not in self._handlers:
+            raise RefusedError(501, "notImplemented", f"this test cloud does not know {call.action}")
+        return json_answer(self._handlers[call.action](call))
+
+    # -- machines ------------------------------------------------------------------------------------------
+
+    def _insert(self, call: Call, fault: str) -> Mapping[str, Any]:
+        zone, body, request_id = call.path["zone"], call.body, call.query.get("requestId", "")
+        if request_id and uuid.UUID(request_id).int == 0:
+            raise RefusedError(400, "invalid", "Invalid value for field 'requestId'")
+        if request_id in self._requests:
+            return self._told(self._requests[request_id])
+        self._check(zone, body)
+        if self.instances.find(zone, body["name"]) is not None:
+            message = f"The resource 'projects/p/zones/{zone}/instances/{body['name']}' already exists"
+            raise RefusedError(409, "alreadyExists", message)
+        operation = self.instances.operation(zone, "insert", body["name"], request_id=request_id)
+        if request_id:
+            self._requests[request_id] = operation
+        if error := self._fault_of(zone, body, fault):
+            code, message = error
+            operation.error = (code, message.replace("ZONE", zone))
+            operation.done_at = time.time() + self.instances.op_s
+        else:
+            record = self.instances.born(zone, body, operation)
+            if fault == "taken-at-once":
+                self.instances.preempt(record, 0.0, stop=False)
+        return self._told(operation)
+
+    def _fault_of(self, zone: str, body: Mapping[str, Any], fault: str) -> tuple[str, str] | None:
+        if fault in OP_FAULTS:
+            return OP_FAULTS[fault]
+        if self._full & {(zone, ""), (zone, body["machineType"].rpartition("/")[2])}:
+            return OP_FAULTS["full"]
+        alive = [each for each in self.instances.records if each.status != GONE]
+        return OP_FAULTS["quota"] if self.most_machines and len(alive) >= self.most_machines else None
+
+    def _check(self, zone: str, body: Mapping[str, Any]) -> None:
+        _check_names(body)
+        self._check_type(zone, body)
+        scheduling = body.get("scheduling", {})
+        if scheduling.get("onHostMaintenance") != "TERMINATE":
+            raise RefusedError(400, "badRequest", "Instances with guest accelerators do not support live migration.")
+        spot = scheduling.get("provisioningModel") == "SPOT"
+        if spot and scheduling.get("automaticRestart", True):
+            raise RefusedError(400, "badRequest", "Scheduling must have automaticRestart be false for SPOT instances")
+        notice = scheduling.get("preemptionNoticeDuration")
+        if notice and (not spot or int(notice["seconds"]) > 120):
+            raise RefusedError(400, "badRequest", "preemptionNoticeDuration is for SPOT instances, up to 120 s")
+        for disk in body["disks"]:
+            self._check_image(disk["initializeParams"]["sourceImage"])
+        for interface in body["networkInterfaces"]:
+            self._check_network(zone, interface)
+
+    def _check_type(self, zone: str, body: Mapping[str, Any]) -> None:
+        path, kind = body["machineType"].rsplit("/", 1)
+        if path != f"zones/{zone}/machineTypes" or kind not in self._types_in(zone):
+            message = (
+                f"Invalid value for field 'resource.machineType': '{kind}'. The referenced resource does not exist."
+            )
+            raise RefusedError(400, "invalid", message)
+        for each in body.get("guestAccelerators", ()):
+            path, accelerator = each["acceleratorType"].rsplit("/", 1)
+            if path != f"zones/{zone}/acceleratorTypes" or accelerator not in self._accelerators_in(zone):
+                message = f"The resource 'projects/p/zones/{zone}/acceleratorTypes/{accelerator}' was not found"
+                raise RefusedError(404, "notFound", message)
+            if not kind.startswith("n1-"):
+                raise RefusedError(400, "badRequest", f"[{kind}, {accelerator}] features are not compatible")
+
+    def _check_image(self, image: str) -> None:
+        match = re.fullmatch(r"projects/([^/]+)/global/images/(?:family/)?([^/]+)", image)
+        if match is None or match[2] not in self.images.get(match[1], set()):
+            message = f"Invalid value for field 'resource.disks[0].initializeParams.sourceImage': '{image}'. Not found."
+            raise RefusedError(400, "invalid", message)
+
+    def _check_network(self, zone: str, interface: Mapping[str, Any]) -> None:
+        region, path = zone.rpartition("-")[0], interface.get("subnetwork") or "regions/R/subnetworks/default"
+        where = path.replace("/R/", f"/{region}/").split("/")
+        if (where[-3], where[-1]) not in self.subnetworks:
+            raise RefusedError(400, "invalid", f"The referenced subnetwork resource cannot be found: '{path}'.")
+        if "subnetwork" not in interface and interface["network"] != "global/networks/default":
+            raise RefusedError(400, "invalid", f"The referenced network cannot be found: {interface['network']!r}")
+
+    def _get(self, call: Call) -> Mapping[str, Any]:
+        record = self._must_find(call)
+        return self._described(record, time.time())
+
+    def _delete(self, call: Call) -> Mapping[str, Any]:
+        return self._told(self.instances.delete(self._must_find(call)))
+
+    def _console(self, call: Call) -> Mapping[str, Any]:
+        record = self._must_find(call)
+        return {"kind": "compute#serialPortOutput", "contents": self._machines.console(record.key)}
+
+    def _must_find(self, call: Call) -> Record:
+        zone, name = call.path["zone"], call.path["instance"]
+        record = self.instances.find(zone, name)
+        if record is None:
+            raise RefusedError(
+                404, "notFound", f"The resource 'projects/p/zones/{zone}/instances/{name}' was not found"
+            )
+        return record
+
+    def _list(self, call: Call) -> Mapping[str, Any]:
+        self.instances.sync()
+        as_of = time.time() - self.lag_s
+        listed = [(each.zone, each) for each in self.instances.records if each.as_of(as_of).status != GONE]
+        told = [(zone, self._described(each, as_of)) for zone, each in listed]
+        return self._aggregated(call, "instance", "Instance", "instances", told)
+
+    def _described(self, record: Record, as_of: float) -> dict[str, Any]:
+        seen = record.as_of(as_of)
+        interface: dict[str, Any] = {**record.body["networkInterfaces"][0], "networkIP": seen.address}
+        if interface.get("accessConfigs"):
+            interface["accessConfigs"] = [{**interface["accessConfigs"][0], "natIP": seen.address}]
+        told = {
+            **record.body,
+            "kind": "compute#instance",
+            "id": str(record.id),
+            "zone": f"https://www.googleapis.com/compute/v1/projects/p/zones/{record.zone}",
+            "status": seen.status,
+            "creationTimestamp": when(record.born_at),
+            "networkInterfaces": [interface],
+            "disks": [],
+        }
+        return {key: value for key, value in told.items() if key not in self.missing}
+
+    # -- operations ----------------------------------------------------------------------------------------
+
+    def _told(self, operation: Operation, lag_s: float = 0.0) -> dict[str, Any]:
+        return operation.told("p", time.time() - lag_s)
+
+    def _operation(self, call: Call) -> Mapping[str, Any]:
+        self.instances.sync()
+        for each in self.instances.operations:
+            if (each.zone, each.name) == (call.path["zone"], call.path["operation"]):
+                return self._told(each)
+        raise RefusedError(404, "notFound", "The resource was not found")
+
+    def _newest(self, call: Call) -> list[Operation]:
+        self.instances.sync()
+        as_of = time.time() - self.lag_s
+        found = [each for each in self.instances.operations if each.began_at <= as_of]
+        if call.query.get("orderBy") == "creationTimestamp desc":
+            return sorted(found, key=lambda each: each.began_at, reverse=True)
+        return sorted(found, key=lambda each: each.name)
+
+    def _zone_operations(self, call: Call) -> Mapping[str, Any]:
+        passes = filter_of(call.query.get("filter", ""), "Operation")
+        told = [self._told(each, self.lag_s) for each in self._newest(call) if each.zone == call.path["zone"]]
+        items, more = page([each for each in told if passes(each)], call.query)
+        return {"kind": "compute#operationList", "items": items, **more}
+
+    def _all_operations(self, call: Call) -> Mapping[str, Any]:
+        told = [(each.zone, self._told(each, self.lag_s)) for each in self._newest(call)]
+        return self._aggregated(call, "operation", "Operation", "operations", told)
+
+    def _aggregated(
+        self, call: Call, kind: str, schema: str, field: str, told: list[tuple[str, dict[str, Any]]]
+    ) -> Mapping[str, Any]:
+        """By zone, with a word for those that have nothing."""
+        passes = filter_of(call.query.get("filter", ""), schema)
+        items, more = page([each for each in told if passes(each[1])], call.query)
+        scopes: dict[str, Any] = {"global": {"warning": {"code": "NO_RESULTS_ON_PAGE", "message": "none"}}}
+        for zone in ZONES:
+            found = [item for where, item in items if where == zone]
+            empty = {"warning": {"code": "NO_RESULTS_ON_PAGE", "message": f"There are no results for '{zone}'."}}
+            scopes[f"zones/{zone}"] = {field: found} if found else empty
+            if zone in self.unreachable:
+                scopes[f"zones/{zone}"] = {"warning": {"code": "UNREACHABLE", "message": f"'{zone}' is unreachable."}}
+        return {"kind": f"compute#{kind}AggregatedList", "id": "list", "items": scopes, **more}
+
+    # -- around it -----------------------------------------------------------------------------------------
+
+    def _list_disks(self, call: Call) -> Mapping[str, Any]:
+        self.instances.sync()
+        told = [
+            (zone, {k: v for k, v in d.items() if k != "autoDelete"}) for (zone, _), d in self.instances.disks.items()
+        ]
+        return self._aggregated(call, "disk", "Disk", "disks", told)
+
+    def _delete_disk(self, call: Call) -> Mapping[str, Any]:
+        zone, name = call.path["zone"], call.path["disk"]
+        disk = self.instances.disks.get((zone, name))
+        if disk is None:
+            raise RefusedError(404, "notFound", f"The resource 'projects/p/zones/{zone}/disks/{name}' was not found")
+        if disk["users"]:
+            raise RefusedError(
+                400, "resourceInUseByAnotherResource", f"The disk resource '{name}' is already being used"
+            )
+        del self.instances.disks[zone, name]
+        operation = self.instances.operation(zone, "delete", name)
+        operation.done_at = time.time()
+        return self._told(operation)
+
+    def _types_in(self, zone: str) -> set[str]:
+        """A3 and A4 are not everywhere."""
+        names = {each.machine_type or each.name for each in self._catalog.types}
+        return {name for name in names if zone.startswith("us-central1") or not name.startswith(("a3", "a4"))}
+
+    def _accelerators_in(self, zone: str) -> set[str]:
+        """Nor are T4 and V100."""
+        found = {each.accelerator for each in self._catalog.types}
+        return found - ({"nvidia-tesla-t4", "nvidia-tesla-v100"} if zone == "us-central1-c" else set())
+
+    def _machine_types(self, call: Call) -> Mapping[str, Any]:
+        told = [(zone, {"name": name}) for zone in ZONES for name in sorted(self._types_in(zone))]
+        return self._aggregated(call, "machineType", "MachineType", "machineTypes", told)
+
+    def _accelerator_types(self, call: Call) -> Mapping[str, Any]:
+        told = [(zone, {"name": name}) for zone in ZONES for name in sorted(self._accelerators_in(zone))]
+        return self._aggregated(call, "acceleratorType", "AcceleratorType", "acceleratorTypes", told)
+
+    def _region(self, call: Call) -> Mapping[str, Any]:
+        region = call.path["region"]
+        if region not in self.quotas:
+            raise RefusedError(404, "notFound", f"The resource 'projects/p/regions/{region}' was not found")
+        return {"kind": "compute#region", "name": region, "quotas": _limits(self.quotas[region])}
+
+    def _project(self, call: Call) -> Mapping[str, Any]:
+        return {"kind": "compute#project", "name": call.path["project"], "quotas": _limits(self.quotas[""])}
+
+    def _image(self, call: Call) -> Mapping[str, Any]:
+        name = call.path.get("family") or call.path["image"]
+        if name not in self.images.get(call.path["project"], set()):
+            raise RefusedError(404, "notFound", f"The resource '{name}' was not found")
+        return {"kind": "compute#image", "name": f"{name}-v20261101"}
+
+    def _subnetwork(self, call: Call) -> Mapping[str, Any]:
+        if (call.path["region"], call.path["subnetwork"]) not in self.subnetworks:
+            raise RefusedError(404, "notFound", f"The subnetwork '{call.path['subnetwork']}' was not found")
+        return {"kind": "compute#subnetwork", "name": call.path["subnetwork"]}
+
+    def _firewalls(self, call: Call) -> Mapping[str, Any]:
+        items, more = page(self.firewalls, call.query)
+        return {"kind": "compute#firewallList", "items": items, **more}
+
+
+_QUOTAS = {
+    "CPUS": 4096.0,
+    "NVIDIA_T4_GPUS": 8.0,
+    "PREEMPTIBLE_NVIDIA_T4_GPUS": 64.0,
+    "NVIDIA_L4_GPUS": 8.0,
+    "PREEMPTIBLE_NVIDIA_L4_GPUS": 0.0,
+    "NVIDIA_V100_GPUS": 0.0,
+    "PREEMPTIBLE_NVIDIA_V100_GPUS": 0.0,
+}
+
+
+def rule(name: str, *, ports: tuple[str, ...] = (), tags: tuple[str, ...] = ()) -> dict[str, Any]:
+    """A firewall rule that lets somebody in."""
+    allowed = {"IPProtocol": "tcp", **({"ports": list(ports)} if ports else {})}
+    return {
+        "kind": "compute#firewall",
+        "name": name,
+        "network": "https://www.googleapis.com/compute/v1/projects/p/global/networks/default",
+        "direction": "INGRESS",
+        "disabled": False,
+        "allowed": [allowed],
+        **({"targetTags": list(tags)} if tags else {}),
+    }
+
+
+def _check_names(body: Mapping[str, Any]) -> None:
+    if not _NAME.fullmatch(body["name"]):
+        raise RefusedError(400, "invalid", f"Invalid value for field 'resource.name': '{body['name']}'.")
+    every = [body.get("labels", {}), *(each["initializeParams"].get("labels", {}) for each in body["disks"])]
+    for labels in every:
+        for key, value in labels.items():
+            if len(labels) > 64 or not _LABEL_KEY.fullmatch(key) or not _LABEL_VALUE.fullmatch(value):
+                raise RefusedError(400, "invalid", f"Invalid value for field 'resource.labels': {key}={value!r}")
+
+
+def _limits(values: Mapping[str, float]) -> list[dict[str, Any]]:
+    return [{"metric": metric, "limit": limit, "usage": 0.0} for metric, limit in values.items()]

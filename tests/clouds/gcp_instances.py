@@ -1,0 +1,247 @@
+"""Compute Engine's machines, disks and operations, with a past that listings show. Nothing is kept of a deleted machine
+but its operations.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from provisioners.base import InstanceState
+from tests.clouds.machines import Machines
+
+GONE = ""
+_API = "https://www.googleapis.com/compute/v1"
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What a listing shows of a machine from `at` on; the status GONE is none."""
+
+    at: float
+    status: str
+    address: str = ""
+
+
+@dataclass(slots=True)
+class Operation:
+    """One operation on a machine; `request_id` as it came. `error`: (code, message) of one that fails."""
+
+    name: str
+    id: int
+    zone: str
+    kind: str
+    target: str
+    target_id: int
+    began_at: float
+    done_at: float | None = None
+    error: tuple[str, str] | None = None
+    request_id: str = ""
+
+    def told(self, project: str, as_of: float) -> dict[str, Any]:
+        """As the API describes it at a moment."""
+        zone = f"{_API}/projects/{project}/zones/{self.zone}"
+        done = self.done_at is not None and self.done_at <= as_of
+        told: dict[str, Any] = {
+            "kind": "compute#operation",
+            "id": str(self.id),
+            "name": self.name,
+            "zone": zone,
+            "operationType": self.kind,
+            "targetLink": f"{zone}/instances/{self.target}",
+            "targetId": str(self.target_id),
+            "status": "DONE" if done else "RUNNING",
+            "insertTime": when(self.began_at),
+            "user": "system" if "." in self.kind else "daemon@example.iam.gserviceaccount.com",
+            "selfLink": f"{zone}/operations/{self.name}",
+        }
+        if self.request_id:
+            told["clientOperationId"] = self.request_id
+        if done and self.error:
+            code, message = self.error
+            told["error"] = {"errors": [{"code": code, "message": message}]}
+            told["httpErrorStatusCode"] = 503
+        if done and self.done_at is not None:
+            told["endTime"] = when(self.done_at)
+        return told
+
+
+@dataclass(slots=True)
+class Record:
+    """One machine: what was asked for, and what became of it. `ends_at`: when a notice is over; `stops`: it keeps its
+    disk then. `ending`: the operation that is over once it has ended.
+    """
+
+    zone: str
+    name: str
+    id: int
+    body: Mapping[str, Any]
+    born_at: float
+    past: list[Seen]
+    ends_at: float | None = None
+    stops: bool = False
+    ending: list[Operation] = field(default_factory=list)
+
+    @property
+    def key(self) -> str:
+        """As the machines behind know it."""
+        return f"{self.zone}.{self.name}"
+
+    @property
+    def status(self) -> str:
+        """Now."""
+        return self.past[-1].status
+
+    @property
+    def items(self) -> dict[str, str]:
+        """Its metadata."""
+        return {each["key"]: each["value"] for each in self.body.get("metadata", {}).get("items", ())}
+
+    def show(self, status: str, address: str = "") -> None:
+        """What listings show from now on."""
+        last = self.past[-1]
+        if (last.status, last.address) != (status, address):
+            self.past.append(Seen(time.time(), status, address))
+
+    def as_of(self, at: float) -> Seen:
+        """What a listing of that moment showed."""
+        return next((seen for seen in reversed(self.past) if seen.at <= at), Seen(at, GONE))
+
+
+class Instances:
+    """All machines that ever were, their disks and their operations. Callers hold `lock`."""
+
+    def __init__(self, machines: Machines) -> None:
+        self.lock = threading.RLock()
+        self.records: list[Record] = []
+        self.operations: list[Operation] = []
+        self.disks: dict[tuple[str, str], dict[str, Any]] = {}
+        self.op_s = 0.05
+        self._machines = machines
+        self._last_id = 4_000_000_000
+
+    def find(self, zone: str, name: str) -> Record | None:
+        """The machine that now has this name."""
+        self.sync()
+        return next((each for each in self.records if (each.zone, each.name) == (zone, name) and each.status), None)
+
+    def operation(self, zone: str, kind: str, target: str, target_id: int = 0, request_id: str = "") -> Operation:
+        """A new one, which goes on."""
+        number = self.new_id()
+        prefix = "systemevent" if "." in kind else "operation"
+        made = Operation(
+            f"{prefix}-{number}", number, zone, kind, target, target_id, time.time(), request_id=request_id
+        )
+        self.operations.append(made)
+        return made
+
+    def new_id(self) -> int:
+        """A number that nothing else has."""
+        self._last_id += 1
+        return self._last_id
+
+    def born(self, zone: str, body: Mapping[str, Any], operation: Operation) -> Record:
+        """A machine and its disk."""
+        record = Record(zone, body["name"], self.new_id(), body, time.time(), [Seen(time.time(), "PROVISIONING")])
+        operation.target_id = record.id
+        self.records.append(record)
+        asked = body["disks"][0]
+        self.disks[zone, record.name] = {
+            "kind": "compute#disk",
+            "id": str(self.new_id()),
+            "name": record.name,
+            "labels": dict(asked["initializeParams"].get("labels", {})),
+            "users": [f"{_API}/zones/{zone}/instances/{record.name}"],
+            "autoDelete": asked.get("autoDelete", False),
+        }
+        self._machines.boot(record.key, record.items["user-data"])
+        operation.done_at = time.time() + self.op_s
+        return record
+
+    def multiply(self, record: Record, times: int) -> None:
+        """So many more machines like this one, quickly, with the operations that made them."""
+        head, _, _ = record.name.rpartition("-")
+        prefix, token, cluster = head.split("-")
+        for number in range(times):
+            name = f"{prefix}-{_letters(number)}{token[8:]}-{cluster}-x{number}"
+            body = {**record.body, "name": name}
+            self._machines.boot(f"{record.zone}.{name}", record.items["user-data"])
+            self.records.append(Record(record.zone, name, self.new_id(), body, record.born_at, list(record.past)))
+            self.operation(record.zone, "insert", name).done_at = time.time()
+
+    def delete(self, record: Record, request_id: str = "") -> Operation:
+        """A user's call."""
+        operation = self.operation(record.zone, "delete", record.name, record.id, request_id)
+        record.ending.append(operation)
+        record.stops = False
+        self._machines.end(record.key)
+        record.show("STOPPING", record.past[-1].address)
+        self.sync()
+        return operation
+
+    def preempt(self, record: Record, notice_s: float, *, stop: bool) -> float:
+        """Begin to take it; returns when the API says that it ends."""
+        scheduling = record.body.get("scheduling", {})
+        assert scheduling.get("provisioningModel") == "SPOT", f"{record.name} is not a spot machine"
+        operation = self.operation(record.zone, "compute.instances.preempted", record.name, record.id)
+        record.ending.append(operation)
+        record.ends_at = operation.began_at + notice_s
+        record.stops = stop or scheduling["instanceTerminationAction"] == "STOP"
+        record.show("STOPPING", record.past[-1].address)
+        self._machines.preempt(record.key, notice_s)
+        return operation.began_at + 30.0
+
+    def lose(self, record: Record, kind: str, *, stop: bool) -> None:
+        """It ends without a notice."""
+        record.ending.append(self.operation(record.zone, kind, record.name, record.id))
+        record.stops = stop
+        self._machines.end(record.key)
+        record.show("STOPPING")
+        self.sync()
+
+    def sync(self) -> None:
+        """Bring all up to now."""
+        for record in self.records:
+            if record.status not in {GONE, "TERMINATED"} or (record.status == "TERMINATED" and not record.stops):
+                self._sync(record)
+
+    def _sync(self, record: Record) -> None:
+        now = time.time()
+        if record.ends_at is not None and now >= record.ends_at:
+            self._machines.end(record.key)
+        look = self._machines.look(record.key)
+        if look.state is InstanceState.TERMINATED:
+            if not record.ending:  # it has switched itself off
+                record.ending.append(self.operation(record.zone, "compute.instances.guestTerminate", record.name))
+                record.stops = True
+            self._ended(record, now)
+        elif not record.ending and look.state is InstanceState.RUNNING and now >= record.born_at + self.op_s:
+            record.show("RUNNING", look.address)
+        elif not record.ending and now >= record.born_at + self.op_s / 2:
+            record.show("STAGING")
+
+    def _ended(self, record: Record, now: float) -> None:
+        for operation in record.ending:
+            operation.done_at = operation.done_at or now
+        record.show("TERMINATED" if record.stops else GONE)
+        if record.stops:
+            return
+        disk = self.disks.get((record.zone, record.name))
+        if disk is not None and disk["autoDelete"]:
+            del self.disks[record.zone, record.name]
+        elif disk is not None:
+            disk["users"] = []
+
+
+def when(at: float) -> str:
+    """A moment as Google writes it: in its own zone of time, to the millisecond."""
+    return datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "-00:00")
+
+
+def _letters(number: int) -> str:
+    """Eight letters that stand for a number."""
+    return "".join(chr(ord("a") + int(digit)) for digit in f"{number:08d}")
