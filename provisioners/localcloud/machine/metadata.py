@@ -7,7 +7,7 @@
                                                 (default false), at the latest after wait_s (at most 300)
 
 Every answer is JSON and closes its connection. 400: a parameter that is none; 404: no such path; 405: not a GET.
-Beside them are the paths of real clouds, so that their readers can be tried here: aws.py.
+Beside them are the paths of real clouds, so that their readers can be tried here: aws.py, gcp.py.
 One thread serves all: an agent's waiting request costs a socket and no more.
 """
 
@@ -21,12 +21,20 @@ from collections.abc import Mapping
 from urllib.parse import parse_qsl, urlsplit
 
 from provisioners.localcloud.machine.aws import AwsMetadata
+from provisioners.localcloud.machine.gcp import GcpMetadata, Value
 
 MAX_WAIT_S = 300.0
 _MAX_CONNECTIONS = 128
 _MAX_REQUEST_BYTES = 8192
 _REQUEST_TIMEOUT_S = 10.0
-_REASONS = {200: "OK", 400: "Bad Request", 401: "Unauthorized", 404: "Not Found", 405: "Method Not Allowed"}
+_REASONS = {
+    200: "OK",
+    400: "Bad Request",
+    401: "Unauthorized",
+    403: "Forbidden",
+    404: "Not Found",
+    405: "Method Not Allowed",
+}
 
 
 class BadRequestError(Exception):
@@ -34,15 +42,18 @@ class BadRequestError(Exception):
 
 
 class _Client:
-    """One connection. `waiting_for`: the value of `preempted` that it wants to see, None while it still asks."""
+    """One connection. `waiting_for`: the value of `preempted` that it wants to see, None while it still asks. `google`:
+    it wants to be told in Compute Engine's words.
+    """
 
-    __slots__ = ("deadline", "received", "socket", "waiting_for")
+    __slots__ = ("deadline", "google", "received", "socket", "waiting_for")
 
     def __init__(self, connection: socket.socket, deadline: float) -> None:
         self.socket = connection
         self.deadline = deadline
         self.received = b""
         self.waiting_for: bool | None = None
+        self.google = False
 
 
 class MetadataService:
@@ -54,6 +65,7 @@ class MetadataService:
         self._selector = selector
         self._facts = dict(facts)
         self._aws = AwsMetadata(self._facts)
+        self._gcp = GcpMetadata(self._facts)
         self._preempt_at: float | None = None
         self._clients: dict[int, _Client] = {}
         selector.register(listener, selectors.EVENT_READ)
@@ -62,7 +74,7 @@ class MetadataService:
         """Set the preemption's deadline (UNIX seconds) and answer those who wait for it."""
         self._preempt_at = deadline
         for client in [each for each in self._clients.values() if each.waiting_for is self._preempted]:
-            self._answer(client, 200, self._preemption())
+            self._end_wait(client)
 
     def timeout_s(self, now: float) -> float | None:
         """For how long `step` has nothing to do unless somebody talks."""
@@ -80,7 +92,13 @@ class MetadataService:
             if client.waiting_for is None:
                 self._drop(client)
             else:
-                self._answer(client, 200, self._preemption())
+                self._end_wait(client)
+
+    def _end_wait(self, client: _Client) -> None:
+        if client.google:
+            self._send_value(client, self._gcp.preempted(preempted=self._preempted))
+        else:
+            self._answer(client, 200, self._preemption())
 
     @property
     def _preempted(self) -> bool:
@@ -125,6 +143,11 @@ class MetadataService:
         url = urlsplit(words[1] if len(words) == 3 else "")
         if (told := self._aws.answer(words[0], url.path, headers, self._preempt_at, now)) is not None:
             self._send(client, told.status, "text/plain", told.body.encode())
+        elif (value := self._gcp.answer(words[0], url.path, url.query, headers, preempted=self._preempted)) is not None:
+            if value.wait_s:
+                client.google, client.waiting_for, client.deadline = True, not self._preempted, now + value.wait_s
+            else:
+                self._send_value(client, value)
         elif len(words) != 3 or words[0] != "GET":
             self._answer(client, 405, {"error": "this service only knows GET"})
         elif url.path == "/v1/instance":
@@ -149,11 +172,15 @@ class MetadataService:
     def _answer(self, client: _Client, status: int, body: Mapping[str, object]) -> None:
         self._send(client, status, "application/json", json.dumps(body).encode())
 
-    def _send(self, client: _Client, status: int, content_type: str, payload: bytes) -> None:
-        head = (
-            f"HTTP/1.1 {status} {_REASONS[status]}\r\nContent-Type: {content_type}\r\n"
-            f"Content-Length: {len(payload)}\r\nConnection: close\r\n\r\n"
-        )
+    def _send_value(self, client: _Client, value: Value) -> None:
+        self._send(client, value.status, "application/text", value.body.encode(), value.headers())
+
+    def _send(
+        self, client: _Client, status: int, content_type: str, payload: bytes, more: Mapping[str, str] | None = None
+    ) -> None:
+        headers = {"Content-Type": content_type, "Content-Length": len(payload), "Connection": "close", **(more or {})}
+        lines = [f"{name}: {value}" for name, value in headers.items()]
+        head = "\r\n".join([f"HTTP/1.1 {status} {_REASONS[status]}", *lines, "", ""])
         with contextlib.suppress(OSError):  # the client is gone, and with it the one who could be told
             client.socket.sendall(head.encode() + payload)  # a few hundred bytes: they fit the socket's buffer
         self._drop(client)

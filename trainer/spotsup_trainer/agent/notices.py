@@ -62,7 +62,13 @@ def reader_for(metadata: Metadata) -> NoticeReader | None:
         from spotsup_trainer.agent.aws import AwsReader
 
         return AwsReader(metadata.url)
-    raise ValueError(f"this agent cannot read the metadata service of {metadata.kind!r}; it knows: local, aws, none")
+    if metadata.kind == "gcp":
+        from spotsup_trainer.agent.gcp import GcpReader
+
+        return GcpReader(metadata.url)
+    raise ValueError(
+        f"this agent cannot read the metadata service of {metadata.kind!r}; it knows: local, aws, gcp, none"
+    )
 
 
 class NoticeWatcher:
