@@ -11,7 +11,7 @@ help:
 	@echo "make test    all tests"
 	@echo "make test-frameworks   with the real Lightning, transformers and TensorBoard, in an environment of their own"
 	@echo "make check   ruff and mypy"
-	@echo "make soak-launches   a thousand launches on a cloud that fails all the time: what leaks, what doubles"
+	@echo "make soak-launches   a thousand launches on clouds that fail all the time: what leaks, what doubles (CLOUD=gcp)"
 	@echo "make soak-training   200 random membership changes in a row under a job that trains (CHANGES=20, SEED=...)"
 	@echo "make soak-outages   etcd killed, frozen, emptied, compacted under a job that trains (QUICK=1: without 10 min)"
 	@echo "make bench   which benchmarks there are"
@@ -66,7 +66,7 @@ bench-rendezvous: setup
 	@$(python) -m scripts.bench_rendezvous $(BENCH_ARGS)
 
 soak-launches: setup
-	@$(python) -m tests.clouds.aws_storm
+	@for cloud in $(or $(CLOUD),aws gcp); do echo "$$cloud:"; $(python) -m tests.clouds.$${cloud}_storm || exit 1; done
 
 soak-training: setup
 	@$(python) -m scripts.soak_training $(if $(CHANGES),--changes $(CHANGES)) $(if $(SEED),--seed $(SEED))
