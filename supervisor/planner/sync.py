@@ -242,6 +242,8 @@ def _heard(draft: Draft, node: NodeRecord) -> bool:
 def _from_agent(draft: Draft, node: NodeRecord) -> None:
     if node.state is N.BOOTSTRAPPING:
         _maybe_ready(draft, node)
+    elif node.state in {N.READY, N.MEMBER, N.SUSPECT} and (why := _gave_up(draft, node)):
+        lose(draft, node, why)
     elif node.state in {N.READY, N.MEMBER} and not _heard(draft, node):
         text = f"{_called(draft, node)} is silent while its cloud says that it runs"
         draft.tell(EventKind.NODE_SUSPECT, text, node.id)
@@ -277,14 +279,23 @@ def _in_round(draft: Draft, node: NodeRecord) -> bool:
 
 
 def _place(draft: Draft, node: NodeRecord) -> None:
-    ended = draft.view.ended.get(node.id)
     if node.state is N.READY and _in_round(draft, node):
         _join(draft, node)
     elif node.state is N.MEMBER and not _in_round(draft, node):
         draft.move(node, N.READY, "the round went on without it")
-    elif node.state in {N.READY, N.MEMBER} and ended is not None and ended.outcome == "failure":
-        # The agent gave up on its launcher: this machine is of no use, whatever the reason.
-        lose(draft, node, f"its launcher ended with status {ended.exit_code}: {ended.message}")
+
+
+def _gave_up(draft: Draft, node: NodeRecord) -> str:
+    """Why this machine is of no use any more by its agent's own last word; "" where there is none.
+
+    A node that leaves in order is not missed for long where we, or its cloud, told it to. Nobody did here.
+    """
+    ended = draft.view.ended.get(node.id)
+    if ended is None:
+        return ""
+    if ended.outcome == "failure":
+        return f"its launcher ended with status {ended.exit_code}: {ended.message}"
+    return "somebody told its agent to stop" if ended.outcome == "left" and node.notice is None else ""
 
 
 def _join(draft: Draft, node: NodeRecord) -> None:

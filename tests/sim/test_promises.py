@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
+from spotsup_trainer.wire import Ended, encode
 
 from provisioners.base import EndCause
 from supervisor.api.service import Scale
@@ -66,6 +67,18 @@ def test_a_silent_machine_that_its_cloud_calls_running_is_suspected_then_replace
     victim.silent = True
     assert world.run_until(lambda w: bool(events_of(w, "job", EventKind.NODE_SUSPECT)), 15.0)
     assert victim.alive
+    assert world.run_until(settled, 120.0)
+    assert not victim.alive
+
+
+def test_a_machine_whose_agent_was_told_to_stop_is_replaced_at_once() -> None:
+    world = calm_world()
+    victim = machine_of(world, 1)
+    node = victim.instance.node
+    world.store.put(world.nodes.keys.ended("job", node), encode(Ended(node, "left", 0, "told to leave", 0.0)))
+    assert world.run_until(lambda w: bool(events_of(w, "job", EventKind.REPLACEMENT_REQUESTED)), 1.0)
+    assert events_of(world, "job", EventKind.NODE_LOST) == [node]
+    assert not events_of(world, "job", EventKind.NODE_SUSPECT)
     assert world.run_until(settled, 120.0)
     assert not victim.alive
 

@@ -191,8 +191,7 @@ class SpotsupRendezvousHandler(RendezvousHandler):  # type: ignore[misc]  # mypy
                     wait_s = min(_POLL_S, max(0.0, decision.until - time.monotonic()))
                     waiting.tell(decision.reason)
                 else:
-                    self.seat.try_write(decision)
-                    wait_s = _POLL_S / 10
+                    wait_s = min(_POLL_S, self.seat.try_write(decision))
             self.seat.wait_change(wait_s)
 
     def _raise_if_over(self, patience: Patience, reason: str) -> None:

@@ -141,10 +141,12 @@ def trial_s(losses: int) -> float:
 def on_trial(view: View, now: float, at: float = -math.inf) -> dict[str, float]:
     """Who is not let in yet, and until when. `at`: `now` in UNIX seconds, where losses may be so old that they do not
     count any more."""
+    if view.round is None or len(view.round.lost) < _FREE_LOSSES:
+        return {}  # nobody can have more than one loss beside those
     trials = {}
     for node, losses in Counter(loss.node for loss in _losses(view, at)).items():
         member, until = live(view).get(node), view.since.get(node, -math.inf) + trial_s(losses)
-        if member is not None and until > now and not (view.round and _is_in(view.round, member)):
+        if member is not None and until > now and not _is_in(view.round, member):
             trials[node] = until
     return trials
 
@@ -296,7 +298,7 @@ def _is_ready(view: View, member: Member) -> bool:
 
 
 def _is_in(current: Round, member: Member) -> bool:
-    return any(_is_same(m, member) for m in current.members)
+    return current.incarnations.get(member.node) == member.incarnation
 
 
 def _is_same(one: RoundMember, other: Member | None) -> bool:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
@@ -19,9 +20,12 @@ from spotsup_trainer.wire import Hint, Keys, Member, Notice, Result, Round, Tomb
 # etcd takes 128 guards in a transaction. Beyond that, a member that vanished a moment ago is noticed in the round.
 _MAX_GUARDED_MEMBERS = 100
 # The member that will have rank 0 writes the round; the others only if it does not, one after another.
-_TURN_S = 0.15
-_NEXT_TURN_S = 0.01
+_TURN_S = 0.5
+_NEXT_TURN_S = 0.05
 _LAST_TURN_S = 1.0
+_AGAIN_S = 0.01
+_RESTS = 3.0
+_LONGEST_REST_S = 0.05
 
 log = logging.getLogger(__name__)
 Word = TypeVar("Word")
@@ -71,6 +75,7 @@ class Seat:
         self._snapshot = Snapshot(View(rules, {}), live=False)
         self._turn: tuple[object, float] = (None, 0.0)
         self._put_back: object = None
+        self._looked_s = 0.0
         self._outages = 0
 
     def open(self) -> None:
@@ -94,27 +99,41 @@ class Seat:
         return self._outbox.flush(timeout_s)
 
     def wait_change(self, timeout_s: float) -> None:
-        """Return when a key changed since the last `snapshot()`, at the latest after `timeout_s`."""
-        seen = self._raw
-        self._mirror.wait(lambda view: view is not seen, timeout_s)
+        """Return when a key changed since the last `snapshot()`, at the latest after `timeout_s`.
+
+        Whoever needed long to look at the last change rests for a few times as long: where many nodes change at once,
+        each would otherwise look as often as there are nodes, and all of them together that often squared.
+        """
+        seen, began = self._raw, time.monotonic()
+        if self._mirror.wait(lambda view: view is not seen, timeout_s):
+            rested_s = time.monotonic() - began
+            time.sleep(max(0.0, min(_RESTS * self._looked_s, _LONGEST_REST_S) - rested_s))
+        self._looked_s = 0.0
 
     def snapshot(self) -> Snapshot:
         """The keys as they are now."""
         raw = self._mirror.view()
         if raw is not self._raw:
             self._raw = raw
-            self._snapshot = self._read(raw)
+            with self._look():
+                self._snapshot = self._read(raw)
         return self._snapshot
 
     def decide(self) -> Decision:
         """Whether a round can be formed now."""
-        return next_round(self.snapshot().view, time.monotonic(), time.time())
+        view = self.snapshot().view
+        with self._look():
+            return next_round(view, time.monotonic(), time.time())
 
-    def try_write(self, decision: Close | Finish) -> None:
-        """Write what was decided, if it is this member's turn; whether it worked, the next snapshots show."""
+    def try_write(self, decision: Close | Finish) -> float:
+        """Write what was decided, if it is this member's turn; whether it worked, the next snapshots show.
+
+        Returns in how many seconds its turn comes, if nothing changes until then.
+        """
         nodes = decision.round.nodes() if isinstance(decision, Close) else ()
-        if not self._is_turn(_timeless(decision), self._turn_s(nodes) if nodes else 0.0):
-            return
+        left_s = self._until_turn_s(_timeless(decision), self._turn_s(nodes) if nodes else 0.0)
+        if left_s > 0:
+            return left_s
         try:
             if isinstance(decision, Finish):
                 self.finish(decision.result)
@@ -123,6 +142,7 @@ class Seat:
         except EtcdError as error:
             log.warning("round not written: %s", error)
             self._turn = (self._turn[0], time.monotonic() + RETRY_S[-1])
+        return _AGAIN_S
 
     def finish(self, result: Result) -> None:
         """Write the job's result, unless there is one. Raises EtcdError."""
@@ -140,13 +160,19 @@ class Seat:
         over = now.revisions.get(self._round_key, 0)
         attempt = (self._outages, over, current.number)
         turn_s = self._turn_s(current.nodes()) + (0.0 if running else _LAST_TURN_S)
-        if self._put_back != attempt and self._is_turn(attempt, turn_s):
+        if self._put_back != attempt and self._until_turn_s(attempt, turn_s) <= 0:
             self._put_back = attempt
             log.warning("etcd has lost round %d: data are gone, or those of a backup; writing it again", current.number)
             self._outbox.put(self._round_key, encode(current), over=over)
         return True
 
     # -- inside --------------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def _look(self) -> Iterator[None]:
+        began = time.monotonic()
+        yield
+        self._looked_s += time.monotonic() - began
 
     @property
     def _own_key(self) -> str:
@@ -156,12 +182,12 @@ class Seat:
     def _round_key(self) -> str:
         return self.keys.round(self.place.job)
 
-    def _is_turn(self, matter: object, turn_s: float) -> bool:
-        """Whether `matter` has been the same for so long."""
+    def _until_turn_s(self, matter: object, turn_s: float) -> float:
+        """In how many seconds `matter` will have been the same for so long; 0 or less where it has."""
         now = time.monotonic()
         if self._turn[0] != matter:
             self._turn = (matter, now)
-        return now - self._turn[1] >= turn_s
+        return self._turn[1] + turn_s - now
 
     def _turn_s(self, nodes: tuple[str, ...]) -> float:
         if self.place.node not in nodes:

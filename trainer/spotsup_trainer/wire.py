@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import MISSING, asdict, dataclass, field, fields
+from functools import cached_property
 from typing import Any, Literal, TypeAlias, TypeVar
 
 DEFAULT_LEASE_TTL_S = 5.0
@@ -86,7 +87,7 @@ class Loss:
     at: float
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Round:
     """One rendezvous: members in rank order. Written by one compare-and-swap, by whichever member sees it complete.
 
@@ -106,6 +107,11 @@ class Round:
     def nodes(self) -> tuple[str, ...]:
         """Node ids in rank order."""
         return tuple(member.node for member in self.members)
+
+    @cached_property
+    def incarnations(self) -> Mapping[str, str]:
+        """Node -> incarnation. Kept: each member asks for each other one at each change, n² times in a round."""
+        return {member.node: member.incarnation for member in self.members}
 
 
 @dataclass(frozen=True, slots=True)
