@@ -111,7 +111,8 @@ class AzureSettings(CloudSettings):
 
     One resource group holds the cluster. `image`, `image_proprietary`, `images` (by GPU): "publisher:offer:sku:version"
     or an image's resource id. By region: `subnets`, `security_groups` (resource ids). `identity`: resource id of the
-    managed identity with which a machine may delete itself; without it there is no dead-man switch.
+    managed identity with which a machine may delete itself; without it there is no dead-man switch. `prices`: where
+    Azure's retail prices are asked for, "" for nowhere.
     """
 
     subscription: Name
@@ -122,3 +123,4 @@ class AzureSettings(CloudSettings):
     subnets: dict[str, Name] = {}
     security_groups: dict[str, Name] = {}
     identity: str = ""
+    prices: Annotated[str, StringConstraints(pattern=r"^(https?://[^/\s]+)?$")] = "https://prices.azure.com"

@@ -23,6 +23,10 @@ def open_clouds(config: Config, stack: contextlib.ExitStack) -> dict[str, Provis
             from provisioners.gcp import GcpProvisioner
 
             clouds["gcp"] = GcpProvisioner(config.gcp)
+        if config.azure is not None:
+            from provisioners.azure import AzureProvisioner
+
+            clouds["azure"] = AzureProvisioner(config.azure)
     except ProvisionerError as error:
         raise StartError(str(error)) from error
     if not clouds:

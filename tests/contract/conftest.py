@@ -15,11 +15,12 @@ from provisioners.base import Provisioner
 from provisioners.settings import AwsSettings
 from tests.clouds import aws
 from tests.clouds.machines import real_machines
+from tests.contract.azure_bed import azure_bed
 from tests.contract.bed import Bed
 from tests.contract.gcp_bed import gcp_bed
 from tests.programs import LocalCloud
 
-__all__ = ["gcp_bed"]  # fixtures of other modules
+__all__ = ["azure_bed", "gcp_bed"]  # fixtures of other modules
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +117,7 @@ def local_bed(local_cloud: LocalCloud) -> LocalBed:
     return LocalBed(local_cloud)
 
 
-@pytest.fixture(params=["local", "aws", "gcp"])
+@pytest.fixture(params=["local", "aws", "gcp", "azure"])
 def bed(request: pytest.FixtureRequest) -> Bed:
     """Each provider's test bed in turn."""
     found: Bed = request.getfixturevalue(f"{request.param}_bed")

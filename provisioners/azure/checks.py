@@ -1,0 +1,259 @@
+"""What `spotsup check` asks of Azure: all that can be asked without launching anything."""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from provisioners.azure import history, launch
+from provisioners.azure.client import Azure, Clients, Deadline, RefusedError
+from provisioners.azure.leftovers import all_of
+from provisioners.azure.offers import SPOT_QUOTA, quotas
+from provisioners.base import DeniedError, Finding, LeftoverKind, ProvisionerError
+from provisioners.catalog import Catalog
+from provisioners.settings import AzureSettings
+
+_RESOURCES_API = "2022-09-01"
+_PERMISSIONS_API = "2022-04-01"
+CHANGES = (
+    "Microsoft.Compute/virtualMachines/write",
+    "Microsoft.Compute/virtualMachines/delete",
+    "Microsoft.Compute/disks/write",
+    "Microsoft.Compute/disks/delete",
+    "Microsoft.Network/networkInterfaces/write",
+    "Microsoft.Network/networkInterfaces/join/action",
+    "Microsoft.Network/networkInterfaces/delete",
+    "Microsoft.Network/publicIPAddresses/write",
+    "Microsoft.Network/publicIPAddresses/join/action",
+    "Microsoft.Network/publicIPAddresses/delete",
+)
+"""What a launch and an end need in the resource group, also where Azure does it in the caller's name."""
+
+_ID = re.compile(r"/subscriptions/[^/]+/resourceGroups/([^/]+)/providers/Microsoft\.Network/(.+)", re.IGNORECASE)
+
+
+class Checks:
+    """One run over all regions; each finding is one sentence, with the mend where something is wrong."""
+
+    def __init__(self, azure: Azure, settings: AzureSettings, catalog: Catalog) -> None:
+        self._azure = azure
+        self._settings = settings
+        self._catalog = catalog
+
+    def run(self, deadline: Deadline) -> Sequence[Finding]:
+        """Never raises for what it finds; a cloud that cannot be reached is a finding, too."""
+        credentials = self._try("credentials", lambda: self._credentials(deadline))
+        if not credentials.ok:
+            return [credentials]
+        found = [
+            credentials,
+            self._try("reading", lambda: self._reading(deadline)),
+            self._try("launching", lambda: self._permissions(deadline)),
+            self._try("dead-man switch", self._switch),
+        ]
+        for region in self._settings.regions:
+            found += self._region(region, deadline)
+        return found
+
+    def _try(self, what: str, ask: Callable[[], str]) -> Finding:
+        try:
+            return Finding(what, ok=True, message=ask())
+        except (ProvisionerError, RefusedError) as error:
+            return Finding(what, ok=False, message=str(error))
+
+    def _region(self, region: str, deadline: Deadline) -> Iterator[Finding]:
+        for named in self._images():
+            yield self._try(f"{region} image", lambda named=named: self._image(region, named, deadline))  # type: ignore[misc]
+        yield self._try(f"{region} network", lambda: self._network(region, deadline))
+        yield self._try(f"{region} quota", lambda: self._quota(region, deadline))
+
+    def _credentials(self, deadline: Deadline) -> str:
+        settings = self._settings
+        path = f"/subscriptions/{settings.subscription}/resourceGroups/{settings.resource_group}"
+        told = self._get(f"the resource group {settings.resource_group}", path, _RESOURCES_API, deadline)
+        return (
+            f"Azure lets the daemon see the resource group {told.get('name')} of subscription {settings.subscription}"
+        )
+
+    def _reading(self, deadline: Deadline) -> str:
+        missing = []
+        for what, ask in self._reads(deadline):
+            try:
+                ask()
+            except DeniedError as error:
+                missing.append((what, str(error)))
+        if missing:
+            names = ", ".join(what for what, _ in missing)
+            raise DeniedError(f"the daemon may not read {names}: {missing[0][1]}")
+        return "machines, their power, disks, interfaces, addresses and the activity log can be read"
+
+    def _reads(self, deadline: Deadline) -> Iterator[tuple[str, Callable[[], object]]]:
+        def machines(clients: Clients, more: Mapping[str, Any]) -> Any:
+            return clients.compute.virtual_machines.list(clients.group, **more)
+
+        def power(clients: Clients, more: Mapping[str, Any]) -> Any:
+            return clients.compute.virtual_machines.list_all(status_only="true", **more)
+
+        def log(clients: Clients, more: Mapping[str, Any]) -> object:
+            settings = self._settings
+
+            def raw(method: str, url: str, params: Mapping[str, str]) -> Any:
+                return clients.raw(method, url, params, more)
+
+            return history.read(raw, settings.subscription, settings.resource_group, time.time(), window_s=60.0)
+
+        yield "machines", lambda: list(self._azure.pages("machines", machines, deadline))
+        yield "machines' power in the subscription", lambda: list(self._azure.pages("their power", power, deadline))
+        for kind in (LeftoverKind.DISK, LeftoverKind.NETWORK_INTERFACE, LeftoverKind.ADDRESS):
+            yield f"{kind}s", lambda kind=kind: all_of(self._azure, kind, deadline)  # type: ignore[misc]
+        yield "the activity log", lambda: self._azure.ask("the activity log", log, deadline)
+
+    def _permissions(self, deadline: Deadline) -> str:
+        """Azure has no dry run of a launch; it does say what the caller may do."""
+        settings = self._settings
+        path = (
+            f"/subscriptions/{settings.subscription}/resourceGroups/{settings.resource_group}"
+            "/providers/Microsoft.Authorization/permissions"
+        )
+        told = self._get("the daemon's permissions", path, _PERMISSIONS_API, deadline).get("value") or []
+        missing = [action for action in CHANGES if not any(allows(each, action) for each in told)]
+        if missing:
+            raise DeniedError(
+                f"the daemon may not do {', '.join(missing)} in {settings.resource_group}: give it what "
+                "docs/permissions/azure-role.json lists"
+            )
+        return f"the daemon may make and end machines in {settings.resource_group}"
+
+    def _switch(self) -> str:
+        if not self._settings.dead_man_s:
+            return "machines have no dead-man switch: azure.dead_man_s is 0"
+        if not self._settings.identity:
+            raise ProvisionerError(
+                "machines have no dead-man switch: on Azure one that switches itself off goes on to cost, and only a "
+                "managed identity lets it delete itself; set azure.identity, or azure.dead_man_s = 0 to do without"
+            )
+        return f"a machine that hears nothing for {self._settings.dead_man_s:g} s deletes itself"
+
+    def _images(self) -> list[str]:
+        settings = self._settings
+        return [
+            each
+            for each in dict.fromkeys([settings.image, settings.image_proprietary, *settings.images.values()])
+            if each
+        ]
+
+    def _image(self, region: str, named: str, deadline: Deadline) -> str:
+        reference = launch.image_reference(named)
+        if "id" in reference:
+            return f"{named} is taken as it is: spotsup does not look into galleries"
+        publisher, offer, sku, version = (reference[key] for key in ("publisher", "offer", "sku", "version"))
+
+        def ask(clients: Clients, more: Mapping[str, Any]) -> Any:
+            return clients.compute.virtual_machine_images.list(region, publisher, offer, sku, **more)
+
+        try:
+            versions = [each.get("name") for each in self._azure.ask(f"the image {named}", ask, deadline)]
+        except RefusedError as error:
+            raise ProvisionerError(f"{error}; set azure.image to one that {region} has") from error
+        if not versions or version not in {"latest", *versions}:
+            raise ProvisionerError(f"{region} has no image {named}: set azure.image to one that it has")
+        return f"{named} is {versions[-1] if version == 'latest' else version} in {region}"
+
+    def _network(self, region: str, deadline: Deadline) -> str:
+        subnet = self._settings.subnets.get(region)
+        if not subnet:
+            raise ProvisionerError(
+                f"no subnet is named for {region}: set azure.subnets.{region} to the resource id of one there"
+            )
+        told = self._by_id(
+            subnet, "subnets", lambda clients, names, more: clients.network.subnets.get(*names, **more), deadline
+        )
+        group = self._settings.security_groups.get(region, "")
+        group = group or ((told.get("properties") or {}).get("networkSecurityGroup") or {}).get("id", "")
+        if not group:
+            if self._settings.public_address:
+                raise ProvisionerError(
+                    f"machines in {region} get a public address that nobody reaches: set azure.security_groups."
+                    f"{region} to a group that lets the daemon in at port {self._settings.ssh_port}"
+                )
+            return f"machines in {region} are in {subnet}, where all of the network reach each other"
+        rules = self._by_id(
+            group,
+            "networkSecurityGroups",
+            lambda clients, names, more: clients.network.network_security_groups.get(*names, **more),
+            deadline,
+        )
+        if not lets_in((rules.get("properties") or {}).get("securityRules") or (), self._settings.ssh_port):
+            raise ProvisionerError(
+                f"{group.rpartition('/')[2]} lets nobody in at port {self._settings.ssh_port}: add a rule for the "
+                "daemon's address"
+            )
+        return f"{group.rpartition('/')[2]} lets the daemon in, and nodes in one network reach each other"
+
+    def _by_id(
+        self,
+        resource: str,
+        kind: str,
+        ask: Callable[[Clients, Sequence[str], Mapping[str, Any]], Any],
+        deadline: Deadline,
+    ) -> Any:
+        match = _ID.fullmatch(resource)
+        parts = match[2].split("/") if match else []
+        if match is None or len(parts) < 2 or parts[-2].lower() != kind.lower():
+            raise ProvisionerError(f"{resource!r} is no resource id of one of Azure's {kind}")
+        names = [match[1], *parts[1::2]]
+        try:
+            return self._azure.ask(
+                resource.rpartition("/")[2], lambda clients, more: ask(clients, names, more), deadline
+            )
+        except RefusedError as error:
+            raise ProvisionerError(
+                f"{error}; look at azure.{'subnets' if kind == 'subnets' else 'security_groups'}"
+            ) from error
+
+    def _quota(self, region: str, deadline: Deadline) -> str:
+        found = quotas(self._azure, region, deadline)
+        limit = None if found is None else found.get(SPOT_QUOTA.lower())
+        if limit == 0:
+            raise ProvisionerError(
+                f"no spot machine may run in {region} ({SPOT_QUOTA}: 0 vCPUs): ask for more under Quotas in the portal"
+            )
+        return f"vCPUs of spot machines in {region}: {'?' if limit is None else limit}"
+
+    def _get(self, what: str, path: str, version: str, deadline: Deadline) -> Mapping[str, Any]:
+        def ask(clients: Clients, more: Mapping[str, Any]) -> Any:
+            return clients.raw("GET", path, {"api-version": version}, more)
+
+        found: Mapping[str, Any] = self._azure.ask(what, ask, deadline)
+        return found
+
+
+def allows(permission: Mapping[str, Any], action: str) -> bool:
+    """Whether one of a caller's permissions is for an action: names may have a * anywhere, and case is none."""
+
+    def covers(names: Sequence[str] | None) -> bool:
+        return any(fnmatch.fnmatchcase(action.lower(), name.lower()) for name in names or ())
+
+    return covers(permission.get("actions")) and not covers(permission.get("notActions"))
+
+
+def lets_in(rules: Sequence[Mapping[str, Any]], port: int) -> bool:
+    """Whether the first rule by priority about TCP at `port` from outside allows it."""
+    told = [each.get("properties") or {} for each in rules]
+    inbound = [each for each in told if str(each.get("direction", "")).lower() == "inbound"]
+    for rule in sorted(inbound, key=lambda each: int(each.get("priority", 65000))):
+        ranges = [rule.get("destinationPortRange") or "", *(rule.get("destinationPortRanges") or ())]
+        if rule.get("protocol", "*").lower() in {"*", "tcp"} and any(_holds(each, port) for each in ranges):
+            if str(rule.get("access", "")).lower() == "allow":
+                return True
+            if rule.get("sourceAddressPrefix") in {"*", "Internet"}:
+                return False
+    return False
+
+
+def _holds(ports: str, port: int) -> bool:
+    first, _, last = ports.partition("-")
+    return ports == "*" or (first.isdecimal() and int(first) <= port <= int(last or first))

@@ -1,0 +1,395 @@
+"""Calls to Azure through its SDK: bounded in time, their faults told apart by whether anything can have happened.
+
+The SDK's pipeline is built here from its own parts, without those that would ask twice or wait: retries, redirects, and
+the policy that registers resource providers and sleeps. Its pollers are never used: they wait 30 s between looks.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from typing import Any
+
+from provisioners.azure.errors import Refusal, may_ask_again, mend_of_denial
+from provisioners.base import DeniedError, ProvisionerError, UnreachableError
+from provisioners.settings import AzureSettings
+
+MOST_ATTEMPTS = 4
+MOST_PAGES = 200
+PUBLIC_CLOUD = "https://management.azure.com"
+SCOPE = f"{PUBLIC_CLOUD}/.default"
+_BACKOFF_S = (0.2, 0.5, 1.0)
+_SHORTEST_S = 0.1
+_RENEW_BEFORE_S = 300.0
+_LONGEST_RETRY_AFTER_S = 300.0
+
+
+class RefusedError(Exception):
+    """Azure answered with an error."""
+
+    def __init__(self, refusal: Refusal) -> None:
+        super().__init__(refusal.sentence())
+        self.refusal = refusal
+
+
+class NotSentError(Exception):
+    """Azure was not asked: nothing can have happened."""
+
+
+class NoAnswerError(Exception):
+    """Azure was asked, and did not answer, or not what it should: anything may have happened."""
+
+
+class NoCredentialsError(Exception):
+    """There is nothing to prove with who asks."""
+
+
+class Deadline:
+    """A moment that calls share."""
+
+    def __init__(self, timeout_s: float) -> None:
+        self._at = time.monotonic() + timeout_s
+
+    def left_s(self) -> float:
+        """Seconds until then; negative after."""
+        return self._at - time.monotonic()
+
+
+class Azure:
+    """The SDK's clients for one subscription. Any thread may use them."""
+
+    def __init__(self, settings: AzureSettings) -> None:
+        try:
+            import azure.identity
+            import azure.mgmt.compute
+            import azure.mgmt.network  # noqa: F401
+        except ImportError as error:
+            raise ProvisionerError(
+                "the SDK for Azure (azure-identity, azure-mgmt-compute, azure-mgmt-network) is not installed: "
+                "pip install 'spotsup[azure]', or take [azure] out of the configuration"
+            ) from error
+        self._settings = settings
+        self._lock = threading.Lock()
+        self._tokens = _Tokens(settings)
+        self._clients: dict[str, Any] = {}
+
+    @property
+    def group(self) -> str:
+        """The resource group."""
+        return self._settings.resource_group
+
+    def once(self, what: str, ask: Callable[[Clients, Mapping[str, Any]], Any], timeout_s: float) -> Any:
+        """One call, one attempt: `ask` gets the clients, and keywords that it hands to the SDK's method. `what` names
+        it for people. Raises RefusedError, NotSentError, NoAnswerError, NoCredentialsError.
+        """
+        from azure.core import exceptions as sdk
+
+        deadline = Deadline(timeout_s)
+        self._tokens.ready(timeout_s)
+        left_s = max(deadline.left_s(), _SHORTEST_S)
+        limits = {"connection_timeout": left_s / 4, "read_timeout": left_s * 3 / 4}
+        try:
+            return ask(Clients(self), limits)
+        except (sdk.DecodeError, sdk.DeserializationError, sdk.ServiceResponseError) as error:
+            raise NoAnswerError(f"Azure did not answer {what} as it should: {_words(error)}") from error
+        except sdk.HttpResponseError as error:
+            if error.status_code is None:
+                raise NoAnswerError(f"Azure broke off {what}: {_words(error)}") from error
+            if error.status_code == 401:
+                self._tokens.forget()
+            raise RefusedError(_refusal(what, error)) from error
+        except sdk.ServiceRequestError as error:
+            if _was_sent(error):
+                raise NoAnswerError(f"Azure did not answer {what}: {_words(error)}") from error
+            raise NotSentError(f"Azure cannot be reached: {_words(error)}") from error
+        except (ValueError, KeyError, TypeError) as error:
+            # What the SDK makes of an answer that is JSON, and not Azure's.
+            raise NoAnswerError(f"Azure did not answer {what} as it should: {_words(error)}") from error
+
+    def ask(self, what: str, ask: Callable[[Clients, Mapping[str, Any]], Any], deadline: Deadline) -> Any:
+        """One call that may be repeated. Raises RefusedError where Azure says no for good, else a ProvisionerError."""
+        for attempt in range(MOST_ATTEMPTS):
+            last = attempt == MOST_ATTEMPTS - 1
+            wait_s = 0.0 if last else _BACKOFF_S[attempt] * random.uniform(0.8, 1.2)  # noqa: S311 - jitter
+            if (left_s := deadline.left_s()) < _SHORTEST_S:
+                raise UnreachableError(f"Azure did not answer {what} in time")
+            try:
+                return self.once(what, ask, left_s)
+            except RefusedError as error:
+                if (mend := mend_of_denial(error.refusal)) is not None:
+                    raise DeniedError(f"{error}; {mend}") from error
+                if not may_ask_again(error.refusal):
+                    raise
+                wait_s = max(wait_s, 0.0 if last else error.refusal.retry_after_s)
+                if last or deadline.left_s() < wait_s + _SHORTEST_S:
+                    raise UnreachableError(f"{error}, {attempt + 1} times") from error
+            except NoCredentialsError as error:
+                raise DeniedError(f"{error}; set them up for the daemon's user") from error
+            except NotSentError as error:
+                raise UnreachableError(str(error)) from error
+            except NoAnswerError as error:
+                if last or deadline.left_s() < wait_s + _SHORTEST_S:
+                    raise UnreachableError(str(error)) from error
+            time.sleep(wait_s)
+        raise AssertionError("the last attempt returns or raises")
+
+    def pages(
+        self, what: str, ask: Callable[[Clients, Mapping[str, Any]], Any], deadline: Deadline
+    ) -> Iterator[Mapping[str, Any]]:
+        """The items of all pages of a listing. Raises as `ask`."""
+        token: str | None = None
+        for _ in range(MOST_PAGES):
+
+            def page(clients: Clients, more: Mapping[str, Any], token: str | None = token) -> tuple[list[Any], Any]:
+                whole: list[Any] = []
+                hooked = {**more, "raw_response_hook": lambda seen: whole.append(seen.http_response.json())}
+                listing = ask(clients, hooked).by_page(continuation_token=token)
+                items = list(next(listing))
+                # An empty page has its list, too: a proxy's page may be well-formed JSON, and is then an empty one.
+                if not whole or not isinstance(whole[0], dict) or "value" not in whole[0]:
+                    raise ValueError("there is no list in it")
+                return items, listing.continuation_token
+
+            items, token = self.ask(what, page, deadline)
+            yield from items
+            if not token:
+                return
+        raise ProvisionerError(f"Azure has more than {MOST_PAGES} pages of {what}")
+
+    def raw(self, method: str, url: str, params: Mapping[str, str], limits: Mapping[str, Any]) -> Any:
+        """One request that the SDK has no method for, by the public way that its clients offer: an answer in JSON.
+        For use within `once` and `ask`. `url`: a path, or an address that Azure gave.
+        """
+        from azure.core.exceptions import HttpResponseError
+        from azure.core.rest import HttpRequest
+        from azure.mgmt.core.exceptions import ARMErrorFormat
+
+        client = self.client("compute")
+        response = client.send_request(HttpRequest(method, url, params=dict(params)), **limits)
+        if response.status_code not in {200, 202}:
+            raise HttpResponseError(response=response, error_format=ARMErrorFormat)
+        found = response.json()
+        if not isinstance(found, dict):
+            raise TypeError("it is no object")
+        return found
+
+    def client(self, name: str) -> Any:
+        """One of the SDK's clients: compute or network."""
+        with self._lock:
+            if name not in self._clients:
+                self._clients[name] = self._made(name)
+            return self._clients[name]
+
+    def _made(self, name: str) -> Any:
+        from azure.core.pipeline import policies
+        from azure.mgmt.compute import ComputeManagementClient
+        from azure.mgmt.core.policies import ARMChallengeAuthenticationPolicy, ARMHttpLoggingPolicy
+        from azure.mgmt.network import NetworkManagementClient
+
+        settings = self._settings
+        kind = {"compute": ComputeManagementClient, "network": NetworkManagementClient}[name]
+        return kind(
+            self._tokens,
+            settings.subscription,
+            base_url=settings.endpoint or PUBLIC_CLOUD,
+            credential_scopes=[SCOPE],
+            policies=[
+                policies.RequestIdPolicy(),
+                policies.HeadersPolicy(),
+                policies.UserAgentPolicy(sdk_moniker="spotsup"),
+                policies.ProxyPolicy(),
+                policies.ContentDecodePolicy(),
+                ARMChallengeAuthenticationPolicy(self._tokens, SCOPE),
+                policies.CustomHookPolicy(),
+                ARMHttpLoggingPolicy(),
+            ],
+            **_trust(settings),
+        )
+
+
+class Clients:
+    """What a call is made with."""
+
+    def __init__(self, azure: Azure) -> None:
+        self._azure = azure
+        self.group = azure.group
+        self.raw = azure.raw
+
+    @property
+    def compute(self) -> Any:
+        """azure.mgmt.compute's client."""
+        return self._azure.client("compute")
+
+    @property
+    def network(self) -> Any:
+        """azure.mgmt.network's client."""
+        return self._azure.client("network")
+
+
+class _Tokens:
+    """A credential for the SDK's clients whose token is fetched beforehand, within the call's own limit in time: the
+    credentials that it might come from are asked one after the other, with time limits of their own.
+    """
+
+    def __init__(self, settings: AzureSettings) -> None:
+        self._settings = settings
+        self._lock = threading.Lock()
+        self._credential: Any = None
+        self._token: Any = None
+        self._fetching: Future[Any] | None = None
+
+    def get_token(self, *_scopes: str, **_options: Any) -> Any:
+        """What the SDK's clients ask for; there is one."""
+        return self._token
+
+    def ready(self, timeout_s: float) -> None:
+        """Return once there is a token that will last. Raises NoCredentialsError and NotSentError."""
+        from azure.core.exceptions import ClientAuthenticationError, ServiceRequestError, ServiceResponseError
+
+        with self._lock:
+            if self._token is not None and self._token.expires_on - time.time() > _RENEW_BEFORE_S:
+                return
+            fetching = self._fetching
+            if fetching is None:
+                fetching = self._fetching = self._start()
+        try:
+            token = fetching.result(timeout=max(timeout_s, _SHORTEST_S))
+        except FutureTimeoutError as error:
+            raise NotSentError(f"no token for Azure within {timeout_s:.1f} s") from error
+        except ClientAuthenticationError as error:
+            self._done(fetching, None)
+            raise NoCredentialsError(f"there are no Azure credentials that hold: {_words(error)}") from error
+        except (ServiceRequestError, ServiceResponseError) as error:
+            self._done(fetching, None)
+            raise NotSentError(f"Microsoft Entra ID gives no token: {_words(error)}") from error
+        except Exception as error:
+            self._done(fetching, None)
+            raise NoCredentialsError(f"Azure credentials cannot be used: {_words(error)}") from error
+        self._done(fetching, token)
+
+    def forget(self) -> None:
+        """Azure does not take the token: the next call fetches another."""
+        with self._lock:
+            self._token = None
+
+    def _done(self, fetching: Future[Any], token: Any) -> None:
+        with self._lock:
+            if self._fetching is fetching:
+                self._fetching, self._token = None, token
+
+    def _start(self) -> Future[Any]:
+        made: Future[Any] = Future()
+
+        def fetch() -> None:
+            try:
+                made.set_result(self._fetch())
+            except BaseException as error:  # noqa: BLE001 - whoever waits gets it
+                made.set_exception(error)
+
+        threading.Thread(target=fetch, name="azure-token", daemon=True).start()
+        return made
+
+    def _fetch(self) -> Any:
+        from azure.identity import DefaultAzureCredential
+
+        if self._credential is None:
+            self._credential = DefaultAzureCredential(
+                connection_timeout=5,
+                read_timeout=10,
+                retry_total=1,
+                process_timeout=10,
+                # At an address of one's own there is no public directory to ask which authorities there are.
+                disable_instance_discovery=bool(self._settings.endpoint),
+                **_trust(self._settings),
+            )
+        return self._credential.get_token(SCOPE)
+
+
+def _trust(settings: AzureSettings) -> dict[str, Any]:
+    return {"connection_verify": settings.endpoint_ca} if settings.endpoint_ca else {}
+
+
+def prices(settings: AzureSettings, params: Mapping[str, str], timeout_s: float) -> dict[str, Any]:
+    """One page of Azure's retail prices, which need no credentials. Raises UnreachableError."""
+    from azure.core import PipelineClient
+    from azure.core.exceptions import AzureError
+    from azure.core.pipeline import policies
+    from azure.core.rest import HttpRequest
+
+    chain = [policies.UserAgentPolicy(sdk_moniker="spotsup"), policies.ProxyPolicy()]
+    limits = {"connection_timeout": timeout_s / 4, "read_timeout": timeout_s * 3 / 4}
+    try:
+        with PipelineClient(settings.prices, policies=chain, **_trust(settings)) as client:
+            request = HttpRequest("GET", f"{settings.prices}/api/retail/prices", params=dict(params))
+            response = client.send_request(request, **limits)
+            response.raise_for_status()
+            found: dict[str, Any] = response.json()
+            if "Items" not in found:
+                raise ValueError("there are no Items in it")
+            return found
+    except (AzureError, ValueError, TypeError) as error:
+        raise UnreachableError(f"{settings.prices} does not tell prices: {_words(error)}") from error
+
+
+def download(settings: AzureSettings, url: str, timeout_s: float) -> str:
+    """A text that Azure holds at an address which is its own key; "" where there is none yet. Raises UnreachableError,
+    without the address.
+    """
+    from azure.core import PipelineClient
+    from azure.core.exceptions import AzureError
+    from azure.core.pipeline import policies
+    from azure.core.rest import HttpRequest
+
+    limits = {"connection_timeout": timeout_s / 4, "read_timeout": timeout_s * 3 / 4}
+    try:
+        with PipelineClient(url, policies=[policies.ProxyPolicy()], **_trust(settings)) as client:
+            response = client.send_request(HttpRequest("GET", url), **limits)
+            if response.status_code == 404:
+                return ""
+            response.raise_for_status()
+            return str(response.read().decode("utf-8", errors="replace"))
+    except AzureError as error:
+        raise UnreachableError(f"a console's text does not come: {type(error).__name__}") from None
+
+
+def _refusal(what: str, error: Any) -> Refusal:
+    status = int(error.status_code)
+    told = getattr(error, "error", None)
+    code = str(getattr(told, "code", None) or "")
+    message = str(getattr(told, "message", None) or error.reason or "")
+    if not code:
+        code = "HTTP 5xx" if status >= 500 else f"HTTP {status}"
+    return Refusal(f"Azure, asked for {what},", status, code, message, _retry_after_s(error))
+
+
+def _retry_after_s(error: Any) -> float:
+    said = (error.response.headers if error.response is not None else {}).get("Retry-After", "")
+    try:
+        return min(max(float(said), 0.0), _LONGEST_RETRY_AFTER_S)
+    except ValueError:
+        return 0.0
+
+
+def _was_sent(error: Any) -> bool:
+    """Whether a fault that the SDK puts before the sending may have come after it: a connection that broke."""
+    names = set()
+    seen: Any = error
+    for _ in range(8):
+        names |= {each.__name__ for each in type(seen).__mro__}
+        inner = getattr(seen, "inner_exception", None) or seen.__cause__ or seen.__context__
+        reason = next((each for each in getattr(seen, "args", ()) if isinstance(each, Exception)), None)
+        reason = getattr(reason, "reason", None) or reason or inner
+        if reason is None or reason is seen:
+            break
+        seen = reason
+    before = {"NewConnectionError", "ConnectTimeoutError", "ConnectTimeout", "SSLError", "ProxyError"}
+    before |= {"NameResolutionError", "MissingSchema", "InvalidURL", "SSLCertVerificationError"}
+    return not names & before
+
+
+def _words(error: BaseException) -> str:
+    return " ".join(str(error).split())[:300] or type(error).__name__

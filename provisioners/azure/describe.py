@@ -1,0 +1,186 @@
+"""From Azure's descriptions to ours. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from provisioners.azure.history import NOTICE_S, Past, timestamp
+from provisioners.azure.launch import TOKEN_TAG, owner
+from provisioners.base import (
+    CLUSTER_TAG,
+    NODE_TAG,
+    EndCause,
+    Instance,
+    InstanceState,
+    Leftover,
+    LeftoverKind,
+    ProvisionerError,
+)
+from provisioners.settings import AzureSettings
+
+# "States and billing status of Azure Virtual Machines". A stopped machine is allocated and billed.
+_POWER = {
+    "starting": InstanceState.PENDING,
+    "running": InstanceState.RUNNING,
+    "stopping": InstanceState.STOPPING,
+    "deallocating": InstanceState.STOPPING,
+    "stopped": InstanceState.STOPPED,
+    "deallocated": InstanceState.STOPPED,
+}
+_MADE = ("creating", "updating", "succeeded", "failed", "deleting", "migrating", "canceled")
+
+
+@dataclass(frozen=True, slots=True)
+class Addresses:
+    """A machine's."""
+
+    private: str = ""
+    public: str = ""
+
+
+def instance(
+    told: Mapping[str, Any],
+    settings: AzureSettings,
+    power: str = "",
+    addresses: Addresses | None = None,
+    past: Past | None = None,
+) -> Instance:
+    """One machine that there is. Raises ProvisionerError where nothing can stand in for what its description lacks."""
+    properties = told.get("properties") or {}
+    name, launched_at = told.get("name"), timestamp(properties.get("timeCreated"))
+    made = str(properties.get("provisioningState", "")).lower()
+    if not name or launched_at is None or made not in _MADE:
+        raise ProvisionerError(
+            f"Azure describes a machine ({name!r}) without what it should: provisioningState "
+            f"{properties.get('provisioningState')!r}, timeCreated {properties.get('timeCreated')!r}"
+        )
+    addresses, past = addresses or Addresses(), past or Past()
+    state = _state(made, power)
+    ended = state in {InstanceState.STOPPING, InstanceState.STOPPED}
+    ours = _ours(told, name)
+    coming = past.evicted_at if not ended and past.gone_at is None else None
+    return Instance(
+        id=name,
+        region=str(told.get("location", "")),
+        zone=_zone(told),
+        instance_type=(properties.get("hardwareProfile") or {}).get("vmSize") or "",
+        state=state,
+        launched_at=launched_at,
+        ssh_host=addresses.public if settings.public_address else addresses.private,
+        ssh_port=settings.ssh_port,
+        private_address=addresses.private,
+        end_cause=_cause(state, made, past) if ended else None,
+        preempt_at=None if coming is None else coming + NOTICE_S,
+        cluster=ours.cluster,
+        node=ours.node,
+        token=ours.token,
+    )
+
+
+def gone(name: str, past: Past, settings: AzureSettings) -> Instance:
+    """A machine that the log says has ended, and no listing shows."""
+    told = past.body
+    only = settings.regions[0] if len(settings.regions) == 1 else ""
+    ours = _ours(told, name)
+    created = timestamp((told.get("properties") or {}).get("timeCreated"))
+    return Instance(
+        id=str(told.get("name") or name),
+        region=str(told.get("location") or only),
+        zone=_zone(told),
+        instance_type=((told.get("properties") or {}).get("hardwareProfile") or {}).get("vmSize") or "",
+        state=InstanceState.TERMINATED,
+        launched_at=created or past.born_at,
+        ssh_port=settings.ssh_port,
+        end_cause=past.cause or EndCause.UNKNOWN,
+        cluster=ours.cluster,
+        node=ours.node,
+        token=ours.token,
+    )
+
+
+def powers(listed: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    """Machine's id in lower case -> "running", "deallocated" and so on, of a listing of statuses."""
+    return {str(each.get("id", "")).lower(): status(each, "PowerState/") for each in listed}
+
+
+def status(told: Mapping[str, Any], kind: str) -> str:
+    """What follows `kind` in a machine's statuses: "running" of "PowerState/running"; "" where there is none."""
+    view = (told.get("properties") or {}).get("instanceView") or {}
+    codes = [str(each.get("code", "")) for each in view.get("statuses") or ()]
+    return next((code[len(kind) :] for code in codes if code.lower().startswith(kind.lower())), "")
+
+
+def failure(told: Mapping[str, Any]) -> tuple[str, str]:
+    """(code, message) of a machine whose provisioning failed, of its instance view; empty where it does not say."""
+    view = (told.get("properties") or {}).get("instanceView") or {}
+    for each in view.get("statuses") or ():
+        code = str(each.get("code", ""))
+        if code.lower().startswith("provisioningstate/failed/"):
+            return code.rpartition("/")[2], str(each.get("message") or each.get("displayStatus") or "")
+    return "", ""
+
+
+def addresses_of(nics: Iterable[Mapping[str, Any]], ips: Iterable[Mapping[str, Any]]) -> dict[str, Addresses]:
+    """Machine's id in lower case -> its addresses."""
+    public = {str(each.get("id", "")).lower(): (each.get("properties") or {}).get("ipAddress") or "" for each in ips}
+    found = {}
+    for nic in nics:
+        properties = nic.get("properties") or {}
+        machine = str((properties.get("virtualMachine") or {}).get("id", "")).lower()
+        first = next((each.get("properties") or {} for each in properties.get("ipConfigurations") or ()), {})
+        ip = str((first.get("publicIPAddress") or {}).get("id", "")).lower()
+        if machine:
+            found[machine] = Addresses(first.get("privateIPAddress") or "", public.get(ip, ""))
+    return found
+
+
+def leftover(told: Mapping[str, Any], kind: LeftoverKind, machine: str) -> Leftover:
+    """Something that belongs to no machine any more. `machine`: the name of the one that had it."""
+    ours = _ours(told, machine)
+    region = str(told.get("location", ""))
+    return Leftover(str(told.get("name", "")), kind, ours.cluster, ours.node or ours.token, region)
+
+
+def tags_of(told: Mapping[str, Any]) -> Mapping[str, str]:
+    """None are null."""
+    return told.get("tags") or {}
+
+
+@dataclass(frozen=True, slots=True)
+class _Ours:
+    cluster: str
+    node: str
+    token: str
+
+
+def _ours(told: Mapping[str, Any], name: str) -> _Ours:
+    """By the tags, and where there are none by the machine's name."""
+    tags = tags_of(told)
+    cluster, token = owner(name)
+    return _Ours(tags.get(CLUSTER_TAG, cluster), tags.get(NODE_TAG, ""), tags.get(TOKEN_TAG, token))
+
+
+def _zone(told: Mapping[str, Any]) -> str:
+    region = str(told.get("location", ""))
+    return f"{region}-{told['zones'][0]}" if told.get("zones") else region
+
+
+def _state(made: str, power: str) -> InstanceState:
+    """A machine whose provisioning failed exists, and may even run: only its power tells."""
+    if made == "deleting":
+        return InstanceState.STOPPING
+    if made in {"failed", "canceled"}:
+        return _POWER.get(power, InstanceState.STOPPED)
+    if made == "creating":
+        return InstanceState.PENDING
+    return _POWER.get(power, InstanceState.RUNNING)
+
+
+def _cause(state: InstanceState, made: str, past: Past) -> EndCause | None:
+    if past.cause is not None:
+        return past.cause
+    if state is InstanceState.STOPPING:
+        return past.stopped_by
+    return past.stopped_by or (EndCause.FAILED if made in {"failed", "canceled"} else EndCause.UNKNOWN)

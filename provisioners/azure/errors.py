@@ -1,0 +1,188 @@
+"""Azure's error codes: what each means for a launch, and for any other call. Pure.
+
+Sources: "ARM" is Azure's page on common deployment errors; "compute" its pages on allocation failures; "spot" its page
+on error messages for Azure Spot machines; "karpenter" is karpenter-provider-azure, pkg/providers/instance/offerings;
+"throttling" the page on Resource Manager's limits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from provisioners.base import LaunchOutcome, Scope, Throttled
+from provisioners.codes import Code, Kind, find, outcome
+
+CAPACITY_MEMORY_S = 600.0
+ABSENT_MEMORY_S = 3600.0  # karpenter's for SkuNotAvailable
+QUOTA_MEMORY_S = 600.0  # karpenter's, where there is a quota and it is used up
+NO_QUOTA_MEMORY_S = 3600.0  # karpenter's, where the quota is 0
+THROTTLED_S = 10.0
+NIC_RESERVED_S = 180.0  # the network keeps an interface for its failed machine for so long
+
+_ASK_FOR_MORE = "ask for more under Quotas in the portal, or end what runs"
+_RENEW = "renew the daemon's Azure credentials"
+_ALLOW = "give the daemon what docs/permissions/azure-role.json lists"
+_IMAGE = "set azure.image to one that this region has"
+_NETWORK = "set azure.subnets and azure.security_groups to what this region has"
+_NO_SPOT = "ask for on-demand machines, or use a subscription that may have spot machines"
+
+
+def _capacity(name: str, source: str, scope: Scope = Scope.TYPE_IN_ZONE, memory_s: float = CAPACITY_MEMORY_S) -> Code:
+    return Code(name, Kind.NO_CAPACITY, source, scope, memory_s)
+
+
+def _quota(name: str, words: str = "", memory_s: float = QUOTA_MEMORY_S, source: str = "karpenter") -> Code:
+    return Code(name, Kind.QUOTA, source, Scope.REGION, memory_s, _ASK_FOR_MORE, words)
+
+
+def _fatal(name: str, mend: str = "", source: str = "ARM") -> Code:
+    return Code(name, Kind.FATAL, source, mend=mend)
+
+
+TABLE: Sequence[Code] = (
+    _capacity("SkuNotAvailable", "karpenter", memory_s=ABSENT_MEMORY_S),
+    _capacity("AllocationFailed", "compute"),
+    _capacity("AllocationFailure", "karpenter"),
+    _capacity("ZonalAllocationFailed", "compute"),
+    _capacity("OverconstrainedAllocationRequest", "compute"),
+    _capacity("OverconstrainedZonalAllocationRequest", "compute"),
+    _capacity("NotAvailableForSubscription", "ARM", memory_s=ABSENT_MEMORY_S),
+    _capacity("SpotPriceGreaterThanProvidedMaxPrice", "spot"),
+    _capacity("SubnetIsFull", "ARM", Scope.REGION),
+    _quota("OperationNotAllowed", "Current Limit: 0", NO_QUOTA_MEMORY_S),
+    _quota("OperationNotAllowed", "LowPriorityCores"),
+    _quota("OperationNotAllowed", "quota"),
+    Code(
+        "OperationNotAllowed",
+        Kind.THROTTLED,
+        "throttling",
+        memory_s=THROTTLED_S,
+        words="too many requests",
+    ),
+    _fatal("OperationNotAllowed"),
+    _quota("QuotaExceeded", "Current Limit: 0", NO_QUOTA_MEMORY_S),
+    _quota("QuotaExceeded"),
+    _quota("ResourceQuotaExceeded", source="ARM"),
+    _quota("PublicIPCountLimitReached", source="ARM"),
+    _quota("NetworkInterfaceCountLimitReached", source="ARM"),
+    Code("TooManyRequests", Kind.THROTTLED, "throttling", memory_s=THROTTLED_S),
+    Code("SubscriptionRequestsThrottled", Kind.THROTTLED, "throttling", memory_s=THROTTLED_S),
+    Code("ResourceCollectionRequestsThrottled", Kind.THROTTLED, "throttling", memory_s=THROTTLED_S),
+    Code("HTTP 429", Kind.THROTTLED, "throttling", memory_s=THROTTLED_S),
+    Code("NicReservedForAnotherVm", Kind.THROTTLED, "karpenter", memory_s=NIC_RESERVED_S),
+    Code("AnotherOperationInProgress", Kind.TRANSIENT, "ARM"),
+    Code("RetryableError", Kind.TRANSIENT, "ARM"),
+    Code("ServiceUnavailable", Kind.TRANSIENT, "ARM"),
+    Code("ServerTimeout", Kind.UNKNOWN, "ARM"),
+    Code("GatewayTimeout", Kind.UNKNOWN, "ARM"),
+    # A fault inside may have come after the machine: a look-up tells.
+    Code("InternalServerError", Kind.UNKNOWN, "ARM"),
+    Code("InternalExecutionError", Kind.UNKNOWN, "ARM"),
+    Code("InternalOperationError", Kind.UNKNOWN, "ARM"),
+    Code("NetworkingInternalOperationError", Kind.UNKNOWN, "ARM"),
+    Code("HTTP 5xx", Kind.UNKNOWN, "a proxy, or nothing that Azure says"),
+    # There is a machine of this name; ours is told by its tags.
+    Code("PreconditionFailed", Kind.USED, "Compute API, If-None-Match"),
+    Code("HTTP 412", Kind.USED, "Compute API, If-None-Match"),
+    Code("ConflictingServerState", Kind.TRANSIENT, "ARM"),
+    Code("Conflict", Kind.TRANSIENT, "ARM"),
+    _fatal("PropertyChangeNotAllowed", "a machine of this name exists already: take a new token"),
+    _fatal("AuthorizationFailed", _ALLOW),
+    _fatal("LinkedAuthorizationFailed", _ALLOW),
+    _fatal("LinkedAccessCheckFailed", _ALLOW),
+    _fatal("AuthorizationPermissionMismatch", _ALLOW),
+    _fatal("InvalidAuthenticationToken", _RENEW),
+    _fatal("InvalidAuthenticationTokenTenant", _RENEW + ", from the subscription's own tenant"),
+    _fatal("ExpiredAuthenticationToken", _RENEW + ", and look at the computer's clock"),
+    _fatal("AuthenticationFailed", _RENEW),
+    _fatal("AuthenticationFailedMissingToken", _RENEW),
+    _fatal("InvalidSubscriptionId", "set azure.subscription"),
+    _fatal("SubscriptionNotFound", "set azure.subscription, or give the daemon a role in it"),
+    _fatal("SubscriptionNotRegistered", "run once: az provider register --namespace Microsoft.Compute"),
+    _fatal("MissingSubscriptionRegistration", "run once: az provider register --namespace Microsoft.Compute"),
+    _fatal("ReadOnlyDisabledSubscription", "enable the subscription again"),
+    _fatal("DisallowedOperation"),
+    _fatal("RequestDisallowedByPolicy", "ask who made the policy that is named", "ARM"),
+    _fatal("ScopeLocked", "take the lock off azure.resource_group"),
+    _fatal("ResourceGroupNotFound", "create it, or set azure.resource_group"),
+    _fatal("ResourceGroupBeingDeleted", "set azure.resource_group to one that stays"),
+    _fatal("ImageNotFound", _IMAGE, "compute"),
+    _fatal("PlatformImageNotFound", _IMAGE, "compute"),
+    _fatal("GalleryImageNotFound", _IMAGE, "compute"),
+    _fatal("ImageVersionDeprecated", _IMAGE, "compute"),
+    _fatal("MarketplacePurchaseEligibilityFailed", "accept the image's terms: az vm image terms accept", "compute"),
+    _fatal("VMMarketplaceInvalidInput", "take an image without a plan", "compute"),
+    _fatal("InvalidResourceReference", _NETWORK),
+    _fatal("SubnetNotFound", _NETWORK),
+    _fatal("NotFound"),
+    _fatal("ResourceNotFound"),
+    _fatal("LocationNotAvailableForResourceType", "take the region out of azure.regions"),
+    _fatal("InvalidLocation", "take the region out of azure.regions"),
+    _fatal("NoRegisteredProviderFound", "take the region out of azure.regions"),
+    _fatal("ZonesNotSupported", "ask for another zone, or none", "compute"),
+    _fatal("AvailabilityZoneNotSupported", "ask for another zone, or none", "compute"),
+    _fatal("InvalidParameter"),
+    _fatal("InvalidRequestContent"),
+    _fatal("InvalidRequestFormat"),
+    _fatal("InvalidResourceName"),
+    _fatal("InvalidTagNameCharacters", "change azure.tags"),
+    _fatal("InvalidTagValueLength", "change azure.tags"),
+    _fatal("BadRequest"),
+    _fatal("LinkedInvalidPropertyId", _NETWORK),
+    _fatal("AzureSpotFeatureNotEnabledForSubscription", _NO_SPOT, "spot"),
+    _fatal("AzureSpotIsNotSupportedForThisVMSize", "ask for another size, or on-demand machines", "spot"),
+    _fatal("AzureSpotIsNotSupportedForThisAPIVersion", source="spot"),
+    _fatal("MaxPriceValueInvalid", source="spot"),
+    _fatal("EvictionPolicyCanBeSetOnlyOnAzureSpotVirtualMachines", source="spot"),
+    _fatal("OSProvisioningClientError", _IMAGE, "compute"),
+)
+
+_DENIED = (_ALLOW, _RENEW)
+_AGAIN = (Kind.THROTTLED, Kind.TRANSIENT, Kind.UNKNOWN)
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """What Azure answered in place of what was asked for. `status`: HTTP's; `retry_after_s`: where it said so."""
+
+    what: str
+    status: int
+    code: str
+    message: str
+    retry_after_s: float = 0.0
+
+    def sentence(self, where: str = "") -> str:
+        """For people: who refused what, in its own words without the links and numbers that follow."""
+        words = " ".join(self.message.split(" Learn more about", 1)[0].split()).rstrip(".")[:600]
+        place = f"{self.what} ({where})" if where else self.what
+        return f"{place} answered {self.code}: {words}"
+
+
+def launch_outcome(refusal: Refusal, where: str) -> LaunchOutcome:
+    """What a refused launch came to. Kind.USED is the caller's to look up."""
+    row = find(TABLE, refusal.code, refusal.message)
+    found = outcome(row, refusal.code, refusal.sentence(where))
+    if isinstance(found, Throttled) and refusal.retry_after_s:
+        return replace(found, retry_after_s=refusal.retry_after_s)
+    return found
+
+
+def is_used(refusal: Refusal) -> bool:
+    """Whether there is a machine of this name already."""
+    row = find(TABLE, refusal.code, refusal.message)
+    return row is not None and row.kind is Kind.USED
+
+
+def may_ask_again(refusal: Refusal) -> bool:
+    """Whether a call that changes nothing, or the same twice, is worth another try."""
+    row = find(TABLE, refusal.code, refusal.message)
+    return row is not None and row.kind in _AGAIN
+
+
+def mend_of_denial(refusal: Refusal) -> str | None:
+    """How to mend missing credentials or permissions; None where it is about something else."""
+    row = find(TABLE, refusal.code, refusal.message)
+    if row is None or not any(row.mend.startswith(each) for each in _DENIED):
+        return None
+    return row.mend

@@ -1,0 +1,168 @@
+"""What Azure's Activity Log tells of machines: when they were asked for, when they ended, and who ended them.
+
+A machine that is deleted is gone from every listing at once, and the machines' own API never says whether Azure took it
+or somebody deleted it. The log does, some minutes late. Source of its form: Microsoft.Insights, activityLogs_API.json,
+version 2015-04-01. Not verified by us on a real account: that evictions of single machines are logged as
+Microsoft.Compute/virtualMachines/evictSpotVM/action (for those of scale sets it is known), and that a machine which
+deletes itself is told by the claim xms_mirid.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Any
+
+from provisioners.base import EndCause
+
+API = "2015-04-01"
+WINDOW_S = 3600.0
+"""How far back the log is read: so long is an ended machine listed."""
+
+NOTICE_S = 30.0
+"""Spot machines are told "at least 30 seconds" before."""
+
+_MACHINE = re.compile(r"/resourcegroups/([^/]+)/providers/microsoft\.compute/virtualmachines/([^/]+)$", re.IGNORECASE)
+_KIND = "microsoft.compute/virtualmachines/"
+_SELECT = "eventTimestamp,operationName,status,resourceId,properties,claims"
+_MOST_PAGES = 10  # the newest come first
+_GOING_ON = ("started", "accepted", "succeeded")
+_EVICTIONS = ("evictspotvm/action", "simulateeviction/action")
+_STOPS = ("deallocate/action", "poweroff/action")
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One entry about one machine. `operation`, `status`: in lower case; `body`: the machine as it was answered."""
+
+    at: float
+    machine: str
+    operation: str
+    status: str
+    body: Mapping[str, Any] = field(default_factory=dict)
+    by_identity: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """A machine's last life, as far as the log's window tells. `failed`: it was asked for, and never was. `cause`: of
+    its end, once that has begun; `gone_at`: when it was over. `evicted_at`: when Azure said that it takes it.
+    `stopped_by`: who switched it off.
+    """
+
+    born_at: float = 0.0
+    body: Mapping[str, Any] = field(default_factory=dict)
+    failed: bool = False
+    cause: EndCause | None = None
+    evicted_at: float | None = None
+    gone_at: float | None = None
+    stopped_by: EndCause | None = None
+
+
+def read(
+    raw: Callable[[str, str, Mapping[str, str]], Any],
+    subscription: str,
+    group: str,
+    now: float,
+    *,
+    machine: str = "",
+    window_s: float = WINDOW_S,
+) -> list[Event]:
+    """The log of a resource group, or of one machine in it. `raw(method, url, params)` makes a request."""
+    since = datetime.fromtimestamp(now - window_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    until = datetime.fromtimestamp(now + 300, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")  # clocks may differ
+    place = f"resourceGroupName eq '{group}'"
+    if machine:
+        place = (
+            f"resourceUri eq '/subscriptions/{subscription}/resourceGroups/{group}"
+            f"/providers/Microsoft.Compute/virtualMachines/{machine}'"
+        )
+    wanted = f"eventTimestamp ge '{since}' and eventTimestamp le '{until}' and {place}"
+    url = f"/subscriptions/{subscription}/providers/Microsoft.Insights/eventtypes/management/values"
+    params: Mapping[str, str] = {"api-version": API, "$filter": wanted, "$select": _SELECT}
+    found: list[Event] = []
+    for _ in range(_MOST_PAGES):
+        answer = raw("GET", url, params)
+        found += events(answer["value"], group)
+        url, params = answer.get("nextLink") or "", {}
+        if not url:
+            break
+    return found
+
+
+def events(told: Iterable[Mapping[str, Any]], group: str) -> list[Event]:
+    """Those about machines of the group; what cannot be read is left out: it is evidence, and never the only one."""
+    found = []
+    for each in told:
+        match = _MACHINE.search(_value(each.get("resourceId")))
+        operation = _value(each.get("operationName")).lower()
+        at = timestamp(each.get("eventTimestamp"))
+        if match is None or match[1].lower() != group.lower() or not operation.startswith(_KIND) or at is None:
+            continue
+        found.append(
+            Event(
+                at=at,
+                machine=match[2].lower(),
+                operation=operation.removeprefix(_KIND),
+                status=_value(each.get("status")).lower(),
+                body=_body(each.get("properties")),
+                by_identity=str((each.get("claims") or {}).get("xms_mirid", "")),
+            )
+        )
+    return found
+
+
+def pasts(found: Iterable[Event], identity: str) -> dict[str, Past]:
+    """Machine's name in lower case -> its last life. `identity`: what nodes delete themselves by."""
+    known: dict[str, Past] = {}
+    for event in sorted(found, key=lambda each: each.at):
+        known[event.machine] = _after(known.get(event.machine, Past()), event, identity)
+    return known
+
+
+def timestamp(said: object) -> float | None:
+    """UNIX seconds; None for what is no time."""
+    try:
+        at = datetime.fromisoformat(str(said))
+    except ValueError:
+        return None
+    return (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
+
+
+def _after(past: Past, event: Event, identity: str) -> Past:
+    going = event.status in _GOING_ON
+    if event.operation == "write":
+        if past.gone_at is not None:
+            past = Past()
+        born_at = past.born_at or event.at
+        return replace(past, born_at=born_at, body=event.body or past.body, failed=event.status == "failed")
+    if event.operation in _EVICTIONS and going:
+        gone_at = event.at if event.status == "succeeded" and event.operation == _EVICTIONS[0] else past.gone_at
+        return replace(
+            past, cause=EndCause.PREEMPTED, evicted_at=past.evicted_at or event.at, gone_at=past.gone_at or gone_at
+        )
+    if event.operation == "delete" and going:
+        itself = bool(identity) and event.by_identity.lower() == identity.lower()
+        cause = past.cause or (EndCause.FAILED if itself else EndCause.USER)
+        gone_at = event.at if event.status == "succeeded" else None
+        return replace(past, cause=cause, gone_at=past.gone_at or gone_at)
+    if event.operation in _STOPS and going:
+        return replace(past, stopped_by=EndCause.USER)
+    return past
+
+
+def _value(said: object) -> str:
+    """Names come as {"value": …, "localizedValue": …}, or plain."""
+    return str(said.get("value", "")) if isinstance(said, Mapping) else str(said or "")
+
+
+def _body(properties: object) -> Mapping[str, Any]:
+    said = properties.get("responseBody") if isinstance(properties, Mapping) else None
+    try:
+        found = json.loads(said) if isinstance(said, str) else None
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,228 @@
+"""From a launch request to the body of the one PUT: a machine, and all that lives and dies with it. Pure."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+import shlex
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from provisioners.base import CLUSTER_TAG, NODE_TAG, LaunchRequest, Market, Offer, ProvisionerError
+from provisioners.catalog import MachineType
+from provisioners.settings import AzureSettings
+from provisioners.userdata import DeadMan, user_data
+
+TOKEN_TAG = "spotsup-token"  # noqa: S105 - a name, not a secret
+# Azure wants an administrator, and takes neither root nor a name that the image has: this one is nobody's. The user of
+# the daemon is cloud-init's.
+ADMIN = "spotsup-admin"
+COMPUTE_API = "2024-07-01"
+"""The version of the API that a machine deletes itself by."""
+
+NETWORK_API = "2022-11-01"
+"""The oldest version of the network API that knows interfaces within a machine's request."""
+
+_NAME = re.compile(r"spotsup-([0-9]{1,2})-([a-z0-9-]+)")
+_LONGEST_NAME = 64
+_MOST_TAGS = 50
+_LONGEST_CUSTOM_DATA = 87380  # "64 KB before encoding", virtual machines' custom data
+
+
+def vm_name(cluster: str, token: str) -> str:
+    """Azure's name of a token's machine: idempotency is by it. Injective: what does not fit, or has capitals (Azure's
+    names do not differ in case alone), becomes a hash, and no readable name looks as if it held one.
+    """
+    if not re.fullmatch(r"[a-z0-9-]{1,31}", cluster):
+        return f"spotsup-0-{hashlib.sha256(json.dumps([cluster, token]).encode()).hexdigest()[:48]}"
+    prefix = f"spotsup-{len(cluster)}-{cluster}-"
+    if re.fullmatch(r"[a-z0-9](?:[a-z0-9-]*[a-z0-9])?", token) and len(prefix) + len(token) <= _LONGEST_NAME:
+        return prefix + token
+    return f"{prefix}-{hashlib.sha256(token.encode()).hexdigest()[:20]}"
+
+
+def owner(name: str) -> tuple[str, str]:
+    """(cluster, token) of a machine's name; "" for what it does not say."""
+    match = _NAME.fullmatch(name)
+    if match is None or not (length := int(match[1])) or match[2][length : length + 1] != "-":
+        return "", ""
+    token = match[2][length + 1 :]
+    return match[2][:length], "" if token.startswith("-") else token
+
+
+def is_ours(name: str) -> bool:
+    """Whether a machine of this name may be one of spotsup's."""
+    return _NAME.fullmatch(name) is not None
+
+
+def zone_of(offer: Offer) -> list[str]:
+    """Azure's zones, by number; ours carry their region's name: eastus-1, or eastus where a region has none. Raises
+    ProvisionerError for one that is not its region's.
+    """
+    if offer.zone == offer.region:
+        return []
+    region, _, number = offer.zone.rpartition("-")
+    if region != offer.region or not number.isdecimal():
+        raise ProvisionerError(f"{offer.zone} is no zone of {offer.region}: Azure's are {offer.region}-1, -2 and so on")
+    return [number]
+
+
+def virtual_machine(
+    request: LaunchRequest, settings: AzureSettings, machine: MachineType, driver: Literal["open", "proprietary"]
+) -> dict[str, Any]:
+    """The body. Raises ProvisionerError for what Azure would refuse in words that help nobody."""
+    offer = request.offer
+    name = vm_name(request.cluster, request.token)
+    tags = all_tags(request, settings)
+    subnet = settings.subnets.get(offer.region)
+    if not subnet:
+        raise ProvisionerError(
+            f"no subnet is named for {offer.region}, and Azure has no default one: set azure.subnets.{offer.region} to "
+            "the resource id of a subnet there"
+        )
+    body: dict[str, Any] = {
+        "location": offer.region,
+        "tags": tags,
+        "properties": {
+            "hardwareProfile": {"vmSize": offer.instance_type},
+            "storageProfile": {
+                "imageReference": image_reference(image(settings, machine, driver)),
+                "osDisk": _disk(name, request.disk_gb or settings.disk_gb),
+            },
+            "osProfile": _system(name, request, settings),
+            "networkProfile": _network(name, settings, subnet, settings.security_groups.get(offer.region, ""), tags),
+            "diagnosticsProfile": {"bootDiagnostics": {"enabled": True}},
+        },
+    }
+    if zones := zone_of(offer):
+        body["zones"] = zones
+    if offer.market is Market.SPOT:
+        # Deallocated machines would still pay for their disks; a maximum price of -1 is for "the market's".
+        body["properties"] |= {
+            "priority": "Spot",
+            "evictionPolicy": "Delete",
+            "billingProfile": {"maxPrice": -1},
+        }
+    if settings.identity:
+        body["identity"] = {"type": "UserAssigned", "userAssignedIdentities": {settings.identity: {}}}
+    return body
+
+
+def all_tags(request: LaunchRequest, settings: AzureSettings) -> dict[str, str]:
+    """At birth, for all that is born: what has no tag cannot be found again. Raises ProvisionerError."""
+    tags = {
+        **settings.tags,
+        **request.tags,
+        CLUSTER_TAG: request.cluster,
+        NODE_TAG: request.node,
+        TOKEN_TAG: request.token,
+    }
+    for key, value in tags.items():
+        if set(key) & set("<>%&\\?/") or len(key) > 512 or len(value) > 256:
+            raise ProvisionerError(
+                f"Azure takes no tag {key!r} = {value!r}: names have none of <>%&\\?/, values at most 256 characters"
+            )
+    if len(tags) > _MOST_TAGS:
+        raise ProvisionerError(f"Azure takes {_MOST_TAGS} tags, and there are {len(tags)}")
+    return tags
+
+
+def image(settings: AzureSettings, machine: MachineType, driver: Literal["open", "proprietary"]) -> str:
+    """By GPU, else by driver. Raises ProvisionerError where none is set."""
+    family = machine.gpu.split("-", 1)[0]
+    named = settings.images.get(machine.gpu) or settings.images.get(family)
+    named = named or (settings.image if driver == "open" else settings.image_proprietary)
+    if not named:
+        raise ProvisionerError(
+            f"{machine.name} has a {machine.gpu}, which NVIDIA's open kernel modules do not drive: set "
+            "azure.image_proprietary to an image with the proprietary ones"
+        )
+    return named
+
+
+def image_reference(named: str) -> dict[str, str]:
+    """publisher:offer:sku:version, or a resource id. Raises ProvisionerError for neither."""
+    if named.startswith("/"):
+        return {"id": named}
+    parts = named.split(":")
+    if len(parts) != 4 or not all(parts):
+        raise ProvisionerError(
+            f"azure.image {named!r} is neither publisher:offer:sku:version nor the resource id of an image"
+        )
+    return dict(zip(("publisher", "offer", "sku", "version"), parts, strict=True))
+
+
+def dead_man(name: str, settings: AzureSettings, after_s: float) -> DeadMan | None:
+    """The switch: the machine deletes itself, by its managed identity. None without one: an Azure machine that switches
+    itself off goes on to cost, so it had better stay where the daemon finds it.
+    """
+    if not after_s or not settings.identity:
+        return None
+    arm = settings.endpoint or "https://management.azure.com"
+    machine = (
+        f"{arm}/subscriptions/{settings.subscription}/resourceGroups/{settings.resource_group}"
+        f"/providers/Microsoft.Compute/virtualMachines/{name}?api-version={COMPUTE_API}&forceDeletion=true"
+    )
+    imds = "http://169.254.169.254/metadata/identity/oauth2/token"
+    return DeadMan(
+        after_s,
+        "\n".join(
+            [
+                f"token=$(curl -fsS --noproxy '*' --max-time 30 --retry 3 -H Metadata:true -G {imds} \\",
+                "    -d api-version=2018-02-01 --data-urlencode resource=https://management.azure.com/ \\",
+                f"    --data-urlencode mi_res_id={shlex.quote(settings.identity)} \\",
+                "    | python3 -c 'import json, sys; print(json.load(sys.stdin)[\"access_token\"])')",
+                # Not on the command line, which every process on the machine may read.
+                'printf \'header = "Authorization: Bearer %s"\\n\' "$token" \\',
+                f"    | curl -fsS --max-time 60 --retry 3 -X DELETE -K - {shlex.quote(machine)}",
+            ]
+        ),
+    )
+
+
+def _disk(name: str, disk_gb: int) -> dict[str, Any]:
+    return {
+        "name": f"{name}-disk"[:80],
+        "createOption": "FromImage",
+        "diskSizeGB": disk_gb,
+        "managedDisk": {"storageAccountType": "Premium_LRS"},
+        # Azure's default is Detach: a disk that goes on to cost.
+        "deleteOption": "Delete",
+    }
+
+
+def _system(name: str, request: LaunchRequest, settings: AzureSettings) -> dict[str, Any]:
+    switch = dead_man(name, settings, request.dead_man_s)
+    data = user_data(settings.ssh_user, request.ssh_public_key, request.host_key, switch)
+    encoded = base64.b64encode(data.encode()).decode()
+    if len(encoded) > _LONGEST_CUSTOM_DATA:
+        raise ProvisionerError(f"the user data of {name} is larger than Azure takes")
+    key = {"path": f"/home/{ADMIN}/.ssh/authorized_keys", "keyData": request.ssh_public_key.strip()}
+    return {
+        "computerName": name,
+        "adminUsername": ADMIN,
+        "customData": encoded,
+        "linuxConfiguration": {"disablePasswordAuthentication": True, "ssh": {"publicKeys": [key]}},
+    }
+
+
+def _network(name: str, settings: AzureSettings, subnet: str, group: str, tags: Mapping[str, str]) -> dict[str, Any]:
+    address: dict[str, Any] = {"subnet": {"id": subnet}, "primary": True}
+    if settings.public_address:
+        address["publicIPAddressConfiguration"] = {
+            "name": f"{name}-ip",
+            "sku": {"name": "Standard", "tier": "Regional"},
+            "tags": dict(tags),
+            "properties": {"deleteOption": "Delete", "publicIPAllocationMethod": "Static"},
+        }
+    interface: dict[str, Any] = {
+        "primary": True,
+        "deleteOption": "Delete",
+        "ipConfigurations": [{"name": "ip", "properties": address}],
+    }
+    if group:
+        interface["networkSecurityGroup"] = {"id": group}
+    configuration = {"name": f"{name}-nic", "tags": dict(tags), "properties": interface}
+    return {"networkApiVersion": NETWORK_API, "networkInterfaceConfigurations": [configuration]}

@@ -1,0 +1,193 @@
+"""What could be asked for: the catalog, what each zone has, and what it costs now."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from provisioners.azure.client import Azure, Deadline, RefusedError, prices
+from provisioners.base import DeniedError, Market, Offer, OfferQuery, ProvisionerError, UnreachableError
+from provisioners.catalog import Catalog, MachineType
+from provisioners.settings import AzureSettings
+
+LIVE = "Azure retail prices, live"
+SPOT_QUOTA = "lowPriorityCores"
+_MOST_PRICE_PAGES = 10
+_PRICES_SHARE = 0.5  # of the time that is left
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A size somewhere. `family`: of its on-demand quota; `spot`: whether Azure rents it so."""
+
+    size: str
+    region: str
+    zone: str
+    family: str
+    spot: bool
+
+
+class Offers:
+    """Asks Azure for offers."""
+
+    def __init__(self, azure: Azure, settings: AzureSettings, catalog: Catalog) -> None:
+        self._azure = azure
+        self._settings = settings
+        self._catalog = catalog
+
+    def find(self, query: OfferQuery, deadline: Deadline) -> Sequence[Offer]:
+        """Cheapest first, what has no price last. Raises ProvisionerError with the mend where there is nothing."""
+        types = {each.name.lower(): each for each in self._catalog.select("azure", query)}
+        if not types:
+            raise ProvisionerError(f"no Azure size has {query.gpus_per_node} or more {query.gpu or 'GPUs'}")
+        regions = [each for each in self._settings.regions if not query.regions or each in query.regions]
+        if not regions:
+            raise ProvisionerError(
+                f"none of {', '.join(query.regions)} is one of azure.regions ({', '.join(self._settings.regions)})"
+            )
+        found: dict[Offer, Place] = {}
+        for region in regions:
+            found |= self._in_region(region, types, query, deadline)
+        if not found:
+            raise ProvisionerError(_absent(types, regions, query))
+        limits = {region: quotas(self._azure, region, deadline) for region in {each.region for each in found}}
+        complaints = {
+            each: _complaint(each, place, types[each.instance_type.lower()], limits[each.region])
+            for each, place in found.items()
+        }
+        if all(complaints.values()):
+            raise ProvisionerError("; ".join(dict.fromkeys(complaints.values())))
+        return sorted((each for each in found if not complaints[each]), key=_order)
+
+    def _in_region(
+        self, region: str, types: Mapping[str, MachineType], query: OfferQuery, deadline: Deadline
+    ) -> dict[Offer, Place]:
+        spot = query.market is Market.SPOT
+        places = [
+            each
+            for each in self.places(region, deadline)
+            if each.size.lower() in types and (each.spot or not spot) and (not query.zones or each.zone in query.zones)
+        ]
+        live = self._live_prices(region, sorted({each.size for each in places}), query.market, deadline)
+        return {self._offer(each, types[each.size.lower()], query.market, live): each for each in places}
+
+    def places(self, region: str, deadline: Deadline) -> list[Place]:
+        """Every size of the region that the subscription may have, by zone. Raises ProvisionerError."""
+        try:
+            listed = self._azure.pages(
+                f"sizes in {region}",
+                lambda clients, more: clients.compute.resource_skus.list(filter=f"location eq '{region}'", **more),
+                deadline,
+            )
+            return [each for told in listed for each in places_of(told, region)]
+        except RefusedError as error:
+            raise ProvisionerError(str(error)) from error
+
+    def _offer(self, place: Place, machine: MachineType, market: Market, live: Mapping[str, float]) -> Offer:
+        price, source = live.get(place.size.lower()), LIVE
+        if price is None and market is Market.ON_DEMAND:
+            price, source = self._catalog.price("azure", place.region, machine.name) or (None, "")
+        return Offer(
+            cloud="azure",
+            region=place.region,
+            zone=place.zone,
+            instance_type=machine.name,
+            market=market,
+            usd_per_hour=price,
+            gpu=machine.gpu,
+            gpus=machine.gpus,
+            price_source=source if price is not None else "",
+        )
+
+    def _live_prices(self, region: str, sizes: Sequence[str], market: Market, deadline: Deadline) -> dict[str, float]:
+        """Size in lower case -> US dollars per hour. Nothing where the prices cannot be had: machines can be."""
+        if not sizes or not self._settings.prices:
+            return {}
+        names = " or ".join(f"armSkuName eq '{size}'" for size in sizes)
+        params = {
+            "$filter": f"serviceName eq 'Virtual Machines' and armRegionName eq '{region}' "
+            f"and priceType eq 'Consumption' and ({names})"
+        }
+        within = Deadline(deadline.left_s() * _PRICES_SHARE)
+        found: dict[str, float] = {}
+        try:
+            for page in range(_MOST_PRICE_PAGES):
+                skip = {"$skip": str(page * 1000)} if page else {}
+                answer = prices(self._settings, {**params, **skip}, max(within.left_s(), 0.1))
+                found |= prices_of(answer["Items"], market)
+                if not answer.get("NextPageLink"):
+                    break
+        except UnreachableError:
+            return found
+        return found
+
+
+def places_of(told: Mapping[str, Any], region: str) -> list[Place]:
+    """Where a SKU of Azure's listing is, one place for each zone; none where the subscription may not have it."""
+    if told.get("resourceType") != "virtualMachines":
+        return []
+    here = [each for each in told.get("locationInfo") or () if each.get("location", "").lower() == region.lower()]
+    zones = sorted({zone for each in here for zone in each.get("zones") or ()})
+    closed: set[str] = set()
+    for each in told.get("restrictions") or ():
+        if each.get("type") == "Location":
+            return []
+        closed |= set((each.get("restrictionInfo") or {}).get("zones") or ())
+    has = {each.get("name"): each.get("value") for each in told.get("capabilities") or ()}
+    spot = str(has.get("LowPriorityCapable", "")).lower() == "true"
+    names = [f"{region}-{zone}" for zone in zones if zone not in closed] if zones else [region]
+    return [Place(str(told.get("name")), region, name, str(told.get("family", "")), spot) for name in names]
+
+
+def prices_of(items: Iterable[Mapping[str, Any]], market: Market) -> dict[str, float]:
+    """Size in lower case -> US dollars per hour, of Linux machines."""
+    found: dict[str, float] = {}
+    for each in items:
+        sku, product = str(each.get("skuName", "")), str(each.get("productName", ""))
+        kind = Market.SPOT if sku.endswith(" Spot") else Market.ON_DEMAND
+        usable = each.get("type") == "Consumption" and each.get("currencyCode") == "USD"
+        hourly = each.get("unitOfMeasure") == "1 Hour"
+        if kind is not market or "Low Priority" in sku or "Windows" in product or not usable or not hourly:
+            continue
+        price = each.get("retailPrice")
+        if isinstance(price, int | float) and price > 0:
+            found[str(each.get("armSkuName", "")).lower()] = float(price)
+    return found
+
+
+def quotas(azure: Azure, region: str, deadline: Deadline) -> dict[str, int] | None:
+    """Quota's name in lower case -> how many vCPUs; None where it cannot be known: that stops nobody."""
+    try:
+        listed = azure.pages(
+            f"quotas in {region}", lambda clients, more: clients.compute.usage.list(region, **more), deadline
+        )
+        return {str((each.get("name") or {}).get("value", "")).lower(): int(each["limit"]) for each in listed}
+    except (RefusedError, DeniedError, UnreachableError, KeyError, TypeError, ValueError):
+        return None
+
+
+def _complaint(offer: Offer, place: Place, machine: MachineType, limits: Mapping[str, int] | None) -> str:
+    """Why the subscription may not have even one such machine; "" where it may, or nobody knows."""
+    names = [SPOT_QUOTA] if offer.market is Market.SPOT else ["cores", place.family]
+    for name in names:
+        limit = (limits or {}).get(name.lower())
+        if limit is not None and machine.vcpus is not None and limit < machine.vcpus:
+            return (
+                f"the subscription's quota {name} in {offer.region} is {limit} vCPUs, and {machine.name} needs "
+                f"{machine.vcpus}: ask for more under Quotas in the portal"
+            )
+    return ""
+
+
+def _order(offer: Offer) -> tuple[bool, float, str, str]:
+    return offer.usd_per_hour is None, offer.usd_per_hour or 0.0, offer.instance_type, offer.zone
+
+
+def _absent(types: Mapping[str, MachineType], regions: Sequence[str], query: OfferQuery) -> str:
+    names = ", ".join(each.name for each in types.values())
+    zones = f" in zones {', '.join(query.zones)}" if query.zones else ""
+    return (
+        f"none of {names} is offered to this subscription in {', '.join(regions)}{zones}: name other regions, zones or "
+        "types, or ask Azure to lift the restriction"
+    )

@@ -1,0 +1,322 @@
+"""Azure's virtual machines behind the provisioner protocol."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from provisioners.azure import console, describe, errors, history, launch, leftovers
+from provisioners.azure.checks import Checks
+from provisioners.azure.client import (
+    Azure,
+    Clients,
+    Deadline,
+    NoAnswerError,
+    NoCredentialsError,
+    NotSentError,
+    RefusedError,
+)
+from provisioners.azure.errors import Refusal
+from provisioners.azure.offers import Offers
+from provisioners.base import (
+    CLUSTER_TAG,
+    Fatal,
+    Finding,
+    Instance,
+    InstanceState,
+    Launched,
+    LaunchOutcome,
+    LaunchRequest,
+    Leftover,
+    LeftoverKind,
+    Offer,
+    OfferQuery,
+    ProvisionerError,
+    Transient,
+    Unknown,
+)
+from provisioners.catalog import Catalog, load_catalog
+from provisioners.settings import AzureSettings
+
+NOT_THERE = ("ResourceNotFound", "NotFound", "ResourceGroupNotFound", "HTTP 404")
+# When to look whether a launch that Azure took has failed already: a failure seen here is remembered by what it was.
+_LOOKS_S = (0.0, 0.5, 1.5)
+_LOG_SHARE = 0.3  # of the time that is left: the log is evidence, and never worth a listing
+
+
+class AzureProvisioner:
+    """A Provisioner over one resource group. Raises ProvisionerError where the SDK or the catalog is missing."""
+
+    def __init__(
+        self, settings: AzureSettings, *, catalog: Catalog | None = None, now: Callable[[], float] = time.time
+    ) -> None:
+        self._settings = settings
+        self._catalog = catalog or load_catalog(settings.catalog)
+        self._azure = Azure(settings)
+        self._now = now
+        self._offers = Offers(self._azure, settings, self._catalog)
+
+    @property
+    def name(self) -> str:
+        """The cloud's name in job files."""
+        return "azure"
+
+    def offers(self, query: OfferQuery, timeout_s: float) -> Sequence[Offer]:
+        """As the protocol says."""
+        return self._offers.find(query, Deadline(timeout_s))
+
+    def launch(self, request: LaunchRequest, timeout_s: float) -> LaunchOutcome:
+        """As the protocol says. The PUT is made once, and only where nothing has the name: it can change no machine.
+
+        Azure takes a request first and finds room for it later. The operation is looked at for two seconds; if it fails
+        within them, the machine that it leaves behind is deleted, and the outcome is by the operation's code. If it
+        fails later, a listing shows the machine as stopped: it has its tags, and whoever lists it ends it.
+        """
+        offer = request.offer
+        where = f"{offer.zone}, {offer.instance_type}, {offer.market}"
+        if offer.region not in self._settings.regions:
+            return Fatal(f"{offer.region} is not one of azure.regions ({', '.join(self._settings.regions)})")
+        deadline = Deadline(timeout_s)
+        name = launch.vm_name(request.cluster, request.token)
+        try:
+            machine = self._catalog.type_of("azure", offer.instance_type)
+            body = launch.virtual_machine(request, self._settings, machine, self._catalog.driver_of(machine))
+            return self._launched(name, body, request, where, deadline)
+        except NotSentError as error:
+            return Transient(str(error))
+        except NoAnswerError as error:
+            return Unknown(str(error))
+        except NoCredentialsError as error:
+            return Fatal(f"{error}; set them up for the daemon's user")
+        except ProvisionerError as error:
+            return Fatal(str(error))
+
+    def find(self, token: str, timeout_s: float) -> Instance | None:
+        """As the protocol says. By listing: the name of a machine has its cluster in it."""
+        found = [each for each in self._list(Deadline(timeout_s)) if each.token == token]
+        alive = [each for each in found if each.state is not InstanceState.TERMINATED]
+        return next(iter(alive or found), None)
+
+    def instances(self, cluster: str, timeout_s: float) -> Sequence[Instance]:
+        """As the protocol says: five listings, of machines, their power, interfaces, addresses, and the log."""
+        return [each for each in self._list(Deadline(timeout_s)) if each.cluster == cluster]
+
+    def terminate(self, instance_id: str, timeout_s: float) -> None:
+        """As the protocol says. Disk, interface and address go with the machine."""
+        self._delete(instance_id, Deadline(timeout_s))
+
+    def leftovers(self, cluster: str, timeout_s: float) -> Sequence[Leftover]:
+        """Disks, network interfaces and addresses that no machine has."""
+        return leftovers.listed(self._azure, cluster, Deadline(timeout_s))
+
+    def remove(self, leftover: Leftover, timeout_s: float) -> None:
+        """Delete it; what is gone already is fine."""
+        leftovers.removed(self._azure, leftover, Deadline(timeout_s))
+
+    def console(self, instance_id: str, timeout_s: float) -> str:
+        """The serial console's last words, of the machine's boot diagnostics; "" where there are none (yet)."""
+        return console.last_words(self._azure, self._settings, instance_id, Deadline(timeout_s))
+
+    def check(self, timeout_s: float) -> Sequence[Finding]:
+        """What `spotsup check` shows: credentials, permissions, images, network, quota, and the dead-man switch."""
+        return Checks(self._azure, self._settings, self._catalog).run(Deadline(timeout_s))
+
+    # -- launching -----------------------------------------------------------------------------------------
+
+    def _launched(
+        self, name: str, body: Mapping[str, Any], request: LaunchRequest, where: str, deadline: Deadline
+    ) -> LaunchOutcome:
+        if (ended := self._ended_before(name, deadline)) is not None:
+            return self._same(ended, request)
+        try:
+            told, operation = self._put(name, body, deadline)
+        except RefusedError as error:
+            if errors.is_used(error.refusal):
+                return self._there_already(name, request, error, where, deadline)
+            return errors.launch_outcome(error.refusal, where)
+        if (refusal := self._failed_at_once(operation, deadline)) is not None:
+            return self._cleared(name, refusal, where, deadline)
+        try:
+            return Launched(describe.instance(told, self._settings))
+        except ProvisionerError as error:
+            return Unknown(f"Azure took the launch, and answered what cannot be read: {error}")
+
+    def _put(self, name: str, body: Mapping[str, Any], deadline: Deadline) -> tuple[Mapping[str, Any], str]:
+        """(the machine as Azure took it, where its operation is looked at). Raises as `Azure.once`."""
+        headers: dict[str, str] = {}
+
+        def ask(clients: Clients, more: Mapping[str, Any]) -> Any:
+            from azure.core import MatchConditions
+
+            return clients.compute.virtual_machines.begin_create_or_update(
+                clients.group,
+                name,
+                dict(body),
+                etag="*",
+                match_condition=MatchConditions.IfMissing,
+                polling=False,
+                raw_response_hook=lambda seen: headers.update(
+                    {key.lower(): value for key, value in seen.http_response.headers.items()}
+                ),
+                **more,
+            ).result()
+
+        told = self._azure.once(f"a launch of {name}", ask, deadline.left_s())
+        return told, headers.get("azure-asyncoperation", "")
+
+    def _failed_at_once(self, operation: str, deadline: Deadline) -> Refusal | None:
+        """Why the operation failed, where it does so soon. An answer that does not come says nothing."""
+        for wait_s in _LOOKS_S if operation else ():
+            if deadline.left_s() < 2 * wait_s + 1.0:
+                return None
+            time.sleep(wait_s)
+            try:
+                told = self._azure.once(
+                    "a launch's progress",
+                    lambda clients, more: clients.raw("GET", operation, {}, more),
+                    deadline.left_s() / 2,
+                )
+            except (RefusedError, NotSentError, NoAnswerError, NoCredentialsError):
+                continue
+            if told.get("status") == "Succeeded":
+                return None
+            if told.get("status") in {"Failed", "Canceled"}:
+                error = told.get("error") or {}
+                code, message = str(error.get("code") or told["status"]), str(error.get("message") or "")
+                return Refusal("Azure, about to make the machine,", 200, code, message)
+        return None
+
+    def _cleared(self, name: str, refusal: Refusal, where: str, deadline: Deadline) -> LaunchOutcome:
+        """The outcome of a launch that failed, once its machine is on its way out; while it is not, nobody may ask
+        again under the same token, or take the place of the one that is there.
+        """
+        found = errors.launch_outcome(refusal, where)
+        try:
+            self._delete(name, deadline)
+        except ProvisionerError as error:
+            if isinstance(found, Transient | Unknown):
+                return Unknown(f"{refusal.sentence(where)}; what it left could not be deleted: {error}")
+        if isinstance(found, Unknown):
+            return Transient(found.message)
+        return found
+
+    def _there_already(
+        self, name: str, request: LaunchRequest, refused: RefusedError, where: str, deadline: Deadline
+    ) -> LaunchOutcome:
+        """There is a machine of this name: if it is this token's and node's it is the answer, unless it failed."""
+        try:
+            told = self._azure.ask(
+                f"the machine {name}",
+                lambda clients, more: clients.compute.virtual_machines.get(
+                    clients.group, name, expand="instanceView", **more
+                ),
+                deadline,
+            )
+            found = describe.instance(told, self._settings, describe.status(told, "PowerState/"))
+        except RefusedError as error:
+            return Transient(f"{refused}; then {error}")
+        except ProvisionerError as error:
+            return Unknown(f"{refused}; {error}")
+        outcome = self._same(found, request)
+        code, message = describe.failure(told)
+        if isinstance(outcome, Launched) and code and found.state is InstanceState.STOPPED:
+            refusal = Refusal("Azure, about to make the machine,", 200, code, message)
+            return self._cleared(name, refusal, where, deadline)
+        return outcome
+
+    def _same(self, found: Instance, request: LaunchRequest) -> LaunchOutcome:
+        """A machine that has the name of this request's: by its tags it is this one, or somebody else's."""
+        if (found.cluster, found.token) == (request.cluster, request.token) and found.node in {"", request.node}:
+            return Launched(found)
+        return Fatal(
+            f"the token of {request.node} belongs to {found.node or found.id} of cluster {found.cluster!r} already: "
+            "a token stands for one request"
+        )
+
+    def _ended_before(self, name: str, deadline: Deadline) -> Instance | None:
+        """The token's machine, where the log says that it has ended: Azure itself would make another of that name."""
+        past = self._log(deadline, machine=name).get(name)
+        if past is None or past.gone_at is None or past.failed:
+            return None
+        return describe.gone(name, past, self._settings)
+
+    # -- listing -------------------------------------------------------------------------------------------
+
+    def _list(self, deadline: Deadline) -> list[Instance]:
+        """All machines with a tag of ours. The log is read last: what it says has ended was not listed before."""
+        listed = self._pages(
+            "machines",
+            lambda clients, more: clients.compute.virtual_machines.list(clients.group, **more),
+            deadline,
+        )
+        machines = [each for each in listed if CLUSTER_TAG in describe.tags_of(each)]
+        powers: dict[str, str] = {}
+        addresses: dict[str, describe.Addresses] = {}
+        if machines:
+            powers = describe.powers(
+                self._pages(
+                    "machines' power",
+                    lambda clients, more: clients.compute.virtual_machines.list_all(status_only="true", **more),
+                    deadline,
+                )
+            )
+            nics = leftovers.all_of(self._azure, LeftoverKind.NETWORK_INTERFACE, deadline)
+            public = self._settings.public_address
+            ips = leftovers.all_of(self._azure, LeftoverKind.ADDRESS, deadline) if public else []
+            addresses = describe.addresses_of(nics, ips)
+        pasts = self._log(deadline)
+        found = []
+        for told in machines:
+            key, name = str(told.get("id", "")).lower(), str(told.get("name", "")).lower()
+            found.append(
+                describe.instance(told, self._settings, powers.get(key, ""), addresses.get(key), pasts.get(name))
+            )
+        there = {str(each.get("name", "")).lower() for each in listed}
+        found += [
+            describe.gone(name, past, self._settings)
+            for name, past in pasts.items()
+            if past.gone_at is not None and not past.failed and name not in there and launch.is_ours(name)
+        ]
+        return found
+
+    def _log(self, deadline: Deadline, machine: str = "") -> dict[str, history.Past]:
+        """What the log tells; nothing where it cannot be read: `check` says so, and a listing does without."""
+        settings, left_s = self._settings, deadline.left_s() * _LOG_SHARE
+
+        def ask(clients: Clients, more: Mapping[str, Any]) -> list[history.Event]:
+            def raw(method: str, url: str, params: Mapping[str, str]) -> Any:
+                return clients.raw(method, url, params, more)
+
+            return history.read(raw, settings.subscription, settings.resource_group, self._now(), machine=machine)
+
+        try:
+            return history.pasts(self._azure.once("the activity log", ask, left_s), settings.identity)
+        except (RefusedError, NoAnswerError):
+            return {}
+        except (NotSentError, NoCredentialsError):
+            if machine:
+                raise
+            return {}
+
+    def _pages(
+        self, what: str, ask: Callable[[Clients, Mapping[str, Any]], Any], deadline: Deadline
+    ) -> list[Mapping[str, Any]]:
+        try:
+            return list(self._azure.pages(what, ask, deadline))
+        except RefusedError as error:
+            raise ProvisionerError(str(error)) from error
+
+    def _delete(self, name: str, deadline: Deadline) -> None:
+        """Accepted is enough. Forced: a machine that is not wanted need not be shut down in order."""
+        try:
+            self._azure.ask(
+                f"the end of {name}",
+                lambda clients, more: clients.compute.virtual_machines.begin_delete(
+                    clients.group, name, force_deletion=True, polling=False, **more
+                ),
+                deadline,
+            )
+        except RefusedError as error:
+            if error.refusal.code not in NOT_THERE:
+                raise ProvisionerError(str(error)) from error

@@ -1,0 +1,391 @@
+"""Azure Resource Manager's calls, as a test cloud answers them."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+from urllib.parse import quote
+
+from provisioners.catalog import load_catalog
+from tests.clouds import azure_machines as kept
+from tests.clouds.azure_machines import GROUP, SUBSCRIPTION, Fleet, Record
+from tests.clouds.azure_requests import IMAGES, REGIONS, SECURITY_GROUP, SUBNETS, check
+from tests.clouds.azure_wire import Answer, Call, RefusedError, resource
+from tests.clouds.machines import Machines
+
+_ARM = r"/subscriptions/(?P<subscription>[^/]+)"
+_IN_GROUP = _ARM + r"/resourcegroups/(?P<group>[^/]+)"
+_COMPUTE = _IN_GROUP + r"/providers/microsoft\.compute"
+_NETWORK = _IN_GROUP + r"/providers/microsoft\.network"
+
+
+class Arm:
+    """One subscription with one resource group. What can be set: `most_machines` (0: any number), vCPU `quotas`, closed
+    `restrictions` (size, zone or ""), `rules` of the security group, `granted` permissions, `page` size, `missing`
+    elements of machines' descriptions, `log_broken`, and the `prices` (size -> spot's, on-demand's). Callers hold
+    `fleet.lock`.
+    """
+
+    def __init__(self, machines: Machines) -> None:
+        self.fleet = Fleet(machines)
+        self.url = ""
+        self.most_machines = 0
+        self.quotas = {"lowPriorityCores": 4096, "cores": 4096}
+        self.restrictions: set[tuple[str, str]] = set()
+        self.rules: list[dict[str, Any]] = [open_rule()]
+        self.granted: list[dict[str, Any]] = [{"actions": ["*"], "notActions": []}]
+        self.page = 100
+        self.missing: set[str] = set()
+        self.sizes = {each.name: each for each in load_catalog().azure.types}
+        self.prices = {name: (0.1 + number / 100, 0.5 + number / 10) for number, name in enumerate(self.sizes)}
+        self.failing: list[tuple[str, float]] = []
+        self._machines = machines
+        self._full: set[tuple[str, str]] = set()
+        self._routes: list[tuple[str, str, str, Callable[[Call, dict[str, str]], Answer]]] = [
+            ("GET", _IN_GROUP, "Microsoft.Resources/subscriptions/resourceGroups/read", self._group),
+            (
+                "GET",
+                _IN_GROUP + r"/providers/microsoft\.authorization/permissions",
+                "Microsoft.Authorization/permissions/read",
+                self._permissions,
+            ),
+            ("GET", _COMPUTE + r"/virtualmachines", "Microsoft.Compute/virtualMachines/read", self._machines_of),
+            (
+                "GET",
+                _ARM + r"/providers/microsoft\.compute/virtualmachines",
+                "Microsoft.Compute/virtualMachines/read",
+                self._statuses,
+            ),
+            (
+                "GET",
+                _COMPUTE + r"/virtualmachines/(?P<name>[^/]+)",
+                "Microsoft.Compute/virtualMachines/read",
+                self._get,
+            ),
+            (
+                "PUT",
+                _COMPUTE + r"/virtualmachines/(?P<name>[^/]+)",
+                "Microsoft.Compute/virtualMachines/write",
+                self._put,
+            ),
+            (
+                "DELETE",
+                _COMPUTE + r"/virtualmachines/(?P<name>[^/]+)",
+                "Microsoft.Compute/virtualMachines/delete",
+                self._delete,
+            ),
+            (
+                "POST",
+                _COMPUTE + r"/virtualmachines/(?P<name>[^/]+)/retrievebootdiagnosticsdata",
+                "Microsoft.Compute/virtualMachines/retrieveBootDiagnosticsData/action",
+                self._console,
+            ),
+            (
+                "GET",
+                _ARM + r"/providers/microsoft\.compute/locations/(?P<region>[^/]+)/operations/(?P<name>[^/]+)",
+                "Microsoft.Compute/locations/operations/read",
+                self._operation,
+            ),
+            ("GET", _COMPUTE + r"/disks", "Microsoft.Compute/disks/read", self._disks),
+            ("DELETE", _COMPUTE + r"/disks/(?P<name>[^/]+)", "Microsoft.Compute/disks/delete", self._delete_loose),
+            ("GET", _NETWORK + r"/networkinterfaces", "Microsoft.Network/networkInterfaces/read", self._interfaces),
+            (
+                "DELETE",
+                _NETWORK + r"/networkinterfaces/(?P<name>[^/]+)",
+                "Microsoft.Network/networkInterfaces/delete",
+                self._delete_loose,
+            ),
+            ("GET", _NETWORK + r"/publicipaddresses", "Microsoft.Network/publicIPAddresses/read", self._addresses),
+            (
+                "DELETE",
+                _NETWORK + r"/publicipaddresses/(?P<name>[^/]+)",
+                "Microsoft.Network/publicIPAddresses/delete",
+                self._delete_loose,
+            ),
+            (
+                "GET",
+                _NETWORK + r"/virtualnetworks/(?P<net>[^/]+)/subnets/(?P<name>[^/]+)",
+                "Microsoft.Network/virtualNetworks/subnets/read",
+                self._subnet,
+            ),
+            (
+                "GET",
+                _NETWORK + r"/networksecuritygroups/(?P<name>[^/]+)",
+                "Microsoft.Network/networkSecurityGroups/read",
+                self._security_group,
+            ),
+            ("GET", _ARM + r"/providers/microsoft\.compute/skus", "Microsoft.Compute/skus/read", self._skus),
+            (
+                "GET",
+                _ARM + r"/providers/microsoft\.compute/locations/(?P<region>[^/]+)/usages",
+                "Microsoft.Compute/locations/usages/read",
+                self._usages,
+            ),
+            (
+                "GET",
+                _ARM + r"/providers/microsoft\.compute/locations/(?P<region>[^/]+)/publishers/(?P<publisher>[^/]+)"
+                r"/artifacttypes/vmimage/offers/(?P<offer>[^/]+)/skus/(?P<sku>[^/]+)/versions",
+                "Microsoft.Compute/locations/publishers/artifacttypes/offers/skus/versions/read",
+                self._versions,
+            ),
+            (
+                "GET",
+                _ARM + r"/providers/microsoft\.insights/eventtypes/management/values",
+                "Microsoft.Insights/eventtypes/management/values/read",
+                self._log,
+            ),
+        ]
+
+    def exhaust(self, zone: str, size: str = "") -> None:
+        """No capacity in a zone ("eastus-1"), for one size or all."""
+        self._full.add((zone, size))
+
+    def make_room(self, zone: str, size: str = "") -> None:
+        """Capacity again."""
+        self._full.discard((zone, size))
+
+    def action_of(self, call: Call) -> str:
+        """The permission that a call needs. Raises RefusedError for a call that there is not."""
+        return self._route(call)[0]
+
+    def serve(self, call: Call) -> Answer:
+        """One call. Raises RefusedError."""
+        _, handler, names = self._route(call)
+        if "api-version" not in call.query:
+            raise RefusedError(
+                "MissingApiVersionParameter", "The api-version query parameter (?api-version=) is required"
+            )
+        if names.get("subscription") != SUBSCRIPTION:
+            raise RefusedError(
+                "SubscriptionNotFound", f"The subscription '{names.get('subscription')}' could not be found."
+            )
+        if names.get("group", GROUP).lower() != GROUP:
+            raise RefusedError("ResourceGroupNotFound", f"Resource group '{names['group']}' could not be found.")
+        return handler(call, names)
+
+    def _route(self, call: Call) -> tuple[str, Callable[[Call, dict[str, str]], Answer], dict[str, str]]:
+        for method, pattern, action, handler in self._routes:
+            match = re.fullmatch(pattern, call.path.rstrip("/"), re.IGNORECASE)
+            if match is not None and method == call.method:
+                return action, handler, match.groupdict()
+        raise RefusedError("NotFound", f"there is no {call.method} {call.path}")
+
+    # -- machines ------------------------------------------------------------------------------------------
+
+    def _put(self, call: Call, names: dict[str, str]) -> Answer:
+        name, body = names["name"], call.json()
+        known = self.fleet.records.get(name.lower())
+        if known is not None:
+            self.fleet.sync(known)
+        if name.lower() in self.fleet.records:
+            if call.headers.get("if-none-match") == "*":
+                raise RefusedError("PreconditionFailed", f"The resource '{name}' already exists.")
+            raise RefusedError("PropertyChangeNotAllowed", "Changing property 'osProfile' is not allowed.")
+        check(name, body, self.sizes)
+        self._check_room(body)
+        fails = None
+        if self.failing:
+            code, after_s = self.failing.pop(0)
+            fails = (time.time() + after_s, code, f"{code}: Allocation failed. We do not have sufficient capacity.")
+        record, operation = self.fleet.put(name, body, fails)
+        where = f"{self.url}/subscriptions/{SUBSCRIPTION}/providers/Microsoft.Compute/locations/{body['location']}"
+        headers = {"Azure-AsyncOperation": f"{where}/operations/{operation}?api-version=2026-04-01", "Retry-After": "0"}
+        return Answer(201, self._told(record, record.now), headers)
+
+    def _check_room(self, body: dict[str, Any]) -> None:
+        asked = body["properties"]
+        size, region = asked["hardwareProfile"]["vmSize"], body["location"]
+        zone = f"{region}-{body['zones'][0]}" if body.get("zones") else region
+        if {(zone, ""), (zone, size)} & (self._full | self.restrictions):
+            message = (
+                f"The requested VM size for resource 'Following SKUs have failed for Capacity Restrictions: {size}' is "
+                f"currently not available in location '{region}'. Please try another size or deploy to a different "
+                "location or different zone. See https://aka.ms/azureskunotavailable for details."
+            )
+            raise RefusedError("SkuNotAvailable", message)
+        if self.most_machines and len(self.fleet.records) >= self.most_machines:
+            name = "LowPriorityCores" if asked.get("priority") == "Spot" else "Total Regional Cores"
+            message = (
+                f"Operation could not be completed as it results in exceeding approved {name} quota. Additional "
+                f"details - Deployment Model: Resource Manager, Location: {region}, Current Limit: 3, Current Usage: "
+                "0, Additional Required: 4, (Minimum) New Limit Required: 4."
+            )
+            raise RefusedError("OperationNotAllowed", message)
+
+    def _get(self, call: Call, names: dict[str, str]) -> Answer:
+        record = self._must_know(names["name"])
+        told = self._told(record, record.now)
+        if call.query.get("$expand") == "instanceView":
+            told["properties"] |= kept.statuses(record, record.now)["properties"]
+        return Answer(200, told)
+
+    def _delete(self, _call: Call, names: dict[str, str]) -> Answer:
+        return Answer(202 if self.fleet.delete(names["name"]) else 204)
+
+    def _console(self, _call: Call, names: dict[str, str]) -> Answer:
+        record = self._must_know(names["name"])
+        return Answer(200, {"serialConsoleLogBlobUri": f"{self.url}/_blob/{record.machine}?sig=secret"})
+
+    def _operation(self, _call: Call, names: dict[str, str]) -> Answer:
+        record = self.fleet.operations.get(names["name"])
+        if record is None:
+            raise RefusedError("NotFound", "there is no such operation")
+        self.fleet.sync(record)
+        states = {"Creating": "InProgress", "Failed": "Failed"}
+        told: dict[str, Any] = {"name": names["name"], "status": states.get(record.now.made, "Succeeded")}
+        if record.now.made == "Failed":
+            told["error"] = dict(zip(("code", "message"), record.now.error, strict=True))
+        return Answer(200, told)
+
+    def _must_know(self, name: str) -> Record:
+        record = self.fleet.records.get(name.lower())
+        if record is not None:
+            self.fleet.sync(record)
+        if record is None or record.now.made == kept.GONE:
+            where = f"Microsoft.Compute/virtualMachines/{name}"
+            raise RefusedError(
+                "ResourceNotFound", f"The Resource '{where}' under resource group '{GROUP}' was not found."
+            )
+        return record
+
+    def _told(self, record: Record, seen: kept.Seen) -> dict[str, Any]:
+        told = kept.described(record, seen)
+        for name in self.missing:
+            told.pop(name, None)
+            told["properties"].pop(name, None)
+        return told
+
+    # -- listings ------------------------------------------------------------------------------------------
+
+    def _machines_of(self, call: Call, _names: dict[str, str]) -> Answer:
+        return self._paged(call, [self._told(*each) for each in self.fleet.listed()])
+
+    def _statuses(self, call: Call, _names: dict[str, str]) -> Answer:
+        assert call.query.get("statusOnly") == "true"
+        return self._paged(call, [kept.statuses(*each) for each in self.fleet.listed()])
+
+    def _interfaces(self, call: Call, _names: dict[str, str]) -> Answer:
+        found = [each for seen in self.fleet.listed() for each in kept.interfaces(*seen)]
+        return self._paged(call, found + self._loose("networkInterfaces"))
+
+    def _addresses(self, call: Call, _names: dict[str, str]) -> Answer:
+        found = [each for seen in self.fleet.listed() for each in kept.public_addresses(*seen)]
+        return self._paged(call, found + self._loose("publicIPAddresses"))
+
+    def _disks(self, call: Call, _names: dict[str, str]) -> Answer:
+        found = [each for seen in self.fleet.listed() for each in kept.disks(*seen)]
+        return self._paged(call, found + self._loose("disks"))
+
+    def _loose(self, kind: str) -> list[dict[str, Any]]:
+        found = {path: resource(path, kind) for path in self.fleet.loose}
+        return [{"id": path, "name": name, **self.fleet.loose[path]} for path, name in found.items() if name]
+
+    def _delete_loose(self, call: Call, _names: dict[str, str]) -> Answer:
+        found = next((path for path in self.fleet.loose if path.lower() == call.path.lower()), None)
+        if found is None:
+            return Answer(204)
+        del self.fleet.loose[found]
+        return Answer(202)
+
+    def _log(self, call: Call, _names: dict[str, str]) -> Answer:
+        wanted = call.query["$filter"]
+        since = re.search(r"eventTimestamp ge '([^']+)' and eventTimestamp le '[^']+'", wanted)
+        group = re.search(r"resourceGroupName eq '([^']+)'$", wanted)
+        uri = re.search(r"resourceUri eq '([^']+)'$", wanted)
+        if since is None or (group is None) == (uri is None):
+            raise RefusedError("BadRequest", f"The filter {wanted!r} is not one of those that are allowed.")
+        for record in list(self.fleet.records.values()):
+            self.fleet.sync(record)
+        as_of = time.time() - self.fleet.lag_s
+        found = [
+            {key: entry[key] for key in call.query["$select"].split(",")}
+            for at, entry in reversed(self.fleet.log)
+            if at <= as_of
+            and entry["eventTimestamp"] >= since[1]
+            and (uri is None or entry["resourceId"].lower() == uri[1].lower())
+        ]
+        return self._paged(call, found)
+
+    def _paged(self, call: Call, items: list[Any]) -> Answer:
+        first = int(call.query.get("$skiptoken") or 0)
+        told: dict[str, Any] = {"value": items[first : first + self.page]}
+        if len(items) > first + self.page:
+            query = {**call.query, "$skiptoken": str(first + self.page)}
+            told["nextLink"] = f"{self.url}{call.path}?" + "&".join(
+                f"{quote(key)}={quote(value)}" for key, value in query.items()
+            )
+        return Answer(200, told)
+
+    # -- around it -----------------------------------------------------------------------------------------
+
+    def _group(self, _call: Call, names: dict[str, str]) -> Answer:
+        return Answer(200, {"name": names["group"], "location": "eastus", "properties": {}})
+
+    def _permissions(self, _call: Call, _names: dict[str, str]) -> Answer:
+        return Answer(200, {"value": self.granted})
+
+    def _subnet(self, call: Call, _names: dict[str, str]) -> Answer:
+        if call.path.lower() not in {each.lower() for each in SUBNETS.values()}:
+            raise RefusedError("NotFound", f"Subnet {call.path.rpartition('/')[2]} is not found.")
+        return Answer(200, {"id": call.path, "name": call.path.rpartition("/")[2], "properties": {}})
+
+    def _security_group(self, call: Call, _names: dict[str, str]) -> Answer:
+        if call.path.lower() != SECURITY_GROUP.lower():
+            raise RefusedError("ResourceNotFound", f"{call.path.rpartition('/')[2]} was not found.")
+        return Answer(200, {"id": call.path, "name": "nodes", "properties": {"securityRules": self.rules}})
+
+    def _versions(self, _call: Call, names: dict[str, str]) -> Answer:
+        versions = IMAGES.get((names["publisher"], names["offer"], names["sku"]))
+        if versions is None:
+            raise RefusedError("NotFound", f"Artifact: VMImage was not found ({names['sku']}).")
+        return Answer(200, [{"name": each, "location": names["region"]} for each in versions])
+
+    def _usages(self, call: Call, _names: dict[str, str]) -> Answer:
+        found = [
+            {"name": {"value": name, "localizedValue": name}, "limit": limit, "currentValue": 0, "unit": "Count"}
+            for name, limit in self.quotas.items()
+        ]
+        return self._paged(call, found)
+
+    def _skus(self, call: Call, _names: dict[str, str]) -> Answer:
+        match = re.fullmatch(r"location eq '([a-z0-9]+)'", call.query.get("$filter", ""))
+        assert match is not None, call.query
+        region = match[1]
+        zones = REGIONS[region]
+        found = [{"resourceType": "disks", "name": "Premium_LRS", "locationInfo": [{"location": region}]}]
+        return self._paged(call, [*found, *(self._sku(name, region, zones) for name in self.sizes)])
+
+    def _sku(self, name: str, region: str, zones: Iterable[str]) -> dict[str, Any]:
+        closed = [zone for zone in zones if (name, f"{region}-{zone}") in self.restrictions]
+        restrictions: list[dict[str, Any]] = []
+        if closed:
+            restrictions.append({"type": "Zone", "values": [region], "restrictionInfo": {"zones": closed}})
+        if (name, region) in self.restrictions:
+            restrictions.append({"type": "Location", "values": [region], "reasonCode": "NotAvailableForSubscription"})
+        spot = "False" if name == "Standard_ND40rs_v2" else "True"
+        return {
+            "resourceType": "virtualMachines",
+            "name": name,
+            "family": f"{name.removeprefix('Standard_')}Family",
+            "locations": [region],
+            "locationInfo": [{"location": region, "zones": list(zones)}],
+            "restrictions": restrictions,
+            "capabilities": [{"name": "LowPriorityCapable", "value": spot}, {"name": "vCPUs", "value": "4"}],
+        }
+
+
+def open_rule(port: str = "22", access: str = "Allow", priority: int = 100) -> dict[str, Any]:
+    """A rule of a security group about what comes in."""
+    return {
+        "name": f"{access}-{port}",
+        "properties": {
+            "protocol": "Tcp",
+            "direction": "Inbound",
+            "access": access,
+            "priority": priority,
+            "destinationPortRange": port,
+            "sourceAddressPrefix": "198.51.100.1/32" if access == "Allow" else "*",
+        },
+    }

@@ -1,0 +1,338 @@
+"""A resource group's machines and all that they bring, as a test cloud keeps them: beginnings and ends that take time,
+requests that fail after they were taken, a past that listings show late, and the activity log.
+"""
+
+from __future__ import annotations
+
+import base64
+import copy
+import json
+import threading
+import time
+import uuid
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from provisioners.base import InstanceState
+from tests.clouds.machines import Machines
+
+SUBSCRIPTION = "11111111-2222-3333-4444-555555555555"
+GROUP = "spotsup-test"
+ROOT = f"/subscriptions/{SUBSCRIPTION}/resourceGroups/{GROUP}/providers"
+GONE = "gone"
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What a listing shows of a machine from `at` on."""
+
+    at: float
+    made: str
+    power: str = ""
+    address: str = ""
+    error: tuple[str, str] = ("", "")
+
+
+@dataclass(slots=True)
+class Record:
+    """One machine. `fails`: (when, code, message) of an allocation that will fail; `evicted_at`: when a notice is over;
+    `deallocate`: evicted to that; `wanted_gone`: a call has asked for its end.
+    """
+
+    name: str
+    body: dict[str, Any]
+    created_at: float
+    past: list[Seen]
+    fails: tuple[float, str, str] | None = None
+    evicted_at: float | None = None
+    deallocate: bool = False
+    wanted_gone: bool = False
+    claims: dict[str, str] = field(default_factory=dict)
+    vm_id: str = field(default_factory=lambda: str(uuid.uuid4()))
+    machine: str = ""
+
+    @property
+    def id(self) -> str:
+        """The resource's."""
+        return f"{ROOT}/Microsoft.Compute/virtualMachines/{self.name}"
+
+    @property
+    def now(self) -> Seen:
+        """The newest."""
+        return self.past[-1]
+
+    def show(self, seen: Seen) -> None:
+        """What listings show from now on."""
+        last = self.now
+        if (last.made, last.power, last.address) != (seen.made, seen.power, seen.address):
+            self.past.append(seen)
+
+    def as_of(self, at: float) -> Seen | None:
+        """What a listing of that moment showed; None before the machine was, and after."""
+        seen = next((each for each in reversed(self.past) if each.at <= at), None)
+        return None if seen is None or seen.made == GONE else seen
+
+
+class Fleet:
+    """The records over the machines behind. Callers hold `lock`. `lag_s`: of listings and of the log; `begin_s`: how
+    long a machine is being made at least.
+    """
+
+    def __init__(self, machines: Machines) -> None:
+        self.lock = threading.RLock()
+        self.records: dict[str, Record] = {}
+        self.ended: list[Record] = []
+        self.loose: dict[str, dict[str, Any]] = {}
+        self.log: list[tuple[float, dict[str, Any]]] = []
+        self.operations: dict[str, Record] = {}
+        self.lag_s = 0.0
+        self._machines = machines
+
+    # -- calls ---------------------------------------------------------------------------------------------
+
+    def put(self, name: str, body: dict[str, Any], fails: tuple[float, str, str] | None) -> tuple[Record, str]:
+        """A launch that Azure takes; (the machine, its operation's name)."""
+        record = Record(name, copy.deepcopy(body), time.time(), [Seen(time.time(), "Creating")], fails)
+        record.machine = f"{name}-{record.vm_id[:8]}"
+        self.records[name.lower()] = record
+        operation = str(uuid.uuid4())
+        self.operations[operation] = record
+        self.tell(record, "write", "Accepted", body=described(record, record.now))
+        if fails is None:
+            self._machines.boot(
+                record.machine, base64.b64decode(body["properties"]["osProfile"]["customData"]).decode()
+            )
+        return record, operation
+
+    def delete(self, name: str, claims: dict[str, str] | None = None) -> bool:
+        """Whether there was one."""
+        record = self.records.get(name.lower())
+        if record is None:
+            return False
+        if not record.wanted_gone:
+            record.wanted_gone, record.claims = True, claims or {}
+            self.tell(record, "delete", "Accepted")
+            self._end(record)
+        record.show(Seen(time.time(), "Deleting", record.now.power, record.now.address))
+        self.sync(record)
+        return True
+
+    # -- fates ---------------------------------------------------------------------------------------------
+
+    def preempt(self, name: str, notice_s: float, *, deallocate: bool = False) -> float:
+        """Announce an eviction; returns when the log says it was."""
+        record = self.records[name.lower()]
+        assert record.body["properties"].get("priority") == "Spot", f"{name} is not a spot machine"
+        record.evicted_at, record.deallocate = time.time() + notice_s, deallocate
+        at = self.tell(record, "evictSpotVM/action", "Started")
+        self._machines.preempt(record.machine, notice_s)
+        return at
+
+    def halt(self, name: str) -> None:
+        """Its guest switches itself off: the machine stays allocated."""
+        self._machines.end(self.records[name.lower()].machine)
+
+    def leave_behind(self, tags: dict[str, str], machine: str) -> None:
+        """A disk (which has no tags), a network interface and an address that belong to no machine."""
+        place = {"location": "eastus"}
+        self.loose[f"{ROOT}/Microsoft.Compute/disks/{machine}-disk"] = {
+            **place,
+            "properties": {"diskState": "Unattached"},
+        }
+        self.loose[f"{ROOT}/Microsoft.Network/networkInterfaces/{machine}-nic"] = {
+            **place,
+            "tags": tags,
+            "properties": {},
+        }
+        self.loose[f"{ROOT}/Microsoft.Network/publicIPAddresses/{machine}-ip"] = {
+            **place,
+            "tags": tags,
+            "properties": {"ipAddress": "203.0.113.1"},
+        }
+
+    def multiply(self, name: str, times: int) -> None:
+        """So many more machines like this one, quickly; nothing is behind them, and they run for ever."""
+        first = self.records[name.lower()]
+        data = base64.b64decode(first.body["properties"]["osProfile"]["customData"]).decode()
+        for number in range(times):
+            made = Record(f"{name}-{number}", first.body, first.created_at, list(first.past))
+            made.machine = made.name
+            self._machines.boot(made.machine, data)
+            self.records[made.name.lower()] = made
+
+    # -- what is to be seen --------------------------------------------------------------------------------
+
+    def sync(self, record: Record) -> None:
+        """Bring a record up to now."""
+        now = time.time()
+        if record.now.made == GONE:
+            return
+        if record.fails is not None:
+            self._sync_failing(record, now)
+            return
+        if record.evicted_at is not None and now >= record.evicted_at and not record.wanted_gone:
+            self._end(record)
+        look = self._machines.look(record.machine)
+        if look.state is InstanceState.TERMINATED:
+            self._over(record, now)
+        elif look.state is InstanceState.RUNNING and not record.wanted_gone:
+            if record.now.made == "Creating":
+                self.tell(record, "write", "Succeeded")
+            record.show(Seen(now, "Succeeded", "running", look.address))
+
+    def _sync_failing(self, record: Record, now: float) -> None:
+        assert record.fails is not None
+        at, code, message = record.fails
+        if record.wanted_gone:
+            self._forget(record, now)
+        elif now >= at and record.now.made == "Creating":
+            record.show(Seen(now, "Failed", "", "", (code, message)))
+            self.tell(record, "write", "Failed")
+
+    def _over(self, record: Record, now: float) -> None:
+        if record.wanted_gone:
+            self._forget(record, now)
+        elif record.evicted_at is not None and now >= record.evicted_at:
+            if record.deallocate:
+                if record.now.power != "deallocated":
+                    self.tell(record, "evictSpotVM/action", "Succeeded")
+                record.show(Seen(now, "Succeeded", "deallocated"))
+            else:
+                self.tell(record, "evictSpotVM/action", "Succeeded")
+                self._vanish(record, now)
+        else:
+            record.show(Seen(now, "Succeeded", "stopped", record.now.address))
+
+    def _forget(self, record: Record, now: float) -> None:
+        self.tell(record, "delete", "Succeeded")
+        self._vanish(record, now)
+
+    def _vanish(self, record: Record, now: float) -> None:
+        record.show(Seen(now, GONE))
+        self.ended.append(self.records.pop(record.name.lower()))
+
+    def _end(self, record: Record) -> None:
+        if record.fails is None:
+            self._machines.end(record.machine)
+
+    def listed(self) -> list[tuple[Record, Seen]]:
+        """What was to be seen `lag_s` ago."""
+        for record in list(self.records.values()):
+            self.sync(record)
+        as_of = time.time() - self.lag_s
+        every = [*self.records.values(), *self.ended]
+        return [(record, seen) for record in every if (seen := record.as_of(as_of)) is not None]
+
+    def tell(self, record: Record, operation: str, status: str, body: dict[str, Any] | None = None) -> float:
+        """One more entry of the activity log."""
+        at = time.time()
+        claims = record.claims if operation == "delete" else {}
+        entry = {
+            "eventTimestamp": stamp(at),
+            "operationName": {"value": f"Microsoft.Compute/virtualMachines/{operation}", "localizedValue": operation},
+            "status": {"value": status, "localizedValue": status},
+            # The log writes names as they come to it: groups often in capitals.
+            "resourceId": record.id.replace(GROUP, GROUP.upper()),
+            "claims": {"aud": "https://management.azure.com/", **claims},
+            "properties": {"responseBody": json.dumps(body)} if body else {"statusCode": "OK"},
+        }
+        self.log.append((at, entry))
+        return at
+
+
+def stamp(at: float) -> str:
+    """As Azure writes times: seven digits after the point."""
+    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%S.%f") + "0Z"
+
+
+def described(record: Record, seen: Seen) -> dict[str, Any]:
+    """As a listing shows it: without statuses, and without what it was asked to bring."""
+    told = copy.deepcopy({key: value for key, value in record.body.items() if key != "properties"})
+    wanted = record.body["properties"]
+    system = {key: value for key, value in wanted["osProfile"].items() if key != "customData"}
+    told |= {"id": record.id, "name": record.name, "type": "Microsoft.Compute/virtualMachines"}
+    told["properties"] = {
+        "vmId": record.vm_id,
+        "provisioningState": seen.made,
+        "timeCreated": stamp(record.created_at),
+        "hardwareProfile": dict(wanted["hardwareProfile"]),
+        "osProfile": system,
+        "networkProfile": {"networkInterfaces": [{"id": each["id"]} for each in interfaces(record, seen)]},
+        **{key: wanted[key] for key in ("priority", "evictionPolicy", "billingProfile") if key in wanted},
+    }
+    return told
+
+
+def statuses(record: Record, seen: Seen) -> dict[str, Any]:
+    """As a listing of statuses shows it, or an instance view."""
+    code, message = seen.error
+    made = {"code": f"ProvisioningState/{seen.made.lower()}" + (f"/{code}" if code else ""), "level": "Info"}
+    if code:
+        made |= {"message": message, "level": "Error"}
+    found = [made]
+    if seen.power:
+        found.append({"code": f"PowerState/{seen.power}", "level": "Info", "displayStatus": f"VM {seen.power}"})
+    return {"id": record.id, "name": record.name, "properties": {"instanceView": {"statuses": found}}}
+
+
+def interfaces(record: Record, seen: Seen) -> list[dict[str, Any]]:
+    """The network interfaces that it brought."""
+    found = []
+    for wanted in record.body["properties"]["networkProfile"]["networkInterfaceConfigurations"]:
+        address = wanted["properties"]["ipConfigurations"][0]["properties"]
+        public = address.get("publicIPAddressConfiguration")
+        told: dict[str, Any] = {"privateIPAddress": seen.address or None, "subnet": address["subnet"]}
+        if public:
+            told["publicIPAddress"] = {"id": f"{ROOT}/Microsoft.Network/publicIPAddresses/{public['name']}"}
+        found.append(
+            {
+                "id": f"{ROOT}/Microsoft.Network/networkInterfaces/{wanted['name']}",
+                "name": wanted["name"],
+                "location": record.body["location"],
+                "tags": wanted.get("tags"),
+                "properties": {
+                    "virtualMachine": {"id": record.id},
+                    "ipConfigurations": [{"name": "ip", "properties": told}],
+                },
+            }
+        )
+    return found
+
+
+def public_addresses(record: Record, seen: Seen) -> list[dict[str, Any]]:
+    """The addresses that it brought."""
+    found = []
+    for wanted in record.body["properties"]["networkProfile"]["networkInterfaceConfigurations"]:
+        public = wanted["properties"]["ipConfigurations"][0]["properties"].get("publicIPAddressConfiguration")
+        if public:
+            nic = f"{ROOT}/Microsoft.Network/networkInterfaces/{wanted['name']}"
+            found.append(
+                {
+                    "id": f"{ROOT}/Microsoft.Network/publicIPAddresses/{public['name']}",
+                    "name": public["name"],
+                    "location": record.body["location"],
+                    "tags": public.get("tags"),
+                    "properties": {
+                        "ipAddress": seen.address or None,
+                        "ipConfiguration": {"id": f"{nic}/ipConfigurations/ip"},
+                    },
+                }
+            )
+    return found
+
+
+def disks(record: Record, seen: Seen) -> list[dict[str, Any]]:
+    """The disk that it brought; a machine that found no room has none, and a disk has no tags."""
+    if record.fails is not None:
+        return []
+    name = record.body["properties"]["storageProfile"]["osDisk"]["name"]
+    return [
+        {
+            "id": f"{ROOT}/Microsoft.Compute/disks/{name}",
+            "name": name,
+            "location": record.body["location"],
+            "managedBy": record.id,
+            "properties": {"diskState": "Attached" if seen.power != "deallocated" else "Reserved"},
+        }
+    ]

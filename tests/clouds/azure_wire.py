@@ -1,0 +1,157 @@
+"""Azure's wire format, as a test cloud speaks it: requests, answers, errors, and what the SDK's models know of one."""
+
+from __future__ import annotations
+
+import enum
+import json
+import re
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import parse_qsl
+
+from azure.mgmt.compute import models
+
+# HTTP statuses: what the facts tell, 409 for most; the rest by ARM's page on common errors.
+_STATUS = {
+    "InvalidParameter": 400,
+    "InvalidRequestContent": 400,
+    "InvalidResourceReference": 400,
+    "InvalidTagNameCharacters": 400,
+    "InvalidResourceName": 400,
+    "LinkedInvalidPropertyId": 400,
+    "PlatformImageNotFound": 404,
+    "ResourceNotFound": 404,
+    "ResourceGroupNotFound": 404,
+    "NotFound": 404,
+    "PreconditionFailed": 412,
+    "AuthorizationFailed": 403,
+    "InvalidAuthenticationToken": 401,
+    "ExpiredAuthenticationToken": 401,
+    "TooManyRequests": 429,
+    "ServiceUnavailable": 503,
+    "InternalServerError": 500,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One request as it came."""
+
+    method: str
+    path: str
+    query: Mapping[str, str]
+    headers: Mapping[str, str]
+    body: bytes
+    action: str = ""
+
+    def json(self) -> dict[str, Any]:
+        """The body."""
+        found = json.loads(self.body or b"{}")
+        assert isinstance(found, dict)
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A whole answer."""
+
+    status: int
+    body: Any = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def payload(self) -> bytes:
+        """As it is sent."""
+        if isinstance(self.body, bytes):
+            return self.body
+        return b"" if self.body is None else json.dumps(self.body).encode()
+
+
+class RefusedError(Exception):
+    """The cloud says no."""
+
+    def __init__(self, code: str, message: str, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(message)
+        self.code = code
+        self.headers = headers or {}
+
+    def answer(self) -> Answer:
+        """As ARM words it."""
+        body = {"error": {"code": self.code, "message": str(self)}}
+        return Answer(_STATUS.get(self.code, 409), body, self.headers)
+
+
+def read_call(environ: Mapping[str, Any], body: bytes) -> Call:
+    """A request of WSGI's."""
+    headers = {
+        name.removeprefix("HTTP_").replace("_", "-").lower(): value
+        for name, value in environ.items()
+        if name.startswith("HTTP_")
+    }
+    query = dict(parse_qsl(environ.get("QUERY_STRING", ""), keep_blank_values=True))
+    return Call(environ["REQUEST_METHOD"], environ["PATH_INFO"], query, headers, body)
+
+
+def complaints(body: object, model: type = models.VirtualMachine, where: str = "$") -> list[str]:
+    """What a body has that the SDK's model does not know: names, values of enumerations, kinds of values."""
+    if not isinstance(body, dict):
+        return [f"{where}: no object"]
+    attributes = {field_._rest_name: name for name, field_ in model({})._attr_to_rest_field.items()}
+    hints = _hints(model)
+    found = []
+    for key, value in body.items():
+        if key not in attributes:
+            found.append(f"{where}.{key}: unknown")
+        else:
+            found += _against(value, hints[attributes[key]], f"{where}.{key}")
+    return found
+
+
+def _hints(model: type) -> dict[str, Any]:
+    names = {"_models": models, "_types": types, "datetime": __import__("datetime")}
+    names |= {name: getattr(models, name) for name in models.__all__}
+    return typing.get_type_hints(model, globalns={**vars(__import__(model.__module__, fromlist=["x"])), **names})
+
+
+def _against(value: object, hint: Any, where: str) -> list[str]:
+    if value is None:
+        return []
+    kinds = [each for each in _alternatives(hint) if each is not type(None)]
+    enums = [each for each in kinds if isinstance(each, type) and issubclass(each, enum.Enum)]
+    if models.VirtualMachineSizeTypes in enums:
+        return []  # a list of 2019; the sizes that there are is what the cloud's SKUs tell
+    if enums:
+        known = {member.value for each in enums for member in each}
+        return [] if value in known else [f"{where}: {value!r} is none of {sorted(known)}"]
+    for kind in kinds:
+        origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+        if origin in {list, typing.Sequence} and isinstance(value, list):
+            return [each for n, item in enumerate(value) for each in _against(item, arguments[0], f"{where}[{n}]")]
+        if origin in {dict, typing.Mapping} and isinstance(value, dict):
+            return [each for key, item in value.items() for each in _against(item, arguments[1], f"{where}.{key}")]
+        if isinstance(kind, type) and kind.__module__.startswith("azure.mgmt"):
+            return complaints(value, kind, where)
+    plain = {str: str, int: int, float: (int, float), bool: bool}
+    wanted = [plain[each] for each in kinds if each in plain]
+    if wanted and not any(_is(value, each) for each in wanted):
+        return [f"{where}: {value!r} is of a wrong kind"]
+    return []
+
+
+def _is(value: object, kind: Any) -> bool:
+    return isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
+
+
+def _alternatives(hint: Any) -> list[Any]:
+    if typing.get_origin(hint) in {typing.Union, types.UnionType}:
+        return [each for argument in typing.get_args(hint) for each in _alternatives(argument)]
+    return [hint]
+
+
+def resource(path: str, kind: str) -> str:
+    """The last name of a resource's id, of this kind; "" of another."""
+    match = re.search(rf"/{kind}/([^/]+)$", path, re.IGNORECASE)
+    return match[1] if match else ""
