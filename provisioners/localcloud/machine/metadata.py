@@ -7,7 +7,7 @@
                                                 (default false), at the latest after wait_s (at most 300)
 
 Every answer is JSON and closes its connection. 400: a parameter that is none; 404: no such path; 405: not a GET.
-Beside them are the paths of real clouds, so that their readers can be tried here: aws.py, gcp.py.
+Beside them are the paths of real clouds, so that their readers can be tried here: aws.py, azure.py, gcp.py.
 One thread serves all: an agent's waiting request costs a socket and no more.
 """
 
@@ -21,6 +21,7 @@ from collections.abc import Mapping
 from urllib.parse import parse_qsl, urlsplit
 
 from provisioners.localcloud.machine.aws import AwsMetadata
+from provisioners.localcloud.machine.azure import AzureMetadata
 from provisioners.localcloud.machine.gcp import GcpMetadata, Value
 
 MAX_WAIT_S = 300.0
@@ -66,6 +67,7 @@ class MetadataService:
         self._facts = dict(facts)
         self._aws = AwsMetadata(self._facts)
         self._gcp = GcpMetadata(self._facts)
+        self._azure = AzureMetadata(self._facts)
         self._preempt_at: float | None = None
         self._clients: dict[int, _Client] = {}
         selector.register(listener, selectors.EVENT_READ)
@@ -148,6 +150,8 @@ class MetadataService:
                 client.google, client.waiting_for, client.deadline = True, not self._preempted, now + value.wait_s
             else:
                 self._send_value(client, value)
+        elif (seen := self._azure.answer(words[0], url.path, url.query, headers, self._preempt_at)) is not None:
+            self._send(client, seen.status, seen.content_type, seen.body.encode())
         elif len(words) != 3 or words[0] != "GET":
             self._answer(client, 405, {"error": "this service only knows GET"})
         elif url.path == "/v1/instance":

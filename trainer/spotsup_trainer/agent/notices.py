@@ -66,8 +66,12 @@ def reader_for(metadata: Metadata) -> NoticeReader | None:
         from spotsup_trainer.agent.gcp import GcpReader
 
         return GcpReader(metadata.url)
+    if metadata.kind == "azure":
+        from spotsup_trainer.agent.azure import AzureReader
+
+        return AzureReader(metadata.url)
     raise ValueError(
-        f"this agent cannot read the metadata service of {metadata.kind!r}; it knows: local, aws, gcp, none"
+        f"this agent cannot read the metadata service of {metadata.kind!r}; it knows: local, aws, gcp, azure, none"
     )
 
 

@@ -1,0 +1,134 @@
+"""The agent on Azure: its notice from a machine's Scheduled Events."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from email.utils import formatdate
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import httpx
+import pytest
+from spotsup_trainer.agent.azure import AzureReader
+from spotsup_trainer.agent.notices import reader_for
+from spotsup_trainer.wire import Metadata
+
+from provisioners.base import Instance
+from tests.machines import launch_running
+from tests.programs import LocalCloud
+
+NAME = "/metadata/instance/compute/name"
+EVENTS = "/metadata/scheduledevents"
+
+
+@pytest.fixture
+def machine(local_cloud: LocalCloud) -> Instance:
+    return launch_running(local_cloud.provisioner, "n1")
+
+
+def test_a_notice_is_read_from_a_machines_own_service(local_cloud: LocalCloud, machine: Instance) -> None:
+    reader = reader_for(Metadata("azure", machine.metadata_url))
+    assert isinstance(reader, AzureReader)
+    began = time.monotonic()
+    assert reader.read() is None
+    assert time.monotonic() - began >= 1.0
+    deadline = time.time() + 120
+    assert local_cloud.cli("preempt", machine.id, "--notice", "120").returncode == 0
+    assert reader.read() == pytest.approx(deadline, abs=5.0)
+
+
+def test_the_service_is_as_strict_as_azures(machine: Instance) -> None:
+    url, header = f"{machine.metadata_url}{EVENTS}", {"Metadata": "true"}
+    assert httpx.get(f"{url}?api-version=2020-07-01").status_code == 400
+    assert httpx.get(url, headers=header).status_code == 400
+    assert httpx.get(f"{url}?api-version=2020-07-01", headers=header).json() == {"DocumentIncarnation": 1, "Events": []}
+    name = f"{machine.metadata_url}{NAME}?api-version=2021-02-01&format=text"
+    assert httpx.get(name, headers=header).text == machine.id
+    assert httpx.get(f"{machine.metadata_url}/metadata/nothing?api-version=1", headers=header).status_code == 404
+
+
+def test_without_an_address_the_variable_holds(machine: Instance, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPOTSUP_AZURE_METADATA", machine.metadata_url)
+    assert AzureReader("").read() is None
+    monkeypatch.setenv("SPOTSUP_AZURE_METADATA", "ftp://nowhere")
+    with pytest.raises(ValueError, match="should look like"):
+        AzureReader("")
+
+
+@contextmanager
+def service(events: Sequence[dict[str, Any]] | str, *, name: str = "me", status: int = 200) -> Iterator[str]:
+    """A metadata service with these events."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            told = json.dumps({"DocumentIncarnation": 1, "Events": events}) if isinstance(events, list) else str(events)
+            body = (name if self.path.startswith(NAME) else told).encode()
+            self.send_response(status if self.headers.get("Metadata") == "true" else 400)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            """Quiet."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+
+
+def event(
+    kind: str = "Preempt", machine: str = "me", not_before: str = "Sat, 21 Nov 2026 08:02:00 GMT"
+) -> dict[str, Any]:
+    return {
+        "EventId": f"{kind}-1",
+        "EventType": kind,
+        "Resources": [machine],
+        "EventStatus": "Scheduled" if not_before else "Started",
+        "NotBefore": not_before,
+    }
+
+
+@pytest.mark.parametrize("kind", ["Preempt", "Terminate"])
+def test_a_machine_that_goes_is_a_notice(kind: str) -> None:
+    with service([event("Freeze"), event(kind, "ME")]) as url:
+        assert AzureReader(url).read() == 1795248120.0
+
+
+def test_an_event_that_has_started_is_now() -> None:
+    with service([event(not_before="")]) as url:
+        assert AzureReader(url).read() == pytest.approx(time.time(), abs=5.0)
+
+
+def test_the_neighbours_events_are_not_ours() -> None:
+    with service([event(machine="somebody-else", not_before=formatdate(time.time() + 30, usegmt=True))]) as url:
+        assert AzureReader(url).read() is None
+
+
+@pytest.mark.parametrize("kind", ["Freeze", "Reboot", "Redeploy"])
+def test_what_leaves_the_machine_is_a_line_in_the_log(kind: str, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    with service([event(kind)]) as url:
+        reader = AzureReader(url)
+        assert reader.read() is None
+        assert reader.read() is None
+    assert len([record for record in caplog.records if f"planned for this machine: {kind}" in record.message]) == 1
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"events": [], "status": 500}, "HTTP 500"),
+        ({"events": "<html>"}, "Expecting value"),
+        ({"events": [], "name": ""}, "no name"),
+        ({"events": [event(not_before="soon")]}, "Invalid date"),
+    ],
+)
+def test_what_is_no_answer_is_an_error_and_no_notice(given: dict[str, Any], says: str) -> None:
+    with service(**given) as url, pytest.raises(ValueError, match=says):
+        AzureReader(url).read()
