@@ -1,0 +1,650 @@
+"""Compute Engine by the real SDK, against the test cloud with machines on paper: faults, limits, numbers of calls."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from provisioners.base import (
+    DeniedError,
+    EndCause,
+    Fatal,
+    Instance,
+    InstanceState,
+    Launched,
+    LaunchRequest,
+    LeftoverKind,
+    Market,
+    NoCapacity,
+    Offer,
+    OfferQuery,
+    ProvisionerError,
+    Quota,
+    Scope,
+    Throttled,
+    Transient,
+    Unknown,
+    UnreachableError,
+)
+from provisioners.catalog import load_catalog, merged
+from provisioners.gcp import GcpProvisioner
+from provisioners.settings import GcpSettings
+from tests.clouds import gcp
+from tests.clouds.gcp_compute import rule
+from tests.clouds.machines import PaperMachines
+from tests.machines import CLUSTER, TIMEOUT_S, request_for
+
+T4 = OfferQuery(gpu="T4", gpus_per_node=1)
+TYPE = "n1-standard-8+t4x1"
+
+
+@pytest.fixture
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[gcp.GcpServer]:
+    with gcp.gcp_cloud(PaperMachines()) as running:
+        for name, value in running.environ(tmp_path / "key").items():
+            monkeypatch.setenv(name, value)
+        yield running
+
+
+def provider(server: gcp.GcpServer, **settings: Any) -> GcpProvisioner:
+    given = {"project": gcp.PROJECT, "regions": ("us-central1",), "endpoint": server.url, **settings}
+    return GcpProvisioner(GcpSettings(**given))
+
+
+@pytest.fixture
+def compute(server: gcp.GcpServer) -> GcpProvisioner:
+    return provider(server)
+
+
+def offer(zone: str = "us-central1-a", market: Market = Market.SPOT) -> Offer:
+    return Offer("gcp", zone.rpartition("-")[0], zone, TYPE, market, None, "T4", 1)
+
+
+def request(node: str, place: Offer | None = None) -> LaunchRequest:
+    return replace(_REQUEST, token=f"token-{node}", node=node, offer=place or offer())
+
+
+class _Nothing:
+    """Offers one machine, so that a request can be made without a cloud."""
+
+    def offers(self, _query: OfferQuery, _timeout_s: float) -> list[Offer]:
+        return [offer()]
+
+
+_REQUEST = request_for(_Nothing(), "n")  # type: ignore[arg-type]
+
+
+def launched(compute: GcpProvisioner, node: str, place: Offer | None = None) -> Instance:
+    outcome = compute.launch(request(node, place), TIMEOUT_S)
+    assert isinstance(outcome, Launched), outcome
+    return outcome.instance
+
+
+def found(compute: GcpProvisioner, node: str) -> Instance:
+    instance = compute.find(f"token-{node}", TIMEOUT_S)
+    assert instance is not None
+    return instance
+
+
+def bare(instance: Instance) -> str:
+    return instance.id.rpartition(":")[2]
+
+
+# -- launches ------------------------------------------------------------------------------------------------
+
+
+def test_a_machine_is_inserted_once_and_its_operation_is_looked_at(
+    server: gcp.GcpServer, compute: GcpProvisioner
+) -> None:
+    launched(compute, "n1")
+    counted = server.cloud.counted()
+    assert counted.pop("zoneOperations.get") >= 1
+    assert counted == {"zoneOperations.list": 1, "instances.insert": 1, "instances.get": 1}
+
+
+@pytest.mark.parametrize(
+    ("fault", "kind"),
+    [
+        ("full", NoCapacity),
+        ("quota", Quota),
+        ("transient", Transient),
+        ("unheard-of", Transient),
+        ("throttled", Throttled),
+        ("quota-at-once", Quota),
+        ("internal", Unknown),
+        ("proxy", Unknown),
+    ],
+)
+def test_a_refused_insertion_is_not_repeated_here_and_can_be_later(
+    server: gcp.GcpServer, compute: GcpProvisioner, fault: str, kind: type
+) -> None:
+    server.cloud.fail_next("instances.insert", fault)
+    assert isinstance(compute.launch(request("n1"), TIMEOUT_S), kind)
+    assert server.cloud.counted()["instances.insert"] == 1
+    assert compute.find("token-n1", TIMEOUT_S) is None
+    launched(compute, "n1")
+
+
+def test_after_a_failure_another_request_id_is_used_and_a_repetition_uses_the_same(
+    server: gcp.GcpServer, compute: GcpProvisioner
+) -> None:
+    server.cloud.fail_next("instances.insert", "drop-reply")
+    compute.launch(request("n1"), TIMEOUT_S)
+    server.cloud.lag(3600.0)  # so that the operation is not seen
+    launched(compute, "n1")
+    server.cloud.lag(0.0)
+    server.cloud.fail_next("instances.insert", "full")
+    compute.launch(request("n2"), TIMEOUT_S)
+    launched(compute, "n2")
+    ids = [call.query["requestId"] for call in server.cloud.calls if call.action == "instances.insert"]
+    assert ids[0] == ids[1]
+    assert len(set(ids)) == 3
+    assert len(server.cloud.alive()) == 2
+
+
+@pytest.mark.parametrize("how", ["drop-reply", "garbage"])
+def test_an_answer_that_cannot_be_read_is_unknown_and_the_machine_is_found(
+    server: gcp.GcpServer, compute: GcpProvisioner, how: str
+) -> None:
+    server.cloud.fail_next("instances.insert", how)
+    outcome = compute.launch(request("n1"), TIMEOUT_S)
+    assert isinstance(outcome, Unknown), outcome
+    machine = found(compute, "n1")
+    assert launched(compute, "n1").id == machine.id
+    assert server.cloud.counted()["instances.insert"] == 1
+
+
+def test_an_insertion_that_takes_too_long_is_unknown_and_can_be_waited_for_again(
+    server: gcp.GcpServer, compute: GcpProvisioner
+) -> None:
+    server.cloud.compute.instances.op_s = 2.0
+    outcome = compute.launch(request("n1"), 1.0)
+    assert isinstance(outcome, Unknown)
+    assert "is not done in time" in outcome.message
+    assert found(compute, "n1").state is InstanceState.PENDING
+    launched(compute, "n1")
+    assert server.cloud.counted()["instances.insert"] == 1
+
+
+def test_an_operation_that_cannot_be_looked_at_goes_on(server: gcp.GcpServer, compute: GcpProvisioner) -> None:
+    for how in ("internal", "garbage", "drop-reply"):
+        server.cloud.fail_next("zoneOperations.get", how)
+    launched(compute, "n1")
+
+
+def test_a_machine_that_is_taken_while_it_is_made_is_found_with_its_end(
+    server: gcp.GcpServer, compute: GcpProvisioner
+) -> None:
+    server.cloud.fail_next("instances.insert", "taken-at-once")
+    assert isinstance(compute.launch(request("n1"), TIMEOUT_S), Unknown)
+    gone = found(compute, "n1")
+    assert (gone.state, gone.end_cause, gone.node) == (InstanceState.TERMINATED, EndCause.PREEMPTED, "n1")
+    again = launched(compute, "n1")
+    assert (again.state, again.cluster, again.token) == (InstanceState.TERMINATED, CLUSTER, "token-n1")
+    assert server.cloud.counted()["instances.insert"] == 1
+
+
+def test_a_code_that_nobody_has_seen_is_told(server: gcp.GcpServer, compute: GcpProvisioner) -> None:
+    for how, code in (("unheard-of", "SOMETHING_NEW"), ("unheard-of-at-once", "somethingNew")):
+        server.cloud.fail_next("instances.insert", how)
+        outcome = compute.launch(request("n1"), TIMEOUT_S)
+        assert isinstance(outcome, Transient)
+        assert outcome.unknown_code == code
+
+
+def test_a_quota_of_all_regions_is_everywhere(server: gcp.GcpServer, compute: GcpProvisioner) -> None:
+    server.cloud.compute.most_machines = 1
+    launched(compute, "n1")
+    here = compute.launch(request("n2"), TIMEOUT_S)
+    server.cloud.fail_next("instances.insert", "quota-everywhere")
+    everywhere = compute.launch(request("n3"), TIMEOUT_S)
+    assert isinstance(here, Quota)
+    assert isinstance(everywhere, Quota)
+    assert (here.scope, everywhere.scope) == (Scope.REGION, Scope.GLOBAL)
+
+
+def test_what_a_zone_does_not_have_is_no_capacity_for_an_hour(compute: GcpProvisioner) -> None:
+    outcome = compute.launch(request("n1", offer("us-central1-c")), TIMEOUT_S)
+    assert isinstance(outcome, NoCapacity)
+    assert outcome.memory_s == 3600
+
+
+def test_a_region_that_is_not_set_up_is_not_asked(server: gcp.GcpServer, compute: GcpProvisioner) -> None:
+    outcome = compute.launch(request("n1", offer("us-west1-a")), TIMEOUT_S)
+    assert isinstance(outcome, Fatal)
+    assert "gcp.regions (us-central1)" in outcome.message
+    assert not server.cloud.calls
+
+
+def test_a_request_in_other_words_finds_the_machine_of_its_node(server: gcp.GcpServer, compute: GcpProvisioner) -> None:
+    machine = launched(compute, "n1")
+    changed = provider(server, disk_gb=200)
+    assert launched(changed, "n1").id == machine.id
+    stolen = changed.launch(replace(request("n1"), node="n2"), TIMEOUT_S)
+    assert isinstance(stolen, Fatal)
+    assert "one request" in stolen.message
+    assert len(compute.instances(CLUSTER, TIMEOUT_S)) == 1
+
+
+def test_a_name_that_is_taken_by_something_else_is_not_ours(server: gcp.GcpServer, compute: GcpProvisioner) -> None:
+    launched(compute, "n1")
+    record = server.cloud.alive()[0]
+    for each in record.body["metadata"]["items"]:
+        each["value"] = "stranger" if each["key"] == "spotsup-node" else each["value"]
+    server.cloud.compute.instances.operations.clear()
+    server.cloud.compute._requests.clear()
+    outcome = compute.launch(request("n1"), TIMEOUT_S)
+    assert isinstance(outcome, Fatal)
+    assert "belongs to node 'stranger'" in outcome.message
+
+
+def test_a_token_whose_machine_is_forgotten_is_asked_for_anew(server: gcp.GcpServer, compute: GcpProvisioner) -> None:
+    machine = launched(compute, "n1")
+    compute.terminate(machine.id, TIMEOUT_S)
+    assert found(compute, "n1").state is InstanceState.TERMINATED
+    operations = server.cloud.compute.instances.operations
+    operations[:] = [each for each in operations if each.kind == "insert"]
+    outcome = compute.launch(request("n1"), TIMEOUT_S)
+    assert isinstance(outcome, Transient)
+    assert "new token" in outcome.message
+
+
+def test_words_that_fit_no_label_come_back_as_they_are(server: gcp.GcpServer, compute: GcpProvisioner) -> None:
+    odd = replace(request("n1"), node="Node №1 of the Big_Job", token="Token/1", cluster="Team A")  # noqa: S106 - a name
+    outcome = compute.launch(odd, TIMEOUT_S)
+    assert isinstance(outcome, Launched), outcome
+    (machine,) = compute.instances("Team A", TIMEOUT_S)
+    assert (machine.node, machine.token, machine.cluster) == (odd.node, odd.token, odd.cluster)
+    assert compute.find("Token/1", TIMEOUT_S) == machine
+    assert not compute.instances("team a", TIMEOUT_S)
+    compute.terminate(machine.id, TIMEOUT_S)
+    (gone,) = compute.instances("Team A", TIMEOUT_S)
+    assert (gone.id, gone.node, gone.state) == (machine.id, "", InstanceState.TERMINATED)
+
+
+def test_what_is_asked_for_arrives(server: gcp.GcpServer) -> None:
+    account = "nodes@a-project.iam.gserviceaccount.com"
+    compute = provider(server, tags={"team": "vision"}, service_account=account, network_tags=("gpu",), notice_s=120)
+    machine = launched(compute, "n1")
+    told = server.cloud.record(bare(machine)).body
+    assert told["labels"]["team"] == told["disks"][0]["initializeParams"]["labels"]["team"] == "vision"
+    assert told["serviceAccounts"][0]["email"] == account
+    assert told["tags"] == {"items": ["gpu"]}
+    assert told["scheduling"]["preemptionNoticeDuration"] == {"seconds": "120"}
+    assert told["guestAccelerators"][0]["acceleratorCount"] == 1
+    items = {each["key"]: each["value"] for each in told["metadata"]["items"]}
+    assert items["spotsup-notice-s"] == "120"
+
+
+# -- reading -------------------------------------------------------------------------------------------------
+
+
+def test_reading_is_tried_again_and_then_given_up(server: gcp.GcpServer, compute: GcpProvisioner) -> None:
+    launched(compute, "n1")
+    for how in ("throttled", "internal", "garbage", "proxy", "drop-reply"):
+        server.cloud.fail_next("instances.aggregatedList", how)
+        assert len(compute.instances(CLUSTER, TIMEOUT_S)) == 1
+    server.cloud.calls.clear()
+    server.cloud.fail_next("instances.aggregatedList", "throttled", times=50)
+    with pytest.raises(UnreachableError, match="rateLimitExceeded"):
+        compute.instances(CLUSTER, TIMEOUT_S)
+    assert server.cloud.counted() == {"instances.aggregatedList": 4}
+
+
+@pytest.mark.parametrize("timeout_s", [0.3, 1.0, 3.0])
+def test_every_call_ends_in_time(server: gcp.GcpServer, compute: GcpProvisioner, timeout_s: float) -> None:
+    machine = launched(compute, "n1")
+    calls: dict[str, Callable[[], object]] = {
+        "instances.aggregatedList": lambda: compute.instances(CLUSTER, timeout_s),
+        "instances.delete": lambda: compute.terminate(machine.id, timeout_s),
+        "disks.aggregatedList": lambda: compute.leftovers(CLUSTER, timeout_s),
+        "machineTypes.aggregatedList": lambda: compute.offers(T4, timeout_s),
+        "instances.getSerialPortOutput": lambda: compute.console(machine.id, timeout_s),
+    }
+
+    def ask(action: str) -> float:
+        began = time.monotonic()
+        with pytest.raises(UnreachableError):
+            calls[action]()
+        return time.monotonic() - began
+
+    for action in calls:
+        server.cloud.fail_next(action, "hang", times=20)
+    with ThreadPoolExecutor(len(calls)) as pool:
+        took = dict(zip(calls, pool.map(ask, calls), strict=True))
+    assert max(took.values()) < timeout_s + 1.0, took  # the SDK itself would go on for ten minutes
+
+
+def test_a_zone_that_does_not_take_part_makes_a_listing_none(server: gcp.GcpServer, compute: GcpProvisioner) -> None:
+    launched(compute, "n1")
+    server.cloud.compute.unreachable.add("us-central1-b")
+    with pytest.raises(UnreachableError, match="us-central1-b out of a listing"):
+        compute.instances(CLUSTER, TIMEOUT_S)
+
+
+def test_credentials_that_are_refused_say_so_everywhere(server: gcp.GcpServer, compute: GcpProvisioner) -> None:
+    launched(compute, "n1")
+    server.cloud.credentials = "expired"
+    for ask in (
+        lambda: compute.offers(T4, TIMEOUT_S),
+        lambda: compute.instances(CLUSTER, TIMEOUT_S),
+        lambda: compute.find("token", TIMEOUT_S),
+        lambda: compute.terminate("us-central1-a:spotsup-1", TIMEOUT_S),
+        lambda: compute.leftovers(CLUSTER, TIMEOUT_S),
+    ):
+        with pytest.raises(DeniedError, match=r"401.*renew them"):
+            ask()
+    assert isinstance(compute.launch(request("n2"), TIMEOUT_S), Fatal)
+    server.cloud.credentials = "good"
+    assert len(compute.instances(CLUSTER, TIMEOUT_S)) == 1
+
+
+def test_credentials_that_get_no_token_say_so(server: gcp.GcpServer, compute: GcpProvisioner) -> None:
+    server.cloud.credentials = "wrong"
+    with pytest.raises(DeniedError, match="Invalid JWT Signature"):
+        compute.instances(CLUSTER, TIMEOUT_S)
+    outcome = compute.launch(request("n1"), TIMEOUT_S)
+    assert isinstance(outcome, Fatal)
+    assert "gcloud auth" in outcome.message
+
+
+def test_no_credentials_at_all_say_so(
+    server: gcp.GcpServer, compute: GcpProvisioner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "nothing.json"))
+    with pytest.raises(DeniedError, match=r"no Google credentials.*gcloud auth application-default login"):
+        compute.instances(CLUSTER, TIMEOUT_S)
+    assert isinstance(compute.launch(request("n1"), TIMEOUT_S), Fatal)
+
+
+def test_a_missing_permission_is_named(server: gcp.GcpServer, compute: GcpProvisioner) -> None:
+    server.cloud.denied |= {"compute.instances.list", "compute.instances.create"}
+    with pytest.raises(DeniedError, match=r"compute\.instances\.list.*docs/permissions/gcp-role\.yaml"):
+        compute.instances(CLUSTER, TIMEOUT_S)
+    outcome = compute.launch(request("n1"), TIMEOUT_S)
+    assert isinstance(outcome, Fatal)
+    assert "docs/permissions" in outcome.message
+
+
+def test_descriptions_may_lack_things(server: gcp.GcpServer, compute: GcpProvisioner) -> None:
+    launched(compute, "n1")
+    server.cloud.compute.missing = {"networkInterfaces", "machineType"}
+    (machine,) = compute.instances(CLUSTER, TIMEOUT_S)
+    assert (machine.instance_type, machine.ssh_host, machine.private_address) == ("", "", "")
+    server.cloud.compute.missing = {"metadata"}
+    (machine,) = compute.instances(CLUSTER, TIMEOUT_S)
+    assert (machine.node, machine.token) == ("n1", "token-n1")
+    server.cloud.compute.missing = {"status"}
+    with pytest.raises(ProvisionerError, match="describes a machine without what it should"):
+        compute.instances(CLUSTER, TIMEOUT_S)
+
+
+@pytest.mark.parametrize(("machines", "pages"), [(10, 1), (100, 1), (1000, 2)])
+def test_a_listing_costs_two_calls_whatever_the_number_of_machines(
+    server: gcp.GcpServer, compute: GcpProvisioner, machines: int, pages: int
+) -> None:
+    """Google gives 500 at once."""
+    server.cloud.multiply(bare(launched(compute, "n1")), machines - 1)
+    server.cloud.calls.clear()
+    assert len(compute.instances(CLUSTER, 60.0)) == machines
+    assert server.cloud.counted() == {"instances.aggregatedList": pages, "globalOperations.aggregatedList": 1}
+
+
+def test_all_regions_are_in_the_same_listing(server: gcp.GcpServer) -> None:
+    compute = provider(server, regions=("us-central1", "us-west1"))
+    west = launched(compute, "n1", offer("us-west1-a"))
+    central = launched(compute, "n2")
+    server.cloud.calls.clear()
+    assert {each.id for each in compute.instances(CLUSTER, TIMEOUT_S)} == {west.id, central.id}
+    assert set(server.cloud.counted().values()) == {1}
+    assert found(compute, "n1").region == "us-west1"
+    compute.terminate(west.id, TIMEOUT_S)
+    assert found(compute, "n1").state is InstanceState.TERMINATED
+    compute.terminate(bare(central), TIMEOUT_S)
+    assert found(compute, "n2").state is InstanceState.TERMINATED
+
+
+# -- ends ----------------------------------------------------------------------------------------------------
+
+
+def test_what_has_ended_is_told_for_an_hour(server: gcp.GcpServer) -> None:
+    later = 0.0
+    settings = GcpSettings(project=gcp.PROJECT, regions=("us-central1",), endpoint=server.url)
+    compute = GcpProvisioner(settings, now=lambda: time.time() + later)
+    machine = launched(compute, "n1")
+    compute.terminate(machine.id, TIMEOUT_S)
+    (gone,) = compute.instances(CLUSTER, TIMEOUT_S)
+    assert (gone.id, gone.node, gone.cluster) == (machine.id, "n1", CLUSTER)
+    assert (gone.state, gone.end_cause) == (InstanceState.TERMINATED, EndCause.USER)
+    assert gone.launched_at == pytest.approx(machine.launched_at, abs=1.0)
+    later = 3700.0
+    assert not compute.instances(CLUSTER, TIMEOUT_S)
+    assert found(compute, "n1").id == machine.id
+
+
+def test_a_machine_that_is_taken_works_on_for_half_a_minute(server: gcp.GcpServer) -> None:
+    later = 0.0
+    settings = GcpSettings(project=gcp.PROJECT, regions=("us-central1",), endpoint=server.url)
+    compute = GcpProvisioner(settings, now=lambda: time.time() + later)
+    machine = launched(compute, "n1")
+    deadline = server.cloud.preempt(bare(machine), 600.0)
+    assert deadline == pytest.approx(time.time() + 30, abs=5)
+    noticed = found(compute, "n1")
+    assert (noticed.state, noticed.end_cause) == (InstanceState.RUNNING, None)
+    assert noticed.preempt_at == pytest.approx(deadline, abs=0.01)
+    later = 31.0
+    late = found(compute, "n1")
+    assert (late.state, late.end_cause, late.preempt_at) == (InstanceState.STOPPING, EndCause.PREEMPTED, None)
+
+
+def test_a_preemption_may_stop_a_machine_which_then_still_costs(server: gcp.GcpServer, compute: GcpProvisioner) -> None:
+    machine = launched(compute, "n1")
+    server.cloud.preempt(bare(machine), 0.0, stop=True)
+    stopped = found(compute, "n1")
+    assert (stopped.state, stopped.end_cause) == (InstanceState.STOPPED, EndCause.PREEMPTED)
+    compute.terminate(machine.id, TIMEOUT_S)
+    gone = found(compute, "n1")
+    assert (gone.state, gone.end_cause) == (InstanceState.TERMINATED, EndCause.PREEMPTED)
+
+
+@pytest.mark.parametrize("kind", ["compute.instances.hostError", "compute.instances.guestTerminate"])
+def test_a_machine_that_fails_or_switches_itself_off_keeps_its_disk(
+    server: gcp.GcpServer, compute: GcpProvisioner, kind: str
+) -> None:
+    machine = launched(compute, "n1")
+    server.cloud.lose(bare(machine), kind, stop=True)
+    off = found(compute, "n1")
+    assert (off.state, off.end_cause) == (InstanceState.STOPPED, EndCause.FAILED)
+    compute.terminate(machine.id, TIMEOUT_S)
+    assert found(compute, "n1").state is InstanceState.TERMINATED
+    assert not server.cloud.compute.instances.disks
+
+
+def test_a_console_is_shown_and_none_is_empty(compute: GcpProvisioner) -> None:
+    machine = launched(compute, "n1")
+    assert "a machine on paper" in compute.console(machine.id, TIMEOUT_S)
+    assert compute.console(bare(machine), TIMEOUT_S) == compute.console(machine.id, TIMEOUT_S)
+    assert compute.console("us-central1-a:spotsup-1", TIMEOUT_S) == ""
+    assert compute.console("no-such-machine", TIMEOUT_S) == ""
+
+
+def test_what_machines_leave_behind_is_found_by_its_label_and_removed(
+    server: gcp.GcpServer, compute: GcpProvisioner
+) -> None:
+    launched(compute, "n1")  # what it has is in use
+    for number, cluster in enumerate(("another", CLUSTER)):
+        labels = {"spotsup-cluster": cluster, "spotsup-node": "n1"}
+        server.cloud.leave_behind("us-central1-b", labels, f"left-{number}")
+    (left,) = compute.leftovers(CLUSTER, TIMEOUT_S)
+    assert (left.kind, left.node, left.region) == (LeftoverKind.DISK, "n1", "us-central1")
+    for _ in range(2):
+        compute.remove(left, TIMEOUT_S)
+    assert not compute.leftovers(CLUSTER, TIMEOUT_S)
+    assert len(compute.leftovers("another", TIMEOUT_S)) == 1
+    assert found(compute, "n1").state is InstanceState.RUNNING
+    with pytest.raises(ProvisionerError, match="leave only disks"):
+        compute.remove(replace(left, kind=LeftoverKind.ADDRESS), TIMEOUT_S)
+
+
+def test_a_disk_that_is_in_use_stays(server: gcp.GcpServer, compute: GcpProvisioner) -> None:
+    machine = launched(compute, "n1")
+    server.cloud.leave_behind("us-central1-a", {"spotsup-cluster": CLUSTER})
+    (left,) = compute.leftovers(CLUSTER, TIMEOUT_S)
+    with pytest.raises(ProvisionerError, match="already being used"):
+        compute.remove(replace(left, id=machine.id), TIMEOUT_S)
+
+
+# -- offers --------------------------------------------------------------------------------------------------
+
+
+def test_offers_are_what_zones_have(server: gcp.GcpServer, compute: GcpProvisioner) -> None:
+    offers = compute.offers(T4, TIMEOUT_S)
+    assert {each.instance_type for each in offers} == {TYPE}
+    assert {each.zone for each in offers} == {f"us-central1-{letter}" for letter in "abf"}
+    assert {(each.usd_per_hour, each.price_source) for each in offers} == {(None, "")}
+    counted = server.cloud.counted()
+    assert (counted["machineTypes.aggregatedList"], counted["acceleratorTypes.aggregatedList"]) == (1, 1)
+
+
+def test_on_demand_prices_are_the_catalogs_and_say_so(server: gcp.GcpServer, tmp_path: Path) -> None:
+    mine = tmp_path / "catalog.toml"
+    mine.write_text(
+        '[gcp.prices.us-central1]\nsource = "our contract, 2026"\nusd_per_hour = {"g2-standard-8" = 0.85}\n'
+    )
+    compute = provider(server, catalog=str(mine))
+    first, *rest = compute.offers(OfferQuery(gpu="L4", gpus_per_node=1, market=Market.ON_DEMAND), TIMEOUT_S)
+    assert (first.instance_type, first.usd_per_hour) == ("g2-standard-8", 0.85)
+    assert first.price_source == "catalog: our contract, 2026"
+    assert rest
+
+
+def test_subnetworks_say_in_which_regions_machines_may_be(server: gcp.GcpServer) -> None:
+    compute = provider(server, regions=("us-central1", "us-west1"), subnetworks={"us-west1": "default"})
+    assert {each.region for each in compute.offers(T4, TIMEOUT_S)} == {"us-west1"}
+    launched(compute, "n1", offer("us-west1-b"))
+
+
+@pytest.mark.parametrize(
+    ("query", "says"),
+    [
+        (OfferQuery(gpu="K80"), "K80: no cloud rents it any more"),
+        (OfferQuery(gpu="T4", gpus_per_node=16), "no machine type has 16 or more T4"),
+        (replace(T4, regions=("us-west1",)), r"none of us-west1 is one of gcp.regions \(us-central1\)"),
+        (replace(T4, zones=("us-central1-c",)), "is offered in us-central1 in zones us-central1-c: name other"),
+        (OfferQuery(instance_types=("c99-huge",)), "none of c99-huge is offered in us-central1: name other"),
+    ],
+)
+def test_where_there_is_nothing_it_says_why(compute: GcpProvisioner, query: OfferQuery, says: str) -> None:
+    with pytest.raises(ProvisionerError, match=says):
+        compute.offers(query, TIMEOUT_S)
+
+
+def test_without_a_quota_there_is_no_offer(server: gcp.GcpServer, compute: GcpProvisioner) -> None:
+    quotas = server.cloud.compute.quotas
+    quotas["us-central1"] |= {"PREEMPTIBLE_NVIDIA_T4_GPUS": 0, "NVIDIA_T4_GPUS": 2}
+    assert compute.offers(T4, TIMEOUT_S)
+    with pytest.raises(ProvisionerError, match=r"NVIDIA_T4_GPUS of us-central1 is 2 GPUs, and .* has 4: ask for more"):
+        compute.offers(replace(T4, gpus_per_node=4), TIMEOUT_S)
+    quotas[""]["GPUS_ALL_REGIONS"] = 0
+    with pytest.raises(ProvisionerError, match="GPUS_ALL_REGIONS of the project is 0"):
+        compute.offers(T4, TIMEOUT_S)
+    server.cloud.denied |= {"compute.projects.get", "compute.regions.get"}
+    assert compute.offers(T4, TIMEOUT_S)
+
+
+def test_a_catalog_of_ones_own_is_taken(server: gcp.GcpServer) -> None:
+    settings = GcpSettings(project=gcp.PROJECT, regions=("us-central1",), endpoint=server.url)
+    compute = GcpProvisioner(settings, catalog=merged(load_catalog(), load_catalog()))
+    assert compute.offers(T4, TIMEOUT_S)
+
+
+# -- check ---------------------------------------------------------------------------------------------------
+
+
+def complaints(compute: GcpProvisioner) -> dict[str, str]:
+    return {each.what: each.message for each in compute.check(30.0) if not each.ok}
+
+
+def test_what_is_in_order_has_no_complaint(server: gcp.GcpServer, compute: GcpProvisioner) -> None:
+    findings = compute.check(30.0)
+    assert [each.what for each in findings if not each.ok] == []
+    names = {"credentials", "reading", "image", "network", "us-central1 machine types", "us-central1 quota"}
+    assert {each.what for each in findings} == names
+    assert not server.cloud.alive()
+
+
+def test_credentials_are_the_first_complaint_and_the_last(server: gcp.GcpServer, compute: GcpProvisioner) -> None:
+    server.cloud.credentials = "wrong"
+    assert list(complaints(compute)) == ["credentials"]
+    server.cloud.credentials = "good"
+    other = complaints(provider(server, project="nobodys"))
+    assert list(other) == ["credentials"]
+    assert "set gcp.project" in other["credentials"]
+
+
+def test_missing_permissions_are_found_before_anything_is_launched(
+    server: gcp.GcpServer, compute: GcpProvisioner
+) -> None:
+    server.cloud.denied |= {"compute.disks.list", "compute.globalOperations.list"}
+    assert "lacks compute.disks.list, compute.globalOperations.list" in complaints(compute)["reading"]
+
+
+def test_images_are_looked_up(server: gcp.GcpServer) -> None:
+    family = "projects/ubuntu-os-accelerator-images/global/images/family/nothing"
+    told = complaints(provider(server, image=family, images={"L4": "ubuntu"}, image_proprietary=family))
+    assert told["image"] == f"there is no image {family} (notFound): set gcp.image"
+    assert "of the form projects/P/global/images/family/F: set gcp.images" in told["image of L4"]
+    assert "set gcp.image_proprietary" in told["image_proprietary"]
+
+
+def test_a_network_that_lets_nobody_in_is_found(server: gcp.GcpServer) -> None:
+    server.cloud.compute.firewalls = [rule("inside", ports=("1-21",)), rule("web", ports=("80", "443"))]
+    assert "lets anybody in at port 22" in complaints(provider(server))["network"]
+    server.cloud.compute.firewalls = [rule("ssh", ports=("20-30",), tags=("gpu",))]
+    assert "lets anybody in at port 22" in complaints(provider(server))["network"]
+    assert "reach each other" in complaints(provider(server, network_tags=("gpu",)))["network"]
+    server.cloud.compute.firewalls.append(rule("inside", tags=("gpu",)))
+    assert "network" not in complaints(provider(server, network_tags=("gpu",)))
+    told = complaints(provider(server, subnetworks={"us-central1": "nowhere"}))
+    assert "gcp.subnetworks" in told["us-central1 subnetwork"]
+
+
+def test_no_quota_for_any_gpu_is_a_complaint(server: gcp.GcpServer, compute: GcpProvisioner) -> None:
+    server.cloud.compute.quotas["us-central1"] = {"CPUS": 24.0}
+    assert "no GPU quota of us-central1 is above 0" in complaints(compute)["us-central1 quota"]
+    server.cloud.compute.quotas[""] = {"GPUS_ALL_REGIONS": 0.0}
+    assert "GPUS_ALL_REGIONS is 0" in complaints(compute)["us-central1 quota"]
+
+
+def test_the_hand_on_the_cloud_reaches_it_over_http(server: gcp.GcpServer, compute: GcpProvisioner) -> None:
+    body = json.dumps({"zone": "us-central1-a"}).encode()
+    assert httpx.post(f"{server.url}/_test/exhaust", content=body).json() == {"result": None}
+    assert isinstance(compute.launch(request("n1"), TIMEOUT_S), NoCapacity)
+    assert "instances.insert" in httpx.get(f"{server.url}/_test/calls").json()["calls"]
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"bogus": 1}, 'Unknown name "bogus"'),
+        ({"scheduling": {"provisioningModel": "SPOTT"}}, "SPOTT"),
+        ({"canIpForward": "yes"}, "not of type boolean"),
+        ({"status": "RUNNING"}, "output only"),
+        ({"disks": [{"diskSizeGb": 100}]}, "not of type string"),
+    ],
+)
+def test_the_test_cloud_refuses_what_googles_own_description_does_not_know(
+    server: gcp.GcpServer, change: dict[str, Any], says: str
+) -> None:
+    url = f"{server.url}/compute/v1/projects/{gcp.PROJECT}/zones/us-central1-a/instances"
+    answer = httpx.post(url, json={"name": "x", **change}, headers={"Authorization": "Bearer ya29.a-token"})
+    assert answer.status_code == 400
+    assert says in answer.json()["error"]["message"]

@@ -1,0 +1,425 @@
+"""What Compute Engine is asked for, and how its answers are read: pure functions."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import threading
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from google.cloud import compute_v1
+from hypothesis import given
+from hypothesis import strategies as st
+
+from provisioners.base import (
+    EndCause,
+    Fatal,
+    HostKey,
+    InstanceState,
+    LaunchRequest,
+    Market,
+    NoCapacity,
+    Offer,
+    ProvisionerError,
+    Quota,
+    Scope,
+    Throttled,
+    Transient,
+    Unknown,
+)
+from provisioners.catalog import load_catalog
+from provisioners.codes import Kind
+from provisioners.gcp import describe, errors, launch, names, quota
+from provisioners.settings import GcpSettings
+from tests.clouds.gcp_wire import read_call
+
+GOLDEN = Path(__file__).parent / "golden" / "clouds"
+CATALOG = load_catalog()
+KEY = HostKey("ssh-ed25519 AAAApublic spotsup", "the private key\n")
+SPOT = Offer("gcp", "us-central1", "us-central1-a", "n1-standard-8+t4x1", Market.SPOT, None, "T4", 1)
+REQUEST = LaunchRequest("token-1", "team-a", "node-1", SPOT, KEY, "ssh-ed25519 AAAAclient daemon", dead_man_s=3600.0)
+PLAIN = GcpSettings(regions=("us-central1",), project="a-project")
+FULL = GcpSettings(
+    regions=("us-central1",),
+    project="a-project",
+    public_address=False,
+    disk_gb=200,
+    tags={"team": "vision"},
+    images={"A100": "projects/a-project/global/images/our-a100"},
+    image_proprietary="projects/a-project/global/images/family/proprietary",
+    subnetworks={"us-central1": "gpu"},
+    network_tags=("gpu", "ssh"),
+    service_account="nodes@a-project.iam.gserviceaccount.com",
+    notice_s=120,
+)
+
+
+def body(request: LaunchRequest, settings: GcpSettings) -> dict[str, Any]:
+    machine = CATALOG.type_of("gcp", request.offer.instance_type)
+    return launch.instance(request, settings, machine, CATALOG.driver_of(machine))
+
+
+def asking(instance_type: str, market: Market = Market.SPOT, **change: Any) -> LaunchRequest:
+    return replace(REQUEST, offer=replace(SPOT, instance_type=instance_type, market=market), **change)
+
+
+CASES: Mapping[str, tuple[LaunchRequest, GcpSettings]] = {
+    "gcp_spot": (REQUEST, PLAIN),
+    "gcp_on_demand_with_everything": (
+        asking("a2-highgpu-1g", Market.ON_DEMAND, tags={"job": "resnet"}, disk_gb=500, dead_man_s=0.0),
+        FULL,
+    ),
+    "gcp_spot_with_notice": (asking("a3-ultragpu-8g"), FULL),
+}
+
+
+def on_the_wire(asked: dict[str, Any]) -> dict[str, Any]:
+    """As the SDK sends it."""
+    text = compute_v1.Instance.to_json(compute_v1.Instance(asked), always_print_fields_with_no_presence=False)
+    found: dict[str, Any] = json.loads(text)
+    return found
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_launch_asks_for_what_was_reviewed(name: str) -> None:
+    asked = on_the_wire(body(*CASES[name]))
+    for item in asked["metadata"]["items"]:
+        if item["key"] == "user-data":
+            item["value"] = f"{len(item['value']) // 100} hundred bytes, see user_data.txt"
+    text = json.dumps(asked, indent=2, sort_keys=True) + "\n"
+    path = GOLDEN / f"{name}.json"
+    if "SPOTSUP_WRITE_GOLDEN" in os.environ:
+        path.write_text(text)
+    assert text == path.read_text()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_google_knows_every_word_of_it(name: str) -> None:
+    sent = json.dumps(on_the_wire(body(*CASES[name]))).encode()
+    call = read_call("POST", "/compute/v1/projects/p/zones/us-central1-a/instances", "requestId=1", sent)
+    assert call.action == "instances.insert"
+
+
+@pytest.mark.parametrize("market", Market)
+@pytest.mark.parametrize("settings", [PLAIN, FULL], ids=["plain", "full"])
+def test_whatever_is_born_is_labelled_and_goes_with_its_machine(market: Market, settings: GcpSettings) -> None:
+    asked = body(asking("n1-standard-8+t4x1", market), settings)
+    (disk,) = asked["disks"]
+    for labels in (asked["labels"], disk["initialize_params"]["labels"]):
+        own = [labels[key] for key in ("spotsup-cluster", "spotsup-node", "spotsup-token")]
+        assert own == ["team-a", "node-1", "token-1"]
+    assert disk["auto_delete"]
+    spot = {"provisioning_model": "SPOT", "instance_termination_action": "DELETE"}
+    assert (spot.items() <= asked["scheduling"].items()) is (market is Market.SPOT)
+    assert not asked["scheduling"]["automatic_restart"]
+    assert "max_run_duration" not in asked["scheduling"]
+
+
+def test_our_own_labels_win_and_what_is_none_is_refused() -> None:
+    asked = body(replace(REQUEST, tags={"spotsup-cluster": "somebody-else"}), PLAIN)
+    assert asked["labels"]["spotsup-cluster"] == "team-a"
+    for tags in ({"Team": "vision"}, {"team": "Vision"}, {"team": "v" * 64}):
+        with pytest.raises(ProvisionerError, match=r"is no label: .*gcp\.tags"):
+            body(replace(REQUEST, tags=tags), PLAIN)
+    with pytest.raises(ProvisionerError, match="more than Compute Engine takes"):
+        body(replace(REQUEST, tags={f"t{number}": "" for number in range(62)}), PLAIN)
+
+
+def test_the_image_is_of_the_gpus_generation() -> None:
+    def image(instance_type: str, settings: GcpSettings) -> str:
+        return str(body(asking(instance_type), settings)["disks"][0]["initialize_params"]["source_image"])
+
+    assert image("n1-standard-8+v100x1", FULL).endswith("family/proprietary")
+    assert image("n1-standard-8+t4x1", FULL) == FULL.image
+    assert image("a2-ultragpu-1g", FULL).endswith("our-a100")
+    with pytest.raises(ProvisionerError, match=r"V100 needs .* set gcp\.image_proprietary"):
+        image("n1-standard-8+v100x1", PLAIN)
+
+
+def test_gpus_are_attached_to_n1_alone_and_new_families_get_hyperdisks() -> None:
+    n1, a2, a4 = (body(asking(name), PLAIN) for name in ("n1-standard-16+t4x2", "a2-highgpu-1g", "a4-highgpu-8g"))
+    accelerator = "zones/us-central1-a/acceleratorTypes/nvidia-tesla-t4"
+    assert n1["guest_accelerators"] == [{"accelerator_type": accelerator, "accelerator_count": 2}]
+    assert n1["machine_type"] == "zones/us-central1-a/machineTypes/n1-standard-16"
+    assert "guest_accelerators" not in a2
+    kinds = [each["disks"][0]["initialize_params"]["disk_type"].rpartition("/")[2] for each in (n1, a2, a4)]
+    assert kinds == ["pd-balanced", "pd-balanced", "hyperdisk-balanced"]
+
+
+# -- names ---------------------------------------------------------------------------------------------------
+
+TEXT = st.text(min_size=1, max_size=80)
+NODE = st.from_regex(r"[a-z][a-z0-9-]{0,38}[a-z0-9]-[0-9]{1,3}", fullmatch=True)
+
+
+@given(token=TEXT, cluster=TEXT, node=TEXT | NODE)
+def test_names_are_made_of_what_google_takes_and_tell_tokens_apart(token: str, cluster: str, node: str) -> None:
+    request = replace(REQUEST, token=token, cluster=cluster, node=node)
+    name = names.instance_name(request)
+    assert len(name) <= 63
+    assert name == names.instance_name(replace(request, offer=replace(SPOT, instance_type="g2-standard-4")))
+    assert name != names.instance_name(replace(request, token=f"{token}x"))
+    assert name != names.instance_name(replace(request, cluster=f"{cluster}x"))
+    assert set(name) <= set("abcdefghijklmnopqrstuvwxyz0123456789-")
+    assert name[0].isalpha()
+    assert name[-1] != "-"
+    assert names.node_in(name) in {node, ""}
+
+
+def test_the_daemons_nodes_are_in_their_machines_names() -> None:
+    name = names.instance_name(replace(REQUEST, node="resnet-a1b2c3-17"))
+    assert names.node_in(name) == "resnet-a1b2c3-17"
+    assert names.node_in("spotsup-x") == names.node_in("other") == ""
+
+
+@given(one=TEXT | st.from_regex(r"[a-z0-9_-]{0,63}", fullmatch=True), other=TEXT)
+def test_labels_stand_for_one_text(one: str, other: str) -> None:
+    label = names.label_value(one)
+    assert len(label) <= 63
+    assert set(label) <= set("abcdefghijklmnopqrstuvwxyz0123456789-_")
+    assert names.plain_value(label) in {one, ""}
+    assert one == other or label != names.label_value(other)
+    assert names.label_value(label) != label or label == one
+
+
+def test_a_request_id_is_the_same_until_something_failed() -> None:
+    first = names.request_id(REQUEST, 0)
+    assert uuid.UUID(first).int != 0
+    assert first == names.request_id(replace(REQUEST, offer=replace(SPOT, instance_type="other")), 0)
+    others = [names.request_id(REQUEST, 1), names.request_id(replace(REQUEST, token="token-2"), 0)]  # noqa: S106
+    assert len({first, *others, names.request_id(replace(REQUEST, cluster="b"), 0)}) == 4
+
+
+def test_ids_carry_their_zone() -> None:
+    assert names.split_id(names.id_of("us-central1-a", "spotsup-1")) == ("us-central1-a", "spotsup-1")
+    assert names.split_id("spotsup-1") == ("", "spotsup-1")
+
+
+# -- answers -------------------------------------------------------------------------------------------------
+
+
+def told(status: str = "RUNNING", **change: Any) -> Any:
+    fields = {
+        "name": "spotsup-1",
+        "status": status,
+        "creation_timestamp": "2026-11-20T16:00:00.000-08:00",
+        "machine_type": "https://www.googleapis.com/compute/v1/projects/p/zones/z/machineTypes/n1-standard-8",
+        "network_interfaces": [{"network_i_p": "10.0.0.1", "access_configs": [{"nat_i_p": "3.4.5.6"}]}],
+        "labels": {"spotsup-cluster": "team-a", "spotsup-node": "node-1", "spotsup-token": f"sha256-{'0' * 48}"},
+    }
+    return compute_v1.Instance({**fields, **change})
+
+
+def operation(kind: str, at: float, *, done: bool = True, code: str = "") -> describe.Operation:
+    return describe.Operation("us-central1-a", "spotsup-1", kind, done, at, code=code)
+
+
+def read(instance: Any, *operations: describe.Operation, now: float = 0.0) -> Any:
+    return describe.instance(instance, "us-central1-a", PLAIN, operations, now)
+
+
+def test_a_description_becomes_an_instance() -> None:
+    machine = read(told())
+    assert (machine.id, machine.region, machine.zone) == ("us-central1-a:spotsup-1", "us-central1", "us-central1-a")
+    assert (machine.cluster, machine.node, machine.token) == ("team-a", "node-1", "")
+    assert (machine.ssh_host, machine.private_address, machine.ssh_port) == ("3.4.5.6", "10.0.0.1", 22)
+    assert (machine.instance_type, machine.launched_at) == ("n1-standard-8", 1795219200.0)
+    private = describe.instance(told(), "us-central1-a", FULL, (), 0.0)
+    assert private.ssh_host == "10.0.0.1"
+
+
+@pytest.mark.parametrize(
+    ("status", "kind", "expected", "cause"),
+    [
+        ("PROVISIONING", "", InstanceState.PENDING, None),
+        ("STAGING", "", InstanceState.PENDING, None),
+        ("RUNNING", "", InstanceState.RUNNING, None),
+        ("STOPPING", "delete", InstanceState.STOPPING, EndCause.USER),
+        ("STOPPING", "compute.instances.preempted", InstanceState.STOPPING, EndCause.PREEMPTED),
+        ("STOPPING", "", InstanceState.STOPPING, EndCause.UNKNOWN),
+        ("REPAIRING", "compute.instances.hostError", InstanceState.STOPPING, EndCause.FAILED),
+        ("TERMINATED", "compute.instances.preempted", InstanceState.STOPPED, EndCause.PREEMPTED),
+        ("TERMINATED", "compute.instances.guestTerminate", InstanceState.STOPPED, EndCause.FAILED),
+        ("TERMINATED", "setLabels", InstanceState.STOPPED, EndCause.UNKNOWN),
+        ("SUSPENDED", "suspend", InstanceState.STOPPED, EndCause.USER),
+    ],
+)
+def test_states_and_what_brought_them_about(
+    status: str, kind: str, expected: InstanceState, cause: EndCause | None
+) -> None:
+    operations = [operation(kind, 100.0)] if kind else []
+    machine = read(told(status), *operations, now=1000.0)
+    assert (machine.state, machine.end_cause, machine.preempt_at) == (expected, cause, None)
+
+
+def test_the_first_end_is_the_cause_unless_it_failed() -> None:
+    preempted, deleted = operation("compute.instances.preempted", 100.0), operation("delete", 120.0)
+    assert read(told("STOPPING"), deleted, preempted, now=200.0).end_cause is EndCause.PREEMPTED
+    failed = operation("delete", 90.0, code="RESOURCE_NOT_READY")
+    assert read(told("STOPPING"), failed, preempted, now=200.0).end_cause is EndCause.PREEMPTED
+    other = replace(preempted, target="spotsup-2")
+    assert read(told("STOPPING"), other, now=200.0).end_cause is EndCause.UNKNOWN
+
+
+def test_what_is_gone_is_read_from_its_operations() -> None:
+    born, ended = operation("insert", 50.0), operation("delete", 100.0)
+    (gone,) = describe.ended([ended, born], [], since=0.0)
+    assert (gone.id, gone.state, gone.end_cause) == ("us-central1-a:spotsup-1", InstanceState.TERMINATED, EndCause.USER)
+    assert gone.launched_at == 50.0
+    assert not describe.ended([ended, born], [gone.id], since=0.0)
+    assert not describe.ended([ended, born], [], since=101.0)
+    assert not describe.ended([born], [], since=0.0)
+    (going,) = describe.ended([replace(ended, done=False), born], [], since=0.0)
+    assert going.state is InstanceState.STOPPING
+
+
+@pytest.mark.parametrize("change", [{"status": "DREAMING"}, {"creation_timestamp": ""}])
+def test_what_nothing_can_stand_in_for_is_an_error(change: dict[str, str]) -> None:
+    with pytest.raises(ProvisionerError, match="describes a machine without what it should"):
+        read(told(**change))
+    with pytest.raises(ProvisionerError, match="describes an operation without what it should"):
+        describe.operation(compute_v1.Operation({"name": "operation-1"}))
+
+
+# -- codes ---------------------------------------------------------------------------------------------------
+
+
+def outcome(code: str, message: str = "so it is") -> Any:
+    return errors.launch_outcome(errors.Refusal("us-central1-a", code, message), "us-central1-a, T4, spot")
+
+
+def test_codes_mean_what_people_found_them_to_mean() -> None:
+    assert outcome("ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS") == NoCapacity(
+        Scope.TYPE_IN_ZONE,
+        300.0,
+        "Compute Engine (us-central1-a, T4, spot) answered ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS: so it is",
+    )
+    for code in ("QUOTA_EXCEEDED", "quotaExceeded"):
+        here, everywhere = outcome(code), outcome(code, "Quota 'GPUS_ALL_REGIONS' exceeded. Limit: 0.0 globally.")
+        assert isinstance(here, Quota)
+        assert (here.scope, everywhere.scope) == (Scope.REGION, Scope.GLOBAL)
+        assert "IAM & Admin" in here.message
+    assert isinstance(outcome("rateLimitExceeded"), Throttled)
+    assert isinstance(outcome("INTERNAL_ERROR"), Transient)
+    assert isinstance(outcome("backendError"), Unknown)
+    assert isinstance(outcome("HTTP502"), Unknown)
+    assert isinstance(outcome("invalid"), Fatal)
+    assert isinstance(outcome("notFound"), Fatal)
+    assert isinstance(outcome("notFound", "The resource 'zones/z/acceleratorTypes/a' was not found"), NoCapacity)
+    assert "docs/permissions" in outcome("forbidden").message
+
+
+def test_a_code_that_nobody_has_seen_is_transient_and_says_its_name() -> None:
+    new = outcome("SOMETHING_NEW")
+    assert isinstance(new, Transient)
+    assert new.unknown_code == "SOMETHING_NEW"
+
+
+def test_each_row_has_a_source_and_what_refuses_for_a_while_says_for_how_long() -> None:
+    for row in errors.TABLE:
+        assert row.source
+        if row.kind in {Kind.NO_CAPACITY, Kind.QUOTA}:
+            assert row.scope is not None
+            assert row.memory_s > 0
+    assert len({(row.name, row.words) for row in errors.TABLE}) == len(errors.TABLE)
+
+
+def test_no_row_hides_another() -> None:
+    for number, row in enumerate(errors.TABLE):
+        assert not any(before.fits(row.name, row.words) for before in errors.TABLE[:number]), row.name
+
+
+def test_gpus_count_towards_their_quota() -> None:
+    limits = {"NVIDIA_T4_GPUS": 4.0, "PREEMPTIBLE_NVIDIA_T4_GPUS": 16.0, "NVIDIA_L4_GPUS": 2.0}
+    limits |= {"PREEMPTIBLE_NVIDIA_L4_GPUS": 0.0, "PREEMPTIBLE_NVIDIA_H100_GPUS": 0.0}
+    assert quota.limit("nvidia-tesla-t4", Market.SPOT, limits) == ("PREEMPTIBLE_NVIDIA_T4_GPUS", 16.0)
+    assert quota.limit("nvidia-tesla-t4", Market.ON_DEMAND, limits) == ("NVIDIA_T4_GPUS", 4.0)
+    assert quota.limit("nvidia-l4", Market.SPOT, limits) == ("NVIDIA_L4_GPUS", 2.0)
+    assert quota.limit("nvidia-h100-80gb", Market.SPOT, limits) == ("PREEMPTIBLE_NVIDIA_H100_GPUS", 0.0)
+    assert quota.limit("nvidia-h100-80gb", Market.ON_DEMAND, limits) is None
+    assert quota.limit("nvidia-b200", Market.SPOT, limits) is None
+    assert "NVIDIA_T4_GPUS" in quota.gpus_in(limits)
+    assert "PREEMPTIBLE_NVIDIA_L4_GPUS" not in quota.gpus_in(limits)
+
+
+def test_the_metrics_are_googles_own() -> None:
+    from tests.clouds.gcp_wire import _document
+
+    known = set(_document()["schemas"]["Quota"]["properties"]["metric"]["enum"])
+    for metric in quota._METRICS.values():
+        assert {metric, f"PREEMPTIBLE_{metric}"} & known
+    assert quota.ALL_REGIONS in known
+
+
+# -- the end of a forgotten machine --------------------------------------------------------------------------
+
+
+@contextmanager
+def google(*, deletes: int) -> Iterator[tuple[str, list[tuple[str, str, str]]]]:
+    """A metadata service and an API, which answers a deletion so; and what was asked with which headers."""
+    asked: list[tuple[str, str, str]] = []
+    root = "/computeMetadata/v1/"
+    data = {
+        f"{root}instance/service-accounts/default/token": '{"access_token":"ya29.x-y","expires_in":3599}',
+        f"{root}project/project-id": "a-project",
+        f"{root}instance/zone": "projects/1/zones/us-central1-a",
+        f"{root}instance/name": "spotsup-1",
+    }
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(("GET", self.path, self.headers.get("Metadata-Flavor") or ""))
+            self._answer(200 if self.path in data else 404, data.get(self.path, ""))
+
+        def do_DELETE(self) -> None:
+            asked.append(("DELETE", self.path, self.headers.get("Authorization") or ""))
+            self._answer(deletes, "{}")
+
+        def _answer(self, status: int, text: str) -> None:
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(text)))
+            self.end_headers()
+            self.wfile.write(text.encode())
+
+        def log_message(self, *_: object) -> None:
+            """Quiet."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+        yield f"127.0.0.1:{server.server_address[1]}", asked
+        server.shutdown()
+
+
+@pytest.mark.parametrize(("deletes", "off"), [(200, False), (403, True)])
+def test_a_forgotten_machine_deletes_itself_or_else_switches_itself_off(
+    tmp_path: Path, deletes: int, off: bool
+) -> None:
+    systemctl = tmp_path / "systemctl"
+    systemctl.write_text(f'#!/bin/sh\necho "$@" >{tmp_path}/said\n')
+    systemctl.chmod(0o755)
+    with google(deletes=deletes) as (host, asked):
+        settings = FULL.model_copy(update={"endpoint": f"http://{host}"})
+        environ = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "GCE_METADATA_HOST": host}
+        script = f"set -eu\n{launch.dead_man_end(settings)}\n"
+        done = subprocess.run(["/bin/sh", "-c", script], env=environ, capture_output=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    last = asked[-1]
+    url = "/compute/v1/projects/a-project/zones/us-central1-a/instances/spotsup-1"
+    assert last == ("DELETE", url, "Bearer ya29.x-y")
+    assert {flavour for verb, _, flavour in asked if verb == "GET"} == {"Google"}
+    assert (tmp_path / "said").exists() is off
+
+
+def test_without_an_account_of_its_own_a_forgotten_machine_switches_itself_off() -> None:
+    assert launch.dead_man_end(PLAIN) == "systemctl poweroff"
+    items = {each["key"]: each["value"] for each in body(REQUEST, FULL)["metadata"]["items"]}
+    assert "https://compute.googleapis.com/compute/v1/projects/$project" in items["user-data"]
+    assert len(items["user-data"]) < 256 * 1024
