@@ -43,7 +43,7 @@ class Offers:
         complaints = {offer: _complaint(offer, machine, limits) for offer, machine in found.items()}
         if all(complaints.values()):
             raise ProvisionerError("; ".join(dict.fromkeys(complaints.values())))
-        return sorted((each for each in found if not complaints[each]), key=_order)
+        return sorted((each for each in found if not complaints[each]), key=self._order)
 
     def limits(self, regions: Sequence[str], deadline: Deadline) -> Limits:
         """The quotas of these regions and of the project: one that cannot be read stops nobody."""
@@ -107,6 +107,12 @@ class Offers:
             price_source=source,
         )
 
+    def _order(self, offer: Offer) -> tuple[bool, float, float, int, str, str]:
+        """By price; where it is not known, by what the type costs on demand: spot prices are some part of that."""
+        on_demand, _ = self._catalog.price("gcp", offer.region, offer.instance_type) or (float("inf"), "")
+        price = offer.usd_per_hour
+        return price is None, price or 0.0, on_demand, offer.gpus, offer.instance_type, offer.zone
+
 
 def _kind(machine: MachineType) -> str:
     return machine.machine_type or machine.name
@@ -126,10 +132,6 @@ def _complaint(offer: Offer, machine: MachineType, limits: Limits) -> str:
         f"the quota {metric} of {where} is {most:g} GPUs, and {machine.name} has {machine.gpus}: "
         "ask for more at IAM & Admin, Quotas"
     )
-
-
-def _order(offer: Offer) -> tuple[bool, float, int, str, str]:
-    return offer.usd_per_hour is None, offer.usd_per_hour or 0.0, offer.gpus, offer.instance_type, offer.zone
 
 
 def _absent(types: Mapping[str, MachineType], regions: Sequence[str], query: OfferQuery) -> str:

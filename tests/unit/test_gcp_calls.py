@@ -514,7 +514,17 @@ def test_offers_are_what_zones_have(server: gcp.GcpServer, compute: GcpProvision
     assert (counted["machineTypes.aggregatedList"], counted["acceleratorTypes.aggregatedList"]) == (1, 1)
 
 
-def test_on_demand_prices_are_the_catalogs_and_say_so(server: gcp.GcpServer, tmp_path: Path) -> None:
+def test_without_spot_prices_the_order_is_that_of_prices_on_demand(compute: GcpProvisioner) -> None:
+    offers = compute.offers(OfferQuery(gpus_per_node=1), TIMEOUT_S)
+    assert offers[0].instance_type == "g2-standard-4"
+    assert {each.usd_per_hour for each in offers} == {None}
+    assert offers[-1].instance_type == TYPE
+    on_demand = compute.offers(OfferQuery(gpu="L4", market=Market.ON_DEMAND), TIMEOUT_S)
+    assert on_demand[0].usd_per_hour == 0.706832
+    assert on_demand[0].price_source.endswith("read 2026-11-21")
+
+
+def test_ones_own_prices_count_and_say_so(server: gcp.GcpServer, tmp_path: Path) -> None:
     mine = tmp_path / "catalog.toml"
     mine.write_text(
         '[gcp.prices.us-central1]\nsource = "our contract, 2026"\nusd_per_hour = {"g2-standard-8" = 0.85}\n'
