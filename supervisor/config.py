@@ -76,6 +76,7 @@ class TimingConfig(_Strict):
     suspect_s: Seconds = 20.0
     consistency_s: Seconds = 300.0
     orphan_grace_s: Seconds = 60.0
+    leftovers_s: Annotated[float, Field(ge=1, le=86400)] = 300.0
     gather_s: Seconds = 20.0
     leave_margin_s: Seconds = 12.0
     launch_timeout_s: Seconds = 300.0

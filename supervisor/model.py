@@ -263,6 +263,8 @@ class EventKind(StrEnum):
     JOB_FAILED = "job-failed"
     JOB_CANCELLED = "job-cancelled"
     ORPHAN = "orphan"
+    UNKNOWN_CODE = "unknown-code"
+    CONSOLE = "console"
 
 
 ALERT_KINDS = frozenset(
@@ -275,6 +277,7 @@ ALERT_KINDS = frozenset(
         EventKind.CHECKPOINTS_BACK,
         EventKind.JOB_DONE,
         EventKind.JOB_FAILED,
+        EventKind.UNKNOWN_CODE,
     }
 )
 

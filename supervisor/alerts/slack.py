@@ -15,6 +15,7 @@ _SIGNS = {
     EventKind.REPLACEMENT_JOINED: ":white_check_mark:",
     EventKind.CHECKPOINT_TROUBLE: ":rotating_light:",
     EventKind.CHECKPOINTS_BACK: ":floppy_disk:",
+    EventKind.UNKNOWN_CODE: ":grey_question:",
     EventKind.JOB_DONE: ":tada:",
     EventKind.JOB_FAILED: ":x:",
 }

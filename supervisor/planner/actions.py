@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from provisioners.base import Instance, LaunchOutcome, Offer, OfferQuery
+from provisioners.base import Instance, LaunchOutcome, Leftover, Offer, OfferQuery
 from supervisor.model import Event, JobRecord, NodeRecord
 
 # A commit is one transaction, and that is how many operations etcd takes in one: its default --max-txn-ops.
@@ -55,11 +55,12 @@ class Bootstrap:
 
 @dataclass(frozen=True, slots=True)
 class Terminate:
-    """Ask a cloud to end a machine. `node` is empty for an orphan."""
+    """Ask a cloud to end a machine. `node` is empty for an orphan. `last_words`: read its console first."""
 
     cloud: str
     instance_id: str
     node: str
+    last_words: bool = False
 
     @property
     def key(self) -> str:
@@ -77,6 +78,31 @@ class ListInstances:
     def key(self) -> str:
         """One listing per cloud at a time."""
         return f"list:{self.cloud}"
+
+
+@dataclass(frozen=True, slots=True)
+class ListLeftovers:
+    """What machines have left behind in a cloud."""
+
+    cloud: str
+
+    @property
+    def key(self) -> str:
+        """One listing per cloud at a time."""
+        return f"leftovers:{self.cloud}"
+
+
+@dataclass(frozen=True, slots=True)
+class Remove:
+    """Ask a cloud to delete something that a machine left behind."""
+
+    cloud: str
+    leftover: Leftover
+
+    @property
+    def key(self) -> str:
+        """One removal of each thing at a time."""
+        return f"remove:{self.leftover.id}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +131,9 @@ class SendAlert:
         return f"alert:{self.event_id}"
 
 
-Action: TypeAlias = Launch | Find | Bootstrap | Terminate | ListInstances | FetchOffers | SendAlert
+Action: TypeAlias = (
+    Launch | Find | Bootstrap | Terminate | ListInstances | ListLeftovers | Remove | FetchOffers | SendAlert
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,11 +165,12 @@ class BootstrapDone:
 
 @dataclass(frozen=True, slots=True)
 class TerminateDone:
-    """`error` is empty when the cloud accepted."""
+    """`error` is empty when the cloud accepted. `console`: the machine's last words, where they were asked for."""
 
     node: str
     instance_id: str
     error: str = ""
+    console: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +180,24 @@ class ListDone:
     cloud: str
     asked_at: float
     instances: tuple[Instance, ...] = ()
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LeftoversDone:
+    """All that is left behind in a cloud, or why that is not known."""
+
+    cloud: str
+    asked_at: float
+    leftovers: tuple[Leftover, ...] = ()
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveDone:
+    """`error` is empty when it is gone."""
+
+    leftover_id: str
     error: str = ""
 
 
@@ -172,9 +219,10 @@ class AlertDone:
     error: str = ""
 
 
-Read: TypeAlias = ListInstances | FetchOffers
+Read: TypeAlias = ListInstances | ListLeftovers | FetchOffers
 NodeOutcome: TypeAlias = LaunchDone | FindDone | BootstrapDone | TerminateDone
-Outcome: TypeAlias = NodeOutcome | ListDone | OffersDone | AlertDone
+ReadOutcome: TypeAlias = ListDone | LeftoversDone | OffersDone
+Outcome: TypeAlias = NodeOutcome | ReadOutcome | RemoveDone | AlertDone
 
 
 @dataclass(frozen=True, slots=True)

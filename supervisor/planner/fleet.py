@@ -52,7 +52,10 @@ def _drive(draft: Draft, node: NodeRecord) -> None:
         case N.TERMINATING if draft.now >= node.retry_at:
             _terminate(draft, node)
         case N.LOST | N.FAILED if node.instance_id:
-            _terminate(draft, draft.move(node, N.TERMINATING, f"make sure that {node.instance_id} is gone"))
+            # Why a machine was never ready is often told only by its console, which goes with it.
+            failed = node.state is N.FAILED
+            node = draft.move(node, N.TERMINATING, f"make sure that {node.instance_id} is gone")
+            _terminate(draft, node, last_words=failed)
         case N.FAILED:
             draft.move(node, N.GONE, "nothing was launched", ended_at=draft.now)
         case N.DRAINING if _has_left(draft, node):
@@ -91,8 +94,8 @@ def _has_left(draft: Draft, node: NodeRecord) -> bool:
     return not in_round or draft.job.ended or draft.now - node.since > draft.rules.drain_timeout_s
 
 
-def _terminate(draft: Draft, node: NodeRecord) -> None:
-    action = Terminate(node.offer.cloud, node.instance_id, node.id)
+def _terminate(draft: Draft, node: NodeRecord, *, last_words: bool = False) -> None:
+    action = Terminate(node.offer.cloud, node.instance_id, node.id, last_words)
     if not draft.busy(action.key):
         draft.set_node(node, retry_at=draft.now + draft.rules.terminate_retry_s)
         draft.do(action)

@@ -1,13 +1,15 @@
-"""Machines with our tag that the journal does not know (P1): seen twice, old enough, then ended."""
+"""What has our tag and is not in the journal (P1), machines and what they leave: seen twice, old enough, then ended."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
+from types import MappingProxyType
 
-from provisioners.base import Instance, InstanceState
+from provisioners.base import Instance, InstanceState, Leftover
 from supervisor.model import Event, EventKind, NodeState
-from supervisor.planner.actions import Commit, Terminate
-from supervisor.planner.world import CloudView, Sighting, World
+from supervisor.planner.actions import Commit, LeftoversDone, ListLeftovers, Remove, Terminate
+from supervisor.planner.world import CloudView, LeftoversView, Sighting, Soft, World
 
 
 def is_orphan(instance: Instance, node_states: Mapping[str, NodeState]) -> bool:
@@ -46,3 +48,55 @@ def sweep(world: World, now: float) -> list[Commit]:
             event = Event(f"orphan-{instance.id}", now, "", EventKind.ORPHAN, text, instance.node)
             commits.append(Commit(job="", guards={}, events=[event], actions=[action]))
     return commits
+
+
+# -- disks, interfaces, addresses, requests ----------------------------------------------------------------
+
+
+def ask_for_leftovers(world: World, now: float) -> list[ListLeftovers]:
+    """One listing per cloud and period: what is left behind costs little, and the listing costs calls."""
+    found = []
+    for cloud in world.clouds:
+        action = ListLeftovers(cloud)
+        tried_at = world.soft.leftovers.get(cloud, LeftoversView()).tried_at
+        if action.key not in world.busy and now - tried_at >= world.rules.leftovers_s:
+            found.append(action)
+    return found
+
+
+def absorb_leftovers(soft: Soft, done: LeftoversDone) -> Soft:
+    """What is remembered after a listing of leftovers. A failed one says nothing."""
+    old = soft.leftovers.get(done.cloud, LeftoversView())
+    view = replace(old, tried_at=done.asked_at)
+    if not done.error:
+        leftovers = {each.id: each for each in done.leftovers}
+        known = {key: old.sightings.get(key, Sighting(done.asked_at, 0)) for key in leftovers}
+        sightings = {key: Sighting(seen.first_at, seen.listings + 1) for key, seen in known.items()}
+        view = LeftoversView(MappingProxyType(leftovers), MappingProxyType(sightings), done.asked_at)
+    return replace(soft, leftovers=MappingProxyType({**soft.leftovers, done.cloud: view}))
+
+
+def sweep_leftovers(world: World, soft: Soft, now: float) -> tuple[list[Commit], Soft]:
+    """The commits that remove what has no open node any more. Each is forgotten then: the next listings tell whether
+    it is gone. Seen twice, a period apart: an interface that Azure holds back for 3 minutes is no longer a surprise.
+    """
+    states = {node.id: node.state for job in world.jobs.values() for node in job.nodes.values()}
+    commits = []
+    for cloud, view in soft.leftovers.items():
+        due = [each for each in view.leftovers.values() if _is_over(each, view.sightings[each.id], states)]
+        for each in due:
+            owner = each.node or "unknown"
+            text = f"{each.kind} {each.id} was left behind (node {owner}): removing it"
+            event = Event(f"orphan-{each.id}", now, "", EventKind.ORPHAN, text, each.node)
+            commits.append(Commit(job="", guards={}, events=[event], actions=[Remove(cloud, each)]))
+        if due:
+            gone = {each.id for each in due}
+            kept = {key: each for key, each in view.leftovers.items() if key not in gone}
+            seen = {key: sighting for key, sighting in view.sightings.items() if key not in gone}
+            rest = replace(view, leftovers=MappingProxyType(kept), sightings=MappingProxyType(seen))
+            soft = replace(soft, leftovers=MappingProxyType({**soft.leftovers, cloud: rest}))
+    return commits, soft
+
+
+def _is_over(leftover: Leftover, seen: Sighting, node_states: Mapping[str, NodeState]) -> bool:
+    return seen.listings >= 2 and node_states.get(leftover.node, NodeState.GONE) is NodeState.GONE

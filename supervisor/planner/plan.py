@@ -15,11 +15,12 @@ from supervisor.planner.actions import (
     Action,
     AlertDone,
     Commit,
-    ListDone,
+    LeftoversDone,
     ListInstances,
     NodeOutcome,
     OffersDone,
     Plan,
+    ReadOutcome,
     SendAlert,
 )
 from supervisor.planner.draft import Draft
@@ -61,7 +62,10 @@ def plan(world: World, outcomes: Mapping[str, Sequence[NodeOutcome]], keys: Keys
         if not commit.empty:
             commits.append(commit)
     commits += orphans.sweep(world, now)
+    swept, soft = orphans.sweep_leftovers(world, soft, now)
+    commits += swept
     actions += _listings(world, now)
+    actions += orphans.ask_for_leftovers(world, now)
     commits += _clear_outbox(world, keys)
     actions += _alerts(world, now)
     return Plan(tuple(commits), tuple(actions), MappingProxyType(sentences), tuple(refused)), soft
@@ -135,10 +139,12 @@ def _stands_still(job: JobView) -> bool:
 # -- taking in what reads brought --------------------------------------------------------------------------
 
 
-def absorb(soft: Soft, done: ListDone | OffersDone | AlertDone, jobs: Iterable[JobView], now: float) -> Soft:
+def absorb(soft: Soft, done: ReadOutcome | AlertDone, jobs: Iterable[JobView], now: float) -> Soft:
     """What is remembered after a listing, a list of offers, an alert. A failed read keeps the last good one."""
     if isinstance(done, AlertDone):
         return _absorb_alert(soft, done, now)
+    if isinstance(done, LeftoversDone):
+        return orphans.absorb_leftovers(soft, done)
     if isinstance(done, OffersDone):
         before = soft.offers.get(done.job, OffersView())
         offers = before.offers if done.error else done.offers

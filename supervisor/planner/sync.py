@@ -55,6 +55,8 @@ def _from_outcome(draft: Draft, node: NodeRecord, outcome: NodeOutcome) -> NodeR
         case BootstrapDone() if node.state is N.BOOTSTRAPPING:
             return _bootstrapped(draft, node, outcome)
         case TerminateDone() if node.state is N.TERMINATING and not outcome.error:
+            if outcome.console:
+                draft.tell(EventKind.CONSOLE, f"the console of {node.id} ends with:\n{outcome.console}", node.id)
             return draft.set_node(node, retry_at=draft.now + draft.rules.terminate_retry_s)
         case TerminateDone() if node.state is N.TERMINATING:
             return draft.set_node(node, retry_at=draft.now + BACKOFF_S[1], error=outcome.error)
@@ -85,6 +87,8 @@ def _launched(draft: Draft, node: NodeRecord, outcome: LaunchOutcome) -> NodeRec
         case Throttled():
             return draft.set_node(node, retry_at=draft.now + outcome.retry_after_s, error=outcome.message)
         case Transient():
+            if outcome.unknown_code:
+                _tell_of_code(draft, node, outcome)
             if node.launch_attempts >= draft.rules.launch_attempts:
                 return _refused(draft, node, outcome.message)
             wait_s = BACKOFF_S[min(node.launch_attempts, len(BACKOFF_S) - 1)]
@@ -93,6 +97,14 @@ def _launched(draft: Draft, node: NodeRecord, outcome: LaunchOutcome) -> NodeRec
             return _fatal(draft, node, outcome)
         case Unknown():
             return draft.set_node(node, unsure=True, retry_at=draft.now + 0.5, error=outcome.message)
+
+
+def _tell_of_code(draft: Draft, node: NodeRecord, outcome: Transient) -> None:
+    """Once per code and daemon: the tables of codes grow by what people hear of."""
+    draft.soft, is_new = draft.soft.unheard_of(node.offer.cloud, outcome.unknown_code)
+    if is_new:
+        text = f"{outcome.message}; it is asked again. Please report the code, so that it gets its row"
+        draft.tell(EventKind.UNKNOWN_CODE, text, node.id, code=outcome.unknown_code)
 
 
 def _fatal(draft: Draft, node: NodeRecord, outcome: Fatal) -> NodeRecord:

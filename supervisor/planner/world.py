@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 from spotsup_trainer.wire import AgentWord, Ended, Hint, Member, Notice, Progress, Result, Round
 
-from provisioners.base import Instance, NoCapacity, Offer, Quota, Scope
+from provisioners.base import Instance, Leftover, NoCapacity, Offer, Quota, Scope
 from supervisor.model import JobRecord, NodeRecord, NodeState
 
 
@@ -22,6 +22,7 @@ class Rules:
     suspect_s: float = 20.0
     consistency_s: float = 300.0
     orphan_grace_s: float = 60.0
+    leftovers_s: float = 300.0
     gather_s: float = 20.0
     leave_margin_s: float = 12.0
     launch_timeout_s: float = 300.0
@@ -97,10 +98,19 @@ class OffersView:
 
 @dataclass(frozen=True, slots=True)
 class Sighting:
-    """A machine with our tag that the journal does not know."""
+    """Something with our tag that the journal does not know."""
 
     first_at: float
     listings: int
+
+
+@dataclass(frozen=True, slots=True)
+class LeftoversView:
+    """What machines left behind in a cloud, and how often each was seen. `tried_at`: when the last listing was made."""
+
+    leftovers: Mapping[str, Leftover] = field(default_factory=lambda: MappingProxyType({}))
+    sightings: Mapping[str, Sighting] = field(default_factory=lambda: MappingProxyType({}))
+    tried_at: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,13 +129,21 @@ class Soft:
     clouds: Mapping[str, CloudView] = field(default_factory=lambda: MappingProxyType({}))
     offers: Mapping[str, OffersView] = field(default_factory=lambda: MappingProxyType({}))
     refusals: tuple[Refusal, ...] = ()
+    unknown_codes: tuple[tuple[str, str], ...] = ()
     sightings: Mapping[str, Sighting] = field(default_factory=lambda: MappingProxyType({}))
+    leftovers: Mapping[str, LeftoversView] = field(default_factory=lambda: MappingProxyType({}))
     alert_tries: Mapping[str, AlertTry] = field(default_factory=lambda: MappingProxyType({}))
 
     def refused(self, offer: Offer, now: float, *, spare: bool) -> Refusal | None:
         """The refusal that speaks against an offer now. What a spare was refused holds up nothing but spares."""
         believed = (r for r in self.refusals if r.until > now and (spare or not r.spare))
         return next((r for r in believed if r.covers(offer)), None)
+
+    def unheard_of(self, cloud: str, code: str) -> tuple[Soft, bool]:
+        """With a code of a cloud that no table has; and whether it is new. At most 200 are kept."""
+        if (cloud, code) in self.unknown_codes:
+            return self, False
+        return replace(self, unknown_codes=(*self.unknown_codes, (cloud, code))[-200:]), True
 
     def remember(self, offer: Offer, outcome: NoCapacity | Quota, now: float, *, spare: bool) -> Soft:
         """With one more refusal; the ended ones are forgotten, at most 1,000 are kept."""

@@ -24,10 +24,14 @@ from supervisor.planner.actions import (
     FindDone,
     Launch,
     LaunchDone,
+    LeftoversDone,
     ListDone,
     ListInstances,
+    ListLeftovers,
     OffersDone,
     Outcome,
+    Remove,
+    RemoveDone,
     SendAlert,
     Terminate,
     TerminateDone,
@@ -38,6 +42,8 @@ log = structlog.get_logger("spotsupd")
 
 CALL_TIMEOUT_S = 30.0
 LAUNCH_TIMEOUT_S = 60.0
+CONSOLE_TIMEOUT_S = 10.0
+CONSOLE_LINES = 12
 MOST_THREADS = 96
 
 
@@ -95,6 +101,10 @@ class Effects:
                 return self._terminate(action)
             case ListInstances(cloud):
                 return self._list(cloud)
+            case ListLeftovers(cloud):
+                return self._leftovers(cloud)
+            case Remove():
+                return self._remove(action)
             case FetchOffers():
                 return self._offers(action)
             case SendAlert(event_id):
@@ -120,11 +130,20 @@ class Effects:
             return FindDone(node.id, None, str(error))
 
     def _terminate(self, action: Terminate) -> TerminateDone:
+        console = self._last_words(action) if action.last_words else ""
         try:
             self._provisioners[action.cloud].terminate(action.instance_id, CALL_TIMEOUT_S)
         except ProvisionerError as error:
-            return TerminateDone(action.node, action.instance_id, str(error))
-        return TerminateDone(action.node, action.instance_id)
+            return TerminateDone(action.node, action.instance_id, str(error), console)
+        return TerminateDone(action.node, action.instance_id, console=console)
+
+    def _last_words(self, action: Terminate) -> str:
+        """Why it did not come up, perhaps. Nice to have: it must never keep a machine from being ended."""
+        try:
+            text = self._provisioners[action.cloud].console(action.instance_id, CONSOLE_TIMEOUT_S)
+        except ProvisionerError as error:
+            return f"cannot be read: {error}"
+        return "\n".join(text.strip().splitlines()[-CONSOLE_LINES:])
 
     def _list(self, cloud: str) -> ListDone:
         asked_at = self._clock.now()
@@ -133,6 +152,22 @@ class Effects:
         except ProvisionerError as error:
             return ListDone(cloud, asked_at, error=str(error))
         return ListDone(cloud, asked_at, tuple(found))
+
+    def _leftovers(self, cloud: str) -> LeftoversDone:
+        asked_at = self._clock.now()
+        try:
+            found = self._provisioners[cloud].leftovers(self._cluster, CALL_TIMEOUT_S)
+        except ProvisionerError as error:
+            return LeftoversDone(cloud, asked_at, error=str(error))
+        return LeftoversDone(cloud, asked_at, tuple(found))
+
+    def _remove(self, action: Remove) -> RemoveDone:
+        try:
+            self._provisioners[action.cloud].remove(action.leftover, CALL_TIMEOUT_S)
+        except ProvisionerError as error:
+            log.warning("not removed; it is tried again", what=action.leftover.id, error=str(error))
+            return RemoveDone(action.leftover.id, str(error))
+        return RemoveDone(action.leftover.id)
 
     def _offers(self, action: FetchOffers) -> OffersDone:
         asked_at = self._clock.now()
@@ -168,6 +203,10 @@ def outcome_of_fault(action: Action, fault: str) -> Outcome:
             return TerminateDone(action.node, action.instance_id, fault)
         case ListInstances(cloud):
             return ListDone(cloud, 0.0, error=fault)
+        case ListLeftovers(cloud):
+            return LeftoversDone(cloud, 0.0, error=fault)
+        case Remove(leftover=leftover):
+            return RemoveDone(leftover.id, fault)
         case FetchOffers():
             return OffersDone(action.job, 0.0, error=fault)
         case SendAlert(event_id):

@@ -11,15 +11,19 @@ import structlog
 from spotsup_trainer.etcd import Compare
 from spotsup_trainer.wire import Keys
 
+from provisioners.base import Transient
 from supervisor.errors import JournalUnavailableError
 from supervisor.planner.actions import (
     Action,
     AlertDone,
     Commit,
+    LaunchDone,
+    LeftoversDone,
     ListDone,
     NodeOutcome,
     OffersDone,
     Outcome,
+    RemoveDone,
 )
 from supervisor.planner.plan import absorb, plan
 from supervisor.planner.world import JobView, Rules, Soft, World
@@ -125,9 +129,12 @@ class Loop:
     def _take_outcomes(self, jobs: Iterable[JobView]) -> None:
         for action, outcome in self._actor.collect():
             self._running.pop(action.key, None)
-            if isinstance(outcome, ListDone | OffersDone | AlertDone):
+            if isinstance(outcome, ListDone | LeftoversDone | OffersDone | AlertDone):
                 self._soft = absorb(self._soft, outcome, jobs, self._clock.now())
+            elif isinstance(outcome, RemoveDone):
+                self._count("leftovers_kept" if outcome.error else "leftovers_removed")
             elif outcome.node:
+                self._count_code(outcome)
                 self._in_hand.setdefault(outcome.node, []).append(outcome)
 
     def _stand_by(self) -> None:
@@ -202,6 +209,10 @@ class Loop:
 
     def _count(self, name: str) -> None:
         self._counters[name] = self._counters.get(name, 0) + 1
+
+    def _count_code(self, outcome: NodeOutcome) -> None:
+        if isinstance(outcome, LaunchDone) and isinstance(outcome.outcome, Transient) and outcome.outcome.unknown_code:
+            self._count("unknown_codes")
 
     def _say(self, headline: str, sentences: Mapping[str, str]) -> None:
         for job, text in sentences.items():

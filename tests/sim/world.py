@@ -179,6 +179,9 @@ class SimCloud:
         self.machines: dict[str, Machine] = {}
         self.by_token: dict[str, str] = {}
         self.left: dict[str, Leftover] = {}
+        self.removals = 0
+        self.keeps_leftovers = False
+        self.strange_code = ""
         self.capacity = dict.fromkeys(ZONES, 16)
         self.faults = Faults()
         self.on_terminate: Callable[[Machine], None] = lambda _: None
@@ -194,6 +197,9 @@ class SimCloud:
     def launch(self, request: LaunchRequest, timeout_s: float) -> LaunchOutcome:
         if request.token in self.by_token:
             return Launched(self.machines[self.by_token[request.token]].instance)
+        if self.strange_code:
+            code, self.strange_code = self.strange_code, ""
+            return Transient(f"{request.offer.zone} says {code}", unknown_code=code)
         if self._rng.random() < self.faults.transient:
             return Throttled(1.0, "slow down") if self._rng.random() < 0.5 else Transient("internal error")
         zone = request.offer.zone
@@ -246,10 +252,13 @@ class SimCloud:
 
     def remove(self, leftover: Leftover, timeout_s: float) -> None:
         self._maybe_unreachable()
-        self.left.pop(leftover.id, None)
+        self.removals += 1
+        if not self.keeps_leftovers:
+            self.left.pop(leftover.id, None)
 
     def console(self, instance_id: str, timeout_s: float) -> str:
-        return ""
+        self._maybe_unreachable()
+        return f"boot\n{instance_id}: no network\n"
 
     def check(self, timeout_s: float) -> Sequence[Finding]:
         return ()
