@@ -34,6 +34,7 @@ def config_text(spec: Spec, folder: Folder, port: int, metadata: str = "") -> st
     if metadata:
         # Who asks for a real cloud's metadata asks 169.254.169.254, unless these say otherwise.
         environ += [f"AWS_EC2_METADATA_SERVICE_ENDPOINT=http://{metadata}", f"GCE_METADATA_HOST={metadata}"]
+        environ += [f"SPOTSUP_AZURE_METADATA=http://{metadata}"]
     lines = [
         f"Port {port}",
         f"ListenAddress {spec.address}",
