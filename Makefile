@@ -8,6 +8,7 @@ frameworks := .tools/frameworks
 
 help:
 	@echo "make demo    a job that survives preemptions, on this computer: no cloud account, under 3 minutes"
+	@echo "make demo CLOUD=aws   the same through EC2's real SDK, against a test cloud in the demo's own process; no account"
 	@echo "make test    all tests"
 	@echo "make test-frameworks   with the real Lightning, transformers and TensorBoard, in an environment of their own"
 	@echo "make check   ruff and mypy"
@@ -25,7 +26,7 @@ setup:
 	@scripts/setup
 
 demo: setup
-	@$(python) -m scripts.demo
+	@$(python) -m scripts.demo $(if $(CLOUD),--cloud '$(CLOUD)')
 
 test: setup
 	@RES_OPTIONS='timeout:1 attempts:1' $(python) -m pytest -n 2 $(PYTEST_ARGS)
@@ -66,7 +67,7 @@ bench-rendezvous: setup
 	@$(python) -m scripts.bench_rendezvous $(BENCH_ARGS)
 
 soak-launches: setup
-	@for cloud in $(or $(CLOUD),aws gcp); do echo "$$cloud:"; $(python) -m tests.clouds.$${cloud}_storm || exit 1; done
+	@for cloud in $(or $(CLOUD),aws gcp azure); do echo "$$cloud:"; $(python) -m tests.clouds.$${cloud}_storm || exit 1; done
 
 soak-training: setup
 	@$(python) -m scripts.soak_training $(if $(CHANGES),--changes $(CHANGES)) $(if $(SEED),--seed $(SEED))

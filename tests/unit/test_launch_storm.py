@@ -9,6 +9,7 @@ import pytest
 
 from tests.clouds import aws
 from tests.clouds.aws_storm import aws_weather
+from tests.clouds.azure_storm import azure_weather
 from tests.clouds.gcp_storm import gcp_weather
 from tests.clouds.storm import Weather, run_storm
 
@@ -19,7 +20,7 @@ def credentials(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(name, value)
 
 
-@pytest.mark.parametrize("weather_of", [aws_weather, gcp_weather], ids=["aws", "gcp"])
+@pytest.mark.parametrize("weather_of", [aws_weather, gcp_weather, azure_weather], ids=["aws", "gcp", "azure"])
 def test_nothing_leaks_and_nothing_doubles(weather_of: Callable[[], AbstractContextManager[Weather]]) -> None:
     with weather_of() as weather:
         tally = run_storm(weather, 120, seed=7)
