@@ -8,6 +8,8 @@ from provisioners.base import Provisioner, ProvisionerError
 from supervisor.config import Config
 from supervisor.errors import StartError
 
+NO_CLOUD = "no cloud is set up: give the configuration an [aws], [gcp] or [azure] section, or [local]"
+
 
 def open_clouds(config: Config, stack: contextlib.ExitStack) -> dict[str, Provisioner]:
     """By name. What has to be closed is put on `stack`. Raises StartError where one cannot be used at all."""
@@ -15,23 +17,34 @@ def open_clouds(config: Config, stack: contextlib.ExitStack) -> dict[str, Provis
     if config.local.enabled:
         clouds["local"] = _local(config, stack)
     try:
-        if config.aws is not None:
-            from provisioners.aws import AwsProvisioner
-
-            clouds["aws"] = AwsProvisioner(config.aws)
-        if config.gcp is not None:
-            from provisioners.gcp import GcpProvisioner
-
-            clouds["gcp"] = GcpProvisioner(config.gcp)
-        if config.azure is not None:
-            from provisioners.azure import AzureProvisioner
-
-            clouds["azure"] = AzureProvisioner(config.azure)
+        clouds |= {name: open_cloud(config, name) for name in rented_clouds(config)}
     except ProvisionerError as error:
         raise StartError(str(error)) from error
     if not clouds:
-        raise StartError("no cloud is set up: give the configuration an [aws], [gcp] or [azure] section, or [local]")
+        raise StartError(NO_CLOUD)
     return clouds
+
+
+def rented_clouds(config: Config) -> list[str]:
+    """The names of those that are set up, without the local one."""
+    return [name for name in ("aws", "gcp", "azure") if config.cloud(name) is not None]
+
+
+def open_cloud(config: Config, name: str) -> Provisioner:
+    """One that is rented; nothing is called yet. Raises ProvisionerError where its SDK or its catalog is missing."""
+    if name == "aws" and config.aws is not None:
+        from provisioners.aws import AwsProvisioner
+
+        return AwsProvisioner(config.aws)
+    if name == "gcp" and config.gcp is not None:
+        from provisioners.gcp import GcpProvisioner
+
+        return GcpProvisioner(config.gcp)
+    if name == "azure" and config.azure is not None:
+        from provisioners.azure import AzureProvisioner
+
+        return AzureProvisioner(config.azure)
+    raise ProvisionerError(f"cloud {name!r} is not set up: give the configuration a section for it")
 
 
 def _local(config: Config, stack: contextlib.ExitStack) -> Provisioner:

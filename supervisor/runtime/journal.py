@@ -68,7 +68,7 @@ class Journal:
     def __init__(self, store: Store, keys: Keys) -> None:
         self.keys = keys
         self._store = store
-        self._parsed: dict[str, tuple[int, Any]] = {}
+        self._parsed: dict[str, tuple[bytes, Any]] = {}
 
     # -- reading -------------------------------------------------------------------------------------------
 
@@ -88,35 +88,35 @@ class Journal:
             builder = builders.setdefault(job, _JobBuilder())
             try:
                 if room == "jobs":
-                    builder.record = self._parse(key, entry.mod_revision, partial(load, JobRecord, entry.value, key))
+                    builder.record = self._parse(key, entry.value, partial(load, JobRecord, entry.value, key))
                     builder.revision = entry.mod_revision
                 elif room == "nodes":
-                    node = self._parse(key, entry.mod_revision, partial(load, NodeRecord, entry.value, key))
+                    node = self._parse(key, entry.value, partial(load, NodeRecord, entry.value, key))
                     builder.nodes[node.id] = node
                     builder.revisions[node.id] = entry.mod_revision
                 elif room == "run":
-                    self._take_word(builder, key, word, entry.mod_revision, entry.value)
+                    self._take_word(builder, key, word, entry.value)
             except WireError as error:
                 unreadable.append(f"{key}: {error}")
         self._parsed = {key: self._parsed[key] for key in self._parsed if key in view.keys}
         jobs = {name: built for name, b in builders.items() if (built := b.build()) is not None}
         return Reading(MappingProxyType(jobs), tuple(alerts), view.revision, view.live, tuple(unreadable))
 
-    def _parse(self, key: str, revision: int, parse: Callable[[], Parsed]) -> Parsed:
+    def _parse(self, key: str, value: bytes, parse: Callable[[], Parsed]) -> Parsed:
         known = self._parsed.get(key)
-        if known is not None and known[0] == revision:
+        if known is not None and known[0] == value:  # a revision says nothing: etcd may count anew
             kept: Parsed = known[1]
             return kept
         parsed = parse()
-        self._parsed[key] = (revision, parsed)
+        self._parsed[key] = (value, parsed)
         return parsed
 
-    def _take_word(self, builder: _JobBuilder, key: str, word: str, revision: int, value: bytes) -> None:
+    def _take_word(self, builder: _JobBuilder, key: str, word: str, value: bytes) -> None:
         kind, _, node = word.partition("/")
         if kind == "gone":
             builder.tombstones.add(node)
         elif kind in _WORDS:
-            parsed = self._parse(key, revision, lambda: decode(_WORDS[kind], value))
+            parsed = self._parse(key, value, lambda: decode(_WORDS[kind], value))
             if node:
                 builder.by_node.setdefault(kind, {})[node] = parsed
             else:

@@ -109,12 +109,14 @@ class Loop:
         self._led = False
         self._counters: dict[str, int] = {}
         self._said: dict[str, str] = {}
+        self._unreadable: set[str] = set()
         self.status = Status(0.0, "starting", MappingProxyType({}), MappingProxyType({}))
 
     def tick(self) -> None:
         """Decide once. Returns without deciding while etcd is away, while another leads, or before our own last write
         has come back: deciding on old knowledge would only be refused by the guards."""
         reading = self._journal.read()
+        self._tell_of_unreadable(reading)
         self._take_outcomes(reading.jobs.values())
         if not reading.live:
             self._say("etcd is away: nothing is decided until it is back; training goes on", {})
@@ -209,6 +211,12 @@ class Loop:
 
     def _count(self, name: str) -> None:
         self._counters[name] = self._counters.get(name, 0) + 1
+
+    def _tell_of_unreadable(self, reading: Reading) -> None:
+        """A key that nobody of ours wrote is left as it is, and told once."""
+        for text in set(reading.unreadable) - self._unreadable:
+            log.error("a key in etcd cannot be read, and is ignored", error=text)
+        self._unreadable = set(reading.unreadable)
 
     def _count_code(self, outcome: NodeOutcome) -> None:
         if isinstance(outcome, LaunchDone) and isinstance(outcome.outcome, Transient) and outcome.outcome.unknown_code:
