@@ -106,6 +106,12 @@ class Stack:
         )
         (self.folder / "spotsupd.toml").write_text(text)
 
+    def configure(self, toml: str, environ: Mapping[str, str]) -> None:
+        """More configuration, and all of the environment, for what is started from now on."""
+        with (self.folder / "spotsupd.toml").open("a") as file:
+            file.write(toml)
+        self._environ = dict(environ)
+
     @property
     def socket(self) -> Path:
         """The daemon's socket."""
