@@ -90,7 +90,9 @@ class GcpSettings(CloudSettings):
     """Compute Engine. Credentials are the application default ones.
 
     `image`, `image_proprietary`, `images` (by GPU): "projects/P/global/images/family/F" or an image's own path.
-    `subnetworks` by region. `notice_s`: how long before a preemption the machine is told (0 for Google's default).
+    `network` and, by region, `subnetworks`: names, or paths. `tags` become labels: lower case only. `service_account`:
+    the nodes', with which a forgotten machine deletes itself; without it, it switches itself off. `notice_s`: by how
+    much a preemption is told on the machine before Google's own half minute.
     """
 
     project: Name

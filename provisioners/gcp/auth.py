@@ -6,6 +6,7 @@ The SDK would renew a token that it holds for stale, or that was refused, by att
 from __future__ import annotations
 
 import threading
+from http import HTTPStatus
 from typing import Any
 
 import google.auth
@@ -35,8 +36,7 @@ class Bearer(Credentials):  # type: ignore[misc]
             if self._source is None:
                 self._source, _ = google.auth.default(scopes=_SCOPES)
             if self._source.token_state.name != "FRESH":
-                # The library tries three times.
-                self._source.refresh(_Bounded(limit_s / 3))
+                self._source.refresh(_Bounded(limit_s))
             self.token, self.expiry = self._source.token, self._source.expiry
         finally:
             self._lock.release()
@@ -49,11 +49,14 @@ class Bearer(Credentials):  # type: ignore[misc]
 
 
 class _Bounded:
-    """A transport with a limit in time."""
+    """A transport with a limit in time. What the library would try again after a while is a fault at once."""
 
     def __init__(self, timeout_s: float) -> None:
         self._request = Request()
         self._timeout_s = timeout_s
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self._request(*args, **{**kwargs, "timeout": self._timeout_s})
+        answer = self._request(*args, **{**kwargs, "timeout": self._timeout_s})
+        if answer.status == HTTPStatus.TOO_MANY_REQUESTS or answer.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+            raise exceptions.TransportError(f"HTTP {answer.status}")
+        return answer

@@ -93,8 +93,8 @@ def operation(told: Any) -> Operation:
 def instance(told: Any, zone: str, settings: GcpSettings, operations: Iterable[Operation], now: float) -> Instance:
     """One machine that is listed. Raises ProvisionerError where the description lacks what nothing can stand in for.
 
-    One that is being preempted is RUNNING, and `preempt_at` says until when: Google says STOPPING, but the guest works
-    on for half a minute, and is drained in it.
+    One that is being preempted is RUNNING, and `preempt_at` says until when, at least: Google may say STOPPING, but the
+    guest works on for half a minute, and is drained in it.
     """
     try:
         state, launched_at = _STATES[told.status], _seconds(told.creation_timestamp)
@@ -104,11 +104,11 @@ def instance(told: Any, zone: str, settings: GcpSettings, operations: Iterable[O
     interface = told.network_interfaces[0] if told.network_interfaces else None
     private = interface.network_i_p if interface else ""
     public = interface.access_configs[0].nat_i_p if interface and interface.access_configs else ""
+    end = _end(each for each in operations if (each.zone, each.target) == (zone, told.name))
+    preempt_at = end.began_at + SHUTDOWN_S if end and end.kind == _PREEMPTED else None
+    if state is InstanceState.STOPPING and preempt_at is not None and now < preempt_at:
+        state = InstanceState.RUNNING
     ended = state in {InstanceState.STOPPING, InstanceState.STOPPED}
-    end = _end(each for each in operations if (each.zone, each.target) == (zone, told.name)) if ended else None
-    preempt_at = None
-    if state is InstanceState.STOPPING and end and end.kind == _PREEMPTED and now < end.began_at + SHUTDOWN_S:
-        state, ended, preempt_at = InstanceState.RUNNING, False, end.began_at + SHUTDOWN_S
     return Instance(
         id=names.id_of(zone, told.name),
         cluster=items.get(CLUSTER_TAG, names.plain_value(told.labels.get(CLUSTER_TAG, ""))),
@@ -123,7 +123,7 @@ def instance(told: Any, zone: str, settings: GcpSettings, operations: Iterable[O
         ssh_port=settings.ssh_port,
         private_address=private,
         end_cause=(_ENDS[end.kind] if end else EndCause.UNKNOWN) if ended else None,
-        preempt_at=preempt_at,
+        preempt_at=None if ended else preempt_at,
     )
 
 

@@ -58,8 +58,8 @@ _PERMISSIONS: Mapping[str, str] = {
 class GcpCloud:
     """The cloud: a WSGI application, and the hand on it. Any method may be called from any thread.
 
-    `credentials`: good, wrong (no token for them) or expired (tokens are refused). `denied`: permissions that the
-    daemon lacks, as "compute.instances.create".
+    `credentials`: good, wrong (no token for them), expired (tokens are refused), hang or busy (no token now). `denied`:
+    permissions that the daemon lacks, as "compute.instances.create".
     """
 
     def __init__(self, machines: Machines) -> None:
@@ -158,6 +158,10 @@ class GcpCloud:
         if self.credentials == "wrong":
             told = {"error": "invalid_grant", "error_description": "Invalid JWT Signature."}
             return json_answer(told, 400)
+        if self.credentials == "hang":
+            self.closing.wait(HANG_S)
+        if self.credentials in {"hang", "busy"}:
+            return json_answer({"error": "internal_failure"}, 503)
         return json_answer({"access_token": _TOKEN, "expires_in": 3600, "token_type": "Bearer"})
 
     def _serve(self, environ: dict[str, Any], path: str, body: bytes) -> tuple[Answer, bool]:

@@ -356,6 +356,19 @@ def test_credentials_that_get_no_token_say_so(server: gcp.GcpServer, compute: Gc
     assert "gcloud auth" in outcome.message
 
 
+@pytest.mark.parametrize("credentials", ["hang", "busy"])
+def test_a_token_that_does_not_come_is_no_answer_in_time(
+    server: gcp.GcpServer, compute: GcpProvisioner, credentials: str
+) -> None:
+    server.cloud.credentials = credentials
+    began = time.monotonic()
+    with pytest.raises(UnreachableError, match="no access token now"):
+        compute.instances(CLUSTER, 1.0)
+    assert isinstance(compute.launch(request("n1"), 1.0), Transient)
+    assert time.monotonic() - began < 3.0
+    assert not server.cloud.calls
+
+
 def test_no_credentials_at_all_say_so(
     server: gcp.GcpServer, compute: GcpProvisioner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -269,6 +269,12 @@ def test_the_first_end_is_the_cause_unless_it_failed() -> None:
     assert read(told("STOPPING"), other, now=200.0).end_cause is EndCause.UNKNOWN
 
 
+@pytest.mark.parametrize("status", ["RUNNING", "STOPPING"])
+def test_a_machine_that_is_being_preempted_runs_for_another_half_minute(status: str) -> None:
+    machine = read(told(status), operation("compute.instances.preempted", 100.0, done=False), now=129.0)
+    assert (machine.state, machine.end_cause, machine.preempt_at) == (InstanceState.RUNNING, None, 130.0)
+
+
 def test_what_is_gone_is_read_from_its_operations() -> None:
     born, ended = operation("insert", 50.0), operation("delete", 100.0)
     (gone,) = describe.ended([ended, born], [], since=0.0)
