@@ -25,6 +25,7 @@ _ASK_FOR_MORE = "ask for more at IAM & Admin, Quotas, or end what runs"
 _RENEW = "renew the daemon's Google credentials"
 _ALLOW = "give the daemon's account the role that docs/permissions/gcp-role.yaml defines"
 _ENABLE = "enable the Compute Engine API and billing for the project that gcp.project names"
+_NO_NOTICE = "set gcp.notice_s = 0"
 _SETTINGS = "look at gcp.image, gcp.network, gcp.subnetworks and gcp.service_account"
 
 
@@ -87,13 +88,16 @@ TABLE: Sequence[Code] = (
     _again("HTTP504", Kind.UNKNOWN),
     _again("alreadyExists", Kind.USED),
     _again("RESOURCE_ALREADY_EXISTS", Kind.USED),
+    _fatal("invalid", _NO_NOTICE, words="preemptionNotice"),
     _fatal("invalid", _SETTINGS),
+    _fatal("badRequest", _NO_NOTICE, words="preemptionNotice"),
     _fatal("badRequest"),
     _fatal("required", _RENEW, "API", "credential"),
     _fatal("required"),
     _fatal("parseError"),
     _fatal("invalidParameter"),
     _fatal("invalidUsage"),
+    _fatal("INVALID_FIELD_VALUE", _NO_NOTICE, words="preemptionNotice"),
     _fatal("INVALID_FIELD_VALUE", _SETTINGS),
     _fatal("INVALID_USAGE", _SETTINGS),
     _fatal("notFound", _SETTINGS),

@@ -16,6 +16,7 @@ from provisioners.aws import AwsProvisioner
 from provisioners.aws import errors as aws_errors
 from provisioners.base import LeftoverKind, OfferQuery, Unknown
 from provisioners.codes import Code, markdown
+from provisioners.gcp import errors as gcp_errors
 from provisioners.settings import AwsSettings
 from supervisor.config import parse_config
 from tests.clouds import aws
@@ -24,7 +25,7 @@ from tests.machines import CLUSTER, TIMEOUT_S, request_for
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 PAGE = DOCS / "clouds.md"
-TABLES: Mapping[str, Sequence[Code]] = {"aws": aws_errors.TABLE}
+TABLES: Mapping[str, Sequence[Code]] = {"aws": aws_errors.TABLE, "gcp": gcp_errors.TABLE}
 
 
 @pytest.mark.parametrize("cloud", TABLES)

@@ -321,6 +321,7 @@ def test_codes_mean_what_people_found_them_to_mean() -> None:
     assert isinstance(outcome("notFound"), Fatal)
     assert isinstance(outcome("notFound", "The resource 'zones/z/acceleratorTypes/a' was not found"), NoCapacity)
     assert "docs/permissions" in outcome("forbidden").message
+    assert "gcp.notice_s = 0" in outcome("invalid", "Invalid value for 'scheduling.preemptionNoticeDuration'").message
 
 
 def test_a_code_that_nobody_has_seen_is_transient_and_says_its_name() -> None:
