@@ -240,6 +240,7 @@ class _Tokens:
         self._lock = threading.Lock()
         self._credential: Any = None
         self._token: Any = None
+        self._stale = False
         self._fetching: Future[Any] | None = None
 
     def get_token(self, *_scopes: str, **_options: Any) -> Any:
@@ -251,7 +252,7 @@ class _Tokens:
         from azure.core.exceptions import ClientAuthenticationError, ServiceRequestError, ServiceResponseError
 
         with self._lock:
-            if self._token is not None and self._token.expires_on - time.time() > _RENEW_BEFORE_S:
+            if self._token is not None and not self._stale and self._token.expires_on - time.time() > _RENEW_BEFORE_S:
                 return
             fetching = self._fetching
             if fetching is None:
@@ -274,12 +275,14 @@ class _Tokens:
     def forget(self) -> None:
         """Azure does not take the token: the next call fetches another."""
         with self._lock:
-            self._token = None
+            self._stale = True
 
     def _done(self, fetching: Future[Any], token: Any) -> None:
         with self._lock:
             if self._fetching is fetching:
-                self._fetching, self._token = None, token
+                self._fetching = None
+                if token is not None:
+                    self._token, self._stale = token, False
 
     def _start(self) -> Future[Any]:
         made: Future[Any] = Future()

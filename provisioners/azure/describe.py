@@ -29,7 +29,6 @@ _POWER = {
     "stopped": InstanceState.STOPPED,
     "deallocated": InstanceState.STOPPED,
 }
-_MADE = ("creating", "updating", "succeeded", "failed", "deleting", "migrating", "canceled")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +50,7 @@ def instance(
     properties = told.get("properties") or {}
     name, launched_at = told.get("name"), timestamp(properties.get("timeCreated"))
     made = str(properties.get("provisioningState", "")).lower()
-    if not name or launched_at is None or made not in _MADE:
+    if not name or launched_at is None or not made:
         raise ProvisionerError(
             f"Azure describes a machine ({name!r}) without what it should: provisioningState "
             f"{properties.get('provisioningState')!r}, timeCreated {properties.get('timeCreated')!r}"

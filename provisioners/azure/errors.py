@@ -22,7 +22,7 @@ NIC_RESERVED_S = 180.0  # the network keeps an interface for its failed machine 
 
 _ASK_FOR_MORE = "ask for more under Quotas in the portal, or end what runs"
 _RENEW = "renew the daemon's Azure credentials"
-_ALLOW = "give the daemon what docs/permissions/azure-role.json lists"
+_ALLOW = "give the daemon what docs/permissions/azure-*.json list"
 _IMAGE = "set azure.image to one that this region has"
 _NETWORK = "set azure.subnets and azure.security_groups to what this region has"
 _NO_SPOT = "ask for on-demand machines, or use a subscription that may have spot machines"

@@ -48,13 +48,14 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Past:
-    """A machine's last life, as far as the log's window tells. `failed`: it was asked for, and never was. `cause`: of
-    its end, once that has begun; `gone_at`: when it was over. `evicted_at`: when Azure said that it takes it.
-    `stopped_by`: who switched it off.
+    """A machine's last life, as far as the log's window tells. `made`, `failed`: what was asked for came to be, or
+    never did. `cause`: of its end, once that has begun; `gone_at`: when it was over. `evicted_at`: when Azure said that it
+    takes it. `stopped_by`: who switched it off.
     """
 
     born_at: float = 0.0
     body: Mapping[str, Any] = field(default_factory=dict)
+    made: bool = False
     failed: bool = False
     cause: EndCause | None = None
     evicted_at: float | None = None
@@ -138,8 +139,12 @@ def _after(past: Past, event: Event, identity: str) -> Past:
         if past.gone_at is not None:
             past = Past()
         born_at = past.born_at or event.at
-        return replace(past, born_at=born_at, body=event.body or past.body, failed=event.status == "failed")
-    if event.operation in _EVICTIONS and going:
+        made = past.made or event.status == "succeeded"
+        failed = not made and event.status == "failed"
+        return replace(past, born_at=born_at, body=event.body or past.body, made=made, failed=failed)
+    if event.operation in _EVICTIONS:
+        if not going:
+            return replace(past, cause=None, evicted_at=None)
         gone_at = event.at if event.status == "succeeded" and event.operation == _EVICTIONS[0] else past.gone_at
         return replace(
             past, cause=EndCause.PREEMPTED, evicted_at=past.evicted_at or event.at, gone_at=past.gone_at or gone_at

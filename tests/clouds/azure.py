@@ -59,7 +59,7 @@ _CREDENTIALS = {
 }
 LAUNCH = "Microsoft.Compute/virtualMachines/write"
 LISTING = "Microsoft.Compute/virtualMachines/read"
-LOG = "Microsoft.Insights/eventtypes/management/values/read"
+LOG = "Microsoft.Insights/eventtypes/values/read"
 # What Azure does in the caller's name: the linked permissions, by action.
 _LINKED = {
     LAUNCH: (

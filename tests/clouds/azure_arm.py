@@ -133,7 +133,7 @@ class Arm:
             (
                 "GET",
                 _ARM + r"/providers/microsoft\.insights/eventtypes/management/values",
-                "Microsoft.Insights/eventtypes/management/values/read",
+                "Microsoft.Insights/eventtypes/values/read",
                 self._log,
             ),
         ]

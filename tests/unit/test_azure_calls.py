@@ -1,0 +1,654 @@
+"""Azure by its real SDK, against the test cloud with machines on paper: faults, limits in time, numbers of calls."""
+
+from __future__ import annotations
+
+import json
+import ssl
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from provisioners.azure import AzureProvisioner, client, provisioner
+from provisioners.base import (
+    DeniedError,
+    EndCause,
+    Fatal,
+    HostKey,
+    Instance,
+    InstanceState,
+    Launched,
+    LaunchRequest,
+    LeftoverKind,
+    Market,
+    NoCapacity,
+    Offer,
+    OfferQuery,
+    ProvisionerError,
+    Quota,
+    Scope,
+    Throttled,
+    Transient,
+    Unknown,
+    UnreachableError,
+)
+from tests.clouds import azure
+from tests.clouds.azure_arm import open_rule
+from tests.clouds.azure_machines import ROOT
+from tests.clouds.machines import PaperMachines
+from tests.machines import CLIENT_KEY, CLUSTER, HOST_KEY, TIMEOUT_S
+
+T4 = OfferQuery(gpu="T4", gpus_per_node=1)
+PERMISSIONS = Path(__file__).resolve().parents[2] / "docs" / "permissions"
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[azure.AzureServer]:
+    with azure.azure_cloud(PaperMachines()) as running:
+        for name, value in running.environ.items():
+            monkeypatch.setenv(name, value)
+        yield running
+
+
+@pytest.fixture
+def arm(server: azure.AzureServer) -> AzureProvisioner:
+    return AzureProvisioner(server.settings())
+
+
+def offer(zone: str = "eastus-1", region: str = "eastus", market: Market = Market.SPOT) -> Offer:
+    return Offer("azure", region, zone, "Standard_NC4as_T4_v3", market, None, "T4", 1)
+
+
+def request(node: str, place: Offer | None = None) -> LaunchRequest:
+    key = HostKey(HOST_KEY.public, HOST_KEY.private_openssh)
+    return LaunchRequest(f"token-{node}", CLUSTER, node, place or offer(), key, CLIENT_KEY.public)
+
+
+def launched(arm: AzureProvisioner, node: str, place: Offer | None = None) -> Instance:
+    outcome = arm.launch(request(node, place), TIMEOUT_S)
+    assert isinstance(outcome, Launched), outcome
+    return outcome.instance
+
+
+def found(arm: AzureProvisioner, node: str) -> Instance:
+    instance = arm.find(f"token-{node}", TIMEOUT_S)
+    assert instance is not None
+    return instance
+
+
+# -- launches ------------------------------------------------------------------------------------------------
+
+
+def test_a_launch_is_asked_for_once_also_where_the_sdk_would_ask_again(
+    server: azure.AzureServer, arm: AzureProvisioner
+) -> None:
+    server.cloud.exhaust("eastus-1", "Standard_NC4as_T4_v3")
+    outcome = arm.launch(request("n1"), TIMEOUT_S)
+    assert isinstance(outcome, NoCapacity)
+    assert (outcome.scope, outcome.memory_s) == (Scope.TYPE_IN_ZONE, 3600.0)
+    server.cloud.fail_next(azure.LAUNCH, "throttled")
+    throttled = arm.launch(request("n1"), TIMEOUT_S)
+    assert isinstance(throttled, Throttled)
+    assert throttled.retry_after_s == 1.0  # by the answer's own word
+    assert server.cloud.counted()[azure.LAUNCH] == 2
+    launched(arm, "n2", offer("eastus-2"))
+    server.cloud.make_room("eastus-1", "Standard_NC4as_T4_v3")
+    launched(arm, "n1")
+
+
+@pytest.mark.parametrize("how", ["drop-reply", "garbage", "empty"])
+def test_an_answer_that_cannot_be_read_is_unknown_and_the_machine_is_found(
+    server: azure.AzureServer, arm: AzureProvisioner, how: str
+) -> None:
+    server.cloud.fail_next(azure.LAUNCH, how)
+    outcome = arm.launch(request("n1"), TIMEOUT_S)
+    assert isinstance(outcome, Unknown), outcome
+    machine = found(arm, "n1")
+    assert launched(arm, "n1").id == machine.id
+    assert len(server.cloud.arm.fleet.records) == 1
+
+
+def test_a_fault_inside_the_cloud_is_unknown(server: azure.AzureServer, arm: AzureProvisioner) -> None:
+    server.cloud.fail_next(azure.LAUNCH, "internal")
+    assert isinstance(arm.launch(request("n1"), TIMEOUT_S), Unknown)
+    assert arm.find("token-n1", TIMEOUT_S) is None
+
+
+@pytest.mark.parametrize("code", ["AllocationFailed", "ZonalAllocationFailed", "OverconstrainedAllocationRequest"])
+def test_a_launch_that_fails_once_taken_is_no_capacity_and_leaves_nothing(
+    server: azure.AzureServer, arm: AzureProvisioner, code: str
+) -> None:
+    server.cloud.fail_allocation(code, 0.2)
+    outcome = arm.launch(request("n1"), TIMEOUT_S)
+    assert isinstance(outcome, NoCapacity)
+    assert "eastus-1" in outcome.message
+    assert not server.cloud.arm.fleet.records
+    assert not arm.instances(CLUSTER, TIMEOUT_S)
+    assert not arm.leftovers(CLUSTER, TIMEOUT_S)
+    assert launched(arm, "n1").state is InstanceState.PENDING  # what never was ends no token
+
+
+def test_a_launch_that_fails_later_is_listed_as_stopped_and_can_be_ended(
+    server: azure.AzureServer, arm: AzureProvisioner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(provisioner, "_LOOKS_S", (0.0,))
+    server.cloud.fail_allocation("AllocationFailed", 0.3)
+    machine = launched(arm, "n1")
+    assert machine.state is InstanceState.PENDING
+    time.sleep(0.4)
+    failed = found(arm, "n1")
+    assert (failed.state, failed.end_cause, failed.node) == (InstanceState.STOPPED, EndCause.FAILED, "n1")
+    # A daemon that was killed in between asks again: the failure is told, and what it left goes.
+    assert isinstance(arm.launch(request("n1"), TIMEOUT_S), NoCapacity)
+    assert not server.cloud.arm.fleet.records
+
+
+def test_a_failure_that_nobody_has_seen_is_told_and_leaves_nothing(
+    server: azure.AzureServer, arm: AzureProvisioner
+) -> None:
+    server.cloud.fail_allocation("SomethingElse")
+    outcome = arm.launch(request("n1"), TIMEOUT_S)
+    assert isinstance(outcome, Transient)
+    assert outcome.unknown_code == "SomethingElse"
+    assert not server.cloud.arm.fleet.records
+
+
+def test_what_could_not_be_cleared_away_is_unknown_where_the_token_would_be_asked_for_again(
+    server: azure.AzureServer, arm: AzureProvisioner
+) -> None:
+    server.cloud.fail_allocation("SomethingElse")
+    server.cloud.fail_next("Microsoft.Compute/virtualMachines/delete", "internal", times=9)
+    assert isinstance(arm.launch(request("n1"), TIMEOUT_S), Unknown)
+    assert found(arm, "n1").state is InstanceState.STOPPED
+
+
+def test_a_code_that_nobody_has_seen_is_told(server: azure.AzureServer, arm: AzureProvisioner) -> None:
+    server.cloud.fail_next(azure.LAUNCH, "unheard-of")
+    outcome = arm.launch(request("n1"), TIMEOUT_S)
+    assert isinstance(outcome, Transient)
+    assert outcome.unknown_code == "SomethingNew"
+
+
+def test_the_subscriptions_limit_is_a_quota_of_the_region(server: azure.AzureServer, arm: AzureProvisioner) -> None:
+    server.cloud.arm.most_machines = 1
+    launched(arm, "n1")
+    for market in Market:
+        outcome = arm.launch(request("n2", offer(market=market)), TIMEOUT_S)
+        assert isinstance(outcome, Quota), outcome
+        assert outcome.scope is Scope.REGION
+
+
+def test_a_region_that_is_not_set_up_is_not_asked(server: azure.AzureServer, arm: AzureProvisioner) -> None:
+    outcome = arm.launch(request("n1", offer("westus2-1", "westus2")), TIMEOUT_S)
+    assert isinstance(outcome, Fatal)
+    assert "azure.regions (eastus)" in outcome.message
+    assert not server.cloud.calls
+
+
+def test_a_machine_that_is_there_is_never_changed(server: azure.AzureServer, arm: AzureProvisioner) -> None:
+    machine = launched(arm, "n1")
+    changed = AzureProvisioner(server.settings(disk_gb=200))
+    assert launched(changed, "n1").id == machine.id
+    stolen = changed.launch(replace(request("n1"), node="n2"), TIMEOUT_S)
+    assert isinstance(stolen, Fatal)
+    assert "one request" in stolen.message
+    (record,) = server.cloud.arm.fleet.records.values()
+    assert record.body["properties"]["storageProfile"]["osDisk"]["diskSizeGB"] == 100
+    assert record.body["tags"]["spotsup-node"] == "n1"
+
+
+def test_a_token_of_another_cluster_is_another_token(arm: AzureProvisioner) -> None:
+    machine = launched(arm, "n1")
+    other = arm.launch(replace(request("n1"), cluster="other"), TIMEOUT_S)
+    assert isinstance(other, Launched)
+    assert other.instance.id != machine.id
+
+
+def test_a_token_whose_machine_is_forgotten_makes_another(server: azure.AzureServer, arm: AzureProvisioner) -> None:
+    """Azure forgets names, and its log is late: then the token has a second machine, after the first, never beside."""
+    machine = launched(arm, "n1")
+    arm.terminate(machine.id, TIMEOUT_S)
+    ended = arm.launch(request("n1"), TIMEOUT_S)
+    assert isinstance(ended, Launched)
+    assert ended.instance.state is InstanceState.TERMINATED
+    server.cloud.lag(3600.0)
+    assert launched(arm, "n1").state is not InstanceState.TERMINATED
+    assert len(server.cloud.arm.fleet.records) == 1
+
+
+def test_what_is_asked_for_arrives(server: azure.AzureServer) -> None:
+    arm = AzureProvisioner(server.settings(tags={"team": "vision"}, regions=("eastus", "northcentralus")))
+    launched(arm, "n1", offer("northcentralus", "northcentralus", Market.ON_DEMAND))
+    (record,) = server.cloud.arm.fleet.records.values()
+    assert record.body["tags"]["team"] == "vision"
+    assert "zones" not in record.body
+    assert "priority" not in record.body["properties"]
+    machine = found(arm, "n1")
+    assert (machine.region, machine.zone) == ("northcentralus", "northcentralus")
+
+
+def test_machines_of_private_addresses_have_no_public_one(server: azure.AzureServer) -> None:
+    arm = AzureProvisioner(server.settings(public_address=False))
+    launched(arm, "n1")
+    server.cloud.calls.clear()
+    machine = found(arm, "n1")
+    assert machine.ssh_host == machine.private_address != ""
+    assert "Microsoft.Network/publicIPAddresses/read" not in server.cloud.counted()
+
+
+# -- reading -------------------------------------------------------------------------------------------------
+
+
+def test_reading_is_tried_again_and_then_given_up(
+    server: azure.AzureServer, arm: AzureProvisioner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launched(arm, "n1")
+    for how in ("transient", "internal", "garbage", "empty"):
+        server.cloud.fail_next(azure.LISTING, how)
+        assert len(arm.instances(CLUSTER, TIMEOUT_S)) == 1
+    server.cloud.calls.clear()
+    monkeypatch.setattr(client, "_LONGEST_RETRY_AFTER_S", 0.1)
+    server.cloud.fail_next(azure.LISTING, "throttled", times=50)
+    with pytest.raises(UnreachableError, match="TooManyRequests"):
+        arm.instances(CLUSTER, TIMEOUT_S)
+    assert server.cloud.counted() == {azure.LISTING: 4}
+
+
+@pytest.mark.parametrize("timeout_s", [0.3, 1.0, 3.0])
+def test_every_call_ends_in_time(server: azure.AzureServer, arm: AzureProvisioner, timeout_s: float) -> None:
+    machine = launched(arm, "n1")
+    calls: dict[str, Callable[[], object]] = {
+        azure.LISTING: lambda: arm.instances(CLUSTER, timeout_s),
+        "Microsoft.Compute/virtualMachines/delete": lambda: arm.terminate(machine.id, timeout_s),
+        "Microsoft.Compute/disks/read": lambda: arm.leftovers(CLUSTER, timeout_s),
+        "Microsoft.Compute/skus/read": lambda: arm.offers(T4, timeout_s),
+        "Microsoft.Compute/virtualMachines/retrieveBootDiagnosticsData/action": lambda: arm.console(
+            machine.id, timeout_s
+        ),
+    }
+
+    def ask(action: str) -> float:
+        began = time.monotonic()
+        with pytest.raises(UnreachableError):
+            calls[action]()
+        return time.monotonic() - began
+
+    for action in calls:
+        server.cloud.fail_next(action, "hang", times=20)
+    with ThreadPoolExecutor(len(calls)) as pool:
+        took = dict(zip(calls, pool.map(ask, calls), strict=True))
+    assert max(took.values()) < timeout_s + 3.0, took  # the SDK itself would wait for minutes
+
+
+@pytest.mark.parametrize(
+    ("credentials", "says"),
+    [
+        ("wrong", "AADSTS7000215"),
+        ("refused", "InvalidAuthenticationToken.*renew the daemon's Azure credentials"),
+        ("expired", "ExpiredAuthenticationToken.*renew the daemon's Azure credentials"),
+    ],
+)
+def test_credentials_that_are_none_say_so_everywhere(
+    server: azure.AzureServer, arm: AzureProvisioner, credentials: str, says: str
+) -> None:
+    server.cloud.credentials = credentials
+    for ask in (
+        lambda: arm.offers(T4, TIMEOUT_S),
+        lambda: arm.instances(CLUSTER, TIMEOUT_S),
+        lambda: arm.find("token", TIMEOUT_S),
+        lambda: arm.terminate("spotsup-1-c-n", TIMEOUT_S),
+        lambda: arm.leftovers(CLUSTER, TIMEOUT_S),
+        lambda: arm.console("spotsup-1-c-n", TIMEOUT_S),
+    ):
+        with pytest.raises(DeniedError, match=says):
+            ask()
+    assert isinstance(arm.launch(request("n1"), TIMEOUT_S), Fatal)
+    server.cloud.credentials = "good"
+    launched(arm, "n1")  # credentials that were mended are taken up
+
+
+def test_no_credentials_at_all_say_so(arm: AzureProvisioner, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("AZURE_CLIENT_SECRET")
+    with pytest.raises(DeniedError, match=r"no Azure credentials.*set them up for the daemon's user"):
+        arm.instances(CLUSTER, TIMEOUT_S)
+    assert isinstance(arm.launch(request("n1"), TIMEOUT_S), Fatal)
+
+
+def test_no_secret_is_in_what_is_said(server: azure.AzureServer, arm: AzureProvisioner) -> None:
+    server.cloud.credentials = "wrong"
+    with pytest.raises(DeniedError) as told:
+        arm.instances(CLUSTER, TIMEOUT_S)
+    assert server.environ["AZURE_CLIENT_SECRET"] not in str(told.value)
+
+
+def test_a_cloud_that_is_not_trusted_is_not_asked(server: azure.AzureServer) -> None:
+    arm = AzureProvisioner(server.settings(endpoint_ca=""))
+    assert isinstance(arm.launch(request("n1"), TIMEOUT_S), Transient | Fatal)
+    assert not server.cloud.calls
+
+
+def test_a_missing_permission_is_named(server: azure.AzureServer, arm: AzureProvisioner) -> None:
+    server.cloud.denied |= {azure.LISTING, azure.LAUNCH}
+    with pytest.raises(DeniedError, match=r"virtualMachines/read.*docs/permissions/azure-"):
+        arm.instances(CLUSTER, TIMEOUT_S)
+    outcome = arm.launch(request("n1"), TIMEOUT_S)
+    assert isinstance(outcome, Fatal)
+    assert "docs/permissions" in outcome.message
+
+
+def test_without_the_log_there_is_a_listing_still(server: azure.AzureServer, arm: AzureProvisioner) -> None:
+    server.cloud.denied.add(azure.LOG)
+    machine = launched(arm, "n1")
+    assert found(arm, "n1").state is InstanceState.RUNNING
+    arm.terminate(machine.id, TIMEOUT_S)
+    assert arm.find("token-n1", TIMEOUT_S) is None
+    server.cloud.denied.clear()
+    for how in ("hang", "garbage", "throttled"):
+        server.cloud.fail_next(azure.LOG, how)
+        assert not arm.instances(CLUSTER, 3.0)
+
+
+def test_descriptions_may_lack_things(server: azure.AzureServer, arm: AzureProvisioner) -> None:
+    launched(arm, "n1")
+    server.cloud.arm.missing = {"hardwareProfile", "zones", "networkProfile"}
+    (machine,) = arm.instances(CLUSTER, TIMEOUT_S)
+    assert (machine.zone, machine.instance_type) == ("eastus", "")
+    server.cloud.arm.missing = {"provisioningState"}
+    with pytest.raises(ProvisionerError, match=r"describes a machine .* without what it should"):
+        arm.instances(CLUSTER, TIMEOUT_S)
+
+
+@pytest.mark.parametrize("machines", [10, 100, 1000])
+def test_a_listing_costs_five_calls_whatever_the_number_of_machines(
+    server: azure.AzureServer, arm: AzureProvisioner, machines: int
+) -> None:
+    server.cloud.arm.page = 1000
+    server.cloud.multiply(launched(arm, "n1").id, machines - 1)
+    server.cloud.calls.clear()
+    assert len(arm.instances(CLUSTER, 60.0)) == machines
+    assert server.cloud.counted() == {
+        azure.LISTING: 2,  # the machines, and their power
+        "Microsoft.Network/networkInterfaces/read": 1,
+        "Microsoft.Network/publicIPAddresses/read": 1,
+        azure.LOG: 1,
+    }
+
+
+def test_more_than_a_page_is_read_page_by_page(server: azure.AzureServer, arm: AzureProvisioner) -> None:
+    server.cloud.arm.page = 5
+    for number in range(12):
+        launched(arm, f"n{number}", offer(f"eastus-{1 + number % 3}"))
+    server.cloud.calls.clear()
+    server.cloud.fail_next(azure.LISTING, "pass")
+    server.cloud.fail_next(azure.LISTING, "transient")  # in the middle
+    machines = arm.instances(CLUSTER, TIMEOUT_S)
+    assert {machine.node for machine in machines} == {f"n{number}" for number in range(12)}
+    assert all(machine.ssh_host for machine in machines)
+    assert server.cloud.counted()[azure.LISTING] == 7
+
+
+def test_without_machines_there_is_little_to_ask(server: azure.AzureServer, arm: AzureProvisioner) -> None:
+    assert not arm.instances(CLUSTER, TIMEOUT_S)
+    assert server.cloud.counted() == {azure.LISTING: 1, azure.LOG: 1}
+
+
+# -- ends ----------------------------------------------------------------------------------------------------
+
+
+def test_an_eviction_may_deallocate_a_machine_which_then_still_costs(
+    server: azure.AzureServer, arm: AzureProvisioner
+) -> None:
+    machine = launched(arm, "n1")
+    server.cloud.preempt(machine.id, 0.0, deallocate=True)
+    stopped = found(arm, "n1")
+    assert (stopped.state, stopped.end_cause) == (InstanceState.STOPPED, EndCause.PREEMPTED)
+    arm.terminate(machine.id, TIMEOUT_S)
+    assert found(arm, "n1").state is InstanceState.TERMINATED
+
+
+def test_a_machine_that_is_gone_is_told_with_its_cause(server: azure.AzureServer, arm: AzureProvisioner) -> None:
+    machine = launched(arm, "n1")
+    server.cloud.preempt(machine.id, 0.0)
+    gone = found(arm, "n1")
+    assert (gone.state, gone.end_cause) == (InstanceState.TERMINATED, EndCause.PREEMPTED)
+    assert (gone.cluster, gone.node, gone.zone) == (CLUSTER, "n1", "eastus-1")
+    assert not arm.leftovers(CLUSTER, TIMEOUT_S)
+
+
+def test_a_machine_that_deleted_itself_says_so(server: azure.AzureServer, arm: AzureProvisioner) -> None:
+    machine = launched(arm, "n1")
+    server.cloud.end_itself(machine.id)
+    gone = found(arm, "n1")
+    assert (gone.state, gone.end_cause) == (InstanceState.TERMINATED, EndCause.FAILED)
+
+
+def test_a_machine_that_switched_itself_off_still_costs(server: azure.AzureServer, arm: AzureProvisioner) -> None:
+    machine = launched(arm, "n1")
+    assert found(arm, "n1").state is InstanceState.RUNNING
+    server.cloud.halt(machine.id)
+    off = found(arm, "n1")
+    assert (off.state, off.end_cause) == (InstanceState.STOPPED, EndCause.UNKNOWN)
+
+
+def test_a_console_is_shown_and_none_is_empty(arm: AzureProvisioner) -> None:
+    machine = launched(arm, "n1")
+    assert arm.console(machine.id, TIMEOUT_S).endswith(": a machine on paper\n")
+    assert arm.console("no-such-machine", TIMEOUT_S) == ""
+
+
+def test_what_machines_leave_behind_is_found_by_tag_or_name_and_removed(
+    server: azure.AzureServer, arm: AzureProvisioner
+) -> None:
+    launched(arm, "n1")  # what it has is in use
+    for cluster in ("another", CLUSTER):
+        name = f"spotsup-{len(cluster)}-{cluster}-gone"
+        server.cloud.leave_behind({"spotsup-cluster": cluster, "spotsup-node": "gone"}, name)
+    server.cloud.arm.fleet.loose[f"{ROOT}/Microsoft.Compute/disks/of-the-user"] = {
+        "location": "eastus",
+        "properties": {"diskState": "Unattached"},
+    }
+    left = arm.leftovers(CLUSTER, TIMEOUT_S)
+    assert sorted(each.kind for each in left) == sorted(set(LeftoverKind) - {LeftoverKind.SPOT_REQUEST})
+    assert {(each.cluster, each.node, each.region) for each in left} == {(CLUSTER, "gone", "eastus")}
+    for each in [*left, *left]:
+        arm.remove(each, TIMEOUT_S)
+    assert not arm.leftovers(CLUSTER, TIMEOUT_S)
+    assert len(arm.leftovers("another", TIMEOUT_S)) == 3
+    assert len(server.cloud.arm.fleet.loose) == 4
+    assert found(arm, "n1").state is InstanceState.RUNNING
+
+
+# -- offers --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("market", Market)
+def test_prices_are_live_and_of_linux(server: azure.AzureServer, arm: AzureProvisioner, market: Market) -> None:
+    offers = arm.offers(replace(T4, market=market), TIMEOUT_S)
+    assert {each.price_source for each in offers} == {"Azure retail prices, live"}
+    spot, on_demand = server.cloud.arm.prices["Standard_NC4as_T4_v3"]
+    assert offers[0].usd_per_hour == (spot if market is Market.SPOT else on_demand)
+    assert {each.zone for each in offers} == {"eastus-1", "eastus-2", "eastus-3"}
+    assert len({(each.instance_type, each.zone) for each in offers}) == len(offers)
+
+
+def test_without_prices_there_are_offers_still(server: azure.AzureServer, arm: AzureProvisioner) -> None:
+    server.cloud.fail_next("prices", "internal", times=9)
+    assert {(each.usd_per_hour, each.price_source) for each in arm.offers(T4, TIMEOUT_S)} == {(None, "")}
+    nowhere = AzureProvisioner(server.settings(prices=""))
+    assert nowhere.offers(T4, TIMEOUT_S)
+
+
+def test_what_the_subscription_may_not_have_is_not_offered(server: azure.AzureServer, arm: AzureProvisioner) -> None:
+    server.cloud.arm.restrictions |= {("Standard_NC4as_T4_v3", "eastus"), ("Standard_NC8as_T4_v3", "eastus-2")}
+    places = {(each.instance_type, each.zone) for each in arm.offers(T4, TIMEOUT_S)}
+    assert not [zone for size, zone in places if size == "Standard_NC4as_T4_v3"]
+    assert {zone for size, zone in places if size == "Standard_NC8as_T4_v3"} == {"eastus-1", "eastus-3"}
+
+
+def test_what_is_never_spot_is_offered_on_demand_alone(arm: AzureProvisioner) -> None:
+    query = OfferQuery(gpu="V100")
+    with pytest.raises(ProvisionerError, match="none of Standard_ND40rs_v2 is offered"):
+        arm.offers(query, TIMEOUT_S)
+    assert arm.offers(replace(query, market=Market.ON_DEMAND), TIMEOUT_S)
+
+
+@pytest.mark.parametrize(
+    ("query", "says"),
+    [
+        (OfferQuery(gpu="K80"), "K80: no cloud rents it any more"),
+        (OfferQuery(instance_types=("Standard_NC6",)), "NC .* is gone"),
+        (OfferQuery(gpu="T4", gpus_per_node=16), "no Azure size has 16 or more T4"),
+        (replace(T4, regions=("westus2",)), r"none of westus2 is one of azure.regions \(eastus\)"),
+        (replace(T4, zones=("eastus-9",)), "in eastus in zones eastus-9: name other"),
+        (OfferQuery(instance_types=("Standard_Huge",)), "none of Standard_Huge is offered"),
+    ],
+)
+def test_where_there_is_nothing_it_says_why(arm: AzureProvisioner, query: OfferQuery, says: str) -> None:
+    with pytest.raises(ProvisionerError, match=says):
+        arm.offers(query, TIMEOUT_S)
+
+
+def test_without_a_quota_there_is_no_offer(server: azure.AzureServer, arm: AzureProvisioner) -> None:
+    server.cloud.arm.quotas["lowPriorityCores"] = 4
+    assert {each.instance_type for each in arm.offers(T4, TIMEOUT_S)} == {"Standard_NC4as_T4_v3"}
+    server.cloud.arm.quotas["lowPriorityCores"] = 0
+    with pytest.raises(
+        ProvisionerError, match=r"lowPriorityCores in eastus is 0 vCPUs, and Standard_NC4as_T4_v3 needs 4"
+    ):
+        arm.offers(T4, TIMEOUT_S)
+    server.cloud.arm.quotas["NC4as_T4_v3Family"] = 0
+    on_demand = {each.instance_type for each in arm.offers(replace(T4, market=Market.ON_DEMAND), TIMEOUT_S)}
+    assert on_demand
+    assert "Standard_NC4as_T4_v3" not in on_demand
+    server.cloud.denied.add("Microsoft.Compute/locations/usages/read")
+    assert arm.offers(T4, TIMEOUT_S)
+
+
+# -- check ---------------------------------------------------------------------------------------------------
+
+
+def complaints(arm: AzureProvisioner) -> dict[str, str]:
+    return {each.what: each.message for each in arm.check(30.0) if not each.ok}
+
+
+def test_what_is_in_order_has_no_complaint(arm: AzureProvisioner) -> None:
+    assert complaints(arm) == {}
+    wanted = {
+        "credentials",
+        "reading",
+        "launching",
+        "dead-man switch",
+        "eastus image",
+        "eastus network",
+        "eastus quota",
+    }
+    assert {each.what for each in arm.check(30.0)} == wanted
+
+
+def test_credentials_are_the_first_complaint_and_the_last(server: azure.AzureServer, arm: AzureProvisioner) -> None:
+    server.cloud.credentials = "wrong"
+    assert list(complaints(arm)) == ["credentials"]
+
+
+@pytest.mark.parametrize(
+    ("given", "what", "says"),
+    [
+        ({"identity": ""}, "dead-man switch", "set azure.identity, or azure.dead_man_s = 0"),
+        ({"image": "microsoft-dsvm:ubuntu-hpc:1404:latest"}, "eastus image", "set azure.image to one that eastus has"),
+        ({"image": "microsoft-dsvm:ubuntu-hpc:2204:1.2.3"}, "eastus image", "has no image"),
+        ({"image": "ubuntu"}, "eastus image", "neither publisher:offer:sku:version"),
+        ({"subnets": {}}, "eastus network", "set azure.subnets.eastus"),
+        ({"subnets": {"eastus": "my-subnet"}}, "eastus network", "is no resource id of one of Azure's subnets"),
+        ({"security_groups": {}}, "eastus network", "a public address that nobody reaches"),
+        ({"resource_group": "elsewhere"}, "credentials", "ResourceGroupNotFound"),
+        ({"subscription": "0"}, "credentials", "SubscriptionNotFound"),
+    ],
+)
+def test_what_is_set_wrong_is_found(server: azure.AzureServer, given: dict[str, Any], what: str, says: str) -> None:
+    assert says in complaints(AzureProvisioner(server.settings(**given)))[what]
+
+
+def test_missing_permissions_are_found_before_anything_is_launched(
+    server: azure.AzureServer, arm: AzureProvisioner
+) -> None:
+    server.cloud.denied |= {"Microsoft.Compute/disks/read", azure.LOG}
+    server.cloud.arm.granted = [
+        {"actions": ["Microsoft.Compute/*", "*/read"], "notActions": ["Microsoft.Compute/disks/delete"]}
+    ]
+    told = complaints(arm)
+    assert "may not read disks, the activity log" in told["reading"]
+    assert "Microsoft.Compute/disks/delete, Microsoft.Network/networkInterfaces/write" in told["launching"]
+    assert "docs/permissions" in told["launching"]
+    assert azure.LAUNCH not in server.cloud.counted()
+
+
+@pytest.mark.parametrize(
+    ("rules", "fine"),
+    [
+        ([], False),
+        ([open_rule("443")], False),
+        ([open_rule("20-30")], True),
+        ([open_rule("*")], True),
+        ([open_rule("22", "Deny", 90), open_rule()], False),
+        ([open_rule("22", "Deny", 110), open_rule()], True),
+    ],
+)
+def test_a_group_that_lets_nobody_in_is_found(
+    server: azure.AzureServer, arm: AzureProvisioner, rules: list[dict[str, Any]], fine: bool
+) -> None:
+    server.cloud.arm.rules = rules
+    assert ("eastus network" not in complaints(arm)) is fine
+
+
+def test_no_quota_for_spot_machines_is_a_complaint(server: azure.AzureServer, arm: AzureProvisioner) -> None:
+    server.cloud.arm.quotas["lowPriorityCores"] = 0
+    assert "no spot machine may run in eastus" in complaints(arm)["eastus quota"]
+
+
+# -- permissions ---------------------------------------------------------------------------------------------
+
+
+def test_the_roles_grant_what_is_called_and_no_more(server: azure.AzureServer, arm: AzureProvisioner) -> None:
+    """Everything that the daemon ever asks of Azure; by whether it asks the resource group or the subscription."""
+    arm.check(30.0)
+    arm.offers(OfferQuery(), TIMEOUT_S)
+    machine = launched(arm, "n1")
+    arm.instances(CLUSTER, TIMEOUT_S)
+    launched(arm, "n1")
+    arm.console(machine.id, TIMEOUT_S)
+    arm.terminate(machine.id, TIMEOUT_S)
+    server.cloud.leave_behind({"spotsup-cluster": CLUSTER}, "spotsup-12-test-cluster-gone")
+    for each in arm.leftovers(CLUSTER, TIMEOUT_S):
+        arm.remove(each, TIMEOUT_S)
+    used: dict[str, set[str]] = {"azure-role.json": set(), "azure-subscription-role.json": set()}
+    for call in server.cloud.calls:
+        inside = "/resourcegroups/" in call.path.lower()
+        used["azure-role.json" if inside else "azure-subscription-role.json"] |= set(azure.needed(call))
+    granted = {name: set(json.loads((PERMISSIONS / name).read_text())["Actions"]) for name in used}
+    assert granted == used
+    assert not any("*" in action for actions in granted.values() for action in actions)
+
+
+def test_a_nodes_role_lets_it_end_itself_and_no_more(server: azure.AzureServer) -> None:
+    granted = set(json.loads((PERMISSIONS / "azure-node-role.json").read_text())["Actions"])
+    assert granted == {
+        "Microsoft.Compute/virtualMachines/delete",
+        "Microsoft.Compute/disks/delete",
+        "Microsoft.Network/networkInterfaces/delete",
+        "Microsoft.Network/publicIPAddresses/delete",
+    }
+
+
+def test_the_hand_on_the_cloud_reaches_it_over_https(server: azure.AzureServer, arm: AzureProvisioner) -> None:
+    body = json.dumps({"zone": "eastus-1"}).encode()
+    context = ssl.create_default_context(cafile=server.ca)
+    assert httpx.post(f"{server.url}/_test/exhaust", content=body, verify=context).json() == {"result": None}
+    assert isinstance(arm.launch(request("n1"), TIMEOUT_S), NoCapacity)
+    calls = httpx.get(f"{server.url}/_test/calls", verify=context).json()["calls"]
+    assert Counter(calls) == {azure.LOG: 1, azure.LAUNCH: 1}
