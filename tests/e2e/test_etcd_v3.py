@@ -14,6 +14,7 @@ pytestmark = pytest.mark.e2e
 
 # torch takes a node for dead after 3 s, and not after 15
 CONF = "keep_alive_interval=1,keep_alive_max_attempt=3,last_call_timeout=1"
+PATIENCE_S = 120.0  # torchrun starts all workers anew, and each imports torch: half a minute where others test, too
 OUTAGE_S = 4.0  # longer than that: nobody's heartbeat is young enough when etcd is back
 
 
@@ -59,7 +60,9 @@ def steps_of(job: Nodes, *together: str) -> None:
         return {event["node"] for event in found if event["at"] > since} == set(together)
 
     try:
-        eventually(f"a step of {', '.join(together)}", look)
+        eventually(f"a step of {', '.join(together)}", look, PATIENCE_S)
     except AssertionError as error:
-        logs = "\n".join(f"--- {node}\n{job.log(node).read_text()[-3000:]}" for node in job.launchers)
+        last = {event["node"]: event for event in job.events()}
+        logs = "".join(f"{node}: {event}\n" for node, event in sorted(last.items()))
+        logs += "\n".join(f"--- {node}\n{job.log(node).read_text()[-3000:]}" for node in job.launchers)
         raise AssertionError(f"{error}\n{logs}") from None
