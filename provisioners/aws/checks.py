@@ -7,7 +7,7 @@ from typing import Any
 
 from provisioners.aws import launch
 from provisioners.aws.client import Aws, Deadline, RefusedError
-from provisioners.aws.errors import launch_outcome
+from provisioners.aws.errors import launch_outcome, mend_of
 from provisioners.aws.offers import quota_limit
 from provisioners.aws.quota import TABLE
 from provisioners.base import (
@@ -54,8 +54,11 @@ class Checks:
     def _try(self, what: str, ask: Any) -> Finding:
         try:
             return Finding(what, ok=True, message=ask())
-        except (ProvisionerError, RefusedError) as error:
+        except ProvisionerError as error:
             return Finding(what, ok=False, message=str(error))
+        except RefusedError as error:
+            mend = mend_of(error.refusal)
+            return Finding(what, ok=False, message=f"{error}: {mend}" if mend else str(error))
 
     def _credentials(self, deadline: Deadline) -> str:
         answer = self._aws.ask("sts", self._settings.regions[0], "get_caller_identity", deadline)
@@ -95,7 +98,10 @@ class Checks:
                 raise ProvisionerError(
                     f"{region} has no SSM parameter {image} ({error.refusal.code}): {self._image_key(image)}"
                 ) from error
-        answer = self._aws.ask("ec2", region, "describe_images", deadline, ImageIds=[ami])
+        try:
+            answer = self._aws.ask("ec2", region, "describe_images", deadline, ImageIds=[ami])
+        except RefusedError as error:
+            raise ProvisionerError(f"{error}: {self._image_key(image)}") from error
         if not (found := answer.get("Images")):
             raise ProvisionerError(f"{region} has no image {ami}: {self._image_key(image)}")
         device = found[0].get("RootDeviceName", "")

@@ -157,6 +157,12 @@ def may_ask_again(refusal: Refusal) -> bool:
     return row is not None and row.kind in _AGAIN
 
 
+def mend_of(refusal: Refusal) -> str:
+    """How to mend what was refused, "" where the table knows nothing."""
+    row = find(TABLE, refusal.code, refusal.message)
+    return row.mend if row else ""
+
+
 def mend_of_denial(refusal: Refusal) -> str | None:
     """How to mend missing credentials or permissions; None where it is about something else."""
     row = find(TABLE, refusal.code, refusal.message)

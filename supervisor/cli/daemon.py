@@ -93,8 +93,12 @@ def check(
     """
     with _one_sentence():
         config = _config(config_path, state_dir, socket_path)
+        import logging
+
         from supervisor.runtime.check import check_installation
 
+        # What an SDK has to say comes as a finding, in one sentence.
+        logging.getLogger().addHandler(logging.NullHandler())
         found = check_installation(config, embedded_etcd=embedded_etcd, timeout_s=timeout_s)
     ok = all(each.finding.ok for each in found)
     if output == "json":
