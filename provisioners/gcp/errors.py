@@ -3,8 +3,10 @@
 The API refuses in two ways: at once, with a `reason` (quotaExceeded), or in the operation that it began, with a `code`
 (QUOTA_EXCEEDED). Both are rows of one table; HTTP503 is an answer without a reason, as a proxy gives it.
 
-Sources: "API" is the Compute Engine reference, Troubleshooting API errors; "availability" Google's page on resource
-availability errors; "skypilot" sky/backends/cloud_vm_ray_backend.py, _gcp_handler; "karpenter" karpenter-provider-gcp.
+Sources: "global" is Google APIs' Global domain errors; "bulk" Compute Engine's page on troubleshooting bulk creation of
+VMs, "availability" that on resource availability errors; "skypilot" sky/backends/cloud_vm_ray_backend.py, _gcp_handler;
+"karpenter" karpenter-provider-gcp; "rungar" the test of rungar's Compute Engine provider; "seen" what people's logs of
+operations show; "HTTP" RFC 9110.
 """
 
 from __future__ import annotations
@@ -37,83 +39,74 @@ def _quota(name: str, source: str, scope: Scope = Scope.REGION, words: str = "")
     return Code(name, Kind.QUOTA, source, scope, QUOTA_MEMORY_S, _ASK_FOR_MORE, words)
 
 
-def _fatal(name: str, mend: str = "", source: str = "API", words: str = "") -> Code:
+def _fatal(name: str, source: str, mend: str = "", words: str = "") -> Code:
     return Code(name, Kind.FATAL, source, mend=mend, words=words)
 
 
-def _again(name: str, kind: Kind, source: str = "API") -> Code:
+def _again(name: str, kind: Kind, source: str) -> Code:
     return Code(name, kind, source, memory_s=THROTTLED_S if kind is Kind.THROTTLED else 0.0)
 
 
 TABLE: Sequence[Code] = (
     _capacity("ZONE_RESOURCE_POOL_EXHAUSTED", "availability", Scope.TYPE_IN_ZONE),
     _capacity("ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS", "availability", Scope.TYPE_IN_ZONE),
-    _capacity("REGION_RESOURCE_POOL_EXHAUSTED", "availability", Scope.REGION),
-    _capacity("RESOURCE_POOL_EXHAUSTED", "karpenter", Scope.TYPE_IN_ZONE),
-    _capacity("GPU_STOCKOUT", "karpenter", Scope.TYPE_IN_ZONE),
+    _capacity("REGION_RESOURCE_POOL_EXHAUSTED", "rungar", Scope.REGION),
+    _capacity("RESOURCE_POOL_EXHAUSTED", "rungar", Scope.TYPE_IN_ZONE),
+    _capacity("GPU_STOCKOUT", "rungar", Scope.TYPE_IN_ZONE),
     _capacity("STOCKOUT", "karpenter", Scope.TYPE_IN_ZONE),
-    _capacity("insufficientCapacity", "skypilot", Scope.TYPE_IN_ZONE),
-    _capacity("resourcePoolExhausted", "skypilot", Scope.TYPE_IN_ZONE),
+    _capacity("insufficientCapacity", "bulk", Scope.TYPE_IN_ZONE),
     # A spot machine that is taken while it is made fails so.
     _capacity("UNSUPPORTED_OPERATION", "skypilot", Scope.TYPE_IN_ZONE),
     _capacity("RESOURCE_NOT_FOUND", "skypilot", Scope.TYPE_IN_ZONE, ABSENT_MEMORY_S),
-    _capacity("notFound", "skypilot", Scope.TYPE_IN_ZONE, ABSENT_MEMORY_S, "acceleratorTypes"),
+    _capacity("notFound", "global", Scope.TYPE_IN_ZONE, ABSENT_MEMORY_S, "acceleratorTypes"),
     _capacity("IP_SPACE_EXHAUSTED", "karpenter", Scope.REGION, ADDRESS_MEMORY_S),
     _capacity("IP_SPACE_EXHAUSTED_WITH_DETAILS", "karpenter", Scope.REGION, ADDRESS_MEMORY_S),
     _quota("QUOTA_EXCEEDED", "skypilot", Scope.GLOBAL, "GPUS_ALL_REGIONS"),
-    _quota("QUOTA_EXCEEDED", "API"),
+    _quota("QUOTA_EXCEEDED", "skypilot"),
     _quota("quotaExceeded", "skypilot", Scope.GLOBAL, "GPUS_ALL_REGIONS"),
-    _quota("quotaExceeded", "API"),
-    _quota("limitExceeded", "API"),
-    _again("rateLimitExceeded", Kind.THROTTLED),
-    _again("userRateLimitExceeded", Kind.THROTTLED),
-    _again("RATE_LIMIT_EXCEEDED", Kind.THROTTLED),
-    _again("RESOURCE_OPERATION_RATE_EXCEEDED", Kind.THROTTLED),
-    _again("resourceOperationRateExceeded", Kind.THROTTLED),
-    _again("HTTP429", Kind.THROTTLED),
+    _quota("quotaExceeded", "bulk"),
+    _quota("limitExceeded", "global"),
+    _again("rateLimitExceeded", Kind.THROTTLED, "bulk"),
+    _again("userRateLimitExceeded", Kind.THROTTLED, "global"),
+    _again("RATE_LIMIT_EXCEEDED", Kind.THROTTLED, "seen"),
+    _again("RESOURCE_OPERATION_RATE_EXCEEDED", Kind.THROTTLED, "skypilot"),
+    _again("HTTP429", Kind.THROTTLED, "HTTP"),
     # An operation that ended in an error has taken back what it began.
-    _again("INTERNAL_ERROR", Kind.TRANSIENT),
-    _again("RESOURCE_NOT_READY", Kind.TRANSIENT),
-    _again("RESOURCE_IN_USE_BY_ANOTHER_RESOURCE", Kind.TRANSIENT),
-    _again("OPERATION_CANCELED_BY_USER", Kind.TRANSIENT),
-    _again("TIMEOUT", Kind.TRANSIENT),
-    _again("resourceNotReady", Kind.TRANSIENT),
+    _again("INTERNAL_ERROR", Kind.TRANSIENT, "rungar"),
+    _again("RESOURCE_NOT_READY", Kind.TRANSIENT, "skypilot"),
+    _again("RESOURCE_IN_USE_BY_ANOTHER_RESOURCE", Kind.TRANSIENT, "seen"),
+    _again("OPERATION_CANCELED_BY_USER", Kind.TRANSIENT, "seen"),
+    _again("resourceNotReady", Kind.TRANSIENT, "seen"),
     # A fault before there is an operation may have come after it: the same name and request id ask again.
-    _again("backendError", Kind.UNKNOWN),
-    _again("internalError", Kind.UNKNOWN),
-    _again("serviceUnavailable", Kind.UNKNOWN),
-    _again("HTTP500", Kind.UNKNOWN),
-    _again("HTTP502", Kind.UNKNOWN),
-    _again("HTTP503", Kind.UNKNOWN),
-    _again("HTTP504", Kind.UNKNOWN),
-    _again("alreadyExists", Kind.USED),
-    _again("RESOURCE_ALREADY_EXISTS", Kind.USED),
-    _fatal("invalid", _NO_NOTICE, words="preemptionNotice"),
-    _fatal("invalid", _SETTINGS),
-    _fatal("badRequest", _NO_NOTICE, words="preemptionNotice"),
-    _fatal("badRequest"),
-    _fatal("required", _RENEW, "API", "credential"),
-    _fatal("required"),
-    _fatal("parseError"),
-    _fatal("invalidParameter"),
-    _fatal("invalidUsage"),
-    _fatal("INVALID_FIELD_VALUE", _NO_NOTICE, words="preemptionNotice"),
-    _fatal("INVALID_FIELD_VALUE", _SETTINGS),
-    _fatal("INVALID_USAGE", _SETTINGS),
-    _fatal("notFound", _SETTINGS),
-    _fatal("conditionNotMet", "an organisation policy forbids it", "API"),
-    _fatal("PERMISSIONS_ERROR", _ALLOW),
-    _fatal("IAM_PERMISSION_DENIED", _ALLOW, "skypilot"),
-    _fatal("SERVICE_ACCOUNT_ACCESS_DENIED", "let the daemon's account act as gcp.service_account"),
-    _fatal("forbidden", _ALLOW),
-    _fatal("insufficientPermissions", _ALLOW),
-    _fatal("authError", _RENEW),
-    _fatal("HTTP401", _RENEW),
-    _fatal("HTTP403", _ALLOW),
-    _fatal("accessNotConfigured", _ENABLE, "skypilot"),
-    _fatal("SERVICE_DISABLED", _ENABLE),
-    _fatal("billingNotEnabled", _ENABLE),
-    _fatal("UNSUPPORTED_TERMINATION_ACTION"),
+    _again("backendError", Kind.UNKNOWN, "global"),
+    _again("internalError", Kind.UNKNOWN, "global"),
+    _again("HTTP500", Kind.UNKNOWN, "HTTP"),
+    _again("HTTP502", Kind.UNKNOWN, "HTTP"),
+    _again("HTTP503", Kind.UNKNOWN, "HTTP"),
+    _again("HTTP504", Kind.UNKNOWN, "HTTP"),
+    _again("alreadyExists", Kind.USED, "seen"),
+    _again("RESOURCE_ALREADY_EXISTS", Kind.USED, "seen"),
+    _fatal("invalid", "bulk", _NO_NOTICE, words="preemptionNotice"),
+    _fatal("invalid", "bulk", _SETTINGS),
+    _fatal("badRequest", "global", _NO_NOTICE, words="preemptionNotice"),
+    _fatal("badRequest", "global"),
+    _fatal("required", "global", _RENEW, words="credential"),
+    _fatal("required", "global"),
+    _fatal("parseError", "global"),
+    _fatal("invalidParameter", "global"),
+    _fatal("INVALID_FIELD_VALUE", "rungar", _NO_NOTICE, words="preemptionNotice"),
+    _fatal("INVALID_FIELD_VALUE", "rungar", _SETTINGS),
+    _fatal("INVALID_USAGE", "rungar", _SETTINGS),
+    _fatal("notFound", "global", _SETTINGS),
+    _fatal("conditionNotMet", "global"),
+    _fatal("IAM_PERMISSION_DENIED", "skypilot", _ALLOW),
+    _fatal("SERVICE_ACCOUNT_ACCESS_DENIED", "seen", "let the daemon's account act as gcp.service_account"),
+    _fatal("forbidden", "global", _ALLOW),
+    _fatal("insufficientPermissions", "global", _ALLOW),
+    _fatal("authError", "global", _RENEW),
+    _fatal("HTTP401", "HTTP", _RENEW),
+    _fatal("HTTP403", "HTTP", _ALLOW),
+    _fatal("accessNotConfigured", "global", _ENABLE),
 )
 
 _DENIED = (_ALLOW, _RENEW, _ENABLE)
