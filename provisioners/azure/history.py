@@ -49,8 +49,8 @@ class Event:
 @dataclass(frozen=True, slots=True)
 class Past:
     """A machine's last life, as far as the log's window tells. `made`, `failed`: what was asked for came to be, or
-    never did. `cause`: of its end, once that has begun; `gone_at`: when it was over. `evicted_at`: when Azure said that it
-    takes it. `stopped_by`: who switched it off.
+    never did. `cause`: of its end, once that has begun; `gone_at`: when it was over. `evicted_at`: when Azure said that
+    it takes it. `stopped_by`: who switched it off.
     """
 
     born_at: float = 0.0

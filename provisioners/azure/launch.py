@@ -165,7 +165,7 @@ def dead_man(name: str, settings: AzureSettings, after_s: float) -> DeadMan | No
         f"{arm}/subscriptions/{settings.subscription}/resourceGroups/{settings.resource_group}"
         f"/providers/Microsoft.Compute/virtualMachines/{name}?api-version={COMPUTE_API}&forceDeletion=true"
     )
-    imds = "http://169.254.169.254/metadata/identity/oauth2/token"
+    imds = '"${SPOTSUP_AZURE_METADATA:-http://169.254.169.254}/metadata/identity/oauth2/token"'
     return DeadMan(
         after_s,
         "\n".join(

@@ -481,7 +481,9 @@ def test_without_prices_there_are_offers_still(server: azure.AzureServer, arm: A
     server.cloud.fail_next("prices", "internal", times=9)
     assert {(each.usd_per_hour, each.price_source) for each in arm.offers(T4, TIMEOUT_S)} == {(None, "")}
     nowhere = AzureProvisioner(server.settings(prices=""))
-    assert nowhere.offers(T4, TIMEOUT_S)
+    first, *_ = nowhere.offers(replace(T4, market=Market.ON_DEMAND), TIMEOUT_S)
+    assert (first.instance_type, first.usd_per_hour) == ("Standard_NC4as_T4_v3", 0.526)
+    assert first.price_source == "catalog: karpenter-provider-azure, price table generated 2023-12-18"
 
 
 def test_what_the_subscription_may_not_have_is_not_offered(server: azure.AzureServer, arm: AzureProvisioner) -> None:

@@ -1,0 +1,552 @@
+"""What Azure is asked for, and how its answers are read: pure functions."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import re
+import subprocess
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from provisioners.azure import checks, describe, errors, history, launch, offers
+from provisioners.base import (
+    EndCause,
+    Fatal,
+    HostKey,
+    InstanceState,
+    LaunchRequest,
+    LeftoverKind,
+    Market,
+    NoCapacity,
+    Offer,
+    ProvisionerError,
+    Quota,
+    Scope,
+    Throttled,
+    Transient,
+    Unknown,
+)
+from provisioners.catalog import load_catalog
+from provisioners.codes import Kind
+from provisioners.settings import AzureSettings
+from tests.clouds.azure_wire import complaints
+
+GOLDEN = Path(__file__).parent / "golden" / "clouds"
+CATALOG = load_catalog()
+KEY = HostKey("ssh-ed25519 AAAApublic spotsup", "the private key\n")
+SPOT = Offer("azure", "eastus", "eastus-1", "Standard_NC4as_T4_v3", Market.SPOT, None, "T4", 1)
+REQUEST = LaunchRequest("token-1", "team-a", "node-1", SPOT, KEY, "ssh-ed25519 AAAAclient daemon", dead_man_s=3600.0)
+SUBNET = "/subscriptions/s/resourceGroups/g/providers/Microsoft.Network/virtualNetworks/v/subnets/nodes"
+GROUP = "/subscriptions/s/resourceGroups/g/providers/Microsoft.Network/networkSecurityGroups/nodes"
+IDENTITY = "/subscriptions/s/resourceGroups/g/providers/Microsoft.ManagedIdentity/userAssignedIdentities/node"
+PLAIN = AzureSettings(regions=("eastus",), subscription="s", resource_group="g", subnets={"eastus": SUBNET})
+FULL = AzureSettings(
+    regions=("eastus",),
+    subscription="s",
+    resource_group="g",
+    subnets={"eastus": SUBNET},
+    security_groups={"eastus": GROUP},
+    public_address=False,
+    disk_gb=200,
+    tags={"team": "vision"},
+    images={"A100": "/subscriptions/s/resourceGroups/g/providers/Microsoft.Compute/images/a100"},
+    identity=IDENTITY,
+)
+
+
+def body(request: LaunchRequest, settings: AzureSettings) -> dict[str, Any]:
+    machine = CATALOG.type_of("azure", request.offer.instance_type)
+    return launch.virtual_machine(request, settings, machine, CATALOG.driver_of(machine))
+
+
+def asking(size: str, market: Market = Market.SPOT, **change: Any) -> LaunchRequest:
+    return replace(REQUEST, offer=replace(SPOT, instance_type=size, market=market), **change)
+
+
+CASES: Mapping[str, tuple[LaunchRequest, AzureSettings]] = {
+    "azure_spot": (REQUEST, PLAIN),
+    "azure_on_demand_with_everything": (
+        asking("Standard_NC24ads_A100_v4", Market.ON_DEMAND, tags={"job": "resnet"}, disk_gb=500),
+        FULL,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_launch_asks_for_what_was_reviewed(name: str) -> None:
+    asked = body(*CASES[name])
+    system = asked["properties"]["osProfile"]
+    system["customData"] = f"{len(system['customData']) // 100} hundred bytes, see user_data.txt"
+    text = json.dumps(asked, indent=2) + "\n"
+    path = GOLDEN / f"{name}.json"
+    if "SPOTSUP_WRITE_GOLDEN" in os.environ:
+        path.write_text(text)
+    assert text == path.read_text()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_sdks_models_know_every_word_of_it(name: str) -> None:
+    assert complaints(body(*CASES[name])) == []
+
+
+def test_what_the_models_do_not_know_is_seen() -> None:
+    asked = body(REQUEST, PLAIN)
+    asked["properties"]["priority"] = "Spott"
+    asked["properties"]["networkProfile"]["networkInterfaceConfigurations"][0]["properties"]["speed"] = 9
+    asked["properties"]["storageProfile"]["osDisk"]["diskSizeGB"] = "30"
+    asked["zones"] = [1]
+    assert sorted(each.split(":")[0] for each in complaints(asked)) == [
+        "$.properties.networkProfile.networkInterfaceConfigurations[0].properties.speed",
+        "$.properties.priority",
+        "$.properties.storageProfile.osDisk.diskSizeGB",
+        "$.zones[0]",
+    ]
+
+
+@pytest.mark.parametrize("market", Market)
+@pytest.mark.parametrize("settings", [PLAIN, FULL], ids=["plain", "full"])
+def test_whatever_is_born_is_tagged_and_goes_with_its_machine(market: Market, settings: AzureSettings) -> None:
+    asked = body(asking("Standard_NC4as_T4_v3", market), settings)
+    text = json.dumps(asked)
+    assert text.count('"deleteOption": "Delete"') == (3 if settings.public_address else 2)
+    assert "Detach" not in text
+    assert text.count('"spotsup-token": "token-1"') == (3 if settings.public_address else 2)
+    assert asked["properties"]["storageProfile"]["osDisk"]["deleteOption"] == "Delete"
+    assert asked["properties"].get("evictionPolicy") == ("Delete" if market is Market.SPOT else None)
+    assert ("billingProfile" in asked["properties"]) is (market is Market.SPOT)
+
+
+def test_our_own_tags_win_and_azures_rules_hold() -> None:
+    asked = body(replace(REQUEST, tags={"spotsup-cluster": "somebody-else"}), PLAIN)
+    assert asked["tags"]["spotsup-cluster"] == "team-a"
+    for tags in ({"a/b": "c"}, {"a": "c" * 257}, {f"tag-{number}": "" for number in range(50)}):
+        with pytest.raises(ProvisionerError, match="Azure takes"):
+            body(replace(REQUEST, tags=tags), PLAIN)
+
+
+def test_the_daemons_user_is_cloud_inits_and_azures_administrator_nobody() -> None:
+    system = body(REQUEST, PLAIN.model_copy(update={"ssh_user": "root"}))["properties"]["osProfile"]
+    assert system["adminUsername"] == launch.ADMIN
+    config = base64.b64decode(system["customData"]).decode()
+    assert config.startswith("#cloud-config\n")
+    assert json.loads(config.partition("\n")[2])["users"][0]["name"] == "root"
+
+
+@pytest.mark.parametrize(
+    ("request_", "settings", "says"),
+    [
+        (REQUEST, PLAIN.model_copy(update={"subnets": {}}), r"set azure\.subnets\.eastus"),
+        (REQUEST, PLAIN.model_copy(update={"image": "ubuntu"}), "neither publisher:offer:sku:version"),
+        (asking("Standard_ND40rs_v2"), PLAIN, r"V100.*set azure\.image_proprietary"),
+        (replace(REQUEST, offer=replace(SPOT, zone="westus2-1")), PLAIN, "is no zone of eastus"),
+        (replace(REQUEST, offer=replace(SPOT, zone="eastus-a")), PLAIN, "is no zone of eastus"),
+    ],
+)
+def test_what_azure_would_refuse_in_words_that_help_nobody(
+    request_: LaunchRequest, settings: AzureSettings, says: str
+) -> None:
+    with pytest.raises(ProvisionerError, match=says):
+        body(request_, settings)
+
+
+def test_the_image_is_of_the_gpu() -> None:
+    assert body(asking("Standard_NC24ads_A100_v4"), FULL)["properties"]["storageProfile"]["imageReference"] == {
+        "id": FULL.images["A100"]
+    }
+    reference = body(REQUEST, FULL)["properties"]["storageProfile"]["imageReference"]
+    assert ":".join(reference.values()) == "microsoft-dsvm:ubuntu-hpc:2204:latest"
+
+
+# -- names ---------------------------------------------------------------------------------------------------
+
+SIMPLE = st.from_regex(r"[a-z0-9-]{1,40}", fullmatch=True)
+
+
+@given(cluster=st.text() | SIMPLE, token=st.text() | SIMPLE)
+def test_a_name_is_one_that_azure_takes_and_says_whose_it_is(cluster: str, token: str) -> None:
+    name = launch.vm_name(cluster, token)
+    assert re.fullmatch(r"[a-z0-9][a-z0-9-]{0,62}[a-z0-9]", name)
+    assert launch.is_ours(name)
+    said_cluster, said_token = launch.owner(name)
+    assert said_cluster in {"", cluster}
+    assert said_token in {"", token}
+
+
+@given(one=st.tuples(SIMPLE, SIMPLE | st.text()), other=st.tuples(SIMPLE, SIMPLE | st.text()))
+def test_two_tokens_have_two_names(one: tuple[str, str], other: tuple[str, str]) -> None:
+    assert (launch.vm_name(*one) == launch.vm_name(*other)) is (one == other)
+
+
+def test_names_that_nearly_meet() -> None:
+    near = [("a", "b-c"), ("a-b", "c"), ("a", "B-c"), ("a", "b--c"), ("a", "b-c-"), ("a", "-b-c")]
+    near += [("a", launch.vm_name("a", "B").removeprefix("spotsup-1-a-"))]
+    assert len({launch.vm_name(*each) for each in [*near, ("a", "B")]}) == len(near) + 1
+    assert launch.owner("spotsup-6-team-a-token-1") == ("team-a", "token-1")
+    assert launch.owner(launch.vm_name("team-a", "Token")) == ("team-a", "")
+    assert launch.owner("spotsup-99-team-a-token") == ("", "")
+    assert launch.owner("somebody-elses") == ("", "")
+
+
+# -- the dead-man switch -------------------------------------------------------------------------------------
+
+
+def test_without_an_identity_there_is_no_switch() -> None:
+    assert launch.dead_man("m", PLAIN, 3600.0) is None
+    assert launch.dead_man("m", FULL, 0.0) is None
+    assert (
+        "spotsup-dead-man"
+        not in base64.b64decode(body(REQUEST, PLAIN)["properties"]["osProfile"]["customData"]).decode()
+    )
+
+
+@contextmanager
+def azure_from_within() -> Iterator[tuple[str, list[tuple[str, str, str]]]]:
+    """The metadata service and Resource Manager, as a machine sees them."""
+    seen: list[tuple[str, str, str]] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            seen.append(
+                (self.command, self.path, self.headers.get("Metadata") or self.headers.get("Authorization") or "")
+            )
+            body_ = json.dumps({"access_token": "machines-token"}).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body_)))
+            self.end_headers()
+            self.wfile.write(body_)
+
+        do_DELETE = do_GET  # noqa: N815 - http.server finds it by this name
+
+        def log_message(self, *_: object) -> None:
+            """Quiet."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_address[1]}", seen
+        server.shutdown()
+
+
+def test_the_switch_has_the_machine_delete_itself() -> None:
+    with azure_from_within() as (url, seen):
+        switch = launch.dead_man("spotsup-6-team-a-n", FULL.model_copy(update={"endpoint": url}), 3600.0)
+        assert switch is not None
+        done = subprocess.run(
+            ["/bin/sh", "-eu", "-c", switch.end],
+            env={"PATH": os.environ["PATH"], "SPOTSUP_AZURE_METADATA": url},
+            capture_output=True,
+            timeout=60,
+            check=False,
+            text=True,
+        )
+        assert done.returncode == 0, done.stderr
+    (token, deletion) = seen
+    asked = parse_qs(urlsplit(token[1]).query)
+    assert (token[0], token[2]) == ("GET", "true")
+    assert (asked["mi_res_id"], asked["resource"]) == ([IDENTITY], ["https://management.azure.com/"])
+    assert (deletion[0], deletion[2]) == ("DELETE", "Bearer machines-token")
+    where = "/subscriptions/s/resourceGroups/g/providers/Microsoft.Compute/virtualMachines/spotsup-6-team-a-n"
+    assert urlsplit(deletion[1]).path == where
+
+
+# -- answers -------------------------------------------------------------------------------------------------
+
+TOLD: Mapping[str, Any] = {
+    "id": "/subscriptions/s/resourceGroups/G/providers/Microsoft.Compute/virtualMachines/spotsup-6-team-a-token-1",
+    "name": "spotsup-6-team-a-token-1",
+    "location": "eastus",
+    "zones": ["2"],
+    "tags": {"spotsup-cluster": "team-a", "spotsup-node": "node-1", "spotsup-token": "token-1"},
+    "properties": {
+        "provisioningState": "Succeeded",
+        "timeCreated": "2026-11-21T00:00:00.1234567+00:00",
+        "hardwareProfile": {"vmSize": "Standard_NC4as_T4_v3"},
+    },
+}
+ADDRESSES = describe.Addresses("10.0.0.1", "20.1.2.3")
+
+
+def made(state: str) -> dict[str, Any]:
+    return {**TOLD, "properties": {**TOLD["properties"], "provisioningState": state}}
+
+
+def test_a_description_becomes_an_instance() -> None:
+    read = describe.instance(TOLD, PLAIN, "running", ADDRESSES)
+    assert (read.id, read.region, read.zone) == ("spotsup-6-team-a-token-1", "eastus", "eastus-2")
+    assert (read.cluster, read.node, read.token) == ("team-a", "node-1", "token-1")
+    assert (read.ssh_host, read.private_address, read.ssh_port) == ("20.1.2.3", "10.0.0.1", 22)
+    assert (read.state, read.end_cause, read.preempt_at) == (InstanceState.RUNNING, None, None)
+    assert read.launched_at == pytest.approx(1795219200.123)
+    assert describe.instance(TOLD, FULL, "running", ADDRESSES).ssh_host == "10.0.0.1"
+
+
+EVICTED = history.Past(cause=EndCause.PREEMPTED, evicted_at=1000.0)
+
+
+@pytest.mark.parametrize(
+    ("state", "power", "past", "expected", "cause"),
+    [
+        ("Creating", "", None, InstanceState.PENDING, None),
+        ("Creating", "running", None, InstanceState.PENDING, None),
+        ("Succeeded", "running", None, InstanceState.RUNNING, None),
+        ("Succeeded", "", None, InstanceState.RUNNING, None),
+        ("Updating", "running", None, InstanceState.RUNNING, None),
+        ("Succeeded", "starting", None, InstanceState.PENDING, None),
+        ("Succeeded", "stopped", None, InstanceState.STOPPED, EndCause.UNKNOWN),
+        ("Succeeded", "stopped", history.Past(stopped_by=EndCause.USER), InstanceState.STOPPED, EndCause.USER),
+        ("Succeeded", "deallocated", EVICTED, InstanceState.STOPPED, EndCause.PREEMPTED),
+        ("Deleting", "running", None, InstanceState.STOPPING, None),
+        ("Deleting", "running", history.Past(cause=EndCause.USER), InstanceState.STOPPING, EndCause.USER),
+        ("Failed", "", None, InstanceState.STOPPED, EndCause.FAILED),
+        ("Failed", "running", None, InstanceState.RUNNING, None),
+        ("NeverHeardOf", "running", None, InstanceState.RUNNING, None),
+    ],
+)
+def test_states_and_their_reasons(
+    state: str, power: str, past: history.Past | None, expected: InstanceState, cause: EndCause | None
+) -> None:
+    read = describe.instance(made(state), PLAIN, power, None, past)
+    assert (read.state, read.end_cause) == (expected, cause)
+
+
+def test_an_eviction_in_the_log_of_a_machine_that_runs_is_a_notice() -> None:
+    assert describe.instance(TOLD, PLAIN, "running", None, EVICTED).preempt_at == 1030.0
+    assert describe.instance(made("Deleting"), PLAIN, "running", None, EVICTED).preempt_at is None
+
+
+@pytest.mark.parametrize("missing", ["name", "provisioningState", "timeCreated"])
+def test_what_nothing_can_stand_in_for_is_an_error(missing: str) -> None:
+    properties = {key: value for key, value in TOLD["properties"].items() if key != missing}
+    told = {key: value for key, value in TOLD.items() if key != missing}
+    with pytest.raises(ProvisionerError, match="without what it should"):
+        describe.instance({**told, "properties": properties}, PLAIN)
+
+
+def test_addresses_are_found_over_the_interface() -> None:
+    nic = {
+        "id": "/NIC/1",
+        "properties": {
+            "virtualMachine": {"id": "/VM/1"},
+            "ipConfigurations": [{"properties": {"privateIPAddress": "10.0.0.4", "publicIPAddress": {"id": "/IP/1"}}}],
+        },
+    }
+    ip = {"id": "/ip/1", "properties": {"ipAddress": "20.0.0.1"}}
+    loose: dict[str, Any] = {"id": "/nic/2", "properties": {}}
+    assert describe.addresses_of([nic, loose], [ip]) == {"/vm/1": describe.Addresses("10.0.0.4", "20.0.0.1")}
+    assert describe.addresses_of([nic], []) == {"/vm/1": describe.Addresses("10.0.0.4", "")}
+
+
+def test_a_disk_without_tags_is_known_by_its_name() -> None:
+    left = describe.leftover({"name": "spotsup-6-team-a-n1-disk"}, LeftoverKind.DISK, "spotsup-6-team-a-n1")
+    assert (left.cluster, left.node) == ("team-a", "n1")
+
+
+# -- the log -------------------------------------------------------------------------------------------------
+
+
+def entry(at: int, operation: str, status: str = "Succeeded", machine: str = "m", **more: Any) -> dict[str, Any]:
+    return {
+        "eventTimestamp": f"2026-11-21T00:00:{at:02d}.0000000Z",
+        "operationName": {"value": f"Microsoft.Compute/virtualMachines/{operation}"},
+        "status": {"value": status},
+        "resourceId": f"/subscriptions/s/resourceGroups/G/providers/Microsoft.Compute/virtualMachines/{machine}",
+        **more,
+    }
+
+
+def past(*told: dict[str, Any]) -> history.Past:
+    return history.pasts(history.events(told, "g"), IDENTITY)["m"]
+
+
+BORN = entry(1, "write", "Accepted", properties={"responseBody": json.dumps(TOLD)})
+
+
+@pytest.mark.parametrize(
+    ("told", "cause", "is_gone"),
+    [
+        ([entry(2, "write")], None, False),
+        ([entry(5, "delete", "Accepted")], EndCause.USER, False),
+        ([entry(5, "delete", "Accepted"), entry(6, "delete")], EndCause.USER, True),
+        ([entry(5, "delete", "Failed")], None, False),
+        ([entry(5, "delete", claims={"xms_mirid": IDENTITY.upper()})], EndCause.FAILED, True),
+        ([entry(5, "evictSpotVM/action", "Started")], EndCause.PREEMPTED, False),
+        ([entry(5, "EVICTSPOTVM/ACTION")], EndCause.PREEMPTED, True),
+        ([entry(5, "evictSpotVM/action"), entry(6, "delete")], EndCause.PREEMPTED, True),
+        ([entry(5, "evictSpotVM/action", "Started"), entry(6, "evictSpotVM/action", "Failed")], None, False),
+        ([entry(5, "simulateEviction/action"), entry(7, "delete")], EndCause.PREEMPTED, True),
+        ([entry(5, "delete"), entry(9, "write", "Accepted")], None, False),
+        ([entry(5, "redeploy/action")], None, False),
+    ],
+)
+def test_what_the_log_tells_of_a_machine(told: list[dict[str, Any]], cause: EndCause | None, is_gone: bool) -> None:
+    for each in ([BORN, *told], [*reversed(told), BORN]):
+        read = past(*each)
+        assert (read.cause, read.gone_at is not None) == (cause, is_gone)
+
+
+def test_a_launch_that_failed_never_was_and_one_that_ran_stays_so() -> None:
+    assert past(BORN, entry(2, "write", "Failed"), entry(3, "delete")).failed
+    assert not past(BORN, entry(2, "write"), entry(3, "write", "Failed"), entry(4, "delete")).failed
+    assert not past(BORN, entry(2, "write", "Failed"), entry(3, "delete"), entry(4, "write", "Accepted")).failed
+
+
+def test_the_dead_are_described_by_their_birth() -> None:
+    read = describe.gone("spotsup-6-team-a-token-1", past(BORN, entry(5, "evictSpotVM/action")), PLAIN)
+    assert (read.id, read.node, read.zone) == ("spotsup-6-team-a-token-1", "node-1", "eastus-2")
+    assert (read.state, read.end_cause) == (InstanceState.TERMINATED, EndCause.PREEMPTED)
+    # A birth that is longer ago than the log is read: what the name says.
+    old = describe.gone("spotsup-6-team-a-token-1", past(entry(5, "delete")), PLAIN)
+    assert (old.cluster, old.node, old.token, old.region) == ("team-a", "", "token-1", "eastus")
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        {},
+        {**BORN, "resourceId": None},
+        {**BORN, "resourceId": f"{BORN['resourceId']}/extensions/x"},
+        {**BORN, "resourceId": BORN["resourceId"].replace("/G/", "/other/")},
+        {**BORN, "eventTimestamp": "soon"},
+        {**BORN, "operationName": "Microsoft.Compute/disks/write"},
+    ],
+)
+def test_what_is_no_news_of_our_machines_is_left_out(told: dict[str, Any]) -> None:
+    assert history.events([told], "g") == []
+
+
+def test_a_body_that_cannot_be_read_is_none() -> None:
+    assert past({**BORN, "properties": {"responseBody": "{"}}).body == {}
+    assert past({**BORN, "properties": None}).body == {}
+
+
+# -- prices, sizes, rules ------------------------------------------------------------------------------------
+
+
+def price(sku: str, usd: float, **more: Any) -> dict[str, Any]:
+    known = {"armSkuName": "Standard_X", "skuName": sku, "retailPrice": usd, "currencyCode": "USD"}
+    known |= {"type": "Consumption", "unitOfMeasure": "1 Hour", "productName": "Virtual Machines X Series"}
+    return {**known, **more}
+
+
+def test_prices_are_of_linux_by_the_hour() -> None:
+    items = [
+        price("X Spot", 0.1),
+        price("X Spot", 0.3, productName="Virtual Machines X Series Windows"),
+        price("X Low Priority", 0.01),
+        price("X", 1.0),
+        price("X", 0.5, type="Reservation"),
+        price("X", 9.0, currencyCode="EUR"),
+        price("X Spot", 0.0),
+    ]
+    assert offers.prices_of(items, Market.SPOT) == {"standard_x": 0.1}
+    assert offers.prices_of(items, Market.ON_DEMAND) == {"standard_x": 1.0}
+
+
+def test_a_restriction_closes_a_zone_or_a_region() -> None:
+    sku = {
+        "resourceType": "virtualMachines",
+        "name": "Standard_X",
+        "locationInfo": [{"location": "EastUS", "zones": ["2", "1"]}],
+        "capabilities": [{"name": "LowPriorityCapable", "value": "True"}],
+    }
+    assert [(each.zone, each.spot) for each in offers.places_of(sku, "eastus")] == [
+        ("eastus-1", True),
+        ("eastus-2", True),
+    ]
+    zone = {"type": "Zone", "restrictionInfo": {"zones": ["1"]}}
+    assert [each.zone for each in offers.places_of({**sku, "restrictions": [zone]}, "eastus")] == ["eastus-2"]
+    assert offers.places_of({**sku, "restrictions": [{"type": "Location"}]}, "eastus") == []
+    flat = {**sku, "locationInfo": [{"location": "eastus", "zones": []}], "capabilities": []}
+    assert [(each.zone, each.spot) for each in offers.places_of(flat, "eastus")] == [("eastus", False)]
+
+
+def test_permissions_have_wildcards_and_exceptions() -> None:
+    assert checks.allows({"actions": ["microsoft.compute/*/write"]}, "Microsoft.Compute/virtualMachines/write")
+    assert not checks.allows({"actions": ["*/read"]}, "Microsoft.Compute/virtualMachines/write")
+    assert not checks.allows({"actions": ["*"], "notActions": ["*/delete"]}, "Microsoft.Compute/disks/delete")
+    assert not checks.allows({}, "Microsoft.Compute/disks/delete")
+
+
+# -- codes ---------------------------------------------------------------------------------------------------
+
+
+def outcome(code: str, message: str = "so it is", retry_after_s: float = 0.0) -> Any:
+    refusal = errors.Refusal("Azure, asked for a launch,", 409, code, message, retry_after_s)
+    return errors.launch_outcome(refusal, "eastus-1, Standard_NC4as_T4_v3, spot")
+
+
+# The messages: karpenter-provider-azure's test fixtures.
+@pytest.mark.parametrize(
+    ("code", "message", "expected", "scope", "memory_s"),
+    [
+        ("SkuNotAvailable", "currently not available in location 'eastus'", NoCapacity, Scope.TYPE_IN_ZONE, 3600.0),
+        ("ZonalAllocationFailed", "no capacity", NoCapacity, Scope.TYPE_IN_ZONE, 600.0),
+        (
+            "OperationNotAllowed",
+            "exceeding approved LowPriorityCores quota. Current Limit: 3",
+            Quota,
+            Scope.REGION,
+            600.0,
+        ),
+        (
+            "OperationNotAllowed",
+            "exceeding approved LowPriorityCores quota. Current Limit: 0",
+            Quota,
+            Scope.REGION,
+            3600.0,
+        ),
+        ("OperationNotAllowed", "exceeding approved Total Regional Cores quota. Limit: 9", Quota, Scope.REGION, 600.0),
+        ("QuotaExceeded", "exceeding approved standardNCADSA100v4Family Cores quota", Quota, Scope.REGION, 600.0),
+    ],
+)
+def test_no_room_and_no_quota(
+    code: str, message: str, expected: type[NoCapacity | Quota], scope: Scope, memory_s: float
+) -> None:
+    found = outcome(code, message)
+    assert isinstance(found, expected)
+    assert (found.scope, found.memory_s) == (scope, memory_s)
+    assert "eastus-1" in found.message
+
+
+def test_codes_mean_what_people_found_them_to_mean() -> None:
+    assert isinstance(outcome("OperationNotAllowed", "The VM is being deallocated"), Fatal)
+    assert outcome("TooManyRequests").retry_after_s == errors.THROTTLED_S
+    assert outcome("TooManyRequests", retry_after_s=42.0).retry_after_s == 42.0
+    assert isinstance(outcome("NicReservedForAnotherVm"), Throttled)
+    assert isinstance(outcome("RetryableError"), Transient)
+    assert isinstance(outcome("InternalServerError"), Unknown)
+    assert isinstance(outcome("HTTP 5xx"), Unknown)
+    assert "docs/permissions" in outcome("AuthorizationFailed").message
+    assert "azure.image" in outcome("PlatformImageNotFound").message
+    assert "az provider register" in outcome("MissingSubscriptionRegistration").message
+
+
+def test_a_code_that_nobody_has_seen_is_transient_and_says_its_name() -> None:
+    new = outcome("SomethingNew")
+    assert isinstance(new, Transient)
+    assert new.unknown_code == "SomethingNew"
+
+
+def test_each_row_has_a_source_and_what_refuses_for_a_while_says_for_how_long() -> None:
+    for row in errors.TABLE:
+        assert row.source
+        if row.kind in {Kind.NO_CAPACITY, Kind.QUOTA}:
+            assert row.scope is not None
+            assert row.memory_s > 0
+    assert len({(row.name, row.words) for row in errors.TABLE}) == len(errors.TABLE)
+
+
+def test_no_row_hides_another() -> None:
+    for number, row in enumerate(errors.TABLE):
+        assert not any(before.fits(row.name, row.words) for before in errors.TABLE[:number]), row.name
