@@ -14,6 +14,7 @@ import pytest
 
 from provisioners.aws import AwsProvisioner
 from provisioners.aws import errors as aws_errors
+from provisioners.azure import errors as azure_errors
 from provisioners.base import LeftoverKind, OfferQuery, Unknown
 from provisioners.codes import Code, markdown
 from provisioners.gcp import errors as gcp_errors
@@ -25,7 +26,11 @@ from tests.machines import CLUSTER, TIMEOUT_S, request_for
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 PAGE = DOCS / "clouds.md"
-TABLES: Mapping[str, Sequence[Code]] = {"aws": aws_errors.TABLE, "gcp": gcp_errors.TABLE}
+TABLES: Mapping[str, Sequence[Code]] = {
+    "aws": aws_errors.TABLE,
+    "gcp": gcp_errors.TABLE,
+    "azure": azure_errors.TABLE,
+}
 
 
 @pytest.mark.parametrize("cloud", TABLES)
