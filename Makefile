@@ -8,7 +8,7 @@ frameworks := .tools/frameworks
 
 help:
 	@echo "make demo    a job that survives preemptions, on this computer: no cloud account, under 3 minutes"
-	@echo "make demo CLOUD=aws   the same through EC2's real SDK, against a test cloud in the demo's own process; no account"
+	@echo "make demo CLOUD=aws   the same through a real SDK, against a test cloud (aws, gcp, azure): no account either"
 	@echo "make test    all tests"
 	@echo "make test-frameworks   with the real Lightning, transformers and TensorBoard, in an environment of their own"
 	@echo "make check   ruff and mypy"

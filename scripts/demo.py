@@ -298,7 +298,9 @@ def show_result(result: dict[str, Any]) -> None:
         f"{result['processes_leaked']} processes leaked"
     )
     if result["calls"]:
-        console.print("API calls    " + ", ".join(f"{action} {times}" for action, times in result["calls"].items()))
+        often = sorted(result["calls"].items(), key=lambda each: -each[1])[:4]
+        most = ", ".join(f"{action} {times}" for action, times in often)
+        console.print(f"API calls    {sum(result['calls'].values())}, most of them {most}")
     console.print(f"wall time    {result['wall_s']:.0f} s")
 
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from pydantic import ValidationError
 
 from provisioners.localcloud.control import ServerError
-from provisioners.settings import AwsSettings, CloudSettings
+from provisioners.settings import AwsSettings, CloudSettings, GcpSettings
 from scripts.stack import Stack, StackError
 
 Record = TypeVar("Record")
@@ -27,9 +27,13 @@ Record = TypeVar("Record")
 if TYPE_CHECKING:
     from tests.clouds.aws import AwsServer
     from tests.clouds.aws_instances import Record as AwsRecord
+    from tests.clouds.azure import AzureServer
+    from tests.clouds.azure_machines import Record as AzureRecord
+    from tests.clouds.gcp import GcpServer
+    from tests.clouds.gcp_instances import Record as GcpRecord
     from tests.clouds.machines import RealMachines
 
-# The user's own accounts have no part in a demo: nothing of them reaches its daemon.
+# The user's own accounts have no part in a demo: nothing of them reaches its daemon, nor the test cloud.
 ACCOUNTS = ("AWS_", "AZURE_", "ARM_", "GOOGLE_", "GCE_", "CLOUDSDK_", "BOTO_")
 DIRECT = {"no_proxy": "127.0.0.1", "NO_PROXY": "127.0.0.1"}
 
@@ -96,7 +100,7 @@ class AwsHand:
 
     name = "aws"
     job = "resources: {gpu: T4, gpus_per_node: 1}\nplacement: {cloud: aws}\n"
-    slowness_s = 2.0
+    slowness_s = 2.0  # the agent asks every 1.5 s
 
     def __init__(self, server: AwsServer, machines: RealMachines) -> None:
         self._server = server
@@ -135,6 +139,83 @@ class AwsHand:
         return _the_one(node, [each for each in self._alive() if each.tags.get("spotsup-node") == node])
 
 
+class GcpHand:
+    """Compute Engine's test cloud."""
+
+    name = "gcp"
+    job = "resources: {gpu: T4, gpus_per_node: 1}\nplacement: {cloud: gcp}\n"
+    slowness_s = 0.0  # its metadata service answers in the moment of the notice
+
+    def __init__(self, server: GcpServer, machines: RealMachines) -> None:
+        self._cloud = server.cloud
+        self._machines = machines
+        self.introduction = _introduce("Compute Engine", server.url, "google-cloud-compute")
+
+    def preempt(self, node: str, notice_s: float) -> float:
+        """As for EC2: to the machine alone."""
+        at = time.time()
+        self._machines.preempt(self._record(node).key, notice_s)
+        return at
+
+    def kill(self, node: str) -> None:
+        """Its host breaks, and it is gone without a trace but an operation."""
+        self._cloud.lose(self._record(node).name)
+
+    def left(self) -> list[str]:
+        """Machines, on or off, and disks."""
+        machines = [record.key for record in self._cloud.alive()]
+        return machines + [f"disk {zone}.{name}" for zone, name in self._cloud.compute.instances.disks]
+
+    def calls(self) -> Counter[str]:
+        """As the protocol says."""
+        return self._cloud.counted()
+
+    def _record(self, node: str) -> GcpRecord:
+        return _the_one(node, [each for each in self._cloud.alive() if each.items.get("spotsup-node") == node])
+
+
+class AzureHand:
+    """Azure's test cloud."""
+
+    name = "azure"
+    job = "resources: {gpu: T4, gpus_per_node: 1}\nplacement: {cloud: azure}\n"
+    slowness_s = 1.5  # the agent asks every second
+
+    def __init__(self, server: AzureServer, machines: RealMachines) -> None:
+        self._cloud = server.cloud
+        self._machines = machines
+        self.introduction = _introduce("Azure", server.url, "azure-mgmt-compute")
+
+    def preempt(self, node: str, notice_s: float) -> float:
+        """As for EC2: to the machine alone."""
+        at = time.time()
+        self._machines.preempt(self._record(node).machine, notice_s)
+        return at
+
+    def kill(self, node: str) -> None:
+        """It goes off; Azure says that it is stopped, and bills it until the daemon deletes it."""
+        self._cloud.halt(self._record(node).name)
+
+    def left(self) -> list[str]:
+        """Machines, on or off, and what outlived one."""
+        with self._cloud.arm.fleet.lock:
+            return [record.name for record in self._alive()] + list(self._cloud.arm.fleet.loose)
+
+    def calls(self) -> Counter[str]:
+        """As the protocol says."""
+        return self._cloud.counted()
+
+    def _alive(self) -> list[AzureRecord]:
+        fleet = self._cloud.arm.fleet
+        with fleet.lock:
+            for record in list(fleet.records.values()):
+                fleet.sync(record)
+            return list(fleet.records.values())
+
+    def _record(self, node: str) -> AzureRecord:
+        return _the_one(node, [each for each in self._alive() if each.body["tags"].get("spotsup-node") == node])
+
+
 @contextmanager
 def _local(stack: Stack) -> Iterator[Hand]:
     yield LocalHand(stack)
@@ -152,7 +233,31 @@ def _aws(stack: Stack) -> Iterator[Hand]:
         yield AwsHand(server, machines)
 
 
-CLOUDS: Mapping[str, Callable[[Stack], AbstractContextManager[Hand]]] = {"local": _local, "aws": _aws}
+@contextmanager
+def _gcp(stack: Stack) -> Iterator[Hand]:
+    from tests.clouds import gcp
+
+    with _machines(stack) as machines, gcp.gcp_cloud(machines) as server:
+        settings = GcpSettings(project=gcp.PROJECT, regions=("us-central1",), endpoint=server.url, **_login(machines))
+        _configure(stack, "gcp", settings, server.environ(stack.state / "key"))
+        yield GcpHand(server, machines)
+
+
+@contextmanager
+def _azure(stack: Stack) -> Iterator[Hand]:
+    from tests.clouds import azure
+
+    with _machines(stack) as machines, azure.azure_cloud(machines) as server:
+        _configure(stack, "azure", server.settings(**_login(machines)), server.environ)
+        yield AzureHand(server, machines)
+
+
+CLOUDS: Mapping[str, Callable[[Stack], AbstractContextManager[Hand]]] = {
+    "local": _local,
+    "aws": _aws,
+    "gcp": _gcp,
+    "azure": _azure,
+}
 
 
 @contextmanager
@@ -162,6 +267,8 @@ def opened(name: str, stack: Stack) -> Iterator[Hand]:
     `Stack.close` comes before the end of this. Raises StackError where the cloud does not start.
     """
     with ExitStack() as opening:
+        if name != LocalHand.name:
+            _forget_accounts()
         try:
             hand = opening.enter_context(CLOUDS[name](stack))
         except ServerError as error:
@@ -170,6 +277,13 @@ def opened(name: str, stack: Stack) -> Iterator[Hand]:
             first = error.errors()[0]  # your user name: the rest is ours
             raise StackError(f"{first['loc'][0]} {first['input']!r} is none for {name}: {first['msg']}") from error
         yield hand
+
+
+def _forget_accounts() -> None:
+    """From here on this process, and what it starts, has none, and asks no proxy for what is in it."""
+    for key in [key for key in os.environ if key.startswith(ACCOUNTS)]:
+        del os.environ[key]
+    os.environ.update(DIRECT)
 
 
 def _introduce(cloud: str, url: str, sdk: str) -> str:
@@ -193,8 +307,7 @@ def _configure(stack: Stack, cloud: str, settings: CloudSettings, environ: Mappi
     told = settings.model_dump(mode="json", exclude_defaults=True)
     lines = ["[local]", "enabled = false", "[node.env]", 'GLOO_SOCKET_IFNAME = "lo"', f"[{cloud}]"]
     lines += [f"{key} = {_toml(value)}" for key, value in told.items()]
-    own = {key: value for key, value in os.environ.items() if not key.startswith(ACCOUNTS)}
-    stack.configure("\n".join(lines) + "\n", {**own, **DIRECT, **environ})
+    stack.configure("\n".join(lines) + "\n", {**os.environ, **environ})
 
 
 def _toml(value: Any) -> str:

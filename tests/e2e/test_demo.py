@@ -1,4 +1,4 @@
-"""The whole path, as `make demo` plays it, with a kill -9 of the daemon; and Ctrl-C at several moments."""
+"""The whole path, as `make demo` plays it, on the local cloud and EC2's test cloud; and Ctrl-C at several moments."""
 
 from __future__ import annotations
 
@@ -12,10 +12,12 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from scripts.demo import CHECKPOINT_EVERY, WRITTEN_MEANWHILE
+from scripts.demo_clouds import AwsHand
 from scripts.stack import ROOT
 from tests.programs import program_env
 
@@ -23,7 +25,7 @@ pytestmark = pytest.mark.e2e
 
 
 @contextmanager
-def demo(folder: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+def demo(folder: Path, *arguments: str, **environ: str) -> Iterator[subprocess.Popen[str]]:
     """The demo as its own process, in its own session, its output a pipe."""
     process = subprocess.Popen(
         [sys.executable, "-u", "-m", "scripts.demo", "--folder", str(folder), "--json", f"{folder}.json", *arguments],
@@ -31,7 +33,7 @@ def demo(folder: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        env=program_env(),
+        env=program_env() | environ,
         cwd=ROOT,
         start_new_session=True,
     )
@@ -62,15 +64,38 @@ def survivors(folder: Path) -> list[str]:
 
 @pytest.mark.timeout(600)
 def test_a_job_survives_preemption_end_to_end_and_its_daemon_too(tmp_path: Path) -> None:
-    folder = tmp_path / "a demo"
-    with demo(folder, "--kill-daemon", "--steps", "900") as process:
+    check_demo(tmp_path / "a demo", "--steps", "900")
+
+
+@pytest.mark.timeout(600)
+def test_so_it_does_on_ec2_whatever_account_the_user_has(tmp_path: Path) -> None:
+    # Fewer steps: training with four nodes to the end is shown above. Nobody listens at the proxy.
+    user = {"AWS_PROFILE": "mine", "AWS_SESSION_TOKEN": "his", "http_proxy": "http://127.0.0.1:9"}
+    folder = tmp_path / "demo"
+    said, result = check_demo(folder, "--cloud", "aws", "--steps", "600", "--daemon-away-s", "1", **user)
+    assert "EC2's test cloud" in said
+    assert "not the real EC2" in said
+    assert result["calls"]["ec2:RunInstances"] >= 6
+    assert "mine" not in (folder / "spotsupd.log").read_text()
+
+
+def test_a_cloud_that_there_is_not_is_told_in_one_sentence(tmp_path: Path) -> None:
+    with demo(tmp_path / "demo", "--cloud", "foo") as process:
+        said, _ = process.communicate(timeout=60)
+    assert (process.returncode, said) == (2, "the demo knows no cloud 'foo'; it runs on local, aws, gcp, azure\n")
+    assert not list(tmp_path.iterdir())
+
+
+def check_demo(folder: Path, *arguments: str, **environ: str) -> tuple[str, dict[str, Any]]:
+    """Play it, and hold it against what it promises; what it said, and its result."""
+    with demo(folder, "--kill-daemon", *arguments, **environ) as process:
         said, _ = process.communicate(timeout=550)
-    result = json.loads(Path(f"{folder}.json").read_text())
     assert process.returncode == 0, said
+    result: dict[str, Any] = json.loads(Path(f"{folder}.json").read_text())
     assert result["ok"], said
     assert [event["kind"] for event in result["events"]] == ["notice", "kill", "scale"]
     notice, kill, scale = result["events"]
-    assert notice["request_latency_s"] < 1.0
+    assert notice["request_latency_s"] < (1.0 if result["cloud"] == "local" else 1.0 + AwsHand.slowness_s)
     assert (notice["steps_lost"], scale["steps_lost"]) == (0, 0)
     assert kill["steps_lost"] <= CHECKPOINT_EVERY + WRITTEN_MEANWHILE
     assert (result["samples_repeated"], result["samples_missed"]) == (0, 0)
@@ -78,13 +103,23 @@ def test_a_job_survives_preemption_end_to_end_and_its_daemon_too(tmp_path: Path)
     assert result["loss_last"] < result["loss_first"]
     assert "every promise was kept" in said
     assert survivors(folder) == []
+    return said, result
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("moment", ["starting spotsupd", "is pending", "is bootstrapping", "a preemption notice"])
-def test_ctrl_c_leaves_nothing_behind(tmp_path: Path, moment: str) -> None:
+@pytest.mark.parametrize(
+    ("cloud", "moment"),
+    [
+        ("local", "starting spotsupd"),
+        ("local", "is pending"),
+        ("local", "is bootstrapping"),
+        ("local", "a preemption notice"),
+        ("aws", "is bootstrapping"),
+    ],
+)
+def test_ctrl_c_leaves_nothing_behind(tmp_path: Path, cloud: str, moment: str) -> None:
     folder = tmp_path / "demo"
-    with demo(folder) as process:
+    with demo(folder, "--cloud", cloud) as process:
         assert process.stdout is not None
         assert any(moment in line for line in process.stdout), f"the demo never came to {moment!r}"
         process.send_signal(signal.SIGINT)
