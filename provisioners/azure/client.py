@@ -6,25 +6,30 @@ the policy that registers resource providers and sleeps. Its pollers are never u
 
 from __future__ import annotations
 
+import logging
 import random
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future
-from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import Any
 
 from provisioners.azure.errors import Refusal, may_ask_again, mend_of_denial
+from provisioners.azure.tokens import (
+    PUBLIC_CLOUD,
+    SCOPE,
+    SHORTEST_S,
+    NoCredentialsError,
+    NotSentError,
+    Tokens,
+    trust,
+    words_of,
+)
 from provisioners.base import DeniedError, ProvisionerError, UnreachableError
 from provisioners.settings import AzureSettings
 
 MOST_ATTEMPTS = 4
 MOST_PAGES = 200
-PUBLIC_CLOUD = "https://management.azure.com"
-SCOPE = f"{PUBLIC_CLOUD}/.default"
 _BACKOFF_S = (0.2, 0.5, 1.0)
-_SHORTEST_S = 0.1
-_RENEW_BEFORE_S = 300.0
 _LONGEST_RETRY_AFTER_S = 300.0
 
 
@@ -36,16 +41,8 @@ class RefusedError(Exception):
         self.refusal = refusal
 
 
-class NotSentError(Exception):
-    """Azure was not asked: nothing can have happened."""
-
-
 class NoAnswerError(Exception):
     """Azure was asked, and did not answer, or not what it should: anything may have happened."""
-
-
-class NoCredentialsError(Exception):
-    """There is nothing to prove with who asks."""
 
 
 class Deadline:
@@ -72,9 +69,11 @@ class Azure:
                 "the SDK for Azure (azure-identity, azure-mgmt-compute, azure-mgmt-network) is not installed: "
                 "pip install 'spotsup[azure]', or take [azure] out of the configuration"
             ) from error
+        # What the SDK would warn of (a token that does not come, half an answer) is in our own words' errors.
+        logging.getLogger("azure").setLevel(logging.ERROR)
         self._settings = settings
         self._lock = threading.Lock()
-        self._tokens = _Tokens(settings)
+        self._tokens = Tokens(settings)
         self._clients: dict[str, Any] = {}
 
     @property
@@ -90,32 +89,32 @@ class Azure:
 
         deadline = Deadline(timeout_s)
         self._tokens.ready(timeout_s)
-        left_s = max(deadline.left_s(), _SHORTEST_S)
+        left_s = max(deadline.left_s(), SHORTEST_S)
         limits = {"connection_timeout": left_s / 4, "read_timeout": left_s * 3 / 4}
         try:
             return ask(Clients(self), limits)
         except (sdk.DecodeError, sdk.DeserializationError, sdk.ServiceResponseError) as error:
-            raise NoAnswerError(f"Azure did not answer {what} as it should: {_words(error)}") from error
+            raise NoAnswerError(f"Azure did not answer {what} as it should: {words_of(error)}") from error
         except sdk.HttpResponseError as error:
             if error.status_code is None:
-                raise NoAnswerError(f"Azure broke off {what}: {_words(error)}") from error
+                raise NoAnswerError(f"Azure broke off {what}: {words_of(error)}") from error
             if error.status_code == 401:
                 self._tokens.forget()
             raise RefusedError(_refusal(what, error)) from error
         except sdk.ServiceRequestError as error:
             if _was_sent(error):
-                raise NoAnswerError(f"Azure did not answer {what}: {_words(error)}") from error
-            raise NotSentError(f"Azure cannot be reached: {_words(error)}") from error
+                raise NoAnswerError(f"Azure did not answer {what}: {words_of(error)}") from error
+            raise NotSentError(f"Azure cannot be reached: {words_of(error)}") from error
         except (ValueError, KeyError, TypeError) as error:
             # What the SDK makes of an answer that is JSON, and not Azure's.
-            raise NoAnswerError(f"Azure did not answer {what} as it should: {_words(error)}") from error
+            raise NoAnswerError(f"Azure did not answer {what} as it should: {words_of(error)}") from error
 
     def ask(self, what: str, ask: Callable[[Clients, Mapping[str, Any]], Any], deadline: Deadline) -> Any:
         """One call that may be repeated. Raises RefusedError where Azure says no for good, else a ProvisionerError."""
         for attempt in range(MOST_ATTEMPTS):
             last = attempt == MOST_ATTEMPTS - 1
             wait_s = 0.0 if last else _BACKOFF_S[attempt] * random.uniform(0.8, 1.2)  # noqa: S311 - jitter
-            if (left_s := deadline.left_s()) < _SHORTEST_S:
+            if (left_s := deadline.left_s()) < SHORTEST_S:
                 raise UnreachableError(f"Azure did not answer {what} in time")
             try:
                 return self.once(what, ask, left_s)
@@ -125,14 +124,14 @@ class Azure:
                 if not may_ask_again(error.refusal):
                     raise
                 wait_s = max(wait_s, 0.0 if last else error.refusal.retry_after_s)
-                if last or deadline.left_s() < wait_s + _SHORTEST_S:
+                if last or deadline.left_s() < wait_s + SHORTEST_S:
                     raise UnreachableError(f"{error}, {attempt + 1} times") from error
             except NoCredentialsError as error:
                 raise DeniedError(f"{error}; set them up for the daemon's user") from error
             except NotSentError as error:
                 raise UnreachableError(str(error)) from error
             except NoAnswerError as error:
-                if last or deadline.left_s() < wait_s + _SHORTEST_S:
+                if last or deadline.left_s() < wait_s + SHORTEST_S:
                     raise UnreachableError(str(error)) from error
             time.sleep(wait_s)
         raise AssertionError("the last attempt returns or raises")
@@ -207,7 +206,7 @@ class Azure:
                 policies.CustomHookPolicy(),
                 ARMHttpLoggingPolicy(),
             ],
-            **_trust(settings),
+            **trust(settings),
         )
 
 
@@ -230,92 +229,6 @@ class Clients:
         return self._azure.client("network")
 
 
-class _Tokens:
-    """A credential for the SDK's clients whose token is fetched beforehand, within the call's own limit in time: the
-    credentials that it might come from are asked one after the other, with time limits of their own.
-    """
-
-    def __init__(self, settings: AzureSettings) -> None:
-        self._settings = settings
-        self._lock = threading.Lock()
-        self._credential: Any = None
-        self._token: Any = None
-        self._stale = False
-        self._fetching: Future[Any] | None = None
-
-    def get_token(self, *_scopes: str, **_options: Any) -> Any:
-        """What the SDK's clients ask for; there is one."""
-        return self._token
-
-    def ready(self, timeout_s: float) -> None:
-        """Return once there is a token that will last. Raises NoCredentialsError and NotSentError."""
-        from azure.core.exceptions import ClientAuthenticationError, ServiceRequestError, ServiceResponseError
-
-        with self._lock:
-            if self._token is not None and not self._stale and self._token.expires_on - time.time() > _RENEW_BEFORE_S:
-                return
-            fetching = self._fetching
-            if fetching is None:
-                fetching = self._fetching = self._start()
-        try:
-            token = fetching.result(timeout=max(timeout_s, _SHORTEST_S))
-        except FutureTimeoutError as error:
-            raise NotSentError(f"no token for Azure within {timeout_s:.1f} s") from error
-        except ClientAuthenticationError as error:
-            self._done(fetching, None)
-            raise NoCredentialsError(f"there are no Azure credentials that hold: {_words(error)}") from error
-        except (ServiceRequestError, ServiceResponseError) as error:
-            self._done(fetching, None)
-            raise NotSentError(f"Microsoft Entra ID gives no token: {_words(error)}") from error
-        except Exception as error:
-            self._done(fetching, None)
-            raise NoCredentialsError(f"Azure credentials cannot be used: {_words(error)}") from error
-        self._done(fetching, token)
-
-    def forget(self) -> None:
-        """Azure does not take the token: the next call fetches another."""
-        with self._lock:
-            self._stale = True
-
-    def _done(self, fetching: Future[Any], token: Any) -> None:
-        with self._lock:
-            if self._fetching is fetching:
-                self._fetching = None
-                if token is not None:
-                    self._token, self._stale = token, False
-
-    def _start(self) -> Future[Any]:
-        made: Future[Any] = Future()
-
-        def fetch() -> None:
-            try:
-                made.set_result(self._fetch())
-            except BaseException as error:  # noqa: BLE001 - whoever waits gets it
-                made.set_exception(error)
-
-        threading.Thread(target=fetch, name="azure-token", daemon=True).start()
-        return made
-
-    def _fetch(self) -> Any:
-        from azure.identity import DefaultAzureCredential
-
-        if self._credential is None:
-            self._credential = DefaultAzureCredential(
-                connection_timeout=5,
-                read_timeout=10,
-                retry_total=1,
-                process_timeout=10,
-                # At an address of one's own there is no public directory to ask which authorities there are.
-                disable_instance_discovery=bool(self._settings.endpoint),
-                **_trust(self._settings),
-            )
-        return self._credential.get_token(SCOPE)
-
-
-def _trust(settings: AzureSettings) -> dict[str, Any]:
-    return {"connection_verify": settings.endpoint_ca} if settings.endpoint_ca else {}
-
-
 def prices(settings: AzureSettings, params: Mapping[str, str], timeout_s: float) -> dict[str, Any]:
     """One page of Azure's retail prices, which need no credentials. Raises UnreachableError."""
     from azure.core import PipelineClient
@@ -326,7 +239,7 @@ def prices(settings: AzureSettings, params: Mapping[str, str], timeout_s: float)
     chain = [policies.UserAgentPolicy(sdk_moniker="spotsup"), policies.ProxyPolicy()]
     limits = {"connection_timeout": timeout_s / 4, "read_timeout": timeout_s * 3 / 4}
     try:
-        with PipelineClient(settings.prices, policies=chain, **_trust(settings)) as client:
+        with PipelineClient(settings.prices, policies=chain, **trust(settings)) as client:
             request = HttpRequest("GET", f"{settings.prices}/api/retail/prices", params=dict(params))
             response = client.send_request(request, **limits)
             response.raise_for_status()
@@ -335,7 +248,7 @@ def prices(settings: AzureSettings, params: Mapping[str, str], timeout_s: float)
                 raise ValueError("there are no Items in it")
             return found
     except (AzureError, ValueError, TypeError) as error:
-        raise UnreachableError(f"{settings.prices} does not tell prices: {_words(error)}") from error
+        raise UnreachableError(f"{settings.prices} does not tell prices: {words_of(error)}") from error
 
 
 def download(settings: AzureSettings, url: str, timeout_s: float) -> str:
@@ -349,7 +262,7 @@ def download(settings: AzureSettings, url: str, timeout_s: float) -> str:
 
     limits = {"connection_timeout": timeout_s / 4, "read_timeout": timeout_s * 3 / 4}
     try:
-        with PipelineClient(url, policies=[policies.ProxyPolicy()], **_trust(settings)) as client:
+        with PipelineClient(url, policies=[policies.ProxyPolicy()], **trust(settings)) as client:
             response = client.send_request(HttpRequest("GET", url), **limits)
             if response.status_code == 404:
                 return ""
@@ -392,7 +305,3 @@ def _was_sent(error: Any) -> bool:
     before = {"NewConnectionError", "ConnectTimeoutError", "ConnectTimeout", "SSLError", "ProxyError"}
     before |= {"NameResolutionError", "MissingSchema", "InvalidURL", "SSLCertVerificationError"}
     return not names & before
-
-
-def _words(error: BaseException) -> str:
-    return " ".join(str(error).split())[:300] or type(error).__name__

@@ -8,17 +8,10 @@ from typing import Any
 
 from provisioners.azure import console, describe, errors, history, launch, leftovers
 from provisioners.azure.checks import Checks
-from provisioners.azure.client import (
-    Azure,
-    Clients,
-    Deadline,
-    NoAnswerError,
-    NoCredentialsError,
-    NotSentError,
-    RefusedError,
-)
+from provisioners.azure.client import Azure, Clients, Deadline, NoAnswerError, RefusedError
 from provisioners.azure.errors import Refusal
 from provisioners.azure.offers import Offers
+from provisioners.azure.tokens import NoCredentialsError, NotSentError
 from provisioners.base import (
     CLUSTER_TAG,
     Fatal,
