@@ -22,6 +22,7 @@ MOST_PAGES = 100
 _BACKOFF_S = (0.2, 0.5, 1.0)
 _SHORTEST_S = 0.1
 _LONGEST_S = 32.0
+_POOL = 32
 _CLIENTS = {
     "instances": "InstancesClient",
     "zoneOperations": "ZoneOperationsClient",
@@ -212,10 +213,24 @@ class Gcp:
             if service not in self._clients:
                 options = {"api_endpoint": self._settings.endpoint} if self._settings.endpoint else {}
                 made = getattr(self.types, _CLIENTS[service])(credentials=self._bearer, client_options=options)
-                if self._settings.endpoint_ca:
-                    made.transport._session.verify = self._settings.endpoint_ca  # noqa: SLF001 - there is no other way
+                self._prepare(made.transport._session)  # noqa: SLF001 - the SDK has no other way to either
                 self._clients[service] = made
             return self._clients[service]
+
+    def _prepare(self, session: Any) -> None:
+        """Connections for as many threads as ask at once, and the certificate that is to be trusted."""
+        from requests.adapters import HTTPAdapter
+
+        ca = self._settings.endpoint_ca
+
+        class Adapter(HTTPAdapter):
+            """A session's own `verify` would lose against the environment's REQUESTS_CA_BUNDLE."""
+
+            def send(self, request: Any, *args: Any, **given: Any) -> Any:
+                return super().send(request, *args, **{**given, **({"verify": ca} if ca else {})})
+
+        for scheme in ("http://", "https://"):
+            session.mount(scheme, Adapter(pool_maxsize=_POOL))
 
 
 def field_kind(service: str) -> str:

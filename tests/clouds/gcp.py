@@ -18,6 +18,7 @@ import argparse
 import functools
 import json
 import signal
+import ssl
 import sys
 import threading
 from collections import Counter, defaultdict, deque
@@ -229,11 +230,11 @@ class _Quiet(WSGIRequestHandler):  # type: ignore[misc]
 class GcpServer:
     """A cloud that listens on a port of its own; daemon threads serve."""
 
-    def __init__(self, cloud: GcpCloud, port: int = 0) -> None:
+    def __init__(self, cloud: GcpCloud, port: int = 0, tls: ssl.SSLContext | None = None) -> None:
         self.cloud = cloud
-        self._server = make_server("127.0.0.1", port, cloud, threaded=True, request_handler=_Quiet)
+        self._server = make_server("127.0.0.1", port, cloud, threaded=True, request_handler=_Quiet, ssl_context=tls)
         self._server.daemon_threads = True
-        self.url = f"http://127.0.0.1:{self._server.server_port}"
+        self.url = f"{'https' if tls else 'http'}://127.0.0.1:{self._server.server_port}"
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
         self._thread.start()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import ssl
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -12,6 +13,7 @@ from typing import Any
 
 import httpx
 import pytest
+import trustme
 
 from provisioners.base import (
     DeniedError,
@@ -385,6 +387,23 @@ def test_a_missing_permission_is_named(server: gcp.GcpServer, compute: GcpProvis
     outcome = compute.launch(request("n1"), TIMEOUT_S)
     assert isinstance(outcome, Fatal)
     assert "docs/permissions" in outcome.message
+
+
+def test_a_certificate_is_trusted_where_it_is_named(server: gcp.GcpServer, tmp_path: Path) -> None:
+    """Tokens come from `server`, in plain HTTP."""
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("127.0.0.1").configure_cert(tls)
+    secure = gcp.GcpServer(gcp.GcpCloud(PaperMachines()), tls=tls)
+    try:
+        launched(provider(secure, endpoint_ca=str(tmp_path / "ca.pem")), "n1")
+        with pytest.raises(UnreachableError, match="cannot be reached: "):
+            provider(secure).instances(CLUSTER, TIMEOUT_S)
+        assert isinstance(provider(secure).launch(request("n2"), TIMEOUT_S), Transient)
+    finally:
+        secure.stop()
+    assert not server.cloud.calls
 
 
 def test_descriptions_may_lack_things(server: gcp.GcpServer, compute: GcpProvisioner) -> None:
