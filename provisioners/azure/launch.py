@@ -26,7 +26,7 @@ NETWORK_API = "2022-11-01"
 """The oldest version of the network API that knows interfaces within a machine's request."""
 
 _NAME = re.compile(r"spotsup-([0-9]{1,2})-([a-z0-9-]+)")
-_LONGEST_NAME = 64
+_LONGEST_NAME = 63  # Azure takes 64, but the name is the host's, too
 _MOST_TAGS = 50
 _LONGEST_CUSTOM_DATA = 87380  # "64 KB before encoding", virtual machines' custom data
 
@@ -40,7 +40,7 @@ def vm_name(cluster: str, token: str) -> str:
     prefix = f"spotsup-{len(cluster)}-{cluster}-"
     if re.fullmatch(r"[a-z0-9](?:[a-z0-9-]*[a-z0-9])?", token) and len(prefix) + len(token) <= _LONGEST_NAME:
         return prefix + token
-    return f"{prefix}-{hashlib.sha256(token.encode()).hexdigest()[:20]}"
+    return f"{prefix}-{hashlib.sha256(token.encode()).hexdigest()[:18]}"
 
 
 def owner(name: str) -> tuple[str, str]:

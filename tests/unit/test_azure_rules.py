@@ -177,7 +177,7 @@ SIMPLE = st.from_regex(r"[a-z0-9-]{1,40}", fullmatch=True)
 @given(cluster=st.text() | SIMPLE, token=st.text() | SIMPLE)
 def test_a_name_is_one_that_azure_takes_and_says_whose_it_is(cluster: str, token: str) -> None:
     name = launch.vm_name(cluster, token)
-    assert re.fullmatch(r"[a-z0-9][a-z0-9-]{0,62}[a-z0-9]", name)
+    assert re.fullmatch(r"[a-z0-9][a-z0-9-]{0,61}[a-z0-9]", name)
     assert launch.is_ours(name)
     said_cluster, said_token = launch.owner(name)
     assert said_cluster in {"", cluster}
