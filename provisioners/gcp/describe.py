@@ -91,7 +91,8 @@ def operation(told: Any) -> Operation:
 
 
 def instance(told: Any, zone: str, settings: GcpSettings, operations: Iterable[Operation], now: float) -> Instance:
-    """One machine that is listed. Raises ProvisionerError where the description lacks what nothing can stand in for.
+    """One machine that is listed; `operations` are those on it. Raises ProvisionerError where the description lacks
+    what nothing can stand in for.
 
     One that is being preempted is RUNNING, and `preempt_at` says until when, at least: Google may say STOPPING, but the
     guest works on for half a minute, and is drained in it.
@@ -104,7 +105,7 @@ def instance(told: Any, zone: str, settings: GcpSettings, operations: Iterable[O
     interface = told.network_interfaces[0] if told.network_interfaces else None
     private = interface.network_i_p if interface else ""
     public = interface.access_configs[0].nat_i_p if interface and interface.access_configs else ""
-    end = _end(each for each in operations if (each.zone, each.target) == (zone, told.name))
+    end = _end(operations)
     preempt_at = end.began_at + SHUTDOWN_S if end and end.kind == _PREEMPTED else None
     if state is InstanceState.STOPPING and preempt_at is not None and now < preempt_at:
         state = InstanceState.RUNNING
@@ -133,15 +134,20 @@ def ended(operations: Sequence[Operation], listed: Iterable[str], *, since: floa
     `cluster`, `token`, type and addresses went with them; the caller knows by what it asked.
     """
     alive = set(listed)
-    by_id: dict[str, list[Operation]] = {}
-    for each in operations:
-        by_id.setdefault(names.id_of(each.zone, each.target), []).append(each)
     found = []
-    for machine, its in by_id.items():
+    for machine, its in by_machine(operations).items():
         end = _end(its)
         if machine not in alive and end is not None and end.began_at >= since:
             born = [each.began_at for each in its if is_birth(each)]
             found.append(_gone(machine, end, min(born, default=end.began_at)))
+    return found
+
+
+def by_machine(operations: Iterable[Operation]) -> dict[str, list[Operation]]:
+    """Our id of a machine -> the operations on it."""
+    found: dict[str, list[Operation]] = {}
+    for each in operations:
+        found.setdefault(names.id_of(each.zone, each.target), []).append(each)
     return found
 
 

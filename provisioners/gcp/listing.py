@@ -44,8 +44,9 @@ class Listing:
         operations = self._operations(pattern, deadline)
         now = self._now()
         regions = self._settings.regions
+        its = describe.by_machine(operations)
         machines = [
-            describe.instance(told, zone, self._settings, operations, now)
+            describe.instance(told, zone, self._settings, its.get(names.id_of(zone, told.name), ()), now)
             for zone, told in listed
             if names.region_of(zone) in regions
         ]
