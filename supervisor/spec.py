@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from provisioners.base import Market
+from provisioners.base import Market, OfferQuery
 from supervisor.errors import UsageError
 
 NAME_PATTERN = r"^[a-z][a-z0-9-]{0,38}[a-z0-9]$"
@@ -150,6 +150,18 @@ class JobSpec(_Strict):
     def first_market(self) -> Market:
         """The market to ask first."""
         return Market.ON_DEMAND if self.market == "on-demand" else Market.SPOT
+
+    @property
+    def offer_query(self) -> OfferQuery:
+        """What its cloud is asked for."""
+        return OfferQuery(
+            gpu=self.resources.gpu,
+            gpus_per_node=self.resources.gpus_per_node,
+            instance_types=self.resources.instance_types,
+            regions=self.placement.regions,
+            zones=self.placement.zones,
+            market=self.first_market,
+        )
 
 
 def parse_spec(value: Any) -> JobSpec:

@@ -17,6 +17,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 
+from supervisor.api.quote import quote_row
 from supervisor.api.service import Scale, Service
 from supervisor.api.views import event_row, job_detail, job_row, node_row
 from supervisor.errors import (
@@ -131,7 +132,12 @@ def _writing_routes(app: FastAPI, service: Service, status: Callable[[], Status]
 
     @app.post("/v1/check")
     def check(body: CheckBody) -> dict[str, Any]:
-        return {"name": service.check(body.spec).name}
+        spec, quote = service.check(body.spec)
+        return {"name": spec.name, "warnings": list(quote.warnings) if quote else []}
+
+    @app.post("/v1/plan")
+    def plan(body: CheckBody) -> dict[str, Any]:
+        return quote_row(service.plan(body.spec))
 
     @app.post("/v1/jobs")
     def submit(body: SubmitBody) -> dict[str, Any]:

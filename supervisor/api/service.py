@@ -9,6 +9,7 @@ from typing import Any
 
 from spotsup_trainer.etcd import Compare
 
+from supervisor.api.quote import Quote
 from supervisor.errors import NotFoundError, RefusedError, UsageError
 from supervisor.model import Event, EventKind, JobRecord, NodeState, Passage
 from supervisor.planner.world import JobView
@@ -43,12 +44,15 @@ class Service:
         clock: Clock,
         clouds: Sequence[str],
         wait_for: Callable[[Callable[[Reading], bool], float], bool],
+        quote: Callable[[JobSpec], Quote] | None = None,
     ) -> None:
+        """`quote`: says what a job's cloud would be asked for; without it, no cloud is asked before it is."""
         self._journal = journal
         self._leader = leader
         self._clock = clock
         self._clouds = tuple(clouds)
         self._wait_for = wait_for
+        self._quote = quote
 
     def put_blob(self, data: bytes) -> str:
         """Store a code archive; its SHA-256."""
@@ -56,14 +60,23 @@ class Service:
             raise UsageError(f"the code archive has {len(data)} bytes; at most {MOST_BLOB_BYTES} are taken")
         return self._journal.put_blob(data)
 
-    def check(self, spec_value: Any) -> JobSpec:
-        """Whether a job could be submitted now, before its code is packed and sent. Raises as `submit` does."""
+    def check(self, spec_value: Any) -> tuple[JobSpec, Quote | None]:
+        """Whether a job could be submitted now, before its code is packed and sent. Raises as `submit` does, and where
+        its cloud says that it cannot give what the job asks for."""
         spec = parse_spec(spec_value)
         self._check_supported(spec)
         present = self._read().jobs.get(spec.name)
         if present is not None:
             _check_replaceable(present)
-        return spec
+        return spec, self._quote(spec) if self._quote else None
+
+    def plan(self, spec_value: Any) -> Quote:
+        """What would be asked for, whether or not the job's name is free. Raises as `check` does."""
+        spec = parse_spec(spec_value)
+        self._check_supported(spec)
+        if self._quote is None:
+            raise RefusedError("this daemon cannot ask its clouds for offers")
+        return self._quote(spec)
 
     def submit(self, spec_value: Any, code_sha256: str, submission: str) -> JobView:
         """Store a new job. `submission`: the client's own id of this request; sent again, it is the same job."""

@@ -119,6 +119,25 @@ def show_nodes(nodes: Sequence[dict[str, Any]]) -> None:
     _console().print(table)
 
 
+def show_plan(plan: dict[str, Any], limit: int) -> None:
+    """`spotsupctl plan`: the offers in the order in which they are asked for."""
+    table = _table("CLOUD", "ZONE", "TYPE", "GPUS", "MARKET", "USD/HOUR", "PRICE FROM")
+    for offer in plan["offers"][:limit]:
+        gpus = f"{offer['gpus']} {offer['gpu'] or ''}".strip() if offer["gpus"] else ""
+        price = "unknown" if offer["usd_per_hour"] is None else f"{offer['usd_per_hour']:.4f}"
+        cells = (offer["cloud"], offer["zone"], offer["instance_type"], gpus, offer["market"], price)
+        table.add_row(*cells, escape(offer["price_source"] or ""))
+    console = _console()
+    console.print(table)
+    if (more := plan["offers_in_all"] - min(limit, len(plan["offers"]))) > 0:
+        console.print(f"and {more} more")
+    nodes = f"{plan['nodes']} node{'' if plan['nodes'] == 1 else 's'}"
+    if plan["usd_per_hour"] is None:
+        console.print(f"{nodes}; the price of the first offer is not known")
+    else:
+        console.print(f"{nodes}: ${plan['usd_per_hour']:.2f} per hour at the first offer's price")
+
+
 def show_events(events: Sequence[dict[str, Any]]) -> None:
     """`spotsupctl events`."""
     table = _table("TIME", "WHAT", "")

@@ -118,9 +118,11 @@ def _serve_api(
     version: str,
 ) -> Callable[[], None]:
     from supervisor.api.app import ApiServer, create_app
+    from supervisor.api.quote import Quotes
     from supervisor.api.service import Service
 
-    service = Service(journal, leader, clock, list(provisioners), watchers.waiter(journal))
+    quote = Quotes(provisioners).quote
+    service = Service(journal, leader, clock, list(provisioners), watchers.waiter(journal), quote)
     server = ApiServer(create_app(service, lambda: loop.status, clock, version), config.socket)
     server.start()
     return server.stop

@@ -1,0 +1,139 @@
+"""What a job's cloud would be asked for, and at what price: said before money is spent."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+
+from provisioners.base import Offer, Provisioner, ProvisionerError, UnreachableError
+from supervisor.errors import RefusedError
+from supervisor.runtime.background import in_background
+from supervisor.spec import JobSpec
+
+log = structlog.get_logger("spotsupd")
+
+TIMEOUT_S = 15.0
+# The provider is given less than whoever waits: its own word says more than that nothing came.
+PROVIDER_S = 13.0
+MOST_SHOWN = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Quote:
+    """The offers that fit, in the order in which they are asked for. `known` is False where the cloud did not say.
+
+    `nodes`: how many are asked for, spares included. `warnings`: sentences for the user; none of them stops a job.
+    """
+
+    nodes: int
+    offers: tuple[Offer, ...]
+    known: bool
+    warnings: tuple[str, ...]
+
+    @property
+    def usd_per_hour(self) -> float | None:
+        """US dollars per hour of all nodes at the first offer's price; None where that is not known."""
+        if not self.offers or self.offers[0].usd_per_hour is None:
+            return None
+        return self.nodes * self.offers[0].usd_per_hour
+
+
+class Quotes:
+    """Asks the clouds of this daemon. `timeout_s` bounds every answer, whatever a cloud does."""
+
+    def __init__(
+        self, provisioners: Mapping[str, Provisioner], timeout_s: float = TIMEOUT_S, provider_s: float = PROVIDER_S
+    ) -> None:
+        self._provisioners = provisioners
+        self._timeout_s = timeout_s
+        self._provider_s = provider_s
+
+    def quote(self, spec: JobSpec) -> Quote:
+        """Raises RefusedError where the cloud has said that it cannot give what the job asks for. No answer is no
+        reason to refuse: the job waits then."""
+        cloud = spec.placement.cloud
+        nodes = spec.nodes.desired + spec.nodes.spares
+        try:
+            offers = self._offers(cloud, spec)
+        except (UnreachableError, TimeoutError) as error:
+            why = str(error) or f"no answer within {self._timeout_s:g} s"
+            text = f"{cloud} did not say what it has ({why}): the job waits until it does"
+            return Quote(nodes, (), known=False, warnings=(text,))
+        except ProvisionerError as error:
+            raise RefusedError(f"{cloud} cannot give what {spec.name} asks for: {error}") from error
+        if not offers:
+            raise RefusedError(f"{cloud} cannot give what {spec.name} asks for: it has no machine {_wish(spec)}")
+        warning = _warning(spec, offers)
+        return Quote(nodes, offers, known=True, warnings=(warning,) if warning else ())
+
+    def _offers(self, cloud: str, spec: JobSpec) -> tuple[Offer, ...]:
+        provisioner = self._provisioners[cloud]
+        asked = in_background(lambda: provisioner.offers(spec.offer_query, self._provider_s), f"quote-{cloud}")
+        try:
+            return tuple(asked.result(self._timeout_s))
+        except (ProvisionerError, TimeoutError):
+            raise
+        except Exception as error:
+            log.exception("offers cannot be read", cloud=cloud)
+            raise UnreachableError(f"a fault of spotsup: {error!r}") from error
+
+
+def _wish(spec: JobSpec) -> str:
+    """What the job asks for, as the end of a sentence."""
+    resources, placement = spec.resources, spec.placement
+    wishes = [
+        f"of type {' or '.join(resources.instance_types)}" if resources.instance_types else "",
+        f"with {resources.gpus_per_node} GPUs {resources.gpu}".rstrip() if resources.gpus_per_node else "",
+        f"in {', '.join(placement.zones or placement.regions)}" if placement.zones or placement.regions else "",
+        f"({spec.first_market})",
+    ]
+    return " ".join(wish for wish in wishes if wish)
+
+
+def _warning(spec: JobSpec, offers: tuple[Offer, ...]) -> str:
+    """Where the job's own limit on money keeps it from running; or ""."""
+    limit = spec.limits.usd_per_hour
+    if limit is None:
+        return ""
+    prices = [each.usd_per_hour for each in offers if each.usd_per_hour is not None]
+    if not prices:
+        return (
+            f"`limits.usd_per_hour` is {limit:g}, and no price of {spec.placement.cloud} is known: nothing is asked "
+            "for until one is; leave the limit out, or add prices to the catalog"
+        )
+    least = min(prices) * spec.nodes.min
+    if least <= limit + 1e-9:
+        return ""
+    return (
+        f"`limits.usd_per_hour` is {limit:g}, and the least that the job trains with ({spec.nodes.min} nodes) costs "
+        f"{least:.2f} now: it waits for lower prices"
+    )
+
+
+def quote_row(quote: Quote) -> dict[str, Any]:
+    """As JSON; money in US dollars."""
+    rows = [
+        {
+            "cloud": each.cloud,
+            "region": each.region,
+            "zone": each.zone,
+            "instance_type": each.instance_type,
+            "gpu": each.gpu or None,
+            "gpus": each.gpus,
+            "market": each.market,
+            "usd_per_hour": each.usd_per_hour,
+            "price_source": each.price_source or None,
+        }
+        for each in quote.offers[:MOST_SHOWN]
+    ]
+    return {
+        "known": quote.known,
+        "nodes": quote.nodes,
+        "usd_per_hour": quote.usd_per_hour,
+        "offers": rows,
+        "offers_in_all": len(quote.offers),
+        "warnings": list(quote.warnings),
+    }

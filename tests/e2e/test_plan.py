@@ -1,0 +1,83 @@
+"""Before money is spent: `spotsupctl plan` and `submit`, with a real daemon and EC2's test cloud."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from scripts.stack import Stack
+from tests.clouds import aws
+from tests.clouds.machines import PaperMachines
+
+pytestmark = pytest.mark.e2e
+
+JOB = """\
+name: planned
+nodes: {min: 1, desired: 2, max: 2}
+resources: {gpu: T4, gpus_per_node: 1}
+placement: {cloud: aws}
+run: train.py
+"""
+
+
+@pytest.fixture
+def server() -> Iterator[aws.AwsServer]:
+    with aws.aws_cloud(PaperMachines()) as running:
+        yield running
+
+
+@pytest.fixture
+def stack(tmp_path: Path, server: aws.AwsServer) -> Iterator[Stack]:
+    """A daemon that knows the local cloud and EC2."""
+    stack = Stack(tmp_path / "stack", cluster="test", environ=aws.ENVIRON)
+    stack.prepare()
+    with (stack.folder / "spotsupd.toml").open("a") as file:
+        file.write(f'[aws]\nregions = ["us-east-1"]\nendpoint = {json.dumps(server.url)}\n')
+    stack.start_daemon()
+    yield stack
+    assert stack.close().processes == ()
+
+
+def test_a_plan_a_refusal_and_a_cloud_that_is_away(stack: Stack, server: aws.AwsServer, tmp_path: Path) -> None:
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "train.py").write_text("")
+    job = tmp_path / "code" / "job.yaml"
+    job.write_text(JOB)
+
+    planned = stack.ctl("plan", str(job), "--limit", "2")
+    assert (planned.returncode, planned.stderr) == (0, "")
+    lines = planned.stdout.splitlines()
+    assert lines[0].split() == ["CLOUD", "ZONE", "TYPE", "GPUS", "MARKET", "USD/HOUR", "PRICE", "FROM"]
+    assert lines[1].split()[0] == "aws"
+    assert "EC2 spot price history, live" in lines[1]
+    assert lines[3].startswith("and ")
+    assert lines[4].startswith("2 nodes: $")
+    found = stack.ask("plan", str(job), "--nodes", "1", "--limit", "3")
+    assert (len(found["offers"]), found["nodes"]) == (3, 1)
+    on_local = stack.ctl("plan", "--name", "mine", "--code", str(job.parent), "--", "train.py")
+    assert on_local.returncode == 0
+    assert "local-a" in on_local.stdout
+
+    for option, words in (("H9999", "no machine with a GPU 'H9999' is known for aws"), ("K80", "K80")):
+        refused = stack.ctl("submit", str(job), "--gpu", option)
+        assert refused.returncode == 5
+        assert len(refused.stderr.splitlines()) == 1
+        assert words in refused.stderr
+        assert stack.ctl("plan", str(job), "--gpu", option).returncode == 5
+    on_local = stack.ctl("submit", str(job), "--cloud", "local")
+    assert on_local.returncode == 5
+    assert "it has no machine with 1 GPUs T4 (spot)" in on_local.stderr
+    assert stack.ask("list") == []
+    assert not server.cloud.ec2.instances.records
+
+    server.stop()
+    planned = stack.ctl("plan", str(job))
+    assert (planned.returncode, planned.stdout) == (1, "")
+    submitted = stack.ctl("submit", str(job))
+    assert (submitted.returncode, submitted.stdout) == (0, "planned\n")
+    (warning,) = submitted.stderr.splitlines()
+    assert warning.startswith("spotsupctl: warning: aws did not say what it has (EC2 in us-east-1 cannot be reached")
+    assert stack.ctl("cancel", "planned").returncode == 0

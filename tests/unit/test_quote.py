@@ -1,0 +1,261 @@
+"""What is said of a job before money is spent: through the API, by EC2's test cloud and by clouds that misbehave."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import httpx
+import pytest
+from fastapi import FastAPI
+
+from provisioners.aws import AwsProvisioner
+from provisioners.base import (
+    DeniedError,
+    Market,
+    Offer,
+    OfferQuery,
+    Provisioner,
+    ProvisionerError,
+    UnreachableError,
+)
+from provisioners.settings import AwsSettings
+from supervisor.api.app import create_app
+from supervisor.api.quote import Quotes
+from supervisor.api.service import Service
+from tests.clouds import aws
+from tests.clouds.machines import PaperMachines
+from tests.sim.scenes import empty_world
+
+OFFERS = tuple(
+    Offer("local", "r", zone, "small", Market.SPOT, price, "", 0, "made up" if price else "")
+    for zone, price in (("a", 0.25), ("b", 0.5), ("c", None))
+)
+Answer = Callable[[OfferQuery], Sequence[Offer]]
+
+
+class Stub:
+    """A cloud that only offers; `answer` says how."""
+
+    name = "local"
+
+    def __init__(self, answer: Answer) -> None:
+        self.offered = answer
+
+    def offers(self, query: OfferQuery, timeout_s: float) -> Sequence[Offer]:
+        return self.offered(query)
+
+    def _never(self, *_: object) -> Any:
+        raise AssertionError("asking for a price calls for nothing else")
+
+    launch = find = instances = terminate = leftovers = remove = console = check = _never
+
+
+class Api:
+    """The daemon's API, called without a socket."""
+
+    def __init__(self, app: FastAPI) -> None:
+        self._app = app
+
+    def post(self, path: str, json: dict[str, Any]) -> httpx.Response:
+        async def call() -> httpx.Response:
+            transport = httpx.ASGITransport(self._app)
+            async with httpx.AsyncClient(transport=transport, base_url="http://spotsupd") as client:
+                return await client.post(path, json=json, timeout=60.0)
+
+        return asyncio.run(call())
+
+
+def service_over(quotes: Quotes, *clouds: str) -> tuple[Service, FastAPI]:
+    world = empty_world()
+    daemon = world.daemon
+    service = Service(daemon.journal, daemon.leader, world.clock, clouds, lambda *_: True, quotes.quote)
+    return service, create_app(service, lambda: daemon.loop.status, world.clock, "0")
+
+
+def api(**clouds: Provisioner) -> Api:
+    """The daemon's API over these clouds."""
+    _, app = service_over(Quotes(clouds, timeout_s=60.0, provider_s=55.0), *clouds)
+    return Api(app)
+
+
+def spec(**more: Any) -> dict[str, Any]:
+    return {"spec": {"name": "job", "nodes": {"min": 2, "desired": 3, "max": 4, "spares": 1}, "run": "t.py", **more}}
+
+
+def raising(error: Exception) -> Answer:
+    def answer(_query: OfferQuery) -> Sequence[Offer]:
+        raise error
+
+    return answer
+
+
+def test_a_plan_has_the_offers_in_order_and_the_price_of_all_nodes() -> None:
+    found = api(local=Stub(lambda _: OFFERS)).post("/v1/plan", json=spec()).json()
+    assert [(each["zone"], each["usd_per_hour"], each["price_source"]) for each in found["offers"]] == [
+        ("a", 0.25, "made up"),
+        ("b", 0.5, "made up"),
+        ("c", None, None),
+    ]
+    assert (found["nodes"], found["usd_per_hour"], found["offers_in_all"]) == (4, 1.0, 3)
+    assert (found["known"], found["warnings"]) == (True, [])
+
+
+def test_the_cloud_is_asked_for_what_the_job_wants() -> None:
+    asked: list[OfferQuery] = []
+
+    def answer(query: OfferQuery) -> Sequence[Offer]:
+        asked.append(query)
+        return OFFERS
+
+    job = spec(
+        resources={"gpu": "T4", "gpus_per_node": 1},
+        market="on-demand",
+        placement={"regions": ["r"], "zones": ["a", "b"]},
+    )
+    assert api(local=Stub(answer)).post("/v1/check", json=job).json() == {"name": "job", "warnings": []}
+    assert asked == [OfferQuery("T4", 1, (), ("r",), ("a", "b"), Market.ON_DEMAND)]
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (lambda _: (), "local cannot give what job asks for: it has no machine with 2 GPUs V100 in zone-x (spot)"),
+        (raising(ProvisionerError("no such type")), "local cannot give what job asks for: no such type"),
+        (raising(DeniedError("renew the credentials")), "local cannot give what job asks for: renew the credentials"),
+    ],
+)
+@pytest.mark.parametrize("path", ["/v1/check", "/v1/plan"])
+def test_what_is_known_not_to_be_had_is_refused(path: str, answer: Answer, words: str) -> None:
+    job = spec(resources={"gpu": "V100", "gpus_per_node": 2}, placement={"zones": ["zone-x"]})
+    refused = api(local=Stub(answer)).post(path, json=job)
+    assert (refused.status_code, refused.json()) == (409, {"error": words, "code": 5})
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (UnreachableError("the line is dead"), "the line is dead"),
+        (TimeoutError("too slow"), "too slow"),
+        (KeyError("oops"), "a fault of spotsup: KeyError('oops')"),
+    ],
+)
+def test_no_answer_stops_no_job(error: Exception, words: str) -> None:
+    client = api(local=Stub(raising(error)))
+    told = client.post("/v1/check", json=spec())
+    assert told.status_code == 200
+    assert told.json()["warnings"] == [f"local did not say what it has ({words}): the job waits until it does"]
+    planned = client.post("/v1/plan", json=spec()).json()
+    assert (planned["known"], planned["offers"], planned["usd_per_hour"]) == (False, [], None)
+
+
+def test_a_cloud_that_hangs_holds_nobody_up() -> None:
+    over = threading.Event()
+    stub = Stub(lambda _: OFFERS if over.wait(60.0) else ())
+    quotes = Quotes({"local": stub}, timeout_s=0.2)
+    service, _ = service_over(quotes, "local")
+    _, quote = service.check(spec()["spec"])
+    over.set()
+    assert quote is not None
+    assert quote.warnings == ("local did not say what it has (no answer within 0.2 s): the job waits until it does",)
+
+
+@pytest.mark.parametrize(
+    ("offers", "limit", "words"),
+    [
+        (OFFERS, 0.5, []),
+        (OFFERS, 0.4, ["`limits.usd_per_hour` is 0.4", "(2 nodes) costs 0.50 now: it waits for lower prices"]),
+        (OFFERS[2:], 5.0, ["no price of local is known", "leave the limit out"]),
+    ],
+)
+def test_a_limit_in_the_way_is_told_and_refuses_nothing(
+    offers: Sequence[Offer], limit: float, words: list[str]
+) -> None:
+    told = api(local=Stub(lambda _: offers)).post("/v1/check", json=spec(limits={"usd_per_hour": limit}))
+    assert told.status_code == 200
+    assert len(told.json()["warnings"]) == bool(words)
+    for word in words:
+        assert word in told.json()["warnings"][0]
+
+
+# -- by a cloud ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[aws.AwsServer]:
+    for name, value in aws.ENVIRON.items():
+        monkeypatch.setenv(name, value)
+    with aws.aws_cloud(PaperMachines()) as running:
+        yield running
+
+
+def ec2(server: aws.AwsServer, region: str = "us-east-1") -> Api:
+    return api(aws=AwsProvisioner(AwsSettings(regions=(region,), endpoint=server.url)))
+
+
+def on_ec2(gpu: str = "T4", **placement: Any) -> dict[str, Any]:
+    return spec(resources={"gpu": gpu, "gpus_per_node": 1}, placement={"cloud": "aws", **placement})
+
+
+def test_a_plan_on_ec2_says_where_the_price_is_from(server: aws.AwsServer) -> None:
+    found = ec2(server).post("/v1/plan", json=on_ec2()).json()
+    first = found["offers"][0]
+    assert (first["cloud"], first["instance_type"].partition(".")[0], first["market"]) == ("aws", "g4dn", "spot")
+    assert first["price_source"] == "EC2 spot price history, live"
+    assert found["usd_per_hour"] == pytest.approx(4 * first["usd_per_hour"])
+    prices = [each["usd_per_hour"] for each in found["offers"]]
+    assert prices == sorted(prices)
+    assert not server.cloud.ec2.instances.records
+
+
+@pytest.mark.parametrize(
+    ("job", "words"),
+    [
+        (on_ec2(gpu="K80"), "K80"),
+        (on_ec2(gpu="RTX9999"), "no machine with a GPU 'RTX9999' is known for aws; there are: "),
+        (on_ec2(regions=["eu-west-1"]), "none of eu-west-1 is one of aws.regions (us-east-1)"),
+        (on_ec2(zones=["us-east-1z"]), "in zones us-east-1z: name other regions, zones or types"),
+        (
+            spec(resources={"instance_types": ["x9.huge"]}, placement={"cloud": "aws"}),
+            "none of x9.huge is offered in us-east-1: name other regions, zones or types",
+        ),
+    ],
+)
+def test_what_ec2_does_not_have_is_refused(server: aws.AwsServer, job: dict[str, Any], words: str) -> None:
+    refused = ec2(server).post("/v1/check", json=job)
+    assert refused.status_code == 409
+    assert refused.json()["error"].startswith("aws cannot give what job asks for: ")
+    assert words in refused.json()["error"]
+
+
+def test_a_type_that_the_region_lacks_is_refused(server: aws.AwsServer) -> None:
+    refused = ec2(server, "ca-west-1").post("/v1/check", json=on_ec2())
+    assert "is offered in ca-west-1: name other regions, zones or types" in refused.json()["error"]
+
+
+def test_a_quota_of_zero_is_refused(server: aws.AwsServer) -> None:
+    server.cloud.ec2.quotas["L-3819A6DF"] = 0.0
+    refused = ec2(server).post("/v1/check", json=on_ec2())
+    assert refused.status_code == 409
+    assert "the account's quota 'All G and VT Spot Instance Requests' (L-3819A6DF)" in refused.json()["error"]
+    assert "ask for more in Service Quotas" in refused.json()["error"]
+
+
+@pytest.mark.parametrize("mood", ["wrong", "expired"])
+def test_credentials_that_do_not_hold_are_refused(server: aws.AwsServer, mood: str) -> None:
+    server.cloud.credentials = mood
+    refused = ec2(server).post("/v1/check", json=on_ec2())
+    assert refused.status_code == 409
+    assert "renew the daemon's AWS credentials" in refused.json()["error"]
+
+
+def test_an_ec2_that_is_away_stops_no_job(server: aws.AwsServer) -> None:
+    client = ec2(server)
+    server.stop()
+    told = client.post("/v1/check", json=on_ec2())
+    assert told.status_code == 200
+    (warning,) = told.json()["warnings"]
+    assert warning.startswith("aws did not say what it has (EC2 in us-east-1 cannot be reached")
+    assert warning.endswith("the job waits until it does")
