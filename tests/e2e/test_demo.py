@@ -72,7 +72,7 @@ def test_so_it_does_on_ec2_whatever_account_the_user_has(tmp_path: Path) -> None
     # Fewer steps: training with four nodes to the end is shown above. Nobody listens at the proxy.
     user = {"AWS_PROFILE": "mine", "AWS_SESSION_TOKEN": "his", "http_proxy": "http://127.0.0.1:9"}
     folder = tmp_path / "demo"
-    said, result = check_demo(folder, "--cloud", "aws", "--steps", "600", "--daemon-away-s", "1", **user)
+    said, result = check_demo(folder, "--cloud", "aws", "--steps", "700", "--daemon-away-s", "1", **user)
     assert "EC2's test cloud" in said
     assert "not the real EC2" in said
     assert result["calls"]["ec2:RunInstances"] >= 6
