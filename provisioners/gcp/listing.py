@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,7 +73,7 @@ class Listing:
             order_by=_NEWEST_FIRST,
             max_results=PAGE,
         )
-        return [describe.operation(told) for told in answer.items]
+        return _read(answer.items, pattern)
 
     def _operations(self, pattern: str, deadline: Deadline) -> list[describe.Operation]:
         """One page of the newest: Google keeps operations for weeks, and what ended long ago is of no interest."""
@@ -88,10 +89,16 @@ class Listing:
             )
         except RefusedError as error:
             raise ProvisionerError(str(error)) from error
-        return [describe.operation(told) for _, told in items_of(answer, "operations")]
+        return _read((told for _, told in items_of(answer, "operations")), pattern)
 
 
 _NEWEST_FIRST = "creationTimestamp desc"
+
+
+def _read(listed: Iterable[Any], pattern: str) -> list[describe.Operation]:
+    """What matches, whatever the filter has let pass: another's operation must not stand for ours."""
+    ours = re.compile(pattern)
+    return [describe.operation(told) for told in listed if ours.fullmatch(told.target_link)]
 
 
 def _on(pattern: str) -> str:

@@ -236,6 +236,13 @@ def test_a_request_in_other_words_finds_the_machine_of_its_node(server: gcp.GcpS
     assert len(compute.instances(CLUSTER, TIMEOUT_S)) == 1
 
 
+def test_operations_of_others_are_not_taken_for_ours(server: gcp.GcpServer, compute: GcpProvisioner) -> None:
+    launched(compute, "n1")
+    server.cloud.compute.filters = False
+    launched(compute, "n2")
+    assert len(compute.instances(CLUSTER, TIMEOUT_S)) == 2
+
+
 def test_a_name_that_is_taken_by_something_else_is_not_ours(server: gcp.GcpServer, compute: GcpProvisioner) -> None:
     launched(compute, "n1")
     record = server.cloud.alive()[0]
