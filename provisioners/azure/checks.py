@@ -97,19 +97,19 @@ class Checks:
         def power(clients: Clients, more: Mapping[str, Any]) -> Any:
             return clients.compute.virtual_machines.list_all(status_only="true", **more)
 
-        def log(clients: Clients, more: Mapping[str, Any]) -> object:
+        def page(method: str, url: str, params: Mapping[str, str]) -> Any:
+            what = "the activity log"
+            return self._azure.ask(what, lambda clients, more: clients.raw(method, url, params, more), deadline)
+
+        def log() -> object:
             settings = self._settings
-
-            def raw(method: str, url: str, params: Mapping[str, str]) -> Any:
-                return clients.raw(method, url, params, more)
-
-            return history.read(raw, settings.subscription, settings.resource_group, time.time(), window_s=60.0)
+            return history.read(page, settings.subscription, settings.resource_group, time.time(), window_s=60.0)
 
         yield "machines", lambda: list(self._azure.pages("machines", machines, deadline))
         yield "machines' power in the subscription", lambda: list(self._azure.pages("their power", power, deadline))
         for kind in (LeftoverKind.DISK, LeftoverKind.NETWORK_INTERFACE, LeftoverKind.ADDRESS):
             yield f"{kind}s", lambda kind=kind: all_of(self._azure, kind, deadline)  # type: ignore[misc]
-        yield "the activity log", lambda: self._azure.ask("the activity log", log, deadline)
+        yield "the activity log", log
 
     def _permissions(self, deadline: Deadline) -> str:
         """Azure has no dry run of a launch; it does say what the caller may do."""

@@ -275,17 +275,18 @@ class AzureProvisioner:
 
     def _log(self, deadline: Deadline, machine: str = "") -> dict[str, history.Past]:
         """What the log tells; nothing where it cannot be read: `check` says so, and a listing does without."""
-        settings, left_s = self._settings, deadline.left_s() * _LOG_SHARE
+        settings, within = self._settings, Deadline(deadline.left_s() * _LOG_SHARE)
 
-        def ask(clients: Clients, more: Mapping[str, Any]) -> list[history.Event]:
-            def raw(method: str, url: str, params: Mapping[str, str]) -> Any:
-                return clients.raw(method, url, params, more)
-
-            return history.read(raw, settings.subscription, settings.resource_group, self._now(), machine=machine)
+        def raw(method: str, url: str, params: Mapping[str, str]) -> Any:
+            if (left_s := within.left_s()) <= 0:
+                raise NoAnswerError("the activity log took too long")
+            what = "the activity log"
+            return self._azure.once(what, lambda clients, more: clients.raw(method, url, params, more), left_s)
 
         try:
-            return history.pasts(self._azure.once("the activity log", ask, left_s), settings.identity)
-        except (RefusedError, NoAnswerError):
+            found = history.read(raw, settings.subscription, settings.resource_group, self._now(), machine=machine)
+            return history.pasts(found, settings.identity)
+        except (RefusedError, NoAnswerError, KeyError, TypeError):
             return {}
         except (NotSentError, NoCredentialsError):
             if machine:

@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 import pytest
 
-from provisioners.azure import AzureProvisioner, client, provisioner
+from provisioners.azure import AzureProvisioner, client, history, provisioner
 from provisioners.base import (
     DeniedError,
     EndCause,
@@ -396,6 +396,19 @@ def test_more_than_a_page_is_read_page_by_page(server: azure.AzureServer, arm: A
 def test_without_machines_there_is_little_to_ask(server: azure.AzureServer, arm: AzureProvisioner) -> None:
     assert not arm.instances(CLUSTER, TIMEOUT_S)
     assert server.cloud.counted() == {azure.LISTING: 1, azure.LOG: 1}
+
+
+def test_a_log_without_end_does_not_hold_a_listing(
+    server: azure.AzureServer, arm: AzureProvisioner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(history, "_MOST_PAGES", 100_000)
+    server.cloud.arm.page = 1
+    launched(arm, "n1")
+    log = server.cloud.arm.fleet.log
+    log.extend(log[-1:] * 50_000)
+    began = time.monotonic()
+    assert len(arm.instances(CLUSTER, 3.0)) == 1
+    assert time.monotonic() - began < 4.0
 
 
 # -- ends ----------------------------------------------------------------------------------------------------
