@@ -1,7 +1,7 @@
 # Paths are relative throughout: make knows no way to quote a clone whose own path has a space.
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-frameworks check bench bench-recovery bench-checkpoint bench-rendezvous soak-launches soak-training soak-outages clean distclean
+.PHONY: help setup demo test test-frameworks check bench bench-recovery bench-checkpoint bench-rendezvous soak-launches soak-training soak-outages contract-real clean distclean
 
 python := .venv/bin/python
 frameworks := .tools/frameworks
@@ -13,6 +13,7 @@ help:
 	@echo "make test-frameworks   with the real Lightning, transformers and TensorBoard, in an environment of their own"
 	@echo "make check   ruff and mypy"
 	@echo "make soak-launches   a thousand launches on clouds that fail all the time: what leaks, what doubles (CLOUD=gcp)"
+	@echo "make contract-real CLOUD=aws BUDGET_USD=1 CONFIG=spotsupd.toml   the clouds' contract on your account: costs money"
 	@echo "make soak-training   200 random membership changes in a row under a job that trains (CHANGES=20, SEED=...)"
 	@echo "make soak-outages   etcd killed, frozen, emptied, compacted under a job that trains (QUICK=1: without 10 min)"
 	@echo "make bench   which benchmarks there are"
@@ -68,6 +69,10 @@ bench-rendezvous: setup
 
 soak-launches: setup
 	@for cloud in $(or $(CLOUD),aws gcp azure); do echo "$$cloud:"; $(python) -m tests.clouds.$${cloud}_storm || exit 1; done
+
+contract-real: setup
+	@$(python) -m tests.contract.real --cloud '$(CLOUD)' --config '$(CONFIG)' \
+		$(if $(SWEEP),--sweep '$(SWEEP)',--budget-usd '$(BUDGET_USD)') -- $(PYTEST_ARGS)
 
 soak-training: setup
 	@$(python) -m scripts.soak_training $(if $(CHANGES),--changes $(CHANGES)) $(if $(SEED),--seed $(SEED))

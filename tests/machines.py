@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import io
+import os
 import time
 from base64 import b64decode
 from collections.abc import Callable, Iterator
@@ -26,7 +27,12 @@ from provisioners.base import (
     Provisioner,
 )
 
-TIMEOUT_S = 10.0
+# A real cloud takes longer, must not be asked as often, and knows another user: tests/contract/real.py sets these.
+TIMEOUT_S = float(os.environ.get("SPOTSUP_TEST_CALL_S", "10"))
+PATIENCE_S = float(os.environ.get("SPOTSUP_TEST_PATIENCE_S", "30"))
+LOGIN_S = float(os.environ.get("SPOTSUP_TEST_LOGIN_S", "0"))
+LOOK_S = float(os.environ.get("SPOTSUP_TEST_LOOK_S", "0.005"))
+SSH_USER = os.environ.get("SPOTSUP_TEST_SSH_USER") or getpass.getuser()
 CLUSTER = "test-cluster"
 
 Found = TypeVar("Found")
@@ -52,14 +58,14 @@ HOST_KEY = new_key()
 CLIENT_KEY = new_key()
 
 
-def wait_for(look: Callable[[], Found | None], what: str, timeout_s: float = 30.0) -> Found:
+def wait_for(look: Callable[[], Found | None], what: str, timeout_s: float = PATIENCE_S) -> Found:
     """What `look` finds, once it finds something true."""
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
         found = look()
         if found:
             return found
-        time.sleep(0.005)
+        time.sleep(LOOK_S)
     raise AssertionError(f"not within {timeout_s:.0f} s: {what}")
 
 
@@ -101,7 +107,7 @@ def login(instance: Instance, *, host_key: str = HOST_KEY.public) -> Iterator[fa
     private = paramiko.Ed25519Key.from_private_key(io.StringIO(CLIENT_KEY.private_openssh))
     connection = fabric.Connection(
         instance.ssh_host,
-        user=getpass.getuser(),
+        user=SSH_USER,
         port=instance.ssh_port,
         config=fabric.Config(overrides={"load_ssh_configs": False}),
         connect_timeout=TIMEOUT_S,
@@ -111,8 +117,22 @@ def login(instance: Instance, *, host_key: str = HOST_KEY.public) -> Iterator[fa
     known.add(f"[{instance.ssh_host}]:{instance.ssh_port}", kind, paramiko.Ed25519Key(data=b64decode(encoded)))
     connection.client.set_missing_host_key_policy(paramiko.RejectPolicy())
     with connection:
-        connection.open()
+        _open(connection)
         yield connection
+
+
+def _open(connection: fabric.Connection) -> None:
+    """A machine that runs by its cloud's word may not listen yet, for LOGIN_S."""
+    deadline = time.monotonic() + LOGIN_S
+    while True:
+        try:
+            connection.open()
+        except OSError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(LOOK_S)
+        else:
+            return
 
 
 def run(connection: fabric.Connection, command: str) -> str:

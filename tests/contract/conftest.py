@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import json
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -117,7 +118,11 @@ def local_bed(local_cloud: LocalCloud) -> LocalBed:
     return LocalBed(local_cloud)
 
 
-@pytest.fixture(params=["local", "aws", "gcp", "azure"])
+# `make contract-real` brings the fixture `real_bed` with it; see real.py.
+BEDS = ["real"] if "SPOTSUP_CONTRACT_REAL" in os.environ else ["local", "aws", "gcp", "azure"]
+
+
+@pytest.fixture(params=BEDS)
 def bed(request: pytest.FixtureRequest) -> Bed:
     """Each provider's test bed in turn."""
     found: Bed = request.getfixturevalue(f"{request.param}_bed")

@@ -1,0 +1,63 @@
+"""The bed on a real account. It takes the cloud as it is: what a test needs to go wrong there is skipped."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NoReturn
+
+import pytest
+
+from provisioners.base import Provisioner
+from tests.contract.metered import Run
+
+FAULTS = ("exhaust", "fail_next_launch", "lag", "preempt", "vanish", "cut_off")
+
+
+def _cannot(what: str) -> NoReturn:
+    pytest.skip(f"a real cloud cannot be told to {what.replace('_', ' ')}")
+
+
+@dataclass(frozen=True, slots=True)
+class RealBed:
+    """As tests.contract.bed.Bed."""
+
+    provisioner: Provisioner
+    zone: str
+
+    def exhaust(self, zone: str) -> None:
+        _cannot("exhaust")
+
+    def fail_next_launch(self, how: str) -> None:
+        _cannot("fail_next_launch")
+
+    def lag(self, seconds: float) -> None:
+        _cannot("lag")
+
+    def preempt(self, instance_id: str, notice_s: float) -> float:
+        _cannot("preempt")
+
+    def vanish(self, instance_id: str) -> None:
+        _cannot("vanish")
+
+    def cut_off(self) -> None:
+        _cannot("cut_off")
+
+
+class RealBeds:
+    """A plugin for pytest: the fixture `real_bed`, over one run."""
+
+    def __init__(self, run: Run, zone: str) -> None:
+        self._run = run
+        self._zone = zone
+
+    @pytest.fixture
+    def real_bed(self, request: pytest.FixtureRequest) -> Iterator[RealBed]:
+        """A fresh cluster on the account. Skips before money is spent what would be skipped after."""
+        for name in FAULTS:
+            if name in request.function.__code__.co_names:
+                _cannot(name)
+        if self._run.ledger.refusal:
+            pytest.fail(self._run.ledger.refusal, pytrace=False)
+        with self._run.test() as provisioner:
+            yield RealBed(provisioner, self._zone)

@@ -1,0 +1,149 @@
+"""`make contract-real`, with EC2's test cloud in an account's place: what it skips, what it spends, what it ends."""
+
+from __future__ import annotations
+
+import getpass
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from scripts.stack import ROOT
+from tests.clouds import aws
+from tests.clouds.machines import real_machines
+from tests.programs import program_env
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+
+SOON = {
+    "SPOTSUP_TEST_CALL_S": "20",
+    "SPOTSUP_TEST_PATIENCE_S": "60",
+    "SPOTSUP_TEST_LOGIN_S": "20",
+    "SPOTSUP_TEST_LOOK_S": "0.1",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """Somebody's account, and their configuration."""
+
+    server: aws.AwsServer
+    config: Path
+
+    def begin(self, *arguments: str) -> subprocess.Popen[str]:
+        """As the Makefile does."""
+        command = [sys.executable, "-m", "tests.contract.real", "--cloud", "aws", "--config", str(self.config)]
+        return subprocess.Popen(
+            [*command, "--quiet-s", "0.5", "--folder", str(self.config.parent / "runs"), *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            cwd=ROOT,
+            env={**program_env(), **aws.ENVIRON, **SOON},
+        )
+
+    def run(self, *arguments: str) -> tuple[int, str]:
+        """(exit code, all that was said)."""
+        process = self.begin(*arguments)
+        said, _ = process.communicate(timeout=500)
+        return process.returncode, said
+
+    def machines(self) -> list[str]:
+        """The states of all machines that ever were."""
+        return [record.past[-1].state for record in self.server.cloud.ec2.instances.records.values()]
+
+
+@pytest.fixture
+def account(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Account]:
+    for name, value in aws.ENVIRON.items():
+        monkeypatch.setenv(name, value)
+    with real_machines(tmp_path / "machines") as machines, aws.aws_cloud(machines) as server:
+        config = tmp_path / "spotsupd.toml"
+        config.write_text(
+            f'[aws]\nregions = ["us-east-1"]\nendpoint = "{server.url}"\n'
+            f'ssh_user = "{getpass.getuser()}"\nssh_port = {machines.ssh_port}\n'
+        )
+        yield Account(server, config)
+
+
+def test_the_suite_holds_and_leaves_nothing(account: Account) -> None:
+    code, said = account.run("--budget-usd", "5")
+    assert code == 0, said
+    assert int(re.search(r"(\d+) passed", said)[1]) >= 12  # type: ignore[index]
+    assert "a real cloud cannot be told to preempt" in said
+    assert "a real cloud cannot be told to cut off" in said
+    assert "nothing is left" in said
+    launched, spent = re.search(r"(\d+) machines; at most \$(\d+\.\d+) of \$5.00 spent", said).groups()  # type: ignore[union-attr]
+    assert int(launched) == len(account.machines()) >= 12
+    assert 0 < float(spent) < 2
+    assert set(account.machines()) == {"terminated"}
+    clusters = {record.tags["spotsup-cluster"] for record in account.server.cloud.ec2.instances.records.values()}
+    assert all(re.fullmatch(r"contract-[0-9a-f]{8}-\d\d(-another-cluster)?", each) for each in clusters)
+
+
+def test_a_budget_that_could_be_exceeded_ends_it(account: Account) -> None:
+    code, said = account.run("--budget-usd", "0.20", "--", "-k", "offers_are_sorted or many_machines or same_token")
+    assert code == 1, said
+    assert "the budget is used up: $" in said
+    assert "of $0.20 may have been spent, and one more machine may cost $0." in said
+    assert re.search(r"test_offers_are_sorted\S* PASSED", said), said
+    assert "nothing is left" in said
+    assert 1 <= len(account.machines()) < 8
+    assert set(account.machines()) == {"terminated"}
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_run_ends_what_it_launched(account: Account, number: signal.Signals) -> None:
+    process = account.begin("--budget-usd", "5", "--", "-k", "many_machines or carries_its_tags")
+    deadline = time.monotonic() + 120
+    while len(account.machines()) < 2:
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    process.send_signal(number)
+    time.sleep(0.2)
+    process.send_signal(number)  # an impatient user's second must not keep it from ending machines
+    said, _ = process.communicate(timeout=200)
+    assert process.returncode == 2, said
+    assert "nothing is left" in said
+    assert set(account.machines()) == {"terminated"}
+
+
+def test_what_a_killed_run_left_is_swept_by_its_name(account: Account) -> None:
+    process = account.begin("--budget-usd", "5", "--", "-k", "many_machines")
+    deadline = time.monotonic() + 120
+    while not account.machines():
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    process.kill()
+    said, _ = process.communicate(timeout=60)
+    name = re.search(r"SWEEP=(contract-\w+)", said)
+    assert name is not None
+    assert set(account.machines()) != {"terminated"}
+    code, said = account.run("--sweep", name[1])
+    assert code == 0, said
+    assert set(account.machines()) == {"terminated"}
+
+
+def test_it_does_not_begin_without_what_it_needs(account: Account) -> None:
+    for arguments, words in (
+        ((), "BUDGET_USD=1 is needed"),
+        (("--budget-usd", "0"), "BUDGET_USD is 0"),
+        (("--budget-usd", "1", "--config", "/nowhere.toml"), "cannot read the configuration /nowhere.toml"),
+        (("--budget-usd", "1", "--cloud", "gcp"), "'gcp' is not set up"),
+        (("--sweep", "contract-unknown"), "no run 'contract-unknown' is known here"),
+    ):
+        code, said = account.run(*arguments)
+        assert (code, words in said) == (2, True), said
+    account.server.cloud.credentials = "expired"
+    code, said = account.run("--budget-usd", "1")
+    assert code == 2
+    assert "aws is not ready: " in said
+    assert account.machines() == []
