@@ -322,7 +322,8 @@ def test_people_see_which_node_is_a_spare(capsys: pytest.CaptureFixture[str]) ->
     world = calm_world(2, 3, 4, spares=1)
     capsys.readouterr()
     (spare,) = job_of(world).spares
-    assert sentence(world) == "training on 3 of 3 nodes (round 1); 1 spare"
+    said_within_a_tick = world.run_until(lambda w: sentence(w) == "training on 3 of 3 nodes (round 1); 1 spare", 2.0)
+    assert said_within_a_tick, sentence(world)
     shown = job_detail(job_of(world), sentence(world), world.clock.now())
     assert (shown["nodes"]["training"], shown["nodes"]["spares"], shown["nodes"]["spares_ready"]) == (3, 1, 1)
     assert [node["id"] for node in shown["node_list"] if node["spare"]] == [spare]
