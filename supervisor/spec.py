@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
@@ -104,6 +105,13 @@ class Limits(_Strict):
     app_failures: Annotated[int, Field(ge=0, le=1000)] = 3
 
 
+_MARKETS = {
+    "spot": (Market.SPOT,),
+    "on-demand": (Market.ON_DEMAND,),
+    "spot-then-on-demand": (Market.SPOT, Market.ON_DEMAND),
+}
+
+
 class JobSpec(_Strict):
     """A job file. `run` is the training script with its arguments, as torchrun would take it."""
 
@@ -147,21 +155,16 @@ class JobSpec(_Strict):
         return max(1, self.resources.gpus_per_node)
 
     @property
-    def first_market(self) -> Market:
-        """The market to ask first."""
-        return Market.ON_DEMAND if self.market == "on-demand" else Market.SPOT
-
-    @property
-    def offer_query(self) -> OfferQuery:
-        """What its cloud is asked for."""
-        return OfferQuery(
+    def offer_queries(self) -> tuple[OfferQuery, ...]:
+        """What its cloud is asked for: one query per market, in the order in which they are wanted."""
+        query = OfferQuery(
             gpu=self.resources.gpu,
             gpus_per_node=self.resources.gpus_per_node,
             instance_types=self.resources.instance_types,
             regions=self.placement.regions,
             zones=self.placement.zones,
-            market=self.first_market,
         )
+        return tuple(replace(query, market=market) for market in _MARKETS[self.market])
 
 
 def parse_spec(value: Any) -> JobSpec:

@@ -11,6 +11,7 @@ import structlog
 from provisioners.base import Offer, Provisioner, ProvisionerError, UnreachableError
 from supervisor.errors import RefusedError
 from supervisor.runtime.background import in_background
+from supervisor.runtime.offers import offers_in_order
 from supervisor.spec import JobSpec
 
 log = structlog.get_logger("spotsupd")
@@ -71,9 +72,10 @@ class Quotes:
 
     def _offers(self, cloud: str, spec: JobSpec) -> tuple[Offer, ...]:
         provisioner = self._provisioners[cloud]
-        asked = in_background(lambda: provisioner.offers(spec.offer_query, self._provider_s), f"quote-{cloud}")
+        queries = spec.offer_queries
+        asked = in_background(lambda: offers_in_order(provisioner, queries, self._provider_s), f"quote-{cloud}")
         try:
-            return tuple(asked.result(self._timeout_s))
+            return asked.result(self._timeout_s)
         except (ProvisionerError, TimeoutError):
             raise
         except Exception as error:
@@ -88,7 +90,7 @@ def _wish(spec: JobSpec) -> str:
         f"of type {' or '.join(resources.instance_types)}" if resources.instance_types else "",
         f"with {resources.gpus_per_node} GPUs {resources.gpu}".rstrip() if resources.gpus_per_node else "",
         f"in {', '.join(placement.zones or placement.regions)}" if placement.zones or placement.regions else "",
-        f"({spec.first_market})",
+        f"({spec.market})",
     ]
     return " ".join(wish for wish in wishes if wish)
 

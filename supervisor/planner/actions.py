@@ -107,11 +107,11 @@ class Remove:
 
 @dataclass(frozen=True, slots=True)
 class FetchOffers:
-    """What could be asked for, for one job."""
+    """What could be asked for, for one job: by each query in turn."""
 
     job: str
     cloud: str
-    query: OfferQuery
+    queries: tuple[OfferQuery, ...]
 
     @property
     def key(self) -> str:

@@ -6,7 +6,7 @@ ready train: whatever a cloud does not grant is missing among the spares.
 
 from __future__ import annotations
 
-from provisioners.base import Offer, OfferQuery
+from provisioners.base import Offer
 from supervisor.model import (
     COUNTED_NODE_STATES,
     IN_FLIGHT_NODE_STATES,
@@ -200,20 +200,13 @@ def _without_replacement(draft: Draft) -> list[NodeRecord]:
 
 
 def _offers(draft: Draft) -> tuple[Offer, ...]:
-    """The job's offers, cheapest first. Asks for them when unknown."""
+    """The job's offers, by market and then cheapest first. Asks for them when unknown."""
     spec = draft.job.spec
     known = draft.soft.offers.get(draft.job.name, OffersView())
-    if not known.known or draft.now - known.asked_at > draft.rules.offers_s:
-        query = OfferQuery(
-            gpu=spec.resources.gpu,
-            gpus_per_node=spec.resources.gpus_per_node,
-            instance_types=spec.resources.instance_types,
-            regions=spec.placement.regions,
-            zones=spec.placement.zones,
-            market=spec.first_market,
-        )
-        if not known.asked_at or draft.now - known.asked_at > draft.rules.refused_retry_s:
-            draft.ask(FetchOffers(draft.job.name, spec.placement.cloud, query))
+    age_s = draft.now - known.asked_at
+    stale = not known.known or age_s > draft.rules.offers_s
+    if stale and (not known.asked_at or age_s > draft.rules.refused_retry_s):
+        draft.ask(FetchOffers(draft.job.name, spec.placement.cloud, spec.offer_queries))
     return known.offers
 
 

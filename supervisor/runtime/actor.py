@@ -37,6 +37,7 @@ from supervisor.planner.actions import (
     TerminateDone,
 )
 from supervisor.runtime.clock import Clock
+from supervisor.runtime.offers import offers_in_order
 
 log = structlog.get_logger("spotsupd")
 
@@ -172,10 +173,10 @@ class Effects:
     def _offers(self, action: FetchOffers) -> OffersDone:
         asked_at = self._clock.now()
         try:
-            found = self._provisioners[action.cloud].offers(action.query, CALL_TIMEOUT_S)
+            found = offers_in_order(self._provisioners[action.cloud], action.queries, CALL_TIMEOUT_S)
         except ProvisionerError as error:
             return OffersDone(action.job, asked_at, error=str(error))
-        return OffersDone(action.job, asked_at, tuple(found))
+        return OffersDone(action.job, asked_at, found)
 
     def _alert(self, event_id: str) -> AlertDone:
         try:

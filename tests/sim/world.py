@@ -23,6 +23,7 @@ from provisioners.base import (
     LaunchOutcome,
     LaunchRequest,
     Leftover,
+    Market,
     NoCapacity,
     Offer,
     OfferQuery,
@@ -182,6 +183,7 @@ class SimCloud:
         self.removals = 0
         self.keeps_leftovers = False
         self.strange_code = ""
+        self.sold_out: frozenset[Market] = frozenset()
         self.capacity = dict.fromkeys(ZONES, 16)
         self.faults = Faults()
         self.on_terminate: Callable[[Machine], None] = lambda _: None
@@ -190,8 +192,11 @@ class SimCloud:
 
     def offers(self, query: OfferQuery, timeout_s: float) -> Sequence[Offer]:
         self._maybe_unreachable()
+        times = 3 if query.market is Market.ON_DEMAND else 1
+        prices = [times * (0.1 + 0.01 * index) for index in range(len(ZONES))]
         return [
-            Offer("local", "local", zone, "small", query.market, 0.1 + 0.01 * index) for index, zone in enumerate(ZONES)
+            Offer("local", "local", zone, "small", query.market, price)
+            for zone, price in zip(ZONES, prices, strict=True)
         ]
 
     def launch(self, request: LaunchRequest, timeout_s: float) -> LaunchOutcome:
@@ -203,6 +208,8 @@ class SimCloud:
         if self._rng.random() < self.faults.transient:
             return Throttled(1.0, "slow down") if self._rng.random() < 0.5 else Transient("internal error")
         zone = request.offer.zone
+        if request.offer.market in self.sold_out:
+            return NoCapacity(Scope.TYPE_IN_ZONE, 10.0, f"{zone} has no {request.offer.market} machine")
         if sum(m.alive and m.instance.zone == zone for m in self.machines.values()) >= self.capacity[zone]:
             return NoCapacity(Scope.ZONE, 10.0, f"{zone} is full")
         now = self._clock.now()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import httpx
@@ -28,29 +28,12 @@ from supervisor.api.service import Service
 from tests.clouds import aws
 from tests.clouds.machines import PaperMachines
 from tests.sim.scenes import empty_world
+from tests.unit.offering import Answer, Stub, raising
 
 OFFERS = tuple(
     Offer("local", "r", zone, "small", Market.SPOT, price, "", 0, "made up" if price else "")
     for zone, price in (("a", 0.25), ("b", 0.5), ("c", None))
 )
-Answer = Callable[[OfferQuery], Sequence[Offer]]
-
-
-class Stub:
-    """A cloud that only offers; `answer` says how."""
-
-    name = "local"
-
-    def __init__(self, answer: Answer) -> None:
-        self.offered = answer
-
-    def offers(self, query: OfferQuery, timeout_s: float) -> Sequence[Offer]:
-        return self.offered(query)
-
-    def _never(self, *_: object) -> Any:
-        raise AssertionError("asking for a price calls for nothing else")
-
-    launch = find = instances = terminate = leftovers = remove = console = check = _never
 
 
 class Api:
@@ -83,13 +66,6 @@ def api(**clouds: Provisioner) -> Api:
 
 def spec(**more: Any) -> dict[str, Any]:
     return {"spec": {"name": "job", "nodes": {"min": 2, "desired": 3, "max": 4, "spares": 1}, "run": "t.py", **more}}
-
-
-def raising(error: Exception) -> Answer:
-    def answer(_query: OfferQuery) -> Sequence[Offer]:
-        raise error
-
-    return answer
 
 
 def test_a_plan_has_the_offers_in_order_and_the_price_of_all_nodes() -> None:
