@@ -1,0 +1,65 @@
+"""What is left to do on a machine: each step is a pure function of its facts. Done again, nothing is left to do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from bootstrap.facts import Facts
+from bootstrap.model import Run, Setup, Skip, Unfit
+from bootstrap.steps.agent import agent, agent_config, agent_key, stop_timeout_s
+from bootstrap.steps.base import Decision, Step
+from bootstrap.steps.environment import environment, prepared_name
+from bootstrap.steps.shipping import code, trainer
+
+__all__ = [
+    "STEPS",
+    "Decision",
+    "PlannedStep",
+    "Step",
+    "agent_config",
+    "agent_key",
+    "explain",
+    "plan",
+    "prepared_name",
+    "stop_timeout_s",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedStep:
+    """A step's name and what it decided."""
+
+    name: str
+    decision: Decision
+
+
+STEPS: Sequence[tuple[str, Step]] = (
+    ("code", code),
+    ("trainer", trainer),
+    ("environment", environment),
+    ("agent", agent),
+)
+
+
+def plan(facts: Facts, setup: Setup) -> tuple[PlannedStep, ...]:
+    """All steps in order, with what each decided."""
+    return tuple(PlannedStep(name, step(facts, setup)) for name, step in STEPS)
+
+
+def explain(planned: Sequence[PlannedStep]) -> str:
+    """The plan for people, scripts in full: what a dry run shows."""
+    lines: list[str] = []
+    for step in planned:
+        match step.decision:
+            case Skip(reason):
+                lines.append(f"{step.name}: nothing to do: {reason}")
+            case Unfit(reason):
+                lines.append(f"{step.name}: impossible: {reason}")
+            case commands:
+                lines.append(f"{step.name}:")
+                for command in commands:
+                    lines.append(f"  {command}")
+                    if isinstance(command, Run):
+                        lines.extend(f"    | {line}" for line in command.script.strip().splitlines())
+    return "\n".join(lines)

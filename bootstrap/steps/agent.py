@@ -1,0 +1,59 @@
+"""The agent, and what must be the same for a running one to be the right one."""
+
+from __future__ import annotations
+
+import json
+from hashlib import sha256
+
+from bootstrap import scripts
+from bootstrap.facts import Facts
+from bootstrap.model import Command, Run, Setup, Skip, Upload, expand
+from bootstrap.steps.base import CHECK_TIMEOUT_S, Decision, env_script, paths_on
+
+START_TIMEOUT_S = 60.0
+LOCK_WAIT_S = 30
+
+
+def agent(facts: Facts, setup: Setup) -> Decision:
+    """The agent, with this configuration, detached; one with another configuration is stopped first."""
+    paths = paths_on(facts, setup)
+    config = agent_config(facts, setup)
+    key = agent_key(facts, setup)
+    if facts.agent and facts.agent.key == key:
+        return Skip(f"the agent runs with this configuration, pid {facts.agent.pid}")
+    commands: list[Command] = []
+    if facts.agent:
+        stop = scripts.stop_agent(paths, setup.stop_grace_s)
+        commands.append(Run("stop the agent with another configuration", stop, stop_timeout_s(setup.stop_grace_s)))
+    start = scripts.start_agent(paths, facts.python, setup.trainer, key, LOCK_WAIT_S)
+    return (
+        *commands,
+        Upload("the agent's configuration", paths.agent_config, 0o600, config),
+        Upload("the environment", paths.env, 0o600, env_script(setup)),
+        Run("start the agent", start, START_TIMEOUT_S),
+    )
+
+
+def agent_config(facts: Facts, setup: Setup) -> bytes:
+    """The configuration as this machine's agent reads it: the template with its paths filled in."""
+    paths = paths_on(facts, setup)
+    config = json.loads(setup.agent_config)
+    config |= {
+        "python": facts.python,
+        "code_dir": paths.code(setup.code),
+        "run_dir": paths.run,
+        "log_dir": paths.log,
+        "checkpoint_dir": expand(config.get("checkpoint_dir", ""), facts.home),
+    }
+    return json.dumps(config, separators=(",", ":"), sort_keys=True).encode()
+
+
+def agent_key(facts: Facts, setup: Setup) -> str:
+    """What must be the same for a running agent to be the right one: configuration, trainer and environment."""
+    parts = (agent_config(facts, setup), setup.trainer.sha256.encode(), env_script(setup))
+    return sha256(b"\0".join(parts)).hexdigest()[:32]
+
+
+def stop_timeout_s(grace_s: float) -> float:
+    """How long the stop script may take."""
+    return grace_s + scripts.KILL_WAIT_S + CHECK_TIMEOUT_S
