@@ -1,7 +1,7 @@
 # Paths are relative throughout: make knows no way to quote a clone whose own path has a space.
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-frameworks check bench bench-recovery bench-checkpoint bench-rendezvous soak-launches soak-training soak-outages contract-real clean distclean
+.PHONY: help setup demo test test-long test-frameworks check bench bench-recovery bench-checkpoint bench-rendezvous soak-launches soak-training soak-outages contract-real clean distclean
 
 python := .venv/bin/python
 frameworks := .tools/frameworks
@@ -9,7 +9,8 @@ frameworks := .tools/frameworks
 help:
 	@echo "make demo    a job that survives preemptions, on this computer: no cloud account, under 3 minutes"
 	@echo "make demo CLOUD=aws   the same through a real SDK, against a test cloud (aws, gcp, azure): no account either"
-	@echo "make test    all tests"
+	@echo "make test    the tests: 11 minutes on two cores"
+	@echo "make test-long         what make test leaves out, for it would take too long: 3 minutes"
 	@echo "make test-frameworks   with the real Lightning, transformers and TensorBoard, in an environment of their own"
 	@echo "make check   ruff and mypy"
 	@echo "make soak-launches   a thousand launches on clouds that fail all the time: what leaks, what doubles (CLOUD=gcp)"
@@ -30,7 +31,10 @@ demo: setup
 	@$(python) -m scripts.demo $(if $(CLOUD),--cloud '$(CLOUD)')
 
 test: setup
-	@RES_OPTIONS='timeout:1 attempts:1' $(python) -m pytest -n 2 $(PYTEST_ARGS)
+	@RES_OPTIONS='timeout:1 attempts:1' $(python) -m pytest -n 2 -m 'not long' $(PYTEST_ARGS)
+
+test-long: setup
+	@RES_OPTIONS='timeout:1 attempts:1' $(python) -m pytest -n 2 -m long $(PYTEST_ARGS)
 
 test-frameworks: setup $(frameworks)/installed
 	@RES_OPTIONS='timeout:1 attempts:1' $(frameworks)/bin/python -m pytest tests/frameworks $(PYTEST_ARGS)

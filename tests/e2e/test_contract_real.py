@@ -72,6 +72,7 @@ def account(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Account
         yield Account(server, config)
 
 
+@pytest.mark.long
 def test_the_suite_holds_and_leaves_nothing(account: Account) -> None:
     code, said = account.run("--budget-usd", "5")
     assert code == 0, said
@@ -98,6 +99,7 @@ def test_a_budget_that_could_be_exceeded_ends_it(account: Account) -> None:
     assert set(account.machines()) == {"terminated"}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_run_ends_what_it_launched(account: Account, number: signal.Signals) -> None:
     process = account.begin("--budget-usd", "5", "--", "-k", "many_machines or carries_its_tags")
@@ -115,6 +117,7 @@ def test_an_interrupted_run_ends_what_it_launched(account: Account, number: sign
     assert set(account.machines()) == {"terminated"}
 
 
+@pytest.mark.long
 def test_what_a_killed_run_left_is_swept_by_its_name(account: Account) -> None:
     process = account.begin("--budget-usd", "5", "--", "-k", "many_machines")
     deadline = time.monotonic() + 120

@@ -67,6 +67,7 @@ def test_a_job_survives_preemption_end_to_end_and_its_daemon_too(tmp_path: Path)
     check_demo(tmp_path / "a demo", "--steps", "900")
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_so_it_does_on_ec2_whatever_account_the_user_has(tmp_path: Path) -> None:
     # Fewer steps: training with four nodes to the end is shown above. Nobody listens at the proxy.

@@ -24,6 +24,7 @@ KINDS = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.timeout(400)
 def test_a_job_lives_through_eight_changes_exactly(tmp_path: Path) -> None:
     assert {change.kind for change in plan.draw(SEED, 8)} == KINDS
