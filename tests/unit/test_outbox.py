@@ -50,6 +50,25 @@ def test_a_leased_key_lives_as_long_as_its_outbox(etcd_endpoint: str) -> None:
         assert etcd.get("/for ever") is not None
 
 
+def test_what_can_wait_is_written_later_and_not_at_all_where_it_is_outdated_by_then(etcd_endpoint: str) -> None:
+    with closing(Etcd([etcd_endpoint])) as etcd, outbox(etcd) as box:
+        began = time.monotonic()
+        box.put("/soon", b"1", after_s=0.3)
+        box.put("/mine", b"1", after_s=10 * WAIT_S)
+        until(lambda: etcd.get("/soon"))
+        assert time.monotonic() - began >= 0.3
+        assert etcd.get("/mine") is None
+        box.put("/mine", b"2")
+        assert until(lambda: etcd.get("/mine")).value == b"2"
+
+
+def test_a_flush_waits_for_nothing_that_can_wait(etcd_endpoint: str) -> None:
+    with closing(Etcd([etcd_endpoint])) as etcd, outbox(etcd) as box:
+        box.put("/mine", b"1", after_s=10 * WAIT_S)
+        assert box.flush(WAIT_S)
+        assert until(lambda: etcd.get("/mine")).value == b"1"
+
+
 def test_a_lease_that_ended_is_granted_anew_and_its_keys_are_put_again(etcd_endpoint: str) -> None:
     with closing(Etcd([etcd_endpoint])) as etcd, outbox(etcd) as box:
         box.put("/mine", b"1", leased=True)

@@ -7,6 +7,7 @@ The gateway (`/v3/...`, etcd 3.4 to 3.6) takes and gives base64 keys and values,
 from __future__ import annotations
 
 import base64
+import binascii
 import contextlib
 import http.client
 import json
@@ -121,7 +122,7 @@ def _b64(text: str | bytes) -> str:
 
 
 def _unb64(text: str) -> bytes:
-    return base64.b64decode(text)
+    return binascii.a2b_base64(text)
 
 
 def prefix_end(prefix: str) -> bytes:
@@ -246,26 +247,25 @@ class Watch:
     def __init__(self, etcd: Etcd, span: Json) -> None:
         self._etcd = etcd
         self._span = span
-        self.endpoint, self._connection, self._response = etcd.open_stream("/v3/watch", {"create_request": span})
-        self._socket = self._connection.sock
+        self.endpoint, self._stream = etcd.open_stream("/v3/watch", {"create_request": span})
         self._closed = False
         self._begun = False
         try:
-            self._next()  # etcd's word that the watch is there
+            # The first is etcd's word that the watch is there.
+            self._early = self._results()[1:]
         except EtcdError:
             self.close()
             raise
-        self._socket.settimeout(None)
+        self._stream.socket.settimeout(None)
 
     def close(self) -> None:
         """Stop the iteration, wherever it is."""
         self._closed = True
         # shutdown(), not close(): only that wakes a thread that is blocked in recv().
         with contextlib.suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)
+            self._stream.socket.shutdown(socket.SHUT_RDWR)
         if not self._begun:
-            self._response.close()
-            self._connection.close()
+            self._stream.close()
 
     def ping(self) -> None:
         """Ask the endpoint of this watch, and no other, for a linearizable read.
@@ -282,22 +282,22 @@ class Watch:
     def __iter__(self) -> Iterator[WatchBatch]:
         self._begun = True
         try:
+            results, self._early = self._early, []
             while not self._closed:
-                message = self._next()
-                if message is None:
-                    return
-                if message.get("events"):
-                    yield _watch_batch(message)
+                events = tuple(_watch_event(raw) for result in results for raw in result.get("events", ()))
+                if events:
+                    # Not the header's revision: to a watch that fell behind etcd gives the store's, which lies beyond.
+                    yield WatchBatch(events, events[-1].mod_revision)
+                results = self._results()
         finally:
-            self._response.close()
-            self._connection.close()
+            self._stream.close()
 
-    def _next(self) -> Json | None:
-        """The next message; None where the watch was closed."""
-        line = self._read_line()
-        if line is None:
-            return None
-        message: Json = json.loads(line)
+    def _results(self) -> list[Json]:
+        """All that has come, at least one; nothing where the watch was closed."""
+        return [self._result(line) for line in self._read_lines()]
+
+    def _result(self, line: bytes) -> Json:
+        message: Json = json.loads(line.decode())
         result: Json = message.get("result", {})
         if int(result.get("compact_revision", 0)):
             raise EtcdUnavailableError("watch cancelled: it fell behind, and what it did not tell yet was compacted")
@@ -308,24 +308,16 @@ class Watch:
             raise EtcdUnavailableError(f"watch broken: {reason}")
         return result
 
-    def _read_line(self) -> bytes | None:
+    def _read_lines(self) -> list[bytes]:
         try:
-            line = self._response.readline()
+            lines = self._stream.read()
         except (OSError, ValueError, http.client.HTTPException) as error:
             if self._closed:
-                return None
+                return []
             raise EtcdUnavailableError(f"watch broken: {error or type(error).__name__}") from error
-        if line:
-            return line
-        if self._closed:
-            return None
+        if lines or self._closed:
+            return lines
         raise EtcdUnavailableError("watch broken: etcd closed the connection")
-
-
-def _watch_batch(result: Json) -> WatchBatch:
-    events = tuple(_watch_event(raw) for raw in result["events"])
-    # Not the header's revision: to a watch that fell behind etcd gives the store's, which lies beyond these events.
-    return WatchBatch(events, events[-1].mod_revision)
 
 
 def _watch_event(raw: Json) -> WatchEvent:

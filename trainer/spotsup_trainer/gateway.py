@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 from urllib.parse import urlsplit
 
+from spotsup_trainer.stream import LineStream
+
 LOGIN_ENDED = "invalid auth token"
 
 Json: TypeAlias = dict[str, Any]
@@ -191,11 +193,8 @@ class Gateway:
     def _headers(self) -> dict[str, str]:
         return {"Authorization": self._token} if self._token else {}
 
-    def open_stream(self, path: str, body: Json) -> tuple[str, http.client.HTTPConnection, http.client.HTTPResponse]:
-        """A long answer on its own connection (watch): the caller reads lines and closes the connection.
-
-        Also says which endpoint gives it.
-        """
+    def open_stream(self, path: str, body: Json) -> tuple[str, LineStream]:
+        """A long answer (watch), and which endpoint gives it. The caller closes it."""
         problems = []
         for index in self._in_turn():
             try:
@@ -206,7 +205,7 @@ class Gateway:
                 problems.append(self._failed(index, error))
                 continue
             if response.status == 200:
-                return self.endpoints[index], connection, response
+                return self.endpoints[index], LineStream(connection, response)
             message, code = _error_of(response.read())
             connection.close()
             self._token = None if response.status == 401 else self._token

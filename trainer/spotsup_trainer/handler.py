@@ -97,7 +97,7 @@ class SpotsupRendezvousHandler(RendezvousHandler):  # type: ignore[misc]  # mypy
             failure, parked = None, False
         # Kept for as long as the round: the others may come to the leader's store after its caller let go of it.
         self._store = store
-        self.seat.announce(state="running", round=formed.number, failure=None, parked=False)
+        self.seat.take_up(formed)
         leader = formed.members[0]
         return RendezvousInfo(
             store,

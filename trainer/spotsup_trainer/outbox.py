@@ -6,7 +6,7 @@ import contextlib
 import logging
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from spotsup_trainer.etcd import Compare, Etcd, EtcdError, EtcdRefusedError, EtcdUnavailableError, Put
 from spotsup_trainer.timing import retry_s
@@ -21,6 +21,7 @@ class _Write:
     value: bytes
     leased: bool
     over: int | None
+    due_at: float = 0.0
 
 
 class Outbox:
@@ -51,15 +52,17 @@ class Outbox:
         """Begin to write."""
         self._thread.start()
 
-    def put(self, key: str, value: bytes, *, leased: bool = False, over: int | None = None) -> None:
-        """Have `key` written soon. A value that was not written yet is replaced.
+    def put(
+        self, key: str, value: bytes, *, leased: bool = False, over: int | None = None, after_s: float = 0.0
+    ) -> None:
+        """Have `key` written soon, or in `after_s` seconds. A value that was not written yet is replaced.
 
         `over`: only where the key is as it was last changed by this revision (0: where there is none), else dropped.
         """
         with self._changed:
             if leased:
                 self._leased[key] = value
-            self._pending[key] = _Write(value, leased, over)
+            self._pending[key] = _Write(value, leased, over, time.monotonic() + after_s)
             self._changed.notify_all()
 
     def repeat(self) -> None:
@@ -69,8 +72,10 @@ class Outbox:
             self._changed.notify_all()
 
     def flush(self, timeout_s: float) -> bool:
-        """Wait until all is written; False when `timeout_s` ran out first."""
+        """Have all written now, and wait for it; False when `timeout_s` ran out first."""
         with self._changed:
+            self._pending = {key: replace(write, due_at=0.0) for key, write in self._pending.items()}
+            self._changed.notify_all()
             return self._changed.wait_for(lambda: not self._pending, timeout_s)
 
     def answered_at(self) -> float:
@@ -94,7 +99,8 @@ class Outbox:
         failures = 0
         while True:
             with self._changed:
-                self._changed.wait_for(self._is_due, self._idle_s())
+                while not self._is_due():
+                    self._changed.wait(self._idle_s())
                 if self._stopping:
                     return
             try:
@@ -109,19 +115,24 @@ class Outbox:
                 failures += 1
 
     def _is_due(self) -> bool:
-        return self._stopping or bool(self._pending) or self._keepalive_is_due()
+        return self._stopping or bool(self._due()) or self._keepalive_is_due()
+
+    def _due(self) -> dict[str, _Write]:
+        now = time.monotonic()
+        return {key: write for key, write in self._pending.items() if write.due_at <= now}
 
     def _keepalive_is_due(self) -> bool:
         return bool(self._leased) and time.monotonic() >= self._keepalive_at
 
     def _idle_s(self) -> float | None:
-        return max(0.0, self._keepalive_at - time.monotonic()) if self._leased else None
+        moments = [write.due_at for write in self._pending.values()] + ([self._keepalive_at] if self._leased else [])
+        return max(0.0, min(moments) - time.monotonic()) if moments else None
 
     def _work(self) -> None:
         if self._keepalive_is_due():
             self._keep_alive()
         with self._changed:
-            pending = dict(self._pending)
+            pending = self._due()
         refused: EtcdRefusedError | None = None
         for key, write in pending.items():
             try:

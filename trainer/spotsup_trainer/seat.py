@@ -24,6 +24,7 @@ _TURN_S = 0.5
 _NEXT_TURN_S = 0.05
 _LAST_TURN_S = 1.0
 _AGAIN_S = 0.01
+_TAKING_UP_S = 0.005
 _RESTS = 3.0
 _LONGEST_REST_S = 0.05
 
@@ -89,10 +90,20 @@ class Seat:
         self._mirror.close()
         self._etcd.close()
 
-    def announce(self, **changes: object) -> None:
-        """Change what the own key says, soon."""
+    def announce(self, *, after_s: float = 0.0, **changes: object) -> None:
+        """Change what the own key says, soon, or in `after_s` seconds."""
         self.member = replace(self.member, **changes)  # type: ignore[arg-type]  # checked by the dataclass's own types
-        self._outbox.put(self._own_key, encode(self.member), leased=True)
+        self._outbox.put(self._own_key, encode(self.member), leased=True, after_s=after_s)
+
+    def take_up(self, formed: Round) -> None:
+        """Say that this node is in a round; not at once where there are many, who all have to hear it.
+
+        Until then its key says that it waits since the round before, and whoever sees that the round names it knows
+        as much. Said by all at once it would be n² news, in the moment in which some still look for the round.
+        """
+        turn = len(formed.members) + formed.nodes().index(self.place.node)
+        after_s = turn * _TAKING_UP_S
+        self.announce(after_s=after_s, state="running", round=formed.number, failure=None, parked=False)
 
     def flush(self, timeout_s: float) -> bool:
         """Wait until the own key is written."""

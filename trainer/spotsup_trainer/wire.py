@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import MISSING, asdict, dataclass, field, fields
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, Literal, TypeAlias, TypeVar
 
 DEFAULT_LEASE_TTL_S = 5.0
@@ -294,7 +294,7 @@ def encode(word: Any) -> bytes:
 def decode(kind: type[Word], raw: bytes | str) -> Word:
     """JSON as a word of `kind`. Raises WireError when it is not one."""
     try:
-        parsed = json.loads(raw)
+        parsed = json.loads(raw.decode() if isinstance(raw, bytes) else raw)
         if not isinstance(parsed, dict):
             raise TypeError("not an object")
         return _build(kind, parsed)
@@ -302,19 +302,42 @@ def decode(kind: type[Word], raw: bytes | str) -> Word:
         raise WireError(f"not a {kind.__name__}: {error} in {raw[:200]!r}") from error
 
 
+@dataclass(frozen=True, slots=True)
+class _Field:
+    """`nested`: the word that it is, where it is one; `item`: the words that it is a list of."""
+
+    name: str
+    required: bool
+    nested: type | None
+    item: type | None
+
+
+@cache
+def _fields(kind: type) -> tuple[_Field, ...]:
+    """Found out once: a member of a large round reads hundreds of words in a moment in which all do."""
+    return tuple(
+        _Field(
+            spec.name,
+            spec.default is MISSING and spec.default_factory is MISSING,
+            _NESTED.get((kind.__name__, spec.name)),
+            _LISTS.get((kind.__name__, spec.name)),
+        )
+        for spec in fields(kind)
+    )
+
+
 def _build(kind: type[Word], parsed: dict[str, Any]) -> Word:
     values: dict[str, Any] = {}
-    for spec in fields(kind):  # type: ignore[arg-type]
+    for spec in _fields(kind):
         if spec.name not in parsed:
-            if spec.default is MISSING and spec.default_factory is MISSING:
+            if spec.required:
                 raise TypeError(f"{spec.name} is missing")
             continue
         value = parsed[spec.name]
-        nested = _NESTED.get((kind.__name__, spec.name))
-        if nested is not None and value is not None:
-            value = _build(nested, value)
-        elif (kind.__name__, spec.name) in _LISTS:
-            value = tuple(_build(_LISTS[kind.__name__, spec.name], item) for item in value)
+        if spec.nested is not None and value is not None:
+            value = _build(spec.nested, value)
+        elif spec.item is not None:
+            value = tuple(_build(spec.item, item) for item in value)
         elif isinstance(value, list):
             value = tuple(value)
         values[spec.name] = value

@@ -1,0 +1,76 @@
+"""Lines of a long HTTP answer, however its bytes come."""
+
+from __future__ import annotations
+
+import http.client
+import socket
+import threading
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from spotsup_trainer.stream import Chunks, LineStream
+
+HEAD = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+contents = st.lists(st.binary(min_size=1, max_size=40), max_size=8)
+
+
+def chunked(contents: Sequence[bytes]) -> bytes:
+    return b"".join(b"%x;name=value\r\n%b\r\n" % (len(each), each) for each in contents)
+
+
+@given(contents=contents, cuts=st.lists(st.integers(0, 400), max_size=10))
+def test_the_content_comes_out_however_it_was_cut(contents: list[bytes], cuts: list[int]) -> None:
+    raw = chunked(contents) + b"0\r\n\r\n"
+    places = [0, *sorted(min(cut, len(raw)) for cut in cuts), len(raw)]
+    chunks = Chunks()
+    found = b"".join(chunks.feed(raw[start:end]) for start, end in zip(places, places[1:], strict=False))
+    assert found == b"".join(contents)
+    assert chunks.ended
+
+
+def test_what_is_no_chunk_is_refused() -> None:
+    with pytest.raises(ValueError, match="invalid literal"):
+        Chunks().feed(b"{}\r\n")
+
+
+def answered(pieces: Sequence[bytes]) -> list[list[bytes]]:
+    """What each `read` gives of an answer in such pieces; each is sent once the one before was read."""
+    ours, theirs = socket.socketpair()
+    connection = http.client.HTTPConnection("nowhere")
+    connection.sock = ours
+    reads: list[list[bytes]] = []
+    go_on = threading.Semaphore(1)
+
+    def serve() -> None:
+        with theirs:
+            theirs.recv(1 << 16)
+            theirs.sendall(HEAD)
+            for piece in pieces:
+                assert go_on.acquire(timeout=10)
+                theirs.sendall(piece)
+            assert go_on.acquire(timeout=10)
+
+    server = threading.Thread(target=serve)
+    server.start()
+    connection.request("GET", "/")
+    stream = LineStream(connection, connection.getresponse())
+    try:
+        while lines := stream.read():
+            reads.append(lines)
+            go_on.release()
+    finally:
+        go_on.release()
+        stream.close()
+        server.join()
+    return reads
+
+
+def test_all_lines_that_have_come_come_at_once() -> None:
+    many = chunked([b"a\n", b"b\n", b"c\nd"])
+    assert answered([many, chunked([b"\n"]), chunked([b"e\n"]), b"0\r\n\r\n"]) == [[b"a", b"b", b"c"], [b"d"], [b"e"]]
+
+
+def test_an_answer_that_is_cut_off_ends() -> None:
+    assert answered([chunked([b"a\n"]) + b"5\r\nab"]) == [[b"a"]]
