@@ -8,58 +8,22 @@ guarded by leadership (P10) and by the revision of each record it changes.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import partial
-from types import MappingProxyType
-from typing import Any, TypeVar
+from collections.abc import Sequence
 
 from spotsup_trainer.etcd import Compare, Delete, Put
-from spotsup_trainer.wire import (
-    AgentWord,
-    Ended,
-    Hint,
-    Keys,
-    Member,
-    Notice,
-    Progress,
-    Result,
-    Round,
-    WireError,
-    decode,
-)
+from spotsup_trainer.wire import Keys
 
 from supervisor.errors import NotFoundError
 from supervisor.model import Event, JobRecord, NodeRecord
 from supervisor.planner.actions import MOST_OPERATIONS, Commit
 from supervisor.planner.world import JobView
 from supervisor.runtime.codec import dump, load
+from supervisor.runtime.reading import Reader, Reading
 from supervisor.runtime.store import Store
 
+__all__ = ["BLOB_CHUNK_BYTES", "Journal", "Reading"]
+
 BLOB_CHUNK_BYTES = 512 * 1024  # etcd refuses requests above 1.5 MiB, and base64 adds a third
-
-_WORDS: dict[str, type[Any]] = {
-    "hint": Hint,
-    "round": Round,
-    "result": Result,
-    "progress": Progress,
-    "member": Member,
-    "agent": AgentWord,
-    "notice": Notice,
-    "ended": Ended,
-}
-Parsed = TypeVar("Parsed")
-
-
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """The journal as of `revision`. `live` is False while etcd is away and this copy ages."""
-
-    jobs: MappingProxyType[str, JobView]
-    alerts: tuple[str, ...]
-    revision: int
-    live: bool
-    unreadable: tuple[str, ...]
 
 
 class Journal:
@@ -68,59 +32,13 @@ class Journal:
     def __init__(self, store: Store, keys: Keys) -> None:
         self.keys = keys
         self._store = store
-        self._parsed: dict[str, tuple[bytes, Any]] = {}
+        self._reader = Reader(keys)
 
     # -- reading -------------------------------------------------------------------------------------------
 
     def read(self) -> Reading:
         """The world as the mirror has it now."""
-        view = self._store.view()
-        builders: dict[str, _JobBuilder] = {}
-        alerts: list[str] = []
-        unreadable: list[str] = []
-        for key in sorted(view.keys):
-            entry = view.keys[key]
-            room, _, rest = key.removeprefix(self.keys.world).partition("/")
-            if room == "alerts":
-                alerts.append(rest)
-                continue
-            job, _, word = rest.partition("/")
-            builder = builders.setdefault(job, _JobBuilder())
-            try:
-                if room == "jobs":
-                    builder.record = self._parse(key, entry.value, partial(load, JobRecord, entry.value, key))
-                    builder.revision = entry.mod_revision
-                elif room == "nodes":
-                    node = self._parse(key, entry.value, partial(load, NodeRecord, entry.value, key))
-                    builder.nodes[node.id] = node
-                    builder.revisions[node.id] = entry.mod_revision
-                elif room == "run":
-                    self._take_word(builder, key, word, entry.value)
-            except WireError as error:
-                unreadable.append(f"{key}: {error}")
-        self._parsed = {key: self._parsed[key] for key in self._parsed if key in view.keys}
-        jobs = {name: built for name, b in builders.items() if (built := b.build()) is not None}
-        return Reading(MappingProxyType(jobs), tuple(alerts), view.revision, view.live, tuple(unreadable))
-
-    def _parse(self, key: str, value: bytes, parse: Callable[[], Parsed]) -> Parsed:
-        known = self._parsed.get(key)
-        if known is not None and known[0] == value:  # a revision says nothing: etcd may count anew
-            kept: Parsed = known[1]
-            return kept
-        parsed = parse()
-        self._parsed[key] = (value, parsed)
-        return parsed
-
-    def _take_word(self, builder: _JobBuilder, key: str, word: str, value: bytes) -> None:
-        kind, _, node = word.partition("/")
-        if kind == "gone":
-            builder.tombstones.add(node)
-        elif kind in _WORDS:
-            parsed = self._parse(key, value, lambda: decode(_WORDS[kind], value))
-            if node:
-                builder.by_node.setdefault(kind, {})[node] = parsed
-            else:
-                builder.words[kind] = parsed
+        return self._reader.read(self._store.view())
 
     # -- writing -------------------------------------------------------------------------------------------
 
@@ -235,35 +153,3 @@ class Journal:
 
     def _blob_key(self, digest: str, part: str) -> str:
         return f"{self.keys.root}blobs/{digest}/{part}"
-
-
-class _JobBuilder:
-    """Collects a job's keys while a reading is put together."""
-
-    def __init__(self) -> None:
-        self.record: JobRecord | None = None
-        self.revision = 0
-        self.nodes: dict[str, NodeRecord] = {}
-        self.revisions: dict[str, int] = {}
-        self.words: dict[str, Any] = {}
-        self.by_node: dict[str, dict[str, Any]] = {}
-        self.tombstones: set[str] = set()
-
-    def build(self) -> JobView | None:
-        if self.record is None:
-            return None  # words of a job that is not in the journal: nothing may be decided from them
-        return JobView(
-            record=self.record,
-            revision=self.revision,
-            nodes=MappingProxyType(self.nodes),
-            revisions=MappingProxyType(self.revisions),
-            hint=self.words.get("hint"),
-            round=self.words.get("round"),
-            result=self.words.get("result"),
-            progress=self.words.get("progress"),
-            members=self.by_node.get("member", {}),
-            agents=self.by_node.get("agent", {}),
-            notices=self.by_node.get("notice", {}),
-            ended=self.by_node.get("ended", {}),
-            tombstones=frozenset(self.tombstones),
-        )

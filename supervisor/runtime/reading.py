@@ -1,0 +1,192 @@
+"""From the mirror's keys to the jobs they tell of. What did not change is not read again: it is the same JobView."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from types import MappingProxyType
+from typing import Any
+
+from spotsup_trainer.etcd import KeyValue
+from spotsup_trainer.mirror import View
+from spotsup_trainer.wire import (
+    AgentWord,
+    Ended,
+    Hint,
+    Keys,
+    Member,
+    Notice,
+    Progress,
+    Result,
+    Round,
+    WireError,
+    decode,
+)
+
+from supervisor.model import JobRecord, NodeRecord
+from supervisor.planner.world import JobView
+from supervisor.runtime.codec import load
+
+_WORDS: dict[str, type[Any]] = {
+    "hint": Hint,
+    "round": Round,
+    "result": Result,
+    "progress": Progress,
+    "member": Member,
+    "agent": AgentWord,
+    "notice": Notice,
+    "ended": Ended,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """The journal as of `revision`. `live` is False while etcd is away and this copy ages."""
+
+    jobs: MappingProxyType[str, JobView]
+    alerts: tuple[str, ...]
+    revision: int
+    live: bool
+    unreadable: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class _Parts:
+    """All keys of one job, and what each of them says. `said`: (the bytes, the word, or why it is none)."""
+
+    keys: dict[str, KeyValue] = field(default_factory=dict)
+    said: dict[str, tuple[bytes, Any, str]] = field(default_factory=dict)
+
+
+class Reader:
+    """Any thread may read. A cluster of 10,000 nodes has 30,000 keys, of which a few change at a time."""
+
+    def __init__(self, keys: Keys) -> None:
+        self._world = keys.world
+        self._lock = threading.Lock()
+        self._seen: Mapping[str, KeyValue] = {}
+        self._parts: dict[str, _Parts] = {}
+        self._jobs: MappingProxyType[str, JobView] = MappingProxyType({})
+        self._alerts: tuple[str, ...] = ()
+        self._unreadable: tuple[str, ...] = ()
+
+    def read(self, view: View) -> Reading:
+        """The world as `view` has it."""
+        with self._lock:
+            if view.keys is not self._seen:
+                self._take(view.keys)
+                self._seen = view.keys
+            return Reading(self._jobs, self._alerts, view.revision, view.live, self._unreadable)
+
+    def _take(self, keys: Mapping[str, KeyValue]) -> None:
+        seen = self._seen
+        changed = [key for key, kv in keys.items() if seen.get(key) is not kv]
+        gone = seen.keys() - keys.keys()
+        touched: set[str] = set()
+        alerts = False
+        for key in (*changed, *gone):
+            room, _, rest = key.removeprefix(self._world).partition("/")
+            if room == "alerts":
+                alerts = True
+                continue
+            job = rest.partition("/")[0]
+            parts = self._parts.setdefault(job, _Parts())
+            if key in keys:
+                parts.keys[key] = keys[key]
+            else:
+                parts.keys.pop(key, None)
+                parts.said.pop(key, None)
+            touched.add(job)
+        if alerts:
+            prefix = f"{self._world}alerts/"
+            self._alerts = tuple(sorted(key.removeprefix(prefix) for key in keys if key.startswith(prefix)))
+        if touched:
+            self._rebuild(touched)
+
+    def _rebuild(self, touched: set[str]) -> None:
+        jobs = dict(self._jobs)
+        for job in touched:
+            parts = self._parts[job]
+            built = _build(self._world, parts)
+            if built is None:
+                jobs.pop(job, None)
+            else:
+                jobs[job] = built
+            if not parts.keys:
+                del self._parts[job]
+        self._jobs = MappingProxyType(dict(sorted(jobs.items())))
+        self._unreadable = tuple(
+            f"{key}: {error}" for parts in self._parts.values() for key, (_, _, error) in parts.said.items() if error
+        )
+
+
+def _build(world: str, parts: _Parts) -> JobView | None:
+    """None for words of a job that is not in the journal: nothing may be decided from them."""
+    record, revision = None, 0
+    nodes: dict[str, NodeRecord] = {}
+    revisions: dict[str, int] = {}
+    words: dict[str, Any] = {}
+    by_node: dict[str, dict[str, Any]] = {}
+    tombstones: set[str] = set()
+    for key in sorted(parts.keys):
+        kv = parts.keys[key]
+        room, _, rest = key.removeprefix(world).partition("/")
+        kind, _, node = rest.partition("/")[2].partition("/")
+        if room == "run" and kind == "gone":
+            tombstones.add(node)
+            continue
+        parse = _parser(room, kind, key, kv.value)
+        found = _said(parts, key, kv.value, parse) if parse else None
+        if found is None:
+            continue
+        if room == "jobs":
+            record, revision = found, kv.mod_revision
+        elif room == "nodes":
+            nodes[found.id] = found
+            revisions[found.id] = kv.mod_revision
+        elif node:
+            by_node.setdefault(kind, {})[node] = found
+        else:
+            words[kind] = found
+    if record is None:
+        return None
+    return JobView(
+        record=record,
+        revision=revision,
+        nodes=MappingProxyType(nodes),
+        revisions=MappingProxyType(revisions),
+        hint=words.get("hint"),
+        round=words.get("round"),
+        result=words.get("result"),
+        progress=words.get("progress"),
+        members=by_node.get("member", {}),
+        agents=by_node.get("agent", {}),
+        notices=by_node.get("notice", {}),
+        ended=by_node.get("ended", {}),
+        tombstones=frozenset(tombstones),
+    )
+
+
+def _parser(room: str, kind: str, key: str, value: bytes) -> Callable[[], Any] | None:
+    """How to read a key of this room; None for what is not for us."""
+    if room == "jobs":
+        return partial(load, JobRecord, value, key)
+    if room == "nodes":
+        return partial(load, NodeRecord, value, key)
+    if room == "run" and kind in _WORDS:
+        return partial(decode, _WORDS[kind], value)
+    return None
+
+
+def _said(parts: _Parts, key: str, value: bytes, parse: Callable[[], Any]) -> Any:
+    """What a key says, or None. Known by its bytes: a revision says nothing, etcd may count anew."""
+    known = parts.said.get(key)
+    if known is None or known[0] != value:
+        try:
+            known = (value, parse(), "")
+        except WireError as error:
+            known = (value, None, str(error))
+        parts.said[key] = known
+    return known[1]

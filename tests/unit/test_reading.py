@@ -1,0 +1,61 @@
+"""Reading only what changed comes to the same as reading everything."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+
+from hypothesis import given
+from hypothesis import strategies as st
+from spotsup_trainer.etcd import KeyValue
+from spotsup_trainer.mirror import View
+from spotsup_trainer.wire import Keys
+
+from scripts.bench.control import population
+from supervisor.runtime.reading import Reader, Reading
+
+KEYS = Keys("bench")
+WHOLE = population(3, 2, 1_000_000.0)
+NOT_OURS = {
+    f"{KEYS.run('job-000')}hint": b"{}",
+    f"{KEYS.run('job-001')}notice/somebody": b"not even JSON",
+    f"{KEYS.run('unheard-of')}hint": b"{}",
+    f"{KEYS.world}alerts/one": b"{}",
+    f"{KEYS.world}alerts/two": b"{}",
+    f"{KEYS.run('job-002')}gone/job-002-bench-1": b"{}",
+}
+EVERYTHING = sorted((WHOLE | NOT_OURS).items())
+
+
+def view_of(keys: dict[str, KeyValue], revision: int) -> View:
+    return View(MappingProxyType(dict(keys)), revision, live=True)
+
+
+def afresh(view: View) -> Reading:
+    return Reader(KEYS).read(view)
+
+
+@given(st.lists(st.lists(st.tuples(st.sampled_from(EVERYTHING), st.booleans()), max_size=12), max_size=12))
+def test_any_changes_lead_to_what_a_fresh_look_sees(batches: list[list[tuple[tuple[str, bytes], bool]]]) -> None:
+    reader, keys = Reader(KEYS), {key: KeyValue(key, value, 1, 1) for key, value in WHOLE.items()}
+    for revision, batch in enumerate(batches, start=2):
+        before = reader.read(view_of(keys, revision - 1)).jobs
+        for (key, value), there in batch:
+            if there:
+                keys[key] = KeyValue(key, value, 1, revision)
+            else:
+                keys.pop(key, None)
+        view = view_of(keys, revision)
+        found = reader.read(view)
+        assert found == afresh(view)
+        assert sorted(found.unreadable) == sorted(afresh(view).unreadable)
+        untouched = before.keys() & found.jobs.keys() - {name for (key, _), _ in batch for name in key.split("/")}
+        assert all(found.jobs[name] is before[name] for name in untouched)
+
+
+def test_a_store_that_was_read_anew_with_the_same_words_is_read_no_further() -> None:
+    reader = Reader(KEYS)
+    first = reader.read(view_of({key: KeyValue(key, value, 1, 1) for key, value in WHOLE.items()}, 1))
+    again = reader.read(view_of({key: KeyValue(key, value, 7, 7) for key, value in WHOLE.items()}, 7))
+    node = next(iter(first.jobs["job-000"].nodes))
+    assert again.jobs["job-000"].nodes[node] is first.jobs["job-000"].nodes[node]
+    assert again.jobs["job-000"].revisions[node] == 7
