@@ -84,7 +84,8 @@ def judge(rows: Sequence[Row], lease_s: float) -> list[Goal]:
     for cell in _cells(Fault.FREEZE):
         words = f"silent loss: lease + {FLOORS:g} floors"
         ask(words, SPOTSUP, cell, FIRST, after_lease, statistic="median")
-        ask("a thawed node completes no step", SPOTSUP, cell, LATE, 0.0, statistic="max")
+        # The one in which it froze may have had all of its peers' gradients already: nothing can hold that one back.
+        ask("a thawed node ends the step it froze in, at most", SPOTSUP, cell, LATE, 1.0, statistic="max")
     for cell in _cells(Fault.NOTICE):
         if cell.recovery is not Recovery.SHRINKING:
             ask(f"notice: {FLOORS:g} floors", SPOTSUP, cell, PAUSED, floors, statistic="median")
