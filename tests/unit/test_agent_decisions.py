@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from spotsup_trainer.agent.decisions import (
     Exit,
     Restart,
     chunk_of,
+    is_news,
     judge,
     must_leave,
 )
@@ -21,6 +23,14 @@ from spotsup_trainer.agent.notices import LocalReader, reader_for
 from spotsup_trainer.run_dir import RunDir
 from spotsup_trainer.wire import Ended, Metadata, Progress, encode
 from spotsup_trainer.worker_files import WorkerFiles
+
+
+def test_a_round_a_checkpoint_and_trouble_are_news_and_a_step_is_not() -> None:
+    before = Progress(1, 100, 5.0, 1.0, checkpoint_step=50)
+    assert is_news(None, before)
+    assert not is_news(before, replace(before, step=101, at=5.1, samples=3, loss=0.5))
+    for changes in ({"round": 2}, {"checkpoint_step": 100}, {"problem": "the disk is full"}):
+        assert is_news(before, replace(before, **changes))
 
 
 @pytest.mark.parametrize("outcome", ["success", "failure", "left"])

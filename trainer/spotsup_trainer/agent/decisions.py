@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from spotsup_trainer.wire import Ended
+from spotsup_trainer.wire import Ended, Progress
 
 _RESTART_AFTER_S = (1.0, 2.0, 4.0, 8.0, 16.0)
 MAX_CRASHES = len(_RESTART_AFTER_S)
@@ -68,3 +68,12 @@ def chunk_of(unread: int, since_last_s: float) -> tuple[int, int]:
     """How many of `unread` bytes of log to skip, and how many to send then."""
     take = min(unread, CHUNK_BYTES, int(BYTES_PER_S * max(1.0, since_last_s)))
     return unread - take, take
+
+
+def is_news(before: Progress | None, after: Progress) -> bool:
+    """Whether progress tells of more than further steps: of another round, of a checkpoint, of trouble with them."""
+    return before is None or _news(before) != _news(after)
+
+
+def _news(progress: Progress) -> tuple[int, int, str]:
+    return progress.round, progress.checkpoint_step, progress.problem

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from spotsup_trainer import __version__
 from spotsup_trainer.agent.child import Child
-from spotsup_trainer.agent.decisions import FORGIVEN_AFTER_S, Exit, judge, must_leave
+from spotsup_trainer.agent.decisions import FORGIVEN_AFTER_S, Exit, is_news, judge, must_leave
 from spotsup_trainer.agent.heard import HEARD_FILE, Heard
 from spotsup_trainer.agent.logs import LogShipper
 from spotsup_trainer.agent.notices import NoticeReader, NoticeWatcher, reader_for
@@ -23,7 +23,8 @@ from spotsup_trainer.run_dir import RunDir
 from spotsup_trainer.timing import LeaseTimes
 from spotsup_trainer.wire import AgentConfig, AgentWord, Ended, Keys, Notice, Progress, WireError, decode, encode
 
-_TICK_S = 0.2  # also how often progress is passed on, at most
+_TICK_S = 0.2
+_PROGRESS_S = 1.0  # a step is told so often, at most: the daemon hears it of every job
 _LEAVE_TIMEOUT_S = 30.0  # the launcher itself gives its workers 20 s
 _LAST_WORD_TIMEOUT_S = 600.0
 
@@ -53,6 +54,7 @@ class Agent:
         self._kill_at: float | None = None
         self._crashes = 0
         self._progress: Progress | None = None
+        self._progress_at = 0.0
         self._heard = Heard(Path.home() / HEARD_FILE, self._outbox.answered_at, self._run_dir.path, self._log_file)
 
     def stop(self) -> None:
@@ -72,7 +74,7 @@ class Agent:
         log.info("%s: %s", ended.outcome, ended.message)
         if self._watcher:
             self._watcher.stop()
-        self._pass_on_progress()
+        self._pass_on_progress(last=True)
         self._outbox.put(self._keys.ended(config.job, config.node), encode(ended))
         self._logs.close()
         self._wait_until_told()
@@ -135,10 +137,12 @@ class Agent:
             log.warning("the launcher did not leave within %.0f s; killing it", _LEAVE_TIMEOUT_S)
             child.kill()
 
-    def _pass_on_progress(self) -> None:
-        found = self._run_dir.progress()
-        if found is not None and found != self._progress:
-            self._progress = found
+    def _pass_on_progress(self, *, last: bool = False) -> None:
+        found, now = self._run_dir.progress(), time.monotonic()
+        if found is None or found == self._progress:
+            return
+        if last or is_news(self._progress, found) or now >= self._progress_at + _PROGRESS_S:
+            self._progress, self._progress_at = found, now
             self._outbox.put(self._keys.progress(self._config.job), encode(found))
 
     def _rest(self, duration_s: float) -> None:
