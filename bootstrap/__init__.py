@@ -13,6 +13,7 @@ from bootstrap.errors import (
     UnreachableError,
 )
 from bootstrap.facts import AgentFact, Facts
+from bootstrap.locks import lock_of
 from bootstrap.model import Archive, Setup
 from bootstrap.run import Report, StepEvent, StepState, StopOutcome, bootstrap, collect, dry_run, stop_agent
 from bootstrap.steps import explain, plan
@@ -40,6 +41,7 @@ __all__ = [
     "collect",
     "dry_run",
     "explain",
+    "lock_of",
     "pack_directory",
     "plan",
     "stop_agent",

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any, TypeAlias
 
+from bootstrap import scripts
 from bootstrap.errors import (
     BootstrapError,
     BootstrapTimeoutError,
@@ -81,12 +82,15 @@ class Shell:
 
     def run(self, command: Run) -> Output:
         """Run it to its end. Raises CommandError, BootstrapTimeoutError, UnreachableError."""
-        limit = min(self._clock() + command.timeout_s, self._deadline)
+        script, timeout_s = command.script, command.timeout_s
+        if command.as_root:
+            script, timeout_s = scripts.as_root(script, self._node, timeout_s), timeout_s + scripts.ROOT_GRACE_S
+        limit = min(self._clock() + timeout_s, self._deadline)
         with self._faults(str(command)):
             channel = self._connection.create_session()
             with channel:
                 # The login shell may be any; ours is sh. exec: one process less to outlive a broken connection.
-                channel.exec_command(f"exec /bin/sh -c {shlex.quote(command.script)}")
+                channel.exec_command(f"exec /bin/sh -c {shlex.quote(script)}")
                 output = self._drain(channel, str(command), limit)
                 status = channel.recv_exit_status()
         if status == -1:  # paramiko's word for a channel that ended without a status

@@ -51,7 +51,7 @@ class CommandError(BootstrapError):
 
 
 class UnfitError(BootstrapError):
-    """The machine cannot do this job as it is; the message says what is missing. Nothing was changed on it."""
+    """The machine cannot do this job as it is; the message says what is missing. Nothing more was changed on it."""
 
 
 class PackError(Exception):

@@ -5,15 +5,27 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 DEFAULT_ROOT = "~/.spotsup"
+MOST_MOUNTS = 8  # each is given some seconds to answer while facts are gathered
 
 _NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+# Nothing here needs quoting, in sh or in /proc/mounts.
+_PLACE = re.compile(r"(/[A-Za-z0-9._-]+)+")
+_SOURCES = {
+    "nfs": re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*|\[[0-9a-fA-F:]+\]):/[A-Za-z0-9._/-]*"),
+    "lustre": re.compile(r"[A-Za-z0-9][A-Za-z0-9.:_-]*@(tcp|o2ib|efa)[0-9]*:/[A-Za-z0-9._/-]+"),
+}
+_TAKEN = re.compile(
+    r"/(bin|boot|dev|etc|lib|lib32|lib64|proc|run|sbin|sys|usr)(/.*)?"
+    r"|/home(/[^/]+)?|/opt|/root|/snap|/srv|/tmp|/var|/var/(lib|log|tmp)"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +47,60 @@ class Archive:
 
 
 @dataclass(frozen=True, slots=True)
+class Host:
+    """What was asked of the cloud: `gpus` of kind `gpu` (the catalogue's name) in the machine; "" and 0 for none."""
+
+    cloud: str = "local"
+    gpu: str = ""
+    gpus: int = 0
+
+
+MountKind: TypeAlias = Literal["nfs", "efs", "filestore", "azure-files", "lustre", "scratch"]
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """A file system that the job finds at `mountpoint`. Raises ValueError.
+
+    `source`: "server:/path"; for lustre "address@tcp:/name"; "" for scratch, the machine's own local disk, which is a
+    cache: it ends with the machine. `mode`: "ro" or "rw".
+    """
+
+    kind: MountKind
+    source: str
+    mountpoint: str
+    mode: Literal["ro", "rw"] = "rw"
+
+    def __post_init__(self) -> None:
+        place = self.mountpoint
+        if not _PLACE.fullmatch(place) or place.endswith("/") or "//" in place or {".", ".."} & set(place.split("/")):
+            raise ValueError(f"{place!r} is no place to mount at; use an absolute path of letters, digits and . _ - /")
+        if _TAKEN.fullmatch(place):
+            raise ValueError(f"{place} is the machine's own; mount below /mnt, for instance")
+        if self.kind == "scratch":
+            if self.source or self.mode != "rw":
+                raise ValueError(f"{place}: scratch is the machine's own disk; it has no source, and is written to")
+        elif not _SOURCES["lustre" if self.kind == "lustre" else "nfs"].fullmatch(self.source):
+            right = "fs-1.fsx.us-east-1.amazonaws.com@tcp:/name" if self.kind == "lustre" else "server:/path"
+            raise ValueError(f"{self.source!r} is nothing to mount at {place}; write it as {right}")
+
+    def __str__(self) -> str:
+        return f"{self.source or 'scratch'} at {self.mountpoint}"
+
+
+@dataclass(frozen=True, slots=True)
+class Lock:
+    """What an environment is built from: a requirements file of the code by its name, or uv's lock.
+
+    `sha256`: of all that it says, in hex.
+    """
+
+    kind: Literal["requirements", "uv"]
+    file: str
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
 class Setup:
     """All that one node needs for its job.
 
@@ -43,7 +109,9 @@ class Setup:
     `trainer`: an archive with the folder `spotsup_trainer` on top. `python`: name, absolute path or `~/...`.
     `setup`: one line for bash, run in the code's folder, once per code. `env`: what `setup` and the agent find in
     their environment; it may hold secrets and is shown nowhere. `root`: bootstrap's folder, absolute or `~/...`.
-    Raises ValueError.
+    `host`: the machine as it was asked for. `dead_man`: its user data brought the dead-man switch.
+    `mounts`: what is mounted before anything else of the job's. `lock`: an environment is built from it, or found in
+    the folder `cache` ("": below `root`), which may be on one of the mounts; else `python` trains. Raises ValueError.
     """
 
     node: str
@@ -56,6 +124,11 @@ class Setup:
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
     setup_timeout_s: float = 1800.0
     stop_grace_s: float = 45.0  # an agent gives its launcher 30 s to leave the round
+    host: Host = Host()
+    dead_man: bool = False
+    mounts: tuple[Mount, ...] = ()
+    lock: Lock | None = None
+    cache: str = ""
 
     def __post_init__(self) -> None:
         check_place(self.node, self.root)
@@ -64,20 +137,42 @@ class Setup:
             raise ValueError("agent_config is no JSON object; give what wire.encode(AgentConfig(...)) returns")
         if "\0" in f"{self.setup}{self.python}{self.root}":
             raise ValueError("setup, python or root contains a NUL character")
+        check_mounts(self.mounts)
+        _check_folder("cache", self.cache_folder)
         for name, value in self.env.items():
             if not _VARIABLE.fullmatch(name):
                 raise ValueError(f"env: {name!r} is no variable name; use letters, digits and _, no digit first")
             if "\0" in value:
                 raise ValueError(f"env: the value of {name} contains a NUL character")
 
+    @property
+    def cache_folder(self) -> str:
+        """Where environments are kept."""
+        return self.cache or f"{self.root}/environments"
+
+
+def _check_folder(name: str, path: str) -> None:
+    # PYTHONPATH separates by `:`, and knows no way to quote it.
+    if not path.startswith(("/", "~/")) or "\n" in path or ":" in path:
+        raise ValueError(f"{name} is {path!r}; use an absolute path or one that begins with ~/, without `:`")
+
+
+def check_mounts(mounts: Sequence[Mount]) -> None:
+    """Raises ValueError unless these can be mounted beside each other."""
+    places = [mount.mountpoint for mount in mounts]
+    if len(set(places)) < len(places):
+        raise ValueError("two file systems cannot be mounted at one place")
+    if len(places) > MOST_MOUNTS:
+        raise ValueError(f"{len(places)} file systems are more than the {MOST_MOUNTS} that one job may have")
+    if sum(mount.kind == "scratch" for mount in mounts) > 1:
+        raise ValueError("a machine has one scratch; ask for it once")
+
 
 def check_place(node: str, root: str) -> None:
     """Raises ValueError unless `node` can be a folder's name and `root` is a place on a machine."""
     if not _NODE.fullmatch(node):
         raise ValueError(f"node is {node!r}; use letters, digits and . _ -, beginning with a letter or digit")
-    # PYTHONPATH separates by `:`, and knows no way to quote it.
-    if not root.startswith(("/", "~/")) or "\n" in root or ":" in root:
-        raise ValueError(f"root is {root!r}; use an absolute path or one that begins with ~/, without `:`")
+    _check_folder("root", root)
 
 
 def expand(path: str, home: str) -> str:
@@ -123,6 +218,16 @@ class Paths:
         return f"{self.own}/agent.json"
 
     @property
+    def agent_start(self) -> str:
+        """A script that becomes the agent."""
+        return f"{self.own}/agent.sh"
+
+    @property
+    def agent_unit(self) -> str:
+        """The agent's unit, where systemd runs it."""
+        return f"{self.own}/agent.service"
+
+    @property
     def agent_log(self) -> str:
         """The agent's stdout and stderr."""
         return f"{self.own}/agent.log"
@@ -136,6 +241,11 @@ class Paths:
     def env(self) -> str:
         """`Setup.env` as a shell script."""
         return f"{self.own}/env.sh"
+
+    @property
+    def proof(self) -> str:
+        """Says of which mounts it was proven that checkpoints can be written."""
+        return f"{self.own}/mounts"
 
     @property
     def run(self) -> str:
@@ -163,18 +273,47 @@ class Upload:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Run `script` by sh; its status must be 0. `what`: for people; no secret is in either."""
+    """Run `script` by sh; its status must be 0. `what`: for people; no secret is in either.
+
+    `as_root`: it changes the machine itself (packages, units, mounts). It is planned, and run, only on a machine that
+    was made for this node: `scripts.as_root`.
+    """
 
     what: str
     script: str
     timeout_s: float
+    as_root: bool = False
 
     def __str__(self) -> str:
         first, *more = self.what.splitlines() or [""]
         return f"{first} ..." if more else first
 
 
-Command: TypeAlias = Upload | Run
+@dataclass(frozen=True, slots=True)
+class Reboot:
+    """Start the machine anew and wait, `timeout_s` at most, until it is back; then gather facts and plan again.
+
+    As bound to a machine of our own as `Run.as_root`, and never planned where an agent runs. `what`: what it is for.
+    """
+
+    what: str
+    timeout_s: float
+
+    def __str__(self) -> str:
+        return f"reboot: {self.what}"
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """Gather facts and plan again: what was done so far changes what later steps find. `what`: for people."""
+
+    what: str
+
+    def __str__(self) -> str:
+        return f"gather facts again: {self.what}"
+
+
+Command: TypeAlias = Upload | Run | Reboot | Again
 
 
 @dataclass(frozen=True, slots=True)

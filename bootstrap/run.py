@@ -6,18 +6,27 @@ Every function may run in many threads at a time, one machine each; nothing is s
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 
 from bootstrap import scripts
 from bootstrap.connect import Clock, Shell, Target, connected
-from bootstrap.errors import STDERR_LINES, BootstrapError, UnfitError
+from bootstrap.errors import STDERR_LINES, BootstrapError, BootstrapTimeoutError, UnfitError, UnreachableError
 from bootstrap.facts import FACTS_TIMEOUT_S, Facts, FactsError, facts_script, parse_facts
-from bootstrap.model import DEFAULT_ROOT, Paths, Run, Setup, Skip, Unfit, Upload, check_place
-from bootstrap.steps import Decision, PlannedStep, plan, stop_timeout_s
+from bootstrap.model import DEFAULT_ROOT, Again, Mount, Paths, Reboot, Run, Setup, Skip, Unfit, Upload, check_place
+from bootstrap.steps import STEPS, Decision, PlannedStep, Step, asks_again, plan, stop_timeout_s
+from bootstrap.steps.mounts import unmount
 
 COLLECT_TIMEOUT_S = 30.0
+BOOT_ID_TIMEOUT_S = 10.0
+REBOOT_TIMEOUT_S = 30.0
+LOOK_S = 1.0  # between looks whether a machine has gone down to boot
+
+MOST_PASSES = 8  # each of the first boot's end, a driver, its reboot and a mount changes what later steps find
+MOST_REBOOTS = 3
 
 
 class StepState(StrEnum):
@@ -76,20 +85,36 @@ def bootstrap(
     deadline_s: float,
     on_step: Callable[[StepEvent], None] = lambda _: None,
     nonce: Callable[[], str] = new_nonce,
+    steps: Sequence[tuple[str, Step]] = STEPS,
 ) -> Report:
     """Make the machine ready and start its agent, within `deadline_s` seconds from now, its sshd's start included.
 
-    What is already so is skipped, so it may be called again after any failure. An exception of `on_step` ends it
-    before the next command. Raises BootstrapError; ValueError where a key of `target` cannot be read.
+    What is already so is skipped, so it may be called again after any failure. Where a step asks for it, facts are
+    gathered and steps are planned again, after a reboot for instance. An exception of `on_step` ends it before the next
+    command. Raises BootstrapError; ValueError where a key of `target` cannot be read.
     """
     began = clock()
-    with connected(target, setup.node, clock, began + deadline_s) as shell:
-        connected_s = clock() - began
-        facts = _gather(shell, setup)
-        planned = plan(facts, setup)
-        _refuse_unfit(planned, setup)
-        events = tuple(_carry_out(shell, step, setup.node, clock, on_step, nonce) for step in planned)
-    return Report(setup.node, events, facts, connected_s, clock() - began)
+    deadline = began + deadline_s
+    connected_s = 0.0
+    events: list[StepEvent] = []
+    reboots = 0
+    for number in range(MOST_PASSES):
+        with connected(target, setup.node, clock, deadline) as shell:
+            connected_s = connected_s or clock() - began
+            facts = _gather(shell, setup)
+            planned, again = _until_new_facts(plan(facts, setup, steps))
+            _refuse_unfit(planned, setup)
+            reboots += isinstance(again, Reboot)
+            if again and (number == MOST_PASSES - 1 or reboots > MOST_REBOOTS):
+                break
+            events.extend(_carry_out(shell, step, setup.node, clock, on_step, nonce) for step in planned)
+        if again is None:
+            return Report(setup.node, tuple(events), facts, connected_s, clock() - began)
+        if isinstance(again, Reboot):
+            _wait_for_boot(target, setup.node, again, facts.boot_id, clock, deadline)
+    raise BootstrapError(
+        f"it was done {number} times, and is still to be done: {again}", node=setup.node, step=planned[-1].name
+    )
 
 
 def dry_run(target: Target, setup: Setup, *, clock: Clock, deadline_s: float) -> tuple[PlannedStep, ...]:
@@ -99,14 +124,25 @@ def dry_run(target: Target, setup: Setup, *, clock: Clock, deadline_s: float) ->
 
 
 def stop_agent(
-    target: Target, node: str, *, root: str = DEFAULT_ROOT, grace_s: float, clock: Clock, deadline_s: float
+    target: Target,
+    node: str,
+    *,
+    root: str = DEFAULT_ROOT,
+    mounts: Sequence[Mount] = (),
+    grace_s: float,
+    clock: Clock,
+    deadline_s: float,
 ) -> StopOutcome:
-    """SIGTERM the node's agent, and SIGKILL it and all that descends from it after `grace_s`. Raises BootstrapError."""
+    """SIGTERM the node's agent, and SIGKILL it and all that descends from it after `grace_s`. Then unmount `mounts`,
+    which only a machine of our own has. Raises BootstrapError.
+    """
     check_place(node, root)
     command = Run("stop the agent", scripts.stop_agent(Paths(root, node), grace_s), stop_timeout_s(grace_s))
     with connected(target, node, clock, clock() + deadline_s) as shell:
         shell.step = "stop"
         stdout = shell.run(command).stdout
+        if mounts:
+            shell.run(unmount(mounts))
     said = [line for line in stdout.splitlines() if line.startswith(scripts.STOP_PREFIX)]
     if not said:
         raise BootstrapError(
@@ -141,6 +177,31 @@ def _gather(shell: Shell, setup: Setup) -> Facts:
         raise BootstrapError(str(error), node=setup.node, step="facts", command="gather facts") from error
 
 
+def _until_new_facts(planned: tuple[PlannedStep, ...]) -> tuple[tuple[PlannedStep, ...], Reboot | Again | None]:
+    """The steps that these facts are good for, and what asks for new ones: the last command of the last of them."""
+    for position, step in enumerate(planned):
+        if asks_again(step.decision):
+            assert isinstance(step.decision, tuple)
+            last = step.decision[-1]
+            assert isinstance(last, Reboot | Again), "nothing follows it in its step"
+            return planned[: position + 1], last
+    return planned, None
+
+
+def _wait_for_boot(target: Target, node: str, reboot: Reboot, before: str, clock: Clock, deadline: float) -> None:
+    limit = min(deadline, clock() + reboot.timeout_s)
+    look = Run("read the boot's id", "cat /proc/sys/kernel/random/boot_id", BOOT_ID_TIMEOUT_S)
+    while clock() < limit:
+        with suppress(UnreachableError, BootstrapTimeoutError), connected(target, node, clock, limit) as shell:
+            shell.step = "reboot"
+            if shell.run(look).stdout.strip() != before:
+                return
+        time.sleep(LOOK_S)
+    raise BootstrapTimeoutError(
+        f"the machine did not come back within {reboot.timeout_s:g} s", node=node, step="reboot", command=str(reboot)
+    )
+
+
 def _refuse_unfit(planned: tuple[PlannedStep, ...], setup: Setup) -> None:
     for step in planned:
         if isinstance(step.decision, Unfit):
@@ -169,8 +230,14 @@ def _apply(shell: Shell, decision: Decision, nonce: Callable[[], str]) -> tuple[
     if isinstance(decision, Skip):
         return StepState.SKIPPED, decision.reason
     for command in decision:
-        if isinstance(command, Upload):
-            shell.upload(command, nonce())
-        else:
-            shell.run(command)
+        match command:
+            case Upload():
+                shell.upload(command, nonce())
+            case Run():
+                shell.run(command)
+            case Reboot():
+                with suppress(UnreachableError):  # it may be faster than its answer; who waits for it finds out
+                    shell.run(Run(str(command), scripts.reboot(), REBOOT_TIMEOUT_S, as_root=True))
+            case Again():
+                pass  # for the caller, who gathers
     return StepState.DONE, "; ".join(str(command) for command in decision)

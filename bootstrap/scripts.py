@@ -9,11 +9,14 @@ from __future__ import annotations
 import re
 import shlex
 
+from bootstrap.agent_unit import UNIT_FOLDER, unit_name
 from bootstrap.errors import STDERR_LINES
 from bootstrap.facts import AGENT_FOLDER_VARIABLE, AGENT_KEY_VARIABLE
-from bootstrap.model import Archive, Paths, shell_path
+from bootstrap.facts.system import BORN_FILE
+from bootstrap.model import Archive, Lock, Paths, shell_path
 
 KILL_WAIT_S = 5.0
+ROOT_GRACE_S = 20.0  # beyond the limit of a command that is run as root: until it is killed, and says so
 STOP_PREFIX = "spotsup-agent "
 
 _HOLE = re.compile(r"@(\w+)@")
@@ -51,6 +54,62 @@ if [ "$status" -ne 0 ]; then
 fi
 : >"$prepared/$marker"
 """
+
+# An environment names its own place in its scripts, so it is built where it stays; what makes it complete is the link
+# to it. Of a builder that died there is left what nothing links to: gone after a day, when somebody builds again.
+_BUILD = r"""
+set -eu
+own=@own@ cache=@cache@ name=@name@ python=@python@ file=@file@
+mkdir -p "$cache" "$own"
+exec 9>"$cache/$name.lock"
+flock -w @wait_s@ 9 || { echo "another node has been building this environment for @wait_s@ s" >&2; exit 1; }
+[ ! -x "$cache/$name/bin/python" ] || exit 0
+rm -f "$cache/$name"
+find "$cache" -maxdepth 1 -name "$name-*" -mmin +1440 -exec rm -rf {} + 2>/dev/null || :
+place=$(mktemp -d "$cache/$name-XXXXXX")
+trap 'rm -rf "$place"' EXIT
+chmod 755 "$place"
+. "$own/env.sh"
+export UV_CACHE_DIR="${UV_CACHE_DIR:-$cache/downloads/uv}" PIP_CACHE_DIR="${PIP_CACHE_DIR:-$cache/downloads/pip}"
+cat >"$place/build.sh" <<'END'
+set -eux
+python=$1 venv=$2 file=$3
+@build@
+END
+cd @code@
+status=0
+timeout -k 10 @timeout_s@ sh "$place/build.sh" "$python" "$place/venv" "$file" \
+    </dev/null >"$own/environment.log" 2>&1 9>&- || status=$?
+if [ "$status" -ne 0 ]; then
+    tail -n @lines@ "$own/environment.log" >&2
+    [ "$status" -ne 124 ] || echo "building the environment did not end within @timeout_s@ s" >&2
+    exit "$status"
+fi
+cd /
+"$place/venv/bin/python" -c 'import importlib.util, sys
+if importlib.util.find_spec("torch") is None:
+    sys.exit(sys.argv[1] + " does not bring torch: name it there")' "$file"
+if ln -s "${place##*/}/venv" "$cache/$name" 2>/dev/null; then
+    trap - EXIT
+elif [ ! -x "$cache/$name/bin/python" ]; then # else: the lock broke, and someone else was first
+    echo "the environment cannot be linked to $cache/$name" >&2
+    exit 1
+fi
+"""
+
+_BUILDS = {
+    ("requirements", True): r"""
+uv venv --python "$python" "$venv"
+uv pip install --python "$venv/bin/python" -r "$file"
+""",
+    ("requirements", False): r"""
+"$python" -m venv "$venv"
+"$venv/bin/python" -m pip install --no-input --disable-pip-version-check -r "$file"
+""",
+    ("uv", True): r"""
+UV_PROJECT_ENVIRONMENT=$venv uv sync --frozen --no-dev --no-install-project --python "$python"
+""",
+}
 
 _CHECK_TORCH = r"""
 cd /
@@ -101,9 +160,24 @@ rm -f "$own/agent.pid"
 printf '\n@prefix@%s\n' "$outcome"
 """
 
-# The child has its new environment only once it has become the interpreter, so the last loop asks for its state.
-_START = r"""
+# What starts the agent, by systemd or without: it becomes the agent, so the pid stays. It logs to its own file, not to
+# the journal: that is where `collect` looks on every machine.
+_BECOME_AGENT = r"""
+set -eu
+own=@own@
 mkdir -p @run@ @log@
+. "$own/env.sh"
+PATH=@bin@:$PATH
+PYTHONPATH=@trainer@${PYTHONPATH:+:$PYTHONPATH}
+export PATH PYTHONPATH @folder_variable@="$own" @key_variable@=@key@
+cd "$own"
+echo "$$" >"$own/agent.pid.new"
+mv "$own/agent.pid.new" "$own/agent.pid"
+exec @python@ -m spotsup_trainer.agent --config "$own/agent.json" </dev/null >>"$own/agent.log" 2>&1
+"""
+
+# Who looks meanwhile must see that it is ours before it has become the interpreter: so the variables, and the pid.
+_START = r"""
 exec 9>"$own/lock"
 flock -w @wait_s@ 9 || { echo "another bootstrap has held $own/lock for @wait_s@ s" >&2; exit 1; }
 agent_pid
@@ -113,12 +187,8 @@ if runs "$pid"; then
     exit 1
 fi
 kill_stragglers
-. "$own/env.sh"
-PATH=@bin@:$PATH
-PYTHONPATH=@trainer@${PYTHONPATH:+:$PYTHONPATH}
-export PATH PYTHONPATH @folder_variable@="$own" @key_variable@=@key@
-cd "$own"
-setsid @python@ -m spotsup_trainer.agent --config "$own/agent.json" </dev/null >>"$own/agent.log" 2>&1 9>&- &
+export @folder_variable@="$own" @key_variable@=@key@
+setsid /bin/sh "$own/agent.sh" </dev/null >>"$own/agent.log" 2>&1 9>&- &
 pid=$!
 echo "$pid" >"$own/agent.pid.new"
 mv "$own/agent.pid.new" "$own/agent.pid"
@@ -136,6 +206,50 @@ for _ in 1 2 3; do
 done
 """
 
+_START_UNIT = r"""
+set -eu
+own=@own@ unit=@unit@
+mkdir -p @folder@
+cp "$own/agent.service" "@folder@/$unit"
+chmod 644 "@folder@/$unit"
+systemctl daemon-reload
+systemctl reset-failed "$unit" 2>/dev/null || :
+systemctl start "$unit" || :
+for _ in 1 2 3; do
+    sleep 0.1
+    if ! systemctl -q is-active "$unit"; then
+        tail -n @lines@ "$own/agent.log" >&2
+        echo "the agent ended at once, with status $(systemctl show -p ExecMainStatus --value "$unit")" >&2
+        exit 1
+    fi
+done
+pid=$(systemctl show -p MainPID --value "$unit")
+if ! tr '\0' '\n' <"/proc/$pid/environ" | grep -qxF "@key_variable@=@key@"; then
+    echo "an agent with another configuration was started meanwhile, pid $pid" >&2
+    exit 1
+fi
+"""
+
+# Asked once more on the machine itself: whatever was planned, no other machine's system is changed.
+_AS_ROOT = r"""
+[ "$(head -n 1 @born@ 2>/dev/null)" = @node@ ] || {
+    echo @born@" does not name "@node@": this machine was not made for it, and is left as it is" >&2
+    exit 1
+}
+cd /
+if [ "$(id -u)" = 0 ]; then set --; else set -- sudo -n; fi
+status=0
+"$@" timeout -k 10 @timeout_s@ /bin/sh -c @script@ </dev/null || status=$?
+[ "$status" -ne 124 ] || echo "it did not end within @timeout_s@ s, and was ended" >&2
+exit "$status"
+"""
+
+# Not waited for: the connection ends before systemctl does.
+_REBOOT = r"""
+if [ -d /run/systemd/system ]; then exec systemctl --no-block reboot; fi
+(sleep 1; reboot || shutdown -r now) >/dev/null 2>&1 &
+"""
+
 _COLLECT = r"""
 [ ! -e @log@ ] || exec tail -n @lines@ @log@
 """
@@ -143,7 +257,7 @@ _COLLECT = r"""
 
 def unpack(packed: str, folder: str) -> str:
     """Unpack the tar.gz at `packed` into `folder`, which appears complete or not at all; then remove `packed`."""
-    return _fill(_UNPACK, packed=shlex.quote(packed), folder=shlex.quote(folder))
+    return fill(_UNPACK, packed=shlex.quote(packed), folder=shlex.quote(folder))
 
 
 def prepare(line: str, paths: Paths, code: Archive, python: str, marker: str, timeout_s: float, wait_s: float) -> str:
@@ -151,28 +265,52 @@ def prepare(line: str, paths: Paths, code: Archive, python: str, marker: str, ti
 
     Ends with the line's status, the last of what it printed on stderr.
     """
-    return _fill(
+    return fill(
         _PREPARE,
         own=shlex.quote(paths.own),
         prepared=shlex.quote(paths.prepared),
         marker=marker,
-        wait_s=_seconds(wait_s),
-        bin=shlex.quote(_folder_of(python)),
+        wait_s=seconds(wait_s),
+        bin=shlex.quote(folder_of(python)),
         code=shlex.quote(paths.code(code)),
-        timeout_s=_seconds(timeout_s),
+        timeout_s=seconds(timeout_s),
         line=shlex.quote(line),
+        lines=str(STDERR_LINES),
+    )
+
+
+def build_environment(
+    lock: Lock, name: str, cache: str, uv: str, python: str, paths: Paths, code: Archive, timeout_s: float
+) -> str:
+    """Build what `lock` says into `cache`, where it appears as `name`, complete or not at all; once, whoever asks.
+
+    `uv`: as `facts.Environments` has it; without, pip builds from requirements. Ends with the builder's status.
+    """
+    call = '"$python" -m uv' if uv == "module" else shlex.quote(uv)
+    function = f'uv() {{ {call} "$@"; }}\n' if uv else ""
+    return fill(
+        _BUILD,
+        own=shlex.quote(paths.own),
+        cache=shlex.quote(cache),
+        name=name,
+        python=shlex.quote(python),
+        file=shlex.quote(lock.file),
+        build=function + _BUILDS[lock.kind, bool(uv)].strip(),
+        code=shlex.quote(paths.code(code)),
+        wait_s=seconds(timeout_s),
+        timeout_s=seconds(timeout_s),
         lines=str(STDERR_LINES),
     )
 
 
 def check_torch(python: str) -> str:
     """Fails unless `python` can find torch. Does not import it: that takes seconds."""
-    return _fill(_CHECK_TORCH, python=shlex.quote(python))
+    return fill(_CHECK_TORCH, python=shlex.quote(python))
 
 
 def stop_agent(paths: Paths, grace_s: float) -> str:
     """SIGTERM to the agent, SIGKILL after `grace_s` to it and all that descends from it. Prints the outcome."""
-    return _fill(
+    return fill(
         _AGENT_FUNCTIONS + _STOP,
         **_agent_values(paths),
         grace_tenths=str(max(0, round(grace_s * 10))),
@@ -180,25 +318,51 @@ def stop_agent(paths: Paths, grace_s: float) -> str:
     )
 
 
-def start_agent(paths: Paths, python: str, trainer: Archive, key: str, wait_s: float) -> str:
-    """Start the agent in a session of its own; it outlives the connection. Fails when it ends at once."""
-    return _fill(
-        _AGENT_FUNCTIONS + _START,
+def become_agent(paths: Paths, python: str, trainer: Archive, key: str) -> str:
+    """What `Paths.agent_start` holds: it becomes the agent."""
+    return fill(
+        _BECOME_AGENT,
         **_agent_values(paths),
         run=shlex.quote(paths.run),
         log=shlex.quote(paths.log),
-        wait_s=_seconds(wait_s),
         key=key,
-        bin=shlex.quote(_folder_of(python)),
+        bin=shlex.quote(folder_of(python)),
         trainer=shlex.quote(paths.trainer(trainer)),
         python=shlex.quote(python),
-        lines=str(STDERR_LINES),
     )
+
+
+def start_agent(paths: Paths, key: str, wait_s: float) -> str:
+    """Start the agent in a session of its own; it outlives the connection. Fails when it ends at once."""
+    values = _agent_values(paths) | {"key": key, "wait_s": seconds(wait_s), "lines": str(STDERR_LINES)}
+    return fill(_AGENT_FUNCTIONS + _START, **values)
+
+
+def start_agent_unit(paths: Paths, key: str) -> str:
+    """Start the agent as a unit of systemd. As root. Fails when it ends at once."""
+    values = {"unit": shlex.quote(unit_name(paths.node)), "folder": UNIT_FOLDER, "lines": str(STDERR_LINES)}
+    return fill(_START_UNIT, **_agent_values(paths), **values, key=key)
+
+
+def as_root(script: str, node: str, timeout_s: float) -> str:
+    """Run `script` as root for `timeout_s` at most, on the machine that was made for `node`; fails on any other."""
+    return fill(
+        _AS_ROOT,
+        born=shlex.quote(BORN_FILE),
+        node=shlex.quote(node),
+        timeout_s=seconds(timeout_s),
+        script=shlex.quote(script),
+    )
+
+
+def reboot() -> str:
+    """Start the machine anew; ends before it does."""
+    return _REBOOT
 
 
 def collect(paths: Paths, lines: int) -> str:
     """Print the end of the agent's log, nothing where there is none."""
-    return _fill(_COLLECT, log=shell_path(paths.agent_log), lines=str(lines))
+    return fill(_COLLECT, log=shell_path(paths.agent_log), lines=str(lines))
 
 
 def _agent_values(paths: Paths) -> dict[str, str]:
@@ -210,14 +374,16 @@ def _agent_values(paths: Paths) -> dict[str, str]:
     }
 
 
-def _folder_of(python: str) -> str:
+def folder_of(python: str) -> str:
+    """What goes on PATH for it."""
     return python.rpartition("/")[0] or "/"
 
 
-def _seconds(value: float) -> str:
+def seconds(value: float) -> str:
+    """As `timeout` and `sleep` take it."""
     return f"{value:.15g}"
 
 
-def _fill(script: str, **values: str) -> str:
+def fill(script: str, /, **values: str) -> str:
     """`script` with each `@name@` replaced; every value is one word of sh already."""
     return _HOLE.sub(lambda found: values[found[1]], script)

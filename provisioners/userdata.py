@@ -12,6 +12,10 @@ from dataclasses import dataclass
 
 from provisioners.base import HostKey
 
+BORN_FILE = "/etc/spotsup/born"
+"""The node's id, written as root at the first boot: whoever reads it knows that this machine was made for that node
+alone, and may be changed for it. Bootstrap changes no other machine's system."""
+
 HEARD_FILE = ".spotsup-heard"
 """In the user's home: the node's agent touches it whenever it hears from its cluster or its round makes progress."""
 
@@ -28,7 +32,7 @@ class DeadMan:
     end: str = "systemctl poweroff"
 
 
-def user_data(user: str, authorized_key: str, host_key: HostKey, dead_man: DeadMan | None = None) -> str:
+def user_data(node: str, user: str, authorized_key: str, host_key: HostKey, dead_man: DeadMan | None = None) -> str:
     """A cloud-config document. It is JSON, which is YAML, too: nothing in it needs quoting by hand."""
     kind = _kind(host_key.public)
     config: dict[str, object] = {
@@ -52,8 +56,10 @@ def user_data(user: str, authorized_key: str, host_key: HostKey, dead_man: DeadM
         "package_update": False,
         "package_upgrade": False,
     }
+    files = [{"path": BORN_FILE, "permissions": "0644", "content": f"{node}\n"}]
+    config["write_files"] = files
     if dead_man is not None:
-        config["write_files"] = _switch_files(user, dead_man)
+        files += _switch_files(user, dead_man)
         config["runcmd"] = [
             ["su", "-", user, "-c", f"touch ~/{HEARD_FILE}"],
             ["systemctl", "daemon-reload"],

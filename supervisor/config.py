@@ -52,10 +52,15 @@ class LocalConfig(_Strict):
 
 
 class NodeConfig(_Strict):
-    """What every node is prepared with. `python`: the interpreter on the node that has torch."""
+    """What every node is prepared with. `python`: the interpreter on the node that trains, or builds environments.
+
+    `cache`: the folder on the node in which environments are kept, "" for one below `root`. On shared storage or a
+    machine's scratch, replacements find there what was built before them.
+    """
 
     python: str = sys.executable
     root: str = "~/.spotsup"
+    cache: str = ""
     lease_ttl_s: Annotated[float, Field(ge=2, le=60)] = 5.0
     env: dict[str, str] = {}
 

@@ -6,12 +6,15 @@ import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from provisioners.base import Market, OfferQuery
 from supervisor.errors import UsageError
+
+if TYPE_CHECKING:
+    from bootstrap.model import Mount, MountKind
 
 NAME_PATTERN = r"^[a-z][a-z0-9-]{0,38}[a-z0-9]$"
 MAX_NODES = 64
@@ -89,11 +92,45 @@ class Placement(_Strict):
 
 
 class Storage(_Strict):
-    """A shared file system to mount on every node."""
+    """A file system to mount on every node: one of `nfs`, `filestore`, `lustre` (what to mount) and `scratch: true`.
+
+    `nfs` is any server's, EFS and Azure Files included: they are known by their names, and get the options they want.
+    """
 
     mount: str
-    nfs: str
+    nfs: str = ""
+    filestore: str = ""
+    lustre: str = ""
+    scratch: bool = False
     mode: Literal["ro", "rw"] = "rw"
+
+    @model_validator(mode="after")
+    def _mountable(self) -> Storage:
+        given = [name for name in ("nfs", "filestore", "lustre", "scratch") if getattr(self, name)]
+        if len(given) != 1:
+            found = " and ".join(given) or "none"
+            raise ValueError(f"{self.mount} needs one of nfs, filestore, lustre and `scratch: true`; it has {found}")
+        self.as_mount()
+        return self
+
+    def as_mount(self) -> Mount:
+        """What bootstrap mounts. Raises ValueError."""
+        from bootstrap.model import Mount
+
+        return Mount(self._kind, self.nfs or self.filestore or self.lustre, self.mount, self.mode)
+
+    @property
+    def _kind(self) -> MountKind:
+        if self.scratch:
+            return "scratch"
+        if self.filestore:
+            return "filestore"
+        if self.lustre:
+            return "lustre"
+        server = self.nfs.partition(":")[0]
+        if re.fullmatch(r"fs-[0-9a-f]+\.efs\.[a-z0-9-]+\.amazonaws\.com(\.cn)?", server):
+            return "efs"
+        return "azure-files" if server.endswith(".file.core.windows.net") else "nfs"
 
 
 class Limits(_Strict):
@@ -122,6 +159,7 @@ class JobSpec(_Strict):
     placement: Placement = Placement()
     storage: tuple[Storage, ...] = ()
     code: str = "."
+    environment: str = "image"
     setup: str = ""
     run: Annotated[str, Field(min_length=1)]
     env: Mapping[str, str] = {}
@@ -138,6 +176,29 @@ class JobSpec(_Strict):
                 raise ValueError(f"the value of {name} contains a NUL character")
         return value
 
+    @field_validator("environment")
+    @classmethod
+    def _known_environment(cls, value: str) -> str:
+        parts = value.split("/")
+        if value not in ("image", "uv") and (not value.endswith(".txt") or {"", ".", ".."} & set(parts)):
+            raise ValueError(
+                f"{value!r} is no environment; use image (the machine's own interpreter), uv (uv.lock at the top of "
+                "the code), or a requirements file in the code, such as requirements.txt"
+            )
+        return value
+
+    @model_validator(mode="after")
+    def _storage_fits(self) -> JobSpec:
+        if self.storage:
+            from bootstrap.model import check_mounts
+
+            check_mounts([storage.as_mount() for storage in self.storage])
+        for storage in self.storage:
+            if f"{self.checkpoint_dir}/".startswith(f"{storage.mount}/") and (storage.scratch or storage.mode == "ro"):
+                why = "scratch, which ends with its machine" if storage.scratch else "mounted read-only"
+                raise ValueError(f"checkpoint_dir is {self.checkpoint_dir}, but {storage.mount} is {why}")
+        return self
+
     @field_validator("run")
     @classmethod
     def _splits(cls, value: str) -> str:
@@ -148,6 +209,11 @@ class JobSpec(_Strict):
     def command(self) -> tuple[str, ...]:
         """The script and its arguments."""
         return tuple(shlex.split(self.run))
+
+    @property
+    def shared(self) -> str:
+        """Where storage that all nodes share and may write to is mounted, the first of it; "" where there is none."""
+        return next((each.mount for each in self.storage if each.mode == "rw" and not each.scratch), "")
 
     @property
     def nproc_per_node(self) -> int:

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from bootstrap.facts.environments import Environments, environments_facts, environments_script
+from bootstrap.facts.mounts import MountFact, Mounts, mounts_facts, mounts_script
 from bootstrap.facts.node import AGENT_FOLDER_VARIABLE, AGENT_KEY_VARIABLE, AgentFact, node_facts, node_script
+from bootstrap.facts.system import System, system_facts, system_script
 from bootstrap.model import Setup
 
 __all__ = [
@@ -18,8 +21,12 @@ __all__ = [
     "AGENT_KEY_VARIABLE",
     "FACTS_TIMEOUT_S",
     "AgentFact",
+    "Environments",
     "Facts",
     "FactsError",
+    "MountFact",
+    "Mounts",
+    "System",
     "facts_script",
     "parse_facts",
 ]
@@ -27,7 +34,7 @@ __all__ = [
 # A login shell may print anything before us (sshd has bash read .bashrc), so our lines say that they are ours.
 PREFIX = "spotsup-facts "
 
-FACTS_TIMEOUT_S = 60.0  # importlib.util.find_spec on a cold network disk takes its time
+FACTS_TIMEOUT_S = 120.0  # a cold network disk takes its time, and what hangs is given seconds each
 
 
 class FactsError(ValueError):
@@ -53,6 +60,9 @@ class Facts:
     trainers: frozenset[str] = frozenset()
     prepared: frozenset[str] = frozenset()
     agent: AgentFact | None = None
+    system: System = field(default_factory=System)
+    mounts: Mounts = field(default_factory=Mounts)
+    environments: Environments = field(default_factory=Environments)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +77,12 @@ class Section:
     fields: Callable[[Any], dict[str, Any]]
 
 
-SECTIONS = (Section("node", node_script, node_facts),)
+SECTIONS = (
+    Section("node", node_script, node_facts),
+    Section("system", system_script, system_facts),
+    Section("mounts", mounts_script, mounts_facts),
+    Section("environments", environments_script, environments_facts),
+)
 
 
 def facts_script(setup: Setup) -> str:

@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from bootstrap.facts import Facts
 from bootstrap.model import Run, Setup, Skip, Unfit
 from bootstrap.steps.agent import agent, agent_config, agent_key, stop_timeout_s
-from bootstrap.steps.base import Decision, Step
+from bootstrap.steps.base import Decision, Step, allowed, asks_again, changes_system
 from bootstrap.steps.environment import environment, prepared_name
+from bootstrap.steps.hygiene import hygiene
+from bootstrap.steps.mounts import mount_key, mounts
 from bootstrap.steps.shipping import code, trainer
 
 __all__ = [
@@ -19,7 +21,10 @@ __all__ = [
     "Step",
     "agent_config",
     "agent_key",
+    "asks_again",
+    "changes_system",
     "explain",
+    "mount_key",
     "plan",
     "prepared_name",
     "stop_timeout_s",
@@ -35,6 +40,8 @@ class PlannedStep:
 
 
 STEPS: Sequence[tuple[str, Step]] = (
+    ("hygiene", hygiene),
+    ("mounts", mounts),
     ("code", code),
     ("trainer", trainer),
     ("environment", environment),
@@ -42,9 +49,12 @@ STEPS: Sequence[tuple[str, Step]] = (
 )
 
 
-def plan(facts: Facts, setup: Setup) -> tuple[PlannedStep, ...]:
-    """All steps in order, with what each decided."""
-    return tuple(PlannedStep(name, step(facts, setup)) for name, step in STEPS)
+def plan(facts: Facts, setup: Setup, steps: Sequence[tuple[str, Step]] = STEPS) -> tuple[PlannedStep, ...]:
+    """All steps in order, with what each decided and may do.
+
+    What comes after a step that asks for new facts (`Again`, `Reboot`) is a preview: it is planned again from those.
+    """
+    return tuple(PlannedStep(name, allowed(step(facts, setup), facts, setup)) for name, step in steps)
 
 
 def explain(planned: Sequence[PlannedStep]) -> str:
@@ -59,7 +69,8 @@ def explain(planned: Sequence[PlannedStep]) -> str:
             case commands:
                 lines.append(f"{step.name}:")
                 for command in commands:
-                    lines.append(f"  {command}")
+                    as_root = " (as root)" if isinstance(command, Run) and command.as_root else ""
+                    lines.append(f"  {command}{as_root}")
                     if isinstance(command, Run):
                         lines.extend(f"    | {line}" for line in command.script.strip().splitlines())
     return "\n".join(lines)

@@ -133,7 +133,7 @@ def _metadata(request: LaunchRequest, settings: GcpSettings) -> dict[str, str]:
         NODE_TAG: request.node,
         TOKEN_TAG: request.token,
         NOTICE_ITEM: str(settings.notice_s),
-        "user-data": user_data(settings.ssh_user, request.ssh_public_key, request.host_key, dead_man),
+        "user-data": user_data(request.node, settings.ssh_user, request.ssh_public_key, request.host_key, dead_man),
         "block-project-ssh-keys": "TRUE",
         # OS Login would silently leave our key out.
         "enable-oslogin": "FALSE",

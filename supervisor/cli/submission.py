@@ -27,12 +27,15 @@ class Prepared:
 
     def pack(self) -> bytes:
         """Its code as an archive. Raises UsageError with one sentence."""
-        from bootstrap import PackError, pack_directory
+        from bootstrap import PackError, lock_of, pack_directory
 
         try:
-            return pack_directory(self.folder, limit_bytes=CODE_LIMIT_BYTES).data
+            packed = pack_directory(self.folder, limit_bytes=CODE_LIMIT_BYTES)
+            # Nodes would find out, and cost money until then.
+            lock_of(packed, str(self.spec.get("environment", "image")))
         except PackError as error:
             raise UsageError(str(error)) from error
+        return packed.data
 
 
 def prepare(what: Sequence[str], options: Mapping[str, Any]) -> Prepared:

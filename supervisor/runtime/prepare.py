@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from spotsup_trainer import wire
 
+from provisioners.settings import AzureSettings
 from supervisor.config import Config
 from supervisor.errors import SpotsupError
 from supervisor.identity import Identity
@@ -37,7 +38,8 @@ class SshPreparer:
 
     def prepare(self, node: NodeRecord, job: JobRecord) -> BootstrapDone:
         """Bootstrap one node, within the configured limit."""
-        from bootstrap import BootstrapError, Setup, Target, UnreachableError, bootstrap
+        from bootstrap import BootstrapError, PackError, Setup, Target, UnreachableError, bootstrap, lock_of
+        from bootstrap.model import Host
 
         target = Target(
             host=node.ssh_host,
@@ -47,20 +49,26 @@ class SshPreparer:
             client_key_openssh=self._identity.client_key().private_openssh,
         )
         try:
+            code = self._code(job)
             setup = Setup(
                 node=node.id,
                 agent_config=wire.encode(self._agent_config(node, job)),
-                code=self._code(job),
+                code=code,
                 trainer=self._trainer_archive(),
                 python=self._config.node.python,
                 setup=job.spec.setup or None,
                 root=self._config.node.root,
                 env=self._environment(node, job),
+                host=Host(node.offer.cloud, node.offer.gpu, node.offer.gpus),
+                dead_man=has_dead_man(self._config, node),
+                mounts=tuple(storage.as_mount() for storage in job.spec.storage),
+                lock=lock_of(code, job.spec.environment),
+                cache=self._config.node.cache,
             )
             bootstrap(target, setup, clock=self._clock.now, deadline_s=self._config.timing.bootstrap_timeout_s)
         except UnreachableError as error:
             return BootstrapDone(node.id, str(error), unreachable=True)
-        except (BootstrapError, SpotsupError, ValueError) as error:
+        except (BootstrapError, PackError, SpotsupError, ValueError) as error:
             return BootstrapDone(node.id, str(error))
         return BootstrapDone(node.id)
 
@@ -122,8 +130,18 @@ def user_of(config: Config, node: NodeRecord) -> str:
     return settings.ssh_user if settings else getpass.getuser()
 
 
+def has_dead_man(config: Config, node: NodeRecord) -> bool:
+    """Whether its user data brought the dead-man switch; an Azure machine needs an identity to end its own billing."""
+    settings = config.cloud(node.offer.cloud)
+    if settings is None or not settings.dead_man_s:
+        return False
+    return not isinstance(settings, AzureSettings) or bool(settings.identity)
+
+
 def checkpoint_dir(config: Config, job: JobRecord) -> str:
     """A folder that all nodes of the job share, and that outlives them."""
     if job.spec.checkpoint_dir:
         return job.spec.checkpoint_dir
+    if job.spec.shared:
+        return f"{job.spec.shared}/spotsup/{job.task_id}/checkpoints"
     return str(config.local_dir.absolute() / "shared" / job.task_id / "checkpoints")

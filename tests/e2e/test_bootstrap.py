@@ -41,7 +41,10 @@ from bootstrap import (
     stop_agent,
 )
 from bootstrap.connect import connected
-from bootstrap.model import Run
+from bootstrap.facts import Facts
+from bootstrap.model import Again, Reboot, Run, Skip
+from bootstrap.run import MOST_PASSES, _wait_for_boot
+from bootstrap.steps import STEPS, Decision
 from provisioners.base import Instance
 from tests.machines import CLIENT_KEY, HOST_KEY, launch_running, login, new_key, run, wait_for
 from tests.programs import LocalCloud, free_ports
@@ -102,14 +105,18 @@ def machine(local_cloud: LocalCloud) -> Instance:
 def test_the_agent_runs_on_after_the_connection_and_a_second_run_has_nothing_to_do(machine: Instance) -> None:
     setup, heard = setup_of("n1", line="echo hello >made", root="~/spots up"), list[StepEvent]()
     first = bootstrap(target_of(machine), setup, clock=clock, deadline_s=DEADLINE_S, on_step=heard.append)
-    assert [(event.step, event.state) for event in heard] == [
-        (step, state)
-        for step in ("code", "trainer", "environment", "agent")
-        for state in (StepState.BEGUN, StepState.DONE)
+    assert [event.step for event in heard if event.state is StepState.DONE] == [
+        "code",
+        "trainer",
+        "environment",
+        "agent",
     ]
+    assert [event.state for event in heard[::2]] == [StepState.BEGUN] * len(STEPS)
+    skipped = {event.step: event.detail for event in heard if event.state is StepState.SKIPPED}
+    assert skipped["hygiene"] == "this machine was not made for n1: its system is left as it is"
     assert first.changed
     second = bootstrap(target_of(machine), setup, clock=clock, deadline_s=DEADLINE_S)
-    assert [event.state for event in second.steps] == [StepState.SKIPPED] * 4
+    assert {event.state for event in second.steps} == {StepState.SKIPPED}
     assert not second.changed
     assert second.facts.agent is not None
     # A session of its own: no terminal, no hang-up, whatever became of the connection that started it.
@@ -216,12 +223,7 @@ def test_a_setup_that_failed_runs_again_the_next_time(machine: Instance) -> None
         bootstrap(target_of(machine), setup, clock=clock, deadline_s=DEADLINE_S)
     on_machine(machine, "touch mended")
     report = bootstrap(target_of(machine), setup, clock=clock, deadline_s=DEADLINE_S)
-    assert [event.state for event in report.steps] == [
-        StepState.SKIPPED,
-        StepState.SKIPPED,
-        StepState.DONE,
-        StepState.DONE,
-    ]
+    assert [event.step for event in report.steps if event.state is StepState.DONE] == ["environment", "agent"]
 
 
 def test_the_whole_has_a_time_limit(machine: Instance) -> None:
@@ -250,6 +252,50 @@ def test_a_machine_that_vanishes_meanwhile_is_unreachable(local_cloud: LocalClou
             on_step=take_away,
         )
     assert (caught.value.node, caught.value.step, caught.value.command) == ("n1", "environment", "sleep 600")
+
+
+def test_steps_are_planned_from_new_facts_where_one_asks_for_them(machine: Instance) -> None:
+    def first(facts: Facts, setup: Setup) -> Decision:
+        if facts.codes:
+            return Skip("it is there")
+        return Run("make it", f"mkdir -p ~/.spotsup/code/{'0' * 16}", 10.0), Again("what was made is seen")
+
+    def second(facts: Facts, setup: Setup) -> Decision:
+        return (Run("use it", f"rmdir ~/.spotsup/code/{'0' * 16}", 10.0),) if facts.codes else Skip("too early")
+
+    steps = [("first", first), ("second", second)]
+    report = bootstrap(target_of(machine), setup_of("n1"), clock=clock, deadline_s=DEADLINE_S, steps=steps)
+    assert [(event.step, event.state) for event in report.steps] == [
+        ("first", StepState.DONE),
+        ("first", StepState.SKIPPED),
+        ("second", StepState.DONE),
+    ]
+
+
+def test_a_step_that_is_never_done_is_given_up(machine: Instance) -> None:
+    def never(facts: Facts, setup: Setup) -> Decision:
+        return Run("try", "echo once more >>~/tries", 10.0), Again("perhaps it is done")
+
+    with pytest.raises(BootstrapError, match=r"step never: it was done 7 times, .*: gather facts again: perhaps"):
+        bootstrap(target_of(machine), setup_of("n1"), clock=clock, deadline_s=DEADLINE_S, steps=[("never", never)])
+    assert on_machine(machine, "cat tries") == "once more\n" * (MOST_PASSES - 1)
+
+
+def test_a_machine_that_was_not_made_for_the_node_is_not_touched_whatever_was_planned(machine: Instance) -> None:
+    with (
+        connected(target_of(machine), "n1", clock, clock() + DEADLINE_S) as shell,
+        pytest.raises(CommandError, match="was not made for it, and is left as it is"),
+    ):
+        shell.run(Run("change it", "touch ~/changed", 10.0, as_root=True))
+    assert on_machine(machine, "ls -A") == ""
+
+
+def test_a_reboot_is_over_once_the_boot_is_another(machine: Instance) -> None:
+    reboot = Reboot("for the test", 1.5)
+    _wait_for_boot(target_of(machine), "n1", reboot, "another boot", clock, clock() + DEADLINE_S)
+    (boot,) = on_machine(machine, "cat /proc/sys/kernel/random/boot_id").split()
+    with pytest.raises(BootstrapTimeoutError, match=r"step reboot: the machine did not come back within 1\.5 s"):
+        _wait_for_boot(target_of(machine), "n1", reboot, boot, clock, clock() + DEADLINE_S)
 
 
 def test_three_nodes_at_a_time(local_cloud: LocalCloud) -> None:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import io
 import os
 import signal
 import subprocess
 import sys
-import tarfile
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -20,42 +17,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bootstrap import scripts
-from bootstrap.facts import Facts, FactsError, facts_script, parse_facts
-from bootstrap.model import Archive, Command, Paths, Run, Setup, Skip, Upload
+from bootstrap.facts import Environments, Facts, FactsError, Mounts, facts_script, parse_facts
+from bootstrap.model import Command, Paths, Run, Setup, Skip, Upload
 from bootstrap.steps import agent_key, plan
+from tests.agents import CODE, TIMEOUT_S, TRAINER, alive, children, trainer_of, wait_for
 
 ODD = 'a b\'s "$HOME" `x` \\ é'
-TIMEOUT_S = 30.0
-
-# Stands for the agent: it says how it was started, and ends on SIGTERM unless it was told to be stubborn.
-AGENT = b"""
-import os, signal, subprocess, sys, time
-child = subprocess.Popen(["sleep", "600"], start_new_session=True)
-def end(*_):
-    child.kill()
-    sys.exit()
-signal.signal(signal.SIGTERM, signal.SIG_IGN if os.environ.get("STUBBORN") else end)
-print("started", *sys.argv[1:], os.environ.get("LR"), flush=True)
-time.sleep(600)
-"""
-
-
-def packed(files: Mapping[str, bytes]) -> Archive:
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
-        for name, content in files.items():
-            info = tarfile.TarInfo(name)
-            info.size = len(content)
-            tar.addfile(info, io.BytesIO(content))
-    return Archive.of(buffer.getvalue())
-
-
-def trainer_of(main: bytes) -> Archive:
-    return packed({"spotsup_trainer/__init__.py": b"", "spotsup_trainer/agent.py": main})
-
-
-TRAINER = trainer_of(AGENT)
-CODE = packed({"train.py": b"print('hello')"})
 
 
 @dataclass
@@ -83,6 +50,7 @@ class Computer:
             path.write_bytes(command.data)
             path.chmod(command.mode)
             return
+        assert isinstance(command, Run)
         done = self.sh(command.script)
         assert done.returncode == 0, done.stderr
 
@@ -125,24 +93,23 @@ def computer(tmp_path: Path) -> Iterator[Computer]:
         yield computer
 
 
-def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + TIMEOUT_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
 def test_a_bare_computer(computer: Computer) -> None:
     facts = computer.facts(a_setup())
-    assert facts == Facts(
-        user=facts.user,
+    assert facts == replace(
+        facts,
         home=str(computer.home),
         boot_id=Path("/proc/sys/kernel/random/boot_id").read_text().strip(),
-        free_mb=facts.free_mb,
         python=sys.executable,
         python_version=sys.version_info[:3],
-        torch=facts.torch,
+        codes=frozenset(),
+        trainers=frozenset(),
+        prepared=frozenset(),
+        agent=None,
+        mounts=Mounts(),
+        environments=Environments(),
     )
+    assert facts.system.born == ""
+    assert facts.system.kernel == os.uname().release
     assert facts.free_mb > 0
     assert list(computer.home.iterdir()) == [], "facts change nothing"
 
@@ -257,18 +224,6 @@ def outcome(computer: Computer, grace_s: float) -> str:
     done = computer.sh(scripts.stop_agent(Paths("~/.spotsup", "n1"), grace_s))
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
-
-
-def alive(pid: int) -> bool:
-    """A zombie is not: who reaps it in the end is not ours to say."""
-    try:
-        return ") Z " not in Path(f"/proc/{pid}/stat").read_text()
-    except FileNotFoundError:
-        return False
-
-
-def children(pid: int) -> list[int]:
-    return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 @pytest.mark.parametrize(("stubborn", "grace_s", "expected"), [("", 20.0, "stopped"), ("1", 0.3, "killed")])

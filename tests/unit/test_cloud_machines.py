@@ -15,7 +15,7 @@ from tests.machines import CLIENT_KEY, HOST_KEY, login, new_key, run, wait_for
 
 
 def told(host_key: HostKey) -> str:
-    return user_data(getpass.getuser(), CLIENT_KEY.public, host_key)
+    return user_data("n1", getpass.getuser(), CLIENT_KEY.public, host_key)
 
 
 def own_key() -> HostKey:

@@ -33,7 +33,34 @@ def test_the_job_file_of_the_design_is_taken() -> None:
         }
     )
     assert spec.command == ("train.py", "--lr", "0.1")
-    assert spec.storage[1].mode == "rw"
+    assert [str(storage.as_mount()) for storage in spec.storage] == [
+        "fs-1.efs.us-east-1.amazonaws.com:/ at /mnt/data",
+        "fs-2.efs.us-east-1.amazonaws.com:/ at /mnt/out",
+    ]
+    assert (spec.storage[1].mode, spec.shared, spec.environment) == ("rw", "/mnt/out", "image")
+
+
+@pytest.mark.parametrize(
+    ("storage", "kind"),
+    [
+        ({"nfs": "10.0.0.5:/export"}, "nfs"),
+        ({"nfs": "fs-0a1b.efs.us-east-1.amazonaws.com:/"}, "efs"),
+        ({"nfs": "fs-0a1b.efs.cn-north-1.amazonaws.com.cn:/"}, "efs"),
+        ({"nfs": "acc.file.core.windows.net:/acc/share"}, "azure-files"),
+        ({"filestore": "10.0.0.2:/vol1"}, "filestore"),
+        ({"lustre": "fs-2.fsx.us-east-1.amazonaws.com@tcp:/abcdef"}, "lustre"),
+        ({"scratch": True}, "scratch"),
+    ],
+)
+def test_storage_is_known_by_its_key_or_its_servers_name(storage: dict[str, Any], kind: str) -> None:
+    spec = parse_spec({**GOOD, "storage": [{"mount": "/mnt/x", **storage}]})
+    assert spec.storage[0].as_mount().kind == kind
+    assert spec.shared == ("" if kind == "scratch" else "/mnt/x")
+
+
+@pytest.mark.parametrize("environment", ["image", "uv", "requirements.txt", "deps/gpu.txt"])
+def test_an_environment_is_the_images_uvs_or_a_requirements_file(environment: str) -> None:
+    assert parse_spec({**GOOD, "environment": environment}).environment == environment
 
 
 @pytest.mark.parametrize(
@@ -56,6 +83,25 @@ def test_the_job_file_of_the_design_is_taken() -> None:
         ({"env": {"A-B": "1"}}, "`env`: 'A-B' is no variable name; use letters, digits and _"),
         ({"resources": {"gpu": "V100"}}, "gpu is V100, but gpus_per_node is not given"),
         ({"limits": {"hours": -1}}, "`limits.hours` is -1"),
+        (
+            {"storage": [{"mount": "/mnt/x"}]},
+            "/mnt/x needs one of nfs, filestore, lustre and `scratch: true`; it has none",
+        ),
+        ({"storage": [{"mount": "/mnt/x", "nfs": "s:/", "scratch": True}]}, "it has nfs and scratch"),
+        ({"storage": [{"mount": "/usr", "nfs": "s:/"}]}, "`storage.0`: /usr is the machine's own; mount below /mnt"),
+        ({"storage": [{"mount": "/mnt/x", "nfs": "s"}]}, "'s' is nothing to mount at /mnt/x; write it as server:/path"),
+        ({"storage": [{"mount": "/mnt/x", "scratch": True}] * 2}, "two file systems cannot be mounted at one place"),
+        (
+            {"storage": [{"mount": "/mnt/x", "scratch": True}], "checkpoint_dir": "/mnt/x/ck"},
+            "checkpoint_dir is /mnt/x/ck, but /mnt/x is scratch, which ends with its machine",
+        ),
+        (
+            {"storage": [{"mount": "/mnt/x", "nfs": "s:/", "mode": "ro"}], "checkpoint_dir": "/mnt/x"},
+            "checkpoint_dir is /mnt/x, but /mnt/x is mounted read-only",
+        ),
+        ({"environment": "conda"}, "'conda' is no environment; use image (the machine's own interpreter), uv"),
+        ({"environment": "../r.txt"}, "'../r.txt' is no environment"),
+        ({"environment": "/etc/r.txt"}, "'/etc/r.txt' is no environment"),
     ],
 )
 def test_a_wrong_job_file_is_one_sentence(change: dict[str, Any], sentence: str) -> None:

@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from bootstrap.agent_unit import CONFINEMENT, agent_unit
+from bootstrap.model import Paths
+
 FOLDER = Path(__file__).resolve().parents[2] / "systemd"
 UNITS = sorted(path.name for path in FOLDER.glob("*.service"))
 
@@ -72,9 +75,30 @@ def test_etcd_listens_on_loopback_and_keeps_its_data_with_the_daemons() -> None:
     assert service("spotsup-etcd.service")["Restart"] == "always"
 
 
+def test_bootstrap_starts_agents_as_the_unit_does() -> None:
+    assert CONFINEMENT in (FOLDER / "spotsup-agent.service").read_text(encoding="utf-8")
+    unit = agent_unit(Paths('/home/u/a "b" 100% $HOME', "n1"), "ubuntu")
+    assert unit.endswith(CONFINEMENT)
+    assert 'ExecStart=/bin/sh "/home/u/a \\"b\\" 100%% $$HOME/nodes/n1/agent.sh"\n' in unit
+
+
+def test_systemd_finds_nothing_wrong_with_the_unit_of_a_node(tmp_path: Path) -> None:
+    analyze = shutil.which("systemd-analyze")
+    if analyze is None:
+        pytest.skip("systemd-analyze is not on this computer")
+    path = tmp_path / "spotsup-agent-n1.service"
+    path.write_text(agent_unit(Paths("/home/u/.spotsup", "n1"), "root"), encoding="utf-8")
+    done = subprocess.run(
+        [analyze, "verify", "--man=no", str(path)], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
 def test_nothing_outlives_the_agent_and_its_workers_may_finish_their_checkpoint() -> None:
     unit = service("spotsup-agent.service")
     assert unit["KillMode"] == "mixed"
     assert unit["Slice"] == "spotsup.slice"
     assert unit["OOMPolicy"] == "continue"
+    # SIGKILL is how bootstrap ends an agent that does not leave: it stays ended.
+    assert (unit["Restart"], unit["RestartPreventExitStatus"]) == ("on-abnormal", "SIGKILL")
     assert int(unit["TimeoutStopSec"]) > 60

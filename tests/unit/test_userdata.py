@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from bootstrap.facts import system
 from provisioners.base import HostKey
-from provisioners.userdata import HEARD_FILE, SWITCH_PATH, DeadMan, switch_script, user_data
+from provisioners.userdata import BORN_FILE, HEARD_FILE, SWITCH_PATH, DeadMan, switch_script, user_data
 from tests.machines import HOST_KEY, wait_for
 
 GOLDEN = Path(__file__).parent / "golden" / "clouds" / "user_data.txt"
@@ -23,37 +24,45 @@ MOST_BYTES = 16384
 
 
 def test_it_is_as_reviewed() -> None:
-    text = user_data("ubuntu", "ssh-ed25519 AAAAclient daemon\n", KEY, DeadMan(3600))
+    text = user_data("n1", "ubuntu", "ssh-ed25519 AAAAclient daemon\n", KEY, DeadMan(3600))
     if "SPOTSUP_WRITE_GOLDEN" in os.environ:
         GOLDEN.write_text(text)
     assert text == GOLDEN.read_text()
 
 
 def test_cloud_init_reads_it_as_it_was_meant() -> None:
-    text = user_data("spot", "ssh-ed25519 AAAAclient daemon", HostKey(HOST_KEY.public, HOST_KEY.private_openssh))
+    text = user_data("n1", "spot", "ssh-ed25519 AAAAclient daemon", HostKey(HOST_KEY.public, HOST_KEY.private_openssh))
     assert text.startswith("#cloud-config\n")
     assert len(text) < MOST_BYTES
     config = yaml.safe_load(text)
     assert config["ssh_keys"] == {"ed25519_private": HOST_KEY.private_openssh, "ed25519_public": HOST_KEY.public}
     (user,) = config["users"]
     assert (user["name"], user["ssh_authorized_keys"]) == ("spot", ["ssh-ed25519 AAAAclient daemon"])
-    assert "write_files" not in config
+    assert config["write_files"] == [{"path": BORN_FILE, "permissions": "0644", "content": "n1\n"}]
     assert "runcmd" not in config
 
 
 def test_the_largest_fits() -> None:
-    text = user_data("u" * 32, "k" * 800, HostKey(HOST_KEY.public, HOST_KEY.private_openssh), DeadMan(3600, "x" * 2000))
+    text = user_data(
+        "n" * 63, "u" * 32, "k" * 800, HostKey(HOST_KEY.public, HOST_KEY.private_openssh), DeadMan(3600, "x" * 2000)
+    )
     assert len(text) < MOST_BYTES
 
 
 def test_the_switch_is_a_script_that_shells_take() -> None:
-    config = yaml.safe_load(user_data("spot", "key", KEY, DeadMan(1800)))
+    config = yaml.safe_load(user_data("n1", "spot", "key", KEY, DeadMan(1800)))
     files = {each["path"]: each for each in config["write_files"]}
     script = files[SWITCH_PATH]
     assert script["permissions"] == "0755"
     assert HEARD_FILE in script["content"]
     assert subprocess.run(["sh", "-n"], input=script["content"], text=True, check=False).returncode == 0
     assert any(SWITCH_PATH in each["content"] for path, each in files.items() if path.endswith(".service"))
+
+
+def test_bootstrap_looks_where_user_data_writes() -> None:
+    assert (system.BORN_FILE, system.HEARD_FILE) == (BORN_FILE, HEARD_FILE)
+    config = yaml.safe_load(user_data("n1", "spot", "key", KEY, DeadMan(1800)))
+    assert ["systemctl", "enable", "--now", system.SWITCH_TIMER] in config["runcmd"]
 
 
 class Switch:

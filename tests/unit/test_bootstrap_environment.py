@@ -1,0 +1,255 @@
+"""Environments: what they are built from, and that each is built once, whole, and found by whoever comes next."""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+import subprocess
+import sys
+import time
+import zipfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from bootstrap import lock_of
+from bootstrap.errors import PackError
+from bootstrap.model import Archive, Run, Setup, Skip, Unfit
+from bootstrap.steps import Decision, plan
+from bootstrap.steps.environment import environment_name, python_of
+from tests.agents import TRAINER, packed, wait_for
+from tests.sandbox import Sandbox
+
+# As uv does it, but quickly, and without a network: a real environment, into which "torch" is written by hand.
+UV = r"""
+echo "uv $*" >>"$BOX/log"
+case "$1 $2" in
+"venv --python") exec "$3" -m venv --without-pip "$4" ;;
+"pip install") venv=${4%/bin/python} requirements=$6 ;;
+"sync --frozen")
+    for python; do :; done
+    "$python" -m venv --without-pip "$UV_PROJECT_ENVIRONMENT"
+    venv=$UV_PROJECT_ENVIRONMENT requirements=uv.lock
+    ;;
+esac
+[ ! -e "$BOX/state/uv-hangs" ] || { echo waiting >&2; exec sleep 600; }
+[ ! -e "$BOX/state/uv-fails" ] || { echo "no such package: nope" >&2; exit 2; }
+for packages in "$venv"/lib/python*/site-packages; do
+    ! grep -q torch "$requirements" || echo "here = '$UV_CACHE_DIR'" >"$packages/torch.py"
+done
+"""
+
+
+def code_of(**files: str) -> Archive:
+    return packed({name.replace("__", "/").replace("_", "."): text.encode() for name, text in files.items()})
+
+
+CODE = code_of(requirements_txt="torch==2.13\n")
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Sandbox:
+    box = Sandbox(tmp_path / "box")
+    box.program("uv", UV)
+    return box
+
+
+def a_setup(code: Archive = CODE, wanted: str = "requirements.txt", **changes: object) -> Setup:
+    whole: dict[str, object] = {
+        "node": "n1",
+        "agent_config": b"{}",
+        "code": code,
+        "trainer": TRAINER,
+        "python": sys.executable,
+        "lock": lock_of(code, wanted),
+    }
+    return Setup(**(whole | changes))  # type: ignore[arg-type] # the test names its own fields
+
+
+def decision(machine: Sandbox, setup: Setup) -> Decision:
+    return next(step.decision for step in plan(machine.facts(setup), setup) if step.name == "environment")
+
+
+def build(machine: Sandbox, setup: Setup) -> Run:
+    """The command that builds, everything before it done."""
+    machine.bootstrap(setup, "code", "trainer")
+    found = decision(machine, setup)
+    assert isinstance(found, tuple)
+    machine.apply(found[0])
+    assert isinstance(found[1], Run)
+    return found[1]
+
+
+def complete(folder: Path) -> list[str]:
+    return [path.name for path in folder.iterdir() if path.is_symlink()]
+
+
+def test_an_environment_is_built_once_and_found_by_the_next_node(machine: Sandbox, tmp_path: Path) -> None:
+    cache = tmp_path / "shared file system"
+    setup = a_setup(cache=str(cache), setup="command -v python >where")
+    machine.bootstrap(setup, "code", "trainer", "environment")
+    name = environment_name(machine.facts(setup), setup.lock) if setup.lock else ""
+    assert complete(cache) == [name]
+    python = python_of(machine.facts(setup), setup)
+    done = subprocess.run([python, "-c", "import torch; print(torch.here)"], capture_output=True, text=True, check=True)
+    assert done.stdout == f"{cache}/downloads/uv\n"
+    assert (machine.home / ".spotsup/code" / CODE.name / "where").read_text() == f"{Path(python).parent}/python\n"
+    assert isinstance(decision(machine, setup), Skip)
+    other = Sandbox(tmp_path / "other", born="n2")
+    found = decision(other, a_setup(cache=str(cache), node="n2"))
+    assert isinstance(found, Skip)
+    assert found.reason == f"the environment of requirements.txt is there: {python}"
+
+
+def test_nodes_that_ask_at_a_time_get_one(machine: Sandbox) -> None:
+    command = build(machine, a_setup())
+    with ThreadPoolExecutor(3) as pool:
+        assert [done.returncode for done in pool.map(machine.run, [command] * 3)] == [0, 0, 0]
+    assert sum(line.startswith("uv venv") for line in machine.log) == 1
+    (name,) = complete(machine.home / ".spotsup/environments")
+    assert len(list((machine.home / ".spotsup/environments").glob(f"{name}-*"))) == 1
+
+
+def test_a_build_that_fails_leaves_nothing_and_says_why(machine: Sandbox) -> None:
+    command = build(machine, a_setup())
+    machine.write("state/uv-fails", "")
+    done = machine.run(command)
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1] == "no such package: nope"
+    assert [path.suffix for path in (machine.home / ".spotsup/environments").iterdir()] == [".lock"]
+    (machine.box / "state/uv-fails").unlink()
+    assert machine.run(command).returncode == 0
+    assert isinstance(decision(machine, a_setup()), Skip)
+
+
+def test_a_build_that_does_not_end_is_ended(machine: Sandbox) -> None:
+    machine.write("state/uv-hangs", "")
+    done = machine.run(build(machine, a_setup(setup_timeout_s=1.0)))
+    assert done.returncode == 124
+    assert done.stderr.splitlines()[-2:] == ["waiting", "building the environment did not end within 1 s"]
+
+
+def test_a_builder_that_dies_leaves_no_half_environment(machine: Sandbox) -> None:
+    command = build(machine, a_setup())
+    machine.write("state/uv-hangs", "")
+    environ = {"HOME": str(machine.home), "BOX": str(machine.box), "PATH": f"{machine.box}/bin:{os.environ['PATH']}"}
+    builder = subprocess.Popen(["/bin/sh", "-c", machine.moved(command.script)], env=environ, start_new_session=True)
+    wait_for(lambda: any(line.startswith("uv pip") for line in machine.log))
+    # What `timeout` runs has a process group of its own.
+    for group in (*Path(f"/proc/{builder.pid}/task/{builder.pid}/children").read_text().split(), str(builder.pid)):
+        os.killpg(int(group), signal.SIGKILL)
+    builder.wait()
+    (machine.box / "state/uv-hangs").unlink()
+    assert not isinstance(decision(machine, a_setup()), Skip)
+    cache = machine.home / ".spotsup/environments"
+    (left,) = [path for path in cache.iterdir() if path.is_dir() and path.name != "downloads"]
+    two_days_ago = time.time() - 2 * 86400
+    os.utime(left, (two_days_ago, two_days_ago))
+    assert machine.run(command).returncode == 0
+    assert isinstance(decision(machine, a_setup()), Skip)
+    assert not left.exists()
+
+
+def test_an_environment_whose_interpreter_is_gone_is_built_anew(machine: Sandbox) -> None:
+    machine.bootstrap(a_setup(), "code", "trainer", "environment")
+    python = Path(python_of(machine.facts(a_setup()), a_setup()))
+    python.unlink()
+    assert not isinstance(decision(machine, a_setup()), Skip)
+    machine.bootstrap(a_setup(), "environment")
+    assert python.exists()
+
+
+def test_requirements_without_torch_are_refused_in_a_sentence(machine: Sandbox) -> None:
+    done = machine.run(build(machine, a_setup(code_of(requirements_txt="numpy\n"))))
+    assert done.returncode == 1
+    assert done.stderr == "requirements.txt does not bring torch: name it there\n"
+
+
+def test_uv_builds_what_its_lock_says(machine: Sandbox) -> None:
+    code = code_of(uv_lock='[[package]]\nname = "torch"\n', pyproject_toml="")
+    machine.bootstrap(a_setup(code, "uv"), "code", "trainer", "environment")
+    assert isinstance(decision(machine, a_setup(code, "uv")), Skip)
+    (machine.box / "bin/uv").unlink()
+    if not any(Path(folder, "uv").exists() for folder in os.environ["PATH"].split(":")):
+        found = decision(machine, a_setup(code_of(uv_lock="version = 1", pyproject_toml=""), "uv"))
+        assert isinstance(found, Unfit)
+        assert found.reason.startswith("`environment: uv` needs uv on the node")
+
+
+def a_wheel() -> bytes:
+    buffer = io.BytesIO()
+    info = "torch-2.13.dist-info"
+    with zipfile.ZipFile(buffer, "w") as wheel:
+        wheel.writestr("torch.py", "here = 'installed by pip'\n")
+        wheel.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\nName: torch\nVersion: 2.13\n")
+        wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        wheel.writestr(f"{info}/RECORD", "")
+    return buffer.getvalue()
+
+
+def test_pip_builds_where_there_is_no_uv(machine: Sandbox) -> None:
+    (machine.box / "bin/uv").unlink()
+    code = packed(
+        {
+            "requirements.txt": b"--no-index\n--find-links ./wheels\ntorch\n",
+            "wheels/torch-2.13-py3-none-any.whl": a_wheel(),
+        }
+    )
+    machine.bootstrap(a_setup(code), "code", "trainer", "environment")
+    python = python_of(machine.facts(a_setup(code)), a_setup(code))
+    done = subprocess.run([python, "-c", "import torch; print(torch.here)"], capture_output=True, text=True, check=True)
+    assert done.stdout == "installed by pip\n"
+
+
+def test_a_lock_is_known_by_all_that_it_includes() -> None:
+    def lock(**files: str) -> str:
+        found = lock_of(code_of(**files), "requirements.txt")
+        assert found is not None
+        return found.sha256
+
+    first = lock(
+        requirements_txt="torch\n-r more__base.txt\n".replace("__", "/"), more__base_txt="-c c.txt", more__c_txt="a==1"
+    )
+    same = lock(
+        more__c_txt="a==1", more__base_txt="-c c.txt", requirements_txt="torch\n-r more/base.txt\n", train_py="x"
+    )
+    other = lock(requirements_txt="torch\n-r more/base.txt\n", more__base_txt="-c c.txt", more__c_txt="a==2")
+    assert first == same != other
+    assert lock_of(CODE, "image") is None
+
+
+@pytest.mark.parametrize(
+    ("files", "wanted", "sentence"),
+    [
+        (
+            {},
+            "requirements.txt",
+            r"requirements\.txt is not in the code, and `environment: requirements\.txt` needs it",
+        ),
+        ({"r_txt": "-r ../x.txt"}, "r.txt", r"\.\./x\.txt is not in the code"),
+        ({"r_txt": "torch\n-e ."}, "r.txt", r"r\.txt installs '-e \.', from the code itself; .* leave it out"),
+        ({"r_txt": "./wheels/x.whl"}, "r.txt", "from the code itself"),
+        ({"r_txt": "mine @ file:///home/me/mine"}, "r.txt", "from the code itself"),
+        ({"pyproject_toml": ""}, "uv", r"needs uv\.lock at the top of the code"),
+        ({"uv_lock": ""}, "uv", r"needs pyproject\.toml at the top of the code"),
+        ({"uv_lock": "no toml", "pyproject_toml": ""}, "uv", r"uv\.lock is not TOML: .*; run `uv lock`"),
+        (
+            {"uv_lock": '[[package]]\nname = "b"\nsource = { editable = "../b" }', "pyproject_toml": ""},
+            "uv",
+            r"uv\.lock takes b from '\.\./b', which only your computer has",
+        ),
+    ],
+)
+def test_code_without_what_its_environment_needs_is_refused(files: dict[str, str], wanted: str, sentence: str) -> None:
+    with pytest.raises(PackError, match=sentence):
+        lock_of(code_of(train_py="", **files), wanted)
+
+
+def test_the_project_itself_is_no_fault_of_a_lock() -> None:
+    found = lock_of(
+        code_of(uv_lock='[[package]]\nname = "mine"\nsource = { virtual = "." }\n', pyproject_toml=""), "uv"
+    )
+    assert found is not None
+    assert (found.kind, found.file) == ("uv", "uv.lock")

@@ -1,0 +1,337 @@
+"""The steps that change a machine's system, their scripts run in a sandbox: tests/sandbox.py."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bootstrap import mount_scripts, scripts, system_scripts
+from bootstrap.facts import System
+from bootstrap.facts.system import HEARD_FILE, SWITCH_TIMER, UPDATE_UNITS
+from bootstrap.model import Mount, Paths, Run, Setup, Skip, Unfit
+from bootstrap.steps import PlannedStep, plan
+from bootstrap.steps.mounts import unmount
+from tests.agents import CODE, TRAINER, alive, children, wait_for
+from tests.sandbox import Sandbox
+
+NFS = Mount("nfs", "server:/data", "/mnt/data")
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Iterator[Sandbox]:
+    box = Sandbox(tmp_path / "box")
+    yield box
+    for folder in box.home.glob("*/nodes/*"):
+        box.sh(scripts.stop_agent(Paths(str(folder.parent.parent), folder.name), 0.0))
+
+
+def a_setup(**changes: object) -> Setup:
+    whole: dict[str, object] = {
+        "node": "n1",
+        "agent_config": b"{}",
+        "code": CODE,
+        "trainer": TRAINER,
+        "python": sys.executable,
+    }
+    return Setup(**(whole | changes))  # type: ignore[arg-type] # the test names its own fields
+
+
+def step(machine: Sandbox, setup: Setup, name: str) -> PlannedStep:
+    return next(step for step in plan(machine.facts(setup), setup) if step.name == name)
+
+
+def busy(machine: Sandbox) -> None:
+    """As a cloud's image is a minute after its first boot."""
+    for unit in UPDATE_UNITS:
+        machine.write(f"usr/lib/systemd/system/{unit}", "")
+    machine.write("state/kernels", "linux-image-6.1.0-28-cloud-amd64\nlinux-image-cloud-amd64\n")
+    machine.write(f"etc/systemd/system/{SWITCH_TIMER}", "")
+
+
+def test_a_machine_is_made_quiet_once(machine: Sandbox) -> None:
+    busy(machine)
+    setup = a_setup(dead_man=True)
+    assert machine.facts(setup).system == System(
+        born="n1",
+        os="debian",
+        version="12",
+        kernel=os.uname().release,
+        systemd="running",
+        root=True,
+        updaters=UPDATE_UNITS,
+        unheld=("linux-image-6.1.0-28-cloud-amd64", "linux-image-cloud-amd64"),
+        clock="synchronized",
+    )
+    machine.bootstrap(setup, "hygiene")
+    assert (machine.home / HEARD_FILE).exists()
+    assert "systemctl stop apt-daily.timer" in machine.log
+    assert not any("stop" in line and ".service" in line for line in machine.log), "dpkg is not ended in its middle"
+    assert isinstance(step(machine, setup, "hygiene").decision, Skip)
+    assert machine.bootstrap(setup, "hygiene") == []
+
+
+@pytest.mark.parametrize("born", ["", "n2"])
+def test_nothing_is_done_to_a_machine_that_was_not_made_for_this_node(tmp_path: Path, born: str) -> None:
+    machine = Sandbox(tmp_path, born=born)
+    busy(machine)
+    machine.write("state/clock", "no\n")
+    (machine.box / "bin/sudo").unlink()
+    setup = a_setup(dead_man=True)
+    assert machine.facts(setup).system == System(
+        born=born, os="debian", version="12", kernel=os.uname().release, systemd="running"
+    )
+    assert machine.bootstrap(setup, "hygiene") == []
+    assert isinstance(step(machine, a_setup(mounts=(NFS,)), "mounts").decision, Unfit)
+    done = machine.run(Run("hold", system_scripts.hold(("linux-image-cloud-amd64",), 5), 10.0, as_root=True))
+    assert done.returncode == 1
+    assert "/etc/spotsup/born does not name n1: this machine was not made for it, and is left as it is" in done.stderr
+    assert [line for line in machine.log if "is-system-running" not in line] == []
+
+
+def test_what_runs_as_root_ends_in_time_and_says_so(machine: Sandbox) -> None:
+    done = machine.run(Run("wait", "echo begun >&2; sleep 600", 0.3, as_root=True))
+    assert (done.returncode, done.stderr) == (124, "begun\nit did not end within 0.3 s, and was ended\n")
+    assert machine.run(Run("fail", "exit 7", 5.0, as_root=True)).returncode == 7
+
+
+def test_the_first_boot_is_waited_for_and_then_all_is_looked_at_anew(machine: Sandbox) -> None:
+    machine.program("cloud-init", "")
+    assert [str(command) for command in step(machine, a_setup(), "hygiene").decision] == [  # type: ignore[union-attr] # a tuple: it is running
+        "wait for cloud-init",
+        "gather facts again: the first boot has ended",
+    ]
+    machine.write("run/cloud-init/status.json", '{"v1": {\n "stage": "modules-final"\n}}\n')
+    machine.write("var/log/cloud-init-output.log", "apt-get is slow today\n")
+    done = machine.sh(system_scripts.wait_for_cloud_init(1))
+    assert done.returncode == 1
+    assert done.stderr == 'apt-get is slow today\ncloud-init has not ended after 1 s; its stage is "modules-final"\n'
+    machine.write("run/cloud-init/result.json", "{}")
+    assert machine.sh(system_scripts.wait_for_cloud_init(1)).returncode == 0
+    assert machine.bootstrap(a_setup(), "hygiene") == []
+
+
+def test_a_lock_of_apt_is_seen_waited_for_and_its_holder_named(machine: Sandbox) -> None:
+    lock = machine.write("var/lib/dpkg/lock-frontend", "")
+    own = f"lock-frontend\n1: POSIX  ADVISORY  WRITE {os.getpid()} 08:01:{lock.stat().st_ino} 0 EOF\n"
+    machine.write(
+        "proc/locks", f"1: FLOCK  ADVISORY  WRITE 1 08:01:99 0 EOF\n{own}1: -> POSIX  ADVISORY  WRITE 1 0:0:1 0 EOF\n"
+    )
+    comm = Path("/proc/self/comm").read_text().strip()
+    held = f"{comm} ({os.getpid()}) holds {lock}"
+    assert machine.facts(a_setup()).system.locks == (held,)
+    done = machine.sh(system_scripts.wait_for_apt(1))
+    assert (done.returncode, done.stderr) == (1, f"apt or dpkg is still at work after 1 s: {held}\n")
+    machine.write("proc/locks", "")
+    assert machine.sh(system_scripts.wait_for_apt(1)).returncode == 0
+
+
+def test_the_kernel_tells_of_a_real_lock(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    with path.open("w") as file:
+        fcntl.lockf(file, fcntl.LOCK_EX)
+        machine = Sandbox(tmp_path / "box")
+        script = system_scripts.wait_for_apt(0).replace("/var/lib/dpkg/lock-frontend", str(path))
+        script = script.replace("/proc/locks", "//proc/locks")  # the real ones
+        if str(path.stat().st_ino) not in Path("/proc/locks").read_text():
+            pytest.skip("this computer's /proc/locks does not tell")
+        done = machine.sh(script)
+    assert f"({os.getpid()}) holds {path}" in done.stderr
+
+
+def test_a_clock_that_is_not_set_is_waited_for_where_something_sets_it(machine: Sandbox) -> None:
+    machine.write("state/clock", "no\n")
+    assert machine.facts(a_setup()).system.clock == "none"
+    machine.write("state/active-chrony", "")
+    assert machine.facts(a_setup()).system.clock == "waiting"
+    done = machine.sh(system_scripts.wait_for_clock(1))
+    assert done.stderr.startswith("the clock is not synchronized after 1 s: does the time service reach a server")
+    machine.write("state/clock", "yes\n")
+    assert machine.sh(system_scripts.wait_for_clock(1)).returncode == 0
+
+
+def test_a_dead_man_switch_that_user_data_did_not_bring_is_a_failure(machine: Sandbox) -> None:
+    (command,) = step(machine, a_setup(dead_man=True), "hygiene").decision  # type: ignore[misc] # a tuple: not armed
+    assert isinstance(command, Run)
+    done = machine.run(command)
+    assert done.returncode == 1
+    assert "its user data did not bring spotsup-dead-man.timer; nobody would end this machine" in done.stderr
+
+
+def mounted(machine: Sandbox) -> list[list[str]]:
+    return [line.split()[:4] for line in (machine.box / "proc/mounts").read_text().splitlines()]
+
+
+def places(machine: Sandbox) -> str:
+    """A folder of the test's own that may be mounted at."""
+    return f"{machine.box}/mnt"
+
+
+def test_file_systems_are_mounted_once_and_the_checkpoints_folder_is_proven(machine: Sandbox) -> None:
+    out, data = f"{places(machine)}/out", f"{places(machine)}/data"
+    setup = a_setup(
+        agent_config=f'{{"checkpoint_dir":"{out}/a/ck"}}'.encode(),
+        mounts=(Mount("efs", "fs-1.efs.us-east-1.amazonaws.com:/", out), Mount("nfs", "server:/data", data, "ro")),
+    )
+    done = [str(command) for command in machine.bootstrap(setup, "mounts")]
+    assert done[0] == "install the NFS client"
+    assert mounted(machine) == [
+        ["server:/data", data, "nfs4", "vers=4.1,hard,timeo=600,retrans=2,noresvport,nconnect=4,ro"],
+        [
+            "fs-1.efs.us-east-1.amazonaws.com:/",
+            out,
+            "nfs4",
+            "nfsvers=4.1,rsize=1048576,wsize=1048576,hard,timeo=600,retrans=2,noresvport,rw",
+        ],
+    ]
+    assert list(Path(out, "a/ck").iterdir()) == [], "the proof leaves nothing"
+    assert machine.bootstrap(setup, "mounts") == []
+    stop = unmount(setup.mounts)
+    assert machine.run(stop).returncode == 0
+    assert mounted(machine) == []
+    assert machine.run(stop).returncode == 0, "unmounting twice is no fault"
+
+
+def test_a_server_that_refuses_is_a_failure_in_its_own_words(machine: Sandbox) -> None:
+    machine.write("state/mount-fails", "")
+    wanted = Mount("nfs", "server:/data", f"{places(machine)}/x")
+    done = machine.run(Run("mount", mount_scripts.mount(wanted, 5), 20.0, as_root=True))
+    assert done.returncode == 1
+    assert done.stderr == (
+        "mount.nfs: access denied by server\n"
+        f"server:/data cannot be mounted at {wanted.mountpoint}: mount ended with status 32\n"
+    )
+
+
+def test_a_server_that_does_not_answer_is_given_up(machine: Sandbox) -> None:
+    machine.write("state/mount-hangs", "")
+    wanted = Mount("nfs", "server:/data", f"{places(machine)}/x")
+    done = machine.run(Run("mount", mount_scripts.mount(wanted, 1), 20.0, as_root=True))
+    assert done.returncode == 1
+    assert "server:/data did not answer within 1 s: may this machine reach it (for NFS: TCP port 2049)?" in done.stderr
+
+
+def test_a_mount_that_hangs_is_found_without_hanging(machine: Sandbox) -> None:
+    place = f"{places(machine)}/x"
+    machine.write("proc/mounts", f"server:/data {place} nfs4 rw,hard 0 0\n")
+    machine.program("stat", f'case "$*" in *"-t {place}") exec sleep 600 ;; *) exec /usr/bin/stat "$@" ;; esac')
+    setup = a_setup(mounts=(Mount("nfs", "server:/data", place),))
+    began = time.monotonic()
+    found = machine.facts(setup).mounts.at(place)
+    assert found is not None
+    assert not found.alive
+    assert time.monotonic() - began < 15.0
+    done = machine.sh(mount_scripts.wait_until_alive(setup.mounts[0], 10).replace("within 1 ", "within 0 "))
+    assert done.returncode == 1
+    assert f"server:/data, mounted at {place}, has not answered for 10 s: its server is down" in done.stderr
+
+
+def test_a_folder_that_takes_no_file_or_hangs_is_a_failure(machine: Sandbox) -> None:
+    paths = Paths(str(machine.home / ".spotsup"), "n1")
+    gone = machine.sh(mount_scripts.prove_folder(f"{machine.box}/nowhere", paths, "k", 5))
+    assert gone.returncode == 1
+    assert "nowhere, renamed and read back; is it " in gone.stderr
+    machine.program("sync", "exec sleep 600")
+    hung = machine.sh(mount_scripts.prove_folder(str(machine.home), paths, "k", 1))
+    assert (hung.returncode, hung.stderr) == (
+        1,
+        f"writing a file to {machine.home} did not end within 1 s: its server hangs\n",
+    )
+    assert not Path(paths.proof).exists()
+
+
+def test_what_cannot_be_unmounted_is_unmounted_lazily(machine: Sandbox) -> None:
+    place = f"{places(machine)}/x"
+    machine.write("proc/mounts", f"server:/data {place} nfs4 rw,hard 0 0\n")
+    machine.write("state/umount-hangs", "")
+    done = machine.run(Run("unmount", mount_scripts.unmount((place,), 1), 30.0, as_root=True))
+    assert done.returncode == 0
+    assert f"{place} is in use or its server hangs; it is unmounted lazily" in done.stderr
+    assert mounted(machine) == []
+
+
+def test_scratch_is_a_new_local_disk_the_same_after_a_reboot(machine: Sandbox) -> None:
+    place = f"{places(machine)}/scratch"
+    setup = a_setup(mounts=(Mount("scratch", "", place),))
+    machine.write(
+        "state/disks",
+        "/dev/root:Amazon Elastic Block Store:ext4:\n"
+        "/dev/full:Amazon EC2 NVMe Instance Storage:xfs:data\n"
+        "/dev/new:Amazon EC2 NVMe Instance Storage::\n",
+    )
+    machine.bootstrap(setup, "mounts")
+    assert [line for line in machine.log if line.startswith("mkfs")] == [
+        "mkfs.ext4 -q -m 0 -L spotsup-scratch /dev/new"
+    ]
+    assert mounted(machine) == [["/dev/new", place, "ext4", "noatime"]]
+    assert machine.bootstrap(setup, "mounts") == []
+    machine.write("proc/mounts", "")
+    machine.bootstrap(setup, "mounts")
+    assert mounted(machine) == [["/dev/new", place, "ext4", "noatime"]]
+    assert sum(line.startswith("mkfs") for line in machine.log) == 1
+
+
+def test_a_disk_with_anything_on_it_is_never_formatted(machine: Sandbox) -> None:
+    machine.write("state/disks", "/dev/full:Amazon EC2 NVMe Instance Storage:xfs:data\n")
+    wanted = Mount("scratch", "", f"{places(machine)}/scratch")
+    script = mount_scripts.scratch(wanted, "/dev/full", "u", 5, new=True)
+    done = machine.run(Run("mount", script, 20.0, as_root=True))
+    assert (done.returncode, done.stderr) == (1, "/dev/full is not empty, and stays as it is: xfs\n")
+    assert not any(line.startswith("mkfs") for line in machine.log)
+
+
+def test_without_a_local_disk_scratch_is_a_folder_of_the_boot_disk(machine: Sandbox) -> None:
+    place = f"{places(machine)}/scratch"
+    setup = a_setup(mounts=(Mount("scratch", "", place),))
+    machine.bootstrap(setup, "mounts")
+    assert mounted(machine) == [[f"{machine.box}/var/lib/spotsup/scratch{place}", place, "ext4", "rw"]]
+    assert machine.bootstrap(setup, "mounts") == []
+
+
+def test_the_agent_is_a_unit_that_is_started_once_and_stopped_as_any_agent(machine: Sandbox) -> None:
+    setup = a_setup(env={"LR": "0.1 'x' \"y\" $z"})
+    machine.bootstrap(setup)
+    own = machine.home / ".spotsup/nodes/n1"
+    wait_for(lambda: "started" in (own / "agent.log").read_text())
+    assert (own / "agent.log").read_text() == f"started --config {own}/agent.json 0.1 'x' \"y\" $z\n"
+    unit = (machine.box / "run/systemd/system/spotsup-agent-n1.service").read_text()
+    assert f'ExecStart=/bin/sh "{own}/agent.sh"\n' in unit
+    assert "KillMode=mixed\n" in unit
+    assert machine.bootstrap(setup) == []
+    first = machine.facts(setup).agent
+    assert first
+    other = a_setup(agent_config=b'{"job":"other"}')
+    machine.bootstrap(other)
+    second = machine.facts(other).agent
+    assert second
+    assert second.pid != first.pid
+    assert not alive(first.pid)
+    wait_for(lambda: children(second.pid) != [])
+    pids = [second.pid, *children(second.pid)]
+    done = machine.sh(scripts.stop_agent(Paths("~/.spotsup", "n1"), 20.0))
+    assert done.stdout.strip() == "spotsup-agent stopped"
+    assert [pid for pid in pids if alive(pid)] == []
+
+
+def test_a_unit_that_ends_at_once_is_a_failure_with_its_last_words(machine: Sandbox) -> None:
+    setup = a_setup()
+    machine.bootstrap(setup, "code", "trainer", "environment")
+    *before, start = step(machine, setup, "agent").decision  # type: ignore[misc] # a tuple: it was never started
+    for command in before:
+        machine.apply(command)
+    (machine.home / ".spotsup/nodes/n1/agent.sh").write_text('echo "no etcd here" >>"${0%/*}/agent.log"; exit 1\n')
+    assert isinstance(start, Run)
+    done = machine.run(start)
+    assert (done.returncode, done.stderr) == (1, "no etcd here\nthe agent ended at once, with status 1\n")
+
+
+def test_the_options_in_the_documents_are_those_that_are_used() -> None:
+    text = (Path(__file__).resolve().parents[2] / "docs" / "nodes.md").read_text(encoding="utf-8")
+    told = re.findall(r"^\| `(?:nfs|filestore|lustre|scratch)`.* \| (\w+) \| `(\S+)` \|$", text, re.MULTILINE)
+    assert told == list(mount_scripts.OPTIONS.values())

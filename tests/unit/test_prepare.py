@@ -1,0 +1,53 @@
+"""From a job's record to what bootstrap is asked for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from provisioners.base import Market, Offer
+from provisioners.settings import AwsSettings, AzureSettings
+from supervisor.config import Config
+from supervisor.model import JobRecord, NodeRecord
+from supervisor.runtime.prepare import checkpoint_dir, has_dead_man
+from supervisor.spec import parse_spec
+
+
+def node_on(cloud: str) -> NodeRecord:
+    return NodeRecord("n1", "j", "token", Offer(cloud, "r", "z", "t", Market.SPOT, None), 0.0)
+
+
+def job_with(**more: Any) -> JobRecord:
+    spec = parse_spec({"name": "resnet", "nodes": 2, "run": "train.py", **more})
+    return JobRecord("resnet", "ab12c", spec, "0" * 64, 0.0, 2, 2, 2)
+
+
+AZURE: dict[str, Any] = {"regions": ("r",), "subscription": "s", "resource_group": "g"}
+
+
+@pytest.mark.parametrize(
+    ("cloud", "config", "expected"),
+    [
+        ("local", Config(), False),
+        ("aws", Config(aws=AwsSettings(regions=("r",))), True),
+        ("aws", Config(aws=AwsSettings(regions=("r",), dead_man_s=0)), False),
+        ("azure", Config(azure=AzureSettings(**AZURE)), False),
+        ("azure", Config(azure=AzureSettings(**AZURE, identity="i")), True),
+    ],
+)
+def test_a_dead_man_switch_is_expected_where_user_data_brings_one(cloud: str, config: Config, expected: bool) -> None:
+    assert has_dead_man(config, node_on(cloud)) is expected
+
+
+def test_checkpoints_go_where_the_user_says_else_to_shared_storage_else_to_this_computer(tmp_path: Path) -> None:
+    config = Config(state_dir=str(tmp_path))
+    storage = [
+        {"mount": "/mnt/scratch", "scratch": True},
+        {"mount": "/mnt/data", "nfs": "s:/d", "mode": "ro"},
+        {"mount": "/mnt/out", "nfs": "s:/o"},
+    ]
+    assert checkpoint_dir(config, job_with(storage=storage, checkpoint_dir="/mnt/out/mine")) == "/mnt/out/mine"
+    assert checkpoint_dir(config, job_with(storage=storage)) == "/mnt/out/spotsup/resnet-ab12c/checkpoints"
+    assert checkpoint_dir(config, job_with()).startswith(str(tmp_path))
