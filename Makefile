@@ -1,7 +1,7 @@
 # Paths are relative throughout: make knows no way to quote a clone whose own path has a space.
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-long test-frameworks check bench bench-recovery bench-checkpoint bench-rendezvous bench-control soak-launches soak-training soak-outages contract-real clean distclean
+.PHONY: help setup demo test test-long test-frameworks check bench bench-recovery bench-checkpoint bench-rendezvous bench-control soak-launches soak-training soak-outages sim sim-long sim-mutants sim-crashes contract-real clean distclean
 
 python := .venv/bin/python
 frameworks := .tools/frameworks
@@ -16,6 +16,8 @@ help:
 	@echo "make soak-launches   a thousand launches on clouds that fail all the time: what leaks, what doubles (CLOUD=gcp)"
 	@echo "make contract-real CLOUD=aws BUDGET_USD=1 CONFIG=spotsupd.toml   the clouds' contract on your account: costs money"
 	@echo "make soak-training   200 random membership changes in a row under a job that trains (CHANGES=20, SEED=...)"
+	@echo "make sim     a simulated world, nasty in every way, and all promises checked after every event (SEEDS=100, SEED=7)"
+	@echo "make sim-long, sim-mutants, sim-crashes   the same for an hour; with rules removed; with crashes at every boundary"
 	@echo "make soak-outages   etcd killed, frozen, emptied, compacted under a job that trains (QUICK=1: without 10 min)"
 	@echo "make bench   which benchmarks there are"
 	@echo "make setup   what all of these do first: .venv, etcd and sshd; quick when nothing is left to do"
@@ -87,6 +89,20 @@ soak-training: setup
 
 soak-outages: setup
 	@$(python) -m scripts.soak_outages $(if $(QUICK),--quick)
+
+sim: setup
+	@$(python) -m tests.sim.run $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),100) --start $(or $(START),1)) \
+		$(if $(HOURS),--hours $(HOURS))
+
+sim-long: setup
+	@$(python) -m tests.sim.run --table --minutes $(or $(MINUTES),60) --start $(or $(START),100000) \
+		$(if $(HOURS),--hours $(HOURS))
+
+sim-mutants: setup
+	@$(python) -m tests.sim.mutants $(if $(SEEDS),--seeds $(SEEDS)) $(if $(START),--start $(START))
+
+sim-crashes: setup
+	@$(python) -m tests.sim.crashes --pairs
 
 clean:
 	rm -rf build .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,23 +1,14 @@
-"""Worlds drawn by Hypothesis: users, clouds and daemons do what they do, and the promises hold at every step."""
+"""Single stories in a simulated world, and how each must end. What is drawn at random is in test_sim.py."""
 
 from __future__ import annotations
 
-import os
-from dataclasses import replace
-
-from hypothesis import HealthCheck, Phase, given, settings
-from hypothesis import strategies as st
 from spotsup_trainer.wire import Ended, encode
 
 from provisioners.base import EndCause
 from supervisor.api.service import Scale
-from supervisor.errors import RefusedError, SpotsupError
 from supervisor.model import EventKind, JobState
 from tests.sim.promises import events_of, settled, truth
-from tests.sim.scenes import CALM, RULES, calm_world, empty_world, machine_of, service, submit
-from tests.sim.world import Faults, World
-
-QUIET_S = 400.0
+from tests.sim.scenes import RULES, calm_world, machine_of, service
 
 
 def test_a_notice_brings_a_replacement_in_the_same_tick_and_one_change_of_membership() -> None:
@@ -103,7 +94,6 @@ def test_a_daemon_that_was_replaced_changes_nothing() -> None:
     before = {key: kv.mod_revision for key, kv in world.store.keys.items() if "/world/jobs/" in key}
     world.cloud.preempt(machine_of(world, 0), 60.0)
     world.nodes.step()  # the notice is in etcd, and only the old daemon is awake
-    world.store.remember()
     for _ in range(20):
         old.loop.tick()
     assert old.loop.status.counters.get("commits_stale", 0) > 0
@@ -121,110 +111,3 @@ def test_scaling_up_and_down_and_the_end_release_every_machine() -> None:
     training_of.target_steps = 1
     assert world.run_until(lambda w: truth(w)["job"].record.state is JobState.SUCCEEDED and settled(w), 60.0)
     assert not any(machine.alive for machine in world.cloud.machines.values())
-
-
-FAULTS = st.builds(
-    Faults,
-    transient=st.sampled_from([0.0, 0.3]),
-    lost_reply=st.sampled_from([0.0, 0.4]),
-    unreachable=st.sampled_from([0.0, 0.2]),
-    bootstrap=st.sampled_from([0.0, 0.2]),
-    unanswered_commit=st.sampled_from([0.0, 0.1]),
-    slow_call=st.sampled_from([0.0, 0.2]),
-    listing_lag_s=st.sampled_from([0.0, 5.0]),
-    mirror_lag_s=st.sampled_from([0.0, 0.5]),
-)
-FAULTY = ("notice", "short notice", "vanish", "silence", "voice", "crash", "no daemon", "full", "room", "etcd")
-COMMANDS = ("scale", "spares", "cancel")
-STRIKES = st.lists(
-    st.tuples(
-        st.sampled_from([*FAULTY, *COMMANDS]),
-        st.integers(0, 7),
-        st.sampled_from([0.25, 2.0, 10.0, 40.0]),
-    ),
-    min_size=3,
-    max_size=14,
-)
-
-
-def strike(world: World, kind: str, number: int) -> None:
-    """One thing that happens to the world."""
-    alive = [machine for machine in world.cloud.machines.values() if machine.alive]
-    victim = alive[number % len(alive)] if alive else None
-    match kind:
-        case "notice" if victim:
-            world.cloud.preempt(victim, 60.0)
-        case "short notice" if victim:
-            world.cloud.preempt(victim, 2.0)
-        case "vanish" if victim:
-            world.cloud.preempt(victim, 0.0)
-        case "silence" if victim:
-            victim.silent = True
-        case "voice" if victim:
-            victim.silent = False
-        case "crash":
-            world.crash_daemon()
-        case "no daemon":
-            world.lose_daemon()
-        case "full":
-            world.cloud.capacity["zone-a" if number % 2 else "zone-b"] = number % 3
-        case "room":
-            world.cloud.capacity = dict.fromkeys(world.cloud.capacity, 16)
-        case "etcd":
-            world.store.away = not world.store.away
-        case _ if kind in COMMANDS and not world.daemon_away:
-            _ask(world, kind, number)
-        case _:
-            pass
-
-
-def _ask(world: World, kind: str, number: int) -> None:
-    """A user's command; what is acknowledged must be in the journal (P6)."""
-    try:
-        if kind == "cancel":
-            service(world).cancel("other")
-            assert truth(world)["other"].record.cancel_requested
-        elif kind == "spares":
-            service(world).scale("job", Scale(spares=number % 3))
-            assert truth(world)["job"].record.spare_nodes == number % 3
-        else:
-            desired = 2 + number % 3
-            service(world).scale("job", Scale(desired=desired))
-            assert truth(world)["job"].record.desired_nodes == desired
-    except (RefusedError, SpotsupError):
-        return  # refused, or no answer: then nothing was promised
-
-
-@settings(
-    max_examples=int(os.environ.get("SPOTSUP_SIM_EXAMPLES", "40")),
-    deadline=None,
-    suppress_health_check=list(HealthCheck),
-    phases=[Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink],
-)
-@given(seed=st.integers(0, 2**32), faults=FAULTS, strikes=STRIKES, spares=st.integers(0, 2), all_there=st.booleans())
-def test_promises_hold_in_any_world_and_calm_brings_everything_back(
-    seed: int, faults: Faults, strikes: list[tuple[str, int, float]], spares: int, all_there: bool
-) -> None:
-    world = empty_world(seed=seed)
-    submit(world, "job", 2, 3, 4, spares)
-    submit(world, "other", 1, 2, 2, spares // 2)
-    assert not all_there or world.run_until(settled, 60.0)
-    world.set_faults(faults)
-    for kind, number, wait_s in strikes:
-        strike(world, kind, number)
-        world.run(wait_s)
-    world.set_faults(replace(CALM))
-    world.store.away = False
-    if world.daemon_away:
-        world.crash_daemon()
-    world.cloud.capacity = dict.fromkeys(world.cloud.capacity, 16)
-    assert world.run_until(settled, QUIET_S), _picture(world)
-
-
-def _picture(world: World) -> str:
-    """What is stuck, for the reader of a failure."""
-    lines = [f"{name}: {text}" for name, text in world.daemon.loop.status.sentences.items()]
-    for job in truth(world).values():
-        lines.append(f"{job.record.name} {job.record.state} hint {job.hint} round {job.round and job.round.nodes()}")
-        lines += [f"  {node.id} {node.state} {node.error} {node.notice}" for node in job.nodes.values()]
-    return "\n".join(lines)

@@ -1,95 +1,212 @@
-"""Launchers of one job, simulated: words and states by the trainer's own pure rules, steps by the clock."""
+"""Launchers of one job, simulated: words and states by the trainer's own pure rules, steps by the clock.
+
+Steps are counted when somebody looks, so that hours in which nothing happens cost nothing.
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Protocol
 
 from spotsup_trainer import membership, wire
 from spotsup_trainer.etcd import KeyValue
-from spotsup_trainer.wire import Hint, Keys, Member, Progress, Result, Round, encode
+from spotsup_trainer.wire import Failure, Hint, Keys, Member, Progress, Result, Round, encode
+
+from supervisor.model import JobRecord
 
 STEP_TIME_S = 0.5
-decode = lru_cache(maxsize=4096)(wire.decode)  # the same words are read in every step
+# How long a word takes from one launcher to the others, and what follows from it.
+REACTION_S = 0.3
+decode = lru_cache(maxsize=4096)(wire.decode)  # the same words are read again and again
 
 
 class Words(Protocol):
     """What launchers need of etcd."""
 
-    keys: dict[str, KeyValue]
+    @property
+    def keys(self) -> Mapping[str, KeyValue]: ...
+
+    @property
+    def runs(self) -> dict[str, dict[str, KeyValue]]: ...
+
+    @property
+    def versions(self) -> dict[str, int]: ...
 
     def put(self, key: str, value: bytes) -> None: ...
 
     def delete(self, key: str) -> None: ...
 
 
-class Training:
-    """All launchers of a job at once. A node runs from `run` until `stop`; its lease ends elsewhere."""
+@dataclass(frozen=True)
+class Lost:
+    """Steps that were made and have to be made again. `gone`: members that were not there any more."""
 
-    def __init__(self, words: Words, keys: Keys, job: str) -> None:
-        self._words = words
-        self._keys = keys
-        self._job = job
-        self._running: set[str] = set()
-        self._last: dict[str, Member] = {}
-        self._steps = 0
-        self._checkpoint = 0
-        self._stepped_at = 0.0
-        self.lost_steps = 0
+    at: float
+    round: Round
+    steps: int
+    gone: frozenset[str]
+
+
+class Training:
+    """All launchers of a job at once. A node runs from `run` until `stop`; its lease ends elsewhere.
+
+    `pulse_s`: how often progress is written; `checkpoint_s`: the periodic checkpoint's interval.
+    """
+
+    def __init__(self, words: Words, keys: Keys, job: JobRecord, pulse_s: float, checkpoint_s: float) -> None:
+        self.task_id = job.task_id
+        self.losses: list[Lost] = []
         self.problem = ""
         self.target_steps = 10**9
+        self._words = words
+        self._keys = keys
+        self._job = job.name
+        self._rules = membership.Rules(1, 64, job.spec.limits.app_failures)
+        self._pulse_s = pulse_s
+        self._checkpoint_s = checkpoint_s
+        self._running: set[str] = set()
+        self._last: dict[str, Member] = {}
+        self._failed: dict[str, Failure] = {}
+        self._made = 0
+        self._since: float | None = None
+        self._checkpoint = 0
+        self._checkpoint_at = 0.0
+        self._seen = -1
+        self._due: float | None = None
+        self._pulse_at = 0.0
+        self._now = 0.0
+
+    @property
+    def lost_steps(self) -> int:
+        """In all."""
+        return sum(loss.steps for loss in self.losses)
+
+    # -- what happens to nodes -----------------------------------------------------------------------------
 
     def run(self, node: str) -> None:
         """Its machine is alive: its launcher holds a member key."""
-        self._running.add(node)
-        key = self._keys.member(self._job, node)
-        if key not in self._words.keys and self._result() is None:
+        if node not in self._running:
+            self._running.add(node)
+            self._seen = -1
+        if self._keys.member(self._job, node) not in self._words.keys and self._result() is None:
             # One that was cut off comes back as it was: its lease ended, its process did not.
             self._set(self._last.get(node, Member(node, f"{node}/1", "10.0.0.1", 1, "waiting")))
 
     def stop(self, node: str) -> None:
         """Its machine is dead or cut off: it does nothing any more."""
-        self._running.discard(node)
+        if node in self._running:
+            self._running.discard(node)
+            self._seen = -1
+
+    def leave(self, node: str) -> None:
+        """Its agent was told to leave in order."""
+        member = self._members().get(node)
+        if member is not None and member.state != "leaving":
+            self._set(replace(member, state="leaving", parked=member.state == "waiting"))
+
+    def has_left(self, node: str) -> bool:
+        """Whether it is out of the round, with a checkpoint."""
+        member = self._members().get(node)
+        return member is None or (member.state == "leaving" and member.parked)
+
+    def fail(self, node: str, now: float) -> bool:
+        """The user's program fails there; False where it does not run."""
+        member, current = self._members().get(node), self._round()
+        if member is None or current is None or node not in self._running:
+            return False
+        if member.state != "running" or member.round != current.number or node not in current.nodes():
+            return False
+        failure = Failure(current.number, 0, 1, "RuntimeError: simulated", now)
+        self._failed[node] = failure
+        self._lose(current, now, frozenset([node]))
+        self._set(replace(member, state="waiting", parked=False, failure=failure))
+        return True
+
+    def finish(self) -> None:
+        """The program ends well, as soon as it makes a step."""
+        self.target_steps, self._pulse_at = 1, 0.0
 
     def save(self) -> int:
         """A checkpoint is written beside training; its step."""
-        self._checkpoint = self._steps
+        self._checkpoint = self._steps(self._now)
+        self._checkpoint_at = self._now
         return self._checkpoint
+
+    # -- time goes on --------------------------------------------------------------------------------------
+
+    def next_at(self) -> float:
+        """When there is something to look at."""
+        if self._seen != self._version():
+            return self._now if self._due is None else self._due
+        return self._pulse_at
 
     def step(self, now: float) -> None:
         """Form rounds, break them, and train."""
-        if self._result() is not None:
+        self._now = now
+        version = self._version()
+        if version != self._seen and self._due is None:
+            self._due = now + REACTION_S
+        if now < self._pulse_at and (self._due is None or now < self._due):
             return
+        self._seen, self._due = version, None
+        if self._result() is not None:
+            self._pulse_at = float("inf")
+            return
+        if now >= self._pulse_at:
+            self._pulse_at = now + self._pulse_s
         current = self._round()
-        members = self._members()
-        here = {node: member for node, member in members.items() if node in self._running}
         if current is not None:
-            self._hold(current, here, now)
+            self._hold(current, now)
         self._maybe_close(now)
         self._train(now)
 
-    def _hold(self, current: Round, here: dict[str, Member], now: float) -> None:
+    def _hold(self, current: Round, now: float) -> None:
+        view = self._view(now)
+        here = {node: member for node, member in view.members.items() if node in self._running}
         for member in here.values():
             if member.state == "running" and member.round < current.number:
                 self._set(replace(member, state="waiting", parked=False))  # fenced: the round moved on without it
-        standings = {
-            node: membership.standing(self._view(now), current, node, now)
-            for node, member in here.items()
-            if member.state == "running" and member.round == current.number
-        }
+        taking_part = {n: m for n, m in here.items() if m.state == "running" and m.round == current.number}
+        standings = {node: membership.standing(view, current, node, now) for node in taking_part}
         if any(isinstance(standing, membership.Over) for standing in standings.values()):
             return
         breaks = [node for node, standing in standings.items() if isinstance(standing, membership.Broken)]
         yields = [node for node, standing in standings.items() if isinstance(standing, membership.Yield)]
-        if yields and set(yields) == set(current.nodes()):
-            self._checkpoint = self._steps
+        leaving = [n for n in current.nodes() if n in here and here[n].state == "leaving" and not here[n].parked]
+        if (yields or leaving) and {*yields, *leaving} == set(current.nodes()):
+            self._checkpoint, self._checkpoint_at = self._steps(now), now
             for node in yields:
                 self._set(replace(here[node], state="waiting", parked=True))
+            for node in leaving:
+                self._set(replace(here[node], parked=True))
+        if breaks:
+            gone = {node for node in current.nodes() if node not in self._running or node not in here}
+            stopped = {n for n, m in here.items() if n in current.nodes() and m.state == "waiting" and not m.parked}
+            self._lose(current, now, frozenset(gone | stopped | (view.gone & set(current.nodes()))))
         for node in breaks:
-            self.lost_steps += self._steps - self._checkpoint
-            self._steps = self._checkpoint
             self._set(replace(here[node], state="waiting", parked=False))
+        if breaks:
+            for node in leaving:  # nothing is left to checkpoint
+                self._set(replace(here[node], parked=True))
+
+    def _lose(self, current: Round, now: float, gone: frozenset[str]) -> None:
+        """The round is broken: back to the last checkpoint."""
+        self._halt(now)
+        if self._made > self._checkpoint:
+            self.losses.append(Lost(now, current, self._made - self._checkpoint, gone))
+        self._made = self._checkpoint
+
+    def _halt(self, now: float) -> None:
+        """No more steps are made; the last periodic checkpoint is as old as it is."""
+        if self._since is None:
+            return
+        if self._checkpoint_s < float("inf"):
+            periods = int((now - self._checkpoint_at) / self._checkpoint_s)
+            newest = self._steps(self._checkpoint_at + periods * self._checkpoint_s)
+            self._checkpoint = max(self._checkpoint, newest) if periods else self._checkpoint
+        self._made, self._since = self._steps(now), None
 
     def _maybe_close(self, now: float) -> None:
         decision = membership.next_round(self._view(now), now, now)
@@ -103,32 +220,44 @@ class Training:
         self._words.put(self._keys.round(self._job), encode(formed))
         members = self._members()
         for node in formed.nodes():
-            self._set(replace(members[node], state="running", round=formed.number, parked=False))
+            self._set(replace(members[node], state="running", round=formed.number, parked=False, failure=None))
 
     def _train(self, now: float) -> None:
         current, members = self._round(), self._members()
-        if current is None or now - self._stepped_at < STEP_TIME_S:
+        running = [n for n in current.nodes() if n in self._running and n in members] if current else []
+        all_run = current is not None and len(running) == len(current.nodes())
+        if not all_run or not all(members[n].state == "running" for n in running):
+            self._halt(now)
             return
-        running = [n for n in current.nodes() if n in self._running and n in members and members[n].state == "running"]
-        if len(running) != len(current.nodes()):
-            return
-        self._stepped_at = now
-        self._steps += 1
-        progress = Progress(current.number, self._steps, now, now, checkpoint_step=self._checkpoint)
-        progress = replace(progress, problem=self.problem)
+        assert current is not None
+        if self._since is None:
+            self._since = self._checkpoint_at = now
+            self._made = max(self._made, self._checkpoint)
+        steps = self._steps(now)
+        progress = Progress(current.number, steps, now, now, checkpoint_step=self._checkpoint, problem=self.problem)
         self._words.put(self._keys.progress(self._job), encode(progress))
-        if self._steps >= self.target_steps:
+        if steps >= self.target_steps:
             self._words.put(self._keys.result(self._job), encode(Result("success", "done", current.number)))
 
+    def _steps(self, now: float) -> int:
+        if self._since is None:
+            return self._made
+        return self._made + 1 + int(max(0.0, now - self._since) / STEP_TIME_S)
+
+    # -- words ---------------------------------------------------------------------------------------------
+
+    def _version(self) -> int:
+        return self._words.versions.get(self._job, 0)
+
     def _view(self, now: float) -> membership.View:
-        prefix = f"{self._keys.run(self._job)}gone/"
-        hint = self._words.keys.get(self._keys.hint(self._job))
+        prefix, words = f"{self._keys.run(self._job)}gone/", self._words.runs.get(self._job, {})
+        hint = words.get(self._keys.hint(self._job))
         return membership.View(
-            rules=membership.Rules(1, 64),
+            rules=self._rules,
             members=self._members(),
             round=self._round(),
             hint=decode(Hint, hint.value) if hint else None,
-            gone=frozenset(key.removeprefix(prefix) for key in self._words.keys if key.startswith(prefix)),
+            gone=frozenset(key.removeprefix(prefix) for key in words if key.startswith(prefix)),
             result=self._result(),
             changed_at=now - 5.0,
         )
@@ -139,13 +268,13 @@ class Training:
 
     def _members(self) -> dict[str, Member]:
         prefix = f"{self._keys.run(self._job)}member/"
-        found = [kv for key, kv in self._words.keys.items() if key.startswith(prefix)]
+        found = [kv for key, kv in sorted(self._words.runs.get(self._job, {}).items()) if key.startswith(prefix)]
         return {member.node: member for member in (decode(Member, kv.value) for kv in found)}
 
     def _round(self) -> Round | None:
-        found = self._words.keys.get(self._keys.round(self._job))
+        found = self._words.runs.get(self._job, {}).get(self._keys.round(self._job))
         return decode(Round, found.value) if found else None
 
     def _result(self) -> Result | None:
-        found = self._words.keys.get(self._keys.result(self._job))
+        found = self._words.runs.get(self._job, {}).get(self._keys.result(self._job))
         return decode(Result, found.value) if found else None

@@ -1,0 +1,287 @@
+"""A story, acted out: what happens to machines, daemons, etcd, and what users ask meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from provisioners.base import Leftover, LeftoverKind
+from supervisor.model import ENDED_JOB_STATES, OPEN_NODE_STATES, JobState
+from tests.sim.chance import Faults
+from tests.sim.cloud import ZONES, Machine
+from tests.sim.daemon import Daemon
+from tests.sim.promises import Promises, Violation, settled, truth
+from tests.sim.story import Job, Story, Strike
+from tests.sim.users import Users
+from tests.sim.world import World
+
+# By then everything is as users want it, once the faults have stopped.
+QUIET_S = 1500.0
+# By then everything that has ended is gone, and what it left behind, too: that is listed twice, and seldom.
+EMPTY_S = 2000.0
+ROOM = 64
+
+
+class Chaos:
+    """One world, one story. Raises Violation where a promise is broken."""
+
+    def __init__(self, story: Story, mutate: Callable[[World], None] = lambda _: None) -> None:
+        self.story = story
+        self.world = World(story.seed, Faults(), story.rules)
+        world = self.world
+        world.quickest_tick_s, world.slowest_tick_s, world.bootstrap_s = 1.0, 30.0, 15.0
+        world.nodes.pulse_s, world.nodes.checkpoint_s = 300.0, 120.0
+        world.cloud.leaves_disks = 0.1
+        mutate(world)
+        self.promises = Promises(world, leak_grace_s=900.0)
+        self.users = Users(world)
+        self._armed: float | None = None
+        world.boundary = self._boundary
+        world.checks.append(lambda _: self._nothing_refused())
+
+    def run(self) -> None:
+        """All of it: the strikes, then quiet, then the end."""
+        world, story = self.world, self.story
+        for job in story.jobs:
+            self._submit(job)
+        world.set_faults(story.faults)
+        for strike in story.strikes:
+            world.plan(world.began + strike.at, lambda strike=strike: self._strike(strike))  # type: ignore[misc]
+        world.run(max(0.0, world.began + story.hours * 3600 - world.clock.now()))
+        self._calm()
+        if not world.run_until(settled, QUIET_S):
+            raise Violation(f"liveness: not as wanted {QUIET_S:g} s after the last fault\n{picture(world)}")
+        self._finish()
+        if not world.run_until(_is_empty, EMPTY_S):
+            raise Violation(f"liveness: not empty {EMPTY_S:g} s after all jobs ended\n{picture(world)}")
+
+    # -- the end -------------------------------------------------------------------------------------------
+
+    def _calm(self) -> None:
+        world = self.world
+        world.say("all faults stop")
+        world.plans.clear()
+        world.set_faults(Faults())
+        world.store.away, self._armed = False, None
+        world.cloud.capacity = dict.fromkeys(ZONES, ROOM)
+        world.cloud.leaves_disks = 0.0
+        for daemon in world.daemons:
+            if daemon.client.cut:
+                world.cut(daemon, off=False)
+        if not any(daemon.runs for daemon in world.daemons):
+            world.start_daemon()
+        world.attend()
+
+    def _finish(self) -> None:
+        self.world.say("all programs end")
+        for name, job in truth(self.world).items():
+            if not job.record.ended:
+                self.world.nodes.trainings[name].finish()
+        self.world.attend()
+
+    def _nothing_refused(self) -> None:
+        for daemon in self.world.daemons:
+            refused = daemon.loop.status.counters.get("illegal_transitions", 0)
+            if refused:
+                sentences = "; ".join(daemon.loop.status.sentences.values())
+                raise Violation(f"tables: {daemon.name} met an illegal transition: {sentences}")
+
+    # -- what happens --------------------------------------------------------------------------------------
+
+    def _strike(self, strike: Strike) -> None:
+        world = self.world
+        world.say(f"strike: {strike.kind} ({strike.number}, {strike.size:.2f})")
+        world.dice.injected[strike.kind] += 1
+        world.attend()
+        victims = [machine for machine in world.cloud.machines.values() if machine.alive]
+        daemons = [daemon for daemon in world.daemons if daemon.runs]
+        if victims:
+            self._on_machine(strike, victims[strike.number % len(victims)])
+        if daemons:
+            leading = [daemon for daemon in daemons if daemon.leader.leading]
+            self._on_daemon(strike, (leading if leading and strike.number % 4 else daemons)[0])
+        self._on_world(strike)
+        self._on_user(strike)
+
+    def _on_machine(self, strike: Strike, machine: Machine) -> None:
+        cloud = self.world.cloud
+        match strike.kind:
+            case "notice":
+                cloud.preempt(machine, (30.0, 60.0, 120.0)[strike.number % 3])
+            case "short notice":
+                cloud.preempt(machine, 10.0 * strike.size)
+            case "notice without kill":
+                cloud.preempt(machine, 60.0, comes_true=False)
+            case "early kill":
+                cloud.preempt(machine, 60.0)
+                self._later(30.0 * strike.size, lambda: cloud.preempt(machine, 0.0))
+            case "kill":
+                cloud.vanish(machine)
+            case "stop" if strike.size > 0.5:
+                cloud.stop(machine)
+            case "stop":
+                cloud.preempt(machine, 30.0, stops=True)
+            case "silence":
+                machine.silent = True
+            case "blink":
+                machine.silent = True
+                self._later(1.0 + 30.0 * strike.size, lambda: setattr(machine, "silent", False))
+            case "agent stopped" | "launcher broke":
+                self.world.nodes.quit(machine.instance.node, "left" if strike.kind == "agent stopped" else "failure")
+            case "program failed":
+                self._program_failed(machine)
+
+    def _on_daemon(self, strike: Strike, daemon: Daemon) -> None:
+        match strike.kind:
+            case "daemon killed":
+                self._killed(daemon, 0.5)
+            case "daemon away":
+                self._killed(daemon, 5.0 + 120.0 * strike.size)
+            case "daemon stopped":
+                self._ensure_daemon()
+                self.world.freeze(daemon, 0.5 + 40.0 * strike.size)
+            case "daemon hangs":
+                self._armed = 0.5 + 40.0 * strike.size
+            case "daemon cut off":
+                self.world.cut(daemon, off=True)
+                self._later(1.0 + 60.0 * strike.size, lambda: self.world.cut(daemon, off=False))
+            case "second daemon":
+                self._ensure_daemon()
+            case "upgrade":
+                daemon.leader.step_down()
+                self._killed(daemon, 1.0)
+
+    def _on_world(self, strike: Strike) -> None:
+        cloud = self.world.cloud
+        match strike.kind:
+            case "zone lost":
+                self._lose_zone(strike)
+            case "full":
+                cloud.capacity[ZONES[strike.number % 2]] = strike.number % 3
+            case "room":
+                cloud.capacity = dict.fromkeys(ZONES, 16)
+            case "cloud away":
+                self._faults_for(1.0 + 300.0 * strike.size, unreachable=1.0, lost_reply=1.0)
+            case "throttling":
+                self._faults_for(1.0 + 120.0 * strike.size, transient=1.0)
+            case "stranger":
+                cloud.add_stranger(f"stranger-{strike.number}")
+            case "leftover":
+                name = f"nic-{strike.number}"
+                cloud.left[name] = Leftover(name, LeftoverKind.NETWORK_INTERFACE, "sim", "", "local")
+            case "etcd away":
+                self.world.store.away = True
+                self._later(0.5 + 120.0 * strike.size, self._etcd_back)
+            case "etcd slow":
+                self._faults_for(1.0 + 60.0 * strike.size, unanswered_commit=0.5, mirror_lag_s=3.0)
+
+    def _on_user(self, strike: Strike) -> None:
+        match strike.kind:
+            case "scale":
+                self._scale(strike)
+            case "cancel":
+                self.users.cancel(self._some_job(strike))
+            case "submit":
+                self._submit_more(strike)
+            case "finish":
+                training = self.world.nodes.trainings.get(self._some_job(strike))
+                if training is not None:
+                    training.finish()
+            case "two commands":
+                self._scale(strike)
+                self._scale(replace(strike, size=1.0 - strike.size))
+
+    def _later(self, seconds: float, do: Callable[[], None]) -> None:
+        self.world.plan(self.world.clock.now() + seconds, do)
+
+    def _lose_zone(self, strike: Strike) -> None:
+        zone = ZONES[strike.number % len(ZONES)]
+        for machine in list(self.world.cloud.machines.values()):
+            if machine.alive and machine.instance.zone == zone:
+                self.world.cloud.preempt(machine, 30.0 if strike.size > 0.5 else 0.0)
+
+    def _program_failed(self, machine: Machine) -> None:
+        agent = self.world.nodes.agents.get(machine.instance.node)
+        training = self.world.nodes.trainings.get(agent.job) if agent else None
+        if agent and training and training.fail(agent.node, self.world.clock.now()):
+            failures = self.users.program_failures
+            failures[agent.job] = failures.get(agent.job, 0) + 1
+
+    def _faults_for(self, seconds: float, **changes: float) -> None:
+        """Worse for a while. A later one of these ends an earlier one."""
+        self.world.set_faults(replace(self.story.faults, **changes))
+        self._later(seconds, self._usual_faults)
+
+    def _usual_faults(self) -> None:
+        self.world.set_faults(self.story.faults)
+        self.world.attend()
+
+    # -- daemons -------------------------------------------------------------------------------------------
+
+    def _etcd_back(self) -> None:
+        self.world.store.away = False
+        self.world.attend()
+
+    def _killed(self, daemon: Daemon, back_s: float) -> None:
+        self.world.kill(daemon)
+        self._later(back_s, self._ensure_daemon)
+
+    def _ensure_daemon(self) -> None:
+        """systemd starts it again."""
+        if sum(not daemon.dead for daemon in self.world.daemons) < 2:
+            self.world.start_daemon()
+
+    def _boundary(self, daemon: Daemon, where: str, kind: str) -> None:
+        """Where a hang is armed, the daemon is stopped in the middle of what it does just now."""
+        if self._armed is not None:
+            seconds, self._armed = self._armed, None
+            self.world.say(f"{daemon.name} hangs {where} of {kind}")
+            self.world.hang(daemon, seconds)
+
+    # -- users ---------------------------------------------------------------------------------------------
+
+    def _submit(self, job: Job) -> None:
+        nodes = {"min": job.low, "desired": job.desired, "max": job.high, "spares": job.spares}
+        limits = {"usd_per_hour": job.usd_per_hour} if job.usd_per_hour else {}
+        self.users.submit(job.name, nodes=nodes, limits=limits, placement={"spread": job.spread})
+
+    def _some_job(self, strike: Strike) -> str:
+        names = self.users.names()
+        return names[strike.number % len(names)] if names else ""
+
+    def _scale(self, strike: Strike) -> None:
+        job = truth(self.world).get(self._some_job(strike))
+        if job is not None:
+            record = job.record
+            desired = record.min_nodes + int(strike.size * (record.max_nodes - record.min_nodes + 1))
+            self.users.scale(record.name, desired, strike.number % 3)
+
+    def _submit_more(self, strike: Strike) -> None:
+        """A new job, or the name of one that has ended."""
+        ended = [n for n, job in truth(self.world).items() if job.record.state in ENDED_JOB_STATES]
+        running = sum(not job.record.ended for job in truth(self.world).values())
+        name = ended[strike.number % len(ended)] if ended else f"extra-{strike.number % 3}"
+        if running < 4:
+            self._submit(Job(name, 1, 1 + strike.number % 3, 4, strike.number % 2))
+
+
+def _is_empty(world: World) -> bool:
+    """All jobs have ended; nothing bills, nothing is left behind, nothing waits to be told."""
+    jobs = truth(world).values()
+    open_nodes = [node for job in jobs for node in job.nodes.values() if node.state in OPEN_NODE_STATES]
+    ended = all(job.record.state in {JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED} for job in jobs)
+    billed = any(machine.billed for machine in world.cloud.machines.values())
+    return ended and not open_nodes and not billed and not world.cloud.left and not world.journal.read().alerts
+
+
+def picture(world: World) -> str:
+    """What is stuck, for the reader of a failure."""
+    lines = [f"{d.name} {d.loop.status.headline} {dict(d.loop.status.sentences)}" for d in world.daemons if d.runs]
+    for job in truth(world).values():
+        current = job.round.nodes() if job.round else ()
+        lines.append(f"{job.record.name} {job.record.state}, round {current}, hint {job.hint}")
+        lines += [f"  {node.id} {node.state} {node.error}" for node in job.nodes.values() if node.state != "gone"]
+    lines += [
+        f"  {m.instance.id} of {m.instance.node} {m.instance.state}" for m in world.cloud.machines.values() if m.billed
+    ]
+    return "\n".join([*lines, f"left: {sorted(world.cloud.left)}", f"alerts: {world.journal.read().alerts}"])

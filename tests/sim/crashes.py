@@ -1,0 +1,325 @@
+"""Crash at every boundary: before an intent, after it, after the call, after its outcome, for every kind of action.
+
+Each scenario is acted out once without a fault, and the boundaries that the daemon passes are counted. Then once more
+for each of them and each way to break there. The end must be the same: no leak, no double, no false kill, and each
+alert sent at least once under one id.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from provisioners.base import EndCause, Leftover, LeftoverKind
+from supervisor.api.service import Scale
+from supervisor.errors import SpotsupError
+from supervisor.model import ALERT_KINDS, OPEN_NODE_STATES, JobState
+from tests.sim.chance import Faults
+from tests.sim.daemon import Daemon, DiedError
+from tests.sim.promises import Promises, Violation, settled, truth
+from tests.sim.scenes import CALM, RULES, machine_of, service, submit
+from tests.sim.world import World
+
+WAYS = ("crash", "hang", "raise")
+HANG_S = 20.0
+QUIET_S = 600.0
+# Reading happens all the time: its first boundaries in a scenario stand for the others.
+READS = ("ListInstances", "ListLeftovers", "FetchOffers")
+MOST_OF_A_READ = 2
+SCENARIO_RULES = replace(RULES, leftovers_s=20.0)
+
+
+@dataclass(frozen=True)
+class Boundary:
+    """The `number`th time that a daemon comes by here."""
+
+    where: str
+    kind: str
+    number: int
+
+
+@dataclass(frozen=True)
+class End:
+    """What must be the same, however the way there was."""
+
+    jobs: tuple[tuple[str, str, int, int, int], ...]
+    machines: int
+    alerts: tuple[str, ...]
+
+
+class Scene:
+    """One scenario in one world, with daemons that break where `breaks` says."""
+
+    def __init__(self, act: Callable[[World], None], breaks: dict[int, tuple[Boundary, str]]) -> None:
+        self.passed: list[Boundary] = []
+        self._counts: Counter[tuple[str, str]] = Counter()
+        self._breaks = breaks
+        self._act = act
+        self._broken = 0
+        self.world = World(1, CALM, SCENARIO_RULES)
+        self.world.slowest_tick_s = 2.0
+        Promises(self.world)
+        self.world.boundary = self._boundary
+
+    def play(self) -> End:
+        """To its end. Raises Violation."""
+        world = self.world
+        world.run(1.0)
+        self._act(world)
+        if not world.run_until(lambda w: settled(w) and _quiet(w), QUIET_S):
+            raise Violation("liveness: it does not come to rest")
+        return _end(world)
+
+    def _boundary(self, daemon: Daemon, where: str, kind: str) -> None:
+        self._counts[where, kind] += 1
+        here = Boundary(where, kind, self._counts[where, kind])
+        self.passed.append(here)
+        due = self._breaks.get(self._broken)
+        if due is None or due[0] != here:
+            return
+        self._broken += 1
+        self._counts.clear()
+        self.passed.clear()
+        self._break(daemon, due[1])
+
+    def _break(self, daemon: Daemon, way: str) -> None:
+        world = self.world
+        if way == "raise":
+            raise RuntimeError("broken by the test")
+        world.daemon = world.start_daemon()
+        if way == "crash":
+            raise DiedError
+        world.hang(daemon, HANG_S)
+
+
+def _quiet(world: World) -> bool:
+    """Nothing is left to tell, to remove, or to end."""
+    strangers = {m.instance.node for m in world.cloud.machines.values() if m.billed}
+    known = {n.id for job in truth(world).values() for n in job.nodes.values() if n.state in OPEN_NODE_STATES}
+    return not world.journal.read().alerts and not world.cloud.left and strangers <= known
+
+
+def _end(world: World) -> End:
+    told: dict[str, str] = {}
+    for event in world.sent:
+        if told.setdefault(event.id, event.text) != event.text:
+            raise Violation(f"alerts: {event.id} was sent with two texts")
+    jobs = truth(world)
+    events = [event for name in jobs for event in world.journal.events(name)]
+    untold = [event for event in events if event.kind in ALERT_KINDS and event.id not in told]
+    if untold:
+        raise Violation(f"alerts: {untold[0].id} was never sent: {untold[0].text}")
+    return End(
+        tuple((n, j.record.state, j.record.desired_nodes, j.record.spare_nodes, _open(j)) for n, j in jobs.items()),
+        sum(machine.billed for machine in world.cloud.machines.values()),
+        tuple(sorted({str(event.kind) for event in world.sent if event.kind in ALERT_KINDS})),
+    )
+
+
+def _open(job: object) -> int:
+    return sum(node.state in OPEN_NODE_STATES for node in job.nodes.values())  # type: ignore[attr-defined]
+
+
+# -- scenarios ---------------------------------------------------------------------------------------------
+
+
+def _ask(world: World, command: Callable[[World], object]) -> None:
+    """As a user who tries again until the answer comes."""
+    for _ in range(20):
+        try:
+            command(world)
+        except SpotsupError:
+            world.run(2.0)
+        else:
+            return
+    raise Violation("liveness: no daemon takes a command")
+
+
+def _train(world: World, spares: int = 0) -> None:
+    _ask(world, lambda w: submit(w, "job", 1, 2, 3, spares))
+    _rest(world)
+
+
+def _rest(world: World) -> None:
+    if not world.run_until(settled, QUIET_S):
+        raise Violation("liveness: it does not come to rest on the way")
+
+
+def _start(world: World) -> None:
+    _train(world, spares=1)
+
+
+def _notice(world: World) -> None:
+    _train(world)
+    world.cloud.preempt(machine_of(world, 1), 60.0)
+    world.run(1.0)
+
+
+def _kill(world: World) -> None:
+    _train(world)
+    world.cloud.end(machine_of(world, 0), EndCause.UNKNOWN)
+    world.run(8.0)
+
+
+def _silence(world: World) -> None:
+    _train(world)
+    machine_of(world, 1).silent = True
+    world.run(8.0)
+
+
+def _scale(world: World) -> None:
+    _train(world)
+    _ask(world, lambda w: service(w).scale("job", Scale(desired=3)))
+    _rest(world)
+    _ask(world, lambda w: service(w).scale("job", Scale(desired=1)))
+    world.run(1.0)
+
+
+def _cancel(world: World) -> None:
+    _train(world)
+    _ask(world, lambda w: service(w).cancel("job"))
+    world.run(1.0)
+
+
+def _succeed(world: World) -> None:
+    _train(world)
+    world.nodes.trainings["job"].finish()
+    world.run_until(lambda w: truth(w)["job"].record.state is JobState.SUCCEEDED, 60.0)
+
+
+def _unclear(world: World) -> None:
+    """No launch is answered at first: machines are found by their tokens."""
+    world.set_faults(Faults(lost_reply=1.0))
+    _ask(world, lambda w: submit(w, "job", 1, 2, 3))
+    world.run(30.0)
+    world.set_faults(CALM)
+
+
+def _full(world: World) -> None:
+    world.cloud.capacity = dict.fromkeys(world.cloud.capacity, 1)
+    _ask(world, lambda w: submit(w, "job", 1, 2, 3))
+    world.run(20.0)
+    world.cloud.capacity = dict.fromkeys(world.cloud.capacity, 16)
+
+
+def _poor_setup(world: World) -> None:
+    world.set_faults(Faults(bootstrap=1.0))
+    _ask(world, lambda w: submit(w, "job", 1, 2, 3))
+    world.run(4.0)
+    world.set_faults(CALM)
+
+
+def _strays(world: World) -> None:
+    """A machine and a disk with our tag that no journal knows."""
+    _train(world)
+    world.cloud.add_stranger("stranger-1")
+    world.cloud.left["disk-1"] = Leftover("disk-1", LeftoverKind.DISK, "sim", "", "local")
+    world.run(1.0)
+
+
+SCENARIOS: dict[str, Callable[[World], None]] = {
+    "start": _start,
+    "notice": _notice,
+    "kill": _kill,
+    "silence": _silence,
+    "scale": _scale,
+    "cancel": _cancel,
+    "success": _succeed,
+    "unclear launches": _unclear,
+    "full zones": _full,
+    "failed set-up": _poor_setup,
+    "strays": _strays,
+}
+
+
+# -- all of them -------------------------------------------------------------------------------------------
+
+
+def boundaries(passed: list[Boundary], most: int | None) -> list[Boundary]:
+    """Those to break at: of each kind of place all, or the first `most`; of reads a few."""
+    return [b for b in passed if b.number <= (MOST_OF_A_READ if b.kind in READS else most or b.number)]
+
+
+@dataclass
+class Tally:
+    """What was tried. `failures`: scenario, where and how, what was wrong."""
+
+    scenarios: int = 0
+    runs: int = 0
+    places: set[tuple[str, str]] = field(default_factory=set)
+    failures: list[str] = field(default_factory=list)
+
+    def add(self, other: Tally) -> None:
+        """Both together."""
+        self.scenarios += other.scenarios
+        self.runs += other.runs
+        self.places |= other.places
+        self.failures += other.failures
+
+    def line(self) -> str:
+        """In one line."""
+        tried = f"{self.scenarios} scenarios, {len(self.places)} boundaries, {self.runs} runs"
+        return f"sim-crashes: {tried}, failures {len(self.failures)}"
+
+
+def enumerate_crashes(
+    names: tuple[str, ...], ways: tuple[str, ...] = WAYS, most: int | None = None, *, pairs: bool = False
+) -> Tally:
+    """Each scenario, each boundary, each way; with `pairs` also each boundary that the recovery passes."""
+    tally = Tally()
+    for name in names:
+        tally.scenarios += 1
+        plain = Scene(SCENARIOS[name], {})
+        expected = plain.play()
+        for first in boundaries(plain.passed, most):
+            tally.places.add((first.where, first.kind))
+            for way in ways:
+                scene = _try(tally, name, {0: (first, way)}, expected)
+                for second in boundaries(scene.passed, 1) if pairs else []:
+                    _try(tally, name, {0: (first, way), 1: (second, "crash")}, expected)
+    return tally
+
+
+def _try(tally: Tally, name: str, breaks: dict[int, tuple[Boundary, str]], expected: End) -> Scene:
+    scene = Scene(SCENARIOS[name], breaks)
+    tally.runs += 1
+    wrong = ""
+    try:
+        end = scene.play()
+        if (end.jobs, end.machines) != (expected.jobs, expected.machines):
+            wrong = f"it ends as {end}, not as {expected}"
+    except Violation as violation:
+        wrong = str(violation)
+    if wrong:
+        how = ", then ".join(f"{way} {b.where} of {b.kind} {b.number}" for b, way in breaks.values())
+        tally.failures.append(f"{name}: {how}: {wrong}")
+    return scene
+
+
+def main() -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="tests.sim.crashes", description=__doc__)
+    parser.add_argument("--pairs", action="store_true", help="a second crash at each boundary of each recovery")
+    parser.add_argument("--only", choices=sorted(SCENARIOS))
+    args = parser.parse_args()
+    from tests.sim.run import quiet
+
+    quiet()
+    begun = time.monotonic()
+    total = Tally()
+    for name in (args.only,) if args.only else tuple(SCENARIOS):
+        tally = enumerate_crashes((name,), pairs=args.pairs)
+        total.add(tally)
+        print(f"{name}: {tally.runs} runs, failures {len(tally.failures)}", *tally.failures, sep="\n  ", flush=True)
+    for where, kind in sorted(total.places):
+        print(f"  {where:<16}{kind}")
+    print(f"{total.line()}, {time.monotonic() - begun:.0f} s")
+    return 1 if total.failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

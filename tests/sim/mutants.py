@@ -1,0 +1,222 @@
+"""`make sim-mutants`: the daemon with one of its rules removed. The simulated world must notice each.
+
+A mutant is a replacement in a module's source, made while that module is imported in a process of its own: no switch
+for it exists in the daemon. A text that is not there, or there twice, is an error: then the rule has moved.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import json
+import multiprocessing
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import CodeType, ModuleType
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A rule that is removed. `module`: dotted."""
+
+    name: str
+    module: str
+    old: str
+    new: str
+
+
+MUTANTS = (
+    Mutant(
+        "intent-first write",
+        "supervisor.runtime.loop",
+        "        try:\n            revision = self._journal.commit(",
+        "        for action in commit.actions:\n            self._start(action)\n"
+        "        try:\n            revision = self._journal.commit(",
+    ),
+    Mutant(
+        "fence: commits are guarded by leadership",
+        "supervisor.runtime.loop",
+        "self._journal.commit(commit, self._leader.guard())",
+        "self._journal.commit(commit, ())",
+    ),
+    Mutant(
+        "fence: commits are guarded by the records' revisions",
+        "supervisor.runtime.journal",
+        '            guards.append(Compare(key, "mod", revision))\n',
+        "            pass\n",
+    ),
+    Mutant(
+        "two sightings before an orphan is ended",
+        "supervisor.planner.orphans",
+        "if seen.listings < 2 or now - seen.first_at < world.rules.orphan_grace_s:",
+        "if False:",
+    ),
+    Mutant(
+        "two listings without it before a silent machine is lost",
+        "supervisor.planner.sync",
+        "if not node.instance_id or draft.cloud.absent.get(node.id, 0) < 2:",
+        "if not node.instance_id or draft.cloud.absent.get(node.id, 0) < 1:",
+    ),
+    Mutant(
+        "evidence: a listing that failed says nothing",
+        "supervisor.planner.plan",
+        "    if done.error:\n        failed =",
+        "    if False:\n        failed =",
+    ),
+    Mutant(
+        "evidence: one that is heard is not lost, whatever listings lack",
+        "supervisor.planner.sync",
+        "if draft.now - node.launched_at < draft.rules.consistency_s or _heard(draft, node):",
+        "if draft.now - node.launched_at < draft.rules.consistency_s:",
+    ),
+    Mutant(
+        "evidence: a suspicion has to run out",
+        "supervisor.planner.sync",
+        "elif draft.now - node.since >= draft.rules.suspect_s:",
+        "else:",
+    ),
+    Mutant(
+        "unknown is never taken for not launched",
+        "supervisor.planner.sync",
+        "            return draft.set_node(node, unsure=True, retry_at=draft.now + 0.5, error=outcome.message)",
+        "            return _refused(draft, node, outcome.message)",
+    ),
+    Mutant(
+        "gone only by the word of a later listing",
+        "supervisor.planner.sync",
+        "    if listed_gone or unlisted or not node.instance_id:",
+        "    if True:",
+    ),
+    Mutant(
+        "stopped machines count as not ended",
+        "supervisor.planner.orphans",
+        "    if instance.state is InstanceState.TERMINATED:\n        return False\n",
+        "    if instance.state is not InstanceState.RUNNING:\n        return False\n",
+    ),
+    Mutant(
+        "a drained node has left the round before it ends",
+        "supervisor.planner.fleet",
+        "        case N.DRAINING if _has_left(draft, node):",
+        "        case N.DRAINING:",
+    ),
+    Mutant(
+        "one place per job",
+        "supervisor.planner.fleet",
+        "    return not refused and in_place(draft, offer) and _affordable(draft, offer)",
+        "    return not refused and _affordable(draft, offer)",
+    ),
+    Mutant(
+        "no more money per hour than allowed",
+        "supervisor.planner.fleet",
+        "    return not refused and in_place(draft, offer) and _affordable(draft, offer)",
+        "    return not refused and in_place(draft, offer)",
+    ),
+    Mutant(
+        "a command is guarded by the record's revision",
+        "supervisor.runtime.journal",
+        'Compare(self._job_key(record.name), "mod", view.revision)]',
+        "]",
+    ),
+    Mutant(
+        "an alert stays until it is delivered",
+        "supervisor.planner.plan",
+        "(t := world.soft.alert_tries.get(event_id)) and t.over]",
+        "(t := world.soft.alert_tries.get(event_id))]",
+    ),
+)
+
+
+class _Loader(importlib.machinery.SourceFileLoader):
+    def __init__(self, mutant: Mutant, path: str) -> None:
+        super().__init__(mutant.module, path)
+        self._mutant = mutant
+
+    def get_code(self, fullname: str) -> CodeType:
+        """From the changed source; never from or into a cache."""
+        source = Path(self.path).read_text()
+        found = source.count(self._mutant.old)
+        if found != 1:
+            raise ValueError(f"{self._mutant.name}: its text is {found} times in {self.path}: bring it up to date")
+        return compile(source.replace(self._mutant.old, self._mutant.new), self.path, "exec")
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    def __init__(self, mutant: Mutant) -> None:
+        self._mutant = mutant
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if fullname != self._mutant.module:
+            return None
+        file = str(ROOT / Path(*fullname.split("."))) + ".py"
+        return importlib.util.spec_from_loader(fullname, _Loader(self._mutant, file), origin=file)
+
+
+def install(mutant: Mutant | None) -> None:
+    """Remove the rule in this process. Raises ValueError where its module is imported already."""
+    if mutant is None:
+        return
+    if mutant.module in sys.modules:
+        raise ValueError(f"{mutant.module} is imported already: a mutant needs a process of its own")
+    sys.meta_path.insert(0, _Finder(mutant))
+
+
+def _act(asked: tuple[int, float]) -> tuple[int, str]:
+    from tests.sim.run import act_seed
+
+    result = act_seed(asked)
+    return result.seed, result.broken
+
+
+def hunt(mutant: Mutant | None, seeds: int, start: int, hours: float, jobs: int) -> dict[str, object]:
+    """In how many of so many seeds it is noticed, and by which promises."""
+    begun = time.monotonic()
+    context = multiprocessing.get_context("spawn")
+    with context.Pool(jobs, initializer=install, initargs=(mutant,)) as pool:
+        found = pool.map(_act, [(seed, hours) for seed in range(start, start + seeds)], chunksize=1)
+    broken = {seed: text for seed, text in found if text}
+    return {
+        "mutant": mutant.name if mutant else "none",
+        "found": len(broken),
+        "seeds": seeds,
+        "first": min(broken, default=None),
+        "by": sorted({text.partition(":")[0] for text in broken.values()}),
+        "wall_s": round(time.monotonic() - begun, 1),
+    }
+
+
+def main() -> int:
+    """The command line: exit status 1 where a mutant was not noticed, or the daemon as it is breaks a promise."""
+    parser = argparse.ArgumentParser(prog="tests.sim.mutants", description=__doc__)
+    parser.add_argument("--seeds", type=int, default=24, help="per mutant")
+    parser.add_argument("--start", type=int, default=1)
+    parser.add_argument("--hours", type=float, default=2.0)
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--only", help="mutants with this in their name")
+    args = parser.parse_args()
+    rows = []
+    for mutant in (None, *MUTANTS):
+        if args.only and (mutant is None or args.only not in mutant.name):
+            continue
+        row = hunt(mutant, args.seeds, args.start, args.hours, args.jobs)
+        rows.append(row)
+        by = ", ".join(row["by"])  # type: ignore[arg-type]
+        print(f"{row['mutant']:<66} {row['found']:>4} of {row['seeds']} seeds   {by}", flush=True)
+    (ROOT / "build").mkdir(exist_ok=True)
+    (ROOT / "build" / "sim-mutants.json").write_text(json.dumps({"rows": rows}))
+    missed = [row["mutant"] for row in rows if not row["found"] and row["mutant"] != "none"]
+    wrong = any(row["found"] for row in rows if row["mutant"] == "none")
+    print(f"sim-mutants: {len(rows)} rows, not noticed: {', '.join(map(str, missed)) or 'none'}")
+    return 1 if missed or wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

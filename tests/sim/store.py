@@ -1,0 +1,210 @@
+"""etcd, as far as daemons and nodes use it: revisions, guarded transactions, and mirrors that lag."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
+
+from spotsup_trainer.etcd import Compare, Delete, KeyValue, Put, TxnResult
+from spotsup_trainer.mirror import View
+from spotsup_trainer.wire import Keys
+
+from supervisor.errors import JournalUnavailableError
+from tests.sim.chance import Dice, Faults
+
+CLUSTER = "sim"
+LEADER_KEY = f"{Keys(CLUSTER).root}leader"
+# Words that launchers do not look at, but for their own: they are no reason to decide anew.
+_UNHEARD = ("agent", "notice", "progress", "ended")
+
+
+class SimClock:
+    """Time goes on only when the world says so."""
+
+    def __init__(self) -> None:
+        self.time = 1_000_000.0
+
+    def now(self) -> float:
+        return self.time
+
+
+class SimStore:
+    """The keys, and what they were a while ago. `runs`: the words of each job; `versions`: how often they changed."""
+
+    def __init__(self, clock: SimClock) -> None:
+        self.keys: dict[str, KeyValue] = {}
+        self.revision = 1
+        self.back_at = 0.0
+        self.runs: dict[str, dict[str, KeyValue]] = {}
+        self.versions: dict[str, int] = {}
+        self._away = False
+        self._clock = clock
+        self._mirrored: Mapping[str, KeyValue] = {}
+        self._world_prefix = Keys(CLUSTER).world
+        self._run_prefix = f"{Keys(CLUSTER).world}run/"
+        self._past: deque[tuple[float, View]] = deque(maxlen=400)
+        self._remember()
+
+    @property
+    def away(self) -> bool:
+        """Whether nobody is answered. `back_at`: when that last ended."""
+        return self._away
+
+    @away.setter
+    def away(self, away: bool) -> None:
+        if self._away and not away:
+            self.back_at = self._clock.now()
+        self._away = away
+
+    def seen(self, lag_s: float) -> View:
+        """As it was `lag_s` ago."""
+        then = self._clock.now() - lag_s
+        return next((view for at, view in reversed(self._past) if at <= then), self._past[0][1])
+
+    def visible_at(self, revision: int, lag_s: float) -> float:
+        """When a mirror that is at `revision` sees something new; never where there is nothing."""
+        if self.revision == revision:
+            return float("inf")
+        newer = [at for at, view in self._past if view.revision > revision]
+        return (newer[0] if newer else self._past[-1][0]) + lag_s
+
+    def txn(self, guards: Sequence[Compare], operations: Sequence[Put | Delete]) -> TxnResult:
+        """All or nothing."""
+        _check_operations(operations)
+        if not all(self._holds(guard) for guard in guards):
+            return TxnResult(False, self.revision)
+        self._apply(operations)
+        return TxnResult(True, self.revision)
+
+    def put(self, key: str, value: bytes) -> None:
+        """A node's own write."""
+        if key not in self.keys or self.keys[key].value != value:
+            self._apply([Put(key, value)])
+
+    def delete(self, key: str) -> None:
+        """A node's own delete, or the end of its lease."""
+        if key in self.keys:
+            self._apply([Delete(key)])
+
+    def _holds(self, guard: Compare) -> bool:
+        found = self.keys.get(guard.key)
+        if guard.target == "value":
+            return found is not None and found.value == guard.value
+        revision = 0 if found is None else found.mod_revision if guard.target == "mod" else found.create_revision
+        return revision == guard.value
+
+    def _apply(self, operations: Iterable[Put | Delete]) -> None:
+        self.revision += 1
+        mirrored = dict(self._mirrored)
+        for operation in operations:
+            if isinstance(operation, Put):
+                before = self.keys.get(operation.key)
+                created = before.create_revision if before else self.revision
+                self._set(mirrored, operation.key, KeyValue(operation.key, operation.value, created, self.revision))
+            else:
+                whole = [k for k in self.keys if k.startswith(operation.key)] if operation.prefix else [operation.key]
+                for key in whole:
+                    self._set(mirrored, key, None)
+        self._mirrored = mirrored
+        self._remember()
+
+    def _set(self, mirrored: dict[str, KeyValue], key: str, value: KeyValue | None) -> None:
+        for keys in (self.keys, mirrored) if key.startswith(self._world_prefix) else (self.keys,):
+            if value is None:
+                keys.pop(key, None)
+            else:
+                keys[key] = value
+        self._note(key, value)
+
+    def _note(self, key: str, value: KeyValue | None) -> None:
+        if not key.startswith(self._run_prefix):
+            return
+        job, _, word = key.removeprefix(self._run_prefix).partition("/")
+        words = self.runs.setdefault(job, {})
+        if value is None:
+            words.pop(key, None)
+        else:
+            words[key] = value
+        if not word.startswith(_UNHEARD):
+            self.versions[job] = self.versions.get(job, 0) + 1
+
+    def _remember(self) -> None:
+        """Keep the present for those who see it late."""
+        self._past.append((self._clock.now(), View(MappingProxyType(self._mirrored), self.revision, live=True)))
+
+
+class Client:
+    """One daemon's way to etcd. `name` is empty for those who check: they see everything, at once."""
+
+    def __init__(self, store: SimStore, dice: Dice, name: str = "") -> None:
+        self.cut = False
+        self.faults = Faults()
+        self._store = store
+        self._dice = dice
+        self._name = name
+        self._dead: View | None = None
+        self._outages = 0
+
+    @property
+    def connected(self) -> bool:
+        """Whether etcd answers this daemon."""
+        return not (self.cut or self._store.away)
+
+    def view(self) -> View:
+        """As runtime.store.Store."""
+        seen = self._store.seen(self.faults.mirror_lag_s)
+        if not self._name:
+            return seen
+        if self.connected:
+            self._dead = None
+            return replace(seen, outages=self._outages)
+        if self._dead is None:
+            self._outages += 1
+            self._dead = View(seen.keys, seen.revision, live=False, outages=self._outages)
+        return self._dead
+
+    def next_at(self, revision: int) -> float:
+        """When there is something new for whoever has read `revision`."""
+        return self._store.visible_at(revision, self.faults.mirror_lag_s) if self.connected else float("inf")
+
+    def txn(self, guards: Sequence[Compare], operations: Sequence[Put | Delete]) -> TxnResult:
+        """As runtime.store.Store."""
+        if not self.connected:
+            raise JournalUnavailableError("etcd is away")
+        unanswered = self._dice.hits("unanswered commit", self.faults.unanswered_commit)
+        if unanswered and self._dice.rng.random() < 0.5:
+            raise JournalUnavailableError("no answer, and nothing happened")
+        result = self._store.txn(guards, operations)
+        if unanswered:
+            raise JournalUnavailableError("no answer, but it happened")
+        return result
+
+    def range(self, prefix: str) -> Sequence[KeyValue]:
+        """As runtime.store.Store."""
+        self._ask()
+        return [self._store.keys[key] for key in sorted(self._store.keys) if key.startswith(prefix)]
+
+    def leads(self) -> bool:
+        """Whether the leader's key is this daemon's, whatever it believes."""
+        found = self._store.keys.get(LEADER_KEY)
+        return found is not None and found.value.decode() == self._name
+
+    def get(self, key: str) -> KeyValue | None:
+        """As runtime.store.Store."""
+        self._ask()
+        return self._store.keys.get(key)
+
+    def _ask(self) -> None:
+        if self._name and not self.connected:
+            raise JournalUnavailableError("etcd is away")
+
+
+def _check_operations(operations: Sequence[Put | Delete]) -> None:
+    """As etcd: at most 128 in one transaction, and no key is put twice, or both put and deleted."""
+    assert len(operations) <= 128
+    puts = [operation.key for operation in operations if isinstance(operation, Put)]
+    assert len(puts) == len(set(puts)), puts
+    for gone in (operation for operation in operations if isinstance(operation, Delete)):
+        assert not any(key.startswith(gone.key) if gone.prefix else key == gone.key for key in puts), gone

@@ -1,0 +1,162 @@
+"""What a seed stands for: rules, faults, jobs, and what happens to them. Plain data, so that it can be shrunk."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, fields, replace
+
+from supervisor.planner.world import Rules
+from tests.sim.chance import Faults
+
+# What may happen, and how often one beside the other.
+STRIKES = {
+    "notice": 10,
+    "short notice": 3,
+    "notice without kill": 2,
+    "early kill": 2,
+    "kill": 6,
+    "stop": 2,
+    "zone lost": 2,
+    "silence": 4,
+    "blink": 4,
+    "agent stopped": 2,
+    "launcher broke": 2,
+    "program failed": 2,
+    "full": 3,
+    "room": 3,
+    "cloud away": 3,
+    "throttling": 2,
+    "stranger": 1,
+    "leftover": 1,
+    "daemon killed": 4,
+    "daemon away": 2,
+    "daemon stopped": 3,
+    "daemon hangs": 4,
+    "daemon cut off": 3,
+    "second daemon": 2,
+    "upgrade": 2,
+    "etcd away": 3,
+    "etcd slow": 2,
+    "scale": 5,
+    "cancel": 1,
+    "submit": 2,
+    "finish": 1,
+    "two commands": 1,
+}
+# How nasty each kind of fault is where it is drawn at all.
+WORST: dict[str, float] = {
+    "transient": 0.3,
+    "lost_reply": 0.4,
+    "unreachable": 0.2,
+    "bootstrap": 0.2,
+    "unanswered_commit": 0.05,
+    "slow_call": 0.2,
+    "hung_call": 0.05,
+    "false_error": 0.1,
+    "false_success": 0.1,
+    "dropped": 0.2,
+    "doubled": 0.2,
+    "reordered": 0.3,
+    "reused": 0.5,
+    "slow_boot": 0.3,
+    "listing_lag_s": 8.0,
+    "mirror_lag_s": 0.5,
+    "skew_s": 3.0,
+}
+
+
+@dataclass(frozen=True)
+class Strike:
+    """One thing that happens, `at` seconds after the beginning. `number` and `size` (0 to 1) say to whom, and how."""
+
+    at: float
+    kind: str
+    number: int
+    size: float
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a user submits at the beginning."""
+
+    name: str
+    low: int
+    desired: int
+    high: int
+    spares: int
+    usd_per_hour: float | None = None
+    spread: str = "zone"
+
+
+@dataclass(frozen=True)
+class Story:
+    """Everything that is drawn before the world begins; `seed` is for what is drawn in it."""
+
+    seed: int
+    hours: float
+    faults: Faults
+    rules: Rules
+    jobs: tuple[Job, ...]
+    strikes: tuple[Strike, ...]
+
+
+def draw(seed: int, hours: float) -> Story:
+    """The story of a seed."""
+    rng = random.Random(seed)
+    faults = {name: rng.choice([0.0, 0.0, 0.3, 1.0]) * worst for name, worst in WORST.items()}
+    rules = Rules(
+        listing_s=rng.choice([5.0, 10.0, 20.0]),
+        suspect_s=rng.choice([20.0, 40.0]),
+        consistency_s=rng.choice([60.0, 300.0]),
+        orphan_grace_s=60.0,
+        bootstrap_timeout_s=180.0,
+        bootstrap_failures=10**6,
+        launch_attempts=rng.choice([3, 5]),
+        gone_kept=20,
+        events_kept=200,
+        alerts=True,
+    )
+    jobs = tuple(_job(rng, f"job-{number}") for number in range(rng.choice([1, 1, 2, 3])))
+    weights = {kind: weight * rng.choice([0, 1, 1, 3]) for kind, weight in STRIKES.items()}
+    kinds = [kind for kind, weight in weights.items() if weight] or ["kill"]
+    count = rng.randint(20, 40) * max(1, round(hours / 2))
+    times = sorted(_time(rng, hours * 3600) for _ in range(count))
+    chosen = rng.choices(kinds, [weights[kind] for kind in kinds], k=count)
+    strikes = tuple(Strike(at, kind, rng.randrange(1000), rng.random()) for at, kind in zip(times, chosen, strict=True))
+    return Story(seed, hours, Faults(**faults), rules, jobs, strikes)
+
+
+def _time(rng: random.Random, most_s: float) -> float:
+    """Often alone, often in clusters: what comes together is what breaks things."""
+    if rng.random() < 0.5:
+        return round(rng.uniform(60.0, most_s), 3)
+    cluster = rng.randrange(6) * most_s / 6 + 60.0
+    return round(min(most_s, cluster + rng.expovariate(1 / 30.0)), 3)
+
+
+def _job(rng: random.Random, name: str) -> Job:
+    low = rng.randint(1, 2)
+    desired = low + rng.randint(0, 2)
+    high, spares = desired + rng.randint(0, 2), rng.choice([0, 0, 1, 2])
+    limit = round((high + 2) * 0.115, 3) if rng.random() < 0.3 else None
+    return Job(name, low, desired, high, spares, limit, rng.choice(["zone", "zone", "region"]))
+
+
+def kinds_of(story: Story) -> list[str]:
+    """The kinds of strikes that it has, in order of name."""
+    return sorted({strike.kind for strike in story.strikes})
+
+
+def without_kind(story: Story, kind: str) -> Story:
+    """The same without one kind of strike."""
+    return replace(story, strikes=tuple(strike for strike in story.strikes if strike.kind != kind))
+
+
+def without_fault(story: Story, name: str) -> Story:
+    """The same without one kind of fault."""
+    return replace(story, faults=replace(story.faults, **{name: 0.0}))
+
+
+def faults_of(story: Story) -> list[str]:
+    """The kinds of faults that it has."""
+    return [each.name for each in fields(Faults) if getattr(story.faults, each.name) > 0]

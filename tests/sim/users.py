@@ -1,0 +1,169 @@
+"""Users: what they ask the daemons for, and what must be in the journal because it was acknowledged (P6)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from supervisor.api.service import Scale, Service
+from supervisor.errors import JournalUnavailableError, NotFoundError, RefusedError, SpotsupError
+from supervisor.model import JobState
+from supervisor.planner.world import JobView
+from supervisor.runtime.journal import Reading
+from tests.sim.daemon import Daemon
+from tests.sim.promises import Violation, truth
+from tests.sim.world import World
+
+
+@dataclass
+class Wanted:
+    """What a job may look like by all that was answered: more than one value while an answer is open or was lost."""
+
+    uids: set[str]
+    nodes: set[tuple[int, int]] = field(default_factory=set)
+    cancelled: set[bool] = field(default_factory=lambda: {False})
+    under_way: int = 0
+    commands: int = 0
+
+
+def service_of(world: World, daemon: Daemon) -> Service:
+    """The API of one daemon, as far away as its process is."""
+
+    def wait_for(predicate: Callable[[Reading], bool], timeout_s: float) -> bool:
+        found = world.run_until(lambda _: predicate(daemon.journal.read()), timeout_s)
+        if not daemon.runs:
+            raise JournalUnavailableError(f"{daemon.name} does not answer any more")
+        return found
+
+    return Service(daemon.journal, daemon.leader, world.clock, ["local"], wait_for)
+
+
+class Users:
+    """All of them. Their commands are counted; what was acknowledged is asked after every event."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._wanted: dict[str, Wanted] = {}
+        self._seen = 0
+        self._submissions = 0
+        self.acknowledged = self.refused = self.unanswered = 0
+        self.program_failures: dict[str, int] = {}
+        world.checks.append(lambda _: self.check())
+
+    def submit(self, name: str, **spec: Any) -> bool:
+        """As spotsupctl does: where no answer comes, the same submission is sent again, some times."""
+        self._submissions += 1
+        submission = f"submission {self._submissions}"
+        value = {"name": name, "run": "train.py", **spec}
+        for _ in range(4):
+            daemon = self._daemon()
+            if daemon is None:
+                return False
+            answer = self._submit_once(daemon, value, submission)
+            if answer is not None:
+                return answer
+            self._world.run(5.0)
+        return False
+
+    def _submit_once(self, daemon: Daemon, value: dict[str, Any], submission: str) -> bool | None:
+        service, name = service_of(self._world, daemon), value["name"]
+        uid = self._uid(submission)
+        before = self._wanted.get(name)
+        open_set = self._wanted[name] = Wanted({*(before.uids if before else set()), uid, "" if not before else uid})
+        try:
+            service.submit(value, service.put_blob(b"code"), submission)
+        except (RefusedError, NotFoundError):
+            self.refused += 1
+            if before is not None:
+                self._wanted[name] = before
+            return False
+        except SpotsupError:
+            self.unanswered += 1
+            return None
+        self.acknowledged += 1
+        self._world.say(f"a user submitted {name}")
+        open_set.uids = {uid}
+        nodes = value["nodes"]
+        open_set.nodes = {(nodes["desired"], nodes.get("spares", 0))}
+        return True
+
+    @staticmethod
+    def _uid(submission: str) -> str:
+        from supervisor.api.service import uid_of
+
+        return uid_of(submission)
+
+    def scale(self, name: str, desired: int, spares: int) -> None:
+        """Ask for other numbers."""
+        wanted = self._wanted.get(name)
+        if wanted is not None and wanted.nodes:
+            self._ask(wanted, wanted.nodes, (desired, spares), lambda s: s.scale(name, Scale(desired, spares=spares)))
+
+    def cancel(self, name: str) -> None:
+        """Ask for the end."""
+        wanted = self._wanted.get(name)
+        if wanted is not None and wanted.nodes:
+            self._ask(wanted, wanted.cancelled, True, lambda service: service.cancel(name))
+
+    def _ask(self, wanted: Wanted, values: set[Any], value: Any, command: Callable[[Service], object]) -> None:
+        daemon = self._daemon()
+        if daemon is None:
+            return
+        was_there = value in values
+        values.add(value)
+        wanted.under_way += 1
+        wanted.commands += 1
+        mine, alone = wanted.commands, wanted.under_way == 1
+        try:
+            command(service_of(self._world, daemon))
+        except (RefusedError, NotFoundError):
+            self.refused += 1
+            if not was_there and alone and mine == wanted.commands:
+                values.discard(value)
+        except SpotsupError:
+            self.unanswered += 1
+        else:
+            self.acknowledged += 1
+            self._world.say(f"a user was told: {value}")
+            if alone and mine == wanted.commands:
+                values.intersection_update({value})
+        finally:
+            wanted.under_way -= 1
+
+    def _daemon(self) -> Daemon | None:
+        """spotsupctl speaks to the leader, or to whoever runs."""
+        running = [daemon for daemon in self._world.daemons if daemon.runs]
+        return next((d for d in running if d.leader.leading), running[0] if running else None)
+
+    def names(self) -> list[str]:
+        """Jobs that were acknowledged."""
+        return sorted(name for name, wanted in self._wanted.items() if wanted.nodes)
+
+    def check(self) -> None:
+        """P6: nothing acknowledged is lost. P5: a job fails only by failures of its own."""
+        if self._world.store.revision == self._seen:
+            return
+        self._seen = self._world.store.revision
+        jobs = truth(self._world)
+        for name, wanted in self._wanted.items():
+            job = jobs.get(name)
+            uid = job.record.uid if job else ""
+            if uid not in wanted.uids:
+                raise Violation(f"P6: {name} is {uid or 'not there'}, and {sorted(wanted.uids)} was acknowledged")
+            if job is not None and wanted.nodes:
+                self._check_job(job, wanted)
+
+    def _check_job(self, job: JobView, wanted: Wanted) -> None:
+        record = job.record
+        numbers = (record.desired_nodes, record.spare_nodes)
+        if numbers not in wanted.nodes:
+            raise Violation(f"P6: {record.name} wants {numbers}, and {sorted(wanted.nodes)} was acknowledged")
+        if record.cancel_requested not in wanted.cancelled:
+            raise Violation(f"P6: {record.name}: its cancellation was acknowledged, and is lost")
+        if record.state is JobState.FAILED and not self._may_fail(job):
+            raise Violation(f"P5: {record.name} failed: {record.reason}")
+
+    def _may_fail(self, job: JobView) -> bool:
+        allowed = job.record.spec.limits.app_failures
+        return self.program_failures.get(job.record.name, 0) > allowed
