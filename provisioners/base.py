@@ -109,11 +109,13 @@ class LaunchRequest:
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """A machine as its cloud's listing tells. Times are UNIX seconds.
+    """A machine as its cloud's listing tells. Times are UNIX seconds, by the cloud's clock, which may differ from ours.
 
+    `launched_at` is 0 where the cloud does not tell it (yet), an address "" while there is none.
     `end_cause` is set once the cloud says why it ends; PREEMPTED is the provider's evidence of a preemption.
-    `preempt_at` is set while the cloud's API announces one. `metadata_url` is "" where all machines of this cloud find
-    their metadata service at one well-known address.
+    `preempt_at` is set while the cloud's API announces one; it is never later than now and the cloud's usual notice.
+    It may pass, and the machine run on: an announcement ends nothing. `metadata_url` is "" where all machines of this
+    cloud find their metadata service at one well-known address.
     """
 
     id: str
@@ -270,8 +272,8 @@ class Provisioner(Protocol):
     def instances(self, cluster: str, timeout_s: float) -> Sequence[Instance]:
         """All machines with our cluster's tag in every configured region, by filtered listings, not one per machine.
 
-        Eventually consistent: a machine may be missing for a while after its launch and be listed for an hour after its
-        end. Absence from one listing is not a death.
+        Eventually consistent: a machine may be missing for a while after its launch and be listed for an hour or two
+        after its end. Absence from one listing is not a death.
         """
         ...
 

@@ -62,12 +62,12 @@ def split_id(instance_id: str) -> tuple[str, str]:
 def instance(told: Mapping[str, Any], region: str, settings: AwsSettings, preempt_at: float | None) -> Instance:
     """One machine. Raises ProvisionerError where the description lacks what nothing can stand in for."""
     try:
-        ec2_id, launched_at = told["InstanceId"], told["LaunchTime"].timestamp()
-        state = _STATES[told["State"]["Name"]]
-    except (KeyError, AttributeError) as error:
+        ec2_id, state = told["InstanceId"], _STATES[told["State"]["Name"]]
+    except KeyError as error:
         raise ProvisionerError(f"EC2 in {region} describes a machine without what it should: {error!r}") from error
     tags = tags_of(told)
     ended = state in {InstanceState.STOPPING, InstanceState.STOPPED, InstanceState.TERMINATED}
+    launched_at = told.get("LaunchTime")
     private = told.get("PrivateIpAddress") or ""
     return Instance(
         id=id_of(region, ec2_id),
@@ -78,7 +78,7 @@ def instance(told: Mapping[str, Any], region: str, settings: AwsSettings, preemp
         zone=told.get("Placement", {}).get("AvailabilityZone", ""),
         instance_type=told.get("InstanceType", ""),
         state=state,
-        launched_at=launched_at,
+        launched_at=launched_at.timestamp() if isinstance(launched_at, datetime) else 0.0,
         ssh_host=(told.get("PublicIpAddress") or "") if settings.public_address else private,
         ssh_port=settings.ssh_port,
         private_address=private,
@@ -92,13 +92,15 @@ def may_be_announced(told: Mapping[str, Any]) -> bool:
     return told.get("InstanceLifecycle") == "spot" and told.get("State", {}).get("Name") in {"pending", "running"}
 
 
-def announced(requests: Iterable[Mapping[str, Any]]) -> dict[str, float]:
-    """EC2's instance id -> when it will be taken, of all spot requests that say so."""
+def announced(requests: Iterable[Mapping[str, Any]], now: float) -> dict[str, float]:
+    """EC2's instance id -> when it will be taken, of all spot requests that say so. `now`: by our clock; where EC2's is
+    ahead of it, what EC2 has said already was said no later than now.
+    """
     found = {}
     for request in requests:
         status = request.get("Status", {})
         if status.get("Code") in _MARKED and isinstance(status.get("UpdateTime"), datetime):
-            found[request.get("InstanceId", "")] = status["UpdateTime"].timestamp() + NOTICE_S
+            found[request.get("InstanceId", "")] = min(status["UpdateTime"].timestamp(), now) + NOTICE_S
     return found
 
 

@@ -1,7 +1,8 @@
 """EC2's error codes: what each means for a launch, and for any other call. Pure.
 
 Sources: "API" is the EC2 API reference, Error codes for the Amazon EC2 API; "karpenter" is karpenter-provider-aws,
-pkg/errors/errors.go; "parallelcluster" is aws-parallelcluster-node, EC2_ICE_ERROR_CODES; "boto3#4406" that issue.
+pkg/errors/errors.go; "parallelcluster" is aws-parallelcluster-node, EC2_ICE_ERROR_CODES; "boto3#4406" and
+"aws-cli#6676" those issues.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ THROTTLED_S = 5.0  # RunInstances regains two requests a second
 
 _ASK_FOR_MORE = "ask for more in Service Quotas, or end what runs"
 _RENEW = "renew the daemon's AWS credentials"
+_CLOCK = "set the computer's clock, which is minutes off by AWS's"
 _ALLOW = "give the daemon's role what docs/permissions/aws-iam-policy.json lists"
 _IMAGE = "set aws.image to an AMI, or an SSM parameter, that this region has"
 _NETWORK = "set aws.subnets and aws.security_groups to what this region has"
@@ -110,6 +112,8 @@ TABLE: Sequence[Code] = (
     _fatal("AuthFailure", _RENEW),
     _fatal("InvalidClientTokenId", _RENEW),
     _fatal("UnrecognizedClientException", _RENEW),
+    Code("SignatureDoesNotMatch", Kind.FATAL, "aws-cli#6676", mend=_CLOCK, words="Signature expired"),
+    Code("SignatureDoesNotMatch", Kind.FATAL, "aws-cli#6676", mend=_CLOCK, words="Signature not yet current"),
     _fatal("SignatureDoesNotMatch", _RENEW),
     _fatal("IncompleteSignature", _RENEW),
     _fatal("MissingAuthenticationToken", _RENEW),
@@ -121,7 +125,7 @@ TABLE: Sequence[Code] = (
     _fatal("Blocked", "AWS has blocked the account: ask its support"),
 )
 
-_DENIED = (_ALLOW, _RENEW)
+_DENIED = (_ALLOW, _RENEW, _CLOCK)
 _AGAIN = (Kind.THROTTLED, Kind.TRANSIENT, Kind.UNKNOWN)
 
 

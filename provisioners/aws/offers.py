@@ -44,7 +44,8 @@ class Offers:
         limits = self._limits(found, deadline)
         complaints = {each: _complaint(each, types[each.instance_type], limits) for each in found}
         if all(complaints.values()):
-            raise ProvisionerError("; ".join(dict.fromkeys(complaints.values())))
+            least = min(complaints, key=lambda each: types[each.instance_type].vcpus or 0)
+            raise ProvisionerError(complaints[least])
         return sorted((each for each in found if not complaints[each]), key=_order)
 
     def _in_region(

@@ -53,6 +53,7 @@ class AwsProvisioner:
         self._settings = settings
         self._catalog = catalog or load_catalog(settings.catalog)
         self._aws = Aws(settings)
+        self._now = now
         self._offers = Offers(self._aws, settings, self._catalog, now)
 
     @property
@@ -160,7 +161,8 @@ class AwsProvisioner:
                     "SpotInstanceRequests",
                     Filters=wanted,
                     MaxResults=_PAGE,
-                )
+                ),
+                self._now().timestamp(),
             )
         return [
             describe.instance(each, region, self._settings, notices.get(each.get("InstanceId", ""))) for each in told

@@ -11,8 +11,8 @@ from typing import Any
 from provisioners.azure import history, launch
 from provisioners.azure.client import Azure, Clients, Deadline, RefusedError
 from provisioners.azure.leftovers import all_of
-from provisioners.azure.offers import SPOT_QUOTA, quotas
-from provisioners.base import DeniedError, Finding, LeftoverKind, ProvisionerError
+from provisioners.azure.offers import SPOT_QUOTA, Offers, quotas
+from provisioners.base import DeniedError, Finding, LeftoverKind, OfferQuery, ProvisionerError
 from provisioners.catalog import Catalog
 from provisioners.settings import AzureSettings
 
@@ -42,6 +42,7 @@ class Checks:
         self._azure = azure
         self._settings = settings
         self._catalog = catalog
+        self._offers = Offers(azure, settings, catalog)
 
     def run(self, deadline: Deadline) -> Sequence[Finding]:
         """Never raises for what it finds; a cloud that cannot be reached is a finding, too."""
@@ -68,6 +69,7 @@ class Checks:
         for named in self._images():
             yield self._try(f"{region} image", lambda named=named: self._image(region, named, deadline))  # type: ignore[misc]
         yield self._try(f"{region} network", lambda: self._network(region, deadline))
+        yield self._try(f"{region} sizes", lambda: self._sizes(region, deadline))
         yield self._try(f"{region} quota", lambda: self._quota(region, deadline))
 
     def _credentials(self, deadline: Deadline) -> str:
@@ -213,6 +215,16 @@ class Checks:
             raise ProvisionerError(
                 f"{error}; look at azure.{'subnets' if kind == 'subnets' else 'security_groups'}"
             ) from error
+
+    def _sizes(self, region: str, deadline: Deadline) -> str:
+        gpus = {each.name.lower(): each.gpu for each in self._catalog.select("azure", OfferQuery())}
+        found = {gpus[each.size.lower()] for each in self._offers.places(region, deadline) if each.size.lower() in gpus}
+        if not found:
+            raise ProvisionerError(
+                f"{region} offers this subscription no size of the catalog: take it out of azure.regions, or ask Azure "
+                "to lift the restriction"
+            )
+        return f"{region} has machines with {', '.join(sorted(each for each in found if each))}"
 
     def _quota(self, region: str, deadline: Deadline) -> str:
         found = quotas(self._azure, region, deadline)

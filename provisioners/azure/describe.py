@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -45,15 +46,18 @@ def instance(
     power: str = "",
     addresses: Addresses | None = None,
     past: Past | None = None,
+    now: float = math.inf,
 ) -> Instance:
-    """One machine that there is. Raises ProvisionerError where nothing can stand in for what its description lacks."""
+    """One machine that there is. Raises ProvisionerError where nothing can stand in for what its description lacks.
+
+    `now`: by our clock; where Azure's is ahead of it, what the log tells already was no later than now.
+    """
     properties = told.get("properties") or {}
-    name, launched_at = told.get("name"), timestamp(properties.get("timeCreated"))
-    made = str(properties.get("provisioningState", "")).lower()
-    if not name or launched_at is None or not made:
+    name, made = told.get("name"), str(properties.get("provisioningState", "")).lower()
+    if not name or not made:
         raise ProvisionerError(
             f"Azure describes a machine ({name!r}) without what it should: provisioningState "
-            f"{properties.get('provisioningState')!r}, timeCreated {properties.get('timeCreated')!r}"
+            f"{properties.get('provisioningState')!r}"
         )
     addresses, past = addresses or Addresses(), past or Past()
     state = _state(made, power)
@@ -66,12 +70,12 @@ def instance(
         zone=_zone(told),
         instance_type=(properties.get("hardwareProfile") or {}).get("vmSize") or "",
         state=state,
-        launched_at=launched_at,
+        launched_at=timestamp(properties.get("timeCreated")) or 0.0,
         ssh_host=addresses.public if settings.public_address else addresses.private,
         ssh_port=settings.ssh_port,
         private_address=addresses.private,
         end_cause=_cause(state, made, past) if ended else None,
-        preempt_at=None if coming is None else coming + NOTICE_S,
+        preempt_at=None if coming is None else min(coming, now) + NOTICE_S,
         cluster=ours.cluster,
         node=ours.node,
         token=ours.token,

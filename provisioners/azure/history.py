@@ -22,6 +22,10 @@ API = "2015-04-01"
 WINDOW_S = 3600.0
 """How far back the log is read: so long is an ended machine listed."""
 
+CLOCKS_S = 3900.0
+"""What clocks may differ by, either way: one that is set to a local time is an hour off, or a multiple of it. Without
+what is later than our now, a token whose machine has ended would seem to be a fresh one."""
+
 NOTICE_S = 30.0
 """Spot machines are told "at least 30 seconds" before."""
 
@@ -73,8 +77,8 @@ def read(
     window_s: float = WINDOW_S,
 ) -> list[Event]:
     """The log of a resource group, or of one machine in it. `raw(method, url, params)` makes a request."""
-    since = datetime.fromtimestamp(now - window_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    until = datetime.fromtimestamp(now + 300, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")  # clocks may differ
+    since = datetime.fromtimestamp(now - window_s - CLOCKS_S, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    until = datetime.fromtimestamp(now + CLOCKS_S, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     place = f"resourceGroupName eq '{group}'"
     if machine:
         place = (

@@ -57,7 +57,8 @@ class Offers:
             for each, place in found.items()
         }
         if all(complaints.values()):
-            raise ProvisionerError("; ".join(dict.fromkeys(complaints.values())))
+            least = min(complaints, key=lambda each: types[each.instance_type.lower()].vcpus or 0)
+            raise ProvisionerError(complaints[least])
         return sorted((each for each in found if not complaints[each]), key=_order)
 
     def _in_region(

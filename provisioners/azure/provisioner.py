@@ -258,12 +258,12 @@ class AzureProvisioner:
             public = self._settings.public_address
             ips = leftovers.all_of(self._azure, LeftoverKind.ADDRESS, deadline) if public else []
             addresses = describe.addresses_of(nics, ips)
-        pasts = self._log(deadline)
+        pasts, now = self._log(deadline), self._now()
         found = []
         for told in machines:
             key, name = str(told.get("id", "")).lower(), str(told.get("name", "")).lower()
             found.append(
-                describe.instance(told, self._settings, powers.get(key, ""), addresses.get(key), pasts.get(name))
+                describe.instance(told, self._settings, powers.get(key, ""), addresses.get(key), pasts.get(name), now)
             )
         there = {str(each.get("name", "")).lower() for each in listed}
         found += [

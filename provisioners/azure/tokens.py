@@ -57,7 +57,7 @@ class Tokens:
             raise NotSentError(f"no token for Azure within {timeout_s:.1f} s") from error
         except ClientAuthenticationError as error:
             self._done(fetching, None)
-            raise NoCredentialsError(f"there are no Azure credentials that hold: {words_of(error)}") from error
+            raise NoCredentialsError(f"there are no Azure credentials that hold: {_tried(words_of(error))}") from error
         except (ServiceRequestError, ServiceResponseError) as error:
             self._done(fetching, None)
             raise NotSentError(f"Microsoft Entra ID gives no token: {words_of(error)}") from error
@@ -104,6 +104,11 @@ class Tokens:
                 **trust(self._settings),
             )
         return self._credential.get_token(SCOPE)
+
+
+def _tried(words: str) -> str:
+    """What became of each credential, without the SDK's words around it."""
+    return words.partition("Attempted credentials: ")[2].partition(" To mitigate this issue")[0].rstrip(".") or words
 
 
 def trust(settings: AzureSettings) -> dict[str, Any]:

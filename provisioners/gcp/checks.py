@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from provisioners.base import CLUSTER_TAG, DeniedError, Finding, Market, OfferQuery, ProvisionerError
+from provisioners.base import CLUSTER_TAG, DeniedError, Finding, OfferQuery, ProvisionerError
 from provisioners.catalog import Catalog
 from provisioners.gcp import launch, names, quota
 from provisioners.gcp.client import Deadline, Gcp, RefusedError
@@ -137,8 +137,11 @@ class Checks:
         return f"{name} is there"
 
     def _types(self, region: str, deadline: Deadline) -> str:
-        found = self._offers.find(OfferQuery(regions=(region,), market=Market.SPOT), deadline)
-        gpus = ", ".join(sorted({each.gpu for each in found if each.gpu}))
+        query = OfferQuery(regions=(region,))
+        found = self._offers.places(self._catalog.select("gcp", query), [region], query, deadline)
+        if not found:
+            raise ProvisionerError(f"{region} offers no machine type of the catalog: take it out of gcp.regions")
+        gpus = ", ".join(sorted({machine.gpu for _, machine in found if machine.gpu}))
         return f"{region} has machines with {gpus}; Google has no dry run: whether it lets us launch shows at a launch"
 
     def _quota(self, region: str, deadline: Deadline) -> str:

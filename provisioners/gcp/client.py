@@ -11,6 +11,7 @@ import random
 import threading
 import time
 from collections.abc import Iterator
+from email.utils import parsedate_to_datetime
 from typing import Any
 
 from provisioners.base import DeniedError, ProvisionerError, UnreachableError
@@ -23,6 +24,7 @@ _BACKOFF_S = (0.2, 0.5, 1.0)
 _SHORTEST_S = 0.1
 _LONGEST_S = 32.0
 _POOL = 32
+_CLOCKS_AGREE_S = 15.0  # dates have whole seconds, and answers take some
 _CLIENTS = {
     "instances": "InstancesClient",
     "zoneOperations": "ZoneOperationsClient",
@@ -86,7 +88,9 @@ class _Limits:
 
 
 class Gcp:
-    """The SDK's clients, made when needed and kept. Any thread may use them."""
+    """The SDK's clients, made when needed and kept. Any thread may use them. `ahead_s`: of Google's clock, by the last
+    answer; 0 while the two agree as well as can be told.
+    """
 
     def __init__(self, settings: GcpSettings) -> None:
         try:
@@ -98,6 +102,7 @@ class Gcp:
             ) from error
         self.types: Any = compute_v1
         self.project = settings.project
+        self.ahead_s = 0.0
         self._settings = settings
         self._lock = threading.Lock()
         self._bearer: Any = None
@@ -218,19 +223,30 @@ class Gcp:
             return self._clients[service]
 
     def _prepare(self, session: Any) -> None:
-        """Connections for as many threads as ask at once, and the certificate that is to be trusted."""
+        """Connections for as many threads as ask at once, the certificate that is to be trusted, and a look at Google's
+        clock.
+        """
         from requests.adapters import HTTPAdapter
 
-        ca = self._settings.endpoint_ca
+        ca, look_at = self._settings.endpoint_ca, self._look_at_clock
 
         class Adapter(HTTPAdapter):
             """A session's own `verify` would lose against the environment's REQUESTS_CA_BUNDLE."""
 
             def send(self, request: Any, *args: Any, **given: Any) -> Any:
-                return super().send(request, *args, **{**given, **({"verify": ca} if ca else {})})
+                answer = super().send(request, *args, **{**given, **({"verify": ca} if ca else {})})
+                look_at(answer.headers.get("Date", ""))
+                return answer
 
         for scheme in ("http://", "https://"):
             session.mount(scheme, Adapter(pool_maxsize=_POOL))
+
+    def _look_at_clock(self, date: str) -> None:
+        try:
+            ahead_s = parsedate_to_datetime(date).timestamp() - time.time()
+        except ValueError:
+            return
+        self.ahead_s = ahead_s if abs(ahead_s) > _CLOCKS_AGREE_S else 0.0
 
 
 def field_kind(service: str) -> str:
@@ -278,6 +294,11 @@ def _raise_of_auth(error: Exception, where: str) -> None:
             "there are no Google credentials: run gcloud auth application-default login as the daemon's user, or let "
             "GOOGLE_APPLICATION_CREDENTIALS name a service account's key file"
         ) from error
+    if isinstance(error, auth.GoogleAuthError) and "reasonable timeframe" in str(error):
+        raise NoCredentialsError(
+            f"Google does not take what the daemon's credentials have signed: {_words(error)}; set the computer's "
+            "clock, which is minutes off by Google's"
+        ) from error
     if isinstance(error, auth.GoogleAuthError):
         raise NoCredentialsError(
             f"Google does not take the daemon's credentials: {_words(error)}; renew them (gcloud auth "
@@ -286,4 +307,6 @@ def _raise_of_auth(error: Exception, where: str) -> None:
 
 
 def _words(error: object) -> str:
-    return " ".join(str(error).split())[:300] or type(error).__name__
+    """In one line. google-auth's errors carry the whole answer beside its words."""
+    first = error.args[0] if isinstance(error, Exception) and len(error.args) > 1 else error
+    return " ".join(str(first).split()).rstrip(".")[:300] or type(error).__name__

@@ -95,10 +95,11 @@ def instance(told: Any, zone: str, settings: GcpSettings, operations: Iterable[O
     what nothing can stand in for.
 
     One that is being preempted is RUNNING, and `preempt_at` says until when, at least: Google may say STOPPING, but the
-    guest works on for half a minute, and is drained in it.
+    guest works on for half a minute, and is drained in it. `now` and the operations are by one clock; what is told of
+    has begun.
     """
     try:
-        state, launched_at = _STATES[told.status], _seconds(told.creation_timestamp)
+        state, launched_at = _STATES[told.status], _seconds(told.creation_timestamp) if told.creation_timestamp else 0.0
     except (KeyError, ValueError) as error:
         raise ProvisionerError(f"Compute Engine describes a machine without what it should: {error!r}") from error
     items = {each.key: each.value for each in told.metadata.items}
@@ -106,7 +107,7 @@ def instance(told: Any, zone: str, settings: GcpSettings, operations: Iterable[O
     private = interface.network_i_p if interface else ""
     public = interface.access_configs[0].nat_i_p if interface and interface.access_configs else ""
     end = _end(operations)
-    preempt_at = end.began_at + SHUTDOWN_S if end and end.kind == _PREEMPTED else None
+    preempt_at = min(end.began_at, now) + SHUTDOWN_S if end and end.kind == _PREEMPTED else None
     if state is InstanceState.STOPPING and preempt_at is not None and now < preempt_at:
         state = InstanceState.RUNNING
     ended = state in {InstanceState.STOPPING, InstanceState.STOPPED}

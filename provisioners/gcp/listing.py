@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from provisioners.base import Instance, ProvisionerError
@@ -73,7 +73,7 @@ class Listing:
             order_by=_NEWEST_FIRST,
             max_results=PAGE,
         )
-        return _read(answer.items, pattern)
+        return self._read(answer.items, pattern)
 
     def _operations(self, pattern: str, deadline: Deadline) -> list[describe.Operation]:
         """One page of the newest: Google keeps operations for weeks, and what ended long ago is of no interest."""
@@ -89,16 +89,16 @@ class Listing:
             )
         except RefusedError as error:
             raise ProvisionerError(str(error)) from error
-        return _read((told for _, told in items_of(answer, "operations")), pattern)
+        return self._read((told for _, told in items_of(answer, "operations")), pattern)
+
+    def _read(self, listed: Iterable[Any], pattern: str) -> list[describe.Operation]:
+        """What matches, whatever the filter has let pass: another's operation must not stand for ours. By our clock."""
+        ours, ahead_s = re.compile(pattern), self._gcp.ahead_s
+        found = [describe.operation(told) for told in listed if ours.fullmatch(told.target_link)]
+        return [replace(each, began_at=each.began_at - ahead_s) for each in found]
 
 
 _NEWEST_FIRST = "creationTimestamp desc"
-
-
-def _read(listed: Iterable[Any], pattern: str) -> list[describe.Operation]:
-    """What matches, whatever the filter has let pass: another's operation must not stand for ours."""
-    ours = re.compile(pattern)
-    return [describe.operation(told) for told in listed if ours.fullmatch(told.target_link)]
 
 
 def _on(pattern: str) -> str:

@@ -35,14 +35,15 @@ class Offers:
             raise ProvisionerError(
                 f"none of {', '.join(query.regions)} is one of gcp.regions ({', '.join(self._settings.regions)})"
             )
-        places = self._places(types.values(), regions, query, deadline)
+        places = self.places(types.values(), regions, query, deadline)
         if not places:
             raise ProvisionerError(_absent(types, regions, query))
         found = {self._offer(zone, machine, query.market): machine for zone, machine in places}
         limits = self.limits(sorted({each.region for each in found}), deadline)
         complaints = {offer: _complaint(offer, machine, limits) for offer, machine in found.items()}
         if all(complaints.values()):
-            raise ProvisionerError("; ".join(dict.fromkeys(complaints.values())))
+            least = min(complaints, key=lambda each: found[each].gpus)
+            raise ProvisionerError(complaints[least])
         return sorted((each for each in found if not complaints[each]), key=self._order)
 
     def limits(self, regions: Sequence[str], deadline: Deadline) -> Limits:
@@ -59,9 +60,10 @@ class Offers:
             found[region] = {each.metric: each.limit for each in told.quotas}
         return found
 
-    def _places(
+    def places(
         self, types: Collection[MachineType], regions: Sequence[str], query: OfferQuery, deadline: Deadline
     ) -> list[tuple[str, MachineType]]:
+        """(zone, machine type) of all that these regions have, whatever the quota. Raises ProvisionerError."""
         machines = self._zones_of("machineTypes", "machine_types", {_kind(each) for each in types}, deadline)
         wanted = {each.accelerator for each in types if each.machine_type and each.accelerator}
         gpus = self._zones_of("acceleratorTypes", "accelerator_types", wanted, deadline) if wanted else {}

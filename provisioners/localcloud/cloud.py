@@ -31,7 +31,7 @@ from provisioners.localcloud.store import Birth, Store
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """What came of a launch call. `fault` (drop-reply, hang) is what its connection shall meet."""
+    """What came of a launch call. `fault`: what its connection shall meet (drop-reply, done-but-error, twice, hang)."""
 
     machine: Machine | None
     fault: Fault | None = None
@@ -112,16 +112,25 @@ class Cloud:
         self.on_change()
         return Launch(machine, fault)
 
-    def preempt(self, machine: str, notice_s: float) -> Machine:
+    def preempt(self, machine: str, notice_s: float, *, false_alarm: bool = False) -> Machine:
         """Announce a preemption: the machine's metadata says so when this returns. Raises RefusedError."""
         with self._changed:
             known = self.machine(machine)
-            change = rules.announce(known, notice_s, self.now())
+            change = rules.announce(known, notice_s, self.now(), false_alarm=false_alarm)
             if change:
                 known = self.update(machine, **change)
                 assert known.preempt_at is not None
                 self.store.folder(machine).write_preemption(known.preempt_at)
                 self.tell(known)
+        self.on_change()
+        return known
+
+    def withdraw(self, machine: str) -> Machine:
+        """Take the announcement of a preemption back, in the machine's metadata, too. Raises RefusedError."""
+        with self._changed:
+            known = self.update(machine, **rules.withdraw(self.machine(machine)))
+            self.store.folder(machine).remove_preemption()
+            self.tell(known)
         self.on_change()
         return known
 

@@ -35,6 +35,7 @@ def _behaviour(command: Any) -> Any:
     for option in (
         click.option("--launch-delay", type=float, metavar="S", help="Seconds from a launch to a started sshd."),
         click.option("--listing-lag", type=float, metavar="S", help="Seconds by which listings are behind."),
+        click.option("--clock-ahead", type=float, metavar="S", help="Seconds by which its clock is ahead."),
         click.option("--capacity", multiple=True, metavar="ZONE=N", help="How many machines a zone holds."),
         click.option("--type", "types", multiple=True, metavar="NAME=SPOT:ON_DEMAND[:GPU:N]", help="Prices in $/h."),
         click.option("--fault", "faults", multiple=True, metavar="FAULT", help="What the next launch calls meet."),
@@ -91,11 +92,22 @@ def list_machines(directory: Path, output: str) -> None:
 @main.command()
 @_machine
 @click.option("--notice", type=float, default=30.0, show_default=True, metavar="S", help="Seconds until the end.")
+@click.option("--false-alarm", is_flag=True, help="Announce it, and end nothing.")
 @_directory
 @_output
-def preempt(machine: str, notice: float, directory: Path, output: str) -> None:
+def preempt(machine: str, notice: float, directory: Path, output: str, *, false_alarm: bool) -> None:
     """Announce a preemption to MACHINE (its id, or its node), and end it when the notice is over."""
-    _change(directory, "admin/machines", machine, "preempt", {"notice_s": notice}, output)
+    body = {"notice_s": notice, "false_alarm": false_alarm}
+    _change(directory, "admin/machines", machine, "preempt", body, output)
+
+
+@main.command()
+@_machine
+@_directory
+@_output
+def withdraw(machine: str, directory: Path, output: str) -> None:
+    """Take back the preemption that was announced to MACHINE (its id, or its node)."""
+    _change(directory, "admin/machines", machine, "withdraw", None, output)
 
 
 @main.command()
@@ -179,9 +191,9 @@ def _patch(behaviour: dict[str, Any]) -> Any:
     from provisioners.localcloud.models import SettingsPatch, sentence
 
     given: dict[str, Any] = {}
-    for option, key in (("launch_delay", "launch_delay_s"), ("listing_lag", "listing_lag_s")):
+    for option in ("launch_delay", "listing_lag", "clock_ahead"):
         if behaviour[option] is not None:
-            given[key] = behaviour[option]
+            given[f"{option}_s"] = behaviour[option]
     try:
         if behaviour["capacity"]:
             given["capacity"] = {zone: int(room) for zone, room in map(_pair, behaviour["capacity"])}

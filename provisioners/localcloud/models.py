@@ -19,13 +19,15 @@ Name = Annotated[str, StringConstraints(min_length=1, max_length=128, pattern=r"
 Text = Annotated[str, StringConstraints(min_length=1, max_length=4096)]
 Delay = Annotated[float, Field(ge=0, le=3600)]
 Port = Annotated[int, Field(ge=0, le=65535)]
+Skew = Annotated[float, Field(ge=-86400, le=86400)]
 
 
 class Fault(StrEnum):
     """What the next launch call meets. Each is used once.
 
     throttled, transient, fatal, quota: refused, nothing launched. drop-reply: launched, but the connection breaks in
-    the middle of the answer. hang: nothing launched, and never an answer.
+    the middle of the answer. done-but-error: launched, and answered as a fault of the server. twice: the call reaches
+    the cloud twice, and the second answer is the caller's. hang: nothing launched, and never an answer.
     """
 
     THROTTLED = "throttled"
@@ -33,6 +35,8 @@ class Fault(StrEnum):
     FATAL = "fatal"
     QUOTA = "quota"
     DROP_REPLY = "drop-reply"
+    DONE_BUT_ERROR = "done-but-error"
+    TWICE = "twice"
     HANG = "hang"
 
 
@@ -59,6 +63,7 @@ class Settings(_Model):
     `capacity`: machines that a zone holds; its keys are the zones. `no_capacity_memory_s`: for how long a refusal tells
     callers not to ask again. `ended_listed_s`: for how long listings still show a machine that ended. `ssh_port`: where
     new machines' sshd listens, 0 for any port. `reuse_addresses`: a new machine gets the address of one that ended.
+    `clock_ahead_s`: by how much launch times are later than by our clock; negative where its own is behind.
     """
 
     launch_delay_s: Delay = 1.0
@@ -70,6 +75,7 @@ class Settings(_Model):
     next_launch_faults: tuple[Fault, ...] = ()
     ssh_port: Port = 0
     reuse_addresses: bool = False
+    clock_ahead_s: Skew = 0.0
 
 
 class SettingsPatch(_Model):
@@ -84,6 +90,7 @@ class SettingsPatch(_Model):
     next_launch_faults: Annotated[tuple[Fault, ...], Field(max_length=1000)] | None = None
     ssh_port: Port | None = None
     reuse_addresses: bool | None = None
+    clock_ahead_s: Skew | None = None
 
     def applied_to(self, settings: Settings) -> Settings:
         """The settings after this change."""
@@ -114,16 +121,18 @@ class LaunchBody(_Model):
 
 
 class NoticeBody(_Model):
-    """A preemption, `notice_s` from now."""
+    """A preemption, `notice_s` from now. `false_alarm`: it is announced, and does not come."""
 
     notice_s: Delay
+    false_alarm: bool = False
 
 
 class Machine(_Model):
     """A machine's record: written before anything is done for it, kept for the cloud's life, because of its token.
 
     `running_at`: its sshd answered. `ending_at`, `end_cause`: its end was decided; `ended_at`: no process is left.
-    `pid`, `started`: its init, once it runs. `frozen_at`: since when all its processes are stopped.
+    `pid`, `started`: its init, once it runs. `frozen_at`: since when all its processes are stopped. `spared`: what is
+    announced does not come.
     """
 
     id: Name
@@ -146,6 +155,7 @@ class Machine(_Model):
     metadata_port: int = 0
     preempt_announced_at: float | None = None
     preempt_at: float | None = None
+    spared: bool = False
     frozen_at: float | None = None
     ending_at: float | None = None
     end_cause: EndCause | None = None

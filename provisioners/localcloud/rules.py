@@ -47,7 +47,7 @@ def fault_refusal(fault: Fault) -> Refusal | None:
             return Refusal(kind="quota", message=message, scope=Scope.REGION.value, after_s=60.0)
         case Fault.TRANSIENT | Fault.FATAL:
             return Refusal(kind=fault.value, message=message)
-        case Fault.DROP_REPLY | Fault.HANG:
+        case Fault.DROP_REPLY | Fault.DONE_BUT_ERROR | Fault.TWICE | Fault.HANG:
             return None
 
 
@@ -89,7 +89,7 @@ def view(machine: Machine, as_of: float) -> View | None:
         state = InstanceState.STOPPING
     if machine.ended_at is not None and machine.ended_at <= as_of:
         state, reachable = InstanceState.TERMINATED, False
-    told = state in {InstanceState.STOPPING, InstanceState.TERMINATED}
+    over = state in {InstanceState.STOPPING, InstanceState.TERMINATED}
     announced = machine.preempt_announced_at is not None and machine.preempt_announced_at <= as_of
     return View(
         id=machine.id,
@@ -106,10 +106,10 @@ def view(machine: Machine, as_of: float) -> View | None:
         ssh_port=machine.ssh_port if reachable else 22,
         private_address=machine.address if reachable else "",
         metadata_url=f"http://{machine.address}:{machine.metadata_port}" if reachable else "",
-        end_cause=machine.end_cause if told else None,
-        preempt_at=machine.preempt_at if announced and not told else None,
-        frozen=machine.frozen_at is not None and machine.frozen_at <= as_of and not told,
-        message=machine.message if told else "",
+        end_cause=machine.end_cause if over else None,
+        preempt_at=machine.preempt_at if announced and not over else None,
+        frozen=machine.frozen_at is not None and machine.frozen_at <= as_of and not over,
+        message=machine.message if over else "",
     )
 
 
@@ -122,13 +122,18 @@ def listing(settings: Settings, machines: Collection[Machine], cluster: str, now
         if cluster in {"", machine.cluster}
         and (machine.ended_at is None or as_of < machine.ended_at + settings.ended_listed_s)
     )
-    return [seen for machine in wanted if (seen := view(machine, as_of)) is not None]
+    return [told(settings, seen) for machine in wanted if (seen := view(machine, as_of)) is not None]
 
 
 def tokened(settings: Settings, machines: Collection[Machine], token: str, now: float) -> list[View]:
     """The machine of a token, if it was there `listing_lag_s` ago; however long ago it ended."""
     found = (view(machine, now - settings.listing_lag_s) for machine in machines if machine.token == token)
-    return [seen for seen in found if seen is not None]
+    return [told(settings, seen) for seen in found if seen is not None]
+
+
+def told(settings: Settings, seen: View) -> View:
+    """A view by the cloud's own clock. Deadlines are given by hand, in seconds from now: they are by ours."""
+    return seen.model_copy(update={"launched_at": seen.launched_at + settings.clock_ahead_s})
 
 
 def offers(settings: Settings) -> list[OfferView]:
@@ -149,16 +154,24 @@ def offers(settings: Settings) -> list[OfferView]:
     ]
 
 
-def announce(machine: Machine, notice_s: float, now: float) -> dict[str, object]:
+def announce(machine: Machine, notice_s: float, now: float, *, false_alarm: bool = False) -> dict[str, object]:
     """The change that announces a preemption; the earliest deadline holds. Raises RefusedError."""
     if machine.market is not Market.SPOT:
         raise refused(machine, "an on-demand machine cannot be preempted; `kill` makes it vanish")
     if machine.ending_at is not None:
         raise refused(machine, "it has ended or is about to")
     deadline = now + notice_s
-    if machine.preempt_at is not None and machine.preempt_at <= deadline:
+    if machine.preempt_at is not None and machine.preempt_at <= deadline and not machine.spared:
         return {}
-    return {"preempt_announced_at": machine.preempt_announced_at or now, "preempt_at": deadline}
+    announced_at = machine.preempt_announced_at or now
+    return {"preempt_announced_at": announced_at, "preempt_at": deadline, "spared": false_alarm}
+
+
+def withdraw(machine: Machine) -> dict[str, object]:
+    """The change that takes an announcement back. Raises RefusedError."""
+    if machine.ending_at is not None:
+        raise refused(machine, "it has ended or is about to")
+    return {"preempt_announced_at": None, "preempt_at": None, "spared": False}
 
 
 def expect_running(machine: Machine) -> None:
@@ -194,7 +207,8 @@ def due(settings: Settings, machines: Mapping[str, Machine], started: Collection
     """What is to do at `now`. `started`: the machines whose init was started by this server."""
     alive = [each for each in machines.values() if each.ended_at is None]
     going = [each for each in alive if each.ending_at is None]
-    preempt = [each.id for each in going if each.preempt_at is not None and each.preempt_at <= now]
+    doomed = {each.id: each.preempt_at for each in going if each.preempt_at is not None and not each.spared}
+    preempt = [machine for machine, at in doomed.items() if at <= now]
     fresh = [each for each in going if each.running_at is None and each.id not in preempt]
     waiting = [each for each in fresh if each.id not in started and each.due_at > now]
     kept = {
@@ -204,7 +218,7 @@ def due(settings: Settings, machines: Mapping[str, Machine], started: Collection
     }
     times = [each.due_at for each in waiting]
     times += [until for until in kept.values() if until > now]
-    times += [each.preempt_at for each in going if each.preempt_at is not None and each.preempt_at > now]
+    times += [at for at in doomed.values() if at > now]
     return Due(
         start=tuple(each.id for each in fresh if each.id not in started and each.due_at <= now),
         boot=tuple(each.id for each in fresh if each.id in started),

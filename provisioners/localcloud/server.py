@@ -7,6 +7,7 @@
     GET   /v1/admin/machines                    Views as of now, of all clusters
     POST  /v1/machines/ID/terminate             accepted; the listing shows the end
     POST  /v1/admin/machines/ID/preempt         NoticeBody -> View; the metadata service says so already
+    POST  /v1/admin/machines/ID/withdraw        View; there is no announcement any more, for the metadata service either
     POST  /v1/admin/machines/ID/kill            View, once no process is left
     POST  /v1/admin/machines/ID/freeze          View, once every process is stopped; listings call it running
     POST  /v1/admin/machines/ID/thaw            View; every process goes on
@@ -25,6 +26,7 @@ import signal
 import socket
 import sys
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TypeVar
 
 import uvicorn
@@ -103,7 +105,7 @@ class _Api:
     def _answer(self, machine: Machine) -> Response:
         seen = rules.view(machine, self._cloud.now())
         assert seen is not None
-        return _json(seen.model_dump_json())
+        return _json(rules.told(self._cloud.settings(), seen).model_dump_json())
 
     async def ping(self, _: Request) -> Response:
         return _json(Ping(pid=os.getpid(), cloud=self._cloud.birth.id).model_dump_json())
@@ -114,8 +116,12 @@ class _Api:
     async def launch(self, request: Request) -> Response:
         body = await _parse(request, LaunchBody)
         launched = await run_in_threadpool(self._cloud.launch, body)
+        if launched.fault is Fault.TWICE:
+            launched = await run_in_threadpool(self._cloud.launch, body)
         if launched.fault is Fault.HANG:
             await _until_disconnected(request, HANG_S)
+        if launched.fault is Fault.DONE_BUT_ERROR:
+            return Response("Internal Server Error", 500)
         if launched.machine is None or launched.fault is Fault.DROP_REPLY:
             return _half_answer()
         return self._answer(launched.machine)
@@ -138,12 +144,16 @@ class _Api:
 
     async def preempt(self, request: Request) -> Response:
         machine, notice = request.path_params["machine"], await _parse(request, NoticeBody)
-        return self._answer(await run_in_threadpool(self._cloud.preempt, machine, notice.notice_s))
+        preempt = partial(self._cloud.preempt, false_alarm=notice.false_alarm)
+        return self._answer(await run_in_threadpool(preempt, machine, notice.notice_s))
 
     async def kill(self, request: Request) -> Response:
         machine = request.path_params["machine"]
         await run_in_threadpool(self._cloud.end, machine, EndCause.FAILED)
         return self._answer(await run_in_threadpool(self._cloud.wait_ended, machine, KILL_WAIT_S))
+
+    async def withdraw(self, request: Request) -> Response:
+        return self._answer(await run_in_threadpool(self._cloud.withdraw, request.path_params["machine"]))
 
     async def freeze(self, request: Request) -> Response:
         return self._answer(await run_in_threadpool(self._cloud.freeze, request.path_params["machine"]))
@@ -170,6 +180,7 @@ def application(cloud: Cloud) -> Starlette:
         ("POST", "/v1/machines/{machine}/terminate", api.terminate),
         ("GET", "/v1/admin/machines", api.all_machines),
         ("POST", "/v1/admin/machines/{machine}/preempt", api.preempt),
+        ("POST", "/v1/admin/machines/{machine}/withdraw", api.withdraw),
         ("POST", "/v1/admin/machines/{machine}/kill", api.kill),
         ("POST", "/v1/admin/machines/{machine}/freeze", api.freeze),
         ("POST", "/v1/admin/machines/{machine}/thaw", api.thaw),

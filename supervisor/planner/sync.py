@@ -70,7 +70,8 @@ def _accept(draft: Draft, node: NodeRecord, instance: Instance) -> NodeRecord:
         N.PENDING,
         f"{instance.id} in {instance.zone}",
         instance_id=instance.id,
-        launched_at=instance.launched_at,
+        # By our clock, between the intent and now: the cloud's may differ by hours, or say nothing yet.
+        launched_at=min(max(instance.launched_at, node.created_at), draft.now),
         unsure=False,
         error="",
     )

@@ -4,8 +4,9 @@
 
 Real boto3 clients talk to it over HTTP. Its machines are real sshd hosts of a local cloud in DIR, or paper ones. Beside
 moto it knows: idempotency tokens by zone, full zones (HTTP 500), quotas, throttling, spot requests, machines that take
-time to begin and end, listings that lag, ids that are not known yet, interruptions with and without notice, lost,
-broken and missing answers, wrong credentials and missing permissions. What was called is in `calls`.
+time to begin and end, listings that lag, ids that are not known yet, interruptions with and without notice, notices
+without an interruption, lost, broken, wrong and missing answers, calls that arrive twice, a clock that differs, wrong
+credentials and missing permissions. What was called is in `calls`.
 
 `POST /_test/NAME` with a JSON object calls the method NAME of `AwsCloud` with it; `GET /_test/calls` shows the calls.
 """
@@ -17,9 +18,11 @@ import json
 import signal
 import sys
 import threading
+import time
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from email.utils import formatdate
 from pathlib import Path
 from typing import Any
 
@@ -49,16 +52,23 @@ _FAULTS = {
     "quota": RefusedError("MaxSpotInstanceCountExceeded", "Max spot instance count exceeded"),
     "unheard-of": RefusedError("SomethingNew", "Never seen before"),
 }
+_DONE_BUT_ERROR = _FAULTS["internal"]
 _CREDENTIALS = {
     "wrong": RefusedError("AuthFailure", "AWS was not able to validate the provided access credentials"),
     "expired": RefusedError("RequestExpired", "Request has expired."),
+    # aws-cli#6676
+    "clock": RefusedError(
+        "SignatureDoesNotMatch",
+        "Signature expired: 20260127T001427Z is now earlier than 20260127T014428Z (20260127T015928Z - 15 min.)",
+    ),
 }
 
 
 class AwsCloud:
     """The cloud: a WSGI application, and the hand on it. Any method may be called from any thread.
 
-    `credentials`: good, wrong or expired. `denied`: actions that the daemon may not call, as "ec2:RunInstances".
+    `credentials`: good, wrong, expired, or clock (signed at a wrong time). `denied`: actions that the daemon may not
+    call, as "ec2:RunInstances".
     """
 
     def __init__(self, machines: Machines) -> None:
@@ -82,8 +92,14 @@ class AwsCloud:
         """Capacity again."""
         self.ec2.make_room(zone, instance_type)
 
+    def limit(self, zone: str, machines: int) -> None:
+        """A zone has room for so many."""
+        self.ec2.room[zone] = machines
+
     def fail_next(self, action: str, how: str, times: int = 1) -> None:
-        """The next calls of an action meet this: one of the faults above, drop-reply, garbage, hang, or pass."""
+        """The next calls of an action meet this: one of the faults above, drop-reply, done-but-error, twice, garbage,
+        hang, or pass.
+        """
         self._faults[action].extend([how] * times)
 
     def lag(self, seconds: float) -> None:
@@ -94,6 +110,16 @@ class AwsCloud:
         """Announce an interruption; returns the deadline that EC2 tells, two minutes after its word."""
         with self.ec2.instances.lock:
             return self.ec2.instances.preempt(machine, notice_s, stop=stop)
+
+    def alarm(self, machine: str) -> None:
+        """Mark a machine for termination, two minutes and a little ago; nothing comes of it."""
+        with self.ec2.instances.lock:
+            self.ec2.instances.alarm(machine)
+
+    def withdraw(self, machine: str) -> None:
+        """The mark is taken away, and the machine stays."""
+        with self.ec2.instances.lock:
+            self.ec2.instances.withdraw(machine)
 
     def lose(self, machine: str, reason: str = "Server.InternalError") -> None:
         """A machine ends without a notice."""
@@ -150,8 +176,12 @@ class AwsCloud:
                 raise RefusedError("InternalError", "it hung")
             with self.ec2.instances.lock:
                 answer = self.ec2.serve(call, environ, body)
+                if fault == "twice":
+                    answer = self.ec2.serve(call, environ, body)
         except RefusedError as error:
             return refusal(call, error), False
+        if fault == "done-but-error":
+            return refusal(call, _DONE_BUT_ERROR), False
         if fault == "garbage":
             return Answer(200, "text/html", b"<html>Welcome to the hotel network</html>"), False
         return answer, fault == "drop-reply"
@@ -178,6 +208,10 @@ def needed(call: Call) -> list[str]:
 class _Quiet(WSGIRequestHandler):  # type: ignore[misc]
     def log(self, type: str, message: str, *args: Any) -> None:  # noqa: A002 - werkzeug's name
         """Say nothing."""
+
+    def date_time_string(self, timestamp: float | None = None) -> str:
+        """Of each answer's date: by the cloud's clock."""
+        return formatdate(time.time() + self.server.app.ec2.ahead_s, usegmt=True)
 
 
 class AwsServer:

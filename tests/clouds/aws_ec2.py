@@ -27,14 +27,17 @@ _ADDRESSES = ("ipAddress", "dnsName", "privateIpAddress", "privateDnsName", "ass
 
 
 class Ec2:
-    """One account's EC2 in all regions. What can be set: `lag_s` of listings, `missing` elements of descriptions,
-    `most_machines` of the account (0: any number), vCPU `quotas`, `images` by SSM parameter, `page` size, and how often
-    a call that names a young machine does not know it (`forgets`). Callers hold `instances.lock`.
+    """One account's EC2 in all regions. What can be set: `lag_s` of listings, `ahead_s` of its clock, `missing`
+    elements of descriptions, the `room` of zones, `most_machines` of the account (0: any number), vCPU `quotas`,
+    `images` by SSM parameter, `page` size, and how often a call that names a young machine does not know it
+    (`forgets`). Callers hold `instances.lock`.
     """
 
     def __init__(self, machines: Machines) -> None:
         self.instances = Instances(machines)
         self.lag_s = 0.0
+        self.ahead_s = 0.0
+        self.room: dict[str, int] = {}
         self.missing: set[str] = set()
         self.most_machines = 0
         self.quotas: dict[str, float] = defaultdict(lambda: 4096.0)
@@ -96,7 +99,9 @@ class Ec2:
         machines = [each.decode() for each in re.findall(rb"<instanceId>(i-[0-9a-f]+)</instanceId>", answer.body)]
         body = without(answer.body, _ADDRESSES)
         for machine in machines:
-            spot = self._born(call, machine).spot
+            record = self._born(call, machine)
+            spot, born = record.spot, record.moto.launch_time.strftime("%Y-%m-%dT%H:%M:%S.000Z")
+            body = re.sub(rb"<launchTime>[^<]*", f"<launchTime>{born}".encode(), body)
             if spot is not None:
                 mark = f"{machine}</instanceId>".encode()
                 more = f"<spotInstanceRequestId>{spot.id}</spotInstanceRequestId>".encode()
@@ -109,6 +114,7 @@ class Ec2:
         spot_tags = call.tags("spot-instances-request") if _is_spot(call) else None
         user_data = base64.b64decode(call.form.get("UserData", "")).decode()
         record = self.instances.born(machine, call.region, user_data, spot_tags)
+        record.moto.launch_time += timedelta(seconds=self.ahead_s)
         record.moto.placement.group_name = call.form.get("Placement.GroupName", "")
         for nic in record.moto.nics.values():
             nic.add_tags(call.tags("network-interface"))
@@ -164,12 +170,13 @@ class Ec2:
 
     def _check_room(self, call: Call, zone: str) -> None:
         name = call.form["InstanceType"]
-        if (zone, "") in self._full or (zone, name) in self._full:
+        alive = [each for each in self.instances.records.values() if each.past[-1].state != "terminated"]
+        taken = sum(each.moto._placement.zone == zone for each in alive)
+        if (zone, "") in self._full or (zone, name) in self._full or taken >= self.room.get(zone, taken + 1):
             message = (
                 f"We currently do not have sufficient {name} capacity in the Availability Zone you requested ({zone})."
             )
             raise RefusedError("InsufficientInstanceCapacity", message)
-        alive = [each for each in self.instances.records.values() if each.past[-1].state != "terminated"]
         if self.most_machines and len(alive) >= self.most_machines:
             code = "MaxSpotInstanceCountExceeded" if _is_spot(call) else "VcpuLimitExceeded"
             raise RefusedError(code, "You have requested more vCPU capacity than your current limit.")
@@ -178,6 +185,8 @@ class Ec2:
         name = said.removeprefix("resolve:ssm:")
         if name.startswith("/") and name not in self.images:
             raise RefusedError("InvalidParameterValue", f"The SSM parameter {name} could not be resolved.")
+        if name.startswith("ami-") and not name.startswith("ami-0"):
+            raise RefusedError("InvalidAMIID.NotFound", f"The image id '[{name}]' does not exist")
         if name.startswith("ami-"):
             return name
         return self.images[name]
@@ -222,7 +231,7 @@ class Ec2:
 
     def _describe_spot_requests(self, call: Call, _environ: dict[str, Any], _body: bytes) -> Answer:
         found = []
-        for each in self.instances.spot_requests(call.region):
+        for each in self.instances.spot_requests(call.region, self.ahead_s):
             tags = {f"tag:{tag['Key']}": tag["Value"] for tag in each["Tags"]}
             if matches(call.filters(), {**tags, "state": each["State"], "instance-id": each["InstanceId"] or ""}):
                 found.append(each)

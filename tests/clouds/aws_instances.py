@@ -141,6 +141,20 @@ class Instances:
         self._machines.preempt(machine, notice_s)
         return record.spot.updated_at + NOTICE_S
 
+    def alarm(self, machine: str) -> None:
+        """Mark for termination, so long ago that it would be over; nothing comes of it."""
+        spot = self.records[machine].spot
+        assert spot is not None, f"{machine} is not a spot machine"
+        spot.say("active", "marked-for-termination")
+        spot.updated_at -= NOTICE_S + 1.0
+
+    def withdraw(self, machine: str) -> None:
+        """Unmark. EC2's documentation knows no such thing; if it did, the request would be what it was."""
+        record = self.records[machine]
+        assert record.spot is not None, f"{machine} is not a spot machine"
+        record.spot.say("active", "fulfilled")
+        record.ends_at = None
+
     def lose(self, machine: str, reason: str) -> None:
         """The machine ends, for a reason that is no preemption."""
         self.records[machine].reason = reason
@@ -182,8 +196,8 @@ class Instances:
         as_of = time.time() - lag_s
         return [(record, seen) for record in here if (seen := record.as_of(as_of)) is not None]
 
-    def spot_requests(self, region: str) -> list[dict[str, Any]]:
-        """All of a region, in boto3's words."""
+    def spot_requests(self, region: str, ahead_s: float) -> list[dict[str, Any]]:
+        """All of a region, in boto3's words; `ahead_s`: of EC2's clock."""
         for record in self.records.values():
             self.sync(record)
         return [
@@ -191,7 +205,7 @@ class Instances:
                 "SpotInstanceRequestId": each.id,
                 "InstanceId": each.instance or None,
                 "State": each.state,
-                "Status": {"Code": each.code, "UpdateTime": datetime.fromtimestamp(each.updated_at, UTC)},
+                "Status": {"Code": each.code, "UpdateTime": datetime.fromtimestamp(each.updated_at + ahead_s, UTC)},
                 "Tags": [{"Key": key, "Value": value} for key, value in each.tags.items()],
             }
             for where, each in self.requests.values()

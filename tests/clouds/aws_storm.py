@@ -40,7 +40,8 @@ class AwsWeather:
 
     def faults(self) -> Sequence[str]:
         """All that RunInstances may meet, but for what takes long."""
-        return ("throttled", "transient", "internal", "quota", "unheard-of", "drop-reply", "garbage", "full", "lag")
+        refused = ("throttled", "transient", "internal", "quota", "unheard-of", "full")
+        return (*refused, "drop-reply", "done-but-error", "twice", "garbage", "lag")
 
     def strike(self, fault: str) -> None:
         """A lag of listings passes with the next fault of another kind."""

@@ -4,8 +4,9 @@
 
 The real SDK talks to it, with its real credentials: a client secret, a token, an authority of its own. Its machines
 are real sshd hosts of a local cloud in DIR, or paper ones. Bodies are held against the SDK's own models. It knows:
-launches that are taken and fail later, full zones, quotas, throttling, evictions with and without notice, listings and
-a log that lag, lost, broken and missing answers, wrong credentials and missing permissions. `calls` are what was asked.
+launches that are taken and fail later, full zones, quotas, throttling, evictions with and without notice, and none
+after a notice, listings and a log that lag, lost, broken, wrong and missing answers, calls that arrive twice, a clock
+that differs, wrong credentials and missing permissions. `calls` are what was asked.
 
 `POST /_test/NAME` with a JSON object calls the method NAME of `AzureCloud` with it; `GET /_test/calls` shows the calls.
 """
@@ -18,10 +19,12 @@ import signal
 import ssl
 import sys
 import threading
+import time
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from email.utils import formatdate
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -104,8 +107,14 @@ class AzureCloud:
         """Capacity again."""
         self.arm.make_room(zone, size)
 
+    def limit(self, zone: str, machines: int) -> None:
+        """A zone has room for so many."""
+        self.arm.room[zone] = machines
+
     def fail_next(self, action: str, how: str, times: int = 1) -> None:
-        """The next calls of an action meet this: one of the faults above, drop-reply, garbage, empty, hang, or pass."""
+        """The next calls of an action meet this: one of the faults above, drop-reply, done-but-error, twice, garbage,
+        empty, hang, or pass.
+        """
         self._faults[action].extend([how] * times)
 
     def fail_allocation(self, code: str, after_s: float = 0.0) -> None:
@@ -116,10 +125,24 @@ class AzureCloud:
         """Listings are so far behind, and the log."""
         self.arm.fleet.lag_s = seconds
 
+    def skew(self, ahead_s: float) -> None:
+        """Its clock is so far ahead of ours."""
+        self.arm.fleet.ahead_s = ahead_s
+
     def preempt(self, machine: str, notice_s: float, *, deallocate: bool = False) -> float:
         """Announce an eviction; returns the deadline that the log's entry means, 30 s after it."""
         with self.arm.fleet.lock:
             return self.arm.fleet.preempt(machine, notice_s, deallocate=deallocate) + 30.0
+
+    def alarm(self, machine: str) -> None:
+        """Announce an eviction, half a minute and a little ago; nothing comes of it."""
+        with self.arm.fleet.lock:
+            self.arm.fleet.alarm(machine)
+
+    def withdraw(self, machine: str) -> None:
+        """The eviction fails, and the machine stays."""
+        with self.arm.fleet.lock:
+            self.arm.fleet.withdraw(machine)
 
     def end_itself(self, machine: str) -> None:
         """What a machine's dead-man switch does: a DELETE in the name of its identity."""
@@ -244,8 +267,12 @@ class AzureCloud:
                 raise RefusedError("InternalServerError", "it hung")
             with self.arm.fleet.lock:
                 answer = self.arm.serve(call)
+                if fault == "twice":
+                    answer = self.arm.serve(call)
         except RefusedError as error:
             return error.answer(), False
+        if fault == "done-but-error":
+            return _FAULTS["internal"].answer(), False
         if fault == "garbage":
             return Answer(200, b"<html>Welcome to the hotel network</html>"), False
         if fault == "empty":
@@ -278,6 +305,10 @@ def needed(call: Call) -> list[str]:
 class _Quiet(WSGIRequestHandler):  # type: ignore[misc]
     def log(self, type: str, message: str, *args: Any) -> None:  # noqa: A002 - werkzeug's name
         """Say nothing."""
+
+    def date_time_string(self, timestamp: float | None = None) -> str:
+        """Of each answer's date: by the cloud's clock."""
+        return formatdate(time.time() + self.server.app.arm.fleet.ahead_s, usegmt=True)
 
 
 class AzureServer:

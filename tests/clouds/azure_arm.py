@@ -22,15 +22,16 @@ _NETWORK = _IN_GROUP + r"/providers/microsoft\.network"
 
 
 class Arm:
-    """One subscription with one resource group. What can be set: `most_machines` (0: any number), vCPU `quotas`, closed
-    `restrictions` (size, zone or ""), `rules` of the security group, `granted` permissions, `page` size, `missing`
-    elements of machines' descriptions, `log_broken`, and the `prices` (size -> spot's, on-demand's). Callers hold
-    `fleet.lock`.
+    """One subscription with one resource group. What can be set: `room` of zones, `most_machines` (0: any number), vCPU
+    `quotas`, closed `restrictions` (size, zone or ""), `rules` of the security group, `granted` permissions, `page`
+    size, `missing` elements of machines' descriptions ("networkInterfaces": those listings), and the `prices` (size ->
+    spot's, on-demand's). Callers hold `fleet.lock`.
     """
 
     def __init__(self, machines: Machines) -> None:
         self.fleet = Fleet(machines)
         self.url = ""
+        self.room: dict[str, int] = {}
         self.most_machines = 0
         self.quotas = {"lowPriorityCores": 4096, "cores": 4096}
         self.restrictions: set[tuple[str, str]] = set()
@@ -197,8 +198,10 @@ class Arm:
     def _check_room(self, body: dict[str, Any]) -> None:
         asked = body["properties"]
         size, region = asked["hardwareProfile"]["vmSize"], body["location"]
-        zone = f"{region}-{body['zones'][0]}" if body.get("zones") else region
-        if {(zone, ""), (zone, size)} & (self._full | self.restrictions):
+        zone = kept.zone_of(body)
+        taken = sum(kept.zone_of(each.body) == zone for each in self.fleet.records.values())
+        full = {(zone, ""), (zone, size)} & (self._full | self.restrictions)
+        if full or taken >= self.room.get(zone, taken + 1):
             message = (
                 f"The requested VM size for resource 'Following SKUs have failed for Capacity Restrictions: {size}' is "
                 f"currently not available in location '{region}'. Please try another size or deploy to a different "
@@ -267,7 +270,8 @@ class Arm:
         return self._paged(call, [kept.statuses(*each) for each in self.fleet.listed()])
 
     def _interfaces(self, call: Call, _names: dict[str, str]) -> Answer:
-        found = [each for seen in self.fleet.listed() for each in kept.interfaces(*seen)]
+        seen = [] if "networkInterfaces" in self.missing else self.fleet.listed()
+        found = [each for one in seen for each in kept.interfaces(*one)]
         return self._paged(call, found + self._loose("networkInterfaces"))
 
     def _addresses(self, call: Call, _names: dict[str, str]) -> Answer:
@@ -291,7 +295,7 @@ class Arm:
 
     def _log(self, call: Call, _names: dict[str, str]) -> Answer:
         wanted = call.query["$filter"]
-        since = re.search(r"eventTimestamp ge '([^']+)' and eventTimestamp le '[^']+'", wanted)
+        since = re.search(r"eventTimestamp ge '([^']+)' and eventTimestamp le '([^']+)'", wanted)
         group = re.search(r"resourceGroupName eq '([^']+)'$", wanted)
         uri = re.search(r"resourceUri eq '([^']+)'$", wanted)
         if since is None or (group is None) == (uri is None):
@@ -303,7 +307,7 @@ class Arm:
             {key: entry[key] for key in call.query["$select"].split(",")}
             for at, entry in reversed(self.fleet.log)
             if at <= as_of
-            and entry["eventTimestamp"] >= since[1]
+            and since[1] <= entry["eventTimestamp"] <= since[2]
             and (uri is None or entry["resourceId"].lower() == uri[1].lower())
         ]
         return self._paged(call, found)

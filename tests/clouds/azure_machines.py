@@ -75,8 +75,8 @@ class Record:
 
 
 class Fleet:
-    """The records over the machines behind. Callers hold `lock`. `lag_s`: of listings and of the log; `begin_s`: how
-    long a machine is being made at least.
+    """The records over the machines behind. Callers hold `lock`. `lag_s`: of listings and of the log; `ahead_s`: of
+    Azure's clock.
     """
 
     def __init__(self, machines: Machines) -> None:
@@ -87,13 +87,15 @@ class Fleet:
         self.log: list[tuple[float, dict[str, Any]]] = []
         self.operations: dict[str, Record] = {}
         self.lag_s = 0.0
+        self.ahead_s = 0.0
         self._machines = machines
 
     # -- calls ---------------------------------------------------------------------------------------------
 
     def put(self, name: str, body: dict[str, Any], fails: tuple[float, str, str] | None) -> tuple[Record, str]:
         """A launch that Azure takes; (the machine, its operation's name)."""
-        record = Record(name, copy.deepcopy(body), time.time(), [Seen(time.time(), "Creating")], fails)
+        now = time.time()
+        record = Record(name, copy.deepcopy(body), now + self.ahead_s, [Seen(now, "Creating")], fails)
         record.machine = f"{name}-{record.vm_id[:8]}"
         self.records[name.lower()] = record
         operation = str(uuid.uuid4())
@@ -128,6 +130,16 @@ class Fleet:
         at = self.tell(record, "evictSpotVM/action", "Started")
         self._machines.preempt(record.machine, notice_s)
         return at
+
+    def alarm(self, name: str) -> None:
+        """Announce an eviction, so long ago that it would be over; nothing comes of it."""
+        self.tell(self.records[name.lower()], "evictSpotVM/action", "Started", ago_s=31.0)
+
+    def withdraw(self, name: str) -> None:
+        """The eviction fails."""
+        record = self.records[name.lower()]
+        record.evicted_at = None
+        self.tell(record, "evictSpotVM/action", "Failed")
 
     def halt(self, name: str) -> None:
         """Its guest switches itself off: the machine stays allocated."""
@@ -224,12 +236,14 @@ class Fleet:
         every = [*self.records.values(), *self.ended]
         return [(record, seen) for record in every if (seen := record.as_of(as_of)) is not None]
 
-    def tell(self, record: Record, operation: str, status: str, body: dict[str, Any] | None = None) -> float:
+    def tell(
+        self, record: Record, operation: str, status: str, body: dict[str, Any] | None = None, ago_s: float = 0.0
+    ) -> float:
         """One more entry of the activity log."""
-        at = time.time()
+        at = time.time() - ago_s
         claims = record.claims if operation == "delete" else {}
         entry = {
-            "eventTimestamp": stamp(at),
+            "eventTimestamp": stamp(at + self.ahead_s),
             "operationName": {"value": f"Microsoft.Compute/virtualMachines/{operation}", "localizedValue": operation},
             "status": {"value": status, "localizedValue": status},
             # The log writes names as they come to it: groups often in capitals.
@@ -239,6 +253,11 @@ class Fleet:
         }
         self.log.append((at, entry))
         return at
+
+
+def zone_of(body: dict[str, Any]) -> str:
+    """As spotsup calls it: eastus-1, or eastus where a region has none."""
+    return f"{body['location']}-{body['zones'][0]}" if body.get("zones") else str(body["location"])
 
 
 def stamp(at: float) -> str:

@@ -38,7 +38,7 @@ class AzureWeather:
     def faults(self) -> Sequence[str]:
         """All that a launch may meet, at once or after it was taken, but for what takes long."""
         at_once = ("throttled", "transient", "internal", "quota", "unheard-of", "drop-reply", "garbage", "full")
-        return (*at_once, "lag", "no-room", "no-room-late", "failing")
+        return (*at_once, "done-but-error", "twice", "lag", "no-room", "no-room-late", "failing")
 
     def strike(self, fault: str) -> None:
         """A lag of listings passes with the next fault of another kind."""

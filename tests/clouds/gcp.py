@@ -5,9 +5,10 @@
 Real google-cloud-compute clients talk to it over HTTP, with access tokens that they fetch from it for a service
 account's key. Requests that Google's discovery document does not allow are refused. Its machines are real sshd hosts of
 a local cloud in DIR, or paper ones. It knows: insertions that are taken and fail later (full zones, quotas), names and
-request ids that are used again, listings that lag, preemptions with and without notice, machines that stop instead of
-going, that vanish without a trace but their operations; throttling, lost, broken and missing answers, wrong credentials
-and missing permissions. What was called is in `calls`.
+request ids that are used again, listings that lag, preemptions with and without notice, and none after a notice,
+machines that stop instead of going, that vanish without a trace but their operations; throttling, lost, broken, wrong
+and missing answers, calls that arrive twice, a clock that differs, wrong credentials and missing permissions. What was
+called is in `calls`.
 
 `POST /_test/NAME` with a JSON object calls the method NAME of `GcpCloud` with it; `GET /_test/calls` shows the calls.
 """
@@ -15,17 +16,21 @@ and missing permissions. What was called is in `calls`.
 from __future__ import annotations
 
 import argparse
+import base64
 import functools
 import json
 import signal
 import ssl
 import sys
 import threading
+import time
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from email.utils import formatdate
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qsl
 
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
@@ -46,6 +51,12 @@ _FAULTS = {
     "quota-at-once": RefusedError(403, "quotaExceeded", "Quota 'NVIDIA_T4_GPUS' exceeded.  Limit: 0.0"),
     "unheard-of-at-once": RefusedError(400, "somethingNew", "Never seen before"),
 }
+# done-but-error: refused as "internal", done all the same. done-but-failed: taken, and the operation fails, but the
+# machine is there.
+_OTHERS = {
+    *("drop-reply", "done-but-error", "done-but-failed", "twice"),
+    *("garbage", "hang", "proxy", "taken-at-once", "pass"),
+}
 _PERMISSIONS: Mapping[str, str] = {
     "instances.aggregatedList": "compute.instances.list",
     "globalOperations.aggregatedList": "compute.globalOperations.list",
@@ -60,7 +71,8 @@ class GcpCloud:
     """The cloud: a WSGI application, and the hand on it. Any method may be called from any thread.
 
     `credentials`: good, wrong (no token for them), expired (tokens are refused), hang or busy (no token now). `denied`:
-    permissions that the daemon lacks, as "compute.instances.create".
+    permissions that the daemon lacks, as "compute.instances.create". `strict`: what a clock that is off has signed is
+    worth no token; without it, only the answers are by another clock.
     """
 
     def __init__(self, machines: Machines) -> None:
@@ -68,6 +80,7 @@ class GcpCloud:
         self.calls: list[Call] = []
         self.credentials = "good"
         self.denied: set[str] = set()
+        self.strict = True
         self.closing = threading.Event()
         self._faults: dict[str, deque[str]] = defaultdict(deque)
 
@@ -81,11 +94,13 @@ class GcpCloud:
         """Capacity again."""
         self.compute.make_room(zone, machine_type)
 
+    def limit(self, zone: str, machines: int) -> None:
+        """A zone has room for so many."""
+        self.compute.room[zone] = machines
+
     def fail_next(self, action: str, how: str, times: int = 1) -> None:
-        """The next calls of an action meet this: one of the faults above, one of an operation's, drop-reply, garbage,
-        hang, proxy, taken-at-once, or pass.
-        """
-        known = {*_FAULTS, *OP_FAULTS, "drop-reply", "garbage", "hang", "proxy", "taken-at-once", "pass"}
+        """The next calls of an action meet this: one of the faults above, one of an operation's, one of `_OTHERS`."""
+        known = {*_FAULTS, *OP_FAULTS, *_OTHERS}
         assert how in known, how
         self._faults[action].extend([how] * times)
 
@@ -93,10 +108,24 @@ class GcpCloud:
         """Listings are so far behind."""
         self.compute.lag_s = seconds
 
+    def skew(self, ahead_s: float, *, strict: bool = False) -> None:
+        """Its clock is so far ahead of ours."""
+        self.compute.instances.ahead_s, self.strict = ahead_s, strict
+
     def preempt(self, name: str, notice_s: float, *, stop: bool = False) -> float:
         """Take a machine; returns when the API says that it ends, half a minute after its word."""
         with self.compute.instances.lock:
             return self.compute.instances.preempt(self.record(name), notice_s, stop=stop)
+
+    def alarm(self, name: str) -> None:
+        """Begin to take a machine, half a minute and a little ago, and get no further."""
+        with self.compute.instances.lock:
+            self.compute.instances.alarm(self.record(name))
+
+    def withdraw(self, name: str) -> None:
+        """The preemption fails, and the machine stays."""
+        with self.compute.instances.lock:
+            self.compute.instances.withdraw(self.record(name))
 
     def lose(self, name: str, kind: str = "compute.instances.hostError", *, stop: bool = False) -> None:
         """A machine ends without a notice."""
@@ -142,7 +171,7 @@ class GcpCloud:
         if path.startswith("/_test/"):
             answer = self._by_hand(path.removeprefix("/_test/"), body)
         elif path == "/token":
-            answer = self._give_token()
+            answer = self._give_token(dict(parse_qsl(body.decode())))
         else:
             answer, cut = self._serve(environ, path, body)
         headers = [("Content-Type", answer.content_type), ("Content-Length", str(len(answer.body)))]
@@ -155,10 +184,16 @@ class GcpCloud:
             return json_answer({"calls": [call.action for call in self.calls]})
         return json_answer({"result": getattr(self, name)(**json.loads(body or b"{}"))})
 
-    def _give_token(self) -> Answer:
+    def _give_token(self, form: Mapping[str, str]) -> Answer:
         if self.credentials == "wrong":
             told = {"error": "invalid_grant", "error_description": "Invalid JWT Signature."}
             return json_answer(told, 400)
+        claims = json.loads(base64.urlsafe_b64decode(form["assertion"].split(".")[1] + "=="))
+        now = time.time() + self.compute.instances.ahead_s
+        if self.strict and not claims["iat"] - 300 < now < claims["exp"]:
+            # google-api-php-client#1429
+            why = "Token must be a short-lived token (60 minutes) and in a reasonable timeframe. Check your iat and exp"
+            return json_answer({"error": "invalid_grant", "error_description": f"Invalid JWT: {why} values."}, 400)
         if self.credentials == "hang":
             self.closing.wait(HANG_S)
         if self.credentials in {"hang", "busy"}:
@@ -182,8 +217,12 @@ class GcpCloud:
                 return Answer(502, "text/html", b"<html>Bad Gateway</html>"), False
             with self.compute.instances.lock:
                 answer = self.compute.serve(call, fault)
+                if fault == "twice":
+                    answer = self.compute.serve(call, "pass")
         except RefusedError as error:
             return refusal(error), False
+        if fault == "done-but-error":
+            return refusal(_FAULTS["internal"]), False
         if fault == "garbage":
             return Answer(200, "text/html", b"<html>Welcome to the hotel network</html>"), False
         return answer, fault == "drop-reply"
@@ -225,6 +264,10 @@ def _key() -> str:
 class _Quiet(WSGIRequestHandler):  # type: ignore[misc]
     def log(self, type: str, message: str, *args: Any) -> None:  # noqa: A002 - werkzeug's name
         """Say nothing."""
+
+    def date_time_string(self, timestamp: float | None = None) -> str:
+        """Of each answer's date: by the cloud's clock."""
+        return formatdate(time.time() + self.server.app.compute.instances.ahead_s, usegmt=True)
 
 
 class GcpServer:

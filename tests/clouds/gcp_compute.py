@@ -31,15 +31,17 @@ _LABEL_VALUE = re.compile(r"[a-z0-9_-]{0,63}")
 
 
 class Compute:
-    """One project. What can be set: `lag_s` of listings, `missing` fields of machines, `most_machines` (0: any number),
-    `quotas` by region ("" for the project's), `images` by project, `firewalls`, `subnetworks`, zones that are left out
-    of listings (`unreachable`), whether a zone's operations are filtered (`filters`). Callers hold `instances.lock`.
+    """One project. What can be set: `lag_s` of listings, `missing` fields of machines, the `room` of zones,
+    `most_machines` (0: any number), `quotas` by region ("" for the project's), `images` by project, `firewalls`,
+    `subnetworks`, zones that are left out of listings (`unreachable`), whether a zone's operations are filtered
+    (`filters`). Callers hold `instances.lock`.
     """
 
     def __init__(self, machines: Machines) -> None:
         self.instances = Instances(machines)
         self.lag_s = 0.0
         self.missing: set[str] = set()
+        self.room: dict[str, int] = {}
         self.most_machines = 0
         self.images = {project: set(names) for project, names in IMAGES.items()}
         self.subnetworks = {("us-central1", "default"), ("us-west1", "default")}
@@ -111,6 +113,7 @@ class Compute:
             operation.done_at = time.time() + self.instances.op_s
         else:
             record = self.instances.born(zone, body, operation)
+            operation.error = OP_FAULTS["transient"] if fault == "done-but-failed" else None
             if fault == "taken-at-once":
                 self.instances.preempt(record, 0.0, stop=False)
         return self._told(operation)
@@ -118,9 +121,11 @@ class Compute:
     def _fault_of(self, zone: str, body: Mapping[str, Any], fault: str) -> tuple[str, str] | None:
         if fault in OP_FAULTS:
             return OP_FAULTS[fault]
-        if self._full & {(zone, ""), (zone, body["machineType"].rpartition("/")[2])}:
-            return OP_FAULTS["full"]
         alive = [each for each in self.instances.records if each.status != GONE]
+        taken = sum(each.zone == zone for each in alive)
+        full = self._full & {(zone, ""), (zone, body["machineType"].rpartition("/")[2])}
+        if full or taken >= self.room.get(zone, taken + 1):
+            return OP_FAULTS["full"]
         return OP_FAULTS["quota"] if self.most_machines and len(alive) >= self.most_machines else None
 
     def _check(self, zone: str, body: Mapping[str, Any]) -> None:
@@ -207,7 +212,7 @@ class Compute:
             "id": str(record.id),
             "zone": f"https://www.googleapis.com/compute/v1/projects/p/zones/{record.zone}",
             "status": seen.status,
-            "creationTimestamp": when(record.born_at),
+            "creationTimestamp": when(record.born_at + self.instances.ahead_s),
             "networkInterfaces": [interface],
             "disks": [],
         }
@@ -216,7 +221,7 @@ class Compute:
     # -- operations ----------------------------------------------------------------------------------------
 
     def _told(self, operation: Operation, lag_s: float = 0.0) -> dict[str, Any]:
-        return operation.told("p", time.time() - lag_s)
+        return operation.told("p", time.time() - lag_s, self.instances.ahead_s)
 
     def _operation(self, call: Call) -> Mapping[str, Any]:
         self.instances.sync()

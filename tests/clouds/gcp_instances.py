@@ -15,6 +15,7 @@ from provisioners.base import InstanceState
 from tests.clouds.machines import Machines
 
 GONE = ""
+_PREEMPTED = "compute.instances.preempted"
 _API = "https://www.googleapis.com/compute/v1"
 
 
@@ -42,8 +43,8 @@ class Operation:
     error: tuple[str, str] | None = None
     request_id: str = ""
 
-    def told(self, project: str, as_of: float) -> dict[str, Any]:
-        """As the API describes it at a moment."""
+    def told(self, project: str, as_of: float, ahead_s: float) -> dict[str, Any]:
+        """As the API describes it at a moment, by a clock that is ahead of ours."""
         zone = f"{_API}/projects/{project}/zones/{self.zone}"
         done = self.done_at is not None and self.done_at <= as_of
         told: dict[str, Any] = {
@@ -55,7 +56,7 @@ class Operation:
             "targetLink": f"{zone}/instances/{self.target}",
             "targetId": str(self.target_id),
             "status": "DONE" if done else "RUNNING",
-            "insertTime": when(self.began_at),
+            "insertTime": when(self.began_at + ahead_s),
             "user": "system" if "." in self.kind else "daemon@example.iam.gserviceaccount.com",
             "selfLink": f"{zone}/operations/{self.name}",
         }
@@ -66,7 +67,7 @@ class Operation:
             told["error"] = {"errors": [{"code": code, "message": message}]}
             told["httpErrorStatusCode"] = 503
         if done and self.done_at is not None:
-            told["endTime"] = when(self.done_at)
+            told["endTime"] = when(self.done_at + ahead_s)
         return told
 
 
@@ -113,7 +114,9 @@ class Record:
 
 
 class Instances:
-    """All machines that ever were, their disks and their operations. Callers hold `lock`."""
+    """All machines that ever were, their disks and their operations. `op_s`: how long one takes; `ahead_s`: of Google's
+    clock. Callers hold `lock`.
+    """
 
     def __init__(self, machines: Machines) -> None:
         self.lock = threading.RLock()
@@ -121,6 +124,7 @@ class Instances:
         self.operations: list[Operation] = []
         self.disks: dict[tuple[str, str], dict[str, Any]] = {}
         self.op_s = 0.05
+        self.ahead_s = 0.0
         self._machines = machines
         self._last_id = 4_000_000_000
 
@@ -187,13 +191,26 @@ class Instances:
         """Begin to take it; returns when the API says that it ends."""
         scheduling = record.body.get("scheduling", {})
         assert scheduling.get("provisioningModel") == "SPOT", f"{record.name} is not a spot machine"
-        operation = self.operation(record.zone, "compute.instances.preempted", record.name, record.id)
+        operation = self.operation(record.zone, _PREEMPTED, record.name, record.id)
         record.ending.append(operation)
         record.ends_at = operation.began_at + notice_s
         record.stops = stop or scheduling["instanceTerminationAction"] == "STOP"
         record.show("STOPPING", record.past[-1].address)
         self._machines.preempt(record.key, notice_s)
         return operation.began_at + 30.0
+
+    def alarm(self, record: Record) -> None:
+        """Begin to take it, so long ago that it would be over; nothing comes of it."""
+        self.operation(record.zone, _PREEMPTED, record.name, record.id).began_at -= 31.0
+
+    def withdraw(self, record: Record) -> None:
+        """What is under way to take it fails."""
+        for operation in self.operations:
+            if (operation.kind, operation.target_id) == (_PREEMPTED, record.id) and operation.done_at is None:
+                operation.error, operation.done_at = ("OPERATION_CANCELED_BY_USER", "canceled"), time.time()
+        record.ending.clear()
+        record.ends_at = None
+        record.show("RUNNING", record.past[-1].address)
 
     def lose(self, record: Record, kind: str, *, stop: bool) -> None:
         """It ends without a notice."""

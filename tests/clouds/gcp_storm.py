@@ -41,7 +41,8 @@ class GcpWeather:
     def faults(self) -> Sequence[str]:
         """All that an insertion may meet, at once or later, but for what takes long."""
         at_once = ("throttled", "internal", "quota-at-once", "unheard-of-at-once", "drop-reply", "garbage", "proxy")
-        return (*at_once, "transient", "quota", "unheard-of", "full", "lag")
+        later = ("transient", "quota", "unheard-of", "full", "done-but-failed")
+        return (*at_once, *later, "done-but-error", "twice", "lag")
 
     def strike(self, fault: str) -> None:
         """A lag of listings passes with the next fault of another kind."""

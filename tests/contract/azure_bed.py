@@ -12,22 +12,27 @@ import pytest
 from provisioners.azure import AzureProvisioner
 from provisioners.base import Provisioner
 from tests.clouds import azure
-from tests.clouds.machines import real_machines
+from tests.clouds.machines import Machines, PaperMachines, RealMachines, real_machines
 
 
 @dataclass(frozen=True, slots=True)
 class AzureBed:
-    """Azure's test cloud, in this process; its machines are real ones. What its log tells it tells at once, which the
-    real one does some minutes late.
+    """Azure's test cloud, in this process; its machines are real ones, or on paper. What its log tells it tells at
+    once, which the real one does some minutes late.
     """
 
     server: azure.AzureServer
     provisioner: Provisioner
+    machines: Machines
     zone: str = "eastus-1"
 
     def exhaust(self, zone: str) -> None:
         """SkuNotAvailable."""
         self.server.cloud.exhaust(zone)
+
+    def limit(self, zone: str, machines: int) -> None:
+        """The same, once they are there."""
+        self.server.cloud.limit(zone, machines)
 
     def fail_next_launch(self, how: str) -> None:
         """The cloud knows these faults by their names."""
@@ -37,9 +42,34 @@ class AzureBed:
         """Of listings, and of the log."""
         self.server.cloud.lag(seconds)
 
+    def skew(self, ahead_s: float) -> None:
+        """Of machines, and of the log."""
+        self.server.cloud.skew(ahead_s)
+
+    def be_terse(self) -> None:
+        """The network's listings lag behind: they do not have its interface yet. Tags come with the machine."""
+        self.server.cloud.arm.missing = {"networkInterfaces", "networkProfile", "timeCreated", "hardwareProfile"}
+
+    def reuse_addresses(self) -> None:
+        """The machines' own setting."""
+        assert isinstance(self.machines, RealMachines)
+        self.machines.reuse_addresses()
+
     def preempt(self, instance_id: str, notice_s: float) -> float:
         """Nothing in Azure's API tells the moment: the log's entry is read as a notice of 30 s."""
         return self.server.cloud.preempt(instance_id, notice_s)
+
+    def alarm(self, instance_id: str) -> None:
+        """An eviction that was logged as begun."""
+        self.server.cloud.alarm(instance_id)
+
+    def withdraw(self, instance_id: str) -> None:
+        """An eviction that is logged as failed."""
+        self.server.cloud.withdraw(instance_id)
+
+    def stop(self, instance_id: str) -> None:
+        """Its guest switches it off: it stays allocated, and is billed in full."""
+        self.server.cloud.halt(instance_id)
 
     def vanish(self, instance_id: str) -> None:
         """Its dead-man switch: of a machine that is simply lost Azure says that it is stopped, and bills it."""
@@ -50,11 +80,23 @@ class AzureBed:
         self.server.stop()
 
 
+def _bed(server: azure.AzureServer, machines: Machines, ssh_port: int, monkeypatch: pytest.MonkeyPatch) -> AzureBed:
+    for name, value in server.environ.items():
+        monkeypatch.setenv(name, value)
+    settings = server.settings(ssh_user=getpass.getuser(), ssh_port=ssh_port)
+    return AzureBed(server, AzureProvisioner(settings), machines)
+
+
 @pytest.fixture
 def azure_bed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[AzureBed]:
-    """A provisioner over Azure's test cloud."""
+    """Its machines take logins."""
     with real_machines(tmp_path / "machines") as machines, azure.azure_cloud(machines) as server:
-        for name, value in server.environ.items():
-            monkeypatch.setenv(name, value)
-        settings = server.settings(ssh_user=getpass.getuser(), ssh_port=machines.ssh_port)
-        yield AzureBed(server, AzureProvisioner(settings))
+        yield _bed(server, machines, machines.ssh_port, monkeypatch)
+
+
+@pytest.fixture
+def light_azure_bed(monkeypatch: pytest.MonkeyPatch) -> Iterator[AzureBed]:
+    """Its machines are on paper."""
+    machines = PaperMachines()
+    with azure.azure_cloud(machines) as server:
+        yield _bed(server, machines, 22, monkeypatch)

@@ -13,20 +13,25 @@ from provisioners.base import Provisioner
 from provisioners.gcp import GcpProvisioner
 from provisioners.settings import GcpSettings
 from tests.clouds import gcp
-from tests.clouds.machines import real_machines
+from tests.clouds.machines import Machines, PaperMachines, RealMachines, real_machines
 
 
 @dataclass(frozen=True, slots=True)
 class GcpBed:
-    """Compute Engine's test cloud, in this process; its machines are real ones."""
+    """Compute Engine's test cloud, in this process; its machines are real ones, or on paper."""
 
     server: gcp.GcpServer
     provisioner: Provisioner
+    machines: Machines
     zone: str = "us-central1-a"
 
     def exhaust(self, zone: str) -> None:
         """Insertions are taken, and fail with ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS."""
         self.server.cloud.exhaust(zone)
+
+    def limit(self, zone: str, machines: int) -> None:
+        """The same, once they are there."""
+        self.server.cloud.limit(zone, machines)
 
     def fail_next_launch(self, how: str) -> None:
         """The cloud knows these faults by their names; transient and quota fail later, in the operation."""
@@ -36,9 +41,34 @@ class GcpBed:
         """Of machines and of operations alike."""
         self.server.cloud.lag(seconds)
 
+    def skew(self, ahead_s: float) -> None:
+        """Of machines and operations. Google gives no token to what was signed minutes off: test_gcp_calls.py."""
+        self.server.cloud.skew(ahead_s)
+
+    def be_terse(self) -> None:
+        """Labels come with the machine, and its name tells whose it is where metadata are held back."""
+        self.server.cloud.compute.missing = {"networkInterfaces", "creationTimestamp", "machineType", "metadata"}
+
+    def reuse_addresses(self) -> None:
+        """The machines' own setting."""
+        assert isinstance(self.machines, RealMachines)
+        self.machines.reuse_addresses()
+
     def preempt(self, instance_id: str, notice_s: float) -> float:
         """Google tells the beginning; the end is half a minute later."""
         return self.server.cloud.preempt(_name(instance_id), notice_s)
+
+    def alarm(self, instance_id: str) -> None:
+        """A preemption that has begun, and gets no further."""
+        self.server.cloud.alarm(_name(instance_id))
+
+    def withdraw(self, instance_id: str) -> None:
+        """Its operation fails."""
+        self.server.cloud.withdraw(_name(instance_id))
+
+    def stop(self, instance_id: str) -> None:
+        """Its guest switches it off: Google says TERMINATED of that, and bills the disk."""
+        self.server.cloud.lose(_name(instance_id), "compute.instances.guestTerminate", stop=True)
 
     def vanish(self, instance_id: str) -> None:
         """Its host breaks, and it is gone. Most such machines stay, stopped: test_gcp_calls.py."""
@@ -53,17 +83,31 @@ def _name(instance_id: str) -> str:
     return instance_id.rpartition(":")[2]
 
 
+def _bed(
+    server: gcp.GcpServer, machines: Machines, ssh_port: int, key: Path, monkeypatch: pytest.MonkeyPatch
+) -> GcpBed:
+    for name, value in server.environ(key).items():
+        monkeypatch.setenv(name, value)
+    settings = GcpSettings(
+        project=gcp.PROJECT,
+        regions=("us-central1",),
+        ssh_user=getpass.getuser(),
+        ssh_port=ssh_port,
+        endpoint=server.url,
+    )
+    return GcpBed(server, GcpProvisioner(settings), machines)
+
+
 @pytest.fixture
 def gcp_bed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[GcpBed]:
-    """A provisioner over Compute Engine's test cloud."""
+    """Its machines take logins."""
     with real_machines(tmp_path / "machines") as machines, gcp.gcp_cloud(machines) as server:
-        for name, value in server.environ(tmp_path / "key").items():
-            monkeypatch.setenv(name, value)
-        settings = GcpSettings(
-            project=gcp.PROJECT,
-            regions=("us-central1",),
-            ssh_user=getpass.getuser(),
-            ssh_port=machines.ssh_port,
-            endpoint=server.url,
-        )
-        yield GcpBed(server, GcpProvisioner(settings))
+        yield _bed(server, machines, machines.ssh_port, tmp_path / "key", monkeypatch)
+
+
+@pytest.fixture
+def light_gcp_bed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[GcpBed]:
+    """Its machines are on paper."""
+    machines = PaperMachines()
+    with gcp.gcp_cloud(machines) as server:
+        yield _bed(server, machines, 22, tmp_path / "key", monkeypatch)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "build" / "contract-real"
-SUITE = "tests/contract/test_provisioner_contract.py"
+SUITE = ("tests/contract/test_provisioner_contract.py", "tests/contract/test_provisioner_faults.py")
 CHECK_S = 60.0
 SWEEP_S = 900.0
 # What tests/machines.py is patient with; whoever has set something of it knows better.
@@ -159,7 +159,8 @@ def _run(config: Config, provisioner: Provisioner, options: argparse.Namespace, 
     )
     arguments = ["-v", "-p", "no:xdist", "-p", "no:cacheprovider", "--timeout", f"{TEST_LIMIT_S:g}"]
     try:
-        code = int(pytest.main([*arguments, str(ROOT / SUITE), *options.pytest], [RealBeds(run, cheapest.zone)]))
+        suite = [str(ROOT / each) for each in SUITE]
+        code = int(pytest.main([*arguments, *suite, *options.pytest], [RealBeds(run, cheapest.zone)]))
     except KeyboardInterrupt:
         code = int(pytest.ExitCode.INTERRUPTED)
     finally:

@@ -9,13 +9,17 @@ from typing import NoReturn
 import pytest
 
 from provisioners.base import Provisioner
+from tests.contract.bed import cannot
 from tests.contract.metered import Run
 
-FAULTS = ("exhaust", "fail_next_launch", "lag", "preempt", "vanish", "cut_off")
+FAULTS = (
+    *("exhaust", "limit", "fail_next_launch", "lag", "skew", "be_terse", "reuse_addresses"),
+    *("preempt", "alarm", "withdraw", "stop", "vanish", "cut_off"),
+)
 
 
 def _cannot(what: str) -> NoReturn:
-    pytest.skip(f"a real cloud cannot be told to {what.replace('_', ' ')}")
+    cannot(f"a real cloud cannot be told to {what.replace('_', ' ')}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +37,27 @@ class RealBed:
 
     def lag(self, seconds: float) -> None:
         _cannot("lag")
+
+    def limit(self, zone: str, machines: int) -> None:
+        _cannot("limit")
+
+    def skew(self, ahead_s: float) -> None:
+        _cannot("skew")
+
+    def be_terse(self) -> None:
+        _cannot("be_terse")
+
+    def reuse_addresses(self) -> None:
+        _cannot("reuse_addresses")
+
+    def alarm(self, instance_id: str) -> None:
+        _cannot("alarm")
+
+    def withdraw(self, instance_id: str) -> None:
+        _cannot("withdraw")
+
+    def stop(self, instance_id: str) -> None:
+        _cannot("stop")
 
     def preempt(self, instance_id: str, notice_s: float) -> float:
         _cannot("preempt")

@@ -200,13 +200,15 @@ def test_states_and_their_reasons(state: str, code: str, expected: InstanceState
     assert (read.state, read.end_cause) == (expected, cause)
 
 
-@pytest.mark.parametrize("field", ["Placement", "InstanceType", "PublicIpAddress", "PrivateIpAddress", "Tags"])
+@pytest.mark.parametrize(
+    "field", ["Placement", "InstanceType", "PublicIpAddress", "PrivateIpAddress", "Tags", "LaunchTime"]
+)
 def test_much_may_be_missing(field: str) -> None:
     told = {name: value for name, value in TOLD.items() if name != field}
     assert describe.instance(told, "us-east-1", PLAIN, None).id == "us-east-1:i-1"
 
 
-@pytest.mark.parametrize("field", ["InstanceId", "LaunchTime", "State"])
+@pytest.mark.parametrize("field", ["InstanceId", "State"])
 def test_what_nothing_can_stand_in_for_is_an_error(field: str) -> None:
     told = {name: value for name, value in TOLD.items() if name != field}
     with pytest.raises(ProvisionerError, match="us-east-1 describes a machine without what it should"):
@@ -218,8 +220,11 @@ def test_a_mark_on_a_spot_request_is_a_notice_of_two_minutes() -> None:
     marked = {"InstanceId": "i-1", "Status": {"Code": "marked-for-termination", "UpdateTime": at}}
     stopped = {"InstanceId": "i-2", "Status": {"Code": "marked-for-stop", "UpdateTime": at}}
     plain: dict[str, Any] = {"InstanceId": "i-3", "Status": {"Code": "fulfilled", "UpdateTime": at}}
-    found = describe.announced([marked, stopped, plain, {"Status": {}}, {}])
-    assert found == {"i-1": at.timestamp() + 120, "i-2": at.timestamp() + 120}
+    told: list[dict[str, Any]] = [marked, stopped, plain, {"Status": {}}, {}]
+    now = at.timestamp() + 60
+    assert describe.announced(told, now) == {"i-1": at.timestamp() + 120, "i-2": at.timestamp() + 120}
+    behind = at.timestamp() - 3600
+    assert describe.announced(told, behind) == {"i-1": behind + 120, "i-2": behind + 120}
 
 
 @given(region=st.sampled_from(["us-east-1", "eu-central-1"]), ec2_id=st.from_regex(r"i-[0-9a-f]{8,17}", fullmatch=True))

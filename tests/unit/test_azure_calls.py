@@ -561,6 +561,7 @@ def test_what_is_in_order_has_no_complaint(arm: AzureProvisioner) -> None:
         "dead-man switch",
         "eastus image",
         "eastus network",
+        "eastus sizes",
         "eastus quota",
     }
     assert {each.what for each in arm.check(30.0)} == wanted

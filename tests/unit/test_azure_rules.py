@@ -323,9 +323,10 @@ def test_states_and_their_reasons(
 def test_an_eviction_in_the_log_of_a_machine_that_runs_is_a_notice() -> None:
     assert describe.instance(TOLD, PLAIN, "running", None, EVICTED).preempt_at == 1030.0
     assert describe.instance(made("Deleting"), PLAIN, "running", None, EVICTED).preempt_at is None
+    assert describe.instance(TOLD, PLAIN, "running", None, EVICTED, now=900.0).preempt_at == 930.0
 
 
-@pytest.mark.parametrize("missing", ["name", "provisioningState", "timeCreated"])
+@pytest.mark.parametrize("missing", ["name", "provisioningState"])
 def test_what_nothing_can_stand_in_for_is_an_error(missing: str) -> None:
     properties = {key: value for key, value in TOLD["properties"].items() if key != missing}
     told = {key: value for key, value in TOLD.items() if key != missing}

@@ -365,6 +365,14 @@ def test_credentials_that_get_no_token_say_so(server: gcp.GcpServer, compute: Gc
     assert "gcloud auth" in outcome.message
 
 
+def test_a_clock_that_is_off_is_named(server: gcp.GcpServer, compute: GcpProvisioner) -> None:
+    server.cloud.skew(3700.0, strict=True)
+    with pytest.raises(DeniedError, match=r"reasonable timeframe.*set the computer's clock"):
+        compute.instances(CLUSTER, TIMEOUT_S)
+    (finding,) = compute.check(TIMEOUT_S)
+    assert finding.message.endswith("set the computer's clock, which is minutes off by Google's")
+
+
 @pytest.mark.parametrize("credentials", ["hang", "busy"])
 def test_a_token_that_does_not_come_is_no_answer_in_time(
     server: gcp.GcpServer, compute: GcpProvisioner, credentials: str

@@ -288,10 +288,19 @@ def test_what_is_gone_is_read_from_its_operations() -> None:
     assert going.state is InstanceState.STOPPING
 
 
-@pytest.mark.parametrize("change", [{"status": "DREAMING"}, {"creation_timestamp": ""}])
-def test_what_nothing_can_stand_in_for_is_an_error(change: dict[str, str]) -> None:
+def test_a_deadline_is_half_a_minute_away_at_most_whatever_googles_clock_says() -> None:
+    machine = read(told("STOPPING"), operation("compute.instances.preempted", 3700.0, done=False), now=100.0)
+    assert (machine.state, machine.preempt_at) == (InstanceState.RUNNING, 130.0)
+
+
+def test_a_machine_without_a_date_of_birth_is_one() -> None:
+    machine = read(told(creation_timestamp=""))
+    assert (machine.state, machine.launched_at) == (InstanceState.RUNNING, 0.0)
+
+
+def test_what_nothing_can_stand_in_for_is_an_error() -> None:
     with pytest.raises(ProvisionerError, match="describes a machine without what it should"):
-        read(told(**change))
+        read(told("DREAMING"))
     with pytest.raises(ProvisionerError, match="describes an operation without what it should"):
         describe.operation(compute_v1.Operation({"name": "operation-1"}))
 

@@ -114,14 +114,37 @@ def test_a_full_zone_refuses_and_ended_machines_give_room() -> None:
 
 def test_only_faults_of_the_connection_have_no_refusal() -> None:
     silent = {fault for fault in Fault if rules.fault_refusal(fault) is None}
-    assert silent == {Fault.DROP_REPLY, Fault.HANG}
+    assert silent == {Fault.DROP_REPLY, Fault.DONE_BUT_ERROR, Fault.TWICE, Fault.HANG}
 
 
 def test_the_earliest_preemption_holds() -> None:
     first = machine(running_at=110.0, **rules.announce(machine(running_at=110.0), 30.0, 120.0))
     assert (first.preempt_announced_at, first.preempt_at) == (120.0, 150.0)
     assert rules.announce(first, 60.0, 121.0) == {}
-    assert rules.announce(first, 5.0, 121.0) == {"preempt_announced_at": 120.0, "preempt_at": 126.0}
+    sooner = {"preempt_announced_at": 120.0, "preempt_at": 126.0, "spared": False}
+    assert rules.announce(first, 5.0, 121.0) == sooner
+
+
+def test_a_false_alarm_ends_nothing_and_a_true_one_after_it_does() -> None:
+    alarmed = machine(running_at=110.0, **rules.announce(machine(running_at=110.0), 1.0, 120.0, false_alarm=True))
+    assert alarmed.preempt_at == 121.0
+    assert not rules.due(Settings(), {alarmed.id: alarmed}, [alarmed.id], 200.0).preempt
+    doomed = alarmed.model_copy(update=rules.announce(alarmed, 5.0, 200.0))
+    assert rules.due(Settings(), {doomed.id: doomed}, [doomed.id], 206.0).preempt == (doomed.id,)
+
+
+def test_a_preemption_that_is_withdrawn_was_never_announced() -> None:
+    doomed = machine(running_at=110.0, **rules.announce(machine(running_at=110.0), 30.0, 120.0))
+    spared = doomed.model_copy(update=rules.withdraw(doomed))
+    assert spared == machine(running_at=110.0)
+    with pytest.raises(RefusedError):
+        rules.withdraw(lived())
+
+
+def test_a_clock_that_is_ahead_tells_later_launches() -> None:
+    settings = Settings(clock_ahead_s=3600.0)
+    (seen,) = rules.listing(settings, [machine(running_at=110.0)], "", 200.0)
+    assert seen.launched_at == machine().launched_at + 3600.0
 
 
 @pytest.mark.parametrize("settled", [machine(market=Market.ON_DEMAND), lived()])

@@ -31,6 +31,19 @@ def sentence(world: World) -> str:
     return world.daemon.loop.status.sentences["job"]
 
 
+# -- clocks ------------------------------------------------------------------------------------------------
+
+
+def test_a_launch_was_between_its_intent_and_its_answer_whatever_the_clouds_clock_says() -> None:
+    world = empty_world(RULES, replace(CALM, skew_s=7200.0))
+    submit(world, "job", 1, 4, 4)
+    assert world.run_until(in_state(JobState.RUNNING), 120.0)
+    nodes = [each for each in truth(world)["job"].nodes.values() if each.instance_id]
+    assert len(nodes) == 4
+    for node in nodes:
+        assert node.created_at <= node.launched_at <= world.clock.now()
+
+
 # -- budgets are separate (P5) -----------------------------------------------------------------------------
 
 

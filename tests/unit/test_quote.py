@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import httpx
 import pytest
-from fastapi import FastAPI
 
 from provisioners.aws import AwsProvisioner
 from provisioners.base import (
@@ -17,55 +14,20 @@ from provisioners.base import (
     Market,
     Offer,
     OfferQuery,
-    Provisioner,
     ProvisionerError,
     UnreachableError,
 )
 from provisioners.settings import AwsSettings
-from supervisor.api.app import create_app
 from supervisor.api.quote import Quotes
-from supervisor.api.service import Service
 from tests.clouds import aws
 from tests.clouds.machines import PaperMachines
-from tests.sim.scenes import empty_world
 from tests.unit.offering import Answer, Stub, raising
+from tests.unit.quoting import Api, api, service_over, spec
 
 OFFERS = tuple(
     Offer("local", "r", zone, "small", Market.SPOT, price, "", 0, "made up" if price else "")
     for zone, price in (("a", 0.25), ("b", 0.5), ("c", None))
 )
-
-
-class Api:
-    """The daemon's API, called without a socket."""
-
-    def __init__(self, app: FastAPI) -> None:
-        self._app = app
-
-    def post(self, path: str, json: dict[str, Any]) -> httpx.Response:
-        async def call() -> httpx.Response:
-            transport = httpx.ASGITransport(self._app)
-            async with httpx.AsyncClient(transport=transport, base_url="http://spotsupd") as client:
-                return await client.post(path, json=json, timeout=60.0)
-
-        return asyncio.run(call())
-
-
-def service_over(quotes: Quotes, *clouds: str) -> tuple[Service, FastAPI]:
-    world = empty_world()
-    daemon = world.daemon
-    service = Service(daemon.journal, daemon.leader, world.clock, clouds, lambda *_: True, quotes.quote)
-    return service, create_app(service, lambda: daemon.loop.status, world.clock, "0")
-
-
-def api(**clouds: Provisioner) -> Api:
-    """The daemon's API over these clouds."""
-    _, app = service_over(Quotes(clouds, timeout_s=60.0, provider_s=55.0), *clouds)
-    return Api(app)
-
-
-def spec(**more: Any) -> dict[str, Any]:
-    return {"spec": {"name": "job", "nodes": {"min": 2, "desired": 3, "max": 4, "spares": 1}, "run": "t.py", **more}}
 
 
 def test_a_plan_has_the_offers_in_order_and_the_price_of_all_nodes() -> None:

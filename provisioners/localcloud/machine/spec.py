@@ -97,6 +97,10 @@ class Folder(NamedTuple):
         """By the cloud; SIGUSR1 tells the machine to look. `deadline` in UNIX seconds."""
         write_json(self.path / _PREEMPTION, {"deadline": deadline})
 
+    def remove_preemption(self) -> None:
+        """By the cloud, which takes its word back; SIGUSR1 tells the machine to look."""
+        (self.path / _PREEMPTION).unlink(missing_ok=True)
+
     def read_preemption(self) -> float | None:
         """By the machine: the deadline, None where no preemption is announced."""
         values = read_json(self.path / _PREEMPTION)

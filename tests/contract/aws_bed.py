@@ -1,0 +1,106 @@
+"""EC2's test bed."""
+
+from __future__ import annotations
+
+import getpass
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from provisioners.aws import AwsProvisioner
+from provisioners.base import Provisioner
+from provisioners.settings import AwsSettings
+from tests.clouds import aws
+from tests.clouds.machines import Machines, PaperMachines, RealMachines, real_machines
+
+
+@dataclass(frozen=True, slots=True)
+class AwsBed:
+    """EC2's test cloud, in this process; its machines are real ones, or on paper."""
+
+    server: aws.AwsServer
+    provisioner: Provisioner
+    machines: Machines
+    zone: str = "us-east-1a"
+
+    def exhaust(self, zone: str) -> None:
+        """InsufficientInstanceCapacity."""
+        self.server.cloud.exhaust(zone)
+
+    def limit(self, zone: str, machines: int) -> None:
+        """The same, once they are there."""
+        self.server.cloud.limit(zone, machines)
+
+    def fail_next_launch(self, how: str) -> None:
+        """The cloud knows these faults by their names."""
+        self.server.cloud.fail_next("RunInstances", how)
+
+    def lag(self, seconds: float) -> None:
+        """Of DescribeInstances."""
+        self.server.cloud.lag(seconds)
+
+    def skew(self, ahead_s: float) -> None:
+        """Of launch times, and of spot requests. AWS takes no signature that is minutes off: test_refusals.py."""
+        self.server.cloud.ec2.ahead_s = ahead_s
+
+    def be_terse(self) -> None:
+        """Tags come with the machine: where they are late it is not among what is filtered by them at all."""
+        lacking = {"ipAddress", "privateIpAddress", "launchTime", "placement", "instanceType", "stateReason"}
+        self.server.cloud.ec2.missing = lacking
+
+    def reuse_addresses(self) -> None:
+        """The machines' own setting."""
+        assert isinstance(self.machines, RealMachines)
+        self.machines.reuse_addresses()
+
+    def preempt(self, instance_id: str, notice_s: float) -> float:
+        """EC2 tells two minutes."""
+        return self.server.cloud.preempt(_ec2_id(instance_id), notice_s)
+
+    def alarm(self, instance_id: str) -> None:
+        """marked-for-termination, for longer than two minutes."""
+        self.server.cloud.alarm(_ec2_id(instance_id))
+
+    def withdraw(self, instance_id: str) -> None:
+        """fulfilled, as before."""
+        self.server.cloud.withdraw(_ec2_id(instance_id))
+
+    def stop(self, instance_id: str) -> None:
+        """As an interruption does whose behaviour is stop."""
+        self.server.cloud.preempt(_ec2_id(instance_id), 0.0, stop=True)
+
+    def vanish(self, instance_id: str) -> None:
+        """A fault of EC2's own."""
+        self.server.cloud.lose(_ec2_id(instance_id))
+
+    def cut_off(self) -> None:
+        """Nobody listens."""
+        self.server.stop()
+
+
+def _ec2_id(instance_id: str) -> str:
+    return instance_id.rpartition(":")[2]
+
+
+def _bed(server: aws.AwsServer, machines: Machines, ssh_port: int, monkeypatch: pytest.MonkeyPatch) -> AwsBed:
+    for name, value in aws.ENVIRON.items():
+        monkeypatch.setenv(name, value)
+    settings = AwsSettings(regions=("us-east-1",), ssh_user=getpass.getuser(), ssh_port=ssh_port, endpoint=server.url)
+    return AwsBed(server, AwsProvisioner(settings), machines)
+
+
+@pytest.fixture
+def aws_bed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[AwsBed]:
+    """Its machines take logins."""
+    with real_machines(tmp_path / "machines") as machines, aws.aws_cloud(machines) as server:
+        yield _bed(server, machines, machines.ssh_port, monkeypatch)
+
+
+@pytest.fixture
+def light_aws_bed(monkeypatch: pytest.MonkeyPatch) -> Iterator[AwsBed]:
+    """Its machines are on paper."""
+    machines = PaperMachines()
+    with aws.aws_cloud(machines) as server:
+        yield _bed(server, machines, 22, monkeypatch)

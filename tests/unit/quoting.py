@@ -1,0 +1,48 @@
+"""The daemon's API over clouds, without a socket: what a job is told before money is spent."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import httpx
+from fastapi import FastAPI
+
+from provisioners.base import Provisioner
+from supervisor.api.app import create_app
+from supervisor.api.quote import Quotes
+from supervisor.api.service import Service
+from tests.sim.scenes import empty_world
+
+
+class Api:
+    """The daemon's API, called without a socket."""
+
+    def __init__(self, app: FastAPI) -> None:
+        self._app = app
+
+    def post(self, path: str, json: dict[str, Any]) -> httpx.Response:
+        async def call() -> httpx.Response:
+            transport = httpx.ASGITransport(self._app)
+            async with httpx.AsyncClient(transport=transport, base_url="http://spotsupd") as client:
+                return await client.post(path, json=json, timeout=60.0)
+
+        return asyncio.run(call())
+
+
+def service_over(quotes: Quotes, *clouds: str) -> tuple[Service, FastAPI]:
+    world = empty_world()
+    daemon = world.daemon
+    service = Service(daemon.journal, daemon.leader, world.clock, clouds, lambda *_: True, quotes.quote)
+    return service, create_app(service, lambda: daemon.loop.status, world.clock, "0")
+
+
+def api(**clouds: Provisioner) -> Api:
+    """The daemon's API over these clouds."""
+    _, app = service_over(Quotes(clouds, timeout_s=60.0, provider_s=55.0), *clouds)
+    return Api(app)
+
+
+def spec(**more: Any) -> dict[str, Any]:
+    """The body of a submission: a job of 3 nodes and a spare, with this and that."""
+    return {"spec": {"name": "job", "nodes": {"min": 2, "desired": 3, "max": 4, "spares": 1}, "run": "t.py", **more}}

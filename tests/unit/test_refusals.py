@@ -1,0 +1,262 @@
+"""What cannot work, cloud by cloud, by the real SDKs: `spotsupd check` and `spotsupctl submit` say so in one sentence,
+with the mend, and nothing is launched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from provisioners.aws import AwsProvisioner
+from provisioners.azure import AzureProvisioner
+from provisioners.base import Fatal, HostKey, LaunchRequest, OfferQuery, Provisioner
+from provisioners.gcp import GcpProvisioner
+from provisioners.settings import AwsSettings, GcpSettings
+from tests.clouds import aws, azure, gcp
+from tests.clouds.machines import PaperMachines
+from tests.machines import CLIENT_KEY, CLUSTER, HOST_KEY, TIMEOUT_S
+from tests.unit.quoting import api, spec
+
+
+@dataclass(frozen=True, slots=True)
+class Shop:
+    """One test cloud, in a bad mood."""
+
+    server: Any
+    make: Callable[..., Provisioner]
+    machines: Callable[[], int]
+
+
+@contextmanager
+def aws_shop(monkeypatch: pytest.MonkeyPatch, _folder: Path) -> Iterator[Shop]:
+    with aws.aws_cloud(PaperMachines()) as server:
+        for name, value in aws.ENVIRON.items():
+            monkeypatch.setenv(name, value)
+
+        def make(**more: Any) -> Provisioner:
+            return AwsProvisioner(AwsSettings(**{"regions": ("us-east-1",), "endpoint": server.url, **more}))
+
+        yield Shop(server, make, lambda: len(server.cloud.ec2.instances.records))
+
+
+@contextmanager
+def gcp_shop(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Iterator[Shop]:
+    with gcp.gcp_cloud(PaperMachines()) as server:
+        for name, value in server.environ(folder).items():
+            monkeypatch.setenv(name, value)
+
+        def make(**more: Any) -> Provisioner:
+            known = {"project": gcp.PROJECT, "regions": ("us-central1",), "endpoint": server.url}
+            return GcpProvisioner(GcpSettings(**{**known, **more}))
+
+        yield Shop(server, make, lambda: len(server.cloud.compute.instances.records))
+
+
+@contextmanager
+def azure_shop(monkeypatch: pytest.MonkeyPatch, _folder: Path) -> Iterator[Shop]:
+    with azure.azure_cloud(PaperMachines()) as server:
+        for name, value in server.environ.items():
+            monkeypatch.setenv(name, value)
+
+        def make(**more: Any) -> Provisioner:
+            return AzureProvisioner(server.settings(**more))
+
+        yield Shop(server, make, lambda: len(server.cloud.arm.fleet.records))
+
+
+SHOPS = {"aws": aws_shop, "gcp": gcp_shop, "azure": azure_shop}
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """What is wrong; what `check` says of which of its subjects, and what `submit` says, at their ends."""
+
+    cloud: str
+    wrong: str
+    subject: str
+    check: str
+    submit: str = ""
+    mood: Callable[[Any], object] = lambda _: None
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return f"{self.cloud}-{self.wrong}"
+
+
+def credentials(mood: str) -> Callable[[Any], object]:
+    return lambda cloud: setattr(cloud, "credentials", mood)
+
+
+def no_ec2_quota(cloud: Any) -> None:
+    cloud.ec2.quotas.update(dict.fromkeys(("L-3819A6DF", "L-7212CCBC", "L-C4BD4855"), 0.0))
+
+
+def no_gcp_quota(cloud: Any) -> None:
+    cloud.compute.quotas["us-central1"] = {"CPUS": 24.0, "NVIDIA_T4_GPUS": 0.0}
+
+
+def no_azure_quota(cloud: Any) -> None:
+    cloud.arm.quotas["lowPriorityCores"] = 0
+
+
+def no_azure_sizes(cloud: Any) -> None:
+    cloud.arm.restrictions |= {(size, "eastus") for size in cloud.arm.sizes}
+
+
+RENEW = {
+    "aws": "renew the daemon's AWS credentials",
+    "gcp": "renew them (gcloud auth application-default login, or a new key of the service account)",
+    "azure": "renew the daemon's Azure credentials",
+}
+GONE = "projects/ubuntu-os-accelerator-images/global/images/family/nothing"
+CASES = (
+    Case("aws", "credentials", "credentials", RENEW["aws"], RENEW["aws"], credentials("wrong")),
+    Case(
+        "aws",
+        "expired token",
+        "credentials",
+        "renew the daemon's AWS credentials, and look at the computer's clock",
+        "renew the daemon's AWS credentials, and look at the computer's clock",
+        credentials("expired"),
+    ),
+    Case(
+        "aws",
+        "clock",
+        "credentials",
+        "set the computer's clock, which is minutes off by AWS's",
+        "set the computer's clock, which is minutes off by AWS's",
+        credentials("clock"),
+    ),
+    Case("aws", "image", "us-east-1 image", ": set aws.image", settings={"image": "ami-1gone"}),
+    Case(
+        "aws",
+        "no type",
+        "ca-west-1 launching",
+        "ca-west-1 offers no instance type of the catalog: take it out of aws.regions",
+        "is offered in ca-west-1: name other regions, zones or types",
+        settings={"regions": ("ca-west-1",)},
+    ),
+    Case("aws", "quota", "us-east-1 quota", "ask Service Quotas", "ask for more in Service Quotas", no_ec2_quota),
+    Case("gcp", "credentials", "credentials", RENEW["gcp"], RENEW["gcp"], credentials("wrong")),
+    Case("gcp", "expired token", "credentials", RENEW["gcp"], RENEW["gcp"], credentials("expired")),
+    Case(
+        "gcp",
+        "clock",
+        "credentials",
+        "set the computer's clock, which is minutes off by Google's",
+        "set the computer's clock, which is minutes off by Google's",
+        lambda cloud: cloud.skew(-3600.0, strict=True),
+    ),
+    Case("gcp", "image", "image", "(notFound): set gcp.image", settings={"image": GONE}),
+    Case(
+        "gcp",
+        "no type",
+        "europe-north1 machine types",
+        "europe-north1 offers no machine type of the catalog: take it out of gcp.regions",
+        "is offered in europe-north1: name other regions, zones or types",
+        settings={"regions": ("europe-north1",)},
+    ),
+    Case(
+        "gcp",
+        "quota",
+        "us-central1 quota",
+        "no GPU quota of us-central1 is above 0: ask for more at IAM & Admin, Quotas",
+        "ask for more at IAM & Admin, Quotas",
+        no_gcp_quota,
+    ),
+    Case("azure", "credentials", "credentials", "for the daemon's user", "for the daemon's user", credentials("wrong")),
+    Case("azure", "refused token", "credentials", RENEW["azure"], RENEW["azure"], credentials("refused")),
+    Case(
+        "azure",
+        "expired token",
+        "credentials",
+        "renew the daemon's Azure credentials, and look at the computer's clock",
+        "renew the daemon's Azure credentials, and look at the computer's clock",
+        credentials("expired"),
+    ),
+    Case(
+        "azure",
+        "image",
+        "eastus image",
+        "set azure.image to one that eastus has",
+        settings={"image": "microsoft-dsvm:ubuntu-hpc:1404:latest"},
+    ),
+    Case(
+        "azure",
+        "no type",
+        "eastus sizes",
+        "take it out of azure.regions, or ask Azure to lift the restriction",
+        "name other regions, zones or types, or ask Azure to lift the restriction",
+        no_azure_sizes,
+    ),
+    Case(
+        "azure",
+        "quota",
+        "eastus quota",
+        "ask for more under Quotas in the portal",
+        "ask for more under Quotas in the portal",
+        no_azure_quota,
+    ),
+)
+
+
+@pytest.fixture(params=CASES, ids=str)
+def case(request: pytest.FixtureRequest) -> Case:
+    found: Case = request.param
+    return found
+
+
+@pytest.fixture
+def shop(case: Case, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Shop]:
+    with SHOPS[case.cloud](monkeypatch, tmp_path) as found:
+        yield found
+
+
+def test_what_cannot_work_is_said_with_the_mend_before_money_is_spent(case: Case, shop: Shop) -> None:
+    cloud = shop.make(**case.settings)
+    case.mood(shop.server.cloud)
+    said = {each.what: each.message for each in cloud.check(30.0) if not each.ok}[case.subject]
+    assert said.endswith(case.check)
+    assert is_a_sentence(said)
+    if case.submit:
+        job = spec(resources={"gpu": "T4", "gpus_per_node": 1}, placement={"cloud": case.cloud})
+        refused = api(**{case.cloud: cloud}).post("/v1/check", json=job)
+        assert refused.status_code == 409
+        said = refused.json()["error"]
+        assert said.startswith(f"{case.cloud} cannot give what job asks for: ")
+        assert said.endswith(case.submit)
+        assert is_a_sentence(said)
+    assert shop.machines() == 0
+
+
+MENDS = {
+    "aws": "set aws.image to an AMI, or an SSM parameter, that this region has",
+    "gcp": "look at gcp.image, gcp.network, gcp.subnetworks and gcp.service_account",
+    "azure": "set azure.image to one that this region has",
+}
+IMAGES = {"aws": "ami-1gone", "gcp": GONE, "azure": "microsoft-dsvm:ubuntu-hpc:1404:latest"}
+
+
+@pytest.mark.parametrize("name", SHOPS)
+def test_a_launch_with_an_image_that_is_not_there_is_refused_for_good(
+    name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A job is not asked which image it gets: it hears of this from its first launch, which costs nothing."""
+    with SHOPS[name](monkeypatch, tmp_path) as shop:
+        cloud = shop.make(image=IMAGES[name])
+        offer = cloud.offers(OfferQuery(gpu="T4", gpus_per_node=1), TIMEOUT_S)[0]
+        key = HostKey(HOST_KEY.public, HOST_KEY.private_openssh)
+        outcome = cloud.launch(LaunchRequest("token", CLUSTER, "n1", offer, key, CLIENT_KEY.public), TIMEOUT_S)
+        assert isinstance(outcome, Fatal)
+        assert outcome.message.endswith(MENDS[name])
+        assert is_a_sentence(outcome.message)
+        assert shop.machines() == 0
+
+
+def is_a_sentence(text: str) -> bool:
+    return "\n" not in text and len(text) < 400 and "Traceback" not in text
