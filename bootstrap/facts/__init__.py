@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bootstrap.facts.environments import Environments, environments_facts, environments_script
+from bootstrap.facts.gpu import Gpu, GpuFacts, gpu_facts, gpu_script
 from bootstrap.facts.mounts import MountFact, Mounts, mounts_facts, mounts_script
 from bootstrap.facts.node import AGENT_FOLDER_VARIABLE, AGENT_KEY_VARIABLE, AgentFact, node_facts, node_script
 from bootstrap.facts.system import System, system_facts, system_script
@@ -24,6 +25,8 @@ __all__ = [
     "Environments",
     "Facts",
     "FactsError",
+    "Gpu",
+    "GpuFacts",
     "MountFact",
     "Mounts",
     "System",
@@ -62,6 +65,7 @@ class Facts:
     agent: AgentFact | None = None
     system: System = field(default_factory=System)
     mounts: Mounts = field(default_factory=Mounts)
+    gpu: GpuFacts = field(default_factory=GpuFacts)
     environments: Environments = field(default_factory=Environments)
 
 
@@ -81,6 +85,7 @@ SECTIONS = (
     Section("node", node_script, node_facts),
     Section("system", system_script, system_facts),
     Section("mounts", mounts_script, mounts_facts),
+    Section("gpu", gpu_script, gpu_facts),
     Section("environments", environments_script, environments_facts),
 )
 

@@ -10,6 +10,7 @@ from bootstrap.model import Run, Setup, Skip, Unfit
 from bootstrap.steps.agent import agent, agent_config, agent_key, stop_timeout_s
 from bootstrap.steps.base import Decision, Step, allowed, asks_again, changes_system
 from bootstrap.steps.environment import environment, prepared_name
+from bootstrap.steps.gpu import gpu, gpu_check
 from bootstrap.steps.hygiene import hygiene
 from bootstrap.steps.mounts import mount_key, mounts
 from bootstrap.steps.shipping import code, trainer
@@ -41,10 +42,12 @@ class PlannedStep:
 
 STEPS: Sequence[tuple[str, Step]] = (
     ("hygiene", hygiene),
+    ("gpu", gpu),
     ("mounts", mounts),
     ("code", code),
     ("trainer", trainer),
     ("environment", environment),
+    ("gpu-check", gpu_check),
     ("agent", agent),
 )
 

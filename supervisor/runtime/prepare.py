@@ -59,7 +59,8 @@ class SshPreparer:
                 setup=job.spec.setup or None,
                 root=self._config.node.root,
                 env=self._environment(node, job),
-                host=Host(node.offer.cloud, node.offer.gpu, node.offer.gpus),
+                # An instance type that the catalog does not have has as many as its job says.
+                host=Host(node.offer.cloud, node.offer.gpu, max(node.offer.gpus, job.spec.resources.gpus_per_node)),
                 dead_man=has_dead_man(self._config, node),
                 mounts=tuple(storage.as_mount() for storage in job.spec.storage),
                 lock=lock_of(code, job.spec.environment),

@@ -1,0 +1,311 @@
+"""The gpu steps: golden files `{texts of a machine, what was asked for -> plan}`, and what the texts are read as.
+
+No machine with a GPU was at hand: the texts are what NVIDIA's programs print by public logs and manuals, put together
+by hand. To write all plans anew: SPOTSUP_WRITE_GOLDEN=1 pytest tests/unit/test_bootstrap_gpu.py
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bootstrap.facts import Facts, System
+from bootstrap.facts.gpu import Gpu, GpuFacts, gpu_facts, gpu_script, read_gpu
+from bootstrap.gpu_scripts import check_gpus
+from bootstrap.model import Host, Paths, Reboot, Run, Skip
+from bootstrap.steps import plan
+from bootstrap.steps.gpu import Condition, check_key, diagnose, flavour_for, is_as_offered
+from tests.sandbox import Sandbox
+from tests.unit.test_bootstrap_steps import FRESH, a_setup, told
+
+GOLDEN = Path(__file__).parent / "golden" / "bootstrap" / "gpu"
+CASES = sorted(GOLDEN.glob("*.json"))
+STEPS = ("gpu", "gpu-check")
+
+
+def read(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def texts_of(case: Any) -> dict[str, str]:
+    """A machine's texts; in the files they are lists of lines."""
+    return {name: text if isinstance(text, str) else "\n".join(text) for name, text in case["texts"].items()}
+
+
+def facts_of(case: Any) -> Facts:
+    return replace(FRESH, system=System(**case["system"]), gpu=read_gpu(texts_of(case)))
+
+
+def test_there_are_golden_files() -> None:
+    assert len(CASES) >= 30
+
+
+@pytest.mark.parametrize("path", CASES, ids=lambda path: path.stem)
+def test_golden(path: Path) -> None:
+    case = read(path)
+    planned = plan(facts_of(case), a_setup(host=Host(**case["host"])))
+    # The check is the same for all; one file shows it.
+    found = {step.name: told(step.decision) for step in planned if step.name in case.get("steps", ["gpu"])}
+    if os.environ.get("SPOTSUP_WRITE_GOLDEN"):
+        path.write_text(json.dumps({**case, "plan": found}, indent=2) + "\n", encoding="utf-8")
+        return
+    assert found == case["plan"]
+
+
+@pytest.mark.parametrize("path", CASES, ids=lambda path: path.stem)
+def test_a_machine_that_was_not_made_for_the_node_is_never_changed(path: Path) -> None:
+    case = read(path)
+    for born in ("", "another"):
+        facts = replace(facts_of(case), system=replace(System(**case["system"]), born=born))
+        for step in plan(facts, a_setup(host=Host(**case["host"]))):
+            commands = step.decision if isinstance(step.decision, tuple) else ()
+            assert not any(isinstance(each, Reboot) or (isinstance(each, Run) and each.as_root) for each in commands)
+
+
+@pytest.mark.parametrize("path", CASES, ids=lambda path: path.stem)
+def test_whoever_wants_no_gpu_is_never_stopped_by_one(path: Path) -> None:
+    planned = plan(facts_of(read(path)), a_setup(host=Host("aws", "", 0)))
+    assert all(isinstance(step.decision, Skip) for step in planned if step.name in STEPS)
+
+
+def test_what_has_computed_in_this_boot_is_not_asked_again() -> None:
+    case = read(GOLDEN / "aws_image_t4.json")
+    facts, setup = facts_of(case), a_setup(host=Host(**case["host"]))
+    checked = replace(facts, gpu=replace(facts.gpu, checked=check_key(facts, setup)))
+
+    def asks(facts: Facts) -> bool:
+        return any(step.name == "gpu-check" and isinstance(step.decision, tuple) for step in plan(facts, setup))
+
+    assert asks(facts)
+    assert not asks(checked)
+    assert asks(replace(checked, boot_id="another"))
+    assert asks(replace(checked, python="/opt/venv/bin/python"))
+
+
+def test_generations_get_the_modules_that_drive_them() -> None:
+    assert flavour_for((0x1B38,)) == "proprietary"  # P40
+    assert flavour_for((0x1DB1,)) == "proprietary"  # V100
+    assert flavour_for((0x1EB8,)) == "open"  # T4
+    assert flavour_for((0x20B0, 0x20B0)) == "open"  # A100
+    assert flavour_for((0x2330,)) == "open"  # H100
+    assert flavour_for((0x2901,)) == "open"  # B200
+    assert flavour_for((0x1DB1, 0x1EB8)) == "proprietary"
+
+
+@pytest.mark.parametrize(
+    ("name", "memory_mib", "offered", "right"),
+    [
+        ("Tesla T4", 15360, "T4", True),
+        ("NVIDIA A10G", 23028, "A10G", True),
+        ("NVIDIA A10G", 23028, "A10", False),
+        ("NVIDIA A10-24Q", 24512, "A10", True),
+        ("NVIDIA A100-SXM4-40GB", 40536, "A100-40GB", True),
+        ("NVIDIA A100 80GB PCIe", 81920, "A100-80GB", True),
+        ("NVIDIA A100-SXM4-80GB", 81251, "A100-40GB", False),
+        ("Tesla V100-SXM2-32GB", 32510, "V100-32GB", True),
+        ("NVIDIA H100 NVL", 95830, "H100-94GB", True),
+        ("NVIDIA H100 80GB HBM3", 81559, "H100-94GB", False),
+        ("NVIDIA H200", 143771, "H100", False),
+        ("NVIDIA RTX 6000 Ada Generation", 49140, "RTX-6000-Ada", True),
+        ("NVIDIA L4", 0, "L4-24GB", True),  # it does not say how much
+        ("NVIDIA L4", 23034, "", True),  # a type that is not in the catalog
+    ],
+)
+def test_names_are_compared_as_the_catalog_has_them(name: str, memory_mib: int, offered: str, right: bool) -> None:
+    assert is_as_offered(Gpu(0, name, "GPU-1", memory_mib), offered) is right
+
+
+def test_a_driver_that_was_killed_for_its_time_counts_as_hanging() -> None:
+    for status in ("hung", "124", "137"):
+        found = read_gpu({"pci": "0000:00:1e.0 0x1eb8 0x030200", "smi": "", "smi_status": status})
+        assert diagnose(found).condition is Condition.SICK
+        assert "did not end" in diagnose(found).reason
+
+
+# -- the scripts, on this machine ------------------------------------------------------------------------
+
+
+def run_script(script: str, path: str) -> Any:
+    environ = {"PATH": path, "HOME": "/nowhere"}
+    return subprocess.run(
+        ["/bin/sh", "-c", script], capture_output=True, text=True, timeout=60, check=False, env=environ
+    )
+
+
+def a_bus(folder: Path, *devices: tuple[str, str, str]) -> None:
+    for number, values in enumerate(devices):
+        device = folder / "bus" / "pci" / "devices" / f"0000:00:{number:02x}.0"
+        device.mkdir(parents=True)
+        for name, value in zip(("vendor", "device", "class"), values, strict=True):
+            (device / name).write_text(f"{value}\n")
+
+
+def a_program(folder: Path, name: str, script: str) -> None:
+    folder.mkdir(exist_ok=True)
+    (folder / name).write_text(f"#!/bin/sh\n{script}\n")
+    (folder / name).chmod(0o755)
+
+
+def gathered(tmp_path: Path) -> GpuFacts:
+    bin_ = tmp_path / "bin"
+    bin_.mkdir(exist_ok=True)
+    script = gpu_script(a_setup(root=str(tmp_path / "a root")), str(tmp_path / "a sys"), str(tmp_path / "proc"))
+    done = run_script(script, f"{bin_}:{os.environ['PATH']}")
+    assert done.returncode == 0, done.stderr
+    facts: GpuFacts = gpu_facts(json.loads(done.stdout))["gpu"]
+    return facts
+
+
+def test_a_machine_without_nvidia_is_asked_nothing(tmp_path: Path) -> None:
+    a_program(tmp_path / "bin", "nvidia-smi", f"touch '{tmp_path}/asked'")
+    assert gathered(tmp_path) == GpuFacts()
+    a_bus(tmp_path / "a sys", ("0x1d0f", "0xec20", "0x020000"))
+    assert gathered(tmp_path) == GpuFacts()
+    assert not (tmp_path / "asked").exists()
+
+
+def test_bus_module_and_nvidia_smi_are_read(tmp_path: Path) -> None:
+    a_bus(tmp_path / "a sys", ("0x10de", "0x1eb8", "0x030200"), ("0x10de", "0x10f8", "0x040300"))
+    version = tmp_path / "proc" / "driver" / "nvidia" / "version"
+    version.parent.mkdir(parents=True)
+    case = read(GOLDEN / "gcp_image_t4.json")
+    version.write_text("\n".join(case["texts"]["version"]))
+    a_program(tmp_path / "bin", "nvidia-smi", f"echo '{case['texts']['smi'][0]}'")
+    noted = tmp_path / "a root" / "nodes" / "n1" / "gpu-checked"
+    noted.parent.mkdir(parents=True)
+    noted.write_text("abc\n")
+    found = gathered(tmp_path)
+    assert found.devices == (0x1EB8,)
+    assert (found.flavour, found.version, found.branch) == ("open", "580.95.05", 580)
+    assert (found.smi, found.said, found.checked) == (0, "", "abc")
+    assert found.gpus == (Gpu(0, "Tesla T4", "GPU-00000001-5a3c-7d1e-9b42-0c6f8e2d4a17", 15360, 0, False),)
+
+
+def test_a_program_that_does_not_end_is_not_waited_for(tmp_path: Path) -> None:
+    a_bus(tmp_path / "a sys", ("0x10de", "0x1eb8", "0x030200"))
+    # Whatever ends it would not end a process that the kernel holds: here, nobody even tries.
+    a_program(tmp_path / "bin", "timeout", f"exec sleep 30 & echo $! >'{tmp_path}/pid'; wait")
+    a_program(tmp_path / "bin", "nvidia-smi", "exit 0")
+    setup = a_setup(root=str(tmp_path / "a root"))
+    script = gpu_script(setup, str(tmp_path / "a sys"), str(tmp_path / "proc")).replace("limited 30 ", "limited 1 ")
+    began = time.monotonic()
+    done = run_script(script, f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    assert time.monotonic() - began < 20
+    assert gpu_facts(json.loads(done.stdout))["gpu"].smi_hung
+    os.kill(int((tmp_path / "pid").read_text()), 9)
+
+
+def test_computing_is_tried_by_the_jobs_interpreter_and_noted(tmp_path: Path) -> None:
+    """The real script with an interpreter that stands for a machine: here is no GPU."""
+    paths = Paths(str(tmp_path / "a root"), "n1")
+    own = Path(paths.own)
+    own.mkdir(parents=True)
+    (own / "env.sh").write_text("export OF_THE_JOB=yes\n")
+    python = tmp_path / "python"
+    a_program(tmp_path, "python", f'echo "$OF_THE_JOB $3" >"{tmp_path}/called"; exit "${{STATUS:-0}}"')
+    script = check_gpus(paths, str(python), 2, "the-key", 20)
+    failed = run_script(f"export STATUS=3; {script}", os.environ["PATH"])
+    assert failed.returncode == 3
+    assert not (own / "gpu-checked").exists()
+    done = run_script(script, os.environ["PATH"])
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (own / "gpu-checked").read_text() == "the-key\n"
+    assert (tmp_path / "called").read_text() == "yes 2\n"
+    a_program(tmp_path, "python", "exec sleep 30")
+    hangs = run_script(check_gpus(paths, str(python), 2, "the-key", 0.2), os.environ["PATH"])
+    assert hangs.returncode == 124
+    assert "did not end within 0.2 s: one of them hangs" in hangs.stderr
+
+
+# -- the scripts that change a machine, in a sandbox --------------------------------------------------------
+
+
+def first_run(name: str) -> Run:
+    """The first command of a golden file's gpu step."""
+    case = read(GOLDEN / f"{name}.json")
+    planned = plan(facts_of(case), a_setup(host=Host(**case["host"])))
+    decision = next(step.decision for step in planned if step.name == "gpu")
+    assert isinstance(decision, tuple)
+    assert isinstance(decision[0], Run)
+    return decision[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "built", "installed"),
+    [
+        ("ubuntu_2204_t4", True, "linux-modules-nvidia-580-server-open-6.8.0-1021-aws"),
+        ("ubuntu_2204_t4", False, "linux-headers-6.8.0-1021-aws nvidia-dkms-580-server-open"),
+        ("ubuntu_2204_v100", True, "linux-modules-nvidia-580-server-6.8.0-1021-aws"),
+        ("ubuntu_2204_v100", False, "linux-headers-6.8.0-1021-aws nvidia-dkms-580-server"),
+        ("debian_12_t4", False, "linux-headers-6.1.0-28-cloud-amd64 nvidia-driver-cuda nvidia-kernel-open-dkms"),
+        ("debian_12_v100", False, "linux-headers-6.1.0-28-cloud-amd64 nvidia-driver-cuda nvidia-kernel-dkms"),
+    ],
+)
+def test_the_packages_that_are_asked_for(tmp_path: Path, name: str, built: bool, installed: str) -> None:
+    box = Sandbox(tmp_path / "box")
+    box.program("apt-cache", "exit 0" if built else "exit 100")
+    box.program("dpkg-query", "echo installed linux-modules-nvidia-535; echo not-installed nvidia-dkms-535")
+    box.program("curl", 'echo "curl $*" >>"$BOX/log"; while [ "$1" != -o ]; do shift; done; touch "$2"')
+    box.program("dpkg", ":")
+    done = box.run(first_run(name))
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    options = "-q -y -o DPkg::Lock::Timeout=300 -o Acquire::Retries=3"
+    asked = [line.removeprefix(f"apt-get {options} ") for line in box.log if line.startswith("apt-get")]
+    assert asked[:2] == ["purge linux-modules-nvidia-535", "update"]
+    assert asked[-1].startswith(f"install --no-install-recommends {installed}")
+    if name.startswith("ubuntu"):
+        assert asked[-1].endswith(" nvidia-utils-580-server")
+    else:
+        assert any("/repos/debian12/x86_64/cuda-keyring_1.1-1_all.deb" in line for line in box.log)
+        assert asked[-2] == "install nvidia-driver-pinning-580"
+    noted = (box.box / "etc" / "spotsup" / "gpu-driver").read_text()
+    assert noted == installed_key(name)
+
+
+def installed_key(name: str) -> str:
+    """What stands in the note, which makes a second attempt impossible."""
+    flavour = "proprietary" if "v100" in name else "open"
+    return f"580 {flavour} {read(GOLDEN / f'{name}.json')['system']['kernel']}\n"
+
+
+def test_packages_that_cannot_be_had_fail_the_step_and_leave_no_note(tmp_path: Path) -> None:
+    box = Sandbox(tmp_path / "box")
+    box.program("apt-get", "echo 'E: Unable to locate package' >&2; exit 100")
+    done = box.run(first_run("ubuntu_2204_t4"))
+    assert done.returncode == 100
+    assert "E: Unable to locate package" in done.stderr
+    assert not (box.box / "etc" / "spotsup" / "gpu-driver").exists()
+
+
+@pytest.mark.parametrize("name", ["ubuntu_2204_t4", "debian_12_t4", "aws_image_h100_cold"])
+def test_the_machine_itself_refuses_what_was_not_made_for_it(tmp_path: Path, name: str) -> None:
+    box = Sandbox(tmp_path / "box", born="another")
+    done = box.run(first_run(name))
+    assert done.returncode == 1
+    assert "was not made for it, and is left as it is" in done.stderr
+    assert box.log == []
+
+
+def test_the_fabric_manager_has_the_drivers_own_version(tmp_path: Path) -> None:
+    box = Sandbox(tmp_path / "box")
+    assert box.run(first_run("h100_without_fabric_manager")).returncode == 0
+    assert box.log[1].endswith("install --no-install-recommends nvidia-fabricmanager-580=580.95.05-*")
+    assert box.log[-1] == "systemctl enable --now nvidia-fabricmanager"
+
+
+def test_torch_without_gpus_says_so_in_one_sentence(tmp_path: Path) -> None:
+    paths = Paths(str(tmp_path), "n1")
+    Path(paths.own).mkdir(parents=True)
+    (Path(paths.own) / "env.sh").write_text("export CUDA_VISIBLE_DEVICES=\n")
+    done = run_script(check_gpus(paths, sys.executable, 1, "key", 50), os.environ["PATH"])
+    assert done.returncode != 0
+    (sentence,) = done.stderr.splitlines()
+    assert sentence.startswith("torch ")
