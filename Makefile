@@ -1,7 +1,7 @@
 # Paths are relative throughout: make knows no way to quote a clone whose own path has a space.
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-long test-frameworks check bench bench-recovery bench-checkpoint bench-rendezvous bench-control soak-launches soak-training soak-outages sim sim-long sim-mutants sim-crashes contract-real clean distclean
+.PHONY: help setup demo test test-long test-frameworks check bench bench-recovery bench-checkpoint bench-rendezvous bench-control bench-bootstrap soak-launches soak-training soak-outages sim sim-long sim-mutants sim-crashes contract-real clean distclean
 
 python := .venv/bin/python
 frameworks := .tools/frameworks
@@ -61,6 +61,7 @@ bench:
 	@echo "make bench-recovery   the pause after a kill, a freeze, SIGTERM, a notice: spotsup, torchrun, and the floor"
 	@echo "make bench-checkpoint the time for which a checkpoint stops training: spotsup, torch.save, torch's DCP"
 	@echo "make bench-rendezvous 8, 32 and 64 nodes agree on a round: spotsup, and torchrun with c10d and with etcd"
+	@echo "make bench-bootstrap  from SSH to the worker, for 1 to 64 nodes at once; environments cold and cached"
 	@echo "make bench-control    what one daemon costs that looks after 100, 1,000 and 10,000 nodes"
 	@echo "Each prints a table and writes build/bench/<name>.json"
 	@echo "BENCH_ARGS=...  its arguments: make bench-recovery BENCH_ARGS='--quick --only kill,freeze'; --help tells them"
@@ -73,6 +74,9 @@ bench-checkpoint: setup
 
 bench-rendezvous: setup
 	@$(python) -m scripts.bench_rendezvous $(BENCH_ARGS)
+
+bench-bootstrap: setup
+	@$(python) -m scripts.bench_bootstrap $(BENCH_ARGS)
 
 bench-control: setup
 	@$(python) -m scripts.bench_control $(BENCH_ARGS)
