@@ -74,6 +74,8 @@ def gpu(facts: Facts, setup: Setup) -> Decision:
     host, found = setup.host, facts.gpu
     if not host.gpus:
         return Skip("no GPU is wanted")
+    if stand_in(facts, setup):
+        return Skip(f"no GPU is here, and the machine was not made for {setup.node}: it stands in for one that has")
     if len(found.devices) < host.gpus:
         there = len(found.devices) or "none"
         return Unfit(f"{_wanted(host)} should be here, and {there} on the PCI bus; the cloud gave another machine")
@@ -93,6 +95,8 @@ def gpu_check(facts: Facts, setup: Setup) -> Decision:
     """After the environment is there: the job's own interpreter computes on each GPU, once per boot."""
     if not setup.host.gpus:
         return Skip("no GPU is wanted")
+    if stand_in(facts, setup):
+        return Skip("no GPU is here to compute on")
     key = check_key(facts, setup)
     if facts.gpu.checked == key:
         return Skip(f"{python_of(facts, setup)} has computed on {_wanted(setup.host)} since the machine's start")
@@ -102,6 +106,11 @@ def gpu_check(facts: Facts, setup: Setup) -> Decision:
         Upload("the environment", paths.env, 0o600, env_script(setup)),
         Run(f"compute on {_wanted(setup.host)}", script, CHECK_TIMEOUT_S + 30),
     )
+
+
+def stand_in(facts: Facts, setup: Setup) -> bool:
+    """Whether this is a computer behind a test cloud, which sells GPUs that it does not have."""
+    return not facts.gpu.devices and not ours(facts, setup)
 
 
 def check_key(facts: Facts, setup: Setup) -> str:

@@ -443,6 +443,17 @@ def test_a_mount_that_cannot_be_is_refused(mount: tuple[Any, ...], complaint: st
         Mount(*mount)
 
 
+def test_a_computer_behind_a_test_cloud_stands_in_for_one_with_the_gpus_that_were_asked_for() -> None:
+    planned = plan(FRESH, a_setup(host=Host("aws", "T4", 1)))
+    found = {step.name: told(step.decision) for step in planned if step.name.startswith("gpu")}
+    assert found == {
+        "gpu": {"skip": "no GPU is here, and the machine was not made for n1: it stands in for one that has"},
+        "gpu-check": {"skip": "no GPU is here to compute on"},
+    }
+    made_for_it = plan(replace(FRESH, system=System(born="n1", root=True)), a_setup(host=Host("aws", "T4", 1)))
+    assert "none on the PCI bus" in next(told(step.decision)["unfit"] for step in made_for_it if step.name == "gpu")
+
+
 def test_what_is_mounted_below_something_comes_after_it() -> None:
     setup = a_setup(mounts=(Mount("nfs", "s:/b", "/mnt/a/b"), Mount("nfs", "s:/a", "/mnt/a")))
     facts = replace(FRESH, system=System(born="n1", root=True), mounts=Mounts(nfs=True))
