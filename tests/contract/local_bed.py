@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
 from provisioners.base import Provisioner
 from provisioners.localcloud.client import call
-from provisioners.localcloud.models import SettingsPatch
+from provisioners.localcloud.models import Fault, NoticeBody, SettingsPatch, View
 from tests.contract.bed import cannot
 from tests.programs import LocalCloud, free_ports
 
 
 @dataclass(frozen=True, slots=True)
 class LocalBed:
-    """The local cloud: its own command line is the hand on it."""
+    """The local cloud: what its command line calls is the hand on it, without a process for each call."""
 
     cloud: LocalCloud
     zone: str = "local-a"
@@ -32,41 +32,41 @@ class LocalBed:
 
     def limit(self, zone: str, machines: int) -> None:
         """Its own setting."""
-        self.cloud.set("--capacity", f"{zone}={machines}")
+        self._set(capacity={zone: machines})
 
     def fail_next_launch(self, how: str) -> None:
         """The cloud knows these faults by their names."""
-        self.cloud.set("--fault", how)
+        self._set(next_launch_faults=(Fault(how),))
 
     def lag(self, seconds: float) -> None:
         """Its own setting."""
-        self.cloud.set("--listing-lag", str(seconds))
+        self._set(listing_lag_s=seconds)
 
     def skew(self, ahead_s: float) -> None:
         """Its own setting, of launch times."""
-        self.cloud.set("--clock-ahead", str(ahead_s))
+        self._set(clock_ahead_s=ahead_s)
 
     def be_terse(self) -> None:
         """It knows all but the addresses from the first moment; those it has when the machine runs."""
-        self.cloud.set("--launch-delay", "3600")
+        self._set(launch_delay_s=3600.0)
 
     def reuse_addresses(self) -> None:
         """With one port for all, as elsewhere."""
-        patch = SettingsPatch(reuse_addresses=True, ssh_port=free_ports(1)[0]).model_dump_json(exclude_unset=True)
-        answer = call(self.cloud.directory, "PATCH", "/v1/admin/settings", timeout_s=20.0, body=patch)
-        assert answer.status == 200, answer.text
+        self._set(reuse_addresses=True, ssh_port=free_ports(1)[0])
 
     def preempt(self, instance_id: str, notice_s: float) -> float:
         """Its own verb."""
-        return self._announce(instance_id, notice_s)
+        preempt_at = self._do(instance_id, "preempt", NoticeBody(notice_s=notice_s)).preempt_at
+        assert preempt_at is not None
+        return preempt_at
 
     def alarm(self, instance_id: str) -> None:
         """Its own option."""
-        self._announce(instance_id, 0.0, "--false-alarm")
+        self._do(instance_id, "preempt", NoticeBody(notice_s=0.0, false_alarm=True))
 
     def withdraw(self, instance_id: str) -> None:
         """Its own verb."""
-        assert self.cloud.cli("withdraw", instance_id).returncode == 0
+        self._do(instance_id, "withdraw")
 
     def stop(self, instance_id: str) -> None:
         """Decision 7: a machine is a tree of processes."""
@@ -74,16 +74,23 @@ class LocalBed:
 
     def vanish(self, instance_id: str) -> None:
         """Its own verb."""
-        assert self.cloud.cli("kill", instance_id).returncode == 0
+        self._do(instance_id, "kill")
 
     def cut_off(self) -> None:
         """kill -9."""
         self.cloud.kill_server()
 
-    def _announce(self, instance_id: str, notice_s: float, *more: str) -> float:
-        done = self.cloud.cli("preempt", instance_id, "--notice", str(notice_s), *more, "-o", "json")
-        assert done.returncode == 0, done.stderr
-        return float(json.loads(done.stdout)["preempt_at"])
+    def _set(self, **change: Any) -> None:
+        self._call("PATCH", "/v1/admin/settings", SettingsPatch(**change).model_dump_json(exclude_unset=True))
+
+    def _do(self, instance_id: str, verb: str, body: NoticeBody | None = None) -> View:
+        text = body.model_dump_json() if body else None
+        return View.model_validate_json(self._call("POST", f"/v1/admin/machines/{instance_id}/{verb}", text))
+
+    def _call(self, method: str, path: str, body: str | None) -> bytes:
+        answer = call(self.cloud.directory, method, path, timeout_s=20.0, body=body)
+        assert answer.status == 200, answer.text
+        return answer.content
 
 
 @pytest.fixture

@@ -176,13 +176,18 @@ def test_a_machine_that_is_stopped_is_not_gone_until_it_is_terminated(light_bed:
 
 
 @pytest.mark.parametrize("ahead_s", [HOUR_S, -HOUR_S])
-def test_a_clock_that_differs_ends_nothing_and_hides_no_end(light_bed: Bed, ahead_s: float) -> None:
+def test_a_clock_that_differs_ends_nothing_puts_no_notice_off_and_hides_no_end(light_bed: Bed, ahead_s: float) -> None:
     light_bed.skew(ahead_s)
     one, two = (launch_running(light_bed.provisioner, name) for name in ("n1", "n2"))
     for seen in light_bed.provisioner.instances(CLUSTER, TIMEOUT_S):
         assert (seen.state, seen.end_cause, seen.preempt_at) == (InstanceState.RUNNING, None, None)
     assert [each for each in light_bed.provisioner.check(3 * TIMEOUT_S) if not each.ok] == []
     assert wait_for(lambda: light_bed.provisioner.console(one.id, TIMEOUT_S), "the console")
+    light_bed.preempt(two.id, 25.0)
+    noticed = found(light_bed.provisioner, two.token)
+    assert (noticed.state, noticed.end_cause) == (InstanceState.RUNNING, None)
+    assert noticed.preempt_at is not None
+    assert noticed.preempt_at <= time.time() + 121.0
     light_bed.provisioner.terminate(one.id, TIMEOUT_S)
     light_bed.preempt(two.id, 0.0)
     causes = {one.id: EndCause.USER, two.id: EndCause.PREEMPTED}
@@ -196,14 +201,3 @@ def test_a_clock_that_differs_ends_nothing_and_hides_no_end(light_bed: Bed, ahea
     again = light_bed.provisioner.launch(request_for(light_bed.provisioner, "n1"), TIMEOUT_S)
     assert isinstance(again, Launched)
     assert (again.instance.id, again.instance.state) == (one.id, InstanceState.TERMINATED)
-
-
-@pytest.mark.parametrize("ahead_s", [HOUR_S, -HOUR_S])
-def test_a_clock_that_differs_puts_no_notice_off(light_bed: Bed, ahead_s: float) -> None:
-    light_bed.skew(ahead_s)
-    machine = launch_running(light_bed.provisioner, "n1")
-    light_bed.preempt(machine.id, 25.0)
-    seen = found(light_bed.provisioner, machine.token)
-    assert seen.state is InstanceState.RUNNING
-    assert seen.preempt_at is not None
-    assert seen.preempt_at <= time.time() + 121.0
