@@ -92,7 +92,8 @@ class GcpSettings(CloudSettings):
     `image`, `image_proprietary`, `images` (by GPU): "projects/P/global/images/family/F" or an image's own path.
     `network` and, by region, `subnetworks`: names, or paths. `tags` become labels: lower case only. `service_account`:
     the nodes', with which a forgotten machine deletes itself; without it, it switches itself off. `notice_s`: by how
-    much a preemption is told on the machine before Google's own half minute.
+    much a preemption is told on the machine before Google's own half minute. `gvnic`: ask for Google's own network
+    adapter, which the image has to know.
     """
 
     project: Name
@@ -106,6 +107,7 @@ class GcpSettings(CloudSettings):
     network_tags: tuple[Name, ...] = ()
     service_account: str = ""
     notice_s: Annotated[int, Field(ge=0, le=120)] = 0
+    gvnic: bool = True
 
 
 class AzureSettings(CloudSettings):
@@ -114,7 +116,7 @@ class AzureSettings(CloudSettings):
     One resource group holds the cluster. `image`, `image_proprietary`, `images` (by GPU): "publisher:offer:sku:version"
     or an image's resource id. By region: `subnets`, `security_groups` (resource ids). `identity`: resource id of the
     managed identity with which a machine may delete itself; without it there is no dead-man switch. `prices`: where
-    Azure's retail prices are asked for, "" for nowhere.
+    Azure's retail prices are asked for, "" for nowhere. `accelerated_networking`: which the size has to know.
     """
 
     subscription: Name
@@ -125,4 +127,5 @@ class AzureSettings(CloudSettings):
     subnets: dict[str, Name] = {}
     security_groups: dict[str, Name] = {}
     identity: str = ""
+    accelerated_networking: bool = True
     prices: Annotated[str, StringConstraints(pattern=r"^(https?://[^/\s]+)?$")] = "https://prices.azure.com"

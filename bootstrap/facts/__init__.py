@@ -13,6 +13,7 @@ from typing import Any
 from bootstrap.facts.environments import Environments, environments_facts, environments_script
 from bootstrap.facts.gpu import Gpu, GpuFacts, gpu_facts, gpu_script
 from bootstrap.facts.mounts import MountFact, Mounts, mounts_facts, mounts_script
+from bootstrap.facts.network import NetworkFacts, network_facts, network_script
 from bootstrap.facts.node import AGENT_FOLDER_VARIABLE, AGENT_KEY_VARIABLE, AgentFact, node_facts, node_script
 from bootstrap.facts.system import System, system_facts, system_script
 from bootstrap.model import Setup
@@ -29,6 +30,7 @@ __all__ = [
     "GpuFacts",
     "MountFact",
     "Mounts",
+    "NetworkFacts",
     "System",
     "facts_script",
     "parse_facts",
@@ -66,6 +68,7 @@ class Facts:
     system: System = field(default_factory=System)
     mounts: Mounts = field(default_factory=Mounts)
     gpu: GpuFacts = field(default_factory=GpuFacts)
+    network: NetworkFacts = field(default_factory=NetworkFacts)
     environments: Environments = field(default_factory=Environments)
 
 
@@ -86,6 +89,7 @@ SECTIONS = (
     Section("system", system_script, system_facts),
     Section("mounts", mounts_script, mounts_facts),
     Section("gpu", gpu_script, gpu_facts),
+    Section("network", network_script, network_facts),
     Section("environments", environments_script, environments_facts),
 )
 

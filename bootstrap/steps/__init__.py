@@ -13,6 +13,7 @@ from bootstrap.steps.environment import environment, prepared_name
 from bootstrap.steps.gpu import gpu, gpu_check
 from bootstrap.steps.hygiene import hygiene
 from bootstrap.steps.mounts import mount_key, mounts
+from bootstrap.steps.network import network
 from bootstrap.steps.shipping import code, trainer
 
 __all__ = [
@@ -43,6 +44,7 @@ class PlannedStep:
 STEPS: Sequence[tuple[str, Step]] = (
     ("hygiene", hygiene),
     ("gpu", gpu),
+    ("network", network),
     ("mounts", mounts),
     ("code", code),
     ("trainer", trainer),

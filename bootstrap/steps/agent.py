@@ -34,7 +34,7 @@ def agent(facts: Facts, setup: Setup) -> Decision:
     become = scripts.become_agent(paths, python_of(facts, setup), setup.trainer, key)
     uploads = (
         Upload("the agent's configuration", paths.agent_config, 0o600, config),
-        Upload("the environment", paths.env, 0o600, env_script(setup)),
+        Upload("the environment", paths.env, 0o600, env_script(facts, setup)),
         Upload("what becomes the agent", paths.agent_start, 0o600, become.encode()),
     )
     if ours(facts, setup) and facts.system.systemd:
@@ -61,7 +61,7 @@ def agent_config(facts: Facts, setup: Setup) -> bytes:
 
 def agent_key(facts: Facts, setup: Setup) -> str:
     """What must be the same for a running agent to be the right one: configuration, trainer and environment."""
-    parts = (agent_config(facts, setup), setup.trainer.sha256.encode(), env_script(setup))
+    parts = (agent_config(facts, setup), setup.trainer.sha256.encode(), env_script(facts, setup))
     return sha256(b"\0".join(parts)).hexdigest()[:32]
 
 

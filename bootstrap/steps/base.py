@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 from bootstrap.facts import Facts
 from bootstrap.model import Again, Command, Paths, Reboot, Run, Setup, Skip, Unfit, expand
+from bootstrap.network_env import network_env
 
 CHECK_TIMEOUT_S = 60.0
 
@@ -63,6 +64,7 @@ def paths_on(facts: Facts, setup: Setup) -> Paths:
     return Paths(expand(setup.root, facts.home), setup.node)
 
 
-def env_script(setup: Setup) -> bytes:
-    """`Setup.env` for sh."""
-    return "".join(f"export {name}={shlex.quote(value)}\n" for name, value in sorted(setup.env.items())).encode()
+def env_script(facts: Facts, setup: Setup) -> bytes:
+    """For sh: what the network's libraries have to be told here, and `Setup.env`, which has the last word."""
+    env = {**network_env(facts.network, setup.host), **setup.env}
+    return "".join(f"export {name}={shlex.quote(value)}\n" for name, value in sorted(env.items())).encode()

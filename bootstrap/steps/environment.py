@@ -65,7 +65,7 @@ def _from_lock(lock: Lock, to_prepare: str | None, marker: str, facts: Facts, se
         cache = expand(setup.cache_folder, facts.home)
         uv = facts.environments.uv
         script = scripts.build_environment(lock, name, cache, uv, facts.python, paths, setup.code, limit_s)
-        commands.append(Upload("the environment", paths.env, 0o600, env_script(setup)))
+        commands.append(Upload("the environment", paths.env, 0o600, env_script(facts, setup)))
         commands.append(Run(f"build an environment from {lock.file}", script, 2 * limit_s + CHECK_TIMEOUT_S))
     if to_prepare:
         commands += _prepare(to_prepare, marker, facts, setup)
@@ -80,7 +80,7 @@ def _prepare(line: str, marker: str, facts: Facts, setup: Setup) -> tuple[Comman
         line, paths, setup.code, python_of(facts, setup), marker, timeout_s=limit_s, wait_s=limit_s
     )
     return (
-        Upload("the environment", paths.env, 0o600, env_script(setup)),
+        Upload("the environment", paths.env, 0o600, env_script(facts, setup)),
         Run(line, script, 2 * limit_s + CHECK_TIMEOUT_S),
     )
 

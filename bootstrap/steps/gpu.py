@@ -103,7 +103,7 @@ def gpu_check(facts: Facts, setup: Setup) -> Decision:
     paths = paths_on(facts, setup)
     script = gpu_scripts.check_gpus(paths, python_of(facts, setup), setup.host.gpus, key, CHECK_TIMEOUT_S)
     return (
-        Upload("the environment", paths.env, 0o600, env_script(setup)),
+        Upload("the environment", paths.env, 0o600, env_script(facts, setup)),
         Run(f"compute on {_wanted(setup.host)}", script, CHECK_TIMEOUT_S + 30),
     )
 

@@ -222,6 +222,8 @@ def _network(name: str, settings: AzureSettings, subnet: str, group: str, tags: 
         "deleteOption": "Delete",
         "ipConfigurations": [{"name": "ip", "properties": address}],
     }
+    if settings.accelerated_networking:
+        interface["enableAcceleratedNetworking"] = True
     if group:
         interface["networkSecurityGroup"] = {"id": group}
     configuration = {"name": f"{name}-nic", "tags": dict(tags), "properties": interface}

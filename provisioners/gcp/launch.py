@@ -113,6 +113,8 @@ def _interface(request: LaunchRequest, settings: GcpSettings) -> dict[str, Any]:
         interface["subnetwork"] = subnetwork if whole else f"regions/{region}/subnetworks/{subnetwork}"
     else:
         interface["network"] = network_of(settings)
+    if settings.gvnic:
+        interface["nic_type"] = "GVNIC"
     if settings.public_address:
         # An ephemeral address: it goes with the machine.
         interface["access_configs"] = [{"name": "External NAT", "type_": "ONE_TO_ONE_NAT"}]
