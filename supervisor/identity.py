@@ -39,6 +39,11 @@ class Identity:
         """The key that the daemon logs in with."""
         return _openssh_pair(self._derive("client-key"), "spotsupd")
 
+    @property
+    def mark(self) -> str:
+        """Tells this secret from another one, and nothing else of it."""
+        return self._derive("mark").hex()[:16]
+
     def _derive(self, purpose: str) -> bytes:
         return hmac.new(self.secret, purpose.encode(), hashlib.sha256).digest()
 

@@ -14,7 +14,8 @@ from types import MappingProxyType
 from provisioners.base import Offer
 from supervisor.spec import JobSpec
 
-SCHEMA_VERSION = 1
+# One more with each field that is added to a record: an older daemon leaves such records alone (runtime/codec.py).
+SCHEMA_VERSION = 2
 HISTORY_LIMIT = 40
 
 
@@ -149,8 +150,9 @@ class NodeRecord:
     """One VM that was asked for, from the intent to its end.
 
     `token`: the idempotency token, journaled before the cloud is called. `unsure`: the last launch call ended without
-    a clear answer, so the machine is looked up before anything else (P2). `taken`: its cloud took it, or will.
-    `replaces`: in whose place it was asked for. `place_of`: whose place it took in the round, which may be another's.
+    a clear answer, so the machine is looked up before anything else (P2). `drain_asked`: a user wants it to leave once
+    it is replaced. `taken`: its cloud or a user took it from its job, or will. `replaces`: in whose place it was asked
+    for. `place_of`: whose place it took in the round, which may be another's.
     """
 
     id: str
@@ -174,6 +176,7 @@ class NodeRecord:
     bootstrapped: bool = False
     taken: bool = False
     notice: NoticeSeen | None = None
+    drain_asked: bool = False
     joined: bool = False
     place_of: str = ""
     error: str = ""
@@ -182,8 +185,8 @@ class NodeRecord:
 
     @property
     def doomed(self) -> bool:
-        """Its provider said that it will be taken."""
-        return self.notice is not None
+        """It will leave: its provider said that it will be taken, or a user wants it drained."""
+        return self.notice is not None or self.drain_asked
 
     def usd(self, now: float) -> float:
         """What it has cost so far; 0 where no price is known."""
@@ -200,7 +203,8 @@ class JobRecord:
     that ids are decided by the journal and not by chance; events before `first_event` are dropped. `spare_nodes`: how
     many more than desired shall wait outside the round; none is asked for before `spare_retry_at`. `trouble`: what
     people were last told of checkpoints that are not being written, at `trouble_at`, when the newest was of
-    `trouble_step`; empty once they were told that all is well again.
+    `trouble_step`; empty once they were told that all is well again. `pause_at`: when a user paused it, 0 where nobody
+    did; `paused_s`: for how long it was paused before.
     """
 
     name: str
@@ -216,6 +220,8 @@ class JobRecord:
     since: float = 0.0
     reason: str = ""
     cancel_requested: bool = False
+    pause_at: float = 0.0
+    paused_s: float = 0.0
     next_node: int = 1
     next_event: int = 1
     first_event: int = 1
@@ -242,12 +248,37 @@ class JobRecord:
         return f"{self.name}-{self.uid}"
 
 
+@dataclass(frozen=True, slots=True)
+class ClusterRecord:
+    """That this etcd holds a cluster's journal, since when, and by whom it was begun.
+
+    Without it an etcd is new, or has lost its data. `key_mark` tells two cluster keys apart, and nothing else of them.
+    """
+
+    born_at: float
+    by: str
+    key_mark: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DaemonPause:
+    """A user's word that no daemon of the cluster shall do anything."""
+
+    at: float
+    reason: str = ""
+
+
 class EventKind(StrEnum):
     """What is worth telling. The alert kinds go to Slack."""
 
     SUBMITTED = "submitted"
     SCALED = "scaled"
     CANCEL_REQUESTED = "cancel-requested"
+    PAUSE_REQUESTED = "pause-requested"
+    PAUSED = "paused"
+    RESUMED = "resumed"
+    DRAIN_REQUESTED = "drain-requested"
+    ADOPTED = "adopted"
     LAUNCH_REQUESTED = "launch-requested"
     LAUNCH_REFUSED = "launch-refused"
     NOTICE = "notice"

@@ -7,19 +7,21 @@ import os
 import socket
 import stat
 import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import uvicorn
-from fastapi import FastAPI, Request
+from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 
+from supervisor.api.access import Access
+from supervisor.api.adoption import Adoption
 from supervisor.api.quote import quote_row
 from supervisor.api.service import Scale, Service
-from supervisor.api.views import event_row, job_detail, job_row, node_row
+from supervisor.api.views import cost_row, event_row, job_detail, job_row, node_row
 from supervisor.errors import (
     JournalUnavailableError,
     NotFoundError,
@@ -38,6 +40,10 @@ HTTP_STATUS: dict[type[SpotsupError], int] = {
     RefusedError: 409,
     JournalUnavailableError: 503,
 }
+
+
+# A standby's answers name who leads.
+LED_BY = "spotsup-led-by"
 
 
 class _Body(BaseModel):
@@ -67,8 +73,27 @@ class ScaleBody(_Body):
     spares: int | None = None
 
 
-def create_app(service: Service, status: Callable[[], Status], clock: Clock, version: str) -> FastAPI:
-    """The API over a service."""
+class PauseBody(_Body):
+    """Why, for people."""
+
+    reason: str = Field(default="", max_length=200)
+
+
+class AdoptBody(_Body):
+    """Names of jobs whose machines are to end."""
+
+    release: list[str] = Field(default=[], max_length=1000)
+
+
+def create_app(
+    service: Service,
+    status: Callable[[], Status],
+    clock: Clock,
+    version: str,
+    adoption: Adoption | None = None,
+    access: Access | None = None,
+) -> FastAPI:
+    """The API over a service; over the clouds where there is an `adoption`, and over keys where there is `access`."""
     app = FastAPI(title="spotsupd", version=version, docs_url=None, redoc_url=None)
 
     @app.exception_handler(SpotsupError)
@@ -84,25 +109,80 @@ def create_app(service: Service, status: Callable[[], Status], clock: Clock, ver
         where = ".".join(str(part) for part in first["loc"])
         return JSONResponse({"error": f"the request is wrong at {where}: {first['msg']}", "code": 2}, 422)
 
-    _reading_routes(app, service, status, clock, version)
+    @app.middleware("http")
+    async def _say_who_leads(request: Request, answer: Callable[[Request], Awaitable[Response]]) -> Response:
+        answered = await answer(request)
+        if service.led_by:
+            answered.headers[LED_BY] = service.led_by
+        return answered
+
+    _reading_routes(app, service, status, clock)
     _writing_routes(app, service, status, clock)
+    _daemon_routes(app, service, status, version)
+    if adoption is not None:
+        _adoption_route(app, adoption)
+    if access is not None:
+        _access_route(app, service, access)
     return app
 
 
-def _reading_routes(app: FastAPI, service: Service, status: Callable[[], Status], clock: Clock, version: str) -> None:
+def _access_route(app: FastAPI, service: Service, access: Access) -> None:
+    @app.get("/v1/nodes/{node}/access")
+    def node_access(node: str) -> dict[str, Any]:
+        return access.row(service.node(node))
+
+
+def _adoption_route(app: FastAPI, adoption: Adoption) -> None:
+    @app.post("/v1/adopt")
+    def adopt(body: AdoptBody) -> list[dict[str, Any]]:
+        return [
+            {
+                "job": each.job.name,
+                "state": each.job.state,
+                "text": each.event.text,
+                "nodes": {node.id: node.state for node in each.nodes},
+            }
+            for each in adoption.adopt(body.release)
+        ]
+
+
+def _daemon_routes(app: FastAPI, service: Service, status: Callable[[], Status], version: str) -> None:
+    def row() -> dict[str, Any]:
+        now, pause = status(), service.paused
+        return {
+            "version": version,
+            "at": now.at,
+            "headline": now.headline,
+            "leading": service.leads,
+            "led_by": service.led_by or None,
+            "paused": None if pause is None else {"at": pause.at, "reason": pause.reason},
+            "counters": dict(now.counters),
+        }
+
     @app.get("/v1/health")
     def health() -> dict[str, Any]:
-        now = status()
-        return {"version": version, "at": now.at, "headline": now.headline, "counters": dict(now.counters)}
+        return row()
 
+    @app.post("/v1/daemon/pause")
+    def pause_daemons(body: PauseBody) -> dict[str, Any]:
+        service.pause_daemons(body.reason)
+        return row()
+
+    @app.post("/v1/daemon/resume")
+    def resume_daemons() -> dict[str, Any]:
+        service.resume_daemons()
+        return row()
+
+
+def _reading_routes(app: FastAPI, service: Service, status: Callable[[], Status], clock: Clock) -> None:
     @app.get("/v1/jobs")
     def jobs() -> list[dict[str, Any]]:
-        said = status().sentences
-        return [job_row(view, said.get(view.record.name, ""), clock.now()) for view in service.jobs()]
+        now = status()
+        return [job_row(view, now.about(view.record.name), clock.now()) for view in service.jobs()]
 
     @app.get("/v1/jobs/{name}")
     def job(name: str) -> dict[str, Any]:
-        return job_detail(service.job(name), status().sentences.get(name, ""), clock.now())
+        return job_detail(service.job(name), status().about(name), clock.now())
 
     @app.get("/v1/jobs/{name}/events")
     def events(name: str, after: str = "") -> list[dict[str, Any]]:
@@ -112,6 +192,14 @@ def _reading_routes(app: FastAPI, service: Service, status: Callable[[], Status]
     def logs(name: str, node: str = "") -> list[dict[str, Any]]:
         chunks = service.logs(name, node)
         return [{"node": n, "chunk": c, "text": text.decode(errors="replace")} for n, c, text in chunks]
+
+    @app.get("/v1/cost")
+    def cost() -> list[dict[str, Any]]:
+        return [cost_row(view, clock.now()) for view in service.jobs()]
+
+    @app.get("/v1/jobs/{name}/cost")
+    def cost_of_job(name: str) -> list[dict[str, Any]]:
+        return [cost_row(service.job(name), clock.now())]
 
     @app.get("/v1/nodes")
     def nodes() -> list[dict[str, Any]]:
@@ -123,7 +211,7 @@ def _reading_routes(app: FastAPI, service: Service, status: Callable[[], Status]
 
 def _writing_routes(app: FastAPI, service: Service, status: Callable[[], Status], clock: Clock) -> None:
     def row(view: JobView) -> dict[str, Any]:
-        return job_row(view, status().sentences.get(view.record.name, ""), clock.now())
+        return job_row(view, status().about(view.record.name), clock.now())
 
     @app.put("/v1/blobs")
     async def put_blob(request: Request) -> dict[str, Any]:
@@ -150,6 +238,19 @@ def _writing_routes(app: FastAPI, service: Service, status: Callable[[], Status]
     @app.post("/v1/jobs/{name}/cancel")
     def cancel(name: str) -> dict[str, Any]:
         return row(service.cancel(name))
+
+    @app.post("/v1/jobs/{name}/pause")
+    def pause(name: str) -> dict[str, Any]:
+        return row(service.pause(name))
+
+    @app.post("/v1/jobs/{name}/resume")
+    def resume(name: str) -> dict[str, Any]:
+        return row(service.resume(name))
+
+    @app.post("/v1/nodes/{node}/drain")
+    def drain(node: str) -> dict[str, Any]:
+        view = service.drain(node)
+        return node_row(view, view.nodes[node], clock.now())
 
 
 class ApiServer:

@@ -1,4 +1,7 @@
-"""What users may ask of the daemon. Each request is stored safely before it is acknowledged (P6)."""
+"""What users may ask of any daemon, leader or standby. Each request is stored before it is acknowledged (P6).
+
+A command is a user's word in the journal, guarded by the revision of what it changes; whoever leads acts on it.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +10,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from spotsup_trainer.etcd import Compare
-
 from supervisor.api.quote import Quote
 from supervisor.errors import NotFoundError, RefusedError, UsageError
-from supervisor.model import Event, EventKind, JobRecord, NodeState, Passage
+from supervisor.model import DaemonPause, Event, EventKind, JobRecord, NodeRecord, NodeState, Passage
 from supervisor.planner.world import JobView
 from supervisor.runtime.clock import Clock
 from supervisor.runtime.journal import Journal, Reading
@@ -19,9 +20,10 @@ from supervisor.runtime.loop import Leader
 from supervisor.spec import JobSpec, check_nodes, parse_spec
 
 MOST_TRIES = 20
-LEAD_WAIT_S = 10.0
 MOST_BLOB_BYTES = 32 * 1024 * 1024
 _UID_ALPHABET = "abcdefghijkmnpqrstuvwxyz23456789"
+_LEAVING = frozenset({NodeState.DRAINING, NodeState.TERMINATING})
+_OVER = frozenset({NodeState.LOST, NodeState.FAILED, NodeState.GONE})
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +34,16 @@ class Scale:
     min_nodes: int | None = None
     max_nodes: int | None = None
     spares: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What a command makes of a job, and of one of its nodes; and the event that tells of it."""
+
+    job: JobRecord
+    kind: EventKind
+    text: str
+    node: NodeRecord | None = None
 
 
 class Service:
@@ -54,6 +66,31 @@ class Service:
         self._wait_for = wait_for
         self._quote = quote
 
+    @property
+    def led_by(self) -> str:
+        """Who acts on commands, where that is another daemon; "" where it is this one, or nobody yet."""
+        return "" if self.leads else self._leader.leader
+
+    @property
+    def leads(self) -> bool:
+        """Whether this daemon acts on commands."""
+        return self._leader.leading
+
+    def pause_daemons(self, reason: str) -> None:
+        """Have no daemon of the cluster do anything, across restarts. Commands are still stored."""
+        self._journal.set_pause(DaemonPause(self._clock.now(), reason))
+        self._await(lambda reading: reading.pause is not None)
+
+    def resume_daemons(self) -> None:
+        """Have them go on."""
+        self._journal.set_pause(None)
+        self._await(lambda reading: reading.pause is None)
+
+    @property
+    def paused(self) -> DaemonPause | None:
+        """Whether no daemon does anything, since when, and why."""
+        return self._read().pause
+
     def put_blob(self, data: bytes) -> str:
         """Store a code archive; its SHA-256."""
         if len(data) > MOST_BLOB_BYTES:
@@ -65,7 +102,7 @@ class Service:
         its cloud says that it cannot give what the job asks for."""
         spec = parse_spec(spec_value)
         self._check_supported(spec)
-        present = self._read().jobs.get(spec.name)
+        present = self._present(spec.name)
         if present is not None:
             _check_replaceable(present)
         return spec, self._quote(spec) if self._quote else None
@@ -86,14 +123,15 @@ class Service:
             raise UsageError("the job's code was not uploaded: `spotsupctl submit` does that")
         record = _new_job(spec, code_sha256, submission, self._clock.now())
         for _ in range(MOST_TRIES):
-            present = self._read().jobs.get(spec.name)
+            present = self._present(spec.name)
             if present is not None and present.record.uid == record.uid:
                 return present
             if present is not None:
                 _check_replaceable(present)
-            event, record_now = _event(record, EventKind.SUBMITTED, f"{spec.name} submitted", self._clock.now())
+            new = Change(record, EventKind.SUBMITTED, f"{spec.name} submitted")
+            event, record_now = _event(new, self._clock.now())
             revision = present.revision if present else 0
-            if self._journal.create_job(record_now, event, revision, self._guard()):
+            if self._journal.create_job(record_now, event, revision):
                 self._await(lambda reading: _has(reading, spec.name, record.uid))
                 return self.job(spec.name)
         raise RefusedError(f"job {spec.name} changes too fast to be stored; try again")
@@ -101,23 +139,60 @@ class Service:
     def scale(self, name: str, scale: Scale) -> JobView:
         """Change how many nodes a job wants. Raises RefusedError beyond its limits, or where it has ended."""
 
-        def change(job: JobRecord) -> tuple[JobRecord, str]:
-            scaled = scaled_job(job, scale)
+        def change(view: JobView) -> Change:
+            scaled = scaled_job(view.record, scale)
             numbers = f"{scaled.min_nodes} ≤ {scaled.desired_nodes} ≤ {scaled.max_nodes} nodes"
-            return scaled, f"{name} scaled to {numbers}{_and_spares(scaled)}"
+            return Change(scaled, EventKind.SCALED, f"{name} scaled to {numbers}{_and_spares(scaled)}")
 
-        return self._change(name, EventKind.SCALED, change)
+        return self._change(name, change)
 
     def cancel(self, name: str) -> JobView:
         """Ask for a job's end. One that is being cancelled already is fine; one that has ended is refused."""
 
-        def change(job: JobRecord) -> tuple[JobRecord, str]:
-            return replace(job, cancel_requested=True), f"{name}: a user asked to cancel it"
+        def change(view: JobView) -> Change:
+            text = f"{name}: a user asked to cancel it"
+            return Change(replace(view.record, cancel_requested=True), EventKind.CANCEL_REQUESTED, text)
 
         view = self.job(name)
-        if view.record.cancel_requested:
-            return view
-        return self._change(name, EventKind.CANCEL_REQUESTED, change)
+        return view if view.record.cancel_requested else self._change(name, change)
+
+    def pause(self, name: str) -> JobView:
+        """Ask for a job's checkpoint, and for the release of its machines until it is resumed. Once is enough."""
+
+        def change(view: JobView) -> Change | None:
+            if view.record.pause_at:
+                return None
+            paused = replace(view.record, pause_at=self._clock.now())
+            return Change(paused, EventKind.PAUSE_REQUESTED, f"{name}: a user asked to pause it")
+
+        return self._change(name, change)
+
+    def resume(self, name: str) -> JobView:
+        """Have a paused job go on from its checkpoint. One that is not paused goes on anyway."""
+
+        def change(view: JobView) -> Change | None:
+            if not view.record.pause_at:
+                return None
+            return Change(replace(view.record, pause_at=0.0), EventKind.RESUMED, f"{name}: a user resumed it")
+
+        return self._change(name, change)
+
+    def drain(self, node: str) -> JobView:
+        """Ask for a node's replacement, and for its leave in order then. Once is enough. Raises NotFoundError, and
+        RefusedError for a node that has ended."""
+
+        def change(view: JobView) -> Change | None:
+            found = view.nodes.get(node)
+            if found is None or found.state in _OVER:
+                state = found.state if found else "forgotten"
+                raise RefusedError(f"node {node} is {state}: there is nothing to drain")
+            if found.drain_asked or found.state in _LEAVING:
+                return None
+            text = f"a user wants {node} drained: it leaves once it is replaced"
+            drained = replace(found, drain_asked=True, taken=True)
+            return Change(view.record, EventKind.DRAIN_REQUESTED, text, drained)
+
+        return self._change(self._job_of(node), change)
 
     def jobs(self) -> list[JobView]:
         """All jobs, newest first."""
@@ -126,11 +201,18 @@ class Service:
 
     def job(self, name: str) -> JobView:
         """One job. Raises NotFoundError."""
-        jobs = self._read().jobs
+        reading = self._read()
+        jobs = reading.jobs
+        if name in reading.refused:
+            raise RefusedError(f"job {name} is left alone: {reading.refused[name]}")
         if name not in jobs:
             known = ", ".join(sorted(jobs)) or "none"
             raise NotFoundError(f"there is no job {name!r}; jobs: {known}")
         return jobs[name]
+
+    def node(self, node: str) -> NodeRecord:
+        """One node. Raises NotFoundError."""
+        return self.job(self._job_of(node)).nodes[node]
 
     def events(self, name: str, after: str) -> list[Event]:
         """A job's story since the event with id `after`."""
@@ -146,14 +228,26 @@ class Service:
 
     # -- inside --------------------------------------------------------------------------------------------
 
-    def _change(self, name: str, kind: EventKind, change: Callable[[JobRecord], tuple[JobRecord, str]]) -> JobView:
+    def _present(self, name: str) -> JobView | None:
+        return self.job(name) if name in {*self._read().jobs, *self._read().refused} else None
+
+    def _job_of(self, node: str) -> str:
+        name = next((name for name, view in self._read().jobs.items() if node in view.nodes), "")
+        if not name:
+            raise NotFoundError(f"there is no node {node!r}; `spotsupctl nodes` has all of them")
+        return name
+
+    def _change(self, name: str, change: Callable[[JobView], Change | None]) -> JobView:
+        """Store what `change` makes of the job as it is now; None where it is so already."""
         for _ in range(MOST_TRIES):
             view = self.job(name)
             if view.record.ended:
                 raise RefusedError(f"job {name} has ended ({view.record.state}): nothing was changed")
-            changed, text = change(view.record)
-            event, stored = _event(changed, kind, text, self._clock.now())
-            if self._journal.update_job(view, stored, event, self._guard()):
+            changed = change(view)
+            if changed is None:
+                return view
+            event, stored = _event(changed, self._clock.now())
+            if self._journal.update_job(view, stored, event, changed.node):
                 self._await(lambda reading, old=view.revision: reading.jobs[name].revision > old)  # type: ignore[misc]
                 return self.job(name)
             self._await(lambda reading, old=view.revision: reading.jobs[name].revision > old)  # type: ignore[misc]
@@ -165,13 +259,6 @@ class Service:
     def _await(self, predicate: Callable[[Reading], bool]) -> None:
         """Until our own write is in what we read: a command that follows must see it. Bounded; late is not wrong."""
         self._wait_for(predicate, 2.0)
-
-    def _guard(self) -> Sequence[Compare]:
-        # A daemon that took the place of a killed one leads as soon as that one's lease has ended.
-        if not self._leader.leading and not self._wait_for(lambda _: self._leader.leading, LEAD_WAIT_S):
-            who = self._leader.leader or "no daemon"
-            raise RefusedError(f"this daemon stands by; {who} leads: nothing was changed, try again in a moment")
-        return self._leader.guard()
 
     def _check_supported(self, spec: JobSpec) -> None:
         cloud = spec.placement.cloud
@@ -225,8 +312,9 @@ def _new_job(spec: JobSpec, code_sha256: str, submission: str, now: float) -> Jo
     )
 
 
-def _event(job: JobRecord, kind: EventKind, text: str, now: float) -> tuple[Event, JobRecord]:
-    event = Event(f"{job.task_id}-{job.next_event:06d}", now, job.name, kind, text)
+def _event(change: Change, now: float) -> tuple[Event, JobRecord]:
+    job, node = change.job, change.node.id if change.node else ""
+    event = Event(f"{job.task_id}-{job.next_event:06d}", now, job.name, change.kind, change.text, node)
     return event, replace(job, next_event=job.next_event + 1)
 
 

@@ -82,6 +82,35 @@ def node_row(view: JobView, node: NodeRecord, now: float) -> dict[str, Any]:
     }
 
 
+def cost_row(view: JobView, now: float) -> dict[str, Any]:
+    """What a job has cost, and costs now. Money in USD; `unpriced`: machines that bill at a price nobody told us."""
+    job = view.record
+    billed = [node for node in view.nodes.values() if node.launched_at and not node.ended_at]
+    nodes = sorted(view.nodes.values(), key=lambda node: (node.created_at, node.id))
+    return {
+        "name": job.name,
+        "state": job.state,
+        "usd": round(job.usd_settled + sum(node.usd(now) for node in nodes), 4),
+        "usd_per_hour": round(sum(node.offer.usd_per_hour or 0.0 for node in billed), 4),
+        "billed": len(billed),
+        "unpriced": sum(node.offer.usd_per_hour is None for node in billed),
+        "limit_usd": job.spec.limits.usd,
+        "limit_usd_per_hour": job.spec.limits.usd_per_hour,
+        "forgotten_usd": round(job.usd_settled, 4),
+        "node_list": [
+            {
+                "id": node.id,
+                "state": node.state,
+                "market": node.offer.market,
+                "hours": round(((node.ended_at or now) - node.launched_at) / 3600, 4) if node.launched_at else 0.0,
+                "usd_per_hour": node.offer.usd_per_hour,
+                "usd": round(node.usd(now), 4),
+            }
+            for node in nodes
+        ],
+    }
+
+
 def event_row(event: Event) -> dict[str, Any]:
     """One event."""
     return {

@@ -13,12 +13,14 @@ from supervisor.errors import DaemonUnreachableError, NotFoundError, RefusedErro
 
 _BY_CODE: dict[int, type[SpotsupError]] = {2: UsageError, 4: NotFoundError, 5: RefusedError}
 TIMEOUT_S = 30.0
+LED_BY = "spotsup-led-by"  # as supervisor.api.app, which is too heavy to load here
 
 
 class Client:
     """One daemon. Every method raises a SpotsupError whose exit_code is the command's."""
 
     def __init__(self, path: Path) -> None:
+        self.led_by = ""  # who leads, where a standby answered
         self._path = path
         # A context without certificates: httpx would load all of the system's (20 ms) for a socket without TLS.
         no_tls = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -37,6 +39,10 @@ class Client:
         """A PUT's JSON."""
         return self._call("PUT", path, content=data)
 
+    def close(self) -> None:
+        """Hang up."""
+        self._http.close()
+
     def _call(self, method: str, path: str, **rest: Any) -> Any:
         try:
             answer = self._http.request(method, path, **rest)
@@ -45,6 +51,7 @@ class Client:
                 f"no spotsupd answers at {self._path} ({_reason(error)}): is it running (`systemctl status spotsupd`, "
                 "or `spotsupd run --embedded-etcd`), and is this its socket (--socket, SPOTSUP_SOCKET)?"
             ) from error
+        self.led_by = answer.headers.get(LED_BY, "")
         if answer.is_success:
             return answer.json()
         try:

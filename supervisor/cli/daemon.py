@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
-if TYPE_CHECKING:
-    from supervisor.config import Config
+from supervisor.cli import journal
+from supervisor.cli.options import config_of, config_options, one_sentence
 
 VERSION = "0.1.0"
 
@@ -23,51 +20,12 @@ def main() -> None:
     """Keep elastic PyTorch jobs running on spot machines."""
 
 
-def config_options(command: Callable[..., None]) -> Callable[..., None]:
-    """What `run` and `check` have in common."""
-    for option in (
-        click.option("--socket", "socket_path", type=click.Path(path_type=Path), help="Overrides api.socket."),
-        click.option("--state-dir", type=click.Path(path_type=Path), help="Overrides state_dir."),
-        click.option(
-            "--embedded-etcd", is_flag=True, help="Start etcd beside the daemon, its data in the state folder."
-        ),
-        click.option(
-            "--config", "config_path", type=click.Path(path_type=Path), help="A TOML file; without it, defaults."
-        ),
-    ):
-        command = option(command)
-    return command
-
-
-def _config(config_path: Path | None, state_dir: Path | None, socket_path: Path | None) -> Config:
-    from supervisor.config import check_paths, load_config
-
-    config = load_config(config_path)
-    if state_dir is not None:
-        config = config.model_copy(update={"state_dir": str(state_dir.absolute())})
-    if socket_path is not None:
-        config = config.model_copy(update={"api": config.api.model_copy(update={"socket": str(socket_path)})})
-    return check_paths(config)
-
-
-@contextmanager
-def _one_sentence() -> Iterator[None]:
-    """Errors become one sentence and an exit code."""
-    from supervisor.errors import SpotsupError
-
-    try:
-        yield
-    except SpotsupError as error:
-        click.echo(f"spotsupd: {error}", err=True)
-        sys.exit(error.exit_code)
-
-
 @main.command()
 @config_options
 def run(config_path: Path | None, embedded_etcd: bool, state_dir: Path | None, socket_path: Path | None) -> None:
     """Run the daemon until it is told to stop (SIGTERM or Ctrl-C)."""
-    with _one_sentence():
-        config = _config(config_path, state_dir, socket_path)
+    with one_sentence():
+        config = config_of(config_path, state_dir, socket_path)
         from supervisor.cli.logs import set_up_logging
         from supervisor.runtime.daemon import run_daemon
 
@@ -91,8 +49,8 @@ def check(
 
     Starts nothing and launches nothing. Exit code 1 where something is not as it should be.
     """
-    with _one_sentence():
-        config = _config(config_path, state_dir, socket_path)
+    with one_sentence():
+        config = config_of(config_path, state_dir, socket_path)
         import logging
 
         from supervisor.runtime.check import check_installation
@@ -118,6 +76,10 @@ def check(
             # One line each, whatever words a cloud has sent.
             click.echo(f"{verdict}  {each.subject}, {each.finding.what}: {' '.join(each.finding.message.split())}")
     sys.exit(0 if ok else 1)
+
+
+for command in (journal.export, journal.import_, journal.adopt):
+    main.add_command(command)
 
 
 if __name__ == "__main__":

@@ -23,10 +23,12 @@ _COLOURS = {
     "failed": "red",
     "lost": "red",
     "cancelled": "dim",
+    "paused": "dim",
     "gone": "dim",
 }
 WIDE = 200
 GONE_SHOWN = 3
+TOP_LINES = 8  # of a screen of `top` that are neither jobs nor nodes
 
 
 def _console() -> Console:
@@ -117,6 +119,59 @@ def show_nodes(nodes: Sequence[dict[str, Any]]) -> None:
         cells = (node["id"], _state(state), rank, _ago(node["since"]), where, _usd(node["usd"]))
         table.add_row(*cells, escape(why))
     _console().print(table)
+
+
+def show_costs(costs: Sequence[dict[str, Any]]) -> None:
+    """`spotsupctl cost`."""
+    if not costs:
+        _console().print("no jobs")
+        return
+    table = _table("JOB", "STATE", "COST", "LIMIT", "PER HOUR", "LIMIT", "MACHINES")
+    for cost in costs:
+        limits = [_money(cost["limit_usd"]), _money(cost["limit_usd_per_hour"])]
+        machines = f"{cost['billed']}{_unpriced(cost)}"
+        cells = (_usd(cost["usd"]), limits[0], _usd(cost["usd_per_hour"]), limits[1], machines)
+        table.add_row(cost["name"], _state(cost["state"]), *cells)
+    _console().print(table)
+    total, per_hour = (sum(cost[key] for cost in costs) for key in ("usd", "usd_per_hour"))
+    _console().print(f"{_usd(total)} in all, {_usd(per_hour)} per hour now")
+
+
+def show_cost_of_job(costs: Sequence[dict[str, Any]]) -> None:
+    """`spotsupctl cost JOB`."""
+    cost = costs[0]
+    table = _table("NODE", "STATE", "MARKET", "HOURS", "PER HOUR", "COST")
+    for node in cost["node_list"]:
+        cells = (node["market"], f"{node['hours']:.2f}", _money(node["usd_per_hour"]) or "unknown", _usd(node["usd"]))
+        table.add_row(node["id"], _state(node["state"]), *cells)
+    console = _console()
+    console.print(table)
+    if cost["forgotten_usd"]:
+        console.print(f"and {_usd(cost['forgotten_usd'])} for nodes of long ago")
+    now = f"{_usd(cost['usd_per_hour'])} per hour now{_unpriced(cost)}"
+    console.print(f"{cost['name']}: {_usd(cost['usd'])} in all, {now}")
+
+
+def _money(value: float | None) -> str:
+    return "" if value is None else _usd(value)
+
+
+def _unpriced(cost: dict[str, Any]) -> str:
+    return f" ({cost['unpriced']} without a known price)" if cost["unpriced"] else ""
+
+
+def show_top(found: dict[str, Any]) -> None:
+    """`spotsupctl top`: the daemon, all jobs, and every node that is not gone, as far as there is room."""
+    console = _console()
+    console.print(f"[bold]{time.strftime('%H:%M:%S')}[/bold]  {escape(found['daemon']['headline'])}")
+    console.print(f"{_usd(found['usd_per_hour'])} per hour, {_usd(found['usd'])} in all\n")
+    jobs = [job for job in found["jobs"] if not job["ended_at"]] or found["jobs"][:GONE_SHOWN]
+    show_jobs(jobs)
+    here = [node for node in found["nodes"] if node["state"] != "gone"]
+    if here:
+        room = max(GONE_SHOWN, console.height - len(jobs) - TOP_LINES) if console.is_terminal else len(here)
+        console.print()
+        show_nodes(here[:room])
 
 
 def show_plan(plan: dict[str, Any], limit: int) -> None:

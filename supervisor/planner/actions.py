@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from provisioners.base import Instance, LaunchOutcome, Leftover, Offer, OfferQuery
-from supervisor.model import Event, JobRecord, NodeRecord
+from supervisor.model import ClusterRecord, Event, JobRecord, NodeRecord
 
 # A commit is one transaction, and that is how many operations etcd takes in one: its default --max-txn-ops.
 MOST_OPERATIONS = 128
@@ -229,7 +229,7 @@ Outcome: TypeAlias = NodeOutcome | ReadOutcome | RemoveDone | AlertDone
 class Commit:
     """One job's changes: all of them in one transaction, or none; then `actions` may start.
 
-    `guards`: record key → the revision it was read at (0: must not exist yet).
+    `guards`: record key → the revision it was read at (0: must not exist yet). `cluster`: begins the journal.
     """
 
     job: str
@@ -243,6 +243,7 @@ class Commit:
     alerts: Sequence[Event] = ()
     drop_events: Sequence[str] = ()
     actions: Sequence[Action] = ()
+    cluster: ClusterRecord | None = None
 
     @property
     def empty(self) -> bool:
@@ -260,9 +261,13 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to do now, and per job one sentence on what and why. `refused`: illegal transitions that were not made."""
+    """What to do now, and per job one sentence on what and why.
+
+    `refused`: illegal transitions that were not made. `warnings`: what of the whole cluster needs a person.
+    """
 
     commits: tuple[Commit, ...]
     actions: tuple[Action, ...]
     sentences: Mapping[str, str]
     refused: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()

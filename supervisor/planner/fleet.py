@@ -33,6 +33,8 @@ def drive_fleet(draft: Draft) -> None:
         for node in draft.in_states(*_STILL_THERE):
             if not draft.full:
                 release(draft, node, "the job has ended")
+    elif draft.job.pause_at:
+        _let_all_go(draft)
     elif surplus > 0:
         _let_go(draft, surplus)
     elif surplus < 0:
@@ -41,7 +43,7 @@ def drive_fleet(draft: Draft) -> None:
 
 def wanted(draft: Draft) -> int:
     """How many nodes the job shall have now, spares included."""
-    return 0 if draft.job.ended else draft.job.desired_nodes + draft.job.spare_nodes
+    return 0 if draft.job.ended or draft.job.pause_at else draft.job.desired_nodes + draft.job.spare_nodes
 
 
 # -- one node ----------------------------------------------------------------------------------------------
@@ -68,7 +70,7 @@ def _drive(draft: Draft, node: NodeRecord) -> None:
 
 def _drive_birth(draft: Draft, node: NodeRecord) -> None:
     match node.state:
-        case N.REQUESTED if draft.now >= node.retry_at:
+        case N.REQUESTED if draft.now >= node.retry_at and not _came_to_nothing(draft, node):
             _drive_request(draft, node)
         case N.BOOTING if not (draft.job.ended or node.doomed):
             node = draft.move(node, N.BOOTSTRAPPING, "bootstrap begins")
@@ -77,6 +79,12 @@ def _drive_birth(draft: Draft, node: NodeRecord) -> None:
             draft.do(Bootstrap(node, draft.job))
         case _:
             pass
+
+
+def _came_to_nothing(draft: Draft, node: NodeRecord) -> bool:
+    """The cloud's last answer was no, and nobody wants the node any more. Without an answer it is asked once more, by
+    the same token: a machine that came of it is found so."""
+    return not wanted(draft) and bool(node.error) and not node.unsure
 
 
 def _drive_request(draft: Draft, node: NodeRecord) -> None:
@@ -118,9 +126,35 @@ def _let_go(draft: Draft, surplus: int) -> None:
             release(draft, node, "fewer nodes are wanted")
 
 
+def _let_all_go(draft: Draft) -> None:
+    """Its job is paused: once nobody trains any more. Until then all stay, should the user think better of it."""
+    if is_held(draft):
+        for node in draft.in_states(*_STILL_THERE):
+            if not draft.full:
+                release(draft, node, "its job is paused")
+
+
+def is_held(draft: Draft) -> bool:
+    """Whether a paused job stands still: every launcher's workers have stopped, or time is up."""
+    there = draft.in_states(N.READY, N.MEMBER, N.SUSPECT)
+    told = draft.view.hint is not None and draft.view.hint.hold
+    late = draft.now - draft.job.pause_at > draft.rules.drain_timeout_s
+    return told and (late or all(_has_stopped(draft, node) for node in there))
+
+
+def _has_stopped(draft: Draft, node: NodeRecord) -> bool:
+    """By its launcher's word. Without one it may still train: etcd may have been away for longer than its lease."""
+    word, current = draft.view.members.get(node.id), draft.view.round
+    if word is None:
+        return False
+    inside = current is not None and current.incarnations.get(node.id) == word.incarnation
+    left_round = current is None or not inside or word.round >= current.number
+    return word.state == "done" or word.parked or (word.state == "waiting" and left_round)
+
+
 def release(draft: Draft, node: NodeRecord, reason: str) -> None:
     """Let one node go, by the way that its state allows."""
-    if node.state in {N.READY, N.MEMBER} and not draft.job.ended:
+    if node.state in {N.READY, N.MEMBER} and not (draft.job.ended or draft.job.pause_at):
         draft.move(node, N.DRAINING, reason)
     elif node.state is N.REQUESTED:
         _withdraw(draft, node, reason)

@@ -11,9 +11,10 @@ from supervisor.model import (
     NodeState,
 )
 from supervisor.planner.draft import Draft
-from supervisor.planner.fleet import in_place, wanted
+from supervisor.planner.fleet import in_place, is_held, wanted
 
 J, N = JobState, NodeState
+_COMING = (*IN_FLIGHT_NODE_STATES, N.READY, N.MEMBER)
 
 
 def drive_end(draft: Draft) -> None:
@@ -43,12 +44,19 @@ def _end(draft: Draft) -> tuple[JobState, str] | None:
 
 def _limit(draft: Draft) -> tuple[JobState, str] | None:
     limits = draft.job.spec.limits
-    hours = (draft.now - draft.job.submitted_at) / 3600
+    hours = _wanted_s(draft) / 3600
     if limits.hours is not None and hours >= limits.hours:
         return J.FAILED, f"its limit of {limits.hours:g} h is reached"
     if limits.usd is not None and spent_usd(draft) >= limits.usd:
         return J.FAILED, f"its limit of ${limits.usd:g} is reached"
     return None
+
+
+def _wanted_s(draft: Draft) -> float:
+    """For how many seconds its user has wanted it to run: since it was submitted, but for its pauses."""
+    job = draft.job
+    paused_s = job.paused_s + (draft.now - job.since if job.state is J.PAUSED else 0.0)
+    return draft.now - job.submitted_at - paused_s
 
 
 def spent_usd(draft: Draft) -> float:
@@ -80,7 +88,12 @@ def drive_state(draft: Draft) -> None:
     job, count = draft.job, len(members(draft))
     if job.ended:
         return
-    if count >= job.desired_nodes:
+    if job.pause_at:
+        _pause(draft)
+    elif job.state is J.PAUSED:
+        draft.set_job(paused_s=job.paused_s + draft.now - job.since)
+        draft.move_job(J.STARTING, "a user resumed it")
+    elif count >= job.desired_nodes:
         _reach(draft, J.RUNNING, f"{count} nodes train")
     elif count >= job.min_nodes:
         _reach(draft, J.DEGRADED, f"{count} of {job.desired_nodes} nodes train")
@@ -88,8 +101,19 @@ def drive_state(draft: Draft) -> None:
         _reach(draft, J.WAITING, f"{count} nodes are left, {job.min_nodes} are needed")
     elif job.state is J.QUEUED and draft.in_states(*IN_FLIGHT_NODE_STATES):
         _reach(draft, J.STARTING, "nodes are asked for")
-    elif job.state is J.STARTING and not draft.in_states(*IN_FLIGHT_NODE_STATES, N.READY, N.MEMBER):
+    elif job.state is J.STARTING and _knows_offers(draft) and not draft.in_states(*_COMING):
         _reach(draft, J.WAITING, "no offer has capacity")
+
+
+def _pause(draft: Draft) -> None:
+    if draft.job.state is not J.PAUSED and is_held(draft):
+        draft.move_job(J.PAUSED, "a user paused it")
+        draft.tell(EventKind.PAUSED, f"{draft.job.name} is paused, and its machines are released")
+
+
+def _knows_offers(draft: Draft) -> bool:
+    known = draft.soft.offers.get(draft.job.name)
+    return known is not None and known.known
 
 
 def _reach(draft: Draft, state: JobState, reason: str) -> None:
@@ -105,11 +129,18 @@ def sentence(draft: Draft) -> str:
     """What is done and why, for `spotsupctl status` and the log."""
     job = draft.job
     if job.ended:
-        open_nodes = [node for node in draft.nodes.values() if node.state is not N.GONE]
-        tail = f"; releasing {len(open_nodes)} nodes" if open_nodes else ""
-        return f"{job.state}: {job.reason}{tail}"
+        return f"{job.state}: {job.reason}{_releasing(draft)}"
+    if job.state is J.PAUSED and job.pause_at:
+        return f"paused: {job.reason}{_releasing(draft)}"
+    if job.pause_at:
+        return f"pausing: waiting for a checkpoint of {len(draft.in_states(N.READY, N.MEMBER))} nodes"
     clauses = [_training(draft), _spares(draft), *_replacing(draft), *_arriving(draft), *_missing(draft)]
     return "; ".join(clause for clause in clauses if clause)
+
+
+def _releasing(draft: Draft) -> str:
+    open_nodes = [node for node in draft.nodes.values() if node.state is not N.GONE]
+    return f"; releasing {len(open_nodes)} nodes" if open_nodes else ""
 
 
 def _training(draft: Draft) -> str:
@@ -138,6 +169,8 @@ def _replacing(draft: Draft) -> list[str]:
             clauses.append(f"{node.id} will be taken in about {round(left_s / 10) * 10} s")
         elif node.state is N.DRAINING:
             clauses.append(f"{node.id} drains")
+        elif node.drain_asked:
+            clauses.append(f"{node.id} leaves once it is replaced")
     clauses += [f"{node.id} is silent" for node in draft.in_states(N.SUSPECT)]
     return clauses
 

@@ -41,6 +41,8 @@ def sweep(world: World, now: float) -> list[Commit]:
             action = Terminate(name, instance.id, "")
             if seen is None or action.key in world.busy or not is_orphan(instance, states):
                 continue
+            if world.left_alone(instance.node):
+                continue
             if seen.listings < 2 or now - seen.first_at < world.rules.orphan_grace_s:
                 continue
             owner = instance.node or "unknown"
@@ -83,7 +85,8 @@ def sweep_leftovers(world: World, soft: Soft, now: float) -> tuple[list[Commit],
     states = {node.id: node.state for job in world.jobs.values() for node in job.nodes.values()}
     commits = []
     for cloud, view in soft.leftovers.items():
-        due = [each for each in view.leftovers.values() if _is_over(each, view.sightings[each.id], states)]
+        over = [each for each in view.leftovers.values() if _is_over(each, view.sightings[each.id], states)]
+        due = [each for each in over if not world.left_alone(each.node)]
         for each in due:
             owner = each.node or "unknown"
             text = f"{each.kind} {each.id} was left behind (node {owner}): removing it"

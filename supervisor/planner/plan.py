@@ -9,7 +9,7 @@ from types import MappingProxyType
 from spotsup_trainer.wire import Keys
 
 from supervisor.model import IllegalTransitionError, NodeState
-from supervisor.planner import orphans
+from supervisor.planner import custody, orphans
 from supervisor.planner.actions import (
     MOST_OPERATIONS,
     Action,
@@ -47,6 +47,9 @@ def plan(world: World, outcomes: Mapping[str, Sequence[NodeOutcome]], keys: Keys
     refused: list[str] = []
     soft = world.soft
     for name in sorted(world.jobs):
+        if unknown := custody.hands_off(world, world.jobs[name]):
+            sentences[name] = unknown
+            continue
         draft = Draft(replace(world, soft=soft), world.jobs[name], outcomes, keys, now)
         try:
             _plan_job(draft)
@@ -68,7 +71,8 @@ def plan(world: World, outcomes: Mapping[str, Sequence[NodeOutcome]], keys: Keys
     actions += orphans.ask_for_leftovers(world, now)
     commits += _clear_outbox(world, keys)
     actions += _alerts(world, now)
-    return Plan(tuple(commits), tuple(actions), MappingProxyType(sentences), tuple(refused)), soft
+    warnings = custody.warnings(world)
+    return Plan(tuple(commits), tuple(actions), MappingProxyType(sentences), tuple(refused), warnings), soft
 
 
 def _plan_job(draft: Draft) -> None:

@@ -21,6 +21,9 @@ def drive_rounds(draft: Draft) -> None:
     _bury(draft)
     if draft.job.ended or draft.view.result is not None:
         return
+    if draft.job.pause_at:
+        _hold(draft)
+        return
     chosen, current = _choose(draft), draft.view.hint
     if current is None:
         # The first hint is empty: without it launchers would think that no daemon is there, and form by themselves.
@@ -35,6 +38,12 @@ def drive_rounds(draft: Draft) -> None:
         if set(chosen) == set(current.members):
             draft.set_job(gathering_since=0.0)
     _retire_doomed(draft, chosen)
+
+
+def _hold(draft: Draft) -> None:
+    """Its job is paused: all checkpoint together, and no round forms until the hint is another one."""
+    current = draft.view.hint or Hint((), draft.job.min_nodes, draft.job.max_nodes)
+    _publish(draft, replace(current, reason="the job is paused", hold=True))
 
 
 def _tell_of_round(draft: Draft) -> None:
@@ -105,6 +114,8 @@ def must_leave(draft: Draft, node: NodeRecord) -> bool:
 
 def _worth_changing(draft: Draft, current: Hint, chosen: tuple[str, ...]) -> bool:
     """Whether to change the round now, or to wait for newcomers that are nearly ready: one pause instead of two."""
+    if current.hold:
+        return True
     if set(chosen) == set(current.members):
         return (current.min_nodes, current.max_nodes) != (draft.job.min_nodes, draft.job.max_nodes)
     if not current.members and len(chosen) < draft.job.min_nodes:
@@ -142,15 +153,15 @@ def _why(current: Hint, chosen: tuple[str, ...]) -> str:
     joins = [node for node in chosen if node not in current.members]
     leaves = [node for node in current.members if node not in chosen]
     parts = [f"{', '.join(joins)} join" if joins else "", f"{', '.join(leaves)} leave" if leaves else ""]
-    return " and ".join(part for part in parts if part) or "limits changed"
+    return " and ".join(part for part in parts if part) or ("a user resumed it" if current.hold else "limits changed")
 
 
 def _retire_doomed(draft: Draft, chosen: tuple[str, ...]) -> None:
     """A doomed node that the hint does not name any more drains; one that never joined is let go at once."""
     hint = draft.view.hint
     named = {*hint.members, *hint.spares} if hint else set()
-    for node in draft.in_states(N.PENDING, N.BOOTING, N.BOOTSTRAPPING, N.READY, N.MEMBER):
+    for node in draft.in_states(N.REQUESTED, N.PENDING, N.BOOTING, N.BOOTSTRAPPING, N.READY, N.MEMBER):
         if not node.doomed or node.id in chosen or draft.full:
             continue
         if node.state is not N.MEMBER or node.id not in named:
-            release(draft, node, "its provider takes it")
+            release(draft, node, "its provider takes it" if node.notice else "a user drains it")

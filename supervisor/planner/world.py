@@ -181,7 +181,10 @@ class JobView:
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """Everything that a plan is made from. `busy`: keys of actions that are under way (see actions.Action.key)."""
+    """Everything that a plan is made from. `busy`: keys of actions that are under way (see actions.Action.key).
+
+    `refused`: jobs whose records cannot be read, and why. `strangers`: nodes that speak and have no record.
+    """
 
     jobs: Mapping[str, JobView]
     soft: Soft
@@ -189,3 +192,9 @@ class World:
     clouds: tuple[str, ...]
     alerts: tuple[str, ...] = ()
     busy: frozenset[str] = frozenset()
+    refused: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    strangers: frozenset[str] = frozenset()
+
+    def left_alone(self, node: str) -> bool:
+        """Whether it may well be somebody's, although no record that can be read says so (P4)."""
+        return node in self.strangers or any(node.startswith(f"{job}-") for job in self.refused)

@@ -1,38 +1,59 @@
-"""Records as JSON and back, strictly. A record of a newer daemon is refused, never guessed at."""
+"""Records as JSON and back, strictly. A record of a newer daemon is refused, never guessed at, and loses no field."""
 
 from __future__ import annotations
 
 import json
-from typing import TypeVar
+from dataclasses import fields, replace
+from typing import Any, TypeAlias, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
 from supervisor.errors import SchemaError
-from supervisor.model import SCHEMA_VERSION, Event, JobRecord, NodeRecord
+from supervisor.model import SCHEMA_VERSION, ClusterRecord, DaemonPause, Event, JobRecord, NodeRecord
 
-Record = TypeVar("Record", JobRecord, NodeRecord, Event)
+AnyRecord: TypeAlias = JobRecord | NodeRecord | Event | ClusterRecord | DaemonPause
+Record = TypeVar("Record", JobRecord, NodeRecord, Event, ClusterRecord, DaemonPause)
 
-_ADAPTERS: dict[type, TypeAdapter[object]] = {
-    kind: TypeAdapter[object](kind) for kind in (JobRecord, NodeRecord, Event)
+_ADAPTERS: dict[type, TypeAdapter[Any]] = {
+    kind: TypeAdapter[Any](kind) for kind in (JobRecord, NodeRecord, Event, ClusterRecord, DaemonPause)
 }
 
 
-def dump(record: JobRecord | NodeRecord | Event) -> bytes:
-    """A record as JSON."""
+def dump(record: AnyRecord) -> bytes:
+    """A record as JSON, in today's schema, whichever it was read in."""
+    if isinstance(record, JobRecord | NodeRecord):
+        record = replace(record, schema=SCHEMA_VERSION)
     return _ADAPTERS[type(record)].dump_json(record)
 
 
 def load(kind: type[Record], raw: bytes, key: str) -> Record:
     """JSON as a record. Raises SchemaError where it is of a newer version, or is none."""
-    version = json.loads(raw).get("schema", SCHEMA_VERSION)
-    if version > SCHEMA_VERSION:
+    parsed = _parsed(kind, raw, key)
+    version = parsed.get("schema", SCHEMA_VERSION)
+    known = {field.name for field in fields(kind)}
+    unknown = sorted(parsed.keys() - known)
+    if unknown or not isinstance(version, int) or version > SCHEMA_VERSION:
+        what = f"it has `{unknown[0]}`" if unknown else f"schema {version}, this one knows {SCHEMA_VERSION}"
         raise SchemaError(
-            f"{key} was written by a newer spotsupd (schema {version}, this one knows {SCHEMA_VERSION}): "
-            "run the newer version, or restore an older backup"
+            f"{key} was written by a newer spotsupd ({what}): run the newer version, or restore an older backup"
         )
     try:
         record = _ADAPTERS[kind].validate_json(raw)
     except ValidationError as error:
-        raise SchemaError(f"{key} in etcd is not a {kind.__name__}: {error.errors()[0]['msg']}") from error
+        raise _no_record(kind, key, error.errors()[0]["msg"]) from error
     assert isinstance(record, kind)
     return record
+
+
+def _parsed(kind: type, raw: bytes, key: str) -> dict[str, Any]:
+    try:
+        parsed = json.loads(raw)
+    except ValueError as error:
+        raise _no_record(kind, key, str(error)) from error
+    if not isinstance(parsed, dict):
+        raise _no_record(kind, key, "it is no JSON object")
+    return parsed
+
+
+def _no_record(kind: type, key: str, why: str) -> SchemaError:
+    return SchemaError(f"{key} in etcd is not a {kind.__name__}: {why}")

@@ -20,7 +20,7 @@ from spotsup_trainer.wire import Keys
 from provisioners.base import Provisioner
 from supervisor.config import Config
 from supervisor.errors import StartError
-from supervisor.identity import load_identity
+from supervisor.identity import Identity, load_identity
 from supervisor.runtime.actor import Alerts, Effects, ThreadActor
 from supervisor.runtime.clock import SystemClock
 from supervisor.runtime.clouds import open_clouds
@@ -84,8 +84,9 @@ def _serve(
         dead_man_s={name: found.dead_man_s for name in provisioners if (found := config.cloud(name))},
     )
     actor = ThreadActor(effects.perform, wake.set)
-    loop = Loop(journal, leader, actor, clock, config.rules(alerts=alerts is not None), tuple(provisioners))
-    stack.callback(_serve_api(config, journal, leader, loop, clock, provisioners, watchers, version))
+    rules = config.rules(alerts=alerts is not None)
+    loop = Loop(journal, leader, actor, clock, rules, tuple(provisioners), identity.mark)
+    stack.callback(_serve_api(config, identity, journal, leader, loop, provisioners, watchers, version))
     leader.start()
     log.info("spotsupd is ready", version=version, socket=str(config.socket), clouds=", ".join(provisioners))
     notify("READY=1")
@@ -109,21 +110,25 @@ def _run_loop(loop: Loop, wake: threading.Event, stop: threading.Event, tick_s: 
 
 def _serve_api(
     config: Config,
+    identity: Identity,
     journal: Journal,
     leader: Leadership,
     loop: Loop,
-    clock: SystemClock,
     provisioners: dict[str, Provisioner],
     watchers: _Watchers,
     version: str,
 ) -> Callable[[], None]:
+    from supervisor.api.access import Access
+    from supervisor.api.adoption import Adoption
     from supervisor.api.app import ApiServer, create_app
     from supervisor.api.quote import Quotes
     from supervisor.api.service import Service
 
-    quote = Quotes(provisioners).quote
+    clock, quote = SystemClock(), Quotes(provisioners).quote
     service = Service(journal, leader, clock, list(provisioners), watchers.waiter(journal), quote)
-    server = ApiServer(create_app(service, lambda: loop.status, clock, version), config.socket)
+    adoption = Adoption(journal, provisioners, config.cluster, clock, watchers.waiter(journal))
+    app = create_app(service, lambda: loop.status, clock, version, adoption, Access(config, identity))
+    server = ApiServer(app, config.socket)
     server.start()
     return server.stop
 
@@ -158,6 +163,23 @@ def connect_etcd(config: Config, endpoints: tuple[str, ...]) -> Etcd:
     """A client as configured."""
     tls = Tls(config.etcd.ca, config.etcd.cert or None, config.etcd.key or None) if config.etcd.ca else None
     return Etcd(endpoints, user=config.etcd.user or None, password=config.etcd_password(), tls=tls)
+
+
+@contextlib.contextmanager
+def reached_etcd(config: Config, *, embedded_etcd: bool) -> Iterator[Etcd]:
+    """etcd for a command beside the daemon: an embedded one that does not run is started for as long."""
+    with contextlib.ExitStack() as stack:
+        endpoints = config.etcd.endpoints
+        if embedded_etcd:
+            server = EmbeddedEtcd(config.state / "etcd")
+            if not server.alive:
+                stack.enter_context(_lock(config.state))
+                stack.callback(server.stop)
+            server.start()
+            endpoints = (server.endpoint,)
+        etcd = connect_etcd(config, endpoints)
+        stack.callback(etcd.close)
+        yield etcd
 
 
 def _alerts(config: Config) -> Alerts | None:

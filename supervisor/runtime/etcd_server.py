@@ -49,7 +49,7 @@ class EmbeddedEtcd:
 
     def start(self) -> None:
         """Returns when it answers. Raises StartError with etcd's own last words where it does not."""
-        if self._alive():
+        if self.alive:
             self._wait_until_healthy()
             return
         program = find_etcd()
@@ -69,16 +69,18 @@ class EmbeddedEtcd:
 
     def stop(self) -> None:
         """In order, and for certain."""
-        if not self._alive():
+        if not self.alive:
             return
         processes.send(self._identity(), signal.SIGTERM)
         deadline = time.monotonic() + STOP_TIMEOUT_S
-        while self._alive():
+        while self.alive:
             if time.monotonic() > deadline:
                 processes.send(self._identity(), signal.SIGKILL)
             time.sleep(0.05)
 
-    def _alive(self) -> bool:
+    @property
+    def alive(self) -> bool:
+        """Whether it runs, started by us or by one before us."""
         if self._child is not None:
             return self._child.poll() is None  # and so it is reaped, too
         return bool(self._running.pid) and processes.is_alive(self._identity())
@@ -121,7 +123,7 @@ class EmbeddedEtcd:
                 etcd.get("/")
                 etcd.close()
             except EtcdError as error:
-                if not self._alive() or time.monotonic() > deadline:
+                if not self.alive or time.monotonic() > deadline:
                     raise StartError(
                         f"the embedded etcd does not answer at {self.endpoint}: {error}; "
                         f"its last words ({self._folder / 'etcd.log'}): {self._last_words()}"

@@ -14,11 +14,11 @@ from spotsup_trainer.etcd import Compare, Delete, Put
 from spotsup_trainer.wire import Keys
 
 from supervisor.errors import NotFoundError
-from supervisor.model import Event, JobRecord, NodeRecord
+from supervisor.model import DaemonPause, Event, JobRecord, NodeRecord
 from supervisor.planner.actions import MOST_OPERATIONS, Commit
 from supervisor.planner.world import JobView
 from supervisor.runtime.codec import dump, load
-from supervisor.runtime.reading import Reader, Reading
+from supervisor.runtime.reading import CLUSTER, PAUSE, Reader, Reading
 from supervisor.runtime.store import Store
 
 __all__ = ["BLOB_CHUNK_BYTES", "Journal", "Reading"]
@@ -47,16 +47,21 @@ class Journal:
 
         Raises JournalUnavailableError when etcd gave no answer: it may or may not have been written.
         """
-        guards = [*leader_guard]
+        # No daemon does anything once a pause was acknowledged, not even one that has not heard of it yet.
+        guards = [*leader_guard, Compare(f"{self.keys.world}{PAUSE}", "create", 0)]
         for record, revision in commit.guards.items():
             key = self._job_key(record) if record == commit.job else self._node_key(commit.job, record)
             guards.append(Compare(key, "mod", revision))
+        if commit.cluster is not None:
+            guards.append(Compare(f"{self.keys.world}{CLUSTER}", "create", 0))
         return self._txn(guards, self._operations(commit))
 
     def _operations(self, commit: Commit) -> list[Put | Delete]:
         operations: list[Put | Delete] = []
         if commit.job_record is not None:
             operations.append(Put(self._job_key(commit.job), dump(commit.job_record)))
+        if commit.cluster is not None:
+            operations.append(Put(f"{self.keys.world}{CLUSTER}", dump(commit.cluster)))
         operations += [Put(self._node_key(commit.job, node.id), dump(node)) for node in commit.nodes]
         operations += [Delete(self._node_key(commit.job, node)) for node in commit.forget_nodes]
         operations += [Put(key, value) for key, value in commit.words.items()]
@@ -71,8 +76,8 @@ class Journal:
         result = self._store.txn(guards, operations)
         return result.revision if result.succeeded else 0
 
-    def create_job(self, record: JobRecord, event: Event, replaced: int, leader_guard: Sequence[Compare]) -> bool:
-        """Store a new job; False when the name's record changed meanwhile.
+    def create_job(self, record: JobRecord, event: Event, replaced: int) -> bool:
+        """Store a new job, as a user's word that needs no leader; False when the name's record changed meanwhile.
 
         `replaced`: the revision of the ended job of that name, or 0. What that one left behind goes with it.
         """
@@ -85,16 +90,41 @@ class Journal:
         if not replaced:
             operations = []
         operations += [Put(self._job_key(name), dump(record)), Put(self._event_key(name, event.id), dump(event))]
-        return self._txn([*leader_guard, Compare(self._job_key(name), "mod", replaced)], operations) > 0
+        return self._txn([Compare(self._job_key(name), "mod", replaced)], operations) > 0
 
-    def update_job(self, view: JobView, record: JobRecord, event: Event, leader_guard: Sequence[Compare]) -> bool:
-        """Store a changed job; False when it changed meanwhile."""
-        guards = [*leader_guard, Compare(self._job_key(record.name), "mod", view.revision)]
-        operations = [
+    def update_job(self, view: JobView, record: JobRecord, event: Event, node: NodeRecord | None = None) -> bool:
+        """Store a changed job as a user wants it, and one changed node of it; False when either changed meanwhile."""
+        guards = [Compare(self._job_key(record.name), "mod", view.revision)]
+        operations: list[Put | Delete] = [
             Put(self._job_key(record.name), dump(record)),
             Put(self._event_key(record.name, event.id), dump(event)),
         ]
+        if node is not None:
+            guards.append(Compare(self._node_key(record.name, node.id), "mod", view.revisions[node.id]))
+            operations.append(Put(self._node_key(record.name, node.id), dump(node)))
         return self._txn(guards, operations) > 0
+
+    def adopt(self, job: JobRecord, revision: int, nodes: Sequence[NodeRecord], event: Event) -> bool:
+        """Store nodes that had no record, and their job; False where it is not as of `revision`, or a node is known."""
+        guards = [Compare(self._job_key(job.name), "mod", revision)]
+        operations: list[Put | Delete] = [
+            Put(self._job_key(job.name), dump(job)),
+            Put(self._event_key(job.name, event.id), dump(event)),
+        ]
+        stored = True
+        for begin in range(0, len(nodes), MOST_OPERATIONS // 2):
+            # All at once but for a job of very many nodes: of these, the rest is unknown until it is written, too.
+            batch = nodes[begin : begin + MOST_OPERATIONS // 2]
+            guards += [Compare(self._node_key(job.name, node.id), "create", 0) for node in batch]
+            operations += [Put(self._node_key(job.name, node.id), dump(node)) for node in batch]
+            stored = stored and self._txn(guards, operations) > 0
+            guards, operations = [], []
+        return stored
+
+    def set_pause(self, pause: DaemonPause | None) -> None:
+        """Have all daemons of the cluster do nothing, or go on."""
+        key = f"{self.keys.world}{PAUSE}"
+        self._txn([], [Put(key, dump(pause)) if pause else Delete(key)])
 
     # -- what is read when someone asks --------------------------------------------------------------------
 

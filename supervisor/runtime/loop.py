@@ -13,6 +13,7 @@ from spotsup_trainer.wire import Keys
 
 from provisioners.base import Transient
 from supervisor.errors import JournalUnavailableError
+from supervisor.model import ClusterRecord
 from supervisor.planner.actions import (
     Action,
     AlertDone,
@@ -25,6 +26,7 @@ from supervisor.planner.actions import (
     Outcome,
     RemoveDone,
 )
+from supervisor.planner.custody import take_charge
 from supervisor.planner.plan import absorb, plan
 from supervisor.planner.world import JobView, Rules, Soft, World
 from supervisor.runtime.clock import Clock
@@ -89,42 +91,77 @@ class Status:
     sentences: Mapping[str, str]
     counters: Mapping[str, int]
 
+    def about(self, job: str) -> str:
+        """What is done for a job and why; where nothing is decided here, why that is."""
+        return self.sentences.get(job) or self.headline
+
 
 class Loop:
     """The daemon's one decision maker. `tick` is called by one thread only; `status` may be read by any."""
 
     def __init__(
-        self, journal: JournalLike, leader: Leader, actor: Actor, clock: Clock, rules: Rules, clouds: tuple[str, ...]
+        self,
+        journal: JournalLike,
+        leader: Leader,
+        actor: Actor,
+        clock: Clock,
+        rules: Rules,
+        clouds: tuple[str, ...],
+        key_mark: str = "",
     ) -> None:
+        """`key_mark`: of the cluster's key (see identity.Identity.mark), which all its daemons share."""
         self._journal = journal
         self._leader = leader
         self._actor = actor
         self._clock = clock
         self._rules = rules
         self._clouds = clouds
+        self._key_mark = key_mark
         self._soft = Soft()
         self._running: dict[str, Action] = {}
         self._in_hand: dict[str, list[NodeOutcome]] = {}
         self._written = 0
-        self._led = False
+        self._outages = 0
+        self._in_charge = False
         self._counters: dict[str, int] = {}
         self._said: dict[str, str] = {}
         self._unreadable: set[str] = set()
+        self._refused: set[str] = set()
+        self._warnings: tuple[str, ...] = ()
         self.status = Status(0.0, "starting", MappingProxyType({}), MappingProxyType({}))
 
     def tick(self) -> None:
-        """Decide once. Returns without deciding while etcd is away, while another leads, or before our own last write
-        has come back: deciding on old knowledge would only be refused by the guards."""
+        """Decide once. Returns without deciding while something speaks against it, or before our own last write has
+        come back: deciding on old knowledge would only be refused by the guards."""
         reading = self._journal.read()
         self._tell_of_unreadable(reading)
         self._take_outcomes(reading.jobs.values())
-        if not reading.live:
-            self._say("etcd is away: nothing is decided until it is back; training goes on", {})
-        elif not self._leader.leading:
-            self._stand_by()
+        if reading.outages != self._outages:
+            # etcd may hold now what it held long ago, or nothing: its revisions say nothing about ours.
+            self._outages, self._written = reading.outages, 0
+        if not self._leader.leading or reading.cluster is None:
+            self._forget()
+        obstacle = self._obstacle(reading)
+        if obstacle:
+            self._say(obstacle, {})
+        elif reading.cluster is None:
+            self._take_charge(reading)
         elif reading.revision >= self._written:
-            self._led = True
+            self._in_charge = True
             self._decide(reading)
+
+    def _obstacle(self, reading: Reading) -> str:
+        """Why nothing is to be decided now; "" where nothing speaks against it."""
+        if not reading.live:
+            return "etcd is away: nothing is decided until it is back; training goes on"
+        if reading.pause is not None:
+            why = f" ({reading.pause.reason})" if reading.pause.reason else ""
+            return f"paused by a user{why}: this daemon watches and does nothing; `spotsupctl daemon resume` ends that"
+        if not self._leader.leading:
+            return f"standing by: {self._leader.leader} leads" if self._leader.leader else "waiting to lead"
+        if reading.cluster is not None and self._key_mark and reading.cluster.key_mark not in {"", self._key_mark}:
+            return "this daemon's cluster.key is not the cluster's: copy it from the state folder of another daemon"
+        return ""
 
     # -- observe -------------------------------------------------------------------------------------------
 
@@ -139,26 +176,40 @@ class Loop:
                 self._count_code(outcome)
                 self._in_hand.setdefault(outcome.node, []).append(outcome)
 
-    def _stand_by(self) -> None:
-        if self._led:
-            # What we remember of clouds and offers will be old by the time we lead again.
-            self._soft, self._led = Soft(), False
+    def _forget(self) -> None:
+        """Another leads, or the journal is gone: what we remember will be old by the time it counts again."""
+        if self._in_charge:
+            self._soft, self._in_charge = Soft(), False
             self._in_hand.clear()
-        self._say(f"standing by: {self._leader.leader} leads" if self._leader.leader else "waiting to lead", {})
 
-    # -- plan, journal, act --------------------------------------------------------------------------------
-
-    def _decide(self, reading: Reading) -> None:
+    def _take_charge(self, reading: Reading) -> None:
+        """Begin a new journal, unless machines run that it should know."""
         now = self._clock.now()
-        world = World(
+        mine = ClusterRecord(now, self._leader.leader, self._key_mark)
+        charge = take_charge(self._world(reading), mine, now)
+        if charge.commit is not None:
+            self._carry_out(charge.commit)
+        for action in charge.actions:
+            self._start(action)
+        self._say(charge.sentence, {})
+
+    def _world(self, reading: Reading) -> World:
+        return World(
             jobs=reading.jobs,
             soft=self._soft,
             rules=self._rules,
             clouds=self._clouds,
             alerts=reading.alerts,
             busy=frozenset(self._running),
+            refused=reading.refused,
+            strangers=reading.strangers,
         )
-        decision, self._soft = plan(world, self._in_hand, self._journal.keys, now)
+
+    # -- plan, journal, act --------------------------------------------------------------------------------
+
+    def _decide(self, reading: Reading) -> None:
+        now = self._clock.now()
+        decision, self._soft = plan(self._world(reading), self._in_hand, self._journal.keys, now)
         for refusal in decision.refused:
             self._count("illegal_transitions")
             log.error("refused an illegal transition", error=refusal)
@@ -172,7 +223,8 @@ class Loop:
             self._start(action)
         self._forget_strays(reading)
         working = sum(not job.record.ended for job in reading.jobs.values())
-        self._say(f"{working} jobs under care", decision.sentences)
+        self._warn(decision.warnings)
+        self._say("; ".join([f"{working} jobs under care", *decision.warnings]), decision.sentences)
 
     def _carry_out(self, commit: Commit) -> None:
         try:
@@ -212,8 +264,18 @@ class Loop:
     def _count(self, name: str) -> None:
         self._counters[name] = self._counters.get(name, 0) + 1
 
+    def _warn(self, warnings: tuple[str, ...]) -> None:
+        for text in warnings:
+            if text not in self._warnings:
+                self._count("warnings")
+                log.error(text)
+        self._warnings = warnings
+
     def _tell_of_unreadable(self, reading: Reading) -> None:
-        """A key that nobody of ours wrote is left as it is, and told once."""
+        """A key that nobody of ours wrote is left as it is, and told once. So is a record that is not for us."""
+        for _ in set(reading.refused.values()) - self._refused:
+            self._count("records_refused")
+        self._refused = set(reading.refused.values())
         for text in set(reading.unreadable) - self._unreadable:
             log.error("a key in etcd cannot be read, and is ignored", error=text)
         self._unreadable = set(reading.unreadable)

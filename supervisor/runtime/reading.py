@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 from spotsup_trainer.etcd import KeyValue
 from spotsup_trainer.mirror import View
@@ -25,10 +25,18 @@ from spotsup_trainer.wire import (
     decode,
 )
 
-from supervisor.model import JobRecord, NodeRecord
+from supervisor.errors import SchemaError
+from supervisor.model import ClusterRecord, DaemonPause, JobRecord, NodeRecord
 from supervisor.planner.world import JobView
 from supervisor.runtime.codec import load
 
+# Records of the cluster as a whole, below `world/`.
+CLUSTER, PAUSE = "cluster", "pause"
+Whole = TypeVar("Whole", ClusterRecord, DaemonPause)
+_UNREADABLE: dict[type, ClusterRecord | DaemonPause] = {
+    ClusterRecord: ClusterRecord(0.0, "a spotsupd that this one does not understand"),
+    DaemonPause: DaemonPause(0.0, "in words that this spotsupd does not understand"),
+}
 _WORDS: dict[str, type[Any]] = {
     "hint": Hint,
     "round": Round,
@@ -43,21 +51,35 @@ _WORDS: dict[str, type[Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The journal as of `revision`. `live` is False while etcd is away and this copy ages."""
+    """The journal as of `revision`. `live` is False while etcd is away and this copy ages; `outages` counts that.
+
+    `refused`: jobs with a record that this daemon cannot read, and why; `jobs` has none of them. `strangers`: nodes
+    that speak and have no record. `cluster` is None where no journal was begun, or etcd has lost it.
+    """
 
     jobs: MappingProxyType[str, JobView]
     alerts: tuple[str, ...]
     revision: int
     live: bool
     unreadable: tuple[str, ...]
+    outages: int = 0
+    refused: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    strangers: frozenset[str] = frozenset()
+    cluster: ClusterRecord | None = None
+    pause: DaemonPause | None = None
 
 
 @dataclass(slots=True)
 class _Parts:
-    """All keys of one job, and what each of them says. `said`: (the bytes, the word, or why it is none)."""
+    """All keys of one job, and what each of them says. `said`: (the bytes, the word, or why it is none).
+
+    `refused` and `strangers`: see Reading.
+    """
 
     keys: dict[str, KeyValue] = field(default_factory=dict)
     said: dict[str, tuple[bytes, Any, str]] = field(default_factory=dict)
+    refused: str = ""
+    strangers: frozenset[str] = frozenset()
 
 
 class Reader:
@@ -71,6 +93,8 @@ class Reader:
         self._jobs: MappingProxyType[str, JobView] = MappingProxyType({})
         self._alerts: tuple[str, ...] = ()
         self._unreadable: tuple[str, ...] = ()
+        self._refused: MappingProxyType[str, str] = MappingProxyType({})
+        self._strangers: frozenset[str] = frozenset()
 
     def read(self, view: View) -> Reading:
         """The world as `view` has it."""
@@ -78,7 +102,18 @@ class Reader:
             if view.keys is not self._seen:
                 self._take(view.keys)
                 self._seen = view.keys
-            return Reading(self._jobs, self._alerts, view.revision, view.live, self._unreadable)
+            return Reading(
+                self._jobs,
+                self._alerts,
+                view.revision,
+                view.live,
+                self._unreadable,
+                view.outages,
+                self._refused,
+                self._strangers,
+                _whole(view.keys.get(f"{self._world}{CLUSTER}"), ClusterRecord),
+                _whole(view.keys.get(f"{self._world}{PAUSE}"), DaemonPause),
+            )
 
     def _take(self, keys: Mapping[str, KeyValue]) -> None:
         seen = self._seen
@@ -91,6 +126,8 @@ class Reader:
             if room == "alerts":
                 alerts = True
                 continue
+            if not rest:
+                continue  # CLUSTER and PAUSE
             job = rest.partition("/")[0]
             parts = self._parts.setdefault(job, _Parts())
             if key in keys:
@@ -109,7 +146,11 @@ class Reader:
         jobs = dict(self._jobs)
         for job in touched:
             parts = self._parts[job]
-            built = _build(self._world, parts)
+            parts.refused, parts.strangers = "", frozenset()
+            try:
+                built = _build(self._world, parts)
+            except SchemaError as error:
+                built, parts.refused = None, str(error)
             if built is None:
                 jobs.pop(job, None)
             else:
@@ -117,13 +158,26 @@ class Reader:
             if not parts.keys:
                 del self._parts[job]
         self._jobs = MappingProxyType(dict(sorted(jobs.items())))
+        self._refused = MappingProxyType({name: parts.refused for name, parts in self._parts.items() if parts.refused})
+        self._strangers = frozenset(node for parts in self._parts.values() for node in parts.strangers)
         self._unreadable = tuple(
             f"{key}: {error}" for parts in self._parts.values() for key, (_, _, error) in parts.said.items() if error
         )
 
 
+def _whole(found: KeyValue | None, kind: type[Whole]) -> Whole | None:
+    """A record of the cluster as a whole. One that cannot be read is there, and says nothing."""
+    if found is None:
+        return None
+    try:
+        return load(kind, found.value, found.key)
+    except SchemaError:
+        return _UNREADABLE[kind]  # type: ignore[return-value]  # by the table
+
+
 def _build(world: str, parts: _Parts) -> JobView | None:
-    """None for words of a job that is not in the journal: nothing may be decided from them."""
+    """None for words of a job that is not in the journal: nothing may be decided from them. Raises SchemaError where a
+    record is of a newer daemon, or broken."""
     record, revision = None, 0
     nodes: dict[str, NodeRecord] = {}
     revisions: dict[str, int] = {}
@@ -150,6 +204,7 @@ def _build(world: str, parts: _Parts) -> JobView | None:
             by_node.setdefault(kind, {})[node] = found
         else:
             words[kind] = found
+    parts.strangers = frozenset((by_node.get("agent", {}).keys() | by_node.get("member", {}).keys()) - nodes.keys())
     if record is None:
         return None
     return JobView(

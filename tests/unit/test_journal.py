@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
 from spotsup_trainer.etcd import Etcd
-from spotsup_trainer.wire import Hint, Keys, encode
+from spotsup_trainer.wire import AgentWord, Hint, Keys, encode
 
 from provisioners.base import Market, Offer
 from supervisor.errors import JournalUnavailableError, NotFoundError, SchemaError
-from supervisor.model import Event, EventKind, JobRecord, NodeRecord, NodeState, move_node
+from supervisor.model import (
+    SCHEMA_VERSION,
+    ClusterRecord,
+    DaemonPause,
+    Event,
+    EventKind,
+    JobRecord,
+    NodeRecord,
+    NodeState,
+    move_node,
+)
 from supervisor.planner.actions import Commit
 from supervisor.runtime.codec import dump, load
 from supervisor.runtime.journal import BLOB_CHUNK_BYTES, Journal, Reading
@@ -71,7 +82,7 @@ def read(journal: Journal, revision: int) -> Reading:
 
 
 def test_what_is_committed_is_read_back_as_it_was(journal: Journal, leader: Leadership) -> None:
-    assert journal.create_job(JOB, EVENT, 0, leader.guard())
+    assert journal.create_job(JOB, EVENT, 0)
     until(lambda: "job" in journal.read().jobs)
     view = journal.read().jobs["job"]
     hint = Hint(("job-abcde-1",), 1, 3)
@@ -97,7 +108,7 @@ def test_what_is_committed_is_read_back_as_it_was(journal: Journal, leader: Lead
 
 
 def test_a_stale_commit_writes_nothing(journal: Journal, leader: Leadership) -> None:
-    journal.create_job(JOB, EVENT, 0, leader.guard())
+    journal.create_job(JOB, EVENT, 0)
     commit = Commit(job="job", guards={"job": 1, NODE.id: 0}, job_record=replace(JOB, next_node=9), nodes=[NODE])
     assert journal.commit(commit, leader.guard()) == 0
     until(lambda: "job" in journal.read().jobs)
@@ -106,8 +117,8 @@ def test_a_stale_commit_writes_nothing(journal: Journal, leader: Leadership) -> 
 
 
 def test_two_submissions_of_one_name_store_one_job(journal: Journal, leader: Leadership) -> None:
-    assert journal.create_job(JOB, EVENT, 0, leader.guard())
-    assert not journal.create_job(replace(JOB, uid="other"), EVENT, 0, leader.guard())
+    assert journal.create_job(JOB, EVENT, 0)
+    assert not journal.create_job(replace(JOB, uid="other"), EVENT, 0)
 
 
 def test_a_daemon_that_lost_its_leadership_changes_nothing(journal: Journal, etcd: Etcd, leader: Leadership) -> None:
@@ -116,9 +127,10 @@ def test_a_daemon_that_lost_its_leadership_changes_nothing(journal: Journal, etc
     successor = Leadership(etcd, f"{KEYS.root}leader", "successor", 4.0)
     successor.start()
     until(lambda: successor.leading)
-    assert not journal.create_job(JOB, EVENT, 0, guard)
-    assert not journal.create_job(JOB, EVENT, 0, leader.guard())
-    assert journal.create_job(JOB, EVENT, 0, successor.guard())
+    commit = Commit(job="job", guards={"job": 0}, job_record=JOB)
+    assert not journal.commit(commit, guard)
+    assert not journal.commit(commit, leader.guard())
+    assert journal.commit(commit, successor.guard())
     successor.stop()
 
 
@@ -149,19 +161,19 @@ def test_an_archive_that_is_not_there_is_named(journal: Journal) -> None:
 def test_a_name_is_used_again_and_nothing_of_the_old_job_is_left(
     journal: Journal, etcd: Etcd, leader: Leadership
 ) -> None:
-    journal.create_job(JOB, EVENT, 0, leader.guard())
+    journal.create_job(JOB, EVENT, 0)
     etcd.put(KEYS.hint("job"), encode(Hint((), 1, 1)))
     etcd.put(f"{KEYS.logs('job', 'node')}00000001", b"old words")
     until(lambda: "job" in journal.read().jobs and journal.read().jobs["job"].hint is not None)
     revision = journal.read().jobs["job"].revision
-    assert journal.create_job(replace(JOB, uid="newer"), EVENT, revision, leader.guard())
+    assert journal.create_job(replace(JOB, uid="newer"), EVENT, revision)
     until(lambda: journal.read().jobs["job"].record.uid == "newer")
     assert journal.read().jobs["job"].hint is None
     assert journal.logs("job") == []
 
 
 def test_a_broken_word_of_a_node_is_reported_and_harms_no_one(journal: Journal, etcd: Etcd, leader: Leadership) -> None:
-    journal.create_job(JOB, EVENT, 0, leader.guard())
+    journal.create_job(JOB, EVENT, 0)
     revision = etcd.put(KEYS.member("job", "n1"), b"not json")
     reading = read(journal, revision)
     assert reading.jobs["job"].members == {}
@@ -169,9 +181,64 @@ def test_a_broken_word_of_a_node_is_reported_and_harms_no_one(journal: Journal, 
 
 
 def test_a_record_of_a_newer_daemon_is_refused_with_one_sentence() -> None:
-    newer = dump(replace(JOB, schema=2))
-    with pytest.raises(SchemaError, match=r"newer spotsupd \(schema 2, this one knows 1\)"):
-        load(JobRecord, newer, "jobs/job")
+    newer = {**json.loads(dump(JOB)), "schema": SCHEMA_VERSION + 1}
+    with pytest.raises(SchemaError, match=rf"newer spotsupd \(schema {SCHEMA_VERSION + 1}, this one knows"):
+        load(JobRecord, json.dumps(newer).encode(), "jobs/job")
+
+
+def test_no_field_of_a_record_is_dropped_and_old_ones_are_written_in_todays_schema() -> None:
+    newer = {**json.loads(dump(JOB)), "colour": "red"}
+    with pytest.raises(SchemaError, match=r"newer spotsupd \(it has `colour`\): run the newer version"):
+        load(JobRecord, json.dumps(newer).encode(), "jobs/job")
+    old = {key: value for key, value in json.loads(dump(JOB)).items() if key not in {"pause_at", "paused_s"}}
+    read_back = load(JobRecord, json.dumps(old | {"schema": 1}).encode(), "jobs/job")
+    assert read_back == replace(JOB, schema=1)
+    assert json.loads(dump(read_back))["schema"] == SCHEMA_VERSION
+
+
+@pytest.mark.parametrize("raw", [b"no json", b"[]", b"{}", b'{"schema": "x"}'])
+def test_what_is_no_record_is_refused(raw: bytes) -> None:
+    with pytest.raises(SchemaError, match="jobs/job"):
+        load(JobRecord, raw, "jobs/job")
+
+
+def test_a_job_that_a_newer_daemon_wrote_is_left_out_and_named(journal: Journal, etcd: Etcd) -> None:
+    assert journal.create_job(JOB, EVENT, 0)
+    assert journal.create_job(replace(JOB, name="other"), EVENT, 0)
+    newer = json.dumps({**json.loads(dump(NODE)), "schema": SCHEMA_VERSION + 1}).encode()
+    reading = read(journal, etcd.put(f"{KEYS.world}nodes/job/{NODE.id}", newer))
+    assert set(reading.jobs) == {"other"}
+    assert list(reading.refused) == ["job"]
+    assert "newer spotsupd" in reading.refused["job"]
+    reading = read(journal, etcd.put(f"{KEYS.world}nodes/job/{NODE.id}", dump(NODE)))
+    assert set(reading.jobs) == {"job", "other"}
+    assert not reading.refused
+
+
+def test_nodes_that_speak_without_a_record_are_strangers(journal: Journal, etcd: Etcd, leader: Leadership) -> None:
+    assert journal.create_job(JOB, EVENT, 0)
+    revision = etcd.put(KEYS.agent("job", NODE.id), encode(AgentWord(NODE.id, "boot", 1, 0.0, "test")))
+    assert read(journal, revision).strangers == {NODE.id}
+    assert journal.commit(Commit(job="job", guards={NODE.id: 0}, nodes=[NODE]), leader.guard())
+    until(lambda: not journal.read().strangers)
+
+
+def test_after_a_pause_no_daemon_commits_anything(journal: Journal, leader: Leadership) -> None:
+    commit = Commit(job="job", guards={"job": 0}, job_record=JOB)
+    journal.set_pause(DaemonPause(1.0, "upgrade"))
+    assert not journal.commit(commit, leader.guard())
+    until(lambda: journal.read().pause == DaemonPause(1.0, "upgrade"))
+    assert journal.create_job(replace(JOB, name="other"), EVENT, 0), "what users ask for is stored"
+    journal.set_pause(None)
+    assert journal.commit(commit, leader.guard())
+    until(lambda: journal.read().pause is None)
+
+
+def test_a_journal_is_begun_once(journal: Journal, leader: Leadership) -> None:
+    first, second = ClusterRecord(1.0, "me", "mark"), ClusterRecord(2.0, "you")
+    assert journal.commit(Commit(job="", guards={}, cluster=first), leader.guard())
+    assert not journal.commit(Commit(job="", guards={}, cluster=second), leader.guard())
+    until(lambda: journal.read().cluster == first)
 
 
 def test_records_survive_json() -> None:

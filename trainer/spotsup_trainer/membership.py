@@ -194,6 +194,8 @@ def next_round(view: View, now: float, formed_at: float) -> Decision:
     minimum, maximum = bounds(view)
     if view.result is not None:
         return Wait("the job has ended")
+    if _held(view):
+        return Wait("the job is paused")
     if len(chosen) < minimum:
         return Wait(f"{len(chosen)} of at least {minimum} nodes are here", min(trials.values(), default=math.inf))
     busy = sorted({m.node for m in chosen if not _is_ready(view, m)} | _still_stopping(view))
@@ -273,6 +275,8 @@ def _why(member: Member) -> str:
 
 def _welcome(view: View, current: Round, now: float) -> Standing:
     """Whether to make way for a different set of members. Nobody is asked to stop for somebody who is not there yet."""
+    if _held(view):
+        return Yield("the job is paused")
     chosen = target(view, on_trial(view, now))
     members = {member.node for member in current.members}
     if not members <= view.members.keys() or view.round is None or view.round.number < current.number:
@@ -288,6 +292,10 @@ def _welcome(view: View, current: Round, now: float) -> Standing:
         return Yield(f"{', '.join(member.node for member in newcomers)} joins")
     dropped = sorted(members - {member.node for member in chosen})
     return Yield(f"without {', '.join(dropped)}: {view.hint.reason if view.hint else 'fewer nodes allowed'}")
+
+
+def _held(view: View) -> bool:
+    return view.hint is not None and view.hint.hold
 
 
 def _is_ready(view: View, member: Member) -> bool:

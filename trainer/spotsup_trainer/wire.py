@@ -26,8 +26,8 @@ class Hint:
     """The daemon's word on who should be in the round. Rendezvous closes the moment all of them wait.
 
     `members`: node ids, in the order in which newcomers get ranks. `spares`: who waits outside the round, and takes the
-    place of a member that is lost or leaves, without another word of the daemon; the first one first. `reason`: for
-    people.
+    place of a member that is lost or leaves, without another word of the daemon; the first one first. `hold`: nobody is
+    to train; all checkpoint together, stop, and form no round. `reason`: for people.
     """
 
     members: tuple[str, ...]
@@ -35,6 +35,7 @@ class Hint:
     max_nodes: int
     reason: str = ""
     spares: tuple[str, ...] = ()
+    hold: bool = False
 
 
 @dataclass(frozen=True, slots=True)

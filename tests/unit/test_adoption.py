@@ -1,0 +1,150 @@
+"""Machines that the journal does not know are taken into it, and train on; nobody guesses what they are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from supervisor.api.adoption import Adoption
+from supervisor.errors import NotFoundError, RefusedError
+from supervisor.model import EventKind, JobState, NodeState
+from supervisor.planner.adoption import Adopted
+from supervisor.runtime.journal import Reading
+from tests.sim.promises import events_of, settled, truth
+from tests.sim.scenes import calm_world, in_state, record, service, submit
+from tests.sim.world import World
+
+SIM = "/spotsup/sim/"
+
+
+def adoption(world: World) -> Adoption:
+    def wait_for(predicate: Callable[[Reading], bool], _timeout_s: float) -> bool:
+        world.run(1.0)
+        return predicate(world.daemon.journal.read())
+
+    return Adoption(world.daemon.journal, {"local": world.cloud}, "sim", world.clock, wait_for)
+
+
+def adopt(world: World, *release: str) -> list[Adopted]:
+    return adoption(world).adopt(release)
+
+
+def empty(world: World, prefix: str = SIM) -> None:
+    """etcd loses its data; who lives says who he is, as the launchers and agents do."""
+    world.checks.clear()  # what is a leak then (P1), nobody can know without a person
+    for key in [key for key in world.store.keys if key.startswith(prefix) and not key.endswith("/round")]:
+        world.store.delete(key)
+    world.crash_daemon()
+    world.run(3.0)
+
+
+def alive(world: World) -> set[str]:
+    return {machine.instance.node for machine in world.cloud.machines.values() if machine.alive}
+
+
+def test_a_job_that_is_submitted_again_takes_its_machines_over_and_trains_on() -> None:
+    world = calm_world()
+    before, current = alive(world), truth(world)["job"].round
+    empty(world)
+    submit(world, "job", 2, 3, 4)
+    world.run(5.0)
+    assert record(world).state is JobState.QUEUED
+    adopted = adopt(world)
+    assert [{node.id for node in each.nodes} for each in adopted] == [before]
+    assert world.run_until(settled, 30.0)
+    assert alive(world) == before
+    assert truth(world)["job"].round == current, "nobody stopped training"
+    assert world.nodes.trainings["job"].lost_steps == 0
+    assert all(node.offer.usd_per_hour for node in truth(world)["job"].nodes.values())
+    service(world).cancel("job")
+    assert world.run_until(lambda w: settled(w) and not alive(w), 60.0)
+
+
+def test_an_adopted_job_counts_on_and_never_uses_a_nodes_name_again() -> None:
+    world = calm_world()
+    empty(world)
+    submit(world, "job", 2, 3, 4)
+    adopt(world)
+    taken = {node.id for node in truth(world)["job"].nodes.values()}
+    victim = next(m for m in world.cloud.machines.values() if m.alive)
+    world.cloud.preempt(victim, 30.0)
+    assert world.run_until(lambda w: bool(events_of(w, "job", EventKind.REPLACEMENT_JOINED)), 120.0)
+    assert not set(events_of(world, "job", EventKind.REPLACEMENT_JOINED)) & taken
+    assert world.run_until(settled, 60.0)
+
+
+def test_nodes_that_an_older_backup_lacks_come_back_to_their_job() -> None:
+    world = calm_world()
+    before = alive(world)
+    node = max(before)
+    empty(world, f"{SIM}world/nodes/job/{node}")
+    world.run(60.0)
+    assert node in alive(world)
+    adopt(world)
+    assert truth(world)["job"].nodes[node].state is NodeState.READY
+    assert world.run_until(settled, 120.0)
+
+
+def test_machines_that_nobody_wants_are_ended_in_order() -> None:
+    world = calm_world()
+    empty(world)
+    assert [each.job.state for each in adopt(world, "job")] == [JobState.CANCELLED]
+    assert world.run_until(lambda w: not alive(w) and settled(w), 60.0)
+    submit(world, "job", 1, 1, 1)
+    assert world.run_until(in_state(JobState.RUNNING), 60.0)
+
+
+def test_nothing_is_written_before_it_is_said_what_each_machine_is() -> None:
+    world = calm_world()
+    submit(world, "other", 1, 1, 1)
+    assert world.run_until(settled, 60.0)
+    before = alive(world)
+    empty(world)
+    submit(world, "other", 1, 1, 1)
+    with pytest.raises(RefusedError, match="3 machines of job job: submit its job file again, or end them by --rel"):
+        adopt(world)
+    with pytest.raises(NotFoundError, match="no machine of a job 'nobody' is missing from the journal"):
+        adopt(world, "nobody")
+    assert not any(key.startswith(f"{SIM}world/nodes/") for key in world.store.keys)
+    adopt(world, "job")
+    assert world.run_until(lambda w: settled(w) and len(alive(w)) == 1, 60.0)
+    assert alive(world) < before
+
+
+def test_machines_of_a_job_whose_name_is_another_ones_by_now_are_not_mixed_up() -> None:
+    world = calm_world()
+    strangers = alive(world)
+    record_key = f"{SIM}world/jobs/job"
+    value = world.store.keys[record_key].value
+    uid = record(world).uid
+    world.store.put(record_key, value.replace(f'"uid":"{uid}"'.encode(), b'"uid":"zzzzz"'))
+    for node in strangers:
+        world.store.delete(f"{SIM}world/nodes/job/{node}")
+    world.run(0.5)
+    with pytest.raises(RefusedError, match="3 machines of job job and another job of that name"):
+        adopt(world)
+
+
+def test_a_machine_whose_tag_names_no_node_is_named() -> None:
+    world = calm_world()
+    machine = next(iter(world.cloud.machines.values()))
+    machine.instance = replace(machine.instance, node="by-hand")
+    world.run(1.0)
+    with pytest.raises(RefusedError, match=r"i-0 carries the cluster's tag, but is no node \('by-hand'\): end it"):
+        adopt(world)
+
+
+def test_a_cloud_that_does_not_say_what_runs_is_a_reason_to_do_nothing() -> None:
+    world = calm_world()
+    empty(world)
+    world.set_faults(replace(world.faults, unreachable=1.0))
+    with pytest.raises(RefusedError, match=r"local does not say what runs .*: nothing was adopted"):
+        adopt(world)
+
+
+def test_where_every_machine_is_known_there_is_nothing_to_adopt() -> None:
+    world = calm_world()
+    assert adopt(world) == []
+    assert settled(world)

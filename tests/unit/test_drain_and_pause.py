@@ -1,0 +1,233 @@
+"""What a user asks of what runs: drain a node, pause a job, resume it. Nothing finished is lost, nothing is bought."""
+
+from __future__ import annotations
+
+import pytest
+from spotsup_trainer.membership import Rules, View, Wait, Yield, next_round, standing
+from spotsup_trainer.wire import Hint, Member, Round, RoundMember
+
+from provisioners.base import EndCause
+from supervisor.api.service import Service
+from supervisor.errors import NotFoundError, RefusedError
+from supervisor.model import EventKind, JobState, NodeState
+from tests.sim.promises import events_of, settled, truth
+from tests.sim.scenes import RULES, calm_world, empty_world, in_state, machine_of, record, service, submit
+from tests.sim.world import World
+
+
+def alive(world: World) -> int:
+    return sum(machine.alive for machine in world.cloud.machines.values())
+
+
+def node_with_rank(world: World, rank: int) -> str:
+    return machine_of(world, rank).instance.node
+
+
+def at_once(world: World) -> Service:
+    """The API, for a user who does not wait."""
+    return Service(world.daemon.journal, world.daemon.leader, world.clock, ["local"], lambda *_: True)
+
+
+def sentence(world: World) -> str:
+    return world.daemon.loop.status.sentences["job"]
+
+
+# -- drain -------------------------------------------------------------------------------------------------
+
+
+def test_a_drained_node_trains_on_until_it_is_replaced_and_then_leaves_in_order() -> None:
+    world = calm_world()
+    node = node_with_rank(world, 1)
+    before = truth(world)["job"].round
+    service(world).drain(node)
+    assert world.run_until(lambda w: bool(events_of(w, "job", EventKind.REPLACEMENT_REQUESTED)), 1.5)
+    assert truth(world)["job"].nodes[node].state is NodeState.MEMBER
+    assert f"{node} leaves once it is replaced" in sentence(world)
+    assert world.run_until(settled, 120.0)
+    view = truth(world)["job"]
+    assert before is not None
+    assert view.round is not None
+    assert view.round.number == before.number + 1, "one change of membership"
+    assert node not in view.round.nodes()
+    assert view.nodes[node].state is NodeState.GONE
+    assert world.nodes.trainings["job"].lost_steps == 0
+    joined = events_of(world, "job", EventKind.REPLACEMENT_JOINED)
+    assert [view.nodes[new].place_of for new in joined] == [node]
+
+
+def test_a_drained_node_without_a_replacement_trains_on() -> None:
+    world = calm_world()
+    world.cloud.capacity = dict.fromkeys(world.cloud.capacity, 0)
+    node = node_with_rank(world, 0)
+    service(world).drain(node)
+    world.run(300.0)
+    assert record(world).state is JobState.RUNNING
+    assert node_with_rank(world, 0) == node
+    world.cloud.capacity = dict.fromkeys(world.cloud.capacity, 16)
+    assert world.run_until(lambda w: truth(w)["job"].nodes[node].state is NodeState.GONE and settled(w), 120.0)
+
+
+def test_a_drain_survives_the_daemon_and_is_asked_for_once() -> None:
+    world = calm_world()
+    node = node_with_rank(world, 2)
+    service(world).drain(node)
+    world.crash_daemon()
+    world.run(0.5)
+    service(world).drain(node)
+    assert world.run_until(settled, 120.0)
+    assert events_of(world, "job", EventKind.DRAIN_REQUESTED) == [node]
+    assert len(events_of(world, "job", EventKind.REPLACEMENT_REQUESTED)) == 1
+
+
+def test_all_nodes_may_be_drained_at_once_and_no_step_is_lost() -> None:
+    world = calm_world()
+    nodes = truth(world)["job"].round.nodes()  # type: ignore[union-attr]
+    for node in nodes:
+        service(world).drain(node)
+    assert world.run_until(settled, 200.0)
+    assert not set(nodes) & set(truth(world)["job"].round.nodes())  # type: ignore[union-attr]
+    assert world.nodes.trainings["job"].lost_steps == 0
+
+
+def test_a_drained_spare_and_one_that_is_on_its_way_are_replaced_without_a_pause() -> None:
+    world = calm_world(spares=1)
+    spare = truth(world)["job"].spares[0]
+    service(world).drain(spare)
+    assert world.run_until(lambda w: truth(w)["job"].nodes[spare].state is NodeState.GONE and settled(w), 120.0)
+    world.cloud.end(machine_of(world, 0), EndCause.UNKNOWN)
+    assert world.run_until(lambda w: any(n.state is NodeState.REQUESTED for n in truth(w)["job"].nodes.values()), 20.0)
+    coming = next(n.id for n in truth(world)["job"].nodes.values() if n.state is NodeState.REQUESTED)
+    service(world).drain(coming)
+    assert world.run_until(lambda w: truth(w)["job"].nodes[coming].state is NodeState.GONE and settled(w), 120.0)
+
+
+def test_a_drain_of_what_is_not_there_is_refused() -> None:
+    world = calm_world()
+    with pytest.raises(NotFoundError, match="there is no node 'nobody'"):
+        service(world).drain("nobody")
+    node = node_with_rank(world, 0)
+    service(world).drain(node)
+    assert world.run_until(lambda w: truth(w)["job"].nodes[node].state is NodeState.GONE, 120.0)
+    with pytest.raises(RefusedError, match=f"node {node} is gone: there is nothing to drain"):
+        service(world).drain(node)
+
+
+# -- pause -------------------------------------------------------------------------------------------------
+
+
+def test_a_paused_job_checkpoints_releases_all_and_goes_on_where_it_was() -> None:
+    world = calm_world(spares=1)
+    training = world.nodes.trainings["job"]
+    service(world).pause("job")
+    assert world.run_until(in_state(JobState.PAUSED), 10.0)
+    assert world.run_until(lambda w: not alive(w), 30.0)
+    stopped_at = training.save()
+    assert sentence(world).startswith("paused: a user paused it")
+    launched = len(world.cloud.machines)
+    world.run(500.0)
+    assert len(world.cloud.machines) == launched, "nothing is bought"
+    assert training.save() == stopped_at
+    service(world).resume("job")
+    assert world.run_until(settled, 120.0)
+    assert training.lost_steps == 0
+    assert training.save() >= stopped_at
+    assert record(world).state is JobState.RUNNING
+    assert record(world).paused_s == pytest.approx(500.0, abs=40.0)
+
+
+def test_a_pause_that_is_taken_back_at_once_keeps_the_machines() -> None:
+    world = calm_world()
+    machines = set(world.cloud.machines)
+    at_once(world).pause("job")
+    world.run(0.25)
+    at_once(world).resume("job")
+    world.run(30.0)
+    assert settled(world)
+    assert set(world.cloud.machines) == machines
+    assert world.nodes.trainings["job"].lost_steps == 0
+
+
+def test_commands_that_are_given_twice_are_done_once() -> None:
+    world = calm_world()
+    service(world).resume("job")
+    service(world).pause("job")
+    service(world).pause("job")
+    assert world.run_until(in_state(JobState.PAUSED), 10.0)
+    service(world).resume("job")
+    service(world).resume("job")
+    kinds = [event.kind for event in world.daemon.journal.events("job")]
+    assert (
+        kinds.count(EventKind.PAUSE_REQUESTED) == kinds.count(EventKind.PAUSED) == kinds.count(EventKind.RESUMED) == 1
+    )
+
+
+def test_a_pause_survives_the_daemon_at_any_moment() -> None:
+    for seconds in (0.0, 0.5, 1.0, 2.0, 5.0):
+        world = calm_world()
+        service(world).pause("job")
+        world.run(seconds)
+        world.lose_daemon()
+        world.run(5.0)
+        world.crash_daemon()
+        assert world.run_until(lambda w: record(w).state is JobState.PAUSED and not alive(w), 60.0)
+        assert world.nodes.trainings["job"].lost_steps == 0
+
+
+def test_a_job_that_is_paused_before_it_trains_buys_nothing_more() -> None:
+    world = empty_world()
+    world.cloud.capacity = dict.fromkeys(world.cloud.capacity, 1)
+    submit(world, "job", 2, 2, 2)
+    world.run(3.0)
+    service(world).pause("job")
+    assert world.run_until(lambda w: record(w).state is JobState.PAUSED and not alive(w), 60.0)
+    launched = len(world.cloud.machines)
+    world.cloud.capacity = dict.fromkeys(world.cloud.capacity, 16)
+    world.run(100.0)
+    assert len(world.cloud.machines) == launched
+    service(world).resume("job")
+    assert world.run_until(settled, 120.0)
+
+
+def test_a_silent_node_holds_a_pause_up_only_until_it_is_given_up() -> None:
+    world = calm_world()
+    machine_of(world, 1).silent = True
+    service(world).pause("job")
+    assert sentence(world).startswith("pausing: waiting for a checkpoint of")
+    assert world.run_until(in_state(JobState.PAUSED), RULES.suspect_s + 20.0)
+    assert world.run_until(lambda w: not alive(w), 60.0)
+
+
+def test_paused_time_does_not_count_towards_the_limit_of_hours() -> None:
+    world = calm_world(limits={"hours": 0.1})
+    service(world).pause("job")
+    assert world.run_until(in_state(JobState.PAUSED), 10.0)
+    world.run(1000.0)
+    service(world).resume("job")
+    assert world.run_until(settled, 120.0)
+    assert world.run_until(in_state(JobState.FAILED), 400.0)
+    assert "its limit of 0.1 h is reached" in record(world).reason
+
+
+def test_a_paused_job_can_be_cancelled_and_not_paused_once_it_has_ended() -> None:
+    world = calm_world()
+    service(world).pause("job")
+    assert world.run_until(in_state(JobState.PAUSED), 10.0)
+    service(world).cancel("job")
+    assert world.run_until(lambda w: record(w).state is JobState.CANCELLED and settled(w), 60.0)
+    with pytest.raises(RefusedError, match="has ended"):
+        service(world).pause("job")
+    with pytest.raises(RefusedError, match="has ended"):
+        service(world).resume("job")
+
+
+# -- the launchers' part -----------------------------------------------------------------------------------
+
+
+def test_launchers_that_are_told_to_hold_checkpoint_together_and_form_no_round() -> None:
+    members = {node: Member(node, f"{node}/1", "10.0.0.1", 1, "running", 1) for node in "ab"}
+    current = Round(1, tuple(RoundMember(m.node, m.incarnation, m.addr, m.store_port) for m in members.values()), 0.0)
+    hold = Hint(("a", "b"), 1, 2, hold=True)
+    running = View(Rules(1, 2), members, current, hold)
+    assert standing(running, current, "a", 100.0) == Yield("the job is paused")
+    parked = {node: Member(node, f"{node}/1", "10.0.0.1", 1, "waiting", 1, parked=True) for node in "ab"}
+    assert next_round(View(Rules(1, 2), parked, current, hold), 100.0, 0.0) == Wait("the job is paused")
