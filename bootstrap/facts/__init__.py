@@ -12,6 +12,7 @@ from typing import Any
 
 from bootstrap.facts.environments import Environments, environments_facts, environments_script
 from bootstrap.facts.gpu import Gpu, GpuFacts, gpu_facts, gpu_script
+from bootstrap.facts.monitoring import Monitoring, monitoring_facts, monitoring_script
 from bootstrap.facts.mounts import MountFact, Mounts, mounts_facts, mounts_script
 from bootstrap.facts.network import NetworkFacts, network_facts, network_script
 from bootstrap.facts.node import AGENT_FOLDER_VARIABLE, AGENT_KEY_VARIABLE, AgentFact, node_facts, node_script
@@ -28,6 +29,7 @@ __all__ = [
     "FactsError",
     "Gpu",
     "GpuFacts",
+    "Monitoring",
     "MountFact",
     "Mounts",
     "NetworkFacts",
@@ -69,6 +71,7 @@ class Facts:
     mounts: Mounts = field(default_factory=Mounts)
     gpu: GpuFacts = field(default_factory=GpuFacts)
     network: NetworkFacts = field(default_factory=NetworkFacts)
+    monitoring: Monitoring = field(default_factory=Monitoring)
     environments: Environments = field(default_factory=Environments)
 
 
@@ -90,6 +93,7 @@ SECTIONS = (
     Section("mounts", mounts_script, mounts_facts),
     Section("gpu", gpu_script, gpu_facts),
     Section("network", network_script, network_facts),
+    Section("monitoring", monitoring_script, monitoring_facts),
     Section("environments", environments_script, environments_facts),
 )
 

@@ -12,6 +12,7 @@ from bootstrap.steps.base import Decision, Step, allowed, asks_again, changes_sy
 from bootstrap.steps.environment import environment, prepared_name
 from bootstrap.steps.gpu import gpu, gpu_check
 from bootstrap.steps.hygiene import hygiene
+from bootstrap.steps.monitoring import monitoring
 from bootstrap.steps.mounts import mount_key, mounts
 from bootstrap.steps.network import network
 from bootstrap.steps.shipping import code, trainer
@@ -45,6 +46,7 @@ STEPS: Sequence[tuple[str, Step]] = (
     ("hygiene", hygiene),
     ("gpu", gpu),
     ("network", network),
+    ("monitoring", monitoring),
     ("mounts", mounts),
     ("code", code),
     ("trainer", trainer),
