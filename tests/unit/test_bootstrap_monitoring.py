@@ -72,7 +72,11 @@ def test_other_peoples_machines_are_left_as_they_are() -> None:
 
 def test_it_is_done_on_a_machine_of_ours_and_only_there(tmp_path: Path) -> None:
     box = Sandbox(tmp_path / "box")
-    box.program("systemctl", f"case $1 in show) printf '%s' '{SAID}' ;; enable) echo \"$*\" >>\"$BOX/log\" ;; *) echo running ;; esac")
+    box.write("state/said", SAID)
+    box.program(
+        "systemctl",
+        'case $1 in show) cat "$BOX/state/said" ;; enable) echo "$*" >>"$BOX/log" ;; *) echo running ;; esac',
+    )
     assert box.facts(a_setup()).monitoring.units == {"prometheus-node-exporter": "active", "nvidia-dcgm": "inactive"}
     (command,) = box.bootstrap(a_setup(), "monitoring")
     assert box.log == ["enable --now nvidia-dcgm"]
