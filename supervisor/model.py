@@ -285,6 +285,7 @@ class EventKind(StrEnum):
     NODE_LOST = "node-lost"
     NODE_SUSPECT = "node-suspect"
     NODE_FAILED = "node-failed"
+    PROTECTED = "protected"
     REPLACEMENT_REQUESTED = "replacement-requested"
     REPLACEMENT_JOINED = "replacement-joined"
     ROUND = "round"
@@ -309,6 +310,7 @@ ALERT_KINDS = frozenset(
         EventKind.JOB_DONE,
         EventKind.JOB_FAILED,
         EventKind.UNKNOWN_CODE,
+        EventKind.PROTECTED,
     }
 )
 

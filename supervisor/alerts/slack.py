@@ -16,6 +16,7 @@ _SIGNS = {
     EventKind.CHECKPOINT_TROUBLE: ":rotating_light:",
     EventKind.CHECKPOINTS_BACK: ":floppy_disk:",
     EventKind.UNKNOWN_CODE: ":grey_question:",
+    EventKind.PROTECTED: ":shield:",
     EventKind.JOB_DONE: ":tada:",
     EventKind.JOB_FAILED: ":x:",
 }

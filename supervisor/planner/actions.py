@@ -156,11 +156,15 @@ class FindDone:
 
 @dataclass(frozen=True, slots=True)
 class BootstrapDone:
-    """`error` is empty when the agent runs. `unreachable`: nothing was wrong but the connection."""
+    """`error` is empty when the agent runs. `unreachable`: nothing was wrong but the connection.
+
+    `sick`: it was the machine's own fault, before anything of the job's was tried on it.
+    """
 
     node: str
     error: str = ""
     unreachable: bool = False
+    sick: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from provisioners.base import (
 from supervisor.model import EventKind, JobState, NodeRecord, NodeState, NoticeSeen
 from supervisor.planner.actions import BootstrapDone, FindDone, LaunchDone, NodeOutcome, TerminateDone
 from supervisor.planner.draft import Draft
+from supervisor.planner.world import OffersView
 
 N = NodeState
 _WORKING = (N.READY, N.MEMBER, N.SUSPECT, N.DRAINING)
@@ -138,7 +139,29 @@ def _bootstrapped(draft: Draft, node: NodeRecord, outcome: BootstrapDone) -> Nod
         return draft.set_node(node, bootstrapped=True, retry_at=draft.now + draft.rules.ready_timeout_s, error="")
     if outcome.unreachable and draft.now - node.since < draft.rules.bootstrap_timeout_s:
         return draft.set_node(node, retry_at=draft.now + BACKOFF_S[2], error=outcome.error)
+    if outcome.sick:
+        _found_sick(draft, node, outcome.error)
     return fail_bootstrap(draft, node, outcome.error)
+
+
+def _found_sick(draft: Draft, node: NodeRecord, error: str) -> None:
+    """Machines of one type that are sick one after the other are not bought for a while, in any zone, by any job."""
+    offer, rules = node.offer, draft.rules
+    count = draft.soft.sick.get((offer.cloud, offer.instance_type), 0) + 1
+    if count < rules.sick_in_a_row:
+        draft.soft = draft.soft.found_sick(offer, count)
+        return
+    draft.soft = draft.soft.found_sick(offer, 0)
+    text = (
+        f"PROTECTED: {count} {offer.cloud} machines of type {offer.instance_type} in a row were at fault; "
+        f"none is bought for {rules.sick_memory_s / 60:g} min. The last one: {error.splitlines()[0]}"
+    )
+    memory = NoCapacity(Scope.TYPE_IN_ZONE, rules.sick_memory_s, text)
+    known = draft.soft.offers.get(draft.job.name, OffersView()).offers
+    alike = {(each.zone, each.market): each for each in known if each.instance_type == offer.instance_type}
+    for each in (alike | {(offer.zone, offer.market): offer}).values():
+        draft.soft = draft.soft.remember(each, memory, draft.now, spare=False)
+    draft.tell(EventKind.PROTECTED, text, node.id)
 
 
 def fail_bootstrap(draft: Draft, node: NodeRecord, error: str) -> NodeRecord:
@@ -271,6 +294,7 @@ def _maybe_ready(draft: Draft, node: NodeRecord) -> None:
     ended = draft.view.ended.get(node.id)
     if node.id in draft.view.members:
         draft.set_job(bootstrap_failures=0)
+        draft.soft = draft.soft.found_sick(node.offer, 0)
         draft.move(node, N.READY, "its launcher waits at the rendezvous", bootstrapped=True)
     elif ended is not None and ended.outcome == "failure":
         fail_bootstrap(draft, node, f"its launcher ended with status {ended.exit_code}: {ended.message}")

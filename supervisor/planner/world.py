@@ -35,6 +35,8 @@ class Rules:
     trouble_quiet_s: float = 600.0
     launch_attempts: int = 5
     bootstrap_failures: int = 5
+    sick_in_a_row: int = 3
+    sick_memory_s: float = 3600.0
     alerts: bool = False
     gone_kept: int = 100
     events_kept: int = 1000
@@ -124,7 +126,10 @@ class AlertTry:
 
 @dataclass(frozen=True, slots=True)
 class Soft:
-    """What the daemon remembers outside the journal. All of it may be lost: it only makes decisions better."""
+    """What the daemon remembers outside the journal. All of it may be lost: it only makes decisions better.
+
+    `sick`: by cloud and instance type, how many machines in a row were at fault themselves.
+    """
 
     clouds: Mapping[str, CloudView] = field(default_factory=lambda: MappingProxyType({}))
     offers: Mapping[str, OffersView] = field(default_factory=lambda: MappingProxyType({}))
@@ -133,6 +138,7 @@ class Soft:
     sightings: Mapping[str, Sighting] = field(default_factory=lambda: MappingProxyType({}))
     leftovers: Mapping[str, LeftoversView] = field(default_factory=lambda: MappingProxyType({}))
     alert_tries: Mapping[str, AlertTry] = field(default_factory=lambda: MappingProxyType({}))
+    sick: Mapping[tuple[str, str], int] = field(default_factory=lambda: MappingProxyType({}))
 
     def refused(self, offer: Offer, now: float, *, spare: bool) -> Refusal | None:
         """The refusal that speaks against an offer now. What a spare was refused holds up nothing but spares."""
@@ -144,6 +150,12 @@ class Soft:
         if (cloud, code) in self.unknown_codes:
             return self, False
         return replace(self, unknown_codes=(*self.unknown_codes, (cloud, code))[-200:]), True
+
+    def found_sick(self, offer: Offer, in_a_row: int) -> Soft:
+        """With so many sick machines in a row of this cloud and type; 0 once one of them works."""
+        others = {kind: count for kind, count in self.sick.items() if kind != (offer.cloud, offer.instance_type)}
+        now_sick = {(offer.cloud, offer.instance_type): in_a_row} if in_a_row else {}
+        return replace(self, sick=MappingProxyType(others | now_sick))
 
     def remember(self, offer: Offer, outcome: NoCapacity | Quota, now: float, *, spare: bool) -> Soft:
         """With one more refusal; the ended ones are forgotten, at most 1,000 are kept."""

@@ -20,6 +20,8 @@ from supervisor.runtime.journal import Journal
 if TYPE_CHECKING:
     from bootstrap import Archive
 
+# Before anything of the job's is tried: what fails here is the image's fault, or the machine's.
+MACHINE_STEPS = frozenset({"facts", "hygiene", "gpu", "network", "reboot"})
 TRAINER_LIMIT_BYTES = 8 * 1024 * 1024
 
 
@@ -69,7 +71,9 @@ class SshPreparer:
             bootstrap(target, setup, clock=self._clock.now, deadline_s=self._config.timing.bootstrap_timeout_s)
         except UnreachableError as error:
             return BootstrapDone(node.id, str(error), unreachable=True)
-        except (BootstrapError, PackError, SpotsupError, ValueError) as error:
+        except BootstrapError as error:
+            return BootstrapDone(node.id, str(error), sick=error.step in MACHINE_STEPS)
+        except (PackError, SpotsupError, ValueError) as error:
             return BootstrapDone(node.id, str(error))
         return BootstrapDone(node.id)
 

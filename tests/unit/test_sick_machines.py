@@ -1,0 +1,71 @@
+"""Machines that are at fault themselves, one after the other: no more of their type for a while, and people hear."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+
+import pytest
+
+from provisioners.base import EndCause
+from supervisor.model import EventKind, JobRecord, JobState, NodeRecord
+from supervisor.planner.actions import BootstrapDone
+from tests.sim.promises import settled, truth
+from tests.sim.scenes import RULES, empty_world, in_state, machine_of, record, submit
+from tests.sim.world import World
+
+REASON = "node n, step gpu: GPU 0 is sick: Xid 79\nand more lines"
+
+
+def sick_world(monkeypatch: pytest.MonkeyPatch, failing: Collection[int], *, sick: bool = True) -> World:
+    """A job of which these machines, counted from 1, fail at their bootstrap: by their own fault, or by the job's."""
+    world = empty_world(replace(RULES, sick_in_a_row=3, sick_memory_s=120.0))
+    well = world.nodes.prepare
+    count = 0
+
+    def prepare(node: NodeRecord, job: JobRecord) -> BootstrapDone:
+        nonlocal count
+        count += 1
+        return BootstrapDone(node.id, REASON, sick=sick) if count in failing else well(node, job)
+
+    monkeypatch.setattr(world.nodes, "prepare", prepare)
+    submit(world, "job", 1, 1, 1)
+    return world
+
+
+def protections(world: World) -> list[str]:
+    return [event.text for event in world.journal.events("job") if event.kind is EventKind.PROTECTED]
+
+
+def test_three_sick_machines_in_a_row_are_the_last_for_a_while_and_people_are_told_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = sick_world(monkeypatch, {1, 2, 3})
+    assert world.run_until(lambda w: protections(w) != [], 60.0)
+    world.run(60.0)
+    (told,) = protections(world)
+    assert told == (
+        "PROTECTED: 3 local machines of type small in a row were at fault; none is bought for 2 min. "
+        "The last one: node n, step gpu: GPU 0 is sick: Xid 79"
+    )
+    assert len(truth(world)["job"].nodes) == 3, "no zone has another of this type"
+    assert "PROTECTED: 3 local machines of type small" in world.daemon.loop.status.sentences["job"]
+    assert [event.kind for event in world.sent if event.kind is EventKind.PROTECTED] == [EventKind.PROTECTED]
+    assert world.run_until(in_state(JobState.RUNNING), 120.0), "the memory ends"
+    assert world.run_until(settled, 120.0)
+
+
+def test_a_machine_that_works_begins_the_count_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = sick_world(monkeypatch, {1, 2, 4, 5})
+    assert world.run_until(in_state(JobState.RUNNING), 60.0)
+    world.cloud.end(machine_of(world, 0), EndCause.PREEMPTED)
+    assert world.run_until(lambda w: record(w).state is not JobState.RUNNING, 30.0)
+    assert world.run_until(in_state(JobState.RUNNING), 60.0)
+    assert len([node for node in truth(world)["job"].nodes.values() if node.error.startswith("node n, step gpu")]) == 4
+    assert protections(world) == []
+
+
+def test_what_is_the_jobs_own_fault_speaks_against_no_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = sick_world(monkeypatch, range(20), sick=False)
+    assert world.run_until(lambda w: record(w).bootstrap_failures >= 6, 120.0)
+    assert protections(world) == []
