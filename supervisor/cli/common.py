@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +39,12 @@ def connected(context: click.Context) -> Iterator[Client]:
         daemon.close()
         if daemon.led_by:
             click.echo(f"spotsupctl: answered by a standby; {daemon.led_by} leads, and acts on commands", err=True)
+
+
+def warn(sentences: Sequence[str]) -> None:
+    """What the daemon thinks should be known, on stderr."""
+    for sentence in sentences:
+        click.echo(f"spotsupctl: warning: {sentence}", err=True)
 
 
 def print_json(value: Any) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from supervisor.cli import change, look, operate, submit
+from supervisor.cli import bench_network, change, look, operate, submit
 
 
 def _default_socket() -> Path:
@@ -38,6 +38,7 @@ for command in (
     *(look.list_jobs, look.status, look.nodes, look.events, look.logs, look.cost, look.top),
     *(change.scale, change.cancel, change.pause, change.resume, change.drain),
     *(operate.daemon, operate.ssh),
+    bench_network.bench_network,
 ):
     main.add_command(command)
 

@@ -193,6 +193,24 @@ def show_plan(plan: dict[str, Any], limit: int) -> None:
         console.print(f"{nodes}: ${plan['usd_per_hour']:.2f} per hour at the first offer's price")
 
 
+def show_network(result: dict[str, Any]) -> None:
+    """`spotsupctl bench-network`: as nccl-tests has it, for float and sum."""
+    table = _table()
+    for column in ("SIZE (B)", "COUNT", "TIME (us)", "ALGBW (GB/s)", "BUSBW (GB/s)", "WRONG"):
+        table.add_column(column, justify="right")
+    for row in result["rows"]:
+        size, count, wrong = str(row["bytes"]), str(row["bytes"] // 4), str(row["wrong"])
+        measured = (f"{row['time_us']:.1f}", f"{row['algbw_gb_s']:.3f}", f"{row['busbw_gb_s']:.3f}")
+        table.add_row(size, count, *measured, wrong)
+    console = _console()
+    console.print(table)
+    best = max((row["busbw_gb_s"] for row in result["rows"]), default=0.0)
+    console.print(
+        f"all_reduce of float32 over {result['ranks']} ranks on {result['nodes']} nodes ({escape(result['device'])}), "
+        f"{result['backend']}, torch {result['torch']}; best bus bandwidth {best:.3f} GB/s"
+    )
+
+
 def show_events(events: Sequence[dict[str, Any]]) -> None:
     """`spotsupctl events`."""
     table = _table("TIME", "WHAT", "")

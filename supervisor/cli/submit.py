@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from supervisor.cli.common import ENDED, FOLLOW_S, connected, output_option, print_json
+from supervisor.cli.common import ENDED, FOLLOW_S, connected, output_option, print_json, warn
 
 if TYPE_CHECKING:
     from supervisor.cli.client import Client
 
-_JOB_OPTIONS = (
-    click.argument("what", nargs=-1, required=True),
+JOB_OPTIONS = (
     click.option("--name", help="The job's name."),
     click.option("--nodes", type=int, help="How many nodes to ask for."),
     click.option("--min", "min_nodes", type=int, help="Train from this many on."),
@@ -33,14 +32,9 @@ _JOB_OPTIONS = (
 
 def job_options(command: Callable[..., None]) -> Callable[..., None]:
     """A job file, or a command with options: what `submit` and `plan` take."""
-    for option in reversed(_JOB_OPTIONS):
+    for option in reversed(JOB_OPTIONS):
         command = option(command)
-    return command
-
-
-def _warn(sentences: Sequence[str]) -> None:
-    for sentence in sentences:
-        click.echo(f"spotsupctl: warning: {sentence}", err=True)
+    return click.argument("what", nargs=-1, required=True)(command)
 
 
 @click.command(context_settings={"ignore_unknown_options": False})
@@ -57,7 +51,7 @@ def submit(context: click.Context, /, what: tuple[str, ...], follow: bool, outpu
 
     with connected(context) as daemon:
         prepared = prepare(what, options)
-        _warn(daemon.post("/v1/check", {"spec": prepared.spec})["warnings"])
+        warn(daemon.post("/v1/check", {"spec": prepared.spec})["warnings"])
         stored = daemon.put("/v1/blobs", prepared.pack())
         body = {"spec": prepared.spec, "code_sha256": stored["sha256"], "submission": prepared.submission}
         job = daemon.post("/v1/jobs", body)
@@ -86,7 +80,7 @@ def plan(context: click.Context, /, what: tuple[str, ...], limit: int, output: s
     if output == "json":
         print_json({**found, "offers": found["offers"][:limit]})
     else:
-        _warn(found["warnings"])
+        warn(found["warnings"])
         if found["known"]:
             from supervisor.cli.show import show_plan
 
