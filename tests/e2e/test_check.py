@@ -105,10 +105,12 @@ def test_a_missing_permission_is_named(installation: Installation) -> None:
 
 
 def test_an_unknown_image(installation: Installation) -> None:
-    what, message = installation.the_one_complaint('image = "ami-1gone"\n')
-    assert what == "us-east-1 image"
-    assert "ami-1gone" in message
-    assert message.endswith(": set aws.image")
+    told = installation.check('image = "ami-1gone"\n')
+    wrong = {each["what"]: each["message"] for each in told["findings"] if not each["ok"]}
+    assert set(wrong) == {"us-east-1 image", "us-east-1 launching"}
+    for message in wrong.values():
+        assert "ami-1gone" in message
+        assert "set aws.image" in message
 
 
 def test_a_subnet_that_is_gone(installation: Installation) -> None:
