@@ -1,0 +1,169 @@
+"""What operators do to a job that trains: drain, pause, resume, ssh, and an etcd that loses all it knew."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scripts.stack import ROOT, Stack
+from supervisor.runtime.etcd_server import EmbeddedEtcd
+from tests.programs import program_env
+
+pytestmark = [pytest.mark.e2e, pytest.mark.long]
+
+JOB = """\
+name: steps
+nodes: {min: 1, desired: 1, max: 2}
+run: train.py STEPS
+"""
+TRAIN = """\
+import sys, time
+import torch
+from torch.nn.parallel import DistributedDataParallel
+from spotsup_trainer.session import Session
+
+torch.distributed.init_process_group("gloo")
+model = DistributedDataParallel(torch.nn.Linear(1, 1))
+session = Session({"model": model})
+data = torch.utils.data.TensorDataset(torch.zeros(1000, 1))
+for batch in session.loader(data, global_batch=1, epochs=1000):
+    model(batch[0]).sum().backward()
+    with open(sys.argv[1], "a") as file:
+        file.write(f"{session.steps_done + 1}\\n")
+    session.step()
+    time.sleep(0.05)
+"""
+
+
+@pytest.fixture
+def stack(tmp_path: Path) -> Iterator[Stack]:
+    stack = Stack(tmp_path / "stack", cluster="test")
+    stack.prepare()
+    stack.start_daemon()
+    yield stack
+    assert stack.close().processes == ()
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Path:
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "train.py").write_text(TRAIN)
+    file = tmp_path / "code" / "job.yaml"
+    file.write_text(JOB.replace("STEPS", str(tmp_path / "steps")))
+    return file
+
+
+class Steps:
+    """What the program wrote down in each step."""
+
+    def __init__(self, stack: Stack, file: Path) -> None:
+        self._stack = stack
+        self._file = file
+
+    def made(self) -> list[int]:
+        """All steps, in order."""
+        return [int(line) for line in self._file.read_text().splitlines()] if self._file.exists() else []
+
+    def wait_for_more(self) -> None:
+        """Until training goes on."""
+        before = len(self.made())
+        self._stack.wait_for(lambda: len(self.made()) > before, 150.0, "another step")
+
+
+def status(stack: Stack) -> Any:
+    return stack.ask("status", "steps")
+
+
+def members(stack: Stack) -> list[str]:
+    return [node["id"] for node in status(stack)["node_list"] if node["state"] == "member"]
+
+
+def spotsupd(stack: Stack, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "supervisor.cli.daemon", *arguments, "--config", str(stack.folder / "spotsupd.toml")],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        cwd=ROOT,
+        env=program_env(),
+    )
+
+
+def test_drain_pause_and_resume_lose_no_step(stack: Stack, job: Path, tmp_path: Path) -> None:
+    steps = Steps(stack, tmp_path / "steps")
+    assert stack.ctl("submit", str(job)).returncode == 0
+    steps.wait_for_more()
+    stack.wait_for(lambda: len(members(stack)) == 1, 90.0, "a member")
+    node = members(stack)[0]
+
+    assert stack.ctl("drain", "nobody").returncode == 4
+    assert stack.ctl("drain", node).stdout == f"{node}: will leave steps once it is replaced\n"
+    assert stack.ctl("drain", node).returncode == 0
+    stack.wait_for(lambda: members(stack) not in ([], [node]), 150.0, "the replacement to train")
+    stack.wait_for(lambda: status(stack)["nodes"]["open"] == 1, 90.0, "the drained node to be gone")
+    refused = stack.ctl("drain", node)
+    assert (refused.returncode, refused.stderr.count("\n")) == (5, 1)
+    assert stack.ctl("ssh", node).returncode == 5
+    steps.wait_for_more()
+
+    assert stack.ctl("pause", "steps").returncode == 0
+    stack.wait_for(lambda: status(stack)["state"] == "paused" and not stack.machines(), 150.0, "the job to be paused")
+    assert stack.ctl("resume", "steps").returncode == 0
+    steps.wait_for_more()
+    made = steps.made()
+    assert made == list(range(1, len(made) + 1)), "each step was made once"
+    assert stack.ctl("cancel", "steps").returncode == 0
+    stack.wait_for(lambda: not stack.machines(), 150.0, "the machines to be released")
+
+
+def test_an_etcd_that_lost_everything_costs_no_machine_and_no_step(stack: Stack, job: Path, tmp_path: Path) -> None:
+    steps, backup = Steps(stack, tmp_path / "steps"), tmp_path / "journal.gz"
+    assert stack.ctl("submit", str(job)).returncode == 0
+    steps.wait_for_more()
+    stack.wait_for(lambda: status(stack)["state"] == "running", 90.0, "the job to run")
+    assert spotsupd(stack, "export", str(backup), "--embedded-etcd").stdout.startswith(f"{backup}: 1 jobs, 1 nodes, ")
+    machines = [machine["id"] for machine in stack.machines()]
+
+    def lose_etcd() -> None:
+        stack.kill_daemon()
+        EmbeddedEtcd(stack.state / "etcd").stop()
+        shutil.rmtree(stack.state / "etcd" / "data")
+
+    # without the backup: hold everything, until the machines are spoken for
+    lose_etcd()
+    stack.start_daemon()
+    said = "etcd has no journal of this cluster, whose machines run (steps-"
+    stack.wait_for(lambda: said in stack.ask("daemon", "status")["headline"], 90.0, "the daemon to say so")
+    refused = spotsupd(stack, "adopt")
+    assert refused.returncode == 5
+    assert "1 machine of job steps: submit its job file again, or end them by --release steps" in refused.stderr
+    assert stack.ctl("submit", str(job)).returncode == 0
+    assert spotsupd(stack, "adopt").stdout == "1 machines of steps were taken into the journal\n"
+    stack.wait_for(lambda: status(stack)["state"] == "running", 90.0, "the job to run")
+    assert [machine["id"] for machine in stack.machines()] == machines
+    assert spotsupd(stack, "adopt").stdout == "the journal knows every machine\n"
+    assert spotsupd(stack, "import", str(backup), "--embedded-etcd").returncode == 5
+    steps.wait_for_more()
+
+    # with it: as if nothing had been
+    lose_etcd()
+    done = spotsupd(stack, "import", str(backup), "--embedded-etcd")
+    assert done.returncode == 0, done.stderr
+    stack.start_daemon()
+    stack.wait_for(lambda: stack.ask("daemon", "status")["headline"] == "1 jobs under care", 90.0, "care")
+    steps.wait_for_more()
+    assert status(stack)["state"] == "running"
+    assert [machine["id"] for machine in stack.machines()] == machines
+    made = steps.made()
+    assert made == list(range(1, len(made) + 1)), "training never stopped"
+    assert json.loads(stack.ctl("cost", "-o", "json").stdout)[0]["usd"] > 0
+    assert stack.ctl("cancel", "steps").returncode == 0
+    stack.wait_for(lambda: not stack.machines(), 150.0, "the machines to be released")
