@@ -105,7 +105,12 @@ clock() {
 # Where the machine is not ours, nothing is asked for that could leave a trace: sudo writes to its log.
 _SCRIPT = (
     r"""
-text() { printf '"%s"' "$(printf %s "$1" | tr -d '\000-\037' | sed 's/[\\"]/\\&/g')"; }
+text() {
+    case $1 in
+    *[!A-Za-z0-9\ ._:/+-]*) printf '"%s"' "$(printf %s "$1" | tr -d '\000-\037' | sed 's/[\\"]/\\&/g')" ;;
+    *) printf '"%s"' "$1" ;;
+    esac
+}
 texts() {
     between=
     while IFS= read -r line; do
@@ -137,11 +142,23 @@ if [ -d /run/systemd/system ]; then
     system=$(timeout -k 1 5 systemctl is-system-running 2>/dev/null) || :
     system=${system:-unknown}
 fi
-born=$(head -n 1 @born@ 2>/dev/null) || :
-os() { ( . /etc/os-release && eval "printf %s \"\${$1-}\"" ) 2>/dev/null; }
-printf '{"born":%s,"os":%s,"version":%s,"kernel":%s,"systemd":%s,"vendor":%s' "$(text "$born")" \
-    "$(text "$(os ID)")" "$(text "$(os VERSION_ID)")" "$(text "$(uname -r)")" "$(text "$system")" \
-    "$(text "$(cat /sys/class/dmi/id/sys_vendor 2>/dev/null)")"
+born= vendor=
+{ read -r born <@born@; read -r vendor </sys/class/dmi/id/sys_vendor; } 2>/dev/null || :
+printf '{"born":'
+text "$born"
+(
+    [ ! -r /etc/os-release ] || . /etc/os-release
+    printf ',"os":'
+    text "${ID-}"
+    printf ',"version":'
+    text "${VERSION_ID-}"
+)
+printf ',"kernel":'
+text "$(uname -r)"
+printf ',"systemd":'
+text "$system"
+printf ',"vendor":'
+text "$vendor"
 if [ "$born" = @node@ ]; then
     root=false dead_man=false clock=unknown updaters=
     if [ "$(id -u)" = 0 ] || timeout -k 1 10 sudo -n true >/dev/null 2>&1; then

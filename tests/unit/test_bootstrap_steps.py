@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -94,6 +95,10 @@ def test_golden(path: Path) -> None:
         path.write_text(json.dumps({**case, "plan": found}, indent=2) + "\n", encoding="utf-8")
         return
     assert found == case["plan"]
+    scripts = [command["script"] for step in found.values() for command in step if "script" in command]
+    text = "\n".join(line for script in scripts for line in script)
+    done = subprocess.run(["sh", "-n"], input=text, text=True, check=False, capture_output=True)
+    assert (done.returncode, done.stderr) == (0, ""), "it is a script that sh takes"
 
 
 names = st.from_regex(r"[a-z0-9][a-z0-9._-]{0,20}", fullmatch=True)
