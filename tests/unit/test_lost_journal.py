@@ -1,0 +1,133 @@
+"""A daemon that runs while its etcd is emptied, or set back to a backup: real etcd, mirror, leadership and loop."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from spotsup_trainer.etcd import Etcd
+from spotsup_trainer.wire import Keys
+
+from provisioners.base import Instance, InstanceState
+from supervisor.model import Event, EventKind, JobRecord
+from supervisor.planner.actions import (
+    Action,
+    FetchOffers,
+    LeftoversDone,
+    ListDone,
+    ListInstances,
+    ListLeftovers,
+    OffersDone,
+    Outcome,
+)
+from supervisor.planner.world import Rules
+from supervisor.runtime.clock import SystemClock
+from supervisor.runtime.journal import Journal
+from supervisor.runtime.leader import Leadership
+from supervisor.runtime.loop import Loop
+from supervisor.runtime.store import EtcdStore
+from supervisor.spec import parse_spec
+from tests.etcd_server import EtcdServer, etcd_server
+
+KEYS = Keys("test")
+SPEC = parse_spec({"name": "job", "nodes": 1, "run": "train.py"})
+NODE = "job-abcde-1"
+MACHINE = Instance("i-1", "test", NODE, NODE, "r", "z", "small", InstanceState.RUNNING, 1.0, "10.0.0.1")
+
+
+class Lister:
+    """A cloud that is asked what there is, and for nothing else."""
+
+    def __init__(self) -> None:
+        self.machines: tuple[Instance, ...] = ()
+        self._done: list[tuple[Action, Outcome]] = []
+
+    def start(self, action: Action) -> None:
+        """At once."""
+        now = time.time()
+        match action:
+            case ListInstances(cloud):
+                self._done.append((action, ListDone(cloud, now, self.machines)))
+            case ListLeftovers(cloud):
+                self._done.append((action, LeftoversDone(cloud, now)))
+            case FetchOffers(job=job):
+                self._done.append((action, OffersDone(job, now)))
+            case _:
+                raise AssertionError(f"{action} was not to be done")
+
+    def collect(self) -> list[tuple[Action, Outcome]]:
+        """What was asked."""
+        done, self._done = self._done, []
+        return done
+
+
+class Daemon:
+    """One that decides, as far as there is anything to decide."""
+
+    def __init__(self, etcd: Etcd, stack: ExitStack) -> None:
+        store = EtcdStore(etcd, KEYS.world)
+        store.start(20.0)
+        stack.callback(store.close)
+        self.journal, self.cloud = Journal(store, KEYS), Lister()
+        leader = Leadership(etcd, f"{KEYS.root}leader", "me", 2.0)
+        stack.callback(leader.stop)
+        rules = Rules(listing_s=0.2)
+        self.loop = Loop(self.journal, leader, self.cloud, SystemClock(), rules, ("local",))
+        leader.start()
+
+    def tick_until(self, predicate: Callable[[], bool]) -> None:
+        """Bounded."""
+        deadline = time.monotonic() + 30.0
+        while not predicate():
+            assert time.monotonic() < deadline, self.loop.status
+            self.loop.tick()
+            time.sleep(0.02)
+
+    def submit(self, name: str) -> None:
+        """A job that nobody has machines for; returns once the loop has written its first words."""
+        record = JobRecord(name, "abcde", SPEC.model_copy(update={"name": name}), "0" * 64, time.time(), 1, 1, 1)
+        assert self.journal.create_job(record, Event(f"{name}-1", 0.0, name, EventKind.SUBMITTED, "submitted"), 0)
+        self.tick_until(lambda: name in (jobs := self.journal.read().jobs) and jobs[name].hint is not None)
+
+
+@contextmanager
+def running(folder: Path) -> Iterator[tuple[EtcdServer, Daemon]]:
+    with etcd_server(folder) as server, ExitStack() as stack:
+        etcd = Etcd([server.endpoint], timeout_s=1.0)
+        stack.callback(etcd.close)
+        daemon = Daemon(etcd, stack)
+        daemon.tick_until(lambda: daemon.loop.status.headline == "0 jobs under care")
+        yield server, daemon
+
+
+def test_an_etcd_that_is_emptied_under_a_running_daemon_ends_nothing(tmp_path: Path) -> None:
+    with running(tmp_path) as (server, daemon):
+        daemon.submit("job")
+        server.kill()
+        server.empty()
+        daemon.cloud.machines = (MACHINE,)
+        assert server.start()
+        told = "etcd has no journal of this cluster, whose machines run (job-abcde-1): nothing is done"
+        daemon.tick_until(lambda: daemon.loop.status.headline.startswith(told))
+        daemon.cloud.machines = ()
+        daemon.tick_until(lambda: daemon.loop.status.headline == "0 jobs under care")
+
+
+def test_a_daemon_goes_on_with_an_etcd_that_is_set_back(tmp_path: Path) -> None:
+    with running(tmp_path) as (server, daemon):
+        daemon.submit("job")
+        server.kill()
+        server.save()
+        assert server.start()
+        daemon.tick_until(lambda: daemon.loop.status.headline == "1 jobs under care")
+        for number in range(5):
+            daemon.submit(f"later-{number}")
+        revision = daemon.journal.read().revision
+        server.kill()
+        server.restore()
+        assert server.start()
+        daemon.tick_until(lambda: daemon.loop.status.headline == "1 jobs under care")
+        daemon.submit("next")
+        assert daemon.journal.read().revision < revision, "or nothing was tried"
