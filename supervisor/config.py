@@ -39,9 +39,10 @@ class EtcdConfig(_Strict):
 
 
 class ApiConfig(_Strict):
-    """Where `spotsupctl` finds the daemon."""
+    """Where `spotsupctl` finds the daemon. `targets`: "host:port" where Prometheus finds the nodes, "" for nowhere."""
 
     socket: str = ""
+    targets: Annotated[str, Field(pattern=r"^((\[[0-9a-fA-F:]+\]|[^\s:\[\]]+):\d{1,5})?$")] = ""
 
 
 class LocalConfig(_Strict):
@@ -60,7 +61,7 @@ class NodeConfig(_Strict):
 
     python: str = sys.executable
     root: str = "~/.spotsup"
-    cache: str = ""
+    cache: Annotated[str, Field(pattern=r"^(~?/[^:\n]*)?$")] = ""
     lease_ttl_s: Annotated[float, Field(ge=2, le=60)] = 5.0
     env: dict[str, str] = {}
 

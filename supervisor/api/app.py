@@ -3,15 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import socket
-import stat
-import threading
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import Any
 
-import uvicorn
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
@@ -21,13 +15,13 @@ from supervisor.api.access import Access
 from supervisor.api.adoption import Adoption
 from supervisor.api.quote import quote_row
 from supervisor.api.service import Scale, Service
+from supervisor.api.targets import add_targets
 from supervisor.api.views import cost_row, event_row, job_detail, job_row, node_row
 from supervisor.errors import (
     JournalUnavailableError,
     NotFoundError,
     RefusedError,
     SpotsupError,
-    StartError,
     UsageError,
 )
 from supervisor.planner.world import JobView
@@ -119,6 +113,7 @@ def create_app(
     _reading_routes(app, service, status, clock)
     _writing_routes(app, service, status, clock)
     _daemon_routes(app, service, status, version)
+    add_targets(app, service.jobs)
     if adoption is not None:
         _adoption_route(app, adoption)
     if access is not None:
@@ -251,48 +246,3 @@ def _writing_routes(app: FastAPI, service: Service, status: Callable[[], Status]
     def drain(node: str) -> dict[str, Any]:
         view = service.drain(node)
         return node_row(view, view.nodes[node], clock.now())
-
-
-class ApiServer:
-    """Serves the app on a Unix socket, mode 0600, from a thread of its own."""
-
-    def __init__(self, app: FastAPI, path: Path) -> None:
-        self._path = path
-        config = uvicorn.Config(app, log_config=None, access_log=False, lifespan="off", timeout_graceful_shutdown=2)
-        self._server = uvicorn.Server(config)
-        self._socket = bind_socket(path)
-        self._thread = threading.Thread(target=self._run, name="api", daemon=True)
-
-    def start(self) -> None:
-        """Begin to serve; the socket takes connections already."""
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Answer what is being answered, at most a few seconds, and remove the socket."""
-        self._server.should_exit = True
-        if self._thread.ident is not None:
-            self._thread.join(timeout=5)
-        self._path.unlink(missing_ok=True)
-
-    def _run(self) -> None:
-        asyncio.run(self._server.serve(sockets=[self._socket]))
-
-
-def bind_socket(path: Path) -> socket.socket:
-    """A listening Unix socket. Raises StartError where another daemon listens there; a dead one's is replaced."""
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    if path.exists() and stat.S_ISSOCK(path.stat().st_mode):
-        with socket.socket(socket.AF_UNIX) as probe:
-            if probe.connect_ex(os.fspath(path)) == 0:
-                raise StartError(f"another spotsupd listens at {path}: stop it, or give this one another --socket")
-        path.unlink()
-    listening = socket.socket(socket.AF_UNIX)
-    before = os.umask(0o177)
-    try:
-        listening.bind(os.fspath(path))
-    except OSError as error:
-        raise StartError(f"cannot listen at {path}: {error.strerror}") from error
-    finally:
-        os.umask(before)
-    listening.listen(128)
-    return listening

@@ -120,17 +120,25 @@ def _serve_api(
 ) -> Callable[[], None]:
     from supervisor.api.access import Access
     from supervisor.api.adoption import Adoption
-    from supervisor.api.app import ApiServer, create_app
+    from supervisor.api.app import create_app
     from supervisor.api.quote import Quotes
     from supervisor.api.service import Service
+    from supervisor.api.serving import ApiServer, bind_address, bind_socket
+    from supervisor.api.targets import targets_app
 
     clock, quote = SystemClock(), Quotes(provisioners).quote
     service = Service(journal, leader, clock, list(provisioners), watchers.waiter(journal), quote)
     adoption = Adoption(journal, provisioners, config.cluster, clock, watchers.waiter(journal))
     app = create_app(service, lambda: loop.status, clock, version, adoption, Access(config, identity))
-    server = ApiServer(app, config.socket)
-    server.start()
-    return server.stop
+    with contextlib.ExitStack() as stack:
+        faces = [ApiServer(app, bind_socket(config.socket))]
+        stack.callback(faces[0].stop)
+        if config.api.targets:
+            faces.append(ApiServer(targets_app(service.jobs), bind_address(config.api.targets)))
+            stack.callback(faces[1].stop)
+        for face in faces:
+            face.start()
+        return stack.pop_all().close
 
 
 class _Watchers:

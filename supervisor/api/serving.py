@@ -1,0 +1,76 @@
+"""Where the daemon listens, and the threads that answer there."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import stat
+import threading
+from pathlib import Path
+
+import uvicorn
+from fastapi import FastAPI
+
+from supervisor.errors import StartError
+
+MOST_PORT = 65535
+
+
+class ApiServer:
+    """Serves an app on a listening socket, from a thread of its own."""
+
+    def __init__(self, app: FastAPI, listening: socket.socket) -> None:
+        config = uvicorn.Config(app, log_config=None, access_log=False, lifespan="off", timeout_graceful_shutdown=2)
+        self._server = uvicorn.Server(config)
+        self._socket = listening
+        self._file = Path(listening.getsockname()) if listening.family == socket.AF_UNIX else None
+        self._thread = threading.Thread(target=self._run, name="api", daemon=True)
+
+    def start(self) -> None:
+        """Begin to serve; the socket takes connections already."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Answer what is being answered, at most a few seconds, and remove a Unix socket's file."""
+        self._server.should_exit = True
+        if self._thread.ident is not None:
+            self._thread.join(timeout=5)
+        if self._file is not None:
+            self._file.unlink(missing_ok=True)
+
+    def _run(self) -> None:
+        asyncio.run(self._server.serve(sockets=[self._socket]))
+
+
+def bind_socket(path: Path) -> socket.socket:
+    """A listening Unix socket, mode 0600. Raises StartError where another daemon listens there; a dead one's is
+    replaced."""
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    if path.exists() and stat.S_ISSOCK(path.stat().st_mode):
+        with socket.socket(socket.AF_UNIX) as probe:
+            if probe.connect_ex(os.fspath(path)) == 0:
+                raise StartError(f"another spotsupd listens at {path}: stop it, or give this one another --socket")
+        path.unlink()
+    listening = socket.socket(socket.AF_UNIX)
+    before = os.umask(0o177)
+    try:
+        listening.bind(os.fspath(path))
+    except OSError as error:
+        raise StartError(f"cannot listen at {path}: {error.strerror}") from error
+    finally:
+        os.umask(before)
+    listening.listen(128)
+    return listening
+
+
+def bind_address(address: str) -> socket.socket:
+    """A listening TCP socket at "host:port". Raises StartError."""
+    host, _, port = address.rpartition(":")
+    host = host.strip("[]")
+    if int(port) > MOST_PORT:
+        raise StartError(f"cannot listen at {address}: ports end at {MOST_PORT}; set api.targets to another address")
+    try:
+        return socket.create_server((host, int(port)), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+    except OSError as error:
+        raise StartError(f"cannot listen at {address} ({error}): set api.targets to another address") from error
