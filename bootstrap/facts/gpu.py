@@ -1,7 +1,7 @@
 """The machine's GPUs: what is on the PCI bus, which driver is loaded, what nvidia-smi and the kernel's log say.
 
-The script prints texts as it found them; reading them is pure. Where no NVIDIA device is on the bus, nothing is asked;
-where the machine is not ours, sudo is not tried.
+The script prints texts as it found them; reading them is pure. Where no NVIDIA device is on the bus, nothing more is
+asked; where the machine is not ours, sudo is not tried.
 """
 
 from __future__ import annotations
@@ -127,7 +127,9 @@ printf '"":""}\n'
 
 
 def gpu_script(setup: Setup, sys: str = "/sys", proc: str = "/proc") -> str:
-    """Prints one JSON object: name -> text in base64."""
+    """Prints one JSON object: name -> text in base64. Nothing is asked for whoever wants no GPU."""
+    if not setup.host.gpus:
+        return "echo '{}'\n"
     values = {
         "sys": shell_path(sys),
         "proc": shell_path(proc),

@@ -1,12 +1,14 @@
-"""Which exporters of metrics the image brought, and whether they run."""
+"""Which exporters of metrics the image brought, and whether they run. Known only where the machine is ours."""
 
 from __future__ import annotations
 
+import shlex
 from base64 import b64decode
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from bootstrap.facts.system import BORN_FILE
 from bootstrap.model import Setup
 
 EXPORTERS = ("node_exporter", "prometheus-node-exporter", "nvidia-dcgm", "dcgm-exporter")
@@ -20,17 +22,14 @@ class Monitoring:
     units: Mapping[str, str] = field(default_factory=dict)
 
 
-_SCRIPT = f"""
+def monitoring_script(setup: Setup) -> str:
+    """Prints one JSON string: what systemctl says, in base64. Nothing is asked where nothing would be started."""
+    return f"""
 units=
-[ ! -d /run/systemd/system ] ||
+[ "$(head -n 1 {shlex.quote(BORN_FILE)} 2>/dev/null)" != {shlex.quote(setup.node)} ] || [ ! -d /run/systemd/system ] ||
     units=$(timeout -k 1 5 systemctl show -p Id -p LoadState -p ActiveState {" ".join(EXPORTERS)} 2>/dev/null)
 printf '"%s"\\n' "$(printf %s "$units" | base64 -w0)"
 """
-
-
-def monitoring_script(_: Setup) -> str:
-    """Prints one JSON string: what systemctl says, in base64."""
-    return _SCRIPT
 
 
 def monitoring_facts(value: Any) -> dict[str, Any]:

@@ -154,10 +154,11 @@ def a_program(folder: Path, name: str, script: str) -> None:
     (folder / name).chmod(0o755)
 
 
-def gathered(tmp_path: Path) -> GpuFacts:
+def gathered(tmp_path: Path, host: Host = Host("aws", "T4", 1)) -> GpuFacts:  # noqa: B008 - frozen
     bin_ = tmp_path / "bin"
     bin_.mkdir(exist_ok=True)
-    script = gpu_script(a_setup(root=str(tmp_path / "a root")), str(tmp_path / "a sys"), str(tmp_path / "proc"))
+    setup = a_setup(root=str(tmp_path / "a root"), host=host)
+    script = gpu_script(setup, str(tmp_path / "a sys"), str(tmp_path / "proc"))
     done = run_script(script, f"{bin_}:{os.environ['PATH']}")
     assert done.returncode == 0, done.stderr
     facts: GpuFacts = gpu_facts(json.loads(done.stdout))["gpu"]
@@ -187,6 +188,7 @@ def test_bus_module_and_nvidia_smi_are_read(tmp_path: Path) -> None:
     assert (found.flavour, found.version, found.branch) == ("open", "580.95.05", 580)
     assert (found.smi, found.said, found.checked) == (0, "", "abc")
     assert found.gpus == (Gpu(0, "Tesla T4", "GPU-00000001-5a3c-7d1e-9b42-0c6f8e2d4a17", 15360, 0, False),)
+    assert gathered(tmp_path, Host("aws")) == GpuFacts()
 
 
 def test_a_program_that_does_not_end_is_not_waited_for(tmp_path: Path) -> None:
@@ -194,7 +196,7 @@ def test_a_program_that_does_not_end_is_not_waited_for(tmp_path: Path) -> None:
     # Whatever ends it would not end a process that the kernel holds: here, nobody even tries.
     a_program(tmp_path / "bin", "timeout", f"exec sleep 30 & echo $! >'{tmp_path}/pid'; wait")
     a_program(tmp_path / "bin", "nvidia-smi", "exit 0")
-    setup = a_setup(root=str(tmp_path / "a root"))
+    setup = a_setup(root=str(tmp_path / "a root"), host=Host("aws", "T4", 1))
     script = gpu_script(setup, str(tmp_path / "a sys"), str(tmp_path / "proc")).replace("limited 30 ", "limited 1 ")
     began = time.monotonic()
     done = run_script(script, f"{tmp_path / 'bin'}:{os.environ['PATH']}")

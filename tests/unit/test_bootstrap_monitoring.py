@@ -67,7 +67,7 @@ def test_else_nothing_is_done(units: dict[str, str], reason: str) -> None:
 
 def test_other_peoples_machines_are_left_as_they_are() -> None:
     facts = replace(FRESH, monitoring=Monitoring({"node_exporter": "inactive"}))
-    assert monitoring(facts, a_setup()) == Skip("node_exporter is inactive")
+    assert isinstance(monitoring(facts, a_setup()), Skip)
 
 
 def test_it_is_done_on_a_machine_of_ours_and_only_there(tmp_path: Path) -> None:

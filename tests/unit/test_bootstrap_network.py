@@ -83,7 +83,7 @@ def test_the_default_route_is_the_one_with_the_least_metric() -> None:
 def gathered(tmp_path: Path) -> NetworkFacts:
     places = [str(tmp_path / "a sys"), str(tmp_path / "proc"), str(tmp_path / "opt")]
     environ = {"PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}", "HOME": "/nowhere"}
-    command = ["/bin/sh", "-c", network_script(a_setup(), *places)]
+    command = ["/bin/sh", "-c", network_script(a_setup(host=Host("aws")), *places)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=environ)
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
@@ -94,6 +94,11 @@ def gathered(tmp_path: Path) -> NetworkFacts:
 def test_an_empty_machine_is_read(tmp_path: Path) -> None:
     a_program(tmp_path / "bin", "ldconfig", "exit 0")
     assert gathered(tmp_path) == NetworkFacts()
+
+
+def test_machines_of_the_local_cloud_are_asked_nothing() -> None:
+    done = subprocess.run(["/bin/sh", "-c", network_script(a_setup())], capture_output=True, text=True, check=True)
+    assert network_facts(json.loads(done.stdout)) == {"network": NetworkFacts()}
 
 
 def test_what_a_machine_has_is_read(tmp_path: Path) -> None:
