@@ -77,6 +77,11 @@ class Draft:
         return self._world.rules
 
     @property
+    def deaf_until(self) -> float:
+        """Until when etcd was away the last time: nobody could be heard."""
+        return self._world.deaf_until
+
+    @property
     def cloud(self) -> CloudView:
         """The last listing of the job's cloud."""
         return self.soft.clouds.get(self.job.spec.placement.cloud, CloudView())

@@ -307,7 +307,8 @@ def _suspect(draft: Draft, node: NodeRecord) -> None:
     if _heard(draft, node):
         after = N.MEMBER if _in_round(draft, node) else N.READY
         draft.move(node, after, "it is heard again")
-    elif draft.now - node.since >= draft.rules.suspect_s:
+    elif draft.now - max(node.since, draft.deaf_until) >= draft.rules.suspect_s:
+        # While etcd was away, it could not have been heard: that time says nothing against it (P4).
         lose(draft, node, f"silent for {draft.rules.suspect_s:g} s")
 
 

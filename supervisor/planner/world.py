@@ -196,6 +196,7 @@ class World:
     """Everything that a plan is made from. `busy`: keys of actions that are under way (see actions.Action.key).
 
     `refused`: jobs whose records cannot be read, and why. `strangers`: nodes that speak and have no record.
+    `deaf_until`: until when etcd was away the last time, so that nobody could be heard.
     """
 
     jobs: Mapping[str, JobView]
@@ -206,6 +207,7 @@ class World:
     busy: frozenset[str] = frozenset()
     refused: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     strangers: frozenset[str] = frozenset()
+    deaf_until: float = 0.0
 
     def left_alone(self, node: str) -> bool:
         """Whether it may well be somebody's, although no record that can be read says so (P4)."""

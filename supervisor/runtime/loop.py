@@ -122,6 +122,7 @@ class Loop:
         self._in_hand: dict[str, list[NodeOutcome]] = {}
         self._written = 0
         self._outages = 0
+        self._deaf_until = 0.0
         self._in_charge = False
         self._counters: dict[str, int] = {}
         self._said: dict[str, str] = {}
@@ -139,6 +140,9 @@ class Loop:
         if reading.outages != self._outages:
             # etcd may hold now what it held long ago, or nothing: its revisions say nothing about ours.
             self._outages, self._written = reading.outages, 0
+            self._deaf_until = self._clock.now()
+        if not reading.live:
+            self._deaf_until = self._clock.now()
         if not self._leader.leading or reading.cluster is None:
             self._forget()
         obstacle = self._obstacle(reading)
@@ -203,6 +207,7 @@ class Loop:
             busy=frozenset(self._running),
             refused=reading.refused,
             strangers=reading.strangers,
+            deaf_until=self._deaf_until,
         )
 
     # -- plan, journal, act --------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from spotsup_trainer.wire import Ended, encode
 from provisioners.base import EndCause
 from supervisor.api.service import Scale
 from supervisor.model import EventKind, JobState
+from tests.sim.chance import Faults
 from tests.sim.promises import events_of, settled, truth
 from tests.sim.scenes import RULES, calm_world, machine_of, service
 
@@ -81,6 +82,22 @@ def test_a_machine_that_was_silent_for_a_moment_is_not_killed() -> None:
     assert world.run_until(lambda w: bool(events_of(w, "job", EventKind.NODE_SUSPECT)), 15.0)
     world.run(RULES.suspect_s / 2)
     victim.silent = False
+    world.run(60.0)
+    assert victim.alive
+    assert settled(world)
+
+
+def test_a_suspicion_does_not_run_out_while_etcd_is_away() -> None:
+    world = calm_world()
+    victim = machine_of(world, 1)
+    victim.silent = True
+    assert world.run_until(lambda w: bool(events_of(w, "job", EventKind.NODE_SUSPECT)), 15.0)
+    world.store.away = True
+    world.run(1.0)
+    victim.silent = False
+    world.run(3 * RULES.suspect_s)
+    world.set_faults(Faults(mirror_lag_s=0.5))  # it speaks at once, and the daemon hears it a little later
+    world.store.away = False
     world.run(60.0)
     assert victim.alive
     assert settled(world)
