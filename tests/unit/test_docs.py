@@ -29,7 +29,7 @@ def test_the_job_files_of_the_readme_are_taken(text: str) -> None:
 
 
 def test_the_commands_of_the_readme_exist() -> None:
-    used = set(re.findall(r"^ +spotsupctl (\w+)", README, re.MULTILINE))
+    used = set(re.findall(r"^ +spotsupctl ([\w-]+)", README, re.MULTILINE))
     assert used >= {"submit", "status", "scale", "logs", "cancel"}
     assert used <= set(ctl.commands)
     assert "run" in daemon.commands
