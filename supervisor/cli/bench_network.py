@@ -104,13 +104,14 @@ def network_spec(spec: Mapping[str, Any], least: str, most: str) -> dict[str, An
 
 @contextmanager
 def prepared(job: str | None, options: Mapping[str, Any], least: str, most: str) -> Iterator[Prepared]:
-    """What is submitted: the job's code only where its `setup` may need that. Raises UsageError."""
+    """What is submitted: the job's code only where its `setup` or its environment needs that. Raises UsageError."""
     if job is not None and not job.endswith((".yaml", ".yml")):
         raise UsageError(f"{job!r} is no job file; name one that ends in .yaml, or give --nodes and the like alone")
     found = prepare((job,) if job else ("-m", MODULE), options)
     spec = network_spec(found.spec, least, most)
+    needs_code = bool(spec.get("setup")) or spec.get("environment", "image") != "image"
     with tempfile.TemporaryDirectory(prefix="spotsup-") as empty:
-        yield Prepared(spec, found.folder if spec.get("setup") else Path(empty), found.submission)
+        yield Prepared(spec, found.folder if needs_code else Path(empty), found.submission)
 
 
 def result_in(chunks: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:

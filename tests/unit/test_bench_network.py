@@ -90,10 +90,13 @@ def test_code_is_shipped_only_for_a_setup_that_may_need_it(tmp_path: Path) -> No
     job.write_text(text)
     with command.prepared(str(job), NO_OPTIONS, "1K", "1K") as found:
         small = found.pack()
-    job.write_text(f"{text}setup: pip install -r requirements.txt\n")
+    for more in ("setup: pip install -r requirements.txt", "environment: requirements.txt", "environment: uv"):
+        job.write_text(f"{text}{more}\n")
+        with command.prepared(str(job), NO_OPTIONS, "1K", "1K") as found:
+            assert len(found.pack()) > len(small)
+    job.write_text(f"{text}environment: image\n")
     with command.prepared(str(job), NO_OPTIONS, "1K", "1K") as found:
-        assert found.spec["setup"]
-        assert len(found.pack()) > len(small)
+        assert found.pack() == small
     with command.prepared(None, NO_OPTIONS | {"nodes": 3}, "1K", "1K") as found:
         assert (found.spec["name"], found.spec["nodes"]["min"]) == ("bench-network", 3)
         assert found.pack() == small
