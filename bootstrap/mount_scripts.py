@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 
-from bootstrap.facts.mounts import SCRATCH_LABEL, WITHIN_FUNCTION
+from bootstrap.facts.mounts import PROBE_S, SCRATCH_LABEL, WITHIN_FUNCTION
 from bootstrap.model import Mount, MountKind, Paths
 from bootstrap.scripts import fill
 
@@ -140,8 +140,11 @@ mv @proof@.new @proof@
 _WAIT = (
     WITHIN_FUNCTION
     + r"""
-for _ in 1 2 3 4 5 6 7 8 9 10; do
-    ! within @tenth_s@ stat -t @place@ || exit 0
+uptime() { read -r up _ </proc/uptime && echo "${up%.*}"; }
+end=$(($(uptime) + @limit_s@))
+while [ "$(uptime)" -lt "$end" ]; do
+    ! within @probe_s@ stat -t @place@ || exit 0
+    sleep 1
 done
 echo "@source@, mounted at @place@, has not answered for @limit_s@ s: its server is down, or no longer reached" >&2
 exit 1
@@ -226,7 +229,7 @@ def wait_until_alive(wanted: Mount, limit_s: int) -> str:
         _WAIT,
         place=wanted.mountpoint,
         source=wanted.source or "scratch",
-        tenth_s=str(max(1, limit_s // 10)),
+        probe_s=str(PROBE_S),
         limit_s=str(limit_s),
     )
 
