@@ -83,8 +83,10 @@ def test_a_sweep_backwards_is_refused() -> None:
         command.network_spec({"nodes": 2}, "2M", "1M")
 
 
-def test_code_is_shipped_only_for_a_setup_that_may_need_it(tmp_path: Path) -> None:
+def test_code_is_shipped_only_where_the_environment_may_need_it(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("x" * 10_000)
+    for lock in ("requirements.txt", "uv.lock", "pyproject.toml"):
+        (tmp_path / lock).write_text("")
     job = tmp_path / "job.yaml"
     text = "name: j1\nnodes: 2\nrun: train.py\n"
     job.write_text(text)
