@@ -74,14 +74,15 @@ def ssh(context: click.Context, node: str, command: tuple[str, ...]) -> None:
             raise SpotsupError("there is no ssh on the PATH: `apt-get install openssh-client`")
         access = client.get(f"/v1/nodes/{node}/access")
     with tempfile.TemporaryDirectory(prefix="spotsup-ssh-") as folder:  # for our eyes only: mode 0700
-        running = subprocess.Popen(_ssh_command(program, access, Path(folder), command))
+        running = subprocess.Popen(ssh_command(program, access, Path(folder), command))
         # Ctrl-C is for what runs on the node; we have a key to remove.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         code = running.wait()
     sys.exit(code if code >= 0 else 128 - code)
 
 
-def _ssh_command(program: str, access: dict[str, Any], folder: Path, command: tuple[str, ...]) -> list[str]:
+def ssh_command(program: str, access: dict[str, Any], folder: Path, command: tuple[str, ...]) -> list[str]:
+    """ssh with what it needs in `folder`: our key, and the one host key that is right."""
     key, hosts = folder / "key", folder / "known_hosts"
     for file, text in ((key, access["key"]), (hosts, access["known_hosts"])):
         with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as opened:
