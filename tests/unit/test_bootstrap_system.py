@@ -101,6 +101,24 @@ def test_what_runs_as_root_ends_in_time_and_says_so(machine: Sandbox) -> None:
     assert machine.run(Run("fail", "exit 7", 5.0, as_root=True)).returncode == 7
 
 
+def test_who_is_not_root_becomes_it_by_sudo_or_says_that_it_cannot(machine: Sandbox) -> None:
+    machine.program("id", 'case $1 in -u) echo 1000 ;; *) exec /usr/bin/id "$@" ;; esac')
+    machine.program("sudo", '[ "$1" = -n ] && shift\necho sudo >>"$BOX/log"\nexec "$@"')
+    busy(machine)
+    assert machine.facts(a_setup()).system.root
+    machine.bootstrap(a_setup(), "hygiene")
+    assert "sudo" in machine.log
+    assert (machine.box / "state/held").read_text().split() == [
+        "linux-image-6.1.0-28-cloud-amd64",
+        "linux-image-cloud-amd64",
+    ]
+    machine.write("state/held", "")
+    machine.program("sudo", "echo 'sudo: a password is required' >&2; exit 1")
+    refused = step(machine, a_setup(), "hygiene").decision
+    assert isinstance(refused, Unfit)
+    assert "cannot become root by `sudo -n`" in refused.reason
+
+
 def test_the_first_boot_is_waited_for_and_then_all_is_looked_at_anew(machine: Sandbox) -> None:
     machine.program("cloud-init", "")
     assert [str(command) for command in step(machine, a_setup(), "hygiene").decision] == [  # type: ignore[union-attr] # a tuple: it is running
