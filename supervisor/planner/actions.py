@@ -267,7 +267,8 @@ class Commit:
 class Plan:
     """What to do now, and per job one sentence on what and why.
 
-    `refused`: illegal transitions that were not made. `warnings`: what of the whole cluster needs a person.
+    `refused`: illegal transitions that were not made. `warnings`: what of the whole cluster needs a person. `calm`:
+    jobs of which nothing has to be decided until something new is known of them (see attention.py).
     """
 
     commits: tuple[Commit, ...]
@@ -275,3 +276,4 @@ class Plan:
     sentences: Mapping[str, str]
     refused: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    calm: frozenset[str] = frozenset()

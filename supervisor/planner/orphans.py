@@ -33,17 +33,21 @@ def sightings(
 
 def sweep(world: World, now: float) -> list[Commit]:
     """The commits that end what is not ours to keep."""
+    due = {
+        key
+        for key, seen in world.soft.sightings.items()
+        if seen.listings >= 2 and now - seen.first_at >= world.rules.orphan_grace_s
+    }
+    if not due:
+        return []
     states = {node.id: node.state for job in world.jobs.values() for node in job.nodes.values()}
     commits = []
     for name, cloud in world.soft.clouds.items():
-        for instance in cloud.instances.values():
-            seen = world.soft.sightings.get(instance.id)
+        for instance in (cloud.instances[key] for key in sorted(due & cloud.instances.keys())):
             action = Terminate(name, instance.id, "")
-            if seen is None or action.key in world.busy or not is_orphan(instance, states):
+            if action.key in world.busy or not is_orphan(instance, states):
                 continue
             if world.left_alone(instance.node):
-                continue
-            if seen.listings < 2 or now - seen.first_at < world.rules.orphan_grace_s:
                 continue
             owner = instance.node or "unknown"
             text = f"{instance.id} carries our tag (node {owner}) but is not in the journal: ending it"
@@ -82,6 +86,8 @@ def sweep_leftovers(world: World, soft: Soft, now: float) -> tuple[list[Commit],
     """The commits that remove what has no open node any more. Each is forgotten then: the next listings tell whether
     it is gone. Seen twice, a period apart: an interface that Azure holds back for 3 minutes is no longer a surprise.
     """
+    if not any(view.leftovers for view in soft.leftovers.values()):
+        return [], soft
     states = {node.id: node.state for job in world.jobs.values() for node in job.nodes.values()}
     commits = []
     for cloud, view in soft.leftovers.items():

@@ -23,6 +23,7 @@ from supervisor.planner.actions import (
     ReadOutcome,
     SendAlert,
 )
+from supervisor.planner.attention import is_calm, stands_still
 from supervisor.planner.draft import Draft
 from supervisor.planner.fleet import drive_fleet
 from supervisor.planner.jobs import drive_end, drive_state, sentence, settled
@@ -33,6 +34,7 @@ from supervisor.planner.trouble import drive_trouble
 from supervisor.planner.world import AlertTry, CloudView, JobView, OffersView, Soft, World
 
 MOST_ALERTS_AT_ONCE = 4
+MOST_ALERT_TRIES = 200
 ALERT_TRIES_S = (2.0, 5.0, 15.0, 60.0, 120.0, 300.0)
 
 
@@ -45,8 +47,10 @@ def plan(world: World, outcomes: Mapping[str, Sequence[NodeOutcome]], keys: Keys
     actions: list[Action] = []
     sentences: dict[str, str] = {}
     refused: list[str] = []
-    soft = world.soft
-    for name in sorted(world.jobs):
+    calm: list[str] = []
+    awake = sorted(world.jobs.keys() - world.asleep)
+    soft = replace(world.soft, touched=world.soft.touched - frozenset(awake))
+    for name in awake:
         if unknown := custody.hands_off(world, world.jobs[name]):
             sentences[name] = unknown
             continue
@@ -64,15 +68,20 @@ def plan(world: World, outcomes: Mapping[str, Sequence[NodeOutcome]], keys: Keys
         actions += draft.reads
         if not commit.empty:
             commits.append(commit)
+        elif not draft.reads and is_calm(draft):
+            calm.append(name)
     commits += orphans.sweep(world, now)
     swept, soft = orphans.sweep_leftovers(world, soft, now)
     commits += swept
-    actions += _listings(world, now)
+    actions += _listings(world, [world.jobs[name] for name in awake], now)
     actions += orphans.ask_for_leftovers(world, now)
     commits += _clear_outbox(world, keys)
     actions += _alerts(world, now)
     warnings = custody.warnings(world)
-    return Plan(tuple(commits), tuple(actions), MappingProxyType(sentences), tuple(refused), warnings), soft
+    decided = Plan(
+        tuple(commits), tuple(actions), MappingProxyType(sentences), tuple(refused), warnings, frozenset(calm)
+    )
+    return decided, soft
 
 
 def _plan_job(draft: Draft) -> None:
@@ -90,13 +99,13 @@ def _plan_job(draft: Draft) -> None:
         draft.unsay(draft.keys.hint(draft.job.name))  # how the job ended stays, for `status`
 
 
-def _listings(world: World, now: float) -> list[Action]:
+def _listings(world: World, awake: Sequence[JobView], now: float) -> list[Action]:
     """One listing per cloud and period; sooner where something is unclear."""
     found: list[Action] = []
     for cloud in world.clouds:
         view = world.soft.clouds.get(cloud, CloudView())
         action = ListInstances(cloud)
-        period_s = world.rules.unclear_listing_s if _unclear(world, cloud) else world.rules.listing_s
+        period_s = world.rules.unclear_listing_s if _unclear(awake, cloud) else world.rules.listing_s
         if action.key not in world.busy and now - view.tried_at >= period_s:
             found.append(action)
     return found
@@ -119,25 +128,12 @@ def _clear_outbox(world: World, keys: Keys) -> list[Commit]:
     return [Commit(job="", guards={}, forget_words=words)] if words else []
 
 
-def _unclear(world: World, cloud: str) -> bool:
-    """Whether a round of a job there stands still for a reason that its cloud may know: a member silent or stopped."""
+def _unclear(awake: Sequence[JobView], cloud: str) -> bool:
+    """Whether a round of a job there stands still for a reason that its cloud may know."""
     return any(
-        job.record.spec.placement.cloud == cloud and not job.record.ended and job.result is None and _stands_still(job)
-        for job in world.jobs.values()
+        job.record.spec.placement.cloud == cloud and not job.record.ended and job.result is None and stands_still(job)
+        for job in awake
     )
-
-
-def _stands_still(job: JobView) -> bool:
-    if job.round is None:
-        return False
-    for node in job.round.nodes():
-        known, found = job.nodes.get(node), job.members.get(node)
-        if known is None or known.state not in {NodeState.READY, NodeState.MEMBER, NodeState.SUSPECT}:
-            continue  # its end is known already
-        stopped = found is not None and found.state == "waiting" and found.round >= job.round.number
-        if found is None or (stopped and not found.parked):
-            return True
-    return False
 
 
 # -- taking in what reads brought --------------------------------------------------------------------------
@@ -158,14 +154,18 @@ def absorb(soft: Soft, done: ReadOutcome | AlertDone, jobs: Iterable[JobView], n
     if done.error:
         failed = replace(old, tried_at=done.asked_at, error=done.error)
         return replace(soft, clouds=MappingProxyType({**soft.clouds, done.cloud: failed}))
-    instances = MappingProxyType({instance.id: instance for instance in done.instances})
+    # What is as it was is the same object: then a listing of thousands has told nothing new of nearly all of them.
+    listed = {instance.id: instance for instance in done.instances}
+    instances = {key: old.instances[key] if old.instances.get(key) == each else each for key, each in listed.items()}
     nodes = [node for job in jobs for node in job.nodes.values() if node.offer.cloud == done.cloud]
     absent = {
         node.id: old.absent.get(node.id, 0) + 1
         for node in nodes
         if node.instance_id and node.state is not NodeState.GONE and node.instance_id not in instances
     }
-    new = CloudView(instances, done.asked_at, done.asked_at, "", MappingProxyType(absent))
+    new = CloudView(MappingProxyType(instances), done.asked_at, done.asked_at, "", MappingProxyType(absent))
+    news = {key for key, each in instances.items() if old.instances.get(key) is not each}
+    news |= old.instances.keys() - instances.keys()
     states = {node.id: node.state for job in jobs for node in job.nodes.values()}
     seen = {
         key: sighting
@@ -176,6 +176,7 @@ def absorb(soft: Soft, done: ReadOutcome | AlertDone, jobs: Iterable[JobView], n
         soft,
         clouds=MappingProxyType({**soft.clouds, done.cloud: new}),
         sightings=MappingProxyType(seen),
+        touched=soft.touched | {node.job for node in nodes if node.instance_id in news or node.id in absent},
     )
 
 
@@ -183,5 +184,6 @@ def _absorb_alert(soft: Soft, done: AlertDone, now: float) -> Soft:
     tries = soft.alert_tries.get(done.event_id, AlertTry(0, 0.0, over=False)).tries
     over = not done.error or tries >= len(ALERT_TRIES_S)
     wait_s = ALERT_TRIES_S[min(tries, len(ALERT_TRIES_S) - 1)]
-    newest = [*soft.alert_tries.items(), (done.event_id, AlertTry(tries + 1, now + wait_s, over))][-200:]
+    newest = [*soft.alert_tries.items(), (done.event_id, AlertTry(tries + 1, now + wait_s, over))]
+    newest = newest[-MOST_ALERT_TRIES:]
     return replace(soft, alert_tries=MappingProxyType(dict(newest)))

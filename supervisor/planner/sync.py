@@ -313,7 +313,7 @@ def _suspect(draft: Draft, node: NodeRecord) -> None:
 
 
 def _in_round(draft: Draft, node: NodeRecord) -> bool:
-    return draft.view.round is not None and node.id in draft.view.round.nodes()
+    return draft.view.round is not None and node.id in draft.view.round.incarnations
 
 
 def _place(draft: Draft, node: NodeRecord) -> None:

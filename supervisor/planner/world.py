@@ -11,6 +11,9 @@ from spotsup_trainer.wire import AgentWord, Ended, Hint, Member, Notice, Progres
 from provisioners.base import Instance, Leftover, NoCapacity, Offer, Quota, Scope
 from supervisor.model import JobRecord, NodeRecord, NodeState
 
+MOST_REFUSALS = 1000
+MOST_CODES = 200
+
 
 @dataclass(frozen=True, slots=True)
 class Rules:
@@ -33,6 +36,7 @@ class Rules:
     refused_retry_s: float = 15.0
     spare_retry_s: float = 600.0
     trouble_quiet_s: float = 600.0
+    calm_s: float = 30.0
     launch_attempts: int = 5
     bootstrap_failures: int = 5
     sick_in_a_row: int = 3
@@ -128,7 +132,8 @@ class AlertTry:
 class Soft:
     """What the daemon remembers outside the journal. All of it may be lost: it only makes decisions better.
 
-    `sick`: by cloud and instance type, how many machines in a row were at fault themselves.
+    `sick`: by cloud and instance type, how many machines in a row were at fault themselves. `touched`: jobs of which a
+    listing told something new since they were last decided about.
     """
 
     clouds: Mapping[str, CloudView] = field(default_factory=lambda: MappingProxyType({}))
@@ -139,6 +144,7 @@ class Soft:
     leftovers: Mapping[str, LeftoversView] = field(default_factory=lambda: MappingProxyType({}))
     alert_tries: Mapping[str, AlertTry] = field(default_factory=lambda: MappingProxyType({}))
     sick: Mapping[tuple[str, str], int] = field(default_factory=lambda: MappingProxyType({}))
+    touched: frozenset[str] = frozenset()
 
     def refused(self, offer: Offer, now: float, *, spare: bool) -> Refusal | None:
         """The refusal that speaks against an offer now. What a spare was refused holds up nothing but spares."""
@@ -149,7 +155,7 @@ class Soft:
         """With a code of a cloud that no table has; and whether it is new. At most 200 are kept."""
         if (cloud, code) in self.unknown_codes:
             return self, False
-        return replace(self, unknown_codes=(*self.unknown_codes, (cloud, code))[-200:]), True
+        return replace(self, unknown_codes=(*self.unknown_codes, (cloud, code))[-MOST_CODES:]), True
 
     def found_sick(self, offer: Offer, in_a_row: int) -> Soft:
         """With so many sick machines in a row of this cloud and type; 0 once one of them works."""
@@ -159,7 +165,7 @@ class Soft:
 
     def remember(self, offer: Offer, outcome: NoCapacity | Quota, now: float, *, spare: bool) -> Soft:
         """With one more refusal; the ended ones are forgotten, at most 1,000 are kept."""
-        kept = tuple(r for r in self.refusals if r.until > now)[-999:]
+        kept = tuple(r for r in self.refusals if r.until > now)[-MOST_REFUSALS + 1 :]
         refusal = Refusal(offer, outcome.scope, now + outcome.memory_s, outcome.message, spare)
         return replace(self, refusals=(*kept, refusal))
 
@@ -195,7 +201,8 @@ class JobView:
 class World:
     """Everything that a plan is made from. `busy`: keys of actions that are under way (see actions.Action.key).
 
-    `refused`: jobs whose records cannot be read, and why. `strangers`: nodes that speak and have no record.
+    `refused`: jobs whose records cannot be read, and why. `strangers`: nodes that speak and have no record. `asleep`:
+    jobs about which nothing is to be decided this time (see attention.py).
     `deaf_until`: until when etcd was away the last time, so that nobody could be heard.
     """
 
@@ -208,6 +215,7 @@ class World:
     refused: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     strangers: frozenset[str] = frozenset()
     deaf_until: float = 0.0
+    asleep: frozenset[str] = frozenset()
 
     def left_alone(self, node: str) -> bool:
         """Whether it may well be somebody's, although no record that can be read says so (P4)."""

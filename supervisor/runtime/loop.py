@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Protocol
 
@@ -26,6 +26,7 @@ from supervisor.planner.actions import (
     Outcome,
     RemoveDone,
 )
+from supervisor.planner.attention import Calm, asleep
 from supervisor.planner.custody import take_charge
 from supervisor.planner.plan import absorb, plan
 from supervisor.planner.world import JobView, Rules, Soft, World
@@ -129,6 +130,7 @@ class Loop:
         self._unreadable: set[str] = set()
         self._refused: set[str] = set()
         self._warnings: tuple[str, ...] = ()
+        self._calm: dict[str, Calm] = {}
         self.status = Status(0.0, "starting", MappingProxyType({}), MappingProxyType({}))
 
     def tick(self) -> None:
@@ -185,6 +187,7 @@ class Loop:
         if self._in_charge:
             self._soft, self._in_charge = Soft(), False
             self._in_hand.clear()
+            self._calm.clear()
 
     def _take_charge(self, reading: Reading) -> None:
         """Begin a new journal, unless machines run that it should know."""
@@ -214,22 +217,27 @@ class Loop:
 
     def _decide(self, reading: Reading) -> None:
         now = self._clock.now()
-        decision, self._soft = plan(self._world(reading), self._in_hand, self._journal.keys, now)
+        world = self._world(reading)
+        world = replace(world, asleep=asleep(world, self._calm, self._in_hand, now))
+        decision, self._soft = plan(world, self._in_hand, self._journal.keys, now)
+        self._calm = {name: self._calm[name] for name in world.asleep}
+        self._calm |= {name: Calm(reading.jobs[name], now) for name in decision.calm}
         for refusal in decision.refused:
             self._count("illegal_transitions")
             log.error("refused an illegal transition", error=refusal)
         written = {commit.job for commit in decision.commits}
         for commit in decision.commits:
             self._carry_out(commit)
-        for name, job in reading.jobs.items():
-            if name not in written:
-                self._drop_outcomes(job.nodes)
+        if self._in_hand:
+            done_with = (job.nodes for name, job in reading.jobs.items() if name not in written)
+            self._drop_outcomes([node for nodes in done_with for node in self._in_hand if node in nodes])
         for action in decision.actions:
             self._start(action)
         self._forget_strays(reading)
         working = sum(not job.record.ended for job in reading.jobs.values())
         self._warn(decision.warnings)
-        self._say("; ".join([f"{working} jobs under care", *decision.warnings]), decision.sentences)
+        unchanged = {name: self._said.get(name, "") for name in world.asleep}
+        self._say("; ".join([f"{working} jobs under care", *decision.warnings]), {**unchanged, **decision.sentences})
 
     def _carry_out(self, commit: Commit) -> None:
         try:
@@ -261,8 +269,8 @@ class Loop:
 
     def _forget_strays(self, reading: Reading) -> None:
         """Outcomes of nodes that the journal does not hold any more have nobody to tell."""
-        known = {node for job in reading.jobs.values() for node in job.nodes}
-        self._drop_outcomes([node for node in self._in_hand if node not in known])
+        known = [job.nodes for job in reading.jobs.values()]
+        self._drop_outcomes([node for node in self._in_hand if not any(node in nodes for nodes in known)])
 
     # -- tell ----------------------------------------------------------------------------------------------
 

@@ -1,0 +1,74 @@
+"""Deciding only about jobs that may need it comes to the same as deciding about all of them, all the time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from provisioners.base import EndCause
+from supervisor.api.service import Scale
+from supervisor.model import EventKind, JobState
+from supervisor.planner.attention import Calm, asleep
+from tests.sim.promises import events_of, settled, truth
+from tests.sim.scenes import RULES, empty_world, in_state, machine_of, service, submit
+from tests.sim.world import World
+
+
+def story(calm_s: float) -> World:
+    """Two jobs: one of them loses, scales and gains nodes; the other is calm throughout."""
+    world = empty_world(replace(RULES, calm_s=calm_s))
+    submit(world, "job", 2, 3, 5, 1)
+    submit(world, "other", 1, 2, 2)
+    assert world.run_until(settled, 120.0)
+    world.run(40.0)
+    world.cloud.preempt(machine_of(world, 1), 30.0)
+    assert world.run_until(lambda w: bool(events_of(w, "job", EventKind.REPLACEMENT_JOINED)), 60.0)
+    world.run(40.0)
+    service(world).scale("job", Scale(desired=4))
+    world.run(40.0)
+    world.cloud.end(machine_of(world, 0), EndCause.FAILED)
+    assert world.run_until(settled, 120.0)
+    service(world).cancel("other")
+    assert world.run_until(settled, 60.0)
+    return world
+
+
+def told(world: World, job: str) -> list[tuple[float, str]]:
+    return [(round(event.at - world.began, 3), event.text) for event in world.journal.events(job)]
+
+
+def test_the_same_is_done_at_the_same_time() -> None:
+    attentive, calm = story(0.0), story(30.0)
+    assert told(calm, "job") == told(attentive, "job")
+    assert told(calm, "other") == told(attentive, "other")
+
+
+def test_a_calm_job_sleeps_until_something_is_new() -> None:
+    world = empty_world()
+    submit(world, "job", 1, 2, 2)
+    assert world.run_until(settled, 60.0)
+    world.run(10.0)
+    loop = world.daemon.loop
+    view = loop._journal.read().jobs["job"]
+    now = world.clock.now()
+    whole = loop._world(loop._journal.read())
+    calm = {"job": Calm(view, now)}
+    assert asleep(whole, calm, [], now) == {"job"}
+    assert asleep(whole, calm, ["job-xyz-1"], now) == {"job"}
+    assert not asleep(whole, {}, [], now), "nobody has found it calm yet"
+    assert not asleep(whole, calm, list(view.nodes), now), "a call about its node has ended"
+    assert not asleep(whole, calm, [], now + whole.rules.calm_s), "time may have brought something"
+    assert not asleep(whole, {"job": Calm(replace(view), now)}, [], now), "its keys have changed"
+    touched = replace(whole, soft=replace(whole.soft, touched=frozenset({"job"})))
+    assert not asleep(touched, calm, [], now), "its cloud told something new"
+    assert not asleep(replace(whole, strangers=frozenset({"job-xyz-9"})), calm, [], now), "somebody unknown speaks"
+
+
+@pytest.mark.parametrize("limits", [{"hours": 0.05}, {"usd": 0.01}])
+def test_a_limit_ends_a_calm_job_within_the_longest_calm(limits: dict[str, float]) -> None:
+    world = empty_world(replace(RULES, calm_s=30.0))
+    submit(world, "job", 1, 2, 2, limits=limits)
+    assert world.run_until(in_state(JobState.FAILED), 0.05 * 3600 + 35.0)
+    assert world.run_until(settled, 60.0)
+    assert truth(world)["job"].record.reason.startswith("its limit of")

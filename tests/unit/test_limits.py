@@ -1,0 +1,217 @@
+"""Bounds are reached, and hold; and docs/limits.md tells the truth about them."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import threading
+from collections.abc import Sequence
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from spotsup_trainer.wire import Progress
+
+from provisioners.base import LaunchOutcome, LaunchRequest, Market, NoCapacity, Offer, OfferQuery, Scope, Transient
+from supervisor.api.quote import MOST_SHOWN, Quotes, quote_row
+from supervisor.api.service import MOST_BLOB_BYTES, Scale
+from supervisor.errors import RefusedError, UsageError
+from supervisor.model import Event, EventKind
+from supervisor.planner.actions import AlertDone, ListDone, ListInstances, Outcome, SendAlert, Terminate, TerminateDone
+from supervisor.planner.plan import ALERT_TRIES_S, MOST_ALERT_TRIES, MOST_ALERTS_AT_ONCE, absorb
+from supervisor.planner.trouble import MOST_CHARACTERS
+from supervisor.planner.world import MOST_CODES, MOST_REFUSALS, Rules, Soft
+from supervisor.runtime.actor import CONSOLE_LINES, MOST_THREADS, ThreadActor
+from supervisor.spec import MAX_NODES, MAX_SPARES, parse_spec
+from tests.sim.promises import events_of, truth
+from tests.sim.scenes import CALM, RULES, calm_world, empty_world, record, service, submit
+from tests.unit.offering import Stub
+
+TESTS = Path(__file__).resolve().parents[1]
+DOCUMENT = TESTS.parent / "docs" / "limits.md"
+OFFER = Offer("local", "r", "z", "small", Market.SPOT, 0.1)
+
+
+# -- the document ------------------------------------------------------------------------------------------
+
+
+def rows() -> list[list[str]]:
+    lines = [line for line in DOCUMENT.read_text(encoding="utf-8").splitlines() if line.startswith("| ")]
+    return [[cell.strip().strip("`") for cell in line.strip("|").split("|")] for line in lines[1:]]
+
+
+def value_of(name: str) -> Any:
+    """What a constant is, or the default of a rule."""
+    home, _, last = name.rpartition(".")
+    if home.endswith(".Rules"):
+        return next(field.default for field in fields(Rules) if field.name == last)
+    return getattr(importlib.import_module(home), last)
+
+
+@pytest.mark.parametrize("row", rows(), ids=lambda row: row[2].rpartition(".")[2])
+def test_the_document_tells_the_truth(row: list[str]) -> None:
+    _, bound, name, test = row
+    value = value_of(name)
+    assert bound == (" ".join(f"{each:g}" for each in value) if isinstance(value, tuple) else str(value))
+    file, _, function = test.partition("::")
+    assert re.search(rf"^def {function}\(", (TESTS / file).read_text(encoding="utf-8"), re.MULTILINE)
+
+
+# -- the loop's surroundings -------------------------------------------------------------------------------
+
+
+def test_more_actions_than_threads_wait_their_turn() -> None:
+    lock, gate = threading.Lock(), threading.Event()
+    running, most = 0, 0
+    over = threading.Semaphore(0)
+
+    def perform(action: Any) -> Outcome:
+        nonlocal running, most
+        with lock:
+            running += 1
+            most = max(most, running)
+            if running == MOST_THREADS:
+                gate.set()
+        assert gate.wait(30)
+        with lock:
+            running -= 1
+        return ListDone(action.cloud, 1.0)
+
+    actor = ThreadActor(perform, over.release)
+    for number in range(3 * MOST_THREADS):
+        actor.start(ListInstances(str(number)))
+    for _ in range(3 * MOST_THREADS):
+        assert over.acquire(timeout=30)
+    assert len(actor.collect()) == 3 * MOST_THREADS
+    assert most == MOST_THREADS
+
+
+def test_of_a_long_console_the_end_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = empty_world()
+    lines = [f"line {number}" for number in range(10 * CONSOLE_LINES)]
+    monkeypatch.setattr(world.cloud, "console", lambda *_: "\n".join(lines))
+    action = Terminate("local", "i-1", "n1", last_words=True)
+    done = world.daemon.actor._perform(action)
+    assert isinstance(done, TerminateDone)
+    assert done.console.splitlines() == lines[-CONSOLE_LINES:]
+
+
+# -- what is remembered ------------------------------------------------------------------------------------
+
+
+def test_what_is_remembered_outside_the_journal_is_bounded() -> None:
+    soft = Soft()
+    for number in range(2 * MOST_REFUSALS):
+        refused = NoCapacity(Scope.ZONE, 1e9, "full")
+        soft = soft.remember(replace(OFFER, zone=f"z{number}"), refused, 0.0, spare=False)
+        soft, is_new = soft.unheard_of("aws", f"Code{number}")
+        assert is_new
+        soft = absorb(soft, AlertDone(f"event-{number}", "Slack does not answer"), [], 0.0)
+    assert len(soft.refusals) == MOST_REFUSALS
+    assert len(soft.unknown_codes) == MOST_CODES
+    assert len(soft.alert_tries) == MOST_ALERT_TRIES
+    newest = f"{2 * MOST_REFUSALS - 1}"
+    assert soft.refusals[-1].offer.zone == f"z{newest}"
+    assert soft.unknown_codes[-1] == ("aws", f"Code{newest}")
+    assert f"event-{newest}" in soft.alert_tries
+
+
+def test_alerts_that_nobody_takes_are_given_up_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = calm_world()
+    world.run(30.0)
+    sent: list[str] = []
+    most = 0
+
+    def refuse(event: Event) -> str:
+        sent.append(event.id)
+        return "Slack does not answer"
+
+    monkeypatch.setattr(world, "send", refuse)
+    for machine in list(world.cloud.machines.values()):
+        if machine.alive:
+            world.cloud.preempt(machine, 600.0)
+    end = world.clock.now() + 3 * sum(ALERT_TRIES_S)
+    while world.clock.now() < end:
+        world.run(1.0)
+        under_way = [
+            key for key in world.daemon.loop._running if isinstance(world.daemon.loop._running[key], SendAlert)
+        ]
+        most = max(most, len(under_way))
+        if sent and not world.journal.read().alerts:
+            break
+    assert not world.journal.read().alerts, "the outbox is empty in the end"
+    assert 0 < most <= MOST_ALERTS_AT_ONCE
+    assert {sent.count(each) for each in sent} == {len(ALERT_TRIES_S) + 1}
+
+
+# -- retries -----------------------------------------------------------------------------------------------
+
+
+def test_a_cloud_that_always_fails_is_asked_a_few_times_per_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = empty_world(replace(RULES, launch_attempts=5))
+    asked: list[str] = []
+
+    def launch(request: LaunchRequest, timeout_s: float) -> LaunchOutcome:
+        asked.append(request.node)
+        return Transient("internal error")
+
+    monkeypatch.setattr(world.cloud, "launch", launch)
+    submit(world, "job", 1, 1, 1)
+    assert world.run_until(lambda _: len(set(asked)) > 1, 300.0)
+    assert asked.count(asked[0]) == 5
+    assert events_of(world, "job", EventKind.LAUNCH_REFUSED)[0] == asked[0]
+
+
+def test_a_command_is_not_tried_for_ever() -> None:
+    world = calm_world()
+    world.run(120.0)
+    service(world).scale("job", Scale(spares=1))
+    world.set_faults(replace(CALM, mirror_lag_s=60.0))  # what was written now is seen after the last try
+    with pytest.raises(RefusedError, match="changes too fast"):
+        service(world).scale("job", Scale(desired=4))
+    assert record(world).desired_nodes == 3
+
+
+# -- sizes -------------------------------------------------------------------------------------------------
+
+
+def test_a_long_complaint_is_cut() -> None:
+    world = calm_world()
+    keys = world.nodes.keys
+    found = truth(world)["job"].progress
+    assert found is not None
+    world.nodes.trainings["job"].problem = "no space left on device, " * 100
+    assert world.run_until(lambda w: bool(record(w).trouble), 60.0)
+    assert len(record(world).trouble) == MOST_CHARACTERS
+    assert isinstance(found, Progress)
+    assert keys.progress("job") in world.store.keys
+
+
+def test_code_that_is_too_large_is_refused() -> None:
+    world = empty_world()
+    with pytest.raises(UsageError, match=f"at most {MOST_BLOB_BYTES} are taken"):
+        service(world).put_blob(bytes(MOST_BLOB_BYTES + 1))
+
+
+@pytest.mark.parametrize(
+    "nodes",
+    [{"min": 1, "desired": 1, "max": MAX_NODES + 1}, {"min": 1, "desired": 1, "max": 1, "spares": MAX_SPARES + 1}],
+)
+def test_a_job_has_so_many_nodes_at_most(nodes: dict[str, int]) -> None:
+    with pytest.raises(UsageError, match=f"{MAX_NODES}|{MAX_SPARES}"):
+        parse_spec({"name": "job", "nodes": nodes, "run": "t.py"})
+    world = calm_world()
+    with pytest.raises(RefusedError, match="cannot scale"):
+        service(world).scale("job", Scale(max_nodes=MAX_NODES + 1))
+
+
+def test_a_plan_shows_so_many_offers() -> None:
+    many = [replace(OFFER, zone=f"z{number}") for number in range(3 * MOST_SHOWN)]
+
+    def answer(_query: OfferQuery) -> Sequence[Offer]:
+        return many
+
+    spec = parse_spec({"name": "job", "nodes": 2, "run": "t.py"})
+    row = quote_row(Quotes({"local": Stub(answer)}).quote(spec))
+    assert (len(row["offers"]), row["offers_in_all"]) == (MOST_SHOWN, 3 * MOST_SHOWN)
