@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -26,11 +27,20 @@ def stack(tmp_path: Path) -> Iterator[Stack]:
     assert stack.close().processes == ()
 
 
+def command(stack: Stack, *arguments: str) -> list[str]:
+    return [sys.executable, "-m", "supervisor.cli.ctl", "--socket", str(stack.socket), "bench-network", *arguments]
+
+
 def bench(stack: Stack, *arguments: str) -> subprocess.CompletedProcess[str]:
     """The command, with the time that a whole job takes."""
-    command = [sys.executable, "-m", "supervisor.cli.ctl", "--socket", str(stack.socket), "bench-network", *arguments]
     return subprocess.run(
-        command, capture_output=True, text=True, timeout=150, check=False, cwd=ROOT, env=program_env()
+        command(stack, *arguments),
+        capture_output=True,
+        text=True,
+        timeout=150,
+        check=False,
+        cwd=ROOT,
+        env=program_env(),
     )
 
 
@@ -74,3 +84,21 @@ def test_a_sweep_that_cannot_be_is_refused_before_anything_starts(stack: Stack) 
         (sentence,) = refused.stderr.splitlines()
         assert words in sentence
     assert stack.ask("list") == []
+
+
+def test_ctrl_c_gives_the_machines_back(stack: Stack) -> None:
+    # Whoever runs the tests in the background has them ignore SIGINT, and so what they start.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        running = subprocess.Popen(
+            command(stack, "--nodes", "2"), stderr=subprocess.PIPE, text=True, cwd=ROOT, env=program_env()
+        )
+    finally:
+        signal.signal(signal.SIGINT, before)
+    stack.wait_for(lambda: len(stack.machines()) == 2, 60.0, "two machines")
+    running.send_signal(signal.SIGINT)
+    _, said = running.communicate(timeout=60)
+    assert running.returncode == 1
+    assert said.splitlines()[-1] == "spotsupctl: bench-network will be cancelled, and its machines released"
+    stack.wait_for(lambda: not stack.machines(), 60.0, "all machines to be released")
+    assert stack.ask("status", "bench-network")["state"] == "cancelled"
