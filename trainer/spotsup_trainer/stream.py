@@ -21,7 +21,7 @@ class LineStream:
         self._connection = connection
         self._response = response
         self._file: Any = response.fp
-        self._chunks = Chunks() if response.chunked else None  # type: ignore[attr-defined]  # typeshed lacks it
+        self._chunks = Chunks() if response.chunked else None
         self._rest = b""
 
     def read(self) -> list[bytes]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import MISSING, asdict, dataclass, field, fields
-from functools import cache, cached_property
+from functools import cached_property
 from typing import Any, Literal, TypeAlias, TypeVar
 
 DEFAULT_LEASE_TTL_S = 5.0
@@ -313,9 +313,17 @@ class _Field:
     item: type | None
 
 
-@cache
+_KNOWN: dict[type, tuple[_Field, ...]] = {}
+
+
 def _fields(kind: type) -> tuple[_Field, ...]:
     """Found out once: a member of a large round reads hundreds of words in a moment in which all do."""
+    if kind not in _KNOWN:
+        _KNOWN[kind] = _found_out(kind)
+    return _KNOWN[kind]
+
+
+def _found_out(kind: type) -> tuple[_Field, ...]:
     return tuple(
         _Field(
             spec.name,
