@@ -46,6 +46,7 @@ LAUNCH_TIMEOUT_S = 60.0
 CONSOLE_TIMEOUT_S = 10.0
 CONSOLE_LINES = 12
 MOST_THREADS = 96
+NOT_BEGUN = "not begun: this daemon may not lead any more"
 
 
 class Preparer(Protocol):
@@ -214,15 +215,29 @@ def outcome_of_fault(action: Action, fault: str) -> Outcome:
             return AlertDone(event_id, fault)
 
 
+def outcome_of_not_begun(action: Action) -> Outcome:
+    """What an action came to that must not be begun any more; it is nobody's failure (P5)."""
+    if isinstance(action, Bootstrap):
+        return BootstrapDone(action.node.id, NOT_BEGUN, unreachable=True)
+    return outcome_of_fault(action, NOT_BEGUN)
+
+
 class ThreadActor:
     """Runs actions on daemon threads, so that one that hangs beyond its limit holds up neither others nor our exit.
 
-    `wake` is called after each outcome.
+    `wake` is called after each outcome. `may_act` is asked before each action that changes a cloud or a machine: this
+    process may have been frozen since it was decided (P10).
     """
 
-    def __init__(self, perform: Callable[[Action], Outcome], wake: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        perform: Callable[[Action], Outcome],
+        wake: Callable[[], None],
+        may_act: Callable[[], bool] = lambda: True,
+    ) -> None:
         self._perform = perform
         self._wake = wake
+        self._may_act = may_act
         self._waiting: queue.SimpleQueue[Action] = queue.SimpleQueue()
         self._done: queue.SimpleQueue[tuple[Action, Outcome]] = queue.SimpleQueue()
         self._unfinished = 0
@@ -245,11 +260,14 @@ class ThreadActor:
             found.append(self._done.get())
         return found
 
+    def _allowed(self, action: Action) -> bool:
+        return not isinstance(action, Launch | Bootstrap | Terminate | Remove) or self._may_act()
+
     def _work(self) -> None:
         while True:
             action = self._waiting.get()
             try:
-                outcome = self._perform(action)
+                outcome = self._perform(action) if self._allowed(action) else outcome_of_not_begun(action)
             except Exception as error:
                 log.exception("an action ended in an unforeseen error", action=action.key)
                 outcome = outcome_of_fault(action, f"{type(error).__name__}: {error}")

@@ -83,7 +83,7 @@ def _serve(
         clock=clock,
         dead_man_s={name: found.dead_man_s for name in provisioners if (found := config.cloud(name))},
     )
-    actor = ThreadActor(effects.perform, wake.set)
+    actor = ThreadActor(effects.perform, wake.set, leader.fresh)
     rules = config.rules(alerts=alerts is not None)
     loop = Loop(journal, leader, actor, clock, rules, tuple(provisioners), identity.mark)
     stack.callback(_serve_api(config, identity, journal, leader, loop, provisioners, watchers, version))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import threading
+import time
 from collections.abc import Callable, Sequence
 
 from spotsup_trainer.etcd import Compare, Etcd, EtcdError, KeyValue, Put
@@ -29,6 +30,7 @@ class Leadership:
         self._on_change = on_change
         self._lease = 0
         self._revision = 0
+        self._renewed_at = 0.0
         self._leader_name = ""
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="leadership", daemon=True)
@@ -37,6 +39,14 @@ class Leadership:
     def leading(self) -> bool:
         """Whether this daemon leads, as far as it knows; the guard is what counts."""
         return self._revision > 0
+
+    def fresh(self) -> bool:
+        """Whether it leads for certain: the lease was renewed so lately that it cannot have ended (P10).
+
+        What no transaction guards, a call to a cloud, is not begun without it: this process may have been frozen for
+        long since it was decided.
+        """
+        return self.leading and time.monotonic() - self._renewed_at < self._ttl_s
 
     @property
     def leader(self) -> str:
@@ -70,8 +80,12 @@ class Leadership:
             self._stopping.wait(self._ttl_s / 4 if self.leading else LOOK_S)
 
     def _step(self) -> None:
-        if self._lease and self._etcd.keepalive(self._lease) == 0:
-            self._lose()
+        if self._lease:
+            begun = time.monotonic()
+            if self._etcd.keepalive(self._lease) == 0:
+                self._lose()
+            else:
+                self._renewed_at = begun
         found = self._etcd.get(self._key)
         if self.leading:
             if found is None or found.create_revision != self._revision:
@@ -88,7 +102,9 @@ class Leadership:
             self._on_change()
 
     def _campaign(self) -> None:
-        self._lease = self._lease or self._etcd.grant(self._ttl_s)
+        if not self._lease:
+            self._renewed_at = time.monotonic()
+            self._lease = self._etcd.grant(self._ttl_s)
         mine = Put(self._key, json.dumps({"name": self._name}).encode(), lease=self._lease)
         self._etcd.txn([Compare(self._key, "create", 0)], [mine])
         found = self._etcd.get(self._key)

@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import threading
 
-from provisioners.base import Market, Offer, Unknown
-from supervisor.model import NodeRecord
+from provisioners.base import Leftover, LeftoverKind, Market, Offer, Unknown
+from supervisor.model import JobRecord, NodeRecord
 from supervisor.planner.actions import (
     Action,
+    Bootstrap,
+    BootstrapDone,
     Launch,
     LaunchDone,
     ListDone,
     ListInstances,
     Outcome,
+    Remove,
+    RemoveDone,
     Terminate,
     TerminateDone,
 )
-from supervisor.runtime.actor import ThreadActor
+from supervisor.runtime.actor import NOT_BEGUN, ThreadActor
+from supervisor.spec import parse_spec
 
 NODE = NodeRecord("n1", "job", "token", Offer("local", "l", "z", "t", Market.SPOT, None), 0.0)
+JOB = JobRecord("job", "u", parse_spec({"name": "job", "nodes": 1, "run": "x.py"}), "", 0.0, 1, 1, 1)
 
 
 def test_actions_run_side_by_side_and_each_outcome_wakes_the_loop() -> None:
@@ -53,3 +59,27 @@ def test_an_unforeseen_error_becomes_the_outcome_that_promises_least() -> None:
     assert isinstance(launched, LaunchDone)
     assert launched.outcome == Unknown("RuntimeError: bad luck")
     assert terminated == TerminateDone("n1", "i-1", "RuntimeError: bad luck")
+
+
+def test_what_changes_a_cloud_is_not_begun_once_we_may_not_lead_and_is_nobodys_failure() -> None:
+    woken = threading.Semaphore(0)
+
+    def perform(action: Action) -> Outcome:
+        assert isinstance(action, ListInstances), "to look is allowed"
+        return ListDone(action.cloud, 1.0)
+
+    actor = ThreadActor(perform, woken.release, lambda: False)
+    leftover = Leftover("disk-1", LeftoverKind.DISK, "test", "n1", "r")
+    found = []
+    actions = (Launch(NODE), Bootstrap(NODE, JOB), Terminate("local", "i-1", "n1"), Remove("local", leftover))
+    for action in (*actions, ListInstances("local")):
+        actor.start(action)
+        assert woken.acquire(timeout=10)
+        found += [outcome for _, outcome in actor.collect()]
+    launched, prepared, terminated, removed, listed = found
+    assert isinstance(launched, LaunchDone)
+    assert launched.outcome == Unknown(NOT_BEGUN)
+    assert prepared == BootstrapDone("n1", NOT_BEGUN, unreachable=True)
+    assert terminated == TerminateDone("n1", "i-1", NOT_BEGUN)
+    assert removed == RemoveDone("disk-1", NOT_BEGUN)
+    assert listed == ListDone("local", 1.0)

@@ -71,7 +71,7 @@ class Daemon:
         store.start(20.0)
         stack.callback(store.close)
         self.journal, self.cloud = Journal(store, KEYS), Lister()
-        leader = Leadership(etcd, f"{KEYS.root}leader", "me", 2.0)
+        self.leader = leader = Leadership(etcd, f"{KEYS.root}leader", "me", 2.0)
         stack.callback(leader.stop)
         rules = Rules(listing_s=0.2)
         self.loop = Loop(self.journal, leader, self.cloud, SystemClock(), rules, ("local",))
@@ -131,3 +131,13 @@ def test_a_daemon_goes_on_with_an_etcd_that_is_set_back(tmp_path: Path) -> None:
         daemon.tick_until(lambda: daemon.loop.status.headline == "1 jobs under care")
         daemon.submit("next")
         assert daemon.journal.read().revision < revision, "or nothing was tried"
+
+
+def test_a_daemon_knows_by_itself_when_its_lease_may_have_ended(tmp_path: Path) -> None:
+    with running(tmp_path) as (server, daemon):
+        assert daemon.leader.fresh()
+        server.freeze()
+        daemon.tick_until(lambda: not daemon.leader.fresh())
+        assert daemon.leader.leading, "nobody could tell it yet"
+        server.thaw()
+        daemon.tick_until(daemon.leader.fresh)
