@@ -191,6 +191,7 @@ def _connect(target: Target, node: str, clock: Clock, deadline: float) -> Any:
     host_key, client_key = _public_key(target.host_key_public), _private_key(target.client_key_openssh)
     where = f"{target.user}@{target.host}:{target.port}"
     refused_since: float | None = None
+    refusal = ""
     attempts = 0
     while True:
         left_s = deadline - clock()
@@ -205,11 +206,12 @@ def _connect(target: Target, node: str, clock: Clock, deadline: float) -> Any:
         except paramiko.AuthenticationException as error:
             now = clock()
             refused_since = now if refused_since is None else refused_since
+            refusal = f"{where} refuses our key ({error}); is {target.user} the image's user?"
             if min(deadline, refused_since + LOGIN_PATIENCE_S) <= now:
-                raise LoginRefusedError(
-                    f"{where} refuses our key ({error}); is {target.user} the image's user?", node=node
-                ) from error
+                raise LoginRefusedError(refusal, node=node) from error
         except (paramiko.SSHException, OSError, EOFError) as error:
+            if clock() >= deadline and refusal:  # the last try was cut short; what was said before it is the reason
+                raise LoginRefusedError(refusal, node=node) from error
             if clock() >= deadline:
                 reason = str(error) or type(error).__name__
                 raise UnreachableError(f"sshd at {where} did not answer in time: {reason}", node=node) from error

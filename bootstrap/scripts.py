@@ -171,8 +171,8 @@ PATH=@bin@:$PATH
 PYTHONPATH=@trainer@${PYTHONPATH:+:$PYTHONPATH}
 export PATH PYTHONPATH @folder_variable@="$own" @key_variable@=@key@
 cd "$own"
-echo "$$" >"$own/agent.pid.new"
-mv "$own/agent.pid.new" "$own/agent.pid"
+echo "$$" >"$own/agent.pid.own" # another name than its starter's, who writes the same
+mv "$own/agent.pid.own" "$own/agent.pid"
 exec @python@ -m spotsup_trainer.agent --config "$own/agent.json" </dev/null >>"$own/agent.log" 2>&1
 """
 
