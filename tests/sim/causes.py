@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from provisioners.base import EndCause
-from supervisor.model import COUNTED_NODE_STATES, JobState, NodeRecord, NodeState
+from supervisor.model import COUNTED_NODE_STATES, NodeRecord, NodeState
 from supervisor.planner.world import JobView
 from tests.sim.cloud import NEVER, Machine
 from tests.sim.nodes import Agent
@@ -36,10 +36,13 @@ class Causes:
             return wrong
         for node in job.nodes.values():
             old = before.nodes.get(node.id)
-            if old is not None and old.state is not N.GONE and node.state is N.GONE and self._bills_unseen(old):
-                return f"P1: {node.id} is let go of, and its machine bills: {node.history[-1].reason}"
-            if old is not None and old.state in _WORKING and node.state in _TAKEN and not self._may_take(job, old):
-                return f"P4: {node.id} worked and is {node.state} now: {node.history[-1].reason}"
+            if old is None:
+                continue
+            why = node.history[-1].reason if node.history else "nobody said why"
+            if old.state is not N.GONE and node.state is N.GONE and self._bills_unseen(old):
+                return f"P1: {node.id} is let go of, and its machine bills: {why}"
+            if old.state in _WORKING and node.state in _TAKEN and not self._may_take(before, job, old):
+                return f"P4: {node.id} worked and is {node.state} now: {why}"
         return ""
 
     def judge(self, loss: Lost) -> str:
@@ -62,16 +65,17 @@ class Causes:
 
     # -- P4 ------------------------------------------------------------------------------------------------
 
-    def _may_take(self, job: JobView, node: NodeRecord) -> bool:
+    def _may_take(self, before: JobView, job: JobView, node: NodeRecord) -> bool:
         """A notice, the provider's evidence, a user's command, or an exhausted suspicion."""
         record, machine = job.record, self._machines.get(node.id)
         if machine is None or not machine.alive or machine.noticed_at is not None or record.ended:
             return True
-        if record.cancel_requested or job.result is not None or record.state is JobState.PAUSED:
+        if record.cancel_requested or job.result is not None or record.pause_at or job.nodes[node.id].drain_asked:
             return True
         if node.id in job.ended or node.id not in self._world.nodes.agents:
             return True
-        counted = [n for n in job.nodes.values() if n.state in COUNTED_NODE_STATES and not n.doomed]
+        there = [n for n in job.nodes.values() if n.id in before.nodes and not n.doomed]
+        counted = [n for n in there if n.state in COUNTED_NODE_STATES]
         if len(counted) >= record.desired_nodes + record.spare_nodes:
             return True  # more than a user wants
         return self._was_silent(machine) or (machine.missed >= 2 and machine.silent)
@@ -119,6 +123,11 @@ class Causes:
             return False
         owner = next((job for job in self._world.journal.read().jobs.values() if node in job.nodes), None)
         if owner is None or owner.record.ended or owner.record.cancel_requested:
+            return False
+        if (
+            owner.record.pause_at
+            and self._world.clock.now() - owner.record.pause_at > self._world.rules.drain_timeout_s
+        ):
             return False
         drained = [p for p in owner.nodes[node].history if N.DRAINING in (p.before, p.after)]
         return not drained or drained[-1].at - drained[0].at < self._world.rules.drain_timeout_s

@@ -29,7 +29,7 @@ class Chaos:
         self.story = story
         self.world = World(story.seed, Faults(), story.rules)
         world = self.world
-        world.quickest_tick_s, world.slowest_tick_s, world.bootstrap_s = 1.0, 30.0, 15.0
+        world.quickest_tick_s, world.slowest_tick_s, world.bootstrap_s = 1.0, 60.0, 15.0
         world.nodes.pulse_s, world.nodes.checkpoint_s = 300.0, 120.0
         world.cloud.leaves_disks = 0.1
         mutate(world)
@@ -49,6 +49,8 @@ class Chaos:
             world.plan(world.began + strike.at, lambda strike=strike: self._strike(strike))  # type: ignore[misc]
         world.run(max(0.0, world.began + story.hours * 3600 - world.clock.now()))
         self._calm()
+        world.run(20.0)
+        self._resume()
         if not world.run_until(settled, QUIET_S):
             raise Violation(f"liveness: not as wanted {QUIET_S:g} s after the last fault\n{picture(world)}")
         self._finish()
@@ -71,6 +73,17 @@ class Chaos:
         if not any(daemon.runs for daemon in world.daemons):
             world.start_daemon()
         world.attend()
+
+    def _resume(self) -> None:
+        """Users want all their jobs back."""
+        for _ in range(10):
+            paused = [name for name, job in truth(self.world).items() if job.record.pause_at and not job.record.ended]
+            for name in paused:
+                self.users.pause(name, on=False)
+            if not paused:
+                return
+            self.world.run(5.0)
+        raise Violation("liveness: no daemon takes the end of a pause")
 
     def _finish(self) -> None:
         self.world.say("all programs end")
@@ -183,6 +196,10 @@ class Chaos:
                 self.users.cancel(self._some_job(strike))
             case "submit":
                 self._submit_more(strike)
+            case "pause" | "resume":
+                self.users.pause(self._some_job(strike), on=strike.kind == "pause")
+            case "drain":
+                self._drain(strike)
             case "finish":
                 training = self.world.nodes.trainings.get(self._some_job(strike))
                 if training is not None:
@@ -255,6 +272,13 @@ class Chaos:
             record = job.record
             desired = record.min_nodes + int(strike.size * (record.max_nodes - record.min_nodes + 1))
             self.users.scale(record.name, desired, strike.number % 3)
+
+    def _drain(self, strike: Strike) -> None:
+        name = self._some_job(strike)
+        job = truth(self.world).get(name)
+        nodes = sorted(node.id for node in job.nodes.values() if node.state in OPEN_NODE_STATES) if job else []
+        if nodes:
+            self.users.drain(name, nodes[strike.number % len(nodes)])
 
     def _submit_more(self, strike: Strike) -> None:
         """A new job, or the name of one that has ended."""

@@ -31,6 +31,8 @@ from tests.sim.store import SimClock
 ZONES = ("zone-a", "zone-b")
 # For how long an ended machine is still listed, and its token still known.
 KNOWN_S = 900.0
+# By then a machine that speaks again has been heard.
+HEARD_S = 5.0
 NEVER = float("inf")
 
 
@@ -182,7 +184,7 @@ class SimCloud:
         machine = self.machines.get(instance_id)
         if machine is not None and machine.billed:
             self.on_terminate(machine)
-            self.end(machine, EndCause.USER)
+            self.end(machine, machine.instance.end_cause or EndCause.USER)
         if self._dice.hits("error although ended", self.faults.false_error):
             raise UnreachableError("the connection broke")
 
@@ -266,10 +268,11 @@ class SimCloud:
         """When the next thing is due."""
         due = NEVER
         for machine in self.machines.values():
-            if machine.instance.state is InstanceState.PENDING:
-                due = min(due, machine.runs_at)
-            if machine.ends_at is not None and machine.alive:
-                due = min(due, machine.ends_at)
+            if machine.ended_at is None and machine.alive:
+                if machine.instance.state is InstanceState.PENDING:
+                    due = min(due, machine.runs_at)
+                if machine.ends_at is not None:
+                    due = min(due, machine.ends_at)
         return due
 
     def _change(self, machine: Machine, **changes: object) -> None:
@@ -288,7 +291,9 @@ class SimCloud:
 
 
 def _silences(machine: Machine, now: float) -> tuple[float, float]:
+    """A word in between that nobody can have heard is none."""
     since, until = machine.silences
     if machine.silent:
-        return (since if until == NEVER and since != NEVER else now), NEVER
+        goes_on = since != NEVER and (until == NEVER or now - until < HEARD_S)
+        return (since if goes_on else now), NEVER
     return since, (now if since != NEVER and until == NEVER else until)

@@ -62,10 +62,10 @@ class SimLeader:
         self._revision = self._store.keys[LEADER_KEY].create_revision
 
     def step_down(self) -> None:
-        """An orderly end."""
+        """An orderly end. Where etcd does not answer, the lease ends by itself."""
         if self._holds() and self._client.connected:
             self._store.delete(LEADER_KEY)
-        self._revision = 0
+            self._revision = 0
 
     def out_of_touch(self) -> None:
         """Nobody renews the lease any more."""
@@ -143,7 +143,7 @@ class SimActor:
         return bool(self._done)
 
     def start(self, action: Action) -> None:
-        world, kind = self._world, type(action).__name__
+        world = self._world
         world.on_start(self._daemon, action)
         now, faults = world.clock.now(), world.faults
         if world.dice.hits("hung call", faults.hung_call):
@@ -156,7 +156,6 @@ class SimActor:
             longest += world.bootstrap_s
         effect_at = now + world.dice.between(0.0, longest)
         self._calls.append(Call(action, effect_at, effect_at + (0.0 if longest < 1 else 0.5)))
-        self._daemon.passes("after start", kind)
 
     def collect(self) -> list[tuple[Action, Outcome]]:
         done, self._done = self._done, []
@@ -219,7 +218,8 @@ class WatchedJournal:
             self._daemon.world.on_commit(self._daemon, commit)
             for kind in kinds:
                 self._pass("after intent", kind)
-            self._daemon.told(commit)
+            for kind in self._daemon.told(commit):
+                self._pass("after outcome", kind)
         return revision
 
     def _pass(self, where: str, kind: str) -> None:
@@ -267,12 +267,9 @@ class Daemon:
         """A boundary: tests stop daemons here."""
         self.world.boundary(self, where, kind)
 
-    def told(self, commit: Commit) -> None:
-        """The outcomes of these nodes' actions are in the journal now."""
-        for node in commit.nodes:
-            kind = self._carried.pop(node.id, "")
-            if kind:
-                self.passes("after outcome", kind)
+    def told(self, commit: Commit) -> list[str]:
+        """The kinds of actions whose outcomes are in the journal now."""
+        return [kind for node in commit.nodes if (kind := self._carried.pop(node.id, ""))]
 
     def attend(self) -> None:
         """Something happened in the world: look often for a while."""

@@ -55,8 +55,8 @@ MUTANTS = (
     Mutant(
         "two sightings before an orphan is ended",
         "supervisor.planner.orphans",
-        "if seen.listings < 2 or now - seen.first_at < world.rules.orphan_grace_s:",
-        "if False:",
+        "if seen.listings >= 2 and now - seen.first_at >= world.rules.orphan_grace_s",
+        "if seen.listings >= 1",
     ),
     Mutant(
         "two listings without it before a silent machine is lost",
@@ -79,7 +79,7 @@ MUTANTS = (
     Mutant(
         "evidence: a suspicion has to run out",
         "supervisor.planner.sync",
-        "elif draft.now - node.since >= draft.rules.suspect_s:",
+        "elif draft.now - max(node.since, draft.deaf_until) >= draft.rules.suspect_s:",
         "else:",
     ),
     Mutant(

@@ -74,7 +74,7 @@ class Promises:
                 same = old.round is job.round and old.members == job.members and old.hint is job.hint
                 if same and not job.record.spare_nodes:
                     continue
-            self._no_overshoot(job)
+            self._no_overshoot(old, job)
             self._one_place(job)
             wrong = self._spares.check(job) or self._causes.check(old, job)
             if wrong:
@@ -86,8 +86,9 @@ class Promises:
         """P1: a machine with our tag is in the journal, or it is ended within the grace. Stopped ones count."""
         now = self._world.clock.now()
         for machine in self._world.cloud.machines.values():
-            if not machine.billed or machine.instance.node in self._open:
-                self._unknown_since.pop(machine.instance.id, None)
+            if machine.ended_at is not None or machine.instance.node in self._open:
+                if self._unknown_since:
+                    self._unknown_since.pop(machine.instance.id, None)
                 continue
             since = self._unknown_since.setdefault(machine.instance.id, now)
             if now - since > self._leak_grace_s:
@@ -123,13 +124,15 @@ class Promises:
 
     # -- jobs ----------------------------------------------------------------------------------------------
 
-    def _no_overshoot(self, job: JobView) -> None:
+    def _no_overshoot(self, before: JobView | None, job: JobView) -> None:
         """P3: never more than wanted plus what is being replaced or let go; never more money than allowed."""
         counted = [n for n in job.nodes.values() if n.state in COUNTED_NODE_STATES and not n.doomed]
-        newest = [n for n in counted if n.state is N.REQUESTED and n.created_at == self._world.clock.now()]
         wanted = job.record.desired_nodes + job.record.spare_nodes
-        if newest and len(counted) > wanted:
-            raise Violation(f"P3: {len(counted)} nodes for {wanted} wanted, and one more asked for")
+        newest = [n.id for n in counted if before is not None and n.id not in before.nodes]
+        # Where users changed their minds in the same moment, it was asked for by what they wanted before.
+        same = before is not None and before.record.desired_nodes + before.record.spare_nodes <= wanted
+        if newest and same and len(counted) > wanted:
+            raise Violation(f"P3: {len(counted)} nodes for {wanted} wanted, and {newest} were asked for")
         limit = job.record.spec.limits.usd_per_hour
         spent = sum(n.offer.usd_per_hour or 0.0 for n in job.nodes.values() if n.state is not N.GONE)
         if limit is not None and spent > limit + 1e-6:
@@ -166,13 +169,11 @@ def settled(world: World) -> bool:
             if open_nodes:
                 return False
             continue
+        if job.record.cancel_requested or any(node.doomed for node in open_nodes):
+            return False
         members = [node for node in open_nodes if node.state is NodeState.MEMBER]
         wanted[job.record.name] = job.record.desired_nodes + job.record.spare_nodes
-        if (
-            any(node.doomed for node in open_nodes)
-            or job.record.state is not JobState.RUNNING
-            or len(members) != job.record.desired_nodes
-        ):
+        if job.record.state is not JobState.RUNNING or len(members) != job.record.desired_nodes:
             return False
         if len(job.spares) != job.record.spare_nodes or len(open_nodes) != wanted[job.record.name]:
             return False

@@ -67,8 +67,12 @@ class SimStore:
         """When a mirror that is at `revision` sees something new; never where there is nothing."""
         if self.revision == revision:
             return float("inf")
-        newer = [at for at, view in self._past if view.revision > revision]
-        return (newer[0] if newer else self._past[-1][0]) + lag_s
+        first = self._past[-1][0]
+        for at, view in reversed(self._past):
+            if view.revision <= revision:
+                break
+            first = at
+        return first + lag_s
 
     def txn(self, guards: Sequence[Compare], operations: Sequence[Put | Delete]) -> TxnResult:
         """All or nothing."""

@@ -42,6 +42,9 @@ STRIKES = {
     "submit": 2,
     "finish": 1,
     "two commands": 1,
+    "pause": 2,
+    "resume": 3,
+    "drain": 3,
 }
 # How nasty each kind of fault is where it is drawn at all.
 WORST: dict[str, float] = {
@@ -60,7 +63,7 @@ WORST: dict[str, float] = {
     "reused": 0.5,
     "slow_boot": 0.3,
     "listing_lag_s": 8.0,
-    "mirror_lag_s": 0.5,
+    "mirror_lag_s": 3.0,
     "skew_s": 3.0,
 }
 
@@ -112,11 +115,11 @@ def draw(seed: int, hours: float) -> Story:
         bootstrap_timeout_s=180.0,
         bootstrap_failures=10**6,
         launch_attempts=rng.choice([3, 5]),
-        gone_kept=20,
+        gone_kept=8,
         events_kept=200,
         alerts=True,
     )
-    jobs = tuple(_job(rng, f"job-{number}") for number in range(rng.choice([1, 1, 2, 3])))
+    jobs = tuple(_job(rng, f"job-{number}") for number in range(rng.choice([1, 1, 1, 2, 3])))
     weights = {kind: weight * rng.choice([0, 1, 1, 3]) for kind, weight in STRIKES.items()}
     kinds = [kind for kind, weight in weights.items() if weight] or ["kill"]
     count = rng.randint(20, 40) * max(1, round(hours / 2))

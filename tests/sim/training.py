@@ -202,10 +202,10 @@ class Training:
         """No more steps are made; the last periodic checkpoint is as old as it is."""
         if self._since is None:
             return
-        if self._checkpoint_s < float("inf"):
-            periods = int((now - self._checkpoint_at) / self._checkpoint_s)
-            newest = self._steps(self._checkpoint_at + periods * self._checkpoint_s)
-            self._checkpoint = max(self._checkpoint, newest) if periods else self._checkpoint
+        first = max(self._since, self._checkpoint_at + self._checkpoint_s)
+        if now >= first:
+            self._checkpoint_at = now - (now - first) % self._checkpoint_s
+            self._checkpoint = max(self._checkpoint, self._steps(self._checkpoint_at))
         self._made, self._since = self._steps(now), None
 
     def _maybe_close(self, now: float) -> None:
@@ -231,7 +231,8 @@ class Training:
             return
         assert current is not None
         if self._since is None:
-            self._since = self._checkpoint_at = now
+            self._since = now
+            self._checkpoint_at = self._checkpoint_at or now
             self._made = max(self._made, self._checkpoint)
         steps = self._steps(now)
         progress = Progress(current.number, steps, now, now, checkpoint_step=self._checkpoint, problem=self.problem)

@@ -8,7 +8,7 @@ from typing import Any
 
 from supervisor.api.service import Scale, Service
 from supervisor.errors import JournalUnavailableError, NotFoundError, RefusedError, SpotsupError
-from supervisor.model import JobState
+from supervisor.model import COUNTED_NODE_STATES, JobState
 from supervisor.planner.world import JobView
 from supervisor.runtime.journal import Reading
 from tests.sim.daemon import Daemon
@@ -23,6 +23,8 @@ class Wanted:
     uids: set[str]
     nodes: set[tuple[int, int]] = field(default_factory=set)
     cancelled: set[bool] = field(default_factory=lambda: {False})
+    paused: set[bool] = field(default_factory=lambda: {False})
+    drained: set[str] = field(default_factory=set)
     under_way: int = 0
     commands: int = 0
 
@@ -47,6 +49,7 @@ class Users:
         self._wanted: dict[str, Wanted] = {}
         self._seen = 0
         self._submissions = 0
+        self._answered = False
         self.acknowledged = self.refused = self.unanswered = 0
         self.program_failures: dict[str, int] = {}
         world.checks.append(lambda _: self.check())
@@ -106,6 +109,21 @@ class Users:
         if wanted is not None and wanted.nodes:
             self._ask(wanted, wanted.cancelled, True, lambda service: service.cancel(name))
 
+    def pause(self, name: str, on: bool) -> None:
+        """Ask for a pause, or for its end."""
+        wanted = self._wanted.get(name)
+        if wanted is not None and wanted.nodes:
+            self._ask(wanted, wanted.paused, on, lambda s: s.pause(name) if on else s.resume(name))
+
+    def drain(self, name: str, node: str) -> None:
+        """Ask that a node leaves."""
+        wanted = self._wanted.get(name)
+        if wanted is not None and wanted.nodes:
+            told: set[str] = set()
+            self._ask(wanted, told, node, lambda service: service.drain(node))
+            if told and self._answered:
+                wanted.drained.add(node)
+
     def _ask(self, wanted: Wanted, values: set[Any], value: Any, command: Callable[[Service], object]) -> None:
         daemon = self._daemon()
         if daemon is None:
@@ -114,7 +132,7 @@ class Users:
         values.add(value)
         wanted.under_way += 1
         wanted.commands += 1
-        mine, alone = wanted.commands, wanted.under_way == 1
+        mine, alone, self._answered = wanted.commands, wanted.under_way == 1, False
         try:
             command(service_of(self._world, daemon))
         except (RefusedError, NotFoundError):
@@ -125,6 +143,7 @@ class Users:
             self.unanswered += 1
         else:
             self.acknowledged += 1
+            self._answered = True
             self._world.say(f"a user was told: {value}")
             if alone and mine == wanted.commands:
                 values.intersection_update({value})
@@ -161,6 +180,11 @@ class Users:
             raise Violation(f"P6: {record.name} wants {numbers}, and {sorted(wanted.nodes)} was acknowledged")
         if record.cancel_requested not in wanted.cancelled:
             raise Violation(f"P6: {record.name}: its cancellation was acknowledged, and is lost")
+        if bool(record.pause_at) not in wanted.paused and not record.ended:
+            raise Violation(f"P6: {record.name}: {sorted(wanted.paused)} was acknowledged, and it is {record.pause_at}")
+        for node in wanted.drained & job.nodes.keys():
+            if not job.nodes[node].drain_asked and job.nodes[node].state in COUNTED_NODE_STATES:
+                raise Violation(f"P6: the drain of {node} was acknowledged, and is lost")
         if record.state is JobState.FAILED and not self._may_fail(job):
             raise Violation(f"P5: {record.name} failed: {record.reason}")
 

@@ -162,7 +162,7 @@ class World:
 
     def tick_s(self, idle: int) -> float:
         """How long a daemon waits that has found nothing to do for so many ticks."""
-        return min(self.slowest_tick_s, self.quickest_tick_s * 2.0 ** min(20, max(0, idle - 4) // 2))
+        return min(self.slowest_tick_s, self.quickest_tick_s * 2.0 ** min(20, max(0, idle - 2) // 2))
 
     def attend(self) -> None:
         """Something happened: daemons look often for a while."""
