@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bootstrap.facts.node import AGENT_FOLDER_VARIABLE, AGENT_KEY_VARIABLE
 from bootstrap.model import Paths
 
 UNIT_FOLDER = "/run/systemd/system"
@@ -34,8 +35,8 @@ def unit_name(node: str) -> str:
     return f"spotsup-agent-{node}.service"
 
 
-def agent_unit(paths: Paths, user: str) -> str:
-    """The unit that becomes the agent by `paths.agent_start`, as `user`."""
+def agent_unit(paths: Paths, user: str, key: str) -> str:
+    """The unit that becomes the agent by `paths.agent_start`, as `user`; from its first moment it says whose it is."""
     return f"""\
 [Unit]
 Description=spotsup: the agent of node {paths.node}
@@ -43,12 +44,13 @@ Description=spotsup: the agent of node {paths.node}
 [Service]
 Type=exec
 User={user}
-ExecStart=/bin/sh {_word(paths.agent_start)}
+Environment={_word(f"{AGENT_FOLDER_VARIABLE}={paths.own}")} {AGENT_KEY_VARIABLE}={key}
+ExecStart=/bin/sh {_word(paths.agent_start).replace("$", "$$")}
 {CONFINEMENT}"""
 
 
 def _word(text: str) -> str:
-    """One word of a unit's command line: systemd.service(5), quoting, specifiers and variables."""
-    for sign, escaped in (("\\", "\\\\"), ('"', '\\"'), ("%", "%%"), ("$", "$$")):
+    """One word of a unit: systemd.syntax(7), quoting, and systemd.unit(5), specifiers."""
+    for sign, escaped in (("\\", "\\\\"), ('"', '\\"'), ("%", "%%")):
         text = text.replace(sign, escaped)
     return f'"{text}"'

@@ -16,6 +16,7 @@ from bootstrap.facts.system import BORN_FILE
 from bootstrap.model import Archive, Lock, Paths, shell_path
 
 KILL_WAIT_S = 5.0
+BEGIN_WAIT_S = 15.0  # until a unit has written its pid
 ROOT_GRACE_S = 20.0  # beyond the limit of a command that is run as root: until it is killed, and says so
 STOP_PREFIX = "spotsup-agent "
 
@@ -207,27 +208,36 @@ done
 """
 
 _START_UNIT = r"""
-set -eu
-own=@own@ unit=@unit@
+unit=@unit@
+exec 9>"/run/$unit.lock"
+flock -w @wait_s@ 9 || { echo "another bootstrap has held /run/$unit.lock for @wait_s@ s" >&2; exit 1; }
+agent_pid
+if runs "$pid"; then
+    ! carries "$pid" @key_variable@=@key@ || exit 0
+    echo "an agent with another configuration was started meanwhile, pid $pid" >&2
+    exit 1
+fi
+kill_stragglers
 mkdir -p @folder@
 cp "$own/agent.service" "@folder@/$unit"
 chmod 644 "@folder@/$unit"
 systemctl daemon-reload
 systemctl reset-failed "$unit" 2>/dev/null || :
-systemctl start "$unit" || :
-for _ in 1 2 3; do
+systemctl start "$unit" 9>&- || :
+looks=0
+while [ "$looks" -lt @begin_tenths@ ]; do
     sleep 0.1
+    looks=$((looks + 1))
     if ! systemctl -q is-active "$unit"; then
         tail -n @lines@ "$own/agent.log" >&2
         echo "the agent ended at once, with status $(systemctl show -p ExecMainStatus --value "$unit")" >&2
         exit 1
     fi
+    agent_pid
+    [ "$looks" -lt 3 ] || [ "$(systemctl show -p MainPID --value "$unit")" != "$pid" ] || exit 0
 done
-pid=$(systemctl show -p MainPID --value "$unit")
-if ! tr '\0' '\n' <"/proc/$pid/environ" | grep -qxF "@key_variable@=@key@"; then
-    echo "an agent with another configuration was started meanwhile, pid $pid" >&2
-    exit 1
-fi
+echo "$unit runs, but has not become the agent; see journalctl -u $unit" >&2
+exit 1
 """
 
 # Asked once more on the machine itself: whatever was planned, no other machine's system is changed.
@@ -338,10 +348,17 @@ def start_agent(paths: Paths, key: str, wait_s: float) -> str:
     return fill(_AGENT_FUNCTIONS + _START, **values)
 
 
-def start_agent_unit(paths: Paths, key: str) -> str:
+def start_agent_unit(paths: Paths, key: str, wait_s: float) -> str:
     """Start the agent as a unit of systemd. As root. Fails when it ends at once."""
-    values = {"unit": shlex.quote(unit_name(paths.node)), "folder": UNIT_FOLDER, "lines": str(STDERR_LINES)}
-    return fill(_START_UNIT, **_agent_values(paths), **values, key=key)
+    values = _agent_values(paths) | {"key": key, "wait_s": seconds(wait_s), "lines": str(STDERR_LINES)}
+    begin_tenths = str(round(BEGIN_WAIT_S * 10))
+    return fill(
+        _AGENT_FUNCTIONS + _START_UNIT,
+        **values,
+        unit=shlex.quote(unit_name(paths.node)),
+        folder=UNIT_FOLDER,
+        begin_tenths=begin_tenths,
+    )
 
 
 def as_root(script: str, node: str, timeout_s: float) -> str:

@@ -59,8 +59,10 @@ enable)
     for unit; do touch "$BOX/state/active-$unit"; done
     ;;
 start)
-    command=$(sed -n 's/^ExecStart=//p' "$BOX/run/systemd/system/$1")
-    env -i HOME="$HOME" PATH="$PATH" setsid sh -c "exec $command" </dev/null >/dev/null 2>&1 &
+    unit=$BOX/run/systemd/system/$1
+    environment=$(sed -n 's/^Environment=//p' "$unit")
+    command=$(sed -n 's/^ExecStart=//p' "$unit")
+    eval "exec env -i HOME='$HOME' PATH='$PATH' $environment setsid $command" </dev/null >/dev/null 2>&1 &
     echo "$!" >"$BOX/state/pid-$1"
     sleep 0.1
     ;;

@@ -8,7 +8,7 @@ from hashlib import sha256
 from bootstrap import scripts
 from bootstrap.agent_unit import agent_unit
 from bootstrap.facts import Facts
-from bootstrap.model import Run, Setup, Skip, Upload, expand
+from bootstrap.model import Command, Run, Setup, Skip, Upload, expand
 from bootstrap.steps.base import CHECK_TIMEOUT_S, Decision, env_script, ours, paths_on
 from bootstrap.steps.environment import python_of
 
@@ -26,23 +26,23 @@ def agent(facts: Facts, setup: Setup) -> Decision:
     key = agent_key(facts, setup)
     if facts.agent and facts.agent.key == key:
         return Skip(f"the agent runs with this configuration, pid {facts.agent.pid}")
-    if facts.agent:
-        what, grace_s = "stop the agent with another configuration", setup.stop_grace_s
-    else:
-        what, grace_s = "end what an earlier agent left", 0.0
-    stop = Run(what, scripts.stop_agent(paths, grace_s), stop_timeout_s(grace_s))
     become = scripts.become_agent(paths, python_of(facts, setup), setup.trainer, key)
     uploads = (
         Upload("the agent's configuration", paths.agent_config, 0o600, config),
         Upload("the environment", paths.env, 0o600, env_script(facts, setup)),
         Upload("what becomes the agent", paths.agent_start, 0o600, become.encode()),
     )
+    commands: list[Command] = []
+    if facts.agent:
+        stop = scripts.stop_agent(paths, setup.stop_grace_s)
+        commands.append(Run("stop the agent with another configuration", stop, stop_timeout_s(setup.stop_grace_s)))
+    commands += uploads
     if ours(facts, setup) and facts.system.systemd:
-        unit = agent_unit(paths, facts.user).encode()
-        start = Run("start the agent", scripts.start_agent_unit(paths, key), START_TIMEOUT_S, as_root=True)
-        return (stop, *uploads, Upload("the agent's unit", paths.agent_unit, 0o600, unit), start)
-    start = Run("start the agent", scripts.start_agent(paths, key, LOCK_WAIT_S), START_TIMEOUT_S)
-    return (stop, *uploads, start) if facts.agent else (*uploads, start)
+        unit = agent_unit(paths, facts.user, key).encode()
+        commands.append(Upload("the agent's unit", paths.agent_unit, 0o600, unit))
+        start = scripts.start_agent_unit(paths, key, LOCK_WAIT_S)
+        return (*commands, Run("start the agent", start, START_TIMEOUT_S, as_root=True))
+    return (*commands, Run("start the agent", scripts.start_agent(paths, key, LOCK_WAIT_S), START_TIMEOUT_S))
 
 
 def agent_config(facts: Facts, setup: Setup) -> bytes:

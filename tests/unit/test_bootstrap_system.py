@@ -8,6 +8,7 @@ import re
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -338,6 +339,20 @@ def test_the_agent_is_a_unit_that_is_started_once_and_stopped_as_any_agent(machi
     done = machine.sh(scripts.stop_agent(Paths("~/.spotsup", "n1"), 20.0))
     assert done.stdout.strip() == "spotsup-agent stopped"
     assert [pid for pid in pids if alive(pid)] == []
+
+
+def test_two_daemons_that_start_the_unit_at_a_time_start_one_agent(machine: Sandbox) -> None:
+    setup = a_setup()
+    machine.bootstrap(setup, "code", "trainer", "environment")
+    *before, start = step(machine, setup, "agent").decision  # type: ignore[misc] # a tuple: it was never started
+    for command in before:
+        machine.apply(command)
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(machine.apply, [start] * 3))
+    log = machine.home / ".spotsup/nodes/n1/agent.log"
+    wait_for(lambda: "started" in log.read_text())
+    assert log.read_text().count("started") == 1
+    assert machine.bootstrap(setup) == []
 
 
 def test_a_unit_that_ends_at_once_is_a_failure_with_its_last_words(machine: Sandbox) -> None:

@@ -77,8 +77,9 @@ def test_etcd_listens_on_loopback_and_keeps_its_data_with_the_daemons() -> None:
 
 def test_bootstrap_starts_agents_as_the_unit_does() -> None:
     assert CONFINEMENT in (FOLDER / "spotsup-agent.service").read_text(encoding="utf-8")
-    unit = agent_unit(Paths('/home/u/a "b" 100% $HOME', "n1"), "ubuntu")
+    unit = agent_unit(Paths('/home/u/a "b" 100% $HOME', "n1"), "ubuntu", "k")
     assert unit.endswith(CONFINEMENT)
+    assert 'Environment="SPOTSUP_AGENT_FOLDER=/home/u/a \\"b\\" 100%% $HOME/nodes/n1" SPOTSUP_AGENT_KEY=k\n' in unit
     assert 'ExecStart=/bin/sh "/home/u/a \\"b\\" 100%% $$HOME/nodes/n1/agent.sh"\n' in unit
 
 
@@ -87,7 +88,7 @@ def test_systemd_finds_nothing_wrong_with_the_unit_of_a_node(tmp_path: Path) -> 
     if analyze is None:
         pytest.skip("systemd-analyze is not on this computer")
     path = tmp_path / "spotsup-agent-n1.service"
-    path.write_text(agent_unit(Paths("/home/u/.spotsup", "n1"), "root"), encoding="utf-8")
+    path.write_text(agent_unit(Paths("/home/u/.spotsup", "n1"), "root", "k"), encoding="utf-8")
     done = subprocess.run(
         [analyze, "verify", "--man=no", str(path)], capture_output=True, text=True, check=False, timeout=60
     )
