@@ -113,12 +113,10 @@ _PROVE = (
 set -u
 folder=@folder@
 file="$folder/.spotsup-proof-@node@"
-write() {
-    printf '%s\n' "@key@" >"$file.new" && sync "$file.new" && mv "$file.new" "$file" &&
-        [ "$(cat "$file")" = "@key@" ] && rm "$file"
-}
 status=0
-within @limit_s@ write || status=$?
+within @limit_s@ sh -c '
+    echo "$2" >"$1.new" && sync "$1.new" && mv "$1.new" "$1" && [ "$(cat "$1")" = "$2" ] && rm "$1"
+' sh "$file" "@key@" || status=$?
 if [ "$status" -eq 124 ]; then
     echo "writing a file to $folder did not end within @limit_s@ s: its server hangs" >&2
     exit 1

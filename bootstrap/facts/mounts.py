@@ -42,16 +42,17 @@ class Mounts:
         return dict(self.found).get(mountpoint)
 
 
-# A process that waits for a dead server may not even be killed: it is left behind, and nobody waits for it.
+# A process that waits for a dead server may not even be killed: it is left behind, and nobody waits for it. What can be
+# killed is, with all that it started: it has a session of its own.
 WITHIN_FUNCTION = r"""
 within() { # SECONDS COMMAND...: its status, or 124 when it has not ended by then
     left=$(($1 * 10))
     shift
-    "$@" </dev/null >/dev/null 2>&1 &
+    setsid "$@" </dev/null >/dev/null 2>&1 &
     child=$!
     while case $(sed 's/.*) //' "/proc/$child/stat" 2>/dev/null) in '' | Z*) false ;; esac; do
         if [ "$left" -le 0 ]; then
-            kill -KILL "$child" 2>/dev/null
+            kill -s KILL -- "-$child" 2>/dev/null
             return 124
         fi
         sleep 0.1
