@@ -12,7 +12,7 @@ from spotsup_trainer.wire import Round
 
 from scripts.bench.results import Row, Sample, summarise
 from scripts.soak.fleet import Done
-from scripts.soak.nodes import Usage
+from scripts.soak.nodes import Usage, most_listening
 from scripts.soak.plan import ORDERLY, Kind
 
 SUBJECT = "spotsup"
@@ -109,8 +109,7 @@ def _unstable_ranks(rounds: Mapping[int, Round]) -> list[str]:
 def growth(name: str, usage: Sequence[Usage], warm: int) -> list[str]:
     """What a launcher holds too much of, or more and more; `warm`: after how many looks it has all that it needs."""
     broken = []
-    # Who waits has a socket bound already, for its next round, and may have led the one that it has left.
-    if many := [each for each in usage if each.listening > (1 if each.trains else 2)]:
+    if many := [each for each in usage if each.listening > most_listening(trains=each.trains)]:
         ports, rounds = max(each.listening for each in many), ", ".join(str(each.round) for each in many[:10])
         broken.append(f"{name} listened on up to {ports} ports at once, in rounds {rounds}: old stores must be closed")
     if len(usage) <= warm:

@@ -41,7 +41,12 @@ def is_calm(draft: Draft) -> bool:
     job, there = draft.job, [node for node in draft.nodes.values() if node.state is not NodeState.GONE]
     if job.ended or job.state is JobState.PAUSED:
         return not there
-    if job.state is not JobState.RUNNING or any(node.doomed for node in there) or stands_still(draft.view):
+    if (
+        job.state is not JobState.RUNNING
+        or job.pause_at
+        or any(node.doomed for node in there)
+        or stands_still(draft.view)
+    ):
         return False
     spares = draft.view.spares
     settled = all(node.state is NodeState.MEMBER or node.id in spares for node in there)

@@ -27,7 +27,7 @@ from supervisor.runtime.clouds import open_clouds
 from supervisor.runtime.etcd_server import EmbeddedEtcd
 from supervisor.runtime.journal import Journal, Reading
 from supervisor.runtime.leader import Leadership
-from supervisor.runtime.loop import Loop
+from supervisor.runtime.loop import Loop, rest_s
 from supervisor.runtime.notify import notify
 from supervisor.runtime.prepare import SshPreparer
 from supervisor.runtime.store import EtcdStore
@@ -100,7 +100,9 @@ def _run_loop(loop: Loop, wake: threading.Event, stop: threading.Event, tick_s: 
     said = ""
     while not stop.is_set():
         wake.clear()
+        began = time.monotonic()
         loop.tick()
+        stop.wait(rest_s(time.monotonic() - began))
         notify("WATCHDOG=1")
         if loop.status.headline != said:
             said = loop.status.headline

@@ -33,7 +33,16 @@ from supervisor.planner.world import JobView, Rules, Soft, World
 from supervisor.runtime.clock import Clock
 from supervisor.runtime.journal import Reading
 
+RESTS = 4.0
+LONGEST_REST_S = 0.2
+
 log = structlog.get_logger("spotsupd")
+
+
+def rest_s(took_s: float) -> float:
+    """How long to rest after a tick that took so long: where hundreds of jobs tell of each step, there is always a word
+    that would wake the loop, and looking at all of them a few times a second is enough."""
+    return min(RESTS * took_s, LONGEST_REST_S)
 
 
 class JournalLike(Protocol):

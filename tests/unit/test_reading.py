@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from types import MappingProxyType
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from spotsup_trainer.etcd import KeyValue
 from spotsup_trainer.mirror import View
@@ -34,6 +34,7 @@ def afresh(view: View) -> Reading:
     return Reader(KEYS).read(view)
 
 
+@settings(deadline=None)
 @given(st.lists(st.lists(st.tuples(st.sampled_from(EVERYTHING), st.booleans()), max_size=12), max_size=12))
 def test_any_changes_lead_to_what_a_fresh_look_sees(batches: list[list[tuple[tuple[str, bytes], bool]]]) -> None:
     reader, keys = Reader(KEYS), {key: KeyValue(key, value, 1, 1) for key, value in WHOLE.items()}
