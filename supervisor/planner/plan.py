@@ -49,7 +49,7 @@ def plan(world: World, outcomes: Mapping[str, Sequence[NodeOutcome]], keys: Keys
     refused: list[str] = []
     calm: list[str] = []
     awake = sorted(world.jobs.keys() - world.asleep)
-    soft = replace(world.soft, touched=world.soft.touched - frozenset(awake))
+    soft = replace(world.soft, touched=frozenset())  # whoever was touched is awake
     for name in awake:
         if unknown := custody.hands_off(world, world.jobs[name]):
             sentences[name] = unknown
@@ -149,7 +149,9 @@ def absorb(soft: Soft, done: ReadOutcome | AlertDone, jobs: Iterable[JobView], n
         before = soft.offers.get(done.job, OffersView())
         offers = before.offers if done.error else done.offers
         view = OffersView(offers, before.known or not done.error, done.asked_at, done.error)
-        return replace(soft, offers=MappingProxyType({**soft.offers, done.job: view}))
+        going = {job.record.name for job in jobs if not job.record.ended}
+        others = {name: known for name, known in soft.offers.items() if name in going}
+        return replace(soft, offers=MappingProxyType({**others, done.job: view}))
     old = soft.clouds.get(done.cloud, CloudView())
     if done.error:
         failed = replace(old, tried_at=done.asked_at, error=done.error)

@@ -17,7 +17,7 @@ from provisioners.base import LaunchOutcome, LaunchRequest, Market, NoCapacity, 
 from supervisor.api.quote import MOST_SHOWN, Quotes, quote_row
 from supervisor.api.service import MOST_BLOB_BYTES, Scale
 from supervisor.errors import RefusedError, UsageError
-from supervisor.model import Event, EventKind
+from supervisor.model import Event, EventKind, JobState
 from supervisor.planner.actions import AlertDone, ListDone, ListInstances, Outcome, SendAlert, Terminate, TerminateDone
 from supervisor.planner.plan import ALERT_TRIES_S, MOST_ALERT_TRIES, MOST_ALERTS_AT_ONCE, absorb
 from supervisor.planner.trouble import MOST_CHARACTERS
@@ -143,6 +143,18 @@ def test_alerts_that_nobody_takes_are_given_up_in_the_end(monkeypatch: pytest.Mo
     assert not world.journal.read().alerts, "the outbox is empty in the end"
     assert 0 < most <= MOST_ALERTS_AT_ONCE
     assert {sent.count(each) for each in sent} == {len(ALERT_TRIES_S) + 1}
+
+
+def test_offers_of_ended_jobs_are_forgotten() -> None:
+    world = empty_world()
+    for number in range(5):
+        submit(world, f"job-{number}", 1, 1, 1)
+        assert world.run_until(lambda w, name=f"job-{number}": record(w, name).state is JobState.RUNNING, 60.0)  # type: ignore[misc]
+        service(world).cancel(f"job-{number}")
+        world.run(30.0)
+    submit(world, "last", 1, 1, 1)
+    assert world.run_until(lambda w: record(w, "last").state is JobState.RUNNING, 60.0)
+    assert set(world.daemon.loop._soft.offers) == {"last"}
 
 
 # -- retries -----------------------------------------------------------------------------------------------
