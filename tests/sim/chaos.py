@@ -6,7 +6,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from provisioners.base import Leftover, LeftoverKind
-from supervisor.model import ENDED_JOB_STATES, OPEN_NODE_STATES, JobState
+from supervisor.model import ALERT_KINDS, ENDED_JOB_STATES, OPEN_NODE_STATES, JobState
+from supervisor.planner.plan import ALERT_TRIES_S
 from tests.sim.chance import Faults
 from tests.sim.cloud import ZONES, Machine
 from tests.sim.daemon import Daemon
@@ -35,7 +36,8 @@ class Chaos:
         mutate(world)
         self.promises = Promises(world, leak_grace_s=900.0)
         self.users = Users(world)
-        self._armed: float | None = None
+        self._armed: Strike | None = None
+        self._handover = False
         world.boundary = self._boundary
         world.checks.append(lambda _: self._nothing_refused())
 
@@ -56,6 +58,16 @@ class Chaos:
         self._finish()
         if not world.run_until(_is_empty, EMPTY_S):
             raise Violation(f"liveness: not empty {EMPTY_S:g} s after all jobs ended\n{picture(world)}")
+        self._all_told()
+
+    def _all_told(self) -> None:
+        """Each alert was sent at least once under one id, or tried as often as is promised."""
+        sent = {event.id for event in self.world.sent}
+        for job in truth(self.world):
+            for event in self.world.journal.events(job):
+                tries = self.world.alert_tries.get(event.id, 0)
+                if event.kind in ALERT_KINDS and event.id not in sent and tries <= len(ALERT_TRIES_S):
+                    raise Violation(f"alerts: {event.id} was never sent, and tried {tries} times: {event.text}")
 
     # -- the end -------------------------------------------------------------------------------------------
 
@@ -154,15 +166,17 @@ class Chaos:
                 self._ensure_daemon()
                 self.world.freeze(daemon, 0.5 + 40.0 * strike.size)
             case "daemon hangs":
-                self._armed = 0.5 + 40.0 * strike.size
+                self._armed = strike
             case "daemon cut off":
                 self.world.cut(daemon, off=True)
                 self._later(1.0 + 60.0 * strike.size, lambda: self.world.cut(daemon, off=False))
             case "second daemon":
                 self._ensure_daemon()
             case "upgrade":
-                daemon.leader.step_down()
-                self._killed(daemon, 1.0)
+                self._upgrade(daemon)
+            case "handover":
+                self._ensure_daemon()
+                self._handover = True
 
     def _on_world(self, strike: Strike) -> None:
         cloud = self.world.cloud
@@ -178,7 +192,7 @@ class Chaos:
             case "throttling":
                 self._faults_for(1.0 + 120.0 * strike.size, transient=1.0)
             case "stranger":
-                cloud.add_stranger(f"stranger-{strike.number}")
+                cloud.add_stranger(f"stranger-{strike.number}", stopped=strike.size > 0.5)
             case "leftover":
                 name = f"nic-{strike.number}"
                 cloud.left[name] = Leftover(name, LeftoverKind.NETWORK_INTERFACE, "sim", "", "local")
@@ -206,6 +220,7 @@ class Chaos:
                     training.finish()
             case "two commands":
                 self._scale(strike)
+                self.users.pause(self._some_job(strike), on=strike.size > 0.5)
                 self._scale(replace(strike, size=1.0 - strike.size))
 
     def _later(self, seconds: float, do: Callable[[], None]) -> None:
@@ -249,11 +264,26 @@ class Chaos:
             self.world.start_daemon()
 
     def _boundary(self, daemon: Daemon, where: str, kind: str) -> None:
-        """Where a hang is armed, the daemon is stopped in the middle of what it does just now."""
+        """Where a hang is armed, the daemon is stopped in the middle of what it does just now; users go on meanwhile.
+
+        Every second one is so short that its lease is kept. Where a handover is armed, it follows on a launch, and
+        the next leader reads of that late.
+        """
+        if self._handover and (where, kind) == ("after intent", "Launch"):
+            self._handover = False
+            self._faults_for(20.0, mirror_lag_s=3.0)
+            self._later(1.0, lambda: self._upgrade(daemon))
         if self._armed is not None:
-            seconds, self._armed = self._armed, None
+            strike, self._armed = self._armed, None
             self.world.say(f"{daemon.name} hangs {where} of {kind}")
-            self.world.hang(daemon, seconds)
+            self._later(0.2, lambda: self._scale(strike))
+            self.world.hang(daemon, 0.5 + (3.0 if strike.number % 2 else 40.0) * strike.size)
+
+    def _upgrade(self, daemon: Daemon) -> None:
+        """An orderly end; another one is there already, or comes soon."""
+        if daemon.runs:
+            daemon.leader.step_down()
+            self._killed(daemon, 1.0)
 
     # -- users ---------------------------------------------------------------------------------------------
 

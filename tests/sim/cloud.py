@@ -237,12 +237,12 @@ class SimCloud:
         machine.ends_at = deadline if comes_true else None
         self._change(machine, preempt_at=deadline)
 
-    def add_stranger(self, node: str) -> None:
+    def add_stranger(self, node: str, *, stopped: bool = False) -> None:
         """A machine with our tag that nobody here has asked for."""
         now = self._clock.now()
         number, self.launched = self.launched, self.launched + 1
-        running = InstanceState.RUNNING
-        stranger = Instance(f"i-{number}", "sim", node, node, "local", ZONES[0], "small", running, now, "10.9.9.9")
+        state = InstanceState.STOPPED if stopped else InstanceState.RUNNING
+        stranger = Instance(f"i-{number}", "sim", node, node, "local", ZONES[0], "small", state, now, "10.9.9.9")
         self.machines[stranger.id] = Machine(stranger, now, history=[(now, stranger)])
 
     def step(self) -> None:

@@ -281,7 +281,10 @@ class Daemon:
         if not self.runs:
             return
         try:
+            led = self.leader.leading
             self.leader.step(now)
+            if led != self.leader.leading:  # the real one wakes the loop, too
+                self._idle, self._ticked_at = 0, now - MIN_TICK_S - self.world.quickest_tick_s
             self.actor.step(now)
             if self.runs and self._tick_at(self.world.clock.now()) <= self.world.clock.now():
                 self._tick()

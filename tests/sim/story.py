@@ -35,6 +35,7 @@ STRIKES = {
     "daemon cut off": 3,
     "second daemon": 2,
     "upgrade": 2,
+    "handover": 5,
     "etcd away": 3,
     "etcd slow": 2,
     "scale": 5,
@@ -141,7 +142,10 @@ def _job(rng: random.Random, name: str) -> Job:
     low = rng.randint(1, 2)
     desired = low + rng.randint(0, 2)
     high, spares = desired + rng.randint(0, 2), rng.choice([0, 0, 1, 2])
-    limit = round((high + 2) * 0.115, 3) if rng.random() < 0.3 else None
+    limit = None
+    if rng.random() < 0.3:  # so little that no machine can be replaced before the old one is gone
+        high, spares = desired, 2
+        limit = round((high + spares) * 0.11 + 0.01, 3)
     return Job(name, low, desired, high, spares, limit, rng.choice(["zone", "zone", "region"]))
 
 

@@ -151,9 +151,9 @@ class Users:
             wanted.under_way -= 1
 
     def _daemon(self) -> Daemon | None:
-        """spotsupctl speaks to the leader, or to whoever runs."""
+        """Any daemon takes commands."""
         running = [daemon for daemon in self._world.daemons if daemon.runs]
-        return next((d for d in running if d.leader.leading), running[0] if running else None)
+        return self._world.dice.rng.choice(running) if running else None
 
     def names(self) -> list[str]:
         """Jobs that were acknowledged."""

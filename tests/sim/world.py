@@ -6,6 +6,7 @@ ticks become rarer, for each would find what the last one found; whatever happen
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from hashlib import blake2b
 
@@ -40,6 +41,7 @@ class World:
         self.nodes = SimNodes(self.clock, self.dice, self.store, self.cloud)
         self.nodes.leave_s = rules.leave_margin_s / 2  # as runtime.prepare tells the agents
         self.sent: list[Event] = []
+        self.alert_tries: Counter[str] = Counter()
         self.checks: list[Callable[[World], None]] = []
         self.on_start: Callable[[Daemon, Action], None] = lambda _daemon, _action: None
         self.boundary: Callable[[Daemon, str, str], None] = lambda _daemon, _where, _kind: None
@@ -85,6 +87,7 @@ class World:
 
     def send(self, event: Event) -> str:
         """Alerts end here."""
+        self.alert_tries[event.id] += 1
         if self.dice.hits("alert lost", self.faults.unreachable):
             return "Slack does not answer"
         self.sent.append(event)
@@ -213,7 +216,8 @@ class World:
         self.nodes.step()
         for daemon in list(self.daemons):
             daemon.step(self.clock.now())
-            if daemon.dead and daemon.leader.lease_at() == NEVER and not self.store.away:
+            over = daemon.dead and daemon.leader.lease_at() == NEVER and not self.store.away
+            if over and daemon in self.daemons:  # time may have gone on within its step
                 self.daemons.remove(daemon)
         for check in self.checks:
             check(self)
