@@ -76,7 +76,7 @@ class Chaos:
         world.say("all faults stop")
         world.plans.clear()
         world.set_faults(Faults())
-        world.store.away, self._armed = False, None
+        world.store.away, self._armed, self._handover = False, None, False
         world.cloud.capacity = dict.fromkeys(ZONES, ROOM)
         world.cloud.leaves_disks = 0.0
         for daemon in world.daemons:

@@ -284,7 +284,9 @@ class SimCloud:
             machine.ended_at = now
 
     def _address(self, machine: Machine) -> str:
-        gone = [m.instance.ssh_host for m in self.machines.values() if not m.alive and m.instance.ssh_host]
+        used = {m.instance.ssh_host for m in self.machines.values() if m.alive}
+        known = {m.instance.ssh_host for m in self.machines.values()} - {""}
+        gone = sorted(known - used)
         if gone and self._dice.hits("address reused", self.faults.reused):
             return self._dice.rng.choice(gone)
         return f"10.0.0.{machine.instance.id[2:]}"
