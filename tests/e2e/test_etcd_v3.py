@@ -18,6 +18,7 @@ PATIENCE_S = 120.0  # torchrun starts all workers anew, and each imports torch: 
 OUTAGE_S = 4.0  # longer than that: nobody's heartbeat is young enough when etcd is back
 
 
+@pytest.mark.long
 @pytest.mark.timeout(420)
 def test_nodes_join_and_are_replaced_although_etcd_was_away(tmp_path: Path) -> None:
     with (
