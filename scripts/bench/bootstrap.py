@@ -33,8 +33,10 @@ from bootstrap.steps import STEPS
 from bootstrap.steps.base import paths_on
 from provisioners.base import Instance, InstanceState, Launched, LaunchRequest, OfferQuery
 from provisioners.local import LocalProvisioner
+from provisioners.localcloud.client import call
 from provisioners.localcloud.control import destroy
 from provisioners.localcloud.embed import ensure_server
+from provisioners.localcloud.models import SettingsPatch
 from scripts.bench.watch import BenchError, Stop
 from supervisor.identity import Identity
 from supervisor.runtime.etcd_server import EmbeddedEtcd
@@ -77,6 +79,7 @@ def fleet(folder: Path, count: int, stop: Stop) -> Iterator[Fleet]:
     etcd.start()
     try:
         ensure_server(cloud)
+        _make_room(cloud, count)
         identity = Identity(b"bench" + bytes(27))
         names = [f"n{number}" for number in range(count)]
         machines = _launch(LocalProvisioner(cloud), names, identity, stop)
@@ -148,6 +151,16 @@ def end(ready: Fleet) -> None:
 
 
 # -- inside ------------------------------------------------------------------------------------------------
+
+
+def _make_room(cloud: Path, count: int) -> None:
+    offer = LocalProvisioner(cloud).offers(OfferQuery(), CALL_S)[0]
+    patch = SettingsPatch(capacity={offer.zone: count}, launch_delay_s=0.0)
+    answer = call(
+        cloud, "PATCH", "/v1/admin/settings", timeout_s=CALL_S, body=patch.model_dump_json(exclude_unset=True)
+    )
+    if answer.status != 200:
+        raise BenchError(f"the local cloud takes no setting: {answer.text[:200]}")
 
 
 def _launch(cloud: LocalProvisioner, names: Sequence[str], identity: Identity, stop: Stop) -> list[Instance]:
