@@ -39,6 +39,27 @@ def test_an_error_keeps_nothing_alive() -> None:
         gc.enable()
 
 
+def test_an_error_that_nobody_waits_for_any_more_keeps_nothing_alive() -> None:
+    """As above: a round that broke while its members found each other leaves a call, which runs out of time later."""
+    hanging = threading.Event()
+
+    class Store:
+        def get(self) -> int:
+            hanging.wait(60)
+            raise ZeroDivisionError
+
+    store = Store()
+    alive = weakref.ref(store)
+    gc.disable()
+    try:
+        assert attempt(store.get, lambda: False) is None
+        hanging.set()
+        del store
+        eventually("its thread has let go of the store", lambda: alive() is None)
+    finally:
+        gc.enable()
+
+
 def test_a_call_that_hangs_is_left_when_it_is_not_worthwhile_any_more() -> None:
     hanging = threading.Event()
     looks = iter([True, True, False])

@@ -24,7 +24,13 @@ def attempt(call: Callable[[], Found], worthwhile: Callable[[], bool]) -> Found 
     under_way = _Call(call)
     threading.Thread(target=under_way.run, name="attempt", daemon=True).start()
     while not under_way.over.wait(_LOOK_S):
-        if not worthwhile():
+        try:
+            going_on = worthwhile()
+        except BaseException:
+            under_way.abandon()
+            raise
+        if not going_on:
+            under_way.abandon()
             return None
     error, under_way.error = under_way.error, None
     if error is None:
@@ -41,6 +47,7 @@ class _Call(Generic[Found]):
         self.found: Found | None = None
         self.error: BaseException | None = None
         self.over = threading.Event()
+        self._abandoned = False
 
     def run(self) -> None:
         try:
@@ -48,3 +55,15 @@ class _Call(Generic[Found]):
         except BaseException as error:  # noqa: BLE001 - raised again in the caller's thread
             self.error = error
         self.over.set()
+        if self._abandoned:
+            self._forget()
+
+    def abandon(self) -> None:
+        """Nobody will ask what came of it."""
+        self._abandoned = True
+        self._forget()
+
+    def _forget(self) -> None:
+        # The error's traceback has the frame of `run`, and so this object: the two would keep each other alive, and
+        # with them the store that the call was made to, and its port.
+        self.error = self.found = None
