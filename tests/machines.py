@@ -23,6 +23,7 @@ from provisioners.base import (
     InstanceState,
     Launched,
     LaunchRequest,
+    Offer,
     OfferQuery,
     Provisioner,
 )
@@ -72,16 +73,32 @@ def wait_for(look: Callable[[], Found | None], what: str, timeout_s: float = PAT
 def request_for(provisioner: Provisioner, node: str, *, token: str = "", zone: str = "") -> LaunchRequest:
     """A request for the cheapest spot machine, in `zone` if given."""
     query = OfferQuery(zones=(zone,) if zone else ())
-    offer = provisioner.offers(query, TIMEOUT_S)[0]
+    return request_at(provisioner.offers(query, TIMEOUT_S)[0], node, token=token)
+
+
+def request_at(offer: Offer, node: str, *, token: str = "") -> LaunchRequest:
+    """A request for one offer."""
     host_key = HostKey(HOST_KEY.public, HOST_KEY.private_openssh)
     return LaunchRequest(token or f"token-{node}", CLUSTER, node, offer, host_key, CLIENT_KEY.public)
 
 
 def launch(provisioner: Provisioner, node: str, *, zone: str = "") -> Instance:
     """A launched machine, not yet running."""
-    outcome = provisioner.launch(request_for(provisioner, node, zone=zone), TIMEOUT_S)
+    return launched_by(provisioner, request_for(provisioner, node, zone=zone))
+
+
+def launched_by(provisioner: Provisioner, request: LaunchRequest) -> Instance:
+    """What came of a request that is granted."""
+    outcome = provisioner.launch(request, TIMEOUT_S)
     assert isinstance(outcome, Launched), outcome
     return outcome.instance
+
+
+def found_by(provisioner: Provisioner, node: str) -> Instance:
+    """A node's machine, which the cloud knows."""
+    instance = provisioner.find(f"token-{node}", TIMEOUT_S)
+    assert instance is not None
+    return instance
 
 
 def wait_state(provisioner: Provisioner, token: str, *states: InstanceState) -> Instance:

@@ -2,9 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import click
 
 from supervisor.cli.common import connected, output_option, print_json
+
+
+def _change(
+    context: click.Context, path: str, output: str, say: Callable[[Any], str], body: dict[str, Any] | None = None
+) -> None:
+    """Ask for it, and print the answer as JSON, or what `say` makes of it."""
+    with connected(context) as daemon:
+        found = daemon.post(path, body)
+    if output == "json":
+        print_json(found)
+    else:
+        click.echo(say(found))
 
 
 @click.command()
@@ -19,14 +34,13 @@ def scale(context: click.Context, /, job: str, output: str, **numbers: int | Non
     """Change how many nodes a job wants, while it runs."""
     if all(number is None for number in numbers.values()):
         raise click.UsageError("say how many nodes: a number, or --min, --max, or --spares")
-    with connected(context) as daemon:
-        found = daemon.post(f"/v1/jobs/{job}/scale", numbers)
-    if output == "json":
-        print_json(found)
-    else:
+
+    def say(found: Any) -> str:
         now = found["nodes"]
         spares = f", spares {now['spares']}" if now["spares"] else ""
-        click.echo(f"{job}: {now['desired']} nodes wanted (min {now['min']}, max {now['max']}{spares})")
+        return f"{job}: {now['desired']} nodes wanted (min {now['min']}, max {now['max']}{spares})"
+
+    _change(context, f"/v1/jobs/{job}/scale", output, say, numbers)
 
 
 @click.command()
@@ -35,12 +49,11 @@ def scale(context: click.Context, /, job: str, output: str, **numbers: int | Non
 @click.pass_context
 def cancel(context: click.Context, job: str, output: str) -> None:
     """End a job and release its machines."""
-    with connected(context) as daemon:
-        found = daemon.post(f"/v1/jobs/{job}/cancel")
-    if output == "json":
-        print_json(found)
-    else:
-        click.echo(f"{job}: will be cancelled, and its {found['nodes']['open']} machines released")
+
+    def say(found: Any) -> str:
+        return f"{job}: will be cancelled, and its {found['nodes']['open']} machines released"
+
+    _change(context, f"/v1/jobs/{job}/cancel", output, say)
 
 
 @click.command()
@@ -49,14 +62,13 @@ def cancel(context: click.Context, job: str, output: str) -> None:
 @click.pass_context
 def pause(context: click.Context, job: str, output: str) -> None:
     """Have a job checkpoint and release all its machines, until it is resumed."""
-    with connected(context) as daemon:
-        found = daemon.post(f"/v1/jobs/{job}/pause")
-    if output == "json":
-        print_json(found)
-    elif found["state"] == "paused":
-        click.echo(f"{job}: is paused")
-    else:
-        click.echo(f"{job}: will checkpoint and be paused, and its {found['nodes']['open']} machines released")
+
+    def say(found: Any) -> str:
+        if found["state"] == "paused":
+            return f"{job}: is paused"
+        return f"{job}: will checkpoint and be paused, and its {found['nodes']['open']} machines released"
+
+    _change(context, f"/v1/jobs/{job}/pause", output, say)
 
 
 @click.command()
@@ -65,12 +77,11 @@ def pause(context: click.Context, job: str, output: str) -> None:
 @click.pass_context
 def resume(context: click.Context, job: str, output: str) -> None:
     """Have a paused job go on from its checkpoint."""
-    with connected(context) as daemon:
-        found = daemon.post(f"/v1/jobs/{job}/resume")
-    if output == "json":
-        print_json(found)
-    else:
-        click.echo(f"{job}: {found['nodes']['desired']} nodes wanted")
+
+    def say(found: Any) -> str:
+        return f"{job}: {found['nodes']['desired']} nodes wanted"
+
+    _change(context, f"/v1/jobs/{job}/resume", output, say)
 
 
 @click.command()
@@ -79,9 +90,8 @@ def resume(context: click.Context, job: str, output: str) -> None:
 @click.pass_context
 def drain(context: click.Context, node: str, output: str) -> None:
     """Have a node replaced: it trains on until its replacement is ready, then leaves in order."""
-    with connected(context) as daemon:
-        found = daemon.post(f"/v1/nodes/{node}/drain")
-    if output == "json":
-        print_json(found)
-    else:
-        click.echo(f"{node}: will leave {found['job']} once it is replaced")
+
+    def say(found: Any) -> str:
+        return f"{node}: will leave {found['job']} once it is replaced"
+
+    _change(context, f"/v1/nodes/{node}/drain", output, say)

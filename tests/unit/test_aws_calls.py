@@ -38,7 +38,7 @@ from provisioners.base import (
 from provisioners.settings import AwsSettings
 from tests.clouds import aws
 from tests.clouds.machines import PaperMachines
-from tests.machines import CLUSTER, TIMEOUT_S, request_for
+from tests.machines import CLUSTER, TIMEOUT_S, found_by, launched_by, request_at
 
 T4 = OfferQuery(gpu="T4", gpus_per_node=1)
 
@@ -65,29 +65,11 @@ def offer(zone: str = "us-east-1a", region: str = "us-east-1", market: Market = 
 
 
 def request(node: str, place: Offer | None = None) -> LaunchRequest:
-    return replace(_REQUEST, token=f"token-{node}", node=node, offer=place or offer())
-
-
-class _Nothing:
-    """Offers one machine, so that a request can be made without a cloud."""
-
-    def offers(self, _query: OfferQuery, _timeout_s: float) -> list[Offer]:
-        return [offer()]
-
-
-_REQUEST = request_for(_Nothing(), "n")  # type: ignore[arg-type]
+    return request_at(place or offer(), node)
 
 
 def launched(ec2: AwsProvisioner, node: str, place: Offer | None = None) -> Instance:
-    outcome = ec2.launch(request(node, place), TIMEOUT_S)
-    assert isinstance(outcome, Launched), outcome
-    return outcome.instance
-
-
-def found(ec2: AwsProvisioner, node: str) -> Instance:
-    instance = ec2.find(f"token-{node}", TIMEOUT_S)
-    assert instance is not None
-    return instance
+    return launched_by(ec2, request(node, place))
 
 
 def bare(instance: Instance) -> str:
@@ -119,7 +101,7 @@ def test_an_answer_that_cannot_be_read_is_unknown_and_the_machine_is_found(
     server.cloud.fail_next("RunInstances", how)
     outcome = ec2.launch(request("n1"), TIMEOUT_S)
     assert isinstance(outcome, Unknown), outcome
-    machine = found(ec2, "n1")
+    machine = found_by(ec2, "n1")
     assert launched(ec2, "n1").id == machine.id
 
 
@@ -323,11 +305,11 @@ def test_each_region_is_listed_once(server: aws.AwsServer) -> None:
     assert {each.id for each in ec2.instances(CLUSTER, TIMEOUT_S)} == {west.id, east.id}
     called = Counter((call.action, call.region) for call in server.cloud.calls)
     assert set(called.values()) == {1}
-    assert found(ec2, "n1").region == "us-west-2"
+    assert found_by(ec2, "n1").region == "us-west-2"
     ec2.terminate(west.id, TIMEOUT_S)
-    assert found(ec2, "n1").state is InstanceState.TERMINATED
+    assert found_by(ec2, "n1").state is InstanceState.TERMINATED
     ec2.terminate(bare(east), TIMEOUT_S)
-    assert found(ec2, "n2").state is InstanceState.TERMINATED
+    assert found_by(ec2, "n2").state is InstanceState.TERMINATED
 
 
 # -- ends ----------------------------------------------------------------------------------------------------
@@ -337,25 +319,25 @@ def test_a_machine_that_ec2_does_not_know_yet_is_still_there(server: aws.AwsServ
     server.cloud.ec2.forgets = 1
     machine = launched(ec2, "n1")
     ec2.terminate(machine.id, TIMEOUT_S)
-    assert found(ec2, "n1").state is InstanceState.RUNNING
+    assert found_by(ec2, "n1").state is InstanceState.RUNNING
     ec2.terminate(machine.id, TIMEOUT_S)
-    assert found(ec2, "n1").state is InstanceState.TERMINATED
+    assert found_by(ec2, "n1").state is InstanceState.TERMINATED
 
 
 def test_an_interruption_may_stop_a_machine_which_then_still_costs(server: aws.AwsServer, ec2: AwsProvisioner) -> None:
     machine = launched(ec2, "n1")
     deadline = server.cloud.preempt(bare(machine), 0.0, stop=True)
-    stopped = found(ec2, "n1")
+    stopped = found_by(ec2, "n1")
     assert (stopped.state, stopped.end_cause) == (InstanceState.STOPPED, EndCause.PREEMPTED)
     assert deadline == pytest.approx(time.time() + 120, abs=5)
     ec2.terminate(machine.id, TIMEOUT_S)
-    assert found(ec2, "n1").state is InstanceState.TERMINATED
+    assert found_by(ec2, "n1").state is InstanceState.TERMINATED
 
 
 def test_a_machine_that_switched_itself_off_is_gone_and_says_so(server: aws.AwsServer, ec2: AwsProvisioner) -> None:
     machine = launched(ec2, "n1")
     server.cloud.lose(bare(machine), "Client.InstanceInitiatedShutdown")
-    gone = found(ec2, "n1")
+    gone = found_by(ec2, "n1")
     assert (gone.state, gone.end_cause) == (InstanceState.TERMINATED, EndCause.FAILED)
 
 
@@ -381,13 +363,13 @@ def test_what_machines_leave_behind_is_found_by_its_tag_and_removed(server: aws.
         ec2.remove(each, TIMEOUT_S)
     assert not ec2.leftovers(CLUSTER, TIMEOUT_S)
     assert len(ec2.leftovers("another", TIMEOUT_S)) == 3
-    assert found(ec2, "n1").state is InstanceState.RUNNING
+    assert found_by(ec2, "n1").state is InstanceState.RUNNING
 
 
 def test_a_machine_leaves_nothing_behind(ec2: AwsProvisioner) -> None:
     machine = launched(ec2, "n1")
     ec2.terminate(machine.id, TIMEOUT_S)
-    assert found(ec2, "n1").state is InstanceState.TERMINATED
+    assert found_by(ec2, "n1").state is InstanceState.TERMINATED
     assert not ec2.leftovers(CLUSTER, TIMEOUT_S)
 
 

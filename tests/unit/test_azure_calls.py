@@ -20,7 +20,6 @@ from provisioners.base import (
     DeniedError,
     EndCause,
     Fatal,
-    HostKey,
     Instance,
     InstanceState,
     Launched,
@@ -42,7 +41,7 @@ from tests.clouds import azure
 from tests.clouds.azure_arm import open_rule
 from tests.clouds.azure_machines import ROOT
 from tests.clouds.machines import PaperMachines
-from tests.machines import CLIENT_KEY, CLUSTER, HOST_KEY, TIMEOUT_S
+from tests.machines import CLUSTER, TIMEOUT_S, found_by, launched_by, request_at
 
 T4 = OfferQuery(gpu="T4", gpus_per_node=1)
 PERMISSIONS = Path(__file__).resolve().parents[2] / "docs" / "permissions"
@@ -66,20 +65,11 @@ def offer(zone: str = "eastus-1", region: str = "eastus", market: Market = Marke
 
 
 def request(node: str, place: Offer | None = None) -> LaunchRequest:
-    key = HostKey(HOST_KEY.public, HOST_KEY.private_openssh)
-    return LaunchRequest(f"token-{node}", CLUSTER, node, place or offer(), key, CLIENT_KEY.public)
+    return request_at(place or offer(), node)
 
 
 def launched(arm: AzureProvisioner, node: str, place: Offer | None = None) -> Instance:
-    outcome = arm.launch(request(node, place), TIMEOUT_S)
-    assert isinstance(outcome, Launched), outcome
-    return outcome.instance
-
-
-def found(arm: AzureProvisioner, node: str) -> Instance:
-    instance = arm.find(f"token-{node}", TIMEOUT_S)
-    assert instance is not None
-    return instance
+    return launched_by(arm, request(node, place))
 
 
 # -- launches ------------------------------------------------------------------------------------------------
@@ -109,7 +99,7 @@ def test_an_answer_that_cannot_be_read_is_unknown_and_the_machine_is_found(
     server.cloud.fail_next(azure.LAUNCH, how)
     outcome = arm.launch(request("n1"), TIMEOUT_S)
     assert isinstance(outcome, Unknown), outcome
-    machine = found(arm, "n1")
+    machine = found_by(arm, "n1")
     assert launched(arm, "n1").id == machine.id
     assert len(server.cloud.arm.fleet.records) == 1
 
@@ -142,7 +132,7 @@ def test_a_launch_that_fails_later_is_listed_as_stopped_and_can_be_ended(
     machine = launched(arm, "n1")
     assert machine.state is InstanceState.PENDING
     time.sleep(0.4)
-    failed = found(arm, "n1")
+    failed = found_by(arm, "n1")
     assert (failed.state, failed.end_cause, failed.node) == (InstanceState.STOPPED, EndCause.FAILED, "n1")
     # A daemon that was killed in between asks again: the failure is told, and what it left goes.
     assert isinstance(arm.launch(request("n1"), TIMEOUT_S), NoCapacity)
@@ -165,7 +155,7 @@ def test_what_could_not_be_cleared_away_is_unknown_where_the_token_would_be_aske
     server.cloud.fail_allocation("SomethingElse")
     server.cloud.fail_next("Microsoft.Compute/virtualMachines/delete", "internal", times=9)
     assert isinstance(arm.launch(request("n1"), TIMEOUT_S), Unknown)
-    assert found(arm, "n1").state is InstanceState.STOPPED
+    assert found_by(arm, "n1").state is InstanceState.STOPPED
 
 
 def test_a_code_that_nobody_has_seen_is_told(server: azure.AzureServer, arm: AzureProvisioner) -> None:
@@ -229,7 +219,7 @@ def test_what_is_asked_for_arrives(server: azure.AzureServer) -> None:
     assert record.body["tags"]["team"] == "vision"
     assert "zones" not in record.body
     assert "priority" not in record.body["properties"]
-    machine = found(arm, "n1")
+    machine = found_by(arm, "n1")
     assert (machine.region, machine.zone) == ("northcentralus", "northcentralus")
 
 
@@ -237,7 +227,7 @@ def test_machines_of_private_addresses_have_no_public_one(server: azure.AzureSer
     arm = AzureProvisioner(server.settings(public_address=False))
     launched(arm, "n1")
     server.cloud.calls.clear()
-    machine = found(arm, "n1")
+    machine = found_by(arm, "n1")
     assert machine.ssh_host == machine.private_address != ""
     assert "Microsoft.Network/publicIPAddresses/read" not in server.cloud.counted()
 
@@ -345,7 +335,7 @@ def test_a_missing_permission_is_named(server: azure.AzureServer, arm: AzureProv
 def test_without_the_log_there_is_a_listing_still(server: azure.AzureServer, arm: AzureProvisioner) -> None:
     server.cloud.denied.add(azure.LOG)
     machine = launched(arm, "n1")
-    assert found(arm, "n1").state is InstanceState.RUNNING
+    assert found_by(arm, "n1").state is InstanceState.RUNNING
     arm.terminate(machine.id, TIMEOUT_S)
     assert arm.find("token-n1", TIMEOUT_S) is None
     server.cloud.denied.clear()
@@ -419,16 +409,16 @@ def test_an_eviction_may_deallocate_a_machine_which_then_still_costs(
 ) -> None:
     machine = launched(arm, "n1")
     server.cloud.preempt(machine.id, 0.0, deallocate=True)
-    stopped = found(arm, "n1")
+    stopped = found_by(arm, "n1")
     assert (stopped.state, stopped.end_cause) == (InstanceState.STOPPED, EndCause.PREEMPTED)
     arm.terminate(machine.id, TIMEOUT_S)
-    assert found(arm, "n1").state is InstanceState.TERMINATED
+    assert found_by(arm, "n1").state is InstanceState.TERMINATED
 
 
 def test_a_machine_that_is_gone_is_told_with_its_cause(server: azure.AzureServer, arm: AzureProvisioner) -> None:
     machine = launched(arm, "n1")
     server.cloud.preempt(machine.id, 0.0)
-    gone = found(arm, "n1")
+    gone = found_by(arm, "n1")
     assert (gone.state, gone.end_cause) == (InstanceState.TERMINATED, EndCause.PREEMPTED)
     assert (gone.cluster, gone.node, gone.zone) == (CLUSTER, "n1", "eastus-1")
     assert not arm.leftovers(CLUSTER, TIMEOUT_S)
@@ -437,15 +427,15 @@ def test_a_machine_that_is_gone_is_told_with_its_cause(server: azure.AzureServer
 def test_a_machine_that_deleted_itself_says_so(server: azure.AzureServer, arm: AzureProvisioner) -> None:
     machine = launched(arm, "n1")
     server.cloud.end_itself(machine.id)
-    gone = found(arm, "n1")
+    gone = found_by(arm, "n1")
     assert (gone.state, gone.end_cause) == (InstanceState.TERMINATED, EndCause.FAILED)
 
 
 def test_a_machine_that_switched_itself_off_still_costs(server: azure.AzureServer, arm: AzureProvisioner) -> None:
     machine = launched(arm, "n1")
-    assert found(arm, "n1").state is InstanceState.RUNNING
+    assert found_by(arm, "n1").state is InstanceState.RUNNING
     server.cloud.halt(machine.id)
-    off = found(arm, "n1")
+    off = found_by(arm, "n1")
     assert (off.state, off.end_cause) == (InstanceState.STOPPED, EndCause.UNKNOWN)
 
 
@@ -474,7 +464,7 @@ def test_what_machines_leave_behind_is_found_by_tag_or_name_and_removed(
     assert not arm.leftovers(CLUSTER, TIMEOUT_S)
     assert len(arm.leftovers("another", TIMEOUT_S)) == 3
     assert len(server.cloud.arm.fleet.loose) == 4
-    assert found(arm, "n1").state is InstanceState.RUNNING
+    assert found_by(arm, "n1").state is InstanceState.RUNNING
 
 
 # -- offers --------------------------------------------------------------------------------------------------

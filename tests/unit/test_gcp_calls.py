@@ -42,7 +42,7 @@ from provisioners.settings import GcpSettings
 from tests.clouds import gcp
 from tests.clouds.gcp_compute import rule
 from tests.clouds.machines import PaperMachines
-from tests.machines import CLUSTER, TIMEOUT_S, request_for
+from tests.machines import CLUSTER, TIMEOUT_S, found_by, launched_by, request_at
 
 T4 = OfferQuery(gpu="T4", gpus_per_node=1)
 TYPE = "n1-standard-8+t4x1"
@@ -71,29 +71,11 @@ def offer(zone: str = "us-central1-a", market: Market = Market.SPOT) -> Offer:
 
 
 def request(node: str, place: Offer | None = None) -> LaunchRequest:
-    return replace(_REQUEST, token=f"token-{node}", node=node, offer=place or offer())
-
-
-class _Nothing:
-    """Offers one machine, so that a request can be made without a cloud."""
-
-    def offers(self, _query: OfferQuery, _timeout_s: float) -> list[Offer]:
-        return [offer()]
-
-
-_REQUEST = request_for(_Nothing(), "n")  # type: ignore[arg-type]
+    return request_at(place or offer(), node)
 
 
 def launched(compute: GcpProvisioner, node: str, place: Offer | None = None) -> Instance:
-    outcome = compute.launch(request(node, place), TIMEOUT_S)
-    assert isinstance(outcome, Launched), outcome
-    return outcome.instance
-
-
-def found(compute: GcpProvisioner, node: str) -> Instance:
-    instance = compute.find(f"token-{node}", TIMEOUT_S)
-    assert instance is not None
-    return instance
+    return launched_by(compute, request(node, place))
 
 
 def bare(instance: Instance) -> str:
@@ -159,7 +141,7 @@ def test_an_answer_that_cannot_be_read_is_unknown_and_the_machine_is_found(
     server.cloud.fail_next("instances.insert", how)
     outcome = compute.launch(request("n1"), TIMEOUT_S)
     assert isinstance(outcome, Unknown), outcome
-    machine = found(compute, "n1")
+    machine = found_by(compute, "n1")
     assert launched(compute, "n1").id == machine.id
     assert server.cloud.counted()["instances.insert"] == 1
 
@@ -171,7 +153,7 @@ def test_an_insertion_that_takes_too_long_is_unknown_and_can_be_waited_for_again
     outcome = compute.launch(request("n1"), 1.0)
     assert isinstance(outcome, Unknown)
     assert "is not done in time" in outcome.message
-    assert found(compute, "n1").state is InstanceState.PENDING
+    assert found_by(compute, "n1").state is InstanceState.PENDING
     launched(compute, "n1")
     assert server.cloud.counted()["instances.insert"] == 1
 
@@ -187,7 +169,7 @@ def test_a_machine_that_is_taken_while_it_is_made_is_found_with_its_end(
 ) -> None:
     server.cloud.fail_next("instances.insert", "taken-at-once")
     assert isinstance(compute.launch(request("n1"), TIMEOUT_S), Unknown)
-    gone = found(compute, "n1")
+    gone = found_by(compute, "n1")
     assert (gone.state, gone.end_cause, gone.node) == (InstanceState.TERMINATED, EndCause.PREEMPTED, "n1")
     again = launched(compute, "n1")
     assert (again.state, again.cluster, again.token) == (InstanceState.TERMINATED, CLUSTER, "token-n1")
@@ -258,7 +240,7 @@ def test_a_name_that_is_taken_by_something_else_is_not_ours(server: gcp.GcpServe
 def test_a_token_whose_machine_is_forgotten_is_asked_for_anew(server: gcp.GcpServer, compute: GcpProvisioner) -> None:
     machine = launched(compute, "n1")
     compute.terminate(machine.id, TIMEOUT_S)
-    assert found(compute, "n1").state is InstanceState.TERMINATED
+    assert found_by(compute, "n1").state is InstanceState.TERMINATED
     operations = server.cloud.compute.instances.operations
     operations[:] = [each for each in operations if each.kind == "insert"]
     outcome = compute.launch(request("n1"), TIMEOUT_S)
@@ -452,11 +434,11 @@ def test_all_regions_are_in_the_same_listing(server: gcp.GcpServer) -> None:
     server.cloud.calls.clear()
     assert {each.id for each in compute.instances(CLUSTER, TIMEOUT_S)} == {west.id, central.id}
     assert set(server.cloud.counted().values()) == {1}
-    assert found(compute, "n1").region == "us-west1"
+    assert found_by(compute, "n1").region == "us-west1"
     compute.terminate(west.id, TIMEOUT_S)
-    assert found(compute, "n1").state is InstanceState.TERMINATED
+    assert found_by(compute, "n1").state is InstanceState.TERMINATED
     compute.terminate(bare(central), TIMEOUT_S)
-    assert found(compute, "n2").state is InstanceState.TERMINATED
+    assert found_by(compute, "n2").state is InstanceState.TERMINATED
 
 
 # -- ends ----------------------------------------------------------------------------------------------------
@@ -474,7 +456,7 @@ def test_what_has_ended_is_told_for_an_hour(server: gcp.GcpServer) -> None:
     assert gone.launched_at == pytest.approx(machine.launched_at, abs=1.0)
     later = 3700.0
     assert not compute.instances(CLUSTER, TIMEOUT_S)
-    assert found(compute, "n1").id == machine.id
+    assert found_by(compute, "n1").id == machine.id
 
 
 def test_a_machine_that_is_taken_works_on_for_half_a_minute(server: gcp.GcpServer) -> None:
@@ -484,21 +466,21 @@ def test_a_machine_that_is_taken_works_on_for_half_a_minute(server: gcp.GcpServe
     machine = launched(compute, "n1")
     deadline = server.cloud.preempt(bare(machine), 600.0)
     assert deadline == pytest.approx(time.time() + 30, abs=5)
-    noticed = found(compute, "n1")
+    noticed = found_by(compute, "n1")
     assert (noticed.state, noticed.end_cause) == (InstanceState.RUNNING, None)
     assert noticed.preempt_at == pytest.approx(deadline, abs=0.01)
     later = 31.0
-    late = found(compute, "n1")
+    late = found_by(compute, "n1")
     assert (late.state, late.end_cause, late.preempt_at) == (InstanceState.STOPPING, EndCause.PREEMPTED, None)
 
 
 def test_a_preemption_may_stop_a_machine_which_then_still_costs(server: gcp.GcpServer, compute: GcpProvisioner) -> None:
     machine = launched(compute, "n1")
     server.cloud.preempt(bare(machine), 0.0, stop=True)
-    stopped = found(compute, "n1")
+    stopped = found_by(compute, "n1")
     assert (stopped.state, stopped.end_cause) == (InstanceState.STOPPED, EndCause.PREEMPTED)
     compute.terminate(machine.id, TIMEOUT_S)
-    gone = found(compute, "n1")
+    gone = found_by(compute, "n1")
     assert (gone.state, gone.end_cause) == (InstanceState.TERMINATED, EndCause.PREEMPTED)
 
 
@@ -508,10 +490,10 @@ def test_a_machine_that_fails_or_switches_itself_off_keeps_its_disk(
 ) -> None:
     machine = launched(compute, "n1")
     server.cloud.lose(bare(machine), kind, stop=True)
-    off = found(compute, "n1")
+    off = found_by(compute, "n1")
     assert (off.state, off.end_cause) == (InstanceState.STOPPED, EndCause.FAILED)
     compute.terminate(machine.id, TIMEOUT_S)
-    assert found(compute, "n1").state is InstanceState.TERMINATED
+    assert found_by(compute, "n1").state is InstanceState.TERMINATED
     assert not server.cloud.compute.instances.disks
 
 
@@ -536,7 +518,7 @@ def test_what_machines_leave_behind_is_found_by_its_label_and_removed(
         compute.remove(left, TIMEOUT_S)
     assert not compute.leftovers(CLUSTER, TIMEOUT_S)
     assert len(compute.leftovers("another", TIMEOUT_S)) == 1
-    assert found(compute, "n1").state is InstanceState.RUNNING
+    assert found_by(compute, "n1").state is InstanceState.RUNNING
     with pytest.raises(ProvisionerError, match="leave only disks"):
         compute.remove(replace(left, kind=LeftoverKind.ADDRESS), TIMEOUT_S)
 
