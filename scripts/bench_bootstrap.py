@@ -7,21 +7,18 @@ make, too. Writes build/bench/bootstrap.json.
 from __future__ import annotations
 
 import argparse
-import signal
 import statistics
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from types import FrameType
 
-from rich.console import Console
 from rich.table import Table
 
 from scripts.bench import bootstrap, results
+from scripts.bench.command import measured, progress, show
 from scripts.bench.results import Row, Sample
-from scripts.bench.watch import BenchError, Stop
-from scripts.stack import ROOT, InterruptedByUserError
-from supervisor.errors import StartError
+from scripts.bench.watch import Stop
+from scripts.stack import ROOT
 
 SPOTSUP, FLOOR = "spotsup", "floor"
 SIZES = (1, 8, 32, 64)
@@ -37,8 +34,6 @@ all workers: until the last training program was started; each node's launcher i
 commands alone: what the steps' own scripts take; the rest of a node's time is SSH, and us.
 environment: code, trainer and a virtual environment with one empty package, by a node that has to build it, and by one
   that finds it in the cache."""
-
-progress = Console(stderr=True, highlight=False)
 
 
 def measure(size: int, folder: Path, stop: Stop) -> list[Sample]:
@@ -92,39 +87,23 @@ def verdicts(rows: Sequence[Row]) -> Iterator[str]:
         yield f"an environment that is cached takes {warm:.2f} s, one that is not {cold:.2f} s"
 
 
+def measure_all(options: argparse.Namespace, stop: Stop) -> list[Sample]:
+    """Every size, and the environment. Raises BenchError, InterruptedByUserError."""
+    samples: list[Sample] = []
+    for repetition in range(options.repeat):
+        for size in (each for each in SIZES if each <= options.most):
+            progress.print(f"[dim]repetition {repetition + 1} of {options.repeat}: {size} at once[/dim]")
+            samples += measure(size, options.folder, stop)
+        samples += measure_environment(options.folder, stop)
+    return samples
+
+
 def main() -> int:
     """Measure, write, show. Exit status 0 where everything could be measured; 130 after Ctrl-C."""
-    options = _parse()
-    stop = Stop()
-
-    def on_signal(_number: int, _frame: FrameType | None) -> None:
-        stop.ask()
-
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, on_signal)
-    about = results.machine()
-    samples: list[Sample] = []
-    try:
-        for repetition in range(options.repeat):
-            for size in (each for each in SIZES if each <= options.most):
-                progress.print(f"[dim]repetition {repetition + 1} of {options.repeat}: {size} at once[/dim]")
-                samples += measure(size, options.folder, stop)
-            samples += measure_environment(options.folder, stop)
-    except InterruptedByUserError:
-        progress.print("interrupted; every process was ended")
-        return 130
-    except (BenchError, StartError, OSError) as error:
-        progress.print(f"bench-bootstrap: {error}", style="red", markup=False, soft_wrap=True)
-        return 1
-    rows = results.summarise(samples)
+    options, about = _parse(), results.machine()
+    rows = results.summarise(measured("bench-bootstrap", lambda stop: measure_all(options, stop)))
     results.write(options.json, rows, about, SUBJECTS)
-    console = Console(highlight=False)
-    console.print(table(rows))
-    console.print()
-    console.print(NOTES, style="dim", soft_wrap=True)
-    for sentence in verdicts(rows):
-        console.print(sentence, soft_wrap=True)
-    console.print(str(options.json), style="dim", markup=False, soft_wrap=True)
+    show([table(rows)], NOTES, options.json, sentences=verdicts(rows))
     return 0
 
 

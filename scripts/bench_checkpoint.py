@@ -10,21 +10,19 @@ import argparse
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from types import FrameType
 
-from rich.console import Console
 from rich.table import Table
 
 from scripts.bench import results
+from scripts.bench.command import measured, progress, show
 from scripts.bench.results import Row, Sample
 from scripts.bench.watch import BenchError, Stop
-from scripts.stack import ROOT, InterruptedByUserError
+from scripts.stack import ROOT
 
 BLOCKING, FIRST, COMPLETE, RESTORE = "blocking", "blocking, first call", "complete", "restore"
 SPOTSUP, FLOOR = "spotsup", "floor"
@@ -47,8 +45,6 @@ blocking: until training goes on. first call: memory for the copy is new then.
 complete: until the checkpoint is whole, and on the disk.
 restore: into the same model and optimizer; the files are still in memory.
 Of several ranks the slowest counts."""
-
-progress = Console(stderr=True, highlight=False)
 
 
 def measure(world: int, options: argparse.Namespace, stop: Stop) -> list[Sample]:
@@ -148,38 +144,22 @@ def verdicts(rows: Sequence[Row], gib: float) -> Iterator[str]:
             yield f"{row.case}: training stops for {row.median:.3f} s (goal {goal_s:g} s): {met}"
 
 
+def measure_all(options: argparse.Namespace, stop: Stop) -> list[Sample]:
+    """Every number of processes. Raises BenchError, InterruptedByUserError."""
+    samples: list[Sample] = []
+    for world in WORLDS:
+        progress.print(f"[dim]{world} of {WORLDS[-1]} processes, about a minute[/dim]")
+        samples += measure(world, options, stop)
+    return samples
+
+
 def main() -> int:
     """Measure, write, show. Exit status 0 where everything could be measured; 130 after Ctrl-C."""
-    options = _parse()
-    stop = Stop()
-
-    def on_signal(_number: int, _frame: FrameType | None) -> None:
-        stop.ask()
-
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, on_signal)
+    options, about = _parse(), results.machine()
     options.json.unlink(missing_ok=True)
-    about = results.machine()
-    samples: list[Sample] = []
-    try:
-        for world in WORLDS:
-            progress.print(f"[dim]{world} of {WORLDS[-1]} processes, about a minute[/dim]")
-            samples += measure(world, options, stop)
-    except InterruptedByUserError:
-        progress.print("interrupted; every process was ended")
-        return 130
-    except (BenchError, OSError) as error:
-        progress.print(f"bench-checkpoint: {error}", style="red", markup=False, soft_wrap=True)
-        return 1
-    rows = in_order(results.summarise(samples))
+    rows = in_order(results.summarise(measured("bench-checkpoint", lambda stop: measure_all(options, stop))))
     results.write(options.json, rows, about, SUBJECTS)
-    console = Console(highlight=False)
-    console.print(table(rows, options.gib))
-    console.print()
-    console.print(NOTES, style="dim", soft_wrap=True)
-    for sentence in verdicts(rows, options.gib):
-        console.print(sentence, soft_wrap=True)
-    console.print(str(options.json), style="dim", markup=False, soft_wrap=True)
+    show([table(rows, options.gib)], NOTES, options.json, sentences=verdicts(rows, options.gib))
     return 0
 
 

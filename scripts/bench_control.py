@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -17,19 +16,17 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 from spotsup_trainer.etcd import Delete, Etcd, Put
 from spotsup_trainer.wire import Progress, encode
 
 from scripts.bench import control, results
+from scripts.bench.command import measured, progress, show
 from scripts.bench.results import Row, Sample
 from scripts.bench.watch import BenchError, Stop
-from scripts.stack import ROOT, InterruptedByUserError
-from supervisor.errors import StartError
+from scripts.stack import ROOT
 from supervisor.runtime.etcd_server import EmbeddedEtcd
 
 SPOTSUP = "spotsup"
@@ -47,8 +44,6 @@ idle: nothing changes. training: each job tells of a step once a second. churn: 
   (at least one every 2 s in all), its replacement is asked for, prepared and in the round within 2 s.
 CPU share: of one core, the daemon's process alone. event: a lost node, until another is in its place.
 start-up: from an etcd that holds all records to the first decision about all jobs."""
-
-progress = Console(stderr=True, highlight=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,36 +226,21 @@ def _shown(row: Row | None) -> str:
     )
 
 
+def measure_all(options: argparse.Namespace, stop: Stop) -> list[Sample]:
+    """Every size. Raises BenchError, InterruptedByUserError."""
+    samples: list[Sample] = []
+    for size in (each for each in SIZES if options.least <= each.jobs * each.nodes <= options.most):
+        progress.print(f"[dim]{size.case}, about {3 * options.seconds + SETTLE_S:.0f} s[/dim]")
+        samples += measure(size, options, stop)
+    return samples
+
+
 def main() -> int:
     """Measure, write, show. Exit status 0 where everything could be measured; 130 after Ctrl-C."""
-    options = _parse()
-    stop = Stop()
-
-    def on_signal(_number: int, _frame: FrameType | None) -> None:
-        stop.ask()
-
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, on_signal)
-    about = results.machine()
-    samples: list[Sample] = []
-    try:
-        for size in SIZES:
-            if options.least <= size.jobs * size.nodes <= options.most:
-                progress.print(f"[dim]{size.case}, about {3 * options.seconds + SETTLE_S:.0f} s[/dim]")
-                samples += measure(size, options, stop)
-    except InterruptedByUserError:
-        progress.print("interrupted; every process was ended")
-        return 130
-    except (BenchError, StartError, OSError) as error:
-        progress.print(f"bench-control: {error}", style="red", markup=False, soft_wrap=True)
-        return 1
-    rows = results.summarise(samples)
+    options, about = _parse(), results.machine()
+    rows = results.summarise(measured("bench-control", lambda stop: measure_all(options, stop)))
     results.write(options.json, rows, about, SUBJECTS)
-    console = Console(highlight=False, width=160)
-    console.print(table(rows))
-    console.print()
-    console.print(NOTES, style="dim", soft_wrap=True)
-    console.print(str(options.json), style="dim", markup=False, soft_wrap=True)
+    show([table(rows)], NOTES, options.json, width=160)
     return 0
 
 

@@ -8,7 +8,6 @@ all was asked for.
 from __future__ import annotations
 
 import argparse
-import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -16,11 +15,9 @@ from contextlib import closing
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from types import FrameType
-
-from rich.console import Console
 
 from scripts.bench import goals, launchers, recovery_table, results, spotsup, stock
+from scripts.bench.command import measured, progress, show
 from scripts.bench.goals import FENCED, FIRST, FULL, LATE, LOST, PAUSED
 from scripts.bench.grid import (
     CELLS,
@@ -36,11 +33,10 @@ from scripts.bench.grid import (
     cells_of,
 )
 from scripts.bench.machines import RES_OPTIONS
-from scripts.bench.results import Row, Sample
+from scripts.bench.results import Sample
 from scripts.bench.spotsup import Fence
-from scripts.bench.watch import BenchError, Stop, Turn, Watched, phase_of
-from scripts.stack import ROOT, InterruptedByUserError, StackError
-from supervisor.errors import StartError
+from scripts.bench.watch import Stop, Turn, Watched, phase_of
+from scripts.stack import ROOT
 
 LEAST_LIMIT_S = spotsup.NOTICE_S + 10.0
 COLD_START = "cold start"
@@ -72,8 +68,6 @@ Names are not looked up (RES_OPTIONS={res_options}): c10d asks for its peers' na
 paused in all: less than the time to the full world where a smaller round trained meanwhile.
 never: no process was left that could go on. >{limit_s:g} s: it was watched for no longer."""
 
-progress = Console(stderr=True, highlight=False)
-
 
 class Bench:
     """All measurements, one after the other."""
@@ -84,7 +78,7 @@ class Bench:
         self._stop = stop
         self._began = time.monotonic()
 
-    def run(self) -> None:
+    def run(self) -> list[Sample]:
         """Every repetition has each subject in turn: a minute in which the machine is busy strikes all of them."""
         stock.end_leftovers(self._options.folder)
         launchers.end_leftovers(self._options.folder)
@@ -95,6 +89,7 @@ class Bench:
             for measure in self._measurements(repetition):
                 self._stop.check()
                 measure(turn)
+        return self.samples
 
     def _measurements(self, repetition: int) -> Iterator[Callable[[Turn], None]]:
         wanted = {
@@ -186,46 +181,18 @@ def in_order(samples: Sequence[Sample]) -> list[Sample]:
 
 def main() -> int:
     """Measure, write, show. Exit status 0 where everything could be measured; 130 after Ctrl-C."""
-    options = parse_arguments()
-    stop = Stop()
-
-    def on_signal(_number: int, _frame: FrameType | None) -> None:
-        stop.ask()
-
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, on_signal)
+    options, about = parse_arguments(), results.machine()
     options.json.unlink(missing_ok=True)
-    about = results.machine()
-    bench = Bench(options, stop)
-    try:
-        bench.run()
-    except InterruptedByUserError:
-        progress.print("interrupted; every process was ended")
-        return 130
-    except (BenchError, StackError, StartError) as error:
-        # What programs print is full of brackets, which rich would read as markup.
-        progress.print(f"bench-recovery: {error}", style="red", markup=False, soft_wrap=True)
-        return 1
-    rows = results.summarise(in_order(bench.samples))
+    rows = results.summarise(in_order(measured("bench-recovery", lambda stop: Bench(options, stop).run())))
     judged = goals.judge(rows, spotsup.LEASE_S)
     more = {"goals": [goal.as_json() for goal in judged], "not_measured": [asdict(each) for each in OMISSIONS]}
     results.write(options.json, rows, about, SUBJECTS, more)
-    _show(rows, judged, options)
-    return 0
-
-
-def _show(rows: Sequence[Row], judged: Sequence[goals.Goal], options: argparse.Namespace) -> None:
-    console = Console(highlight=False)
-    console.print(recovery_table.table(rows))
-    console.print()
-    if judged:
-        console.print(goals.table(judged))
-        console.print()
+    tables = [recovery_table.table(rows), *([goals.table(judged)] if judged else [])]
     notes = NOTES.format(
         notice_s=spotsup.NOTICE_S, limit_s=options.limit, lease_s=spotsup.LEASE_S, res_options=RES_OPTIONS
     )
-    console.print(notes, style="dim", soft_wrap=True)
-    console.print(str(options.json), style="dim", markup=False, soft_wrap=True)
+    show(tables, notes, options.json)
+    return 0
 
 
 def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespace:

@@ -9,23 +9,20 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
-import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
-from types import FrameType
 
-from rich.console import Console
 from rich.table import Table
 
 from scripts.bench import results
+from scripts.bench.command import measured, progress, show
 from scripts.bench.rendezvous import C10D, ETCD_V2, SPOTSUP, SUBJECTS, Crew, Subject, check_v2, with_python_etcd
 from scripts.bench.results import Row, Sample
 from scripts.bench.watch import BenchError, Stop
-from scripts.stack import ROOT, InterruptedByUserError
-from supervisor.errors import StartError
+from scripts.stack import ROOT
 from supervisor.runtime.etcd_server import EmbeddedEtcd
 
 FIRST, AGAIN, REPLACED = "first round", "re-formation", "one replaced"
@@ -38,20 +35,17 @@ re-formation: all were in a round and want to be in the next one, at the same mo
 one replaced: one is killed, with the word of a daemon that it is gone; a spare takes its place. Of
   spotsup only: with the others a lost node is one whose heartbeats were missed, for 15 s by default."""
 
-progress = Console(stderr=True, highlight=False)
-
 
 class Bench:
     """All measurements, one after the other, on one etcd."""
 
     def __init__(self, options: argparse.Namespace, stop: Stop) -> None:
         self.samples: list[Sample] = []
-        self.subjects: list[Subject] = []
         self._options = options
         self._stop = stop
         self._began = time.monotonic()
 
-    def run(self) -> None:
+    def run(self) -> tuple[list[Subject], list[Sample]]:
         """Every repetition has each subject in turn: a minute in which the machine is busy strikes all of them."""
         folder = self._options.folder
         etcd = EmbeddedEtcd(folder / "etcd")
@@ -62,14 +56,15 @@ class Bench:
         etcd = EmbeddedEtcd(folder / "etcd")
         try:
             etcd.start()
-            self.subjects = list(self._available(etcd.endpoint))
+            subjects = list(self._available(etcd.endpoint))
             for repetition in range(self._options.repeat):
                 self._tell(f"[bold]repetition {repetition + 1} of {self._options.repeat}[/bold]")
                 for size in self._options.sizes:
-                    for subject in self.subjects:
+                    for subject in subjects:
                         self._measure(subject, size, etcd.endpoint, f"{subject.name}-{size}-{repetition}")
         finally:
             etcd.stop()
+        return subjects, self.samples
 
     def _available(self, endpoint: str) -> Iterator[Subject]:
         for subject in SUBJECTS:
@@ -150,33 +145,12 @@ def verdict(rows: Sequence[Row]) -> str:
 
 def main() -> int:
     """Measure, write, show. Exit status 0 where everything could be measured; 130 after Ctrl-C."""
-    options = _parse()
-    stop = Stop()
-
-    def on_signal(_number: int, _frame: FrameType | None) -> None:
-        stop.ask()
-
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, on_signal)
+    options, about = _parse(), results.machine()
     options.json.unlink(missing_ok=True)
-    about = results.machine()
-    bench = Bench(options, stop)
-    try:
-        bench.run()
-    except InterruptedByUserError:
-        progress.print("interrupted; every process was ended")
-        return 130
-    except (BenchError, StartError) as error:
-        progress.print(f"bench-rendezvous: {error}", style="red", markup=False, soft_wrap=True)
-        return 1
-    rows = results.summarise(bench.samples)
-    results.write(options.json, rows, about, {subject.name: subject.in_words for subject in bench.subjects})
-    console = Console(highlight=False)
-    console.print(table(rows))
-    console.print()
-    console.print(NOTES, style="dim", soft_wrap=True)
-    console.print(verdict(rows), soft_wrap=True)
-    console.print(str(options.json), style="dim", markup=False, soft_wrap=True)
+    subjects, samples = measured("bench-rendezvous", lambda stop: Bench(options, stop).run())
+    rows = results.summarise(samples)
+    results.write(options.json, rows, about, {subject.name: subject.in_words for subject in subjects})
+    show([table(rows)], NOTES, options.json, sentences=[verdict(rows)])
     return 0
 
 

@@ -41,5 +41,9 @@ class JournalUnavailableError(SpotsupError):
     """etcd did not answer: nothing is known to be done, and nothing more will be until it does."""
 
 
+class JournalFullError(JournalUnavailableError):
+    """etcd refuses to store anything: its space quota is used up."""
+
+
 class SchemaError(SpotsupError):
     """A record was written by a newer daemon than this one."""

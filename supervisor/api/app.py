@@ -18,6 +18,7 @@ from supervisor.api.service import Scale, Service
 from supervisor.api.targets import add_targets
 from supervisor.api.views import cost_row, event_row, job_detail, job_row, node_row
 from supervisor.errors import (
+    JournalFullError,
     JournalUnavailableError,
     NotFoundError,
     RefusedError,
@@ -33,6 +34,7 @@ HTTP_STATUS: dict[type[SpotsupError], int] = {
     NotFoundError: 404,
     RefusedError: 409,
     JournalUnavailableError: 503,
+    JournalFullError: 507,
 }
 
 

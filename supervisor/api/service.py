@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from supervisor.api.quote import Quote
-from supervisor.errors import NotFoundError, RefusedError, UsageError
+from supervisor.errors import JournalUnavailableError, NotFoundError, RefusedError, UsageError
 from supervisor.model import DaemonPause, Event, EventKind, JobRecord, NodeRecord, NodeState, Passage
 from supervisor.planner.world import JobView
 from supervisor.runtime.clock import Clock
@@ -20,6 +20,7 @@ from supervisor.runtime.loop import Leader
 from supervisor.spec import JobSpec, check_nodes, parse_spec
 
 MOST_TRIES = 20
+CATCH_UP_S = 5.0
 MOST_BLOB_BYTES = 32 * 1024 * 1024
 _UID_ALPHABET = "abcdefghijkmnpqrstuvwxyz23456789"
 _LEAVING = frozenset({NodeState.DRAINING, NodeState.TERMINATING})
@@ -119,6 +120,7 @@ class Service:
         """Store a new job. `submission`: the client's own id of this request; sent again, it is the same job."""
         spec = parse_spec(spec_value)
         self._check_supported(spec)
+        self._catch_up(spec.name)
         if not self._journal.has_blob(code_sha256):
             raise UsageError("the job's code was not uploaded: `spotsupctl submit` does that")
         record = _new_job(spec, code_sha256, submission, self._clock.now())
@@ -153,6 +155,7 @@ class Service:
             text = f"{name}: a user asked to cancel it"
             return Change(replace(view.record, cancel_requested=True), EventKind.CANCEL_REQUESTED, text)
 
+        self._catch_up(name)
         view = self.job(name)
         return view if view.record.cancel_requested else self._change(name, change)
 
@@ -239,6 +242,7 @@ class Service:
 
     def _change(self, name: str, change: Callable[[JobView], Change | None]) -> JobView:
         """Store what `change` makes of the job as it is now; None where it is so already."""
+        self._catch_up(name)
         for _ in range(MOST_TRIES):
             view = self.job(name)
             if view.record.ended:
@@ -255,6 +259,17 @@ class Service:
 
     def _read(self) -> Reading:
         return self._journal.read()
+
+    def _catch_up(self, name: str) -> None:
+        """Know all that was acknowledged of a job before we were asked, also by another daemon: a refusal, or "it is so
+        already", must not come of an old copy. Raises JournalUnavailableError where that is not to be had."""
+        newest = self._journal.job_revision(name)
+        if _is_at(self._read(), name, newest):
+            return
+        if not self._wait_for(lambda reading: _is_at(reading, name, newest), CATCH_UP_S):
+            raise JournalUnavailableError(
+                f"this daemon's copy of the journal has been behind etcd for {CATCH_UP_S:g} s: try again in a moment"
+            )
 
     def _await(self, predicate: Callable[[Reading], bool]) -> None:
         """Until our own write is in what we read: a command that follows must see it. Bounded; late is not wrong."""
@@ -320,6 +335,14 @@ def _event(change: Change, now: float) -> tuple[Event, JobRecord]:
 
 def _has(reading: Reading, name: str, uid: str) -> bool:
     return name in reading.jobs and reading.jobs[name].record.uid == uid
+
+
+def _is_at(reading: Reading, name: str, newest: int) -> bool:
+    """Whether a reading knows a job as of revision `newest`; of 0: that there is none."""
+    if name in reading.refused:
+        return True
+    known = reading.jobs[name].revision if name in reading.jobs else 0
+    return known >= newest if newest else not known
 
 
 def _check_replaceable(present: JobView) -> None:

@@ -15,6 +15,7 @@ from types import FrameType
 
 import structlog
 from spotsup_trainer.etcd import Etcd, Tls
+from spotsup_trainer.timing import LeaseTimes
 from spotsup_trainer.wire import Keys
 
 from provisioners.base import Provisioner
@@ -68,7 +69,10 @@ def _serve(
     store.start(config.etcd.wait_s)
     journal = Journal(store, keys)
     name = f"{socket.gethostname()}:{os.getpid()}"
-    leader = Leadership(etcd, f"{keys.root}leader", name, config.timing.leader_ttl_s, watchers.changed)
+    # A call must not be spent on an endpoint that hangs until the lease has ended: others may answer.
+    quick = connect_etcd(config, endpoints, LeaseTimes(config.timing.leader_ttl_s, len(endpoints)).call_s)
+    stack.callback(quick.close)
+    leader = Leadership(quick, f"{keys.root}leader", name, config.timing.leader_ttl_s, watchers.changed)
     stack.callback(leader.stop)
     provisioners = open_clouds(config, stack)
     identity = load_identity(config.state / "cluster.key")
@@ -85,7 +89,7 @@ def _serve(
     )
     actor = ThreadActor(effects.perform, wake.set, leader.fresh)
     rules = config.rules(alerts=alerts is not None)
-    loop = Loop(journal, leader, actor, clock, rules, tuple(provisioners), identity.mark)
+    loop = Loop(journal, leader, actor, clock, rules, tuple(provisioners), identity.mark, leader.trouble)
     stack.callback(_serve_api(config, identity, journal, leader, loop, provisioners, watchers, version))
     leader.start()
     log.info("spotsupd is ready", version=version, socket=str(config.socket), clouds=", ".join(provisioners))
@@ -169,10 +173,10 @@ class _Watchers:
         return wait_for
 
 
-def connect_etcd(config: Config, endpoints: tuple[str, ...]) -> Etcd:
-    """A client as configured."""
+def connect_etcd(config: Config, endpoints: tuple[str, ...], timeout_s: float = 5.0) -> Etcd:
+    """A client as configured; each endpoint has `timeout_s` to answer."""
     tls = Tls(config.etcd.ca, config.etcd.cert or None, config.etcd.key or None) if config.etcd.ca else None
-    return Etcd(endpoints, user=config.etcd.user or None, password=config.etcd_password(), tls=tls)
+    return Etcd(endpoints, user=config.etcd.user or None, password=config.etcd_password(), tls=tls, timeout_s=timeout_s)
 
 
 @contextlib.contextmanager

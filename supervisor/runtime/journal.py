@@ -126,6 +126,11 @@ class Journal:
         key = f"{self.keys.world}{PAUSE}"
         self._txn([], [Put(key, dump(pause)) if pause else Delete(key)])
 
+    def job_revision(self, name: str) -> int:
+        """The revision of a job's record as etcd holds it now, 0 where there is none: the mirror may be behind."""
+        found = self._store.get(self._job_key(name))
+        return found.mod_revision if found else 0
+
     # -- what is read when someone asks --------------------------------------------------------------------
 
     def events(self, job: str, after: str = "") -> list[Event]:

@@ -5,16 +5,20 @@ etcd's own lock does not exclude (a holder may be paused beyond its lease); the 
 
 from __future__ import annotations
 
-import contextlib
 import json
 import threading
 import time
 from collections.abc import Callable, Sequence
 
+import structlog
 from spotsup_trainer.etcd import Compare, Etcd, EtcdError, KeyValue, Put
+
+from supervisor.runtime.store import trouble
 
 # How late a standby sees that nobody leads any more. One small read: 4 a second are no load.
 LOOK_S = 0.25
+
+log = structlog.get_logger("spotsupd")
 
 
 class Leadership:
@@ -28,9 +32,10 @@ class Leadership:
         self._name = name
         self._ttl_s = ttl_s
         self._on_change = on_change
-        self._lease = 0
+        self._lease = 0  # a standby has one, too: with it, leading takes one write
         self._revision = 0
         self._renewed_at = 0.0
+        self._said = ""
         self._leader_name = ""
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="leadership", daemon=True)
@@ -47,6 +52,10 @@ class Leadership:
         long since it was decided.
         """
         return self.leading and time.monotonic() - self._renewed_at < self._ttl_s
+
+    def trouble(self) -> str:
+        """Why it can neither lead nor follow for now; "" where it can."""
+        return self._said
 
     @property
     def leader(self) -> str:
@@ -75,25 +84,41 @@ class Leadership:
 
     def _run(self) -> None:
         while not self._stopping.is_set():
-            with contextlib.suppress(EtcdError):  # away for now: the lease may live on, and the guard decides
+            try:
                 self._step()
-            self._stopping.wait(self._ttl_s / 4 if self.leading else LOOK_S)
+                self._said = ""
+            except EtcdError as error:
+                # Away for now: the lease may live on, and the guard decides.
+                self._tell(error)
+            self._stopping.wait(self._ttl_s / 4 if self.leading and not self._said else LOOK_S)
 
     def _step(self) -> None:
         if self._lease:
-            begun = time.monotonic()
-            if self._etcd.keepalive(self._lease) == 0:
-                self._lose()
-            else:
-                self._renewed_at = begun
+            self._renew()
         found = self._etcd.get(self._key)
         if self.leading:
             if found is None or found.create_revision != self._revision:
                 self._lose()
         elif found is None or found.lease == self._lease:
+            self._leader_name = ""
             self._campaign()
         else:
             self._follow(found)
+            self._have_lease()
+
+    def _renew(self) -> None:
+        begun = time.monotonic()
+        if not self.leading and begun - self._renewed_at < self._ttl_s / 4:
+            return
+        if self._etcd.keepalive(self._lease) == 0:
+            self._lose()
+        else:
+            self._renewed_at = begun
+
+    def _have_lease(self) -> None:
+        if not self._lease:
+            begun = time.monotonic()
+            self._lease, self._renewed_at = self._etcd.grant(self._ttl_s), begun
 
     def _follow(self, found: KeyValue) -> None:
         name = str(json.loads(found.value).get("name", ""))
@@ -102,11 +127,13 @@ class Leadership:
             self._on_change()
 
     def _campaign(self) -> None:
-        if not self._lease:
-            self._renewed_at = time.monotonic()
-            self._lease = self._etcd.grant(self._ttl_s)
+        self._have_lease()
         mine = Put(self._key, json.dumps({"name": self._name}).encode(), lease=self._lease)
-        self._etcd.txn([Compare(self._key, "create", 0)], [mine])
+        created = self._etcd.txn([Compare(self._key, "create", 0)], [mine])
+        if created.succeeded:
+            self._revision = created.revision
+            self._on_change()
+            return
         found = self._etcd.get(self._key)
         if found is None:
             return
@@ -116,6 +143,12 @@ class Leadership:
             self._on_change()
         else:
             self._follow(found)
+
+    def _tell(self, error: EtcdError) -> None:
+        """Each problem once, not at every try."""
+        if trouble(error) != self._said:
+            self._said = trouble(error)
+            log.warning("cannot lead, or follow who leads, for now; trying on", error=self._said)
 
     def _lose(self) -> None:
         self._lease = self._revision = 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Protocol
@@ -12,7 +12,7 @@ from spotsup_trainer.etcd import Compare
 from spotsup_trainer.wire import Keys
 
 from provisioners.base import Transient
-from supervisor.errors import JournalUnavailableError
+from supervisor.errors import JournalFullError, JournalUnavailableError
 from supervisor.model import ClusterRecord
 from supervisor.planner.actions import (
     Action,
@@ -118,8 +118,10 @@ class Loop:
         rules: Rules,
         clouds: tuple[str, ...],
         key_mark: str = "",
+        trouble: Callable[[], str] = lambda: "",
     ) -> None:
-        """`key_mark`: of the cluster's key (see identity.Identity.mark), which all its daemons share."""
+        """`key_mark`: of the cluster's key (see identity.Identity.mark), which all its daemons share. `trouble`: why
+        nobody is known to lead, where that is known."""
         self._journal = journal
         self._leader = leader
         self._actor = actor
@@ -127,6 +129,8 @@ class Loop:
         self._rules = rules
         self._clouds = clouds
         self._key_mark = key_mark
+        self._trouble = trouble
+        self._full = ""
         self._soft = Soft()
         self._running: dict[str, Action] = {}
         self._in_hand: dict[str, list[NodeOutcome]] = {}
@@ -173,7 +177,8 @@ class Loop:
             why = f" ({reading.pause.reason})" if reading.pause.reason else ""
             return f"paused by a user{why}: this daemon watches and does nothing; `spotsupctl daemon resume` ends that"
         if not self._leader.leading:
-            return f"standing by: {self._leader.leader} leads" if self._leader.leader else "waiting to lead"
+            leads = f"standing by: {self._leader.leader} leads" if self._leader.leader else "waiting to lead"
+            return "; ".join(filter(None, [leads, self._trouble()]))
         if reading.cluster is not None and self._key_mark and reading.cluster.key_mark not in {"", self._key_mark}:
             return "this daemon's cluster.key is not the cluster's: copy it from the state folder of another daemon"
         return ""
@@ -228,6 +233,7 @@ class Loop:
         now = self._clock.now()
         world = self._world(reading)
         world = replace(world, asleep=asleep(world, self._calm, self._in_hand, now))
+        self._full = ""
         decision, self._soft = plan(world, self._in_hand, self._journal.keys, now)
         self._calm = {name: self._calm[name] for name in world.asleep}
         self._calm |= {name: Calm(reading.jobs[name], now) for name in decision.calm}
@@ -244,9 +250,10 @@ class Loop:
             self._start(action)
         self._forget_strays(reading)
         working = sum(not job.record.ended for job in reading.jobs.values())
-        self._warn(decision.warnings)
+        warnings = (*decision.warnings, *filter(None, [self._full]))
+        self._warn(warnings)
         unchanged = {name: self._said.get(name, "") for name in world.asleep}
-        self._say("; ".join([f"{working} jobs under care", *decision.warnings]), {**unchanged, **decision.sentences})
+        self._say("; ".join([f"{working} jobs under care", *warnings]), {**unchanged, **decision.sentences})
 
     def _carry_out(self, commit: Commit) -> None:
         try:
@@ -254,6 +261,8 @@ class Loop:
         except JournalUnavailableError as error:
             self._count("commits_unanswered")
             log.warning("no answer from etcd; nothing was started", job=commit.job, error=str(error))
+            if isinstance(error, JournalFullError):
+                self._full = str(error)
             return
         if not revision:
             self._count("commits_stale")

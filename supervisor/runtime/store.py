@@ -5,10 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from spotsup_trainer.etcd import Compare, Delete, Etcd, EtcdError, EtcdUnavailableError, KeyValue, Put, TxnResult
+from spotsup_trainer.etcd import Compare, Delete, Etcd, EtcdError, EtcdRefusedError, KeyValue, Put, TxnResult
 from spotsup_trainer.mirror import Mirror, View
 
-from supervisor.errors import JournalUnavailableError
+from supervisor.errors import JournalFullError, JournalUnavailableError
+
+RESOURCE_EXHAUSTED = 8  # grpc's code: the alarm NOSPACE is raised, https://etcd.io/docs/v3.5/op-guide/maintenance/
+FULL = (
+    "etcd takes no more data, for its space quota is used up: training goes on, and nothing is begun until an operator "
+    "has freed space and disarmed its alarm (docs/operations.md)"
+)
 
 
 class Store(Protocol):
@@ -58,7 +64,11 @@ class EtcdStore:
         """As Store."""
         try:
             return self._etcd.txn(guards, operations)
-        except EtcdUnavailableError as error:
+        except EtcdRefusedError as error:
+            if error.code != RESOURCE_EXHAUSTED:
+                raise  # what we asked for is wrong, and would be again
+            raise JournalFullError(FULL) from error
+        except EtcdError as error:
             raise JournalUnavailableError(str(error)) from error
 
     def range(self, prefix: str) -> Sequence[KeyValue]:
@@ -74,3 +84,9 @@ class EtcdStore:
             return self._etcd.get(key)
         except EtcdError as error:
             raise JournalUnavailableError(str(error)) from error
+
+
+def trouble(error: EtcdError) -> str:
+    """What to say of etcd, in one sentence."""
+    full = isinstance(error, EtcdRefusedError) and error.code == RESOURCE_EXHAUSTED
+    return FULL if full else str(error)
