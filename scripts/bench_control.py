@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,6 +37,8 @@ CHURN_PER_NODE_S = 3600.0  # a spot machine that lives for an hour
 LEAST_CHURN_PER_S = 0.5
 TICK_P50, TICK_P99, TICK_MAX = "tick p50", "tick p99", "tick max"
 CPU, RSS, START, WRITES, BYTES = "CPU share", "resident memory", "start-up", "etcd writes per event", "bytes per event"
+NODE_CPU, EVENT_CPU = "CPU per node", "CPU per event"
+GOAL_SIZES, GOAL_GROWTH = (1_000, 10_000), 1.2
 
 SUBJECTS = {SPOTSUP: "loop, planner, journal, mirror and leadership as in spotsupd, on an etcd of its own"}
 NOTES = """\
@@ -54,9 +56,14 @@ class Size:
     nodes: int
 
     @property
+    def total(self) -> int:
+        """Nodes of all jobs."""
+        return self.jobs * self.nodes
+
+    @property
     def case(self) -> str:
         """For people."""
-        return f"{self.jobs * self.nodes:,} nodes in {self.jobs} job{'s' if self.jobs > 1 else ''}"
+        return f"{self.total:,} nodes in {self.jobs} job{'s' if self.jobs > 1 else ''}"
 
 
 SIZES = (Size(1, 50), Size(2, 50), Size(20, 50), Size(20, 64), Size(200, 50))
@@ -127,20 +134,22 @@ def measure(size: Size, options: argparse.Namespace, stop: Stop) -> list[Sample]
         try:
             samples = [Sample(f"{size.case}: start", SPOTSUP, START, "s", daemon.start_s)]
             _wait(SETTLE_S, stop)
-            samples += _phase(f"{size.case}: idle", daemon, lambda: _wait(options.seconds, stop), 0)
-            samples += _phase(f"{size.case}: training", daemon, lambda: _train(size, etcd, options.seconds, stop), 0)
+            samples += _phase(size, "idle", daemon, lambda: _wait(options.seconds, stop))
+            samples += _phase(size, "training", daemon, lambda: _train(size, etcd, options.seconds, stop))
             events = max(1, round(options.seconds * _churn_per_s(size)))
-            samples += _phase(f"{size.case}: churn", daemon, lambda: _churn(size, etcd, daemon, events, stop), events)
+            samples += _phase(size, "churn", daemon, lambda: _churn(size, etcd, daemon, events, stop), events)
             daemon.ask(stop=True)
         finally:
             daemon.kill()
     return samples
 
 
-def _phase(case: str, daemon: Daemon, happen: Any, events: int) -> list[Sample]:
+def _phase(size: Size, name: str, daemon: Daemon, happen: Callable[[], None], events: int = 0) -> list[Sample]:
+    case, began = f"{size.case}: {name}", time.monotonic()
     daemon.ask(begin=True)
     happen()
     report = daemon.ask(report=True)
+    cpu_s = report["cpu"] * (time.monotonic() - began)
     ticks = sorted(report["ticks_s"])
     if not ticks:
         raise BenchError(f"{case}: the daemon did not tick at all")
@@ -150,8 +159,10 @@ def _phase(case: str, daemon: Daemon, happen: Any, events: int) -> list[Sample]:
         (TICK_MAX, "s", ticks[-1]),
         (CPU, "1", report["cpu"]),
         (RSS, "MiB", report["rss_mib"]),
+        (NODE_CPU, "us/s", 1e6 * report["cpu"] / size.total),
     ]
     if events:
+        values += [(EVENT_CPU, "ms", 1e3 * cpu_s / events)]
         values += [(WRITES, "1", report["writes"] / events), (BYTES, "B", report["written_bytes"] / events)]
     return [Sample(case, SPOTSUP, metric, unit, value) for metric, unit, value in values]
 
@@ -182,7 +193,7 @@ def _train(size: Size, etcd: Etcd, seconds: float, stop: Stop) -> None:
 
 
 def _churn_per_s(size: Size) -> float:
-    return max(LEAST_CHURN_PER_S, size.jobs * size.nodes / CHURN_PER_NODE_S)
+    return max(LEAST_CHURN_PER_S, size.total / CHURN_PER_NODE_S)
 
 
 def _churn(size: Size, etcd: Etcd, daemon: Daemon, events: int, stop: Stop) -> None:
@@ -206,7 +217,7 @@ def _churn(size: Size, etcd: Etcd, daemon: Daemon, events: int, stop: Stop) -> N
 def table(rows: Sequence[Row]) -> Table:
     """The rows for people: one line per case."""
     made = Table(title="One daemon", title_justify="left", title_style="bold", box=None, pad_edge=False)
-    columns = (TICK_P50, TICK_P99, TICK_MAX, CPU, RSS, START, WRITES, BYTES)
+    columns = (TICK_P50, TICK_P99, TICK_MAX, CPU, NODE_CPU, EVENT_CPU, RSS, START, WRITES, BYTES)
     made.add_column("", no_wrap=True)
     for column in columns:
         made.add_column(column, justify="right")
@@ -221,15 +232,28 @@ def _shown(row: Row | None) -> str:
         return ""
     if row.metric == CPU:
         return f"{row.median:.1%}"
-    return {"s": f"{row.median:.3f} s", "MiB": f"{row.median:.0f} MiB", "B": f"{row.median:.0f} B"}.get(
-        row.unit, f"{row.median:.1f}"
-    )
+    shown = {"s": ".3f", "MiB": ".0f", "B": ".0f", "us/s": ".0f", "ms": ".1f"}.get(row.unit)
+    return f"{row.median:{shown}} {row.unit}" if shown else f"{row.median:.1f}"
+
+
+def verdicts(rows: Sequence[Row]) -> Iterator[str]:
+    """How what a node costs grows with their number, one sentence each."""
+    found = {(row.case, row.metric): row.median for row in rows}
+    few, many = (next(size for size in SIZES if size.total == total) for total in GOAL_SIZES)
+    for name, metric in (("training", NODE_CPU), ("churn", EVENT_CPU)):
+        small, large = (found.get((f"{size.case}: {name}", metric)) for size in (few, many))
+        if small and large:
+            met = "met" if large / small <= GOAL_GROWTH else "missed"
+            yield (
+                f"{name}: {metric} with {many.total:,} nodes is {large / small:.2f} times that with {few.total:,} "
+                f"(goal at most {GOAL_GROWTH:g}): {met}"
+            )
 
 
 def measure_all(options: argparse.Namespace, stop: Stop) -> list[Sample]:
     """Every size. Raises BenchError, InterruptedByUserError."""
     samples: list[Sample] = []
-    for size in (each for each in SIZES if options.least <= each.jobs * each.nodes <= options.most):
+    for size in (each for each in SIZES if options.least <= each.total <= options.most):
         progress.print(f"[dim]{size.case}, about {3 * options.seconds + SETTLE_S:.0f} s[/dim]")
         samples += measure(size, options, stop)
     return samples
@@ -240,7 +264,7 @@ def main() -> int:
     options, about = _parse(), results.machine()
     rows = results.summarise(measured("bench-control", lambda stop: measure_all(options, stop)))
     results.write(options.json, rows, about, SUBJECTS)
-    show([table(rows)], NOTES, options.json, width=160)
+    show([table(rows)], NOTES, options.json, sentences=verdicts(rows), width=190)
     return 0
 
 
