@@ -11,10 +11,9 @@ import io
 import logging
 import shlex
 import socket
-import stat
 import time
 from base64 import b64decode
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -40,7 +39,9 @@ UPLOAD_TIMEOUT_S = 600.0
 
 _POLL_S = (0.002, 0.005, 0.01, 0.02, 0.05)
 _OUTPUT_BYTES = 1 << 18  # of each stream the last so many are kept: a machine cannot fill the daemon's memory
-_UPLOAD_CHUNK_BYTES = 1 << 17
+_CHUNK_BYTES = 1 << 17
+_LAST_WORDS_S = 1.0
+_LINE_CHARACTERS = 300
 
 
 Clock: TypeAlias = Callable[[], float]
@@ -69,6 +70,14 @@ class Output:
     stderr: str
 
 
+@dataclass(frozen=True, slots=True)
+class _Limit:
+    """Until when (of the clock), and what is said of what is not over by then."""
+
+    at: float
+    words: str
+
+
 class Shell:
     """An open connection. `step` is what its errors name. For one thread."""
 
@@ -77,27 +86,28 @@ class Shell:
         self._node = node
         self._clock = clock
         self._deadline = deadline
-        self._folders: set[str] = set()
         self.step = ""
 
-    def run(self, command: Run) -> Output:
-        """Run it to its end. Raises CommandError, BootstrapTimeoutError, UnreachableError."""
+    def run(self, command: Run, stdin: bytes = b"") -> Output:
+        """Run it to its end, with `stdin` to read. Raises CommandError, BootstrapTimeoutError, UnreachableError."""
         script, timeout_s = command.script, command.timeout_s
         if command.as_root:
             script, timeout_s = scripts.as_root(script, self._node, timeout_s), timeout_s + scripts.ROOT_GRACE_S
-        limit = min(self._clock() + timeout_s, self._deadline)
-        with self._faults(str(command)):
+        limit = self._limit(timeout_s)
+        with self._faults(str(command), limit):
             channel = self._connection.create_session()
             with channel:
                 # The login shell may be any; ours is sh. exec: one process less to outlive a broken connection.
                 channel.exec_command(f"exec /bin/sh -c {shlex.quote(script)}")
+                self._send(channel, stdin, limit)
                 output = self._drain(channel, str(command), limit)
                 status = channel.recv_exit_status()
         if status == -1:  # paramiko's word for a channel that ended without a status
-            raise self._error(UnreachableError, "the connection broke while it ran", str(command), output.stderr)
+            message = f"the connection broke while `{command}` ran"
+            raise self._error(UnreachableError, message, str(command), output.stderr)
         if status != 0:
             raise CommandError(
-                f"`{command}` ended with status {status}",
+                f"`{command}` ended with status {status}{_last_line(output.stderr)}",
                 node=self._node,
                 step=self.step,
                 command=str(command),
@@ -106,35 +116,44 @@ class Shell:
             )
         return output
 
-    def upload(self, upload: Upload, nonce: str) -> None:
-        """Write it beside its place, under a name with `nonce`, check it there, move it. Raises as `run` does."""
-        scratch = f"{upload.path}.{nonce}.part"
-        folder = upload.path.rpartition("/")[0]
-        if folder not in self._folders:
-            make = f"mkdir -p {shlex.quote(folder)} && chmod 700 {shlex.quote(folder)}"
-            self.run(Run(str(upload), make, UPLOAD_TIMEOUT_S))
-            self._folders.add(folder)
-        limit = min(self._clock() + UPLOAD_TIMEOUT_S, self._deadline)
-        with self._faults(str(upload)):
-            self._write(scratch, upload, limit)
-        self.run(Run(str(upload), _settle_script(scratch, upload), UPLOAD_TIMEOUT_S))
+    def upload(self, uploads: Sequence[Upload], nonce: str) -> None:
+        """Write each beside its place, under a name with `nonce`, check it there, move it. Raises as `run` does.
 
-    def _write(self, scratch: str, upload: Upload, limit: float) -> None:
-        sftp = self._connection.sftp()
-        sftp.get_channel().settimeout(max(0.001, limit - self._clock()))
-        with sftp.open(scratch, "wx") as file:
-            file.chmod(upload.mode | stat.S_IWUSR)  # before there is anything to read
-            file.set_pipelined(True)  # else each chunk waits for its answer
-            for start in range(0, len(upload.data), _UPLOAD_CHUNK_BYTES):
-                if self._clock() > limit:
-                    raise TimeoutError
-                file.write(upload.data[start : start + _UPLOAD_CHUNK_BYTES])
+        All in one round trip. Where the connection breaks, the machine itself removes what is half written.
+        """
+        script = scripts.put([(each.path, each.mode, each.data) for each in uploads], nonce)
+        what = "; ".join(map(str, uploads))
+        self.run(Run(what, script, UPLOAD_TIMEOUT_S), b"".join(each.data for each in uploads))
 
-    def _drain(self, channel: Any, command: str, limit: float) -> Output:
+    def _limit(self, timeout_s: float) -> _Limit:
+        at = self._clock() + timeout_s
+        if at <= self._deadline:
+            return _Limit(at, f"did not end within {timeout_s:g} s")
+        return _Limit(self._deadline, "was still at work when the time for all of the bootstrap was over")
+
+    def _send(self, channel: Any, data: bytes, limit: _Limit) -> None:
+        """What a command that has ended did not read, it did not need: why it ended is told elsewhere."""
+        try:
+            for start in range(0, len(data), _CHUNK_BYTES):
+                channel.settimeout(max(0.001, limit.at - self._clock()))
+                channel.sendall(data[start : start + _CHUNK_BYTES])
+            channel.shutdown_write()
+        except TimeoutError:
+            raise
+        except OSError:
+            if not channel.closed:
+                raise
+
+    def _drain(self, channel: Any, command: str, limit: _Limit) -> Output:
         stdout, stderr = bytearray(), bytearray()
         idle = 0
+        ended_at: float | None = None
         while True:
-            ended = channel.exit_status_ready() or channel.closed
+            if ended_at is None and channel.exit_status_ready():
+                ended_at = self._clock()
+            # Its status may come before its last words; what it left behind may keep those from ever ending.
+            said_all = ended_at is not None and (channel.eof_received or self._clock() > ended_at + _LAST_WORDS_S)
+            ended = said_all or channel.closed
             got = False
             for kept, ready, receive in (
                 (stdout, channel.recv_ready, channel.recv),
@@ -146,15 +165,17 @@ class Shell:
                     got = True
             if ended and not got:
                 return Output(stdout.decode(errors="replace"), stderr.decode(errors="replace"))
-            if self._clock() > limit:
-                message = f"`{command}` did not end in time"
+            if self._clock() > limit.at:
+                message = f"`{command}` {limit.words}"
                 raise self._error(BootstrapTimeoutError, message, command, stderr.decode(errors="replace"))
             idle = 0 if got else idle + 1
-            if idle:
-                time.sleep(_POLL_S[min(idle, len(_POLL_S)) - 1])
+            if ended_at is not None:
+                time.sleep(_POLL_S[0])
+            elif idle:
+                channel.status_event.wait(_POLL_S[min(idle, len(_POLL_S)) - 1])
 
     @contextmanager
-    def _faults(self, command: str) -> Iterator[None]:
+    def _faults(self, command: str, limit: _Limit) -> Iterator[None]:
         """Faults of the connection as errors that name node, step and command."""
         import paramiko
 
@@ -163,7 +184,7 @@ class Shell:
         except BootstrapError:
             raise
         except TimeoutError as error:
-            raise self._error(BootstrapTimeoutError, f"`{command}` did not end in time", command) from error
+            raise self._error(BootstrapTimeoutError, f"`{command}` {limit.words}", command) from error
         except (paramiko.SSHException, OSError, EOFError) as error:
             message = f"the connection broke at `{command}`: {error or type(error).__name__}"
             raise self._error(UnreachableError, message, command) from error
@@ -292,17 +313,7 @@ def _fingerprint(key: Any) -> str:
     return f"SHA256:{digest} ({key.get_name()})"
 
 
-def _settle_script(scratch: str, upload: Upload) -> str:
-    expected = sha256(upload.data).hexdigest()
-    return f"""
-set -eu
-scratch={shlex.quote(scratch)}
-found=$(sha256sum <"$scratch")
-if [ "${{found%% *}}" != {expected} ]; then
-    echo "its sha256 is ${{found%% *}} on the node, {expected} here" >&2
-    rm -f "$scratch"
-    exit 1
-fi
-chmod {upload.mode:o} "$scratch"
-mv -f "$scratch" {shlex.quote(upload.path)}
-"""
+def _last_line(stderr: str) -> str:
+    """What programs say last is why they ended."""
+    lines = stderr.rstrip().splitlines()
+    return f": {lines[-1].strip()[:_LINE_CHARACTERS]}" if lines else ""

@@ -11,12 +11,26 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import groupby
 
 from bootstrap import scripts
 from bootstrap.connect import Clock, Shell, Target, connected
 from bootstrap.errors import STDERR_LINES, BootstrapError, BootstrapTimeoutError, UnfitError, UnreachableError
 from bootstrap.facts import FACTS_TIMEOUT_S, Facts, FactsError, facts_script, parse_facts
-from bootstrap.model import DEFAULT_ROOT, Again, Mount, Paths, Reboot, Run, Setup, Skip, Unfit, Upload, check_place
+from bootstrap.model import (
+    DEFAULT_ROOT,
+    Again,
+    Command,
+    Mount,
+    Paths,
+    Reboot,
+    Run,
+    Setup,
+    Skip,
+    Unfit,
+    Upload,
+    check_place,
+)
 from bootstrap.steps import STEPS, Decision, PlannedStep, Step, asks_again, plan, stop_timeout_s
 from bootstrap.steps.mounts import unmount
 
@@ -229,15 +243,21 @@ def _apply(shell: Shell, decision: Decision, nonce: Callable[[], str]) -> tuple[
     assert not isinstance(decision, Unfit), "refused before anything was done"
     if isinstance(decision, Skip):
         return StepState.SKIPPED, decision.reason
-    for command in decision:
-        match command:
-            case Upload():
-                shell.upload(command, nonce())
-            case Run():
-                shell.run(command)
-            case Reboot():
-                with suppress(UnreachableError):  # it may be faster than its answer; who waits for it finds out
-                    shell.run(Run(str(command), scripts.reboot(), REBOOT_TIMEOUT_S, as_root=True))
-            case Again():
-                pass  # for the caller, who gathers
+    for are_uploads, group in groupby(decision, lambda command: isinstance(command, Upload)):
+        if are_uploads:
+            shell.upload([command for command in group if isinstance(command, Upload)], nonce())
+        else:
+            for command in group:
+                _do(shell, command)
     return StepState.DONE, "; ".join(str(command) for command in decision)
+
+
+def _do(shell: Shell, command: Command) -> None:
+    match command:
+        case Run():
+            shell.run(command)
+        case Reboot():
+            with suppress(UnreachableError):  # it may be faster than its answer; who waits for it finds out
+                shell.run(Run(str(command), scripts.reboot(), REBOOT_TIMEOUT_S, as_root=True))
+        case Upload() | Again():
+            pass  # gone with those beside it; for the caller, who gathers

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Sequence
+from hashlib import sha256
 
 from bootstrap.agent_unit import UNIT_FOLDER, unit_name
 from bootstrap.errors import STDERR_LINES
@@ -21,6 +23,29 @@ ROOT_GRACE_S = 20.0  # beyond the limit of a command that is run as root: until 
 STOP_PREFIX = "spotsup-agent "
 
 _HOLE = re.compile(r"@(\w+)@")
+
+# What was not all read when the connection broke has another sum, and goes.
+_PUT = r"""
+set -eu
+umask 077
+scratch=
+trap '[ -z "$scratch" ] || rm -f "$scratch"' EXIT
+put() { # PLACE MODE BYTES SHA256
+    mkdir -p "${1%/*}"
+    chmod 700 "${1%/*}"
+    scratch=$1.@nonce@.part
+    head -c "$3" >"$scratch"
+    found=$(sha256sum <"$scratch")
+    if [ "${found%% *}" != "$4" ]; then
+        echo "the sha256 of $1 is ${found%% *} on the node, $4 here" >&2
+        exit 1
+    fi
+    chmod "$2" "$scratch"
+    mv -f "$scratch" "$1"
+    scratch=
+}
+@puts@
+"""
 
 _UNPACK = r"""
 set -eu
@@ -263,6 +288,15 @@ if [ -d /run/systemd/system ]; then exec systemctl --no-block reboot; fi
 _COLLECT = r"""
 [ ! -e @log@ ] || exec tail -n @lines@ @log@
 """
+
+
+def put(files: Sequence[tuple[str, int, bytes]], nonce: str) -> str:
+    """Read these files, (place, mode, content) each, from stdin one after the other; each appears complete or not.
+
+    `nonce`: nobody else's; what is half written is called by it.
+    """
+    puts = (f"put {shlex.quote(place)} {mode:o} {len(data)} {sha256(data).hexdigest()}" for place, mode, data in files)
+    return fill(_PUT, nonce=nonce, puts="\n".join(puts))
 
 
 def unpack(packed: str, folder: str) -> str:
