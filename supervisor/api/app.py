@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from supervisor.api.access import Access
 from supervisor.api.adoption import Adoption
+from supervisor.api.explain import Explainer, add_explain
 from supervisor.api.quote import quote_row
 from supervisor.api.service import Scale, Service
 from supervisor.api.targets import add_targets
@@ -88,8 +89,10 @@ def create_app(
     version: str,
     adoption: Adoption | None = None,
     access: Access | None = None,
+    explainer: Explainer | None = None,
 ) -> FastAPI:
-    """The API over a service; over the clouds where there is an `adoption`, and over keys where there is `access`."""
+    """The API over a service; over the clouds where there is an `adoption`, over keys where there is `access`, and over
+    what is done to machines where there is an `explainer`."""
     app = FastAPI(title="spotsupd", version=version, docs_url=None, redoc_url=None)
 
     @app.exception_handler(SpotsupError)
@@ -120,6 +123,8 @@ def create_app(
         _adoption_route(app, adoption)
     if access is not None:
         _access_route(app, service, access)
+    if explainer is not None:
+        add_explain(app, service, explainer)
     return app
 
 

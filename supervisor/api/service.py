@@ -123,7 +123,7 @@ class Service:
         self._catch_up(spec.name)
         if not self._journal.has_blob(code_sha256):
             raise UsageError("the job's code was not uploaded: `spotsupctl submit` does that")
-        record = _new_job(spec, code_sha256, submission, self._clock.now())
+        record = new_job(spec, code_sha256, submission, self._clock.now())
         for _ in range(MOST_TRIES):
             present = self._present(spec.name)
             if present is not None and present.record.uid == record.uid:
@@ -311,7 +311,8 @@ def uid_of(submission: str) -> str:
     return "".join(_UID_ALPHABET[byte % len(_UID_ALPHABET)] for byte in digest[:5])
 
 
-def _new_job(spec: JobSpec, code_sha256: str, submission: str, now: float) -> JobRecord:
+def new_job(spec: JobSpec, code_sha256: str, submission: str, now: float) -> JobRecord:
+    """A job as it is stored when it is submitted."""
     return JobRecord(
         name=spec.name,
         uid=uid_of(submission),

@@ -8,11 +8,15 @@ from __future__ import annotations
 import shlex
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from supervisor.errors import UsageError
+
+if TYPE_CHECKING:
+    from bootstrap import Archive
+    from bootstrap.model import Lock
 
 CODE_LIMIT_BYTES = 32 * 1024 * 1024
 
@@ -27,15 +31,27 @@ class Prepared:
 
     def pack(self) -> bytes:
         """Its code as an archive. Raises UsageError with one sentence."""
+        return self._packed()[0].data
+
+    def describe(self) -> dict[str, Any]:
+        """What names its code and its environment, as `/v1/explain` takes it. Raises UsageError with one sentence."""
+        code, lock = self._packed()
+        return {
+            "spec": self.spec,
+            "code_sha256": code.sha256,
+            "code_bytes": len(code.data),
+            "lock": asdict(lock) if lock else None,
+        }
+
+    def _packed(self) -> tuple[Archive, Lock | None]:
         from bootstrap import PackError, lock_of, pack_directory
 
         try:
             packed = pack_directory(self.folder, limit_bytes=CODE_LIMIT_BYTES)
             # Nodes would find out, and cost money until then.
-            lock_of(packed, str(self.spec.get("environment", "image")))
+            return packed, lock_of(packed, str(self.spec.get("environment", "image")))
         except PackError as error:
             raise UsageError(str(error)) from error
-        return packed.data
 
 
 def prepare(what: Sequence[str], options: Mapping[str, Any]) -> Prepared:

@@ -14,6 +14,8 @@ from supervisor.cli.common import ENDED, FOLLOW_S, connected, output_option, pri
 if TYPE_CHECKING:
     from supervisor.cli.client import Client
 
+OFFERS_EXPLAINED = 5
+
 JOB_OPTIONS = (
     click.option("--name", help="The job's name."),
     click.option("--nodes", type=int, help="How many nodes to ask for."),
@@ -40,17 +42,25 @@ def job_options(command: Callable[..., None]) -> Callable[..., None]:
 @click.command(context_settings={"ignore_unknown_options": False})
 @job_options
 @click.option("--follow", is_flag=True, help="Stay, and show progress until the job ends.")
+@click.option("--explain", is_flag=True, help="Submit nothing: show what would be asked for, and done on each node.")
 @output_option
 @click.pass_context
-def submit(context: click.Context, /, what: tuple[str, ...], follow: bool, output: str, **options: Any) -> None:
+def submit(
+    context: click.Context, /, what: tuple[str, ...], follow: bool, explain: bool, output: str, **options: Any
+) -> None:
     """Submit a job: JOB.yaml, or [options] -- train.py its arguments.
 
     Returns the job's name once it is safely stored.
     """
     from supervisor.cli.submission import prepare
 
+    if explain and follow:
+        raise click.UsageError("--explain submits nothing, so there is nothing to --follow")
     with connected(context) as daemon:
         prepared = prepare(what, options)
+        if explain:
+            found = daemon.post("/v1/explain", prepared.describe())
+            sys.exit(_show(found, output, OFFERS_EXPLAINED))
         warn(daemon.post("/v1/check", {"spec": prepared.spec})["warnings"])
         stored = daemon.put("/v1/blobs", prepared.pack())
         body = {"spec": prepared.spec, "code_sha256": stored["sha256"], "submission": prepared.submission}
@@ -77,15 +87,24 @@ def plan(context: click.Context, /, what: tuple[str, ...], limit: int, output: s
 
     with connected(context) as daemon:
         found = daemon.post("/v1/plan", {"spec": prepare(what, options).spec})
+    sys.exit(_show(found, output, limit))
+
+
+def _show(found: dict[str, Any], output: str, limit: int) -> int:
+    """Offers, and where there are any, the steps on nodes; the exit code."""
     if output == "json":
         print_json({**found, "offers": found["offers"][:limit]})
-    else:
-        warn(found["warnings"])
-        if found["known"]:
-            from supervisor.cli.show import show_plan
+        return 0 if found["known"] else 1
+    from supervisor.cli.show import show_plan
+    from supervisor.cli.show_steps import show_steps
 
-            show_plan(found, limit)
-    sys.exit(0 if found["known"] else 1)
+    warn(found["warnings"])
+    if found["known"]:
+        show_plan(found, limit)
+    if "kinds" in found:
+        show_steps(found["kinds"])
+        click.echo("nothing was submitted")
+    return 0 if found["known"] else 1
 
 
 def _follow(daemon: Client, name: str) -> None:

@@ -127,6 +127,7 @@ def _serve_api(
     from supervisor.api.access import Access
     from supervisor.api.adoption import Adoption
     from supervisor.api.app import create_app
+    from supervisor.api.explain import Explainer
     from supervisor.api.quote import Quotes
     from supervisor.api.service import Service
     from supervisor.api.serving import ApiServer, bind_address, bind_socket
@@ -135,7 +136,8 @@ def _serve_api(
     clock, quote = SystemClock(), Quotes(provisioners).quote
     service = Service(journal, leader, clock, list(provisioners), watchers.waiter(journal), quote)
     adoption = Adoption(journal, provisioners, config.cluster, clock, watchers.waiter(journal))
-    app = create_app(service, lambda: loop.status, clock, version, adoption, Access(config, identity))
+    access, explainer = Access(config, identity), Explainer(config, str(Path.home()))
+    app = create_app(service, lambda: loop.status, clock, version, adoption, access, explainer)
     with contextlib.ExitStack() as stack:
         faces = [ApiServer(app, bind_socket(config.socket))]
         stack.callback(faces[0].stop)

@@ -18,7 +18,8 @@ from supervisor.runtime.clock import Clock
 from supervisor.runtime.journal import Journal
 
 if TYPE_CHECKING:
-    from bootstrap import Archive
+    from bootstrap import Archive, Setup
+    from bootstrap.model import Lock
 
 # Before anything of the job's is tried: what fails here is the image's fault, or the machine's.
 MACHINE_STEPS = frozenset({"facts", "hygiene", "gpu", "network", "reboot"})
@@ -40,8 +41,7 @@ class SshPreparer:
 
     def prepare(self, node: NodeRecord, job: JobRecord) -> BootstrapDone:
         """Bootstrap one node, within the configured limit."""
-        from bootstrap import BootstrapError, PackError, Setup, Target, UnreachableError, bootstrap, lock_of
-        from bootstrap.model import Host
+        from bootstrap import BootstrapError, PackError, Target, UnreachableError, bootstrap, lock_of
 
         target = Target(
             host=node.ssh_host,
@@ -52,22 +52,8 @@ class SshPreparer:
         )
         try:
             code = self._code(job)
-            setup = Setup(
-                node=node.id,
-                agent_config=wire.encode(self._agent_config(node, job)),
-                code=code,
-                trainer=self._trainer_archive(),
-                python=self._config.node.python,
-                setup=job.spec.setup or None,
-                root=self._config.node.root,
-                env=self._environment(node, job),
-                # An instance type that the catalog does not have has as many as its job says.
-                host=Host(node.offer.cloud, node.offer.gpu, max(node.offer.gpus, job.spec.resources.gpus_per_node)),
-                dead_man=has_dead_man(self._config, node),
-                mounts=tuple(storage.as_mount() for storage in job.spec.storage),
-                lock=lock_of(code, job.spec.environment),
-                cache=self._config.node.cache,
-            )
+            lock = lock_of(code, job.spec.environment)
+            setup = setup_of(self._config, node, job, self._etcd_endpoints, code, self._trainer_archive(), lock)
             bootstrap(target, setup, clock=self._clock.now, deadline_s=self._config.timing.bootstrap_timeout_s)
         except UnreachableError as error:
             return BootstrapDone(node.id, str(error), unreachable=True)
@@ -77,34 +63,6 @@ class SshPreparer:
             return BootstrapDone(node.id, str(error))
         return BootstrapDone(node.id)
 
-    def _agent_config(self, node: NodeRecord, job: JobRecord) -> wire.AgentConfig:
-        return wire.AgentConfig(
-            cluster=self._config.cluster,
-            job=job.name,
-            task_id=job.task_id,
-            node=node.id,
-            addr=node.private_address or node.ssh_host,
-            etcd_endpoints=self._etcd_endpoints,
-            metadata=metadata_of(node),
-            python="",
-            code_dir="",
-            run_dir="",
-            log_dir="",
-            checkpoint_dir=checkpoint_dir(self._config, job),
-            command=job.spec.command,
-            min_nodes=job.min_nodes,
-            max_nodes=job.max_nodes,
-            nproc_per_node=job.spec.nproc_per_node,
-            lease_ttl_s=self._config.node.lease_ttl_s,
-            leave_margin_s=self._config.timing.leave_margin_s / 2,
-        )
-
-    def _environment(self, node: NodeRecord, job: JobRecord) -> dict[str, str]:
-        # On the local cloud all machines share the host's loopback interface, and gloo would guess by host name.
-        local = {"GLOO_SOCKET_IFNAME": "lo"} if node.offer.cloud == "local" else {}
-        ours = {"SPOTSUP_APP_FAILURES": str(job.spec.limits.app_failures)}
-        return {**local, **ours, **self._config.node.env, **job.spec.env}
-
     def _code(self, job: JobRecord) -> Archive:
         from bootstrap import Archive
 
@@ -112,12 +70,79 @@ class SshPreparer:
 
     def _trainer_archive(self) -> Archive:
         if self._trainer is None:
-            from bootstrap import pack_directory
-
-            # The package that this daemon runs with: nodes then speak its language exactly.
-            folder = Path(wire.__file__).parent
-            self._trainer = pack_directory(folder, limit_bytes=TRAINER_LIMIT_BYTES, prefix=folder.name)
+            self._trainer = pack_trainer()
         return self._trainer
+
+
+def pack_trainer() -> Archive:
+    """The package that this daemon runs with: nodes then speak its language exactly. Raises PackError."""
+    from bootstrap import pack_directory
+
+    folder = Path(wire.__file__).parent
+    return pack_directory(folder, limit_bytes=TRAINER_LIMIT_BYTES, prefix=folder.name)
+
+
+def setup_of(
+    config: Config,
+    node: NodeRecord,
+    job: JobRecord,
+    etcd_endpoints: tuple[str, ...],
+    code: Archive,
+    trainer: Archive,
+    lock: Lock | None,
+) -> Setup:
+    """What bootstrap is asked for. Raises ValueError for what no machine could have."""
+    from bootstrap import Setup
+    from bootstrap.model import Host
+
+    return Setup(
+        node=node.id,
+        agent_config=wire.encode(_agent_config(config, node, job, etcd_endpoints)),
+        code=code,
+        trainer=trainer,
+        python=config.node.python,
+        setup=job.spec.setup or None,
+        root=config.node.root,
+        env=_environment(config, node, job),
+        # An instance type that the catalog does not have has as many as its job says.
+        host=Host(node.offer.cloud, node.offer.gpu, max(node.offer.gpus, job.spec.resources.gpus_per_node)),
+        dead_man=has_dead_man(config, node),
+        mounts=tuple(storage.as_mount() for storage in job.spec.storage),
+        lock=lock,
+        cache=config.node.cache,
+    )
+
+
+def _agent_config(
+    config: Config, node: NodeRecord, job: JobRecord, etcd_endpoints: tuple[str, ...]
+) -> wire.AgentConfig:
+    return wire.AgentConfig(
+        cluster=config.cluster,
+        job=job.name,
+        task_id=job.task_id,
+        node=node.id,
+        addr=node.private_address or node.ssh_host,
+        etcd_endpoints=etcd_endpoints,
+        metadata=metadata_of(node),
+        python="",
+        code_dir="",
+        run_dir="",
+        log_dir="",
+        checkpoint_dir=checkpoint_dir(config, job),
+        command=job.spec.command,
+        min_nodes=job.min_nodes,
+        max_nodes=job.max_nodes,
+        nproc_per_node=job.spec.nproc_per_node,
+        lease_ttl_s=config.node.lease_ttl_s,
+        leave_margin_s=config.timing.leave_margin_s / 2,
+    )
+
+
+def _environment(config: Config, node: NodeRecord, job: JobRecord) -> dict[str, str]:
+    # On the local cloud all machines share the host's loopback interface, and gloo would guess by host name.
+    local = {"GLOO_SOCKET_IFNAME": "lo"} if node.offer.cloud == "local" else {}
+    ours = {"SPOTSUP_APP_FAILURES": str(job.spec.limits.app_failures)}
+    return {**local, **ours, **config.node.env, **job.spec.env}
 
 
 def metadata_of(node: NodeRecord) -> wire.Metadata:

@@ -61,6 +61,14 @@ def test_a_plan_a_refusal_and_a_cloud_that_is_away(stack: Stack, server: aws.Aws
     assert on_local.returncode == 0
     assert "local-a" in on_local.stdout
 
+    explained = stack.ctl("submit", str(job), "--explain")
+    assert (explained.returncode, explained.stderr) == (0, "")
+    assert explained.stdout.splitlines()[0] == lines[0]
+    assert "  assumed: the image has NVIDIA driver 580, and 1 healthy T4\n" in explained.stdout
+    assert "  mounts      nothing needed: no storage is asked for\n" in explained.stdout
+    assert explained.stdout.endswith("\nnothing was submitted\n")
+    assert stack.ctl("submit", str(job), "--explain", "--follow").returncode == 2
+
     for option, words in (("H9999", "no machine with a GPU 'H9999' is known for aws"), ("K80", "K80")):
         refused = stack.ctl("submit", str(job), "--gpu", option)
         assert refused.returncode == 5

@@ -1,0 +1,93 @@
+"""What a machine is likely to be like before there is one: facts for a dry run, and what was assumed, in words.
+
+Pure. Sources: the images that are the default of each cloud (docs/clouds.md), pci.ids for the GPUs. A machine's own
+facts have the last word: bootstrap never acts on these.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from bootstrap.facts import Environments, Facts, Gpu, GpuFacts, NetworkFacts, System
+from bootstrap.facts.system import UPDATE_UNITS
+from bootstrap.model import Host, Setup, expand
+from bootstrap.steps.gpu import BRANCH, flavour_for
+
+_FREE_MB = 50_000
+_PYTHON = (3, 11, 0)
+
+# PCI device ids, by the catalogue's name; all others are taken for newer than Turing, as the catalogue's are.
+_DEVICES = {"P100": 0x15F8, "V100": 0x1DB1, "T4": 0x1EB8}
+_NEWER = 0x2330
+
+_ADAPTERS = {"aws": "ena", "gcp": "gve", "azure": "mlx5_core"}
+_KERNELS = {"aws": "linux-image-aws", "gcp": "linux-image-gcp", "azure": "linux-image-azure"}
+
+
+@dataclass(frozen=True, slots=True)
+class Assumed:
+    """Facts of a machine that does not exist yet, and sentences that say what was assumed."""
+
+    facts: Facts
+    words: tuple[str, ...]
+
+
+def assumed(setup: Setup, user: str, home: str) -> Assumed:
+    """A machine of `setup.host` just after its first boot, from its cloud's default image; of the local cloud, this
+    computer, whose system is left alone.
+    """
+    python = expand(setup.python, home)
+    facts = Facts(
+        user=user,
+        home=home,
+        boot_id="assumed",
+        free_mb=_FREE_MB,
+        python=python if python.startswith("/") else f"/usr/bin/{python}",
+        python_version=_PYTHON,
+        torch=setup.lock is None and not setup.setup,
+        environments=Environments(machine="x86_64"),
+    )
+    words = [f"{setup.python} is Python 3.11 or newer{' and has torch' if facts.torch else ''}"]
+    if setup.lock is not None:
+        words.append("no environment is in the cache yet, and uv is not installed")
+    if setup.host.cloud == "local":
+        return Assumed(facts, ("the machine is this computer, whose system is left as it is", *words))
+    return Assumed(_on_a_cloud(facts, setup), (*_words(setup.host), *words))
+
+
+def _on_a_cloud(facts: Facts, setup: Setup) -> Facts:
+    host = setup.host
+    system = System(
+        born=setup.node,
+        os="ubuntu",
+        version="22.04",
+        kernel="assumed",
+        systemd="running",
+        root=True,
+        cloud_init="done",
+        updaters=UPDATE_UNITS,
+        unheld=(_KERNELS[host.cloud],),
+        clock="synchronized",
+    )
+    network = NetworkFacts(interface="eth0", drivers=frozenset({_ADAPTERS[host.cloud]}))
+    gpu = _gpus(host) if host.gpus else GpuFacts()
+    return replace(facts, system=system, network=network, gpu=gpu)
+
+
+def _gpus(host: Host) -> GpuFacts:
+    devices = (_DEVICES.get(host.gpu, _NEWER),) * host.gpus
+    named = f"NVIDIA {host.gpu or 'GPU'}"
+    return GpuFacts(
+        devices=devices,
+        flavour=flavour_for(devices),
+        version=f"{BRANCH}.0",
+        smi=0,
+        gpus=tuple(Gpu(index, named, f"GPU-{index}") for index in range(host.gpus)),
+    )
+
+
+def _words(host: Host) -> tuple[str, ...]:
+    words = ["a new machine from an image of Ubuntu 22.04 with systemd, after its first boot"]
+    if host.gpus:
+        words.append(f"the image has NVIDIA driver {BRANCH}, and {host.gpus} healthy {host.gpu or 'GPU'}")
+    return tuple(words)

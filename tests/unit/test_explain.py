@@ -1,0 +1,104 @@
+"""`submit --explain`: what is done on nodes, from assumed facts; nothing is submitted, and no secret is shown."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from bootstrap.assumed import assumed
+from bootstrap.model import Archive, Host, Setup, Skip, Unfit
+from bootstrap.steps import plan
+from provisioners.base import Market, Offer
+from provisioners.settings import AwsSettings
+from supervisor.api.app import create_app
+from supervisor.api.explain import Explainer, kinds
+from supervisor.api.quote import Quote
+from supervisor.api.service import Service
+from supervisor.cli.show_steps import lines_of
+from supervisor.config import Config, NodeConfig
+from supervisor.spec import parse_spec
+from tests.sim.scenes import empty_world
+from tests.unit.quoting import Api
+
+SECRET = "hunter2-of-nobody"  # noqa: S105 - it is nobody's
+T4 = Offer("aws", "us-east-1", "us-east-1a", "g4dn.xlarge", Market.SPOT, 0.2, gpu="T4", gpus=1)
+BIGGER = Offer("aws", "us-east-1", "us-east-1a", "g4dn.2xlarge", Market.SPOT, 0.3, gpu="T4", gpus=1)
+FOUR = Offer("aws", "us-east-1", "us-east-1b", "g4dn.12xlarge", Market.SPOT, 1.3, gpu="T4", gpus=4)
+STEPS = [
+    "hygiene", "gpu", "network", "monitoring", "mounts", "code", "trainer", "environment", "gpu-check", "agent"
+]  # fmt: skip
+
+
+def explained(*offers: Offer, cloud: str = "aws", **more: Any) -> tuple[dict[str, Any], list[Any]]:
+    world = empty_world()
+    daemon = world.daemon
+    settings = AwsSettings(regions=("us-east-1",), ssh_user="ubuntu")
+    config = Config(aws=settings, node=NodeConfig(python="/opt/python", env={"TOKEN": SECRET}))
+    quoted = Quote(2, offers, known=bool(offers), warnings=())
+    service = Service(daemon.journal, daemon.leader, world.clock, ["aws", "local"], lambda *_: True, lambda _: quoted)
+    app = create_app(service, lambda: daemon.loop.status, world.clock, "0", explainer=Explainer(config, "/home/me"))
+    spec = {"name": "job", "nodes": 2, "run": "t.py", "placement": {"cloud": cloud}, "env": {"KEY": SECRET}, **more}
+    body = {"spec": spec, "code_sha256": "0" * 64, "code_bytes": 1000, "lock": None}
+    answer = Api(app).post("/v1/explain", body)
+    assert answer.status_code == 200, answer.text
+    assert SECRET not in answer.text
+    return answer.json(), service.jobs()
+
+
+def step(found: dict[str, Any], name: str, kind: int = 0) -> dict[str, Any]:
+    row: dict[str, Any] = next(each for each in found["kinds"][kind]["steps"] if each["step"] == name)
+    return row
+
+
+def test_all_steps_of_a_gpu_machine_are_told_and_nothing_is_submitted() -> None:
+    storage = [{"mount": "/mnt/out", "nfs": "server:/out"}]
+    found, jobs = explained(T4, resources={"gpu": "T4", "gpus_per_node": 1}, storage=storage)
+    assert jobs == []
+    assert found["offers"][0]["instance_type"] == "g4dn.xlarge"
+    (kind,) = found["kinds"]
+    assert [each["step"] for each in kind["steps"]] == STEPS
+    assert not [each for each in kind["steps"] if "impossible" in each]
+    assert any("NVIDIA driver" in sentence for sentence in kind["assumed"])
+    assert step(found, "mounts")["commands"][1]["what"] == "mount server:/out at /mnt/out"
+    assert step(found, "gpu-check")["commands"][1]["what"] == "compute on 1 T4"
+    assert step(found, "agent")["commands"][-1]["as_root"] is True
+    text = "\n".join(lines_of(kind))
+    assert SECRET not in text
+    assert "mount server:/out at /mnt/out  (as root, 210 s at most)" in text
+    assert "nothing needed: ena, no EFA" in text
+
+
+def test_kinds_to_which_the_same_is_done_are_told_once() -> None:
+    found, _ = explained(T4, T4, BIGGER, FOUR)
+    assert [kind["instance_types"] for kind in found["kinds"]] == [["g4dn.xlarge", "g4dn.2xlarge"], ["g4dn.12xlarge"]]
+
+
+def test_a_cloud_that_says_nothing_is_explained_by_what_the_job_asks_for() -> None:
+    found, _ = explained(resources={"gpu": "V100", "gpus_per_node": 8})
+    assert found["known"] is False
+    assert (found["kinds"][0]["gpu"], found["kinds"][0]["gpus"]) == ("V100", 8)
+    spec = parse_spec({"name": "job", "nodes": 1, "run": "t.py", "resources": {"instance_types": ["p3.2xlarge"]}})
+    assert kinds(Quote(1, (), known=False, warnings=()), spec)[0].instance_type == "p3.2xlarge"
+
+
+def test_the_local_cloud_is_this_computer_and_its_system_is_left_alone() -> None:
+    found, _ = explained(Offer("local", "local", "local-a", "small", Market.SPOT, 0.1), cloud="local")
+    assert "this computer" in found["kinds"][0]["assumed"][0]
+    assert "nothing" in step(found, "hygiene")
+    commands = [each for row in found["kinds"][0]["steps"] for each in row.get("commands", ())]
+    assert commands
+    assert not [each for each in commands if each.get("as_root")]
+
+
+@pytest.mark.parametrize("gpu", ["V100", "T4", "A100", "H100", ""])
+@pytest.mark.parametrize("cloud", ["aws", "gcp", "azure"])
+def test_of_every_cloud_a_machine_is_assumed_that_can_be_prepared(cloud: str, gpu: str) -> None:
+    host = Host(cloud, gpu, 8 if gpu else 0)
+    config = json.dumps({"checkpoint_dir": ""}).encode()
+    setup = Setup("n1", config, Archive.of(b"c"), Archive.of(b"t"), host=host, dead_man=True)
+    guess = assumed(setup, "ubuntu", "/home/ubuntu")
+    planned = {each.name: each.decision for each in plan(guess.facts, setup)}
+    assert not [each for each in planned.values() if isinstance(each, Unfit)]
+    assert isinstance(planned["gpu"], Skip) is not bool(gpu), "persistence mode, where there is a GPU"
