@@ -95,41 +95,88 @@ class LocalHand:
         return Counter()
 
 
-class AwsHand:
-    """EC2's test cloud."""
+class CountingCloud(Protocol):
+    """What the test clouds have in common."""
 
-    name = "aws"
-    job = "resources: {gpu: T4, gpus_per_node: 1}\nplacement: {cloud: aws}\n"
-    slowness_s = 2.0  # the agent asks every 1.5 s
+    def counted(self) -> Counter[str]:
+        """How often each action was called."""
+        ...
 
-    def __init__(self, server: AwsServer, machines: RealMachines) -> None:
-        self._server = server
+    def fail_next(self, action: str, how: str, times: int = 1) -> None:
+        """The next calls of an action meet this."""
+        ...
+
+
+class HandOnTestCloud:
+    """What the hands on the test clouds have in common."""
+
+    name: str
+    launch: str
+    """The action that makes a machine."""
+    job: str
+    introduction: str
+    slowness_s: float
+
+    def __init__(self, cloud: CountingCloud, machines: RealMachines) -> None:
+        self._counting = cloud
         self._machines = machines
-        self.introduction = _introduce("EC2", server.url, "boto3")
+        self.job = f"resources: {{gpu: T4, gpus_per_node: 1}}\nplacement: {{cloud: {self.name}}}\n"
 
     def preempt(self, node: str, notice_s: float) -> float:
         """Told to the machine alone, not by the API: so it is the agent that has read it."""
         at = time.time()
-        self._machines.preempt(self._record(node).id, notice_s)
+        self._machines.preempt(self.machine(node), notice_s)
         return at
+
+    def calls(self) -> Counter[str]:
+        """As the protocol says."""
+        return self._counting.counted()
+
+    def lose_answer(self) -> None:
+        """The next launch is done, and its answer is lost."""
+        self._counting.fail_next(self.launch, "drop-reply")
+
+    def machine(self, node: str) -> str:
+        """As the machines behind know it."""
+        raise NotImplementedError
+
+    def kill(self, node: str) -> None:
+        """As the protocol says."""
+        raise NotImplementedError
+
+    def left(self) -> list[str]:
+        """As the protocol says."""
+        raise NotImplementedError
+
+
+class AwsHand(HandOnTestCloud):
+    """EC2's test cloud."""
+
+    name, launch = "aws", "RunInstances"
+    slowness_s = 2.0  # the agent asks every 1.5 s
+
+    def __init__(self, server: AwsServer, machines: RealMachines) -> None:
+        super().__init__(server.cloud, machines)
+        self._cloud = server.cloud
+        self.introduction = _introduce("EC2", server.url, "boto3")
+
+    def machine(self, node: str) -> str:
+        """EC2's id is theirs."""
+        return self._record(node).id
 
     def kill(self, node: str) -> None:
         """Its host breaks."""
-        self._server.cloud.lose(self._record(node).id)
+        self._cloud.lose(self._record(node).id)
 
     def left(self) -> list[str]:
         """Machines, and spot requests that may become some."""
-        instances = self._server.cloud.ec2.instances
+        instances = self._cloud.ec2.instances
         with instances.lock:
             waiting = [each.id for _, each in instances.requests.values() if each.state == "open"]
             return [record.id for record in self._alive()] + waiting
 
-    def calls(self) -> Counter[str]:
-        """As the protocol says."""
-        return self._server.cloud.counted()
-
     def _alive(self) -> list[AwsRecord]:
-        instances = self._server.cloud.ec2.instances
+        instances = self._cloud.ec2.instances
         with instances.lock:
             for record in instances.records.values():
                 instances.sync(record)
@@ -139,23 +186,20 @@ class AwsHand:
         return _the_one(node, [each for each in self._alive() if each.tags.get("spotsup-node") == node])
 
 
-class GcpHand:
+class GcpHand(HandOnTestCloud):
     """Compute Engine's test cloud."""
 
-    name = "gcp"
-    job = "resources: {gpu: T4, gpus_per_node: 1}\nplacement: {cloud: gcp}\n"
+    name, launch = "gcp", "instances.insert"
     slowness_s = 0.0  # its metadata service answers in the moment of the notice
 
     def __init__(self, server: GcpServer, machines: RealMachines) -> None:
+        super().__init__(server.cloud, machines)
         self._cloud = server.cloud
-        self._machines = machines
         self.introduction = _introduce("Compute Engine", server.url, "google-cloud-compute")
 
-    def preempt(self, node: str, notice_s: float) -> float:
-        """As for EC2: to the machine alone."""
-        at = time.time()
-        self._machines.preempt(self._record(node).key, notice_s)
-        return at
+    def machine(self, node: str) -> str:
+        """Zone and name."""
+        return self._record(node).key
 
     def kill(self, node: str) -> None:
         """Its host breaks, and it is gone without a trace but an operation."""
@@ -166,31 +210,24 @@ class GcpHand:
         machines = [record.key for record in self._cloud.alive()]
         return machines + [f"disk {zone}.{name}" for zone, name in self._cloud.compute.instances.disks]
 
-    def calls(self) -> Counter[str]:
-        """As the protocol says."""
-        return self._cloud.counted()
-
     def _record(self, node: str) -> GcpRecord:
         return _the_one(node, [each for each in self._cloud.alive() if each.items.get("spotsup-node") == node])
 
 
-class AzureHand:
+class AzureHand(HandOnTestCloud):
     """Azure's test cloud."""
 
-    name = "azure"
-    job = "resources: {gpu: T4, gpus_per_node: 1}\nplacement: {cloud: azure}\n"
+    name, launch = "azure", "Microsoft.Compute/virtualMachines/write"
     slowness_s = 1.5  # the agent asks every second
 
     def __init__(self, server: AzureServer, machines: RealMachines) -> None:
+        super().__init__(server.cloud, machines)
         self._cloud = server.cloud
-        self._machines = machines
         self.introduction = _introduce("Azure", server.url, "azure-mgmt-compute")
 
-    def preempt(self, node: str, notice_s: float) -> float:
-        """As for EC2: to the machine alone."""
-        at = time.time()
-        self._machines.preempt(self._record(node).machine, notice_s)
-        return at
+    def machine(self, node: str) -> str:
+        """A name of its own."""
+        return self._record(node).machine
 
     def kill(self, node: str) -> None:
         """It goes off; Azure says that it is stopped, and bills it until the daemon deletes it."""
@@ -200,10 +237,6 @@ class AzureHand:
         """Machines, on or off, and what outlived one."""
         with self._cloud.arm.fleet.lock:
             return [record.name for record in self._alive()] + list(self._cloud.arm.fleet.loose)
-
-    def calls(self) -> Counter[str]:
-        """As the protocol says."""
-        return self._cloud.counted()
 
     def _alive(self) -> list[AzureRecord]:
         fleet = self._cloud.arm.fleet
