@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from spotsup_trainer.etcd import Etcd, EtcdError
@@ -33,10 +34,16 @@ def prefix_of(folder: Path) -> str:
 
 
 class Members:
-    """`count` members of one cluster below `folder`; each keeps its ports for ever."""
+    """`count` members of one cluster below `folder`; each keeps its ports for ever.
 
-    def __init__(self, folder: Path, count: int = 1) -> None:
+    `options`: more of etcd's own. `homes`: where a member has its data, if not below `folder`.
+    """
+
+    def __init__(
+        self, folder: Path, count: int = 1, options: Sequence[str] = (), homes: Mapping[int, Path] | None = None
+    ) -> None:
         self._folder = folder
+        self._options, self._homes = tuple(options), dict(homes or {})
         self._prefix = prefix_of(folder)
         ports = _free_ports(2 * count)
         self._clients = [f"http://127.0.0.1:{port}" for port in ports[:count]]
@@ -79,7 +86,12 @@ class Members:
 
     def wipe(self, number: int = 0) -> None:
         """Lose a killed member's data."""
-        shutil.rmtree(self._folder / f"data-{number}")
+        shutil.rmtree(self._data(number))
+
+    def pid(self, number: int = 0) -> int:
+        """Of a member that was started, and not killed by us; 0 where it has ended."""
+        process = self._running.get(number)
+        return process.pid if process is not None and process.poll() is None else 0
 
     def elsewhere(self) -> str:
         """An address that no client knows."""
@@ -97,10 +109,11 @@ class Members:
         tools = tools_root()
         command = [
             str(find_program("etcd", tools)),
-            *("--name", f"m{number}", "--data-dir", str(self._folder / f"data-{number}")),
+            *("--name", f"m{number}", "--data-dir", str(self._data(number))),
             *("--listen-client-urls", client, "--advertise-client-urls", client),
             *("--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer),
             *("--initial-cluster", cluster, "--log-level", "warn"),
+            *self._options,
         ]
         environ = os.environ | {MARKER_VARIABLE: f"{self._prefix}{number:04d}"}
         if tools is not None:
@@ -123,6 +136,9 @@ class Members:
                     time.sleep(_LOOK_S)
                 else:
                     return
+
+    def _data(self, number: int) -> Path:
+        return self._homes.get(number, self._folder) / f"data-{number}"
 
     def _log(self, number: int) -> Path:
         return self._folder / f"etcd-{number}.log"

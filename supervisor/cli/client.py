@@ -19,13 +19,13 @@ LED_BY = "spotsup-led-by"  # as supervisor.api.app, which is too heavy to load h
 class Client:
     """One daemon. Every method raises a SpotsupError whose exit_code is the command's."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, timeout_s: float = TIMEOUT_S) -> None:
         self.led_by = ""  # who leads, where a standby answered
         self._path = path
         # A context without certificates: httpx would load all of the system's (20 ms) for a socket without TLS.
         no_tls = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         transport = httpx.HTTPTransport(uds=os.fspath(path), verify=no_tls)
-        self._http = httpx.Client(transport=transport, base_url="http://spotsupd", timeout=TIMEOUT_S, trust_env=False)
+        self._http = httpx.Client(transport=transport, base_url="http://spotsupd", timeout=timeout_s, trust_env=False)
 
     def get(self, path: str, **params: str) -> Any:
         """A GET's JSON."""

@@ -1,0 +1,104 @@
+"""Leaders that are killed and frozen while users give commands: who leads next, how soon, and what was acknowledged."""
+
+from __future__ import annotations
+
+import itertools
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from scripts.chaos.registers import Users, verdict
+from scripts.chaos.site import Daemon, Site, site
+from scripts.soak.etcd import Members
+
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.long,
+    # httpcore leaves the socket of a connection that was refused to the garbage collector.
+    pytest.mark.filterwarnings("ignore:Exception ignored in. <socket:pytest.PytestUnraisableExceptionWarning"),
+]
+
+LEASE_S = 3.0
+TAKEOVER_S = LEASE_S + 2.0
+ROUNDS = 3
+JOB = """\
+name: ticker
+nodes: {min: 1, desired: 1, max: 2}
+run: train.py STEPS
+"""
+TRAIN = """\
+import sys, time
+while True:
+    with open(sys.argv[1], "a") as file:
+        file.write(f"{time.time()}\\n")
+    time.sleep(0.1)
+"""
+
+
+def ticks(file: Path) -> list[float]:
+    return [float(line) for line in file.read_text().split()] if file.exists() else []
+
+
+def led(ground: Site) -> Daemon:
+    """Whoever leads, once somebody does."""
+    ground.wait_for(lambda: ground.leader() is not None, 90.0, "a leader")
+    found = ground.leader()
+    assert found is not None
+    return found
+
+
+def taken_over(ground: Site, old: Daemon) -> float:
+    """Seconds until another than `old` says that it leads."""
+    others = [each for each in ground.daemons if each is not old]
+    return ground.wait_for(lambda: any(each.health().get("leading") for each in others), 90.0, "another to lead")
+
+
+def yielded(ground: Site, old: Daemon) -> None:
+    ground.wait_for(lambda: old.health().get("headline", "").startswith("standing by"), 90.0, "the old leader to yield")
+
+
+@pytest.mark.parametrize("etcds", [1, 3])
+def test_commands_through_leaders_that_die_and_freeze(tmp_path: Path, etcds: int) -> None:
+    steps, code = tmp_path / "steps", tmp_path / "code"
+    code.mkdir()
+    (code / "train.py").write_text(TRAIN)
+    (code / "job.yaml").write_text(JOB.replace("STEPS", str(steps)))
+    with site(tmp_path / "site", Members(tmp_path / "site" / "etcd", etcds), leader_ttl_s=LEASE_S) as ground:
+        done = ground.any().ctl("submit", str(code / "job.yaml"))
+        assert done.returncode == 0, done.stderr
+        ground.wait_for(lambda: bool(ticks(steps)), 150.0, "the first step")
+        ground.wait_for(lambda: ground.job("ticker")["state"] == "running", 90.0, "the job to run")
+        machines, began = ground.machines(), time.time()
+        users = Users([daemon.socket for daemon in ground.daemons], seed=etcds)
+        users.start()
+        took_s = []
+        for _ in range(ROUNDS):
+            old = led(ground)
+            old.kill()
+            took_s.append(taken_over(ground, old))
+            users.fresh_names()
+            old.start()
+
+            # frozen for longer than its lease: it has a successor, and changes nothing when it wakes
+            old = led(ground)
+            commits = old.health()["counters"].get("commits", 0)
+            old.send(signal.SIGSTOP)
+            took_s.append(taken_over(ground, old))
+            old.send(signal.SIGCONT)
+            yielded(ground, old)
+            assert old.health()["counters"].get("commits", 0) <= commits + 1, "one may have been on its way"
+            users.fresh_names()
+        history = users.finish(led(ground).socket)
+        assert users.faults == []
+        assert verdict(history) == []
+        answered = [call for call in history if call.op.answer == "done" and call.op.kind != "read"]
+        assert len(answered) > 20 * ROUNDS
+        assert sorted(took_s)[len(took_s) // 2] <= TAKEOVER_S, f"{took_s}; what is more is this computer's load"
+        assert ground.machines() == machines
+        seen = [tick for tick in ticks(steps) if tick >= began]
+        assert max(after - before for before, after in itertools.pairwise(seen)) < 2.0, "training went on"
+        assert ground.any().ctl("cancel", "ticker").returncode == 0
+        ground.wait_for(lambda: not ground.machines(), 150.0, "the machine to be released")
+        print(f"{len(history)} commands, {len(answered)} done; takeovers {[round(each, 2) for each in took_s]}")

@@ -1,0 +1,186 @@
+"""A daemon whose etcd is full, hangs in parts, or has heard of another daemon: what it says, and does all the same."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+from spotsup_trainer.etcd import Etcd
+from spotsup_trainer.mirror import View
+from spotsup_trainer.timing import LeaseTimes
+from spotsup_trainer.wire import Keys
+
+from scripts.chaos import space
+from supervisor.api.service import Scale, Service
+from supervisor.errors import JournalFullError, JournalUnavailableError, RefusedError
+from supervisor.runtime.clock import SystemClock
+from supervisor.runtime.journal import Journal
+from supervisor.runtime.leader import Leadership
+from supervisor.runtime.store import EtcdStore
+from tests.etcd_server import cable, etcd_server
+from tests.unit.test_lost_journal import Daemon
+
+KEYS = Keys("test")
+SPEC = {"name": "job", "nodes": {"min": 1, "desired": 2, "max": 3}, "run": "train.py"}
+
+
+def until(predicate: object, timeout_s: float = 30.0) -> None:
+    assert callable(predicate)
+    deadline = time.monotonic() + timeout_s
+    while not predicate():
+        assert time.monotonic() < deadline, "it did not come true"
+        time.sleep(0.02)
+
+
+def test_an_etcd_without_space_is_told_in_one_sentence_until_an_operator_has_mended_it(tmp_path: Path) -> None:
+    options = ("--quota-backend-bytes", str(8 * 2**20))
+    with etcd_server(tmp_path, options) as server, ExitStack() as stack:
+        etcd = Etcd([server.endpoint], timeout_s=5.0)
+        stack.callback(etcd.close)
+        daemon = Daemon(etcd, stack)
+        daemon.tick_until(lambda: daemon.loop.status.headline == "0 jobs under care")
+        daemon.submit("job")
+        assert space.use_up(etcd) > 0
+        service = Service(daemon.journal, daemon.leader, SystemClock(), ["local"], lambda *_: True)
+        with pytest.raises(JournalFullError, match="space quota is used up: training goes on"):
+            service.scale("job", Scale(max_nodes=5))
+        # the daemon has something to write: what it says to nodes, again
+        etcd.delete(f"{KEYS.world}run/", prefix=True)
+        daemon.tick_until(lambda: "etcd takes no more data" in daemon.loop.status.headline)
+        assert daemon.leader.leading
+
+        standby = Leadership(etcd, f"{KEYS.root}leader", "standby", 4.0)
+        stack.callback(standby.stop)
+        standby.start()
+        until(lambda: "space quota" in standby.trouble())
+        assert standby.leader == "me"
+
+        space.mend([server.endpoint])
+        daemon.tick_until(lambda: daemon.loop.status.headline == "1 jobs under care")
+        daemon.tick_until(lambda: service.scale("job", Scale(max_nodes=6)).record.max_nodes in (5, 6))
+        until(lambda: not standby.trouble())
+
+
+def test_a_leader_outlives_an_endpoint_that_hangs(tmp_path: Path) -> None:
+    ttl_s = 4.0
+    with etcd_server(tmp_path) as server, cable(server.endpoint) as wire, ExitStack() as stack:
+        endpoints = (wire.endpoint, server.endpoint)
+        etcd = Etcd(endpoints, timeout_s=LeaseTimes(ttl_s, len(endpoints)).call_s)
+        stack.callback(etcd.close)
+        leader = Leadership(etcd, f"{KEYS.root}leader", "me", ttl_s)
+        leader.start()
+        stack.callback(leader.stop)
+        until(lambda: leader.leading)
+        guard = leader.guard()
+        wire.hang()
+        hung_at = time.monotonic()
+        while time.monotonic() < hung_at + ttl_s * 1.5:
+            assert leader.leading
+            time.sleep(0.05)
+        assert leader.guard() == guard, "it was the same all the time"
+        wire.mend()
+
+
+def test_a_standby_has_its_lease_before_it_needs_it(tmp_path: Path) -> None:
+    with etcd_server(tmp_path) as server, ExitStack() as stack:
+        etcd = Etcd([server.endpoint])
+        stack.callback(etcd.close)
+        daemons = [Leadership(etcd, f"{KEYS.root}leader", name, 2.0) for name in ("first", "second")]
+        for daemon in daemons:
+            daemon.start()
+            stack.callback(daemon.stop)
+            until(lambda: any(each.leading for each in daemons))
+        assert [each.leading for each in daemons] == [True, False]
+        until(lambda: len(etcd.call("/v3/lease/leases", {}).get("leases", [])) == 2)
+        # and it is kept, though not renewed at each look
+        revision = etcd.range("/", limit=1).revision
+        time.sleep(3.0)
+        assert len(etcd.call("/v3/lease/leases", {})["leases"]) == 2
+        assert etcd.range("/", limit=1).revision == revision, "standing by writes nothing"
+        daemons[0].stop()
+        until(lambda: daemons[1].leading)
+
+
+class LateStore(EtcdStore):
+    """A mirror that is behind until it is told to go on."""
+
+    def __init__(self, etcd: Etcd) -> None:
+        self._late = threading.Event()
+        self._kept: View | None = None
+        super().__init__(etcd, KEYS.world)
+
+    def view(self) -> View:
+        """As it was when `fall_behind` was called."""
+        kept = self._kept
+        return kept if kept is not None else super().view()
+
+    def fall_behind(self) -> None:
+        self._kept = super().view()
+
+    def go_on(self) -> None:
+        self._kept = None
+
+
+class Other:
+    """One daemon's API over an etcd that others write to, too."""
+
+    def __init__(self, etcd: Etcd, stack: ExitStack) -> None:
+        self.store = LateStore(etcd)
+        self.store.start(20.0)
+        stack.callback(self.store.close)
+        leader = Leadership(etcd, f"{KEYS.root}leader", "nobody", 4.0)
+        self.journal = Journal(self.store, KEYS)
+        self.waits = 0
+        self.service = Service(self.journal, leader, SystemClock(), ["local"], self._wait)
+        self.catches_up = True
+
+    def _wait(self, predicate: object, _timeout_s: float) -> bool:
+        """As late as can be, and yet in time."""
+        assert callable(predicate)
+        self.waits += 1
+        if self.catches_up:
+            self.store.go_on()
+            until(lambda: predicate(self.journal.read()))
+        return bool(predicate(self.journal.read()))
+
+
+@contextmanager
+def two(folder: Path) -> Iterator[tuple[Service, Other, str]]:
+    """A daemon, another whose copy of the journal lags, and the code of jobs."""
+    with etcd_server(folder) as server, ExitStack() as stack:
+        etcd = Etcd([server.endpoint])
+        stack.callback(etcd.close)
+        one = Other(etcd, stack).service
+        yield one, Other(etcd, stack), one.put_blob(b"code")
+
+
+def test_a_command_knows_what_another_daemon_has_acknowledged(tmp_path: Path) -> None:
+    with two(tmp_path) as (one, other, code):
+        other.store.fall_behind()
+        one.submit(SPEC, code, "submission 1")
+        assert other.service.scale("job", Scale(desired=3)).record.desired_nodes == 3, "not: there is no such job"
+        other.store.fall_behind()
+        one.cancel("job")
+        scaled = other.service.scale("job", Scale(desired=1)).record
+        assert (scaled.cancel_requested, scaled.desired_nodes) == (True, 1)
+        with contextlib.suppress(RefusedError):
+            one.submit(SPEC, code, "submission 2")
+
+
+def test_a_daemon_that_stays_behind_does_not_guess(tmp_path: Path) -> None:
+    with two(tmp_path) as (one, other, code):
+        other.store.fall_behind()
+        other.catches_up = False
+        one.submit(SPEC, code, "submission 1")
+        behind = "copy of the journal has been behind etcd"
+        with pytest.raises(JournalUnavailableError, match=behind):
+            other.service.cancel("job")
+        with pytest.raises(JournalUnavailableError, match=behind):
+            other.service.scale("job", Scale(desired=3))
+        other.catches_up = True
+        assert other.service.cancel("job").record.cancel_requested
