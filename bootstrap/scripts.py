@@ -224,7 +224,7 @@ for _ in 1 2 3; do
     '' | Z*)
         status=0
         wait "$pid" || status=$?
-        tail -n @lines@ "$own/agent.log" >&2
+        tail -n @lines@ "$own/agent.log" >&2 2>/dev/null || :
         echo "the agent ended at once, with status $status" >&2
         exit 1
         ;;
@@ -254,7 +254,7 @@ while [ "$looks" -lt @begin_tenths@ ]; do
     sleep 0.1
     looks=$((looks + 1))
     if ! systemctl -q is-active "$unit"; then
-        tail -n @lines@ "$own/agent.log" >&2
+        tail -n @lines@ "$own/agent.log" >&2 2>/dev/null || :
         echo "the agent ended at once, with status $(systemctl show -p ExecMainStatus --value "$unit")" >&2
         exit 1
     fi

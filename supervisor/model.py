@@ -286,6 +286,7 @@ class EventKind(StrEnum):
     NODE_SUSPECT = "node-suspect"
     NODE_FAILED = "node-failed"
     PROTECTED = "protected"
+    FOREIGN_HOST = "foreign-host"
     REPLACEMENT_REQUESTED = "replacement-requested"
     REPLACEMENT_JOINED = "replacement-joined"
     ROUND = "round"
@@ -311,6 +312,7 @@ ALERT_KINDS = frozenset(
         EventKind.JOB_FAILED,
         EventKind.UNKNOWN_CODE,
         EventKind.PROTECTED,
+        EventKind.FOREIGN_HOST,
     }
 )
 

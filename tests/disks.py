@@ -120,18 +120,33 @@ class HangingFile:
 @contextmanager
 def file_system(folder: Path) -> Iterator[Path]:
     """An ext4 of its own below `folder`. Skips the test where that cannot be had."""
-    if os.geteuid() != 0:
-        pytest.skip("only root can mount a file system")
     image, disk = folder / "image", folder / "disk"
     with image.open("wb") as file:
         file.truncate(_SIZE_MIB * 2**20)
+    make = ("mkfs.ext4", "-q", "-m", "0", str(image))
+    with _mounted(disk, make, ("mount", "-o", "loop", str(image), str(disk))):
+        yield disk
+
+
+@contextmanager
+def memory(folder: Path, size_mib: int) -> Iterator[Path]:
+    """As `file_system`, in memory: fast, and neither fails nor hangs."""
+    disk = folder / "disk"
+    with _mounted(disk, ("mount", "-t", "tmpfs", "-o", f"size={size_mib}m", "tmpfs", str(disk))):
+        yield disk
+
+
+@contextmanager
+def _mounted(disk: Path, *commands: tuple[str, ...]) -> Iterator[None]:
+    if os.geteuid() != 0:
+        pytest.skip("only root can mount a file system")
     disk.mkdir()
-    for command in (("mkfs.ext4", "-q", "-m", "0", str(image)), ("mount", "-o", "loop", str(image), str(disk))):
+    for command in commands:
         done = _run(*command)
         if done.returncode != 0:
             pytest.skip(f"no file system of its own can be had here: {command[0]}: {done.stderr.strip()}")
     try:
-        yield disk
+        yield
     finally:
         done = _run("umount", str(disk))
         if done.returncode != 0:

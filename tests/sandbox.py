@@ -20,8 +20,9 @@ from bootstrap.steps import asks_again, plan
 TIMEOUT_S = 60.0
 MOST_PASSES = 8
 
-_MOVED = re.compile(
+MOVED = re.compile(
     r"(?<![\w.$}~/-])/(?:etc|run|var|opt|sbin|usr/sbin|usr/share|usr/lib/systemd|lib/systemd|sys|proc/(?:mounts|locks))\b"
+    r"|(?<=proc=)/proc\b"
 )
 
 _PROGRAMS = {
@@ -179,7 +180,7 @@ class Sandbox:
     def moved(self, script: str) -> str:
         """The script with the machine's own folders replaced by the box's."""
         box = str(self.box)
-        return _MOVED.sub(lambda found: found[0] if script.startswith(box, found.start()) else box + found[0], script)
+        return MOVED.sub(lambda found: found[0] if script.startswith(box, found.start()) else box + found[0], script)
 
     def sh(self, script: str) -> subprocess.CompletedProcess[str]:
         """Run it as it would run on the machine."""

@@ -17,6 +17,7 @@ _SIGNS = {
     EventKind.CHECKPOINTS_BACK: ":floppy_disk:",
     EventKind.UNKNOWN_CODE: ":grey_question:",
     EventKind.PROTECTED: ":shield:",
+    EventKind.FOREIGN_HOST: ":no_entry:",
     EventKind.JOB_DONE: ":tada:",
     EventKind.JOB_FAILED: ":x:",
 }

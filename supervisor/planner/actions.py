@@ -158,13 +158,15 @@ class FindDone:
 class BootstrapDone:
     """`error` is empty when the agent runs. `unreachable`: nothing was wrong but the connection.
 
-    `sick`: it was the machine's own fault, before anything of the job's was tried on it.
+    `sick`: it was the machine's own fault, before anything of the job's was tried on it. `foreign`: another machine
+    answers at its address; nothing was sent to it.
     """
 
     node: str
     error: str = ""
     unreachable: bool = False
     sick: bool = False
+    foreign: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -141,6 +141,8 @@ def _bootstrapped(draft: Draft, node: NodeRecord, outcome: BootstrapDone) -> Nod
         return draft.set_node(node, retry_at=draft.now + BACKOFF_S[2], error=outcome.error)
     if outcome.sick:
         _found_sick(draft, node, outcome.error)
+    if outcome.foreign:
+        draft.tell(EventKind.FOREIGN_HOST, f"{node.id} is not prepared: {outcome.error}", node.id)
     return fail_bootstrap(draft, node, outcome.error)
 
 

@@ -41,7 +41,7 @@ class SshPreparer:
 
     def prepare(self, node: NodeRecord, job: JobRecord) -> BootstrapDone:
         """Bootstrap one node, within the configured limit."""
-        from bootstrap import BootstrapError, PackError, Target, UnreachableError, bootstrap, lock_of
+        from bootstrap import BootstrapError, PackError, Target, bootstrap, lock_of
 
         target = Target(
             host=node.ssh_host,
@@ -55,12 +55,8 @@ class SshPreparer:
             lock = lock_of(code, job.spec.environment)
             setup = setup_of(self._config, node, job, self._etcd_endpoints, code, self._trainer_archive(), lock)
             bootstrap(target, setup, clock=self._clock.now, deadline_s=self._config.timing.bootstrap_timeout_s)
-        except UnreachableError as error:
-            return BootstrapDone(node.id, str(error), unreachable=True)
-        except BootstrapError as error:
-            return BootstrapDone(node.id, str(error), sick=error.step in MACHINE_STEPS)
-        except (PackError, SpotsupError, ValueError) as error:
-            return BootstrapDone(node.id, str(error))
+        except (BootstrapError, PackError, SpotsupError, ValueError) as error:
+            return outcome_of(node.id, error)
         return BootstrapDone(node.id)
 
     def _code(self, job: JobRecord) -> Archive:
@@ -72,6 +68,20 @@ class SshPreparer:
         if self._trainer is None:
             self._trainer = pack_trainer()
         return self._trainer
+
+
+def outcome_of(node: str, error: Exception) -> BootstrapDone:
+    """What became of a bootstrap that ended in `error`, and whose fault it was."""
+    from bootstrap import BootstrapError, HostKeyMismatchError, UnreachableError
+
+    unreachable = isinstance(error, UnreachableError)
+    return BootstrapDone(
+        node,
+        str(error),
+        unreachable=unreachable,
+        sick=not unreachable and isinstance(error, BootstrapError) and error.step in MACHINE_STEPS,
+        foreign=isinstance(error, HostKeyMismatchError),
+    )
 
 
 def pack_trainer() -> Archive:

@@ -17,8 +17,8 @@ from tests.sim.world import World
 REASON = "node n, step gpu: GPU 0 is sick: Xid 79\nand more lines"
 
 
-def sick_world(monkeypatch: pytest.MonkeyPatch, failing: Collection[int], *, sick: bool = True) -> World:
-    """A job of which these machines, counted from 1, fail at their bootstrap: by their own fault, or by the job's."""
+def sick_world(monkeypatch: pytest.MonkeyPatch, failing: Collection[int], *, sick: bool = True, **more: bool) -> World:
+    """A job of which these attempts, counted from 1, fail at their bootstrap: by the machine's fault, or another."""
     world = empty_world(replace(RULES, sick_in_a_row=3, sick_memory_s=120.0))
     well = world.nodes.prepare
     count = 0
@@ -26,7 +26,7 @@ def sick_world(monkeypatch: pytest.MonkeyPatch, failing: Collection[int], *, sic
     def prepare(node: NodeRecord, job: JobRecord) -> BootstrapDone:
         nonlocal count
         count += 1
-        return BootstrapDone(node.id, REASON, sick=sick) if count in failing else well(node, job)
+        return BootstrapDone(node.id, REASON, sick=sick, **more) if count in failing else well(node, job)
 
     monkeypatch.setattr(world.nodes, "prepare", prepare)
     submit(world, "job", 1, 1, 1)
@@ -69,3 +69,33 @@ def test_what_is_the_jobs_own_fault_speaks_against_no_machine(monkeypatch: pytes
     world = sick_world(monkeypatch, range(20), sick=False)
     assert world.run_until(lambda w: record(w).bootstrap_failures >= 6, 120.0)
     assert protections(world) == []
+
+
+def test_a_machine_that_cannot_be_reached_is_asked_again_and_keeps_its_reason_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = sick_world(monkeypatch, {1, 2, 3}, sick=False, unreachable=True)
+    assert world.run_until(lambda w: any(node.error == REASON for node in truth(w)["job"].nodes.values()), 60.0)
+    assert world.run_until(in_state(JobState.RUNNING), 60.0)
+    assert len(truth(world)["job"].nodes) == 1
+    assert record(world).bootstrap_failures == 0
+
+
+def test_one_that_is_never_reached_is_replaced_when_its_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = sick_world(monkeypatch, range(14), sick=False, unreachable=True)
+    assert world.run_until(in_state(JobState.RUNNING), 180.0)
+    first, second = sorted(truth(world)["job"].nodes.values(), key=lambda node: node.created_at)
+    assert first.error == REASON
+    assert second.joined
+    assert world.run_until(settled, 120.0)
+
+
+def test_another_machine_at_a_nodes_address_is_told_of_and_the_node_is_replaced(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = sick_world(monkeypatch, {1}, sick=False, foreign=True)
+    assert world.run_until(in_state(JobState.RUNNING), 60.0)
+    (told,) = [event for event in world.sent if event.kind is EventKind.FOREIGN_HOST]
+    assert told.text.startswith(f"{told.node} is not prepared: node n, step gpu")
+    assert len(truth(world)["job"].nodes) == 2
+    assert world.run_until(settled, 120.0)

@@ -1,0 +1,439 @@
+"""What goes wrong on a node, what people read of it, and what becomes of the node: the table of docs/nodes.md.
+
+The steps are the real ones, over real SSH, on a machine of which every step has something to do: tests/faulty_ssh.py.
+To write the document's table anew: SPOTSUP_WRITE_GOLDEN=1.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from bootstrap import BootstrapError, Setup, StepEvent, StepState, Target, bootstrap
+from bootstrap.model import Host, Mount
+from bootstrap.steps import STEPS
+from supervisor.planner.actions import BootstrapDone
+from supervisor.runtime.prepare import outcome_of
+from tests.agents import CODE, TRAINER
+from tests.disks import Full, memory
+from tests.faulty_ssh import Machine, machine_with_sshd
+from tests.machines import new_key, wait_for
+from tests.programs import free_ports
+
+DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "nodes.md"
+TIME_S = 900.0  # for all of a bootstrap, as timing.bootstrap_timeout_s has it
+HELD, REPLACED, SICK, FOREIGN = (
+    "asked again, until the time for all of it is over",
+    "replaced",
+    "replaced; three of a type in a row: `PROTECTED`",
+    "replaced, and people are told",
+)
+
+TRIED = {name for name, _ in STEPS} - {"container"}  # of a machine with no container to run
+
+Arrange = Callable[[Machine], None]
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One row. `what` goes wrong in `step` ("" for before the first); `says`: with … for what differs."""
+
+    what: str
+    step: str
+    says: str
+    then: str
+    arrange: Arrange
+    within_s: float = TIME_S
+    target: Callable[[Target], Target] = lambda target: target
+    full: str = ""
+
+
+# -- the machine -------------------------------------------------------------------------------------------
+
+SMI = r"""
+case "$*" in
+-pm*) touch "$BOX/state/persistent" ;;
+*)
+    mode=Disabled
+    [ ! -e "$BOX/state/persistent" ] || mode=Enabled
+    echo "0, Tesla T4, GPU-1, 580.95.05, 15360, 0, $mode"
+    ;;
+esac
+"""
+# Amazon's archive is an installer, which brings a kernel module, libfabric and NCCL's plugin.
+CURL = r"""
+mkdir aws-efa-installer
+cat >aws-efa-installer/efa_installer.sh <<END
+#!/bin/sh
+mkdir -p "$BOX/sys/module/efa" "$BOX/opt/amazon/efa/bin"
+echo "EFA installer version: 1.43.2" >"$BOX/opt/amazon/efa_installed_packages"
+cp "$BOX/bin/sudo" "$BOX/opt/amazon/efa/bin/fi_info"
+END
+chmod 755 aws-efa-installer/efa_installer.sh
+tar -czf efa.tar.gz aws-efa-installer
+"""
+EXPORTER = r"""
+case "$*" in
+*'Id '*node_exporter*)
+    state=inactive
+    [ ! -e "$BOX/state/active-node_exporter" ] || state=active
+    printf 'Id=node_exporter.service\nLoadState=loaded\nActiveState=%s\n' "$state"
+    exit
+    ;;
+esac
+"""
+
+
+def with_all_to_do(machine: Machine) -> None:
+    """Nothing of what steps look for is there yet."""
+    machine.write("state/kernels", "linux-image-cloud-amd64\n")
+    for name, values in {"1e": ("0x10de", "0x1eb8", "0x030200"), "1f": ("0x1d0f", "0xefa1", "0x020000")}.items():
+        for key, value in zip(("vendor", "device", "class"), values, strict=True):
+            machine.write(f"sys/bus/pci/devices/0000:00:{name}.0/{key}", f"{value}\n")
+    module = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  Release Build\n"
+    machine.write("proc/driver/nvidia/version", module)
+    machine.program("nvidia-smi", SMI)
+    machine.program("dmesg", "")
+    machine.program("curl", CURL)
+    machine.program("ldconfig", 'echo "libnccl-net.so (libc6,x86-64) => /opt/amazon/lib/libnccl-net.so"')
+    machine.program("of-the-job", "")
+    machine.program("python3", f'case "$*" in *torch.cuda*) exit ;; esac\nexec {sys.executable} "$@"')
+    systemctl = (machine.box / "bin/systemctl").read_text().partition("\n")[2]
+    machine.program("systemctl", EXPORTER + systemctl)
+
+
+def setup_of(machine: Machine, root: str = "~/.spotsup") -> Setup:
+    out = f"{machine.box}/mnt/out"
+    return Setup(
+        node="n1",
+        agent_config=f'{{"checkpoint_dir":"{out}/ck"}}'.encode(),
+        code=CODE,
+        trainer=TRAINER,
+        python=f"{machine.box}/bin/python3",
+        setup="of-the-job",
+        root=root,
+        host=Host("aws", "T4", 1),
+        mounts=(Mount("nfs", "server:/out", out),),
+    )
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Iterator[Machine]:
+    with machine_with_sshd(tmp_path) as made:
+        with_all_to_do(made)
+        yield made
+
+
+def ours() -> tuple[int, int]:
+    """Threads and sockets of this process."""
+    sockets = 0
+    for each in Path("/proc/self/fd").iterdir():
+        try:
+            sockets += str(each.readlink()).startswith("socket:")
+        except FileNotFoundError:
+            continue
+    return threading.active_count(), sockets
+
+
+def failure(machine: Machine, fault: Fault, setup: Setup) -> BootstrapDone:
+    """What the planner hears of it. Nothing of ours is left open."""
+
+    def on_step(event: StepEvent) -> None:
+        if event.state is StepState.BEGUN and event.step == fault.full:
+            Full(Path(setup.root)).strike()
+
+    target, before = fault.target(machine.target), ours()
+    with pytest.raises(BootstrapError) as caught:
+        bootstrap(target, setup, clock=machine.clock, deadline_s=fault.within_s, on_step=on_step)
+    assert (caught.value.node, caught.value.step) == ("n1", fault.step)
+    wait_for(lambda: all(now <= then for now, then in zip(ours(), before, strict=True)), "our own threads and sockets")
+    return outcome_of("n1", caught.value)
+
+
+def verdict(done: BootstrapDone) -> str:
+    return HELD if done.unreachable else SICK if done.sick else FOREIGN if done.foreign else REPLACED
+
+
+def reads(says: str, sentence: str) -> bool:
+    return re.fullmatch(".+?".join(map(re.escape, says.split("…"))), sentence) is not None
+
+
+def left_behind(machine: Machine) -> list[str]:
+    """What is half written or half unpacked on it."""
+    found = [*machine.box.rglob("*.part"), *machine.box.rglob(".unpack.*"), *machine.box.rglob("*.tar.gz")]
+    return [str(path) for path in found]
+
+
+# -- nothing goes wrong ------------------------------------------------------------------------------------
+
+
+def test_every_step_has_something_to_do_and_then_has_not(machine: Machine) -> None:
+    first = bootstrap(machine.target, setup_of(machine), clock=machine.clock, deadline_s=TIME_S)
+    assert {event.step for event in first.steps if event.state is StepState.DONE} == TRIED
+    second = bootstrap(machine.target, setup_of(machine), clock=machine.clock, deadline_s=TIME_S)
+    assert not second.changed, second.steps
+    assert left_behind(machine) == []
+
+
+# -- at each step, one after the other -----------------------------------------------------------------------
+
+# What of each step hangs: the step, the command by its name, the program and its arguments (a pattern of sh).
+AT_WORK = (
+    ("facts", "gather facts", "uname", "-r"),
+    ("hygiene", "hold linux-image-cloud-amd64", "apt-mark", "hold*"),
+    ("gpu", "keep the driver loaded (persistence mode)", "nvidia-smi", "-pm*"),
+    ("network", "install EFA's software: its kernel module is not loaded", "curl", "*efa*"),
+    ("monitoring", "start node_exporter", "systemctl", "enable*node_exporter"),
+    ("mounts", "mount server:/out at …/mnt/out", "mount", "*server:/out*"),
+    ("code", "upload the code (… bytes) to …/code.tar.gz", "sha256sum", "*"),
+    ("code", "unpack the code", "tar", "*code*"),
+    ("trainer", "unpack the trainer", "tar", "*trainer*"),
+    ("environment", "of-the-job", "of-the-job", "*"),
+    ("gpu-check", "compute on 1 T4", "python3", "*torch.cuda*"),
+    ("agent", "start the agent", "systemctl", "start*"),
+)
+HANGS = Fault("a command hangs, or the machine does", "any", "`…` did not end within … s", REPLACED, lambda _: None)
+BREAKS = Fault("the connection breaks", "any", "the connection broke while `…` ran", HELD, lambda _: None)
+
+
+def test_what_hangs_is_given_up_at_each_step_and_the_next_time_goes_on_there(machine: Machine) -> None:
+    at_each_step(machine, HANGS, machine.much_later)
+
+
+@pytest.mark.long
+def test_a_connection_that_breaks_at_each_step_is_asked_again_and_goes_on_there(machine: Machine) -> None:
+    at_each_step(machine, BREAKS, machine.wire.reset)
+
+
+def at_each_step(machine: Machine, fault: Fault, strike: Callable[[], None]) -> None:
+    assert {step for step, *_ in AT_WORK} == TRIED | {"facts"}
+    for step, command, program, arguments in AT_WORK:
+        machine.hang(program, arguments, strike)
+        done = failure(machine, replace(fault, step=step, within_s=1e5), setup_of(machine))
+        says = f"node n1, step {step}: {fault.says.replace('`…`', f'`{command}`')}"
+        assert reads(says, done.error.splitlines()[0]), done.error
+        # The machine's own fault: nothing of the job's was tried yet.
+        machines_own = fault.then is REPLACED and step in ("facts", "hygiene", "gpu", "network")
+        assert verdict(done) == (SICK if machines_own else fault.then), step
+        machine.mend()
+    assert bootstrap(machine.target, setup_of(machine), clock=machine.clock, deadline_s=TIME_S).changed
+    assert not bootstrap(machine.target, setup_of(machine), clock=machine.clock, deadline_s=TIME_S).changed
+    assert left_behind(machine) == []
+
+
+# -- the rest, one machine each ------------------------------------------------------------------------------
+
+
+def nothing(_: Machine) -> None:
+    """The fault is elsewhere."""
+
+
+def no_port(target: Target) -> Target:
+    return replace(target, port=free_ports(1)[0])
+
+
+def program(name: str, text: str) -> Arrange:
+    return lambda machine: machine.program(name, text)
+
+
+def state(name: str) -> Arrange:
+    return lambda machine: void(machine.write(f"state/{name}", ""))
+
+
+def void(_: object) -> None:
+    """What is made is not asked for."""
+
+
+def restarted_in_vain(machine: Machine) -> None:
+    """It boots, and boots, and is looked at meanwhile."""
+    machine.program("nvidia-smi", "echo 'Failed to initialize NVML: Driver/library version mismatch'; exit 18")
+    machine.program("systemctl", 'case "$*" in *reboot*) touch "$BOX/state/down" ;; *running*) echo running ;; esac')
+    machine.program("cat", '[ ! -e "$BOX/state/down" ] || touch "$BOX/state/struck"\nexec /bin/cat "$@"')
+    machine.on_strike = machine.much_later
+
+
+FAULTS = (
+    Fault(
+        "connection refused, until the end",
+        "",
+        "sshd at … did not answer in time: …Unable to connect to port …",
+        HELD,
+        nothing,
+        within_s=0.7,
+        target=no_port,
+    ),
+    Fault(
+        "connection reset, until the end",
+        "",
+        "sshd at … did not answer in time: …",
+        HELD,
+        lambda machine: machine.wire.refuse_all(),
+        within_s=0.7,
+    ),
+    Fault(
+        "the port takes connections and is silent, until the end",
+        "",
+        "sshd at … did not answer in time: …",
+        HELD,
+        lambda machine: machine.wire.stall(),
+        within_s=0.7,
+    ),
+    Fault(
+        "our key is refused, for a minute",
+        "",
+        "… refuses our key (Authentication failed.); is … the image's user?",
+        HELD,
+        nothing,
+        within_s=1.5,
+        target=lambda target: replace(target, client_key_openssh=new_key().private_openssh),
+    ),
+    Fault(
+        "another host key than the machine was given",
+        "",
+        "… has the host key SHA256:…, not SHA256:… as it was given at its launch; "
+        "another machine answers at this address",
+        FOREIGN,
+        nothing,
+        target=lambda target: replace(target, host_key_public=new_key().public),
+    ),
+    Fault(
+        "apt is broken",
+        "hygiene",
+        "`hold linux-image-cloud-amd64` ended with status 100: E: dpkg was interrupted, you must manually run …",
+        SICK,
+        program(
+            "apt-mark", "echo \"E: dpkg was interrupted, you must manually run 'dpkg --configure -a'\" >&2; exit 100"
+        ),
+    ),
+    Fault(
+        "a sick GPU",
+        "gpu",
+        "the GPU at 0000:00:1e is sick: Xid 79, fell off the bus; another machine is needed",
+        SICK,
+        program("dmesg", "echo 'NVRM: Xid (PCI:0000:00:1e): 79, GPU has fallen off the bus.'"),
+    ),
+    Fault(
+        "it does not come back from a reboot",
+        "reboot",
+        "the machine did not come back within 600 s",
+        SICK,
+        restarted_in_vain,
+    ),
+    Fault(
+        "the package server is out of reach",
+        "mounts",
+        "`install the NFS client` ended with status 100: E: Unable to locate package nfs-common",
+        REPLACED,
+        program("apt-get", "echo 'E: Unable to locate package nfs-common' >&2; exit 100"),
+    ),
+    Fault(
+        "the file server refuses",
+        "mounts",
+        "`mount server:/out at …` ended with status 1: server:/out cannot be mounted at …: mount ended with status 32",
+        REPLACED,
+        state("mount-fails"),
+    ),
+    Fault(
+        "checkpoints cannot be written",
+        "mounts",
+        "`prove that … takes a file` ended with status 1: …",
+        REPLACED,
+        program("sync", "echo 'sync: Input/output error' >&2; exit 1"),
+    ),
+    Fault(
+        "`setup` fails",
+        "environment",
+        "`of-the-job` ended with status 7: no such package: nope",
+        REPLACED,
+        program("of-the-job", "echo 'no such package: nope'; exit 7"),
+    ),
+    Fault(
+        "torch cannot compute on the GPUs",
+        "gpu-check",
+        "`compute on 1 T4` ended with status 1: torch 2.9 (CUDA 13.0) cannot compute on the GPUs: CUDA error",
+        REPLACED,
+        program(
+            "python3",
+            'case "$*" in *torch.cuda*) echo "torch 2.9 (CUDA 13.0) cannot compute on the GPUs: CUDA error" >&2; '
+            f'exit 1 ;; esac\nexec {sys.executable} "$@"',
+        ),
+    ),
+    Fault(
+        "the agent ends at once",
+        "agent",
+        "`start the agent` ended with status 1: the agent ended at once, with status 1",
+        REPLACED,
+        program("systemctl", 'case "$*" in *is-active*) exit 3 ;; *show*) echo 1 ;; *running*) echo running ;; esac'),
+    ),
+)
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.what)
+def test_a_fault_is_one_sentence_and_leaves_nothing(machine: Machine, fault: Fault) -> None:
+    fault.arrange(machine)
+    done = failure(machine, fault, setup_of(machine))
+    where = f"node n1, step {fault.step}: " if fault.step else "node n1: "
+    assert reads(where + fault.says, done.error.splitlines()[0]), done.error
+    assert verdict(done) == fault.then
+    assert left_behind(machine) == []
+    assert set(machine.those_in_it().values()) <= {"sleep"}, "what hangs goes with its machine"
+
+
+FULL = (
+    Fault("no room", "code", "… MB are free below …; unpacking the code needs 64", REPLACED, nothing),
+    Fault(
+        "the disk fills up meanwhile",
+        "code",
+        "`upload the code (… bytes) to …` ended with status 1: …No space left on device",
+        REPLACED,
+        nothing,
+        full="code",
+    ),
+    Fault(
+        "the disk fills up meanwhile",
+        "agent",
+        "`upload the agent's configuration (… bytes) to …` ended with status 1: …No space left on device",
+        REPLACED,
+        nothing,
+        full="agent",
+    ),
+)
+
+
+@pytest.mark.parametrize("fault", FULL, ids=lambda fault: f"{fault.what} {fault.step}")
+def test_a_full_disk_is_one_sentence_and_leaves_nothing(tmp_path: Path, fault: Fault) -> None:
+    with memory(tmp_path, 16 if fault.what == "no room" else 80) as disk, machine_with_sshd(tmp_path) as machine:
+        with_all_to_do(machine)
+        done = failure(machine, fault, setup_of(machine, str(disk)))
+        assert reads(f"node n1, step {fault.step}: {fault.says}", done.error.splitlines()[0]), done.error
+        assert verdict(done) == fault.then
+        assert [*disk.rglob("*.part"), *disk.rglob(".unpack.*")] == []
+        machine.kill_those_in_it()
+
+
+# -- the document ---------------------------------------------------------------------------------------------
+
+
+def rows() -> Iterator[str]:
+    """The table, without what a bootstrap says first: whose fault it is, and where."""
+    yield "| what goes wrong | in step | what you read | what becomes of the node |"
+    yield "|---|---|---|---|"
+    order = ["", *(name for name, _ in STEPS), "reboot", "any"]
+    for fault in sorted((*FAULTS, *FULL, HANGS, BREAKS), key=lambda fault: order.index(fault.step)):
+        yield f"| {fault.what} | {fault.step or 'before the first'} | {fault.says} | {fault.then} |"
+
+
+def test_the_document_has_this_table() -> None:
+    text, table = DOCUMENT.read_text(encoding="utf-8"), "\n".join(rows())
+    if os.environ.get("SPOTSUP_WRITE_GOLDEN"):
+        begins = text.index("| what goes wrong |")
+        DOCUMENT.write_text(text[:begins] + table + text[text.index("\n\n", begins) :], encoding="utf-8")
+        return
+    assert f"\n\n{table}\n\n" in text
