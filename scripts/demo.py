@@ -34,8 +34,8 @@ SEQUENCE = 64
 TEXT_BYTES = 2_000_000
 INTERRUPTED = "interrupted"
 CHECKPOINT_EVERY = 25
-# A periodic checkpoint is written beside training, and flushed: until it is whole, the one before counts. On a disk that
-# others keep busy that was seen to take more than two seconds.
+# A periodic checkpoint is written beside training, and flushed: until it is whole, the one before counts. On a disk
+# that others keep busy that was seen to take more than two seconds.
 WRITTEN_WITHIN_S = 3.0
 WAIT_S = 120.0
 SAY_S = 5.0
