@@ -1,7 +1,7 @@
 # Paths are relative throughout: make knows no way to quote a clone whose own path has a space.
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-long test-frameworks check bench bench-recovery bench-checkpoint bench-rendezvous bench-control bench-bootstrap soak-launches soak-training soak-outages sim sim-long sim-mutants sim-crashes contract-real clean distclean
+.PHONY: help setup demo test test-long test-frameworks check bench bench-recovery bench-checkpoint bench-rendezvous bench-control bench-bootstrap soak-launches soak-training soak-outages chaos sim sim-long sim-mutants sim-crashes contract-real clean distclean
 
 python := .venv/bin/python
 frameworks := .tools/frameworks
@@ -19,6 +19,7 @@ help:
 	@echo "make sim     a simulated world, nasty in every way, and all promises checked after every event (SEEDS=100, SEED=7)"
 	@echo "make sim-long, sim-mutants, sim-crashes   the same for an hour; with rules removed; with crashes at every boundary"
 	@echo "make soak-outages   etcd killed, frozen, emptied, compacted under a job that trains (QUICK=1: without 10 min)"
+	@echo "make chaos   random faults on real daemons, etcd, sshd and torch; judged after each (MINUTES=20, SEED=7, ETCDS=3,1)"
 	@echo "make bench   which benchmarks there are"
 	@echo "make setup   what all of these do first: .venv, etcd and sshd; quick when nothing is left to do"
 	@echo "make clean   remove what runs have written; make distclean: what setup has written, too"
@@ -93,6 +94,10 @@ soak-training: setup
 
 soak-outages: setup
 	@$(python) -m scripts.soak_outages $(if $(QUICK),--quick)
+
+chaos: setup
+	@$(python) -m scripts.chaos.run $(if $(SEED),--seed $(SEED)) $(if $(MINUTES),--minutes $(MINUTES)) \
+		$(if $(ETCDS),--etcds $(ETCDS))
 
 sim: setup
 	@$(python) -m tests.sim.run $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),100) --start $(or $(START),1)) \

@@ -135,8 +135,10 @@ class Site:
         leader_ttl_s: float = 3.0,
         lease_ttl_s: float = 6.0,
         environ: Mapping[str, str] | None = None,
+        last_environ: Mapping[str, str] | None = None,
         state_dirs: Sequence[Path] = (),
     ) -> None:
+        """`last_environ`: of the last daemon only. `state_dirs`: where not below `folder`."""
         self.folder, self.etcd, self.leader_ttl_s = folder, members, leader_ttl_s
         self.cloud_dir = folder / "cloud"
         self._sockets = Path(tempfile.mkdtemp(prefix="spotsup-"))
@@ -147,8 +149,8 @@ class Site:
         for number in range(daemons):
             own = folder / f"daemon-{number}"
             own.mkdir(parents=True)
-            more = {name: text.replace("{daemon}", str(own)) for name, text in ours.items()}
-            daemon = Daemon(f"spotsupd {number}", own, self._sockets / f"{number}.sock", more)
+            last = dict(last_environ or {}) if number == daemons - 1 else {}
+            daemon = Daemon(f"spotsupd {number}", own, self._sockets / f"{number}.sock", {**ours, **last})
             if state_dirs:
                 daemon.state = state_dirs[number]
             text = CONFIG.replace("leader_ttl_s = 3.0", f"leader_ttl_s = {leader_ttl_s}").format(

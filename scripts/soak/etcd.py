@@ -36,18 +36,26 @@ def prefix_of(folder: Path) -> str:
 class Members:
     """`count` members of one cluster below `folder`; each keeps its ports for ever.
 
-    `options`: more of etcd's own. `homes`: where a member has its data, if not below `folder`.
+    `options`: more of etcd's own. `homes`: where a member has its data, if not below `folder`. `rooms`: the network
+    namespace of each member, and its address there.
     """
 
     def __init__(
-        self, folder: Path, count: int = 1, options: Sequence[str] = (), homes: Mapping[int, Path] | None = None
+        self,
+        folder: Path,
+        count: int = 1,
+        options: Sequence[str] = (),
+        homes: Mapping[int, Path] | None = None,
+        rooms: Sequence[tuple[str, str]] = (),
     ) -> None:
         self._folder = folder
+        self._rooms = tuple(rooms)
         self._options, self._homes = tuple(options), dict(homes or {})
         self._prefix = prefix_of(folder)
         ports = _free_ports(2 * count)
-        self._clients = [f"http://127.0.0.1:{port}" for port in ports[:count]]
-        self._peers = [f"http://127.0.0.1:{port}" for port in ports[count:]]
+        hosts = [address for _, address in rooms] or ["127.0.0.1"] * count
+        self._clients = [f"http://{host}:{port}" for host, port in zip(hosts, ports[:count], strict=True)]
+        self._peers = [f"http://{host}:{port}" for host, port in zip(hosts, ports[count:], strict=True)]
         self._running: dict[int, subprocess.Popen[bytes]] = {}
 
     @property
@@ -108,6 +116,7 @@ class Members:
         cluster = ",".join(f"m{index}={each}" for index, each in enumerate(self._peers))
         tools = tools_root()
         command = [
+            *(("ip", "netns", "exec", self._rooms[number][0]) if self._rooms else ()),
             str(find_program("etcd", tools)),
             *("--name", f"m{number}", "--data-dir", str(self._data(number))),
             *("--listen-client-urls", client, "--advertise-client-urls", client),

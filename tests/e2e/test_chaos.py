@@ -1,0 +1,52 @@
+"""`make chaos` itself, for a moment: it strikes, sees that all is well again, and fails where it is not."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scripts.stack import ROOT
+from tests.programs import program_env
+
+pytestmark = [pytest.mark.e2e, pytest.mark.long]
+
+
+def chaos(tmp_path: Path, only: str, etcds: int, minutes: float = 0.5) -> dict[str, Any]:
+    """The result of a short run, which must have gone well."""
+    result = tmp_path / "chaos.json"
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "scripts.chaos.run", "--seed", "5", "--only", only, "--etcds", str(etcds)),
+            *("--minutes", str(minutes), "--folder", str(tmp_path / "chaos"), "--json", str(result)),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=900,
+        check=False,
+        cwd=ROOT,
+        env=program_env(),
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "0 broken promises" in done.stdout.splitlines()[-1]
+    found: dict[str, Any] = json.loads(result.read_text())
+    assert found["ok"]
+    (site,) = found["sites"]
+    assert site["steps"] > 0
+    assert (site["samples_repeated"], site["samples_missed"]) == (0, 0)
+    assert site["faults"]
+    return found
+
+
+def test_leaders_are_killed_and_frozen_under_a_job_that_trains(tmp_path: Path) -> None:
+    faults = chaos(tmp_path, "leader", 1)["sites"][0]["faults"]
+    assert all(fault["recovered_s"] is not None for fault in faults)
+
+
+def test_members_of_etcd_are_killed_and_frozen_under_a_job_that_trains(tmp_path: Path) -> None:
+    kinds = {fault["planned"]["kind"] for fault in chaos(tmp_path, "member", 3)["sites"][0]["faults"]}
+    assert kinds >= {"etcd member killed", "etcd member frozen"}

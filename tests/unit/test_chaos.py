@@ -1,0 +1,68 @@
+"""The chaos of real processes, as far as it is pure: what is drawn, and what is called growth."""
+
+from __future__ import annotations
+
+import random
+from itertools import islice
+
+import pytest
+
+from scripts.chaos.faults import STRIKES
+from scripts.chaos.growth import BOUNDS, LEAST_SPAN_S, MIB, WARM_S, Growth, Sample, growth
+from scripts.chaos.plan import QUIET, Kind, schedule
+
+
+def test_a_seed_draws_the_same_faults_again_and_each_kind_comes() -> None:
+    kinds = list(Kind)
+    drawn = list(islice(schedule(7, kinds), 3 * len(kinds)))
+    assert drawn == list(islice(schedule(7, kinds), 3 * len(kinds)))
+    assert drawn != list(islice(schedule(8, kinds), 3 * len(kinds)))
+    for begin in range(0, len(drawn), len(kinds)):
+        assert {planned.kind for planned in drawn[begin : begin + len(kinds)]} == set(kinds)
+    assert [planned.number for planned in drawn] == list(range(1, len(drawn) + 1))
+    assert all(0 < planned.hold_s <= 20 and 0 <= planned.pick < 1 for planned in drawn)
+
+
+def test_each_kind_has_its_strike() -> None:
+    assert set(STRIKES) == set(Kind)
+    assert set(Kind) > QUIET
+
+
+def lives(what: str, starts: list[float], per_hour: float, minutes: int, noise: float = 0.0) -> list[Sample]:
+    """One process after the other, each sampled once a minute."""
+    dice = random.Random(1)
+    return [
+        Sample("spotsupd", f"{life}", at, at, {what: begin + per_hour * at / 3600 + dice.uniform(-noise, noise)})
+        for life, begin in enumerate(starts)
+        for at in (60.0 * minute for minute in range(minutes))
+    ]
+
+
+def only(found: list[Growth]) -> Growth:
+    (one,) = found
+    return one
+
+
+def test_growth_is_found_within_lives_and_not_between_them() -> None:
+    steady = only(growth(lives("rss", [80 * MIB, 120 * MIB, 100 * MIB], 0.0, 20, noise=MIB)))
+    assert steady.per_hour == pytest.approx(0.0, abs=8 * MIB)
+    assert steady.broken() == []
+    leaking = only(growth(lives("rss", [80 * MIB, 120 * MIB, 100 * MIB], 90 * MIB, 20, noise=MIB)))
+    assert leaking.per_hour == pytest.approx(90 * MIB, rel=0.1)
+    assert "rss grew by" in leaking.broken()[0]
+
+
+def test_what_is_too_much_is_told_however_short_it_was_looked_at() -> None:
+    bound = BOUNDS["spotsupd", "files"]
+    found = only(growth(lives("files", [bound.most + 1], 0.0, 3)))
+    assert found.per_hour is None
+    assert found.broken() == [f"spotsupd: files was {bound.most + 1:.3g}; at most {bound.most:.3g}"]
+
+
+def test_a_start_is_no_growth() -> None:
+    minutes = int(LEAST_SPAN_S / 60) + 10
+    samples = lives("rss", [80 * MIB], 0.0, minutes)
+    filling = [Sample(s.role, s.life, s.at, s.age_s, {"rss": 10.0 * MIB}) if s.age_s < WARM_S else s for s in samples]
+    found = only(growth(filling))
+    assert found.per_hour == pytest.approx(0.0)
+    assert found.most == 80 * MIB
