@@ -233,6 +233,11 @@ class Paths:
         return f"{self.own}/agent.log"
 
     @property
+    def launcher_log(self) -> str:
+        """The launcher's and the workers' stdout and stderr, by the agent."""
+        return f"{self.log}/{self.node}.log"
+
+    @property
     def agent_pid(self) -> str:
         """The agent's process id."""
         return f"{self.own}/agent.pid"

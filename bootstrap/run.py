@@ -174,7 +174,7 @@ def collect(
     deadline_s: float,
     lines: int = STDERR_LINES,
 ) -> str:
-    """The last lines of the agent's log, "" where there is none. Raises BootstrapError."""
+    """The last lines of the agent's log, and of its launcher's; "" where there are none. Raises BootstrapError."""
     check_place(node, root)
     command = Run("read the agent's log", scripts.collect(Paths(root, node), lines), COLLECT_TIMEOUT_S)
     with connected(target, node, clock, clock() + deadline_s) as shell:

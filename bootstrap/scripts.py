@@ -286,7 +286,9 @@ if [ -d /run/systemd/system ]; then exec systemctl --no-block reboot; fi
 """
 
 _COLLECT = r"""
-[ ! -e @log@ ] || exec tail -n @lines@ @log@
+for log in @logs@; do
+    [ ! -e "$log" ] || tail -n @lines@ "$log"
+done
 """
 
 
@@ -412,8 +414,9 @@ def reboot() -> str:
 
 
 def collect(paths: Paths, lines: int) -> str:
-    """Print the end of the agent's log, nothing where there is none."""
-    return fill(_COLLECT, log=shell_path(paths.agent_log), lines=str(lines))
+    """Print the end of the agent's log and of its launcher's, nothing where there is none."""
+    logs = f"{shell_path(paths.agent_log)} {shell_path(paths.launcher_log)}"
+    return fill(_COLLECT, logs=logs, lines=str(lines))
 
 
 def _agent_values(paths: Paths) -> dict[str, str]:

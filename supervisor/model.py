@@ -298,6 +298,7 @@ class EventKind(StrEnum):
     ORPHAN = "orphan"
     UNKNOWN_CODE = "unknown-code"
     CONSOLE = "console"
+    LOG = "log"
 
 
 ALERT_KINDS = frozenset(

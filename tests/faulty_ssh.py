@@ -19,9 +19,10 @@ from pathlib import Path
 from typing import Literal
 
 from bootstrap import Target
+from provisioners.base import HostKey
 from provisioners.localcloud.machine.spec import Folder, Spec
 from provisioners.localcloud.machine.sshd import config_text
-from tests.machines import CLIENT_KEY, HOST_KEY, wait_for
+from tests.machines import CLIENT_KEY, HOST_KEY, KeyPair, wait_for
 from tests.programs import find_sshd, free_ports, program_env
 from tests.sandbox import MOVED, Sandbox
 
@@ -190,16 +191,18 @@ def _found(program: str) -> str:
 
 
 @contextmanager
-def machine_with_sshd(folder: Path) -> Iterator[Machine]:
+def machine_with_sshd(
+    folder: Path, host_key: KeyPair | HostKey = HOST_KEY, client_key: KeyPair | HostKey = CLIENT_KEY
+) -> Iterator[Machine]:
     """Made for the node n1. Leaves nothing that runs."""
     machine = Machine(folder / "box")
     enter = machine.write(
         "enter.py", _ENTER.format(box=str(machine.box), pattern=MOVED.pattern, path=os.environ["PATH"])
     )
-    sshd, port = _start(folder / "sshd", f"exec '{sys.executable}' -I -S '{enter}'")
+    sshd, port = _start(folder / "sshd", f"exec '{sys.executable}' -I -S '{enter}'", host_key, client_key)
     machine.wire = Wire("127.0.0.1", port)
     machine.target = Target(
-        "127.0.0.1", machine.wire.port, getpass.getuser(), HOST_KEY.public, CLIENT_KEY.private_openssh
+        "127.0.0.1", machine.wire.port, getpass.getuser(), host_key.public, client_key.private_openssh
     )
     try:
         yield machine
@@ -210,12 +213,14 @@ def machine_with_sshd(folder: Path) -> Iterator[Machine]:
         sshd.wait()
 
 
-def _start(folder: Path, command: str) -> tuple[subprocess.Popen[bytes], int]:
+def _start(
+    folder: Path, command: str, host_key: KeyPair | HostKey, client_key: KeyPair | HostKey
+) -> tuple[subprocess.Popen[bytes], int]:
     folder.mkdir()
     place, programs = Folder(folder), find_sshd()
-    place.host_key.write_text(HOST_KEY.private_openssh)
+    place.host_key.write_text(host_key.private_openssh)
     place.host_key.chmod(0o600)
-    place.authorized_keys.write_text(CLIENT_KEY.public)
+    place.authorized_keys.write_text(client_key.public)
     spec = Spec(
         *("m", "z", "t", "127.0.0.1", str(programs.sshd), programs.version, str(programs.sftp_server)),
         sshd_session=str(programs.session or ""),

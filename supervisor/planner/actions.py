@@ -55,12 +55,17 @@ class Bootstrap:
 
 @dataclass(frozen=True, slots=True)
 class Terminate:
-    """Ask a cloud to end a machine. `node` is empty for an orphan. `last_words`: read its console first."""
+    """Ask a cloud to end a machine. `node` is empty for an orphan. `last_words`: read its console first.
+
+    `log_of`: this node's log, too. `mounts_of`: stop this node's agent first, and unmount what its job had mounted.
+    """
 
     cloud: str
     instance_id: str
     node: str
     last_words: bool = False
+    log_of: NodeRecord | None = None
+    mounts_of: tuple[NodeRecord, JobRecord] | None = None
 
     @property
     def key(self) -> str:
@@ -171,12 +176,13 @@ class BootstrapDone:
 
 @dataclass(frozen=True, slots=True)
 class TerminateDone:
-    """`error` is empty when the cloud accepted. `console`: the machine's last words, where they were asked for."""
+    """`error` is empty when the cloud accepted. `console`, `log`: last words, where they were asked for."""
 
     node: str
     instance_id: str
     error: str = ""
     console: str = ""
+    log: str = ""
 
 
 @dataclass(frozen=True, slots=True)

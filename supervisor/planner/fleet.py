@@ -57,11 +57,11 @@ def _drive(draft: Draft, node: NodeRecord) -> None:
             # Why a machine was never ready is often told only by its console, which goes with it.
             failed = node.state is N.FAILED
             node = draft.move(node, N.TERMINATING, f"make sure that {node.instance_id} is gone")
-            _terminate(draft, node, last_words=failed)
+            _terminate(draft, node, failed=failed)
         case N.FAILED:
             draft.move(node, N.GONE, "nothing was launched", ended_at=draft.now)
         case N.DRAINING if _has_left(draft, node):
-            _terminate(draft, draft.move(node, N.TERMINATING, "it has left the round"))
+            _terminate(draft, draft.move(node, N.TERMINATING, "it has left the round"), in_order=True)
         case _ if not draft.busy(f"node:{node.id}"):
             _drive_birth(draft, node)
         case _:
@@ -102,8 +102,13 @@ def _has_left(draft: Draft, node: NodeRecord) -> bool:
     return not in_round or draft.job.ended or draft.now - node.since > draft.rules.drain_timeout_s
 
 
-def _terminate(draft: Draft, node: NodeRecord, *, last_words: bool = False) -> None:
-    action = Terminate(node.offer.cloud, node.instance_id, node.id, last_words)
+def _terminate(draft: Draft, node: NodeRecord, *, failed: bool = False, in_order: bool = False) -> None:
+    """`failed`: it was never ready, and is asked why. `in_order`: it works, and has time to unmount."""
+    log_of = node if failed and node.bootstrapped else None
+    # A machine that its cloud takes has better uses for its last seconds: checkpoints are on the server by then.
+    unmounts = in_order and bool(draft.job.spec.shared) and node.notice is None
+    mounts_of = (node, draft.job) if unmounts else None
+    action = Terminate(node.offer.cloud, node.instance_id, node.id, failed, log_of, mounts_of)
     if not draft.busy(action.key):
         draft.set_node(node, retry_at=draft.now + draft.rules.terminate_retry_s)
         draft.do(action)
@@ -159,7 +164,8 @@ def release(draft: Draft, node: NodeRecord, reason: str) -> None:
     elif node.state is N.REQUESTED:
         _withdraw(draft, node, reason)
     else:
-        _terminate(draft, draft.move(node, N.TERMINATING, reason))
+        works = node.state in {N.READY, N.MEMBER, N.DRAINING}
+        _terminate(draft, draft.move(node, N.TERMINATING, reason), in_order=works)
 
 
 def _withdraw(draft: Draft, node: NodeRecord, reason: str) -> None:

@@ -22,7 +22,6 @@ from supervisor.planner.draft import Draft
 from supervisor.planner.world import OffersView
 
 N = NodeState
-_WORKING = (N.READY, N.MEMBER, N.SUSPECT, N.DRAINING)
 _GIVEN_UP = (N.LOST, N.FAILED)
 _ENDED_BY_ITSELF = (InstanceState.STOPPING, InstanceState.STOPPED, InstanceState.TERMINATED)
 FATAL_MEMORY_S = 600.0
@@ -56,13 +55,23 @@ def _from_outcome(draft: Draft, node: NodeRecord, outcome: NodeOutcome) -> NodeR
         case BootstrapDone() if node.state is N.BOOTSTRAPPING:
             return _bootstrapped(draft, node, outcome)
         case TerminateDone() if node.state is N.TERMINATING and not outcome.error:
-            if outcome.console:
-                draft.tell(EventKind.CONSOLE, f"the console of {node.id} ends with:\n{outcome.console}", node.id)
+            node = _last_words(draft, node, outcome)
             return draft.set_node(node, retry_at=draft.now + draft.rules.terminate_retry_s)
         case TerminateDone() if node.state is N.TERMINATING:
             return draft.set_node(node, retry_at=draft.now + BACKOFF_S[1], error=outcome.error)
         case _:
             return node  # an answer that came late: the record has moved on, and listings tell the rest
+
+
+def _last_words(draft: Draft, node: NodeRecord, outcome: TerminateDone) -> NodeRecord:
+    """Why it was never ready, by its own words. The log's last line is most often the reason."""
+    if outcome.console:
+        draft.tell(EventKind.CONSOLE, f"the console of {node.id} ends with:\n{outcome.console}", node.id)
+    lines = outcome.log.strip().splitlines()
+    if not lines:
+        return node
+    draft.tell(EventKind.LOG, f"the log of {node.id} ends with:\n{outcome.log.strip()}", node.id)
+    return draft.set_node(node, error=f"{node.error}; the last line of its log is: {lines[-1].strip()}")
 
 
 def _accept(draft: Draft, node: NodeRecord, instance: Instance) -> NodeRecord:
@@ -288,7 +297,7 @@ def _from_agent(draft: Draft, node: NodeRecord) -> None:
         draft.move(node, N.SUSPECT, "no lease of its agent or launcher is left")
     elif node.state is N.SUSPECT:
         _suspect(draft, node)
-    elif node.state in _WORKING:
+    else:
         _place(draft, node)
 
 

@@ -44,7 +44,7 @@ log = structlog.get_logger("spotsupd")
 CALL_TIMEOUT_S = 30.0
 LAUNCH_TIMEOUT_S = 60.0
 CONSOLE_TIMEOUT_S = 10.0
-CONSOLE_LINES = 12
+CONSOLE_LINES = 40
 MOST_THREADS = 96
 NOT_BEGUN = "not begun: this daemon may not lead any more"
 
@@ -54,6 +54,18 @@ class Preparer(Protocol):
 
     def prepare(self, node: NodeRecord, job: JobRecord) -> BootstrapDone:
         """Bounded by the bootstrap's time limit; never raises for a fault of the machine."""
+        ...
+
+
+class Farewells(Protocol):
+    """What is done on a machine before it is ended: bounded to seconds, and never raises."""
+
+    def log_of(self, node: NodeRecord) -> str:
+        """The end of its agent's and its launcher's log, "" where it cannot be read."""
+        ...
+
+    def unmount(self, node: NodeRecord, job: JobRecord) -> None:
+        """Stop its agent, and unmount what the job had mounted: what was written is then on the server."""
         ...
 
 
@@ -68,7 +80,7 @@ class Alerts(Protocol):
 class Effects:
     """What each kind of action does to the world: one call each, every fault an outcome."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - by name, and each is what one kind of action is done with
         self,
         *,
         cluster: str,
@@ -79,6 +91,7 @@ class Effects:
         find_alert: Callable[[str], Event | None],
         clock: Clock,
         dead_man_s: Mapping[str, float] = MappingProxyType({}),
+        farewells: Farewells | None = None,
     ) -> None:
         """`dead_man_s`: by cloud, after how long a machine that its cluster has forgotten ends itself."""
         self._cluster = cluster
@@ -89,6 +102,7 @@ class Effects:
         self._find_alert = find_alert
         self._clock = clock
         self._dead_man_s = dead_man_s
+        self._farewells = farewells
 
     def perform(self, action: Action) -> Outcome:
         """Do it, and say what came of it."""
@@ -133,11 +147,14 @@ class Effects:
 
     def _terminate(self, action: Terminate) -> TerminateDone:
         console = self._last_words(action) if action.last_words else ""
+        log_text = self._farewells.log_of(action.log_of) if self._farewells and action.log_of else ""
+        if self._farewells and action.mounts_of:
+            self._farewells.unmount(*action.mounts_of)
         try:
             self._provisioners[action.cloud].terminate(action.instance_id, CALL_TIMEOUT_S)
         except ProvisionerError as error:
-            return TerminateDone(action.node, action.instance_id, str(error), console)
-        return TerminateDone(action.node, action.instance_id, console=console)
+            return TerminateDone(action.node, action.instance_id, str(error), console, log_text)
+        return TerminateDone(action.node, action.instance_id, console=console, log=log_text)
 
     def _last_words(self, action: Terminate) -> str:
         """Why it did not come up, perhaps. Nice to have: it must never keep a machine from being ended."""

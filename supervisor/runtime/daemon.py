@@ -26,6 +26,7 @@ from supervisor.runtime.actor import Alerts, Effects, ThreadActor
 from supervisor.runtime.clock import SystemClock
 from supervisor.runtime.clouds import open_clouds
 from supervisor.runtime.etcd_server import EmbeddedEtcd
+from supervisor.runtime.farewell import SshFarewells
 from supervisor.runtime.journal import Journal, Reading
 from supervisor.runtime.leader import Leadership
 from supervisor.runtime.loop import Loop, rest_s
@@ -86,6 +87,7 @@ def _serve(
         find_alert=journal.alert,
         clock=clock,
         dead_man_s={name: found.dead_man_s for name in provisioners if (found := config.cloud(name))},
+        farewells=SshFarewells(config, identity, clock),
     )
     actor = ThreadActor(effects.perform, wake.set, leader.fresh)
     rules = config.rules(alerts=alerts is not None)

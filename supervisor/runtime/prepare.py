@@ -18,7 +18,7 @@ from supervisor.runtime.clock import Clock
 from supervisor.runtime.journal import Journal
 
 if TYPE_CHECKING:
-    from bootstrap import Archive, Setup
+    from bootstrap import Archive, Setup, Target
     from bootstrap.model import Lock
 
 # Before anything of the job's is tried: what fails here is the image's fault, or the machine's.
@@ -41,15 +41,9 @@ class SshPreparer:
 
     def prepare(self, node: NodeRecord, job: JobRecord) -> BootstrapDone:
         """Bootstrap one node, within the configured limit."""
-        from bootstrap import BootstrapError, PackError, Target, bootstrap, lock_of
+        from bootstrap import BootstrapError, PackError, bootstrap, lock_of
 
-        target = Target(
-            host=node.ssh_host,
-            port=node.ssh_port,
-            user=user_of(self._config, node),
-            host_key_public=self._identity.host_key(node.id).public,
-            client_key_openssh=self._identity.client_key().private_openssh,
-        )
+        target = target_of(self._config, self._identity, node)
         try:
             code = self._code(job)
             lock = lock_of(code, job.spec.environment)
@@ -81,6 +75,19 @@ def outcome_of(node: str, error: Exception) -> BootstrapDone:
         unreachable=unreachable,
         sick=not unreachable and isinstance(error, BootstrapError) and error.step in MACHINE_STEPS,
         foreign=isinstance(error, HostKeyMismatchError),
+    )
+
+
+def target_of(config: Config, identity: Identity, node: NodeRecord) -> Target:
+    """The way to a node's machine."""
+    from bootstrap import Target
+
+    return Target(
+        host=node.ssh_host,
+        port=node.ssh_port,
+        user=user_of(config, node),
+        host_key_public=identity.host_key(node.id).public,
+        client_key_openssh=identity.client_key().private_openssh,
     )
 
 

@@ -1,0 +1,172 @@
+"""What is done on a machine before it is ended, over real SSH: its log is read, its file systems are unmounted."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bootstrap import Setup, bootstrap
+from bootstrap.model import Mount
+from provisioners.base import EndCause, Market, Offer
+from supervisor.config import Config
+from supervisor.identity import Identity
+from supervisor.model import EventKind, JobRecord, JobState, NodeRecord
+from supervisor.planner.actions import BootstrapDone
+from supervisor.runtime.farewell import SshFarewells
+from supervisor.spec import JobSpec, parse_spec
+from tests.agents import CODE, TRAINER, wait_for
+from tests.faulty_ssh import Machine, machine_with_sshd
+from tests.programs import free_ports
+from tests.sim.promises import events_of, settled, truth
+from tests.sim.scenes import calm_world, empty_world, in_state, machine_of, record, service, submit
+from tests.sim.world import World
+
+IDENTITY = Identity(b"farewell" * 4)
+DEADLINE_S = 60.0
+
+
+class Clock:
+    """Real time; `hurry` makes every look at it cost that much more."""
+
+    def __init__(self) -> None:
+        self.hurry_s = 0.0
+        self._skipped_s = 0.0
+
+    def now(self) -> float:
+        self._skipped_s += self.hurry_s
+        return time.monotonic() + self._skipped_s
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Iterator[Machine]:
+    with machine_with_sshd(tmp_path, IDENTITY.host_key("n1"), IDENTITY.client_key()) as made:
+        yield made
+
+
+def out(machine: Machine) -> str:
+    return f"{machine.box}/mnt/out"
+
+
+def records(machine: Machine) -> tuple[NodeRecord, JobRecord]:
+    node = NodeRecord("n1", "j", "token", Offer("local", "r", "z", "t", Market.SPOT, None), 0.0)
+    storage = [{"mount": out(machine), "nfs": "server:/out"}, {"mount": "/mnt/scratch", "scratch": True}]
+    spec = parse_spec({"name": "resnet", "nodes": 1, "run": "train.py", "storage": storage})
+    node = replace(node, ssh_host=machine.target.host, ssh_port=machine.target.port)
+    return node, JobRecord("resnet", "ab12c", spec, "0" * 64, 0.0, 1, 1, 1)
+
+
+def farewells(clock: Clock) -> SshFarewells:
+    return SshFarewells(Config(), IDENTITY, clock)
+
+
+def test_its_agent_is_stopped_and_its_file_systems_are_unmounted(machine: Machine) -> None:
+    setup = Setup(
+        node="n1",
+        agent_config=b"{}",
+        code=CODE,
+        trainer=TRAINER,
+        python=sys.executable,
+        mounts=(Mount("nfs", "server:/out", out(machine)),),
+    )
+    clock = Clock()
+    bootstrap(machine.target, setup, clock=clock.now, deadline_s=DEADLINE_S)
+    own = machine.home / ".spotsup/nodes/n1"
+    wait_for(lambda: "started" in (own / "agent.log").read_text())
+    (own / "log").mkdir(exist_ok=True)
+    (own / "log/n1.log").write_text("ModuleNotFoundError: No module named 'nope'\n")
+    node, job = records(machine)
+    log = farewells(clock).log_of(node).splitlines()
+    assert log[0].startswith("started --config ")
+    assert log[-1] == "ModuleNotFoundError: No module named 'nope'"
+    assert "server:/out" in (machine.box / "proc/mounts").read_text()
+    farewells(clock).unmount(node, job)
+    assert (machine.box / "proc/mounts").read_text() == ""
+    assert machine.those_in_it() == {}
+    farewells(clock).unmount(node, job)
+    assert [line for line in machine.log if line.startswith("umount")] == [f"umount {out(machine)}"]
+
+
+def test_a_machine_that_was_never_prepared_has_no_log_and_one_that_is_not_reached_is_not_waited_for(
+    machine: Machine,
+) -> None:
+    clock = Clock()
+    node, job = records(machine)
+    assert farewells(clock).log_of(node) == ""
+    clock.hurry_s = 1.0
+    gone = replace(node, ssh_port=free_ports(1)[0])
+    began = time.monotonic()
+    assert farewells(clock).log_of(gone) == ""
+    farewells(clock).unmount(gone, job)
+    assert time.monotonic() - began < 30
+
+
+# -- who is asked ----------------------------------------------------------------------------------------------
+
+
+class Heard:
+    """Farewells that only say what was asked of them."""
+
+    def __init__(self, world: World, log: str = "") -> None:
+        self.logs: list[str] = []
+        self.unmounted: list[str] = []
+        self._log = log
+        world.daemon.actor._perform.__self__._farewells = self  # type: ignore[attr-defined] # a bound method
+
+    def log_of(self, node: NodeRecord) -> str:
+        self.logs.append(node.id)
+        return self._log
+
+    def unmount(self, node: NodeRecord, job: JobRecord) -> None:
+        self.unmounted.append(node.id)
+
+
+def test_a_launcher_that_never_reaches_the_rendezvous_is_told_with_its_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = empty_world()
+    well, silent = world.nodes.prepare, list[str]()
+
+    def prepare(node: NodeRecord, job: JobRecord) -> BootstrapDone:
+        if not silent or node.id in silent:
+            silent.append(node.id)
+            return BootstrapDone(node.id)
+        return well(node, job)
+
+    monkeypatch.setattr(world.nodes, "prepare", prepare)
+    heard = Heard(world, "launcher started\nConnectionRefusedError: etcd at 10.0.0.9:2379\n")
+    submit(world, "job", 1, 1, 1)
+    assert world.run_until(in_state(JobState.RUNNING), 180.0)
+    assert heard.logs == silent[:1]
+    (told,) = events_of(world, "job", EventKind.LOG)
+    assert truth(world)["job"].nodes[silent[0]].error == (
+        "its launcher did not reach the rendezvous within 30 s; the last line of its log is: "
+        "ConnectionRefusedError: etcd at 10.0.0.9:2379"
+    )
+    assert heard.unmounted == []
+    assert world.run_until(settled, 120.0)
+    assert told
+
+
+@pytest.mark.parametrize(("shared", "expected"), [("/mnt/out", 3), ("", 0)])
+def test_machines_that_work_are_unmounted_before_they_go_where_they_were_written_to(
+    monkeypatch: pytest.MonkeyPatch, shared: str, expected: int
+) -> None:
+    monkeypatch.setattr(JobSpec, "shared", property(lambda _: shared))  # the sim's cloud is one without storage
+    world = calm_world(1, 2, 2)
+    heard = Heard(world)
+    taken = machine_of(world, 0)
+    world.cloud.end(taken, EndCause.PREEMPTED)
+    assert world.run_until(lambda w: record(w).state is not JobState.RUNNING, 30.0)
+    assert world.run_until(in_state(JobState.RUNNING), 60.0)
+    service(world).drain(machine_of(world, 0).instance.node)
+    assert world.run_until(lambda _: len(heard.unmounted) == min(expected, 1), 120.0)
+    assert world.run_until(settled, 120.0)
+    service(world).cancel("job")
+    assert world.run_until(in_state(JobState.CANCELLED), 60.0)
+    assert world.run_until(settled, 120.0)
+    assert len(heard.unmounted) == expected
+    assert taken.instance.node not in heard.unmounted, "what its cloud took is gone"
+    assert heard.logs == []
