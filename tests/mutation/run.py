@@ -1,0 +1,402 @@
+"""`make mutation`: the planner and the transition tables with one small wrong at a time. Do the quick tests notice?
+
+A mutant lives in a process of its own, forked from one that has everything imported: only the code of one function is
+another there. What is made at import (tables, defaults) is imported anew instead. It meets the quick tests in
+tests/unit that run the function, the quickest first, until one fails: then it is killed. Whoever outlives
+`MOST_SECONDS` of them has survived, whatever slower tests would say.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import json
+import os
+import resource
+import sys
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from enum import Enum
+from pathlib import Path
+from types import CodeType, FrameType, ModuleType
+from typing import Any
+
+import pytest
+
+import tests.sim.scenes  # noqa: F401  # what nearly all of the tests import: once, before all forks
+from tests.mutation.operators import Mutant, mutants
+
+ROOT = Path(__file__).resolve().parents[2]
+OURS = ("supervisor", "provisioners", "bootstrap", "spotsup_trainer", "tests")
+PURE, SIMULATED = ("test_plan_*.py", "test_tables.py"), "tests.sim"
+PROGRAMS = {"etcd_endpoint", "local_cloud"}
+MOST_SECONDS_OF_A_TEST, MOST_SECONDS = 0.3, 1.0  # of CPU, where they are simulated
+HANGS_AFTER_S = 10  # of CPU; the tests of one mutant take a second or two
+PYTEST = (
+    "-q",
+    "-s",
+    "-x",
+    "--assert=plain",
+    "--tb=native",
+    "-p",
+    "no:cacheprovider",
+    "-p",
+    "no:xdist",
+    "-m",
+    "not long",
+)
+
+
+@dataclass(frozen=True)
+class Fate:
+    """What became of a mutant. `by`: the test that failed, "(hangs)" where it did not come to an end, "" for none."""
+
+    module: str
+    line: int
+    function: str
+    before: str
+    after: str
+    by: str
+
+
+@dataclass(frozen=True)
+class Test:
+    """A test that passes. `runs`: lines of each of the modules under test."""
+
+    id: str
+    cpu_s: float
+    runs: dict[str, frozenset[int]]
+
+    @property
+    def pure(self) -> bool:
+        """Whether it needs no simulated world."""
+        return any(Path(self.id.split("::")[0]).match(pattern) for pattern in PURE)
+
+    def meets(self, module: str, mutant: Mutant) -> bool:
+        """Whether it can notice a mutant: what is made at import, whoever runs the module may."""
+        lines = self.runs.get(module, frozenset())
+        return bool(lines.intersection(mutant.lines)) if mutant.function else bool(lines)
+
+
+def test_of(name: str, cpu_s: float, runs: dict[str, list[int]]) -> Test:
+    """A test as it came through a pipe."""
+    return Test(name, cpu_s, {module: frozenset(lines) for module, lines in runs.items()})
+
+
+def targets(chosen: str) -> dict[str, Path]:
+    """The modules that are made wrong, by dotted name."""
+    files = [*sorted((ROOT / "supervisor/planner").glob("*.py")), *sorted((ROOT / "supervisor").glob("model*.py"))]
+    named = {".".join(file.relative_to(ROOT).with_suffix("").parts): file for file in files if file.stem != "__init__"}
+    return {name: file for name, file in named.items() if chosen in name}
+
+
+def mutants_of(name: str, path: Path) -> list[Mutant]:
+    """All of one module."""
+    module = importlib.import_module(name)
+    enums = {key: list(value.__members__) for key, value in vars(module).items() if _is_enum(value)}
+    return list(mutants(path.read_text(), enums))
+
+
+def _is_enum(value: object) -> bool:
+    return isinstance(value, type) and issubclass(value, Enum)
+
+
+# -- forks -------------------------------------------------------------------------------------------------
+
+
+def in_fork(work: Callable[[], str], cpu_s: int) -> str:
+    """What `work` returns in a process of its own; "(hangs)" or "(dies)" where it does not return."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        _be_quiet()
+        resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, cpu_s))
+        try:
+            os.write(writing, work().encode())
+        finally:
+            os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as pipe:
+        said = pipe.read().decode()
+    _, status = os.waitpid(child, 0)
+    return said or ("(hangs)" if os.WIFSIGNALED(status) else "(dies)")
+
+
+def _be_quiet() -> None:
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for number in (0, 1, 2):
+        os.dup2(nowhere, number)
+
+
+def shared(count: int, work: Callable[[int], Any], workers: int) -> list[Any]:
+    """`work` of each number below `count`, as JSON from so many processes, in order."""
+    pipes = []
+    for worker in range(workers):
+        reading, writing = os.pipe()
+        child = os.fork()
+        if not child:
+            try:
+                with os.fdopen(writing, "w") as pipe:
+                    for number in range(worker, count, workers):
+                        print(json.dumps([number, work(number)]), file=pipe, flush=True)
+            finally:
+                os._exit(0)
+        os.close(writing)
+        pipes.append((reading, child))
+    found: dict[int, Any] = {}
+    for reading, child in pipes:
+        with os.fdopen(reading) as pipe:
+            found |= dict(map(json.loads, pipe))
+        os.waitpid(child, 0)
+    assert len(found) == count, f"{count - len(found)} of {count} results are missing: a worker died"
+    return [found[number] for number in range(count)]
+
+
+# -- mutants of functions ----------------------------------------------------------------------------------
+
+
+class Session:
+    """The pytest plugin: instead of running the tests, it runs them on each mutant."""
+
+    def __init__(self, modules: dict[str, Path], workers: int) -> None:
+        self.modules = modules
+        self.workers = workers
+        self.tests: list[Test] = []
+        self.fates: list[Fate] = []
+        self._failed: list[str] = []
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        """In place of pytest's own loop."""
+        items = {item.nodeid: item for item in session.items if not PROGRAMS & set(getattr(item, "fixturenames", ()))}
+        self.tests = self._measure(list(items.values()))
+        work = []
+        for name, path in self.modules.items():
+            work += [(name, path, mutant) for mutant in mutants_of(name, path) if mutant.function]
+
+        def fate(number: int) -> str:
+            name, path, mutant = work[number]
+            code = code_of(compile(mutant.make(), str(path), "exec"), mutant.function)
+            assert code is not None, mutant
+            chosen = [items[each] for each in quickest(self.tests, name, mutant)]
+            return in_fork(lambda: self._try(function_of(name, mutant.function), code, chosen), HANGS_AFTER_S)
+
+        fates = shared(len(work), fate, self.workers)
+        self.fates = [_fate(name, mutant, by) for (name, _, mutant), by in zip(work, fates, strict=True)]
+        return True
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Who failed."""
+        if report.failed:
+            self._failed.append(report.nodeid)
+
+    def _run(self, item: pytest.Item) -> bool:
+        """Whether a test passes, with all of its fixtures set up for it alone."""
+        item.config.hook.pytest_runtest_protocol(item=item, nextitem=None)
+        item.session.shouldfail = False
+        return not self._failed
+
+    def _try(self, function: Any, code: CodeType, chosen: Sequence[pytest.Item]) -> str:
+        function.__code__ = code
+        return next((item.nodeid for item in chosen if not self._run(item)), "(none)")
+
+    def _measure(self, items: Sequence[pytest.Item]) -> list[Test]:
+        """The tests that pass, quickest first, with what they run."""
+        files = {str(path): name for name, path in targets("").items()}
+
+        def measure(number: int) -> str:
+            return in_fork(lambda: self._traced(items[number], files), HANGS_AFTER_S)
+
+        found = []
+        for item, said in zip(items, shared(len(items), measure, self.workers), strict=True):
+            if said.startswith("["):
+                cpu_s, runs = json.loads(said)
+                found.append(test_of(item.nodeid, cpu_s, runs))
+        return sorted(found, key=lambda test: test.cpu_s)
+
+    def _traced(self, item: pytest.Item, files: dict[str, str]) -> str:
+        runs: dict[str, set[int]] = defaultdict(set)
+
+        def trace(frame: FrameType, event: str, arg: object) -> Any:
+            module = files.get(frame.f_code.co_filename)
+            if module is None:
+                return None
+            runs[module].add(frame.f_lineno)
+            return trace
+
+        began = time.process_time()
+        sys.settrace(trace)
+        passed = self._run(item)
+        sys.settrace(None)
+        cpu_s = time.process_time() - began  # somewhat more than it takes alone
+        return json.dumps([cpu_s, {module: sorted(lines) for module, lines in runs.items()}]) if passed else "(fails)"
+
+
+def quickest(found: Sequence[Test], module: str, mutant: Mutant) -> list[str]:
+    """Ids of the tests that may notice a mutant: all of the pure ones, and so many of the simulated as are quick."""
+    meets = [test for test in found if test.meets(module, mutant)]
+    chosen, cpu_s = [test.id for test in meets if test.pure], 0.0
+    for test in meets:
+        cpu_s += 0.0 if test.pure else test.cpu_s
+        if not test.pure and max(test.cpu_s / MOST_SECONDS_OF_A_TEST, cpu_s / MOST_SECONDS) <= 1:
+            chosen.append(test.id)
+    return chosen
+
+
+def code_of(code: CodeType, function: str) -> CodeType | None:
+    """A function's code within a module's."""
+    for each in code.co_consts:
+        if isinstance(each, CodeType):
+            if each.co_qualname == function:
+                return each
+            if function.startswith(f"{each.co_qualname}.") and (found := code_of(each, function)):
+                return found
+    return None
+
+
+def function_of(module: str, qualified_name: str) -> Any:
+    """The function itself, as it lives in its module or class."""
+    found: Any = sys.modules[module]
+    for part in qualified_name.split("."):
+        found = vars(found)[part]
+    return found.fget if isinstance(found, property) else getattr(found, "__func__", found)
+
+
+def _fate(name: str, mutant: Mutant, by: str) -> Fate:
+    return Fate(name, mutant.line, mutant.function, mutant.before, mutant.after, "" if by == "(none)" else by)
+
+
+# -- mutants of what is made at import ---------------------------------------------------------------------
+
+
+class _Loader(importlib.abc.Loader):
+    def __init__(self, code: CodeType) -> None:
+        self._code = code
+
+    def exec_module(self, module: ModuleType) -> None:
+        exec(self._code, module.__dict__)  # noqa: S102  # our own source
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    def __init__(self, name: str, code: CodeType) -> None:
+        self._name, self._code = name, code
+
+    def find_spec(self, fullname: str, path: object, target: object = None) -> importlib.machinery.ModuleSpec | None:
+        if fullname != self._name:
+            return None
+        return importlib.util.spec_from_loader(fullname, _Loader(self._code), origin=self._code.co_filename)
+
+
+def fates_at_import(modules: dict[str, Path], found: Sequence[Test], workers: int) -> list[Fate]:
+    """Each tried with the module imported anew, and with it all that is ours."""
+    work = []
+    for name, path in modules.items():
+        work += [(name, path, mutant) for mutant in mutants_of(name, path) if not mutant.function]
+
+    def fate(number: int) -> str:
+        name, path, mutant = work[number]
+        code = compile(mutant.make(), str(path), "exec")
+        return in_fork(lambda: _import_and_try(name, code, quickest(found, name, mutant)), HANGS_AFTER_S)
+
+    fates = shared(len(work), fate, workers)
+    return [_fate(name, mutant, by) for (name, _, mutant), by in zip(work, fates, strict=True)]
+
+
+def _import_and_try(name: str, code: CodeType, chosen: Sequence[str]) -> str:
+    for loaded in [loaded for loaded in sys.modules if loaded.split(".")[0] in OURS]:
+        del sys.modules[loaded]
+    sys.meta_path.insert(0, _Finder(name, code))
+    watch = _Watch()
+    status = pytest.main([*PYTEST, *chosen], plugins=[watch])
+    return "(none)" if status == pytest.ExitCode.OK else watch.failed or f"(pytest ends with {int(status)})"
+
+
+class _Watch:
+    failed = ""
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            self.failed = report.nodeid
+
+
+# -- the whole ---------------------------------------------------------------------------------------------
+
+
+def test_files(*, simulated: bool) -> list[str]:
+    """The pure ones; and those that try what is decided in the simulated world, where that is asked for."""
+    files = [file for pattern in PURE for file in sorted((ROOT / "tests/unit").glob(pattern))]
+    if simulated:
+        others = sorted(set((ROOT / "tests/unit").glob("test_*.py")) - set(files))
+        files += [file for file in others if f"from {SIMULATED}" in file.read_text()]
+    return [str(file.relative_to(ROOT)) for file in files]
+
+
+def run(modules: dict[str, Path], workers: int, *, simulated: bool) -> tuple[list[Fate], list[Test]]:
+    """All mutants of these modules."""
+
+    def functions() -> str:
+        session = Session(modules, workers)
+        status = pytest.main([*PYTEST, *test_files(simulated=simulated)], plugins=[session])
+        fates = [asdict(fate) for fate in session.fates]
+        found = [
+            [test.id, test.cpu_s, {module: sorted(lines) for module, lines in test.runs.items()}]
+            for test in session.tests
+        ]
+        return json.dumps([int(status), fates, found])
+
+    status, fates, found = json.loads(in_fork(functions, resource.RLIM_INFINITY))
+    assert found, f"pytest ended with status {status}, and no test was found that passes"
+    tests_found = [test_of(*each) for each in found]
+    return [Fate(**fate) for fate in fates] + fates_at_import(modules, tests_found, workers), tests_found
+
+
+def table(fates: Sequence[Fate]) -> Iterator[str]:
+    """A row per module, and one for all."""
+    killed: dict[str, Counter[bool]] = defaultdict(Counter)
+    for fate in fates:
+        for name in (fate.module.removeprefix("supervisor."), "all"):
+            killed[name][bool(fate.by)] += 1
+    yield f"| {'module':20} | mutants | killed | survived | killed % |"
+    yield f"|{'-' * 22}|--------:|-------:|---------:|---------:|"
+    for name, count in sorted(killed.items(), key=lambda row: (row[0] == "all", row[0])):
+        share = 100 * count[True] / count.total()
+        yield f"| {name:20} | {count.total():7} | {count[True]:6} | {count[False]:8} | {share:8.1f} |"
+
+
+def main() -> int:
+    """As `make mutation`. 0 when at least so many per cent are killed, of each module and of all."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--module", default="", help="only modules whose dotted name has this in it")
+    parser.add_argument("--survivors", action="store_true", help="print each one")
+    parser.add_argument("--simulated", action="store_true", help="also the unit tests that use the simulated world")
+    parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)))
+    options = parser.parse_args()
+    os.chdir(ROOT)
+    gc.freeze()  # what is there already stays shared between all forks
+    began = time.monotonic()
+    fates, found = run(targets(options.module), options.workers, simulated=options.simulated)
+    fates.sort(key=lambda fate: (fate.module, fate.line))
+    report = ROOT / "build/mutation.json"
+    report.parent.mkdir(exist_ok=True)
+    report.write_text(json.dumps({"mutants": [asdict(fate) for fate in fates]}, indent=1))
+    survivors = [fate for fate in fates if not fate.by]
+    if options.survivors:
+        for fate in survivors:
+            print(f"{fate.module}:{fate.line} {fate.function}: {fate.before} → {fate.after}")
+    print("\n".join(table(fates)))
+    cpu_s = sum(sum(resource.getrusage(who)[:2]) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    print(
+        f"RESULT {len(fates)} mutants, {len(fates) - len(survivors)} killed by {len(found)} tests: "
+        f"{100 * (len(fates) - len(survivors)) / len(fates):.1f} % "
+        f"({time.monotonic() - began:.0f} s, {cpu_s:.0f} s of CPU; build/mutation.json)"
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,210 @@
+"""One moment for the planner: a job, its nodes, and what is known of them. Pure: no loop, no etcd, no simulated world.
+
+What a test does not say is in order: machines run, agents speak, the hint names the members, offers are known. Nodes
+are told by their numbers: node 3 is `job-u-3` on machine `i-3`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from spotsup_trainer.wire import AgentWord, Hint, Keys, Member, Round, RoundMember, decode
+
+from provisioners.base import Instance, InstanceState, Market, Offer
+from supervisor.model import Event, EventKind, JobRecord, JobState, NodeRecord, NodeState
+from supervisor.planner.actions import Action, Commit, NodeOutcome, Plan
+from supervisor.planner.draft import Draft
+from supervisor.planner.plan import plan
+from supervisor.planner.world import CloudView, JobView, OffersView, Rules, Soft, World
+from supervisor.spec import JobSpec, parse_spec
+
+NOW = 100_000.0
+KEYS = Keys("c")
+OFFER = Offer("local", "region-1", "zone-a", "small", Market.SPOT, 0.5)
+N, J = NodeState, JobState
+UNBORN = (N.REQUESTED,)
+SPEAKING = (N.READY, N.MEMBER, N.DRAINING)
+
+
+def name(number: int) -> str:
+    """A node's id."""
+    return f"job-u-{number}"
+
+
+def names(*numbers: int) -> tuple[str, ...]:
+    """Nodes' ids."""
+    return tuple(name(number) for number in numbers)
+
+
+def spec(**more: Any) -> JobSpec:
+    """A job file's content."""
+    return parse_spec({"name": "job", "nodes": {"min": 1, "desired": 2, "max": 4}, "run": "train.py", **more})
+
+
+def job(desired: int = 2, state: JobState = J.RUNNING, **changes: Any) -> JobRecord:
+    """A job that was submitted 5,000 s ago."""
+    found = JobRecord("job", "u", spec(), "", NOW - 5000, 1, desired, 4, state=state, since=NOW - 500, next_node=50)
+    return replace(found, round_seen=1, **changes)
+
+
+def node(number: int, state: NodeState, **changes: Any) -> NodeRecord:
+    """A node that was asked for long ago; the higher its number, the later."""
+    record = NodeRecord(
+        name(number), "job", name(number), OFFER, NOW - 2000 + number, state, since=NOW - 100, launch_attempts=1
+    )
+    if state not in UNBORN:
+        record = replace(record, instance_id=f"i-{number}", launched_at=NOW - 1000)
+    if state in {N.MEMBER, N.DRAINING}:
+        record = replace(record, joined=True)
+    return replace(record, **changes)
+
+
+def member(number: int, **changes: Any) -> NodeRecord:
+    """A node that trains."""
+    return node(number, N.MEMBER, **changes)
+
+
+def machine(number: int, state: InstanceState = InstanceState.RUNNING, **changes: Any) -> Instance:
+    """A node's machine, as a listing tells."""
+    known = Instance(
+        f"i-{number}", "c", name(number), name(number), "region-1", "zone-a", "small", state, NOW - 1000, "10.0.0.1"
+    )
+    return replace(known, **changes)
+
+
+def word(number: int, state: Any = "waiting", **changes: Any) -> Member:
+    """What a node's launcher says."""
+    return replace(Member(name(number), f"inc-{number}", "10.0.0.1", 4000, state, 1), **changes)
+
+
+def round_of(*numbers: int, number: int = 1, **changes: Any) -> Round:
+    """The round of these nodes."""
+    inside = tuple(RoundMember(name(each), f"inc-{each}", "10.0.0.1", 4000) for each in numbers)
+    return Round(number, inside, NOW - 50, **changes)
+
+
+def hint_of(*numbers: int, spares: Sequence[int] = (), low: int = 1, high: int = 4, **changes: Any) -> Hint:
+    """The daemon's word that these shall train."""
+    return Hint(names(*numbers), low, high, spares=names(*spares), **changes)
+
+
+def view(record: JobRecord, nodes: Sequence[NodeRecord], **words: Any) -> JobView:
+    """A job of which all is well, but for `words`."""
+    inside = [int(each.id.rpartition("-")[2]) for each in nodes if each.state in {N.MEMBER, N.DRAINING}]
+    speaking = [int(each.id.rpartition("-")[2]) for each in nodes if each.state in SPEAKING]
+    known: dict[str, Any] = {
+        "round": round_of(*inside) if inside else None,
+        "hint": hint_of(*inside),
+        "members": {name(n): word(n, "running" if n in inside else "waiting") for n in speaking},
+        "agents": {name(n): AgentWord(name(n), "boot", 1, 0.0, "1") for n in speaking},
+    }
+    nodes_by_id = {each.id: each for each in nodes}
+    return JobView(record, 7, nodes_by_id, dict.fromkeys(nodes_by_id, 3), **(known | words))
+
+
+def listing(*machines: Instance, **changes: Any) -> CloudView:
+    """What the cloud said a second ago."""
+    found = CloudView({each.id: each for each in machines}, NOW - 1, NOW - 1)
+    return replace(found, **changes)
+
+
+def machines_of(nodes: Sequence[NodeRecord]) -> list[Instance]:
+    """Those that should be there."""
+    return [machine(int(each.id.rpartition("-")[2])) for each in nodes if each.instance_id and each.state is not N.GONE]
+
+
+def world_of(*views: JobView, rules: Rules | None = None, soft: Mapping[str, Any] | None = None, **more: Any) -> World:
+    """These jobs on one cloud, whose listing and offers are fresh."""
+    machines = [each for job_view in views for each in machines_of(list(job_view.nodes.values()))]
+    offers = {job_view.record.name: OffersView((OFFER,), known=True, asked_at=NOW - 1) for job_view in views}
+    known: dict[str, Any] = {"clouds": {"local": listing(*machines)}, "offers": offers}
+    jobs = {job_view.record.name: job_view for job_view in views}
+    # Leftovers are a matter of their own: their period has not come yet.
+    rules = rules or Rules(leftovers_s=1e9)
+    return World(jobs, replace(Soft(), **(known | dict(soft or {}))), rules, more.pop("clouds", ("local",)), **more)
+
+
+@dataclass(frozen=True)
+class Decided:
+    """What came of one plan. `nodes` and `job`: as they are afterwards."""
+
+    plan: Plan
+    soft: Soft
+    job: JobRecord
+    nodes: Mapping[str, NodeRecord]
+    commit: Commit
+
+    def state(self, number: int) -> NodeState:
+        """Where a node is now."""
+        return self.nodes[name(number)].state
+
+    def node(self, number: int) -> NodeRecord:
+        """A node as it is now."""
+        return self.nodes[name(number)]
+
+    @property
+    def new(self) -> list[NodeRecord]:
+        """Nodes that were asked for just now."""
+        return [each for each in self.nodes.values() if each.created_at == NOW]
+
+    @property
+    def actions(self) -> list[Action]:
+        """All that was decided, with or without an intent."""
+        return [*(each for commit in self.plan.commits for each in commit.actions), *self.plan.actions]
+
+    def does(self, kind: type[Any]) -> list[Any]:
+        """The actions of one kind."""
+        return [each for each in self.actions if isinstance(each, kind)]
+
+    @property
+    def events(self) -> list[Event]:
+        """What was told."""
+        return [each for commit in self.plan.commits for each in commit.events]
+
+    @property
+    def told(self) -> list[EventKind]:
+        """What kinds of event were told."""
+        return [each.kind for each in self.events]
+
+    @property
+    def hint(self) -> Hint | None:
+        """The hint that was written, None where it stays as it is."""
+        raw = self.commit.words.get(KEYS.hint("job"))
+        return None if raw is None else decode(Hint, raw)
+
+    @property
+    def sentence(self) -> str:
+        """What is said about the job."""
+        return self.plan.sentences["job"]
+
+
+def decide(world: World, *outcomes: NodeOutcome, now: float = NOW) -> Decided:
+    """One plan."""
+    by_node: dict[str, list[NodeOutcome]] = {}
+    for each in outcomes:
+        by_node.setdefault(each.node, []).append(each)
+    decided, soft = plan(world, by_node, KEYS, now)
+    known = world.jobs["job"]
+    commit = next((each for each in decided.commits if each.job == "job"), Commit("job", {}))
+    nodes = {**known.nodes, **{each.id: each for each in commit.nodes}}
+    nodes = {key: each for key, each in nodes.items() if key not in commit.forget_nodes}
+    return Decided(decided, soft, commit.job_record or known.record, nodes, commit)
+
+
+def scene(
+    *nodes: NodeRecord, record: JobRecord | None = None, outcomes: Collection[NodeOutcome] = (), **more: Any
+) -> Decided:
+    """One plan for one job. `more`: words of the job, or what a world has."""
+    ours = {
+        key: more.pop(key) for key in list(more) if key in {"rules", "soft", "clouds", "busy", "refused", "strangers"}
+    }
+    ours |= {key: more.pop(key) for key in list(more) if key in {"deaf_until", "alerts", "asleep"}}
+    return decide(world_of(view(record or job(), nodes, **more), **ours), *outcomes)
+
+
+def draft_of(*nodes: NodeRecord, record: JobRecord | None = None, rules: Rules | None = None, **words: Any) -> Draft:
+    """The sheet before anything is decided."""
+    world = world_of(view(record or job(), nodes, **words), rules=rules)
+    return Draft(world, world.jobs["job"], {}, KEYS, NOW)

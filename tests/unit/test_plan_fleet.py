@@ -1,0 +1,461 @@
+"""Which machines are asked for, prepared and let go: one moment at a time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from spotsup_trainer.wire import Result
+
+from provisioners.base import InstanceState, Market, NoCapacity, Offer, OfferQuery, Scope
+from supervisor.model import EventKind, JobRecord, JobState, NodeRecord, NodeState, NoticeSeen
+from supervisor.planner.actions import Bootstrap, FetchOffers, Find, Launch, Terminate
+from supervisor.planner.world import OffersView, Refusal, Rules
+from tests.unit.scene import (
+    NOW,
+    OFFER,
+    Decided,
+    hint_of,
+    job,
+    listing,
+    machine,
+    member,
+    name,
+    names,
+    node,
+    round_of,
+    scene,
+    spec,
+    word,
+)
+
+N, J = NodeState, JobState
+RULES = Rules()
+NOTICE = NoticeSeen(NOW + 60, NOW - 5, "metadata")
+
+
+def offering(*offers: Offer, **changes: Any) -> dict[str, Any]:
+    """What is known of the job's offers."""
+    return {"offers": {"job": replace(OffersView(offers, known=True, asked_at=NOW - 1), **changes)}}
+
+
+# -- more --------------------------------------------------------------------------------------------------
+
+
+def test_what_is_missing_is_asked_for_with_its_intent() -> None:
+    after = scene(member(1), record=job(3, next_node=12))
+    assert [each.id for each in after.new] == list(names(12, 13))
+    assert after.job.next_node == 14
+    first = after.new[0]
+    assert (first.token, first.job, first.offer, first.state) == (name(12), "job", OFFER, N.REQUESTED)
+    assert (first.since, first.launch_attempts, first.replaces) == (NOW, 1, "")
+    assert [each.node for each in after.does(Launch)] == after.new
+    assert after.told == [EventKind.LAUNCH_REQUESTED] * 2
+    assert [each.node for each in after.events] == list(names(12, 13))
+    assert after.events[0].text == f"asked zone-a for {name(12)} (small)"
+
+
+def test_spares_are_asked_for_as_such() -> None:
+    after = scene(member(1), record=job(2, spare_nodes=1))
+    assert [each.text.endswith(", a spare)") for each in after.events] == [False, True]
+
+
+def test_nothing_is_asked_for_beyond_what_is_wanted_or_counted() -> None:
+    coming = [node(n, state) for n, state in ((2, N.REQUESTED), (3, N.PENDING), (4, N.BOOTING), (5, N.BOOTSTRAPPING))]
+    there = [member(1), node(6, N.READY), node(7, N.SUSPECT, since=NOW)]
+    clouds = {"local": listing(*(machine(n) for n in (1, 4, 5, 6, 7)), machine(3, InstanceState.PENDING))}
+    after = scene(*there, *coming, record=job(7), soft={"clouds": clouds})
+    assert after.new == []
+    leaving = [node(8, N.DRAINING), node(9, N.TERMINATING), node(10, N.GONE)]
+    assert len(scene(member(1), *leaving, record=job(2)).new) == 1
+
+
+def test_a_doomed_node_is_replaced_before_it_goes_and_its_place_is_named() -> None:
+    doomed = member(2, notice=NOTICE, taken=True)
+    after = scene(member(1), doomed)
+    assert [each.replaces for each in after.new] == [name(2)]
+    (told,) = after.events
+    assert (told.kind, told.node) == (EventKind.REPLACEMENT_REQUESTED, after.new[0].id)
+    assert told.data == {"replaces": name(2), "seen_at": NOTICE.seen_at}
+    assert told.text == f"asked zone-a for {after.new[0].id} in place of {name(2)}"
+    assert scene(member(1), replace(doomed, notice=None, drain_asked=True)).events[0].data == {"replaces": name(2)}
+
+
+TAKEN = node(2, N.GONE, joined=True, taken=True)
+TAKEN_LATER = node(3, N.GONE, joined=True, taken=True)
+
+
+@pytest.mark.parametrize(
+    ("others", "replaces"),
+    [
+        ([TAKEN_LATER, TAKEN], [name(2), name(3)]),  # oldest first
+        ([TAKEN, node(9, N.REQUESTED, replaces=name(2))], [""]),  # asked for already
+        ([TAKEN, node(9, N.GONE, replaces=name(2))], [name(2), ""]),  # that came to nothing
+        ([TAKEN, node(9, N.GONE, replaces=name(2), joined=True)], ["", ""]),  # it has taken the place
+        ([TAKEN, node(9, N.GONE, replaces=name(2)), node(5, N.READY, place_of=name(2))], [""]),  # a spare has it
+        ([replace(TAKEN, taken=False)], ["", ""]),
+        ([replace(TAKEN, joined=False)], ["", ""]),
+        ([TAKEN_LATER, replace(TAKEN, created_at=TAKEN_LATER.created_at)], [name(2), name(3)]),
+    ],
+)
+def test_in_whose_place_a_node_is_asked_for(others: list[NodeRecord], replaces: list[str]) -> None:
+    after = scene(member(1), *others, record=job(3))
+    assert [each.replaces for each in after.new] == replaces
+
+
+def test_the_first_offer_that_is_allowed_is_taken() -> None:
+    dear, cheap = replace(OFFER, instance_type="dear", usd_per_hour=9.0), OFFER
+    assert scene(member(1), soft=offering(cheap, dear)).new[0].offer == cheap
+    closed = Refusal(cheap, Scope.TYPE_IN_ZONE, NOW + 1, "full")
+    assert scene(member(1), soft=offering(cheap, dear) | {"refusals": (closed,)}).new[0].offer == dear
+    assert scene(member(1), soft=offering(cheap) | {"refusals": (closed,)}).new == []
+    for_spares = replace(closed, spare=True)
+    assert len(scene(member(1), soft=offering(cheap) | {"refusals": (for_spares,)}).new) == 1
+    spare = job(1, spare_nodes=1)
+    assert scene(member(1), record=spare, soft=offering(cheap) | {"refusals": (for_spares,)}).new == []
+
+
+@pytest.mark.parametrize(
+    ("spread", "zone", "region", "allowed"),
+    [
+        ("zone", "zone-a", "region-1", True),
+        ("zone", "zone-b", "region-1", False),
+        ("region", "zone-b", "region-1", True),
+        ("region", "zone-b", "region-2", False),
+    ],
+)
+@pytest.mark.parametrize("state", [N.MEMBER, N.READY, N.DRAINING])
+def test_a_job_stays_in_one_place(spread: str, zone: str, region: str, allowed: bool, state: NodeState) -> None:
+    record = job(2, spec=spec(placement={"spread": spread}))
+    offers = offering(replace(OFFER, zone=zone, region=region))
+    inside = round_of(1)
+    # A node that has gone elsewhere holds nobody.
+    gone = node(8, N.GONE, offer=replace(OFFER, zone="far", region="far"))
+    after = scene(node(1, state), gone, record=record, soft=offers, round=inside, hint=hint_of(1))
+    assert bool(after.new) is allowed
+
+
+@pytest.mark.parametrize(
+    ("limit", "price", "others", "allowed"),
+    [
+        (1.0, 0.5, [], True),
+        (0.99, 0.5, [], False),
+        (None, 0.5, [], True),
+        (9.0, None, [], False),
+        (None, None, [], True),
+        (1.0, 0.5, [node(2, N.GONE)], True),
+        (1.0, 0.5, [node(2, N.TERMINATING, retry_at=NOW + 9)], False),
+        (1.0, 0.5, [node(2, N.TERMINATING, retry_at=NOW + 9, offer=replace(OFFER, usd_per_hour=None))], True),
+    ],
+)
+def test_never_more_money_per_hour_than_allowed(
+    limit: float | None, price: float | None, others: list[NodeRecord], allowed: bool
+) -> None:
+    record = job(2, spec=spec(limits={"usd_per_hour": limit} if limit else {}))
+    after = scene(member(1), *others, record=record, soft=offering(replace(OFFER, usd_per_hour=price)))
+    assert bool(after.new) is allowed
+
+
+@pytest.mark.parametrize(("retry_at", "asked"), [(NOW + 0.1, 0), (NOW, 1)])
+def test_after_a_spare_that_failed_the_next_one_waits_and_a_member_does_not(retry_at: float, asked: int) -> None:
+    assert len(scene(member(1), record=job(1, spare_nodes=1, spare_retry_at=retry_at)).new) == asked
+    assert len(scene(member(1), record=job(2, spare_nodes=1, spare_retry_at=retry_at)).new) == asked + 1
+
+
+@pytest.mark.parametrize(
+    ("known", "asked_s", "asks"),
+    [
+        (True, 300.0, False),
+        (True, 300.1, True),
+        (False, 15.0, False),
+        (False, 15.1, True),
+        (False, NOW, True),  # never
+    ],
+)
+def test_offers_are_asked_for_when_unknown_or_old(known: bool, asked_s: float, asks: bool) -> None:
+    after = scene(member(1), soft=offering(OFFER, known=known, asked_at=NOW - asked_s))
+    assert after.does(FetchOffers) == ([FetchOffers("job", "local", (OfferQuery(),))] if asks else [])
+    complete = scene(member(1), member(2), soft=offering(OFFER, known=known, asked_at=NOW - asked_s))
+    assert complete.does(FetchOffers) == [], "nothing is wanted"
+
+
+def test_old_offers_are_not_asked_for_at_every_tick_where_the_period_is_short() -> None:
+    rules = Rules(offers_s=1.0, leftovers_s=1e9)
+    assert scene(member(1), rules=rules, soft=offering(asked_at=NOW - 15.0)).does(FetchOffers) == []
+    assert len(scene(member(1), rules=rules, soft=offering(asked_at=NOW - 15.1)).does(FetchOffers)) == 1
+
+
+def test_offers_that_are_on_their_way_are_not_asked_for_twice() -> None:
+    assert scene(member(1), soft=offering(known=False, asked_at=0.0), busy=frozenset({"offers:job"})).actions == []
+
+
+def test_the_market_is_the_jobs() -> None:
+    record = job(2, spec=spec(market="on-demand"))
+    after = scene(member(1), record=record, soft=offering(known=False, asked_at=0.0))
+    assert [query.market for query in after.does(FetchOffers)[0].queries] == [Market.ON_DEMAND]
+
+
+# -- one step on -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("retry_at", "asks"), [(NOW, True), (NOW + 0.1, False)])
+def test_a_request_is_repeated_under_its_token_when_its_time_has_come(retry_at: float, asks: bool) -> None:
+    after = scene(member(1), node(2, N.REQUESTED, retry_at=retry_at, launch_attempts=2, error="slow down"))
+    assert [each.node.token for each in after.does(Launch)] == ([name(2)] if asks else [])
+    assert after.node(2).launch_attempts == (3 if asks else 2)
+    busy = scene(member(1), node(2, N.REQUESTED, retry_at=retry_at), busy=frozenset({f"node:{name(2)}"}))
+    assert busy.actions == []
+
+
+@pytest.mark.parametrize(
+    ("ended", "error", "unsure", "asks"),
+    [
+        (False, "full", False, "Launch"),
+        (True, "full", False, "Find"),  # see below: it is looked for before it is let go
+        (True, "full", True, "Find"),
+        (True, "", False, "Launch"),
+    ],
+)
+def test_a_request_that_nobody_wants_any_more_is_not_repeated_once_it_was_answered(
+    ended: bool, error: str, unsure: bool, asks: str
+) -> None:
+    record = job(2, J.CANCELLED) if ended else job(2)
+    after = scene(node(2, N.REQUESTED, error=error, unsure=unsure, launch_attempts=1), record=record)
+    launches = [type(each).__name__ for each in after.actions if isinstance(each, Launch | Find)]
+    if ended and error and not unsure:
+        assert (launches, after.state(2), after.node(2).ended_at) == ([], N.GONE, NOW)
+    else:
+        assert asks in launches
+
+
+@pytest.mark.parametrize(
+    ("attempts", "unsure", "busy", "gone", "finds"),
+    [
+        (1, False, False, True, 0),
+        (1, True, False, False, 1),
+        (0, False, False, False, 1),
+        (1, False, True, False, 0),
+        (1, True, True, False, 0),
+    ],
+)
+def test_a_request_is_withdrawn_only_when_no_machine_can_come_of_it(
+    attempts: int, unsure: bool, busy: bool, gone: bool, finds: int
+) -> None:
+    asked = node(2, N.REQUESTED, launch_attempts=attempts, unsure=unsure, retry_at=NOW + 60)
+    keys = frozenset({f"node:{name(2)}"} if busy else ())
+    after = scene(member(1), asked, record=job(1), busy=keys)
+    assert ((after.state(2) is N.GONE), len(after.does(Find))) == (gone, finds)
+    assert after.node(2).ended_at == (NOW if gone else 0.0)
+    assert after.does(Launch) == []
+
+
+def test_a_booting_machine_is_prepared_unless_it_will_not_be_needed() -> None:
+    booting = node(2, N.BOOTING)
+    after = scene(member(1), booting)
+    assert (after.state(2), [each.node.id for each in after.does(Bootstrap)]) == (N.BOOTSTRAPPING, [name(2)])
+    assert after.does(Bootstrap)[0].node == after.node(2)
+    for record, which in ((job(2, J.CANCELLED), booting), (job(2), replace(booting, notice=NOTICE))):
+        assert scene(member(1), which, record=record).does(Bootstrap) == []
+    busy = scene(member(1), booting, busy=frozenset({f"node:{name(2)}"}))
+    assert (busy.state(2), busy.does(Bootstrap)) == (N.BOOTING, [])
+
+
+@pytest.mark.parametrize(
+    ("done", "retry_at", "again"), [(False, NOW, True), (False, NOW + 0.1, False), (True, NOW, False)]
+)
+def test_a_bootstrap_is_repeated_until_it_is_done(done: bool, retry_at: float, again: bool) -> None:
+    after = scene(member(1), node(2, N.BOOTSTRAPPING, bootstrapped=done, retry_at=retry_at))
+    assert bool(after.does(Bootstrap)) is again
+
+
+@pytest.mark.parametrize(("state", "last_words"), [(N.LOST, False), (N.FAILED, True)])
+def test_a_lost_or_failed_machine_is_ended(state: NodeState, last_words: bool) -> None:
+    after = scene(member(1), node(2, state, error="x"), record=job(1))
+    (end,) = after.does(Terminate)
+    assert (end.cloud, end.instance_id, end.node, end.last_words) == ("local", "i-2", name(2), last_words)
+    assert (after.state(2), after.node(2).retry_at) == (N.TERMINATING, NOW + RULES.terminate_retry_s)
+
+
+def test_a_failed_node_without_a_machine_is_gone() -> None:
+    after = scene(member(1), node(2, N.FAILED, instance_id=""), record=job(1))
+    assert (after.state(2), after.node(2).ended_at, after.actions) == (N.GONE, NOW, [])
+
+
+@pytest.mark.parametrize(("retry_at", "busy", "asks"), [(NOW, False, 1), (NOW + 0.1, False, 0), (NOW, True, 0)])
+def test_an_end_is_asked_for_again_until_a_listing_says_that_it_came(retry_at: float, busy: bool, asks: int) -> None:
+    keys = frozenset({"end:i-2"} if busy else ())
+    after = scene(member(1), node(2, N.TERMINATING, retry_at=retry_at), record=job(1), busy=keys)
+    assert len(after.does(Terminate)) == asks
+    assert after.node(2).retry_at == (NOW + RULES.terminate_retry_s if asks else retry_at)
+
+
+DONE = Result("success", "", 1)
+
+
+@pytest.mark.parametrize(
+    ("inside", "since_s", "record", "words", "ends"),
+    [
+        (True, 150.0, job(1), {}, False),
+        (True, 150.1, job(1), {}, True),
+        (False, 1.0, job(1), {}, True),
+        (True, 1.0, job(1, J.CANCELLED), {}, True),
+        (True, 1.0, job(1), {"round": None}, True),
+        (True, 1.0, job(1), {"result": DONE}, True),
+    ],
+)
+def test_a_draining_node_ends_once_it_has_left_or_its_time_is_up(
+    inside: bool, since_s: float, record: JobRecord, words: Any, ends: bool
+) -> None:
+    known = {"round": round_of(1, 2) if inside else round_of(1)} | words
+    after = scene(member(1), node(2, N.DRAINING, since=NOW - since_s), record=record, **known)
+    assert (after.state(2) is N.TERMINATING) is ends
+    assert ("i-2" in [each.instance_id for each in after.does(Terminate)]) is ends
+
+
+# -- fewer -------------------------------------------------------------------------------------------------
+
+
+def let_go(after: Decided) -> set[str]:
+    """Nodes that were let go."""
+    return {key for key, each in after.nodes.items() if each.state in {N.DRAINING, N.TERMINATING, N.GONE}}
+
+
+@pytest.mark.parametrize(
+    ("wanted", "gone"),
+    [
+        (5, ()),
+        (4, (5,)),  # what is not there yet, the newest first
+        (3, (5, 4)),
+        (2, (5, 4, 3)),  # then who waits outside
+        (1, (5, 4, 3, 1)),  # then the members with the highest ranks
+    ],
+)
+def test_the_least_useful_nodes_go_first(wanted: int, gone: tuple[int, ...]) -> None:
+    coming = [node(4, N.BOOTSTRAPPING, retry_at=NOW + 9), node(5, N.BOOTSTRAPPING, retry_at=NOW + 9)]
+    nodes = [member(1), member(2), node(3, N.READY), *coming]
+    after = scene(*nodes, record=job(wanted), round=round_of(2, 1), hint=hint_of(2, 1, spares=[3]))
+    assert let_go(after) == set(names(*gone))
+
+
+def test_doomed_nodes_are_no_surplus() -> None:
+    after = scene(member(1), member(2, notice=NOTICE, taken=True), member(3), record=job(2))
+    assert let_go(after) == set()
+
+
+@pytest.mark.parametrize(
+    ("state", "after_it"),
+    [
+        (N.READY, N.DRAINING),
+        (N.MEMBER, N.DRAINING),
+        (N.SUSPECT, N.TERMINATING),
+        (N.BOOTSTRAPPING, N.TERMINATING),
+    ],
+)
+def test_how_a_node_is_let_go_follows_from_where_it_is(state: NodeState, after_it: NodeState) -> None:
+    which = node(2, state, since=NOW - 1, retry_at=NOW + 9)
+    after = scene(
+        member(1),
+        which,
+        record=job(1),
+        round=round_of(1),
+        hint=hint_of(1),
+        members={name(1): word(1), name(2): word(2)} if state in {N.READY, N.MEMBER} else {name(1): word(1)},
+    )
+    assert after.state(2) is after_it
+    assert bool(after.does(Terminate)) is (after_it is N.TERMINATING)
+    ended = scene(which, record=job(1, J.CANCELLED))
+    assert ended.state(2) is N.TERMINATING, "nobody has to checkpoint any more"
+
+
+def test_an_ended_job_keeps_nobody() -> None:
+    states = [N.READY, N.MEMBER, N.SUSPECT, N.DRAINING, N.BOOTING, N.BOOTSTRAPPING]
+    nodes = [node(n, state, since=NOW - 1, retry_at=NOW + 9) for n, state in enumerate(states, 1)]
+    pending = node(9, N.PENDING)
+    after = scene(*nodes, pending, node(10, N.REQUESTED), record=job(2, J.SUCCEEDED))
+    assert {each.state for each in after.nodes.values()} == {N.TERMINATING, N.REQUESTED}
+    assert [each.node.id for each in after.does(Launch)] == [name(10)], "it may have a machine: its answer tells"
+    assert after.new == []
+
+
+# -- a pause -----------------------------------------------------------------------------------------------
+
+PAUSING = job(2, pause_at=NOW - 10)
+HOLD = hint_of(1, 2, hold=True)
+
+
+def stopped(number: int, state: str = "waiting", **changes: Any) -> dict[str, Any]:
+    """Node 1 has stopped; this is what node 2's launcher says."""
+    return {name(1): word(1, "waiting"), name(2): word(number, state, **changes)}
+
+
+@pytest.mark.parametrize(
+    ("members", "released"),
+    [
+        (stopped(2), True),
+        (stopped(2, "done"), True),
+        (stopped(2, "running"), False),
+        (stopped(2, "leaving"), False),
+        (stopped(2, "running", parked=True), True),
+        (stopped(2, "waiting", round=0), False),  # it has not heard of the round yet, and may take it up
+        (stopped(2, "waiting", round=0, incarnation="new"), True),  # another launcher, which is in no round
+        ({name(1): word(1, "waiting")}, False),  # it may train still
+    ],
+)
+def test_a_paused_job_releases_its_machines_once_all_have_stopped(members: Any, released: bool) -> None:
+    after = scene(member(1), member(2), record=PAUSING, hint=HOLD, members=members)
+    assert (let_go(after) == set(names(1, 2))) is released
+    assert (len(after.does(Terminate)) == 2) is released
+    assert (after.job.state is J.PAUSED) is released
+    assert (EventKind.PAUSED in after.told) is released
+
+
+@pytest.mark.parametrize(("hint", "released"), [(HOLD, True), (hint_of(1, 2), False), (None, False)])
+def test_nobody_is_released_before_all_were_told(hint: Any, released: bool) -> None:
+    after = scene(member(1), member(2), record=PAUSING, hint=hint, members=stopped(2))
+    assert bool(let_go(after)) is released
+
+
+@pytest.mark.parametrize(("waited_s", "released"), [(150.0, False), (150.1, True)])
+def test_a_pause_waits_for_a_checkpoint_but_not_for_ever(waited_s: float, released: bool) -> None:
+    record = job(2, pause_at=NOW - waited_s)
+    after = scene(member(1), member(2), record=record, hint=HOLD, members=stopped(2, "running"))
+    assert bool(let_go(after)) is released
+
+
+def test_a_launcher_that_waits_without_any_round_has_stopped() -> None:
+    after = scene(node(1, N.READY), record=job(1, pause_at=NOW - 10), hint=replace(HOLD, members=()))
+    assert let_go(after) == {name(1)}
+
+
+def test_a_paused_job_asks_for_nothing() -> None:
+    assert scene(member(1), record=PAUSING, hint=HOLD).new == []
+    assert scene(record=job(2, J.PAUSED, pause_at=NOW - 99), hint=HOLD).new == []
+
+
+# -- what fits into one transaction ------------------------------------------------------------------------
+
+
+def test_a_plan_for_many_nodes_comes_in_parts_that_a_transaction_takes() -> None:
+    for record, nodes in (
+        (job(400, max_nodes=400), []),
+        (job(1, J.CANCELLED), [member(n) for n in range(1, 400)]),
+        (job(1), [member(n) for n in range(1, 400)]),
+        (job(400, max_nodes=400), [node(n, N.LOST) for n in range(1, 400)]),
+        (job(1, pause_at=NOW - 999), [member(n) for n in range(1, 400)]),
+    ):
+        hint = hint_of(*(int(each.id[6:]) for each in nodes if each.state is N.MEMBER), hold=bool(record.pause_at))
+        after = scene(*nodes, record=record, hint=hint, rules=Rules(alerts=True, leftovers_s=1e9))
+        commit = after.commit
+        writes = len(commit.nodes) + len(commit.events) + len(commit.alerts) + len(commit.words) + 1
+        assert 60 < writes <= 128, record
+
+
+def test_a_refusal_of_one_zone_leaves_the_others() -> None:
+    other = replace(OFFER, zone="zone-b")
+    refusal = NoCapacity(Scope.ZONE, 60.0, "full")
+    after = scene(record=job(1, J.STARTING), soft=offering(OFFER, other))
+    assert after.new[0].offer == OFFER
+    soft = after.soft.remember(OFFER, refusal, NOW, spare=False)
+    again = scene(record=job(1, J.STARTING), soft=offering(OFFER, other) | {"refusals": soft.refusals})
+    assert again.new[0].offer == other

@@ -1,0 +1,555 @@
+"""How records follow what came of actions, what a cloud lists, and what nodes say: one moment at a time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Literal
+
+import pytest
+from spotsup_trainer.wire import Ended, Notice
+
+from provisioners.base import (
+    EndCause,
+    Fatal,
+    InstanceState,
+    Launched,
+    LaunchOutcome,
+    NoCapacity,
+    Quota,
+    Scope,
+    Throttled,
+    Transient,
+    Unknown,
+)
+from supervisor.model import EventKind, JobState, NodeState, NoticeSeen
+from supervisor.planner.actions import (
+    Bootstrap,
+    BootstrapDone,
+    Find,
+    FindDone,
+    Launch,
+    LaunchDone,
+    NodeOutcome,
+    TerminateDone,
+)
+from supervisor.planner.sync import BACKOFF_S
+from supervisor.planner.world import OffersView, Rules
+from tests.unit.scene import (
+    NOW,
+    OFFER,
+    Decided,
+    hint_of,
+    job,
+    listing,
+    machine,
+    member,
+    name,
+    node,
+    round_of,
+    scene,
+    word,
+)
+
+N = NodeState
+REQUESTED = node(3, N.REQUESTED)
+RULES = Rules(leftovers_s=1e9)
+
+
+def launched(outcome: LaunchOutcome, **more: Any) -> Decided:
+    """Node 3 of a job that trains on 1 and 2 was asked for, and this came of it."""
+    record = more.pop("record", job(3))
+    asked = more.pop("asked", REQUESTED)
+    return scene(member(1), member(2), asked, record=record, outcomes=[LaunchDone(name(3), OFFER, outcome)], **more)
+
+
+# -- a launch ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("told", "kept"),
+    [(NOW - 30, NOW - 30), (0.0, REQUESTED.created_at), (NOW + 7200, NOW), (NOW - 90000, REQUESTED.created_at)],
+)
+def test_a_granted_machine_began_between_its_intent_and_now(told: float, kept: float) -> None:
+    asked = replace(REQUESTED, unsure=True, error="no answer", retry_at=NOW + 60)
+    after = launched(Launched(machine(3, InstanceState.PENDING, launched_at=told)), asked=asked).node(3)
+    assert (after.state, after.instance_id, after.launched_at) == (N.PENDING, "i-3", kept)
+    assert (after.unsure, after.error) == (False, "")
+    assert after.history[-1].reason == "i-3 in zone-a"
+
+
+@pytest.mark.parametrize("kind", [NoCapacity, Quota])
+def test_a_refusal_ends_the_node_and_is_remembered_for_as_long_as_it_says(kind: type[NoCapacity]) -> None:
+    after = launched(kind(Scope.ZONE, 60.0, "zone-a is full"))
+    gone = after.node(3)
+    assert (gone.state, gone.error, gone.ended_at) == (N.GONE, "zone-a is full", NOW)
+    (event,) = [each for each in after.events if each.kind is EventKind.LAUNCH_REFUSED]
+    assert (event.node, event.text) == (name(3), f"zone-a did not grant {name(3)}: zone-a is full")
+    assert after.soft.refused(OFFER, NOW + 59.9, spare=False)
+    assert not after.soft.refused(OFFER, NOW + 60.0, spare=False)
+    assert after.new == [], "there is no other offer"
+
+
+def test_what_a_spare_was_refused_is_remembered_as_such() -> None:
+    after = launched(NoCapacity(Scope.ZONE, 60.0, "full"), record=job(2, spare_nodes=1))
+    assert after.soft.refused(OFFER, NOW, spare=True)
+    assert not after.soft.refused(OFFER, NOW, spare=False)
+
+
+def test_a_throttled_launch_waits_for_as_long_as_the_cloud_says() -> None:
+    after = launched(Throttled(7.0, "slow down"))
+    assert (after.state(3), after.node(3).retry_at, after.node(3).error) == (N.REQUESTED, NOW + 7.0, "slow down")
+    assert after.does(Launch) == []
+
+
+@pytest.mark.parametrize(("attempts", "wait_s"), [(1, 2.0), (2, 5.0), (3, 10.0), (4, 30.0)])
+def test_a_fault_of_the_cloud_is_tried_again_ever_later(attempts: int, wait_s: float) -> None:
+    after = launched(Transient("try again"), asked=replace(REQUESTED, launch_attempts=attempts))
+    assert (after.state(3), after.node(3).retry_at, after.node(3).error) == (N.REQUESTED, NOW + wait_s, "try again")
+    assert wait_s in BACKOFF_S
+
+
+def test_the_longest_wait_is_the_last_one() -> None:
+    rules = replace(RULES, launch_attempts=100)
+    after = launched(Transient("again"), asked=replace(REQUESTED, launch_attempts=50), rules=rules)
+    assert after.node(3).retry_at == NOW + BACKOFF_S[-1]
+
+
+def test_a_cloud_whose_faults_do_not_end_refuses() -> None:
+    after = launched(Transient("again"), asked=replace(REQUESTED, launch_attempts=RULES.launch_attempts))
+    assert (after.state(3), after.told[0]) == (N.GONE, EventKind.LAUNCH_REFUSED)
+
+
+def test_an_unknown_code_is_told_once() -> None:
+    first = launched(Transient("fault", "Strange"))
+    (told,) = first.events
+    assert (told.kind, told.node, told.data) == (EventKind.UNKNOWN_CODE, name(3), {"code": "Strange"})
+    assert launched(Transient("fault", "Strange"), soft={"unknown_codes": (("local", "Strange"),)}).events == []
+    assert launched(Transient("fault")).events == []
+
+
+def test_a_launch_without_an_answer_is_looked_up_half_a_second_later_and_not_repeated() -> None:
+    after = launched(Unknown("timeout"))
+    assert (after.node(3).unsure, after.node(3).retry_at, after.node(3).error) == (True, NOW + 0.5, "timeout")
+    assert (after.does(Launch), after.does(Find)) == ([], [])
+    later = scene(member(1), member(2), after.node(3), record=job(3), outcomes=[])
+    assert later.does(Find) == []
+    due = scene(member(1), member(2), replace(after.node(3), retry_at=NOW), record=job(3))
+    assert [each.node.id for each in due.does(Find)] == [name(3)]
+    assert due.does(Launch) == []
+
+
+def test_a_hopeless_request_ends_a_job_that_never_ran_and_no_other() -> None:
+    outcome = LaunchDone(name(3), OFFER, Fatal("no such key pair"))
+    alone = scene(REQUESTED, record=job(1, JobState.STARTING), outcomes=[outcome])
+    assert (alone.job.state, alone.job.reason) == (JobState.FAILED, "local refuses the request: no such key pair")
+    running = launched(Fatal("no such key pair"))
+    assert running.job.state is not JobState.FAILED
+    once = scene(
+        REQUESTED, node(1, N.GONE, joined=True), record=job(1, JobState.STARTING), outcomes=[outcome], members={}
+    )
+    assert once.job.state is not JobState.FAILED, "it has trained before"
+    assert (alone.state(3), running.state(3)) == (N.GONE, N.GONE)
+    elsewhere = replace(OFFER, region="far", zone="far-a", instance_type="other")
+    assert running.soft.refused(elsewhere, NOW + 599, spare=False), "all of the cloud's offers, for ten minutes"
+    assert not running.soft.refused(elsewhere, NOW + 600, spare=False)
+
+
+def test_a_hopeless_request_for_a_spare_speaks_against_spares_only() -> None:
+    after = launched(Fatal("no such key pair"), record=job(2, spare_nodes=1))
+    assert not after.soft.refused(OFFER, NOW, spare=False)
+
+
+# -- a look-up ---------------------------------------------------------------------------------------------
+
+
+def found(outcome: FindDone) -> Decided:
+    asked = replace(REQUESTED, unsure=True, error="timeout", retry_at=NOW - 1)
+    return scene(member(1), member(2), asked, record=job(3), outcomes=[outcome])
+
+
+def test_a_machine_that_is_found_is_the_nodes() -> None:
+    after = found(FindDone(name(3), machine(3, InstanceState.PENDING)))
+    assert (after.state(3), after.node(3).instance_id) == (N.PENDING, "i-3")
+
+
+def test_a_look_up_that_failed_is_repeated_later_and_one_that_found_nothing_asks_again_at_once() -> None:
+    failed = found(FindDone(name(3), None, "away")).node(3)
+    assert (failed.unsure, failed.retry_at, failed.error) == (True, NOW + 2.0, "away")
+    nothing = found(FindDone(name(3), None))
+    assert (nothing.node(3).unsure, nothing.node(3).launch_attempts) == (False, 2)
+    assert [each.node.token for each in nothing.does(Launch)] == [name(3)], "under the same token"
+
+
+# -- bootstrap ---------------------------------------------------------------------------------------------
+
+PREPARED = node(3, N.BOOTSTRAPPING)
+
+
+def bootstrapped(*, record: Any = None, asked: Any = PREPARED, **outcome: Any) -> Decided:
+    done = BootstrapDone(name(3), **outcome)
+    return scene(member(1), member(2), asked, record=record or job(3), outcomes=[done])
+
+
+def test_a_prepared_node_has_its_time_to_reach_the_rendezvous() -> None:
+    after = bootstrapped(asked=replace(PREPARED, error="unreachable")).node(3)
+    assert (after.state, after.bootstrapped, after.error) == (N.BOOTSTRAPPING, True, "")
+    assert after.retry_at == NOW + RULES.ready_timeout_s
+
+
+@pytest.mark.parametrize(("age_s", "state"), [(899.0, N.BOOTSTRAPPING), (900.0, N.TERMINATING)])
+def test_a_machine_that_cannot_be_reached_is_tried_until_its_time_is_up(age_s: float, state: NodeState) -> None:
+    after = bootstrapped(error="no route", unreachable=True, asked=replace(PREPARED, since=NOW - age_s))
+    assert after.state(3) is state
+    assert after.node(3).error == "no route"
+    if state is N.BOOTSTRAPPING:
+        assert after.node(3).retry_at == NOW + 5.0
+        assert after.does(Bootstrap) == []
+
+
+def test_a_failed_bootstrap_counts_against_the_set_up_and_not_where_the_job_has_all() -> None:
+    missing = bootstrapped(error="step x failed\nmore")
+    assert (missing.job.bootstrap_failures, missing.job.spare_retry_at) == (1, 0.0)
+    (told,) = [each for each in missing.events if each.kind is EventKind.NODE_FAILED]
+    assert (told.node, told.text) == (name(3), f"bootstrap of {name(3)} failed: step x failed\nmore")
+    assert missing.node(3).history[-2].reason == "step x failed"
+    assert missing.node(3).error == "step x failed\nmore"
+    spare = bootstrapped(error="step x failed", record=job(2, spare_nodes=1))
+    assert (spare.job.bootstrap_failures, spare.job.spare_retry_at) == (0, NOW + RULES.spare_retry_s)
+
+
+def test_a_failed_machine_is_ended_with_its_last_words() -> None:
+    after = bootstrapped(error="broken")
+    (end,) = after.does(type(after.does(object)[0]))
+    assert (end.instance_id, end.node, end.last_words) == ("i-3", name(3), True)
+    assert after.node(3).retry_at == NOW + RULES.terminate_retry_s
+
+
+def test_sick_machines_in_a_row_close_their_type_in_all_zones_for_an_hour() -> None:
+    elsewhere = replace(OFFER, zone="zone-b")
+    larger = replace(OFFER, instance_type="large")
+    offers = {"job": OffersView((OFFER, elsewhere, larger), known=True, asked_at=NOW - 1)}
+
+    def sick(before: int) -> Decided:
+        done = BootstrapDone(name(3), error="ECC errors\nmore", sick=True)
+        soft = {"sick": {("local", "small"): before} if before else {}, "offers": offers}
+        return scene(member(1), member(2), PREPARED, record=job(2, spare_nodes=1), outcomes=[done], soft=soft)
+
+    assert dict(sick(0).soft.sick) == {("local", "small"): 1}
+    assert sick(1).soft.refusals == ()
+    third = sick(2)
+    assert dict(third.soft.sick) == {}, "they are counted anew"
+    for offer, closed in ((OFFER, True), (elsewhere, True), (larger, False)):
+        assert bool(third.soft.refused(offer, NOW + 3599, spare=False)) is closed
+        assert not third.soft.refused(offer, NOW + 3600, spare=False)
+    assert len(third.soft.refusals) == 2, "one for each zone"
+    (told,) = [each for each in third.events if each.kind is EventKind.PROTECTED]
+    assert told.node == name(3)
+    assert "3 local machines of type small in a row" in told.text
+    assert told.text.endswith("none is bought for 60 min. The last one: ECC errors")
+
+
+def test_a_machine_that_failed_by_the_jobs_fault_is_not_sick() -> None:
+    assert dict(bootstrapped(error="setup failed").soft.sick) == {}
+
+
+def test_a_machine_that_works_ends_the_row_of_sick_and_of_failed_ones() -> None:
+    soft = {"sick": {("local", "small"): 2, ("local", "large"): 1}}
+    after = scene(
+        member(1),
+        member(2),
+        PREPARED,
+        record=job(3, bootstrap_failures=4),
+        members={name(n): word(n) for n in (1, 2, 3)},
+        soft=soft,
+    )
+    assert (after.state(3), after.node(3).bootstrapped) == (N.READY, True)
+    assert after.job.bootstrap_failures == 0
+    assert dict(after.soft.sick) == {("local", "large"): 1}
+
+
+def test_a_launcher_that_never_comes_fails_the_node() -> None:
+    ready_by = replace(PREPARED, bootstrapped=True, retry_at=NOW)
+    assert scene(member(1), member(2), ready_by, record=job(3)).state(3) is N.BOOTSTRAPPING
+    late = scene(member(1), member(2), replace(ready_by, retry_at=NOW - 0.1), record=job(3))
+    assert late.state(3) is N.TERMINATING
+    assert "did not reach the rendezvous within 180 s" in late.node(3).error
+    busy = scene(member(1), member(2), replace(PREPARED, retry_at=NOW - 1), record=job(3), busy=frozenset())
+    assert busy.state(3) is N.BOOTSTRAPPING, "its bootstrap is repeated"
+
+
+@pytest.mark.parametrize(("outcome", "state"), [("failure", N.TERMINATING), ("left", N.BOOTSTRAPPING)])
+def test_a_launcher_that_fails_before_it_is_ready_fails_the_node(
+    outcome: Literal["failure", "left"], state: NodeState
+) -> None:
+    ended = {name(3): Ended(name(3), outcome, 3, "no module torch", NOW)}
+    bootstrap = replace(PREPARED, bootstrapped=True, retry_at=NOW + 9)
+    after = scene(member(1), member(2), bootstrap, record=job(3), ended=ended)
+    assert after.state(3) is state
+    if outcome == "failure":
+        assert after.node(3).error == "its launcher ended with status 3: no module torch"
+
+
+# -- the end of a machine ----------------------------------------------------------------------------------
+
+ENDING = node(3, N.TERMINATING, retry_at=NOW - 1, since=NOW - 10)
+
+
+def test_an_accepted_end_is_asked_for_again_later_and_a_refused_one_sooner() -> None:
+    done = scene(member(1), member(2), ENDING, outcomes=[TerminateDone(name(3), "i-3")])
+    assert (done.node(3).retry_at, done.node(3).error) == (NOW + RULES.terminate_retry_s, "")
+    assert done.actions == []
+    failed = scene(member(1), member(2), ENDING, outcomes=[TerminateDone(name(3), "i-3", error="denied")])
+    assert (failed.node(3).retry_at, failed.node(3).error) == (NOW + 2.0, "denied")
+
+
+def test_a_console_that_was_asked_for_is_told() -> None:
+    after = scene(member(1), member(2), ENDING, outcomes=[TerminateDone(name(3), "i-3", console="kernel panic")])
+    (told,) = after.events
+    assert (told.kind, told.node) == (EventKind.CONSOLE, name(3))
+    assert told.text.endswith(":\nkernel panic")
+
+
+def test_answers_that_come_late_change_nothing() -> None:
+    late: list[NodeOutcome] = [
+        LaunchDone(name(1), OFFER, NoCapacity(Scope.ZONE, 60.0, "full")),
+        FindDone(name(1), None, "away"),
+        BootstrapDone(name(1), error="failed"),
+        TerminateDone(name(1), "i-1", error="denied"),
+        TerminateDone(name(1), "i-1"),
+    ]
+    after = scene(member(1), member(2), outcomes=late)
+    assert after.plan.commits == ()
+
+
+@pytest.mark.parametrize(
+    ("machines", "changes", "gone"),
+    [
+        ([machine(3, InstanceState.TERMINATED)], {}, True),
+        ([machine(3)], {}, False),
+        ([machine(3, InstanceState.STOPPED)], {}, False),
+        ([], {"absent": {name(3): 2}}, True),
+        ([], {"absent": {name(3): 1}}, False),
+        ([machine(3, InstanceState.TERMINATED)], {"taken_at": ENDING.since}, False),
+        ([machine(3, InstanceState.TERMINATED)], {"taken_at": ENDING.since + 0.1}, True),
+    ],
+)
+def test_gone_is_the_word_of_a_listing_that_is_newer_than_the_end(machines: Any, changes: Any, gone: bool) -> None:
+    clouds = {"local": listing(machine(1), machine(2), *machines, **changes)}
+    after = scene(member(1), member(2), replace(ENDING, retry_at=NOW + 9), soft={"clouds": clouds})
+    assert (after.state(3) is N.GONE) is gone
+    assert after.node(3).ended_at == (NOW if gone else 0.0)
+
+
+@pytest.mark.parametrize(("age_s", "gone"), [(299.0, False), (300.0, True)])
+def test_a_young_machine_that_no_listing_shows_is_not_gone(age_s: float, gone: bool) -> None:
+    clouds = {"local": listing(machine(1), machine(2), absent={name(3): 2})}
+    ending = replace(ENDING, launched_at=NOW - age_s, retry_at=NOW + 9)
+    assert (scene(member(1), member(2), ending, soft={"clouds": clouds}).state(3) is N.GONE) is gone
+
+
+def test_a_node_without_a_machine_is_gone_at_the_next_listing() -> None:
+    ending = replace(ENDING, instance_id="", launched_at=NOW, retry_at=NOW + 9)
+    assert scene(member(1), member(2), ending).state(3) is N.GONE
+
+
+# -- what the cloud says -----------------------------------------------------------------------------------
+
+BORN = node(3, N.PENDING)
+
+
+def listed(which: Any, record: Any = None, *more: Any, **changes: Any) -> Decided:
+    clouds = {"local": listing(machine(1), machine(2), *more)}
+    return scene(member(1), member(2), which, record=record or job(3), soft={"clouds": clouds}, **changes)
+
+
+def test_a_running_machine_with_an_address_is_prepared() -> None:
+    ready = machine(3, ssh_port=2222, private_address="10.1.1.1", metadata_url="http://meta")
+    after = listed(BORN, None, ready).node(3)
+    assert after.state is N.BOOTSTRAPPING
+    assert (after.ssh_host, after.ssh_port) == ("10.0.0.1", 2222)
+    assert (after.private_address, after.metadata_url) == ("10.1.1.1", "http://meta")
+    assert listed(BORN, None, machine(3, ssh_host="")).state(3) is N.PENDING
+    assert listed(BORN, None, machine(3, InstanceState.PENDING)).state(3) is N.PENDING
+
+
+@pytest.mark.parametrize(("age_s", "state"), [(300.0, N.PENDING), (300.1, N.TERMINATING)])
+def test_a_machine_that_does_not_start_to_run_fails(age_s: float, state: NodeState) -> None:
+    after = listed(replace(BORN, since=NOW - age_s), None, machine(3, InstanceState.PENDING))
+    assert after.state(3) is state
+    if state is N.TERMINATING:
+        assert after.node(3).error == "i-3 did not run within 300 s"
+
+
+def test_a_machine_that_a_listing_shows_before_its_answer_is_the_nodes() -> None:
+    after = listed(REQUESTED, None, machine(3, InstanceState.PENDING))
+    assert (after.state(3), after.node(3).instance_id) == (N.PENDING, "i-3")
+    assert after.does(Launch) == []
+
+
+@pytest.mark.parametrize("state", [InstanceState.STOPPING, InstanceState.STOPPED, InstanceState.TERMINATED])
+@pytest.mark.parametrize(
+    ("cause", "reason"),
+    [
+        (EndCause.PREEMPTED, "i-2 was preempted"),
+        (EndCause.USER, "somebody ended i-2"),
+        (EndCause.FAILED, "i-2 is {} by its cloud's word"),
+        (None, "i-2 is {} by its cloud's word"),
+    ],
+)
+def test_a_machine_that_ended_is_a_loss_with_its_clouds_reason(
+    state: InstanceState, cause: EndCause | None, reason: str
+) -> None:
+    clouds = {"local": listing(machine(1), machine(2, state, end_cause=cause))}
+    after = scene(member(1), member(2), soft={"clouds": clouds})
+    assert (after.state(2), after.node(2).taken) == (N.TERMINATING, True)
+    (told,) = [each for each in after.events if each.kind is EventKind.NODE_LOST]
+    assert (told.node, told.text) == (name(2), f"lost {name(2)}: {reason.format(state)}")
+    assert after.node(2).history[0].reason == reason.format(state)
+
+
+@pytest.mark.parametrize(
+    ("absences", "age_s", "silent", "lost"),
+    [(2, 300.0, True, True), (1, 300.0, True, False), (2, 299.0, True, False), (2, 300.0, False, False)],
+)
+def test_a_machine_that_is_not_listed_is_lost_when_seen_missing_twice_old_and_silent(
+    absences: int, age_s: float, silent: bool, lost: bool
+) -> None:
+    clouds = {"local": listing(machine(1), absent={name(2): absences})}
+    missing = member(2, launched_at=NOW - age_s)
+    agents: Any = {"agents": {}, "members": {name(1): word(1, "running")}} if silent else {}
+    after = scene(member(1), missing, soft={"clouds": clouds}, **agents)
+    assert (EventKind.NODE_LOST in after.told) is lost
+    if lost:
+        assert "i-2 is not listed any more" in after.events[0].text
+
+
+@pytest.mark.parametrize("sign", ["agents", "members"])
+def test_one_sign_of_life_is_enough(sign: str) -> None:
+    silent: Any = {"members" if sign == "agents" else "agents": {}}
+    after = scene(member(1), member(2), **silent)
+    assert (after.state(1), after.state(2)) == (N.MEMBER, N.MEMBER)
+
+
+# -- what the node says ------------------------------------------------------------------------------------
+
+
+def test_a_notice_dooms_a_node_by_its_agents_or_by_its_clouds_word() -> None:
+    word_of_it = {name(2): Notice(name(2), NOW + 30, NOW - 1, "metadata")}
+    by_agent = scene(member(1), member(2), notices=word_of_it)
+    assert by_agent.node(2).notice == NoticeSeen(NOW + 30, NOW - 1, "metadata")
+    assert by_agent.node(2).taken
+    told = by_agent.events[0]
+    assert (told.kind, told.node, told.data) == (
+        EventKind.NOTICE,
+        name(2),
+        {"deadline": NOW + 30, "seen_at": NOW - 1},
+    )
+    assert told.text == f"{name(2)} will be taken in 30 s (metadata)"
+    clouds = {"local": listing(machine(1), machine(2, preempt_at=NOW + 90))}
+    by_cloud = scene(member(1), member(2), soft={"clouds": clouds})
+    assert by_cloud.node(2).notice == NoticeSeen(NOW + 90, NOW, "local API")
+    again = scene(member(1), by_cloud.node(2), soft={"clouds": clouds}, notices=word_of_it)
+    assert EventKind.NOTICE not in again.told
+    assert again.node(2).notice == by_cloud.node(2).notice
+
+
+def test_a_silent_node_is_suspected_first() -> None:
+    for silent in (member(2), node(2, N.READY)):
+        after = scene(member(1), silent, agents={}, members={name(1): word(1, "running")})
+        assert after.state(2) is N.SUSPECT
+        (told,) = [each for each in after.events if each.kind is EventKind.NODE_SUSPECT]
+        assert (told.node, told.text) == (name(2), f"{name(2)} is silent while its cloud says that it runs")
+
+
+def test_a_spare_is_called_one() -> None:
+    words: Any = {"hint": hint_of(1, spares=[2]), "agents": {}, "members": {name(1): word(1, "running")}}
+    after = scene(member(1), node(2, N.READY), record=job(1, spare_nodes=1), **words)
+    assert after.events[0].text.startswith(f"the spare {name(2)} is silent")
+
+
+@pytest.mark.parametrize(
+    ("since", "deaf_until", "lost"),
+    [(20.0, 0.0, True), (19.9, 0.0, False), (60.0, NOW - 19.9, False), (60.0, NOW - 20.0, True)],
+)
+def test_a_suspect_is_lost_once_it_was_silent_for_long_while_it_could_have_been_heard(
+    since: float, deaf_until: float, lost: bool
+) -> None:
+    suspect = node(2, N.SUSPECT, since=NOW - since, joined=True)
+    after = scene(member(1), suspect, deaf_until=deaf_until)
+    assert (EventKind.NODE_LOST in after.told) is lost
+    assert (after.state(2) is N.SUSPECT) is not lost
+
+
+def test_a_suspect_that_is_heard_is_where_the_round_says() -> None:
+    heard = {name(n): word(n) for n in (1, 2)}
+    inside = scene(member(1), node(2, N.SUSPECT), members=heard, round=round_of(1, 2))
+    outside = scene(member(1), node(2, N.SUSPECT), members=heard, round=round_of(1))
+    nowhere = scene(node(2, N.SUSPECT), members=heard)
+    assert (inside.state(2), outside.state(2), nowhere.state(2)) == (N.MEMBER, N.READY, N.READY)
+
+
+@pytest.mark.parametrize("state", [N.READY, N.MEMBER, N.SUSPECT])
+@pytest.mark.parametrize(
+    ("outcome", "noticed", "lost"),
+    [("failure", False, True), ("left", False, True), ("left", True, False), ("success", False, False)],
+)
+def test_an_agents_last_word_ends_its_node_unless_it_was_told_to_leave(
+    state: NodeState, outcome: Any, noticed: bool, lost: bool
+) -> None:
+    notice = NoticeSeen(NOW + 50, NOW - 5, "x") if noticed else None
+    ended = {name(2): Ended(name(2), outcome, 1, "out of memory", NOW)}
+    after = scene(member(1), node(2, state, notice=notice, since=NOW - 5), ended=ended)
+    assert (EventKind.NODE_LOST in after.told) is lost
+    if outcome == "failure":
+        assert after.events[0].text.endswith("its launcher ended with status 1: out of memory")
+
+
+# -- the round ---------------------------------------------------------------------------------------------
+
+
+def test_a_node_joins_and_leaves_as_the_round_does() -> None:
+    joins = scene(member(1), node(2, N.READY), round=round_of(1, 2))
+    assert (joins.state(2), joins.node(2).joined) == (N.MEMBER, True)
+    assert EventKind.REPLACEMENT_JOINED not in joins.told
+    leaves = scene(member(1), member(2), round=round_of(1))
+    assert leaves.state(2) is N.READY
+    stays = scene(member(1), member(2))
+    assert stays.plan.commits == ()
+
+
+def test_a_replacement_that_joins_is_told_once_with_whose_place_it_took() -> None:
+    lost = node(2, N.GONE, joined=True, taken=True)
+    newcomer = node(3, N.READY, replaces=name(2))
+    after = scene(member(1), lost, newcomer, round=round_of(1, 3, number=2))
+    assert (after.node(3).place_of, after.state(3)) == (name(2), N.MEMBER)
+    (told,) = [each for each in after.events if each.kind is EventKind.REPLACEMENT_JOINED]
+    assert (told.node, told.data) == (name(3), {"replaces": name(2)})
+    assert told.text == f"{name(3)} joined round 2 in place of {name(2)}"
+    back = scene(member(1), lost, replace(after.node(3), state=N.READY), round=round_of(1, 3, number=3))
+    assert EventKind.REPLACEMENT_JOINED not in back.told
+    assert back.node(3).place_of == name(2)
+
+
+LOST = node(1, N.GONE, joined=True, taken=True)
+LOST_LATER = node(2, N.GONE, joined=True, taken=True)
+
+
+@pytest.mark.parametrize(
+    ("others", "replaces", "place_of"),
+    [
+        ([LOST_LATER, LOST], 0, name(1)),  # the first that was lost
+        ([LOST, LOST_LATER], 2, name(2)),  # whom it was asked for
+        ([LOST, LOST_LATER, member(5, place_of=name(1))], 0, name(2)),  # the other's place is filled
+        ([LOST, member(5, place_of=name(1))], 1, ""),
+        ([replace(LOST, joined=False)], 0, ""),
+        ([replace(LOST, taken=False)], 0, ""),
+        ([node(1, N.SUSPECT, joined=True)], 0, name(1)),
+        ([replace(LOST, created_at=LOST_LATER.created_at), LOST_LATER], 0, name(1)),
+        ([LOST_LATER, replace(LOST, created_at=LOST_LATER.created_at)], 0, name(1)),
+    ],
+)
+def test_whose_place_a_newcomer_takes(others: Any, replaces: int, place_of: str) -> None:
+    newcomer = node(7, N.READY, replaces=name(replaces) if replaces else "")
+    inside = [7, *(5 for each in others if each.id == name(5))]
+    after = scene(*others, newcomer, round=round_of(*inside, number=2))
+    assert after.node(7).place_of == place_of
