@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from bootstrap.facts import Environments, Facts, Gpu, GpuFacts, NetworkFacts, System
+from bootstrap.facts import Containers, Environments, Facts, Gpu, GpuFacts, NetworkFacts, System
 from bootstrap.facts.system import UPDATE_UNITS
 from bootstrap.model import Host, Setup, expand
 from bootstrap.steps.gpu import BRANCH, flavour_for
@@ -21,6 +21,8 @@ _DEVICES = {"P100": 0x15F8, "V100": 0x1DB1, "T4": 0x1EB8}
 _NEWER = 0x2330
 
 _ADAPTERS = {"aws": "ena", "gcp": "gve", "azure": "mlx5_core"}
+# Whose default image brings Docker and NVIDIA's toolkit: Amazon's Deep Learning Base image, Azure's ubuntu-hpc.
+_WITH_DOCKER = frozenset({"aws", "azure", "local"})
 _KERNELS = {"aws": "linux-image-aws", "gcp": "linux-image-gcp", "azure": "linux-image-azure"}
 
 
@@ -44,10 +46,14 @@ def assumed(setup: Setup, user: str, home: str) -> Assumed:
         free_mb=_FREE_MB,
         python=python if python.startswith("/") else f"/usr/bin/{python}",
         python_version=_PYTHON,
-        torch=setup.lock is None and not setup.setup,
+        torch=setup.lock is None and setup.image is None and not setup.setup,
         environments=Environments(machine="x86_64"),
     )
     words = [f"{setup.python} is Python 3.11 or newer{' and has torch' if facts.torch else ''}"]
+    if setup.image is not None:
+        facts = replace(facts, containers=_containers(setup.host))
+        there = facts.containers.docker == "works"
+        words.append("Docker is there, and does not have the image yet" if there else "there is no Docker")
     if setup.lock is not None:
         words.append("no environment is in the cache yet, and uv is not installed")
     if setup.host.cloud == "local":
@@ -72,6 +78,12 @@ def _on_a_cloud(facts: Facts, setup: Setup) -> Facts:
     network = NetworkFacts(interface="eth0", drivers=frozenset({_ADAPTERS[host.cloud]}))
     gpu = _gpus(host) if host.gpus else GpuFacts()
     return replace(facts, system=system, network=network, gpu=gpu)
+
+
+def _containers(host: Host) -> Containers:
+    if host.cloud not in _WITH_DOCKER:
+        return Containers()
+    return Containers("works", member=host.cloud == "local", nvidia=True)
 
 
 def _gpus(host: Host) -> GpuFacts:

@@ -9,7 +9,7 @@ from bootstrap.facts.gpu import CHECKED_FILE, INSTALLED_FILE, Flavour
 from bootstrap.model import Paths
 
 # Whoever else uses apt is waited for; the kernel stays as it is, for the modules are for the one that runs.
-_APT = """
+APT = """
 set -eu
 export DEBIAN_FRONTEND=noninteractive
 apt_get() { apt-get -q -y -o DPkg::Lock::Timeout=300 -o Acquire::Retries=3 "$@" >/dev/null; }
@@ -106,14 +106,14 @@ def install_driver_ubuntu(branch: int, flavour: Flavour, kernel: str, key: str) 
     """Ubuntu's packages of the server branch, with modules for `kernel`; then note `key`. Loaded by a reboot."""
     opened = "-open" if flavour == "open" else ""
     install = _fill(_UBUNTU, branch=str(branch), open=opened, kernel=shlex.quote(kernel))
-    return _APT + _REMOVE_OTHERS + install + _note(key)
+    return APT + _REMOVE_OTHERS + install + _note(key)
 
 
 def install_driver_debian(branch: int, flavour: Flavour, kernel: str, key: str) -> str:
     """NVIDIA's packages for Debian 12, with modules for `kernel`; then note `key`. Loaded by a reboot."""
     modules = "nvidia-kernel-open-dkms" if flavour == "open" else "nvidia-kernel-dkms"
     install = _fill(_DEBIAN, branch=str(branch), kernel=shlex.quote(kernel), modules=modules)
-    return _APT + _REMOVE_OTHERS + install + _note(key)
+    return APT + _REMOVE_OTHERS + install + _note(key)
 
 
 def start_fabric_manager(version: str, *, installed: bool) -> str:
@@ -121,7 +121,7 @@ def start_fabric_manager(version: str, *, installed: bool) -> str:
     if installed:
         return "set -eu" + _START_FABRIC_MANAGER
     branch = version.partition(".")[0]
-    return _APT + _fill(_FABRIC_MANAGER, branch=branch, version=shlex.quote(version)) + _START_FABRIC_MANAGER
+    return APT + _fill(_FABRIC_MANAGER, branch=branch, version=shlex.quote(version)) + _START_FABRIC_MANAGER
 
 
 def check_gpus(paths: Paths, python: str, gpus: int, key: str, limit_s: float) -> str:

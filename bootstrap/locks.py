@@ -10,6 +10,7 @@ import tomllib
 from hashlib import sha256
 
 from bootstrap.errors import PackError
+from bootstrap.images import SCHEME
 from bootstrap.model import Archive, Lock
 
 MOST_FILES = 32
@@ -20,8 +21,11 @@ _OF_THE_CODE = re.compile(r"(?:-e|--editable)\b|\.{1,2}(?:/|\[|\s|$)|file:|[\w.-
 
 
 def lock_of(code: Archive, wanted: str) -> Lock | None:
-    """The lock of a job's code: `wanted` is "uv", a requirements file's name, or "image" for none. Raises PackError."""
-    if wanted == "image":
+    """The lock of a job's code: `wanted` is "uv" or a requirements file's name; "image" and container images have none.
+
+    Raises PackError.
+    """
+    if wanted == "image" or wanted.startswith(SCHEME):
         return None
     if wanted == "uv":
         return _uv_lock(code)

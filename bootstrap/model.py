@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Literal, TypeAlias
 
+from bootstrap.images import Image
+
 DEFAULT_ROOT = "~/.spotsup"
 MOST_MOUNTS = 8  # each is given some seconds to answer while facts are gathered
 
@@ -111,7 +113,9 @@ class Setup:
     their environment; it may hold secrets and is shown nowhere. `root`: bootstrap's folder, absolute or `~/...`.
     `host`: the machine as it was asked for. `dead_man`: its user data brought the dead-man switch.
     `mounts`: what is mounted before anything else of the job's. `lock`: an environment is built from it, or found in
-    the folder `cache` ("": below `root`), which may be on one of the mounts; else `python` trains. Raises ValueError.
+    the folder `cache` ("": below `root`), which may be on one of the mounts; else `python` trains. `image`: the job
+    trains in a container of it, and `python` is the agent's alone; it has a digest, and neither `lock` nor `setup` is
+    there. Raises ValueError.
     """
 
     node: str
@@ -129,6 +133,7 @@ class Setup:
     mounts: tuple[Mount, ...] = ()
     lock: Lock | None = None
     cache: str = ""
+    image: Image | None = None
 
     def __post_init__(self) -> None:
         check_place(self.node, self.root)
@@ -138,6 +143,8 @@ class Setup:
         if "\0" in f"{self.setup}{self.python}{self.root}":
             raise ValueError("setup, python or root contains a NUL character")
         check_mounts(self.mounts)
+        if self.image and (self.lock or self.setup or not self.image.digest):
+            raise ValueError(f"{self.image}: a container image has its digest, and nothing is set up beside it")
         _check_folder("cache", self.cache_folder)
         for name, value in self.env.items():
             if not _VARIABLE.fullmatch(name):
@@ -246,6 +253,11 @@ class Paths:
     def env(self) -> str:
         """`Setup.env` as a shell script."""
         return f"{self.own}/env.sh"
+
+    @property
+    def containers(self) -> str:
+        """One folder per interpreter in a container, named by its content."""
+        return f"{self.own}/containers"
 
     @property
     def proof(self) -> str:

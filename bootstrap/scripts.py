@@ -158,6 +158,9 @@ stragglers() {
     grep -lzxF "@folder_variable@=$own" /proc/[0-9]*/environ 2>/dev/null | sed 's|^/proc/||; s|/environ$||'
 }
 kill_stragglers() {
+    for end in "$own"/containers/*/end; do
+        [ ! -x "$end" ] || "$end" # a container is a child of its runtime, and carries no mark of ours that we may read
+    done
     left=@kill_tenths@
     while pids=$(stragglers) && [ -n "$pids" ]; do
         outcome=killed
@@ -196,7 +199,7 @@ mkdir -p @run@ @log@
 PATH=@bin@:$PATH
 PYTHONPATH=@trainer@${PYTHONPATH:+:$PYTHONPATH}
 export PATH PYTHONPATH @folder_variable@="$own" @key_variable@=@key@
-cd "$own"
+@more@cd "$own"
 echo "$$" >"$own/agent.pid.own" # another name than its starter's, who writes the same
 mv "$own/agent.pid.own" "$own/agent.pid"
 exec @python@ -m spotsup_trainer.agent --config "$own/agent.json" </dev/null >>"$own/agent.log" 2>&1
@@ -364,14 +367,15 @@ def stop_agent(paths: Paths, grace_s: float) -> str:
     )
 
 
-def become_agent(paths: Paths, python: str, trainer: Archive, key: str) -> str:
-    """What `Paths.agent_start` holds: it becomes the agent."""
+def become_agent(paths: Paths, python: str, trainer: Archive, key: str, more: str = "") -> str:
+    """What `Paths.agent_start` holds: it becomes the agent. `more`: lines for its environment."""
     return fill(
         _BECOME_AGENT,
         **_agent_values(paths),
         run=shlex.quote(paths.run),
         log=shlex.quote(paths.log),
         key=key,
+        more=more,
         bin=shlex.quote(folder_of(python)),
         trainer=shlex.quote(paths.trainer(trainer)),
         python=shlex.quote(python),

@@ -14,6 +14,7 @@ from provisioners.base import Market, OfferQuery
 from supervisor.errors import UsageError
 
 if TYPE_CHECKING:
+    from bootstrap.images import Image
     from bootstrap.model import Mount, MountKind
 
 NAME_PATTERN = r"^[a-z][a-z0-9-]{0,38}[a-z0-9]$"
@@ -179,13 +180,26 @@ class JobSpec(_Strict):
     @field_validator("environment")
     @classmethod
     def _known_environment(cls, value: str) -> str:
+        from bootstrap.images import image_of
+
+        if image_of(value) is not None:
+            return value
         parts = value.split("/")
         if value not in ("image", "uv") and (not value.endswith(".txt") or {"", ".", ".."} & set(parts)):
             raise ValueError(
                 f"{value!r} is no environment; use image (the machine's own interpreter), uv (uv.lock at the top of "
-                "the code), or a requirements file in the code, such as requirements.txt"
+                "the code), a requirements file in the code, such as requirements.txt, or a container image, "
+                "docker://registry/image:tag"
             )
         return value
+
+    @model_validator(mode="after")
+    def _nothing_beside_an_image(self) -> JobSpec:
+        if self.image is not None and self.setup:
+            raise ValueError(
+                "`setup` cannot change a container image, which is the same at every start: build it in there"
+            )
+        return self
 
     @model_validator(mode="after")
     def _storage_fits(self) -> JobSpec:
@@ -209,6 +223,13 @@ class JobSpec(_Strict):
     def command(self) -> tuple[str, ...]:
         """The script and its arguments."""
         return tuple(shlex.split(self.run))
+
+    @property
+    def image(self) -> Image | None:
+        """The container image that it trains in, None for none."""
+        from bootstrap.images import image_of
+
+        return image_of(self.environment)
 
     @property
     def shared(self) -> str:

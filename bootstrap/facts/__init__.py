@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from bootstrap.facts.containers import Containers, containers_facts, containers_script
 from bootstrap.facts.environments import Environments, environments_facts, environments_script
 from bootstrap.facts.gpu import Gpu, GpuFacts, gpu_facts, gpu_script
 from bootstrap.facts.monitoring import Monitoring, monitoring_facts, monitoring_script
@@ -24,6 +25,7 @@ __all__ = [
     "AGENT_KEY_VARIABLE",
     "FACTS_TIMEOUT_S",
     "AgentFact",
+    "Containers",
     "Environments",
     "Facts",
     "FactsError",
@@ -73,6 +75,7 @@ class Facts:
     network: NetworkFacts = field(default_factory=NetworkFacts)
     monitoring: Monitoring = field(default_factory=Monitoring)
     environments: Environments = field(default_factory=Environments)
+    containers: Containers = field(default_factory=Containers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +98,7 @@ SECTIONS = (
     Section("network", network_script, network_facts),
     Section("monitoring", monitoring_script, monitoring_facts),
     Section("environments", environments_script, environments_facts),
+    Section("containers", containers_script, containers_facts),
 )
 
 

@@ -9,6 +9,7 @@ from bootstrap.facts import Facts
 from bootstrap.model import Run, Setup, Skip, Unfit
 from bootstrap.steps.agent import agent, agent_config, agent_key, stop_timeout_s
 from bootstrap.steps.base import Decision, Step, allowed, asks_again, changes_system
+from bootstrap.steps.container import container
 from bootstrap.steps.environment import environment, prepared_name
 from bootstrap.steps.gpu import gpu, gpu_check
 from bootstrap.steps.hygiene import hygiene
@@ -50,6 +51,7 @@ STEPS: Sequence[tuple[str, Step]] = (
     ("mounts", mounts),
     ("code", code),
     ("trainer", trainer),
+    ("container", container),
     ("environment", environment),
     ("gpu-check", gpu_check),
     ("agent", agent),

@@ -10,6 +10,7 @@ from bootstrap.agent_unit import agent_unit
 from bootstrap.facts import Facts
 from bootstrap.model import Command, Run, Setup, Skip, Upload, expand
 from bootstrap.steps.base import CHECK_TIMEOUT_S, Decision, env_script, ours, paths_on
+from bootstrap.steps.container import container_env
 from bootstrap.steps.environment import python_of
 
 START_TIMEOUT_S = 60.0
@@ -26,7 +27,9 @@ def agent(facts: Facts, setup: Setup) -> Decision:
     key = agent_key(facts, setup)
     if facts.agent and facts.agent.key == key:
         return Skip(f"the agent runs with this configuration, pid {facts.agent.pid}")
-    become = scripts.become_agent(paths, python_of(facts, setup), setup.trainer, key)
+    # In a container its launcher trains; the agent looks after that from outside.
+    python = facts.python if setup.image else python_of(facts, setup)
+    become = scripts.become_agent(paths, python, setup.trainer, key, container_env(setup))
     uploads = (
         Upload("the agent's configuration", paths.agent_config, 0o600, config),
         Upload("the environment", paths.env, 0o600, env_script(facts, setup)),
@@ -56,6 +59,8 @@ def agent_config(facts: Facts, setup: Setup) -> bytes:
         "log_dir": paths.log,
         "checkpoint_dir": expand(config.get("checkpoint_dir", ""), facts.home),
     }
+    if setup.image is not None:
+        config["leash"] = True
     return json.dumps(config, separators=(",", ":"), sort_keys=True).encode()
 
 

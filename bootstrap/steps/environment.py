@@ -9,6 +9,7 @@ from bootstrap import scripts
 from bootstrap.facts import Facts
 from bootstrap.model import Command, Lock, Run, Setup, Skip, Unfit, Upload, expand
 from bootstrap.steps.base import CHECK_TIMEOUT_S, Decision, env_script, paths_on
+from bootstrap.steps.container import interpreter_of
 
 PYTHON_MIN = (3, 11)
 
@@ -19,6 +20,8 @@ def environment(facts: Facts, setup: Setup) -> Decision:
         return Unfit(f"no interpreter {setup.python!r}; name one that runs and is {_dotted(PYTHON_MIN)} or newer")
     if facts.python_version < PYTHON_MIN:
         return Unfit(f"{facts.python} is Python {_dotted(facts.python_version)}; {_dotted(PYTHON_MIN)} is needed")
+    if setup.image is not None:
+        return Skip(f"{setup.image} brings it; {facts.python} is the agent's")
     marker = prepared_name(setup)
     to_prepare = setup.setup if setup.setup and marker not in facts.prepared else None
     if setup.lock is not None:
@@ -37,6 +40,8 @@ def prepared_name(setup: Setup) -> str:
     parts = [setup.code.sha256, setup.setup or "", setup.python]
     if setup.lock is not None:
         parts += [setup.lock.kind, setup.lock.file, setup.lock.sha256]
+    if setup.image is not None:
+        parts.append(str(setup.image))
     return sha256("\0".join(parts).encode()).hexdigest()[:32]
 
 
@@ -48,7 +53,9 @@ def environment_name(facts: Facts, lock: Lock) -> str:
 
 
 def python_of(facts: Facts, setup: Setup) -> str:
-    """The interpreter that trains, once this step is done."""
+    """The interpreter that trains, once this step is done; of a container image, what stands for it."""
+    if setup.image is not None:
+        return interpreter_of(facts, setup).path
     if setup.lock is None:
         return facts.python
     return f"{expand(setup.cache_folder, facts.home)}/{environment_name(facts, setup.lock)}/bin/python"

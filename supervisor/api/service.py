@@ -277,6 +277,11 @@ class Service:
 
     def _check_supported(self, spec: JobSpec) -> None:
         cloud = spec.placement.cloud
+        if spec.image is not None and not spec.image.digest:
+            raise RefusedError(
+                f"{spec.image} has no digest, so two nodes could run different content: write docker://…@sha256:…, as "
+                "`spotsupctl submit` does"
+            )
         if cloud not in self._clouds:
             have = ", ".join(self._clouds) or "none"
             raise RefusedError(f"`placement.cloud` is {cloud}, which this daemon is not set up for; it has: {have}")

@@ -5,6 +5,7 @@ The daemon checks what the job asks for, so that nothing is checked twice; it is
 
 from __future__ import annotations
 
+import os
 import shlex
 import uuid
 from collections.abc import Mapping, Sequence
@@ -63,6 +64,7 @@ def prepare(what: Sequence[str], options: Mapping[str, Any]) -> Prepared:
         base = Path()
         spec = {"run": shlex.join(what)}
     _merge(spec, options)
+    _pin(spec)
     folder = Path(options["code"]) if options["code"] else base / str(spec.get("code", "."))
     _check_script(spec, folder)
     return Prepared(spec, folder, uuid.uuid4().hex)
@@ -99,6 +101,21 @@ def _merge(spec: dict[str, Any], options: Mapping[str, Any]) -> None:
             spec[key] = options[key]
     if options["env"]:
         spec["env"] = {**_section(spec, "env"), **_env(options["env"])}
+
+
+def _pin(spec: dict[str, Any]) -> None:
+    """A container image by its digest: all nodes run the same, whatever its tag stands for tomorrow."""
+    from bootstrap.images import REGISTRY_PASSWORD, REGISTRY_USER, SCHEME, image_of
+    from supervisor.cli.registry import pinned
+
+    try:
+        image = image_of(str(spec.get("environment", "")))
+    except ValueError:
+        return  # the daemon says what is wrong with it
+    if image is not None:
+        env = {**os.environ, **_section(spec, "env")}
+        found = pinned(image, str(env.get(REGISTRY_USER, "")), str(env.get(REGISTRY_PASSWORD, "")))
+        spec["environment"] = f"{SCHEME}{found}"
 
 
 def _section(spec: Mapping[str, Any], key: str) -> dict[str, Any]:

@@ -127,6 +127,7 @@ def setup_of(
         mounts=tuple(storage.as_mount() for storage in job.spec.storage),
         lock=lock,
         cache=config.node.cache,
+        image=job.spec.image,
     )
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+import bootstrap.steps
 from bootstrap.assumed import assumed
 from bootstrap.model import Archive, Host, Setup, Skip, Unfit
 from bootstrap.steps import plan
@@ -26,9 +27,7 @@ SECRET = "hunter2-of-nobody"  # noqa: S105 - it is nobody's
 T4 = Offer("aws", "us-east-1", "us-east-1a", "g4dn.xlarge", Market.SPOT, 0.2, gpu="T4", gpus=1)
 BIGGER = Offer("aws", "us-east-1", "us-east-1a", "g4dn.2xlarge", Market.SPOT, 0.3, gpu="T4", gpus=1)
 FOUR = Offer("aws", "us-east-1", "us-east-1b", "g4dn.12xlarge", Market.SPOT, 1.3, gpu="T4", gpus=4)
-STEPS = [
-    "hygiene", "gpu", "network", "monitoring", "mounts", "code", "trainer", "environment", "gpu-check", "agent"
-]  # fmt: skip
+STEPS = [name for name, _ in bootstrap.steps.STEPS]
 
 
 def explained(*offers: Offer, cloud: str = "aws", **more: Any) -> tuple[dict[str, Any], list[Any]]:

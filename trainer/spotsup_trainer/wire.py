@@ -193,7 +193,10 @@ class Metadata:
 
 @dataclass(frozen=True, slots=True)
 class AgentConfig:
-    """What bootstrap writes on a node for the agent to read. Paths are absolute, on the node."""
+    """What bootstrap writes on a node for the agent to read. Paths are absolute, on the node.
+
+    `leash`: `python` is in a container, where stdin is what the launcher hangs on: leash.py.
+    """
 
     cluster: str
     job: str
@@ -214,6 +217,7 @@ class AgentConfig:
     env: Mapping[str, str] = field(default_factory=dict)
     lease_ttl_s: float = DEFAULT_LEASE_TTL_S
     leave_margin_s: float = 8.0
+    leash: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,9 +54,11 @@ class Child:
         with log_file.open("ab") as log:
             self._process = subprocess.Popen(
                 launcher_command(config),
+                bufsize=0,
                 cwd=config.code_dir,
                 env=launcher_env(config),
-                stdin=subprocess.DEVNULL,
+                # In a container it hangs on this alone: the end of stdin is the end of us.
+                stdin=subprocess.PIPE if config.leash else subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
@@ -70,15 +72,25 @@ class Child:
 
     def exit_code(self) -> int | None:
         """None while it runs; a signal is negative."""
-        return self._process.poll()
+        code = self._process.poll()
+        if code is not None and self._process.stdin is not None:
+            self._process.stdin.close()
+        return code
 
     def tell_to_leave(self) -> None:
         """SIGTERM: leave the round in order. A second one: at once."""
-        if self.exit_code() is None:
+        if self.exit_code() is not None:
+            return
+        if self._process.stdin is None:
             self._process.terminate()
+            return
+        with contextlib.suppress(OSError):  # it ends just now
+            self._process.stdin.write(b"leave\n")
 
     def kill(self) -> None:
         """End it and wait. Its workers end with it."""
+        if self._process.stdin is not None:
+            self._process.stdin.close()
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
         self._process.wait()

@@ -1,0 +1,326 @@
+"""Container images: their names, their digests, the interpreter that stands for one, and what hangs on the agent."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from spotsup_trainer import leash, wire
+from spotsup_trainer.agent.child import Child
+
+from bootstrap.container_scripts import check_image, end_container, pull_by_apptainer, pull_by_docker
+from bootstrap.facts import Containers, Facts, System, facts_script, parse_facts
+from bootstrap.images import Image, image_of
+from bootstrap.model import Archive, Host, Paths, Setup, Skip
+from bootstrap.steps.container import container, interpreter_of
+from supervisor.cli.registry import pinned
+from supervisor.errors import RefusedError, UsageError
+from supervisor.spec import parse_spec
+from tests.registry import registry
+from tests.sim.scenes import empty_world, service
+
+DIGEST = f"sha256:{'a' * 64}"
+IMAGE = Image("nvcr.io", "nvidia/pytorch", digest=DIGEST)
+NAMED = f"nvcr.io/nvidia/pytorch@{DIGEST}"
+
+
+@pytest.mark.parametrize(
+    ("environment", "image"),
+    [
+        ("docker://pytorch/pytorch:2.9.0", Image("docker.io", "pytorch/pytorch", "2.9.0")),
+        ("docker://python", Image("docker.io", "library/python", "latest")),
+        ("docker://localhost/mine", Image("localhost", "mine", "latest")),
+        ("docker://127.0.0.1:5000/a/b_c:x", Image("127.0.0.1:5000", "a/b_c", "x")),
+        (f"docker://nvcr.io/nvidia/pytorch:25.01-py3@{DIGEST}", IMAGE),
+        ("uv", None),
+        ("image", None),
+    ],
+)
+def test_images_are_named_as_docker_names_them(environment: str, image: Image | None) -> None:
+    assert image_of(environment) == image
+
+
+@pytest.mark.parametrize("text", ["", "UPPER", "a:b:c", "a@sha256:12", "a b", "nvcr.io/", "-x", "a/../b", "a$(id)"])
+def test_what_names_no_image_is_refused_in_one_sentence(text: str) -> None:
+    with pytest.raises(UsageError, match="names no container image; write docker://"):
+        parse_spec({"name": "job", "nodes": 1, "run": "t.py", "environment": f"docker://{text}"})
+
+
+def test_setup_beside_an_image_and_an_image_without_its_digest_are_refused() -> None:
+    spec = {"name": "job", "nodes": 1, "run": "t.py", "environment": "docker://python"}
+    with pytest.raises(UsageError, match="build it in there"):
+        parse_spec({**spec, "setup": "pip install x"})
+    with pytest.raises(RefusedError, match=r"docker.io/library/python:latest has no digest"):
+        service(empty_world()).submit(spec, "0" * 64, "submission")
+
+
+# -- the digest --------------------------------------------------------------------------------------------
+
+
+def test_a_tag_is_asked_for_its_digest_once_and_a_digest_is_not() -> None:
+    with registry() as server:
+        digest = server.add("v1", {}, b"{}")
+        assert pinned(Image(server.host, "box", "v1")) == Image(server.host, "box", digest=digest)
+        assert server.asked == ["/v2/box/manifests/v1"]
+        assert pinned(IMAGE) == IMAGE
+        with pytest.raises(UsageError, match=r"has no 127.0.0.1:\d+/box:v2; look at its name and tag"):
+            pinned(Image(server.host, "box", "v2"))
+    with pytest.raises(UsageError, match="name the image by its digest"):
+        pinned(Image(server.host, "box", "v1"))
+
+
+def test_a_registry_that_wants_a_login_gets_it_and_no_sentence_shows_it() -> None:
+    with registry("me:hunter2") as server:
+        digest = server.add("v1", {}, b"{}")
+        assert pinned(Image(server.host, "box", "v1"), "me", "hunter2").digest == digest
+        for login in (("", ""), ("me", "hunter3")):
+            with pytest.raises(UsageError, match="set SPOTSUP_REGISTRY_USER and SPOTSUP_REGISTRY_PASSWORD") as refused:
+                pinned(Image(server.host, "box", "v1"), *login)
+            assert "hunter" not in str(refused.value)
+
+
+# -- the interpreter ---------------------------------------------------------------------------------------
+
+# What is asked of it, one argument a line, and what of the environment it was given; then it runs the command as it is.
+RUNTIME = r"""#!/bin/sh
+printf '%s\n' "$0" "$@" >>"{log}"
+env >>"{log}.env"
+case $1 in
+container | rm) exit 1 ;;
+pull) for last; do :; done; [ "${0##*/}" != apptainer ] || echo sif >"$2"; exit 0 ;;
+login) cat >>"{log}.password"; exit 0 ;;
+esac
+while [ "$1" != -P ]; do shift; done
+exec "{python}" "$@"
+"""
+
+
+@pytest.fixture
+def programs(tmp_path: Path) -> Path:
+    """A folder with a docker and an apptainer that keep a log."""
+    folder = tmp_path / "programs"
+    folder.mkdir()
+    for name in ("docker", "apptainer"):
+        script = RUNTIME.replace("{log}", str(tmp_path / "log")).replace("{python}", sys.executable)
+        (folder / name).write_text(script)
+        (folder / name).chmod(0o755)
+    (folder / "python3").symlink_to(sys.executable)
+    return folder
+
+
+def setup_in(root: Path) -> Setup:
+    trainer = Archive.of(b"trainer")
+    place = root / "trainer" / trainer.name / "spotsup_trainer"
+    place.mkdir(parents=True)
+    (place / "leash.py").write_text(Path(leash.__file__).read_text())
+    config = json.dumps({"checkpoint_dir": str(root.parent / "out put")}).encode()
+    env = {"KEY": "two words", "SPOTSUP_REGISTRY_USER": "me", "SPOTSUP_REGISTRY_PASSWORD": "hunter2"}
+    return Setup("n1", config, Archive.of(b"c"), trainer, root=str(root), env=env, image=IMAGE)
+
+
+def facts_in(root: Path, containers: Containers) -> Facts:
+    return Facts("me", str(root), "b0", 5000, "/usr/bin/python3", (3, 12), containers=containers, system=System())
+
+
+def environ(programs: Path, **more: str) -> dict[str, str]:
+    return {"PATH": f"{programs}:{os.environ['PATH']}", "HOME": "/nowhere", "SPOTSUP_JOB": "j", "OTHER": "1", **more}
+
+
+@pytest.mark.parametrize("runtime", ["docker", "apptainer"])
+def test_the_interpreter_runs_in_the_image_and_only_what_is_named_goes_in(
+    runtime: str, tmp_path: Path, programs: Path
+) -> None:
+    root = tmp_path / "the root"
+    setup = setup_in(root)
+    there = Containers(docker="works") if runtime == "docker" else Containers(apptainer=str(programs / "apptainer"))
+    found = interpreter_of(facts_in(root, there), setup)
+    Path(found.folder).mkdir(parents=True)
+    Path(found.path).write_text(found.script)
+    Path(found.path).chmod(0o755)
+    env = environ(programs, **setup.env)
+    done = subprocess.run(
+        [found.path, "-c", "print('ran'); raise SystemExit(7)"],
+        env=env, cwd=root, capture_output=True, text=True, timeout=30, check=False,
+    )  # fmt: skip
+    assert (done.stdout, done.returncode) == ("ran\n", 7), done.stderr
+    words = (tmp_path / "log").read_text().splitlines()
+    assert Path(words[0]).name == runtime
+    assert f"{root}:{root}" in words
+    assert "two words" not in (tmp_path / "log").read_text(), "no value is on a command line"
+    assert not [word for word in words if "REGISTRY" in word or word in ("OTHER", "PATH")]
+    if runtime == "docker":
+        names = {words[i + 1].partition("=")[0] for i, word in enumerate(words) if word == "--env"}
+        assert names == {"KEY", "SPOTSUP_JOB", "HOME", "USER", "LOGNAME"}
+        assert words[words.index("-P") - 1] == NAMED
+        assert "--interactive" not in words
+    else:
+        given = dict(line.partition("=")[::2] for line in (tmp_path / "log.env").read_text().splitlines())
+        assert {name for name in given if name.startswith("APPTAINERENV_")} == {
+            "APPTAINERENV_KEY", "APPTAINERENV_SPOTSUP_JOB"
+        }  # fmt: skip
+        assert given["APPTAINERENV_KEY"] == "two words"
+        assert "--pid" in words
+    assert f"{tmp_path}/out put:{tmp_path}/out put" in words
+    assert (tmp_path / "out put").is_dir(), "the checkpoints' folder is there before it is mounted"
+
+
+def test_a_second_plan_finds_all_there(tmp_path: Path) -> None:
+    setup = setup_in(tmp_path)
+    facts = facts_in(tmp_path, Containers(docker="works", image=True))
+    checked = frozenset({interpreter_of(facts, setup).name})
+    again = replace(facts, containers=replace(facts.containers, checked=checked))
+    decision = container(again, setup)
+    assert isinstance(decision, Skip)
+    other = replace(setup, host=Host("local"), env={**setup.env, "MORE": "1"})
+    assert interpreter_of(again, other).name not in checked, "one that is given more is another one"
+
+
+def test_an_image_is_pulled_with_a_login_that_nobody_sees_and_is_kept_nowhere(tmp_path: Path, programs: Path) -> None:
+    paths = Paths(str(tmp_path / "root"), "n1")
+    own = Path(paths.own)
+    own.mkdir(parents=True)
+    (own / "env.sh").write_text("export SPOTSUP_REGISTRY_USER=me SPOTSUP_REGISTRY_PASSWORD=hunter2\n")
+    sif = tmp_path / "cache" / "image.sif"
+    for script in (
+        pull_by_docker(IMAGE, paths, 30.0),
+        pull_by_apptainer(IMAGE, paths, str(programs / "apptainer"), str(sif), 30.0),
+    ):
+        done = subprocess.run(
+            ["sh", "-c", script], env=environ(programs, TMPDIR=str(tmp_path)), capture_output=True, text=True,
+            timeout=30, check=False,
+        )  # fmt: skip
+        assert (done.returncode, done.stderr) == (0, "")
+    assert "hunter2" not in (tmp_path / "log").read_text()
+    assert (tmp_path / "log.password").read_text() == "hunter2"
+    assert sif.read_text() == "sif\n"
+    assert sorted(path.name for path in sif.parent.iterdir()) == ["image.sif", "image.sif.lock"]
+    assert not list(tmp_path.glob("tmp.*")), "the login is gone"
+
+
+def test_facts_of_this_computer_are_told(tmp_path: Path, programs: Path) -> None:
+    setup = setup_in(tmp_path)
+    told = subprocess.run(
+        ["sh", "-c", facts_script(setup)], env={**os.environ, **environ(programs), "HOME": str(tmp_path)},
+        capture_output=True, text=True, timeout=60, check=False,
+    ).stdout  # fmt: skip
+    found = parse_facts(told).containers
+    # The docker of this test runs what it is asked for as Python: `version` and `image` fail in it.
+    assert found.docker == "silent"
+    assert found.apptainer == str(programs / "apptainer")
+    assert (found.sif, found.checked) == (False, frozenset())
+    for script in (check_image(Paths("/r", "n1"), "/r/c", 5.0), end_container("spotsup-n1")):
+        assert subprocess.run(["sh", "-n"], input=script, text=True, check=False).returncode == 0
+
+
+# -- what hangs on the agent -------------------------------------------------------------------------------
+
+LOOP = """
+import os, signal, subprocess, sys, time
+child = subprocess.Popen(["sleep", "600"])
+def leave(*_):
+    print("told", flush=True)
+    child.kill()
+    sys.exit(5)
+signal.signal(signal.SIGTERM, leave)
+print(os.environ.get("SPOTSUP_AGENT_PID") == str(os.getppid()), child.pid, flush=True)
+while True:
+    time.sleep(0.05)
+"""
+
+
+def start(*options: str, stdin: int = subprocess.PIPE) -> subprocess.Popen[str]:
+    command = [sys.executable, leash.__file__, *options, sys.executable, "-c", LOOP]
+    return subprocess.Popen(command, stdin=stdin, stdout=subprocess.PIPE, text=True)
+
+
+def first_words(process: subprocess.Popen[str]) -> tuple[str, int]:
+    assert process.stdout is not None
+    named, pid = process.stdout.readline().split()
+    return named, int(pid)
+
+
+def is_gone(pid: int) -> bool:
+    until = time.monotonic() + 10.0
+    while time.monotonic() < until:
+        try:
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except OSError:
+            return True
+        if state == "Z":
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def test_a_line_on_stdin_tells_the_command_to_leave_and_its_status_comes_out() -> None:
+    with start() as process:
+        named, _ = first_words(process)
+        assert named == "True", "the command is tied to the leash, which is its parent"
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write("leave\n")
+        process.stdin.flush()
+        assert process.stdout.read() == "told\n"
+        assert process.wait(10) == 5
+
+
+def test_a_signal_is_passed_on() -> None:
+    with start() as process:
+        first_words(process)
+        process.terminate()
+        assert process.wait(10) == 5
+
+
+def test_when_the_agent_ends_all_ends() -> None:
+    with start() as process:
+        _, pid = first_words(process)
+        assert process.stdin is not None
+        process.stdin.close()
+        assert process.wait(10) == 128 + signal.SIGKILL
+        assert is_gone(pid)
+
+
+def test_unattended_it_waits_for_nobody_and_is_killed_by_a_signal_to_leave() -> None:
+    with start("--unattended", stdin=subprocess.DEVNULL) as process:
+        named, pid = first_words(process)
+        assert named == "False"
+        process.terminate()
+        assert process.wait(10) == 128 + signal.SIGKILL
+        assert is_gone(pid)
+
+
+def test_the_agents_child_is_told_through_its_stdin(tmp_path: Path) -> None:
+    """As bootstrap writes it: `python` is a script that runs the leash, and the launcher in it."""
+    python = tmp_path / "python"
+    said = "import signal, sys, time; signal.signal(15, lambda *_: sys.exit(5)); print(12345, flush=True)"
+    python.write_text(
+        f"#!/bin/sh\nexec {sys.executable} {leash.__file__} {sys.executable} -c '{said}; time.sleep(60)'\n"
+    )
+    python.chmod(0o755)
+    config = wire.AgentConfig(
+        "test", "job", "job-1", "n1", "127.0.0.1", (), wire.Metadata("none"), str(python), str(tmp_path),
+        str(tmp_path), str(tmp_path), "", ("t.py",), 1, 1, 1, leash=True,
+    )  # fmt: skip
+    log = tmp_path / "log"
+    for end in ("leave", "kill"):
+        log.write_text("")
+        child = Child(config, log)
+        until = time.monotonic() + 10.0
+        while "12345" not in log.read_text() and time.monotonic() < until:
+            time.sleep(0.02)
+        if end == "leave":
+            child.tell_to_leave()
+            while (code := child.exit_code()) is None and time.monotonic() < until:
+                time.sleep(0.02)
+            assert code == 5
+            child.tell_to_leave()  # late is not wrong
+        else:
+            child.kill()
+            assert child.exit_code() == -signal.SIGKILL
