@@ -16,6 +16,7 @@ from spotsup_trainer.agent.child import Child
 from spotsup_trainer.agent.decisions import FORGIVEN_AFTER_S, Exit, is_news, judge, must_leave
 from spotsup_trainer.agent.heard import HEARD_FILE, Heard
 from spotsup_trainer.agent.logs import LogShipper
+from spotsup_trainer.agent.metrics import start_gpu_metrics
 from spotsup_trainer.agent.notices import NoticeReader, NoticeWatcher, reader_for
 from spotsup_trainer.etcd import Etcd
 from spotsup_trainer.outbox import Outbox
@@ -68,6 +69,7 @@ class Agent:
         self._outbox.start()
         self._outbox.put(self._keys.agent(config.job, config.node), encode(word), leased=True)
         self._logs.start()
+        start_gpu_metrics(config.addr)
         if self._watcher:
             self._watcher.start()
         ended = self._run_launchers()

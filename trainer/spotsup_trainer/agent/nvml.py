@@ -1,0 +1,149 @@
+"""What NVIDIA's driver tells of the GPUs, by its own library. Nothing where there is no driver.
+
+Never run on a machine with a GPU yet. Source: NVML API reference; names and numbers are nvml.h's.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+LIBRARY = "libnvidia-ml.so.1"
+
+_MOST_EVENTS = 64  # taken from the driver's queue at a time
+_TEXT_BYTES = 96  # NVML_DEVICE_NAME_V2_BUFFER_SIZE, NVML_DEVICE_UUID_V2_BUFFER_SIZE
+_XID = 0x8  # nvmlEventTypeXidCriticalError
+_SUCCESS, _TEMPERATURE_GPU, _CORRECTED, _UNCORRECTED, _VOLATILE = 0, 0, 0, 1, 0
+
+
+class NvmlError(Exception):
+    """There is no driver, or it does not answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class GpuReading:
+    """One GPU now. None: the driver does not tell. `xid`: the number of the last error since we look, 0 for none."""
+
+    index: int
+    name: str
+    uuid: str
+    utilisation_percent: int | None = None
+    memory_used_bytes: int | None = None
+    memory_free_bytes: int | None = None
+    temperature_c: int | None = None
+    power_mw: int | None = None
+    ecc_corrected: int | None = None
+    ecc_uncorrected: int | None = None
+    xid: int = 0
+    xids: int = 0
+
+
+class _Utilisation(ctypes.Structure):
+    _fields_ = (("gpu", ctypes.c_uint), ("memory", ctypes.c_uint))
+
+
+class _Memory(ctypes.Structure):
+    _fields_ = (("total", ctypes.c_ulonglong), ("free", ctypes.c_ulonglong), ("used", ctypes.c_ulonglong))
+
+
+class _Event(ctypes.Structure):
+    _fields_ = (
+        ("device", ctypes.c_void_p),
+        ("type", ctypes.c_ulonglong),
+        ("data", ctypes.c_ulonglong),
+        ("gpu_instance", ctypes.c_uint),
+        ("compute_instance", ctypes.c_uint),
+    )
+
+
+class Nvml:
+    """The driver's library, opened. For one thread: a sick driver may hold a call for ever. Raises NvmlError."""
+
+    def __init__(self, library: str = LIBRARY) -> None:
+        try:
+            self._library = ctypes.CDLL(library)
+            status = self._library.nvmlInit_v2()
+        except (OSError, AttributeError) as error:
+            raise NvmlError(str(error)) from error
+        if status != _SUCCESS:
+            raise NvmlError(f"nvmlInit_v2 gives {status}")
+        self._devices = [self._device(index) for index in range(self._count())]
+        self._last: dict[int, int] = {}
+        self._seen: Counter[int] = Counter()
+        self._events = self._listen()
+
+    def read(self) -> list[GpuReading]:
+        """All GPUs."""
+        self._hear()
+        return [self._reading(index, device) for index, device in enumerate(self._devices)]
+
+    # -- inside --------------------------------------------------------------------------------------------
+
+    def _call(self, name: str, *arguments: Any) -> bool:
+        """Whether it was answered: old drivers know fewer functions, and small GPUs fewer sensors."""
+        function: Callable[..., int] | None = getattr(self._library, name, None)
+        return function is not None and function(*arguments) == _SUCCESS
+
+    def _count(self) -> int:
+        found = ctypes.c_uint()
+        return found.value if self._call("nvmlDeviceGetCount_v2", ctypes.byref(found)) else 0
+
+    def _device(self, index: int) -> ctypes.c_void_p:
+        """A null handle where the GPU is lost: every function refuses that."""
+        device = ctypes.c_void_p()
+        self._call("nvmlDeviceGetHandleByIndex_v2", ctypes.c_uint(index), ctypes.byref(device))
+        return device
+
+    def _listen(self) -> ctypes.c_void_p | None:
+        events = ctypes.c_void_p()
+        if not self._call("nvmlEventSetCreate", ctypes.byref(events)):
+            return None
+        for device in self._devices:
+            self._call("nvmlDeviceRegisterEvents", device, ctypes.c_ulonglong(_XID), events)
+        return events
+
+    def _hear(self) -> None:
+        event = _Event()
+        for _ in range(_MOST_EVENTS if self._events else 0):
+            if not self._call("nvmlEventSetWait_v2", self._events, ctypes.byref(event), ctypes.c_uint(0)):
+                return
+            if event.type == _XID and event.device:
+                self._last[event.device] = event.data
+                self._seen[event.device] += 1
+
+    def _reading(self, index: int, device: ctypes.c_void_p) -> GpuReading:
+        used, memory = _Utilisation(), _Memory()
+        has_used = self._call("nvmlDeviceGetUtilizationRates", device, ctypes.byref(used))
+        has_memory = self._call("nvmlDeviceGetMemoryInfo", device, ctypes.byref(memory))
+        key = device.value or 0
+        return GpuReading(
+            index=index,
+            name=self._text("nvmlDeviceGetName", device),
+            uuid=self._text("nvmlDeviceGetUUID", device),
+            utilisation_percent=used.gpu if has_used else None,
+            memory_used_bytes=memory.used if has_memory else None,
+            memory_free_bytes=memory.free if has_memory else None,
+            temperature_c=self._number("nvmlDeviceGetTemperature", device, ctypes.c_int(_TEMPERATURE_GPU)),
+            power_mw=self._number("nvmlDeviceGetPowerUsage", device),
+            ecc_corrected=self._ecc(device, _CORRECTED),
+            ecc_uncorrected=self._ecc(device, _UNCORRECTED),
+            xid=self._last.get(key, 0),
+            xids=self._seen[key],
+        )
+
+    def _text(self, name: str, device: ctypes.c_void_p) -> str:
+        buffer = ctypes.create_string_buffer(_TEXT_BYTES)
+        told = self._call(name, device, buffer, ctypes.c_uint(_TEXT_BYTES))
+        return buffer.value.decode(errors="replace") if told else ""
+
+    def _number(self, name: str, device: ctypes.c_void_p, *arguments: Any) -> int | None:
+        found = ctypes.c_uint()
+        return found.value if self._call(name, device, *arguments, ctypes.byref(found)) else None
+
+    def _ecc(self, device: ctypes.c_void_p, kind: int) -> int | None:
+        found = ctypes.c_ulonglong()
+        arguments = (device, ctypes.c_int(kind), ctypes.c_int(_VOLATILE), ctypes.byref(found))
+        return found.value if self._call("nvmlDeviceGetTotalEccErrors", *arguments) else None
