@@ -19,7 +19,7 @@ from provisioners.localcloud import processes
 from provisioners.localcloud.machine.spec import MARKER_VARIABLE
 from provisioners.localcloud.programs import find_program, library_path, tools_root
 
-_START_TIMEOUT_S = 30.0
+_START_TIMEOUT_S = 120.0  # one that has to catch up, on a computer that is busy
 _LOOK_S = 0.05
 _KILL_TIMEOUT_S = 10.0
 

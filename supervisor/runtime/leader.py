@@ -5,15 +5,16 @@ etcd's own lock does not exclude (a holder may be paused beyond its lease); the 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
 import time
 from collections.abc import Callable, Sequence
 
 import structlog
-from spotsup_trainer.etcd import Compare, Etcd, EtcdError, KeyValue, Put
+from spotsup_trainer.etcd import Compare, Etcd, EtcdError, EtcdRefusedError, KeyValue, Put
 
-from supervisor.runtime.store import trouble
+from supervisor.runtime.store import FULL, trouble
 
 # How late a standby sees that nobody leads any more. One small read: 4 a second are no load.
 LOOK_S = 0.25
@@ -35,7 +36,7 @@ class Leadership:
         self._lease = 0  # a standby has one, too: with it, leading takes one write
         self._revision = 0
         self._renewed_at = 0.0
-        self._said = ""
+        self._said = self._full = ""
         self._leader_name = ""
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="leadership", daemon=True)
@@ -54,8 +55,8 @@ class Leadership:
         return self.leading and time.monotonic() - self._renewed_at < self._ttl_s
 
     def trouble(self) -> str:
-        """Why it can neither lead nor follow for now; "" where it can."""
-        return self._said
+        """What is wrong with etcd: for a leader, that it is full; for others, why they can neither lead nor follow."""
+        return self._full if self.leading else self._said
 
     @property
     def leader(self) -> str:
@@ -99,6 +100,8 @@ class Leadership:
         if self.leading:
             if found is None or found.create_revision != self._revision:
                 self._lose()
+            else:
+                self._look_for_alarms()
         elif found is None or found.lease == self._lease:
             self._leader_name = ""
             self._campaign()
@@ -114,6 +117,14 @@ class Leadership:
             self._lose()
         else:
             self._renewed_at = begun
+
+    def _look_for_alarms(self) -> None:
+        """An etcd that is full answers as ever until somebody writes; each member knows of it, and says so."""
+        with contextlib.suppress(EtcdRefusedError):  # who may not ask is told when it writes
+            full = any("NOSPACE" in str(text) for text in self._etcd.status().get("errors", []))
+            self._full, before = FULL if full else "", self._full
+            if self._full != before:
+                self._on_change()
 
     def _have_lease(self) -> None:
         if not self._lease:

@@ -12,7 +12,7 @@ from spotsup_trainer.etcd import Compare
 from spotsup_trainer.wire import Keys
 
 from provisioners.base import Transient
-from supervisor.errors import JournalFullError, JournalUnavailableError
+from supervisor.errors import JournalUnavailableError
 from supervisor.model import ClusterRecord
 from supervisor.planner.actions import (
     Action,
@@ -120,8 +120,8 @@ class Loop:
         key_mark: str = "",
         trouble: Callable[[], str] = lambda: "",
     ) -> None:
-        """`key_mark`: of the cluster's key (see identity.Identity.mark), which all its daemons share. `trouble`: why
-        nobody is known to lead, where that is known."""
+        """`key_mark`: of the cluster's key (see identity.Identity.mark), which all its daemons share. `trouble`: what
+        is wrong with etcd, as far as whoever campaigns there has seen it."""
         self._journal = journal
         self._leader = leader
         self._actor = actor
@@ -130,7 +130,6 @@ class Loop:
         self._clouds = clouds
         self._key_mark = key_mark
         self._trouble = trouble
-        self._full = ""
         self._soft = Soft()
         self._running: dict[str, Action] = {}
         self._in_hand: dict[str, list[NodeOutcome]] = {}
@@ -233,7 +232,6 @@ class Loop:
         now = self._clock.now()
         world = self._world(reading)
         world = replace(world, asleep=asleep(world, self._calm, self._in_hand, now))
-        self._full = ""
         decision, self._soft = plan(world, self._in_hand, self._journal.keys, now)
         self._calm = {name: self._calm[name] for name in world.asleep}
         self._calm |= {name: Calm(reading.jobs[name], now) for name in decision.calm}
@@ -250,7 +248,7 @@ class Loop:
             self._start(action)
         self._forget_strays(reading)
         working = sum(not job.record.ended for job in reading.jobs.values())
-        warnings = (*decision.warnings, *filter(None, [self._full]))
+        warnings = (*decision.warnings, *filter(None, [self._trouble()]))
         self._warn(warnings)
         unchanged = {name: self._said.get(name, "") for name in world.asleep}
         self._say("; ".join([f"{working} jobs under care", *warnings]), {**unchanged, **decision.sentences})
@@ -261,8 +259,6 @@ class Loop:
         except JournalUnavailableError as error:
             self._count("commits_unanswered")
             log.warning("no answer from etcd; nothing was started", job=commit.job, error=str(error))
-            if isinstance(error, JournalFullError):
-                self._full = str(error)
             return
         if not revision:
             self._count("commits_stale")

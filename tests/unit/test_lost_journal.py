@@ -74,7 +74,7 @@ class Daemon:
         self.leader = leader = Leadership(etcd, f"{KEYS.root}leader", "me", 2.0)
         stack.callback(leader.stop)
         rules = Rules(listing_s=0.2)
-        self.loop = Loop(self.journal, leader, self.cloud, SystemClock(), rules, ("local",))
+        self.loop = Loop(self.journal, leader, self.cloud, SystemClock(), rules, ("local",), trouble=leader.trouble)
         leader.start()
 
     def tick_until(self, predicate: Callable[[], bool]) -> None:
