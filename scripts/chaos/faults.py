@@ -22,8 +22,8 @@ from scripts.chaos.site import Daemon, Site
 from scripts.stack import StackError
 from tests.disks import Full
 
-TAKEOVER_TIMEOUT_S = 60.0
-YIELD_TIMEOUT_S = 60.0
+TAKEOVER_TIMEOUT_S = 120.0
+YIELD_TIMEOUT_S = 120.0
 CLOCK_STEPS_S = (-86400, -3600, -90, 90, 3600, 86400)
 _DISK_PIECES = 60
 

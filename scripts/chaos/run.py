@@ -44,9 +44,9 @@ JOB = "train"
 DESIRED = 2
 CHECKPOINT_STEPS = 20
 QUOTA_BYTES = 64 * MIB
-RECOVERY_S = 300.0
+RECOVERY_S = 600.0
 SAMPLE_S = 60.0
-LEASE_S, LEADER_S = 8.0, 3.0
+LEASE_S, LEADER_S = 12.0, 6.0
 # How long training may stand still while something breaks that is none of its business: what a busy computer takes.
 MOST_PAUSE_S = 5.0
 JOB_FILE = """\
@@ -410,7 +410,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, default=20.0, help="of faults, in all")
     parser.add_argument("--etcds", default="3,1", metavar="N,N", help="sites one after the other, by etcd's members")
     parser.add_argument("--only", default="", metavar="TEXT", help="faults whose name contains it")
-    parser.add_argument("--step-time", type=float, default=0.1, metavar="S")
+    parser.add_argument("--step-time", type=float, default=0.2, metavar="S")
     parser.add_argument("--keep", action="store_true", help="wait before a site that is broken is ended")
     parser.add_argument("--folder", type=Path, default=build / "chaos", help="for what is written meanwhile")
     parser.add_argument("--json", type=Path, default=build / "chaos.json")

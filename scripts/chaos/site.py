@@ -30,7 +30,7 @@ from supervisor.errors import SpotsupError
 from supervisor.identity import load_identity
 from tests.programs import program_env
 
-START_TIMEOUT_S = 120.0
+START_TIMEOUT_S = 240.0
 STOP_TIMEOUT_S = 30.0
 KILL_TIMEOUT_S = 10.0
 HEALTH_TIMEOUT_S = 5.0
