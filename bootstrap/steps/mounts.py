@@ -61,6 +61,11 @@ def checkpoint_folder(facts: Facts, setup: Setup) -> str:
     return expand(str(json.loads(setup.agent_config).get("checkpoint_dir", "")), facts.home)
 
 
+def _log_folder(setup: Setup) -> str:
+    """Where nodes' logs are copied to, "" for nowhere."""
+    return str(json.loads(setup.agent_config).get("log_mirror", ""))
+
+
 def _fault(wanted: Mount, found: MountFact) -> str:
     """Why what is mounted is not what is wanted, or ""."""
     place = f"{wanted.mountpoint} is {found.source} ({found.type}, {found.mode})"
@@ -116,13 +121,13 @@ def _proof(facts: Facts, setup: Setup) -> list[Command]:
     """Nothing is proven of a folder that is on none of the mounts: it is the image's, or the user's."""
     paths, key = paths_on(facts, setup), mount_key(facts, setup)
     folder = checkpoint_folder(facts, setup)
-    if not any(f"{folder}/".startswith(f"{mount.mountpoint}/") for mount in setup.mounts):
-        return [Run("note what is mounted", mount_scripts.note(paths, key), GRACE_S)]
+    shared = any(f"{folder}/".startswith(f"{mount.mountpoint}/") for mount in setup.mounts)
+    kept = [each for each in (folder if shared else "", _log_folder(setup)) if each and ours(facts, setup)]
+    makes = [(each, mount_scripts.own_folder(each, facts.user)) for each in kept]
+    commands = [Run(f"make {each}", script, PROVE_WAIT_S + GRACE_S, as_root=True) for each, script in makes]
+    if not shared:
+        return [*commands, Run("note what is mounted", mount_scripts.note(paths, key), GRACE_S)]
     prove = mount_scripts.prove_folder(folder, paths, key, PROVE_WAIT_S)
-    commands: list[Command] = []
-    if ours(facts, setup):
-        own = mount_scripts.own_folder(folder, facts.user)
-        commands.append(Run(f"make {folder}", own, PROVE_WAIT_S + GRACE_S, as_root=True))
     return [*commands, Run(f"prove that {folder} takes a file", prove, PROVE_WAIT_S + GRACE_S)]
 
 

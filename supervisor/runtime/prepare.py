@@ -153,6 +153,7 @@ def _agent_config(
         nproc_per_node=job.spec.nproc_per_node,
         lease_ttl_s=config.node.lease_ttl_s,
         leave_margin_s=config.timing.leave_margin_s / 2,
+        log_mirror=f"{job.spec.shared}/spotsup/{job.task_id}/logs" if job.spec.shared else "",
     )
 
 

@@ -195,6 +195,7 @@ class Metadata:
 class AgentConfig:
     """What bootstrap writes on a node for the agent to read. Paths are absolute, on the node.
 
+    `log_mirror`: a folder that outlives the node, for its whole log; "" for none.
     `leash`: `python` is in a container, where stdin is what the launcher hangs on: leash.py.
     """
 
@@ -217,6 +218,7 @@ class AgentConfig:
     env: Mapping[str, str] = field(default_factory=dict)
     lease_ttl_s: float = DEFAULT_LEASE_TTL_S
     leave_margin_s: float = 8.0
+    log_mirror: str = ""
     leash: bool = False
 
 

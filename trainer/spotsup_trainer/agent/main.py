@@ -15,6 +15,7 @@ from spotsup_trainer import __version__
 from spotsup_trainer.agent.child import Child
 from spotsup_trainer.agent.decisions import FORGIVEN_AFTER_S, Exit, is_news, judge, must_leave
 from spotsup_trainer.agent.heard import HEARD_FILE, Heard
+from spotsup_trainer.agent.log_mirror import LogMirror
 from spotsup_trainer.agent.logs import LogShipper
 from spotsup_trainer.agent.metrics import start_gpu_metrics
 from spotsup_trainer.agent.notices import NoticeReader, NoticeWatcher, reader_for
@@ -48,6 +49,8 @@ class Agent:
         self._outbox = Outbox(self._etcd, ttl_s=config.lease_ttl_s, name="agent")
         prefix = self._keys.logs(config.job, config.node)
         self._logs = LogShipper(Etcd(config.etcd_endpoints), self._log_file, prefix, config.node)
+        mirror = Path(config.log_mirror)
+        self._mirror = LogMirror(self._log_file, mirror, config.node, self._run_dir.path) if config.log_mirror else None
         self._watcher = NoticeWatcher(reader, self._on_notice) if reader else None
         self._deadline: float | None = None
         self._stops = 0
@@ -70,6 +73,8 @@ class Agent:
         self._outbox.put(self._keys.agent(config.job, config.node), encode(word), leased=True)
         self._logs.start()
         start_gpu_metrics(config.addr)
+        if self._mirror:
+            self._mirror.start()
         if self._watcher:
             self._watcher.start()
         ended = self._run_launchers()
@@ -79,6 +84,8 @@ class Agent:
         self._pass_on_progress(last=True)
         self._outbox.put(self._keys.ended(config.job, config.node), encode(ended))
         self._logs.close()
+        if self._mirror:
+            self._mirror.close()
         self._wait_until_told()
         self._outbox.close()
         self._etcd.close()
