@@ -92,7 +92,7 @@ def targets(chosen: str) -> dict[str, Path]:
     """The modules that are made wrong, by dotted name."""
     files = [*sorted((ROOT / "supervisor/planner").glob("*.py")), *sorted((ROOT / "supervisor").glob("model*.py"))]
     named = {".".join(file.relative_to(ROOT).with_suffix("").parts): file for file in files if file.stem != "__init__"}
-    return {name: file for name, file in named.items() if chosen in name}
+    return {name: file for name, file in named.items() if any(each in name for each in chosen.split(","))}
 
 
 def mutants_of(name: str, path: Path) -> list[Mutant]:
@@ -371,7 +371,9 @@ def table(fates: Sequence[Fate]) -> Iterator[str]:
 def main() -> int:
     """As `make mutation`. 0 when at least so many per cent are killed, of each module and of all."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--module", default="", help="only modules whose dotted name has this in it")
+    parser.add_argument(
+        "--module", default="", help="only modules whose dotted name has one of these in it: draft,jobs"
+    )
     parser.add_argument("--survivors", action="store_true", help="print each one")
     parser.add_argument("--simulated", action="store_true", help="also the unit tests that use the simulated world")
     parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)))

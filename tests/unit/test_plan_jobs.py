@@ -1,0 +1,405 @@
+"""The job as a whole: its end, its limits, its state, and what is said about it: one moment at a time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from spotsup_trainer.wire import Progress, Result
+
+from provisioners.base import InstanceState, NoCapacity, Scope
+from supervisor.model import EventKind, JobRecord, JobState, NodeRecord, NodeState, NoticeSeen
+from supervisor.planner.actions import Terminate
+from supervisor.planner.trouble import MOST_CHARACTERS
+from supervisor.planner.world import OffersView, Refusal, Rules
+from tests.unit.scene import (
+    NOW,
+    OFFER,
+    Decided,
+    hint_of,
+    job,
+    listing,
+    machine,
+    member,
+    name,
+    node,
+    round_of,
+    scene,
+    spec,
+)
+
+N, J = NodeState, JobState
+NONE_KNOWN: dict[str, Any] = {"offers": {}}
+
+
+# -- ends --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("record", "words", "state", "reason", "kind"),
+    [
+        (job(2, cancel_requested=True), {}, J.CANCELLED, "a user cancelled it", EventKind.JOB_CANCELLED),
+        (job(2), {"result": Result("success", "", 1)}, J.SUCCEEDED, "the program ended well", EventKind.JOB_DONE),
+        (job(2), {"result": Result("failure", "4 times", 1)}, J.FAILED, "4 times", EventKind.JOB_FAILED),
+        (
+            job(2, bootstrap_failures=5),
+            {},
+            J.FAILED,
+            "5 nodes in a row could not be bootstrapped",
+            EventKind.JOB_FAILED,
+        ),
+    ],
+)
+def test_a_job_ends_by_its_users_word_its_programs_or_its_set_ups(
+    record: JobRecord, words: Any, state: JobState, reason: str, kind: EventKind
+) -> None:
+    after = scene(member(1), member(2), record=record, **words)
+    assert (after.job.state, after.job.reason, after.job.ended_at) == (state, reason, NOW)
+    (told,) = after.events
+    assert told.kind is kind
+    assert told.data == {"usd": round(2 * 1000 / 3600 * 0.5, 4)}
+    assert told.text == f"job {state}: {reason} (after 5000 s, $0.28)"
+    assert len(after.does(Terminate)) == 2
+    again = scene(*after.nodes.values(), record=after.job, **words)
+    assert again.events == []
+    assert again.job.state is state
+
+
+def test_a_users_word_counts_more_than_the_programs() -> None:
+    result = Result("success", "", 1)
+    assert scene(member(1), record=job(1, cancel_requested=True), result=result).job.state is J.CANCELLED
+
+
+def test_set_ups_that_failed_end_the_job_with_the_last_ones_reason() -> None:
+    failed = [node(n, N.GONE, error=f"reason {n}\nmore", since=NOW - n) for n in (5, 6)]
+    after = scene(member(1), *failed, record=job(2, bootstrap_failures=5))
+    assert after.job.reason == "5 nodes in a row could not be bootstrapped: reason 5"
+    assert scene(member(1), *failed, record=job(2, bootstrap_failures=4)).job.state is not J.FAILED
+
+
+@pytest.mark.parametrize(
+    ("limits", "changes", "reached"),
+    [
+        ({"hours": 5000 / 3600}, {}, True),
+        ({"hours": 5001 / 3600}, {}, False),
+        ({"hours": 4990 / 3600}, {"paused_s": 10.0}, True),
+        ({"hours": 4991 / 3600}, {"paused_s": 10.0}, False),
+        ({"usd": 1000 / 3600}, {}, True),
+        ({"usd": 1000 / 3600 + 0.01}, {}, False),
+        ({"usd": 3 + 1000 / 3600}, {"usd_settled": 3.0}, True),
+        ({}, {"usd_settled": 1e9}, False),
+    ],
+)
+def test_limits_on_hours_and_dollars_end_the_job(limits: dict[str, float], changes: Any, reached: bool) -> None:
+    after = scene(member(1), member(2), record=job(2, spec=spec(limits=limits), **changes))
+    assert (after.job.state is J.FAILED) is reached
+    if reached:
+        unit = f"{limits['hours']:g} h" if "hours" in limits else f"${limits['usd']:g}"
+        assert after.job.reason == f"its limit of {unit} is reached"
+
+
+@pytest.mark.parametrize(("hours", "reached"), [(4500 / 3600, True), (4501 / 3600, False)])
+def test_the_time_of_a_pause_does_not_count(hours: float, reached: bool) -> None:
+    record = job(2, J.PAUSED, pause_at=NOW - 600, spec=spec(limits={"hours": hours}))
+    assert (scene(record=record).job.state is J.FAILED) is reached
+
+
+def test_an_ended_node_costs_no_more_and_one_without_a_price_nothing() -> None:
+    nodes = [
+        node(1, N.GONE, launched_at=NOW - 7200, ended_at=NOW - 3600),
+        member(2, offer=replace(OFFER, usd_per_hour=None)),
+        node(3, N.GONE, instance_id="", launched_at=0.0),
+    ]
+    after = scene(*nodes, record=job(1, cancel_requested=True))
+    assert after.events[0].data == {"usd": 0.5}
+
+
+# -- states ------------------------------------------------------------------------------------------------
+
+
+def training(count: int, desired: int, state: JobState, minimum: int = 2, *others: NodeRecord, **more: Any) -> Decided:
+    nodes = [member(n) for n in range(1, count + 1)]
+    return scene(*nodes, *others, record=job(desired, state, min_nodes=minimum), **more)
+
+
+@pytest.mark.parametrize("before", [J.STARTING, J.RUNNING, J.DEGRADED, J.WAITING])
+@pytest.mark.parametrize(
+    ("count", "state", "reason"),
+    [
+        (3, J.RUNNING, "3 nodes train"),
+        (2, J.DEGRADED, "2 of 3 nodes train"),
+        (1, J.WAITING, "1 nodes are left, 2 are needed"),
+    ],
+)
+def test_a_jobs_state_is_how_many_nodes_train(before: JobState, count: int, state: JobState, reason: str) -> None:
+    after = training(count, 3, before)
+    if before is J.STARTING and state is J.WAITING:
+        assert after.job.state is J.STARTING, "it never trained, and nodes are on their way"
+    elif before is state:
+        assert after.job.since == NOW - 500, "nothing has changed"
+    else:
+        assert (after.job.state, after.job.reason, after.job.since) == (state, reason, NOW)
+
+
+def test_a_doomed_node_beyond_the_desired_ones_is_no_reason_to_be_degraded() -> None:
+    after = scene(member(1), member(2), member(3, notice=SOON, taken=True), record=job(2, J.DEGRADED))
+    assert (after.job.state, after.job.reason) == (J.RUNNING, "3 nodes train")
+
+
+def test_a_queued_job_starts_with_its_first_request() -> None:
+    after = scene(record=job(2, J.QUEUED))
+    assert (after.job.state, after.job.reason) == (J.STARTING, "nodes are asked for")
+    assert scene(record=job(2, J.QUEUED), soft=NONE_KNOWN).job.state is J.QUEUED
+
+
+def test_a_queued_job_whose_nodes_train_already_passes_through_its_start() -> None:
+    after = scene(member(1), record=job(1, J.QUEUED))
+    assert after.job.state is J.RUNNING
+    assert [each.after for each in after.job.history] == ["starting", "running"]
+    assert after.job.history[0].reason == "nodes are there"
+
+
+FULL = {"refusals": (Refusal(OFFER, Scope.GLOBAL, NOW + 60, "all is full"),)}
+
+
+@pytest.mark.parametrize(
+    ("others", "soft", "state"),
+    [
+        ([], FULL, J.WAITING),
+        ([], FULL | NONE_KNOWN, J.STARTING),  # nobody knows yet
+        ([], FULL | {"offers": {"job": OffersView(asked_at=NOW - 1, error="away")}}, J.STARTING),
+        ([node(1, N.READY)], FULL, J.STARTING),
+        ([node(1, N.BOOTSTRAPPING, retry_at=NOW + 9)], FULL, J.STARTING),
+        ([node(1, N.TERMINATING, retry_at=NOW + 9)], FULL, J.WAITING),
+    ],
+)
+def test_a_start_without_capacity_waits(others: list[NodeRecord], soft: Any, state: JobState) -> None:
+    clouds = {"local": listing(*(machine(1) for _ in others))}
+    after = scene(*others, record=job(2, J.STARTING, min_nodes=2), soft={"clouds": clouds, **soft})
+    assert after.job.state is state
+    if state is J.WAITING:
+        assert after.job.reason == "no offer has capacity"
+
+
+def test_a_resumed_job_starts_anew_and_its_pause_is_counted() -> None:
+    after = scene(record=job(2, J.PAUSED, paused_s=100.0))
+    assert (after.job.state, after.job.reason, after.job.paused_s) == (J.STARTING, "a user resumed it", 600.0)
+
+
+def test_a_paused_job_stays_so_and_is_told_once() -> None:
+    record = job(2, J.PAUSED, pause_at=NOW - 900, reason="a user paused it")
+    after = scene(record=record, hint=hint_of(hold=True))
+    assert (after.job.state, after.events) == (J.PAUSED, [])
+    assert after.sentence == "paused: a user paused it"
+    now_held = scene(record=replace(record, state=J.RUNNING), hint=hint_of(hold=True))
+    assert now_held.told == [EventKind.PAUSED]
+    assert now_held.events[0].text == "job is paused, and its machines are released"
+
+
+# -- the sentence ------------------------------------------------------------------------------------------
+
+SOON = NoticeSeen(NOW + 44, NOW - 5, "metadata")
+
+
+@pytest.mark.parametrize(
+    ("nodes", "record", "words", "sentence"),
+    [
+        ([member(1), member(2)], job(2), {}, "training on 2 of 2 nodes (round 1)"),
+        (
+            [node(1, N.TERMINATING, retry_at=NOW + 9)],
+            job(2, J.FAILED, reason="too dear"),
+            {},
+            "failed: too dear; releasing 1 nodes",
+        ),
+        ([node(1, N.GONE)], job(2, J.FAILED, reason="too dear"), {"hint": None}, "failed: too dear"),
+        (
+            [member(1), node(2, N.READY), node(3, N.SUSPECT, since=NOW)],
+            job(2, pause_at=NOW),
+            {},
+            "pausing: waiting for a checkpoint of 2 nodes",
+        ),
+        (
+            [member(1)],
+            job(1, spare_nodes=1),
+            {},
+            "training on 1 of 1 nodes (round 1); no spare yet; {coming} is requested as a spare",
+        ),
+        (
+            [member(1), node(2, N.READY)],
+            job(1, spare_nodes=1),
+            {"hint": hint_of(1, spares=[2])},
+            "training on 1 of 1 nodes (round 1); 1 spare",
+        ),
+        (
+            [member(1), node(2, N.READY), node(3, N.READY)],
+            job(1, spare_nodes=2),
+            {"hint": hint_of(1, spares=[2, 3])},
+            "training on 1 of 1 nodes (round 1); 2 spares",
+        ),
+        (
+            [member(1), node(2, N.READY)],
+            job(1, spare_nodes=2),
+            {"hint": hint_of(1, spares=[2])},
+            "training on 1 of 1 nodes (round 1); 1 of 2 spares; {coming} is requested as a spare",
+        ),
+        (
+            [member(1, notice=SOON, taken=True), member(2)],
+            job(2),
+            {},
+            "training on 2 of 2 nodes (round 1); job-u-1 will be taken in about 40 s; {coming} is requested{in_place}1",
+        ),
+        (
+            [member(1, notice=replace(SOON, deadline=NOW - 7)), member(2)],
+            job(1),
+            {},
+            "training on 2 of 1 nodes (round 1); job-u-1 will be taken in about 0 s",
+        ),
+        (
+            [member(1), member(2), node(3, N.DRAINING)],
+            job(2),
+            {},
+            "training on 2 of 2 nodes (round 1); job-u-3 drains",
+        ),
+        (
+            [member(1), member(2, drain_asked=True, taken=True)],
+            job(2),
+            {},
+            "training on 2 of 2 nodes (round 1); job-u-2 leaves once it is replaced; {coming} is requested{in_place}2",
+        ),
+        (
+            [member(1), node(2, N.SUSPECT, since=NOW)],
+            job(2),
+            {"round": round_of(1, 2)},
+            "training on 1 of 2 nodes (round 1); job-u-2 is silent",
+        ),
+        (
+            [member(1), node(2, N.BOOTSTRAPPING, error="no route\nmore", retry_at=NOW + 9)],
+            job(2),
+            {},
+            "training on 1 of 2 nodes (round 1); job-u-2 is bootstrapping (no route)",
+        ),
+        ([node(1, N.READY)], job(1, J.STARTING), {}, "waiting for 1 nodes to begin"),
+        ([node(1, N.READY)], job(1, J.WAITING), {"round": round_of(7)}, "no node trains"),
+    ],
+)
+def test_the_sentence_says_what_is_done_and_why(nodes: Any, record: JobRecord, words: Any, sentence: str) -> None:
+    after = scene(*nodes, record=record, **words)
+    assert after.sentence == sentence.format(coming=name(50), in_place=" in place of job-u-")
+
+
+@pytest.mark.parametrize(
+    ("record", "soft", "reason"),
+    [
+        (job(2), NONE_KNOWN, "asking local for offers"),
+        (job(2), {"offers": {"job": OffersView(asked_at=NOW - 1, error="denied")}}, "asking local for offers (denied)"),
+        (
+            job(2),
+            {"offers": {"job": OffersView((), known=True, asked_at=NOW - 1)}},
+            "local offers nothing that fits the job's resources and placement",
+        ),
+        (job(2), FULL, "no capacity: all is full"),
+        (
+            job(2, spec=spec(limits={"usd_per_hour": 0.6})),
+            {},
+            "more nodes are wanted, but limits or the one-zone rule keep them away",
+        ),
+        (
+            job(1, spare_nodes=1, spec=spec(limits={"usd_per_hour": 0.6})),
+            {},
+            "more spares are wanted, but limits or the one-zone rule keep them away",
+        ),
+        (
+            job(2),
+            {"offers": {"job": OffersView((replace(OFFER, zone="zone-b"),), known=True, asked_at=NOW - 1)}},
+            "more nodes are wanted, but limits or the one-zone rule keep them away",
+        ),
+        (
+            job(1, spare_nodes=1, spare_retry_at=NOW + 1),
+            {},
+            "another spare is asked for later, for the last one could not be bootstrapped",
+        ),
+        (job(1, spare_nodes=1), FULL, "no capacity: all is full"),
+    ],
+)
+def test_the_sentence_says_why_nodes_are_missing(record: JobRecord, soft: Any, reason: str) -> None:
+    assert scene(member(1), record=record, soft=soft).sentence.split("; ")[-1] == reason
+
+
+def test_one_open_zone_is_enough_to_have_capacity() -> None:
+    offers = (OFFER, replace(OFFER, instance_type="dear", usd_per_hour=9.0))
+    soft = {
+        "offers": {"job": OffersView(offers, known=True, asked_at=NOW - 1)},
+        "refusals": (Refusal(OFFER, Scope.TYPE_IN_ZONE, NOW + 9, "small is full"),),
+    }
+    after = scene(member(1), record=job(2, spec=spec(limits={"usd_per_hour": 1.0})), soft=soft)
+    assert after.sentence.endswith("limits or the one-zone rule keep them away")
+
+
+# -- checkpoints that are not being written ----------------------------------------------------------------
+
+RULES = Rules(leftovers_s=1e9)
+QUIET_S = RULES.trouble_quiet_s
+TROUBLED: dict[str, Any] = {"trouble": "disk full", "trouble_step": 40, "trouble_at": NOW - QUIET_S}
+
+
+def said(problem: str, checkpoint: int = 40) -> Progress:
+    return Progress(1, 50, NOW, NOW - 40, checkpoint_step=checkpoint, problem=problem)
+
+
+@pytest.mark.parametrize(
+    ("before", "problem", "told"),
+    [
+        ({}, "disk full", True),
+        ({}, "", False),
+        ({"trouble_at": NOW - QUIET_S + 0.1}, "disk full", False),
+        (TROUBLED, "disk full", False),
+        (TROUBLED, "read only", True),
+        (TROUBLED | {"trouble_at": NOW - QUIET_S + 0.1}, "read only", False),
+    ],
+)
+def test_trouble_is_told_when_it_is_new_and_the_last_telling_old(before: Any, problem: str, told: bool) -> None:
+    after = scene(member(1), record=job(1, **before), progress=said(problem, 40))
+    assert (after.told == [EventKind.CHECKPOINT_TROUBLE]) is told
+    if told:
+        assert (after.job.trouble, after.job.trouble_step, after.job.trouble_at) == (problem, 40, NOW)
+        assert after.events[0].data == {"checkpoint_step": 40}
+        text = f"checkpoints of job are not being written (the newest is of step 40): {problem}"
+        assert after.events[0].text == text
+
+
+def test_what_a_program_says_is_one_line_of_a_bounded_length() -> None:
+    after = scene(member(1), record=job(1), progress=said("no\n space " + "x" * 9999, 0))
+    assert after.job.trouble.startswith("no space xxx")
+    assert len(after.job.trouble) == MOST_CHARACTERS == 400
+    assert "(there is none yet): no space" in after.events[0].text
+
+
+@pytest.mark.parametrize(("checkpoint", "over"), [(40, False), (41, True)])
+def test_trouble_ends_with_the_next_checkpoint(checkpoint: int, over: bool) -> None:
+    after = scene(member(1), record=job(1, **TROUBLED), progress=said("", checkpoint))
+    assert (after.told == [EventKind.CHECKPOINTS_BACK]) is over
+    if over:
+        assert (after.job.trouble, after.job.trouble_step) == ("", 0)
+        assert after.events[0].data == {"checkpoint_step": 41}
+        assert after.events[0].text == "checkpoints of job are written again; the newest is of step 41"
+
+
+def test_an_ended_job_has_no_trouble() -> None:
+    after = scene(record=job(1, J.FAILED), hint=None, progress=said("disk full"))
+    assert after.events == []
+
+
+# -- what is forgotten -------------------------------------------------------------------------------------
+
+
+def test_a_machine_that_is_stopped_is_no_end_of_the_job() -> None:
+    clouds = {"local": listing(machine(1), machine(2, InstanceState.STOPPED))}
+    assert scene(member(1), member(2), soft={"clouds": clouds}).job.state is J.DEGRADED
+
+
+def test_a_refusal_message_is_the_clouds() -> None:
+    refusal = NoCapacity(Scope.ZONE, 9.0, "zone-a is full")
+    after = scene(member(1), record=job(2))
+    soft = after.soft.remember(OFFER, refusal, NOW, spare=False)
+    assert scene(member(1), soft={"refusals": soft.refusals}).sentence.endswith("no capacity: zone-a is full")

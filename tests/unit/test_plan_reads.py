@@ -1,0 +1,535 @@
+"""What is asked of clouds, what is remembered of their answers, and what is done about things nobody knows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from provisioners.base import Instance, InstanceState, Leftover, LeftoverKind, Market, NoCapacity, Offer, Quota, Scope
+from supervisor.model import ClusterRecord, EventKind, JobState, NodeState
+from supervisor.planner.actions import (
+    AlertDone,
+    LeftoversDone,
+    ListDone,
+    ListInstances,
+    ListLeftovers,
+    OffersDone,
+    Remove,
+    SendAlert,
+    Terminate,
+)
+from supervisor.planner.custody import Charge, hands_off, take_charge, unknown_machines, warnings
+from supervisor.planner.orphans import is_orphan
+from supervisor.planner.plan import ALERT_TRIES_S, MOST_ALERT_TRIES, MOST_ALERTS_AT_ONCE, absorb
+from supervisor.planner.world import (
+    MOST_CODES,
+    MOST_REFUSALS,
+    AlertTry,
+    CloudView,
+    LeftoversView,
+    OffersView,
+    Refusal,
+    Rules,
+    Sighting,
+    Soft,
+    World,
+)
+from tests.unit.scene import (
+    KEYS,
+    NOW,
+    OFFER,
+    Decided,
+    decide,
+    hint_of,
+    job,
+    listing,
+    machine,
+    member,
+    name,
+    names,
+    node,
+    round_of,
+    scene,
+    spec,
+    view,
+    word,
+    world_of,
+)
+
+N, J = NodeState, JobState
+RULES = Rules()
+
+
+# -- listings ----------------------------------------------------------------------------------------------
+
+
+def lists(after: Decided) -> list[str]:
+    return [each.cloud for each in after.does(ListInstances)]
+
+
+@pytest.mark.parametrize(("tried_s", "asks"), [(4.9, False), (5.0, True)])
+def test_each_cloud_is_listed_once_per_period(tried_s: float, asks: bool) -> None:
+    clouds = {"local": listing(machine(1), machine(2), tried_at=NOW - tried_s)}
+    assert lists(scene(member(1), member(2), soft={"clouds": clouds})) == (["local"] if asks else [])
+    never = scene(member(1), member(2), soft={"clouds": clouds}, clouds=("local", "aws"))
+    assert lists(never) == (["local", "aws"] if asks else ["aws"])
+    busy = scene(member(1), member(2), soft={"clouds": clouds}, busy=frozenset({"list:local"}))
+    assert lists(busy) == []
+
+
+SILENT: dict[str, Any] = {"members": {name(1): word(1, "running")}}
+STOPPED = {name(1): word(1, "running"), name(2): word(2, "waiting", round=1)}
+
+
+@pytest.mark.parametrize(
+    ("words", "record", "asks"),
+    [
+        ({}, job(2), False),
+        (SILENT, job(2), True),
+        ({"members": STOPPED}, job(2), True),
+        ({"members": STOPPED | {name(2): word(2, "waiting", round=0)}}, job(2), False),  # of the round before
+        ({"members": STOPPED | {name(2): word(2, "waiting", parked=True)}}, job(2), False),  # in order
+        (SILENT, job(2, J.FAILED), False),
+        (SILENT | {"round": None}, job(2), False),
+        (SILENT | {"round": round_of(1, 9)}, job(2), False),  # its record is gone
+    ],
+)
+@pytest.mark.parametrize(("tried_s", "soon"), [(0.4, False), (0.5, True)])
+def test_a_round_that_stands_still_makes_its_cloud_worth_asking_sooner(
+    words: Any, record: Any, asks: bool, tried_s: float, soon: bool
+) -> None:
+    clouds = {
+        "local": listing(machine(1), machine(2), tried_at=NOW - tried_s),
+        "aws": CloudView(taken_at=NOW - tried_s, tried_at=NOW - tried_s),
+    }
+    after = scene(member(1), member(2), record=record, soft={"clouds": clouds}, clouds=("local", "aws"), **words)
+    assert lists(after) == (["local"] if asks and soon else [])
+
+
+def test_a_member_whose_end_is_known_makes_nobody_ask() -> None:
+    clouds = {"local": listing(machine(1), machine(2), tried_at=NOW - 1)}
+    for state in (N.DRAINING, N.LOST, N.TERMINATING):
+        which = node(2, state, retry_at=NOW + 9)
+        after = scene(member(1), which, soft={"clouds": clouds}, round=round_of(1, 2), **SILENT)
+        assert lists(after) == [], state
+    for state in (N.SUSPECT, N.READY):
+        which = node(2, state, since=NOW)
+        after = scene(member(1), which, soft={"clouds": clouds}, round=round_of(1, 2), **SILENT)
+        assert lists(after) == ["local"], state
+
+
+def listed(soft: Soft, *machines: Instance, **changes: Any) -> Soft:
+    nodes = changes.pop("nodes", [member(1), member(2)])
+    done = ListDone(changes.pop("cloud", "local"), changes.pop("asked_at", NOW - 1), machines, **changes)
+    return absorb(soft, done, [view(job(2), nodes)], NOW)
+
+
+def test_a_listing_replaces_the_last_one() -> None:
+    known = Soft(clouds={"local": listing(machine(1), error="away", taken_at=1.0, tried_at=2.0), "aws": CloudView()})
+    after = listed(known, machine(1), machine(2))
+    assert after.clouds["local"] == CloudView(
+        {"i-1": machine(1), "i-2": machine(2)}, taken_at=NOW - 1, tried_at=NOW - 1
+    )
+    assert after.clouds["local"].instances["i-1"] is known.clouds["local"].instances["i-1"]
+    assert set(after.clouds) == {"local", "aws"}
+    assert after.touched == {"job"}
+    assert listed(replace(after, touched=frozenset()), machine(1), machine(2)).touched == frozenset()
+
+
+def test_a_failed_listing_keeps_the_last_good_one_and_says_so() -> None:
+    known = Soft(clouds={"local": listing(machine(1))})
+    after = listed(known, error="timeout", asked_at=NOW).clouds["local"]
+    assert (after.instances, after.taken_at, after.tried_at) == ({"i-1": machine(1)}, NOW - 1, NOW)
+    assert after.error == "timeout"
+
+
+@pytest.mark.parametrize(
+    ("which", "count"),
+    [
+        (member(2), 3),
+        (node(2, N.GONE), None),
+        (node(2, N.REQUESTED), None),
+        (member(2, offer=replace(OFFER, cloud="aws")), None),
+    ],
+)
+def test_absences_in_a_row_are_counted_for_open_nodes_with_a_machine(which: Any, count: int | None) -> None:
+    known = Soft(clouds={"local": listing(absent={name(2): 2})})
+    after = listed(known, machine(1), nodes=[member(1), which])
+    assert after.clouds["local"].absent.get(name(2)) == count
+    assert dict(listed(after, machine(1), machine(2), nodes=[member(1), which]).clouds["local"].absent) == {}
+    assert listed(Soft(), machine(1), nodes=[member(1), member(2)]).clouds["local"].absent == {name(2): 1}
+
+
+def test_a_job_is_touched_by_what_is_new_of_its_machines_and_by_each_absence() -> None:
+    known = Soft(clouds={"local": listing(machine(1), machine(2))}, touched=frozenset({"other"}))
+    assert listed(known, machine(1), machine(2)).touched == {"other"}
+    assert listed(known, machine(1), machine(2, InstanceState.STOPPED)).touched == {"other", "job"}
+    assert listed(known, machine(1)).touched == {"other", "job"}
+    gone = [member(1), node(2, N.GONE)]
+    assert listed(known, machine(1), nodes=gone).touched == {"other", "job"}, "its machine is not listed any more"
+    assert listed(known, machine(1), machine(2), machine(9)).touched == {"other"}
+
+
+# -- orphans -----------------------------------------------------------------------------------------------
+
+STRANGER = machine(9, node="other-x-1")
+
+
+@pytest.mark.parametrize(
+    ("state", "known", "orphan"),
+    [
+        (InstanceState.RUNNING, None, True),
+        (InstanceState.STOPPED, None, True),
+        (InstanceState.PENDING, None, True),
+        (InstanceState.TERMINATED, None, False),
+        (InstanceState.RUNNING, N.GONE, True),
+        (InstanceState.RUNNING, N.MEMBER, False),
+        (InstanceState.RUNNING, N.TERMINATING, False),
+    ],
+)
+def test_what_an_orphan_is(state: InstanceState, known: NodeState | None, orphan: bool) -> None:
+    states = {"other-x-1": known} if known else {}
+    assert is_orphan(replace(STRANGER, state=state), states) is orphan
+
+
+def test_orphans_are_counted_by_listing_and_forgotten_when_they_are_gone() -> None:
+    first = listed(Soft(sightings={"i-7": Sighting(5.0, 3)}), machine(1), STRANGER, asked_at=NOW - 9)
+    assert dict(first.sightings) == {"i-7": Sighting(5.0, 3), "i-9": Sighting(NOW - 9, 1)}, "i-7 is another cloud's"
+    second = listed(first, machine(1), STRANGER, asked_at=NOW - 1)
+    assert second.sightings["i-9"] == Sighting(NOW - 9, 2)
+    assert "i-9" not in listed(second, machine(1)).sightings
+    assert listed(second, error="away").sightings == second.sightings, "a failed listing says nothing"
+
+
+@pytest.mark.parametrize(
+    ("listings", "age_s", "more", "ended"),
+    [
+        (2, 60.0, {}, True),
+        (1, 60.0, {}, False),
+        (2, 59.9, {}, False),
+        (2, 60.0, {"busy": frozenset({"end:i-9"})}, False),
+        (2, 60.0, {"strangers": frozenset({"other-x-1"})}, False),
+        (2, 60.0, {"refused": {"other": "newer"}}, False),
+        (2, 60.0, {"refused": {"oth": "newer"}}, True),
+    ],
+)
+def test_an_orphan_is_ended_when_seen_twice_and_old_unless_it_may_be_somebodys(
+    listings: int, age_s: float, more: Any, ended: bool
+) -> None:
+    soft = {
+        "clouds": {"local": listing(machine(1), machine(2), STRANGER)},
+        "sightings": {"i-9": Sighting(NOW - age_s, listings)},
+    }
+    after = scene(member(1), member(2), soft=soft, **more)
+    assert after.does(Terminate) == ([Terminate("local", "i-9", "")] if ended else [])
+    if ended:
+        (told,) = after.events
+        assert (told.id, told.kind, told.node, told.job) == ("orphan-i-9", EventKind.ORPHAN, "other-x-1", "")
+        assert told.text == "i-9 carries our tag (node other-x-1) but is not in the journal: ending it"
+
+
+def test_an_orphan_that_has_become_a_nodes_machine_is_left_alone() -> None:
+    soft = {"sightings": {"i-1": Sighting(0.0, 9), "i-8": Sighting(0.0, 9)}}
+    assert scene(member(1), member(2), soft=soft).actions == []
+
+
+def test_all_orphans_are_ended_by_their_ids_one_by_one() -> None:
+    others = [machine(8, node="", id="i-8"), machine(7, InstanceState.TERMINATED, node="x"), STRANGER]
+    soft = {
+        "clouds": {"local": listing(machine(1), machine(2), *reversed(others))},
+        "sightings": {each.id: Sighting(0.0, 2) for each in others},
+    }
+    after = scene(member(1), member(2), soft=soft)
+    assert [each.instance_id for each in after.does(Terminate)] == ["i-8", "i-9"]
+    assert "(node unknown)" in after.events[0].text
+
+
+# -- leftovers ---------------------------------------------------------------------------------------------
+
+DISK = Leftover("disk-1", LeftoverKind.DISK, "c", name(3), "region-1")
+CARD = Leftover("card-1", LeftoverKind.NETWORK_INTERFACE, "c", "", "region-1")
+
+
+@pytest.mark.parametrize(("tried_s", "asks"), [(299.9, False), (300.0, True)])
+def test_leftovers_are_listed_once_per_period_and_cloud(tried_s: float, asks: bool) -> None:
+    soft = {"leftovers": {"local": LeftoversView(tried_at=NOW - tried_s)}}
+    after = scene(member(1), member(2), rules=RULES, soft=soft)
+    assert after.does(ListLeftovers) == ([ListLeftovers("local")] if asks else [])
+    busy = scene(member(1), member(2), rules=RULES, soft=soft, busy=frozenset({"leftovers:local"}))
+    assert busy.does(ListLeftovers) == []
+
+
+def test_what_is_left_behind_is_counted_by_listing_and_a_failed_one_says_nothing() -> None:
+    first = absorb(Soft(), LeftoversDone("local", NOW - 9, (DISK, CARD)), [], NOW)
+    second = absorb(first, LeftoversDone("local", NOW - 1, (DISK,)), [], NOW)
+    assert second.leftovers["local"] == LeftoversView({"disk-1": DISK}, {"disk-1": Sighting(NOW - 9, 2)}, NOW - 1)
+    failed = absorb(second, LeftoversDone("local", NOW, (), "denied"), [], NOW)
+    assert failed.leftovers["local"] == replace(second.leftovers["local"], tried_at=NOW)
+    both = absorb(second, LeftoversDone("aws", NOW, ()), [], NOW)
+    assert set(both.leftovers) == {"local", "aws"}
+
+
+@pytest.mark.parametrize(
+    ("listings", "state", "more", "removed"),
+    [
+        (2, None, {}, True),
+        (1, None, {}, False),
+        (2, N.GONE, {}, True),
+        (2, N.TERMINATING, {}, False),
+        (2, None, {"strangers": frozenset({name(3)})}, False),
+        (2, None, {"refused": {"job": "newer"}}, False),
+    ],
+)
+def test_what_no_open_node_has_is_removed_when_seen_twice(
+    listings: int, state: NodeState | None, more: Any, removed: bool
+) -> None:
+    other = Leftover("disk-2", LeftoverKind.DISK, "c", name(1), "region-1")
+    seen = {"disk-1": Sighting(NOW - 900, listings), "disk-2": Sighting(NOW - 900, 2)}
+    known = LeftoversView({"disk-1": DISK, "disk-2": other}, seen, NOW - 1)
+    nodes = [member(1), member(2), *([node(3, state, retry_at=NOW + 9)] if state else [])]
+    aws = LeftoversView({"card-1": CARD}, {"card-1": Sighting(NOW, 1)}, NOW - 1)
+    after = scene(*nodes, soft={"leftovers": {"local": known, "aws": aws}}, **more)
+    assert after.does(Remove) == ([Remove("local", DISK)] if removed else [])
+    kept = after.soft.leftovers["local"]
+    assert set(kept.leftovers) == set(kept.sightings) == {"disk-2"} | (set() if removed else {"disk-1"})
+    assert after.soft.leftovers["aws"] == aws
+    if removed:
+        told = after.events[-1]
+        assert (told.id, told.kind, told.node, told.job) == ("orphan-disk-1", EventKind.ORPHAN, name(3), "")
+        assert told.text == f"disk disk-1 was left behind (node {name(3)}): removing it"
+
+
+def test_what_is_nobodys_is_called_so() -> None:
+    known = LeftoversView({"card-1": CARD}, {"card-1": Sighting(NOW - 900, 2)}, NOW - 1)
+    assert "(node unknown)" in scene(member(1), member(2), soft={"leftovers": {"local": known}}).events[0].text
+
+
+# -- alerts ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("tried", "busy", "sent"),
+    [
+        (None, (), True),
+        (AlertTry(1, NOW, over=False), (), True),
+        (AlertTry(1, NOW + 0.1, over=False), (), False),
+        (AlertTry(1, NOW - 9, over=True), (), False),
+        (None, ("alert:e-1",), False),
+    ],
+)
+def test_an_alert_is_sent_until_it_is_over(tried: AlertTry | None, busy: Sequence[str], sent: bool) -> None:
+    soft = {"alert_tries": {"e-1": tried} if tried else {}}
+    after = scene(member(1), member(2), soft=soft, alerts=("e-1",), busy=frozenset(busy))
+    assert after.does(SendAlert) == ([SendAlert("e-1")] if sent else [])
+    dropped = [key for commit in after.plan.commits for key in commit.forget_words]
+    assert dropped == ([f"{KEYS.world}alerts/e-1"] if tried and tried.over else [])
+
+
+def test_few_alerts_are_sent_at_once_oldest_first_and_many_are_cleared_in_parts() -> None:
+    waiting = tuple(f"e-{n}" for n in range(300))
+    after = scene(member(1), member(2), alerts=waiting)
+    assert [each.event_id for each in after.does(SendAlert)] == list(waiting[:MOST_ALERTS_AT_ONCE])
+    assert after.plan.commits == ()
+    over = {each: AlertTry(1, 0.0, over=True) for each in waiting}
+    (clears,) = scene(member(1), member(2), alerts=waiting, soft={"alert_tries": over}).plan.commits
+    assert len(clears.forget_words) == 128
+
+
+@pytest.mark.parametrize(("tries", "wait_s"), [*enumerate(ALERT_TRIES_S)])
+def test_an_alert_that_fails_is_tried_ever_later(tries: int, wait_s: float) -> None:
+    before = Soft(alert_tries={"e-1": AlertTry(tries, NOW - 1, over=False)} if tries else {})
+    after = absorb(before, AlertDone("e-1", "slack is away"), [], NOW).alert_tries["e-1"]
+    assert after == AlertTry(tries + 1, NOW + wait_s, over=False)
+    assert absorb(before, AlertDone("e-1"), [], NOW).alert_tries["e-1"].over
+
+
+def test_an_alert_is_given_up_after_its_last_try_and_few_are_remembered() -> None:
+    before = Soft(
+        alert_tries={f"e-{n}": AlertTry(len(ALERT_TRIES_S), NOW, over=False) for n in range(MOST_ALERT_TRIES)}
+    )
+    after = absorb(before, AlertDone("e-1", "away"), [], NOW).alert_tries
+    assert after["e-1"] == AlertTry(len(ALERT_TRIES_S) + 1, NOW + ALERT_TRIES_S[-1], over=True)
+    assert len(absorb(before, AlertDone("new", "away"), [], NOW).alert_tries) == MOST_ALERT_TRIES
+    assert "new" in absorb(before, AlertDone("new", "away"), [], NOW).alert_tries
+
+
+# -- offers, refusals --------------------------------------------------------------------------------------
+
+
+def test_offers_are_kept_for_jobs_that_go_on_and_a_failed_read_keeps_the_last_good_ones() -> None:
+    over = view(replace(job(1), name="over", state=J.FAILED), [])
+    going = view(replace(job(1), name="going"), [])
+    before = Soft(offers={each: OffersView((OFFER,), known=True, asked_at=1.0) for each in ("job", "over", "going")})
+    other = replace(OFFER, zone="zone-b")
+    after = absorb(before, OffersDone("job", NOW - 1, (other,)), [over, going], NOW).offers
+    assert after == {"going": before.offers["going"], "job": OffersView((other,), known=True, asked_at=NOW - 1)}
+    failed = absorb(before, OffersDone("job", NOW - 1, (), "denied"), [], NOW).offers["job"]
+    assert failed == OffersView((OFFER,), known=True, asked_at=NOW - 1, error="denied")
+    never = absorb(Soft(), OffersDone("job", NOW - 1, (), "denied"), [], NOW).offers["job"]
+    assert never == OffersView((), known=False, asked_at=NOW - 1, error="denied")
+
+
+@pytest.mark.parametrize(
+    ("scope", "changes", "covers"),
+    [
+        (Scope.TYPE_IN_ZONE, {}, True),
+        (Scope.TYPE_IN_ZONE, {"zone": "zone-b"}, False),
+        (Scope.TYPE_IN_ZONE, {"instance_type": "large"}, False),
+        (Scope.ZONE, {"instance_type": "large"}, True),
+        (Scope.ZONE, {"zone": "zone-b"}, False),
+        (Scope.REGION, {"zone": "zone-b"}, True),
+        (Scope.REGION, {"region": "region-2"}, False),
+        (Scope.GLOBAL, {"region": "region-2", "zone": "x", "instance_type": "large"}, True),
+        (Scope.GLOBAL, {"cloud": "aws"}, False),
+        (Scope.GLOBAL, {"market": Market.ON_DEMAND}, False),
+    ],
+)
+def test_how_far_a_refusal_reaches(scope: Scope, changes: Mapping[str, Any], covers: bool) -> None:
+    assert Refusal(OFFER, scope, NOW, "").covers(replace(OFFER, **changes)) is covers
+
+
+def test_refusals_are_believed_for_their_time_and_then_forgotten() -> None:
+    soft = Soft().remember(OFFER, Quota(Scope.ZONE, 10.0, "quota"), NOW, spare=True)
+    (kept,) = soft.refusals
+    assert kept == Refusal(OFFER, Scope.ZONE, NOW + 10.0, "quota", spare=True)
+    other: Offer = replace(OFFER, zone="zone-b")
+    later = soft.remember(other, NoCapacity(Scope.ZONE, 10.0, "full"), NOW + 10.0, spare=False)
+    assert [each.offer for each in later.refusals] == [other]
+    both = soft.remember(other, NoCapacity(Scope.ZONE, 10.0, "full"), NOW + 9.9, spare=False)
+    assert [each.offer for each in both.refusals] == [OFFER, other]
+
+
+def test_what_is_remembered_is_bounded() -> None:
+    soft = Soft(refusals=tuple(Refusal(OFFER, Scope.ZONE, NOW + 9, str(n)) for n in range(MOST_REFUSALS)))
+    after = soft.remember(OFFER, NoCapacity(Scope.ZONE, 9.0, "new"), NOW, spare=False)
+    assert (len(after.refusals), after.refusals[0].message, after.refusals[-1].message) == (MOST_REFUSALS, "1", "new")
+    codes = Soft(unknown_codes=tuple(("local", str(n)) for n in range(MOST_CODES)))
+    known, is_new = codes.unheard_of("local", "new")
+    assert (len(known.unknown_codes), known.unknown_codes[-1], is_new) == (MOST_CODES, ("local", "new"), True)
+    assert codes.unheard_of("local", "7") == (codes, False)
+    assert codes.unheard_of("aws", "7")[1]
+
+
+def test_a_machine_is_found_by_its_tag_only_until_its_id_is_known() -> None:
+    known = listing(machine(1, id="i-77"), machine(2))
+    assert known.of_node(node(1, N.REQUESTED)) == machine(1, id="i-77")
+    assert known.of_node(member(1)) is None
+    assert known.of_node(member(2)) == machine(2)
+    assert known.of_node(node(3, N.REQUESTED)) is None
+
+
+# -- custody -----------------------------------------------------------------------------------------------
+
+CLUSTER = ClusterRecord(NOW, "me")
+
+
+def charge(*machines: Instance, **more: Any) -> Charge:
+    clouds = more.pop("views", {"local": listing(*machines)})
+    world = World({}, replace(Soft(), clouds=clouds), RULES, ("local",), **more)
+    return take_charge(world, CLUSTER, NOW)
+
+
+def test_a_journal_is_begun_where_every_cloud_has_said_that_nothing_runs() -> None:
+    begun = charge(machine(1, InstanceState.TERMINATED))
+    assert begun.commit is not None
+    assert (begun.commit.cluster, begun.commit.guards, begun.actions) == (CLUSTER, {}, ())
+    assert begun.sentence == "a new journal is begun"
+
+
+@pytest.mark.parametrize(
+    ("known", "asks", "sentence"),
+    [
+        (CloudView(), True, "a new journal: waiting for local to say what runs already"),
+        (
+            CloudView(tried_at=NOW - 4.9, error="denied"),
+            False,
+            "a new journal: waiting for local (denied) to say what runs already",
+        ),
+        (
+            CloudView(tried_at=NOW - 5.0, error="denied"),
+            True,
+            "a new journal: waiting for local (denied) to say what runs already",
+        ),
+    ],
+)
+def test_a_cloud_that_has_not_answered_is_waited_for(known: CloudView, asks: bool, sentence: str) -> None:
+    waits = charge(views={"local": known})
+    assert (waits.commit, waits.sentence) == (None, sentence)
+    assert waits.actions == ((ListInstances("local"),) if asks else ())
+    assert charge(views={"local": known}, busy=frozenset({"list:local"})).actions == ()
+
+
+def test_machines_that_run_without_a_journal_are_named_and_nothing_is_done() -> None:
+    few = charge(machine(2), machine(1))
+    assert few.commit is None
+    assert f"whose machines run ({name(1)}, {name(2)}): nothing is done" in few.sentence
+    many = charge(*(machine(n) for n in range(1, 6)))
+    assert f"({name(1)}, {name(2)}, {name(3)} and 2 more)" in many.sentence
+    three = charge(*(machine(n) for n in range(1, 4)))
+    assert f"({name(1)}, {name(2)}, {name(3)})" in three.sentence
+    old = charge(views={"local": listing(machine(1), tried_at=NOW - 5)})
+    assert (old.commit, old.actions) == (None, (ListInstances("local"),))
+
+
+def test_unknown_machines_come_in_the_order_of_their_nodes() -> None:
+    clouds = {"a": listing(machine(2), machine(1, id="i-z")), "b": listing(machine(1), machine(3))}
+    found = unknown_machines(clouds, {name(3): N.MEMBER, name(2): N.GONE})
+    assert [each.id for each in found] == ["i-1", "i-z", "i-2"]
+
+
+@pytest.mark.parametrize(
+    ("strangers", "known", "left_alone"),
+    [
+        ((), CloudView(), False),
+        (names(9), CloudView(), True),  # its word may be old, but its cloud has not said anything yet
+        (names(9), listing(machine(9)), True),
+        (names(9), listing(machine(1)), False),  # the word is old
+        (names(9), listing(machine(9, InstanceState.TERMINATED)), False),
+        (("other-u-9",), listing(machine(9, node="other-u-9")), False),
+    ],
+)
+def test_a_job_is_left_alone_while_a_node_works_for_it_that_the_journal_lacks(
+    strangers: Sequence[str], known: CloudView, left_alone: bool
+) -> None:
+    world = world_of(view(job(2), [member(1)]), soft={"clouds": {"local": known}}, strangers=frozenset(strangers))
+    said = hands_off(world, world.jobs["job"])
+    assert bool(said) is left_alone
+    if left_alone:
+        assert said.startswith(f"left alone: {name(9)} may work for it and is not in the journal")
+        after = decide(world)
+        assert (after.sentence, after.commit.empty) == (said, True)
+
+
+def test_few_of_many_unknown_nodes_are_named() -> None:
+    world = world_of(view(job(2), []), soft={"clouds": {}}, strangers=frozenset(names(5, 4, 3, 2)))
+    assert hands_off(world, world.jobs["job"]).startswith(f"left alone: {name(2)}, {name(3)}, {name(4)} may work")
+
+
+def test_what_is_left_alone_is_told() -> None:
+    quiet = world_of(view(job(2), [member(1), member(2)]))
+    assert warnings(quiet) == ()
+    refused = replace(quiet, refused={"b": "it is newer", "a": "it is broken"})
+    assert warnings(refused) == ("a is left alone: it is broken", "b is left alone: it is newer")
+    strangers = frozenset({name(9), "other-u-1"})
+    works = world_of(view(job(2), []), soft={"clouds": {"local": listing(machine(9), machine(1))}}, strangers=strangers)
+    (told,) = warnings(works)
+    assert told.startswith(f"machines work that the journal does not know ({name(9)}): they are left alone; `spotsupd")
+    ended = replace(works, soft=replace(works.soft, clouds={"local": listing(machine(9, InstanceState.TERMINATED))}))
+    assert warnings(ended) == ()
+    assert decide(works).plan.warnings == (told,)
+
+
+@pytest.mark.parametrize(("who", "alone"), [("job-u-1", True), ("jobs-u-1", False), ("s-1", True), ("t-1", False)])
+def test_whose_records_cannot_be_read_is_left_alone(who: str, alone: bool) -> None:
+    world = replace(world_of(), refused={"job": "newer"}, strangers=frozenset({"s-1"}))
+    assert world.left_alone(who) is alone
+
+
+def test_a_machine_elsewhere_does_not_make_the_cloud_unclear() -> None:
+    record = job(2, spec=spec(placement={"cloud": "aws"}))
+    soft = {"clouds": {"local": listing(machine(1), machine(2), tried_at=NOW - 1), "aws": listing(tried_at=NOW - 1)}}
+    after = scene(member(1), member(2), record=record, soft=soft, clouds=("local", "aws"), hint=hint_of(1, 2), **SILENT)
+    assert lists(after) == ["aws"]

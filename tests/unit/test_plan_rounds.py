@@ -1,0 +1,345 @@
+"""Who shall train next, who waits outside, and who is buried: one moment at a time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from spotsup_trainer.wire import Hint, Notice, Result, Tombstone, decode
+
+from supervisor.model import EventKind, JobState, NodeRecord, NodeState, NoticeSeen, Passage
+from supervisor.planner.world import Rules
+from tests.unit.scene import (
+    KEYS,
+    NOW,
+    Decided,
+    draft_of,
+    hint_of,
+    job,
+    listing,
+    machine,
+    member,
+    name,
+    names,
+    node,
+    round_of,
+    scene,
+    word,
+)
+
+N, J = NodeState, JobState
+SOON = NoticeSeen(NOW + 12.0, NOW - 5, "metadata")  # within the margin: its time has come
+LATER = NoticeSeen(NOW + 12.1, NOW - 5, "metadata")
+
+
+def doomed(number: int, notice: NoticeSeen | None = LATER, **changes: Any) -> NodeRecord:
+    """A member that will be taken."""
+    return member(number, notice=notice, taken=True, **changes)
+
+
+def waiting(number: int, **changes: Any) -> NodeRecord:
+    """A node that waits at the rendezvous."""
+    return node(number, N.READY, **changes)
+
+
+def coming(number: int, state: NodeState = N.BOOTSTRAPPING, **changes: Any) -> NodeRecord:
+    """One that will be ready soon."""
+    return node(number, state, retry_at=NOW + 60, **changes)
+
+
+def expected(after: Decided) -> tuple[str, ...] | None:
+    """Whom the new hint names; None where there is no new one."""
+    return None if after.hint is None else after.hint.members
+
+
+# -- the first round ---------------------------------------------------------------------------------------
+
+
+def test_the_first_hint_is_empty_so_that_nobody_forms_a_round_alone() -> None:
+    after = scene(record=job(2, J.QUEUED, min_nodes=2), hint=None)
+    assert after.hint == Hint((), 2, 4, "waiting for nodes")
+    there = scene(waiting(1), waiting(2), record=job(2, J.STARTING), hint=None)
+    assert expected(there) == ()
+
+
+EMPTY = hint_of()
+
+
+@pytest.mark.parametrize(
+    ("nodes", "minimum", "named"),
+    [
+        ([waiting(1), waiting(2), waiting(3)], 1, names(1, 2, 3)),
+        ([waiting(1), waiting(2)], 3, None),  # not enough
+        ([waiting(1), waiting(2)], 2, names(1, 2)),  # nobody is on the way
+        ([waiting(1), waiting(2), coming(3)], 2, None),  # worth waiting for
+        ([waiting(1), waiting(2), coming(3, N.REQUESTED)], 2, None),  # before the first round, a request is, too
+        ([waiting(1), waiting(2), coming(3, N.PENDING)], 2, None),
+        ([waiting(1), waiting(2), coming(3, notice=LATER)], 2, names(1, 2)),  # it will not stay
+    ],
+)
+def test_the_first_round_waits_for_all_that_may_come_soon(nodes: Any, minimum: int, named: Any) -> None:
+    record = job(3, J.STARTING, min_nodes=minimum)
+    clouds = {"local": listing(*(machine(int(each.id[6:]), ssh_host="") for each in nodes if each.instance_id))}
+    after = scene(*nodes, record=record, hint=replace(EMPTY, min_nodes=minimum), soft={"clouds": clouds, "offers": {}})
+    assert expected(after) == named
+    if named is None and len(nodes) == 3:
+        assert after.job.gathering_since == NOW
+
+
+@pytest.mark.parametrize(("gathered_s", "named"), [(19.9, None), (20.0, names(1, 2))])
+def test_nobody_is_waited_for_longer_than_the_gathering_takes(gathered_s: float, named: Any) -> None:
+    record = job(3, J.STARTING, gathering_since=NOW - gathered_s)
+    after = scene(waiting(1), waiting(2), coming(3), record=record, hint=EMPTY)
+    assert expected(after) == named
+    assert after.job.gathering_since == (NOW - gathered_s if named is None else 0.0)
+
+
+def test_a_node_whose_launcher_does_not_wait_is_not_chosen_before_those_that_do() -> None:
+    members = {name(2): word(2), name(3): word(3)}
+    after = scene(waiting(1), waiting(2), waiting(3), record=job(2, J.STARTING), hint=EMPTY, members=members)
+    assert expected(after) == names(2, 3)
+    short = scene(waiting(1), waiting(2), record=job(2, J.STARTING), hint=EMPTY, members={name(2): word(2)})
+    assert expected(short) == names(2, 1), "better than nobody"
+
+
+# -- the next rounds ---------------------------------------------------------------------------------------
+
+
+def test_a_settled_round_gets_no_new_hint() -> None:
+    assert scene(member(1), member(2)).plan.commits == ()
+
+
+def test_members_keep_their_ranks_and_newcomers_come_after_them() -> None:
+    after = scene(member(2), member(1), waiting(3), record=job(3), round=round_of(2, 1), hint=hint_of(2, 1))
+    assert expected(after) == names(2, 1, 3)
+    assert after.hint is not None
+    assert after.hint.reason == f"{name(3)} join"
+    assert (after.hint.min_nodes, after.hint.max_nodes) == (1, 4)
+
+
+def test_the_reason_of_a_hint_says_who_joins_and_who_leaves() -> None:
+    lost = node(2, N.LOST, joined=True, taken=True)
+    after = scene(member(1), lost, waiting(3), round=round_of(1, 2), hint=hint_of(1, 2))
+    assert after.hint is not None
+    assert (after.hint.members, after.hint.reason) == (names(1, 3), f"{name(3)} join and {name(2)} leave")
+
+
+@pytest.mark.parametrize(("low", "high", "changed"), [(1, 4, False), (2, 4, True), (1, 5, True)])
+def test_other_limits_are_told(low: int, high: int, changed: bool) -> None:
+    after = scene(member(1), member(2), record=job(2, min_nodes=low, max_nodes=high))
+    assert (after.hint == Hint(names(1, 2), low, high, "limits changed")) is changed
+    assert bool(after.plan.commits) is changed
+
+
+def test_a_job_that_is_resumed_trains_on_with_the_same_nodes() -> None:
+    after = scene(member(1), member(2), hint=hint_of(1, 2, hold=True))
+    assert after.hint == Hint(names(1, 2), 1, 4, "a user resumed it")
+
+
+@pytest.mark.parametrize(
+    ("newcomers", "named"),
+    [
+        ([waiting(3), coming(4)], None),  # one pause instead of two
+        ([waiting(3), coming(4, N.REQUESTED)], names(1, 2, 3)),  # a cloud may never grant it
+        ([waiting(3), coming(4, N.PENDING)], names(1, 2, 3)),
+        ([waiting(3), waiting(4)], names(1, 2, 3, 4)),
+        ([waiting(3), waiting(4), coming(5)], names(1, 2, 3, 4)),  # nobody better will come
+        ([coming(3)], None),
+    ],
+)
+def test_a_running_round_waits_only_for_who_is_nearly_ready(newcomers: list[NodeRecord], named: Any) -> None:
+    numbers = [int(each.id[6:]) for each in newcomers if each.instance_id]
+    clouds = {"local": listing(machine(1), machine(2), *(machine(n, ssh_host="") for n in numbers))}
+    after = scene(member(1), member(2), *newcomers, record=job(4), soft={"clouds": clouds, "offers": {}})
+    assert expected(after) == named
+
+
+def test_whoever_is_out_of_the_round_already_is_not_waited_for() -> None:
+    for gone in (node(2, N.LOST, joined=True), node(2, N.SUSPECT, since=NOW), node(2, N.DRAINING)):
+        after = scene(member(1), gone, waiting(3), coming(4), record=job(3), round=round_of(1, 2), hint=hint_of(1, 2))
+        assert expected(after) == names(1, 3), gone.state
+    forgotten = scene(member(1), waiting(3), coming(4), record=job(3), round=round_of(1, 2), hint=hint_of(1, 2))
+    assert expected(forgotten) == names(1, 3)
+
+
+def test_a_member_that_left_the_round_by_itself_and_waits_is_named_again() -> None:
+    after = scene(member(1), waiting(2), round=round_of(1), hint=hint_of(1, 2))
+    assert after.hint is None
+
+
+# -- make before break -------------------------------------------------------------------------------------
+
+
+def test_a_doomed_member_trains_on_until_somebody_can_take_its_place() -> None:
+    alone = scene(member(1), doomed(2))
+    assert (alone.hint, alone.state(2)) == (None, N.MEMBER)
+    replaced = scene(member(1), doomed(2), waiting(3, replaces=name(2)))
+    assert expected(replaced) == names(1, 3)
+    assert replaced.state(2) is N.MEMBER, "the hint that frees it is not out yet"
+    freed = scene(member(1), doomed(2), waiting(3), hint=hint_of(1, 3))
+    assert freed.state(2) is N.DRAINING
+    assert freed.node(2).history[-1].reason == "its provider takes it"
+
+
+def test_a_doomed_member_leaves_when_its_time_has_come_whoever_is_there() -> None:
+    after = scene(member(1), doomed(2, SOON), coming(3))
+    assert expected(after) == names(1)
+    assert scene(member(1), doomed(2, LATER), coming(3)).hint is None
+    drained = scene(member(1), doomed(2, None, drain_asked=True), coming(3))
+    assert drained.hint is None, "a user gives it all the time it needs"
+
+
+def test_healthy_nodes_come_before_doomed_ones_and_these_before_absent_ones() -> None:
+    nodes = [doomed(1), member(2), waiting(3)]
+    after = scene(*nodes, waiting(4), record=job(3), members={name(n): word(n) for n in (1, 2, 4)})
+    assert expected(after) == names(2, 4, 1)
+
+
+def test_a_doomed_node_that_never_joined_goes_at_once() -> None:
+    for number, state in enumerate((N.BOOTING, N.BOOTSTRAPPING, N.PENDING, N.READY), 3):
+        which = node(number, state, notice=LATER, taken=True, retry_at=NOW + 60)
+        clouds = {"local": listing(machine(1), machine(2), machine(number, ssh_host=""))}
+        after = scene(member(1), member(2), which, soft={"clouds": clouds})
+        assert after.state(number) in {N.TERMINATING, N.DRAINING}, state
+        assert after.node(number).history[0].reason == "its provider takes it"
+    drained = scene(member(1), member(2), waiting(3, drain_asked=True))
+    assert drained.node(3).history[0].reason == "a user drains it"
+    asked = scene(member(1), member(2), node(3, N.REQUESTED, drain_asked=True, retry_at=NOW + 60))
+    assert asked.state(3) is N.GONE
+
+
+def test_a_doomed_member_that_the_hint_names_as_a_spare_stays_for_now() -> None:
+    after = scene(doomed(1), member(2), record=job(1), hint=hint_of(2, spares=[1]), round=round_of(1, 2))
+    assert after.state(1) is N.MEMBER
+    unnamed = scene(doomed(1), member(2), record=job(1), hint=hint_of(2), round=round_of(1, 2))
+    assert unnamed.state(1) is N.DRAINING
+    assert scene(doomed(1), member(2), record=job(1), hint=None, round=round_of(1, 2)).state(1) is N.DRAINING
+
+
+@pytest.mark.parametrize(("left_s", "must"), [(12.1, False), (12.0, True), (-5.0, True)])
+def test_when_a_doomed_nodes_time_has_come(left_s: float, must: bool) -> None:
+    after = scene(member(1), doomed(2, NoticeSeen(NOW + left_s, NOW - 9, "x")), waiting(3), coming(4), record=job(3))
+    # With its time come there is nothing to gather for; before it, node 4 is worth waiting for.
+    assert (expected(after) == names(1, 3)) is must
+
+
+# -- spares ------------------------------------------------------------------------------------------------
+
+
+def test_who_waits_outside_is_told_without_disturbing_the_round() -> None:
+    after = scene(member(1), member(2), waiting(3), record=job(2, spare_nodes=1))
+    assert after.hint == hint_of(1, 2, spares=[3])
+    again = scene(member(1), member(2), waiting(3), record=job(2, spare_nodes=1), hint=hint_of(1, 2, spares=[3]))
+    assert again.hint is None
+
+
+def test_never_more_spares_than_wanted_and_none_before_the_first_round() -> None:
+    after = scene(member(1), waiting(2), waiting(3), record=job(1, spare_nodes=1))
+    assert after.hint == hint_of(1, spares=[2])
+    first = scene(waiting(1), coming(2), record=job(2, J.STARTING, spare_nodes=1, min_nodes=2), hint=EMPTY)
+    assert first.hint is None
+
+
+def test_a_spare_that_stepped_in_is_a_member_and_stays_first() -> None:
+    after = scene(
+        member(1),
+        member(3),
+        waiting(2),
+        record=job(2, spare_nodes=1),
+        round=round_of(1, 3),
+        hint=hint_of(1, 2, spares=[3]),
+    )
+    assert after.hint is not None
+    assert (after.hint.members, after.hint.spares) == (names(1, 3), names(2))
+
+
+def test_a_waiting_hint_keeps_its_members_and_brings_its_spares_up_to_date() -> None:
+    after = scene(member(1), member(2), waiting(3), coming(4), record=job(4, spare_nodes=1))
+    assert after.hint == hint_of(1, 2, spares=[3])
+    assert after.job.gathering_since == NOW
+
+
+def test_a_gathering_ends_when_everyone_wanted_is_named() -> None:
+    assert scene(member(1), member(2), record=job(2, gathering_since=NOW - 5)).job.gathering_since == 0.0
+
+
+# -- pause, end --------------------------------------------------------------------------------------------
+
+
+def test_a_pause_holds_everybody() -> None:
+    held = scene(member(1), member(2), record=job(2, pause_at=NOW))
+    assert held.hint == Hint(names(1, 2), 1, 4, "the job is paused", hold=True)
+    nobody = scene(record=job(2, J.QUEUED, pause_at=NOW), hint=None)
+    assert nobody.hint == Hint((), 1, 4, "the job is paused", hold=True)
+    again = scene(member(1), member(2), record=job(2, pause_at=NOW), hint=held.hint)
+    assert again.hint is None
+
+
+def test_nobody_is_expected_once_the_job_has_its_result_or_end() -> None:
+    for words in ({"result": Result("success", "", 1)}, {"record": job(3, cancel_requested=True)}):
+        after = scene(member(1), member(2), waiting(3), **({"record": job(3)} | words))
+        assert after.hint is None
+
+
+def test_the_hint_of_a_job_that_is_over_and_rid_of_its_machines_is_deleted() -> None:
+    over = scene(node(1, N.GONE), record=job(1, J.SUCCEEDED))
+    assert list(over.commit.forget_words) == [KEYS.hint("job")]
+    assert scene(node(1, N.GONE), record=job(1, J.SUCCEEDED), hint=None).plan.commits == ()
+    still = scene(node(1, N.TERMINATING, retry_at=NOW + 9), record=job(1, J.SUCCEEDED))
+    assert still.plan.commits == ()
+
+
+# -- what is told ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("seen", "told"), [(1, True), (2, False), (3, False)])
+def test_each_round_is_told_once(seen: int, told: bool) -> None:
+    record = replace(job(2), round_seen=seen)
+    after = scene(member(1), member(2), record=record, round=round_of(1, 2, number=2, reason="more"))
+    events = [each for each in after.events if each.kind is EventKind.ROUND]
+    assert bool(events) is told
+    if told:
+        assert after.job.round_seen == 2
+        assert events[0].text == "round 2 formed by 2 nodes: more"
+        assert events[0].data == {"formed_at": NOW - 50, "nodes": 2, "round": 2}
+
+
+def test_the_first_round_is_called_so() -> None:
+    after = scene(member(1), member(2), record=replace(job(2), round_seen=0))
+    assert after.events[0].text.endswith(": first")
+
+
+@pytest.mark.parametrize("state", [N.LOST, N.TERMINATING])
+def test_a_member_that_was_taken_is_buried_so_that_nobody_waits_for_it(state: NodeState) -> None:
+    passages = (Passage(NOW - 9, "pending", "booting", "earlier"), Passage(NOW - 1, "member", "lost", "preempted"))
+    dead = node(2, state, joined=True, taken=True, retry_at=NOW + 9, history=passages, instance_id="")
+    clouds = {"local": listing(machine(1), taken_at=0.0)}
+    after = scene(member(1), dead, record=job(1), soft={"clouds": clouds})
+    raw = after.commit.words[KEYS.gone("job", name(2))]
+    assert decode(Tombstone, raw) == Tombstone(name(2), "preempted", NOW)
+    unknown = scene(member(1), replace(dead, history=()), record=job(1), soft={"clouds": clouds})
+    assert decode(Tombstone, unknown.commit.words[KEYS.gone("job", name(2))]).reason == "lost"
+    for changed in (replace(dead, taken=False), replace(dead, joined=False)):
+        other = scene(member(1), changed, record=job(1), soft={"clouds": clouds})
+        assert KEYS.gone("job", name(2)) not in other.commit.words
+    buried = scene(member(1), dead, record=job(1), soft={"clouds": clouds}, tombstones=frozenset({name(2)}))
+    assert KEYS.gone("job", name(2)) not in buried.commit.words
+
+
+def test_many_dead_are_buried_in_parts_that_a_transaction_takes() -> None:
+    nodes = [node(n, N.TERMINATING, joined=True, taken=True, retry_at=NOW + 9) for n in range(1, 300)]
+    after = scene(*nodes, record=job(1, J.WAITING), rules=Rules(leftovers_s=1e9), hint=EMPTY, soft={"offers": {}})
+    assert 60 < len(after.commit.words) <= 128
+
+
+def test_a_notice_in_the_same_moment_as_a_replacement_is_one_change() -> None:
+    notices = {name(2): Notice(name(2), NOW + 5, NOW, "x")}
+    after = scene(member(1), member(2), waiting(3), record=job(2, spare_nodes=1), notices=notices)
+    assert expected(after) == names(1, 3)
+
+
+def test_healthy_is_who_is_there() -> None:
+    draft = draft_of(member(1), doomed(2), waiting(3), record=job(2))
+    assert not draft.complete(without=name(1))
+    assert draft.complete()

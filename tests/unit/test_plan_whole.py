@@ -1,0 +1,337 @@
+"""A plan as a whole: all or nothing per job, what is kept and what is forgotten, and when nothing has to be decided."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from spotsup_trainer.wire import Ended, Notice, Progress
+
+from provisioners.base import Leftover, LeftoverKind
+from supervisor.model import EventKind, JobRecord, JobState, NodeRecord, NodeState, NoticeSeen
+from supervisor.planner.actions import (
+    Action,
+    Bootstrap,
+    Commit,
+    FetchOffers,
+    Find,
+    Launch,
+    ListInstances,
+    ListLeftovers,
+    Remove,
+    SendAlert,
+    Terminate,
+)
+from supervisor.planner.attention import Calm, asleep
+from supervisor.planner.world import OffersView, Rules, World
+from tests.unit.scene import (
+    KEYS,
+    NOW,
+    decide,
+    draft_of,
+    hint_of,
+    job,
+    listing,
+    member,
+    name,
+    names,
+    node,
+    round_of,
+    scene,
+    view,
+    word,
+    world_of,
+)
+
+N, J = NodeState, JobState
+
+
+# -- actions -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("action", "key"),
+    [
+        (Launch(member(1)), f"node:{name(1)}"),
+        (Find(member(1)), f"node:{name(1)}"),
+        (Bootstrap(member(1), job()), f"node:{name(1)}"),
+        (Terminate("local", "i-1", name(1)), "end:i-1"),
+        (ListInstances("local"), "list:local"),
+        (ListLeftovers("local"), "leftovers:local"),
+        (Remove("local", Leftover("d-1", LeftoverKind.DISK, "c", "", "r")), "remove:d-1"),
+        (FetchOffers("job", "local", ()), "offers:job"),
+        (SendAlert("e-1"), "alert:e-1"),
+    ],
+)
+def test_what_must_not_run_twice_at_once_has_one_key(action: Action, key: str) -> None:
+    assert action.key == key
+
+
+EVENT = scene(member(1)).events[0]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"job_record": job()},
+        {"nodes": [member(1)]},
+        {"forget_nodes": [name(1)]},
+        {"words": {"k": b""}},
+        {"forget_words": ["k"]},
+        {"events": [EVENT]},
+        {"actions": [ListInstances("local")]},
+    ],
+)
+def test_a_commit_is_empty_only_where_nothing_is_written_or_done(changes: Mapping[str, Any]) -> None:
+    assert Commit("job", {}).empty
+    assert not Commit("job", {}, **changes).empty
+
+
+# -- one commit per job ------------------------------------------------------------------------------------
+
+
+def test_a_commit_is_guarded_by_all_that_it_changes() -> None:
+    lost = node(2, N.LOST)
+    after = scene(member(1), lost, record=job(1))
+    assert after.commit.guards == {"job": 7, name(2): 3}
+    assert after.commit.job_record is None, "the job itself is as it was"
+    new = scene(member(1))
+    assert new.commit.guards == {"job": 7, name(50): 0}
+    assert new.commit.job_record == new.job
+
+
+def test_a_job_whose_records_contradict_what_is_observed_is_left_as_it_is_and_others_are_not() -> None:
+    odd = node(1, N.REQUESTED, instance_id="i-1")  # it has a machine, but nobody granted one
+    jobs = [view(job(2), [odd]), view(replace(job(1, J.QUEUED), name="other", uid="other"), [])]
+    world = world_of(*jobs, soft={"clouds": {"local": listing(absent={name(1): 2})}})
+    after = decide(world)
+    (refused,) = after.plan.refused
+    assert refused.startswith(f"node {name(1)}: requested → lost")
+    assert after.sentence == f"refused to act: {refused}"
+    assert [each.job for each in after.plan.commits] == ["other"]
+    assert after.plan.calm == frozenset()
+
+
+def test_alerts_are_written_with_their_event_where_they_are_wanted() -> None:
+    for alerts in (False, True):
+        after = scene(member(1), node(2, N.SUSPECT), rules=Rules(alerts=alerts, leftovers_s=1e9))
+        kinds = [each.kind for each in after.commit.alerts]
+        assert EventKind.NODE_LOST in after.told
+        assert kinds == ([EventKind.NODE_LOST] if alerts else [])
+
+
+def test_events_are_numbered_and_named_for_ever() -> None:
+    after = scene(member(1), record=job(3, next_event=41))
+    assert [each.id for each in after.events] == ["job-u-000041", "job-u-000042"]
+    assert after.job.next_event == 43
+    assert {(each.job, each.at) for each in after.events} == {("job", NOW)}
+
+
+@pytest.mark.parametrize(
+    ("first", "following", "dropped", "kept"),
+    [
+        (1, 11, (), 1),
+        (1, 12, (1,), 2),
+        (1, 14, (1, 2, 3), 4),
+        (4, 14, (), 4),
+        (1, 500, tuple(range(1, 127)), 127),  # as many as one transaction takes
+    ],
+)
+def test_old_events_are_dropped_with_each_commit(
+    first: int, following: int, dropped: tuple[int, ...], kept: int
+) -> None:
+    rules = Rules(events_kept=10, leftovers_s=1e9)
+    record = job(1, first_event=first, next_event=following)
+    after = scene(member(1), node(2, N.FAILED, instance_id=""), record=record, rules=rules)
+    assert list(after.commit.drop_events) == [f"job-u-{number:06d}" for number in dropped]
+    assert after.job.first_event == kept
+    assert 1 + len(after.commit.nodes) + len(after.commit.drop_events) <= 128
+
+
+def test_only_events_that_are_in_the_journal_already_are_dropped() -> None:
+    record = job(3, first_event=5, next_event=6)
+    after = scene(member(1), record=record, rules=Rules(events_kept=1, leftovers_s=1e9))
+    assert len(after.events) == 2
+    assert list(after.commit.drop_events) == ["job-u-000005"]
+
+
+def test_a_job_that_was_said_to_sleep_is_not_decided_about() -> None:
+    world = world_of(view(job(3), [member(1)]), asleep=frozenset({"job"}))
+    decided = decide(world)
+    assert (decided.plan.commits, dict(decided.plan.sentences)) == ((), {})
+
+
+def test_whoever_was_touched_is_decided_about_now() -> None:
+    assert scene(member(1), member(2), soft={"touched": frozenset({"job"})}).soft.touched == frozenset()
+
+
+def test_what_one_job_learns_the_next_one_knows_in_the_same_plan() -> None:
+    jobs = [replace(job(1, J.QUEUED), name=each, uid=each) for each in ("job", "other")]
+    world = world_of(*(view(each, []) for each in jobs))
+    assert len([each for commit in decide(world).plan.commits for each in commit.actions]) == 2
+
+
+# -- what is forgotten -------------------------------------------------------------------------------------
+
+
+def test_the_oldest_records_of_nodes_that_are_gone_are_dropped_with_their_logs() -> None:
+    gone = [node(n, N.GONE, launched_at=NOW - 7200, ended_at=NOW - 3600) for n in (5, 3, 4)]
+    after = scene(member(1), member(2), *gone, rules=Rules(gone_kept=1, leftovers_s=1e9))
+    assert list(after.commit.forget_nodes) == list(names(3, 4))
+    assert list(after.commit.forget_words) == [KEYS.logs("job", each) for each in names(3, 4)]
+    assert after.job.usd_settled == 1.0, "what they cost stays with the job"
+    assert set(after.commit.guards) == {"job", *names(3, 4)}
+    assert scene(member(1), member(2), *gone, rules=Rules(gone_kept=3, leftovers_s=1e9)).plan.commits == ()
+
+
+def test_a_node_that_is_gone_only_now_may_be_forgotten_in_the_same_commit() -> None:
+    after = scene(
+        member(1), node(2, N.FAILED, instance_id=""), record=job(1), rules=Rules(gone_kept=0, leftovers_s=1e9)
+    )
+    assert ([each.id for each in after.commit.nodes], list(after.commit.forget_nodes)) == ([], [name(2)])
+
+
+def test_words_of_nodes_that_are_gone_are_deleted_and_others_are_not() -> None:
+    words: Any = {
+        "tombstones": frozenset(names(2, 3, 9)),
+        "notices": {each: Notice(each, NOW, NOW, "x") for each in names(2, 3, 9)},
+        "ended": {each: Ended(each, "left", 0, "", NOW) for each in names(2, 3, 9)},
+    }
+    nodes = [member(1), node(2, N.GONE), node(3, N.TERMINATING, retry_at=NOW + 9)]
+    after = scene(*nodes, record=job(1), **words)
+    expected = [key("job", each) for key in (KEYS.gone, KEYS.notice, KEYS.ended) for each in names(2, 9)]
+    assert list(after.commit.forget_words) == expected
+
+
+def test_many_words_and_records_are_forgotten_in_parts() -> None:
+    gone = [node(n, N.GONE) for n in range(1, 300)]
+    for kept, tombstones in ((0, ()), (1000, [each.id for each in gone])):
+        rules = Rules(gone_kept=kept, leftovers_s=1e9)
+        after = scene(
+            *gone, record=job(1, J.WAITING), rules=rules, tombstones=frozenset(tombstones), soft={"offers": {}}
+        )
+        written = 1 + len(after.commit.forget_words) + len(after.commit.forget_nodes)
+        assert 60 < written <= 128
+
+
+# -- the sheet ---------------------------------------------------------------------------------------------
+
+
+def test_nodes_come_oldest_first() -> None:
+    draft = draft_of(member(3), member(1), member(2, created_at=member(3).created_at), node(4, N.READY))
+    assert [each.id for each in draft.in_states(N.MEMBER)] == list(names(1, 2, 3))
+
+
+@pytest.mark.parametrize(
+    ("others", "without", "complete"),
+    [
+        ([member(2)], "", True),
+        ([node(2, N.READY)], "", True),
+        ([member(2)], name(2), False),
+        ([member(2), member(3)], name(2), True),
+        ([node(2, N.SUSPECT)], "", False),
+        ([member(2, drain_asked=True)], "", False),
+        ([], "", False),
+    ],
+)
+def test_a_job_is_complete_when_all_desired_nodes_are_there_and_stay(
+    others: list[NodeRecord], without: str, complete: bool
+) -> None:
+    assert draft_of(member(1), *others).complete(without) is complete
+
+
+def test_what_is_under_way_or_decided_is_busy() -> None:
+    draft = draft_of(member(1))
+    assert not draft.busy("end:i-1")
+    draft.do(Terminate("local", "i-1", name(1)))
+    assert draft.busy("end:i-1")
+    assert not draft.busy("end:i-2")
+
+
+# -- when nothing has to be decided ------------------------------------------------------------------------
+
+SETTLED = [member(1), member(2)]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "record", "words", "calm"),
+    [
+        (SETTLED, job(2), {}, True),
+        ([*SETTLED, node(3, N.READY)], job(2, spare_nodes=1), {"hint": hint_of(1, 2, spares=[3])}, True),
+        ([*SETTLED, node(3, N.GONE)], job(2), {}, True),
+        ([*SETTLED, node(3, N.TERMINATING, retry_at=NOW + 9)], job(2), {}, False),
+        (SETTLED, job(2), {"members": {name(1): word(1, "running")}}, False),
+        (SETTLED, job(2), {"progress": Progress(1, 1, NOW, NOW)}, True),
+        (
+            SETTLED,
+            job(2, trouble="disk full", trouble_at=NOW),
+            {"progress": Progress(1, 1, NOW, NOW, problem="disk full")},
+            False,
+        ),
+        ([], job(2, J.SUCCEEDED), {"hint": None}, True),
+        ([node(1, N.GONE)], job(2, J.SUCCEEDED), {"hint": None}, True),
+        ([node(1, N.TERMINATING, retry_at=NOW + 9)], job(2, J.SUCCEEDED), {}, False),
+        ([], job(2, J.PAUSED, pause_at=NOW - 9), {"hint": hint_of(reason="the job is paused", hold=True)}, True),
+        (
+            [node(1, N.TERMINATING, retry_at=NOW + 9)],
+            job(2, J.PAUSED, pause_at=NOW - 9),
+            {"hint": hint_of(reason="the job is paused", hold=True)},
+            False,
+        ),
+        (
+            SETTLED,
+            job(2, pause_at=NOW - 9),
+            {"hint": hint_of(1, 2, reason="the job is paused", hold=True)},
+            False,
+        ),
+        ([member(1)], job(1), {"soft": {"offers": {}}}, True),
+        (
+            [member(1)],
+            job(2, J.DEGRADED),
+            {"soft": {"offers": {"job": OffersView((), known=True, asked_at=NOW)}}},
+            False,
+        ),
+        ([member(1, notice=NoticeSeen(NOW + 60, NOW, "x"))], job(1), {"soft": {"offers": {}}}, False),
+        ([member(1, drain_asked=True), member(2)], job(2), {"soft": {"offers": {}}}, False),
+    ],
+)
+def test_a_job_is_calm_when_it_has_all_it_wants_and_nothing_is_under_way(
+    nodes: list[NodeRecord], record: JobRecord, words: Any, calm: bool
+) -> None:
+    assert scene(*nodes, record=record, **words).plan.calm == (frozenset({"job"}) if calm else frozenset())
+
+
+def test_a_job_about_which_something_was_decided_or_asked_is_not_calm() -> None:
+    assert scene(member(1), record=job(1, gathering_since=NOW - 1)).plan.calm == frozenset()
+    asks = scene(member(1), record=job(2, J.DEGRADED), soft={"offers": {}})
+    assert asks.plan.calm == frozenset()
+
+
+def sleepers(world: World, calm: Mapping[str, Calm], *in_hand: str, now: float = NOW) -> frozenset[str]:
+    return asleep(world, calm, in_hand, now)
+
+
+def test_a_calm_job_sleeps_until_something_is_new_or_its_time_is_up() -> None:
+    world = world_of(view(job(2), SETTLED))
+    calm = {"job": Calm(world.jobs["job"], NOW)}
+    assert sleepers(world, calm) == {"job"}
+    assert sleepers(world, calm, now=NOW + world.rules.calm_s - 0.1) == {"job"}
+    assert sleepers(world, calm, now=NOW + world.rules.calm_s) == frozenset()
+    assert sleepers(world, {}) == frozenset()
+    assert sleepers(world, calm, name(9)) == {"job"}
+    assert sleepers(world, calm, name(9), name(2)) == frozenset()
+    assert sleepers(replace(world, strangers=frozenset({"x"})), calm) == frozenset()
+    assert sleepers(replace(world, soft=replace(world.soft, touched=frozenset({"job"}))), calm) == frozenset()
+    assert sleepers(world_of(view(job(2), SETTLED)), calm) == frozenset(), "its keys were read anew"
+    assert sleepers(replace(world, jobs={}), calm) == frozenset()
+
+
+def test_a_spare_is_who_waits_because_the_hint_says_so() -> None:
+    nodes = [member(1), node(2, N.READY), node(3, N.READY), node(4, N.BOOTSTRAPPING), node(5, N.READY)]
+    hint = hint_of(1, spares=[5, 4, 3, 1])
+    assert view(job(1), nodes, hint=hint, round=round_of(1)).spares == names(5, 3)
+    assert view(job(1), nodes, hint=hint, round=round_of(1, 5)).spares == names(3)
+    assert view(job(1), nodes, hint=hint, round=None).spares == names(5, 3)
+    assert view(job(1), nodes, hint=None).spares == ()
