@@ -88,8 +88,8 @@ class Shell:
         self._deadline = deadline
         self.step = ""
 
-    def run(self, command: Run, stdin: bytes = b"") -> Output:
-        """Run it to its end, with `stdin` to read. Raises CommandError, BootstrapTimeoutError, UnreachableError."""
+    def run(self, command: Run) -> Output:
+        """Run it to its end. Raises CommandError, BootstrapTimeoutError, UnreachableError."""
         script, timeout_s = command.script, command.timeout_s
         if command.as_root:
             script, timeout_s = scripts.as_root(script, self._node, timeout_s), timeout_s + scripts.ROOT_GRACE_S
@@ -99,7 +99,7 @@ class Shell:
             with channel:
                 # The login shell may be any; ours is sh. exec: one process less to outlive a broken connection.
                 channel.exec_command(f"exec /bin/sh -c {shlex.quote(script)}")
-                self._send(channel, stdin, limit)
+                self._send(channel, command.stdin, limit)
                 output = self._drain(channel, str(command), limit)
                 status = channel.recv_exit_status()
         if status == -1:  # paramiko's word for a channel that ended without a status
@@ -123,7 +123,7 @@ class Shell:
         """
         script = scripts.put([(each.path, each.mode, each.data) for each in uploads], nonce)
         what = "; ".join(map(str, uploads))
-        self.run(Run(what, script, UPLOAD_TIMEOUT_S), b"".join(each.data for each in uploads))
+        self.run(Run(what, script, UPLOAD_TIMEOUT_S, stdin=b"".join(each.data for each in uploads)))
 
     def _limit(self, timeout_s: float) -> _Limit:
         at = self._clock() + timeout_s

@@ -290,7 +290,7 @@ class Upload:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Run `script` by sh; its status must be 0. `what`: for people; no secret is in either.
+    """Run `script` by sh; its status must be 0. `what`: for people; no secret is in either. `stdin`: what it reads.
 
     `as_root`: it changes the machine itself (packages, units, mounts). It is planned, and run, only on a machine that
     was made for this node: `scripts.as_root`.
@@ -300,6 +300,7 @@ class Run:
     script: str
     timeout_s: float
     as_root: bool = False
+    stdin: bytes = field(default=b"", repr=False)
 
     def __str__(self) -> str:
         first, *more = self.what.splitlines() or [""]

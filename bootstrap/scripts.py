@@ -49,15 +49,21 @@ put() { # PLACE MODE BYTES SHA256
 
 _UNPACK = r"""
 set -eu
-packed=@packed@ folder=@folder@
+folder=@folder@
 kind=$(dirname "$folder")
 mkdir -p "$kind"
 work=$(mktemp -d "$kind/.unpack.XXXXXX")
 trap 'rm -rf "$work"' EXIT
-tar -xzf "$packed" -C "$work" --no-same-owner
-chmod 755 "$work"
-mv -T "$work" "$folder" || [ -d "$folder" ] # someone else was first
-rm -f "$packed"
+cat >"$work/packed"
+found=$(sha256sum <"$work/packed")
+if [ "${found%% *}" != @sha256@ ]; then
+    echo "its sha256 is ${found%% *} on the node, @sha256@ here" >&2
+    exit 1
+fi
+mkdir "$work/whole"
+tar -xzf "$work/packed" -C "$work/whole" --no-same-owner
+chmod 755 "$work/whole"
+mv -T "$work/whole" "$folder" || [ -d "$folder" ] # someone else was first
 """
 
 _PREPARE = r"""
@@ -304,9 +310,9 @@ def put(files: Sequence[tuple[str, int, bytes]], nonce: str) -> str:
     return fill(_PUT, nonce=nonce, puts="\n".join(puts))
 
 
-def unpack(packed: str, folder: str) -> str:
-    """Unpack the tar.gz at `packed` into `folder`, which appears complete or not at all; then remove `packed`."""
-    return fill(_UNPACK, packed=shlex.quote(packed), folder=shlex.quote(folder))
+def unpack(archive: Archive, folder: str) -> str:
+    """Unpack the archive, which comes on stdin, into `folder`, which appears complete or not at all."""
+    return fill(_UNPACK, folder=shlex.quote(folder), sha256=archive.sha256)
 
 
 def prepare(line: str, paths: Paths, code: Archive, python: str, marker: str, timeout_s: float, wait_s: float) -> str:

@@ -182,7 +182,7 @@ class Sandbox:
         box = str(self.box)
         return MOVED.sub(lambda found: found[0] if script.startswith(box, found.start()) else box + found[0], script)
 
-    def sh(self, script: str) -> subprocess.CompletedProcess[str]:
+    def sh(self, script: str, stdin: bytes = b"") -> subprocess.CompletedProcess[str]:
         """Run it as it would run on the machine."""
         environ = {
             "HOME": str(self.home),
@@ -190,20 +190,21 @@ class Sandbox:
             "PATH": f"{self.box}/bin:{os.environ['PATH']}",
             **self.environ,
         }
-        return subprocess.run(
+        done = subprocess.run(
             ["/bin/sh", "-c", self.moved(script)],
+            input=stdin,
             env=environ,
             capture_output=True,
-            text=True,
             check=False,
             timeout=TIMEOUT_S,
             cwd=self.home,
         )
+        return subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
 
     def run(self, command: Run, node: str = "n1") -> subprocess.CompletedProcess[str]:
         """As `Shell.run` does."""
         script = command.script
-        return self.sh(scripts.as_root(script, node, command.timeout_s) if command.as_root else script)
+        return self.sh(scripts.as_root(script, node, command.timeout_s) if command.as_root else script, command.stdin)
 
     def facts(self, setup: Setup) -> Facts:
         """What is so."""

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from bootstrap import scripts
 from bootstrap.facts import Facts
-from bootstrap.model import Archive, Paths, Run, Setup, Skip, Unfit, Upload
+from bootstrap.model import Archive, Paths, Run, Setup, Skip, Unfit
 from bootstrap.steps.base import Decision, paths_on
 
 FREE_MB_MIN = 64
 
 # An unpacked archive takes several times its own size; source code shrinks by 3 to 5.
 UNPACKED_FACTOR = 5
-UNPACK_TIMEOUT_S = 300.0
+SHIP_TIMEOUT_S = 900.0
 
 
 def code(facts: Facts, setup: Setup) -> Decision:
@@ -34,8 +34,5 @@ def _ship(what: str, archive: Archive, folder: str, facts: Facts, paths: Paths) 
     needed_mb = FREE_MB_MIN + UNPACKED_FACTOR * len(archive.data) // 1_000_000
     if facts.free_mb < needed_mb:
         return Unfit(f"{facts.free_mb} MB are free below {paths.root}; unpacking the {what} needs {needed_mb}")
-    packed = f"{paths.own}/{what}.tar.gz"
-    return (
-        Upload(f"the {what}", packed, 0o600, archive.data),
-        Run(f"unpack the {what}", scripts.unpack(packed, folder), UNPACK_TIMEOUT_S),
-    )
+    script = scripts.unpack(archive, folder)
+    return (Run(f"unpack the {what} ({len(archive.data)} bytes)", script, SHIP_TIMEOUT_S, stdin=archive.data),)

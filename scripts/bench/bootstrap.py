@@ -124,7 +124,7 @@ def own_s(setup: Setup, folder: Path) -> float:
                 path.write_bytes(command.data)
                 path.chmod(command.mode)
             elif isinstance(command, Run):
-                _sh(command.script, environ)
+                _sh(command.script, environ, command.stdin)
     took_s = time.monotonic() - began
     _sh(stop_script(paths_on(facts, setup), 0.0), environ)
     shutil.rmtree(home, ignore_errors=True)
@@ -233,11 +233,11 @@ def _bootstrap(target: Target, setup: Setup) -> Report:
     return bootstrap(target, setup, clock=time.monotonic, deadline_s=LIMIT_S)
 
 
-def _sh(script: str, environ: dict[str, str]) -> str:
-    done = subprocess.run(["/bin/sh", "-c", script], env=environ, capture_output=True, text=True, check=False)
+def _sh(script: str, environ: dict[str, str], stdin: bytes = b"") -> str:
+    done = subprocess.run(["/bin/sh", "-c", script], env=environ, input=stdin, capture_output=True, check=False)
     if done.returncode:
-        raise BenchError(f"a command of bootstrap fails on this computer: {done.stderr[-500:]}")
-    return done.stdout
+        raise BenchError(f"a command of bootstrap fails on this computer: {done.stderr.decode()[-500:]}")
+    return done.stdout.decode()
 
 
 def _code(files: dict[str, bytes]) -> Archive:

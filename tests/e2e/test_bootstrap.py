@@ -126,7 +126,7 @@ def test_the_agent_runs_on_after_the_connection_and_a_second_run_has_nothing_to_
 
 def test_a_dry_run_tells_all_and_does_nothing(machine: Instance) -> None:
     text = explain(dry_run(target_of(machine), setup_of("n1"), clock=clock, deadline_s=DEADLINE_S))
-    assert "upload the code" in text
+    assert "unpack the code (" in text
     assert "start the agent" in text
     assert on_machine(machine, "ls -A") == ""
 
@@ -370,7 +370,7 @@ def test_an_exception_of_the_listener_ends_it_before_the_next_step(machine: Inst
 
     with pytest.raises(Cancelled):
         bootstrap(target_of(machine), setup_of("n1"), clock=clock, deadline_s=DEADLINE_S, on_step=cancel)
-    assert on_machine(machine, "ls .spotsup") == "code\nnodes\n"
+    assert on_machine(machine, "ls .spotsup") == "code\n"
 
 
 _AUDITED = """

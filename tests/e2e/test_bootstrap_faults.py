@@ -167,7 +167,7 @@ def reads(says: str, sentence: str) -> bool:
 
 def left_behind(machine: Machine) -> list[str]:
     """What is half written or half unpacked on it."""
-    found = [*machine.box.rglob("*.part"), *machine.box.rglob(".unpack.*"), *machine.box.rglob("*.tar.gz")]
+    found = [*machine.box.rglob("*.part"), *machine.box.rglob(".unpack.*")]
     return [str(path) for path in found]
 
 
@@ -192,9 +192,9 @@ AT_WORK = (
     ("network", "install EFA's software: its kernel module is not loaded", "curl", "*efa*"),
     ("monitoring", "start node_exporter", "systemctl", "enable*node_exporter"),
     ("mounts", "mount server:/out at …/mnt/out", "mount", "*server:/out*"),
-    ("code", "upload the code (… bytes) to …/code.tar.gz", "sha256sum", "*"),
-    ("code", "unpack the code", "tar", "*code*"),
-    ("trainer", "unpack the trainer", "tar", "*trainer*"),
+    ("code", "unpack the code (… bytes)", "sha256sum", "*"),
+    ("code", "unpack the code (… bytes)", "tar", "*code*"),
+    ("trainer", "unpack the trainer (… bytes)", "tar", "*trainer*"),
     ("environment", "of-the-job", "of-the-job", "*"),
     ("gpu-check", "compute on 1 T4", "python3", "*torch.cuda*"),
     ("agent", "start the agent", "systemctl", "start*"),
@@ -391,7 +391,7 @@ FULL = (
     Fault(
         "the disk fills up meanwhile",
         "code",
-        "`upload the code (… bytes) to …` ended with status 1: …No space left on device",
+        "`unpack the code (… bytes)` ended with status 1: …No space left on device",
         REPLACED,
         nothing,
         full="code",

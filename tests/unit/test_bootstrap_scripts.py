@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from bootstrap import scripts
 from bootstrap.facts import Environments, Facts, FactsError, Mounts, facts_script, parse_facts
-from bootstrap.model import Command, Paths, Run, Setup, Skip, Upload
+from bootstrap.model import Archive, Command, Paths, Run, Setup, Skip, Upload
 from bootstrap.steps import agent_key, plan
 from tests.agents import CODE, TIMEOUT_S, TRAINER, alive, children, trainer_of, wait_for
 
@@ -31,12 +31,13 @@ class Computer:
 
     home: Path
 
-    def sh(self, script: str) -> subprocess.CompletedProcess[str]:
+    def sh(self, script: str, stdin: bytes = b"") -> subprocess.CompletedProcess[str]:
         environ = {"HOME": str(self.home), "PATH": os.environ["PATH"]}
         arguments = ["/bin/sh", "-c", script]
-        return subprocess.run(
-            arguments, env=environ, capture_output=True, text=True, check=False, timeout=TIMEOUT_S, cwd=self.home
+        done = subprocess.run(
+            arguments, input=stdin, env=environ, capture_output=True, check=False, timeout=TIMEOUT_S, cwd=self.home
         )
+        return subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
 
     def facts(self, setup: Setup) -> Facts:
         done = self.sh(facts_script(setup))
@@ -51,7 +52,7 @@ class Computer:
             path.chmod(command.mode)
             return
         assert isinstance(command, Run)
-        done = self.sh(command.script)
+        done = self.sh(command.script, command.stdin)
         assert done.returncode == 0, done.stderr
 
     def bootstrap(self, setup: Setup, *only: str) -> tuple[Command, ...]:
@@ -325,20 +326,19 @@ def test_a_setup_runs_once_though_two_connections_ask_for_it(computer: Computer)
 
 
 def test_unpacking_three_times_at_once_leaves_one_complete_folder(computer: Computer) -> None:
-    for number in range(3):
-        (computer.home / f"{number}.tar.gz").write_bytes(CODE.data)
-    ask = [
-        scripts.unpack(str(computer.home / f"{number}.tar.gz"), str(computer.home / "kind/x")) for number in range(3)
-    ]
+    ask = scripts.unpack(CODE, str(computer.home / "kind/x"))
     with ThreadPoolExecutor(3) as pool:
-        assert [done.returncode for done in pool.map(computer.sh, ask)] == [0, 0, 0]
+        assert [done.returncode for done in pool.map(computer.sh, [ask] * 3, [CODE.data] * 3)] == [0, 0, 0]
     assert [path.name for path in (computer.home / "kind").iterdir()] == ["x"]
     assert (computer.home / "kind/x/train.py").read_bytes() == b"print('hello')"
 
 
 def test_an_archive_that_is_none_leaves_nothing(computer: Computer) -> None:
-    (computer.home / "bad.tar.gz").write_bytes(b"not packed")
-    done = computer.sh(scripts.unpack(str(computer.home / "bad.tar.gz"), str(computer.home / "kind/x")))
+    none = Archive.of(b"not packed")
+    done = computer.sh(scripts.unpack(none, str(computer.home / "kind/x")), none.data)
     assert done.returncode != 0
     assert "gzip" in done.stderr
+    cut = computer.sh(scripts.unpack(CODE, str(computer.home / "kind/x")), CODE.data[:-1])
+    assert cut.returncode == 1
+    assert "its sha256 is " in cut.stderr
     assert list((computer.home / "kind").iterdir()) == []

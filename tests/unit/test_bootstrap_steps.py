@@ -75,9 +75,10 @@ def told_command(command: Command) -> dict[str, Any]:
     match command:
         case Upload(what, path, mode, data):
             return {"upload": what, "path": path, "mode": f"{mode:04o}", "content": data.decode().splitlines()}
-        case Run(what, script, timeout_s, as_root):
-            root = {"as_root": True} if as_root else {}
-            return {"run": what, **root, "script": script.strip().splitlines(), "timeout_s": timeout_s}
+        case Run(what, script, timeout_s, as_root, stdin):
+            more: dict[str, Any] = {"as_root": True} if as_root else {}
+            more |= {"stdin": stdin.decode().splitlines()} if stdin else {}
+            return {"run": what, **more, "script": script.strip().splitlines(), "timeout_s": timeout_s}
         case Reboot(what, timeout_s):
             return {"reboot": what, "timeout_s": timeout_s}
         case Again(what):
