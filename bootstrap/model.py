@@ -16,6 +16,7 @@ DEFAULT_ROOT = "~/.spotsup"
 MOST_MOUNTS = 8  # each is given some seconds to answer while facts are gathered
 
 _NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_LOG_GROUP = re.compile(r"[A-Za-z0-9._/#-]{1,512}")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 # Nothing here needs quoting, in sh or in /proc/mounts.
@@ -91,6 +92,20 @@ class Mount:
 
 
 @dataclass(frozen=True, slots=True)
+class LogAgent:
+    """The cloud's own agent, which ships a node's logs. `group`: CloudWatch's log group. Raises ValueError."""
+
+    kind: Literal["cloudwatch", "ops"]
+    group: str = ""
+
+    def __post_init__(self) -> None:
+        if self.kind == "cloudwatch" and not _LOG_GROUP.fullmatch(self.group):
+            raise ValueError(
+                f"{self.group!r} is no log group; use letters, digits and . _ - / #, such as spotsup/nodes"
+            )
+
+
+@dataclass(frozen=True, slots=True)
 class Lock:
     """What an environment is built from: a requirements file of the code by its name, or uv's lock.
 
@@ -104,7 +119,7 @@ class Lock:
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """All that one node needs for its job.
+    """All that one node needs for its job. `log_agent`: what ships its logs beside us.
 
     `agent_config`: JSON object as `spotsup_trainer.wire.encode(AgentConfig(...))` gives it. Bootstrap fills in what
     only the node knows: `python`, `code_dir`, `run_dir`, `log_dir`, and a leading `~/` of `checkpoint_dir`.
@@ -133,6 +148,7 @@ class Setup:
     mounts: tuple[Mount, ...] = ()
     lock: Lock | None = None
     cache: str = ""
+    log_agent: LogAgent | None = None
     image: Image | None = None
 
     def __post_init__(self) -> None:

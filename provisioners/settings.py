@@ -56,7 +56,7 @@ class AwsSettings(CloudSettings):
     `image`, `image_proprietary` (for GPUs before Turing, which NVIDIA's open kernel modules do not drive) and `images`
     (by GPU) are an AMI's id, or the SSM parameter that holds one, beginning with "/". By zone: `subnets` (none: the
     default VPC's), `placement_groups` (existing cluster placement groups). By region: `security_groups`. `efa`: network
-    interfaces with EFA on types that have it.
+    interfaces with EFA on types that have it. `log_group`: where in CloudWatch nodes' logs go, "" for nowhere.
     """
 
     profile: str = ""
@@ -70,6 +70,7 @@ class AwsSettings(CloudSettings):
     security_groups: dict[str, tuple[Name, ...]] = {}
     placement_groups: dict[str, Name] = {}
     efa: bool = False
+    log_group: Annotated[str, Field(pattern=r"^[A-Za-z0-9._/#-]{0,512}$")] = ""
 
     @model_validator(mode="after")
     def _images_are_regional(self) -> AwsSettings:
@@ -93,7 +94,7 @@ class GcpSettings(CloudSettings):
     `network` and, by region, `subnetworks`: names, or paths. `tags` become labels: lower case only. `service_account`:
     the nodes', with which a forgotten machine deletes itself; without it, it switches itself off. `notice_s`: by how
     much a preemption is told on the machine before Google's own half minute. `gvnic`: ask for Google's own network
-    adapter, which the image has to know.
+    adapter, which the image has to know. `ops_agent`: nodes' logs go to Cloud Logging by Google's agent.
     """
 
     project: Name
@@ -108,6 +109,7 @@ class GcpSettings(CloudSettings):
     service_account: str = ""
     notice_s: Annotated[int, Field(ge=0, le=120)] = 0
     gvnic: bool = True
+    ops_agent: bool = False
 
 
 class AzureSettings(CloudSettings):

@@ -13,6 +13,7 @@ from typing import Any
 from bootstrap.facts.containers import Containers, containers_facts, containers_script
 from bootstrap.facts.environments import Environments, environments_facts, environments_script
 from bootstrap.facts.gpu import Gpu, GpuFacts, gpu_facts, gpu_script
+from bootstrap.facts.log_agent import LogAgentFact, log_agent_facts, log_agent_script
 from bootstrap.facts.monitoring import Monitoring, monitoring_facts, monitoring_script
 from bootstrap.facts.mounts import MountFact, Mounts, mounts_facts, mounts_script
 from bootstrap.facts.network import NetworkFacts, network_facts, network_script
@@ -31,6 +32,7 @@ __all__ = [
     "FactsError",
     "Gpu",
     "GpuFacts",
+    "LogAgentFact",
     "Monitoring",
     "MountFact",
     "Mounts",
@@ -74,6 +76,7 @@ class Facts:
     gpu: GpuFacts = field(default_factory=GpuFacts)
     network: NetworkFacts = field(default_factory=NetworkFacts)
     monitoring: Monitoring = field(default_factory=Monitoring)
+    log_agent: LogAgentFact = field(default_factory=LogAgentFact)
     environments: Environments = field(default_factory=Environments)
     containers: Containers = field(default_factory=Containers)
 
@@ -97,6 +100,7 @@ SECTIONS = (
     Section("gpu", gpu_script, gpu_facts),
     Section("network", network_script, network_facts),
     Section("monitoring", monitoring_script, monitoring_facts),
+    Section("log_agent", log_agent_script, log_agent_facts),
     Section("environments", environments_script, environments_facts),
     Section("containers", containers_script, containers_facts),
 )

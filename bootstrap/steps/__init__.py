@@ -13,6 +13,7 @@ from bootstrap.steps.container import container
 from bootstrap.steps.environment import environment, prepared_name
 from bootstrap.steps.gpu import gpu, gpu_check
 from bootstrap.steps.hygiene import hygiene
+from bootstrap.steps.log_agent import log_agent
 from bootstrap.steps.monitoring import monitoring
 from bootstrap.steps.mounts import mount_key, mounts
 from bootstrap.steps.network import network
@@ -55,6 +56,7 @@ STEPS: Sequence[tuple[str, Step]] = (
     ("environment", environment),
     ("gpu-check", gpu_check),
     ("agent", agent),
+    ("log-agent", log_agent),
 )
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from spotsup_trainer import wire
 
-from provisioners.settings import AzureSettings
+from provisioners.settings import AwsSettings, AzureSettings, GcpSettings
 from supervisor.config import Config
 from supervisor.errors import SpotsupError
 from supervisor.identity import Identity
@@ -19,7 +19,7 @@ from supervisor.runtime.journal import Journal
 
 if TYPE_CHECKING:
     from bootstrap import Archive, Setup, Target
-    from bootstrap.model import Lock
+    from bootstrap.model import Lock, LogAgent
 
 # Before anything of the job's is tried: what fails here is the image's fault, or the machine's.
 MACHINE_STEPS = frozenset({"facts", "hygiene", "gpu", "network", "reboot"})
@@ -127,6 +127,7 @@ def setup_of(
         mounts=tuple(storage.as_mount() for storage in job.spec.storage),
         lock=lock,
         cache=config.node.cache,
+        log_agent=log_agent_of(config, node),
         image=job.spec.image,
     )
 
@@ -185,6 +186,16 @@ def has_dead_man(config: Config, node: NodeRecord) -> bool:
     if settings is None or not settings.dead_man_s:
         return False
     return not isinstance(settings, AzureSettings) or bool(settings.identity)
+
+
+def log_agent_of(config: Config, node: NodeRecord) -> LogAgent | None:
+    """The cloud's own agent for logs, where its settings ask for it."""
+    from bootstrap.model import LogAgent
+
+    settings = config.cloud(node.offer.cloud)
+    if isinstance(settings, AwsSettings) and settings.log_group:
+        return LogAgent("cloudwatch", settings.log_group)
+    return LogAgent("ops") if isinstance(settings, GcpSettings) and settings.ops_agent else None
 
 
 def checkpoint_dir(config: Config, job: JobRecord) -> str:

@@ -36,7 +36,7 @@ HELD, REPLACED, SICK, FOREIGN = (
     "replaced, and people are told",
 )
 
-TRIED = {name for name, _ in STEPS} - {"container"}  # of a machine with no container to run
+TRIED = {name for name, _ in STEPS} - {"container", "log-agent"}  # of a machine that has neither to run
 
 Arrange = Callable[[Machine], None]
 

@@ -20,7 +20,21 @@ from hypothesis import strategies as st
 from bootstrap.facts import SECTIONS, AgentFact, Environments, Facts, MountFact, Mounts, System
 from bootstrap.facts.system import UPDATE_UNITS
 from bootstrap.images import image_of
-from bootstrap.model import Again, Archive, Command, Host, Lock, Mount, Reboot, Run, Setup, Skip, Unfit, Upload
+from bootstrap.model import (
+    Again,
+    Archive,
+    Command,
+    Host,
+    Lock,
+    LogAgent,
+    Mount,
+    Reboot,
+    Run,
+    Setup,
+    Skip,
+    Unfit,
+    Upload,
+)
 from bootstrap.steps import (
     Decision,
     agent_config,
@@ -56,6 +70,7 @@ def setup_of(value: dict[str, Any]) -> Setup:
         "host": Host(**value.get("host", {})),
         "mounts": tuple(Mount(**each) for each in value.get("mounts", ())),
         "lock": Lock(**value["lock"]) if "lock" in value else None,
+        "log_agent": LogAgent(**value["log_agent"]) if "log_agent" in value else None,
         "image": image_of(value["image"]) if "image" in value else None,
     }
     return Setup(**{**value, **packed, **ours})

@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
+from bootstrap.model import LogAgent
 from provisioners.base import Market, Offer
-from provisioners.settings import AwsSettings, AzureSettings
+from provisioners.settings import AwsSettings, AzureSettings, GcpSettings
 from supervisor.config import Config
 from supervisor.model import JobRecord, NodeRecord
-from supervisor.runtime.prepare import checkpoint_dir, has_dead_man
+from supervisor.runtime.prepare import checkpoint_dir, has_dead_man, log_agent_of
 from supervisor.spec import parse_spec
 
 
@@ -51,3 +52,19 @@ def test_checkpoints_go_where_the_user_says_else_to_shared_storage_else_to_this_
     assert checkpoint_dir(config, job_with(storage=storage, checkpoint_dir="/mnt/out/mine")) == "/mnt/out/mine"
     assert checkpoint_dir(config, job_with(storage=storage)) == "/mnt/out/spotsup/resnet-ab12c/checkpoints"
     assert checkpoint_dir(config, job_with()).startswith(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("cloud", "config", "expected"),
+    [
+        ("local", Config(), None),
+        ("aws", Config(aws=AwsSettings(regions=("r",))), None),
+        ("aws", Config(aws=AwsSettings(regions=("r",), log_group="a/b")), LogAgent("cloudwatch", "a/b")),
+        ("gcp", Config(gcp=GcpSettings(regions=("r",), project="p")), None),
+        ("gcp", Config(gcp=GcpSettings(regions=("r",), project="p", ops_agent=True)), LogAgent("ops")),
+    ],
+)
+def test_the_clouds_own_agent_ships_logs_where_its_settings_say_so(
+    cloud: str, config: Config, expected: LogAgent | None
+) -> None:
+    assert log_agent_of(config, node_on(cloud)) == expected
