@@ -163,6 +163,9 @@ _PROGRAM = """
 import importlib.util, sys
 if sys.version_info < (3, 11):
     sys.exit(f"the image's python3 is Python {sys.version.split()[0]}; 3.11 is needed")
+"""
+
+_PROGRAM_TORCH = """
 if importlib.util.find_spec("torch") is None:
     sys.exit("the image's python3 cannot import torch; name an image that has it")
 """
@@ -234,14 +237,17 @@ def end_container(name: str) -> str:
     return _fill(_END_DOCKER, name=shlex.quote(name))
 
 
-def check_image(paths: Paths, folder: str, limit_s: float) -> str:
-    """Have the interpreter in `folder` look for torch, in a container that can be killed; then note that it has."""
+def check_image(paths: Paths, folder: str, limit_s: float, *, torch: bool = True) -> str:
+    """Have the interpreter in `folder` say that it is new enough and has `torch`, in a container that can be killed.
+
+    Then note that it did.
+    """
     return _fill(
         _CHECK,
         own=shlex.quote(paths.own),
         folder=shlex.quote(folder),
         limit_s=f"{limit_s:g}",
-        program=shlex.quote(_PROGRAM),
+        program=shlex.quote(_PROGRAM + (_PROGRAM_TORCH.lstrip() if torch else "")),
     )
 
 

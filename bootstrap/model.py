@@ -130,7 +130,7 @@ class Setup:
     `mounts`: what is mounted before anything else of the job's. `lock`: an environment is built from it, or found in
     the folder `cache` ("": below `root`), which may be on one of the mounts; else `python` trains. `image`: the job
     trains in a container of it, and `python` is the agent's alone; it has a digest, and neither `lock` nor `setup` is
-    there. Raises ValueError.
+    there. `torch`: whether the interpreter has to have it. Raises ValueError.
     """
 
     node: str
@@ -150,6 +150,7 @@ class Setup:
     cache: str = ""
     log_agent: LogAgent | None = None
     image: Image | None = None
+    torch: bool = True
 
     def __post_init__(self) -> None:
         check_place(self.node, self.root)

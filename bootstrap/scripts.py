@@ -15,7 +15,7 @@ from bootstrap.agent_unit import UNIT_FOLDER, unit_name
 from bootstrap.errors import STDERR_LINES
 from bootstrap.facts import AGENT_FOLDER_VARIABLE, AGENT_KEY_VARIABLE
 from bootstrap.facts.system import BORN_FILE
-from bootstrap.model import Archive, Lock, Paths, shell_path
+from bootstrap.model import Archive, Lock, Paths, Setup, shell_path
 
 KILL_WAIT_S = 5.0
 BEGIN_WAIT_S = 15.0  # until a unit has written its pid
@@ -118,15 +118,17 @@ if [ "$status" -ne 0 ]; then
     exit "$status"
 fi
 cd /
-"$place/venv/bin/python" -c 'import importlib.util, sys
-if importlib.util.find_spec("torch") is None:
-    sys.exit(sys.argv[1] + " does not bring torch: name it there")' "$file"
-if ln -s "${place##*/}/venv" "$cache/$name" 2>/dev/null; then
+@check@if ln -s "${place##*/}/venv" "$cache/$name" 2>/dev/null; then
     trap - EXIT
 elif [ ! -x "$cache/$name/bin/python" ]; then # else: the lock broke, and someone else was first
     echo "the environment cannot be linked to $cache/$name" >&2
     exit 1
 fi
+"""
+
+_CHECK_BUILT = r""""$place/venv/bin/python" -c 'import importlib.util, sys
+if importlib.util.find_spec("torch") is None:
+    sys.exit(sys.argv[1] + " does not bring torch: name it there")' "$file"
 """
 
 _BUILDS = {
@@ -334,13 +336,12 @@ def prepare(line: str, paths: Paths, code: Archive, python: str, marker: str, ti
     )
 
 
-def build_environment(
-    lock: Lock, name: str, cache: str, uv: str, python: str, paths: Paths, code: Archive, timeout_s: float
-) -> str:
+def build_environment(lock: Lock, name: str, cache: str, uv: str, python: str, paths: Paths, setup: Setup) -> str:
     """Build what `lock` says into `cache`, where it appears as `name`, complete or not at all; once, whoever asks.
 
     `uv`: as `facts.Environments` has it; without, pip builds from requirements. Ends with the builder's status.
     """
+    timeout_s = setup.setup_timeout_s
     call = '"$python" -m uv' if uv == "module" else shlex.quote(uv)
     function = f'uv() {{ {call} "$@"; }}\n' if uv else ""
     return fill(
@@ -351,7 +352,8 @@ def build_environment(
         python=shlex.quote(python),
         file=shlex.quote(lock.file),
         build=function + _BUILDS[lock.kind, bool(uv)].strip(),
-        code=shlex.quote(paths.code(code)),
+        check=_CHECK_BUILT if setup.torch else "",
+        code=shlex.quote(paths.code(setup.code)),
         wait_s=seconds(timeout_s),
         timeout_s=seconds(timeout_s),
         lines=str(STDERR_LINES),

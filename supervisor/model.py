@@ -15,7 +15,7 @@ from provisioners.base import Offer
 from supervisor.spec import JobSpec
 
 # One more with each field that is added to a record: an older daemon leaves such records alone (runtime/codec.py).
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 HISTORY_LIMIT = 40
 
 

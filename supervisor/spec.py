@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
 from provisioners.base import Market, OfferQuery
 from supervisor.errors import UsageError
@@ -151,9 +151,12 @@ _MARKETS = {
 
 
 class JobSpec(_Strict):
-    """A job file. `run` is the training script with its arguments, as torchrun would take it."""
+    """A job file. `run` is the training script with its arguments, as torchrun would take it; a line for bash of a data
+    job, which is one node without a GPU.
+    """
 
     name: Annotated[str, Field(pattern=NAME_PATTERN)]
+    kind: Literal["training", "data"] = "training"
     nodes: Nodes
     resources: Resources = Resources()
     market: Literal["spot", "on-demand", "spot-then-on-demand"] = "spot"
@@ -166,6 +169,20 @@ class JobSpec(_Strict):
     env: Mapping[str, str] = {}
     limits: Limits = Limits()
     checkpoint_dir: str = ""
+
+    @model_validator(mode="after")
+    def _fits_its_kind(self) -> JobSpec:
+        if self.kind == "data":
+            if (self.nodes.max, self.nodes.spares) != (1, 0):
+                raise ValueError("a data job is one node: leave `nodes` out")
+            if self.resources.gpu or self.resources.gpus_per_node:
+                raise ValueError("a data job gets no GPU: leave `gpu` and `gpus_per_node` out of `resources`")
+            if self.placement.cloud != "local" and not self.resources.instance_types:
+                raise ValueError(
+                    "a data job needs no GPU, and the catalogue knows machines with GPUs only: name some without one, "
+                    "such as `resources: {instance_types: [m7i.2xlarge]}`"
+                )
+        return self
 
     @field_validator("env")
     @classmethod
@@ -215,14 +232,15 @@ class JobSpec(_Strict):
 
     @field_validator("run")
     @classmethod
-    def _splits(cls, value: str) -> str:
-        shlex.split(value)  # raises ValueError on an open quote
+    def _splits(cls, value: str, info: ValidationInfo) -> str:
+        if info.data.get("kind") != "data":
+            shlex.split(value)  # raises ValueError on an open quote
         return value
 
     @property
     def command(self) -> tuple[str, ...]:
-        """The script and its arguments."""
-        return tuple(shlex.split(self.run))
+        """The script and its arguments; of a data job its one line."""
+        return (self.run,) if self.kind == "data" else tuple(shlex.split(self.run))
 
     @property
     def image(self) -> Image | None:
@@ -258,6 +276,8 @@ def parse_spec(value: Any) -> JobSpec:
     """A job file's content as a spec. Raises UsageError: one sentence that names the key and what would be right."""
     if not isinstance(value, dict):
         raise UsageError("a job file is a mapping of keys, such as `name: my-job`; this one is not")
+    if value.get("kind") == "data":
+        value = {"nodes": 1, **value}  # there is no other number
     try:
         return JobSpec.model_validate(_lists_to_tuples(value))
     except ValidationError as error:

@@ -56,15 +56,15 @@ def container(facts: Facts, setup: Setup) -> Decision:
         commands += _pull(facts, setup)
     found = interpreter_of(facts, setup)
     if found.name not in facts.containers.checked:
-        check = scripts.check_image(paths_on(facts, setup), found.folder, CHECK_TIMEOUT_S)
+        check = scripts.check_image(paths_on(facts, setup), found.folder, CHECK_TIMEOUT_S, torch=setup.torch)
         commands += [
             Upload("the environment", paths_on(facts, setup).env, 0o600, env_script(facts, setup)),
             Upload("the image's interpreter", found.path, 0o755, found.script.encode()),
             *_end(facts, setup, found),
-            Run("check that the image has torch", check, CHECK_TIMEOUT_S + GRACE_S),
+            Run(f"check that the image has {'torch' if setup.torch else 'Python'}", check, CHECK_TIMEOUT_S + GRACE_S),
         ]
     if not commands:
-        return Skip(f"{setup.image} is there, by {'Apptainer' if by_apptainer(facts) else 'Docker'}, and has torch")
+        return Skip(f"{setup.image} is there, by {'Apptainer' if by_apptainer(facts) else 'Docker'}, and was tried")
     return tuple(commands)
 
 

@@ -28,11 +28,11 @@ def environment(facts: Facts, setup: Setup) -> Decision:
         return _from_lock(setup.lock, to_prepare, marker, facts, setup)
     if to_prepare:
         check = Run("check that torch can be imported", scripts.check_torch(facts.python), CHECK_TIMEOUT_S)
-        return (*_prepare(to_prepare, marker, facts, setup), check)
-    if not facts.torch:
+        return (*_prepare(to_prepare, marker, facts, setup), *([check] if setup.torch else []))
+    if setup.torch and not facts.torch:
         after = ", not even after `setup`" if setup.setup else "; install it in the image, by `setup` or `environment`"
         return Unfit(f"{facts.python} cannot import torch{after}")
-    return Skip(f"{facts.python} is Python {_dotted(facts.python_version)} and has torch")
+    return Skip(f"{facts.python} is Python {_dotted(facts.python_version)}{' and has torch' if setup.torch else ''}")
 
 
 def prepared_name(setup: Setup) -> str:
@@ -45,10 +45,14 @@ def prepared_name(setup: Setup) -> str:
     return sha256("\0".join(parts).encode()).hexdigest()[:32]
 
 
-def environment_name(facts: Facts, lock: Lock) -> str:
-    """An environment is good for the same lock, interpreter and system: where these are the same, it is shared."""
+def environment_name(facts: Facts, lock: Lock, *, torch: bool = True) -> str:
+    """An environment is good for the same lock, interpreter and system: where these are the same, it is shared.
+
+    One in which nobody looked for torch is another one.
+    """
     system = (facts.system.os, facts.system.version, facts.environments.machine)
-    parts = (lock.kind, lock.file, lock.sha256, facts.python, _dotted(facts.python_version), *system)
+    more = () if torch else ("without torch",)
+    parts = (lock.kind, lock.file, lock.sha256, facts.python, _dotted(facts.python_version), *system, *more)
     return sha256("\0".join(parts).encode()).hexdigest()[:32]
 
 
@@ -58,11 +62,13 @@ def python_of(facts: Facts, setup: Setup) -> str:
         return interpreter_of(facts, setup).path
     if setup.lock is None:
         return facts.python
-    return f"{expand(setup.cache_folder, facts.home)}/{environment_name(facts, setup.lock)}/bin/python"
+    return (
+        f"{expand(setup.cache_folder, facts.home)}/{environment_name(facts, setup.lock, torch=setup.torch)}/bin/python"
+    )
 
 
 def _from_lock(lock: Lock, to_prepare: str | None, marker: str, facts: Facts, setup: Setup) -> Decision:
-    name = environment_name(facts, lock)
+    name = environment_name(facts, lock, torch=setup.torch)
     commands: list[Command] = []
     if name not in facts.environments.complete:
         if lock.kind == "uv" and not facts.environments.uv:
@@ -71,7 +77,7 @@ def _from_lock(lock: Lock, to_prepare: str | None, marker: str, facts: Facts, se
         paths = paths_on(facts, setup)
         cache = expand(setup.cache_folder, facts.home)
         uv = facts.environments.uv
-        script = scripts.build_environment(lock, name, cache, uv, facts.python, paths, setup.code, limit_s)
+        script = scripts.build_environment(lock, name, cache, uv, facts.python, paths, setup)
         commands.append(Upload("the environment", paths.env, 0o600, env_script(facts, setup)))
         commands.append(Run(f"build an environment from {lock.file}", script, 2 * limit_s + CHECK_TIMEOUT_S))
     if to_prepare:

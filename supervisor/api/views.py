@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from supervisor.model import Event, NodeRecord, NodeState
+from supervisor.model import Event, JobState, NodeRecord, NodeState
 from supervisor.planner.world import JobView
 
 
@@ -14,6 +14,7 @@ def job_row(view: JobView, sentence: str, now: float) -> dict[str, Any]:
     members = sum(node.state is NodeState.MEMBER for node in view.nodes.values())
     return {
         "name": job.name,
+        "kind": job.spec.kind,
         "state": job.state,
         "reason": job.reason,
         "sentence": sentence,
@@ -32,12 +33,23 @@ def job_row(view: JobView, sentence: str, now: float) -> dict[str, Any]:
         "loss": progress.loss if progress else None,
         "checkpoint_step": progress.checkpoint_step if progress else 0,
         "problem": _problem(view),
+        "fraction": _fraction(view),
+        "progress_text": progress.text if progress else "",
         "progress_round": progress.round if progress else 0,
         "progress_at": progress.at if progress else None,
         "submitted_at": job.submitted_at,
         "ended_at": job.ended_at or None,
         "usd": round(job.usd_settled + sum(node.usd(now) for node in view.nodes.values()), 4),
     }
+
+
+def _fraction(view: JobView) -> float | None:
+    """How much of a data job is done, as it told itself; one that ended well has no more to tell. None of others."""
+    if view.record.spec.kind != "data":
+        return None
+    if view.record.state is JobState.SUCCEEDED:
+        return 1.0
+    return view.progress.fraction if view.progress else None
 
 
 def _problem(view: JobView) -> str:

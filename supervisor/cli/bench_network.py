@@ -94,7 +94,7 @@ def network_spec(spec: Mapping[str, Any], least: str, most: str) -> dict[str, An
     name = str(spec.get("name", "bench"))[: NAME_MOST - len(SUFFIX)].rstrip("-") + SUFFIX
     limits = spec["limits"] if isinstance(spec.get("limits"), dict) else {}
     return {
-        **{key: value for key, value in spec.items() if key not in ("checkpoint_dir", "code")},
+        **{key: value for key, value in spec.items() if key not in ("checkpoint_dir", "code", "kind")},
         "name": name,
         "nodes": {"min": wanted, "desired": wanted, "max": wanted},
         "run": shlex.join(["-m", MODULE, "--from-bytes", str(first), "--to-bytes", str(last)]),

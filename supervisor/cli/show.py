@@ -78,7 +78,8 @@ def show_jobs(jobs: Sequence[dict[str, Any]]) -> None:
         age_s = (job["ended_at"] or time.time()) - job["submitted_at"]
         loss = "" if job["loss"] is None else f"{job['loss']:.4f}"
         row = (job["name"], _state(job["state"]), f"{nodes['training']}/{nodes['desired']}", str(job["round"] or ""))
-        table.add_row(*row, str(job["step"] or ""), loss, duration(age_s), _usd(job["usd"]))
+        step = str(job["step"] or "") if job["fraction"] is None else f"{job['fraction']:.0%}"
+        table.add_row(*row, step, loss, duration(age_s), _usd(job["usd"]))
     _console().print(table)
 
 
@@ -88,10 +89,14 @@ def show_job(job: dict[str, Any]) -> None:
     numbers = job["nodes"]
     console.print(f"[bold]{job['name']}[/bold]  {_state(job['state'])}  {escape(job['sentence'])}")
     loss = f", loss {job['loss']:.4f}" if job["loss"] is not None else ""
+    steps = f"step {job['step']}{loss}   checkpoint at step {job['checkpoint_step']}"
+    if job["kind"] == "data":
+        told = job["fraction"] is not None
+        steps = f"{job['fraction']:.0%} {escape(job['progress_text'])}" if told else "no progress told yet"
     spares = f", spares {numbers['spares_ready']} of {numbers['spares']}" if numbers["spares"] else ""
     console.print(
         f"nodes {numbers['training']} of {numbers['desired']} (min {numbers['min']}, max {numbers['max']}){spares}"
-        f"   round {job['round']}   step {job['step']}{loss}   checkpoint at step {job['checkpoint_step']}"
+        f"   round {job['round']}   {steps}"
     )
     if job["problem"]:
         console.print(f"[red]checkpoints are not being written:[/red] {escape(job['problem'])}")

@@ -109,13 +109,14 @@ def _show(found: dict[str, Any], output: str, limit: int) -> int:
 
 def _follow(daemon: Client, name: str) -> None:
     """One line per change, on stderr, until the job ends; the exit code says how."""
-    said = ""
+    said: tuple[str, str] = ("", "")
     while True:
         job = daemon.get(f"/v1/jobs/{name}")
-        if job["sentence"] != said:
-            said = job["sentence"]
+        if (job["sentence"], job["progress_text"]) != said:
+            said = (job["sentence"], job["progress_text"])
+            done = "" if job["fraction"] is None else f"  {job['fraction']:.0%} {job['progress_text']}"
             loss = f"  loss {job['loss']:.4f}" if job["loss"] is not None else ""
-            click.echo(f"{time.strftime('%H:%M:%S')}  {job['state']:<9}  {said}{loss}", err=True)
+            click.echo(f"{time.strftime('%H:%M:%S')}  {job['state']:<9}  {said[0]}{loss}{done}", err=True)
         if job["state"] in ENDED:
             sys.exit(0 if job["state"] == "succeeded" else 1)
         time.sleep(FOLLOW_S)

@@ -148,6 +148,8 @@ def _training(draft: Draft) -> str:
     count, current = len(members(draft)), draft.view.round
     if not count or current is None:
         return f"waiting for {draft.job.min_nodes} nodes to begin" if current is None else "no node trains"
+    if draft.job.spec.kind == "data":
+        return f"the command runs (round {current.number})"
     return f"training on {count} of {draft.job.desired_nodes} nodes (round {current.number})"
 
 

@@ -112,6 +112,9 @@ def setup_of(
     from bootstrap import Setup
     from bootstrap.model import Host
 
+    data = job.spec.kind == "data"
+    # An instance type that the catalog does not have has as many as its job says.
+    gpus = max(node.offer.gpus, job.spec.resources.gpus_per_node)
     return Setup(
         node=node.id,
         agent_config=wire.encode(_agent_config(config, node, job, etcd_endpoints)),
@@ -121,14 +124,14 @@ def setup_of(
         setup=job.spec.setup or None,
         root=config.node.root,
         env=_environment(config, node, job),
-        # An instance type that the catalog does not have has as many as its job says.
-        host=Host(node.offer.cloud, node.offer.gpu, max(node.offer.gpus, job.spec.resources.gpus_per_node)),
+        host=Host(node.offer.cloud) if data else Host(node.offer.cloud, node.offer.gpu, gpus),
         dead_man=has_dead_man(config, node),
         mounts=tuple(storage.as_mount() for storage in job.spec.storage),
         lock=lock,
         cache=config.node.cache,
         log_agent=log_agent_of(config, node),
         image=job.spec.image,
+        torch=not data,
     )
 
 
@@ -155,6 +158,7 @@ def _agent_config(
         lease_ttl_s=config.node.lease_ttl_s,
         leave_margin_s=config.timing.leave_margin_s / 2,
         log_mirror=f"{job.spec.shared}/spotsup/{job.task_id}/logs" if job.spec.shared else "",
+        kind=job.spec.kind,
     )
 
 

@@ -6,13 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from spotsup_trainer.agent.child import launcher_command
+from spotsup_trainer.wire import AgentConfig, decode
 
-from bootstrap.model import LogAgent
+from bootstrap.model import Archive, LogAgent
 from provisioners.base import Market, Offer
 from provisioners.settings import AwsSettings, AzureSettings, GcpSettings
 from supervisor.config import Config
 from supervisor.model import JobRecord, NodeRecord
-from supervisor.runtime.prepare import checkpoint_dir, has_dead_man, log_agent_of
+from supervisor.runtime.prepare import checkpoint_dir, has_dead_man, log_agent_of, setup_of
 from supervisor.spec import parse_spec
 
 
@@ -52,6 +54,20 @@ def test_checkpoints_go_where_the_user_says_else_to_shared_storage_else_to_this_
     assert checkpoint_dir(config, job_with(storage=storage, checkpoint_dir="/mnt/out/mine")) == "/mnt/out/mine"
     assert checkpoint_dir(config, job_with(storage=storage)) == "/mnt/out/spotsup/resnet-ab12c/checkpoints"
     assert checkpoint_dir(config, job_with()).startswith(str(tmp_path))
+
+
+def test_a_data_job_needs_neither_a_gpu_nor_torch() -> None:
+    spec = {"name": "fill", "kind": "data", "run": "cp -r /a /b"}
+    job = JobRecord("fill", "ab12c", parse_spec(spec), "0" * 64, 0.0, 1, 1, 1)
+    offer = Offer("local", "r", "z", "t", Market.SPOT, None, gpu="T4", gpus=1)
+    node = NodeRecord("n1", "fill", "token", offer, 0.0)
+    setup = setup_of(Config(), node, job, (), Archive.of(b"c"), Archive.of(b"t"), None)
+    assert (setup.host.gpus, setup.torch) == (0, False)
+    config = decode(AgentConfig, setup.agent_config)
+    assert (config.kind, config.command) == ("data", ("cp -r /a /b",))
+    command = launcher_command(config)
+    assert command[1:4] == ["-P", "-m", "spotsup_trainer.data_job"]
+    assert command[-2:] == ["--", "cp -r /a /b"]
 
 
 @pytest.mark.parametrize(

@@ -66,7 +66,7 @@ def test_an_environment_is_the_images_uvs_or_a_requirements_file(environment: st
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"colour": 1}, "unknown key `colour`; known here: name, nodes"),
+        ({"colour": 1}, "unknown key `colour`; known here: name, kind, nodes"),
         ({"nodes": {"min": 2, "maximum": 3}}, "unknown key `nodes.maximum`; known here: min, desired, max"),
         ({"nodes": {"min": 5, "desired": 4, "max": 8}}, "min ≤ desired ≤ max is needed, but min is 5, desired 4"),
         ({"nodes": {"min": "2"}}, "`nodes.min` is '2': input should be a valid integer"),

@@ -1,12 +1,12 @@
-"""`python leash.py [--unattended] COMMAND…`: what is run in a container ends with whoever asked for it. No torch.
+"""`python leash.py [--unattended | --group] COMMAND…`: what is run in a container ends with whoever asked for it.
 
 A container's processes are nobody's children: signals, deaths and exit codes have to be carried in and out. On stdin
 hangs the agent: a line there means "leave" (SIGTERM to the command), its end means that the agent is gone, and then all
 is killed. As a container's first process this one also reaps what others leave; and when it ends, the kernel ends all
-the rest. `--unattended`: nobody holds stdin; a signal to leave kills the command. Ends with the command's own status,
-128 and the signal's number where one ended it.
+the rest. `--unattended`: nobody holds stdin; a signal to leave kills the command. `--group`: a signal to leave goes to
+all that the command started. Ends with the command's own status, 128 and the signal's number where one ended it.
 
-It is run by its path, in any image's interpreter: it needs nothing but the standard library.
+No torch. It is run by its path, in any image's interpreter: it needs nothing but the standard library.
 """
 
 from __future__ import annotations
@@ -26,18 +26,20 @@ _LEAVE = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 def main(argv: Sequence[str]) -> int:
     """Run the command to its end."""
-    attended = argv[:1] != ["--unattended"]
-    command = list(argv if attended else argv[1:])
+    option = argv[0] if argv and argv[0] in ("--unattended", "--group") else ""
+    attended = option != "--unattended"
+    command = list(argv[1:] if option else argv)
     # torch's launcher ends with the process that this names, should that be killed.
     environ = {**os.environ, "SPOTSUP_AGENT_PID": str(os.getpid())} if attended else dict(os.environ)
     child = subprocess.Popen(command, env=environ, stdin=subprocess.DEVNULL, start_new_session=True)
 
     def pass_on(number: int, _: FrameType | None) -> None:
-        _send(child, number if attended else signal.SIGKILL)
+        _send(child, number if attended else signal.SIGKILL, group=option == "--group")
 
     for number in _LEAVE:
         signal.signal(number, pass_on)
     status = _watch(child, attended=attended)
+    _send(child, signal.SIGKILL)  # what it left running
     return status if status >= 0 else 128 - status
 
 
@@ -72,10 +74,10 @@ def _reap(pid: int) -> int | None:
             return None
 
 
-def _send(child: subprocess.Popen[bytes], number: int) -> None:
-    """SIGKILL to all of its session's first group, anything else to the command alone."""
+def _send(child: subprocess.Popen[bytes], number: int, *, group: bool = False) -> None:
+    """SIGKILL to all of its session's first group, anything else to the command alone, or to the `group`."""
     with contextlib.suppress(ProcessLookupError):
-        if number == signal.SIGKILL:
+        if group or number == signal.SIGKILL:
             os.killpg(child.pid, number)
         else:
             os.kill(child.pid, number)

@@ -149,7 +149,8 @@ class Tombstone:
 class Progress:
     """How far the job is; written by the agent of the node with rank 0. Times are UNIX seconds.
 
-    `problem`: why checkpoints are not being written just now, in one sentence; empty while all is well.
+    `problem`: why checkpoints are not being written just now, in one sentence; empty while all is well. `fraction`,
+    `text`: of a data job, how much of it is done (0 to 1), and what it says itself.
     """
 
     round: int
@@ -161,6 +162,8 @@ class Progress:
     loss: float | None = None
     checkpoint_step: int = 0
     problem: str = ""
+    fraction: float | None = None
+    text: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +199,8 @@ class AgentConfig:
     """What bootstrap writes on a node for the agent to read. Paths are absolute, on the node.
 
     `log_mirror`: a folder that outlives the node, for its whole log; "" for none.
-    `leash`: `python` is in a container, where stdin is what the launcher hangs on: leash.py.
+    `leash`: `python` is in a container, where stdin is what the launcher hangs on: leash.py. `kind`: what `command` is,
+    a training script with its arguments or, of a data job, one line for bash.
     """
 
     cluster: str
@@ -220,6 +224,7 @@ class AgentConfig:
     leave_margin_s: float = 8.0
     log_mirror: str = ""
     leash: bool = False
+    kind: Literal["training", "data"] = "training"
 
 
 @dataclass(frozen=True, slots=True)

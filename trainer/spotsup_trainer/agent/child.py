@@ -17,6 +17,14 @@ _JOIN_TIMEOUT_S = 7 * 24 * 3600
 
 def launcher_command(config: AgentConfig) -> list[str]:
     """The launcher's command line. -P: the code's folder must not hide modules that torch imports."""
+    if config.kind == "data":
+        return [
+            *(config.python, "-P", "-m", "spotsup_trainer.data_job"),
+            *("--etcd", ",".join(config.etcd_endpoints)),
+            *("--addr", config.addr),
+            *("--lease-ttl", f"{config.lease_ttl_s:g}"),
+            *("--", *config.command),
+        ]
     return [
         *(config.python, "-P", "-m", "spotsup_trainer.launcher"),
         *("--nnodes", f"{config.min_nodes}:{config.max_nodes}"),
