@@ -15,7 +15,6 @@ from types import FrameType
 
 import structlog
 from spotsup_trainer.etcd import Etcd, Tls
-from spotsup_trainer.timing import LeaseTimes
 from spotsup_trainer.wire import Keys
 
 from provisioners.base import Provisioner
@@ -28,7 +27,7 @@ from supervisor.runtime.clouds import open_clouds
 from supervisor.runtime.etcd_server import EmbeddedEtcd
 from supervisor.runtime.farewell import SshFarewells
 from supervisor.runtime.journal import Journal, Reading
-from supervisor.runtime.leader import Leadership
+from supervisor.runtime.leader import Leadership, call_limit_s
 from supervisor.runtime.loop import Loop, rest_s
 from supervisor.runtime.notify import notify
 from supervisor.runtime.prepare import SshPreparer
@@ -70,8 +69,7 @@ def _serve(
     store.start(config.etcd.wait_s)
     journal = Journal(store, keys)
     name = f"{socket.gethostname()}:{os.getpid()}"
-    # A call must not be spent on an endpoint that hangs until the lease has ended: others may answer.
-    quick = connect_etcd(config, endpoints, LeaseTimes(config.timing.leader_ttl_s, len(endpoints)).call_s)
+    quick = connect_etcd(config, endpoints, call_limit_s(config.timing.leader_ttl_s, len(endpoints)))
     stack.callback(quick.close)
     leader = Leadership(quick, f"{keys.root}leader", name, config.timing.leader_ttl_s, watchers.changed)
     stack.callback(leader.stop)

@@ -21,6 +21,15 @@ LOOK_S = 0.25
 
 log = structlog.get_logger("spotsupd")
 
+_LEAST_CALL_S = 0.3  # an etcd that is well may take that when it is busy
+
+
+def call_limit_s(ttl_s: float, endpoints: int) -> float:
+    """What one endpoint gets to answer: as many as etcd can do without may hang, one after the other, and the lease is
+    renewed by another before it ends."""
+    dispensable = max(1, (endpoints - 1) // 2)
+    return max(_LEAST_CALL_S, ttl_s / 3 / dispensable)
+
 
 class Leadership:
     """Keeps trying to lead, and to go on leading. `guard` is what a commit must carry."""

@@ -15,8 +15,8 @@ from spotsup_trainer.wire import Progress
 
 from provisioners.base import LaunchOutcome, LaunchRequest, Market, NoCapacity, Offer, OfferQuery, Scope, Transient
 from supervisor.api.quote import MOST_SHOWN, Quotes, quote_row
-from supervisor.api.service import MOST_BLOB_BYTES, Scale
-from supervisor.errors import RefusedError, UsageError
+from supervisor.api.service import CATCH_UP_S, MOST_BLOB_BYTES, MOST_TRIES, Scale, Service
+from supervisor.errors import JournalUnavailableError, RefusedError, UsageError
 from supervisor.model import Event, EventKind, JobState
 from supervisor.planner.actions import AlertDone, ListDone, ListInstances, Outcome, SendAlert, Terminate, TerminateDone
 from supervisor.planner.plan import ALERT_TRIES_S, MOST_ALERT_TRIES, MOST_ALERTS_AT_ONCE, absorb
@@ -26,6 +26,7 @@ from supervisor.runtime.actor import CONSOLE_LINES, MOST_THREADS, ThreadActor
 from supervisor.spec import MAX_NODES, MAX_SPARES, parse_spec
 from tests.sim.promises import events_of, truth
 from tests.sim.scenes import CALM, RULES, calm_world, empty_world, record, service, submit
+from tests.sim.world import World
 from tests.unit.offering import Stub
 
 TESTS = Path(__file__).resolve().parents[1]
@@ -175,12 +176,38 @@ def test_a_cloud_that_always_fails_is_asked_a_few_times_per_node(monkeypatch: py
     assert events_of(world, "job", EventKind.LAUNCH_REFUSED)[0] == asked[0]
 
 
+class Rival:
+    """A clock. Whoever reads it to store a command finds that another user was faster."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.asked = 0
+
+    def now(self) -> float:
+        """The time, a little too late."""
+        self.asked += 1
+        service(self._world).scale("job", Scale(spares=self.asked % 2 + 1))
+        return self._world.clock.now()
+
+
 def test_a_command_is_not_tried_for_ever() -> None:
     world = calm_world()
     world.run(120.0)
-    service(world).scale("job", Scale(spares=1))
-    world.set_faults(replace(CALM, mirror_lag_s=60.0))  # what was written now is seen after the last try
+    rival, daemon = Rival(world), world.daemon
+    wait_for = service(world)._wait_for
+    late = Service(daemon.journal, daemon.leader, rival, ["local"], wait_for)
     with pytest.raises(RefusedError, match="changes too fast"):
+        late.scale("job", Scale(desired=4))
+    assert rival.asked == MOST_TRIES
+    assert record(world).desired_nodes == 3
+
+
+def test_a_command_waits_so_long_for_what_others_were_told() -> None:
+    world = calm_world()
+    world.run(120.0)
+    service(world).scale("job", Scale(spares=1))
+    world.set_faults(replace(CALM, mirror_lag_s=60.0))  # what was written now is seen long after
+    with pytest.raises(JournalUnavailableError, match=f"behind etcd for {CATCH_UP_S:g} s"):
         service(world).scale("job", Scale(desired=4))
     assert record(world).desired_nodes == 3
 

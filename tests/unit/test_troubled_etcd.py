@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 from spotsup_trainer.etcd import Etcd
 from spotsup_trainer.mirror import View
-from spotsup_trainer.timing import LeaseTimes
 from spotsup_trainer.wire import Keys
 
 from scripts.chaos import space
@@ -20,7 +19,7 @@ from supervisor.api.service import Scale, Service
 from supervisor.errors import JournalFullError, JournalUnavailableError, RefusedError
 from supervisor.runtime.clock import SystemClock
 from supervisor.runtime.journal import Journal
-from supervisor.runtime.leader import Leadership
+from supervisor.runtime.leader import Leadership, call_limit_s
 from supervisor.runtime.store import EtcdStore
 from tests.etcd_server import cable, etcd_server
 from tests.unit.test_lost_journal import Daemon
@@ -69,7 +68,7 @@ def test_a_leader_outlives_an_endpoint_that_hangs(tmp_path: Path) -> None:
     ttl_s = 4.0
     with etcd_server(tmp_path) as server, cable(server.endpoint) as wire, ExitStack() as stack:
         endpoints = (wire.endpoint, server.endpoint)
-        etcd = Etcd(endpoints, timeout_s=LeaseTimes(ttl_s, len(endpoints)).call_s)
+        etcd = Etcd(endpoints, timeout_s=call_limit_s(ttl_s, len(endpoints)))
         stack.callback(etcd.close)
         leader = Leadership(etcd, f"{KEYS.root}leader", "me", ttl_s)
         leader.start()
