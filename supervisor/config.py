@@ -27,9 +27,13 @@ class _Strict(BaseModel):
 
 
 class EtcdConfig(_Strict):
-    """Where etcd is, and how long to wait for it at start. The password is read from a file, never from here."""
+    """Where etcd is, and how long to wait for it at start. The password is read from a file, never from here.
+
+    `node_endpoints`: where nodes find it, if they have to go another way than the daemon.
+    """
 
     endpoints: tuple[str, ...] = ("http://127.0.0.1:2379",)
+    node_endpoints: tuple[str, ...] = ()
     user: str = ""
     password_file: str = ""
     ca: str = ""
@@ -46,10 +50,14 @@ class ApiConfig(_Strict):
 
 
 class LocalConfig(_Strict):
-    """The local cloud. `dir` is the folder of its server; empty: below the state folder."""
+    """The local cloud. `dir` is the folder of its server; empty: below the state folder.
+
+    `image`: the folder of a machine image, as `make acceptance` builds it: machines are then virtual ones.
+    """
 
     enabled: bool = True
     dir: str = ""
+    image: str = ""
 
 
 class NodeConfig(_Strict):

@@ -12,8 +12,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from provisioners.base import EndCause
+from provisioners.base import EndCause, HostKey
 from provisioners.localcloud import processes, rules
+from provisioners.localcloud.machine import qemu
 from provisioners.localcloud.machine.spec import Spec
 from provisioners.localcloud.models import (
     Fault,
@@ -27,6 +28,10 @@ from provisioners.localcloud.models import (
 from provisioners.localcloud.processes import Identity, Target
 from provisioners.localcloud.programs import SshPrograms
 from provisioners.localcloud.store import Birth, Store
+from provisioners.userdata import DeadMan, user_data
+
+DEAD_MAN_S = 1800.0
+"""For how long a virtual machine that hears nothing goes on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,11 +217,14 @@ class Cloud:
             instance_type=body.instance_type,
             market=body.market,
             address=rules.address_for(self._settings, self._machines.values(), self.birth.first_address, index),
+            virtual=bool(self._settings.image),
             launched_at=now,
             due_at=now + self._settings.launch_delay_s,
             tags=body.tags,
         )
         folder = self.store.make_folder(machine.id, host_key=body.host_key_private, authorized_key=body.ssh_public_key)
+        if machine.virtual:
+            folder.write_seed(machine.id, _user_data(body))
         folder.write_spec(self._spec(machine))
         self.store.save_machine(machine)
         self._machines[machine.id] = machine
@@ -236,4 +244,11 @@ class Cloud:
             libraries=programs.libraries,
             sshd_session=str(programs.session or ""),
             sshd_auth=str(programs.auth or ""),
+            image=self._settings.image,
         )
+
+
+def _user_data(body: LaunchBody) -> str:
+    """The same as on rented clouds."""
+    host_key = HostKey(public=body.host_key_public, private_openssh=body.host_key_private)
+    return user_data(body.node, qemu.USER, body.ssh_public_key, host_key, DeadMan(DEAD_MAN_S))

@@ -4,19 +4,29 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from provisioners.localcloud.client import NotSentError, call
+from provisioners.localcloud.client import NoAnswerError, NotSentError, call
 from provisioners.localcloud.control import ServerError, start_server, take_over
+from provisioners.localcloud.models import SettingsPatch
 from provisioners.localcloud.store import Store, StoreError
 
 PING_TIMEOUT_S = 5.0
 
 
-def ensure_server(directory: Path) -> None:
-    """Serve `directory`, unless somebody does already. Raises ServerError and StoreError."""
+def ensure_server(directory: Path, image: str = "") -> None:
+    """Serve `directory`, unless somebody does already; new machines are of `image`. Raises ServerError, StoreError."""
     try:
         call(directory, "GET", "/v1/ping", timeout_s=PING_TIMEOUT_S)
     except NotSentError:
         start_server(directory)
+    if not image:
+        return
+    change = SettingsPatch(image=image).model_dump_json(exclude_unset=True)
+    try:
+        answer = call(directory, "PATCH", "/v1/admin/settings", timeout_s=PING_TIMEOUT_S, body=change)
+    except (NotSentError, NoAnswerError) as error:
+        raise ServerError(f"it was not told its machine image: {error}") from error
+    if answer.status != 200:
+        raise ServerError(f"it does not take {image} as its machine image: {answer.text[:200]}")
 
 
 def stop_if_empty(directory: Path) -> None:

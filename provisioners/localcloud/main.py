@@ -36,6 +36,7 @@ def _behaviour(command: Any) -> Any:
         click.option("--launch-delay", type=float, metavar="S", help="Seconds from a launch to a started sshd."),
         click.option("--listing-lag", type=float, metavar="S", help="Seconds by which listings are behind."),
         click.option("--clock-ahead", type=float, metavar="S", help="Seconds by which its clock is ahead."),
+        click.option("--image", metavar="DIR", help="New machines are virtual ones, of this image; '' for none."),
         click.option("--capacity", multiple=True, metavar="ZONE=N", help="How many machines a zone holds."),
         click.option("--type", "types", multiple=True, metavar="NAME=SPOT:ON_DEMAND[:GPU:N]", help="Prices in $/h."),
         click.option("--fault", "faults", multiple=True, metavar="FAULT", help="What the next launch calls meet."),
@@ -195,6 +196,8 @@ def _patch(behaviour: dict[str, Any]) -> Any:
         if behaviour[option] is not None:
             given[f"{option}_s"] = behaviour[option]
     try:
+        if behaviour["image"] is not None:
+            given["image"] = behaviour["image"]
         if behaviour["capacity"]:
             given["capacity"] = {zone: int(room) for zone, room in map(_pair, behaviour["capacity"])}
         if behaviour["types"]:

@@ -63,7 +63,8 @@ class Settings(_Model):
     `capacity`: machines that a zone holds; its keys are the zones. `no_capacity_memory_s`: for how long a refusal tells
     callers not to ask again. `ended_listed_s`: for how long listings still show a machine that ended. `ssh_port`: where
     new machines' sshd listens, 0 for any port. `reuse_addresses`: a new machine gets the address of one that ended.
-    `clock_ahead_s`: by how much launch times are later than by our clock; negative where its own is behind.
+    `clock_ahead_s`: by how much launch times are later than by our clock; negative where its own is behind. `image`:
+    the folder of a machine image; new machines are then virtual ones, and "" makes them process trees.
     """
 
     launch_delay_s: Delay = 1.0
@@ -76,6 +77,7 @@ class Settings(_Model):
     ssh_port: Port = 0
     reuse_addresses: bool = False
     clock_ahead_s: Skew = 0.0
+    image: str = ""
 
 
 class SettingsPatch(_Model):
@@ -91,6 +93,7 @@ class SettingsPatch(_Model):
     ssh_port: Port | None = None
     reuse_addresses: bool | None = None
     clock_ahead_s: Skew | None = None
+    image: str | None = None
 
     def applied_to(self, settings: Settings) -> Settings:
         """The settings after this change."""
@@ -132,7 +135,7 @@ class Machine(_Model):
 
     `running_at`: its sshd answered. `ending_at`, `end_cause`: its end was decided; `ended_at`: no process is left.
     `pid`, `started`: its init, once it runs. `frozen_at`: since when all its processes are stopped. `spared`: what is
-    announced does not come.
+    announced does not come. `virtual`: it is a virtual machine.
     """
 
     id: Name
@@ -145,6 +148,7 @@ class Machine(_Model):
     instance_type: str
     market: Market
     address: str
+    virtual: bool = False
     launched_at: float
     due_at: float
     tags: dict[str, str] = {}

@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from provisioners.base import EndCause, InstanceState, Market, Scope
+from provisioners.localcloud.machine import qemu
 from provisioners.localcloud.models import (
     REGION,
     Fault,
@@ -104,8 +105,12 @@ def view(machine: Machine, as_of: float) -> View | None:
         launched_at=machine.launched_at,
         ssh_host=machine.address if reachable else "",
         ssh_port=machine.ssh_port if reachable else 22,
-        private_address=machine.address if reachable else "",
-        metadata_url=f"http://{machine.address}:{machine.metadata_port}" if reachable else "",
+        private_address=(qemu.inner_address(machine.address) if machine.virtual else machine.address)
+        if reachable
+        else "",
+        metadata_url=f"http://{qemu.HOST if machine.virtual else machine.address}:{machine.metadata_port}"
+        if reachable
+        else "",
         end_cause=machine.end_cause if over else None,
         preempt_at=machine.preempt_at if announced and not over else None,
         frozen=machine.frozen_at is not None and machine.frozen_at <= as_of and not over,

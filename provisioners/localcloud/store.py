@@ -196,8 +196,9 @@ class Store:
         return folder
 
     def drop_secrets(self, machine: str) -> None:
-        """Remove an ended machine's private key."""
+        """Remove an ended machine's private key, also in its user data."""
         self.folder(machine).host_key.unlink(missing_ok=True)
+        shutil.rmtree(self.folder(machine).seed, ignore_errors=True)
 
     def wipe(self, machine: str) -> None:
         """Remove an ended machine's disk; its record and its log stay. Raises OSError."""

@@ -97,7 +97,8 @@ class Explainer:
         node = NodeRecord(f"{job.task_id}-1", job.name, "", offer, 0.0)
         setup: Setup = setup_of(self._config, node, job, (), code, pack_trainer(), lock)
         user = user_of(self._config, node)
-        home = self._home if offer.cloud == "local" else "/root" if user == "root" else f"/home/{user}"
+        on_host = offer.cloud == "local" and not self._config.local.image
+        home = self._home if on_host else "/root" if user == "root" else f"/home/{user}"
         guess = assumed(setup, user, home)
         steps = tuple(step_row(step) for step in plan(guess.facts, setup))
         return Explained((offer.instance_type,), setup.host.gpu, setup.host.gpus, guess.words, steps)

@@ -58,14 +58,20 @@ class Service:
         clouds: Sequence[str],
         wait_for: Callable[[Callable[[Reading], bool], float], bool],
         quote: Callable[[JobSpec], Quote] | None = None,
+        *,
+        local_storage: bool = False,
     ) -> None:
-        """`quote`: says what a job's cloud would be asked for; without it, no cloud is asked before it is."""
+        """`quote`: says what a job's cloud would be asked for; without it, no cloud is asked before it is.
+
+        `local_storage`: machines of the local cloud can mount, being virtual ones.
+        """
         self._journal = journal
         self._leader = leader
         self._clock = clock
         self._clouds = tuple(clouds)
         self._wait_for = wait_for
         self._quote = quote
+        self._local_storage = local_storage
 
     @property
     def led_by(self) -> str:
@@ -285,7 +291,7 @@ class Service:
         if cloud not in self._clouds:
             have = ", ".join(self._clouds) or "none"
             raise RefusedError(f"`placement.cloud` is {cloud}, which this daemon is not set up for; it has: {have}")
-        if cloud == "local" and spec.storage:
+        if cloud == "local" and spec.storage and not self._local_storage:
             raise RefusedError(
                 "`storage` is set, but machines of the local cloud share the host's folders: leave it out"
             )

@@ -52,7 +52,7 @@ def _local(config: Config, stack: contextlib.ExitStack) -> Provisioner:
     from provisioners.localcloud.embed import ServerError, StoreError, ensure_server, stop_if_empty
 
     try:
-        ensure_server(config.local_dir)
+        ensure_server(config.local_dir, config.local.image)
     except (ServerError, StoreError) as error:
         raise StartError(f"the local cloud does not start: {error}") from error
     stack.callback(stop_if_empty, config.local_dir)

@@ -80,7 +80,7 @@ def _serve(
         cluster=config.cluster,
         provisioners=provisioners,
         identity=identity,
-        preparer=SshPreparer(config, identity, journal, endpoints, clock),
+        preparer=SshPreparer(config, identity, journal, config.etcd.node_endpoints or endpoints, clock),
         alerts=alerts,
         find_alert=journal.alert,
         clock=clock,
@@ -134,7 +134,15 @@ def _serve_api(
     from supervisor.api.targets import targets_app
 
     clock, quote = SystemClock(), Quotes(provisioners).quote
-    service = Service(journal, leader, clock, list(provisioners), watchers.waiter(journal), quote)
+    service = Service(
+        journal,
+        leader,
+        clock,
+        list(provisioners),
+        watchers.waiter(journal),
+        quote,
+        local_storage=bool(config.local.image),
+    )
     adoption = Adoption(journal, provisioners, config.cluster, clock, watchers.waiter(journal))
     access, explainer = Access(config, identity), Explainer(config, str(Path.home()))
     app = create_app(service, lambda: loop.status, clock, version, adoption, access, explainer)

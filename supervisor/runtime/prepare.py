@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from spotsup_trainer import wire
 
+from provisioners.localcloud.machine import qemu
 from provisioners.settings import AwsSettings, AzureSettings, GcpSettings
 from supervisor.config import Config
 from supervisor.errors import SpotsupError
@@ -164,7 +165,8 @@ def _agent_config(
 
 def _environment(config: Config, node: NodeRecord, job: JobRecord) -> dict[str, str]:
     # On the local cloud all machines share the host's loopback interface, and gloo would guess by host name.
-    local = {"GLOO_SOCKET_IFNAME": "lo"} if node.offer.cloud == "local" else {}
+    interface = qemu.INTERFACE if config.local.image else "lo"
+    local = {"GLOO_SOCKET_IFNAME": interface} if node.offer.cloud == "local" else {}
     ours = {"SPOTSUP_APP_FAILURES": str(job.spec.limits.app_failures)}
     return {**local, **ours, **config.node.env, **job.spec.env}
 
@@ -179,14 +181,18 @@ def metadata_of(node: NodeRecord) -> wire.Metadata:
 
 
 def user_of(config: Config, node: NodeRecord) -> str:
-    """Who logs in: machines of the local cloud run as the daemon's own user."""
+    """Who logs in: machines of the local cloud run as the daemon's own user, virtual ones have one from user data."""
     settings = config.cloud(node.offer.cloud)
-    return settings.ssh_user if settings else getpass.getuser()
+    if settings is not None:
+        return settings.ssh_user
+    return qemu.USER if config.local.image else getpass.getuser()
 
 
 def has_dead_man(config: Config, node: NodeRecord) -> bool:
     """Whether its user data brought the dead-man switch; an Azure machine needs an identity to end its own billing."""
     settings = config.cloud(node.offer.cloud)
+    if node.offer.cloud == "local":
+        return bool(config.local.image)
     if settings is None or not settings.dead_man_s:
         return False
     return not isinstance(settings, AzureSettings) or bool(settings.identity)

@@ -3,7 +3,8 @@
     python -S -P -m provisioners.localcloud.machine.main FOLDER
 
 It reaps what descendants leave behind, serves the metadata, and looks for an announced preemption on SIGUSR1. When
-sshd ends it goes on without: a machine whose sshd crashed is a machine that runs and cannot be reached.
+sshd ends it goes on without: a machine whose sshd crashed is a machine that runs and cannot be reached. A virtual
+machine's init has QEMU in sshd's place, and ends with it.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import sys
 import time
 from pathlib import Path
 
-from provisioners.localcloud.machine import namespace, sshd
+from provisioners.localcloud.machine import namespace, qemu, sshd
 from provisioners.localcloud.machine.metadata import MetadataService
 from provisioners.localcloud.machine.spec import EXIT_ALREADY_RUNNING, Folder, Report
 
@@ -53,13 +54,18 @@ def _run(folder: Folder) -> None:
     signal.set_wakeup_fd(waker.fileno(), warn_on_full_buffer=False)
     for number in (signal.SIGCHLD, signal.SIGUSR1):
         signal.signal(number, lambda *_: None)
-    namespace.prepare(folder.path)
-    listener = socket.create_server((spec.address, 0), backlog=64)
+    if not spec.image:
+        namespace.prepare(folder.path)
+    # A virtual machine reaches our 127.0.0.1 alone.
+    listener = socket.create_server(("127.0.0.1" if spec.image else spec.address, 0), backlog=64)
     selector = selectors.DefaultSelector()
     facts = {"id": spec.id, "zone": spec.zone, "instance_type": spec.instance_type}
     service = MetadataService(listener, selector, facts)
     metadata_port = listener.getsockname()[1]
-    sshd_pid, ssh_port = sshd.start(spec, folder, f"{spec.address}:{metadata_port}")
+    if spec.image:
+        child, ssh_port = qemu.start(spec, folder)
+    else:
+        child, ssh_port = sshd.start(spec, folder, f"{spec.address}:{metadata_port}")
     folder.write_report(_report(ssh_port=ssh_port, metadata_port=metadata_port))
     selector.register(wake, selectors.EVENT_READ)
     service.announce(folder.read_preemption())
@@ -67,12 +73,12 @@ def _run(folder: Folder) -> None:
         ready = [key.fd for key, _ in selector.select(service.timeout_s(time.monotonic()))]
         if wake.fileno() in ready:
             wake.recv(4096)
-            _reap(sshd_pid)
+            _reap(child, ends_with_it=bool(spec.image))
             service.announce(folder.read_preemption())
         service.step(ready, time.monotonic())
 
 
-def _reap(sshd_pid: int) -> None:
+def _reap(child: int, *, ends_with_it: bool) -> None:
     while True:
         try:
             pid, status = os.waitpid(-1, os.WNOHANG)
@@ -80,8 +86,11 @@ def _reap(sshd_pid: int) -> None:
             return
         if pid == 0:
             return
-        if pid == sshd_pid:
-            print(f"sshd ended with {os.waitstatus_to_exitcode(status)}", file=sys.stderr, flush=True)
+        if pid == child:
+            what = "QEMU" if ends_with_it else "sshd"
+            print(f"{what} ended with {os.waitstatus_to_exitcode(status)}", file=sys.stderr, flush=True)
+            if ends_with_it:  # the machine has switched itself off
+                sys.exit(0)
 
 
 def _report(*, ssh_port: int = 0, metadata_port: int = 0, error: str = "") -> Report:

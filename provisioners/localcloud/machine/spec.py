@@ -19,7 +19,8 @@ _PREEMPTION = "preemption.json"
 
 class Spec(NamedTuple):
     """What the cloud decided about a machine before it exists. Programs are absolute paths, "" where not needed;
-    `ssh_port` is 0 for any port."""
+    `ssh_port` is 0 for any port. `image`: the folder of a machine image where it is a virtual machine, else "".
+    """
 
     id: str
     zone: str
@@ -32,6 +33,7 @@ class Spec(NamedTuple):
     sshd_session: str = ""
     sshd_auth: str = ""
     ssh_port: int = 0
+    image: str = ""
 
 
 class Report(NamedTuple):
@@ -68,9 +70,21 @@ class Folder(NamedTuple):
         return self.path / "authorized_keys"
 
     @property
+    def seed(self) -> Path:
+        """What cloud-init finds in a virtual machine (NoCloud): user-data, meta-data."""
+        return self.path / "seed"
+
+    @property
     def log(self) -> Path:
         """What init and sshd have to say."""
         return self.path / "machine.log"
+
+    def write_seed(self, machine: str, user_data: str) -> None:
+        """By the cloud, before a virtual machine starts. Holds the host key, as user data does everywhere."""
+        self.seed.mkdir(mode=0o700)
+        (self.seed / "user-data").write_text(user_data, encoding="utf-8")
+        meta_data = {"instance-id": machine, "local-hostname": machine}
+        (self.seed / "meta-data").write_text(json.dumps(meta_data), encoding="utf-8")
 
     def write_spec(self, spec: Spec) -> None:
         """By the cloud, before the machine starts."""

@@ -1,0 +1,187 @@
+"""A machine that is a virtual one: QEMU as a child of init, with the machine image's disk below what it writes.
+
+By KVM where that works, else by emulation. What a machine writes goes to a file of QEMU's own without a name: nothing
+of it is left once QEMU has ended. It has two networks: QEMU's own, where the host's loopback is 10.0.2.2 and port 22 is
+reached at the machine's loopback address, and one that connects the machines of a cloud, by multicast on loopback.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import shutil
+import signal
+import socket
+import time
+from pathlib import Path
+
+from provisioners.localcloud.machine.spec import MARKER_VARIABLE, Folder, Spec
+
+PROGRAM = "qemu-system-x86_64"
+USER = "spotsup"
+"""Who logs in: made by cloud-init from our user data, as on a cloud."""
+
+HOST = "10.0.2.2"
+"""The host's loopback, seen from within."""
+
+INTERFACE = "enp0s8"
+"""What connects machines, by its place on the bus."""
+
+MEMORY_MIB = 1536
+PR_SET_PDEATHSIG = 1
+_STARTS = 5
+_PROBE_S = 20
+_LISTEN_TIMEOUT_S = 20.0
+_LAN_BITS = 10
+
+# Quick to boot, and the network between machines set before the first program runs.
+_KERNEL = (
+    "root=/dev/vda rw console=ttyS0 loglevel=4 mitigations=off nokaslr audit=0 no_timer_check "
+    "tsc=nowatchdog systemd.show_status=0 ds=nocloud"
+)
+
+# rdtsc; shl rdx, 32; or rax, rdx; ret
+_READ_TSC = b"\x0f\x31\x48\xc1\xe2\x20\x48\x09\xd0\xc3"
+_MEASURE_S = 0.2
+
+# mov al, 16; out 0xf4, al; hlt: QEMU ends with (16 << 1) | 1 once a processor has run it.
+_PROBE = b"\xb0\x10\xe6\xf4\xf4".ljust(510, b"\0") + b"\x55\xaa"
+_PROBED = 33
+
+
+class QemuError(Exception):
+    """QEMU did not start; its own words are in the machine's log."""
+
+
+def inner_address(address: str) -> str:
+    """A machine's address among the machines of its cloud: 10.64.0.0/10, as its loopback one is 127.64.0.0/10."""
+    return f"10.{address.partition('.')[2]}"
+
+
+def command(spec: Spec, folder: Folder, port: int, tsc_khz: int = 0) -> list[str]:
+    """QEMU's command line. `tsc_khz`: this computer's, for an emulated processor; 0 for KVM."""
+    image = Path(spec.image)
+    inner = inner_address(spec.address)
+    mac = "02:54:00:" + ":".join(f"{int(part):02x}" for part in inner.split(".")[1:])
+    accel = ["-accel", "tcg,thread=multi", "-cpu", "Nehalem"] if tsc_khz else ["-accel", "kvm", "-cpu", "host"]
+    kernel = f"{_KERNEL} tsc_early_khz={tsc_khz}" if tsc_khz else _KERNEL
+    return [
+        *(PROGRAM, "-nodefaults", "-no-user-config", "-display", "none", "-machine", "q35", *accel),
+        *("-smp", "1", "-m", str(MEMORY_MIB)),
+        *("-kernel", str(image / "vmlinuz"), "-initrd", str(image / "initrd.img")),
+        *("-append", f"{kernel} ip={inner}:::255.192.0.0::{INTERFACE}:off"),
+        *("-drive", f"file={_quoted(image / 'disk.raw')},format=raw,if=virtio,snapshot=on"),
+        *("-drive", f"file.driver=vvfat,file.dir={_quoted(folder.seed)},file.label=CIDATA,{_SEED}"),
+        *("-netdev", f"user,id=host,hostfwd=tcp:{spec.address}:{port}-:22"),
+        *("-device", "virtio-net-pci,netdev=host,addr=7"),
+        *("-netdev", f"socket,id=lan,mcast={group(spec.id)},localaddr=127.0.0.1"),
+        *("-device", f"virtio-net-pci,netdev=lan,addr=8,mac={mac}"),
+        *("-device", "virtio-rng-pci", "-serial", "stdio"),
+    ]
+
+
+_SEED = "format=raw,if=virtio,readonly=on"
+
+
+def group(machine: str) -> str:
+    """The multicast group and port of a machine's cloud, from its id: local-CLOUD-NUMBER."""
+    number = int(machine.split("-")[1], 16)
+    return f"239.{number >> 16 & 255}.{number >> 8 & 255}.{number & 255}:{10000 + (number >> 24)}"
+
+
+def start(spec: Spec, folder: Folder) -> tuple[int, int]:
+    """Start QEMU; returns (pid, port) once it listens for the machine's SSH, which may not answer yet, as on a cloud.
+
+    Raises QemuError.
+    """
+    program = shutil.which(PROGRAM)
+    if program is None:
+        raise QemuError(f"there is no {PROGRAM}; install qemu-system-x86")
+    tsc_khz = 0 if kvm_works(folder) else measured_tsc_khz()
+    for _ in range(_STARTS):
+        port = spec.ssh_port or _free_port(spec.address)
+        pid = _spawn(program, command(spec, folder, port, tsc_khz), spec.id)
+        if _listens(pid, spec.address, port):
+            return pid, port
+    raise QemuError(f"QEMU ended {_STARTS} times before it listened on {spec.address}: see {folder.log}")
+
+
+def kvm_works(folder: Folder) -> bool:
+    """Whether a processor runs under KVM: /dev/kvm may be there and fail."""
+    program = shutil.which(PROGRAM)
+    if program is None or not os.access("/dev/kvm", os.R_OK | os.W_OK):
+        return False
+    sector = folder.path / "probe.img"
+    sector.write_bytes(_PROBE)
+    arguments = [
+        *(PROGRAM, "-nodefaults", "-no-user-config", "-display", "none", "-accel", "kvm", "-cpu", "host", "-m", "32"),
+        *("-device", "isa-debug-exit,iobase=0xf4", "-drive", f"file={_quoted(sector)},format=raw,if=ide"),
+    ]
+    pid = _spawn(program, arguments, "")
+    deadline = time.monotonic() + _PROBE_S
+    while time.monotonic() < deadline:
+        ended, status = os.waitpid(pid, os.WNOHANG)
+        if ended:
+            return os.waitstatus_to_exitcode(status) == _PROBED
+        time.sleep(0.02)
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    return False
+
+
+def measured_tsc_khz() -> int:
+    """How fast this computer's time stamp counter runs, which an emulated processor has for its own.
+
+    A machine that finds out by itself while others want the processor is wrong by factors, and so is then its clock.
+    """
+    with mmap.mmap(-1, mmap.PAGESIZE, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC) as page:
+        page.write(_READ_TSC)
+        start = ctypes.c_char.from_buffer(page)
+        read = ctypes.CFUNCTYPE(ctypes.c_uint64)(ctypes.addressof(start))
+        began, first = time.monotonic_ns(), read()
+        time.sleep(_MEASURE_S)
+        ended, last = time.monotonic_ns(), read()
+        del read, start  # the page cannot be closed before
+    return int((last - first) * 1_000_000 // (ended - began))
+
+
+def _spawn(program: str, arguments: list[str], machine: str) -> int:
+    libc = ctypes.CDLL(None)
+    pid = os.fork()
+    if pid:
+        return pid
+    try:
+        libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them, and exec would keep that
+            signal.signal(number, signal.SIG_DFL)
+        environ = {"PATH": os.environ.get("PATH", os.defpath), MARKER_VARIABLE: machine}
+        os.execve(program, arguments, environ)  # noqa: S606 - no shell wanted
+    finally:
+        os._exit(127)
+
+
+def _listens(pid: int, address: str, port: int) -> bool:
+    """True once QEMU takes connections for the machine; False when it ended before. Raises QemuError."""
+    deadline = time.monotonic() + _LISTEN_TIMEOUT_S
+    while time.monotonic() < deadline:
+        if os.waitpid(pid, os.WNOHANG)[0]:
+            return False
+        try:
+            with socket.create_connection((address, port), timeout=1.0):
+                return True
+        except OSError:
+            time.sleep(0.02)
+    raise QemuError(f"QEMU does not listen on {address}:{port} after {_LISTEN_TIMEOUT_S:.0f} s")
+
+
+def _free_port(address: str) -> int:
+    """A port nobody listens on now. Somebody may take it before QEMU does: hence the few starts."""
+    with socket.socket() as probe:
+        probe.bind((address, 0))
+        return int(probe.getsockname()[1])
+
+
+def _quoted(path: Path) -> str:
+    """As QEMU reads a value of an option."""
+    return str(path).replace(",", ",,")
