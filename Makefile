@@ -1,7 +1,7 @@
 # Paths are relative throughout: make knows no way to quote a clone whose own path has a space.
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-long test-frameworks check bench bench-recovery bench-checkpoint bench-rendezvous bench-control bench-bootstrap soak-launches soak-training soak-outages chaos sim sim-long sim-mutants sim-crashes contract-real clean distclean
+.PHONY: help setup demo test test-long test-frameworks acceptance check bench bench-recovery bench-checkpoint bench-rendezvous bench-control bench-bootstrap soak-launches soak-training soak-outages chaos sim sim-long sim-mutants sim-crashes contract-real clean distclean
 
 python := .venv/bin/python
 frameworks := .tools/frameworks
@@ -12,6 +12,7 @@ help:
 	@echo "make test    the tests: 11 minutes on two cores"
 	@echo "make test-long         what make test leaves out, for it would take too long"
 	@echo "make test-frameworks   with the real Lightning, transformers and TensorBoard, in an environment of their own"
+	@echo "make acceptance        bootstrap and training on virtual machines; needs root, once, for their image of Debian 12"
 	@echo "make check   ruff and mypy"
 	@echo "make soak-launches   a thousand launches on clouds that fail all the time: what leaks, what doubles (CLOUD=gcp)"
 	@echo "make contract-real CLOUD=aws BUDGET_USD=1 CONFIG=spotsupd.toml   the clouds' contract on your account: costs money"
@@ -52,6 +53,9 @@ $(frameworks)/installed: constraints.txt constraints-frameworks.txt trainer/pypr
 	$(into_frameworks) --no-build-isolation --editable trainer \
 		torch lightning transformers accelerate tensorboard pillow pytest pytest-timeout
 	touch $@
+
+acceptance: setup
+	@RES_OPTIONS='timeout:1 attempts:1' $(python) -m scripts.acceptance.main
 
 check: setup
 	@$(python) -m ruff check

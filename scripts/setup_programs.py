@@ -73,6 +73,20 @@ def ensure_programs(clone: Path) -> None:
         )
 
 
+def ensure_installed(packages: Mapping[str, str], clone: Path) -> None:
+    """Install what cannot be unpacked into a folder: `packages` by the program that each brings. Raises SetupError."""
+    missing = sorted({package for program, package in packages.items() if shutil.which(program) is None})
+    if not missing:
+        return
+    by_hand = f"this brings what is missing: sudo apt-get install --no-install-recommends {' '.join(missing)}"
+    if (prefix := _root_prefix()) is None:
+        raise SetupError(f"{' and '.join(missing)} have to be installed, which takes root; {by_hand}")
+    print(f"setup: installing {' '.join(missing)}", flush=True)
+    done = run([*prefix, "sh", "-c", _INSTALL, "sh", *missing], cwd=clone, timeout_s=INSTALL_TIMEOUT_S)
+    if done.returncode != 0:
+        raise SetupError(f"{' and '.join(missing)} cannot be installed: {last_words(done)}\n{by_hand}")
+
+
 def _missing(root: Path) -> list[str]:
     """Which of the programs are not there, or do not run."""
     tools = root if root.is_dir() else None

@@ -1,0 +1,1 @@
+"""`make acceptance`: bootstrap and training on real virtual machines."""

@@ -1,0 +1,49 @@
+"""What of `make acceptance` needs no machine."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from bootstrap.steps.gpu import Condition, diagnose
+from scripts.acceptance.image import MIRROR, mirror_in, torch_files
+from scripts.acceptance.table import BrokenError, Results, expect
+from scripts.acceptance.tried import recorded
+
+
+def test_the_mirror_is_the_one_of_apt_where_that_has_debian_12() -> None:
+    other = "http://other.example/ubuntu noble main\nhttp://mirror.example/debian-security bookworm-security main\n"
+    assert mirror_in(f"{other}http://mirror.example/debian bookworm main\n") == "http://mirror.example/debian"
+    assert mirror_in(other) == mirror_in("") == MIRROR
+
+
+def test_torch_is_copied_with_what_it_needs_and_no_more() -> None:
+    tops = {below.parts[0] for _, below in torch_files()}
+    assert {"torch", "sympy", "typing_extensions.py"} <= tops
+    assert not {"_pytest", "mypy", "boto3"} & tops
+
+
+def test_the_recorded_gpu_asks_for_a_reboot_once() -> None:
+    assert diagnose(recorded("driver_updated_underneath")).condition is Condition.RESTART
+    assert diagnose(recorded("aws_image_t4")).condition is Condition.WORKS
+
+
+def test_a_run_is_good_when_all_of_it_was_shown(tmp_path: Path) -> None:
+    results = Results(("one", "two"))
+    with results.row("one") as row:
+        row.words = "seen"
+    assert not results.ok  # the second was not come to
+    with pytest.raises(BrokenError, match="it is 2"), results.row("two"):
+        expect(holds=False, words="it is 2")
+    assert not results.ok
+    results.show("Title", tmp_path / "build" / "out.json")
+    told = json.loads((tmp_path / "build" / "out.json").read_text())
+    assert [(row["name"], row["ok"], row["words"]) for row in told["rows"]] == [
+        ("one", True, "seen"),
+        ("two", False, "it is 2"),
+    ]
+    with results.row("two"):
+        expect(holds=True, words="")
+    assert results.ok
