@@ -11,6 +11,7 @@ import io
 import logging
 import shlex
 import socket
+import threading
 import time
 from base64 import b64decode
 from collections.abc import Callable, Iterator, Sequence
@@ -41,6 +42,7 @@ _POLL_S = (0.002, 0.005, 0.01, 0.02, 0.05)
 _OUTPUT_BYTES = 1 << 18  # of each stream the last so many are kept: a machine cannot fill the daemon's memory
 _CHUNK_BYTES = 1 << 17
 _LAST_WORDS_S = 1.0
+_CUT_OFF_S = 2.0  # beyond a command's limit, which is told of where that can be
 _LINE_CHARACTERS = 300
 
 
@@ -94,7 +96,7 @@ class Shell:
         if command.as_root:
             script, timeout_s = scripts.as_root(script, self._node, timeout_s), timeout_s + scripts.ROOT_GRACE_S
         limit = self._limit(timeout_s)
-        with self._faults(str(command), limit):
+        with self._faults(str(command), limit), self._cut_off(limit):
             channel = self._connection.create_session()
             with channel:
                 # The login shell may be any; ours is sh. exec: one process less to outlive a broken connection.
@@ -130,6 +132,17 @@ class Shell:
         if at <= self._deadline:
             return _Limit(at, f"did not end within {timeout_s:g} s")
         return _Limit(self._deadline, "was still at work when the time for all of the bootstrap was over")
+
+    @contextmanager
+    def _cut_off(self, limit: _Limit) -> Iterator[None]:
+        """paramiko waits for some of a server's answers for ever: a machine that does not give them is hung up on."""
+        timer = threading.Timer(max(0.0, limit.at - self._clock()) + _CUT_OFF_S, self._connection.transport.close)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
 
     def _send(self, channel: Any, data: bytes, limit: _Limit) -> None:
         """What a command that has ended did not read, it did not need: why it ended is told elsewhere."""

@@ -18,6 +18,7 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
+import paramiko
 import pytest
 
 from bootstrap import (
@@ -204,6 +205,48 @@ def test_a_port_that_accepts_and_says_nothing_is_given_up_in_time() -> None:
         with pytest.raises(UnreachableError, match="did not answer in time"):
             bootstrap(target, setup_of("n1"), clock=clock, deadline_s=0.7)
         assert clock() - began < 5
+
+
+class NoAnswer(paramiko.ServerInterface):  # type: ignore[misc] # paramiko has no types
+    """Lets us in, and never says whether a command was started: as a machine whose disk hangs."""
+
+    def __init__(self) -> None:
+        self.over = threading.Event()
+
+    def check_auth_publickey(self, username: str, key: paramiko.PKey) -> int:
+        return int(paramiko.common.AUTH_SUCCESSFUL)
+
+    def check_channel_request(self, kind: str, chanid: int) -> int:
+        return int(paramiko.common.OPEN_SUCCEEDED)
+
+    def check_channel_exec_request(self, channel: paramiko.Channel, command: bytes) -> bool:
+        self.over.wait()
+        return False
+
+
+def test_a_machine_that_lets_us_in_and_never_answers_is_given_up_in_time() -> None:
+    server = NoAnswer()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            with paramiko.Transport(listener.accept()[0]) as transport:
+                key = paramiko.Ed25519Key.from_private_key(io.StringIO(HOST_KEY.private_openssh))
+                transport.add_server_key(key)
+                transport.start_server(server=server)
+                server.over.wait()
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        port = listener.getsockname()[1]
+        target = Target("127.0.0.1", port, "nobody", HOST_KEY.public, CLIENT_KEY.private_openssh)
+        began = clock()
+        try:
+            with pytest.raises(UnreachableError, match="step facts: the connection broke at `gather facts`"):
+                bootstrap(target, setup_of("n1"), clock=clock, deadline_s=1.0)
+            assert clock() - began < 20
+        finally:
+            server.over.set()
+            thread.join()
 
 
 def test_a_setup_that_fails_names_node_step_command_and_its_last_words(machine: Instance) -> None:
