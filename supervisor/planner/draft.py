@@ -103,10 +103,10 @@ class Draft:
         """Nodes that the job has or will have: not doomed, not leaving."""
         return [node for node in self.nodes.values() if node.state in COUNTED_NODE_STATES and not node.doomed]
 
-    def complete(self, without: str = "") -> bool:
-        """Whether all desired nodes are there, healthy, also without this one: what is more than that is spare."""
+    def complete(self) -> bool:
+        """Whether all desired nodes are there, healthy: what is more than that is spare."""
         there = [node for node in self.in_states(NodeState.READY, NodeState.MEMBER) if not node.doomed]
-        return sum(node.id != without for node in there) >= self.job.desired_nodes
+        return len(there) >= self.job.desired_nodes
 
     def set_node(self, node: NodeRecord, **changes: Any) -> NodeRecord:
         """Change fields of a node."""

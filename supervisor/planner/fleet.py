@@ -98,8 +98,8 @@ def _drive_request(draft: Draft, node: NodeRecord) -> None:
 def _has_left(draft: Draft, node: NodeRecord) -> bool:
     """Out of the round, or out of time: a drain waits for a checkpoint, but not for ever."""
     current = draft.view.round
-    in_round = current is not None and node.id in current.nodes() and draft.view.result is None
-    return not in_round or draft.job.ended or draft.now - node.since > draft.rules.drain_timeout_s
+    in_round = current is not None and node.id in current.nodes()
+    return not in_round or draft.now - node.since > draft.rules.drain_timeout_s
 
 
 def _terminate(draft: Draft, node: NodeRecord, *, failed: bool = False, in_order: bool = False) -> None:
@@ -245,7 +245,7 @@ def _offers(draft: Draft) -> tuple[Offer, ...]:
     known = draft.soft.offers.get(draft.job.name, OffersView())
     age_s = draft.now - known.asked_at
     stale = not known.known or age_s > draft.rules.offers_s
-    if stale and (not known.asked_at or age_s > draft.rules.refused_retry_s):
+    if stale and age_s > draft.rules.refused_retry_s:
         draft.ask(FetchOffers(draft.job.name, spec.placement.cloud, spec.offer_queries))
     return known.offers
 

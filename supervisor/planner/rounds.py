@@ -19,7 +19,7 @@ def drive_rounds(draft: Draft) -> None:
     """Tell of a new round, bury the lost, and publish who is expected next."""
     _tell_of_round(draft)
     _bury(draft)
-    if draft.job.ended or draft.view.result is not None:
+    if draft.job.ended:
         return
     if draft.job.pause_at:
         _hold(draft)
@@ -120,7 +120,7 @@ def _worth_changing(draft: Draft, current: Hint, chosen: tuple[str, ...]) -> boo
         return (current.min_nodes, current.max_nodes) != (draft.job.min_nodes, draft.job.max_nodes)
     if not current.members and len(chosen) < draft.job.min_nodes:
         return False
-    if any(node not in chosen and _cannot_stay(draft, node) for node in current.members):
+    if any(_cannot_stay(draft, node) for node in current.members):
         return True
     if len(chosen) == draft.job.desired_nodes and set(chosen) <= set(_healthy(draft)):
         return True  # nobody better will come: what is nearly ready will be spare

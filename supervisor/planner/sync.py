@@ -92,7 +92,7 @@ def _launched(draft: Draft, node: NodeRecord, outcome: LaunchOutcome) -> NodeRec
         case Launched(instance):
             return _accept(draft, node, instance)
         case NoCapacity() | Quota():
-            spare = draft.complete(without=node.id)
+            spare = draft.complete()
             draft.soft = draft.soft.remember(node.offer, outcome, draft.now, spare=spare)
             return _refused(draft, node, outcome.message)
         case Throttled():
@@ -121,7 +121,7 @@ def _tell_of_code(draft: Draft, node: NodeRecord, outcome: Transient) -> None:
 def _fatal(draft: Draft, node: NodeRecord, outcome: Fatal) -> NodeRecord:
     """A request that cannot work ends a job that never ran; a running one keeps what it has (P4) and asks later."""
     memory = NoCapacity(Scope.GLOBAL, FATAL_MEMORY_S, outcome.message)
-    draft.soft = draft.soft.remember(node.offer, memory, draft.now, spare=draft.complete(without=node.id))
+    draft.soft = draft.soft.remember(node.offer, memory, draft.now, spare=draft.complete())
     node = _refused(draft, node, outcome.message)
     if not any(other.state is not N.GONE or other.joined for other in draft.nodes.values()):
         draft.move_job(JobState.FAILED, f"{node.offer.cloud} refuses the request: {outcome.message}")
@@ -177,7 +177,7 @@ def _found_sick(draft: Draft, node: NodeRecord, error: str) -> None:
 
 def fail_bootstrap(draft: Draft, node: NodeRecord, error: str) -> NodeRecord:
     """The node's set-up failed: its own budget, never the application's (P5). A spare's ends no job that has all."""
-    if draft.complete(without=node.id):
+    if draft.complete():
         draft.set_job(spare_retry_at=draft.now + draft.rules.spare_retry_s)
     else:
         draft.set_job(bootstrap_failures=draft.job.bootstrap_failures + 1)

@@ -97,11 +97,18 @@ TAKEN_LATER = node(3, N.GONE, joined=True, taken=True)
         ([replace(TAKEN, taken=False)], ["", ""]),
         ([replace(TAKEN, joined=False)], ["", ""]),
         ([TAKEN_LATER, replace(TAKEN, created_at=TAKEN_LATER.created_at)], [name(2), name(3)]),
+        ([TAKEN, node(10, N.GONE, joined=True, taken=True, created_at=NOW - 3000)], [name(10), name(2)]),
     ],
 )
 def test_in_whose_place_a_node_is_asked_for(others: list[NodeRecord], replaces: list[str]) -> None:
     after = scene(member(1), *others, record=job(3))
     assert [each.replaces for each in after.new] == replaces
+
+
+@pytest.mark.parametrize("spread", ["zone", "region"])
+def test_a_job_without_nodes_may_be_anywhere(spread: str) -> None:
+    record = job(1, J.STARTING, spec=spec(placement={"spread": spread}))
+    assert len(scene(record=record).new) == 1
 
 
 def test_the_first_offer_that_is_allowed_is_taken() -> None:
@@ -313,6 +320,47 @@ def test_a_draining_node_ends_once_it_has_left_or_its_time_is_up(
     assert ("i-2" in [each.instance_id for each in after.does(Terminate)]) is ends
 
 
+SHARED = spec(storage=[{"mount": "/data", "nfs": "server:/data"}])
+
+
+@pytest.mark.parametrize(
+    ("which", "record", "unmounts"),
+    [
+        (node(2, N.DRAINING, since=NOW - 999), job(1, spec=SHARED), True),
+        (node(2, N.DRAINING, since=NOW - 999), job(1), False),
+        (node(2, N.DRAINING, since=NOW - 999, notice=NOTICE), job(1, spec=SHARED), False),
+        (node(2, N.TERMINATING), job(1, spec=SHARED), False),
+        (node(2, N.LOST), job(1, spec=SHARED), False),
+        (node(2, N.SUSPECT, since=NOW), job(1, J.CANCELLED, spec=SHARED), False),
+        (node(2, N.BOOTSTRAPPING, retry_at=NOW + 9), job(1, J.CANCELLED, spec=SHARED), False),
+        (node(2, N.READY), job(1, J.CANCELLED, spec=SHARED), True),
+        (node(2, N.MEMBER), job(1, J.CANCELLED, spec=SHARED), True),
+        (node(2, N.DRAINING, since=NOW), job(1, J.CANCELLED, spec=SHARED), True),
+    ],
+)
+def test_a_machine_that_works_and_has_time_unmounts_what_is_shared(
+    which: NodeRecord, record: JobRecord, unmounts: bool
+) -> None:
+    after = scene(member(1), which, record=record)
+    (end,) = [each for each in after.does(Terminate) if each.node == name(2)]
+    assert (end.mounts_of is not None) is unmounts
+    if end.mounts_of:
+        assert (end.mounts_of[0].id, end.mounts_of[1].name) == (name(2), "job")
+
+
+@pytest.mark.parametrize(
+    ("state", "bootstrapped", "asked"),
+    [(N.FAILED, True, True), (N.FAILED, False, False), (N.LOST, True, False), (N.TERMINATING, True, False)],
+)
+def test_the_log_of_a_node_that_was_prepared_and_failed_is_asked_for(
+    state: NodeState, bootstrapped: bool, asked: bool
+) -> None:
+    after = scene(member(1), node(2, state, bootstrapped=bootstrapped), record=job(1))
+    (end,) = after.does(Terminate)
+    assert (end.log_of is not None, end.last_words) == (asked, state is N.FAILED)
+    assert end.log_of is None or end.log_of.id == name(2)
+
+
 # -- fewer -------------------------------------------------------------------------------------------------
 
 
@@ -336,6 +384,7 @@ def test_the_least_useful_nodes_go_first(wanted: int, gone: tuple[int, ...]) -> 
     nodes = [member(1), member(2), node(3, N.READY), *coming]
     after = scene(*nodes, record=job(wanted), round=round_of(2, 1), hint=hint_of(2, 1, spares=[3]))
     assert let_go(after) == set(names(*gone))
+    assert after.state(1) is (N.DRAINING if 1 in gone else N.MEMBER), "a member has time to checkpoint"
 
 
 def test_doomed_nodes_are_no_surplus() -> None:
@@ -408,6 +457,29 @@ def test_a_paused_job_releases_its_machines_once_all_have_stopped(members: Any, 
     assert (len(after.does(Terminate)) == 2) is released
     assert (after.job.state is J.PAUSED) is released
     assert (EventKind.PAUSED in after.told) is released
+
+
+@pytest.mark.parametrize("state", [N.READY, N.SUSPECT])
+def test_a_node_that_may_train_still_holds_up_a_pause_whatever_it_is_called(state: NodeState) -> None:
+    members = {name(1): word(1, "waiting"), name(2): word(2, "running")}
+    if state is N.SUSPECT:
+        del members[name(2)]
+    after = scene(member(1), node(2, state, since=NOW), record=PAUSING, hint=HOLD, members=members, round=round_of(1))
+    assert (after.state(2), let_go(after)) == (state, set())
+
+
+@pytest.mark.parametrize(
+    ("error", "unsure", "asks"), [("full", False, []), ("full", True, [Find]), ("", False, [Launch])]
+)
+def test_while_a_job_pauses_a_request_is_only_asked_after(error: str, unsure: bool, asks: list[type]) -> None:
+    asked = node(2, N.REQUESTED, error=error, unsure=unsure)
+    after = scene(member(1), asked, record=PAUSING, hint=HOLD, members={name(1): word(1, "running")})
+    assert [type(each) for each in after.actions] == asks
+
+
+def test_while_a_job_pauses_a_machine_that_will_be_taken_is_not_prepared() -> None:
+    after = scene(member(1), node(2, N.BOOTING, notice=NOTICE), record=PAUSING, hint=HOLD, members={})
+    assert after.does(Bootstrap) == []
 
 
 @pytest.mark.parametrize(("hint", "released"), [(HOLD, True), (hint_of(1, 2), False), (None, False)])

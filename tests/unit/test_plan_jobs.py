@@ -170,6 +170,7 @@ FULL = {"refusals": (Refusal(OFFER, Scope.GLOBAL, NOW + 60, "all is full"),)}
         ([], FULL | NONE_KNOWN, J.STARTING),  # nobody knows yet
         ([], FULL | {"offers": {"job": OffersView(asked_at=NOW - 1, error="away")}}, J.STARTING),
         ([node(1, N.READY)], FULL, J.STARTING),
+        ([member(1)], FULL, J.STARTING),
         ([node(1, N.BOOTSTRAPPING, retry_at=NOW + 9)], FULL, J.STARTING),
         ([node(1, N.TERMINATING, retry_at=NOW + 9)], FULL, J.WAITING),
     ],
@@ -180,6 +181,12 @@ def test_a_start_without_capacity_waits(others: list[NodeRecord], soft: Any, sta
     assert after.job.state is state
     if state is J.WAITING:
         assert after.job.reason == "no offer has capacity"
+
+
+def test_only_a_start_waits_for_capacity_and_only_a_queued_job_starts() -> None:
+    assert scene(record=job(2, J.QUEUED), soft=FULL).job.state is J.QUEUED
+    waits = scene(node(1, N.BOOTSTRAPPING, retry_at=NOW + 9), record=job(2, J.WAITING))
+    assert (waits.job.state, waits.plan.refused) == (J.WAITING, ())
 
 
 def test_a_resumed_job_starts_anew_and_its_pause_is_counted() -> None:
@@ -199,7 +206,9 @@ def test_a_paused_job_stays_so_and_is_told_once() -> None:
 
 # -- the sentence ------------------------------------------------------------------------------------------
 
-SOON = NoticeSeen(NOW + 44, NOW - 5, "metadata")
+ELSEWHERE = replace(OFFER, zone="zone-b")
+FULL_HERE = (Refusal(OFFER, Scope.ZONE, NOW + 60, "zone-a is full"),)
+SOON = NoticeSeen(NOW + 56, NOW - 5, "metadata")
 
 
 @pytest.mark.parametrize(
@@ -247,7 +256,7 @@ SOON = NoticeSeen(NOW + 44, NOW - 5, "metadata")
             [member(1, notice=SOON, taken=True), member(2)],
             job(2),
             {},
-            "training on 2 of 2 nodes (round 1); job-u-1 will be taken in about 40 s; {coming} is requested{in_place}1",
+            "training on 2 of 2 nodes (round 1); job-u-1 will be taken in about 60 s; {coming} is requested{in_place}1",
         ),
         (
             [member(1, notice=replace(SOON, deadline=NOW - 7)), member(2)],
@@ -280,6 +289,12 @@ SOON = NoticeSeen(NOW + 44, NOW - 5, "metadata")
             "training on 1 of 2 nodes (round 1); job-u-2 is bootstrapping (no route)",
         ),
         ([node(1, N.READY)], job(1, J.STARTING), {}, "waiting for 1 nodes to begin"),
+        (
+            [node(1, N.READY)],
+            job(1, J.STARTING, spare_nodes=1),
+            {"soft": NONE_KNOWN},
+            "waiting for 1 nodes to begin; asking local for offers",
+        ),
         ([node(1, N.READY)], job(1, J.WAITING), {"round": round_of(7)}, "no node trains"),
     ],
 )
@@ -320,6 +335,13 @@ def test_the_sentence_says_what_is_done_and_why(nodes: Any, record: JobRecord, w
             "another spare is asked for later, for the last one could not be bootstrapped",
         ),
         (job(1, spare_nodes=1), FULL, "no capacity: all is full"),
+        (job(1, spare_nodes=1, spare_retry_at=NOW), FULL, "no capacity: all is full"),
+        (job(2, spare_retry_at=NOW + 1), FULL, "no capacity: all is full"),
+        (
+            job(2),
+            {"offers": {"job": OffersView((OFFER, ELSEWHERE), known=True, asked_at=NOW - 1)}, "refusals": FULL_HERE},
+            "no capacity: zone-a is full",
+        ),
     ],
 )
 def test_the_sentence_says_why_nodes_are_missing(record: JobRecord, soft: Any, reason: str) -> None:

@@ -14,7 +14,6 @@ from tests.unit.scene import (
     KEYS,
     NOW,
     Decided,
-    draft_of,
     hint_of,
     job,
     listing,
@@ -143,6 +142,7 @@ def test_a_job_that_is_resumed_trains_on_with_the_same_nodes() -> None:
         ([waiting(3), coming(4)], None),  # one pause instead of two
         ([waiting(3), coming(4, N.REQUESTED)], names(1, 2, 3)),  # a cloud may never grant it
         ([waiting(3), coming(4, N.PENDING)], names(1, 2, 3)),
+        ([waiting(3), coming(4, N.BOOTING)], None),
         ([waiting(3), waiting(4)], names(1, 2, 3, 4)),
         ([waiting(3), waiting(4), coming(5)], names(1, 2, 3, 4)),  # nobody better will come
         ([coming(3)], None),
@@ -286,8 +286,9 @@ def test_the_hint_of_a_job_that_is_over_and_rid_of_its_machines_is_deleted() -> 
     over = scene(node(1, N.GONE), record=job(1, J.SUCCEEDED))
     assert list(over.commit.forget_words) == [KEYS.hint("job")]
     assert scene(node(1, N.GONE), record=job(1, J.SUCCEEDED), hint=None).plan.commits == ()
-    still = scene(node(1, N.TERMINATING, retry_at=NOW + 9), record=job(1, J.SUCCEEDED))
+    still = scene(node(1, N.TERMINATING, retry_at=NOW + 9), node(2, N.GONE), record=job(1, J.SUCCEEDED))
     assert still.plan.commits == ()
+    assert scene(record=job(1, J.WAITING), soft={"offers": {}}).plan.commits == ()
 
 
 # -- what is told ------------------------------------------------------------------------------------------
@@ -339,7 +340,37 @@ def test_a_notice_in_the_same_moment_as_a_replacement_is_one_change() -> None:
     assert expected(after) == names(1, 3)
 
 
-def test_healthy_is_who_is_there() -> None:
-    draft = draft_of(member(1), doomed(2), waiting(3), record=job(2))
-    assert not draft.complete(without=name(1))
-    assert draft.complete()
+def test_a_member_whose_launcher_is_not_heard_for_a_moment_stays() -> None:
+    assert scene(member(1), member(2), members={name(1): word(1, "running")}).hint is None
+
+
+def test_a_round_that_lost_too_many_is_told_at_once_who_is_left() -> None:
+    lost = node(2, N.LOST, joined=True, taken=True)
+    after = scene(member(1), lost, record=job(2, min_nodes=2), round=round_of(1, 2), hint=hint_of(1, 2, low=2))
+    assert expected(after) == names(1)
+
+
+def test_fewer_of_doomed_nodes_only_wait_for_who_is_nearly_ready() -> None:
+    after = scene(doomed(1), doomed(2), doomed(3), coming(4), record=job(2))
+    assert after.hint is None
+    assert expected(scene(doomed(1), doomed(2), doomed(3), record=job(2))) == names(1, 2)
+
+
+def test_a_member_that_is_back_at_the_rendezvous_can_be_waited_with() -> None:
+    after = scene(member(1), waiting(2), waiting(3), coming(4), record=job(4), round=round_of(1), hint=hint_of(1, 2))
+    assert after.hint is None
+
+
+def test_a_doomed_newcomer_is_nobodys_replacement() -> None:
+    after = scene(member(1), waiting(2, notice=LATER, taken=True))
+    assert (after.hint, after.state(2)) == (None, N.TERMINATING)
+
+
+def test_a_doomed_member_that_is_still_needed_stays_though_the_hint_does_not_name_it_yet() -> None:
+    after = scene(member(1), doomed(2), round=round_of(1, 2), hint=hint_of(1))
+    assert (expected(after), after.state(2)) == (names(1, 2), N.MEMBER)
+
+
+def test_a_doomed_spare_is_let_go_at_once() -> None:
+    words: Any = {"hint": hint_of(1, 2, spares=[3]), "record": job(2, spare_nodes=1)}
+    assert scene(member(1), member(2), waiting(3, drain_asked=True), **words).state(3) is N.TERMINATING

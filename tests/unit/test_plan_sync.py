@@ -50,7 +50,7 @@ from tests.unit.scene import (
     word,
 )
 
-N = NodeState
+N, J = NodeState, JobState
 REQUESTED = node(3, N.REQUESTED)
 RULES = Rules(leftovers_s=1e9)
 
@@ -101,7 +101,7 @@ def test_a_throttled_launch_waits_for_as_long_as_the_cloud_says() -> None:
     assert after.does(Launch) == []
 
 
-@pytest.mark.parametrize(("attempts", "wait_s"), [(1, 2.0), (2, 5.0), (3, 10.0), (4, 30.0)])
+@pytest.mark.parametrize(("attempts", "wait_s"), [(0, 1.0), (1, 2.0), (2, 5.0), (3, 10.0), (4, 30.0)])
 def test_a_fault_of_the_cloud_is_tried_again_ever_later(attempts: int, wait_s: float) -> None:
     after = launched(Transient("try again"), asked=replace(REQUESTED, launch_attempts=attempts))
     assert (after.state(3), after.node(3).retry_at, after.node(3).error) == (N.REQUESTED, NOW + wait_s, "try again")
@@ -148,6 +148,8 @@ def test_a_hopeless_request_ends_a_job_that_never_ran_and_no_other() -> None:
         REQUESTED, node(1, N.GONE, joined=True), record=job(1, JobState.STARTING), outcomes=[outcome], members={}
     )
     assert once.job.state is not JobState.FAILED, "it has trained before"
+    asking = scene(REQUESTED, node(4, N.REQUESTED), record=job(2, J.STARTING), outcomes=[outcome])
+    assert asking.job.state is J.STARTING, "another request is under way"
     assert (alone.state(3), running.state(3)) == (N.GONE, N.GONE)
     elsewhere = replace(OFFER, region="far", zone="far-a", instance_type="other")
     assert running.soft.refused(elsewhere, NOW + 599, spare=False), "all of the cloud's offers, for ten minutes"
@@ -163,7 +165,7 @@ def test_a_hopeless_request_for_a_spare_speaks_against_spares_only() -> None:
 
 
 def found(outcome: FindDone) -> Decided:
-    asked = replace(REQUESTED, unsure=True, error="timeout", retry_at=NOW - 1)
+    asked = replace(REQUESTED, unsure=True, error="timeout", retry_at=NOW + 60)
     return scene(member(1), member(2), asked, record=job(3), outcomes=[outcome])
 
 
@@ -226,8 +228,8 @@ def test_a_failed_machine_is_ended_with_its_last_words() -> None:
 
 def test_sick_machines_in_a_row_close_their_type_in_all_zones_for_an_hour() -> None:
     elsewhere = replace(OFFER, zone="zone-b")
-    larger = replace(OFFER, instance_type="large")
-    offers = {"job": OffersView((OFFER, elsewhere, larger), known=True, asked_at=NOW - 1)}
+    larger = replace(OFFER, instance_type="large", zone="zone-c")
+    offers = {"job": OffersView((elsewhere, OFFER, larger), known=True, asked_at=NOW - 1)}
 
     def sick(before: int) -> Decided:
         done = BootstrapDone(name(3), error="ECC errors\nmore", sick=True)
@@ -307,6 +309,53 @@ def test_a_console_that_was_asked_for_is_told() -> None:
     (told,) = after.events
     assert (told.kind, told.node) == (EventKind.CONSOLE, name(3))
     assert told.text.endswith(":\nkernel panic")
+
+
+def test_a_log_that_was_asked_for_is_told_and_its_last_line_is_the_reason() -> None:
+    ending = replace(ENDING, error="it did not come up")
+    after = scene(member(1), member(2), ending, outcomes=[TerminateDone(name(3), "i-3", log="first\n last line \n\n")])
+    (told,) = after.events
+    assert (told.kind, told.node) == (EventKind.LOG, name(3))
+    assert told.text.endswith(":\nfirst\n last line")
+    assert after.node(3).error == "it did not come up; the last line of its log is: last line"
+    assert scene(member(1), member(2), ending, outcomes=[TerminateDone(name(3), "i-3", log=" \n")]).events == []
+
+
+def test_a_machine_that_is_another_ones_is_told() -> None:
+    after = bootstrapped(error="it is not the one that was launched", foreign=True)
+    (told,) = [each for each in after.events if each.kind is EventKind.FOREIGN_HOST]
+    assert (told.node, "is not prepared" in told.text) == (name(3), True)
+    assert EventKind.FOREIGN_HOST not in bootstrapped(error="broken").told
+
+
+@pytest.mark.parametrize("state", [N.LOST, N.FAILED])
+def test_a_node_that_was_given_up_is_ended_whatever_is_said_of_it(state: NodeState) -> None:
+    clouds = {"local": listing(machine(1), machine(2), machine(3, InstanceState.STOPPED, preempt_at=NOW + 9))}
+    after = scene(member(1), member(2), node(3, state), soft={"clouds": clouds})
+    assert (after.state(3), after.plan.refused, after.events) == (N.TERMINATING, (), [])
+
+
+def test_a_node_that_was_lost_just_now_gets_no_notice() -> None:
+    clouds = {"local": listing(machine(1), machine(2, InstanceState.STOPPED, preempt_at=NOW + 9))}
+    assert EventKind.NOTICE not in scene(member(1), member(2), soft={"clouds": clouds}).told
+
+
+def test_what_is_gone_stays_so_whatever_is_listed() -> None:
+    clouds = {"local": listing(machine(1), machine(2), machine(3, InstanceState.TERMINATED))}
+    assert scene(member(1), member(2), node(3, N.GONE), soft={"clouds": clouds}).plan.commits == ()
+
+
+def test_a_request_without_a_machine_is_not_lost_for_not_being_listed() -> None:
+    clouds = {"local": listing(machine(1), machine(2), absent={name(3): 2})}
+    asked = replace(REQUESTED, retry_at=NOW + 60)
+    after = scene(member(1), member(2), asked, record=job(3), soft={"clouds": clouds})
+    assert (after.state(3), after.plan.refused) == (N.REQUESTED, ())
+
+
+def test_a_node_that_drains_has_been_told_to_leave() -> None:
+    ended = {name(3): Ended(name(3), "left", 0, "", NOW)}
+    after = scene(member(1), member(2), node(3, N.DRAINING), ended=ended)
+    assert EventKind.NODE_LOST not in after.told
 
 
 def test_answers_that_come_late_change_nothing() -> None:
@@ -543,7 +592,8 @@ LOST_LATER = node(2, N.GONE, joined=True, taken=True)
         ([LOST, member(5, place_of=name(1))], 1, ""),
         ([replace(LOST, joined=False)], 0, ""),
         ([replace(LOST, taken=False)], 0, ""),
-        ([node(1, N.SUSPECT, joined=True)], 0, name(1)),
+        ([node(1, N.SUSPECT, joined=True, since=NOW)], 0, name(1)),
+        ([LOST, node(10, N.GONE, joined=True, taken=True, created_at=NOW - 3000)], 0, name(10)),
         ([replace(LOST, created_at=LOST_LATER.created_at), LOST_LATER], 0, name(1)),
         ([LOST_LATER, replace(LOST, created_at=LOST_LATER.created_at)], 0, name(1)),
     ],
