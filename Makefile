@@ -1,7 +1,7 @@
 # Paths are relative throughout: make knows no way to quote a clone whose own path has a space.
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-long test-frameworks acceptance check bench bench-recovery bench-checkpoint bench-rendezvous bench-control bench-bootstrap soak-launches soak-training soak-outages chaos sim sim-long sim-mutants sim-crashes contract-real clean distclean
+.PHONY: help setup demo test test-long test-frameworks acceptance check bench bench-recovery bench-checkpoint bench-rendezvous bench-control bench-bootstrap soak-launches soak-training soak-outages chaos sim sim-long sim-mutants sim-crashes mutation contract-real clean distclean
 
 python := .venv/bin/python
 frameworks := .tools/frameworks
@@ -19,6 +19,7 @@ help:
 	@echo "make soak-training   200 random membership changes in a row under a job that trains (CHANGES=20, SEED=...)"
 	@echo "make sim     a simulated world, nasty in every way, and all promises checked after every event (SEEDS=100, SEED=7)"
 	@echo "make sim-long, sim-mutants, sim-crashes   the same for an hour; with rules removed; with crashes at every boundary"
+	@echo "make mutation   small wrongs in the planner and its tables: how many the quick tests notice (MODULE=rounds)"
 	@echo "make soak-outages   etcd killed, frozen, emptied, compacted under a job that trains (QUICK=1: without 10 min)"
 	@echo "make chaos   random faults on real daemons, etcd, sshd and torch; judged after each (MINUTES=20, SEED=7, ETCDS=3,1)"
 	@echo "make bench   which benchmarks there are"
@@ -113,6 +114,9 @@ sim-long: setup
 
 sim-mutants: setup
 	@$(python) -m tests.sim.mutants $(if $(SEEDS),--seeds $(SEEDS)) $(if $(START),--start $(START))
+
+mutation: setup
+	@$(python) -m tests.mutation.run --survivors $(if $(MODULE),--module '$(MODULE)')
 
 sim-crashes: setup
 	@$(python) -m tests.sim.crashes --pairs

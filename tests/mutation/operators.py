@@ -1,7 +1,7 @@
 """Small wrongs that can be done to a module's source, one at a time.
 
-What people read (texts, docstrings) is left as it is, and so are annotations, decorators and assertions: the tests are
-asked whether they hold what is decided, not how it is worded.
+What people read (texts, docstrings) is left as it is, and so are annotations, decorators, assertions, and the defaults
+of a record's fields: the tests are asked whether they hold what is decided, not how it is worded or configured.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class _Walk:
             if name in _SKIPPED_FIELDS:
                 continue
             for index, child in enumerate(value) if isinstance(value, list) else [(None, value)]:
-                if not isinstance(child, ast.AST) or _is_left_alone(child):
+                if not isinstance(child, ast.AST) or _is_left_alone(child, node):
                     continue
                 inside, below = function, prefix
                 if isinstance(child, ast.ClassDef):
@@ -91,7 +91,7 @@ class _Walk:
     def _statement(
         self, parent: ast.FunctionDef, number: int, child: ast.stmt, function: str, prefix: str
     ) -> Iterator[Mutant]:
-        if _is_left_alone(child):
+        if _is_left_alone(child, parent):
             return
         self._lines = _header(child)
         for new in self._wrongs(child, parent, "body"):
@@ -213,11 +213,13 @@ def _may_miss(parent: ast.AST) -> bool:
     return False
 
 
-def _is_left_alone(node: ast.AST) -> bool:
+def _is_left_alone(node: ast.AST, parent: ast.AST) -> bool:
     match node:
         case ast.Import() | ast.ImportFrom() | ast.Assert() | ast.Expr(ast.Constant()):
             return True
         case ast.AnnAssign(annotation=ast.Name("TypeAlias")):
+            return True
+        case ast.AnnAssign() if isinstance(parent, ast.ClassDef):
             return True
         case _:
             return False

@@ -28,14 +28,15 @@ from typing import Any
 
 import pytest
 
-import tests.sim.scenes  # noqa: F401  # what nearly all of the tests import: once, before all forks
 from tests.mutation.operators import Mutant, mutants
 
 ROOT = Path(__file__).resolve().parents[2]
-OURS = ("supervisor", "provisioners", "bootstrap", "spotsup_trainer", "tests")
+REPORT = ROOT / "build/mutation.json"
+ABOVE = ("supervisor.model", "supervisor.planner", "supervisor.runtime", "supervisor.api", "supervisor.cli", "tests.")
 PURE, SIMULATED = ("test_plan_*.py", "test_tables.py"), "tests.sim"
 PROGRAMS = {"etcd_endpoint", "local_cloud"}
 MOST_SECONDS_OF_A_TEST, MOST_SECONDS = 0.3, 1.0  # of CPU, where they are simulated
+FIRST = 40  # tests of what is made at import that are collected before the others
 HANGS_AFTER_S = 10  # of CPU; the tests of one mutant take a second or two
 PYTEST = (
     "-q",
@@ -175,20 +176,23 @@ class Session:
         """In place of pytest's own loop."""
         items = {item.nodeid: item for item in session.items if not PROGRAMS & set(getattr(item, "fixturenames", ()))}
         self.tests = self._measure(list(items.values()))
-        work = []
         for name, path in self.modules.items():
-            work += [(name, path, mutant) for mutant in mutants_of(name, path) if mutant.function]
+            self.fates += self._fates(name, path, items)
+            note(self.fates)
+        return True
+
+    def _fates(self, name: str, path: Path, items: dict[str, pytest.Item]) -> list[Fate]:
+        work = [mutant for mutant in mutants_of(name, path) if mutant.function]
 
         def fate(number: int) -> str:
-            name, path, mutant = work[number]
+            mutant = work[number]
             code = code_of(compile(mutant.make(), str(path), "exec"), mutant.function)
             assert code is not None, mutant
             chosen = [items[each] for each in quickest(self.tests, name, mutant)]
             return in_fork(lambda: self._try(function_of(name, mutant.function), code, chosen), HANGS_AFTER_S)
 
         fates = shared(len(work), fate, self.workers)
-        self.fates = [_fate(name, mutant, by) for (name, _, mutant), by in zip(work, fates, strict=True)]
-        return True
+        return [_fate(name, mutant, by) for mutant, by in zip(work, fates, strict=True)]
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Who failed."""
@@ -240,6 +244,8 @@ class Session:
 def quickest(found: Sequence[Test], module: str, mutant: Mutant) -> list[str]:
     """Ids of the tests that may notice a mutant: all of the pure ones, and so many of the simulated as are quick."""
     meets = [test for test in found if test.meets(module, mutant)]
+    if not mutant.function:  # all of them run the module: who runs least besides knows best
+        meets.sort(key=lambda test: sum(len(lines) for lines in test.runs.values()))
     chosen, cpu_s = [test.id for test in meets if test.pure], 0.0
     for test in meets:
         cpu_s += 0.0 if test.pure else test.cpu_s
@@ -292,28 +298,28 @@ class _Finder(importlib.abc.MetaPathFinder):
         return importlib.util.spec_from_loader(fullname, _Loader(self._code), origin=self._code.co_filename)
 
 
-def fates_at_import(modules: dict[str, Path], found: Sequence[Test], workers: int) -> list[Fate]:
-    """Each tried with the module imported anew, and with it all that is ours."""
-    work = []
-    for name, path in modules.items():
-        work += [(name, path, mutant) for mutant in mutants_of(name, path) if not mutant.function]
+def fates_at_import(name: str, path: Path, found: Sequence[Test], workers: int) -> list[Fate]:
+    """Each tried with the module imported anew, and with it all that imports it."""
+    work = [mutant for mutant in mutants_of(name, path) if not mutant.function]
 
     def fate(number: int) -> str:
-        name, path, mutant = work[number]
-        code = compile(mutant.make(), str(path), "exec")
-        return in_fork(lambda: _import_and_try(name, code, quickest(found, name, mutant)), HANGS_AFTER_S)
+        code = compile(work[number].make(), str(path), "exec")
+        return in_fork(lambda: _import_and_try(name, code, quickest(found, name, work[number])), HANGS_AFTER_S)
 
     fates = shared(len(work), fate, workers)
-    return [_fate(name, mutant, by) for (name, _, mutant), by in zip(work, fates, strict=True)]
+    return [_fate(name, mutant, by) for mutant, by in zip(work, fates, strict=True)]
 
 
 def _import_and_try(name: str, code: CodeType, chosen: Sequence[str]) -> str:
-    for loaded in [loaded for loaded in sys.modules if loaded.split(".")[0] in OURS]:
+    for loaded in [loaded for loaded in sys.modules if loaded.startswith(ABOVE)]:
         del sys.modules[loaded]
     sys.meta_path.insert(0, _Finder(name, code))
-    watch = _Watch()
-    status = pytest.main([*PYTEST, *chosen], plugins=[watch])
-    return "(none)" if status == pytest.ExitCode.OK else watch.failed or f"(pytest ends with {int(status)})"
+    for some in (chosen[:FIRST], chosen[FIRST:]):
+        watch = _Watch()
+        status = pytest.main([*PYTEST, *some], plugins=[watch]) if some else pytest.ExitCode.OK
+        if status != pytest.ExitCode.OK:
+            return watch.failed or f"(pytest ends with {int(status)})"
+    return "(none)"
 
 
 class _Watch:
@@ -349,10 +355,23 @@ def run(modules: dict[str, Path], workers: int, *, simulated: bool) -> tuple[lis
         ]
         return json.dumps([int(status), fates, found])
 
+    # What all of the tests import: once, before all forks.
+    importlib.import_module("tests.sim.scenes" if simulated else "tests.unit.scene")
+    gc.freeze()  # what is there already stays shared between all forks
     status, fates, found = json.loads(in_fork(functions, resource.RLIM_INFINITY))
     assert found, f"pytest ended with status {status}, and no test was found that passes"
     tests_found = [test_of(*each) for each in found]
-    return [Fate(**fate) for fate in fates] + fates_at_import(modules, tests_found, workers), tests_found
+    known = [Fate(**fate) for fate in fates]
+    for name, path in modules.items():
+        known += fates_at_import(name, path, tests_found, workers)
+        note(known)
+    return known, tests_found
+
+
+def note(fates: Sequence[Fate]) -> None:
+    """What is known so far, for whoever looks at a run that is under way, or was stopped."""
+    REPORT.parent.mkdir(exist_ok=True)
+    REPORT.write_text(json.dumps({"mutants": [asdict(fate) for fate in fates]}, indent=1))
 
 
 def table(fates: Sequence[Fate]) -> Iterator[str]:
@@ -379,13 +398,10 @@ def main() -> int:
     parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)))
     options = parser.parse_args()
     os.chdir(ROOT)
-    gc.freeze()  # what is there already stays shared between all forks
     began = time.monotonic()
     fates, found = run(targets(options.module), options.workers, simulated=options.simulated)
     fates.sort(key=lambda fate: (fate.module, fate.line))
-    report = ROOT / "build/mutation.json"
-    report.parent.mkdir(exist_ok=True)
-    report.write_text(json.dumps({"mutants": [asdict(fate) for fate in fates]}, indent=1))
+    note(fates)
     survivors = [fate for fate in fates if not fate.by]
     if options.survivors:
         for fate in survivors:

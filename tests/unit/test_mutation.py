@@ -1,0 +1,84 @@
+"""The small wrongs of `make mutation`: each is one change, and the source is whole again for the next."""
+
+from __future__ import annotations
+
+import ast
+
+import pytest
+
+from tests.mutation.operators import mutants
+
+
+def wrongs(source: str) -> list[tuple[str, str]]:
+    return [(each.before, each.after) for each in mutants(source, {"N": ["A", "B"]})]
+
+
+@pytest.mark.parametrize(
+    ("source", "before", "after"),
+    [
+        ("x = a < b", "a < b", "a <= b"),
+        ("x = a < b", "a < b", "a >= b"),
+        ("x = a is None", "a is None", "a is not None"),
+        ("x = a and b", "a and b", "a or b"),
+        ("x = a and b", "a and b", "b"),
+        ("x = not a", "not a", "a"),
+        ("x = a + b", "a + b", "a - b"),
+        ("x = 3", "3", "4"),
+        ("x = True", "True", "False"),
+        ("x = a == 'b'", "'b'", "'bXX'"),
+        ("x = N.B", "N.B", "N.A"),
+        ("x = {a, b}", "a", "(left out)"),
+        ("x = {a: b, c: d}", "{a: b, c: d}", "{c: d}"),
+        ("x = min(a)", "min(a)", "max(a)"),
+        ("x = sorted(a)", "sorted(a)", "list(a)"),
+        ("x = a[:b]", "[:b]", "[:]"),
+        ("x = [a for a in b if c]", "c", "(left out)"),
+        ("f(a=b)", "a=b", "(left out)"),
+        ("f()", "f()", "pass"),
+        ("x += a", "x += a", "pass"),
+        ("if a:\n    pass", "a", "not a"),
+        ("match a:\n    case 1 | 2:\n        f()\n    case _:\n        pass", "1 | 2", "2"),
+        ("match a:\n    case 1:\n        f()\n    case _:\n        pass", "case 1", "(left out)"),
+    ],
+)
+def test_each_kind_of_wrong(source: str, before: str, after: str) -> None:
+    assert (before, after) in wrongs(source)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        '"""A text."""',
+        'x = "a text for people"',
+        "import a",
+        "assert a < 3",
+        "x: Literal[3]",
+        "@f(a=3)\ndef g() -> T[3]: return x",
+        "class C:\n    x: int = 3",
+        "X: TypeAlias = a | b",
+    ],
+)
+def test_what_is_no_decision_is_left_alone(source: str) -> None:
+    assert wrongs(source) == []
+
+
+SOURCE = """
+class C:
+    def f(self, a=1):
+        if a and (
+            self.b
+        ):
+            return [c for c in a if c > 2]
+        return None
+"""
+
+
+def test_each_change_is_alone_and_says_where_it_is() -> None:
+    whole = ast.unparse(ast.parse(SOURCE))
+    found = list(mutants(SOURCE, {}))
+    texts = [ast.unparse(each.make()) for each in found]
+    assert whole not in texts
+    assert len(set(texts)) == len(texts)
+    assert {each.function for each in found if each.before != "1"} == {"C.f"}
+    assert next(each.function for each in found if each.before == "1") == "", "a default is made where it is defined"
+    assert next(each.lines for each in found if each.before == "a and self.b") == range(4, 7)
