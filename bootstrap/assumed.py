@@ -53,7 +53,9 @@ def assumed(setup: Setup, user: str, home: str) -> Assumed:
     if setup.image is not None:
         facts = replace(facts, containers=_containers(setup.host))
         there = facts.containers.docker == "works"
-        words.append("Docker is there, and does not have the image yet" if there else "there is no Docker")
+        words.append(
+            f"Docker is there and open to {user}, and does not have the image yet" if there else "there is no Docker"
+        )
     if setup.lock is not None:
         words.append("no environment is in the cache yet, and uv is not installed")
     if setup.host.cloud == "local":
@@ -83,7 +85,7 @@ def _on_a_cloud(facts: Facts, setup: Setup) -> Facts:
 def _containers(host: Host) -> Containers:
     if host.cloud not in _WITH_DOCKER:
         return Containers()
-    return Containers("works", member=host.cloud == "local", nvidia=True)
+    return Containers("works", member=True, nvidia=True)
 
 
 def _gpus(host: Host) -> GpuFacts:

@@ -9,6 +9,7 @@ import pytest
 
 import bootstrap.steps
 from bootstrap.assumed import assumed
+from bootstrap.images import image_of
 from bootstrap.model import Archive, Host, Setup, Skip, Unfit
 from bootstrap.steps import plan
 from provisioners.base import Market, Offer
@@ -80,6 +81,21 @@ def test_a_cloud_that_says_nothing_is_explained_by_what_the_job_asks_for() -> No
     assert (found["kinds"][0]["gpu"], found["kinds"][0]["gpus"]) == ("V100", 8)
     spec = parse_spec({"name": "job", "nodes": 1, "run": "t.py", "resources": {"instance_types": ["p3.2xlarge"]}})
     assert kinds(Quote(1, (), known=False, warnings=()), spec)[0].instance_type == "p3.2xlarge"
+
+
+def test_a_container_image_is_pulled_and_tried_where_docker_is_assumed_and_docker_installed_where_not() -> None:
+    image = f"docker://nvcr.io/nvidia/pytorch@sha256:{'a' * 64}"
+    found, _ = explained(T4, environment=image, resources={"gpu": "T4", "gpus_per_node": 1})
+    told = [command["what"] for command in step(found, "container")["commands"]]
+    assert told[1] == f"pull {image.removeprefix('docker://')}"
+    assert told[-1] == "check that the image has torch"
+    assert "Docker is there and open to ubuntu, and does not have the image yet" in found["kinds"][0]["assumed"]
+    setup = Setup("n1", b"{}", Archive.of(b"c"), Archive.of(b"t"), host=Host("gcp", "T4", 1), image=image_of(image))
+    guess = assumed(setup, "me", "/home/me")
+    assert "there is no Docker" in guess.words
+    assert str({each.name: each.decision for each in plan(guess.facts, setup)}["container"]).startswith(
+        "(Run(what='install Docker'"
+    )
 
 
 def test_the_local_cloud_is_this_computer_and_its_system_is_left_alone() -> None:
