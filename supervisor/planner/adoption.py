@@ -115,7 +115,7 @@ def _released(
     """Below the record of the job that has the name, or of one that has ended."""
     if view is None:
         spec = parse_spec({"name": family.name, "nodes": 1, "run": "unknown"})
-        job = JobRecord(family.name, family.uid, spec, "", now, 1, 1, 1, since=now)
+        job = JobRecord(family.name, family.uid, spec, "", now, 1, 1, 1)
         job = move_job(job, JobState.CANCELLED, now, "a user let its machines go")
     else:
         job = view.record

@@ -34,7 +34,7 @@ def take_charge(world: World, cluster: ClusterRecord, now: float) -> Charge:
     views = {cloud: world.soft.clouds.get(cloud, CloudView()) for cloud in world.clouds}
     states = {node.id: node.state for job in world.jobs.values() for node in job.nodes.values()}
     unknown = unknown_machines(views, states)
-    due = [ListInstances(name) for name, view in views.items() if not view.tried_at or _is_old(world, view, now)]
+    due = [ListInstances(name) for name, view in views.items() if _is_old(world, view, now)]
     asked = tuple(action for action in due if action.key not in world.busy)
     if unknown:
         found = f"etcd has no journal of this cluster, whose machines run ({_named(unknown)})"

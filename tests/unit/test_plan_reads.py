@@ -468,6 +468,7 @@ def test_machines_that_run_without_a_journal_are_named_and_nothing_is_done() -> 
     assert f"whose machines run ({name(1)}, {name(2)}): nothing is done" in few.sentence
     many = charge(*(machine(n) for n in range(1, 6)))
     assert f"({name(1)}, {name(2)}, {name(3)} and 2 more)" in many.sentence
+    assert "machines run (i-7): " in charge(machine(7, node="")).sentence
     three = charge(*(machine(n) for n in range(1, 4)))
     assert f"({name(1)}, {name(2)}, {name(3)})" in three.sentence
     old = charge(views={"local": listing(machine(1), tried_at=NOW - 5)})

@@ -220,8 +220,34 @@ def test_many_words_and_records_are_forgotten_in_parts() -> None:
 
 
 def test_nodes_come_oldest_first() -> None:
-    draft = draft_of(member(3), member(1), member(2, created_at=member(3).created_at), node(4, N.READY))
-    assert [each.id for each in draft.in_states(N.MEMBER)] == list(names(1, 2, 3))
+    alike = member(2, created_at=member(3).created_at)
+    draft = draft_of(member(3), member(10), member(1), alike, node(4, N.READY))
+    assert [each.id for each in draft.in_states(N.MEMBER)] == list(names(1, 2, 3, 10))
+
+
+@pytest.mark.parametrize(
+    ("alerts", "kind", "most"),
+    [(True, EventKind.NOTICE, 51), (True, EventKind.SCALED, 102), (False, EventKind.NOTICE, 102)],
+)
+def test_a_sheet_is_full_before_a_transaction_is(alerts: bool, kind: EventKind, most: int) -> None:
+    draft = draft_of(member(1), rules=Rules(alerts=alerts))
+    for _ in range(most):
+        draft.tell(kind, "text")
+    assert not draft.full
+    draft.tell(kind, "text")
+    assert draft.full
+
+
+def test_who_is_forgotten_is_on_the_sheet_no_more() -> None:
+    draft = draft_of(member(1), node(2, N.GONE))
+    draft.forget(draft.nodes[name(2)])
+    assert set(draft.nodes) == {name(1)}
+
+
+def test_the_same_input_is_the_same_plan_in_the_same_order() -> None:
+    lost = [node(number, N.LOST) for number in (5, 3, 9, 4, 8, 1, 7)]
+    after = scene(*lost, record=job(1, J.WAITING), soft={"offers": {}})
+    assert [each.id for each in after.commit.nodes] == list(names(1, 3, 4, 5, 7, 8, 9))
 
 
 @pytest.mark.parametrize(
@@ -250,6 +276,7 @@ def test_what_is_under_way_or_decided_is_busy() -> None:
 # -- when nothing has to be decided ------------------------------------------------------------------------
 
 SETTLED = [member(1), member(2)]
+NO_OFFERS = {"soft": {"offers": {"job": OffersView((), known=True, asked_at=NOW - 1)}}}
 
 
 @pytest.mark.parametrize(
@@ -290,8 +317,10 @@ SETTLED = [member(1), member(2)]
             {"soft": {"offers": {"job": OffersView((), known=True, asked_at=NOW)}}},
             False,
         ),
-        ([member(1, notice=NoticeSeen(NOW + 60, NOW, "x"))], job(1), {"soft": {"offers": {}}}, False),
-        ([member(1, drain_asked=True), member(2)], job(2), {"soft": {"offers": {}}}, False),
+        ([member(1, notice=NoticeSeen(NOW + 60, NOW, "x"))], job(1), NO_OFFERS, False),
+        ([member(1, drain_asked=True), member(2)], job(2), NO_OFFERS, False),
+        ([member(1), node(2, N.READY)], job(1, spare_nodes=1), {"members": {name(1): word(1, "running")}}, False),
+        ([member(1)], job(1, spare_nodes=1), NO_OFFERS, False),
     ],
 )
 def test_a_job_is_calm_when_it_has_all_it_wants_and_nothing_is_under_way(
