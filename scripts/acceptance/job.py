@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 from bootstrap.agent_unit import unit_name
-from scripts.acceptance.site import STORAGE, Site
+from scripts.acceptance.site import STORAGE, TRIED, Site
 from scripts.acceptance.table import Results, expect
 from scripts.acceptance.tried import MOUNT
 from scripts.stack import ROOT, StackError
@@ -26,7 +26,7 @@ GONE = "after release no machine, process, port or file is left"
 
 _FILE = """\
 name: {name}
-nodes: {{min: 2, desired: 2, max: 2}}
+nodes: {{min: {nodes}, desired: {nodes}, max: {nodes}}}
 code: {code}
 run: >-
   char_transformer.py --steps 1000000 --checkpoint-every {every} --global-batch 4 --seq 16 --dim 16 --layers 1
@@ -35,19 +35,33 @@ storage:
   - {{mount: {mount}, nfs: "{source}"}}
 """
 
+# A link of our own: old checkpoints are removed as training goes on.
+_KEEP = r"""
+cd /srv/export
+for _ in 1 2 3 4 5 6 7 8 9 10; do
+    file=$(sudo -n find . -path '*/step_[0-9]*/*' ! -path '*.*.*/*' -type f -size +0 | sort | tail -n 1)
+    [ -z "$file" ] || ! sudo -n ln -f "$file" kept 2>/dev/null || break
+    sleep 1
+done
+[ -e kept ] || { echo "no checkpoint is on the storage" >&2; exit 1; }
+echo "$(sudo -n sha256sum kept | cut -d' ' -f1) $(basename "$(dirname "$file")")"
+"""
+
 
 class Job:
     """The job on `source`."""
 
-    def __init__(self, site: Site, results: Results, source: str) -> None:
-        self._site, self._results, self._source = site, results, source
+    def __init__(self, site: Site, results: Results, source: str, nodes: int = 2) -> None:
+        self._site, self._results, self._source, self._number = site, results, source, nodes
         self._said = ""
 
     def submit(self) -> None:
         """Through spotsupctl."""
         file = self._site.stack.folder / "job.yaml"
         code = json.dumps(str(ROOT / "trainer" / "examples"))
-        file.write_text(_FILE.format(name=JOB, code=code, every=EVERY, mount=MOUNT, source=self._source))
+        file.write_text(
+            _FILE.format(name=JOB, nodes=self._number, code=code, every=EVERY, mount=MOUNT, source=self._source)
+        )
         self._site.stack.ask("submit", str(file))
 
     def train(self) -> None:
@@ -55,7 +69,9 @@ class Job:
         with self._results.row(UNITS) as row:
             began = time.monotonic()
             self._until(
-                "two nodes to train", lambda job: job["nodes"]["training"] == 2 and job["step"] >= EVERY, BOOT_S
+                "its nodes to train",
+                lambda job: job["nodes"]["training"] == self._number and job["step"] >= EVERY,
+                BOOT_S,
             )
             took_s = time.monotonic() - began
             for node in self.nodes():
@@ -65,7 +81,8 @@ class Job:
 
     def share(self) -> None:
         """Options, a file, and a checkpoint, as each side sees it."""
-        one, other = self.nodes()
+        one, *others = (str(n["id"]) for n in sorted(self._living(), key=lambda node: int(node["rank"])))
+        other = others[0] if others else TRIED
         with self._results.row(SHARED) as row:
             mounted = self._site.run(one, f"awk '$2 == \"{MOUNT}\" {{ print $3, $4 }}' /proc/mounts")
             options = mounted.partition(" ")[2].split(",")
@@ -73,13 +90,10 @@ class Job:
             self._site.run(one, f"echo from {one} >{MOUNT}/hello && sync {MOUNT}/hello")
             read = self._site.run(other, f"cat {MOUNT}/hello")
             expect(read == f"from {one}", f"{other} reads {read!r}")
-            newest = f"cd {MOUNT} && find . -type f -size +0 -path '*checkpoint*' ! -name '.*' | sort | head -n 1"
-            checkpoint = self._site.run(other, newest)
-            expect(bool(checkpoint), "there is no checkpoint on the storage")
-            there = self._site.run(STORAGE, f"cd /srv/export && sudo -n sha256sum '{checkpoint}'").split()[0]
-            here = self._site.run(other, f"cd {MOUNT} && sha256sum '{checkpoint}'").split()[0]
-            expect(here == there, f"{checkpoint} is another file on {other} than on its server")
-            row.words = f"{mounted.split()[0]} {','.join(OPTIONS)}; {checkpoint} is the same file on {other}"
+            there, name = self._site.run(STORAGE, _KEEP).split()
+            here = self._site.run(other, f"sha256sum {MOUNT}/kept").split()[0]
+            expect(here == there, f"{other} reads another {name} than there is on the server")
+            row.words = f"{mounted.split()[0]} {','.join(OPTIONS)}; {name} by {one} is read on {other}, byte for byte"
 
     def freeze(self) -> None:
         """The whole server stands still, and comes back."""
@@ -120,7 +134,10 @@ class Job:
 
     def nodes(self) -> list[str]:
         """Those that are not gone."""
-        return sorted(str(node["id"]) for node in self.job()["node_list"] if node["state"] != "gone")
+        return sorted(str(node["id"]) for node in self._living())
+
+    def _living(self) -> list[dict[str, Any]]:
+        return [node for node in self.job()["node_list"] if node["state"] != "gone"]
 
     def _freeze(self) -> None:
         self._results.tell("the NFS server is stopped (SIGSTOP to its QEMU)")

@@ -5,12 +5,15 @@ Exits non-zero where a promise was broken; writes build/acceptance.json. Needs r
 
 from __future__ import annotations
 
+import argparse
 import os
+import signal
 import socket
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from types import FrameType
 
 from bootstrap import BootstrapError
 from provisioners.base import ProvisionerError
@@ -20,13 +23,13 @@ from scripts.acceptance.job import Job
 from scripts.acceptance.site import CALL_S, STORAGE, TRIED, Site
 from scripts.acceptance.table import BrokenError, Results, console, expect
 from scripts.acceptance.tried import Tried
-from scripts.demo import stop_on_signals
 from scripts.setup_errors import SetupError
 from scripts.setup_programs import ensure_installed
 from scripts.stack import ROOT, InterruptedByUserError, Stack, StackError
 from supervisor.errors import SpotsupError
 
 PROGRAMS = {"qemu-system-x86_64": "qemu-system-x86", "debootstrap": "debootstrap", "mkfs.ext4": "e2fsprogs"}
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 BOOT = "machines boot: Debian 12, real cloud-init, our user data"
 ROWS = (
     *(BOOT, tried.LOCK, tried.REBOOT, tried.HYGIENE, tried.AGAIN, tried.KILLED),
@@ -34,20 +37,20 @@ ROWS = (
 )
 
 
-def play(site: Site, results: Results) -> None:
+def play(site: Site, results: Results, nodes: int) -> None:
     """From no machine to no machine."""
     site.open()
     with results.row(BOOT) as row:
         began = time.monotonic()
         for node in (STORAGE, TRIED):
             site.launch(node)
-        source = site.serve_storage()
+        training = Job(site, results, site.storage(), nodes)
+        training.submit()  # its machines boot meanwhile; that storage is served before they ask is what comes first
+        site.serve_storage()
         born = site.run(TRIED, "cat /etc/spotsup/born")
         expect(born == TRIED, f"/etc/spotsup/born says {born!r}")
         row.words = f"both answer by SSH, with our host keys, after {time.monotonic() - began:.0f} s"
-    training = Job(site, results, source)
-    training.submit()
-    machine = Tried(site, results, source)
+    machine = Tried(site, results, site.storage())
     machine.all()
     training.train()
     training.share()
@@ -69,11 +72,16 @@ def _release(site: Site, training: Job) -> str:
     for address, port in ports:
         with socket.socket() as probe:
             expect(probe.connect_ex((address, port)) != 0, f"somebody listens at {address}:{port}")
-    kept = [path for each in machines for path in (site.stack.cloud_dir / "machines" / each).glob("seed*")]
-    expect(not kept, f"secrets are left: {kept}")
-    open_disks = _holders(site.image)
+    folder = site.stack.cloud_dir / "machines"
+    site.stack.wait_for(lambda: not [*folder.glob("*/seed"), *folder.glob("*/host_key")], 30.0, "secrets to be removed")
+    open_disks = _holders(site.image.resolve())
     expect(not open_disks, f"processes hold the image: {open_disks}")
     return f"{len(machines)} machines were there; 0 processes, 0 of {len(ports)} ports, 0 disks are"
+
+
+def _interrupt(_number: int, _frame: FrameType | None) -> None:
+    """At once: what belongs to a machine is found by its mark, wherever we were."""
+    raise InterruptedByUserError
 
 
 def _holders(image: Path) -> list[str]:
@@ -90,27 +98,31 @@ def _holders(image: Path) -> list[str]:
 
 def main(arguments: Sequence[str]) -> int:
     """Build, play, clean up, judge."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--nodes", type=int, default=2, choices=(1, 2), help="of the job that trains")
+    options = parser.parse_args(arguments)
     results = Results(ROWS)
     broken: list[str] = []
     stack = Stack(ROOT / "build" / "acceptance")
-    stop_on_signals(stack)
+    for number in SIGNALS:
+        signal.signal(number, _interrupt)
     try:
         ensure_installed(PROGRAMS, ROOT)
         image = ensure_image(ROOT)
         results.tell(f"the machine image is {image.relative_to(ROOT)}")
-    except SetupError as error:
-        console.print(f"acceptance: {error}", markup=False)
+    except (SetupError, InterruptedByUserError) as error:
+        console.print(f"acceptance: {str(error) or 'interrupted'}", markup=False)
         return 1
-    if "--image" in arguments:
-        return 0
     try:
-        play(Site(stack, image), results)
+        play(Site(stack, image), results, options.nodes)
     except InterruptedByUserError:
         broken.append("interrupted")
     except (BrokenError, StackError, BootstrapError, ProvisionerError, SpotsupError) as error:
         broken.append(str(error))
     finally:
         console.print("[dim]cleaning up[/dim]")
+        for number in SIGNALS:
+            signal.signal(number, signal.SIG_IGN)
         leftovers = stack.close()
     broken += [f"a process was left behind: {survivor}" for survivor in leftovers.processes]
     results.show("Bare virtual machines become nodes", ROOT / "build" / "acceptance.json")

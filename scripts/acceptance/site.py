@@ -7,7 +7,7 @@ import json
 import time
 from pathlib import Path
 
-from bootstrap import Setup, Target
+from bootstrap import Setup, Target, UnreachableError
 from bootstrap.connect import connected
 from bootstrap.model import Run
 from provisioners.base import Instance, LaunchRequest, Market, Offer, OfferQuery
@@ -25,7 +25,8 @@ from supervisor.spec import JobSpec
 CLUSTER = "acceptance"
 STORAGE, TRIED = "storage", "tried-1"
 CALL_S = 30.0
-LOGIN_S = 600.0
+LOGIN_S = 700.0
+TRIES = 5
 
 # Emulated processors are twenty times slower than real ones: what waits for them waits longer.
 CONFIG = """\
@@ -130,13 +131,23 @@ class Site:
 
     def run(self, node: str, script: str, timeout_s: float = 120.0) -> str:
         """What a script prints on a node, once that lets us in. Raises BootstrapError."""
-        with connected(self.target(node), node, time.monotonic, time.monotonic() + LOGIN_S + timeout_s) as shell:
-            return shell.run(Run(script.strip().splitlines()[0][:60], script, timeout_s)).stdout.strip()
+        command = Run(script.strip().splitlines()[0][:60], script, timeout_s)
+        for left in reversed(range(TRIES)):
+            try:
+                with connected(self.target(node), node, time.monotonic, time.monotonic() + LOGIN_S) as shell:
+                    return shell.run(command).stdout.strip()
+            except UnreachableError:  # an emulated machine may take more than a session's 10 s to open it
+                if not left:
+                    raise
+        raise AssertionError("the last try returns or raises")
 
-    def serve_storage(self) -> str:
-        """Make one machine an NFS server; what nodes mount of it."""
-        self.run(STORAGE, _SERVE, 240.0)
+    def storage(self) -> str:
+        """What nodes mount."""
         return f"{self.instance(STORAGE).private_address}:/"
+
+    def serve_storage(self) -> None:
+        """Make one machine an NFS server."""
+        self.run(STORAGE, _SERVE, 240.0)
 
     def setup(self, spec: JobSpec, code: bytes) -> Setup:
         """What the supervisor would ask bootstrap for, on the machine that is tried."""
