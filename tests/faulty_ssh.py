@@ -173,7 +173,7 @@ class Machine(Sandbox):
         found = {}
         for folder in Path("/proc").glob("[0-9]*"):
             with suppress(OSError):
-                if f"BOX={self.box}".encode() in (folder / "environ").read_bytes().split(b"\0"):
+                if f"HOME={self.home}".encode() in (folder / "environ").read_bytes().split(b"\0"):
                     found[int(folder.name)] = (folder / "comm").read_text().strip()
         return found
 
