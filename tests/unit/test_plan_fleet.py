@@ -97,7 +97,7 @@ TAKEN_LATER = node(3, N.GONE, joined=True, taken=True)
         ([replace(TAKEN, taken=False)], ["", ""]),
         ([replace(TAKEN, joined=False)], ["", ""]),
         ([TAKEN_LATER, replace(TAKEN, created_at=TAKEN_LATER.created_at)], [name(2), name(3)]),
-        ([TAKEN, node(10, N.GONE, joined=True, taken=True, created_at=NOW - 3000)], [name(10), name(2)]),
+        ([TAKEN, node(9, N.GONE, joined=True, taken=True, created_at=NOW - 3000)], [name(9), name(2)]),
     ],
 )
 def test_in_whose_place_a_node_is_asked_for(others: list[NodeRecord], replaces: list[str]) -> None:
