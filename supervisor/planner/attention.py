@@ -7,11 +7,14 @@ hours and dollars are all that time alone brings to a calm job: they are kept to
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from supervisor.model import JobState, NodeState
 from supervisor.planner.draft import Draft
 from supervisor.planner.world import JobView, World
+
+# Steps that advance are no reason to decide anew: of progress, only trouble is.
+_DECISIVE = tuple(each.name for each in fields(JobView) if each.name != "progress")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,11 +32,19 @@ def asleep(world: World, calm: Mapping[str, Calm], nodes_in_hand: Collection[str
     return frozenset(
         name
         for name, before in calm.items()
-        if world.jobs.get(name) is before.view
+        if _is_as_it_was(world.jobs.get(name), before.view)
         and now - before.at < world.rules.calm_s
         and name not in world.soft.touched
         and not any(node in before.view.nodes for node in nodes_in_hand)
     )
+
+
+def _is_as_it_was(view: JobView | None, before: JobView) -> bool:
+    if view is before:
+        return True
+    if view is None or (view.progress is not None and view.progress.problem):
+        return False
+    return all(getattr(view, name) is getattr(before, name) for name in _DECISIVE)
 
 
 def is_calm(draft: Draft) -> bool:
@@ -51,7 +62,7 @@ def is_calm(draft: Draft) -> bool:
     spares = draft.view.spares
     settled = all(node.state is NodeState.MEMBER or node.id in spares for node in there)
     problem = draft.view.progress is not None and draft.view.progress.problem
-    return settled and not problem and len(there) == job.desired_nodes + job.spare_nodes
+    return settled and not (problem or job.trouble) and len(there) == job.desired_nodes + job.spare_nodes
 
 
 def stands_still(job: JobView) -> bool:

@@ -57,6 +57,7 @@ class Draft:
         self._forget_words: list[str] = []
         self._forget_nodes: list[str] = []
         self._touched: set[str] = set()
+        self._told = 0
 
     @property
     def full(self) -> bool:
@@ -64,9 +65,8 @@ class Draft:
         return self._operations() >= FULL
 
     def _operations(self) -> int:
-        told = sum(2 if self._alerts(event) else 1 for event in self._events)
         words = len(self._words) + len(self._forget_words)
-        return 1 + len(self._touched) + len(self._forget_nodes) + words + told
+        return 1 + len(self._touched) + len(self._forget_nodes) + words + self._told
 
     def _alerts(self, event: Event) -> bool:
         return self.rules.alerts and event.kind in ALERT_KINDS
@@ -134,7 +134,8 @@ class Draft:
 
     def set_job(self, **changes: Any) -> None:
         """Change fields of the job."""
-        self.job = replace(self.job, **changes)
+        if any(getattr(self.job, name) != value for name, value in changes.items()):
+            self.job = replace(self.job, **changes)
 
     def move_job(self, after: JobState, reason: str) -> None:
         """Move the job along its table, if it is not there already."""
@@ -163,7 +164,9 @@ class Draft:
         number = self.job.next_event
         self.set_job(next_event=number + 1)
         event_id = f"{self.job.task_id}-{number:06d}"
-        self._events.append(Event(event_id, self.now, self.job.name, kind, text, node, data))
+        event = Event(event_id, self.now, self.job.name, kind, text, node, data)
+        self._events.append(event)
+        self._told += 2 if self._alerts(event) else 1
 
     def commit(self) -> Commit:
         """What was decided, with the guards that make it all or nothing."""

@@ -54,7 +54,8 @@ def plan(world: World, outcomes: Mapping[str, Sequence[NodeOutcome]], keys: Keys
         if unknown := custody.hands_off(world, world.jobs[name]):
             sentences[name] = unknown
             continue
-        draft = Draft(replace(world, soft=soft), world.jobs[name], outcomes, keys, now)
+        draft = Draft(world, world.jobs[name], outcomes, keys, now)
+        draft.soft = soft
         try:
             _plan_job(draft)
         except IllegalTransitionError as error:

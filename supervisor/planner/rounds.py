@@ -34,7 +34,9 @@ def drive_rounds(draft: Draft) -> None:
         draft.set_job(gathering_since=0.0)
     else:
         # Who waits outside is no reason for anybody in the round to stop.
-        _publish(draft, replace(current, spares=_spares(draft, current.members)))
+        spares = _spares(draft, current.members)
+        if spares != current.spares:
+            _publish(draft, replace(current, spares=spares))
         if set(chosen) == set(current.members):
             draft.set_job(gathering_since=0.0)
     _retire_doomed(draft, chosen)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import fields, replace
 from typing import Any, TypeAlias, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
+from pydantic_core import from_json
 
 from supervisor.errors import SchemaError
 from supervisor.model import SCHEMA_VERSION, ClusterRecord, DaemonPause, Event, JobRecord, NodeRecord
@@ -17,6 +17,7 @@ Record = TypeVar("Record", JobRecord, NodeRecord, Event, ClusterRecord, DaemonPa
 _ADAPTERS: dict[type, TypeAdapter[Any]] = {
     kind: TypeAdapter[Any](kind) for kind in (JobRecord, NodeRecord, Event, ClusterRecord, DaemonPause)
 }
+_FIELDS = {kind: frozenset(field.name for field in fields(kind)) for kind in _ADAPTERS}
 
 
 def dump(record: AnyRecord) -> bytes:
@@ -30,8 +31,7 @@ def load(kind: type[Record], raw: bytes, key: str) -> Record:
     """JSON as a record. Raises SchemaError where it is of a newer version, or is none."""
     parsed = _parsed(kind, raw, key)
     version = parsed.get("schema", SCHEMA_VERSION)
-    known = {field.name for field in fields(kind)}
-    unknown = sorted(parsed.keys() - known)
+    unknown = sorted(parsed.keys() - _FIELDS[kind])
     if unknown or not isinstance(version, int) or version > SCHEMA_VERSION:
         what = f"it has `{unknown[0]}`" if unknown else f"schema {version}, this one knows {SCHEMA_VERSION}"
         raise SchemaError(
@@ -47,7 +47,7 @@ def load(kind: type[Record], raw: bytes, key: str) -> Record:
 
 def _parsed(kind: type, raw: bytes, key: str) -> dict[str, Any]:
     try:
-        parsed = json.loads(raw)
+        parsed = from_json(raw)
     except ValueError as error:
         raise _no_record(kind, key, str(error)) from error
     if not isinstance(parsed, dict):

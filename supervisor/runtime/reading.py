@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -95,6 +95,8 @@ class Reader:
         self._unreadable: tuple[str, ...] = ()
         self._refused: MappingProxyType[str, str] = MappingProxyType({})
         self._strangers: frozenset[str] = frozenset()
+        self._cluster: ClusterRecord | None = None
+        self._pause: DaemonPause | None = None
 
     def read(self, view: View) -> Reading:
         """The world as `view` has it."""
@@ -111,41 +113,49 @@ class Reader:
                 view.outages,
                 self._refused,
                 self._strangers,
-                _whole(view.keys.get(f"{self._world}{CLUSTER}"), ClusterRecord),
-                _whole(view.keys.get(f"{self._world}{PAUSE}"), DaemonPause),
+                self._cluster,
+                self._pause,
             )
 
     def _take(self, keys: Mapping[str, KeyValue]) -> None:
         seen = self._seen
         changed = [key for key, kv in keys.items() if seen.get(key) is not kv]
         gone = seen.keys() - keys.keys()
-        touched: set[str] = set()
-        alerts = False
+        touched: dict[str, bool] = {}
+        alerts = whole = False
         for key in (*changed, *gone):
             room, _, rest = key.removeprefix(self._world).partition("/")
             if room == "alerts":
                 alerts = True
                 continue
             if not rest:
-                continue  # CLUSTER and PAUSE
-            job = rest.partition("/")[0]
+                whole = True  # CLUSTER or PAUSE
+                continue
+            job, _, word = rest.partition("/")
             parts = self._parts.setdefault(job, _Parts())
             if key in keys:
                 parts.keys[key] = keys[key]
             else:
                 parts.keys.pop(key, None)
                 parts.said.pop(key, None)
-            touched.add(job)
+            touched[job] = touched.get(job, True) and room == "run" and word == "progress"
+        if whole:
+            self._cluster = _whole(keys.get(f"{self._world}{CLUSTER}"), ClusterRecord)
+            self._pause = _whole(keys.get(f"{self._world}{PAUSE}"), DaemonPause)
         if alerts:
             prefix = f"{self._world}alerts/"
             self._alerts = tuple(sorted(key.removeprefix(prefix) for key in keys if key.startswith(prefix)))
         if touched:
             self._rebuild(touched)
 
-    def _rebuild(self, touched: set[str]) -> None:
+    def _rebuild(self, touched: Mapping[str, bool]) -> None:
+        """The jobs anew of which something changed; `touched` says whether that is no more than their progress."""
         jobs = dict(self._jobs)
-        for job in touched:
+        for job, steps_only in touched.items():
             parts = self._parts[job]
+            if steps_only and job in jobs:
+                jobs[job] = replace(jobs[job], progress=_progress(self._world, job, parts))
+                continue
             parts.refused, parts.strangers = "", frozenset()
             try:
                 built = _build(self._world, parts)
@@ -222,6 +232,12 @@ def _build(world: str, parts: _Parts) -> JobView | None:
         ended=by_node.get("ended", {}),
         tombstones=frozenset(tombstones),
     )
+
+
+def _progress(world: str, job: str, parts: _Parts) -> Any:
+    key = f"{world}run/{job}/progress"
+    kv = parts.keys.get(key)
+    return _said(parts, key, kv.value, partial(decode, Progress, kv.value)) if kv else None
 
 
 def _parser(room: str, kind: str, key: str, value: bytes) -> Callable[[], Any] | None:

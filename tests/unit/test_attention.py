@@ -59,8 +59,16 @@ def test_a_calm_job_sleeps_until_something_is_new() -> None:
     assert not asleep(whole, {}, [], now), "nobody has found it calm yet"
     assert not asleep(whole, calm, list(view.nodes), now), "a call about its node has ended"
     assert not asleep(whole, calm, [], now + whole.rules.calm_s), "time may have brought something"
-    assert not asleep(whole, {"job": Calm(replace(view), now)}, [], now), "its keys have changed"
+    assert not asleep(whole, {"job": Calm(replace(view, nodes=dict(view.nodes)), now)}, [], now), (
+        "its keys have changed"
+    )
     touched = replace(whole, soft=replace(whole.soft, touched=frozenset({"job"})))
+    assert view.progress is not None
+    advanced = replace(view, progress=replace(view.progress, step=view.progress.step + 1))
+    assert asleep(replace(whole, jobs={"job": advanced}), calm, [], now) == {"job"}, "steps advance, as they should"
+    troubled = replace(view, progress=replace(view.progress, problem="the disk is full"))
+    assert not asleep(replace(whole, jobs={"job": troubled}), calm, [], now), "checkpoints fail"
+    assert not asleep(replace(whole, jobs={}), calm, [], now), "it is gone"
     assert not asleep(touched, calm, [], now), "its cloud told something new"
     assert not asleep(replace(whole, strangers=frozenset({"job-xyz-9"})), calm, [], now), "somebody unknown speaks"
 

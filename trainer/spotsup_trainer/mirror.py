@@ -41,7 +41,9 @@ class Mirror:
         self._prefix = prefix
         self._on_change = on_change
         self._pulse_s = pulse_s
-        self._view = View(MappingProxyType({}), 0, live=False)
+        self._keys: dict[str, KeyValue] = {}
+        self._view = View(MappingProxyType({}), 0, live=False)  # as somebody last looked; `_revision` may be newer
+        self._revision = 0
         self._changed = threading.Condition()
         self._stopping = threading.Event()
         self._watch: Watch | None = None
@@ -56,13 +58,15 @@ class Mirror:
             thread.start()
 
     def view(self) -> View:
-        """The current copy; it never changes under the reader."""
-        return self._view
+        """The current copy; it never changes under the reader. Made when somebody looks: where hundreds of words come
+        each second, copying thousands of keys for each of them would be most of the work."""
+        with self._changed:
+            return self._look()
 
     def wait(self, predicate: Callable[[View], bool], timeout_s: float) -> bool:
         """Wait until the copy satisfies `predicate`; False when `timeout_s` ran out first."""
         with self._changed:
-            return self._changed.wait_for(lambda: predicate(self._view), timeout_s)
+            return self._changed.wait_for(lambda: predicate(self._look()), timeout_s)
 
     def wait_live(self, timeout_s: float) -> bool:
         """Wait until the copy is complete and watched."""
@@ -87,8 +91,9 @@ class Mirror:
             except EtcdError:
                 if time.monotonic() - begun > RETRY_S[-1]:
                     failures = 0
-                if self._view.live or not self._view.outages:
-                    self._publish(replace(self._view, live=False, outages=self._view.outages + 1))
+                view = self.view()
+                if view.live or not view.outages:
+                    self._publish(replace(view, live=False, outages=view.outages + 1))
                 self._stopping.wait(retry_s(failures))
                 failures += 1
 
@@ -102,14 +107,12 @@ class Mirror:
             found = self._etcd.range(self._prefix)
             if self._stopping.is_set():
                 return
-            keys: Mapping[str, KeyValue] = {kv.key: kv for kv in found.kvs}
-            outages = self._view.outages
-            self._publish(View(MappingProxyType(keys), found.revision, live=True, outages=outages))
+            keys = MappingProxyType({kv.key: kv for kv in found.kvs})
+            self._publish(View(keys, found.revision, live=True, outages=self._view.outages))
             for batch in watch:
                 fresh = [event for event in batch.events if event.mod_revision > found.revision]
                 if fresh:
-                    keys = _after(keys, fresh)
-                    self._publish(View(MappingProxyType(keys), batch.revision, live=True, outages=outages))
+                    self._take(fresh, batch.revision)
         if not self._stopping.is_set():
             raise EtcdUnavailableError(f"watch given up: {watch.endpoint} does not answer any more")
 
@@ -123,18 +126,25 @@ class Mirror:
             except EtcdUnavailableError:
                 watch.close()
 
+    def _look(self) -> View:
+        if self._view.revision != self._revision:
+            self._view = replace(self._view, keys=MappingProxyType(dict(self._keys)), revision=self._revision)
+        return self._view
+
     def _publish(self, view: View) -> None:
         with self._changed:
-            self._view = view
+            self._view, self._keys, self._revision = view, dict(view.keys), view.revision
             self._changed.notify_all()
         self._on_change()
 
-
-def _after(keys: Mapping[str, KeyValue], events: list[WatchEvent]) -> Mapping[str, KeyValue]:
-    after = dict(keys)
-    for event in events:
-        if event.value is None:
-            after.pop(event.key, None)
-        else:
-            after[event.key] = KeyValue(event.key, event.value, event.create_revision, event.mod_revision, event.lease)
-    return after
+    def _take(self, events: list[WatchEvent], revision: int) -> None:
+        with self._changed:
+            for event in events:
+                key, value = event.key, event.value
+                if value is None:
+                    self._keys.pop(key, None)
+                else:
+                    self._keys[key] = KeyValue(key, value, event.create_revision, event.mod_revision, event.lease)
+            self._revision = revision
+            self._changed.notify_all()
+        self._on_change()
