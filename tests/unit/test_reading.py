@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from spotsup_trainer.etcd import KeyValue
 from spotsup_trainer.mirror import View
-from spotsup_trainer.wire import Keys
+from spotsup_trainer.wire import Keys, Progress, encode
 
 from scripts.bench.control import population
 from supervisor.runtime.reading import Reader, Reading
@@ -23,7 +23,10 @@ NOT_OURS = {
     f"{KEYS.world}alerts/two": b"{}",
     f"{KEYS.run('job-002')}gone/job-002-bench-1": b"{}",
 }
-EVERYTHING = sorted((WHOLE | NOT_OURS).items())
+STEPS = [
+    (KEYS.progress(job), encode(Progress(1, step, 1.0, 1.0))) for job in ("job-000", "unheard-of") for step in (7, 8)
+]
+EVERYTHING = [*sorted((WHOLE | NOT_OURS).items()), *STEPS, (KEYS.progress("job-000"), b"no progress")]
 
 
 def view_of(keys: dict[str, KeyValue], revision: int) -> View:
@@ -51,6 +54,17 @@ def test_any_changes_lead_to_what_a_fresh_look_sees(batches: list[list[tuple[tup
         assert sorted(found.unreadable) == sorted(afresh(view).unreadable)
         untouched = before.keys() & found.jobs.keys() - {name for (key, _), _ in batch for name in key.split("/")}
         assert all(found.jobs[name] is before[name] for name in untouched)
+
+
+def test_a_step_changes_a_jobs_progress_and_nothing_else() -> None:
+    reader, keys = Reader(KEYS), {key: KeyValue(key, value, 1, 1) for key, value in WHOLE.items()}
+    before = reader.read(view_of(keys, 1)).jobs["job-000"]
+    key, value = STEPS[0]
+    keys[key] = KeyValue(key, value, 1, 2)
+    after = reader.read(view_of(keys, 2)).jobs["job-000"]
+    assert after.progress == Progress(1, 7, 1.0, 1.0)
+    assert after.nodes is before.nodes
+    assert after.members is before.members
 
 
 def test_a_store_that_was_read_anew_with_the_same_words_is_read_no_further() -> None:
