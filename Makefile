@@ -119,7 +119,7 @@ mutation: setup
 	@$(python) -m tests.mutation.run --survivors $(if $(MODULE),--module '$(MODULE)')
 
 sim-crashes: setup
-	@$(python) -m tests.sim.crashes --pairs
+	@$(python) -m tests.sim.crashes --pairs $(or $(PAIRS),5) $(if $(SEED),--seed $(SEED))
 
 clean:
 	rm -rf build .pytest_cache .mypy_cache .ruff_cache .hypothesis

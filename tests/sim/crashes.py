@@ -8,11 +8,14 @@ alert sent at least once under one id.
 from __future__ import annotations
 
 import argparse
+import multiprocessing
+import random
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from itertools import product
 
 from provisioners.base import EndCause, Leftover, LeftoverKind
 from supervisor.api.service import Scale
@@ -30,6 +33,7 @@ QUIET_S = 600.0
 # Reading happens all the time: its first boundaries in a scenario stand for the others.
 READS = ("ListInstances", "ListLeftovers", "FetchOffers")
 MOST_OF_A_READ = 2
+SIGNS = {"leaks": "P1", "doubles": "P2", "false kills": "P4"}
 SCENARIO_RULES = replace(RULES, leftovers_s=20.0)
 
 
@@ -250,6 +254,7 @@ class Tally:
 
     scenarios: int = 0
     runs: int = 0
+    pairs: int = 0
     places: set[tuple[str, str]] = field(default_factory=set)
     failures: list[str] = field(default_factory=list)
 
@@ -257,19 +262,23 @@ class Tally:
         """Both together."""
         self.scenarios += other.scenarios
         self.runs += other.runs
+        self.pairs += other.pairs
         self.places |= other.places
         self.failures += other.failures
 
     def line(self) -> str:
         """In one line."""
-        tried = f"{self.scenarios} scenarios, {len(self.places)} boundaries, {self.runs} runs"
-        return f"sim-crashes: {tried}, failures {len(self.failures)}"
+        tried = f"{self.scenarios} scenarios, {len(self.places)} boundaries, {self.runs} runs ({self.pairs} of pairs)"
+        broken = {what: sum(f": {sign}" in text for text in self.failures) for what, sign in SIGNS.items()}
+        told = ", ".join(f"{what} {count}" for what, count in broken.items())
+        return f"sim-crashes: {tried}, {told}, failures in all {len(self.failures)}"
 
 
 def enumerate_crashes(
-    names: tuple[str, ...], ways: tuple[str, ...] = WAYS, most: int | None = None, *, pairs: bool = False
+    names: tuple[str, ...], ways: tuple[str, ...] = WAYS, most: int | None = None, *, pairs: int = 0, seed: int = 1
 ) -> Tally:
-    """Each scenario, each boundary, each way; with `pairs` also each boundary that the recovery passes."""
+    """Each scenario, each boundary, each way; and `pairs` second breaks after each of them, drawn by `seed` from all
+    that the recovery passes, in all ways."""
     tally = Tally()
     for name in names:
         tally.scenarios += 1
@@ -279,9 +288,21 @@ def enumerate_crashes(
             tally.places.add((first.where, first.kind))
             for way in ways:
                 scene = _try(tally, name, {0: (first, way)}, expected)
-                for second in boundaries(scene.passed, 1) if pairs else []:
-                    _try(tally, name, {0: (first, way), 1: (second, "crash")}, expected)
+                again = list(product(boundaries(scene.passed, most), WAYS))
+                rng = random.Random(f"{seed} {name} {first} {way}")
+                for second in rng.sample(again, min(pairs, len(again))):
+                    tally.pairs += 1
+                    _try(tally, name, {0: (first, way), 1: second}, expected)
     return tally
+
+
+def _enumerate(asked: tuple[str, int, int]) -> tuple[str, Tally]:
+    """For worker processes."""
+    from tests.sim.run import quiet
+
+    quiet()
+    name, pairs, seed = asked
+    return name, enumerate_crashes((name,), pairs=pairs, seed=seed)
 
 
 def _try(tally: Tally, name: str, breaks: dict[int, tuple[Boundary, str]], expected: End) -> Scene:
@@ -303,18 +324,17 @@ def _try(tally: Tally, name: str, breaks: dict[int, tuple[Boundary, str]], expec
 def main() -> int:
     """The command line."""
     parser = argparse.ArgumentParser(prog="tests.sim.crashes", description=__doc__)
-    parser.add_argument("--pairs", action="store_true", help="a second crash at each boundary of each recovery")
+    parser.add_argument("--pairs", type=int, default=0, help="how many second breaks are drawn after each first one")
+    parser.add_argument("--seed", type=int, default=1, help="for the draw")
     parser.add_argument("--only", choices=sorted(SCENARIOS))
+    parser.add_argument("--jobs", type=int, default=2, help="processes")
     args = parser.parse_args()
-    from tests.sim.run import quiet
-
-    quiet()
-    begun = time.monotonic()
-    total = Tally()
-    for name in (args.only,) if args.only else tuple(SCENARIOS):
-        tally = enumerate_crashes((name,), pairs=args.pairs)
-        total.add(tally)
-        print(f"{name}: {tally.runs} runs, failures {len(tally.failures)}", *tally.failures, sep="\n  ", flush=True)
+    begun, total = time.monotonic(), Tally()
+    asked = [(name, args.pairs, args.seed) for name in ([args.only] if args.only else SCENARIOS)]
+    with multiprocessing.get_context("spawn").Pool(args.jobs) as pool:
+        for name, tally in pool.imap_unordered(_enumerate, asked):
+            total.add(tally)
+            print(f"{name}: {tally.runs} runs, failures {len(tally.failures)}", *tally.failures, sep="\n  ", flush=True)
     for where, kind in sorted(total.places):
         print(f"  {where:<16}{kind}")
     print(f"{total.line()}, {time.monotonic() - begun:.0f} s")
