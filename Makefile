@@ -109,8 +109,7 @@ sim: setup
 		$(if $(HOURS),--hours $(HOURS))
 
 sim-long: setup
-	@$(python) -m tests.sim.run --table --minutes $(or $(MINUTES),60) --start $(or $(START),100000) \
-		$(if $(HOURS),--hours $(HOURS))
+	@$(python) -m tests.sim.run --table --minutes $(or $(MINUTES),60) --start $(or $(START),100000) --hours $(or $(HOURS),0)
 
 sim-mutants: setup
 	@$(python) -m tests.sim.mutants $(if $(SEEDS),--seeds $(SEEDS)) $(if $(START),--start $(START))

@@ -184,7 +184,9 @@ class Chaos:
             case "zone lost":
                 self._lose_zone(strike)
             case "full":
-                cloud.capacity[ZONES[strike.number % 2]] = strike.number % 3
+                zone = ZONES[strike.number % 2]
+                cloud.capacity[zone] = strike.number % 3
+                self._later(600.0 + 10_000.0 * strike.size, lambda: cloud.capacity.update({zone: 16}))
             case "room":
                 cloud.capacity = dict.fromkeys(ZONES, 16)
             case "cloud away":

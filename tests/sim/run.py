@@ -24,7 +24,7 @@ import structlog
 from tests.sim.chaos import Chaos
 from tests.sim.promises import Violation
 from tests.sim.shrink import shrunk
-from tests.sim.story import Story, draw
+from tests.sim.story import HOURS, Story, draw, draw_long
 from tests.sim.world import World
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -85,10 +85,15 @@ def _innermost(error: BaseException) -> str:
     return f"{Path(trace.tb_frame.f_code.co_filename).name}:{trace.tb_lineno}" if trace else ""
 
 
+def story_of(seed: int, hours: float) -> Story:
+    """That of a seed; a long one where `hours` is 0."""
+    return draw(seed, hours) if hours else draw_long(seed)
+
+
 def act_seed(asked: tuple[int, float]) -> Result:
     """For worker processes."""
     quiet()
-    return act(draw(*asked))
+    return act(story_of(*asked))
 
 
 def quiet() -> None:
@@ -111,7 +116,7 @@ def results(seeds: Iterator[int], hours: float, jobs: int) -> Iterator[Result]:
 
 def explain(seed: int, hours: float, broken: str) -> str:
     """A failure, shrunk, with all that is needed to see it again."""
-    story, result = shrunk(draw(seed, hours), act, broken)
+    story, result = shrunk(story_of(seed, hours), act, broken)
     asked = ["git", "rev-parse", "--short", "HEAD"]
     commit = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, check=False)
     strikes = [f"  {s.at:9.1f} s  {s.kind} ({s.number}, {s.size:.2f})" for s in story.strikes]
@@ -119,7 +124,7 @@ def explain(seed: int, hours: float, broken: str) -> str:
     return "\n".join(
         [
             f"seed {seed} at commit {commit.stdout.strip() or 'unknown'}: {broken}",
-            f"again: make sim SEED={seed}" + ("" if hours == 2.0 else f" HOURS={hours:g}"),
+            f"again: make sim SEED={seed}" + ("" if hours == HOURS else f" HOURS={hours:g}"),
             f"shrunk to {len(story.strikes)} strikes, faults {faults}, jobs {story.jobs}: {result.broken}",
             *strikes,
             "the last of what happened:",
@@ -199,7 +204,7 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=100)
     parser.add_argument("--start", type=int, default=1)
     parser.add_argument("--seed", type=int, help="only this one, with its log")
-    parser.add_argument("--hours", type=float, default=2.0, help="virtual hours with faults, per seed")
+    parser.add_argument("--hours", type=float, default=HOURS, help="virtual hours with faults, per seed; 0: days")
     parser.add_argument("--jobs", type=int, default=2, help="processes")
     parser.add_argument("--minutes", type=float, help="as many seeds as fit into this time, instead of --seeds")
     parser.add_argument("--table", action="store_true", help="print the result at length, and write build/sim.json")
@@ -226,7 +231,7 @@ def main() -> int:
 
 
 def _one(seed: int, hours: float) -> int:
-    result = act(draw(seed, hours))
+    result = act(story_of(seed, hours))
     if result.broken:
         print(explain(seed, hours, result.broken))
     print(f"sim: seed {seed}, digest {result.digest}, {result.events:,} events: {result.broken or 'no violation'}")

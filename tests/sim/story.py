@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 
 from supervisor.planner.world import Rules
 from tests.sim.chance import Faults
 
+HOURS = 2.0
+# Of a long story.
+LEAST_HOURS, MOST_HOURS = 24.0, 168.0
 # What may happen, and how often one beside the other.
 STRIKES = {
     "notice": 10,
@@ -104,9 +108,31 @@ class Story:
     strikes: tuple[Strike, ...]
 
 
-def draw(seed: int, hours: float) -> Story:
-    """The story of a seed."""
+def draw(seed: int, hours: float = HOURS) -> Story:
+    """The story of a seed: something happens all the time."""
     rng = random.Random(seed)
+    faults, rules, jobs = _setting(rng)
+    count = rng.randint(20, 40) * max(1, round(hours / 2))
+    times = sorted(_time(rng, hours * 3600) for _ in range(count))
+    return Story(seed, hours, faults, rules, jobs, _strikes(rng, times))
+
+
+def draw_long(seed: int) -> Story:
+    """A story of one day to a week: storms, each with a weather of its own, and between them calm that is mostly of
+    an hour or a few, and seldom of days. The fault rates hold throughout."""
+    rng = random.Random(f"long {seed}")
+    faults, rules, jobs = _setting(rng)
+    hours = round(min(MOST_HOURS, LEAST_HOURS * rng.paretovariate(1.0)), 1)
+    strikes: list[Strike] = []
+    at = 60.0
+    while at < hours * 3600:
+        times = sorted(at + rng.expovariate(1 / 600.0) for _ in range(rng.randint(4, 20)))
+        strikes += _strikes(rng, [round(time, 3) for time in times if time < hours * 3600])
+        at = times[-1] + 3600.0 * min(72.0, rng.paretovariate(0.7))
+    return Story(seed, hours, faults, rules, jobs, tuple(strikes))
+
+
+def _setting(rng: random.Random) -> tuple[Faults, Rules, tuple[Job, ...]]:
     faults = {name: rng.choice([0.0, 0.0, 0.3, 1.0]) * worst for name, worst in WORST.items()}
     rules = Rules(
         listing_s=rng.choice([5.0, 10.0, 20.0]),
@@ -121,13 +147,14 @@ def draw(seed: int, hours: float) -> Story:
         alerts=True,
     )
     jobs = tuple(_job(rng, f"job-{number}") for number in range(rng.choice([1, 1, 1, 2, 3])))
+    return Faults(**faults), rules, jobs
+
+
+def _strikes(rng: random.Random, times: Sequence[float]) -> tuple[Strike, ...]:
     weights = {kind: weight * rng.choice([0, 1, 1, 3]) for kind, weight in STRIKES.items()}
     kinds = [kind for kind, weight in weights.items() if weight] or ["kill"]
-    count = rng.randint(20, 40) * max(1, round(hours / 2))
-    times = sorted(_time(rng, hours * 3600) for _ in range(count))
-    chosen = rng.choices(kinds, [weights[kind] for kind in kinds], k=count)
-    strikes = tuple(Strike(at, kind, rng.randrange(1000), rng.random()) for at, kind in zip(times, chosen, strict=True))
-    return Story(seed, hours, Faults(**faults), rules, jobs, strikes)
+    chosen = rng.choices(kinds, [weights[kind] for kind in kinds], k=len(times))
+    return tuple(Strike(at, kind, rng.randrange(1000), rng.random()) for at, kind in zip(times, chosen, strict=True))
 
 
 def _time(rng: random.Random, most_s: float) -> float:
