@@ -141,7 +141,9 @@ class Service:
             revision = present.revision if present else 0
             if self._journal.create_job(record_now, event, revision):
                 self._await(lambda reading: _has(reading, spec.name, record.uid))
-                return self.job(spec.name)
+                seen = self._read().jobs.get(spec.name)
+                # It is stored: whoever asked is told so, however late this daemon reads of it.
+                return seen if seen and seen.record.uid == record.uid else JobView(record_now, 0, {}, {})
         raise RefusedError(f"job {spec.name} changes too fast to be stored; try again")
 
     def scale(self, name: str, scale: Scale) -> JobView:
@@ -258,9 +260,10 @@ class Service:
                 return view
             event, stored = _event(changed, self._clock.now())
             if self._journal.update_job(view, stored, event, changed.node):
-                self._await(lambda reading, old=view.revision: reading.jobs[name].revision > old)  # type: ignore[misc]
-                return self.job(name)
-            self._await(lambda reading, old=view.revision: reading.jobs[name].revision > old)  # type: ignore[misc]
+                self._await_newer(view)
+                seen = self._read().jobs.get(name, view)
+                return replace(view, record=stored) if seen.revision == view.revision else seen
+            self._await_newer(view)
         raise RefusedError(f"job {name} changes too fast to be stored; try again")
 
     def _read(self) -> Reading:
@@ -280,6 +283,13 @@ class Service:
     def _await(self, predicate: Callable[[Reading], bool]) -> None:
         """Until our own write is in what we read: a command that follows must see it. Bounded; late is not wrong."""
         self._wait_for(predicate, 2.0)
+
+    def _await_newer(self, old: JobView) -> None:
+        def is_newer(reading: Reading) -> bool:
+            seen = reading.jobs.get(old.record.name)
+            return seen is None or seen.revision != old.revision
+
+        self._await(is_newer)
 
     def _check_supported(self, spec: JobSpec) -> None:
         cloud = spec.placement.cloud

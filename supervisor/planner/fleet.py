@@ -96,9 +96,13 @@ def _drive_request(draft: Draft, node: NodeRecord) -> None:
 
 
 def _has_left(draft: Draft, node: NodeRecord) -> bool:
-    """Out of the round, or out of time: a drain waits for a checkpoint, but not for ever."""
-    current = draft.view.round
-    in_round = current is not None and node.id in current.nodes()
+    """Out of the round, or out of time: a drain waits for a checkpoint, but not for ever.
+
+    One that a hint still names may be in the next round by the time that it would be ended.
+    """
+    current, hint = draft.view.round, draft.view.hint
+    named = hint is not None and node.id in hint.members
+    in_round = named or (current is not None and node.id in current.nodes())
     return not in_round or draft.now - node.since > draft.rules.drain_timeout_s
 
 
@@ -122,11 +126,12 @@ def _let_go(draft: Draft, surplus: int) -> None:
     order = draft.view.round.nodes() if draft.view.round else ()
     ranks = {node: rank for rank, node in enumerate(order)}
 
-    def usefulness(node: NodeRecord) -> tuple[bool, bool, int, float]:
+    def usefulness(node: NodeRecord) -> tuple[bool, bool, int]:
         rank = ranks.get(node.id, len(ranks))
-        return (node.state not in IN_FLIGHT_NODE_STATES, node.id in ranks, -rank, -node.created_at)
+        return (node.state not in IN_FLIGHT_NODE_STATES, node.id in ranks, -rank)
 
-    for node in sorted(draft.counted(), key=usefulness)[:surplus]:
+    newest_first = sorted(draft.counted(), key=lambda node: (node.created_at, node.id), reverse=True)
+    for node in sorted(newest_first, key=usefulness)[:surplus]:
         if not draft.full:
             release(draft, node, "fewer nodes are wanted")
 

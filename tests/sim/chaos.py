@@ -14,7 +14,7 @@ from tests.sim.daemon import Daemon
 from tests.sim.promises import Promises, Violation, settled, truth
 from tests.sim.story import Job, Story, Strike
 from tests.sim.users import Users
-from tests.sim.world import World
+from tests.sim.world import LEASE_S, World
 
 # By then everything is as users want it, once the faults have stopped.
 QUIET_S = 1500.0
@@ -32,6 +32,7 @@ class Chaos:
         world = self.world
         world.quickest_tick_s, world.slowest_tick_s, world.bootstrap_s = 1.0, 60.0, 15.0
         world.nodes.pulse_s, world.nodes.checkpoint_s = 300.0, 120.0
+        world.nodes.reaction_s = story.reaction_s
         world.cloud.leaves_disks = 0.1
         mutate(world)
         self.promises = Promises(world, leak_grace_s=900.0)
@@ -142,15 +143,14 @@ class Chaos:
                 self._later(30.0 * strike.size, lambda: cloud.preempt(machine, 0.0))
             case "kill":
                 cloud.vanish(machine)
-            case "stop" if strike.size > 0.5:
-                cloud.stop(machine)
             case "stop":
-                cloud.preempt(machine, 30.0, stops=True)
+                cloud.preempt(machine, 0.0 if strike.size > 0.5 else 30.0, stops=True)
             case "silence":
                 machine.silent = True
             case "blink":
-                machine.silent = True
-                self._later(1.0 + 30.0 * strike.size, lambda: setattr(machine, "silent", False))
+                self._hush(machine, 1.0 + 30.0 * strike.size)
+            case "hidden":
+                self._hide(strike, machine)
             case "agent stopped" | "launcher broke":
                 self.world.nodes.quit(machine.instance.node, "left" if strike.kind == "agent stopped" else "failure")
             case "program failed":
@@ -227,6 +227,15 @@ class Chaos:
 
     def _later(self, seconds: float, do: Callable[[], None]) -> None:
         self.world.plan(self.world.clock.now() + seconds, do)
+
+    def _hush(self, machine: Machine, seconds: float) -> None:
+        machine.silent = True
+        self._later(seconds, lambda: setattr(machine, "silent", False))
+
+    def _hide(self, strike: Strike, machine: Machine) -> None:
+        """For a moment nobody hears of it, and just then one listing lacks it."""
+        self._hush(machine, LEASE_S + 4.0 + 9.0 * strike.size)
+        self._later(LEASE_S + 1.0, lambda: setattr(machine, "hidden", 1))
 
     def _lose_zone(self, strike: Strike) -> None:
         zone = ZONES[strike.number % len(ZONES)]

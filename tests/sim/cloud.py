@@ -41,8 +41,8 @@ class Machine:
     """A simulated VM. `silent`: it runs, but nobody hears of it any more. `noticed_at`: when its end was announced.
 
     `ends_at`: when the cloud takes it; `stops`: by stopping it, so that its disks go on to bill. `silences`: since when
-    and until when it was silent, the last time. `missed`: how many listings in a row did not have it; `unanswered`:
-    nobody was told that it was launched.
+    and until when it was silent, the last time. `hidden`: how many listings to come lack it; `missed`: how many in a
+    row did not have it; `unanswered`: nobody was told that it was launched.
     """
 
     instance: Instance
@@ -51,6 +51,7 @@ class Machine:
     stops: bool = False
     silent: bool = False
     silences: tuple[float, float] = (NEVER, NEVER)
+    hidden: int = 0
     missed: int = 0
     unanswered: bool = False
     noticed_at: float | None = None
@@ -164,10 +165,12 @@ class SimCloud:
         if self._dice.hits("doubled listing", self.faults.doubled):
             listed += self._as_of(self._clock.now() - 2 * lag_s)
             self._dice.rng.shuffle(listed)
-        there = {instance.id for instance in listed}
+        hidden = {machine.instance.id for machine in self.machines.values() if machine.hidden}
+        there = {instance.id for instance in listed} - hidden
         for machine in self.machines.values():
             machine.missed = 0 if machine.instance.id in there else machine.missed + 1
-        return listed
+            machine.hidden = max(0, machine.hidden - 1)
+        return [instance for instance in listed if instance.id in there]
 
     def _as_of(self, then: float) -> list[Instance]:
         found = []

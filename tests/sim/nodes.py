@@ -12,7 +12,7 @@ from supervisor.planner.actions import BootstrapDone
 from tests.sim.chance import Dice, Faults
 from tests.sim.cloud import NEVER, Machine, SimCloud
 from tests.sim.store import CLUSTER, SimClock, SimStore
-from tests.sim.training import Training
+from tests.sim.training import REACTION_S, Training
 
 LEASE_S = 5.0
 
@@ -45,6 +45,7 @@ class SimNodes:
         self.pulse_s = 0.5
         self.checkpoint_s = NEVER
         self.leave_s = 3.0
+        self.reaction_s = REACTION_S
         self._clock = clock
         self._dice = dice
         self._store = store
@@ -65,7 +66,7 @@ class SimNodes:
         starts_at = self._clock.now() + self._dice.between(0.5, 2.0)
         self.agents.setdefault(node.id, Agent(node.id, job.name, machine, starts_at))
         if job.name not in self.trainings or self.trainings[job.name].task_id != job.task_id:
-            training = Training(self._store, self.keys, job, self.pulse_s, self.checkpoint_s)
+            training = Training(self._store, self.keys, job, self.pulse_s, self.checkpoint_s, self.reaction_s)
             self.trainings[job.name] = training
         return BootstrapDone(node.id)
 

@@ -149,6 +149,7 @@ class Client:
         self._dice = dice
         self._name = name
         self._dead: View | None = None
+        self._live: View | None = None
         self._outages = 0
 
     @property
@@ -163,7 +164,14 @@ class Client:
             return seen
         if self.connected:
             self._dead = None
-            return replace(seen, outages=self._outages)
+            live = self._live
+            if (
+                live is None
+                or live.keys is not seen.keys
+                or (live.revision, live.outages) != (seen.revision, self._outages)
+            ):
+                live = self._live = replace(seen, outages=self._outages)
+            return live
         if self._dead is None:
             self._outages += 1
             self._dead = View(seen.keys, seen.revision, live=False, outages=self._outages)

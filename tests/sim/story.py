@@ -10,6 +10,8 @@ from supervisor.planner.world import Rules
 from tests.sim.chance import Faults
 
 HOURS = 2.0
+# How long launchers take to do what a word asks for: a step may be long.
+REACTIONS_S = (0.3, 0.3, 1.0, 2.0)
 # Of a long story.
 LEAST_HOURS, MOST_HOURS = 24.0, 168.0
 # What may happen, and how often one beside the other.
@@ -30,7 +32,8 @@ STRIKES = {
     "room": 3,
     "cloud away": 3,
     "throttling": 2,
-    "stranger": 1,
+    "stranger": 3,
+    "hidden": 4,
     "leftover": 1,
     "daemon killed": 4,
     "daemon away": 2,
@@ -106,6 +109,7 @@ class Story:
     rules: Rules
     jobs: tuple[Job, ...]
     strikes: tuple[Strike, ...]
+    reaction_s: float = 0.3
 
 
 def draw(seed: int, hours: float = HOURS) -> Story:
@@ -114,7 +118,7 @@ def draw(seed: int, hours: float = HOURS) -> Story:
     faults, rules, jobs = _setting(rng)
     count = rng.randint(20, 40) * max(1, round(hours / 2))
     times = sorted(_time(rng, hours * 3600) for _ in range(count))
-    return Story(seed, hours, faults, rules, jobs, _strikes(rng, times))
+    return Story(seed, hours, faults, rules, jobs, _strikes(rng, times), rng.choice(REACTIONS_S))
 
 
 def draw_long(seed: int) -> Story:
@@ -129,7 +133,7 @@ def draw_long(seed: int) -> Story:
         times = sorted(at + rng.expovariate(1 / 600.0) for _ in range(rng.randint(4, 20)))
         strikes += _strikes(rng, [round(time, 3) for time in times if time < hours * 3600])
         at = times[-1] + 3600.0 * min(72.0, rng.paretovariate(0.7))
-    return Story(seed, hours, faults, rules, jobs, tuple(strikes))
+    return Story(seed, hours, faults, rules, jobs, tuple(strikes), rng.choice(REACTIONS_S))
 
 
 def _setting(rng: random.Random) -> tuple[Faults, Rules, tuple[Job, ...]]:

@@ -103,6 +103,35 @@ def test_a_suspicion_does_not_run_out_while_etcd_is_away() -> None:
     assert settled(world)
 
 
+def test_the_spare_that_is_called_in_is_not_the_one_that_is_let_go() -> None:
+    world = calm_world(2, 3, 5, spares=2)
+    spares = truth(world)["job"].spares
+    hinted: set[str] = set()
+    ended: set[str] = set()
+    world.checks.append(lambda w: hinted.update(truth(w)["job"].hint.members))  # type: ignore[union-attr]
+    world.cloud.on_terminate = lambda machine: ended.add(machine.instance.node)
+    service(world).scale("job", Scale(desired=4, spares=0))
+    assert world.run_until(settled, 60.0)
+    assert len(hinted & {*spares}) == 1
+    assert ended == {*spares} - hinted
+
+
+def test_a_job_that_was_stored_is_told_so_however_late_the_daemon_reads_of_it() -> None:
+    world = calm_world()
+    service(world).cancel("job")
+    assert world.run_until(settled, 60.0)
+    world.run(10.0)
+    old = truth(world)["job"].record.uid
+    world.set_faults(Faults(mirror_lag_s=10.0))
+    late = service(world)
+    spec = {"name": "job", "nodes": {"min": 1, "desired": 2, "max": 3}, "run": "train.py"}
+    told = late.submit(spec, late.put_blob(b"code"), "again").record
+    assert (told.uid, told.state) == (truth(world)["job"].record.uid, JobState.QUEUED)
+    assert told.uid != old
+    world.run(15.0)
+    assert late.scale("job", Scale(desired=3)).record.desired_nodes == 3
+
+
 def test_a_daemon_that_was_replaced_changes_nothing() -> None:
     world = calm_world()
     old = world.daemon

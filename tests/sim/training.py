@@ -52,10 +52,13 @@ class Lost:
 class Training:
     """All launchers of a job at once. A node runs from `run` until `stop`; its lease ends elsewhere.
 
-    `pulse_s`: how often progress is written; `checkpoint_s`: the periodic checkpoint's interval.
+    `pulse_s`: how often progress is written; `checkpoint_s`: the periodic checkpoint's interval; `reaction_s`: how long
+    a word takes to have its effect.
     """
 
-    def __init__(self, words: Words, keys: Keys, job: JobRecord, pulse_s: float, checkpoint_s: float) -> None:
+    def __init__(
+        self, words: Words, keys: Keys, job: JobRecord, pulse_s: float, checkpoint_s: float, reaction_s: float
+    ) -> None:
         self.task_id = job.task_id
         self.losses: list[Lost] = []
         self.problem = ""
@@ -66,6 +69,7 @@ class Training:
         self._rules = membership.Rules(1, 64, job.spec.limits.app_failures)
         self._pulse_s = pulse_s
         self._checkpoint_s = checkpoint_s
+        self._reaction_s = reaction_s
         self._running: set[str] = set()
         self._last: dict[str, Member] = {}
         self._failed: dict[str, Failure] = {}
@@ -147,7 +151,7 @@ class Training:
         self._now = now
         version = self._version()
         if version != self._seen and self._due is None:
-            self._due = now + REACTION_S
+            self._due = now + self._reaction_s
         if now < self._pulse_at and (self._due is None or now < self._due):
             return
         self._seen, self._due = version, None
