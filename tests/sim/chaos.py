@@ -144,7 +144,7 @@ class Chaos:
             case "kill":
                 cloud.vanish(machine)
             case "stop":
-                cloud.preempt(machine, 0.0 if strike.size > 0.5 else 30.0, stops=True)
+                (cloud.stop if strike.size > 0.5 else self._stop_later)(machine)
             case "silence":
                 machine.silent = True
             case "blink":
@@ -227,6 +227,9 @@ class Chaos:
 
     def _later(self, seconds: float, do: Callable[[], None]) -> None:
         self.world.plan(self.world.clock.now() + seconds, do)
+
+    def _stop_later(self, machine: Machine) -> None:
+        self.world.cloud.preempt(machine, 30.0, stops=True)
 
     def _hush(self, machine: Machine, seconds: float) -> None:
         machine.silent = True

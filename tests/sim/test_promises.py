@@ -122,13 +122,13 @@ def test_a_job_that_was_stored_is_told_so_however_late_the_daemon_reads_of_it() 
     assert world.run_until(settled, 60.0)
     world.run(10.0)
     old = truth(world)["job"].record.uid
-    world.set_faults(Faults(mirror_lag_s=10.0))
+    world.set_faults(Faults(mirror_lag_s=4.0))
     late = service(world)
     spec = {"name": "job", "nodes": {"min": 1, "desired": 2, "max": 3}, "run": "train.py"}
     told = late.submit(spec, late.put_blob(b"code"), "again").record
     assert (told.uid, told.state) == (truth(world)["job"].record.uid, JobState.QUEUED)
     assert told.uid != old
-    world.run(15.0)
+    world.run(60.0)
     assert late.scale("job", Scale(desired=3)).record.desired_nodes == 3
 
 

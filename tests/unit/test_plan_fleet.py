@@ -305,9 +305,12 @@ DONE = Result("success", "", 1)
     [
         (True, 150.0, job(1), {}, False),
         (True, 150.1, job(1), {}, True),
-        (False, 1.0, job(1), {}, True),
+        (False, 1.0, job(1), {}, False),  # a hint still names it: it may be in the next round by then
+        (False, 1.0, job(1), {"hint": hint_of(1)}, True),
+        (False, 1.0, job(1), {"hint": None}, True),
+        (True, 1.0, job(1), {"hint": hint_of(1)}, False),
         (True, 1.0, job(1, J.CANCELLED), {}, True),
-        (True, 1.0, job(1), {"round": None}, True),
+        (True, 1.0, job(1), {"round": None, "hint": hint_of(1)}, True),
         (True, 1.0, job(1), {"result": DONE}, True),
     ],
 )
