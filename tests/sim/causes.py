@@ -17,6 +17,8 @@ _TAKEN = (N.LOST, N.FAILED, N.TERMINATING, N.DRAINING, N.GONE)
 SLACK_S = 5.0
 # A notice so long before the end is enough for an agent to leave in order, with a checkpoint.
 NOTICE_S = 12.0
+# For so long after etcd was set back, what its records and words led to is nobody's fault.
+RESTORED_S = 900.0
 
 
 class Causes:
@@ -27,11 +29,12 @@ class Causes:
         self._machines: dict[str, Machine] = {}
         self._agents: dict[str, Agent] = {}
         self._blamed: dict[str, int] = {}
+        self.forgiven: set[str] = set()
 
     def check(self, before: JobView | None, job: JobView) -> str:
         """What is wrong with how a job's records changed, or nothing."""
         self._look()
-        wrong = self._check_blame(job)
+        wrong = self._check_blame(job) if self._world.clock.now() - self._world.restored_at > RESTORED_S else ""
         if wrong or before is None or before.record.uid != job.record.uid:
             return wrong
         for node in job.nodes.values():
@@ -39,6 +42,8 @@ class Causes:
             if old is None:
                 continue
             why = node.history[-1].reason if node.history else "nobody said why"
+            if node.id in self.forgiven:
+                continue
             if old.state is not N.GONE and node.state is N.GONE and self._bills_unseen(old):
                 return f"P1: {node.id} is let go of, and its machine bills: {why}"
             if old.state in _WORKING and node.state in _TAKEN and not self._may_take(before, job, old):
@@ -48,6 +53,8 @@ class Causes:
     def judge(self, loss: Lost) -> str:
         """Why a loss of steps is not as promised, or nothing."""
         self._look()
+        if loss.at - self._world.restored_at < RESTORED_S:
+            return ""
         if loss.steps > self._world.nodes.checkpoint_s / 0.5 + 2:
             return "more than a checkpoint interval"
         if not loss.gone:

@@ -12,6 +12,7 @@ from tests.sim.chance import Faults
 from tests.sim.cloud import ZONES, Machine
 from tests.sim.daemon import Daemon
 from tests.sim.promises import Promises, Violation, settled, truth
+from tests.sim.store import MOST_UNDONE
 from tests.sim.story import Job, Story, Strike
 from tests.sim.users import Users
 from tests.sim.world import LEASE_S, World
@@ -54,6 +55,10 @@ class Chaos:
         self._calm()
         world.run(20.0)
         self._resume()
+        for _ in range(10):
+            if self.users.adopt():
+                break
+            world.run(60.0)
         if not world.run_until(settled, QUIET_S):
             raise Violation(f"liveness: not as wanted {QUIET_S:g} s after the last fault\n{picture(world)}")
         self._finish()
@@ -170,6 +175,8 @@ class Chaos:
             case "daemon cut off":
                 self.world.cut(daemon, off=True)
                 self._later(1.0 + 60.0 * strike.size, lambda: self.world.cut(daemon, off=False))
+            case "watch lost":
+                daemon.client.lose_watch(0.05 + 3.0 * strike.size)
             case "second daemon":
                 self._ensure_daemon()
             case "upgrade":
@@ -201,6 +208,10 @@ class Chaos:
             case "etcd away":
                 self.world.store.away = True
                 self._later(0.5 + 120.0 * strike.size, self._etcd_back)
+            case "writes lost":
+                self._restore(1 + strike.number % 12)
+            case "backup restored":
+                self._restore(20 + strike.number % MOST_UNDONE)
             case "etcd slow":
                 self._faults_for(1.0 + 60.0 * strike.size, unanswered_commit=0.5, mirror_lag_s=3.0)
 
@@ -239,6 +250,27 @@ class Chaos:
         """For a moment nobody hears of it, and just then one listing lacks it."""
         self._hush(machine, LEASE_S + 4.0 + 9.0 * strike.size)
         self._later(LEASE_S + 1.0, lambda: setattr(machine, "hidden", 1))
+
+    def _restore(self, writes: int) -> None:
+        """etcd goes away, and comes back as it was so many writes ago; some minutes later a person looks after it."""
+        world = self.world
+        world.store.away = True
+
+        def back() -> None:
+            lost = world.store.lose(writes)
+            world.say(f"etcd is as it was {writes} writes ago")
+            world.restored_at = world.clock.now()
+            world.nodes.restored()
+            self.promises.restored(lost)
+            self.users.restored()
+            self._etcd_back()
+            self._later(180.0, self._look_after)
+
+        self._later(10.0, back)
+
+    def _look_after(self) -> None:
+        if not self.users.adopt():
+            self._later(180.0, self._look_after)
 
     def _lose_zone(self, strike: Strike) -> None:
         zone = ZONES[strike.number % len(ZONES)]

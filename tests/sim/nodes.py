@@ -46,6 +46,7 @@ class SimNodes:
         self.checkpoint_s = NEVER
         self.leave_s = 3.0
         self.reaction_s = REACTION_S
+        self._expiring: dict[str, float] = {}
         self._clock = clock
         self._dice = dice
         self._store = store
@@ -82,6 +83,28 @@ class SimNodes:
         self._store.put(self.keys.ended(agent.job, node), encode(word))
         self._store.delete(self.keys.member(agent.job, node))
 
+    def restored(self) -> None:
+        """etcd is as it was: leases of those that are gone are there again, and end; programs that had ended go on."""
+        for job in self._store.runs:
+            rooms = (self.keys.agent(job, ""), self.keys.member(job, ""))
+            for key in self._store.runs[job]:
+                if key.startswith(rooms):
+                    self._expiring[key] = self._clock.now() + LEASE_S
+        for agent in self.agents.values():
+            agent.noticed = False
+            if agent.lost_at == NEVER:
+                agent.lost_at = None
+        for training in self.trainings.values():
+            training.restored()
+
+    def _expire(self, now: float) -> None:
+        for key in [key for key, at in self._expiring.items() if at <= now]:
+            del self._expiring[key]
+            agent = self.agents.get(key.rpartition("/")[2])
+            gone = agent is None or agent.machine.silent or not agent.machine.alive
+            if gone or (agent is not None and agent.quit and "/member/" in key):
+                self._store.delete(key)
+
     def step(self) -> None:
         """What is due now. While etcd is away nobody hears anything, and no lease ends."""
         now = self._clock.now()
@@ -90,6 +113,7 @@ class SimNodes:
                 if agent.lost_at is not None:
                     agent.lost_at = now
             return
+        self._expire(now)
         for agent in list(self.agents.values()):
             if now >= agent.starts_at:
                 self._step(agent, now)
@@ -100,7 +124,7 @@ class SimNodes:
         """When the next thing is due."""
         if self._store.away:
             return NEVER
-        now, due = self._clock.now(), NEVER
+        now, due = self._clock.now(), min(self._expiring.values(), default=NEVER)
         for agent in self.agents.values():
             if now < agent.starts_at:
                 due = min(due, agent.starts_at)

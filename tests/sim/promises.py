@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Iterable
 
 from supervisor.model import (
     COUNTED_NODE_STATES,
@@ -15,7 +16,8 @@ from supervisor.model import (
 )
 from supervisor.planner.actions import Action, Bootstrap, Find, Launch, Remove, Terminate
 from supervisor.planner.world import JobView
-from tests.sim.causes import Causes
+from tests.sim.causes import RESTORED_S, Causes
+from tests.sim.cloud import HEARD_S
 from tests.sim.daemon import Daemon
 from tests.sim.spares import Spares
 from tests.sim.world import Machine, World
@@ -53,6 +55,14 @@ class Promises:
         world.cloud.on_launch = self._launched_once
         world.on_start = self._with_intent
 
+    def restored(self, keys: Iterable[str]) -> None:
+        """etcd has lost what it was told last: what that was about is judged by nobody."""
+        self._jobs = truth(self._world)
+        for key in keys:
+            room, _, rest = key.removeprefix(self._world.nodes.keys.world).partition("/")
+            if room == "nodes":
+                self._causes.forgiven.add(rest.partition("/")[2])
+
     def check(self) -> None:
         """Whatever may have changed since the last event."""
         for daemon in self._world.daemons:
@@ -74,9 +84,11 @@ class Promises:
                 same = old.round is job.round and old.members == job.members and old.hint is job.hint
                 if same and not job.record.spare_nodes:
                     continue
-            self._no_overshoot(old, job)
-            self._one_place(job)
-            wrong = self._spares.check(job) or self._causes.check(old, job)
+            wrong = self._causes.check(old, job)
+            if self._world.clock.now() - self._world.restored_at > RESTORED_S:
+                self._no_overshoot(old, job)
+                self._one_place(job)
+                wrong = wrong or self._spares.check(job)
             if wrong:
                 raise Violation(wrong)
 
@@ -117,10 +129,19 @@ class Promises:
 
     def _ended_with_intent(self, machine: Machine) -> None:
         """P4: nobody ends a machine whose node is open and not meant to end."""
+        found = False
         for job in truth(self._world).values():
             node = job.nodes.get(machine.instance.node)
+            found = found or node is not None
+            if node is not None and node.id in self._causes.forgiven:
+                continue
             if node is not None and node.state not in {N.TERMINATING, N.GONE}:
                 raise Violation(f"P4: {node.id} was ended, but it is {node.state}")
+        agent = self._world.nodes.agents.get(machine.instance.node)
+        speaks = agent is not None and not (agent.quit or machine.silent) and machine.alive
+        since = max(agent.starts_at if agent else 0.0, self._world.store.back_at)
+        if speaks and not found and self._world.clock.now() - since > HEARD_S:
+            raise Violation(f"P4: {machine.instance.node} was ended: it speaks, and the journal does not know it")
 
     # -- jobs ----------------------------------------------------------------------------------------------
 

@@ -17,6 +17,7 @@ from tests.sim.chance import Dice, Faults
 CLUSTER = "sim"
 LEADER_KEY = f"{Keys(CLUSTER).root}leader"
 # Words that launchers do not look at, but for their own: they are no reason to decide anew.
+MOST_UNDONE = 300
 _UNHEARD = ("agent", "notice", "progress", "ended")
 
 
@@ -31,12 +32,14 @@ class SimClock:
 
 
 class SimStore:
-    """The keys, and what they were a while ago. `runs`: the words of each job; `versions`: how often they changed."""
+    """The keys, and what they were a while ago. `runs`: the words of each job; `versions`: how often they changed;
+    `restores`: how often it was set back."""
 
     def __init__(self, clock: SimClock) -> None:
         self.keys: dict[str, KeyValue] = {}
         self.revision = 1
         self.back_at = 0.0
+        self.restores = 0
         self.runs: dict[str, dict[str, KeyValue]] = {}
         self.versions: dict[str, int] = {}
         self._away = False
@@ -45,6 +48,8 @@ class SimStore:
         self._world_prefix = Keys(CLUSTER).world
         self._run_prefix = f"{Keys(CLUSTER).world}run/"
         self._past: deque[tuple[float, View]] = deque(maxlen=400)
+        self._changes: dict[str, KeyValue | None] = {}
+        self._undo: deque[dict[str, KeyValue | None]] = deque(maxlen=MOST_UNDONE)
         self._remember()
 
     @property
@@ -57,6 +62,10 @@ class SimStore:
         if self._away and not away:
             self.back_at = self._clock.now()
         self._away = away
+
+    def now(self) -> float:
+        """The time."""
+        return self._clock.now()
 
     def seen(self, lag_s: float) -> View:
         """As it was `lag_s` ago."""
@@ -92,6 +101,30 @@ class SimStore:
         if key in self.keys:
             self._apply([Delete(key)])
 
+    def lose(self, writes: int) -> frozenset[str]:
+        """It is set back to what it was so many transactions ago, and counts its revisions on from there. Nobody leads
+        then. The keys that are not as they were."""
+        lost: set[str] = set()
+        for _ in range(min(writes, len(self._undo))):
+            for key, before in self._undo.pop().items():
+                lost.add(key)
+                if before is None:
+                    self.keys.pop(key, None)
+                else:
+                    self.keys[key] = before
+            self.revision -= 1
+        self._mirrored = {key: kv for key, kv in sorted(self.keys.items()) if key.startswith(self._world_prefix)}
+        self.runs.clear()
+        for key, kv in self._mirrored.items():
+            self._note(key, kv)
+        for job in self.versions:
+            self.versions[job] += 1
+        self.restores += 1
+        self._past.clear()
+        self._remember()
+        self.delete(LEADER_KEY)
+        return frozenset(lost)
+
     def _holds(self, guard: Compare) -> bool:
         found = self.keys.get(guard.key)
         if guard.target == "value":
@@ -102,6 +135,7 @@ class SimStore:
     def _apply(self, operations: Iterable[Put | Delete]) -> None:
         self.revision += 1
         mirrored = dict(self._mirrored)
+        self._changes = {}
         for operation in operations:
             if isinstance(operation, Put):
                 before = self.keys.get(operation.key)
@@ -112,9 +146,11 @@ class SimStore:
                 for key in whole:
                     self._set(mirrored, key, None)
         self._mirrored = mirrored
+        self._undo.append(self._changes)
         self._remember()
 
     def _set(self, mirrored: dict[str, KeyValue], key: str, value: KeyValue | None) -> None:
+        self._changes.setdefault(key, self.keys.get(key))
         for keys in (self.keys, mirrored) if key.startswith(self._world_prefix) else (self.keys,):
             if value is None:
                 keys.pop(key, None)
@@ -151,6 +187,8 @@ class Client:
         self._dead: View | None = None
         self._live: View | None = None
         self._outages = 0
+        self._restores = store.restores
+        self._deaf_until = 0.0
 
     @property
     def connected(self) -> bool:
@@ -162,7 +200,9 @@ class Client:
         seen = self._store.seen(self.faults.mirror_lag_s)
         if not self._name:
             return seen
-        if self.connected:
+        if self._restores != self._store.restores:
+            self._restores, self._outages = self._store.restores, self._outages + 1
+        if self.connected and self._store.now() >= self._deaf_until:
             self._dead = None
             live = self._live
             if (
@@ -179,7 +219,14 @@ class Client:
 
     def next_at(self, revision: int) -> float:
         """When there is something new for whoever has read `revision`."""
-        return self._store.visible_at(revision, self.faults.mirror_lag_s) if self.connected else float("inf")
+        if not self.connected:
+            return float("inf")
+        return max(self._deaf_until, self._store.visible_at(revision, self.faults.mirror_lag_s))
+
+    def lose_watch(self, seconds: float) -> None:
+        """Its watch ends, as where its revision was compacted: everything is read anew, which takes so long."""
+        self._deaf_until = self._store.now() + seconds
+        self.view()
 
     def txn(self, guards: Sequence[Compare], operations: Sequence[Put | Delete]) -> TxnResult:
         """As runtime.store.Store."""

@@ -73,6 +73,7 @@ class Training:
         self._running: set[str] = set()
         self._last: dict[str, Member] = {}
         self._failed: dict[str, Failure] = {}
+        self._formed: Round | None = None
         self._made = 0
         self._since: float | None = None
         self._checkpoint = 0
@@ -128,6 +129,21 @@ class Training:
         self._set(replace(member, state="waiting", parked=False, failure=failure))
         return True
 
+    def restored(self) -> None:
+        """etcd may hold what it held a while ago, and no result any more."""
+        self._seen, self._due, self._pulse_at = -1, None, 0.0
+        for node in sorted(self._running & self._last.keys()):
+            self._set(self._last[node])  # launchers say again what they are
+
+    def _keep(self, now: float) -> None:
+        """etcd went back behind the round that runs: its members write it again, as real ones do."""
+        formed = self._formed
+        if formed is None or not membership.is_behind(self._view(now), formed):
+            return
+        states = [self._last[node] for node in formed.nodes() if node in self._running and node in self._last]
+        if any(member.state == "running" and member.round == formed.number for member in states):
+            self._words.put(self._keys.round(self._job), encode(formed))
+
     def finish(self) -> None:
         """The program ends well, as soon as it makes a step."""
         self.target_steps, self._pulse_at = 1, 0.0
@@ -160,6 +176,7 @@ class Training:
             return
         if now >= self._pulse_at:
             self._pulse_at = now + self._pulse_s
+        self._keep(now)
         current = self._round()
         if current is not None:
             self._hold(current, now)
@@ -222,6 +239,7 @@ class Training:
         if not set(formed.nodes()) <= self._running:
             return  # a member that waits but is cut off cannot take the round up; its lease ends soon
         self._words.put(self._keys.round(self._job), encode(formed))
+        self._formed = formed
         members = self._members()
         for node in formed.nodes():
             self._set(replace(members[node], state="running", round=formed.number, parked=False, failure=None))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from supervisor.api.adoption import Adoption
 from supervisor.api.service import Scale, Service
 from supervisor.errors import JournalUnavailableError, NotFoundError, RefusedError, SpotsupError
 from supervisor.model import COUNTED_NODE_STATES, JobState
@@ -13,7 +15,7 @@ from supervisor.planner.world import JobView
 from supervisor.runtime.journal import Reading
 from tests.sim.daemon import Daemon
 from tests.sim.promises import Violation, truth
-from tests.sim.world import World
+from tests.sim.world import CLUSTER, World
 
 
 @dataclass
@@ -29,8 +31,8 @@ class Wanted:
     commands: int = 0
 
 
-def service_of(world: World, daemon: Daemon) -> Service:
-    """The API of one daemon, as far away as its process is."""
+def waiter(world: World, daemon: Daemon) -> Callable[[Callable[[Reading], bool], float], bool]:
+    """How one daemon's API waits, as far away as its process is."""
 
     def wait_for(predicate: Callable[[Reading], bool], timeout_s: float) -> bool:
         found = world.run_until(lambda _: predicate(daemon.journal.read()), timeout_s)
@@ -38,7 +40,12 @@ def service_of(world: World, daemon: Daemon) -> Service:
             raise JournalUnavailableError(f"{daemon.name} does not answer any more")
         return found
 
-    return Service(daemon.journal, daemon.leader, world.clock, ["local"], wait_for)
+    return wait_for
+
+
+def service_of(world: World, daemon: Daemon) -> Service:
+    """The API of one daemon."""
+    return Service(daemon.journal, daemon.leader, world.clock, ["local"], waiter(world, daemon))
 
 
 class Users:
@@ -158,6 +165,36 @@ class Users:
     def names(self) -> list[str]:
         """Jobs that were acknowledged."""
         return sorted(name for name, wanted in self._wanted.items() if wanted.nodes)
+
+    def restored(self) -> None:
+        """etcd is as it was a while ago: so is what was acknowledged."""
+        jobs = truth(self._world)
+        for name, wanted in self._wanted.items():
+            job = jobs.get(name)
+            wanted.uids.add(job.record.uid if job else "")
+            if job is not None:
+                wanted.nodes.add((job.record.desired_nodes, job.record.spare_nodes))
+                wanted.cancelled.add(job.record.cancel_requested)
+                wanted.paused.add(bool(job.record.pause_at))
+            wanted.drained.clear()
+
+    def adopt(self) -> bool:
+        """A person looks whether machines run that the journal does not know, and has them taken in. Those of jobs that
+        are not there any more are let go. True where there is nothing to do."""
+        daemon = self._daemon()
+        unknown = self._world.journal.read().strangers
+        if not unknown or daemon is None:
+            return not unknown
+        uids = {name: job.record.uid for name, job in truth(self._world).items() if not job.record.ended}
+        stray = {
+            node.rsplit("-", 2)[0] for node in unknown if uids.get(node.rsplit("-", 2)[0]) != node.rsplit("-", 2)[1]
+        }
+        clouds = {"local": self._world.cloud}
+        adoption = Adoption(daemon.journal, clouds, CLUSTER, self._world.clock, waiter(self._world, daemon))
+        with contextlib.suppress(SpotsupError):
+            adoption.adopt(sorted(stray))
+            self._world.say(f"a user had {sorted(unknown)} adopted, but for those of {sorted(stray)}")
+        return False
 
     def check(self) -> None:
         """P6: nothing acknowledged is lost. P5: a job fails only by failures of its own."""

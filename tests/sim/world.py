@@ -34,6 +34,7 @@ class World:
         self.clock = SimClock()
         self.began = self.clock.now()
         self.rules = rules
+        self.restored_at = -NEVER
         self.faults = faults
         self.store = SimStore(self.clock)
         self.journal = Journal(Client(self.store, self.dice), Keys(CLUSTER))  # nobody's: for those who check
