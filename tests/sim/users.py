@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from provisioners.base import EndCause
 from supervisor.api.adoption import Adoption
 from supervisor.api.service import Scale, Service
 from supervisor.errors import JournalUnavailableError, NotFoundError, RefusedError, SpotsupError
@@ -180,20 +180,30 @@ class Users:
 
     def adopt(self) -> bool:
         """A person looks whether machines run that the journal does not know, and has them taken in. Those of jobs that
-        are not there any more are let go. True where there is nothing to do."""
-        daemon = self._daemon()
-        unknown = self._world.journal.read().strangers
-        if not unknown or daemon is None:
-            return not unknown
-        uids = {name: job.record.uid for name, job in truth(self._world).items() if not job.record.ended}
-        stray = {
-            node.rsplit("-", 2)[0] for node in unknown if uids.get(node.rsplit("-", 2)[0]) != node.rsplit("-", 2)[1]
-        }
-        clouds = {"local": self._world.cloud}
-        adoption = Adoption(daemon.journal, clouds, CLUSTER, self._world.clock, waiter(self._world, daemon))
-        with contextlib.suppress(SpotsupError):
+        are not there any more are let go; what has our tag and is no node is ended by hand. True where all is well."""
+        daemon, reading = self._daemon(), self._world.journal.read()
+        if daemon is None or (not reading.strangers and reading.cluster is not None):
+            return daemon is not None
+        jobs = truth(self._world)
+        mine = {(name, job.record.uid) for name, job in jobs.items() if not job.record.ended}
+        known = {node for job in jobs.values() for node in job.nodes}
+        stray = set()
+        for machine in [each for each in self._world.cloud.machines.values() if each.billed]:
+            name, uid, number = (*machine.instance.node.rsplit("-", 2), "", "")[:3]
+            if not number:
+                self._world.cloud.end(machine, EndCause.USER)
+            elif machine.instance.node not in known and (name, uid) not in mine:
+                stray.add(name)
+        adoption = Adoption(
+            daemon.journal, {"local": self._world.cloud}, CLUSTER, self._world.clock, waiter(self._world, daemon)
+        )
+        try:
             adoption.adopt(sorted(stray))
-            self._world.say(f"a user had {sorted(unknown)} adopted, but for those of {sorted(stray)}")
+        except SpotsupError as error:
+            self._world.say(f"nothing is adopted: {error}")
+        else:
+            self._world.say(f"a user had machines adopted, but for those of {sorted(stray)}")
+        self.restored()
         return False
 
     def check(self) -> None:
