@@ -110,12 +110,17 @@ def test_two_nodes_train_in_the_same_image_and_nothing_outlives_an_agent(
         assert home.endswith(f"/nodes/{node}/home")
     assert running() == {f"spotsup-{node}" for node in nodes}
 
-    victim = nodes[1]
-    os.kill(int(agent_pid(victim)), signal.SIGKILL)
-    stack.wait_for(lambda: f"spotsup-{victim}" not in running(), 20.0, "its container to end with the agent")
+    # In order: the agent's word goes through the container's stdin, and the launcher's last word comes out.
+    os.kill(int(agent_pid(nodes[1])), signal.SIGTERM)
+    stack.wait_for(lambda: f"spotsup-{nodes[1]}" not in running(), 40.0, "its container to end in order")
+    told = [event["text"] for event in stack.ask("events", "boxed") if event["kind"] == "node-lost"]
+    assert told == [f"lost {nodes[1]}: somebody told its agent to stop"]
+
+    os.kill(int(agent_pid(nodes[0])), signal.SIGKILL)
+    stack.wait_for(lambda: f"spotsup-{nodes[0]}" not in running(), 20.0, "its container to end with the agent")
 
     (out / "stop").touch()
-    stack.wait_for(lambda: stack.ask("status", "boxed")["state"] == "succeeded", 120.0, "the job to end")
+    stack.wait_for(lambda: stack.ask("status", "boxed")["state"] == "succeeded", 180.0, "the job to end")
     stack.wait_for(lambda: running() == set(), 60.0, "all containers to be gone")
     assert "the program has seen the end" in stack.ctl("logs", "boxed").stdout
 
