@@ -130,7 +130,7 @@ def sentence(draft: Draft) -> str:
     job = draft.job
     if job.ended:
         return f"{job.state}: {job.reason}{_releasing(draft)}"
-    if job.state is J.PAUSED and job.pause_at:
+    if job.state is J.PAUSED:
         return f"paused: {job.reason}{_releasing(draft)}"
     if job.pause_at:
         return f"pausing: waiting for a checkpoint of {len(draft.in_states(N.READY, N.MEMBER))} nodes"
