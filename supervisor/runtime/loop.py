@@ -35,6 +35,9 @@ from supervisor.runtime.journal import Reading
 
 RESTS = 4.0
 LONGEST_REST_S = 0.2
+# Between two ticks: more than that is a jump of the clock, or we slept. Threads that read it may be so far apart.
+LONGEST_GAP_S = 60.0
+BACKWARDS_S = 1.0
 
 log = structlog.get_logger("spotsupd")
 
@@ -135,7 +138,7 @@ class Loop:
         self._in_hand: dict[str, list[NodeOutcome]] = {}
         self._written = 0
         self._outages = 0
-        self._deaf_until = 0.0
+        self._deaf_until = self._ticked_at = 0.0
         self._in_charge = False
         self._counters: dict[str, int] = {}
         self._said: dict[str, str] = {}
@@ -148,6 +151,7 @@ class Loop:
     def tick(self) -> None:
         """Decide once. Returns without deciding while something speaks against it, or before our own last write has
         come back: deciding on old knowledge would only be refused by the guards."""
+        self._look_at_the_clock()
         reading = self._journal.read()
         self._tell_of_unreadable(reading)
         self._take_outcomes(reading.jobs.values())
@@ -168,6 +172,17 @@ class Loop:
             self._in_charge = True
             self._decide(reading)
 
+    def _look_at_the_clock(self) -> None:
+        """After a jump of the time of day, or a long sleep of ours, nobody's silence means anything yet. What we
+        remember for a time that is far ahead now would hold up all that is periodic."""
+        now, before = self._clock.now(), self._ticked_at
+        self._ticked_at = now
+        if before and not before - BACKWARDS_S <= now <= before + LONGEST_GAP_S:
+            self._deaf_until = now
+        if now < before - BACKWARDS_S:
+            self._soft = Soft()
+            self._calm.clear()
+
     def _obstacle(self, reading: Reading) -> str:
         """Why nothing is to be decided now; "" where nothing speaks against it."""
         if not reading.live:
@@ -187,6 +202,9 @@ class Loop:
     def _take_outcomes(self, jobs: Iterable[JobView]) -> None:
         for action, outcome in self._actor.collect():
             self._running.pop(action.key, None)
+            if isinstance(outcome, ListDone | LeftoversDone | OffersDone):
+                # Of before the clock was set back: as old as can be.
+                outcome = replace(outcome, asked_at=min(outcome.asked_at, self._clock.now()))  # noqa: PLW2901
             if isinstance(outcome, ListDone | LeftoversDone | OffersDone | AlertDone):
                 self._soft = absorb(self._soft, outcome, jobs, self._clock.now())
             elif isinstance(outcome, RemoveDone):

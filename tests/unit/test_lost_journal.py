@@ -23,7 +23,7 @@ from supervisor.planner.actions import (
     Outcome,
 )
 from supervisor.planner.world import Rules
-from supervisor.runtime.clock import SystemClock
+from supervisor.runtime.clock import Clock, SystemClock
 from supervisor.runtime.journal import Journal
 from supervisor.runtime.leader import Leadership
 from supervisor.runtime.loop import Loop
@@ -40,15 +40,18 @@ MACHINE = Instance("i-1", "test", NODE, NODE, "r", "z", "small", InstanceState.R
 class Lister:
     """A cloud that is asked what there is, and for nothing else."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
         self.machines: tuple[Instance, ...] = ()
+        self.listed = 0
         self._done: list[tuple[Action, Outcome]] = []
 
     def start(self, action: Action) -> None:
         """At once."""
-        now = time.time()
+        now = self._clock.now()
         match action:
             case ListInstances(cloud):
+                self.listed += 1
                 self._done.append((action, ListDone(cloud, now, self.machines)))
             case ListLeftovers(cloud):
                 self._done.append((action, LeftoversDone(cloud, now)))
@@ -66,15 +69,16 @@ class Lister:
 class Daemon:
     """One that decides, as far as there is anything to decide."""
 
-    def __init__(self, etcd: Etcd, stack: ExitStack) -> None:
+    def __init__(self, etcd: Etcd, stack: ExitStack, clock: Clock | None = None) -> None:
         store = EtcdStore(etcd, KEYS.world)
         store.start(20.0)
         stack.callback(store.close)
-        self.journal, self.cloud = Journal(store, KEYS), Lister()
+        clock = clock or SystemClock()
+        self.journal, self.cloud = Journal(store, KEYS), Lister(clock)
         self.leader = leader = Leadership(etcd, f"{KEYS.root}leader", "me", 2.0)
         stack.callback(leader.stop)
         rules = Rules(listing_s=0.2)
-        self.loop = Loop(self.journal, leader, self.cloud, SystemClock(), rules, ("local",), trouble=leader.trouble)
+        self.loop = Loop(self.journal, leader, self.cloud, clock, rules, ("local",), trouble=leader.trouble)
         leader.start()
 
     def tick_until(self, predicate: Callable[[], bool]) -> None:
@@ -93,11 +97,11 @@ class Daemon:
 
 
 @contextmanager
-def running(folder: Path) -> Iterator[tuple[EtcdServer, Daemon]]:
+def running(folder: Path, clock: Clock | None = None) -> Iterator[tuple[EtcdServer, Daemon]]:
     with etcd_server(folder) as server, ExitStack() as stack:
         etcd = Etcd([server.endpoint], timeout_s=1.0)
         stack.callback(etcd.close)
-        daemon = Daemon(etcd, stack)
+        daemon = Daemon(etcd, stack, clock)
         daemon.tick_until(lambda: daemon.loop.status.headline == "0 jobs under care")
         yield server, daemon
 

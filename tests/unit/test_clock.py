@@ -1,0 +1,77 @@
+"""A time of day that jumps: for a moment, for good, and while a job is to be ended."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from supervisor.runtime.clock import BELIEVED_AFTER_S, SystemClock
+from tests.unit.test_lost_journal import running
+
+
+class Hands:
+    """Two clocks that a test sets."""
+
+    def __init__(self) -> None:
+        self.wall, self.steady = 1_000_000.0, 50.0
+        self.clock = SystemClock(lambda: self.wall, lambda: self.steady)
+
+    def pass_(self, seconds: float) -> float:
+        """So much time passes; what the clock says then."""
+        self.wall += seconds
+        self.steady += seconds
+        return self.clock.now() - 1_000_000.0
+
+
+@pytest.mark.parametrize("jump_s", [-86400.0, -90.0, 90.0, 86400.0])
+def test_a_jump_that_does_not_last_is_none(jump_s: float) -> None:
+    hands = Hands()
+    assert hands.pass_(10.0) == pytest.approx(10.0)
+    hands.wall += jump_s
+    for second in range(11, int(BELIEVED_AFTER_S)):
+        assert hands.pass_(1.0) == pytest.approx(second)
+    hands.wall -= jump_s
+    assert hands.pass_(BELIEVED_AFTER_S) == pytest.approx(2 * BELIEVED_AFTER_S - 1)
+    hands.wall += jump_s
+    assert hands.pass_(1.0) == pytest.approx(2 * BELIEVED_AFTER_S), "another one counts from its own beginning"
+
+
+def test_a_jump_that_stays_is_believed() -> None:
+    hands = Hands()
+    hands.wall += 3600.0
+    assert hands.pass_(1.0) == pytest.approx(1.0)
+    assert hands.pass_(BELIEVED_AFTER_S) == pytest.approx(3600.0 + BELIEVED_AFTER_S + 1.0)
+
+
+def test_a_time_of_day_that_is_set_right_slowly_is_followed() -> None:
+    hands = Hands()
+    for _ in range(100):
+        hands.wall += 0.2
+        hands.pass_(1.0)
+    assert hands.clock.now() == pytest.approx(hands.wall)
+
+
+class Shifted:
+    """The time of day of somebody else."""
+
+    def __init__(self) -> None:
+        self.by_s = 0.0
+
+    def now(self) -> float:
+        """UNIX seconds."""
+        return time.time() + self.by_s
+
+
+def test_a_daemon_whose_time_went_back_by_a_day_goes_on(tmp_path: Path) -> None:
+    clock = Shifted()
+    with running(tmp_path, clock) as (_, daemon):
+        daemon.submit("job")
+        for by_s in (86400.0, 0.0, -3600.0, 0.0):
+            clock.by_s = by_s
+            daemon.loop.tick()
+            listed = daemon.cloud.listed
+            daemon.tick_until(lambda listed=listed: daemon.cloud.listed > listed + 2)  # type: ignore[misc]
+        daemon.submit("another")
+        assert daemon.loop.status.headline == "2 jobs under care"
