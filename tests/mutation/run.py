@@ -36,6 +36,7 @@ ABOVE = ("supervisor.model", "supervisor.planner", "supervisor.runtime", "superv
 PURE, SIMULATED = ("test_plan_*.py", "test_tables.py"), "tests.sim"
 PROGRAMS = {"etcd_endpoint", "local_cloud"}
 MOST_SECONDS_OF_A_TEST, MOST_SECONDS = 0.3, 1.0  # of CPU, where they are simulated
+LEAST, LEAST_OF_A_MODULE = 0.90, 0.85
 FIRST = 40  # tests of what is made at import that are collected before the others
 HANGS_AFTER_S = 10  # of CPU; the tests of one mutant take a second or two
 PYTEST = (
@@ -374,21 +375,26 @@ def note(fates: Sequence[Fate]) -> None:
     REPORT.write_text(json.dumps({"mutants": [asdict(fate) for fate in fates]}, indent=1))
 
 
-def table(fates: Sequence[Fate]) -> Iterator[str]:
-    """A row per module, and one for all."""
-    killed: dict[str, Counter[bool]] = defaultdict(Counter)
+def counts(fates: Sequence[Fate]) -> dict[str, Counter[bool]]:
+    """How many were killed, and how many not: of each module, and of all."""
+    found: dict[str, Counter[bool]] = defaultdict(Counter)
     for fate in fates:
         for name in (fate.module.removeprefix("supervisor."), "all"):
-            killed[name][bool(fate.by)] += 1
+            found[name][bool(fate.by)] += 1
+    return found
+
+
+def table(fates: Sequence[Fate]) -> Iterator[str]:
+    """A row per module, and one for all."""
     yield f"| {'module':20} | mutants | killed | survived | killed % |"
     yield f"|{'-' * 22}|--------:|-------:|---------:|---------:|"
-    for name, count in sorted(killed.items(), key=lambda row: (row[0] == "all", row[0])):
+    for name, count in sorted(counts(fates).items(), key=lambda row: (row[0] == "all", row[0])):
         share = 100 * count[True] / count.total()
         yield f"| {name:20} | {count.total():7} | {count[True]:6} | {count[False]:8} | {share:8.1f} |"
 
 
 def main() -> int:
-    """As `make mutation`. 0 when at least so many per cent are killed, of each module and of all."""
+    """As `make mutation`. 0 when enough are killed, of each module and of all."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
         "--module", default="", help="only modules whose dotted name has one of these in it: draft,jobs"
@@ -413,7 +419,8 @@ def main() -> int:
         f"{100 * (len(fates) - len(survivors)) / len(fates):.1f} % "
         f"({time.monotonic() - began:.0f} s, {cpu_s:.0f} s of CPU; build/mutation.json)"
     )
-    return 0
+    share = {name: count[True] / count.total() for name, count in counts(fates).items()}
+    return 0 if share["all"] >= LEAST and min(share.values()) >= LEAST_OF_A_MODULE else 1
 
 
 if __name__ == "__main__":

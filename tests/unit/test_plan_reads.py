@@ -237,14 +237,15 @@ def test_an_orphan_that_has_become_a_nodes_machine_is_left_alone() -> None:
 
 
 def test_all_orphans_are_ended_by_their_ids_one_by_one() -> None:
-    others = [machine(8, node="", id="i-8"), machine(7, InstanceState.TERMINATED, node="x"), STRANGER]
+    more = [machine(number, node=f"other-x-{number}") for number in (3, 4, 5, 6)]
+    others = [*more, machine(7, InstanceState.TERMINATED, node="x"), machine(8, node=""), STRANGER]
     soft = {
         "clouds": {"local": listing(machine(1), machine(2), *reversed(others))},
         "sightings": {each.id: Sighting(0.0, 2) for each in others},
     }
     after = scene(member(1), member(2), soft=soft)
-    assert [each.instance_id for each in after.does(Terminate)] == ["i-8", "i-9"]
-    assert "(node unknown)" in after.events[0].text
+    assert [each.instance_id for each in after.does(Terminate)] == ["i-3", "i-4", "i-5", "i-6", "i-8", "i-9"]
+    assert "(node unknown)" in after.events[4].text
 
 
 # -- leftovers ---------------------------------------------------------------------------------------------
@@ -291,7 +292,7 @@ def test_what_no_open_node_has_is_removed_when_seen_twice(
     known = LeftoversView({"disk-1": DISK, "disk-2": other}, seen, NOW - 1)
     nodes = [member(1), member(2), *([node(3, state, retry_at=NOW + 9)] if state else [])]
     aws = LeftoversView({"card-1": CARD}, {"card-1": Sighting(NOW, 1)}, NOW - 1)
-    after = scene(*nodes, soft={"leftovers": {"local": known, "aws": aws}}, **more)
+    after = scene(*nodes, soft={"leftovers": {"gcp": LeftoversView(), "local": known, "aws": aws}}, **more)
     assert after.does(Remove) == ([Remove("local", DISK)] if removed else [])
     kept = after.soft.leftovers["local"]
     assert set(kept.leftovers) == set(kept.sightings) == {"disk-2"} | (set() if removed else {"disk-1"})
