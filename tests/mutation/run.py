@@ -22,6 +22,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from enum import Enum
+from functools import cache
 from pathlib import Path
 from types import CodeType, FrameType, ModuleType
 from typing import Any
@@ -97,11 +98,17 @@ def targets(chosen: str) -> dict[str, Path]:
     return {name: file for name, file in named.items() if any(each in name for each in chosen.split(","))}
 
 
+@cache
+def source_of(path: Path) -> str:
+    """A module as it was at the beginning: a run takes minutes, and somebody may edit meanwhile."""
+    return path.read_text()
+
+
 def mutants_of(name: str, path: Path) -> list[Mutant]:
     """All of one module."""
     module = importlib.import_module(name)
     enums = {key: list(value.__members__) for key, value in vars(module).items() if _is_enum(value)}
-    return list(mutants(path.read_text(), enums))
+    return list(mutants(source_of(path), enums))
 
 
 def _is_enum(value: object) -> bool:
@@ -358,6 +365,8 @@ def run(modules: dict[str, Path], workers: int, *, simulated: bool) -> tuple[lis
 
     # What all of the tests import: once, before all forks.
     importlib.import_module("tests.sim.scenes" if simulated else "tests.unit.scene")
+    for path in modules.values():
+        source_of(path)
     gc.freeze()  # what is there already stays shared between all forks
     status, fates, found = json.loads(in_fork(functions, resource.RLIM_INFINITY))
     assert found, f"pytest ended with status {status}, and no test was found that passes"
