@@ -73,13 +73,14 @@ class Reading:
 class _Parts:
     """All keys of one job, and what each of them says. `said`: (the bytes, the word, or why it is none).
 
-    `refused` and `strangers`: see Reading.
+    `refused`, `strangers` and `unreadable`: see Reading.
     """
 
     keys: dict[str, KeyValue] = field(default_factory=dict)
     said: dict[str, tuple[bytes, Any, str]] = field(default_factory=dict)
     refused: str = ""
     strangers: frozenset[str] = frozenset()
+    unreadable: tuple[str, ...] = ()
 
 
 class Reader:
@@ -120,7 +121,8 @@ class Reader:
     def _take(self, keys: Mapping[str, KeyValue]) -> None:
         seen = self._seen
         changed = [key for key, kv in keys.items() if seen.get(key) is not kv]
-        gone = seen.keys() - keys.keys()
+        is_gone = len(seen) + sum(key not in seen for key in changed) != len(keys)
+        gone = seen.keys() - keys.keys() if is_gone else ()
         touched: dict[str, bool] = {}
         alerts = whole = False
         for key in (*changed, *gone):
@@ -155,6 +157,7 @@ class Reader:
             parts = self._parts[job]
             if steps_only and job in jobs:
                 jobs[job] = replace(jobs[job], progress=_progress(self._world, job, parts))
+                parts.unreadable = _unreadable(parts)
                 continue
             parts.refused, parts.strangers = "", frozenset()
             try:
@@ -165,14 +168,13 @@ class Reader:
                 jobs.pop(job, None)
             else:
                 jobs[job] = built
+            parts.unreadable = _unreadable(parts)
             if not parts.keys:
                 del self._parts[job]
         self._jobs = MappingProxyType(dict(sorted(jobs.items())))
         self._refused = MappingProxyType({name: parts.refused for name, parts in self._parts.items() if parts.refused})
         self._strangers = frozenset(node for parts in self._parts.values() for node in parts.strangers)
-        self._unreadable = tuple(
-            f"{key}: {error}" for parts in self._parts.values() for key, (_, _, error) in parts.said.items() if error
-        )
+        self._unreadable = tuple(text for parts in self._parts.values() for text in parts.unreadable)
 
 
 def _whole(found: KeyValue | None, kind: type[Whole]) -> Whole | None:
@@ -232,6 +234,10 @@ def _build(world: str, parts: _Parts) -> JobView | None:
         ended=by_node.get("ended", {}),
         tombstones=frozenset(tombstones),
     )
+
+
+def _unreadable(parts: _Parts) -> tuple[str, ...]:
+    return tuple(f"{key}: {error}" for key, (_, _, error) in parts.said.items() if error)
 
 
 def _progress(world: str, job: str, parts: _Parts) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,16 @@ def test_promises_hold_in_the_stories_of_seeds_and_calm_brings_everything_back(s
         assert not result.broken, explain(seed, HOURS, result.broken)
         assert result.virtual_s > HOURS * 3600
         assert result.injected.total() >= 20
+
+
+@pytest.mark.parametrize("kind", ["writes lost", "backup restored", "watch lost"])
+def test_an_etcd_that_was_set_back_or_read_anew_costs_no_machine_and_no_job(kind: str) -> None:
+    for seed in (1, 2):
+        story = draw(seed, HOURS)
+        often = tuple(replace(each, kind=kind) if n % 4 == 0 else each for n, each in enumerate(story.strikes))
+        result = act(replace(story, strikes=often))
+        assert not result.broken, "\n".join([result.broken, *result.log])
+        assert result.injected[kind] >= 5
 
 
 def test_the_same_seed_is_the_same_story_in_another_process() -> None:
