@@ -294,6 +294,8 @@ NO_OFFERS = {"soft": {"offers": {"job": OffersView((), known=True, asked_at=NOW 
             {"progress": Progress(1, 1, NOW, NOW, problem="disk full")},
             False,
         ),
+        (SETTLED, job(2, trouble="disk full", trouble_at=NOW), {"progress": Progress(1, 1, NOW, NOW)}, False),
+        (SETTLED, job(2, trouble_at=NOW), {"progress": Progress(1, 1, NOW, NOW, problem="new")}, False),
         ([], job(2, J.SUCCEEDED), {"hint": None}, True),
         ([node(1, N.GONE)], job(2, J.SUCCEEDED), {"hint": None}, True),
         ([node(1, N.TERMINATING, retry_at=NOW + 9)], job(2, J.SUCCEEDED), {}, False),
@@ -352,6 +354,17 @@ def test_a_calm_job_sleeps_until_something_is_new_or_its_time_is_up() -> None:
     assert sleepers(replace(world, soft=replace(world.soft, touched=frozenset({"job"}))), calm) == frozenset()
     assert sleepers(world_of(view(job(2), SETTLED)), calm) == frozenset(), "its keys were read anew"
     assert sleepers(replace(world, jobs={}), calm) == frozenset()
+
+
+def test_how_far_a_job_is_wakes_nobody_but_its_trouble_does() -> None:
+    world = world_of(view(job(2), SETTLED))
+    known = world.jobs["job"]
+    calm = {"job": Calm(known, NOW)}
+    for problem, sleeps in (("", True), ("disk full", False)):
+        further = replace(known, progress=Progress(1, 99, NOW, NOW, problem=problem))
+        assert bool(sleepers(replace(world, jobs={"job": further}), calm)) is sleeps
+    other = replace(known, nodes=dict(known.nodes), progress=Progress(1, 99, NOW, NOW))
+    assert sleepers(replace(world, jobs={"job": other}), calm) == frozenset()
 
 
 def test_a_spare_is_who_waits_because_the_hint_says_so() -> None:
