@@ -18,6 +18,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -99,7 +100,7 @@ class Chaos:
         sampler.start()
         began = time.monotonic()
         try:
-            for planned in schedule(self.options.seed, kinds):
+            for planned in islice(schedule(self.options.seed, kinds), self.options.faults):
                 if time.monotonic() - began >= seconds:
                     break
                 self._fault(planned)
@@ -126,7 +127,6 @@ class Chaos:
                 self._expect_steps(outcome, began)
         mended = time.time()
         waited_s = self._until_well(f"all to be well after fault {planned.number} ({planned.kind})", RECOVERY_S)
-        # Where nothing had to recover, the first look finds all well: what that takes is no recovery.
         outcome.recovered_s = round(waited_s, 1)
         outcome.pause_s = round(self.steps.look().gap_s(began, time.time()), 2)
         if planned.kind in QUIET and self.steps.newest_round != before:
@@ -287,6 +287,8 @@ def examine(folder: Path, etcds: int, seconds: float, options: argparse.Namespac
                 if options.keep:
                     console.print("kept as it is; press Enter to end it")
                     sys.stdin.readline()
+    except _FAULTS as error:
+        result.broken.append(f"it could not be started, or ended: {type(error).__name__}: {error}")
     finally:
         hook.close()
     return result
@@ -408,6 +410,7 @@ def _parse() -> argparse.Namespace:
     build = ROOT / "build"
     parser.add_argument("--seed", type=int, default=int(time.time()) % 100000)
     parser.add_argument("--minutes", type=float, default=20.0, help="of faults, in all")
+    parser.add_argument("--faults", type=int, metavar="N", help="at most, per site")
     parser.add_argument("--etcds", default="3,1", metavar="N,N", help="sites one after the other, by etcd's members")
     parser.add_argument("--only", default="", metavar="TEXT", help="faults whose name contains it")
     parser.add_argument("--step-time", type=float, default=0.2, metavar="S")

@@ -16,13 +16,13 @@ from tests.programs import program_env
 pytestmark = [pytest.mark.e2e, pytest.mark.long]
 
 
-def chaos(tmp_path: Path, only: str, etcds: int, minutes: float = 0.5) -> dict[str, Any]:
+def chaos(tmp_path: Path, only: str, etcds: int, faults: int = 3) -> dict[str, Any]:
     """The result of a short run, which must have gone well."""
     result = tmp_path / "chaos.json"
     done = subprocess.run(
         [
             *(sys.executable, "-m", "scripts.chaos.run", "--seed", "5", "--only", only, "--etcds", str(etcds)),
-            *("--minutes", str(minutes), "--folder", str(tmp_path / "chaos"), "--json", str(result)),
+            *("--faults", str(faults), "--folder", str(tmp_path / "chaos"), "--json", str(result)),
         ],
         capture_output=True,
         text=True,
@@ -38,7 +38,7 @@ def chaos(tmp_path: Path, only: str, etcds: int, minutes: float = 0.5) -> dict[s
     (site,) = found["sites"]
     assert site["steps"] > 0
     assert (site["samples_repeated"], site["samples_missed"]) == (0, 0)
-    assert site["faults"]
+    assert len(site["faults"]) == faults
     return found
 
 
