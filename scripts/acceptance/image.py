@@ -22,6 +22,7 @@ from scripts.setup_errors import SetupError, last_words, run
 
 SUITE = "bookworm"
 PYTHON = (3, 11)
+COPIED = ("torch", "numpy")  # torch does not ask for numpy, but cannot write a checkpoint without it
 MIRROR = "http://deb.debian.org/debian"
 DISK_BYTES = 8 << 30  # sparse
 BUILD_TIMEOUT_S = 1200.0
@@ -99,7 +100,8 @@ def ensure_image(clone: Path) -> Path:
 
 def recipe() -> str:
     """What makes two images the same: all that goes into one by its name."""
-    words = repr((SUITE, PACKAGES, _FILES, _NOT_STARTED, _FINISH, DISK_BYTES, metadata.version("torch")))
+    copied = [(name, metadata.version(name)) for name in COPIED]
+    words = repr((SUITE, PACKAGES, _FILES, _NOT_STARTED, _FINISH, DISK_BYTES, copied))
     return hashlib.sha256(words.encode()).hexdigest()[:16]
 
 
@@ -117,8 +119,8 @@ def mirror_in(targets: str) -> str:
 
 
 def torch_files() -> list[tuple[Path, Path]]:
-    """torch and all that it needs, as (file, path below site-packages)."""
-    wanted, seen = ["torch"], set[str]()
+    """What is copied and all that it needs, as (file, path below site-packages)."""
+    wanted, seen = list(COPIED), set[str]()
     files: list[tuple[Path, Path]] = []
     while wanted:
         name = wanted.pop()
