@@ -140,14 +140,18 @@ def sentence(draft: Draft) -> str:
 
 def _releasing(draft: Draft) -> str:
     open_nodes = [node for node in draft.nodes.values() if node.state is not N.GONE]
-    return f"; releasing {len(open_nodes)} nodes" if open_nodes else ""
+    return f"; releasing {_nodes(len(open_nodes))}" if open_nodes else ""
+
+
+def _nodes(count: int) -> str:
+    return "1 node" if count == 1 else f"{count} nodes"
 
 
 def _training(draft: Draft) -> str:
     # Without the step: what is done and why stays the same for thousands of them.
     count, current = len(members(draft)), draft.view.round
     if not count or current is None:
-        return f"waiting for {draft.job.min_nodes} nodes to begin" if current is None else "no node trains"
+        return f"waiting for {_nodes(draft.job.min_nodes)} to begin" if current is None else "no node trains"
     if draft.job.spec.kind == "data":
         return f"the command runs (round {current.number})"
     return f"training on {count} of {draft.job.desired_nodes} nodes (round {current.number})"

@@ -219,7 +219,7 @@ SOON = NoticeSeen(NOW + 56, NOW - 5, "metadata")
             [node(1, N.TERMINATING, retry_at=NOW + 9)],
             job(2, J.FAILED, reason="too dear"),
             {},
-            "failed: too dear; releasing 1 nodes",
+            "failed: too dear; releasing 1 node",
         ),
         ([node(1, N.GONE)], job(2, J.FAILED, reason="too dear"), {"hint": None}, "failed: too dear"),
         (
@@ -288,12 +288,12 @@ SOON = NoticeSeen(NOW + 56, NOW - 5, "metadata")
             {},
             "training on 1 of 2 nodes (round 1); job-u-2 is bootstrapping (no route)",
         ),
-        ([node(1, N.READY)], job(1, J.STARTING), {}, "waiting for 1 nodes to begin"),
+        ([node(1, N.READY)], job(1, J.STARTING), {}, "waiting for 1 node to begin"),
         (
             [node(1, N.READY)],
             job(1, J.STARTING, spare_nodes=1),
             {"soft": NONE_KNOWN},
-            "waiting for 1 nodes to begin; asking local for offers",
+            "waiting for 1 node to begin; asking local for offers",
         ),
         ([node(1, N.READY)], job(1, J.WAITING), {"round": round_of(7)}, "no node trains"),
     ],
