@@ -45,6 +45,8 @@ CALL_TIMEOUT_S = 30.0
 LAUNCH_TIMEOUT_S = 60.0
 CONSOLE_TIMEOUT_S = 10.0
 CONSOLE_LINES = 40
+# Of a console, and of a log: a progress bar is one line of megabytes, and forty nodes fail in one transaction of etcd.
+LAST_WORDS_CHARACTERS = 5_000
 MOST_THREADS = 96
 NOT_BEGUN = "not begun: this daemon may not lead any more"
 
@@ -148,6 +150,7 @@ class Effects:
     def _terminate(self, action: Terminate) -> TerminateDone:
         console = self._last_words(action) if action.last_words else ""
         log_text = self._farewells.log_of(action.log_of) if self._farewells and action.log_of else ""
+        log_text = log_text[-LAST_WORDS_CHARACTERS:]
         if self._farewells and action.mounts_of:
             self._farewells.unmount(*action.mounts_of)
         try:
@@ -162,7 +165,7 @@ class Effects:
             text = self._provisioners[action.cloud].console(action.instance_id, CONSOLE_TIMEOUT_S)
         except ProvisionerError as error:
             return f"cannot be read: {error}"
-        return "\n".join(text.strip().splitlines()[-CONSOLE_LINES:])
+        return "\n".join(text.strip().splitlines()[-CONSOLE_LINES:])[-LAST_WORDS_CHARACTERS:]
 
     def _list(self, cloud: str) -> ListDone:
         asked_at = self._clock.now()

@@ -11,7 +11,7 @@ from spotsup_trainer import wire
 from provisioners.localcloud.machine import qemu
 from provisioners.settings import AwsSettings, AzureSettings, GcpSettings
 from supervisor.config import Config
-from supervisor.errors import SpotsupError
+from supervisor.errors import JournalUnavailableError, SpotsupError
 from supervisor.identity import Identity
 from supervisor.model import JobRecord, NodeRecord
 from supervisor.planner.actions import BootstrapDone
@@ -69,7 +69,8 @@ def outcome_of(node: str, error: Exception) -> BootstrapDone:
     """What became of a bootstrap that ended in `error`, and whose fault it was."""
     from bootstrap import BootstrapError, HostKeyMismatchError, UnreachableError
 
-    unreachable = isinstance(error, UnreachableError)
+    # Where etcd did not give us the code, nothing was tried on the machine: that is no failure of its own (P5).
+    unreachable = isinstance(error, UnreachableError | JournalUnavailableError)
     return BootstrapDone(
         node,
         str(error),

@@ -17,12 +17,12 @@ from provisioners.base import LaunchOutcome, LaunchRequest, Market, NoCapacity, 
 from supervisor.api.quote import MOST_SHOWN, Quotes, quote_row
 from supervisor.api.service import CATCH_UP_S, MOST_BLOB_BYTES, MOST_TRIES, Scale, Service
 from supervisor.errors import JournalUnavailableError, RefusedError, UsageError
-from supervisor.model import Event, EventKind, JobState
+from supervisor.model import Event, EventKind, JobRecord, JobState, NodeRecord
 from supervisor.planner.actions import AlertDone, ListDone, ListInstances, Outcome, SendAlert, Terminate, TerminateDone
 from supervisor.planner.plan import ALERT_TRIES_S, MOST_ALERT_TRIES, MOST_ALERTS_AT_ONCE, absorb
 from supervisor.planner.trouble import MOST_CHARACTERS
 from supervisor.planner.world import MOST_CODES, MOST_REFUSALS, Rules, Soft
-from supervisor.runtime.actor import CONSOLE_LINES, MOST_THREADS, ThreadActor
+from supervisor.runtime.actor import CONSOLE_LINES, LAST_WORDS_CHARACTERS, MOST_THREADS, ThreadActor
 from supervisor.spec import MAX_NODES, MAX_SPARES, parse_spec
 from tests.sim.promises import events_of, truth
 from tests.sim.scenes import CALM, RULES, calm_world, empty_world, record, service, submit
@@ -96,6 +96,28 @@ def test_of_a_long_console_the_end_is_kept(monkeypatch: pytest.MonkeyPatch) -> N
     done = world.daemon.actor._perform(action)
     assert isinstance(done, TerminateDone)
     assert done.console.splitlines() == lines[-CONSOLE_LINES:]
+
+
+class Talkative:
+    """Farewells whose log is one long line."""
+
+    def log_of(self, node: NodeRecord) -> str:
+        return "#" * (2 * LAST_WORDS_CHARACTERS) + "the end"
+
+    def unmount(self, node: NodeRecord, job: JobRecord) -> None:
+        raise AssertionError("nothing is mounted")
+
+
+def test_last_words_are_few_however_long_a_line_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = empty_world()
+    monkeypatch.setattr(world.cloud, "console", lambda *_: "." * (2 * LAST_WORDS_CHARACTERS) + "the end")
+    effects = world.daemon.actor._perform.__self__  # type: ignore[attr-defined] # a bound method
+    effects._farewells = Talkative()
+    node = NodeRecord("n1", "job", "token", OFFER, 0.0)
+    done = effects.perform(Terminate("local", "i-1", "n1", last_words=True, log_of=node))
+    for words in (done.console, done.log):
+        assert len(words) == LAST_WORDS_CHARACTERS
+        assert words.endswith("the end")
 
 
 # -- what is remembered ------------------------------------------------------------------------------------

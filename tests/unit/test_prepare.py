@@ -13,8 +13,9 @@ from bootstrap.model import Archive, LogAgent
 from provisioners.base import Market, Offer
 from provisioners.settings import AwsSettings, AzureSettings, GcpSettings
 from supervisor.config import Config
+from supervisor.errors import JournalUnavailableError, NotFoundError
 from supervisor.model import JobRecord, NodeRecord
-from supervisor.runtime.prepare import checkpoint_dir, has_dead_man, log_agent_of, setup_of
+from supervisor.runtime.prepare import checkpoint_dir, has_dead_man, log_agent_of, outcome_of, setup_of
 from supervisor.spec import parse_spec
 
 
@@ -84,3 +85,10 @@ def test_the_clouds_own_agent_ships_logs_where_its_settings_say_so(
     cloud: str, config: Config, expected: LogAgent | None
 ) -> None:
     assert log_agent_of(config, node_on(cloud)) == expected
+
+
+def test_an_etcd_that_does_not_give_the_code_is_no_failure_of_the_machine() -> None:
+    """P5: many nodes at a time ask for an archive of megabytes; five failures in a row would end the job."""
+    away = outcome_of("n1", JournalUnavailableError("etcd does not answer"))
+    assert (away.unreachable, away.sick, away.foreign) == (True, False, False)
+    assert not outcome_of("n1", NotFoundError("the code is not in etcd")).unreachable
