@@ -14,7 +14,8 @@ PAGE = 5
 
 
 class BucketServer(ThreadingHTTPServer):
-    """`objects` by key. `open`: each object takes one of it. `refuse`: how many of the next requests are refused."""
+    """`objects` by key. `open`: each object takes one of it. `refuse`: how many of the next requests are refused;
+    `cut_off`: how many pages end in the middle."""
 
     daemon_threads = True
 
@@ -22,7 +23,7 @@ class BucketServer(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.objects = objects
         self.open = threading.Semaphore(0)
-        self.refuse = 0
+        self.refuse = self.cut_off = 0
         self.served: list[str] = []
 
     @property
@@ -64,6 +65,9 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_response(status)
         self.send_header("content-length", str(len(data)))
         self.end_headers()
+        if self.server.cut_off:
+            self.server.cut_off -= 1
+            data = data[: len(data) // 2]
         with contextlib.suppress(BrokenPipeError):  # its reader was killed
             self.wfile.write(data)
 

@@ -124,6 +124,23 @@ def test_what_it_prints_is_passed_on_and_its_status_told() -> None:
     assert out.getvalue() == b"one\nspotsup: progress 0.5 half\n\n"
 
 
+def test_a_bar_of_progress_that_never_ends_its_line_is_passed_on_as_it_comes() -> None:
+    running, out = command(r"printf '10 %%\r20 %%\rspotsup: progress 0.2\r30 %%'; sleep 600")
+    until(lambda: running.told == Told(0.2))
+    assert out.getvalue() == b"10 %\r20 %\rspotsup: progress 0.2\r30 %"
+    running.kill()
+    assert running.last_line == "30 %"
+
+
+def test_of_a_line_without_an_end_no_more_is_kept_than_its_end() -> None:
+    running, out = command("head -c 300000 /dev/zero | tr '\\0' x; printf last; false")
+    until(lambda: running.status() is not None)
+    running.close()
+    assert len(out.getvalue()) == 300004
+    assert running.last_line.endswith("xxlast")
+    assert len(running.last_line) <= 2**17
+
+
 def test_it_ends_with_all_that_it_started() -> None:
     running, out = command("sleep 600 & echo $!; sleep 600")
     until(lambda: b"\n" in out.getvalue())
@@ -272,7 +289,27 @@ def test_the_example_copies_rearranges_and_goes_on(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("key", ["../../etc/passwd", "a/../../b", "/etc/passwd"])
+def test_the_example_overwrites_no_object_with_another(tmp_path: Path) -> None:
+    with bucket({"train/2024/cat/7.jpg": b"one", "train/cat/2024-7.jpg": b"other"}) as server:
+        done = copy(server.url, tmp_path / "out", "--prefix", "train/")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "would both be" in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_example_reads_a_page_again_that_was_cut_off_and_removes_what_a_killed_run_left(tmp_path: Path) -> None:
+    left = tmp_path / "cat" / ".0123.copy_bucket-part"
+    left.parent.mkdir()
+    left.write_bytes(b"half")
+    with bucket({"train/cat/7.jpg": b"one"}) as server:
+        server.open.release(1000)
+        server.cut_off = 1
+        done = copy(server.url, tmp_path, "--prefix", "train")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()] == ["cat/7.jpg"]
+
+
+@pytest.mark.parametrize("key", ["../../etc/passwd", "a/../../b", ".."])
 def test_the_example_writes_nowhere_else(key: str, tmp_path: Path) -> None:
     with bucket({key: b"evil"}) as server:
         done = copy(server.url, tmp_path / "out")

@@ -17,10 +17,12 @@ import argparse
 import shutil
 import time
 import urllib.request
+import uuid
 import xml.etree.ElementTree as ET
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from http.client import HTTPException
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
 from urllib.parse import quote, urlencode
@@ -28,6 +30,7 @@ from urllib.parse import quote, urlencode
 TIMEOUT_S = 60.0
 TRIES = 5
 TELL_EVERY_S = 1.0
+PART = ".copy_bucket-part"
 
 Result = TypeVar("Result")
 
@@ -53,8 +56,7 @@ class Bucket:
         token = ""
         while True:
             query = {"list-type": "2", "prefix": prefix, **({"continuation-token": token} if token else {})}
-            told = _patiently(partial(self._page, query), f"{self._url} cannot be listed")
-            page = ET.fromstring(told)  # noqa: S314 - it comes from the store that the data come from
+            page = _patiently(partial(self._page, query), f"{self._url} cannot be listed")
             for each in page.findall("{*}Contents"):
                 yield Item(each.findtext("{*}Key", ""), int(each.findtext("{*}Size", "0")))
             token = page.findtext("{*}NextContinuationToken", "")
@@ -64,7 +66,8 @@ class Bucket:
     def copy(self, item: Item, place: Path) -> None:
         """The object at `place`, complete or not at all."""
         place.parent.mkdir(parents=True, exist_ok=True)
-        part = place.with_name(f".{place.name}.part")
+        # A machine that is cut off may still copy the same object: each writes a file of its own.
+        part = place.with_name(f".{uuid.uuid4().hex}{PART}")
         _patiently(lambda: self._fetch(item, part), f"{item.key} cannot be copied")
         part.replace(place)
 
@@ -74,9 +77,9 @@ class Bucket:
         if part.stat().st_size != item.size:
             raise OSError(f"{part.stat().st_size} bytes came, {item.size} were listed")
 
-    def _page(self, query: dict[str, str]) -> bytes:
+    def _page(self, query: dict[str, str]) -> ET.Element:
         with self._open(f"/?{urlencode(query)}") as answer:
-            return bytes(answer.read())
+            return ET.fromstring(answer.read())  # noqa: S314 - it comes from the store that the data come from
 
     def _open(self, path: str) -> Any:
         return urllib.request.urlopen(self._url + path, timeout=TIMEOUT_S)  # noqa: S310 - http, as `url` was checked
@@ -87,7 +90,7 @@ def _patiently(act: Callable[[], Result], trouble: str) -> Result:
     for number in range(TRIES):
         try:
             return act()
-        except OSError as error:
+        except (OSError, HTTPException, ET.ParseError) as error:
             if number == TRIES - 1:
                 raise SystemExit(f"{trouble}: {error}") from error
             time.sleep(2**number)
@@ -97,13 +100,23 @@ def _patiently(act: Callable[[], Result], trouble: str) -> Result:
 def place_of(key: str, prefix: str, out: Path) -> Path:
     """Rearranged: train/2024/cat/7.jpg below the prefix train/ becomes cat/2024-7.jpg, the class first.
 
-    Raises SystemExit for a key that would lead out of `out`.
+    Raises SystemExit for a key that would lead out of `out`, or names no file.
     """
-    *folders, name = PurePosixPath(key.removeprefix(prefix)).parts or ("",)
-    if not name or {"..", "/"} & {*folders, name}:
+    *folders, name = PurePosixPath(key.removeprefix(prefix).lstrip("/")).parts or ("",)
+    if not name or ".." in {*folders, name}:
         raise SystemExit(f"{key!r} names no file below {out}")
     *rest, kind = folders or ["unsorted"]
     return out / kind / "-".join((*rest, name))
+
+
+def places(items: Sequence[Item], prefix: str, out: Path) -> dict[Path, Item]:
+    """Where each goes. Raises SystemExit where two would be one file."""
+    found: dict[Path, Item] = {}
+    for item in items:
+        place = place_of(item.key, prefix, out)
+        if (other := found.setdefault(place, item)) is not item:
+            raise SystemExit(f"{other.key!r} and {item.key!r} would both be {place}; rearrange them otherwise")
+    return found
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -116,8 +129,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     bucket = Bucket(options.bucket)
     items = [item for item in bucket.list(options.prefix) if not item.key.endswith("/")]
     total, done, copied, told_at = sum(item.size for item in items), 0, 0, 0.0
-    for item in items:
-        place = place_of(item.key, options.prefix, options.out)
+    wanted = places(items, options.prefix, options.out)
+    for left in options.out.rglob(f".*{PART}"):  # by a run that was ended
+        left.unlink(missing_ok=True)
+    for place, item in wanted.items():
         if not place.is_file() or place.stat().st_size != item.size:
             bucket.copy(item, place)
             copied += 1

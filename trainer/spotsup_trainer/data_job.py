@@ -44,6 +44,8 @@ _LAST_OUTPUT_S = 5.0
 _WRITES_OF_RESULT = 3
 _TEXT_CHARS = 200
 _MESSAGE_CHARS = 2000
+_PIECE_BYTES = 2**16
+_LINE_BYTES = 2**16  # of one line, its end is looked at
 
 _TOLD = re.compile(r"spotsup: progress (?P<fraction>0(\.\d+)?|1(\.0+)?|\.\d+)(\s+(?P<text>.*))?$")
 
@@ -113,14 +115,23 @@ class Command:
         self.kill()
 
     def _read(self) -> None:
+        """Passed on piece by piece: a bar of progress that goes back (\\r) may never end its line."""
         assert self._process.stdout is not None
+        rest = b""
         with self._process.stdout as stdout:
-            for raw in stdout:
-                self._out.write(raw)
+            while piece := os.read(stdout.fileno(), _PIECE_BYTES):
+                self._out.write(piece)
                 self._out.flush()
-                line = raw.decode(errors="replace").rstrip()
-                self.told = progress_in(line) or self.told
-                self.last_line = line or self.last_line
+                *lines, rest = re.split(rb"[\r\n]", rest + piece)
+                for line in lines:
+                    self._take(line)
+                rest = rest[-_LINE_BYTES:]
+        self._take(rest)
+
+    def _take(self, raw: bytes) -> None:
+        line = raw.decode(errors="replace").rstrip()
+        self.told = progress_in(line) or self.told
+        self.last_line = line or self.last_line
 
 
 class DataJob:
