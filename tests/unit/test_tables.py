@@ -8,6 +8,7 @@ import pytest
 
 from provisioners.base import Market, Offer
 from supervisor.model import (
+    ALERT_KINDS,
     COUNTED_NODE_STATES,
     ENDED_JOB_STATES,
     IN_FLIGHT_NODE_STATES,
@@ -52,6 +53,13 @@ paused:    starting succeeded failed cancelled
 succeeded:
 failed:
 cancelled:
+"""
+
+TOLD_AT_ONCE = """
+notice node-lost replacement-requested replacement-joined
+checkpoint-trouble checkpoints-back
+job-done job-failed
+unknown-code protected foreign-host
 """
 
 
@@ -186,3 +194,7 @@ def test_history_is_kept_with_time_and_reason_and_bounded() -> None:
     assert job.history[-1].reason == "turn 99"
     assert node.history[-1].reason == "turn 99"
     assert node.since == 99.0
+
+
+def test_slack_hears_of_preemptions_of_ends_and_of_what_needs_a_person() -> None:
+    assert {kind.value for kind in ALERT_KINDS} == set(TOLD_AT_ONCE.split())
