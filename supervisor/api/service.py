@@ -308,11 +308,13 @@ class Service:
 
 
 def scaled_job(job: JobRecord, scale: Scale) -> JobRecord:
-    """The job with other numbers. Raises RefusedError where they do not fit together."""
+    """The job with other numbers. Raises RefusedError where they do not fit together, or its kind."""
     desired = job.desired_nodes if scale.desired is None else scale.desired
     min_nodes = job.min_nodes if scale.min_nodes is None else scale.min_nodes
     max_nodes = job.max_nodes if scale.max_nodes is None else scale.max_nodes
     spares = job.spare_nodes if scale.spares is None else scale.spares
+    if job.spec.kind == "data" and (desired, max_nodes, spares) != (1, 1, 0):
+        raise RefusedError(f"cannot scale {job.name}: a data job is one node")
     try:
         check_nodes(min_nodes, desired, max_nodes, spares)
     except ValueError as error:

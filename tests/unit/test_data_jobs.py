@@ -9,13 +9,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from spotsup_trainer.data_job import Command, DataJob, Outcome, Told, progress_in
-from spotsup_trainer.etcd import Etcd
+from spotsup_trainer.etcd import Etcd, EtcdUnavailableError
 from spotsup_trainer.membership import Rules
 from spotsup_trainer.run_dir import RunDir
 from spotsup_trainer.seat import Place, Seat
@@ -24,7 +25,8 @@ from spotsup_trainer.wire import Hint, Keys, Progress, Result, Round, decode, en
 from bootstrap.facts import Facts
 from bootstrap.model import Archive, Lock, Setup, Skip
 from bootstrap.steps.environment import environment, environment_name
-from supervisor.errors import UsageError
+from supervisor.api.service import Scale, new_job, scaled_job
+from supervisor.errors import RefusedError, UsageError
 from supervisor.spec import parse_spec
 from tests.bucket import bucket
 from tests.etcd_server import etcd_server
@@ -60,6 +62,16 @@ def test_what_does_not_fit_is_one_sentence(change: dict[str, Any], sentence: str
     with pytest.raises(UsageError) as refused:
         parse_spec({**JOB, **change})
     assert sentence in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "scale", [Scale(desired=2), Scale(max_nodes=2), Scale(spares=1), Scale(desired=2, max_nodes=2)]
+)
+def test_one_node_it_stays_whatever_is_asked_for_later(scale: Scale) -> None:
+    job = new_job(parse_spec(JOB), "0" * 64, "submission", 0.0)
+    with pytest.raises(RefusedError, match=r"^cannot scale fill: a data job is one node$"):
+        scaled_job(job, scale)
+    assert scaled_job(job, Scale(desired=1)) == job
 
 
 def test_no_torch_is_needed() -> None:
@@ -158,11 +170,13 @@ def test_it_ends_with_all_that_it_started() -> None:
 class Node:
     """The launcher of one node, in a thread, with an etcd that the test writes the daemon's hints to."""
 
-    def __init__(self, name: str, endpoint: str, folder: Path, line: str, failures: int = 0) -> None:
+    def __init__(
+        self, name: str, endpoint: str, folder: Path, line: str, failures: int = 0, seat: type[Seat] = Seat
+    ) -> None:
         place = Place("test", "fill", name, f"{name}-1", "127.0.0.1", (endpoint,), 2.0)
         self.run_dir = RunDir(folder / name)
         self.outcome: Outcome | None = None
-        self.job = DataJob(Seat(place, Rules(1, 1, failures)), self.run_dir, lambda _: command(line)[0], 0.0)
+        self.job = DataJob(seat(place, Rules(1, 1, failures)), self.run_dir, lambda _: command(line)[0], 0.0)
         self.thread = threading.Thread(target=self._run)
         self.thread.start()
 
@@ -192,6 +206,29 @@ def test_a_command_runs_to_its_end_and_the_job_has_succeeded(tmp_path: Path) -> 
         assert isinstance(found, Progress)
         assert (found.round, found.fraction, found.text, found.step) == (1, 0.5, "half", 0)
         etcd.close()
+
+
+class RefusedSeat(Seat):
+    """As where etcd is full: it is read, and takes nothing at first."""
+
+    refusals = 4
+
+    def finish(self, result: Result) -> None:
+        if self.refusals:
+            self.refusals -= 1
+            raise EtcdUnavailableError("no space")
+        super().finish(result)
+
+
+def test_a_job_that_is_done_says_so_until_it_is_written(tmp_path: Path) -> None:
+    with etcd_server(tmp_path / "etcd") as server, closing(Etcd([server.endpoint])) as etcd:
+        hint(etcd, "a")
+        node = Node("a", server.endpoint, tmp_path, f"echo x >>{tmp_path}/runs", seat=RefusedSeat)
+        assert node.end().kind == "success"
+        written = etcd.get(KEYS.result("fill"))
+        assert written is not None
+        assert decode(Result, written.value).outcome == "success"
+        assert (tmp_path / "runs").read_text() == "x\n"
 
 
 def test_failures_are_the_programs_own_and_counted(tmp_path: Path) -> None:
