@@ -10,7 +10,9 @@ from spotsup_trainer.mirror import Mirror, View
 
 from supervisor.errors import JournalFullError, JournalUnavailableError
 
-RESOURCE_EXHAUSTED = 8  # grpc's code: the alarm NOSPACE is raised, https://etcd.io/docs/v3.5/op-guide/maintenance/
+# grpc's code where the alarm NOSPACE is raised, https://etcd.io/docs/v3.5/op-guide/maintenance/; and for "too many
+# requests", which passes (etcd's api/v3rpc/rpctypes/error.go).
+RESOURCE_EXHAUSTED = 8
 FULL = (
     "etcd takes no more data, for its space quota is used up: training goes on, and nothing is begun until an operator "
     "has freed space and disarmed its alarm (docs/operations.md)"
@@ -64,12 +66,10 @@ class EtcdStore:
         """As Store."""
         try:
             return self._etcd.txn(guards, operations)
-        except EtcdRefusedError as error:
-            if error.code != RESOURCE_EXHAUSTED:
-                raise  # what we asked for is wrong, and would be again
-            raise JournalFullError(FULL) from error
         except EtcdError as error:
-            raise JournalUnavailableError(str(error)) from error
+            if isinstance(error, EtcdRefusedError) and error.code != RESOURCE_EXHAUSTED:
+                raise  # what we asked for is wrong, and would be again
+            raise (JournalFullError if is_full(error) else JournalUnavailableError)(trouble(error)) from error
 
     def range(self, prefix: str) -> Sequence[KeyValue]:
         """As Store."""
@@ -88,5 +88,9 @@ class EtcdStore:
 
 def trouble(error: EtcdError) -> str:
     """What to say of etcd, in one sentence."""
-    full = isinstance(error, EtcdRefusedError) and error.code == RESOURCE_EXHAUSTED
-    return FULL if full else str(error)
+    return FULL if is_full(error) else str(error)
+
+
+def is_full(error: EtcdError) -> bool:
+    """Whether an operator has to free space."""
+    return isinstance(error, EtcdRefusedError) and error.code == RESOURCE_EXHAUSTED and "space" in str(error)

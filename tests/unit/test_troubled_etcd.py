@@ -8,9 +8,10 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
-from spotsup_trainer.etcd import Etcd
+from spotsup_trainer.etcd import Etcd, EtcdRefusedError
 from spotsup_trainer.mirror import View
 from spotsup_trainer.wire import Keys
 
@@ -62,6 +63,33 @@ def test_an_etcd_without_space_is_told_in_one_sentence_until_an_operator_has_men
         daemon.tick_until(lambda: daemon.loop.status.headline == "1 jobs under care")
         daemon.tick_until(lambda: service.scale("job", Scale(max_nodes=6)).record.max_nodes in (5, 6))
         until(lambda: not standby.trouble())
+
+
+class Refusing(Etcd):
+    """An etcd that says no to everything."""
+
+    no = EtcdRefusedError("")
+
+    def call(self, path: str, body: dict[str, Any], *, endpoint: str | None = None) -> dict[str, Any]:
+        """As Gateway."""
+        raise self.no
+
+
+def test_an_etcd_that_is_busy_is_not_called_full() -> None:
+    etcd = Refusing(["http://127.0.0.1:1"])
+    store = EtcdStore(etcd, KEYS.world, lambda: None)
+    etcd.no = EtcdRefusedError("etcdserver: too many requests", 8)
+    with pytest.raises(JournalUnavailableError, match="too many requests") as busy:
+        store.txn([], [])
+    assert not isinstance(busy.value, JournalFullError)
+    etcd.no = EtcdRefusedError("etcdserver: mvcc: database space exceeded", 8)
+    with pytest.raises(JournalFullError, match="space quota is used up"):
+        store.txn([], [])
+    etcd.no = EtcdRefusedError("etcdserver: too many operations in txn request", 3)
+    with pytest.raises(EtcdRefusedError, match="too many operations"):
+        store.txn([], [])
+    store.close()
+    etcd.close()
 
 
 def test_a_leader_outlives_an_endpoint_that_hangs(tmp_path: Path) -> None:
