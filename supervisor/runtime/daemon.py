@@ -22,7 +22,7 @@ from supervisor.config import Config
 from supervisor.errors import StartError
 from supervisor.identity import Identity, load_identity
 from supervisor.runtime.actor import Alerts, Effects, ThreadActor
-from supervisor.runtime.clock import SystemClock
+from supervisor.runtime.clock import Clock, SystemClock
 from supervisor.runtime.clouds import open_clouds
 from supervisor.runtime.etcd_server import EmbeddedEtcd
 from supervisor.runtime.farewell import SshFarewells
@@ -90,7 +90,7 @@ def _serve(
     actor = ThreadActor(effects.perform, wake.set, leader.fresh)
     rules = config.rules(alerts=alerts is not None)
     loop = Loop(journal, leader, actor, clock, rules, tuple(provisioners), identity.mark, leader.trouble)
-    stack.callback(_serve_api(config, identity, journal, leader, loop, provisioners, watchers, version))
+    stack.callback(_serve_api(config, identity, journal, leader, loop, provisioners, watchers, clock, version))
     leader.start()
     log.info("spotsupd is ready", version=version, socket=str(config.socket), clouds=", ".join(provisioners))
     notify("READY=1")
@@ -114,7 +114,7 @@ def _run_loop(loop: Loop, wake: threading.Event, stop: threading.Event, tick_s: 
         wake.wait(tick_s)
 
 
-def _serve_api(
+def _serve_api(  # noqa: PLR0913, PLR0917 - it puts together all that there is
     config: Config,
     identity: Identity,
     journal: Journal,
@@ -122,6 +122,7 @@ def _serve_api(
     loop: Loop,
     provisioners: dict[str, Provisioner],
     watchers: _Watchers,
+    clock: Clock,
     version: str,
 ) -> Callable[[], None]:
     from supervisor.api.access import Access
@@ -133,7 +134,7 @@ def _serve_api(
     from supervisor.api.serving import ApiServer, bind_address, bind_socket
     from supervisor.api.targets import targets_app
 
-    clock, quote = SystemClock(), Quotes(provisioners).quote
+    quote = Quotes(provisioners).quote
     service = Service(
         journal,
         leader,
