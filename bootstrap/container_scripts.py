@@ -6,7 +6,6 @@ on the node needs to know nothing of containers.
 
 from __future__ import annotations
 
-import re
 import shlex
 from dataclasses import dataclass
 
@@ -14,6 +13,7 @@ from bootstrap.errors import STDERR_LINES
 from bootstrap.gpu_scripts import APT
 from bootstrap.images import HUB, REGISTRY_PASSWORD, REGISTRY_USER, Image
 from bootstrap.model import Paths
+from bootstrap.scripts import fill, seconds
 
 CONTAINER_VARIABLE = "SPOTSUP_CONTAINER"
 """In the agent's environment: what its launcher's container is called. All others run the interpreter without it."""
@@ -78,6 +78,7 @@ mkdir -p "${sif%/*}"
 exec 9>"$sif.lock"
 flock -w @timeout_s@ 9 || { echo "another node has been pulling this image for @timeout_s@ s" >&2; exit 1; }
 [ ! -e "$sif" ] || exit 0
+find "${sif%/*}" -maxdepth 1 -name "${sif##*/}.??????" -mmin +1440 -exec rm -rf {} + 2>/dev/null || : # who died there
 work=$(mktemp -d "$sif.XXXXXX")
 trap 'rm -rf "$work"' EXIT
 . "$own/env.sh"
@@ -187,12 +188,12 @@ class Inside:
 
 def install_docker(user: str) -> str:
     """The distribution's Docker, running, and open to `user`. As root."""
-    return APT + _INSTALL_DOCKER + f"usermod -aG docker {shlex.quote(user)}\n"
+    return APT + _INSTALL_DOCKER + join_group(user)
 
 
 def join_group(user: str) -> str:
     """Docker that is there is opened to `user`. As root."""
-    return _fill(_JOIN_GROUP, user=shlex.quote(user))
+    return fill(_JOIN_GROUP, user=shlex.quote(user))
 
 
 def install_toolkit() -> str:
@@ -203,23 +204,23 @@ def install_toolkit() -> str:
 def pull_by_docker(image: Image, paths: Paths, timeout_s: float) -> str:
     """Docker has the image then. Ends with the pull's status, the last of what it said on stderr."""
     registry = "" if image.registry == HUB else shlex.quote(image.registry)
-    return _fill(_PULL_DOCKER, **_pull_values(image, paths, timeout_s), registry=registry)
+    return fill(_PULL_DOCKER, **_pull_values(image, paths, timeout_s), registry=registry)
 
 
 def pull_by_apptainer(image: Image, paths: Paths, apptainer: str, sif: str, timeout_s: float) -> str:
     """The image as a file in the cache, complete or not at all; once, whoever asks."""
     values = {"apptainer": shlex.quote(apptainer), "sif": shlex.quote(sif)}
-    return _fill(_PULL_APPTAINER, **_pull_values(image, paths, timeout_s), **values)
+    return fill(_PULL_APPTAINER, **_pull_values(image, paths, timeout_s), **values)
 
 
 def interpreter(image: Image, paths: Paths, inside: Inside, *, apptainer: str = "", sif: str = "") -> str:
     """The script that is an interpreter in the image: Docker's, or Apptainer's where its path is given."""
     if apptainer:
         options = _apptainer_options(inside)
-        tail = _fill(_WRAPPER_APPTAINER, apptainer=shlex.quote(apptainer), sif=shlex.quote(sif), options=options)
+        tail = fill(_WRAPPER_APPTAINER, apptainer=shlex.quote(apptainer), sif=shlex.quote(sif), options=options)
     else:
-        tail = _fill(_WRAPPER_DOCKER, image=shlex.quote(str(image)), options=_docker_options(inside), **_VARIABLES)
-    head = _fill(
+        tail = fill(_WRAPPER_DOCKER, image=shlex.quote(str(image)), options=_docker_options(inside), **_VARIABLES)
+    head = fill(
         _WRAPPER_BEGIN,
         image=str(image),
         own=shlex.quote(paths.own),
@@ -234,7 +235,7 @@ def interpreter(image: Image, paths: Paths, inside: Inside, *, apptainer: str = 
 
 def end_container(name: str) -> str:
     """A script that ends the container of this name, if there is one; it never fails."""
-    return _fill(_END_DOCKER, name=shlex.quote(name))
+    return fill(_END_DOCKER, name=shlex.quote(name))
 
 
 def check_image(paths: Paths, folder: str, limit_s: float, *, torch: bool = True) -> str:
@@ -242,11 +243,11 @@ def check_image(paths: Paths, folder: str, limit_s: float, *, torch: bool = True
 
     Then note that it did.
     """
-    return _fill(
+    return fill(
         _CHECK,
         own=shlex.quote(paths.own),
         folder=shlex.quote(folder),
-        limit_s=f"{limit_s:g}",
+        limit_s=seconds(limit_s),
         program=shlex.quote(_PROGRAM + (_PROGRAM_TORCH.lstrip() if torch else "")),
     )
 
@@ -272,12 +273,8 @@ def _pull_values(image: Image, paths: Paths, timeout_s: float) -> dict[str, str]
     return {
         "own": shlex.quote(paths.own),
         "image": shlex.quote(str(image)),
-        "timeout_s": f"{timeout_s:g}",
+        "timeout_s": seconds(timeout_s),
         "lines": str(STDERR_LINES),
         "user_variable": REGISTRY_USER,
         "password_variable": REGISTRY_PASSWORD,
     }
-
-
-def _fill(script: str, /, **values: str) -> str:
-    return re.sub(r"@([a-z]\w*)@", lambda found: values[found[1]], script)

@@ -277,6 +277,11 @@ class Paths:
         return f"{self.own}/containers"
 
     @property
+    def end_container(self) -> str:
+        """A script that ends the launcher's container, where Docker runs it; called before an agent starts or ends."""
+        return f"{self.own}/end-container"
+
+    @property
     def proof(self) -> str:
         """Says of which mounts it was proven that checkpoints can be written."""
         return f"{self.own}/mounts"

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from itertools import groupby
 
-from bootstrap import scripts
+from bootstrap import agent_scripts, scripts
 from bootstrap.connect import Clock, Shell, Target, connected
 from bootstrap.errors import STDERR_LINES, BootstrapError, BootstrapTimeoutError, UnfitError, UnreachableError
 from bootstrap.facts import FACTS_TIMEOUT_S, Facts, FactsError, facts_script, parse_facts
@@ -151,18 +151,18 @@ def stop_agent(
     which only a machine of our own has. Raises BootstrapError.
     """
     check_place(node, root)
-    command = Run("stop the agent", scripts.stop_agent(Paths(root, node), grace_s), stop_timeout_s(grace_s))
+    command = Run("stop the agent", agent_scripts.stop_agent(Paths(root, node), grace_s), stop_timeout_s(grace_s))
     with connected(target, node, clock, clock() + deadline_s) as shell:
         shell.step = "stop"
         stdout = shell.run(command).stdout
         if mounts:
             shell.run(unmount(mounts))
-    said = [line for line in stdout.splitlines() if line.startswith(scripts.STOP_PREFIX)]
+    said = [line for line in stdout.splitlines() if line.startswith(agent_scripts.STOP_PREFIX)]
     if not said:
         raise BootstrapError(
             f"no outcome in the answer {stdout[-200:]!r}", node=node, step="stop", command=str(command)
         )
-    return StopOutcome(said[-1].removeprefix(scripts.STOP_PREFIX))
+    return StopOutcome(said[-1].removeprefix(agent_scripts.STOP_PREFIX))
 
 
 def collect(
@@ -176,7 +176,7 @@ def collect(
 ) -> str:
     """The last lines of the agent's log, and of its launcher's; "" where there are none. Raises BootstrapError."""
     check_place(node, root)
-    command = Run("read the agent's log", scripts.collect(Paths(root, node), lines), COLLECT_TIMEOUT_S)
+    command = Run("read the agent's log", agent_scripts.collect(Paths(root, node), lines), COLLECT_TIMEOUT_S)
     with connected(target, node, clock, clock() + deadline_s) as shell:
         shell.step = "collect"
         return shell.run(command).stdout

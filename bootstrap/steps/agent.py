@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from hashlib import sha256
 
-from bootstrap import scripts
+from bootstrap import agent_scripts
 from bootstrap.agent_unit import agent_unit
 from bootstrap.facts import Facts
 from bootstrap.model import Command, Run, Setup, Skip, Upload, expand
@@ -29,7 +29,7 @@ def agent(facts: Facts, setup: Setup) -> Decision:
         return Skip(f"the agent runs with this configuration, pid {facts.agent.pid}")
     # In a container its launcher trains; the agent looks after that from outside.
     python = facts.python if setup.image else python_of(facts, setup)
-    become = scripts.become_agent(paths, python, setup.trainer, key, container_env(setup))
+    become = agent_scripts.become_agent(paths, python, setup.trainer, key, container_env(setup))
     uploads = (
         Upload("the agent's configuration", paths.agent_config, 0o600, config),
         Upload("the environment", paths.env, 0o600, env_script(facts, setup)),
@@ -37,15 +37,15 @@ def agent(facts: Facts, setup: Setup) -> Decision:
     )
     commands: list[Command] = []
     if facts.agent:
-        stop = scripts.stop_agent(paths, setup.stop_grace_s)
+        stop = agent_scripts.stop_agent(paths, setup.stop_grace_s)
         commands.append(Run("stop the agent with another configuration", stop, stop_timeout_s(setup.stop_grace_s)))
     commands += uploads
     if ours(facts, setup) and facts.system.systemd:
         unit = agent_unit(paths, facts.user, key).encode()
         commands.append(Upload("the agent's unit", paths.agent_unit, 0o600, unit))
-        start = scripts.start_agent_unit(paths, key, LOCK_WAIT_S)
+        start = agent_scripts.start_agent_unit(paths, key, LOCK_WAIT_S)
         return (*commands, Run("start the agent", start, START_TIMEOUT_S, as_root=True))
-    return (*commands, Run("start the agent", scripts.start_agent(paths, key, LOCK_WAIT_S), START_TIMEOUT_S))
+    return (*commands, Run("start the agent", agent_scripts.start_agent(paths, key, LOCK_WAIT_S), START_TIMEOUT_S))
 
 
 def agent_config(facts: Facts, setup: Setup) -> bytes:
@@ -72,4 +72,4 @@ def agent_key(facts: Facts, setup: Setup) -> str:
 
 def stop_timeout_s(grace_s: float) -> float:
     """How long the stop script may take."""
-    return grace_s + scripts.KILL_WAIT_S + CHECK_TIMEOUT_S
+    return grace_s + agent_scripts.KILL_WAIT_S + CHECK_TIMEOUT_S

@@ -60,7 +60,7 @@ def container(facts: Facts, setup: Setup) -> Decision:
         commands += [
             Upload("the environment", paths_on(facts, setup).env, 0o600, env_script(facts, setup)),
             Upload("the image's interpreter", found.path, 0o755, found.script.encode()),
-            *_end(facts, setup, found),
+            *_end(facts, setup),
             Run(f"check that the image has {'torch' if setup.torch else 'Python'}", check, CHECK_TIMEOUT_S + GRACE_S),
         ]
     if not commands:
@@ -149,12 +149,12 @@ def _pull(facts: Facts, setup: Setup) -> list[Command]:
     ]
 
 
-def _end(facts: Facts, setup: Setup, found: Interpreter) -> list[Command]:
+def _end(facts: Facts, setup: Setup) -> list[Command]:
     """Apptainer's containers are processes like others; Docker's are its daemon's, and are ended by their name."""
     if by_apptainer(facts):
         return []
     script = scripts.end_container(container_name(setup)).encode()
-    return [Upload("what ends the container", f"{found.folder}/end", 0o755, script)]
+    return [Upload("what ends the container", paths_on(facts, setup).end_container, 0o755, script)]
 
 
 def _folders(facts: Facts, setup: Setup) -> tuple[str, ...]:

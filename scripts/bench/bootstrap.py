@@ -25,10 +25,10 @@ import spotsup_trainer
 from spotsup_trainer import wire
 
 from bootstrap import Archive, Report, Setup, Target, bootstrap, pack_directory, plan, stop_agent
+from bootstrap.agent_scripts import stop_agent as stop_script
 from bootstrap.facts import facts_script, parse_facts
 from bootstrap.locks import lock_of
 from bootstrap.model import Run, Upload
-from bootstrap.scripts import stop_agent as stop_script
 from bootstrap.steps import STEPS
 from bootstrap.steps.base import paths_on
 from provisioners.base import Instance, InstanceState, Launched, LaunchRequest, OfferQuery

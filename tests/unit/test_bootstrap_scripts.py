@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bootstrap import scripts
+from bootstrap import agent_scripts, scripts
 from bootstrap.facts import Environments, Facts, FactsError, Mounts, facts_script, parse_facts
 from bootstrap.model import Archive, Command, Paths, Run, Setup, Skip, Upload
 from bootstrap.steps import agent_key, plan
@@ -85,7 +85,7 @@ def computer_at(home: Path) -> Iterator[Computer]:
         yield computer
     finally:
         for folder in home.glob("*/nodes/*"):
-            computer.sh(scripts.stop_agent(Paths(str(folder.parent.parent), folder.name), 0.0))
+            computer.sh(agent_scripts.stop_agent(Paths(str(folder.parent.parent), folder.name), 0.0))
 
 
 @pytest.fixture
@@ -222,7 +222,7 @@ def test_two_at_a_time_start_one_agent(computer: Computer) -> None:
 
 
 def outcome(computer: Computer, grace_s: float) -> str:
-    done = computer.sh(scripts.stop_agent(Paths("~/.spotsup", "n1"), grace_s))
+    done = computer.sh(agent_scripts.stop_agent(Paths("~/.spotsup", "n1"), grace_s))
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 
@@ -266,8 +266,17 @@ def test_agents_of_other_nodes_are_left_alone(computer: Computer) -> None:
     assert computer.facts(second).agent
 
 
+def test_with_an_agent_its_container_ends(computer: Computer) -> None:
+    own = computer.home / ".spotsup/nodes/n1"
+    own.mkdir(parents=True)
+    (own / "end-container").write_text('#!/bin/sh\n: >"${0%/*}/ended"\n')
+    (own / "end-container").chmod(0o755)
+    assert outcome(computer, 0.0) == "spotsup-agent absent"
+    assert (own / "ended").exists()
+
+
 def test_collecting_a_log_that_is_not_there_gives_nothing(computer: Computer) -> None:
-    done = computer.sh(scripts.collect(Paths("~/.spotsup", "n1"), 3))
+    done = computer.sh(agent_scripts.collect(Paths("~/.spotsup", "n1"), 3))
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
@@ -275,7 +284,7 @@ def test_collecting_gives_the_last_lines(computer: Computer) -> None:
     own = computer.home / ".spotsup/nodes/n1"
     own.mkdir(parents=True)
     (own / "agent.log").write_text("".join(f"{number}\n" for number in range(100)))
-    assert computer.sh(scripts.collect(Paths("~/.spotsup", "n1"), 3)).stdout == "97\n98\n99\n"
+    assert computer.sh(agent_scripts.collect(Paths("~/.spotsup", "n1"), 3)).stdout == "97\n98\n99\n"
 
 
 def setup_command(computer: Computer, setup: Setup) -> Run:

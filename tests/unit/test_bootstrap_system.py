@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from bootstrap import mount_scripts, scripts, system_scripts
+from bootstrap import agent_scripts, mount_scripts, system_scripts
 from bootstrap.facts import System
 from bootstrap.facts.system import HEARD_FILE, SWITCH_TIMER, UPDATE_UNITS
 from bootstrap.model import Mount, Paths, Run, Setup, Skip, Unfit
@@ -30,7 +30,7 @@ def machine(tmp_path: Path) -> Iterator[Sandbox]:
     box = Sandbox(tmp_path / "box")
     yield box
     for folder in box.home.glob("*/nodes/*"):
-        box.sh(scripts.stop_agent(Paths(str(folder.parent.parent), folder.name), 0.0))
+        box.sh(agent_scripts.stop_agent(Paths(str(folder.parent.parent), folder.name), 0.0))
 
 
 def a_setup(**changes: object) -> Setup:
@@ -336,7 +336,7 @@ def test_the_agent_is_a_unit_that_is_started_once_and_stopped_as_any_agent(machi
     assert not alive(first.pid)
     wait_for(lambda: children(second.pid) != [])
     pids = [second.pid, *children(second.pid)]
-    done = machine.sh(scripts.stop_agent(Paths("~/.spotsup", "n1"), 20.0))
+    done = machine.sh(agent_scripts.stop_agent(Paths("~/.spotsup", "n1"), 20.0))
     assert done.stdout.strip() == "spotsup-agent stopped"
     assert [pid for pid in pids if alive(pid)] == []
 

@@ -11,6 +11,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+import httpx
 import pytest
 from spotsup_trainer import leash, wire
 from spotsup_trainer.agent.child import Child
@@ -84,6 +85,50 @@ def test_a_registry_that_wants_a_login_gets_it_and_no_sentence_shows_it() -> Non
             with pytest.raises(UsageError, match="set SPOTSUP_REGISTRY_USER and SPOTSUP_REGISTRY_PASSWORD") as refused:
                 pinned(Image(server.host, "box", "v1"), *login)
             assert "hunter" not in str(refused.value)
+
+
+def tokens(realm: str, *answers: httpx.Response) -> tuple[httpx.Client, list[httpx.Request]]:
+    """A registry that wants a token of `realm`, which answers so; and what was asked of the two."""
+    asked: list[httpx.Request] = []
+    wanted = {"www-authenticate": f'Bearer realm="{realm}",service="s",scope="repository:nvidia/pytorch:pull"'}
+    left = [httpx.Response(401, headers=wanted), *answers]
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        asked.append(request)
+        return left.pop(0)
+
+    return httpx.Client(transport=httpx.MockTransport(answer)), asked
+
+
+def test_a_token_is_asked_for_where_the_registry_says() -> None:
+    found = httpx.Response(200, headers={"docker-content-digest": DIGEST})
+    http, asked = tokens("https://auth.nvcr.io/token", httpx.Response(200, json={"token": "t0ken"}), found)
+    assert pinned(Image("nvcr.io", "nvidia/pytorch", "x"), "me", "hunter2", http) == IMAGE
+    assert dict(asked[1].url.params) == {"service": "s", "scope": "repository:nvidia/pytorch:pull"}
+    assert asked[1].headers["authorization"].startswith("Basic ")
+    assert asked[2].headers["authorization"] == "Bearer t0ken"
+
+
+def test_no_password_is_sent_in_the_open() -> None:
+    http, asked = tokens("http://auth.nvcr.io/token")
+    with pytest.raises(UsageError, match="does not show"):
+        pinned(Image("nvcr.io", "nvidia/pytorch", "x"), "me", "hunter2", http)
+    assert len(asked) == 1
+
+
+@pytest.mark.parametrize(
+    ("realm", "answer"),
+    [
+        ("https://auth.nvcr.io/token", httpx.Response(200, text="<html>maintenance</html>")),
+        ("https://auth.nvcr.io/token", httpx.Response(200, json=["t0ken"])),
+        ("https://auth.nvcr.io/token", httpx.Response(200, json={})),
+        ("https://auth.nvcr.io:port/token", httpx.Response(200, json={"token": "t0ken"})),
+    ],
+)
+def test_a_registry_that_answers_nonsense_is_one_sentence(realm: str, answer: httpx.Response) -> None:
+    http, _ = tokens(realm, answer)
+    with pytest.raises(UsageError, match=r"^nvcr.io does not say what nvcr.io/nvidia/pytorch:x is \(.+\): name the"):
+        pinned(Image("nvcr.io", "nvidia/pytorch", "x"), http=http)
 
 
 # -- the interpreter ---------------------------------------------------------------------------------------
@@ -188,6 +233,10 @@ def test_an_image_is_pulled_with_a_login_that_nobody_sees_and_is_kept_nowhere(tm
     own.mkdir(parents=True)
     (own / "env.sh").write_text("export SPOTSUP_REGISTRY_USER=me SPOTSUP_REGISTRY_PASSWORD=hunter2\n")
     sif = tmp_path / "cache" / "image.sif"
+    for name, age_s in (("image.sif.0ld0ne", 25 * 3600), ("image.sif.n3wone", 3600)):
+        half_pulled = sif.parent / name
+        half_pulled.mkdir(parents=True)
+        os.utime(half_pulled, (time.time() - age_s,) * 2)
     for script in (
         pull_by_docker(IMAGE, paths, 30.0),
         pull_by_apptainer(IMAGE, paths, str(programs / "apptainer"), str(sif), 30.0),
@@ -200,7 +249,8 @@ def test_an_image_is_pulled_with_a_login_that_nobody_sees_and_is_kept_nowhere(tm
     assert "hunter2" not in (tmp_path / "log").read_text()
     assert (tmp_path / "log.password").read_text() == "hunter2"
     assert sif.read_text() == "sif\n"
-    assert sorted(path.name for path in sif.parent.iterdir()) == ["image.sif", "image.sif.lock"]
+    # Of another puller there may be what it is at, or what it left when it died.
+    assert sorted(path.name for path in sif.parent.iterdir()) == ["image.sif", "image.sif.lock", "image.sif.n3wone"]
     assert not list(tmp_path.glob("tmp.*")), "the login is gone"
 
 
