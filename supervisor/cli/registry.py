@@ -33,7 +33,7 @@ def pinned(image: Image, user: str = "", password: str = "", http: httpx.Client 
     try:
         with http or httpx.Client(timeout=TIMEOUT_S, follow_redirects=True) as client:
             answer = _ask(client, image, login)
-    except httpx.HTTPError as error:
+    except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
         raise UsageError(
             f"{image.registry} does not say what {image} is ({error or type(error).__name__}): name the image by its "
             f"digest, docker://{image.registry}/{image.repository}@sha256:…"
@@ -68,5 +68,8 @@ def _ask(client: httpx.Client, image: Image, login: tuple[str, str] | None) -> h
     told = client.get(asked["realm"], params=params, auth=login)
     if not told.is_success:
         return told
-    token = told.json().get("token") or told.json().get("access_token") or ""
+    answered = told.json()
+    token = (answered.get("token") or answered.get("access_token")) if isinstance(answered, dict) else ""
+    if not token:
+        raise ValueError(f"{asked['realm']} answers without a token")
     return client.head(url, headers=headers | {"authorization": f"Bearer {token}"})
