@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from provisioners.base import Market, Offer
 from supervisor.api.quote import Quote, quote_row
-from supervisor.api.service import Service, new_job
+from supervisor.api.service import MOST_BLOB_BYTES, Service, new_job
 from supervisor.config import Config
 from supervisor.errors import UsageError
 from supervisor.model import NodeRecord
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from bootstrap.steps import PlannedStep
 
 MOST_KINDS = 3
-MOST_CODE_BYTES = 32 * 1024 * 1024
 
 
 class _Body(BaseModel):
@@ -46,7 +45,7 @@ class ExplainBody(_Body):
 
     spec: dict[str, Any]
     code_sha256: str = Field(pattern="^[0-9a-f]{64}$")
-    code_bytes: int = Field(ge=0, le=MOST_CODE_BYTES)
+    code_bytes: int = Field(ge=0, le=MOST_BLOB_BYTES)
     lock: LockBody | None = None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,9 +16,9 @@ from bootstrap.steps import plan
 from provisioners.base import Market, Offer
 from provisioners.settings import AwsSettings
 from supervisor.api.app import create_app
-from supervisor.api.explain import Explainer, kinds
+from supervisor.api.explain import MOST_KINDS, Explainer, kinds
 from supervisor.api.quote import Quote
-from supervisor.api.service import Service
+from supervisor.api.service import MOST_BLOB_BYTES, Service
 from supervisor.cli.show_steps import lines_of
 from supervisor.config import Config, NodeConfig
 from supervisor.spec import parse_spec
@@ -73,6 +74,36 @@ def test_all_steps_of_a_gpu_machine_are_told_and_nothing_is_submitted() -> None:
 def test_kinds_to_which_the_same_is_done_are_told_once() -> None:
     found, _ = explained(T4, T4, BIGGER, FOUR)
     assert [kind["instance_types"] for kind in found["kinds"]] == [["g4dn.xlarge", "g4dn.2xlarge"], ["g4dn.12xlarge"]]
+
+
+def test_of_many_kinds_the_first_ones_are_told() -> None:
+    many = tuple(replace(T4, instance_type=f"type-{number}") for number in range(2 * MOST_KINDS))
+    spec = parse_spec({"name": "job", "nodes": 1, "run": "t.py"})
+    found = kinds(Quote(1, (T4, *many), known=True, warnings=()), spec)
+    assert [offer.instance_type for offer in found] == ["g4dn.xlarge", "type-0", "type-1"]
+    assert len(found) == MOST_KINDS
+
+
+@pytest.mark.parametrize(
+    ("change", "where"),
+    [
+        ({"code_bytes": MOST_BLOB_BYTES + 1}, "body.code_bytes"),
+        ({"code_bytes": -1}, "body.code_bytes"),
+        ({"code_sha256": "../../etc/passwd"}, "body.code_sha256"),
+        ({"lock": {"kind": "uv", "file": "uv.lock", "sha256": "$(id)"}}, "body.lock.sha256"),
+        ({"more": 1}, "body.more"),
+    ],
+)
+def test_a_body_that_no_client_of_ours_sends_is_refused(change: dict[str, Any], where: str) -> None:
+    world = empty_world()
+    daemon = world.daemon
+    service = Service(daemon.journal, daemon.leader, world.clock, ["local"], lambda *_: True)
+    app = create_app(service, lambda: daemon.loop.status, world.clock, "0", explainer=Explainer(Config(), "/home/me"))
+    spec = {"name": "job", "nodes": 2, "run": "t.py"}
+    body = {"spec": spec, "code_sha256": "0" * 64, "code_bytes": 1000, "lock": None}
+    answer = Api(app).post("/v1/explain", {**body, **change})
+    assert answer.status_code == 422
+    assert f"the request is wrong at {where}: " in answer.text
 
 
 def test_a_cloud_that_says_nothing_is_explained_by_what_the_job_asks_for() -> None:
