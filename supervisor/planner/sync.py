@@ -25,9 +25,6 @@ N = NodeState
 _GIVEN_UP = (N.LOST, N.FAILED)
 _ENDED_BY_ITSELF = (InstanceState.STOPPING, InstanceState.STOPPED, InstanceState.TERMINATED)
 FATAL_MEMORY_S = 600.0
-# Of a console, and of a log: dozens of nodes that end at once must fit into one transaction of etcd (1.5 MiB).
-LAST_WORDS_CHARACTERS = 8_000
-LAST_LINE_CHARACTERS = 400
 BACKOFF_S = (1.0, 2.0, 5.0, 10.0, 30.0)
 
 
@@ -69,14 +66,12 @@ def _from_outcome(draft: Draft, node: NodeRecord, outcome: NodeOutcome) -> NodeR
 def _last_words(draft: Draft, node: NodeRecord, outcome: TerminateDone) -> NodeRecord:
     """Why it was never ready, by its own words. The log's last line is most often the reason."""
     if outcome.console:
-        console = outcome.console[-LAST_WORDS_CHARACTERS:]
-        draft.tell(EventKind.CONSOLE, f"the console of {node.id} ends with:\n{console}", node.id)
-    said = outcome.log.strip()[-LAST_WORDS_CHARACTERS:]
-    if not said:
+        draft.tell(EventKind.CONSOLE, f"the console of {node.id} ends with:\n{outcome.console}", node.id)
+    lines = outcome.log.strip().splitlines()
+    if not lines:
         return node
-    draft.tell(EventKind.LOG, f"the log of {node.id} ends with:\n{said}", node.id)
-    last = said.splitlines()[-1].strip()[-LAST_LINE_CHARACTERS:]
-    return draft.set_node(node, error=f"{node.error}; the last line of its log is: {last}")
+    draft.tell(EventKind.LOG, f"the log of {node.id} ends with:\n{outcome.log.strip()}", node.id)
+    return draft.set_node(node, error=f"{node.error}; the last line of its log is: {lines[-1].strip()}")
 
 
 def _accept(draft: Draft, node: NodeRecord, instance: Instance) -> NodeRecord:

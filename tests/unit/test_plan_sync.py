@@ -32,7 +32,7 @@ from supervisor.planner.actions import (
     NodeOutcome,
     TerminateDone,
 )
-from supervisor.planner.sync import BACKOFF_S, LAST_LINE_CHARACTERS, LAST_WORDS_CHARACTERS
+from supervisor.planner.sync import BACKOFF_S
 from supervisor.planner.world import OffersView, Rules
 from tests.unit.scene import (
     NOW,
@@ -327,16 +327,6 @@ def test_last_words_are_told_also_where_the_cloud_refuses_the_end_for_now() -> N
     after = scene(member(1), member(2), ending, outcomes=[done])
     assert [told.kind for told in after.events] == [EventKind.CONSOLE, EventKind.LOG]
     assert (after.node(3).retry_at, after.node(3).error) == (NOW + 2.0, "denied")
-
-
-def test_last_words_are_cut_so_that_many_of_them_fit_into_one_transaction() -> None:
-    endless = "x" * 2_000_000 + "!"
-    done = TerminateDone(name(3), "i-3", console=endless, log=endless)
-    after = scene(member(1), member(2), ENDING, outcomes=[done])
-    assert [len(told.text) < LAST_WORDS_CHARACTERS + 100 for told in after.events] == [True, True]
-    assert all(told.text.endswith("x!") for told in after.events)
-    assert after.node(3).error.endswith("x!")
-    assert len(after.node(3).error) < LAST_LINE_CHARACTERS + 100
 
 
 def test_a_machine_that_is_another_ones_is_told() -> None:
