@@ -82,10 +82,10 @@ class Planned:
 
 
 def schedule(seed: int, kinds: Sequence[Kind]) -> Iterator[Planned]:
-    """Without an end: every kind once in each round of them, in an order of its own."""
+    """Without an end, where there are kinds: each once in each round of them, in an order of its own."""
     dice = random.Random(seed)  # noqa: S311 - to be drawn again
     number = 0
-    while True:
+    while kinds:
         for kind in dice.sample(list(kinds), len(kinds)):
             number += 1
             low, high = _HOLD_S.get(kind, _AT_ONCE)

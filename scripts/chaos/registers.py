@@ -130,11 +130,15 @@ class Users:
         """Leave the jobs there are, and use others: what was never answered makes a history long to judge."""
         self._generation += 1
 
-    def finish(self, read_from: Path) -> list[Call[Op]]:
-        """Stop, read every job as it is now, cancel those that were not, and return all that was asked."""
+    def stop(self) -> None:
+        """Give no more commands."""
         self._stopping.set()
         for thread in self._threads:
             thread.join(CALL_TIMEOUT_S * 3)
+
+    def finish(self, read_from: Path) -> list[Call[Op]]:
+        """Stop, read every job as it is now, cancel those that were not, and return all that was asked."""
+        self.stop()
         client = Client(read_from, CALL_TIMEOUT_S)
         for name in sorted({call.op.name for call in self._calls}):
             # A read of the journal's mirror may be old; after a command of its own, it is not.

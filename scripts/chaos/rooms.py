@@ -123,5 +123,6 @@ def faketime() -> Path:
     tools = Path(__file__).resolve().parent.parent.parent / ".tools" / "root"
     for root in (Path("/"), tools):
         for found in sorted(root.glob("usr/lib/*/faketime/libfaketimeMT.so.1")):
-            return found.resolve()
+            if {*" :"}.isdisjoint(str(found.resolve())):  # LD_PRELOAD knows no way to quote them
+                return found.resolve()
     raise NotHereError("there is no libfaketime: apt-get install libfaketime")

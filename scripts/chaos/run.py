@@ -9,30 +9,30 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
+import shlex
 import shutil
+import subprocess
 import sys
 import threading
 import time
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from rich.table import Table
+from rich.markup import escape
 from spotsup_trainer import audit
 from spotsup_trainer.etcd import EtcdError
 
 from provisioners.localcloud.control import ServerError
-from scripts.bench import results
+from provisioners.localcloud.store import StoreError
 from scripts.chaos import probes
 from scripts.chaos.faults import STRIKES, Ground, Outcome
-from scripts.chaos.growth import MIB, Growth, Sample, growth
+from scripts.chaos.growth import MIB, growth
 from scripts.chaos.plan import QUIET, Kind, Planned, schedule
 from scripts.chaos.registers import Users, verdict
+from scripts.chaos.report import Result, show, write
 from scripts.chaos.rooms import NotHereError, faketime, rooms, small_disk
 from scripts.chaos.site import Site, site
 from scripts.soak import worker
@@ -58,24 +58,10 @@ run: >-
   worker.py --audit {folder}/audit --until {folder}/until --weights {folder}/weights.pt
   --step-time {step_time} --every {every}
 """
-_FAULTS = (StackError, SpotsupError, EtcdError, EtcdFailedError, ServerError, NotHereError, OSError)
-
-
-@dataclass
-class Result:
-    """Of one site. `ran_s`: how long faults struck it."""
-
-    etcds: int
-    outcomes: list[Outcome] = field(default_factory=list)
-    samples: list[Sample] = field(default_factory=list)
-    broken: list[str] = field(default_factory=list)
-    facts: dict[str, Any] = field(default_factory=dict)
-    ran_s: float = 0.0
-
-    def all_broken(self) -> list[str]:
-        """What was broken, and by which fault."""
-        found = [f"fault {o.planned.number}, {o.planned.kind}: {text}" for o in self.outcomes for text in o.broken]
-        return [f"etcd of {self.etcds}: {text}" for text in [*found, *self.broken]]
+_FAULTS = (
+    *(StackError, SpotsupError, EtcdError, EtcdFailedError, ServerError, StoreError, NotHereError),
+    *(OSError, subprocess.TimeoutExpired),
+)
 
 
 class Chaos:
@@ -108,6 +94,7 @@ class Chaos:
         finally:
             self.result.ran_s = time.monotonic() - began
             self._over.set()
+            self._users.stop()
             sampler.join(30.0)
         self._finish()
 
@@ -133,12 +120,12 @@ class Chaos:
             outcome.broken.append(f"round {before} was ended by it: {self.steps.newest_round} trains now")
         outcome.broken += probes.doubles(self.site)
         self._users.fresh_names()
-        notes = ", ".join(f"{name} {value:g}" for name, value in outcome.notes.items())
+        notes = escape(f"{', '.join(f'{name} {value:g}' for name, value in outcome.notes.items())} {outcome.said}")
         held_s = mended - began
-        state = f"[red]{'; '.join(outcome.broken)}[/red]" if outcome.broken else "kept"
+        state = f"[red]{escape('; '.join(outcome.broken))}[/red]" if outcome.broken else "kept"
         self.tell(
             f"{planned.number:3} {planned.kind:<30} {held_s:5.1f} s  pause {outcome.pause_s:5.2f} s  "
-            f"well after {outcome.recovered_s:5.1f} s  {state}  [dim]{notes} {outcome.said}[/dim]"
+            f"well after {outcome.recovered_s:5.1f} s  {state}  [dim]{notes}[/dim]"
         )
 
     def _expect_steps(self, outcome: Outcome, since: float) -> None:
@@ -178,7 +165,7 @@ class Chaos:
             JOB_FILE.format(
                 job=JOB,
                 desired=DESIRED,
-                folder=self.folder,
+                folder=shlex.quote(str(self.folder)),
                 step_time=self.options.step_time,
                 every=CHECKPOINT_STEPS,
             )
@@ -269,15 +256,16 @@ def grounds(folder: Path, etcds: int, hook: probes.Webhook) -> Iterator[tuple[Gr
         yield Ground(ground, JOB, etcds, network, disks.get("etcd"), disks.get("daemon"), clock), missing
 
 
-def examine(folder: Path, etcds: int, seconds: float, options: argparse.Namespace) -> Result:
+def examine(folder: Path, seconds: float, options: argparse.Namespace, result: Result) -> None:
     """One site."""
-    result = Result(etcds)
     hook = probes.Webhook()
     try:
-        with grounds(folder, etcds, hook) as (ground, missing):
+        with grounds(folder, result.etcds, hook) as (ground, missing):
             for kind, why in missing.items():
                 console.print(f"          not tried: {kind} ({why})", markup=False)
             kinds = [kind for kind in Kind if kind not in missing and options.only in kind]
+            if not kinds:
+                raise NotHereError("no fault of those that were asked for can be had here")
             chaos = Chaos(ground, folder, result, hook, options)
             try:
                 chaos.run(kinds, seconds)
@@ -291,7 +279,6 @@ def examine(folder: Path, etcds: int, seconds: float, options: argparse.Namespac
         result.broken.append(f"it could not be started, or ended: {type(error).__name__}: {error}")
     finally:
         hook.close()
-    return result
 
 
 def _scene(ground: Site) -> str:
@@ -306,42 +293,6 @@ def _scene(ground: Site) -> str:
     return f"as it was found: {text}; {daemons}"
 
 
-def show(found: Sequence[Result]) -> list[Growth]:
-    """The tables at the end; what has grown."""
-    by_kind: defaultdict[Kind, list[Outcome]] = defaultdict(list)
-    for result in found:
-        for outcome in result.outcomes:
-            by_kind[outcome.planned.kind].append(outcome)
-    table = Table(title="What each fault cost", title_justify="left", title_style="bold", box=None, pad_edge=False)
-    for head in ("fault", "times", "longest\npause", "longest\nrecovery", "takeover", ""):
-        table.add_column(head, justify="left" if head == "fault" else "right")
-    for kind in [kind for kind in Kind if kind in by_kind]:
-        group = by_kind[kind]
-        recovered = [each.recovered_s for each in group if each.recovered_s is not None]
-        takeovers = [each.notes["takeover_s"] for each in group if "takeover_s" in each.notes]
-        table.add_row(
-            kind,
-            str(len(group)),
-            f"{max(each.pause_s for each in group):.2f} s",
-            f"{max(recovered):.1f} s" if recovered else "never",
-            f"{max(takeovers):.2f} s" if takeovers else "-",
-            "[red]broken[/red]" if any(each.broken or each.recovered_s is None for each in group) else "kept",
-        )
-    console.print()
-    console.print(table)
-    sizes = Table(title="What has grown", title_justify="left", title_style="bold", box=None, pad_edge=False)
-    for head in ("process", "what", "typical", "most", "per hour", "looked at for"):
-        sizes.add_column(head, justify="left" if head in {"process", "what"} else "right")
-    grown = [each for result in found for each in growth(result.samples)]
-    for each in grown:
-        unit = MIB if each.what in {"rss", "data"} else 1
-        tell = f"{each.typical / unit:.1f}", f"{each.most / unit:.1f}"
-        slope = "too short" if each.per_hour is None else f"{each.per_hour / unit:+.2f}"
-        sizes.add_row(each.role, each.what + (" (MiB)" if unit == MIB else ""), *tell, slope, f"{each.over_s:.0f} s")
-    console.print(sizes)
-    return grown
-
-
 def main() -> int:
     """Examine, write, show. Exit status 0 where every promise was kept; 130 after Ctrl-C."""
     options = _parse()
@@ -349,20 +300,22 @@ def main() -> int:
     began = time.monotonic()
     console.print(f"seed {options.seed}: the same faults in the same order with SEED={options.seed}")
     found: list[Result] = []
-    shutil.rmtree(options.folder, ignore_errors=True)
-    sizes = [int(text) for text in options.etcds.split(",")]
     interrupted = False
     try:
-        for etcds in sizes:
+        for etcds in options.etcds:
             folder = options.folder / f"etcd-{etcds}"
+            shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir(parents=True)
-            console.print(f"etcd of {etcds}, {options.minutes / len(sizes):g} min:")
-            found.append(examine(folder, etcds, options.minutes * 60 / len(sizes), options))
+            console.print(f"etcd of {etcds}, {options.minutes / len(options.etcds):g} min:")
+            found.append(Result(etcds))
+            examine(folder, options.minutes * 60 / len(options.etcds), options, found[-1])
     except InterruptedByUserError:
         interrupted = True
     grown = show(found)
     broken = [text for result in found for text in result.all_broken()]
-    write(options, found, grown, broken, time.monotonic() - began)
+    wall_s = round(time.monotonic() - began, 1)
+    ok = not broken and not interrupted
+    write(options.json, found, grown, ok=ok, seed=options.seed, broken=broken, wall_s=wall_s)
     for text in broken:
         console.print(f"broken: {text}", style="red", markup=False)
     if interrupted:
@@ -377,32 +330,8 @@ def main() -> int:
     return 1 if broken else 0
 
 
-def write(
-    options: argparse.Namespace, found: Sequence[Result], grown: Sequence[Growth], broken: list[str], wall_s: float
-) -> None:
-    """The result file."""
-    content = {
-        "ok": not broken,
-        "seed": options.seed,
-        "broken": broken,
-        "wall_s": round(wall_s, 1),
-        "machine": results.machine(),
-        "sites": [
-            {
-                "etcds": result.etcds,
-                "ran_s": round(result.ran_s, 1),
-                **result.facts,
-                "faults": [asdict(outcome) for outcome in result.outcomes],
-                "samples": [asdict(sample) for sample in result.samples],
-            }
-            for result in found
-        ],
-        "growth": [asdict(each) for each in grown],
-    }
-    options.json.parent.mkdir(parents=True, exist_ok=True)
-    temporary = options.json.with_suffix(".tmp")
-    temporary.write_text(json.dumps(content, indent=2, allow_nan=False) + "\n")
-    temporary.replace(options.json)
+def _sizes(text: str) -> list[int]:
+    return [int(each) for each in text.split(",")]
 
 
 def _parse() -> argparse.Namespace:
@@ -411,7 +340,9 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=int(time.time()) % 100000)
     parser.add_argument("--minutes", type=float, default=20.0, help="of faults, in all")
     parser.add_argument("--faults", type=int, metavar="N", help="at most, per site")
-    parser.add_argument("--etcds", default="3,1", metavar="N,N", help="sites one after the other, by etcd's members")
+    parser.add_argument(
+        "--etcds", type=_sizes, default="3,1", metavar="N,N", help="sites one after the other, by etcd's members"
+    )
     parser.add_argument("--only", default="", metavar="TEXT", help="faults whose name contains it")
     parser.add_argument("--step-time", type=float, default=0.2, metavar="S")
     parser.add_argument("--keep", action="store_true", help="wait before a site that is broken is ended")

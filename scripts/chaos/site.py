@@ -24,7 +24,7 @@ from provisioners.localcloud.machine.spec import MARKER_VARIABLE
 from provisioners.localcloud.processes import Identity
 from provisioners.localcloud.store import Store
 from scripts.soak.etcd import Members, prefix_of
-from scripts.stack import CONFIG, ROOT, Leftovers, StackError
+from scripts.stack import CONFIG, ROOT, StackError
 from supervisor.cli.client import Client
 from supervisor.errors import SpotsupError
 from supervisor.identity import load_identity
@@ -228,8 +228,17 @@ class Site:
         """The seconds until it held. Raises StackError."""
         return wait_for(predicate, timeout_s, what, self.last_words)
 
-    def close(self) -> Leftovers:
-        """End everything, whatever state it is in; says what had not been released."""
+    def close(self) -> None:
+        """End everything, whatever state it is in. Raises ServerError, StoreError, once all else has ended."""
+        try:
+            self._end_daemons()
+            self._end_cloud()
+        finally:
+            self.etcd.close()
+            processes.kill_marked(prefix_of(self.folder), KILL_TIMEOUT_S)
+            shutil.rmtree(self._sockets, ignore_errors=True)
+
+    def _end_daemons(self) -> None:
         for daemon in self.daemons:
             if daemon.runs:
                 daemon.send(signal.SIGCONT)
@@ -239,18 +248,17 @@ class Site:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     daemon.process.wait(STOP_TIMEOUT_S)
                 daemon.kill()
-        machines: tuple[str, ...] = ()
-        left: tuple[int, ...] = ()
-        if self.cloud is not None:
-            with contextlib.suppress(ProcessLookupError):
-                self.cloud.send_signal(signal.SIGCONT)
-            gone = destroy(self.cloud_dir)
-            machines, left = gone.machines, gone.processes_left
+
+    def _end_cloud(self) -> None:
+        if self.cloud is None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            self.cloud.send_signal(signal.SIGCONT)
+        try:
+            destroy(self.cloud_dir)
+        finally:
+            self.cloud.kill()
             self.cloud.wait()
-        self.etcd.close()
-        processes.kill_marked(prefix_of(self.folder), KILL_TIMEOUT_S)
-        shutil.rmtree(self._sockets, ignore_errors=True)
-        return Leftovers(machines, tuple(map(str, left)))
 
 
 @contextmanager

@@ -7,19 +7,21 @@ from collections.abc import Sequence
 
 from spotsup_trainer.etcd import Etcd, EtcdRefusedError
 
+from scripts.stack import StackError
+
 JUNK = "/junk/"
 _PIECE_BYTES = 512 * 1024
 _MOST_PIECES = 2000
 
 
 def use_up(etcd: Etcd) -> int:
-    """Write until etcd takes no more; how many bytes that took. Raises RuntimeError where it takes them all."""
+    """Write until etcd takes no more; how many bytes that took. Raises StackError where it takes them all."""
     for number in range(_MOST_PIECES):
         try:
             etcd.put(f"{JUNK}{number:05d}", bytes(_PIECE_BYTES))
         except EtcdRefusedError:
             return number * _PIECE_BYTES
-    raise RuntimeError(f"etcd has taken {_MOST_PIECES * _PIECE_BYTES} bytes, and would take more: is its quota small?")
+    raise StackError(f"etcd has taken {_MOST_PIECES * _PIECE_BYTES} bytes, and would take more: is its quota small?")
 
 
 def mend(endpoints: Sequence[str]) -> None:

@@ -116,7 +116,7 @@ class Members:
         cluster = ",".join(f"m{index}={each}" for index, each in enumerate(self._peers))
         tools = tools_root()
         command = [
-            *(("ip", "netns", "exec", self._rooms[number][0]) if self._rooms else ()),
+            *((str(find_program("ip")), "netns", "exec", self._rooms[number][0]) if self._rooms else ()),
             str(find_program("etcd", tools)),
             *("--name", f"m{number}", "--data-dir", str(self._data(number))),
             *("--listen-client-urls", client, "--advertise-client-urls", client),

@@ -22,7 +22,7 @@ def chaos(tmp_path: Path, only: str, etcds: int, faults: int = 3) -> dict[str, A
     done = subprocess.run(
         [
             *(sys.executable, "-m", "scripts.chaos.run", "--seed", "5", "--only", only, "--etcds", str(etcds)),
-            *("--faults", str(faults), "--folder", str(tmp_path / "chaos"), "--json", str(result)),
+            *("--faults", str(faults), "--folder", str(tmp_path / "a folder"), "--json", str(result)),
         ],
         capture_output=True,
         text=True,
