@@ -75,7 +75,7 @@ def ensure_programs(clone: Path) -> None:
 
 def ensure_installed(packages: Mapping[str, str], clone: Path) -> None:
     """Install what cannot be unpacked into a folder: `packages` by the program that each brings. Raises SetupError."""
-    missing = sorted({package for program, package in packages.items() if shutil.which(program) is None})
+    missing = sorted({package for program, package in packages.items() if not _is_installed(program)})
     if not missing:
         return
     by_hand = f"this brings what is missing: sudo apt-get install --no-install-recommends {' '.join(missing)}"
@@ -85,6 +85,14 @@ def ensure_installed(packages: Mapping[str, str], clone: Path) -> None:
     done = run([*prefix, "sh", "-c", _INSTALL, "sh", *missing], cwd=clone, timeout_s=INSTALL_TIMEOUT_S)
     if done.returncode != 0:
         raise SetupError(f"{' and '.join(missing)} cannot be installed: {last_words(done)}\n{by_hand}")
+
+
+def _is_installed(program: str) -> bool:
+    try:
+        find_program(program)
+    except ProgramMissingError:
+        return False
+    return True
 
 
 def _missing(root: Path) -> list[str]:

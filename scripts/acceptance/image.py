@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
+import re
 import shutil
 import sys
 from importlib import metadata
@@ -19,13 +20,17 @@ from pathlib import Path
 from packaging.requirements import Requirement
 
 from scripts.setup_errors import SetupError, last_words, run
+from scripts.setup_programs import ensure_installed
 
+PROGRAMS = {"debootstrap": "debootstrap", "mkfs.ext4": "e2fsprogs"}
 SUITE = "bookworm"
 PYTHON = (3, 11)
 COPIED = ("torch", "numpy")  # torch does not ask for numpy, but cannot write a checkpoint without it
 MIRROR = "http://deb.debian.org/debian"
 DISK_BYTES = 8 << 30  # sparse
 BUILD_TIMEOUT_S = 1200.0
+# Root by `su` has not the folders of root's programs on its PATH.
+_ENVIRON = {"PATH": f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin"}
 PACKAGES = (
     *("systemd", "systemd-sysv", "dbus", "udev", "kmod", "procps", "iproute2", "sudo", "openssh-server"),
     *("linux-image-cloud-amd64", "initramfs-tools", "zstd", "python3", "libgomp1", "libnss-myhostname"),
@@ -86,8 +91,9 @@ def ensure_image(clone: Path) -> Path:
             f".venv has Python {platform.python_version()}, and torch in it does not fit Debian 12, which has 3.11; "
             "try with PYTHON=python3.11 in a clone of its own"
         )
+    ensure_installed(PROGRAMS, clone)
     for old in kept.glob("*"):
-        shutil.rmtree(old)
+        _remove(old)
     print("building a machine image of Debian 12: some minutes, the first time", flush=True)
     scratch = kept / "new"
     (scratch / "root").mkdir(parents=True)
@@ -137,10 +143,27 @@ def torch_files() -> list[tuple[Path, Path]]:
     return files
 
 
+def _remove(folder: Path) -> None:
+    """Where debootstrap was killed, the /proc and /sys of this computer may still be mounted below. Raises OSError."""
+    below = mounts_below(folder.resolve(), Path("/proc/self/mountinfo").read_text())
+    for mount in reversed(below):
+        done = run(["umount", str(mount)], cwd=Path("/"), timeout_s=60.0)
+        if done.returncode != 0:
+            raise SetupError(f"{mount} cannot be unmounted: {last_words(done)}")
+    shutil.rmtree(folder)
+
+
+def mounts_below(folder: Path, mountinfo: str) -> list[Path]:
+    """The mounted folders below one, in the order in which they were mounted: lines of /proc/self/mountinfo."""
+    words = [line.split()[4] for line in mountinfo.splitlines()]
+    places = [Path(re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), word)) for word in words]
+    return [place for place in places if place.is_relative_to(folder)]
+
+
 def _debootstrap(root: Path, folder: Path) -> None:
     include = f"--include={','.join(PACKAGES)}"
     command = ["debootstrap", "--variant=minbase", include, SUITE, str(root), mirror()]
-    done = run(command, cwd=folder, timeout_s=BUILD_TIMEOUT_S)
+    done = run(command, cwd=folder, timeout_s=BUILD_TIMEOUT_S, environ=_ENVIRON)
     if done.returncode != 0:
         log = root / "debootstrap" / "debootstrap.log"
         more = "\n".join(log.read_text(errors="replace").splitlines()[-20:]) if log.exists() else ""
@@ -150,9 +173,8 @@ def _debootstrap(root: Path, folder: Path) -> None:
 def _settle(root: Path) -> None:
     for name, text in _FILES.items():
         (root / name).write_text(text)
-    done = run(
-        ["chroot", str(root), "/bin/sh", "-c", _FINISH, "sh", *_NOT_STARTED], cwd=root, timeout_s=BUILD_TIMEOUT_S
-    )
+    command = ["chroot", str(root), "/bin/sh", "-c", _FINISH, "sh", *_NOT_STARTED]
+    done = run(command, cwd=root, timeout_s=BUILD_TIMEOUT_S, environ=_ENVIRON)
     if done.returncode != 0:
         raise SetupError(f"the machine image cannot be finished: {last_words(done)}")
     place = root / "usr/local/lib/python3.11/dist-packages"  # where pip as root would, before Debian's own
@@ -167,7 +189,8 @@ def _make_disk(folder: Path) -> None:
         shutil.copyfile(root / (root / name).readlink(), folder / name)
     with disk.open("wb") as file:
         file.truncate(DISK_BYTES)
-    done = run(["mkfs.ext4", "-q", "-F", "-L", "root", "-d", str(root), str(disk)], cwd=folder, timeout_s=600.0)
+    command = ["mkfs.ext4", "-q", "-F", "-L", "root", "-d", str(root), str(disk)]
+    done = run(command, cwd=folder, timeout_s=600.0, environ=_ENVIRON)
     if done.returncode != 0:
         raise SetupError(f"the machine image's disk cannot be made: {last_words(done)}")
     shutil.rmtree(root)

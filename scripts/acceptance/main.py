@@ -9,6 +9,7 @@ import argparse
 import os
 import signal
 import socket
+import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -28,13 +29,14 @@ from scripts.setup_programs import ensure_installed
 from scripts.stack import ROOT, InterruptedByUserError, Stack, StackError
 from supervisor.errors import SpotsupError
 
-PROGRAMS = {"qemu-system-x86_64": "qemu-system-x86", "debootstrap": "debootstrap", "mkfs.ext4": "e2fsprogs"}
+PROGRAMS = {"qemu-system-x86_64": "qemu-system-x86"}
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 BOOT = "machines boot: Debian 12, real cloud-init, our user data"
 ROWS = (
     *(BOOT, tried.LOCK, tried.REBOOT, tried.HYGIENE, tried.AGAIN, tried.KILLED),
     *(job.UNITS, job.SHARED, job.FROZEN, tried.DEAD, job.GONE),
 )
+_FAULTS = (BrokenError, StackError, BootstrapError, ProvisionerError, SpotsupError)
 
 
 def play(site: Site, results: Results, nodes: int) -> None:
@@ -110,15 +112,18 @@ def main(arguments: Sequence[str]) -> int:
         ensure_installed(PROGRAMS, ROOT)
         image = ensure_image(ROOT)
         results.tell(f"the machine image is {image.relative_to(ROOT)}")
-    except (SetupError, InterruptedByUserError) as error:
-        console.print(f"acceptance: {str(error) or 'interrupted'}", markup=False)
+    except InterruptedByUserError:
+        console.print("acceptance: interrupted")
+        return 130
+    except (SetupError, OSError) as error:
+        console.print(f"acceptance: {error}", markup=False)
         return 1
     try:
         play(Site(stack, image), results, options.nodes)
     except InterruptedByUserError:
         broken.append("interrupted")
-    except (BrokenError, StackError, BootstrapError, ProvisionerError, SpotsupError) as error:
-        broken.append(str(error))
+    except (*_FAULTS, OSError, ValueError, subprocess.TimeoutExpired) as error:
+        broken.append(f"{type(error).__name__}: {error}")
     finally:
         console.print("[dim]cleaning up[/dim]")
         for number in SIGNALS:

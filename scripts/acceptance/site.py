@@ -7,13 +7,13 @@ import json
 import time
 from pathlib import Path
 
-from bootstrap import Setup, Target, UnreachableError
+from bootstrap import Archive, Setup, Target, UnreachableError
 from bootstrap.connect import connected
 from bootstrap.model import Run
 from provisioners.base import Instance, LaunchRequest, Market, Offer, OfferQuery
 from provisioners.local import LocalProvisioner
 from provisioners.localcloud.machine import qemu
-from scripts.stack import Stack
+from scripts.stack import Stack, StackError
 from supervisor.api.service import new_job
 from supervisor.config import Config, load_config
 from supervisor.identity import Identity, load_identity
@@ -115,8 +115,11 @@ class Site:
         self.stack.wait_for(lambda: bool(self.instance(node).ssh_host), 60.0, f"{node} to be listed with an address")
 
     def instance(self, node: str) -> Instance:
-        """The machine of a node, of any cluster."""
-        return next(each for each in self.cloud.instances("", CALL_S) if each.node == node)
+        """The machine of a node, of any cluster. Raises StackError where there is none."""
+        for each in self.cloud.instances("", CALL_S):
+            if each.node == node:
+                return each
+        raise StackError(f"the local cloud lists no machine of {node}")
 
     def target(self, node: str) -> Target:
         """The way to a node."""
@@ -151,8 +154,6 @@ class Site:
 
     def setup(self, spec: JobSpec, code: bytes) -> Setup:
         """What the supervisor would ask bootstrap for, on the machine that is tried."""
-        from bootstrap import Archive
-
         archive, found = Archive.of(code), self.instance(TRIED)
         job = new_job(spec, archive.sha256, "tried", time.time())
         offer = Offer("local", found.region, found.zone, found.instance_type, Market.SPOT, 0.0, gpu="T4", gpus=1)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bootstrap.steps.gpu import Condition, diagnose
-from scripts.acceptance.image import MIRROR, mirror_in, torch_files
+from scripts.acceptance.image import MIRROR, mirror_in, mounts_below, torch_files
 from scripts.acceptance.table import BrokenError, Results, expect
 from scripts.acceptance.tried import recorded
 
@@ -17,6 +17,17 @@ def test_the_mirror_is_the_one_of_apt_where_that_has_debian_12() -> None:
     other = "http://other.example/ubuntu noble main\nhttp://mirror.example/debian-security bookworm-security main\n"
     assert mirror_in(f"{other}http://mirror.example/debian bookworm main\n") == "http://mirror.example/debian"
     assert mirror_in(other) == mirror_in("") == MIRROR
+
+
+def test_what_a_killed_debootstrap_left_mounted_is_found_before_anything_is_removed() -> None:
+    lines = """\
+22 28 0:20 / /proc rw,nosuid - proc proc rw
+91 28 0:20 / /a\\040clone/.tools/acceptance/new/root/proc rw,relatime - proc proc rw
+92 91 0:44 / /a\\040clone/.tools/acceptance/new/root/proc/fs rw,relatime shared:3 - tmpfs none rw
+93 28 0:21 / /a\\040clone/.tools/acceptance/newer rw - tmpfs none rw
+"""
+    folder = Path("/a clone/.tools/acceptance/new")
+    assert mounts_below(folder, lines) == [folder / "root/proc", folder / "root/proc/fs"]
 
 
 def test_torch_is_copied_with_what_it_needs_and_no_more() -> None:
