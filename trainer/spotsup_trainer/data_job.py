@@ -41,7 +41,7 @@ _JOIN_TIMEOUT_S = 7 * 24 * 3600.0  # the daemon ends a job; a node that waits mu
 _POLL_S = 0.1
 _LAST_WORD_S = 2.0
 _LAST_OUTPUT_S = 5.0
-_WRITES_OF_RESULT = 3
+_WRITE_AGAIN_S = 0.5
 _TEXT_CHARS = 200
 _MESSAGE_CHARS = 2000
 _PIECE_BYTES = 2**16
@@ -219,8 +219,8 @@ class DataJob:
             status = command.status()
             self._tell(current, command)
             where = self._standing(current)
-            if isinstance(where, Over):
-                return self._over(where.result)
+            if isinstance(where, Over) and self._is_written(where.result):
+                return Outcome("success" if where.result.outcome == "success" else "failure", where.result.message)
             if status == 0 and say_done_at is None:
                 say_done_at = time.monotonic() + self._shipped_s
                 command.close()
@@ -232,7 +232,7 @@ class DataJob:
                 said = command.last_line[-_MESSAGE_CHARS:] or "it printed nothing"
                 log.info("round %d: the command ended with status %d", current.number, status)
                 return Failure(current.number, 0, status, said, time.time())
-            if self._told or not isinstance(where, Stay):
+            if self._told or not isinstance(where, Stay | Over):
                 return self._stop(command, where)
             self._seat.wait_change(_POLL_S)
 
@@ -260,15 +260,15 @@ class DataJob:
         self._seat.flush(_LAST_WORD_S)
         return Outcome("left", reason)
 
-    def _over(self, result: Result) -> Outcome:
-        for _ in range(_WRITES_OF_RESULT):
-            try:
-                self._seat.finish(result)
-            except EtcdError as error:
-                log.warning("the job's result is not written yet: %s", error)
-            else:
-                break
-        return Outcome("success" if result.outcome == "success" else "failure", result.message)
+    def _is_written(self, result: Result) -> bool:
+        """Nobody else writes it: without it, the job would be done once more."""
+        try:
+            self._seat.finish(result)
+        except EtcdError as error:
+            log.warning("the job's result is not written yet: %s", error)
+            time.sleep(_WRITE_AGAIN_S)
+            return False
+        return True
 
     def _tell(self, current: Round, command: Command) -> None:
         told, now = command.told, time.time()
