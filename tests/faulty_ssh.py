@@ -126,13 +126,14 @@ def _cut(pairs: dict[socket.socket, socket.socket]) -> None:
 class Machine(Sandbox):
     """A sandbox with an sshd, a wire to it, and programs that, once, fail just when they are told to.
 
-    `clock` is real time until a program hangs: then it is much later at once.
+    `clock` is real time until a program hangs: then it is much later at once. `hurry_s`: what each look at it costs.
     """
 
     target: Target = field(init=False)
     wire: Wire = field(init=False)
     on_strike: Callable[[], None] | None = None
     skipped_s: float = 0.0
+    hurry_s: float = 0.0
     _hangs: Path = field(init=False)
 
     @property
@@ -145,6 +146,7 @@ class Machine(Sandbox):
         if self.on_strike and self.struck.exists():
             strike, self.on_strike = self.on_strike, None
             strike()
+        self.skipped_s += self.hurry_s
         return time.monotonic() + self.skipped_s
 
     def much_later(self) -> None:

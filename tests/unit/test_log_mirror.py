@@ -9,6 +9,8 @@ import pytest
 from spotsup_trainer.agent import log_mirror
 from spotsup_trainer.agent.log_mirror import LogMirror, copy_end
 
+from tests.machines import wait_for
+
 JOURNALCTL = """#!/bin/sh
 echo "$*" >>"$0.asked"
 for last; do :; done
@@ -50,16 +52,14 @@ def test_without_a_journal_and_without_a_log_nothing_is_written(folder: Path) ->
 
 
 def test_a_folder_that_cannot_be_written_to_is_told_once_and_tried_again(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(log_mirror, "_EVERY_S", 0.01)
     log, in_the_way = folder / "n1.log", folder / "logs"
     log.write_text("one\n")
     in_the_way.write_text("a file")
-    mirror = LogMirror(log, in_the_way, "n1", folder)
+    mirror = LogMirror(log, in_the_way, "n1", folder, every_s=0.01)
     mirror.start()
-    while not caplog.messages:
-        os.sched_yield()
+    wait_for(lambda: caplog.messages, "a first warning")
     in_the_way.unlink()
     mirror.close()
     assert (in_the_way / "n1.log").read_text() == "one\n"

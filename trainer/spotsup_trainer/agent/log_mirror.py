@@ -27,11 +27,12 @@ class LogMirror:
     `scratch`: the node's own folder, for the place up to which the journal was read.
     """
 
-    def __init__(self, file: Path, folder: Path, node: str, scratch: Path) -> None:
+    def __init__(self, file: Path, folder: Path, node: str, scratch: Path, *, every_s: float = _EVERY_S) -> None:
         self._file = file
         self._folder = folder
         self._node = node
         self._scratch = scratch
+        self._every_s = every_s
         self._has_journal = True
         self._said = ""
         self._stopping = threading.Event()
@@ -48,7 +49,7 @@ class LogMirror:
 
     def _run(self) -> None:
         rounds = 0
-        while not self._stopping.wait(_EVERY_S):
+        while not self._stopping.wait(self._every_s):
             self._try(journal=rounds % _JOURNAL_EVERY == 0)
             rounds += 1
         self._try(journal=True)
