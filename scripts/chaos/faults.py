@@ -296,19 +296,39 @@ def _node(ground: Ground, planned: Planned) -> str:
 
 def _victims(ground: Ground, planned: Planned, part: str) -> list[Identity]:
     node = _node(ground, planned)
-    found = [each for each, words in ground.site.processes_of(node).items() if _PARTS[part](words)]
-    if not found:
-        words = "; ".join(each[:80] for each in ground.site.processes_of(node).values())
-        raise StackError(f"no {part} runs on {node}; what runs there: {words}")
+    there = ground.site.processes_of(node)
+    parents = {each.identity.pid: each.parent for each in processes.snapshot().values()}
+    found = parts({each.pid: words for each, words in there.items()}, parents)
+    victims = [each for each in there if found.get(each.pid) == part]
+    if not victims:
+        raise StackError(
+            f"no {part} runs on {node}; what runs there: {'; '.join(each[:80] for each in there.values())}"
+        )
+    return victims
+
+
+def parts(commands: Mapping[int, str], parents: Mapping[int, int]) -> dict[int, str]:
+    """What each process (its pid) of a machine is. Workers are forked by a server that the launcher has forked: all
+    three have the launcher's command."""
+    found = {}
+    for pid, words in commands.items():
+        if "spotsup_trainer.launcher" in words:
+            found[pid] = _LAUNCHERS[min(_above(pid, commands, parents), 2)]
+        elif "spotsup_trainer.agent" in words:
+            found[pid] = "agent"
+        elif "sshd" in words.split(" ")[0]:
+            found[pid] = "sshd"
     return found
 
 
-_PARTS: Mapping[str, Callable[[str], bool]] = {
-    "sshd": lambda words: "sshd" in words.split(" ")[0],
-    "agent": lambda words: "spotsup_trainer.agent" in words,
-    "launcher": lambda words: "spotsup_trainer.launcher" in words,
-    "worker": lambda words: "worker.py" in words and "spotsup_trainer." not in words,
-}
+_LAUNCHERS = ("launcher", "fork server", "worker")
+
+
+def _above(pid: int, commands: Mapping[int, str], parents: Mapping[int, int]) -> int:
+    """How many of its ancestors are launchers, too."""
+    parent = parents.get(pid, 0)
+    above = "spotsup_trainer.launcher" in commands.get(parent, "")
+    return 1 + _above(parent, commands, parents) if above else 0
 
 
 def _killed(part: str) -> Strike:

@@ -7,7 +7,7 @@ from itertools import islice
 
 import pytest
 
-from scripts.chaos.faults import STRIKES
+from scripts.chaos.faults import STRIKES, parts
 from scripts.chaos.growth import BOUNDS, LEAST_SPAN_S, MIB, WARM_S, Growth, Sample, growth
 from scripts.chaos.plan import QUIET, Kind, schedule
 
@@ -67,3 +67,16 @@ def test_a_start_is_no_growth() -> None:
     found = only(growth(filling))
     assert found.per_hour == pytest.approx(0.0)
     assert found.most == 80 * MIB
+
+
+def test_workers_are_told_from_what_forks_them_by_whose_children_they_are() -> None:
+    launcher = "python -P -m spotsup_trainer.launcher worker.py"
+    commands = {
+        1: "python -m spotsup_trainer.agent --config x",
+        2: launcher,
+        3: launcher,
+        4: launcher,
+        5: "/usr/sbin/sshd -D",
+    }
+    parents = {1: 0, 2: 1, 3: 2, 4: 3, 5: 0}
+    assert parts(commands, parents) == {1: "agent", 2: "launcher", 3: "fork server", 4: "worker", 5: "sshd"}
