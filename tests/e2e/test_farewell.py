@@ -18,13 +18,12 @@ from supervisor.identity import Identity
 from supervisor.model import EventKind, JobRecord, JobState, NodeRecord
 from supervisor.planner.actions import BootstrapDone
 from supervisor.runtime.farewell import SshFarewells
-from supervisor.spec import JobSpec, parse_spec
+from supervisor.spec import parse_spec
 from tests.agents import CODE, TRAINER, wait_for
 from tests.faulty_ssh import Machine, machine_with_sshd
 from tests.programs import free_ports
 from tests.sim.promises import events_of, settled, truth
-from tests.sim.scenes import calm_world, empty_world, in_state, machine_of, record, service, submit
-from tests.sim.world import World
+from tests.sim.scenes import empty_world, in_state, machine_of, record, service, submit
 
 IDENTITY = Identity(b"farewell" * 4)
 DEADLINE_S = 60.0
@@ -111,11 +110,10 @@ def test_a_machine_that_was_never_prepared_has_no_log_and_one_that_is_not_reache
 class Heard:
     """Farewells that only say what was asked of them."""
 
-    def __init__(self, world: World, log: str = "") -> None:
+    def __init__(self, log: str = "") -> None:
         self.logs: list[str] = []
         self.unmounted: list[str] = []
         self._log = log
-        world.daemon.actor._perform.__self__._farewells = self  # type: ignore[attr-defined] # a bound method
 
     def log_of(self, node: NodeRecord) -> str:
         self.logs.append(node.id)
@@ -126,7 +124,8 @@ class Heard:
 
 
 def test_a_launcher_that_never_reaches_the_rendezvous_is_told_with_its_log(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = empty_world()
+    heard = Heard("launcher started\nConnectionRefusedError: etcd at 10.0.0.9:2379\n")
+    world = empty_world(farewells=heard)
     well, silent = world.nodes.prepare, list[str]()
 
     def prepare(node: NodeRecord, job: JobRecord) -> BootstrapDone:
@@ -136,7 +135,6 @@ def test_a_launcher_that_never_reaches_the_rendezvous_is_told_with_its_log(monke
         return well(node, job)
 
     monkeypatch.setattr(world.nodes, "prepare", prepare)
-    heard = Heard(world, "launcher started\nConnectionRefusedError: etcd at 10.0.0.9:2379\n")
     submit(world, "job", 1, 1, 1)
     assert world.run_until(in_state(JobState.RUNNING), 180.0)
     assert heard.logs == silent[:1]
@@ -150,13 +148,12 @@ def test_a_launcher_that_never_reaches_the_rendezvous_is_told_with_its_log(monke
     assert told
 
 
-@pytest.mark.parametrize(("shared", "expected"), [("/mnt/out", 3), ("", 0)])
-def test_machines_that_work_are_unmounted_before_they_go_where_they_were_written_to(
-    monkeypatch: pytest.MonkeyPatch, shared: str, expected: int
-) -> None:
-    monkeypatch.setattr(JobSpec, "shared", property(lambda _: shared))  # the sim's cloud is one without storage
-    world = calm_world(1, 2, 2)
-    heard = Heard(world)
+@pytest.mark.parametrize(("mode", "expected"), [("rw", 3), ("ro", 0)])
+def test_machines_that_work_are_unmounted_before_they_go_where_they_were_written_to(mode: str, expected: int) -> None:
+    heard = Heard()
+    world = empty_world(farewells=heard)
+    submit(world, "job", 1, 2, 2, storage=[{"mount": "/mnt/out", "nfs": "server:/out", "mode": mode}])
+    assert world.run_until(in_state(JobState.RUNNING), 60.0)
     taken = machine_of(world, 0)
     world.cloud.end(taken, EndCause.PREEMPTED)
     assert world.run_until(lambda w: record(w).state is not JobState.RUNNING, 30.0)

@@ -250,6 +250,7 @@ class Daemon:
             alerts=world,
             find_alert=self.journal.alert,
             clock=world.clock,
+            farewells=world.farewells,
         )
         self.actor = SimActor(world, self, effects.perform)
         watched = WatchedJournal(self, self.journal)

@@ -7,6 +7,7 @@ from typing import Any
 from supervisor.api.service import Service
 from supervisor.model import JobRecord, JobState
 from supervisor.planner.world import Rules
+from supervisor.runtime.actor import Farewells
 from tests.sim.promises import Promises, truth
 from tests.sim.world import Faults, Machine, World
 
@@ -35,7 +36,7 @@ def service(world: World) -> Service:
         world.run(1.0)
         return bool(predicate(world.daemon.journal.read()))
 
-    return Service(world.daemon.journal, world.daemon.leader, world.clock, ["local"], wait_for)
+    return Service(world.daemon.journal, world.daemon.leader, world.clock, ["local"], wait_for, local_storage=True)
 
 
 def submit(world: World, name: str, low: int, desired: int, high: int, spares: int = 0, **more: Any) -> None:
@@ -56,9 +57,11 @@ def in_state(state: JobState) -> Any:
     return lambda world: record(world).state is state
 
 
-def empty_world(rules: Rules = RULES, faults: Faults = CALM, seed: int = 1) -> World:
+def empty_world(
+    rules: Rules = RULES, faults: Faults = CALM, seed: int = 1, farewells: Farewells | None = None
+) -> World:
     """A daemon without jobs."""
-    world = World(seed, faults, rules)
+    world = World(seed, faults, rules, farewells)
     Promises(world)
     world.run(1.0)
     return world

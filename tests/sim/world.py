@@ -15,6 +15,7 @@ from spotsup_trainer.wire import Keys
 from supervisor.model import Event
 from supervisor.planner.actions import Action, Commit
 from supervisor.planner.world import Rules
+from supervisor.runtime.actor import Farewells
 from supervisor.runtime.journal import Journal
 from tests.sim.chance import Dice, Faults
 from tests.sim.cloud import NEVER, Machine, SimCloud
@@ -29,7 +30,8 @@ LOG_LINES = 4000
 class World:
     """Everything, stepped together."""
 
-    def __init__(self, seed: int, faults: Faults, rules: Rules) -> None:
+    def __init__(self, seed: int, faults: Faults, rules: Rules, farewells: Farewells | None = None) -> None:
+        self.farewells = farewells
         self.dice = Dice(seed)
         self.clock = SimClock()
         self.began = self.clock.now()
