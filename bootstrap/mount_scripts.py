@@ -205,9 +205,10 @@ def scratch(wanted: Mount, disk: str, user: str, limit_s: int, *, new: bool) -> 
     )
 
 
-def own_folder(folder: str, user: str) -> str:
-    """Make the folder, the user's. As root."""
-    return fill(_OWN_FOLDER, folder=shlex.quote(folder), user=shlex.quote(user))
+def own_folder(folder: str, user: str, *, needed: bool = True) -> str:
+    """Make the folder, the user's. As root. Where it is not `needed`, it is no failure that it cannot be made."""
+    script = fill(_OWN_FOLDER, folder=shlex.quote(folder), user=shlex.quote(user))
+    return script if needed else f"({script}) || :\n"
 
 
 def prove_folder(folder: str, paths: Paths, key: str, limit_s: int) -> str:

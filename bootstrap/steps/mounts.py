@@ -122,9 +122,12 @@ def _proof(facts: Facts, setup: Setup) -> list[Command]:
     paths, key = paths_on(facts, setup), mount_key(facts, setup)
     folder = checkpoint_folder(facts, setup)
     shared = any(f"{folder}/".startswith(f"{mount.mountpoint}/") for mount in setup.mounts)
-    kept = [each for each in (folder if shared else "", _log_folder(setup)) if each and ours(facts, setup)]
-    makes = [(each, mount_scripts.own_folder(each, facts.user)) for each in kept]
-    commands = [Run(f"make {each}", script, PROVE_WAIT_S + GRACE_S, as_root=True) for each, script in makes]
+    commands: list[Command] = []
+    for each in (folder if shared else "", _log_folder(setup)) if ours(facts, setup) else ():
+        if each:
+            # Without its logs a node trains: their folder may be one that only others may make.
+            own = mount_scripts.own_folder(each, facts.user, needed=each == folder)
+            commands.append(Run(f"make {each}", own, PROVE_WAIT_S + GRACE_S, as_root=True))
     if not shared:
         return [*commands, Run("note what is mounted", mount_scripts.note(paths, key), GRACE_S)]
     prove = mount_scripts.prove_folder(folder, paths, key, PROVE_WAIT_S)

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -215,6 +216,18 @@ def test_file_systems_are_mounted_once_and_the_checkpoints_folder_is_proven(mach
     assert machine.run(stop).returncode == 0
     assert mounted(machine) == []
     assert machine.run(stop).returncode == 0, "unmounting twice is no fault"
+
+
+def test_a_folder_for_logs_that_only_others_may_make_is_no_failure(machine: Sandbox) -> None:
+    out = f"{places(machine)}/out"
+    config = f'{{"checkpoint_dir":"{out}/ck","log_mirror":"{out}/theirs/logs"}}'.encode()
+    machine.write("mnt/out/theirs", "a file, where a folder is to be made")
+    setup = a_setup(agent_config=config, mounts=(Mount("nfs", "server:/out", out),))
+    done = [str(command) for command in machine.bootstrap(setup, "mounts")]
+    assert f"make {out}/theirs/logs" in done
+    assert machine.bootstrap(setup, "mounts") == []
+    with pytest.raises(AssertionError, match=r"File exists|Not a directory"):
+        machine.bootstrap(replace(setup, agent_config=config.replace(b"/ck", b"/theirs/ck")), "mounts")
 
 
 def test_a_server_that_refuses_is_a_failure_in_its_own_words(machine: Sandbox) -> None:
