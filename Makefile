@@ -12,7 +12,7 @@ help:
 	@echo "make test    the tests: 11 minutes on two cores"
 	@echo "make test-long         what make test leaves out, for it would take too long"
 	@echo "make test-frameworks   with the real Lightning, transformers and TensorBoard, in an environment of their own"
-	@echo "make acceptance        bootstrap and training on virtual machines; needs root, once, for their image of Debian 12"
+	@echo "make acceptance        bootstrap and training on virtual machines; needs root, for their image of Debian 12"
 	@echo "make check   ruff and mypy"
 	@echo "make soak-launches   a thousand launches on clouds that fail all the time: what leaks, what doubles (CLOUD=gcp)"
 	@echo "make contract-real CLOUD=aws BUDGET_USD=1 CONFIG=spotsupd.toml   the clouds' contract on your account: costs money"
