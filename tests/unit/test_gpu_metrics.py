@@ -97,6 +97,31 @@ def test_what_is_not_told_is_left_out_and_names_are_those_of_dcgm_exporter() -> 
     )
 
 
+class Sick(Nvml):
+    """A driver that has nothing to say."""
+
+    def read(self) -> list[GpuReading]:
+        raise NvmlError("gone")
+
+
+def test_a_scrape_that_fails_is_one_line_of_the_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    made, servers = library(tmp_path), queue.SimpleQueue[TCPServer]()
+    ours = {"open_nvml": lambda: Sick(made), "ready": servers.put}
+    thread = threading.Thread(target=serve_gpu_metrics, args=("127.0.0.1",), kwargs={"port": 0, **ours})
+    thread.start()
+    server = servers.get(timeout=30)
+    try:
+        with pytest.raises(OSError, match=r"closed connection|reset"):
+            urllib.request.urlopen(f"http://127.0.0.1:{server.server_address[1]}/metrics", timeout=10)
+    finally:
+        server.shutdown()
+        thread.join()
+    assert caplog.messages == ["the GPUs' metrics were not given to 127.0.0.1: gone"]
+    assert capfd.readouterr().err == ""
+
+
 def test_they_are_served_at_one_path_and_nowhere_where_the_port_is_taken(tmp_path: Path) -> None:
     made, servers = library(tmp_path), queue.SimpleQueue[TCPServer]()
     ours = {"open_nvml": lambda: Nvml(made), "ready": servers.put}

@@ -6,10 +6,12 @@ So one scrape and one dashboard fit both. Source of the names: dcgm-exporter's d
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from http.server import BaseHTTPRequestHandler
 from socketserver import TCPServer
+from typing import Any
 
 from spotsup_trainer.agent.nvml import GpuReading, Nvml, NvmlError
 
@@ -54,6 +56,10 @@ class _Server(TCPServer):
     """Not HTTPServer: that one asks for the machine's name, which may take seconds."""
 
     allow_reuse_address = True
+
+    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002 - the base class's face
+        """A scraper that hung up, most often. One line of the agent's log, where the base class prints a traceback."""
+        log.warning("the GPUs' metrics were not given to %s: %s", client_address[0], sys.exception())
 
 
 def start_gpu_metrics(address: str) -> None:
