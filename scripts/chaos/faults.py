@@ -90,7 +90,7 @@ def _leader_killed(ground: Ground, _planned: Planned, outcome: Outcome) -> Itera
 def _leader_frozen(ground: Ground, _planned: Planned, outcome: Outcome) -> Iterator[None]:
     """It wakes, and changes nothing."""
     old = _leader(ground)
-    commits = old.health().get("counters", {}).get("commits", 0)
+    commits = old.commits()
     old.send(signal.SIGSTOP)
     try:
         _taken_over(ground, old, outcome)
@@ -101,7 +101,7 @@ def _leader_frozen(ground: Ground, _planned: Planned, outcome: Outcome) -> Itera
         lambda: old.health().get("headline", "").startswith("standing by"), YIELD_TIMEOUT_S, "the frozen one to yield"
     )
     # What was decided before it was frozen, and reached etcd before its lease had ended, is no change of one that woke.
-    more = old.health().get("counters", {}).get("commits", 0) - commits
+    more = old.commits() - commits
     outcome.notes["commits_meanwhile"] = more
     if more > 2:
         outcome.broken.append(f"a leader that was frozen has committed {more} times around that")

@@ -96,6 +96,10 @@ class Daemon:
             return {}
         return answer
 
+    def commits(self) -> int:
+        """How often it has written to the journal, all in all. Raises SpotsupError."""
+        return int(self.get("/v1/health")["counters"].get("commits", 0))
+
     def get(self, path: str, timeout_s: float = CALL_TIMEOUT_S) -> Any:
         """Of its API. Raises SpotsupError."""
         with contextlib.closing(Client(self.socket, timeout_s)) as client:
