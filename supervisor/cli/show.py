@@ -78,7 +78,7 @@ def show_jobs(jobs: Sequence[dict[str, Any]]) -> None:
         age_s = (job["ended_at"] or time.time()) - job["submitted_at"]
         loss = "" if job["loss"] is None else f"{job['loss']:.4f}"
         row = (job["name"], _state(job["state"]), f"{nodes['training']}/{nodes['desired']}", str(job["round"] or ""))
-        step = str(job["step"] or "") if job["fraction"] is None else f"{job['fraction']:.0%}"
+        step = str(job["step"] or "") if job.get("fraction") is None else f"{job['fraction']:.0%}"
         table.add_row(*row, step, loss, duration(age_s), _usd(job["usd"]))
     _console().print(table)
 
@@ -90,7 +90,7 @@ def show_job(job: dict[str, Any]) -> None:
     console.print(f"[bold]{job['name']}[/bold]  {_state(job['state'])}  {escape(job['sentence'])}")
     loss = f", loss {job['loss']:.4f}" if job["loss"] is not None else ""
     steps = f"step {job['step']}{loss}   checkpoint at step {job['checkpoint_step']}"
-    if job["kind"] == "data":
+    if job.get("kind") == "data":  # a daemon that runs on from before an upgrade knows no kinds
         told = job["fraction"] is not None
         steps = f"{job['fraction']:.0%} {escape(job['progress_text'])}" if told else "no progress told yet"
     spares = f", spares {numbers['spares_ready']} of {numbers['spares']}" if numbers["spares"] else ""

@@ -141,7 +141,7 @@ class Leadership:
             self._lease, self._renewed_at = self._etcd.grant(self._ttl_s), begun
 
     def _follow(self, found: KeyValue) -> None:
-        name = str(json.loads(found.value).get("name", ""))
+        name = name_in(found.value)
         if name != self._leader_name:
             self._leader_name = name
             self._on_change()
@@ -173,3 +173,12 @@ class Leadership:
     def _lose(self) -> None:
         self._lease = self._revision = 0
         self._on_change()
+
+
+def name_in(value: bytes) -> str:
+    """Who leads, by the leader's key; of one that no daemon has written: that it is unknown."""
+    with contextlib.suppress(ValueError):
+        said = json.loads(value)
+        if isinstance(said, dict):
+            return str(said.get("name", ""))
+    return "somebody unknown"

@@ -1,0 +1,22 @@
+"""Who leads, as the leader's key says it."""
+
+from __future__ import annotations
+
+import pytest
+
+from supervisor.runtime.leader import name_in
+
+
+@pytest.mark.parametrize(
+    ("value", "name"),
+    [
+        (b'{"name": "vm:17"}', "vm:17"),
+        (b'{"name": "vm:17", "since": 5}', "vm:17"),
+        (b"vm:17", "somebody unknown"),
+        (b'["vm:17"]', "somebody unknown"),
+        (b"\xff", "somebody unknown"),
+        (b"", "somebody unknown"),
+    ],
+)
+def test_a_key_that_no_daemon_has_written_stops_nobody(value: bytes, name: str) -> None:
+    assert name_in(value) == name
