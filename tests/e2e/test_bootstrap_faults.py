@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -104,7 +105,7 @@ def with_all_to_do(machine: Machine) -> None:
     machine.program("curl", CURL)
     machine.program("ldconfig", 'echo "libnccl-net.so (libc6,x86-64) => /opt/amazon/lib/libnccl-net.so"')
     machine.program("of-the-job", "")
-    machine.program("python3", f'case "$*" in *torch.cuda*) exit ;; esac\nexec {sys.executable} "$@"')
+    machine.program("python3", f'case "$*" in *torch.cuda*) exit ;; esac\nexec {shlex.quote(sys.executable)} "$@"')
     systemctl = (machine.box / "bin/systemctl").read_text().partition("\n")[2]
     machine.program("systemctl", EXPORTER + systemctl)
 
@@ -366,7 +367,7 @@ FAULTS = (
         program(
             "python3",
             'case "$*" in *torch.cuda*) echo "torch 2.9 (CUDA 13.0) cannot compute on the GPUs: CUDA error" >&2; '
-            f'exit 1 ;; esac\nexec {sys.executable} "$@"',
+            f'exit 1 ;; esac\nexec {shlex.quote(sys.executable)} "$@"',
         ),
     ),
     Fault(

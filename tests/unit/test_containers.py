@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -350,9 +351,8 @@ def test_the_agents_child_is_told_through_its_stdin(tmp_path: Path) -> None:
     """As bootstrap writes it: `python` is a script that runs the leash, and the launcher in it."""
     python = tmp_path / "python"
     said = "import signal, sys, time; signal.signal(15, lambda *_: sys.exit(5)); print(12345, flush=True)"
-    python.write_text(
-        f"#!/bin/sh\nexec {sys.executable} {leash.__file__} {sys.executable} -c '{said}; time.sleep(60)'\n"
-    )
+    command = [sys.executable, leash.__file__, sys.executable, "-c", f"{said}; time.sleep(60)"]
+    python.write_text(f"#!/bin/sh\nexec {shlex.join(command)}\n")
     python.chmod(0o755)
     config = wire.AgentConfig(
         "test", "job", "job-1", "n1", "127.0.0.1", (), wire.Metadata("none"), str(python), str(tmp_path),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
+from provisioners.base import EndCause
 from supervisor.model import SCHEMA_VERSION, ClusterRecord, DaemonPause, EventKind, JobState
 from supervisor.runtime.codec import dump
 from supervisor.runtime.loop import Loop
@@ -80,7 +81,7 @@ def test_the_journal_goes_on_once_the_unknown_machines_are_gone() -> None:
     assert record(world).state is JobState.QUEUED, "what users ask for is stored, and waits"
     for machine in list(world.cloud.machines.values()):
         if machine.alive:
-            world.cloud.terminate(machine.instance.id, 1.0)
+            world.cloud.end(machine, EndCause.USER)
     assert world.run_until(in_state(JobState.RUNNING), 120.0)
 
 
