@@ -33,6 +33,7 @@ GLOBAL_BATCH = 48
 SEQUENCE = 64
 TEXT_BYTES = 2_000_000
 INTERRUPTED = "interrupted"
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 CHECKPOINT_EVERY = 25
 # A periodic checkpoint is written beside training, and flushed: until it is whole, the one before counts. On a disk
 # that others keep busy that was seen to take more than two seconds.
@@ -365,6 +366,9 @@ def main() -> int:
         console.print("[dim]cleaning up[/dim]")
         leftovers = stack.close()
         clouds.close()
+        # A second Ctrl-C that came while Python itself ends would take the exit status: it restores all but what ignores.
+        for number in SIGNALS:
+            signal.signal(number, signal.SIG_IGN)
     broken += [f"a process was left behind: {survivor}" for survivor in leftovers.processes]
     return conclude(options.json or folder.with_name(folder.name + ".json"), result, broken)
 
@@ -391,7 +395,7 @@ def stop_on_signals(stack: Stack) -> None:
     def on_signal(_number: int, _frame: FrameType | None) -> None:
         stack.interrupt()
 
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in SIGNALS:
         signal.signal(number, on_signal)
 
 
