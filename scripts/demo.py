@@ -366,7 +366,8 @@ def main() -> int:
         console.print("[dim]cleaning up[/dim]")
         leftovers = stack.close()
         clouds.close()
-        # A second Ctrl-C that came while Python itself ends would take the exit status: it restores all but what ignores.
+        # A second Ctrl-C while Python itself ends would take the exit status: what is ignored stays so there, and no
+        # other handler does.
         for number in SIGNALS:
             signal.signal(number, signal.SIG_IGN)
     broken += [f"a process was left behind: {survivor}" for survivor in leftovers.processes]

@@ -37,8 +37,9 @@ class Bound:
 # rss in bytes. Python's allocator keeps what a burst needed once: the bounds leave room for that, not for a leak.
 BOUNDS: dict[tuple[str, str], Bound] = {
     ("spotsupd", "rss"): Bound(48 * MIB, 400 * MIB),
-    ("spotsupd", "threads"): Bound(20, 200),
-    ("spotsupd", "files"): Bound(20, 400),
+    # Its pools of threads (96, and 40 for the API) fill as they are needed, each thread with a connection.
+    ("spotsupd", "threads"): Bound(60, 200),
+    ("spotsupd", "files"): Bound(60, 400),
     ("agent", "rss"): Bound(24 * MIB, 150 * MIB),
     ("agent", "threads"): Bound(3, 30),
     ("agent", "files"): Bound(6, 60),
