@@ -57,7 +57,10 @@ def look(pid: int) -> Process | None:
         state, parent, *rest = _stat(pid)
     except (FileNotFoundError, ProcessLookupError):
         return None
-    return None if state in {"Z", "X"} else Process(Identity(pid, int(rest[17])), int(parent))
+    # One whose first thread has ended is shown as a zombie while others end, or live, with all that it has open.
+    if state == "X" or (state == "Z" and int(rest[15]) <= 1):
+        return None
+    return Process(Identity(pid, int(rest[17])), int(parent))
 
 
 def identity_of(pid: int) -> Identity:

@@ -71,14 +71,18 @@ def _release(site: Site, training: Job) -> str:
     for node in (TRIED, STORAGE):
         site.cloud.terminate(site.instance(node).id, CALL_S)
     site.stack.wait_for(lambda: not site.stack.processes(), 60.0, "the last process to end")
-    for address, port in ports:
-        with socket.socket() as probe:
-            expect(probe.connect_ex((address, port)) != 0, f"somebody listens at {address}:{port}")
+    # The last of a process's threads closes what it had open.
+    site.stack.wait_for(lambda: not any(map(_listens, ports)), 30.0, "nobody to listen where machines did")
     folder = site.stack.cloud_dir / "machines"
     site.stack.wait_for(lambda: not [*folder.glob("*/seed"), *folder.glob("*/host_key")], 30.0, "secrets to be removed")
     open_disks = _holders(site.image.resolve())
     expect(not open_disks, f"processes hold the image: {open_disks}")
     return f"{len(machines)} machines were there; 0 processes, 0 of {len(ports)} ports, 0 disks are"
+
+
+def _listens(at: tuple[str, int]) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(at) == 0
 
 
 def _interrupt(_number: int, _frame: FrameType | None) -> None:

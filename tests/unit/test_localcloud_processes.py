@@ -167,3 +167,23 @@ def test_what_is_no_machine_is_never_killed(machine: str) -> None:
 def test_what_is_no_cloud_is_never_killed(prefix: str) -> None:
     with pytest.raises(ValueError, match="not how a cloud's machines begin"):
         processes.kill_marked(prefix, 1.0)
+
+
+FIRST_THREAD_ENDS = """
+import ctypes, os, threading, time
+threading.Thread(target=time.sleep, args=(60,)).start()
+print("threads", flush=True)
+ctypes.CDLL(None).syscall({"x86_64": 60, "aarch64": 93}[os.uname().machine], 0)
+"""
+
+
+def test_a_process_of_which_a_thread_lives_is_one() -> None:
+    with subprocess.Popen([sys.executable, "-c", FIRST_THREAD_ENDS], stdout=subprocess.PIPE) as child:
+        try:
+            assert child.stdout is not None
+            assert child.stdout.readline() == b"threads\n"
+            stat = Path(f"/proc/{child.pid}/stat")
+            wait_for(lambda: stat.read_text().rsplit(")", 1)[1].split()[0] == "Z", "the first thread to end")
+            assert processes.is_alive(processes.identity_of(child.pid))
+        finally:
+            child.kill()
