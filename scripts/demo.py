@@ -147,7 +147,7 @@ class Demo:
         self.stack.start_daemon()
         self.until("the new spotsupd to take over", lambda job: job["step"] > before["step"])
         after = self.job()
-        if after["round"] != before["round"] or _open_nodes(after) != _open_nodes(before):
+        if after["round"] != before["round"] or _staying(after) != _staying(before):
             raise StackError(f"the new daemon disturbed the job: round {before['round']} became {after['round']}")
         self.tell(f"adopted: round {after['round']} as before, step {before['step']} → {after['step']}")
 
@@ -326,8 +326,9 @@ def _quoted(path: Path) -> str:
     return "'" + str(path) + "'"
 
 
-def _open_nodes(job: dict[str, Any]) -> set[str]:
-    return {node["id"] for node in job["node_list"] if node["state"] != "gone"}
+def _staying(job: dict[str, Any]) -> set[str]:
+    """Its nodes but those on their way out: the one that was replaced may be gone in the next moment."""
+    return {n["id"] for n in job["node_list"] if n["state"] not in {"draining", "lost", "terminating", "gone"}}
 
 
 def main() -> int:
