@@ -8,7 +8,8 @@ from bootstrap.agent_unit import UNIT_FOLDER, unit_name
 from bootstrap.errors import STDERR_LINES
 from bootstrap.facts import AGENT_FOLDER_VARIABLE, AGENT_KEY_VARIABLE
 from bootstrap.model import Archive, Paths, shell_path
-from bootstrap.scripts import fill, folder_of, seconds
+from bootstrap.scripts import folder_of, seconds
+from bootstrap.templates import fill
 
 KILL_WAIT_S = 5.0
 BEGIN_WAIT_S = 15.0  # until a unit has written its pid

@@ -7,13 +7,14 @@ on the node needs to know nothing of containers.
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bootstrap.errors import STDERR_LINES
-from bootstrap.gpu_scripts import APT
 from bootstrap.images import HUB, REGISTRY_PASSWORD, REGISTRY_USER, Image
 from bootstrap.model import Paths
-from bootstrap.scripts import fill, seconds
+from bootstrap.scripts import APT, seconds
+from bootstrap.templates import fill
 
 CONTAINER_VARIABLE = "SPOTSUP_CONTAINER"
 """In the agent's environment: what its launcher's container is called. All others run the interpreter without it."""
@@ -216,10 +217,15 @@ def pull_by_apptainer(image: Image, paths: Paths, apptainer: str, sif: str, time
 def interpreter(image: Image, paths: Paths, inside: Inside, *, apptainer: str = "", sif: str = "") -> str:
     """The script that is an interpreter in the image: Docker's, or Apptainer's where its path is given."""
     if apptainer:
-        options = _apptainer_options(inside)
+        options = _options(inside, "--bind", ["--nv"])
         tail = fill(_WRAPPER_APPTAINER, apptainer=shlex.quote(apptainer), sif=shlex.quote(sif), options=options)
     else:
-        tail = fill(_WRAPPER_DOCKER, image=shlex.quote(str(image)), options=_docker_options(inside), **_VARIABLES)
+        tail = fill(
+            _WRAPPER_DOCKER,
+            image=shlex.quote(str(image)),
+            options=_options(inside, "--volume", ["--gpus", "all"]),
+            **_VARIABLES,
+        )
     head = fill(
         _WRAPPER_BEGIN,
         image=str(image),
@@ -255,18 +261,11 @@ def check_image(paths: Paths, folder: str, limit_s: float, *, torch: bool = True
 _VARIABLES = {"container_variable": CONTAINER_VARIABLE}
 
 
-def _docker_options(inside: Inside) -> str:
-    volumes = [f"{folder}:{folder}" for folder in inside.folders]
-    volumes += [f"{folder}:{folder}:ro" for folder in inside.read_only]
-    words = [word for volume in volumes for word in ("--volume", volume)]
-    return shlex.join([*words, *(["--gpus", "all"] if inside.gpus else [])])
-
-
-def _apptainer_options(inside: Inside) -> str:
+def _options(inside: Inside, bind: str, gpus: Sequence[str]) -> str:
+    """What goes in, in a runtime's own words."""
     binds = [f"{folder}:{folder}" for folder in inside.folders]
     binds += [f"{folder}:{folder}:ro" for folder in inside.read_only]
-    words = [word for bind in binds for word in ("--bind", bind)]
-    return shlex.join([*words, *(["--nv"] if inside.gpus else [])])
+    return shlex.join([*(word for each in binds for word in (bind, each)), *(gpus if inside.gpus else [])])
 
 
 def _pull_values(image: Image, paths: Paths, timeout_s: float) -> dict[str, str]:

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 
 from bootstrap.facts.gpu import CHECKED_FILE, INSTALLED_FILE, Flavour
 from bootstrap.model import Paths
-
-# Whoever else uses apt is waited for; the kernel stays as it is, for the modules are for the one that runs.
-APT = """
-set -eu
-export DEBIAN_FRONTEND=noninteractive
-apt_get() { apt-get -q -y -o DPkg::Lock::Timeout=300 -o Acquire::Retries=3 "$@" >/dev/null; }
-"""
+from bootstrap.scripts import APT
+from bootstrap.templates import fill
 
 # Kernel modules of the wrong kind would be loaded instead of ours; NVIDIA's own installer knows no packages.
 _REMOVE_OTHERS = """
@@ -105,14 +99,14 @@ mv "$own/@checked@.new" "$own/@checked@"
 def install_driver_ubuntu(branch: int, flavour: Flavour, kernel: str, key: str) -> str:
     """Ubuntu's packages of the server branch, with modules for `kernel`; then note `key`. Loaded by a reboot."""
     opened = "-open" if flavour == "open" else ""
-    install = _fill(_UBUNTU, branch=str(branch), open=opened, kernel=shlex.quote(kernel))
+    install = fill(_UBUNTU, branch=str(branch), open=opened, kernel=shlex.quote(kernel))
     return APT + _REMOVE_OTHERS + install + _note(key)
 
 
 def install_driver_debian(branch: int, flavour: Flavour, kernel: str, key: str) -> str:
     """NVIDIA's packages for Debian 12, with modules for `kernel`; then note `key`. Loaded by a reboot."""
     modules = "nvidia-kernel-open-dkms" if flavour == "open" else "nvidia-kernel-dkms"
-    install = _fill(_DEBIAN, branch=str(branch), kernel=shlex.quote(kernel), modules=modules)
+    install = fill(_DEBIAN, branch=str(branch), kernel=shlex.quote(kernel), modules=modules)
     return APT + _REMOVE_OTHERS + install + _note(key)
 
 
@@ -121,12 +115,12 @@ def start_fabric_manager(version: str, *, installed: bool) -> str:
     if installed:
         return "set -eu" + _START_FABRIC_MANAGER
     branch = version.partition(".")[0]
-    return APT + _fill(_FABRIC_MANAGER, branch=branch, version=shlex.quote(version)) + _START_FABRIC_MANAGER
+    return APT + fill(_FABRIC_MANAGER, branch=branch, version=shlex.quote(version)) + _START_FABRIC_MANAGER
 
 
 def check_gpus(paths: Paths, python: str, gpus: int, key: str, limit_s: float) -> str:
     """Have torch compute on each GPU, `gpus` at least, in a process that can be killed; then note `key`."""
-    return _fill(
+    return fill(
         _CHECK,
         own=shlex.quote(paths.own),
         python=shlex.quote(python),
@@ -139,8 +133,4 @@ def check_gpus(paths: Paths, python: str, gpus: int, key: str, limit_s: float) -
 
 
 def _note(key: str) -> str:
-    return _fill(_NOTE, file=shlex.quote(INSTALLED_FILE), key=shlex.quote(key))
-
-
-def _fill(script: str, **values: str) -> str:
-    return re.sub(r"@(\w+)@", lambda found: values[found[1]], script)
+    return fill(_NOTE, file=shlex.quote(INSTALLED_FILE), key=shlex.quote(key))

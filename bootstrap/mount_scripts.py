@@ -6,7 +6,7 @@ import shlex
 
 from bootstrap.facts.mounts import PROBE_S, SCRATCH_LABEL, WITHIN_FUNCTION
 from bootstrap.model import Mount, MountKind, Paths
-from bootstrap.scripts import fill
+from bootstrap.templates import fill
 
 # By kind: the file system's type, and options as its provider gives them (docs/nodes.md). All are hard: a soft mount
 # answers a slow server's silence with an error, and a checkpoint with a hole in it.

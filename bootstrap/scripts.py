@@ -6,7 +6,6 @@ commands running): what counts is made complete elsewhere and moved into place, 
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections.abc import Sequence
 from hashlib import sha256
@@ -14,10 +13,16 @@ from hashlib import sha256
 from bootstrap.errors import STDERR_LINES
 from bootstrap.facts.system import BORN_FILE
 from bootstrap.model import Archive, Lock, Paths, Setup
+from bootstrap.templates import fill
 
 ROOT_GRACE_S = 20.0  # beyond the limit of a command that is run as root: until it is killed, and says so
 
-_HOLE = re.compile(r"@(\w+)@")
+# Whoever else uses apt is waited for; the kernel stays as it is, for the modules are for the one that runs.
+APT = """
+set -eu
+export DEBIAN_FRONTEND=noninteractive
+apt_get() { apt-get -q -y -o DPkg::Lock::Timeout=300 -o Acquire::Retries=3 "$@" >/dev/null; }
+"""
 
 # What was not all read when the connection broke has another sum, and goes.
 _PUT = r"""
@@ -254,8 +259,3 @@ def folder_of(python: str) -> str:
 def seconds(value: float) -> str:
     """As `timeout` and `sleep` take it."""
     return f"{value:.15g}"
-
-
-def fill(script: str, /, **values: str) -> str:
-    """`script` with each `@name@` replaced; every value is one word of sh already."""
-    return _HOLE.sub(lambda found: values[found[1]], script)

@@ -6,7 +6,7 @@ import shlex
 
 from bootstrap.errors import STDERR_LINES
 from bootstrap.facts.system import CLOCK_FUNCTION, CLOUD_INIT_FUNCTION, HEARD_FILE, LOCKS_FUNCTION, SWITCH_TIMER
-from bootstrap.scripts import fill
+from bootstrap.templates import fill
 
 _WAIT_FOR_CLOUD_INIT = (
     CLOUD_INIT_FUNCTION

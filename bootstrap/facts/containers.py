@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 from dataclasses import dataclass
 from typing import Any
 
 from bootstrap.facts.system import BORN_FILE
 from bootstrap.model import Paths, Setup, shell_path
+from bootstrap.templates import fill
 
 LIMIT_S = 20  # dockerd that hangs, or an image store on a slow disk
 
@@ -81,7 +81,7 @@ def containers_script(setup: Setup) -> str:
         "sif": shell_path(sif_of(setup)),
         "containers": shell_path(Paths(setup.root, setup.node).containers),
     }
-    return re.sub(r"@(\w+)@", lambda found: values[found[1]], _SCRIPT)
+    return fill(_SCRIPT, **values)
 
 
 def sif_of(setup: Setup) -> str:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import Any
 
 from bootstrap.model import Setup, shell_path
+from bootstrap.templates import fill
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ def environments_script(setup: Setup) -> str:
     if setup.lock is None:
         return "echo '{}'\n"
     values = {"python": shell_path(setup.python), "cache": shell_path(setup.cache_folder)}
-    return re.sub(r"@(\w+)@", lambda found: values[found[1]], _SCRIPT)
+    return fill(_SCRIPT, **values)
 
 
 def environments_facts(value: Any) -> dict[str, Any]:

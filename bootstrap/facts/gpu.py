@@ -15,6 +15,7 @@ from typing import Any, Literal, TypeAlias
 
 from bootstrap.facts.system import BORN_FILE
 from bootstrap.model import Paths, Setup, shell_path
+from bootstrap.templates import fill
 
 SMI_LIMIT_S = 30  # without persistence the first call wakes each GPU: seconds for each
 INSTALLED_FILE = "/etc/spotsup/gpu-driver"
@@ -141,7 +142,7 @@ def gpu_script(setup: Setup, sys: str = "/sys", proc: str = "/proc") -> str:
         "installed": shlex.quote(INSTALLED_FILE),
         "checked": CHECKED_FILE,
     }
-    return re.sub(r"@(\w+)@", lambda found: values[found[1]], _SCRIPT)
+    return fill(_SCRIPT, **values)
 
 
 def gpu_facts(value: Any) -> dict[str, Any]:

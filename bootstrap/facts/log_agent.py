@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 from dataclasses import dataclass
 from typing import Any
 
 from bootstrap.facts.system import BORN_FILE
 from bootstrap.model import Setup
+from bootstrap.templates import fill
 
 LOG_AGENT_FILE = "/etc/spotsup/log-agent"
 """For which configuration our own step has set it up, written as root."""
@@ -44,7 +44,7 @@ def log_agent_script(setup: Setup) -> str:
         "unit": UNITS[setup.log_agent.kind],
         "file": LOG_AGENT_FILE,
     }
-    return re.sub(r"@(\w+)@", lambda found: values[found[1]], _SCRIPT)
+    return fill(_SCRIPT, **values)
 
 
 def log_agent_facts(value: Any) -> dict[str, Any]:

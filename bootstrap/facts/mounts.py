@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import Any
 
 from bootstrap.model import Paths, Setup, shell_path
+from bootstrap.templates import fill
 
 PROBE_S = 5
 
@@ -126,7 +126,7 @@ def mounts_script(setup: Setup) -> str:
         "label": SCRATCH_LABEL,
         "proof": shell_path(Paths(setup.root, setup.node).proof),
     }
-    return re.sub(r"@(\w+)@", lambda found: values[found[1]], _SCRIPT)
+    return fill(_SCRIPT, **values)
 
 
 def mounts_facts(value: Any) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bootstrap.model import Setup, shell_path
+from bootstrap.templates import fill
 
 EFA_FILE = "/etc/spotsup/efa"
 """For which kernel our own step has installed EFA's software, written as root."""
@@ -77,7 +78,7 @@ def network_script(setup: Setup, sys: str = "/sys", proc: str = "/proc", opt: st
         return "echo '{}'\n"
     places = {"sys": sys, "proc": proc, "opt": opt}
     values = {name: shell_path(place) for name, place in places.items()} | {"installed": shlex.quote(EFA_FILE)}
-    return re.sub(r"@(\w+)@", lambda found: values[found[1]], _SCRIPT)
+    return fill(_SCRIPT, **values)
 
 
 def network_facts(value: Any) -> dict[str, Any]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import Any
 
 from bootstrap.model import Paths, Setup, shell_path
+from bootstrap.templates import fill
 
 # In the environment of the agent and of all that descends from it: how a pid is known to be ours though pids are
 # used again, and how stragglers are found.
@@ -73,7 +73,7 @@ def node_script(setup: Setup) -> str:
         "folder_variable": AGENT_FOLDER_VARIABLE,
         "key_variable": AGENT_KEY_VARIABLE,
     }
-    return re.sub(r"@(\w+)@", lambda found: values[found[1]], _SCRIPT)
+    return fill(_SCRIPT, **values)
 
 
 def node_facts(value: Any) -> dict[str, Any]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 from dataclasses import dataclass
 from typing import Any
 
 from bootstrap.model import Setup
+from bootstrap.templates import fill
 
 BORN_FILE = "/etc/spotsup/born"
 """Written as root by our own user data at the first boot, with the node's id: provisioners/userdata.py."""
@@ -188,7 +188,7 @@ def system_script(setup: Setup) -> str:
         "heard": HEARD_FILE,
         "timer": SWITCH_TIMER,
     }
-    return re.sub(r"@(\w+)@", lambda found: values[found[1]], _SCRIPT)
+    return fill(_SCRIPT, **values)
 
 
 def system_facts(value: Any) -> dict[str, Any]:

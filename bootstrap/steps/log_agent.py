@@ -13,8 +13,8 @@ from hashlib import sha256
 from bootstrap.facts import Facts
 from bootstrap.facts.log_agent import LOG_AGENT_FILE, UNITS
 from bootstrap.model import LogAgent, Paths, Run, Setup, Skip
-from bootstrap.scripts import fill
 from bootstrap.steps.base import Decision, not_ours, ours, paths_on
+from bootstrap.templates import fill
 
 LIMIT_S = 240
 TIMEOUT_S = LIMIT_S + 30.0
