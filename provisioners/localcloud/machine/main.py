@@ -19,7 +19,7 @@ import sys
 import time
 from pathlib import Path
 
-from provisioners.localcloud.machine import namespace, qemu, sshd
+from provisioners.localcloud.machine import namespace, sshd
 from provisioners.localcloud.machine.metadata import MetadataService
 from provisioners.localcloud.machine.spec import EXIT_ALREADY_RUNNING, Folder, Report
 
@@ -63,6 +63,8 @@ def _run(folder: Folder) -> None:
     service = MetadataService(listener, selector, facts)
     metadata_port = listener.getsockname()[1]
     if spec.image:
+        from provisioners.localcloud.machine import qemu  # what a machine of processes does not need
+
         child, ssh_port = qemu.start(spec, folder)
     else:
         child, ssh_port = sshd.start(spec, folder, f"{spec.address}:{metadata_port}")

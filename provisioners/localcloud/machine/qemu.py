@@ -12,10 +12,10 @@ import mmap
 import os
 import shutil
 import signal
-import socket
 import time
 from pathlib import Path
 
+from provisioners.localcloud.machine.child import ChildError, reachable, spawn
 from provisioners.localcloud.machine.spec import MARKER_VARIABLE, Folder, Spec
 
 PROGRAM = "qemu-system-x86_64"
@@ -29,11 +29,8 @@ INTERFACE = "enp0s8"
 """What connects machines, by its place on the bus."""
 
 MEMORY_MIB = 1536
-PR_SET_PDEATHSIG = 1
-_STARTS = 5
 _PROBE_S = 20
-_LISTEN_TIMEOUT_S = 20.0
-_LAN_BITS = 10
+_SEED = "format=raw,if=virtio,readonly=on"
 
 # Quick to boot, and the network between machines set before the first program runs.
 _KERNEL = (
@@ -48,10 +45,6 @@ _MEASURE_S = 0.2
 # mov al, 16; out 0xf4, al; hlt: QEMU ends with (16 << 1) | 1 once a processor has run it.
 _PROBE = b"\xb0\x10\xe6\xf4\xf4".ljust(510, b"\0") + b"\x55\xaa"
 _PROBED = 33
-
-
-class QemuError(Exception):
-    """QEMU did not start; its own words are in the machine's log."""
 
 
 def inner_address(address: str) -> str:
@@ -81,9 +74,6 @@ def command(spec: Spec, folder: Folder, port: int, tsc_khz: int = 0) -> list[str
     ]
 
 
-_SEED = "format=raw,if=virtio,readonly=on"
-
-
 def group(machine: str) -> str:
     """The multicast group and port of a machine's cloud, from its id: local-CLOUD-NUMBER."""
     number = int(machine.split("-")[1], 16)
@@ -93,18 +83,19 @@ def group(machine: str) -> str:
 def start(spec: Spec, folder: Folder) -> tuple[int, int]:
     """Start QEMU; returns (pid, port) once it listens for the machine's SSH, which may not answer yet, as on a cloud.
 
-    Raises QemuError.
+    Raises ChildError.
     """
     program = shutil.which(PROGRAM)
     if program is None:
-        raise QemuError(f"there is no {PROGRAM}; install qemu-system-x86")
+        raise ChildError(f"there is no {PROGRAM}; install qemu-system-x86")
     tsc_khz = 0 if kvm_works(folder) else measured_tsc_khz()
-    for _ in range(_STARTS):
-        port = spec.ssh_port or _free_port(spec.address)
-        pid = _spawn(program, command(spec, folder, port, tsc_khz), spec.id)
-        if _listens(pid, spec.address, port):
-            return pid, port
-    raise QemuError(f"QEMU ended {_STARTS} times before it listened on {spec.address}: see {folder.log}")
+    return reachable(
+        "QEMU",
+        spec.address,
+        spec.ssh_port,
+        lambda port: _spawn(program, command(spec, folder, port, tsc_khz), spec.id),
+        folder.log,
+    )
 
 
 def kvm_works(folder: Folder) -> bool:
@@ -147,39 +138,8 @@ def measured_tsc_khz() -> int:
 
 
 def _spawn(program: str, arguments: list[str], machine: str) -> int:
-    libc = ctypes.CDLL(None)
-    pid = os.fork()
-    if pid:
-        return pid
-    try:
-        libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them, and exec would keep that
-            signal.signal(number, signal.SIG_DFL)
-        environ = {"PATH": os.environ.get("PATH", os.defpath), MARKER_VARIABLE: machine}
-        os.execve(program, arguments, environ)  # noqa: S606 - no shell wanted
-    finally:
-        os._exit(127)
-
-
-def _listens(pid: int, address: str, port: int) -> bool:
-    """True once QEMU takes connections for the machine; False when it ended before. Raises QemuError."""
-    deadline = time.monotonic() + _LISTEN_TIMEOUT_S
-    while time.monotonic() < deadline:
-        if os.waitpid(pid, os.WNOHANG)[0]:
-            return False
-        try:
-            with socket.create_connection((address, port), timeout=1.0):
-                return True
-        except OSError:
-            time.sleep(0.02)
-    raise QemuError(f"QEMU does not listen on {address}:{port} after {_LISTEN_TIMEOUT_S:.0f} s")
-
-
-def _free_port(address: str) -> int:
-    """A port nobody listens on now. Somebody may take it before QEMU does: hence the few starts."""
-    with socket.socket() as probe:
-        probe.bind((address, 0))
-        return int(probe.getsockname()[1])
+    environ = {"PATH": os.environ.get("PATH", os.defpath), MARKER_VARIABLE: machine}
+    return spawn(program, arguments, environ)
 
 
 def _quoted(path: Path) -> str:

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import shlex
-import signal
-import socket
-import time
 from pathlib import Path
 
+from provisioners.localcloud.machine.child import reachable, spawn
 from provisioners.localcloud.machine.spec import MARKER_VARIABLE, Folder, Spec
-
-PR_SET_PDEATHSIG = 1
 
 # sshd goes to the account's own home first, and SetEnv alone does not move it: so a forced command moves every
 # session, sftp too, to the machine's. The client's command then runs as sshd would have run it.
@@ -20,12 +15,6 @@ _SESSION = (
     "cd && command=$SSH_ORIGINAL_COMMAND && unset SSH_ORIGINAL_COMMAND OLDPWD && "
     'if [ -n "$command" ]; then exec "$SHELL" -c "$command"; else exec "$SHELL" -l; fi'
 )
-_ANSWER_TIMEOUT_S = 20.0
-_STARTS = 5
-
-
-class SshdError(Exception):
-    """sshd did not come up; its own words are in the machine's log."""
 
 
 def config_text(spec: Spec, folder: Folder, port: int, metadata: str = "") -> str:
@@ -74,54 +63,15 @@ def _quoted(value: str | Path) -> str:
 
 def start(spec: Spec, folder: Folder, metadata: str = "") -> tuple[int, int]:
     """Start sshd on the machine's address; returns (pid, port) once it answers. `metadata`: host:port of the metadata
-    service. Raises SshdError.
+    service. Raises ChildError.
     """
-    for _ in range(_STARTS):
-        port = spec.ssh_port or _free_port(spec.address)
-        config = folder.path / "sshd_config"
-        config.write_text(config_text(spec, folder, port, metadata), encoding="utf-8")
-        pid = _spawn(spec, config)
-        if _answers(pid, spec.address, port):
-            return pid, port
-    raise SshdError(f"sshd ended {_STARTS} times before it answered on {spec.address}: see {folder.log}")
-
-
-def _free_port(address: str) -> int:
-    """A port nobody listens on now. Somebody may take it before sshd does: hence the few starts."""
-    with socket.socket() as probe:
-        probe.bind((address, 0))
-        return int(probe.getsockname()[1])
-
-
-def _spawn(spec: Spec, config: Path) -> int:
-    arguments = [spec.sshd, "-D", "-e", "-f", str(config)]
     environ = {"PATH": os.environ.get("PATH", os.defpath), MARKER_VARIABLE: spec.id}
     if spec.libraries:
         environ["LD_LIBRARY_PATH"] = spec.libraries
-    libc = ctypes.CDLL(None)
-    pid = os.fork()
-    if pid:
-        return pid
-    try:
-        # sshd's title overwrites its environment, and with it our marker: without init nobody would find it.
-        libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them, and exec would keep that
-            signal.signal(number, signal.SIG_DFL)
-        os.execve(spec.sshd, arguments, environ)  # noqa: S606 - no shell wanted
-    finally:
-        os._exit(127)
 
+    def begin(port: int) -> int:
+        config = folder.path / "sshd_config"
+        config.write_text(config_text(spec, folder, port, metadata), encoding="utf-8")
+        return spawn(spec.sshd, [spec.sshd, "-D", "-e", "-f", str(config)], environ)
 
-def _answers(pid: int, address: str, port: int) -> bool:
-    """True once sshd greets; False when it ended before. Raises SshdError when it does neither."""
-    deadline = time.monotonic() + _ANSWER_TIMEOUT_S
-    while time.monotonic() < deadline:
-        if os.waitpid(pid, os.WNOHANG)[0]:
-            return False
-        try:
-            with socket.create_connection((address, port), timeout=1.0) as connection:
-                if connection.recv(4) == b"SSH-":
-                    return True
-        except OSError:
-            time.sleep(0.002)
-    raise SshdError(f"sshd does not answer on {address}:{port} after {_ANSWER_TIMEOUT_S:.0f} s")
+    return reachable("sshd", spec.address, spec.ssh_port, begin, folder.log, greeting=b"SSH-")
