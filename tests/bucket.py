@@ -10,6 +10,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, unquote, urlsplit
 from xml.sax.saxutils import escape
 
+from tests.serving import serving
+
 PAGE = 5
 
 
@@ -75,12 +77,5 @@ class _Handler(BaseHTTPRequestHandler):
 @contextmanager
 def bucket(objects: dict[str, bytes]) -> Iterator[BucketServer]:
     """A running one."""
-    server = BucketServer(objects)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
+    with serving(BucketServer(objects)) as server:
         yield server
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()

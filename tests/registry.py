@@ -12,12 +12,13 @@ import subprocess
 import sys
 import sysconfig
 import tarfile
-import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import ClassVar
+
+from tests.serving import serving
 
 MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 CONFIG = "application/vnd.oci.image.config.v1+json"
@@ -103,15 +104,8 @@ class _Handler(BaseHTTPRequestHandler):
 @contextmanager
 def registry(login: str = "") -> Iterator[Registry]:
     """A running registry."""
-    server = Registry(login)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
+    with serving(Registry(login)) as server:
         yield server
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
 
 
 def digest_of(data: bytes) -> str:

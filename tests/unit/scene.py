@@ -193,14 +193,14 @@ def decide(world: World, *outcomes: NodeOutcome, now: float = NOW) -> Decided:
     return Decided(decided, soft, commit.job_record or known.record, nodes, commit)
 
 
+_OF_A_WORLD = frozenset({"rules", "soft", "clouds", "busy", "refused", "strangers", "deaf_until", "alerts", "asleep"})
+
+
 def scene(
     *nodes: NodeRecord, record: JobRecord | None = None, outcomes: Collection[NodeOutcome] = (), **more: Any
 ) -> Decided:
     """One plan for one job. `more`: words of the job, or what a world has."""
-    ours = {
-        key: more.pop(key) for key in list(more) if key in {"rules", "soft", "clouds", "busy", "refused", "strangers"}
-    }
-    ours |= {key: more.pop(key) for key in list(more) if key in {"deaf_until", "alerts", "asleep"}}
+    ours = {key: more.pop(key) for key in list(more) if key in _OF_A_WORLD}
     return decide(world_of(view(record or job(), nodes, **more), **ours), *outcomes)
 
 

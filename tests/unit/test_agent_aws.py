@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,6 +22,7 @@ from provisioners import userdata
 from provisioners.base import Instance
 from tests.machines import launch_running
 from tests.programs import LocalCloud
+from tests.serving import serving
 
 
 @pytest.fixture
@@ -74,10 +74,8 @@ def service(answers: dict[str, tuple[int, str]]) -> Iterator[str]:
         def log_message(self, *_: object) -> None:
             """Quiet."""
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+    with serving(ThreadingHTTPServer(("127.0.0.1", 0), Handler)) as server:
         yield f"http://127.0.0.1:{server.server_address[1]}"
-        server.shutdown()
 
 
 TOKEN = {"/latest/api/token": (200, "a-token")}

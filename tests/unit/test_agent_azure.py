@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -21,6 +20,7 @@ from spotsup_trainer.wire import Metadata
 from provisioners.base import Instance
 from tests.machines import launch_running
 from tests.programs import LocalCloud
+from tests.serving import serving
 
 NAME = "/metadata/instance/compute/name"
 EVENTS = "/metadata/scheduledevents"
@@ -76,10 +76,8 @@ def service(events: Sequence[dict[str, Any]] | str, *, name: str = "me", status:
         def log_message(self, *_: object) -> None:
             """Quiet."""
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+    with serving(ThreadingHTTPServer(("127.0.0.1", 0), Handler)) as server:
         yield f"http://127.0.0.1:{server.server_address[1]}"
-        server.shutdown()
 
 
 def event(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -21,6 +20,7 @@ from provisioners.base import Instance
 from provisioners.gcp import describe, launch
 from tests.machines import launch_running
 from tests.programs import LocalCloud
+from tests.serving import serving
 
 PREEMPTED = "/computeMetadata/v1/instance/preempted"
 NOTICE = "/computeMetadata/v1/instance/attributes/spotsup-notice-s"
@@ -101,10 +101,8 @@ def service(answers: dict[str, tuple[int, str]]) -> Iterator[tuple[str, list[dic
         def log_message(self, *_: object) -> None:
             """Quiet."""
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+    with serving(ThreadingHTTPServer(("127.0.0.1", 0), Handler)) as server:
         yield f"http://127.0.0.1:{server.server_address[1]}", asked
-        server.shutdown()
 
 
 @pytest.mark.parametrize(("item", "notice_s"), [("120", 120), ("0", 0), ("9999", 120), ("soon", 0), (None, 0)])

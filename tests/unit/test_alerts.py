@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -12,6 +11,7 @@ import pytest
 
 from supervisor.alerts.slack import Slack, message
 from supervisor.model import ALERT_KINDS, Event, EventKind
+from tests.serving import serving
 
 EVENT = Event("chars-abcde-000007", 1_800_000_000.0, "chars", EventKind.NOTICE, "chars-abcde-2 will be taken in 30 s")
 
@@ -40,14 +40,9 @@ def slack() -> Iterator[Inbox]:
         def log_message(self, *_: object) -> None:
             """Quiet."""
 
-    server = HTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    inbox.url = f"http://127.0.0.1:{server.server_port}/services/T/B/secret"
-    yield inbox
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    with serving(HTTPServer(("127.0.0.1", 0), Handler)) as server:
+        inbox.url = f"http://127.0.0.1:{server.server_port}/services/T/B/secret"
+        yield inbox
 
 
 def test_an_event_is_posted_with_its_job_its_time_and_its_id(slack: Inbox) -> None:

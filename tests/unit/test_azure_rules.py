@@ -7,7 +7,6 @@ import json
 import os
 import re
 import subprocess
-import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -42,6 +41,7 @@ from provisioners.catalog import load_catalog
 from provisioners.codes import Kind
 from provisioners.settings import AzureSettings
 from tests.clouds.azure_wire import complaints
+from tests.serving import serving
 
 GOLDEN = Path(__file__).parent / "golden" / "clouds"
 CATALOG = load_catalog()
@@ -232,10 +232,8 @@ def azure_from_within() -> Iterator[tuple[str, list[tuple[str, str, str]]]]:
         def log_message(self, *_: object) -> None:
             """Quiet."""
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+    with serving(ThreadingHTTPServer(("127.0.0.1", 0), Handler)) as server:
         yield f"http://127.0.0.1:{server.server_address[1]}", seen
-        server.shutdown()
 
 
 def test_the_switch_has_the_machine_delete_itself() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import threading
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -40,6 +39,7 @@ from provisioners.codes import Kind
 from provisioners.gcp import describe, errors, launch, names, quota
 from provisioners.settings import GcpSettings
 from tests.clouds.gcp_wire import read_call
+from tests.serving import serving
 
 GOLDEN = Path(__file__).parent / "golden" / "clouds"
 CATALOG = load_catalog()
@@ -409,10 +409,8 @@ def google(*, deletes: int) -> Iterator[tuple[str, list[tuple[str, str, str]]]]:
         def log_message(self, *_: object) -> None:
             """Quiet."""
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+    with serving(ThreadingHTTPServer(("127.0.0.1", 0), Handler)) as server:
         yield f"127.0.0.1:{server.server_address[1]}", asked
-        server.shutdown()
 
 
 @pytest.mark.parametrize(("deletes", "off"), [(200, False), (403, True)])
