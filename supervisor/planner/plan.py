@@ -24,6 +24,7 @@ from supervisor.planner.actions import (
     SendAlert,
 )
 from supervisor.planner.attention import is_calm, stands_still
+from supervisor.planner.clocks import put_times_right
 from supervisor.planner.draft import Draft
 from supervisor.planner.fleet import drive_fleet
 from supervisor.planner.jobs import drive_end, drive_state, sentence, settled
@@ -86,6 +87,7 @@ def plan(world: World, outcomes: Mapping[str, Sequence[NodeOutcome]], keys: Keys
 
 
 def _plan_job(draft: Draft) -> None:
+    put_times_right(draft)
     for node in list(draft.nodes.values()):
         if draft.full:
             break

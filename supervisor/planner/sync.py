@@ -26,13 +26,10 @@ _GIVEN_UP = (N.LOST, N.FAILED)
 _ENDED_BY_ITSELF = (InstanceState.STOPPING, InstanceState.STOPPED, InstanceState.TERMINATED)
 FATAL_MEMORY_S = 600.0
 BACKOFF_S = (1.0, 2.0, 5.0, 10.0, 30.0)
-# So far may the clocks of two daemons be apart.
-AHEAD_S = 60.0
 
 
 def sync_node(draft: Draft, node: NodeRecord) -> None:
     """One node: what came of its actions, then what its cloud says, then what its agent says."""
-    node = _by_our_clock(draft, node)
     for outcome in draft.outcomes.get(node.id, ()):
         node = _from_outcome(draft, node, outcome)
     if node.state in {N.GONE, N.TERMINATING}:
@@ -44,15 +41,6 @@ def sync_node(draft: Draft, node: NodeRecord) -> None:
         return
     node = _from_notice(draft, node)
     _from_agent(draft, node)
-
-
-def _by_our_clock(draft: Draft, node: NodeRecord) -> NodeRecord:
-    """What was written for a time far ahead is of a clock that has been set back since: no end of a machine, no second
-    try and no limit waits until that time has come."""
-    latest = draft.now + draft.rules.ready_timeout_s  # nothing waits longer (`retry_at`)
-    if max(node.since - draft.now, node.retry_at - latest) <= AHEAD_S:
-        return node
-    return draft.set_node(node, since=min(node.since, draft.now), retry_at=min(node.retry_at, latest))
 
 
 # -- what came of our actions ------------------------------------------------------------------------------

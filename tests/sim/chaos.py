@@ -8,6 +8,7 @@ from dataclasses import replace
 from provisioners.base import Leftover, LeftoverKind
 from supervisor.model import ALERT_KINDS, ENDED_JOB_STATES, OPEN_NODE_STATES, JobState
 from supervisor.planner.plan import ALERT_TRIES_S
+from supervisor.runtime.clock import BELIEVED_AFTER_S
 from tests.sim.chance import Faults
 from tests.sim.cloud import ZONES, Machine
 from tests.sim.daemon import Daemon
@@ -86,6 +87,7 @@ class Chaos:
         world.cloud.capacity = dict.fromkeys(ZONES, ROOM)
         world.cloud.leaves_disks = 0.0
         for daemon in world.daemons:
+            daemon.ahead_s = 0.0
             if daemon.client.cut:
                 world.cut(daemon, off=False)
         if not any(daemon.runs for daemon in world.daemons):
@@ -184,6 +186,8 @@ class Chaos:
             case "handover":
                 self._ensure_daemon()
                 self._handover = True
+            case "clock set":
+                self._set_clock(strike, daemon)
 
     def _on_world(self, strike: Strike) -> None:
         cloud = self.world.cloud
@@ -325,6 +329,12 @@ class Chaos:
             self._later(0.2, lambda: self._scale(strike))
             self.world.hang(daemon, 0.5 + (3.0 if strike.number % 2 else 40.0) * strike.size)
 
+    def _set_clock(self, strike: Strike, daemon: Daemon) -> None:
+        """Its time of day jumps, and is set right: every second time before that jump is believed."""
+        daemon.ahead_s = (90.0, -90.0, 3600.0, -3600.0, 86400.0, -86400.0)[strike.number % 6]
+        lasts_s = 50.0 * strike.size if strike.number // 6 % 2 else BELIEVED_AFTER_S + 600.0 * strike.size
+        self._later(lasts_s, lambda: setattr(daemon, "ahead_s", 0.0))
+
     def _upgrade(self, daemon: Daemon) -> None:
         """An orderly end; another one is there already, or comes soon."""
         if daemon.runs:
@@ -336,7 +346,7 @@ class Chaos:
     def _submit(self, job: Job) -> None:
         nodes = {"min": job.low, "desired": job.desired, "max": job.high, "spares": job.spares}
         limits = {"usd_per_hour": job.usd_per_hour} if job.usd_per_hour else {}
-        self.users.submit(job.name, nodes=nodes, limits=limits, placement={"spread": job.spread})
+        self.users.submit(job.name, kind=job.kind, nodes=nodes, limits=limits, placement={"spread": job.spread})
 
     def _some_job(self, strike: Strike) -> str:
         names = self.users.names()
@@ -361,8 +371,9 @@ class Chaos:
         ended = [n for n, job in truth(self.world).items() if job.record.state in ENDED_JOB_STATES]
         running = sum(not job.record.ended for job in truth(self.world).values())
         name = ended[strike.number % len(ended)] if ended else f"extra-{strike.number % 3}"
+        data = Job(name, 1, 1, 1, 0, kind="data")
         if running < 4:
-            self._submit(Job(name, 1, 1 + strike.number % 3, 4, strike.number % 2))
+            self._submit(data if strike.size < 0.1 else Job(name, 1, 1 + strike.number % 3, 4, strike.number % 2))
 
 
 def _is_empty(world: World) -> bool:

@@ -13,6 +13,7 @@ from supervisor.errors import JournalUnavailableError
 from supervisor.identity import Identity
 from supervisor.planner.actions import Action, Bootstrap, Commit, Outcome
 from supervisor.runtime.actor import Effects, outcome_of_fault
+from supervisor.runtime.clock import SystemClock
 from supervisor.runtime.journal import Journal, Reading
 from supervisor.runtime.loop import Loop
 from tests.sim.cloud import NEVER
@@ -230,13 +231,16 @@ class WatchedJournal:
 
 
 class Daemon:
-    """One daemon process. `frozen`: SIGSTOP; `dead`: kill -9. `fenced`: what it wrote without leading (P10)."""
+    """One daemon process. `frozen`: SIGSTOP; `dead`: kill -9. `ahead_s`: how wrong its time of day is. `fenced`: what
+    it wrote without leading (P10)."""
 
     def __init__(self, world: World, name: str) -> None:
         self.name = name
         self.world = world
         self.frozen = False
         self.dead = False
+        self.ahead_s = 0.0
+        self.clock = SystemClock(lambda: world.clock.now() + self.ahead_s, world.clock.now)
         self.fenced: list[str] = []
         self.client = Client(world.store, world.dice, name)
         self.client.faults = world.faults
@@ -249,12 +253,12 @@ class Daemon:
             preparer=world.nodes,
             alerts=world,
             find_alert=self.journal.alert,
-            clock=world.clock,
+            clock=self.clock,
             farewells=world.farewells,
         )
         self.actor = SimActor(world, self, effects.perform)
         watched = WatchedJournal(self, self.journal)
-        self.loop = Loop(watched, self.leader, self.actor, world.clock, world.rules, ("local",))
+        self.loop = Loop(watched, self.leader, self.actor, self.clock, world.rules, ("local",))
         self._ticked_at = world.clock.now() - 1.0
         self._ticked_revision = 0
         self._idle = 0

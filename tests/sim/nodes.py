@@ -60,7 +60,7 @@ class SimNodes:
         if machine is None:
             return BootstrapDone(node.id, "the connection broke", unreachable=True)
         if machine.instance.node != node.id:
-            return BootstrapDone(node.id, "another machine answers: its host key differs", unreachable=True)
+            return BootstrapDone(node.id, "another machine answers: its host key differs", foreign=True)
         if self._dice.hits("failed bootstrap", self.faults.bootstrap):
             self.own_faults.setdefault(job.name, set()).add(node.id)
             return BootstrapDone(node.id, "step environment failed")

@@ -43,6 +43,7 @@ STRIKES = {
     "second daemon": 2,
     "upgrade": 2,
     "handover": 5,
+    "clock set": 3,
     "etcd away": 3,
     "etcd slow": 2,
     "watch lost": 3,
@@ -100,6 +101,7 @@ class Job:
     spares: int
     usd_per_hour: float | None = None
     spread: str = "zone"
+    kind: str = "training"
 
 
 @dataclass(frozen=True)
@@ -173,6 +175,8 @@ def _time(rng: random.Random, most_s: float) -> float:
 
 
 def _job(rng: random.Random, name: str) -> Job:
+    if rng.random() < 0.1:
+        return Job(name, 1, 1, 1, 0, kind="data")
     low = rng.randint(1, 2)
     desired = low + rng.randint(0, 2)
     high, spares = desired + rng.randint(0, 2), rng.choice([0, 0, 1, 2])

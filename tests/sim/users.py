@@ -45,7 +45,7 @@ def waiter(world: World, daemon: Daemon) -> Callable[[Callable[[Reading], bool],
 
 def service_of(world: World, daemon: Daemon) -> Service:
     """The API of one daemon."""
-    return Service(daemon.journal, daemon.leader, world.clock, ["local"], waiter(world, daemon))
+    return Service(daemon.journal, daemon.leader, daemon.clock, ["local"], waiter(world, daemon))
 
 
 class Users:
@@ -195,7 +195,7 @@ class Users:
             elif machine.instance.node not in known and (name, uid) not in mine:
                 stray.add(name)
         adoption = Adoption(
-            daemon.journal, {"local": self._world.cloud}, CLUSTER, self._world.clock, waiter(self._world, daemon)
+            daemon.journal, {"local": self._world.cloud}, CLUSTER, daemon.clock, waiter(self._world, daemon)
         )
         try:
             adoption.adopt(sorted(stray))

@@ -32,7 +32,7 @@ from supervisor.planner.actions import (
     NodeOutcome,
     TerminateDone,
 )
-from supervisor.planner.sync import AHEAD_S, BACKOFF_S
+from supervisor.planner.sync import BACKOFF_S
 from supervisor.planner.world import OffersView, Rules
 from tests.unit.scene import (
     NOW,
@@ -327,25 +327,6 @@ def test_last_words_are_told_also_where_the_cloud_refuses_the_end_for_now() -> N
     after = scene(member(1), member(2), ending, outcomes=[done])
     assert [told.kind for told in after.events] == [EventKind.CONSOLE, EventKind.LOG]
     assert (after.node(3).retry_at, after.node(3).error) == (NOW + 2.0, "denied")
-
-
-DAY_S = 86400.0
-
-
-def test_what_was_written_by_a_clock_that_was_a_day_ahead_is_not_waited_for() -> None:
-    ahead = replace(ENDING, since=NOW + DAY_S, retry_at=NOW + DAY_S)
-    found = scene(member(1), member(2), ahead).node(3)
-    assert (found.since, found.retry_at) == (NOW, NOW + RULES.ready_timeout_s)
-    gone = listing(machine(1), machine(2), machine(3, InstanceState.TERMINATED), taken_at=NOW + 1)
-    assert scene(member(1), member(2), found, soft={"clouds": {"local": gone}}).state(3) is N.GONE
-    assert scene(member(1), member(2), replace(ahead, retry_at=NOW)).node(3).since == NOW
-    assert scene(member(1), member(2), replace(ahead, since=NOW - 1)).node(3).since == NOW - 1
-
-
-@pytest.mark.parametrize("ahead_s", [AHEAD_S, 9.0])
-def test_what_was_written_by_a_clock_that_is_a_little_ahead_is_left(ahead_s: float) -> None:
-    known = replace(ENDING, since=NOW + ahead_s, retry_at=NOW + ahead_s + RULES.ready_timeout_s)
-    assert not scene(member(1), member(2), known).commit.nodes
 
 
 def test_a_machine_that_is_another_ones_is_told() -> None:
