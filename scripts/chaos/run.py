@@ -45,6 +45,8 @@ JOB = "train"
 DESIRED = 2
 CHECKPOINT_STEPS = 20
 QUOTA_BYTES = 64 * MIB
+# Room for twice the quota, for defragmenting copies it, and four files of 64 MiB of its write-ahead log.
+ETCD_DISK_MIB = 512
 RECOVERY_S = 600.0
 SAMPLE_S = 60.0
 LEASE_S, LEADER_S = 12.0, 6.0
@@ -212,7 +214,7 @@ def grounds(folder: Path, etcds: int, hook: probes.Webhook) -> Iterator[tuple[Gr
     missing: dict[Kind, str] = {}
     with ExitStack() as stack:
         disks: dict[str, Path] = {}
-        for name, kind, mib in (("etcd", Kind.ETCD_DISK_FULL, 320), ("daemon", Kind.DAEMON_DISK_FULL, 8)):
+        for name, kind, mib in (("etcd", Kind.ETCD_DISK_FULL, ETCD_DISK_MIB), ("daemon", Kind.DAEMON_DISK_FULL, 8)):
             try:
                 disks[name] = stack.enter_context(small_disk(folder / f"disk-{name}", mib))
             except NotHereError as error:
@@ -238,7 +240,7 @@ def grounds(folder: Path, etcds: int, hook: probes.Webhook) -> Iterator[tuple[Gr
         except NotHereError as error:
             missing[Kind.CLOCK_STEPPED] = str(error)
         options: tuple[str, ...] = ("--quota-backend-bytes", str(QUOTA_BYTES), "--auto-compaction-mode", "periodic")
-        options += ("--auto-compaction-retention", "1m", "--snapshot-count", "10000")
+        options += ("--auto-compaction-retention", "1m", "--snapshot-count", "10000", "--max-wals", "2")
         homes = {0: disks["etcd"]} if "etcd" in disks else {}
         members = Members(folder / "etcd", etcds, options, homes, network.each if network else ())
         states = [disks.get("daemon", folder / "state-0"), folder / "state-1"]
@@ -272,6 +274,7 @@ def examine(folder: Path, seconds: float, options: argparse.Namespace, result: R
             except (*_FAULTS, audit.AuditError) as error:
                 result.broken.append(f"{type(error).__name__}: {error}")
                 result.broken.append(_scene(ground.site))
+                chaos.tell(f"[red]it cannot go on: {escape(result.broken[-2])}[/red]")
                 if options.keep:
                     console.print("kept as it is; press Enter to end it")
                     sys.stdin.readline()
