@@ -11,17 +11,30 @@ from pathlib import Path
 
 import uvicorn
 from fastapi import FastAPI
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from supervisor.errors import StartError
 
 MOST_PORT = 65535
+MOST_CONNECTIONS = 256  # those that say nothing are not ended by uvicorn, and each is a file that cloud calls need, too
+
+
+class _Connection(H11Protocol):
+    """Hung up on at once where there are too many beside it."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
+        super().connection_made(transport)
+        if len(self.connections) > MOST_CONNECTIONS:
+            transport.close()
 
 
 class ApiServer:
     """Serves an app on a listening socket, from a thread of its own."""
 
     def __init__(self, app: FastAPI, listening: socket.socket) -> None:
-        config = uvicorn.Config(app, log_config=None, access_log=False, lifespan="off", timeout_graceful_shutdown=2)
+        config = uvicorn.Config(
+            app, http=_Connection, log_config=None, access_log=False, lifespan="off", timeout_graceful_shutdown=2
+        )
         self._server = uvicorn.Server(config)
         self._socket = listening
         self._file = Path(listening.getsockname()) if listening.family == socket.AF_UNIX else None

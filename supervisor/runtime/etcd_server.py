@@ -13,6 +13,7 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import structlog
 from spotsup_trainer.etcd import Etcd, EtcdError
 
 from provisioners.localcloud import processes
@@ -21,6 +22,9 @@ from supervisor.errors import StartError
 
 START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 10.0
+KILL_TIMEOUT_S = 5.0  # what SIGKILL does not end by then hangs in the kernel, on its disk most likely
+
+log = structlog.get_logger("spotsupd")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +40,19 @@ class _Running:
 class EmbeddedEtcd:
     """Start it, or find it running; `endpoint` stays the same for the life of the state folder."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        start_s: float = START_TIMEOUT_S,
+        stop_s: float = STOP_TIMEOUT_S,
+        kill_s: float = KILL_TIMEOUT_S,
+    ) -> None:
+        """`start_s`: until it must answer; `stop_s`: from SIGTERM to SIGKILL; `kill_s`: for its end after that."""
         self._folder = folder
+        self._start_s = start_s
+        self._stop_s = stop_s
+        self._kill_s = kill_s
         self._file = folder / "embedded.json"
         self._running = self._load()
         self._child: subprocess.Popen[bytes] | None = None
@@ -68,15 +83,16 @@ class EmbeddedEtcd:
         self._wait_until_healthy()
 
     def stop(self) -> None:
-        """In order, and for certain."""
-        if not self.alive:
-            return
-        processes.send(self._identity(), signal.SIGTERM)
-        deadline = time.monotonic() + STOP_TIMEOUT_S
-        while self.alive:
-            if time.monotonic() > deadline:
-                processes.send(self._identity(), signal.SIGKILL)
-            time.sleep(0.05)
+        """In order, else by SIGKILL. One that not even that ends is left: the next daemon finds it, or its end."""
+        for number, limit_s in ((signal.SIGTERM, self._stop_s), (signal.SIGKILL, self._kill_s)):
+            if not self.alive:
+                return
+            processes.send(self._identity(), number)
+            deadline = time.monotonic() + limit_s
+            while self.alive and time.monotonic() < deadline:
+                time.sleep(0.05)
+        if self.alive:
+            log.error("the embedded etcd does not end, and is left", pid=self._running.pid)
 
     @property
     def alive(self) -> bool:
@@ -117,7 +133,7 @@ class EmbeddedEtcd:
 
     def _wait_until_healthy(self) -> None:
         etcd = Etcd([self.endpoint], timeout_s=2.0)
-        deadline = time.monotonic() + START_TIMEOUT_S
+        deadline = time.monotonic() + self._start_s
         while True:
             try:
                 etcd.get("/")

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 
+# A manager that hangs reads nothing, and its socket takes few messages: the loop must not wait for it.
+SEND_S = 1.0
+
 
 def notify(text: str) -> None:
-    """Tell systemd, where it asked to be told. A service manager that is gone must not stop us."""
+    """Tell systemd, where it asked to be told. A service manager that is gone, or hangs, must not stop us."""
     address = os.environ.get("NOTIFY_SOCKET", "")
     if not address:
         return
     if address.startswith("@"):
         address = "\0" + address[1:]
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sender:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sender, contextlib.suppress(OSError):
+        sender.settimeout(SEND_S)
         sender.connect(address)
         sender.sendall(text.encode())

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -54,6 +57,29 @@ def test_its_data_and_its_address_survive_a_stop(tmp_path: Path) -> None:
     assert found.value == b"value"
     client.close()
     again.stop()
+
+
+class Undying(EmbeddedEtcd):
+    """One that hangs in the kernel, as far as its daemon sees."""
+
+    @property
+    def alive(self) -> bool:
+        return True
+
+
+def test_one_that_hangs_is_told_of_and_killed_and_one_that_not_even_that_ends_is_left(tmp_path: Path) -> None:
+    etcd = EmbeddedEtcd(tmp_path / "etcd", stop_s=0.2)
+    etcd.start()
+    os.kill(etcd._running.pid, signal.SIGSTOP)
+    with pytest.raises(StartError, match="the embedded etcd does not answer"):
+        EmbeddedEtcd(tmp_path / "etcd", start_s=0.2).start()
+    etcd.stop()
+    assert not etcd.alive
+    etcd.start()
+    began = time.monotonic()
+    Undying(tmp_path / "etcd", stop_s=0.2, kill_s=0.2).stop()
+    assert time.monotonic() - began < 5.0
+    etcd.stop()
 
 
 def test_an_etcd_that_cannot_start_says_its_last_words(tmp_path: Path) -> None:

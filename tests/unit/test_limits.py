@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import importlib
 import re
+import socket
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from spotsup_trainer.wire import Progress
 
 from provisioners.base import LaunchOutcome, LaunchRequest, Market, NoCapacity, Offer, OfferQuery, Scope, Transient
+from supervisor.api.app import create_app
 from supervisor.api.quote import MOST_SHOWN, Quotes, quote_row
 from supervisor.api.service import CATCH_UP_S, MOST_BLOB_BYTES, MOST_TRIES, Scale, Service
 from supervisor.errors import JournalUnavailableError, RefusedError, UsageError
@@ -23,6 +29,8 @@ from supervisor.planner.plan import ALERT_TRIES_S, MOST_ALERT_TRIES, MOST_ALERTS
 from supervisor.planner.trouble import MOST_CHARACTERS
 from supervisor.planner.world import MOST_CODES, MOST_REFUSALS, Rules, Soft
 from supervisor.runtime.actor import CONSOLE_LINES, LAST_WORDS_CHARACTERS, MOST_THREADS, ThreadActor
+from supervisor.runtime.background import MOST_CALLS, in_background
+from supervisor.runtime.notify import SEND_S, notify
 from supervisor.spec import MAX_NODES, MAX_SPARES, parse_spec
 from tests.sim.promises import events_of, truth
 from tests.sim.scenes import CALM, RULES, calm_world, empty_world, record, service, submit
@@ -118,6 +126,37 @@ def test_last_words_are_few_however_long_a_line_is(monkeypatch: pytest.MonkeyPat
     for words in (done.console, done.log):
         assert len(words) == LAST_WORDS_CHARACTERS
         assert words.endswith("the end")
+
+
+def test_calls_beside_the_loop_that_hang_are_so_many_and_no_more() -> None:
+    over = threading.Event()
+    hanging = [in_background(lambda: over.wait(30.0), "test") for _ in range(MOST_CALLS)]
+    with pytest.raises(TimeoutError, match=f"{MOST_CALLS} calls that were made before have not ended"):
+        in_background(lambda: None, "test").result(0.0)
+    over.set()
+    assert all(each.result(30.0) for each in hanging)
+    until = time.monotonic() + 30.0
+    while (free := in_background(lambda: "again", "test")).exception(30.0) and time.monotonic() < until:
+        time.sleep(0.01)  # a thread's place is free a moment after its result is there
+    assert free.result(0.0) == "again"
+
+
+def test_a_service_manager_that_hangs_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    address = tmp_path / "notify"
+    monkeypatch.setenv("NOTIFY_SOCKET", str(address))
+    notify("STATUS=nobody listens yet")
+    with (
+        socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as deaf,
+        socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as others,
+    ):
+        deaf.bind(str(address))
+        others.connect(str(address))
+        with contextlib.suppress(BlockingIOError):
+            while others.send(b"nobody reads this"):
+                pass
+        began = time.monotonic()
+        notify("WATCHDOG=1")
+        assert SEND_S <= time.monotonic() - began < SEND_S + 5.0
 
 
 # -- what is remembered ------------------------------------------------------------------------------------
@@ -253,6 +292,30 @@ def test_code_that_is_too_large_is_refused() -> None:
     world = empty_world()
     with pytest.raises(UsageError, match=f"at most {MOST_BLOB_BYTES} are taken"):
         service(world).put_blob(bytes(MOST_BLOB_BYTES + 1))
+
+
+def test_a_request_that_is_too_large_is_not_read() -> None:
+    world = empty_world()
+    app = create_app(service(world), lambda: world.daemon.loop.status, world.clock, "0")
+
+    read: list[bytes] = []
+
+    async def sent(**given: Any) -> httpx.Response:
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://spotsupd") as client:
+            return await client.put("/v1/blobs", **given)
+
+    async def endless() -> AsyncIterator[bytes]:
+        while True:
+            read.append(b".")
+            yield b"."
+
+    told = asyncio.run(sent(content=endless(), headers={"Content-Length": str(MOST_BLOB_BYTES + 1)}))
+    assert told.status_code == 413
+    assert told.json()["error"] == f"the request has {MOST_BLOB_BYTES + 1} bytes; at most {MOST_BLOB_BYTES} are taken"
+    told = asyncio.run(sent(content=endless()))
+    assert told.status_code == 413
+    assert "does not say how long it is" in told.json()["error"]
+    assert read == []
 
 
 @pytest.mark.parametrize(

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 
 import httpx
 import pytest
 
 from provisioners.base import Market, Offer
-from supervisor.api.serving import ApiServer, bind_address
+from supervisor.api.serving import MOST_CONNECTIONS, ApiServer, bind_address
 from supervisor.api.targets import LIVING, targets, targets_app
 from supervisor.config import parse_config
 from supervisor.errors import StartError, UsageError
@@ -92,6 +92,15 @@ def test_the_port_tells_the_targets_and_nothing_else() -> None:
             assert client.get(path).status_code == 404
         assert client.post("/v1/targets").status_code == 405
         assert client.get("/v1/targets", params={"port": 0}).status_code == 422
+
+
+def test_connections_that_say_nothing_are_so_many_and_no_more() -> None:
+    with serving(MEMBER) as client, ExitStack() as stack:
+        address = (client.base_url.host, client.base_url.port)
+        silent = [stack.enter_context(socket.create_connection(address, 10.0)) for _ in range(MOST_CONNECTIONS + 1)]
+        assert silent[-1].recv(1) == b"", "one too many is hung up on"
+        silent[0].close()
+        assert client.get("/v1/targets").status_code == 200
 
 
 def test_a_port_that_is_taken_is_one_sentence() -> None:
