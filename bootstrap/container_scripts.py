@@ -19,6 +19,8 @@ from bootstrap.templates import fill
 CONTAINER_VARIABLE = "SPOTSUP_CONTAINER"
 """In the agent's environment: what its launcher's container is called. All others run the interpreter without it."""
 
+ANSWER_S = 20.0  # what Docker gets to say whether the container of a launcher before is still there
+
 # Names that an `env` may not bring past us into a container: they are for the pull alone.
 SECRETS = (REGISTRY_USER, REGISTRY_PASSWORD)
 
@@ -116,14 +118,20 @@ fi
 """
 
 _WRAPPER_DOCKER = r"""
+is_there() {
+    status=0
+    timeout -k 1 @answer_s@ docker container inspect "$@container_variable@" </dev/null >/dev/null 2>&1 || status=$?
+    case $status in 124 | 137) echo "Docker has not answered for @answer_s@ s" >&2 && exit 1 ;; esac
+    return "$status"
+}
 set -- @image@ "$@"
 for name in $names; do set -- --env "$name" "$@"; done
 [ ! -e /dev/infiniband ] || set -- --device /dev/infiniband "$@"
 if [ -n "${@container_variable@-}" ]; then
     looks=0
-    while docker container inspect "$@container_variable@" >/dev/null 2>&1; do
+    while is_there; do
         [ "$looks" -lt 100 ] || { echo "Docker does not remove the container $@container_variable@" >&2; exit 1; }
-        docker rm -f "$@container_variable@" >/dev/null 2>&1 || :
+        timeout -k 1 @answer_s@ docker rm -f "$@container_variable@" </dev/null >/dev/null 2>&1 || :
         sleep 0.1
         looks=$((looks + 1))
     done
@@ -214,7 +222,9 @@ def pull_by_apptainer(image: Image, paths: Paths, apptainer: str, sif: str, time
     return fill(_PULL_APPTAINER, **_pull_values(image, paths, timeout_s), **values)
 
 
-def interpreter(image: Image, paths: Paths, inside: Inside, *, apptainer: str = "", sif: str = "") -> str:
+def interpreter(
+    image: Image, paths: Paths, inside: Inside, *, apptainer: str = "", sif: str = "", answer_s: float = ANSWER_S
+) -> str:
     """The script that is an interpreter in the image: Docker's, or Apptainer's where its path is given."""
     if apptainer:
         options = _options(inside, "--bind", ["--nv"])
@@ -224,6 +234,7 @@ def interpreter(image: Image, paths: Paths, inside: Inside, *, apptainer: str = 
             _WRAPPER_DOCKER,
             image=shlex.quote(str(image)),
             options=_options(inside, "--volume", ["--gpus", "all"]),
+            answer_s=seconds(answer_s),
             **_VARIABLES,
         )
     head = fill(

@@ -118,6 +118,17 @@ def test_what_leaves_the_machine_is_a_line_in_the_log(kind: str, caplog: pytest.
     assert len([record for record in caplog.records if f"planned for this machine: {kind}" in record.message]) == 1
 
 
+def test_of_events_that_are_over_nothing_is_remembered() -> None:
+    events = [event("Freeze"), event("Reboot")]
+    with service(events) as url:
+        reader = AzureReader(url)
+        reader.read()
+        assert len(reader._told) == 2
+        events[:] = [event("Redeploy")]
+        reader.read()
+    assert reader._told == {"Redeploy-1"}
+
+
 @pytest.mark.parametrize(
     ("given", "says"),
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shlex
 import signal
@@ -15,9 +16,16 @@ from pathlib import Path
 import httpx
 import pytest
 from spotsup_trainer import leash, wire
-from spotsup_trainer.agent.child import Child
+from spotsup_trainer.agent.child import _KILL_WAIT_S, Child
 
-from bootstrap.container_scripts import check_image, end_container, pull_by_apptainer, pull_by_docker
+from bootstrap.container_scripts import (
+    Inside,
+    check_image,
+    end_container,
+    interpreter,
+    pull_by_apptainer,
+    pull_by_docker,
+)
 from bootstrap.facts import Containers, Facts, System, facts_script, parse_facts
 from bootstrap.images import Image, image_of
 from bootstrap.model import Archive, Host, Paths, Setup, Skip
@@ -255,6 +263,24 @@ def test_an_image_is_pulled_with_a_login_that_nobody_sees_and_is_kept_nowhere(tm
     assert not list(tmp_path.glob("tmp.*")), "the login is gone"
 
 
+def test_a_docker_that_hangs_is_given_up(tmp_path: Path, programs: Path) -> None:
+    (programs / "docker").write_text("#!/bin/sh\nexec sleep 60\n")
+    paths = Paths(str(tmp_path / "root"), "n1")
+    Path(paths.own).mkdir(parents=True)
+    (Path(paths.own) / "env.sh").write_text("")
+    inside = Inside((str(tmp_path),), (), (), leash.__file__, gpus=False)
+    for script, words in (
+        (pull_by_docker(IMAGE, paths, 0.3), f"pulling {NAMED} did not end within 0.3 s"),
+        (interpreter(IMAGE, paths, inside, answer_s=0.3), "Docker has not answered for 0.3 s"),
+    ):
+        done = subprocess.run(
+            ["sh", "-c", script], env=environ(programs, SPOTSUP_CONTAINER="spotsup-n1"), capture_output=True, text=True,
+            timeout=30, check=False,
+        )  # fmt: skip
+        assert done.returncode != 0
+        assert done.stderr.splitlines()[-1] == words
+
+
 def test_facts_of_this_computer_are_told(tmp_path: Path, programs: Path) -> None:
     setup = setup_in(tmp_path)
     told = subprocess.run(
@@ -347,8 +373,8 @@ def test_unattended_it_waits_for_nobody_and_is_killed_by_a_signal_to_leave() -> 
         assert is_gone(pid)
 
 
-def test_the_agents_child_is_told_through_its_stdin(tmp_path: Path) -> None:
-    """As bootstrap writes it: `python` is a script that runs the leash, and the launcher in it."""
+def child_in(tmp_path: Path) -> Child:
+    """As bootstrap writes it: `python` is a script that runs the leash, and the launcher in it. It has begun."""
     python = tmp_path / "python"
     said = "import signal, sys, time; signal.signal(15, lambda *_: sys.exit(5)); print(12345, flush=True)"
     command = [sys.executable, leash.__file__, sys.executable, "-c", f"{said}; time.sleep(60)"]
@@ -359,18 +385,50 @@ def test_the_agents_child_is_told_through_its_stdin(tmp_path: Path) -> None:
         str(tmp_path), str(tmp_path), "", ("t.py",), 1, 1, 1, leash=True,
     )  # fmt: skip
     log = tmp_path / "log"
-    for end in ("leave", "kill"):
-        log.write_text("")
-        child = Child(config, log)
-        until = time.monotonic() + 10.0
-        while "12345" not in log.read_text() and time.monotonic() < until:
-            time.sleep(0.02)
-        if end == "leave":
-            child.tell_to_leave()
-            while (code := child.exit_code()) is None and time.monotonic() < until:
-                time.sleep(0.02)
-            assert code == 5
-            child.tell_to_leave()  # late is not wrong
-        else:
-            child.kill()
-            assert child.exit_code() == -signal.SIGKILL
+    log.write_text("")
+    child = Child(config, log)
+    until = time.monotonic() + 10.0
+    while "12345" not in log.read_text() and time.monotonic() < until:
+        time.sleep(0.02)
+    return child
+
+
+def test_the_agents_child_is_told_through_its_stdin(tmp_path: Path) -> None:
+    child = child_in(tmp_path)
+    child.tell_to_leave()
+    until = time.monotonic() + 10.0
+    while (code := child.exit_code()) is None and time.monotonic() < until:
+        time.sleep(0.02)
+    assert code == 5
+    child.tell_to_leave()  # late is not wrong
+    child = child_in(tmp_path)
+    child.kill()
+    assert child.exit_code() == -signal.SIGKILL
+
+
+class Undying:
+    """A process that hangs in the kernel: no signal ends it."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self.pid, self.stdin = process.pid, process.stdin
+        self.limits_s: list[float | None] = []
+
+    def poll(self) -> None:
+        return None
+
+    def wait(self, timeout: float | None = None) -> int:
+        self.limits_s.append(timeout)
+        raise subprocess.TimeoutExpired("a process that hangs", timeout or math.inf)
+
+
+def test_a_launcher_that_hangs_in_the_kernel_holds_its_agent_up_for_seconds_only(tmp_path: Path) -> None:
+    child = child_in(tmp_path)
+    launcher = child._process
+    hung = Undying(launcher)
+    child._process = hung  # type: ignore[assignment]
+    child.kill()
+    assert child.exit_code() is None, "nobody is told that it has ended"
+    child.tell_to_leave()
+    child.kill()
+    assert hung.limits_s == [_KILL_WAIT_S, _KILL_WAIT_S]
+    assert launcher.wait(10) == -signal.SIGKILL

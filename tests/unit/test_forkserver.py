@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from spotsup_trainer.forkserver import _END_TIMEOUT_S
 
 from tests.e2e.launching import eventually, processes_with
 
@@ -113,10 +114,10 @@ def test_a_killed_launcher_takes_workers_and_their_helpers_with_it(tmp_path: Pat
 def test_a_killed_server_takes_them_too_and_the_launcher_is_told(tmp_path: Path) -> None:
     with host(tmp_path, WITH_HELPER) as made:
         server = int(made.read())
+        made.read()
         made.ready()
         os.kill(server, signal.SIGKILL)
         made.tell("wait 5")
-        made.read()
         assert made.read() == "True -9"
         nothing_is_left(made)
 
@@ -133,6 +134,17 @@ def test_a_worker_that_does_not_hear_sigterm_is_killed_with_its_group(tmp_path: 
         made.tell("wait 5")
         assert made.read() == "True -9"
         made.tell("close")
+        nothing_is_left(made)
+
+
+def test_a_server_that_hangs_is_killed_with_its_workers(tmp_path: Path) -> None:
+    with host(tmp_path, STUBBORN) as made:
+        server = int(made.read())
+        made.read()
+        made.ready()
+        os.kill(server, signal.SIGSTOP)
+        made.tell("close")
+        assert made.process.wait(2 * _END_TIMEOUT_S) == 0
         nothing_is_left(made)
 
 

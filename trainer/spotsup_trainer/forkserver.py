@@ -23,6 +23,8 @@ from spotsup_trainer.orphans import set_process_name
 from spotsup_trainer.worker import WorkerRequest, run
 
 _REPLY_TIMEOUT_S = 30.0  # a fork takes milliseconds; on a machine that swaps, seconds
+_END_TIMEOUT_S = 5.0  # from the end of its pipe, and again from SIGKILL
+_LOOK_S = 0.005
 _CHUNK = 65536
 
 
@@ -35,6 +37,7 @@ class WorkerServer:
 
     def __init__(self, connection: socket.socket, pid: int) -> None:
         self.pid = pid
+        connection.settimeout(_REPLY_TIMEOUT_S)
         self._connection = connection
         self._received = b""
         self._running: set[int] = set()
@@ -90,11 +93,20 @@ class WorkerServer:
             self._exit_codes.pop(pid, None)
 
     def close(self) -> None:
-        """Kill all workers, and the server."""
+        """Kill all workers, and the server. It does so by itself, unless it hangs."""
         self._connection.close()
         self._alive = False
-        with contextlib.suppress(ChildProcessError):
-            os.waitpid(self.pid, 0)
+        with contextlib.suppress(ChildProcessError, ProcessLookupError):
+            if not self._has_ended(_END_TIMEOUT_S):
+                os.kill(self.pid, signal.SIGKILL)  # the kernel ends its workers with it
+                self._has_ended(_END_TIMEOUT_S)
+
+    def _has_ended(self, timeout_s: float) -> bool:
+        """Whether the server has ended by then. Raises ChildProcessError where somebody else has waited for it."""
+        deadline = time.monotonic() + timeout_s
+        while not (ended := os.waitpid(self.pid, os.WNOHANG)[0]) and time.monotonic() < deadline:
+            time.sleep(_LOOK_S)
+        return bool(ended)
 
     def _send(self, message: dict[str, Any]) -> None:
         try:

@@ -13,6 +13,7 @@ from spotsup_trainer.wire import AgentConfig
 
 # The daemon ends a job; a node that waits for capacity must not end it. Bounded all the same.
 _JOIN_TIMEOUT_S = 7 * 24 * 3600
+_KILL_WAIT_S = 5.0  # what SIGKILL does not end by then hangs in the kernel, on a file server most likely
 
 
 def launcher_command(config: AgentConfig) -> list[str]:
@@ -92,13 +93,15 @@ class Child:
         if self._process.stdin is None:
             self._process.terminate()
             return
-        with contextlib.suppress(OSError):  # it ends just now
+        with contextlib.suppress(OSError, ValueError):  # it ends just now, or was killed
             self._process.stdin.write(b"leave\n")
 
     def kill(self) -> None:
-        """End it and wait. Its workers end with it."""
+        """End it, and wait for some seconds. Its workers end with it. One that hangs has no exit code until it has
+        ended: what it may still write, nobody else may."""
         if self._process.stdin is not None:
             self._process.stdin.close()
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
-        self._process.wait()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(_KILL_WAIT_S)

@@ -145,6 +145,7 @@ class Agent:
         if self._kill_at is not None and now >= self._kill_at:
             log.warning("the launcher did not leave within %.0f s; killing it", _LEAVE_TIMEOUT_S)
             child.kill()
+            self._kill_at = time.monotonic() + _LEAVE_TIMEOUT_S  # one that hangs is asked again
 
     def _pass_on_progress(self, *, last: bool = False) -> None:
         found, now = self._run_dir.progress(), time.monotonic()
