@@ -78,8 +78,12 @@ class Draft:
 
     @property
     def deaf_until(self) -> float:
-        """Until when etcd was away the last time: nobody could be heard."""
+        """Until when nothing counts as waited for (World.deaf_until)."""
         return self._world.deaf_until
+
+    def waited_s(self, since: float) -> float:
+        """For how long something has been waited for that can have come meanwhile, by a clock that has not jumped."""
+        return self.now - max(since, self._world.deaf_until)
 
     @property
     def cloud(self) -> CloudView:

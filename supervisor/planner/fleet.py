@@ -103,7 +103,7 @@ def _has_left(draft: Draft, node: NodeRecord) -> bool:
     current, hint = draft.view.round, draft.view.hint
     named = hint is not None and node.id in hint.members
     in_round = named or (current is not None and node.id in current.nodes())
-    return not in_round or draft.now - node.since > draft.rules.drain_timeout_s
+    return not in_round or draft.waited_s(node.since) > draft.rules.drain_timeout_s
 
 
 def _terminate(draft: Draft, node: NodeRecord, *, failed: bool = False, in_order: bool = False) -> None:
@@ -148,7 +148,7 @@ def is_held(draft: Draft) -> bool:
     """Whether a paused job stands still: every launcher's workers have stopped, or time is up."""
     there = draft.in_states(N.READY, N.MEMBER, N.SUSPECT)
     told = draft.view.hint is not None and draft.view.hint.hold
-    late = draft.now - draft.job.pause_at > draft.rules.drain_timeout_s
+    late = draft.waited_s(draft.job.pause_at) > draft.rules.drain_timeout_s
     return told and (late or all(_has_stopped(draft, node) for node in there))
 
 

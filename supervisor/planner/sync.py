@@ -146,7 +146,7 @@ def _bootstrapped(draft: Draft, node: NodeRecord, outcome: BootstrapDone) -> Nod
     if not outcome.error:
         # From here on `retry_at` is the time by which its launcher must have reached the rendezvous.
         return draft.set_node(node, bootstrapped=True, retry_at=draft.now + draft.rules.ready_timeout_s, error="")
-    if outcome.unreachable and draft.now - node.since < draft.rules.bootstrap_timeout_s:
+    if outcome.unreachable and draft.waited_s(node.since) < draft.rules.bootstrap_timeout_s:
         return draft.set_node(node, retry_at=draft.now + BACKOFF_S[2], error=outcome.error)
     if outcome.sick:
         _found_sick(draft, node, outcome.error)
@@ -206,7 +206,7 @@ def _from_cloud(draft: Draft, node: NodeRecord) -> NodeRecord:
             private_address=instance.private_address,
             metadata_url=instance.metadata_url,
         )
-    if node.state is N.PENDING and draft.now - node.since > draft.rules.launch_timeout_s:
+    if node.state is N.PENDING and draft.waited_s(node.since) > draft.rules.launch_timeout_s:
         return fail_bootstrap(draft, node, f"{instance.id} did not run within {draft.rules.launch_timeout_s:g} s")
     return node
 
@@ -309,7 +309,7 @@ def _maybe_ready(draft: Draft, node: NodeRecord) -> None:
         draft.move(node, N.READY, "its launcher waits at the rendezvous", bootstrapped=True)
     elif ended is not None and ended.outcome == "failure":
         fail_bootstrap(draft, node, f"its launcher ended with status {ended.exit_code}: {ended.message}")
-    elif node.bootstrapped and draft.now > node.retry_at:
+    elif node.bootstrapped and draft.now > max(node.retry_at, draft.deaf_until + draft.rules.ready_timeout_s):
         limit_s = draft.rules.ready_timeout_s
         fail_bootstrap(draft, node, f"its launcher did not reach the rendezvous within {limit_s:g} s")
 
@@ -318,8 +318,7 @@ def _suspect(draft: Draft, node: NodeRecord) -> None:
     if _heard(draft, node):
         after = N.MEMBER if _in_round(draft, node) else N.READY
         draft.move(node, after, "it is heard again")
-    elif draft.now - max(node.since, draft.deaf_until) >= draft.rules.suspect_s:
-        # While etcd was away, it could not have been heard: that time says nothing against it (P4).
+    elif draft.waited_s(node.since) >= draft.rules.suspect_s:
         lose(draft, node, f"silent for {draft.rules.suspect_s:g} s")
 
 

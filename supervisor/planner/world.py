@@ -203,7 +203,8 @@ class World:
 
     `refused`: jobs whose records cannot be read, and why. `strangers`: nodes that speak and have no record. `asleep`:
     jobs about which nothing is to be decided this time (see attention.py).
-    `deaf_until`: until when etcd was away the last time, so that nobody could be heard.
+    `deaf_until`: until when nothing counts as waited for: etcd was away, so that nobody could be heard or leave; our
+    clock jumped; or another daemon led, whose clock may have been wrong.
     """
 
     jobs: Mapping[str, JobView]

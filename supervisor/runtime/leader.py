@@ -1,6 +1,8 @@
 """One active daemon: a key under a lease. Whoever created it leads; every commit is guarded by its revision (P10).
 
-etcd's own lock does not exclude (a holder may be paused beyond its lease); the guard in each transaction does.
+etcd's own lock does not exclude (a holder may be paused beyond its lease); the guard in each transaction does. An etcd
+that was set back to a backup counts its revisions from there once more: the key names its lease, too, and that must be
+ours. etcd makes leases' ids of the time; none comes twice.
 """
 
 from __future__ import annotations
@@ -74,7 +76,7 @@ class Leadership:
 
     def guard(self) -> Sequence[Compare]:
         """Holds only as long as the key that this daemon created exists."""
-        return (Compare(self._key, "create", self._revision or -1),)
+        return (Compare(self._key, "create", self._revision or -1), Compare(self._key, "value", self._word()))
 
     def start(self) -> None:
         """Begin to campaign."""
@@ -107,7 +109,7 @@ class Leadership:
             self._renew()
         found = self._etcd.get(self._key)
         if self.leading:
-            if found is None or found.create_revision != self._revision:
+            if found is None or (found.create_revision, found.value) != (self._revision, self._word()):
                 self._lose()
             else:
                 self._look_for_alarms()
@@ -148,7 +150,7 @@ class Leadership:
 
     def _campaign(self) -> None:
         self._have_lease()
-        mine = Put(self._key, json.dumps({"name": self._name}).encode(), lease=self._lease)
+        mine = Put(self._key, self._word(), lease=self._lease)
         created = self._etcd.txn([Compare(self._key, "create", 0)], [mine])
         if created.succeeded:
             self._revision = created.revision
@@ -163,6 +165,9 @@ class Leadership:
             self._on_change()
         else:
             self._follow(found)
+
+    def _word(self) -> bytes:
+        return json.dumps({"name": self._name, "lease": self._lease}).encode()
 
     def _tell(self, error: EtcdError) -> None:
         """Each problem once, not at every try."""

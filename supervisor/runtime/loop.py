@@ -161,7 +161,7 @@ class Loop:
             self._deaf_until = self._clock.now()
         if not reading.live:
             self._deaf_until = self._clock.now()
-        if not self._leader.leading or reading.cluster is None:
+        if not self._leader.leading or (reading.cluster is None and self._in_charge):
             self._forget()
         obstacle = self._obstacle(reading)
         if obstacle:
@@ -169,7 +169,9 @@ class Loop:
         elif reading.cluster is None:
             self._take_charge(reading)
         elif reading.revision >= self._written:
-            self._in_charge = True
+            if not self._in_charge:
+                # Who led before may have written times by a clock that was wrong: they run anew.
+                self._in_charge, self._deaf_until = True, self._clock.now()
             self._decide(reading)
 
     def _look_at_the_clock(self) -> None:
@@ -214,11 +216,10 @@ class Loop:
                 self._in_hand.setdefault(outcome.node, []).append(outcome)
 
     def _forget(self) -> None:
-        """Another leads, or the journal is gone: what we remember will be old by the time it counts again."""
-        if self._in_charge:
-            self._soft, self._in_charge = Soft(), False
-            self._in_hand.clear()
-            self._calm.clear()
+        """Another leads, or the journal is gone: what we remember, and what is answered late, is old when it counts."""
+        self._soft, self._in_charge = Soft(), False
+        self._in_hand.clear()
+        self._calm.clear()
 
     def _take_charge(self, reading: Reading) -> None:
         """Begin a new journal, unless machines run that it should know."""

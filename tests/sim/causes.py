@@ -85,7 +85,7 @@ class Causes:
         counted = [n for n in there if n.state in COUNTED_NODE_STATES]
         if len(counted) >= record.desired_nodes + record.spare_nodes:
             return True  # more than a user wants
-        return self._was_silent(machine) or (machine.missed >= 2 and machine.silent)
+        return self._was_silent(machine) or (machine.missed >= 2 and self._silent_just_now(machine))
 
     def _bills_unseen(self, node: NodeRecord) -> bool:
         """Its machine is there, and no two listings in a row were without it, nor did its cloud deny the launch."""
@@ -97,7 +97,10 @@ class Causes:
     def _was_silent(self, machine: Machine) -> bool:
         """For as long as it takes to be given up, and until just now."""
         now, (since, until) = self._world.clock.now(), machine.silences
-        return min(now, until) - since >= self._world.rules.suspect_s - SLACK_S and now - min(now, until) <= SLACK_S
+        return min(now, until) - since >= self._world.rules.suspect_s - SLACK_S and self._silent_just_now(machine)
+
+    def _silent_just_now(self, machine: Machine) -> bool:
+        return self._world.clock.now() - machine.silences[1] <= SLACK_S and machine.silences[0] < NEVER
 
     # -- P5 ------------------------------------------------------------------------------------------------
 

@@ -236,9 +236,7 @@ class Chaos:
                 if training is not None:
                     training.finish()
             case "two commands":
-                self._scale(strike)
-                self.users.pause(self._some_job(strike), on=strike.size > 0.5)
-                self._scale(replace(strike, size=1.0 - strike.size))
+                self._two_commands(strike)
 
     def _later(self, seconds: float, do: Callable[[], None]) -> None:
         self.world.plan(self.world.clock.now() + seconds, do)
@@ -358,6 +356,13 @@ class Chaos:
             record = job.record
             desired = record.min_nodes + int(strike.size * (record.max_nodes - record.min_nodes + 1))
             self.users.scale(record.name, desired, strike.number % 3)
+
+    def _two_commands(self, strike: Strike) -> None:
+        """Between one's look at the job and its write, others are given."""
+        self.users.hesitates_s = 1.0
+        self._later(0.3, lambda: self.users.pause(self._some_job(strike), on=strike.size > 0.5))
+        self._later(0.6, lambda: self._scale(replace(strike, size=1.0 - strike.size)))
+        self._scale(strike)
 
     def _drain(self, strike: Strike) -> None:
         name = self._some_job(strike)

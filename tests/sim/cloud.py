@@ -166,11 +166,15 @@ class SimCloud:
             listed += self._as_of(self._clock.now() - 2 * lag_s)
             self._dice.rng.shuffle(listed)
         hidden = {machine.instance.id for machine in self.machines.values() if machine.hidden}
-        there = {instance.id for instance in listed} - hidden
+        for machine in self.machines.values():
+            machine.hidden = max(0, machine.hidden - 1)
+        return [instance for instance in listed if instance.id not in hidden]
+
+    def heard(self, listed: Sequence[Instance]) -> None:
+        """A daemon got this for an answer."""
+        there = {instance.id for instance in listed}
         for machine in self.machines.values():
             machine.missed = 0 if machine.instance.id in there else machine.missed + 1
-            machine.hidden = max(0, machine.hidden - 1)
-        return [instance for instance in listed if instance.id in there]
 
     def _as_of(self, then: float) -> list[Instance]:
         found = []

@@ -11,7 +11,7 @@ from spotsup_trainer.wire import Keys
 
 from supervisor.errors import JournalUnavailableError
 from supervisor.identity import Identity
-from supervisor.planner.actions import Action, Bootstrap, Commit, Outcome
+from supervisor.planner.actions import Action, Bootstrap, Commit, ListDone, Outcome
 from supervisor.runtime.actor import Effects, outcome_of_fault
 from supervisor.runtime.clock import SystemClock
 from supervisor.runtime.journal import Journal, Reading
@@ -54,7 +54,7 @@ class SimLeader:
         return found.value.decode() if found else ""
 
     def guard(self) -> Sequence[Compare]:
-        return (Compare(LEADER_KEY, "create", self._revision or -1),)
+        return (Compare(LEADER_KEY, "create", self._revision or -1), Compare(LEADER_KEY, "value", self._name.encode()))
 
     def seize(self) -> None:
         """The old leader's lease has ended, and this one campaigned."""
@@ -114,7 +114,7 @@ class SimLeader:
 
     def _holds(self) -> bool:
         found = self._store.keys.get(LEADER_KEY)
-        return found is not None and found.create_revision == self._revision
+        return found is not None and (found.create_revision, found.value) == (self._revision, self._name.encode())
 
 
 @dataclass
@@ -173,6 +173,8 @@ class SimActor:
             lost = call.hung or call.outcome is None
             outcome = outcome_of_fault(call.action, "no answer within 60 s") if lost else call.outcome
             assert outcome is not None
+            if isinstance(outcome, ListDone) and not outcome.error:
+                self._world.cloud.heard(outcome.instances)
             self._done.append((call.action, outcome))
 
     def _attempt(self, call: Call) -> Outcome:

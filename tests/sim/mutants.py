@@ -79,7 +79,7 @@ MUTANTS = (
     Mutant(
         "evidence: a suspicion has to run out",
         "supervisor.planner.sync",
-        "elif draft.now - max(node.since, draft.deaf_until) >= draft.rules.suspect_s:",
+        "elif draft.waited_s(node.since) >= draft.rules.suspect_s:",
         "else:",
     ),
     Mutant(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
@@ -175,12 +175,20 @@ class SimStore:
         self._past.append((self._clock.now(), View(MappingProxyType(self._mirrored), self.revision, live=True)))
 
 
+def at_once() -> None:
+    """Without hesitating."""
+
+
 class Client:
-    """One daemon's way to etcd. `name` is empty for those who check: they see everything, at once."""
+    """One daemon's way to etcd. `name` is empty for those who check: they see everything, at once.
+
+    `hesitate`: what happens before the next transaction is sent, once.
+    """
 
     def __init__(self, store: SimStore, dice: Dice, name: str = "") -> None:
         self.cut = False
         self.faults = Faults()
+        self.hesitate: Callable[[], None] = at_once
         self._store = store
         self._dice = dice
         self._name = name
@@ -230,6 +238,8 @@ class Client:
 
     def txn(self, guards: Sequence[Compare], operations: Sequence[Put | Delete]) -> TxnResult:
         """As runtime.store.Store."""
+        hesitate, self.hesitate = self.hesitate, at_once
+        hesitate()
         if not self.connected:
             raise JournalUnavailableError("etcd is away")
         unanswered = self._dice.hits("unanswered commit", self.faults.unanswered_commit)

@@ -7,9 +7,11 @@ from spotsup_trainer.wire import Ended, encode
 from provisioners.base import EndCause
 from supervisor.api.service import Scale
 from supervisor.model import EventKind, JobState
+from supervisor.planner.actions import ListDone, ListInstances
 from tests.sim.chance import Faults
 from tests.sim.promises import events_of, settled, truth
 from tests.sim.scenes import RULES, calm_world, machine_of, service
+from tests.sim.world import LEASE_S
 
 
 def test_a_notice_brings_a_replacement_in_the_same_tick_and_one_change_of_membership() -> None:
@@ -157,3 +159,52 @@ def test_scaling_up_and_down_and_the_end_release_every_machine() -> None:
     training_of.target_steps = 1
     assert world.run_until(lambda w: truth(w)["job"].record.state is JobState.SUCCEEDED and settled(w), 60.0)
     assert not any(machine.alive for machine in world.cloud.machines.values())
+
+
+def test_what_is_answered_after_the_lead_was_lost_counts_for_nothing() -> None:
+    world = calm_world()
+    first, second = world.daemon, world.start_daemon()
+    second.leader.seize()
+    world.run(5.0)
+    first.actor._done.append((ListInstances("local"), ListDone("local", asked_at=world.clock.now())))  # none is there
+    world.run(60.0)
+    victim = machine_of(world, 2)
+    victim.silent = True
+    world.run(LEASE_S + 0.5)
+    victim.hidden = 1
+    first.leader.seize()
+    assert world.run_until(lambda _: not victim.hidden, 10.0)
+    world.run(1.0)
+    victim.silent = False
+    world.run(30.0)
+    assert victim.alive
+    assert not events_of(world, "job", EventKind.NODE_LOST)
+
+
+def test_a_suspicion_of_a_daemon_whose_clock_was_wrong_runs_anew_under_the_next() -> None:
+    world = calm_world()
+    first, second = world.daemon, world.start_daemon()
+    first.ahead_s = -86_400.0
+    world.run(90.0)  # it is believed
+    victim = machine_of(world, 2)
+    victim.silent = True
+    assert world.run_until(lambda w: bool(events_of(w, "job", EventKind.NODE_SUSPECT)), 20.0)
+    second.leader.seize()
+    world.run(2.0)
+    victim.silent = False
+    world.run(30.0)
+    assert victim.alive
+    assert not events_of(world, "job", EventKind.NODE_LOST)
+
+
+def test_a_fence_holds_where_etcd_counts_its_revisions_once_more() -> None:
+    world = calm_world()
+    first, second = world.daemon, world.start_daemon()
+    old = first.leader.guard()
+    world.store.lose(10**6)
+    assert isinstance(old[0].value, int)
+    world.store.revision = old[0].value - 1
+    second.leader.seize()
+    assert second.leader.guard()[0] == old[0]
+    assert not world.store.txn(old, []).succeeded
+    assert world.store.txn(second.leader.guard(), []).succeeded

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,6 +16,7 @@ from supervisor.planner.world import JobView
 from supervisor.runtime.journal import Reading
 from tests.sim.daemon import Daemon
 from tests.sim.promises import Violation, truth
+from tests.sim.store import at_once
 from tests.sim.world import CLUSTER, World
 
 
@@ -27,8 +29,8 @@ class Wanted:
     cancelled: set[bool] = field(default_factory=lambda: {False})
     paused: set[bool] = field(default_factory=lambda: {False})
     drained: set[str] = field(default_factory=set)
-    under_way: int = 0
-    commands: int = 0
+    under_way: Counter[str] = field(default_factory=Counter)
+    commands: Counter[str] = field(default_factory=Counter)
 
 
 def waiter(world: World, daemon: Daemon) -> Callable[[Callable[[Reading], bool], float], bool]:
@@ -49,7 +51,10 @@ def service_of(world: World, daemon: Daemon) -> Service:
 
 
 class Users:
-    """All of them. Their commands are counted; what was acknowledged is asked after every event."""
+    """All of them. Their commands are counted; what was acknowledged is asked after every event.
+
+    `hesitates_s`: how long the next command's daemon waits between its look at the job and its write.
+    """
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -57,6 +62,7 @@ class Users:
         self._seen = 0
         self._submissions = 0
         self._answered = False
+        self.hesitates_s = 0.0
         self.acknowledged = self.refused = self.unanswered = 0
         self.program_failures: dict[str, int] = {}
         world.checks.append(lambda _: self.check())
@@ -108,43 +114,50 @@ class Users:
         """Ask for other numbers."""
         wanted = self._wanted.get(name)
         if wanted is not None and wanted.nodes:
-            self._ask(wanted, wanted.nodes, (desired, spares), lambda s: s.scale(name, Scale(desired, spares=spares)))
+            numbers = (desired, spares)
+            self._ask(wanted, "scale", wanted.nodes, numbers, lambda s: s.scale(name, Scale(desired, spares=spares)))
 
     def cancel(self, name: str) -> None:
         """Ask for the end."""
         wanted = self._wanted.get(name)
         if wanted is not None and wanted.nodes:
-            self._ask(wanted, wanted.cancelled, True, lambda service: service.cancel(name))
+            self._ask(wanted, "cancel", wanted.cancelled, True, lambda service: service.cancel(name))
 
     def pause(self, name: str, on: bool) -> None:
         """Ask for a pause, or for its end."""
         wanted = self._wanted.get(name)
         if wanted is not None and wanted.nodes:
-            self._ask(wanted, wanted.paused, on, lambda s: s.pause(name) if on else s.resume(name))
+            self._ask(wanted, "pause", wanted.paused, on, lambda s: s.pause(name) if on else s.resume(name))
 
     def drain(self, name: str, node: str) -> None:
         """Ask that a node leaves."""
         wanted = self._wanted.get(name)
         if wanted is not None and wanted.nodes:
             told: set[str] = set()
-            self._ask(wanted, told, node, lambda service: service.drain(node))
+            self._ask(wanted, "drain", told, node, lambda service: service.drain(node))
             if told and self._answered:
                 wanted.drained.add(node)
 
-    def _ask(self, wanted: Wanted, values: set[Any], value: Any, command: Callable[[Service], object]) -> None:
+    def _ask(
+        self, wanted: Wanted, kind: str, values: set[Any], value: Any, command: Callable[[Service], object]
+    ) -> None:
+        """While one of its kind is under way, either may come last. One of another kind changes nothing of it."""
         daemon = self._daemon()
         if daemon is None:
             return
+        hesitates_s, self.hesitates_s = self.hesitates_s, 0.0
+        if hesitates_s:
+            daemon.client.hesitate = lambda: self._hesitate(daemon, hesitates_s)
         was_there = value in values
         values.add(value)
-        wanted.under_way += 1
-        wanted.commands += 1
-        mine, alone, self._answered = wanted.commands, wanted.under_way == 1, False
+        wanted.under_way[kind] += 1
+        wanted.commands[kind] += 1
+        mine, alone, self._answered = wanted.commands[kind], wanted.under_way[kind] == 1, False
         try:
             command(service_of(self._world, daemon))
         except (RefusedError, NotFoundError):
             self.refused += 1
-            if not was_there and alone and mine == wanted.commands:
+            if not was_there and alone and mine == wanted.commands[kind]:
                 values.discard(value)
         except SpotsupError:
             self.unanswered += 1
@@ -152,10 +165,16 @@ class Users:
             self.acknowledged += 1
             self._answered = True
             self._world.say(f"a user was told: {value}")
-            if alone and mine == wanted.commands:
+            if alone and mine == wanted.commands[kind]:
                 values.intersection_update({value})
         finally:
-            wanted.under_way -= 1
+            wanted.under_way[kind] -= 1
+            daemon.client.hesitate = at_once
+
+    def _hesitate(self, daemon: Daemon, seconds: float) -> None:
+        self._world.run(seconds)
+        if not daemon.runs:
+            raise JournalUnavailableError(f"{daemon.name} does not answer any more")
 
     def _daemon(self) -> Daemon | None:
         """Any daemon takes commands."""

@@ -134,6 +134,21 @@ def test_a_daemon_that_lost_its_leadership_changes_nothing(journal: Journal, etc
     successor.stop()
 
 
+def test_a_key_of_the_same_revision_and_another_lease_is_another_leaders(
+    journal: Journal, etcd: Etcd, leader: Leadership
+) -> None:
+    """As in an etcd that was set back, and counts its revisions once more."""
+    guard = leader.guard()
+    created = etcd.get(f"{KEYS.root}leader")
+    assert created is not None
+    etcd.put(f"{KEYS.root}leader", b'{"name": "another", "lease": 1}')
+    assert not journal.commit(Commit(job="job", guards={"job": 0}, job_record=JOB), guard)
+    found = etcd.get(f"{KEYS.root}leader")
+    assert found is not None
+    assert found.create_revision == created.create_revision
+    until(lambda: leader.leader == "another")
+
+
 def test_one_daemon_leads_and_the_next_takes_over_when_its_lease_ends(etcd: Etcd, leader: Leadership) -> None:
     standby = Leadership(etcd, f"{KEYS.root}leader", "standby", 4.0)
     standby.start()

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from provisioners.base import InstanceState
+from supervisor.planner.actions import BootstrapDone
 from supervisor.planner.clocks import AHEAD_S
 from supervisor.planner.world import Rules
-from tests.unit.scene import NOW, J, N, job, listing, machine, member, node, scene
+from tests.unit.scene import NOW, J, N, hint_of, job, listing, machine, member, name, node, round_of, scene
 
 DAY_S = 86_400.0
 RULES = Rules()
@@ -56,3 +57,42 @@ def test_a_spare_and_the_end_of_a_pause_wait_for_no_day_that_only_a_clock_has_se
     assert scene(member(1), member(2), record=paused).job.pause_at == NOW
     running = scene(member(1), member(2), record=ahead).job
     assert running.pause_at == 0.0
+
+
+LONG_AGO = NOW - DAY_S
+
+
+@pytest.mark.parametrize(
+    ("waits", "limit_s"),
+    [
+        (node(2, N.DRAINING, since=LONG_AGO, joined=True), RULES.drain_timeout_s),
+        (node(2, N.PENDING, since=LONG_AGO), RULES.launch_timeout_s),
+        (node(2, N.BOOTSTRAPPING, since=LONG_AGO, bootstrapped=True, retry_at=LONG_AGO), RULES.ready_timeout_s),
+        (node(2, N.SUSPECT, since=LONG_AGO, joined=True), RULES.suspect_s),
+    ],
+    ids=lambda value: str(value.state) if hasattr(value, "state") else "",
+)
+def test_no_time_counts_as_waited_in_which_etcd_was_away_or_another_clock_held(waits: Any, limit_s: float) -> None:
+    words: dict[str, Any] = {"members": {}, "agents": {}, "round": round_of(1, 2), "hint": hint_of(1)}
+    clouds = {"local": listing(machine(1), machine(2, InstanceState.PENDING))}
+
+    def after(deaf_until: float) -> Any:
+        return scene(member(1), waits, soft={"clouds": clouds}, deaf_until=deaf_until, **words).state(2)
+
+    assert after(NOW - limit_s + 1) is waits.state
+    assert after(NOW - limit_s - 1) is not waits.state
+
+
+def test_a_bootstrap_that_cannot_reach_its_machine_is_tried_for_as_long_by_our_clock() -> None:
+    waits = node(2, N.BOOTSTRAPPING, since=LONG_AGO)
+    failed = BootstrapDone(name(2), "no route", unreachable=True)
+    limit_s = RULES.bootstrap_timeout_s
+    assert scene(member(1), waits, outcomes=[failed], deaf_until=NOW - limit_s + 1).state(2) is N.BOOTSTRAPPING
+    assert scene(member(1), waits, outcomes=[failed], deaf_until=NOW - limit_s).state(2) is N.TERMINATING
+
+
+def test_a_pause_lets_nodes_stop_for_as_long_by_our_clock() -> None:
+    held: dict[str, Any] = {"record": job(2, pause_at=LONG_AGO), "hint": hint_of(1, 2, hold=True)}
+    limit_s = RULES.drain_timeout_s
+    assert scene(member(1), member(2), deaf_until=NOW - limit_s + 1, **held).state(2) is N.MEMBER
+    assert scene(member(1), member(2), deaf_until=NOW - limit_s - 1, **held).state(2) is N.TERMINATING
