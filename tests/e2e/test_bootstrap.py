@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 
 import paramiko
@@ -41,7 +42,7 @@ from bootstrap import (
     explain,
     stop_agent,
 )
-from bootstrap.connect import connected
+from bootstrap.connect import LOGIN_PATIENCE_S, connected
 from bootstrap.facts import Facts
 from bootstrap.model import Again, Reboot, Run, Skip
 from bootstrap.run import MOST_PASSES, _wait_for_boot
@@ -147,6 +148,14 @@ def test_a_key_that_is_refused_until_the_end_says_so(machine: Instance) -> None:
     target = replace(target_of(machine), client_key_openssh=new_key().private_openssh)
     with pytest.raises(LoginRefusedError, match=rf"refuses our key .*; is {getpass.getuser()} the image's user\?"):
         bootstrap(target, setup_of("n1"), clock=clock, deadline_s=5.0)
+
+
+def test_a_key_that_is_refused_for_long_is_not_tried_until_the_end(machine: Instance) -> None:
+    target = replace(target_of(machine), client_key_openssh=new_key().private_openssh)
+    hurried = count(0.0, LOGIN_PATIENCE_S / 4)  # each look at this clock costs so much
+    with pytest.raises(LoginRefusedError, match="refuses our key"):
+        bootstrap(target, setup_of("n1"), clock=lambda: next(hurried), deadline_s=1e9)
+    assert next(hurried) < 10 * LOGIN_PATIENCE_S
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from supervisor.config import Config
 from supervisor.identity import Identity
 from supervisor.model import EventKind, JobRecord, JobState, NodeRecord
 from supervisor.planner.actions import BootstrapDone
-from supervisor.runtime.farewell import SshFarewells
+from supervisor.runtime.farewell import LOG_LINES, LOG_S, UNMOUNT_S, SshFarewells
 from supervisor.spec import parse_spec
 from tests.agents import CODE, TRAINER, wait_for
 from tests.faulty_ssh import Machine, machine_with_sshd
@@ -77,11 +77,13 @@ def test_its_agent_is_stopped_and_its_file_systems_are_unmounted(machine: Machin
     own = machine.home / ".spotsup/nodes/n1"
     wait_for(lambda: "started" in (own / "agent.log").read_text())
     (own / "log").mkdir(exist_ok=True)
-    (own / "log/n1.log").write_text("ModuleNotFoundError: No module named 'nope'\n")
+    noise = "a line that nobody needs\n" * LOG_LINES
+    (own / "log/n1.log").write_text(f"{noise}ModuleNotFoundError: No module named 'nope'\n")
     node, job = records(machine)
     log = farewells(clock).log_of(node).splitlines()
     assert log[0].startswith("started --config ")
     assert log[-1] == "ModuleNotFoundError: No module named 'nope'"
+    assert log[-LOG_LINES - 1] != log[-LOG_LINES] == "a line that nobody needs"
     assert "server:/out" in (machine.box / "proc/mounts").read_text()
     farewells(clock).unmount(node, job)
     assert (machine.box / "proc/mounts").read_text() == ""
@@ -99,8 +101,13 @@ def test_a_machine_that_was_never_prepared_has_no_log_and_one_that_is_not_reache
     clock.hurry_s = 1.0
     gone = replace(node, ssh_port=free_ports(1)[0])
     began = time.monotonic()
-    assert farewells(clock).log_of(gone) == ""
-    farewells(clock).unmount(gone, job)
+    for call, limit_s in (
+        (lambda: farewells(clock).log_of(gone), LOG_S),
+        (lambda: farewells(clock).unmount(gone, job), UNMOUNT_S),
+    ):
+        asked_at = clock.now()
+        assert not call()
+        assert limit_s <= clock.now() - asked_at < limit_s + 10.0
     assert time.monotonic() - began < 30
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import socket
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -66,3 +68,12 @@ def test_slack_being_away_is_reported_without_the_secret() -> None:
 def test_every_alert_of_the_promise_has_its_sign() -> None:
     for kind in ALERT_KINDS:
         assert not message(Event("i", 0.0, "job", kind, "text")).startswith(":information_source:")
+
+
+def test_a_slack_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("supervisor.alerts.slack.TIMEOUT_S", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        began = time.monotonic()
+        error = Slack(f"http://127.0.0.1:{silent.getsockname()[1]}/services/T/B/secret").send(EVENT)
+    assert error.startswith("Slack does not answer: ")
+    assert time.monotonic() - began < 5.0

@@ -286,6 +286,9 @@ def test_more_than_a_page_is_read_page_by_page(
     names = {machine.node for machine in ec2.instances(CLUSTER, TIMEOUT_S)}
     assert names == {f"n{number}" for number in range(12)}
     assert server.cloud.counted() == {"ec2:DescribeInstances": 3, "ec2:DescribeSpotInstanceRequests": 3}
+    monkeypatch.setattr("provisioners.aws.client.MOST_PAGES", 2)
+    with pytest.raises(ProvisionerError, match="EC2 in us-east-1 has more than 2 pages of Reservations"):
+        ec2.instances(CLUSTER, TIMEOUT_S)
 
 
 def test_without_spot_machines_there_is_nothing_to_ask_about_notices(

@@ -370,7 +370,9 @@ def test_a_listing_costs_five_calls_whatever_the_number_of_machines(
     }
 
 
-def test_more_than_a_page_is_read_page_by_page(server: azure.AzureServer, arm: AzureProvisioner) -> None:
+def test_more_than_a_page_is_read_page_by_page(
+    server: azure.AzureServer, arm: AzureProvisioner, monkeypatch: pytest.MonkeyPatch
+) -> None:
     server.cloud.arm.page = 5
     for number in range(12):
         launched(arm, f"n{number}", offer(f"eastus-{1 + number % 3}"))
@@ -381,6 +383,9 @@ def test_more_than_a_page_is_read_page_by_page(server: azure.AzureServer, arm: A
     assert {machine.node for machine in machines} == {f"n{number}" for number in range(12)}
     assert all(machine.ssh_host for machine in machines)
     assert server.cloud.counted()[azure.LISTING] == 7
+    monkeypatch.setattr("provisioners.azure.client.MOST_PAGES", 2)
+    with pytest.raises(ProvisionerError, match="Azure has more than 2 pages of"):
+        arm.instances(CLUSTER, TIMEOUT_S)
 
 
 def test_without_machines_there_is_little_to_ask(server: azure.AzureServer, arm: AzureProvisioner) -> None:

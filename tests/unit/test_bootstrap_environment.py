@@ -16,6 +16,7 @@ import pytest
 
 from bootstrap import lock_of
 from bootstrap.errors import PackError
+from bootstrap.locks import MOST_BYTES, MOST_FILES
 from bootstrap.model import Archive, Run, Setup, Skip, Unfit
 from bootstrap.steps import Decision, plan
 from bootstrap.steps.environment import environment_name, python_of
@@ -246,6 +247,14 @@ def test_a_lock_is_known_by_all_that_it_includes() -> None:
 def test_code_without_what_its_environment_needs_is_refused(files: dict[str, str], wanted: str, sentence: str) -> None:
     with pytest.raises(PackError, match=sentence):
         lock_of(code_of(train_py="", **files), wanted)
+
+
+def test_lists_of_packages_without_end_are_refused() -> None:
+    endless = {f"r{number}_txt": f"-r r{number + 1}.txt" for number in range(MOST_FILES + 1)}
+    with pytest.raises(PackError, match=rf"r0\.txt includes more than {MOST_FILES} files"):
+        lock_of(code_of(**endless), "r0.txt")
+    with pytest.raises(PackError, match=rf"r\.txt has {MOST_BYTES + 1} bytes, which is no list of packages"):
+        lock_of(code_of(r_txt="#" * (MOST_BYTES + 1)), "r.txt")
 
 
 def test_the_project_itself_is_no_fault_of_a_lock() -> None:

@@ -427,6 +427,15 @@ def test_a_listing_costs_two_calls_whatever_the_number_of_machines(
     assert server.cloud.counted() == {"instances.aggregatedList": pages, "globalOperations.aggregatedList": 1}
 
 
+def test_a_listing_without_end_is_given_up(
+    server: gcp.GcpServer, compute: GcpProvisioner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("provisioners.gcp.client.MOST_PAGES", 1)
+    server.cloud.multiply(bare(launched(compute, "n1")), 500)
+    with pytest.raises(ProvisionerError, match="has more than 1 pages of instances"):
+        compute.instances(CLUSTER, 60.0)
+
+
 def test_all_regions_are_in_the_same_listing(server: gcp.GcpServer) -> None:
     compute = provider(server, regions=("us-central1", "us-west1"))
     west = launched(compute, "n1", offer("us-west1-a"))

@@ -18,6 +18,7 @@ import httpx
 import pytest
 from spotsup_trainer.wire import Progress
 
+from bootstrap.errors import STDERR_CHARACTERS, BootstrapError
 from provisioners.base import LaunchOutcome, LaunchRequest, Market, NoCapacity, Offer, OfferQuery, Scope, Transient
 from supervisor.api.app import create_app
 from supervisor.api.quote import MOST_SHOWN, Quotes, quote_row
@@ -286,6 +287,12 @@ def test_a_long_complaint_is_cut() -> None:
     assert len(record(world).trouble) == MOST_CHARACTERS
     assert isinstance(found, Progress)
     assert keys.progress("job") in world.store.keys
+
+
+def test_what_is_kept_of_a_command_that_failed_is_little_however_long_a_line_is() -> None:
+    error = BootstrapError("it failed", node="n1", stderr="#" * (2 * STDERR_CHARACTERS) + "the end")
+    assert len(error.stderr) == STDERR_CHARACTERS
+    assert error.stderr.endswith("the end")
 
 
 def test_code_that_is_too_large_is_refused() -> None:

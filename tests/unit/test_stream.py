@@ -75,3 +75,8 @@ def test_all_lines_that_have_come_come_at_once() -> None:
 
 def test_an_answer_that_is_cut_off_ends() -> None:
     assert answered([chunked([b"a\n"]) + b"5\r\nab"]) == [[b"a"]]
+
+
+def test_a_line_without_end_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("spotsup_trainer.stream._MOST_LINE_BYTES", 1000)
+    assert answered([chunked([b"a\n"]), chunked([b"#" * 1001])]) == [[b"a"]]
