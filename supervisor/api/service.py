@@ -5,13 +5,14 @@ A command is a user's word in the journal, guarded by the revision of what it ch
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from supervisor.api.quote import Quote
-from supervisor.errors import JournalUnavailableError, NotFoundError, RefusedError, UsageError
+from supervisor.errors import JournalUnavailableError, NotFoundError, RefusedError, SpotsupError, UsageError
 from supervisor.model import DaemonPause, Event, EventKind, JobRecord, NodeRecord, NodeState, Passage
 from supervisor.planner.world import JobView
 from supervisor.runtime.clock import Clock
@@ -20,6 +21,7 @@ from supervisor.runtime.loop import Leader
 from supervisor.spec import JobSpec, check_nodes, parse_spec
 
 MOST_TRIES = 20
+MOST_FORGOTTEN = 20  # each costs a look at etcd, and each submission adds one job
 CATCH_UP_S = 5.0
 MOST_BLOB_BYTES = 32 * 1024 * 1024
 _UID_ALPHABET = "abcdefghijkmnpqrstuvwxyz23456789"
@@ -127,8 +129,6 @@ class Service:
         spec = parse_spec(spec_value)
         self._check_supported(spec)
         self._catch_up(spec.name)
-        if not self._journal.has_blob(code_sha256):
-            raise UsageError("the job's code was not uploaded: `spotsupctl submit` does that")
         record = new_job(spec, code_sha256, submission, self._clock.now())
         for _ in range(MOST_TRIES):
             present = self._present(spec.name)
@@ -136,10 +136,14 @@ class Service:
                 return present
             if present is not None:
                 _check_replaceable(present)
+            code = self._journal.find_blob(code_sha256)
+            if code is None:
+                raise UsageError("the job's code was not uploaded: `spotsupctl submit` does that")
             new = Change(record, EventKind.SUBMITTED, f"{spec.name} submitted")
             event, record_now = _event(new, self._clock.now())
             revision = present.revision if present else 0
-            if self._journal.create_job(record_now, event, revision):
+            if self._journal.create_job(record_now, event, revision, code):
+                self._forget_code(present)
                 self._await(lambda reading: _has(reading, spec.name, record.uid))
                 seen = self._read().jobs.get(spec.name)
                 # It is stored: whoever asked is told so, however late this daemon reads of it.
@@ -238,6 +242,16 @@ class Service:
         return self._journal.logs(name, node)
 
     # -- inside --------------------------------------------------------------------------------------------
+
+    def _forget_code(self, replaced: JobView | None) -> None:
+        """Nobody needs the code of jobs that are over: of the one whose name was just used again, and of those that
+        ended last. The new job is stored, whatever becomes of this."""
+        over = [view.record for view in self._read().jobs.values() if view.record.ended and not _held(view)]
+        latest = sorted(over, key=lambda job: job.ended_at, reverse=True)[:MOST_FORGOTTEN]
+        codes = {job.code_sha256 for job in latest} | ({replaced.record.code_sha256} if replaced else set())
+        with contextlib.suppress(SpotsupError):
+            for digest in sorted(codes):
+                self._journal.forget_code(digest)
 
     def _present(self, name: str) -> JobView | None:
         return self.job(name) if name in {*self._read().jobs, *self._read().refused} else None
@@ -373,6 +387,10 @@ def _check_replaceable(present: JobView) -> None:
     name = present.record.name
     if not present.record.ended:
         raise RefusedError(f"the name {name} is in use ({present.record.state}): choose another, or cancel that job")
-    still = [node.id for node in present.nodes.values() if node.state is not NodeState.GONE]
-    if still:
-        raise RefusedError(f"job {name} has ended but still releases {len(still)} nodes: try again in a moment")
+    if held := _held(present):
+        raise RefusedError(f"job {name} has ended but still releases {held} nodes: try again in a moment")
+
+
+def _held(view: JobView) -> int:
+    """How many nodes it has that are not gone."""
+    return sum(node.state is not NodeState.GONE for node in view.nodes.values())

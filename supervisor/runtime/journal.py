@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 
-from spotsup_trainer.etcd import Compare, Delete, Put
+from spotsup_trainer.etcd import Compare, Delete, KeyValue, Put
 from spotsup_trainer.wire import Keys
 
 from supervisor.errors import NotFoundError
@@ -76,10 +76,12 @@ class Journal:
         result = self._store.txn(guards, operations)
         return result.revision if result.succeeded else 0
 
-    def create_job(self, record: JobRecord, event: Event, replaced: int) -> bool:
-        """Store a new job, as a user's word that needs no leader; False when the name's record changed meanwhile.
+    def create_job(self, record: JobRecord, event: Event, replaced: int, code: KeyValue | None = None) -> bool:
+        """Store a new job, as a user's word that needs no leader; False when the name's record changed meanwhile, or
+        its code.
 
-        `replaced`: the revision of the ended job of that name, or 0. What that one left behind goes with it.
+        `replaced`: the revision of the ended job of that name, or 0. What that one left behind goes with it. `code`: as
+        `find_blob` gave it.
         """
         name = record.name
         operations: list[Put | Delete] = [
@@ -90,7 +92,12 @@ class Journal:
         if not replaced:
             operations = []
         operations += [Put(self._job_key(name), dump(record)), Put(self._event_key(name, event.id), dump(event))]
-        return self._txn([Compare(self._job_key(name), "mod", replaced)], operations) > 0
+        guards = [Compare(self._job_key(name), "mod", replaced)]
+        if code is not None:
+            # Written anew together with the job: of this and `forget_code` at one moment, one comes too late.
+            guards.append(Compare(code.key, "mod", code.mod_revision))
+            operations.append(Put(code.key, code.value))
+        return self._txn(guards, operations) > 0
 
     def update_job(self, view: JobView, record: JobRecord, event: Event, node: NodeRecord | None = None) -> bool:
         """Store a changed job as a user wants it, and one changed node of it; False when either changed meanwhile."""
@@ -158,16 +165,27 @@ class Journal:
     def put_blob(self, data: bytes) -> str:
         """Store a code archive under its SHA-256, which is returned. Storing it again is harmless."""
         digest = hashlib.sha256(data).hexdigest()
-        if not self.has_blob(digest):
+        if self.find_blob(digest) is None:
             for number, begin in enumerate(range(0, len(data), BLOB_CHUNK_BYTES)):
                 chunk = data[begin : begin + BLOB_CHUNK_BYTES]
                 self._txn([], [Put(self._blob_key(digest, f"{number:05d}"), chunk)])
             self._txn([], [Put(self._blob_key(digest, "size"), str(len(data)).encode())])
         return digest
 
-    def has_blob(self, digest: str) -> bool:
-        """Whether an archive is stored completely."""
-        return self._store.get(self._blob_key(digest, "size")) is not None
+    def find_blob(self, digest: str) -> KeyValue | None:
+        """The key that says that an archive is stored completely; None where it is not."""
+        return self._store.get(self._blob_key(digest, "size"))
+
+    def forget_code(self, digest: str) -> bool:
+        """Remove an archive, unless a job that has not ended names it. Raises SchemaError where that cannot be told."""
+        found = self.find_blob(digest)
+        if found is None:
+            return False
+        jobs = [load(JobRecord, kv.value, kv.key) for kv in self._store.range(self._job_key(""))]
+        if any(job.code_sha256 == digest and not job.ended for job in jobs):
+            return False
+        guard = Compare(found.key, "mod", found.mod_revision)
+        return self._txn([guard], [Delete(self._blob_key(digest, ""), prefix=True)]) > 0
 
     def get_blob(self, digest: str) -> bytes:
         """An archive. Raises NotFoundError where it is missing or broken."""

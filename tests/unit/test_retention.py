@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from spotsup_trainer.wire import Ended, encode
 
 from provisioners.base import EndCause
 from supervisor.api.service import Scale
+from supervisor.errors import UsageError
 from supervisor.model import JobState, NodeState
 from tests.sim.promises import settled, truth
 from tests.sim.scenes import RULES, empty_world, in_state, service, submit
+from tests.sim.store import CLUSTER
 from tests.sim.world import Machine, World
 
 NODES = 32
@@ -80,3 +83,82 @@ def test_a_thousand_nodes_one_after_the_other_leave_few_keys() -> None:
     assert len(keys_below(world, keys.world)) <= 3 * NODES + KEPT.gone_kept + 4
     assert len(keys_below(world, keys.logs("job"))) <= KEPT.gone_kept
     assert len(world.journal.events("job")) <= KEPT.events_kept
+
+
+# -- code --------------------------------------------------------------------------------------------------
+
+
+def submit_code(world: World, name: str, code: bytes) -> str:
+    """A job of one node that runs this code; where the code is."""
+    digest = service(world).put_blob(code)
+    service(world).submit({"name": name, "nodes": 1, "run": "train.py"}, digest, f"{name} at {world.clock.now()}")
+    return f"/spotsup/{CLUSTER}/blobs/{digest}/"
+
+
+def end(world: World, name: str) -> None:
+    """Cancelled, and all its machines are gone."""
+    service(world).cancel(name)
+
+    def is_over(now: World) -> bool:
+        job = truth(now)[name]
+        return job.record.ended and all(node.state is NodeState.GONE for node in job.nodes.values())
+
+    assert world.run_until(is_over, 120.0)
+
+
+def test_code_is_forgotten_once_no_job_needs_it() -> None:
+    world = empty_world()
+    first = submit_code(world, "one", b"first")
+    shared = submit_code(world, "two", b"shared")
+    submit_code(world, "three", b"shared")
+    world.run(30.0)
+    end(world, "one")
+    end(world, "two")
+    assert keys_below(world, first), "until somebody submits a job"
+    second = submit_code(world, "two", b"second")
+    assert not keys_below(world, first)
+    assert keys_below(world, shared), "another job runs it"
+    end(world, "two")
+    end(world, "three")
+    submit_code(world, "two", b"shared")
+    assert not keys_below(world, second), "its name is another job's now"
+    assert keys_below(world, shared), "it was asked for again"
+    world.run(30.0)
+    assert truth(world)["two"].record.state is JobState.RUNNING
+
+
+def test_of_many_jobs_that_ended_the_last_ones_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("supervisor.api.service.MOST_FORGOTTEN", 2)
+    world = empty_world()
+    codes = [submit_code(world, f"job-{number}", b"%d" % number) for number in range(3)]
+    world.run(30.0)
+    for number in range(3):
+        end(world, f"job-{number}")
+        world.run(1.0)
+    submit_code(world, "new", b"new")
+    assert [bool(keys_below(world, code)) for code in codes] == [True, False, False]
+
+
+def test_code_that_is_asked_for_at_the_moment_in_which_it_is_forgotten_is_kept_or_the_user_is_told() -> None:
+    world = empty_world()
+    code = submit_code(world, "old", b"code")
+    world.run(30.0)
+    end(world, "old")
+    digest = code.rstrip("/").rpartition("/")[2]
+    client, journal = world.daemon.client, world.daemon.journal
+
+    def ask() -> None:
+        submit_code(world, "new", b"code")
+
+    client.hesitate = ask
+    assert not journal.forget_code(digest), "a job has come that needs it"
+    assert keys_below(world, code)
+    end(world, "new")
+
+    def forget() -> None:
+        assert journal.forget_code(digest)
+
+    client.hesitate = forget
+    with pytest.raises(UsageError, match="the job's code was not uploaded"):
+        submit_code(world, "newest", b"code")
+    assert "newest" not in truth(world)
