@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import subprocess
 import sys
@@ -78,7 +79,8 @@ def start_server(
     code = process.poll()
     if code is None:
         process.kill()
-        process.wait()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(KILL_TIMEOUT_S)
     said = store.log.read_bytes()[said_before:].decode(errors="replace").strip()
     why = f"ended with {code}" if code is not None else f"did not answer within {timeout_s:.0f} s"
     raise ServerError(f"the local cloud's server for {directory} {why}: {said[-1000:]}")

@@ -53,7 +53,7 @@ class AzureReader:
                 raise ValueError(f"the metadata service gives no name for this machine: {_NAME_PATH}")
         told = json.loads(self._get(_EVENTS_PATH, _TIMEOUT_S if self._answered else _FIRST_TIMEOUT_S))
         self._answered = True
-        self._told &= {event["EventId"] for event in told["Events"]}  # those that are over are told of no more
+        self._told &= {event.get("EventId") for event in told["Events"]}  # those that are over are told of no more
         for event in told["Events"]:
             # Machines of one availability set or scale set are told of each other's events, too.
             if self._name.lower() not in [str(name).lower() for name in event["Resources"]]:
