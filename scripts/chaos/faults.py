@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -39,10 +39,10 @@ class Ground:
     site: Site
     job: str
     members: int
+    clock: Path
     rooms: Rooms | None = None
     etcd_disk: Path | None = None
     daemon_disk: Path | None = None
-    clock: Path | None = None
 
 
 @dataclass
@@ -141,10 +141,16 @@ def _daemon_disk_full(ground: Ground, _planned: Planned, _outcome: Outcome) -> I
         full.mend()
 
 
+def set_clock(file: Path, by_s: int) -> None:
+    """Let the process that reads this file be so far off, from now on (wrong_clock/sitecustomize.py)."""
+    new = file.with_suffix(".new")
+    new.write_text(f"{by_s:+d}\n")
+    new.replace(file)
+
+
 @contextmanager
 def _clock_stepped(ground: Ground, planned: Planned, outcome: Outcome) -> Iterator[None]:
     """The time of day of the leader jumps, and jumps back."""
-    assert ground.clock is not None
     daemon = ground.site.daemons[-1]
     if _leader(ground) is not daemon:
         other = _leader(ground)
@@ -154,7 +160,7 @@ def _clock_stepped(ground: Ground, planned: Planned, outcome: Outcome) -> Iterat
     by_s = CLOCK_STEPS_S[int(planned.pick * len(CLOCK_STEPS_S))]
     outcome.notes["by_s"] = by_s
     try:
-        ground.clock.write_text(f"{by_s:+d}\n")
+        set_clock(ground.clock, by_s)
         yield
         # What it says is stamped with the time that it believes, and it believes no jump so soon.
         if "at" in (said := daemon.health()):
@@ -162,7 +168,7 @@ def _clock_stepped(ground: Ground, planned: Planned, outcome: Outcome) -> Iterat
             if abs(off_s) > CLOCK_SLACK_S:
                 outcome.broken.append(f"a leader whose clock jumped by {by_s:+d} s has believed {off_s:+g} s of it")
     finally:
-        ground.clock.write_text("+0\n")
+        set_clock(ground.clock, 0)
 
 
 @contextmanager
@@ -309,24 +315,26 @@ def _members(ground: Ground) -> list[str]:
     return sorted(str(n["id"]) for n in ground.site.job(ground.job)["node_list"] if n["state"] == "member")
 
 
-def _node(ground: Ground, planned: Planned) -> str:
-    members = _members(ground)
+def _drawn(members: Sequence[str], planned: Planned) -> list[str]:
+    """The one that is struck first, then those that are struck in its place."""
     if not members:
         raise StackError("no node trains")
-    return members[int(planned.pick * len(members))]
+    at = int(planned.pick * len(members))
+    return [*members[at:], *members[:at]]
 
 
-def _victims(ground: Ground, planned: Planned, part: str) -> list[Identity]:
-    node = _node(ground, planned)
-    there = ground.site.processes_of(node)
-    parents = {each.identity.pid: each.parent for each in processes.snapshot().values()}
-    found = parts({each.pid: words for each, words in there.items()}, parents)
-    victims = [each for each in there if found.get(each.pid) == part]
-    if not victims:
-        raise StackError(
-            f"no {part} runs on {node}; what runs there: {'; '.join(each[:80] for each in there.values())}"
-        )
-    return victims
+def _victims(ground: Ground, planned: Planned, part: str, outcome: Outcome) -> list[Identity]:
+    """Of the node that was drawn, or the next one: a machine whose sshd was killed goes on without."""
+    members = _drawn(_members(ground), planned)
+    for node in members:
+        there = ground.site.processes_of(node)
+        parents = {each.identity.pid: each.parent for each in processes.snapshot().values()}
+        found = parts({each.pid: words for each, words in there.items()}, parents)
+        victims = [each for each in there if found.get(each.pid) == part]
+        if victims:
+            return victims
+    outcome.said = f"there was no {part} on any of {', '.join(members)}"
+    return []
 
 
 def parts(commands: Mapping[int, str], parents: Mapping[int, int]) -> dict[int, str]:
@@ -355,8 +363,8 @@ def _above(pid: int, commands: Mapping[int, str], parents: Mapping[int, int]) ->
 
 def _killed(part: str) -> Strike:
     @contextmanager
-    def strike(ground: Ground, planned: Planned, _outcome: Outcome) -> Iterator[None]:
-        for victim in _victims(ground, planned, part):
+    def strike(ground: Ground, planned: Planned, outcome: Outcome) -> Iterator[None]:
+        for victim in _victims(ground, planned, part, outcome):
             processes.send(victim, signal.SIGKILL)
         yield
 
@@ -365,8 +373,8 @@ def _killed(part: str) -> Strike:
 
 def _frozen(part: str) -> Strike:
     @contextmanager
-    def strike(ground: Ground, planned: Planned, _outcome: Outcome) -> Iterator[None]:
-        victims = _victims(ground, planned, part)
+    def strike(ground: Ground, planned: Planned, outcome: Outcome) -> Iterator[None]:
+        victims = _victims(ground, planned, part, outcome)
         for victim in victims:
             processes.send(victim, signal.SIGSTOP)
         try:
@@ -380,13 +388,13 @@ def _frozen(part: str) -> Strike:
 
 @contextmanager
 def _machine_lost(ground: Ground, planned: Planned, _outcome: Outcome) -> Iterator[None]:
-    ground.site.cloud_ctl("kill", _node(ground, planned))
+    ground.site.cloud_ctl("kill", _drawn(_members(ground), planned)[0])
     yield
 
 
 @contextmanager
 def _machine_notice(ground: Ground, planned: Planned, _outcome: Outcome) -> Iterator[None]:
-    doomed = _node(ground, planned)
+    doomed = _drawn(_members(ground), planned)[0]
     ground.site.cloud_ctl("preempt", doomed, "--notice", f"{NOTICE_S:g}")
     yield
     # The next fault is not to be blamed for the round that this one ends.

@@ -116,13 +116,3 @@ def rooms(count: int, tag: str) -> Iterator[Rooms]:
         yield made
     finally:
         made.close()
-
-
-def faketime() -> Path:
-    """libfaketime, which gives one process another time of day. Raises NotHereError with what brings it."""
-    tools = Path(__file__).resolve().parent.parent.parent / ".tools" / "root"
-    for root in (Path("/"), tools):
-        for found in sorted(root.glob("usr/lib/*/faketime/libfaketimeMT.so.1")):
-            if {*" :"}.isdisjoint(str(found.resolve())):  # LD_PRELOAD knows no way to quote them
-                return found.resolve()
-    raise NotHereError("there is no libfaketime: apt-get install libfaketime")

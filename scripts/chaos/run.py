@@ -28,12 +28,12 @@ from spotsup_trainer.etcd import EtcdError
 from provisioners.localcloud.control import ServerError
 from provisioners.localcloud.store import StoreError
 from scripts.chaos import probes
-from scripts.chaos.faults import STRIKES, Ground, Outcome
+from scripts.chaos.faults import STRIKES, Ground, Outcome, set_clock
 from scripts.chaos.growth import MIB, growth
 from scripts.chaos.plan import QUIET, Kind, Planned, schedule
 from scripts.chaos.registers import Users, verdict
 from scripts.chaos.report import Result, show, write
-from scripts.chaos.rooms import NotHereError, faketime, rooms, small_disk
+from scripts.chaos.rooms import NotHereError, rooms, small_disk
 from scripts.chaos.site import Site, site
 from scripts.soak import worker
 from scripts.soak.etcd import EtcdFailedError, Members
@@ -228,17 +228,8 @@ def grounds(folder: Path, etcds: int, hook: probes.Webhook) -> Iterator[tuple[Gr
         if network is None and etcds == 1:
             missing |= dict.fromkeys((Kind.ETCD_CUT_OFF, Kind.ETCD_NARROW), "of one member: it would be gone")
         clock, environ = folder / "clock", {"SPOTSUP_SLACK_WEBHOOK": hook.url}
-        clocks: dict[str, str] = {}
-        try:
-            clock.write_text("+0\n")
-            clocks = {
-                "LD_PRELOAD": str(faketime()),
-                "FAKETIME_TIMESTAMP_FILE": str(clock),
-                "FAKETIME_CACHE_DURATION": "1",
-                "FAKETIME_DONT_FAKE_MONOTONIC": "1",
-            }
-        except NotHereError as error:
-            missing[Kind.CLOCK_STEPPED] = str(error)
+        set_clock(clock, 0)
+        clocks = {"PYTHONPATH": str(Path(__file__).with_name("wrong_clock")), "CHAOS_CLOCK": str(clock)}
         options: tuple[str, ...] = ("--quota-backend-bytes", str(QUOTA_BYTES), "--auto-compaction-mode", "periodic")
         options += ("--auto-compaction-retention", "1m", "--snapshot-count", "10000", "--max-wals", "2")
         homes = {0: disks["etcd"]} if "etcd" in disks else {}
@@ -255,7 +246,7 @@ def grounds(folder: Path, etcds: int, hook: probes.Webhook) -> Iterator[tuple[Gr
                 state_dirs=states,
             )
         )
-        yield Ground(ground, JOB, etcds, network, disks.get("etcd"), disks.get("daemon"), clock), missing
+        yield Ground(ground, JOB, etcds, clock, network, disks.get("etcd"), disks.get("daemon")), missing
 
 
 def examine(folder: Path, seconds: float, options: argparse.Namespace, result: Result) -> None:
