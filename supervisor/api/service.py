@@ -246,12 +246,11 @@ class Service:
     def _forget_code(self, replaced: JobView | None) -> None:
         """Nobody needs the code of jobs that are over: of the one whose name was just used again, and of those that
         ended last. The new job is stored, whatever becomes of this."""
-        over = [view.record for view in self._read().jobs.values() if view.record.ended and not _held(view)]
-        latest = sorted(over, key=lambda job: job.ended_at, reverse=True)[:MOST_FORGOTTEN]
-        codes = {job.code_sha256 for job in latest} | ({replaced.record.code_sha256} if replaced else set())
+        over = [view for view in self._read().jobs.values() if view.record.ended and not _held(view)]
+        latest = sorted(over, key=lambda view: view.record.ended_at)[-MOST_FORGOTTEN:]
         with contextlib.suppress(SpotsupError):
-            for digest in sorted(codes):
-                self._journal.forget_code(digest)
+            for view in [*latest, *filter(None, [replaced])]:
+                self._journal.forget_code(view.record.code_sha256, view.revision)
 
     def _present(self, name: str) -> JobView | None:
         return self.job(name) if name in {*self._read().jobs, *self._read().refused} else None

@@ -163,23 +163,24 @@ class Journal:
         return chunks
 
     def put_blob(self, data: bytes) -> str:
-        """Store a code archive under its SHA-256, which is returned. Storing it again is harmless."""
+        """Store a code archive under its SHA-256, which is returned. Storing it again keeps it from being forgotten."""
         digest = hashlib.sha256(data).hexdigest()
         if self.find_blob(digest) is None:
             for number, begin in enumerate(range(0, len(data), BLOB_CHUNK_BYTES)):
                 chunk = data[begin : begin + BLOB_CHUNK_BYTES]
                 self._txn([], [Put(self._blob_key(digest, f"{number:05d}"), chunk)])
-            self._txn([], [Put(self._blob_key(digest, "size"), str(len(data)).encode())])
+        self._txn([], [Put(self._blob_key(digest, "size"), str(len(data)).encode())])
         return digest
 
     def find_blob(self, digest: str) -> KeyValue | None:
         """The key that says that an archive is stored completely; None where it is not."""
         return self._store.get(self._blob_key(digest, "size"))
 
-    def forget_code(self, digest: str) -> bool:
-        """Remove an archive, unless a job that has not ended names it. Raises SchemaError where that cannot be told."""
+    def forget_code(self, digest: str, revision: int) -> bool:
+        """Remove an archive, unless a job that has not ended names it, or will: it was stored again after `revision`.
+        Raises SchemaError where that cannot be told."""
         found = self.find_blob(digest)
-        if found is None:
+        if found is None or found.mod_revision > revision:
             return False
         jobs = [load(JobRecord, kv.value, kv.key) for kv in self._store.range(self._job_key(""))]
         if any(job.code_sha256 == digest and not job.ended for job in jobs):

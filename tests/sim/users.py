@@ -9,7 +9,7 @@ from typing import Any
 
 from provisioners.base import EndCause
 from supervisor.api.adoption import Adoption
-from supervisor.api.service import Scale, Service
+from supervisor.api.service import Scale, Service, uid_of
 from supervisor.errors import JournalUnavailableError, NotFoundError, RefusedError, SpotsupError
 from supervisor.model import COUNTED_NODE_STATES, JobState
 from supervisor.planner.world import JobView
@@ -31,6 +31,11 @@ class Wanted:
     drained: set[str] = field(default_factory=set)
     under_way: Counter[str] = field(default_factory=Counter)
     commands: Counter[str] = field(default_factory=Counter)
+
+    def or_another(self, uid: str, numbers: tuple[int, int]) -> Wanted:
+        """Until a submission of the same name is answered, it is the old job or the new one."""
+        nodes = self.nodes | {numbers} if self.nodes else set()
+        return Wanted(self.uids | {uid}, nodes, self.cancelled | {False}, self.paused | {False}, set(self.drained))
 
 
 def waiter(world: World, daemon: Daemon) -> Callable[[Callable[[Reading], bool], float], bool]:
@@ -84,9 +89,9 @@ class Users:
 
     def _submit_once(self, daemon: Daemon, value: dict[str, Any], submission: str) -> bool | None:
         service, name = service_of(self._world, daemon), value["name"]
-        uid = self._uid(submission)
+        uid, numbers = uid_of(submission), (value["nodes"]["desired"], value["nodes"].get("spares", 0))
         before = self._wanted.get(name)
-        open_set = self._wanted[name] = Wanted({*(before.uids if before else set()), uid, "" if not before else uid})
+        self._wanted[name] = Wanted({uid, ""}) if before is None else before.or_another(uid, numbers)
         try:
             service.submit(value, service.put_blob(b"code"), submission)
         except (RefusedError, NotFoundError):
@@ -99,16 +104,8 @@ class Users:
             return None
         self.acknowledged += 1
         self._world.say(f"a user submitted {name}")
-        open_set.uids = {uid}
-        nodes = value["nodes"]
-        open_set.nodes = {(nodes["desired"], nodes.get("spares", 0))}
+        self._wanted[name] = Wanted({uid}, {numbers})
         return True
-
-    @staticmethod
-    def _uid(submission: str) -> str:
-        from supervisor.api.service import uid_of
-
-        return uid_of(submission)
 
     def scale(self, name: str, desired: int, spares: int) -> None:
         """Ask for other numbers."""

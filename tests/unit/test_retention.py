@@ -8,7 +8,7 @@ import pytest
 from spotsup_trainer.wire import Ended, encode
 
 from provisioners.base import EndCause
-from supervisor.api.service import Scale
+from supervisor.api.service import MOST_FORGOTTEN, Scale
 from supervisor.errors import UsageError
 from supervisor.model import JobState, NodeState
 from tests.sim.promises import settled, truth
@@ -127,16 +127,14 @@ def test_code_is_forgotten_once_no_job_needs_it() -> None:
     assert truth(world)["two"].record.state is JobState.RUNNING
 
 
-def test_of_many_jobs_that_ended_the_last_ones_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("supervisor.api.service.MOST_FORGOTTEN", 2)
+def test_of_many_jobs_that_ended_the_last_ones_are_looked_at() -> None:
     world = empty_world()
-    codes = [submit_code(world, f"job-{number}", b"%d" % number) for number in range(3)]
-    world.run(30.0)
-    for number in range(3):
-        end(world, f"job-{number}")
-        world.run(1.0)
+    names = [f"job-{number}" for number in range(MOST_FORGOTTEN + 1)]
+    codes = [submit_code(world, name, name.encode()) for name in names]
+    for name in names:
+        end(world, name)
     submit_code(world, "new", b"new")
-    assert [bool(keys_below(world, code)) for code in codes] == [True, False, False]
+    assert [bool(keys_below(world, code)) for code in codes] == [True, *[False] * MOST_FORGOTTEN]
 
 
 def test_code_that_is_asked_for_at_the_moment_in_which_it_is_forgotten_is_kept_or_the_user_is_told() -> None:
@@ -151,14 +149,29 @@ def test_code_that_is_asked_for_at_the_moment_in_which_it_is_forgotten_is_kept_o
         submit_code(world, "new", b"code")
 
     client.hesitate = ask
-    assert not journal.forget_code(digest), "a job has come that needs it"
+    assert not journal.forget_code(digest, world.store.revision), "a job has come that needs it"
     assert keys_below(world, code)
     end(world, "new")
 
     def forget() -> None:
-        assert journal.forget_code(digest)
+        assert journal.forget_code(digest, world.store.revision)
 
+    stored = service(world)
+    stored.put_blob(b"code")
     client.hesitate = forget
     with pytest.raises(UsageError, match="the job's code was not uploaded"):
-        submit_code(world, "newest", b"code")
+        stored.submit({"name": "newest", "nodes": 1, "run": "train.py"}, digest, "newest")
     assert "newest" not in truth(world)
+
+
+def test_code_that_was_uploaded_again_waits_for_its_job() -> None:
+    world = empty_world()
+    code = submit_code(world, "old", b"code")
+    end(world, "old")
+    digest = service(world).put_blob(b"code")
+    submit_code(world, "another", b"another")
+    assert keys_below(world, code)
+    service(world).submit({"name": "new", "nodes": 1, "run": "train.py"}, digest, "new")
+    end(world, "new")
+    submit_code(world, "another-1", b"another")
+    assert not keys_below(world, code)
