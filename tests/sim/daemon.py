@@ -11,7 +11,7 @@ from spotsup_trainer.wire import Keys
 
 from supervisor.errors import JournalUnavailableError
 from supervisor.identity import Identity
-from supervisor.planner.actions import Action, Bootstrap, Commit, ListDone, Outcome
+from supervisor.planner.actions import Action, Bootstrap, Commit, ListDone, Outcome, SendAlert
 from supervisor.runtime.actor import Effects, outcome_of_fault
 from supervisor.runtime.clock import SystemClock
 from supervisor.runtime.journal import Journal, Reading
@@ -146,6 +146,8 @@ class SimActor:
     def start(self, action: Action) -> None:
         world = self._world
         world.on_start(self._daemon, action)
+        if isinstance(action, SendAlert):
+            world.alert_tries[action.event_id] += 1  # one that hangs counts, too
         now, faults = world.clock.now(), world.faults
         if world.dice.hits("hung call", faults.hung_call):
             # Whether it reached the cloud, nobody knows; the time limit ends it.

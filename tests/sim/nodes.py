@@ -101,8 +101,7 @@ class SimNodes:
         for key in [key for key, at in self._expiring.items() if at <= now]:
             del self._expiring[key]
             agent = self.agents.get(key.rpartition("/")[2])
-            gone = agent is None or agent.machine.silent or not agent.machine.alive
-            if gone or (agent is not None and agent.quit and "/member/" in key):
+            if agent is None or agent.quit or agent.machine.silent or not agent.machine.alive:
                 self._store.delete(key)
 
     def step(self) -> None:
@@ -148,11 +147,12 @@ class SimNodes:
             return
         agent.lost_at = None
         key = self.keys.agent(agent.job, agent.node)
-        if key not in self._store.keys:
-            self._store.put(key, encode(AgentWord(agent.node, "boot", 1, 0.0, "sim")))
-        if agent.quit:
+        if agent.quit:  # it has said its last word, and is no more
+            self._store.delete(key)
             training.stop(agent.node)
             return
+        if key not in self._store.keys:
+            self._store.put(key, encode(AgentWord(agent.node, "boot", 1, 0.0, "sim")))
         if machine.instance.preempt_at is not None:
             self._hear(agent, machine.instance.preempt_at, now)
         if not agent.left:

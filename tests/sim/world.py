@@ -90,7 +90,6 @@ class World:
 
     def send(self, event: Event) -> str:
         """Alerts end here."""
-        self.alert_tries[event.id] += 1
         if self.dice.hits("alert lost", self.faults.unreachable):
             return "Slack does not answer"
         self.sent.append(event)
