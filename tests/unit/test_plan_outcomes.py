@@ -1,0 +1,292 @@
+"""What the planner makes of launches, look-ups and bootstraps that were answered. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Literal
+
+import pytest
+from spotsup_trainer.wire import Ended
+
+from provisioners.base import (
+    Fatal,
+    InstanceState,
+    Launched,
+    LaunchOutcome,
+    NoCapacity,
+    Quota,
+    Scope,
+    Throttled,
+    Transient,
+    Unknown,
+)
+from supervisor.model import EventKind, JobState, NodeState
+from supervisor.planner.actions import (
+    Bootstrap,
+    BootstrapDone,
+    Find,
+    FindDone,
+    Launch,
+    LaunchDone,
+)
+from supervisor.planner.sync import BACKOFF_S
+from supervisor.planner.world import OffersView, Rules
+from tests.unit.scene import (
+    NOW,
+    OFFER,
+    Decided,
+    job,
+    machine,
+    member,
+    name,
+    node,
+    scene,
+    word,
+)
+
+N, J = NodeState, JobState
+REQUESTED = node(3, N.REQUESTED)
+RULES = Rules(leftovers_s=1e9)
+
+
+def launched(outcome: LaunchOutcome, **more: Any) -> Decided:
+    """Node 3 of a job that trains on 1 and 2 was asked for, and this came of it."""
+    record = more.pop("record", job(3))
+    asked = more.pop("asked", REQUESTED)
+    return scene(member(1), member(2), asked, record=record, outcomes=[LaunchDone(name(3), OFFER, outcome)], **more)
+
+
+# -- a launch ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("told", "kept"),
+    [(NOW - 30, NOW - 30), (0.0, REQUESTED.created_at), (NOW + 7200, NOW), (NOW - 90000, REQUESTED.created_at)],
+)
+def test_a_granted_machine_began_between_its_intent_and_now(told: float, kept: float) -> None:
+    asked = replace(REQUESTED, unsure=True, error="no answer", retry_at=NOW + 60)
+    after = launched(Launched(machine(3, InstanceState.PENDING, launched_at=told)), asked=asked).node(3)
+    assert (after.state, after.instance_id, after.launched_at) == (N.PENDING, "i-3", kept)
+    assert (after.unsure, after.error) == (False, "")
+    assert after.history[-1].reason == "i-3 in zone-a"
+
+
+@pytest.mark.parametrize("kind", [NoCapacity, Quota])
+def test_a_refusal_ends_the_node_and_is_remembered_for_as_long_as_it_says(kind: type[NoCapacity]) -> None:
+    after = launched(kind(Scope.ZONE, 60.0, "zone-a is full"))
+    gone = after.node(3)
+    assert (gone.state, gone.error, gone.ended_at) == (N.GONE, "zone-a is full", NOW)
+    (event,) = [each for each in after.events if each.kind is EventKind.LAUNCH_REFUSED]
+    assert (event.node, event.text) == (name(3), f"zone-a did not grant {name(3)}: zone-a is full")
+    assert after.soft.refused(OFFER, NOW + 59.9, spare=False)
+    assert not after.soft.refused(OFFER, NOW + 60.0, spare=False)
+    assert after.new == [], "there is no other offer"
+
+
+def test_what_a_spare_was_refused_is_remembered_as_such() -> None:
+    after = launched(NoCapacity(Scope.ZONE, 60.0, "full"), record=job(2, spare_nodes=1))
+    assert after.soft.refused(OFFER, NOW, spare=True)
+    assert not after.soft.refused(OFFER, NOW, spare=False)
+
+
+def test_a_throttled_launch_waits_for_as_long_as_the_cloud_says() -> None:
+    after = launched(Throttled(7.0, "slow down"))
+    assert (after.state(3), after.node(3).retry_at, after.node(3).error) == (N.REQUESTED, NOW + 7.0, "slow down")
+    assert after.does(Launch) == []
+
+
+@pytest.mark.parametrize(("attempts", "wait_s"), [(0, 1.0), (1, 2.0), (2, 5.0), (3, 10.0), (4, 30.0)])
+def test_a_fault_of_the_cloud_is_tried_again_ever_later(attempts: int, wait_s: float) -> None:
+    after = launched(Transient("try again"), asked=replace(REQUESTED, launch_attempts=attempts))
+    assert (after.state(3), after.node(3).retry_at, after.node(3).error) == (N.REQUESTED, NOW + wait_s, "try again")
+    assert wait_s in BACKOFF_S
+
+
+def test_the_longest_wait_is_the_last_one() -> None:
+    rules = replace(RULES, launch_attempts=100)
+    after = launched(Transient("again"), asked=replace(REQUESTED, launch_attempts=50), rules=rules)
+    assert after.node(3).retry_at == NOW + BACKOFF_S[-1]
+
+
+def test_a_cloud_whose_faults_do_not_end_refuses() -> None:
+    after = launched(Transient("again"), asked=replace(REQUESTED, launch_attempts=RULES.launch_attempts))
+    assert (after.state(3), after.told[0]) == (N.GONE, EventKind.LAUNCH_REFUSED)
+
+
+def test_an_unknown_code_is_told_once() -> None:
+    first = launched(Transient("fault", "Strange"))
+    (told,) = first.events
+    assert (told.kind, told.node, told.data) == (EventKind.UNKNOWN_CODE, name(3), {"code": "Strange"})
+    assert launched(Transient("fault", "Strange"), soft={"unknown_codes": (("local", "Strange"),)}).events == []
+    assert launched(Transient("fault")).events == []
+
+
+def test_a_launch_without_an_answer_is_looked_up_half_a_second_later_and_not_repeated() -> None:
+    after = launched(Unknown("timeout"))
+    assert (after.node(3).unsure, after.node(3).retry_at, after.node(3).error) == (True, NOW + 0.5, "timeout")
+    assert (after.does(Launch), after.does(Find)) == ([], [])
+    later = scene(member(1), member(2), after.node(3), record=job(3), outcomes=[])
+    assert later.does(Find) == []
+    due = scene(member(1), member(2), replace(after.node(3), retry_at=NOW), record=job(3))
+    assert [each.node.id for each in due.does(Find)] == [name(3)]
+    assert due.does(Launch) == []
+
+
+def test_a_hopeless_request_ends_a_job_that_never_ran_and_no_other() -> None:
+    outcome = LaunchDone(name(3), OFFER, Fatal("no such key pair"))
+    alone = scene(REQUESTED, record=job(1, JobState.STARTING), outcomes=[outcome])
+    assert (alone.job.state, alone.job.reason) == (JobState.FAILED, "local refuses the request: no such key pair")
+    running = launched(Fatal("no such key pair"))
+    assert running.job.state is not JobState.FAILED
+    once = scene(
+        REQUESTED, node(1, N.GONE, joined=True), record=job(1, JobState.STARTING), outcomes=[outcome], members={}
+    )
+    assert once.job.state is not JobState.FAILED, "it has trained before"
+    asking = scene(REQUESTED, node(4, N.REQUESTED), record=job(2, J.STARTING), outcomes=[outcome])
+    assert asking.job.state is J.STARTING, "another request is under way"
+    assert (alone.state(3), running.state(3)) == (N.GONE, N.GONE)
+    elsewhere = replace(OFFER, region="far", zone="far-a", instance_type="other")
+    assert running.soft.refused(elsewhere, NOW + 599, spare=False), "all of the cloud's offers, for ten minutes"
+    assert not running.soft.refused(elsewhere, NOW + 600, spare=False)
+
+
+def test_a_hopeless_request_for_a_spare_speaks_against_spares_only() -> None:
+    after = launched(Fatal("no such key pair"), record=job(2, spare_nodes=1))
+    assert not after.soft.refused(OFFER, NOW, spare=False)
+
+
+# -- a look-up ---------------------------------------------------------------------------------------------
+
+
+def found(outcome: FindDone) -> Decided:
+    asked = replace(REQUESTED, unsure=True, error="timeout", retry_at=NOW + 60)
+    return scene(member(1), member(2), asked, record=job(3), outcomes=[outcome])
+
+
+def test_a_machine_that_is_found_is_the_nodes() -> None:
+    after = found(FindDone(name(3), machine(3, InstanceState.PENDING)))
+    assert (after.state(3), after.node(3).instance_id) == (N.PENDING, "i-3")
+
+
+def test_a_look_up_that_failed_is_repeated_later_and_one_that_found_nothing_asks_again_at_once() -> None:
+    failed = found(FindDone(name(3), None, "away")).node(3)
+    assert (failed.unsure, failed.retry_at, failed.error) == (True, NOW + 2.0, "away")
+    nothing = found(FindDone(name(3), None))
+    assert (nothing.node(3).unsure, nothing.node(3).launch_attempts) == (False, 2)
+    assert [each.node.token for each in nothing.does(Launch)] == [name(3)], "under the same token"
+
+
+# -- bootstrap ---------------------------------------------------------------------------------------------
+
+PREPARED = node(3, N.BOOTSTRAPPING)
+
+
+def bootstrapped(*, record: Any = None, asked: Any = PREPARED, **outcome: Any) -> Decided:
+    done = BootstrapDone(name(3), **outcome)
+    return scene(member(1), member(2), asked, record=record or job(3), outcomes=[done])
+
+
+def test_a_prepared_node_has_its_time_to_reach_the_rendezvous() -> None:
+    after = bootstrapped(asked=replace(PREPARED, error="unreachable")).node(3)
+    assert (after.state, after.bootstrapped, after.error) == (N.BOOTSTRAPPING, True, "")
+    assert after.retry_at == NOW + RULES.ready_timeout_s
+
+
+@pytest.mark.parametrize(("age_s", "state"), [(899.0, N.BOOTSTRAPPING), (900.0, N.TERMINATING)])
+def test_a_machine_that_cannot_be_reached_is_tried_until_its_time_is_up(age_s: float, state: NodeState) -> None:
+    after = bootstrapped(error="no route", unreachable=True, asked=replace(PREPARED, since=NOW - age_s))
+    assert after.state(3) is state
+    assert after.node(3).error == "no route"
+    if state is N.BOOTSTRAPPING:
+        assert after.node(3).retry_at == NOW + 5.0
+        assert after.does(Bootstrap) == []
+
+
+def test_a_failed_bootstrap_counts_against_the_set_up_and_not_where_the_job_has_all() -> None:
+    missing = bootstrapped(error="step x failed\nmore")
+    assert (missing.job.bootstrap_failures, missing.job.spare_retry_at) == (1, 0.0)
+    (told,) = [each for each in missing.events if each.kind is EventKind.NODE_FAILED]
+    assert (told.node, told.text) == (name(3), f"bootstrap of {name(3)} failed: step x failed\nmore")
+    assert missing.node(3).history[-2].reason == "step x failed"
+    assert missing.node(3).error == "step x failed\nmore"
+    spare = bootstrapped(error="step x failed", record=job(2, spare_nodes=1))
+    assert (spare.job.bootstrap_failures, spare.job.spare_retry_at) == (0, NOW + RULES.spare_retry_s)
+
+
+def test_a_failed_machine_is_ended_with_its_last_words() -> None:
+    after = bootstrapped(error="broken")
+    (end,) = after.does(type(after.does(object)[0]))
+    assert (end.instance_id, end.node, end.last_words) == ("i-3", name(3), True)
+    assert after.node(3).retry_at == NOW + RULES.terminate_retry_s
+
+
+def test_sick_machines_in_a_row_close_their_type_in_all_zones_for_an_hour() -> None:
+    elsewhere = replace(OFFER, zone="zone-b")
+    larger = replace(OFFER, instance_type="large", zone="zone-c")
+    offers = {"job": OffersView((elsewhere, OFFER, larger), known=True, asked_at=NOW - 1)}
+
+    def sick(before: int) -> Decided:
+        done = BootstrapDone(name(3), error="ECC errors\nmore", sick=True)
+        soft = {"sick": {("local", "small"): before} if before else {}, "offers": offers}
+        return scene(member(1), member(2), PREPARED, record=job(2, spare_nodes=1), outcomes=[done], soft=soft)
+
+    assert dict(sick(0).soft.sick) == {("local", "small"): 1}
+    assert sick(1).soft.refusals == ()
+    third = sick(2)
+    assert dict(third.soft.sick) == {}, "they are counted anew"
+    for offer, closed in ((OFFER, True), (elsewhere, True), (larger, False)):
+        assert bool(third.soft.refused(offer, NOW + 3599, spare=False)) is closed
+        assert not third.soft.refused(offer, NOW + 3600, spare=False)
+    assert len(third.soft.refusals) == 2, "one for each zone"
+    (told,) = [each for each in third.events if each.kind is EventKind.PROTECTED]
+    assert told.node == name(3)
+    assert "3 local machines of type small in a row" in told.text
+    assert told.text.endswith("none is bought for 60 min. The last one: ECC errors")
+
+
+def test_a_machine_that_failed_by_the_jobs_fault_is_not_sick() -> None:
+    assert dict(bootstrapped(error="setup failed").soft.sick) == {}
+
+
+def test_a_machine_that_works_ends_the_row_of_sick_and_of_failed_ones() -> None:
+    soft = {"sick": {("local", "small"): 2, ("local", "large"): 1}}
+    after = scene(
+        member(1),
+        member(2),
+        PREPARED,
+        record=job(3, bootstrap_failures=4),
+        members={name(n): word(n) for n in (1, 2, 3)},
+        soft=soft,
+    )
+    assert (after.state(3), after.node(3).bootstrapped) == (N.READY, True)
+    assert after.job.bootstrap_failures == 0
+    assert dict(after.soft.sick) == {("local", "large"): 1}
+
+
+def test_a_launcher_that_never_comes_fails_the_node() -> None:
+    ready_by = replace(PREPARED, bootstrapped=True, retry_at=NOW)
+    assert scene(member(1), member(2), ready_by, record=job(3)).state(3) is N.BOOTSTRAPPING
+    late = scene(member(1), member(2), replace(ready_by, retry_at=NOW - 0.1), record=job(3))
+    assert late.state(3) is N.TERMINATING
+    assert "did not reach the rendezvous within 180 s" in late.node(3).error
+    busy = scene(member(1), member(2), replace(PREPARED, retry_at=NOW - 1), record=job(3), busy=frozenset())
+    assert busy.state(3) is N.BOOTSTRAPPING, "its bootstrap is repeated"
+
+
+@pytest.mark.parametrize(("outcome", "state"), [("failure", N.TERMINATING), ("left", N.BOOTSTRAPPING)])
+def test_a_launcher_that_fails_before_it_is_ready_fails_the_node(
+    outcome: Literal["failure", "left"], state: NodeState
+) -> None:
+    ended = {name(3): Ended(name(3), outcome, 3, "no module torch", NOW)}
+    bootstrap = replace(PREPARED, bootstrapped=True, retry_at=NOW + 9)
+    after = scene(member(1), member(2), bootstrap, record=job(3), ended=ended)
+    assert after.state(3) is state
+    if outcome == "failure":
+        assert after.node(3).error == "its launcher ended with status 3: no module torch"
+
+
+def test_a_machine_that_is_another_ones_is_told() -> None:
+    after = bootstrapped(error="it is not the one that was launched", foreign=True)
+    (told,) = [each for each in after.events if each.kind is EventKind.FOREIGN_HOST]
+    assert (told.node, "is not prepared" in told.text) == (name(3), True)
+    assert EventKind.FOREIGN_HOST not in bootstrapped(error="broken").told
