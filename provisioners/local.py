@@ -28,7 +28,8 @@ from provisioners.base import (
     Unknown,
     UnreachableError,
 )
-from provisioners.localcloud.client import Answer, NoAnswerError, NotSentError, call
+from provisioners.calls import NoAnswerError, NotSentError
+from provisioners.localcloud.client import Answer, call
 from provisioners.localcloud.machine.spec import Folder
 from provisioners.localcloud.models import LaunchBody, OfferView, Refusal, View, sentence
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from provisioners.aws import launch
-from provisioners.aws.client import Aws, Deadline, RefusedError
+from provisioners.aws.client import Aws, RefusedError
 from provisioners.aws.errors import launch_outcome, mend_of
 from provisioners.aws.offers import quota_limit
 from provisioners.aws.quota import TABLE
@@ -20,6 +20,7 @@ from provisioners.base import (
     Offer,
     ProvisionerError,
 )
+from provisioners.calls import Deadline
 from provisioners.catalog import Catalog
 from provisioners.settings import AwsSettings
 

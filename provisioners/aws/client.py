@@ -14,6 +14,7 @@ from typing import Any
 
 from provisioners.aws.errors import Refusal, may_ask_again, mend_of_denial
 from provisioners.base import DeniedError, ProvisionerError, UnreachableError
+from provisioners.calls import Deadline, NoAnswerError, NoCredentialsError, NotSentError
 from provisioners.settings import AwsSettings
 
 MOST_ATTEMPTS = 4
@@ -31,29 +32,6 @@ class RefusedError(Exception):
     def __init__(self, refusal: Refusal) -> None:
         super().__init__(refusal.sentence())
         self.refusal = refusal
-
-
-class NotSentError(Exception):
-    """AWS was not asked: nothing can have happened."""
-
-
-class NoAnswerError(Exception):
-    """AWS was asked, and did not answer, or not what it should: anything may have happened."""
-
-
-class NoCredentialsError(Exception):
-    """There is nothing to sign a request with."""
-
-
-class Deadline:
-    """A moment that calls share."""
-
-    def __init__(self, timeout_s: float) -> None:
-        self._at = time.monotonic() + timeout_s
-
-    def left_s(self) -> float:
-        """Seconds until then; negative after."""
-        return self._at - time.monotonic()
 
 
 class Aws:

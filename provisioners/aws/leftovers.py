@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from provisioners.aws import describe
-from provisioners.aws.client import Aws, Deadline, RefusedError
+from provisioners.aws.client import Aws, RefusedError
 from provisioners.base import CLUSTER_TAG, Leftover, LeftoverKind, ProvisionerError
+from provisioners.calls import Deadline
 
 _PAGE = 1000
 

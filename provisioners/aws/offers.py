@@ -6,9 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, TypeAlias
 
-from provisioners.aws.client import Aws, Deadline, RefusedError
+from provisioners.aws.client import Aws, RefusedError
 from provisioners.aws.quota import VcpuQuota, quota_of
 from provisioners.base import DeniedError, Market, Offer, OfferQuery, ProvisionerError, UnreachableError
+from provisioners.calls import Deadline
 from provisioners.catalog import Catalog, MachineType
 from provisioners.settings import AwsSettings
 

@@ -8,14 +8,7 @@ from typing import Any
 
 from provisioners.aws import describe, errors, launch, leftovers
 from provisioners.aws.checks import Checks
-from provisioners.aws.client import (
-    Aws,
-    Deadline,
-    NoAnswerError,
-    NoCredentialsError,
-    NotSentError,
-    RefusedError,
-)
+from provisioners.aws.client import Aws, RefusedError
 from provisioners.aws.offers import Offers
 from provisioners.base import (
     CLUSTER_TAG,
@@ -33,6 +26,7 @@ from provisioners.base import (
     Transient,
     Unknown,
 )
+from provisioners.calls import Deadline, NoAnswerError, NoCredentialsError, NotSentError
 from provisioners.catalog import Catalog, load_catalog
 from provisioners.settings import AwsSettings
 

@@ -9,10 +9,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from provisioners.azure import history, launch
-from provisioners.azure.client import Azure, Clients, Deadline, RefusedError
+from provisioners.azure.client import Azure, Clients, RefusedError
 from provisioners.azure.leftovers import all_of
 from provisioners.azure.offers import SPOT_QUOTA, Offers, quotas
 from provisioners.base import DeniedError, Finding, LeftoverKind, OfferQuery, ProvisionerError
+from provisioners.calls import Deadline
 from provisioners.catalog import Catalog
 from provisioners.settings import AzureSettings
 

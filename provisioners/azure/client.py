@@ -14,17 +14,9 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from provisioners.azure.errors import Refusal, may_ask_again, mend_of_denial
-from provisioners.azure.tokens import (
-    PUBLIC_CLOUD,
-    SCOPE,
-    SHORTEST_S,
-    NoCredentialsError,
-    NotSentError,
-    Tokens,
-    trust,
-    words_of,
-)
+from provisioners.azure.tokens import PUBLIC_CLOUD, SCOPE, SHORTEST_S, Tokens, trust, words_of
 from provisioners.base import DeniedError, ProvisionerError, UnreachableError
+from provisioners.calls import Deadline, NoAnswerError, NoCredentialsError, NotSentError
 from provisioners.settings import AzureSettings
 
 MOST_ATTEMPTS = 4
@@ -39,21 +31,6 @@ class RefusedError(Exception):
     def __init__(self, refusal: Refusal) -> None:
         super().__init__(refusal.sentence())
         self.refusal = refusal
-
-
-class NoAnswerError(Exception):
-    """Azure was asked, and did not answer, or not what it should: anything may have happened."""
-
-
-class Deadline:
-    """A moment that calls share."""
-
-    def __init__(self, timeout_s: float) -> None:
-        self._at = time.monotonic() + timeout_s
-
-    def left_s(self) -> float:
-        """Seconds until then; negative after."""
-        return self._at - time.monotonic()
 
 
 class Azure:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from provisioners.azure.client import Azure, Deadline, RefusedError, download
+from provisioners.azure.client import Azure, RefusedError, download
 from provisioners.base import ProvisionerError
+from provisioners.calls import Deadline
 from provisioners.settings import AzureSettings
 
 _LONGEST = 65536

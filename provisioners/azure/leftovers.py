@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from provisioners.azure import describe
-from provisioners.azure.client import Azure, Clients, Deadline, RefusedError
+from provisioners.azure.client import Azure, Clients, RefusedError
 from provisioners.base import Leftover, LeftoverKind, ProvisionerError
+from provisioners.calls import Deadline
 
 _GONE = ("ResourceNotFound", "NotFound", "HTTP 404")
 

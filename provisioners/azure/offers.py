@@ -6,8 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from provisioners.azure.client import Azure, Deadline, RefusedError, prices
+from provisioners.azure.client import Azure, RefusedError, prices
 from provisioners.base import DeniedError, Market, Offer, OfferQuery, ProvisionerError, UnreachableError
+from provisioners.calls import Deadline
 from provisioners.catalog import Catalog, MachineType
 from provisioners.settings import AzureSettings
 

@@ -8,10 +8,9 @@ from typing import Any
 
 from provisioners.azure import console, describe, errors, history, launch, leftovers
 from provisioners.azure.checks import Checks
-from provisioners.azure.client import Azure, Clients, Deadline, NoAnswerError, RefusedError
+from provisioners.azure.client import Azure, Clients, RefusedError
 from provisioners.azure.errors import Refusal
 from provisioners.azure.offers import Offers
-from provisioners.azure.tokens import NoCredentialsError, NotSentError
 from provisioners.base import (
     CLUSTER_TAG,
     Fatal,
@@ -29,6 +28,7 @@ from provisioners.base import (
     Transient,
     Unknown,
 )
+from provisioners.calls import Deadline, NoAnswerError, NoCredentialsError, NotSentError
 from provisioners.catalog import Catalog, load_catalog
 from provisioners.settings import AzureSettings
 

@@ -8,20 +8,13 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import Any
 
+from provisioners.calls import NoCredentialsError, NotSentError
 from provisioners.settings import AzureSettings
 
 PUBLIC_CLOUD = "https://management.azure.com"
 SCOPE = f"{PUBLIC_CLOUD}/.default"
 SHORTEST_S = 0.1
 _RENEW_BEFORE_S = 300.0
-
-
-class NotSentError(Exception):
-    """Azure was not asked: nothing can have happened."""
-
-
-class NoCredentialsError(Exception):
-    """There is nothing to prove with who asks."""
 
 
 class Tokens:

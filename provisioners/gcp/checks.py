@@ -10,9 +10,10 @@ from functools import partial
 from typing import Any
 
 from provisioners.base import CLUSTER_TAG, DeniedError, Finding, OfferQuery, ProvisionerError
+from provisioners.calls import Deadline
 from provisioners.catalog import Catalog
 from provisioners.gcp import launch, names, quota
-from provisioners.gcp.client import Deadline, Gcp, RefusedError
+from provisioners.gcp.client import Gcp, RefusedError
 from provisioners.gcp.offers import Offers
 from provisioners.settings import GcpSettings
 

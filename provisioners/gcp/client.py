@@ -15,6 +15,7 @@ from email.utils import parsedate_to_datetime
 from typing import Any
 
 from provisioners.base import DeniedError, ProvisionerError, UnreachableError
+from provisioners.calls import Deadline, NoAnswerError, NoCredentialsError, NotSentError
 from provisioners.gcp.errors import Refusal, may_ask_again, mend_of_denial
 from provisioners.settings import GcpSettings
 
@@ -46,29 +47,6 @@ class RefusedError(Exception):
     def __init__(self, refusal: Refusal) -> None:
         super().__init__(refusal.sentence())
         self.refusal = refusal
-
-
-class NotSentError(Exception):
-    """Google was not asked: nothing can have happened."""
-
-
-class NoAnswerError(Exception):
-    """Google was asked, and did not answer, or not what it should: anything may have happened."""
-
-
-class NoCredentialsError(Exception):
-    """There is no token to ask with."""
-
-
-class Deadline:
-    """A moment that calls share."""
-
-    def __init__(self, timeout_s: float) -> None:
-        self._at = time.monotonic() + timeout_s
-
-    def left_s(self) -> float:
-        """Seconds until then; negative after."""
-        return self._at - time.monotonic()
 
 
 class _Limits:

@@ -17,16 +17,10 @@ from provisioners.base import (
     Unknown,
     UnreachableError,
 )
+from provisioners.calls import Deadline, NoAnswerError, NoCredentialsError, NotSentError
 from provisioners.catalog import Catalog
 from provisioners.gcp import describe, launch, names
-from provisioners.gcp.client import (
-    Deadline,
-    Gcp,
-    NoAnswerError,
-    NoCredentialsError,
-    NotSentError,
-    RefusedError,
-)
+from provisioners.gcp.client import Gcp, RefusedError
 from provisioners.gcp.errors import Refusal, is_gone, is_used, launch_outcome
 from provisioners.gcp.listing import Listing
 from provisioners.settings import GcpSettings

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from provisioners.base import CLUSTER_TAG, Leftover, LeftoverKind, ProvisionerError
+from provisioners.calls import Deadline
 from provisioners.gcp import describe, names
-from provisioners.gcp.client import Deadline, Gcp, RefusedError
+from provisioners.gcp.client import Gcp, RefusedError
 from provisioners.gcp.errors import is_gone
 
 _PAGE = 500

@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from provisioners.base import Instance, ProvisionerError
+from provisioners.calls import Deadline
 from provisioners.gcp import describe, names
-from provisioners.gcp.client import Deadline, Gcp, RefusedError, items_of
+from provisioners.gcp.client import Gcp, RefusedError, items_of
 from provisioners.settings import GcpSettings
 
 PAGE = 500  # the most that Google gives at once

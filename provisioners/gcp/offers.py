@@ -6,9 +6,10 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TypeAlias
 
 from provisioners.base import DeniedError, Market, Offer, OfferQuery, ProvisionerError, UnreachableError
+from provisioners.calls import Deadline
 from provisioners.catalog import Catalog, MachineType
 from provisioners.gcp import names, quota
-from provisioners.gcp.client import Deadline, Gcp, RefusedError
+from provisioners.gcp.client import Gcp, RefusedError
 from provisioners.settings import GcpSettings
 
 _PAGE = 500

@@ -19,10 +19,11 @@ from provisioners.base import (
     OfferQuery,
     ProvisionerError,
 )
+from provisioners.calls import Deadline
 from provisioners.catalog import Catalog, load_catalog
 from provisioners.gcp import leftovers, names
 from provisioners.gcp.checks import Checks
-from provisioners.gcp.client import Deadline, Gcp, RefusedError
+from provisioners.gcp.client import Gcp, RefusedError
 from provisioners.gcp.errors import is_gone
 from provisioners.gcp.launching import Launching
 from provisioners.gcp.listing import Listing

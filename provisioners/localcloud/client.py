@@ -14,15 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlencode
 
+from provisioners.calls import NoAnswerError, NotSentError
 from provisioners.localcloud.store import Store
-
-
-class NotSentError(Exception):
-    """Nobody listens: nothing was asked."""
-
-
-class NoAnswerError(Exception):
-    """The server was asked and did not answer, or not to the end: it may have done what it was asked."""
 
 
 @dataclass(frozen=True, slots=True)

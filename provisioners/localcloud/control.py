@@ -14,8 +14,9 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from provisioners.base import EndCause
+from provisioners.calls import NoAnswerError, NotSentError
 from provisioners.localcloud import processes
-from provisioners.localcloud.client import NoAnswerError, NotSentError, call
+from provisioners.localcloud.client import call
 from provisioners.localcloud.models import Ping
 from provisioners.localcloud.processes import Identity, Target
 from provisioners.localcloud.store import Store, StoreError

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from provisioners.localcloud.client import NoAnswerError, NotSentError, call
+from provisioners.calls import NoAnswerError, NotSentError
+from provisioners.localcloud.client import call
 from provisioners.localcloud.control import ServerError, start_server, take_over
 from provisioners.localcloud.models import SettingsPatch
 from provisioners.localcloud.store import Store, StoreError

@@ -251,7 +251,8 @@ def _note(machine: dict[str, Any]) -> str:
 
 def _call(directory: Path, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
     """One call; what goes wrong ends the program with its exit code."""
-    from provisioners.localcloud.client import NoAnswerError, NotSentError, call
+    from provisioners.calls import NoAnswerError, NotSentError
+    from provisioners.localcloud.client import call
 
     try:
         answer = call(directory, method, path, timeout_s=TIMEOUT_S, body=None if body is None else json.dumps(body))

@@ -139,8 +139,9 @@ def _rented(config: Config, name: str, timeout_s: float) -> Sequence[Finding]:
 
 def _local(config: Config, timeout_s: float) -> Sequence[Finding]:
     """A cloud that runs is asked; one that does not is told of, as it would be started."""
+    from provisioners.calls import NoAnswerError, NotSentError
     from provisioners.local import LocalProvisioner
-    from provisioners.localcloud.client import NoAnswerError, NotSentError, call
+    from provisioners.localcloud.client import call
     from provisioners.localcloud.programs import ProgramMissingError, find_ssh_programs, tools_root
 
     folder = config.local_dir
