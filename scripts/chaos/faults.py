@@ -255,7 +255,7 @@ def _etcd_disk_full(ground: Ground, _planned: Planned, outcome: Outcome) -> Iter
     if not etcds.pid(0):
         etcds.kill(0)
         etcds.start(0)
-    space.mend(etcds.endpoints)
+    _mend(ground, outcome)
 
 
 @contextmanager
