@@ -12,7 +12,7 @@ from typing import Any
 from rich.table import Table
 
 from scripts.bench import results
-from scripts.chaos.faults import Outcome
+from scripts.chaos.ground import Outcome
 from scripts.chaos.growth import MIB, Growth, Sample, growth
 from scripts.chaos.plan import Kind
 from scripts.soak.face import console

@@ -28,7 +28,9 @@ from spotsup_trainer.etcd import EtcdError
 from provisioners.localcloud.control import ServerError
 from provisioners.localcloud.store import StoreError
 from scripts.chaos import probes
-from scripts.chaos.faults import STRIKES, Ground, Outcome, set_clock
+from scripts.chaos.daemon_faults import set_clock
+from scripts.chaos.faults import STRIKES
+from scripts.chaos.ground import Ground, Outcome
 from scripts.chaos.growth import MIB, growth
 from scripts.chaos.plan import QUIET, Kind, Planned, schedule
 from scripts.chaos.registers import Users, verdict

@@ -7,8 +7,9 @@ from itertools import islice
 
 import pytest
 
-from scripts.chaos.faults import STRIKES, parts
+from scripts.chaos.faults import STRIKES
 from scripts.chaos.growth import BOUNDS, LEAST_SPAN_S, MIB, WARM_S, Growth, Sample, growth
+from scripts.chaos.machine_faults import parts
 from scripts.chaos.plan import QUIET, Kind, schedule
 
 
