@@ -30,7 +30,7 @@ class Chaos:
 
     def __init__(self, story: Story, mutate: Callable[[World], None] = lambda _: None) -> None:
         self.story = story
-        self.world = World(story.seed, Faults(), story.rules)
+        self.world = World(story.seed, Faults(), story.rules, clocks_off_s=story.clocks_off_s)
         world = self.world
         world.quickest_tick_s, world.slowest_tick_s, world.bootstrap_s = 1.0, 60.0, 15.0
         world.nodes.pulse_s, world.nodes.checkpoint_s = 300.0, 120.0
@@ -87,7 +87,8 @@ class Chaos:
         world.cloud.capacity = dict.fromkeys(ZONES, ROOM)
         world.cloud.leaves_disks = 0.0
         for daemon in world.daemons:
-            daemon.ahead_s = 0.0
+            if abs(daemon.ahead_s) > self.story.clocks_off_s:
+                daemon.ahead_s = 0.0
             if daemon.client.cut:
                 world.cut(daemon, off=False)
         if not any(daemon.runs for daemon in world.daemons):

@@ -238,12 +238,12 @@ class Daemon:
     """One daemon process. `frozen`: SIGSTOP; `dead`: kill -9. `ahead_s`: how wrong its time of day is. `fenced`: what
     it wrote without leading (P10)."""
 
-    def __init__(self, world: World, name: str) -> None:
+    def __init__(self, world: World, name: str, ahead_s: float = 0.0) -> None:
         self.name = name
         self.world = world
         self.frozen = False
         self.dead = False
-        self.ahead_s = 0.0
+        self.ahead_s = ahead_s
         self.clock = SystemClock(lambda: world.clock.now() + self.ahead_s, world.clock.now)
         self.fenced: list[str] = []
         self.client = Client(world.store, world.dice, name)

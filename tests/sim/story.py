@@ -106,7 +106,8 @@ class Job:
 
 @dataclass(frozen=True)
 class Story:
-    """Everything that is drawn before the world begins; `seed` is for what is drawn in it."""
+    """Everything that is drawn before the world begins; `seed` is for what is drawn in it. `clocks_off_s`: how far each
+    daemon's clock may be off, from its start to its end."""
 
     seed: int
     hours: float
@@ -115,6 +116,7 @@ class Story:
     jobs: tuple[Job, ...]
     strikes: tuple[Strike, ...]
     reaction_s: float = 0.3
+    clocks_off_s: float = 0.0
 
 
 def draw(seed: int, hours: float = HOURS) -> Story:

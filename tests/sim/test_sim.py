@@ -44,6 +44,14 @@ def test_an_etcd_that_was_set_back_or_read_anew_costs_no_machine_and_no_job(kind
         assert result.injected[kind] >= 5
 
 
+def test_daemons_whose_clocks_are_a_minute_off_for_good_keep_all_promises() -> None:
+    for seed in (1, 2, 3, 4):
+        story = replace(draw(seed, HOURS), clocks_off_s=55.0)
+        often = tuple(replace(each, kind="handover") if n % 3 == 0 else each for n, each in enumerate(story.strikes))
+        result = act(replace(story, strikes=often))
+        assert not result.broken, "\n".join([result.broken, *result.log])
+
+
 def test_the_same_seed_is_the_same_story_in_another_process() -> None:
     said = [_run_one(7, hash_seed) for hash_seed in ("1", "2")]
     assert "digest" in said[0]

@@ -30,8 +30,16 @@ LOG_LINES = 4000
 class World:
     """Everything, stepped together."""
 
-    def __init__(self, seed: int, faults: Faults, rules: Rules, farewells: Farewells | None = None) -> None:
+    def __init__(
+        self,
+        seed: int,
+        faults: Faults,
+        rules: Rules,
+        farewells: Farewells | None = None,
+        clocks_off_s: float = 0.0,
+    ) -> None:
         self.farewells = farewells
+        self.clocks_off_s = clocks_off_s
         self.dice = Dice(seed)
         self.clock = SimClock()
         self.began = self.clock.now()
@@ -105,7 +113,8 @@ class World:
     def start_daemon(self) -> Daemon:
         """One more process; it leads once the place is free."""
         self._born += 1
-        daemon = Daemon(self, f"daemon-{self._born}")
+        off_s = self.dice.between(-self.clocks_off_s, self.clocks_off_s) if self.clocks_off_s else 0.0
+        daemon = Daemon(self, f"daemon-{self._born}", off_s)
         self.daemons.append(daemon)
         return daemon
 
