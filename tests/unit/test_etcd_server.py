@@ -8,6 +8,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -18,6 +20,8 @@ from supervisor.runtime.etcd_server import EmbeddedEtcd
 
 START = """
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from supervisor.runtime.etcd_server import EmbeddedEtcd
 etcd = EmbeddedEtcd(Path(sys.argv[1]))
@@ -67,19 +71,20 @@ class Undying(EmbeddedEtcd):
         return True
 
 
-def test_one_that_hangs_is_told_of_and_killed_and_one_that_not_even_that_ends_is_left(tmp_path: Path) -> None:
-    etcd = EmbeddedEtcd(tmp_path / "etcd", stop_s=0.2)
-    etcd.start()
-    os.kill(etcd._running.pid, signal.SIGSTOP)
-    with pytest.raises(StartError, match="the embedded etcd does not answer"):
-        EmbeddedEtcd(tmp_path / "etcd", start_s=0.2).start()
-    etcd.stop()
-    assert not etcd.alive
-    etcd.start()
-    began = time.monotonic()
-    Undying(tmp_path / "etcd", stop_s=0.2, kill_s=0.2).stop()
-    assert time.monotonic() - began < 5.0
-    etcd.stop()
+def test_one_that_hangs_is_told_of_and_killed(tmp_path: Path) -> None:
+    with started(tmp_path, stop_s=0.2) as etcd:
+        os.kill(etcd._running.pid, signal.SIGSTOP)
+        with pytest.raises(StartError, match="the embedded etcd does not answer"):
+            EmbeddedEtcd(tmp_path, start_s=0.2).start()
+        etcd.stop()
+        assert not etcd.alive
+
+
+def test_one_that_nothing_ends_is_left(tmp_path: Path) -> None:
+    with started(tmp_path):
+        began = time.monotonic()
+        Undying(tmp_path, stop_s=0.2, kill_s=0.2).stop()
+        assert time.monotonic() - began < 5.0
 
 
 def test_an_etcd_that_cannot_start_says_its_last_words(tmp_path: Path) -> None:
@@ -91,6 +96,17 @@ def test_an_etcd_that_cannot_start_says_its_last_words(tmp_path: Path) -> None:
     (folder / "data").write_text("a file where a folder should be")
     with pytest.raises(StartError, match="the embedded etcd does not answer"):
         EmbeddedEtcd(folder).start()
+
+
+@contextmanager
+def started(folder: Path, **limits: float) -> Iterator[EmbeddedEtcd]:
+    """One that answers; it is ended, whatever becomes of it here."""
+    etcd = EmbeddedEtcd(folder, **limits)
+    try:
+        etcd.start()
+        yield etcd
+    finally:
+        etcd.stop()
 
 
 def _answers(etcd: EmbeddedEtcd) -> None:
