@@ -74,6 +74,8 @@ class Undying(EmbeddedEtcd):
 def test_one_that_hangs_is_told_of_and_killed(tmp_path: Path) -> None:
     with started(tmp_path, stop_s=0.2) as etcd:
         os.kill(etcd._running.pid, signal.SIGSTOP)
+        while Path(f"/proc/{etcd._running.pid}/stat").read_text().rpartition(") ")[2][0] != "T":
+            time.sleep(0.01)  # until one of its threads has seen the signal, the others answer
         with pytest.raises(StartError, match="the embedded etcd does not answer"):
             EmbeddedEtcd(tmp_path, start_s=0.2).start()
         etcd.stop()
