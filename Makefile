@@ -36,7 +36,7 @@ demo: setup
 	@$(python) -m scripts.demo $(if $(CLOUD),--cloud '$(CLOUD)')
 
 test: setup
-	@RES_OPTIONS='timeout:1 attempts:1' $(python) -m pytest -n 2 -m 'not long' $(PYTEST_ARGS)
+	@RES_OPTIONS='timeout:1 attempts:1' $(python) -m pytest -n 3 -m 'not long' $(PYTEST_ARGS)
 
 test-long: setup
 	@RES_OPTIONS='timeout:1 attempts:1' $(python) -m pytest -n 2 -m long $(PYTEST_ARGS)

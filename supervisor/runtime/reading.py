@@ -174,7 +174,7 @@ class Reader:
         self._jobs = MappingProxyType(dict(sorted(jobs.items())))
         self._refused = MappingProxyType({name: parts.refused for name, parts in self._parts.items() if parts.refused})
         self._strangers = frozenset(node for parts in self._parts.values() for node in parts.strangers)
-        self._unreadable = tuple(text for parts in self._parts.values() for text in parts.unreadable)
+        self._unreadable = tuple(sorted(text for parts in self._parts.values() for text in parts.unreadable))
 
 
 def _whole(found: KeyValue | None, kind: type[Whole]) -> Whole | None:
