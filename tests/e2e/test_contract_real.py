@@ -88,6 +88,7 @@ def test_the_suite_holds_and_leaves_nothing(account: Account) -> None:
     assert all(re.fullmatch(r"contract-[0-9a-f]{8}-\d\d(-another-cluster)?", each) for each in clusters)
 
 
+@pytest.mark.long
 def test_a_budget_that_could_be_exceeded_ends_it(account: Account) -> None:
     code, said = account.run("--budget-usd", "0.20", "--", "-k", "offers_are_sorted or many_machines or same_token")
     assert code == 1, said
