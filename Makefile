@@ -30,10 +30,10 @@ help:
 	@echo "PYTEST_ARGS=...  more arguments for pytest: make test PYTEST_ARGS='-k bootstrap'"
 
 setup:
-	@scripts/setup
+	@tools/setup/setup
 
 demo: setup
-	@$(python) -m scripts.demo $(if $(CLOUD),--cloud '$(CLOUD)')
+	@$(python) -m tests.demo $(if $(CLOUD),--cloud '$(CLOUD)')
 
 test: setup
 	@RES_OPTIONS='timeout:1 attempts:1' $(python) -m pytest -n 3 -m 'not long' $(PYTEST_ARGS)
@@ -56,7 +56,7 @@ $(frameworks)/installed: constraints.txt constraints-frameworks.txt trainer/pypr
 	touch $@
 
 acceptance: setup
-	@RES_OPTIONS='timeout:1 attempts:1' $(python) -m scripts.acceptance.main
+	@RES_OPTIONS='timeout:1 attempts:1' $(python) -m tests.acceptance
 
 check: setup
 	@$(python) -m ruff check
@@ -73,19 +73,19 @@ bench:
 	@echo "BENCH_ARGS=...  its arguments: make bench-recovery BENCH_ARGS='--quick --only kill,freeze'; --help tells them"
 
 bench-recovery: setup
-	@$(python) -m scripts.bench_recovery $(BENCH_ARGS)
+	@$(python) -m benchmarks.recovery $(BENCH_ARGS)
 
 bench-checkpoint: setup
-	@$(python) -m scripts.bench_checkpoint $(BENCH_ARGS)
+	@$(python) -m benchmarks.checkpoint $(BENCH_ARGS)
 
 bench-rendezvous: setup
-	@$(python) -m scripts.bench_rendezvous $(BENCH_ARGS)
+	@$(python) -m benchmarks.rendezvous $(BENCH_ARGS)
 
 bench-bootstrap: setup
-	@$(python) -m scripts.bench_bootstrap $(BENCH_ARGS)
+	@$(python) -m benchmarks.bootstrap $(BENCH_ARGS)
 
 bench-control: setup
-	@$(python) -m scripts.bench_control $(BENCH_ARGS)
+	@$(python) -m benchmarks.control $(BENCH_ARGS)
 
 soak-launches: setup
 	@for cloud in $(or $(CLOUD),aws gcp azure); do echo "$$cloud:"; $(python) -m tests.clouds.$${cloud}_storm || exit 1; done
@@ -95,13 +95,13 @@ contract-real: setup
 		$(if $(SWEEP),--sweep '$(SWEEP)',--budget-usd '$(BUDGET_USD)') -- $(PYTEST_ARGS)
 
 soak-training: setup
-	@$(python) -m scripts.soak_training $(if $(CHANGES),--changes $(CHANGES)) $(if $(SEED),--seed $(SEED))
+	@$(python) -m tests.soak $(if $(CHANGES),--changes $(CHANGES)) $(if $(SEED),--seed $(SEED))
 
 soak-outages: setup
-	@$(python) -m scripts.soak_outages $(if $(QUICK),--quick)
+	@$(python) -m tests.soak.outages_main $(if $(QUICK),--quick)
 
 chaos: setup
-	@$(python) -m scripts.chaos.run $(if $(SEED),--seed $(SEED)) $(if $(MINUTES),--minutes $(MINUTES)) \
+	@$(python) -m tests.chaos $(if $(SEED),--seed $(SEED)) $(if $(MINUTES),--minutes $(MINUTES)) \
 		$(if $(ETCDS),--etcds $(ETCDS))
 
 sim: setup

@@ -102,7 +102,8 @@ mv -T "$work/image.sif" "$sif"
 """
 
 # Only what the job, its network and we ourselves say goes in: PATH and the like are the image's own. Variables are
-# given by name, so that no value is on a command line. What is started is ended with whoever asked for it: leash.py.
+# given by name, so that no value is on a command line. What is started is ended with whoever asked for it:
+# container_init.py.
 _WRAPPER_BEGIN = r"""#!/bin/sh
 # The interpreter of @image@, called as one of this machine.
 set -eu
@@ -111,9 +112,9 @@ mkdir -p "$own/home" @folders@
 ours='SPOTSUP_[A-Z_]+|PYTHONPATH|RES_OPTIONS@names@'
 names=$(awk 'BEGIN { for (name in ENVIRON) print name }' | grep -xE "$ours" | grep -vxE '@secrets@' || :)
 if [ -n "${@container_variable@-}" ]; then
-    set -- -P @leash@ python3 "$@"
+    set -- -P @container_init@ python3 "$@"
 else
-    set -- -P @leash@ --unattended python3 "$@"
+    set -- -P @container_init@ --unattended python3 "$@"
 fi
 """
 
@@ -185,13 +186,13 @@ if importlib.util.find_spec("torch") is None:
 class Inside:
     """What a container finds: `folders` of the machine under the same names, `read_only` ones too, and GPUs or none.
 
-    `names`: of variables that go in beside spotsup's own. `leash`: the path of leash.py.
+    `names`: of variables that go in beside spotsup's own. `container_init`: the path of container_init.py.
     """
 
     folders: tuple[str, ...]
     read_only: tuple[str, ...]
     names: tuple[str, ...]
-    leash: str
+    container_init: str
     gpus: bool
 
 
@@ -244,7 +245,7 @@ def interpreter(
         folders=shlex.join(inside.folders),
         names="".join(f"|{name}" for name in inside.names),
         secrets="|".join(SECRETS),
-        leash=shlex.quote(inside.leash),
+        container_init=shlex.quote(inside.container_init),
         **_VARIABLES,
     )
     return head + tail

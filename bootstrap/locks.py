@@ -13,8 +13,8 @@ from bootstrap.errors import PackError
 from bootstrap.images import SCHEME
 from bootstrap.model import Archive, Lock
 
-MOST_FILES = 32
-MOST_BYTES = 16_000_000
+MAX_FILES = 32
+MAX_BYTES = 16_000_000
 
 _INCLUDE = re.compile(r"(?:-r|-c|--requirement|--constraint)(?:\s+|=|(?<=-[rc]))(?P<file>\S+)")
 _OF_THE_CODE = re.compile(r"(?:-e|--editable)\b|\.{1,2}(?:/|\[|\s|$)|file:|[\w.-]+\s*@\s*file:")
@@ -66,8 +66,8 @@ def _requirements(code: Archive, wanted: str) -> dict[str, bytes]:
             if name not in texts:
                 raise PackError(f"{name} is not in the code, and `environment: {wanted}` needs it; see .spotsupignore")
         found |= texts
-        if len(found) > MOST_FILES:
-            raise PackError(f"{wanted} includes more than {MOST_FILES} files")
+        if len(found) > MAX_FILES:
+            raise PackError(f"{wanted} includes more than {MAX_FILES} files")
         ask = {include for name, text in texts.items() for include in _includes(name, text)} - found.keys()
     return found
 
@@ -94,7 +94,7 @@ def _members(code: Archive, names: set[str]) -> dict[str, bytes]:
             for member in tar:
                 name = posixpath.normpath(member.name)
                 if name in names and member.isfile():
-                    if member.size > MOST_BYTES:
+                    if member.size > MAX_BYTES:
                         raise PackError(f"{name} has {member.size} bytes, which is no list of packages")
                     file = tar.extractfile(member)
                     found[name] = file.read() if file else b""

@@ -13,7 +13,7 @@ from typing import Literal, TypeAlias
 from bootstrap.images import Image
 
 DEFAULT_ROOT = "~/.spotsup"
-MOST_MOUNTS = 8  # each is given some seconds to answer while facts are gathered
+MAX_MOUNTS = 8  # each is given some seconds to answer while facts are gathered
 
 _NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _LOG_GROUP = re.compile(r"[A-Za-z0-9._/#-]{1,512}")
@@ -186,8 +186,8 @@ def check_mounts(mounts: Sequence[Mount]) -> None:
     places = [mount.mountpoint for mount in mounts]
     if len(set(places)) < len(places):
         raise ValueError("two file systems cannot be mounted at one place")
-    if len(places) > MOST_MOUNTS:
-        raise ValueError(f"{len(places)} file systems are more than the {MOST_MOUNTS} that one job may have")
+    if len(places) > MAX_MOUNTS:
+        raise ValueError(f"{len(places)} file systems are more than the {MAX_MOUNTS} that one job may have")
     if sum(mount.kind == "scratch" for mount in mounts) > 1:
         raise ValueError("a machine has one scratch; ask for it once")
 

@@ -39,8 +39,8 @@ BOOT_ID_TIMEOUT_S = 10.0
 REBOOT_TIMEOUT_S = 30.0
 LOOK_S = 1.0  # between looks whether a machine has gone down to boot
 
-MOST_PASSES = 8  # each of the first boot's end, a driver, its reboot and a mount changes what later steps find
-MOST_REBOOTS = 3
+MAX_PASSES = 8  # each of the first boot's end, a driver, its reboot and a mount changes what later steps find
+MAX_REBOOTS = 3
 
 
 class StepState(StrEnum):
@@ -112,14 +112,14 @@ def bootstrap(
     connected_s = 0.0
     events: list[StepEvent] = []
     reboots = 0
-    for number in range(MOST_PASSES):
+    for number in range(MAX_PASSES):
         with connected(target, setup.node, clock, deadline) as shell:
             connected_s = connected_s or clock() - began
             facts = _gather(shell, setup)
             planned, again = _until_new_facts(plan(facts, setup, steps))
             _refuse_unfit(planned, setup)
             reboots += isinstance(again, Reboot)
-            if again and (number == MOST_PASSES - 1 or reboots > MOST_REBOOTS):
+            if again and (number == MAX_PASSES - 1 or reboots > MAX_REBOOTS):
                 break
             events.extend(_carry_out(shell, step, setup.node, clock, on_step, nonce) for step in planned)
         if again is None:

@@ -17,7 +17,7 @@ from supervisor.spec import first_complaint
 
 SLACK_WEBHOOK_VARIABLE = "SPOTSUP_SLACK_WEBHOOK"
 # sockaddr_un holds 108 bytes with the closing zero: man 7 unix
-MOST_SOCKET_PATH_BYTES = 107
+MAX_SOCKET_PATH_BYTES = 107
 
 Seconds = Annotated[float, Field(gt=0, le=86400)]
 
@@ -196,9 +196,9 @@ def parse_config(parsed: dict[str, object], what: str) -> Config:
 def check_paths(config: Config) -> Config:
     """Raises UsageError where the socket's path cannot be bound."""
     length = len(os.fsencode(config.socket.absolute()))
-    if length > MOST_SOCKET_PATH_BYTES:
+    if length > MAX_SOCKET_PATH_BYTES:
         raise UsageError(
-            f"the socket path {config.socket} has {length} bytes, and Unix sockets take {MOST_SOCKET_PATH_BYTES}: "
+            f"the socket path {config.socket} has {length} bytes, and Unix sockets take {MAX_SOCKET_PATH_BYTES}: "
             "set api.socket (or --socket) to a shorter one"
         )
     return config

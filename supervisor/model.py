@@ -127,7 +127,7 @@ class IllegalTransitionError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Passage:
+class Transition:
     """One line of a node's or job's history."""
 
     at: float
@@ -149,10 +149,10 @@ class NoticeSeen:
 class NodeRecord:
     """One VM that was asked for, from the intent to its end.
 
-    `token`: the idempotency token, journaled before the cloud is called. `unsure`: the last launch call ended without
-    a clear answer, so the machine is looked up before anything else (P2). `drain_asked`: a user wants it to leave once
-    it is replaced. `taken`: its cloud or a user took it from its job, or will. `replaces`: in whose place it was asked
-    for. `place_of`: whose place it took in the round, which may be another's.
+    `token`: the idempotency token, journaled before the cloud is called. `unsure`: the last launch call ended without a
+    clear answer, so the machine is looked up before anything else (P2). `drain_asked`: a user wants it to leave once it
+    is replaced. `needs_replacement`: its cloud or a user took it from its job, or will. `replaces`: in whose place it
+    was asked for. `place_of`: whose place it took in the round, which may be another's.
     """
 
     id: str
@@ -174,13 +174,13 @@ class NodeRecord:
     private_address: str = ""
     metadata_url: str = ""
     bootstrapped: bool = False
-    taken: bool = False
+    needs_replacement: bool = False
     notice: NoticeSeen | None = None
     drain_asked: bool = False
     joined: bool = False
     place_of: str = ""
     error: str = ""
-    history: tuple[Passage, ...] = ()
+    history: tuple[Transition, ...] = ()
     schema: int = SCHEMA_VERSION
 
     @property
@@ -202,9 +202,9 @@ class JobRecord:
     `uid` makes node ids unique for ever, also when a name is used again. `next_node` and `next_event` are counters, so
     that ids are decided by the journal and not by chance; events before `first_event` are dropped. `spare_nodes`: how
     many more than desired shall wait outside the round; none is asked for before `spare_retry_at`. `trouble`: what
-    people were last told of checkpoints that are not being written, at `trouble_at`, when the newest was of
-    `trouble_step`; empty once they were told that all is well again. `pause_at`: when a user paused it, 0 where nobody
-    did; `paused_s`: for how long it was paused before.
+    people were last told of checkpoints that are not being written, at `checkpoint_problem_at`, when the newest was of
+    `checkpoint_problem_step`; empty once they were told that all is well again. `pause_at`: when a user paused it, 0
+    where nobody did; `paused_s`: for how long it was paused before.
     """
 
     name: str
@@ -231,10 +231,10 @@ class JobRecord:
     gathering_since: float = 0.0
     round_seen: int = 0
     trouble: str = ""
-    trouble_step: int = 0
-    trouble_at: float = 0.0
+    checkpoint_problem_step: int = 0
+    checkpoint_problem_at: float = 0.0
     ended_at: float = 0.0
-    history: tuple[Passage, ...] = ()
+    history: tuple[Transition, ...] = ()
     schema: int = SCHEMA_VERSION
 
     @property
@@ -290,8 +290,8 @@ class EventKind(StrEnum):
     REPLACEMENT_REQUESTED = "replacement-requested"
     REPLACEMENT_JOINED = "replacement-joined"
     ROUND = "round"
-    CHECKPOINT_TROUBLE = "checkpoint-trouble"
-    CHECKPOINTS_BACK = "checkpoints-back"
+    CHECKPOINTS_FAILING = "checkpoints-failing"
+    CHECKPOINTS_RESUMED = "checkpoints-resumed"
     JOB_DONE = "job-done"
     JOB_FAILED = "job-failed"
     JOB_CANCELLED = "job-cancelled"
@@ -307,8 +307,8 @@ ALERT_KINDS = frozenset(
         EventKind.NODE_LOST,
         EventKind.REPLACEMENT_REQUESTED,
         EventKind.REPLACEMENT_JOINED,
-        EventKind.CHECKPOINT_TROUBLE,
-        EventKind.CHECKPOINTS_BACK,
+        EventKind.CHECKPOINTS_FAILING,
+        EventKind.CHECKPOINTS_RESUMED,
         EventKind.JOB_DONE,
         EventKind.JOB_FAILED,
         EventKind.UNKNOWN_CODE,
@@ -335,7 +335,7 @@ def move_node(node: NodeRecord, after: NodeState, now: float, reason: str) -> No
     """The node in its next state. Raises IllegalTransitionError."""
     if (node.state, after) not in NODE_EDGES:
         raise IllegalTransitionError(f"node {node.id}: {node.state} → {after} ({reason}) is not a legal passage")
-    passage = Passage(now, node.state, after, reason)
+    passage = Transition(now, node.state, after, reason)
     return replace(node, state=after, since=now, history=(*node.history, passage)[-HISTORY_LIMIT:])
 
 
@@ -343,7 +343,7 @@ def move_job(job: JobRecord, after: JobState, now: float, reason: str) -> JobRec
     """The job in its next state. Raises IllegalTransitionError."""
     if (job.state, after) not in JOB_EDGES:
         raise IllegalTransitionError(f"job {job.name}: {job.state} → {after} ({reason}) is not a legal passage")
-    passage = Passage(now, job.state, after, reason)
+    passage = Transition(now, job.state, after, reason)
     ended_at = now if after in ENDED_JOB_STATES else 0.0
     return replace(
         job,

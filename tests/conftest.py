@@ -12,7 +12,7 @@ import pytest
 # look-up would stall it for many seconds. `make test` sets it, too: libc reads it once, at its first look-up.
 os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:1")
 
-from tests.programs import LocalCloud, running_etcd, running_local_cloud
+from tests.support.programs import LocalCloud, running_etcd, running_local_cloud
 
 
 @pytest.fixture

@@ -82,7 +82,7 @@ class GpuFacts:
         return int(self.version.partition(".")[0] or 0)
 
 
-# A process that a sick driver holds in the kernel cannot be killed: it is left behind, and nobody waits for it.
+# A process that a unhealthy driver holds in the kernel cannot be killed: it is left behind, and nobody waits for it.
 _SCRIPT = r"""
 sys=@sys@ proc=@proc@ own=@own@
 as_root() { [ "$(head -n 1 @born@)" = @node@ ] && timeout -k 1 10 sudo -n "$@"; }

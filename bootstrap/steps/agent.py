@@ -60,7 +60,7 @@ def agent_config(facts: Facts, setup: Setup) -> bytes:
         "checkpoint_dir": expand(config.get("checkpoint_dir", ""), facts.home),
     }
     if setup.image is not None:
-        config["leash"] = True
+        config["container_init"] = True
     return json.dumps(config, separators=(",", ":"), sort_keys=True).encode()
 
 

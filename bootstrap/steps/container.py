@@ -84,7 +84,7 @@ def interpreter_of(facts: Facts, setup: Setup) -> Interpreter:
             sorted({value.rpartition("/")[0] for name, value in network.items() if name == "NCCL_TOPO_FILE"})
         ),
         names=tuple(sorted({*network, *setup.env} - set(SECRETS))),
-        leash=f"{paths.trainer(setup.trainer)}/spotsup_trainer/leash.py",
+        container_init=f"{paths.trainer(setup.trainer)}/spotsup_trainer/launcher/container_init.py",
         gpus=gpus,
     )
     apptainer = facts.containers.apptainer if by_apptainer(facts) else ""

@@ -35,7 +35,7 @@ _BLACKWELL = 0x2900
 
 # Errors of the hardware, or after which only a reset helps. What a program can cause by itself (13, 31, 43, 45) is not
 # among them: on a machine that was used before they say nothing.
-SICK_XIDS = {
+UNHEALTHY_XIDS = {
     48: "uncorrectable memory error",
     62: "internal micro-controller halted",
     64: "memory row remapping failed",
@@ -58,7 +58,7 @@ class Condition(StrEnum):
     WORKS = "works"
     INSTALL = "install"
     RESTART = "restart"
-    SICK = "sick"
+    UNHEALTHY = "unhealthy"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ def gpu(facts: Facts, setup: Setup) -> Decision:
         return Unfit(f"{_wanted(host)} should be here, and {there} on the PCI bus; the cloud gave another machine")
     diagnosis = diagnose(found)
     match diagnosis.condition:
-        case Condition.SICK:
+        case Condition.UNHEALTHY:
             return Unfit(f"{diagnosis.reason}; another machine is needed")
         case Condition.RESTART:
             return _restart(facts, setup, diagnosis.reason)
@@ -127,11 +127,13 @@ def flavour_for(devices: tuple[int, ...]) -> Flavour:
 def diagnose(found: GpuFacts) -> Diagnosis:
     """What is to be done about the driver, whatever the machine; `found` has GPUs on its bus."""
     if found.smi_hung:
-        return Diagnosis(Condition.SICK, f"nvidia-smi did not end within {SMI_LIMIT_S} s: a GPU or its driver hangs")
+        return Diagnosis(
+            Condition.UNHEALTHY, f"nvidia-smi did not end within {SMI_LIMIT_S} s: a GPU or its driver hangs"
+        )
     if found.smi is None:
         return Diagnosis(Condition.INSTALL, "there is no NVIDIA driver")
-    if sick := _sick_xid(found):
-        return Diagnosis(Condition.SICK, sick)
+    if unhealthy := _unhealthy_xid(found):
+        return Diagnosis(Condition.UNHEALTHY, unhealthy)
     if _MISMATCH in found.said:
         return Diagnosis(Condition.RESTART, "the driver was updated, and its old kernel module is still loaded")
     if found.smi == 0 and found.gpus:
@@ -140,11 +142,11 @@ def diagnose(found: GpuFacts) -> Diagnosis:
             return Diagnosis(Condition.INSTALL, reason)
         return Diagnosis(Condition.WORKS, f"driver {found.version}")
     if found.smi == _LOST or "Unable to determine the device handle" in found.said:
-        return Diagnosis(Condition.SICK, f"a GPU is lost (nvidia-smi: {found.said})")
+        return Diagnosis(Condition.UNHEALTHY, f"a GPU is lost (nvidia-smi: {found.said})")
     if wrong := _wrong_driver(found):
         return Diagnosis(Condition.INSTALL, wrong)
     if _NOTHING_FOUND in found.said:
-        return Diagnosis(Condition.SICK, f"driver {found.version} finds none of the GPUs on the bus")
+        return Diagnosis(Condition.UNHEALTHY, f"driver {found.version} finds none of the GPUs on the bus")
     said = found.said.partition(". ")[0] or f"status {found.smi}"
     return Diagnosis(Condition.INSTALL, f"the driver does not work (nvidia-smi: {said})")
 
@@ -161,22 +163,22 @@ def _wrong_driver(found: GpuFacts) -> str:
     return ""
 
 
-def _sick_xid(found: GpuFacts) -> str:
+def _unhealthy_xid(found: GpuFacts) -> str:
     for address, number in found.xids:
-        if number in SICK_XIDS:
-            return f"the GPU at {address} is sick: Xid {number}, {SICK_XIDS[number]}"
+        if number in UNHEALTHY_XIDS:
+            return f"the GPU at {address} is unhealthy: Xid {number}, {UNHEALTHY_XIDS[number]}"
     return ""
 
 
 def _fault(found: GpuFacts, host: Host) -> Unfit | None:
     """Why these GPUs are not what was asked for, or are not healthy; None where they are."""
     if len(found.gpus) < host.gpus:
-        return Unfit(f"nvidia-smi finds {len(found.gpus)} GPUs, {_wanted(host)} should be here; one may be sick")
+        return Unfit(f"nvidia-smi finds {len(found.gpus)} GPUs, {_wanted(host)} should be here; one may be unhealthy")
     for each in found.gpus:
         if each.trouble:
-            return Unfit(f"GPU {each.index} ({each.name}) is sick: nvidia-smi says {each.trouble}")
+            return Unfit(f"GPU {each.index} ({each.name}) is unhealthy: nvidia-smi says {each.trouble}")
         if each.ecc_errors:
-            return Unfit(f"GPU {each.index} ({each.name}) is sick: {each.ecc_errors} uncorrected memory errors")
+            return Unfit(f"GPU {each.index} ({each.name}) is unhealthy: {each.ecc_errors} uncorrected memory errors")
         if not is_as_offered(each, host.gpu):
             return Unfit(f"GPU {each.index} is {each.name} with {each.memory_mib} MiB, {host.gpu} was asked for")
     return None

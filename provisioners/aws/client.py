@@ -17,11 +17,11 @@ from provisioners.base import DeniedError, ProvisionerError, UnreachableError
 from provisioners.calls import Deadline, NoAnswerError, NoCredentialsError, NotSentError
 from provisioners.settings import AwsSettings
 
-MOST_ATTEMPTS = 4
-MOST_PAGES = 100
+MAX_ATTEMPTS = 4
+MAX_PAGES = 100
 _BACKOFF_S = (0.2, 0.5, 1.0)
 _SHORTEST_S = 0.1
-_LONGEST_S = 32.0
+_MAX_S = 32.0
 _POOL = 32
 _NAMES = {"ec2": "EC2", "ssm": "SSM", "sts": "STS", "service-quotas": "Service Quotas"}
 
@@ -84,8 +84,8 @@ class Aws:
         """One call that may be repeated. `want`: what every answer has, also an empty one; without it, it is none: a
         proxy's page may be well-formed, too. Raises RefusedError where AWS says no for good, else a ProvisionerError.
         """
-        for attempt in range(MOST_ATTEMPTS):
-            last = attempt == MOST_ATTEMPTS - 1
+        for attempt in range(MAX_ATTEMPTS):
+            last = attempt == MAX_ATTEMPTS - 1
             wait_s = _BACKOFF_S[min(attempt, len(_BACKOFF_S) - 1)] * (0.5 + random.random())  # noqa: S311 - jitter
             try:
                 return self._once_with(want, service, region, operation, _left(deadline, service, region), **parameters)
@@ -119,14 +119,14 @@ class Aws:
     ) -> Iterator[dict[str, Any]]:
         """The items under `key` of all pages. Raises as `ask`."""
         token = ""
-        for _ in range(MOST_PAGES):
+        for _ in range(MAX_PAGES):
             more = {"NextToken": token} if token else {}
             answer = self.ask(service, region, operation, deadline, want=key, **parameters, **more)
             yield from answer[key]
             token = answer.get("NextToken") or ""
             if not token:
                 return
-        raise ProvisionerError(f"{_NAMES[service]} in {region} has more than {MOST_PAGES} pages of {key}")
+        raise ProvisionerError(f"{_NAMES[service]} in {region} has more than {MAX_PAGES} pages of {key}")
 
     def _client(self, service: str, region: str, timeout_s: float) -> Any:
         limit_s = _limit_s(timeout_s)
@@ -173,7 +173,7 @@ def _session(profile: str) -> Any:
 
 def _limit_s(timeout_s: float) -> float:
     """The largest power of two that fits: a client keeps its time limit, and there shall be few clients."""
-    limit_s = _LONGEST_S
+    limit_s = _MAX_S
     while limit_s > max(timeout_s, _SHORTEST_S):
         limit_s /= 2
     return limit_s

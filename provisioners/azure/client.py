@@ -19,10 +19,10 @@ from provisioners.base import DeniedError, ProvisionerError, UnreachableError
 from provisioners.calls import Deadline, NoAnswerError, NoCredentialsError, NotSentError
 from provisioners.settings import AzureSettings
 
-MOST_ATTEMPTS = 4
-MOST_PAGES = 200
+MAX_ATTEMPTS = 4
+MAX_PAGES = 200
 _BACKOFF_S = (0.2, 0.5, 1.0)
-_LONGEST_RETRY_AFTER_S = 300.0
+_MAX_RETRY_AFTER_S = 300.0
 
 
 class RefusedError(Exception):
@@ -88,8 +88,8 @@ class Azure:
 
     def ask(self, what: str, ask: Callable[[Clients, Mapping[str, Any]], Any], deadline: Deadline) -> Any:
         """One call that may be repeated. Raises RefusedError where Azure says no for good, else a ProvisionerError."""
-        for attempt in range(MOST_ATTEMPTS):
-            last = attempt == MOST_ATTEMPTS - 1
+        for attempt in range(MAX_ATTEMPTS):
+            last = attempt == MAX_ATTEMPTS - 1
             wait_s = 0.0 if last else _BACKOFF_S[attempt] * random.uniform(0.8, 1.2)  # noqa: S311 - jitter
             if (left_s := deadline.left_s()) < SHORTEST_S:
                 raise UnreachableError(f"Azure did not answer {what} in time")
@@ -118,7 +118,7 @@ class Azure:
     ) -> Iterator[Mapping[str, Any]]:
         """The items of all pages of a listing. Raises as `ask`."""
         token: str | None = None
-        for _ in range(MOST_PAGES):
+        for _ in range(MAX_PAGES):
 
             def page(clients: Clients, more: Mapping[str, Any], token: str | None = token) -> tuple[list[Any], Any]:
                 whole: list[Any] = []
@@ -134,7 +134,7 @@ class Azure:
             yield from items
             if not token:
                 return
-        raise ProvisionerError(f"Azure has more than {MOST_PAGES} pages of {what}")
+        raise ProvisionerError(f"Azure has more than {MAX_PAGES} pages of {what}")
 
     def raw(self, method: str, url: str, params: Mapping[str, str], limits: Mapping[str, Any]) -> Any:
         """One request that the SDK has no method for, by the public way that its clients offer: an answer in JSON.
@@ -262,7 +262,7 @@ def _refusal(what: str, error: Any) -> Refusal:
 def _retry_after_s(error: Any) -> float:
     said = (error.response.headers if error.response is not None else {}).get("Retry-After", "")
     try:
-        return min(max(float(said), 0.0), _LONGEST_RETRY_AFTER_S)
+        return min(max(float(said), 0.0), _MAX_RETRY_AFTER_S)
     except ValueError:
         return 0.0
 

@@ -32,7 +32,7 @@ NOTICE_S = 30.0
 _MACHINE = re.compile(r"/resourcegroups/([^/]+)/providers/microsoft\.compute/virtualmachines/([^/]+)$", re.IGNORECASE)
 _KIND = "microsoft.compute/virtualmachines/"
 _SELECT = "eventTimestamp,operationName,status,resourceId,properties,claims"
-_MOST_PAGES = 10  # the newest come first
+_MAX_PAGES = 10  # the newest come first
 _GOING_ON = ("started", "accepted", "succeeded")
 _EVICTIONS = ("evictspotvm/action", "simulateeviction/action")
 _STOPS = ("deallocate/action", "poweroff/action")
@@ -89,7 +89,7 @@ def read(
     url = f"/subscriptions/{subscription}/providers/Microsoft.Insights/eventtypes/management/values"
     params: Mapping[str, str] = {"api-version": API, "$filter": wanted, "$select": _SELECT}
     found: list[Event] = []
-    for _ in range(_MOST_PAGES):
+    for _ in range(_MAX_PAGES):
         answer = raw("GET", url, params)
         found += events(answer["value"], group)
         url, params = answer.get("nextLink") or "", {}

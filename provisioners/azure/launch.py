@@ -26,9 +26,9 @@ NETWORK_API = "2022-11-01"
 """The oldest version of the network API that knows interfaces within a machine's request."""
 
 _NAME = re.compile(r"spotsup-([0-9]{1,2})-([a-z0-9-]+)")
-_LONGEST_NAME = 63  # Azure takes 64, but the name is the host's, too
-_MOST_TAGS = 50
-_LONGEST_CUSTOM_DATA = 87380  # "64 KB before encoding", virtual machines' custom data
+_MAX_NAME = 63  # Azure takes 64, but the name is the host's, too
+_MAX_TAGS = 50
+_MAX_CUSTOM_DATA = 87380  # "64 KB before encoding", virtual machines' custom data
 
 
 def vm_name(cluster: str, token: str) -> str:
@@ -38,7 +38,7 @@ def vm_name(cluster: str, token: str) -> str:
     if not re.fullmatch(r"[a-z0-9-]{1,31}", cluster):
         return f"spotsup-0-{hashlib.sha256(json.dumps([cluster, token]).encode()).hexdigest()[:48]}"
     prefix = f"spotsup-{len(cluster)}-{cluster}-"
-    if re.fullmatch(r"[a-z0-9](?:[a-z0-9-]*[a-z0-9])?", token) and len(prefix) + len(token) <= _LONGEST_NAME:
+    if re.fullmatch(r"[a-z0-9](?:[a-z0-9-]*[a-z0-9])?", token) and len(prefix) + len(token) <= _MAX_NAME:
         return prefix + token
     return f"{prefix}-{hashlib.sha256(token.encode()).hexdigest()[:18]}"
 
@@ -124,8 +124,8 @@ def all_tags(request: LaunchRequest, settings: AzureSettings) -> dict[str, str]:
             raise ProvisionerError(
                 f"Azure takes no tag {key!r} = {value!r}: names have none of <>%&\\?/, values at most 256 characters"
             )
-    if len(tags) > _MOST_TAGS:
-        raise ProvisionerError(f"Azure takes {_MOST_TAGS} tags, and there are {len(tags)}")
+    if len(tags) > _MAX_TAGS:
+        raise ProvisionerError(f"Azure takes {_MAX_TAGS} tags, and there are {len(tags)}")
     return tags
 
 
@@ -197,7 +197,7 @@ def _system(name: str, request: LaunchRequest, settings: AzureSettings) -> dict[
     switch = dead_man(name, settings, request.dead_man_s)
     data = user_data(request.node, settings.ssh_user, request.ssh_public_key, request.host_key, switch)
     encoded = base64.b64encode(data.encode()).decode()
-    if len(encoded) > _LONGEST_CUSTOM_DATA:
+    if len(encoded) > _MAX_CUSTOM_DATA:
         raise ProvisionerError(f"the user data of {name} is larger than Azure takes")
     key = {"path": f"/home/{ADMIN}/.ssh/authorized_keys", "keyData": request.ssh_public_key.strip()}
     return {

@@ -14,7 +14,7 @@ from provisioners.settings import AzureSettings
 
 LIVE = "Azure retail prices, live"
 SPOT_QUOTA = "lowPriorityCores"
-_MOST_PRICE_PAGES = 10
+_MAX_PRICE_PAGES = 10
 _PRICES_SHARE = 0.5  # of the time that is left
 
 
@@ -114,7 +114,7 @@ class Offers:
         within = Deadline(deadline.left_s() * _PRICES_SHARE)
         found: dict[str, float] = {}
         try:
-            for page in range(_MOST_PRICE_PAGES):
+            for page in range(_MAX_PRICE_PAGES):
                 skip = {"$skip": str(page * 1000)} if page else {}
                 answer = prices(self._settings, {**params, **skip}, max(within.left_s(), 0.1))
                 found |= prices_of(answer["Items"], market)

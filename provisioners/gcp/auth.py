@@ -16,7 +16,7 @@ from google.auth.transport.requests import Request
 
 _SCOPES = ("https://www.googleapis.com/auth/compute",)
 _SHORTEST_S = 0.1
-_LONGEST_S = 10.0
+_MAX_S = 10.0
 
 
 class Bearer(Credentials):  # type: ignore[misc]
@@ -29,7 +29,7 @@ class Bearer(Credentials):  # type: ignore[misc]
 
     def renew(self, timeout_s: float) -> None:
         """See to it that the token is good for some minutes. Raises GoogleAuthError."""
-        limit_s = min(max(timeout_s, _SHORTEST_S), _LONGEST_S)
+        limit_s = min(max(timeout_s, _SHORTEST_S), _MAX_S)
         if not self._lock.acquire(timeout=limit_s):
             raise exceptions.TransportError("others wait for one, too")
         try:

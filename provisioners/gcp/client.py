@@ -19,11 +19,11 @@ from provisioners.calls import Deadline, NoAnswerError, NoCredentialsError, NotS
 from provisioners.gcp.errors import Refusal, may_ask_again, mend_of_denial
 from provisioners.settings import GcpSettings
 
-MOST_ATTEMPTS = 4
-MOST_PAGES = 100
+MAX_ATTEMPTS = 4
+MAX_PAGES = 100
 _BACKOFF_S = (0.2, 0.5, 1.0)
 _SHORTEST_S = 0.1
-_LONGEST_S = 32.0
+_MAX_S = 32.0
 _POOL = 32
 _CLOCKS_AGREE_S = 15.0  # dates have whole seconds, and answers take some
 _CLIENTS = {
@@ -55,7 +55,7 @@ class _Limits:
     """
 
     def __init__(self, timeout_s: float) -> None:
-        limit_s = min(max(timeout_s, _SHORTEST_S), _LONGEST_S)
+        limit_s = min(max(timeout_s, _SHORTEST_S), _MAX_S)
         self._limits = (limit_s / 4, limit_s * 3 / 4)
 
     def __call__(self, call: Any) -> Any:
@@ -128,8 +128,8 @@ class Gcp:
         is none: a proxy's page may be well-formed, too. Raises RefusedError where Google says no for good, else a
         ProvisionerError.
         """
-        for attempt in range(MOST_ATTEMPTS):
-            last = attempt == MOST_ATTEMPTS - 1
+        for attempt in range(MAX_ATTEMPTS):
+            last = attempt == MAX_ATTEMPTS - 1
             wait_s = _BACKOFF_S[min(attempt, len(_BACKOFF_S) - 1)] * (0.5 + random.random())  # noqa: S311 - jitter
             try:
                 return self._once_of(kind, service, method, self._left(deadline, place), place, **parameters)
@@ -159,14 +159,14 @@ class Gcp:
     def pages(self, service: str, method: str, deadline: Deadline, kind: str, **parameters: Any) -> Iterator[Any]:
         """All pages of a listing. Raises as `ask`."""
         token = ""
-        for _ in range(MOST_PAGES):
+        for _ in range(MAX_PAGES):
             more = {"page_token": token} if token else {}
             answer = self.ask(service, method, deadline, kind=kind, **parameters, **more)
             yield answer
             token = answer.next_page_token
             if not token:
                 return
-        raise ProvisionerError(f"Compute Engine ({self.project}) has more than {MOST_PAGES} pages of {service}")
+        raise ProvisionerError(f"Compute Engine ({self.project}) has more than {MAX_PAGES} pages of {service}")
 
     def aggregated(self, service: str, field: str, deadline: Deadline, **parameters: Any) -> Iterator[tuple[str, Any]]:
         """(zone, item) of the whole project's listing. Raises UnreachableError where a zone did not take part in it."""

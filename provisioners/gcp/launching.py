@@ -26,8 +26,8 @@ from provisioners.gcp.listing import Listing
 from provisioners.settings import GcpSettings
 
 _FIRST_LOOK_S = 0.2
-_LONGEST_LOOK_S = 2.0
-_LONGEST_CALL_S = 10.0
+_MAX_LOOK_S = 2.0
+_MAX_CALL_S = 10.0
 _OTHER = "a token stands for one request: take a new one"
 
 
@@ -99,7 +99,7 @@ class Launching:
         zone, wait_s = request.offer.zone, _FIRST_LOOK_S
         while deadline.left_s() > wait_s:
             try:
-                limit_s = min(deadline.left_s(), _LONGEST_CALL_S)
+                limit_s = min(deadline.left_s(), _MAX_CALL_S)
                 told = self._gcp.once("zoneOperations", "get", limit_s, zone, zone=zone, operation=name)
                 found = describe.operation(told)
             except (RefusedError, NotSentError, NoAnswerError, NoCredentialsError, ProvisionerError):
@@ -109,7 +109,7 @@ class Launching:
                     return launch_outcome(Refusal(zone, found.code, found.message), where)
                 return self._the_machine(request, found.target, deadline) or _gone_again(request, found.target)
             time.sleep(wait_s)
-            wait_s = min(2 * wait_s, _LONGEST_LOOK_S)
+            wait_s = min(2 * wait_s, _MAX_LOOK_S)
         return Unknown(f"Compute Engine ({where}) has begun to launch, and is not done in time")
 
     def _launched_before(

@@ -19,10 +19,10 @@ TOKEN_TAG = "spotsup-token"  # noqa: S105 - a name, not a secret
 _PREFIX = "spotsup"
 _TOKEN_CHARACTERS = 16  # 80 bits
 _CLUSTER_CHARACTERS = 6  # tells clusters of one project apart; what a machine says itself is its exact name
-_LONGEST_NAME = 63
-_MOST_LABELS = 64
+_MAX_NAME = 63
+_MAX_LABELS = 64
 _NAME = re.compile(rf"{_PREFIX}-([a-z2-7]{{{_TOKEN_CHARACTERS}}})-([a-z2-7]{{{_CLUSTER_CHARACTERS}}})(?:-(.+))?")
-_ROOM = _LONGEST_NAME - len(_PREFIX) - _TOKEN_CHARACTERS - _CLUSTER_CHARACTERS - 3
+_ROOM = _MAX_NAME - len(_PREFIX) - _TOKEN_CHARACTERS - _CLUSTER_CHARACTERS - 3
 _FITS_NAME = re.compile(rf"[a-z0-9]([a-z0-9-]{{0,{_ROOM - 2}}}[a-z0-9])?")
 # "Requirements for labels", Compute Engine. Letters of other scripts are allowed, too; we need none.
 _LABEL_KEY = re.compile(r"[a-z][a-z0-9_-]{0,62}")
@@ -70,8 +70,8 @@ def labels(request: LaunchRequest, tags: Mapping[str, str]) -> dict[str, str]:
             )
     own = {CLUSTER_TAG: request.cluster, NODE_TAG: request.node, TOKEN_TAG: request.token}
     found |= {key: label_value(value) for key, value in own.items()}
-    if len(found) > _MOST_LABELS:
-        raise ProvisionerError(f"{len(found)} labels are more than Compute Engine takes ({_MOST_LABELS}): see gcp.tags")
+    if len(found) > _MAX_LABELS:
+        raise ProvisionerError(f"{len(found)} labels are more than Compute Engine takes ({_MAX_LABELS}): see gcp.tags")
     return found
 
 

@@ -8,7 +8,7 @@ from supervisor.config import Config
 from supervisor.errors import RefusedError
 from supervisor.identity import Identity
 from supervisor.model import NodeRecord, NodeState
-from supervisor.runtime.prepare import user_of
+from supervisor.nodes.prepare import user_of
 
 SSH_PORT = 22
 _OVER = frozenset({NodeState.TERMINATING, NodeState.GONE})

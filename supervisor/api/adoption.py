@@ -9,17 +9,17 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from provisioners.base import Instance, InstanceState, Offer, Provisioner, ProvisionerError
 from supervisor.errors import NotFoundError, RefusedError
+from supervisor.journal.journal import Journal, Reading
 from supervisor.planner.adoption import Adopted, adopt, families
-from supervisor.planner.custody import unknown_machines
+from supervisor.planner.journal_guard import unknown_machines
 from supervisor.planner.world import CloudView
 from supervisor.runtime.background import in_background
 from supervisor.runtime.clock import Clock
-from supervisor.runtime.journal import Journal, Reading
 from supervisor.runtime.offers import offers_in_order
 from supervisor.spec import JobSpec
 
 CALL_TIMEOUT_S = 8.0
-MOST_WAIT_S = 10.0
+MAX_WAIT_S = 10.0
 
 
 class Adoption:
@@ -54,10 +54,10 @@ class Adoption:
             raise NotFoundError(f"no machine of a job {stray[0]!r} is missing from the journal")
         # Agents are back seconds after etcd is; one that is heard is not suspected.
         running = {each.node for each in unknown if each.state is InstanceState.RUNNING}
-        self._wait_for(lambda reading: running <= reading.strangers, MOST_WAIT_S)
+        self._wait_for(lambda reading: running <= reading.unjournaled, MAX_WAIT_S)
         reading = self._journal.read()
         offer_of = self._offers({each.id: name for name, view in clouds.items() for each in view.instances.values()})
-        adopted = adopt(found, reading.jobs, reading.strangers, release, offer_of, self._clock.now())
+        adopted = adopt(found, reading.jobs, reading.unjournaled, release, offer_of, self._clock.now())
         for each in adopted:
             if not self._journal.adopt(each.job, each.revision, each.nodes, each.event):
                 raise RefusedError(f"job {each.job.name} changed meanwhile: run `spotsupd adopt` again")

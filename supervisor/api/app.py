@@ -15,7 +15,7 @@ from supervisor.api.access import Access
 from supervisor.api.adoption import Adoption
 from supervisor.api.explain import Explainer, add_explain
 from supervisor.api.quote import quote_row
-from supervisor.api.service import MOST_BLOB_BYTES, Scale, Service
+from supervisor.api.service import MAX_BLOB_BYTES, Scale, Service
 from supervisor.api.targets import add_targets
 from supervisor.api.views import cost_row, event_row, job_detail, job_row, node_row
 from supervisor.errors import (
@@ -112,9 +112,9 @@ def create_app(
     async def _refuse_what_is_too_large(request: Request, answer: Callable[[Request], Awaitable[Response]]) -> Response:
         # By what it says of itself, before any of it is read: the server reads no more than that.
         length = request.headers.get("content-length", "0")
-        if "transfer-encoding" in request.headers or int(length) > MOST_BLOB_BYTES:
+        if "transfer-encoding" in request.headers or int(length) > MAX_BLOB_BYTES:
             told = f"the request has {length} bytes" if length != "0" else "the request does not say how long it is"
-            return JSONResponse({"error": f"{told}; at most {MOST_BLOB_BYTES} are taken", "code": 2}, 413)
+            return JSONResponse({"error": f"{told}; at most {MAX_BLOB_BYTES} are taken", "code": 2}, 413)
         return await answer(request)
 
     @app.middleware("http")

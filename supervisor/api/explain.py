@@ -13,11 +13,11 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from provisioners.base import Market, Offer
 from supervisor.api.quote import Quote, quote_row
-from supervisor.api.service import MOST_BLOB_BYTES, Service, new_job
+from supervisor.api.service import MAX_BLOB_BYTES, Service, new_job
 from supervisor.config import Config
 from supervisor.errors import UsageError
 from supervisor.model import NodeRecord
-from supervisor.runtime.prepare import pack_trainer, setup_of, user_of
+from supervisor.nodes.prepare import pack_trainer, setup_of, user_of
 from supervisor.spec import JobSpec, parse_spec
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from bootstrap.model import Command, Lock
     from bootstrap.steps import PlannedStep
 
-MOST_KINDS = 3
+MAX_KINDS = 3
 
 
 class _Body(BaseModel):
@@ -45,7 +45,7 @@ class ExplainBody(_Body):
 
     spec: dict[str, Any]
     code_sha256: str = Field(pattern="^[0-9a-f]{64}$")
-    code_bytes: int = Field(ge=0, le=MOST_BLOB_BYTES)
+    code_bytes: int = Field(ge=0, le=MAX_BLOB_BYTES)
     lock: LockBody | None = None
 
 
@@ -109,7 +109,7 @@ def kinds(quote: Quote, spec: JobSpec) -> list[Offer]:
     for offer in quote.offers:
         found.setdefault(offer.instance_type, offer)
     if found:
-        return list(found.values())[:MOST_KINDS]
+        return list(found.values())[:MAX_KINDS]
     wish = spec.resources
     named = next(iter(wish.instance_types), "unknown")
     return [Offer(spec.placement.cloud, "", "", named, Market.SPOT, None, gpu=wish.gpu, gpus=wish.gpus_per_node)]

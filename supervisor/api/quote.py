@@ -19,7 +19,7 @@ log = structlog.get_logger("spotsupd")
 TIMEOUT_S = 15.0
 # The provider is given less than whoever waits: its own word says more than that nothing came.
 PROVIDER_S = 13.0
-MOST_SHOWN = 100
+MAX_SHOWN = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +129,7 @@ def quote_row(quote: Quote) -> dict[str, Any]:
             "usd_per_hour": each.usd_per_hour,
             "price_source": each.price_source or None,
         }
-        for each in quote.offers[:MOST_SHOWN]
+        for each in quote.offers[:MAX_SHOWN]
     ]
     return {
         "known": quote.known,

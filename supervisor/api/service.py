@@ -13,17 +13,17 @@ from typing import Any
 
 from supervisor.api.quote import Quote
 from supervisor.errors import JournalUnavailableError, NotFoundError, RefusedError, SpotsupError, UsageError
-from supervisor.model import DaemonPause, Event, EventKind, JobRecord, NodeRecord, NodeState, Passage
+from supervisor.journal.journal import Journal, Reading
+from supervisor.model import DaemonPause, Event, EventKind, JobRecord, NodeRecord, NodeState, Transition
 from supervisor.planner.world import JobView
 from supervisor.runtime.clock import Clock
-from supervisor.runtime.journal import Journal, Reading
 from supervisor.runtime.loop import Leader
 from supervisor.spec import JobSpec, check_nodes, parse_spec
 
-MOST_TRIES = 20
-MOST_FORGOTTEN = 20  # each costs a look at etcd, and each submission adds one job
+MAX_TRIES = 20
+MAX_FORGOTTEN = 20  # each costs a look at etcd, and each submission adds one job
 CATCH_UP_S = 5.0
-MOST_BLOB_BYTES = 32 * 1024 * 1024
+MAX_BLOB_BYTES = 32 * 1024 * 1024
 _UID_ALPHABET = "abcdefghijkmnpqrstuvwxyz23456789"
 _LEAVING = frozenset({NodeState.DRAINING, NodeState.TERMINATING})
 _OVER = frozenset({NodeState.LOST, NodeState.FAILED, NodeState.GONE})
@@ -102,8 +102,8 @@ class Service:
 
     def put_blob(self, data: bytes) -> str:
         """Store a code archive; its SHA-256."""
-        if len(data) > MOST_BLOB_BYTES:
-            raise UsageError(f"the code archive has {len(data)} bytes; at most {MOST_BLOB_BYTES} are taken")
+        if len(data) > MAX_BLOB_BYTES:
+            raise UsageError(f"the code archive has {len(data)} bytes; at most {MAX_BLOB_BYTES} are taken")
         return self._journal.put_blob(data)
 
     def check(self, spec_value: Any) -> tuple[JobSpec, Quote | None]:
@@ -130,7 +130,7 @@ class Service:
         self._check_supported(spec)
         self._catch_up(spec.name)
         record = new_job(spec, code_sha256, submission, self._clock.now())
-        for _ in range(MOST_TRIES):
+        for _ in range(MAX_TRIES):
             present = self._present(spec.name)
             if present is not None and present.record.uid == record.uid:
                 return present
@@ -204,7 +204,7 @@ class Service:
             if found.drain_asked or found.state in _LEAVING:
                 return None
             text = f"a user wants {node} drained: it leaves once it is replaced"
-            drained = replace(found, drain_asked=True, taken=True)
+            drained = replace(found, drain_asked=True, needs_replacement=True)
             return Change(view.record, EventKind.DRAIN_REQUESTED, text, drained)
 
         return self._change(self._job_of(node), change)
@@ -247,7 +247,7 @@ class Service:
         """Nobody needs the code of jobs that are over: of the one whose name was just used again, and of those that
         ended last. The new job is stored, whatever becomes of this."""
         over = [view for view in self._read().jobs.values() if view.record.ended and not _held(view)]
-        latest = sorted(over, key=lambda view: view.record.ended_at)[-MOST_FORGOTTEN:]
+        latest = sorted(over, key=lambda view: view.record.ended_at)[-MAX_FORGOTTEN:]
         with contextlib.suppress(SpotsupError):
             for view in [*latest, *filter(None, [replaced])]:
                 self._journal.forget_code(view.record.code_sha256, view.revision)
@@ -264,7 +264,7 @@ class Service:
     def _change(self, name: str, change: Callable[[JobView], Change | None]) -> JobView:
         """Store what `change` makes of the job as it is now; None where it is so already."""
         self._catch_up(name)
-        for _ in range(MOST_TRIES):
+        for _ in range(MAX_TRIES):
             view = self.job(name)
             if view.record.ended:
                 raise RefusedError(f"job {name} has ended ({view.record.state}): nothing was changed")
@@ -360,7 +360,7 @@ def new_job(spec: JobSpec, code_sha256: str, submission: str, now: float) -> Job
         desired_nodes=spec.nodes.desired,
         max_nodes=spec.nodes.max,
         spare_nodes=spec.nodes.spares,
-        history=(Passage(now, "", "queued", "submitted"),),
+        history=(Transition(now, "", "queued", "submitted"),),
     )
 
 

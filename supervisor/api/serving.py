@@ -15,8 +15,8 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from supervisor.errors import StartError
 
-MOST_PORT = 65535
-MOST_CONNECTIONS = 256  # those that say nothing are not ended by uvicorn, and each is a file that cloud calls need, too
+MAX_PORT = 65535
+MAX_CONNECTIONS = 256  # those that say nothing are not ended by uvicorn, and each is a file that cloud calls need, too
 
 
 class _Connection(H11Protocol):
@@ -24,7 +24,7 @@ class _Connection(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         super().connection_made(transport)
-        if len(self.connections) > MOST_CONNECTIONS:
+        if len(self.connections) > MAX_CONNECTIONS:
             transport.close()
 
 
@@ -81,8 +81,8 @@ def bind_address(address: str) -> socket.socket:
     """A listening TCP socket at "host:port". Raises StartError."""
     host, _, port = address.rpartition(":")
     host = host.strip("[]")
-    if int(port) > MOST_PORT:
-        raise StartError(f"cannot listen at {address}: ports end at {MOST_PORT}; set api.targets to another address")
+    if int(port) > MAX_PORT:
+        raise StartError(f"cannot listen at {address}: ports end at {MAX_PORT}; set api.targets to another address")
     try:
         return socket.create_server((host, int(port)), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     except OSError as error:

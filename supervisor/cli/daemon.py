@@ -26,8 +26,8 @@ def run(config_path: Path | None, embedded_etcd: bool, state_dir: Path | None, s
     """Run the daemon until it is told to stop (SIGTERM or Ctrl-C)."""
     with one_sentence():
         config = config_of(config_path, state_dir, socket_path)
+        from supervisor.app import run_daemon
         from supervisor.cli.logs import set_up_logging
-        from supervisor.runtime.daemon import run_daemon
 
         set_up_logging()
         run_daemon(config, embedded_etcd=embedded_etcd, version=VERSION)
@@ -53,7 +53,7 @@ def check(
         config = config_of(config_path, state_dir, socket_path)
         import logging
 
-        from supervisor.runtime.check import check_installation
+        from supervisor.cli.check import check_installation
 
         # What an SDK has to say comes as a finding, in one sentence.
         logging.getLogger().addHandler(logging.NullHandler())

@@ -22,8 +22,8 @@ def export(
         config = config_of(config_path, state_dir, socket_path)
         from spotsup_trainer.wire import Keys
 
-        from supervisor.runtime.backup import export_journal
-        from supervisor.runtime.daemon import reached_etcd
+        from supervisor.journal.backup import export_journal
+        from supervisor.journal.connection import reached_etcd
 
         with reached_etcd(config, embedded_etcd=embedded_etcd) as etcd:
             copied = export_journal(etcd, Keys(config.cluster), file, time.time())
@@ -44,8 +44,8 @@ def import_(
         config = config_of(config_path, state_dir, socket_path)
         from spotsup_trainer.wire import Keys
 
-        from supervisor.runtime.backup import import_journal
-        from supervisor.runtime.daemon import reached_etcd
+        from supervisor.journal.backup import import_journal
+        from supervisor.journal.connection import reached_etcd
 
         with reached_etcd(config, embedded_etcd=embedded_etcd) as etcd:
             copied = import_journal(etcd, Keys(config.cluster), file)

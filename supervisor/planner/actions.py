@@ -13,7 +13,7 @@ from provisioners.base import Instance, LaunchOutcome, Leftover, Offer, OfferQue
 from supervisor.model import ClusterRecord, Event, JobRecord, NodeRecord
 
 # A commit is one transaction, and that is how many operations etcd takes in one: its default --max-txn-ops.
-MOST_OPERATIONS = 128
+MAX_OPERATIONS = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,14 +163,14 @@ class FindDone:
 class BootstrapDone:
     """`error` is empty when the agent runs. `unreachable`: nothing was wrong but the connection.
 
-    `sick`: it was the machine's own fault, before anything of the job's was tried on it. `foreign`: another machine
-    answers at its address; nothing was sent to it.
+    `unhealthy`: it was the machine's own fault, before anything of the job's was tried on it. `foreign`: another
+    machine answers at its address; nothing was sent to it.
     """
 
     node: str
     error: str = ""
     unreachable: bool = False
-    sick: bool = False
+    unhealthy: bool = False
     foreign: bool = False
 
 
@@ -250,7 +250,7 @@ class Commit:
     nodes: Sequence[NodeRecord] = ()
     forget_nodes: Sequence[str] = ()
     words: Mapping[str, bytes] = field(default_factory=dict)
-    forget_words: Sequence[str] = ()
+    delete_keys: Sequence[str] = ()
     events: Sequence[Event] = ()
     alerts: Sequence[Event] = ()
     drop_events: Sequence[str] = ()
@@ -265,7 +265,7 @@ class Commit:
             or self.nodes
             or self.forget_nodes
             or self.words
-            or self.forget_words
+            or self.delete_keys
             or self.events
             or self.actions
         )

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from provisioners.base import Instance, InstanceState, Offer
 from supervisor.errors import RefusedError
-from supervisor.model import Event, EventKind, JobRecord, JobState, NodeRecord, NodeState, Passage, move_job
+from supervisor.model import Event, EventKind, JobRecord, JobState, NodeRecord, NodeState, Transition, move_job
 from supervisor.planner.world import JobView
 from supervisor.spec import JobSpec, parse_spec
 
@@ -141,7 +141,7 @@ def _node(instance: Instance, offer: Offer, job: str, state: NodeState, now: flo
         private_address=instance.private_address,
         metadata_url=instance.metadata_url,
         bootstrapped=state is NodeState.READY,
-        history=(Passage(now, "", state, "it ran, and was taken into the journal"),),
+        history=(Transition(now, "", state, "it ran, and was taken into the journal"),),
     )
 
 

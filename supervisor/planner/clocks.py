@@ -8,7 +8,7 @@ from supervisor.planner.draft import Draft
 AHEAD_S = 60.0
 
 
-def put_times_right(draft: Draft) -> None:
+def clamp_future_times(draft: Draft) -> None:
     """By our clock: nothing is held up by what another clock wrote, no end of a machine, no second try, no spare."""
     now, job = draft.now, draft.job
     latest = now + draft.rules.spare_retry_s

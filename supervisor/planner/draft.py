@@ -24,11 +24,11 @@ from supervisor.model import (
     move_job,
     move_node,
 )
-from supervisor.planner.actions import MOST_OPERATIONS, Action, Commit, NodeOutcome, Read
+from supervisor.planner.actions import MAX_OPERATIONS, Action, Commit, NodeOutcome, Read
 from supervisor.planner.world import CloudView, JobView, Rules, World
 
 # A step adds at most four operations, and what comes once per plan (the hint, a round, an end) must fit after the last.
-FULL = MOST_OPERATIONS - 24
+FULL = MAX_OPERATIONS - 24
 
 
 class Draft:
@@ -44,7 +44,7 @@ class Draft:
     ) -> None:
         self.view = view
         self.now = now
-        self.soft = world.soft
+        self.volatile = world.volatile
         self.outcomes = outcomes
         self.job: JobRecord = view.record
         self.nodes: dict[str, NodeRecord] = dict(view.nodes)
@@ -54,7 +54,7 @@ class Draft:
         self._events: list[Event] = []
         self._actions: dict[str, Action] = {}
         self._words: dict[str, bytes] = {}
-        self._forget_words: list[str] = []
+        self._delete_keys: list[str] = []
         self._forget_nodes: list[str] = []
         self._touched: set[str] = set()
         self._told = 0
@@ -65,7 +65,7 @@ class Draft:
         return self._operations() >= FULL
 
     def _operations(self) -> int:
-        words = len(self._words) + len(self._forget_words)
+        words = len(self._words) + len(self._delete_keys)
         return 1 + len(self._touched) + len(self._forget_nodes) + words + self._told
 
     def _alerts(self, event: Event) -> bool:
@@ -77,18 +77,18 @@ class Draft:
         return self._world.rules
 
     @property
-    def deaf_until(self) -> float:
-        """Until when nothing counts as waited for (World.deaf_until)."""
-        return self._world.deaf_until
+    def timers_paused_until(self) -> float:
+        """Until when nothing counts as waited for (World.timers_paused_until)."""
+        return self._world.timers_paused_until
 
-    def waited_s(self, since: float) -> float:
+    def elapsed_s(self, since: float) -> float:
         """For how long something has been waited for that can have come meanwhile, by a clock that has not jumped."""
-        return self.now - max(since, self._world.deaf_until)
+        return self.now - max(since, self._world.timers_paused_until)
 
     @property
     def cloud(self) -> CloudView:
         """The last listing of the job's cloud."""
-        return self.soft.clouds.get(self.job.spec.placement.cloud, CloudView())
+        return self.volatile.clouds.get(self.job.spec.placement.cloud, CloudView())
 
     def busy(self, key: str) -> bool:
         """Whether an action with this key is under way, or was decided just now."""
@@ -133,7 +133,7 @@ class Draft:
         del self.nodes[node.id]
         self._touched.discard(node.id)
         self._forget_nodes.append(node.id)
-        self.unsay(self.keys.logs(self.job.name, node.id))
+        self.delete_key(self.keys.logs(self.job.name, node.id))
         self.set_job(usd_settled=self.job.usd_settled + node.usd(self.now))
 
     def set_job(self, **changes: Any) -> None:
@@ -146,24 +146,24 @@ class Draft:
         if self.job.state is not after:
             self.job = move_job(self.job, after, self.now, reason)
 
-    def do(self, action: Action) -> None:
+    def request_action(self, action: Action) -> None:
         """Decide an action; it starts once this draft is in the journal."""
         self._actions[action.key] = action
 
-    def ask(self, read: Read) -> None:
+    def request_read(self, read: Read) -> None:
         """Decide to read something: that needs no intent in the journal."""
         if not self.busy(read.key):
             self.reads.append(read)
 
-    def say(self, key: str, word: bytes) -> None:
+    def put_key(self, key: str, word: bytes) -> None:
         """Write a word for the nodes."""
         self._words[key] = word
 
-    def unsay(self, key: str) -> None:
+    def delete_key(self, key: str) -> None:
         """Delete a word, or all that begin with it where it ends in a slash."""
-        self._forget_words.append(key)
+        self._delete_keys.append(key)
 
-    def tell(self, kind: EventKind, text: str, node: str = "", **data: float | str) -> None:
+    def add_event(self, kind: EventKind, text: str, node: str = "", **data: float | str) -> None:
         """Add an event to the job's story."""
         number = self.job.next_event
         self.set_job(next_event=number + 1)
@@ -183,7 +183,7 @@ class Draft:
             nodes=[self.nodes[node] for node in sorted(self._touched)],
             forget_nodes=self._forget_nodes,
             words=self._words,
-            forget_words=self._forget_words,
+            delete_keys=self._delete_keys,
             events=self._events,
             alerts=[event for event in self._events if self._alerts(event)],
             drop_events=dropped,
@@ -194,7 +194,7 @@ class Draft:
         """Ids of the events that are beyond what is kept: also those that commands have added meanwhile."""
         first = self.job.first_event
         oldest = min(self.job.next_event - self.rules.events_kept, self.view.record.next_event)
-        end = min(oldest, first + MOST_OPERATIONS - self._operations())
+        end = min(oldest, first + MAX_OPERATIONS - self._operations())
         if end <= first:
             return []
         self.set_job(first_event=end)

@@ -74,9 +74,9 @@ def _drive_birth(draft: Draft, node: NodeRecord) -> None:
             _drive_request(draft, node)
         case N.BOOTING if not (draft.job.ended or node.doomed):
             node = draft.move(node, N.BOOTSTRAPPING, "bootstrap begins")
-            draft.do(Bootstrap(node, draft.job))
+            draft.request_action(Bootstrap(node, draft.job))
         case N.BOOTSTRAPPING if not node.bootstrapped and draft.now >= node.retry_at:
-            draft.do(Bootstrap(node, draft.job))
+            draft.request_action(Bootstrap(node, draft.job))
         case _:
             pass
 
@@ -89,10 +89,10 @@ def _came_to_nothing(draft: Draft, node: NodeRecord) -> bool:
 
 def _drive_request(draft: Draft, node: NodeRecord) -> None:
     if node.unsure:
-        draft.do(Find(node))
+        draft.request_action(Find(node))
     else:
         node = draft.set_node(node, launch_attempts=node.launch_attempts + 1)
-        draft.do(Launch(node))
+        draft.request_action(Launch(node))
 
 
 def _has_left(draft: Draft, node: NodeRecord) -> bool:
@@ -103,7 +103,7 @@ def _has_left(draft: Draft, node: NodeRecord) -> bool:
     current, hint = draft.view.round, draft.view.hint
     named = hint is not None and node.id in hint.members
     in_round = named or (current is not None and node.id in current.nodes())
-    return not in_round or draft.waited_s(node.since) > draft.rules.drain_timeout_s
+    return not in_round or draft.elapsed_s(node.since) > draft.rules.drain_timeout_s
 
 
 def _terminate(draft: Draft, node: NodeRecord, *, failed: bool = False, in_order: bool = False) -> None:
@@ -115,7 +115,7 @@ def _terminate(draft: Draft, node: NodeRecord, *, failed: bool = False, in_order
     action = Terminate(node.offer.cloud, node.instance_id, node.id, failed, log_of, mounts_of)
     if not draft.busy(action.key):
         draft.set_node(node, retry_at=draft.now + draft.rules.terminate_retry_s)
-        draft.do(action)
+        draft.request_action(action)
 
 
 # -- fewer -------------------------------------------------------------------------------------------------
@@ -148,7 +148,7 @@ def is_held(draft: Draft) -> bool:
     """Whether a paused job stands still: every launcher's workers have stopped, or time is up."""
     there = draft.in_states(N.READY, N.MEMBER, N.SUSPECT)
     told = draft.view.hint is not None and draft.view.hint.hold
-    late = draft.waited_s(draft.job.pause_at) > draft.rules.drain_timeout_s
+    late = draft.elapsed_s(draft.job.pause_at) > draft.rules.drain_timeout_s
     return told and (late or all(_has_stopped(draft, node) for node in there))
 
 
@@ -178,7 +178,7 @@ def _withdraw(draft: Draft, node: NodeRecord, reason: str) -> None:
     if draft.busy(f"node:{node.id}"):
         return
     if node.unsure or node.launch_attempts == 0:
-        draft.do(Find(node))
+        draft.request_action(Find(node))
     else:
         draft.move(node, N.GONE, reason, ended_at=draft.now)
 
@@ -213,14 +213,14 @@ def _request(draft: Draft, offer: Offer, before: NodeRecord | None, *, spare: bo
         launch_attempts=1,
     )
     draft.add(node)
-    draft.do(Launch(node))
+    draft.request_action(Launch(node))
     if before is None:
         purpose = ", a spare" if spare else ""
         text = f"asked {offer.zone} for {node_id} ({offer.instance_type}{purpose})"
-        draft.tell(EventKind.LAUNCH_REQUESTED, text, node_id)
+        draft.add_event(EventKind.LAUNCH_REQUESTED, text, node_id)
         return
     noticed = {"seen_at": before.notice.seen_at} if before.notice else {}
-    draft.tell(
+    draft.add_event(
         EventKind.REPLACEMENT_REQUESTED,
         f"asked {offer.zone} for {node_id} in place of {before.id}",
         node_id,
@@ -240,24 +240,24 @@ def _without_replacement(draft: Draft) -> list[NodeRecord]:
         for node in draft.nodes.values()
         if node.state is not N.GONE or node.joined or node.replaces in filled
     }
-    taken = [n for n in draft.nodes.values() if n.taken and n.joined and n.id not in replaced]
+    taken = [n for n in draft.nodes.values() if n.needs_replacement and n.joined and n.id not in replaced]
     return sorted(taken, key=lambda node: (node.created_at, node.id))
 
 
 def _offers(draft: Draft) -> tuple[Offer, ...]:
     """The job's offers, by market and then cheapest first. Asks for them when unknown."""
     spec = draft.job.spec
-    known = draft.soft.offers.get(draft.job.name, OffersView())
+    known = draft.volatile.offers.get(draft.job.name, OffersView())
     age_s = draft.now - known.asked_at
     stale = not known.known or age_s > draft.rules.offers_s
     if stale and age_s > draft.rules.refused_retry_s:
-        draft.ask(FetchOffers(draft.job.name, spec.placement.cloud, spec.offer_queries))
+        draft.request_read(FetchOffers(draft.job.name, spec.placement.cloud, spec.offer_queries))
     return known.offers
 
 
 def _allowed(draft: Draft, offer: Offer, *, spare: bool) -> bool:
     """Not refused a moment ago, one place per job (P8), and never more money per hour than allowed (P3)."""
-    refused = draft.soft.refused(offer, draft.now, spare=spare) is not None
+    refused = draft.volatile.refused(offer, draft.now, spare=spare) is not None
     return not refused and in_place(draft, offer) and _affordable(draft, offer)
 
 

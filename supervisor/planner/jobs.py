@@ -75,7 +75,7 @@ def _tell_of_end(draft: Draft) -> None:
     job = draft.job
     took_s = draft.now - job.submitted_at
     text = f"{job.name} {job.state}: {job.reason} (after {took_s:.0f} s, ${spent_usd(draft):.2f})"
-    draft.tell(_ENDS[job.state], text, usd=round(spent_usd(draft), 4))
+    draft.add_event(_ENDS[job.state], text, usd=round(spent_usd(draft), 4))
 
 
 def members(draft: Draft) -> list[NodeRecord]:
@@ -108,11 +108,11 @@ def drive_state(draft: Draft) -> None:
 def _pause(draft: Draft) -> None:
     if draft.job.state is not J.PAUSED and is_held(draft):
         draft.move_job(J.PAUSED, "a user paused it")
-        draft.tell(EventKind.PAUSED, f"{draft.job.name} is paused, and its machines are released")
+        draft.add_event(EventKind.PAUSED, f"{draft.job.name} is paused, and its machines are released")
 
 
 def _knows_offers(draft: Draft) -> bool:
-    known = draft.soft.offers.get(draft.job.name)
+    known = draft.volatile.offers.get(draft.job.name)
     return known is not None and known.known
 
 
@@ -197,12 +197,12 @@ def _missing(draft: Draft) -> list[str]:
     spare = draft.complete()
     if spare and draft.now < draft.job.spare_retry_at:
         return ["another spare is asked for later, for the last one could not be bootstrapped"]
-    offers = draft.soft.offers.get(draft.job.name)
+    offers = draft.volatile.offers.get(draft.job.name)
     if offers is None or not offers.known:
         return [f"asking {draft.job.spec.placement.cloud} for offers" + (f" ({offers.error})" if offers else "")]
     if not offers.offers:
         return [f"{draft.job.spec.placement.cloud} offers nothing that fits the job's resources and placement"]
-    refusals = [draft.soft.refused(o, draft.now, spare=spare) for o in offers.offers if in_place(draft, o)]
+    refusals = [draft.volatile.refused(o, draft.now, spare=spare) for o in offers.offers if in_place(draft, o)]
     if refusals and all(refusals):
         first = refusals[0]
         assert first is not None

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from provisioners.base import Instance, InstanceState, Leftover
 from supervisor.model import Event, EventKind, NodeState
 from supervisor.planner.actions import Commit, LeftoversDone, ListLeftovers, Remove, Terminate
-from supervisor.planner.world import CloudView, LeftoversView, Sighting, Soft, World
+from supervisor.planner.world import CloudView, LeftoversView, Sighting, VolatileState, World
 
 
 def is_orphan(instance: Instance, node_states: Mapping[str, NodeState]) -> bool:
@@ -35,14 +35,14 @@ def sweep(world: World, now: float) -> list[Commit]:
     """The commits that end what is not ours to keep."""
     due = {
         key
-        for key, seen in world.soft.sightings.items()
+        for key, seen in world.volatile.sightings.items()
         if seen.listings >= 2 and now - seen.first_at >= world.rules.orphan_grace_s
     }
     if not due:
         return []
     states = {node.id: node.state for job in world.jobs.values() for node in job.nodes.values()}
     commits = []
-    for name, cloud in world.soft.clouds.items():
+    for name, cloud in world.volatile.clouds.items():
         for instance in (cloud.instances[key] for key in sorted(due & cloud.instances.keys())):
             action = Terminate(name, instance.id, "")
             if action.key in world.busy or not is_orphan(instance, states):
@@ -64,33 +64,33 @@ def ask_for_leftovers(world: World, now: float) -> list[ListLeftovers]:
     found = []
     for cloud in world.clouds:
         action = ListLeftovers(cloud)
-        tried_at = world.soft.leftovers.get(cloud, LeftoversView()).tried_at
+        tried_at = world.volatile.leftovers.get(cloud, LeftoversView()).tried_at
         if action.key not in world.busy and now - tried_at >= world.rules.leftovers_s:
             found.append(action)
     return found
 
 
-def absorb_leftovers(soft: Soft, done: LeftoversDone) -> Soft:
+def absorb_leftovers(volatile: VolatileState, done: LeftoversDone) -> VolatileState:
     """What is remembered after a listing of leftovers. A failed one says nothing."""
-    old = soft.leftovers.get(done.cloud, LeftoversView())
+    old = volatile.leftovers.get(done.cloud, LeftoversView())
     view = replace(old, tried_at=done.asked_at)
     if not done.error:
         leftovers = {each.id: each for each in done.leftovers}
         known = {key: old.sightings.get(key, Sighting(done.asked_at, 0)) for key in leftovers}
         sightings = {key: Sighting(seen.first_at, seen.listings + 1) for key, seen in known.items()}
         view = LeftoversView(MappingProxyType(leftovers), MappingProxyType(sightings), done.asked_at)
-    return replace(soft, leftovers=MappingProxyType({**soft.leftovers, done.cloud: view}))
+    return replace(volatile, leftovers=MappingProxyType({**volatile.leftovers, done.cloud: view}))
 
 
-def sweep_leftovers(world: World, soft: Soft, now: float) -> tuple[list[Commit], Soft]:
+def sweep_leftovers(world: World, volatile: VolatileState, now: float) -> tuple[list[Commit], VolatileState]:
     """The commits that remove what has no open node any more. Each is forgotten then: the next listings tell whether
     it is gone. Seen twice, a period apart: an interface that Azure holds back for 3 minutes is no longer a surprise.
     """
-    if not any(view.leftovers for view in soft.leftovers.values()):
-        return [], soft
+    if not any(view.leftovers for view in volatile.leftovers.values()):
+        return [], volatile
     states = {node.id: node.state for job in world.jobs.values() for node in job.nodes.values()}
     commits = []
-    for cloud, view in soft.leftovers.items():
+    for cloud, view in volatile.leftovers.items():
         over = [each for each in view.leftovers.values() if _is_over(each, view.sightings[each.id], states)]
         due = [each for each in over if not world.left_alone(each.node)]
         for each in due:
@@ -103,8 +103,8 @@ def sweep_leftovers(world: World, soft: Soft, now: float) -> tuple[list[Commit],
             kept = {key: each for key, each in view.leftovers.items() if key not in gone}
             seen = {key: sighting for key, sighting in view.sightings.items() if key not in gone}
             rest = replace(view, leftovers=MappingProxyType(kept), sightings=MappingProxyType(seen))
-            soft = replace(soft, leftovers=MappingProxyType({**soft.leftovers, cloud: rest}))
-    return commits, soft
+            volatile = replace(volatile, leftovers=MappingProxyType({**volatile.leftovers, cloud: rest}))
+    return commits, volatile
 
 
 def _is_over(leftover: Leftover, seen: Sighting, node_states: Mapping[str, NodeState]) -> bool:

@@ -8,18 +8,18 @@ from supervisor.planner.draft import Draft
 
 def forget_old(draft: Draft) -> None:
     """Drop records of nodes that are long gone, and the words of all that are gone. Old events go with each commit."""
-    _forget_words(draft)
+    _delete_keys(draft)
     gone = draft.in_states(NodeState.GONE)
     for node in gone[: max(0, len(gone) - draft.rules.gone_kept)]:
         if not draft.full:
             draft.forget(node)
 
 
-def _forget_words(draft: Draft) -> None:
+def _delete_keys(draft: Draft) -> None:
     """Nobody asks for them any more. An agent's last word may come late, so they are looked for again and again."""
     view, keys = draft.view, draft.keys
     for key, nodes in ((keys.gone, view.tombstones), (keys.notice, view.notices), (keys.ended, view.ended)):
         for node in sorted(nodes):
             known = draft.nodes.get(node)
             if (known is None or known.state is NodeState.GONE) and not draft.full:
-                draft.unsay(key(draft.job.name, node))
+                draft.delete_key(key(draft.job.name, node))

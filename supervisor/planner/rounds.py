@@ -53,7 +53,7 @@ def _tell_of_round(draft: Draft) -> None:
     if current is None or current.number <= draft.job.round_seen:
         return
     draft.set_job(round_seen=current.number)
-    draft.tell(
+    draft.add_event(
         EventKind.ROUND,
         f"round {current.number} formed by {len(current.members)} nodes: {current.reason or 'first'}",
         formed_at=current.formed_at,
@@ -67,9 +67,9 @@ def _bury(draft: Draft) -> None:
     for node in draft.in_states(N.LOST, N.TERMINATING):
         if draft.full:
             return
-        if node.taken and node.joined and node.id not in draft.view.tombstones:
+        if node.needs_replacement and node.joined and node.id not in draft.view.tombstones:
             reason = node.history[-1].reason if node.history else "lost"
-            draft.say(draft.keys.gone(draft.job.name, node.id), encode(Tombstone(node.id, reason, draft.now)))
+            draft.put_key(draft.keys.gone(draft.job.name, node.id), encode(Tombstone(node.id, reason, draft.now)))
 
 
 # -- the next membership -----------------------------------------------------------------------------------
@@ -148,7 +148,7 @@ def _gathering(draft: Draft, *, first: bool) -> bool:
 
 def _publish(draft: Draft, words: Hint) -> None:
     if words != draft.view.hint:
-        draft.say(draft.keys.hint(draft.job.name), encode(words))
+        draft.put_key(draft.keys.hint(draft.job.name), encode(words))
 
 
 def _why(current: Hint, chosen: tuple[str, ...]) -> str:

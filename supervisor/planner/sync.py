@@ -66,11 +66,11 @@ def _from_outcome(draft: Draft, node: NodeRecord, outcome: NodeOutcome) -> NodeR
 def _last_words(draft: Draft, node: NodeRecord, outcome: TerminateDone) -> NodeRecord:
     """Why it was never ready, by its own words. The log's last line is most often the reason."""
     if outcome.console:
-        draft.tell(EventKind.CONSOLE, f"the console of {node.id} ends with:\n{outcome.console}", node.id)
+        draft.add_event(EventKind.CONSOLE, f"the console of {node.id} ends with:\n{outcome.console}", node.id)
     lines = outcome.log.strip().splitlines()
     if not lines:
         return node
-    draft.tell(EventKind.LOG, f"the log of {node.id} ends with:\n{outcome.log.strip()}", node.id)
+    draft.add_event(EventKind.LOG, f"the log of {node.id} ends with:\n{outcome.log.strip()}", node.id)
     return draft.set_node(node, error=f"{node.error}; the last line of its log is: {lines[-1].strip()}")
 
 
@@ -93,7 +93,7 @@ def _launched(draft: Draft, node: NodeRecord, outcome: LaunchOutcome) -> NodeRec
             return _accept(draft, node, instance)
         case NoCapacity() | Quota():
             spare = draft.complete()
-            draft.soft = draft.soft.remember(node.offer, outcome, draft.now, spare=spare)
+            draft.volatile = draft.volatile.remember(node.offer, outcome, draft.now, spare=spare)
             return _refused(draft, node, outcome.message)
         case Throttled():
             return draft.set_node(node, retry_at=draft.now + outcome.retry_after_s, error=outcome.message)
@@ -112,16 +112,16 @@ def _launched(draft: Draft, node: NodeRecord, outcome: LaunchOutcome) -> NodeRec
 
 def _tell_of_code(draft: Draft, node: NodeRecord, outcome: Transient) -> None:
     """Once per code and daemon: the tables of codes grow by what people hear of."""
-    draft.soft, is_new = draft.soft.unheard_of(node.offer.cloud, outcome.unknown_code)
+    draft.volatile, is_new = draft.volatile.with_unknown_code(node.offer.cloud, outcome.unknown_code)
     if is_new:
         text = f"{outcome.message}; it is asked again. Please report the code, so that it gets its row"
-        draft.tell(EventKind.UNKNOWN_CODE, text, node.id, code=outcome.unknown_code)
+        draft.add_event(EventKind.UNKNOWN_CODE, text, node.id, code=outcome.unknown_code)
 
 
 def _fatal(draft: Draft, node: NodeRecord, outcome: Fatal) -> NodeRecord:
     """A request that cannot work ends a job that never ran; a running one keeps what it has (P4) and asks later."""
     memory = NoCapacity(Scope.GLOBAL, FATAL_MEMORY_S, outcome.message)
-    draft.soft = draft.soft.remember(node.offer, memory, draft.now, spare=draft.complete())
+    draft.volatile = draft.volatile.remember(node.offer, memory, draft.now, spare=draft.complete())
     node = _refused(draft, node, outcome.message)
     if not any(other.state is not N.GONE or other.joined for other in draft.nodes.values()):
         draft.move_job(JobState.FAILED, f"{node.offer.cloud} refuses the request: {outcome.message}")
@@ -129,7 +129,7 @@ def _fatal(draft: Draft, node: NodeRecord, outcome: Fatal) -> NodeRecord:
 
 
 def _refused(draft: Draft, node: NodeRecord, message: str) -> NodeRecord:
-    draft.tell(EventKind.LAUNCH_REFUSED, f"{node.offer.zone} did not grant {node.id}: {message}", node.id)
+    draft.add_event(EventKind.LAUNCH_REFUSED, f"{node.offer.zone} did not grant {node.id}: {message}", node.id)
     return draft.move(node, N.GONE, message, error=message, ended_at=draft.now)
 
 
@@ -146,33 +146,34 @@ def _bootstrapped(draft: Draft, node: NodeRecord, outcome: BootstrapDone) -> Nod
     if not outcome.error:
         # From here on `retry_at` is the time by which its launcher must have reached the rendezvous.
         return draft.set_node(node, bootstrapped=True, retry_at=draft.now + draft.rules.ready_timeout_s, error="")
-    if outcome.unreachable and draft.waited_s(node.since) < draft.rules.bootstrap_timeout_s:
+    if outcome.unreachable and draft.elapsed_s(node.since) < draft.rules.bootstrap_timeout_s:
         return draft.set_node(node, retry_at=draft.now + BACKOFF_S[2], error=outcome.error)
-    if outcome.sick:
+    if outcome.unhealthy:
         _found_sick(draft, node, outcome.error)
     if outcome.foreign:
-        draft.tell(EventKind.FOREIGN_HOST, f"{node.id} is not prepared: {outcome.error}", node.id)
+        draft.add_event(EventKind.FOREIGN_HOST, f"{node.id} is not prepared: {outcome.error}", node.id)
     return fail_bootstrap(draft, node, outcome.error)
 
 
 def _found_sick(draft: Draft, node: NodeRecord, error: str) -> None:
-    """Machines of one type that are sick one after the other are not bought for a while, in any zone, by any job."""
+    """Machines of one type that are unhealthy one after the other are not bought for a while, in any zone, by any
+    job."""
     offer, rules = node.offer, draft.rules
-    count = draft.soft.sick.get((offer.cloud, offer.instance_type), 0) + 1
-    if count < rules.sick_in_a_row:
-        draft.soft = draft.soft.found_sick(offer, count)
+    count = draft.volatile.unhealthy.get((offer.cloud, offer.instance_type), 0) + 1
+    if count < rules.max_unhealthy_streak:
+        draft.volatile = draft.volatile.with_unhealthy_streak(offer, count)
         return
-    draft.soft = draft.soft.found_sick(offer, 0)
+    draft.volatile = draft.volatile.with_unhealthy_streak(offer, 0)
     text = (
         f"PROTECTED: {count} {offer.cloud} machines of type {offer.instance_type} in a row were at fault; "
-        f"none is bought for {rules.sick_memory_s / 60:g} min. The last one: {error.splitlines()[0]}"
+        f"none is bought for {rules.unhealthy_memory_s / 60:g} min. The last one: {error.splitlines()[0]}"
     )
-    memory = NoCapacity(Scope.TYPE_IN_ZONE, rules.sick_memory_s, text)
-    known = draft.soft.offers.get(draft.job.name, OffersView()).offers
+    memory = NoCapacity(Scope.TYPE_IN_ZONE, rules.unhealthy_memory_s, text)
+    known = draft.volatile.offers.get(draft.job.name, OffersView()).offers
     alike = {(each.zone, each.market): each for each in known if each.instance_type == offer.instance_type}
     for each in (alike | {(offer.zone, offer.market): offer}).values():
-        draft.soft = draft.soft.remember(each, memory, draft.now, spare=False)
-    draft.tell(EventKind.PROTECTED, text, node.id)
+        draft.volatile = draft.volatile.remember(each, memory, draft.now, spare=False)
+    draft.add_event(EventKind.PROTECTED, text, node.id)
 
 
 def fail_bootstrap(draft: Draft, node: NodeRecord, error: str) -> NodeRecord:
@@ -181,7 +182,7 @@ def fail_bootstrap(draft: Draft, node: NodeRecord, error: str) -> NodeRecord:
         draft.set_job(spare_retry_at=draft.now + draft.rules.spare_retry_s)
     else:
         draft.set_job(bootstrap_failures=draft.job.bootstrap_failures + 1)
-    draft.tell(EventKind.NODE_FAILED, f"bootstrap of {node.id} failed: {error}", node.id)
+    draft.add_event(EventKind.NODE_FAILED, f"bootstrap of {node.id} failed: {error}", node.id)
     return draft.move(node, N.FAILED, error.splitlines()[0] if error else "bootstrap failed", error=error)
 
 
@@ -206,7 +207,7 @@ def _from_cloud(draft: Draft, node: NodeRecord) -> NodeRecord:
             private_address=instance.private_address,
             metadata_url=instance.metadata_url,
         )
-    if node.state is N.PENDING and draft.waited_s(node.since) > draft.rules.launch_timeout_s:
+    if node.state is N.PENDING and draft.elapsed_s(node.since) > draft.rules.launch_timeout_s:
         return fail_bootstrap(draft, node, f"{instance.id} did not run within {draft.rules.launch_timeout_s:g} s")
     return node
 
@@ -232,8 +233,8 @@ def _maybe_vanished(draft: Draft, node: NodeRecord) -> NodeRecord:
 
 def lose(draft: Draft, node: NodeRecord, reason: str) -> NodeRecord:
     """The node is gone without having been asked to go."""
-    draft.tell(EventKind.NODE_LOST, f"lost {_called(draft, node)}: {reason}", node.id)
-    return draft.move(node, N.LOST, reason, taken=True)
+    draft.add_event(EventKind.NODE_LOST, f"lost {_called(draft, node)}: {reason}", node.id)
+    return draft.move(node, N.LOST, reason, needs_replacement=True)
 
 
 def _called(draft: Draft, node: NodeRecord) -> str:
@@ -271,14 +272,14 @@ def _from_notice(draft: Draft, node: NodeRecord) -> NodeRecord:
     else:
         return node
     left_s = seen.deadline - draft.now
-    draft.tell(
+    draft.add_event(
         EventKind.NOTICE,
         f"{_called(draft, node)} will be taken in {left_s:.0f} s ({seen.source})",
         node.id,
         deadline=seen.deadline,
         seen_at=seen.seen_at,
     )
-    return draft.set_node(node, notice=seen, taken=True)
+    return draft.set_node(node, notice=seen, needs_replacement=True)
 
 
 def _heard(draft: Draft, node: NodeRecord) -> bool:
@@ -293,7 +294,7 @@ def _from_agent(draft: Draft, node: NodeRecord) -> None:
         lose(draft, node, why)
     elif node.state in {N.READY, N.MEMBER} and not _heard(draft, node):
         text = f"{_called(draft, node)} is silent while its cloud says that it runs"
-        draft.tell(EventKind.NODE_SUSPECT, text, node.id)
+        draft.add_event(EventKind.NODE_SUSPECT, text, node.id)
         draft.move(node, N.SUSPECT, "no lease of its agent or launcher is left")
     elif node.state is N.SUSPECT:
         _suspect(draft, node)
@@ -305,11 +306,11 @@ def _maybe_ready(draft: Draft, node: NodeRecord) -> None:
     ended = draft.view.ended.get(node.id)
     if node.id in draft.view.members:
         draft.set_job(bootstrap_failures=0)
-        draft.soft = draft.soft.found_sick(node.offer, 0)
+        draft.volatile = draft.volatile.with_unhealthy_streak(node.offer, 0)
         draft.move(node, N.READY, "its launcher waits at the rendezvous", bootstrapped=True)
     elif ended is not None and ended.outcome == "failure":
         fail_bootstrap(draft, node, f"its launcher ended with status {ended.exit_code}: {ended.message}")
-    elif node.bootstrapped and draft.now > max(node.retry_at, draft.deaf_until + draft.rules.ready_timeout_s):
+    elif node.bootstrapped and draft.now > max(node.retry_at, draft.timers_paused_until + draft.rules.ready_timeout_s):
         limit_s = draft.rules.ready_timeout_s
         fail_bootstrap(draft, node, f"its launcher did not reach the rendezvous within {limit_s:g} s")
 
@@ -318,7 +319,7 @@ def _suspect(draft: Draft, node: NodeRecord) -> None:
     if _heard(draft, node):
         after = N.MEMBER if _in_round(draft, node) else N.READY
         draft.move(node, after, "it is heard again")
-    elif draft.waited_s(node.since) >= draft.rules.suspect_s:
+    elif draft.elapsed_s(node.since) >= draft.rules.suspect_s:
         lose(draft, node, f"silent for {draft.rules.suspect_s:g} s")
 
 
@@ -353,7 +354,7 @@ def _join(draft: Draft, node: NodeRecord) -> None:
     draft.move(node, N.MEMBER, f"in round {number}", joined=True, place_of=place_of)
     if place_of and not node.joined:
         text = f"{node.id} joined round {number} in place of {place_of}"
-        draft.tell(EventKind.REPLACEMENT_JOINED, text, node.id, replaces=place_of)
+        draft.add_event(EventKind.REPLACEMENT_JOINED, text, node.id, replaces=place_of)
 
 
 def _place_of(draft: Draft, node: NodeRecord) -> str:
@@ -362,6 +363,10 @@ def _place_of(draft: Draft, node: NodeRecord) -> str:
     Empty where it is one more.
     """
     filled = {other.place_of for other in draft.nodes.values()}
-    gone = [n for n in draft.nodes.values() if n.joined and (n.taken or n.state is N.SUSPECT) and n.id not in filled]
+    gone = [
+        n
+        for n in draft.nodes.values()
+        if n.joined and (n.needs_replacement or n.state is N.SUSPECT) and n.id not in filled
+    ]
     vacant = [lost.id for lost in sorted(gone, key=lambda lost: (lost.created_at, lost.id))]
     return node.replaces if node.replaces in vacant else next(iter(vacant), "")

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
-from spotsup_trainer.wire import AgentWord, Ended, Hint, Member, Notice, Progress, Result, Round
+from spotsup_trainer.wire import AgentStatus, Ended, Hint, Member, Notice, Progress, Result, Round
 
 from provisioners.base import Instance, Leftover, NoCapacity, Offer, Quota, Scope
 from supervisor.model import JobRecord, NodeRecord, NodeState
 
-MOST_REFUSALS = 1000
-MOST_CODES = 200
+MAX_REFUSALS = 1000
+MAX_CODES = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +35,12 @@ class Rules:
     terminate_retry_s: float = 10.0
     refused_retry_s: float = 15.0
     spare_retry_s: float = 600.0
-    trouble_quiet_s: float = 600.0
-    calm_s: float = 30.0
+    checkpoint_alert_quiet_s: float = 600.0
+    steady_s: float = 30.0
     launch_attempts: int = 5
     bootstrap_failures: int = 5
-    sick_in_a_row: int = 3
-    sick_memory_s: float = 3600.0
+    max_unhealthy_streak: int = 3
+    unhealthy_memory_s: float = 3600.0
     alerts: bool = False
     gone_kept: int = 100
     events_kept: int = 1000
@@ -129,11 +129,11 @@ class AlertTry:
 
 
 @dataclass(frozen=True, slots=True)
-class Soft:
+class VolatileState:
     """What the daemon remembers outside the journal. All of it may be lost: it only makes decisions better.
 
-    `sick`: by cloud and instance type, how many machines in a row were at fault themselves. `touched`: jobs of which a
-    listing told something new since they were last decided about.
+    `unhealthy`: by cloud and instance type, how many machines in a row were at fault themselves. `touched`: jobs of
+    which a listing told something new since they were last decided about.
     """
 
     clouds: Mapping[str, CloudView] = field(default_factory=lambda: MappingProxyType({}))
@@ -143,7 +143,7 @@ class Soft:
     sightings: Mapping[str, Sighting] = field(default_factory=lambda: MappingProxyType({}))
     leftovers: Mapping[str, LeftoversView] = field(default_factory=lambda: MappingProxyType({}))
     alert_tries: Mapping[str, AlertTry] = field(default_factory=lambda: MappingProxyType({}))
-    sick: Mapping[tuple[str, str], int] = field(default_factory=lambda: MappingProxyType({}))
+    unhealthy: Mapping[tuple[str, str], int] = field(default_factory=lambda: MappingProxyType({}))
     touched: frozenset[str] = frozenset()
 
     def refused(self, offer: Offer, now: float, *, spare: bool) -> Refusal | None:
@@ -151,21 +151,21 @@ class Soft:
         believed = (r for r in self.refusals if r.until > now and (spare or not r.spare))
         return next((r for r in believed if r.covers(offer)), None)
 
-    def unheard_of(self, cloud: str, code: str) -> tuple[Soft, bool]:
+    def with_unknown_code(self, cloud: str, code: str) -> tuple[VolatileState, bool]:
         """With a code of a cloud that no table has; and whether it is new. At most 200 are kept."""
         if (cloud, code) in self.unknown_codes:
             return self, False
-        return replace(self, unknown_codes=(*self.unknown_codes, (cloud, code))[-MOST_CODES:]), True
+        return replace(self, unknown_codes=(*self.unknown_codes, (cloud, code))[-MAX_CODES:]), True
 
-    def found_sick(self, offer: Offer, in_a_row: int) -> Soft:
-        """With so many sick machines in a row of this cloud and type; 0 once one of them works."""
-        others = {kind: count for kind, count in self.sick.items() if kind != (offer.cloud, offer.instance_type)}
-        now_sick = {(offer.cloud, offer.instance_type): in_a_row} if in_a_row else {}
-        return replace(self, sick=MappingProxyType(others | now_sick))
+    def with_unhealthy_streak(self, offer: Offer, in_a_row: int) -> VolatileState:
+        """With so many unhealthy machines in a row of this cloud and type; 0 once one of them works."""
+        others = {kind: count for kind, count in self.unhealthy.items() if kind != (offer.cloud, offer.instance_type)}
+        now_unhealthy = {(offer.cloud, offer.instance_type): in_a_row} if in_a_row else {}
+        return replace(self, unhealthy=MappingProxyType(others | now_unhealthy))
 
-    def remember(self, offer: Offer, outcome: NoCapacity | Quota, now: float, *, spare: bool) -> Soft:
+    def remember(self, offer: Offer, outcome: NoCapacity | Quota, now: float, *, spare: bool) -> VolatileState:
         """With one more refusal; the ended ones are forgotten, at most 1,000 are kept."""
-        kept = tuple(r for r in self.refusals if r.until > now)[-MOST_REFUSALS + 1 :]
+        kept = tuple(r for r in self.refusals if r.until > now)[-MAX_REFUSALS + 1 :]
         refusal = Refusal(offer, outcome.scope, now + outcome.memory_s, outcome.message, spare)
         return replace(self, refusals=(*kept, refusal))
 
@@ -183,7 +183,7 @@ class JobView:
     result: Result | None = None
     progress: Progress | None = None
     members: Mapping[str, Member] = field(default_factory=dict)
-    agents: Mapping[str, AgentWord] = field(default_factory=dict)
+    agents: Mapping[str, AgentStatus] = field(default_factory=dict)
     notices: Mapping[str, Notice] = field(default_factory=dict)
     ended: Mapping[str, Ended] = field(default_factory=dict)
     tombstones: frozenset[str] = frozenset()
@@ -201,23 +201,23 @@ class JobView:
 class World:
     """Everything that a plan is made from. `busy`: keys of actions that are under way (see actions.Action.key).
 
-    `refused`: jobs whose records cannot be read, and why. `strangers`: nodes that speak and have no record. `asleep`:
-    jobs about which nothing is to be decided this time (see attention.py).
-    `deaf_until`: until when nothing counts as waited for: etcd was away, so that nobody could be heard or leave; our
-    clock jumped; or another daemon led, whose clock may have been wrong.
+    `refused`: jobs whose records cannot be read, and why. `unjournaled`: nodes that speak and have no record.
+    `skipped`: jobs about which nothing is to be decided this time (see attention.py). `timers_paused_until`: until when
+    nothing counts as waited for: etcd was away, so that nobody could be heard or leave; our clock jumped; or another
+    daemon led, whose clock may have been wrong.
     """
 
     jobs: Mapping[str, JobView]
-    soft: Soft
+    volatile: VolatileState
     rules: Rules
     clouds: tuple[str, ...]
     alerts: tuple[str, ...] = ()
     busy: frozenset[str] = frozenset()
     refused: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
-    strangers: frozenset[str] = frozenset()
-    deaf_until: float = 0.0
-    asleep: frozenset[str] = frozenset()
+    unjournaled: frozenset[str] = frozenset()
+    timers_paused_until: float = 0.0
+    skipped: frozenset[str] = frozenset()
 
     def left_alone(self, node: str) -> bool:
         """Whether it may well be somebody's, although no record that can be read says so (P4)."""
-        return node in self.strangers or any(node.startswith(f"{job}-") for job in self.refused)
+        return node in self.unjournaled or any(node.startswith(f"{job}-") for job in self.refused)

@@ -46,8 +46,8 @@ LAUNCH_TIMEOUT_S = 60.0
 CONSOLE_TIMEOUT_S = 10.0
 CONSOLE_LINES = 40
 # Of a console, and of a log: a progress bar is one line of megabytes, and forty nodes fail in one transaction of etcd.
-LAST_WORDS_CHARACTERS = 5_000
-MOST_THREADS = 96
+CONSOLE_TAIL_CHARACTERS = 5_000
+MAX_THREADS = 96
 NOT_BEGUN = "not begun: this daemon may not lead any more"
 
 
@@ -59,7 +59,7 @@ class Preparer(Protocol):
         ...
 
 
-class Farewells(Protocol):
+class PreTerminate(Protocol):
     """What is done on a machine before it is ended: bounded to seconds, and never raises."""
 
     def log_of(self, node: NodeRecord) -> str:
@@ -93,7 +93,7 @@ class Effects:
         find_alert: Callable[[str], Event | None],
         clock: Clock,
         dead_man_s: Mapping[str, float] = MappingProxyType({}),
-        farewells: Farewells | None = None,
+        pre_terminate: PreTerminate | None = None,
     ) -> None:
         """`dead_man_s`: by cloud, after how long a machine that its cluster has forgotten ends itself."""
         self._cluster = cluster
@@ -104,7 +104,7 @@ class Effects:
         self._find_alert = find_alert
         self._clock = clock
         self._dead_man_s = dead_man_s
-        self._farewells = farewells
+        self._pre_terminate = pre_terminate
 
     def perform(self, action: Action) -> Outcome:
         """Do it, and say what came of it."""
@@ -149,10 +149,10 @@ class Effects:
 
     def _terminate(self, action: Terminate) -> TerminateDone:
         console = self._last_words(action) if action.last_words else ""
-        log_text = self._farewells.log_of(action.log_of) if self._farewells and action.log_of else ""
-        log_text = log_text[-LAST_WORDS_CHARACTERS:]
-        if self._farewells and action.mounts_of:
-            self._farewells.unmount(*action.mounts_of)
+        log_text = self._pre_terminate.log_of(action.log_of) if self._pre_terminate and action.log_of else ""
+        log_text = log_text[-CONSOLE_TAIL_CHARACTERS:]
+        if self._pre_terminate and action.mounts_of:
+            self._pre_terminate.unmount(*action.mounts_of)
         try:
             self._provisioners[action.cloud].terminate(action.instance_id, CALL_TIMEOUT_S)
         except ProvisionerError as error:
@@ -165,7 +165,7 @@ class Effects:
             text = self._provisioners[action.cloud].console(action.instance_id, CONSOLE_TIMEOUT_S)
         except ProvisionerError as error:
             return f"cannot be read: {error}"
-        return "\n".join(text.strip().splitlines()[-CONSOLE_LINES:])[-LAST_WORDS_CHARACTERS:]
+        return "\n".join(text.strip().splitlines()[-CONSOLE_LINES:])[-CONSOLE_TAIL_CHARACTERS:]
 
     def _list(self, cloud: str) -> ListDone:
         asked_at = self._clock.now()
@@ -265,10 +265,10 @@ class ThreadActor:
         self._lock = threading.Lock()
 
     def start(self, action: Action) -> None:
-        """Hand an action to an idle thread, or to a new one; beyond `MOST_THREADS` it waits its turn."""
+        """Hand an action to an idle thread, or to a new one; beyond `MAX_THREADS` it waits its turn."""
         with self._lock:
             self._unfinished += 1
-            if self._threads < min(self._unfinished, MOST_THREADS):
+            if self._threads < min(self._unfinished, MAX_THREADS):
                 self._threads += 1
                 threading.Thread(target=self._work, name=f"actor-{self._threads}", daemon=True).start()
         self._waiting.put(action)

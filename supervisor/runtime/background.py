@@ -1,6 +1,6 @@
 """A call on a thread of its own that nobody has to wait for: one that hangs holds up neither others nor our exit.
 
-Nor do those that hang pile up: beyond `MOST_CALLS` that have not ended, another one is not begun.
+Nor do those that hang pile up: beyond `MAX_CALLS` that have not ended, another one is not begun.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TypeVar
 
-MOST_CALLS = 64
-_free = threading.BoundedSemaphore(MOST_CALLS)
+MAX_CALLS = 64
+_free = threading.BoundedSemaphore(MAX_CALLS)
 
 T = TypeVar("T")
 
@@ -23,7 +23,7 @@ def in_background(call: Callable[[], T], name: str) -> Future[T]:
     """
     future: Future[T] = Future()
     if not _free.acquire(blocking=False):
-        future.set_exception(TimeoutError(f"{MOST_CALLS} calls that were made before have not ended"))
+        future.set_exception(TimeoutError(f"{MAX_CALLS} calls that were made before have not ended"))
         return future
 
     def run() -> None:

@@ -16,21 +16,21 @@ from collections.abc import Callable, Sequence
 import structlog
 from spotsup_trainer.etcd import Compare, Etcd, EtcdError, EtcdRefusedError, KeyValue, Put
 
-from supervisor.runtime.store import FULL, trouble
+from supervisor.journal.store import FULL, trouble
 
 # How late a standby sees that nobody leads any more. One small read: 4 a second are no load.
 LOOK_S = 0.25
 
 log = structlog.get_logger("spotsupd")
 
-_LEAST_CALL_S = 0.3  # an etcd that is well may take that when it is busy
+_MIN_CALL_S = 0.3  # an etcd that is well may take that when it is busy
 
 
 def call_limit_s(ttl_s: float, endpoints: int) -> float:
     """What one endpoint gets to answer: as many as etcd can do without may hang, one after the other, and the lease is
     renewed by another before it ends."""
     dispensable = max(1, (endpoints - 1) // 2)
-    return max(_LEAST_CALL_S, ttl_s / 3 / dispensable)
+    return max(_MIN_CALL_S, ttl_s / 3 / dispensable)
 
 
 class Leadership:

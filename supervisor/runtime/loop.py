@@ -13,6 +13,7 @@ from spotsup_trainer.wire import Keys
 
 from provisioners.base import Transient
 from supervisor.errors import JournalUnavailableError
+from supervisor.journal.journal import Reading
 from supervisor.model import ClusterRecord
 from supervisor.planner.actions import (
     Action,
@@ -26,17 +27,16 @@ from supervisor.planner.actions import (
     Outcome,
     RemoveDone,
 )
-from supervisor.planner.attention import Calm, asleep
-from supervisor.planner.custody import take_charge
+from supervisor.planner.journal_guard import init_journal
 from supervisor.planner.plan import absorb, plan
-from supervisor.planner.world import JobView, Rules, Soft, World
+from supervisor.planner.quiescence import Steady, skipped
+from supervisor.planner.world import JobView, Rules, VolatileState, World
 from supervisor.runtime.clock import Clock
-from supervisor.runtime.journal import Reading
 
 RESTS = 4.0
-LONGEST_REST_S = 0.2
+MAX_REST_S = 0.2
 # Between two ticks: more than that is a jump of the clock, or we slept. Threads that read it may be so far apart.
-LONGEST_GAP_S = 60.0
+MAX_GAP_S = 60.0
 BACKWARDS_S = 1.0
 
 log = structlog.get_logger("spotsupd")
@@ -45,7 +45,7 @@ log = structlog.get_logger("spotsupd")
 def rest_s(took_s: float) -> float:
     """How long to rest after a tick that took so long: where hundreds of jobs tell of each step, there is always a word
     that would wake the loop, and looking at all of them a few times a second is enough."""
-    return min(RESTS * took_s, LONGEST_REST_S)
+    return min(RESTS * took_s, MAX_REST_S)
 
 
 class JournalLike(Protocol):
@@ -133,19 +133,19 @@ class Loop:
         self._clouds = clouds
         self._key_mark = key_mark
         self._trouble = trouble
-        self._soft = Soft()
+        self._volatile = VolatileState()
         self._running: dict[str, Action] = {}
         self._in_hand: dict[str, list[NodeOutcome]] = {}
         self._written = 0
         self._outages = 0
-        self._deaf_until = self._ticked_at = 0.0
-        self._in_charge = False
+        self._timers_paused_until = self._ticked_at = 0.0
+        self._journal_ready = False
         self._counters: dict[str, int] = {}
         self._said: dict[str, str] = {}
         self._unreadable: set[str] = set()
         self._refused: set[str] = set()
         self._warnings: tuple[str, ...] = ()
-        self._calm: dict[str, Calm] = {}
+        self._steady: dict[str, Steady] = {}
         self.status = Status(0.0, "starting", MappingProxyType({}), MappingProxyType({}))
 
     def tick(self) -> None:
@@ -158,20 +158,20 @@ class Loop:
         if reading.outages != self._outages:
             # etcd may hold now what it held long ago, or nothing: its revisions say nothing about ours.
             self._outages, self._written = reading.outages, 0
-            self._deaf_until = self._clock.now()
+            self._timers_paused_until = self._clock.now()
         if not reading.live:
-            self._deaf_until = self._clock.now()
-        if not self._leader.leading or (reading.cluster is None and self._in_charge):
+            self._timers_paused_until = self._clock.now()
+        if not self._leader.leading or (reading.cluster is None and self._journal_ready):
             self._forget()
         obstacle = self._obstacle(reading)
         if obstacle:
             self._say(obstacle, {})
         elif reading.cluster is None:
-            self._take_charge(reading)
+            self._init_journal(reading)
         elif reading.revision >= self._written:
-            if not self._in_charge:
+            if not self._journal_ready:
                 # Who led before may have written times by a clock that was wrong: they run anew.
-                self._in_charge, self._deaf_until = True, self._clock.now()
+                self._journal_ready, self._timers_paused_until = True, self._clock.now()
             self._decide(reading)
 
     def _look_at_the_clock(self) -> None:
@@ -179,11 +179,11 @@ class Loop:
         remember for a time that is far ahead now would hold up all that is periodic."""
         now, before = self._clock.now(), self._ticked_at
         self._ticked_at = now
-        if before and not before - BACKWARDS_S <= now <= before + LONGEST_GAP_S:
-            self._deaf_until = now
+        if before and not before - BACKWARDS_S <= now <= before + MAX_GAP_S:
+            self._timers_paused_until = now
         if now < before - BACKWARDS_S:
-            self._soft = Soft()
-            self._calm.clear()
+            self._volatile = VolatileState()
+            self._steady.clear()
 
     def _obstacle(self, reading: Reading) -> str:
         """Why nothing is to be decided now; "" where nothing speaks against it."""
@@ -208,7 +208,7 @@ class Loop:
                 # Of before the clock was set back: as old as can be.
                 outcome = replace(outcome, asked_at=min(outcome.asked_at, self._clock.now()))  # noqa: PLW2901
             if isinstance(outcome, ListDone | LeftoversDone | OffersDone | AlertDone):
-                self._soft = absorb(self._soft, outcome, jobs, self._clock.now())
+                self._volatile = absorb(self._volatile, outcome, jobs, self._clock.now())
             elif isinstance(outcome, RemoveDone):
                 self._count("leftovers_kept" if outcome.error else "leftovers_removed")
             elif outcome.node:
@@ -217,15 +217,15 @@ class Loop:
 
     def _forget(self) -> None:
         """Another leads, or the journal is gone: what we remember, and what is answered late, is old when it counts."""
-        self._soft, self._in_charge = Soft(), False
+        self._volatile, self._journal_ready = VolatileState(), False
         self._in_hand.clear()
-        self._calm.clear()
+        self._steady.clear()
 
-    def _take_charge(self, reading: Reading) -> None:
+    def _init_journal(self, reading: Reading) -> None:
         """Begin a new journal, unless machines run that it should know."""
         now = self._clock.now()
         mine = ClusterRecord(now, self._leader.leader, self._key_mark)
-        charge = take_charge(self._world(reading), mine, now)
+        charge = init_journal(self._world(reading), mine, now)
         if charge.commit is not None:
             self._carry_out(charge.commit)
         for action in charge.actions:
@@ -235,14 +235,14 @@ class Loop:
     def _world(self, reading: Reading) -> World:
         return World(
             jobs=reading.jobs,
-            soft=self._soft,
+            volatile=self._volatile,
             rules=self._rules,
             clouds=self._clouds,
             alerts=reading.alerts,
             busy=frozenset(self._running),
             refused=reading.refused,
-            strangers=reading.strangers,
-            deaf_until=self._deaf_until,
+            unjournaled=reading.unjournaled,
+            timers_paused_until=self._timers_paused_until,
         )
 
     # -- plan, journal, act --------------------------------------------------------------------------------
@@ -250,10 +250,10 @@ class Loop:
     def _decide(self, reading: Reading) -> None:
         now = self._clock.now()
         world = self._world(reading)
-        world = replace(world, asleep=asleep(world, self._calm, self._in_hand, now))
-        decision, self._soft = plan(world, self._in_hand, self._journal.keys, now)
-        self._calm = {name: self._calm[name] for name in world.asleep}
-        self._calm |= {name: Calm(reading.jobs[name], now) for name in decision.calm}
+        world = replace(world, skipped=skipped(world, self._steady, self._in_hand, now))
+        decision, self._volatile = plan(world, self._in_hand, self._journal.keys, now)
+        self._steady = {name: self._steady[name] for name in world.skipped}
+        self._steady |= {name: Steady(reading.jobs[name], now) for name in decision.calm}
         for refusal in decision.refused:
             self._count("illegal_transitions")
             log.error("refused an illegal transition", error=refusal)
@@ -269,7 +269,7 @@ class Loop:
         working = sum(not job.record.ended for job in reading.jobs.values())
         warnings = (*decision.warnings, *filter(None, [self._trouble()]))
         self._warn(warnings)
-        unchanged = {name: self._said.get(name, "") for name in world.asleep}
+        unchanged = {name: self._said.get(name, "") for name in world.skipped}
         self._say("; ".join([f"{working} jobs under care", *warnings]), {**unchanged, **decision.sentences})
 
     def _carry_out(self, commit: Commit) -> None:

@@ -19,7 +19,7 @@ from provisioners.settings import AwsSettings
 from tests.clouds import aws
 from tests.clouds.machines import PaperMachines
 from tests.clouds.storm import Tally, run_storm
-from tests.machines import CLIENT_KEY, CLUSTER, HOST_KEY
+from tests.support.machines import CLIENT_KEY, CLUSTER, HOST_KEY
 
 REGION = "us-east-1"
 ZONES = ("us-east-1a", "us-east-1b", "us-east-1c")

@@ -15,7 +15,7 @@ from provisioners.base import HostKey, LaunchRequest, Market, Offer
 from tests.clouds import azure
 from tests.clouds.machines import PaperMachines
 from tests.clouds.storm import Tally, run_storm
-from tests.machines import CLIENT_KEY, CLUSTER, HOST_KEY
+from tests.support.machines import CLIENT_KEY, CLUSTER, HOST_KEY
 
 REGION = "eastus"
 ZONES = ("eastus-1", "eastus-2", "eastus-3")

@@ -18,7 +18,7 @@ from provisioners.settings import GcpSettings
 from tests.clouds import gcp
 from tests.clouds.machines import PaperMachines
 from tests.clouds.storm import Tally, run_storm
-from tests.machines import CLIENT_KEY, CLUSTER, HOST_KEY
+from tests.support.machines import CLIENT_KEY, CLUSTER, HOST_KEY
 
 REGION = "us-central1"
 ZONES = ("us-central1-a", "us-central1-b", "us-central1-f")

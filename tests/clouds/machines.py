@@ -20,7 +20,7 @@ from provisioners.base import InstanceState, Market
 from provisioners.localcloud.client import Answer, call
 from provisioners.localcloud.machine.spec import Folder
 from provisioners.localcloud.models import LOCAL_SMALL, REGION, LaunchBody, NoticeBody, SettingsPatch, View
-from tests.programs import LocalCloud, free_ports, running_local_cloud
+from tests.support.programs import LocalCloud, free_ports, running_local_cloud
 
 _ZONE = "local-a"
 _TIMEOUT_S = 20.0

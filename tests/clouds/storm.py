@@ -29,7 +29,7 @@ from provisioners.base import (
     Unknown,
 )
 
-MOST_TRIES = 60
+MAX_TRIES = 60
 THREADS = 4
 LAUNCH_TIMEOUT_S = 10.0
 TIMEOUT_S = 20.0
@@ -116,7 +116,7 @@ def run_storm(weather: Weather, launches: int, *, seed: int, share: float = 0.2)
 def _pursue(weather: Weather, token: str, rng: random.Random, share: float, count: _Count) -> None:
     """One intent, to its machine or to a refusal."""
     request = weather.request(token, rng)
-    for _ in range(MOST_TRIES):
+    for _ in range(MAX_TRIES):
         with count.lock:
             if rng.random() < share:
                 fault = rng.choice(weather.faults())
@@ -142,7 +142,7 @@ def _pursue(weather: Weather, token: str, rng: random.Random, share: float, coun
                 continue
             case other:
                 raise AssertionError(f"{token}: {other}")
-    raise AssertionError(f"{token}: no clear answer in {MOST_TRIES} tries")
+    raise AssertionError(f"{token}: no clear answer in {MAX_TRIES} tries")
 
 
 def _looked_up(weather: Weather, token: str) -> str | None:
@@ -156,7 +156,7 @@ def _looked_up(weather: Weather, token: str) -> str | None:
 def _sweep(weather: Weather) -> None:
     """End all that carries the tag, until listings show nothing alive."""
     cluster = weather.request("sweep", random.Random(0)).cluster
-    for _ in range(MOST_TRIES):
+    for _ in range(MAX_TRIES):
         listed = weather.provisioner.instances(cluster, TIMEOUT_S)
         alive = [each for each in listed if each.state is not InstanceState.TERMINATED]
         if not alive:

@@ -11,7 +11,7 @@ from provisioners.base import Provisioner
 from provisioners.localcloud.client import call
 from provisioners.localcloud.models import Fault, NoticeBody, SettingsPatch, View
 from tests.contract.bed import cannot
-from tests.programs import LocalCloud, free_ports
+from tests.support.programs import LocalCloud, free_ports
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,13 +26,13 @@ from provisioners.base import (
     ProvisionerError,
     Unknown,
 )
-from tests.machines import CLUSTER, LOOK_S, PATIENCE_S, TIMEOUT_S
+from tests.support.machines import CLUSTER, LOOK_S, PATIENCE_S, TIMEOUT_S
 
 # A test is ended after 900 s (real.py); its machines have had another 300 s for their end, whatever happens then.
 TEST_LIMIT_S = 900.0
 RESERVED_S = TEST_LIMIT_S + 300.0
 # Clouds bill a minute at least, and some go on until the machine is off.
-LEAST_BILLED_S = 60.0
+MIN_BILLED_S = 60.0
 ENDING_S = 120.0
 # Disk of 100 GB, public address, a little traffic: $0.02 at each of the three, and as much again to be sure.
 EXTRAS_USD_PER_HOUR = 0.05
@@ -91,7 +91,7 @@ class Ledger:
         with self._lock:
             for token, bill in self.bills.items():
                 if token.startswith(prefix):
-                    lived_s = max(LEAST_BILLED_S, time.monotonic() - bill.began + ENDING_S)
+                    lived_s = max(MIN_BILLED_S, time.monotonic() - bill.began + ENDING_S)
                     bill.usd = min(bill.usd, bill.usd_per_hour * lived_s / 3600) if bill.exists else 0.0
 
 

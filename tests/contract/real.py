@@ -30,7 +30,7 @@ FOLDER = ROOT / "build" / "contract-real"
 SUITE = ("tests/contract/test_provisioner_contract.py", "tests/contract/test_provisioner_faults.py")
 CHECK_S = 60.0
 SWEEP_S = 900.0
-# What tests/machines.py is patient with; whoever has set something of it knows better.
+# What tests/support/machines.py is patient with; whoever has set something of it knows better.
 PATIENCE = {
     "SPOTSUP_TEST_CALL_S": "60",
     "SPOTSUP_TEST_PATIENCE_S": "600",
@@ -110,9 +110,9 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 def _open(cloud: str, config_path: str) -> tuple[Config, Provisioner]:
     from provisioners.base import ProvisionerError
+    from supervisor.clouds import open_cloud
     from supervisor.config import load_config
     from supervisor.errors import SpotsupError
-    from supervisor.runtime.clouds import open_cloud
 
     try:
         config = load_config(Path(config_path))

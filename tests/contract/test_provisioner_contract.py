@@ -28,7 +28,7 @@ from provisioners.base import (
     UnreachableError,
 )
 from tests.contract.bed import Bed
-from tests.machines import (
+from tests.support.machines import (
     CLUSTER,
     TIMEOUT_S,
     launch,
@@ -130,8 +130,8 @@ def test_many_machines_at_once(bed: Bed) -> None:
 def test_what_makes_no_sense_is_fatal(bed: Bed) -> None:
     request = request_for(bed.provisioner, "n1")
     nowhere = replace(request, offer=replace(request.offer, zone="no-such-zone"))
-    unheard_of = replace(request, offer=replace(request.offer, instance_type="no-such-type"))
-    for senseless in (nowhere, unheard_of):
+    with_unknown_code = replace(request, offer=replace(request.offer, instance_type="no-such-type"))
+    for senseless in (nowhere, with_unknown_code):
         outcome = bed.provisioner.launch(senseless, TIMEOUT_S)
         assert isinstance(outcome, Fatal)
         assert "no-such" in outcome.message

@@ -20,7 +20,7 @@ from provisioners.base import (
     Unknown,
 )
 from tests.contract.bed import Bed
-from tests.machines import (
+from tests.support.machines import (
     CLUSTER,
     TIMEOUT_S,
     launch,

@@ -8,8 +8,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 from spotsup_trainer.etcd import Etcd
-from spotsup_trainer.handler import SpotsupRendezvousHandler, handler_from
-from spotsup_trainer.membership import Stay
+from spotsup_trainer.rendezvous.handler import SpotsupRendezvousHandler, handler_from
+from spotsup_trainer.rendezvous.membership import Stay
 from spotsup_trainer.wire import Hint, Keys, Member, Round, Tombstone, decode, encode
 from torch.distributed.elastic.rendezvous.api import RendezvousParameters
 

@@ -24,7 +24,7 @@ OFTEN = ("--log-every", "1", "--workers", "1")
 STEPS = 40  # of SMOKE
 PROCESSES = multiprocessing.get_context("forkserver")
 # torch costs seconds to import and milliseconds to fork
-PROCESSES.set_forkserver_preload(["tests.e2e.training", "spotsup_trainer.checkpoint"])
+PROCESSES.set_forkserver_preload(["tests.e2e.training", "spotsup_trainer.session.checkpoint"])
 
 
 _kept: dict[str, object] = {}

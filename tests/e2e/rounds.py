@@ -16,7 +16,7 @@ from tests.e2e.training import Rank, train
 
 PROCESSES = multiprocessing.get_context("forkserver")
 # torch costs seconds to import and milliseconds to fork
-PROCESSES.set_forkserver_preload(["tests.e2e.training", "spotsup_trainer.checkpoint"])
+PROCESSES.set_forkserver_preload(["tests.e2e.training", "spotsup_trainer.session.checkpoint"])
 
 
 @contextmanager

@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
-from spotsup_trainer.agent.heard import HEARD_FILE
+from spotsup_trainer.agent.dead_man_switch import HEARD_FILE
 from spotsup_trainer.etcd import Etcd
 from spotsup_trainer.wire import (
     AgentConfig,
-    AgentWord,
+    AgentStatus,
     Ended,
     Keys,
     Member,
@@ -33,7 +33,7 @@ from spotsup_trainer.wire import (
 )
 
 from tests.e2e.launching import STEPS, eventually, processes_with
-from tests.etcd_server import etcd_server
+from tests.support.etcd_server import etcd_server
 
 pytestmark = pytest.mark.e2e
 
@@ -176,7 +176,7 @@ def metadata_service() -> Iterator[MetadataService]:
 
 def test_a_node_from_its_start_to_its_success(agents: Agents, tmp_path: Path) -> None:
     agents.start("a")
-    word = agents.word(KEYS.agent(JOB, "a"), AgentWord)
+    word = agents.word(KEYS.agent(JOB, "a"), AgentStatus)
     assert word.pid == agents.started["a"].pid
     assert word.boot_id == Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     first = agents.word(KEYS.progress(JOB), Progress, lambda p: p.step > 0)

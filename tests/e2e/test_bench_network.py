@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from scripts.stack import ROOT, Stack
-from tests.programs import program_env
+from tests.support.programs import program_env
+from tools.stack import ROOT, Stack
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long]
 

@@ -11,15 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from scripts.stack import ROOT
 from tests.e2e.launching import processes_with
+from tools.stack import ROOT
 
 pytestmark = pytest.mark.e2e
 
 
 def test_two_nodes_are_measured_and_nothing_is_left(tmp_path: Path) -> None:
     mark, results = uuid.uuid4().hex, tmp_path / "results.json"
-    command = [sys.executable, "-m", "scripts.bench_rendezvous", "--sizes", "2", "--repeat", "1"]
+    command = [sys.executable, "-m", "benchmarks.rendezvous", "--sizes", "2", "--repeat", "1"]
     command += ["--subjects", "spotsup", "torchrun-c10d", "--folder", str(tmp_path / "run"), "--json", str(results)]
     done = subprocess.run(
         command,

@@ -45,11 +45,11 @@ from bootstrap import (
 from bootstrap.connect import LOGIN_PATIENCE_S, connected
 from bootstrap.facts import Facts
 from bootstrap.model import Again, Reboot, Run, Skip
-from bootstrap.run import MOST_PASSES, _wait_for_boot
+from bootstrap.run import MAX_PASSES, _wait_for_boot
 from bootstrap.steps import STEPS, Decision
 from provisioners.base import Instance
-from tests.machines import CLIENT_KEY, HOST_KEY, launch_running, login, new_key, run, wait_for
-from tests.programs import LocalCloud, free_ports
+from tests.support.machines import CLIENT_KEY, HOST_KEY, launch_running, login, new_key, run, wait_for
+from tests.support.programs import LocalCloud, free_ports
 
 REPO = Path(__file__).resolve().parents[2]
 DEADLINE_S = 60.0
@@ -332,7 +332,7 @@ def test_a_step_that_is_never_done_is_given_up(machine: Instance) -> None:
 
     with pytest.raises(BootstrapError, match=r"step never: it was done 7 times, .*: gather facts again: perhaps"):
         bootstrap(target_of(machine), setup_of("n1"), clock=clock, deadline_s=DEADLINE_S, steps=[("never", never)])
-    assert on_machine(machine, "cat tries") == "once more\n" * (MOST_PASSES - 1)
+    assert on_machine(machine, "cat tries") == "once more\n" * (MAX_PASSES - 1)
 
 
 def test_a_machine_that_was_not_made_for_the_node_is_not_touched_whatever_was_planned(machine: Instance) -> None:

@@ -20,17 +20,17 @@ import pytest
 from bootstrap import BootstrapError, Setup, StepEvent, StepState, Target, bootstrap
 from bootstrap.model import Host, Mount
 from bootstrap.steps import STEPS
+from supervisor.nodes.prepare import outcome_of
 from supervisor.planner.actions import BootstrapDone
-from supervisor.runtime.prepare import outcome_of
-from tests.agents import CODE, TRAINER
-from tests.disks import Full, memory
-from tests.faulty_ssh import Machine, machine_with_sshd
-from tests.machines import new_key, wait_for
-from tests.programs import free_ports
+from tests.support.agents import CODE, TRAINER
+from tests.support.disks import Full, memory
+from tests.support.faulty_ssh import Machine, machine_with_sshd
+from tests.support.machines import new_key, wait_for
+from tests.support.programs import free_ports
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "nodes.md"
 TIME_S = 900.0  # for all of a bootstrap, as timing.bootstrap_timeout_s has it
-HELD, REPLACED, SICK, FOREIGN = (
+HELD, REPLACED, UNHEALTHY, FOREIGN = (
     "asked again, until the time for all of it is over",
     "replaced",
     "replaced; three of a type in a row: `PROTECTED`",
@@ -159,7 +159,7 @@ def failure(machine: Machine, fault: Fault, setup: Setup) -> BootstrapDone:
 
 
 def verdict(done: BootstrapDone) -> str:
-    return HELD if done.unreachable else SICK if done.sick else FOREIGN if done.foreign else REPLACED
+    return HELD if done.unreachable else UNHEALTHY if done.unhealthy else FOREIGN if done.foreign else REPLACED
 
 
 def reads(says: str, sentence: str) -> bool:
@@ -222,7 +222,7 @@ def at_each_step(machine: Machine, fault: Fault, strike: Callable[[], None]) -> 
         assert reads(says, done.error.splitlines()[0]), done.error
         # The machine's own fault: nothing of the job's was tried yet.
         machines_own = fault.then is REPLACED and step in ("facts", "hygiene", "gpu", "network")
-        assert verdict(done) == (SICK if machines_own else fault.then), step
+        assert verdict(done) == (UNHEALTHY if machines_own else fault.then), step
         machine.mend()
     assert bootstrap(machine.target, setup_of(machine), clock=machine.clock, deadline_s=TIME_S).changed
     assert not bootstrap(machine.target, setup_of(machine), clock=machine.clock, deadline_s=TIME_S).changed
@@ -312,23 +312,23 @@ FAULTS = (
         "apt is broken",
         "hygiene",
         "`hold linux-image-cloud-amd64` ended with status 100: E: dpkg was interrupted, you must manually run …",
-        SICK,
+        UNHEALTHY,
         program(
             "apt-mark", "echo \"E: dpkg was interrupted, you must manually run 'dpkg --configure -a'\" >&2; exit 100"
         ),
     ),
     Fault(
-        "a sick GPU",
+        "a unhealthy GPU",
         "gpu",
-        "the GPU at 0000:00:1e is sick: Xid 79, fell off the bus; another machine is needed",
-        SICK,
+        "the GPU at 0000:00:1e is unhealthy: Xid 79, fell off the bus; another machine is needed",
+        UNHEALTHY,
         program("dmesg", "echo 'NVRM: Xid (PCI:0000:00:1e): 79, GPU has fallen off the bus.'"),
     ),
     Fault(
         "it does not come back from a reboot",
         "reboot",
         "the machine did not come back within 600 s",
-        SICK,
+        UNHEALTHY,
         restarted_in_vain,
     ),
     Fault(

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from scripts.stack import ROOT
-from tests.programs import program_env
+from tests.support.programs import program_env
+from tools.stack import ROOT
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long]
 
@@ -21,7 +21,7 @@ def chaos(tmp_path: Path, only: str, etcds: int, faults: int = 3) -> dict[str, A
     result = tmp_path / "chaos.json"
     done = subprocess.run(
         [
-            *(sys.executable, "-m", "scripts.chaos.run", "--seed", "5", "--only", only, "--etcds", str(etcds)),
+            *(sys.executable, "-m", "tests.chaos", "--seed", "5", "--only", only, "--etcds", str(etcds)),
             *("--faults", str(faults), "--folder", str(tmp_path / "a folder"), "--json", str(result)),
         ],
         capture_output=True,

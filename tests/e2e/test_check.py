@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from scripts.stack import ROOT
 from tests.clouds import aws
 from tests.clouds.machines import PaperMachines
-from tests.programs import LocalCloud, program_env
+from tests.support.programs import LocalCloud, program_env
+from tools.stack import ROOT
 
 pytestmark = pytest.mark.e2e
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from scripts.demo_clouds import CLOUDS, HandOnTestCloud, opened
-from scripts.stack import Stack
+from tests.demo.clouds import CLOUDS, HandOnTestCloud, opened
+from tools.stack import Stack
 
 pytestmark = pytest.mark.e2e
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from scripts.stack import Stack
-from tests.registry import MARK, Registry, image_with_torch, registry
+from tests.support.registry import MARK, Registry, image_with_torch, registry
+from tools.stack import Stack
 
 JOB = """\
 name: boxed

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from scripts.stack import ROOT
 from tests.clouds import aws
 from tests.clouds.machines import real_machines
-from tests.programs import program_env
+from tests.support.programs import program_env
+from tools.stack import ROOT
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from scripts.stack import ROOT, Stack
-from tests.bucket import bucket
+from tests.support.bucket import bucket
+from tools.stack import ROOT, Stack
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
 

@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 
-from scripts.demo import most_lost
-from scripts.demo_clouds import AwsHand
-from scripts.stack import ROOT
-from tests.programs import program_env
+from tests.demo.__main__ import most_lost
+from tests.demo.clouds import AwsHand
+from tests.support.programs import program_env
+from tools.stack import ROOT
 
 pytestmark = pytest.mark.e2e
 
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.e2e
 def demo(folder: Path, *arguments: str, **environ: str) -> Iterator[subprocess.Popen[str]]:
     """The demo as its own process, in its own session, its output a pipe."""
     process = subprocess.Popen(
-        [sys.executable, "-u", "-m", "scripts.demo", "--folder", str(folder), "--json", f"{folder}.json", *arguments],
+        [sys.executable, "-u", "-m", "tests.demo", "--folder", str(folder), "--json", f"{folder}.json", *arguments],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

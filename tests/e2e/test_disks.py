@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.disks import Fault, Frozen, Full, HangingFile, ReadOnly, file_system
 from tests.e2e.rounds import Launcher, ranks, running, said, wait
 from tests.e2e.training import Rank
+from tests.support.disks import Fault, Frozen, Full, HangingFile, ReadOnly, file_system
 
 SLOW = "does not answer or is slow: the checkpoint of step "
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from scripts.stack import Stack
+from tools.stack import Stack
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long, pytest.mark.timeout(600)]
 

@@ -16,21 +16,21 @@ from provisioners.base import EndCause, Market, Offer
 from supervisor.config import Config
 from supervisor.identity import Identity
 from supervisor.model import EventKind, JobRecord, JobState, NodeRecord
+from supervisor.nodes.pre_terminate import LOG_LINES, LOG_S, UNMOUNT_S, SshPreTerminate
 from supervisor.planner.actions import BootstrapDone
-from supervisor.runtime.farewell import LOG_LINES, LOG_S, UNMOUNT_S, SshFarewells
 from supervisor.spec import parse_spec
-from tests.agents import CODE, TRAINER, wait_for
-from tests.faulty_ssh import Machine, machine_with_sshd
-from tests.programs import free_ports
 from tests.sim.promises import events_of, settled, truth
 from tests.sim.scenes import empty_world, in_state, machine_of, record, service, submit
+from tests.support.agents import CODE, TRAINER, wait_for
+from tests.support.faulty_ssh import Machine, machine_with_sshd
+from tests.support.programs import free_ports
 
 IDENTITY = Identity(b"farewell" * 4)
 DEADLINE_S = 60.0
 
 
 class Clock:
-    """Real time; `hurry` makes every look at it cost that much more."""
+    """Real time; `force` makes every look at it cost that much more."""
 
     def __init__(self) -> None:
         self.hurry_s = 0.0
@@ -59,8 +59,8 @@ def records(machine: Machine) -> tuple[NodeRecord, JobRecord]:
     return node, JobRecord("resnet", "ab12c", spec, "0" * 64, 0.0, 1, 1, 1)
 
 
-def farewells(clock: Clock) -> SshFarewells:
-    return SshFarewells(Config(), IDENTITY, clock)
+def pre_terminate(clock: Clock) -> SshPreTerminate:
+    return SshPreTerminate(Config(), IDENTITY, clock)
 
 
 def test_its_agent_is_stopped_and_its_file_systems_are_unmounted(machine: Machine) -> None:
@@ -80,15 +80,15 @@ def test_its_agent_is_stopped_and_its_file_systems_are_unmounted(machine: Machin
     noise = "a line that nobody needs\n" * LOG_LINES
     (own / "log/n1.log").write_text(f"{noise}ModuleNotFoundError: No module named 'nope'\n")
     node, job = records(machine)
-    log = farewells(clock).log_of(node).splitlines()
+    log = pre_terminate(clock).log_of(node).splitlines()
     assert log[0].startswith("started --config ")
     assert log[-1] == "ModuleNotFoundError: No module named 'nope'"
     assert log[-LOG_LINES - 1] != log[-LOG_LINES] == "a line that nobody needs"
     assert "server:/out" in (machine.box / "proc/mounts").read_text()
-    farewells(clock).unmount(node, job)
+    pre_terminate(clock).unmount(node, job)
     assert (machine.box / "proc/mounts").read_text() == ""
     assert machine.those_in_it() == {}
-    farewells(clock).unmount(node, job)
+    pre_terminate(clock).unmount(node, job)
     assert [line for line in machine.log if line.startswith("umount")] == [f"umount {out(machine)}"]
 
 
@@ -97,13 +97,13 @@ def test_a_machine_that_was_never_prepared_has_no_log_and_one_that_is_not_reache
 ) -> None:
     clock = Clock()
     node, job = records(machine)
-    assert farewells(clock).log_of(node) == ""
+    assert pre_terminate(clock).log_of(node) == ""
     clock.hurry_s = 1.0
     gone = replace(node, ssh_port=free_ports(1)[0])
     began = time.monotonic()
     for call, limit_s in (
-        (lambda: farewells(clock).log_of(gone), LOG_S),
-        (lambda: farewells(clock).unmount(gone, job), UNMOUNT_S),
+        (lambda: pre_terminate(clock).log_of(gone), LOG_S),
+        (lambda: pre_terminate(clock).unmount(gone, job), UNMOUNT_S),
     ):
         asked_at = clock.now()
         assert not call()
@@ -114,8 +114,8 @@ def test_a_machine_that_was_never_prepared_has_no_log_and_one_that_is_not_reache
 # -- who is asked ----------------------------------------------------------------------------------------------
 
 
-class Heard:
-    """Farewells that only say what was asked of them."""
+class DeadManSwitch:
+    """PreTerminate that only say what was asked of them."""
 
     def __init__(self, log: str = "") -> None:
         self.logs: list[str] = []
@@ -131,8 +131,8 @@ class Heard:
 
 
 def test_a_launcher_that_never_reaches_the_rendezvous_is_told_with_its_log(monkeypatch: pytest.MonkeyPatch) -> None:
-    heard = Heard("launcher started\nConnectionRefusedError: etcd at 10.0.0.9:2379\n")
-    world = empty_world(farewells=heard)
+    heard = DeadManSwitch("launcher started\nConnectionRefusedError: etcd at 10.0.0.9:2379\n")
+    world = empty_world(pre_terminate=heard)
     well, silent = world.nodes.prepare, list[str]()
 
     def prepare(node: NodeRecord, job: JobRecord) -> BootstrapDone:
@@ -157,8 +157,8 @@ def test_a_launcher_that_never_reaches_the_rendezvous_is_told_with_its_log(monke
 
 @pytest.mark.parametrize(("mode", "expected"), [("rw", 3), ("ro", 0)])
 def test_machines_that_work_are_unmounted_before_they_go_where_they_were_written_to(mode: str, expected: int) -> None:
-    heard = Heard()
-    world = empty_world(farewells=heard)
+    heard = DeadManSwitch()
+    world = empty_world(pre_terminate=heard)
     submit(world, "job", 1, 2, 2, storage=[{"mount": "/mnt/out", "nfs": "server:/out", "mode": mode}])
     assert world.run_until(in_state(JobState.RUNNING), 60.0)
     taken = machine_of(world, 0)

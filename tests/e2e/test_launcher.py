@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.launching import STEPS, Nodes, eventually, nodes
-from tests.etcd_server import cable, etcd_server
+from tests.support.etcd_server import cable, etcd_server
 
 pytestmark = pytest.mark.e2e
 

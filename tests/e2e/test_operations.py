@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from scripts.stack import ROOT, Stack
-from supervisor.runtime.etcd_server import EmbeddedEtcd
-from tests.programs import program_env
+from supervisor.journal.etcd_server import EmbeddedEtcd
+from tests.support.programs import program_env
+from tools.stack import ROOT, Stack
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long]
 

@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from spotsup_trainer.membership import Broken, Yield
+from spotsup_trainer.rendezvous.membership import Broken, Yield
 from torch.distributed.elastic.rendezvous.api import RendezvousClosedError
 
 from tests.e2e.handlers import JOB, KEYS, TTL_S, Handlers
 from tests.e2e.launching import eventually
-from tests.etcd_server import cable, etcd_cluster, etcd_server
+from tests.support.etcd_server import cable, etcd_cluster, etcd_server
 
 pytestmark = pytest.mark.e2e
 

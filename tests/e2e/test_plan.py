@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from scripts.stack import Stack
 from tests.clouds import aws
 from tests.clouds.machines import PaperMachines
+from tools.stack import Stack
 
 pytestmark = pytest.mark.e2e
 

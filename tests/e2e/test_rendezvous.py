@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from spotsup_trainer.handler import handler_from
-from spotsup_trainer.membership import Broken, Yield
+from spotsup_trainer.rendezvous.handler import handler_from
+from spotsup_trainer.rendezvous.membership import Broken, Yield
 from spotsup_trainer.wire import Hint, Member, Result, Tombstone, decode, encode
 from torch.distributed.elastic.rendezvous.api import (
     RendezvousClosedError,
@@ -22,7 +22,7 @@ from torch.distributed.elastic.rendezvous.api import (
 
 from tests.e2e.handlers import JOB, KEYS, Handlers
 from tests.e2e.launching import Nodes, eventually, nodes
-from tests.programs import free_ports
+from tests.support.programs import free_ports
 
 pytestmark = pytest.mark.e2e
 

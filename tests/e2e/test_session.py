@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import torch
-from spotsup_trainer.audit import Report, analyse, parse
+from spotsup_trainer.session.audit import Report, analyse, parse
 
 from tests.e2e.rounds import Launcher, ranks, run_round, running, said, wait
 from tests.e2e.training import GLOBAL_BATCH, SAMPLES, Rank

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from scripts.soak import plan
-from scripts.soak.plan import Kind
-from scripts.stack import ROOT
-from tests.programs import program_env
+from tests.soak import plan
+from tests.soak.plan import Kind
+from tests.support.programs import program_env
+from tools.stack import ROOT
 
 pytestmark = pytest.mark.e2e
 
@@ -29,7 +29,7 @@ KINDS = {
 def test_a_job_lives_through_eight_changes_exactly(tmp_path: Path) -> None:
     assert {change.kind for change in plan.draw(SEED, 8)} == KINDS
     file, folder = tmp_path / "soak.json", tmp_path / "a soak"
-    command = [sys.executable, "-m", "scripts.soak_training", "--changes", "8", "--steady", "0", "--seed", str(SEED)]
+    command = [sys.executable, "-m", "tests.soak", "--changes", "8", "--steady", "0", "--seed", str(SEED)]
     done = subprocess.run(
         [*command, "--folder", str(folder), "--json", str(file)],
         env=program_env(),

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from scripts.bench.timeline import MarkReader, Outcome, Span, Timeline, outcome
-from scripts.stack import ROOT, Stack
+from benchmarks.recovery.timeline import MarkReader, Outcome, Span, Timeline, outcome
+from tools.stack import ROOT, Stack
 
 pytestmark = pytest.mark.e2e
 
@@ -40,7 +40,7 @@ class Job:
         """As a user does."""
         file = self.stack.folder / "job.yaml"
         # Quotes for the shell-like splitting of `run`; YAML leaves them alone inside a line.
-        code = json.dumps(str(ROOT / "scripts" / "bench"))
+        code = json.dumps(str(ROOT / "benchmarks" / "recovery"))
         file.write_text(JOB.format(name=NAME, code=code, marks=f"'{self._marks}'", every=EVERY_STEPS))
         assert self.stack.ask("submit", str(file))["nodes"]["spares"] == 1
 

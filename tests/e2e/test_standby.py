@@ -18,9 +18,9 @@ from typing import Any
 
 import pytest
 
-from scripts.stack import CONFIG, ROOT, Stack
 from supervisor.cli.client import Client
-from supervisor.runtime.etcd_server import EmbeddedEtcd
+from supervisor.journal.etcd_server import EmbeddedEtcd
+from tools.stack import CONFIG, ROOT, Stack
 
 pytestmark = pytest.mark.e2e
 

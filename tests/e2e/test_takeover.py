@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from scripts.chaos.registers import Users, verdict
-from scripts.chaos.site import Daemon, Site, site
-from scripts.soak.etcd import Members
+from tests.chaos.registers import Users, verdict
+from tests.chaos.site import Daemon, Site, site
+from tests.soak.etcd import Members
 
 pytestmark = [
     pytest.mark.e2e,

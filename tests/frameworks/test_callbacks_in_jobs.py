@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from spotsup_trainer.run_dir import RunDir
+from spotsup_trainer.launcher.run_dir import RunDir
 
 from tests.e2e.launching import Nodes, eventually, nodes
 from tests.e2e.ranks import script

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.ranks import IMAGENET, OFTEN, SMOKE, STEPS, Ranks, steps, until_parked, wait
-from tests.programs import free_ports
+from tests.support.programs import free_ports
 
 
 def values(lines: dict[int, str], name: str) -> dict[int, float]:

@@ -3,7 +3,7 @@
 A mutant lives in a process of its own, forked from one that has everything imported: only the code of one function is
 another there. What is made at import (tables, defaults) is imported anew instead. It meets the quick tests in
 tests/unit that run the function, the quickest first, until one fails: then it is killed. Whoever outlives
-`MOST_SECONDS` of them has survived, whatever slower tests would say.
+`MAX_SECONDS` of them has survived, whatever slower tests would say.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ REPORT = ROOT / "build/mutation.json"
 ABOVE = ("supervisor.model", "supervisor.planner", "supervisor.runtime", "supervisor.api", "supervisor.cli", "tests.")
 PURE, SIMULATED = ("test_plan_*.py", "test_tables.py"), "tests.sim"
 PROGRAMS = {"etcd_endpoint", "local_cloud"}
-MOST_SECONDS_OF_A_TEST, MOST_SECONDS = 0.3, 1.0  # of CPU, where they are simulated
-LEAST, LEAST_OF_A_MODULE = 0.90, 0.85
+MAX_SECONDS_OF_A_TEST, MAX_SECONDS = 0.3, 1.0  # of CPU, where they are simulated
+LEAST, MIN_OF_A_MODULE = 0.90, 0.85
 FIRST = 40  # tests of what is made at import that are collected before the others
 HANGS_AFTER_S = 10  # of CPU; the tests of one mutant take a second or two
 PYTEST = (
@@ -257,7 +257,7 @@ def quickest(found: Sequence[Test], module: str, mutant: Mutant) -> list[str]:
     chosen, cpu_s = [test.id for test in meets if test.pure], 0.0
     for test in meets:
         cpu_s += 0.0 if test.pure else test.cpu_s
-        if not test.pure and max(test.cpu_s / MOST_SECONDS_OF_A_TEST, cpu_s / MOST_SECONDS) <= 1:
+        if not test.pure and max(test.cpu_s / MAX_SECONDS_OF_A_TEST, cpu_s / MAX_SECONDS) <= 1:
             chosen.append(test.id)
     return chosen
 
@@ -429,7 +429,7 @@ def main() -> int:
         f"({time.monotonic() - began:.0f} s, {cpu_s:.0f} s of CPU; build/mutation.json)"
     )
     share = {name: count[True] / count.total() for name, count in counts(fates).items()}
-    return 0 if share["all"] >= LEAST and min(share.values()) >= LEAST_OF_A_MODULE else 1
+    return 0 if share["all"] >= LEAST and min(share.values()) >= MIN_OF_A_MODULE else 1
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from tests.sim.chance import Faults
 from tests.sim.cloud import ZONES, Machine
 from tests.sim.daemon import Daemon
 from tests.sim.promises import Promises, Violation, settled, truth
-from tests.sim.store import MOST_UNDONE
+from tests.sim.store import MAX_UNDONE
 from tests.sim.story import Job, Story, Strike
 from tests.sim.users import Users
 from tests.sim.world import LEASE_S, World
@@ -53,7 +53,7 @@ class Chaos:
         for strike in story.strikes:
             world.plan(world.began + strike.at, lambda strike=strike: self._strike(strike))  # type: ignore[misc]
         world.run(max(0.0, world.began + story.hours * 3600 - world.clock.now()))
-        self._calm()
+        self._steady()
         world.run(20.0)
         self._resume()
         for _ in range(10):
@@ -78,7 +78,7 @@ class Chaos:
 
     # -- the end -------------------------------------------------------------------------------------------
 
-    def _calm(self) -> None:
+    def _steady(self) -> None:
         world = self.world
         world.say("all faults stop")
         world.plans.clear()
@@ -216,7 +216,7 @@ class Chaos:
             case "writes lost":
                 self._restore(1 + strike.number % 12)
             case "backup restored":
-                self._restore(20 + strike.number % MOST_UNDONE)
+                self._restore(20 + strike.number % MAX_UNDONE)
             case "etcd slow":
                 self._faults_for(1.0 + 60.0 * strike.size, unanswered_commit=0.5, mirror_lag_s=3.0)
 

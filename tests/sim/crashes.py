@@ -32,7 +32,7 @@ HANG_S = 20.0
 QUIET_S = 600.0
 # Reading happens all the time: its first boundaries in a scenario stand for the others.
 READS = ("ListInstances", "ListLeftovers", "FetchOffers")
-MOST_OF_A_READ = 2
+MAX_OF_A_READ = 2
 SIGNS = {"leaks": "P1", "doubles": "P2", "false kills": "P4"}
 SCENARIO_RULES = replace(RULES, leftovers_s=20.0)
 
@@ -102,9 +102,9 @@ class Scene:
 
 def _quiet(world: World) -> bool:
     """Nothing is left to tell, to remove, or to end."""
-    strangers = {m.instance.node for m in world.cloud.machines.values() if m.billed}
+    unjournaled = {m.instance.node for m in world.cloud.machines.values() if m.billed}
     known = {n.id for job in truth(world).values() for n in job.nodes.values() if n.state in OPEN_NODE_STATES}
-    return not world.journal.read().alerts and not world.cloud.left and strangers <= known
+    return not world.journal.read().alerts and not world.cloud.left and unjournaled <= known
 
 
 def _end(world: World) -> End:
@@ -245,7 +245,7 @@ SCENARIOS: dict[str, Callable[[World], None]] = {
 
 def boundaries(passed: list[Boundary], most: int | None) -> list[Boundary]:
     """Those to break at: of each kind of place all, or the first `most`; of reads a few."""
-    return [b for b in passed if b.number <= (MOST_OF_A_READ if b.kind in READS else most or b.number)]
+    return [b for b in passed if b.number <= (MAX_OF_A_READ if b.kind in READS else most or b.number)]
 
 
 @dataclass

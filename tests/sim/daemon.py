@@ -11,10 +11,10 @@ from spotsup_trainer.wire import Keys
 
 from supervisor.errors import JournalUnavailableError
 from supervisor.identity import Identity
+from supervisor.journal.journal import Journal, Reading
 from supervisor.planner.actions import Action, Bootstrap, Commit, ListDone, Outcome, SendAlert
 from supervisor.runtime.actor import Effects, outcome_of_fault
 from supervisor.runtime.clock import SystemClock
-from supervisor.runtime.journal import Journal, Reading
 from supervisor.runtime.loop import Loop
 from tests.sim.cloud import NEVER
 from tests.sim.store import CLUSTER, LEADER_KEY, Client, SimStore
@@ -258,7 +258,7 @@ class Daemon:
             alerts=world,
             find_alert=self.journal.alert,
             clock=self.clock,
-            farewells=world.farewells,
+            pre_terminate=world.pre_terminate,
         )
         self.actor = SimActor(world, self, effects.perform)
         watched = WatchedJournal(self, self.journal)

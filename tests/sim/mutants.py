@@ -48,7 +48,7 @@ MUTANTS = (
     ),
     Mutant(
         "fence: commits are guarded by the records' revisions",
-        "supervisor.runtime.journal",
+        "supervisor.journal.journal",
         '            guards.append(Compare(key, "mod", revision))\n',
         "            pass\n",
     ),
@@ -79,7 +79,7 @@ MUTANTS = (
     Mutant(
         "evidence: a suspicion has to run out",
         "supervisor.planner.sync",
-        "elif draft.waited_s(node.since) >= draft.rules.suspect_s:",
+        "elif draft.elapsed_s(node.since) >= draft.rules.suspect_s:",
         "else:",
     ),
     Mutant(
@@ -120,15 +120,15 @@ MUTANTS = (
     ),
     Mutant(
         "a command is guarded by the record's revision",
-        "supervisor.runtime.journal",
+        "supervisor.journal.journal",
         'Compare(self._job_key(record.name), "mod", view.revision)]',
         "]",
     ),
     Mutant(
         "an alert stays until it is delivered",
         "supervisor.planner.plan",
-        "(t := world.soft.alert_tries.get(event_id)) and t.over]",
-        "(t := world.soft.alert_tries.get(event_id))]",
+        "(t := world.volatile.alert_tries.get(event_id)) and t.over]",
+        "(t := world.volatile.alert_tries.get(event_id))]",
     ),
 )
 

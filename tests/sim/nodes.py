@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from spotsup_trainer.wire import AgentWord, Ended, Keys, Notice, encode
+from spotsup_trainer.wire import AgentStatus, Ended, Keys, Notice, encode
 
 from supervisor.model import JobRecord, NodeRecord
 from supervisor.planner.actions import BootstrapDone
@@ -152,7 +152,7 @@ class SimNodes:
             training.stop(agent.node)
             return
         if key not in self._store.keys:
-            self._store.put(key, encode(AgentWord(agent.node, "boot", 1, 0.0, "sim")))
+            self._store.put(key, encode(AgentStatus(agent.node, "boot", 1, 0.0, "sim")))
         if machine.instance.preempt_at is not None:
             self._hear(agent, machine.instance.preempt_at, now)
         if not agent.left:

@@ -7,7 +7,7 @@ from typing import Any
 from supervisor.api.service import Service
 from supervisor.model import JobRecord, JobState
 from supervisor.planner.world import Rules
-from supervisor.runtime.actor import Farewells
+from supervisor.runtime.actor import PreTerminate
 from tests.sim.promises import Promises, truth
 from tests.sim.world import Faults, Machine, World
 
@@ -22,7 +22,7 @@ RULES = Rules(
     bootstrap_timeout_s=60.0,
     ready_timeout_s=30.0,
     spare_retry_s=30.0,
-    trouble_quiet_s=100.0,
+    checkpoint_alert_quiet_s=100.0,
     bootstrap_failures=50,
     alerts=True,
 )
@@ -58,10 +58,10 @@ def in_state(state: JobState) -> Any:
 
 
 def empty_world(
-    rules: Rules = RULES, faults: Faults = CALM, seed: int = 1, farewells: Farewells | None = None
+    rules: Rules = RULES, faults: Faults = CALM, seed: int = 1, pre_terminate: PreTerminate | None = None
 ) -> World:
     """A daemon without jobs."""
-    world = World(seed, faults, rules, farewells)
+    world = World(seed, faults, rules, pre_terminate)
     Promises(world)
     world.run(1.0)
     return world

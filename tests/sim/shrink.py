@@ -9,8 +9,8 @@ from typing import Protocol, TypeVar
 
 from tests.sim.story import Story, faults_of, kinds_of, without_fault, without_kind
 
-MOST_TRIES = 150
-MOST_S = 90.0
+MAX_TRIES = 150
+MAX_S = 90.0
 
 
 class Told(Protocol):
@@ -26,14 +26,14 @@ R = TypeVar("R", bound=Told)
 def shrunk(story: Story, act: Callable[[Story], R], broken: str) -> tuple[Story, R]:
     """The smallest story found that still breaks the same promise, and what came of it. Bounded in tries and time."""
     kind = broken.partition(":")[0]
-    ends, tries = time.monotonic() + MOST_S, 0
+    ends, tries = time.monotonic() + MAX_S, 0
     best, result = story, act(story)
     progress = True
     while progress:
         progress = False
         for smaller in _smaller(best):
             tries += 1
-            if tries > MOST_TRIES or time.monotonic() > ends:
+            if tries > MAX_TRIES or time.monotonic() > ends:
                 return best, result
             found = act(smaller)
             if found.broken.partition(":")[0] == kind:

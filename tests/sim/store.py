@@ -8,7 +8,7 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from spotsup_trainer.etcd import Compare, Delete, KeyValue, Put, TxnResult
-from spotsup_trainer.mirror import View
+from spotsup_trainer.etcd.mirror import View
 from spotsup_trainer.wire import Keys
 
 from supervisor.errors import JournalUnavailableError
@@ -17,7 +17,7 @@ from tests.sim.chance import Dice, Faults
 CLUSTER = "sim"
 LEADER_KEY = f"{Keys(CLUSTER).root}leader"
 # Words that launchers do not look at, but for their own: they are no reason to decide anew.
-MOST_UNDONE = 300
+MAX_UNDONE = 300
 _UNHEARD = ("agent", "notice", "progress", "ended")
 
 
@@ -49,7 +49,7 @@ class SimStore:
         self._run_prefix = f"{Keys(CLUSTER).world}run/"
         self._past: deque[tuple[float, View]] = deque(maxlen=400)
         self._changes: dict[str, KeyValue | None] = {}
-        self._undo: deque[dict[str, KeyValue | None]] = deque(maxlen=MOST_UNDONE)
+        self._undo: deque[dict[str, KeyValue | None]] = deque(maxlen=MAX_UNDONE)
         self._remember()
 
     @property
@@ -196,7 +196,7 @@ class Client:
         self._live: View | None = None
         self._outages = 0
         self._restores = store.restores
-        self._deaf_until = 0.0
+        self._timers_paused_until = 0.0
 
     @property
     def connected(self) -> bool:
@@ -210,7 +210,7 @@ class Client:
             return seen
         if self._restores != self._store.restores:
             self._restores, self._outages = self._store.restores, self._outages + 1
-        if self.connected and self._store.now() >= self._deaf_until:
+        if self.connected and self._store.now() >= self._timers_paused_until:
             self._dead = None
             live = self._live
             if (
@@ -229,11 +229,11 @@ class Client:
         """When there is something new for whoever has read `revision`."""
         if not self.connected:
             return float("inf")
-        return max(self._deaf_until, self._store.visible_at(revision, self.faults.mirror_lag_s))
+        return max(self._timers_paused_until, self._store.visible_at(revision, self.faults.mirror_lag_s))
 
     def lose_watch(self, seconds: float) -> None:
         """Its watch ends, as where its revision was compacted: everything is read anew, which takes so long."""
-        self._deaf_until = self._store.now() + seconds
+        self._timers_paused_until = self._store.now() + seconds
         self.view()
 
     def txn(self, guards: Sequence[Compare], operations: Sequence[Put | Delete]) -> TxnResult:

@@ -13,7 +13,7 @@ HOURS = 2.0
 # How long launchers take to do what a word asks for: a step may be long.
 REACTIONS_S = (0.3, 0.3, 1.0, 2.0)
 # Of a long story.
-LEAST_HOURS, MOST_HOURS = 24.0, 168.0
+MIN_HOURS, MAX_HOURS = 24.0, 168.0
 # What may happen, and how often one beside the other.
 STRIKES = {
     "notice": 10,
@@ -133,7 +133,7 @@ def draw_long(seed: int) -> Story:
     an hour or a few, and seldom of days. The fault rates hold throughout."""
     rng = random.Random(f"long {seed}")
     faults, rules, jobs = _setting(rng)
-    hours = round(min(MOST_HOURS, LEAST_HOURS * rng.paretovariate(1.0)), 1)
+    hours = round(min(MAX_HOURS, MIN_HOURS * rng.paretovariate(1.0)), 1)
     strikes: list[Strike] = []
     at = 60.0
     while at < hours * 3600:

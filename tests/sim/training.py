@@ -10,8 +10,9 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Protocol
 
-from spotsup_trainer import membership, wire
+from spotsup_trainer import wire
 from spotsup_trainer.etcd import KeyValue
+from spotsup_trainer.rendezvous import membership
 from spotsup_trainer.wire import Failure, Hint, Keys, Member, Progress, Result, Round, encode
 
 from supervisor.model import JobRecord

@@ -11,9 +11,9 @@ from provisioners.base import EndCause
 from supervisor.api.adoption import Adoption
 from supervisor.api.service import Scale, Service, uid_of
 from supervisor.errors import JournalUnavailableError, NotFoundError, RefusedError, SpotsupError
+from supervisor.journal.journal import Reading
 from supervisor.model import COUNTED_NODE_STATES, JobState
 from supervisor.planner.world import JobView
-from supervisor.runtime.journal import Reading
 from tests.sim.daemon import Daemon
 from tests.sim.promises import Violation, truth
 from tests.sim.store import at_once
@@ -198,7 +198,7 @@ class Users:
         """A person looks whether machines run that the journal does not know, and has them taken in. Those of jobs that
         are not there any more are let go; what has our tag and is no node is ended by hand. True where all is well."""
         daemon, reading = self._daemon(), self._world.journal.read()
-        if daemon is None or (not reading.strangers and reading.cluster is not None):
+        if daemon is None or (not reading.unjournaled and reading.cluster is not None):
             return daemon is not None
         jobs = truth(self._world)
         mine = {(name, job.record.uid) for name, job in jobs.items() if not job.record.ended}

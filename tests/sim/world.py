@@ -12,18 +12,18 @@ from hashlib import blake2b
 
 from spotsup_trainer.wire import Keys
 
+from supervisor.journal.journal import Journal
 from supervisor.model import Event
 from supervisor.planner.actions import Action, Commit
 from supervisor.planner.world import Rules
-from supervisor.runtime.actor import Farewells
-from supervisor.runtime.journal import Journal
+from supervisor.runtime.actor import PreTerminate
 from tests.sim.chance import Dice, Faults
 from tests.sim.cloud import NEVER, Machine, SimCloud
 from tests.sim.daemon import Daemon, DiedError
 from tests.sim.nodes import LEASE_S, SimNodes
 from tests.sim.store import CLUSTER, Client, SimClock, SimStore
 
-MOST_STEPS_AT_ONCE = 500
+MAX_STEPS_AT_ONCE = 500
 LOG_LINES = 4000
 
 
@@ -35,10 +35,10 @@ class World:
         seed: int,
         faults: Faults,
         rules: Rules,
-        farewells: Farewells | None = None,
+        pre_terminate: PreTerminate | None = None,
         clocks_off_s: float = 0.0,
     ) -> None:
-        self.farewells = farewells
+        self.pre_terminate = pre_terminate
         self.clocks_off_s = clocks_off_s
         self.dice = Dice(seed)
         self.clock = SimClock()
@@ -191,7 +191,7 @@ class World:
         while self.clock.now() < end:
             due = min(end, self._next_at())
             at_once = at_once + 1 if due <= self.clock.now() else 0
-            assert at_once < MOST_STEPS_AT_ONCE, f"time stands still at {self.clock.now() - self.began:.3f}"
+            assert at_once < MAX_STEPS_AT_ONCE, f"time stands still at {self.clock.now() - self.began:.3f}"
             self.clock.time = max(due, self.clock.now())
             self._step()
 

@@ -10,14 +10,14 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from spotsup_trainer.wire import AgentWord, Hint, Keys, Member, Round, RoundMember, decode
+from spotsup_trainer.wire import AgentStatus, Hint, Keys, Member, Round, RoundMember, decode
 
 from provisioners.base import Instance, InstanceState, Market, Offer
 from supervisor.model import Event, EventKind, JobRecord, JobState, NodeRecord, NodeState
 from supervisor.planner.actions import Action, Commit, NodeOutcome, Plan
 from supervisor.planner.draft import Draft
 from supervisor.planner.plan import plan
-from supervisor.planner.world import CloudView, JobView, OffersView, Rules, Soft, World
+from supervisor.planner.world import CloudView, JobView, OffersView, Rules, VolatileState, World
 from supervisor.spec import JobSpec, parse_spec
 
 NOW = 100_000.0
@@ -98,7 +98,7 @@ def view(record: JobRecord, nodes: Sequence[NodeRecord], **words: Any) -> JobVie
         "round": round_of(*inside) if inside else None,
         "hint": hint_of(*inside),
         "members": {name(n): word(n, "running" if n in inside else "waiting") for n in speaking},
-        "agents": {name(n): AgentWord(name(n), "boot", 1, 0.0, "1") for n in speaking},
+        "agents": {name(n): AgentStatus(name(n), "boot", 1, 0.0, "1") for n in speaking},
     }
     nodes_by_id = {each.id: each for each in nodes}
     return JobView(record, 7, nodes_by_id, dict.fromkeys(nodes_by_id, 3), **(known | words))
@@ -115,7 +115,9 @@ def machines_of(nodes: Sequence[NodeRecord]) -> list[Instance]:
     return [machine(int(each.id.rpartition("-")[2])) for each in nodes if each.instance_id and each.state is not N.GONE]
 
 
-def world_of(*views: JobView, rules: Rules | None = None, soft: Mapping[str, Any] | None = None, **more: Any) -> World:
+def world_of(
+    *views: JobView, rules: Rules | None = None, volatile: Mapping[str, Any] | None = None, **more: Any
+) -> World:
     """These jobs on one cloud, whose listing and offers are fresh."""
     machines = [each for job_view in views for each in machines_of(list(job_view.nodes.values()))]
     offers = {job_view.record.name: OffersView((OFFER,), known=True, asked_at=NOW - 1) for job_view in views}
@@ -123,7 +125,9 @@ def world_of(*views: JobView, rules: Rules | None = None, soft: Mapping[str, Any
     jobs = {job_view.record.name: job_view for job_view in views}
     # Leftovers are a matter of their own: their period has not come yet.
     rules = rules or Rules(leftovers_s=1e9)
-    return World(jobs, replace(Soft(), **(known | dict(soft or {}))), rules, more.pop("clouds", ("local",)), **more)
+    return World(
+        jobs, replace(VolatileState(), **(known | dict(volatile or {}))), rules, more.pop("clouds", ("local",)), **more
+    )
 
 
 @dataclass(frozen=True)
@@ -131,7 +135,7 @@ class Decided:
     """What came of one plan. `nodes` and `job`: as they are afterwards."""
 
     plan: Plan
-    soft: Soft
+    volatile: VolatileState
     job: JobRecord
     nodes: Mapping[str, NodeRecord]
     commit: Commit
@@ -185,15 +189,17 @@ def decide(world: World, *outcomes: NodeOutcome, now: float = NOW) -> Decided:
     by_node: dict[str, list[NodeOutcome]] = {}
     for each in outcomes:
         by_node.setdefault(each.node, []).append(each)
-    decided, soft = plan(world, by_node, KEYS, now)
+    decided, volatile = plan(world, by_node, KEYS, now)
     known = world.jobs["job"]
     commit = next((each for each in decided.commits if each.job == "job"), Commit("job", {}))
     nodes = {**known.nodes, **{each.id: each for each in commit.nodes}}
     nodes = {key: each for key, each in nodes.items() if key not in commit.forget_nodes}
-    return Decided(decided, soft, commit.job_record or known.record, nodes, commit)
+    return Decided(decided, volatile, commit.job_record or known.record, nodes, commit)
 
 
-_OF_A_WORLD = frozenset({"rules", "soft", "clouds", "busy", "refused", "strangers", "deaf_until", "alerts", "asleep"})
+_OF_A_WORLD = frozenset(
+    {"rules", "volatile", "clouds", "busy", "refused", "unjournaled", "timers_paused_until", "alerts", "skipped"}
+)
 
 
 def scene(

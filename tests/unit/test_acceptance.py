@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from bootstrap.steps.gpu import Condition, diagnose
-from scripts.acceptance.image import MIRROR, mirror_in, mounts_below, torch_files
-from scripts.acceptance.table import BrokenError, Results, expect
-from scripts.acceptance.tried import recorded
+from tests.acceptance.image import MIRROR, mirror_in, mounts_below, torch_files
+from tests.acceptance.table import BrokenError, Results, expect
+from tests.acceptance.tried import recorded
 
 
 def test_the_mirror_is_the_one_of_apt_where_that_has_debian_12() -> None:

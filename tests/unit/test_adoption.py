@@ -9,9 +9,9 @@ import pytest
 
 from supervisor.api.adoption import Adoption
 from supervisor.errors import NotFoundError, RefusedError
+from supervisor.journal.journal import Reading
 from supervisor.model import EventKind, JobState, NodeState
 from supervisor.planner.adoption import Adopted
-from supervisor.runtime.journal import Reading
 from tests.sim.promises import events_of, settled, truth
 from tests.sim.scenes import calm_world, in_state, record, service, submit
 from tests.sim.world import World
@@ -115,12 +115,12 @@ def test_nothing_is_written_before_it_is_said_what_each_machine_is() -> None:
 
 def test_machines_of_a_job_whose_name_is_another_ones_by_now_are_not_mixed_up() -> None:
     world = calm_world()
-    strangers = alive(world)
+    unjournaled = alive(world)
     record_key = f"{SIM}world/jobs/job"
     value = world.store.keys[record_key].value
     uid = record(world).uid
     world.store.put(record_key, value.replace(f'"uid":"{uid}"'.encode(), b'"uid":"zzzzz"'))
-    for node in strangers:
+    for node in unjournaled:
         world.store.delete(f"{SIM}world/nodes/job/{node}")
     world.run(0.5)
     with pytest.raises(RefusedError, match="3 machines of job job and another job of that name"):

@@ -12,17 +12,17 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-from spotsup_trainer.agent import heard
+from spotsup_trainer.agent import dead_man_switch as heard
 from spotsup_trainer.agent.aws import AwsReader
-from spotsup_trainer.agent.heard import Heard
+from spotsup_trainer.agent.dead_man_switch import DeadManSwitch
 from spotsup_trainer.agent.notices import reader_for
 from spotsup_trainer.wire import Metadata
 
 from provisioners import userdata
 from provisioners.base import Instance
-from tests.machines import launch_running
-from tests.programs import LocalCloud
-from tests.serving import serving
+from tests.support.machines import launch_running
+from tests.support.programs import LocalCloud
+from tests.support.serving import serving
 
 
 @pytest.fixture
@@ -135,8 +135,8 @@ class Word:
     def is_fresh(self) -> bool:
         return self.file.stat().st_mtime > 1.0
 
-    def heard(self) -> Heard:
-        return Heard(self.file, lambda: self.answered_at, self.run_dir, self.run_dir / "node.log")
+    def heard(self) -> DeadManSwitch:
+        return DeadManSwitch(self.file, lambda: self.answered_at, self.run_dir, self.run_dir / "node.log")
 
 
 def test_an_answer_of_etcd_is_a_word_and_silence_is_none(tmp_path: Path) -> None:

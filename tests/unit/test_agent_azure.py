@@ -18,9 +18,9 @@ from spotsup_trainer.agent.notices import reader_for
 from spotsup_trainer.wire import Metadata
 
 from provisioners.base import Instance
-from tests.machines import launch_running
-from tests.programs import LocalCloud
-from tests.serving import serving
+from tests.support.machines import launch_running
+from tests.support.programs import LocalCloud
+from tests.support.serving import serving
 
 NAME = "/metadata/instance/compute/name"
 EVENTS = "/metadata/scheduledevents"

@@ -20,7 +20,7 @@ from spotsup_trainer.agent.decisions import (
     must_leave,
 )
 from spotsup_trainer.agent.notices import LocalReader, reader_for
-from spotsup_trainer.run_dir import RunDir
+from spotsup_trainer.launcher.run_dir import RunDir
 from spotsup_trainer.wire import Ended, Metadata, Progress, encode
 from spotsup_trainer.worker_files import WorkerFiles
 

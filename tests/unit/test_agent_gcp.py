@@ -18,9 +18,9 @@ from spotsup_trainer.wire import Metadata
 
 from provisioners.base import Instance
 from provisioners.gcp import describe, launch
-from tests.machines import launch_running
-from tests.programs import LocalCloud
-from tests.serving import serving
+from tests.support.machines import launch_running
+from tests.support.programs import LocalCloud
+from tests.support.serving import serving
 
 PREEMPTED = "/computeMetadata/v1/instance/preempted"
 NOTICE = "/computeMetadata/v1/instance/attributes/spotsup-notice-s"

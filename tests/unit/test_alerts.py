@@ -13,7 +13,7 @@ import pytest
 
 from supervisor.alerts.slack import Slack, message
 from supervisor.model import ALERT_KINDS, Event, EventKind
-from tests.serving import serving
+from tests.support.serving import serving
 
 EVENT = Event("chars-abcde-000007", 1_800_000_000.0, "chars", EventKind.NOTICE, "chars-abcde-2 will be taken in 30 s")
 

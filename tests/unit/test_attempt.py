@@ -8,7 +8,7 @@ import threading
 import weakref
 
 import pytest
-from spotsup_trainer.attempt import attempt
+from spotsup_trainer.rendezvous.abandonable_call import attempt
 
 from tests.e2e.launching import eventually
 

@@ -9,15 +9,15 @@ import pytest
 from provisioners.base import EndCause
 from supervisor.api.service import Scale
 from supervisor.model import EventKind, JobState
-from supervisor.planner.attention import Calm, asleep
+from supervisor.planner.quiescence import Steady, skipped
 from tests.sim.promises import events_of, settled, truth
 from tests.sim.scenes import RULES, empty_world, in_state, machine_of, service, submit
 from tests.sim.world import World
 
 
-def story(calm_s: float) -> World:
+def story(steady_s: float) -> World:
     """Two jobs: one of them loses, scales and gains nodes; the other is calm throughout."""
-    world = empty_world(replace(RULES, calm_s=calm_s))
+    world = empty_world(replace(RULES, steady_s=steady_s))
     submit(world, "job", 2, 3, 5, 1)
     submit(world, "other", 1, 2, 2)
     assert world.run_until(settled, 120.0)
@@ -53,29 +53,29 @@ def test_a_calm_job_sleeps_until_something_is_new() -> None:
     view = loop._journal.read().jobs["job"]
     now = world.clock.now()
     whole = loop._world(loop._journal.read())
-    calm = {"job": Calm(view, now)}
-    assert asleep(whole, calm, [], now) == {"job"}
-    assert asleep(whole, calm, ["job-xyz-1"], now) == {"job"}
-    assert not asleep(whole, {}, [], now), "nobody has found it calm yet"
-    assert not asleep(whole, calm, list(view.nodes), now), "a call about its node has ended"
-    assert not asleep(whole, calm, [], now + whole.rules.calm_s), "time may have brought something"
-    assert not asleep(whole, {"job": Calm(replace(view, nodes=dict(view.nodes)), now)}, [], now), (
+    calm = {"job": Steady(view, now)}
+    assert skipped(whole, calm, [], now) == {"job"}
+    assert skipped(whole, calm, ["job-xyz-1"], now) == {"job"}
+    assert not skipped(whole, {}, [], now), "nobody has found it calm yet"
+    assert not skipped(whole, calm, list(view.nodes), now), "a call about its node has ended"
+    assert not skipped(whole, calm, [], now + whole.rules.steady_s), "time may have brought something"
+    assert not skipped(whole, {"job": Steady(replace(view, nodes=dict(view.nodes)), now)}, [], now), (
         "its keys have changed"
     )
-    touched = replace(whole, soft=replace(whole.soft, touched=frozenset({"job"})))
+    touched = replace(whole, volatile=replace(whole.volatile, touched=frozenset({"job"})))
     assert view.progress is not None
     advanced = replace(view, progress=replace(view.progress, step=view.progress.step + 1))
-    assert asleep(replace(whole, jobs={"job": advanced}), calm, [], now) == {"job"}, "steps advance, as they should"
+    assert skipped(replace(whole, jobs={"job": advanced}), calm, [], now) == {"job"}, "steps advance, as they should"
     troubled = replace(view, progress=replace(view.progress, problem="the disk is full"))
-    assert not asleep(replace(whole, jobs={"job": troubled}), calm, [], now), "checkpoints fail"
-    assert not asleep(replace(whole, jobs={}), calm, [], now), "it is gone"
-    assert not asleep(touched, calm, [], now), "its cloud told something new"
-    assert not asleep(replace(whole, strangers=frozenset({"job-xyz-9"})), calm, [], now), "somebody unknown speaks"
+    assert not skipped(replace(whole, jobs={"job": troubled}), calm, [], now), "checkpoints fail"
+    assert not skipped(replace(whole, jobs={}), calm, [], now), "it is gone"
+    assert not skipped(touched, calm, [], now), "its cloud told something new"
+    assert not skipped(replace(whole, unjournaled=frozenset({"job-xyz-9"})), calm, [], now), "somebody unknown speaks"
 
 
 @pytest.mark.parametrize("limits", [{"hours": 0.05}, {"usd": 0.01}])
 def test_a_limit_ends_a_calm_job_within_the_longest_calm(limits: dict[str, float]) -> None:
-    world = empty_world(replace(RULES, calm_s=30.0))
+    world = empty_world(replace(RULES, steady_s=30.0))
     submit(world, "job", 1, 2, 2, limits=limits)
     assert world.run_until(in_state(JobState.FAILED), 0.05 * 3600 + 35.0)
     assert world.run_until(settled, 60.0)

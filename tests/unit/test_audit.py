@@ -7,8 +7,8 @@ import json
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from spotsup_trainer.audit import AuditError, Line, RoundChange, analyse, parse
-from spotsup_trainer.sampler import Cursor, Plan, order, shares
+from spotsup_trainer.session.audit import AuditError, Line, RoundChange, analyse, parse
+from spotsup_trainer.session.sampler import Cursor, Plan, order, shares
 
 PLAN = Plan(length=20, global_batch=6, seed=3)  # steps of 6, 6, 6, 2
 

@@ -38,7 +38,7 @@ from provisioners.base import (
 from provisioners.settings import AwsSettings
 from tests.clouds import aws
 from tests.clouds.machines import PaperMachines
-from tests.machines import CLUSTER, TIMEOUT_S, found_by, launched_by, request_at
+from tests.support.machines import CLUSTER, TIMEOUT_S, found_by, launched_by, request_at
 
 T4 = OfferQuery(gpu="T4", gpus_per_node=1)
 
@@ -286,7 +286,7 @@ def test_more_than_a_page_is_read_page_by_page(
     names = {machine.node for machine in ec2.instances(CLUSTER, TIMEOUT_S)}
     assert names == {f"n{number}" for number in range(12)}
     assert server.cloud.counted() == {"ec2:DescribeInstances": 3, "ec2:DescribeSpotInstanceRequests": 3}
-    monkeypatch.setattr("provisioners.aws.client.MOST_PAGES", 2)
+    monkeypatch.setattr("provisioners.aws.client.MAX_PAGES", 2)
     with pytest.raises(ProvisionerError, match="EC2 in us-east-1 has more than 2 pages of Reservations"):
         ec2.instances(CLUSTER, TIMEOUT_S)
 

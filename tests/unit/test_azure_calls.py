@@ -41,7 +41,7 @@ from tests.clouds import azure
 from tests.clouds.azure_arm import open_rule
 from tests.clouds.azure_machines import ROOT
 from tests.clouds.machines import PaperMachines
-from tests.machines import CLUSTER, TIMEOUT_S, found_by, launched_by, request_at
+from tests.support.machines import CLUSTER, TIMEOUT_S, found_by, launched_by, request_at
 
 T4 = OfferQuery(gpu="T4", gpus_per_node=1)
 PERMISSIONS = Path(__file__).resolve().parents[2] / "docs" / "permissions"
@@ -243,7 +243,7 @@ def test_reading_is_tried_again_and_then_given_up(
         server.cloud.fail_next(azure.LISTING, how)
         assert len(arm.instances(CLUSTER, TIMEOUT_S)) == 1
     server.cloud.calls.clear()
-    monkeypatch.setattr(client, "_LONGEST_RETRY_AFTER_S", 0.1)
+    monkeypatch.setattr(client, "_MAX_RETRY_AFTER_S", 0.1)
     server.cloud.fail_next(azure.LISTING, "throttled", times=50)
     with pytest.raises(UnreachableError, match="TooManyRequests"):
         arm.instances(CLUSTER, TIMEOUT_S)
@@ -383,7 +383,7 @@ def test_more_than_a_page_is_read_page_by_page(
     assert {machine.node for machine in machines} == {f"n{number}" for number in range(12)}
     assert all(machine.ssh_host for machine in machines)
     assert server.cloud.counted()[azure.LISTING] == 7
-    monkeypatch.setattr("provisioners.azure.client.MOST_PAGES", 2)
+    monkeypatch.setattr("provisioners.azure.client.MAX_PAGES", 2)
     with pytest.raises(ProvisionerError, match="Azure has more than 2 pages of"):
         arm.instances(CLUSTER, TIMEOUT_S)
 
@@ -396,7 +396,7 @@ def test_without_machines_there_is_little_to_ask(server: azure.AzureServer, arm:
 def test_a_log_without_end_does_not_hold_a_listing(
     server: azure.AzureServer, arm: AzureProvisioner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(history, "_MOST_PAGES", 100_000)
+    monkeypatch.setattr(history, "_MAX_PAGES", 100_000)
     server.cloud.arm.page = 1
     launched(arm, "n1")
     log = server.cloud.arm.fleet.log

@@ -41,7 +41,7 @@ from provisioners.catalog import load_catalog
 from provisioners.codes import Kind
 from provisioners.settings import AzureSettings
 from tests.clouds.azure_wire import complaints
-from tests.serving import serving
+from tests.support.serving import serving
 
 GOLDEN = Path(__file__).parent / "golden" / "clouds"
 CATALOG = load_catalog()

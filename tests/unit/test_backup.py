@@ -13,9 +13,9 @@ from spotsup_trainer.etcd import Etcd
 from spotsup_trainer.wire import Hint, Keys, Member, Progress, encode
 
 from supervisor.errors import JournalUnavailableError, RefusedError, SpotsupError, UsageError
+from supervisor.journal.backup import Copied, export_journal, import_journal
+from supervisor.journal.codec import dump
 from supervisor.model import ClusterRecord, Event, EventKind, JobRecord
-from supervisor.runtime.backup import Copied, export_journal, import_journal
-from supervisor.runtime.codec import dump
 from supervisor.spec import parse_spec
 
 KEYS = Keys("test")

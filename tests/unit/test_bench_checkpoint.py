@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from scripts.bench.results import Sample, summarise
-from scripts.bench_checkpoint import in_order, slowest, verdicts
+from benchmarks.checkpoint.__main__ import in_order, slowest, verdicts
+from benchmarks.results import Sample, summarise
 
 
 def test_the_slowest_rank_counts_and_ranks_must_tell_the_same() -> None:

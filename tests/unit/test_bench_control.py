@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from scripts.bench.results import Row
-from scripts.bench_control import EVENT_CPU, NODE_CPU, verdicts
+from benchmarks.control.__main__ import EVENT_CPU, NODE_CPU, verdicts
+from benchmarks.results import Row
 
 
 def row(case: str, metric: str, value: float) -> Row:

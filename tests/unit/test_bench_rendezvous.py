@@ -5,8 +5,8 @@ import io
 import pytest
 from rich.console import Console
 
-from scripts.bench.results import Row, Sample, summarise
-from scripts.bench_rendezvous import AGAIN, FIRST, REPLACED, case, speedup, table, verdict
+from benchmarks.rendezvous.__main__ import AGAIN, FIRST, REPLACED, case, speedup, table, verdict
+from benchmarks.results import Row, Sample, summarise
 
 SPOTSUP, C10D, ETCD = "spotsup", "torchrun-c10d", "torchrun-etcd-v3"
 

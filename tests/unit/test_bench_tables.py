@@ -11,15 +11,17 @@ from hypothesis import strategies as st
 from rich.console import Console
 from rich.table import Table
 
-from scripts.bench import goals, grid, recovery_table, results
-from scripts.bench.goals import FENCED, FIRST, FULL, LATE, LOST, PAUSED, Goal, judge
-from scripts.bench.grid import CELLS, OMISSIONS, Cell, Fault, Recovery, Victim, cells_of
-from scripts.bench.results import Row, Sample, summarise
-from scripts.bench.spotsup import Fence, is_calm
-from scripts.bench.stock import DEFAULT, TUNED
-from scripts.bench.timeline import Mark, MarkReader, Outcome, Span, Timeline, outcome, parse
-from scripts.bench.watch import CHECKPOINT_STEPS, Watched, due_after, phase_of
-from scripts.bench_recovery import SUBJECTS, in_order, parse_arguments, samples_of
+from benchmarks import results
+from benchmarks.recovery import goals, grid
+from benchmarks.recovery import table as recovery_table
+from benchmarks.recovery.__main__ import SUBJECTS, in_order, parse_arguments, samples_of
+from benchmarks.recovery.goals import FENCED, FIRST, FULL, LATE, LOST, PAUSED, Goal, judge
+from benchmarks.recovery.grid import CELLS, OMISSIONS, Cell, Fault, Recovery, Victim, cells_of
+from benchmarks.recovery.spotsup import Fence, is_steady
+from benchmarks.recovery.stock import DEFAULT, TUNED
+from benchmarks.recovery.timeline import Mark, MarkReader, Outcome, Span, Timeline, outcome, parse
+from benchmarks.recovery.watch import CHECKPOINT_STEPS, Watched, due_after, phase_of
+from benchmarks.results import Row, Sample, summarise
 
 KILL = Cell(Fault.KILL, Victim.OTHER, Recovery.REPLACEMENT)
 KILL_ALONE = Cell(Fault.KILL, Victim.OTHER, Recovery.SHRINKING)
@@ -217,9 +219,9 @@ def test_a_fault_strikes_at_the_next_step_of_its_phase(made: int, phase: int) ->
 def test_nobody_is_struck_before_all_are_there_and_nobody_boots(states: list[str], spares: int, calm: bool) -> None:
     nodes = [{"id": f"n{number}", "job": "plain", "state": state} for number, state in enumerate(states)]
     nodes.append({"id": "o1", "job": "other", "state": "booting"})
-    assert is_calm(nodes, "plain", spares) is calm
+    assert is_steady(nodes, "plain", spares) is calm
     there = next(node["id"] for node in nodes if node["state"] != "gone")
-    assert not is_calm(nodes, "plain", spares, struck={there})
+    assert not is_steady(nodes, "plain", spares, struck={there})
 
 
 # -- what is measured ------------------------------------------------------------------------------------------

@@ -16,12 +16,12 @@ import pytest
 
 from bootstrap import lock_of
 from bootstrap.errors import PackError
-from bootstrap.locks import MOST_BYTES, MOST_FILES
+from bootstrap.locks import MAX_BYTES, MAX_FILES
 from bootstrap.model import Archive, Run, Setup, Skip, Unfit
 from bootstrap.steps import Decision, plan
 from bootstrap.steps.environment import environment_name, python_of
-from tests.agents import TRAINER, packed, wait_for
-from tests.sandbox import Sandbox
+from tests.support.agents import TRAINER, packed, wait_for
+from tests.support.sandbox import Sandbox
 
 # As uv does it, but quickly, and without a network: a real environment, into which "torch" is written by hand.
 UV = r"""
@@ -250,11 +250,11 @@ def test_code_without_what_its_environment_needs_is_refused(files: dict[str, str
 
 
 def test_lists_of_packages_without_end_are_refused() -> None:
-    endless = {f"r{number}_txt": f"-r r{number + 1}.txt" for number in range(MOST_FILES + 1)}
-    with pytest.raises(PackError, match=rf"r0\.txt includes more than {MOST_FILES} files"):
+    endless = {f"r{number}_txt": f"-r r{number + 1}.txt" for number in range(MAX_FILES + 1)}
+    with pytest.raises(PackError, match=rf"r0\.txt includes more than {MAX_FILES} files"):
         lock_of(code_of(**endless), "r0.txt")
-    with pytest.raises(PackError, match=rf"r\.txt has {MOST_BYTES + 1} bytes, which is no list of packages"):
-        lock_of(code_of(r_txt="#" * (MOST_BYTES + 1)), "r.txt")
+    with pytest.raises(PackError, match=rf"r\.txt has {MAX_BYTES + 1} bytes, which is no list of packages"):
+        lock_of(code_of(r_txt="#" * (MAX_BYTES + 1)), "r.txt")
 
 
 def test_the_project_itself_is_no_fault_of_a_lock() -> None:

@@ -23,7 +23,7 @@ from bootstrap.gpu_scripts import check_gpus
 from bootstrap.model import Host, Paths, Reboot, Run, Skip
 from bootstrap.steps import plan
 from bootstrap.steps.gpu import Condition, check_key, diagnose, flavour_for, is_as_offered
-from tests.sandbox import Sandbox
+from tests.support.sandbox import Sandbox
 from tests.unit.test_bootstrap_steps import FRESH, a_setup, told
 
 GOLDEN = Path(__file__).parent / "golden" / "bootstrap" / "gpu"
@@ -126,7 +126,7 @@ def test_names_are_compared_as_the_catalog_has_them(name: str, memory_mib: int, 
 def test_a_driver_that_was_killed_for_its_time_counts_as_hanging() -> None:
     for status in ("hung", "124", "137"):
         found = read_gpu({"pci": "0000:00:1e.0 0x1eb8 0x030200", "smi": "", "smi_status": status})
-        assert diagnose(found).condition is Condition.SICK
+        assert diagnose(found).condition is Condition.UNHEALTHY
         assert "did not end" in diagnose(found).reason
 
 

@@ -14,7 +14,7 @@ from bootstrap.facts.monitoring import Monitoring, monitoring_facts, monitoring_
 from bootstrap.model import LogAgent, Run, Skip
 from bootstrap.steps import plan
 from bootstrap.steps.monitoring import monitoring
-from tests.sandbox import Sandbox
+from tests.support.sandbox import Sandbox
 from tests.unit.test_bootstrap_steps import FRESH, a_setup
 
 SAID = """\

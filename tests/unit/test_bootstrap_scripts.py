@@ -20,7 +20,7 @@ from bootstrap import agent_scripts, scripts
 from bootstrap.facts import Environments, Facts, FactsError, Mounts, facts_script, parse_facts
 from bootstrap.model import Archive, Command, Paths, Run, Setup, Skip, Upload
 from bootstrap.steps import agent_key, plan
-from tests.agents import CODE, TIMEOUT_S, TRAINER, alive, children, trainer_of, wait_for
+from tests.support.agents import CODE, TIMEOUT_S, TRAINER, alive, children, trainer_of, wait_for
 
 ODD = 'a b\'s "$HOME" `x` \\ é'
 

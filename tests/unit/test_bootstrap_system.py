@@ -20,8 +20,8 @@ from bootstrap.facts.system import HEARD_FILE, SWITCH_TIMER, UPDATE_UNITS
 from bootstrap.model import Mount, Paths, Run, Setup, Skip, Unfit
 from bootstrap.steps import PlannedStep, plan
 from bootstrap.steps.mounts import unmount
-from tests.agents import CODE, TRAINER, alive, children, wait_for
-from tests.sandbox import Sandbox
+from tests.support.agents import CODE, TRAINER, alive, children, wait_for
+from tests.support.sandbox import Sandbox
 
 NFS = Mount("nfs", "server:/data", "/mnt/data")
 

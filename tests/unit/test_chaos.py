@@ -7,10 +7,10 @@ from itertools import islice
 
 import pytest
 
-from scripts.chaos.faults import STRIKES
-from scripts.chaos.growth import BOUNDS, LEAST_SPAN_S, MIB, WARM_S, Growth, Sample, growth
-from scripts.chaos.machine_faults import parts
-from scripts.chaos.plan import QUIET, Kind, schedule
+from tests.chaos.faults import STRIKES
+from tests.chaos.growth import BOUNDS, MIB, MIN_SPAN_S, WARM_S, Growth, Sample, growth
+from tests.chaos.machine_faults import parts
+from tests.chaos.plan import QUIET, Kind, schedule
 
 
 def test_a_seed_draws_the_same_faults_again_and_each_kind_comes() -> None:
@@ -62,7 +62,7 @@ def test_what_is_too_much_is_told_however_short_it_was_looked_at() -> None:
 
 
 def test_a_start_is_no_growth() -> None:
-    minutes = int(LEAST_SPAN_S / 60) + 10
+    minutes = int(MIN_SPAN_S / 60) + 10
     samples = lives("rss", [80 * MIB], 0.0, minutes)
     filling = [Sample(s.role, s.life, s.at, s.age_s, {"rss": 10.0 * MIB}) if s.age_s < WARM_S else s for s in samples]
     found = only(growth(filling))

@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 import torch
-from spotsup_trainer import snapshot
-from spotsup_trainer.checkpoint import Checkpointer
-from spotsup_trainer.checkpoint_dir import CheckpointDir, CheckpointError, Owner, Position, SupersededError
-from spotsup_trainer.peers import Peers
+from spotsup_trainer.session import snapshot
+from spotsup_trainer.session.checkpoint import Checkpointer
+from spotsup_trainer.session.checkpoint_dir import CheckpointDir, CheckpointError, Owner, Position, SupersededError
+from spotsup_trainer.session.peers import Peers
 from torch import nn
 
-from tests.disks import HangingFile
+from tests.support.disks import HangingFile
 
 ALONE = Peers(0, 1, None)
 
@@ -27,12 +27,12 @@ ALONE = Peers(0, 1, None)
 @contextmanager
 def disk_that_refuses(room: int = 20_000) -> Iterator[None]:
     """The kernel refuses whatever makes a file larger than `room` bytes, as it would on a full disk."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    volatile, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (room, hard))
     try:
         yield
     finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (volatile, hard))
 
 
 class Training:

@@ -22,7 +22,7 @@ from provisioners.settings import AwsSettings
 from supervisor.config import parse_config
 from tests.clouds import aws
 from tests.clouds.machines import PaperMachines
-from tests.machines import CLUSTER, TIMEOUT_S, request_for
+from tests.support.machines import CLUSTER, TIMEOUT_S, request_for
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 PAGE = DOCS / "clouds.md"

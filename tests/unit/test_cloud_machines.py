@@ -11,7 +11,7 @@ import pytest
 from provisioners.base import HostKey, Instance, InstanceState
 from provisioners.userdata import user_data
 from tests.clouds.machines import PaperMachines, RealMachines, read_user_data, real_machines
-from tests.machines import CLIENT_KEY, HOST_KEY, login, new_key, run, wait_for
+from tests.support.machines import CLIENT_KEY, HOST_KEY, login, new_key, run, wait_for
 
 
 def told(host_key: HostKey) -> str:

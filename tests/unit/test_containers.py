@@ -15,8 +15,9 @@ from pathlib import Path
 
 import httpx
 import pytest
-from spotsup_trainer import leash, wire
+from spotsup_trainer import wire
 from spotsup_trainer.agent.child import _KILL_WAIT_S, Child
+from spotsup_trainer.launcher import container_init
 
 from bootstrap.container_scripts import (
     Inside,
@@ -33,8 +34,8 @@ from bootstrap.steps.container import container, interpreter_of
 from supervisor.cli.registry import pinned
 from supervisor.errors import RefusedError, UsageError
 from supervisor.spec import parse_spec
-from tests.registry import registry
 from tests.sim.scenes import empty_world, service
+from tests.support.registry import registry
 
 DIGEST = f"sha256:{'a' * 64}"
 IMAGE = Image("nvcr.io", "nvidia/pytorch", digest=DIGEST)
@@ -173,7 +174,8 @@ def setup_in(root: Path) -> Setup:
     trainer = Archive.of(b"trainer")
     place = root / "trainer" / trainer.name / "spotsup_trainer"
     place.mkdir(parents=True)
-    (place / "leash.py").write_text(Path(leash.__file__).read_text())
+    (place / "launcher").mkdir()
+    (place / "launcher" / "container_init.py").write_text(Path(container_init.__file__).read_text())
     config = json.dumps({"checkpoint_dir": str(root.parent / "out put")}).encode()
     env = {"KEY": "two words", "SPOTSUP_REGISTRY_USER": "me", "SPOTSUP_REGISTRY_PASSWORD": "hunter2"}
     return Setup("n1", config, Archive.of(b"c"), trainer, root=str(root), env=env, image=IMAGE)
@@ -268,7 +270,7 @@ def test_a_docker_that_hangs_is_given_up(tmp_path: Path, programs: Path) -> None
     paths = Paths(str(tmp_path / "root"), "n1")
     Path(paths.own).mkdir(parents=True)
     (Path(paths.own) / "env.sh").write_text("")
-    inside = Inside((str(tmp_path),), (), (), leash.__file__, gpus=False)
+    inside = Inside((str(tmp_path),), (), (), container_init.__file__, gpus=False)
     for script, words in (
         (pull_by_docker(IMAGE, paths, 0.3), f"pulling {NAMED} did not end within 0.3 s"),
         (interpreter(IMAGE, paths, inside, answer_s=0.3), "Docker has not answered for 0.3 s"),
@@ -313,7 +315,7 @@ while True:
 
 
 def start(*options: str, stdin: int = subprocess.PIPE) -> subprocess.Popen[str]:
-    command = [sys.executable, leash.__file__, *options, sys.executable, "-c", LOOP]
+    command = [sys.executable, container_init.__file__, *options, sys.executable, "-c", LOOP]
     return subprocess.Popen(command, stdin=stdin, stdout=subprocess.PIPE, text=True)
 
 
@@ -339,7 +341,7 @@ def is_gone(pid: int) -> bool:
 def test_a_line_on_stdin_tells_the_command_to_leave_and_its_status_comes_out() -> None:
     with start() as process:
         named, _ = first_words(process)
-        assert named == "True", "the command is tied to the leash, which is its parent"
+        assert named == "True", "the command is tied to the container_init, which is its parent"
         assert process.stdin is not None
         assert process.stdout is not None
         process.stdin.write("leave\n")
@@ -374,15 +376,16 @@ def test_unattended_it_waits_for_nobody_and_is_killed_by_a_signal_to_leave() -> 
 
 
 def child_in(tmp_path: Path) -> Child:
-    """As bootstrap writes it: `python` is a script that runs the leash, and the launcher in it. It has begun."""
+    """As bootstrap writes it: `python` is a script that runs the container_init, and the launcher in it. It has
+    begun."""
     python = tmp_path / "python"
     said = "import signal, sys, time; signal.signal(15, lambda *_: sys.exit(5)); print(12345, flush=True)"
-    command = [sys.executable, leash.__file__, sys.executable, "-c", f"{said}; time.sleep(60)"]
+    command = [sys.executable, container_init.__file__, sys.executable, "-c", f"{said}; time.sleep(60)"]
     python.write_text(f"#!/bin/sh\nexec {shlex.join(command)}\n")
     python.chmod(0o755)
     config = wire.AgentConfig(
         "test", "job", "job-1", "n1", "127.0.0.1", (), wire.Metadata("none"), str(python), str(tmp_path),
-        str(tmp_path), str(tmp_path), "", ("t.py",), 1, 1, 1, leash=True,
+        str(tmp_path), str(tmp_path), "", ("t.py",), 1, 1, 1, container_init=True,
     )  # fmt: skip
     log = tmp_path / "log"
     log.write_text("")

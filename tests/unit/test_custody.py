@@ -6,8 +6,8 @@ import json
 from dataclasses import replace
 
 from provisioners.base import EndCause
+from supervisor.journal.codec import dump
 from supervisor.model import SCHEMA_VERSION, ClusterRecord, DaemonPause, EventKind, JobState
-from supervisor.runtime.codec import dump
 from supervisor.runtime.loop import Loop
 from tests.sim.promises import events_of, settled, truth
 from tests.sim.scenes import RULES, calm_world, empty_world, in_state, machine_of, record, service, submit

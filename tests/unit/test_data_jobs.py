@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from spotsup_trainer.data_job import Command, DataJob, Outcome, Told, progress_in
 from spotsup_trainer.etcd import Etcd, EtcdUnavailableError
-from spotsup_trainer.membership import Rules
-from spotsup_trainer.run_dir import RunDir
-from spotsup_trainer.seat import Place, Seat
+from spotsup_trainer.launcher.data_job import Command, DataJob, Outcome, Told, progress_in
+from spotsup_trainer.launcher.run_dir import RunDir
+from spotsup_trainer.rendezvous.client import Place, RendezvousClient
+from spotsup_trainer.rendezvous.membership import Rules
 from spotsup_trainer.wire import Hint, Keys, Progress, Result, Round, decode, encode
 
 from bootstrap.facts import Facts
@@ -28,8 +28,8 @@ from bootstrap.steps.environment import environment, environment_name
 from supervisor.api.service import Scale, new_job, scaled_job
 from supervisor.errors import RefusedError, UsageError
 from supervisor.spec import parse_spec
-from tests.bucket import bucket
-from tests.etcd_server import etcd_server
+from tests.support.bucket import bucket
+from tests.support.etcd_server import etcd_server
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "trainer" / "examples" / "copy_bucket.py"
@@ -171,7 +171,13 @@ class Node:
     """The launcher of one node, in a thread, with an etcd that the test writes the daemon's hints to."""
 
     def __init__(
-        self, name: str, endpoint: str, folder: Path, line: str, failures: int = 0, seat: type[Seat] = Seat
+        self,
+        name: str,
+        endpoint: str,
+        folder: Path,
+        line: str,
+        failures: int = 0,
+        seat: type[RendezvousClient] = RendezvousClient,
     ) -> None:
         place = Place("test", "fill", name, f"{name}-1", "127.0.0.1", (endpoint,), 2.0)
         self.run_dir = RunDir(folder / name)
@@ -208,7 +214,7 @@ def test_a_command_runs_to_its_end_and_the_job_has_succeeded(tmp_path: Path) -> 
         etcd.close()
 
 
-class RefusedSeat(Seat):
+class RefusedSeat(RendezvousClient):
     """As where etcd is full: it is read, and takes nothing at first."""
 
     refusals = 4

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from scripts.stack import ROOT
 from supervisor.cli.ctl import main as ctl
 from supervisor.cli.daemon import main as daemon
 from supervisor.spec import parse_spec
+from tools.stack import ROOT
 
 README = (ROOT / "README.md").read_text()
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "trainer").rglob("*.md")])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from spotsup_trainer.membership import Rules, View, Wait, Yield, next_round, standing
+from spotsup_trainer.rendezvous.membership import Rules, View, Wait, Yield, next_round, standing
 from spotsup_trainer.wire import Hint, Member, Round, RoundMember
 
 from provisioners.base import EndCause

@@ -20,9 +20,9 @@ from spotsup_trainer.etcd import (
     WatchEvent,
 )
 
-from tests.certificates import self_signed
-from tests.etcd_server import cable, etcd_server, require_login
-from tests.programs import free_ports
+from tests.support.certificates import self_signed
+from tests.support.etcd_server import cable, etcd_server, require_login
+from tests.support.programs import free_ports
 
 NOT_FOUND = 5
 PHRASE = "open sesame"

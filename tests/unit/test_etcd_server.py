@@ -16,14 +16,14 @@ import pytest
 from spotsup_trainer.etcd import Etcd
 
 from supervisor.errors import StartError
-from supervisor.runtime.etcd_server import EmbeddedEtcd
+from supervisor.journal.etcd_server import EmbeddedEtcd
 
 START = """
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from supervisor.runtime.etcd_server import EmbeddedEtcd
+from supervisor.journal.etcd_server import EmbeddedEtcd
 etcd = EmbeddedEtcd(Path(sys.argv[1]))
 etcd.start()
 print(etcd.endpoint, flush=True)

@@ -16,9 +16,9 @@ from bootstrap.steps import plan
 from provisioners.base import Market, Offer
 from provisioners.settings import AwsSettings
 from supervisor.api.app import create_app
-from supervisor.api.explain import MOST_KINDS, Explainer, kinds
+from supervisor.api.explain import MAX_KINDS, Explainer, kinds
 from supervisor.api.quote import Quote
-from supervisor.api.service import MOST_BLOB_BYTES, Service
+from supervisor.api.service import MAX_BLOB_BYTES, Service
 from supervisor.cli.show_steps import lines_of
 from supervisor.config import Config, NodeConfig
 from supervisor.spec import parse_spec
@@ -77,17 +77,17 @@ def test_kinds_to_which_the_same_is_done_are_told_once() -> None:
 
 
 def test_of_many_kinds_the_first_ones_are_told() -> None:
-    many = tuple(replace(T4, instance_type=f"type-{number}") for number in range(2 * MOST_KINDS))
+    many = tuple(replace(T4, instance_type=f"type-{number}") for number in range(2 * MAX_KINDS))
     spec = parse_spec({"name": "job", "nodes": 1, "run": "t.py"})
     found = kinds(Quote(1, (T4, *many), known=True, warnings=()), spec)
     assert [offer.instance_type for offer in found] == ["g4dn.xlarge", "type-0", "type-1"]
-    assert len(found) == MOST_KINDS
+    assert len(found) == MAX_KINDS
 
 
 @pytest.mark.parametrize(
     ("change", "where"),
     [
-        ({"code_bytes": MOST_BLOB_BYTES + 1}, "body.code_bytes"),
+        ({"code_bytes": MAX_BLOB_BYTES + 1}, "body.code_bytes"),
         ({"code_bytes": -1}, "body.code_bytes"),
         ({"code_sha256": "../../etc/passwd"}, "body.code_sha256"),
         ({"lock": {"kind": "uv", "file": "uv.lock", "sha256": "$(id)"}}, "body.lock.sha256"),

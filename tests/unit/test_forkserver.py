@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from spotsup_trainer.forkserver import _END_TIMEOUT_S
+from spotsup_trainer.launcher.forkserver import _END_TIMEOUT_S
 
 from tests.e2e.launching import eventually, processes_with
 
@@ -23,8 +23,8 @@ GONE_TIMEOUT_S = 5.0
 # A launcher as far as the fork server can tell: starts `count` workers, tells their pids, and does as it is told.
 HOST = """
 import os, sys
-from spotsup_trainer import forkserver
-from spotsup_trainer.worker import WorkerRequest
+from spotsup_trainer.launcher import forkserver
+from spotsup_trainer.launcher.worker import WorkerRequest
 
 program, count = sys.argv[1], int(sys.argv[2])
 server = forkserver.start()

@@ -42,7 +42,7 @@ from provisioners.settings import GcpSettings
 from tests.clouds import gcp
 from tests.clouds.gcp_compute import rule
 from tests.clouds.machines import PaperMachines
-from tests.machines import CLUSTER, TIMEOUT_S, found_by, launched_by, request_at
+from tests.support.machines import CLUSTER, TIMEOUT_S, found_by, launched_by, request_at
 
 T4 = OfferQuery(gpu="T4", gpus_per_node=1)
 TYPE = "n1-standard-8+t4x1"
@@ -430,7 +430,7 @@ def test_a_listing_costs_two_calls_whatever_the_number_of_machines(
 def test_a_listing_without_end_is_given_up(
     server: gcp.GcpServer, compute: GcpProvisioner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("provisioners.gcp.client.MOST_PAGES", 1)
+    monkeypatch.setattr("provisioners.gcp.client.MAX_PAGES", 1)
     server.cloud.multiply(bare(launched(compute, "n1")), 500)
     with pytest.raises(ProvisionerError, match="has more than 1 pages of instances"):
         compute.instances(CLUSTER, 60.0)

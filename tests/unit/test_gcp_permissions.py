@@ -13,7 +13,7 @@ from provisioners.gcp import GcpProvisioner
 from provisioners.settings import GcpSettings
 from tests.clouds import gcp
 from tests.clouds.machines import PaperMachines
-from tests.machines import CLUSTER, TIMEOUT_S, request_for
+from tests.support.machines import CLUSTER, TIMEOUT_S, request_for
 
 PERMISSIONS = Path(__file__).resolve().parents[2] / "docs" / "permissions"
 # Granted on the nodes' account alone: on the project it would be leave to act as any account.

@@ -39,7 +39,7 @@ from provisioners.codes import Kind
 from provisioners.gcp import describe, errors, launch, names, quota
 from provisioners.settings import GcpSettings
 from tests.clouds.gcp_wire import read_call
-from tests.serving import serving
+from tests.support.serving import serving
 
 GOLDEN = Path(__file__).parent / "golden" / "clouds"
 CATALOG = load_catalog()

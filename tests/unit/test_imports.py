@@ -27,37 +27,64 @@ ALLOWED = {
         "bootstrap",
         "spotsup_trainer.wire",
         "spotsup_trainer.etcd",
-        "spotsup_trainer.mirror",
+        "spotsup_trainer.etcd.mirror",
     ),
     "provisioners": (),
     "bootstrap": (),
     "spotsup_trainer": (),
 }
 
+TOOLS = ("benchmarks", "tools")
+
+# The supervisor's parts from the lowest up: each may import those above it in this list, and none of its own line.
+SUPERVISOR = (
+    ("errors",),
+    ("spec", "identity"),
+    ("model",),
+    ("planner", "alerts"),
+    ("config",),
+    ("clouds", "journal"),
+    ("runtime",),
+    ("nodes",),
+    ("api",),
+    ("app",),
+    ("cli",),
+)
+
 # On a node these run in the user's environment beside torch, and must neither wait for it nor hold its memory.
-TORCH_FREE = ("spotsup_trainer.agent", "spotsup_trainer.wire", "spotsup_trainer.etcd", "spotsup_trainer.mirror")
+TORCH_FREE = ("spotsup_trainer.agent", "spotsup_trainer.wire", "spotsup_trainer.etcd", "spotsup_trainer.etcd.mirror")
 
 
 @cache
 def modules(room: str) -> dict[str, Path]:
     """All modules of a room by their dotted names."""
     found = {}
-    for path in sorted((HOMES[room] / room).rglob("*.py")):
-        parts = path.relative_to(HOMES[room]).with_suffix("").parts
+    home = HOMES.get(room, REPO)
+    for path in sorted((home / room).rglob("*.py")):
+        parts = path.relative_to(home).with_suffix("").parts
         found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
     return found
 
 
 def everything() -> dict[str, Path]:
-    return {name: path for room in HOMES for name, path in modules(room).items()}
+    return {name: path for room in (*HOMES, *TOOLS) for name, path in modules(room).items()}
 
 
 @cache
-def imports(name: str) -> frozenset[str]:
-    """What a module imports anywhere in it, functions included: `from a import b` counts as a.b, and so as a too."""
+def imports(name: str, *, at_run_time: bool = False) -> frozenset[str]:
+    """What a module imports anywhere in it, functions included: `from a import b` counts as a.b, and so as a too.
+
+    `at_run_time`: without what is imported under TYPE_CHECKING only."""
     path = everything()[name]
     package = name if path.name == "__init__.py" else name.rpartition(".")[0]
-    return frozenset(_imports(ast.parse(path.read_bytes()), package))
+    tree = ast.parse(path.read_bytes())
+    if at_run_time:
+        tree.body = [node for node in tree.body if not _is_for_types_only(node)]
+    return frozenset(_imports(tree, package))
+
+
+def _is_for_types_only(node: ast.stmt) -> bool:
+    return isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
 
 
 def _imports(tree: ast.Module, package: str) -> Iterator[str]:
@@ -76,7 +103,7 @@ def is_below(name: str, *tops: str) -> bool:
 
 def loaded_by(name: str) -> Iterator[str]:
     """The modules of ours that importing a module may ever load: its own imports, and its packages."""
-    for found in imports(name):
+    for found in imports(name, at_run_time=True):
         yield from (each for each in (found, found.rpartition(".")[0]) if each in everything())
 
 
@@ -95,10 +122,34 @@ def test_arrows_run_downwards_only(room: str) -> None:
     assert wrong == []
 
 
-@pytest.mark.parametrize("room", HOMES)
-def test_no_room_depends_on_tests_or_scripts(room: str) -> None:
-    wrong = {name: found for name in modules(room) for found in imports(name) if is_below(found, "tests", "scripts")}
+@pytest.mark.parametrize("room", [*HOMES, *TOOLS])
+def test_nothing_outside_tests_imports_tests(room: str) -> None:
+    wrong = {name: found for name in modules(room) for found in imports(name) if is_below(found, "tests")}
     assert wrong == {}
+
+
+@pytest.mark.parametrize("room", HOMES)
+def test_the_product_imports_no_tools_and_no_benchmarks(room: str) -> None:
+    wrong = {name: found for name in modules(room) for found in imports(name) if is_below(found, *TOOLS)}
+    assert wrong == {}
+
+
+def test_arrows_inside_the_supervisor_run_downwards_only() -> None:
+    rank = {part: number for number, parts in enumerate(SUPERVISOR) for part in parts}
+    wrong = []
+    for name in modules("supervisor"):
+        part = name.split(".")[1] if "." in name else ""
+        for found in sorted(each for each in imports(name) if is_below(each, "supervisor")):
+            below = found.split(".")[1]
+            if part and below != part and rank[below] >= rank[part]:
+                wrong.append(f"{name} imports {found}")
+    assert wrong == []
+
+
+def test_only_the_composition_root_knows_every_part_of_the_supervisor() -> None:
+    """`app` may be imported by the command line that starts the daemon, and by nothing else."""
+    wrong = [name for name in modules("supervisor") if "supervisor.app.run_daemon" in imports(name)]
+    assert wrong == ["supervisor.cli.daemon"]
 
 
 def test_only_the_trainer_imports_torch() -> None:
@@ -112,7 +163,7 @@ def test_the_agent_and_the_words_never_lead_to_torch() -> None:
     seen = set(queue)
     while queue:
         name = queue.pop()
-        assert not any(is_below(each, "torch") for each in imports(name)), f"{name} imports torch"
+        assert not any(is_below(each, "torch") for each in imports(name, at_run_time=True)), f"{name} imports torch"
         new = set(loaded_by(name)) - seen
         seen |= new
         queue.extend(new)
@@ -155,7 +206,7 @@ def test_the_users_command_line_loads_nothing_heavy() -> None:
     assert heavy_after("import supervisor.cli.ctl", *heavy) == ""
 
 
-@pytest.mark.parametrize("module", ["supervisor.cli.daemon", "supervisor.runtime.daemon"])
+@pytest.mark.parametrize("module", ["supervisor.cli.daemon", "supervisor.app"])
 def test_the_daemon_loads_no_torch_and_no_cloud_before_it_is_used(module: str) -> None:
     assert heavy_after(f"import {module}", "torch", "numpy", *CLOUDS) == ""
 
@@ -183,7 +234,7 @@ def test_torchruns_plugins_load_nothing_but_themselves() -> None:
     """torch loads them while its own rendezvous package is half imported."""
     project = tomllib.loads((REPO / "trainer" / "pyproject.toml").read_text())["project"]
     plugins = project["entry-points"]["torchrun.handlers"]
-    assert set(plugins) == {"spotsup", "etcd-v3"}
+    assert set(plugins) == {"spotsup"}
     for plugin in plugins.values():
         module, _, entry = plugin.partition(":")
         assert heavy_after(f"import {module}\nassert callable({module}.{entry}())", "torch", "numpy", "http") == ""
@@ -195,7 +246,7 @@ def test_bootstrap_loads_ssh_only_to_connect() -> None:
 
 def test_setting_up_a_clone_needs_the_standard_library_only() -> None:
     done = subprocess.run(
-        [sys.executable, "-S", "-c", "import scripts.setup_clone"],
+        [sys.executable, "-S", "-c", "import tools.setup.clone"],
         cwd=REPO,
         capture_output=True,
         text=True,

@@ -9,10 +9,13 @@ from dataclasses import replace
 
 import pytest
 from spotsup_trainer.etcd import Etcd
-from spotsup_trainer.wire import AgentWord, Hint, Keys, encode
+from spotsup_trainer.wire import AgentStatus, Hint, Keys, encode
 
 from provisioners.base import Market, Offer
 from supervisor.errors import JournalUnavailableError, NotFoundError, SchemaError
+from supervisor.journal.codec import dump, load
+from supervisor.journal.journal import BLOB_CHUNK_BYTES, Journal, Reading
+from supervisor.journal.store import EtcdStore
 from supervisor.model import (
     SCHEMA_VERSION,
     ClusterRecord,
@@ -25,10 +28,7 @@ from supervisor.model import (
     move_node,
 )
 from supervisor.planner.actions import Commit
-from supervisor.runtime.codec import dump, load
-from supervisor.runtime.journal import BLOB_CHUNK_BYTES, Journal, Reading
 from supervisor.runtime.leader import Leadership
-from supervisor.runtime.store import EtcdStore
 from supervisor.spec import parse_spec
 
 KEYS = Keys("test")
@@ -232,10 +232,10 @@ def test_a_job_that_a_newer_daemon_wrote_is_left_out_and_named(journal: Journal,
 
 def test_nodes_that_speak_without_a_record_are_strangers(journal: Journal, etcd: Etcd, leader: Leadership) -> None:
     assert journal.create_job(JOB, EVENT, 0)
-    revision = etcd.put(KEYS.agent("job", NODE.id), encode(AgentWord(NODE.id, "boot", 1, 0.0, "test")))
-    assert read(journal, revision).strangers == {NODE.id}
+    revision = etcd.put(KEYS.agent("job", NODE.id), encode(AgentStatus(NODE.id, "boot", 1, 0.0, "test")))
+    assert read(journal, revision).unjournaled == {NODE.id}
     assert journal.commit(Commit(job="job", guards={NODE.id: 0}, nodes=[NODE]), leader.guard())
-    until(lambda: not journal.read().strangers)
+    until(lambda: not journal.read().unjournaled)
 
 
 def test_after_a_pause_no_daemon_commits_anything(journal: Journal, leader: Leadership) -> None:

@@ -21,17 +21,17 @@ from spotsup_trainer.wire import Progress
 from bootstrap.errors import STDERR_CHARACTERS, BootstrapError
 from provisioners.base import LaunchOutcome, LaunchRequest, Market, NoCapacity, Offer, OfferQuery, Scope, Transient
 from supervisor.api.app import create_app
-from supervisor.api.quote import MOST_SHOWN, Quotes, quote_row
-from supervisor.api.service import CATCH_UP_S, MOST_BLOB_BYTES, MOST_TRIES, Scale, Service
+from supervisor.api.quote import MAX_SHOWN, Quotes, quote_row
+from supervisor.api.service import CATCH_UP_S, MAX_BLOB_BYTES, MAX_TRIES, Scale, Service
 from supervisor.errors import JournalUnavailableError, RefusedError, UsageError
 from supervisor.model import Event, EventKind, JobRecord, JobState, NodeRecord
 from supervisor.planner.actions import AlertDone, ListDone, ListInstances, Outcome, SendAlert, Terminate, TerminateDone
-from supervisor.planner.plan import ALERT_TRIES_S, MOST_ALERT_TRIES, MOST_ALERTS_AT_ONCE, absorb
-from supervisor.planner.trouble import MOST_CHARACTERS
-from supervisor.planner.world import MOST_CODES, MOST_REFUSALS, Rules, Soft
-from supervisor.runtime.actor import CONSOLE_LINES, LAST_WORDS_CHARACTERS, MOST_THREADS, ThreadActor
-from supervisor.runtime.background import MOST_CALLS, in_background
-from supervisor.runtime.notify import SEND_S, notify
+from supervisor.planner.checkpoint_alerts import MAX_CHARACTERS
+from supervisor.planner.plan import ALERT_TRIES_S, MAX_ALERT_TRIES, MAX_ALERTS_AT_ONCE, absorb
+from supervisor.planner.world import MAX_CODES, MAX_REFUSALS, Rules, VolatileState
+from supervisor.runtime.actor import CONSOLE_LINES, CONSOLE_TAIL_CHARACTERS, MAX_THREADS, ThreadActor
+from supervisor.runtime.background import MAX_CALLS, in_background
+from supervisor.runtime.systemd import SEND_S, notify
 from supervisor.spec import MAX_NODES, MAX_SPARES, parse_spec
 from tests.sim.promises import events_of, truth
 from tests.sim.scenes import CALM, RULES, calm_world, empty_world, record, service, submit
@@ -81,7 +81,7 @@ def test_more_actions_than_threads_wait_their_turn() -> None:
         with lock:
             running += 1
             most = max(most, running)
-            if running == MOST_THREADS:
+            if running == MAX_THREADS:
                 gate.set()
         assert gate.wait(30)
         with lock:
@@ -89,12 +89,12 @@ def test_more_actions_than_threads_wait_their_turn() -> None:
         return ListDone(action.cloud, 1.0)
 
     actor = ThreadActor(perform, over.release)
-    for number in range(3 * MOST_THREADS):
+    for number in range(3 * MAX_THREADS):
         actor.start(ListInstances(str(number)))
-    for _ in range(3 * MOST_THREADS):
+    for _ in range(3 * MAX_THREADS):
         assert over.acquire(timeout=30)
-    assert len(actor.collect()) == 3 * MOST_THREADS
-    assert most == MOST_THREADS
+    assert len(actor.collect()) == 3 * MAX_THREADS
+    assert most == MAX_THREADS
 
 
 def test_of_a_long_console_the_end_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,10 +108,10 @@ def test_of_a_long_console_the_end_is_kept(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 class Talkative:
-    """Farewells whose log is one long line."""
+    """PreTerminate whose log is one long line."""
 
     def log_of(self, node: NodeRecord) -> str:
-        return "#" * (2 * LAST_WORDS_CHARACTERS) + "the end"
+        return "#" * (2 * CONSOLE_TAIL_CHARACTERS) + "the end"
 
     def unmount(self, node: NodeRecord, job: JobRecord) -> None:
         raise AssertionError("nothing is mounted")
@@ -119,20 +119,20 @@ class Talkative:
 
 def test_last_words_are_few_however_long_a_line_is(monkeypatch: pytest.MonkeyPatch) -> None:
     world = empty_world()
-    monkeypatch.setattr(world.cloud, "console", lambda *_: "." * (2 * LAST_WORDS_CHARACTERS) + "the end")
+    monkeypatch.setattr(world.cloud, "console", lambda *_: "." * (2 * CONSOLE_TAIL_CHARACTERS) + "the end")
     effects = world.daemon.actor._perform.__self__  # type: ignore[attr-defined] # a bound method
-    effects._farewells = Talkative()
+    effects._pre_terminate = Talkative()
     node = NodeRecord("n1", "job", "token", OFFER, 0.0)
     done = effects.perform(Terminate("local", "i-1", "n1", last_words=True, log_of=node))
     for words in (done.console, done.log):
-        assert len(words) == LAST_WORDS_CHARACTERS
+        assert len(words) == CONSOLE_TAIL_CHARACTERS
         assert words.endswith("the end")
 
 
 def test_calls_beside_the_loop_that_hang_are_so_many_and_no_more() -> None:
     over = threading.Event()
-    hanging = [in_background(lambda: over.wait(30.0), "test") for _ in range(MOST_CALLS)]
-    with pytest.raises(TimeoutError, match=f"{MOST_CALLS} calls that were made before have not ended"):
+    hanging = [in_background(lambda: over.wait(30.0), "test") for _ in range(MAX_CALLS)]
+    with pytest.raises(TimeoutError, match=f"{MAX_CALLS} calls that were made before have not ended"):
         in_background(lambda: None, "test").result(0.0)
     over.set()
     assert all(each.result(30.0) for each in hanging)
@@ -164,20 +164,20 @@ def test_a_service_manager_that_hangs_is_not_waited_for(tmp_path: Path, monkeypa
 
 
 def test_what_is_remembered_outside_the_journal_is_bounded() -> None:
-    soft = Soft()
-    for number in range(2 * MOST_REFUSALS):
+    volatile = VolatileState()
+    for number in range(2 * MAX_REFUSALS):
         refused = NoCapacity(Scope.ZONE, 1e9, "full")
-        soft = soft.remember(replace(OFFER, zone=f"z{number}"), refused, 0.0, spare=False)
-        soft, is_new = soft.unheard_of("aws", f"Code{number}")
+        volatile = volatile.remember(replace(OFFER, zone=f"z{number}"), refused, 0.0, spare=False)
+        volatile, is_new = volatile.with_unknown_code("aws", f"Code{number}")
         assert is_new
-        soft = absorb(soft, AlertDone(f"event-{number}", "Slack does not answer"), [], 0.0)
-    assert len(soft.refusals) == MOST_REFUSALS
-    assert len(soft.unknown_codes) == MOST_CODES
-    assert len(soft.alert_tries) == MOST_ALERT_TRIES
-    newest = f"{2 * MOST_REFUSALS - 1}"
-    assert soft.refusals[-1].offer.zone == f"z{newest}"
-    assert soft.unknown_codes[-1] == ("aws", f"Code{newest}")
-    assert f"event-{newest}" in soft.alert_tries
+        volatile = absorb(volatile, AlertDone(f"event-{number}", "Slack does not answer"), [], 0.0)
+    assert len(volatile.refusals) == MAX_REFUSALS
+    assert len(volatile.unknown_codes) == MAX_CODES
+    assert len(volatile.alert_tries) == MAX_ALERT_TRIES
+    newest = f"{2 * MAX_REFUSALS - 1}"
+    assert volatile.refusals[-1].offer.zone == f"z{newest}"
+    assert volatile.unknown_codes[-1] == ("aws", f"Code{newest}")
+    assert f"event-{newest}" in volatile.alert_tries
 
 
 def test_alerts_that_nobody_takes_are_given_up_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -204,7 +204,7 @@ def test_alerts_that_nobody_takes_are_given_up_in_the_end(monkeypatch: pytest.Mo
         if sent and not world.journal.read().alerts:
             break
     assert not world.journal.read().alerts, "the outbox is empty in the end"
-    assert 0 < most <= MOST_ALERTS_AT_ONCE
+    assert 0 < most <= MAX_ALERTS_AT_ONCE
     assert {sent.count(each) for each in sent} == {len(ALERT_TRIES_S) + 1}
 
 
@@ -217,7 +217,7 @@ def test_offers_of_ended_jobs_are_forgotten() -> None:
         world.run(30.0)
     submit(world, "last", 1, 1, 1)
     assert world.run_until(lambda w: record(w, "last").state is JobState.RUNNING, 60.0)
-    assert set(world.daemon.loop._soft.offers) == {"last"}
+    assert set(world.daemon.loop._volatile.offers) == {"last"}
 
 
 # -- retries -----------------------------------------------------------------------------------------------
@@ -260,7 +260,7 @@ def test_a_command_is_not_tried_for_ever() -> None:
     late = Service(daemon.journal, daemon.leader, rival, ["local"], wait_for)
     with pytest.raises(RefusedError, match="changes too fast"):
         late.scale("job", Scale(desired=4))
-    assert rival.asked == MOST_TRIES
+    assert rival.asked == MAX_TRIES
     assert record(world).desired_nodes == 3
 
 
@@ -284,7 +284,7 @@ def test_a_long_complaint_is_cut() -> None:
     assert found is not None
     world.nodes.trainings["job"].problem = "no space left on device, " * 100
     assert world.run_until(lambda w: bool(record(w).trouble), 60.0)
-    assert len(record(world).trouble) == MOST_CHARACTERS
+    assert len(record(world).trouble) == MAX_CHARACTERS
     assert isinstance(found, Progress)
     assert keys.progress("job") in world.store.keys
 
@@ -297,8 +297,8 @@ def test_what_is_kept_of_a_command_that_failed_is_little_however_long_a_line_is(
 
 def test_code_that_is_too_large_is_refused() -> None:
     world = empty_world()
-    with pytest.raises(UsageError, match=f"at most {MOST_BLOB_BYTES} are taken"):
-        service(world).put_blob(bytes(MOST_BLOB_BYTES + 1))
+    with pytest.raises(UsageError, match=f"at most {MAX_BLOB_BYTES} are taken"):
+        service(world).put_blob(bytes(MAX_BLOB_BYTES + 1))
 
 
 def test_a_request_that_is_too_large_is_not_read() -> None:
@@ -316,9 +316,9 @@ def test_a_request_that_is_too_large_is_not_read() -> None:
             read.append(b".")
             yield b"."
 
-    told = asyncio.run(sent(content=endless(), headers={"Content-Length": str(MOST_BLOB_BYTES + 1)}))
+    told = asyncio.run(sent(content=endless(), headers={"Content-Length": str(MAX_BLOB_BYTES + 1)}))
     assert told.status_code == 413
-    assert told.json()["error"] == f"the request has {MOST_BLOB_BYTES + 1} bytes; at most {MOST_BLOB_BYTES} are taken"
+    assert told.json()["error"] == f"the request has {MAX_BLOB_BYTES + 1} bytes; at most {MAX_BLOB_BYTES} are taken"
     told = asyncio.run(sent(content=endless()))
     assert told.status_code == 413
     assert "does not say how long it is" in told.json()["error"]
@@ -338,11 +338,11 @@ def test_a_job_has_so_many_nodes_at_most(nodes: dict[str, int]) -> None:
 
 
 def test_a_plan_shows_so_many_offers() -> None:
-    many = [replace(OFFER, zone=f"z{number}") for number in range(3 * MOST_SHOWN)]
+    many = [replace(OFFER, zone=f"z{number}") for number in range(3 * MAX_SHOWN)]
 
     def answer(_query: OfferQuery) -> Sequence[Offer]:
         return many
 
     spec = parse_spec({"name": "job", "nodes": 2, "run": "t.py"})
     row = quote_row(Quotes({"local": Stub(answer)}).quote(spec))
-    assert (len(row["offers"]), row["offers_in_all"]) == (MOST_SHOWN, 3 * MOST_SHOWN)
+    assert (len(row["offers"]), row["offers_in_all"]) == (MAX_SHOWN, 3 * MAX_SHOWN)

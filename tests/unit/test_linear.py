@@ -7,8 +7,8 @@ import random
 
 import pytest
 
-from scripts.chaos.linear import NEVER, Call, TooLongError, linearisable
-from scripts.chaos.registers import Answer, Kind, Op, Register, step, verdict
+from tests.chaos.linear import NEVER, Call, TooLongError, linearisable
+from tests.chaos.registers import Answer, Kind, Op, Register, step, verdict
 
 
 def call(began: float, ended: float, kind: Kind, answer: Answer, value: int = 0, submission: str = "s") -> Call[Op]:

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from provisioners.base import InstanceState, Launched, Market, OfferQuery
-from tests.machines import TIMEOUT_S, launch_running, request_for, wait_state
-from tests.programs import LocalCloud
+from tests.support.machines import TIMEOUT_S, launch_running, request_for, wait_state
+from tests.support.programs import LocalCloud
 
 
 def cli(*arguments: str) -> subprocess.CompletedProcess[str]:

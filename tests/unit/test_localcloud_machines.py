@@ -23,8 +23,8 @@ from provisioners.base import EndCause, Instance, InstanceState
 from provisioners.localcloud import processes
 from provisioners.localcloud.machine.metadata import BadRequestError, parse_wait
 from provisioners.localcloud.machine.spec import Folder
-from tests.machines import TIMEOUT_S, launch, launch_running, login, new_key, run, wait_for, wait_state
-from tests.programs import LocalCloud, running_local_cloud
+from tests.support.machines import TIMEOUT_S, launch, launch_running, login, new_key, run, wait_for, wait_state
+from tests.support.programs import LocalCloud, running_local_cloud
 
 # Two daemons, as a careless program starts them: forked twice, in a session of their own, deaf to signals, one of
 # them without our marker. They say who they are.
@@ -84,7 +84,7 @@ def test_files_are_copied_to_the_machines_own_home(local_cloud: LocalCloud, mach
 
 
 def test_a_stranger_is_not_let_in(machine: Instance, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tests.machines.CLIENT_KEY", new_key())
+    monkeypatch.setattr("tests.support.machines.CLIENT_KEY", new_key())
     with pytest.raises(paramiko.AuthenticationException), login(machine):
         pass
 

@@ -14,7 +14,7 @@ import pytest
 from provisioners.localcloud import processes
 from provisioners.localcloud.machine.spec import MARKER_VARIABLE
 from provisioners.localcloud.processes import Identity, Target
-from tests.machines import wait_for
+from tests.support.machines import wait_for
 
 # An init as a machine's: a subreaper. It starts a shell in a session of its own whose child outlives it, with no
 # trace of the machine in its environment.

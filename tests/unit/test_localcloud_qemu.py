@@ -16,7 +16,7 @@ from provisioners.localcloud.machine.spec import Folder, Spec
 from provisioners.localcloud.models import Machine
 from supervisor.config import Config, LocalConfig
 from supervisor.model import NodeRecord
-from supervisor.runtime.prepare import has_dead_man, user_of
+from supervisor.nodes.prepare import has_dead_man, user_of
 
 SPEC = Spec("local-0a1b2c3d-0001", "local-a", "local.small", "127.70.3.4", "", (9, 2), "", image="/images/a,b")
 

@@ -17,7 +17,7 @@ from provisioners.base import EndCause, Instance, InstanceState, Launched, NoCap
 from provisioners.localcloud import processes
 from provisioners.localcloud.control import ServerError, destroy, start_server
 from provisioners.localcloud.store import SOCKET_PATH_BYTES, Store, StoreError
-from tests.machines import (
+from tests.support.machines import (
     CLUSTER,
     TIMEOUT_S,
     launch,
@@ -28,7 +28,7 @@ from tests.machines import (
     wait_for,
     wait_state,
 )
-from tests.programs import LocalCloud, program_env, running_local_cloud
+from tests.support.programs import LocalCloud, program_env, running_local_cloud
 
 ENDED = InstanceState.TERMINATED
 

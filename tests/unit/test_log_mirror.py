@@ -9,7 +9,7 @@ import pytest
 from spotsup_trainer.agent import log_mirror
 from spotsup_trainer.agent.log_mirror import LogMirror, copy_end
 
-from tests.machines import wait_for
+from tests.support.machines import wait_for
 
 JOURNALCTL = """#!/bin/sh
 echo "$*" >>"$0.asked"

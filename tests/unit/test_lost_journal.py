@@ -11,6 +11,8 @@ from spotsup_trainer.etcd import Etcd
 from spotsup_trainer.wire import Keys
 
 from provisioners.base import Instance, InstanceState
+from supervisor.journal.journal import Journal
+from supervisor.journal.store import EtcdStore
 from supervisor.model import Event, EventKind, JobRecord
 from supervisor.planner.actions import (
     Action,
@@ -24,12 +26,10 @@ from supervisor.planner.actions import (
 )
 from supervisor.planner.world import Rules
 from supervisor.runtime.clock import Clock, SystemClock
-from supervisor.runtime.journal import Journal
 from supervisor.runtime.leader import Leadership
 from supervisor.runtime.loop import Loop
-from supervisor.runtime.store import EtcdStore
 from supervisor.spec import parse_spec
-from tests.etcd_server import EtcdServer, etcd_server
+from tests.support.etcd_server import EtcdServer, etcd_server
 
 KEYS = Keys("test")
 SPEC = parse_spec({"name": "job", "nodes": 1, "run": "train.py"})

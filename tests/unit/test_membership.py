@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from spotsup_trainer.membership import (
+from spotsup_trainer.rendezvous.membership import (
     Broken,
     Close,
     Finish,
@@ -81,7 +81,7 @@ def views(draw: st.DrawFn) -> View:
         gone=frozenset(draw(st.sets(st.sampled_from(NODES), max_size=2))),
         result=draw(st.sampled_from([None, None, None, Result("failure", "cancelled", 1)])),
         changed_at=draw(st.sampled_from([0.0, 10.0])),
-        amnesty_until=draw(st.sampled_from([-math.inf, 20.0])),
+        grace_until=draw(st.sampled_from([-math.inf, 20.0])),
     )
 
 
@@ -216,10 +216,10 @@ def test_a_member_that_has_not_noticed_its_round_yet_is_not_ready_for_another() 
 
 def test_after_an_outage_of_etcd_a_missing_member_may_come_back() -> None:
     current = round_of("ab")
-    of = view(member("a", "running", 1), round=current, amnesty_until=20.0)
+    of = view(member("a", "running", 1), round=current, grace_until=20.0)
     assert standing(of, current, "a", 19.0) == Stay()
     assert standing(of, current, "a", 20.0) == Broken("b is lost", "lost")
-    waiting = view(member("a", last_round=1), round=current, amnesty_until=20.0)
+    waiting = view(member("a", last_round=1), round=current, grace_until=20.0)
     assert next_round(waiting, 19.0, 0.0) == Wait("b may come back after etcd did", 20.0)
     buried = replace(of, gone=frozenset("b"))
     assert standing(buried, current, "a", 19.0) == Broken("b is gone", "lost")
@@ -286,7 +286,7 @@ def test_a_round_that_etcd_lost_is_the_truth_and_goes_on() -> None:
     assert not is_behind(view(*running, round=current), current)
     assert not is_behind(view(*running, round=round_of("c", 8)), current)
     # a member that is lost is so also then
-    alone = view(running[0], round=None, amnesty_until=20.0)
+    alone = view(running[0], round=None, grace_until=20.0)
     assert standing(alone, current, "a", 19.0) == Stay()
     assert standing(alone, current, "a", 20.0) == Broken("b is lost", "lost")
 
@@ -303,7 +303,7 @@ def test_a_round_of_an_older_job_of_the_same_name_is_over() -> None:
 
 def test_nobody_is_let_in_for_want_of_a_hint_before_the_daemon_could_write_it_anew() -> None:
     current = round_of("ab")
-    of = view(*(member(node, "running", 1) for node in "ab"), member("s"), round=current, amnesty_until=20.0)
+    of = view(*(member(node, "running", 1) for node in "ab"), member("s"), round=current, grace_until=20.0)
     assert standing(of, current, "a", 19.0) == Stay()
     assert standing(of, current, "a", 20.0) == Yield("s joins")
     assert standing(replace(of, hint=hint("abs")), current, "a", 0.0) == Yield("s joins")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from spotsup_trainer.membership import (
+from spotsup_trainer.rendezvous.membership import (
     Broken,
     Close,
     Finish,
@@ -28,7 +28,7 @@ from spotsup_trainer.wire import Hint, Member, MemberState, Result, Round
 
 from tests.unit.members import failure, hint, member
 
-AMNESTY_S = 15.0
+GRACE_S = 15.0
 START_S = 2.0
 
 
@@ -61,7 +61,7 @@ class Launcher:
     last: Round | None = None
     left: bool = False
     word: Member | None = None
-    amnesty_until: float = -math.inf
+    grace_until: float = -math.inf
     since: dict[str, float] = field(default_factory=dict)
 
     @property
@@ -156,7 +156,7 @@ class Cluster:
         is_back = self.history[newest].outages != self.history[launcher.seen].outages
         launcher.seen, launcher.changed_at = newest, self.now
         if is_back:
-            launcher.amnesty_until = self.now + AMNESTY_S
+            launcher.grace_until = self.now + GRACE_S
         if self.keys.members.get(node) != launcher.word:
             self.put_again(launcher)
 
@@ -170,7 +170,7 @@ class Cluster:
             keys.gone,
             keys.result,
             changed_at=launcher.changed_at,
-            amnesty_until=launcher.amnesty_until,
+            grace_until=launcher.grace_until,
             since=launcher.since,
         )
 

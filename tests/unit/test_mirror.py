@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 from spotsup_trainer.etcd import Etcd, EtcdUnavailableError, Put, Range
-from spotsup_trainer.mirror import Mirror, View
+from spotsup_trainer.etcd.mirror import Mirror, View
 
-from tests.etcd_server import cable, etcd_cluster, etcd_server
+from tests.support.etcd_server import cable, etcd_cluster, etcd_server
 
 WAIT_S = 20.0
 

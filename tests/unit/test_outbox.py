@@ -8,9 +8,9 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 from spotsup_trainer.etcd import Etcd, KeyValue
-from spotsup_trainer.outbox import Outbox
+from spotsup_trainer.etcd.outbox import Outbox
 
-from tests.etcd_server import cable, etcd_server
+from tests.support.etcd_server import cable, etcd_server
 
 WAIT_S = 20.0
 TTL_S = 2.0

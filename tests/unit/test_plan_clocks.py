@@ -38,7 +38,7 @@ def test_what_was_written_of_a_node_by_a_clock_that_was_ahead_is_put_right(
 def test_a_machine_that_was_ended_by_a_clock_that_was_ahead_is_let_go_of_when_it_is_gone() -> None:
     found = scene(member(1), member(2), replace(ENDING, since=NOW + DAY_S, launched_at=NOW + DAY_S)).node(3)
     gone = listing(machine(1), machine(2), machine(3, InstanceState.TERMINATED), taken_at=NOW + 1)
-    assert scene(member(1), member(2), found, soft={"clouds": {"local": gone}}).state(3) is N.GONE
+    assert scene(member(1), member(2), found, volatile={"clouds": {"local": gone}}).state(3) is N.GONE
 
 
 @pytest.mark.parametrize("ahead_s", [AHEAD_S, 9.0])
@@ -76,8 +76,10 @@ def test_no_time_counts_as_waited_in_which_etcd_was_away_or_another_clock_held(w
     words: dict[str, Any] = {"members": {}, "agents": {}, "round": round_of(1, 2), "hint": hint_of(1)}
     clouds = {"local": listing(machine(1), machine(2, InstanceState.PENDING))}
 
-    def after(deaf_until: float) -> Any:
-        return scene(member(1), waits, soft={"clouds": clouds}, deaf_until=deaf_until, **words).state(2)
+    def after(timers_paused_until: float) -> Any:
+        return scene(
+            member(1), waits, volatile={"clouds": clouds}, timers_paused_until=timers_paused_until, **words
+        ).state(2)
 
     assert after(NOW - limit_s + 1) is waits.state
     assert after(NOW - limit_s - 1) is not waits.state
@@ -87,12 +89,12 @@ def test_a_bootstrap_that_cannot_reach_its_machine_is_tried_for_as_long_by_our_c
     waits = node(2, N.BOOTSTRAPPING, since=LONG_AGO)
     failed = BootstrapDone(name(2), "no route", unreachable=True)
     limit_s = RULES.bootstrap_timeout_s
-    assert scene(member(1), waits, outcomes=[failed], deaf_until=NOW - limit_s + 1).state(2) is N.BOOTSTRAPPING
-    assert scene(member(1), waits, outcomes=[failed], deaf_until=NOW - limit_s).state(2) is N.TERMINATING
+    assert scene(member(1), waits, outcomes=[failed], timers_paused_until=NOW - limit_s + 1).state(2) is N.BOOTSTRAPPING
+    assert scene(member(1), waits, outcomes=[failed], timers_paused_until=NOW - limit_s).state(2) is N.TERMINATING
 
 
 def test_a_pause_lets_nodes_stop_for_as_long_by_our_clock() -> None:
     held: dict[str, Any] = {"record": job(2, pause_at=LONG_AGO), "hint": hint_of(1, 2, hold=True)}
     limit_s = RULES.drain_timeout_s
-    assert scene(member(1), member(2), deaf_until=NOW - limit_s + 1, **held).state(2) is N.MEMBER
-    assert scene(member(1), member(2), deaf_until=NOW - limit_s - 1, **held).state(2) is N.TERMINATING
+    assert scene(member(1), member(2), timers_paused_until=NOW - limit_s + 1, **held).state(2) is N.MEMBER
+    assert scene(member(1), member(2), timers_paused_until=NOW - limit_s - 1, **held).state(2) is N.TERMINATING

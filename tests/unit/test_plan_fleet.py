@@ -65,14 +65,14 @@ def test_nothing_is_asked_for_beyond_what_is_wanted_or_counted() -> None:
     coming = [node(n, state) for n, state in ((2, N.REQUESTED), (3, N.PENDING), (4, N.BOOTING), (5, N.BOOTSTRAPPING))]
     there = [member(1), node(6, N.READY), node(7, N.SUSPECT, since=NOW)]
     clouds = {"local": listing(*(machine(n) for n in (1, 4, 5, 6, 7)), machine(3, InstanceState.PENDING))}
-    after = scene(*there, *coming, record=job(7), soft={"clouds": clouds})
+    after = scene(*there, *coming, record=job(7), volatile={"clouds": clouds})
     assert after.new == []
     leaving = [node(8, N.DRAINING), node(9, N.TERMINATING), node(10, N.GONE)]
     assert len(scene(member(1), *leaving, record=job(2)).new) == 1
 
 
 def test_a_doomed_node_is_replaced_before_it_goes_and_its_place_is_named() -> None:
-    doomed = member(2, notice=NOTICE, taken=True)
+    doomed = member(2, notice=NOTICE, needs_replacement=True)
     after = scene(member(1), doomed)
     assert [each.replaces for each in after.new] == [name(2)]
     (told,) = after.events
@@ -82,8 +82,8 @@ def test_a_doomed_node_is_replaced_before_it_goes_and_its_place_is_named() -> No
     assert scene(member(1), replace(doomed, notice=None, drain_asked=True)).events[0].data == {"replaces": name(2)}
 
 
-TAKEN = node(2, N.GONE, joined=True, taken=True)
-TAKEN_LATER = node(3, N.GONE, joined=True, taken=True)
+TAKEN = node(2, N.GONE, joined=True, needs_replacement=True)
+TAKEN_LATER = node(3, N.GONE, joined=True, needs_replacement=True)
 
 
 @pytest.mark.parametrize(
@@ -94,10 +94,10 @@ TAKEN_LATER = node(3, N.GONE, joined=True, taken=True)
         ([TAKEN, node(9, N.GONE, replaces=name(2))], [name(2), ""]),  # that came to nothing
         ([TAKEN, node(9, N.GONE, replaces=name(2), joined=True)], ["", ""]),  # it has taken the place
         ([TAKEN, node(9, N.GONE, replaces=name(2)), node(5, N.READY, place_of=name(2))], [""]),  # a spare has it
-        ([replace(TAKEN, taken=False)], ["", ""]),
+        ([replace(TAKEN, needs_replacement=False)], ["", ""]),
         ([replace(TAKEN, joined=False)], ["", ""]),
         ([TAKEN_LATER, replace(TAKEN, created_at=TAKEN_LATER.created_at)], [name(2), name(3)]),
-        ([TAKEN, node(9, N.GONE, joined=True, taken=True, created_at=NOW - 3000)], [name(9), name(2)]),
+        ([TAKEN, node(9, N.GONE, joined=True, needs_replacement=True, created_at=NOW - 3000)], [name(9), name(2)]),
     ],
 )
 def test_in_whose_place_a_node_is_asked_for(others: list[NodeRecord], replaces: list[str]) -> None:
@@ -113,14 +113,14 @@ def test_a_job_without_nodes_may_be_anywhere(spread: str) -> None:
 
 def test_the_first_offer_that_is_allowed_is_taken() -> None:
     dear, cheap = replace(OFFER, instance_type="dear", usd_per_hour=9.0), OFFER
-    assert scene(member(1), soft=offering(cheap, dear)).new[0].offer == cheap
+    assert scene(member(1), volatile=offering(cheap, dear)).new[0].offer == cheap
     closed = Refusal(cheap, Scope.TYPE_IN_ZONE, NOW + 1, "full")
-    assert scene(member(1), soft=offering(cheap, dear) | {"refusals": (closed,)}).new[0].offer == dear
-    assert scene(member(1), soft=offering(cheap) | {"refusals": (closed,)}).new == []
+    assert scene(member(1), volatile=offering(cheap, dear) | {"refusals": (closed,)}).new[0].offer == dear
+    assert scene(member(1), volatile=offering(cheap) | {"refusals": (closed,)}).new == []
     for_spares = replace(closed, spare=True)
-    assert len(scene(member(1), soft=offering(cheap) | {"refusals": (for_spares,)}).new) == 1
+    assert len(scene(member(1), volatile=offering(cheap) | {"refusals": (for_spares,)}).new) == 1
     spare = job(1, spare_nodes=1)
-    assert scene(member(1), record=spare, soft=offering(cheap) | {"refusals": (for_spares,)}).new == []
+    assert scene(member(1), record=spare, volatile=offering(cheap) | {"refusals": (for_spares,)}).new == []
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_a_job_stays_in_one_place(spread: str, zone: str, region: str, allowed: 
     inside = round_of(1)
     # A node that has gone elsewhere holds nobody.
     gone = node(8, N.GONE, offer=replace(OFFER, zone="far", region="far"))
-    after = scene(node(1, state), gone, record=record, soft=offers, round=inside, hint=hint_of(1))
+    after = scene(node(1, state), gone, record=record, volatile=offers, round=inside, hint=hint_of(1))
     assert bool(after.new) is allowed
 
 
@@ -160,7 +160,7 @@ def test_never_more_money_per_hour_than_allowed(
     limit: float | None, price: float | None, others: list[NodeRecord], allowed: bool
 ) -> None:
     record = job(2, spec=spec(limits={"usd_per_hour": limit} if limit else {}))
-    after = scene(member(1), *others, record=record, soft=offering(replace(OFFER, usd_per_hour=price)))
+    after = scene(member(1), *others, record=record, volatile=offering(replace(OFFER, usd_per_hour=price)))
     assert bool(after.new) is allowed
 
 
@@ -181,25 +181,25 @@ def test_after_a_spare_that_failed_the_next_one_waits_and_a_member_does_not(retr
     ],
 )
 def test_offers_are_asked_for_when_unknown_or_old(known: bool, asked_s: float, asks: bool) -> None:
-    after = scene(member(1), soft=offering(OFFER, known=known, asked_at=NOW - asked_s))
+    after = scene(member(1), volatile=offering(OFFER, known=known, asked_at=NOW - asked_s))
     assert after.does(FetchOffers) == ([FetchOffers("job", "local", (OfferQuery(),))] if asks else [])
-    complete = scene(member(1), member(2), soft=offering(OFFER, known=known, asked_at=NOW - asked_s))
+    complete = scene(member(1), member(2), volatile=offering(OFFER, known=known, asked_at=NOW - asked_s))
     assert complete.does(FetchOffers) == [], "nothing is wanted"
 
 
 def test_old_offers_are_not_asked_for_at_every_tick_where_the_period_is_short() -> None:
     rules = Rules(offers_s=1.0, leftovers_s=1e9)
-    assert scene(member(1), rules=rules, soft=offering(asked_at=NOW - 15.0)).does(FetchOffers) == []
-    assert len(scene(member(1), rules=rules, soft=offering(asked_at=NOW - 15.1)).does(FetchOffers)) == 1
+    assert scene(member(1), rules=rules, volatile=offering(asked_at=NOW - 15.0)).does(FetchOffers) == []
+    assert len(scene(member(1), rules=rules, volatile=offering(asked_at=NOW - 15.1)).does(FetchOffers)) == 1
 
 
 def test_offers_that_are_on_their_way_are_not_asked_for_twice() -> None:
-    assert scene(member(1), soft=offering(known=False, asked_at=0.0), busy=frozenset({"offers:job"})).actions == []
+    assert scene(member(1), volatile=offering(known=False, asked_at=0.0), busy=frozenset({"offers:job"})).actions == []
 
 
 def test_the_market_is_the_jobs() -> None:
     record = job(2, spec=spec(market="on-demand"))
-    after = scene(member(1), record=record, soft=offering(known=False, asked_at=0.0))
+    after = scene(member(1), record=record, volatile=offering(known=False, asked_at=0.0))
     assert [query.market for query in after.does(FetchOffers)[0].queries] == [Market.ON_DEMAND]
 
 
@@ -391,7 +391,7 @@ def test_the_least_useful_nodes_go_first(wanted: int, gone: tuple[int, ...]) -> 
 
 
 def test_doomed_nodes_are_no_surplus() -> None:
-    after = scene(member(1), member(2, notice=NOTICE, taken=True), member(3), record=job(2))
+    after = scene(member(1), member(2, notice=NOTICE, needs_replacement=True), member(3), record=job(2))
     assert let_go(after) == set()
 
 
@@ -529,8 +529,8 @@ def test_a_plan_for_many_nodes_comes_in_parts_that_a_transaction_takes() -> None
 def test_a_refusal_of_one_zone_leaves_the_others() -> None:
     other = replace(OFFER, zone="zone-b")
     refusal = NoCapacity(Scope.ZONE, 60.0, "full")
-    after = scene(record=job(1, J.STARTING), soft=offering(OFFER, other))
+    after = scene(record=job(1, J.STARTING), volatile=offering(OFFER, other))
     assert after.new[0].offer == OFFER
-    soft = after.soft.remember(OFFER, refusal, NOW, spare=False)
-    again = scene(record=job(1, J.STARTING), soft=offering(OFFER, other) | {"refusals": soft.refusals})
+    volatile = after.volatile.remember(OFFER, refusal, NOW, spare=False)
+    again = scene(record=job(1, J.STARTING), volatile=offering(OFFER, other) | {"refusals": volatile.refusals})
     assert again.new[0].offer == other

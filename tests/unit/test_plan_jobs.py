@@ -11,7 +11,7 @@ from spotsup_trainer.wire import Progress, Result
 from provisioners.base import InstanceState, NoCapacity, Scope
 from supervisor.model import EventKind, JobRecord, JobState, NodeRecord, NodeState, NoticeSeen
 from supervisor.planner.actions import Terminate
-from supervisor.planner.trouble import MOST_CHARACTERS
+from supervisor.planner.checkpoint_alerts import MAX_CHARACTERS
 from supervisor.planner.world import OffersView, Refusal, Rules
 from tests.unit.scene import (
     NOW,
@@ -143,14 +143,14 @@ def test_a_jobs_state_is_how_many_nodes_train(before: JobState, count: int, stat
 
 
 def test_a_doomed_node_beyond_the_desired_ones_is_no_reason_to_be_degraded() -> None:
-    after = scene(member(1), member(2), member(3, notice=SOON, taken=True), record=job(2, J.DEGRADED))
+    after = scene(member(1), member(2), member(3, notice=SOON, needs_replacement=True), record=job(2, J.DEGRADED))
     assert (after.job.state, after.job.reason) == (J.RUNNING, "3 nodes train")
 
 
 def test_a_queued_job_starts_with_its_first_request() -> None:
     after = scene(record=job(2, J.QUEUED))
     assert (after.job.state, after.job.reason) == (J.STARTING, "nodes are asked for")
-    assert scene(record=job(2, J.QUEUED), soft=NONE_KNOWN).job.state is J.QUEUED
+    assert scene(record=job(2, J.QUEUED), volatile=NONE_KNOWN).job.state is J.QUEUED
 
 
 def test_a_queued_job_whose_nodes_train_already_passes_through_its_start() -> None:
@@ -164,7 +164,7 @@ FULL = {"refusals": (Refusal(OFFER, Scope.GLOBAL, NOW + 60, "all is full"),)}
 
 
 @pytest.mark.parametrize(
-    ("others", "soft", "state"),
+    ("others", "volatile", "state"),
     [
         ([], FULL, J.WAITING),
         ([], FULL | NONE_KNOWN, J.STARTING),  # nobody knows yet
@@ -175,16 +175,16 @@ FULL = {"refusals": (Refusal(OFFER, Scope.GLOBAL, NOW + 60, "all is full"),)}
         ([node(1, N.TERMINATING, retry_at=NOW + 9)], FULL, J.WAITING),
     ],
 )
-def test_a_start_without_capacity_waits(others: list[NodeRecord], soft: Any, state: JobState) -> None:
+def test_a_start_without_capacity_waits(others: list[NodeRecord], volatile: Any, state: JobState) -> None:
     clouds = {"local": listing(*(machine(1) for _ in others))}
-    after = scene(*others, record=job(2, J.STARTING, min_nodes=2), soft={"clouds": clouds, **soft})
+    after = scene(*others, record=job(2, J.STARTING, min_nodes=2), volatile={"clouds": clouds, **volatile})
     assert after.job.state is state
     if state is J.WAITING:
         assert after.job.reason == "no offer has capacity"
 
 
 def test_only_a_start_waits_for_capacity_and_only_a_queued_job_starts() -> None:
-    assert scene(record=job(2, J.QUEUED), soft=FULL).job.state is J.QUEUED
+    assert scene(record=job(2, J.QUEUED), volatile=FULL).job.state is J.QUEUED
     waits = scene(node(1, N.BOOTSTRAPPING, retry_at=NOW + 9), record=job(2, J.WAITING))
     assert (waits.job.state, waits.plan.refused) == (J.WAITING, ())
 
@@ -253,7 +253,7 @@ SOON = NoticeSeen(NOW + 56, NOW - 5, "metadata")
             "training on 1 of 1 nodes (round 1); 1 of 2 spares; {coming} is requested as a spare",
         ),
         (
-            [member(1, notice=SOON, taken=True), member(2)],
+            [member(1, notice=SOON, needs_replacement=True), member(2)],
             job(2),
             {},
             "training on 2 of 2 nodes (round 1); job-u-1 will be taken in about 60 s; {coming} is requested{in_place}1",
@@ -271,7 +271,7 @@ SOON = NoticeSeen(NOW + 56, NOW - 5, "metadata")
             "training on 2 of 2 nodes (round 1); job-u-3 drains",
         ),
         (
-            [member(1), member(2, drain_asked=True, taken=True)],
+            [member(1), member(2, drain_asked=True, needs_replacement=True)],
             job(2),
             {},
             "training on 2 of 2 nodes (round 1); job-u-2 leaves once it is replaced; {coming} is requested{in_place}2",
@@ -292,7 +292,7 @@ SOON = NoticeSeen(NOW + 56, NOW - 5, "metadata")
         (
             [node(1, N.READY)],
             job(1, J.STARTING, spare_nodes=1),
-            {"soft": NONE_KNOWN},
+            {"volatile": NONE_KNOWN},
             "waiting for 1 node to begin; asking local for offers",
         ),
         ([node(1, N.READY)], job(1, J.WAITING), {"round": round_of(7)}, "no node trains"),
@@ -304,7 +304,7 @@ def test_the_sentence_says_what_is_done_and_why(nodes: Any, record: JobRecord, w
 
 
 @pytest.mark.parametrize(
-    ("record", "soft", "reason"),
+    ("record", "volatile", "reason"),
     [
         (job(2), NONE_KNOWN, "asking local for offers"),
         (job(2), {"offers": {"job": OffersView(asked_at=NOW - 1, error="denied")}}, "asking local for offers (denied)"),
@@ -344,25 +344,29 @@ def test_the_sentence_says_what_is_done_and_why(nodes: Any, record: JobRecord, w
         ),
     ],
 )
-def test_the_sentence_says_why_nodes_are_missing(record: JobRecord, soft: Any, reason: str) -> None:
-    assert scene(member(1), record=record, soft=soft).sentence.split("; ")[-1] == reason
+def test_the_sentence_says_why_nodes_are_missing(record: JobRecord, volatile: Any, reason: str) -> None:
+    assert scene(member(1), record=record, volatile=volatile).sentence.split("; ")[-1] == reason
 
 
 def test_one_open_zone_is_enough_to_have_capacity() -> None:
     offers = (OFFER, replace(OFFER, instance_type="dear", usd_per_hour=9.0))
-    soft = {
+    volatile = {
         "offers": {"job": OffersView(offers, known=True, asked_at=NOW - 1)},
         "refusals": (Refusal(OFFER, Scope.TYPE_IN_ZONE, NOW + 9, "small is full"),),
     }
-    after = scene(member(1), record=job(2, spec=spec(limits={"usd_per_hour": 1.0})), soft=soft)
+    after = scene(member(1), record=job(2, spec=spec(limits={"usd_per_hour": 1.0})), volatile=volatile)
     assert after.sentence.endswith("limits or the one-zone rule keep them away")
 
 
 # -- checkpoints that are not being written ----------------------------------------------------------------
 
 RULES = Rules(leftovers_s=1e9)
-QUIET_S = RULES.trouble_quiet_s
-TROUBLED: dict[str, Any] = {"trouble": "disk full", "trouble_step": 40, "trouble_at": NOW - QUIET_S}
+QUIET_S = RULES.checkpoint_alert_quiet_s
+TROUBLED: dict[str, Any] = {
+    "trouble": "disk full",
+    "checkpoint_problem_step": 40,
+    "checkpoint_problem_at": NOW - QUIET_S,
+}
 
 
 def said(problem: str, checkpoint: int = 40) -> Progress:
@@ -374,17 +378,21 @@ def said(problem: str, checkpoint: int = 40) -> Progress:
     [
         ({}, "disk full", True),
         ({}, "", False),
-        ({"trouble_at": NOW - QUIET_S + 0.1}, "disk full", False),
+        ({"checkpoint_problem_at": NOW - QUIET_S + 0.1}, "disk full", False),
         (TROUBLED, "disk full", False),
         (TROUBLED, "read only", True),
-        (TROUBLED | {"trouble_at": NOW - QUIET_S + 0.1}, "read only", False),
+        (TROUBLED | {"checkpoint_problem_at": NOW - QUIET_S + 0.1}, "read only", False),
     ],
 )
 def test_trouble_is_told_when_it_is_new_and_the_last_telling_old(before: Any, problem: str, told: bool) -> None:
     after = scene(member(1), record=job(1, **before), progress=said(problem, 40))
-    assert (after.told == [EventKind.CHECKPOINT_TROUBLE]) is told
+    assert (after.told == [EventKind.CHECKPOINTS_FAILING]) is told
     if told:
-        assert (after.job.trouble, after.job.trouble_step, after.job.trouble_at) == (problem, 40, NOW)
+        assert (after.job.trouble, after.job.checkpoint_problem_step, after.job.checkpoint_problem_at) == (
+            problem,
+            40,
+            NOW,
+        )
         assert after.events[0].data == {"checkpoint_step": 40}
         text = f"checkpoints of job are not being written (the newest is of step 40): {problem}"
         assert after.events[0].text == text
@@ -393,16 +401,16 @@ def test_trouble_is_told_when_it_is_new_and_the_last_telling_old(before: Any, pr
 def test_what_a_program_says_is_one_line_of_a_bounded_length() -> None:
     after = scene(member(1), record=job(1), progress=said("no\n space " + "x" * 9999, 0))
     assert after.job.trouble.startswith("no space xxx")
-    assert len(after.job.trouble) == MOST_CHARACTERS == 400
+    assert len(after.job.trouble) == MAX_CHARACTERS == 400
     assert "(there is none yet): no space" in after.events[0].text
 
 
 @pytest.mark.parametrize(("checkpoint", "over"), [(40, False), (41, True)])
 def test_trouble_ends_with_the_next_checkpoint(checkpoint: int, over: bool) -> None:
     after = scene(member(1), record=job(1, **TROUBLED), progress=said("", checkpoint))
-    assert (after.told == [EventKind.CHECKPOINTS_BACK]) is over
+    assert (after.told == [EventKind.CHECKPOINTS_RESUMED]) is over
     if over:
-        assert (after.job.trouble, after.job.trouble_step) == ("", 0)
+        assert (after.job.trouble, after.job.checkpoint_problem_step) == ("", 0)
         assert after.events[0].data == {"checkpoint_step": 41}
         assert after.events[0].text == "checkpoints of job are written again; the newest is of step 41"
 
@@ -417,11 +425,11 @@ def test_an_ended_job_has_no_trouble() -> None:
 
 def test_a_machine_that_is_stopped_is_no_end_of_the_job() -> None:
     clouds = {"local": listing(machine(1), machine(2, InstanceState.STOPPED))}
-    assert scene(member(1), member(2), soft={"clouds": clouds}).job.state is J.DEGRADED
+    assert scene(member(1), member(2), volatile={"clouds": clouds}).job.state is J.DEGRADED
 
 
 def test_a_refusal_message_is_the_clouds() -> None:
     refusal = NoCapacity(Scope.ZONE, 9.0, "zone-a is full")
     after = scene(member(1), record=job(2))
-    soft = after.soft.remember(OFFER, refusal, NOW, spare=False)
-    assert scene(member(1), soft={"refusals": soft.refusals}).sentence.endswith("no capacity: zone-a is full")
+    volatile = after.volatile.remember(OFFER, refusal, NOW, spare=False)
+    assert scene(member(1), volatile={"refusals": volatile.refusals}).sentence.endswith("no capacity: zone-a is full")

@@ -78,15 +78,15 @@ def test_a_refusal_ends_the_node_and_is_remembered_for_as_long_as_it_says(kind: 
     assert (gone.state, gone.error, gone.ended_at) == (N.GONE, "zone-a is full", NOW)
     (event,) = [each for each in after.events if each.kind is EventKind.LAUNCH_REFUSED]
     assert (event.node, event.text) == (name(3), f"zone-a did not grant {name(3)}: zone-a is full")
-    assert after.soft.refused(OFFER, NOW + 59.9, spare=False)
-    assert not after.soft.refused(OFFER, NOW + 60.0, spare=False)
+    assert after.volatile.refused(OFFER, NOW + 59.9, spare=False)
+    assert not after.volatile.refused(OFFER, NOW + 60.0, spare=False)
     assert after.new == [], "there is no other offer"
 
 
 def test_what_a_spare_was_refused_is_remembered_as_such() -> None:
     after = launched(NoCapacity(Scope.ZONE, 60.0, "full"), record=job(2, spare_nodes=1))
-    assert after.soft.refused(OFFER, NOW, spare=True)
-    assert not after.soft.refused(OFFER, NOW, spare=False)
+    assert after.volatile.refused(OFFER, NOW, spare=True)
+    assert not after.volatile.refused(OFFER, NOW, spare=False)
 
 
 def test_a_throttled_launch_waits_for_as_long_as_the_cloud_says() -> None:
@@ -117,7 +117,7 @@ def test_an_unknown_code_is_told_once() -> None:
     first = launched(Transient("fault", "Strange"))
     (told,) = first.events
     assert (told.kind, told.node, told.data) == (EventKind.UNKNOWN_CODE, name(3), {"code": "Strange"})
-    assert launched(Transient("fault", "Strange"), soft={"unknown_codes": (("local", "Strange"),)}).events == []
+    assert launched(Transient("fault", "Strange"), volatile={"unknown_codes": (("local", "Strange"),)}).events == []
     assert launched(Transient("fault")).events == []
 
 
@@ -146,13 +146,13 @@ def test_a_hopeless_request_ends_a_job_that_never_ran_and_no_other() -> None:
     assert asking.job.state is J.STARTING, "another request is under way"
     assert (alone.state(3), running.state(3)) == (N.GONE, N.GONE)
     elsewhere = replace(OFFER, region="far", zone="far-a", instance_type="other")
-    assert running.soft.refused(elsewhere, NOW + 599, spare=False), "all of the cloud's offers, for ten minutes"
-    assert not running.soft.refused(elsewhere, NOW + 600, spare=False)
+    assert running.volatile.refused(elsewhere, NOW + 599, spare=False), "all of the cloud's offers, for ten minutes"
+    assert not running.volatile.refused(elsewhere, NOW + 600, spare=False)
 
 
 def test_a_hopeless_request_for_a_spare_speaks_against_spares_only() -> None:
     after = launched(Fatal("no such key pair"), record=job(2, spare_nodes=1))
-    assert not after.soft.refused(OFFER, NOW, spare=False)
+    assert not after.volatile.refused(OFFER, NOW, spare=False)
 
 
 # -- a look-up ---------------------------------------------------------------------------------------------
@@ -225,19 +225,19 @@ def test_sick_machines_in_a_row_close_their_type_in_all_zones_for_an_hour() -> N
     larger = replace(OFFER, instance_type="large", zone="zone-c")
     offers = {"job": OffersView((elsewhere, OFFER, larger), known=True, asked_at=NOW - 1)}
 
-    def sick(before: int) -> Decided:
-        done = BootstrapDone(name(3), error="ECC errors\nmore", sick=True)
-        soft = {"sick": {("local", "small"): before} if before else {}, "offers": offers}
-        return scene(member(1), member(2), PREPARED, record=job(2, spare_nodes=1), outcomes=[done], soft=soft)
+    def unhealthy(before: int) -> Decided:
+        done = BootstrapDone(name(3), error="ECC errors\nmore", unhealthy=True)
+        volatile = {"unhealthy": {("local", "small"): before} if before else {}, "offers": offers}
+        return scene(member(1), member(2), PREPARED, record=job(2, spare_nodes=1), outcomes=[done], volatile=volatile)
 
-    assert dict(sick(0).soft.sick) == {("local", "small"): 1}
-    assert sick(1).soft.refusals == ()
-    third = sick(2)
-    assert dict(third.soft.sick) == {}, "they are counted anew"
+    assert dict(unhealthy(0).volatile.unhealthy) == {("local", "small"): 1}
+    assert unhealthy(1).volatile.refusals == ()
+    third = unhealthy(2)
+    assert dict(third.volatile.unhealthy) == {}, "they are counted anew"
     for offer, closed in ((OFFER, True), (elsewhere, True), (larger, False)):
-        assert bool(third.soft.refused(offer, NOW + 3599, spare=False)) is closed
-        assert not third.soft.refused(offer, NOW + 3600, spare=False)
-    assert len(third.soft.refusals) == 2, "one for each zone"
+        assert bool(third.volatile.refused(offer, NOW + 3599, spare=False)) is closed
+        assert not third.volatile.refused(offer, NOW + 3600, spare=False)
+    assert len(third.volatile.refusals) == 2, "one for each zone"
     (told,) = [each for each in third.events if each.kind is EventKind.PROTECTED]
     assert told.node == name(3)
     assert "3 local machines of type small in a row" in told.text
@@ -245,22 +245,22 @@ def test_sick_machines_in_a_row_close_their_type_in_all_zones_for_an_hour() -> N
 
 
 def test_a_machine_that_failed_by_the_jobs_fault_is_not_sick() -> None:
-    assert dict(bootstrapped(error="setup failed").soft.sick) == {}
+    assert dict(bootstrapped(error="setup failed").volatile.unhealthy) == {}
 
 
 def test_a_machine_that_works_ends_the_row_of_sick_and_of_failed_ones() -> None:
-    soft = {"sick": {("local", "small"): 2, ("local", "large"): 1}}
+    volatile = {"unhealthy": {("local", "small"): 2, ("local", "large"): 1}}
     after = scene(
         member(1),
         member(2),
         PREPARED,
         record=job(3, bootstrap_failures=4),
         members={name(n): word(n) for n in (1, 2, 3)},
-        soft=soft,
+        volatile=volatile,
     )
     assert (after.state(3), after.node(3).bootstrapped) == (N.READY, True)
     assert after.job.bootstrap_failures == 0
-    assert dict(after.soft.sick) == {("local", "large"): 1}
+    assert dict(after.volatile.unhealthy) == {("local", "large"): 1}
 
 
 def test_a_launcher_that_never_comes_fails_the_node() -> None:

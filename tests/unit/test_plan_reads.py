@@ -21,12 +21,12 @@ from supervisor.planner.actions import (
     SendAlert,
     Terminate,
 )
-from supervisor.planner.custody import Charge, hands_off, take_charge, unknown_machines, warnings
+from supervisor.planner.journal_guard import JournalInit, blocked_reason, init_journal, unknown_machines, warnings
 from supervisor.planner.orphans import is_orphan
-from supervisor.planner.plan import ALERT_TRIES_S, MOST_ALERT_TRIES, MOST_ALERTS_AT_ONCE, absorb
+from supervisor.planner.plan import ALERT_TRIES_S, MAX_ALERT_TRIES, MAX_ALERTS_AT_ONCE, absorb
 from supervisor.planner.world import (
-    MOST_CODES,
-    MOST_REFUSALS,
+    MAX_CODES,
+    MAX_REFUSALS,
     AlertTry,
     CloudView,
     LeftoversView,
@@ -34,7 +34,7 @@ from supervisor.planner.world import (
     Refusal,
     Rules,
     Sighting,
-    Soft,
+    VolatileState,
     World,
 )
 from tests.unit.scene import (
@@ -73,10 +73,10 @@ def lists(after: Decided) -> list[str]:
 @pytest.mark.parametrize(("tried_s", "asks"), [(4.9, False), (5.0, True)])
 def test_each_cloud_is_listed_once_per_period(tried_s: float, asks: bool) -> None:
     clouds = {"local": listing(machine(1), machine(2), tried_at=NOW - tried_s)}
-    assert lists(scene(member(1), member(2), soft={"clouds": clouds})) == (["local"] if asks else [])
-    never = scene(member(1), member(2), soft={"clouds": clouds}, clouds=("local", "aws"))
+    assert lists(scene(member(1), member(2), volatile={"clouds": clouds})) == (["local"] if asks else [])
+    never = scene(member(1), member(2), volatile={"clouds": clouds}, clouds=("local", "aws"))
     assert lists(never) == (["local", "aws"] if asks else ["aws"])
-    busy = scene(member(1), member(2), soft={"clouds": clouds}, busy=frozenset({"list:local"}))
+    busy = scene(member(1), member(2), volatile={"clouds": clouds}, busy=frozenset({"list:local"}))
     assert lists(busy) == []
 
 
@@ -105,7 +105,7 @@ def test_a_round_that_stands_still_makes_its_cloud_worth_asking_sooner(
         "local": listing(machine(1), machine(2), tried_at=NOW - tried_s),
         "aws": CloudView(taken_at=NOW - tried_s, tried_at=NOW - tried_s),
     }
-    after = scene(member(1), member(2), record=record, soft={"clouds": clouds}, clouds=("local", "aws"), **words)
+    after = scene(member(1), member(2), record=record, volatile={"clouds": clouds}, clouds=("local", "aws"), **words)
     assert lists(after) == (["local"] if asks and soon else [])
 
 
@@ -113,22 +113,24 @@ def test_a_member_whose_end_is_known_makes_nobody_ask() -> None:
     clouds = {"local": listing(machine(1), machine(2), tried_at=NOW - 1)}
     for state in (N.DRAINING, N.LOST, N.TERMINATING):
         which = node(2, state, retry_at=NOW + 9)
-        after = scene(member(1), which, soft={"clouds": clouds}, round=round_of(1, 2), **SILENT)
+        after = scene(member(1), which, volatile={"clouds": clouds}, round=round_of(1, 2), **SILENT)
         assert lists(after) == [], state
     for state in (N.SUSPECT, N.READY):
         which = node(2, state, since=NOW)
-        after = scene(member(1), which, soft={"clouds": clouds}, round=round_of(1, 2), **SILENT)
+        after = scene(member(1), which, volatile={"clouds": clouds}, round=round_of(1, 2), **SILENT)
         assert lists(after) == ["local"], state
 
 
-def listed(soft: Soft, *machines: Instance, **changes: Any) -> Soft:
+def listed(volatile: VolatileState, *machines: Instance, **changes: Any) -> VolatileState:
     nodes = changes.pop("nodes", [member(1), member(2)])
     done = ListDone(changes.pop("cloud", "local"), changes.pop("asked_at", NOW - 1), machines, **changes)
-    return absorb(soft, done, [view(job(2), nodes)], NOW)
+    return absorb(volatile, done, [view(job(2), nodes)], NOW)
 
 
 def test_a_listing_replaces_the_last_one() -> None:
-    known = Soft(clouds={"local": listing(machine(1), error="away", taken_at=1.0, tried_at=2.0), "aws": CloudView()})
+    known = VolatileState(
+        clouds={"local": listing(machine(1), error="away", taken_at=1.0, tried_at=2.0), "aws": CloudView()}
+    )
     after = listed(known, machine(1), machine(2))
     assert after.clouds["local"] == CloudView(
         {"i-1": machine(1), "i-2": machine(2)}, taken_at=NOW - 1, tried_at=NOW - 1
@@ -140,7 +142,7 @@ def test_a_listing_replaces_the_last_one() -> None:
 
 
 def test_a_failed_listing_keeps_the_last_good_one_and_says_so() -> None:
-    known = Soft(clouds={"local": listing(machine(1))})
+    known = VolatileState(clouds={"local": listing(machine(1))})
     after = listed(known, error="timeout", asked_at=NOW).clouds["local"]
     assert (after.instances, after.taken_at, after.tried_at) == ({"i-1": machine(1)}, NOW - 1, NOW)
     assert after.error == "timeout"
@@ -156,15 +158,15 @@ def test_a_failed_listing_keeps_the_last_good_one_and_says_so() -> None:
     ],
 )
 def test_absences_in_a_row_are_counted_for_open_nodes_with_a_machine(which: Any, count: int | None) -> None:
-    known = Soft(clouds={"local": listing(absent={name(2): 2})})
+    known = VolatileState(clouds={"local": listing(absent={name(2): 2})})
     after = listed(known, machine(1), nodes=[member(1), which])
     assert after.clouds["local"].absent.get(name(2)) == count
     assert dict(listed(after, machine(1), machine(2), nodes=[member(1), which]).clouds["local"].absent) == {}
-    assert listed(Soft(), machine(1), nodes=[member(1), member(2)]).clouds["local"].absent == {name(2): 1}
+    assert listed(VolatileState(), machine(1), nodes=[member(1), member(2)]).clouds["local"].absent == {name(2): 1}
 
 
 def test_a_job_is_touched_by_what_is_new_of_its_machines_and_by_each_absence() -> None:
-    known = Soft(clouds={"local": listing(machine(1), machine(2))}, touched=frozenset({"other"}))
+    known = VolatileState(clouds={"local": listing(machine(1), machine(2))}, touched=frozenset({"other"}))
     assert listed(known, machine(1), machine(2)).touched == {"other"}
     assert listed(known, machine(1), machine(2, InstanceState.STOPPED)).touched == {"other", "job"}
     assert listed(known, machine(1)).touched == {"other", "job"}
@@ -196,7 +198,7 @@ def test_what_an_orphan_is(state: InstanceState, known: NodeState | None, orphan
 
 
 def test_orphans_are_counted_by_listing_and_forgotten_when_they_are_gone() -> None:
-    first = listed(Soft(sightings={"i-7": Sighting(5.0, 3)}), machine(1), STRANGER, asked_at=NOW - 9)
+    first = listed(VolatileState(sightings={"i-7": Sighting(5.0, 3)}), machine(1), STRANGER, asked_at=NOW - 9)
     assert dict(first.sightings) == {"i-7": Sighting(5.0, 3), "i-9": Sighting(NOW - 9, 1)}, "i-7 is another cloud's"
     second = listed(first, machine(1), STRANGER, asked_at=NOW - 1)
     assert second.sightings["i-9"] == Sighting(NOW - 9, 2)
@@ -211,7 +213,7 @@ def test_orphans_are_counted_by_listing_and_forgotten_when_they_are_gone() -> No
         (1, 60.0, {}, False),
         (2, 59.9, {}, False),
         (2, 60.0, {"busy": frozenset({"end:i-9"})}, False),
-        (2, 60.0, {"strangers": frozenset({"other-x-1"})}, False),
+        (2, 60.0, {"unjournaled": frozenset({"other-x-1"})}, False),
         (2, 60.0, {"refused": {"other": "newer"}}, False),
         (2, 60.0, {"refused": {"oth": "newer"}}, True),
     ],
@@ -219,11 +221,11 @@ def test_orphans_are_counted_by_listing_and_forgotten_when_they_are_gone() -> No
 def test_an_orphan_is_ended_when_seen_twice_and_old_unless_it_may_be_somebodys(
     listings: int, age_s: float, more: Any, ended: bool
 ) -> None:
-    soft = {
+    volatile = {
         "clouds": {"local": listing(machine(1), machine(2), STRANGER)},
         "sightings": {"i-9": Sighting(NOW - age_s, listings)},
     }
-    after = scene(member(1), member(2), soft=soft, **more)
+    after = scene(member(1), member(2), volatile=volatile, **more)
     assert after.does(Terminate) == ([Terminate("local", "i-9", "")] if ended else [])
     if ended:
         (told,) = after.events
@@ -232,18 +234,18 @@ def test_an_orphan_is_ended_when_seen_twice_and_old_unless_it_may_be_somebodys(
 
 
 def test_an_orphan_that_has_become_a_nodes_machine_is_left_alone() -> None:
-    soft = {"sightings": {"i-1": Sighting(0.0, 9), "i-8": Sighting(0.0, 9)}}
-    assert scene(member(1), member(2), soft=soft).actions == []
+    volatile = {"sightings": {"i-1": Sighting(0.0, 9), "i-8": Sighting(0.0, 9)}}
+    assert scene(member(1), member(2), volatile=volatile).actions == []
 
 
 def test_all_orphans_are_ended_by_their_ids_one_by_one() -> None:
     more = [machine(number, node=f"other-x-{number}") for number in (3, 4, 5, 6)]
     others = [*more, machine(7, InstanceState.TERMINATED, node="x"), machine(8, node=""), STRANGER]
-    soft = {
+    volatile = {
         "clouds": {"local": listing(machine(1), machine(2), *reversed(others))},
         "sightings": {each.id: Sighting(0.0, 2) for each in others},
     }
-    after = scene(member(1), member(2), soft=soft)
+    after = scene(member(1), member(2), volatile=volatile)
     assert [each.instance_id for each in after.does(Terminate)] == ["i-3", "i-4", "i-5", "i-6", "i-8", "i-9"]
     assert "(node unknown)" in after.events[4].text
 
@@ -256,15 +258,15 @@ CARD = Leftover("card-1", LeftoverKind.NETWORK_INTERFACE, "c", "", "region-1")
 
 @pytest.mark.parametrize(("tried_s", "asks"), [(299.9, False), (300.0, True)])
 def test_leftovers_are_listed_once_per_period_and_cloud(tried_s: float, asks: bool) -> None:
-    soft = {"leftovers": {"local": LeftoversView(tried_at=NOW - tried_s)}}
-    after = scene(member(1), member(2), rules=RULES, soft=soft)
+    volatile = {"leftovers": {"local": LeftoversView(tried_at=NOW - tried_s)}}
+    after = scene(member(1), member(2), rules=RULES, volatile=volatile)
     assert after.does(ListLeftovers) == ([ListLeftovers("local")] if asks else [])
-    busy = scene(member(1), member(2), rules=RULES, soft=soft, busy=frozenset({"leftovers:local"}))
+    busy = scene(member(1), member(2), rules=RULES, volatile=volatile, busy=frozenset({"leftovers:local"}))
     assert busy.does(ListLeftovers) == []
 
 
 def test_what_is_left_behind_is_counted_by_listing_and_a_failed_one_says_nothing() -> None:
-    first = absorb(Soft(), LeftoversDone("local", NOW - 9, (DISK, CARD)), [], NOW)
+    first = absorb(VolatileState(), LeftoversDone("local", NOW - 9, (DISK, CARD)), [], NOW)
     second = absorb(first, LeftoversDone("local", NOW - 1, (DISK,)), [], NOW)
     assert second.leftovers["local"] == LeftoversView({"disk-1": DISK}, {"disk-1": Sighting(NOW - 9, 2)}, NOW - 1)
     failed = absorb(second, LeftoversDone("local", NOW, (), "denied"), [], NOW)
@@ -280,7 +282,7 @@ def test_what_is_left_behind_is_counted_by_listing_and_a_failed_one_says_nothing
         (1, None, {}, False),
         (2, N.GONE, {}, True),
         (2, N.TERMINATING, {}, False),
-        (2, None, {"strangers": frozenset({name(3)})}, False),
+        (2, None, {"unjournaled": frozenset({name(3)})}, False),
         (2, None, {"refused": {"job": "newer"}}, False),
     ],
 )
@@ -292,11 +294,11 @@ def test_what_no_open_node_has_is_removed_when_seen_twice(
     known = LeftoversView({"disk-1": DISK, "disk-2": other}, seen, NOW - 1)
     nodes = [member(1), member(2), *([node(3, state, retry_at=NOW + 9)] if state else [])]
     aws = LeftoversView({"card-1": CARD}, {"card-1": Sighting(NOW, 1)}, NOW - 1)
-    after = scene(*nodes, soft={"leftovers": {"gcp": LeftoversView(), "local": known, "aws": aws}}, **more)
+    after = scene(*nodes, volatile={"leftovers": {"gcp": LeftoversView(), "local": known, "aws": aws}}, **more)
     assert after.does(Remove) == ([Remove("local", DISK)] if removed else [])
-    kept = after.soft.leftovers["local"]
+    kept = after.volatile.leftovers["local"]
     assert set(kept.leftovers) == set(kept.sightings) == {"disk-2"} | (set() if removed else {"disk-1"})
-    assert after.soft.leftovers["aws"] == aws
+    assert after.volatile.leftovers["aws"] == aws
     if removed:
         told = after.events[-1]
         assert (told.id, told.kind, told.node, told.job) == ("orphan-disk-1", EventKind.ORPHAN, name(3), "")
@@ -305,7 +307,7 @@ def test_what_no_open_node_has_is_removed_when_seen_twice(
 
 def test_what_is_nobodys_is_called_so() -> None:
     known = LeftoversView({"card-1": CARD}, {"card-1": Sighting(NOW - 900, 2)}, NOW - 1)
-    assert "(node unknown)" in scene(member(1), member(2), soft={"leftovers": {"local": known}}).events[0].text
+    assert "(node unknown)" in scene(member(1), member(2), volatile={"leftovers": {"local": known}}).events[0].text
 
 
 # -- alerts ------------------------------------------------------------------------------------------------
@@ -322,38 +324,38 @@ def test_what_is_nobodys_is_called_so() -> None:
     ],
 )
 def test_an_alert_is_sent_until_it_is_over(tried: AlertTry | None, busy: Sequence[str], sent: bool) -> None:
-    soft = {"alert_tries": {"e-1": tried} if tried else {}}
-    after = scene(member(1), member(2), soft=soft, alerts=("e-1",), busy=frozenset(busy))
+    volatile = {"alert_tries": {"e-1": tried} if tried else {}}
+    after = scene(member(1), member(2), volatile=volatile, alerts=("e-1",), busy=frozenset(busy))
     assert after.does(SendAlert) == ([SendAlert("e-1")] if sent else [])
-    dropped = [key for commit in after.plan.commits for key in commit.forget_words]
+    dropped = [key for commit in after.plan.commits for key in commit.delete_keys]
     assert dropped == ([f"{KEYS.world}alerts/e-1"] if tried and tried.over else [])
 
 
 def test_few_alerts_are_sent_at_once_oldest_first_and_many_are_cleared_in_parts() -> None:
     waiting = tuple(f"e-{n}" for n in range(300))
     after = scene(member(1), member(2), alerts=waiting)
-    assert [each.event_id for each in after.does(SendAlert)] == list(waiting[:MOST_ALERTS_AT_ONCE])
+    assert [each.event_id for each in after.does(SendAlert)] == list(waiting[:MAX_ALERTS_AT_ONCE])
     assert after.plan.commits == ()
     over = {each: AlertTry(1, 0.0, over=True) for each in waiting}
-    (clears,) = scene(member(1), member(2), alerts=waiting, soft={"alert_tries": over}).plan.commits
-    assert len(clears.forget_words) == 128
+    (clears,) = scene(member(1), member(2), alerts=waiting, volatile={"alert_tries": over}).plan.commits
+    assert len(clears.delete_keys) == 128
 
 
 @pytest.mark.parametrize(("tries", "wait_s"), [*enumerate(ALERT_TRIES_S)])
 def test_an_alert_that_fails_is_tried_ever_later(tries: int, wait_s: float) -> None:
-    before = Soft(alert_tries={"e-1": AlertTry(tries, NOW - 1, over=False)} if tries else {})
+    before = VolatileState(alert_tries={"e-1": AlertTry(tries, NOW - 1, over=False)} if tries else {})
     after = absorb(before, AlertDone("e-1", "slack is away"), [], NOW).alert_tries["e-1"]
     assert after == AlertTry(tries + 1, NOW + wait_s, over=False)
     assert absorb(before, AlertDone("e-1"), [], NOW).alert_tries["e-1"].over
 
 
 def test_an_alert_is_given_up_after_its_last_try_and_few_are_remembered() -> None:
-    before = Soft(
-        alert_tries={f"e-{n}": AlertTry(len(ALERT_TRIES_S), NOW, over=False) for n in range(MOST_ALERT_TRIES)}
+    before = VolatileState(
+        alert_tries={f"e-{n}": AlertTry(len(ALERT_TRIES_S), NOW, over=False) for n in range(MAX_ALERT_TRIES)}
     )
     after = absorb(before, AlertDone("e-1", "away"), [], NOW).alert_tries
     assert after["e-1"] == AlertTry(len(ALERT_TRIES_S) + 1, NOW + ALERT_TRIES_S[-1], over=True)
-    assert len(absorb(before, AlertDone("new", "away"), [], NOW).alert_tries) == MOST_ALERT_TRIES
+    assert len(absorb(before, AlertDone("new", "away"), [], NOW).alert_tries) == MAX_ALERT_TRIES
     assert "new" in absorb(before, AlertDone("new", "away"), [], NOW).alert_tries
 
 
@@ -363,13 +365,15 @@ def test_an_alert_is_given_up_after_its_last_try_and_few_are_remembered() -> Non
 def test_offers_are_kept_for_jobs_that_go_on_and_a_failed_read_keeps_the_last_good_ones() -> None:
     over = view(replace(job(1), name="over", state=J.FAILED), [])
     going = view(replace(job(1), name="going"), [])
-    before = Soft(offers={each: OffersView((OFFER,), known=True, asked_at=1.0) for each in ("job", "over", "going")})
+    before = VolatileState(
+        offers={each: OffersView((OFFER,), known=True, asked_at=1.0) for each in ("job", "over", "going")}
+    )
     other = replace(OFFER, zone="zone-b")
     after = absorb(before, OffersDone("job", NOW - 1, (other,)), [over, going], NOW).offers
     assert after == {"going": before.offers["going"], "job": OffersView((other,), known=True, asked_at=NOW - 1)}
     failed = absorb(before, OffersDone("job", NOW - 1, (), "denied"), [], NOW).offers["job"]
     assert failed == OffersView((OFFER,), known=True, asked_at=NOW - 1, error="denied")
-    never = absorb(Soft(), OffersDone("job", NOW - 1, (), "denied"), [], NOW).offers["job"]
+    never = absorb(VolatileState(), OffersDone("job", NOW - 1, (), "denied"), [], NOW).offers["job"]
     assert never == OffersView((), known=False, asked_at=NOW - 1, error="denied")
 
 
@@ -393,25 +397,25 @@ def test_how_far_a_refusal_reaches(scope: Scope, changes: Mapping[str, Any], cov
 
 
 def test_refusals_are_believed_for_their_time_and_then_forgotten() -> None:
-    soft = Soft().remember(OFFER, Quota(Scope.ZONE, 10.0, "quota"), NOW, spare=True)
-    (kept,) = soft.refusals
+    volatile = VolatileState().remember(OFFER, Quota(Scope.ZONE, 10.0, "quota"), NOW, spare=True)
+    (kept,) = volatile.refusals
     assert kept == Refusal(OFFER, Scope.ZONE, NOW + 10.0, "quota", spare=True)
     other: Offer = replace(OFFER, zone="zone-b")
-    later = soft.remember(other, NoCapacity(Scope.ZONE, 10.0, "full"), NOW + 10.0, spare=False)
+    later = volatile.remember(other, NoCapacity(Scope.ZONE, 10.0, "full"), NOW + 10.0, spare=False)
     assert [each.offer for each in later.refusals] == [other]
-    both = soft.remember(other, NoCapacity(Scope.ZONE, 10.0, "full"), NOW + 9.9, spare=False)
+    both = volatile.remember(other, NoCapacity(Scope.ZONE, 10.0, "full"), NOW + 9.9, spare=False)
     assert [each.offer for each in both.refusals] == [OFFER, other]
 
 
 def test_what_is_remembered_is_bounded() -> None:
-    soft = Soft(refusals=tuple(Refusal(OFFER, Scope.ZONE, NOW + 9, str(n)) for n in range(MOST_REFUSALS)))
-    after = soft.remember(OFFER, NoCapacity(Scope.ZONE, 9.0, "new"), NOW, spare=False)
-    assert (len(after.refusals), after.refusals[0].message, after.refusals[-1].message) == (MOST_REFUSALS, "1", "new")
-    codes = Soft(unknown_codes=tuple(("local", str(n)) for n in range(MOST_CODES)))
-    known, is_new = codes.unheard_of("local", "new")
-    assert (len(known.unknown_codes), known.unknown_codes[-1], is_new) == (MOST_CODES, ("local", "new"), True)
-    assert codes.unheard_of("local", "7") == (codes, False)
-    assert codes.unheard_of("aws", "7")[1]
+    volatile = VolatileState(refusals=tuple(Refusal(OFFER, Scope.ZONE, NOW + 9, str(n)) for n in range(MAX_REFUSALS)))
+    after = volatile.remember(OFFER, NoCapacity(Scope.ZONE, 9.0, "new"), NOW, spare=False)
+    assert (len(after.refusals), after.refusals[0].message, after.refusals[-1].message) == (MAX_REFUSALS, "1", "new")
+    codes = VolatileState(unknown_codes=tuple(("local", str(n)) for n in range(MAX_CODES)))
+    known, is_new = codes.with_unknown_code("local", "new")
+    assert (len(known.unknown_codes), known.unknown_codes[-1], is_new) == (MAX_CODES, ("local", "new"), True)
+    assert codes.with_unknown_code("local", "7") == (codes, False)
+    assert codes.with_unknown_code("aws", "7")[1]
 
 
 def test_a_machine_is_found_by_its_tag_only_until_its_id_is_known() -> None:
@@ -422,15 +426,15 @@ def test_a_machine_is_found_by_its_tag_only_until_its_id_is_known() -> None:
     assert known.of_node(node(3, N.REQUESTED)) is None
 
 
-# -- custody -----------------------------------------------------------------------------------------------
+# -- journal_guard -----------------------------------------------------------------------------------------------
 
 CLUSTER = ClusterRecord(NOW, "me")
 
 
-def charge(*machines: Instance, **more: Any) -> Charge:
+def charge(*machines: Instance, **more: Any) -> JournalInit:
     clouds = more.pop("views", {"local": listing(*machines)})
-    world = World({}, replace(Soft(), clouds=clouds), RULES, ("local",), **more)
-    return take_charge(world, CLUSTER, NOW)
+    world = World({}, replace(VolatileState(), clouds=clouds), RULES, ("local",), **more)
+    return init_journal(world, CLUSTER, NOW)
 
 
 def test_a_journal_is_begun_where_every_cloud_has_said_that_nothing_runs() -> None:
@@ -483,7 +487,7 @@ def test_unknown_machines_come_in_the_order_of_their_nodes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("strangers", "known", "left_alone"),
+    ("unjournaled", "known", "left_alone"),
     [
         ((), CloudView(), False),
         (names(9), CloudView(), True),  # its word may be old, but its cloud has not said anything yet
@@ -494,10 +498,12 @@ def test_unknown_machines_come_in_the_order_of_their_nodes() -> None:
     ],
 )
 def test_a_job_is_left_alone_while_a_node_works_for_it_that_the_journal_lacks(
-    strangers: Sequence[str], known: CloudView, left_alone: bool
+    unjournaled: Sequence[str], known: CloudView, left_alone: bool
 ) -> None:
-    world = world_of(view(job(2), [member(1)]), soft={"clouds": {"local": known}}, strangers=frozenset(strangers))
-    said = hands_off(world, world.jobs["job"])
+    world = world_of(
+        view(job(2), [member(1)]), volatile={"clouds": {"local": known}}, unjournaled=frozenset(unjournaled)
+    )
+    said = blocked_reason(world, world.jobs["job"])
     assert bool(said) is left_alone
     if left_alone:
         assert said.startswith(f"left alone: {name(9)} may work for it and is not in the journal")
@@ -506,8 +512,8 @@ def test_a_job_is_left_alone_while_a_node_works_for_it_that_the_journal_lacks(
 
 
 def test_few_of_many_unknown_nodes_are_named() -> None:
-    world = world_of(view(job(2), []), soft={"clouds": {}}, strangers=frozenset(names(5, 4, 3, 2)))
-    assert hands_off(world, world.jobs["job"]).startswith(f"left alone: {name(2)}, {name(3)}, {name(4)} may work")
+    world = world_of(view(job(2), []), volatile={"clouds": {}}, unjournaled=frozenset(names(5, 4, 3, 2)))
+    assert blocked_reason(world, world.jobs["job"]).startswith(f"left alone: {name(2)}, {name(3)}, {name(4)} may work")
 
 
 def test_what_is_left_alone_is_told() -> None:
@@ -515,23 +521,31 @@ def test_what_is_left_alone_is_told() -> None:
     assert warnings(quiet) == ()
     refused = replace(quiet, refused={"b": "it is newer", "a": "it is broken"})
     assert warnings(refused) == ("a is left alone: it is broken", "b is left alone: it is newer")
-    strangers = frozenset({name(9), "other-u-1"})
-    works = world_of(view(job(2), []), soft={"clouds": {"local": listing(machine(9), machine(1))}}, strangers=strangers)
+    unjournaled = frozenset({name(9), "other-u-1"})
+    works = world_of(
+        view(job(2), []), volatile={"clouds": {"local": listing(machine(9), machine(1))}}, unjournaled=unjournaled
+    )
     (told,) = warnings(works)
     assert told.startswith(f"machines work that the journal does not know ({name(9)}): they are left alone; `spotsupd")
-    ended = replace(works, soft=replace(works.soft, clouds={"local": listing(machine(9, InstanceState.TERMINATED))}))
+    ended = replace(
+        works, volatile=replace(works.volatile, clouds={"local": listing(machine(9, InstanceState.TERMINATED))})
+    )
     assert warnings(ended) == ()
     assert decide(works).plan.warnings == (told,)
 
 
 @pytest.mark.parametrize(("who", "alone"), [("job-u-1", True), ("jobs-u-1", False), ("s-1", True), ("t-1", False)])
 def test_whose_records_cannot_be_read_is_left_alone(who: str, alone: bool) -> None:
-    world = replace(world_of(), refused={"job": "newer"}, strangers=frozenset({"s-1"}))
+    world = replace(world_of(), refused={"job": "newer"}, unjournaled=frozenset({"s-1"}))
     assert world.left_alone(who) is alone
 
 
 def test_a_machine_elsewhere_does_not_make_the_cloud_unclear() -> None:
     record = job(2, spec=spec(placement={"cloud": "aws"}))
-    soft = {"clouds": {"local": listing(machine(1), machine(2), tried_at=NOW - 1), "aws": listing(tried_at=NOW - 1)}}
-    after = scene(member(1), member(2), record=record, soft=soft, clouds=("local", "aws"), hint=hint_of(1, 2), **SILENT)
+    volatile = {
+        "clouds": {"local": listing(machine(1), machine(2), tried_at=NOW - 1), "aws": listing(tried_at=NOW - 1)}
+    }
+    after = scene(
+        member(1), member(2), record=record, volatile=volatile, clouds=("local", "aws"), hint=hint_of(1, 2), **SILENT
+    )
     assert lists(after) == ["aws"]

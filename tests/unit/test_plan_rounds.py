@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from spotsup_trainer.wire import Hint, Notice, Result, Tombstone, decode
 
-from supervisor.model import EventKind, JobState, NodeRecord, NodeState, NoticeSeen, Passage
+from supervisor.model import EventKind, JobState, NodeRecord, NodeState, NoticeSeen, Transition
 from supervisor.planner.world import Rules
 from tests.unit.scene import (
     KEYS,
@@ -34,7 +34,7 @@ LATER = NoticeSeen(NOW + 12.1, NOW - 5, "metadata")
 
 def doomed(number: int, notice: NoticeSeen | None = LATER, **changes: Any) -> NodeRecord:
     """A member that will be taken."""
-    return member(number, notice=notice, taken=True, **changes)
+    return member(number, notice=notice, needs_replacement=True, **changes)
 
 
 def waiting(number: int, **changes: Any) -> NodeRecord:
@@ -80,7 +80,9 @@ EMPTY = hint_of()
 def test_the_first_round_waits_for_all_that_may_come_soon(nodes: Any, minimum: int, named: Any) -> None:
     record = job(3, J.STARTING, min_nodes=minimum)
     clouds = {"local": listing(*(machine(int(each.id[6:]), ssh_host="") for each in nodes if each.instance_id))}
-    after = scene(*nodes, record=record, hint=replace(EMPTY, min_nodes=minimum), soft={"clouds": clouds, "offers": {}})
+    after = scene(
+        *nodes, record=record, hint=replace(EMPTY, min_nodes=minimum), volatile={"clouds": clouds, "offers": {}}
+    )
     assert expected(after) == named
     if named is None and len(nodes) == 3:
         assert after.job.gathering_since == NOW
@@ -118,7 +120,7 @@ def test_members_keep_their_ranks_and_newcomers_come_after_them() -> None:
 
 
 def test_the_reason_of_a_hint_says_who_joins_and_who_leaves() -> None:
-    lost = node(2, N.LOST, joined=True, taken=True)
+    lost = node(2, N.LOST, joined=True, needs_replacement=True)
     after = scene(member(1), lost, waiting(3), round=round_of(1, 2), hint=hint_of(1, 2))
     assert after.hint is not None
     assert (after.hint.members, after.hint.reason) == (names(1, 3), f"{name(3)} join and {name(2)} leave")
@@ -151,7 +153,7 @@ def test_a_job_that_is_resumed_trains_on_with_the_same_nodes() -> None:
 def test_a_running_round_waits_only_for_who_is_nearly_ready(newcomers: list[NodeRecord], named: Any) -> None:
     numbers = [int(each.id[6:]) for each in newcomers if each.instance_id]
     clouds = {"local": listing(machine(1), machine(2), *(machine(n, ssh_host="") for n in numbers))}
-    after = scene(member(1), member(2), *newcomers, record=job(4), soft={"clouds": clouds, "offers": {}})
+    after = scene(member(1), member(2), *newcomers, record=job(4), volatile={"clouds": clouds, "offers": {}})
     assert expected(after) == named
 
 
@@ -198,9 +200,9 @@ def test_healthy_nodes_come_before_doomed_ones_and_these_before_absent_ones() ->
 
 def test_a_doomed_node_that_never_joined_goes_at_once() -> None:
     for number, state in enumerate((N.BOOTING, N.BOOTSTRAPPING, N.PENDING, N.READY), 3):
-        which = node(number, state, notice=LATER, taken=True, retry_at=NOW + 60)
+        which = node(number, state, notice=LATER, needs_replacement=True, retry_at=NOW + 60)
         clouds = {"local": listing(machine(1), machine(2), machine(number, ssh_host=""))}
-        after = scene(member(1), member(2), which, soft={"clouds": clouds})
+        after = scene(member(1), member(2), which, volatile={"clouds": clouds})
         assert after.state(number) in {N.TERMINATING, N.DRAINING}, state
         assert after.node(number).history[0].reason == "its provider takes it"
     drained = scene(member(1), member(2), waiting(3, drain_asked=True))
@@ -284,11 +286,11 @@ def test_nobody_is_expected_once_the_job_has_its_result_or_end() -> None:
 
 def test_the_hint_of_a_job_that_is_over_and_rid_of_its_machines_is_deleted() -> None:
     over = scene(node(1, N.GONE), record=job(1, J.SUCCEEDED))
-    assert list(over.commit.forget_words) == [KEYS.hint("job")]
+    assert list(over.commit.delete_keys) == [KEYS.hint("job")]
     assert scene(node(1, N.GONE), record=job(1, J.SUCCEEDED), hint=None).plan.commits == ()
     still = scene(node(1, N.TERMINATING, retry_at=NOW + 9), node(2, N.GONE), record=job(1, J.SUCCEEDED))
     assert still.plan.commits == ()
-    assert scene(record=job(1, J.WAITING), soft={"offers": {}}).plan.commits == ()
+    assert scene(record=job(1, J.WAITING), volatile={"offers": {}}).plan.commits == ()
 
 
 # -- what is told ------------------------------------------------------------------------------------------
@@ -313,24 +315,27 @@ def test_the_first_round_is_called_so() -> None:
 
 @pytest.mark.parametrize("state", [N.LOST, N.TERMINATING])
 def test_a_member_that_was_taken_is_buried_so_that_nobody_waits_for_it(state: NodeState) -> None:
-    passages = (Passage(NOW - 9, "pending", "booting", "earlier"), Passage(NOW - 1, "member", "lost", "preempted"))
-    dead = node(2, state, joined=True, taken=True, retry_at=NOW + 9, history=passages, instance_id="")
+    passages = (
+        Transition(NOW - 9, "pending", "booting", "earlier"),
+        Transition(NOW - 1, "member", "lost", "preempted"),
+    )
+    dead = node(2, state, joined=True, needs_replacement=True, retry_at=NOW + 9, history=passages, instance_id="")
     clouds = {"local": listing(machine(1), taken_at=0.0)}
-    after = scene(member(1), dead, record=job(1), soft={"clouds": clouds})
+    after = scene(member(1), dead, record=job(1), volatile={"clouds": clouds})
     raw = after.commit.words[KEYS.gone("job", name(2))]
     assert decode(Tombstone, raw) == Tombstone(name(2), "preempted", NOW)
-    unknown = scene(member(1), replace(dead, history=()), record=job(1), soft={"clouds": clouds})
+    unknown = scene(member(1), replace(dead, history=()), record=job(1), volatile={"clouds": clouds})
     assert decode(Tombstone, unknown.commit.words[KEYS.gone("job", name(2))]).reason == "lost"
-    for changed in (replace(dead, taken=False), replace(dead, joined=False)):
-        other = scene(member(1), changed, record=job(1), soft={"clouds": clouds})
+    for changed in (replace(dead, needs_replacement=False), replace(dead, joined=False)):
+        other = scene(member(1), changed, record=job(1), volatile={"clouds": clouds})
         assert KEYS.gone("job", name(2)) not in other.commit.words
-    buried = scene(member(1), dead, record=job(1), soft={"clouds": clouds}, tombstones=frozenset({name(2)}))
+    buried = scene(member(1), dead, record=job(1), volatile={"clouds": clouds}, tombstones=frozenset({name(2)}))
     assert KEYS.gone("job", name(2)) not in buried.commit.words
 
 
 def test_many_dead_are_buried_in_parts_that_a_transaction_takes() -> None:
-    nodes = [node(n, N.TERMINATING, joined=True, taken=True, retry_at=NOW + 9) for n in range(1, 300)]
-    after = scene(*nodes, record=job(1, J.WAITING), rules=Rules(leftovers_s=1e9), hint=EMPTY, soft={"offers": {}})
+    nodes = [node(n, N.TERMINATING, joined=True, needs_replacement=True, retry_at=NOW + 9) for n in range(1, 300)]
+    after = scene(*nodes, record=job(1, J.WAITING), rules=Rules(leftovers_s=1e9), hint=EMPTY, volatile={"offers": {}})
     assert 60 < len(after.commit.words) <= 128
 
 
@@ -345,7 +350,7 @@ def test_a_member_whose_launcher_is_not_heard_for_a_moment_stays() -> None:
 
 
 def test_a_round_that_lost_too_many_is_told_at_once_who_is_left() -> None:
-    lost = node(2, N.LOST, joined=True, taken=True)
+    lost = node(2, N.LOST, joined=True, needs_replacement=True)
     after = scene(member(1), lost, record=job(2, min_nodes=2), round=round_of(1, 2), hint=hint_of(1, 2, low=2))
     assert expected(after) == names(1)
 
@@ -362,7 +367,7 @@ def test_a_member_that_is_back_at_the_rendezvous_can_be_waited_with() -> None:
 
 
 def test_a_doomed_newcomer_is_nobodys_replacement() -> None:
-    after = scene(member(1), waiting(2, notice=LATER, taken=True))
+    after = scene(member(1), waiting(2, notice=LATER, needs_replacement=True))
     assert (after.hint, after.state(2)) == (None, N.TERMINATING)
 
 

@@ -86,24 +86,24 @@ def test_last_words_are_told_also_where_the_cloud_refuses_the_end_for_now() -> N
 @pytest.mark.parametrize("state", [N.LOST, N.FAILED])
 def test_a_node_that_was_given_up_is_ended_whatever_is_said_of_it(state: NodeState) -> None:
     clouds = {"local": listing(machine(1), machine(2), machine(3, InstanceState.STOPPED, preempt_at=NOW + 9))}
-    after = scene(member(1), member(2), node(3, state), soft={"clouds": clouds})
+    after = scene(member(1), member(2), node(3, state), volatile={"clouds": clouds})
     assert (after.state(3), after.plan.refused, after.events) == (N.TERMINATING, (), [])
 
 
 def test_a_node_that_was_lost_just_now_gets_no_notice() -> None:
     clouds = {"local": listing(machine(1), machine(2, InstanceState.STOPPED, preempt_at=NOW + 9))}
-    assert EventKind.NOTICE not in scene(member(1), member(2), soft={"clouds": clouds}).told
+    assert EventKind.NOTICE not in scene(member(1), member(2), volatile={"clouds": clouds}).told
 
 
 def test_what_is_gone_stays_so_whatever_is_listed() -> None:
     clouds = {"local": listing(machine(1), machine(2), machine(3, InstanceState.TERMINATED))}
-    assert scene(member(1), member(2), node(3, N.GONE), soft={"clouds": clouds}).plan.commits == ()
+    assert scene(member(1), member(2), node(3, N.GONE), volatile={"clouds": clouds}).plan.commits == ()
 
 
 def test_a_request_without_a_machine_is_not_lost_for_not_being_listed() -> None:
     clouds = {"local": listing(machine(1), machine(2), absent={name(3): 2})}
     asked = replace(REQUESTED, retry_at=NOW + 60)
-    after = scene(member(1), member(2), asked, record=job(3), soft={"clouds": clouds})
+    after = scene(member(1), member(2), asked, record=job(3), volatile={"clouds": clouds})
     assert (after.state(3), after.plan.refused) == (N.REQUESTED, ())
 
 
@@ -139,7 +139,7 @@ def test_answers_that_come_late_change_nothing() -> None:
 )
 def test_gone_is_the_word_of_a_listing_that_is_newer_than_the_end(machines: Any, changes: Any, gone: bool) -> None:
     clouds = {"local": listing(machine(1), machine(2), *machines, **changes)}
-    after = scene(member(1), member(2), replace(ENDING, retry_at=NOW + 9), soft={"clouds": clouds})
+    after = scene(member(1), member(2), replace(ENDING, retry_at=NOW + 9), volatile={"clouds": clouds})
     assert (after.state(3) is N.GONE) is gone
     assert after.node(3).ended_at == (NOW if gone else 0.0)
 
@@ -148,7 +148,7 @@ def test_gone_is_the_word_of_a_listing_that_is_newer_than_the_end(machines: Any,
 def test_a_young_machine_that_no_listing_shows_is_not_gone(age_s: float, gone: bool) -> None:
     clouds = {"local": listing(machine(1), machine(2), absent={name(3): 2})}
     ending = replace(ENDING, launched_at=NOW - age_s, retry_at=NOW + 9)
-    assert (scene(member(1), member(2), ending, soft={"clouds": clouds}).state(3) is N.GONE) is gone
+    assert (scene(member(1), member(2), ending, volatile={"clouds": clouds}).state(3) is N.GONE) is gone
 
 
 def test_a_node_without_a_machine_is_gone_at_the_next_listing() -> None:
@@ -163,7 +163,7 @@ BORN = node(3, N.PENDING)
 
 def listed(which: Any, record: Any = None, *more: Any, **changes: Any) -> Decided:
     clouds = {"local": listing(machine(1), machine(2), *more)}
-    return scene(member(1), member(2), which, record=record or job(3), soft={"clouds": clouds}, **changes)
+    return scene(member(1), member(2), which, record=record or job(3), volatile={"clouds": clouds}, **changes)
 
 
 def test_a_running_machine_with_an_address_is_prepared() -> None:
@@ -204,8 +204,8 @@ def test_a_machine_that_ended_is_a_loss_with_its_clouds_reason(
     state: InstanceState, cause: EndCause | None, reason: str
 ) -> None:
     clouds = {"local": listing(machine(1), machine(2, state, end_cause=cause))}
-    after = scene(member(1), member(2), soft={"clouds": clouds})
-    assert (after.state(2), after.node(2).taken) == (N.TERMINATING, True)
+    after = scene(member(1), member(2), volatile={"clouds": clouds})
+    assert (after.state(2), after.node(2).needs_replacement) == (N.TERMINATING, True)
     (told,) = [each for each in after.events if each.kind is EventKind.NODE_LOST]
     assert (told.node, told.text) == (name(2), f"lost {name(2)}: {reason.format(state)}")
     assert after.node(2).history[0].reason == reason.format(state)
@@ -221,7 +221,7 @@ def test_a_machine_that_is_not_listed_is_lost_when_seen_missing_twice_old_and_si
     clouds = {"local": listing(machine(1), absent={name(2): absences})}
     missing = member(2, launched_at=NOW - age_s)
     agents: Any = {"agents": {}, "members": {name(1): word(1, "running")}} if silent else {}
-    after = scene(member(1), missing, soft={"clouds": clouds}, **agents)
+    after = scene(member(1), missing, volatile={"clouds": clouds}, **agents)
     assert (EventKind.NODE_LOST in after.told) is lost
     if lost:
         assert "i-2 is not listed any more" in after.events[0].text
@@ -241,7 +241,7 @@ def test_a_notice_dooms_a_node_by_its_agents_or_by_its_clouds_word() -> None:
     word_of_it = {name(2): Notice(name(2), NOW + 30, NOW - 1, "metadata")}
     by_agent = scene(member(1), member(2), notices=word_of_it)
     assert by_agent.node(2).notice == NoticeSeen(NOW + 30, NOW - 1, "metadata")
-    assert by_agent.node(2).taken
+    assert by_agent.node(2).needs_replacement
     told = by_agent.events[0]
     assert (told.kind, told.node, told.data) == (
         EventKind.NOTICE,
@@ -250,9 +250,9 @@ def test_a_notice_dooms_a_node_by_its_agents_or_by_its_clouds_word() -> None:
     )
     assert told.text == f"{name(2)} will be taken in 30 s (metadata)"
     clouds = {"local": listing(machine(1), machine(2, preempt_at=NOW + 90))}
-    by_cloud = scene(member(1), member(2), soft={"clouds": clouds})
+    by_cloud = scene(member(1), member(2), volatile={"clouds": clouds})
     assert by_cloud.node(2).notice == NoticeSeen(NOW + 90, NOW, "local API")
-    again = scene(member(1), by_cloud.node(2), soft={"clouds": clouds}, notices=word_of_it)
+    again = scene(member(1), by_cloud.node(2), volatile={"clouds": clouds}, notices=word_of_it)
     assert EventKind.NOTICE not in again.told
     assert again.node(2).notice == by_cloud.node(2).notice
 
@@ -272,14 +272,14 @@ def test_a_spare_is_called_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("since", "deaf_until", "lost"),
+    ("since", "timers_paused_until", "lost"),
     [(20.0, 0.0, True), (19.9, 0.0, False), (60.0, NOW - 19.9, False), (60.0, NOW - 20.0, True)],
 )
 def test_a_suspect_is_lost_once_it_was_silent_for_long_while_it_could_have_been_heard(
-    since: float, deaf_until: float, lost: bool
+    since: float, timers_paused_until: float, lost: bool
 ) -> None:
     suspect = node(2, N.SUSPECT, since=NOW - since, joined=True)
-    after = scene(member(1), suspect, deaf_until=deaf_until)
+    after = scene(member(1), suspect, timers_paused_until=timers_paused_until)
     assert (EventKind.NODE_LOST in after.told) is lost
     assert (after.state(2) is N.SUSPECT) is not lost
 
@@ -322,7 +322,7 @@ def test_a_node_joins_and_leaves_as_the_round_does() -> None:
 
 
 def test_a_replacement_that_joins_is_told_once_with_whose_place_it_took() -> None:
-    lost = node(2, N.GONE, joined=True, taken=True)
+    lost = node(2, N.GONE, joined=True, needs_replacement=True)
     newcomer = node(3, N.READY, replaces=name(2))
     after = scene(member(1), lost, newcomer, round=round_of(1, 3, number=2))
     assert (after.node(3).place_of, after.state(3)) == (name(2), N.MEMBER)
@@ -334,8 +334,8 @@ def test_a_replacement_that_joins_is_told_once_with_whose_place_it_took() -> Non
     assert back.node(3).place_of == name(2)
 
 
-LOST = node(1, N.GONE, joined=True, taken=True)
-LOST_LATER = node(2, N.GONE, joined=True, taken=True)
+LOST = node(1, N.GONE, joined=True, needs_replacement=True)
+LOST_LATER = node(2, N.GONE, joined=True, needs_replacement=True)
 
 
 @pytest.mark.parametrize(
@@ -346,9 +346,9 @@ LOST_LATER = node(2, N.GONE, joined=True, taken=True)
         ([LOST, LOST_LATER, member(5, place_of=name(1))], 0, name(2)),  # the other's place is filled
         ([LOST, member(5, place_of=name(1))], 1, ""),
         ([replace(LOST, joined=False)], 0, ""),
-        ([replace(LOST, taken=False)], 0, ""),
+        ([replace(LOST, needs_replacement=False)], 0, ""),
         ([node(1, N.SUSPECT, joined=True, since=NOW)], 0, name(1)),
-        ([LOST, node(10, N.GONE, joined=True, taken=True, created_at=NOW - 3000)], 0, name(10)),
+        ([LOST, node(10, N.GONE, joined=True, needs_replacement=True, created_at=NOW - 3000)], 0, name(10)),
         ([replace(LOST, created_at=LOST_LATER.created_at), LOST_LATER], 0, name(1)),
         ([LOST_LATER, replace(LOST, created_at=LOST_LATER.created_at)], 0, name(1)),
     ],

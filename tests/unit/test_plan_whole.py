@@ -24,7 +24,7 @@ from supervisor.planner.actions import (
     SendAlert,
     Terminate,
 )
-from supervisor.planner.attention import Calm, asleep
+from supervisor.planner.quiescence import Steady, skipped
 from supervisor.planner.world import OffersView, Rules, World
 from tests.unit.scene import (
     KEYS,
@@ -79,7 +79,7 @@ EVENT = scene(member(1)).events[0]
         {"nodes": [member(1)]},
         {"forget_nodes": [name(1)]},
         {"words": {"k": b""}},
-        {"forget_words": ["k"]},
+        {"delete_keys": ["k"]},
         {"events": [EVENT]},
         {"actions": [ListInstances("local")]},
     ],
@@ -105,7 +105,7 @@ def test_a_commit_is_guarded_by_all_that_it_changes() -> None:
 def test_a_job_whose_records_contradict_what_is_observed_is_left_as_it_is_and_others_are_not() -> None:
     odd = node(1, N.REQUESTED, instance_id="i-1")  # it has a machine, but nobody granted one
     jobs = [view(job(2), [odd]), view(replace(job(1, J.QUEUED), name="other", uid="other"), [])]
-    world = world_of(*jobs, soft={"clouds": {"local": listing(absent={name(1): 2})}})
+    world = world_of(*jobs, volatile={"clouds": {"local": listing(absent={name(1): 2})}})
     after = decide(world)
     (refused,) = after.plan.refused
     assert refused.startswith(f"node {name(1)}: requested → lost")
@@ -158,13 +158,13 @@ def test_only_events_that_are_in_the_journal_already_are_dropped() -> None:
 
 
 def test_a_job_that_was_said_to_sleep_is_not_decided_about() -> None:
-    world = world_of(view(job(3), [member(1)]), asleep=frozenset({"job"}))
+    world = world_of(view(job(3), [member(1)]), skipped=frozenset({"job"}))
     decided = decide(world)
     assert (decided.plan.commits, dict(decided.plan.sentences)) == ((), {})
 
 
 def test_whoever_was_touched_is_decided_about_now() -> None:
-    assert scene(member(1), member(2), soft={"touched": frozenset({"job"})}).soft.touched == frozenset()
+    assert scene(member(1), member(2), volatile={"touched": frozenset({"job"})}).volatile.touched == frozenset()
 
 
 def test_what_one_job_learns_the_next_one_knows_in_the_same_plan() -> None:
@@ -180,7 +180,7 @@ def test_the_oldest_records_of_nodes_that_are_gone_are_dropped_with_their_logs()
     gone = [node(n, N.GONE, launched_at=NOW - 7200, ended_at=NOW - 3600) for n in (5, 3, 4)]
     after = scene(member(1), member(2), *gone, rules=Rules(gone_kept=1, leftovers_s=1e9))
     assert list(after.commit.forget_nodes) == list(names(3, 4))
-    assert list(after.commit.forget_words) == [KEYS.logs("job", each) for each in names(3, 4)]
+    assert list(after.commit.delete_keys) == [KEYS.logs("job", each) for each in names(3, 4)]
     assert after.job.usd_settled == 1.0, "what they cost stays with the job"
     assert set(after.commit.guards) == {"job", *names(3, 4)}
     assert scene(member(1), member(2), *gone, rules=Rules(gone_kept=3, leftovers_s=1e9)).plan.commits == ()
@@ -202,7 +202,7 @@ def test_words_of_nodes_that_are_gone_are_deleted_and_others_are_not() -> None:
     nodes = [member(1), node(2, N.GONE), node(3, N.TERMINATING, retry_at=NOW + 9)]
     after = scene(*nodes, record=job(1), **words)
     expected = [key("job", each) for key in (KEYS.gone, KEYS.notice, KEYS.ended) for each in names(2, 9)]
-    assert list(after.commit.forget_words) == expected
+    assert list(after.commit.delete_keys) == expected
 
 
 def test_many_words_and_records_are_forgotten_in_parts() -> None:
@@ -210,9 +210,9 @@ def test_many_words_and_records_are_forgotten_in_parts() -> None:
     for kept, tombstones in ((0, ()), (1000, [each.id for each in gone])):
         rules = Rules(gone_kept=kept, leftovers_s=1e9)
         after = scene(
-            *gone, record=job(1, J.WAITING), rules=rules, tombstones=frozenset(tombstones), soft={"offers": {}}
+            *gone, record=job(1, J.WAITING), rules=rules, tombstones=frozenset(tombstones), volatile={"offers": {}}
         )
-        written = 1 + len(after.commit.forget_words) + len(after.commit.forget_nodes)
+        written = 1 + len(after.commit.delete_keys) + len(after.commit.forget_nodes)
         assert 60 < written <= 128
 
 
@@ -232,9 +232,9 @@ def test_nodes_come_oldest_first() -> None:
 def test_a_sheet_is_full_before_a_transaction_is(alerts: bool, kind: EventKind, most: int) -> None:
     draft = draft_of(member(1), rules=Rules(alerts=alerts))
     for _ in range(most):
-        draft.tell(kind, "text")
+        draft.add_event(kind, "text")
     assert not draft.full
-    draft.tell(kind, "text")
+    draft.add_event(kind, "text")
     assert draft.full
 
 
@@ -246,7 +246,7 @@ def test_who_is_forgotten_is_on_the_sheet_no_more() -> None:
 
 def test_the_same_input_is_the_same_plan_in_the_same_order() -> None:
     lost = [node(number, N.LOST) for number in (5, 3, 9, 4, 8, 1, 7)]
-    after = scene(*lost, record=job(1, J.WAITING), soft={"offers": {}})
+    after = scene(*lost, record=job(1, J.WAITING), volatile={"offers": {}})
     assert [each.id for each in after.commit.nodes] == list(names(1, 3, 4, 5, 7, 8, 9))
 
 
@@ -268,7 +268,7 @@ def test_a_job_is_complete_when_all_desired_nodes_are_there_and_stay(others: lis
 def test_what_is_under_way_or_decided_is_busy() -> None:
     draft = draft_of(member(1))
     assert not draft.busy("end:i-1")
-    draft.do(Terminate("local", "i-1", name(1)))
+    draft.request_action(Terminate("local", "i-1", name(1)))
     assert draft.busy("end:i-1")
     assert not draft.busy("end:i-2")
 
@@ -276,7 +276,7 @@ def test_what_is_under_way_or_decided_is_busy() -> None:
 # -- when nothing has to be decided ------------------------------------------------------------------------
 
 SETTLED = [member(1), member(2)]
-NO_OFFERS = {"soft": {"offers": {"job": OffersView((), known=True, asked_at=NOW - 1)}}}
+NO_OFFERS = {"volatile": {"offers": {"job": OffersView((), known=True, asked_at=NOW - 1)}}}
 
 
 @pytest.mark.parametrize(
@@ -290,12 +290,17 @@ NO_OFFERS = {"soft": {"offers": {"job": OffersView((), known=True, asked_at=NOW 
         (SETTLED, job(2), {"progress": Progress(1, 1, NOW, NOW)}, True),
         (
             SETTLED,
-            job(2, trouble="disk full", trouble_at=NOW),
+            job(2, trouble="disk full", checkpoint_problem_at=NOW),
             {"progress": Progress(1, 1, NOW, NOW, problem="disk full")},
             False,
         ),
-        (SETTLED, job(2, trouble="disk full", trouble_at=NOW), {"progress": Progress(1, 1, NOW, NOW)}, False),
-        (SETTLED, job(2, trouble_at=NOW), {"progress": Progress(1, 1, NOW, NOW, problem="new")}, False),
+        (
+            SETTLED,
+            job(2, trouble="disk full", checkpoint_problem_at=NOW),
+            {"progress": Progress(1, 1, NOW, NOW)},
+            False,
+        ),
+        (SETTLED, job(2, checkpoint_problem_at=NOW), {"progress": Progress(1, 1, NOW, NOW, problem="new")}, False),
         ([], job(2, J.SUCCEEDED), {"hint": None}, True),
         ([node(1, N.GONE)], job(2, J.SUCCEEDED), {"hint": None}, True),
         ([node(1, N.TERMINATING, retry_at=NOW + 9)], job(2, J.SUCCEEDED), {}, False),
@@ -312,11 +317,11 @@ NO_OFFERS = {"soft": {"offers": {"job": OffersView((), known=True, asked_at=NOW 
             {"hint": hint_of(1, 2, reason="the job is paused", hold=True)},
             False,
         ),
-        ([member(1)], job(1), {"soft": {"offers": {}}}, True),
+        ([member(1)], job(1), {"volatile": {"offers": {}}}, True),
         (
             [member(1)],
             job(2, J.DEGRADED),
-            {"soft": {"offers": {"job": OffersView((), known=True, asked_at=NOW)}}},
+            {"volatile": {"offers": {"job": OffersView((), known=True, asked_at=NOW)}}},
             False,
         ),
         ([member(1, notice=NoticeSeen(NOW + 60, NOW, "x"))], job(1), NO_OFFERS, False),
@@ -333,25 +338,25 @@ def test_a_job_is_calm_when_it_has_all_it_wants_and_nothing_is_under_way(
 
 def test_a_job_about_which_something_was_decided_or_asked_is_not_calm() -> None:
     assert scene(member(1), record=job(1, gathering_since=NOW - 1)).plan.calm == frozenset()
-    asks = scene(member(1), record=job(2, J.DEGRADED), soft={"offers": {}})
+    asks = scene(member(1), record=job(2, J.DEGRADED), volatile={"offers": {}})
     assert asks.plan.calm == frozenset()
 
 
-def sleepers(world: World, calm: Mapping[str, Calm], *in_hand: str, now: float = NOW) -> frozenset[str]:
-    return asleep(world, calm, in_hand, now)
+def sleepers(world: World, calm: Mapping[str, Steady], *in_hand: str, now: float = NOW) -> frozenset[str]:
+    return skipped(world, calm, in_hand, now)
 
 
 def test_a_calm_job_sleeps_until_something_is_new_or_its_time_is_up() -> None:
     world = world_of(view(job(2), SETTLED))
-    calm = {"job": Calm(world.jobs["job"], NOW)}
+    calm = {"job": Steady(world.jobs["job"], NOW)}
     assert sleepers(world, calm) == {"job"}
-    assert sleepers(world, calm, now=NOW + world.rules.calm_s - 0.1) == {"job"}
-    assert sleepers(world, calm, now=NOW + world.rules.calm_s) == frozenset()
+    assert sleepers(world, calm, now=NOW + world.rules.steady_s - 0.1) == {"job"}
+    assert sleepers(world, calm, now=NOW + world.rules.steady_s) == frozenset()
     assert sleepers(world, {}) == frozenset()
     assert sleepers(world, calm, name(9)) == {"job"}
     assert sleepers(world, calm, name(9), name(2)) == frozenset()
-    assert sleepers(replace(world, strangers=frozenset({"x"})), calm) == frozenset()
-    assert sleepers(replace(world, soft=replace(world.soft, touched=frozenset({"job"}))), calm) == frozenset()
+    assert sleepers(replace(world, unjournaled=frozenset({"x"})), calm) == frozenset()
+    assert sleepers(replace(world, volatile=replace(world.volatile, touched=frozenset({"job"}))), calm) == frozenset()
     assert sleepers(world_of(view(job(2), SETTLED)), calm) == frozenset(), "its keys were read anew"
     assert sleepers(replace(world, jobs={}), calm) == frozenset()
 
@@ -359,7 +364,7 @@ def test_a_calm_job_sleeps_until_something_is_new_or_its_time_is_up() -> None:
 def test_how_far_a_job_is_wakes_nobody_but_its_trouble_does() -> None:
     world = world_of(view(job(2), SETTLED))
     known = world.jobs["job"]
-    calm = {"job": Calm(known, NOW)}
+    calm = {"job": Steady(known, NOW)}
     for problem, sleeps in (("", True), ("disk full", False)):
         further = replace(known, progress=Progress(1, 99, NOW, NOW, problem=problem))
         assert bool(sleepers(replace(world, jobs={"job": further}), calm)) is sleeps

@@ -15,7 +15,7 @@ from provisioners.settings import AwsSettings, AzureSettings, GcpSettings
 from supervisor.config import Config
 from supervisor.errors import JournalUnavailableError, NotFoundError
 from supervisor.model import JobRecord, NodeRecord
-from supervisor.runtime.prepare import checkpoint_dir, has_dead_man, log_agent_of, outcome_of, setup_of
+from supervisor.nodes.prepare import checkpoint_dir, has_dead_man, log_agent_of, outcome_of, setup_of
 from supervisor.spec import parse_spec
 
 
@@ -67,7 +67,7 @@ def test_a_data_job_needs_neither_a_gpu_nor_torch() -> None:
     config = decode(AgentConfig, setup.agent_config)
     assert (config.kind, config.command) == ("data", ("cp -r /a /b",))
     command = launcher_command(config)
-    assert command[1:4] == ["-P", "-m", "spotsup_trainer.data_job"]
+    assert command[1:4] == ["-P", "-m", "spotsup_trainer.launcher.data_job"]
     assert command[-2:] == ["--", "cp -r /a /b"]
 
 
@@ -90,5 +90,5 @@ def test_the_clouds_own_agent_ships_logs_where_its_settings_say_so(
 def test_an_etcd_that_does_not_give_the_code_is_no_failure_of_the_machine() -> None:
     """P5: many nodes at a time ask for an archive of megabytes; five failures in a row would end the job."""
     away = outcome_of("n1", JournalUnavailableError("etcd does not answer"))
-    assert (away.unreachable, away.sick, away.foreign) == (True, False, False)
+    assert (away.unreachable, away.unhealthy, away.foreign) == (True, False, False)
     assert not outcome_of("n1", NotFoundError("the code is not in etcd")).unreachable

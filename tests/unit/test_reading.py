@@ -7,11 +7,11 @@ from types import MappingProxyType
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from spotsup_trainer.etcd import KeyValue
-from spotsup_trainer.mirror import View
+from spotsup_trainer.etcd.mirror import View
 from spotsup_trainer.wire import Keys, Progress, encode
 
-from scripts.bench.control import population
-from supervisor.runtime.reading import Reader, Reading
+from benchmarks.control.daemon import population
+from supervisor.journal.reading import Reader, Reading
 
 KEYS = Keys("bench")
 WHOLE = population(3, 2, 1_000_000.0)

@@ -19,7 +19,7 @@ from provisioners.gcp import GcpProvisioner
 from provisioners.settings import AwsSettings, GcpSettings
 from tests.clouds import aws, azure, gcp
 from tests.clouds.machines import PaperMachines
-from tests.machines import CLIENT_KEY, CLUSTER, HOST_KEY, TIMEOUT_S
+from tests.support.machines import CLIENT_KEY, CLUSTER, HOST_KEY, TIMEOUT_S
 from tests.unit.quoting import api, spec
 
 

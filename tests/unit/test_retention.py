@@ -8,7 +8,7 @@ import pytest
 from spotsup_trainer.wire import Ended, encode
 
 from provisioners.base import EndCause
-from supervisor.api.service import MOST_FORGOTTEN, Scale
+from supervisor.api.service import MAX_FORGOTTEN, Scale
 from supervisor.errors import UsageError
 from supervisor.model import JobState, NodeState
 from tests.sim.promises import settled, truth
@@ -129,12 +129,12 @@ def test_code_is_forgotten_once_no_job_needs_it() -> None:
 
 def test_of_many_jobs_that_ended_the_last_ones_are_looked_at() -> None:
     world = empty_world()
-    names = [f"job-{number}" for number in range(MOST_FORGOTTEN + 1)]
+    names = [f"job-{number}" for number in range(MAX_FORGOTTEN + 1)]
     codes = [submit_code(world, name, name.encode()) for name in names]
     for name in names:
         end(world, name)
     submit_code(world, "new", b"new")
-    assert [bool(keys_below(world, code)) for code in codes] == [True, *[False] * MOST_FORGOTTEN]
+    assert [bool(keys_below(world, code)) for code in codes] == [True, *[False] * MAX_FORGOTTEN]
 
 
 def test_code_that_is_asked_for_at_the_moment_in_which_it_is_forgotten_is_kept_or_the_user_is_told() -> None:
@@ -175,3 +175,17 @@ def test_code_that_was_uploaded_again_waits_for_its_job() -> None:
     end(world, "new")
     submit_code(world, "another-1", b"another")
     assert not keys_below(world, code)
+
+
+def test_code_that_is_forgotten_while_it_is_uploaded_again_is_whole() -> None:
+    world = empty_world()
+    digest = submit_code(world, "old", b"code").rstrip("/").rpartition("/")[2]
+    end(world, "old")
+    journal = world.daemon.journal
+
+    def forget() -> None:
+        assert journal.forget_code(digest, world.store.revision)
+
+    world.daemon.client.hesitate = forget
+    assert service(world).put_blob(b"code") == digest
+    assert journal.get_blob(digest) == b"code"

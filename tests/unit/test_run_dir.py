@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from spotsup_trainer.run_dir import RunDir
+from spotsup_trainer.launcher.run_dir import RunDir
 from spotsup_trainer.wire import Progress
 from spotsup_trainer.worker_files import WorkerFiles
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from spotsup_trainer.sampler import Cursor, GlobalOffsetSampler, Plan, Share, after, order, shares, shuffled
+from spotsup_trainer.session.sampler import Cursor, GlobalOffsetSampler, Plan, Share, after, order, shares, shuffled
 from torch.utils.data import DataLoader
 
 PLANS = st.builds(

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from spotsup_trainer.etcd import Etcd
-from spotsup_trainer.membership import Broken, Rules, Wait, Yield, standing
-from spotsup_trainer.seat import Place, Seat
+from spotsup_trainer.rendezvous.client import Place, RendezvousClient
+from spotsup_trainer.rendezvous.membership import Broken, Rules, Wait, Yield, standing
 from spotsup_trainer.timing import LeaseTimes
 from spotsup_trainer.wire import Ended, Hint, Keys, Member, Notice, Progress, Round, Tombstone, encode
 
-from tests.etcd_server import etcd_server
+from tests.support.etcd_server import etcd_server
 
 KEYS = Keys("test")
 JOB = "job"
@@ -42,13 +42,13 @@ class Job:
     def __init__(self, endpoint: str) -> None:
         self.endpoint = endpoint
         self.etcd = Etcd([endpoint])
-        self.seats: dict[str, Seat] = {}
+        self.seats: dict[str, RendezvousClient] = {}
         self.rounds: dict[str, Round] = {}
         self.gone: list[str] = []
 
     def start(self, node: str) -> None:
         place = Place("test", JOB, node, f"{node}-1", "127.0.0.1", (self.endpoint,), TTL_S)
-        seat = self.seats[node] = Seat(place, Rules(1, NODES))
+        seat = self.seats[node] = RendezvousClient(place, Rules(1, NODES))
         seat.open()
         seat.announce(state="waiting", store_port=1)
 
@@ -82,7 +82,7 @@ class Job:
             next(iter(self.seats.values())).wait_change(0.01)
         raise AssertionError(f"no round after {after}")
 
-    def look_after(self, node: str, seat: Seat) -> None:
+    def look_after(self, node: str, seat: RendezvousClient) -> None:
         view, current = seat.snapshot().view, self.rounds.get(node)
         if current is not None:
             if isinstance(standing(view, current, node, time.monotonic()), Broken | Yield):
@@ -155,7 +155,7 @@ def test_where_the_first_in_rank_does_not_write_the_round_the_next_does(etcd_end
 def test_a_word_is_read_anew_though_another_store_counts_to_the_same_revision(tmp_path: Path) -> None:
     with etcd_server(tmp_path) as server, closing(Etcd([server.endpoint])) as etcd:
         revision = etcd.put(KEYS.hint(JOB), encode(Hint(("a",), 1, 1)))
-        seat = Seat(Place("test", JOB, "a", "a-1", "127.0.0.1", (server.endpoint,), TTL_S), Rules(1, 1))
+        seat = RendezvousClient(Place("test", JOB, "a", "a-1", "127.0.0.1", (server.endpoint,), TTL_S), Rules(1, 1))
         seat.open()
         try:
             assert hinted(seat, "a")
@@ -193,7 +193,7 @@ def test_a_member_is_there_since_its_key_appeared_as_that_of_this_incarnation(et
         assert since("c2") > anew
 
 
-def hinted(seat: Seat, node: str) -> bool:
+def hinted(seat: RendezvousClient, node: str) -> bool:
     """Wait until the hint names this node."""
     deadline = time.monotonic() + 20.0
     while time.monotonic() < deadline:

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 import torch
 from spotsup_trainer import wire
-from spotsup_trainer.checkpoint_dir import CheckpointError
-from spotsup_trainer.peers import Peers
 from spotsup_trainer.session import MicroBatch, Session, SessionError
+from spotsup_trainer.session.checkpoint_dir import CheckpointError
+from spotsup_trainer.session.peers import Peers
 from torch import nn
 from torch.utils.data import IterableDataset
 

@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from scripts.setup_apt import Apt
-from scripts.setup_clone import _locked
-from scripts.setup_environment import SOURCES, _fingerprint, ensure_environment
-from scripts.setup_errors import SetupError
+from tools.setup.apt import Apt
+from tools.setup.clone import _locked
+from tools.setup.environment import SOURCES, _fingerprint, ensure_environment
+from tools.setup.errors import SetupError
 
 REPO = Path(__file__).resolve().parents[2]
-SETUP = REPO / "scripts" / "setup"
+SETUP = REPO / "tools" / "setup" / "setup"
 
 
 def write_program(path: Path, text: str) -> None:

@@ -14,19 +14,21 @@ from tests.sim.promises import settled, truth
 from tests.sim.scenes import RULES, empty_world, in_state, machine_of, record, submit
 from tests.sim.world import World
 
-REASON = "node n, step gpu: GPU 0 is sick: Xid 79\nand more lines"
+REASON = "node n, step gpu: GPU 0 is unhealthy: Xid 79\nand more lines"
 
 
-def sick_world(monkeypatch: pytest.MonkeyPatch, failing: Collection[int], *, sick: bool = True, **more: bool) -> World:
+def unhealthy_world(
+    monkeypatch: pytest.MonkeyPatch, failing: Collection[int], *, unhealthy: bool = True, **more: bool
+) -> World:
     """A job of which these attempts, counted from 1, fail at their bootstrap: by the machine's fault, or another."""
-    world = empty_world(replace(RULES, sick_in_a_row=3, sick_memory_s=120.0))
+    world = empty_world(replace(RULES, max_unhealthy_streak=3, unhealthy_memory_s=120.0))
     well = world.nodes.prepare
     count = 0
 
     def prepare(node: NodeRecord, job: JobRecord) -> BootstrapDone:
         nonlocal count
         count += 1
-        return BootstrapDone(node.id, REASON, sick=sick, **more) if count in failing else well(node, job)
+        return BootstrapDone(node.id, REASON, unhealthy=unhealthy, **more) if count in failing else well(node, job)
 
     monkeypatch.setattr(world.nodes, "prepare", prepare)
     submit(world, "job", 1, 1, 1)
@@ -40,13 +42,13 @@ def protections(world: World) -> list[str]:
 def test_three_sick_machines_in_a_row_are_the_last_for_a_while_and_people_are_told_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    world = sick_world(monkeypatch, {1, 2, 3})
+    world = unhealthy_world(monkeypatch, {1, 2, 3})
     assert world.run_until(lambda w: protections(w) != [], 60.0)
     world.run(60.0)
     (told,) = protections(world)
     assert told == (
         "PROTECTED: 3 local machines of type small in a row were at fault; none is bought for 2 min. "
-        "The last one: node n, step gpu: GPU 0 is sick: Xid 79"
+        "The last one: node n, step gpu: GPU 0 is unhealthy: Xid 79"
     )
     assert len(truth(world)["job"].nodes) == 3, "no zone has another of this type"
     assert "PROTECTED: 3 local machines of type small" in world.daemon.loop.status.sentences["job"]
@@ -56,7 +58,7 @@ def test_three_sick_machines_in_a_row_are_the_last_for_a_while_and_people_are_to
 
 
 def test_a_machine_that_works_begins_the_count_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = sick_world(monkeypatch, {1, 2, 4, 5})
+    world = unhealthy_world(monkeypatch, {1, 2, 4, 5})
     assert world.run_until(in_state(JobState.RUNNING), 60.0)
     world.cloud.end(machine_of(world, 0), EndCause.PREEMPTED)
     assert world.run_until(lambda w: record(w).state is not JobState.RUNNING, 30.0)
@@ -66,7 +68,7 @@ def test_a_machine_that_works_begins_the_count_anew(monkeypatch: pytest.MonkeyPa
 
 
 def test_what_is_the_jobs_own_fault_speaks_against_no_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = sick_world(monkeypatch, range(20), sick=False)
+    world = unhealthy_world(monkeypatch, range(20), unhealthy=False)
     assert world.run_until(lambda w: record(w).bootstrap_failures >= 6, 120.0)
     assert protections(world) == []
 
@@ -74,7 +76,7 @@ def test_what_is_the_jobs_own_fault_speaks_against_no_machine(monkeypatch: pytes
 def test_a_machine_that_cannot_be_reached_is_asked_again_and_keeps_its_reason_meanwhile(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    world = sick_world(monkeypatch, {1, 2, 3}, sick=False, unreachable=True)
+    world = unhealthy_world(monkeypatch, {1, 2, 3}, unhealthy=False, unreachable=True)
     assert world.run_until(lambda w: any(node.error == REASON for node in truth(w)["job"].nodes.values()), 60.0)
     assert world.run_until(in_state(JobState.RUNNING), 60.0)
     assert len(truth(world)["job"].nodes) == 1
@@ -82,7 +84,7 @@ def test_a_machine_that_cannot_be_reached_is_asked_again_and_keeps_its_reason_me
 
 
 def test_one_that_is_never_reached_is_replaced_when_its_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = sick_world(monkeypatch, range(14), sick=False, unreachable=True)
+    world = unhealthy_world(monkeypatch, range(14), unhealthy=False, unreachable=True)
     assert world.run_until(in_state(JobState.RUNNING), 180.0)
     first, second = sorted(truth(world)["job"].nodes.values(), key=lambda node: node.created_at)
     assert first.error == REASON
@@ -93,7 +95,7 @@ def test_one_that_is_never_reached_is_replaced_when_its_time_is_over(monkeypatch
 def test_another_machine_at_a_nodes_address_is_told_of_and_the_node_is_replaced(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    world = sick_world(monkeypatch, {1}, sick=False, foreign=True)
+    world = unhealthy_world(monkeypatch, {1}, unhealthy=False, foreign=True)
     assert world.run_until(in_state(JobState.RUNNING), 60.0)
     (told,) = [event for event in world.sent if event.kind is EventKind.FOREIGN_HOST]
     assert told.text.startswith(f"{told.node} is not prepared: node n, step gpu")

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from spotsup_trainer.audit import Line, Report, RoundChange, RoundSpan
+from spotsup_trainer.session.audit import Line, Report, RoundChange, RoundSpan
 from spotsup_trainer.wire import Round, RoundMember
 
-from scripts.soak import plan, verdict
-from scripts.soak.fleet import Done
-from scripts.soak.nodes import Usage
-from scripts.soak.outages import cases, completed, largest_gap_s
-from scripts.soak.plan import Change, Cluster, Kind
+from tests.soak import plan, verdict
+from tests.soak.fleet import Done
+from tests.soak.nodes import Usage
+from tests.soak.outages import cases, completed, largest_gap_s
+from tests.soak.plan import Change, Cluster, Kind
 
 SEEDS = st.integers(0, 10**6)
 
@@ -39,7 +39,7 @@ def test_a_plan_has_all_kinds_and_keeps_within_its_bounds(seed: int) -> None:
     assert len(changes) == 200
     assert min(Counter(change.kind for change in changes)[kind] for kind in Kind) >= 4
     for change in changes:
-        assert 2 <= len(change.after.members) <= plan.MOST_MEMBERS
+        assert 2 <= len(change.after.members) <= plan.MAX_MEMBERS
         assert len(change.after.aside) <= 1
         assert len(change.after.spares) <= 1
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from spotsup_trainer.membership import Rules, Stay, View, standing
+from spotsup_trainer.rendezvous.membership import Rules, Stay, View, standing
 from spotsup_trainer.wire import Round
 
 from provisioners.base import EndCause

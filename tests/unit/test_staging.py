@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from spotsup_trainer.staging import Staging, fingerprint, share
+from spotsup_trainer.session.staging import Staging, fingerprint, share
 
 SIZES = st.lists(st.integers(0, 60), max_size=12)
 

@@ -11,7 +11,7 @@ from itertools import pairwise
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from spotsup_trainer.stream import Chunks, LineStream
+from spotsup_trainer.etcd.stream import Chunks, LineStream
 
 HEAD = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 contents = st.lists(st.binary(min_size=1, max_size=40), max_size=8)
@@ -78,5 +78,5 @@ def test_an_answer_that_is_cut_off_ends() -> None:
 
 
 def test_a_line_without_end_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spotsup_trainer.stream._MOST_LINE_BYTES", 1000)
+    monkeypatch.setattr("spotsup_trainer.etcd.stream._MAX_LINE_BYTES", 1000)
     assert answered([chunked([b"a\n"]), chunked([b"#" * 1001])]) == [[b"a"]]

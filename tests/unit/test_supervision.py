@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from spotsup_trainer.membership import Broken, Over, Standing, Stay, Yield
-from spotsup_trainer.supervision import AskToYield, GoOn, Limits, Local, SayDone, Stop, decide
+from spotsup_trainer.launcher.supervision import AskToYield, GoOn, Limits, Local, SayDone, Stop, decide
+from spotsup_trainer.rendezvous.membership import Broken, Over, Standing, Stay, Yield
 from spotsup_trainer.wire import Result
 
 LIMITS = Limits(yield_s=20.0, grace_s=2.0, lost_s=5.0, exit_s=100.0, margin_s=1.0)
@@ -61,7 +61,7 @@ def local(**changes: Any) -> Local:
         (local(workers="succeeded", done_since=0.0, leaving_since=1.0), Stay(), 21.0, Stop("leave", "the other nodes")),
         (local(workers="succeeded", done_since=0.0), Stay(), 100.0, Stop("leave", "the other nodes")),
         # no time
-        (local(hurry=True), Stay(), 0.0, Stop("leave", "no time is left")),
+        (local(force=True), Stay(), 0.0, Stop("leave", "no time is left")),
         (local(deadline=10.0), Stay(), 8.9, GoOn()),
         (local(deadline=10.0, yielding_since=1.0), JOINS, 9.0, Stop("leave", "no time is left")),
     ],
@@ -86,7 +86,7 @@ LOCALS = st.builds(
     leaving_since=TIMES,
     done_since=TIMES,
     deadline=TIMES,
-    hurry=st.booleans(),
+    force=st.booleans(),
 )
 STANDINGS = st.sampled_from([Stay(), JOINS, LOST, STOPPED, OVER])
 
@@ -100,7 +100,7 @@ def test_a_told_launcher_never_rejoins_and_an_untold_one_with_time_never_leaves(
         assert action.then != "rejoin"
     if isinstance(action, Stop) and action.then == "leave":
         late = node.deadline is not None and now >= node.deadline - LIMITS.margin_s
-        assert node.hurry or late or node.leaving_since is not None
+        assert node.force or late or node.leaving_since is not None
 
 
 @given(LOCALS, STANDINGS)

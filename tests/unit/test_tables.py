@@ -57,7 +57,7 @@ cancelled:
 
 TOLD_AT_ONCE = """
 notice node-lost replacement-requested replacement-joined
-checkpoint-trouble checkpoints-back
+checkpoints-failing checkpoints-resumed
 job-done job-failed
 unknown-code protected foreign-host
 """

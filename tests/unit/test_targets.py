@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from provisioners.base import Market, Offer
-from supervisor.api.serving import MOST_CONNECTIONS, ApiServer, bind_address
+from supervisor.api.serving import MAX_CONNECTIONS, ApiServer, bind_address
 from supervisor.api.targets import LIVING, targets, targets_app
 from supervisor.config import parse_config
 from supervisor.errors import StartError, UsageError
@@ -97,7 +97,7 @@ def test_the_port_tells_the_targets_and_nothing_else() -> None:
 def test_connections_that_say_nothing_are_so_many_and_no_more() -> None:
     with serving(MEMBER) as client, ExitStack() as stack:
         address = (client.base_url.host, client.base_url.port)
-        silent = [stack.enter_context(socket.create_connection(address, 10.0)) for _ in range(MOST_CONNECTIONS + 1)]
+        silent = [stack.enter_context(socket.create_connection(address, 10.0)) for _ in range(MAX_CONNECTIONS + 1)]
         assert silent[-1].recv(1) == b"", "one too many is hung up on"
         silent[0].close()
         assert client.get("/v1/targets").status_code == 200

@@ -13,8 +13,8 @@ from tests.sim.scenes import RULES, calm_world, machine_of
 from tests.sim.world import World
 
 DISK = "cannot write /ckpt/step-40: No space left on device"
-KINDS = {EventKind.CHECKPOINT_TROUBLE, EventKind.CHECKPOINTS_BACK}
-QUIET_S = RULES.trouble_quiet_s
+KINDS = {EventKind.CHECKPOINTS_FAILING, EventKind.CHECKPOINTS_RESUMED}
+QUIET_S = RULES.checkpoint_alert_quiet_s
 
 
 def alerts(world: World) -> list[Event]:
@@ -71,7 +71,7 @@ def test_a_program_that_starts_anew_has_not_written_a_checkpoint_by_that() -> No
     world.run(5.0)
     training.problem = ""  # nothing was tried yet
     world.run(30.0)
-    assert [event.kind for event in alerts(world)] == [EventKind.CHECKPOINT_TROUBLE]
+    assert [event.kind for event in alerts(world)] == [EventKind.CHECKPOINTS_FAILING]
     assert shown(world) == DISK
 
 
@@ -86,7 +86,7 @@ def test_a_disk_that_comes_and_goes_floods_nobody() -> None:
         world.run(5.0)
     assert 4 <= len(alerts(world)) <= 8
     assert len(alerts(world)) == 2 * len(
-        [event for event in alerts(world) if event.kind is EventKind.CHECKPOINT_TROUBLE]
+        [event for event in alerts(world) if event.kind is EventKind.CHECKPOINTS_FAILING]
     )
 
 

@@ -12,17 +12,17 @@ from typing import Any
 
 import pytest
 from spotsup_trainer.etcd import Etcd, EtcdRefusedError
-from spotsup_trainer.mirror import View
+from spotsup_trainer.etcd.mirror import View
 from spotsup_trainer.wire import Keys
 
-from scripts.chaos import space
 from supervisor.api.service import Scale, Service
 from supervisor.errors import JournalFullError, JournalUnavailableError, RefusedError
+from supervisor.journal.journal import Journal
+from supervisor.journal.store import EtcdStore
 from supervisor.runtime.clock import SystemClock
-from supervisor.runtime.journal import Journal
 from supervisor.runtime.leader import Leadership, call_limit_s
-from supervisor.runtime.store import EtcdStore
-from tests.etcd_server import cable, etcd_server
+from tests.chaos import space
+from tests.support.etcd_server import cable, etcd_server
 from tests.unit.test_lost_journal import Daemon
 
 KEYS = Keys("test")

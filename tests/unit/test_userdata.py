@@ -13,14 +13,14 @@ import yaml
 from bootstrap.facts import system
 from provisioners.base import HostKey
 from provisioners.userdata import BORN_FILE, HEARD_FILE, SWITCH_PATH, DeadMan, switch_script, user_data
-from tests.machines import HOST_KEY, wait_for
+from tests.support.machines import HOST_KEY, wait_for
 
 GOLDEN = Path(__file__).parent / "golden" / "clouds" / "user_data.txt"
 KEY = HostKey(
     "ssh-ed25519 AAAApublic spotsup", "-----BEGIN OPENSSH PRIVATE KEY-----\nx\n-----END OPENSSH PRIVATE KEY-----"
 )
 # EC2 takes 16 KB, Azure 64 KB, Compute Engine 256 KB
-MOST_BYTES = 16384
+MAX_BYTES = 16384
 
 
 def test_it_is_as_reviewed() -> None:
@@ -33,7 +33,7 @@ def test_it_is_as_reviewed() -> None:
 def test_cloud_init_reads_it_as_it_was_meant() -> None:
     text = user_data("n1", "spot", "ssh-ed25519 AAAAclient daemon", HostKey(HOST_KEY.public, HOST_KEY.private_openssh))
     assert text.startswith("#cloud-config\n")
-    assert len(text) < MOST_BYTES
+    assert len(text) < MAX_BYTES
     config = yaml.safe_load(text)
     assert config["ssh_keys"] == {"ed25519_private": HOST_KEY.private_openssh, "ed25519_public": HOST_KEY.public}
     (user,) = config["users"]
@@ -46,7 +46,7 @@ def test_the_largest_fits() -> None:
     text = user_data(
         "n" * 63, "u" * 32, "k" * 800, HostKey(HOST_KEY.public, HOST_KEY.private_openssh), DeadMan(3600, "x" * 2000)
     )
-    assert len(text) < MOST_BYTES
+    assert len(text) < MAX_BYTES
 
 
 def test_the_switch_is_a_script_that_shells_take() -> None:

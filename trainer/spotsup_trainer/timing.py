@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 RETRY_S = (0.05, 0.1, 0.2, 0.5, 1.0)
-LONGEST_OUTAGE_S = 3600.0
-_LEAST_CALL_S = 0.3  # an etcd that is well may take that when it is busy
+MAX_OUTAGE_S = 3600.0
+_MIN_CALL_S = 0.3  # an etcd that is well may take that when it is busy
 
 
 def retry_s(failures: int) -> float:
@@ -24,7 +24,7 @@ class LeaseTimes:
     `pulse_s`: how often a watch's endpoint is asked whether it is there. With the time for the answer that is less than
     what is left of a lease that was renewed in time: a copy of the keys is known to be old before a lease can end.
 
-    `amnesty_s`: from when etcd is back for one launcher until all others are, too: an attempt over all endpoints that
+    `grace_s`: from when etcd is back for one launcher until all others are, too: an attempt over all endpoints that
     was under way, the pause after it, and a lease's time to be granted another and to write.
     """
 
@@ -34,7 +34,7 @@ class LeaseTimes:
     @property
     def call_s(self) -> float:
         dispensable = max(1, (self.endpoints - 1) // 2)
-        return max(_LEAST_CALL_S, self.ttl_s / 3 / dispensable)
+        return max(_MIN_CALL_S, self.ttl_s / 3 / dispensable)
 
     @property
     def renew_s(self) -> float:
@@ -46,7 +46,7 @@ class LeaseTimes:
         return self.ttl_s / 4
 
     @property
-    def amnesty_s(self) -> float:
+    def grace_s(self) -> float:
         return self.endpoints * self.call_s + RETRY_S[-1] + self.ttl_s
 
 
@@ -55,7 +55,7 @@ class Patience:
 
     def __init__(self, limit_s: float, now: float) -> None:
         self._left_s = limit_s
-        self._outage_left_s = LONGEST_OUTAGE_S
+        self._outage_left_s = MAX_OUTAGE_S
         self._at = now
 
     def is_over(self, now: float, *, away: bool) -> bool:

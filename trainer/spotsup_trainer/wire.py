@@ -116,7 +116,7 @@ class Round:
 
 
 @dataclass(frozen=True, slots=True)
-class AgentWord:
+class AgentStatus:
     """The node agent's own key, under its lease."""
 
     node: str
@@ -199,8 +199,8 @@ class AgentConfig:
     """What bootstrap writes on a node for the agent to read. Paths are absolute, on the node.
 
     `log_mirror`: a folder that outlives the node, for its whole log; "" for none.
-    `leash`: `python` is in a container, where stdin is what the launcher hangs on: leash.py. `kind`: what `command` is,
-    a training script with its arguments or, of a data job, one line for bash.
+    `container_init`: `python` is in a container, and the launcher ends when its stdin closes. `kind`: what `command`
+    is, a training script with its arguments or, of a data job, one line for bash.
     """
 
     cluster: str
@@ -223,7 +223,7 @@ class AgentConfig:
     lease_ttl_s: float = DEFAULT_LEASE_TTL_S
     leave_margin_s: float = 8.0
     log_mirror: str = ""
-    leash: bool = False
+    container_init: bool = False
     kind: Literal["training", "data"] = "training"
 
 
@@ -268,7 +268,7 @@ class Keys:
         return f"{self.run(job)}member/{node}"
 
     def agent(self, job: str, node: str) -> str:
-        """`AgentWord`, by the agent, under its lease."""
+        """`AgentStatus`, by the agent, under its lease."""
         return f"{self.run(job)}agent/{node}"
 
     def notice(self, job: str, node: str) -> str:

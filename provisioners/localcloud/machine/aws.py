@@ -18,8 +18,8 @@ from datetime import UTC, datetime
 from typing import NamedTuple
 
 _PREFIX = "/latest/"
-_LONGEST_TTL_S = 21600
-_MOST_TOKENS = 256
+_MAX_TTL_S = 21600
+_MAX_TOKENS = 256
 
 
 class Text(NamedTuple):
@@ -53,10 +53,10 @@ class AwsMetadata:
         if method != "PUT":
             return Text(405)
         said = headers.get("x-aws-ec2-metadata-token-ttl-seconds", "")
-        if not said.isdecimal() or not 1 <= int(said) <= _LONGEST_TTL_S:
+        if not said.isdecimal() or not 1 <= int(said) <= _MAX_TTL_S:
             return Text(400)
         alive = {token: until for token, until in self._tokens.items() if until > now}
-        self._tokens = dict(list(alive.items())[-_MOST_TOKENS + 1 :])
+        self._tokens = dict(list(alive.items())[-_MAX_TOKENS + 1 :])
         token = secrets.token_urlsafe(32)
         self._tokens[token] = now + int(said)
         return Text(200, token)

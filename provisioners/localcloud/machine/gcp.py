@@ -16,7 +16,7 @@ from urllib.parse import parse_qsl
 
 _PREFIX = "/computeMetadata/v1/"
 _PREEMPTED = f"{_PREFIX}instance/preempted"
-_LONGEST_WAIT_S = 300.0
+_MAX_WAIT_S = 300.0
 
 
 class Value(NamedTuple):
@@ -56,10 +56,10 @@ class GcpMetadata:
         if asked.get("wait_for_change") != "true" or path != _PREEMPTED:
             return told
         last = asked.get("last_etag", told.headers()["ETag"])
-        seconds = asked.get("timeout_sec", str(_LONGEST_WAIT_S))
+        seconds = asked.get("timeout_sec", str(_MAX_WAIT_S))
         if not seconds.replace(".", "", 1).isdecimal():
             return Value(400)
-        return told._replace(wait_s=min(float(seconds), _LONGEST_WAIT_S)) if last == told.headers()["ETag"] else told
+        return told._replace(wait_s=min(float(seconds), _MAX_WAIT_S)) if last == told.headers()["ETag"] else told
 
     def preempted(self, *, preempted: bool) -> Value:
         """What those who wait are told."""

@@ -24,7 +24,7 @@ _REBALANCE_PATH = "/latest/meta-data/events/recommendations/rebalance"
 _TOKEN_TTL_S = 21600
 _POLL_S = 1.5
 _TIMEOUT_S = 2.0
-_MOST_BYTES = 65536
+_MAX_BYTES = 65536
 
 log = logging.getLogger(__name__)
 
@@ -88,6 +88,6 @@ class AwsReader:
         try:
             connection.request(method, path, headers=headers)
             response = connection.getresponse()
-            return response.status, response.read(_MOST_BYTES).decode()
+            return response.status, response.read(_MAX_BYTES).decode()
         finally:
             connection.close()

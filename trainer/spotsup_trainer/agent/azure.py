@@ -25,7 +25,7 @@ _ENDS = ("Preempt", "Terminate")
 _POLL_S = 1.0
 _TIMEOUT_S = 5.0
 _FIRST_TIMEOUT_S = 150.0
-_MOST_BYTES = 1 << 20
+_MAX_BYTES = 1 << 20
 
 log = logging.getLogger(__name__)
 
@@ -79,7 +79,7 @@ class AzureReader:
         try:
             connection.request("GET", path, headers={"Metadata": "true"})
             response = connection.getresponse()
-            body = response.read(_MOST_BYTES).decode()
+            body = response.read(_MAX_BYTES).decode()
         finally:
             connection.close()
         if response.status != 200:

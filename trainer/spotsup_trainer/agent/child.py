@@ -20,7 +20,7 @@ def launcher_command(config: AgentConfig) -> list[str]:
     """The launcher's command line. -P: the code's folder must not hide modules that torch imports."""
     if config.kind == "data":
         return [
-            *(config.python, "-P", "-m", "spotsup_trainer.data_job"),
+            *(config.python, "-P", "-m", "spotsup_trainer.launcher.data_job"),
             *("--etcd", ",".join(config.etcd_endpoints)),
             *("--addr", config.addr),
             *("--lease-ttl", f"{config.lease_ttl_s:g}"),
@@ -67,7 +67,7 @@ class Child:
                 cwd=config.code_dir,
                 env=launcher_env(config),
                 # In a container it hangs on this alone: the end of stdin is the end of us.
-                stdin=subprocess.PIPE if config.leash else subprocess.DEVNULL,
+                stdin=subprocess.PIPE if config.container_init else subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 start_new_session=True,

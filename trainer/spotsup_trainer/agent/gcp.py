@@ -25,8 +25,8 @@ NOTICE_ITEM = "spotsup-notice-s"
 _ROOT = "/computeMetadata/v1/instance"
 _WAIT_S = 20
 _TIMEOUT_S = 5.0
-_AT_LEAST_S = 1.0
-_MOST_BYTES = 65536
+_MIN_S = 1.0
+_MAX_BYTES = 65536
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +51,7 @@ class GcpReader:
             log.info("Google takes this machine in %g s", notice_s + SHUTDOWN_S)
             return time.time() + notice_s + SHUTDOWN_S
         # A service that answers a wait at once, for whatever reason, shall not be asked without end.
-        time.sleep(max(0.0, _AT_LEAST_S - (time.monotonic() - began)))
+        time.sleep(max(0.0, _MIN_S - (time.monotonic() - began)))
         return None
 
     def _is_preempted(self) -> bool:
@@ -83,6 +83,6 @@ class GcpReader:
         try:
             connection.request("GET", f"{_ROOT}{path}", headers={"Metadata-Flavor": "Google"})
             response = connection.getresponse()
-            return response.status, response.read(_MOST_BYTES).decode(), response.headers.get("ETag") or ""
+            return response.status, response.read(_MAX_BYTES).decode(), response.headers.get("ETag") or ""
         finally:
             connection.close()

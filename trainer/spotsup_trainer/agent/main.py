@@ -13,17 +13,17 @@ from pathlib import Path
 
 from spotsup_trainer import __version__
 from spotsup_trainer.agent.child import Child
+from spotsup_trainer.agent.dead_man_switch import HEARD_FILE, DeadManSwitch
 from spotsup_trainer.agent.decisions import FORGIVEN_AFTER_S, Exit, is_news, judge, must_leave
-from spotsup_trainer.agent.heard import HEARD_FILE, Heard
 from spotsup_trainer.agent.log_mirror import LogMirror
 from spotsup_trainer.agent.logs import LogShipper
 from spotsup_trainer.agent.metrics import start_gpu_metrics
 from spotsup_trainer.agent.notices import NoticeReader, NoticeWatcher, reader_for
 from spotsup_trainer.etcd import Etcd
-from spotsup_trainer.outbox import Outbox
-from spotsup_trainer.run_dir import RunDir
+from spotsup_trainer.etcd.outbox import Outbox
+from spotsup_trainer.launcher.run_dir import RunDir
 from spotsup_trainer.timing import LeaseTimes
-from spotsup_trainer.wire import AgentConfig, AgentWord, Ended, Keys, Notice, Progress, WireError, decode, encode
+from spotsup_trainer.wire import AgentConfig, AgentStatus, Ended, Keys, Notice, Progress, WireError, decode, encode
 
 _TICK_S = 0.2
 _PROGRESS_S = 1.0  # a step is told so often, at most: the daemon hears it of every job
@@ -59,7 +59,9 @@ class Agent:
         self._crashes = 0
         self._progress: Progress | None = None
         self._progress_at = 0.0
-        self._heard = Heard(Path.home() / HEARD_FILE, self._outbox.answered_at, self._run_dir.path, self._log_file)
+        self._heard = DeadManSwitch(
+            Path.home() / HEARD_FILE, self._outbox.answered_at, self._run_dir.path, self._log_file
+        )
 
     def stop(self) -> None:
         """Leave in order; twice: at once. Only sets a flag."""
@@ -68,7 +70,7 @@ class Agent:
     def run(self) -> Ended:
         """Run the launcher to the end of this node's part in the job. Returns when that is known to etcd."""
         config = self._config
-        word = AgentWord(config.node, self._boot_id, os.getpid(), time.time(), __version__)
+        word = AgentStatus(config.node, self._boot_id, os.getpid(), time.time(), __version__)
         self._outbox.start()
         self._outbox.put(self._keys.agent(config.job, config.node), encode(word), leased=True)
         self._logs.start()

@@ -13,7 +13,7 @@ from typing import Any
 
 LIBRARY = "libnvidia-ml.so.1"
 
-_MOST_EVENTS = 64  # taken from the driver's queue at a time
+_MAX_EVENTS = 64  # taken from the driver's queue at a time
 _TEXT_BYTES = 96  # NVML_DEVICE_NAME_V2_BUFFER_SIZE, NVML_DEVICE_UUID_V2_BUFFER_SIZE
 _XID = 0x8  # nvmlEventTypeXidCriticalError
 _SUCCESS, _TEMPERATURE_GPU, _CORRECTED, _UNCORRECTED, _VOLATILE = 0, 0, 0, 1, 0
@@ -60,7 +60,7 @@ class _Event(ctypes.Structure):
 
 
 class Nvml:
-    """The driver's library, opened. For one thread: a sick driver may hold a call for ever. Raises NvmlError."""
+    """The driver's library, opened. For one thread: a unhealthy driver may hold a call for ever. Raises NvmlError."""
 
     def __init__(self, library: str = LIBRARY) -> None:
         try:
@@ -107,7 +107,7 @@ class Nvml:
 
     def _hear(self) -> None:
         event = _Event()
-        for _ in range(_MOST_EVENTS if self._events else 0):
+        for _ in range(_MAX_EVENTS if self._events else 0):
             if not self._call("nvmlEventSetWait_v2", self._events, ctypes.byref(event), ctypes.c_uint(0)):
                 return
             if event.type == _XID and event.device:

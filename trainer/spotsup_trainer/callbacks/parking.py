@@ -11,7 +11,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from spotsup_trainer.peers import Peers
+from spotsup_trainer.session.peers import Peers
 from spotsup_trainer.wire import Progress
 from spotsup_trainer.worker_files import WorkerFiles
 

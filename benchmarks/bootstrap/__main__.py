@@ -1,0 +1,124 @@
+"""`make bench-bootstrap`: from a machine that answers on its SSH port to its worker, for 1, 8, 32 and 64 at once.
+
+The machines are the local cloud's, all on this computer: with more of them than cores it measures the work that they
+make, too. Writes build/bench/bootstrap.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from rich.table import Table
+
+from benchmarks import results
+from benchmarks.bootstrap import machines as bootstrap
+from benchmarks.command import measured, progress, show
+from benchmarks.recovery.watch import Stop
+from benchmarks.results import Row, Sample
+from tools.stack import ROOT
+
+SPOTSUP, FLOOR = "spotsup", "floor"
+SIZES = (1, 8, 32, 64)
+NODE, AGENTS, WORKERS, OWN, ENVIRONMENT = "a node's agent", "all agents", "all workers", "commands alone", "environment"
+COLD, WARM = "environment, nothing cached", "environment, cached"
+SUBJECTS = {
+    SPOTSUP: "bootstrap() in one thread per node, over SSH, and then the agent, its launcher and one worker",
+    FLOOR: "the same scripts by sh on this computer, one after the other, without SSH",
+}
+NOTES = """\
+a node's agent: from the connection until the agent runs, of each node alone. all agents: until the last of them does.
+all workers: until the last training program was started; each node's launcher imports torch for that.
+commands alone: what the steps' own scripts take; the rest of a node's time is SSH, and us.
+environment: code, trainer and a virtual environment with one empty package, by a node that has to build it, and by one
+  that finds it in the cache."""
+
+
+def measure(size: int, folder: Path, stop: Stop) -> list[Sample]:
+    """One size, once. Raises BenchError, InterruptedByUserError."""
+    case = f"{size} node{'s' if size > 1 else ''}"
+    with bootstrap.fleet(folder, size, stop) as ready:
+        timing = bootstrap.measure(ready, stop)
+        samples = [
+            Sample(case, SPOTSUP, NODE, "s", statistics.median(timing.each_s)),
+            Sample(case, SPOTSUP, AGENTS, "s", timing.agents_s),
+            Sample(case, SPOTSUP, WORKERS, "s", timing.workers_s),
+        ]
+        bootstrap.end(ready)
+        if size == 1:
+            samples.append(Sample(case, FLOOR, OWN, "s", bootstrap.own_s(ready.setups[0], folder / "own")))
+    return samples
+
+
+def measure_environment(folder: Path, stop: Stop) -> list[Sample]:
+    """Two machines, one after the other."""
+    with bootstrap.fleet(folder, 2, stop) as ready:
+        cold_s, warm_s = bootstrap.environment_s(ready, folder / "cache")
+    return [Sample(COLD, SPOTSUP, ENVIRONMENT, "s", cold_s), Sample(WARM, SPOTSUP, ENVIRONMENT, "s", warm_s)]
+
+
+def table(rows: Sequence[Row]) -> Table:
+    """The rows for people."""
+    made = Table(title="Bootstrap", title_justify="left", title_style="bold", box=None, pad_edge=False)
+    for column in ("", "until"):
+        made.add_column(column, no_wrap=True)
+    for column in ("median", "min", "max", "n"):
+        made.add_column(column, no_wrap=True, justify="right")
+    for row in rows:
+        numbers = [f"{value:.2f} s" for value in (row.median, row.min, row.max) if value is not None]
+        made.add_row(row.case, row.metric, *numbers, str(row.n))
+    return made
+
+
+def verdicts(rows: Sequence[Row]) -> Iterator[str]:
+    """What follows from the rows, one sentence each."""
+    found = {(row.case, row.metric): row.median for row in rows}
+    one, own = found.get(("1 node", NODE)), found.get(("1 node", OWN))
+    if one and own:
+        yield f"of one node's {one:.2f} s the commands take {own:.2f} s; {max(0.0, 1 - own / one):.0%} is SSH, and us"
+    for metric in (AGENTS, WORKERS):
+        first, last = found.get(("1 node", metric)), found.get(("64 nodes", metric))
+        if first and last:
+            yield f"{metric}: 64 nodes take {last / first:.1f} times as long as one ({last:.1f} s, {first:.2f} s)"
+    cold, warm = found.get((COLD, ENVIRONMENT)), found.get((WARM, ENVIRONMENT))
+    if cold and warm:
+        yield f"an environment that is cached takes {warm:.2f} s, one that is not {cold:.2f} s"
+
+
+def measure_all(options: argparse.Namespace, stop: Stop) -> list[Sample]:
+    """Every size, and the environment. Raises BenchError, InterruptedByUserError."""
+    samples: list[Sample] = []
+    for repetition in range(options.repeat):
+        for size in (each for each in SIZES if each <= options.most):
+            progress.print(f"[dim]repetition {repetition + 1} of {options.repeat}: {size} at once[/dim]")
+            samples += measure(size, options.folder, stop)
+        samples += measure_environment(options.folder, stop)
+    return samples
+
+
+def main() -> int:
+    """Measure, write, show. Exit status 0 where everything could be measured; 130 after Ctrl-C."""
+    options, about = _parse(), results.machine()
+    rows = results.summarise(measured("bench-bootstrap", lambda stop: measure_all(options, stop)))
+    results.write(options.json, rows, about, SUBJECTS)
+    show([table(rows)], NOTES, options.json, sentences=verdicts(rows))
+    return 0
+
+
+def _parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="bench-bootstrap", description=(__doc__ or "").splitlines()[0])
+    build = ROOT / "build" / "bench"
+    parser.add_argument("--repeat", type=int, default=3, metavar="N")
+    parser.add_argument("--most", type=int, default=SIZES[-1], metavar="NODES", help="leave out what is larger")
+    parser.add_argument("--folder", type=Path, default=build / "bootstrap", help="for all that is written meanwhile")
+    parser.add_argument("--json", type=Path, default=build / "bootstrap.json")
+    options = parser.parse_args()
+    options.folder = options.folder.absolute()
+    return options
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,273 @@
+"""Machines of a local cloud that are bootstrapped at the same time, and the same commands run without SSH."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import getpass
+import hashlib
+import io
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tarfile
+import time
+import zipfile
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import spotsup_trainer
+from spotsup_trainer import wire
+
+from benchmarks.recovery.watch import BenchError, Stop
+from bootstrap import Archive, Report, Setup, Target, bootstrap, pack_directory, plan, stop_agent
+from bootstrap.agent_scripts import stop_agent as stop_script
+from bootstrap.facts import facts_script, parse_facts
+from bootstrap.locks import lock_of
+from bootstrap.model import Run, Upload
+from bootstrap.steps import STEPS
+from bootstrap.steps.base import paths_on
+from provisioners.base import Instance, InstanceState, Launched, LaunchRequest, OfferQuery
+from provisioners.local import LocalProvisioner
+from provisioners.localcloud.client import call
+from provisioners.localcloud.control import destroy
+from provisioners.localcloud.embed import ensure_server
+from provisioners.localcloud.models import SettingsPatch
+from supervisor.identity import Identity
+from supervisor.journal.etcd_server import EmbeddedEtcd
+
+CLUSTER = "bench"
+CALL_S = 60.0
+LIMIT_S = 600.0
+TRAINER_LIMIT_BYTES = 8 * 1024 * 1024
+# The worker says that it was started, and has nothing else to do.
+TRAIN = "import os, pathlib\npathlib.Path(os.environ['BENCH_MARK']).touch()\n"
+UP_TO_THE_ENVIRONMENT = STEPS[: [name for name, _ in STEPS].index("environment") + 1]
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """Machines that answer, and what each is to become."""
+
+    targets: Sequence[Target]
+    setups: Sequence[Setup]
+    marks: Sequence[Path]
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Seconds from the first connection: of each node until its agent runs, of all agents, of all workers."""
+
+    each_s: Sequence[float]
+    agents_s: float
+    workers_s: float
+
+
+@contextmanager
+def fleet(folder: Path, count: int, stop: Stop) -> Iterator[Fleet]:
+    """`count` machines with an sshd that answers, and an etcd. Leaves nothing."""
+    shutil.rmtree(folder, ignore_errors=True)
+    marks = folder / "marks"
+    marks.mkdir(parents=True)
+    etcd = EmbeddedEtcd(folder / "etcd")
+    cloud = folder / "cloud"
+    etcd.start()
+    try:
+        ensure_server(cloud)
+        _make_room(cloud, count)
+        identity = Identity(b"bench" + bytes(27))
+        names = [f"n{number}" for number in range(count)]
+        machines = _launch(LocalProvisioner(cloud), names, identity, stop)
+        targets = [_target(machine, identity) for machine in machines]
+        files = [marks / name for name in names]
+        yield Fleet(targets, [_setup(m, etcd.endpoint, folder, f) for m, f in zip(machines, files, strict=True)], files)
+    finally:
+        destroy(cloud)
+        etcd.stop()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def measure(ready: Fleet, stop: Stop) -> Timing:
+    """Bootstrap all at once, as the daemon does: one thread each."""
+    began, began_unix = time.monotonic(), time.time()
+    with ThreadPoolExecutor(len(ready.targets)) as pool:
+        reports = list(pool.map(_bootstrap, ready.targets, ready.setups))
+    agents_s = time.monotonic() - began
+    deadline = time.monotonic() + LIMIT_S
+    while missing := [mark.name for mark in ready.marks if not mark.exists()]:
+        stop.check()
+        if time.monotonic() > deadline:
+            raise BenchError(f"{len(missing)} workers were not started within {LIMIT_S:g} s, among them {missing[0]}")
+        time.sleep(0.05)
+    last = max(mark.stat().st_mtime for mark in ready.marks)
+    return Timing([report.took_s for report in reports], agents_s, last - began_unix)
+
+
+def own_s(setup: Setup, folder: Path) -> float:
+    """Seconds that the commands themselves take on this computer: the same scripts by sh, without SSH."""
+    home = folder / "home"
+    shutil.rmtree(home, ignore_errors=True)
+    home.mkdir(parents=True)
+    environ = {**os.environ, "HOME": str(home)}
+    began = time.monotonic()
+    facts = parse_facts(_sh(facts_script(setup), environ))
+    for step in plan(facts, setup):
+        for command in step.decision if isinstance(step.decision, tuple) else ():
+            if isinstance(command, Upload):
+                path = Path(command.path)
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(command.data)
+                path.chmod(command.mode)
+            elif isinstance(command, Run):
+                _sh(command.script, environ, command.stdin)
+    took_s = time.monotonic() - began
+    _sh(stop_script(paths_on(facts, setup), 0.0), environ)
+    shutil.rmtree(home, ignore_errors=True)
+    return took_s
+
+
+def environment_s(ready: Fleet, cache: Path) -> tuple[float, float]:
+    """Seconds for code, trainer and an environment of one tiny package: on a machine that finds no cache, and on one
+    that finds what the first has built.
+    """
+    code = _code({"requirements.txt": b"--no-index\n--find-links wheels\ntorch\n", "wheels/" + WHEEL_NAME: _wheel()})
+    took = []
+    for target, setup in zip(ready.targets[:2], ready.setups[:2], strict=True):
+        asked = replace(setup, code=code, lock=lock_of(code, "requirements.txt"), cache=str(cache))
+        report = bootstrap(target, asked, clock=time.monotonic, deadline_s=LIMIT_S, steps=UP_TO_THE_ENVIRONMENT)
+        took.append(report.took_s)
+    return took[0], took[1]
+
+
+def end(ready: Fleet) -> None:
+    """Stop the agents, at once."""
+    for target, setup in zip(ready.targets, ready.setups, strict=True):
+        stop_agent(target, setup.node, root=setup.root, grace_s=0.0, clock=time.monotonic, deadline_s=CALL_S)
+
+
+# -- inside ------------------------------------------------------------------------------------------------
+
+
+def _make_room(cloud: Path, count: int) -> None:
+    offer = LocalProvisioner(cloud).offers(OfferQuery(), CALL_S)[0]
+    patch = SettingsPatch(capacity={offer.zone: count}, launch_delay_s=0.0)
+    answer = call(
+        cloud, "PATCH", "/v1/admin/settings", timeout_s=CALL_S, body=patch.model_dump_json(exclude_unset=True)
+    )
+    if answer.status != 200:
+        raise BenchError(f"the local cloud takes no setting: {answer.text[:200]}")
+
+
+def _launch(cloud: LocalProvisioner, names: Sequence[str], identity: Identity, stop: Stop) -> list[Instance]:
+    offer = cloud.offers(OfferQuery(), CALL_S)[0]
+    public = identity.client_key().public
+    for name in names:
+        stop.check()
+        outcome = cloud.launch(LaunchRequest(name, CLUSTER, name, offer, identity.host_key(name), public), CALL_S)
+        if not isinstance(outcome, Launched):
+            raise BenchError(f"the local cloud did not launch {name}: {outcome}")
+    deadline = time.monotonic() + LIMIT_S
+    while True:
+        stop.check()
+        found = {each.node: each for each in cloud.instances(CLUSTER, CALL_S)}
+        if all(found[name].state is InstanceState.RUNNING and _answers(found[name]) for name in names):
+            return [found[name] for name in names]
+        if time.monotonic() > deadline:
+            raise BenchError(f"not all of {len(names)} machines answered within {LIMIT_S:g} s")
+        time.sleep(0.1)
+
+
+def _answers(machine: Instance) -> bool:
+    with contextlib.suppress(OSError), socket.create_connection((machine.ssh_host, machine.ssh_port), 1.0):
+        return True
+    return False
+
+
+def _target(machine: Instance, identity: Identity) -> Target:
+    return Target(
+        machine.ssh_host,
+        machine.ssh_port,
+        getpass.getuser(),
+        identity.host_key(machine.node).public,
+        identity.client_key().private_openssh,
+    )
+
+
+def _setup(machine: Instance, endpoint: str, folder: Path, mark: Path) -> Setup:
+    """Each node is a job of its own: none waits for another."""
+    config = wire.AgentConfig(
+        cluster=CLUSTER,
+        job=machine.node,
+        task_id=machine.node,
+        node=machine.node,
+        addr=machine.private_address or machine.ssh_host,
+        etcd_endpoints=(endpoint,),
+        metadata=wire.Metadata("none"),
+        python="",
+        code_dir="",
+        run_dir="",
+        log_dir="",
+        checkpoint_dir=str(folder / "checkpoints" / machine.node),
+        command=("train.py",),
+        min_nodes=1,
+        max_nodes=1,
+        nproc_per_node=1,
+    )
+    package = Path(spotsup_trainer.__file__).parent
+    return Setup(
+        node=machine.node,
+        agent_config=wire.encode(config),
+        code=_code({"train.py": TRAIN.encode()}),
+        trainer=pack_directory(package, limit_bytes=TRAINER_LIMIT_BYTES, prefix=package.name),
+        python=sys.executable,
+        env={"BENCH_MARK": str(mark), "GLOO_SOCKET_IFNAME": "lo"},
+    )
+
+
+def _bootstrap(target: Target, setup: Setup) -> Report:
+    return bootstrap(target, setup, clock=time.monotonic, deadline_s=LIMIT_S)
+
+
+def _sh(script: str, environ: dict[str, str], stdin: bytes = b"") -> str:
+    done = subprocess.run(["/bin/sh", "-c", script], env=environ, input=stdin, capture_output=True, check=False)
+    if done.returncode:
+        raise BenchError(f"a command of bootstrap fails on this computer: {done.stderr.decode()[-500:]}")
+    return done.stdout.decode()
+
+
+def _code(files: dict[str, bytes]) -> Archive:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
+        for name, content in files.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            tar.addfile(info, io.BytesIO(content))
+    return Archive.of(buffer.getvalue())
+
+
+WHEEL_NAME = "torch-0.0-py3-none-any.whl"
+
+
+def _wheel() -> bytes:
+    """An empty package of that name: what is measured is what an environment costs beside its packages."""
+    files = {
+        "torch/__init__.py": b"",
+        "torch-0.0.dist-info/METADATA": b"Metadata-Version: 2.1\nName: torch\nVersion: 0.0\n",
+        "torch-0.0.dist-info/WHEEL": b"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    record = "".join(f"{name},sha256={_digest(data)},{len(data)}\n" for name, data in files.items())
+    buffer = io.BytesIO()
+    with closing(zipfile.ZipFile(buffer, "w")) as archive:
+        for name, data in files.items():
+            archive.writestr(name, data)
+        archive.writestr("torch-0.0.dist-info/RECORD", f"{record}torch-0.0.dist-info/RECORD,,\n")
+    return buffer.getvalue()
+
+
+def _digest(data: bytes) -> str:
+    return base64.urlsafe_b64encode(hashlib.sha256(data).digest()).decode().rstrip("=")

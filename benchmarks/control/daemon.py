@@ -1,0 +1,339 @@
+"""A daemon over a paper cloud: the real loop, planner, journal, mirror and leadership on a real etcd, and how it fares.
+
+`population` is a cluster in the middle of its work, as etcd holds it. `main` is the daemon's process: it obeys one JSON
+object per line of stdin, and answers each with one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import sys
+import threading
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from spotsup_trainer.etcd import Compare, Delete, Etcd, Put, TxnResult
+from spotsup_trainer.wire import AgentStatus, Hint, Keys, Member, Progress, Round, RoundMember, encode
+
+from provisioners.base import (
+    EndCause,
+    Finding,
+    Instance,
+    InstanceState,
+    Launched,
+    LaunchOutcome,
+    LaunchRequest,
+    Leftover,
+    Market,
+    Offer,
+    OfferQuery,
+)
+from supervisor.identity import Identity
+from supervisor.journal.codec import dump
+from supervisor.journal.journal import Journal
+from supervisor.journal.store import EtcdStore
+from supervisor.model import JobRecord, JobState, NodeRecord, NodeState, move_job, move_node
+from supervisor.planner.actions import BootstrapDone
+from supervisor.planner.world import Rules
+from supervisor.runtime.actor import Effects, ThreadActor
+from supervisor.runtime.clock import SystemClock
+from supervisor.runtime.leader import Leadership
+from supervisor.runtime.loop import Loop, rest_s
+from supervisor.spec import parse_spec
+
+CLUSTER = "bench"
+KEYS = Keys(CLUSTER)
+OFFER = Offer("local", "local", "zone-a", "small", Market.SPOT, 0.1)
+LEADER_TTL_S = 10.0
+TICK_S = 1.0  # as supervisor.config has it
+PAST_S = 3600.0
+
+_TO_MEMBER = (
+    (NodeState.PENDING, "i-0123456789abcdef0 in zone-a"),
+    (NodeState.BOOTING, "runs at 127.0.0.1"),
+    (NodeState.BOOTSTRAPPING, "bootstrap begins"),
+    (NodeState.READY, "its agent answers"),
+    (NodeState.MEMBER, "in round 1"),
+)
+
+
+# -- a cluster as etcd holds it ----------------------------------------------------------------------------
+
+
+def job_name(number: int) -> str:
+    """Of the population's jobs."""
+    return f"job-{number:03d}"
+
+
+def population(jobs: int, nodes: int, now: float) -> dict[str, bytes]:
+    """Keys and values of `jobs` jobs with `nodes` training nodes each."""
+    found: dict[str, bytes] = {}
+    for number in range(jobs):
+        found |= _job(job_name(number), nodes, now - PAST_S)
+    return found
+
+
+def _job(name: str, nodes: int, at: float) -> dict[str, bytes]:
+    spec = parse_spec(
+        {"name": name, "nodes": {"min": 1, "desired": nodes, "max": 64}, "run": "train.py --steps 100000"}
+    )
+    record = JobRecord(name, "bench", spec, "0" * 64, at, 1, nodes, 64, since=at, next_node=nodes + 1, round_seen=1)
+    record = move_job(move_job(record, JobState.STARTING, at, "nodes are there"), JobState.RUNNING, at, "all are there")
+    members = [_node(record, number, at) for number in range(1, nodes + 1)]
+    names = tuple(node.id for node in members)
+    in_round = tuple(RoundMember(node, "incarnation", "127.0.0.1", 4000) for node in names)
+    words = {
+        KEYS.hint(name): Hint(names, 1, 64),
+        KEYS.round(name): Round(1, in_round, at, "first round"),
+        KEYS.progress(name): Progress(1, 1000, at, at),
+    }
+    for node in names:
+        words |= node_words(name, node, 1)
+    records = {f"{KEYS.world}jobs/{name}": dump(record)}
+    records |= {f"{KEYS.world}nodes/{name}/{node.id}": dump(node) for node in members}
+    return records | {key: encode(word) for key, word in words.items()}
+
+
+def node_words(job: str, node: str, number: int) -> dict[str, Any]:
+    """What a node that trains in round `number` has in etcd."""
+    member = Member(node, "incarnation", "127.0.0.1", 4000, "running", number)
+    return {KEYS.member(job, node): member, KEYS.agent(job, node): AgentStatus(node, "boot", 1, 0.0, "bench")}
+
+
+def _node(job: JobRecord, number: int, at: float) -> NodeRecord:
+    name = f"{job.task_id}-{number}"
+    node = NodeRecord(name, job.name, name, OFFER, at, since=at, launch_attempts=1)
+    for state, reason in _TO_MEMBER:
+        node = move_node(node, state, at, reason)
+    return replace(node, instance_id=f"i-{name}", launched_at=at, bootstrapped=True, joined=True, ssh_host="127.0.0.1")
+
+
+# -- the daemon's surroundings -----------------------------------------------------------------------------
+
+
+class PaperCloud:
+    """Grants everything at once."""
+
+    name = "local"
+
+    def __init__(self, instances: Iterable[Instance]) -> None:
+        self._instances = {each.id: each for each in instances}
+        self._lock = threading.Lock()
+
+    def end(self, instance_id: str) -> None:
+        """Its cloud takes a machine."""
+        with self._lock:
+            self._instances[instance_id] = replace(
+                self._instances[instance_id], state=InstanceState.TERMINATED, end_cause=EndCause.PREEMPTED
+            )
+
+    def offers(self, query: OfferQuery, timeout_s: float) -> Sequence[Offer]:
+        return [replace(OFFER, market=query.market)]
+
+    def launch(self, request: LaunchRequest, timeout_s: float) -> LaunchOutcome:
+        made = instance_of(request.node, time.time())
+        with self._lock:
+            return Launched(self._instances.setdefault(made.id, made))
+
+    def find(self, token: str, timeout_s: float) -> Instance | None:
+        return self._instances.get(f"i-{token}")
+
+    def instances(self, cluster: str, timeout_s: float) -> Sequence[Instance]:
+        with self._lock:
+            return list(self._instances.values())
+
+    def terminate(self, instance_id: str, timeout_s: float) -> None:
+        with self._lock:
+            self._instances.pop(instance_id, None)
+
+    def leftovers(self, cluster: str, timeout_s: float) -> Sequence[Leftover]:
+        return []
+
+    def remove(self, leftover: Leftover, timeout_s: float) -> None:
+        raise AssertionError("nothing is left behind")
+
+    def console(self, instance_id: str, timeout_s: float) -> str:
+        return ""
+
+    def check(self, timeout_s: float) -> Sequence[Finding]:
+        return []
+
+
+def instance_of(node: str, at: float) -> Instance:
+    """The machine of a node."""
+    return Instance(
+        f"i-{node}", CLUSTER, node, node, "local", "zone-a", "small", InstanceState.RUNNING, at, "127.0.0.1", 22, node
+    )
+
+
+class PaperNodes:
+    """A node that is prepared is in the next round at once, and all others with it."""
+
+    def __init__(self, etcd: Etcd, random_s: random.Random) -> None:
+        self._etcd = etcd
+        self._random_s = random_s
+        self._lock = threading.Lock()
+
+    def prepare(self, node: NodeRecord, job: JobRecord) -> BootstrapDone:
+        time.sleep(self._random_s.uniform(0.2, 1.0))
+        with self._lock:
+            puts = [Put(key, encode(word)) for key, word in node_words(job.name, node.id, 0).items()]
+            self._etcd.txn([], puts)
+            self._form(job.name, node.id)
+        return BootstrapDone(node.id)
+
+    def _form(self, job: str, newcomer: str) -> None:
+        found = self._etcd.get(KEYS.round(job))
+        assert found is not None
+        before = json.loads(found.value)
+        alive = {kv.key.rpartition("/")[2] for kv in self._etcd.range(KEYS.member(job, ""), keys_only=True).kvs}
+        names = [each["node"] for each in before["members"] if each["node"] in alive] + [newcomer]
+        number = before["number"] + 1
+        members = tuple(RoundMember(name, "incarnation", "127.0.0.1", 4000) for name in names)
+        words: dict[str, Any] = {KEYS.round(job): Round(number, members, time.time(), f"{newcomer} joins")}
+        for name in names:
+            words |= node_words(job, name, number)
+        words[KEYS.progress(job)] = Progress(number, 1000 + number, time.time(), time.time())
+        for chunk in chunks([Put(key, encode(word)) for key, word in words.items()]):
+            self._etcd.txn([], chunk)
+
+
+def chunks(puts: Sequence[Put | Delete]) -> Iterable[Sequence[Put | Delete]]:
+    """As many as etcd takes at once."""
+    return (puts[start : start + 100] for start in range(0, len(puts), 100))
+
+
+class CountingStore(EtcdStore):
+    """Counts what the daemon writes."""
+
+    writes = 0
+    written_bytes = 0
+
+    def txn(self, guards: Sequence[Compare], operations: Sequence[Put | Delete]) -> TxnResult:
+        self.writes += len(operations)
+        self.written_bytes += sum(len(each.key) + len(each.value) for each in operations if isinstance(each, Put))
+        return super().txn(guards, operations)
+
+
+# -- the daemon's process ----------------------------------------------------------------------------------
+
+
+@dataclass
+class Meter:
+    """What one phase cost."""
+
+    began: float
+    cpu_began_s: float
+    ticks_s: list[float]
+    writes: int
+    written_bytes: int
+
+
+class Bench:
+    """The daemon, and its meter."""
+
+    def __init__(self, endpoint: str) -> None:
+        began = time.monotonic()
+        self._wake = threading.Event()
+        etcd = Etcd([endpoint])
+        self._store = CountingStore(etcd, KEYS.world, self._wake.set)
+        self._store.start(60.0)
+        self._journal = Journal(self._store, KEYS)
+        self._leader = Leadership(etcd, f"{KEYS.root}leader", "bench", LEADER_TTL_S, self._wake.set)
+        nodes = [node for job in self._journal.read().jobs.values() for node in job.nodes.values()]
+        self._cloud = PaperCloud(instance_of(node.id, node.launched_at) for node in nodes)
+        clock = SystemClock()
+        effects = Effects(
+            cluster=CLUSTER,
+            provisioners={"local": self._cloud},
+            identity=Identity(b"s" * 32),
+            preparer=PaperNodes(Etcd([endpoint]), random.Random(1)),
+            alerts=None,
+            find_alert=self._journal.alert,
+            clock=clock,
+        )
+        actor = ThreadActor(effects.perform, self._wake.set)
+        self._loop = Loop(self._journal, self._leader, actor, clock, Rules(), ("local",))
+        self._leader.start()
+        self._stop = threading.Event()
+        self._meter = self._new_meter()
+        self._began = began
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def started(self) -> dict[str, float]:
+        """Seconds from nothing to the first decision about all jobs."""
+        while not self._loop.status.sentences:
+            time.sleep(0.005)
+        return {"start_s": self._loop.status.at - (time.time() - (time.monotonic() - self._began))}
+
+    def obey(self, order: dict[str, Any]) -> dict[str, Any]:
+        """One order: begin a phase, end a machine, or report on the phase."""
+        match order:
+            case {"end": instances}:
+                for each in instances:
+                    self._cloud.end(each)
+                return {}
+            case {"begin": _}:
+                self._meter = self._new_meter()
+                return {}
+            case {"report": _}:
+                return self._report()
+            case {"sentences": _}:
+                return dict(self._loop.status.sentences)
+            case {"stop": _}:
+                self._stop.set()
+                self._wake.set()
+                self._thread.join()
+                self._leader.stop()
+                self._store.close()
+                return {}
+        raise ValueError(f"no order: {order}")
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            self._wake.clear()
+            began = time.perf_counter()
+            self._loop.tick()
+            took_s = time.perf_counter() - began
+            self._meter.ticks_s.append(took_s)
+            self._stop.wait(rest_s(took_s))
+            self._wake.wait(TICK_S)
+
+    def _new_meter(self) -> Meter:
+        return Meter(time.monotonic(), time.process_time(), [], self._store.writes, self._store.written_bytes)
+
+    def _report(self) -> dict[str, Any]:
+        meter = self._meter
+        return {
+            "ticks_s": meter.ticks_s,
+            "cpu": (time.process_time() - meter.cpu_began_s) / (time.monotonic() - meter.began),
+            "rss_mib": _rss_mib(),
+            "writes": self._store.writes - meter.writes,
+            "written_bytes": self._store.written_bytes - meter.written_bytes,
+        }
+
+
+def _rss_mib() -> float:
+    pages = int(Path(f"/proc/{os.getpid()}/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+def main() -> None:
+    """The process: see above."""
+    bench = Bench(sys.argv[1])
+    print(json.dumps(bench.started()), flush=True)
+    for line in sys.stdin:
+        order = json.loads(line)
+        print(json.dumps(bench.obey(order)), flush=True)
+        if "stop" in order:
+            return
+
+
+if __name__ == "__main__":
+    main()

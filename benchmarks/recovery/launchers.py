@@ -1,0 +1,133 @@
+"""spotsup's launchers on a real etcd, without daemon and cloud: what a spare and a tombstone cost by themselves.
+
+Here the daemon's part is played: the tombstone and the next hint are written the moment a node's processes are killed,
+as the daemon does on the provider's word.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Generator, Sequence
+from contextlib import closing
+from pathlib import Path
+
+from spotsup_trainer.etcd import Etcd, Put
+from spotsup_trainer.wire import DEFAULT_LEASE_TTL_S, Hint, Keys, Member, Tombstone, decode, encode
+
+from benchmarks.recovery.grid import LAUNCHERS_COLD, LAUNCHERS_COLD_SESSION, LAUNCHERS_WARM, MIN_NODES, NODES, Cell
+from benchmarks.recovery.machines import Machines, address_of, name_of, number_of
+from benchmarks.recovery.stock import WORKER
+from benchmarks.recovery.watch import CHECKPOINT_STEPS, BenchError, Job, Turn, Watched
+from supervisor.journal.etcd_server import EmbeddedEtcd
+
+IN_WORDS = {
+    LAUNCHERS_WARM: (
+        "spotsup's launchers on etcd, without daemon and cloud; tombstone and hint are written the moment a node's "
+        "processes are killed; workers, with a Session, are forked from a process that has torch imported"
+    ),
+    LAUNCHERS_COLD: (
+        "the same with SPOTSUP_WARM=0: each worker is a new interpreter, and its program the one that torchrun and the "
+        "floor run, without a Session"
+    ),
+    LAUNCHERS_COLD_SESSION: "the same with a Session, whose checkpoints import torch.distributed.checkpoint",
+}
+START_TIMEOUT_S = 60.0
+LOOK_S = 0.02
+JOB = "bench"
+KEYS = Keys("bench")
+
+
+def end_leftovers(folder: Path) -> None:
+    """End what an earlier run below `folder` left: it was killed before it could. Raises BenchError."""
+    for subject in IN_WORDS:
+        Machines(folder / subject).end()
+        EmbeddedEtcd(folder / subject / "etcd").stop()
+
+
+def measure(subject: str, cells: Sequence[Cell], turn: Turn) -> Generator[tuple[Cell, Watched]]:
+    """Three nodes train and a fourth waits; one after the other is killed, and gets a new spare. Leaves no process.
+
+    Raises BenchError and supervisor.errors.StartError.
+    """
+    folder = turn.folder / subject
+    machines, etcd_server = Machines(folder), EmbeddedEtcd(folder / "etcd")
+    etcd_server.stop()
+    machines.prepare()
+    etcd_server = EmbeddedEtcd(folder / "etcd")
+    try:
+        etcd_server.start()
+        with closing(Etcd([etcd_server.endpoint])) as etcd:
+            nodes = _Nodes(machines, etcd, etcd_server.endpoint, Job(folder / "marks", turn.stop), subject)
+            nodes.hint(range(NODES), NODES)
+            for number in range(NODES + 1):
+                nodes.start(number)
+            for count, cell in enumerate(cells):
+                nodes.job.settled(NODES, START_TIMEOUT_S, machines.last_words)
+                spare = NODES + count
+                nodes.wait_for_spare(spare)
+                old = nodes.job.at_phase(turn.phase)
+                gone = old.nodes[cell.victim.rank]
+                machines.kill(number_of(gone))
+                left = [number_of(node) for node in old.nodes if node != gone]
+                nodes.bury(gone, [*left, spare])
+                yield cell, nodes.job.after_fault(old, gone, cell.nodes_after, turn.limit_s)
+                nodes.hint([*left, spare], spare + 1)
+                nodes.start(spare + 1)
+    finally:
+        machines.end()
+        etcd_server.stop()
+
+
+class _Nodes:
+    """The launchers, and what the daemon would say to them."""
+
+    def __init__(self, machines: Machines, etcd: Etcd, endpoint: str, job: Job, subject: str) -> None:
+        self.job = job
+        self._machines = machines
+        self._etcd = etcd
+        self._endpoint = endpoint
+        self._subject = subject
+
+    def start(self, number: int) -> None:
+        node, folder = name_of(number), self._machines.folder
+        command = [sys.executable, "-m", "spotsup_trainer.launcher", "--nnodes", f"{MIN_NODES}:{NODES}"]
+        command += ["--nproc-per-node", "1", "--rdzv-backend", "spotsup", "--rdzv-endpoint", self._endpoint]
+        command += ["--rdzv-id", JOB, "--rdzv-conf", f"lease_ttl={DEFAULT_LEASE_TTL_S:g}"]
+        command += ["--local-addr", address_of(number)]
+        command += [str(WORKER), "--marks", str(self.job.marks), "--checkpoint-every", str(CHECKPOINT_STEPS)]
+        command += ["--checkpoint", str(folder / "checkpoint.pt")]
+        command += [] if self._subject == LAUNCHERS_COLD else ["--session"]
+        environ = {
+            "SPOTSUP_CLUSTER": KEYS.cluster,
+            "SPOTSUP_NODE_ID": node,
+            "SPOTSUP_RUN_DIR": str(folder / f"run-{node}"),
+            "SPOTSUP_CHECKPOINT_DIR": str(folder / "checkpoint"),
+            "SPOTSUP_WARM": "1" if self._subject == LAUNCHERS_WARM else "0",
+        }
+        self._machines.start(number, command, environ)
+
+    def wait_for_spare(self, number: int) -> None:
+        """Its key says that it waits. Raises BenchError."""
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while True:
+            found = self._etcd.get(KEYS.member(JOB, name_of(number)))
+            if found is not None and decode(Member, found.value).state == "waiting":
+                return
+            if time.monotonic() > deadline:
+                words = self._machines.last_words()
+                raise BenchError(f"the spare {name_of(number)} does not wait after {START_TIMEOUT_S:g} s: {words}")
+            self.job.pause(LOOK_S)
+
+    def hint(self, members: Sequence[int], spare: int) -> None:
+        self._etcd.put(KEYS.hint(JOB), encode(_hint(members, spares=[spare])))
+
+    def bury(self, node: str, members: Sequence[int]) -> None:
+        """One word, as the daemon's: who is gone, and who is in the next round."""
+        gone = Put(KEYS.gone(JOB, node), encode(Tombstone(node, "killed", time.time())))
+        self._etcd.txn([], [gone, Put(KEYS.hint(JOB), encode(_hint(members, spares=[])))])
+
+
+def _hint(members: Sequence[int], spares: Sequence[int]) -> Hint:
+    names, waiting = (tuple(name_of(number) for number in each) for each in (members, spares))
+    return Hint(names, MIN_NODES, NODES, "bench", waiting)

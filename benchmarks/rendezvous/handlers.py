@@ -1,0 +1,260 @@
+"""Many rendezvous handlers at once, each in a process of its own as on a node of its own, and how long a round takes.
+
+The processes are forked from this one, which has torch imported: nothing but the rendezvous itself is measured.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+from spotsup_trainer.etcd import Etcd
+from spotsup_trainer.launcher.parent_death import die_with_parent
+from spotsup_trainer.rendezvous.membership import Stay
+from spotsup_trainer.wire import Keys, Tombstone, encode
+from torch.distributed.elastic.rendezvous import RendezvousParameters
+from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
+
+from benchmarks.recovery.watch import BenchError, Stop
+
+LIMIT_S = 60.0
+CLUSTER = "bench"
+PYTHON_ETCD = "python-etcd==0.4.5"
+INSTALL_TIMEOUT_S = 120.0
+_LOOK_S = 0.2
+_POLL_S = 0.1
+_HOST = "127.0.0.1"
+_FORK = multiprocessing.get_context("fork")
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A backend of `torchrun --rdzv-backend`. `site`: a folder that its processes import from, too."""
+
+    name: str
+    backend: str
+    in_words: str
+    site: Path | None = None
+
+
+_STOCK = "torch's own handler with its default settings"
+SPOTSUP = Subject("spotsup", "spotsup", "--rdzv-backend spotsup: leases, a watch, one compare-and-swap per round")
+C10D = Subject("torchrun-c10d", "c10d", f"--rdzv-backend c10d: {_STOCK}; its TCPStore is there before the first round")
+ETCD_V2 = Subject("torchrun-etcd-v2", "etcd-v2", f"--rdzv-backend etcd-v2: {_STOCK}, and {PYTHON_ETCD}")
+ETCD_V3 = Subject("torchrun-etcd-v3", "etcd-v3", f"--rdzv-backend etcd-v3: {_STOCK}, by spotsup-trainer's backend")
+SUBJECTS = (SPOTSUP, C10D, ETCD_V2, ETCD_V3)
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What one handler got, and when (the monotonic clock, which all processes of a machine share)."""
+
+    rank: int
+    world: int
+    at: float
+
+
+class Crew:
+    """`size` handlers of one new job, numbered from 0. `close` leaves no process. `endpoint`: etcd's."""
+
+    def __init__(self, subject: Subject, size: int, endpoint: str, job: str, log: Path, stop: Stop) -> None:
+        self.size = size
+        self.job = job
+        self._subject = subject
+        self._endpoint = endpoint
+        self._rdzv_endpoint = _rdzv_endpoint(subject, endpoint)
+        self._log = log
+        self._stop = stop
+        self._pipes: dict[int, Connection] = {}
+        self._processes: dict[int, BaseProcess] = {}
+        for number in range(size):
+            self._fork(number)
+        if subject is C10D:
+            self._ask([0], "make")  # the store is there before the round begins, as etcd is
+            self._answers([0], time.monotonic())
+
+    def form(self) -> float:
+        """All want to be in a round, at once: seconds until the last of them is. Raises BenchError."""
+        began = time.monotonic()
+        self._ask(self._pipes, "join")
+        return self._formed(began)
+
+    def replace_one(self) -> float:
+        """One vanishes, with a word that it has; a spare takes its place: seconds until the last is in the new round.
+
+        Of spotsup only: to the others a lost member is lost when its heartbeats have been missed for long enough.
+        """
+        spare, lost = self.size, self.size // 2
+        self._fork(spare)
+        self._ask([spare], "join")
+        keys, node = Keys(CLUSTER), _node(lost)
+        with contextlib.closing(Etcd([self._endpoint])) as etcd:
+            self._until(lambda: etcd.get(keys.member(self.job, _node(spare))) is not None, "the spare to wait")
+            self._ask([number for number in self._pipes if number not in {spare, lost}], "stay")
+            self._answers([number for number in self._pipes if number not in {spare, lost}], time.monotonic())
+            began = time.monotonic()
+            self._kill(lost)
+            etcd.put(keys.gone(self.job, node), encode(Tombstone(node, "killed by the benchmark", time.time())))
+        return self._formed(began)
+
+    def close(self) -> None:
+        """Kill all that are left."""
+        for process in self._processes.values():
+            process.kill()
+        for process in self._processes.values():
+            process.join()
+        for pipe in self._pipes.values():
+            pipe.close()
+
+    def _fork(self, number: int) -> None:
+        mine, theirs = _FORK.Pipe()
+        about = (self._subject, self._rdzv_endpoint, self.job, self.size, number)
+        process = _FORK.Process(target=_member, args=(theirs, os.getpid(), self._log, about), daemon=True)
+        process.start()
+        theirs.close()
+        self._pipes[number], self._processes[number] = mine, process
+
+    def _kill(self, number: int) -> None:
+        process = self._processes.pop(number)
+        process.kill()
+        self._pipes.pop(number).close()
+        process.join()
+
+    def _ask(self, numbers: Iterable[int], what: str) -> None:
+        for number in numbers:
+            self._pipes[number].send(what)
+
+    def _formed(self, began: float) -> float:
+        """Wait for all answers; they must be those of one round."""
+        seen = self._answers(list(self._pipes), began)
+        if sorted(each.rank for each in seen) != list(range(self.size)) or {each.world for each in seen} != {self.size}:
+            raise BenchError(f"{self._subject.name}: {self.size} handlers are not in one round: {seen}")
+        last: float = max(each.at for each in seen)
+        return last - began
+
+    def _answers(self, numbers: Sequence[int], began: float) -> list[Any]:
+        waiting: dict[Any, int] = {self._pipes[number]: number for number in numbers}
+        answers = []
+        while waiting:
+            self._stop.check()
+            for pipe in wait(list(waiting), timeout=_LOOK_S):
+                number = waiting.pop(pipe)
+                assert isinstance(pipe, Connection)
+                try:
+                    answers.append(pipe.recv())
+                except (EOFError, OSError):
+                    raise BenchError(f"{self._subject.name}: handler {number} ended: {self._last_words()}") from None
+            if time.monotonic() - began > LIMIT_S:
+                raise BenchError(
+                    f"{self._subject.name}: {len(waiting)} of {self.size} handlers wait after {LIMIT_S:g} s"
+                )
+        return answers
+
+    def _until(self, holds: Any, what: str) -> None:
+        deadline = time.monotonic() + LIMIT_S
+        while not holds():
+            self._stop.check()
+            if time.monotonic() > deadline:
+                raise BenchError(f"waited {LIMIT_S:g} s in vain for {what}")
+            time.sleep(_POLL_S / 10)
+
+    def _last_words(self) -> str:
+        lines = self._log.read_text(errors="replace").strip().splitlines()
+        return lines[-1] if lines else "no word of it"
+
+
+def _rdzv_endpoint(subject: Subject, etcd: str) -> str:
+    if subject is not C10D:
+        return etcd.removeprefix("http://")
+    with socket.socket() as probe:
+        probe.bind((_HOST, 0))
+        return f"{_HOST}:{probe.getsockname()[1]}"
+
+
+def _node(number: int) -> str:
+    return f"node{number:03d}"
+
+
+def _member(pipe: Connection, parent: int, log: Path, about: tuple[Subject, str, str, int, int]) -> None:
+    """One process: does what it is told until it is killed."""
+    die_with_parent(parent)
+    for each in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+        signal.signal(each, signal.SIG_DFL)
+    with log.open("ab") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    # A TCPStore asks the name server who connects, for a log text; that is not what is measured, and if one of many
+    # answers is lost, the asker waits a second or more.
+    os.environ["RES_OPTIONS"] = "attempts:0"
+    # torch's handler looks through its call stack at every operation, for a record. The frames of `python -m`, which
+    # the torchrun command does not have, make that 5 ms instead of 0.4; a thread has none of them.
+    threading.Thread(target=_obey, args=(pipe, *about)).start()
+
+
+def _obey(pipe: Connection, subject: Subject, endpoint: str, job: str, size: int, number: int) -> None:
+    if subject.site is not None:
+        sys.path.insert(0, str(subject.site))
+    conf: dict[str, Any] = {"cluster": CLUSTER, "node": _node(number)} if subject is SPOTSUP else {}
+    if subject is C10D:
+        conf = {"is_host": str(number == 0)}
+    parameters = RendezvousParameters(subject.backend, endpoint, job, size, size, _HOST, **conf)
+    handler = info = None
+    while True:
+        what = pipe.recv()
+        if handler is None:
+            handler = get_rendezvous_handler(parameters)
+        if what == "make":
+            pipe.send("made")
+            continue
+        if what == "stay":
+            pipe.send("stays")
+            # as the launcher looks after its workers
+            while isinstance(handler.standing(), Stay):
+                handler.seat.wait_change(_POLL_S)
+        info = handler.next_rendezvous()
+        pipe.send(Seen(info.rank, info.world_size, time.monotonic()))
+
+
+def with_python_etcd(subject: Subject, folder: Path) -> Subject:
+    """torch's etcd-v2 with the client that it needs, which nobody else here does: installed to `folder`, once.
+
+    Raises BenchError where it cannot be had.
+    """
+    if not folder.exists():
+        scratch = folder.with_suffix(".new")
+        shutil.rmtree(scratch, ignore_errors=True)
+        command = [sys.executable, "-m", "pip", "install", "--quiet", "--target", str(scratch), PYTHON_ETCD]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=INSTALL_TIMEOUT_S, check=False)
+        except subprocess.TimeoutExpired:
+            raise BenchError(f"pip did not install {PYTHON_ETCD} within {INSTALL_TIMEOUT_S:g} s") from None
+        if done.returncode:
+            lines = done.stderr.strip().splitlines()
+            raise BenchError(f"pip cannot install {PYTHON_ETCD}: {lines[-1] if lines else done.returncode}")
+        scratch.rename(folder)
+    return Subject(subject.name, subject.backend, subject.in_words, folder)
+
+
+def check_v2(endpoint: str) -> None:
+    """Raises BenchError where this etcd does not speak the old protocol: 3.6 and later do not."""
+    try:
+        with urllib.request.urlopen(f"{endpoint}/v2/keys", timeout=5.0):  # noqa: S310 - our own etcd
+            pass
+    except urllib.error.URLError as error:
+        raise BenchError(f"this etcd has no v2 API ({error})") from error

@@ -1,0 +1,200 @@
+"""The daemon put together: what runs, in which order it starts, and how it stops."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+
+import structlog
+from spotsup_trainer.wire import Keys
+
+from provisioners.base import Provisioner
+from supervisor.clouds import open_clouds
+from supervisor.config import Config
+from supervisor.identity import Identity, load_identity
+from supervisor.journal.connection import connect_etcd, state_lock
+from supervisor.journal.etcd_server import EmbeddedEtcd
+from supervisor.journal.journal import Journal, Reading
+from supervisor.journal.store import EtcdStore
+from supervisor.nodes.pre_terminate import SshPreTerminate
+from supervisor.nodes.prepare import SshPreparer
+from supervisor.runtime.actor import Alerts, Effects, ThreadActor
+from supervisor.runtime.clock import Clock, SystemClock
+from supervisor.runtime.leader import Leadership, call_limit_s
+from supervisor.runtime.loop import Loop, rest_s
+from supervisor.runtime.systemd import notify
+
+log = structlog.get_logger("spotsupd")
+
+
+def run_daemon(config: Config, *, embedded_etcd: bool, version: str) -> None:
+    """Run until SIGTERM or SIGINT. Raises StartError and JournalUnavailableError where it cannot start."""
+    wake, stop = threading.Event(), threading.Event()
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(state_lock(config.state))
+        _stop_on_signals(wake, stop)
+        endpoints = config.etcd.endpoints
+        if embedded_etcd:
+            server = EmbeddedEtcd(config.state / "etcd")
+            stack.callback(server.stop)
+            server.start()
+            endpoints = (server.endpoint,)
+        _serve(config, endpoints, version, wake, stop, stack)
+
+
+def _serve(
+    config: Config,
+    endpoints: tuple[str, ...],
+    version: str,
+    wake: threading.Event,
+    stop: threading.Event,
+    stack: contextlib.ExitStack,
+) -> None:
+    clock = SystemClock()
+    etcd = connect_etcd(config, endpoints)
+    stack.callback(etcd.close)
+    watchers = _Watchers(wake)
+    keys = Keys(config.cluster)
+    store = EtcdStore(etcd, keys.world, watchers.changed)
+    stack.callback(store.close)
+    store.start(config.etcd.wait_s)
+    journal = Journal(store, keys)
+    name = f"{socket.gethostname()}:{os.getpid()}"
+    quick = connect_etcd(config, endpoints, call_limit_s(config.timing.leader_ttl_s, len(endpoints)))
+    stack.callback(quick.close)
+    leader = Leadership(quick, f"{keys.root}leader", name, config.timing.leader_ttl_s, watchers.changed)
+    stack.callback(leader.stop)
+    provisioners = open_clouds(config, stack)
+    identity = load_identity(config.state / "cluster.key")
+    alerts = _alerts(config)
+    effects = Effects(
+        cluster=config.cluster,
+        provisioners=provisioners,
+        identity=identity,
+        preparer=SshPreparer(config, identity, journal, config.etcd.node_endpoints or endpoints, clock),
+        alerts=alerts,
+        find_alert=journal.alert,
+        clock=clock,
+        dead_man_s={name: found.dead_man_s for name in provisioners if (found := config.cloud(name))},
+        pre_terminate=SshPreTerminate(config, identity, clock),
+    )
+    actor = ThreadActor(effects.perform, wake.set, leader.fresh)
+    rules = config.rules(alerts=alerts is not None)
+    loop = Loop(journal, leader, actor, clock, rules, tuple(provisioners), identity.mark, leader.trouble)
+    stack.callback(_serve_api(config, identity, journal, leader, loop, provisioners, watchers, clock, version))
+    leader.start()
+    log.info("spotsupd is ready", version=version, socket=str(config.socket), clouds=", ".join(provisioners))
+    notify("READY=1")
+    _run_loop(loop, wake, stop, config.timing.tick_s)
+    notify("STOPPING=1")
+    log.info("spotsupd stops; machines and training go on")
+
+
+def _run_loop(loop: Loop, wake: threading.Event, stop: threading.Event, tick_s: float) -> None:
+    """Tick when woken and at least every `tick_s`, until `stop`."""
+    said = ""
+    while not stop.is_set():
+        wake.clear()
+        began = time.monotonic()
+        loop.tick()
+        stop.wait(rest_s(time.monotonic() - began))
+        notify("WATCHDOG=1")
+        if loop.status.headline != said:
+            said = loop.status.headline
+            notify(f"STATUS={said}")
+        wake.wait(tick_s)
+
+
+def _serve_api(  # noqa: PLR0913, PLR0917 - it puts together all that there is
+    config: Config,
+    identity: Identity,
+    journal: Journal,
+    leader: Leadership,
+    loop: Loop,
+    provisioners: dict[str, Provisioner],
+    watchers: _Watchers,
+    clock: Clock,
+    version: str,
+) -> Callable[[], None]:
+    from supervisor.api.access import Access
+    from supervisor.api.adoption import Adoption
+    from supervisor.api.app import create_app
+    from supervisor.api.explain import Explainer
+    from supervisor.api.quote import Quotes
+    from supervisor.api.service import Service
+    from supervisor.api.serving import ApiServer, bind_address, bind_socket
+    from supervisor.api.targets import targets_app
+
+    quote = Quotes(provisioners).quote
+    service = Service(
+        journal,
+        leader,
+        clock,
+        list(provisioners),
+        watchers.waiter(journal),
+        quote,
+        local_storage=bool(config.local.image),
+    )
+    adoption = Adoption(journal, provisioners, config.cluster, clock, watchers.waiter(journal))
+    access, explainer = Access(config, identity), Explainer(config, str(Path.home()))
+    app = create_app(service, lambda: loop.status, clock, version, adoption, access, explainer)
+    with contextlib.ExitStack() as stack:
+        faces = [ApiServer(app, bind_socket(config.socket))]
+        stack.callback(faces[0].stop)
+        if config.api.targets:
+            faces.append(ApiServer(targets_app(service.jobs), bind_address(config.api.targets)))
+            stack.callback(faces[1].stop)
+        for face in faces:
+            face.start()
+        return stack.pop_all().close
+
+
+class _Watchers:
+    """Wakes the loop, and whoever waits for a write to come back, when the journal changes."""
+
+    def __init__(self, wake: threading.Event) -> None:
+        self._wake = wake
+        self._changed = threading.Condition()
+
+    def changed(self) -> None:
+        self._wake.set()
+        with self._changed:
+            self._changed.notify_all()
+
+    def waiter(self, journal: Journal) -> Callable[[Callable[[Reading], bool], float], bool]:
+        def wait_for(predicate: Callable[[Reading], bool], timeout_s: float) -> bool:
+            deadline = time.monotonic() + timeout_s
+            with self._changed:
+                while not predicate(journal.read()):
+                    left_s = deadline - time.monotonic()
+                    if left_s <= 0:
+                        return False
+                    self._changed.wait(left_s)
+            return True
+
+        return wait_for
+
+
+def _alerts(config: Config) -> Alerts | None:
+    webhook = config.slack_webhook()
+    if not webhook:
+        return None
+    from supervisor.alerts.slack import Slack
+
+    return Slack(webhook)
+
+
+def _stop_on_signals(wake: threading.Event, stop: threading.Event) -> None:
+    def on_signal(_number: int, _frame: FrameType | None) -> None:
+        stop.set()
+        wake.set()
+
+    signal.signal(signal.SIGTERM, on_signal)
+    signal.signal(signal.SIGINT, on_signal)

@@ -1,0 +1,162 @@
+"""`spotsupd check`: what works and what does not, and how to mend it. Nothing is started, and nothing costs money."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from provisioners.base import Finding, ProvisionerError
+from supervisor.clouds import NO_CLOUD, open_cloud, rented_clouds
+from supervisor.config import Config
+from supervisor.errors import SpotsupError, StartError
+from supervisor.identity import load_identity
+from supervisor.runtime.background import in_background
+
+TIMEOUT_S = 60.0
+# A check returns within its time by its own word; this is for one that does not.
+GRACE_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """A finding, and what it is about: a cloud's name, etcd, ssh or slack."""
+
+    subject: str
+    finding: Finding
+
+
+def check_installation(config: Config, *, embedded_etcd: bool, timeout_s: float = TIMEOUT_S) -> list[Checked]:
+    """All at the same time, each within `timeout_s`; in the order of the configuration. Never raises for what it
+    finds."""
+    checks: dict[str, Callable[[], Sequence[Finding]]] = {
+        "etcd": lambda: [_etcd(config, embedded=embedded_etcd)],
+        "ssh": lambda: [_key(config.state)],
+        "slack": lambda: [_slack(config)],
+    }
+    if config.local.enabled:
+        checks["local"] = lambda: _local(config, timeout_s)
+    for name in rented_clouds(config):
+        checks[name] = partial(_rented, config, name, timeout_s)
+    if not (config.local.enabled or rented_clouds(config)):
+        checks["clouds"] = lambda: [Finding("set up", ok=False, message=NO_CLOUD)]
+    return _gather({name: in_background(check, f"check-{name}") for name, check in checks.items()}, timeout_s)
+
+
+def _gather(running: Mapping[str, Future[Sequence[Finding]]], timeout_s: float) -> list[Checked]:
+    deadline = time.monotonic() + timeout_s + GRACE_S
+    found = []
+    for subject, future in running.items():
+        findings = _result(subject, future, deadline - time.monotonic(), timeout_s)
+        found += [Checked(subject, each) for each in findings]
+    return found
+
+
+def _result(subject: str, future: Future[Sequence[Finding]], left_s: float, timeout_s: float) -> Sequence[Finding]:
+    try:
+        return future.result(max(0.0, left_s))
+    except TimeoutError:
+        message = f"{subject} did not answer within {timeout_s:g} s: is it reachable from here?"
+        return [Finding("answer", ok=False, message=message)]
+    except (ProvisionerError, SpotsupError) as error:
+        return [Finding("set up", ok=False, message=str(error))]
+    except Exception as error:  # noqa: BLE001 - a fault of one check must not hide what the others found
+        return [Finding("check", ok=False, message=f"the check itself failed, which is a fault of spotsup: {error!r}")]
+
+
+def _etcd(config: Config, *, embedded: bool) -> Finding:
+    from spotsup_trainer.etcd import EtcdError
+
+    from supervisor.journal.connection import connect_etcd
+    from supervisor.journal.etcd_server import find_etcd
+
+    try:
+        if embedded:
+            where = config.state / "etcd"
+            return Finding("program", ok=True, message=f"{find_etcd()} would be started, with its data in {where}")
+        etcd = connect_etcd(config, config.etcd.endpoints)
+    except SpotsupError as error:
+        return Finding("set up", ok=False, message=str(error))
+    except OSError as error:
+        return Finding("set up", ok=False, message=f"etcd.ca, etcd.cert and etcd.key cannot be used: {error}")
+    endpoints = ", ".join(config.etcd.endpoints)
+    try:
+        etcd.get("/")
+    except EtcdError as error:
+        return Finding(
+            "answer",
+            ok=False,
+            message=f"etcd at {endpoints} cannot be used ({error}): start it, set etcd.endpoints, or let spotsupd "
+            "start one (--embedded-etcd, also here)",
+        )
+    finally:
+        etcd.close()
+    return Finding("answer", ok=True, message=f"etcd answers at {endpoints}")
+
+
+def _key(state: Path) -> Finding:
+    """The secret of which all SSH keys are made; it is not made here."""
+    path = state / "cluster.key"
+    try:
+        if path.exists():
+            load_identity(path)
+            return Finding("key", ok=True, message=f"the secret of which SSH keys are made is in {path}")
+    except StartError as error:
+        return Finding("key", ok=False, message=str(error))
+    except OSError as error:
+        message = f"{path} cannot be read ({error.strerror}): run the check as the daemon's user"
+        return Finding("key", ok=False, message=message)
+    there = next(each for each in (state.absolute(), *state.absolute().parents) if each.is_dir())
+    if not os.access(there, os.W_OK | os.X_OK):
+        message = f"{path} cannot be made, {there} may not be written: run as the daemon's user, or set state_dir"
+        return Finding("key", ok=False, message=message)
+    return Finding("key", ok=True, message=f"the secret of which SSH keys are made would be made in {path}")
+
+
+def _slack(config: Config) -> Finding:
+    """Nothing is posted: people would read it."""
+    try:
+        webhook = config.slack_webhook()
+    except SpotsupError as error:
+        return Finding("webhook", ok=False, message=str(error))
+    if not webhook:
+        return Finding("webhook", ok=True, message="no webhook is set: alerts go to the log only")
+    parts = urlsplit(webhook)
+    if parts.scheme not in {"http", "https"} or not parts.hostname:
+        message = "the webhook is no URL: copy it from Slack, as https://hooks.slack.com/services/…"
+        return Finding("webhook", ok=False, message=message)
+    return Finding("webhook", ok=True, message=f"alerts go to {parts.hostname}; nothing was posted there now")
+
+
+def _rented(config: Config, name: str, timeout_s: float) -> Sequence[Finding]:
+    return open_cloud(config, name).check(timeout_s)
+
+
+def _local(config: Config, timeout_s: float) -> Sequence[Finding]:
+    """A cloud that runs is asked; one that does not is told of, as it would be started."""
+    from provisioners.calls import NoAnswerError, NotSentError
+    from provisioners.local import LocalProvisioner
+    from provisioners.localcloud.client import call
+    from provisioners.localcloud.programs import ProgramMissingError, find_ssh_programs, tools_root
+
+    folder = config.local_dir
+    try:
+        call(folder, "GET", "/v1/ping", timeout_s=timeout_s)
+    except NotSentError:
+        pass
+    except NoAnswerError as error:
+        return [Finding("answer", ok=False, message=f"{error}: stop its process, and a new one is started")]
+    else:
+        return LocalProvisioner(folder).check(timeout_s)
+    try:
+        sshd = find_ssh_programs(tools_root()).sshd
+    except ProgramMissingError as error:
+        mend = "`apt-get install openssh-server`, or set local.enabled = false"
+        return [Finding("sshd", ok=False, message=f"{error}: {mend}")]
+    message = f"its server would be started for {folder}, and machines would be {sshd} on this computer"
+    return [Finding("programs", ok=True, message=message)]

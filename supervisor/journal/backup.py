@@ -1,0 +1,172 @@
+"""The journal as one file, and back: jobs, nodes, events, code archives, and the words that outlive a node's lease.
+
+Gzipped lines of JSON: a header, one line per key, and a last line with their number, so that half a file is known as
+such. What a live node says of itself is left out (it says it again), and so are leadership and the output of nodes.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from spotsup_trainer.etcd import Compare, Etcd, EtcdError, KeyValue, Put
+from spotsup_trainer.wire import Keys
+
+from supervisor.errors import JournalUnavailableError, RefusedError, UsageError
+from supervisor.journal.reading import CLUSTER
+
+FORMAT = 1
+# etcd refuses requests above 1.5 MiB, and transactions of more than 128 operations.
+MAX_BYTES = 768 * 1024
+MAX_KEYS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """How much was written."""
+
+    jobs: int
+    nodes: int
+    keys: int
+
+
+def export_journal(etcd: Etcd, keys: Keys, path: Path, now: float) -> Copied:
+    """Write the journal to `path`, which appears whole or not at all. Any daemon may run meanwhile.
+
+    Raises JournalUnavailableError, and UsageError where there is no journal or the file cannot be written.
+    """
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as raw:
+            with gzip.open(raw, "wt", encoding="ascii") as file:
+                copied = _write(etcd, keys, file, now)
+            os.fsync(raw.fileno())
+        fresh.replace(path)
+    except EtcdError as error:
+        raise JournalUnavailableError(str(error)) from error
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror}") from error
+    finally:
+        fresh.unlink(missing_ok=True)
+    return copied
+
+
+def _write(etcd: Etcd, keys: Keys, file: Any, now: float) -> Copied:
+    found = _worth_keeping(etcd, keys)
+    if not any(kv.key == f"{keys.world}{CLUSTER}" for kv in found):
+        raise UsageError(f"etcd at {', '.join(etcd.endpoints)} holds no journal of cluster {keys.cluster}")
+    header = {"spotsup": "journal", "format": FORMAT, "cluster": keys.cluster, "at": now}
+    print(json.dumps(header), file=file)
+    digests = sorted({kv.key.removeprefix(_blobs(keys)).partition("/")[0] for kv in _blob_keys(etcd, keys)})
+    count = 0
+    for kv in (*found, *(kv for digest in digests for kv in etcd.range(f"{_blobs(keys)}{digest}/").kvs)):
+        line = {"key": kv.key.removeprefix(keys.root), "value": base64.b64encode(kv.value).decode()}
+        print(json.dumps(line), file=file)
+        count += 1
+    print(json.dumps({"keys": count}), file=file)
+    return _copied(keys, {kv.key for kv in found}, count)
+
+
+def _worth_keeping(etcd: Etcd, keys: Keys) -> list[KeyValue]:
+    """Events are read first: a record that is newer than they are counts on from where they end, never below it.
+
+    No hints: an old one would have newer nodes leave, and the daemon gives new ones.
+    """
+    events, world = etcd.range(f"{keys.root}events/").kvs, etcd.range(keys.world).kvs
+    return [kv for kv in (*world, *events) if not kv.lease and not _is_hint(keys, kv.key)]
+
+
+def _is_hint(keys: Keys, key: str) -> bool:
+    room, _, rest = key.removeprefix(keys.world).partition("/")
+    return room == "run" and rest.partition("/")[2] == "hint"
+
+
+def _blob_keys(etcd: Etcd, keys: Keys) -> tuple[KeyValue, ...]:
+    return etcd.range(_blobs(keys), keys_only=True).kvs
+
+
+def _blobs(keys: Keys) -> str:
+    return f"{keys.root}blobs/"
+
+
+def _copied(keys: Keys, written: set[str], count: int) -> Copied:
+    jobs, nodes = (sum(key.startswith(f"{keys.world}{room}/") for key in written) for room in ("jobs", "nodes"))
+    return Copied(jobs, nodes, count)
+
+
+def import_journal(etcd: Etcd, keys: Keys, path: Path) -> Copied:
+    """Write an exported journal into an etcd that has none. What nodes have said since stays as it is.
+
+    One that was cut short may be repeated: the record that makes it a journal is written last. Raises UsageError for a
+    file that is none of ours, RefusedError where a journal is there or a daemon leads, JournalUnavailableError.
+    """
+    values = _read(path, keys)
+    birth = f"{keys.world}{CLUSTER}"
+    cluster = {birth: values.pop(birth)}
+    idle = Compare(f"{keys.root}leader", "create", 0)
+    try:
+        _check_empty(etcd, keys, values)
+        for batch in _batches(values):
+            # One by one where nodes have spoken meanwhile: their words are newer.
+            if not etcd.txn([idle, *(Compare(key, "create", 0) for key in batch)], _puts(batch)).succeeded:
+                for key, value in batch.items():
+                    etcd.txn([idle, Compare(key, "create", 0)], [Put(key, value)])
+        if not etcd.txn([idle, Compare(birth, "create", 0)], _puts(cluster)).succeeded:
+            raise RefusedError(f"a daemon of cluster {keys.cluster} was started meanwhile: stop it, and try again")
+    except EtcdError as error:
+        raise JournalUnavailableError(f"{error}; repeat the import when etcd is back") from error
+    return _copied(keys, {*values}, len(values) + 1)
+
+
+def _check_empty(etcd: Etcd, keys: Keys, values: Mapping[str, bytes]) -> None:
+    where = f"etcd at {', '.join(etcd.endpoints)}"
+    if etcd.get(f"{keys.root}leader") is not None:
+        raise RefusedError(f"a daemon of cluster {keys.cluster} leads on {where}: stop all of them first")
+    if etcd.get(f"{keys.world}{CLUSTER}") is not None:
+        raise RefusedError(f"{where} has a journal of cluster {keys.cluster} already: nothing was imported")
+    for room in ("world/jobs/", "world/nodes/"):
+        for kv in etcd.range(f"{keys.root}{room}").kvs:
+            if values.get(kv.key) != kv.value:
+                raise RefusedError(f"{where} holds {kv.key}, which is not as in the file: nothing was imported")
+
+
+def _batches(values: Mapping[str, bytes]) -> Iterator[dict[str, bytes]]:
+    batch: dict[str, bytes] = {}
+    size = 0
+    for key, value in values.items():
+        if batch and (len(batch) >= MAX_KEYS or size + len(value) > MAX_BYTES):
+            yield batch
+            batch, size = {}, 0
+        batch[key] = value
+        size += len(value)
+    if batch:
+        yield batch
+
+
+def _puts(batch: Mapping[str, bytes]) -> list[Put]:
+    return [Put(key, value) for key, value in batch.items()]
+
+
+def _read(path: Path, keys: Keys) -> dict[str, bytes]:
+    """Key -> value, all of it, before anything is written."""
+    try:
+        with gzip.open(path, "rt", encoding="ascii") as file:
+            lines = [json.loads(line) for line in file]
+        header, *rows, end = lines
+        if header["spotsup"] != "journal" or header["format"] != FORMAT or end["keys"] != len(rows):
+            raise ValueError("it is of another format, or cut short")
+        if header["cluster"] != keys.cluster:
+            raise UsageError(f"{path} is of cluster {header['cluster']}, and the configuration of {keys.cluster}")
+        values = {f"{keys.root}{row['key']}": base64.b64decode(row["value"]) for row in rows}
+        values[f"{keys.world}{CLUSTER}"]
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror or error}") from error
+    except (ValueError, KeyError, TypeError, EOFError) as error:
+        raise UsageError(f"{path} is no journal that spotsupd exported: {error}") from error
+    return values

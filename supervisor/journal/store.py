@@ -1,0 +1,96 @@
+"""What the journal stands on: a handful of verbs over etcd, so that a simulated world can stand there instead."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from spotsup_trainer.etcd import Compare, Delete, Etcd, EtcdError, EtcdRefusedError, KeyValue, Put, TxnResult
+from spotsup_trainer.etcd.mirror import Mirror, View
+
+from supervisor.errors import JournalFullError, JournalUnavailableError
+
+# grpc's code where the alarm NOSPACE is raised, https://etcd.io/docs/v3.5/op-guide/maintenance/; and for "too many
+# requests", which passes (etcd's api/v3rpc/rpctypes/error.go).
+RESOURCE_EXHAUSTED = 8
+FULL = (
+    "etcd takes no more data, for its space quota is used up: training goes on, and nothing is begun until an operator "
+    "has freed space and disarmed its alarm (docs/operations.md)"
+)
+
+
+class Store(Protocol):
+    """Keys with revisions. All but `view` raise JournalUnavailableError when there is no answer."""
+
+    def view(self) -> View:
+        """All keys of the world, as last heard; never blocks."""
+        ...
+
+    def txn(self, guards: Sequence[Compare], operations: Sequence[Put | Delete]) -> TxnResult:
+        """All or nothing. Without an answer it may or may not have happened."""
+        ...
+
+    def range(self, prefix: str) -> Sequence[KeyValue]:
+        """All keys that begin with `prefix`, in order."""
+        ...
+
+    def get(self, key: str) -> KeyValue | None:
+        """One key."""
+        ...
+
+
+class EtcdStore:
+    """The real one: reads of the world come from a mirror, everything else from etcd itself."""
+
+    def __init__(self, etcd: Etcd, world: str, on_change: Callable[[], None] = lambda: None) -> None:
+        self._etcd = etcd
+        self._mirror = Mirror(etcd, world, on_change)
+
+    def start(self, timeout_s: float) -> None:
+        """Begin to mirror. Raises JournalUnavailableError when etcd has not answered in time."""
+        self._mirror.start()
+        if not self._mirror.wait_live(timeout_s):
+            raise JournalUnavailableError(
+                f"etcd at {', '.join(self._etcd.endpoints)} does not answer: is it running, and reachable from here?"
+            )
+
+    def close(self) -> None:
+        """Stop mirroring."""
+        self._mirror.close()
+
+    def view(self) -> View:
+        """As Store."""
+        return self._mirror.view()
+
+    def txn(self, guards: Sequence[Compare], operations: Sequence[Put | Delete]) -> TxnResult:
+        """As Store."""
+        try:
+            return self._etcd.txn(guards, operations)
+        except EtcdError as error:
+            if isinstance(error, EtcdRefusedError) and error.code != RESOURCE_EXHAUSTED:
+                raise  # what we asked for is wrong, and would be again
+            raise (JournalFullError if is_full(error) else JournalUnavailableError)(trouble(error)) from error
+
+    def range(self, prefix: str) -> Sequence[KeyValue]:
+        """As Store."""
+        try:
+            return self._etcd.range(prefix).kvs
+        except EtcdError as error:
+            raise JournalUnavailableError(str(error)) from error
+
+    def get(self, key: str) -> KeyValue | None:
+        """As Store."""
+        try:
+            return self._etcd.get(key)
+        except EtcdError as error:
+            raise JournalUnavailableError(str(error)) from error
+
+
+def trouble(error: EtcdError) -> str:
+    """What to say of etcd, in one sentence."""
+    return FULL if is_full(error) else str(error)
+
+
+def is_full(error: EtcdError) -> bool:
+    """Whether an operator has to free space."""
+    return isinstance(error, EtcdRefusedError) and error.code == RESOURCE_EXHAUSTED and "space" in str(error)

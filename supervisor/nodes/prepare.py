@@ -1,0 +1,218 @@
+"""From the journal's records to a bootstrap over SSH."""
+
+from __future__ import annotations
+
+import getpass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from spotsup_trainer import wire
+
+from provisioners.localcloud.machine import qemu
+from provisioners.settings import AwsSettings, AzureSettings, GcpSettings
+from supervisor.config import Config
+from supervisor.errors import JournalUnavailableError, SpotsupError
+from supervisor.identity import Identity
+from supervisor.journal.journal import Journal
+from supervisor.model import JobRecord, NodeRecord
+from supervisor.planner.actions import BootstrapDone
+from supervisor.runtime.clock import Clock
+
+if TYPE_CHECKING:
+    from bootstrap import Archive, Setup, Target
+    from bootstrap.model import Lock, LogAgent
+
+# Before anything of the job's is tried: what fails here is the image's fault, or the machine's.
+MACHINE_STEPS = frozenset({"facts", "hygiene", "gpu", "network", "reboot"})
+TRAINER_LIMIT_BYTES = 8 * 1024 * 1024
+
+
+class SshPreparer:
+    """Prepares nodes: the same for all clouds. Safe to use from several threads."""
+
+    def __init__(
+        self, config: Config, identity: Identity, journal: Journal, etcd_endpoints: tuple[str, ...], clock: Clock
+    ) -> None:
+        self._config = config
+        self._identity = identity
+        self._journal = journal
+        self._etcd_endpoints = etcd_endpoints
+        self._clock = clock
+        self._trainer: Archive | None = None
+
+    def prepare(self, node: NodeRecord, job: JobRecord) -> BootstrapDone:
+        """Bootstrap one node, within the configured limit."""
+        from bootstrap import BootstrapError, PackError, bootstrap, lock_of
+
+        target = target_of(self._config, self._identity, node)
+        try:
+            code = self._code(job)
+            lock = lock_of(code, job.spec.environment)
+            setup = setup_of(self._config, node, job, self._etcd_endpoints, code, self._trainer_archive(), lock)
+            bootstrap(target, setup, clock=self._clock.now, deadline_s=self._config.timing.bootstrap_timeout_s)
+        except (BootstrapError, PackError, SpotsupError, ValueError) as error:
+            return outcome_of(node.id, error)
+        return BootstrapDone(node.id)
+
+    def _code(self, job: JobRecord) -> Archive:
+        from bootstrap import Archive
+
+        return Archive(job.code_sha256, self._journal.get_blob(job.code_sha256))
+
+    def _trainer_archive(self) -> Archive:
+        if self._trainer is None:
+            self._trainer = pack_trainer()
+        return self._trainer
+
+
+def outcome_of(node: str, error: Exception) -> BootstrapDone:
+    """What became of a bootstrap that ended in `error`, and whose fault it was."""
+    from bootstrap import BootstrapError, HostKeyMismatchError, UnreachableError
+
+    # Where etcd did not give us the code, nothing was tried on the machine: that is no failure of its own (P5).
+    unreachable = isinstance(error, UnreachableError | JournalUnavailableError)
+    return BootstrapDone(
+        node,
+        str(error),
+        unreachable=unreachable,
+        unhealthy=not unreachable and isinstance(error, BootstrapError) and error.step in MACHINE_STEPS,
+        foreign=isinstance(error, HostKeyMismatchError),
+    )
+
+
+def target_of(config: Config, identity: Identity, node: NodeRecord) -> Target:
+    """The way to a node's machine."""
+    from bootstrap import Target
+
+    return Target(
+        host=node.ssh_host,
+        port=node.ssh_port,
+        user=user_of(config, node),
+        host_key_public=identity.host_key(node.id).public,
+        client_key_openssh=identity.client_key().private_openssh,
+    )
+
+
+def pack_trainer() -> Archive:
+    """The package that this daemon runs with: nodes then speak its language exactly. Raises PackError."""
+    from bootstrap import pack_directory
+
+    folder = Path(wire.__file__).parent
+    return pack_directory(folder, limit_bytes=TRAINER_LIMIT_BYTES, prefix=folder.name)
+
+
+def setup_of(
+    config: Config,
+    node: NodeRecord,
+    job: JobRecord,
+    etcd_endpoints: tuple[str, ...],
+    code: Archive,
+    trainer: Archive,
+    lock: Lock | None,
+) -> Setup:
+    """What bootstrap is asked for. Raises ValueError for what no machine could have."""
+    from bootstrap import Setup
+    from bootstrap.model import Host
+
+    data = job.spec.kind == "data"
+    # An instance type that the catalog does not have has as many as its job says.
+    gpus = max(node.offer.gpus, job.spec.resources.gpus_per_node)
+    return Setup(
+        node=node.id,
+        agent_config=wire.encode(_agent_config(config, node, job, etcd_endpoints)),
+        code=code,
+        trainer=trainer,
+        python=config.node.python,
+        setup=job.spec.setup or None,
+        root=config.node.root,
+        env=_environment(config, node, job),
+        host=Host(node.offer.cloud) if data else Host(node.offer.cloud, node.offer.gpu, gpus),
+        dead_man=has_dead_man(config, node),
+        mounts=tuple(storage.as_mount() for storage in job.spec.storage),
+        lock=lock,
+        cache=config.node.cache,
+        log_agent=log_agent_of(config, node),
+        image=job.spec.image,
+        torch=not data,
+    )
+
+
+def _agent_config(
+    config: Config, node: NodeRecord, job: JobRecord, etcd_endpoints: tuple[str, ...]
+) -> wire.AgentConfig:
+    return wire.AgentConfig(
+        cluster=config.cluster,
+        job=job.name,
+        task_id=job.task_id,
+        node=node.id,
+        addr=node.private_address or node.ssh_host,
+        etcd_endpoints=etcd_endpoints,
+        metadata=metadata_of(node),
+        python="",
+        code_dir="",
+        run_dir="",
+        log_dir="",
+        checkpoint_dir=checkpoint_dir(config, job),
+        command=job.spec.command,
+        min_nodes=job.min_nodes,
+        max_nodes=job.max_nodes,
+        nproc_per_node=job.spec.nproc_per_node,
+        lease_ttl_s=config.node.lease_ttl_s,
+        leave_margin_s=config.timing.leave_margin_s / 2,
+        log_mirror=f"{job.spec.shared}/spotsup/{job.task_id}/logs" if job.spec.shared else "",
+        kind=job.spec.kind,
+    )
+
+
+def _environment(config: Config, node: NodeRecord, job: JobRecord) -> dict[str, str]:
+    # On the local cloud all machines share the host's loopback interface, and gloo would guess by host name.
+    interface = qemu.INTERFACE if config.local.image else "lo"
+    local = {"GLOO_SOCKET_IFNAME": interface} if node.offer.cloud == "local" else {}
+    ours = {"SPOTSUP_APP_FAILURES": str(job.spec.limits.app_failures)}
+    return {**local, **ours, **config.node.env, **job.spec.env}
+
+
+def metadata_of(node: NodeRecord) -> wire.Metadata:
+    """Where this node reads its preemption notice."""
+    match node.offer.cloud:
+        case "local" | "aws" | "gcp" | "azure" as kind:
+            return wire.Metadata(kind, node.metadata_url)
+        case _:
+            return wire.Metadata("none")
+
+
+def user_of(config: Config, node: NodeRecord) -> str:
+    """Who logs in: machines of the local cloud run as the daemon's own user, virtual ones have one from user data."""
+    settings = config.cloud(node.offer.cloud)
+    if settings is not None:
+        return settings.ssh_user
+    return qemu.USER if config.local.image else getpass.getuser()
+
+
+def has_dead_man(config: Config, node: NodeRecord) -> bool:
+    """Whether its user data brought the dead-man switch; an Azure machine needs an identity to end its own billing."""
+    settings = config.cloud(node.offer.cloud)
+    if node.offer.cloud == "local":
+        return bool(config.local.image)
+    if settings is None or not settings.dead_man_s:
+        return False
+    return not isinstance(settings, AzureSettings) or bool(settings.identity)
+
+
+def log_agent_of(config: Config, node: NodeRecord) -> LogAgent | None:
+    """The cloud's own agent for logs, where its settings ask for it."""
+    from bootstrap.model import LogAgent
+
+    settings = config.cloud(node.offer.cloud)
+    if isinstance(settings, AwsSettings) and settings.log_group:
+        return LogAgent("cloudwatch", settings.log_group)
+    return LogAgent("ops") if isinstance(settings, GcpSettings) and settings.ops_agent else None
+
+
+def checkpoint_dir(config: Config, job: JobRecord) -> str:
+    """A folder that all nodes of the job share, and that outlives them."""
+    if job.spec.checkpoint_dir:
+        return job.spec.checkpoint_dir
+    if job.spec.shared:
+        return f"{job.spec.shared}/spotsup/{job.task_id}/checkpoints"
+    return str(config.local_dir.absolute() / "shared" / job.task_id / "checkpoints")

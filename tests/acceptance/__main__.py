@@ -1,0 +1,144 @@
+"""`make acceptance`: bare virtual machines become nodes, by the same code as rented ones.
+
+Exits non-zero where a promise was broken; writes build/acceptance.json. Needs root, for the machine image.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+
+from bootstrap import BootstrapError
+from provisioners.base import ProvisionerError
+from supervisor.errors import SpotsupError
+from tests.acceptance import job, tried
+from tests.acceptance.image import ensure_image
+from tests.acceptance.job import Job
+from tests.acceptance.site import CALL_S, STORAGE, TRIED, Site
+from tests.acceptance.table import BrokenError, Results, console, expect
+from tests.acceptance.tried import Tried
+from tools.setup.errors import SetupError
+from tools.setup.programs import ensure_installed
+from tools.stack import ROOT, InterruptedByUserError, Stack, StackError
+
+PROGRAMS = {"qemu-system-x86_64": "qemu-system-x86"}
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+BOOT = "machines boot: Debian 12, real cloud-init, our user data"
+ROWS = (
+    *(BOOT, tried.LOCK, tried.REBOOT, tried.HYGIENE, tried.AGAIN, tried.KILLED),
+    *(job.UNITS, job.SHARED, job.FROZEN, tried.DEAD, job.GONE),
+)
+_FAULTS = (BrokenError, StackError, BootstrapError, ProvisionerError, SpotsupError)
+
+
+def play(site: Site, results: Results, nodes: int) -> None:
+    """From no machine to no machine."""
+    site.open()
+    with results.row(BOOT) as row:
+        began = time.monotonic()
+        for node in (STORAGE, TRIED):
+            site.launch(node)
+        training = Job(site, results, site.storage(), nodes)
+        training.submit()  # its machines boot meanwhile; that storage is served before they ask is what comes first
+        site.serve_storage()
+        born = site.run(TRIED, "cat /etc/spotsup/born")
+        expect(born == TRIED, f"/etc/spotsup/born says {born!r}")
+        row.words = f"both answer by SSH, with our host keys, after {time.monotonic() - began:.0f} s"
+    machine = Tried(site, results, site.storage())
+    machine.all()
+    training.train()
+    training.share()
+    training.freeze()
+    training.freeze_for_ever()
+    machine.dead()
+    with results.row(job.GONE) as row:
+        row.words = _release(site, training)
+
+
+def _release(site: Site, training: Job) -> str:
+    """All machines, with storage still frozen."""
+    machines = {each.id: each for each in site.cloud.instances("", CALL_S)}
+    ports = [(each.ssh_host, each.ssh_port) for each in machines.values() if each.ssh_host]
+    training.cancel()
+    for node in (TRIED, STORAGE):
+        site.cloud.terminate(site.instance(node).id, CALL_S)
+    site.stack.wait_for(lambda: not site.stack.processes(), 60.0, "the last process to end")
+    # The last of a process's threads closes what it had open.
+    site.stack.wait_for(lambda: not any(map(_listens, ports)), 30.0, "nobody to listen where machines did")
+    folder = site.stack.cloud_dir / "machines"
+    site.stack.wait_for(lambda: not [*folder.glob("*/seed"), *folder.glob("*/host_key")], 30.0, "secrets to be removed")
+    open_disks = _holders(site.image.resolve())
+    expect(not open_disks, f"processes hold the image: {open_disks}")
+    return f"{len(machines)} machines were there; 0 processes, 0 of {len(ports)} ports, 0 disks are"
+
+
+def _listens(at: tuple[str, int]) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(at) == 0
+
+
+def _interrupt(_number: int, _frame: FrameType | None) -> None:
+    """At once: what belongs to a machine is found by its mark, wherever we were."""
+    raise InterruptedByUserError
+
+
+def _holders(image: Path) -> list[str]:
+    """Processes that have a file of the image open: a machine's own disk is a nameless file above it."""
+    found = []
+    for link in Path("/proc").glob("[0-9]*/fd/*"):
+        try:
+            if Path(os.readlink(link)).is_relative_to(image):  # noqa: PTH115 - it may have ended meanwhile
+                found.append(link.parts[2])
+        except OSError:
+            continue
+    return sorted(set(found))
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Build, play, clean up, judge."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--nodes", type=int, default=2, choices=(1, 2), help="of the job that trains")
+    options = parser.parse_args(arguments)
+    results = Results(ROWS)
+    broken: list[str] = []
+    stack = Stack(ROOT / "build" / "acceptance")
+    for number in SIGNALS:
+        signal.signal(number, _interrupt)
+    try:
+        ensure_installed(PROGRAMS, ROOT)
+        image = ensure_image(ROOT)
+        results.tell(f"the machine image is {image.relative_to(ROOT)}")
+    except InterruptedByUserError:
+        console.print("acceptance: interrupted")
+        return 130
+    except (SetupError, OSError) as error:
+        console.print(f"acceptance: {error}", markup=False)
+        return 1
+    try:
+        play(Site(stack, image), results, options.nodes)
+    except InterruptedByUserError:
+        broken.append("interrupted")
+    except (*_FAULTS, OSError, ValueError, subprocess.TimeoutExpired) as error:
+        broken.append(f"{type(error).__name__}: {error}")
+    finally:
+        console.print("[dim]cleaning up[/dim]")
+        for number in SIGNALS:
+            signal.signal(number, signal.SIG_IGN)
+        leftovers = stack.close()
+    broken += [f"a process was left behind: {survivor}" for survivor in leftovers.processes]
+    results.show("Bare virtual machines become nodes", ROOT / "build" / "acceptance.json")
+    for text in broken:
+        console.print(f"broken: {text}", style="red", markup=False)
+    return 0 if results.ok and not broken else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,92 @@
+"""Which fault comes when: drawn from a seed, the same for the same seed and the same kinds. Pure."""
+
+from __future__ import annotations
+
+import enum
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+
+class Kind(enum.StrEnum):
+    """What can be done to an installation."""
+
+    LEADER_KILLED = "leader killed"
+    LEADER_FROZEN = "leader frozen"
+    STANDBY_KILLED = "standby killed"
+    DAEMONS_KILLED = "all daemons killed"
+    ETCD_KILLED = "etcd member killed"
+    ETCD_FROZEN = "etcd member frozen"
+    ETCD_GONE = "all of etcd killed"
+    ETCD_CUT_OFF = "etcd member cut off"
+    ETCD_NARROW = "etcd's network slow and lossy"
+    ETCD_DISK_FULL = "etcd's disk full"
+    ETCD_NO_SPACE = "etcd's alarm NOSPACE"
+    DAEMON_DISK_FULL = "daemon's disk full"
+    CLOCK_STEPPED = "leader's clock stepped"
+    API_FLOOD = "API flooded"
+    CLOUD_KILLED = "cloud killed"
+    CLOUD_FROZEN = "cloud frozen"
+    SSHD_KILLED = "sshd killed"
+    AGENT_KILLED = "agent killed"
+    AGENT_FROZEN = "agent frozen"
+    LAUNCHER_KILLED = "launcher killed"
+    LAUNCHER_FROZEN = "launcher frozen"
+    WORKER_KILLED = "worker killed"
+    WORKER_FROZEN = "worker frozen"
+    MACHINE_LOST = "machine lost"
+    MACHINE_NOTICE = "machine with notice"
+
+
+# Seconds from the strike to the mend. A leader is frozen for longer than its lease, a launcher for less than its own.
+_HOLD_S: dict[Kind, tuple[float, float]] = {
+    Kind.LEADER_FROZEN: (6.0, 12.0),
+    Kind.DAEMONS_KILLED: (3.0, 15.0),
+    Kind.ETCD_KILLED: (2.0, 12.0),
+    Kind.ETCD_FROZEN: (3.0, 12.0),
+    Kind.ETCD_GONE: (2.0, 12.0),
+    Kind.ETCD_CUT_OFF: (5.0, 15.0),
+    Kind.ETCD_NARROW: (5.0, 15.0),
+    Kind.ETCD_NO_SPACE: (6.0, 12.0),
+    Kind.DAEMON_DISK_FULL: (4.0, 8.0),
+    Kind.CLOCK_STEPPED: (8.0, 20.0),
+    Kind.API_FLOOD: (6.0, 12.0),
+    Kind.CLOUD_KILLED: (3.0, 12.0),
+    Kind.CLOUD_FROZEN: (3.0, 12.0),
+    Kind.AGENT_FROZEN: (2.0, 15.0),
+    Kind.LAUNCHER_FROZEN: (1.0, 4.0),
+    Kind.WORKER_FROZEN: (1.0, 4.0),
+}
+_AT_ONCE = (1.0, 3.0)
+
+# What is none of training's business: the round that trains must be the same one afterwards.
+QUIET = frozenset(
+    {
+        *(Kind.LEADER_KILLED, Kind.LEADER_FROZEN, Kind.STANDBY_KILLED, Kind.DAEMONS_KILLED),
+        *(Kind.ETCD_KILLED, Kind.ETCD_FROZEN, Kind.ETCD_GONE, Kind.ETCD_CUT_OFF, Kind.ETCD_NARROW),
+        *(Kind.ETCD_DISK_FULL, Kind.ETCD_NO_SPACE, Kind.DAEMON_DISK_FULL, Kind.CLOCK_STEPPED, Kind.API_FLOOD),
+        *(Kind.CLOUD_KILLED, Kind.CLOUD_FROZEN, Kind.SSHD_KILLED),
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """One fault: held for `hold_s`; `pick` (0 to 1) says which of those that could be struck; then `rest_s` of rest."""
+
+    number: int
+    kind: Kind
+    hold_s: float
+    pick: float
+    rest_s: float
+
+
+def schedule(seed: int, kinds: Sequence[Kind]) -> Iterator[Planned]:
+    """Without an end, where there are kinds: each once in each round of them, in an order of its own."""
+    dice = random.Random(seed)
+    number = 0
+    while kinds:
+        for kind in dice.sample(list(kinds), len(kinds)):
+            number += 1
+            low, high = _HOLD_S.get(kind, _AT_ONCE)
+            yield Planned(number, kind, round(dice.uniform(low, high), 1), dice.random(), round(dice.uniform(1, 4), 1))

@@ -1,0 +1,149 @@
+"""What is looked at before, during and after each fault: steps, the journal against the cloud, alerts, processes."""
+
+from __future__ import annotations
+
+import contextlib
+import http.server
+import threading
+import time
+from collections import Counter, defaultdict
+from pathlib import Path
+
+from spotsup_trainer.etcd import Etcd, EtcdError
+from spotsup_trainer.session import audit
+
+from provisioners.localcloud import processes
+from supervisor.model import ALERT_KINDS
+from tests.chaos import space
+from tests.chaos.growth import Sample
+from tests.chaos.site import Site, command, descriptors
+from tests.soak.outages import largest_gap_s
+
+_GONE = frozenset({"gone", "lost", "failed"})
+
+
+class Steps:
+    """What all ranks have written down, read as it comes."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._read: dict[Path, int] = {}
+        self._at: defaultdict[tuple[int, int], float] = defaultdict(float)
+        self.newest_step = self.newest_round = 0
+        self.newest_at = 0.0
+
+    def look(self) -> Steps:
+        """Take in what is new."""
+        for path in self._folder.glob("*/*.jsonl"):
+            with path.open("rb") as file:
+                file.seek(self._read.get(path, 0))
+                whole, _, _ = file.read().rpartition(b"\n")
+            if whole:
+                self._read[path] = self._read.get(path, 0) + len(whole) + 1
+                for line in audit.parse(whole.decode() + "\n"):
+                    self._take(line)
+        return self
+
+    def _take(self, line: audit.Line) -> None:
+        at = self._at[line.round, line.step] = max(self._at[line.round, line.step], line.t)
+        self.newest_round, self.newest_step = max((line.round, line.step), (self.newest_round, self.newest_step))
+        self.newest_at = max(self.newest_at, at)
+
+    def gap_s(self, since: float, until: float) -> float:
+        """The longest time without a completed step, UNIX seconds."""
+        return largest_gap_s(sorted(self._at.values()), since, until)
+
+    def report(self, samples: int, global_batch: int) -> audit.Report:
+        """The verdict on the data. Raises AuditError."""
+        files = sorted(self._folder.glob("*/*.jsonl"))
+        lines = [line for path in files for line in audit.parse(path.read_text())]
+        return audit.analyse(lines, samples=samples, global_batch=global_batch)
+
+
+class Webhook:
+    """Where alerts go. `texts`: all that came."""
+
+    def __init__(self) -> None:
+        texts: list[str] = []
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                texts.append(self.rfile.read(int(self.headers.get("Content-Length", 0))).decode())
+                self.send_response(200)
+                self.end_headers()
+                self.wfile.write(b"ok")
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self.texts = texts
+        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_address[1]}/hook"
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    def close(self) -> None:
+        """No more alerts."""
+        self._server.shutdown()
+        self._server.server_close()
+
+
+def doubles(site: Site) -> list[str]:
+    """Nodes that have two machines."""
+    counts = Counter(str(machine["node"]) for machine in site.machines())
+    return [f"node {node} has {count} machines" for node, count in counts.items() if count > 1]
+
+
+def difference(site: Site) -> list[str]:
+    """Machines that the journal does not know, and nodes of it without one. Raises SpotsupError, StackError."""
+    nodes = site.any().get("/v1/nodes")
+    machines = {str(machine["node"]) for machine in site.machines()}
+    known = {str(node["id"]) for node in nodes if node["state"] not in _GONE}
+    return [
+        *(f"the machine of {node} is not in the journal" for node in sorted(machines - known)),
+        *(f"{node} has no machine" for node in sorted(known - machines)),
+    ]
+
+
+def look(site: Site, began: float) -> list[Sample]:
+    """Memory, threads and descriptors of daemons, agents and the cloud, and etcd's size, now."""
+    now = time.monotonic()
+    found = [("spotsupd", daemon.pid) for daemon in site.daemons if daemon.runs]
+    if site.cloud is not None:
+        found.append(("cloud", site.cloud.pid))
+    machines = {machine["id"] for machine in site.machines()}
+    on_machines = processes.find([], lambda marker: marker in machines)
+    found += [("agent", each.pid) for each in on_machines if "spotsup_trainer.agent" in command(each.pid)]
+    samples = [sample for role, pid in found if (sample := _sample(role, pid, now - began))]
+    with contextlib.suppress(EtcdError), contextlib.closing(Etcd(site.etcd.endpoints, timeout_s=2.0)) as etcd:
+        data = float(space.size_bytes(etcd))
+        samples.append(Sample("etcd", "data", now - began, now - began, {"data": data}))
+    return samples
+
+
+def _sample(role: str, pid: int, at: float) -> Sample | None:
+    process = processes.look(pid)
+    try:
+        words = Path(f"/proc/{pid}/status").read_text().splitlines()
+        up_s = float(Path("/proc/uptime").read_text().split()[0])
+    except OSError:
+        return None
+    fields = dict(word.split(":", 1) for word in words if ":" in word)
+    if process is None or "VmRSS" not in fields:
+        return None
+    age_s = up_s - process.identity.started / 100.0
+    values = {
+        "rss": float(fields["VmRSS"].split()[0]) * 1024,
+        "threads": float(fields["Threads"]),
+        "files": float(descriptors(pid)),
+    }
+    return Sample(role, f"{pid}.{process.identity.started}", at, age_s, values)
+
+
+def untold(site: Site, job: str, texts: list[str]) -> list[str]:
+    """Alerts of a job that nobody was told of. Raises SpotsupError, StackError."""
+    told = "\n".join(texts)
+    events = site.any().get(f"/v1/jobs/{job}/events")
+    kinds = {str(kind) for kind in ALERT_KINDS}
+    return [
+        f"{event['kind']}: {event['text']}" for event in events if event["kind"] in kinds and event["id"] not in told
+    ]

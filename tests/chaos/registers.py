@@ -1,0 +1,202 @@
+"""What users ask of daemons that fail, and whether the answers fit together: each job's name is a register.
+
+`Users` submit, scale and cancel at the same time through several daemons; `verdict` looks for an order of all that was
+answered, and may or may not have been done where no answer came.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import httpx
+
+from supervisor.cli.client import Client
+from supervisor.errors import DaemonUnreachableError, NotFoundError, RefusedError, SpotsupError
+from tests.chaos.linear import NEVER, Call, TooLongError, linearisable
+
+Kind = Literal["submit", "scale", "cancel", "read"]
+Answer = Literal["done", "refused", "not found", "none"]
+
+LEAST, MOST = 1, 9
+CALL_TIMEOUT_S = 8.0
+# A register is a job that never has a machine: it may cost less than any.
+USD_PER_HOUR = 0.000001
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """One command and its answer. `value`: the nodes wanted, or read; `submission`: the client's own id of it."""
+
+    kind: Kind
+    name: str
+    answer: Answer
+    value: int = 0
+    submission: str = ""
+    cancelled: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Register:
+    """A job as its users know it; None where there is none."""
+
+    submission: str
+    desired: int
+    cancelled: bool = False
+
+
+def step(state: Register | None, op: Op) -> Iterable[Register | None]:
+    """What a daemon may make of a job, given what it answered.
+
+    A job that is being cancelled ends at any time afterwards: until then it is changed, and its name is in use.
+    """
+    for answer, after in _outcomes(state, op):
+        if op.answer in (answer, "none"):
+            yield after
+
+
+def _outcomes(state: Register | None, op: Op) -> list[tuple[Answer, Register | None]]:
+    if op.kind == "submit":
+        new = Register(op.submission, op.value)
+        if state is None:
+            return [("done", new)]
+        if state.submission == op.submission:
+            return [("done", state)]
+        return [("done", new), ("refused", state)] if state.cancelled else [("refused", state)]
+    if state is None:
+        return [("not found", None)]
+    if op.kind == "cancel":
+        return [("done", replace(state, cancelled=True))]
+    if op.kind == "read":
+        return [("done", state)] if (op.value, op.cancelled) == (state.desired, state.cancelled) else []
+    if not LEAST <= op.value <= MOST:
+        return [("refused", state)]
+    scaled: tuple[Answer, Register] = ("done", replace(state, desired=op.value))
+    return [scaled, ("refused", state)] if state.cancelled else [scaled]
+
+
+def verdict(history: Sequence[Call[Op]]) -> list[str]:
+    """The names whose history has no order that explains it, in words."""
+    by_name: defaultdict[str, list[Call[Op]]] = defaultdict(list)
+    for call in history:
+        by_name[call.op.name].append(call)
+    broken = []
+    for name, calls in sorted(by_name.items()):
+        try:
+            if not linearisable(calls, None, step):
+                broken.append(f"the answers about job {name} fit no order of its {len(calls)} commands: {_told(calls)}")
+        except TooLongError as error:
+            broken.append(f"the answers about job {name} were not judged: {error}")
+    return broken
+
+
+def _told(calls: Sequence[Call[Op]]) -> str:
+    first = min(call.began for call in calls)
+    ordered = sorted(calls, key=lambda call: call.began)
+    return "; ".join(
+        f"{call.began - first:.2f}-{call.ended - first:.2f} {call.op.kind} {call.op.value or ''} {call.op.answer}"
+        for call in ordered
+    )
+
+
+class Users:
+    """Threads that give commands, each to one daemon or the other; `finish` reads what is left, and is the history."""
+
+    def __init__(self, sockets: Sequence[Path], seed: int, *, users: int = 4, names: int = 3, rest_s: float = 0.2):
+        self._sockets, self._names, self._rest_s = list(sockets), names, rest_s
+        self._generation = 0
+        self._prefix = f"reg{seed % 10000}"
+        self._calls: list[Call[Op]] = []
+        self._stopping = threading.Event()
+        self._lock = threading.Lock()
+        self.faults: list[str] = []
+        self._threads = [
+            threading.Thread(target=self._use, args=(random.Random(f"{seed} {user}"), user), daemon=True)
+            for user in range(users)
+        ]
+
+    def start(self) -> None:
+        """Begin to give commands."""
+        for thread in self._threads:
+            thread.start()
+
+    def fresh_names(self) -> None:
+        """Leave the jobs there are, and use others: what was never answered makes a history long to judge."""
+        self._generation += 1
+
+    def stop(self) -> None:
+        """Give no more commands."""
+        self._stopping.set()
+        for thread in self._threads:
+            thread.join(CALL_TIMEOUT_S * 3)
+
+    def finish(self, read_from: Path) -> list[Call[Op]]:
+        """Stop, read every job as it is now, cancel those that were not, and return all that was asked."""
+        self.stop()
+        client = Client(read_from, CALL_TIMEOUT_S)
+        for name in sorted({call.op.name for call in self._calls}):
+            # A read of the journal's mirror may be old; after a command of its own, it is not.
+            if self._call(client, "cancel", name) != "done":
+                continue
+            began = time.monotonic()
+            try:
+                row = client.get(f"/v1/jobs/{name}")
+            except NotFoundError:
+                continue
+            op = Op("read", name, "done", row["nodes"]["desired"], cancelled=True)
+            self._note(Call(op, began, time.monotonic()))
+        client.close()
+        return list(self._calls)
+
+    def _use(self, dice: random.Random, user: int) -> None:
+        clients = [Client(socket, CALL_TIMEOUT_S) for socket in self._sockets]
+        while not self._stopping.wait(self._rest_s * dice.random() * 2):
+            name = f"{self._prefix}-{self._generation}-{dice.randrange(self._names)}"
+            kind: Kind = dice.choices(["submit", "scale", "cancel"], [4, 6, 1])[0]  # type: ignore[assignment]
+            value = dice.randint(LEAST, MOST + 1 if kind == "scale" else MOST)
+            submission = f"{user}-{dice.getrandbits(60):016x}"
+            self._call(dice.choice(clients), kind, name, value, submission)
+        for client in clients:
+            client.close()
+
+    def _call(self, client: Client, kind: Kind, name: str, value: int = 0, submission: str = "") -> Answer:
+        body: dict[str, Any] | None = {"desired": value} if kind == "scale" else None
+        began = time.monotonic()
+        try:
+            if kind == "submit":
+                nodes = {"min": LEAST, "desired": value, "max": MOST}
+                spec = {"name": name, "nodes": nodes, "run": "t.py", "limits": {"usd_per_hour": USD_PER_HOUR}}
+                digest = client.put("/v1/blobs", b"a job that never runs")["sha256"]
+                client.post("/v1/jobs", {"spec": spec, "code_sha256": digest, "submission": submission})
+            else:
+                client.post(f"/v1/jobs/{name}/{kind}", body)
+            answer: Answer = "done"
+        except DaemonUnreachableError as error:
+            if isinstance(error.__cause__, httpx.ConnectError):
+                return "none"  # it was never sent, and is no part of the history
+            answer = "none"
+        except NotFoundError:
+            answer = "not found"
+        except RefusedError as error:
+            answer = "none" if "changes too fast" in str(error) else "refused"
+        except SpotsupError as error:
+            answer = "none"
+            self._fault(str(error))
+        ended = NEVER if answer == "none" else time.monotonic()
+        self._note(Call(Op(kind, name, answer, value, submission), began, ended))
+        return answer
+
+    def _fault(self, text: str) -> None:
+        """An answer that is no sentence of ours: a daemon that failed inside."""
+        if text.startswith("spotsupd answers"):
+            self.faults.append(text)
+
+    def _note(self, call: Call[Op]) -> None:
+        with self._lock:
+            self._calls.append(call)

@@ -1,0 +1,405 @@
+"""`make demo`: a job on three spot machines loses two of them, grows to four, and finishes without a lost sample.
+
+The machines are the local cloud's, or those of a test cloud: `make demo CLOUD=aws`. Exits non-zero when a promise was
+broken; writes build/demo.json, or build/demo-aws.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import signal
+import sys
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+from spotsup_trainer.session import audit
+
+from tests.demo.clouds import CLOUDS, Hand, opened
+from tools.stack import ROOT, InterruptedByUserError, Stack, StackError
+
+JOB = "chars"
+NOTICE_S = 30
+GLOBAL_BATCH = 48
+SEQUENCE = 64
+TEXT_BYTES = 2_000_000
+INTERRUPTED = "interrupted"
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+CHECKPOINT_EVERY = 25
+# A periodic checkpoint is written beside training, and flushed: until it is whole, the one before counts. On a disk
+# that others keep busy that was seen to take more than two seconds.
+WRITTEN_WITHIN_S = 3.0
+WAIT_S = 120.0
+SAY_S = 5.0
+
+JOB_FILE = """\
+name: {name}
+nodes: {{min: 2, desired: 3, max: 4}}
+code: {code}
+run: >-
+  char_transformer.py --steps {steps} --step-time {step_time} --checkpoint-every {every}
+  --global-batch {batch} --seq {sequence} --text-mb {text_mb} --audit {audit}
+{cloud}"""
+
+console = Console(highlight=False, soft_wrap=True)
+
+
+@dataclass
+class Strike:
+    """Something that was done to the job, and what came of it. Times are UNIX seconds."""
+
+    kind: str
+    node: str
+    at: float
+    request_latency_s: float | None = None
+    pause_s: float | None = None
+    steps_lost: int | None = None
+    steps_per_s: float = 0.0
+    rounds: list[int] = field(default_factory=list)
+
+
+class Demo:
+    """The story, step by step."""
+
+    def __init__(self, stack: Stack, cloud: Hand, options: argparse.Namespace) -> None:
+        self.stack = stack
+        self.cloud = cloud
+        self.options = options
+        self.audit_dir = stack.folder / "audit"
+        self.strikes: list[Strike] = []
+        self.began = time.monotonic()
+        self._said = ""
+        self._said_at = 0.0
+
+    def play(self) -> None:
+        """From an empty cloud to an empty cloud."""
+        self.tell(f"starting spotsupd with its embedded etcd and {self.cloud.introduction}")
+        self.stack.start_daemon()
+        self.submit()
+        self.until("3 nodes to train", lambda job: self.training(job) == 3 and job["step"] >= 20)
+        self.notice()
+        if self.options.kill_daemon:
+            self.kill_daemon()
+        self.kill()
+        self.scale()
+        self.until("the job to finish", lambda job: job["state"] == "succeeded", WAIT_S * 2)
+        self.tell("the job has finished; waiting until everything is released")
+        self.stack.wait_for(lambda: not self.cloud.left(), 60.0, "the cloud to be empty")
+
+    def submit(self) -> None:
+        """1. Through spotsupctl, as a user does."""
+        file = self.stack.folder / "job.yaml"
+        file.write_text(
+            JOB_FILE.format(
+                name=JOB,
+                code=json.dumps(str(ROOT / "trainer" / "examples")),
+                steps=self.options.steps,
+                step_time=self.options.step_time,
+                every=CHECKPOINT_EVERY,
+                batch=GLOBAL_BATCH,
+                sequence=SEQUENCE,
+                text_mb=TEXT_BYTES / 1e6,
+                audit=_quoted(self.audit_dir),
+                cloud=self.cloud.job,
+            )
+        )
+        submitted = self.stack.ask("submit", str(file))
+        self.tell(f"submitted {submitted['name']}: min 2, desired 3, max 4 nodes")
+
+    def notice(self) -> None:
+        """2. A preemption notice for the node with rank 1."""
+        node = self.node_with_rank(1)
+        self.tell(f"[bold]a preemption notice of {NOTICE_S} s for {node}[/bold]")
+        strike = self.strike("notice", node, self.cloud.preempt(node, NOTICE_S))
+        self.until(f"{node} to be replaced", lambda job: self.replaced(job, strike))
+
+    def kill(self) -> None:
+        """3. The node with rank 0 vanishes without a word."""
+        node = self.node_with_rank(0)
+        self.tell(f"[bold]{node} is killed without notice[/bold]")
+        strike = self.strike("kill", node)
+        self.cloud.kill(node)
+        self.until(f"{node} to be replaced", lambda job: self.replaced(job, strike))
+
+    def scale(self) -> None:
+        """4. One node more."""
+        self.tell("[bold]spotsupctl scale chars 4[/bold]")
+        self.strike("scale", "")
+        self.stack.ask("scale", JOB, "4")
+        self.until("4 nodes to train", lambda job: self.training(job) == 4 and self.stepped(job))
+
+    def kill_daemon(self) -> None:
+        """kill -9 of the daemon: training goes on; the next one adopts everything."""
+        before = self.job()
+        self.tell("[bold]kill -9 of spotsupd[/bold]")
+        self.stack.kill_daemon()
+        time.sleep(self.options.daemon_away_s)
+        self.tell("starting spotsupd again")
+        self.stack.start_daemon()
+        self.until("the new spotsupd to take over", lambda job: job["step"] > before["step"])
+        after = self.job()
+        if after["round"] != before["round"] or _staying(after) != _staying(before):
+            raise StackError(f"the new daemon disturbed the job: round {before['round']} became {after['round']}")
+        self.tell(f"adopted: round {after['round']} as before, step {before['step']} → {after['step']}")
+
+    # -- looking -------------------------------------------------------------------------------------------
+
+    def job(self) -> dict[str, Any]:
+        """What `spotsupctl status` says."""
+        found: dict[str, Any] = self.stack.ask("status", JOB)
+        return found
+
+    def until(self, what: str, holds: Callable[[dict[str, Any]], bool], timeout_s: float = WAIT_S) -> None:
+        """Follow the job until it holds."""
+
+        def look() -> bool:
+            job = self.job()
+            self.show(job)
+            if job["state"] in {"failed", "cancelled"} or (job["state"] == "succeeded" and "finish" not in what):
+                raise StackError(f"the job {job['state']} too early, while waiting for {what}: {job['reason']}")
+            return holds(job)
+
+        self.stack.wait_for(look, timeout_s, what)
+
+    @staticmethod
+    def training(job: dict[str, Any]) -> int:
+        """How many nodes are in the round."""
+        return int(job["nodes"]["training"])
+
+    def node_with_rank(self, rank: int) -> str:
+        """The id of a node by its rank."""
+        return next(str(node["id"]) for node in self.job()["node_list"] if node["rank"] == rank)
+
+    def replaced(self, job: dict[str, Any], strike: Strike) -> bool:
+        """Three others train, and have begun to."""
+        gone = strike.node not in {n["id"] for n in job["node_list"] if n["state"] in {"member", "ready", "draining"}}
+        return gone and self.training(job) == 3 and self.stepped(job)
+
+    def stepped(self, job: dict[str, Any]) -> bool:
+        """Whether the current round has made a step."""
+        return (job["progress_at"] or 0) > self.strikes[-1].at and job["progress_round"] == job["round"]
+
+    def strike(self, kind: str, node: str, at: float | None = None) -> Strike:
+        """Note what is done now."""
+        strike = Strike(kind, node, at or time.time())
+        self.strikes.append(strike)
+        return strike
+
+    # -- telling -------------------------------------------------------------------------------------------
+
+    def tell(self, text: str) -> None:
+        """One line of the story."""
+        console.print(f"[dim]{time.monotonic() - self.began:6.1f} s[/dim]  {text}")
+
+    def show(self, job: dict[str, Any]) -> None:
+        """The job's state, when it changed or a few seconds have passed."""
+        if job["sentence"] == self._said and time.monotonic() - self._said_at < SAY_S:
+            return
+        self._said, self._said_at = job["sentence"], time.monotonic()
+        loss = f"loss {job['loss']:.3f}" if job["loss"] is not None else "loss -"
+        nodes = job["nodes"]
+        head = f"{job['state']:<9} nodes {nodes['training']}/{nodes['desired']}  round {job['round']}"
+        console.print(f"          {head}  step {job['step']:>4}  {loss}  [cyan]{escape(job['sentence'])}[/cyan]")
+
+
+def measure(demo: Demo) -> dict[str, Any]:
+    """The numbers, from the daemon's events and from what each rank wrote per step."""
+    events = demo.stack.ask("events", JOB)
+    lines = [line for file in sorted(demo.audit_dir.glob("*.jsonl")) for line in audit.parse(file.read_text())]
+    samples = (TEXT_BYTES - 1) // SEQUENCE
+    report = audit.analyse(lines, samples=samples, global_batch=GLOBAL_BATCH)
+    ends = [strike.at for strike in demo.strikes[1:]] + [float("inf")]
+    began = {span.round: span.first_at for span in report.rounds}
+    pace = {span.round: _steps_per_s(span) for span in report.rounds}
+    for strike, end in zip(demo.strikes, ends, strict=True):
+        changes = [change for change in report.changes if strike.at <= began[change.after] < end]
+        strike.rounds = [change.after for change in changes]
+        strike.pause_s = round(sum(change.pause_s for change in changes), 3)
+        strike.steps_lost = sum(change.steps_lost for change in changes)
+        strike.steps_per_s = round(max((pace[change.before] for change in changes), default=0.0), 1)
+        strike.request_latency_s = _latency(strike, events)
+    launched = sum(event["kind"] in {"launch-requested", "replacement-requested"} for event in events)
+    return {
+        "cloud": demo.cloud.name,
+        "events": [
+            {
+                "kind": strike.kind,
+                "request_latency_s": strike.request_latency_s,
+                "pause_s": strike.pause_s,
+                "steps_lost": strike.steps_lost,
+                "steps_per_s": strike.steps_per_s,
+                "rounds": strike.rounds,
+            }
+            for strike in demo.strikes
+        ],
+        "samples_repeated": report.samples_repeated,
+        "samples_missed": report.samples_missed,
+        "nodes_launched": launched,
+        "nodes_leaked": len(demo.cloud.left()),
+        "processes_leaked": len(demo.stack.processes()),
+        "loss_first": round(report.loss_first, 4),
+        "loss_last": round(report.loss_last, 4),
+        "steps": report.steps,
+        "calls": dict(sorted(demo.cloud.calls().items())),
+        "wall_s": round(time.monotonic() - demo.began, 1),
+    }
+
+
+def _steps_per_s(span: audit.RoundSpan) -> float:
+    took_s = span.last_at - span.first_at
+    return (span.last_step - span.first_step) / took_s if took_s > 0 else 0.0
+
+
+def _latency(strike: Strike, events: list[dict[str, Any]]) -> float | None:
+    """From what was done to the machine asked for because of it."""
+    kinds = {"launch-requested", "replacement-requested"}
+    asked = [
+        event["at"]
+        for event in events
+        if event["kind"] in kinds and event["at"] >= strike.at and event["data"].get("replaces", "") == strike.node
+    ]
+    return round(min(asked) - strike.at, 3) if asked else None
+
+
+def most_lost(kill: dict[str, Any], checkpoint_every: int = CHECKPOINT_EVERY) -> int:
+    """Steps that may be lost without notice: an interval, and what is made while a checkpoint is written."""
+    return checkpoint_every + math.ceil(WRITTEN_WITHIN_S * float(kill["steps_per_s"]))
+
+
+def verdict(result: dict[str, Any], slowness_s: float, checkpoint_every: int = CHECKPOINT_EVERY) -> list[str]:
+    """The promises that were broken, in words. `slowness_s`: how late the machine itself may hear of a notice."""
+    broken = []
+    within_s = 1.0 + slowness_s
+    for event in result["events"]:
+        kind, latency = event["kind"], event["request_latency_s"]
+        if kind == "notice" and (latency is None or latency >= within_s):
+            broken.append(f"a replacement was asked for {latency} s after the notice; it must be within {within_s:g} s")
+        if kind in {"notice", "scale"} and event["steps_lost"]:
+            broken.append(f"{event['steps_lost']} steps were lost by a {kind}; none may be")
+        if kind == "kill" and event["steps_lost"] > (most := most_lost(event, checkpoint_every)):
+            broken.append(f"{event['steps_lost']} steps were lost by a kill; at most {most} may be")
+    zeros = ("samples_repeated", "samples_missed", "nodes_leaked", "processes_leaked")
+    broken += [f"{key.replace('_', ' ')}: {result[key]}; it must be 0" for key in zeros if result[key]]
+    if not result["loss_last"] < result["loss_first"]:
+        broken.append(f"the loss did not fall: {result['loss_first']} → {result['loss_last']}")
+    return broken
+
+
+def show_result(result: dict[str, Any]) -> None:
+    """The table at the end."""
+    table = Table(title="What each event cost", title_justify="left", title_style="bold", box=None, pad_edge=False)
+    for column in ("event", "replacement asked for after", "pause", "steps lost", "rounds"):
+        table.add_column(column, justify="left" if column == "event" else "right")
+    names = {"notice": f"{NOTICE_S} s notice", "kill": "killed without notice", "scale": "scaled 3 → 4"}
+    for event in result["events"]:
+        latency = "-" if event["request_latency_s"] is None else f"{event['request_latency_s']:.2f} s"
+        rounds = ", ".join(str(number) for number in event["rounds"])
+        pause = f"{event['pause_s']:.2f} s"
+        table.add_row(names[event["kind"]], latency, pause, str(event["steps_lost"]), rounds)
+    console.print()
+    console.print(table)
+    console.print()
+    console.print(f"steps        {result['steps']}, loss {result['loss_first']:.3f} → {result['loss_last']:.3f}")
+    console.print(f"samples      {result['samples_repeated']} repeated, {result['samples_missed']} missed")
+    console.print(
+        f"nodes        {result['nodes_launched']} launched, {result['nodes_leaked']} leaked; "
+        f"{result['processes_leaked']} processes leaked"
+    )
+    if result["calls"]:
+        often = sorted(result["calls"].items(), key=lambda each: -each[1])[:4]
+        most = ", ".join(f"{action} {times}" for action, times in often)
+        console.print(f"API calls    {sum(result['calls'].values())}, most of them {most}")
+    console.print(f"wall time    {result['wall_s']:.0f} s")
+
+
+def _quoted(path: Path) -> str:
+    # For the shell-like splitting of `run`; the whole is folded YAML, which leaves quotes alone.
+    return "'" + str(path) + "'"
+
+
+def _staying(job: dict[str, Any]) -> set[str]:
+    """Its nodes but those on their way out: the one that was replaced may be gone in the next moment."""
+    return {n["id"] for n in job["node_list"] if n["state"] not in {"draining", "lost", "terminating", "gone"}}
+
+
+def main() -> int:
+    """Play, measure, clean up, judge."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--cloud", default="local", help=", ".join(CLOUDS))
+    parser.add_argument("--folder", type=Path, help="default: build/demo, or build/demo-CLOUD")
+    parser.add_argument("--json", type=Path, help="default: beside the folder")
+    parser.add_argument("--steps", type=int, default=800)
+    parser.add_argument("--step-time", type=float, default=0.06)
+    parser.add_argument("--kill-daemon", action="store_true", help="also kill -9 the daemon, and start it again")
+    parser.add_argument("--daemon-away-s", type=float, default=3.0)
+    options = parser.parse_args()
+    if options.cloud not in CLOUDS:
+        console.print(f"the demo knows no cloud {options.cloud!r}; it runs on {', '.join(CLOUDS)}", markup=False)
+        return 2
+    own_name = "demo" if options.cloud == "local" else f"demo-{options.cloud}"
+    folder = options.folder or ROOT / "build" / own_name
+    stack = Stack(folder)
+    stop_on_signals(stack)
+    result: dict[str, Any] = {}
+    broken: list[str] = []
+    clouds = ExitStack()
+    try:
+        stack.prepare()
+        demo = Demo(stack, clouds.enter_context(opened(options.cloud, stack)), options)
+        demo.play()
+        result = measure(demo)
+        broken = verdict(result, demo.cloud.slowness_s)
+        stack.stop_daemon()
+    except InterruptedByUserError:
+        broken = [INTERRUPTED]
+    except (StackError, audit.AuditError) as error:
+        broken = [str(error)]
+    finally:
+        console.print("[dim]cleaning up[/dim]")
+        leftovers = stack.close()
+        clouds.close()
+        # A second Ctrl-C while Python itself ends would take the exit status: what is ignored stays so there, and no
+        # other handler does.
+        for number in SIGNALS:
+            signal.signal(number, signal.SIG_IGN)
+    broken += [f"a process was left behind: {survivor}" for survivor in leftovers.processes]
+    return conclude(options.json or folder.with_name(folder.name + ".json"), result, broken)
+
+
+def conclude(path: Path, result: dict[str, Any], broken: list[str]) -> int:
+    """Write the result, say what was broken; the exit status."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({"ok": not broken, **result, "broken": broken}, indent=2) + "\n")
+    if result:
+        show_result(result)
+    if broken == [INTERRUPTED]:
+        console.print("interrupted; nothing was left behind")
+        return 130
+    for text in broken:
+        console.print(f"broken: {text}", style="red", markup=False)
+    if not broken:
+        console.print(f"[green]every promise was kept[/green]   ({path})")
+    return 1 if broken else 0
+
+
+def stop_on_signals(stack: Stack) -> None:
+    """Ctrl-C and the like end the story at the next look; the clean-up itself is not disturbed."""
+
+    def on_signal(_number: int, _frame: FrameType | None) -> None:
+        stack.interrupt()
+
+    for number in SIGNALS:
+        signal.signal(number, on_signal)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

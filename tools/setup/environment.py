@@ -1,0 +1,114 @@
+""".venv, with everything in constraints.txt that pyproject.toml asks for."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from tools.setup.apt import Apt
+from tools.setup.errors import SetupError, last_words, run
+
+SOURCES = ("pyproject.toml", "trainer/pyproject.toml", "constraints.txt", "tools/setup/environment.py")
+# What builds our own two distributions: pinned too, so it is installed here rather than by pip in a place of its own.
+BUILD_TOOLS = ("hatchling", "editables")
+CREATE_TIMEOUT_S = 300.0
+INSTALL_TIMEOUT_S = 3600.0
+
+
+def ensure_environment(clone: Path) -> None:
+    """Create or update .venv, unless the stamp says that it is what the sources ask for. Raises SetupError."""
+    venv = clone / ".venv"
+    stamp, unfinished = venv / "setup.stamp", venv / "setup.unfinished"
+    wanted = _fingerprint(clone)
+    if _read(stamp) == wanted and _runs(venv, "pass"):
+        return
+    moved = stamp.exists() and _read(stamp).partition("\n")[0] != wanted.partition("\n")[0]
+    if moved or unfinished.exists() or not _runs(venv, "import pip"):
+        print("setup: creating .venv", flush=True)
+        _create(venv, clone)
+    unfinished.touch()
+    stamp.unlink(missing_ok=True)
+    print("setup: installing what constraints.txt names; the first time it takes minutes, torch is large", flush=True)
+    _pip(venv, clone, *BUILD_TOOLS)
+    _pip(venv, clone, "--no-build-isolation", "--editable", "trainer", "--editable", ".[dev]")
+    scratch = stamp.with_suffix(".new")
+    scratch.write_text(wanted, encoding="utf-8")
+    scratch.replace(stamp)
+    unfinished.unlink()
+
+
+def _fingerprint(clone: Path) -> str:
+    """The clone's place on the first line: scripts in .venv name it. Then what is installed, and by which Python."""
+    digest = hashlib.sha256()
+    for name in SOURCES:
+        digest.update((clone / name).read_bytes() + b"\0")
+    return f"{clone}\n{digest.hexdigest()}\n"
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return ""
+
+
+def _runs(venv: Path, code: str) -> bool:
+    python = venv / "bin" / "python"
+    if not python.exists():
+        return False
+    return run([str(python), "-c", code], cwd=venv, timeout_s=60.0).returncode == 0
+
+
+def _create(venv: Path, clone: Path) -> None:
+    shutil.rmtree(venv, ignore_errors=True)
+    venv.mkdir()
+    (venv / "setup.unfinished").touch()
+    # Debian keeps ensurepip in python3-venv, which a fresh machine lacks.
+    own_pip = (
+        run([sys.executable, "-c", "import ensurepip; ensurepip.version()"], cwd=clone, timeout_s=60.0).returncode == 0
+    )
+    options = [] if own_pip else ["--without-pip"]
+    done = run([sys.executable, "-m", "venv", *options, ".venv"], cwd=clone, timeout_s=CREATE_TIMEOUT_S)
+    if done.returncode != 0:
+        raise SetupError(f"{sys.executable} cannot create .venv: {last_words(done)}")
+    if not own_pip:
+        _unpack_pip(venv, clone)
+
+
+def _unpack_pip(venv: Path, clone: Path) -> None:
+    """pip from Debian's package of its wheel, which needs no root; a wheel can run itself."""
+    found = clone / ".tools" / "pip"
+    shutil.rmtree(found, ignore_errors=True)
+    try:
+        Apt(clone / ".tools").unpack(["python3-pip-whl"], found)
+        wheel = next(found.glob("usr/share/python-wheels/pip-*.whl"))
+    except (SetupError, StopIteration) as error:
+        raise SetupError(
+            f"{sys.executable} comes without ensurepip, and Debian's python3-pip-whl cannot be unpacked ({error}); "
+            "this brings it: sudo apt-get install python3-venv"
+        ) from error
+    python = venv / "bin" / "python"
+    done = run(
+        [str(python), f"{wheel}/pip", "install", "--quiet", "--no-index", "--no-deps", str(wheel)],
+        cwd=clone,
+        timeout_s=CREATE_TIMEOUT_S,
+    )
+    if done.returncode != 0:
+        raise SetupError(f"pip cannot install itself from {wheel.name}: {last_words(done)}")
+
+
+def _pip(venv: Path, clone: Path, *arguments: str) -> None:
+    """Install, with pip's own words on stderr and its own settings but one: it must not install for the user."""
+    python = venv / "bin" / "python"
+    command = [str(python), "-m", "pip", "install", "--quiet", "--constraint", "constraints.txt", *arguments]
+    environ = {**os.environ, "PIP_USER": "0", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+    try:
+        status = subprocess.run(command, cwd=clone, env=environ, check=False, timeout=INSTALL_TIMEOUT_S).returncode
+    except subprocess.TimeoutExpired as error:
+        raise SetupError(f"pip did not end within {INSTALL_TIMEOUT_S:.0f} s; try again") from error
+    if status != 0:
+        raise SetupError(f"pip ended with status {status}, see above; when the network is mended, try again")

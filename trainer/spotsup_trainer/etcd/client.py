@@ -1,0 +1,326 @@
+"""etcd v3: the verbs that we need, over its JSON gateway (gateway.py).
+
+Shared by the daemon and the nodes. Why not a client library: docs/decisions/0003-etcd-client.md.
+The gateway (`/v3/...`, etcd 3.4 to 3.6) takes and gives base64 keys and values, and int64 as JSON strings.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import contextlib
+import http.client
+import json
+import socket
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from spotsup_trainer.etcd.gateway import (
+    LOGIN_ENDED,
+    EtcdError,
+    EtcdRefusedError,
+    EtcdUnavailableError,
+    Gateway,
+    Json,
+    Tls,
+)
+
+__all__ = [
+    "Compare",
+    "Delete",
+    "Etcd",
+    "EtcdError",
+    "EtcdRefusedError",
+    "EtcdUnavailableError",
+    "KeyValue",
+    "Put",
+    "Range",
+    "Tls",
+    "TxnResult",
+    "Watch",
+    "WatchBatch",
+    "WatchEvent",
+    "prefix_end",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class KeyValue:
+    """One key as etcd holds it. `lease` is 0 when the key has none."""
+
+    key: str
+    value: bytes
+    create_revision: int
+    mod_revision: int
+    lease: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Keys of one read, all as of `revision`."""
+
+    kvs: tuple[KeyValue, ...]
+    revision: int
+
+
+@dataclass(frozen=True, slots=True)
+class Compare:
+    """A guard of a transaction: `target` of `key` must equal `value`. `mod` or `create` of 0: must not exist."""
+
+    key: str
+    target: Literal["mod", "create", "value"]
+    value: int | bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Put:
+    """Write a key, optionally under a lease."""
+
+    key: str
+    value: bytes
+    lease: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    """Delete a key, or all keys that begin with it."""
+
+    key: str
+    prefix: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TxnResult:
+    """Whether the guards held, and the revision of the store after it."""
+
+    succeeded: bool
+    revision: int
+
+
+@dataclass(frozen=True, slots=True)
+class WatchEvent:
+    """One change. `value` is None where the key was deleted (or its lease ended)."""
+
+    key: str
+    value: bytes | None
+    mod_revision: int
+    create_revision: int = 0
+    lease: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class WatchBatch:
+    """Events that belong together (one revision is never split), and the revision they lead to."""
+
+    events: tuple[WatchEvent, ...]
+    revision: int
+
+
+def _b64(text: str | bytes) -> str:
+    return base64.b64encode(text.encode() if isinstance(text, str) else text).decode()
+
+
+def _unb64(text: str) -> bytes:
+    return binascii.a2b_base64(text)
+
+
+def prefix_end(prefix: str) -> bytes:
+    """The first key after all that begin with `prefix` (etcd's `range_end`). Our keys are ASCII: no 0xff to carry."""
+    raw = prefix.encode()
+    return raw[:-1] + bytes([raw[-1] + 1])
+
+
+def _span(key: str, prefix: bool) -> Json:
+    return {"key": _b64(key)} | ({"range_end": _b64(prefix_end(key))} if prefix else {})
+
+
+def _key_value(raw: Json) -> KeyValue:
+    return KeyValue(
+        key=_unb64(raw["key"]).decode(),
+        value=_unb64(raw.get("value", "")),
+        create_revision=int(raw.get("create_revision", 0)),
+        mod_revision=int(raw.get("mod_revision", 0)),
+        lease=int(raw.get("lease", 0)),
+    )
+
+
+def _compare(guard: Compare) -> Json:
+    field = {"mod": "mod_revision", "create": "create_revision", "value": "value"}[guard.target]
+    value = _b64(guard.value) if isinstance(guard.value, bytes) else str(guard.value)
+    return {"key": _b64(guard.key), "target": guard.target.upper(), "result": "EQUAL", field: value}
+
+
+def _request_op(op: Put | Delete) -> Json:
+    if isinstance(op, Put):
+        return {"request_put": {"key": _b64(op.key), "value": _b64(op.value), "lease": str(op.lease)}}
+    return {"request_delete_range": _span(op.key, op.prefix)}
+
+
+class Etcd(Gateway):
+    """A client that any thread may use."""
+
+    # -- reads ---------------------------------------------------------------------------------------------
+
+    def get(self, key: str) -> KeyValue | None:
+        """The key, or None where there is none."""
+        kvs = self.range(key, prefix=False).kvs
+        return kvs[0] if kvs else None
+
+    def range(self, key: str, *, prefix: bool = True, limit: int = 0, keys_only: bool = False) -> Range:
+        """All keys that begin with `key` (or the one key), in key order."""
+        body = _span(key, prefix) | {"limit": str(limit), "keys_only": keys_only}
+        answer = self.call("/v3/kv/range", body)
+        kvs = tuple(_key_value(raw) for raw in answer.get("kvs", []))
+        return Range(kvs, int(answer["header"]["revision"]))
+
+    # -- writes --------------------------------------------------------------------------------------------
+
+    def put(self, key: str, value: bytes, lease: int = 0) -> int:
+        """Write one key; returns the revision of the store after it."""
+        answer = self.call("/v3/kv/put", {"key": _b64(key), "value": _b64(value), "lease": str(lease)})
+        return int(answer["header"]["revision"])
+
+    def delete(self, key: str, *, prefix: bool = False) -> int:
+        """Delete; returns how many keys there were."""
+        return int(self.call("/v3/kv/deleterange", _span(key, prefix)).get("deleted", 0))
+
+    def txn(
+        self,
+        guards: Sequence[Compare],
+        then: Sequence[Put | Delete],
+        otherwise: Sequence[Put | Delete] = (),
+    ) -> TxnResult:
+        """All of `then` if every guard holds, else all of `otherwise`. At most 128 operations (etcd's default)."""
+        answer = self.call(
+            "/v3/kv/txn",
+            {
+                "compare": [_compare(guard) for guard in guards],
+                "success": [_request_op(op) for op in then],
+                "failure": [_request_op(op) for op in otherwise],
+            },
+        )
+        return TxnResult(bool(answer.get("succeeded", False)), int(answer["header"]["revision"]))
+
+    # -- leases --------------------------------------------------------------------------------------------
+
+    def grant(self, ttl_s: float) -> int:
+        """A new lease; its id. etcd rounds up to whole seconds and never gives less than 2 s at default settings."""
+        return int(self.call("/v3/lease/grant", {"TTL": str(max(1, round(ttl_s)))})["ID"])
+
+    def keepalive(self, lease: int) -> int:
+        """Renew; the seconds it has now, 0 where the lease is gone."""
+        answer = self.call("/v3/lease/keepalive", {"ID": str(lease)})
+        return int(answer.get("result", answer).get("TTL", 0))
+
+    def revoke(self, lease: int) -> None:
+        """End a lease and delete its keys. One that is gone already is fine."""
+        try:
+            self.call("/v3/lease/revoke", {"ID": str(lease)})
+        except EtcdRefusedError as error:
+            if error.code != 5:  # grpc NOT_FOUND
+                raise
+
+    # -- upkeep --------------------------------------------------------------------------------------------
+
+    def compact(self, revision: int) -> None:
+        """Forget history before `revision`."""
+        self.call("/v3/kv/compaction", {"revision": str(revision)})
+
+    def status(self) -> Mapping[str, Any]:
+        """Version, database size and leader of the endpoint that answers."""
+        return self.call("/v3/maintenance/status", {})
+
+    def watch(self, key: str, *, prefix: bool = True) -> Watch:
+        """All changes from now on, on a connection of its own. See `Watch`."""
+        return Watch(self, _span(key, prefix))
+
+
+class Watch:
+    """An open watch: iterate for batches, `close()` from any thread ends the iteration.
+
+    No change that is made after it was opened is missed. Raises EtcdUnavailableError when it ends, for whatever reason:
+    whoever wants to go on reads the current state, and does not ask for the history in between. That may have been
+    compacted, or be another one: an etcd that lost its data counts revisions from 1 again, under the same cluster id.
+    """
+
+    def __init__(self, etcd: Etcd, span: Json) -> None:
+        self._etcd = etcd
+        self._span = span
+        self.endpoint, self._stream = etcd.open_stream("/v3/watch", {"create_request": span})
+        self._closed = False
+        self._begun = False
+        try:
+            # The first is etcd's word that the watch is there.
+            self._early = self._results()[1:]
+        except EtcdError:
+            self.close()
+            raise
+        self._stream.socket.settimeout(None)
+
+    def close(self) -> None:
+        """Stop the iteration, wherever it is."""
+        self._closed = True
+        # shutdown(), not close(): only that wakes a thread that is blocked in recv().
+        with contextlib.suppress(OSError):
+            self._stream.socket.shutdown(socket.SHUT_RDWR)
+        if not self._begun:
+            self._stream.close()
+
+    def ping(self) -> None:
+        """Ask the endpoint of this watch, and no other, for a linearizable read.
+
+        Raises EtcdUnavailableError where it hangs, cannot be reached, or has lost its peers. A watch on it is silent
+        then, as one without news is, and for as long as that lasts. (etcd's own progress notifications come every 10
+        minutes, and cannot be asked for through the gateway.)
+        """
+        # A refusal, such as a lack of permission, is an answer, too.
+        with contextlib.suppress(EtcdRefusedError):
+            body = self._span | {"limit": "1", "keys_only": True}
+            self._etcd.call("/v3/kv/range", body, endpoint=self.endpoint)
+
+    def __iter__(self) -> Iterator[WatchBatch]:
+        self._begun = True
+        try:
+            results, self._early = self._early, []
+            while not self._closed:
+                events = tuple(_watch_event(raw) for result in results for raw in result.get("events", ()))
+                if events:
+                    # Not the header's revision: to a watch that fell behind etcd gives the store's, which lies beyond.
+                    yield WatchBatch(events, events[-1].mod_revision)
+                results = self._results()
+        finally:
+            self._stream.close()
+
+    def _results(self) -> list[Json]:
+        """All that has come, at least one; nothing where the watch was closed."""
+        return [self._result(line) for line in self._read_lines()]
+
+    def _result(self, line: bytes) -> Json:
+        message: Json = json.loads(line.decode())
+        result: Json = message.get("result", {})
+        if int(result.get("compact_revision", 0)):
+            raise EtcdUnavailableError("watch cancelled: it fell behind, and what it did not tell yet was compacted")
+        if "error" in message or result.get("canceled"):
+            reason = str(message.get("error") or result.get("cancel_reason") or "no reason given")
+            if LOGIN_ENDED in reason:
+                self._etcd.forget_login()
+            raise EtcdUnavailableError(f"watch broken: {reason}")
+        return result
+
+    def _read_lines(self) -> list[bytes]:
+        try:
+            lines = self._stream.read()
+        except (OSError, ValueError, http.client.HTTPException) as error:
+            if self._closed:
+                return []
+            raise EtcdUnavailableError(f"watch broken: {error or type(error).__name__}") from error
+        if lines or self._closed:
+            return lines
+        raise EtcdUnavailableError("watch broken: etcd closed the connection")
+
+
+def _watch_event(raw: Json) -> WatchEvent:
+    kv = _key_value(raw["kv"])
+    value = None if raw.get("type") == "DELETE" else kv.value
+    return WatchEvent(kv.key, value, kv.mod_revision, kv.create_revision, kv.lease)

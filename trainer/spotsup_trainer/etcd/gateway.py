@@ -1,0 +1,240 @@
+"""How etcd is reached: its JSON gateway over HTTP, several endpoints, TLS, logins. Standard library only.
+
+The verbs are in etcd.py. https://etcd.io/docs/v3.5/dev-guide/api_grpc_gateway/
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+import ssl
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+from urllib.parse import urlsplit
+
+from spotsup_trainer.etcd.stream import LineStream
+
+LOGIN_ENDED = "invalid auth token"
+
+Json: TypeAlias = dict[str, Any]
+
+
+class EtcdError(Exception):
+    """Anything that went wrong between us and etcd."""
+
+
+class EtcdUnavailableError(EtcdError):
+    """No endpoint answered in time. A write that raises this may or may not have happened."""
+
+
+class EtcdRefusedError(EtcdError):
+    """etcd answered, and the answer was no: bad request, no permission, lease not found, out of space."""
+
+    def __init__(self, message: str, code: int = 0) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """Paths of PEM files. With `--client-cert-auth` etcd wants cert and key too."""
+
+    ca: str
+    cert: str | None = None
+    key: str | None = None
+
+
+class Gateway:
+    """For any number of threads: kept-alive connections, as many as calls at once; endpoints tried in turn."""
+
+    def __init__(
+        self,
+        endpoints: Sequence[str],
+        *,
+        user: str | None = None,
+        password: str | None = None,
+        tls: Tls | None = None,
+        timeout_s: float = 5.0,
+    ) -> None:
+        if not endpoints:
+            raise ValueError("no etcd endpoint given; one looks like http://127.0.0.1:2379")
+        self.endpoints = tuple(endpoints)
+        self.timeout_s = timeout_s
+        self._credentials = (user, password or "") if user else None
+        self._token: str | None = None
+        self._ssl = _ssl_context(tls) if tls else None
+        self._first = 0  # index of the endpoint to ask first: the one that answered last
+        self._idle: dict[int, list[http.client.HTTPConnection]] = {}
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def close(self) -> None:
+        """Close what is idle; what is in use is closed when its call ends."""
+        with self._lock:
+            self._closed = True
+            idle = [connection for kept in self._idle.values() for connection in kept]
+            self._idle.clear()
+        for connection in idle:
+            connection.close()
+
+    def forget_login(self) -> None:
+        """Log in anew with the next call: the token has ended."""
+        self._token = None
+
+    def call(self, path: str, body: Json, *, endpoint: str | None = None) -> Json:
+        """POST to the first endpoint that answers, each tried once, at most `timeout_s` each; or to `endpoint` only."""
+        payload = json.dumps(body).encode()
+        problems = []
+        for index in self._in_turn() if endpoint is None else (self.endpoints.index(endpoint),):
+            try:
+                answer = self._post(index, path, payload)
+            except (OSError, http.client.HTTPException) as error:
+                problems.append(self._failed(index, error))
+                continue
+            if endpoint is None:
+                self._first = index
+            return answer
+        raise EtcdUnavailableError(f"etcd does not answer ({'; '.join(problems)})")
+
+    def _in_turn(self) -> Sequence[int]:
+        first, count = self._first, len(self.endpoints)
+        return [(first + turn) % count for turn in range(count)]
+
+    def _failed(self, index: int, error: Exception) -> str:
+        """What to say of an endpoint that did not answer. From now on others are asked first."""
+        if self._first == index:
+            self._first = (index + 1) % len(self.endpoints)
+        return f"{self.endpoints[index]}: {error or type(error).__name__}"
+
+    def _post(self, index: int, path: str, payload: bytes, *, may_login: bool = True) -> Json:
+        if self._credentials and self._token is None and may_login:
+            self._login(index)
+        status, text = self._exchange(index, path, payload)
+        if status == 200:
+            parsed: Json = json.loads(text)
+            return parsed
+        message, code = _error_of(text)
+        # Simple tokens end after 5 minutes without use: log in again, once.
+        if self._credentials and may_login and (status == 401 or LOGIN_ENDED in message):
+            self._login(index)
+            return self._post(index, path, payload, may_login=False)
+        if status >= 500 and code in {0, 14}:  # grpc UNAVAILABLE: no leader, shutting down
+            raise http.client.HTTPException(f"HTTP {status} {message}")
+        raise EtcdRefusedError(message, code)
+
+    def _login(self, index: int) -> None:
+        assert self._credentials is not None
+        name, password = self._credentials
+        self._token = None  # with one that has ended, etcd would refuse even the login
+        status, text = self._exchange(
+            index, "/v3/auth/authenticate", json.dumps({"name": name, "password": password}).encode()
+        )
+        if status != 200:
+            raise EtcdRefusedError(f"etcd does not accept user {name!r}: {_error_of(text)[0]}")
+        self._token = json.loads(text)["token"]
+
+    def _exchange(self, index: int, path: str, payload: bytes) -> tuple[int, bytes]:
+        kept = self._take(index)
+        if kept is not None:
+            try:
+                return self._round_trip(index, kept, path, payload)
+            except TimeoutError:
+                raise
+            except (OSError, http.client.HTTPException):
+                # A kept connection that the server closed while idle says nothing about the server: once more, anew.
+                # All our requests may be repeated: puts are absolute, transactions guarded.
+                pass
+        return self._round_trip(index, self.connect(index), path, payload)
+
+    def _round_trip(
+        self, index: int, connection: http.client.HTTPConnection, path: str, payload: bytes
+    ) -> tuple[int, bytes]:
+        try:
+            connection.request("POST", path, payload, {"Content-Type": "application/json", **self._headers()})
+            response = connection.getresponse()
+            answer = response.status, response.read()
+        except BaseException:
+            connection.close()
+            raise
+        self._give_back(index, connection)
+        return answer
+
+    def _take(self, index: int) -> http.client.HTTPConnection | None:
+        with self._lock:
+            kept = self._idle.get(index)
+            return kept.pop() if kept else None
+
+    def _give_back(self, index: int, connection: http.client.HTTPConnection) -> None:
+        with self._lock:
+            if not self._closed:
+                self._idle.setdefault(index, []).append(connection)
+                return
+        connection.close()
+
+    def connect(self, index: int) -> http.client.HTTPConnection:
+        """A new connection to endpoint `index`, small writes sent at once, a dead peer noticed in about 10 s."""
+        url = urlsplit(self.endpoints[index])
+        host, port = url.hostname or "127.0.0.1", url.port or 2379
+        connection = (
+            http.client.HTTPSConnection(host, port, timeout=self.timeout_s, context=self._ssl)
+            if url.scheme == "https"
+            else http.client.HTTPConnection(host, port, timeout=self.timeout_s)
+        )
+        connection.connect()
+        connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for option, value in (("TCP_KEEPIDLE", 4), ("TCP_KEEPINTVL", 2), ("TCP_KEEPCNT", 3)):
+            connection.sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
+        return connection
+
+    def _headers(self) -> dict[str, str]:
+        return {"Authorization": self._token} if self._token else {}
+
+    def open_stream(self, path: str, body: Json) -> tuple[str, LineStream]:
+        """A long answer (watch), and which endpoint gives it. The caller closes it."""
+        problems = []
+        for index in self._in_turn():
+            try:
+                if self._credentials and self._token is None:
+                    self._login(index)
+                connection, response = self._begin(index, path, body)
+            except (OSError, http.client.HTTPException) as error:
+                problems.append(self._failed(index, error))
+                continue
+            if response.status == 200:
+                return self.endpoints[index], LineStream(connection, response)
+            message, code = _error_of(response.read())
+            connection.close()
+            self._token = None if response.status == 401 else self._token
+            raise EtcdRefusedError(message, code)
+        raise EtcdUnavailableError(f"etcd does not answer ({'; '.join(problems)})")
+
+    def _begin(self, index: int, path: str, body: Json) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
+        connection = self.connect(index)
+        try:
+            connection.request("POST", path, json.dumps(body).encode(), self._headers())
+            return connection, connection.getresponse()
+        except BaseException:
+            connection.close()
+            raise
+
+
+def _error_of(text: bytes) -> tuple[str, int]:
+    try:
+        parsed = json.loads(text)
+    except ValueError:
+        return text.decode(errors="replace").strip() or "no reason given", 0
+    error = parsed.get("error")
+    if isinstance(error, dict):  # as streams say it, among them keepalive
+        return str(error.get("message", error)), int(error.get("grpc_code", 0))
+    return str(error or parsed.get("message") or parsed), int(parsed.get("code", 0))
+
+
+def _ssl_context(tls: Tls) -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=tls.ca)
+    if tls.cert:
+        context.load_cert_chain(tls.cert, tls.key)
+    return context

@@ -1,0 +1,364 @@
+"""torch's elastic agent with our manners: restarts caused by membership are not counted, nobody waits for a timeout.
+
+What it does next is decided in supervision.py; where the node stands, in membership.py. Here it is carried out.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from string import Template
+from typing import Any, Literal
+
+from torch.distributed import DistError
+from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup, WorkerSpec, WorkerState
+from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
+from torch.distributed.elastic.multiprocessing import LogsSpecs
+from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
+from torch.distributed.elastic.rendezvous.api import (
+    RendezvousClosedError,
+    RendezvousGracefulExitError,
+    RendezvousInfo,
+)
+from torch.distributed.elastic.utils import macros
+
+from spotsup_trainer.etcd import EtcdError
+from spotsup_trainer.launcher.forkserver import WorkerServer
+from spotsup_trainer.launcher.run_dir import RunDir
+from spotsup_trainer.launcher.supervision import AskToYield, GoOn, Limits, Local, SayDone, Stop, Workers, decide
+from spotsup_trainer.launcher.worker import WorkerRequest
+from spotsup_trainer.launcher.worker_context import ServedContext
+from spotsup_trainer.rendezvous.abandonable_call import attempt
+from spotsup_trainer.rendezvous.handler import SpotsupRendezvousHandler
+from spotsup_trainer.rendezvous.membership import Broken, Over, Stay
+from spotsup_trainer.wire import Failure, Result, Round
+
+_POLL_S = 0.02  # workers and their files; keys are noticed at once
+_EXCHANGE_TIMEOUT_S = 1.0  # then see whether the round still stands, and try again
+_MAX_EXCHANGES = 600
+_MESSAGE_CHARS = 2000
+_WRITES_OF_RESULT = 3
+
+_WORKERS: dict[Any, Workers] = {WorkerState.SUCCEEDED: "succeeded", WorkerState.HEALTHY: "running"}
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a launcher ended. left: in order; the others go on."""
+
+    kind: Literal["success", "failure", "left"]
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """What the workers run. `python` "": the program is no Python."""
+
+    name: str
+    arguments: tuple[str, ...]
+    module: bool
+    python: str
+    warm: bool
+    numa: str = ""
+
+    def request(self, local_rank: int, env: Mapping[str, str], stdout: str, stderr: str) -> WorkerRequest:
+        """The worker of one local rank."""
+        arguments = tuple(macros.substitute(list(self.arguments), str(local_rank)))
+        if self.warm:
+            kind: Literal["script", "module", "exec"] = "module" if self.module else "script"
+            argv: tuple[str, ...] = (self.name, *arguments)
+        else:
+            python = (self.python, "-u", *(["-m"] if self.module else [])) if self.python else ()
+            kind, argv = "exec", (*python, self.name, *arguments)
+        return WorkerRequest(kind, argv, env, local_rank, stdout, stderr, self.numa if self.warm else "")
+
+
+class SpotsupElasticAgent(LocalElasticAgent):  # type: ignore[misc]  # mypy does not read torch
+    """Runs this node's workers through all rounds: `run()`, then see `outcome`. A signal handler may call `leave()`."""
+
+    def __init__(
+        self,
+        spec: WorkerSpec,
+        logs_specs: LogsSpecs,
+        server: WorkerServer,
+        run_dir: RunDir,
+        program: Program,
+        *,
+        limits: Limits = Limits(),  # noqa: B008 - frozen
+        log_line_prefix_template: str | None = None,
+    ) -> None:
+        super().__init__(spec, logs_specs, log_line_prefix_template=log_line_prefix_template, shutdown_timeout=2)
+        self.outcome = Outcome("failure", "the launcher did not run")
+        self._server = server
+        self._run_dir = run_dir
+        self._program = program
+        self._limits = limits
+        self._told = 0
+        self._handler: SpotsupRendezvousHandler = spec.rdzv_handler
+        self._handler.interrupted = lambda: self._told > 0
+        self._local = Local("running", spec.local_world_size, 0, 0)
+
+    def leave(self) -> None:
+        """Leave in order; told twice, at once. Only sets a flag."""
+        self._told += 1
+
+    # -- torch's steps -------------------------------------------------------------------------------------
+
+    def _invoke_run(self, role: str = "") -> RunResult:  # noqa: ARG002 - torch's signature
+        failure: Failure | None = None
+        parked = False
+        result = RunResult(WorkerState.FAILED)
+        try:
+            while True:
+                self._begin_round(failure, parked=parked)
+                stop, result = self._supervise()
+                log.info("round %d ends here: %s", self._round.number, stop.reason)
+                failure, parked = self._failure(result) if stop.blame else None, stop.parked
+                self._stop_workers(self._worker_group, stop.grace_s)
+                if stop.then == "end":
+                    return self._end(result)
+                if stop.then == "leave":
+                    if stop.parked:
+                        self._handler.leave_parked()
+                    raise RendezvousGracefulExitError(stop.reason)
+        except RendezvousClosedError as error:
+            if self._handler.is_closed():
+                return self._end(result)
+            self.outcome = Outcome("left", str(error))
+        except RendezvousGracefulExitError as error:
+            self.outcome = Outcome("left", str(error))
+        return RunResult(WorkerState.FAILED)
+
+    def _begin_round(self, failure: Failure | None, *, parked: bool) -> None:
+        group = self._worker_group
+        while True:
+            self._server.check()
+            info = self._handler.join(failure=failure, parked=parked)
+            workers = self._ranks(info)
+            if workers is not None:
+                break
+            log.warning("round %d broke before its workers started", self._round.number)
+            failure, parked = None, False
+        group.workers = workers
+        group.store = self._store = info.store
+        group.group_rank, group.group_world_size = info.rank, info.world_size
+        group.master_addr = info.bootstrap_store_info.master_addr
+        group.master_port = info.bootstrap_store_info.master_port
+        self._local = Local("running", group.spec.local_world_size, 0, 0)
+        self._run_dir.begin(self._round.number)
+        log.info(
+            "round %d: rank %d of %d (%s): %s",
+            self._round.number,
+            info.rank,
+            info.world_size,
+            ", ".join(self._round.nodes()),
+            self._round.reason,
+        )
+        for local_rank, pid in self._start_workers(group).items():
+            workers[local_rank].id = pid
+        group.state = WorkerState.HEALTHY
+
+    def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
+        envs = {worker.local_rank: self._worker_env(worker_group, worker) for worker in worker_group.workers}
+        self._setup_local_watchdog(envs=envs)
+        self._setup_healthcheck()
+        self._pcontext = ServedContext(
+            self._server,
+            lambda rank, env, stdout, stderr: self._program.request(rank, dict(os.environ) | env, stdout, stderr),
+            name=worker_group.spec.role,
+            entrypoint=self._program.name,
+            args=dict.fromkeys(envs, ()),
+            envs=envs,
+            logs_specs=self._logs_specs,
+            log_line_prefixes=self._log_line_prefixes(worker_group),
+            duplicate_stdout_filters=worker_group.spec.duplicate_stdout_filters,
+            duplicate_stderr_filters=worker_group.spec.duplicate_stderr_filters,
+        )
+        self._remove_old_logs()
+        self._pcontext.start()
+        return self._pcontext.pids()
+
+    def _stop_workers(self, worker_group: WorkerGroup, grace_s: float = 2.0) -> None:
+        self._shutdown(signal.SIGTERM if grace_s > 0 else signal.SIGKILL, grace_s)
+        worker_group.state = WorkerState.STOPPED
+
+    # -- inside --------------------------------------------------------------------------------------------
+
+    @property
+    def _round(self) -> Round:
+        assert self._handler.current is not None
+        return self._handler.current
+
+    def _ranks(self, info: RendezvousInfo) -> list[Any] | None:
+        """The local workers with their ranks, agreed through the store. None when the round broke meanwhile."""
+        assign = partial(self._assign_worker_ranks, info.store, info.rank, info.world_size, self._worker_group.spec)
+        usual = info.store.timeout
+        info.store.set_timeout(timedelta(seconds=_EXCHANGE_TIMEOUT_S))
+        for _ in range(_MAX_EXCHANGES):
+            try:
+                workers: list[Any] | None = attempt(assign, self._may_begin)
+            except DistError as error:
+                log.warning("round %d: some node is not there yet: %s", self._round.number, error)
+                if not self._may_begin():
+                    return None
+            else:
+                if workers is not None:
+                    info.store.set_timeout(usual)
+                return workers
+        return None
+
+    def _may_begin(self) -> bool:
+        return not self._told and isinstance(self._handler.standing(), Stay)
+
+    def _supervise(self) -> tuple[Stop, RunResult]:
+        """Look after the running workers until they have to be stopped."""
+        while True:
+            result = self._monitor_workers(self._worker_group)
+            standing = self._handler.standing()
+            self._look(result, broken=isinstance(standing, Broken))
+            action = decide(self._local, standing, time.monotonic(), self._limits)
+            if isinstance(action, Stop):
+                if isinstance(standing, Over):
+                    self._write(standing.result)
+                return action, result
+            self._carry_out(action)
+            self._handler.seat.wait_change(_POLL_S)
+
+    def _look(self, result: RunResult, *, broken: bool) -> None:
+        now, number, ranks = time.monotonic(), self._round.number, self._local.ranks
+        notice = self._handler.seat.snapshot().notice
+        told_now = self._told > 0 and self._local.leaving_since is None
+        if told_now and self._local.workers == "running":
+            self._handler.seat.announce(state="leaving")
+        self._local = replace(
+            self._local,
+            workers=_WORKERS.get(result.state, "failed"),
+            sessions=self._run_dir.sessions(number, ranks),
+            parked=self._run_dir.parked(number, ranks),
+            broken_since=(self._local.broken_since or now) if broken else None,
+            leaving_since=now if told_now else self._local.leaving_since,
+            deadline=None if notice is None else now + notice.deadline - time.time(),
+            force=self._told > 1,
+        )
+
+    def _carry_out(self, action: GoOn | SayDone | AskToYield) -> None:
+        if isinstance(action, AskToYield):
+            log.info("round %d: asking the workers to checkpoint: %s", self._round.number, action.reason)
+            self._run_dir.ask_to_yield(self._round.number, action.reason)
+            self._local = replace(self._local, yielding_since=time.monotonic())
+        elif isinstance(action, SayDone) and self._local.done_since is None:
+            log.info("round %d: the workers ended well; waiting for the other nodes", self._round.number)
+            self._handler.seat.announce(state="done")
+            self._local = replace(self._local, done_since=time.monotonic())
+
+    def _write(self, result: Result) -> None:
+        """Every other member tries the same."""
+        for _ in range(_WRITES_OF_RESULT):
+            try:
+                self._handler.seat.finish(result)
+            except EtcdError as error:
+                log.warning("the job's result is not written yet: %s", error)
+            else:
+                return
+
+    def _end(self, result: RunResult) -> RunResult:
+        """The job is over: by its result, or because all workers of the round are done."""
+        found = self._handler.seat.snapshot().view.result
+        success = found.outcome == "success" if found else result.state == WorkerState.SUCCEEDED
+        self.outcome = Outcome(
+            "success" if success else "failure", found.message if found else "the program ended well"
+        )
+        if not success:
+            return RunResult(WorkerState.FAILED, failures=result.failures)
+        return RunResult(
+            WorkerState.SUCCEEDED, return_values={worker.global_rank: None for worker in self._worker_group.workers}
+        )
+
+    def _failure(self, result: RunResult) -> Failure | None:
+        if not result.failures:
+            return None
+        first: ProcessFailure = min(result.failures.values(), key=lambda failure: failure.timestamp)
+        return Failure(
+            self._round.number, first.local_rank, first.exitcode, _message(first)[-_MESSAGE_CHARS:], time.time()
+        )
+
+    def _worker_env(self, group: WorkerGroup, worker: Any) -> dict[str, str]:
+        """What torchrun gives its workers, and what ours find their job by."""
+        spec, place, number = group.spec, self._handler.seat.place, self._round.number
+        env = {
+            "RANK": str(worker.global_rank),
+            "GROUP_RANK": str(group.group_rank),
+            "ROLE_RANK": str(worker.role_rank),
+            "ROLE_NAME": spec.role,
+            "LOCAL_WORLD_SIZE": str(spec.local_world_size),
+            "WORLD_SIZE": str(worker.world_size),
+            "GROUP_WORLD_SIZE": str(group.group_world_size),
+            "ROLE_WORLD_SIZE": str(worker.role_world_size),
+            "MASTER_ADDR": group.master_addr,
+            "MASTER_PORT": str(group.master_port),
+            # How often the job was formed anew: the same on all nodes, where torchrun's differs from node to node.
+            "TORCHELASTIC_RESTART_COUNT": str(number - 1),
+            "TORCHELASTIC_MAX_RESTARTS": str(spec.max_restarts),
+            "TORCHELASTIC_RUN_ID": place.job,
+            "TORCHELASTIC_USE_AGENT_STORE": "True",
+            "TORCH_NCCL_ASYNC_ERROR_HANDLING": os.environ.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
+            "SPOTSUP_ROUND": str(number),
+            "SPOTSUP_JOB": place.job,
+            "SPOTSUP_NODE_ID": place.node,
+            "SPOTSUP_TASK_ID": os.environ.get("SPOTSUP_TASK_ID", place.job),
+            "SPOTSUP_NODE_ADDRS": ",".join(member.addr for member in self._round.members),
+        }
+        self._set_local_rank_env(env, worker.local_rank, spec)
+        return env | self._run_dir.worker_env(number, worker.local_rank)
+
+    def _log_line_prefixes(self, group: WorkerGroup) -> dict[int, str] | None:
+        if not self._log_line_prefix_template:
+            return None
+        template = Template(self._log_line_prefix_template)
+        return {
+            worker.local_rank: template.safe_substitute(
+                role_name=group.spec.role, rank=worker.global_rank, local_rank=worker.local_rank
+            )
+            for worker in group.workers
+        }
+
+    def _remove_old_logs(self) -> None:
+        """torch makes a folder per attempt. Those that nobody asked for, in our own folder, must not pile up."""
+        current = f"attempt_{self._round.number - 1}"
+        for folder in (self._run_dir.path / "torch").glob("*/attempt_*"):
+            if folder.name != current:
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def _message(failure: ProcessFailure) -> str:
+    """The worker's traceback if it left one."""
+    message = failure.message
+    if isinstance(message, dict):
+        extra = message.get("extraInfo", {})
+        message = extra.get("py_callstack") or message.get("message", "")
+    if failure.exitcode < 0:
+        return f"killed by {failure.signal_name()}" if "received by PID" in str(message) else str(message)
+    if "torch.org/docs" in str(message):
+        return "it left no traceback; see its log"
+    return str(message)
+
+
+def python_of(environ: Mapping[str, str]) -> str:
+    """The interpreter for workers, as torchrun chooses it."""
+    return environ.get("PYTHON_EXEC", sys.executable)
+
+
+def own_logs(run_dir: Path) -> str:
+    """Where torch's own files go when nobody said."""
+    return str(run_dir / "torch")

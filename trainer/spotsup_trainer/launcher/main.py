@@ -1,0 +1,173 @@
+"""`python -m spotsup_trainer.launcher <torchrun's own command line>`: torchrun for machines that come and go.
+
+Exit code 0: the job ended well, or this node left in order; 1: it failed; 2: wrong usage.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+import signal
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from spotsup_trainer.launcher.parent_death import die_with_parent
+from spotsup_trainer.launcher.run_dir import RunDir
+
+if TYPE_CHECKING:
+    from spotsup_trainer.launcher.elastic_agent import Outcome
+    from spotsup_trainer.launcher.forkserver import WorkerServer
+
+# What most training programs import, so that a forked worker finds it there.
+_PRELOAD = ("torch.distributed.checkpoint", "spotsup_trainer.session", "spotsup_trainer.session.checkpoint")
+
+log = logging.getLogger("spotsup_trainer")
+
+
+class UsageError(Exception):
+    """The command line or the environment cannot be right. Says what would be."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one node of a job to its end. In a worker, which is forked in here, raises SystemExit."""
+    agent_pid = os.environ.pop("SPOTSUP_AGENT_PID", "")
+    if agent_pid:
+        die_with_parent(int(agent_pid))
+    _log_to_stderr()
+    # Only now: importing torch takes seconds, and an agent that was killed meanwhile must not leave us behind.
+    from torch.distributed import run as torchrun
+
+    try:
+        args = torchrun.parse_args(argv)
+        _check(args, os.environ)
+        warm = _is_warm(args, os.environ)
+        for module in _PRELOAD if warm else ():
+            importlib.import_module(module)
+    except UsageError as error:
+        sys.stderr.write(f"spotsup: {error}\n")
+        return 2
+    # Before anything that has threads or looks for GPUs, and below nothing that would clean up in a worker.
+    from spotsup_trainer.launcher import forkserver
+
+    try:
+        return _launch(args, forkserver.start(), warm=warm)
+    except forkserver.WorkerServerError as error:
+        log.error("%s; this launcher must be started anew", error)  # noqa: TRY400 - the sentence says it all
+        return 1
+
+
+def _launch(args: Any, server: WorkerServer, *, warm: bool) -> int:
+    with ExitStack() as stack:
+        stack.callback(server.close)
+        folder = os.environ.get("SPOTSUP_RUN_DIR") or stack.enter_context(
+            tempfile.TemporaryDirectory(prefix="spotsup-")
+        )
+        run_dir = RunDir(Path(folder).absolute())
+        try:
+            outcome = _run(args, server, run_dir, warm=warm)
+        except UsageError as error:
+            sys.stderr.write(f"spotsup: {error}\n")
+            return 2
+        run_dir.write_ended(outcome.kind, outcome.message)
+        log.info("%s: %s", outcome.kind, outcome.message)
+        return 1 if outcome.kind == "failure" else 0
+
+
+def _run(args: Any, server: WorkerServer, run_dir: RunDir, *, warm: bool) -> Outcome:
+    from torch.distributed import run as torchrun
+    from torch.distributed.elastic.agent.server.api import WorkerSpec
+    from torch.distributed.elastic.rendezvous.api import RendezvousError, RendezvousParameters
+
+    from spotsup_trainer.launcher.elastic_agent import Outcome, Program, SpotsupElasticAgent, own_logs, python_of
+    from spotsup_trainer.rendezvous.handler import handler_from
+
+    args.log_dir = args.log_dir or own_logs(run_dir.path)
+    try:
+        config, _, _ = torchrun.config_from_args(args)
+        handler = handler_from(
+            RendezvousParameters(
+                args.rdzv_backend,
+                args.rdzv_endpoint,
+                args.rdzv_id,
+                config.min_nodes,
+                config.max_nodes,
+                local_addr=args.local_addr,
+                **config.rdzv_configs,
+            ),
+            os.environ,
+            app_failures=_allowed_failures(args, os.environ),
+        )
+    except (ValueError, AssertionError, RuntimeError, OSError) as error:
+        raise UsageError(str(error)) from error
+    if config.numa_options and not warm:
+        log.warning("NUMA binding is left out: it is there for warm workers only (SPOTSUP_WARM=1)")
+    program = Program(
+        name=args.training_script,
+        arguments=tuple(args.training_script_args),
+        module=args.module,
+        python="" if args.no_python else python_of(os.environ),
+        warm=warm,
+        numa=config.numa_options.affinity_mode.value if config.numa_options else "",
+    )
+    spec = WorkerSpec(
+        role=config.role,
+        local_world_size=config.nproc_per_node,
+        rdzv_handler=handler,
+        entrypoint=program.name,
+        max_restarts=config.max_restarts,
+        monitor_interval=config.monitor_interval,
+        event_log_handler=config.event_log_handler,
+        duplicate_stdout_filters=config.duplicate_stdout_filters,
+        duplicate_stderr_filters=config.duplicate_stderr_filters,
+        virtual_local_rank=config.virtual_local_rank,
+    )
+    agent = SpotsupElasticAgent(
+        spec, config.logs_specs, server, run_dir, program, log_line_prefix_template=config.log_line_prefix_template
+    )
+    for name in config.signals_to_handle.split(","):
+        signal.signal(signal.Signals[name.strip()], lambda *_: agent.leave())
+    try:
+        agent.run()
+    except RendezvousError as error:
+        return Outcome("failure", str(error))
+    finally:
+        handler.shutdown()
+    return agent.outcome
+
+
+def _check(args: Any, environ: Mapping[str, str]) -> None:
+    if args.standalone or args.rdzv_backend != "spotsup":
+        raise UsageError(f"--rdzv-backend is {args.rdzv_backend}; this launcher needs spotsup, for others use torchrun")
+    script = args.training_script
+    if not args.module and not args.no_python and not Path(script).exists():
+        raise UsageError(f"there is no {script} in {Path.cwd()}; name a script that exists, or a module with -m")
+    if args.module and args.no_python:
+        raise UsageError("--module and --no-python exclude each other")
+    _allowed_failures(args, environ)
+
+
+def _is_warm(args: Any, environ: Mapping[str, str]) -> bool:
+    """Whether workers may start from this process's image: only what would run in this very interpreter can."""
+    own = environ.get("PYTHON_EXEC", sys.executable) == sys.executable
+    return environ.get("SPOTSUP_WARM", "1") != "0" and own and not args.no_python
+
+
+def _allowed_failures(args: Any, environ: Mapping[str, str]) -> int:
+    """How many rounds may end by the program's own failure before the job has failed."""
+    text = environ.get("SPOTSUP_APP_FAILURES") or str(args.max_restarts)
+    if not text.isdigit():
+        raise UsageError(f"SPOTSUP_APP_FAILURES is {text!r}; it should be a whole number, 0 or more")
+    return int(text)
+
+
+def _log_to_stderr() -> None:
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("[spotsup %(asctime)s] %(message)s", "%H:%M:%S"))
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
+    log.propagate = False

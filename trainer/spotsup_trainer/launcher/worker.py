@@ -1,0 +1,132 @@
+"""How a process becomes one of the user's workers: it runs a program as if Python had been started on it."""
+
+from __future__ import annotations
+
+import os
+import runpy
+import signal
+import sys
+import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Literal, NoReturn
+
+from spotsup_trainer.launcher.parent_death import die_with_parent, set_process_name
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerRequest:
+    """A worker to start. `env` is all of its environment.
+
+    script, module: `argv[0]` is run in a process that has torch imported already. exec: `argv` is a command line for a
+    new program. `stdout` and `stderr`: files to write to, "" for the launcher's own. `numa`: a torch.numa affinity
+    mode by which to bind to the CPUs of GPU `local_rank`, "" for none.
+    """
+
+    kind: Literal["script", "module", "exec"]
+    argv: tuple[str, ...]
+    env: Mapping[str, str]
+    local_rank: int
+    stdout: str = ""
+    stderr: str = ""
+    numa: str = ""
+
+
+def run(request: WorkerRequest, parent_pid: int) -> NoReturn:
+    """Become the worker: in a forked child of `parent_pid`. Ends by SystemExit, or by another program's image."""
+    os.setpgid(0, 0)
+    die_with_parent(parent_pid)
+    signal.signal(signal.SIGINT, signal.SIG_DFL if request.kind == "exec" else signal.default_int_handler)
+    threads_before = os.environ.get("OMP_NUM_THREADS")
+    os.environ.clear()
+    os.environ.update(request.env)
+    _redirect(request.stdout, 1)
+    _redirect(request.stderr, 2)
+    if request.kind == "exec":
+        _execute(request)
+    set_process_name(Path(request.argv[0]).name)
+    _be_unbuffered()
+    if os.environ.get("OMP_NUM_THREADS") != threads_before:
+        _set_threads()
+    _draw_own_random_numbers()
+    raise SystemExit(_run_program(request))
+
+
+def _redirect(path: str, descriptor: int) -> None:
+    if path:
+        target = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+        os.dup2(target, descriptor)
+        os.close(target)
+
+
+def _execute(request: WorkerRequest) -> NoReturn:
+    try:
+        os.execvpe(request.argv[0], list(request.argv), dict(request.env))  # noqa: S606 - the user's own program
+    except OSError as error:
+        raise SystemExit(f"spotsup: cannot run {request.argv[0]}: {error.strerror}") from error
+
+
+def _be_unbuffered() -> None:
+    """As `python -u`: what a worker prints is in the log even if it is killed."""
+    for stream in (sys.stdout, sys.stderr):
+        reconfigure = getattr(stream, "reconfigure", None)
+        if reconfigure is not None:
+            reconfigure(line_buffering=True, write_through=True)
+
+
+def _set_threads() -> None:
+    """OpenMP read its variable when torch was imported, in the process that we were forked from."""
+    import torch
+
+    wanted = os.environ.get("OMP_NUM_THREADS", "")
+    if wanted.isdigit() and int(wanted) > 0:
+        torch.set_num_threads(int(wanted))
+
+
+def _draw_own_random_numbers() -> None:
+    """A forked process would repeat its siblings' numpy random numbers. Python's own generator sees to itself, and
+    torch's starts from the same seed in every process anyway."""
+    numpy_random = sys.modules.get("numpy.random")
+    if numpy_random is not None:
+        numpy_random.seed()
+
+
+def _run_program(request: WorkerRequest) -> int:
+    from torch.distributed.elastic.multiprocessing.errors import get_error_handler
+
+    handler = get_error_handler()
+    handler.initialize()
+    program = request.argv[0]
+    sys.argv = list(request.argv)
+    try:
+        if request.numa:
+            _bind_to_numa_node(request)
+        if request.kind == "module":
+            sys.path.insert(0, str(Path.cwd()))
+            runpy.run_module(program, run_name="__main__", alter_sys=True)
+        else:
+            sys.path.insert(0, str(Path(program).resolve().parent))
+            runpy.run_path(program, run_name="__main__")
+    except Exception as error:  # noqa: BLE001 - whatever the user's program raises ends here, as in the interpreter
+        error.__traceback__ = _frames_of_program(error.__traceback__)
+        handler.record_exception(error)
+        traceback.print_exception(error)
+        return 1
+    return 0
+
+
+def _bind_to_numa_node(request: WorkerRequest) -> None:
+    from torch.numa import binding
+
+    options = binding.NumaOptions(binding.AffinityMode(request.numa), should_fall_back_if_binding_fails=True)
+    binding._maybe_wrap_with_numa_binding(lambda: None, gpu_index=request.local_rank, numa_options=options)()  # noqa: SLF001 - what torchrun calls
+
+
+def _frames_of_program(trace: TracebackType | None) -> TracebackType | None:
+    """The user's part of a traceback, without ours and runpy's. All of it where there is no such part."""
+    frame = trace
+    while frame is not None and (frame.tb_frame.f_code.co_filename in {__file__, "<frozen runpy>", runpy.__file__}):
+        frame = frame.tb_next
+    return frame or trace

@@ -1,0 +1,401 @@
+"""Who is in the next round, and where a running member stands. Pure: no I/O, no clock, no randomness.
+
+Every launcher evaluates these functions on its own copy of the job's keys. Copies may lag behind each other; safety
+comes from the round being written by a compare-and-swap on the copy that the decision was made from, never from here.
+
+What a member's key says, beside its state: `round` is the last round that it took up. A member that is `waiting` with
+`round` = the current round has left it; one whose `round` is smaller has not noticed yet that it is in it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+from spotsup_trainer.wire import Hint, Loss, Member, Result, Round, RoundMember
+
+# A node that was lost this often lately is taken back at once; after that it has to stay for a while first.
+_FREE_LOSSES = 2
+_MAX_TRIAL_S = 30.0
+_REMEMBERED_S = 600.0
+_MAX_REMEMBERED = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What a launcher was told on its command line.
+
+    `min_nodes` and `max_nodes` hold where no hint says otherwise. `app_failures`: how many rounds may end by the
+    program's own failure, None for any number. `settle_s`: how long nothing may change before a round closes that no
+    hint describes, so that launchers that start together get into one round; `absent_settle_s`: the same where a hinted
+    member has not come yet.
+    """
+
+    min_nodes: int
+    max_nodes: int
+    app_failures: int | None = None
+    settle_s: float = 0.3
+    absent_settle_s: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """The job's keys as one launcher holds them. Times are of one monotonic clock.
+
+    `members`: the member keys that exist, by node. `gone`: nodes with a tombstone. `changed_at`: when any of this last
+    changed. `grace_until`: after etcd was away, leases may have ended although their launchers live, and it may have
+    lost all words; until then a missing key is not yet a loss, and a missing hint not yet the lack of a daemon.
+    `since`: when each member appeared, where that was seen.
+    """
+
+    rules: Rules
+    members: Mapping[str, Member]
+    round: Round | None = None
+    hint: Hint | None = None
+    gone: frozenset[str] = frozenset()
+    result: Result | None = None
+    changed_at: float = 0.0
+    grace_until: float = -math.inf
+    since: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """Write this round."""
+
+    round: Round
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """No round yet. Ask again when a key changes, or at `until`."""
+
+    reason: str
+    until: float = math.inf
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """No round any more: write this result."""
+
+    result: Result
+
+
+@dataclass(frozen=True, slots=True)
+class Stay:
+    """Go on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Yield:
+    """Checkpoint together at the next step, then form a round anew."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """The round cannot go on: stop the workers, then form a round anew.
+
+    lost: a member vanished. stopped: a member's workers stopped without a checkpoint. moved: another round was formed
+    without waiting for this node, which must not touch anything any more.
+    """
+
+    reason: str
+    cause: Literal["lost", "stopped", "moved"]
+
+
+@dataclass(frozen=True, slots=True)
+class Over:
+    """The job has ended, or ends now because every member's program ended well."""
+
+    result: Result
+
+
+Decision: TypeAlias = Close | Wait | Finish
+Standing: TypeAlias = Stay | Yield | Broken | Over
+
+
+def bounds(view: View) -> tuple[int, int]:
+    """How many nodes a round has, at least and at most."""
+    words = view.hint or view.rules
+    return words.min_nodes, words.max_nodes
+
+
+def live(view: View) -> dict[str, Member]:
+    """Members whose key exists and who have no tombstone, by node."""
+    return {node: member for node, member in view.members.items() if node not in view.gone}
+
+
+def trial_s(losses: int) -> float:
+    """How long a node that was lost so often lately has to be there before it is let in again.
+
+    Each loss costs everybody a pause: a node that dies over and over must not keep the others from training.
+    """
+    return min(_MAX_TRIAL_S, 2.0 ** (losses - _FREE_LOSSES)) if losses > _FREE_LOSSES else 0.0
+
+
+def rejoin_backoffs(view: View, now: float, at: float = -math.inf) -> dict[str, float]:
+    """Who is not let in yet, and until when. `at`: `now` in UNIX seconds, where losses may be so old that they do not
+    count any more."""
+    if view.round is None or len(view.round.lost) < _FREE_LOSSES:
+        return {}  # nobody can have more than one loss beside those
+    trials = {}
+    for node, losses in Counter(loss.node for loss in _losses(view, at)).items():
+        member, until = live(view).get(node), view.since.get(node, -math.inf) + trial_s(losses)
+        if member is not None and until > now and not _is_in(view.round, member):
+            trials[node] = until
+    return trials
+
+
+def target(view: View, waiting: Collection[str] = ()) -> tuple[Member, ...]:
+    """Who should be in the next round, in rank order, whatever they do now.
+
+    The hinted nodes, or all of them without a hint, that live, do not leave and need not go on `waiting`; spares for
+    hinted ones that were lost or leave. Survivors of the last round keep their order; newcomers come after them in the
+    hint's order, else by node id. Never more than the maximum.
+    """
+    before = {node: rank for rank, node in enumerate(view.round.nodes())} if view.round else {}
+    named = (*view.hint.members, *view.hint.spares) if view.hint else ()
+    hinted = {node: index for index, node in enumerate(named)}
+
+    def order(member: Member) -> tuple[bool, int, str]:
+        newcomer = member.node not in before
+        index = hinted.get(member.node, 0) if newcomer else before[member.node]
+        return newcomer, index, member.node
+
+    staying = {node: member for node, member in live(view).items() if member.state != "leaving" and node not in waiting}
+    chosen = list(staying.values()) if view.hint is None else _hinted(view.hint, staying, view)
+    return tuple(sorted(chosen, key=order)[: bounds(view)[1]])
+
+
+def _hinted(hint: Hint, staying: Mapping[str, Member], view: View) -> list[Member]:
+    """The hinted members that stay, and a spare for each that the last round lost, or loses now.
+
+    A hinted newcomer that is only late gets no stand-in: a round with one would have to change again when it comes. A
+    spare that has stood in stays, although the round that it joined knows nothing of the lost member any more.
+    """
+    members = [staying[node] for node in hint.members if node in staying]
+    before = set(view.round.nodes()) if view.round else set()
+    spares = [staying[node] for node in hint.spares if node in staying and node not in hint.members]
+    stand_ins = [spare for spare in spares if spare.node in before]
+    lost = [node for node in {*hint.members, *hint.spares} & before if node not in staying]
+    fresh = [spare for spare in spares if spare.node not in before][: len(lost)]
+    return members + (stand_ins + fresh)[: len(hint.members) - len(members)]
+
+
+def next_round(view: View, now: float, formed_at: float) -> Decision:
+    """Whether a round can be formed from `view` at `now`. `formed_at`: UNIX seconds, for the record."""
+    trials = rejoin_backoffs(view, now, formed_at)
+    chosen = target(view, trials)
+    minimum, maximum = bounds(view)
+    if view.result is not None:
+        return Wait("the job has ended")
+    if _held(view):
+        return Wait("the job is paused")
+    if len(chosen) < minimum:
+        return Wait(f"{len(chosen)} of at least {minimum} nodes are here", min(trials.values(), default=math.inf))
+    busy = sorted({m.node for m in chosen if not _is_ready(view, m)} | _still_stopping(view))
+    if busy:
+        return Wait(f"{', '.join(busy)} must stop first")
+    if now < view.grace_until and (missing := _missing_of_round(view)):
+        return Wait(f"{', '.join(missing)} may come back after etcd did", view.grace_until)
+    due = view.changed_at + _settle_s(view, full=len(chosen) == maximum)
+    if now < due:
+        return Wait("others may come", due)
+    return _close(view, chosen, formed_at)
+
+
+def is_behind(view: View, current: Round) -> bool:
+    """Whether etcd went back behind a round that was formed: it lost its data, or has those of an older backup.
+
+    Then the round that runs is the truth, and is to be written again. Not so where the hint names none of its members:
+    then a new job has the name.
+    """
+    if view.result is not None or (view.round is not None and view.round.number >= current.number):
+        return False
+    return view.hint is None or not {*view.hint.members, *view.hint.spares}.isdisjoint(current.nodes())
+
+
+def standing(view: View, current: Round, node: str, now: float) -> Standing:
+    """Where a member of `current`, whose workers run in it or have ended well, stands.
+
+    `node` is only asked for its tombstone: all else a member sees of itself, it sees as the others do, and so they
+    come to the same word.
+    """
+    if view.result is not None:
+        return Over(view.result)
+    broken = _broken(view, current, node, now)
+    if broken is not None:
+        return broken
+    states = {member.node: view.members[member.node] for member in current.members if member.node in view.members}
+    done = [name for name, member in states.items() if member.state == "done"]
+    if len(done) == len(current.members):
+        return Over(Result("success", "the program ended well on every node", current.number))
+    going = [
+        name for name, member in states.items() if member.state in {"leaving", "waiting"} and _left(member, current)
+    ]
+    if going:
+        return Yield(f"{', '.join(going)} leaves")
+    return Stay() if done else _welcome(view, current, now)
+
+
+def _left(member: Member, current: Round) -> bool:
+    return member.state == "leaving" or member.round >= current.number
+
+
+def _broken(view: View, current: Round, node: str, now: float) -> Broken | None:
+    if node in view.gone:
+        return Broken(f"{node} has a tombstone", "moved")
+    newest = view.round
+    if newest is not None and newest != current and not is_behind(view, current):
+        return Broken(f"round {newest.number} was formed meanwhile", "moved")
+    for member in current.members:
+        found = view.members.get(member.node)
+        if member.node in view.gone:
+            return Broken(f"{member.node} is gone", "lost")
+        if found is None:
+            # One that is alone is lost to nobody: it goes on until another round is formed.
+            if now < view.grace_until or len(current.members) == 1:
+                continue
+            return Broken(f"{member.node} is lost", "lost")
+        if found.incarnation != member.incarnation:
+            return Broken(f"{member.node} has started anew", "lost")
+        if found.state == "waiting" and found.round >= current.number and not found.parked:
+            return Broken(f"{member.node} has stopped: {_why(found)}", "stopped")
+    return None
+
+
+def _why(member: Member) -> str:
+    return "its program failed" if member.failure else "its round broke"
+
+
+def _welcome(view: View, current: Round, now: float) -> Standing:
+    """Whether to make way for a different set of members. Nobody is asked to stop for somebody who is not there yet."""
+    if _held(view):
+        return Yield("the job is paused")
+    chosen = target(view, rejoin_backoffs(view, now))
+    members = {member.node for member in current.members}
+    if not members <= view.members.keys() or view.round is None or view.round.number < current.number:
+        return Stay()  # an amnesty holds: they may come back, and the round be written again
+    newcomers = [member for member in chosen if member.node not in members]
+    if {member.node for member in chosen} == members or len(chosen) < bounds(view)[0]:
+        return Stay()
+    if not all(_is_ready(view, member) for member in newcomers):
+        return Stay()
+    if view.hint is None and now < max(view.changed_at + view.rules.settle_s, view.grace_until):
+        return Stay()
+    if newcomers:
+        return Yield(f"{', '.join(member.node for member in newcomers)} joins")
+    dropped = sorted(members - {member.node for member in chosen})
+    return Yield(f"without {', '.join(dropped)}: {view.hint.reason if view.hint else 'fewer nodes allowed'}")
+
+
+def _held(view: View) -> bool:
+    return view.hint is not None and view.hint.hold
+
+
+def _is_ready(view: View, member: Member) -> bool:
+    """Whether a member waits for the round after the current one, and not still for the current one itself."""
+    if member.state != "waiting":
+        return False
+    return view.round is None or member.round >= view.round.number or not _is_in(view.round, member)
+
+
+def _is_in(current: Round, member: Member) -> bool:
+    return current.incarnations.get(member.node) == member.incarnation
+
+
+def _is_same(one: RoundMember, other: Member | None) -> bool:
+    return other is not None and (one.node, one.incarnation) == (other.node, other.incarnation)
+
+
+def _still_stopping(view: View) -> set[str]:
+    """Members of the last round that still run, wherever they go next: their checkpoint may not be complete yet.
+
+    Bounded by their leases, and by the time a launcher gives its workers to stop.
+    """
+    if view.round is None:
+        return set()
+    members = {node: member for node, member in live(view).items() if _is_in(view.round, member)}
+    return {node for node, m in members.items() if not (_is_ready(view, m) or (m.state == "leaving" and m.parked))}
+
+
+def _missing_of_round(view: View) -> list[str]:
+    members = view.round.nodes() if view.round else ()
+    return [node for node in members if node not in view.gone and node not in view.members]
+
+
+def _settle_s(view: View, *, full: bool) -> float:
+    if full:
+        return 0.0
+    if view.hint is None:
+        return view.rules.settle_s
+    # One of the last round that is missing has been waited for already, for as long as its lease.
+    known = view.gone | view.members.keys() | set(view.round.nodes() if view.round else ())
+    return view.rules.absent_settle_s if set(view.hint.members) - known else 0.0
+
+
+def _close(view: View, chosen: tuple[Member, ...], formed_at: float) -> Close | Finish:
+    last = view.round
+    culprit = _culprit(last, chosen) if last else None
+    failures = (last.app_failures if last else 0) + (1 if culprit else 0)
+    allowed = view.rules.app_failures
+    if last and culprit and allowed is not None and failures > allowed:
+        return Finish(Result("failure", _verdict(failures, allowed, culprit), last.number))
+    number = 1 + max([last.number if last else 0, *(member.round for member in chosen)])
+    return Close(
+        Round(
+            number=number,
+            members=tuple(RoundMember(m.node, m.incarnation, m.addr, m.store_port) for m in chosen),
+            formed_at=formed_at,
+            reason=_reason(last, chosen, failed=culprit is not None),
+            app_failures=failures,
+            last_failure=culprit.failure if culprit else (last.last_failure if last else None),
+            lost=_losses(view, formed_at),
+        )
+    )
+
+
+def _losses(view: View, at: float) -> tuple[Loss, ...]:
+    """Who was lost lately, also from the last round. `at`: UNIX seconds."""
+    if view.round is None:
+        return ()
+    here = live(view)
+    lost = [m.node for m in view.round.members if m.node not in view.gone and not _is_same(m, here.get(m.node))]
+    old = [loss for loss in view.round.lost if at - loss.at < _REMEMBERED_S]
+    return (*old, *(Loss(node, at) for node in lost))[-_MAX_REMEMBERED:]
+
+
+def _culprit(last: Round, chosen: tuple[Member, ...]) -> Member | None:
+    """The member whose program's own failure ended `last`: the first to fail. None where that was not the reason.
+
+    It was not where anybody was lost, left or joined: then a worker that failed was most likely torn down by that (P5).
+    """
+    if {(m.node, m.incarnation) for m in last.members} != {(m.node, m.incarnation) for m in chosen}:
+        return None
+    failed = [(m.failure.at, rank) for rank, m in enumerate(chosen) if m.failure and m.failure.round == last.number]
+    return chosen[min(failed)[1]] if failed else None
+
+
+def _verdict(failures: int, allowed: int, culprit: Member) -> str:
+    failure = culprit.failure
+    assert failure is not None
+    times = "once" if failures == 1 else f"{failures} times"
+    return (
+        f"the program failed {times}, {allowed} allowed; last on {culprit.node}, local rank {failure.local_rank}, "
+        f"exit code {failure.exit_code}: {failure.message}"
+    )
+
+
+def _reason(last: Round | None, chosen: tuple[Member, ...], *, failed: bool) -> str:
+    if last is None:
+        return "first round"
+    before, after = set(last.nodes()), {member.node for member in chosen}
+    parts = [f"{node} joined" for node in sorted(after - before)]
+    parts += [f"{node} left" for node in sorted(before - after)]
+    parts += [f"{m.node} started anew" for m in chosen if m.node in before and not _is_in(last, m)]
+    return ", ".join(parts) or ("the program failed" if failed else "re-formed")

@@ -1,0 +1,27 @@
+"""The plugin that torchrun loads: `torchrun --rdzv-backend spotsup --rdzv-endpoint http://etcd:2379 --rdzv-id JOB ...`
+
+It imports nothing: torch loads it while its own rendezvous package is half imported, in all processes that import that.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch.distributed.elastic.rendezvous.api import RendezvousParameters
+
+    from spotsup_trainer.rendezvous.handler import SpotsupRendezvousHandler
+
+
+def create(params: RendezvousParameters) -> SpotsupRendezvousHandler:
+    """The handler for torchrun's parameters and this process's environment. Raises ValueError."""
+    from spotsup_trainer.rendezvous.handler import handler_from
+
+    return handler_from(params, os.environ)
+
+
+def entry() -> Callable[[RendezvousParameters], SpotsupRendezvousHandler]:
+    """What torch's entry point group `torchrun.handlers` calls for `spotsup`."""
+    return create

@@ -1,0 +1,17 @@
+"""What a training script uses. torch is imported when a name is first used."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from spotsup_trainer.session.session import MicroBatch, Session, SessionError
+
+__all__ = ["MicroBatch", "Session", "SessionError"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module("spotsup_trainer.session.session"), name)

@@ -1,0 +1,388 @@
+"""Session: what a training script needs to survive its machines. Resume, one call per step, exact data.
+
+    session = Session({"model": model, "opt": opt}, every_s=60)      # after init_process_group and DDP(model)
+    for batch in session.loader(dataset, global_batch=1024, epochs=3):
+        loss = session.weight * loss_of(model(batch))
+        loss.backward(); opt.step(); opt.zero_grad()
+        session.step(loss)
+    session.finish()
+
+Every rank must make the same calls in the same order. Outside a spotsup job it is a plain checkpoint helper.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
+
+import torch
+from torch.utils.data import DataLoader, IterableDataset
+
+from spotsup_trainer.session.checkpoint_dir import CheckpointError, Position
+from spotsup_trainer.session.peers import Peers
+from spotsup_trainer.session.sampler import Cursor, GlobalOffsetSampler, Plan, Share, after, order
+from spotsup_trainer.wire import Progress
+from spotsup_trainer.worker_files import WorkerFiles
+
+if TYPE_CHECKING:
+    from spotsup_trainer.session.checkpoint import Checkpointer
+
+# What all ranks do next: the highest that any of them wants.
+_GO_ON, _CHECKPOINT, _YIELD = 0, 1, 2
+# Where a rank is when it asks. Ranks that ask at different places would wait for different things.
+_AT_START, _AT_STEP, _AT_POINT, _AT_END = 0, 1, 2, 3
+
+_DEFAULT_EVERY_S = 60.0
+_WARN_AFTER_S = 60.0
+_PROGRESS_EVERY_S = 0.2  # a person sees no more, and the agent sends each change to etcd
+_SIGN_EVERY_S = 20.0  # a machine's dead-man switch waits for half an hour at least
+
+
+class SessionError(RuntimeError):
+    """A Session is not used as it must be. Says what would be right."""
+
+
+class MicroBatch(NamedTuple):
+    """A piece of a rank's share of one step, for gradient accumulation.
+
+    Multiply the mean loss over `data` by `weight`. Only the backward of the `last` one must synchronise gradients: run
+    the others under DDP's `model.no_sync()`.
+    """
+
+    data: Any
+    weight: float
+    last: bool
+
+
+class Session:
+    """One round of training on this rank.
+
+    `state`: name -> module, optimizer, or anything with `state_dict` and `load_state_dict`. Restored on construction
+    from the newest complete checkpoint below `checkpoint_dir` (default: what the spotsup job says; neither: no
+    checkpoints), and saved there every `every_steps` steps or `every_s` seconds (default: 60 s), in the background; the
+    `keep` newest are kept. A checkpoint can be restored by any number of processes. One that is under way for more
+    than `warn_after_s` (default: 60 s, or twice `every_s`) is a warning, and a problem in `spotsupctl status`.
+
+    From here on each rank draws random numbers of its own, from the seeds that are set now: see docs/training.md.
+
+    Raises CheckpointError where there are checkpoints but none can be read, TypeError where something in `state` cannot
+    be saved, RuntimeError where this is one of several processes and torch.distributed is not initialised.
+    """
+
+    def __init__(  # noqa: PLR0913 - all but the state have a good default, and are given by name
+        self,
+        state: Mapping[str, Any],
+        *,
+        checkpoint_dir: str | os.PathLike[str] | None = None,
+        every_steps: int | None = None,
+        every_s: float | None = None,
+        keep: int = 3,
+        warn_after_s: float | None = None,
+        park_timeout_s: float = 120.0,
+        environ: Mapping[str, str] = os.environ,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        if every_steps is None and every_s is None:
+            every_s = _DEFAULT_EVERY_S
+        if any(interval is not None and interval <= 0 for interval in (every_steps, every_s)):
+            raise ValueError(f"every_steps is {every_steps}, every_s is {every_s}; they must be more than 0")
+        self._every_steps, self._every_s = every_steps, every_s
+        self._park_timeout_s = park_timeout_s
+        self._clock = clock
+        self._files = WorkerFiles.named_by(environ)
+        self._peers = Peers.join(environ)
+        self._round = int(environ.get("SPOTSUP_ROUND", "0"))
+        self._loss: Any = None
+        self._first_step_at = self._last_step_at = self._progress_at = 0.0
+        self._sign_at = clock()
+        self._share: Share | None = None
+        self._plan: Plan | None = None
+        self._progress_failed = False
+        self._checkpoints = self._open_checkpoints(
+            state,
+            checkpoint_dir or environ.get("SPOTSUP_CHECKPOINT_DIR"),
+            keep,
+            warn_after_s or max(_WARN_AFTER_S, 2 * (every_s or 0.0)),
+        )
+        restored = self._checkpoints.restore() if self._checkpoints else None
+        start = restored or Position(0, rng_seed=torch.initial_seed())
+        self._position = self._taken = replace(start, round=self._round, world=self.world)
+        self._due_from = (self._position.step, clock())
+        self._draw_own_random_numbers()
+        self._files.announce()
+        self._act(self._agree(_AT_START))
+
+    # -- what is going on ----------------------------------------------------------------------------------
+
+    @property
+    def rank(self) -> int:
+        """This process among all of the round."""
+        return self._peers.rank
+
+    @property
+    def world(self) -> int:
+        """How many processes train together in this round."""
+        return self._peers.world
+
+    @property
+    def round(self) -> int:
+        """The rendezvous round, 0 outside a spotsup job."""
+        return self._round
+
+    @property
+    def steps_done(self) -> int:
+        """Completed optimizer steps, over all rounds: what is lost without a checkpoint is not counted."""
+        return self._position.step
+
+    @property
+    def epoch(self) -> int:
+        """Completed epochs, over all rounds."""
+        return self._position.epoch
+
+    @property
+    def weight(self) -> float:
+        """The factor for this rank's mean loss over the current batch.
+
+        DDP averages gradients over ranks; with it, that average is the gradient of the mean loss over the whole global
+        batch, though the ranks' shares may differ by a sample, or be empty (then it is 0).
+        """
+        share = self._current_share()
+        return share.weight(len(share.positions))
+
+    @property
+    def indices(self) -> list[int]:
+        """The samples of the current step that this rank trains on, without one that is only repeated (weight 0)."""
+        share = self._current_share()
+        assert self._plan is not None
+        return order(self._plan, share.epoch, share.positions) if share.counted else []
+
+    def yielding(self) -> bool:
+        """Whether this node was asked to checkpoint and park. Cheap, and not collective: other ranks may not know yet.
+
+        Use it to cut short what only some ranks do, or what is long and not training, so that the next `step` or
+        `checkpoint_point` comes soon.
+        """
+        return self._files.yield_wanted()
+
+    # -- training ------------------------------------------------------------------------------------------
+
+    def loader(
+        self,
+        dataset: Any,
+        *,
+        global_batch: int,
+        epochs: int = 1,
+        seed: int = 0,
+        shuffle: bool = True,
+        drop_last: bool = False,
+        micro_batch: int | None = None,
+        **options: Any,
+    ) -> Iterator[Any]:
+        """This rank's share of each step, from where training stopped until `epochs` epochs are complete in all.
+
+        `dataset` has `__len__` and `__getitem__`; `global_batch` samples make one step over all ranks, however many
+        they are. Yields what the DataLoader collates; with `micro_batch`, a list of `MicroBatch` of at most that many
+        samples. `options` go to torch's DataLoader (num_workers, collate_fn, pin_memory, ...). For training only: use a
+        plain DataLoader for evaluation.
+
+        Raises SessionError where an epoch that is under way had other data.
+        """
+        indexed = hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")
+        if not indexed or isinstance(dataset, IterableDataset):
+            raise TypeError(f"{type(dataset).__name__} has no length or index; only such data can be resumed exactly")
+        plan = Plan(len(dataset), global_batch, seed, shuffle, drop_last)
+        self._expect_same_data(plan)
+        self._plan = plan
+        cursor = Cursor(self._position.epoch, self._position.offset)
+        sampler = GlobalOffsetSampler(plan, cursor, self.rank, self.world, epochs, micro_batch)
+        options.setdefault("generator", torch.Generator().manual_seed(self._stream("loader")))
+        self._taken = self._position
+        return self._batches(sampler, DataLoader(dataset, batch_sampler=sampler, **options))
+
+    def step(self, loss: Any = None) -> None:
+        """One optimizer step is complete. Collective. `loss` (a number or tensor; rank 0's is reported) is for people.
+
+        Returns at once; or begins a checkpoint; or, when this or another node was asked to yield, checkpoints this
+        very step with all ranks, and parks until the launcher ends this process.
+        """
+        self._loss = loss.detach() if isinstance(loss, torch.Tensor) else loss
+        self._position = replace(self._taken, step=self._position.step + 1)
+        self._last_step_at = self._clock()
+        first = self._first_step_at == 0.0
+        if first:
+            self._first_step_at = self._last_step_at
+            if self._checkpoints:
+                self._checkpoints.claim()
+        level = self._agree(_AT_STEP)
+        self._report(now=first)
+        self._act(level)
+
+    def checkpoint_point(self) -> None:
+        """A place between two steps where all ranks can checkpoint and park. Collective, like `step`.
+
+        Call it now and then in whatever takes long and is not training (evaluation, warm-up), on every rank the same
+        number of times: otherwise a notice waits there for the next step.
+        """
+        level = self._agree(_AT_POINT)
+        self._report(now=False)
+        self._act(level)
+
+    def finish(self) -> None:
+        """Training is over: have its last step checkpointed. Collective. Raises CheckpointError where that failed."""
+        self._agree(_AT_END)
+        saved = self._checkpoints is None or self._checkpoints.save(self._position, meanwhile=self._report)
+        self._report(now=True)
+        if self._checkpoints is not None and not saved:
+            problem = self._checkpoints.problem() or "rank 0 could not complete it"
+            raise CheckpointError(f"the last checkpoint is missing: {problem}")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.finish()
+        elif self._checkpoints:
+            self._checkpoints.abandon()
+
+    # -- inside --------------------------------------------------------------------------------------------
+
+    def _open_checkpoints(
+        self, state: Mapping[str, Any], directory: str | os.PathLike[str] | None, keep: int, warn_after_s: float
+    ) -> Checkpointer | None:
+        if directory:
+            from spotsup_trainer.session.checkpoint import Checkpointer  # a second, for DCP
+
+            return Checkpointer(
+                Path(directory), state, self._peers, keep, round_number=self._round, warn_after_s=warn_after_s
+            )
+        if self._files.yield_ is not None and self.rank == 0:
+            print(
+                "spotsup: no checkpoint directory is set: every interruption begins anew", file=sys.stderr, flush=True
+            )
+        return None
+
+    def _agree(self, place: int) -> int:
+        """What all ranks do next. Raises SessionError, on every rank, where they are at different places."""
+        wanted = _YIELD if self._files.yield_wanted() else _CHECKPOINT if self._due() else _GO_ON
+        here = 4 * self.steps_done + place
+        busy = self._checkpoints is not None and self._checkpoints.busy
+        level, furthest, least, any_busy = self._peers.highest([wanted, here, -here, busy])
+        if furthest != -least:
+            raise SessionError(
+                f"the ranks are at different places (this is rank {self.rank}, after step {self.steps_done}): "
+                "call step(), checkpoint_point() and finish() on every rank, the same number of times"
+            )
+        # any rank's disk may hang, where others have long given up to wait for it
+        return _GO_ON if level == _CHECKPOINT and any_busy else level
+
+    def _due(self) -> bool:
+        """Rank 0 decides on periodic checkpoints, and begins none while its last one is being written."""
+        if self._checkpoints is None or self.rank != 0:
+            return False
+        self._checkpoints.check()
+        step, at = self._due_from
+        if self._checkpoints.busy or self.steps_done == step:
+            return False
+        if self._every_steps is not None and self.steps_done - step >= self._every_steps:
+            return True
+        # a clock that was set back must not put the next one off
+        return self._every_s is not None and not 0 <= self._clock() - at < self._every_s
+
+    def _act(self, level: int) -> None:
+        if level == _CHECKPOINT and self._checkpoints:
+            self._due_from = (self.steps_done, self._clock())
+            self._checkpoints.begin(self._position)
+        elif level == _YIELD:
+            # where the disk hangs, the launcher's patience ends before this does
+            saved = self._checkpoints is not None and self._checkpoints.save(self._position, meanwhile=self._report)
+            self._report(now=True)
+            self._files.park(self.steps_done, saved, self._park_timeout_s)
+
+    def _report(self, *, now: bool = False) -> None:
+        at = self._clock()
+        if not 0 <= at - self._sign_at < _SIGN_EVERY_S:
+            self._sign_at = at
+            self._files.renew()
+        if self.rank != 0 or self._first_step_at == 0.0:
+            return
+        if not now and 0 <= at - self._progress_at < _PROGRESS_EVERY_S:
+            return
+        self._progress_at = at
+        progress = Progress(
+            round=self._round,
+            step=self.steps_done,
+            at=self._last_step_at,
+            first_step_at=self._first_step_at,
+            epoch=self.epoch,
+            samples=self._position.samples,
+            loss=None if self._loss is None else float(self._loss),
+            checkpoint_step=self._checkpoints.step if self._checkpoints else 0,
+            problem=self._checkpoints.problem() if self._checkpoints else "",
+        )
+        try:
+            self._files.write_progress(progress)
+        except OSError as error:
+            if not self._progress_failed:
+                print(f"spotsup: progress is not told any more: {error}", file=sys.stderr, flush=True)
+            self._progress_failed = True
+
+    def _batches(self, sampler: GlobalOffsetSampler, loader: Any) -> Iterator[Any]:
+        """What `loader` collates; the step that it belongs to is kept in mind, for `step` to count it."""
+        plan, parts = sampler.plan, iter(loader)
+        for share in sampler.shares():
+            pieces = [
+                MicroBatch(next(parts), share.weight(len(piece)), piece[-1] == share.positions[-1])
+                for piece in share.micro_batches(sampler.micro_batch)
+            ]
+            cursor = after(plan, share)
+            self._share = share
+            self._taken = replace(
+                self._taken,
+                epoch=cursor.epoch,
+                offset=cursor.offset,
+                samples=self._taken.samples + share.stop - share.start,
+                data_length=plan.length,
+                data_seed=plan.seed,
+                data_shuffled=int(plan.shuffle),
+            )
+            yield pieces if sampler.micro_batch else pieces[0].data
+
+    def _current_share(self) -> Share:
+        if self._share is None:
+            raise SessionError("there is no current batch: weight and indices are those of a batch of session.loader()")
+        return self._share
+
+    def _expect_same_data(self, plan: Plan) -> None:
+        """In the middle of an epoch, another order would repeat some samples and miss others."""
+        at = self._position
+        saved = (at.data_length, at.data_seed, bool(at.data_shuffled))
+        if at.offset and saved != (plan.length, plan.seed, plan.shuffle):
+            raise SessionError(
+                f"epoch {at.epoch} is under way with length, seed, shuffle = {saved}, but this loader has "
+                f"{(plan.length, plan.seed, plan.shuffle)}: use the same, or another checkpoint directory"
+            )
+
+    def _draw_own_random_numbers(self) -> None:
+        """Otherwise the ranks would draw the same dropout masks and augmentations, and each round those of the one
+        before again. What the program seeded stays in force: it does so again whenever it is started.
+        """
+        torch.manual_seed(self._stream("torch"))
+        random.seed(self._stream("python", random.getrandbits(64)))
+        if numpy := sys.modules.get("numpy"):
+            numpy.random.seed(self._stream("numpy", int(numpy.random.randint(2**31))) % 2**32)
+
+    def _stream(self, purpose: str, seed: int = 0) -> int:
+        """A seed of this rank's own, the same whenever training goes on from the same step."""
+        text = f"{self._position.rng_seed}/{self.steps_done}/{self.rank}/{purpose}/{seed}"
+        return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=7).digest(), "big")

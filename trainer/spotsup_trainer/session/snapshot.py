@@ -1,0 +1,184 @@
+"""The user's objects as a checkpoint on disk, and back, for any world size: by torch.distributed.checkpoint (DCP).
+
+Importing this module costs about a second (DCP); a fork server does well to have imported it before.
+
+Modules and optimizers go through `torch.distributed.checkpoint.state_dict`, which takes DDP, FSDP and torch.compile
+wrappers off and shards with them; whatever else has `state_dict` and `load_state_dict` is pickled whole. Reading a
+checkpoint can run code that its writer put into it (pickle, by DCP too): the directory must be trusted.
+"""
+
+from __future__ import annotations
+
+import io
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.distributed.checkpoint import CheckpointException, DefaultLoadPlanner, FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint import load as dcp_load
+from torch.distributed.checkpoint import save as dcp_save
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_model_state_dict,
+    get_optimizer_state_dict,
+    set_model_state_dict,
+    set_optimizer_state_dict,
+)
+
+from spotsup_trainer.session.checkpoint_dir import CheckpointError
+
+State = Mapping[str, Any]
+_OPAQUE = "pickled"
+
+
+def check(state: State) -> None:
+    """Raises TypeError where something in `state` cannot be saved."""
+    for name, thing in state.items():
+        if isinstance(thing, torch.optim.Optimizer):
+            owner(name, thing, state)
+        elif not (hasattr(thing, "state_dict") and hasattr(thing, "load_state_dict")):
+            raise TypeError(
+                f"state[{name!r}] is of type {type(thing).__name__}, which has no state_dict() and load_state_dict()"
+            )
+
+
+def owner(name: str, optimizer: torch.optim.Optimizer, state: State) -> torch.nn.Module:
+    """The one module of `state` whose parameters `optimizer` trains. Raises TypeError where there is none."""
+    trained = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+    for candidate in state.values():
+        if isinstance(candidate, torch.nn.Module) and trained <= {id(p) for p in candidate.parameters()}:
+            return candidate
+    raise TypeError(
+        f"state[{name!r}] is an optimizer, but no one module in state has all of its parameters; "
+        "put that module into state, and if there are several, one torch.nn.ModuleDict of them"
+    )
+
+
+def capture(state: State) -> dict[str, Any]:
+    """All of `state` as nested dictionaries for DCP; tensors are the live ones, not copies."""
+    captured: dict[str, Any] = {}
+    for name, thing in state.items():
+        if isinstance(thing, torch.nn.Module):
+            captured[name] = get_model_state_dict(thing)
+        elif isinstance(thing, torch.optim.Optimizer):
+            captured[name] = get_optimizer_state_dict(owner(name, thing, state), thing)
+        else:
+            pickled = io.BytesIO()
+            torch.save(thing.state_dict(), pickled)
+            captured[name] = {_OPAQUE: pickled.getvalue()}
+    return captured
+
+
+def write(captured: dict[str, Any], path: Path, group: Any | None) -> None:
+    """Write together, each rank its part, each file synced to the disk. Collective over `group` (None: one process).
+
+    Raises CheckpointError, on every rank, where it failed on any.
+    """
+    if group is None:
+        _expect_no_group()
+    try:
+        dcp_save(captured, storage_writer=_Writer(path), process_group=group, no_dist=group is None)
+    except CheckpointException as error:
+        failures = ((rank, reason) for rank, (reason, _) in sorted(error.failures.items()))
+        told = (f"rank {rank}: {reason if isinstance(reason, OSError) else repr(reason)}" for rank, reason in failures)
+        raise CheckpointError("; ".join(told)) from None
+
+
+def incomplete(path: Path) -> str | None:
+    """What is missing from a written checkpoint, or None: are all files there, and as long as the metadata says?"""
+    try:
+        metadata = FileSystemReader(path).read_metadata()
+    except Exception as error:  # noqa: BLE001  # unpickling a damaged file raises anything
+        return f"{path / '.metadata'} cannot be read: {error!r}"
+    needed: dict[str, int] = {}
+    for part in (metadata.storage_data or {}).values():
+        end = part.offset + part.length
+        needed[part.relative_path] = max(needed.get(part.relative_path, 0), end)
+    for name, length in needed.items():
+        file = path / name
+        if not file.is_file():
+            return f"{file} is not there (must all nodes share this directory?)"
+        if file.stat().st_size < length:
+            return f"{file} has {file.stat().st_size} of {length} bytes"
+    return None
+
+
+def read(state: State, path: Path) -> None:
+    """Load a checkpoint of any world size into `state`: this rank's part of it, without asking the others.
+
+    Raises CheckpointError where it cannot be read; `state` may be half overwritten then.
+    """
+    captured = capture(state)
+    planner = _Planner(_required(captured, state))
+    _expect_no_group()
+    try:
+        # DCP's own exchange would cost six collectives and change nothing: its plan for a rank is that rank's own
+        dcp_load(captured, storage_reader=FileSystemReader(path), planner=planner, no_dist=True)
+    except CheckpointException as error:
+        raise CheckpointError("; ".join(repr(reason) for reason, _ in error.failures.values())) from None
+    for name, thing in state.items():
+        loaded = captured[name]
+        if isinstance(thing, torch.nn.Module):
+            set_model_state_dict(thing, loaded)
+        elif isinstance(thing, torch.optim.Optimizer):
+            # A parameter that never had a gradient has no state in the checkpoint: it must have none now either.
+            saved = planner.prefixes(f"{name}.state.")
+            loaded["state"] = {fqn: slots for fqn, slots in loaded["state"].items() if fqn in saved}
+            lenient = StateDictOptions(strict=False)
+            set_optimizer_state_dict(owner(name, thing, state), thing, loaded, options=lenient)
+        else:
+            # weights_only would refuse user's own objects; DCP unpickles whatever is not a tensor likewise
+            thing.load_state_dict(torch.load(io.BytesIO(loaded[_OPAQUE]), weights_only=False))
+
+
+class _Writer(FileSystemWriter):  # type: ignore[misc]  # torch is untyped here
+    """DCP's own, with the reason for a failure. On a full disk torch says "[enforce fail at inline_container.cc:672] .
+    unexpected pos", and what the file system said is not sent along to the other ranks.
+    """
+
+    def write_data(self, plan: Any, planner: Any) -> Any:
+        try:
+            return super().write_data(plan, planner)
+        except RuntimeError as error:
+            reason: BaseException | None = error
+            while reason is not None and not isinstance(reason, OSError):
+                reason = reason.__cause__ or reason.__context__
+            raise reason or error from None
+
+
+def _required(captured: dict[str, Any], state: State) -> set[str]:
+    """What the checkpoint must have. Not optimizer entries: see `read`, and a newer torch may know new settings."""
+    required = set()
+    for name, thing in state.items():
+        if isinstance(thing, torch.nn.Module):
+            required |= {f"{name}.{fqn}" for fqn, value in captured[name].items() if isinstance(value, torch.Tensor)}
+        elif not isinstance(thing, torch.optim.Optimizer):
+            required.add(f"{name}.{_OPAQUE}")
+    return required
+
+
+class _Planner(DefaultLoadPlanner):  # type: ignore[misc]  # torch is untyped here
+    """DCP's own, strict for `required` only."""
+
+    def __init__(self, required: set[str]) -> None:
+        super().__init__(allow_partial_load=True)
+        self._required = required
+
+    def create_local_plan(self) -> Any:
+        missing = sorted(self._required - self.metadata.state_dict_metadata.keys())
+        if missing:
+            named = ", ".join(missing[:3]) + (f" and {len(missing) - 3} more" if len(missing) > 3 else "")
+            raise ValueError(f"it has no {named}: was it made by another program or model?")
+        return super().create_local_plan()
+
+    def prefixes(self, below: str) -> set[str]:
+        """All dotted beginnings of the checkpoint's keys below `below`: the parameter names among them."""
+        parts = (key[len(below) :].split(".") for key in self.metadata.state_dict_metadata if key.startswith(below))
+        return {".".join(key[:depth]) for key in parts for depth in range(1, len(key))}
+
+
+def _expect_no_group() -> None:
+    """DCP warns each time that it works without a process group; here that is meant."""
+    warnings.filterwarnings("ignore", message="torch.distributed is disabled, unavailable or uninitialized")
