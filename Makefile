@@ -1,7 +1,7 @@
 # Paths are relative throughout: make knows no way to quote a clone whose own path has a space.
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-long test-frameworks acceptance check bench bench-recovery bench-checkpoint bench-rendezvous bench-control bench-bootstrap soak-launches soak-training soak-outages chaos sim sim-long sim-mutants sim-crashes mutation contract-real clean distclean
+.PHONY: help setup demo test-fast test test-long test-frameworks acceptance check bench bench-recovery bench-checkpoint bench-rendezvous bench-control bench-bootstrap soak-launches soak-training soak-outages chaos sim sim-long sim-mutants sim-crashes mutation contract-real clean distclean
 
 python := .venv/bin/python
 frameworks := .tools/frameworks
@@ -34,6 +34,9 @@ setup:
 
 demo: setup
 	@$(python) -m tests.demo $(if $(CLOUD),--cloud '$(CLOUD)')
+
+test-fast: setup
+	@$(python) -m pytest -n 2 tests/unit $(PYTEST_ARGS)
 
 test: setup
 	@RES_OPTIONS='timeout:1 attempts:1' $(python) -m pytest -n 3 -m 'not long' $(PYTEST_ARGS)

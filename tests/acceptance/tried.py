@@ -34,7 +34,7 @@ BOOTSTRAP_S = 900.0
 HELD_S = 15.0
 UPDATERS = ("apt-daily", "apt-daily-upgrade", "unattended-upgrades")
 DEAD_S = 300.0  # a probe's and a wait's own limits are 5 s and 120 s; the rest is emulation
-GOLDEN = ROOT / "tests" / "unit" / "golden" / "bootstrap" / "gpu"
+GOLDEN = ROOT / "tests" / "golden" / "bootstrap" / "gpu"
 
 LOCK = "apt's lock is held: bootstrap says who holds it, waits, and goes on"
 REBOOT = "a reboot in the middle (GPU facts are recorded ones): it comes back and ends"

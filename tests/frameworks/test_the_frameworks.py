@@ -1,4 +1,4 @@
-"""What our callbacks and their stand-ins (tests/unit/frameworks.py) take for granted, seen in the frameworks."""
+"""What our callbacks and their stand-ins (tests/integration/frameworks.py) take for granted, seen in the frameworks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from spotsup_trainer import callbacks
 
-from tests.unit import frameworks
+from tests.integration import frameworks
 
 LIGHTNING_HOOKS = ("on_train_start", "on_train_batch_end", "on_validation_start", "on_train_end")
 TRANSFORMERS_HOOKS = ("on_train_begin", "on_step_end", "on_save", "on_train_end")

@@ -38,7 +38,7 @@ from provisioners.catalog import load_catalog
 from provisioners.codes import Kind
 from provisioners.settings import AwsSettings
 
-GOLDEN = Path(__file__).parent / "golden" / "clouds"
+GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "clouds"
 CATALOG = load_catalog()
 KEY = HostKey("ssh-ed25519 AAAApublic spotsup", "the private key\n")
 SPOT = Offer("aws", "us-east-1", "us-east-1a", "g4dn.xlarge", Market.SPOT, 0.2, "T4", 1)

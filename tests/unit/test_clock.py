@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 
 import pytest
 
 from supervisor.runtime.clock import BELIEVED_AFTER_S, SystemClock
-from tests.unit.test_lost_journal import running
 
 
 class Hands:
@@ -62,16 +60,3 @@ class Shifted:
     def now(self) -> float:
         """UNIX seconds."""
         return time.time() + self.by_s
-
-
-def test_a_daemon_whose_time_went_back_by_a_day_goes_on(tmp_path: Path) -> None:
-    clock = Shifted()
-    with running(tmp_path, clock) as (_, daemon):
-        daemon.submit("job")
-        for by_s in (86400.0, 0.0, -3600.0, 0.0):
-            clock.by_s = by_s
-            daemon.loop.tick()
-            listed = daemon.cloud.listed
-            daemon.tick_until(lambda listed=listed: daemon.cloud.listed > listed + 2)  # type: ignore[misc]
-        daemon.submit("another")
-        assert daemon.loop.status.headline == "2 jobs under care"

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import importlib
 import re
-import socket
 import threading
-import time
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
@@ -30,8 +27,6 @@ from supervisor.planner.checkpoint_alerts import MAX_CHARACTERS
 from supervisor.planner.plan import ALERT_TRIES_S, MAX_ALERT_TRIES, MAX_ALERTS_AT_ONCE, absorb
 from supervisor.planner.world import MAX_CODES, MAX_REFUSALS, Rules, VolatileState
 from supervisor.runtime.actor import CONSOLE_LINES, CONSOLE_TAIL_CHARACTERS, MAX_THREADS, ThreadActor
-from supervisor.runtime.background import MAX_CALLS, in_background
-from supervisor.runtime.systemd import SEND_S, notify
 from supervisor.spec import MAX_NODES, MAX_SPARES, parse_spec
 from tests.sim.promises import events_of, truth
 from tests.sim.scenes import CALM, RULES, calm_world, empty_world, record, service, submit
@@ -127,37 +122,6 @@ def test_last_words_are_few_however_long_a_line_is(monkeypatch: pytest.MonkeyPat
     for words in (done.console, done.log):
         assert len(words) == CONSOLE_TAIL_CHARACTERS
         assert words.endswith("the end")
-
-
-def test_calls_beside_the_loop_that_hang_are_so_many_and_no_more() -> None:
-    over = threading.Event()
-    hanging = [in_background(lambda: over.wait(30.0), "test") for _ in range(MAX_CALLS)]
-    with pytest.raises(TimeoutError, match=f"{MAX_CALLS} calls that were made before have not ended"):
-        in_background(lambda: None, "test").result(0.0)
-    over.set()
-    assert all(each.result(30.0) for each in hanging)
-    until = time.monotonic() + 30.0
-    while (free := in_background(lambda: "again", "test")).exception(30.0) and time.monotonic() < until:
-        time.sleep(0.01)  # a thread's place is free a moment after its result is there
-    assert free.result(0.0) == "again"
-
-
-def test_a_service_manager_that_hangs_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    address = tmp_path / "notify"
-    monkeypatch.setenv("NOTIFY_SOCKET", str(address))
-    notify("STATUS=nobody listens yet")
-    with (
-        socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as deaf,
-        socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as others,
-    ):
-        deaf.bind(str(address))
-        others.connect(str(address))
-        with contextlib.suppress(BlockingIOError):
-            while others.send(b"nobody reads this"):
-                pass
-        began = time.monotonic()
-        notify("WATCHDOG=1")
-        assert SEND_S <= time.monotonic() - began < SEND_S + 5.0
 
 
 # -- what is remembered ------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ import pytest
 
 from provisioners.localcloud.machine.spec import Folder, Spec
 from provisioners.localcloud.machine.sshd import config_text
-from provisioners.localcloud.programs import ProgramMissingError, find_program, find_ssh_programs, tools_root
+from provisioners.localcloud.programs import ProgramMissingError, find_program, tools_root
 
 SPEC = Spec("local-x-0001", "local-a", "local.small", "127.64.0.1", "/usr/sbin/sshd", (9, 2), "/lib/sftp-server")
 
@@ -45,14 +45,6 @@ def test_programs_are_found_on_the_path_before_the_tools(tmp_path: Path) -> None
     assert find_program("a-program", tools, {"PATH": "/nowhere"}) == tools / "usr/bin/a-program"
     with pytest.raises(ProgramMissingError, match="another-program"):
         find_program("another-program", tools, environ)
-
-
-def test_an_sshd_that_is_none_is_refused(tmp_path: Path) -> None:
-    fake = tmp_path / "sshd"
-    fake.write_text("#!/bin/sh\necho hello\n")
-    fake.chmod(0o755)
-    with pytest.raises(ProgramMissingError, match="hello"):
-        find_ssh_programs(None, {"PATH": str(tmp_path)})
 
 
 def test_the_environment_names_the_tools_folder(tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from spotsup_trainer.session.sampler import Cursor, GlobalOffsetSampler, Plan, Share, after, order, shares, shuffled
-from torch.utils.data import DataLoader
 
 PLANS = st.builds(
     Plan, length=st.integers(1, 200), global_batch=st.integers(1, 40), seed=st.integers(0, 5), shuffle=st.booleans()
@@ -134,16 +133,6 @@ def test_drop_last_leaves_the_smaller_batch_out() -> None:
     ]
     # resumed where fewer are left than a batch, as after the global batch was made larger
     assert next(shares(plan, Cursor(0, 8), 0, 1, epochs=2)).epoch == 1
-
-
-def test_loading_ahead_does_not_move_the_cursor() -> None:
-    plan = Plan(24, global_batch=6, seed=1)
-    sampler = GlobalOffsetSampler(plan, Cursor(0, 6), rank=1, world=2, epochs=1, micro_batch=2)
-    loader = DataLoader(torch.arange(24), batch_sampler=sampler, num_workers=1, prefetch_factor=4)
-    loaded = [batch.tolist() for batch in loader]
-    expected = [order(plan, 0, piece) for share in sampler.shares() for piece in share.micro_batches(2)]
-    assert loaded == expected
-    assert [len(batch) for batch in loaded] == [2, 1] * 3
 
 
 @pytest.mark.parametrize(

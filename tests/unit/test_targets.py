@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 
 import httpx
 import pytest
 
 from provisioners.base import Market, Offer
-from supervisor.api.serving import MAX_CONNECTIONS, ApiServer, bind_address
+from supervisor.api.serving import ApiServer, bind_address
 from supervisor.api.targets import LIVING, targets, targets_app
 from supervisor.config import parse_config
-from supervisor.errors import StartError, UsageError
+from supervisor.errors import UsageError
 from supervisor.model import JobRecord, NodeRecord, NodeState
 from supervisor.planner.world import JobView
 from supervisor.spec import parse_spec
@@ -80,36 +79,6 @@ def serving(*nodes: NodeRecord) -> Iterator[httpx.Client]:
             yield client
     finally:
         server.stop()
-
-
-def test_the_port_tells_the_targets_and_nothing_else() -> None:
-    with serving(MEMBER) as client:
-        answer = client.get("/v1/targets", params={"port": 9400, "gpus": "true"})
-        assert answer.headers["content-type"] == "application/json"  # Prometheus insists on it
-        assert answer.json() == targets([view(MEMBER)], 9400, gpus=True)
-        assert client.get("/v1/targets").json()[0]["targets"] == ["10.0.0.5:9100"]
-        for path in ("/v1/jobs", "/v1/nodes", "/openapi.json", "/docs"):
-            assert client.get(path).status_code == 404
-        assert client.post("/v1/targets").status_code == 405
-        assert client.get("/v1/targets", params={"port": 0}).status_code == 422
-
-
-def test_connections_that_say_nothing_are_so_many_and_no_more() -> None:
-    with serving(MEMBER) as client, ExitStack() as stack:
-        address = (client.base_url.host, client.base_url.port)
-        silent = [stack.enter_context(socket.create_connection(address, 10.0)) for _ in range(MAX_CONNECTIONS + 1)]
-        assert silent[-1].recv(1) == b"", "one too many is hung up on"
-        silent[0].close()
-        assert client.get("/v1/targets").status_code == 200
-
-
-def test_a_port_that_is_taken_is_one_sentence() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        address = f"127.0.0.1:{taken.getsockname()[1]}"
-        with pytest.raises(StartError, match=rf"cannot listen at {address} .*set api.targets to another address"):
-            bind_address(address)
-    with pytest.raises(StartError, match=r"cannot listen at 127\.0\.0\.1:99999: ports end at 65535"):
-        bind_address("127.0.0.1:99999")
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:9465", "[::1]:9465", "monitoring.example:80", ""])

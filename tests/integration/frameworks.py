@@ -1,4 +1,4 @@
-"""One rank that trains by a framework's loop with our callback, for tests/unit/test_callbacks.py.
+"""One rank that trains by a framework's loop with our callback, for tests/integration/test_callbacks.py.
 
 The frameworks are stand-ins: as little of Lightning and of transformers as calls the hooks that our callbacks have, in
 their order and with their arguments; `make test-frameworks` compares that with the real ones, and runs whole jobs with

@@ -22,8 +22,8 @@ from supervisor.journal.store import EtcdStore
 from supervisor.runtime.clock import SystemClock
 from supervisor.runtime.leader import Leadership, call_limit_s
 from tests.chaos import space
+from tests.integration.test_lost_journal import Daemon
 from tests.support.etcd_server import cable, etcd_server
-from tests.unit.test_lost_journal import Daemon
 
 KEYS = Keys("test")
 SPEC = {"name": "job", "nodes": {"min": 1, "desired": 2, "max": 3}, "run": "train.py"}

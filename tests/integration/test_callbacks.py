@@ -17,11 +17,13 @@ from spotsup_trainer import callbacks, wire
 from spotsup_trainer.callbacks.parking import Parking
 from torch.distributed import TCPStore
 
-from tests.unit.frameworks import Rank, begin, look, stand_in, train
+from tests.integration.frameworks import Rank, begin, look, stand_in, train
 
 FRAMEWORKS = ("lightning.pytorch", "pytorch_lightning", "transformers")
 PROCESSES = multiprocessing.get_context("forkserver")
-PROCESSES.set_forkserver_preload(["tests.unit.frameworks"])  # torch costs seconds to import, milliseconds to fork
+PROCESSES.set_forkserver_preload(
+    ["tests.integration.frameworks"]
+)  # torch costs seconds to import, milliseconds to fork
 
 
 @contextmanager

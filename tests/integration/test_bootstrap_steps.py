@@ -1,6 +1,6 @@
 """Steps as a pure function: golden files `{facts, setup -> plan}`, and what holds for any machine.
 
-To write the plans of all golden files anew: SPOTSUP_WRITE_GOLDEN=1 pytest tests/unit/test_bootstrap_steps.py
+To write the plans of all golden files anew: SPOTSUP_WRITE_GOLDEN=1 pytest tests/integration/test_bootstrap_steps.py
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from bootstrap.steps import (
 )
 from bootstrap.steps.environment import environment_name, python_of
 
-GOLDEN = Path(__file__).parent / "golden" / "bootstrap"
+GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "bootstrap"
 CASES = sorted(GOLDEN.glob("*.json"))
 
 

@@ -1,7 +1,7 @@
 """The network step: golden files `{texts of a machine, what was asked for -> plan, environment}`.
 
 No machine with EFA or InfiniBand was at hand: the texts are put together by hand. To write all plans anew:
-SPOTSUP_WRITE_GOLDEN=1 pytest tests/unit/test_bootstrap_network.py
+SPOTSUP_WRITE_GOLDEN=1 pytest tests/integration/test_bootstrap_network.py
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from bootstrap.model import Host, Reboot, Run
 from bootstrap.network_env import network_env
 from bootstrap.steps import agent_key, plan
 from bootstrap.steps.base import env_script
-from tests.unit.test_bootstrap_gpu import a_bus, a_program, read, texts_of
-from tests.unit.test_bootstrap_steps import FRESH, a_setup, told
+from tests.integration.test_bootstrap_gpu import a_bus, a_program, read, texts_of
+from tests.integration.test_bootstrap_steps import FRESH, a_setup, told
 
-GOLDEN = Path(__file__).parent / "golden" / "bootstrap" / "network"
+GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "bootstrap" / "network"
 CASES = sorted(GOLDEN.glob("*.json"))
 
 

@@ -15,7 +15,7 @@ from provisioners.base import HostKey
 from provisioners.userdata import BORN_FILE, HEARD_FILE, SWITCH_PATH, DeadMan, switch_script, user_data
 from tests.support.machines import HOST_KEY, wait_for
 
-GOLDEN = Path(__file__).parent / "golden" / "clouds" / "user_data.txt"
+GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "clouds" / "user_data.txt"
 KEY = HostKey(
     "ssh-ed25519 AAAApublic spotsup", "-----BEGIN OPENSSH PRIVATE KEY-----\nx\n-----END OPENSSH PRIVATE KEY-----"
 )

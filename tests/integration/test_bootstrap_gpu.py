@@ -1,7 +1,7 @@
 """The gpu steps: golden files `{texts of a machine, what was asked for -> plan}`, and what the texts are read as.
 
 No machine with a GPU was at hand: the texts are what NVIDIA's programs print by public logs and manuals, put together
-by hand. To write all plans anew: SPOTSUP_WRITE_GOLDEN=1 pytest tests/unit/test_bootstrap_gpu.py
+by hand. To write all plans anew: SPOTSUP_WRITE_GOLDEN=1 pytest tests/integration/test_bootstrap_gpu.py
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from bootstrap.gpu_scripts import check_gpus
 from bootstrap.model import Host, Paths, Reboot, Run, Skip
 from bootstrap.steps import plan
 from bootstrap.steps.gpu import Condition, check_key, diagnose, flavour_for, is_as_offered
+from tests.integration.test_bootstrap_steps import FRESH, a_setup, told
 from tests.support.sandbox import Sandbox
-from tests.unit.test_bootstrap_steps import FRESH, a_setup, told
 
-GOLDEN = Path(__file__).parent / "golden" / "bootstrap" / "gpu"
+GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "bootstrap" / "gpu"
 CASES = sorted(GOLDEN.glob("*.json"))
 STEPS = ("gpu", "gpu-check")
 

@@ -14,8 +14,8 @@ from bootstrap.facts.monitoring import Monitoring, monitoring_facts, monitoring_
 from bootstrap.model import LogAgent, Run, Skip
 from bootstrap.steps import plan
 from bootstrap.steps.monitoring import monitoring
+from tests.integration.test_bootstrap_steps import FRESH, a_setup
 from tests.support.sandbox import Sandbox
-from tests.unit.test_bootstrap_steps import FRESH, a_setup
 
 SAID = """\
 Id=node_exporter.service
