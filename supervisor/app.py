@@ -85,9 +85,9 @@ def _serve(
         dead_man_s={name: found.dead_man_s for name in provisioners if (found := config.cloud(name))},
         pre_terminate=SshPreTerminate(config, identity, clock),
     )
-    actor = ThreadActor(effects.perform, wake.set, leader.fresh)
+    actor = ThreadActor(effects.perform, wake.set, leader.lease_valid)
     rules = config.rules(alerts=alerts is not None)
-    loop = Loop(journal, leader, actor, clock, rules, tuple(provisioners), identity.mark, leader.trouble)
+    loop = Loop(journal, leader, actor, clock, rules, tuple(provisioners), identity.mark, leader.etcd_problem)
     stack.callback(_serve_api(config, identity, journal, leader, loop, provisioners, watchers, clock, version))
     leader.start()
     log.info("spotsupd is ready", version=version, socket=str(config.socket), clouds=", ".join(provisioners))

@@ -27,7 +27,7 @@ class NotFoundError(SpotsupError):
     exit_code = 4
 
 
-class RefusedError(SpotsupError):
+class CommandRefusedError(SpotsupError):
     """Understood, and not done."""
 
     exit_code = 5

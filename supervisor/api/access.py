@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from supervisor.config import Config
-from supervisor.errors import RefusedError
+from supervisor.errors import CommandRefusedError
 from supervisor.identity import Identity
 from supervisor.model import NodeRecord, NodeState
 from supervisor.nodes.prepare import user_of
@@ -22,9 +22,10 @@ class Access:
         self._identity = identity
 
     def row(self, node: NodeRecord) -> dict[str, Any]:
-        """Address, user, the host key that the node must have, and our key. Raises RefusedError without an address."""
+        """Address, user, the host key that the node must have, and our key. Raises CommandRefusedError without an
+        address."""
         if not node.ssh_host or node.state in _OVER:
-            raise RefusedError(f"node {node.id} is {node.state} and has no address to connect to")
+            raise CommandRefusedError(f"node {node.id} is {node.state} and has no address to connect to")
         port = node.ssh_port
         named = node.ssh_host if port == SSH_PORT else f"[{node.ssh_host}]:{port}"  # man 8 sshd, SSH_KNOWN_HOSTS
         return {

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from provisioners.base import Instance, InstanceState, Offer, Provisioner, ProvisionerError
-from supervisor.errors import NotFoundError, RefusedError
+from supervisor.errors import CommandRefusedError, NotFoundError
 from supervisor.journal.journal import Journal, Reading
 from supervisor.planner.adoption import Adopted, adopt, families
 from supervisor.planner.journal_guard import unknown_machines
@@ -42,8 +42,8 @@ class Adoption:
     def adopt(self, release: Collection[str]) -> list[Adopted]:
         """Take in every machine that the journal does not know; `release`: names of jobs whose machines are to end.
 
-        Raises RefusedError where nobody said what some of them are, or a cloud does not answer, NotFoundError for a
-        name that none of them has: then nothing is written.
+        Raises CommandRefusedError where nobody said what some of them are, or a cloud does not answer, NotFoundError
+        for a name that none of them has: then nothing is written.
         """
         clouds = {name: self._listed(name) for name in self._provisioners}
         jobs = self._journal.read().jobs.values()
@@ -60,7 +60,7 @@ class Adoption:
         adopted = adopt(found, reading.jobs, reading.unjournaled, release, offer_of, self._clock.now())
         for each in adopted:
             if not self._journal.adopt(each.job, each.revision, each.nodes, each.event):
-                raise RefusedError(f"job {each.job.name} changed meanwhile: run `spotsupd adopt` again")
+                raise CommandRefusedError(f"job {each.job.name} changed meanwhile: run `spotsupd adopt` again")
         return adopted
 
     def _listed(self, cloud: str) -> CloudView:
@@ -69,7 +69,7 @@ class Adoption:
         try:
             found: Sequence[Instance] = asked.result(CALL_TIMEOUT_S + 1.0)
         except (ProvisionerError, TimeoutError) as error:
-            raise RefusedError(f"{cloud} does not say what runs ({error}): nothing was adopted") from error
+            raise CommandRefusedError(f"{cloud} does not say what runs ({error}): nothing was adopted") from error
         return CloudView({instance.id: instance for instance in found})
 
     def _offers(self, cloud_of: Mapping[str, str]) -> Callable[[Instance, JobSpec], Offer]:

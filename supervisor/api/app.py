@@ -19,10 +19,10 @@ from supervisor.api.service import MAX_BLOB_BYTES, Scale, Service
 from supervisor.api.targets import add_targets
 from supervisor.api.views import cost_row, event_row, job_detail, job_row, node_row
 from supervisor.errors import (
+    CommandRefusedError,
     JournalFullError,
     JournalUnavailableError,
     NotFoundError,
-    RefusedError,
     SpotsupError,
     UsageError,
 )
@@ -33,7 +33,7 @@ from supervisor.runtime.loop import Status
 HTTP_STATUS: dict[type[SpotsupError], int] = {
     UsageError: 422,
     NotFoundError: 404,
-    RefusedError: 409,
+    CommandRefusedError: 409,
     JournalUnavailableError: 503,
     JournalFullError: 507,
 }

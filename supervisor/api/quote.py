@@ -9,7 +9,7 @@ from typing import Any
 import structlog
 
 from provisioners.base import Offer, Provisioner, ProvisionerError, UnreachableError
-from supervisor.errors import RefusedError
+from supervisor.errors import CommandRefusedError
 from supervisor.runtime.background import in_background
 from supervisor.runtime.offers import offers_in_order
 from supervisor.spec import JobSpec
@@ -53,8 +53,8 @@ class Quotes:
         self._provider_s = provider_s
 
     def quote(self, spec: JobSpec) -> Quote:
-        """Raises RefusedError where the cloud has said that it cannot give what the job asks for. No answer is no
-        reason to refuse: the job waits then."""
+        """Raises CommandRefusedError where the cloud has said that it cannot give what the job asks for. No answer is
+        no reason to refuse: the job waits then."""
         cloud = spec.placement.cloud
         nodes = spec.nodes.desired + spec.nodes.spares
         try:
@@ -64,9 +64,9 @@ class Quotes:
             text = f"{cloud} did not say what it has ({why}): the job waits until it does"
             return Quote(nodes, (), known=False, warnings=(text,))
         except ProvisionerError as error:
-            raise RefusedError(f"{cloud} cannot give what {spec.name} asks for: {error}") from error
+            raise CommandRefusedError(f"{cloud} cannot give what {spec.name} asks for: {error}") from error
         if not offers:
-            raise RefusedError(f"{cloud} cannot give what {spec.name} asks for: it has no machine {_wish(spec)}")
+            raise CommandRefusedError(f"{cloud} cannot give what {spec.name} asks for: it has no machine {_wish(spec)}")
         warning = _warning(spec, offers)
         return Quote(nodes, offers, known=True, warnings=(warning,) if warning else ())
 

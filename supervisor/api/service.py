@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from supervisor.api.quote import Quote
-from supervisor.errors import JournalUnavailableError, NotFoundError, RefusedError, SpotsupError, UsageError
+from supervisor.errors import CommandRefusedError, JournalUnavailableError, NotFoundError, SpotsupError, UsageError
 from supervisor.journal.journal import Journal, Reading
 from supervisor.model import DaemonPause, Event, EventKind, JobRecord, NodeRecord, NodeState, Transition
 from supervisor.planner.world import JobView
@@ -121,7 +121,7 @@ class Service:
         spec = parse_spec(spec_value)
         self._check_supported(spec)
         if self._quote is None:
-            raise RefusedError("this daemon cannot ask its clouds for offers")
+            raise CommandRefusedError("this daemon cannot ask its clouds for offers")
         return self._quote(spec)
 
     def submit(self, spec_value: Any, code_sha256: str, submission: str) -> JobView:
@@ -148,10 +148,10 @@ class Service:
                 seen = self._read().jobs.get(spec.name)
                 # It is stored: whoever asked is told so, however late this daemon reads of it.
                 return seen if seen and seen.record.uid == record.uid else JobView(record_now, 0, {}, {})
-        raise RefusedError(f"job {spec.name} changes too fast to be stored; try again")
+        raise CommandRefusedError(f"job {spec.name} changes too fast to be stored; try again")
 
     def scale(self, name: str, scale: Scale) -> JobView:
-        """Change how many nodes a job wants. Raises RefusedError beyond its limits, or where it has ended."""
+        """Change how many nodes a job wants. Raises CommandRefusedError beyond its limits, or where it has ended."""
 
         def change(view: JobView) -> Change:
             scaled = scaled_job(view.record, scale)
@@ -194,13 +194,13 @@ class Service:
 
     def drain(self, node: str) -> JobView:
         """Ask for a node's replacement, and for its leave in order then. Once is enough. Raises NotFoundError, and
-        RefusedError for a node that has ended."""
+        CommandRefusedError for a node that has ended."""
 
         def change(view: JobView) -> Change | None:
             found = view.nodes.get(node)
             if found is None or found.state in _OVER:
                 state = found.state if found else "forgotten"
-                raise RefusedError(f"node {node} is {state}: there is nothing to drain")
+                raise CommandRefusedError(f"node {node} is {state}: there is nothing to drain")
             if found.drain_asked or found.state in _LEAVING:
                 return None
             text = f"a user wants {node} drained: it leaves once it is replaced"
@@ -219,7 +219,7 @@ class Service:
         reading = self._read()
         jobs = reading.jobs
         if name in reading.refused:
-            raise RefusedError(f"job {name} is left alone: {reading.refused[name]}")
+            raise CommandRefusedError(f"job {name} is left alone: {reading.refused[name]}")
         if name not in jobs:
             known = ", ".join(sorted(jobs)) or "none"
             raise NotFoundError(f"there is no job {name!r}; jobs: {known}")
@@ -250,7 +250,7 @@ class Service:
         latest = sorted(over, key=lambda view: view.record.ended_at)[-MAX_FORGOTTEN:]
         with contextlib.suppress(SpotsupError):
             for view in [*latest, *filter(None, [replaced])]:
-                self._journal.forget_code(view.record.code_sha256, view.revision)
+                self._journal.delete_code(view.record.code_sha256, view.revision)
 
     def _present(self, name: str) -> JobView | None:
         return self.job(name) if name in {*self._read().jobs, *self._read().refused} else None
@@ -267,7 +267,7 @@ class Service:
         for _ in range(MAX_TRIES):
             view = self.job(name)
             if view.record.ended:
-                raise RefusedError(f"job {name} has ended ({view.record.state}): nothing was changed")
+                raise CommandRefusedError(f"job {name} has ended ({view.record.state}): nothing was changed")
             changed = change(view)
             if changed is None:
                 return view
@@ -277,7 +277,7 @@ class Service:
                 seen = self._read().jobs.get(name, view)
                 return replace(view, record=stored) if seen.revision == view.revision else seen
             self._await_newer(view)
-        raise RefusedError(f"job {name} changes too fast to be stored; try again")
+        raise CommandRefusedError(f"job {name} changes too fast to be stored; try again")
 
     def _read(self) -> Reading:
         return self._journal.read()
@@ -307,32 +307,34 @@ class Service:
     def _check_supported(self, spec: JobSpec) -> None:
         cloud = spec.placement.cloud
         if spec.image is not None and not spec.image.digest:
-            raise RefusedError(
+            raise CommandRefusedError(
                 f"{spec.image} has no digest, so two nodes could run different content: write docker://…@sha256:…, as "
                 "`spotsupctl submit` does"
             )
         if cloud not in self._clouds:
             have = ", ".join(self._clouds) or "none"
-            raise RefusedError(f"`placement.cloud` is {cloud}, which this daemon is not set up for; it has: {have}")
+            raise CommandRefusedError(
+                f"`placement.cloud` is {cloud}, which this daemon is not set up for; it has: {have}"
+            )
         if cloud == "local" and spec.storage and not self._local_storage:
-            raise RefusedError(
+            raise CommandRefusedError(
                 "`storage` is set, but machines of the local cloud share the host's folders: leave it out"
             )
 
 
 def scaled_job(job: JobRecord, scale: Scale) -> JobRecord:
-    """The job with other numbers. Raises RefusedError where they do not fit together, or its kind."""
+    """The job with other numbers. Raises CommandRefusedError where they do not fit together, or its kind."""
     desired = job.desired_nodes if scale.desired is None else scale.desired
     min_nodes = job.min_nodes if scale.min_nodes is None else scale.min_nodes
     max_nodes = job.max_nodes if scale.max_nodes is None else scale.max_nodes
     spares = job.spare_nodes if scale.spares is None else scale.spares
     if job.spec.kind == "data" and (desired, max_nodes, spares) != (1, 1, 0):
-        raise RefusedError(f"cannot scale {job.name}: a data job is one node")
+        raise CommandRefusedError(f"cannot scale {job.name}: a data job is one node")
     try:
         check_nodes(min_nodes, desired, max_nodes, spares)
     except ValueError as error:
         hint = " (--min and --max change the bounds)" if scale.desired is not None else ""
-        raise RefusedError(f"cannot scale {job.name}: {error}{hint}") from error
+        raise CommandRefusedError(f"cannot scale {job.name}: {error}{hint}") from error
     return replace(job, desired_nodes=desired, min_nodes=min_nodes, max_nodes=max_nodes, spare_nodes=spares)
 
 
@@ -385,9 +387,11 @@ def _is_at(reading: Reading, name: str, newest: int) -> bool:
 def _check_replaceable(present: JobView) -> None:
     name = present.record.name
     if not present.record.ended:
-        raise RefusedError(f"the name {name} is in use ({present.record.state}): choose another, or cancel that job")
+        raise CommandRefusedError(
+            f"the name {name} is in use ({present.record.state}): choose another, or cancel that job"
+        )
     if held := _held(present):
-        raise RefusedError(f"job {name} has ended but still releases {held} nodes: try again in a moment")
+        raise CommandRefusedError(f"job {name} has ended but still releases {held} nodes: try again in a moment")
 
 
 def _held(view: JobView) -> int:

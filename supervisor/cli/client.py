@@ -9,9 +9,9 @@ from typing import Any
 
 import httpx
 
-from supervisor.errors import DaemonUnreachableError, NotFoundError, RefusedError, SpotsupError, UsageError
+from supervisor.errors import CommandRefusedError, DaemonUnreachableError, NotFoundError, SpotsupError, UsageError
 
-_BY_CODE: dict[int, type[SpotsupError]] = {2: UsageError, 4: NotFoundError, 5: RefusedError}
+_BY_CODE: dict[int, type[SpotsupError]] = {2: UsageError, 4: NotFoundError, 5: CommandRefusedError}
 TIMEOUT_S = 30.0
 LED_BY = "spotsup-led-by"  # as supervisor.api.app, which is too heavy to load here
 

@@ -23,9 +23,9 @@ def export(
         from spotsup_trainer.wire import Keys
 
         from supervisor.journal.backup import export_journal
-        from supervisor.journal.connection import reached_etcd
+        from supervisor.journal.connection import open_etcd
 
-        with reached_etcd(config, embedded_etcd=embedded_etcd) as etcd:
+        with open_etcd(config, embedded_etcd=embedded_etcd) as etcd:
             copied = export_journal(etcd, Keys(config.cluster), file, time.time())
     click.echo(f"{file}: {copied.jobs} jobs, {copied.nodes} nodes, {copied.keys} keys")
 
@@ -45,9 +45,9 @@ def import_(
         from spotsup_trainer.wire import Keys
 
         from supervisor.journal.backup import import_journal
-        from supervisor.journal.connection import reached_etcd
+        from supervisor.journal.connection import open_etcd
 
-        with reached_etcd(config, embedded_etcd=embedded_etcd) as etcd:
+        with open_etcd(config, embedded_etcd=embedded_etcd) as etcd:
             copied = import_journal(etcd, Keys(config.cluster), file)
     click.echo(f"{file}: {copied.jobs} jobs, {copied.nodes} nodes, {copied.keys} keys")
 

@@ -18,7 +18,7 @@ from typing import Any
 from spotsup_trainer.etcd import Compare, Etcd, EtcdError, KeyValue, Put
 from spotsup_trainer.wire import Keys
 
-from supervisor.errors import JournalUnavailableError, RefusedError, UsageError
+from supervisor.errors import CommandRefusedError, JournalUnavailableError, UsageError
 from supervisor.journal.reading import CLUSTER
 
 FORMAT = 1
@@ -28,7 +28,7 @@ MAX_KEYS = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Copied:
+class CopyCounts:
     """How much was written."""
 
     jobs: int
@@ -36,7 +36,7 @@ class Copied:
     keys: int
 
 
-def export_journal(etcd: Etcd, keys: Keys, path: Path, now: float) -> Copied:
+def export_journal(etcd: Etcd, keys: Keys, path: Path, now: float) -> CopyCounts:
     """Write the journal to `path`, which appears whole or not at all. Any daemon may run meanwhile.
 
     Raises JournalUnavailableError, and UsageError where there is no journal or the file cannot be written.
@@ -57,7 +57,7 @@ def export_journal(etcd: Etcd, keys: Keys, path: Path, now: float) -> Copied:
     return copied
 
 
-def _write(etcd: Etcd, keys: Keys, file: Any, now: float) -> Copied:
+def _write(etcd: Etcd, keys: Keys, file: Any, now: float) -> CopyCounts:
     found = _worth_keeping(etcd, keys)
     if not any(kv.key == f"{keys.world}{CLUSTER}" for kv in found):
         raise UsageError(f"etcd at {', '.join(etcd.endpoints)} holds no journal of cluster {keys.cluster}")
@@ -95,16 +95,16 @@ def _blobs(keys: Keys) -> str:
     return f"{keys.root}blobs/"
 
 
-def _copied(keys: Keys, written: set[str], count: int) -> Copied:
+def _copied(keys: Keys, written: set[str], count: int) -> CopyCounts:
     jobs, nodes = (sum(key.startswith(f"{keys.world}{room}/") for key in written) for room in ("jobs", "nodes"))
-    return Copied(jobs, nodes, count)
+    return CopyCounts(jobs, nodes, count)
 
 
-def import_journal(etcd: Etcd, keys: Keys, path: Path) -> Copied:
+def import_journal(etcd: Etcd, keys: Keys, path: Path) -> CopyCounts:
     """Write an exported journal into an etcd that has none. What nodes have said since stays as it is.
 
     One that was cut short may be repeated: the record that makes it a journal is written last. Raises UsageError for a
-    file that is none of ours, RefusedError where a journal is there or a daemon leads, JournalUnavailableError.
+    file that is none of ours, CommandRefusedError where a journal is there or a daemon leads, JournalUnavailableError.
     """
     values = _read(path, keys)
     birth = f"{keys.world}{CLUSTER}"
@@ -118,7 +118,9 @@ def import_journal(etcd: Etcd, keys: Keys, path: Path) -> Copied:
                 for key, value in batch.items():
                     etcd.txn([idle, Compare(key, "create", 0)], [Put(key, value)])
         if not etcd.txn([idle, Compare(birth, "create", 0)], _puts(cluster)).succeeded:
-            raise RefusedError(f"a daemon of cluster {keys.cluster} was started meanwhile: stop it, and try again")
+            raise CommandRefusedError(
+                f"a daemon of cluster {keys.cluster} was started meanwhile: stop it, and try again"
+            )
     except EtcdError as error:
         raise JournalUnavailableError(f"{error}; repeat the import when etcd is back") from error
     return _copied(keys, {*values}, len(values) + 1)
@@ -127,13 +129,13 @@ def import_journal(etcd: Etcd, keys: Keys, path: Path) -> Copied:
 def _check_empty(etcd: Etcd, keys: Keys, values: Mapping[str, bytes]) -> None:
     where = f"etcd at {', '.join(etcd.endpoints)}"
     if etcd.get(f"{keys.root}leader") is not None:
-        raise RefusedError(f"a daemon of cluster {keys.cluster} leads on {where}: stop all of them first")
+        raise CommandRefusedError(f"a daemon of cluster {keys.cluster} leads on {where}: stop all of them first")
     if etcd.get(f"{keys.world}{CLUSTER}") is not None:
-        raise RefusedError(f"{where} has a journal of cluster {keys.cluster} already: nothing was imported")
+        raise CommandRefusedError(f"{where} has a journal of cluster {keys.cluster} already: nothing was imported")
     for room in ("world/jobs/", "world/nodes/"):
         for kv in etcd.range(f"{keys.root}{room}").kvs:
             if values.get(kv.key) != kv.value:
-                raise RefusedError(f"{where} holds {kv.key}, which is not as in the file: nothing was imported")
+                raise CommandRefusedError(f"{where} holds {kv.key}, which is not as in the file: nothing was imported")
 
 
 def _batches(values: Mapping[str, bytes]) -> Iterator[dict[str, bytes]]:

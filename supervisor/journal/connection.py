@@ -21,7 +21,7 @@ def connect_etcd(config: Config, endpoints: tuple[str, ...], timeout_s: float = 
 
 
 @contextlib.contextmanager
-def reached_etcd(config: Config, *, embedded_etcd: bool) -> Iterator[Etcd]:
+def open_etcd(config: Config, *, embedded_etcd: bool) -> Iterator[Etcd]:
     """etcd for a command beside the daemon: an embedded one that does not run is started for as long."""
     with contextlib.ExitStack() as stack:
         endpoints = config.etcd.endpoints

@@ -94,7 +94,7 @@ class Journal:
         operations += [Put(self._job_key(name), dump(record)), Put(self._event_key(name, event.id), dump(event))]
         guards = [Compare(self._job_key(name), "mod", replaced)]
         if code is not None:
-            # Written anew together with the job: of this and `forget_code` at one moment, one comes too late.
+            # Written anew together with the job: of this and `delete_code` at one moment, one comes too late.
             guards.append(Compare(code.key, "mod", code.mod_revision))
             operations.append(Put(code.key, code.value))
         return self._txn(guards, operations) > 0
@@ -180,7 +180,7 @@ class Journal:
         """The key that says that an archive is stored completely; None where it is not."""
         return self._store.get(self._blob_key(digest, "size"))
 
-    def forget_code(self, digest: str, revision: int) -> bool:
+    def delete_code(self, digest: str, revision: int) -> bool:
         """Remove an archive, unless a job that has not ended names it, or will: it was stored again after `revision`.
         Raises SchemaError where that cannot be told."""
         found = self.find_blob(digest)

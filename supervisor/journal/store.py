@@ -69,7 +69,7 @@ class EtcdStore:
         except EtcdError as error:
             if isinstance(error, EtcdRefusedError) and error.code != RESOURCE_EXHAUSTED:
                 raise  # what we asked for is wrong, and would be again
-            raise (JournalFullError if is_full(error) else JournalUnavailableError)(trouble(error)) from error
+            raise (JournalFullError if is_full(error) else JournalUnavailableError)(describe(error)) from error
 
     def range(self, prefix: str) -> Sequence[KeyValue]:
         """As Store."""
@@ -86,8 +86,8 @@ class EtcdStore:
             raise JournalUnavailableError(str(error)) from error
 
 
-def trouble(error: EtcdError) -> str:
-    """What to say of etcd, in one sentence."""
+def describe(error: EtcdError) -> str:
+    """What is wrong with etcd, in one sentence."""
     return FULL if is_full(error) else str(error)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from provisioners.base import Instance, InstanceState, Offer
-from supervisor.errors import RefusedError
+from supervisor.errors import CommandRefusedError
 from supervisor.model import Event, EventKind, JobRecord, JobState, NodeRecord, NodeState, Transition, move_job
 from supervisor.planner.world import JobView
 from supervisor.spec import JobSpec, parse_spec
@@ -36,12 +36,14 @@ class Adopted:
 
 
 def families(unknown: Iterable[Instance]) -> list[Family]:
-    """By job, in order. Raises RefusedError for a machine whose tag names no node of ours."""
+    """By job, in order. Raises CommandRefusedError for a machine whose tag names no node of ours."""
     found: dict[tuple[str, str], list[Instance]] = {}
     for each in unknown:
         name, uid, number = (*each.node.rsplit("-", 2), "", "")[:3]
         if not (name and uid and number.isdigit()):
-            raise RefusedError(f"{each.id} carries the cluster's tag, but is no node ({each.node!r}): end it by hand")
+            raise CommandRefusedError(
+                f"{each.id} carries the cluster's tag, but is no node ({each.node!r}): end it by hand"
+            )
         found.setdefault((name, uid), []).append(each)
     return [Family(name, uid, tuple(machines)) for (name, uid), machines in sorted(found.items())]
 
@@ -56,7 +58,7 @@ def adopt(
 ) -> list[Adopted]:
     """What to write. `heard`: nodes whose agents speak; `release`: names of jobs whose unknown machines shall end.
 
-    Raises RefusedError, and then nothing is to be written, where nobody said what some of them are.
+    Raises CommandRefusedError, and then nothing is to be written, where nobody said what some of them are.
     """
     adopted, open_questions = [], []
     for family in found:
@@ -68,7 +70,7 @@ def adopt(
         else:
             open_questions.append(_question(family, view))
     if open_questions:
-        raise RefusedError("; ".join(open_questions))
+        raise CommandRefusedError("; ".join(open_questions))
     return adopted
 
 

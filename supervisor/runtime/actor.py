@@ -48,7 +48,7 @@ CONSOLE_LINES = 40
 # Of a console, and of a log: a progress bar is one line of megabytes, and forty nodes fail in one transaction of etcd.
 CONSOLE_TAIL_CHARACTERS = 5_000
 MAX_THREADS = 96
-NOT_BEGUN = "not begun: this daemon may not lead any more"
+NOT_STARTED = "not begun: this daemon may not lead any more"
 
 
 class Preparer(Protocol):
@@ -235,11 +235,11 @@ def outcome_of_fault(action: Action, fault: str) -> Outcome:
             return AlertDone(event_id, fault)
 
 
-def outcome_of_not_begun(action: Action) -> Outcome:
+def outcome_of_not_started(action: Action) -> Outcome:
     """What an action came to that must not be begun any more; it is nobody's failure (P5)."""
     if isinstance(action, Bootstrap):
-        return BootstrapDone(action.node.id, NOT_BEGUN, unreachable=True)
-    return outcome_of_fault(action, NOT_BEGUN)
+        return BootstrapDone(action.node.id, NOT_STARTED, unreachable=True)
+    return outcome_of_fault(action, NOT_STARTED)
 
 
 class ThreadActor:
@@ -287,7 +287,7 @@ class ThreadActor:
         while True:
             action = self._waiting.get()
             try:
-                outcome = self._perform(action) if self._allowed(action) else outcome_of_not_begun(action)
+                outcome = self._perform(action) if self._allowed(action) else outcome_of_not_started(action)
             except Exception as error:
                 log.exception("an action ended in an unforeseen error", action=action.key)
                 outcome = outcome_of_fault(action, f"{type(error).__name__}: {error}")

@@ -12,7 +12,7 @@ import structlog
 # What the time of day may differ from one look to the next: it is being set right slowly, as NTP does it.
 SLEW_S = 1.0
 # A time of day that has jumped is believed once it has stood for so long.
-BELIEVED_AFTER_S = 60.0
+ACCEPTED_AFTER_S = 60.0
 
 log = structlog.get_logger("spotsupd")
 
@@ -45,7 +45,7 @@ class SystemClock:
                 self._offset, self._jump = offset, None
             elif self._jump is None or abs(offset - self._jump[0]) > SLEW_S:
                 self._jump = offset, steady
-            elif steady - self._jump[1] >= BELIEVED_AFTER_S:
+            elif steady - self._jump[1] >= ACCEPTED_AFTER_S:
                 log.warning("the time of day has jumped, and stays so", by_s=round(offset - self._offset, 1))
                 self._offset, self._jump = offset, None
             return steady + self._offset

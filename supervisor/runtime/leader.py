@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 import structlog
 from spotsup_trainer.etcd import Compare, Etcd, EtcdError, EtcdRefusedError, KeyValue, Put
 
-from supervisor.journal.store import FULL, trouble
+from supervisor.journal.store import FULL, describe
 
 # How late a standby sees that nobody leads any more. One small read: 4 a second are no load.
 LOOK_S = 0.25
@@ -57,7 +57,7 @@ class Leadership:
         """Whether this daemon leads, as far as it knows; the guard is what counts."""
         return self._revision > 0
 
-    def fresh(self) -> bool:
+    def lease_valid(self) -> bool:
         """Whether it leads for certain: the lease was renewed so lately that it cannot have ended (P10).
 
         What no transaction guards, a call to a cloud, is not begun without it: this process may have been frozen for
@@ -65,7 +65,7 @@ class Leadership:
         """
         return self.leading and time.monotonic() - self._renewed_at < self._ttl_s
 
-    def trouble(self) -> str:
+    def etcd_problem(self) -> str:
         """What is wrong with etcd: for a leader, that it is full; for others, why they can neither lead nor follow."""
         return self._full if self.leading else self._said
 
@@ -143,7 +143,7 @@ class Leadership:
             self._lease, self._renewed_at = self._etcd.grant(self._ttl_s), begun
 
     def _follow(self, found: KeyValue) -> None:
-        name = name_in(found.value)
+        name = leader_name(found.value)
         if name != self._leader_name:
             self._leader_name = name
             self._on_change()
@@ -171,8 +171,8 @@ class Leadership:
 
     def _tell(self, error: EtcdError) -> None:
         """Each problem once, not at every try."""
-        if trouble(error) != self._said:
-            self._said = trouble(error)
+        if describe(error) != self._said:
+            self._said = describe(error)
             log.warning("cannot lead, or follow who leads, for now; trying on", error=self._said)
 
     def _lose(self) -> None:
@@ -180,10 +180,10 @@ class Leadership:
         self._on_change()
 
 
-def name_in(value: bytes) -> str:
+def leader_name(value: bytes) -> str:
     """Who leads, by the leader's key; of one that no daemon has written: that it is unknown."""
     with contextlib.suppress(ValueError):
         said = json.loads(value)
         if isinstance(said, dict):
             return str(said.get("name", ""))
-    return "somebody unknown"
+    return "an unknown daemon"

@@ -121,10 +121,13 @@ class Loop:
         rules: Rules,
         clouds: tuple[str, ...],
         key_mark: str = "",
-        trouble: Callable[[], str] = lambda: "",
+        etcd_problem: Callable[[], str] = lambda: "",
     ) -> None:
-        """`key_mark`: of the cluster's key (see identity.Identity.mark), which all its daemons share. `trouble`: what
-        is wrong with etcd, as far as whoever campaigns there has seen it."""
+        """Build an idle loop.
+
+        `key_mark`: identifies the cluster's key, which all its daemons share (`identity.Identity.mark`).
+        `etcd_problem`: what is wrong with etcd, as the leader election sees it; "" when nothing is.
+        """
         self._journal = journal
         self._leader = leader
         self._actor = actor
@@ -132,7 +135,7 @@ class Loop:
         self._rules = rules
         self._clouds = clouds
         self._key_mark = key_mark
-        self._trouble = trouble
+        self._etcd_problem = etcd_problem
         self._volatile = VolatileState()
         self._running: dict[str, Action] = {}
         self._in_hand: dict[str, list[NodeOutcome]] = {}
@@ -193,8 +196,8 @@ class Loop:
             why = f" ({reading.pause.reason})" if reading.pause.reason else ""
             return f"paused by a user{why}: this daemon watches and does nothing; `spotsupctl daemon resume` ends that"
         if not self._leader.leading:
-            leads = f"standing by: {self._leader.leader} leads" if self._leader.leader else "waiting to lead"
-            return "; ".join(filter(None, [leads, self._trouble()]))
+            leads = f"standby; {self._leader.leader} leads" if self._leader.leader else "waiting to lead"
+            return "; ".join(filter(None, [leads, self._etcd_problem()]))
         if reading.cluster is not None and self._key_mark and reading.cluster.key_mark not in {"", self._key_mark}:
             return "this daemon's cluster.key is not the cluster's: copy it from the state folder of another daemon"
         return ""
@@ -267,10 +270,13 @@ class Loop:
             self._start(action)
         self._forget_strays(reading)
         working = sum(not job.record.ended for job in reading.jobs.values())
-        warnings = (*decision.warnings, *filter(None, [self._trouble()]))
+        warnings = (*decision.warnings, *filter(None, [self._etcd_problem()]))
         self._warn(warnings)
         unchanged = {name: self._said.get(name, "") for name in world.skipped}
-        self._say("; ".join([f"{working} jobs under care", *warnings]), {**unchanged, **decision.sentences})
+        self._say(
+            "; ".join([f"watching {working} {'job' if working == 1 else 'jobs'}", *warnings]),
+            {**unchanged, **decision.sentences},
+        )
 
     def _carry_out(self, commit: Commit) -> None:
         try:

@@ -58,7 +58,7 @@ def leader_frozen(ground: Ground, _planned: Planned, outcome: Outcome) -> Iterat
     finally:
         old.send(signal.SIGCONT)
     ground.site.wait_for(
-        lambda: old.health().get("headline", "").startswith("standing by"), YIELD_TIMEOUT_S, "the frozen one to yield"
+        lambda: old.health().get("headline", "").startswith("standby"), YIELD_TIMEOUT_S, "the frozen one to yield"
     )
     # What was decided before it was frozen, and reached etcd before its lease had ended, is no change of one that woke.
     more = old.commits() - commits

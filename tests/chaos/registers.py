@@ -18,7 +18,7 @@ from typing import Any, Literal
 import httpx
 
 from supervisor.cli.client import Client
-from supervisor.errors import DaemonUnreachableError, NotFoundError, RefusedError, SpotsupError
+from supervisor.errors import CommandRefusedError, DaemonUnreachableError, NotFoundError, SpotsupError
 from tests.chaos.linear import NEVER, Call, TooLongError, linearisable
 
 Kind = Literal["submit", "scale", "cancel", "read"]
@@ -183,7 +183,7 @@ class Users:
             answer = "none"
         except NotFoundError:
             answer = "not found"
-        except RefusedError as error:
+        except CommandRefusedError as error:
             answer = "none" if "changes too fast" in str(error) else "refused"
         except SpotsupError as error:
             answer = "none"

@@ -158,7 +158,7 @@ def test_an_etcd_that_lost_everything_costs_no_machine_and_no_step(stack: Stack,
     done = spotsupd(stack, "import", str(backup), "--embedded-etcd")
     assert done.returncode == 0, done.stderr
     stack.start_daemon()
-    stack.wait_for(lambda: stack.ask("daemon", "status")["headline"] == "1 jobs under care", 90.0, "care")
+    stack.wait_for(lambda: stack.ask("daemon", "status")["headline"] == "watching 1 job", 90.0, "care")
     steps.wait_for_more()
     assert status(stack)["state"] == "running"
     assert [machine["id"] for machine in stack.machines()] == machines

@@ -125,7 +125,7 @@ def test_a_standby_answers_takes_commands_and_takes_over(stack: Stack, second: S
     assert f"{leader} leads, and acts on commands" in done.stderr
     stack.wait_for(lambda: bool(ticks(steps)), 150.0, "the first step")
     row = json.loads(second.ctl("status", "ticker", "-o", "json").stdout)
-    assert (row["name"], row["sentence"].partition(":")[0]) == ("ticker", "standing by")
+    assert (row["name"], row["sentence"].partition(";")[0]) == ("ticker", "standby")
     machines = [machine["id"] for machine in stack.machines()]
     node = json.loads(second.ctl("top", "-o", "json").stdout)["nodes"][0]["id"]
     assert node in second.ctl("cost", "ticker").stdout
@@ -138,7 +138,7 @@ def test_a_standby_answers_takes_commands_and_takes_over(stack: Stack, second: S
     os.kill(stack.daemon_pid(), signal.SIGSTOP)
     took_s = [stack.wait_for(lambda: health(second.socket)["leading"], 90.0, "the standby to lead")]
     os.kill(stack.daemon_pid(), signal.SIGCONT)
-    stack.wait_for(lambda: health(stack.socket)["headline"].startswith("standing by"), 90.0, "the old leader to yield")
+    stack.wait_for(lambda: health(stack.socket)["headline"].startswith("standby"), 90.0, "the old leader to yield")
     assert health(stack.socket)["counters"]["commits"] == commits
     assert stack.ask("scale", "ticker", "1", "--max", "3")["nodes"]["max"] == 3
 

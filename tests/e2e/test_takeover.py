@@ -56,7 +56,7 @@ def taken_over(ground: Site, old: Daemon) -> float:
 
 
 def yielded(ground: Site, old: Daemon) -> None:
-    ground.wait_for(lambda: old.health().get("headline", "").startswith("standing by"), 90.0, "the old leader to yield")
+    ground.wait_for(lambda: old.health().get("headline", "").startswith("standby"), 90.0, "the old leader to yield")
 
 
 @pytest.mark.parametrize("etcds", [1, 3])

@@ -12,8 +12,8 @@ import pytest
 from spotsup_trainer.etcd import Etcd
 from spotsup_trainer.wire import Hint, Keys, Member, Progress, encode
 
-from supervisor.errors import JournalUnavailableError, RefusedError, SpotsupError, UsageError
-from supervisor.journal.backup import Copied, export_journal, import_journal
+from supervisor.errors import CommandRefusedError, JournalUnavailableError, SpotsupError, UsageError
+from supervisor.journal.backup import CopyCounts, export_journal, import_journal
 from supervisor.journal.codec import dump
 from supervisor.model import ClusterRecord, Event, EventKind, JobRecord
 from supervisor.spec import parse_spec
@@ -46,7 +46,7 @@ def file(etcd: Etcd, tmp_path: Path) -> Path:
     file = tmp_path / "journal.gz"
     fill(etcd)
     copied = export_journal(etcd, KEYS, file, 9.0)
-    assert copied == Copied(jobs=1, nodes=1, keys=len(WORLD))
+    assert copied == CopyCounts(jobs=1, nodes=1, keys=len(WORLD))
     etcd.delete("/", prefix=True)
     return file
 
@@ -73,13 +73,13 @@ def test_nothing_is_overwritten(etcd: Etcd, file: Path) -> None:
     import_journal(etcd, KEYS, file)
     etcd.put(f"{KEYS.world}jobs/job", b"newer")
     before = holds(etcd)
-    with pytest.raises(RefusedError, match="has a journal of cluster test already: nothing was imported"):
+    with pytest.raises(CommandRefusedError, match="has a journal of cluster test already: nothing was imported"):
         import_journal(etcd, KEYS, file)
     etcd.delete(f"{KEYS.world}cluster")
-    with pytest.raises(RefusedError, match=r"holds /spotsup/test/world/jobs/job, which is not as in the file"):
+    with pytest.raises(CommandRefusedError, match=r"holds /spotsup/test/world/jobs/job, which is not as in the file"):
         import_journal(etcd, KEYS, file)
     etcd.put(f"{KEYS.root}leader", b"{}")
-    with pytest.raises(RefusedError, match=r"a daemon of cluster test leads on .*: stop all of them first"):
+    with pytest.raises(CommandRefusedError, match=r"a daemon of cluster test leads on .*: stop all of them first"):
         import_journal(etcd, KEYS, file)
     etcd.delete(f"{KEYS.root}leader")
     assert {**holds(etcd), f"{KEYS.world}cluster": WORLD[f"{KEYS.world}cluster"]} == before

@@ -18,4 +18,4 @@ def test_a_daemon_whose_time_went_back_by_a_day_goes_on(tmp_path: Path) -> None:
             listed = daemon.cloud.listed
             daemon.tick_until(lambda listed=listed: daemon.cloud.listed > listed + 2)  # type: ignore[misc]
         daemon.submit("another")
-        assert daemon.loop.status.headline == "2 jobs under care"
+        assert daemon.loop.status.headline == "watching 2 jobs"

@@ -32,7 +32,7 @@ from bootstrap.images import Image, image_of
 from bootstrap.model import Archive, Host, Paths, Setup, Skip
 from bootstrap.steps.container import container, interpreter_of
 from supervisor.cli.registry import pinned
-from supervisor.errors import RefusedError, UsageError
+from supervisor.errors import CommandRefusedError, UsageError
 from supervisor.spec import parse_spec
 from tests.sim.scenes import empty_world, service
 from tests.support.registry import registry
@@ -68,7 +68,7 @@ def test_setup_beside_an_image_and_an_image_without_its_digest_are_refused() -> 
     spec = {"name": "job", "nodes": 1, "run": "t.py", "environment": "docker://python"}
     with pytest.raises(UsageError, match="build it in there"):
         parse_spec({**spec, "setup": "pip install x"})
-    with pytest.raises(RefusedError, match=r"docker.io/library/python:latest has no digest"):
+    with pytest.raises(CommandRefusedError, match=r"docker.io/library/python:latest has no digest"):
         service(empty_world()).submit(spec, "0" * 64, "submission")
 
 

@@ -26,7 +26,7 @@ from bootstrap.facts import Facts
 from bootstrap.model import Archive, Lock, Setup, Skip
 from bootstrap.steps.environment import environment, environment_name
 from supervisor.api.service import Scale, new_job, scaled_job
-from supervisor.errors import RefusedError, UsageError
+from supervisor.errors import CommandRefusedError, UsageError
 from supervisor.spec import parse_spec
 from tests.support.bucket import bucket
 from tests.support.etcd_server import etcd_server
@@ -69,7 +69,7 @@ def test_what_does_not_fit_is_one_sentence(change: dict[str, Any], sentence: str
 )
 def test_one_node_it_stays_whatever_is_asked_for_later(scale: Scale) -> None:
     job = new_job(parse_spec(JOB), "0" * 64, "submission", 0.0)
-    with pytest.raises(RefusedError, match=r"^cannot scale fill: a data job is one node$"):
+    with pytest.raises(CommandRefusedError, match=r"^cannot scale fill: a data job is one node$"):
         scaled_job(job, scale)
     assert scaled_job(job, Scale(desired=1)) == job
 

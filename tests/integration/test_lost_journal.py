@@ -78,7 +78,7 @@ class Daemon:
         self.leader = leader = Leadership(etcd, f"{KEYS.root}leader", "me", 2.0)
         stack.callback(leader.stop)
         rules = Rules(listing_s=0.2)
-        self.loop = Loop(self.journal, leader, self.cloud, clock, rules, ("local",), trouble=leader.trouble)
+        self.loop = Loop(self.journal, leader, self.cloud, clock, rules, ("local",), etcd_problem=leader.etcd_problem)
         leader.start()
 
     def tick_until(self, predicate: Callable[[], bool]) -> None:
@@ -102,7 +102,7 @@ def running(folder: Path, clock: Clock | None = None) -> Iterator[tuple[EtcdServ
         etcd = Etcd([server.endpoint], timeout_s=1.0)
         stack.callback(etcd.close)
         daemon = Daemon(etcd, stack, clock)
-        daemon.tick_until(lambda: daemon.loop.status.headline == "0 jobs under care")
+        daemon.tick_until(lambda: daemon.loop.status.headline == "watching 0 jobs")
         yield server, daemon
 
 
@@ -116,7 +116,7 @@ def test_an_etcd_that_is_emptied_under_a_running_daemon_ends_nothing(tmp_path: P
         told = "etcd has no journal of this cluster, whose machines run (job-abcde-1): nothing is done"
         daemon.tick_until(lambda: daemon.loop.status.headline.startswith(told))
         daemon.cloud.machines = ()
-        daemon.tick_until(lambda: daemon.loop.status.headline == "0 jobs under care")
+        daemon.tick_until(lambda: daemon.loop.status.headline == "watching 0 jobs")
 
 
 def test_a_daemon_goes_on_with_an_etcd_that_is_set_back(tmp_path: Path) -> None:
@@ -125,23 +125,23 @@ def test_a_daemon_goes_on_with_an_etcd_that_is_set_back(tmp_path: Path) -> None:
         server.kill()
         server.save()
         assert server.start()
-        daemon.tick_until(lambda: daemon.loop.status.headline == "1 jobs under care")
+        daemon.tick_until(lambda: daemon.loop.status.headline == "watching 1 job")
         for number in range(5):
             daemon.submit(f"later-{number}")
         revision = daemon.journal.read().revision
         server.kill()
         server.restore()
         assert server.start()
-        daemon.tick_until(lambda: daemon.loop.status.headline == "1 jobs under care")
+        daemon.tick_until(lambda: daemon.loop.status.headline == "watching 1 job")
         daemon.submit("next")
         assert daemon.journal.read().revision < revision, "or nothing was tried"
 
 
 def test_a_daemon_knows_by_itself_when_its_lease_may_have_ended(tmp_path: Path) -> None:
     with running(tmp_path) as (server, daemon):
-        assert daemon.leader.fresh()
+        assert daemon.leader.lease_valid()
         server.freeze()
-        daemon.tick_until(lambda: not daemon.leader.fresh())
+        daemon.tick_until(lambda: not daemon.leader.lease_valid())
         assert daemon.leader.leading, "nobody could tell it yet"
         server.thaw()
-        daemon.tick_until(daemon.leader.fresh)
+        daemon.tick_until(daemon.leader.lease_valid)

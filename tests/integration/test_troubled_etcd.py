@@ -16,7 +16,7 @@ from spotsup_trainer.etcd.mirror import View
 from spotsup_trainer.wire import Keys
 
 from supervisor.api.service import Scale, Service
-from supervisor.errors import JournalFullError, JournalUnavailableError, RefusedError
+from supervisor.errors import CommandRefusedError, JournalFullError, JournalUnavailableError
 from supervisor.journal.journal import Journal
 from supervisor.journal.store import EtcdStore
 from supervisor.runtime.clock import SystemClock
@@ -43,7 +43,7 @@ def test_an_etcd_without_space_is_told_in_one_sentence_until_an_operator_has_men
         etcd = Etcd([server.endpoint], timeout_s=5.0)
         stack.callback(etcd.close)
         daemon = Daemon(etcd, stack)
-        daemon.tick_until(lambda: daemon.loop.status.headline == "0 jobs under care")
+        daemon.tick_until(lambda: daemon.loop.status.headline == "watching 0 jobs")
         daemon.submit("job")
         assert space.use_up(etcd) > 0
         service = Service(daemon.journal, daemon.leader, SystemClock(), ["local"], lambda *_: True)
@@ -56,13 +56,13 @@ def test_an_etcd_without_space_is_told_in_one_sentence_until_an_operator_has_men
         standby = Leadership(etcd, f"{KEYS.root}leader", "standby", 4.0)
         stack.callback(standby.stop)
         standby.start()
-        until(lambda: "space quota" in standby.trouble())
+        until(lambda: "space quota" in standby.etcd_problem())
         assert standby.leader == "me"
 
         space.mend([server.endpoint])
-        daemon.tick_until(lambda: daemon.loop.status.headline == "1 jobs under care")
+        daemon.tick_until(lambda: daemon.loop.status.headline == "watching 1 job")
         daemon.tick_until(lambda: service.scale("job", Scale(max_nodes=6)).record.max_nodes in (5, 6))
-        until(lambda: not standby.trouble())
+        until(lambda: not standby.etcd_problem())
 
 
 class Refusing(Etcd):
@@ -194,7 +194,7 @@ def test_a_command_knows_what_another_daemon_has_acknowledged(tmp_path: Path) ->
         one.cancel("job")
         scaled = other.service.scale("job", Scale(desired=1)).record
         assert (scaled.cancel_requested, scaled.desired_nodes) == (True, 1)
-        with contextlib.suppress(RefusedError):
+        with contextlib.suppress(CommandRefusedError):
             one.submit(SPEC, code, "submission 2")
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from provisioners.base import Leftover, LeftoverKind
 from supervisor.model import ALERT_KINDS, ENDED_JOB_STATES, OPEN_NODE_STATES, JobState
 from supervisor.planner.plan import ALERT_TRIES_S
-from supervisor.runtime.clock import BELIEVED_AFTER_S
+from supervisor.runtime.clock import ACCEPTED_AFTER_S
 from tests.sim.chance import Faults
 from tests.sim.cloud import ZONES, Machine
 from tests.sim.daemon import Daemon
@@ -331,7 +331,7 @@ class Chaos:
     def _set_clock(self, strike: Strike, daemon: Daemon) -> None:
         """Its time of day jumps, and is set right: every second time before that jump is believed."""
         daemon.ahead_s = (90.0, -90.0, 3600.0, -3600.0, 86400.0, -86400.0)[strike.number % 6]
-        lasts_s = 50.0 * strike.size if strike.number // 6 % 2 else BELIEVED_AFTER_S + 600.0 * strike.size
+        lasts_s = 50.0 * strike.size if strike.number // 6 % 2 else ACCEPTED_AFTER_S + 600.0 * strike.size
         self._later(lasts_s, lambda: setattr(daemon, "ahead_s", 0.0))
 
     def _upgrade(self, daemon: Daemon) -> None:

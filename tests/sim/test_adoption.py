@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from supervisor.api.adoption import Adoption
-from supervisor.errors import NotFoundError, RefusedError
+from supervisor.errors import CommandRefusedError, NotFoundError
 from supervisor.journal.journal import Reading
 from supervisor.model import EventKind, JobState, NodeState
 from supervisor.planner.adoption import Adopted
@@ -103,7 +103,9 @@ def test_nothing_is_written_before_it_is_said_what_each_machine_is() -> None:
     before = alive(world)
     empty(world)
     submit(world, "other", 1, 1, 1)
-    with pytest.raises(RefusedError, match="3 machines of job job: submit its job file again, or end them by --rel"):
+    with pytest.raises(
+        CommandRefusedError, match="3 machines of job job: submit its job file again, or end them by --rel"
+    ):
         adopt(world)
     with pytest.raises(NotFoundError, match="no machine of a job 'nobody' is missing from the journal"):
         adopt(world, "nobody")
@@ -123,7 +125,7 @@ def test_machines_of_a_job_whose_name_is_another_ones_by_now_are_not_mixed_up() 
     for node in unjournaled:
         world.store.delete(f"{SIM}world/nodes/job/{node}")
     world.run(0.5)
-    with pytest.raises(RefusedError, match="3 machines of job job and another job of that name"):
+    with pytest.raises(CommandRefusedError, match="3 machines of job job and another job of that name"):
         adopt(world)
 
 
@@ -132,7 +134,9 @@ def test_a_machine_whose_tag_names_no_node_is_named() -> None:
     machine = next(iter(world.cloud.machines.values()))
     machine.instance = replace(machine.instance, node="by-hand")
     world.run(1.0)
-    with pytest.raises(RefusedError, match=r"i-0 carries the cluster's tag, but is no node \('by-hand'\): end it"):
+    with pytest.raises(
+        CommandRefusedError, match=r"i-0 carries the cluster's tag, but is no node \('by-hand'\): end it"
+    ):
         adopt(world)
 
 
@@ -140,7 +144,7 @@ def test_a_cloud_that_does_not_say_what_runs_is_a_reason_to_do_nothing() -> None
     world = calm_world()
     empty(world)
     world.set_faults(replace(world.faults, unreachable=1.0))
-    with pytest.raises(RefusedError, match=r"local does not say what runs .*: nothing was adopted"):
+    with pytest.raises(CommandRefusedError, match=r"local does not say what runs .*: nothing was adopted"):
         adopt(world)
 
 

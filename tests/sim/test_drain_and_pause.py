@@ -8,7 +8,7 @@ from spotsup_trainer.wire import Hint, Member, Round, RoundMember
 
 from provisioners.base import EndCause
 from supervisor.api.service import Service
-from supervisor.errors import NotFoundError, RefusedError
+from supervisor.errors import CommandRefusedError, NotFoundError
 from supervisor.model import EventKind, JobState, NodeState
 from tests.sim.promises import events_of, settled, truth
 from tests.sim.scenes import RULES, calm_world, empty_world, in_state, machine_of, record, service, submit
@@ -108,7 +108,7 @@ def test_a_drain_of_what_is_not_there_is_refused() -> None:
     node = node_with_rank(world, 0)
     service(world).drain(node)
     assert world.run_until(lambda w: truth(w)["job"].nodes[node].state is NodeState.GONE, 120.0)
-    with pytest.raises(RefusedError, match=f"node {node} is gone: there is nothing to drain"):
+    with pytest.raises(CommandRefusedError, match=f"node {node} is gone: there is nothing to drain"):
         service(world).drain(node)
 
 
@@ -214,9 +214,9 @@ def test_a_paused_job_can_be_cancelled_and_not_paused_once_it_has_ended() -> Non
     assert world.run_until(in_state(JobState.PAUSED), 10.0)
     service(world).cancel("job")
     assert world.run_until(lambda w: record(w).state is JobState.CANCELLED and settled(w), 60.0)
-    with pytest.raises(RefusedError, match="has ended"):
+    with pytest.raises(CommandRefusedError, match="has ended"):
         service(world).pause("job")
-    with pytest.raises(RefusedError, match="has ended"):
+    with pytest.raises(CommandRefusedError, match="has ended"):
         service(world).resume("job")
 
 

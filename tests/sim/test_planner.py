@@ -9,7 +9,7 @@ from spotsup_trainer.wire import Result, encode
 
 from provisioners.base import EndCause, Fatal, InstanceState, LaunchOutcome, LaunchRequest
 from supervisor.api.service import Scale
-from supervisor.errors import RefusedError
+from supervisor.errors import CommandRefusedError
 from supervisor.model import COUNTED_NODE_STATES, EventKind, JobState, NodeState
 from tests.sim.promises import events_of, settled, truth
 from tests.sim.scenes import (
@@ -264,8 +264,8 @@ def test_an_ended_job_cannot_be_scaled_and_its_name_is_free_again() -> None:
     world = calm_world()
     world.nodes.trainings["job"].target_steps = 1
     assert world.run_until(lambda w: record(w).state is JobState.SUCCEEDED and settled(w), 60.0)
-    with pytest.raises(RefusedError, match="has ended"):
+    with pytest.raises(CommandRefusedError, match="has ended"):
         service(world).scale("job", Scale(desired=2))
     submit(world, "job", 1, 1, 1)
-    with pytest.raises(RefusedError, match="cannot scale job"):
+    with pytest.raises(CommandRefusedError, match="cannot scale job"):
         service(world).scale("job", Scale(desired=9))

@@ -149,12 +149,12 @@ def test_code_that_is_asked_for_at_the_moment_in_which_it_is_forgotten_is_kept_o
         submit_code(world, "new", b"code")
 
     client.hesitate = ask
-    assert not journal.forget_code(digest, world.store.revision), "a job has come that needs it"
+    assert not journal.delete_code(digest, world.store.revision), "a job has come that needs it"
     assert keys_below(world, code)
     end(world, "new")
 
     def forget() -> None:
-        assert journal.forget_code(digest, world.store.revision)
+        assert journal.delete_code(digest, world.store.revision)
 
     stored = service(world)
     stored.put_blob(b"code")
@@ -184,7 +184,7 @@ def test_code_that_is_forgotten_while_it_is_uploaded_again_is_whole() -> None:
     journal = world.daemon.journal
 
     def forget() -> None:
-        assert journal.forget_code(digest, world.store.revision)
+        assert journal.delete_code(digest, world.store.revision)
 
     world.daemon.client.hesitate = forget
     assert service(world).put_blob(b"code") == digest

@@ -15,7 +15,7 @@ from provisioners.base import EndCause
 from supervisor.api.service import Scale
 from supervisor.api.views import job_detail
 from supervisor.cli.show import show_job
-from supervisor.errors import RefusedError
+from supervisor.errors import CommandRefusedError
 from supervisor.model import EventKind, JobState, NodeState
 from supervisor.planner.world import JobView
 from tests.sim.promises import events_of, settled, truth
@@ -219,7 +219,7 @@ def test_asking_for_more_or_fewer_spares_does_not_touch_the_round() -> None:
         assert world.run_until(settled, 60.0)
         assert len(job_of(world).spares) == spares
     assert round_in(world) == formed
-    with pytest.raises(RefusedError, match="cannot scale job: spares is 17; it can be 0 to 16"):
+    with pytest.raises(CommandRefusedError, match="cannot scale job: spares is 17; it can be 0 to 16"):
         service(world).scale("job", Scale(spares=17))
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from provisioners.base import EndCause
 from supervisor.api.adoption import Adoption
 from supervisor.api.service import Scale, Service, uid_of
-from supervisor.errors import JournalUnavailableError, NotFoundError, RefusedError, SpotsupError
+from supervisor.errors import CommandRefusedError, JournalUnavailableError, NotFoundError, SpotsupError
 from supervisor.journal.journal import Reading
 from supervisor.model import COUNTED_NODE_STATES, JobState
 from supervisor.planner.world import JobView
@@ -94,7 +94,7 @@ class Users:
         self._wanted[name] = Wanted({uid, ""}) if before is None else before.or_another(uid, numbers)
         try:
             service.submit(value, service.put_blob(b"code"), submission)
-        except (RefusedError, NotFoundError):
+        except (CommandRefusedError, NotFoundError):
             self.refused += 1
             if before is not None:
                 self._wanted[name] = before
@@ -152,7 +152,7 @@ class Users:
         mine, alone, self._answered = wanted.commands[kind], wanted.under_way[kind] == 1, False
         try:
             command(service_of(self._world, daemon))
-        except (RefusedError, NotFoundError):
+        except (CommandRefusedError, NotFoundError):
             self.refused += 1
             if not was_there and alone and mine == wanted.commands[kind]:
                 values.discard(value)

@@ -20,7 +20,7 @@ from supervisor.planner.actions import (
     Terminate,
     TerminateDone,
 )
-from supervisor.runtime.actor import NOT_BEGUN, ThreadActor
+from supervisor.runtime.actor import NOT_STARTED, ThreadActor
 from supervisor.spec import parse_spec
 
 NODE = NodeRecord("n1", "job", "token", Offer("local", "l", "z", "t", Market.SPOT, None), 0.0)
@@ -78,8 +78,8 @@ def test_what_changes_a_cloud_is_not_begun_once_we_may_not_lead_and_is_nobodys_f
         found += [outcome for _, outcome in actor.collect()]
     launched, prepared, terminated, removed, listed = found
     assert isinstance(launched, LaunchDone)
-    assert launched.outcome == Unknown(NOT_BEGUN)
-    assert prepared == BootstrapDone("n1", NOT_BEGUN, unreachable=True)
-    assert terminated == TerminateDone("n1", "i-1", NOT_BEGUN)
-    assert removed == RemoveDone("disk-1", NOT_BEGUN)
+    assert launched.outcome == Unknown(NOT_STARTED)
+    assert prepared == BootstrapDone("n1", NOT_STARTED, unreachable=True)
+    assert terminated == TerminateDone("n1", "i-1", NOT_STARTED)
+    assert removed == RemoveDone("disk-1", NOT_STARTED)
     assert listed == ListDone("local", 1.0)

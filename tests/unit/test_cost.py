@@ -12,7 +12,7 @@ from supervisor.api.views import cost_row, job_row, node_row
 from supervisor.cli.operate import ssh_command
 from supervisor.cli.show import show_cost_of_job, show_costs, show_top
 from supervisor.config import Config
-from supervisor.errors import RefusedError
+from supervisor.errors import CommandRefusedError
 from supervisor.identity import Identity
 from tests.sim.promises import settled, truth
 from tests.sim.scenes import calm_world, machine_of
@@ -46,7 +46,7 @@ def test_top_shows_the_daemon_the_jobs_and_the_nodes_that_are_there(capsys: pyte
     nodes = [node_row(view, node, now) for node in view.nodes.values()]
     gone = {**nodes[0], "id": "job-long-gone", "state": "gone"}
     found = {
-        "daemon": {"headline": "1 jobs under care"},
+        "daemon": {"headline": "watching 1 job"},
         "usd": 1.0,
         "usd_per_hour": 0.3,
         "jobs": [job_row(view, "training", now)],
@@ -54,7 +54,7 @@ def test_top_shows_the_daemon_the_jobs_and_the_nodes_that_are_there(capsys: pyte
     }
     show_top(found)
     told = capsys.readouterr().out
-    assert "1 jobs under care" in told
+    assert "watching 1 job" in told
     assert all(node in told for node in view.nodes)
     assert "job-long-gone" not in told
 
@@ -74,5 +74,5 @@ def test_ssh_is_given_our_key_and_trusts_the_nodes_own_host_key_only(tmp_path: P
     assert not any(row["key"][40:80] in word for word in command)
     world.cloud.end(machine_of(world, 0), EndCause.PREEMPTED)
     assert world.run_until(lambda w: truth(w)["job"].nodes[node.id].state == "gone", 60.0)
-    with pytest.raises(RefusedError, match=f"node {node.id} is gone and has no address to connect to"):
+    with pytest.raises(CommandRefusedError, match=f"node {node.id} is gone and has no address to connect to"):
         access.row(truth(world)["job"].nodes[node.id])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from supervisor.runtime.leader import name_in
+from supervisor.runtime.leader import leader_name
 
 
 @pytest.mark.parametrize(
@@ -12,11 +12,11 @@ from supervisor.runtime.leader import name_in
     [
         (b'{"name": "vm:17"}', "vm:17"),
         (b'{"name": "vm:17", "since": 5}', "vm:17"),
-        (b"vm:17", "somebody unknown"),
-        (b'["vm:17"]', "somebody unknown"),
-        (b"\xff", "somebody unknown"),
-        (b"", "somebody unknown"),
+        (b"vm:17", "an unknown daemon"),
+        (b'["vm:17"]', "an unknown daemon"),
+        (b"\xff", "an unknown daemon"),
+        (b"", "an unknown daemon"),
     ],
 )
 def test_a_key_that_no_daemon_has_written_stops_nobody(value: bytes, name: str) -> None:
-    assert name_in(value) == name
+    assert leader_name(value) == name

@@ -20,7 +20,7 @@ from provisioners.base import LaunchOutcome, LaunchRequest, Market, NoCapacity, 
 from supervisor.api.app import create_app
 from supervisor.api.quote import MAX_SHOWN, Quotes, quote_row
 from supervisor.api.service import CATCH_UP_S, MAX_BLOB_BYTES, MAX_TRIES, Scale, Service
-from supervisor.errors import JournalUnavailableError, RefusedError, UsageError
+from supervisor.errors import CommandRefusedError, JournalUnavailableError, UsageError
 from supervisor.model import Event, EventKind, JobRecord, JobState, NodeRecord
 from supervisor.planner.actions import AlertDone, ListDone, ListInstances, Outcome, SendAlert, Terminate, TerminateDone
 from supervisor.planner.checkpoint_alerts import MAX_CHARACTERS
@@ -222,7 +222,7 @@ def test_a_command_is_not_tried_for_ever() -> None:
     rival, daemon = Rival(world), world.daemon
     wait_for = service(world)._wait_for
     late = Service(daemon.journal, daemon.leader, rival, ["local"], wait_for)
-    with pytest.raises(RefusedError, match="changes too fast"):
+    with pytest.raises(CommandRefusedError, match="changes too fast"):
         late.scale("job", Scale(desired=4))
     assert rival.asked == MAX_TRIES
     assert record(world).desired_nodes == 3
@@ -297,7 +297,7 @@ def test_a_job_has_so_many_nodes_at_most(nodes: dict[str, int]) -> None:
     with pytest.raises(UsageError, match=f"{MAX_NODES}|{MAX_SPARES}"):
         parse_spec({"name": "job", "nodes": nodes, "run": "t.py"})
     world = calm_world()
-    with pytest.raises(RefusedError, match="cannot scale"):
+    with pytest.raises(CommandRefusedError, match="cannot scale"):
         service(world).scale("job", Scale(max_nodes=MAX_NODES + 1))
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from provisioners.base import Instance, InstanceState, Offer
-from supervisor.errors import RefusedError
+from supervisor.errors import CommandRefusedError
 from supervisor.model import EventKind, JobRecord, JobState, NodeRecord, NodeState
 from supervisor.planner.adoption import Adopted, Family, adopt, families
 from supervisor.planner.world import JobView
@@ -46,7 +46,7 @@ def test_machines_are_told_apart_by_what_their_tags_say() -> None:
 
 @pytest.mark.parametrize("tag", ["", "job", "job-1", "job-u-", "job-u-x", "-u-1", "job--1"])
 def test_a_tag_that_names_no_node_is_for_a_person(tag: str) -> None:
-    with pytest.raises(RefusedError, match="i-1 carries the cluster's tag, but is no node"):
+    with pytest.raises(CommandRefusedError, match="i-1 carries the cluster's tag, but is no node"):
         families([machine(1, node=tag)])
 
 
@@ -126,16 +126,16 @@ def test_who_is_in_the_round_has_joined() -> None:
     ],
 )
 def test_machines_of_which_nobody_said_what_they_are_are_asked_about(known: Any, question: str) -> None:
-    with pytest.raises(RefusedError) as refused:
+    with pytest.raises(CommandRefusedError) as refused:
         adopted(known, machine(1), machine(2))
     assert str(refused.value).startswith(question)
 
 
 def test_all_questions_are_asked_at_once_and_nothing_is_written() -> None:
     found = families([machine(1), machine(2, node="other-x-1")])
-    with pytest.raises(RefusedError, match=r"1 machine of job job: .*; 1 machine of job other: "):
+    with pytest.raises(CommandRefusedError, match=r"1 machine of job job: .*; 1 machine of job other: "):
         adopt(found, {}, (), (), offer_of, NOW)
-    with pytest.raises(RefusedError, match=r"^1 machine of job other: "):
+    with pytest.raises(CommandRefusedError, match=r"^1 machine of job other: "):
         adopt(found, {"job": view(QUEUED, [])}, (), (), offer_of, NOW)
 
 
