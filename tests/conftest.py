@@ -1,4 +1,4 @@
-"""Fixtures that start real programs. Each test gets its own, and each is gone when the test ends."""
+"""Fixtures that start real programs: one etcd per worker, empty for each test; a local cloud of its own per test."""
 
 from __future__ import annotations
 
@@ -12,14 +12,21 @@ import pytest
 # look-up would stall it for many seconds. `make test` sets it, too: libc reads it once, at its first look-up.
 os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:1")
 
-from tests.support.programs import LocalCloud, running_etcd, running_local_cloud
+from tests.support.programs import LocalCloud, empty_etcd, running_etcd, running_local_cloud
+
+
+@pytest.fixture(scope="session")
+def worker_etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The endpoint of a real etcd that all tests of a worker share."""
+    with running_etcd(tmp_path_factory.mktemp("etcd")) as endpoint:
+        yield endpoint
 
 
 @pytest.fixture
-def etcd_endpoint(tmp_path: Path) -> Iterator[str]:
-    """The endpoint of a real, empty etcd."""
-    with running_etcd(tmp_path / "etcd") as endpoint:
-        yield endpoint
+def etcd_endpoint(worker_etcd: str) -> str:
+    """The endpoint of a real etcd without keys and leases. A test that stops or breaks etcd starts one of its own."""
+    empty_etcd(worker_etcd)
+    return worker_etcd
 
 
 @pytest.fixture

@@ -134,4 +134,4 @@ def test_an_etcd_without_a_journal_or_without_an_answer_is_one_sentence(etcd: Et
     fill(etcd)
     with pytest.raises(SpotsupError, match=r"cannot write .*nowhere/a: No such file"):
         export_journal(etcd, KEYS, tmp_path / "nowhere" / "a", 0.0)
-    assert [file.name for file in tmp_path.iterdir()] == ["etcd"]
+    assert list(tmp_path.iterdir()) == []

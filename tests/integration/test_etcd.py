@@ -184,8 +184,13 @@ def test_a_restart_is_hidden_by_a_new_connection(tmp_path: Path) -> None:
         assert etcd.put("/a", b"2") > 0  # on a connection that the server has closed
 
 
-def test_users_with_passwords(etcd: Etcd) -> None:
-    require_login(etcd, PHRASE)
+def test_users_with_passwords(tmp_path: Path) -> None:
+    with etcd_server(tmp_path) as server, closing(Etcd([server.endpoint])) as etcd:
+        require_login(etcd, PHRASE)
+        _check_users(etcd)
+
+
+def _check_users(etcd: Etcd) -> None:
     with pytest.raises(EtcdRefusedError):
         etcd.get("/a")
     with closing(Etcd(etcd.endpoints, user="root", password=PHRASE)) as known:

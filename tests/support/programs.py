@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import subprocess
@@ -12,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from provisioners.local import LocalProvisioner
 from provisioners.localcloud.control import destroy, start_server
@@ -71,6 +73,21 @@ def running_etcd(folder: Path) -> Iterator[str]:
             process.wait()
     log = (folder / f"etcd-{_STARTS - 1}.log").read_text(errors="replace")
     raise RuntimeError(f"etcd did not become healthy in {_STARTS} starts: {log[-1000:]}")
+
+
+def empty_etcd(endpoint: str) -> None:
+    """Delete all keys and revoke all leases."""
+    everything = {"key": "AA==", "range_end": "AA=="}
+    _post(endpoint, "/v3/kv/deleterange", everything)
+    for lease in _post(endpoint, "/v3/lease/leases", {}).get("leases", []):
+        _post(endpoint, "/v3/lease/revoke", {"ID": lease["ID"]})
+
+
+def _post(endpoint: str, path: str, body: dict[str, Any]) -> dict[str, Any]:
+    request = urllib.request.Request(endpoint + path, json.dumps(body).encode())  # noqa: S310 - our own URL
+    with urllib.request.urlopen(request, timeout=10.0) as answer:  # noqa: S310
+        decoded: dict[str, Any] = json.load(answer)
+        return decoded
 
 
 def _start_etcd(folder: Path, attempt: int) -> tuple[subprocess.Popen[bytes], str]:
