@@ -174,6 +174,7 @@ def metadata_service() -> Iterator[MetadataService]:
         yield service
 
 
+@pytest.mark.main
 def test_a_node_from_its_start_to_its_success(agents: Agents, tmp_path: Path) -> None:
     agents.start("a")
     word = agents.word(KEYS.agent(JOB, "a"), AgentStatus)

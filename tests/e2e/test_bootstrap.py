@@ -104,6 +104,7 @@ def machine(local_cloud: LocalCloud) -> Instance:
     return launch_running(local_cloud.provisioner, "n1")
 
 
+@pytest.mark.main
 def test_the_agent_runs_on_after_the_connection_and_a_second_run_has_nothing_to_do(machine: Instance) -> None:
     setup, heard = setup_of("n1", line="echo hello >made", root="~/spots up"), list[StepEvent]()
     first = bootstrap(target_of(machine), setup, clock=clock, deadline_s=DEADLINE_S, on_step=heard.append)
@@ -190,6 +191,7 @@ def pump(source: socket.socket, sink: socket.socket) -> None:
             each.shutdown(socket.SHUT_RDWR)
 
 
+@pytest.mark.main
 def test_a_machine_that_still_boots_is_waited_for(machine: Instance) -> None:
     with port_opened_later(machine, after_s=0.5) as port:
         target = replace(target_of(machine), host="127.0.0.1", port=port)
@@ -258,6 +260,7 @@ def test_a_machine_that_lets_us_in_and_never_answers_is_given_up_in_time() -> No
             thread.join()
 
 
+@pytest.mark.main
 def test_a_setup_that_fails_names_node_step_command_and_its_last_words(machine: Instance) -> None:
     line = "echo looking; echo 'no such package: nope' >&2; exit 7"
     with pytest.raises(CommandError) as caught:
@@ -292,6 +295,7 @@ def test_a_machine_that_cannot_do_it_is_left_as_it_was(machine: Instance) -> Non
     assert on_machine(machine, "ls -A") == ""
 
 
+@pytest.mark.main
 def test_a_machine_that_vanishes_meanwhile_is_unreachable(local_cloud: LocalCloud, machine: Instance) -> None:
     def take_away(event: StepEvent) -> None:
         if event.step == "environment":
@@ -386,6 +390,7 @@ def test_two_daemons_may_prepare_the_same_node_at_a_time(machine: Instance) -> N
     assert on_machine(machine, "cat count") == "once\n"
 
 
+@pytest.mark.main
 def test_an_agent_is_stopped_over_ssh(machine: Instance) -> None:
     target = target_of(machine)
     assert stop_agent(target, "n1", grace_s=5.0, clock=clock, deadline_s=DEADLINE_S) is StopOutcome.ABSENT
@@ -393,6 +398,7 @@ def test_an_agent_is_stopped_over_ssh(machine: Instance) -> None:
     assert stop_agent(target, "n1", grace_s=5.0, clock=clock, deadline_s=DEADLINE_S) is StopOutcome.STOPPED
 
 
+@pytest.mark.main
 def test_much_code_arrives_as_it_was(machine: Instance) -> None:
     content = random.Random(1).randbytes(8_000_000)
     code = packed({"weights.bin": content})

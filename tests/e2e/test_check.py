@@ -68,6 +68,7 @@ def installation(tmp_path: Path) -> Iterator[Installation]:
         yield Installation(tmp_path, server)
 
 
+@pytest.mark.main
 def test_all_is_well_and_nothing_was_launched(installation: Installation) -> None:
     told = installation.check()
     assert told["ok"]
@@ -211,6 +212,7 @@ def test_an_etcd_that_answers(tmp_path: Path, etcd_endpoint: str) -> None:
     assert f"ok      etcd, answer: etcd answers at {etcd_endpoint}" in done.stdout
 
 
+@pytest.mark.main
 def test_no_cloud_and_no_configuration(tmp_path: Path) -> None:
     config = tmp_path / "spotsupd.toml"
     config.write_text(f'state_dir = "{tmp_path}/state"\n[local]\nenabled = false\n')

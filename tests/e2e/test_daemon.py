@@ -100,6 +100,7 @@ def test_a_wrong_job_is_refused_before_its_code_is_packed(stack: Stack, job_file
         one_sentence(stack.ctl("submit", str(job_file)), code, words)
 
 
+@pytest.mark.main
 def test_a_job_is_stored_refused_twice_scaled_within_bounds_and_cancelled(stack: Stack, job_file: Path) -> None:
     done = stack.ctl("submit", str(job_file))
     assert (done.returncode, done.stdout) == (0, "sleeper\n")

@@ -46,6 +46,7 @@ def report(folder: Path) -> Report:
     return analyse(lines, samples=SAMPLES, global_batch=GLOBAL_BATCH)
 
 
+@pytest.mark.main
 def test_kill_then_notice_then_growth_see_every_sample_once(tmp_path: Path) -> None:
     killed = ranks(3, tmp_path, round=1, every_steps=3, step_s=0.2)  # time to write between two steps
     killed[1] = replace(killed[1], die_after=5)
