@@ -1,7 +1,6 @@
-"""The vocabulary: what a job and a node are, which states they pass through, and which passages are legal.
+"""What the journal holds: jobs, nodes and events as frozen records, their states, and the legal transitions.
 
-Records are frozen data. They are what the journal holds, so a record read back after any crash tells the whole truth.
-Times are UNIX seconds.
+The daemon keeps nothing else that it must not lose. Times are UNIX seconds; 0 stands for "never".
 """
 
 from __future__ import annotations
@@ -14,8 +13,9 @@ from types import MappingProxyType
 from provisioners.base import Offer
 from supervisor.spec import JobSpec
 
-# One more with each field that is added to a record: an older daemon leaves such records alone (runtime/codec.py).
-SCHEMA_VERSION = 3
+# Raised whenever a field of a record is added, renamed or removed. A daemon refuses all other versions
+# (journal/codec.py).
+SCHEMA_VERSION = 4
 HISTORY_LIMIT = 40
 
 
@@ -54,28 +54,28 @@ N, J = NodeState, JobState
 
 _NODE_PATH: dict[tuple[NodeState, NodeState], str] = {
     (N.REQUESTED, N.PENDING): "the cloud accepted the request",
-    (N.PENDING, N.BOOTING): "the cloud says that it runs",
-    (N.BOOTING, N.BOOTSTRAPPING): "its address is known: bootstrap begins",
+    (N.PENDING, N.BOOTING): "the cloud reports it running",
+    (N.BOOTING, N.BOOTSTRAPPING): "its address is known, bootstrap starts",
     (N.BOOTSTRAPPING, N.READY): "its launcher waits at the rendezvous",
     (N.READY, N.MEMBER): "it is in the round",
-    (N.MEMBER, N.READY): "the round went on without it",
-    (N.MEMBER, N.DRAINING): "it shall leave the round",
+    (N.MEMBER, N.READY): "a round formed without it",
+    (N.MEMBER, N.DRAINING): "it has to leave the round",
     (N.READY, N.DRAINING): "it is not needed any more",
     (N.DRAINING, N.TERMINATING): "it has left the round",
-    (N.SUSPECT, N.READY): "its agent is back",
-    (N.SUSPECT, N.MEMBER): "its agent is back, and it still trains",
-    (N.MEMBER, N.SUSPECT): "its agent is silent while its cloud says that it runs",
-    (N.READY, N.SUSPECT): "its agent is silent while its cloud says that it runs",
+    (N.SUSPECT, N.READY): "its agent responds again",
+    (N.SUSPECT, N.MEMBER): "its agent responds again, and it still trains",
+    (N.MEMBER, N.SUSPECT): "its agent is silent while its cloud reports it running",
+    (N.READY, N.SUSPECT): "its agent is silent while its cloud reports it running",
     (N.FAILED, N.GONE): "nothing was launched",
     (N.REQUESTED, N.GONE): "nothing was launched",
-    (N.TERMINATING, N.GONE): "the cloud says that it is gone",
-    (N.LOST, N.TERMINATING): "make sure that the cloud is rid of it",
-    (N.FAILED, N.TERMINATING): "make sure that the cloud is rid of it",
+    (N.TERMINATING, N.GONE): "its cloud confirmed the termination",
+    (N.LOST, N.TERMINATING): "terminated in case it still exists",
+    (N.FAILED, N.TERMINATING): "terminated in case it still exists",
 }
 _ALIVE = (N.PENDING, N.BOOTING, N.BOOTSTRAPPING, N.READY, N.MEMBER, N.DRAINING, N.SUSPECT)
 _ANY_TIME: dict[NodeState, str] = {
-    N.LOST: "its cloud says that it ended, or it was silent for too long",
-    N.TERMINATING: "its job does not want it any more",
+    N.LOST: "its cloud reports that it ended, or it was silent for too long",
+    N.TERMINATING: "its job does not need it any more",
 }
 NODE_EDGES: Mapping[tuple[NodeState, NodeState], str] = MappingProxyType(
     _NODE_PATH
@@ -90,22 +90,22 @@ _JOB_ENDS = (J.SUCCEEDED, J.FAILED, J.CANCELLED)
 _JOB_LIVE = (J.QUEUED, J.STARTING, J.RUNNING, J.DEGRADED, J.WAITING, J.PAUSED)
 JOB_EDGES: Mapping[tuple[JobState, JobState], str] = MappingProxyType(
     {
-        (J.QUEUED, J.STARTING): "nodes are asked for",
+        (J.QUEUED, J.STARTING): "nodes are requested",
         (J.STARTING, J.RUNNING): "the round has all desired nodes",
-        (J.STARTING, J.DEGRADED): "the round has enough nodes, not all",
+        (J.STARTING, J.DEGRADED): "the round has enough nodes, but not all",
         (J.STARTING, J.WAITING): "no offer has capacity",
-        (J.RUNNING, J.DEGRADED): "the round lost nodes, or more are wanted",
+        (J.RUNNING, J.DEGRADED): "the round lost nodes, or the job was scaled up",
         (J.DEGRADED, J.RUNNING): "the round has all desired nodes",
         (J.RUNNING, J.WAITING): "the round is below its minimum",
         (J.DEGRADED, J.WAITING): "the round is below its minimum",
         (J.WAITING, J.RUNNING): "the round has all desired nodes",
-        (J.WAITING, J.DEGRADED): "the round has enough nodes, not all",
+        (J.WAITING, J.DEGRADED): "the round has enough nodes, but not all",
         (J.PAUSED, J.STARTING): "a user resumed it",
     }
     | {(state, J.PAUSED): "a user paused it" for state in _JOB_LIVE if state is not J.PAUSED}
     | {
         (state, end): {
-            J.SUCCEEDED: "the program ended well",
+            J.SUCCEEDED: "the program exited with code 0",
             J.FAILED: "the program or its set-up failed too often, or a limit was reached",
             J.CANCELLED: "a user cancelled it",
         }[end]
@@ -123,7 +123,7 @@ IN_FLIGHT_NODE_STATES = frozenset({N.REQUESTED, N.PENDING, N.BOOTING, N.BOOTSTRA
 
 
 class IllegalTransitionError(Exception):
-    """A passage that the tables do not know. It is refused, and the daemon counts it."""
+    """A transition that the tables do not have. It is refused, and the daemon counts it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,56 +137,51 @@ class Transition:
 
 
 @dataclass(frozen=True, slots=True)
-class NoticeSeen:
-    """A preemption notice as we know it."""
+class NoticeRecord:
+    """A preemption notice as the journal holds it."""
 
-    deadline: float
-    seen_at: float
-    source: str
+    deadline: float  # when the provider takes the machine
+    seen_at: float  # when the agent, or the cloud's listing, first had it
+    source: str  # where it was read: a metadata service, or a cloud's API
 
 
 @dataclass(frozen=True, slots=True)
 class NodeRecord:
-    """One VM that was asked for, from the intent to its end.
+    """One VM that was requested for a job, from the intent to its end."""
 
-    `token`: the idempotency token, journaled before the cloud is called. `unsure`: the last launch call ended without a
-    clear answer, so the machine is looked up before anything else (P2). `drain_asked`: a user wants it to leave once it
-    is replaced. `needs_replacement`: its cloud or a user took it from its job, or will. `replaces`: in whose place it
-    was asked for. `place_of`: whose place it took in the round, which may be another's.
-    """
-
-    id: str
-    job: str
-    token: str
-    offer: Offer
-    created_at: float
+    id: str  # `<job>-<job uid>-<number>`, unique for ever
+    job: str  # name of its job
+    token: str  # idempotency token, journaled before the cloud is called
+    offer: Offer  # what was requested
+    created_at: float  # when it was requested
     state: NodeState = NodeState.REQUESTED
-    since: float = 0.0
-    replaces: str = ""
-    unsure: bool = False
+    state_since: float = 0.0
+    replaces: str = ""  # the node it was requested in place of; empty for an additional one
+    launch_unknown: bool = False  # the last launch call had no clear answer: look the machine up first (P2)
     launch_attempts: int = 0
-    retry_at: float = 0.0
-    instance_id: str = ""
-    launched_at: float = 0.0
-    ended_at: float = 0.0
+    retry_at: float = 0.0  # when its next launch, bootstrap or terminate call may start
+    ready_by: float = 0.0  # when its launcher must have reached the rendezvous; set once it is bootstrapped
+    instance_id: str = ""  # the cloud's id; empty until the cloud has accepted the launch
+    launched_at: float = 0.0  # from when it bills
+    ended_at: float = 0.0  # until when it bills
     ssh_host: str = ""
     ssh_port: int = 22
     private_address: str = ""
     metadata_url: str = ""
-    bootstrapped: bool = False
-    needs_replacement: bool = False
-    notice: NoticeSeen | None = None
-    drain_asked: bool = False
-    joined: bool = False
-    place_of: str = ""
-    error: str = ""
-    history: tuple[Transition, ...] = ()
+    bootstrapped: bool = False  # its agent was started
+    needs_replacement: bool = False  # its cloud or a user took it from its job, or will
+    notice: NoticeRecord | None = None
+    drain_requested: bool = False  # a user wants it to leave once it is replaced
+    has_joined: bool = False  # it is or was in a round
+    took_over_from: str = ""  # the node whose place it took in the round; may differ from `replaces`
+    error: str = ""  # the last thing that went wrong
+    history: tuple[Transition, ...] = ()  # the last HISTORY_LIMIT transitions
     schema: int = SCHEMA_VERSION
 
     @property
     def doomed(self) -> bool:
-        """It will leave: its provider said that it will be taken, or a user wants it drained."""
-        return self.notice is not None or self.drain_asked
+        """It will leave: its provider announced that it takes it, or a user wants it drained."""
+        return self.notice is not None or self.drain_requested
 
     def usd(self, now: float) -> float:
         """What it has cost so far; 0 where no price is known."""
@@ -197,44 +192,36 @@ class NodeRecord:
 
 @dataclass(frozen=True, slots=True)
 class JobRecord:
-    """One job, as users asked for it and as far as it is.
-
-    `uid` makes node ids unique for ever, also when a name is used again. `next_node` and `next_event` are counters, so
-    that ids are decided by the journal and not by chance; events before `first_event` are dropped. `spare_nodes`: how
-    many more than desired shall wait outside the round; none is asked for before `spare_retry_at`. `trouble`: what
-    people were last told of checkpoints that are not being written, at `checkpoint_problem_at`, when the newest was of
-    `checkpoint_problem_step`; empty once they were told that all is well again. `pause_at`: when a user paused it, 0
-    where nobody did; `paused_s`: for how long it was paused before.
-    """
+    """One job: what its user asked for, and how far it is."""
 
     name: str
-    uid: str
+    uid: str  # makes node ids unique for ever, also when a name is used again
     spec: JobSpec
     code_sha256: str
     submitted_at: float
     min_nodes: int
     desired_nodes: int
     max_nodes: int
-    spare_nodes: int = 0
+    spare_nodes: int = 0  # nodes beyond `desired_nodes` that wait outside the round
     state: JobState = JobState.QUEUED
-    since: float = 0.0
-    reason: str = ""
+    state_since: float = 0.0
+    reason: str = ""  # why it is in its state
     cancel_requested: bool = False
-    pause_at: float = 0.0
-    paused_s: float = 0.0
-    next_node: int = 1
-    next_event: int = 1
-    first_event: int = 1
-    bootstrap_failures: int = 0
-    spare_retry_at: float = 0.0
-    usd_settled: float = 0.0
-    gathering_since: float = 0.0
-    round_seen: int = 0
-    trouble: str = ""
-    checkpoint_problem_step: int = 0
-    checkpoint_problem_at: float = 0.0
+    pause_requested_at: float = 0.0  # 0 while it is not to be paused
+    paused_s: float = 0.0  # total length of its earlier pauses
+    next_node: int = 1  # counter: ids are decided by the journal, not by chance
+    next_event: int = 1  # counter, as above
+    first_event: int = 1  # events before this one are deleted
+    bootstrap_failures: int = 0  # in a row
+    spare_retry_at: float = 0.0  # no spare is requested before
+    dropped_nodes_usd: float = 0.0  # what nodes have cost whose records are deleted
+    gathering_since: float = 0.0  # since when a round change waits for nodes that are nearly ready; 0 while none does
+    last_reported_round: int = 0  # number of the newest round that has its event
+    checkpoint_problem: str = ""  # why checkpoints are not being written, as last reported; empty once they are again
+    checkpoint_problem_step: int = 0  # step of the newest checkpoint at that report
+    checkpoint_problem_at: float = 0.0  # when it was reported
     ended_at: float = 0.0
-    history: tuple[Transition, ...] = ()
+    history: tuple[Transition, ...] = ()  # the last HISTORY_LIMIT transitions
     schema: int = SCHEMA_VERSION
 
     @property
@@ -250,26 +237,23 @@ class JobRecord:
 
 @dataclass(frozen=True, slots=True)
 class ClusterRecord:
-    """That this etcd holds a cluster's journal, since when, and by whom it was begun.
+    """Marks that this etcd holds a cluster's journal. Without it an etcd is new, or has lost its data."""
 
-    Without it an etcd is new, or has lost its data. `key_mark` tells two cluster keys apart, and nothing else of them.
-    """
-
-    born_at: float
-    by: str
-    key_mark: str = ""
+    created_at: float
+    created_by: str  # the daemon that began the journal
+    key_mark: str = ""  # fingerprint of the cluster key
 
 
 @dataclass(frozen=True, slots=True)
 class DaemonPause:
-    """A user's word that no daemon of the cluster shall do anything."""
+    """A user's request that no daemon of the cluster does anything."""
 
     at: float
     reason: str = ""
 
 
 class EventKind(StrEnum):
-    """What is worth telling. The alert kinds go to Slack."""
+    """What can happen to a job, a node, or the cluster. Those in ALERT_KINDS go to Slack."""
 
     SUBMITTED = "submitted"
     SCALED = "scaled"
@@ -285,7 +269,7 @@ class EventKind(StrEnum):
     NODE_LOST = "node-lost"
     NODE_SUSPECT = "node-suspect"
     NODE_FAILED = "node-failed"
-    PROTECTED = "protected"
+    MACHINE_TYPE_BLOCKED = "machine-type-blocked"
     FOREIGN_HOST = "foreign-host"
     REPLACEMENT_REQUESTED = "replacement-requested"
     REPLACEMENT_JOINED = "replacement-joined"
@@ -297,8 +281,8 @@ class EventKind(StrEnum):
     JOB_CANCELLED = "job-cancelled"
     ORPHAN = "orphan"
     UNKNOWN_CODE = "unknown-code"
-    CONSOLE = "console"
-    LOG = "log"
+    CONSOLE_TAIL = "console-tail"
+    LOG_TAIL = "log-tail"
 
 
 ALERT_KINDS = frozenset(
@@ -312,7 +296,7 @@ ALERT_KINDS = frozenset(
         EventKind.JOB_DONE,
         EventKind.JOB_FAILED,
         EventKind.UNKNOWN_CODE,
-        EventKind.PROTECTED,
+        EventKind.MACHINE_TYPE_BLOCKED,
         EventKind.FOREIGN_HOST,
     }
 )
@@ -320,11 +304,11 @@ ALERT_KINDS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One line of a job's story. `id` is `<job uid>-<number>`: an alert is sent at least once under one id."""
+    """One line of a job's events."""
 
-    id: str
+    id: str  # `<job>-<job uid>-<number>`; an alert is sent at least once under one id
     at: float
-    job: str
+    job: str  # empty for an event of the cluster
     kind: EventKind
     text: str
     node: str = ""
@@ -334,22 +318,22 @@ class Event:
 def move_node(node: NodeRecord, after: NodeState, now: float, reason: str) -> NodeRecord:
     """The node in its next state. Raises IllegalTransitionError."""
     if (node.state, after) not in NODE_EDGES:
-        raise IllegalTransitionError(f"node {node.id}: {node.state} → {after} ({reason}) is not a legal passage")
-    passage = Transition(now, node.state, after, reason)
-    return replace(node, state=after, since=now, history=(*node.history, passage)[-HISTORY_LIMIT:])
+        raise IllegalTransitionError(f"node {node.id}: {node.state} → {after} ({reason}) is not a legal transition")
+    transition = Transition(now, node.state, after, reason)
+    return replace(node, state=after, state_since=now, history=(*node.history, transition)[-HISTORY_LIMIT:])
 
 
 def move_job(job: JobRecord, after: JobState, now: float, reason: str) -> JobRecord:
     """The job in its next state. Raises IllegalTransitionError."""
     if (job.state, after) not in JOB_EDGES:
-        raise IllegalTransitionError(f"job {job.name}: {job.state} → {after} ({reason}) is not a legal passage")
-    passage = Transition(now, job.state, after, reason)
+        raise IllegalTransitionError(f"job {job.name}: {job.state} → {after} ({reason}) is not a legal transition")
+    transition = Transition(now, job.state, after, reason)
     ended_at = now if after in ENDED_JOB_STATES else 0.0
     return replace(
         job,
         state=after,
-        since=now,
+        state_since=now,
         reason=reason,
         ended_at=ended_at,
-        history=(*job.history, passage)[-HISTORY_LIMIT:],
+        history=(*job.history, transition)[-HISTORY_LIMIT:],
     )

@@ -82,7 +82,9 @@ def _job(name: str, nodes: int, at: float) -> dict[str, bytes]:
     spec = parse_spec(
         {"name": name, "nodes": {"min": 1, "desired": nodes, "max": 64}, "run": "train.py --steps 100000"}
     )
-    record = JobRecord(name, "bench", spec, "0" * 64, at, 1, nodes, 64, since=at, next_node=nodes + 1, round_seen=1)
+    record = JobRecord(
+        name, "bench", spec, "0" * 64, at, 1, nodes, 64, state_since=at, next_node=nodes + 1, last_reported_round=1
+    )
     record = move_job(move_job(record, JobState.STARTING, at, "nodes are there"), JobState.RUNNING, at, "all are there")
     members = [_node(record, number, at) for number in range(1, nodes + 1)]
     names = tuple(node.id for node in members)
@@ -107,10 +109,12 @@ def node_words(job: str, node: str, number: int) -> dict[str, Any]:
 
 def _node(job: JobRecord, number: int, at: float) -> NodeRecord:
     name = f"{job.task_id}-{number}"
-    node = NodeRecord(name, job.name, name, OFFER, at, since=at, launch_attempts=1)
+    node = NodeRecord(name, job.name, name, OFFER, at, state_since=at, launch_attempts=1)
     for state, reason in _TO_MEMBER:
         node = move_node(node, state, at, reason)
-    return replace(node, instance_id=f"i-{name}", launched_at=at, bootstrapped=True, joined=True, ssh_host="127.0.0.1")
+    return replace(
+        node, instance_id=f"i-{name}", launched_at=at, bootstrapped=True, has_joined=True, ssh_host="127.0.0.1"
+    )
 
 
 # -- the daemon's surroundings -----------------------------------------------------------------------------

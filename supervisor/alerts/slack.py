@@ -16,7 +16,7 @@ _SIGNS = {
     EventKind.CHECKPOINTS_FAILING: ":rotating_light:",
     EventKind.CHECKPOINTS_RESUMED: ":floppy_disk:",
     EventKind.UNKNOWN_CODE: ":grey_question:",
-    EventKind.PROTECTED: ":shield:",
+    EventKind.MACHINE_TYPE_BLOCKED: ":shield:",
     EventKind.FOREIGN_HOST: ":no_entry:",
     EventKind.JOB_DONE: ":tada:",
     EventKind.JOB_FAILED: ":x:",

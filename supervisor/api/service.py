@@ -175,9 +175,9 @@ class Service:
         """Ask for a job's checkpoint, and for the release of its machines until it is resumed. Once is enough."""
 
         def change(view: JobView) -> Change | None:
-            if view.record.pause_at:
+            if view.record.pause_requested_at:
                 return None
-            paused = replace(view.record, pause_at=self._clock.now())
+            paused = replace(view.record, pause_requested_at=self._clock.now())
             return Change(paused, EventKind.PAUSE_REQUESTED, f"{name}: a user asked to pause it")
 
         return self._change(name, change)
@@ -186,9 +186,9 @@ class Service:
         """Have a paused job go on from its checkpoint. One that is not paused goes on anyway."""
 
         def change(view: JobView) -> Change | None:
-            if not view.record.pause_at:
+            if not view.record.pause_requested_at:
                 return None
-            return Change(replace(view.record, pause_at=0.0), EventKind.RESUMED, f"{name}: a user resumed it")
+            return Change(replace(view.record, pause_requested_at=0.0), EventKind.RESUMED, f"{name}: a user resumed it")
 
         return self._change(name, change)
 
@@ -201,10 +201,10 @@ class Service:
             if found is None or found.state in _OVER:
                 state = found.state if found else "forgotten"
                 raise CommandRefusedError(f"node {node} is {state}: there is nothing to drain")
-            if found.drain_asked or found.state in _LEAVING:
+            if found.drain_requested or found.state in _LEAVING:
                 return None
             text = f"a user wants {node} drained: it leaves once it is replaced"
-            drained = replace(found, drain_asked=True, needs_replacement=True)
+            drained = replace(found, drain_requested=True, needs_replacement=True)
             return Change(view.record, EventKind.DRAIN_REQUESTED, text, drained)
 
         return self._change(self._job_of(node), change)
@@ -357,7 +357,7 @@ def new_job(spec: JobSpec, code_sha256: str, submission: str, now: float) -> Job
         spec=spec,
         code_sha256=code_sha256,
         submitted_at=now,
-        since=now,
+        state_since=now,
         min_nodes=spec.nodes.min,
         desired_nodes=spec.nodes.desired,
         max_nodes=spec.nodes.max,

@@ -39,7 +39,7 @@ def job_row(view: JobView, sentence: str, now: float) -> dict[str, Any]:
         "progress_at": progress.at if progress else None,
         "submitted_at": job.submitted_at,
         "ended_at": job.ended_at or None,
-        "usd": round(job.usd_settled + sum(node.usd(now) for node in view.nodes.values()), 4),
+        "usd": round(job.dropped_nodes_usd + sum(node.usd(now) for node in view.nodes.values()), 4),
     }
 
 
@@ -55,7 +55,7 @@ def _fraction(view: JobView) -> float | None:
 def _problem(view: JobView) -> str:
     """Why its checkpoints are not being written: what is said now, or was told and is not over; else empty."""
     said = view.progress.problem if view.progress else ""
-    return "" if view.record.ended else said or view.record.trouble
+    return "" if view.record.ended else said or view.record.checkpoint_problem
 
 
 def job_detail(view: JobView, sentence: str, now: float) -> dict[str, Any]:
@@ -77,7 +77,7 @@ def node_row(view: JobView, node: NodeRecord, now: float) -> dict[str, Any]:
         "id": node.id,
         "job": node.job,
         "state": node.state,
-        "since": node.since,
+        "since": node.state_since,
         "spare": node.id in view.spares,
         "rank": ranks.index(node.id) if node.id in ranks and node.state is NodeState.MEMBER else None,
         "cloud": node.offer.cloud,
@@ -86,7 +86,7 @@ def node_row(view: JobView, node: NodeRecord, now: float) -> dict[str, Any]:
         "market": node.offer.market,
         "instance_id": node.instance_id or None,
         "address": node.ssh_host or None,
-        "replaces": node.place_of or node.replaces or None,
+        "replaces": node.took_over_from or node.replaces or None,
         "notice_deadline": node.notice.deadline if node.notice else None,
         "usd": round(node.usd(now), 4),
         "error": node.error or None,
@@ -102,13 +102,13 @@ def cost_row(view: JobView, now: float) -> dict[str, Any]:
     return {
         "name": job.name,
         "state": job.state,
-        "usd": round(job.usd_settled + sum(node.usd(now) for node in nodes), 4),
+        "usd": round(job.dropped_nodes_usd + sum(node.usd(now) for node in nodes), 4),
         "usd_per_hour": round(sum(node.offer.usd_per_hour or 0.0 for node in billed), 4),
         "billed": len(billed),
         "unpriced": sum(node.offer.usd_per_hour is None for node in billed),
         "limit_usd": job.spec.limits.usd,
         "limit_usd_per_hour": job.spec.limits.usd_per_hour,
-        "forgotten_usd": round(job.usd_settled, 4),
+        "forgotten_usd": round(job.dropped_nodes_usd, 4),
         "node_list": [
             {
                 "id": node.id,

@@ -1,8 +1,8 @@
-"""Records as JSON and back, strictly. A record of a newer daemon is refused, never guessed at, and loses no field."""
+"""Records as JSON and back, strictly: a record of another schema version is refused."""
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import fields
 from typing import Any, TypeAlias, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
@@ -21,19 +21,22 @@ _FIELDS = {kind: frozenset(field.name for field in fields(kind)) for kind in _AD
 
 
 def dump(record: AnyRecord) -> bytes:
-    """A record as JSON, in today's schema, whichever it was read in."""
-    if isinstance(record, JobRecord | NodeRecord):
-        record = replace(record, schema=SCHEMA_VERSION)
+    """A record as JSON."""
     return _ADAPTERS[type(record)].dump_json(record)
 
 
 def load(kind: type[Record], raw: bytes, key: str) -> Record:
-    """JSON as a record. Raises SchemaError where it is of a newer version, or is none."""
+    """JSON as a record. Raises SchemaError where it is of another version, or is none."""
     parsed = _parsed(kind, raw, key)
     version = parsed.get("schema", SCHEMA_VERSION)
+    if isinstance(version, int) and version < SCHEMA_VERSION:
+        raise SchemaError(
+            f"{key} was written by an older spotsupd (schema {version}, this one reads {SCHEMA_VERSION}): "
+            "end its jobs with that version, then start this one on an empty etcd"
+        )
     unknown = sorted(parsed.keys() - _FIELDS[kind])
     if unknown or not isinstance(version, int) or version > SCHEMA_VERSION:
-        what = f"it has `{unknown[0]}`" if unknown else f"schema {version}, this one knows {SCHEMA_VERSION}"
+        what = f"it has `{unknown[0]}`" if unknown else f"schema {version}, this one reads {SCHEMA_VERSION}"
         raise SchemaError(
             f"{key} was written by a newer spotsupd ({what}): run the newer version, or restore an older backup"
         )

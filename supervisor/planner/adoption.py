@@ -97,7 +97,9 @@ def _taken_over(
         job = move_job(job, JobState.STARTING, now, "its machines were taken into the journal")
     inside = view.round.nodes() if view.round else ()
     nodes = [
-        replace(_node(each, offer_of(each, job.spec), job.name, _state(each, heard), now), joined=each.node in inside)
+        replace(
+            _node(each, offer_of(each, job.spec), job.name, _state(each, heard), now), has_joined=each.node in inside
+        )
         for each in family.machines
     ]
     job = replace(job, next_node=max([job.next_node, *(1 + _number(each) for each in family.machines)]))
@@ -134,7 +136,7 @@ def _node(instance: Instance, offer: Offer, job: str, state: NodeState, now: flo
         offer=offer,
         created_at=instance.launched_at or now,
         state=state,
-        since=now,
+        state_since=now,
         launch_attempts=1,
         instance_id=instance.id,
         launched_at=instance.launched_at or now,

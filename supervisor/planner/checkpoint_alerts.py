@@ -19,18 +19,21 @@ def drive_checkpoint_alerts(draft: Draft) -> None:
         return
     said = " ".join(progress.problem.split())[:MAX_CHARACTERS]
     if said:
-        if said != job.trouble and draft.now - job.checkpoint_problem_at >= draft.rules.checkpoint_alert_quiet_s:
+        if (
+            said != job.checkpoint_problem
+            and draft.now - job.checkpoint_problem_at >= draft.rules.checkpoint_alert_quiet_s
+        ):
             _tell_of_trouble(draft, said, progress.checkpoint_step)
-    elif job.trouble and progress.checkpoint_step > job.checkpoint_problem_step:
+    elif job.checkpoint_problem and progress.checkpoint_step > job.checkpoint_problem_step:
         # Not before a new checkpoint is there: a program that was started anew has merely not tried yet.
-        draft.set_job(trouble="", checkpoint_problem_step=0)
+        draft.set_job(checkpoint_problem="", checkpoint_problem_step=0)
         step = progress.checkpoint_step
         text = f"checkpoints of {job.name} are written again; the newest is of step {step}"
         draft.add_event(EventKind.CHECKPOINTS_RESUMED, text, checkpoint_step=step)
 
 
 def _tell_of_trouble(draft: Draft, said: str, step: int) -> None:
-    draft.set_job(trouble=said, checkpoint_problem_step=step, checkpoint_problem_at=draft.now)
+    draft.set_job(checkpoint_problem=said, checkpoint_problem_step=step, checkpoint_problem_at=draft.now)
     newest = f"the newest is of step {step}" if step else "there is none yet"
     text = f"checkpoints of {draft.job.name} are not being written ({newest}): {said}"
     draft.add_event(EventKind.CHECKPOINTS_FAILING, text, checkpoint_step=step)

@@ -134,7 +134,7 @@ class Draft:
         self._touched.discard(node.id)
         self._forget_nodes.append(node.id)
         self.delete_key(self.keys.logs(self.job.name, node.id))
-        self.set_job(usd_settled=self.job.usd_settled + node.usd(self.now))
+        self.set_job(dropped_nodes_usd=self.job.dropped_nodes_usd + node.usd(self.now))
 
     def set_job(self, **changes: Any) -> None:
         """Change fields of the job."""

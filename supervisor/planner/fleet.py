@@ -33,7 +33,7 @@ def drive_fleet(draft: Draft) -> None:
         for node in draft.in_states(*_STILL_THERE):
             if not draft.full:
                 release(draft, node, "the job has ended")
-    elif draft.job.pause_at:
+    elif draft.job.pause_requested_at:
         _let_all_go(draft)
     elif surplus > 0:
         _let_go(draft, surplus)
@@ -43,7 +43,7 @@ def drive_fleet(draft: Draft) -> None:
 
 def wanted(draft: Draft) -> int:
     """How many nodes the job shall have now, spares included."""
-    return 0 if draft.job.ended or draft.job.pause_at else draft.job.desired_nodes + draft.job.spare_nodes
+    return 0 if draft.job.ended or draft.job.pause_requested_at else draft.job.desired_nodes + draft.job.spare_nodes
 
 
 # -- one node ----------------------------------------------------------------------------------------------
@@ -84,11 +84,11 @@ def _drive_birth(draft: Draft, node: NodeRecord) -> None:
 def _came_to_nothing(draft: Draft, node: NodeRecord) -> bool:
     """The cloud's last answer was no, and nobody wants the node any more. Without an answer it is asked once more, by
     the same token: a machine that came of it is found so."""
-    return not wanted(draft) and bool(node.error) and not node.unsure
+    return not wanted(draft) and bool(node.error) and not node.launch_unknown
 
 
 def _drive_request(draft: Draft, node: NodeRecord) -> None:
-    if node.unsure:
+    if node.launch_unknown:
         draft.request_action(Find(node))
     else:
         node = draft.set_node(node, launch_attempts=node.launch_attempts + 1)
@@ -103,7 +103,7 @@ def _has_left(draft: Draft, node: NodeRecord) -> bool:
     current, hint = draft.view.round, draft.view.hint
     named = hint is not None and node.id in hint.members
     in_round = named or (current is not None and node.id in current.nodes())
-    return not in_round or draft.elapsed_s(node.since) > draft.rules.drain_timeout_s
+    return not in_round or draft.elapsed_s(node.state_since) > draft.rules.drain_timeout_s
 
 
 def _terminate(draft: Draft, node: NodeRecord, *, failed: bool = False, in_order: bool = False) -> None:
@@ -148,7 +148,7 @@ def is_held(draft: Draft) -> bool:
     """Whether a paused job stands still: every launcher's workers have stopped, or time is up."""
     there = draft.in_states(N.READY, N.MEMBER, N.SUSPECT)
     told = draft.view.hint is not None and draft.view.hint.hold
-    late = draft.elapsed_s(draft.job.pause_at) > draft.rules.drain_timeout_s
+    late = draft.elapsed_s(draft.job.pause_requested_at) > draft.rules.drain_timeout_s
     return told and (late or all(_has_stopped(draft, node) for node in there))
 
 
@@ -164,7 +164,7 @@ def _has_stopped(draft: Draft, node: NodeRecord) -> bool:
 
 def release(draft: Draft, node: NodeRecord, reason: str) -> None:
     """Let one node go, by the way that its state allows."""
-    if node.state in {N.READY, N.MEMBER} and not (draft.job.ended or draft.job.pause_at):
+    if node.state in {N.READY, N.MEMBER} and not (draft.job.ended or draft.job.pause_requested_at):
         draft.move(node, N.DRAINING, reason)
     elif node.state is N.REQUESTED:
         _withdraw(draft, node, reason)
@@ -177,7 +177,7 @@ def _withdraw(draft: Draft, node: NodeRecord, reason: str) -> None:
     """A request without an answer may still become a machine: look before letting go of the record (P1)."""
     if draft.busy(f"node:{node.id}"):
         return
-    if node.unsure or node.launch_attempts == 0:
+    if node.launch_unknown or node.launch_attempts == 0:
         draft.request_action(Find(node))
     else:
         draft.move(node, N.GONE, reason, ended_at=draft.now)
@@ -208,7 +208,7 @@ def _request(draft: Draft, offer: Offer, before: NodeRecord | None, *, spare: bo
         token=node_id,
         offer=offer,
         created_at=draft.now,
-        since=draft.now,
+        state_since=draft.now,
         replaces=before.id if before else "",
         launch_attempts=1,
     )
@@ -234,13 +234,13 @@ def _without_replacement(draft: Draft) -> list[NodeRecord]:
 
     Where that one came to nothing, another is, unless a spare has filled the place meanwhile.
     """
-    filled = {node.place_of for node in draft.nodes.values()}
+    filled = {node.took_over_from for node in draft.nodes.values()}
     replaced = {
         node.replaces
         for node in draft.nodes.values()
-        if node.state is not N.GONE or node.joined or node.replaces in filled
+        if node.state is not N.GONE or node.has_joined or node.replaces in filled
     }
-    taken = [n for n in draft.nodes.values() if n.needs_replacement and n.joined and n.id not in replaced]
+    taken = [n for n in draft.nodes.values() if n.needs_replacement and n.has_joined and n.id not in replaced]
     return sorted(taken, key=lambda node: (node.created_at, node.id))
 
 

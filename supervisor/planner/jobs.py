@@ -32,11 +32,11 @@ def _end(draft: Draft) -> tuple[JobState, str] | None:
     if job.cancel_requested:
         return J.CANCELLED, "a user cancelled it"
     if result is not None and result.outcome == "success":
-        return J.SUCCEEDED, "the program ended well"
+        return J.SUCCEEDED, "exit code 0"
     if result is not None:
         return J.FAILED, result.message
     if job.bootstrap_failures >= draft.rules.bootstrap_failures:
-        last = max((n for n in draft.nodes.values() if n.error), key=lambda n: n.since, default=None)
+        last = max((n for n in draft.nodes.values() if n.error), key=lambda n: n.state_since, default=None)
         why = f": {last.error.splitlines()[0]}" if last else ""
         return J.FAILED, f"{job.bootstrap_failures} nodes in a row could not be bootstrapped{why}"
     return _limit(draft)
@@ -55,13 +55,13 @@ def _limit(draft: Draft) -> tuple[JobState, str] | None:
 def _wanted_s(draft: Draft) -> float:
     """For how many seconds its user has wanted it to run: since it was submitted, but for its pauses."""
     job = draft.job
-    paused_s = job.paused_s + (draft.now - job.since if job.state is J.PAUSED else 0.0)
+    paused_s = job.paused_s + (draft.now - job.state_since if job.state is J.PAUSED else 0.0)
     return draft.now - job.submitted_at - paused_s
 
 
 def spent_usd(draft: Draft) -> float:
     """What the job has cost so far."""
-    return draft.job.usd_settled + sum(node.usd(draft.now) for node in draft.nodes.values())
+    return draft.job.dropped_nodes_usd + sum(node.usd(draft.now) for node in draft.nodes.values())
 
 
 _ENDS = {
@@ -88,10 +88,10 @@ def drive_state(draft: Draft) -> None:
     job, count = draft.job, len(members(draft))
     if job.ended:
         return
-    if job.pause_at:
+    if job.pause_requested_at:
         _pause(draft)
     elif job.state is J.PAUSED:
-        draft.set_job(paused_s=job.paused_s + draft.now - job.since)
+        draft.set_job(paused_s=job.paused_s + draft.now - job.state_since)
         draft.move_job(J.STARTING, "a user resumed it")
     elif count >= job.desired_nodes:
         _reach(draft, J.RUNNING, f"{count} nodes train")
@@ -132,7 +132,7 @@ def sentence(draft: Draft) -> str:
         return f"{job.state}: {job.reason}{_releasing(draft)}"
     if job.state is J.PAUSED:
         return f"paused: {job.reason}{_releasing(draft)}"
-    if job.pause_at:
+    if job.pause_requested_at:
         return f"pausing: waiting for a checkpoint of {len(draft.in_states(N.READY, N.MEMBER))} nodes"
     clauses = [_training(draft), _spares(draft), *_replacing(draft), *_arriving(draft), *_missing(draft)]
     return "; ".join(clause for clause in clauses if clause)
@@ -175,7 +175,7 @@ def _replacing(draft: Draft) -> list[str]:
             clauses.append(f"{node.id} will be taken in about {round(left_s / 10) * 10} s")
         elif node.state is N.DRAINING:
             clauses.append(f"{node.id} drains")
-        elif node.drain_asked:
+        elif node.drain_requested:
             clauses.append(f"{node.id} leaves once it is replaced")
     clauses += [f"{node.id} is silent" for node in draft.in_states(N.SUSPECT)]
     return clauses

@@ -54,7 +54,7 @@ def is_steady(draft: Draft) -> bool:
         return not there
     if (
         job.state is not JobState.RUNNING
-        or job.pause_at
+        or job.pause_requested_at
         or any(node.doomed for node in there)
         or stands_still(draft.view)
     ):
@@ -62,7 +62,7 @@ def is_steady(draft: Draft) -> bool:
     spares = draft.view.spares
     settled = all(node.state is NodeState.MEMBER or node.id in spares for node in there)
     problem = draft.view.progress is not None and draft.view.progress.problem
-    return settled and not (problem or job.trouble) and len(there) == job.desired_nodes + job.spare_nodes
+    return settled and not (problem or job.checkpoint_problem) and len(there) == job.desired_nodes + job.spare_nodes
 
 
 def stands_still(job: JobView) -> bool:

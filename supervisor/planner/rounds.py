@@ -21,7 +21,7 @@ def drive_rounds(draft: Draft) -> None:
     _bury(draft)
     if draft.job.ended:
         return
-    if draft.job.pause_at:
+    if draft.job.pause_requested_at:
         _hold(draft)
         return
     chosen, current = _choose(draft), draft.view.hint
@@ -50,9 +50,9 @@ def _hold(draft: Draft) -> None:
 
 def _tell_of_round(draft: Draft) -> None:
     current = draft.view.round
-    if current is None or current.number <= draft.job.round_seen:
+    if current is None or current.number <= draft.job.last_reported_round:
         return
-    draft.set_job(round_seen=current.number)
+    draft.set_job(last_reported_round=current.number)
     draft.add_event(
         EventKind.ROUND,
         f"round {current.number} formed by {len(current.members)} nodes: {current.reason or 'first'}",
@@ -67,7 +67,7 @@ def _bury(draft: Draft) -> None:
     for node in draft.in_states(N.LOST, N.TERMINATING):
         if draft.full:
             return
-        if node.needs_replacement and node.joined and node.id not in draft.view.tombstones:
+        if node.needs_replacement and node.has_joined and node.id not in draft.view.tombstones:
             reason = node.history[-1].reason if node.history else "lost"
             draft.put_key(draft.keys.gone(draft.job.name, node.id), encode(Tombstone(node.id, reason, draft.now)))
 

@@ -16,7 +16,7 @@ from provisioners.base import (
     Transient,
     Unknown,
 )
-from supervisor.model import EventKind, JobState, NodeRecord, NodeState, NoticeSeen
+from supervisor.model import EventKind, JobState, NodeRecord, NodeState, NoticeRecord
 from supervisor.planner.actions import BootstrapDone, FindDone, LaunchDone, NodeOutcome, TerminateDone
 from supervisor.planner.draft import Draft
 from supervisor.planner.world import OffersView
@@ -66,11 +66,11 @@ def _from_outcome(draft: Draft, node: NodeRecord, outcome: NodeOutcome) -> NodeR
 def _last_words(draft: Draft, node: NodeRecord, outcome: TerminateDone) -> NodeRecord:
     """Why it was never ready, by its own words. The log's last line is most often the reason."""
     if outcome.console:
-        draft.add_event(EventKind.CONSOLE, f"the console of {node.id} ends with:\n{outcome.console}", node.id)
+        draft.add_event(EventKind.CONSOLE_TAIL, f"the console of {node.id} ends with:\n{outcome.console}", node.id)
     lines = outcome.log.strip().splitlines()
     if not lines:
         return node
-    draft.add_event(EventKind.LOG, f"the log of {node.id} ends with:\n{outcome.log.strip()}", node.id)
+    draft.add_event(EventKind.LOG_TAIL, f"the log of {node.id} ends with:\n{outcome.log.strip()}", node.id)
     return draft.set_node(node, error=f"{node.error}; the last line of its log is: {lines[-1].strip()}")
 
 
@@ -82,7 +82,7 @@ def _accept(draft: Draft, node: NodeRecord, instance: Instance) -> NodeRecord:
         instance_id=instance.id,
         # By our clock, between the intent and now: the cloud's may differ by hours, or say nothing yet.
         launched_at=min(max(instance.launched_at, node.created_at), draft.now),
-        unsure=False,
+        launch_unknown=False,
         error="",
     )
 
@@ -107,7 +107,7 @@ def _launched(draft: Draft, node: NodeRecord, outcome: LaunchOutcome) -> NodeRec
         case Fatal():
             return _fatal(draft, node, outcome)
         case Unknown():
-            return draft.set_node(node, unsure=True, retry_at=draft.now + 0.5, error=outcome.message)
+            return draft.set_node(node, launch_unknown=True, retry_at=draft.now + 0.5, error=outcome.message)
 
 
 def _tell_of_code(draft: Draft, node: NodeRecord, outcome: Transient) -> None:
@@ -123,7 +123,7 @@ def _fatal(draft: Draft, node: NodeRecord, outcome: Fatal) -> NodeRecord:
     memory = NoCapacity(Scope.GLOBAL, FATAL_MEMORY_S, outcome.message)
     draft.volatile = draft.volatile.remember(node.offer, memory, draft.now, spare=draft.complete())
     node = _refused(draft, node, outcome.message)
-    if not any(other.state is not N.GONE or other.joined for other in draft.nodes.values()):
+    if not any(other.state is not N.GONE or other.has_joined for other in draft.nodes.values()):
         draft.move_job(JobState.FAILED, f"{node.offer.cloud} refuses the request: {outcome.message}")
     return node
 
@@ -139,14 +139,13 @@ def _found(draft: Draft, node: NodeRecord, outcome: FindDone) -> NodeRecord:
     if outcome.error:
         return draft.set_node(node, retry_at=draft.now + BACKOFF_S[1], error=outcome.error)
     # Asking again under the same token cannot double it (P2), whether or not the first request is still on its way.
-    return draft.set_node(node, unsure=False, retry_at=draft.now)
+    return draft.set_node(node, launch_unknown=False, retry_at=draft.now)
 
 
 def _bootstrapped(draft: Draft, node: NodeRecord, outcome: BootstrapDone) -> NodeRecord:
     if not outcome.error:
-        # From here on `retry_at` is the time by which its launcher must have reached the rendezvous.
-        return draft.set_node(node, bootstrapped=True, retry_at=draft.now + draft.rules.ready_timeout_s, error="")
-    if outcome.unreachable and draft.elapsed_s(node.since) < draft.rules.bootstrap_timeout_s:
+        return draft.set_node(node, bootstrapped=True, ready_by=draft.now + draft.rules.ready_timeout_s, error="")
+    if outcome.unreachable and draft.elapsed_s(node.state_since) < draft.rules.bootstrap_timeout_s:
         return draft.set_node(node, retry_at=draft.now + BACKOFF_S[2], error=outcome.error)
     if outcome.unhealthy:
         _found_sick(draft, node, outcome.error)
@@ -173,7 +172,7 @@ def _found_sick(draft: Draft, node: NodeRecord, error: str) -> None:
     alike = {(each.zone, each.market): each for each in known if each.instance_type == offer.instance_type}
     for each in (alike | {(offer.zone, offer.market): offer}).values():
         draft.volatile = draft.volatile.remember(each, memory, draft.now, spare=False)
-    draft.add_event(EventKind.PROTECTED, text, node.id)
+    draft.add_event(EventKind.MACHINE_TYPE_BLOCKED, text, node.id)
 
 
 def fail_bootstrap(draft: Draft, node: NodeRecord, error: str) -> NodeRecord:
@@ -207,7 +206,7 @@ def _from_cloud(draft: Draft, node: NodeRecord) -> NodeRecord:
             private_address=instance.private_address,
             metadata_url=instance.metadata_url,
         )
-    if node.state is N.PENDING and draft.elapsed_s(node.since) > draft.rules.launch_timeout_s:
+    if node.state is N.PENDING and draft.elapsed_s(node.state_since) > draft.rules.launch_timeout_s:
         return fail_bootstrap(draft, node, f"{instance.id} did not run within {draft.rules.launch_timeout_s:g} s")
     return node
 
@@ -244,7 +243,7 @@ def _called(draft: Draft, node: NodeRecord) -> str:
 def _confirm_gone(draft: Draft, node: NodeRecord) -> None:
     """GONE only by the word of a listing that was asked for after we asked for the end."""
     cloud = draft.cloud
-    if node.state is N.GONE or cloud.taken_at <= node.since:
+    if node.state is N.GONE or cloud.taken_at <= node.state_since:
         return
     instance = draft.instance(node)
     listed_gone = instance is not None and instance.state is InstanceState.TERMINATED
@@ -266,9 +265,9 @@ def _from_notice(draft: Draft, node: NodeRecord) -> NodeRecord:
     word = draft.view.notices.get(node.id)
     instance = draft.instance(node)
     if word is not None:
-        seen = NoticeSeen(word.deadline, word.seen_at, word.source)
+        seen = NoticeRecord(word.deadline, word.seen_at, word.source)
     elif instance is not None and instance.preempt_at is not None:
-        seen = NoticeSeen(instance.preempt_at, draft.now, f"{draft.job.spec.placement.cloud} API")
+        seen = NoticeRecord(instance.preempt_at, draft.now, f"{draft.job.spec.placement.cloud} API")
     else:
         return node
     left_s = seen.deadline - draft.now
@@ -310,7 +309,7 @@ def _maybe_ready(draft: Draft, node: NodeRecord) -> None:
         draft.move(node, N.READY, "its launcher waits at the rendezvous", bootstrapped=True)
     elif ended is not None and ended.outcome == "failure":
         fail_bootstrap(draft, node, f"its launcher ended with status {ended.exit_code}: {ended.message}")
-    elif node.bootstrapped and draft.now > max(node.retry_at, draft.timers_paused_until + draft.rules.ready_timeout_s):
+    elif node.bootstrapped and draft.now > max(node.ready_by, draft.timers_paused_until + draft.rules.ready_timeout_s):
         limit_s = draft.rules.ready_timeout_s
         fail_bootstrap(draft, node, f"its launcher did not reach the rendezvous within {limit_s:g} s")
 
@@ -319,7 +318,7 @@ def _suspect(draft: Draft, node: NodeRecord) -> None:
     if _heard(draft, node):
         after = N.MEMBER if _in_round(draft, node) else N.READY
         draft.move(node, after, "it is heard again")
-    elif draft.elapsed_s(node.since) >= draft.rules.suspect_s:
+    elif draft.elapsed_s(node.state_since) >= draft.rules.suspect_s:
         lose(draft, node, f"silent for {draft.rules.suspect_s:g} s")
 
 
@@ -350,11 +349,11 @@ def _gave_up(draft: Draft, node: NodeRecord) -> str:
 def _join(draft: Draft, node: NodeRecord) -> None:
     assert draft.view.round is not None
     number = draft.view.round.number
-    place_of = node.place_of if node.joined else _place_of(draft, node)
-    draft.move(node, N.MEMBER, f"in round {number}", joined=True, place_of=place_of)
-    if place_of and not node.joined:
-        text = f"{node.id} joined round {number} in place of {place_of}"
-        draft.add_event(EventKind.REPLACEMENT_JOINED, text, node.id, replaces=place_of)
+    took_over_from = node.took_over_from if node.has_joined else _place_of(draft, node)
+    draft.move(node, N.MEMBER, f"in round {number}", has_joined=True, took_over_from=took_over_from)
+    if took_over_from and not node.has_joined:
+        text = f"{node.id} joined round {number} in place of {took_over_from}"
+        draft.add_event(EventKind.REPLACEMENT_JOINED, text, node.id, replaces=took_over_from)
 
 
 def _place_of(draft: Draft, node: NodeRecord) -> str:
@@ -362,11 +361,11 @@ def _place_of(draft: Draft, node: NodeRecord) -> str:
 
     Empty where it is one more.
     """
-    filled = {other.place_of for other in draft.nodes.values()}
+    filled = {other.took_over_from for other in draft.nodes.values()}
     gone = [
         n
         for n in draft.nodes.values()
-        if n.joined and (n.needs_replacement or n.state is N.SUSPECT) and n.id not in filled
+        if n.has_joined and (n.needs_replacement or n.state is N.SUSPECT) and n.id not in filled
     ]
     vacant = [lost.id for lost in sorted(gone, key=lambda lost: (lost.created_at, lost.id))]
     return node.replaces if node.replaces in vacant else next(iter(vacant), "")

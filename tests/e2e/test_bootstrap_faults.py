@@ -33,7 +33,7 @@ TIME_S = 900.0  # for all of a bootstrap, as timing.bootstrap_timeout_s has it
 HELD, REPLACED, UNHEALTHY, FOREIGN = (
     "asked again, until the time for all of it is over",
     "replaced",
-    "replaced; three of a type in a row: `PROTECTED`",
+    "replaced; three of a type in a row: `machine-type-blocked`",
     "replaced, and people are told",
 )
 

@@ -145,7 +145,7 @@ def test_a_launcher_that_never_reaches_the_rendezvous_is_told_with_its_log(monke
     submit(world, "job", 1, 1, 1)
     assert world.run_until(in_state(JobState.RUNNING), 180.0)
     assert heard.logs == silent[:1]
-    (told,) = events_of(world, "job", EventKind.LOG)
+    (told,) = events_of(world, "job", EventKind.LOG_TAIL)
     assert truth(world)["job"].nodes[silent[0]].error == (
         "its launcher did not reach the rendezvous within 30 s; the last line of its log is: "
         "ConnectionRefusedError: etcd at 10.0.0.9:2379"

@@ -77,7 +77,12 @@ class Causes:
         record, machine = job.record, self._machines.get(node.id)
         if machine is None or not machine.alive or machine.noticed_at is not None or record.ended:
             return True
-        if record.cancel_requested or job.result is not None or record.pause_at or job.nodes[node.id].drain_asked:
+        if (
+            record.cancel_requested
+            or job.result is not None
+            or record.pause_requested_at
+            or job.nodes[node.id].drain_requested
+        ):
             return True
         if node.id in job.ended or node.id not in self._world.nodes.agents:
             return True
@@ -135,8 +140,8 @@ class Causes:
         if owner is None or owner.record.ended or owner.record.cancel_requested:
             return False
         if (
-            owner.record.pause_at
-            and self._world.clock.now() - owner.record.pause_at > self._world.rules.drain_timeout_s
+            owner.record.pause_requested_at
+            and self._world.clock.now() - owner.record.pause_requested_at > self._world.rules.drain_timeout_s
         ):
             return False
         drained = [p for p in owner.nodes[node].history if N.DRAINING in (p.before, p.after)]

@@ -98,7 +98,11 @@ class Chaos:
     def _resume(self) -> None:
         """Users want all their jobs back."""
         for _ in range(10):
-            paused = [name for name, job in truth(self.world).items() if job.record.pause_at and not job.record.ended]
+            paused = [
+                name
+                for name, job in truth(self.world).items()
+                if job.record.pause_requested_at and not job.record.ended
+            ]
             for name in paused:
                 self.users.pause(name, on=False)
             if not paused:

@@ -79,13 +79,13 @@ MUTANTS = (
     Mutant(
         "evidence: a suspicion has to run out",
         "supervisor.planner.sync",
-        "elif draft.elapsed_s(node.since) >= draft.rules.suspect_s:",
+        "elif draft.elapsed_s(node.state_since) >= draft.rules.suspect_s:",
         "else:",
     ),
     Mutant(
         "unknown is never taken for not launched",
         "supervisor.planner.sync",
-        "            return draft.set_node(node, unsure=True, retry_at=draft.now + 0.5, error=outcome.message)",
+        "            return draft.set_node(node, launch_unknown=True, retry_at=draft.now + 0.5, error=outcome.message)",
         "            return _refused(draft, node, outcome.message)",
     ),
     Mutant(

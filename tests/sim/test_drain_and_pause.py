@@ -52,7 +52,7 @@ def test_a_drained_node_trains_on_until_it_is_replaced_and_then_leaves_in_order(
     assert view.nodes[node].state is NodeState.GONE
     assert world.nodes.trainings["job"].lost_steps == 0
     joined = events_of(world, "job", EventKind.REPLACEMENT_JOINED)
-    assert [view.nodes[new].place_of for new in joined] == [node]
+    assert [view.nodes[new].took_over_from for new in joined] == [node]
 
 
 def test_a_drained_node_without_a_replacement_trains_on() -> None:

@@ -76,7 +76,7 @@ def test_a_full_zone_is_remembered_and_costs_no_budget() -> None:
     assert "no capacity: zone-a is full" in sentence(world)
     world.cloud.capacity["zone-b"] = 4
     assert world.run_until(settled, 60.0)
-    assert {node.offer.zone for node in truth(world)["job"].nodes.values() if node.joined} == {"zone-b"}
+    assert {node.offer.zone for node in truth(world)["job"].nodes.values() if node.has_joined} == {"zone-b"}
 
 
 def test_a_program_that_failed_too_often_fails_the_job_with_its_message() -> None:
@@ -246,7 +246,7 @@ def test_history_is_bounded() -> None:
     gone = [node for node in truth(world)["job"].nodes.values() if node.state is NodeState.GONE]
     assert len(gone) <= 4
     assert len(world.daemon.journal.events("job")) <= 12
-    assert record(world).usd_settled > 0
+    assert record(world).dropped_nodes_usd > 0
 
 
 def test_alerts_are_sent_once_each_and_the_outbox_is_emptied() -> None:

@@ -73,7 +73,7 @@ def test_a_notice_brings_the_spare_in_at_once_for_one_pause_and_no_lost_step() -
     assert after.nodes() == (before.nodes()[0], before.nodes()[2], spare)
     assert world.nodes.trainings["job"].lost_steps == 0
     assert events_of(world, "job", EventKind.REPLACEMENT_JOINED) == [spare]
-    assert job_of(world).nodes[spare].place_of == doomed.instance.node
+    assert job_of(world).nodes[spare].took_over_from == doomed.instance.node
     assert job_of(world).spares == tuple(events_of(world, "job", EventKind.REPLACEMENT_REQUESTED))
 
 

@@ -69,11 +69,11 @@ def test_the_console_of_a_machine_that_never_came_up_is_kept_and_of_others_not()
     node = machine_of(world, 0).instance.node
     service(world).scale("job", Scale(desired=2))
     assert world.run_until(settled, 120.0)
-    assert not events_of(world, "job", EventKind.CONSOLE)
+    assert not events_of(world, "job", EventKind.CONSOLE_TAIL)
     world.set_faults(Faults(bootstrap=1.0))
     service(world).scale("job", Scale(desired=3))
-    assert world.run_until(lambda w: bool(events_of(w, "job", EventKind.CONSOLE)), 60.0)
-    (first, *_) = [event for event in world.journal.events("job") if event.kind is EventKind.CONSOLE]
+    assert world.run_until(lambda w: bool(events_of(w, "job", EventKind.CONSOLE_TAIL)), 60.0)
+    (first, *_) = [event for event in world.journal.events("job") if event.kind is EventKind.CONSOLE_TAIL]
     assert first.node != node
     assert "no network" in first.text
     assert truth(world)["job"].nodes[first.node].state in {NodeState.TERMINATING, NodeState.GONE}

@@ -36,7 +36,7 @@ def unhealthy_world(
 
 
 def protections(world: World) -> list[str]:
-    return [event.text for event in world.journal.events("job") if event.kind is EventKind.PROTECTED]
+    return [event.text for event in world.journal.events("job") if event.kind is EventKind.MACHINE_TYPE_BLOCKED]
 
 
 def test_three_sick_machines_in_a_row_are_the_last_for_a_while_and_people_are_told_once(
@@ -52,7 +52,9 @@ def test_three_sick_machines_in_a_row_are_the_last_for_a_while_and_people_are_to
     )
     assert len(truth(world)["job"].nodes) == 3, "no zone has another of this type"
     assert "PROTECTED: 3 local machines of type small" in world.daemon.loop.status.sentences["job"]
-    assert [event.kind for event in world.sent if event.kind is EventKind.PROTECTED] == [EventKind.PROTECTED]
+    assert [event.kind for event in world.sent if event.kind is EventKind.MACHINE_TYPE_BLOCKED] == [
+        EventKind.MACHINE_TYPE_BLOCKED
+    ]
     assert world.run_until(in_state(JobState.RUNNING), 120.0), "the memory ends"
     assert world.run_until(settled, 120.0)
 
@@ -88,7 +90,7 @@ def test_one_that_is_never_reached_is_replaced_when_its_time_is_over(monkeypatch
     assert world.run_until(in_state(JobState.RUNNING), 180.0)
     first, second = sorted(truth(world)["job"].nodes.values(), key=lambda node: node.created_at)
     assert first.error == REASON
-    assert second.joined
+    assert second.has_joined
     assert world.run_until(settled, 120.0)
 
 

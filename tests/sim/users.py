@@ -191,7 +191,7 @@ class Users:
             if job is not None:
                 wanted.nodes.add((job.record.desired_nodes, job.record.spare_nodes))
                 wanted.cancelled.add(job.record.cancel_requested)
-                wanted.paused.add(bool(job.record.pause_at))
+                wanted.paused.add(bool(job.record.pause_requested_at))
             wanted.drained.clear()
 
     def adopt(self) -> bool:
@@ -243,10 +243,12 @@ class Users:
             raise Violation(f"P6: {record.name} wants {numbers}, and {sorted(wanted.nodes)} was acknowledged")
         if record.cancel_requested not in wanted.cancelled:
             raise Violation(f"P6: {record.name}: its cancellation was acknowledged, and is lost")
-        if bool(record.pause_at) not in wanted.paused and not record.ended:
-            raise Violation(f"P6: {record.name}: {sorted(wanted.paused)} was acknowledged, and it is {record.pause_at}")
+        if bool(record.pause_requested_at) not in wanted.paused and not record.ended:
+            raise Violation(
+                f"P6: {record.name}: {sorted(wanted.paused)} was acknowledged, and it is {record.pause_requested_at}"
+            )
         for node in wanted.drained & job.nodes.keys():
-            if not job.nodes[node].drain_asked and job.nodes[node].state in COUNTED_NODE_STATES:
+            if not job.nodes[node].drain_requested and job.nodes[node].state in COUNTED_NODE_STATES:
                 raise Violation(f"P6: the drain of {node} was acknowledged, and is lost")
         if record.state is JobState.FAILED and not self._may_fail(job):
             raise Violation(f"P5: {record.name} failed: {record.reason}")

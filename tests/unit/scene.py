@@ -45,19 +45,21 @@ def spec(**more: Any) -> JobSpec:
 
 def job(desired: int = 2, state: JobState = J.RUNNING, **changes: Any) -> JobRecord:
     """A job that was submitted 5,000 s ago."""
-    found = JobRecord("job", "u", spec(), "", NOW - 5000, 1, desired, 4, state=state, since=NOW - 500, next_node=50)
-    return replace(found, round_seen=1, **changes)
+    found = JobRecord(
+        "job", "u", spec(), "", NOW - 5000, 1, desired, 4, state=state, state_since=NOW - 500, next_node=50
+    )
+    return replace(found, last_reported_round=1, **changes)
 
 
 def node(number: int, state: NodeState, **changes: Any) -> NodeRecord:
     """A node that was asked for long ago; the higher its number, the later."""
     record = NodeRecord(
-        name(number), "job", name(number), OFFER, NOW - 2000 + number, state, since=NOW - 100, launch_attempts=1
+        name(number), "job", name(number), OFFER, NOW - 2000 + number, state, state_since=NOW - 100, launch_attempts=1
     )
     if state not in UNBORN:
         record = replace(record, instance_id=f"i-{number}", launched_at=NOW - 1000)
     if state in {N.MEMBER, N.DRAINING}:
-        record = replace(record, joined=True)
+        record = replace(record, has_joined=True)
     return replace(record, **changes)
 
 

@@ -247,8 +247,8 @@ def test_a_long_complaint_is_cut() -> None:
     found = truth(world)["job"].progress
     assert found is not None
     world.nodes.trainings["job"].problem = "no space left on device, " * 100
-    assert world.run_until(lambda w: bool(record(w).trouble), 60.0)
-    assert len(record(world).trouble) == MAX_CHARACTERS
+    assert world.run_until(lambda w: bool(record(w).checkpoint_problem), 60.0)
+    assert len(record(world).checkpoint_problem) == MAX_CHARACTERS
     assert isinstance(found, Progress)
     assert keys.progress("job") in world.store.keys
 

@@ -93,7 +93,7 @@ def test_a_node_is_what_its_machine_is() -> None:
         offer=OFFER,
         created_at=NOW - 1000,
         state=N.READY,
-        since=NOW,
+        state_since=NOW,
         launch_attempts=1,
         instance_id="i-3",
         launched_at=NOW - 1000,
@@ -113,7 +113,7 @@ def test_a_node_is_what_its_machine_is() -> None:
 def test_who_is_in_the_round_has_joined() -> None:
     known = view(QUEUED, [], round=round_of(3))
     after = adopted(known, machine(3), machine(4))
-    assert [each.joined for each in after.nodes] == [True, False]
+    assert [each.has_joined for each in after.nodes] == [True, False]
 
 
 @pytest.mark.parametrize(
@@ -151,6 +151,6 @@ def test_machines_that_a_user_lets_go_are_ended_as_nodes(known: JobView | None) 
         new: JobRecord = after.job
         assert (after.revision, new.state, new.uid, new.reason) == (0, J.CANCELLED, "u", "a user let its machines go")
         assert (new.min_nodes, new.desired_nodes, new.max_nodes) == (1, 1, 1)
-        assert (new.submitted_at, new.since, new.history[0].before) == (NOW, NOW, "queued")
+        assert (new.submitted_at, new.state_since, new.history[0].before) == (NOW, NOW, "queued")
     else:
         assert (after.revision, after.job.state) == (7, known.record.state)

@@ -15,17 +15,18 @@ from tests.unit.scene import NOW, J, N, hint_of, job, listing, machine, member, 
 
 DAY_S = 86_400.0
 RULES = Rules()
-ENDING = node(3, N.TERMINATING, since=NOW - 5, retry_at=NOW + 5)
+ENDING = node(3, N.TERMINATING, state_since=NOW - 5, retry_at=NOW + 5)
 LATEST = NOW + RULES.ready_timeout_s
 
 
 @pytest.mark.parametrize(
     ("ahead", "right"),
     [
-        ({"since": NOW + DAY_S}, {"since": NOW}),
+        ({"state_since": NOW + DAY_S}, {"state_since": NOW}),
         ({"launched_at": NOW + DAY_S}, {"launched_at": NOW}),
         ({"retry_at": NOW + DAY_S}, {"retry_at": LATEST}),
-        ({"since": NOW + AHEAD_S + 1, "retry_at": NOW + 1}, {"since": NOW, "retry_at": NOW + 1}),
+        ({"ready_by": NOW + DAY_S}, {"ready_by": LATEST}),
+        ({"state_since": NOW + AHEAD_S + 1, "retry_at": NOW + 1}, {"state_since": NOW, "retry_at": NOW + 1}),
     ],
 )
 def test_what_was_written_of_a_node_by_a_clock_that_was_ahead_is_put_right(
@@ -36,14 +37,20 @@ def test_what_was_written_of_a_node_by_a_clock_that_was_ahead_is_put_right(
 
 
 def test_a_machine_that_was_ended_by_a_clock_that_was_ahead_is_let_go_of_when_it_is_gone() -> None:
-    found = scene(member(1), member(2), replace(ENDING, since=NOW + DAY_S, launched_at=NOW + DAY_S)).node(3)
+    found = scene(member(1), member(2), replace(ENDING, state_since=NOW + DAY_S, launched_at=NOW + DAY_S)).node(3)
     gone = listing(machine(1), machine(2), machine(3, InstanceState.TERMINATED), taken_at=NOW + 1)
     assert scene(member(1), member(2), found, volatile={"clouds": {"local": gone}}).state(3) is N.GONE
 
 
 @pytest.mark.parametrize("ahead_s", [AHEAD_S, 9.0])
 def test_what_was_written_by_a_clock_that_is_a_little_ahead_is_left(ahead_s: float) -> None:
-    known = replace(ENDING, since=NOW + ahead_s, launched_at=NOW + ahead_s, retry_at=LATEST + ahead_s)
+    known = replace(
+        ENDING,
+        state_since=NOW + ahead_s,
+        launched_at=NOW + ahead_s,
+        retry_at=LATEST + ahead_s,
+        ready_by=LATEST + ahead_s,
+    )
     record = job(2, J.RUNNING, spare_retry_at=NOW + RULES.spare_retry_s + ahead_s)
     after = scene(member(1), member(2), known, record=record)
     assert not after.commit.nodes
@@ -53,10 +60,10 @@ def test_what_was_written_by_a_clock_that_is_a_little_ahead_is_left(ahead_s: flo
 def test_a_spare_and_the_end_of_a_pause_wait_for_no_day_that_only_a_clock_has_seen() -> None:
     ahead = job(2, spare_nodes=1, spare_retry_at=NOW + DAY_S)
     assert scene(member(1), member(2), record=ahead).job.spare_retry_at == NOW + RULES.spare_retry_s
-    paused = job(2, pause_at=NOW + DAY_S)
-    assert scene(member(1), member(2), record=paused).job.pause_at == NOW
+    paused = job(2, pause_requested_at=NOW + DAY_S)
+    assert scene(member(1), member(2), record=paused).job.pause_requested_at == NOW
     running = scene(member(1), member(2), record=ahead).job
-    assert running.pause_at == 0.0
+    assert running.pause_requested_at == 0.0
 
 
 LONG_AGO = NOW - DAY_S
@@ -65,10 +72,10 @@ LONG_AGO = NOW - DAY_S
 @pytest.mark.parametrize(
     ("waits", "limit_s"),
     [
-        (node(2, N.DRAINING, since=LONG_AGO, joined=True), RULES.drain_timeout_s),
-        (node(2, N.PENDING, since=LONG_AGO), RULES.launch_timeout_s),
-        (node(2, N.BOOTSTRAPPING, since=LONG_AGO, bootstrapped=True, retry_at=LONG_AGO), RULES.ready_timeout_s),
-        (node(2, N.SUSPECT, since=LONG_AGO, joined=True), RULES.suspect_s),
+        (node(2, N.DRAINING, state_since=LONG_AGO, has_joined=True), RULES.drain_timeout_s),
+        (node(2, N.PENDING, state_since=LONG_AGO), RULES.launch_timeout_s),
+        (node(2, N.BOOTSTRAPPING, state_since=LONG_AGO, bootstrapped=True, ready_by=LONG_AGO), RULES.ready_timeout_s),
+        (node(2, N.SUSPECT, state_since=LONG_AGO, has_joined=True), RULES.suspect_s),
     ],
     ids=lambda value: str(value.state) if hasattr(value, "state") else "",
 )
@@ -86,7 +93,7 @@ def test_no_time_counts_as_waited_in_which_etcd_was_away_or_another_clock_held(w
 
 
 def test_a_bootstrap_that_cannot_reach_its_machine_is_tried_for_as_long_by_our_clock() -> None:
-    waits = node(2, N.BOOTSTRAPPING, since=LONG_AGO)
+    waits = node(2, N.BOOTSTRAPPING, state_since=LONG_AGO)
     failed = BootstrapDone(name(2), "no route", unreachable=True)
     limit_s = RULES.bootstrap_timeout_s
     assert scene(member(1), waits, outcomes=[failed], timers_paused_until=NOW - limit_s + 1).state(2) is N.BOOTSTRAPPING
@@ -94,7 +101,7 @@ def test_a_bootstrap_that_cannot_reach_its_machine_is_tried_for_as_long_by_our_c
 
 
 def test_a_pause_lets_nodes_stop_for_as_long_by_our_clock() -> None:
-    held: dict[str, Any] = {"record": job(2, pause_at=LONG_AGO), "hint": hint_of(1, 2, hold=True)}
+    held: dict[str, Any] = {"record": job(2, pause_requested_at=LONG_AGO), "hint": hint_of(1, 2, hold=True)}
     limit_s = RULES.drain_timeout_s
     assert scene(member(1), member(2), timers_paused_until=NOW - limit_s + 1, **held).state(2) is N.MEMBER
     assert scene(member(1), member(2), timers_paused_until=NOW - limit_s - 1, **held).state(2) is N.TERMINATING

@@ -9,7 +9,7 @@ import pytest
 from spotsup_trainer.wire import Result
 
 from provisioners.base import InstanceState, Market, NoCapacity, Offer, OfferQuery, Scope
-from supervisor.model import EventKind, JobRecord, JobState, NodeRecord, NodeState, NoticeSeen
+from supervisor.model import EventKind, JobRecord, JobState, NodeRecord, NodeState, NoticeRecord
 from supervisor.planner.actions import Bootstrap, FetchOffers, Find, Launch, Terminate
 from supervisor.planner.world import OffersView, Refusal, Rules
 from tests.unit.scene import (
@@ -32,7 +32,7 @@ from tests.unit.scene import (
 
 N, J = NodeState, JobState
 RULES = Rules()
-NOTICE = NoticeSeen(NOW + 60, NOW - 5, "metadata")
+NOTICE = NoticeRecord(NOW + 60, NOW - 5, "metadata")
 
 
 def offering(*offers: Offer, **changes: Any) -> dict[str, Any]:
@@ -49,7 +49,7 @@ def test_what_is_missing_is_asked_for_with_its_intent() -> None:
     assert after.job.next_node == 14
     first = after.new[0]
     assert (first.token, first.job, first.offer, first.state) == (name(12), "job", OFFER, N.REQUESTED)
-    assert (first.since, first.launch_attempts, first.replaces) == (NOW, 1, "")
+    assert (first.state_since, first.launch_attempts, first.replaces) == (NOW, 1, "")
     assert [each.node for each in after.does(Launch)] == after.new
     assert after.told == [EventKind.LAUNCH_REQUESTED] * 2
     assert [each.node for each in after.events] == list(names(12, 13))
@@ -63,7 +63,7 @@ def test_spares_are_asked_for_as_such() -> None:
 
 def test_nothing_is_asked_for_beyond_what_is_wanted_or_counted() -> None:
     coming = [node(n, state) for n, state in ((2, N.REQUESTED), (3, N.PENDING), (4, N.BOOTING), (5, N.BOOTSTRAPPING))]
-    there = [member(1), node(6, N.READY), node(7, N.SUSPECT, since=NOW)]
+    there = [member(1), node(6, N.READY), node(7, N.SUSPECT, state_since=NOW)]
     clouds = {"local": listing(*(machine(n) for n in (1, 4, 5, 6, 7)), machine(3, InstanceState.PENDING))}
     after = scene(*there, *coming, record=job(7), volatile={"clouds": clouds})
     assert after.new == []
@@ -79,11 +79,11 @@ def test_a_doomed_node_is_replaced_before_it_goes_and_its_place_is_named() -> No
     assert (told.kind, told.node) == (EventKind.REPLACEMENT_REQUESTED, after.new[0].id)
     assert told.data == {"replaces": name(2), "seen_at": NOTICE.seen_at}
     assert told.text == f"asked zone-a for {after.new[0].id} in place of {name(2)}"
-    assert scene(member(1), replace(doomed, notice=None, drain_asked=True)).events[0].data == {"replaces": name(2)}
+    assert scene(member(1), replace(doomed, notice=None, drain_requested=True)).events[0].data == {"replaces": name(2)}
 
 
-TAKEN = node(2, N.GONE, joined=True, needs_replacement=True)
-TAKEN_LATER = node(3, N.GONE, joined=True, needs_replacement=True)
+TAKEN = node(2, N.GONE, has_joined=True, needs_replacement=True)
+TAKEN_LATER = node(3, N.GONE, has_joined=True, needs_replacement=True)
 
 
 @pytest.mark.parametrize(
@@ -92,12 +92,12 @@ TAKEN_LATER = node(3, N.GONE, joined=True, needs_replacement=True)
         ([TAKEN_LATER, TAKEN], [name(2), name(3)]),  # oldest first
         ([TAKEN, node(9, N.REQUESTED, replaces=name(2))], [""]),  # asked for already
         ([TAKEN, node(9, N.GONE, replaces=name(2))], [name(2), ""]),  # that came to nothing
-        ([TAKEN, node(9, N.GONE, replaces=name(2), joined=True)], ["", ""]),  # it has taken the place
-        ([TAKEN, node(9, N.GONE, replaces=name(2)), node(5, N.READY, place_of=name(2))], [""]),  # a spare has it
+        ([TAKEN, node(9, N.GONE, replaces=name(2), has_joined=True)], ["", ""]),  # it has taken the place
+        ([TAKEN, node(9, N.GONE, replaces=name(2)), node(5, N.READY, took_over_from=name(2))], [""]),  # a spare has it
         ([replace(TAKEN, needs_replacement=False)], ["", ""]),
-        ([replace(TAKEN, joined=False)], ["", ""]),
+        ([replace(TAKEN, has_joined=False)], ["", ""]),
         ([TAKEN_LATER, replace(TAKEN, created_at=TAKEN_LATER.created_at)], [name(2), name(3)]),
-        ([TAKEN, node(9, N.GONE, joined=True, needs_replacement=True, created_at=NOW - 3000)], [name(9), name(2)]),
+        ([TAKEN, node(9, N.GONE, has_joined=True, needs_replacement=True, created_at=NOW - 3000)], [name(9), name(2)]),
     ],
 )
 def test_in_whose_place_a_node_is_asked_for(others: list[NodeRecord], replaces: list[str]) -> None:
@@ -216,7 +216,7 @@ def test_a_request_is_repeated_under_its_token_when_its_time_has_come(retry_at: 
 
 
 @pytest.mark.parametrize(
-    ("ended", "error", "unsure", "asks"),
+    ("ended", "error", "launch_unknown", "asks"),
     [
         (False, "full", False, "Launch"),
         (True, "full", False, "Find"),  # see below: it is looked for before it is let go
@@ -225,19 +225,19 @@ def test_a_request_is_repeated_under_its_token_when_its_time_has_come(retry_at: 
     ],
 )
 def test_a_request_that_nobody_wants_any_more_is_not_repeated_once_it_was_answered(
-    ended: bool, error: str, unsure: bool, asks: str
+    ended: bool, error: str, launch_unknown: bool, asks: str
 ) -> None:
     record = job(2, J.CANCELLED) if ended else job(2)
-    after = scene(node(2, N.REQUESTED, error=error, unsure=unsure, launch_attempts=1), record=record)
+    after = scene(node(2, N.REQUESTED, error=error, launch_unknown=launch_unknown, launch_attempts=1), record=record)
     launches = [type(each).__name__ for each in after.actions if isinstance(each, Launch | Find)]
-    if ended and error and not unsure:
+    if ended and error and not launch_unknown:
         assert (launches, after.state(2), after.node(2).ended_at) == ([], N.GONE, NOW)
     else:
         assert asks in launches
 
 
 @pytest.mark.parametrize(
-    ("attempts", "unsure", "busy", "gone", "finds"),
+    ("attempts", "launch_unknown", "busy", "gone", "finds"),
     [
         (1, False, False, True, 0),
         (1, True, False, False, 1),
@@ -247,9 +247,9 @@ def test_a_request_that_nobody_wants_any_more_is_not_repeated_once_it_was_answer
     ],
 )
 def test_a_request_is_withdrawn_only_when_no_machine_can_come_of_it(
-    attempts: int, unsure: bool, busy: bool, gone: bool, finds: int
+    attempts: int, launch_unknown: bool, busy: bool, gone: bool, finds: int
 ) -> None:
-    asked = node(2, N.REQUESTED, launch_attempts=attempts, unsure=unsure, retry_at=NOW + 60)
+    asked = node(2, N.REQUESTED, launch_attempts=attempts, launch_unknown=launch_unknown, retry_at=NOW + 60)
     keys = frozenset({f"node:{name(2)}"} if busy else ())
     after = scene(member(1), asked, record=job(1), busy=keys)
     assert ((after.state(2) is N.GONE), len(after.does(Find))) == (gone, finds)
@@ -318,7 +318,7 @@ def test_a_draining_node_ends_once_it_has_left_or_its_time_is_up(
     inside: bool, since_s: float, record: JobRecord, words: Any, ends: bool
 ) -> None:
     known = {"round": round_of(1, 2) if inside else round_of(1)} | words
-    after = scene(member(1), node(2, N.DRAINING, since=NOW - since_s), record=record, **known)
+    after = scene(member(1), node(2, N.DRAINING, state_since=NOW - since_s), record=record, **known)
     assert (after.state(2) is N.TERMINATING) is ends
     assert ("i-2" in [each.instance_id for each in after.does(Terminate)]) is ends
 
@@ -329,16 +329,16 @@ SHARED = spec(storage=[{"mount": "/data", "nfs": "server:/data"}])
 @pytest.mark.parametrize(
     ("which", "record", "unmounts"),
     [
-        (node(2, N.DRAINING, since=NOW - 999), job(1, spec=SHARED), True),
-        (node(2, N.DRAINING, since=NOW - 999), job(1), False),
-        (node(2, N.DRAINING, since=NOW - 999, notice=NOTICE), job(1, spec=SHARED), False),
+        (node(2, N.DRAINING, state_since=NOW - 999), job(1, spec=SHARED), True),
+        (node(2, N.DRAINING, state_since=NOW - 999), job(1), False),
+        (node(2, N.DRAINING, state_since=NOW - 999, notice=NOTICE), job(1, spec=SHARED), False),
         (node(2, N.TERMINATING), job(1, spec=SHARED), False),
         (node(2, N.LOST), job(1, spec=SHARED), False),
-        (node(2, N.SUSPECT, since=NOW), job(1, J.CANCELLED, spec=SHARED), False),
+        (node(2, N.SUSPECT, state_since=NOW), job(1, J.CANCELLED, spec=SHARED), False),
         (node(2, N.BOOTSTRAPPING, retry_at=NOW + 9), job(1, J.CANCELLED, spec=SHARED), False),
         (node(2, N.READY), job(1, J.CANCELLED, spec=SHARED), True),
         (node(2, N.MEMBER), job(1, J.CANCELLED, spec=SHARED), True),
-        (node(2, N.DRAINING, since=NOW), job(1, J.CANCELLED, spec=SHARED), True),
+        (node(2, N.DRAINING, state_since=NOW), job(1, J.CANCELLED, spec=SHARED), True),
     ],
 )
 def test_a_machine_that_works_and_has_time_unmounts_what_is_shared(
@@ -405,7 +405,7 @@ def test_doomed_nodes_are_no_surplus() -> None:
     ],
 )
 def test_how_a_node_is_let_go_follows_from_where_it_is(state: NodeState, after_it: NodeState) -> None:
-    which = node(2, state, since=NOW - 1, retry_at=NOW + 9)
+    which = node(2, state, state_since=NOW - 1, retry_at=NOW + 9)
     after = scene(
         member(1),
         which,
@@ -422,7 +422,7 @@ def test_how_a_node_is_let_go_follows_from_where_it_is(state: NodeState, after_i
 
 def test_an_ended_job_keeps_nobody() -> None:
     states = [N.READY, N.MEMBER, N.SUSPECT, N.DRAINING, N.BOOTING, N.BOOTSTRAPPING]
-    nodes = [node(n, state, since=NOW - 1, retry_at=NOW + 9) for n, state in enumerate(states, 1)]
+    nodes = [node(n, state, state_since=NOW - 1, retry_at=NOW + 9) for n, state in enumerate(states, 1)]
     pending = node(9, N.PENDING)
     after = scene(*nodes, pending, node(10, N.REQUESTED), record=job(2, J.SUCCEEDED))
     assert {each.state for each in after.nodes.values()} == {N.TERMINATING, N.REQUESTED}
@@ -432,7 +432,7 @@ def test_an_ended_job_keeps_nobody() -> None:
 
 # -- a pause -----------------------------------------------------------------------------------------------
 
-PAUSING = job(2, pause_at=NOW - 10)
+PAUSING = job(2, pause_requested_at=NOW - 10)
 HOLD = hint_of(1, 2, hold=True)
 
 
@@ -467,15 +467,17 @@ def test_a_node_that_may_train_still_holds_up_a_pause_whatever_it_is_called(stat
     members = {name(1): word(1, "waiting"), name(2): word(2, "running")}
     if state is N.SUSPECT:
         del members[name(2)]
-    after = scene(member(1), node(2, state, since=NOW), record=PAUSING, hint=HOLD, members=members, round=round_of(1))
+    after = scene(
+        member(1), node(2, state, state_since=NOW), record=PAUSING, hint=HOLD, members=members, round=round_of(1)
+    )
     assert (after.state(2), let_go(after)) == (state, set())
 
 
 @pytest.mark.parametrize(
-    ("error", "unsure", "asks"), [("full", False, []), ("full", True, [Find]), ("", False, [Launch])]
+    ("error", "launch_unknown", "asks"), [("full", False, []), ("full", True, [Find]), ("", False, [Launch])]
 )
-def test_while_a_job_pauses_a_request_is_only_asked_after(error: str, unsure: bool, asks: list[type]) -> None:
-    asked = node(2, N.REQUESTED, error=error, unsure=unsure)
+def test_while_a_job_pauses_a_request_is_only_asked_after(error: str, launch_unknown: bool, asks: list[type]) -> None:
+    asked = node(2, N.REQUESTED, error=error, launch_unknown=launch_unknown)
     after = scene(member(1), asked, record=PAUSING, hint=HOLD, members={name(1): word(1, "running")})
     assert [type(each) for each in after.actions] == asks
 
@@ -493,19 +495,19 @@ def test_nobody_is_released_before_all_were_told(hint: Any, released: bool) -> N
 
 @pytest.mark.parametrize(("waited_s", "released"), [(150.0, False), (150.1, True)])
 def test_a_pause_waits_for_a_checkpoint_but_not_for_ever(waited_s: float, released: bool) -> None:
-    record = job(2, pause_at=NOW - waited_s)
+    record = job(2, pause_requested_at=NOW - waited_s)
     after = scene(member(1), member(2), record=record, hint=HOLD, members=stopped(2, "running"))
     assert bool(let_go(after)) is released
 
 
 def test_a_launcher_that_waits_without_any_round_has_stopped() -> None:
-    after = scene(node(1, N.READY), record=job(1, pause_at=NOW - 10), hint=replace(HOLD, members=()))
+    after = scene(node(1, N.READY), record=job(1, pause_requested_at=NOW - 10), hint=replace(HOLD, members=()))
     assert let_go(after) == {name(1)}
 
 
 def test_a_paused_job_asks_for_nothing() -> None:
     assert scene(member(1), record=PAUSING, hint=HOLD).new == []
-    assert scene(record=job(2, J.PAUSED, pause_at=NOW - 99), hint=HOLD).new == []
+    assert scene(record=job(2, J.PAUSED, pause_requested_at=NOW - 99), hint=HOLD).new == []
 
 
 # -- what fits into one transaction ------------------------------------------------------------------------
@@ -517,9 +519,11 @@ def test_a_plan_for_many_nodes_comes_in_parts_that_a_transaction_takes() -> None
         (job(1, J.CANCELLED), [member(n) for n in range(1, 400)]),
         (job(1), [member(n) for n in range(1, 400)]),
         (job(400, max_nodes=400), [node(n, N.LOST) for n in range(1, 400)]),
-        (job(1, pause_at=NOW - 999), [member(n) for n in range(1, 400)]),
+        (job(1, pause_requested_at=NOW - 999), [member(n) for n in range(1, 400)]),
     ):
-        hint = hint_of(*(int(each.id[6:]) for each in nodes if each.state is N.MEMBER), hold=bool(record.pause_at))
+        hint = hint_of(
+            *(int(each.id[6:]) for each in nodes if each.state is N.MEMBER), hold=bool(record.pause_requested_at)
+        )
         after = scene(*nodes, record=record, hint=hint, rules=Rules(alerts=True, leftovers_s=1e9))
         commit = after.commit
         writes = len(commit.nodes) + len(commit.events) + len(commit.alerts) + len(commit.words) + 1

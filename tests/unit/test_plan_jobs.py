@@ -9,7 +9,7 @@ import pytest
 from spotsup_trainer.wire import Progress, Result
 
 from provisioners.base import InstanceState, NoCapacity, Scope
-from supervisor.model import EventKind, JobRecord, JobState, NodeRecord, NodeState, NoticeSeen
+from supervisor.model import EventKind, JobRecord, JobState, NodeRecord, NodeState, NoticeRecord
 from supervisor.planner.actions import Terminate
 from supervisor.planner.checkpoint_alerts import MAX_CHARACTERS
 from supervisor.planner.world import OffersView, Refusal, Rules
@@ -40,7 +40,7 @@ NONE_KNOWN: dict[str, Any] = {"offers": {}}
     ("record", "words", "state", "reason", "kind"),
     [
         (job(2, cancel_requested=True), {}, J.CANCELLED, "a user cancelled it", EventKind.JOB_CANCELLED),
-        (job(2), {"result": Result("success", "", 1)}, J.SUCCEEDED, "the program ended well", EventKind.JOB_DONE),
+        (job(2), {"result": Result("success", "", 1)}, J.SUCCEEDED, "exit code 0", EventKind.JOB_DONE),
         (job(2), {"result": Result("failure", "4 times", 1)}, J.FAILED, "4 times", EventKind.JOB_FAILED),
         (
             job(2, bootstrap_failures=5),
@@ -72,7 +72,7 @@ def test_a_users_word_counts_more_than_the_programs() -> None:
 
 
 def test_set_ups_that_failed_end_the_job_with_the_last_ones_reason() -> None:
-    failed = [node(n, N.GONE, error=f"reason {n}\nmore", since=NOW - n) for n in (5, 6)]
+    failed = [node(n, N.GONE, error=f"reason {n}\nmore", state_since=NOW - n) for n in (5, 6)]
     after = scene(member(1), *failed, record=job(2, bootstrap_failures=5))
     assert after.job.reason == "5 nodes in a row could not be bootstrapped: reason 5"
     assert scene(member(1), *failed, record=job(2, bootstrap_failures=4)).job.state is not J.FAILED
@@ -87,8 +87,8 @@ def test_set_ups_that_failed_end_the_job_with_the_last_ones_reason() -> None:
         ({"hours": 4991 / 3600}, {"paused_s": 10.0}, False),
         ({"usd": 1000 / 3600}, {}, True),
         ({"usd": 1000 / 3600 + 0.01}, {}, False),
-        ({"usd": 3 + 1000 / 3600}, {"usd_settled": 3.0}, True),
-        ({}, {"usd_settled": 1e9}, False),
+        ({"usd": 3 + 1000 / 3600}, {"dropped_nodes_usd": 3.0}, True),
+        ({}, {"dropped_nodes_usd": 1e9}, False),
     ],
 )
 def test_limits_on_hours_and_dollars_end_the_job(limits: dict[str, float], changes: Any, reached: bool) -> None:
@@ -101,7 +101,7 @@ def test_limits_on_hours_and_dollars_end_the_job(limits: dict[str, float], chang
 
 @pytest.mark.parametrize(("hours", "reached"), [(4500 / 3600, True), (4501 / 3600, False)])
 def test_the_time_of_a_pause_does_not_count(hours: float, reached: bool) -> None:
-    record = job(2, J.PAUSED, pause_at=NOW - 600, spec=spec(limits={"hours": hours}))
+    record = job(2, J.PAUSED, pause_requested_at=NOW - 600, spec=spec(limits={"hours": hours}))
     assert (scene(record=record).job.state is J.FAILED) is reached
 
 
@@ -137,9 +137,9 @@ def test_a_jobs_state_is_how_many_nodes_train(before: JobState, count: int, stat
     if before is J.STARTING and state is J.WAITING:
         assert after.job.state is J.STARTING, "it never trained, and nodes are on their way"
     elif before is state:
-        assert after.job.since == NOW - 500, "nothing has changed"
+        assert after.job.state_since == NOW - 500, "nothing has changed"
     else:
-        assert (after.job.state, after.job.reason, after.job.since) == (state, reason, NOW)
+        assert (after.job.state, after.job.reason, after.job.state_since) == (state, reason, NOW)
 
 
 def test_a_doomed_node_beyond_the_desired_ones_is_no_reason_to_be_degraded() -> None:
@@ -195,7 +195,7 @@ def test_a_resumed_job_starts_anew_and_its_pause_is_counted() -> None:
 
 
 def test_a_paused_job_stays_so_and_is_told_once() -> None:
-    record = job(2, J.PAUSED, pause_at=NOW - 900, reason="a user paused it")
+    record = job(2, J.PAUSED, pause_requested_at=NOW - 900, reason="a user paused it")
     after = scene(record=record, hint=hint_of(hold=True))
     assert (after.job.state, after.events) == (J.PAUSED, [])
     assert after.sentence == "paused: a user paused it"
@@ -208,7 +208,7 @@ def test_a_paused_job_stays_so_and_is_told_once() -> None:
 
 ELSEWHERE = replace(OFFER, zone="zone-b")
 FULL_HERE = (Refusal(OFFER, Scope.ZONE, NOW + 60, "zone-a is full"),)
-SOON = NoticeSeen(NOW + 56, NOW - 5, "metadata")
+SOON = NoticeRecord(NOW + 56, NOW - 5, "metadata")
 
 
 @pytest.mark.parametrize(
@@ -223,8 +223,8 @@ SOON = NoticeSeen(NOW + 56, NOW - 5, "metadata")
         ),
         ([node(1, N.GONE)], job(2, J.FAILED, reason="too dear"), {"hint": None}, "failed: too dear"),
         (
-            [member(1), node(2, N.READY), node(3, N.SUSPECT, since=NOW)],
-            job(2, pause_at=NOW),
+            [member(1), node(2, N.READY), node(3, N.SUSPECT, state_since=NOW)],
+            job(2, pause_requested_at=NOW),
             {},
             "pausing: waiting for a checkpoint of 2 nodes",
         ),
@@ -271,13 +271,13 @@ SOON = NoticeSeen(NOW + 56, NOW - 5, "metadata")
             "training on 2 of 2 nodes (round 1); job-u-3 drains",
         ),
         (
-            [member(1), member(2, drain_asked=True, needs_replacement=True)],
+            [member(1), member(2, drain_requested=True, needs_replacement=True)],
             job(2),
             {},
             "training on 2 of 2 nodes (round 1); job-u-2 leaves once it is replaced; {coming} is requested{in_place}2",
         ),
         (
-            [member(1), node(2, N.SUSPECT, since=NOW)],
+            [member(1), node(2, N.SUSPECT, state_since=NOW)],
             job(2),
             {"round": round_of(1, 2)},
             "training on 1 of 2 nodes (round 1); job-u-2 is silent",
@@ -363,7 +363,7 @@ def test_one_open_zone_is_enough_to_have_capacity() -> None:
 RULES = Rules(leftovers_s=1e9)
 QUIET_S = RULES.checkpoint_alert_quiet_s
 TROUBLED: dict[str, Any] = {
-    "trouble": "disk full",
+    "checkpoint_problem": "disk full",
     "checkpoint_problem_step": 40,
     "checkpoint_problem_at": NOW - QUIET_S,
 }
@@ -388,7 +388,7 @@ def test_trouble_is_told_when_it_is_new_and_the_last_telling_old(before: Any, pr
     after = scene(member(1), record=job(1, **before), progress=said(problem, 40))
     assert (after.told == [EventKind.CHECKPOINTS_FAILING]) is told
     if told:
-        assert (after.job.trouble, after.job.checkpoint_problem_step, after.job.checkpoint_problem_at) == (
+        assert (after.job.checkpoint_problem, after.job.checkpoint_problem_step, after.job.checkpoint_problem_at) == (
             problem,
             40,
             NOW,
@@ -400,8 +400,8 @@ def test_trouble_is_told_when_it_is_new_and_the_last_telling_old(before: Any, pr
 
 def test_what_a_program_says_is_one_line_of_a_bounded_length() -> None:
     after = scene(member(1), record=job(1), progress=said("no\n space " + "x" * 9999, 0))
-    assert after.job.trouble.startswith("no space xxx")
-    assert len(after.job.trouble) == MAX_CHARACTERS == 400
+    assert after.job.checkpoint_problem.startswith("no space xxx")
+    assert len(after.job.checkpoint_problem) == MAX_CHARACTERS == 400
     assert "(there is none yet): no space" in after.events[0].text
 
 
@@ -410,7 +410,7 @@ def test_trouble_ends_with_the_next_checkpoint(checkpoint: int, over: bool) -> N
     after = scene(member(1), record=job(1, **TROUBLED), progress=said("", checkpoint))
     assert (after.told == [EventKind.CHECKPOINTS_RESUMED]) is over
     if over:
-        assert (after.job.trouble, after.job.checkpoint_problem_step) == ("", 0)
+        assert (after.job.checkpoint_problem, after.job.checkpoint_problem_step) == ("", 0)
         assert after.events[0].data == {"checkpoint_step": 41}
         assert after.events[0].text == "checkpoints of job are written again; the newest is of step 41"
 

@@ -64,10 +64,10 @@ def launched(outcome: LaunchOutcome, **more: Any) -> Decided:
     [(NOW - 30, NOW - 30), (0.0, REQUESTED.created_at), (NOW + 7200, NOW), (NOW - 90000, REQUESTED.created_at)],
 )
 def test_a_granted_machine_began_between_its_intent_and_now(told: float, kept: float) -> None:
-    asked = replace(REQUESTED, unsure=True, error="no answer", retry_at=NOW + 60)
+    asked = replace(REQUESTED, launch_unknown=True, error="no answer", retry_at=NOW + 60)
     after = launched(Launched(machine(3, InstanceState.PENDING, launched_at=told)), asked=asked).node(3)
     assert (after.state, after.instance_id, after.launched_at) == (N.PENDING, "i-3", kept)
-    assert (after.unsure, after.error) == (False, "")
+    assert (after.launch_unknown, after.error) == (False, "")
     assert after.history[-1].reason == "i-3 in zone-a"
 
 
@@ -123,7 +123,7 @@ def test_an_unknown_code_is_told_once() -> None:
 
 def test_a_launch_without_an_answer_is_looked_up_half_a_second_later_and_not_repeated() -> None:
     after = launched(Unknown("timeout"))
-    assert (after.node(3).unsure, after.node(3).retry_at, after.node(3).error) == (True, NOW + 0.5, "timeout")
+    assert (after.node(3).launch_unknown, after.node(3).retry_at, after.node(3).error) == (True, NOW + 0.5, "timeout")
     assert (after.does(Launch), after.does(Find)) == ([], [])
     later = scene(member(1), member(2), after.node(3), record=job(3), outcomes=[])
     assert later.does(Find) == []
@@ -139,7 +139,7 @@ def test_a_hopeless_request_ends_a_job_that_never_ran_and_no_other() -> None:
     running = launched(Fatal("no such key pair"))
     assert running.job.state is not JobState.FAILED
     once = scene(
-        REQUESTED, node(1, N.GONE, joined=True), record=job(1, JobState.STARTING), outcomes=[outcome], members={}
+        REQUESTED, node(1, N.GONE, has_joined=True), record=job(1, JobState.STARTING), outcomes=[outcome], members={}
     )
     assert once.job.state is not JobState.FAILED, "it has trained before"
     asking = scene(REQUESTED, node(4, N.REQUESTED), record=job(2, J.STARTING), outcomes=[outcome])
@@ -159,7 +159,7 @@ def test_a_hopeless_request_for_a_spare_speaks_against_spares_only() -> None:
 
 
 def found(outcome: FindDone) -> Decided:
-    asked = replace(REQUESTED, unsure=True, error="timeout", retry_at=NOW + 60)
+    asked = replace(REQUESTED, launch_unknown=True, error="timeout", retry_at=NOW + 60)
     return scene(member(1), member(2), asked, record=job(3), outcomes=[outcome])
 
 
@@ -170,9 +170,9 @@ def test_a_machine_that_is_found_is_the_nodes() -> None:
 
 def test_a_look_up_that_failed_is_repeated_later_and_one_that_found_nothing_asks_again_at_once() -> None:
     failed = found(FindDone(name(3), None, "away")).node(3)
-    assert (failed.unsure, failed.retry_at, failed.error) == (True, NOW + 2.0, "away")
+    assert (failed.launch_unknown, failed.retry_at, failed.error) == (True, NOW + 2.0, "away")
     nothing = found(FindDone(name(3), None))
-    assert (nothing.node(3).unsure, nothing.node(3).launch_attempts) == (False, 2)
+    assert (nothing.node(3).launch_unknown, nothing.node(3).launch_attempts) == (False, 2)
     assert [each.node.token for each in nothing.does(Launch)] == [name(3)], "under the same token"
 
 
@@ -189,12 +189,12 @@ def bootstrapped(*, record: Any = None, asked: Any = PREPARED, **outcome: Any) -
 def test_a_prepared_node_has_its_time_to_reach_the_rendezvous() -> None:
     after = bootstrapped(asked=replace(PREPARED, error="unreachable")).node(3)
     assert (after.state, after.bootstrapped, after.error) == (N.BOOTSTRAPPING, True, "")
-    assert after.retry_at == NOW + RULES.ready_timeout_s
+    assert after.ready_by == NOW + RULES.ready_timeout_s
 
 
 @pytest.mark.parametrize(("age_s", "state"), [(899.0, N.BOOTSTRAPPING), (900.0, N.TERMINATING)])
 def test_a_machine_that_cannot_be_reached_is_tried_until_its_time_is_up(age_s: float, state: NodeState) -> None:
-    after = bootstrapped(error="no route", unreachable=True, asked=replace(PREPARED, since=NOW - age_s))
+    after = bootstrapped(error="no route", unreachable=True, asked=replace(PREPARED, state_since=NOW - age_s))
     assert after.state(3) is state
     assert after.node(3).error == "no route"
     if state is N.BOOTSTRAPPING:
@@ -238,7 +238,7 @@ def test_sick_machines_in_a_row_close_their_type_in_all_zones_for_an_hour() -> N
         assert bool(third.volatile.refused(offer, NOW + 3599, spare=False)) is closed
         assert not third.volatile.refused(offer, NOW + 3600, spare=False)
     assert len(third.volatile.refusals) == 2, "one for each zone"
-    (told,) = [each for each in third.events if each.kind is EventKind.PROTECTED]
+    (told,) = [each for each in third.events if each.kind is EventKind.MACHINE_TYPE_BLOCKED]
     assert told.node == name(3)
     assert "3 local machines of type small in a row" in told.text
     assert told.text.endswith("none is bought for 60 min. The last one: ECC errors")
@@ -264,9 +264,9 @@ def test_a_machine_that_works_ends_the_row_of_sick_and_of_failed_ones() -> None:
 
 
 def test_a_launcher_that_never_comes_fails_the_node() -> None:
-    ready_by = replace(PREPARED, bootstrapped=True, retry_at=NOW)
+    ready_by = replace(PREPARED, bootstrapped=True, ready_by=NOW)
     assert scene(member(1), member(2), ready_by, record=job(3)).state(3) is N.BOOTSTRAPPING
-    late = scene(member(1), member(2), replace(ready_by, retry_at=NOW - 0.1), record=job(3))
+    late = scene(member(1), member(2), replace(ready_by, ready_by=NOW - 0.1), record=job(3))
     assert late.state(3) is N.TERMINATING
     assert "did not reach the rendezvous within 180 s" in late.node(3).error
     busy = scene(member(1), member(2), replace(PREPARED, retry_at=NOW - 1), record=job(3), busy=frozenset())
@@ -278,7 +278,7 @@ def test_a_launcher_that_fails_before_it_is_ready_fails_the_node(
     outcome: Literal["failure", "left"], state: NodeState
 ) -> None:
     ended = {name(3): Ended(name(3), outcome, 3, "no module torch", NOW)}
-    bootstrap = replace(PREPARED, bootstrapped=True, retry_at=NOW + 9)
+    bootstrap = replace(PREPARED, bootstrapped=True, ready_by=NOW + 9)
     after = scene(member(1), member(2), bootstrap, record=job(3), ended=ended)
     assert after.state(3) is state
     if outcome == "failure":

@@ -116,7 +116,7 @@ def test_a_member_whose_end_is_known_makes_nobody_ask() -> None:
         after = scene(member(1), which, volatile={"clouds": clouds}, round=round_of(1, 2), **SILENT)
         assert lists(after) == [], state
     for state in (N.SUSPECT, N.READY):
-        which = node(2, state, since=NOW)
+        which = node(2, state, state_since=NOW)
         after = scene(member(1), which, volatile={"clouds": clouds}, round=round_of(1, 2), **SILENT)
         assert lists(after) == ["local"], state
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from spotsup_trainer.wire import Hint, Notice, Result, Tombstone, decode
 
-from supervisor.model import EventKind, JobState, NodeRecord, NodeState, NoticeSeen, Transition
+from supervisor.model import EventKind, JobState, NodeRecord, NodeState, NoticeRecord, Transition
 from supervisor.planner.world import Rules
 from tests.unit.scene import (
     KEYS,
@@ -28,11 +28,11 @@ from tests.unit.scene import (
 )
 
 N, J = NodeState, JobState
-SOON = NoticeSeen(NOW + 12.0, NOW - 5, "metadata")  # within the margin: its time has come
-LATER = NoticeSeen(NOW + 12.1, NOW - 5, "metadata")
+SOON = NoticeRecord(NOW + 12.0, NOW - 5, "metadata")  # within the margin: its time has come
+LATER = NoticeRecord(NOW + 12.1, NOW - 5, "metadata")
 
 
-def doomed(number: int, notice: NoticeSeen | None = LATER, **changes: Any) -> NodeRecord:
+def doomed(number: int, notice: NoticeRecord | None = LATER, **changes: Any) -> NodeRecord:
     """A member that will be taken."""
     return member(number, notice=notice, needs_replacement=True, **changes)
 
@@ -120,7 +120,7 @@ def test_members_keep_their_ranks_and_newcomers_come_after_them() -> None:
 
 
 def test_the_reason_of_a_hint_says_who_joins_and_who_leaves() -> None:
-    lost = node(2, N.LOST, joined=True, needs_replacement=True)
+    lost = node(2, N.LOST, has_joined=True, needs_replacement=True)
     after = scene(member(1), lost, waiting(3), round=round_of(1, 2), hint=hint_of(1, 2))
     assert after.hint is not None
     assert (after.hint.members, after.hint.reason) == (names(1, 3), f"{name(3)} join and {name(2)} leave")
@@ -158,7 +158,7 @@ def test_a_running_round_waits_only_for_who_is_nearly_ready(newcomers: list[Node
 
 
 def test_whoever_is_out_of_the_round_already_is_not_waited_for() -> None:
-    for gone in (node(2, N.LOST, joined=True), node(2, N.SUSPECT, since=NOW), node(2, N.DRAINING)):
+    for gone in (node(2, N.LOST, has_joined=True), node(2, N.SUSPECT, state_since=NOW), node(2, N.DRAINING)):
         after = scene(member(1), gone, waiting(3), coming(4), record=job(3), round=round_of(1, 2), hint=hint_of(1, 2))
         assert expected(after) == names(1, 3), gone.state
     forgotten = scene(member(1), waiting(3), coming(4), record=job(3), round=round_of(1, 2), hint=hint_of(1, 2))
@@ -188,7 +188,7 @@ def test_a_doomed_member_leaves_when_its_time_has_come_whoever_is_there() -> Non
     after = scene(member(1), doomed(2, SOON), coming(3))
     assert expected(after) == names(1)
     assert scene(member(1), doomed(2, LATER), coming(3)).hint is None
-    drained = scene(member(1), doomed(2, None, drain_asked=True), coming(3))
+    drained = scene(member(1), doomed(2, None, drain_requested=True), coming(3))
     assert drained.hint is None, "a user gives it all the time it needs"
 
 
@@ -205,9 +205,9 @@ def test_a_doomed_node_that_never_joined_goes_at_once() -> None:
         after = scene(member(1), member(2), which, volatile={"clouds": clouds})
         assert after.state(number) in {N.TERMINATING, N.DRAINING}, state
         assert after.node(number).history[0].reason == "its provider takes it"
-    drained = scene(member(1), member(2), waiting(3, drain_asked=True))
+    drained = scene(member(1), member(2), waiting(3, drain_requested=True))
     assert drained.node(3).history[0].reason == "a user drains it"
-    asked = scene(member(1), member(2), node(3, N.REQUESTED, drain_asked=True, retry_at=NOW + 60))
+    asked = scene(member(1), member(2), node(3, N.REQUESTED, drain_requested=True, retry_at=NOW + 60))
     assert asked.state(3) is N.GONE
 
 
@@ -221,7 +221,7 @@ def test_a_doomed_member_that_the_hint_names_as_a_spare_stays_for_now() -> None:
 
 @pytest.mark.parametrize(("left_s", "must"), [(12.1, False), (12.0, True), (-5.0, True)])
 def test_when_a_doomed_nodes_time_has_come(left_s: float, must: bool) -> None:
-    after = scene(member(1), doomed(2, NoticeSeen(NOW + left_s, NOW - 9, "x")), waiting(3), coming(4), record=job(3))
+    after = scene(member(1), doomed(2, NoticeRecord(NOW + left_s, NOW - 9, "x")), waiting(3), coming(4), record=job(3))
     # With its time come there is nothing to gather for; before it, node 4 is worth waiting for.
     assert (expected(after) == names(1, 3)) is must
 
@@ -270,11 +270,11 @@ def test_a_gathering_ends_when_everyone_wanted_is_named() -> None:
 
 
 def test_a_pause_holds_everybody() -> None:
-    held = scene(member(1), member(2), record=job(2, pause_at=NOW))
+    held = scene(member(1), member(2), record=job(2, pause_requested_at=NOW))
     assert held.hint == Hint(names(1, 2), 1, 4, "the job is paused", hold=True)
-    nobody = scene(record=job(2, J.QUEUED, pause_at=NOW), hint=None)
+    nobody = scene(record=job(2, J.QUEUED, pause_requested_at=NOW), hint=None)
     assert nobody.hint == Hint((), 1, 4, "the job is paused", hold=True)
-    again = scene(member(1), member(2), record=job(2, pause_at=NOW), hint=held.hint)
+    again = scene(member(1), member(2), record=job(2, pause_requested_at=NOW), hint=held.hint)
     assert again.hint is None
 
 
@@ -298,18 +298,18 @@ def test_the_hint_of_a_job_that_is_over_and_rid_of_its_machines_is_deleted() -> 
 
 @pytest.mark.parametrize(("seen", "told"), [(1, True), (2, False), (3, False)])
 def test_each_round_is_told_once(seen: int, told: bool) -> None:
-    record = replace(job(2), round_seen=seen)
+    record = replace(job(2), last_reported_round=seen)
     after = scene(member(1), member(2), record=record, round=round_of(1, 2, number=2, reason="more"))
     events = [each for each in after.events if each.kind is EventKind.ROUND]
     assert bool(events) is told
     if told:
-        assert after.job.round_seen == 2
+        assert after.job.last_reported_round == 2
         assert events[0].text == "round 2 formed by 2 nodes: more"
         assert events[0].data == {"formed_at": NOW - 50, "nodes": 2, "round": 2}
 
 
 def test_the_first_round_is_called_so() -> None:
-    after = scene(member(1), member(2), record=replace(job(2), round_seen=0))
+    after = scene(member(1), member(2), record=replace(job(2), last_reported_round=0))
     assert after.events[0].text.endswith(": first")
 
 
@@ -319,14 +319,14 @@ def test_a_member_that_was_taken_is_buried_so_that_nobody_waits_for_it(state: No
         Transition(NOW - 9, "pending", "booting", "earlier"),
         Transition(NOW - 1, "member", "lost", "preempted"),
     )
-    dead = node(2, state, joined=True, needs_replacement=True, retry_at=NOW + 9, history=passages, instance_id="")
+    dead = node(2, state, has_joined=True, needs_replacement=True, retry_at=NOW + 9, history=passages, instance_id="")
     clouds = {"local": listing(machine(1), taken_at=0.0)}
     after = scene(member(1), dead, record=job(1), volatile={"clouds": clouds})
     raw = after.commit.words[KEYS.gone("job", name(2))]
     assert decode(Tombstone, raw) == Tombstone(name(2), "preempted", NOW)
     unknown = scene(member(1), replace(dead, history=()), record=job(1), volatile={"clouds": clouds})
     assert decode(Tombstone, unknown.commit.words[KEYS.gone("job", name(2))]).reason == "lost"
-    for changed in (replace(dead, needs_replacement=False), replace(dead, joined=False)):
+    for changed in (replace(dead, needs_replacement=False), replace(dead, has_joined=False)):
         other = scene(member(1), changed, record=job(1), volatile={"clouds": clouds})
         assert KEYS.gone("job", name(2)) not in other.commit.words
     buried = scene(member(1), dead, record=job(1), volatile={"clouds": clouds}, tombstones=frozenset({name(2)}))
@@ -334,7 +334,7 @@ def test_a_member_that_was_taken_is_buried_so_that_nobody_waits_for_it(state: No
 
 
 def test_many_dead_are_buried_in_parts_that_a_transaction_takes() -> None:
-    nodes = [node(n, N.TERMINATING, joined=True, needs_replacement=True, retry_at=NOW + 9) for n in range(1, 300)]
+    nodes = [node(n, N.TERMINATING, has_joined=True, needs_replacement=True, retry_at=NOW + 9) for n in range(1, 300)]
     after = scene(*nodes, record=job(1, J.WAITING), rules=Rules(leftovers_s=1e9), hint=EMPTY, volatile={"offers": {}})
     assert 60 < len(after.commit.words) <= 128
 
@@ -350,7 +350,7 @@ def test_a_member_whose_launcher_is_not_heard_for_a_moment_stays() -> None:
 
 
 def test_a_round_that_lost_too_many_is_told_at_once_who_is_left() -> None:
-    lost = node(2, N.LOST, joined=True, needs_replacement=True)
+    lost = node(2, N.LOST, has_joined=True, needs_replacement=True)
     after = scene(member(1), lost, record=job(2, min_nodes=2), round=round_of(1, 2), hint=hint_of(1, 2, low=2))
     assert expected(after) == names(1)
 
@@ -378,4 +378,4 @@ def test_a_doomed_member_that_is_still_needed_stays_though_the_hint_does_not_nam
 
 def test_a_doomed_spare_is_let_go_at_once() -> None:
     words: Any = {"hint": hint_of(1, 2, spares=[3]), "record": job(2, spare_nodes=1)}
-    assert scene(member(1), member(2), waiting(3, drain_asked=True), **words).state(3) is N.TERMINATING
+    assert scene(member(1), member(2), waiting(3, drain_requested=True), **words).state(3) is N.TERMINATING

@@ -14,7 +14,7 @@ from provisioners.base import (
     NoCapacity,
     Scope,
 )
-from supervisor.model import EventKind, JobState, NodeState, NoticeSeen
+from supervisor.model import EventKind, JobState, NodeState, NoticeRecord
 from supervisor.planner.actions import (
     BootstrapDone,
     FindDone,
@@ -47,7 +47,7 @@ RULES = Rules(leftovers_s=1e9)
 
 # -- the end of a machine ----------------------------------------------------------------------------------
 
-ENDING = node(3, N.TERMINATING, retry_at=NOW - 1, since=NOW - 10)
+ENDING = node(3, N.TERMINATING, retry_at=NOW - 1, state_since=NOW - 10)
 
 
 def test_an_accepted_end_is_asked_for_again_later_and_a_refused_one_sooner() -> None:
@@ -61,7 +61,7 @@ def test_an_accepted_end_is_asked_for_again_later_and_a_refused_one_sooner() -> 
 def test_a_console_that_was_asked_for_is_told() -> None:
     after = scene(member(1), member(2), ENDING, outcomes=[TerminateDone(name(3), "i-3", console="kernel panic")])
     (told,) = after.events
-    assert (told.kind, told.node) == (EventKind.CONSOLE, name(3))
+    assert (told.kind, told.node) == (EventKind.CONSOLE_TAIL, name(3))
     assert told.text.endswith(":\nkernel panic")
 
 
@@ -69,7 +69,7 @@ def test_a_log_that_was_asked_for_is_told_and_its_last_line_is_the_reason() -> N
     ending = replace(ENDING, error="it did not come up")
     after = scene(member(1), member(2), ending, outcomes=[TerminateDone(name(3), "i-3", log="first\n last line \n\n")])
     (told,) = after.events
-    assert (told.kind, told.node) == (EventKind.LOG, name(3))
+    assert (told.kind, told.node) == (EventKind.LOG_TAIL, name(3))
     assert told.text.endswith(":\nfirst\n last line")
     assert after.node(3).error == "it did not come up; the last line of its log is: last line"
     assert scene(member(1), member(2), ending, outcomes=[TerminateDone(name(3), "i-3", log=" \n")]).events == []
@@ -79,7 +79,7 @@ def test_last_words_are_told_also_where_the_cloud_refuses_the_end_for_now() -> N
     ending = replace(ENDING, error="it did not come up")
     done = TerminateDone(name(3), "i-3", error="denied", console="kernel panic", log="no space")
     after = scene(member(1), member(2), ending, outcomes=[done])
-    assert [told.kind for told in after.events] == [EventKind.CONSOLE, EventKind.LOG]
+    assert [told.kind for told in after.events] == [EventKind.CONSOLE_TAIL, EventKind.LOG_TAIL]
     assert (after.node(3).retry_at, after.node(3).error) == (NOW + 2.0, "denied")
 
 
@@ -133,8 +133,8 @@ def test_answers_that_come_late_change_nothing() -> None:
         ([machine(3, InstanceState.STOPPED)], {}, False),
         ([], {"absent": {name(3): 2}}, True),
         ([], {"absent": {name(3): 1}}, False),
-        ([machine(3, InstanceState.TERMINATED)], {"taken_at": ENDING.since}, False),
-        ([machine(3, InstanceState.TERMINATED)], {"taken_at": ENDING.since + 0.1}, True),
+        ([machine(3, InstanceState.TERMINATED)], {"taken_at": ENDING.state_since}, False),
+        ([machine(3, InstanceState.TERMINATED)], {"taken_at": ENDING.state_since + 0.1}, True),
     ],
 )
 def test_gone_is_the_word_of_a_listing_that_is_newer_than_the_end(machines: Any, changes: Any, gone: bool) -> None:
@@ -178,7 +178,7 @@ def test_a_running_machine_with_an_address_is_prepared() -> None:
 
 @pytest.mark.parametrize(("age_s", "state"), [(300.0, N.PENDING), (300.1, N.TERMINATING)])
 def test_a_machine_that_does_not_start_to_run_fails(age_s: float, state: NodeState) -> None:
-    after = listed(replace(BORN, since=NOW - age_s), None, machine(3, InstanceState.PENDING))
+    after = listed(replace(BORN, state_since=NOW - age_s), None, machine(3, InstanceState.PENDING))
     assert after.state(3) is state
     if state is N.TERMINATING:
         assert after.node(3).error == "i-3 did not run within 300 s"
@@ -240,7 +240,7 @@ def test_one_sign_of_life_is_enough(sign: str) -> None:
 def test_a_notice_dooms_a_node_by_its_agents_or_by_its_clouds_word() -> None:
     word_of_it = {name(2): Notice(name(2), NOW + 30, NOW - 1, "metadata")}
     by_agent = scene(member(1), member(2), notices=word_of_it)
-    assert by_agent.node(2).notice == NoticeSeen(NOW + 30, NOW - 1, "metadata")
+    assert by_agent.node(2).notice == NoticeRecord(NOW + 30, NOW - 1, "metadata")
     assert by_agent.node(2).needs_replacement
     told = by_agent.events[0]
     assert (told.kind, told.node, told.data) == (
@@ -251,7 +251,7 @@ def test_a_notice_dooms_a_node_by_its_agents_or_by_its_clouds_word() -> None:
     assert told.text == f"{name(2)} will be taken in 30 s (metadata)"
     clouds = {"local": listing(machine(1), machine(2, preempt_at=NOW + 90))}
     by_cloud = scene(member(1), member(2), volatile={"clouds": clouds})
-    assert by_cloud.node(2).notice == NoticeSeen(NOW + 90, NOW, "local API")
+    assert by_cloud.node(2).notice == NoticeRecord(NOW + 90, NOW, "local API")
     again = scene(member(1), by_cloud.node(2), volatile={"clouds": clouds}, notices=word_of_it)
     assert EventKind.NOTICE not in again.told
     assert again.node(2).notice == by_cloud.node(2).notice
@@ -278,7 +278,7 @@ def test_a_spare_is_called_one() -> None:
 def test_a_suspect_is_lost_once_it_was_silent_for_long_while_it_could_have_been_heard(
     since: float, timers_paused_until: float, lost: bool
 ) -> None:
-    suspect = node(2, N.SUSPECT, since=NOW - since, joined=True)
+    suspect = node(2, N.SUSPECT, state_since=NOW - since, has_joined=True)
     after = scene(member(1), suspect, timers_paused_until=timers_paused_until)
     assert (EventKind.NODE_LOST in after.told) is lost
     assert (after.state(2) is N.SUSPECT) is not lost
@@ -300,9 +300,9 @@ def test_a_suspect_that_is_heard_is_where_the_round_says() -> None:
 def test_an_agents_last_word_ends_its_node_unless_it_was_told_to_leave(
     state: NodeState, outcome: Any, noticed: bool, lost: bool
 ) -> None:
-    notice = NoticeSeen(NOW + 50, NOW - 5, "x") if noticed else None
+    notice = NoticeRecord(NOW + 50, NOW - 5, "x") if noticed else None
     ended = {name(2): Ended(name(2), outcome, 1, "out of memory", NOW)}
-    after = scene(member(1), node(2, state, notice=notice, since=NOW - 5), ended=ended)
+    after = scene(member(1), node(2, state, notice=notice, state_since=NOW - 5), ended=ended)
     assert (EventKind.NODE_LOST in after.told) is lost
     if outcome == "failure":
         assert after.events[0].text.endswith("its launcher ended with status 1: out of memory")
@@ -313,7 +313,7 @@ def test_an_agents_last_word_ends_its_node_unless_it_was_told_to_leave(
 
 def test_a_node_joins_and_leaves_as_the_round_does() -> None:
     joins = scene(member(1), node(2, N.READY), round=round_of(1, 2))
-    assert (joins.state(2), joins.node(2).joined) == (N.MEMBER, True)
+    assert (joins.state(2), joins.node(2).has_joined) == (N.MEMBER, True)
     assert EventKind.REPLACEMENT_JOINED not in joins.told
     leaves = scene(member(1), member(2), round=round_of(1))
     assert leaves.state(2) is N.READY
@@ -322,39 +322,39 @@ def test_a_node_joins_and_leaves_as_the_round_does() -> None:
 
 
 def test_a_replacement_that_joins_is_told_once_with_whose_place_it_took() -> None:
-    lost = node(2, N.GONE, joined=True, needs_replacement=True)
+    lost = node(2, N.GONE, has_joined=True, needs_replacement=True)
     newcomer = node(3, N.READY, replaces=name(2))
     after = scene(member(1), lost, newcomer, round=round_of(1, 3, number=2))
-    assert (after.node(3).place_of, after.state(3)) == (name(2), N.MEMBER)
+    assert (after.node(3).took_over_from, after.state(3)) == (name(2), N.MEMBER)
     (told,) = [each for each in after.events if each.kind is EventKind.REPLACEMENT_JOINED]
     assert (told.node, told.data) == (name(3), {"replaces": name(2)})
     assert told.text == f"{name(3)} joined round 2 in place of {name(2)}"
     back = scene(member(1), lost, replace(after.node(3), state=N.READY), round=round_of(1, 3, number=3))
     assert EventKind.REPLACEMENT_JOINED not in back.told
-    assert back.node(3).place_of == name(2)
+    assert back.node(3).took_over_from == name(2)
 
 
-LOST = node(1, N.GONE, joined=True, needs_replacement=True)
-LOST_LATER = node(2, N.GONE, joined=True, needs_replacement=True)
+LOST = node(1, N.GONE, has_joined=True, needs_replacement=True)
+LOST_LATER = node(2, N.GONE, has_joined=True, needs_replacement=True)
 
 
 @pytest.mark.parametrize(
-    ("others", "replaces", "place_of"),
+    ("others", "replaces", "took_over_from"),
     [
         ([LOST_LATER, LOST], 0, name(1)),  # the first that was lost
         ([LOST, LOST_LATER], 2, name(2)),  # whom it was asked for
-        ([LOST, LOST_LATER, member(5, place_of=name(1))], 0, name(2)),  # the other's place is filled
-        ([LOST, member(5, place_of=name(1))], 1, ""),
-        ([replace(LOST, joined=False)], 0, ""),
+        ([LOST, LOST_LATER, member(5, took_over_from=name(1))], 0, name(2)),  # the other's place is filled
+        ([LOST, member(5, took_over_from=name(1))], 1, ""),
+        ([replace(LOST, has_joined=False)], 0, ""),
         ([replace(LOST, needs_replacement=False)], 0, ""),
-        ([node(1, N.SUSPECT, joined=True, since=NOW)], 0, name(1)),
-        ([LOST, node(10, N.GONE, joined=True, needs_replacement=True, created_at=NOW - 3000)], 0, name(10)),
+        ([node(1, N.SUSPECT, has_joined=True, state_since=NOW)], 0, name(1)),
+        ([LOST, node(10, N.GONE, has_joined=True, needs_replacement=True, created_at=NOW - 3000)], 0, name(10)),
         ([replace(LOST, created_at=LOST_LATER.created_at), LOST_LATER], 0, name(1)),
         ([LOST_LATER, replace(LOST, created_at=LOST_LATER.created_at)], 0, name(1)),
     ],
 )
-def test_whose_place_a_newcomer_takes(others: Any, replaces: int, place_of: str) -> None:
+def test_whose_place_a_newcomer_takes(others: Any, replaces: int, took_over_from: str) -> None:
     newcomer = node(7, N.READY, replaces=name(replaces) if replaces else "")
     inside = [7, *(5 for each in others if each.id == name(5))]
     after = scene(*others, newcomer, round=round_of(*inside, number=2))
-    assert after.node(7).place_of == place_of
+    assert after.node(7).took_over_from == took_over_from

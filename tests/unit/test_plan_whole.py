@@ -10,7 +10,7 @@ import pytest
 from spotsup_trainer.wire import Ended, Notice, Progress
 
 from provisioners.base import Leftover, LeftoverKind
-from supervisor.model import EventKind, JobRecord, JobState, NodeRecord, NodeState, NoticeSeen
+from supervisor.model import EventKind, JobRecord, JobState, NodeRecord, NodeState, NoticeRecord
 from supervisor.planner.actions import (
     Action,
     Bootstrap,
@@ -181,7 +181,7 @@ def test_the_oldest_records_of_nodes_that_are_gone_are_dropped_with_their_logs()
     after = scene(member(1), member(2), *gone, rules=Rules(gone_kept=1, leftovers_s=1e9))
     assert list(after.commit.forget_nodes) == list(names(3, 4))
     assert list(after.commit.delete_keys) == [KEYS.logs("job", each) for each in names(3, 4)]
-    assert after.job.usd_settled == 1.0, "what they cost stays with the job"
+    assert after.job.dropped_nodes_usd == 1.0, "what they cost stays with the job"
     assert set(after.commit.guards) == {"job", *names(3, 4)}
     assert scene(member(1), member(2), *gone, rules=Rules(gone_kept=3, leftovers_s=1e9)).plan.commits == ()
 
@@ -257,7 +257,7 @@ def test_the_same_input_is_the_same_plan_in_the_same_order() -> None:
         ([node(2, N.READY)], True),
         ([node(2, N.BOOTSTRAPPING)], False),
         ([node(2, N.SUSPECT)], False),
-        ([member(2, drain_asked=True)], False),
+        ([member(2, drain_requested=True)], False),
         ([], False),
     ],
 )
@@ -290,13 +290,13 @@ NO_OFFERS = {"volatile": {"offers": {"job": OffersView((), known=True, asked_at=
         (SETTLED, job(2), {"progress": Progress(1, 1, NOW, NOW)}, True),
         (
             SETTLED,
-            job(2, trouble="disk full", checkpoint_problem_at=NOW),
+            job(2, checkpoint_problem="disk full", checkpoint_problem_at=NOW),
             {"progress": Progress(1, 1, NOW, NOW, problem="disk full")},
             False,
         ),
         (
             SETTLED,
-            job(2, trouble="disk full", checkpoint_problem_at=NOW),
+            job(2, checkpoint_problem="disk full", checkpoint_problem_at=NOW),
             {"progress": Progress(1, 1, NOW, NOW)},
             False,
         ),
@@ -304,16 +304,21 @@ NO_OFFERS = {"volatile": {"offers": {"job": OffersView((), known=True, asked_at=
         ([], job(2, J.SUCCEEDED), {"hint": None}, True),
         ([node(1, N.GONE)], job(2, J.SUCCEEDED), {"hint": None}, True),
         ([node(1, N.TERMINATING, retry_at=NOW + 9)], job(2, J.SUCCEEDED), {}, False),
-        ([], job(2, J.PAUSED, pause_at=NOW - 9), {"hint": hint_of(reason="the job is paused", hold=True)}, True),
+        (
+            [],
+            job(2, J.PAUSED, pause_requested_at=NOW - 9),
+            {"hint": hint_of(reason="the job is paused", hold=True)},
+            True,
+        ),
         (
             [node(1, N.TERMINATING, retry_at=NOW + 9)],
-            job(2, J.PAUSED, pause_at=NOW - 9),
+            job(2, J.PAUSED, pause_requested_at=NOW - 9),
             {"hint": hint_of(reason="the job is paused", hold=True)},
             False,
         ),
         (
             SETTLED,
-            job(2, pause_at=NOW - 9),
+            job(2, pause_requested_at=NOW - 9),
             {"hint": hint_of(1, 2, reason="the job is paused", hold=True)},
             False,
         ),
@@ -324,8 +329,8 @@ NO_OFFERS = {"volatile": {"offers": {"job": OffersView((), known=True, asked_at=
             {"volatile": {"offers": {"job": OffersView((), known=True, asked_at=NOW)}}},
             False,
         ),
-        ([member(1, notice=NoticeSeen(NOW + 60, NOW, "x"))], job(1), NO_OFFERS, False),
-        ([member(1, drain_asked=True), member(2)], job(2), NO_OFFERS, False),
+        ([member(1, notice=NoticeRecord(NOW + 60, NOW, "x"))], job(1), NO_OFFERS, False),
+        ([member(1, drain_requested=True), member(2)], job(2), NO_OFFERS, False),
         ([member(1), node(2, N.READY)], job(1, spare_nodes=1), {"members": {name(1): word(1, "running")}}, False),
         ([member(1)], job(1, spare_nodes=1), NO_OFFERS, False),
     ],

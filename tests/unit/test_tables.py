@@ -20,7 +20,7 @@ from supervisor.model import (
     JobState,
     NodeRecord,
     NodeState,
-    NoticeSeen,
+    NoticeRecord,
     move_job,
     move_node,
 )
@@ -59,7 +59,7 @@ TOLD_AT_ONCE = """
 notice node-lost replacement-requested replacement-joined
 checkpoints-failing checkpoints-resumed
 job-done job-failed
-unknown-code protected foreign-host
+unknown-code machine-type-blocked foreign-host
 """
 
 
@@ -88,7 +88,7 @@ def test_a_node_passes_from_each_state_to_these_and_no_other(before: str, legal:
     for after in NodeState:
         if after in legal:
             moved = move_node(node, after, 5.0, "because")
-            assert (moved.state, moved.since) == (after, 5.0)
+            assert (moved.state, moved.state_since) == (after, 5.0)
             assert [(each.at, each.before, each.after, each.reason) for each in moved.history] == [
                 (5.0, before, after, "because")
             ]
@@ -104,7 +104,7 @@ def test_a_job_passes_from_each_state_to_these_and_no_other(before: str, legal: 
     for after in JobState:
         if after in legal:
             moved = move_job(job, after, 5.0, "because")
-            assert (moved.state, moved.since, moved.reason) == (after, 5.0, "because")
+            assert (moved.state, moved.state_since, moved.reason) == (after, 5.0, "because")
             assert moved.ended_at == (5.0 if after in {"succeeded", "failed", "cancelled"} else 0.0)
             assert moved.ended is (after in {"succeeded", "failed", "cancelled"})
             assert [(each.at, each.before, each.after, each.reason) for each in moved.history] == [
@@ -145,8 +145,8 @@ def test_what_a_machine_costs_begins_with_its_launch_and_ends_with_it() -> None:
 def test_a_node_is_doomed_by_a_notice_or_a_drain() -> None:
     node = NodeRecord("n", "j", "t", OFFER, 0.0)
     assert not node.doomed
-    assert replace(node, notice=NoticeSeen(9.0, 1.0, "x")).doomed
-    assert replace(node, drain_asked=True).doomed
+    assert replace(node, notice=NoticeRecord(9.0, 1.0, "x")).doomed
+    assert replace(node, drain_requested=True).doomed
 
 
 def test_a_job_is_called_by_its_name_and_what_makes_it_unique() -> None:
@@ -193,7 +193,7 @@ def test_history_is_kept_with_time_and_reason_and_bounded() -> None:
     assert len(node.history) == len(job.history) == 40
     assert job.history[-1].reason == "turn 99"
     assert node.history[-1].reason == "turn 99"
-    assert node.since == 99.0
+    assert node.state_since == 99.0
 
 
 def test_slack_hears_of_preemptions_of_ends_and_of_what_needs_a_person() -> None:
