@@ -1,7 +1,7 @@
 # Paths are relative throughout: make knows no way to quote a clone whose own path has a space.
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test-fast test test-long test-frameworks acceptance check bench bench-recovery bench-checkpoint bench-rendezvous bench-control bench-bootstrap soak-launches soak-training soak-outages chaos sim sim-long sim-mutants sim-crashes mutation contract-real clean distclean
+.PHONY: help setup demo test-fast test test-long test-frameworks acceptance check dist bench bench-recovery bench-checkpoint bench-rendezvous bench-control bench-bootstrap soak-launches soak-training soak-outages chaos sim sim-long sim-mutants sim-crashes mutation contract-real clean distclean
 
 python := .venv/bin/python
 frameworks := .tools/frameworks
@@ -14,6 +14,7 @@ help:
 	@echo "make test-frameworks   with the real Lightning, transformers and TensorBoard, in an environment of their own"
 	@echo "make acceptance        bootstrap and training on virtual machines; needs root, for their image of Debian 12"
 	@echo "make check   ruff and mypy"
+	@echo "make dist    wheel and sdist of both distributions, in build/dist"
 	@echo "make soak-launches   a thousand launches on clouds that fail all the time: what leaks, what doubles (CLOUD=gcp)"
 	@echo "make contract-real CLOUD=aws BUDGET_USD=1 CONFIG=spotsupd.toml   the clouds' contract on your account: costs money"
 	@echo "make soak-training   200 random membership changes in a row under a job that trains (CHANGES=20, SEED=...)"
@@ -65,6 +66,12 @@ check: setup
 	@$(python) -m ruff check
 	@$(python) -m ruff format --check
 	@$(python) -m mypy
+
+# No isolation and no network: hatchling is in .venv, pinned. The trainer first: spotsup pins it.
+dist: setup
+	rm -rf build/dist
+	@cd trainer && ../$(python) -m hatchling build --directory ../build/dist
+	@$(python) -m hatchling build --directory build/dist
 
 bench:
 	@echo "make bench-recovery   the pause after a kill, a freeze, SIGTERM, a notice: spotsup, torchrun, and the floor"

@@ -7,15 +7,14 @@ import sys
 from pathlib import Path
 
 import click
+from spotsup_trainer import __version__
 
 from supervisor.cli import journal
 from supervisor.cli.options import config_of, config_options, one_sentence
 
-VERSION = "0.1.0"
-
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(VERSION, prog_name="spotsupd")
+@click.version_option(__version__, prog_name="spotsupd")
 def main() -> None:
     """Keep elastic PyTorch jobs running on spot machines."""
 
@@ -30,7 +29,7 @@ def run(config_path: Path | None, embedded_etcd: bool, state_dir: Path | None, s
         from supervisor.cli.logs import set_up_logging
 
         set_up_logging()
-        run_daemon(config, embedded_etcd=embedded_etcd, version=VERSION)
+        run_daemon(config, embedded_etcd=embedded_etcd, version=__version__)
 
 
 @main.command()

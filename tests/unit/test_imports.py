@@ -27,6 +27,7 @@ ALLOWED = {
         "spotsup_trainer.wire",
         "spotsup_trainer.etcd",
         "spotsup_trainer.etcd.mirror",
+        "spotsup_trainer.__version__",
     ),
     "provisioners": (),
     "bootstrap": (),

@@ -12,7 +12,13 @@ from pathlib import Path
 from tools.setup.apt import Apt
 from tools.setup.errors import SetupError, last_words, run
 
-SOURCES = ("pyproject.toml", "trainer/pyproject.toml", "constraints.txt", "tools/setup/environment.py")
+SOURCES = (
+    "pyproject.toml",
+    "trainer/pyproject.toml",
+    "trainer/spotsup_trainer/__init__.py",  # the version
+    "constraints.txt",
+    "tools/setup/environment.py",
+)
 # What builds our own two distributions: pinned too, so it is installed here rather than by pip in a place of its own.
 BUILD_TOOLS = ("hatchling", "editables")
 CREATE_TIMEOUT_S = 300.0

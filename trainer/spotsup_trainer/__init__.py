@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from spotsup_trainer.session import MicroBatch, Session, SessionError
 
 __all__ = ["MicroBatch", "Session", "SessionError", "__version__"]
+# The version of both distributions. Besides, pyproject.toml pins spotsup-trainer to it.
 __version__ = "0.1.0"
 
 

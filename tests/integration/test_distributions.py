@@ -1,0 +1,138 @@
+"""What `make dist` builds: the contents of both wheels and sdists, one version, and an installation that starts."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import zipfile
+from email.parser import Parser
+from pathlib import Path
+
+import pytest
+import spotsup_trainer
+
+REPO = Path(__file__).resolve().parents[2]
+VERSION = spotsup_trainer.__version__
+ROOMS = {"spotsup": ("supervisor", "provisioners", "bootstrap"), "spotsup_trainer": ("spotsup_trainer",)}
+HOMES = {"spotsup": REPO, "spotsup_trainer": REPO / "trainer"}
+UNITS = {f"share/spotsup/systemd/{path.name}" for path in (REPO / "systemd").glob("*.service")}
+
+
+def run(*command: str | Path, cwd: Path = REPO, **environ: str) -> str:
+    done = subprocess.run(
+        command, cwd=cwd, env=os.environ | environ, capture_output=True, text=True, check=False, timeout=120
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The four files, built as the Makefile does: without isolation, without a network."""
+    folder = tmp_path_factory.mktemp("dist")
+    for home in HOMES.values():
+        run(sys.executable, "-m", "hatchling", "build", "--directory", folder, cwd=home, PIP_NO_INDEX="1")
+    return folder
+
+
+def wheel(dist: Path, name: str) -> Path:
+    return dist / f"{name}-{VERSION}-py3-none-any.whl"
+
+
+def files_of_wheel(dist: Path, name: str) -> set[str]:
+    with zipfile.ZipFile(wheel(dist, name)) as archive:
+        return set(archive.namelist())
+
+
+def files_of_sdist(dist: Path, name: str) -> set[str]:
+    with tarfile.open(dist / f"{name}-{VERSION}.tar.gz") as archive:
+        assert all(member.isfile() for member in archive.getmembers())
+        return {member.name.partition("/")[2] for member in archive.getmembers()}
+
+
+def product_files(name: str) -> set[str]:
+    """All files of a distribution's packages that git knows or would."""
+    home = HOMES[name]
+    listed = run("git", "ls-files", "--cached", "--others", "--exclude-standard", *ROOMS[name], cwd=home).split("\n")
+    return {each for each in listed if each and (home / each).is_file()}
+
+
+def test_four_files_of_one_version_are_built(dist: Path) -> None:
+    assert {path.name for path in dist.iterdir()} == {
+        name.format(VERSION) for each in ROOMS for name in (f"{each}-{{}}.tar.gz", f"{each}-{{}}-py3-none-any.whl")
+    }
+
+
+@pytest.mark.parametrize("name", ROOMS)
+def test_a_wheel_has_all_of_its_packages_and_nothing_else(dist: Path, name: str) -> None:
+    files = files_of_wheel(dist, name)
+    data, info = f"{name}-{VERSION}.data/data/", f"{name}-{VERSION}.dist-info/"
+    assert {each for each in files if not each.startswith((data, info))} == product_files(name)
+    assert {f"{room}/py.typed" for room in ROOMS[name]} <= files
+    assert f"{info}licenses/LICENSE" in files
+    units = {each.removeprefix(data) for each in files if each.startswith(data)}
+    assert units == (UNITS if name == "spotsup" else set())
+
+
+@pytest.mark.parametrize("name", ROOMS)
+def test_an_sdist_has_what_its_wheel_is_built_from_and_no_tests(dist: Path, name: str) -> None:
+    files = files_of_sdist(dist, name)
+    assert files >= product_files(name) | {"LICENSE", "README.md", "pyproject.toml", "PKG-INFO"}
+    assert not {each for each in files if each.partition("/")[0] in ("tests", "benchmarks", "tools")}
+    assert name != "spotsup" or files >= {f"systemd/{Path(unit).name}" for unit in UNITS}
+
+
+def test_a_wheel_can_be_built_from_the_sdist(dist: Path, tmp_path: Path) -> None:
+    with tarfile.open(dist / f"spotsup-{VERSION}.tar.gz") as archive:
+        archive.extractall(tmp_path, filter="data")
+    unpacked = tmp_path / f"spotsup-{VERSION}"
+    run(sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", tmp_path, cwd=unpacked)
+    assert files_of_wheel(tmp_path, "spotsup") == files_of_wheel(dist, "spotsup")
+
+
+@pytest.mark.parametrize("name", ROOMS)
+def test_the_metadata_names_licence_readme_and_the_trainer_of_the_same_version(dist: Path, name: str) -> None:
+    with zipfile.ZipFile(wheel(dist, name)) as archive:
+        metadata = Parser().parsestr(archive.read(f"{name}-{VERSION}.dist-info/METADATA").decode())
+    assert (metadata["Version"], metadata["License-Expression"]) == (VERSION, "Apache-2.0")
+    assert metadata["Description-Content-Type"] == "text/markdown"
+    assert metadata.get_payload() == (HOMES[name] / "README.md").read_text(encoding="utf-8")
+    if name == "spotsup":
+        assert f"spotsup-trainer=={VERSION}" in metadata.get_all("Requires-Dist", [])
+    else:
+        assert all("extra ==" in each for each in metadata.get_all("Requires-Dist", []))
+
+
+def test_the_licence_is_one() -> None:
+    assert (REPO / "trainer" / "LICENSE").read_bytes() == (REPO / "LICENSE").read_bytes()
+
+
+@pytest.mark.long
+def test_both_wheels_installed_give_commands_that_start(dist: Path, tmp_path: Path) -> None:
+    run(sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv")
+    python = tmp_path / "venv" / "bin" / "python"
+    wheels = [wheel(dist, name) for name in ROOMS]
+    run(
+        sys.executable,
+        "-m",
+        "pip",
+        "--python",
+        python,
+        "install",
+        "--quiet",
+        "--no-index",
+        "--no-deps",
+        "--no-compile",
+        *wheels,
+    )
+    # Dependencies come from this environment; ours is editable there, and PYTHONPATH reads no .pth files.
+    environ = {"PYTHONPATH": sysconfig.get_path("purelib")}
+    place = run(python, "-c", "import supervisor; print(supervisor.__file__)", cwd=tmp_path, **environ)
+    assert place.startswith(str(tmp_path))
+    assert run(python.parent / "spotsupd", "--version", cwd=tmp_path, **environ) == f"spotsupd, version {VERSION}\n"
+    for command in ("spotsupctl", "spotsupd", "spotsup-localcloud"):
+        assert run(python.parent / command, "--help", cwd=tmp_path, **environ).startswith("Usage: ")
+    assert (tmp_path / "venv" / "share" / "spotsup" / "systemd" / "spotsupd.service").is_file()
