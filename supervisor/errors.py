@@ -46,4 +46,4 @@ class JournalFullError(JournalUnavailableError):
 
 
 class SchemaError(SpotsupError):
-    """A record was written by a newer daemon than this one."""
+    """A record has another schema than this daemon's, or is not a record."""

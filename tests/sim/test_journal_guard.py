@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
+import pytest
+
 from provisioners.base import EndCause
 from supervisor.journal.codec import dump
 from supervisor.model import SCHEMA_VERSION, ClusterRecord, DaemonPause, EventKind, JobState
@@ -120,17 +122,18 @@ def test_a_machine_that_says_nothing_and_is_not_in_the_journal_is_still_ended() 
     assert world.run_until(lambda w: not w.cloud.machines["i-99"].alive, LONG_S)
 
 
-# -- a newer journal ---------------------------------------------------------------------------------------
+# -- a journal of another version --------------------------------------------------------------------------
 
 
-def test_a_job_of_a_newer_daemon_is_left_alone_and_the_others_are_not() -> None:
+@pytest.mark.parametrize(("other", "schema"), [("a newer", SCHEMA_VERSION + 1), ("an older", SCHEMA_VERSION - 1)])
+def test_a_job_of_another_version_is_left_alone_and_the_others_are_not(other: str, schema: int) -> None:
     world = calm_world()
     submit(world, "other", 1, 1, 1)
     assert world.run_until(settled, 60.0)
     key = "/spotsup/sim/world/jobs/job"
     world.checks.clear()  # as in forget()
-    newer = {**json.loads(world.store.keys[key].value), "schema": SCHEMA_VERSION + 1, "colour": "red"}
-    world.store.put(key, json.dumps(newer).encode())
+    foreign = {**json.loads(world.store.keys[key].value), "schema": schema, "colour": "red"}
+    world.store.put(key, json.dumps(foreign).encode())
     before = {k: kv for k, kv in world.store.keys.items() if "/job" in k and ("/jobs/" in k or "/nodes/" in k)}
     machines = alive(world)
     world.crash_daemon()
@@ -139,11 +142,11 @@ def test_a_job_of_a_newer_daemon_is_left_alone_and_the_others_are_not() -> None:
     after = {k: kv for k, kv in world.store.keys.items() if "/job" in k and ("/jobs/" in k or "/nodes/" in k)}
     assert after == before
     assert "job is left alone: " in headline(world)
-    assert "was written by a newer spotsupd" in headline(world)
+    assert f"was written by {other} spotsupd" in headline(world)
     assert world.daemon.loop.status.counters["records_refused"] == 1
     world.store.delete(key)
-    old = {k: v for k, v in newer.items() if k != "colour"} | {"schema": SCHEMA_VERSION}
-    world.store.put(key, json.dumps(old).encode())
+    ours = {k: v for k, v in foreign.items() if k != "colour"} | {"schema": SCHEMA_VERSION}
+    world.store.put(key, json.dumps(ours).encode())
     world.run(10.0)
     assert settled(world)
     assert truth(world)["other"].record.state is JobState.RUNNING
