@@ -1,7 +1,8 @@
 """Turns a machine that answers on port 22 into a node: facts, steps, commands. See docs in each module."""
 
-from bootstrap.archive import pack_directory
+from bootstrap.archive import Archive, pack_directory
 from bootstrap.connect import Clock, Target
+from bootstrap.environment.lock import lock_of
 from bootstrap.errors import (
     BootstrapError,
     BootstrapTimeoutError,
@@ -13,8 +14,7 @@ from bootstrap.errors import (
     UnreachableError,
 )
 from bootstrap.facts import AgentFact, Facts
-from bootstrap.locks import lock_of
-from bootstrap.model import Archive, Setup
+from bootstrap.model import Setup
 from bootstrap.run import Report, StepEvent, StepState, StopOutcome, bootstrap, collect, dry_run, stop_agent
 from bootstrap.steps import explain, plan
 

@@ -10,17 +10,35 @@ import stat
 import tarfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from hashlib import sha256
 from pathlib import Path, PurePosixPath
 
 from bootstrap.errors import PackError
-from bootstrap.model import Archive
 
 IGNORE_FILE = ".spotsupignore"
 ALWAYS_EXCLUDED = (".git", "__pycache__", ".venv", "node_modules", "*.pyc")
 MAX_ENTRIES = 100_000
 
 _COMPRESSION = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Archive:
+    """A tar.gz by its content: `sha256` is that of `data`, in hex."""
+
+    sha256: str
+    data: bytes = field(repr=False)
+
+    @classmethod
+    def of(cls, data: bytes) -> Archive:
+        """The archive with this content."""
+        return cls(sha256(data).hexdigest(), data)
+
+    @property
+    def name(self) -> str:
+        """The folder it is unpacked into, among its kind."""
+        return self.sha256[:16]
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from bootstrap.facts import Containers, Environments, Facts, Gpu, GpuFacts, NetworkFacts, System
-from bootstrap.facts.system import UPDATE_UNITS
+from bootstrap.gpu.step import BRANCH, flavour_for
 from bootstrap.model import Host, Setup, expand
-from bootstrap.steps.gpu import BRANCH, flavour_for
+from bootstrap.system.facts import UPDATE_UNITS
 
 _FREE_MB = 50_000
 _PYTHON = (3, 11, 0)

@@ -5,48 +5,20 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from hashlib import sha256
-from typing import Literal, TypeAlias
+from typing import TypeAlias
 
-from bootstrap.images import Image
+from bootstrap.archive import Archive
+from bootstrap.container.image import Image
+from bootstrap.environment.lock import Lock
+from bootstrap.log_agent.model import LogAgent
+from bootstrap.mounts.model import Mount, check_mounts
 
 DEFAULT_ROOT = "~/.spotsup"
-MAX_MOUNTS = 8  # each is given some seconds to answer while facts are gathered
 
 _NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-_LOG_GROUP = re.compile(r"[A-Za-z0-9._/#-]{1,512}")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-
-# Nothing here needs quoting, in sh or in /proc/mounts.
-_PLACE = re.compile(r"(/[A-Za-z0-9._-]+)+")
-_SOURCES = {
-    "nfs": re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*|\[[0-9a-fA-F:]+\]):/[A-Za-z0-9._/-]*"),
-    "lustre": re.compile(r"[A-Za-z0-9][A-Za-z0-9.:_-]*@(tcp|o2ib|efa)[0-9]*:/[A-Za-z0-9._/-]+"),
-}
-_TAKEN = re.compile(
-    r"/(bin|boot|dev|etc|lib|lib32|lib64|proc|run|sbin|sys|usr)(/.*)?"
-    r"|/home(/[^/]+)?|/opt|/root|/snap|/srv|/tmp|/var|/var/(lib|log|tmp)"
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Archive:
-    """A tar.gz by its content: `sha256` is that of `data`, in hex."""
-
-    sha256: str
-    data: bytes = field(repr=False)
-
-    @classmethod
-    def of(cls, data: bytes) -> Archive:
-        """The archive with this content."""
-        return cls(sha256(data).hexdigest(), data)
-
-    @property
-    def name(self) -> str:
-        """The folder it is unpacked into, among its kind."""
-        return self.sha256[:16]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,65 +28,6 @@ class Host:
     cloud: str = "local"
     gpu: str = ""
     gpus: int = 0
-
-
-MountKind: TypeAlias = Literal["nfs", "efs", "filestore", "azure-files", "lustre", "scratch"]
-
-
-@dataclass(frozen=True, slots=True)
-class Mount:
-    """A file system that the job finds at `mountpoint`. Raises ValueError.
-
-    `source`: "server:/path"; for lustre "address@tcp:/name"; "" for scratch, the machine's own local disk, which is a
-    cache: it ends with the machine. `mode`: "ro" or "rw".
-    """
-
-    kind: MountKind
-    source: str
-    mountpoint: str
-    mode: Literal["ro", "rw"] = "rw"
-
-    def __post_init__(self) -> None:
-        place = self.mountpoint
-        if not _PLACE.fullmatch(place) or place.endswith("/") or "//" in place or {".", ".."} & set(place.split("/")):
-            raise ValueError(f"{place!r} is no place to mount at; use an absolute path of letters, digits and . _ - /")
-        if _TAKEN.fullmatch(place):
-            raise ValueError(f"{place} is the machine's own; mount below /mnt, for instance")
-        if self.kind == "scratch":
-            if self.source or self.mode != "rw":
-                raise ValueError(f"{place}: scratch is the machine's own disk; it has no source, and is written to")
-        elif not _SOURCES["lustre" if self.kind == "lustre" else "nfs"].fullmatch(self.source):
-            right = "fs-1.fsx.us-east-1.amazonaws.com@tcp:/name" if self.kind == "lustre" else "server:/path"
-            raise ValueError(f"{self.source!r} is nothing to mount at {place}; write it as {right}")
-
-    def __str__(self) -> str:
-        return f"{self.source or 'scratch'} at {self.mountpoint}"
-
-
-@dataclass(frozen=True, slots=True)
-class LogAgent:
-    """The cloud's own agent, which ships a node's logs. `group`: CloudWatch's log group. Raises ValueError."""
-
-    kind: Literal["cloudwatch", "ops"]
-    group: str = ""
-
-    def __post_init__(self) -> None:
-        if self.kind == "cloudwatch" and not _LOG_GROUP.fullmatch(self.group):
-            raise ValueError(
-                f"{self.group!r} is no log group; use letters, digits and . _ - / #, such as spotsup/nodes"
-            )
-
-
-@dataclass(frozen=True, slots=True)
-class Lock:
-    """What an environment is built from: a requirements file of the code by its name, or uv's lock.
-
-    `sha256`: of all that it says, in hex.
-    """
-
-    kind: Literal["requirements", "uv"]
-    file: str
-    sha256: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,17 +92,6 @@ def _check_folder(name: str, path: str) -> None:
     # PYTHONPATH separates by `:`, and knows no way to quote it.
     if not path.startswith(("/", "~/")) or "\n" in path or ":" in path:
         raise ValueError(f"{name} is {path!r}; use an absolute path or one that begins with ~/, without `:`")
-
-
-def check_mounts(mounts: Sequence[Mount]) -> None:
-    """Raises ValueError unless these can be mounted beside each other."""
-    places = [mount.mountpoint for mount in mounts]
-    if len(set(places)) < len(places):
-        raise ValueError("two file systems cannot be mounted at one place")
-    if len(places) > MAX_MOUNTS:
-        raise ValueError(f"{len(places)} file systems are more than the {MAX_MOUNTS} that one job may have")
-    if sum(mount.kind == "scratch" for mount in mounts) > 1:
-        raise ValueError("a machine has one scratch; ask for it once")
 
 
 def check_place(node: str, root: str) -> None:

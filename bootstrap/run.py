@@ -13,26 +13,15 @@ from dataclasses import dataclass
 from enum import StrEnum
 from itertools import groupby
 
-from bootstrap import agent_scripts, scripts
+from bootstrap import scripts
+from bootstrap.agent import scripts as agent_scripts
 from bootstrap.connect import Clock, Shell, Target, connected
 from bootstrap.errors import STDERR_LINES, BootstrapError, BootstrapTimeoutError, UnfitError, UnreachableError
 from bootstrap.facts import FACTS_TIMEOUT_S, Facts, FactsError, facts_script, parse_facts
-from bootstrap.model import (
-    DEFAULT_ROOT,
-    Again,
-    Command,
-    Mount,
-    Paths,
-    Reboot,
-    Run,
-    Setup,
-    Skip,
-    Unfit,
-    Upload,
-    check_place,
-)
+from bootstrap.model import DEFAULT_ROOT, Again, Command, Paths, Reboot, Run, Setup, Skip, Unfit, Upload, check_place
+from bootstrap.mounts.model import Mount
+from bootstrap.mounts.step import unmount
 from bootstrap.steps import STEPS, Decision, PlannedStep, Step, asks_again, plan, stop_timeout_s
-from bootstrap.steps.mounts import unmount
 
 COLLECT_TIMEOUT_S = 30.0
 BOOT_ID_TIMEOUT_S = 10.0

@@ -10,9 +10,11 @@ import shlex
 from collections.abc import Sequence
 from hashlib import sha256
 
+from bootstrap.archive import Archive
+from bootstrap.environment.lock import Lock
 from bootstrap.errors import STDERR_LINES
-from bootstrap.facts.system import BORN_FILE
-from bootstrap.model import Archive, Lock, Paths, Setup
+from bootstrap.model import Paths, Setup
+from bootstrap.system.facts import BORN_FILE
 from bootstrap.templates import fill
 
 ROOT_GRACE_S = 20.0  # beyond the limit of a command that is run as root: until it is killed, and says so

@@ -14,8 +14,8 @@ from provisioners.base import Market, OfferQuery
 from supervisor.errors import UsageError
 
 if TYPE_CHECKING:
-    from bootstrap.images import Image
-    from bootstrap.model import Mount, MountKind
+    from bootstrap.container.image import Image
+    from bootstrap.mounts.model import Mount, MountKind
 
 NAME_PATTERN = r"^[a-z][a-z0-9-]{0,38}[a-z0-9]$"
 MAX_NODES = 64
@@ -116,7 +116,7 @@ class Storage(_Strict):
 
     def as_mount(self) -> Mount:
         """What bootstrap mounts. Raises ValueError."""
-        from bootstrap.model import Mount
+        from bootstrap.mounts.model import Mount
 
         return Mount(self._kind, self.nfs or self.filestore or self.lustre, self.mount, self.mode)
 
@@ -197,7 +197,7 @@ class JobSpec(_Strict):
     @field_validator("environment")
     @classmethod
     def _known_environment(cls, value: str) -> str:
-        from bootstrap.images import image_of
+        from bootstrap.container.image import image_of
 
         if image_of(value) is not None:
             return value
@@ -221,7 +221,7 @@ class JobSpec(_Strict):
     @model_validator(mode="after")
     def _storage_fits(self) -> JobSpec:
         if self.storage:
-            from bootstrap.model import check_mounts
+            from bootstrap.mounts.model import check_mounts
 
             check_mounts([storage.as_mount() for storage in self.storage])
         for storage in self.storage:
@@ -245,7 +245,7 @@ class JobSpec(_Strict):
     @property
     def image(self) -> Image | None:
         """The container image that it trains in, None for none."""
-        from bootstrap.images import image_of
+        from bootstrap.container.image import image_of
 
         return image_of(self.environment)
 

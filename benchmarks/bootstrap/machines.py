@@ -26,12 +26,12 @@ from spotsup_trainer import wire
 
 from benchmarks.recovery.watch import BenchError, Stop
 from bootstrap import Archive, Report, Setup, Target, bootstrap, pack_directory, plan, stop_agent
-from bootstrap.agent_scripts import stop_agent as stop_script
+from bootstrap.agent.scripts import stop_agent as stop_script
+from bootstrap.decision import paths_on
+from bootstrap.environment.lock import lock_of
 from bootstrap.facts import facts_script, parse_facts
-from bootstrap.locks import lock_of
 from bootstrap.model import Run, Upload
 from bootstrap.steps import STEPS
-from bootstrap.steps.base import paths_on
 from provisioners.base import Instance, InstanceState, Launched, LaunchRequest, OfferQuery
 from provisioners.local import LocalProvisioner
 from provisioners.localcloud.client import call

@@ -22,7 +22,8 @@ from supervisor.spec import JobSpec, parse_spec
 
 if TYPE_CHECKING:
     from bootstrap import Archive, Setup
-    from bootstrap.model import Command, Lock
+    from bootstrap.environment.lock import Lock
+    from bootstrap.model import Command
     from bootstrap.steps import PlannedStep
 
 MAX_KINDS = 3
@@ -73,7 +74,8 @@ class Explainer:
 
         Raises UsageError.
         """
-        from bootstrap.model import Archive, Lock
+        from bootstrap.archive import Archive
+        from bootstrap.environment.lock import Lock
 
         # Only its name and its size matter: it is not here.
         code = Archive(body.code_sha256, bytes(body.code_bytes))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from bootstrap.images import HUB, REGISTRY_PASSWORD, REGISTRY_USER, Image
+from bootstrap.container.image import HUB, REGISTRY_PASSWORD, REGISTRY_USER, Image
 from supervisor.errors import UsageError
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from supervisor.errors import UsageError
 
 if TYPE_CHECKING:
     from bootstrap import Archive
-    from bootstrap.model import Lock
+    from bootstrap.environment.lock import Lock
 
 CODE_LIMIT_BYTES = 32 * 1024 * 1024
 
@@ -105,7 +105,7 @@ def _merge(spec: dict[str, Any], options: Mapping[str, Any]) -> None:
 
 def _pin(spec: dict[str, Any]) -> None:
     """A container image by its digest: all nodes run the same, whatever its tag stands for tomorrow."""
-    from bootstrap.images import REGISTRY_PASSWORD, REGISTRY_USER, SCHEME, image_of
+    from bootstrap.container.image import REGISTRY_PASSWORD, REGISTRY_USER, SCHEME, image_of
     from supervisor.cli.registry import pinned
 
     try:

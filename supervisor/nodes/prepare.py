@@ -20,7 +20,8 @@ from supervisor.runtime.clock import Clock
 
 if TYPE_CHECKING:
     from bootstrap import Archive, Setup, Target
-    from bootstrap.model import Lock, LogAgent
+    from bootstrap.environment.lock import Lock
+    from bootstrap.log_agent.model import LogAgent
 
 # Before anything of the job's is tried: what fails here is the image's fault, or the machine's.
 MACHINE_STEPS = frozenset({"facts", "hygiene", "gpu", "network", "reboot"})
@@ -201,7 +202,7 @@ def has_dead_man(config: Config, node: NodeRecord) -> bool:
 
 def log_agent_of(config: Config, node: NodeRecord) -> LogAgent | None:
     """The cloud's own agent for logs, where its settings ask for it."""
-    from bootstrap.model import LogAgent
+    from bootstrap.log_agent.model import LogAgent
 
     settings = config.cloud(node.offer.cloud)
     if isinstance(settings, AwsSettings) and settings.log_group:

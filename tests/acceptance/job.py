@@ -6,7 +6,7 @@ import json
 import time
 from typing import Any
 
-from bootstrap.agent_unit import unit_name
+from bootstrap.agent.unit import unit_name
 from tests.acceptance.site import STORAGE, TRIED, Site
 from tests.acceptance.table import Results, expect
 from tests.acceptance.tried import MOUNT

@@ -18,12 +18,12 @@ from bootstrap import (
     UnreachableError,
     bootstrap,
     pack_directory,
-    system_scripts,
 )
-from bootstrap.agent_unit import unit_name
-from bootstrap.facts.gpu import GpuFacts, read_gpu
+from bootstrap.agent.unit import unit_name
+from bootstrap.gpu.facts import GpuFacts, read_gpu
 from bootstrap.model import Skip
 from bootstrap.steps import STEPS, Decision, Step
+from bootstrap.system import scripts as system_scripts
 from supervisor.spec import JobSpec, parse_spec
 from tests.acceptance.site import TRIED, TRIES, Site
 from tests.acceptance.table import BrokenError, Results, expect

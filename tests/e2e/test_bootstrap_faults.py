@@ -18,7 +18,8 @@ from pathlib import Path
 import pytest
 
 from bootstrap import BootstrapError, Setup, StepEvent, StepState, Target, bootstrap
-from bootstrap.model import Host, Mount
+from bootstrap.model import Host
+from bootstrap.mounts.model import Mount
 from bootstrap.steps import STEPS
 from supervisor.nodes.prepare import outcome_of
 from supervisor.planner.actions import BootstrapDone

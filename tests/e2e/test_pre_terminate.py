@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from bootstrap import Setup, bootstrap
-from bootstrap.model import Mount
+from bootstrap.mounts.model import Mount
 from provisioners.base import EndCause, Market, Offer
 from supervisor.config import Config
 from supervisor.identity import Identity

@@ -16,9 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bootstrap import archive
-from bootstrap.archive import pack_directory
+from bootstrap.archive import Archive, pack_directory
 from bootstrap.errors import PackError
-from bootstrap.model import Archive
 
 LIMIT = 10_000_000
 REPO = Path(__file__).resolve().parents[2]

@@ -15,11 +15,12 @@ from pathlib import Path
 import pytest
 
 from bootstrap import lock_of
+from bootstrap.archive import Archive
+from bootstrap.environment.lock import MAX_BYTES, MAX_FILES
+from bootstrap.environment.step import environment_name, python_of
 from bootstrap.errors import PackError
-from bootstrap.locks import MAX_BYTES, MAX_FILES
-from bootstrap.model import Archive, Run, Setup, Skip, Unfit
+from bootstrap.model import Run, Setup, Skip, Unfit
 from bootstrap.steps import Decision, plan
-from bootstrap.steps.environment import environment_name, python_of
 from tests.support.agents import TRAINER, packed, wait_for
 from tests.support.sandbox import Sandbox
 

@@ -18,11 +18,11 @@ from typing import Any
 import pytest
 
 from bootstrap.facts import Facts, System
-from bootstrap.facts.gpu import Gpu, GpuFacts, gpu_facts, gpu_script, read_gpu
-from bootstrap.gpu_scripts import check_gpus
+from bootstrap.gpu.facts import Gpu, GpuFacts, gpu_facts, gpu_script, read_gpu
+from bootstrap.gpu.scripts import check_gpus
+from bootstrap.gpu.step import Condition, check_key, diagnose, flavour_for, is_as_offered
 from bootstrap.model import Host, Paths, Reboot, Run, Skip
 from bootstrap.steps import plan
-from bootstrap.steps.gpu import Condition, check_key, diagnose, flavour_for, is_as_offered
 from tests.integration.test_bootstrap_steps import FRESH, a_setup, told
 from tests.support.sandbox import Sandbox
 

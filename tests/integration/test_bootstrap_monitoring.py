@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 from bootstrap.facts import System
-from bootstrap.facts.monitoring import Monitoring, monitoring_facts, monitoring_script, read_units
-from bootstrap.model import LogAgent, Run, Skip
+from bootstrap.log_agent.model import LogAgent
+from bootstrap.model import Run, Skip
+from bootstrap.monitoring.facts import Monitoring, monitoring_facts, monitoring_script, read_units
+from bootstrap.monitoring.step import monitoring
 from bootstrap.steps import plan
-from bootstrap.steps.monitoring import monitoring
 from tests.integration.test_bootstrap_steps import FRESH, a_setup
 from tests.support.sandbox import Sandbox
 

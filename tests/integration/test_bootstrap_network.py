@@ -15,12 +15,12 @@ from typing import Any
 
 import pytest
 
+from bootstrap.decision import env_script
 from bootstrap.facts import Facts, System
-from bootstrap.facts.network import NetworkFacts, network_facts, network_script, read_default_route, read_network
 from bootstrap.model import Host, Reboot, Run
-from bootstrap.network_env import network_env
+from bootstrap.network.env import network_env
+from bootstrap.network.facts import NetworkFacts, network_facts, network_script, read_default_route, read_network
 from bootstrap.steps import agent_key, plan
-from bootstrap.steps.base import env_script
 from tests.integration.test_bootstrap_gpu import a_bus, a_program, read, texts_of
 from tests.integration.test_bootstrap_steps import FRESH, a_setup, told
 

@@ -16,9 +16,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bootstrap import agent_scripts, scripts
+from bootstrap import scripts
+from bootstrap.agent import scripts as agent_scripts
+from bootstrap.archive import Archive
 from bootstrap.facts import Environments, Facts, FactsError, Mounts, facts_script, parse_facts
-from bootstrap.model import Archive, Command, Paths, Run, Setup, Skip, Upload
+from bootstrap.model import Command, Paths, Run, Setup, Skip, Upload
 from bootstrap.steps import agent_key, plan
 from tests.support.agents import CODE, TIMEOUT_S, TRAINER, alive, children, trainer_of, wait_for
 

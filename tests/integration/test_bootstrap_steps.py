@@ -17,24 +17,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bootstrap.archive import Archive
+from bootstrap.container.image import image_of
+from bootstrap.environment.lock import Lock
+from bootstrap.environment.step import environment_name, python_of
 from bootstrap.facts import SECTIONS, AgentFact, Environments, Facts, MountFact, Mounts, System
-from bootstrap.facts.system import UPDATE_UNITS
-from bootstrap.images import image_of
-from bootstrap.model import (
-    Again,
-    Archive,
-    Command,
-    Host,
-    Lock,
-    LogAgent,
-    Mount,
-    Reboot,
-    Run,
-    Setup,
-    Skip,
-    Unfit,
-    Upload,
-)
+from bootstrap.log_agent.model import LogAgent
+from bootstrap.model import Again, Command, Host, Reboot, Run, Setup, Skip, Unfit, Upload
+from bootstrap.mounts.model import Mount
 from bootstrap.steps import (
     Decision,
     agent_config,
@@ -46,7 +36,7 @@ from bootstrap.steps import (
     plan,
     prepared_name,
 )
-from bootstrap.steps.environment import environment_name, python_of
+from bootstrap.system.facts import UPDATE_UNITS
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "bootstrap"
 CASES = sorted(GOLDEN.glob("*.json"))

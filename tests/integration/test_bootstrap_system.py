@@ -14,12 +14,15 @@ from pathlib import Path
 
 import pytest
 
-from bootstrap import agent_scripts, mount_scripts, system_scripts
+from bootstrap.agent import scripts as agent_scripts
 from bootstrap.facts import System
-from bootstrap.facts.system import HEARD_FILE, SWITCH_TIMER, UPDATE_UNITS
-from bootstrap.model import Mount, Paths, Run, Setup, Skip, Unfit
+from bootstrap.model import Paths, Run, Setup, Skip, Unfit
+from bootstrap.mounts import scripts as mount_scripts
+from bootstrap.mounts.model import Mount
+from bootstrap.mounts.step import unmount
 from bootstrap.steps import PlannedStep, plan
-from bootstrap.steps.mounts import unmount
+from bootstrap.system import scripts as system_scripts
+from bootstrap.system.facts import HEARD_FILE, SWITCH_TIMER, UPDATE_UNITS
 from tests.support.agents import CODE, TRAINER, alive, children, wait_for
 from tests.support.sandbox import Sandbox
 

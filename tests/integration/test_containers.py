@@ -19,7 +19,9 @@ from spotsup_trainer import wire
 from spotsup_trainer.agent.child import _KILL_WAIT_S, Child
 from spotsup_trainer.launcher import container_init
 
-from bootstrap.container_scripts import (
+from bootstrap.archive import Archive
+from bootstrap.container.image import Image, image_of
+from bootstrap.container.scripts import (
     Inside,
     check_image,
     end_container,
@@ -27,10 +29,9 @@ from bootstrap.container_scripts import (
     pull_by_apptainer,
     pull_by_docker,
 )
+from bootstrap.container.step import container, interpreter_of
 from bootstrap.facts import Containers, Facts, System, facts_script, parse_facts
-from bootstrap.images import Image, image_of
-from bootstrap.model import Archive, Host, Paths, Setup, Skip
-from bootstrap.steps.container import container, interpreter_of
+from bootstrap.model import Host, Paths, Setup, Skip
 from supervisor.cli.registry import pinned
 from supervisor.errors import CommandRefusedError, UsageError
 from supervisor.spec import parse_spec

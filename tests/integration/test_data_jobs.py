@@ -22,9 +22,11 @@ from spotsup_trainer.rendezvous.client import Place, RendezvousClient
 from spotsup_trainer.rendezvous.membership import Rules
 from spotsup_trainer.wire import Hint, Keys, Progress, Result, Round, decode, encode
 
+from bootstrap.archive import Archive
+from bootstrap.environment.lock import Lock
+from bootstrap.environment.step import environment, environment_name
 from bootstrap.facts import Facts
-from bootstrap.model import Archive, Lock, Setup, Skip
-from bootstrap.steps.environment import environment, environment_name
+from bootstrap.model import Setup, Skip
 from supervisor.api.service import Scale, new_job, scaled_job
 from supervisor.errors import CommandRefusedError, UsageError
 from supervisor.spec import parse_spec

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from bootstrap.agent_unit import CONFINEMENT, agent_unit
+from bootstrap.agent.unit import CONFINEMENT, agent_unit
 from bootstrap.model import Paths
 
 FOLDER = Path(__file__).resolve().parents[2] / "systemd"

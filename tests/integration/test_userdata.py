@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from bootstrap.facts import system
+from bootstrap.system import facts as system
 from provisioners.base import HostKey
 from provisioners.userdata import BORN_FILE, HEARD_FILE, SWITCH_PATH, DeadMan, switch_script, user_data
 from tests.support.machines import HOST_KEY, wait_for

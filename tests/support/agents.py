@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from bootstrap.model import Archive
+from bootstrap.archive import Archive
 
 TIMEOUT_S = 30.0
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bootstrap.steps.gpu import Condition, diagnose
+from bootstrap.gpu.step import Condition, diagnose
 from tests.acceptance.image import MIRROR, mirror_in, mounts_below, torch_files
 from tests.acceptance.table import BrokenError, Results, expect
 from tests.acceptance.tried import recorded

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 import bootstrap.steps
+from bootstrap.archive import Archive
 from bootstrap.assumed import assumed
-from bootstrap.images import image_of
-from bootstrap.model import Archive, Host, Setup, Skip, Unfit
+from bootstrap.container.image import image_of
+from bootstrap.model import Host, Setup, Skip, Unfit
 from bootstrap.steps import plan
 from provisioners.base import Market, Offer
 from provisioners.settings import AwsSettings

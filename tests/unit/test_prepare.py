@@ -9,7 +9,8 @@ import pytest
 from spotsup_trainer.agent.child import launcher_command
 from spotsup_trainer.wire import AgentConfig, decode
 
-from bootstrap.model import Archive, LogAgent
+from bootstrap.archive import Archive
+from bootstrap.log_agent.model import LogAgent
 from provisioners.base import Market, Offer
 from provisioners.settings import AwsSettings, AzureSettings, GcpSettings
 from supervisor.config import Config

@@ -1,0 +1,166 @@
+"""A container image as the environment: something that runs it, the image, and an interpreter that is in it.
+
+Docker where it is, Apptainer where that is instead; on a machine of our own that has neither, Docker is installed.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from hashlib import sha256
+
+from bootstrap.container import scripts
+from bootstrap.container.facts import sif_of
+from bootstrap.container.scripts import CONTAINER_VARIABLE, SECRETS, Inside
+from bootstrap.decision import Decision, env_script, ours, paths_on
+from bootstrap.facts import Facts
+from bootstrap.model import Again, Command, Run, Setup, Skip, Unfit, Upload, expand
+from bootstrap.network.env import network_env
+
+INSTALL_TIMEOUT_S = 900.0
+GROUP_TIMEOUT_S = 60.0
+PULL_TIMEOUT_S = 1800.0  # tens of GB; the bootstrap's own limit may be shorter
+CHECK_TIMEOUT_S = 180.0  # the first container of an image, from a cold disk
+GRACE_S = 90.0
+
+
+@dataclass(frozen=True, slots=True)
+class Interpreter:
+    """A script that is an interpreter in a container, in a folder that is named by its content."""
+
+    folder: str
+    script: str
+
+    @property
+    def path(self) -> str:
+        """What is called."""
+        return f"{self.folder}/python"
+
+    @property
+    def name(self) -> str:
+        """The folder's own name."""
+        return self.folder.rpartition("/")[2]
+
+
+def container(facts: Facts, setup: Setup) -> Decision:
+    """The image is there, and its python3 was found to have torch."""
+    if setup.image is None:
+        return Skip("no container image is asked for")
+    if odd := [folder for folder in _folders(facts, setup) if ":" in folder or "," in folder]:
+        return Unfit(f"{odd[0]} cannot be given to a container, because of its `:` or `,`; name another folder")
+    prepared = _runtime(facts, setup)
+    if prepared is not None:
+        return prepared
+    commands: list[Command] = []
+    if not (facts.containers.sif if by_apptainer(facts) else facts.containers.image):
+        commands += _pull(facts, setup)
+    found = interpreter_of(facts, setup)
+    if found.name not in facts.containers.checked:
+        check = scripts.check_image(paths_on(facts, setup), found.folder, CHECK_TIMEOUT_S, torch=setup.torch)
+        commands += [
+            Upload("the environment", paths_on(facts, setup).env, 0o600, env_script(facts, setup)),
+            Upload("the image's interpreter", found.path, 0o755, found.script.encode()),
+            *_end(facts, setup),
+            Run(f"check that the image has {'torch' if setup.torch else 'Python'}", check, CHECK_TIMEOUT_S + GRACE_S),
+        ]
+    if not commands:
+        return Skip(f"{setup.image} is there, by {'Apptainer' if by_apptainer(facts) else 'Docker'}, and was tried")
+    return tuple(commands)
+
+
+def by_apptainer(facts: Facts) -> bool:
+    """Whether Apptainer runs the image: where Docker does not."""
+    return bool(facts.containers.apptainer) and facts.containers.docker != "works"
+
+
+def interpreter_of(facts: Facts, setup: Setup) -> Interpreter:
+    """The interpreter of `setup.image` on this machine."""
+    assert setup.image is not None
+    paths, gpus = paths_on(facts, setup), bool(setup.host.gpus and facts.gpu.devices)
+    network = network_env(facts.network, setup.host)
+    inside = Inside(
+        folders=_folders(facts, setup),
+        read_only=tuple(
+            sorted({value.rpartition("/")[0] for name, value in network.items() if name == "NCCL_TOPO_FILE"})
+        ),
+        names=tuple(sorted({*network, *setup.env} - set(SECRETS))),
+        container_init=f"{paths.trainer(setup.trainer)}/spotsup_trainer/launcher/container_init.py",
+        gpus=gpus,
+    )
+    apptainer = facts.containers.apptainer if by_apptainer(facts) else ""
+    sif = expand(sif_of(setup), facts.home)
+    script = scripts.interpreter(setup.image, paths, inside, apptainer=apptainer, sif=sif)
+    name = sha256(script.encode()).hexdigest()[:32]
+    return Interpreter(f"{paths.containers}/{name}", script)
+
+
+def container_env(setup: Setup) -> str:
+    """What the agent's environment has beside: for sh, "" where there is no container."""
+    return f"export {CONTAINER_VARIABLE}={container_name(setup)}\n" if setup.image else ""
+
+
+def container_name(setup: Setup) -> str:
+    """What the launcher's container is called: one at a time on a machine, and one of a node for ever."""
+    return f"spotsup-{setup.node}"
+
+
+def _runtime(facts: Facts, setup: Setup) -> Decision | None:
+    """What brings a runtime, None where one is there."""
+    found, user = facts.containers, facts.user
+    if by_apptainer(facts):
+        return None
+    if found.docker != "works":
+        if not ours(facts, setup):
+            silent = f", and the Docker that is there does not answer {user}" if found.docker == "silent" else ""
+            return Unfit(
+                f"a container image is asked for{silent}, and nothing is installed on a machine that was not made for "
+                f"{setup.node}: open Docker to {user} there, or install Apptainer"
+            )
+        if facts.system.os not in ("debian", "ubuntu"):
+            return Unfit(f"there is neither Docker nor Apptainer, and none is installed on {facts.system.os or 'this'}")
+        # A group that the user joins now is not this connection's, but the next one's.
+        install = Run("install Docker", scripts.install_docker(user), INSTALL_TIMEOUT_S, as_root=True)
+        return (install, Again("Docker may have the image"))
+    if setup.host.gpus and facts.gpu.devices and not found.nvidia:
+        if not ours(facts, setup):
+            return Unfit("Docker has no GPUs without NVIDIA's container toolkit; install it on this machine")
+        toolkit = Run("install NVIDIA's container toolkit", scripts.install_toolkit(), INSTALL_TIMEOUT_S, as_root=True)
+        return (toolkit, Again("Docker was restarted"))
+    if not found.member and ours(facts, setup):
+        return (
+            Run(f"open Docker to {user}", scripts.join_group(user), GROUP_TIMEOUT_S, as_root=True),
+            Again("its group"),
+        )
+    return None
+
+
+def _pull(facts: Facts, setup: Setup) -> list[Command]:
+    assert setup.image is not None
+    paths = paths_on(facts, setup)
+    if by_apptainer(facts):
+        sif = expand(sif_of(setup), facts.home)
+        script = scripts.pull_by_apptainer(setup.image, paths, facts.containers.apptainer, sif, PULL_TIMEOUT_S)
+        limit_s = 2 * PULL_TIMEOUT_S + GRACE_S
+    else:
+        script, limit_s = scripts.pull_by_docker(setup.image, paths, PULL_TIMEOUT_S), PULL_TIMEOUT_S + GRACE_S
+    return [
+        Upload("the environment", paths.env, 0o600, env_script(facts, setup)),
+        Run(f"pull {setup.image}", script, limit_s),
+    ]
+
+
+def _end(facts: Facts, setup: Setup) -> list[Command]:
+    """Apptainer's containers are processes like others; Docker's are its daemon's, and are ended by their name."""
+    if by_apptainer(facts):
+        return []
+    script = scripts.end_container(container_name(setup)).encode()
+    return [Upload("what ends the container", paths_on(facts, setup).end_container, 0o755, script)]
+
+
+def _folders(facts: Facts, setup: Setup) -> tuple[str, ...]:
+    """Under the same names as outside: bootstrap's own, the job's file systems, and the checkpoints'."""
+    root = expand(setup.root, facts.home)
+    mounted = [mount.mountpoint for mount in setup.mounts]
+    checkpoints = expand(str(json.loads(setup.agent_config).get("checkpoint_dir", "")), facts.home)
+    inside = any(f"{checkpoints}/".startswith(f"{folder}/") for folder in (root, *mounted))
+    return (root, *mounted, *([checkpoints] if checkpoints and not inside else []))

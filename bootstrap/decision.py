@@ -1,0 +1,70 @@
+"""What a step is: a pure function of facts and setup, and what several of them need."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable
+from typing import TypeAlias
+
+from bootstrap.facts import Facts
+from bootstrap.model import Again, Command, Paths, Reboot, Run, Setup, Skip, Unfit, expand
+from bootstrap.network.env import network_env
+
+CHECK_TIMEOUT_S = 60.0
+
+Decision: TypeAlias = tuple[Command, ...] | Skip | Unfit
+Step: TypeAlias = Callable[[Facts, Setup], Decision]
+
+
+def ours(facts: Facts, setup: Setup) -> bool:
+    """Whether this machine was made for this node alone, so that its system may be changed for it."""
+    return facts.system.born == setup.node
+
+
+def not_ours(facts: Facts, setup: Setup) -> Skip:
+    """Why a machine is left as it is."""
+    made = f"was made for {facts.system.born}, not" if facts.system.born else "was not made"
+    return Skip(f"this machine {made} for {setup.node}: its system is left as it is")
+
+
+def changes_system(decision: Decision) -> bool:
+    """Whether it holds a command that changes the machine itself, not only what is below the root folder."""
+    return isinstance(decision, tuple) and any(
+        isinstance(command, Reboot) or (isinstance(command, Run) and command.as_root) for command in decision
+    )
+
+
+def allowed(decision: Decision, facts: Facts, setup: Setup) -> Decision:
+    """The decision, or why it is not carried out: of other people's machines, nothing is changed but our own folder."""
+    if not changes_system(decision):
+        return decision
+    if not ours(facts, setup):
+        return not_ours(facts, setup)
+    if not facts.system.root:
+        return Unfit(
+            f"{facts.user} cannot become root by `sudo -n`; the user data gives ssh_user that right: look there"
+        )
+    if facts.agent and interrupts(decision):
+        return Skip(f"it needs a reboot, and an agent runs here, pid {facts.agent.pid}: not now")
+    return decision
+
+
+def interrupts(decision: Decision) -> bool:
+    """Whether the machine is started anew in it."""
+    return isinstance(decision, tuple) and any(isinstance(command, Reboot) for command in decision)
+
+
+def asks_again(decision: Decision) -> bool:
+    """Whether what comes after it is to be planned from new facts."""
+    return isinstance(decision, tuple) and any(isinstance(command, Reboot | Again) for command in decision)
+
+
+def paths_on(facts: Facts, setup: Setup) -> Paths:
+    """Where things lie on this machine, absolute."""
+    return Paths(expand(setup.root, facts.home), setup.node)
+
+
+def env_script(facts: Facts, setup: Setup) -> bytes:
+    """For sh: what the network's libraries have to be told here, and `Setup.env`, which has the last word."""
+    env = {**network_env(facts.network, setup.host), **setup.env}
+    return "".join(f"export {name}={shlex.quote(value)}\n" for name, value in sorted(env.items())).encode()

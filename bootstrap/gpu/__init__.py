@@ -1,0 +1,1 @@
+"""GPUs: the driver, what they need beside it, and a check that they compute."""

@@ -1,0 +1,250 @@
+"""The GPUs: the right driver, everything beside it that they need, and whether they compute.
+
+None of this was ever run on a machine with a GPU: docs/nodes.md. Sources: NVIDIA's driver installation guide (which
+kernel modules drive which GPU; packages for Debian), Ubuntu's package names, NVIDIA's list of Xid errors.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+from hashlib import sha256
+
+from bootstrap.decision import Decision, env_script, ours, paths_on
+from bootstrap.environment.step import prepared_name, python_of
+from bootstrap.facts import Facts
+from bootstrap.gpu import scripts as gpu_scripts
+from bootstrap.gpu.facts import SMI_LIMIT_S, Flavour, Gpu, GpuFacts
+from bootstrap.model import Command, Host, Reboot, Run, Setup, Skip, Unfit, Upload
+
+# The long-term branch that drives every GPU in the catalog: the last one for Volta and before, new enough for Blackwell
+# and for CUDA 13.
+BRANCH = 580
+BRANCH_MIN = 525  # CUDA 12's oldest; every torch that is still built needs that or newer
+
+INSTALL_TIMEOUT_S = 1500.0  # building the kernel modules takes minutes
+REBOOT_TIMEOUT_S = 600.0
+TUNE_TIMEOUT_S = 300.0
+CHECK_TIMEOUT_S = 240.0  # torch's first import from a cold disk, and a context on each of eight GPUs
+
+# PCI device ids ascend with the generations, as pci.ids has them.
+_VOLTA = 0x1D80
+_TURING = 0x1E00
+_BLACKWELL = 0x2900
+
+# Errors of the hardware, or after which only a reset helps. What a program can cause by itself (13, 31, 43, 45) is not
+# among them: on a machine that was used before they say nothing.
+UNHEALTHY_XIDS = {
+    48: "uncorrectable memory error",
+    62: "internal micro-controller halted",
+    64: "memory row remapping failed",
+    74: "NVLink error",
+    79: "fell off the bus",
+    95: "uncontained memory error",
+    119: "GPU system processor timed out",
+    120: "GPU system processor error",
+    140: "unrecovered memory error",
+}
+
+_NOTHING_FOUND = "No devices were found"
+_MISMATCH = "Driver/library version mismatch"
+_LOST = 15  # nvidia-smi's status for a GPU that has fallen off the bus
+
+
+class Condition(StrEnum):
+    """What has to be done about a machine's driver."""
+
+    WORKS = "works"
+    INSTALL = "install"
+    RESTART = "restart"
+    UNHEALTHY = "unhealthy"
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """`reason`: one clause for people."""
+
+    condition: Condition
+    reason: str
+
+
+def gpu(facts: Facts, setup: Setup) -> Decision:
+    """The driver, and what the GPUs need beside it. Unfit where a GPU is wanted and cannot work."""
+    host, found = setup.host, facts.gpu
+    if not host.gpus:
+        return Skip("no GPU is wanted")
+    if stand_in(facts, setup):
+        return Skip(f"no GPU is here, and the machine was not made for {setup.node}: it stands in for one that has")
+    if len(found.devices) < host.gpus:
+        there = len(found.devices) or "none"
+        return Unfit(f"{_wanted(host)} should be here, and {there} on the PCI bus; the cloud gave another machine")
+    diagnosis = diagnose(found)
+    match diagnosis.condition:
+        case Condition.UNHEALTHY:
+            return Unfit(f"{diagnosis.reason}; another machine is needed")
+        case Condition.RESTART:
+            return _restart(facts, setup, diagnosis.reason)
+        case Condition.INSTALL:
+            return _install(facts, setup, diagnosis.reason)
+        case Condition.WORKS:
+            return _fault(found, host) or _tune(facts, setup)
+
+
+def gpu_check(facts: Facts, setup: Setup) -> Decision:
+    """After the environment is there: the job's own interpreter computes on each GPU, once per boot."""
+    if not setup.host.gpus:
+        return Skip("no GPU is wanted")
+    if stand_in(facts, setup):
+        return Skip("no GPU is here to compute on")
+    key = check_key(facts, setup)
+    if facts.gpu.checked == key:
+        return Skip(f"{python_of(facts, setup)} has computed on {_wanted(setup.host)} since the machine's start")
+    paths = paths_on(facts, setup)
+    script = gpu_scripts.check_gpus(paths, python_of(facts, setup), setup.host.gpus, key, CHECK_TIMEOUT_S)
+    return (
+        Upload("the environment", paths.env, 0o600, env_script(facts, setup)),
+        Run(f"compute on {_wanted(setup.host)}", script, CHECK_TIMEOUT_S + 30),
+    )
+
+
+def stand_in(facts: Facts, setup: Setup) -> bool:
+    """Whether this is a computer behind a test cloud, which sells GPUs that it does not have."""
+    return not facts.gpu.devices and not ours(facts, setup)
+
+
+def check_key(facts: Facts, setup: Setup) -> str:
+    """What must be the same for an earlier check to hold: the boot, the interpreter and how it was prepared."""
+    parts = (facts.boot_id, python_of(facts, setup), prepared_name(setup), str(setup.host.gpus))
+    return sha256("\0".join(parts).encode()).hexdigest()[:32]
+
+
+def flavour_for(devices: tuple[int, ...]) -> Flavour:
+    """The kernel modules that drive all of them: open ones need Turing or newer."""
+    return "proprietary" if any(device < _TURING for device in devices) else "open"
+
+
+def diagnose(found: GpuFacts) -> Diagnosis:
+    """What is to be done about the driver, whatever the machine; `found` has GPUs on its bus."""
+    if found.smi_hung:
+        return Diagnosis(
+            Condition.UNHEALTHY, f"nvidia-smi did not end within {SMI_LIMIT_S} s: a GPU or its driver hangs"
+        )
+    if found.smi is None:
+        return Diagnosis(Condition.INSTALL, "there is no NVIDIA driver")
+    if unhealthy := _unhealthy_xid(found):
+        return Diagnosis(Condition.UNHEALTHY, unhealthy)
+    if _MISMATCH in found.said:
+        return Diagnosis(Condition.RESTART, "the driver was updated, and its old kernel module is still loaded")
+    if found.smi == 0 and found.gpus:
+        if found.branch < BRANCH_MIN:
+            reason = f"driver {found.version or 'of an unknown version'} is too old: CUDA 12 needs {BRANCH_MIN}"
+            return Diagnosis(Condition.INSTALL, reason)
+        return Diagnosis(Condition.WORKS, f"driver {found.version}")
+    if found.smi == _LOST or "Unable to determine the device handle" in found.said:
+        return Diagnosis(Condition.UNHEALTHY, f"a GPU is lost (nvidia-smi: {found.said})")
+    if wrong := _wrong_driver(found):
+        return Diagnosis(Condition.INSTALL, wrong)
+    if _NOTHING_FOUND in found.said:
+        return Diagnosis(Condition.UNHEALTHY, f"driver {found.version} finds none of the GPUs on the bus")
+    said = found.said.partition(". ")[0] or f"status {found.smi}"
+    return Diagnosis(Condition.INSTALL, f"the driver does not work (nvidia-smi: {said})")
+
+
+def _wrong_driver(found: GpuFacts) -> str:
+    """Why the loaded kernel module can never drive these GPUs, "" where it could."""
+    old = flavour_for(found.devices) == "proprietary"
+    if found.flavour == "open" and old:
+        return "NVIDIA's open kernel modules do not drive GPUs older than Turing"
+    if found.branch > BRANCH and old:
+        return f"driver {found.version} does not drive GPUs older than Turing any more"
+    if found.flavour == "proprietary" and max(found.devices) >= _BLACKWELL:
+        return "NVIDIA's proprietary kernel modules do not drive Blackwell"
+    return ""
+
+
+def _unhealthy_xid(found: GpuFacts) -> str:
+    for address, number in found.xids:
+        if number in UNHEALTHY_XIDS:
+            return f"the GPU at {address} is unhealthy: Xid {number}, {UNHEALTHY_XIDS[number]}"
+    return ""
+
+
+def _fault(found: GpuFacts, host: Host) -> Unfit | None:
+    """Why these GPUs are not what was asked for, or are not healthy; None where they are."""
+    if len(found.gpus) < host.gpus:
+        return Unfit(f"nvidia-smi finds {len(found.gpus)} GPUs, {_wanted(host)} should be here; one may be unhealthy")
+    for each in found.gpus:
+        if each.trouble:
+            return Unfit(f"GPU {each.index} ({each.name}) is unhealthy: nvidia-smi says {each.trouble}")
+        if each.ecc_errors:
+            return Unfit(f"GPU {each.index} ({each.name}) is unhealthy: {each.ecc_errors} uncorrected memory errors")
+        if not is_as_offered(each, host.gpu):
+            return Unfit(f"GPU {each.index} is {each.name} with {each.memory_mib} MiB, {host.gpu} was asked for")
+    return None
+
+
+def is_as_offered(found: Gpu, offered: str) -> bool:
+    """Whether nvidia-smi's name is what the catalog calls `offered`: `A100-80GB` is "NVIDIA A100-SXM4-80GB"."""
+    words = set(re.split(r"[^a-z0-9]+", found.name.lower()))
+    for part in offered.lower().split("-"):
+        if size := re.fullmatch(r"(\d+)gb", part):
+            # Firmware and ECC take some of it, and an H100 NVL's 94 GB are 95830 MiB.
+            least, most = 0.9 * int(size[1]) * 1000, 1.1 * int(size[1]) * 1024
+            if found.memory_mib and not least <= found.memory_mib <= most:
+                return False
+        elif part and part not in words:
+            return False
+    return True
+
+
+def _restart(facts: Facts, setup: Setup, reason: str) -> Decision:
+    if not ours(facts, setup):
+        return Unfit(f"{reason}; restart the machine")
+    return (Reboot(reason, REBOOT_TIMEOUT_S),)
+
+
+def _install(facts: Facts, setup: Setup, reason: str) -> Decision:
+    flavour = flavour_for(facts.gpu.devices)
+    system, key = facts.system, f"{BRANCH} {flavour} {facts.system.kernel}"
+    if not ours(facts, setup):
+        return Unfit(f"{reason}; this machine was not made for {setup.node}, so install driver {BRANCH} ({flavour})")
+    if facts.gpu.installed == key:
+        return Unfit(f"{reason}, although driver {BRANCH} ({flavour}) was installed for this kernel")
+    if setup.host.cloud == "azure" and setup.host.gpu == "A10":
+        return Unfit(f"{reason}; Azure's A10 needs the GRID driver: an image that has it, in azure.images")
+    match system.os, system.version:
+        case "ubuntu", "22.04" | "24.04":
+            script = gpu_scripts.install_driver_ubuntu(BRANCH, flavour, system.kernel, key)
+        case "debian", "12":
+            script = gpu_scripts.install_driver_debian(BRANCH, flavour, system.kernel, key)
+        case _:
+            name = f"{system.os} {system.version}".strip() or "this system"
+            return Unfit(f"{reason}, and on {name} none is installed; Ubuntu 22.04 or 24.04 or Debian 12 would do")
+    what = f"install NVIDIA driver {BRANCH} ({flavour} kernel modules): {reason}"
+    return (
+        Run(what, script, INSTALL_TIMEOUT_S, as_root=True),
+        Reboot(f"load NVIDIA driver {BRANCH}", REBOOT_TIMEOUT_S),
+    )
+
+
+def _tune(facts: Facts, setup: Setup) -> Decision:
+    """The fabric manager where there are NVSwitches, and persistence mode."""
+    found = facts.gpu
+    commands: list[Command] = []
+    if found.switches and found.fabric_manager != "active":
+        if not ours(facts, setup):
+            return Unfit(f"{found.switches} NVSwitches need nvidia-fabricmanager {found.version}, and it does not run")
+        installed = bool(found.fabric_manager)
+        script = gpu_scripts.start_fabric_manager(found.version, installed=installed)
+        what = "start the fabric manager" if installed else "install and start the fabric manager"
+        commands.append(Run(what, script, TUNE_TIMEOUT_S, as_root=True))
+    if not all(each.persistence for each in found.gpus) and ours(facts, setup):
+        commands.append(Run("keep the driver loaded (persistence mode)", "nvidia-smi -pm 1\n", 120.0, as_root=True))
+    if commands:
+        return tuple(commands)
+    return Skip(f"{len(found.gpus)} {found.gpus[0].name}, driver {found.version} ({found.flavour}), no errors")
+
+
+def _wanted(host: Host) -> str:
+    return f"{host.gpus} {host.gpu or 'GPU'}"

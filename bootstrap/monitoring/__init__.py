@@ -1,0 +1,1 @@
+"""Exporters of metrics that the image brings."""

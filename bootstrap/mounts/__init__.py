@@ -1,0 +1,1 @@
+"""The job's file systems: mounted, answering, and proven to take a checkpoint."""

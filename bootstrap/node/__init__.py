@@ -1,0 +1,1 @@
+"""Facts that no single step owns: the user, the disk, the interpreter, the agent that runs."""

@@ -1,0 +1,87 @@
+"""What is left to do on a machine: each step is a pure function of its facts. Done again, nothing is left to do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from bootstrap.agent.step import agent, agent_config, agent_key, stop_timeout_s
+from bootstrap.code.step import code, trainer
+from bootstrap.container.step import container
+from bootstrap.decision import Decision, Step, allowed, asks_again, changes_system
+from bootstrap.environment.step import environment, prepared_name
+from bootstrap.facts import Facts
+from bootstrap.gpu.step import gpu, gpu_check
+from bootstrap.log_agent.step import log_agent
+from bootstrap.model import Run, Setup, Skip, Unfit
+from bootstrap.monitoring.step import monitoring
+from bootstrap.mounts.step import mount_key, mounts
+from bootstrap.network.step import network
+from bootstrap.system.step import hygiene
+
+__all__ = [
+    "STEPS",
+    "Decision",
+    "PlannedStep",
+    "Step",
+    "agent_config",
+    "agent_key",
+    "asks_again",
+    "changes_system",
+    "explain",
+    "mount_key",
+    "plan",
+    "prepared_name",
+    "stop_timeout_s",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedStep:
+    """A step's name and what it decided."""
+
+    name: str
+    decision: Decision
+
+
+STEPS: Sequence[tuple[str, Step]] = (
+    ("hygiene", hygiene),
+    ("gpu", gpu),
+    ("network", network),
+    ("monitoring", monitoring),
+    ("mounts", mounts),
+    ("code", code),
+    ("trainer", trainer),
+    ("container", container),
+    ("environment", environment),
+    ("gpu-check", gpu_check),
+    ("agent", agent),
+    ("log-agent", log_agent),
+)
+
+
+def plan(facts: Facts, setup: Setup, steps: Sequence[tuple[str, Step]] = STEPS) -> tuple[PlannedStep, ...]:
+    """All steps in order, with what each decided and may do.
+
+    What comes after a step that asks for new facts (`Again`, `Reboot`) is a preview: it is planned again from those.
+    """
+    return tuple(PlannedStep(name, allowed(step(facts, setup), facts, setup)) for name, step in steps)
+
+
+def explain(planned: Sequence[PlannedStep]) -> str:
+    """The plan for people, scripts in full: what a dry run shows."""
+    lines: list[str] = []
+    for step in planned:
+        match step.decision:
+            case Skip(reason):
+                lines.append(f"{step.name}: nothing to do: {reason}")
+            case Unfit(reason):
+                lines.append(f"{step.name}: impossible: {reason}")
+            case commands:
+                lines.append(f"{step.name}:")
+                for command in commands:
+                    as_root = " (as root)" if isinstance(command, Run) and command.as_root else ""
+                    lines.append(f"  {command}{as_root}")
+                    if isinstance(command, Run):
+                        lines.extend(f"    | {line}" for line in command.script.strip().splitlines())
+    return "\n".join(lines)
