@@ -124,7 +124,7 @@ class _Nodes:
 
     def bury(self, node: str, members: Sequence[int]) -> None:
         """One word, as the daemon's: who is gone, and who is in the next round."""
-        gone = Put(KEYS.gone(JOB, node), encode(Tombstone(node, "killed", time.time())))
+        gone = Put(KEYS.tombstone(JOB, node), encode(Tombstone(node, "killed", time.time())))
         self._etcd.txn([], [gone, Put(KEYS.hint(JOB), encode(_hint(members, spares=[])))])
 
 

@@ -110,7 +110,7 @@ class Crew:
             self._answers([number for number in self._pipes if number not in {spare, lost}], time.monotonic())
             began = time.monotonic()
             self._kill(lost)
-            etcd.put(keys.gone(self.job, node), encode(Tombstone(node, "killed by the benchmark", time.time())))
+            etcd.put(keys.tombstone(self.job, node), encode(Tombstone(node, "killed by the benchmark", time.time())))
         return self._formed(began)
 
     def close(self) -> None:

@@ -54,7 +54,7 @@ def _fraction(view: JobView) -> float | None:
 
 def _problem(view: JobView) -> str:
     """Why its checkpoints are not being written: what is said now, or was told and is not over; else empty."""
-    said = view.progress.problem if view.progress else ""
+    said = view.progress.checkpoint_problem if view.progress else ""
     return "" if view.record.ended else said or view.record.checkpoint_problem
 
 

@@ -200,7 +200,7 @@ def _build(world: str, parts: _Parts) -> JobView | None:
         kv = parts.keys[key]
         room, _, rest = key.removeprefix(world).partition("/")
         kind, _, node = rest.partition("/")[2].partition("/")
-        if room == "run" and kind == "gone":
+        if room == "run" and kind == "tombstone":
             tombstones.add(node)
             continue
         parse = _parser(room, kind, key, kv.value)

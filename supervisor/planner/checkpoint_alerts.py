@@ -17,7 +17,7 @@ def drive_checkpoint_alerts(draft: Draft) -> None:
     job, progress = draft.job, draft.view.progress
     if job.ended or progress is None:
         return
-    said = " ".join(progress.problem.split())[:MAX_CHARACTERS]
+    said = " ".join(progress.checkpoint_problem.split())[:MAX_CHARACTERS]
     if said:
         if (
             said != job.checkpoint_problem

@@ -42,7 +42,7 @@ def skipped(world: World, calm: Mapping[str, Steady], nodes_in_hand: Collection[
 def _is_as_it_was(view: JobView | None, before: JobView) -> bool:
     if view is before:
         return True
-    if view is None or (view.progress is not None and view.progress.problem):
+    if view is None or (view.progress is not None and view.progress.checkpoint_problem):
         return False
     return all(getattr(view, name) is getattr(before, name) for name in _DECISIVE)
 
@@ -61,7 +61,7 @@ def is_steady(draft: Draft) -> bool:
         return False
     spares = draft.view.spares
     settled = all(node.state is NodeState.MEMBER or node.id in spares for node in there)
-    problem = draft.view.progress is not None and draft.view.progress.problem
+    problem = draft.view.progress is not None and draft.view.progress.checkpoint_problem
     return settled and not (problem or job.checkpoint_problem) and len(there) == job.desired_nodes + job.spare_nodes
 
 

@@ -69,7 +69,7 @@ def _bury(draft: Draft) -> None:
             return
         if node.needs_replacement and node.has_joined and node.id not in draft.view.tombstones:
             reason = node.history[-1].reason if node.history else "lost"
-            draft.put_key(draft.keys.gone(draft.job.name, node.id), encode(Tombstone(node.id, reason, draft.now)))
+            draft.put_key(draft.keys.tombstone(draft.job.name, node.id), encode(Tombstone(node.id, reason, draft.now)))
 
 
 # -- the next membership -----------------------------------------------------------------------------------

@@ -45,7 +45,7 @@ class Handlers:
 
     def bury(self, node: str) -> None:
         """Say, as the daemon would, that a node is gone."""
-        self.etcd.put(KEYS.gone(JOB, node), encode(Tombstone(node, "test", 0.0)))
+        self.etcd.put(KEYS.tombstone(JOB, node), encode(Tombstone(node, "test", 0.0)))
 
     def join(self, *members: str) -> dict[str, Future[Any]]:
         return {node: self._threads.submit(self.made[node].next_rendezvous) for node in members}

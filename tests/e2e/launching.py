@@ -191,7 +191,7 @@ class Nodes:
 
     def bury(self, node: str) -> None:
         """Say that a node is gone."""
-        self.etcd.put(self.keys.gone(self.job, node), encode(Tombstone(node, "test", time.time())))
+        self.etcd.put(self.keys.tombstone(self.job, node), encode(Tombstone(node, "test", time.time())))
 
 
 @contextlib.contextmanager

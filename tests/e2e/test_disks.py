@@ -48,7 +48,7 @@ class Watched:
     def told(self) -> tuple[int, int, str]:
         """Step, step of the newest checkpoint, problem."""
         progress = self._launcher.progress()
-        return (progress.step, progress.checkpoint_step, progress.problem) if progress else (0, 0, "")
+        return (progress.step, progress.checkpoint_step, progress.checkpoint_problem) if progress else (0, 0, "")
 
 
 def striking(folder: Path, fault: Fault, jobs: list[Rank], check: Callable[[Watched, Launcher], None]) -> None:

@@ -83,7 +83,7 @@ def test_a_hint_chooses_and_a_tombstone_saves_waiting(handlers: Handlers) -> Non
         handlers.make(node, 1, 4)
     handlers.etcd.put(KEYS.hint(JOB), encode(Hint(("c", "a", "e"), 2, 3)))
     waiting = handlers.join("a", "b", "c", "d")
-    handlers.etcd.put(KEYS.gone(JOB, "e"), encode(Tombstone("e", "test", 0.0)))
+    handlers.etcd.put(KEYS.tombstone(JOB, "e"), encode(Tombstone("e", "test", 0.0)))
     assert [waiting[node].result(timeout=90).rank for node in "ca"] == [0, 1]
     assert not waiting["b"].done()
     # the spare gets the place of the lost one as soon as the hint says so
@@ -91,7 +91,7 @@ def test_a_hint_chooses_and_a_tombstone_saves_waiting(handlers: Handlers) -> Non
     handlers.etcd.put(KEYS.hint(JOB), encode(Hint(("a", "b"), 2, 2)))
     handlers.form("a")
     assert waiting["b"].result(timeout=90).rank == 1
-    handlers.etcd.put(KEYS.gone(JOB, "d"), encode(Tombstone("d", "test", 0.0)))
+    handlers.etcd.put(KEYS.tombstone(JOB, "d"), encode(Tombstone("d", "test", 0.0)))
     with pytest.raises(RendezvousClosedError, match="node d"):
         waiting["d"].result(timeout=90)
 

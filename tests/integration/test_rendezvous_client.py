@@ -60,13 +60,13 @@ class Job:
         if noticed:
             self.etcd.put(KEYS.notice(JOB, node), encode(Notice(node, 1.0, 0.0, "local")))
             self.etcd.put(KEYS.ended(JOB, node), encode(Ended(node, "left", 0, "told to leave", 1.0)))
-        self.etcd.put(KEYS.gone(JOB, node), encode(Tombstone(node, "preempted", 1.0)))
+        self.etcd.put(KEYS.tombstone(JOB, node), encode(Tombstone(node, "preempted", 1.0)))
         self.seats.pop(node).close(linger=not noticed)
         self.rounds.pop(node, None)
         self.gone.append(node)
         if len(self.gone) > WORDS_STAY:
             old = self.gone.pop(0)
-            for key in (KEYS.gone(JOB, old), KEYS.notice(JOB, old), KEYS.ended(JOB, old)):
+            for key in (KEYS.tombstone(JOB, old), KEYS.notice(JOB, old), KEYS.ended(JOB, old)):
                 self.etcd.delete(key)
 
     def form(self, after: int) -> Round:
@@ -147,7 +147,7 @@ def test_where_the_first_in_rank_does_not_write_the_round_the_next_does(etcd_end
                 job.look_after("b", job.seats["b"])
                 job.seats["b"].wait_change(0.01)
             assert job.rounds["b"].nodes() == ("a", "b")
-            assert [loss.node for loss in job.rounds["b"].lost] == ["c"]
+            assert [loss.node for loss in job.rounds["b"].recent_losses] == ["c"]
         finally:
             frozen.close()
 

@@ -329,8 +329,10 @@ def test_problems_with_checkpoints_are_told_until_one_is_complete(tmp_path: Path
         told.append(progress(tmp_path))
     assert [word.checkpoint_step for word in told] == [0, 0, 3]
     for word in told[:2]:
-        assert word.problem.startswith(f"the checkpoint of step {word.step} could not be written to {in_the_way}: ")
-    assert told[2].problem == ""
+        assert word.checkpoint_problem.startswith(
+            f"the checkpoint of step {word.step} could not be written to {in_the_way}: "
+        )
+    assert told[2].checkpoint_problem == ""
 
 
 def test_progress_that_cannot_be_written_does_not_stop_training(
@@ -353,7 +355,7 @@ def test_a_yield_that_cannot_be_saved_says_so(tmp_path: Path) -> None:
     with pytest.raises(SystemExit):
         one.step()
     assert json.loads((tmp_path / "PARKED").read_text()) == {"step": 1, "saved": False}
-    assert progress(tmp_path).problem.startswith("the checkpoint of step 1 could not be written")
+    assert progress(tmp_path).checkpoint_problem.startswith("the checkpoint of step 1 could not be written")
 
 
 def test_a_job_without_a_checkpoint_directory_is_warned(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -66,7 +66,7 @@ def test_a_calm_job_sleeps_until_something_is_new() -> None:
     assert view.progress is not None
     advanced = replace(view, progress=replace(view.progress, step=view.progress.step + 1))
     assert skipped(replace(whole, jobs={"job": advanced}), calm, [], now) == {"job"}, "steps advance, as they should"
-    troubled = replace(view, progress=replace(view.progress, problem="the disk is full"))
+    troubled = replace(view, progress=replace(view.progress, checkpoint_problem="the disk is full"))
     assert not skipped(replace(whole, jobs={"job": troubled}), calm, [], now), "checkpoints fail"
     assert not skipped(replace(whole, jobs={}), calm, [], now), "it is gone"
     assert not skipped(touched, calm, [], now), "its cloud told something new"

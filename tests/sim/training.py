@@ -258,7 +258,9 @@ class Training:
             self._checkpoint_at = self._checkpoint_at or now
             self._made = max(self._made, self._checkpoint)
         steps = self._steps(now)
-        progress = Progress(current.number, steps, now, now, checkpoint_step=self._checkpoint, problem=self.problem)
+        progress = Progress(
+            current.number, steps, now, now, checkpoint_step=self._checkpoint, checkpoint_problem=self.problem
+        )
         self._words.put(self._keys.progress(self._job), encode(progress))
         if steps >= self.target_steps:
             self._words.put(self._keys.result(self._job), encode(Result("success", "done", current.number)))
@@ -274,14 +276,14 @@ class Training:
         return self._words.versions.get(self._job, 0)
 
     def _view(self, now: float) -> membership.View:
-        prefix, words = f"{self._keys.run(self._job)}gone/", self._words.runs.get(self._job, {})
+        prefix, words = f"{self._keys.run(self._job)}tombstone/", self._words.runs.get(self._job, {})
         hint = words.get(self._keys.hint(self._job))
         return membership.View(
             rules=self._rules,
             members=self._members(),
             round=self._round(),
             hint=decode(Hint, hint.value) if hint else None,
-            gone=frozenset(key.removeprefix(prefix) for key in words if key.startswith(prefix)),
+            tombstones=frozenset(key.removeprefix(prefix) for key in words if key.startswith(prefix)),
             result=self._result(),
             changed_at=now - 5.0,
         )

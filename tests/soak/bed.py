@@ -30,7 +30,7 @@ _TORCHS_OWN = "torchinductor_"  # a cache for all processes of a user, which tor
 # As many as there were nodes, at most; the daemon removes them with the job.
 _KEPT = (
     *(KEYS.hint(JOB), KEYS.round(JOB), KEYS.result(JOB), KEYS.progress(JOB)),
-    *(KEYS.gone(JOB, ""), KEYS.notice(JOB, "")),
+    *(KEYS.tombstone(JOB, ""), KEYS.notice(JOB, "")),
 )
 
 

@@ -64,7 +64,7 @@ class Job:
 
     def is_buried(self, node: str) -> bool:
         """Whether the daemon has given a node up."""
-        return self._word(KEYS.gone(JOB, node), Tombstone) is not None
+        return self._word(KEYS.tombstone(JOB, node), Tombstone) is not None
 
     def result(self) -> Result | None:
         """The job's end."""
@@ -120,7 +120,7 @@ class Job:
 
     def bury(self, node: str, reason: str) -> None:
         """A node is gone."""
-        self.etcd.put(KEYS.gone(JOB, node), encode(Tombstone(node, reason, time.time())))
+        self.etcd.put(KEYS.tombstone(JOB, node), encode(Tombstone(node, reason, time.time())))
 
     def notice(self, node: str, after_s: float) -> None:
         """The provider takes a node, as its agent has read it."""

@@ -29,7 +29,7 @@ def test_a_round_a_checkpoint_and_trouble_are_news_and_a_step_is_not() -> None:
     before = Progress(1, 100, 5.0, 1.0, checkpoint_step=50)
     assert is_news(None, before)
     assert not is_news(before, replace(before, step=101, at=5.1, samples=3, loss=0.5))
-    for changes in ({"round": 2}, {"checkpoint_step": 100}, {"problem": "the disk is full"}):
+    for changes in ({"round": 2}, {"checkpoint_step": 100}, {"checkpoint_problem": "the disk is full"}):
         assert is_news(before, replace(before, **changes))
 
 

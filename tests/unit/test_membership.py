@@ -78,7 +78,7 @@ def views(draw: st.DrawFn) -> View:
         rules=Rules(minimum, minimum + more, app_failures=draw(st.sampled_from([None, 0, 1]))),
         round=current,
         hint=words,
-        gone=frozenset(draw(st.sets(st.sampled_from(NODES), max_size=2))),
+        tombstones=frozenset(draw(st.sets(st.sampled_from(NODES), max_size=2))),
         result=draw(st.sampled_from([None, None, None, Result("failure", "cancelled", 1)])),
         changed_at=draw(st.sampled_from([0.0, 10.0])),
         grace_until=draw(st.sampled_from([-math.inf, 20.0])),
@@ -99,7 +99,7 @@ def test_a_round_is_never_too_big_nor_too_small_and_has_only_those_who_wait_for_
     assert formed.number > (of.round.number if of.round else 0)
     for chosen in formed.members:
         found = of.members[chosen.node]
-        assert chosen.node not in of.gone
+        assert chosen.node not in of.tombstones
         assert (found.state, found.incarnation) == ("waiting", chosen.incarnation)
         assert of.hint is None or chosen.node in (*of.hint.members, *of.hint.spares)
     assert of.hint is None or len(nodes) <= len(of.hint.members)
@@ -130,7 +130,7 @@ def test_nobody_takes_a_survivors_place(of: View) -> None:
 @given(views(), st.permutations(NODES), st.integers(1, 6), st.floats(20, 30))
 def test_a_round_closes_when_all_hinted_members_wait(of: View, order: list[str], count: int, now: float) -> None:
     hinted = "".join(order[:count])
-    expected = set(hinted) - of.gone
+    expected = set(hinted) - of.tombstones
     assume(expected)
     ready = replace(
         of,
@@ -184,7 +184,7 @@ def test_a_hinted_member_that_has_not_come_is_waited_for_a_second_but_not_one_th
     of = view(member("a"), member("b"), hint=hint("abc"), changed_at=10.0)
     assert next_round(of, 10.9, 0.0) == Wait("others may come", 11.0)
     assert close(of, 11.0).nodes() == ("a", "b")
-    assert close(replace(of, gone=frozenset("c")), 10.0).nodes() == ("a", "b")
+    assert close(replace(of, tombstones=frozenset("c")), 10.0).nodes() == ("a", "b")
     stopped = view(member("a", last_round=1), member("b", last_round=1), hint=hint("abc"), changed_at=10.0)
     assert close(replace(stopped, round=round_of("abc")), 10.0).nodes() == ("a", "b")
 
@@ -221,7 +221,7 @@ def test_after_an_outage_of_etcd_a_missing_member_may_come_back() -> None:
     assert standing(of, current, "a", 20.0) == Broken("b is lost", "lost")
     waiting = view(member("a", last_round=1), round=current, grace_until=20.0)
     assert next_round(waiting, 19.0, 0.0) == Wait("b may come back after etcd did", 20.0)
-    buried = replace(of, gone=frozenset("b"))
+    buried = replace(of, tombstones=frozenset("b"))
     assert standing(buried, current, "a", 19.0) == Broken("b is gone", "lost")
 
 
@@ -256,7 +256,7 @@ def test_a_member_that_the_round_moved_on_without_is_fenced() -> None:
     assert standing(view(*both), mine, "a", 0.0) == Stay()
     lost = standing(view(both[1], round=mine), mine, "a", 0.0)
     assert lost == Broken("a is lost", "lost")
-    buried = standing(view(*both, round=mine, gone=frozenset("a")), mine, "a", 0.0)
+    buried = standing(view(*both, round=mine, tombstones=frozenset("a")), mine, "a", 0.0)
     assert isinstance(buried, Broken)
     assert buried.cause == "moved"
 
@@ -267,7 +267,7 @@ def test_a_lonely_member_that_lost_its_lease_goes_on_until_another_round_is_form
     assert standing(view(round=round_of("b", 2)), alone, "a", LONG_AFTER) == Broken(
         "round 2 was formed meanwhile", "moved"
     )
-    buried = standing(view(round=alone, gone=frozenset("a")), alone, "a", LONG_AFTER)
+    buried = standing(view(round=alone, tombstones=frozenset("a")), alone, "a", LONG_AFTER)
     assert buried == Broken("a has a tombstone", "moved")
 
 
@@ -348,7 +348,7 @@ def test_a_spare_that_stands_in_stays_until_the_daemon_or_the_late_member_says_o
     running = [member(node, "running", 2) for node in "abs"]
     of = view(*running, member("t"), round=current, hint=hint("abc", 2, spares="st"))
     for gone in (frozenset[str](), frozenset("c")):
-        assert standing(replace(of, gone=gone), current, "a", LONG_AFTER) == Stay()
+        assert standing(replace(of, tombstones=gone), current, "a", LONG_AFTER) == Stay()
     # the next loss takes the next spare, be it of a member or of the one that stands in
     for lost in "bs":
         left = {node: m for node, m in of.members.items() if node != lost}
@@ -360,29 +360,29 @@ def test_a_spare_that_stands_in_stays_until_the_daemon_or_the_late_member_says_o
 
 def test_losses_are_remembered_for_ten_minutes_and_not_more_than_16() -> None:
     waiting = [member(node, last_round=1) for node in "ab"]
-    before = round_of("abc", lost=(Loss("c", 100.0), Loss("c", 200.0)))
+    before = round_of("abc", recent_losses=(Loss("c", 100.0), Loss("c", 200.0)))
     decision = next_round(view(*waiting, round=before), LONG_AFTER, 700.0)
     assert isinstance(decision, Close)
-    assert decision.round.lost == (Loss("c", 200.0), Loss("c", 700.0))
-    many = round_of("abc", lost=(Loss("b", 0.0),) * 16)
-    assert close(view(*waiting, round=many)).lost == (Loss("b", 0.0),) * 15 + (Loss("c", 0.0),)
+    assert decision.round.recent_losses == (Loss("c", 200.0), Loss("c", 700.0))
+    many = round_of("abc", recent_losses=(Loss("b", 0.0),) * 16)
+    assert close(view(*waiting, round=many)).recent_losses == (Loss("b", 0.0),) * 15 + (Loss("c", 0.0),)
     # who started anew was lost; who has a tombstone never comes back, and who leaves is not lost
     anew = view(*waiting, member("c", incarnation="c2"), round=round_of("abc"))
-    assert close(anew).lost == (Loss("c", 0.0),)
-    assert close(replace(anew, gone=frozenset("c"))).lost == ()
-    assert close(view(*waiting, member("c", "leaving", 1, parked=True), round=round_of("abc"))).lost == ()
+    assert close(anew).recent_losses == (Loss("c", 0.0),)
+    assert close(replace(anew, tombstones=frozenset("c"))).recent_losses == ()
+    assert close(view(*waiting, member("c", "leaving", 1, parked=True), round=round_of("abc"))).recent_losses == ()
 
 
 def test_a_node_that_was_lost_again_and_again_is_let_in_when_it_has_stayed_for_a_while() -> None:
     assert [trial_s(losses) for losses in (0, 1, 2, 3, 4, 7, 16)] == [0.0, 0.0, 0.0, 2.0, 4.0, 30.0, 30.0]
     thrice = (Loss("c", 0.0),) * 3
-    current = round_of("ab", lost=thrice)
+    current = round_of("ab", recent_losses=thrice)
     running = [member(node, "running", 1) for node in "ab"]
     of = view(*running, member("c"), round=current, hint=hint("abc"), since={"c": 10.0})
     assert standing(of, current, "a", 11.9) == Stay()
     assert standing(of, current, "a", 12.0) == Yield("c joins")
     # whoever is in the round is in it
-    joined = round_of("abc", lost=thrice)
+    joined = round_of("abc", recent_losses=thrice)
     within = view(*running, member("c", "running", 1), round=joined, since={"c": 10.0})
     assert standing(within, joined, "a", 10.0) == Stay()
     # it may be needed: then all wait, unless its losses are old
@@ -392,13 +392,13 @@ def test_a_node_that_was_lost_again_and_again_is_let_in_when_it_has_stayed_for_a
     assert close(few, 12.0).nodes() == ("a", "b", "c")
     assert isinstance(next_round(few, 11.0, 600.0), Close)
     # a spare takes its place for so long
-    third = round_of("abc", lost=thrice[:2])
+    third = round_of("abc", recent_losses=thrice[:2])
     spared = view(*stopped, member("c", incarnation="c4"), member("s"), round=third, hint=hint("abc", 2, spares="s"))
     assert close(replace(spared, since={"c": 10.0}), 11.0).nodes() == ("a", "b", "s")
 
 
 def test_a_round_with_losses_is_read_as_it_was_written() -> None:
-    formed = round_of("ab", lost=(Loss("c", 1.5),))
+    formed = round_of("ab", recent_losses=(Loss("c", 1.5),))
     assert decode(Round, encode(formed)) == formed
 
 

@@ -41,7 +41,7 @@ class Keys:
     round_revision: int = 0
     member_revisions: Mapping[str, int] = field(default_factory=dict)
     hint: Hint | None = None
-    gone: frozenset[str] = frozenset()
+    tombstones: frozenset[str] = frozenset()
     result: Result | None = None
     outages: int = 0
 
@@ -103,7 +103,7 @@ class Cluster:
     # -- what happens --------------------------------------------------------------------------------------
 
     def start(self, node: str) -> None:
-        if node in self.launchers or node in self.keys.gone:
+        if node in self.launchers or node in self.keys.tombstones:
             return
         self.started += 1
         launcher = Launcher(node, f"{node}{self.started}", len(self.history) - 1, self.now)
@@ -116,7 +116,7 @@ class Cluster:
 
     def bury(self, node: str) -> None:
         self.kill(node)
-        self.write(gone=self.keys.gone | {node})
+        self.write(tombstones=self.keys.tombstones | {node})
 
     def fail(self, node: str) -> None:
         launcher = self.launchers.get(node)
@@ -167,7 +167,7 @@ class Cluster:
             keys.members,
             keys.round,
             keys.hint,
-            keys.gone,
+            keys.tombstones,
             keys.result,
             changed_at=launcher.changed_at,
             grace_until=launcher.grace_until,
@@ -279,7 +279,7 @@ def test_whatever_happened_the_living_end_up_together(
             getattr(cluster, operation)(node)
     cluster.settle()
     keys = cluster.keys
-    of = View(cluster.rules, keys.members, keys.round, keys.hint, keys.gone, keys.result)
+    of = View(cluster.rules, keys.members, keys.round, keys.hint, keys.tombstones, keys.result)
     wanted = [m.node for m in target(of)]
     if keys.result is not None:
         assert all(launcher.current is None for launcher in cluster.launchers.values())

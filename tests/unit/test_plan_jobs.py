@@ -370,7 +370,7 @@ TROUBLED: dict[str, Any] = {
 
 
 def said(problem: str, checkpoint: int = 40) -> Progress:
-    return Progress(1, 50, NOW, NOW - 40, checkpoint_step=checkpoint, problem=problem)
+    return Progress(1, 50, NOW, NOW - 40, checkpoint_step=checkpoint, checkpoint_problem=problem)
 
 
 @pytest.mark.parametrize(

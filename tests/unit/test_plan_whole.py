@@ -201,7 +201,7 @@ def test_words_of_nodes_that_are_gone_are_deleted_and_others_are_not() -> None:
     }
     nodes = [member(1), node(2, N.GONE), node(3, N.TERMINATING, retry_at=NOW + 9)]
     after = scene(*nodes, record=job(1), **words)
-    expected = [key("job", each) for key in (KEYS.gone, KEYS.notice, KEYS.ended) for each in names(2, 9)]
+    expected = [key("job", each) for key in (KEYS.tombstone, KEYS.notice, KEYS.ended) for each in names(2, 9)]
     assert list(after.commit.delete_keys) == expected
 
 
@@ -291,7 +291,7 @@ NO_OFFERS = {"volatile": {"offers": {"job": OffersView((), known=True, asked_at=
         (
             SETTLED,
             job(2, checkpoint_problem="disk full", checkpoint_problem_at=NOW),
-            {"progress": Progress(1, 1, NOW, NOW, problem="disk full")},
+            {"progress": Progress(1, 1, NOW, NOW, checkpoint_problem="disk full")},
             False,
         ),
         (
@@ -300,7 +300,12 @@ NO_OFFERS = {"volatile": {"offers": {"job": OffersView((), known=True, asked_at=
             {"progress": Progress(1, 1, NOW, NOW)},
             False,
         ),
-        (SETTLED, job(2, checkpoint_problem_at=NOW), {"progress": Progress(1, 1, NOW, NOW, problem="new")}, False),
+        (
+            SETTLED,
+            job(2, checkpoint_problem_at=NOW),
+            {"progress": Progress(1, 1, NOW, NOW, checkpoint_problem="new")},
+            False,
+        ),
         ([], job(2, J.SUCCEEDED), {"hint": None}, True),
         ([node(1, N.GONE)], job(2, J.SUCCEEDED), {"hint": None}, True),
         ([node(1, N.TERMINATING, retry_at=NOW + 9)], job(2, J.SUCCEEDED), {}, False),
@@ -371,7 +376,7 @@ def test_how_far_a_job_is_wakes_nobody_but_its_trouble_does() -> None:
     known = world.jobs["job"]
     calm = {"job": Steady(known, NOW)}
     for problem, sleeps in (("", True), ("disk full", False)):
-        further = replace(known, progress=Progress(1, 99, NOW, NOW, problem=problem))
+        further = replace(known, progress=Progress(1, 99, NOW, NOW, checkpoint_problem=problem))
         assert bool(sleepers(replace(world, jobs={"job": further}), calm)) is sleeps
     other = replace(known, nodes=dict(known.nodes), progress=Progress(1, 99, NOW, NOW))
     assert sleepers(replace(world, jobs={"job": other}), calm) == frozenset()

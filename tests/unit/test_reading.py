@@ -21,7 +21,7 @@ NOT_OURS = {
     f"{KEYS.run('unheard-of')}hint": b"{}",
     f"{KEYS.world}alerts/one": b"{}",
     f"{KEYS.world}alerts/two": b"{}",
-    f"{KEYS.run('job-002')}gone/job-002-bench-1": b"{}",
+    f"{KEYS.run('job-002')}tombstone/job-002-bench-1": b"{}",
 }
 STEPS = [
     (KEYS.progress(job), encode(Progress(1, step, 1.0, 1.0))) for job in ("job-000", "unheard-of") for step in (7, 8)

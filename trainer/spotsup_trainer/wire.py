@@ -1,7 +1,8 @@
-"""The words between daemon and nodes: etcd keys, and the JSON under them. Standard library only.
+"""The messages between daemon and nodes: etcd keys, and the JSON under them. Standard library only.
 
-Everything is readable JSON, never pickle: who can write a key must not be able to run code.
+Values are readable JSON, never pickle: whoever can write a key must not be able to run code with it.
 Unknown fields are ignored on reading, so that a newer writer does not break an older reader.
+All times are UNIX seconds by the writer's clock.
 """
 
 from __future__ import annotations
@@ -14,33 +15,36 @@ from typing import Any, Literal, TypeAlias, TypeVar
 
 DEFAULT_LEASE_TTL_S = 5.0
 
+# waiting: wants to be in the next round.
+# running: its workers run in `Member.round`.
+# leaving: will not be in the next round (its machine is about to go); all checkpoint, and the others go on.
+# done: its workers ended with success.
 MemberState: TypeAlias = Literal["waiting", "running", "leaving", "done"]
 
 
 class WireError(ValueError):
-    """A value under a key is not what its word says."""
+    """A value is not a message of the kind that its key holds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hint:
-    """The daemon's word on who should be in the round. Rendezvous closes the moment all of them wait.
+    """Who should be in the round, by the daemon. The rendezvous closes the moment all members wait."""
 
-    `members`: node ids, in the order in which newcomers get ranks. `spares`: who waits outside the round, and takes the
-    place of a member that is lost or leaves, without another word of the daemon; the first one first. `hold`: nobody is
-    to train; all checkpoint together, stop, and form no round. `reason`: for people.
-    """
-
+    # Node ids; newcomers get ranks in this order.
     members: tuple[str, ...]
     min_nodes: int
     max_nodes: int
+    # For people.
     reason: str = ""
+    # Nodes that wait outside the round. The first takes the place of a member that is lost or leaves, at once.
     spares: tuple[str, ...] = ()
+    # Pause the job: all nodes checkpoint together, stop, and form no round.
     hold: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why a node's workers stopped by themselves. `at`: UNIX seconds, by the node's clock."""
+    """Why a node's workers stopped by themselves."""
 
     round: int
     local_rank: int
@@ -51,22 +55,20 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A launcher's own key, under its lease: the key vanishes with the launcher.
-
-    waiting: wants to be in the next round. running: its workers run in `round`. leaving: will not be in the next
-    round (its machine is about to go): everyone checkpoints, the others go on. done: its workers ended with success.
-    `round` is the last round that it took up; `parked`: its workers in it have stopped with a complete checkpoint.
-    `incarnation` is new for each start of the launcher. `store_port` is bound already: should this node become rank 0,
-    the round's TCPStore listens there.
-    """
+    """A launcher's own key, under its lease: the key vanishes with the launcher."""
 
     node: str
+    # New for each start of the launcher.
     incarnation: str
     addr: str
+    # Bound already: if this node becomes rank 0, the round's TCPStore listens there.
     store_port: int
     state: MemberState
+    # The last round that this node took part in.
     round: int = 0
+    # Why its workers in that round stopped, where the program itself failed.
     failure: Failure | None = None
+    # Its workers in that round have stopped with a complete checkpoint.
     parked: bool = False
 
 
@@ -82,7 +84,7 @@ class RoundMember:
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """A node vanished from a round, or its launcher started anew in it. `at`: UNIX seconds."""
+    """A node vanished from a round, or its launcher restarted in it."""
 
     node: str
     at: float
@@ -90,20 +92,18 @@ class Loss:
 
 @dataclass(frozen=True)
 class Round:
-    """One rendezvous: members in rank order. Written by one compare-and-swap, by whichever member sees it complete.
-
-    `app_failures` counts the rounds that ended because the user's program failed while every member was there;
-    it belongs to the job, not to a node. `formed_at`: UNIX seconds, by the clock of the member that wrote it. `lost`:
-    from rounds of the last minutes, the newest last.
-    """
+    """One rendezvous. Written by one compare-and-swap, by any member that sees it complete."""
 
     number: int
+    # In rank order.
     members: tuple[RoundMember, ...]
     formed_at: float
     reason: str = ""
+    # How many rounds of the job ended because the user's program failed while every member was there.
     app_failures: int = 0
     last_failure: Failure | None = None
-    lost: tuple[Loss, ...] = ()
+    # From rounds of the last minutes, the newest last.
+    recent_losses: tuple[Loss, ...] = ()
 
     def nodes(self) -> tuple[str, ...]:
         """Node ids in rank order."""
@@ -111,7 +111,7 @@ class Round:
 
     @cached_property
     def incarnations(self) -> Mapping[str, str]:
-        """Node -> incarnation. Kept: each member asks for each other one at each change, n² times in a round."""
+        """Node -> incarnation. Cached: each member looks up every other one at each change, n² times in a round."""
         return {member.node: member.incarnation for member in self.members}
 
 
@@ -128,17 +128,18 @@ class AgentStatus:
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """The provider's word that a node will be taken. Times are UNIX seconds."""
+    """The provider's announcement that a node will be taken."""
 
     node: str
     deadline: float
     seen_at: float
+    # Which metadata service announced it.
     source: str
 
 
 @dataclass(frozen=True, slots=True)
 class Tombstone:
-    """The daemon's word that a node is gone, so that nobody waits for a timeout."""
+    """A node is gone, by the daemon: its peers need not wait for a timeout."""
 
     node: str
     reason: str
@@ -147,30 +148,32 @@ class Tombstone:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far the job is; written by the agent of the node with rank 0. Times are UNIX seconds.
-
-    `problem`: why checkpoints are not being written just now, in one sentence; empty while all is well. `fraction`,
-    `text`: of a data job, how much of it is done (0 to 1), and what it says itself.
-    """
+    """How far the job is, by the agent of the node with rank 0."""
 
     round: int
+    # The last completed step, over all rounds, and when it was completed.
     step: int
     at: float
+    # When the first step of this round was completed.
     first_step_at: float
     epoch: int = 0
     samples: int = 0
     loss: float | None = None
+    # The step of the newest complete checkpoint.
     checkpoint_step: int = 0
-    problem: str = ""
+    # Why checkpoints are not being written now, in one sentence; empty while they are.
+    checkpoint_problem: str = ""
+    # Of a data job: how much is done (0 to 1), and the program's own description of it.
     fraction: float | None = None
     text: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a node's launcher ended. success: the program ended well. left: in order, others go on."""
+    """How a node's launcher ended."""
 
     node: str
+    # success: the program ended well. left: in order, and others go on.
     outcome: Literal["success", "failure", "left"]
     exit_code: int
     message: str
@@ -179,50 +182,54 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The job's end, written once by the rendezvous: after it nobody forms a round."""
+    """The job's end, written once by the rendezvous: no round is formed after it."""
 
     outcome: Literal["success", "failure"]
     message: str
+    # The last round.
     round: int
 
 
 @dataclass(frozen=True, slots=True)
 class Metadata:
-    """Where a node reads its preemption notice: `kind` names the provider's format, `url` its service."""
+    """Where a node reads its preemption notice."""
 
+    # Whose format it has.
     kind: Literal["local", "aws", "gcp", "azure", "none"]
+    # The metadata service.
     url: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class AgentConfig:
-    """What bootstrap writes on a node for the agent to read. Paths are absolute, on the node.
-
-    `log_mirror`: a folder that outlives the node, for its whole log; "" for none.
-    `container_init`: `python` is in a container, and the launcher ends when its stdin closes. `kind`: what `command`
-    is, a training script with its arguments or, of a data job, one line for bash.
-    """
+    """What bootstrap writes on a node for the agent to read. Paths are absolute, on the node."""
 
     cluster: str
     job: str
     task_id: str
     node: str
+    # The node's address for its peers.
     addr: str
     etcd_endpoints: tuple[str, ...]
     metadata: Metadata
+    # The interpreter of the training environment.
     python: str
     code_dir: str
     run_dir: str
     log_dir: str
     checkpoint_dir: str
+    # A training script with its arguments; of a data job, one line for bash.
     command: tuple[str, ...]
     min_nodes: int
     max_nodes: int
     nproc_per_node: int
     env: Mapping[str, str] = field(default_factory=dict)
     lease_ttl_s: float = DEFAULT_LEASE_TTL_S
+    # How long before the notice's deadline the launcher leaves, if the daemon has not asked it to before.
     leave_margin_s: float = 8.0
+    # A folder that outlives the node, for its whole log; "" for none.
     log_mirror: str = ""
+    # `python` is in a container, and the launcher ends when its stdin closes.
     container_init: bool = False
     kind: Literal["training", "data"] = "training"
 
@@ -240,11 +247,11 @@ class Keys:
 
     @property
     def world(self) -> str:
-        """What the daemon mirrors: its records, and the words of all jobs."""
+        """What the daemon mirrors: its records, and the messages of all jobs."""
         return f"{self.root}world/"
 
     def run(self, job: str) -> str:
-        """The words between the daemon and the nodes of one job."""
+        """The messages between the daemon and the nodes of one job."""
         return f"{self.world}run/{job}/"
 
     def hint(self, job: str) -> str:
@@ -275,9 +282,9 @@ class Keys:
         """`Notice`, by the agent."""
         return f"{self.run(job)}notice/{node}"
 
-    def gone(self, job: str, node: str) -> str:
+    def tombstone(self, job: str, node: str) -> str:
         """`Tombstone`, by the daemon."""
-        return f"{self.run(job)}gone/{node}"
+        return f"{self.run(job)}tombstone/{node}"
 
     def ended(self, job: str, node: str) -> str:
         """`Ended`, by the agent."""
@@ -288,23 +295,23 @@ class Keys:
         return f"{self.root}logs/{job}/{node}/" if node else f"{self.root}logs/{job}/"
 
 
-Word = TypeVar("Word")
+Message = TypeVar("Message")
 
 _NESTED: dict[tuple[str, str], type] = {
     ("Member", "failure"): Failure,
     ("Round", "last_failure"): Failure,
     ("AgentConfig", "metadata"): Metadata,
 }
-_LISTS: dict[tuple[str, str], type] = {("Round", "members"): RoundMember, ("Round", "lost"): Loss}
+_LISTS: dict[tuple[str, str], type] = {("Round", "members"): RoundMember, ("Round", "recent_losses"): Loss}
 
 
-def encode(word: Any) -> bytes:
-    """A word as JSON."""
-    return json.dumps(asdict(word), separators=(",", ":"), sort_keys=True).encode()
+def encode(message: Any) -> bytes:
+    """A message as JSON."""
+    return json.dumps(asdict(message), separators=(",", ":"), sort_keys=True).encode()
 
 
-def decode(kind: type[Word], raw: bytes | str) -> Word:
-    """JSON as a word of `kind`. Raises WireError when it is not one."""
+def decode(kind: type[Message], raw: bytes | str) -> Message:
+    """JSON as a message of `kind`. Raises WireError when it is not one."""
     try:
         parsed = json.loads(raw.decode() if isinstance(raw, bytes) else raw)
         if not isinstance(parsed, dict):
@@ -316,37 +323,32 @@ def decode(kind: type[Word], raw: bytes | str) -> Word:
 
 @dataclass(frozen=True, slots=True)
 class _Field:
-    """`nested`: the word that it is, where it is one; `item`: the words that it is a list of."""
-
     name: str
     required: bool
+    # The dataclass of its value, or of each item of its value.
     nested: type | None
     item: type | None
 
 
-_KNOWN: dict[type, tuple[_Field, ...]] = {}
+_fields_of: dict[type, tuple[_Field, ...]] = {}
 
 
 def _fields(kind: type) -> tuple[_Field, ...]:
-    """Found out once: a member of a large round reads hundreds of words in a moment in which all do."""
-    if kind not in _KNOWN:
-        _KNOWN[kind] = _found_out(kind)
-    return _KNOWN[kind]
-
-
-def _found_out(kind: type) -> tuple[_Field, ...]:
-    return tuple(
-        _Field(
-            spec.name,
-            spec.default is MISSING and spec.default_factory is MISSING,
-            _NESTED.get((kind.__name__, spec.name)),
-            _LISTS.get((kind.__name__, spec.name)),
+    """Cached: a member of a large round decodes hundreds of messages at the moment when all others do."""
+    if kind not in _fields_of:
+        _fields_of[kind] = tuple(
+            _Field(
+                spec.name,
+                spec.default is MISSING and spec.default_factory is MISSING,
+                _NESTED.get((kind.__name__, spec.name)),
+                _LISTS.get((kind.__name__, spec.name)),
+            )
+            for spec in fields(kind)
         )
-        for spec in fields(kind)
-    )
+    return _fields_of[kind]
 
 
-def _build(kind: type[Word], parsed: dict[str, Any]) -> Word:
+def _build(kind: type[Message], parsed: dict[str, Any]) -> Message:
     values: dict[str, Any] = {}
     for spec in _fields(kind):
         if spec.name not in parsed:

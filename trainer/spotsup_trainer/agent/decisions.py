@@ -76,4 +76,4 @@ def is_news(before: Progress | None, after: Progress) -> bool:
 
 
 def _news(progress: Progress) -> tuple[int, int, str]:
-    return progress.round, progress.checkpoint_step, progress.problem
+    return progress.round, progress.checkpoint_step, progress.checkpoint_problem

@@ -188,7 +188,7 @@ class DataJob:
             if now.view.result is not None:
                 result = now.view.result
                 return Outcome("success" if result.outcome == "success" else "failure", result.message)
-            if place.node in now.view.gone:
+            if place.node in now.view.tombstones:
                 return Outcome("left", f"the daemon has given node {place.node} up")
             if self._told:
                 return self._left("told to leave")

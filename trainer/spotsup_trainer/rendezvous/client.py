@@ -232,7 +232,7 @@ class RendezvousClient:
             members=self._below(raw, keys.member(job, ""), Member),
             round=self._word(raw, keys.round(job), Round),
             hint=self._word(raw, keys.hint(job), Hint),
-            gone=frozenset(self._below(raw, keys.gone(job, ""), Tombstone)),
+            tombstones=frozenset(self._below(raw, keys.tombstone(job, ""), Tombstone)),
             result=self._word(raw, keys.result(job), Result),
             changed_at=old.changed_at,
             grace_until=old.grace_until,
@@ -289,4 +289,4 @@ def _incarnation(members: Mapping[str, Member], node: str) -> str:
 
 def _timeless(decision: Close | Finish) -> Decision:
     """The decision without the time at which it was made, which losses have, too."""
-    return Close(replace(decision.round, formed_at=0.0, lost=())) if isinstance(decision, Close) else decision
+    return Close(replace(decision.round, formed_at=0.0, recent_losses=())) if isinstance(decision, Close) else decision

@@ -198,7 +198,7 @@ class SpotsupRendezvousHandler(RendezvousHandler):  # type: ignore[misc]  # mypy
         now, node = self.seat.snapshot(), self.seat.place.node
         if now.view.result is not None:
             raise RendezvousClosedError(f"the job has ended: {now.view.result.message}")
-        if node in now.view.gone:
+        if node in now.view.tombstones:
             raise RendezvousClosedError(f"the daemon has given node {node} up; it cannot come back under this name")
         if self.interrupted():
             raise RendezvousGracefulExitError("told to leave")

@@ -45,9 +45,9 @@ class Rules:
 class View:
     """The job's keys as one launcher holds them. Times are of one monotonic clock.
 
-    `members`: the member keys that exist, by node. `gone`: nodes with a tombstone. `changed_at`: when any of this last
-    changed. `grace_until`: after etcd was away, leases may have ended although their launchers live, and it may have
-    lost all words; until then a missing key is not yet a loss, and a missing hint not yet the lack of a daemon.
+    `members`: the member keys that exist, by node. `tombstones`: nodes with a tombstone. `changed_at`: when any of this
+    last changed. `grace_until`: after etcd was away, leases may have ended although their launchers live, and it may
+    have lost all words; until then a missing key is not yet a loss, and a missing hint not yet the lack of a daemon.
     `since`: when each member appeared, where that was seen.
     """
 
@@ -55,7 +55,7 @@ class View:
     members: Mapping[str, Member]
     round: Round | None = None
     hint: Hint | None = None
-    gone: frozenset[str] = frozenset()
+    tombstones: frozenset[str] = frozenset()
     result: Result | None = None
     changed_at: float = 0.0
     grace_until: float = -math.inf
@@ -127,7 +127,7 @@ def bounds(view: View) -> tuple[int, int]:
 
 def live(view: View) -> dict[str, Member]:
     """Members whose key exists and who have no tombstone, by node."""
-    return {node: member for node, member in view.members.items() if node not in view.gone}
+    return {node: member for node, member in view.members.items() if node not in view.tombstones}
 
 
 def trial_s(losses: int) -> float:
@@ -141,7 +141,7 @@ def trial_s(losses: int) -> float:
 def rejoin_backoffs(view: View, now: float, at: float = -math.inf) -> dict[str, float]:
     """Who is not let in yet, and until when. `at`: `now` in UNIX seconds, where losses may be so old that they do not
     count any more."""
-    if view.round is None or len(view.round.lost) < _FREE_LOSSES:
+    if view.round is None or len(view.round.recent_losses) < _FREE_LOSSES:
         return {}  # nobody can have more than one loss beside those
     trials = {}
     for node, losses in Counter(loss.node for loss in _losses(view, at)).items():
@@ -248,14 +248,14 @@ def _left(member: Member, current: Round) -> bool:
 
 
 def _broken(view: View, current: Round, node: str, now: float) -> Broken | None:
-    if node in view.gone:
+    if node in view.tombstones:
         return Broken(f"{node} has a tombstone", "moved")
     newest = view.round
     if newest is not None and newest != current and not is_behind(view, current):
         return Broken(f"round {newest.number} was formed meanwhile", "moved")
     for member in current.members:
         found = view.members.get(member.node)
-        if member.node in view.gone:
+        if member.node in view.tombstones:
             return Broken(f"{member.node} is gone", "lost")
         if found is None:
             # One that is alone is lost to nobody: it goes on until another round is formed.
@@ -326,7 +326,7 @@ def _still_stopping(view: View) -> set[str]:
 
 def _missing_of_round(view: View) -> list[str]:
     members = view.round.nodes() if view.round else ()
-    return [node for node in members if node not in view.gone and node not in view.members]
+    return [node for node in members if node not in view.tombstones and node not in view.members]
 
 
 def _settle_s(view: View, *, full: bool) -> float:
@@ -335,7 +335,7 @@ def _settle_s(view: View, *, full: bool) -> float:
     if view.hint is None:
         return view.rules.settle_s
     # One of the last round that is missing has been waited for already, for as long as its lease.
-    known = view.gone | view.members.keys() | set(view.round.nodes() if view.round else ())
+    known = view.tombstones | view.members.keys() | set(view.round.nodes() if view.round else ())
     return view.rules.absent_settle_s if set(view.hint.members) - known else 0.0
 
 
@@ -355,7 +355,7 @@ def _close(view: View, chosen: tuple[Member, ...], formed_at: float) -> Close | 
             reason=_reason(last, chosen, failed=culprit is not None),
             app_failures=failures,
             last_failure=culprit.failure if culprit else (last.last_failure if last else None),
-            lost=_losses(view, formed_at),
+            recent_losses=_losses(view, formed_at),
         )
     )
 
@@ -365,8 +365,8 @@ def _losses(view: View, at: float) -> tuple[Loss, ...]:
     if view.round is None:
         return ()
     here = live(view)
-    lost = [m.node for m in view.round.members if m.node not in view.gone and not _is_same(m, here.get(m.node))]
-    old = [loss for loss in view.round.lost if at - loss.at < _REMEMBERED_S]
+    lost = [m.node for m in view.round.members if m.node not in view.tombstones and not _is_same(m, here.get(m.node))]
+    old = [loss for loss in view.round.recent_losses if at - loss.at < _REMEMBERED_S]
     return (*old, *(Loss(node, at) for node in lost))[-_MAX_REMEMBERED:]
 
 

@@ -328,7 +328,7 @@ class Session:
             samples=self._position.samples,
             loss=None if self._loss is None else float(self._loss),
             checkpoint_step=self._checkpoints.step if self._checkpoints else 0,
-            problem=self._checkpoints.problem() if self._checkpoints else "",
+            checkpoint_problem=self._checkpoints.problem() if self._checkpoints else "",
         )
         try:
             self._files.write_progress(progress)
