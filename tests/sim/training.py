@@ -206,7 +206,7 @@ class Training:
         if breaks:
             gone = {node for node in current.nodes() if node not in self._running or node not in here}
             stopped = {n for n, m in here.items() if n in current.nodes() and m.state == "waiting" and not m.parked}
-            self._lose(current, now, frozenset(gone | stopped | (view.gone & set(current.nodes()))))
+            self._lose(current, now, frozenset(gone | stopped | (view.tombstones & set(current.nodes()))))
         for node in breaks:
             self._set(replace(here[node], state="waiting", parked=False))
         if breaks:
