@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import re
 import runpy
 import sys
 import time
@@ -15,10 +14,12 @@ from typing import Self
 import torch
 from torch.distributed import TCPStore
 
+from tests.support.documents import block
+
 REPO = Path(__file__).resolve().parents[2]
 EXAMPLES = REPO / "trainer" / "examples"
 IMAGENET = EXAMPLES / "imagenet.py"
-DOCUMENT = (REPO / "docs" / "training.md").read_text()
+DOCUMENT = REPO / "docs" / "training.md"
 SMOKE = ("--model", "tiny", "--fake-data", "160", "--global-batch", "8", "--epochs", "2", "--warmup", "10")
 OFTEN = ("--log-every", "1", "--workers", "1")
 STEPS = 40  # of SMOKE
@@ -113,7 +114,6 @@ def steps(text: str) -> dict[int, str]:
 
 def script(name: str, folder: Path) -> Path:
     """A script of docs/training.md."""
-    (text,) = re.findall(rf"<!-- script: {re.escape(name)} -->\n```python\n(.*?)```", DOCUMENT, re.DOTALL)
     path = folder / name
-    path.write_text(text)
+    path.write_text(block(DOCUMENT, name).text)
     return path

@@ -22,6 +22,7 @@ import torch
 from spotsup_trainer.session import Session
 
 from tests.e2e.ranks import DOCUMENT, EXAMPLES, IMAGENET, OFTEN, SMOKE, STEPS, Ranks, script, steps, until_parked, wait
+from tests.support.documents import blocks
 
 
 @contextmanager
@@ -103,9 +104,9 @@ def test_the_gradient_scaler_of_fp16_goes_on_where_it_was(imagenet: Any, tmp_pat
 
 @pytest.mark.e2e
 def test_the_difference_in_the_document_makes_the_example_of_a_script_without_spotsup(tmp_path: Path) -> None:
-    (difference,) = re.findall(r"```diff\n(.*?)```", DOCUMENT, re.DOTALL)
+    (block,) = blocks(DOCUMENT, "diff")
     plain = IMAGENET.read_text()
-    for hunk in difference.split("\n@@\n")[1:]:
+    for hunk in block.text.split("\n@@\n")[1:]:
         lines = hunk.strip("\n").splitlines()
         elastic = "".join(f"{line[1:]}\n" for line in lines if line[:1] != "-")
         assert plain.count(elastic) == 1, f"trainer/examples/imagenet.py does not have\n{elastic}"

@@ -65,7 +65,7 @@ def agent(node: str, addr: str, endpoint: str, folder: Path) -> Iterator[subproc
 
 @pytest.mark.e2e
 def test_every_variable_of_the_document_is_there_and_means_what_it_says(etcd_endpoint: str, tmp_path: Path) -> None:
-    _, _, section = DOCUMENT.partition("## The environment of a worker\n")
+    _, _, section = DOCUMENT.read_text().partition("## The environment of a worker\n")
     names = re.findall(
         r"`([A-Z_]+)`", "".join(re.findall(r"^\| (`[^|]*) \|", section.partition("\n## ")[0], re.MULTILINE))
     )
