@@ -63,12 +63,12 @@ class Journal:
         if commit.cluster is not None:
             operations.append(Put(f"{self.keys.world}{CLUSTER}", dump(commit.cluster)))
         operations += [Put(self._node_key(commit.job, node.id), dump(node)) for node in commit.nodes]
-        operations += [Delete(self._node_key(commit.job, node)) for node in commit.forget_nodes]
-        operations += [Put(key, value) for key, value in commit.words.items()]
+        operations += [Delete(self._node_key(commit.job, node)) for node in commit.delete_nodes]
+        operations += [Put(key, value) for key, value in commit.put_keys.items()]
         operations += [Delete(key, prefix=key.endswith("/")) for key in commit.delete_keys]
         operations += [Put(self._event_key(event.job, event.id), dump(event)) for event in commit.events]
         operations += [Put(f"{self.keys.world}alerts/{event.id}", dump(event)) for event in commit.alerts]
-        operations += [Delete(self._event_key(commit.job, event)) for event in commit.drop_events]
+        operations += [Delete(self._event_key(commit.job, event)) for event in commit.delete_events]
         return operations
 
     def _txn(self, guards: Sequence[Compare], operations: Sequence[Put | Delete]) -> int:

@@ -231,7 +231,7 @@ def _build(world: str, parts: _Parts) -> JobView | None:
         members=by_node.get("member", {}),
         agents=by_node.get("agent", {}),
         notices=by_node.get("notice", {}),
-        ended=by_node.get("ended", {}),
+        exits=by_node.get("ended", {}),
         tombstones=frozenset(tombstones),
     )
 

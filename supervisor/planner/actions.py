@@ -55,17 +55,18 @@ class Bootstrap:
 
 @dataclass(frozen=True, slots=True)
 class Terminate:
-    """Ask a cloud to end a machine. `node` is empty for an orphan. `last_words`: read its console first.
+    """Ask a cloud to end a machine. `node` is empty for an orphan. `read_console`: read its console first.
 
-    `log_of`: this node's log, too. `mounts_of`: stop this node's agent first, and unmount what its job had mounted.
+    `read_log_of`: this node's log, too. `unmount_first`: stop this node's agent first, and unmount what its job had
+    mounted.
     """
 
     cloud: str
     instance_id: str
     node: str
-    last_words: bool = False
-    log_of: NodeRecord | None = None
-    mounts_of: tuple[NodeRecord, JobRecord] | None = None
+    read_console: bool = False
+    read_log_of: NodeRecord | None = None
+    unmount_first: tuple[NodeRecord, JobRecord] | None = None
 
     @property
     def key(self) -> str:
@@ -248,12 +249,12 @@ class Commit:
     guards: Mapping[str, int]
     job_record: JobRecord | None = None
     nodes: Sequence[NodeRecord] = ()
-    forget_nodes: Sequence[str] = ()
-    words: Mapping[str, bytes] = field(default_factory=dict)
+    delete_nodes: Sequence[str] = ()
+    put_keys: Mapping[str, bytes] = field(default_factory=dict)
     delete_keys: Sequence[str] = ()
     events: Sequence[Event] = ()
     alerts: Sequence[Event] = ()
-    drop_events: Sequence[str] = ()
+    delete_events: Sequence[str] = ()
     actions: Sequence[Action] = ()
     cluster: ClusterRecord | None = None
 
@@ -263,8 +264,8 @@ class Commit:
         return not (
             self.job_record
             or self.nodes
-            or self.forget_nodes
-            or self.words
+            or self.delete_nodes
+            or self.put_keys
             or self.delete_keys
             or self.events
             or self.actions
@@ -275,13 +276,13 @@ class Commit:
 class Plan:
     """What to do now, and per job one sentence on what and why.
 
-    `refused`: illegal transitions that were not made. `warnings`: what of the whole cluster needs a person. `calm`:
-    jobs of which nothing has to be decided until something new is known of them (see attention.py).
+    `illegal_transitions`: those transitions that were not made. `warnings`: what of the whole cluster needs a person.
+    `steady_jobs`: jobs of which nothing has to be decided until something new is known of them (see attention.py).
     """
 
     commits: tuple[Commit, ...]
     actions: tuple[Action, ...]
     sentences: Mapping[str, str]
-    refused: tuple[str, ...] = ()
+    illegal_transitions: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
-    calm: frozenset[str] = frozenset()
+    steady_jobs: frozenset[str] = frozenset()

@@ -55,7 +55,7 @@ class Draft:
         self._actions: dict[str, Action] = {}
         self._words: dict[str, bytes] = {}
         self._delete_keys: list[str] = []
-        self._forget_nodes: list[str] = []
+        self._delete_nodes: list[str] = []
         self._touched: set[str] = set()
         self._told = 0
 
@@ -66,7 +66,7 @@ class Draft:
 
     def _operations(self) -> int:
         words = len(self._words) + len(self._delete_keys)
-        return 1 + len(self._touched) + len(self._forget_nodes) + words + self._told
+        return 1 + len(self._touched) + len(self._delete_nodes) + words + self._told
 
     def _alerts(self, event: Event) -> bool:
         return self.rules.alerts and event.kind in ALERT_KINDS
@@ -132,7 +132,7 @@ class Draft:
         assert node.state is NodeState.GONE
         del self.nodes[node.id]
         self._touched.discard(node.id)
-        self._forget_nodes.append(node.id)
+        self._delete_nodes.append(node.id)
         self.delete_key(self.keys.logs(self.job.name, node.id))
         self.set_job(dropped_nodes_usd=self.job.dropped_nodes_usd + node.usd(self.now))
 
@@ -175,18 +175,18 @@ class Draft:
     def commit(self) -> Commit:
         """What was decided, with the guards that make it all or nothing."""
         dropped = self._drop_old_events()
-        touched = [*sorted(self._touched), *self._forget_nodes]
+        touched = [*sorted(self._touched), *self._delete_nodes]
         return Commit(
             job=self.job.name,
             guards={self.job.name: self.view.revision} | {node: self.view.revisions.get(node, 0) for node in touched},
             job_record=self.job if self.job != self.view.record else None,
             nodes=[self.nodes[node] for node in sorted(self._touched)],
-            forget_nodes=self._forget_nodes,
-            words=self._words,
+            delete_nodes=self._delete_nodes,
+            put_keys=self._words,
             delete_keys=self._delete_keys,
             events=self._events,
             alerts=[event for event in self._events if self._alerts(event)],
-            drop_events=dropped,
+            delete_events=dropped,
             actions=list(self._actions.values()),
         )
 

@@ -108,11 +108,11 @@ def _has_left(draft: Draft, node: NodeRecord) -> bool:
 
 def _terminate(draft: Draft, node: NodeRecord, *, failed: bool = False, in_order: bool = False) -> None:
     """`failed`: it was never ready, and is asked why. `in_order`: it works, and has time to unmount."""
-    log_of = node if failed and node.bootstrapped else None
+    read_log_of = node if failed and node.bootstrapped else None
     # A machine that its cloud takes has better uses for its last seconds: checkpoints are on the server by then.
     unmounts = in_order and bool(draft.job.spec.shared) and node.notice is None
-    mounts_of = (node, draft.job) if unmounts else None
-    action = Terminate(node.offer.cloud, node.instance_id, node.id, failed, log_of, mounts_of)
+    unmount_first = (node, draft.job) if unmounts else None
+    action = Terminate(node.offer.cloud, node.instance_id, node.id, failed, read_log_of, unmount_first)
     if not draft.busy(action.key):
         draft.set_node(node, retry_at=draft.now + draft.rules.terminate_retry_s)
         draft.request_action(action)

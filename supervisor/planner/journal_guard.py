@@ -39,7 +39,7 @@ def init_journal(world: World, cluster: ClusterRecord, now: float) -> JournalIni
     if unknown:
         found = f"etcd has no journal of this cluster, whose machines run ({_named(unknown)})"
         return JournalInit(None, asked, f"{found}: nothing is done; {ADOPT}")
-    silent = [f"{name}{f' ({view.error})' if view.error else ''}" for name, view in views.items() if not view.taken_at]
+    silent = [f"{name}{f' ({view.error})' if view.error else ''}" for name, view in views.items() if not view.listed_at]
     if silent:
         return JournalInit(None, asked, f"a new journal: waiting for {', '.join(silent)} to say what runs already")
     return JournalInit(Commit(job="", guards={}, cluster=cluster), (), "a new journal is begun")
@@ -61,14 +61,14 @@ def blocked_reason(world: World, job: JobView) -> str:
         return ""
     cloud = world.volatile.clouds.get(job.record.spec.placement.cloud, CloudView())
     working = [each for each in cloud.instances.values() if each.node in mine and is_orphan(each, {})]
-    if cloud.taken_at and not working:
+    if cloud.listed_at and not working:
         return ""
     return f"left alone: {', '.join(sorted(mine)[:MAX_NAMED])} may work for it and is not in the journal; {ADOPT}"
 
 
 def warnings(world: World) -> tuple[str, ...]:
     """What is left alone until a person has looked at it."""
-    told = [f"{job} is left alone: {why}" for job, why in sorted(world.refused.items())]
+    told = [f"{job} is left alone: {why}" for job, why in sorted(world.unreadable_jobs.items())]
     if not world.unjournaled:
         return tuple(told)
     machines = [each for view in world.volatile.clouds.values() for each in view.instances.values()]
@@ -79,7 +79,7 @@ def warnings(world: World) -> tuple[str, ...]:
 
 
 def _is_old(world: World, view: CloudView, now: float) -> bool:
-    return now - view.tried_at >= world.rules.listing_s
+    return now - view.attempted_at >= world.rules.listing_s
 
 
 def _named(machines: Iterable[Instance]) -> str:

@@ -26,7 +26,7 @@ def sightings(
     found: dict[str, Sighting] = {}
     for instance in cloud.instances.values():
         if is_orphan(instance, node_states):
-            before = known.get(instance.id, Sighting(cloud.taken_at, 0))
+            before = known.get(instance.id, Sighting(cloud.listed_at, 0))
             found[instance.id] = Sighting(before.first_at, before.listings + 1)
     return found
 
@@ -47,7 +47,7 @@ def sweep(world: World, now: float) -> list[Commit]:
             action = Terminate(name, instance.id, "")
             if action.key in world.busy or not is_orphan(instance, states):
                 continue
-            if world.left_alone(instance.node):
+            if world.is_protected(instance.node):
                 continue
             owner = instance.node or "unknown"
             text = f"{instance.id} carries our tag (node {owner}) but is not in the journal: ending it"
@@ -64,8 +64,8 @@ def ask_for_leftovers(world: World, now: float) -> list[ListLeftovers]:
     found = []
     for cloud in world.clouds:
         action = ListLeftovers(cloud)
-        tried_at = world.volatile.leftovers.get(cloud, LeftoversView()).tried_at
-        if action.key not in world.busy and now - tried_at >= world.rules.leftovers_s:
+        attempted_at = world.volatile.leftovers.get(cloud, LeftoversView()).attempted_at
+        if action.key not in world.busy and now - attempted_at >= world.rules.leftovers_s:
             found.append(action)
     return found
 
@@ -73,7 +73,7 @@ def ask_for_leftovers(world: World, now: float) -> list[ListLeftovers]:
 def absorb_leftovers(volatile: VolatileState, done: LeftoversDone) -> VolatileState:
     """What is remembered after a listing of leftovers. A failed one says nothing."""
     old = volatile.leftovers.get(done.cloud, LeftoversView())
-    view = replace(old, tried_at=done.asked_at)
+    view = replace(old, attempted_at=done.asked_at)
     if not done.error:
         leftovers = {each.id: each for each in done.leftovers}
         known = {key: old.sightings.get(key, Sighting(done.asked_at, 0)) for key in leftovers}
@@ -92,7 +92,7 @@ def sweep_leftovers(world: World, volatile: VolatileState, now: float) -> tuple[
     commits = []
     for cloud, view in volatile.leftovers.items():
         over = [each for each in view.leftovers.values() if _is_over(each, view.sightings[each.id], states)]
-        due = [each for each in over if not world.left_alone(each.node)]
+        due = [each for each in over if not world.is_protected(each.node)]
         for each in due:
             owner = each.node or "unknown"
             text = f"{each.kind} {each.id} was left behind (node {owner}): removing it"

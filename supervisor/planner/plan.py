@@ -32,7 +32,7 @@ from supervisor.planner.quiescence import is_steady, stands_still
 from supervisor.planner.retention import forget_old
 from supervisor.planner.rounds import drive_rounds
 from supervisor.planner.sync import sync_node
-from supervisor.planner.world import AlertTry, CloudView, JobView, OffersView, VolatileState, World
+from supervisor.planner.world import AlertDelivery, CloudView, JobView, OffersView, VolatileState, World
 
 MAX_ALERTS_AT_ONCE = 4
 MAX_ALERT_TRIES = 200
@@ -49,10 +49,10 @@ def plan(
     commits: list[Commit] = []
     actions: list[Action] = []
     sentences: dict[str, str] = {}
-    refused: list[str] = []
-    calm: list[str] = []
+    illegal: list[str] = []
+    steady: list[str] = []
     awake = sorted(world.jobs.keys() - world.skipped)
-    volatile = replace(world.volatile, touched=frozenset())  # whoever was touched is awake
+    volatile = replace(world.volatile, changed_jobs=frozenset())  # whoever was touched is awake
     for name in awake:
         if unknown := journal_guard.blocked_reason(world, world.jobs[name]):
             sentences[name] = unknown
@@ -64,7 +64,7 @@ def plan(
         except IllegalTransitionError as error:
             # One job's records contradict what is observed: that job is left as it is, the others go on.
             sentences[name] = f"refused to act: {error}"
-            refused.append(str(error))
+            illegal.append(str(error))
             continue
         volatile = draft.volatile
         sentences[name] = sentence(draft)
@@ -73,7 +73,7 @@ def plan(
         if not commit.empty:
             commits.append(commit)
         elif not draft.reads and is_steady(draft):
-            calm.append(name)
+            steady.append(name)
     commits += orphans.sweep(world, now)
     swept, volatile = orphans.sweep_leftovers(world, volatile, now)
     commits += swept
@@ -83,7 +83,7 @@ def plan(
     actions += _alerts(world, now)
     warnings = journal_guard.warnings(world)
     decided = Plan(
-        tuple(commits), tuple(actions), MappingProxyType(sentences), tuple(refused), warnings, frozenset(calm)
+        tuple(commits), tuple(actions), MappingProxyType(sentences), tuple(illegal), warnings, frozenset(steady)
     )
     return decided, volatile
 
@@ -111,7 +111,7 @@ def _listings(world: World, awake: Sequence[JobView], now: float) -> list[Action
         view = world.volatile.clouds.get(cloud, CloudView())
         action = ListInstances(cloud)
         period_s = world.rules.unclear_listing_s if _unclear(awake, cloud) else world.rules.listing_s
-        if action.key not in world.busy and now - view.tried_at >= period_s:
+        if action.key not in world.busy and now - view.attempted_at >= period_s:
             found.append(action)
     return found
 
@@ -120,7 +120,7 @@ def _alerts(world: World, now: float) -> list[Action]:
     """Alerts that are due, oldest first. At least once: one whose delivery was not noted is sent again."""
     due: list[Action] = []
     for event_id in world.alerts:
-        tried = world.volatile.alert_tries.get(event_id)
+        tried = world.volatile.alert_deliveries.get(event_id)
         action = SendAlert(event_id)
         if action.key not in world.busy and (tried is None or (not tried.over and now >= tried.next_at)):
             due.append(action)
@@ -128,7 +128,7 @@ def _alerts(world: World, now: float) -> list[Action]:
 
 
 def _clear_outbox(world: World, keys: Keys) -> list[Commit]:
-    over = [event_id for event_id in world.alerts if (t := world.volatile.alert_tries.get(event_id)) and t.over]
+    over = [event_id for event_id in world.alerts if (t := world.volatile.alert_deliveries.get(event_id)) and t.over]
     words = [f"{keys.world}alerts/{event_id}" for event_id in over[:MAX_OPERATIONS]]
     return [Commit(job="", guards={}, delete_keys=words)] if words else []
 
@@ -161,14 +161,14 @@ def absorb(
         return replace(volatile, offers=MappingProxyType({**others, done.job: view}))
     old = volatile.clouds.get(done.cloud, CloudView())
     if done.error:
-        failed = replace(old, tried_at=done.asked_at, error=done.error)
+        failed = replace(old, attempted_at=done.asked_at, error=done.error)
         return replace(volatile, clouds=MappingProxyType({**volatile.clouds, done.cloud: failed}))
     # What is as it was is the same object: then a listing of thousands has told nothing new of nearly all of them.
     listed = {instance.id: instance for instance in done.instances}
     instances = {key: old.instances[key] if old.instances.get(key) == each else each for key, each in listed.items()}
     nodes = [node for job in jobs for node in job.nodes.values() if node.offer.cloud == done.cloud]
     absent = {
-        node.id: old.absent.get(node.id, 0) + 1
+        node.id: old.missed_listings.get(node.id, 0) + 1
         for node in nodes
         if node.instance_id and node.state is not NodeState.GONE and node.instance_id not in instances
     }
@@ -185,14 +185,15 @@ def absorb(
         volatile,
         clouds=MappingProxyType({**volatile.clouds, done.cloud: new}),
         sightings=MappingProxyType(seen),
-        touched=volatile.touched | {node.job for node in nodes if node.instance_id in news or node.id in absent},
+        changed_jobs=volatile.changed_jobs
+        | {node.job for node in nodes if node.instance_id in news or node.id in absent},
     )
 
 
 def _absorb_alert(volatile: VolatileState, done: AlertDone, now: float) -> VolatileState:
-    tries = volatile.alert_tries.get(done.event_id, AlertTry(0, 0.0, over=False)).tries
+    tries = volatile.alert_deliveries.get(done.event_id, AlertDelivery(0, 0.0, over=False)).tries
     over = not done.error or tries >= len(ALERT_TRIES_S)
     wait_s = ALERT_TRIES_S[min(tries, len(ALERT_TRIES_S) - 1)]
-    newest = [*volatile.alert_tries.items(), (done.event_id, AlertTry(tries + 1, now + wait_s, over))]
+    newest = [*volatile.alert_deliveries.items(), (done.event_id, AlertDelivery(tries + 1, now + wait_s, over))]
     newest = newest[-MAX_ALERT_TRIES:]
-    return replace(volatile, alert_tries=MappingProxyType(dict(newest)))
+    return replace(volatile, alert_deliveries=MappingProxyType(dict(newest)))

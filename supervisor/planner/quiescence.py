@@ -34,7 +34,7 @@ def skipped(world: World, calm: Mapping[str, Steady], nodes_in_hand: Collection[
         for name, before in calm.items()
         if _is_as_it_was(world.jobs.get(name), before.view)
         and now - before.at < world.rules.steady_s
-        and name not in world.volatile.touched
+        and name not in world.volatile.changed_jobs
         and not any(node in before.view.nodes for node in nodes_in_hand)
     )
 

@@ -18,7 +18,7 @@ def forget_old(draft: Draft) -> None:
 def _delete_keys(draft: Draft) -> None:
     """Nobody asks for them any more. An agent's last word may come late, so they are looked for again and again."""
     view, keys = draft.view, draft.keys
-    for key, nodes in ((keys.tombstone, view.tombstones), (keys.notice, view.notices), (keys.ended, view.ended)):
+    for key, nodes in ((keys.tombstone, view.tombstones), (keys.notice, view.notices), (keys.ended, view.exits)):
         for node in sorted(nodes):
             known = draft.nodes.get(node)
             if (known is None or known.state is NodeState.GONE) and not draft.full:

@@ -158,7 +158,7 @@ def _found_sick(draft: Draft, node: NodeRecord, error: str) -> None:
     """Machines of one type that are unhealthy one after the other are not bought for a while, in any zone, by any
     job."""
     offer, rules = node.offer, draft.rules
-    count = draft.volatile.unhealthy.get((offer.cloud, offer.instance_type), 0) + 1
+    count = draft.volatile.unhealthy_streaks.get((offer.cloud, offer.instance_type), 0) + 1
     if count < rules.max_unhealthy_streak:
         draft.volatile = draft.volatile.with_unhealthy_streak(offer, count)
         return
@@ -223,7 +223,7 @@ def _cause(instance: Instance) -> str:
 
 def _maybe_vanished(draft: Draft, node: NodeRecord) -> NodeRecord:
     """Missing from one listing is not a death: two in a row, old enough to be listed, and a silent agent."""
-    if not node.instance_id or draft.cloud.absent.get(node.id, 0) < 2:
+    if not node.instance_id or draft.cloud.missed_listings.get(node.id, 0) < 2:
         return node
     if draft.now - node.launched_at < draft.rules.consistency_s or _heard(draft, node):
         return node
@@ -243,13 +243,13 @@ def _called(draft: Draft, node: NodeRecord) -> str:
 def _confirm_gone(draft: Draft, node: NodeRecord) -> None:
     """GONE only by the word of a listing that was asked for after we asked for the end."""
     cloud = draft.cloud
-    if node.state is N.GONE or cloud.taken_at <= node.state_since:
+    if node.state is N.GONE or cloud.listed_at <= node.state_since:
         return
     instance = draft.instance(node)
     listed_gone = instance is not None and instance.state is InstanceState.TERMINATED
     unlisted = (
         instance is None
-        and cloud.absent.get(node.id, 0) >= 2
+        and cloud.missed_listings.get(node.id, 0) >= 2
         and draft.now - node.launched_at >= draft.rules.consistency_s
     )
     if listed_gone or unlisted or not node.instance_id:
@@ -302,7 +302,7 @@ def _from_agent(draft: Draft, node: NodeRecord) -> None:
 
 
 def _maybe_ready(draft: Draft, node: NodeRecord) -> None:
-    ended = draft.view.ended.get(node.id)
+    ended = draft.view.exits.get(node.id)
     if node.id in draft.view.members:
         draft.set_job(bootstrap_failures=0)
         draft.volatile = draft.volatile.with_unhealthy_streak(node.offer, 0)
@@ -338,7 +338,7 @@ def _gave_up(draft: Draft, node: NodeRecord) -> str:
 
     A node that leaves in order is not missed for long where we, or its cloud, told it to. Nobody did here.
     """
-    ended = draft.view.ended.get(node.id)
+    ended = draft.view.exits.get(node.id)
     if ended is None:
         return ""
     if ended.outcome == "failure":

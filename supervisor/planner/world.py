@@ -48,16 +48,16 @@ class Rules:
 
 @dataclass(frozen=True, slots=True)
 class CloudView:
-    """A cloud's last complete listing. `taken_at`: when that call was made; `tried_at`: when the last one was.
+    """A cloud's last complete listing. `listed_at`: when that call was made; `attempted_at`: when the last one was.
 
-    `absent`: by node id, how many listings in a row did not have the node's machine.
+    `missed_listings`: by node id, how many listings in a row did not have the node's machine.
     """
 
     instances: Mapping[str, Instance] = field(default_factory=lambda: MappingProxyType({}))
-    taken_at: float = 0.0
-    tried_at: float = 0.0
+    listed_at: float = 0.0
+    attempted_at: float = 0.0
     error: str = ""
-    absent: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
+    missed_listings: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
 
     def of_node(self, node: NodeRecord) -> Instance | None:
         """The machine of a node: by provider id once that is known, by our tag before."""
@@ -112,15 +112,16 @@ class Sighting:
 
 @dataclass(frozen=True, slots=True)
 class LeftoversView:
-    """What machines left behind in a cloud, and how often each was seen. `tried_at`: when the last listing was made."""
+    """What machines left behind in a cloud, and how often each was seen. `attempted_at`: when the last listing was
+    made."""
 
     leftovers: Mapping[str, Leftover] = field(default_factory=lambda: MappingProxyType({}))
     sightings: Mapping[str, Sighting] = field(default_factory=lambda: MappingProxyType({}))
-    tried_at: float = 0.0
+    attempted_at: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
-class AlertTry:
+class AlertDelivery:
     """How often an alert was tried. `over`: it was delivered, or given up; its outbox entry can go."""
 
     tries: int
@@ -132,8 +133,8 @@ class AlertTry:
 class VolatileState:
     """What the daemon remembers outside the journal. All of it may be lost: it only makes decisions better.
 
-    `unhealthy`: by cloud and instance type, how many machines in a row were at fault themselves. `touched`: jobs of
-    which a listing told something new since they were last decided about.
+    `unhealthy_streaks`: by cloud and instance type, how many machines in a row were at fault themselves.
+    `changed_jobs`: jobs of which a listing told something new since they were last decided about.
     """
 
     clouds: Mapping[str, CloudView] = field(default_factory=lambda: MappingProxyType({}))
@@ -142,9 +143,9 @@ class VolatileState:
     unknown_codes: tuple[tuple[str, str], ...] = ()
     sightings: Mapping[str, Sighting] = field(default_factory=lambda: MappingProxyType({}))
     leftovers: Mapping[str, LeftoversView] = field(default_factory=lambda: MappingProxyType({}))
-    alert_tries: Mapping[str, AlertTry] = field(default_factory=lambda: MappingProxyType({}))
-    unhealthy: Mapping[tuple[str, str], int] = field(default_factory=lambda: MappingProxyType({}))
-    touched: frozenset[str] = frozenset()
+    alert_deliveries: Mapping[str, AlertDelivery] = field(default_factory=lambda: MappingProxyType({}))
+    unhealthy_streaks: Mapping[tuple[str, str], int] = field(default_factory=lambda: MappingProxyType({}))
+    changed_jobs: frozenset[str] = frozenset()
 
     def refused(self, offer: Offer, now: float, *, spare: bool) -> Refusal | None:
         """The refusal that speaks against an offer now. What a spare was refused holds up nothing but spares."""
@@ -159,9 +160,11 @@ class VolatileState:
 
     def with_unhealthy_streak(self, offer: Offer, in_a_row: int) -> VolatileState:
         """With so many unhealthy machines in a row of this cloud and type; 0 once one of them works."""
-        others = {kind: count for kind, count in self.unhealthy.items() if kind != (offer.cloud, offer.instance_type)}
+        others = {
+            kind: count for kind, count in self.unhealthy_streaks.items() if kind != (offer.cloud, offer.instance_type)
+        }
         now_unhealthy = {(offer.cloud, offer.instance_type): in_a_row} if in_a_row else {}
-        return replace(self, unhealthy=MappingProxyType(others | now_unhealthy))
+        return replace(self, unhealthy_streaks=MappingProxyType(others | now_unhealthy))
 
     def remember(self, offer: Offer, outcome: NoCapacity | Quota, now: float, *, spare: bool) -> VolatileState:
         """With one more refusal; the ended ones are forgotten, at most 1,000 are kept."""
@@ -185,7 +188,7 @@ class JobView:
     members: Mapping[str, Member] = field(default_factory=dict)
     agents: Mapping[str, AgentStatus] = field(default_factory=dict)
     notices: Mapping[str, Notice] = field(default_factory=dict)
-    ended: Mapping[str, Ended] = field(default_factory=dict)
+    exits: Mapping[str, Ended] = field(default_factory=dict)
     tombstones: frozenset[str] = frozenset()
 
     @property
@@ -201,7 +204,7 @@ class JobView:
 class World:
     """Everything that a plan is made from. `busy`: keys of actions that are under way (see actions.Action.key).
 
-    `refused`: jobs whose records cannot be read, and why. `unjournaled`: nodes that speak and have no record.
+    `unreadable_jobs`: jobs whose records cannot be read, and why. `unjournaled`: nodes that speak and have no record.
     `skipped`: jobs about which nothing is to be decided this time (see attention.py). `timers_paused_until`: until when
     nothing counts as waited for: etcd was away, so that nobody could be heard or leave; our clock jumped; or another
     daemon led, whose clock may have been wrong.
@@ -213,11 +216,11 @@ class World:
     clouds: tuple[str, ...]
     alerts: tuple[str, ...] = ()
     busy: frozenset[str] = frozenset()
-    refused: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    unreadable_jobs: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     unjournaled: frozenset[str] = frozenset()
     timers_paused_until: float = 0.0
     skipped: frozenset[str] = frozenset()
 
-    def left_alone(self, node: str) -> bool:
+    def is_protected(self, node: str) -> bool:
         """Whether it may well be somebody's, although no record that can be read says so (P4)."""
-        return node in self.unjournaled or any(node.startswith(f"{job}-") for job in self.refused)
+        return node in self.unjournaled or any(node.startswith(f"{job}-") for job in self.unreadable_jobs)

@@ -148,11 +148,11 @@ class Effects:
             return FindDone(node.id, None, str(error))
 
     def _terminate(self, action: Terminate) -> TerminateDone:
-        console = self._last_words(action) if action.last_words else ""
-        log_text = self._pre_terminate.log_of(action.log_of) if self._pre_terminate and action.log_of else ""
+        console = self._last_words(action) if action.read_console else ""
+        log_text = self._pre_terminate.log_of(action.read_log_of) if self._pre_terminate and action.read_log_of else ""
         log_text = log_text[-CONSOLE_TAIL_CHARACTERS:]
-        if self._pre_terminate and action.mounts_of:
-            self._pre_terminate.unmount(*action.mounts_of)
+        if self._pre_terminate and action.unmount_first:
+            self._pre_terminate.unmount(*action.unmount_first)
         try:
             self._provisioners[action.cloud].terminate(action.instance_id, CALL_TIMEOUT_S)
         except ProvisionerError as error:

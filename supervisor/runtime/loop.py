@@ -243,7 +243,7 @@ class Loop:
             clouds=self._clouds,
             alerts=reading.alerts,
             busy=frozenset(self._running),
-            refused=reading.refused,
+            unreadable_jobs=reading.refused,
             unjournaled=reading.unjournaled,
             timers_paused_until=self._timers_paused_until,
         )
@@ -256,8 +256,8 @@ class Loop:
         world = replace(world, skipped=skipped(world, self._steady, self._in_hand, now))
         decision, self._volatile = plan(world, self._in_hand, self._journal.keys, now)
         self._steady = {name: self._steady[name] for name in world.skipped}
-        self._steady |= {name: Steady(reading.jobs[name], now) for name in decision.calm}
-        for refusal in decision.refused:
+        self._steady |= {name: Steady(reading.jobs[name], now) for name in decision.steady_jobs}
+        for refusal in decision.illegal_transitions:
             self._count("illegal_transitions")
             log.error("refused an illegal transition", error=refusal)
         written = {commit.job for commit in decision.commits}

@@ -91,7 +91,7 @@ def test_what_is_committed_is_read_back_as_it_was(journal: Journal, leader: Lead
         guards={"job": view.revision, NODE.id: 0},
         job_record=replace(JOB, next_node=2),
         nodes=[NODE],
-        words={KEYS.hint("job"): encode(hint)},
+        put_keys={KEYS.hint("job"): encode(hint)},
         events=[replace(EVENT, id="job-abcde-000002")],
         alerts=[replace(EVENT, id="job-abcde-000002")],
     )

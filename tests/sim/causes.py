@@ -84,7 +84,7 @@ class Causes:
             or job.nodes[node.id].drain_requested
         ):
             return True
-        if node.id in job.ended or node.id not in self._world.nodes.agents:
+        if node.id in job.exits or node.id not in self._world.nodes.agents:
             return True
         there = [n for n in job.nodes.values() if n.id in before.nodes and not n.doomed]
         counted = [n for n in there if n.state in COUNTED_NODE_STATES]

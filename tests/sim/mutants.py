@@ -61,8 +61,8 @@ MUTANTS = (
     Mutant(
         "two listings without it before a silent machine is lost",
         "supervisor.planner.sync",
-        "if not node.instance_id or draft.cloud.absent.get(node.id, 0) < 2:",
-        "if not node.instance_id or draft.cloud.absent.get(node.id, 0) < 1:",
+        "if not node.instance_id or draft.cloud.missed_listings.get(node.id, 0) < 2:",
+        "if not node.instance_id or draft.cloud.missed_listings.get(node.id, 0) < 1:",
     ),
     Mutant(
         "evidence: a listing that failed says nothing",
@@ -127,8 +127,8 @@ MUTANTS = (
     Mutant(
         "an alert stays until it is delivered",
         "supervisor.planner.plan",
-        "(t := world.volatile.alert_tries.get(event_id)) and t.over]",
-        "(t := world.volatile.alert_tries.get(event_id))]",
+        "(t := world.volatile.alert_deliveries.get(event_id)) and t.over]",
+        "(t := world.volatile.alert_deliveries.get(event_id))]",
     ),
 )
 

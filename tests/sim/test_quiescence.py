@@ -62,7 +62,7 @@ def test_a_calm_job_sleeps_until_something_is_new() -> None:
     assert not skipped(whole, {"job": Steady(replace(view, nodes=dict(view.nodes)), now)}, [], now), (
         "its keys have changed"
     )
-    touched = replace(whole, volatile=replace(whole.volatile, touched=frozenset({"job"})))
+    touched = replace(whole, volatile=replace(whole.volatile, changed_jobs=frozenset({"job"})))
     assert view.progress is not None
     advanced = replace(view, progress=replace(view.progress, step=view.progress.step + 1))
     assert skipped(replace(whole, jobs={"job": advanced}), calm, [], now) == {"job"}, "steps advance, as they should"

@@ -78,7 +78,7 @@ def test_a_thousand_nodes_one_after_the_other_leave_few_keys() -> None:
     job = truth(world)["job"]
     assert job.record.next_node > 1000
     assert sum(node.state is NodeState.GONE for node in job.nodes.values()) == KEPT.gone_kept
-    assert (job.tombstones, dict(job.notices), dict(job.ended)) == (frozenset(), {}, {})
+    assert (job.tombstones, dict(job.notices), dict(job.exits)) == (frozenset(), {}, {})
     # Per node that is there: its record and two leases. Of the job: record, hint, round, progress.
     assert len(keys_below(world, keys.world)) <= 3 * NODES + KEPT.gone_kept + 4
     assert len(keys_below(world, keys.logs("job"))) <= KEPT.gone_kept

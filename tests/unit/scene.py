@@ -177,7 +177,7 @@ class Decided:
     @property
     def hint(self) -> Hint | None:
         """The hint that was written, None where it stays as it is."""
-        raw = self.commit.words.get(KEYS.hint("job"))
+        raw = self.commit.put_keys.get(KEYS.hint("job"))
         return None if raw is None else decode(Hint, raw)
 
     @property
@@ -195,12 +195,22 @@ def decide(world: World, *outcomes: NodeOutcome, now: float = NOW) -> Decided:
     known = world.jobs["job"]
     commit = next((each for each in decided.commits if each.job == "job"), Commit("job", {}))
     nodes = {**known.nodes, **{each.id: each for each in commit.nodes}}
-    nodes = {key: each for key, each in nodes.items() if key not in commit.forget_nodes}
+    nodes = {key: each for key, each in nodes.items() if key not in commit.delete_nodes}
     return Decided(decided, volatile, commit.job_record or known.record, nodes, commit)
 
 
 _OF_A_WORLD = frozenset(
-    {"rules", "volatile", "clouds", "busy", "refused", "unjournaled", "timers_paused_until", "alerts", "skipped"}
+    {
+        "rules",
+        "volatile",
+        "clouds",
+        "busy",
+        "unreadable_jobs",
+        "unjournaled",
+        "timers_paused_until",
+        "alerts",
+        "skipped",
+    }
 )
 
 

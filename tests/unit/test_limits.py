@@ -96,7 +96,7 @@ def test_of_a_long_console_the_end_is_kept(monkeypatch: pytest.MonkeyPatch) -> N
     world = empty_world()
     lines = [f"line {number}" for number in range(10 * CONSOLE_LINES)]
     monkeypatch.setattr(world.cloud, "console", lambda *_: "\n".join(lines))
-    action = Terminate("local", "i-1", "n1", last_words=True)
+    action = Terminate("local", "i-1", "n1", read_console=True)
     done = world.daemon.actor._perform(action)
     assert isinstance(done, TerminateDone)
     assert done.console.splitlines() == lines[-CONSOLE_LINES:]
@@ -118,7 +118,7 @@ def test_last_words_are_few_however_long_a_line_is(monkeypatch: pytest.MonkeyPat
     effects = world.daemon.actor._perform.__self__  # type: ignore[attr-defined] # a bound method
     effects._pre_terminate = Talkative()
     node = NodeRecord("n1", "job", "token", OFFER, 0.0)
-    done = effects.perform(Terminate("local", "i-1", "n1", last_words=True, log_of=node))
+    done = effects.perform(Terminate("local", "i-1", "n1", read_console=True, read_log_of=node))
     for words in (done.console, done.log):
         assert len(words) == CONSOLE_TAIL_CHARACTERS
         assert words.endswith("the end")
@@ -137,11 +137,11 @@ def test_what_is_remembered_outside_the_journal_is_bounded() -> None:
         volatile = absorb(volatile, AlertDone(f"event-{number}", "Slack does not answer"), [], 0.0)
     assert len(volatile.refusals) == MAX_REFUSALS
     assert len(volatile.unknown_codes) == MAX_CODES
-    assert len(volatile.alert_tries) == MAX_ALERT_TRIES
+    assert len(volatile.alert_deliveries) == MAX_ALERT_TRIES
     newest = f"{2 * MAX_REFUSALS - 1}"
     assert volatile.refusals[-1].offer.zone == f"z{newest}"
     assert volatile.unknown_codes[-1] == ("aws", f"Code{newest}")
-    assert f"event-{newest}" in volatile.alert_tries
+    assert f"event-{newest}" in volatile.alert_deliveries
 
 
 def test_alerts_that_nobody_takes_are_given_up_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:

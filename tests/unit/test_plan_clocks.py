@@ -38,7 +38,7 @@ def test_what_was_written_of_a_node_by_a_clock_that_was_ahead_is_put_right(
 
 def test_a_machine_that_was_ended_by_a_clock_that_was_ahead_is_let_go_of_when_it_is_gone() -> None:
     found = scene(member(1), member(2), replace(ENDING, state_since=NOW + DAY_S, launched_at=NOW + DAY_S)).node(3)
-    gone = listing(machine(1), machine(2), machine(3, InstanceState.TERMINATED), taken_at=NOW + 1)
+    gone = listing(machine(1), machine(2), machine(3, InstanceState.TERMINATED), listed_at=NOW + 1)
     assert scene(member(1), member(2), found, volatile={"clouds": {"local": gone}}).state(3) is N.GONE
 
 

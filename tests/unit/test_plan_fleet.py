@@ -280,7 +280,7 @@ def test_a_bootstrap_is_repeated_until_it_is_done(done: bool, retry_at: float, a
 def test_a_lost_or_failed_machine_is_ended(state: NodeState, last_words: bool) -> None:
     after = scene(member(1), node(2, state, error="x"), record=job(1))
     (end,) = after.does(Terminate)
-    assert (end.cloud, end.instance_id, end.node, end.last_words) == ("local", "i-2", name(2), last_words)
+    assert (end.cloud, end.instance_id, end.node, end.read_console) == ("local", "i-2", name(2), last_words)
     assert (after.state(2), after.node(2).retry_at) == (N.TERMINATING, NOW + RULES.terminate_retry_s)
 
 
@@ -346,9 +346,9 @@ def test_a_machine_that_works_and_has_time_unmounts_what_is_shared(
 ) -> None:
     after = scene(member(1), which, record=record)
     (end,) = [each for each in after.does(Terminate) if each.node == name(2)]
-    assert (end.mounts_of is not None) is unmounts
-    if end.mounts_of:
-        assert (end.mounts_of[0].id, end.mounts_of[1].name) == (name(2), "job")
+    assert (end.unmount_first is not None) is unmounts
+    if end.unmount_first:
+        assert (end.unmount_first[0].id, end.unmount_first[1].name) == (name(2), "job")
 
 
 @pytest.mark.parametrize(
@@ -360,8 +360,8 @@ def test_the_log_of_a_node_that_was_prepared_and_failed_is_asked_for(
 ) -> None:
     after = scene(member(1), node(2, state, bootstrapped=bootstrapped), record=job(1))
     (end,) = after.does(Terminate)
-    assert (end.log_of is not None, end.last_words) == (asked, state is N.FAILED)
-    assert end.log_of is None or end.log_of.id == name(2)
+    assert (end.read_log_of is not None, end.read_console) == (asked, state is N.FAILED)
+    assert end.read_log_of is None or end.read_log_of.id == name(2)
 
 
 # -- fewer -------------------------------------------------------------------------------------------------
@@ -526,7 +526,7 @@ def test_a_plan_for_many_nodes_comes_in_parts_that_a_transaction_takes() -> None
         )
         after = scene(*nodes, record=record, hint=hint, rules=Rules(alerts=True, leftovers_s=1e9))
         commit = after.commit
-        writes = len(commit.nodes) + len(commit.events) + len(commit.alerts) + len(commit.words) + 1
+        writes = len(commit.nodes) + len(commit.events) + len(commit.alerts) + len(commit.put_keys) + 1
         assert 60 < writes <= 128, record
 
 

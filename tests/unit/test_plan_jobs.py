@@ -186,7 +186,7 @@ def test_a_start_without_capacity_waits(others: list[NodeRecord], volatile: Any,
 def test_only_a_start_waits_for_capacity_and_only_a_queued_job_starts() -> None:
     assert scene(record=job(2, J.QUEUED), volatile=FULL).job.state is J.QUEUED
     waits = scene(node(1, N.BOOTSTRAPPING, retry_at=NOW + 9), record=job(2, J.WAITING))
-    assert (waits.job.state, waits.plan.refused) == (J.WAITING, ())
+    assert (waits.job.state, waits.plan.illegal_transitions) == (J.WAITING, ())
 
 
 def test_a_resumed_job_starts_anew_and_its_pause_is_counted() -> None:

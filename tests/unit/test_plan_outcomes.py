@@ -216,7 +216,7 @@ def test_a_failed_bootstrap_counts_against_the_set_up_and_not_where_the_job_has_
 def test_a_failed_machine_is_ended_with_its_last_words() -> None:
     after = bootstrapped(error="broken")
     (end,) = after.does(type(after.does(object)[0]))
-    assert (end.instance_id, end.node, end.last_words) == ("i-3", name(3), True)
+    assert (end.instance_id, end.node, end.read_console) == ("i-3", name(3), True)
     assert after.node(3).retry_at == NOW + RULES.terminate_retry_s
 
 
@@ -227,13 +227,13 @@ def test_sick_machines_in_a_row_close_their_type_in_all_zones_for_an_hour() -> N
 
     def unhealthy(before: int) -> Decided:
         done = BootstrapDone(name(3), error="ECC errors\nmore", unhealthy=True)
-        volatile = {"unhealthy": {("local", "small"): before} if before else {}, "offers": offers}
+        volatile = {"unhealthy_streaks": {("local", "small"): before} if before else {}, "offers": offers}
         return scene(member(1), member(2), PREPARED, record=job(2, spare_nodes=1), outcomes=[done], volatile=volatile)
 
-    assert dict(unhealthy(0).volatile.unhealthy) == {("local", "small"): 1}
+    assert dict(unhealthy(0).volatile.unhealthy_streaks) == {("local", "small"): 1}
     assert unhealthy(1).volatile.refusals == ()
     third = unhealthy(2)
-    assert dict(third.volatile.unhealthy) == {}, "they are counted anew"
+    assert dict(third.volatile.unhealthy_streaks) == {}, "they are counted anew"
     for offer, closed in ((OFFER, True), (elsewhere, True), (larger, False)):
         assert bool(third.volatile.refused(offer, NOW + 3599, spare=False)) is closed
         assert not third.volatile.refused(offer, NOW + 3600, spare=False)
@@ -245,11 +245,11 @@ def test_sick_machines_in_a_row_close_their_type_in_all_zones_for_an_hour() -> N
 
 
 def test_a_machine_that_failed_by_the_jobs_fault_is_not_sick() -> None:
-    assert dict(bootstrapped(error="setup failed").volatile.unhealthy) == {}
+    assert dict(bootstrapped(error="setup failed").volatile.unhealthy_streaks) == {}
 
 
 def test_a_machine_that_works_ends_the_row_of_sick_and_of_failed_ones() -> None:
-    volatile = {"unhealthy": {("local", "small"): 2, ("local", "large"): 1}}
+    volatile = {"unhealthy_streaks": {("local", "small"): 2, ("local", "large"): 1}}
     after = scene(
         member(1),
         member(2),
@@ -260,7 +260,7 @@ def test_a_machine_that_works_ends_the_row_of_sick_and_of_failed_ones() -> None:
     )
     assert (after.state(3), after.node(3).bootstrapped) == (N.READY, True)
     assert after.job.bootstrap_failures == 0
-    assert dict(after.volatile.unhealthy) == {("local", "large"): 1}
+    assert dict(after.volatile.unhealthy_streaks) == {("local", "large"): 1}
 
 
 def test_a_launcher_that_never_comes_fails_the_node() -> None:
@@ -279,7 +279,7 @@ def test_a_launcher_that_fails_before_it_is_ready_fails_the_node(
 ) -> None:
     ended = {name(3): Ended(name(3), outcome, 3, "no module torch", NOW)}
     bootstrap = replace(PREPARED, bootstrapped=True, ready_by=NOW + 9)
-    after = scene(member(1), member(2), bootstrap, record=job(3), ended=ended)
+    after = scene(member(1), member(2), bootstrap, record=job(3), exits=ended)
     assert after.state(3) is state
     if outcome == "failure":
         assert after.node(3).error == "its launcher ended with status 3: no module torch"

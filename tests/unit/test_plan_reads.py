@@ -27,7 +27,7 @@ from supervisor.planner.plan import ALERT_TRIES_S, MAX_ALERT_TRIES, MAX_ALERTS_A
 from supervisor.planner.world import (
     MAX_CODES,
     MAX_REFUSALS,
-    AlertTry,
+    AlertDelivery,
     CloudView,
     LeftoversView,
     OffersView,
@@ -72,7 +72,7 @@ def lists(after: Decided) -> list[str]:
 
 @pytest.mark.parametrize(("tried_s", "asks"), [(4.9, False), (5.0, True)])
 def test_each_cloud_is_listed_once_per_period(tried_s: float, asks: bool) -> None:
-    clouds = {"local": listing(machine(1), machine(2), tried_at=NOW - tried_s)}
+    clouds = {"local": listing(machine(1), machine(2), attempted_at=NOW - tried_s)}
     assert lists(scene(member(1), member(2), volatile={"clouds": clouds})) == (["local"] if asks else [])
     never = scene(member(1), member(2), volatile={"clouds": clouds}, clouds=("local", "aws"))
     assert lists(never) == (["local", "aws"] if asks else ["aws"])
@@ -102,15 +102,15 @@ def test_a_round_that_stands_still_makes_its_cloud_worth_asking_sooner(
     words: Any, record: Any, asks: bool, tried_s: float, soon: bool
 ) -> None:
     clouds = {
-        "local": listing(machine(1), machine(2), tried_at=NOW - tried_s),
-        "aws": CloudView(taken_at=NOW - tried_s, tried_at=NOW - tried_s),
+        "local": listing(machine(1), machine(2), attempted_at=NOW - tried_s),
+        "aws": CloudView(listed_at=NOW - tried_s, attempted_at=NOW - tried_s),
     }
     after = scene(member(1), member(2), record=record, volatile={"clouds": clouds}, clouds=("local", "aws"), **words)
     assert lists(after) == (["local"] if asks and soon else [])
 
 
 def test_a_member_whose_end_is_known_makes_nobody_ask() -> None:
-    clouds = {"local": listing(machine(1), machine(2), tried_at=NOW - 1)}
+    clouds = {"local": listing(machine(1), machine(2), attempted_at=NOW - 1)}
     for state in (N.DRAINING, N.LOST, N.TERMINATING):
         which = node(2, state, retry_at=NOW + 9)
         after = scene(member(1), which, volatile={"clouds": clouds}, round=round_of(1, 2), **SILENT)
@@ -129,22 +129,22 @@ def listed(volatile: VolatileState, *machines: Instance, **changes: Any) -> Vola
 
 def test_a_listing_replaces_the_last_one() -> None:
     known = VolatileState(
-        clouds={"local": listing(machine(1), error="away", taken_at=1.0, tried_at=2.0), "aws": CloudView()}
+        clouds={"local": listing(machine(1), error="away", listed_at=1.0, attempted_at=2.0), "aws": CloudView()}
     )
     after = listed(known, machine(1), machine(2))
     assert after.clouds["local"] == CloudView(
-        {"i-1": machine(1), "i-2": machine(2)}, taken_at=NOW - 1, tried_at=NOW - 1
+        {"i-1": machine(1), "i-2": machine(2)}, listed_at=NOW - 1, attempted_at=NOW - 1
     )
     assert after.clouds["local"].instances["i-1"] is known.clouds["local"].instances["i-1"]
     assert set(after.clouds) == {"local", "aws"}
-    assert after.touched == {"job"}
-    assert listed(replace(after, touched=frozenset()), machine(1), machine(2)).touched == frozenset()
+    assert after.changed_jobs == {"job"}
+    assert listed(replace(after, changed_jobs=frozenset()), machine(1), machine(2)).changed_jobs == frozenset()
 
 
 def test_a_failed_listing_keeps_the_last_good_one_and_says_so() -> None:
     known = VolatileState(clouds={"local": listing(machine(1))})
     after = listed(known, error="timeout", asked_at=NOW).clouds["local"]
-    assert (after.instances, after.taken_at, after.tried_at) == ({"i-1": machine(1)}, NOW - 1, NOW)
+    assert (after.instances, after.listed_at, after.attempted_at) == ({"i-1": machine(1)}, NOW - 1, NOW)
     assert after.error == "timeout"
 
 
@@ -158,21 +158,23 @@ def test_a_failed_listing_keeps_the_last_good_one_and_says_so() -> None:
     ],
 )
 def test_absences_in_a_row_are_counted_for_open_nodes_with_a_machine(which: Any, count: int | None) -> None:
-    known = VolatileState(clouds={"local": listing(absent={name(2): 2})})
+    known = VolatileState(clouds={"local": listing(missed_listings={name(2): 2})})
     after = listed(known, machine(1), nodes=[member(1), which])
-    assert after.clouds["local"].absent.get(name(2)) == count
-    assert dict(listed(after, machine(1), machine(2), nodes=[member(1), which]).clouds["local"].absent) == {}
-    assert listed(VolatileState(), machine(1), nodes=[member(1), member(2)]).clouds["local"].absent == {name(2): 1}
+    assert after.clouds["local"].missed_listings.get(name(2)) == count
+    assert dict(listed(after, machine(1), machine(2), nodes=[member(1), which]).clouds["local"].missed_listings) == {}
+    assert listed(VolatileState(), machine(1), nodes=[member(1), member(2)]).clouds["local"].missed_listings == {
+        name(2): 1
+    }
 
 
 def test_a_job_is_touched_by_what_is_new_of_its_machines_and_by_each_absence() -> None:
-    known = VolatileState(clouds={"local": listing(machine(1), machine(2))}, touched=frozenset({"other"}))
-    assert listed(known, machine(1), machine(2)).touched == {"other"}
-    assert listed(known, machine(1), machine(2, InstanceState.STOPPED)).touched == {"other", "job"}
-    assert listed(known, machine(1)).touched == {"other", "job"}
+    known = VolatileState(clouds={"local": listing(machine(1), machine(2))}, changed_jobs=frozenset({"other"}))
+    assert listed(known, machine(1), machine(2)).changed_jobs == {"other"}
+    assert listed(known, machine(1), machine(2, InstanceState.STOPPED)).changed_jobs == {"other", "job"}
+    assert listed(known, machine(1)).changed_jobs == {"other", "job"}
     gone = [member(1), node(2, N.GONE)]
-    assert listed(known, machine(1), nodes=gone).touched == {"other", "job"}, "its machine is not listed any more"
-    assert listed(known, machine(1), machine(2), machine(9)).touched == {"other"}
+    assert listed(known, machine(1), nodes=gone).changed_jobs == {"other", "job"}, "its machine is not listed any more"
+    assert listed(known, machine(1), machine(2), machine(9)).changed_jobs == {"other"}
 
 
 # -- orphans -----------------------------------------------------------------------------------------------
@@ -214,8 +216,8 @@ def test_orphans_are_counted_by_listing_and_forgotten_when_they_are_gone() -> No
         (2, 59.9, {}, False),
         (2, 60.0, {"busy": frozenset({"end:i-9"})}, False),
         (2, 60.0, {"unjournaled": frozenset({"other-x-1"})}, False),
-        (2, 60.0, {"refused": {"other": "newer"}}, False),
-        (2, 60.0, {"refused": {"oth": "newer"}}, True),
+        (2, 60.0, {"unreadable_jobs": {"other": "newer"}}, False),
+        (2, 60.0, {"unreadable_jobs": {"oth": "newer"}}, True),
     ],
 )
 def test_an_orphan_is_ended_when_seen_twice_and_old_unless_it_may_be_somebodys(
@@ -258,7 +260,7 @@ CARD = Leftover("card-1", LeftoverKind.NETWORK_INTERFACE, "c", "", "region-1")
 
 @pytest.mark.parametrize(("tried_s", "asks"), [(299.9, False), (300.0, True)])
 def test_leftovers_are_listed_once_per_period_and_cloud(tried_s: float, asks: bool) -> None:
-    volatile = {"leftovers": {"local": LeftoversView(tried_at=NOW - tried_s)}}
+    volatile = {"leftovers": {"local": LeftoversView(attempted_at=NOW - tried_s)}}
     after = scene(member(1), member(2), rules=RULES, volatile=volatile)
     assert after.does(ListLeftovers) == ([ListLeftovers("local")] if asks else [])
     busy = scene(member(1), member(2), rules=RULES, volatile=volatile, busy=frozenset({"leftovers:local"}))
@@ -270,7 +272,7 @@ def test_what_is_left_behind_is_counted_by_listing_and_a_failed_one_says_nothing
     second = absorb(first, LeftoversDone("local", NOW - 1, (DISK,)), [], NOW)
     assert second.leftovers["local"] == LeftoversView({"disk-1": DISK}, {"disk-1": Sighting(NOW - 9, 2)}, NOW - 1)
     failed = absorb(second, LeftoversDone("local", NOW, (), "denied"), [], NOW)
-    assert failed.leftovers["local"] == replace(second.leftovers["local"], tried_at=NOW)
+    assert failed.leftovers["local"] == replace(second.leftovers["local"], attempted_at=NOW)
     both = absorb(second, LeftoversDone("aws", NOW, ()), [], NOW)
     assert set(both.leftovers) == {"local", "aws"}
 
@@ -283,7 +285,7 @@ def test_what_is_left_behind_is_counted_by_listing_and_a_failed_one_says_nothing
         (2, N.GONE, {}, True),
         (2, N.TERMINATING, {}, False),
         (2, None, {"unjournaled": frozenset({name(3)})}, False),
-        (2, None, {"refused": {"job": "newer"}}, False),
+        (2, None, {"unreadable_jobs": {"job": "newer"}}, False),
     ],
 )
 def test_what_no_open_node_has_is_removed_when_seen_twice(
@@ -317,14 +319,14 @@ def test_what_is_nobodys_is_called_so() -> None:
     ("tried", "busy", "sent"),
     [
         (None, (), True),
-        (AlertTry(1, NOW, over=False), (), True),
-        (AlertTry(1, NOW + 0.1, over=False), (), False),
-        (AlertTry(1, NOW - 9, over=True), (), False),
+        (AlertDelivery(1, NOW, over=False), (), True),
+        (AlertDelivery(1, NOW + 0.1, over=False), (), False),
+        (AlertDelivery(1, NOW - 9, over=True), (), False),
         (None, ("alert:e-1",), False),
     ],
 )
-def test_an_alert_is_sent_until_it_is_over(tried: AlertTry | None, busy: Sequence[str], sent: bool) -> None:
-    volatile = {"alert_tries": {"e-1": tried} if tried else {}}
+def test_an_alert_is_sent_until_it_is_over(tried: AlertDelivery | None, busy: Sequence[str], sent: bool) -> None:
+    volatile = {"alert_deliveries": {"e-1": tried} if tried else {}}
     after = scene(member(1), member(2), volatile=volatile, alerts=("e-1",), busy=frozenset(busy))
     assert after.does(SendAlert) == ([SendAlert("e-1")] if sent else [])
     dropped = [key for commit in after.plan.commits for key in commit.delete_keys]
@@ -336,27 +338,27 @@ def test_few_alerts_are_sent_at_once_oldest_first_and_many_are_cleared_in_parts(
     after = scene(member(1), member(2), alerts=waiting)
     assert [each.event_id for each in after.does(SendAlert)] == list(waiting[:MAX_ALERTS_AT_ONCE])
     assert after.plan.commits == ()
-    over = {each: AlertTry(1, 0.0, over=True) for each in waiting}
-    (clears,) = scene(member(1), member(2), alerts=waiting, volatile={"alert_tries": over}).plan.commits
+    over = {each: AlertDelivery(1, 0.0, over=True) for each in waiting}
+    (clears,) = scene(member(1), member(2), alerts=waiting, volatile={"alert_deliveries": over}).plan.commits
     assert len(clears.delete_keys) == 128
 
 
 @pytest.mark.parametrize(("tries", "wait_s"), [*enumerate(ALERT_TRIES_S)])
 def test_an_alert_that_fails_is_tried_ever_later(tries: int, wait_s: float) -> None:
-    before = VolatileState(alert_tries={"e-1": AlertTry(tries, NOW - 1, over=False)} if tries else {})
-    after = absorb(before, AlertDone("e-1", "slack is away"), [], NOW).alert_tries["e-1"]
-    assert after == AlertTry(tries + 1, NOW + wait_s, over=False)
-    assert absorb(before, AlertDone("e-1"), [], NOW).alert_tries["e-1"].over
+    before = VolatileState(alert_deliveries={"e-1": AlertDelivery(tries, NOW - 1, over=False)} if tries else {})
+    after = absorb(before, AlertDone("e-1", "slack is away"), [], NOW).alert_deliveries["e-1"]
+    assert after == AlertDelivery(tries + 1, NOW + wait_s, over=False)
+    assert absorb(before, AlertDone("e-1"), [], NOW).alert_deliveries["e-1"].over
 
 
 def test_an_alert_is_given_up_after_its_last_try_and_few_are_remembered() -> None:
     before = VolatileState(
-        alert_tries={f"e-{n}": AlertTry(len(ALERT_TRIES_S), NOW, over=False) for n in range(MAX_ALERT_TRIES)}
+        alert_deliveries={f"e-{n}": AlertDelivery(len(ALERT_TRIES_S), NOW, over=False) for n in range(MAX_ALERT_TRIES)}
     )
-    after = absorb(before, AlertDone("e-1", "away"), [], NOW).alert_tries
-    assert after["e-1"] == AlertTry(len(ALERT_TRIES_S) + 1, NOW + ALERT_TRIES_S[-1], over=True)
-    assert len(absorb(before, AlertDone("new", "away"), [], NOW).alert_tries) == MAX_ALERT_TRIES
-    assert "new" in absorb(before, AlertDone("new", "away"), [], NOW).alert_tries
+    after = absorb(before, AlertDone("e-1", "away"), [], NOW).alert_deliveries
+    assert after["e-1"] == AlertDelivery(len(ALERT_TRIES_S) + 1, NOW + ALERT_TRIES_S[-1], over=True)
+    assert len(absorb(before, AlertDone("new", "away"), [], NOW).alert_deliveries) == MAX_ALERT_TRIES
+    assert "new" in absorb(before, AlertDone("new", "away"), [], NOW).alert_deliveries
 
 
 # -- offers, refusals --------------------------------------------------------------------------------------
@@ -449,12 +451,12 @@ def test_a_journal_is_begun_where_every_cloud_has_said_that_nothing_runs() -> No
     [
         (CloudView(), True, "a new journal: waiting for local to say what runs already"),
         (
-            CloudView(tried_at=NOW - 4.9, error="denied"),
+            CloudView(attempted_at=NOW - 4.9, error="denied"),
             False,
             "a new journal: waiting for local (denied) to say what runs already",
         ),
         (
-            CloudView(tried_at=NOW - 5.0, error="denied"),
+            CloudView(attempted_at=NOW - 5.0, error="denied"),
             True,
             "a new journal: waiting for local (denied) to say what runs already",
         ),
@@ -476,7 +478,7 @@ def test_machines_that_run_without_a_journal_are_named_and_nothing_is_done() -> 
     assert "machines run (i-7): " in charge(machine(7, node="")).sentence
     three = charge(*(machine(n) for n in range(1, 4)))
     assert f"({name(1)}, {name(2)}, {name(3)})" in three.sentence
-    old = charge(views={"local": listing(machine(1), tried_at=NOW - 5)})
+    old = charge(views={"local": listing(machine(1), attempted_at=NOW - 5)})
     assert (old.commit, old.actions) == (None, (ListInstances("local"),))
 
 
@@ -519,7 +521,7 @@ def test_few_of_many_unknown_nodes_are_named() -> None:
 def test_what_is_left_alone_is_told() -> None:
     quiet = world_of(view(job(2), [member(1), member(2)]))
     assert warnings(quiet) == ()
-    refused = replace(quiet, refused={"b": "it is newer", "a": "it is broken"})
+    refused = replace(quiet, unreadable_jobs={"b": "it is newer", "a": "it is broken"})
     assert warnings(refused) == ("a is left alone: it is broken", "b is left alone: it is newer")
     unjournaled = frozenset({name(9), "other-u-1"})
     works = world_of(
@@ -536,14 +538,14 @@ def test_what_is_left_alone_is_told() -> None:
 
 @pytest.mark.parametrize(("who", "alone"), [("job-u-1", True), ("jobs-u-1", False), ("s-1", True), ("t-1", False)])
 def test_whose_records_cannot_be_read_is_left_alone(who: str, alone: bool) -> None:
-    world = replace(world_of(), refused={"job": "newer"}, unjournaled=frozenset({"s-1"}))
-    assert world.left_alone(who) is alone
+    world = replace(world_of(), unreadable_jobs={"job": "newer"}, unjournaled=frozenset({"s-1"}))
+    assert world.is_protected(who) is alone
 
 
 def test_a_machine_elsewhere_does_not_make_the_cloud_unclear() -> None:
     record = job(2, spec=spec(placement={"cloud": "aws"}))
     volatile = {
-        "clouds": {"local": listing(machine(1), machine(2), tried_at=NOW - 1), "aws": listing(tried_at=NOW - 1)}
+        "clouds": {"local": listing(machine(1), machine(2), attempted_at=NOW - 1), "aws": listing(attempted_at=NOW - 1)}
     }
     after = scene(
         member(1), member(2), record=record, volatile=volatile, clouds=("local", "aws"), hint=hint_of(1, 2), **SILENT

@@ -320,23 +320,23 @@ def test_a_member_that_was_taken_is_buried_so_that_nobody_waits_for_it(state: No
         Transition(NOW - 1, "member", "lost", "preempted"),
     )
     dead = node(2, state, has_joined=True, needs_replacement=True, retry_at=NOW + 9, history=passages, instance_id="")
-    clouds = {"local": listing(machine(1), taken_at=0.0)}
+    clouds = {"local": listing(machine(1), listed_at=0.0)}
     after = scene(member(1), dead, record=job(1), volatile={"clouds": clouds})
-    raw = after.commit.words[KEYS.tombstone("job", name(2))]
+    raw = after.commit.put_keys[KEYS.tombstone("job", name(2))]
     assert decode(Tombstone, raw) == Tombstone(name(2), "preempted", NOW)
     unknown = scene(member(1), replace(dead, history=()), record=job(1), volatile={"clouds": clouds})
-    assert decode(Tombstone, unknown.commit.words[KEYS.tombstone("job", name(2))]).reason == "lost"
+    assert decode(Tombstone, unknown.commit.put_keys[KEYS.tombstone("job", name(2))]).reason == "lost"
     for changed in (replace(dead, needs_replacement=False), replace(dead, has_joined=False)):
         other = scene(member(1), changed, record=job(1), volatile={"clouds": clouds})
-        assert KEYS.tombstone("job", name(2)) not in other.commit.words
+        assert KEYS.tombstone("job", name(2)) not in other.commit.put_keys
     buried = scene(member(1), dead, record=job(1), volatile={"clouds": clouds}, tombstones=frozenset({name(2)}))
-    assert KEYS.tombstone("job", name(2)) not in buried.commit.words
+    assert KEYS.tombstone("job", name(2)) not in buried.commit.put_keys
 
 
 def test_many_dead_are_buried_in_parts_that_a_transaction_takes() -> None:
     nodes = [node(n, N.TERMINATING, has_joined=True, needs_replacement=True, retry_at=NOW + 9) for n in range(1, 300)]
     after = scene(*nodes, record=job(1, J.WAITING), rules=Rules(leftovers_s=1e9), hint=EMPTY, volatile={"offers": {}})
-    assert 60 < len(after.commit.words) <= 128
+    assert 60 < len(after.commit.put_keys) <= 128
 
 
 def test_a_notice_in_the_same_moment_as_a_replacement_is_one_change() -> None:

@@ -87,7 +87,7 @@ def test_last_words_are_told_also_where_the_cloud_refuses_the_end_for_now() -> N
 def test_a_node_that_was_given_up_is_ended_whatever_is_said_of_it(state: NodeState) -> None:
     clouds = {"local": listing(machine(1), machine(2), machine(3, InstanceState.STOPPED, preempt_at=NOW + 9))}
     after = scene(member(1), member(2), node(3, state), volatile={"clouds": clouds})
-    assert (after.state(3), after.plan.refused, after.events) == (N.TERMINATING, (), [])
+    assert (after.state(3), after.plan.illegal_transitions, after.events) == (N.TERMINATING, (), [])
 
 
 def test_a_node_that_was_lost_just_now_gets_no_notice() -> None:
@@ -101,15 +101,15 @@ def test_what_is_gone_stays_so_whatever_is_listed() -> None:
 
 
 def test_a_request_without_a_machine_is_not_lost_for_not_being_listed() -> None:
-    clouds = {"local": listing(machine(1), machine(2), absent={name(3): 2})}
+    clouds = {"local": listing(machine(1), machine(2), missed_listings={name(3): 2})}
     asked = replace(REQUESTED, retry_at=NOW + 60)
     after = scene(member(1), member(2), asked, record=job(3), volatile={"clouds": clouds})
-    assert (after.state(3), after.plan.refused) == (N.REQUESTED, ())
+    assert (after.state(3), after.plan.illegal_transitions) == (N.REQUESTED, ())
 
 
 def test_a_node_that_drains_has_been_told_to_leave() -> None:
     ended = {name(3): Ended(name(3), "left", 0, "", NOW)}
-    after = scene(member(1), member(2), node(3, N.DRAINING), ended=ended)
+    after = scene(member(1), member(2), node(3, N.DRAINING), exits=ended)
     assert EventKind.NODE_LOST not in after.told
 
 
@@ -131,10 +131,10 @@ def test_answers_that_come_late_change_nothing() -> None:
         ([machine(3, InstanceState.TERMINATED)], {}, True),
         ([machine(3)], {}, False),
         ([machine(3, InstanceState.STOPPED)], {}, False),
-        ([], {"absent": {name(3): 2}}, True),
-        ([], {"absent": {name(3): 1}}, False),
-        ([machine(3, InstanceState.TERMINATED)], {"taken_at": ENDING.state_since}, False),
-        ([machine(3, InstanceState.TERMINATED)], {"taken_at": ENDING.state_since + 0.1}, True),
+        ([], {"missed_listings": {name(3): 2}}, True),
+        ([], {"missed_listings": {name(3): 1}}, False),
+        ([machine(3, InstanceState.TERMINATED)], {"listed_at": ENDING.state_since}, False),
+        ([machine(3, InstanceState.TERMINATED)], {"listed_at": ENDING.state_since + 0.1}, True),
     ],
 )
 def test_gone_is_the_word_of_a_listing_that_is_newer_than_the_end(machines: Any, changes: Any, gone: bool) -> None:
@@ -146,7 +146,7 @@ def test_gone_is_the_word_of_a_listing_that_is_newer_than_the_end(machines: Any,
 
 @pytest.mark.parametrize(("age_s", "gone"), [(299.0, False), (300.0, True)])
 def test_a_young_machine_that_no_listing_shows_is_not_gone(age_s: float, gone: bool) -> None:
-    clouds = {"local": listing(machine(1), machine(2), absent={name(3): 2})}
+    clouds = {"local": listing(machine(1), machine(2), missed_listings={name(3): 2})}
     ending = replace(ENDING, launched_at=NOW - age_s, retry_at=NOW + 9)
     assert (scene(member(1), member(2), ending, volatile={"clouds": clouds}).state(3) is N.GONE) is gone
 
@@ -218,7 +218,7 @@ def test_a_machine_that_ended_is_a_loss_with_its_clouds_reason(
 def test_a_machine_that_is_not_listed_is_lost_when_seen_missing_twice_old_and_silent(
     absences: int, age_s: float, silent: bool, lost: bool
 ) -> None:
-    clouds = {"local": listing(machine(1), absent={name(2): absences})}
+    clouds = {"local": listing(machine(1), missed_listings={name(2): absences})}
     missing = member(2, launched_at=NOW - age_s)
     agents: Any = {"agents": {}, "members": {name(1): word(1, "running")}} if silent else {}
     after = scene(member(1), missing, volatile={"clouds": clouds}, **agents)
@@ -302,7 +302,7 @@ def test_an_agents_last_word_ends_its_node_unless_it_was_told_to_leave(
 ) -> None:
     notice = NoticeRecord(NOW + 50, NOW - 5, "x") if noticed else None
     ended = {name(2): Ended(name(2), outcome, 1, "out of memory", NOW)}
-    after = scene(member(1), node(2, state, notice=notice, state_since=NOW - 5), ended=ended)
+    after = scene(member(1), node(2, state, notice=notice, state_since=NOW - 5), exits=ended)
     assert (EventKind.NODE_LOST in after.told) is lost
     if outcome == "failure":
         assert after.events[0].text.endswith("its launcher ended with status 1: out of memory")

@@ -77,8 +77,8 @@ EVENT = scene(member(1)).events[0]
     [
         {"job_record": job()},
         {"nodes": [member(1)]},
-        {"forget_nodes": [name(1)]},
-        {"words": {"k": b""}},
+        {"delete_nodes": [name(1)]},
+        {"put_keys": {"k": b""}},
         {"delete_keys": ["k"]},
         {"events": [EVENT]},
         {"actions": [ListInstances("local")]},
@@ -105,13 +105,13 @@ def test_a_commit_is_guarded_by_all_that_it_changes() -> None:
 def test_a_job_whose_records_contradict_what_is_observed_is_left_as_it_is_and_others_are_not() -> None:
     odd = node(1, N.REQUESTED, instance_id="i-1")  # it has a machine, but nobody granted one
     jobs = [view(job(2), [odd]), view(replace(job(1, J.QUEUED), name="other", uid="other"), [])]
-    world = world_of(*jobs, volatile={"clouds": {"local": listing(absent={name(1): 2})}})
+    world = world_of(*jobs, volatile={"clouds": {"local": listing(missed_listings={name(1): 2})}})
     after = decide(world)
-    (refused,) = after.plan.refused
+    (refused,) = after.plan.illegal_transitions
     assert refused.startswith(f"node {name(1)}: requested → lost")
     assert after.sentence == f"refused to act: {refused}"
     assert [each.job for each in after.plan.commits] == ["other"]
-    assert after.plan.calm == frozenset()
+    assert after.plan.steady_jobs == frozenset()
 
 
 def test_alerts_are_written_with_their_event_where_they_are_wanted() -> None:
@@ -145,16 +145,16 @@ def test_old_events_are_dropped_with_each_commit(
     rules = Rules(events_kept=10, leftovers_s=1e9)
     record = job(1, first_event=first, next_event=following)
     after = scene(member(1), node(2, N.FAILED, instance_id=""), record=record, rules=rules)
-    assert list(after.commit.drop_events) == [f"job-u-{number:06d}" for number in dropped]
+    assert list(after.commit.delete_events) == [f"job-u-{number:06d}" for number in dropped]
     assert after.job.first_event == kept
-    assert 1 + len(after.commit.nodes) + len(after.commit.drop_events) <= 128
+    assert 1 + len(after.commit.nodes) + len(after.commit.delete_events) <= 128
 
 
 def test_only_events_that_are_in_the_journal_already_are_dropped() -> None:
     record = job(3, first_event=5, next_event=6)
     after = scene(member(1), record=record, rules=Rules(events_kept=1, leftovers_s=1e9))
     assert len(after.events) == 2
-    assert list(after.commit.drop_events) == ["job-u-000005"]
+    assert list(after.commit.delete_events) == ["job-u-000005"]
 
 
 def test_a_job_that_was_said_to_sleep_is_not_decided_about() -> None:
@@ -164,7 +164,9 @@ def test_a_job_that_was_said_to_sleep_is_not_decided_about() -> None:
 
 
 def test_whoever_was_touched_is_decided_about_now() -> None:
-    assert scene(member(1), member(2), volatile={"touched": frozenset({"job"})}).volatile.touched == frozenset()
+    assert (
+        scene(member(1), member(2), volatile={"changed_jobs": frozenset({"job"})}).volatile.changed_jobs == frozenset()
+    )
 
 
 def test_what_one_job_learns_the_next_one_knows_in_the_same_plan() -> None:
@@ -179,7 +181,7 @@ def test_what_one_job_learns_the_next_one_knows_in_the_same_plan() -> None:
 def test_the_oldest_records_of_nodes_that_are_gone_are_dropped_with_their_logs() -> None:
     gone = [node(n, N.GONE, launched_at=NOW - 7200, ended_at=NOW - 3600) for n in (5, 3, 4)]
     after = scene(member(1), member(2), *gone, rules=Rules(gone_kept=1, leftovers_s=1e9))
-    assert list(after.commit.forget_nodes) == list(names(3, 4))
+    assert list(after.commit.delete_nodes) == list(names(3, 4))
     assert list(after.commit.delete_keys) == [KEYS.logs("job", each) for each in names(3, 4)]
     assert after.job.dropped_nodes_usd == 1.0, "what they cost stays with the job"
     assert set(after.commit.guards) == {"job", *names(3, 4)}
@@ -190,14 +192,14 @@ def test_a_node_that_is_gone_only_now_may_be_forgotten_in_the_same_commit() -> N
     after = scene(
         member(1), node(2, N.FAILED, instance_id=""), record=job(1), rules=Rules(gone_kept=0, leftovers_s=1e9)
     )
-    assert ([each.id for each in after.commit.nodes], list(after.commit.forget_nodes)) == ([], [name(2)])
+    assert ([each.id for each in after.commit.nodes], list(after.commit.delete_nodes)) == ([], [name(2)])
 
 
 def test_words_of_nodes_that_are_gone_are_deleted_and_others_are_not() -> None:
     words: Any = {
         "tombstones": frozenset(names(2, 3, 9)),
         "notices": {each: Notice(each, NOW, NOW, "x") for each in names(2, 3, 9)},
-        "ended": {each: Ended(each, "left", 0, "", NOW) for each in names(2, 3, 9)},
+        "exits": {each: Ended(each, "left", 0, "", NOW) for each in names(2, 3, 9)},
     }
     nodes = [member(1), node(2, N.GONE), node(3, N.TERMINATING, retry_at=NOW + 9)]
     after = scene(*nodes, record=job(1), **words)
@@ -212,7 +214,7 @@ def test_many_words_and_records_are_forgotten_in_parts() -> None:
         after = scene(
             *gone, record=job(1, J.WAITING), rules=rules, tombstones=frozenset(tombstones), volatile={"offers": {}}
         )
-        written = 1 + len(after.commit.delete_keys) + len(after.commit.forget_nodes)
+        written = 1 + len(after.commit.delete_keys) + len(after.commit.delete_nodes)
         assert 60 < written <= 128
 
 
@@ -343,13 +345,13 @@ NO_OFFERS = {"volatile": {"offers": {"job": OffersView((), known=True, asked_at=
 def test_a_job_is_calm_when_it_has_all_it_wants_and_nothing_is_under_way(
     nodes: list[NodeRecord], record: JobRecord, words: Any, calm: bool
 ) -> None:
-    assert scene(*nodes, record=record, **words).plan.calm == (frozenset({"job"}) if calm else frozenset())
+    assert scene(*nodes, record=record, **words).plan.steady_jobs == (frozenset({"job"}) if calm else frozenset())
 
 
 def test_a_job_about_which_something_was_decided_or_asked_is_not_calm() -> None:
-    assert scene(member(1), record=job(1, gathering_since=NOW - 1)).plan.calm == frozenset()
+    assert scene(member(1), record=job(1, gathering_since=NOW - 1)).plan.steady_jobs == frozenset()
     asks = scene(member(1), record=job(2, J.DEGRADED), volatile={"offers": {}})
-    assert asks.plan.calm == frozenset()
+    assert asks.plan.steady_jobs == frozenset()
 
 
 def sleepers(world: World, calm: Mapping[str, Steady], *in_hand: str, now: float = NOW) -> frozenset[str]:
@@ -366,7 +368,9 @@ def test_a_calm_job_sleeps_until_something_is_new_or_its_time_is_up() -> None:
     assert sleepers(world, calm, name(9)) == {"job"}
     assert sleepers(world, calm, name(9), name(2)) == frozenset()
     assert sleepers(replace(world, unjournaled=frozenset({"x"})), calm) == frozenset()
-    assert sleepers(replace(world, volatile=replace(world.volatile, touched=frozenset({"job"}))), calm) == frozenset()
+    assert (
+        sleepers(replace(world, volatile=replace(world.volatile, changed_jobs=frozenset({"job"}))), calm) == frozenset()
+    )
     assert sleepers(world_of(view(job(2), SETTLED)), calm) == frozenset(), "its keys were read anew"
     assert sleepers(replace(world, jobs={}), calm) == frozenset()
 
