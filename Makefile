@@ -1,7 +1,7 @@
 # Paths are relative throughout: make knows no way to quote a clone whose own path has a space.
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test-fast test test-long test-frameworks acceptance check dist bench bench-recovery bench-checkpoint bench-rendezvous bench-control bench-bootstrap soak-launches soak-training soak-outages chaos sim sim-long sim-mutants sim-crashes mutation contract-real clean distclean
+.PHONY: help setup demo test-fast test test-long test-frameworks acceptance check dist docs bench bench-recovery bench-checkpoint bench-rendezvous bench-control bench-bootstrap soak-launches soak-training soak-outages chaos sim sim-long sim-mutants sim-crashes mutation contract-real clean distclean
 
 python := .venv/bin/python
 frameworks := .tools/frameworks
@@ -15,6 +15,7 @@ help:
 	@echo "make acceptance        bootstrap and training on virtual machines; needs root, for their image of Debian 12"
 	@echo "make check   ruff and mypy"
 	@echo "make dist    wheel and sdist of both distributions, in build/dist"
+	@echo "make docs    write docs/reference/ from the models and command lines"
 	@echo "make soak-launches   a thousand launches on clouds that fail all the time: what leaks, what doubles (CLOUD=gcp)"
 	@echo "make contract-real CLOUD=aws BUDGET_USD=1 CONFIG=spotsupd.toml   the clouds' contract on your account: costs money"
 	@echo "make soak-training   200 random membership changes in a row under a job that trains (CHANGES=20, SEED=...)"
@@ -72,6 +73,9 @@ dist: setup
 	rm -rf build/dist
 	@cd trainer && ../$(python) -m hatchling build --directory ../build/dist
 	@$(python) -m hatchling build --directory build/dist
+
+docs: setup
+	@$(python) -m tools.reference
 
 bench:
 	@echo "make bench-recovery   the pause after a kill, a freeze, SIGTERM, a notice: spotsup, torchrun, and the floor"

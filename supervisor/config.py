@@ -1,4 +1,7 @@
-"""The daemon's configuration: one TOML file, read once, frozen and strict."""
+"""The daemon's configuration: one TOML file, read once, frozen and strict.
+
+The text below each key is its entry in docs/reference/spotsupd-toml.md.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from provisioners.settings import AwsSettings, AzureSettings, CloudSettings, GcpSettings
 from supervisor.errors import UsageError
 from supervisor.planner.world import Rules
-from supervisor.spec import first_complaint
+from supervisor.spec import first_error
 
 SLACK_WEBHOOK_VARIABLE = "SPOTSUP_SLACK_WEBHOOK"
 # sockaddr_un holds 108 bytes with the closing zero: man 7 unix
@@ -23,80 +26,110 @@ Seconds = Annotated[float, Field(gt=0, le=86400)]
 
 
 class _Strict(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True)
 
 
 class EtcdConfig(_Strict):
-    """Where etcd is, and how long to wait for it at start. The password is read from a file, never from here.
-
-    `node_endpoints`: where nodes find it, if they have to go another way than the daemon.
-    """
+    """Where etcd is. Not used with `--embedded-etcd`, except for `node_endpoints`."""
 
     endpoints: tuple[str, ...] = ("http://127.0.0.1:2379",)
+    """URLs of the etcd cluster's members, as the daemon reaches them."""
     node_endpoints: tuple[str, ...] = ()
+    """The same members as nodes reach them, where that differs. Empty: nodes use `endpoints`."""
     user: str = ""
+    """etcd user. Empty: no authentication."""
     password_file: str = ""
+    """File that holds the user's password."""
     ca: str = ""
+    """File with the CA certificate to verify etcd with. Empty: the system's."""
     cert: str = ""
+    """File with the client certificate, where etcd asks for one."""
     key: str = ""
+    """File with the client certificate's private key."""
     wait_s: Seconds = 30.0
+    """How long the daemon waits for etcd when it starts, in seconds."""
 
 
 class ApiConfig(_Strict):
-    """Where `spotsupctl` finds the daemon. `targets`: "host:port" where Prometheus finds the nodes, "" for nowhere."""
+    """Where the daemon listens."""
 
     socket: str = ""
+    """Path of the Unix socket that `spotsupctl` connects to. Empty: `spotsupd.sock` in the state folder."""
     targets: Annotated[str, Field(pattern=r"^((\[[0-9a-fA-F:]+\]|[^\s:\[\]]+):\d{1,5})?$")] = ""
+    """`host:port` on which Prometheus finds the list of nodes to scrape (HTTP service discovery). Empty: no such
+    port."""
 
 
 class LocalConfig(_Strict):
-    """The local cloud. `dir` is the folder of its server; empty: below the state folder.
-
-    `image`: the folder of a machine image, as `make acceptance` builds it: machines are then virtual ones.
-    """
+    """The local cloud: machines on the daemon's own computer, for trying things out."""
 
     enabled: bool = True
+    """Whether jobs may use `cloud: local`."""
     dir: str = ""
+    """Folder of the local cloud's server. Empty: `localcloud` in the state folder."""
     image: str = ""
+    """Folder of a machine image, as `make acceptance` builds one: machines are then virtual machines (QEMU). Empty:
+    machines are `sshd` processes."""
 
 
 class NodeConfig(_Strict):
-    """What every node is prepared with. `python`: the interpreter on the node that trains, or builds environments.
+    """How every node is prepared."""
 
-    `cache`: the folder on the node in which environments are kept, "" for one below `root`. On shared storage or a
-    machine's scratch, replacements find there what was built before them.
-    """
-
-    python: str = sys.executable
+    python: str = Field(
+        default_factory=lambda: sys.executable, json_schema_extra={"x-default": "the path of the daemon's interpreter"}
+    )
+    """The Python interpreter on the node that trains, or builds environments."""
     root: str = "~/.spotsup"
+    """Folder on the node for spotsup's own files."""
     cache: Annotated[str, Field(pattern=r"^(~?/[^:\n]*)?$")] = ""
+    """Folder on the node that keeps built environments. On shared storage or a scratch disk, replacements find there
+    what earlier nodes built. Empty: below `root`."""
     lease_ttl_s: Annotated[float, Field(ge=2, le=60)] = 5.0
+    """Time to live of a node's lease in etcd, in seconds: how soon peers notice that a node vanished."""
     env: dict[str, str] = {}
+    """Environment variables of every job on every node; a job's own `env` wins."""
 
 
 class SlackConfig(_Strict):
-    """Alerts. The webhook's URL is a secret: from the environment (SPOTSUP_SLACK_WEBHOOK) or this file."""
+    """Alerts to Slack."""
 
     webhook_file: str = ""
+    """File that holds the incoming webhook's URL, which is a secret. Empty: the variable SPOTSUP_SLACK_WEBHOOK; without
+    either, alerts go to the log only."""
 
 
 class TimingConfig(_Strict):
-    """Time limits, all in seconds; see supervisor.planner.world.Rules."""
+    """Time limits, all in seconds."""
 
     tick_s: Seconds = 1.0
+    """The daemon decides at least this often."""
     leader_ttl_s: Annotated[float, Field(ge=2, le=60)] = 6.0
+    """Time to live of the leader's lease: a standby takes over within about this time. Larger than `tick_s`."""
     listing_s: Seconds = 5.0
+    """How often each cloud is asked which machines run."""
     unclear_listing_s: Seconds = 0.5
+    """How often it is asked while a launch or an end is not confirmed yet."""
     suspect_s: Seconds = 20.0
+    """A silent node that its cloud reports as running is given up after this time."""
     consistency_s: Seconds = 300.0
+    """How long a new machine may be missing from its cloud's listing before it counts as lost."""
     orphan_grace_s: Seconds = 60.0
+    """A machine with our tag that the journal does not know is terminated after this time. Larger than `listing_s`."""
     leftovers_s: Annotated[float, Field(ge=1, le=86400)] = 300.0
+    """How often clouds are searched for what machines left behind: disks, network interfaces, addresses."""
     gather_s: Seconds = 20.0
+    """How long a change of the round waits for further nodes that are nearly ready, so that there is one pause."""
     leave_margin_s: Seconds = 12.0
+    """A node with a preemption notice leaves the round this long before its deadline. Smaller than
+    `drain_timeout_s`."""
     launch_timeout_s: Seconds = 300.0
+    """A machine that does not run after this time is given up."""
     bootstrap_timeout_s: Seconds = 900.0
+    """Preparing a node over SSH may take this long."""
     ready_timeout_s: Seconds = 180.0
+    """A prepared node must appear at the rendezvous within this time."""
     drain_timeout_s: Seconds = 150.0
+    """A node that drains is terminated after this time, even if it has not left the round."""
 
     @model_validator(mode="after")
     def _ordered(self) -> TimingConfig:
@@ -114,23 +147,36 @@ def _smaller(timing: TimingConfig, small: str, large: str) -> None:
 
 
 class Config(_Strict):
-    """Everything that is set from outside. A cloud without its section is not used."""
+    """The keys outside of any table come first in the file. Every key is optional but for those of a rented cloud."""
 
     cluster: Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,30}$")] = "default"
+    """The cluster's name: part of every key in etcd and of every tag in a cloud account. The daemons of one cluster
+    share it."""
     state_dir: str = ""
+    """Folder for the cluster's key, the socket and the embedded etcd. Empty: `/var/lib/spotsup` for root, otherwise
+    `$XDG_STATE_HOME/spotsup`."""
     etcd: EtcdConfig = EtcdConfig()
+    """Where etcd is."""
     api: ApiConfig = ApiConfig()
+    """Where the daemon listens."""
     local: LocalConfig = LocalConfig()
+    """The local cloud."""
     aws: AwsSettings | None = None
+    """Amazon EC2; without this table it is not used."""
     gcp: GcpSettings | None = None
+    """Google Compute Engine; without this table it is not used."""
     azure: AzureSettings | None = None
+    """Microsoft Azure; without this table it is not used."""
     node: NodeConfig = NodeConfig()
+    """How every node is prepared."""
     slack: SlackConfig = SlackConfig()
+    """Alerts to Slack."""
     timing: TimingConfig = TimingConfig()
+    """Time limits."""
 
     @property
     def state(self) -> Path:
-        """The folder for the secret, sockets and, where it is embedded, etcd."""
+        """The folder for the cluster's key, the socket and the embedded etcd."""
         return Path(self.state_dir) if self.state_dir else default_state_dir()
 
     @property
@@ -144,7 +190,7 @@ class Config(_Strict):
         return Path(self.local.dir) if self.local.dir else self.state / "localcloud"
 
     def cloud(self, name: str) -> CloudSettings | None:
-        """What is set about a cloud; None for the local one, and for one that is not set up."""
+        """A rented cloud's settings; None for the local cloud, and for one without its table."""
         found: CloudSettings | None = {"aws": self.aws, "gcp": self.gcp, "azure": self.azure}.get(name)
         return found
 
@@ -190,7 +236,7 @@ def parse_config(parsed: dict[str, object], what: str) -> Config:
     try:
         return Config.model_validate(_tuples(parsed))
     except ValidationError as error:
-        raise UsageError(first_complaint(error, what, Config)) from error
+        raise UsageError(first_error(error, what, Config)) from error
 
 
 def check_paths(config: Config) -> Config:

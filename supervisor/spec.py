@@ -1,4 +1,7 @@
-"""The job file: what a user may ask for, checked strictly, every complaint one clear sentence."""
+"""The job file: what a user may ask for, checked strictly; every error is one sentence.
+
+The text below each key is its entry in docs/reference/job-file.md.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,18 @@ import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from provisioners.base import Market, OfferQuery
 from supervisor.errors import UsageError
@@ -20,30 +32,51 @@ if TYPE_CHECKING:
 NAME_PATTERN = r"^[a-z][a-z0-9-]{0,38}[a-z0-9]$"
 MAX_NODES = 64
 MAX_SPARES = 16
+# What people write before a script out of habit; the launcher is started anyway, so it is dropped.
+INTERPRETERS = ("python", "python3", "torchrun")
+
+
+def _numbers_to_text(value: Any) -> Any:
+    """`env: {LR: 0.1}` means the text 0.1."""
+    if not isinstance(value, Mapping):
+        return value
+    return {
+        key: str(each) if isinstance(each, int | float) and not isinstance(each, bool) else each
+        for key, each in value.items()
+    }
 
 
 class _Strict(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, str_strip_whitespace=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, str_strip_whitespace=True, use_attribute_docstrings=True
+    )
 
 
 class Nodes(_Strict):
-    """How many nodes the job wants: trains from `min` on, asks for `desired`, may be scaled up to `max`.
-
-    `spares` come on top, also on top of `max`: they wait outside the round, and take a lost member's place at once.
-    """
+    """How many nodes the job trains on. A plain number, as in `nodes: 4`, means exactly that many."""
 
     min: Annotated[int, Field(ge=1, le=MAX_NODES)]
-    desired: Annotated[int, Field(ge=1, le=MAX_NODES)]
-    max: Annotated[int, Field(ge=1, le=MAX_NODES)]
+    """Training starts, and goes on, with at least this many nodes."""
+    desired: Annotated[int, Field(ge=1, le=MAX_NODES, json_schema_extra={"x-default": "`min`"})]
+    """How many nodes are asked for, and replaced when lost."""
+    max: Annotated[int, Field(ge=1, le=MAX_NODES, json_schema_extra={"x-default": "`desired`"})]
+    """The largest number that `spotsupctl scale JOB N` accepts."""
     spares: Annotated[int, Field(ge=0, le=MAX_SPARES)] = 0
+    """Extra nodes, beyond `desired` and `max`, that wait prepared and replace a lost node at once. They cost money."""
 
     @model_validator(mode="before")
     @classmethod
     def _fill(cls, value: Any) -> Any:
-        """`nodes: 4` means exactly four; without `max`, desired is the most; without `desired`, min is."""
+        """Expand `nodes: 4`, and fill in what is left out."""
         if isinstance(value, int) and not isinstance(value, bool):
+            if not 1 <= value <= MAX_NODES:
+                raise ValueError(f"it is {value}, and can be 1 to {MAX_NODES}")
             return {"min": value, "desired": value, "max": value}
-        if isinstance(value, dict) and "min" in value:
+        if not isinstance(value, dict):
+            raise ValueError(  # noqa: TRY004 - pydantic reports ValueError only
+                f"{value!r} is not a number; write `nodes: 4`, or a mapping with min, desired and max"
+            )
+        if "min" in value:
             filled = {"desired": value["min"], **value}
             return {"max": filled["desired"], **filled}
         return value
@@ -56,13 +89,13 @@ class Nodes(_Strict):
 
 def check_nodes(min_nodes: int, desired: int, max_nodes: int, spares: int) -> None:
     """Raises ValueError unless 1 ≤ min ≤ desired ≤ max, and none is beyond what one job may have."""
-    for name, value, least, most in (
+    for name, value, lowest, highest in (
         ("min", min_nodes, 1, MAX_NODES),
         ("max", max_nodes, 1, MAX_NODES),
         ("spares", spares, 0, MAX_SPARES),
     ):
-        if not least <= value <= most:
-            raise ValueError(f"{name} is {value}; it can be {least} to {most}")
+        if not lowest <= value <= highest:
+            raise ValueError(f"{name} is {value}; it can be {lowest} to {highest}")
     if not min_nodes <= desired <= max_nodes:
         raise ValueError(
             f"min ≤ desired ≤ max is needed, but min is {min_nodes}, desired {desired} and max {max_nodes}"
@@ -73,8 +106,11 @@ class Resources(_Strict):
     """What each node must have: a GPU type and count, or instance types by name."""
 
     gpu: str = ""
+    """GPU type by its name in the catalog, such as V100, A100 or H100. Empty: any, or none."""
     gpus_per_node: Annotated[int, Field(ge=0, le=16)] = 0
+    """GPUs on each node; one worker process runs per GPU. 0: one worker, on CPUs."""
     instance_types: tuple[str, ...] = ()
+    """Only these instance types are asked for, by the cloud's own names. Empty: every type that fits."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Resources:
@@ -84,26 +120,34 @@ class Resources(_Strict):
 
 
 class Placement(_Strict):
-    """Where the job may run. Its nodes share one zone, or with `spread: region` one region."""
+    """Where the job may run. All its nodes run in one zone, or with `spread: region` in one region."""
 
     cloud: Literal["local", "aws", "gcp", "azure"] = "local"
+    """The cloud to rent from. The daemon's configuration must have a table for it."""
     regions: tuple[str, ...] = ()
+    """Regions to use, out of those in the daemon's configuration. Empty: all of them."""
     zones: tuple[str, ...] = ()
+    """Zones to use. Empty: every zone of the regions."""
     spread: Literal["zone", "region"] = "zone"
+    """Whether all nodes share one zone (faster network) or only one region (more capacity)."""
 
 
 class Storage(_Strict):
-    """A file system to mount on every node: one of `nfs`, `filestore`, `lustre` (what to mount) and `scratch: true`.
-
-    `nfs` is any server's, EFS and Azure Files included: they are known by their names, and get the options they want.
-    """
+    """A file system mounted on every node. Give exactly one of `nfs`, `filestore`, `lustre` and `scratch: true`."""
 
     mount: str
+    """Where it is mounted: an absolute path, best below /mnt."""
     nfs: str = ""
+    """An NFS export as `server:/path`. EFS and Azure Files are recognised by the server's name and get their
+    options."""
     filestore: str = ""
+    """A Google Filestore share as `address:/share`."""
     lustre: str = ""
+    """A Lustre file system, such as FSx, as `address@tcp:/name`."""
     scratch: bool = False
+    """The machine's own local disks, joined. A cache: its content ends with the machine."""
     mode: Literal["ro", "rw"] = "rw"
+    """Read-only, or read and write."""
 
     @model_validator(mode="after")
     def _mountable(self) -> Storage:
@@ -135,12 +179,16 @@ class Storage(_Strict):
 
 
 class Limits(_Strict):
-    """When to stop by itself. `hours` and `usd` count from the submission; failures are the program's own."""
+    """When the job ends by itself, and what it may cost."""
 
     hours: Annotated[float, Field(gt=0)] | None = None
+    """The job fails this many hours after its submission; time in which it was paused does not count."""
     usd: Annotated[float, Field(gt=0)] | None = None
+    """The job fails once its nodes have cost this many US dollars, as far as their prices are known."""
     usd_per_hour: Annotated[float, Field(gt=0)] | None = None
+    """No node is asked for that would bring the job above this many US dollars per hour, or whose price is unknown."""
     app_failures: Annotated[int, Field(ge=0, le=1000)] = 3
+    """The job fails when its program failed more often than this. Preemptions and lost nodes never count."""
 
 
 _MARKETS = {
@@ -151,24 +199,40 @@ _MARKETS = {
 
 
 class JobSpec(_Strict):
-    """A job file. `run` is the training script with its arguments, as torchrun would take it; a line for bash of a data
-    job, which is one node without a GPU.
-    """
+    """A job file: what to run, on how many nodes of which kind, and within which limits."""
 
     name: Annotated[str, Field(pattern=NAME_PATTERN)]
+    """The job's name, unique among jobs that have not ended: 2 to 40 lower-case letters, digits and hyphens."""
     kind: Literal["training", "data"] = "training"
+    """`training` runs a PyTorch script on all nodes; `data` runs one shell line on one node without a GPU."""
     nodes: Nodes
+    """How many nodes: a number, or a mapping ([nodes](#nodes)). A data job has one node; leave `nodes` out there."""
     resources: Resources = Resources()
+    """What each node must have ([resources](#resources))."""
     market: Literal["spot", "on-demand", "spot-then-on-demand"] = "spot"
+    """How nodes are bought. `spot-then-on-demand` asks for on-demand nodes once every place refused spot."""
     placement: Placement = Placement()
+    """Where nodes may run ([placement](#placement))."""
     storage: tuple[Storage, ...] = ()
+    """File systems to mount on every node ([storage](#storage))."""
     code: str = "."
+    """The folder that is packed and copied to every node, relative to the job file. `.spotsupignore` leaves files
+    out."""
     environment: str = "image"
+    """The Python environment. `image`: the machine's own interpreter. `uv`: from `uv.lock` in the code. A path such as
+    `requirements.txt`: from that file of the code. `docker://…`: a container image."""
     setup: str = ""
+    """A shell line that runs once on each node before training starts. Not possible with a container image."""
     run: Annotated[str, Field(min_length=1)]
-    env: Mapping[str, str] = {}
+    """The training script, relative to `code`, with its arguments; `-m module` works too, and a leading `python` or
+    `torchrun` is dropped. Of a data job: a line for bash."""
+    env: Annotated[Mapping[str, str], BeforeValidator(_numbers_to_text)] = {}
+    """Environment variables for `setup` and `run`. They are stored in etcd and visible on the nodes."""
     limits: Limits = Limits()
+    """When the job ends by itself, and what it may cost ([limits](#limits))."""
     checkpoint_dir: str = ""
+    """Where checkpoints go: a folder that all nodes share. Empty: below the first writable shared `storage`; on the
+    local cloud, a folder of the daemon's computer."""
 
     @model_validator(mode="after")
     def _fits_its_kind(self) -> JobSpec:
@@ -179,8 +243,8 @@ class JobSpec(_Strict):
                 raise ValueError("a data job gets no GPU: leave `gpu` and `gpus_per_node` out of `resources`")
             if self.placement.cloud != "local" and not self.resources.instance_types:
                 raise ValueError(
-                    "a data job needs no GPU, and the catalogue knows machines with GPUs only: name some without one, "
-                    "such as `resources: {instance_types: [m7i.2xlarge]}`"
+                    "a data job needs instance types without a GPU, and the catalog has only types with one: name "
+                    "some, such as `resources: {instance_types: [m7i.2xlarge]}`"
                 )
         return self
 
@@ -189,7 +253,7 @@ class JobSpec(_Strict):
     def _variables(cls, value: Mapping[str, str]) -> Mapping[str, str]:
         for name, text in value.items():
             if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
-                raise ValueError(f"{name!r} is no variable name; use letters, digits and _, no digit first")
+                raise ValueError(f"{name!r} is not a variable name; use letters, digits and _, no digit first")
             if "\0" in text:
                 raise ValueError(f"the value of {name} contains a NUL character")
         return value
@@ -204,17 +268,17 @@ class JobSpec(_Strict):
         parts = value.split("/")
         if value not in ("image", "uv") and (not value.endswith(".txt") or {"", ".", ".."} & set(parts)):
             raise ValueError(
-                f"{value!r} is no environment; use image (the machine's own interpreter), uv (uv.lock at the top of "
-                "the code), a requirements file in the code, such as requirements.txt, or a container image, "
+                f"{value!r} is not an environment; use image (the machine's own interpreter), uv (uv.lock at the top "
+                "of the code), a requirements file in the code, such as requirements.txt, or a container image, "
                 "docker://registry/image:tag"
             )
         return value
 
     @model_validator(mode="after")
-    def _nothing_beside_an_image(self) -> JobSpec:
+    def _no_setup_with_an_image(self) -> JobSpec:
         if self.image is not None and self.setup:
             raise ValueError(
-                "`setup` cannot change a container image, which is the same at every start: build it in there"
+                "`setup` has no effect on a container image, which is the same at every start: build it into the image"
             )
         return self
 
@@ -234,34 +298,34 @@ class JobSpec(_Strict):
     @classmethod
     def _splits(cls, value: str, info: ValidationInfo) -> str:
         if info.data.get("kind") != "data":
-            shlex.split(value)  # raises ValueError on an open quote
+            _script_and_arguments(value)
         return value
 
     @property
     def command(self) -> tuple[str, ...]:
         """The script and its arguments; of a data job its one line."""
-        return (self.run,) if self.kind == "data" else tuple(shlex.split(self.run))
+        return (self.run,) if self.kind == "data" else _script_and_arguments(self.run)
 
     @property
     def image(self) -> Image | None:
-        """The container image that it trains in, None for none."""
+        """The container image that the job trains in, None without one."""
         from bootstrap.container.image import image_of
 
         return image_of(self.environment)
 
     @property
     def shared(self) -> str:
-        """Where storage that all nodes share and may write to is mounted, the first of it; "" where there is none."""
+        """Where the first storage that all nodes share and may write to is mounted, "" without any."""
         return next((each.mount for each in self.storage if each.mode == "rw" and not each.scratch), "")
 
     @property
     def nproc_per_node(self) -> int:
-        """One worker per GPU, or one where there are none."""
+        """One worker per GPU, one without GPUs."""
         return max(1, self.resources.gpus_per_node)
 
     @property
     def offer_queries(self) -> tuple[OfferQuery, ...]:
-        """What its cloud is asked for: one query per market, in the order in which they are wanted."""
+        """What the cloud is asked for: one query per market, in order of preference."""
         query = OfferQuery(
             gpu=self.resources.gpu,
             gpus_per_node=self.resources.gpus_per_node,
@@ -272,20 +336,33 @@ class JobSpec(_Strict):
         return tuple(replace(query, market=market) for market in _MARKETS[self.market])
 
 
+def _script_and_arguments(run: str) -> tuple[str, ...]:
+    """`run` as the launcher takes it. Raises ValueError on an open quote, or on options of an interpreter."""
+    words = shlex.split(run)
+    if not words or words[0] not in INTERPRETERS:
+        return tuple(words)
+    if len(words) > 1 and (words[1] == "-m" or not words[1].startswith("-")):
+        return tuple(words[1:])
+    raise ValueError(
+        f"it begins with {' '.join(words[:2])!r}: leave out {words[0]} and its options, and begin with the script; "
+        "spotsup starts the workers itself"
+    )
+
+
 def parse_spec(value: Any) -> JobSpec:
     """A job file's content as a spec. Raises UsageError: one sentence that names the key and what would be right."""
     if not isinstance(value, dict):
         raise UsageError("a job file is a mapping of keys, such as `name: my-job`; this one is not")
     if value.get("kind") == "data":
-        value = {"nodes": 1, **value}  # there is no other number
+        value = {"nodes": 1, **value}  # the only possible number
     try:
         return JobSpec.model_validate(_lists_to_tuples(value))
     except ValidationError as error:
-        raise UsageError(first_complaint(error, "the job file", JobSpec)) from error
+        raise UsageError(first_error(error, "the job file", JobSpec)) from error
 
 
 def _lists_to_tuples(value: Any) -> Any:
-    # Strict models take no list for a tuple, but YAML and JSON know only lists.
+    # Strict models refuse a list for a tuple, and YAML and JSON have only lists.
     if isinstance(value, dict):
         return {key: _lists_to_tuples(item) for key, item in value.items()}
     if isinstance(value, list):
@@ -293,35 +370,46 @@ def _lists_to_tuples(value: Any) -> Any:
     return value
 
 
-def first_complaint(error: ValidationError, what: str, model: type[BaseModel]) -> str:
-    """The first of pydantic's complaints as one sentence; how many more there are."""
-    complaints = error.errors(include_url=False)
-    first = complaints[0]
+def first_error(error: ValidationError, what: str, model: type[BaseModel]) -> str:
+    """The first of pydantic's errors as one sentence, and how many more there are."""
+    # An unknown key first: misspelt, it also makes another one missing.
+    errors = sorted(error.errors(include_url=False), key=lambda each: each["type"] != "extra_forbidden")
+    first = errors[0]
     where = ".".join(str(part) for part in first["loc"]) or "as a whole"
-    more = f" ({len(complaints) - 1} more)" if len(complaints) > 1 else ""
+    more = f" ({len(errors) - 1} more)" if len(errors) > 1 else ""
     return f"{what}: {_sentence(first, where, model)}{more}"
 
 
-def _sentence(complaint: Any, where: str, model: type[BaseModel]) -> str:
-    kind, given = complaint["type"], complaint.get("input")
+def _sentence(error: Any, where: str, model: type[BaseModel]) -> str:
+    kind, given = error["type"], error.get("input")
     if kind == "extra_forbidden":
-        known = _known_keys(model, complaint["loc"][:-1])
+        known = _known_keys(model, error["loc"][:-1])
         return f"unknown key `{where}`" + (f"; known here: {', '.join(known)}" if known else "")
     if kind == "missing":
         return f"`{where}` is missing"
     if kind == "value_error":
-        return f"`{where}`: {complaint['ctx']['error']}"
+        return f"`{where}`: {error['ctx']['error']}"
     if kind == "string_pattern_mismatch" and where == "name":
         return f"`name` is {given!r}; use 2 to 40 of a-z, 0-9 and -, beginning with a letter, not ending with -"
-    message = complaint["msg"][0].lower() + complaint["msg"][1:]
+    if kind == "model_type":
+        known = _known_keys(model, error["loc"])
+        return f"`{where}` is {given!r}; write a mapping with keys such as {', '.join(known)}"
+    if kind in {"dict_type", "mapping_type"}:
+        return f"`{where}` is {given!r}; write a mapping, such as {{NAME: value}}"
+    if kind == "tuple_type":
+        return f"`{where}` is {given!r}; write a list, such as [{given}]"
+    message = error["msg"][0].lower() + error["msg"][1:]
     return f"`{where}` is {given!r}: {message}"
 
 
 def _known_keys(model: type[BaseModel], path: tuple[Any, ...]) -> list[str]:
     for part in path:
-        spec = model.model_fields.get(str(part))
-        inner = spec.annotation if spec else None
-        if not (isinstance(inner, type) and issubclass(inner, BaseModel)):
+        if isinstance(part, int):
+            continue  # an entry of a list has the keys of any other
+        field = model.model_fields.get(part)
+        kinds = (field.annotation, *get_args(field.annotation)) if field else ()
+        inner = next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)), None)
+        if inner is None:
             return []
         model = inner
     return list(model.model_fields)

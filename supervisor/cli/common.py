@@ -13,6 +13,14 @@ import click
 if TYPE_CHECKING:
     from supervisor.cli.client import Client
 
+EXIT_CODES = {
+    0: "done",
+    1: "failed",
+    2: "wrong usage: a command line, a job file or a configuration that cannot be right",
+    3: "the daemon cannot be reached",
+    4: "no such job or node",
+    5: "refused: understood, but not possible now",
+}
 ENDED = frozenset({"succeeded", "failed", "cancelled"})
 FOLLOW_S = 0.5
 

@@ -71,7 +71,12 @@ def test_an_environment_is_the_images_uvs_or_a_requirements_file(environment: st
         ({"nodes": {"min": 5, "desired": 4, "max": 8}}, "min ≤ desired ≤ max is needed, but min is 5, desired 4"),
         ({"nodes": {"min": "2"}}, "`nodes.min` is '2': input should be a valid integer"),
         ({"nodes": {"min": 0}}, "`nodes.min` is 0"),
-        ({"nodes": 65}, "65"),
+        ({"nodes": 65}, "`nodes`: it is 65, and can be 1 to 64"),
+        ({"nodes": "two"}, "`nodes`: 'two' is not a number; write `nodes: 4`, or a mapping with min, desired and max"),
+        ({"resources": "8xH100"}, "`resources` is '8xH100'; write a mapping with keys such as gpu, gpus_per_node"),
+        ({"storage": ["/data"]}, "`storage.0` is '/data'; write a mapping with keys such as mount, nfs"),
+        ({"placement": {"zones": "a"}}, "`placement.zones` is 'a'; write a list, such as [a]"),
+        ({"run": "torchrun --nnodes 2 t.py"}, "leave out torchrun and its options, and begin with the script"),
         ({"nodes": {"min": 2, "spares": 17}}, "`nodes.spares` is 17: input should be less than or equal to 16"),
         ({"nodes": {"min": 2, "spares": -1}}, "`nodes.spares` is -1"),
         ({"nodes": {"min": 2, "spares": True}}, "`nodes.spares` is True"),
@@ -79,8 +84,9 @@ def test_an_environment_is_the_images_uvs_or_a_requirements_file(environment: st
         ({"run": None}, "`run` is None: input should be a valid string"),
         ({"run": "train.py 'open"}, "`run`: No closing quotation"),
         ({"market": "cheap"}, "`market` is 'cheap': input should be 'spot', 'on-demand' or 'spot-then-on-demand'"),
-        ({"env": {"LR": 0.1}}, "`env.LR` is 0.1: input should be a valid string"),
-        ({"env": {"A-B": "1"}}, "`env`: 'A-B' is no variable name; use letters, digits and _"),
+        ({"env": {"DEBUG": True}}, "`env.DEBUG` is True: input should be a valid string"),
+        ({"env": ["LR=0.1"]}, "`env` is ('LR=0.1',); write a mapping, such as {NAME: value}"),
+        ({"env": {"A-B": "1"}}, "`env`: 'A-B' is not a variable name; use letters, digits and _"),
         ({"resources": {"gpu": "V100"}}, "gpu is V100, but gpus_per_node is not given"),
         ({"limits": {"hours": -1}}, "`limits.hours` is -1"),
         (
@@ -99,9 +105,9 @@ def test_an_environment_is_the_images_uvs_or_a_requirements_file(environment: st
             {"storage": [{"mount": "/mnt/x", "nfs": "s:/", "mode": "ro"}], "checkpoint_dir": "/mnt/x"},
             "checkpoint_dir is /mnt/x, but /mnt/x is mounted read-only",
         ),
-        ({"environment": "conda"}, "'conda' is no environment; use image (the machine's own interpreter), uv"),
-        ({"environment": "../r.txt"}, "'../r.txt' is no environment"),
-        ({"environment": "/etc/r.txt"}, "'/etc/r.txt' is no environment"),
+        ({"environment": "conda"}, "'conda' is not an environment; use image (the machine's own interpreter), uv"),
+        ({"environment": "../r.txt"}, "'../r.txt' is not an environment"),
+        ({"environment": "/etc/r.txt"}, "'/etc/r.txt' is not an environment"),
     ],
 )
 def test_a_wrong_job_file_is_one_sentence(change: dict[str, Any], sentence: str) -> None:
@@ -123,6 +129,20 @@ def test_a_number_of_nodes_means_exactly_that_many() -> None:
     assert (nodes.min, nodes.desired, nodes.max, nodes.spares) == (3, 3, 3, 0)
 
 
+@pytest.mark.parametrize("run", ["train.py --lr 1", "python train.py --lr 1", "torchrun train.py --lr 1"])
+def test_an_interpreter_before_the_script_is_dropped(run: str) -> None:
+    assert parse_spec({**GOOD, "run": run}).command == ("train.py", "--lr", "1")
+    assert parse_spec({**GOOD, "run": "python3 -m package"}).command == ("-m", "package")
+
+
+def test_numbers_are_taken_as_environment_variables() -> None:
+    assert parse_spec({**GOOD, "env": {"LR": 0.1, "SEED": 7, "NAME": "x"}}).env == {
+        "LR": "0.1",
+        "SEED": "7",
+        "NAME": "x",
+    }
+
+
 def test_spares_come_on_top_of_the_most_that_train() -> None:
     nodes = parse_spec({**GOOD, "nodes": {"min": 64, "spares": 16}}).nodes
     assert (nodes.min, nodes.desired, nodes.max, nodes.spares) == (64, 64, 64, 16)
@@ -133,6 +153,7 @@ def test_spares_come_on_top_of_the_most_that_train() -> None:
     [
         ("cluster = 3", "`cluster` is 3"),
         ("colour = 1", "unknown key `colour`"),
+        ("[aws]\nregion = 'us-east-1'", "unknown key `aws.region`; known here: regions, ssh_user"),
         ("[timing]\ntick = 1", "unknown key `timing.tick`; known here: tick_s"),
         ("[timing]\ntick_s = 9.0", "tick_s (9 s) must be smaller than leader_ttl_s (6 s)"),
         ("[slack]\nwebhook = 'x'", "unknown key `slack.webhook`"),

@@ -1,0 +1,314 @@
+"""Writes docs/reference/ from the models and command lines: `make docs`.
+
+A test compares what is written here with the files; SPOTSUP_WRITE_DOCS=1 makes it rewrite them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+import yaml
+
+from provisioners.settings import CloudSettings
+from supervisor.cli.common import EXIT_CODES
+from supervisor.cli.ctl import main as spotsupctl
+from supervisor.cli.daemon import main as spotsupd
+from supervisor.config import Config
+from supervisor.spec import JobSpec
+
+FOLDER = Path(__file__).resolve().parent.parent / "docs" / "reference"
+
+JOB_EXAMPLE = """\
+name: resnet50
+kind: training
+nodes: {min: 2, desired: 4, max: 8, spares: 1}
+resources:
+  gpu: V100
+  gpus_per_node: 1
+  instance_types: [p3.2xlarge]
+market: spot-then-on-demand
+placement:
+  cloud: aws
+  regions: [us-east-1]
+  zones: [us-east-1a, us-east-1b]
+  spread: zone
+storage:
+  - {mount: /mnt/out, nfs: "fs-0a1b2c3d.efs.us-east-1.amazonaws.com:/", mode: rw}
+  - {mount: /mnt/data, filestore: "10.0.0.2:/vol1", mode: ro}
+  - {mount: /mnt/fast, lustre: "fs-0e4f.fsx.us-east-1.amazonaws.com@tcp:/abcdef"}
+  - {mount: /mnt/scratch, scratch: true}
+code: .
+environment: requirements.txt
+setup: python -m nltk.downloader punkt
+run: train.py --data /mnt/data --lr 0.1
+env: {LR: "0.1", WANDB_MODE: offline}
+limits: {hours: 48, usd: 200, usd_per_hour: 12, app_failures: 3}
+checkpoint_dir: /mnt/out/checkpoints
+"""
+
+CONFIG_EXAMPLE = """\
+cluster = "research"
+state_dir = "/var/lib/spotsup"
+
+[etcd]
+endpoints = ["https://10.0.0.5:2379", "https://10.0.0.6:2379", "https://10.0.0.7:2379"]
+ca = "/etc/spotsup/etcd-ca.pem"
+user = "spotsup"
+password_file = "/etc/spotsup/etcd-password"
+
+[api]
+targets = "10.0.0.5:9465"
+
+[local]
+enabled = false
+
+[aws]
+regions = ["us-east-1", "us-west-2"]
+disk_gb = 200
+tags = { team = "vision" }
+
+[aws.security_groups]
+us-east-1 = ["sg-0123456789abcdef0"]
+us-west-2 = ["sg-0fedcba9876543210"]
+
+[gcp]
+project = "my-project"
+regions = ["us-central1"]
+service_account = "spotsup-nodes@my-project.iam.gserviceaccount.com"
+
+[azure]
+subscription = "00000000-0000-0000-0000-000000000000"
+resource_group = "spotsup"
+regions = ["eastus"]
+
+[azure.subnets]
+eastus = "/subscriptions/…/virtualNetworks/spotsup/subnets/nodes"
+
+[node]
+python = "/opt/venv/bin/python"
+cache = "/mnt/out/environments"
+
+[slack]
+webhook_file = "/etc/spotsup/slack-webhook"
+
+[timing]
+suspect_s = 30.0
+"""
+
+TYPES = {"string": "text", "integer": "integer", "number": "number", "boolean": "true or false"}
+
+
+def documents() -> dict[str, str]:
+    """The generated files' names and contents."""
+    return {"job-file.md": job_file(), "spotsupd-toml.md": configuration(), "cli.md": command_lines()}
+
+
+# -- models ------------------------------------------------------------------------------------------------
+
+
+def job_file() -> str:
+    """Every key of a job file."""
+    schema = JobSpec.model_json_schema()
+    example = yaml.safe_load(JOB_EXAMPLE)
+    lines = [
+        *_head("Job file", "supervisor/spec.py"),
+        (
+            "A job file is YAML: `spotsupctl submit job.yaml`. Unknown keys are refused. `name`, `nodes` and `run` are "
+            "required; all other keys have defaults."
+        ),
+        "",
+        "Every key at once:",
+        *("", "```yaml", *JOB_EXAMPLE.splitlines(), "```", ""),
+        "## Top level",
+        "",
+        *_table(schema, schema, example),
+    ]
+    for key in ("nodes", "resources", "placement", "storage", "limits"):
+        model = _model_of(schema, schema["properties"][key])
+        inner = example[key]
+        merged = (
+            {name: value for each in reversed(inner) for name, value in each.items()} if key == "storage" else inner
+        )
+        lines += ["", f"## {key}", "", _text(model["description"]), "", *_table(schema, model, merged)]
+    return "\n".join([*lines, ""])
+
+
+def configuration() -> str:
+    """Every table and key of spotsupd.toml."""
+    schema = Config.model_json_schema()
+    plain = {name: each for name, each in schema["properties"].items() if not _model_of(schema, each)}
+    lines = [
+        *_head("spotsupd.toml", "supervisor/config.py and provisioners/settings.py"),
+        (
+            "The daemon's configuration is one TOML file: `spotsupd run --config /etc/spotsup/spotsupd.toml`. Without "
+            "a file, every key has its default: the local cloud and an etcd at 127.0.0.1. Unknown keys are refused. "
+            "The file is read once, when the daemon starts; `spotsupd check` tests it."
+        ),
+        "",
+        "An example:",
+        *("", "```toml", *CONFIG_EXAMPLE.splitlines(), "```", ""),
+        "## Top level",
+        "",
+        _text(Config.__doc__ or ""),
+        "",
+        *_table(schema, {**schema, "properties": plain}),
+    ]
+    shared = CloudSettings.model_json_schema()
+    tables = {key: model for key, each in schema["properties"].items() if (model := _model_of(schema, each))}
+    clouds = [
+        f"`[{key}]`" for key, model in tables.items() if shared["properties"].keys() <= model["properties"].keys()
+    ]
+    for key, model in tables.items():
+        if f"`[{key}]`" == clouds[0]:
+            lines += ["", "## Keys of every rented cloud", "", f"Each of {', '.join(clouds)} takes these keys:", ""]
+            lines += _table(shared, shared)
+        hidden = shared["properties"] if f"`[{key}]`" in clouds else {}
+        own = {name: each for name, each in model["properties"].items() if name not in hidden}
+        lines += ["", f"## [{key}]", "", _text(model["description"]), ""]
+        lines += _table(schema, {**model, "properties": own})
+    return "\n".join([*lines, ""])
+
+
+def _head(title: str, source: str) -> list[str]:
+    return [f"# {title}", "", f"<!-- Written by `make docs` from {source}: change it there. -->", ""]
+
+
+def _table(schema: Mapping[str, Any], model: Mapping[str, Any], example: Mapping[str, Any] | None = None) -> list[str]:
+    """One row per key. The column of examples is left out where there are none."""
+    heads = ["Key", "Type", "Default", "Limits", "Meaning", *(["Example"] if example is not None else [])]
+    lines = [_row(heads), f"|{'---|' * len(heads)}"]
+    for key, property_ in model["properties"].items():
+        cells = [
+            f"`{key}`",
+            _type(schema, property_),
+            _default(schema, model, key, property_),
+            _limits(property_),
+            _text(property_.get("description") or _model_of(schema, property_).get("description", "")),
+        ]
+        if example is not None:
+            cells.append("above" if _model_of(schema, property_) else _code(example[key]))
+        lines.append(_row(cells))
+    return lines
+
+
+def _row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
+
+
+def _model_of(schema: Mapping[str, Any], property_: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The model behind a key, also of a list of models; {} for a plain value."""
+    inner = property_.get("items", property_)
+    for each in (inner, *inner.get("anyOf", ())):
+        if "$ref" in each:
+            found: Mapping[str, Any] = schema["$defs"][each["$ref"].rpartition("/")[2]]
+            return found
+    return {}
+
+
+def _type(schema: Mapping[str, Any], property_: Mapping[str, Any]) -> str:
+    options = [each for each in property_.get("anyOf", [property_]) if each.get("type") != "null"]
+    first = options[0]
+    if first.get("type") == "array":
+        return f"list of {'tables' if _model_of(schema, first) else _type(schema, first['items']) + 's'}"
+    if first.get("type") == "object":
+        inner = first["additionalProperties"]
+        return f"table of {_type(schema, inner)}"
+    return TYPES.get(first.get("type", ""), "table")
+
+
+def _default(schema: Mapping[str, Any], model: Mapping[str, Any], key: str, property_: Mapping[str, Any]) -> str:
+    if "x-default" in property_:
+        return str(property_["x-default"])
+    if key in model.get("required", ()):
+        return "required"
+    default = property_.get("default")
+    if default in ("", [], {}):
+        return "empty"
+    if _model_of(schema, property_):
+        return "see there"
+    return "none" if default is None else _code(default)
+
+
+def _limits(property_: Mapping[str, Any]) -> str:
+    found = next((each for each in property_.get("anyOf", [property_]) if each.get("type") != "null"), property_)
+    if "enum" in found:
+        return ", ".join(f"`{each}`" for each in found["enum"])
+    low, high = found.get("minimum"), found.get("maximum")
+    if low is not None and high is not None:
+        return f"{low:g} to {high:g}"
+    if "exclusiveMinimum" in found:
+        above = f"above {found['exclusiveMinimum']:g}"
+        return f"{above}, at most {high:g}" if high is not None else above
+    if "pattern" in found:
+        return f"`{found['pattern']}`"
+    if "minItems" in found:
+        return f"{found['minItems']} to {found['maxItems']} entries"
+    return f"at most {found['maxProperties']} entries" if "maxProperties" in found else ""
+
+
+def _code(value: Any) -> str:
+    if isinstance(value, str):
+        return f"`{value}`"
+    text = yaml.safe_dump(value, default_flow_style=True, width=1000, sort_keys=False).strip()
+    return f"`{text.removesuffix('...').strip()}`"
+
+
+def _text(description: str) -> str:
+    return " ".join(description.split())
+
+
+# -- command lines -----------------------------------------------------------------------------------------
+
+
+def command_lines() -> str:
+    """Every command of spotsupctl and spotsupd."""
+    lines = [
+        *_head("Command lines", "supervisor/cli/"),
+        "`spotsupctl` is for users: it talks to the daemon over a Unix socket. `spotsupd` is the daemon and its tools.",
+        "",
+        "## Exit codes",
+        "",
+        "| Code | Meaning |",
+        "|---|---|",
+        *(f"| {code} | {meaning} |" for code, meaning in EXIT_CODES.items()),
+    ]
+    for name, group in (("spotsupctl", spotsupctl), ("spotsupd", spotsupd)):
+        lines += ["", f"## {name}", *_command(name, group, None)]
+    return "\n".join([*lines, ""])
+
+
+def _command(name: str, command: click.Command, parent: click.Context | None) -> Iterator[str]:
+    """What `--help` says, as Markdown; then the same of each command below it."""
+    context = click.Context(command, parent, info_name=name)
+    if parent is not None:
+        yield from ("", f"### {context.command_path}")
+    usage = " ".join(command.collect_usage_pieces(context))
+    yield from ("", f"`{context.command_path} {usage}`", "", _paragraphs(command.help or ""))
+    options = [each for each in command.get_params(context) if isinstance(each, click.Option) and each.name != "help"]
+    if records := [record for each in options if (record := each.get_help_record(context))]:
+        yield from ("", "| Option | Meaning |", "|---|---|")
+        for option, meaning in records:
+            yield _row([f"`{option}`", _text(meaning)])
+    if isinstance(command, click.Group):
+        for key in command.list_commands(context):
+            inner = command.get_command(context, key)
+            assert inner is not None
+            yield from _command(key, inner, context)
+
+
+def _paragraphs(text: str) -> str:
+    return "\n\n".join(_text(each) for each in text.strip().split("\n\n"))
+
+
+def write(folder: Path = FOLDER) -> None:
+    """Write all files."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in documents().items():
+        (folder / name).write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    write()
