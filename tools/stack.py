@@ -48,11 +48,11 @@ gather_s = 20.0
 
 
 class StackError(Exception):
-    """A part did not do as it was told; says which, and its own words."""
+    """A part of the stack failed; names it and quotes its output."""
 
 
 class InterruptedByUserError(Exception):
-    """Somebody pressed Ctrl-C: noticed between two looks, so that nothing is left half started."""
+    """Ctrl-C was pressed; raised between two steps, so that nothing is left half started."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ class Stack:
         (self.folder / "spotsupd.toml").write_text(text)
 
     def configure(self, toml: str, environ: Mapping[str, str]) -> None:
-        """More configuration, and all of the environment, for what is started from now on."""
+        """Add configuration, and set the whole environment, for what is started from now on."""
         with (self.folder / "spotsupd.toml").open("a") as file:
             file.write(toml)
         self._environ = dict(environ)
@@ -134,12 +134,12 @@ class Stack:
         self.wait_for(self._answers, 60.0, "spotsupd to answer")
 
     def _remember(self, pid: int) -> None:
-        """For whoever cleans up after us, should we be killed."""
+        """Record the daemon's process, for a later clean-up should this process be killed."""
         identity = processes.identity_of(pid)
         (self.folder / "spotsupd.pid").write_text(json.dumps([identity.pid, identity.started]))
 
     def _end_orphan(self) -> None:
-        """A daemon of a stack in this folder that was killed before it could stop it."""
+        """The daemon of an earlier stack in this folder that was killed before it stopped its daemon."""
         try:
             pid, started = json.loads((self.folder / "spotsupd.pid").read_text())
         except FileNotFoundError:
@@ -163,7 +163,7 @@ class Stack:
         return self._daemon.pid
 
     def reap(self) -> int:
-        """Wait for a daemon that somebody else has stopped; its exit status."""
+        """Wait for a daemon that another process stops. Returns its exit status."""
         assert self._daemon is not None
         return self._daemon.wait(STOP_TIMEOUT_S)
 
@@ -186,7 +186,7 @@ class Stack:
             raise StackError(f"spotsupd did not stop within {STOP_TIMEOUT_S:g} s: {self.last_words()}") from None
 
     def close(self) -> Leftovers:
-        """End everything, whatever state it is in, and say what had not been released."""
+        """End everything, in whatever state. Returns what had not been released."""
         if self._daemon is not None and self._daemon.poll() is None:
             self._daemon.terminate()
             try:
@@ -213,14 +213,14 @@ class Stack:
         return self._run("supervisor.cli.ctl", "--socket", str(self.socket), *arguments)
 
     def ask(self, *arguments: str) -> Any:
-        """Run `spotsupctl … -o json`, and read what it says. Raises StackError where it fails."""
+        """Run `spotsupctl … -o json` and decode its output. Raises StackError where it fails."""
         done = self.ctl(*arguments, "-o", "json")
         if done.returncode:
             raise StackError(f"spotsupctl {' '.join(arguments)} ended with {done.returncode}: {done.stderr.strip()}")
         return json.loads(done.stdout)
 
     def cloud(self, *arguments: str) -> Any:
-        """Run `spotsup-localcloud … -o json`, and read what it says."""
+        """Run `spotsup-localcloud … -o json` and decode its output."""
         done = self._run("provisioners.localcloud.main", *arguments, "--dir", str(self.cloud_dir), "-o", "json")
         if done.returncode:
             raise StackError(f"spotsup-localcloud {' '.join(arguments)}: {done.stderr.strip()}")
@@ -252,13 +252,13 @@ class Stack:
     # -- waiting -------------------------------------------------------------------------------------------
 
     def interrupt(self) -> None:
-        """From a signal handler: the next look at the world raises InterruptedByUserError."""
+        """Called by a signal handler: the next wait raises InterruptedByUserError."""
         self._interrupted = True
 
     def wait_for(
         self, predicate: Callable[[], bool], timeout_s: float, what: str, each: Callable[[], None] = lambda: None
     ) -> float:
-        """Look until it holds; the seconds it took. Raises StackError when `timeout_s` did not suffice."""
+        """Wait until `predicate` holds. Returns the seconds it took; raises StackError after `timeout_s`."""
         began = time.monotonic()
         while True:
             if self._interrupted:
@@ -271,7 +271,7 @@ class Stack:
             time.sleep(LOOK_S)
 
     def _run(self, module: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-        # A session of its own: Ctrl-C at the terminal is ours to handle.
+        # In a session of its own: Ctrl-C at the terminal is handled here.
         return subprocess.run(
             [sys.executable, "-m", module, *arguments],
             capture_output=True,

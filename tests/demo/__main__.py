@@ -24,7 +24,7 @@ from rich.markup import escape
 from rich.table import Table
 from spotsup_trainer.session import audit
 
-from tests.demo.clouds import CLOUDS, Hand, opened
+from tests.demo.clouds import CLOUDS, CloudControl, opened
 from tools.stack import ROOT, InterruptedByUserError, Stack, StackError
 
 JOB = "chars"
@@ -35,8 +35,8 @@ TEXT_BYTES = 2_000_000
 INTERRUPTED = "interrupted"
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 CHECKPOINT_EVERY = 25
-# A periodic checkpoint is written beside training, and flushed: until it is whole, the one before counts. On a disk
-# that others keep busy that was seen to take more than two seconds.
+# A periodic checkpoint is written and flushed beside training; until it is complete, the previous one counts. On a busy
+# disk that has taken more than two seconds.
 WRITTEN_WITHIN_S = 3.0
 WAIT_S = 120.0
 SAY_S = 5.0
@@ -54,8 +54,8 @@ console = Console(highlight=False, soft_wrap=True)
 
 
 @dataclass
-class Strike:
-    """Something that was done to the job, and what came of it. Times are UNIX seconds."""
+class Disturbance:
+    """One disturbance of the job, and what it cost. Times are UNIX seconds."""
 
     kind: str
     node: str
@@ -68,21 +68,21 @@ class Strike:
 
 
 class Demo:
-    """The story, step by step."""
+    """The demo, step by step."""
 
-    def __init__(self, stack: Stack, cloud: Hand, options: argparse.Namespace) -> None:
+    def __init__(self, stack: Stack, cloud: CloudControl, options: argparse.Namespace) -> None:
         self.stack = stack
         self.cloud = cloud
         self.options = options
         self.audit_dir = stack.folder / "audit"
-        self.strikes: list[Strike] = []
+        self.disturbances: list[Disturbance] = []
         self.began = time.monotonic()
         self._said = ""
         self._said_at = 0.0
 
     def play(self) -> None:
         """From an empty cloud to an empty cloud."""
-        self.tell(f"starting spotsupd with its embedded etcd and {self.cloud.introduction}")
+        self.print_line(f"starting spotsupd with its embedded etcd and {self.cloud.introduction}")
         self.stack.start_daemon()
         self.submit()
         self.until("3 nodes to train", lambda job: self.training(job) == 3 and job["step"] >= 20)
@@ -92,7 +92,7 @@ class Demo:
         self.kill()
         self.scale()
         self.until("the job to finish", lambda job: job["state"] == "succeeded", WAIT_S * 2)
-        self.tell("the job has finished; waiting until everything is released")
+        self.print_line("the job has finished; waiting until everything is released")
         self.stack.wait_for(lambda: not self.cloud.left(), 60.0, "the cloud to be empty")
 
     def submit(self) -> None:
@@ -113,53 +113,53 @@ class Demo:
             )
         )
         submitted = self.stack.ask("submit", str(file))
-        self.tell(f"submitted {submitted['name']}: min 2, desired 3, max 4 nodes")
+        self.print_line(f"submitted {submitted['name']}: min 2, desired 3, max 4 nodes")
 
     def notice(self) -> None:
         """2. A preemption notice for the node with rank 1."""
         node = self.node_with_rank(1)
-        self.tell(f"[bold]a preemption notice of {NOTICE_S} s for {node}[/bold]")
-        strike = self.strike("notice", node, self.cloud.preempt(node, NOTICE_S))
-        self.until(f"{node} to be replaced", lambda job: self.replaced(job, strike))
+        self.print_line(f"[bold]a preemption notice of {NOTICE_S} s for {node}[/bold]")
+        disturbance = self.disturb("notice", node, self.cloud.preempt(node, NOTICE_S))
+        self.until(f"{node} to be replaced", lambda job: self.replaced(job, disturbance))
 
     def kill(self) -> None:
-        """3. The node with rank 0 vanishes without a word."""
+        """3. The node with rank 0 vanishes without notice."""
         node = self.node_with_rank(0)
-        self.tell(f"[bold]{node} is killed without notice[/bold]")
-        strike = self.strike("kill", node)
+        self.print_line(f"[bold]{node} is killed without notice[/bold]")
+        disturbance = self.disturb("kill", node)
         self.cloud.kill(node)
-        self.until(f"{node} to be replaced", lambda job: self.replaced(job, strike))
+        self.until(f"{node} to be replaced", lambda job: self.replaced(job, disturbance))
 
     def scale(self) -> None:
-        """4. One node more."""
-        self.tell("[bold]spotsupctl scale chars 4[/bold]")
-        self.strike("scale", "")
+        """4. One more node."""
+        self.print_line("[bold]spotsupctl scale chars 4[/bold]")
+        self.disturb("scale", "")
         self.stack.ask("scale", JOB, "4")
         self.until("4 nodes to train", lambda job: self.training(job) == 4 and self.stepped(job))
 
     def kill_daemon(self) -> None:
-        """kill -9 of the daemon: training goes on; the next one adopts everything."""
+        """kill -9 of the daemon: training continues, and the next daemon adopts everything."""
         before = self.job()
-        self.tell("[bold]kill -9 of spotsupd[/bold]")
+        self.print_line("[bold]kill -9 of spotsupd[/bold]")
         self.stack.kill_daemon()
         time.sleep(self.options.daemon_away_s)
-        self.tell("starting spotsupd again")
+        self.print_line("starting spotsupd again")
         self.stack.start_daemon()
         self.until("the new spotsupd to take over", lambda job: job["step"] > before["step"])
         after = self.job()
         if after["round"] != before["round"] or _staying(after) != _staying(before):
             raise StackError(f"the new daemon disturbed the job: round {before['round']} became {after['round']}")
-        self.tell(f"adopted: round {after['round']} as before, step {before['step']} → {after['step']}")
+        self.print_line(f"adopted: round {after['round']} as before, step {before['step']} → {after['step']}")
 
-    # -- looking -------------------------------------------------------------------------------------------
+    # -- observing -----------------------------------------------------------------------------------------
 
     def job(self) -> dict[str, Any]:
-        """What `spotsupctl status` says."""
+        """The job, from `spotsupctl status -o json`."""
         found: dict[str, Any] = self.stack.ask("status", JOB)
         return found
 
     def until(self, what: str, holds: Callable[[dict[str, Any]], bool], timeout_s: float = WAIT_S) -> None:
-        """Follow the job until it holds."""
+        """Follow the job until `predicate` holds."""
 
         def look() -> bool:
             job = self.job()
@@ -179,29 +179,29 @@ class Demo:
         """The id of a node by its rank."""
         return next(str(node["id"]) for node in self.job()["node_list"] if node["rank"] == rank)
 
-    def replaced(self, job: dict[str, Any], strike: Strike) -> bool:
-        """Three others train, and have begun to."""
-        gone = strike.node not in {n["id"] for n in job["node_list"] if n["state"] in {"member", "ready", "draining"}}
-        return gone and self.training(job) == 3 and self.stepped(job)
+    def replaced(self, job: dict[str, Any], disturbance: Disturbance) -> bool:
+        """Whether three other nodes train and have completed a step."""
+        staying = {n["id"] for n in job["node_list"] if n["state"] in {"member", "ready", "draining"}}
+        return disturbance.node not in staying and self.training(job) == 3 and self.stepped(job)
 
     def stepped(self, job: dict[str, Any]) -> bool:
-        """Whether the current round has made a step."""
-        return (job["progress_at"] or 0) > self.strikes[-1].at and job["progress_round"] == job["round"]
+        """Whether the current round has completed a step."""
+        return (job["progress_at"] or 0) > self.disturbances[-1].at and job["progress_round"] == job["round"]
 
-    def strike(self, kind: str, node: str, at: float | None = None) -> Strike:
-        """Note what is done now."""
-        strike = Strike(kind, node, at or time.time())
-        self.strikes.append(strike)
-        return strike
+    def disturb(self, kind: str, node: str, at: float | None = None) -> Disturbance:
+        """Record a disturbance that begins now."""
+        disturbance = Disturbance(kind, node, at or time.time())
+        self.disturbances.append(disturbance)
+        return disturbance
 
-    # -- telling -------------------------------------------------------------------------------------------
+    # -- output --------------------------------------------------------------------------------------------
 
-    def tell(self, text: str) -> None:
-        """One line of the story."""
+    def print_line(self, text: str) -> None:
+        """Print one line."""
         console.print(f"[dim]{time.monotonic() - self.began:6.1f} s[/dim]  {text}")
 
     def show(self, job: dict[str, Any]) -> None:
-        """The job's state, when it changed or a few seconds have passed."""
+        """Print the job's state when it changed or a few seconds have passed."""
         if job["sentence"] == self._said and time.monotonic() - self._said_at < SAY_S:
             return
         self._said, self._said_at = job["sentence"], time.monotonic()
@@ -212,34 +212,34 @@ class Demo:
 
 
 def measure(demo: Demo) -> dict[str, Any]:
-    """The numbers, from the daemon's events and from what each rank wrote per step."""
+    """The result: from the daemon's events, and from the line that each rank wrote per step."""
     events = demo.stack.ask("events", JOB)
     lines = [line for file in sorted(demo.audit_dir.glob("*.jsonl")) for line in audit.parse(file.read_text())]
     samples = (TEXT_BYTES - 1) // SEQUENCE
     report = audit.analyse(lines, samples=samples, global_batch=GLOBAL_BATCH)
-    ends = [strike.at for strike in demo.strikes[1:]] + [float("inf")]
+    ends = [disturbance.at for disturbance in demo.disturbances[1:]] + [float("inf")]
     began = {span.round: span.first_at for span in report.rounds}
     pace = {span.round: _steps_per_s(span) for span in report.rounds}
-    for strike, end in zip(demo.strikes, ends, strict=True):
-        changes = [change for change in report.changes if strike.at <= began[change.after] < end]
-        strike.rounds = [change.after for change in changes]
-        strike.pause_s = round(sum(change.pause_s for change in changes), 3)
-        strike.steps_lost = sum(change.steps_lost for change in changes)
-        strike.steps_per_s = round(max((pace[change.before] for change in changes), default=0.0), 1)
-        strike.request_latency_s = _latency(strike, events)
+    for disturbance, end in zip(demo.disturbances, ends, strict=True):
+        changes = [change for change in report.changes if disturbance.at <= began[change.after] < end]
+        disturbance.rounds = [change.after for change in changes]
+        disturbance.pause_s = round(sum(change.pause_s for change in changes), 3)
+        disturbance.steps_lost = sum(change.steps_lost for change in changes)
+        disturbance.steps_per_s = round(max((pace[change.before] for change in changes), default=0.0), 1)
+        disturbance.request_latency_s = _latency(disturbance, events)
     launched = sum(event["kind"] in {"launch-requested", "replacement-requested"} for event in events)
     return {
         "cloud": demo.cloud.name,
         "events": [
             {
-                "kind": strike.kind,
-                "request_latency_s": strike.request_latency_s,
-                "pause_s": strike.pause_s,
-                "steps_lost": strike.steps_lost,
-                "steps_per_s": strike.steps_per_s,
-                "rounds": strike.rounds,
+                "kind": disturbance.kind,
+                "request_latency_s": disturbance.request_latency_s,
+                "pause_s": disturbance.pause_s,
+                "steps_lost": disturbance.steps_lost,
+                "steps_per_s": disturbance.steps_per_s,
+                "rounds": disturbance.rounds,
             }
-            for strike in demo.strikes
+            for disturbance in demo.disturbances
         ],
         "samples_repeated": report.samples_repeated,
         "samples_missed": report.samples_missed,
@@ -259,24 +259,26 @@ def _steps_per_s(span: audit.RoundSpan) -> float:
     return (span.last_step - span.first_step) / took_s if took_s > 0 else 0.0
 
 
-def _latency(strike: Strike, events: list[dict[str, Any]]) -> float | None:
-    """From what was done to the machine asked for because of it."""
+def _latency(disturbance: Disturbance, events: list[dict[str, Any]]) -> float | None:
+    """Seconds from the disturbance to the request for its replacement."""
     kinds = {"launch-requested", "replacement-requested"}
     asked = [
         event["at"]
         for event in events
-        if event["kind"] in kinds and event["at"] >= strike.at and event["data"].get("replaces", "") == strike.node
+        if event["kind"] in kinds
+        and event["at"] >= disturbance.at
+        and event["data"].get("replaces", "") == disturbance.node
     ]
-    return round(min(asked) - strike.at, 3) if asked else None
+    return round(min(asked) - disturbance.at, 3) if asked else None
 
 
 def most_lost(kill: dict[str, Any], checkpoint_every: int = CHECKPOINT_EVERY) -> int:
-    """Steps that may be lost without notice: an interval, and what is made while a checkpoint is written."""
+    """Steps that may be lost without notice: one checkpoint interval, and those made while one is written."""
     return checkpoint_every + math.ceil(WRITTEN_WITHIN_S * float(kill["steps_per_s"]))
 
 
 def verdict(result: dict[str, Any], slowness_s: float, checkpoint_every: int = CHECKPOINT_EVERY) -> list[str]:
-    """The promises that were broken, in words. `slowness_s`: how late the machine itself may hear of a notice."""
+    """The broken promises, one sentence each. `slowness_s`: how late the machine's agent may see a notice."""
     broken = []
     within_s = 1.0 + slowness_s
     for event in result["events"]:
@@ -295,7 +297,7 @@ def verdict(result: dict[str, Any], slowness_s: float, checkpoint_every: int = C
 
 
 def show_result(result: dict[str, Any]) -> None:
-    """The table at the end."""
+    """Print the table at the end."""
     table = Table(title="What each event cost", title_justify="left", title_style="bold", box=None, pad_edge=False)
     for column in ("event", "replacement asked for after", "pause", "steps lost", "rounds"):
         table.add_column(column, justify="left" if column == "event" else "right")
@@ -322,17 +324,17 @@ def show_result(result: dict[str, Any]) -> None:
 
 
 def _quoted(path: Path) -> str:
-    # For the shell-like splitting of `run`; the whole is folded YAML, which leaves quotes alone.
+    # `run` is split as a shell would; folded YAML leaves quotes alone.
     return "'" + str(path) + "'"
 
 
 def _staying(job: dict[str, Any]) -> set[str]:
-    """Its nodes but those on their way out: the one that was replaced may be gone in the next moment."""
+    """The job's nodes without those that are leaving."""
     return {n["id"] for n in job["node_list"] if n["state"] not in {"draining", "lost", "terminating", "gone"}}
 
 
 def main() -> int:
-    """Play, measure, clean up, judge."""
+    """Run the demo, measure, clean up, judge."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--cloud", default="local", help=", ".join(CLOUDS))
     parser.add_argument("--folder", type=Path, help="default: build/demo, or build/demo-CLOUD")
@@ -367,7 +369,7 @@ def main() -> int:
         console.print("[dim]cleaning up[/dim]")
         leftovers = stack.close()
         clouds.close()
-        # A second Ctrl-C while Python itself ends would take the exit status: what is ignored stays so there, and no
+        # A second Ctrl-C during Python's own exit would change the exit status, so signals stay ignored then, and no
         # other handler does.
         for number in SIGNALS:
             signal.signal(number, signal.SIG_IGN)
@@ -376,7 +378,7 @@ def main() -> int:
 
 
 def conclude(path: Path, result: dict[str, Any], broken: list[str]) -> int:
-    """Write the result, say what was broken; the exit status."""
+    """Write the result and print what was broken. Returns the exit status."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps({"ok": not broken, **result, "broken": broken}, indent=2) + "\n")
     if result:
@@ -392,7 +394,7 @@ def conclude(path: Path, result: dict[str, Any], broken: list[str]) -> int:
 
 
 def stop_on_signals(stack: Stack) -> None:
-    """Ctrl-C and the like end the story at the next look; the clean-up itself is not disturbed."""
+    """A signal ends the demo at its next check; the clean-up is not interrupted."""
 
     def on_signal(_number: int, _frame: FrameType | None) -> None:
         stack.interrupt()

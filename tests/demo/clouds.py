@@ -1,8 +1,8 @@
-"""The clouds that a demo can run on, and the hand on each: the local one, and the test clouds of EC2 and others.
+"""The clouds that the demo runs on, and how it preempts and kills their machines: local, and the test clouds.
 
-A test cloud runs in the demo's own process and speaks the real cloud's API. spotsupd talks to it through the real SDK,
-as it would to the real one. The machines behind are a local cloud's in the stack's own folder, where `Stack.close`
-finds and ends them, whatever became of us.
+A test cloud runs in the demo's own process and speaks the real cloud's API; spotsupd talks to it through the real SDK.
+Its machines are a local cloud's in the stack's own folder, where `Stack.close` finds and ends them even if the demo was
+killed.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ if TYPE_CHECKING:
     from tests.clouds.gcp_instances import Record as GcpRecord
     from tests.clouds.machines import RealMachines
 
-# The user's own accounts have no part in a demo: nothing of them reaches its daemon, nor the test cloud.
+# Prefixes of variables with the user's own accounts: none of them reaches the demo's daemon or the test cloud.
 ACCOUNTS = ("AWS_", "AZURE_", "ARM_", "GOOGLE_", "GCE_", "CLOUDSDK_", "BOTO_")
 DIRECT = {"no_proxy": "127.0.0.1", "NO_PROXY": "127.0.0.1"}
 
 
-class Hand(Protocol):
-    """What a cloud does to machines, and what it knows of them. Nodes are named as spotsup names them."""
+class CloudControl(Protocol):
+    """Preempts and kills machines of one cloud. Nodes are named by their spotsup id."""
 
     name: str
     introduction: str
@@ -50,24 +50,24 @@ class Hand(Protocol):
     """How long after a notice the machine's agent may see it: how often it asks this cloud's metadata service."""
 
     def preempt(self, node: str, notice_s: float) -> float:
-        """Announce, by the machine's metadata service, that it will be taken; since when that is known (UNIX s)."""
+        """Announce a preemption through the machine's metadata service; returns when it was announced (UNIX s)."""
         ...
 
     def kill(self, node: str) -> None:
-        """The machine ends without a word."""
+        """End the machine without notice."""
         ...
 
     def left(self) -> list[str]:
-        """What still costs money, by the cloud's own truth."""
+        """What the cloud still bills."""
         ...
 
     def calls(self) -> Counter[str]:
-        """How often each action of the cloud's API was called, where that is counted."""
+        """Calls per action of the cloud's API; empty where they are not counted."""
         ...
 
 
-class LocalHand:
-    """The local cloud, which is the daemon's own: by its command line."""
+class LocalControl:
+    """The local cloud, through its command line."""
 
     name = "local"
     introduction = "its local cloud"
@@ -78,37 +78,37 @@ class LocalHand:
         self._stack = stack
 
     def preempt(self, node: str, notice_s: float) -> float:
-        """As the protocol says."""
+        """See CloudControl."""
         announced = self._stack.cloud("preempt", node, "--notice", str(notice_s))
         return float(announced["preempt_at"]) - notice_s
 
     def kill(self, node: str) -> None:
-        """As the protocol says."""
+        """See CloudControl."""
         self._stack.cloud("kill", node)
 
     def left(self) -> list[str]:
-        """As the protocol says."""
+        """See CloudControl."""
         return [str(machine["id"]) for machine in self._stack.machines()]
 
     def calls(self) -> Counter[str]:
-        """Nobody counts them."""
+        """Not counted."""
         return Counter()
 
 
 class CountingCloud(Protocol):
-    """What the test clouds have in common."""
+    """What the test clouds' servers have in common."""
 
     def counted(self) -> Counter[str]:
-        """How often each action was called."""
+        """Calls per action."""
         ...
 
     def fail_next(self, action: str, how: str, times: int = 1) -> None:
-        """The next calls of an action meet this."""
+        """Inject faults into the next calls of an action."""
         ...
 
 
 class HandOnTestCloud:
-    """What the hands on the test clouds have in common."""
+    """What the controls of the test clouds have in common."""
 
     name: str
     launch: str
@@ -123,33 +123,33 @@ class HandOnTestCloud:
         self.job = f"resources: {{gpu: T4, gpus_per_node: 1}}\nplacement: {{cloud: {self.name}}}\n"
 
     def preempt(self, node: str, notice_s: float) -> float:
-        """Told to the machine alone, not by the API: so it is the agent that has read it."""
+        """Announced to the machine alone, not by the API: so the agent must have read it."""
         at = time.time()
         self._machines.preempt(self.machine(node), notice_s)
         return at
 
     def calls(self) -> Counter[str]:
-        """As the protocol says."""
+        """See CloudControl."""
         return self._counting.counted()
 
     def lose_answer(self) -> None:
-        """The next launch is done, and its answer is lost."""
+        """The next launch succeeds, and its answer is lost."""
         self._counting.fail_next(self.launch, "drop-reply")
 
     def machine(self, node: str) -> str:
-        """As the machines behind know it."""
+        """The machine's id in the local cloud behind."""
         raise NotImplementedError
 
     def kill(self, node: str) -> None:
-        """As the protocol says."""
+        """See CloudControl."""
         raise NotImplementedError
 
     def left(self) -> list[str]:
-        """As the protocol says."""
+        """See CloudControl."""
         raise NotImplementedError
 
 
-class AwsHand(HandOnTestCloud):
+class AwsControl(HandOnTestCloud):
     """EC2's test cloud."""
 
     name, launch = "aws", "RunInstances"
@@ -161,7 +161,7 @@ class AwsHand(HandOnTestCloud):
         self.introduction = _introduce("EC2", server.url, "boto3")
 
     def machine(self, node: str) -> str:
-        """EC2's id is theirs."""
+        """The same as EC2's id."""
         return self._record(node).id
 
     def kill(self, node: str) -> None:
@@ -169,7 +169,7 @@ class AwsHand(HandOnTestCloud):
         self._cloud.lose(self._record(node).id)
 
     def left(self) -> list[str]:
-        """Machines, and spot requests that may become some."""
+        """Instances, and open spot requests."""
         instances = self._cloud.ec2.instances
         with instances.lock:
             waiting = [each.id for _, each in instances.requests.values() if each.state == "open"]
@@ -186,11 +186,11 @@ class AwsHand(HandOnTestCloud):
         return _the_one(node, [each for each in self._alive() if each.tags.get("spotsup-node") == node])
 
 
-class GcpHand(HandOnTestCloud):
+class GcpControl(HandOnTestCloud):
     """Compute Engine's test cloud."""
 
     name, launch = "gcp", "instances.insert"
-    slowness_s = 0.0  # its metadata service answers in the moment of the notice
+    slowness_s = 0.0  # its metadata service answers at the moment of the notice
 
     def __init__(self, server: GcpServer, machines: RealMachines) -> None:
         super().__init__(server.cloud, machines)
@@ -202,11 +202,11 @@ class GcpHand(HandOnTestCloud):
         return self._record(node).key
 
     def kill(self, node: str) -> None:
-        """Its host breaks, and it is gone without a trace but an operation."""
+        """Its host breaks: it is gone, and only an operation shows it."""
         self._cloud.lose(self._record(node).name)
 
     def left(self) -> list[str]:
-        """Machines, on or off, and disks."""
+        """Instances, running or stopped, and disks."""
         machines = [record.key for record in self._cloud.alive()]
         return machines + [f"disk {zone}.{name}" for zone, name in self._cloud.compute.instances.disks]
 
@@ -214,7 +214,7 @@ class GcpHand(HandOnTestCloud):
         return _the_one(node, [each for each in self._cloud.alive() if each.items.get("spotsup-node") == node])
 
 
-class AzureHand(HandOnTestCloud):
+class AzureControl(HandOnTestCloud):
     """Azure's test cloud."""
 
     name, launch = "azure", "Microsoft.Compute/virtualMachines/write"
@@ -226,15 +226,15 @@ class AzureHand(HandOnTestCloud):
         self.introduction = _introduce("Azure", server.url, "azure-mgmt-compute")
 
     def machine(self, node: str) -> str:
-        """A name of its own."""
+        """The VM's name."""
         return self._record(node).machine
 
     def kill(self, node: str) -> None:
-        """It goes off; Azure says that it is stopped, and bills it until the daemon deletes it."""
+        """The VM stops; Azure bills it until the daemon deletes it."""
         self._cloud.halt(self._record(node).name)
 
     def left(self) -> list[str]:
-        """Machines, on or off, and what outlived one."""
+        """VMs, running or stopped, and what outlived one."""
         with self._cloud.arm.fleet.lock:
             return [record.name for record in self._alive()] + list(self._cloud.arm.fleet.loose)
 
@@ -250,42 +250,42 @@ class AzureHand(HandOnTestCloud):
 
 
 @contextmanager
-def _local(stack: Stack) -> Iterator[Hand]:
-    yield LocalHand(stack)
+def _local(stack: Stack) -> Iterator[CloudControl]:
+    yield LocalControl(stack)
 
 
 @contextmanager
-def _aws(stack: Stack) -> Iterator[Hand]:
-    # moto reads it here, in our process, when its first backend comes to be: hundreds of images that nobody asks for.
+def _aws(stack: Stack) -> Iterator[CloudControl]:
+    # moto reads it in this process when it creates its first backend; it would load hundreds of unused images.
     os.environ["MOTO_EC2_LOAD_DEFAULT_AMIS"] = "false"
     from tests.clouds import aws
 
     with _machines(stack) as machines, aws.aws_cloud(machines) as server:
         known = _login(machines)
         _configure(stack, "aws", AwsSettings(regions=("us-east-1",), endpoint=server.url, **known), aws.ENVIRON)
-        yield AwsHand(server, machines)
+        yield AwsControl(server, machines)
 
 
 @contextmanager
-def _gcp(stack: Stack) -> Iterator[Hand]:
+def _gcp(stack: Stack) -> Iterator[CloudControl]:
     from tests.clouds import gcp
 
     with _machines(stack) as machines, gcp.gcp_cloud(machines) as server:
         settings = GcpSettings(project=gcp.PROJECT, regions=("us-central1",), endpoint=server.url, **_login(machines))
         _configure(stack, "gcp", settings, server.environ(stack.state / "key"))
-        yield GcpHand(server, machines)
+        yield GcpControl(server, machines)
 
 
 @contextmanager
-def _azure(stack: Stack) -> Iterator[Hand]:
+def _azure(stack: Stack) -> Iterator[CloudControl]:
     from tests.clouds import azure
 
     with _machines(stack) as machines, azure.azure_cloud(machines) as server:
         _configure(stack, "azure", server.settings(**_login(machines)), server.environ)
-        yield AzureHand(server, machines)
+        yield AzureControl(server, machines)
 
 
-CLOUDS: Mapping[str, Callable[[Stack], AbstractContextManager[Hand]]] = {
+CLOUDS: Mapping[str, Callable[[Stack], AbstractContextManager[CloudControl]]] = {
     "local": _local,
     "aws": _aws,
     "gcp": _gcp,
@@ -294,26 +294,26 @@ CLOUDS: Mapping[str, Callable[[Stack], AbstractContextManager[Hand]]] = {
 
 
 @contextmanager
-def opened(name: str, stack: Stack) -> Iterator[Hand]:
-    """The cloud of this name, with the daemon told of it. For a stack that is prepared and has no daemon yet.
+def opened(name: str, stack: Stack) -> Iterator[CloudControl]:
+    """Open the cloud of this name and configure the daemon for it; the stack is prepared and has no daemon yet.
 
     `Stack.close` comes before the end of this. Raises StackError where the cloud does not start.
     """
     with ExitStack() as opening:
-        if name != LocalHand.name:
+        if name != LocalControl.name:
             _forget_accounts()
         try:
-            hand = opening.enter_context(CLOUDS[name](stack))
+            control = opening.enter_context(CLOUDS[name](stack))
         except ServerError as error:
             raise StackError(f"the machines of the test cloud do not start: {error}") from error
         except ValidationError as error:
-            first = error.errors()[0]  # your user name: the rest is ours
+            first = error.errors()[0]  # the user name is the only value that is not ours
             raise StackError(f"{first['loc'][0]} {first['input']!r} is none for {name}: {first['msg']}") from error
-        yield hand
+        yield control
 
 
 def _forget_accounts() -> None:
-    """From here on this process, and what it starts, has none, and asks no proxy for what is in it."""
+    """Remove account variables from this process and its children; no proxy is asked for loopback addresses."""
     for key in [key for key in os.environ if key.startswith(ACCOUNTS)]:
         del os.environ[key]
     os.environ.update(DIRECT)
@@ -336,15 +336,15 @@ def _login(machines: RealMachines) -> dict[str, Any]:
 
 
 def _configure(stack: Stack, cloud: str, settings: CloudSettings, environ: Mapping[str, str]) -> None:
-    """This cloud, and no other. The machines are on loopback addresses: their processes meet there."""
-    told = settings.model_dump(mode="json", exclude_defaults=True)
+    """Configure this cloud and no other. The machines are on loopback addresses, so gloo uses that interface."""
+    values = settings.model_dump(mode="json", exclude_defaults=True)
     lines = ["[local]", "enabled = false", "[node.env]", 'GLOO_SOCKET_IFNAME = "lo"', f"[{cloud}]"]
-    lines += [f"{key} = {_toml(value)}" for key, value in told.items()]
+    lines += [f"{key} = {_toml(value)}" for key, value in values.items()]
     stack.configure("\n".join(lines) + "\n", {**os.environ, **environ})
 
 
 def _toml(value: Any) -> str:
-    """A value in TOML, whose strings, numbers and truths are JSON's."""
+    """A value in TOML; its strings, numbers and booleans are JSON's."""
     if isinstance(value, dict):
         return "{" + ", ".join(f"{json.dumps(key)} = {_toml(each)}" for key, each in value.items()) + "}"
     if isinstance(value, list):

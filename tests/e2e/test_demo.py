@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from tests.demo.__main__ import most_lost
-from tests.demo.clouds import AwsHand
+from tests.demo.clouds import AwsControl
 from tests.support.programs import program_env
 from tools.stack import ROOT
 
@@ -71,7 +71,7 @@ def test_a_job_survives_preemption_end_to_end_and_its_daemon_too(tmp_path: Path)
 @pytest.mark.long
 @pytest.mark.timeout(600)
 def test_so_it_does_on_ec2_whatever_account_the_user_has(tmp_path: Path) -> None:
-    # Fewer steps: training with four nodes to the end is shown above. Nobody listens at the proxy.
+    # Fewer steps: training with four nodes to the end is shown above. Nothing listens at the proxy.
     user = {"AWS_PROFILE": "mine", "AWS_SESSION_TOKEN": "his", "http_proxy": "http://127.0.0.1:9"}
     folder = tmp_path / "demo"
     said, result = check_demo(folder, "--cloud", "aws", "--steps", "700", "--daemon-away-s", "1", **user)
@@ -81,7 +81,7 @@ def test_so_it_does_on_ec2_whatever_account_the_user_has(tmp_path: Path) -> None
     assert "mine" not in (folder / "spotsupd.log").read_text()
 
 
-def test_a_cloud_that_there_is_not_is_told_in_one_sentence(tmp_path: Path) -> None:
+def test_an_unknown_cloud_is_refused_in_one_sentence(tmp_path: Path) -> None:
     with demo(tmp_path / "demo", "--cloud", "foo") as process:
         said, _ = process.communicate(timeout=60)
     assert (process.returncode, said) == (2, "the demo knows no cloud 'foo'; it runs on local, aws, gcp, azure\n")
@@ -97,7 +97,7 @@ def check_demo(folder: Path, *arguments: str, **environ: str) -> tuple[str, dict
     assert result["ok"], said
     assert [event["kind"] for event in result["events"]] == ["notice", "kill", "scale"]
     notice, kill, scale = result["events"]
-    assert notice["request_latency_s"] < (1.0 if result["cloud"] == "local" else 1.0 + AwsHand.slowness_s)
+    assert notice["request_latency_s"] < (1.0 if result["cloud"] == "local" else 1.0 + AwsControl.slowness_s)
     assert (notice["steps_lost"], scale["steps_lost"]) == (0, 0)
     assert kill["steps_lost"] <= most_lost(kill)
     assert (result["samples_repeated"], result["samples_missed"]) == (0, 0)

@@ -6,14 +6,14 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from tools.setup.errors import SetupError, last_words, run
+from tools.setup.errors import SetupError, output_tail, run
 
 TIMEOUT_S = 600.0
 _NO_WEAK = tuple(f"--no-{kind}" for kind in ("recommends", "suggests", "conflicts", "breaks", "replaces", "enhances"))
 
 
 class Apt:
-    """apt-get download and dpkg-deb. Where the computer's package lists are missing or old, own ones are fetched."""
+    """apt-get download and dpkg-deb. Fetches package lists of its own where the host's are missing or old."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder.absolute()
@@ -30,7 +30,7 @@ class Apt:
             for package in sorted(downloads.glob("*.deb")):
                 done = run(["dpkg-deb", "-x", str(package), str(root)], cwd=downloads, timeout_s=TIMEOUT_S)
                 if done.returncode != 0:
-                    raise SetupError(f"{package.name} cannot be unpacked: {last_words(done)}")
+                    raise SetupError(f"{package.name} cannot be unpacked: {output_tail(done)}")
         finally:
             shutil.rmtree(downloads, ignore_errors=True)
 
@@ -40,7 +40,7 @@ class Apt:
             ["apt-cache", *self._own_lists, "depends", *_NO_WEAK, package], cwd=self._folder, timeout_s=TIMEOUT_S
         )
         if done.returncode != 0:
-            raise SetupError(f"the dependencies of {package} are not known: {last_words(done)}")
+            raise SetupError(f"the dependencies of {package} are not known: {output_tail(done)}")
         lines = [line.strip().lstrip("|") for line in done.stdout.splitlines()]
         depends = {line.partition("Depends: ")[2] for line in lines if "Depends: " in line}
         return {name for name in depends if name.startswith("lib") and not self._is_installed(name)}
@@ -56,7 +56,7 @@ class Apt:
             self._fetch_own_lists()
             self._download(packages, downloads)
         elif done.returncode != 0:
-            raise SetupError(f"{', '.join(packages)} cannot be downloaded: {last_words(done)}")
+            raise SetupError(f"{', '.join(packages)} cannot be downloaded: {output_tail(done)}")
 
     def _fetch_own_lists(self) -> None:
         """apt-get update, into our own folder."""
@@ -64,7 +64,7 @@ class Apt:
         for place in (lists / "partial", cache / "archives" / "partial"):
             place.mkdir(parents=True, exist_ok=True)
         self._own_lists = ("-o", f"Dir::State::Lists={lists}", "-o", f"Dir::Cache={cache}")
-        # Its status says nothing: one of several sources may be away. The download will tell.
+        # Its exit status means little: one of several sources may be unreachable. The download decides.
         run(
             ["apt-get", "--quiet", "-o", "APT::Sandbox::User=root", *self._own_lists, "update"],
             cwd=self._folder,

@@ -1,7 +1,7 @@
 """Sets up this clone: .venv with the pinned dependencies, and etcd and sshd. Standard library only, as it comes first.
 
-Nothing outside the clone is touched, unless programs can be had in no other way (see setup_programs). It may be
-interrupted anywhere, and started twice: the second waits.
+Nothing outside the clone is touched, unless etcd and sshd can be had in no other way (see programs.py). It may be
+interrupted anywhere; of two at the same time the second waits.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ def main() -> int:
 def _locked(path: Path) -> Iterator[None]:
     with path.open("w", encoding="utf-8") as file:
         deadline = time.monotonic() + LOCK_WAIT_S
-        told = False
+        reported = False
         while not _try_lock(file.fileno()):
-            if not told:
+            if not reported:
                 print("setup: another one is at work in this clone; waiting for it", file=sys.stderr)
-                told = True
+                reported = True
             if time.monotonic() > deadline:
                 raise SetupError(f"another one has held {path} for {LOCK_WAIT_S:.0f} s; end it, then try again")
             time.sleep(0.2)

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from tools.setup.apt import Apt
-from tools.setup.errors import SetupError, last_words, run
+from tools.setup.errors import SetupError, output_tail, run
 
 SOURCES = (
     "pyproject.toml",
@@ -80,7 +80,7 @@ def _create(venv: Path, clone: Path) -> None:
     options = [] if own_pip else ["--without-pip"]
     done = run([sys.executable, "-m", "venv", *options, ".venv"], cwd=clone, timeout_s=CREATE_TIMEOUT_S)
     if done.returncode != 0:
-        raise SetupError(f"{sys.executable} cannot create .venv: {last_words(done)}")
+        raise SetupError(f"{sys.executable} cannot create .venv: {output_tail(done)}")
     if not own_pip:
         _unpack_pip(venv, clone)
 
@@ -104,11 +104,11 @@ def _unpack_pip(venv: Path, clone: Path) -> None:
         timeout_s=CREATE_TIMEOUT_S,
     )
     if done.returncode != 0:
-        raise SetupError(f"pip cannot install itself from {wheel.name}: {last_words(done)}")
+        raise SetupError(f"pip cannot install itself from {wheel.name}: {output_tail(done)}")
 
 
 def _pip(venv: Path, clone: Path, *arguments: str) -> None:
-    """Install, with pip's own words on stderr and its own settings but one: it must not install for the user."""
+    """Install with pip's own output on stderr and its own settings but one: never into the user's site-packages."""
     python = venv / "bin" / "python"
     command = [str(python), "-m", "pip", "install", "--quiet", "--constraint", "constraints.txt", *arguments]
     environ = {**os.environ, "PIP_USER": "0", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
@@ -117,4 +117,4 @@ def _pip(venv: Path, clone: Path, *arguments: str) -> None:
     except subprocess.TimeoutExpired as error:
         raise SetupError(f"pip did not end within {INSTALL_TIMEOUT_S:.0f} s; try again") from error
     if status != 0:
-        raise SetupError(f"pip ended with status {status}, see above; when the network is mended, try again")
+        raise SetupError(f"pip ended with status {status}, see above; fix the cause and try again")

@@ -1,4 +1,4 @@
-"""What can go wrong while a clone is set up, and how programs are run meanwhile."""
+"""The error of setting up a clone, and how programs are run meanwhile."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 class SetupError(Exception):
-    """The clone cannot be set up; says what would be right."""
+    """The clone cannot be set up; the message says how to fix it."""
 
 
 def run(
@@ -27,6 +27,6 @@ def run(
         raise SetupError(f"`{' '.join(arguments)}` did not end within {timeout_s:.0f} s") from error
 
 
-def last_words(done: subprocess.CompletedProcess[str]) -> str:
-    """The last lines of what a program had to say."""
+def output_tail(done: subprocess.CompletedProcess[str]) -> str:
+    """The last lines of a program's output."""
     return "\n".join((done.stdout + done.stderr).strip().splitlines()[-20:])

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from provisioners.localcloud.programs import ProgramMissingError, find_program, find_ssh_programs, library_path
 from tools.setup.apt import Apt
-from tools.setup.errors import SetupError, last_words, run
+from tools.setup.errors import SetupError, output_tail, run
 
 PACKAGES: Mapping[str, Sequence[str]] = {
     "etcd": ("etcd-server",),
@@ -64,7 +64,7 @@ def ensure_programs(clone: Path) -> None:
         print(f"setup: installing {' '.join(packages)}, with no service started or enabled", flush=True)
         done = run([*prefix, "sh", "-c", _INSTALL, "sh", *packages], cwd=clone, timeout_s=INSTALL_TIMEOUT_S)
         if done.returncode != 0:
-            reasons.append(last_words(done))
+            reasons.append(output_tail(done))
     if missing := _missing(root):
         why = "".join(f"\n  {line}" for reason in reasons for line in reason.splitlines())
         raise SetupError(
@@ -84,7 +84,7 @@ def ensure_installed(packages: Mapping[str, str], clone: Path) -> None:
     print(f"setup: installing {' '.join(missing)}", flush=True)
     done = run([*prefix, "sh", "-c", _INSTALL, "sh", *missing], cwd=clone, timeout_s=INSTALL_TIMEOUT_S)
     if done.returncode != 0:
-        raise SetupError(f"{' and '.join(missing)} cannot be installed: {last_words(done)}\n{by_hand}")
+        raise SetupError(f"{' and '.join(missing)} cannot be installed: {output_tail(done)}\n{by_hand}")
 
 
 def _is_installed(program: str) -> bool:
