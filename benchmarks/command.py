@@ -1,4 +1,4 @@
-"""What every `make bench-*` does around its measuring: signals, a sentence for what went wrong, exit status, output."""
+"""What every `make bench-*` shares: signals, one-sentence errors, exit status, output."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def measured(name: str, work: Callable[[Stop], T]) -> T:
         progress.print("interrupted; every process was ended")
         sys.exit(130)
     except (BenchError, StackError, StartError, OSError) as error:
-        # What programs print is full of brackets, which rich would read as markup.
+        # Output of programs is full of brackets, which rich would read as markup.
         progress.print(f"{name}: {error}", style="red", markup=False, soft_wrap=True)
         sys.exit(1)
 
@@ -45,7 +45,7 @@ def measured(name: str, work: Callable[[Stop], T]) -> T:
 def show(
     tables: Sequence[Table], notes: str, path: Path, *, sentences: Iterable[str] = (), width: int | None = None
 ) -> None:
-    """For people: tables, what their words mean, what follows from them, and where the JSON file is."""
+    """Print the tables, their legend, the conclusions, and the path of the JSON file."""
     console = Console(highlight=False, width=width)
     for table in tables:
         console.print(table)

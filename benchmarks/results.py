@@ -16,8 +16,8 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One measurement of one run. `value` None: it did not come to that, for the reason `why`; the run was watched
-    for up to `limit_s`."""
+    """One measurement of one run. `value` None: it never happened, because of `why`; the run was watched for
+    `limit_s`."""
 
     case: str
     subject: str
@@ -30,9 +30,9 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """All `n` runs of one measurement, of which `never` came to no value.
+    """All `n` runs of one measurement; `never` of them have no value.
 
-    Such a run counts as worse than any other: a statistic that rests on it is None.
+    A run without a value counts as worse than any other: a statistic that depends on it is None.
     """
 
     case: str
@@ -48,7 +48,7 @@ class Row:
     why: str = ""
 
     def as_json(self) -> dict[str, Any]:
-        """The keys that every benchmark's rows have; and where a run came to no value, how often and why."""
+        """The keys of every benchmark's rows; and how often and why a run has no value."""
         names = ["case", "subject", "metric", "unit", "median", "min", "max", "n"]
         if self.never:
             names += ["never", "limit_s", "why"]
@@ -83,7 +83,7 @@ def _finite(value: float) -> float | None:
 
 
 def machine() -> dict[str, Any]:
-    """What the numbers are measured on. `load_1min`: what others do on it; ask before the benchmark starts."""
+    """The machine that is measured on. `load_1min`: its load before the benchmark; call this before it starts."""
     memory_kib = int(_pairs(Path("/proc/meminfo"))["MemTotal"].split()[0])
     return {
         "cpus": len(os.sched_getaffinity(0)),

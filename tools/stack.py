@@ -154,7 +154,7 @@ class Stack:
 
     def _answers(self) -> bool:
         if self._daemon is not None and self._daemon.poll() is not None:
-            raise StackError(f"spotsupd ended with {self._daemon.returncode}: {self.last_words()}")
+            raise StackError(f"spotsupd ended with {self._daemon.returncode}: {self.log_tail()}")
         return self.ctl("list").returncode == 0
 
     def daemon_pid(self) -> int:
@@ -183,7 +183,7 @@ class Stack:
         except subprocess.TimeoutExpired:
             self._daemon.kill()
             self._daemon.wait()
-            raise StackError(f"spotsupd did not stop within {STOP_TIMEOUT_S:g} s: {self.last_words()}") from None
+            raise StackError(f"spotsupd did not stop within {STOP_TIMEOUT_S:g} s: {self.log_tail()}") from None
 
     def close(self) -> Leftovers:
         """End everything, in whatever state. Returns what had not been released."""
@@ -245,7 +245,7 @@ class Stack:
             raise StackError(f"node {node} has no machine that runs")
         return {each: _command(each.pid) for each in processes.find([], lambda marker: marker == machine)}
 
-    def last_words(self, lines: int = 5) -> str:
+    def log_tail(self, lines: int = 5) -> str:
         """The end of the daemon's log."""
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
 
@@ -266,7 +266,9 @@ class Stack:
             if predicate():
                 return time.monotonic() - began
             if time.monotonic() - began > timeout_s:
-                raise StackError(f"waited {timeout_s:g} s in vain for {what}; spotsupd says: {self.last_words()}")
+                raise StackError(
+                    f"{what} did not happen within {timeout_s:g} s; the end of spotsupd's log: {self.log_tail()}"
+                )
             each()
             time.sleep(LOOK_S)
 

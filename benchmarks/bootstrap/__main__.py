@@ -1,7 +1,7 @@
 """`make bench-bootstrap`: from a machine that answers on its SSH port to its worker, for 1, 8, 32 and 64 at once.
 
-The machines are the local cloud's, all on this computer: with more of them than cores it measures the work that they
-make, too. Writes build/bench/bootstrap.json.
+All machines are the local cloud's, on this computer: with more machines than cores their own work is measured too.
+Writes build/bench/bootstrap.json.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def table(rows: Sequence[Row]) -> Table:
 
 
 def verdicts(rows: Sequence[Row]) -> Iterator[str]:
-    """What follows from the rows, one sentence each."""
+    """Conclusions from the rows, one sentence each."""
     found = {(row.case, row.metric): row.median for row in rows}
     one, own = found.get(("1 node", NODE)), found.get(("1 node", OWN))
     if one and own:

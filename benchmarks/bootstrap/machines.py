@@ -45,14 +45,14 @@ CLUSTER = "bench"
 CALL_S = 60.0
 LIMIT_S = 600.0
 TRAINER_LIMIT_BYTES = 8 * 1024 * 1024
-# The worker says that it was started, and has nothing else to do.
+# The worker only reports that it was started.
 TRAIN = "import os, pathlib\npathlib.Path(os.environ['BENCH_MARK']).touch()\n"
 UP_TO_THE_ENVIRONMENT = STEPS[: [name for name, _ in STEPS].index("environment") + 1]
 
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """Machines that answer, and what each is to become."""
+    """Machines that accept SSH, and the set-up of each."""
 
     targets: Sequence[Target]
     setups: Sequence[Setup]
@@ -109,7 +109,7 @@ def measure(ready: Fleet, stop: Stop) -> Timing:
 
 
 def own_s(setup: Setup, folder: Path) -> float:
-    """Seconds that the commands themselves take on this computer: the same scripts by sh, without SSH."""
+    """Seconds that the scripts themselves take on this computer, by sh without SSH."""
     home = folder / "home"
     shutil.rmtree(home, ignore_errors=True)
     home.mkdir(parents=True)
@@ -199,7 +199,7 @@ def _target(machine: Instance, identity: Identity) -> Target:
 
 
 def _setup(machine: Instance, endpoint: str, folder: Path, mark: Path) -> Setup:
-    """Each node is a job of its own: none waits for another."""
+    """Each node is a job of its own, so none waits for another."""
     config = wire.AgentConfig(
         cluster=CLUSTER,
         job=machine.node,
@@ -254,7 +254,7 @@ WHEEL_NAME = "torch-0.0-py3-none-any.whl"
 
 
 def _wheel() -> bytes:
-    """An empty package of that name: what is measured is what an environment costs beside its packages."""
+    """An empty package of that name: the cost of an environment without its packages is measured."""
     files = {
         "torch/__init__.py": b"",
         "torch-0.0.dist-info/METADATA": b"Metadata-Version: 2.1\nName: torch\nVersion: 0.0\n",

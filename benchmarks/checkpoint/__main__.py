@@ -48,7 +48,7 @@ Of several ranks the slowest counts."""
 
 
 def measure(world: int, options: argparse.Namespace, stop: Stop) -> list[Sample]:
-    """All that one number of ranks tells. Raises BenchError, InterruptedByUserError."""
+    """All measurements with this number of ranks. Raises BenchError, InterruptedByUserError."""
     shutil.rmtree(options.folder, ignore_errors=True)
     options.folder.mkdir(parents=True)
     free_gib = shutil.disk_usage(options.folder).free / 2**30
@@ -73,7 +73,7 @@ def measure(world: int, options: argparse.Namespace, stop: Stop) -> list[Sample]
 
 
 def slowest(case: str, lines: Sequence[dict[str, str | float]]) -> Sample:
-    """One measurement, as each rank told it."""
+    """One measurement, as each rank reported it."""
     assert len({(line["subject"], line["metric"]) for line in lines}) == 1
     seconds = max(float(line["seconds"]) for line in lines)
     return Sample(case, str(lines[0]["subject"]), str(lines[0]["metric"]), "s", seconds)
@@ -87,7 +87,7 @@ def _command(rank: int, world: int, options: argparse.Namespace) -> list[str]:
         "repeat": options.repeat,
         "layers": max(1, round((options.gib - EMBEDDING_GIB) / LAYER_GIB)),
     }
-    given = (word for name, value in settings.items() for word in (f"--{name}", str(value)))
+    given = (part for name, value in settings.items() for part in (f"--{name}", str(value)))
     return [sys.executable, "-m", "benchmarks.checkpoint.rank", *given]
 
 
@@ -136,7 +136,7 @@ def table(rows: Sequence[Row], gib: float) -> Table:
 
 
 def verdicts(rows: Sequence[Row], gib: float) -> Iterator[str]:
-    """What the goal says of these rows: one sentence per number of processes."""
+    """Whether the goal is met, one sentence per number of processes."""
     for row in rows:
         if (row.metric, row.subject) == (BLOCKING, SPOTSUP) and row.median is not None:
             goal_s = GOAL_S * gib

@@ -29,7 +29,7 @@ WIDTH, HEADS, VOCABULARY = 768, 12, 32768
 
 
 class Subject(Protocol):
-    """A way to keep the state safe. All are collective."""
+    """A way to save the state. All methods are collective."""
 
     name: str
 
@@ -44,7 +44,7 @@ class Subject(Protocol):
 
 
 class State:
-    """A transformer as plain DDP has it: the whole of it on every rank."""
+    """A transformer as plain DDP has it: complete on every rank."""
 
     def __init__(self, layers: int) -> None:
         blocks = (nn.TransformerEncoderLayer(WIDTH, HEADS, 4 * WIDTH) for _ in range(layers))
@@ -187,23 +187,23 @@ class DcpAsyncSave(DcpSave):
 
 
 def measure_floor(state: State, repeat: int) -> None:
-    """The state copied to memory that is there already."""
+    """The state copied to memory that is already allocated."""
     tensors = list(state.tensors())
     copies = [tensor.clone() for tensor in tensors]
     for _ in range(repeat):
         began = time.perf_counter()
         for copy, tensor in zip(copies, tensors, strict=True):
             copy.copy_(tensor)
-        tell("floor", "blocking", time.perf_counter() - began)
+        report("floor", "blocking", time.perf_counter() - began)
 
 
-def tell(subject: str, metric: str, seconds: float) -> None:
+def report(subject: str, metric: str, seconds: float) -> None:
     """One measurement."""
     print(json.dumps({"subject": subject, "metric": metric, "seconds": seconds}), flush=True)
 
 
 def measure(options: argparse.Namespace, peers: Peers) -> None:
-    """Every repetition has each subject in turn: a moment in which the disk is busy strikes all of them."""
+    """Each repetition measures every subject in turn, so that a busy disk affects all of them."""
     torch.manual_seed(0)
     state = State(options.layers)
     kinds: list[Callable[..., Subject]] = [Spotsup, TorchSave, DcpSave, DcpAsyncSave]
@@ -213,9 +213,9 @@ def measure(options: argparse.Namespace, peers: Peers) -> None:
             gc.collect()
             peers.highest([0])
             blocked_s, complete_s = subject.save(repetition + 1)
-            tell(subject.name, "blocking" if repetition else "blocking, first call", blocked_s)
+            report(subject.name, "blocking" if repetition else "blocking, first call", blocked_s)
             if repetition:
-                tell(subject.name, "complete", complete_s)
+                report(subject.name, "complete", complete_s)
     for subject in subjects:
         subject.close()
     peers.highest([0])
@@ -226,7 +226,7 @@ def measure(options: argparse.Namespace, peers: Peers) -> None:
             peers.highest([0])
             began = time.perf_counter()
             subject.restore()
-            tell(subject.name, "restore", time.perf_counter() - began)
+            report(subject.name, "restore", time.perf_counter() - began)
 
 
 def main() -> None:
@@ -238,7 +238,7 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, required=True)
     parser.add_argument("--layers", type=int, required=True)
     options = parser.parse_args()
-    warnings.simplefilter("ignore")  # what torch says about itself
+    warnings.simplefilter("ignore")  # torch's own log lines
     torch.set_num_threads(max(1, torch.get_num_threads() // options.world))  # all ranks share this machine
     if options.world > 1:
         store = f"file://{options.folder}/store"

@@ -1,7 +1,7 @@
-"""`make bench-control`: what one daemon costs that looks after 100, 1,000 and 10,000 nodes.
+"""`make bench-control`: CPU, memory and latency of one daemon with 100, 1,000 and 10,000 nodes.
 
-The daemon's loop, planner, journal and mirror are the real ones, on a real etcd; the cloud and the nodes are paper
-(benchmarks/control/daemon.py). Writes build/bench/control.json.
+The daemon's loop, planner, journal and mirror are the real ones, on a real etcd; the cloud and the nodes are
+simulated (daemon.py). Writes build/bench/control.json.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ GOAL_SIZES, GOAL_GROWTH = (1_000, 10_000), 1.2
 
 SUBJECTS = {SPOTSUP: "loop, planner, journal, mirror and leadership as in spotsupd, on an etcd of its own"}
 NOTES = """\
-idle: nothing changes. training: each job tells of a step once a second. churn: each node is lost once an hour
+idle: nothing changes. training: each job reports a step once a second. churn: each node is lost once an hour
   (at least one every 2 s in all), its replacement is asked for, prepared and in the round within 2 s.
 CPU share: of one core, the daemon's process alone. event: a lost node, until another is in its place.
 start-up: from an etcd that holds all records to the first decision about all jobs."""
@@ -82,7 +82,7 @@ class Daemon:
         self.start_s = float(self._answer()["start_s"])
 
     def ask(self, **order: Any) -> dict[str, Any]:
-        """One order. Raises BenchError when the process has ended."""
+        """Send one command. Raises BenchError when the process has ended."""
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(json.dumps(order) + "\n")
@@ -106,7 +106,7 @@ class Daemon:
 
     def _last_words(self) -> str:
         lines = self._log.read_text(errors="replace").strip().splitlines()
-        return lines[-1] if lines else "no word of it"
+        return lines[-1] if lines else "no output"
 
 
 @contextmanager
@@ -124,7 +124,7 @@ def etcd_in(folder: Path) -> Iterator[Etcd]:
 
 
 def measure(size: Size, options: argparse.Namespace, stop: Stop) -> list[Sample]:
-    """All that one size tells. Raises BenchError, InterruptedByUserError."""
+    """All measurements of one size. Raises BenchError, InterruptedByUserError."""
     with etcd_in(options.folder) as etcd:
         found = control.population(size.jobs, size.nodes, time.time())
         for chunk in control.chunks([Put(key, value) for key, value in found.items()]):
@@ -198,7 +198,7 @@ def _churn_per_s(size: Size) -> float:
 
 
 def _churn(size: Size, etcd: Etcd, daemon: Daemon, events: int, stop: Stop) -> None:
-    """So many nodes are lost, one after the other, each of another job; then all is as it was."""
+    """Lose so many nodes one after the other, each of another job; wait until all are replaced."""
     every_s, began = 1.0 / _churn_per_s(size), time.monotonic()
     for event in range(events):
         job = control.job_name(event % size.jobs)
@@ -238,7 +238,7 @@ def _shown(row: Row | None) -> str:
 
 
 def verdicts(rows: Sequence[Row]) -> Iterator[str]:
-    """How what a node costs grows with their number, one sentence each."""
+    """How the cost per node grows with the number of nodes, one sentence each."""
     found = {(row.case, row.metric): row.median for row in rows}
     few, many = (next(size for size in SIZES if size.total == total) for total in GOAL_SIZES)
     for name, metric in (("training", NODE_CPU), ("churn", EVENT_CPU)):

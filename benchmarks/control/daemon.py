@@ -1,7 +1,7 @@
-"""A daemon over a paper cloud: the real loop, planner, journal, mirror and leadership on a real etcd, and how it fares.
+"""A daemon over a simulated cloud: the real loop, planner, journal, mirror and leadership on a real etcd, measured.
 
-`population` is a cluster in the middle of its work, as etcd holds it. `main` is the daemon's process: it obeys one JSON
-object per line of stdin, and answers each with one.
+`population` is a busy cluster as etcd holds it. `main` is the daemon's process: it reads one JSON command per line of
+stdin and answers each with one JSON object.
 """
 
 from __future__ import annotations
@@ -89,20 +89,20 @@ def _job(name: str, nodes: int, at: float) -> dict[str, bytes]:
     members = [_node(record, number, at) for number in range(1, nodes + 1)]
     names = tuple(node.id for node in members)
     in_round = tuple(RoundMember(node, "incarnation", "127.0.0.1", 4000) for node in names)
-    words = {
+    messages = {
         KEYS.hint(name): Hint(names, 1, 64),
         KEYS.round(name): Round(1, in_round, at, "first round"),
         KEYS.progress(name): Progress(1, 1000, at, at),
     }
     for node in names:
-        words |= node_words(name, node, 1)
+        messages |= node_messages(name, node, 1)
     records = {f"{KEYS.world}jobs/{name}": dump(record)}
     records |= {f"{KEYS.world}nodes/{name}/{node.id}": dump(node) for node in members}
-    return records | {key: encode(word) for key, word in words.items()}
+    return records | {key: encode(message) for key, message in messages.items()}
 
 
-def node_words(job: str, node: str, number: int) -> dict[str, Any]:
-    """What a node that trains in round `number` has in etcd."""
+def node_messages(job: str, node: str, number: int) -> dict[str, Any]:
+    """The keys in etcd of a node that trains in round `number`."""
     member = Member(node, "incarnation", "127.0.0.1", 4000, "running", number)
     return {KEYS.member(job, node): member, KEYS.agent(job, node): AgentStatus(node, "boot", 1, 0.0, "bench")}
 
@@ -130,7 +130,7 @@ class PaperCloud:
         self._lock = threading.Lock()
 
     def end(self, instance_id: str) -> None:
-        """Its cloud takes a machine."""
+        """Preempt a machine."""
         with self._lock:
             self._instances[instance_id] = replace(
                 self._instances[instance_id], state=InstanceState.TERMINATED, end_cause=EndCause.PREEMPTED
@@ -176,7 +176,7 @@ def instance_of(node: str, at: float) -> Instance:
 
 
 class PaperNodes:
-    """A node that is prepared is in the next round at once, and all others with it."""
+    """A prepared node is at once in the next round, with all others."""
 
     def __init__(self, etcd: Etcd, random_s: random.Random) -> None:
         self._etcd = etcd
@@ -186,7 +186,7 @@ class PaperNodes:
     def prepare(self, node: NodeRecord, job: JobRecord) -> BootstrapDone:
         time.sleep(self._random_s.uniform(0.2, 1.0))
         with self._lock:
-            puts = [Put(key, encode(word)) for key, word in node_words(job.name, node.id, 0).items()]
+            puts = [Put(key, encode(message)) for key, message in node_messages(job.name, node.id, 0).items()]
             self._etcd.txn([], puts)
             self._form(job.name, node.id)
         return BootstrapDone(node.id)
@@ -199,16 +199,16 @@ class PaperNodes:
         names = [each["node"] for each in before["members"] if each["node"] in alive] + [newcomer]
         number = before["number"] + 1
         members = tuple(RoundMember(name, "incarnation", "127.0.0.1", 4000) for name in names)
-        words: dict[str, Any] = {KEYS.round(job): Round(number, members, time.time(), f"{newcomer} joins")}
+        messages: dict[str, Any] = {KEYS.round(job): Round(number, members, time.time(), f"{newcomer} joins")}
         for name in names:
-            words |= node_words(job, name, number)
-        words[KEYS.progress(job)] = Progress(number, 1000 + number, time.time(), time.time())
-        for chunk in chunks([Put(key, encode(word)) for key, word in words.items()]):
+            messages |= node_messages(job, name, number)
+        messages[KEYS.progress(job)] = Progress(number, 1000 + number, time.time(), time.time())
+        for chunk in chunks([Put(key, encode(message)) for key, message in messages.items()]):
             self._etcd.txn([], chunk)
 
 
 def chunks(puts: Sequence[Put | Delete]) -> Iterable[Sequence[Put | Delete]]:
-    """As many as etcd takes at once."""
+    """Batches of as many operations as etcd takes in one transaction."""
     return (puts[start : start + 100] for start in range(0, len(puts), 100))
 
 
@@ -229,7 +229,7 @@ class CountingStore(EtcdStore):
 
 @dataclass
 class Meter:
-    """What one phase cost."""
+    """The cost of one phase."""
 
     began: float
     cpu_began_s: float
@@ -271,13 +271,13 @@ class Bench:
         self._thread.start()
 
     def started(self) -> dict[str, float]:
-        """Seconds from nothing to the first decision about all jobs."""
+        """Seconds from the start to the first decision about all jobs."""
         while not self._loop.status.sentences:
             time.sleep(0.005)
         return {"start_s": self._loop.status.at - (time.time() - (time.monotonic() - self._began))}
 
     def obey(self, order: dict[str, Any]) -> dict[str, Any]:
-        """One order: begin a phase, end a machine, or report on the phase."""
+        """One command: begin a phase, end a machine, or report on the phase."""
         match order:
             case {"end": instances}:
                 for each in instances:
@@ -329,7 +329,7 @@ def _rss_mib() -> float:
 
 
 def main() -> None:
-    """The process: see above."""
+    """The daemon's process; see the module's docstring."""
     bench = Bench(sys.argv[1])
     print(json.dumps(bench.started()), flush=True)
     for line in sys.stdin:

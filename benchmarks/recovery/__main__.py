@@ -1,8 +1,8 @@
 """`make bench-recovery`: for how long training pauses when a machine is lost: spotsup, stock torchrun, and the floor.
 
 The pause lasts from the last step that all ranks of the old round completed to the first that all ranks of the new
-one did. What is measured is scripts/bench/grid.py. Writes build/bench/recovery.json, or recovery-part.json where not
-all was asked for.
+one did. grid.py lists what is measured. Writes build/bench/recovery.json, or recovery-part.json for a
+selection.
 """
 
 from __future__ import annotations
@@ -45,21 +45,21 @@ COLD_START = "cold start"
 FLOORS_PER_REPETITION = 2
 
 SUBJECTS = {
-    SPOTSUP: spotsup.IN_WORDS,
-    **launchers.IN_WORDS,
-    TUNED: stock.TUNED.in_words(),
-    DEFAULT: stock.DEFAULT.in_words(),
+    SPOTSUP: spotsup.DESCRIPTIONS,
+    **launchers.DESCRIPTIONS,
+    TUNED: stock.TUNED.describe(),
+    DEFAULT: stock.DEFAULT.describe(),
     FLOOR: "three processes started at once, cold, with fixed ranks and no rendezvous, until their first step",
     FLOOR_SESSION: "the same, of a program with a Session",
 }
 NOTES = """\
-replacement: torchrun gets one at that very moment, for it has nobody who would ask for one; spotsup asks for,
-  launches and bootstraps its own. spare: one that waited outside the round, of torchrun in its redundancy list.
-  shrinking: there is none to be had.
-kill: a node loses all its processes at once; spotsup's daemon hears of it from the cloud, and the launchers alone
-  are told at once.
-freeze: all processes of a node are stopped while its cloud says that it runs: nobody tells, the lease of {lease_s:g} s
-  ends. spotsup gives such a node up after 20 s, and asks for its replacement then.
+replacement: torchrun is given one at once, as it cannot request one; spotsup requests, launches and bootstraps its
+  own. spare: a node that waited outside the round; torchrun keeps it in its redundancy list. shrinking: no
+  replacement is available.
+kill: a node loses all its processes at once; spotsup's daemon learns of it from the cloud; the launchers alone are
+  notified at once.
+freeze: all processes of a node are stopped while its cloud reports it running; its lease of {lease_s:g} s ends.
+  spotsup gives such a node up after 20 s and then requests its replacement.
 SIGTERM: to torchrun's agent, and to spotsup's: the node leaves the round in order.
 notice: spotsup hears of it {notice_s} s before the end, and the node trains on until another takes its place; where
   there is none, until 8 s before the end. torchrun hears of none: see SIGTERM.
@@ -81,12 +81,12 @@ class Bench:
         self._began = time.monotonic()
 
     def run(self) -> list[Sample]:
-        """Every repetition has each subject in turn: a minute in which the machine is busy strikes all of them."""
+        """Each repetition measures every subject in turn, so that a busy machine affects all of them."""
         stock.end_leftovers(self._options.folder)
         launchers.end_leftovers(self._options.folder)
         repeat = self._options.repeat
         for repetition in range(repeat):
-            self._tell(f"[bold]repetition {repetition + 1} of {repeat}[/bold]")
+            self._print(f"[bold]repetition {repetition + 1} of {repeat}[/bold]")
             turn = Turn(self._options.folder, phase_of(repetition, repeat), self._options.limit, self._stop)
             for measure in self._measurements(repetition):
                 self._stop.check()
@@ -102,7 +102,7 @@ class Bench:
         for subject in (FLOOR, FLOOR_SESSION):
             for _ in range(FLOORS_PER_REPETITION if subject in self._options.subjects else 0):
                 yield partial(self._floor, subject)
-        for subject in launchers.IN_WORDS:
+        for subject in launchers.DESCRIPTIONS:
             if cells := wanted.get(subject):
                 yield partial(self._launchers, subject, cells)
         if cells := wanted.get(SPOTSUP):
@@ -114,7 +114,7 @@ class Bench:
     def _floor(self, subject: str, turn: Turn) -> None:
         seconds = stock.measure_floor(subject, turn)
         self.samples.append(Sample(COLD_START, subject, FIRST, "s", seconds))
-        self._tell(f"{subject}: {COLD_START}: {FIRST} {seconds:.2f} s")
+        self._print(f"{subject}: {COLD_START}: {FIRST} {seconds:.2f} s")
 
     def _launchers(self, subject: str, cells: Sequence[Cell], turn: Turn) -> None:
         with closing(launchers.measure(subject, cells, turn)) as outcomes:
@@ -132,15 +132,15 @@ class Bench:
     def _note(self, subject: str, cell: Cell, watched: Watched, fence: Fence | None = None) -> None:
         samples = samples_of(subject, cell, watched, fence)
         self.samples += samples
-        told = ", ".join(f"{sample.metric} {_in_words(sample)}" for sample in samples)
-        self._tell(f"{subject}: {cell.case}: {told}")
+        figures = ", ".join(f"{sample.metric} {_formatted(sample)}" for sample in samples)
+        self._print(f"{subject}: {cell.case}: {figures}")
 
-    def _tell(self, text: str) -> None:
+    def _print(self, text: str) -> None:
         progress.print(f"[dim]{time.monotonic() - self._began:6.1f} s[/dim]  {text}", soft_wrap=True)
 
 
 def samples_of(subject: str, cell: Cell, watched: Watched, fence: Fence | None = None) -> list[Sample]:
-    """What one fault tells. A time that there is none of is told as such; what rests on it is left out."""
+    """The samples of one fault. A time that never came has no value; what depends on it is left out."""
     found = watched.outcome
     times = [(FIRST, found.first_s)]
     if cell.recovery is not Recovery.SHRINKING:
@@ -156,7 +156,7 @@ def samples_of(subject: str, cell: Cell, watched: Watched, fence: Fence | None =
     return samples
 
 
-def _in_words(sample: Sample) -> str:
+def _formatted(sample: Sample) -> str:
     if sample.value is None:
         return f"never ({sample.why})"
     return f"{sample.value:.2f} s" if sample.unit == "s" else f"{sample.value:g}"
@@ -236,16 +236,16 @@ def _count(text: str) -> int:
 
 
 def _faults(text: str) -> tuple[Fault, ...]:
-    return tuple(Fault(word) for word in _words(text, list(Fault)))
+    return tuple(Fault(name) for name in _names(text, list(Fault)))
 
 
 def _subjects(text: str) -> tuple[str, ...]:
-    return tuple(_words(text, list(SUBJECTS)))
+    return tuple(_names(text, list(SUBJECTS)))
 
 
-def _words(text: str, known: Sequence[str]) -> list[str]:
-    found = [word for word in text.split(",") if word]
-    unknown = [word for word in found if word not in known]
+def _names(text: str, known: Sequence[str]) -> list[str]:
+    found = [name for name in text.split(",") if name]
+    unknown = [name for name in found if name not in known]
     if unknown or not found:
         raise argparse.ArgumentTypeError(f"{text!r}: there are {', '.join(known)}")
     return found

@@ -1,4 +1,4 @@
-"""What a recovery may cost, and whether it did cost no more. Pure."""
+"""The goals of a recovery, and whether they were met. Pure."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ WARM_S = 0.3
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """`value` may be `limit` at most. `value` None: not measured, or it never came to that; then it is not met."""
+    """`value` may be `limit` at most. `value` None: not measured, or it never happened; then the goal is not met."""
 
     goal: str
     subject: str
@@ -44,7 +44,7 @@ class Goal:
 
     @property
     def met(self) -> bool:
-        """Whether it is."""
+        """Whether the goal is met."""
         return self.value is not None and self.value <= self.limit
 
     def as_json(self) -> dict[str, Any]:
@@ -58,7 +58,7 @@ def floor_s(rows: Iterable[Row], subject: str = FLOOR) -> float | None:
 
 
 def judge(rows: Sequence[Row], lease_s: float) -> list[Goal]:
-    """Every goal of which something was measured; those that rest on the floor only where that was."""
+    """Every goal with a measurement; those relative to the floor only where the floor was measured."""
     known = {(row.subject, row.case, row.metric): row for row in rows}
     floor, session_floor = floor_s(rows), floor_s(rows, FLOOR_SESSION)
     found: list[Goal] = []
@@ -79,12 +79,12 @@ def judge(rows: Sequence[Row], lease_s: float) -> list[Goal]:
         for cell in _spared_after(Fault.KILL, subject):
             ask(f"tombstone and spare: {FLOORS:g} floors", subject, cell, FIRST, floors, statistic="median")
     for cell in _spared_after(Fault.KILL, LAUNCHERS_COLD_SESSION):
-        words = f"the same, of {FLOOR_SESSION}"
-        ask(words, LAUNCHERS_COLD_SESSION, cell, FIRST, with_session, statistic="median")
+        text = f"the same, of {FLOOR_SESSION}"
+        ask(text, LAUNCHERS_COLD_SESSION, cell, FIRST, with_session, statistic="median")
     for cell in _cells(Fault.FREEZE):
-        words = f"silent loss: lease + {FLOORS:g} floors"
-        ask(words, SPOTSUP, cell, FIRST, after_lease, statistic="median")
-        # The one in which it froze may have had all of its peers' gradients already: nothing can hold that one back.
+        text = f"silent loss: lease + {FLOORS:g} floors"
+        ask(text, SPOTSUP, cell, FIRST, after_lease, statistic="median")
+        # The step in which it froze may already have had its peers' gradients: nothing can stop that one.
         ask("a thawed node ends the step it froze in, at most", SPOTSUP, cell, LATE, 1.0, statistic="max")
     for cell in _cells(Fault.NOTICE):
         if cell.recovery is not Recovery.SHRINKING:
@@ -110,15 +110,15 @@ def table(goals: Sequence[Goal]) -> Table:
         made.add_column(column, no_wrap=True)
     for column in ("figure", "may be", ""):
         made.add_column(column, no_wrap=True, justify="right")
-    told = ""
+    printed = ""
     order = list(dict.fromkeys(goal.goal for goal in goals))
     for goal in sorted(goals, key=lambda goal: order.index(goal.goal)):
-        if goal.goal != told:
+        if goal.goal != printed:
             made.add_row(goal.goal, style="italic")
-            told = goal.goal
-        word = "[green]met[/green]" if goal.met else "[red]missed[/red]"
+            printed = goal.goal
+        verdict = "[green]met[/green]" if goal.met else "[red]missed[/red]"
         figures = [_figure(number, goal.unit) for number in (goal.value, goal.limit)]
-        made.add_row(f" {goal.subject}", goal.case.partition(", ")[2], *figures, word)
+        made.add_row(f" {goal.subject}", goal.case.partition(", ")[2], *figures, verdict)
     return made
 
 

@@ -42,7 +42,7 @@ class Victim(StrEnum):
 
 
 class Recovery(StrEnum):
-    """Who takes the node's place: one that is started now, one that waited outside the round, or nobody."""
+    """What takes the node's place: one that is started now, one that waited outside the round, or none."""
 
     REPLACEMENT = "replacement"
     SPARE = "spare"
@@ -80,7 +80,7 @@ class Omission:
     recoveries: tuple[Recovery, ...] = ()
 
     def covers(self, cell: Cell) -> bool:
-        """Whether it speaks of this cell."""
+        """Whether it applies to this cell."""
         return all(
             not named or value in named
             for named, value in (
@@ -141,12 +141,12 @@ CELLS: dict[str, tuple[Cell, ...]] = {
 }
 
 _NO_NOTICE = "torchrun hears of no notice: the best that its user can do is to send its agent SIGTERM"
-_STORE_GONE = "rank 0's agent serves the c10d store: without it nobody goes on, whoever would take its place"
+_STORE_GONE = "rank 0's agent serves the c10d store: without it no node can continue, with or without a replacement"
 _ALONE = "the launchers alone stand for what a spare and a tombstone cost; the rest rests on the daemon"
 OMISSIONS: tuple[Omission, ...] = (
     Omission(
         SPOTSUP,
-        "rank 0 leaves as any other does, and nobody takes its place: measured with rank 1",
+        "rank 0 leaves as any other does, and has no replacement: measured with rank 1",
         (_NOTICE, _SIGTERM),
         (_FIRST,),
         (_SHRINKING,),
@@ -177,7 +177,7 @@ OMISSIONS: tuple[Omission, ...] = (
     ),
     Omission(
         DEFAULT,
-        "a spare waits for the same address that nobody writes as a replacement does",
+        "as a replacement does, a spare waits for an address that is never written",
         (_KILL, _FREEZE, _SIGTERM),
         (_OTHER,),
         (_SPARE,),

@@ -1,7 +1,7 @@
 """spotsup's launchers on a real etcd, without daemon and cloud: what a spare and a tombstone cost by themselves.
 
-Here the daemon's part is played: the tombstone and the next hint are written the moment a node's processes are killed,
-as the daemon does on the provider's word.
+The daemon is replaced: the tombstone and the next hint are written the moment a node's processes are killed, as the
+daemon does when the provider reports the loss.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from benchmarks.recovery.stock import WORKER
 from benchmarks.recovery.watch import CHECKPOINT_STEPS, BenchError, Job, Turn, Watched
 from supervisor.journal.etcd_server import EmbeddedEtcd
 
-IN_WORDS = {
+DESCRIPTIONS = {
     LAUNCHERS_WARM: (
         "spotsup's launchers on etcd, without daemon and cloud; tombstone and hint are written the moment a node's "
         "processes are killed; workers, with a Session, are forked from a process that has torch imported"
@@ -40,7 +40,7 @@ KEYS = Keys("bench")
 
 def end_leftovers(folder: Path) -> None:
     """End what an earlier run below `folder` left: it was killed before it could. Raises BenchError."""
-    for subject in IN_WORDS:
+    for subject in DESCRIPTIONS:
         Machines(folder / subject).end()
         EmbeddedEtcd(folder / subject / "etcd").stop()
 
@@ -63,7 +63,7 @@ def measure(subject: str, cells: Sequence[Cell], turn: Turn) -> Generator[tuple[
             for number in range(NODES + 1):
                 nodes.start(number)
             for count, cell in enumerate(cells):
-                nodes.job.settled(NODES, START_TIMEOUT_S, machines.last_words)
+                nodes.job.settled(NODES, START_TIMEOUT_S, machines.log_tails)
                 spare = NODES + count
                 nodes.wait_for_spare(spare)
                 old = nodes.job.at_phase(turn.phase)
@@ -80,7 +80,7 @@ def measure(subject: str, cells: Sequence[Cell], turn: Turn) -> Generator[tuple[
 
 
 class _Nodes:
-    """The launchers, and what the daemon would say to them."""
+    """The launchers, and the messages that the daemon would write for them."""
 
     def __init__(self, machines: Machines, etcd: Etcd, endpoint: str, job: Job, subject: str) -> None:
         self.job = job
@@ -108,22 +108,22 @@ class _Nodes:
         self._machines.start(number, command, environ)
 
     def wait_for_spare(self, number: int) -> None:
-        """Its key says that it waits. Raises BenchError."""
+        """Wait until its key says that it waits. Raises BenchError."""
         deadline = time.monotonic() + START_TIMEOUT_S
         while True:
             found = self._etcd.get(KEYS.member(JOB, name_of(number)))
             if found is not None and decode(Member, found.value).state == "waiting":
                 return
             if time.monotonic() > deadline:
-                words = self._machines.last_words()
-                raise BenchError(f"the spare {name_of(number)} does not wait after {START_TIMEOUT_S:g} s: {words}")
+                tail = self._machines.log_tails()
+                raise BenchError(f"the spare {name_of(number)} does not wait after {START_TIMEOUT_S:g} s: {tail}")
             self.job.pause(LOOK_S)
 
     def hint(self, members: Sequence[int], spare: int) -> None:
         self._etcd.put(KEYS.hint(JOB), encode(_hint(members, spares=[spare])))
 
     def bury(self, node: str, members: Sequence[int]) -> None:
-        """One word, as the daemon's: who is gone, and who is in the next round."""
+        """Write the daemon's messages: which node is gone, and which nodes are in the next round."""
         gone = Put(KEYS.tombstone(JOB, node), encode(Tombstone(node, "killed", time.time())))
         self._etcd.txn([], [gone, Put(KEYS.hint(JOB), encode(_hint(members, spares=[])))])
 

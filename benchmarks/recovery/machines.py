@@ -1,7 +1,7 @@
 """Machines without a cloud: trees of processes, each on its own loopback address, found by their mark.
 
-They are struck as machines of the local cloud are: all of their processes are stopped first, so that none sees another
-one die.
+They are killed as machines of the local cloud are: all their processes are stopped first, so that none sees another
+die.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from provisioners.localcloud.machine.spec import MARKER_VARIABLE
 
 KILL_TIMEOUT_S = 10.0
 # No name is looked up. c10d asks for the name of each peer's address, only for its log, and where there is no name
-# server, or one that loses an answer, the step waits for seconds: whoever would be measured then was only unlucky.
+# server, or one that loses an answer, the step waits for seconds, which would distort the measurement.
 RES_OPTIONS = "attempts:0"
 
 
@@ -60,12 +60,12 @@ class Machines:
             )
 
     def kill(self, number: int) -> None:
-        """All of a machine's processes, at once and without a word. Raises BenchError where one withstands."""
+        """Kill all of a machine's processes at once, without notice. Raises BenchError where one survives."""
         _none_may_be_left(processes.kill([self._target(number)], KILL_TIMEOUT_S))
         self._popens[number].wait()
 
     def freeze(self, number: int) -> None:
-        """Stop all of a machine's processes: it is silent, and no connection is closed."""
+        """Stop all of a machine's processes with SIGSTOP: it falls silent, and no connection is closed."""
         processes.freeze(self._target(number))
 
     def terminate(self, number: int) -> None:
@@ -77,7 +77,7 @@ class Machines:
         return any(self._popens[number].poll() is None for number in numbers)
 
     def end(self) -> None:
-        """Kill all of them. Raises BenchError where a process withstands."""
+        """Kill all of them. Raises BenchError where a process survives."""
         _none_may_be_left(processes.kill_marked(self._prefix, KILL_TIMEOUT_S))
         for popen in self._popens.values():
             popen.wait()
@@ -87,7 +87,7 @@ class Machines:
         """Where a machine's processes print."""
         return self.folder / f"{name_of(number)}.log"
 
-    def last_words(self) -> str:
+    def log_tails(self) -> str:
         """The last line of each machine's log."""
         logs = {path.stem: path.read_text(errors="replace").splitlines() for path in sorted(self.folder.glob("*.log"))}
         return " | ".join(f"{name}: {lines[-1]}" for name, lines in logs.items() if lines)
@@ -120,7 +120,7 @@ def address_of(number: int) -> str:
 
 
 def free_port(address: str) -> int:
-    """One that is free now, for programs that have to be told."""
+    """A port that is free now, for programs that take one as an argument."""
     with socket.socket() as probe:
         probe.bind((address, 0))
         return int(probe.getsockname()[1])

@@ -27,7 +27,7 @@ LEASE_S = DEFAULT_LEASE_TTL_S
 CALM_LOOK_S = 0.5
 LOOK_S = 0.02
 ZONES, ROOM = ("local-a", "local-b"), 16
-IN_WORDS = (
+DESCRIPTIONS = (
     "spotsupd with embedded etcd and local cloud, a job of min 2, desired 3 nodes, with a spare where the case says "
     "so; a replacement is asked for, launched and bootstrapped over SSH; "
     f"leases of {LEASE_S:g} s, listings every second, notices of {NOTICE_S} s"
@@ -48,7 +48,8 @@ class Fence:
     """What a frozen node did when it was thawed, after a round had formed without it.
 
     `stopped_s`: from the command to thaw it until its old workers were gone, the command's own start included; None
-    where they were not for as long as we looked. `late_steps`: how many steps of the old round became complete then.
+    where they were still there when the watch ended. `late_steps`: how many steps of the old round became complete
+    then.
     """
 
     stopped_s: float | None
@@ -57,7 +58,7 @@ class Fence:
 
 @dataclass(frozen=True, slots=True)
 class Struck:
-    """What came of one cell."""
+    """The outcome of one cell."""
 
     cell: Cell
     watched: Watched
@@ -65,7 +66,7 @@ class Struck:
 
 
 def measure(cells: Sequence[Cell], turn: Turn) -> Generator[Struck]:
-    """One installation, a job without a spare and then one with: one node after the other is struck, each time once
+    """One installation, a job without a spare and then one with: a fault hits one node after the other, each time once
     all nodes that are wanted are there and have trained for a while.
 
     Leaves no process. Raises StackError or BenchError.
@@ -87,7 +88,7 @@ def measure(cells: Sequence[Cell], turn: Turn) -> Generator[Struck]:
 
 
 class _Patient:
-    """One job, and what is done to it."""
+    """One job, and the faults that hit it."""
 
     def __init__(self, stack: Stack, turn: Turn, name: str, spares: int) -> None:
         self._stack, self._turn, self._name, self._spares = stack, turn, name, spares
@@ -101,7 +102,7 @@ class _Patient:
                 nodes=NODES,
                 spares=f", spares: {spares}" if spares else "",
                 code=json.dumps(str(WORKER.parent)),
-                # Quotes for the shell-like splitting of `run`; YAML leaves them alone in a folded text.
+                # `run` is split as a shell would; folded YAML leaves quotes alone.
                 marks=f"'{self._job.marks}'",
                 every=CHECKPOINT_STEPS,
                 res_options=RES_OPTIONS,
@@ -111,7 +112,7 @@ class _Patient:
 
     def suffer(self, cells: Iterable[Cell]) -> Generator[Struck]:
         for cell in cells:
-            self._job.settled(NODES, START_TIMEOUT_S, self._stack.last_words)
+            self._job.settled(NODES, START_TIMEOUT_S, self._stack.log_tail)
             self._wait_until_calm()
             self._set_room(0 if cell.recovery is Recovery.SHRINKING else ROOM)
             old = self._job.at_phase(self._turn.phase)
@@ -135,12 +136,12 @@ class _Patient:
             if time.monotonic() > deadline:
                 raise BenchError(
                     f"job {self._name} has not {NODES} members and {self._spares} spares after {START_TIMEOUT_S:g} s: "
-                    f"{self._stack.last_words()}"
+                    f"{self._stack.log_tail()}"
                 )
             self._job.pause(CALM_LOOK_S)
 
     def _set_room(self, room: int) -> None:
-        options = [word for zone in ZONES for word in ("--capacity", f"{zone}={room}")]
+        options = [part for zone in ZONES for part in ("--capacity", f"{zone}={room}")]
         self._stack.cloud("set", *options)
 
     def _strike(self, fault: Fault, node: str) -> None:
@@ -158,7 +159,7 @@ class _Patient:
                 processes.send(found[0], signal.SIGTERM)
 
     def _thaw(self, node: str, old: Span) -> Fence:
-        """Let a node go on that believes that it is still in a round: its workers must stop, and count for nothing."""
+        """Thaw a node that believes it is still in a round: its workers must stop, and their steps must not count."""
         before = self._span(old.round)
         workers = [each for each in self._stack.processes_of(node) if _name(each.pid) == WORKER.name]
         if not workers:
@@ -176,7 +177,7 @@ class _Patient:
 
 
 def is_steady(nodes: Iterable[Mapping[str, Any]], job: str, spares: int, struck: Collection[str] = ()) -> bool:
-    """Whether a job, by `spotsupctl nodes -o json`, has all members and spares that it wants, and nobody else.
+    """Whether a job, by `spotsupctl nodes -o json`, has all members and spares that it wants, and no others.
 
     A machine that boots would take the cores of the others; one that was `struck` may look like a spare for a while.
     """
@@ -190,7 +191,7 @@ def _is_agent(command: str) -> bool:
 
 
 def _name(pid: int) -> str:
-    """What the kernel calls a process; warm workers bear their program's name."""
+    """The kernel's name of a process; warm workers carry their program's name."""
     try:
         return Path(f"/proc/{pid}/comm").read_text().strip()
     except OSError:

@@ -1,4 +1,4 @@
-"""Stock torchrun with its c10d rendezvous, as well as it can be had; and the floor below everybody."""
+"""Stock torchrun with its c10d rendezvous, tuned and default; and the floor below all subjects."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from benchmarks.recovery.watch import CHECKPOINT_STEPS, BenchError, Job, Turn, W
 WORKER = Path(__file__).with_name("worker.py")
 START_TIMEOUT_S = 60.0
 FLOOR_STEPS = 3
-# What torch's rendezvous says to itself.
+# From torch's own debug log.
 JOINING = "+torch.distributed.elastic.rendezvous.dynamic_rendezvous"
 LOOK_S = 0.02
 
@@ -29,7 +29,7 @@ class Tuning:
     rdzv_conf: tuple[str, ...] = ()
     environ: dict[str, str] = field(default_factory=dict)
 
-    def in_words(self) -> str:
+    def describe(self) -> str:
         """For the result file."""
         conf = ("--rdzv-conf", ",".join(self.rdzv_conf)) if self.rdzv_conf else ()
         environ = [f"{key}={value}" for key, value in self.environ.items()]
@@ -42,9 +42,9 @@ TUNED = Tuning(
     grid.TUNED,
     ("--max-restarts", "100", "--monitor-interval", "0.05"),
     # last_call_timeout and keep_alive_interval take whole seconds and must be more than 0; fewer than three attempts
-    # would take a node that is late by one beat for dead
+    # would declare a node dead that is late by one heartbeat
     ("last_call_timeout=1", "keep_alive_interval=1", "keep_alive_max_attempt=3"),
-    # without the first, a replacement never trains in torch 2.13: it waits for an address that nobody writes
+    # without the first, a replacement never trains in torch 2.13: it waits for an address that is never written
     {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", "TORCH_ELASTIC_WORKER_IDENTICAL": "1"},
 )
 
@@ -56,7 +56,7 @@ def end_leftovers(folder: Path) -> None:
 
 
 def measure_torchrun(tuning: Tuning, cell: Cell, turn: Turn) -> Watched:
-    """Three nodes train and one is struck; its replacement is started at that very moment, a spare has waited in
+    """Three nodes train and a fault hits one; its replacement is started at that very moment, a spare has waited in
     torchrun's redundancy list since before. Leaves no process.
     """
     machines = Machines(turn.folder / tuning.name)
@@ -66,7 +66,7 @@ def measure_torchrun(tuning: Tuning, cell: Cell, turn: Turn) -> Watched:
         endpoint = f"{address_of(0)}:{free_port(address_of(0))}"
         for number in range(NODES):
             _start_agent(machines, tuning, number, endpoint, job.marks)
-        job.settled(NODES, START_TIMEOUT_S, machines.last_words)
+        job.settled(NODES, START_TIMEOUT_S, machines.log_tails)
         if cell.recovery is Recovery.SPARE:
             _start_spare(machines, tuning, endpoint, job)
         old = job.at_phase(turn.phase)
@@ -74,8 +74,8 @@ def measure_torchrun(tuning: Tuning, cell: Cell, turn: Turn) -> Watched:
             _start_agent(machines, tuning, NODES, endpoint, job.marks)
         # c10d's ranks are those of the addresses: node0 has rank 0, and hosts the store.
         victim = cell.victim.rank
-        strike = {Fault.KILL: machines.kill, Fault.FREEZE: machines.freeze, Fault.SIGTERM: machines.terminate}
-        strike[cell.fault](victim)
+        inject = {Fault.KILL: machines.kill, Fault.FREEZE: machines.freeze, Fault.SIGTERM: machines.terminate}
+        inject[cell.fault](victim)
         # Once these have ended, a replacement alone cannot train: min is 2.
         others = set(range(NODES)) - {victim}
         return job.after_fault(old, name_of(victim), cell.nodes_after, turn.limit_s, lambda: machines.any_alive(others))
@@ -95,12 +95,12 @@ def _start_agent(machines: Machines, tuning: Tuning, number: int, endpoint: str,
 
 
 def _start_spare(machines: Machines, tuning: Tuning, endpoint: str, job: Job) -> None:
-    """A fourth agent, where three are the most. That it waits is said in its debug log only."""
+    """Start a fourth agent where three are the maximum. Only its debug log shows that it waits."""
     _start_agent(machines, tuning, NODES, endpoint, job.marks, TORCH_LOGS=JOINING)
     deadline = time.monotonic() + START_TIMEOUT_S
     while "to the redundancy list" not in machines.log(NODES).read_text(errors="replace"):
         if time.monotonic() > deadline:
-            raise BenchError(f"the spare does not wait after {START_TIMEOUT_S:g} s: {machines.last_words()}")
+            raise BenchError(f"the spare does not wait after {START_TIMEOUT_S:g} s: {machines.log_tails()}")
         job.pause(LOOK_S)
 
 
@@ -124,7 +124,7 @@ def measure_floor(subject: str, turn: Turn) -> float:
         deadline = time.monotonic() + START_TIMEOUT_S
         while not (spans := job.spans()):
             if time.monotonic() > deadline:
-                raise BenchError(f"no step within {START_TIMEOUT_S:g} s of a cold start: {machines.last_words()}")
+                raise BenchError(f"no step within {START_TIMEOUT_S:g} s of a cold start: {machines.log_tails()}")
             job.pause(LOOK_S)
         return spans[0].first_at - began_at
     finally:

@@ -13,7 +13,7 @@ _COLUMNS = ("pause to\n1st step", "min-max", "to full\nworld", "paused\nin all",
 
 
 def table(rows: Sequence[Row]) -> Table:
-    """Medians, in seconds where nothing else is said; rows with other metrics are not shown."""
+    """Medians, in seconds unless stated otherwise; rows with other metrics are not shown."""
     made = Table(
         title="Training pauses when a machine is lost",
         title_justify="left",
@@ -28,7 +28,7 @@ def table(rows: Sequence[Row]) -> Table:
     known = {(row.case, row.subject, row.metric): row for row in rows}
     floor, fault = floor_s(rows), ""
     for case in dict.fromkeys(row.case for row in rows):
-        # A fault is the first word of a case, what is left says whom it struck and who came instead.
+        # A case begins with its fault; the rest names the victim and the recovery.
         first, _, rest = case.partition(", ")
         if first != fault:
             made.add_row()
@@ -56,7 +56,7 @@ def _cells(found: Sequence[Row | None], floor: float | None) -> list[str]:
 
 
 def _told(row: Row | None) -> str:
-    """The median, or for how long it was waited for in vain."""
+    """The median, or how long it was waited for without success."""
     if row is None:
         return ""
     if row.median is None:

@@ -39,7 +39,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one fault cost; None: that did not happen while it was watched.
+    """The cost of one fault; None: it did not happen while it was watched.
 
     `first_s`: from the last step before it to the next step of any round. `full_s`: to the first step of a round of
     full size. `paused_s`: time without training until then; less than `full_s` where a smaller round trained meanwhile.
@@ -54,7 +54,7 @@ class Outcome:
 
 @dataclass
 class _Open:
-    """A round as far as it is known. `partial`: step -> node by rank, and the time of the last rank."""
+    """A round as known so far. `partial`: step -> node by rank, and the time of the last rank."""
 
     nodes: dict[int, str] = field(default_factory=dict)
     partial: dict[int, list[float]] = field(default_factory=dict)
@@ -116,7 +116,7 @@ def outcome(spans: Sequence[Span], before: int, gone: str, full: int) -> Outcome
 
 
 def parse(text: bytes) -> tuple[list[Mark], int]:
-    """The marks of the whole lines, and how many bytes these take; what follows is not written yet."""
+    """The marks of the complete lines, and how many bytes they take; the rest is not written yet."""
     whole = text.rfind(b"\n") + 1
     return [Mark(**json.loads(line)) for line in text[:whole].splitlines()], whole
 

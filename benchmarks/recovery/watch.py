@@ -1,4 +1,4 @@
-"""Waiting for training jobs, as their marks tell of them; bounded, and ended by Ctrl-C between two looks."""
+"""Bounded waits for training jobs, by the marks that they write; Ctrl-C ends a wait."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ SETTLED_STEPS = 100  # 2 s of training: connections, leases and the first checkp
 
 
 class BenchError(Exception):
-    """A subject cannot be measured; says which, and its last words."""
+    """A subject cannot be measured; names it and quotes its output."""
 
 
 class Stop:
-    """Set by a signal handler, asked between two looks."""
+    """Set by a signal handler, checked by every wait."""
 
     def __init__(self) -> None:
         self._wanted = False
         self.stack: Stack | None = None
 
     def ask(self) -> None:
-        """From a signal handler: the next look raises."""
+        """Called by a signal handler: the next check raises."""
         self._wanted = True
         if self.stack is not None:
             self.stack.interrupt()
@@ -43,7 +43,7 @@ class Stop:
 class Turn:
     """What the subjects of one repetition have in common.
 
-    `phase`: how many steps after a checkpoint a fault strikes. `limit_s`: how long the job is watched after it.
+    `phase`: how many steps after a checkpoint a fault hits. `limit_s`: how long the job is watched after it.
     """
 
     folder: Path
@@ -64,7 +64,7 @@ def due_after(made: int, phase: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """What came of a fault. `why`: what is known where the job did not get to full size in `limit_s` seconds, or
+    """The outcome of a fault. `why`: what is known where the job did not get to full size in `limit_s` seconds, or
     cannot any more (`limit_s` None)."""
 
     outcome: Outcome
@@ -93,7 +93,7 @@ class Job:
         self._stop.check()
         time.sleep(duration_s)
 
-    def settled(self, nodes: int, timeout_s: float, last_words: Callable[[], str]) -> None:
+    def settled(self, nodes: int, timeout_s: float, log_tail: Callable[[], str]) -> None:
         """Wait until a round of `nodes` nodes has made its first steps. Raises BenchError after `timeout_s`."""
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
@@ -101,7 +101,7 @@ class Job:
             if spans and len(spans[-1].nodes) == nodes and _made(spans[-1]) >= SETTLED_STEPS:
                 return
             self.pause(LOOK_S)
-        raise BenchError(f"{nodes} nodes did not train within {timeout_s:g} s: {last_words()}")
+        raise BenchError(f"{nodes} nodes did not train within {timeout_s:g} s: {log_tail()}")
 
     def at_phase(self, phase: int, timeout_s: float = 30.0) -> Span:
         """Wait until the round that trains is `phase` steps past a checkpoint. Raises BenchError after `timeout_s`."""
@@ -121,7 +121,7 @@ class Job:
     def after_fault(
         self, old: Span, gone: str, full: int, limit_s: float, alive: Callable[[], bool] = lambda: True
     ) -> Watched:
-        """Watch what becomes of the job, from now on, until `full` nodes without `gone` train, or it is not alive."""
+        """Watch the job until `full` nodes without `gone` train, or it is not alive."""
         began = time.monotonic()
         while True:
             lives = alive()  # before the look: what it did last is counted

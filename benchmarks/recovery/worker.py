@@ -21,7 +21,7 @@ DIR = "SPOTSUP_CHECKPOINT_DIR"
 
 
 class Keeper(Protocol):
-    """Where steps are counted and weights are kept safe."""
+    """Counts steps and saves weights."""
 
     def begin(self) -> int:
         """Restore the newest checkpoint; how many steps are done."""
@@ -31,7 +31,7 @@ class Keeper(Protocol):
 
 
 class SessionKeeper:
-    """As a spotsup user does it."""
+    """As a user of spotsup does it."""
 
     def __init__(self, model: Any, every_steps: int, folder: Path) -> None:
         self._model, self._every_steps, self._folder = model, every_steps, folder
@@ -52,7 +52,7 @@ class SessionKeeper:
 
 
 class PlainKeeper:
-    """As a torchrun user does it: rank 0 saves, all load, and rank 0 says from which step they go on."""
+    """As a torchrun user does it: rank 0 saves, all load, and rank 0 says from which step they continue."""
 
     def __init__(self, model: Any, every_steps: int, file: Path) -> None:
         self._model, self._every_steps, self._file = model, every_steps, file
@@ -80,7 +80,7 @@ class Marks:
     """The file of this process. A line is whole or missing, for it is one write."""
 
     def __init__(self, folder: Path, node: str) -> None:
-        # Which processes train together: rank 0's clock names the round, for stock torchrun has no name for it.
+        # Stock torchrun has no name for a round: rank 0's clock identifies the processes that train together.
         name = torch.tensor([time.time_ns()])
         dist.broadcast(name, src=0)
         self._head = {
@@ -97,7 +97,7 @@ class Marks:
 
 
 def train(options: argparse.Namespace) -> None:
-    """For `options.steps` steps, or until it is ended from outside."""
+    """Train for `options.steps` steps, or until the process is ended."""
     model: Any = torch.nn.Linear(WEIGHTS, 1)
     kind = SessionKeeper if options.session else PlainKeeper
     keeper: Keeper = kind(model, options.checkpoint_every, options.checkpoint)

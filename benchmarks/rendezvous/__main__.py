@@ -32,7 +32,7 @@ NOTES = """\
 Seconds until the last of all is in the round; times: how many times as long c10d takes.
 first round: from nothing but a store (etcd, c10d's TCPStore) that is there.
 re-formation: all were in a round and want to be in the next one, at the same moment.
-one replaced: one is killed, with the word of a daemon that it is gone; a spare takes its place. Of
+one replaced: one is killed, and a tombstone is written as a daemon would; a spare takes its place. Of
   spotsup only: with the others a lost node is one whose heartbeats were missed, for 15 s by default."""
 
 
@@ -46,7 +46,7 @@ class Bench:
         self._began = time.monotonic()
 
     def run(self) -> tuple[list[Subject], list[Sample]]:
-        """Every repetition has each subject in turn: a minute in which the machine is busy strikes all of them."""
+        """Each repetition measures every subject in turn, so that a busy machine affects all of them."""
         folder = self._options.folder
         etcd = EmbeddedEtcd(folder / "etcd")
         etcd.stop()  # one that a killed run has left
@@ -58,7 +58,7 @@ class Bench:
             etcd.start()
             subjects = list(self._available(etcd.endpoint))
             for repetition in range(self._options.repeat):
-                self._tell(f"[bold]repetition {repetition + 1} of {self._options.repeat}[/bold]")
+                self._print(f"[bold]repetition {repetition + 1} of {self._options.repeat}[/bold]")
                 for size in self._options.sizes:
                     for subject in subjects:
                         self._measure(subject, size, etcd.endpoint, f"{subject.name}-{size}-{repetition}")
@@ -87,10 +87,10 @@ class Bench:
                 steps += [(REPLACED, crew.replace_one)]
             found = [Sample(case(size), subject.name, metric, "s", step()) for metric, step in steps]
         self.samples += found
-        told = ", ".join(f"{sample.metric} {sample.value:.3f} s" for sample in found)
-        self._tell(f"{case(size)}, {subject.name}: {told}")
+        figures = ", ".join(f"{sample.metric} {sample.value:.3f} s" for sample in found)
+        self._print(f"{case(size)}, {subject.name}: {figures}")
 
-    def _tell(self, text: str) -> None:
+    def _print(self, text: str) -> None:
         progress.print(f"[dim]{time.monotonic() - self._began:6.1f} s[/dim]  {text}", soft_wrap=True)
 
 
@@ -130,15 +130,15 @@ def table(rows: Sequence[Row]) -> Table:
 
 
 def verdict(rows: Sequence[Row]) -> str:
-    """What the goals say of these rows; empty where they were not measured."""
+    """Whether the goals are met; empty where they were not measured."""
     mine = [row for row in rows if (row.case, row.metric, row.subject) == (case(GOAL_NODES), AGAIN, SPOTSUP.name)]
     if not mine or mine[0].median is None:
         return ""
     times = speedup(rows, mine[0])
     met = mine[0].median <= GOAL_S and (times or 0.0) >= GOAL_SPEEDUP
-    told = f"{times:.1f} times as fast as c10d (goal {GOAL_SPEEDUP:g})" if times else "c10d was not measured"
+    comparison = f"{times:.1f} times as fast as c10d (goal {GOAL_SPEEDUP:g})" if times else "c10d was not measured"
     return (
-        f"re-formation of {GOAL_NODES}: {mine[0].median:.3f} s (goal {GOAL_S:g} s), {told}: "
+        f"re-formation of {GOAL_NODES}: {mine[0].median:.3f} s (goal {GOAL_S:g} s), {comparison}: "
         f"{'met' if met else 'missed'}"
     )
 
@@ -149,7 +149,7 @@ def main() -> int:
     options.json.unlink(missing_ok=True)
     subjects, samples = measured("bench-rendezvous", lambda stop: Bench(options, stop).run())
     rows = results.summarise(samples)
-    results.write(options.json, rows, about, {subject.name: subject.in_words for subject in subjects})
+    results.write(options.json, rows, about, {subject.name: subject.describe for subject in subjects})
     show([table(rows)], NOTES, options.json, sentences=[verdict(rows)])
     return 0
 

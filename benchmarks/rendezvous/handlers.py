@@ -49,7 +49,7 @@ class Subject:
 
     name: str
     backend: str
-    in_words: str
+    describe: str
     site: Path | None = None
 
 
@@ -90,13 +90,13 @@ class Crew:
             self._answers([0], time.monotonic())
 
     def form(self) -> float:
-        """All want to be in a round, at once: seconds until the last of them is. Raises BenchError."""
+        """All join a round at once: seconds until the last of them is in it. Raises BenchError."""
         began = time.monotonic()
         self._ask(self._pipes, "join")
         return self._formed(began)
 
     def replace_one(self) -> float:
-        """One vanishes, with a word that it has; a spare takes its place: seconds until the last is in the new round.
+        """One vanishes and gets a tombstone; a spare takes its place: seconds until the last is in the new round.
 
         Of spotsup only: to the others a lost member is lost when its heartbeats have been missed for long enough.
         """
@@ -142,10 +142,12 @@ class Crew:
 
     def _formed(self, began: float) -> float:
         """Wait for all answers; they must be those of one round."""
-        seen = self._answers(list(self._pipes), began)
-        if sorted(each.rank for each in seen) != list(range(self.size)) or {each.world for each in seen} != {self.size}:
-            raise BenchError(f"{self._subject.name}: {self.size} handlers are not in one round: {seen}")
-        last: float = max(each.at for each in seen)
+        answers = self._answers(list(self._pipes), began)
+        if sorted(each.rank for each in answers) != list(range(self.size)) or {each.world for each in answers} != {
+            self.size
+        }:
+            raise BenchError(f"{self._subject.name}: {self.size} handlers are not in one round: {answers}")
+        last: float = max(each.at for each in answers)
         return last - began
 
     def _answers(self, numbers: Sequence[int], began: float) -> list[Any]:
@@ -176,7 +178,7 @@ class Crew:
 
     def _last_words(self) -> str:
         lines = self._log.read_text(errors="replace").strip().splitlines()
-        return lines[-1] if lines else "no word of it"
+        return lines[-1] if lines else "no output"
 
 
 def _rdzv_endpoint(subject: Subject, etcd: str) -> str:
@@ -192,7 +194,7 @@ def _node(number: int) -> str:
 
 
 def _member(pipe: Connection, parent: int, log: Path, about: tuple[Subject, str, str, int, int]) -> None:
-    """One process: does what it is told until it is killed."""
+    """One process: executes commands until it is killed."""
     die_with_parent(parent)
     for each in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
         signal.signal(each, signal.SIG_DFL)
@@ -248,7 +250,7 @@ def with_python_etcd(subject: Subject, folder: Path) -> Subject:
             lines = done.stderr.strip().splitlines()
             raise BenchError(f"pip cannot install {PYTHON_ETCD}: {lines[-1] if lines else done.returncode}")
         scratch.rename(folder)
-    return Subject(subject.name, subject.backend, subject.in_words, folder)
+    return Subject(subject.name, subject.backend, subject.describe, folder)
 
 
 def check_v2(endpoint: str) -> None:

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 
-from tools.setup.errors import SetupError, last_words, run
+from tools.setup.errors import SetupError, output_tail, run
 from tools.setup.programs import ensure_installed
 
 PROGRAMS = {"debootstrap": "debootstrap", "mkfs.ext4": "e2fsprogs"}
@@ -149,7 +149,7 @@ def _remove(folder: Path) -> None:
     for mount in reversed(below):
         done = run(["umount", str(mount)], cwd=Path("/"), timeout_s=60.0)
         if done.returncode != 0:
-            raise SetupError(f"{mount} cannot be unmounted: {last_words(done)}")
+            raise SetupError(f"{mount} cannot be unmounted: {output_tail(done)}")
     shutil.rmtree(folder)
 
 
@@ -167,7 +167,7 @@ def _debootstrap(root: Path, folder: Path) -> None:
     if done.returncode != 0:
         log = root / "debootstrap" / "debootstrap.log"
         more = "\n".join(log.read_text(errors="replace").splitlines()[-20:]) if log.exists() else ""
-        raise SetupError(f"debootstrap failed: {last_words(done)}\n{more}")
+        raise SetupError(f"debootstrap failed: {output_tail(done)}\n{more}")
 
 
 def _settle(root: Path) -> None:
@@ -176,7 +176,7 @@ def _settle(root: Path) -> None:
     command = ["chroot", str(root), "/bin/sh", "-c", _FINISH, "sh", *_NOT_STARTED]
     done = run(command, cwd=root, timeout_s=BUILD_TIMEOUT_S, environ=_ENVIRON)
     if done.returncode != 0:
-        raise SetupError(f"the machine image cannot be finished: {last_words(done)}")
+        raise SetupError(f"the machine image cannot be finished: {output_tail(done)}")
     place = root / "usr/local/lib/python3.11/dist-packages"  # where pip as root would, before Debian's own
     for source, below in torch_files():
         (place / below).parent.mkdir(parents=True, exist_ok=True)
@@ -192,5 +192,5 @@ def _make_disk(folder: Path) -> None:
     command = ["mkfs.ext4", "-q", "-F", "-L", "root", "-d", str(root), str(disk)]
     done = run(command, cwd=folder, timeout_s=600.0, environ=_ENVIRON)
     if done.returncode != 0:
-        raise SetupError(f"the machine image's disk cannot be made: {last_words(done)}")
+        raise SetupError(f"the machine image's disk cannot be made: {output_tail(done)}")
     shutil.rmtree(root)

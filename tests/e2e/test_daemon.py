@@ -199,7 +199,7 @@ def test_a_wait_that_is_in_vain_says_for_what(tmp_path: Path) -> None:
     stack = Stack(tmp_path / "stack")
     stack.prepare()
     stack.log.write_text("last words\n")
-    with pytest.raises(StackError, match="waited 0 s in vain for nothing; spotsupd says: last words"):
+    with pytest.raises(StackError, match="nothing did not happen within 0 s; the end of spotsupd's log: last words"):
         stack.wait_for(lambda: False, 0.0, "nothing")
 
 

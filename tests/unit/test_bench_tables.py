@@ -432,6 +432,6 @@ def test_the_machine_is_described() -> None:
 
 
 def test_the_settings_of_torchrun_are_told_in_words() -> None:
-    assert DEFAULT.in_words() == "torchrun --rdzv-backend c10d --max-restarts 100"
-    assert TUNED.in_words().startswith("TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 ")
-    assert "--rdzv-conf last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=3" in TUNED.in_words()
+    assert DEFAULT.describe() == "torchrun --rdzv-backend c10d --max-restarts 100"
+    assert TUNED.describe().startswith("TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 ")
+    assert "--rdzv-conf last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=3" in TUNED.describe()
