@@ -19,12 +19,11 @@ from types import FrameType
 from bootstrap import BootstrapError
 from provisioners.base import ProvisionerError
 from supervisor.errors import SpotsupError
-from tests.acceptance import job, tried
+from tests.acceptance import checks, job
 from tests.acceptance.image import ensure_image
 from tests.acceptance.job import Job
-from tests.acceptance.site import CALL_S, STORAGE, TRIED, Site
 from tests.acceptance.table import BrokenError, Results, console, expect
-from tests.acceptance.tried import Tried
+from tests.acceptance.testbed import BARE_NODE, CALL_S, STORAGE, Testbed
 from tools.setup.errors import SetupError
 from tools.setup.programs import ensure_installed
 from tools.stack import ROOT, InterruptedByUserError, Stack, StackError
@@ -33,26 +32,26 @@ PROGRAMS = {"qemu-system-x86_64": "qemu-system-x86"}
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 BOOT = "machines boot: Debian 12, real cloud-init, our user data"
 ROWS = (
-    *(BOOT, tried.LOCK, tried.REBOOT, tried.HYGIENE, tried.AGAIN, tried.KILLED),
-    *(job.UNITS, job.SHARED, job.FROZEN, tried.DEAD, job.GONE),
+    *(BOOT, checks.LOCK, checks.REBOOT, checks.HYGIENE, checks.AGAIN, checks.KILLED),
+    *(job.UNITS, job.SHARED, job.FROZEN, checks.DEAD, job.GONE),
 )
 _FAULTS = (BrokenError, StackError, BootstrapError, ProvisionerError, SpotsupError)
 
 
-def play(site: Site, results: Results, nodes: int) -> None:
-    """From no machine to no machine."""
-    site.open()
+def run_all(testbed: Testbed, results: Results, nodes: int) -> None:
+    """All checks, from an empty cloud to an empty cloud."""
+    testbed.open()
     with results.row(BOOT) as row:
         began = time.monotonic()
-        for node in (STORAGE, TRIED):
-            site.launch(node)
-        training = Job(site, results, site.storage(), nodes)
-        training.submit()  # its machines boot meanwhile; that storage is served before they ask is what comes first
-        site.serve_storage()
-        born = site.run(TRIED, "cat /etc/spotsup/born")
-        expect(born == TRIED, f"/etc/spotsup/born says {born!r}")
-        row.words = f"both answer by SSH, with our host keys, after {time.monotonic() - began:.0f} s"
-    machine = Tried(site, results, site.storage())
+        for node in (STORAGE, BARE_NODE):
+            testbed.launch(node)
+        training = Job(testbed, results, testbed.storage(), nodes)
+        training.submit()  # its machines boot meanwhile, so the storage must be served first
+        testbed.serve_storage()
+        born = testbed.run(BARE_NODE, "cat /etc/spotsup/born")
+        expect(born == BARE_NODE, f"/etc/spotsup/born says {born!r}")
+        row.observed = f"both answer by SSH, with our host keys, after {time.monotonic() - began:.0f} s"
+    machine = checks.Machine(testbed, results, testbed.storage())
     machine.all()
     training.train()
     training.share()
@@ -60,22 +59,24 @@ def play(site: Site, results: Results, nodes: int) -> None:
     training.freeze_for_ever()
     machine.dead()
     with results.row(job.GONE) as row:
-        row.words = _release(site, training)
+        row.observed = _release(testbed, training)
 
 
-def _release(site: Site, training: Job) -> str:
-    """All machines, with storage still frozen."""
-    machines = {each.id: each for each in site.cloud.instances("", CALL_S)}
+def _release(testbed: Testbed, training: Job) -> str:
+    """Release all machines while the storage is still frozen."""
+    machines = {each.id: each for each in testbed.cloud.instances("", CALL_S)}
     ports = [(each.ssh_host, each.ssh_port) for each in machines.values() if each.ssh_host]
     training.cancel()
-    for node in (TRIED, STORAGE):
-        site.cloud.terminate(site.instance(node).id, CALL_S)
-    site.stack.wait_for(lambda: not site.stack.processes(), 60.0, "the last process to end")
-    # The last of a process's threads closes what it had open.
-    site.stack.wait_for(lambda: not any(map(_listens, ports)), 30.0, "nobody to listen where machines did")
-    folder = site.stack.cloud_dir / "machines"
-    site.stack.wait_for(lambda: not [*folder.glob("*/seed"), *folder.glob("*/host_key")], 30.0, "secrets to be removed")
-    open_disks = _holders(site.image.resolve())
+    for node in (BARE_NODE, STORAGE):
+        testbed.cloud.terminate(testbed.instance(node).id, CALL_S)
+    testbed.stack.wait_for(lambda: not testbed.stack.processes(), 60.0, "the last process to end")
+    # A process's files are closed when its last thread ends.
+    testbed.stack.wait_for(lambda: not any(map(_listens, ports)), 30.0, "the machines' ports to close")
+    folder = testbed.stack.cloud_dir / "machines"
+    testbed.stack.wait_for(
+        lambda: not [*folder.glob("*/seed"), *folder.glob("*/host_key")], 30.0, "secrets to be removed"
+    )
+    open_disks = _holders(testbed.image.resolve())
     expect(not open_disks, f"processes hold the image: {open_disks}")
     return f"{len(machines)} machines were there; 0 processes, 0 of {len(ports)} ports, 0 disks are"
 
@@ -86,12 +87,12 @@ def _listens(at: tuple[str, int]) -> bool:
 
 
 def _interrupt(_number: int, _frame: FrameType | None) -> None:
-    """At once: what belongs to a machine is found by its mark, wherever we were."""
+    """End everything at once, at whatever stage; a machine's processes are found by its mark."""
     raise InterruptedByUserError
 
 
 def _holders(image: Path) -> list[str]:
-    """Processes that have a file of the image open: a machine's own disk is a nameless file above it."""
+    """Processes that have a file of the image open; a machine's own disk is an unnamed file on top of it."""
     found = []
     for link in Path("/proc").glob("[0-9]*/fd/*"):
         try:
@@ -103,7 +104,7 @@ def _holders(image: Path) -> list[str]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Build, play, clean up, judge."""
+    """Build the image, run the checks, clean up, judge."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--nodes", type=int, default=2, choices=(1, 2), help="of the job that trains")
     options = parser.parse_args(arguments)
@@ -115,7 +116,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         ensure_installed(PROGRAMS, ROOT)
         image = ensure_image(ROOT)
-        results.tell(f"the machine image is {image.relative_to(ROOT)}")
+        results.print_line(f"the machine image is {image.relative_to(ROOT)}")
     except InterruptedByUserError:
         console.print("acceptance: interrupted")
         return 130
@@ -123,7 +124,7 @@ def main(arguments: Sequence[str]) -> int:
         console.print(f"acceptance: {error}", markup=False)
         return 1
     try:
-        play(Site(stack, image), results, options.nodes)
+        run_all(Testbed(stack, image), results, options.nodes)
     except InterruptedByUserError:
         broken.append("interrupted")
     except (*_FAULTS, OSError, ValueError, subprocess.TimeoutExpired) as error:

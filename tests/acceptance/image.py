@@ -105,14 +105,14 @@ def ensure_image(clone: Path) -> Path:
 
 
 def recipe() -> str:
-    """What makes two images the same: all that goes into one by its name."""
+    """The identity of an image: a hash of everything that goes into it."""
     copied = [(name, metadata.version(name)) for name in COPIED]
-    words = repr((SUITE, PACKAGES, _FILES, _NOT_STARTED, _FINISH, DISK_BYTES, copied))
-    return hashlib.sha256(words.encode()).hexdigest()[:16]
+    recipe = repr((SUITE, PACKAGES, _FILES, _NOT_STARTED, _FINISH, DISK_BYTES, copied))
+    return hashlib.sha256(recipe.encode()).hexdigest()[:16]
 
 
 def mirror() -> str:
-    """Where apt of this computer gets Debian 12 from; Debian's own address where it does not."""
+    """The mirror from which this computer's apt gets Debian 12; else Debian's own address."""
     asked = ["apt-get", "indextargets", "--format", "$(SITE) $(RELEASE) $(COMPONENT)", "Created-By: Packages"]
     return mirror_in(run(asked, cwd=Path("/"), timeout_s=60.0).stdout)
 

@@ -1,4 +1,4 @@
-"""What is shown by a job of two nodes that writes its checkpoints to one storage."""
+"""Checks with a job of two nodes that write checkpoints to one shared storage."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import time
 from typing import Any
 
 from bootstrap.agent.unit import unit_name
-from tests.acceptance.site import STORAGE, TRIED, Site
+from tests.acceptance.checks import MOUNT
 from tests.acceptance.table import Results, expect
-from tests.acceptance.tried import MOUNT
+from tests.acceptance.testbed import BARE_NODE, STORAGE, Testbed
 from tools.stack import ROOT, StackError
 
 JOB = "train"
@@ -35,7 +35,7 @@ storage:
   - {{mount: {mount}, nfs: "{source}"}}
 """
 
-# A link of our own: old checkpoints are removed as training goes on.
+# A hard link of our own, as old checkpoints are removed during training.
 _KEEP = r"""
 cd /srv/export
 for _ in 1 2 3 4 5 6 7 8 9 10; do
@@ -51,18 +51,18 @@ echo "$(sudo -n sha256sum kept | cut -d' ' -f1) $(basename "$(dirname "$file")")
 class Job:
     """The job on `source`."""
 
-    def __init__(self, site: Site, results: Results, source: str, nodes: int = 2) -> None:
-        self._site, self._results, self._source, self._number = site, results, source, nodes
+    def __init__(self, testbed: Testbed, results: Results, source: str, nodes: int = 2) -> None:
+        self._testbed, self._results, self._source, self._number = testbed, results, source, nodes
         self._said = ""
 
     def submit(self) -> None:
         """Through spotsupctl."""
-        file = self._site.stack.folder / "job.yaml"
+        file = self._testbed.stack.folder / "job.yaml"
         code = json.dumps(str(ROOT / "trainer" / "examples"))
         file.write_text(
             _FILE.format(name=JOB, nodes=self._number, code=code, every=EVERY, mount=MOUNT, source=self._source)
         )
-        self._site.stack.ask("submit", str(file))
+        self._testbed.stack.ask("submit", str(file))
 
     def train(self) -> None:
         """Two machines, from nothing."""
@@ -75,28 +75,32 @@ class Job:
             )
             took_s = time.monotonic() - began
             for node in self.nodes():
-                said = self._site.run(node, f"systemctl show -p Slice -p ActiveState --value {unit_name(node)}")
+                said = self._testbed.run(node, f"systemctl show -p Slice -p ActiveState --value {unit_name(node)}")
                 expect(sorted(said.split()) == ["active", "spotsup.slice"], f"the agent of {node}: {said!r}")
-            row.words = f"{', '.join(self.nodes())}: step {self.job()['step']} {took_s:.0f} s after it was looked for"
+            row.observed = (
+                f"{', '.join(self.nodes())}: step {self.job()['step']} {took_s:.0f} s after it was looked for"
+            )
 
     def share(self) -> None:
-        """Options, a file, and a checkpoint, as each side sees it."""
+        """Mount options, a file and a checkpoint, as seen from both nodes."""
         one, *others = (str(n["id"]) for n in sorted(self._living(), key=lambda node: int(node["rank"])))
-        other = others[0] if others else TRIED
+        other = others[0] if others else BARE_NODE
         with self._results.row(SHARED) as row:
-            mounted = self._site.run(one, f"awk '$2 == \"{MOUNT}\" {{ print $3, $4 }}' /proc/mounts")
+            mounted = self._testbed.run(one, f"awk '$2 == \"{MOUNT}\" {{ print $3, $4 }}' /proc/mounts")
             options = mounted.partition(" ")[2].split(",")
             expect(set(OPTIONS) <= {*options}, f"{MOUNT} is {mounted!r}; {', '.join(OPTIONS)} should be there")
-            self._site.run(one, f"echo from {one} >{MOUNT}/hello && sync {MOUNT}/hello")
-            read = self._site.run(other, f"cat {MOUNT}/hello")
+            self._testbed.run(one, f"echo from {one} >{MOUNT}/hello && sync {MOUNT}/hello")
+            read = self._testbed.run(other, f"cat {MOUNT}/hello")
             expect(read == f"from {one}", f"{other} reads {read!r}")
-            there, name = self._site.run(STORAGE, _KEEP).split()
-            here = self._site.run(other, f"sha256sum {MOUNT}/kept").split()[0]
+            there, name = self._testbed.run(STORAGE, _KEEP).split()
+            here = self._testbed.run(other, f"sha256sum {MOUNT}/kept").split()[0]
             expect(here == there, f"{other} reads another {name} than there is on the server")
-            row.words = f"{mounted.split()[0]} {','.join(OPTIONS)}; {name} by {one} is read on {other}, byte for byte"
+            row.observed = (
+                f"{mounted.split()[0]} {','.join(OPTIONS)}; {name} by {one} is read on {other}, byte for byte"
+            )
 
     def freeze(self) -> None:
-        """The whole server stands still, and comes back."""
+        """The NFS server freezes and comes back."""
         with self._results.row(FROZEN) as row:
             nodes, before = self.nodes(), self.job()["step"]
             self._freeze()
@@ -109,42 +113,42 @@ class Job:
                     asked, slowest = asked + 1, max(slowest, time.monotonic() - began)
                     time.sleep(2.0)
             finally:
-                self._site.stack.cloud("thaw", STORAGE)
+                self._testbed.stack.cloud("thaw", STORAGE)
             thawed = self.job()["step"]
             self._until("training to go on", lambda job: job["step"] >= thawed + 2 * EVERY, STEPS_S)
             expect(self.nodes() == nodes, f"the nodes were {nodes} and are {self.nodes()}")
-            row.words = (
+            row.observed = (
                 f"step {before} before, {thawed} at the thaw, {self.job()['step']} now; same nodes; "
                 f"{asked} questions, the slowest took {slowest:.1f} s"
             )
 
     def freeze_for_ever(self) -> None:
-        """It does not come back."""
+        """The NFS server freezes and does not come back."""
         self._freeze()
 
     def cancel(self) -> None:
-        """Until nothing of its machines is listed."""
-        self._site.stack.ask("cancel", JOB)
-        self._site.stack.wait_for(lambda: not self._running(), 300.0, "the job's machines to be released")
+        """Wait until none of its machines is listed."""
+        self._testbed.stack.ask("cancel", JOB)
+        self._testbed.stack.wait_for(lambda: not self._running(), 300.0, "the job's machines to be released")
 
     def job(self) -> dict[str, Any]:
-        """What `spotsupctl status` says."""
-        found: dict[str, Any] = self._site.stack.ask("status", JOB)
+        """The job, from `spotsupctl status`."""
+        found: dict[str, Any] = self._testbed.stack.ask("status", JOB)
         return found
 
     def nodes(self) -> list[str]:
-        """Those that are not gone."""
+        """Its nodes that are not GONE."""
         return sorted(str(node["id"]) for node in self._living())
 
     def _living(self) -> list[dict[str, Any]]:
         return [node for node in self.job()["node_list"] if node["state"] != "gone"]
 
     def _freeze(self) -> None:
-        self._results.tell("the NFS server is stopped (SIGSTOP to its QEMU)")
-        self._site.stack.cloud("freeze", STORAGE)
+        self._results.print_line("the NFS server is stopped (SIGSTOP to its QEMU)")
+        self._testbed.stack.cloud("freeze", STORAGE)
 
     def _running(self) -> list[str]:
-        listed = self._site.cloud.instances(self._site.config.cluster, 30.0)
+        listed = self._testbed.cloud.instances(self._testbed.config.cluster, 30.0)
         return [each.id for each in listed if each.state.value != "terminated"]
 
     def _until(self, what: str, holds: Any, timeout_s: float) -> None:
@@ -152,9 +156,9 @@ class Job:
             job = self.job()
             if job["sentence"] != self._said:
                 self._said = job["sentence"]
-                self._results.tell(f"  {job['state']}, step {job['step']}: {job['sentence']}")
+                self._results.print_line(f"  {job['state']}, step {job['step']}: {job['sentence']}")
             if job["state"] in {"failed", "cancelled", "succeeded"}:
                 raise StackError(f"the job {job['state']} while waiting for {what}: {job['reason']}")
             return bool(holds(job))
 
-        self._site.stack.wait_for(look, timeout_s, what, each=lambda: time.sleep(1.0))
+        self._testbed.stack.wait_for(look, timeout_s, what, each=lambda: time.sleep(1.0))

@@ -1,4 +1,4 @@
-"""What was shown and how: one row per promise, in the order in which they were tried."""
+"""The results: one row per promise, in the order in which they were checked."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ console = Console(highlight=False, soft_wrap=True)
 
 
 class BrokenError(Exception):
-    """Something is not as it was promised; says what was found."""
+    """A promise is broken; says what was observed."""
 
 
 @dataclass
 class Row:
-    """`ok` is None where it was not come to. `words`: what was seen."""
+    """`ok` is None where the check was not reached. `observed`: what was seen."""
 
     name: str
     ok: bool | None = None
-    words: str = ""
+    observed: str = ""
     took_s: float = 0.0
 
 
 @dataclass
 class Results:
-    """The table as it grows."""
+    """The rows, printed as they complete."""
 
     names: tuple[str, ...]
     began: float = field(default_factory=time.monotonic)
@@ -40,41 +40,41 @@ class Results:
     def __post_init__(self) -> None:
         self.rows = [Row(name) for name in self.names]
 
-    def tell(self, text: str) -> None:
-        """One line of the story."""
+    def print_line(self, text: str) -> None:
+        """Print one line."""
         console.print(f"[dim]{time.monotonic() - self.began:6.0f} s[/dim]  ", end="")
         console.print(text, markup=False)
 
     @contextmanager
     def row(self, name: str) -> Iterator[Row]:
-        """What happens in it shows this row, unless it raises."""
+        """A row that holds unless its block raises."""
         row = next(each for each in self.rows if each.name == name)
         began = time.monotonic()
-        self.tell(f"{name} ...")
+        self.print_line(f"{name} ...")
         try:
             yield row
             row.ok = True
         except Exception as error:
-            row.ok, row.words = False, str(error)
+            row.ok, row.observed = False, str(error)
             raise
         finally:
             row.took_s = round(time.monotonic() - began, 1)
-            self.tell(f"{name}: {'shown' if row.ok else 'BROKEN'}: {row.words}")
+            self.print_line(f"{name}: {'holds' if row.ok else 'BROKEN'}: {row.observed}")
 
     @property
     def ok(self) -> bool:
-        """Whether all of it was shown."""
+        """Whether every row holds."""
         return all(row.ok for row in self.rows)
 
     def show(self, how: str, path: Path) -> None:
-        """The table, and the same as JSON."""
+        """Print the table and write it as JSON."""
         table = Table(title=how, title_justify="left", title_style="bold", box=None, pad_edge=False)
-        for column in ("shown", "what", "took", "seen"):
+        for column in ("holds", "what", "took", "observed"):
             table.add_column(column, justify="right" if column == "took" else "left", overflow="fold")
         for row in self.rows:
-            said = "yes" if row.ok else "[red]not reached[/red]" if row.ok is None else "[red]NO[/red]"
-            first = (row.words.splitlines() or [""])[0]
-            table.add_row(said, row.name, f"{row.took_s:.0f} s", first)
+            verdict = "yes" if row.ok else "[red]not reached[/red]" if row.ok is None else "[red]NO[/red]"
+            first = (row.observed.splitlines() or [""])[0]
+            table.add_row(verdict, row.name, f"{row.took_s:.0f} s", first)
         console.print()
         console.print(table)
         wall_s = round(time.monotonic() - self.began, 1)
@@ -84,7 +84,7 @@ class Results:
         path.write_text(json.dumps(whole, indent=2) + "\n")
 
 
-def expect(holds: bool, words: str) -> None:
-    """Raise BrokenError unless it holds."""
+def expect(holds: bool, observed: str) -> None:
+    """Raise BrokenError unless `holds`."""
     if not holds:
-        raise BrokenError(words)
+        raise BrokenError(observed)

@@ -98,7 +98,7 @@ def daemon_disk_full(ground: Ground, _planned: Planned, _outcome: Outcome) -> It
         daemon.kill()
         daemon.start()
     finally:
-        full.mend()
+        full.repair()
 
 
 def set_clock(file: Path, by_s: int) -> None:

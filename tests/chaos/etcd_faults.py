@@ -84,7 +84,7 @@ def etcd_disk_full(ground: Ground, _planned: Planned, outcome: Outcome) -> Itera
                 etcd.put(f"{space.JUNK}{number:05d}", bytes(2**18))
         yield
     finally:
-        full.mend()
+        full.repair()
     outcome.notes["ended_itself"] = 0.0 if etcds.pid(0) else 1.0
     if not etcds.pid(0):
         etcds.kill(0)

@@ -224,7 +224,7 @@ def at_each_step(machine: Machine, fault: Fault, strike: Callable[[], None]) -> 
         # The machine's own fault: nothing of the job's was tried yet.
         machines_own = fault.then is REPLACED and step in ("facts", "hygiene", "gpu", "network")
         assert verdict(done) == (UNHEALTHY if machines_own else fault.then), step
-        machine.mend()
+        machine.repair()
     assert bootstrap(machine.target, setup_of(machine), clock=machine.clock, deadline_s=TIME_S).changed
     assert not bootstrap(machine.target, setup_of(machine), clock=machine.clock, deadline_s=TIME_S).changed
     assert left_behind(machine) == []

@@ -58,7 +58,7 @@ def striking(folder: Path, fault: Fault, jobs: list[Rank], check: Callable[[Watc
         try:
             check(Watched(launcher, fault), launcher)
         finally:
-            fault.mend()
+            fault.repair()
 
 
 def goes_on(folder: Path, checkpoints: Path, fault: Fault, reason: str) -> None:
@@ -69,7 +69,7 @@ def goes_on(folder: Path, checkpoints: Path, fault: Fault, reason: str) -> None:
         wait("20 more steps", launcher.reached(watched.told()[0] + 20))
         _, saved, problem = watched.told()
         assert reason in problem
-        fault.mend()
+        fault.repair()
         wait("a newer checkpoint", lambda: watched.told()[1] > saved and watched.told()[2] == "")
         launcher.file("YIELD", 1).touch()
         wait("all ranks parked", launcher.all_parked)
@@ -114,7 +114,7 @@ def test_nobody_parks_before_the_disk_has_answered(tmp_path: Path) -> None:
         steps: list[int] = []
         wait("the end of the steps", lambda: steps.append(watched.told()[0]) or steps[-20:].count(steps[-1]) == 20)  # type: ignore[func-returns-value]
         assert not any(launcher.file("PARKED", rank).exists() for rank in (0, 1))
-        fault.mend()
+        fault.repair()
         wait("all ranks parked", launcher.all_parked)
         for rank in (0, 1):
             parked = json.loads(launcher.file("PARKED", rank).read_text())
@@ -133,7 +133,7 @@ def test_machines_that_are_taken_while_a_disk_hangs(tmp_path: Path) -> None:
         saved = watched.told()[1]
     unfinished = list(checkpoints.glob("step_*.tmp"))
     assert unfinished
-    fault.mend()
+    fault.repair()
 
     again = Launcher(steady(tmp_path, checkpoints, number=2))
     with running(again.jobs):

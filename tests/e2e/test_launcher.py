@@ -150,7 +150,7 @@ def test_a_node_that_is_cut_off_from_etcd_comes_back(job: Nodes) -> None:
         alone = job.stepping(1, 1)["round"]
         assert job.round().nodes() == ("a",)
         eventually("b has stopped", lambda: len(job.processes("b")) == 2)
-        wire.mend()
+        wire.repair()
         job.stepping(2, alone)
         assert job.round().nodes() == ("a", "b")
         assert job.round().app_failures == 0

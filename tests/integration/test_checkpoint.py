@@ -402,7 +402,7 @@ def test_a_disk_that_hangs_stops_nothing_and_is_one_warning(tmp_path: Path, capf
     assert writer.busy
     assert writer.problem() == f"{says}the checkpoint of step 6 has been under way for more than 60 s"
     assert not writer.save(Position(7), patience_s=0.01)
-    owner.mend()
+    owner.repair()
     writer.settle()
     assert writer.problem() == ""
     assert restored_step(tmp_path) == 6
@@ -429,7 +429,7 @@ def test_a_hang_in_the_middle_leaves_the_checkpoint_before(tmp_path: Path) -> No
     # as if the machine had been taken just now
     shutil.copytree(tmp_path, tmp_path / "copy", ignore=shutil.ignore_patterns("OWNER"))
     assert restored_step(tmp_path / "copy") == 5
-    owner.mend()
+    owner.repair()
     writer.settle()
     assert restored_step(tmp_path) == 6
 
@@ -453,6 +453,6 @@ def test_reading_from_a_disk_that_hangs_says_what_it_waits_for(
 
     wait("two warnings", told)
     assert f"still reading the checkpoints in {tmp_path}, and training waits for it" in said
-    metadata.mend()
+    metadata.repair()
     thread.join(30)
     assert restored == [Position(5)]

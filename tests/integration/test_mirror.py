@@ -121,7 +121,7 @@ def test_it_reads_anew_what_history_forgot_while_it_was_cut_off(etcd: Etcd) -> N
         assert mirror.wait(lambda view: not view.live, WAIT_S)
         etcd.delete("/m/1")
         etcd.compact(etcd.put("/m/2", b"2"))
-        wire.mend()
+        wire.repair()
         assert shows(mirror, {"/m/2": b"2"})
 
 
@@ -134,7 +134,7 @@ def test_it_loses_no_deletion_to_a_compaction_under_its_watch(etcd: Etcd) -> Non
             etcd.put("/m/2", bytes(50_000))
         etcd.delete("/m/1")
         etcd.compact(etcd.put("/m/2", b"2"))
-        wire.mend()
+        wire.repair()
         assert shows(mirror, {"/m/2": b"2"})
         assert mirror.view().outages == 1
 
@@ -230,7 +230,7 @@ def test_it_asks_about_once_a_second_while_etcd_is_away(etcd_endpoint: str) -> N
         before = wire.calls
         time.sleep(2.0)  # a rate is about time
         assert 2 <= wire.calls - before <= 7
-        wire.mend()
+        wire.repair()
         assert mirror.wait_live(WAIT_S)
 
 

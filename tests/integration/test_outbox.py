@@ -141,7 +141,7 @@ def test_it_asks_about_once_a_second_while_etcd_is_away(etcd_endpoint: str) -> N
             box.put("/mine", str(number).encode(), leased=True)
             time.sleep(0.1)  # a rate is about time
         assert 1 <= wire.calls - before <= 7
-        wire.mend()
+        wire.repair()
         assert box.flush(WAIT_S)
 
 

@@ -109,7 +109,7 @@ def test_a_leader_outlives_an_endpoint_that_hangs(tmp_path: Path) -> None:
             assert leader.leading
             time.sleep(0.05)
         assert leader.guard() == guard, "it was the same all the time"
-        wire.mend()
+        wire.repair()
 
 
 def test_a_standby_has_its_lease_before_it_needs_it(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ class Fault(Protocol):
     def strike(self) -> None:
         """Let it happen. Call it again and again, until it is seen."""
 
-    def mend(self) -> None:
+    def repair(self) -> None:
         """End it. Nothing happens where it has not struck."""
 
 
@@ -48,7 +48,7 @@ class Full:
                 return
             time.sleep(0.01)
 
-    def mend(self) -> None:
+    def repair(self) -> None:
         """See Fault."""
         self._ballast.unlink(missing_ok=True)
 
@@ -63,14 +63,14 @@ class ReadOnly:
         """See Fault. The kernel refuses while a file is open for writing."""
         self._struck = self._struck or _run("mount", "-o", "remount,ro", str(self._disk)).returncode == 0
 
-    def mend(self) -> None:
+    def repair(self) -> None:
         """See Fault."""
         if self._struck:
             assert _run("mount", "-o", "remount,rw", str(self._disk)).returncode == 0
 
 
 class Frozen:
-    """A file system on which every write waits, and whoever waits cannot even be killed."""
+    """A file system on which every write blocks, and a blocked process cannot be killed."""
 
     def __init__(self, disk: Path) -> None:
         self._disk, self._struck = disk, False
@@ -82,7 +82,7 @@ class Frozen:
             assert done.returncode == 0, done.stderr
             self._struck = True
 
-    def mend(self) -> None:
+    def repair(self) -> None:
         """See Fault."""
         if self._struck:
             self._struck = False
@@ -90,7 +90,7 @@ class Frozen:
 
 
 class HangingFile:
-    """A file whose readers hang until it is mended. For this nobody needs to be root."""
+    """A file whose readers hang until it is repaired. Needs no root."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -104,7 +104,7 @@ class HangingFile:
             self._content = self._path.read_bytes()
             pipe.replace(self._path)
 
-    def mend(self) -> None:
+    def repair(self) -> None:
         """See Fault."""
         if self._content is None:
             return

@@ -44,7 +44,7 @@ class EtcdServer:
             *("--listen-client-urls", self.endpoint, "--advertise-client-urls", self.endpoint),
             *("--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer),
             *("--initial-cluster", peers or f"{name}={peer}"),
-            # Alone it waits for nobody's vote: a start on old data takes 0.3 s then, and not the default's 1.3 s.
+            # A single member needs no votes: a start on old data then takes 0.3 s instead of the default's 1.3 s.
             *(() if peers else ("--heartbeat-interval", "10", "--election-timeout", "100")),
             *("--listen-metrics-urls", self._health),
             *options,
@@ -97,7 +97,7 @@ class EtcdServer:
         shutil.copytree(self._backup, self._data)
 
     def freeze(self) -> None:
-        """It accepts connections, and answers nobody."""
+        """Freeze it: it accepts connections and never answers."""
         assert self._process is not None
         self._process.send_signal(signal.SIGSTOP)
 
@@ -106,7 +106,7 @@ class EtcdServer:
         assert self._process is not None
         self._process.send_signal(signal.SIGCONT)
 
-    def words(self) -> str:
+    def log_tail(self) -> str:
         """The end of its log."""
         return self._log.read_text(errors="replace")[-1000:]
 
@@ -122,7 +122,7 @@ def etcd_server(folder: Path, options: Sequence[str] = (), scheme: str = "http")
                 return
         finally:
             server.kill()
-    raise RuntimeError(f"etcd did not start: {server.words()}")
+    raise RuntimeError(f"etcd did not start: {server.log_tail()}")
 
 
 @contextmanager
@@ -141,7 +141,7 @@ def etcd_cluster(folder: Path, members: int = 3) -> Iterator[list[EtcdServer]]:
         finally:
             for server in servers:
                 server.kill()
-    raise RuntimeError(f"etcd did not start: {servers[0].words()}")
+    raise RuntimeError(f"etcd did not start: {servers[0].log_tail()}")
 
 
 def require_login(etcd: Etcd, password: str) -> None:
@@ -183,10 +183,10 @@ class Cable:
             self._ends.clear()
 
     def hang(self) -> None:
-        """Accept, and hold back what is sent: nobody is told that nothing arrives."""
+        """Accept connections and hold back all data, without an error to either side."""
         self._flows.clear()
 
-    def mend(self) -> None:
+    def repair(self) -> None:
         """Forward again, also what was held back."""
         with self._lock:
             self._whole = True

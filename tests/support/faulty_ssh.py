@@ -161,7 +161,7 @@ class Machine(Sandbox):
         self.program(program, f'{hang}\nexec {real} "$@"')
         self.on_strike, self._hangs = strike, here
 
-    def mend(self) -> None:
+    def repair(self) -> None:
         """Nothing hangs any more, and who hung is gone."""
         self.on_strike = None
         self.struck.unlink(missing_ok=True)

@@ -139,7 +139,7 @@ def login(instance: Instance, *, host_key: str = HOST_KEY.public) -> Iterator[fa
 
 
 def _open(connection: fabric.Connection) -> None:
-    """A machine that runs by its cloud's word may not listen yet, for LOGIN_S."""
+    """A machine that its cloud reports as running may not listen yet, for LOGIN_S."""
     deadline = time.monotonic() + LOGIN_S
     while True:
         try:

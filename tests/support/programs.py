@@ -50,7 +50,7 @@ def program_env() -> dict[str, str]:
 
 
 def free_ports(count: int, host: str = "127.0.0.1") -> list[int]:
-    """Ports nobody listens on now. Another process may take one before you do: start again on failure."""
+    """Ports without a listener now. Another process may take one before you do: start again on failure."""
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for each in sockets:

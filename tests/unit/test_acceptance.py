@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from bootstrap.gpu.step import Condition, diagnose
+from tests.acceptance.checks import recorded
 from tests.acceptance.image import MIRROR, mirror_in, mounts_below, torch_files
 from tests.acceptance.table import BrokenError, Results, expect
-from tests.acceptance.tried import recorded
 
 
 def test_the_mirror_is_the_one_of_apt_where_that_has_debian_12() -> None:
@@ -44,17 +44,17 @@ def test_the_recorded_gpu_asks_for_a_reboot_once() -> None:
 def test_a_run_is_good_when_all_of_it_was_shown(tmp_path: Path) -> None:
     results = Results(("one", "two"))
     with results.row("one") as row:
-        row.words = "seen"
+        row.observed = "seen"
     assert not results.ok  # the second was not come to
     with pytest.raises(BrokenError, match="it is 2"), results.row("two"):
-        expect(holds=False, words="it is 2")
+        expect(holds=False, observed="it is 2")
     assert not results.ok
     results.show("Title", tmp_path / "build" / "out.json")
-    told = json.loads((tmp_path / "build" / "out.json").read_text())
-    assert [(row["name"], row["ok"], row["words"]) for row in told["rows"]] == [
+    written = json.loads((tmp_path / "build" / "out.json").read_text())
+    assert [(row["name"], row["ok"], row["observed"]) for row in written["rows"]] == [
         ("one", True, "seen"),
         ("two", False, "it is 2"),
     ]
     with results.row("two"):
-        expect(holds=True, words="")
+        expect(holds=True, observed="")
     assert results.ok

@@ -1,5 +1,5 @@
-"""An installation whose local cloud has virtual machines, and two machines beside those of its jobs: storage, and one
-to try a bootstrap on. All are launched, reached and ended as nodes are."""
+"""An installation whose local cloud has virtual machines, and two machines beside those of its jobs: one for storage,
+and a bare one to bootstrap. All are launched, reached and ended as nodes are."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from supervisor.spec import JobSpec
 from tools.stack import Stack, StackError
 
 CLUSTER = "acceptance"
-STORAGE, TRIED = "storage", "tried-1"
+STORAGE, BARE_NODE = "storage", "bare-1"
 CALL_S = 30.0
 LOGIN_S = 700.0
 TRIES = 5
 
-# Emulated processors are twenty times slower than real ones: what waits for them waits longer.
+# Emulated processors are twenty times slower than real ones, so all time limits are longer.
 CONFIG = """\
 cluster = "acceptance-jobs"
 state_dir = {state_dir}
@@ -67,7 +67,7 @@ exportfs -ra
 """
 
 
-class Site:
+class Testbed:
     """In the folder of `stack`, with the machine image in `image`."""
 
     def __init__(self, stack: Stack, image: Path) -> None:
@@ -122,7 +122,7 @@ class Site:
         raise StackError(f"the local cloud lists no machine of {node}")
 
     def target(self, node: str) -> Target:
-        """The way to a node."""
+        """How to reach a node over SSH."""
         found = self.instance(node)
         return Target(
             host=found.ssh_host,
@@ -133,7 +133,7 @@ class Site:
         )
 
     def run(self, node: str, script: str, timeout_s: float = 120.0) -> str:
-        """What a script prints on a node, once that lets us in. Raises BootstrapError."""
+        """Run a script on a node once it accepts a login. Returns its output. Raises BootstrapError."""
         command = Run(script.strip().splitlines()[0][:60], script, timeout_s)
         for left in reversed(range(TRIES)):
             try:
@@ -145,20 +145,20 @@ class Site:
         raise AssertionError("the last try returns or raises")
 
     def storage(self) -> str:
-        """What nodes mount."""
+        """The NFS source that nodes mount."""
         return f"{self.instance(STORAGE).private_address}:/"
 
     def serve_storage(self) -> None:
-        """Make one machine an NFS server."""
+        """Turn one machine into an NFS server."""
         self.run(STORAGE, _SERVE, 240.0)
 
     def setup(self, spec: JobSpec, code: bytes) -> Setup:
-        """What the supervisor would ask bootstrap for, on the machine that is tried."""
-        archive, found = Archive.of(code), self.instance(TRIED)
-        job = new_job(spec, archive.sha256, "tried", time.time())
+        """The set-up that the supervisor would pass to bootstrap for the bare machine."""
+        archive, found = Archive.of(code), self.instance(BARE_NODE)
+        job = new_job(spec, archive.sha256, "bare", time.time())
         offer = Offer("local", found.region, found.zone, found.instance_type, Market.SPOT, 0.0, gpu="T4", gpus=1)
         node = NodeRecord(
-            TRIED,
+            BARE_NODE,
             job.name,
             "",
             offer,

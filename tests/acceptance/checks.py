@@ -1,4 +1,4 @@
-"""What is shown on one machine, by calling what the supervisor calls: `bootstrap.bootstrap`."""
+"""Checks on one bare machine, through `bootstrap.bootstrap` as the supervisor calls it."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from bootstrap.model import Skip
 from bootstrap.steps import STEPS, Decision, Step
 from bootstrap.system import scripts as system_scripts
 from supervisor.spec import JobSpec, parse_spec
-from tests.acceptance.site import TRIED, TRIES, Site
 from tests.acceptance.table import BrokenError, Results, expect
+from tests.acceptance.testbed import BARE_NODE, TRIES, Testbed
 from tools.stack import ROOT
 
 MOUNT = "/mnt/out"
@@ -55,54 +55,56 @@ inode=$(stat -c %i /var/lib/dpkg/lock-frontend)
 until holder=$(awk '{ print $5, $6 }' /proc/locks | grep ":$inode\$"); do sleep 0.5; done
 echo "${holder% *}"
 """
-# What waits has its own words in its command line; this script must not find itself.
+# The waiting script's command line contains this text; the search must not find itself.
 _WAITS = "until pgrep -f '[s]till at work'; do sleep 1; done"
 _LEFT = "grep -lzs '^SPOTSUP_AGENT_FOLDER=' /proc/[0-9]*/environ | wc -l"
 
 
-class Tried:
-    """The machine that is tried, after `open` gave it what a job's node gets."""
+class Machine:
+    """The machine under test, prepared like a job's node."""
 
-    def __init__(self, site: Site, results: Results, source: str) -> None:
-        self._site, self._results = site, results
+    def __init__(self, testbed: Testbed, results: Results, source: str) -> None:
+        self._testbed, self._results = testbed, results
         self._boot = ""
-        folder = site.stack.folder / "idle"
+        folder = testbed.stack.folder / "idle"
         folder.mkdir()
         (folder / "idle.py").write_text("import time\n\ntime.sleep(86400)\n")
-        self._setup: Setup = site.setup(_spec(source), pack_directory(folder, limit_bytes=1 << 20).data)
+        self._setup: Setup = testbed.setup(_spec(source), pack_directory(folder, limit_bytes=1 << 20).data)
 
     def all(self) -> None:
-        """In the order in which they lead to each other. The last needs storage to be frozen: `dead`."""
+        """The checks in order; each depends on the one before. `dead` comes last and needs frozen storage."""
         report = self._lock_and_reboot()
         with self._results.row(HYGIENE) as row:
-            row.words = self._hygiene()
+            row.observed = self._hygiene()
         with self._results.row(AGAIN) as row:
             second = self._bootstrap()
             done = [step.step for step in second.steps if step.state is StepState.DONE]
             expect(not second.changed, f"the second run did {', '.join(done)}")
-            row.words = f"0 of {len(second.steps)} steps; {second.took_s:.0f} s, the first took {report.took_s:.0f} s"
+            row.observed = (
+                f"0 of {len(second.steps)} steps; {second.took_s:.0f} s, the first took {report.took_s:.0f} s"
+            )
         with self._results.row(KILLED) as row:
-            row.words = self._killed()
+            row.observed = self._killed()
 
     def dead(self) -> None:
-        """Storage hangs: facts are gathered nevertheless, and what fails says why."""
+        """With hanging storage, facts are still gathered, and the failure names the cause."""
         with self._results.row(DEAD) as row:
             began = time.monotonic()
             try:
                 self._bootstrap()
             except BootstrapError as error:
-                took_s, said = time.monotonic() - began, (str(error).splitlines() or [""])
-                sentence = next((line for line in said if "has not answered" in line), "")
+                took_s, lines = time.monotonic() - began, (str(error).splitlines() or [""])
+                sentence = next((line for line in lines if "has not answered" in line), "")
                 expect(bool(sentence), f"it says {error}")
                 expect(took_s < DEAD_S, f"it took {took_s:.0f} s, {DEAD_S:.0f} s at most were to be")
-                row.words = f"after {took_s:.0f} s: {sentence}"
+                row.observed = f"after {took_s:.0f} s: {sentence}"
             else:
                 raise BrokenError("bootstrap did not find that storage hangs")
 
     # -- the parts -------------------------------------------------------------------------------------------
 
     def _lock_and_reboot(self) -> Report:
-        site, before = self._site, self._run("cat /proc/sys/kernel/random/boot_id")
+        testbed, before = self._testbed, self._run("cat /proc/sys/kernel/random/boot_id")
         with self._results.row(LOCK) as row:
             self._run("while ! [ -e /run/cloud-init/result.json ]; do sleep 1; done", 600.0)
             holder = self._run(_HOLD)
@@ -113,22 +115,22 @@ class Tried:
             def on_step(event: StepEvent) -> None:
                 if event.step == "hygiene" and event.state is StepState.BEGUN:
                     waiting.set()
-                self._results.tell(f"  {event.step}: {event.state} {event.detail[:150]}")
+                self._results.print_line(f"  {event.step}: {event.state} {event.detail[:150]}")
 
             def work() -> None:
                 try:
                     outcome.append(self._bootstrap(on_step))
-                except (BootstrapError, ValueError, OSError) as error:  # told below, in the thread that waits
+                except (BootstrapError, ValueError, OSError) as error:  # reported below, in the waiting thread
                     outcome.append(error)
 
             thread = threading.Thread(target=work, daemon=True)
             thread.start()
-            site.stack.wait_for(waiting.is_set, 300.0, "the hygiene step to begin")
+            testbed.stack.wait_for(waiting.is_set, 300.0, "the hygiene step to begin")
             self._run(_WAITS, 300.0)
             time.sleep(HELD_S)
             expect(thread.is_alive(), f"bootstrap ended while the lock was held: {outcome}")
             self._run(f"sudo -n kill -9 {holder}")
-            row.words = said
+            row.observed = said
         with self._results.row(REBOOT) as row:
             thread.join(BOOTSTRAP_S + 60.0)
             report = outcome[0] if outcome else BrokenError("bootstrap does not end")
@@ -137,9 +139,9 @@ class Tried:
             waited = [s for s in report.steps if s.step == "hygiene" and "wait for apt and dpkg" in s.detail]
             expect(bool(waited) and waited[0].took_s >= HELD_S - 5.0, f"it did not wait for apt: {report.steps}")
             after = self._run("cat /proc/sys/kernel/random/boot_id")
-            expect(before != after, "the machine was not started anew")
+            expect(before != after, "the machine was not rebooted")
             expect(any("reboot" in step.detail for step in report.steps), f"no step asked for it: {report.steps}")
-            row.words = f"another boot id; the agent runs {report.took_s:.0f} s after bootstrap began"
+            row.observed = f"another boot id; the agent runs {report.took_s:.0f} s after bootstrap began"
         return report
 
     def _hygiene(self) -> str:
@@ -153,7 +155,7 @@ class Tried:
         return f"3 services masked; held: {', '.join(held.split())}; the timer is active"
 
     def _killed(self) -> str:
-        unit = unit_name(TRIED)
+        unit = unit_name(BARE_NODE)
         pid = self._run(f"systemctl show -p MainPID --value {unit}")
         slice_ = self._run(f"systemctl show -p Slice --value {unit}")
         expect(slice_ == "spotsup.slice" and int(pid) > 1, f"{unit} is in {slice_!r}, its process {pid}")
@@ -168,18 +170,18 @@ class Tried:
 
     def _some(self) -> int:
         """How many processes the agent has, once it has its launcher."""
-        self._site.stack.wait_for(lambda: int(self._run(_LEFT)) > 1, 300.0, "the agent to start its launcher")
+        self._testbed.stack.wait_for(lambda: int(self._run(_LEFT)) > 1, 300.0, "the agent to start its launcher")
         return int(self._run(_LEFT))
 
     def _none(self, when: str) -> None:
-        self._site.stack.wait_for(lambda: int(self._run(_LEFT)) == 0, 60.0, f"no process to be left {when}")
+        self._testbed.stack.wait_for(lambda: int(self._run(_LEFT)) == 0, 60.0, f"no process to be left {when}")
 
     def _run(self, script: str, timeout_s: float = 120.0) -> str:
-        return self._site.run(TRIED, script, timeout_s)
+        return self._testbed.run(BARE_NODE, script, timeout_s)
 
     def _bootstrap(self, on_step: Callable[[StepEvent], None] = lambda _: None) -> Report:
         steps = with_recorded_gpu(self._first_boot())
-        target, setup = self._site.target(TRIED), self._setup
+        target, setup = self._testbed.target(BARE_NODE), self._setup
         for left in reversed(range(TRIES)):
             try:
                 return bootstrap(
@@ -220,7 +222,7 @@ def recorded(name: str) -> GpuFacts:
 def _spec(source: str) -> JobSpec:
     return parse_spec(
         {
-            "name": "tried",
+            "name": "checked",
             "nodes": {"min": 1, "desired": 1, "max": 1},
             "code": ".",
             "run": "idle.py",
