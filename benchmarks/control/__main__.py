@@ -63,7 +63,7 @@ class Size:
 
     @property
     def case(self) -> str:
-        """For people."""
+        """Its name in the table."""
         return f"{self.total:,} nodes in {self.jobs} job{'s' if self.jobs > 1 else ''}"
 
 
@@ -81,37 +81,37 @@ class Daemon:
         self._log = log
         self.start_s = float(self._answer()["start_s"])
 
-    def ask(self, **order: Any) -> dict[str, Any]:
+    def ask(self, **command: Any) -> dict[str, Any]:
         """Send one command. Raises BenchError when the process has ended."""
         assert self._process.stdin is not None
         try:
-            self._process.stdin.write(json.dumps(order) + "\n")
+            self._process.stdin.write(json.dumps(command) + "\n")
             self._process.stdin.flush()
         except OSError as error:
-            raise BenchError(f"the daemon has ended: {self._last_words()}") from error
+            raise BenchError(f"the daemon has ended: {self._log_tail()}") from error
         return self._answer()
 
     def kill(self) -> None:
-        """Whatever it does."""
+        """kill -9."""
         self._process.kill()
         self._process.wait()
 
     def _answer(self) -> dict[str, Any]:
         assert self._process.stdout is not None
-        while line := self._process.stdout.readline():
-            if line.startswith("{"):
-                answer: dict[str, Any] = json.loads(line)
-                return answer
-        raise BenchError(f"the daemon has ended: {self._last_words()}")
+        line = self._process.stdout.readline()
+        if not line:
+            raise BenchError(f"the daemon has ended: {self._log_tail()}")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
 
-    def _last_words(self) -> str:
+    def _log_tail(self) -> str:
         lines = self._log.read_text(errors="replace").strip().splitlines()
         return lines[-1] if lines else "no output"
 
 
 @contextmanager
 def etcd_in(folder: Path) -> Iterator[Etcd]:
-    """An empty one."""
+    """An empty etcd."""
     shutil.rmtree(folder, ignore_errors=True)
     server = EmbeddedEtcd(folder / "etcd")
     server.start()

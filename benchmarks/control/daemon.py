@@ -330,11 +330,14 @@ def _rss_mib() -> float:
 
 def main() -> None:
     """The daemon's process; see the module's docstring."""
+    # Answers have the pipe for themselves: the daemon's threads log to standard output, too.
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     bench = Bench(sys.argv[1])
-    print(json.dumps(bench.started()), flush=True)
+    print(json.dumps(bench.started()), file=answers, flush=True)
     for line in sys.stdin:
         order = json.loads(line)
-        print(json.dumps(bench.obey(order)), flush=True)
+        print(json.dumps(bench.obey(order)), file=answers, flush=True)
         if "stop" in order:
             return
 
