@@ -1,4 +1,4 @@
-"""The daemon put together: what runs, in which order it starts, and how it stops."""
+"""The composition root: builds all parts of the daemon, starts them in order, and stops them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ log = structlog.get_logger("spotsupd")
 
 
 def run_daemon(config: Config, *, embedded_etcd: bool, version: str) -> None:
-    """Run until SIGTERM or SIGINT. Raises StartError and JournalUnavailableError where it cannot start."""
+    """Run until SIGTERM or SIGINT. Raises StartError or JournalUnavailableError if it cannot start."""
     wake, stop = threading.Event(), threading.Event()
     with contextlib.ExitStack() as stack:
         stack.enter_context(state_lock(config.state))
@@ -94,25 +94,25 @@ def _serve(
     notify("READY=1")
     _run_loop(loop, wake, stop, config.timing.tick_s)
     notify("STOPPING=1")
-    log.info("spotsupd stops; machines and training go on")
+    log.info("spotsupd stops; nodes go on training")
 
 
 def _run_loop(loop: Loop, wake: threading.Event, stop: threading.Event, tick_s: float) -> None:
     """Tick when woken and at least every `tick_s`, until `stop`."""
-    said = ""
+    reported = ""
     while not stop.is_set():
         wake.clear()
         began = time.monotonic()
         loop.tick()
         stop.wait(rest_s(time.monotonic() - began))
         notify("WATCHDOG=1")
-        if loop.status.headline != said:
-            said = loop.status.headline
-            notify(f"STATUS={said}")
+        if loop.status.headline != reported:
+            reported = loop.status.headline
+            notify(f"STATUS={reported}")
         wake.wait(tick_s)
 
 
-def _serve_api(  # noqa: PLR0913, PLR0917 - it puts together all that there is
+def _serve_api(  # noqa: PLR0913, PLR0917 - it connects all parts
     config: Config,
     identity: Identity,
     journal: Journal,
@@ -146,18 +146,18 @@ def _serve_api(  # noqa: PLR0913, PLR0917 - it puts together all that there is
     access, explainer = Access(config, identity), Explainer(config, str(Path.home()))
     app = create_app(service, lambda: loop.status, clock, version, adoption, access, explainer)
     with contextlib.ExitStack() as stack:
-        faces = [ApiServer(app, bind_socket(config.socket))]
-        stack.callback(faces[0].stop)
+        servers = [ApiServer(app, bind_socket(config.socket))]
+        stack.callback(servers[0].stop)
         if config.api.targets:
-            faces.append(ApiServer(targets_app(service.jobs), bind_address(config.api.targets)))
-            stack.callback(faces[1].stop)
-        for face in faces:
-            face.start()
+            servers.append(ApiServer(targets_app(service.jobs), bind_address(config.api.targets)))
+            stack.callback(servers[1].stop)
+        for server in servers:
+            server.start()
         return stack.pop_all().close
 
 
 class _Watchers:
-    """Wakes the loop, and whoever waits for a write to come back, when the journal changes."""
+    """Wakes the loop, and requests that wait for the mirror, when the journal changes."""
 
     def __init__(self, wake: threading.Event) -> None:
         self._wake = wake

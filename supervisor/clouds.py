@@ -1,4 +1,4 @@
-"""The clouds that are set up. Their SDKs are loaded here, each with its own cloud, and not before."""
+"""Opens the configured clouds. Each SDK is loaded when its cloud is opened, not before."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from provisioners.base import Provisioner, ProvisionerError
 from supervisor.config import Config
 from supervisor.errors import StartError
 
-NO_CLOUD = "no cloud is set up: give the configuration an [aws], [gcp] or [azure] section, or [local]"
+NO_CLOUD = "no cloud is configured: add an [aws], [gcp], [azure] or [local] section"
 
 
 def open_clouds(config: Config, stack: contextlib.ExitStack) -> dict[str, Provisioner]:
-    """By name. What has to be closed is put on `stack`. Raises StartError where one cannot be used at all."""
+    """All configured clouds by name, closed by `stack`. Raises StartError if one cannot be used."""
     clouds: dict[str, Provisioner] = {}
     if config.local.enabled:
         clouds["local"] = _local(config, stack)
@@ -26,12 +26,12 @@ def open_clouds(config: Config, stack: contextlib.ExitStack) -> dict[str, Provis
 
 
 def rented_clouds(config: Config) -> list[str]:
-    """The names of those that are set up, without the local one."""
+    """The names of the configured clouds, without the local one."""
     return [name for name in ("aws", "gcp", "azure") if config.cloud(name) is not None]
 
 
 def open_cloud(config: Config, name: str) -> Provisioner:
-    """One that is rented; nothing is called yet. Raises ProvisionerError where its SDK or its catalog is missing."""
+    """Open one rented cloud, without a call to it. Raises ProvisionerError if its SDK or its catalog is missing."""
     if name == "aws" and config.aws is not None:
         from provisioners.aws import AwsProvisioner
 
@@ -44,7 +44,7 @@ def open_cloud(config: Config, name: str) -> Provisioner:
         from provisioners.azure import AzureProvisioner
 
         return AzureProvisioner(config.azure)
-    raise ProvisionerError(f"cloud {name!r} is not set up: give the configuration a section for it")
+    raise ProvisionerError(f"cloud {name!r} is not configured: add a section for it")
 
 
 def _local(config: Config, stack: contextlib.ExitStack) -> Provisioner:
@@ -54,6 +54,6 @@ def _local(config: Config, stack: contextlib.ExitStack) -> Provisioner:
     try:
         ensure_server(config.local_dir, config.local.image)
     except (ServerError, StoreError) as error:
-        raise StartError(f"the local cloud does not start: {error}") from error
+        raise StartError(f"the local cloud did not start: {error}") from error
     stack.callback(stop_if_empty, config.local_dir)
     return LocalProvisioner(config.local_dir)

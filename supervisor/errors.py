@@ -1,10 +1,10 @@
-"""The daemon's error tree. Every message says what happened, where, and what would be right."""
+"""All errors of the daemon. Every message says what happened, where, and what to do."""
 
 from __future__ import annotations
 
 
 class SpotsupError(Exception):
-    """Base of all errors that a person may read."""
+    """Base of all errors that are shown to a user."""
 
     exit_code = 1
 
@@ -16,19 +16,19 @@ class UsageError(SpotsupError):
 
 
 class DaemonUnreachableError(SpotsupError):
-    """No daemon answers."""
+    """No daemon answered."""
 
     exit_code = 3
 
 
 class NotFoundError(SpotsupError):
-    """There is no such job or node."""
+    """The job or node does not exist."""
 
     exit_code = 4
 
 
 class CommandRefusedError(SpotsupError):
-    """Understood, and not done."""
+    """The command is valid, but cannot be carried out now."""
 
     exit_code = 5
 
@@ -38,11 +38,11 @@ class StartError(SpotsupError):
 
 
 class JournalUnavailableError(SpotsupError):
-    """etcd did not answer: nothing is known to be done, and nothing more will be until it does."""
+    """etcd did not answer: a write may or may not have been stored."""
 
 
 class JournalFullError(JournalUnavailableError):
-    """etcd refuses to store anything: its space quota is used up."""
+    """etcd refuses all writes: its space quota is used up."""
 
 
 class SchemaError(SpotsupError):

@@ -1,6 +1,6 @@
-"""Keys and names, all derived from one secret: nothing to store per node, and a standby derives the same.
+"""SSH keys, all derived from one secret: nothing is stored per node, and a standby derives the same keys.
 
-A node's SSH host key exists before the node and is handed in at launch: the first connection is verified already.
+A node's SSH host key exists before the node and is passed in at launch, so that even the first connection is verified.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ SECRET_BYTES = 32
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What this cluster's keys are derived from."""
+    """The secret that all keys of this cluster are derived from."""
 
     secret: bytes = field(repr=False)
 
     def host_key(self, node: str) -> HostKey:
-        """The SSH host key of a node: the same at every call, so that a replayed launch request is the same request."""
+        """The SSH host key of a node. It never changes, so that a repeated launch request is the same request."""
         return _openssh_pair(self._derive(f"host-key:{node}"), node)
 
     def client_key(self) -> HostKey:
-        """The key that the daemon logs in with."""
+        """The key with which the daemon logs in to nodes."""
         return _openssh_pair(self._derive("client-key"), "spotsupd")
 
     @property
     def mark(self) -> str:
-        """Tells this secret from another one, and nothing else of it."""
+        """Identifies the secret without revealing it."""
         return self._derive("mark").hex()[:16]
 
     def _derive(self, purpose: str) -> bytes:
@@ -49,22 +49,22 @@ class Identity:
 
 
 def load_identity(path: Path) -> Identity:
-    """Read the secret, or make it on first use. Raises StartError where it is not as it should be."""
+    """Read the secret, or create it on first use. Raises StartError if its file mode or length is wrong."""
     if not path.exists():
-        # link() makes it appear whole or not at all, and only once, whoever else starts now.
-        fresh = path.with_name(f".{path.name}.{os.getpid()}")
-        with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+        # link() is atomic, and succeeds once only: another daemon may start at the same time.
+        temporary = path.with_name(f".{path.name}.{os.getpid()}")
+        with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
             file.write(secrets.token_bytes(SECRET_BYTES))
         with contextlib.suppress(FileExistsError):
-            os.link(fresh, path)
-        fresh.unlink()
+            os.link(temporary, path)
+        temporary.unlink()
     return _read(path)
 
 
 def _read(path: Path) -> Identity:
     mode = stat.S_IMODE(path.stat().st_mode)
     if mode & 0o077:
-        raise StartError(f"{path} may be read by others (mode {mode:o}); `chmod 600` it")
+        raise StartError(f"{path} is readable by others (mode {mode:o}): `chmod 600` it")
     secret = path.read_bytes()
     if len(secret) != SECRET_BYTES:
         raise StartError(f"{path} holds {len(secret)} bytes instead of {SECRET_BYTES}; restore it from a backup")
@@ -83,7 +83,7 @@ def _openssh_pair(seed: bytes, comment: str) -> HostKey:
 def _openssh_private(raw: bytes, public: bytes, blob: bytes, comment: str) -> str:
     """The openssh-key-v1 container: https://cvsweb.openbsd.org/src/usr.bin/ssh/PROTOCOL.key
 
-    Written here and not by `cryptography`, whose check number is random: the same key must give the same bytes.
+    Not written by `cryptography`, whose check number is random: the same key must give the same bytes.
     """
     check = hashlib.sha256(raw).digest()[:4]
     body = check + check + blob + _string(raw + public) + _string(comment.encode())

@@ -1,1 +1,1 @@
-"""Telling people: each event at least once, under one id."""
+"""Alerts: each event is sent at least once, always with the same id."""

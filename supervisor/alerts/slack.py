@@ -24,7 +24,7 @@ _SIGNS = {
 
 
 class Slack:
-    """A channel. `send` returns what went wrong, or ""."""
+    """Posts to one channel."""
 
     def __init__(self, webhook_url: str) -> None:
         from slack_sdk.webhook import WebhookClient  # 0.1 s, and needed only where alerts are on
@@ -32,15 +32,15 @@ class Slack:
         self._client = WebhookClient(webhook_url, timeout=TIMEOUT_S)
 
     def send(self, event: Event) -> str:
-        """Post one message. Never raises for a fault of the network or of Slack."""
+        """Post one event. Returns what went wrong, or ""; never raises for a fault of the network or of Slack."""
         try:
             answer = self._client.send(text=message(event))
         except (OSError, urllib.error.URLError) as error:
-            return f"Slack does not answer: {error}"
-        return "" if answer.status_code == 200 else f"Slack says {answer.status_code} {answer.body}"
+            return f"Slack did not answer: {error}"
+        return "" if answer.status_code == 200 else f"Slack answered {answer.status_code} {answer.body}"
 
 
 def message(event: Event) -> str:
-    """One line; its id lets a reader see that a message was repeated."""
+    """One line. Its id shows a reader that a message was repeated."""
     at = datetime.fromtimestamp(event.at, UTC).strftime("%H:%M:%S UTC")
     return f"{_SIGNS.get(event.kind, ':information_source:')} *{event.job}*: {event.text}  ({at}, {event.id})"

@@ -1,1 +1,1 @@
-"""Records in etcd: what is stored, how it is encoded, read back, backed up; and the embedded etcd."""
+"""The journal: records in etcd, their encoding, reading and backup; and the embedded etcd."""

@@ -1,7 +1,7 @@
-"""The journal as one file, and back: jobs, nodes, events, code archives, and the words that outlive a node's lease.
+"""Exports the journal to one file and imports it: jobs, nodes, events, code, and messages that carry no lease.
 
-Gzipped lines of JSON: a header, one line per key, and a last line with their number, so that half a file is known as
-such. What a live node says of itself is left out (it says it again), and so are leadership and the output of nodes.
+The file is gzipped lines of JSON: a header, one line per key, and a last line with the number of keys, so that a
+truncated file is detected. Keys under a lease are left out (live nodes write them again), and so are the logs.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MAX_KEYS = 100
 
 @dataclass(frozen=True, slots=True)
 class CopyCounts:
-    """How much was written."""
+    """How much was exported or imported."""
 
     jobs: int
     nodes: int
@@ -37,28 +37,28 @@ class CopyCounts:
 
 
 def export_journal(etcd: Etcd, keys: Keys, path: Path, now: float) -> CopyCounts:
-    """Write the journal to `path`, which appears whole or not at all. Any daemon may run meanwhile.
+    """Write the journal to `path` atomically. Daemons may run meanwhile.
 
-    Raises JournalUnavailableError, and UsageError where there is no journal or the file cannot be written.
+    Raises JournalUnavailableError, and UsageError if there is no journal or the file cannot be written.
     """
-    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as raw:
+        with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as raw:
             with gzip.open(raw, "wt", encoding="ascii") as file:
-                copied = _write(etcd, keys, file, now)
+                counts = _write(etcd, keys, file, now)
             os.fsync(raw.fileno())
-        fresh.replace(path)
+        temporary.replace(path)
     except EtcdError as error:
         raise JournalUnavailableError(str(error)) from error
     except OSError as error:
         raise UsageError(f"cannot write {path}: {error.strerror}") from error
     finally:
-        fresh.unlink(missing_ok=True)
-    return copied
+        temporary.unlink(missing_ok=True)
+    return counts
 
 
 def _write(etcd: Etcd, keys: Keys, file: Any, now: float) -> CopyCounts:
-    found = _worth_keeping(etcd, keys)
+    found = _keys_to_export(etcd, keys)
     if not any(kv.key == f"{keys.world}{CLUSTER}" for kv in found):
         raise UsageError(f"etcd at {', '.join(etcd.endpoints)} holds no journal of cluster {keys.cluster}")
     header = {"spotsup": "journal", "format": FORMAT, "cluster": keys.cluster, "at": now}
@@ -70,21 +70,21 @@ def _write(etcd: Etcd, keys: Keys, file: Any, now: float) -> CopyCounts:
         print(json.dumps(line), file=file)
         count += 1
     print(json.dumps({"keys": count}), file=file)
-    return _copied(keys, {kv.key for kv in found}, count)
+    return _counts(keys, {kv.key for kv in found}, count)
 
 
-def _worth_keeping(etcd: Etcd, keys: Keys) -> list[KeyValue]:
-    """Events are read first: a record that is newer than they are counts on from where they end, never below it.
+def _keys_to_export(etcd: Etcd, keys: Keys) -> list[KeyValue]:
+    """All keys of the journal without a lease, but no hints: an old hint would make newer nodes leave.
 
-    No hints: an old one would have newer nodes leave, and the daemon gives new ones.
+    Events are read first: no exported event then has a number beyond its job record's counter.
     """
     events, world = etcd.range(f"{keys.root}events/").kvs, etcd.range(keys.world).kvs
     return [kv for kv in (*world, *events) if not kv.lease and not _is_hint(keys, kv.key)]
 
 
 def _is_hint(keys: Keys, key: str) -> bool:
-    room, _, rest = key.removeprefix(keys.world).partition("/")
-    return room == "run" and rest.partition("/")[2] == "hint"
+    section, _, rest = key.removeprefix(keys.world).partition("/")
+    return section == "run" and rest.partition("/")[2] == "hint"
 
 
 def _blob_keys(etcd: Etcd, keys: Keys) -> tuple[KeyValue, ...]:
@@ -95,35 +95,36 @@ def _blobs(keys: Keys) -> str:
     return f"{keys.root}blobs/"
 
 
-def _copied(keys: Keys, written: set[str], count: int) -> CopyCounts:
-    jobs, nodes = (sum(key.startswith(f"{keys.world}{room}/") for key in written) for room in ("jobs", "nodes"))
+def _counts(keys: Keys, written: set[str], count: int) -> CopyCounts:
+    jobs, nodes = (sum(key.startswith(f"{keys.world}{kind}/") for key in written) for kind in ("jobs", "nodes"))
     return CopyCounts(jobs, nodes, count)
 
 
 def import_journal(etcd: Etcd, keys: Keys, path: Path) -> CopyCounts:
-    """Write an exported journal into an etcd that has none. What nodes have said since stays as it is.
+    """Write an exported journal into an etcd without one. What nodes published since the export is kept.
 
-    One that was cut short may be repeated: the record that makes it a journal is written last. Raises UsageError for a
-    file that is none of ours, CommandRefusedError where a journal is there or a daemon leads, JournalUnavailableError.
+    An interrupted import may be repeated: the cluster record, which makes it a journal, is written last. Raises
+    UsageError for a file that is not an export, CommandRefusedError if a journal exists or a daemon leads, and
+    JournalUnavailableError.
     """
     values = _read(path, keys)
-    birth = f"{keys.world}{CLUSTER}"
-    cluster = {birth: values.pop(birth)}
+    cluster_key = f"{keys.world}{CLUSTER}"
+    cluster = {cluster_key: values.pop(cluster_key)}
     idle = Compare(f"{keys.root}leader", "create", 0)
     try:
         _check_empty(etcd, keys, values)
         for batch in _batches(values):
-            # One by one where nodes have spoken meanwhile: their words are newer.
+            # Key by key where nodes have written some of them meanwhile: theirs are newer.
             if not etcd.txn([idle, *(Compare(key, "create", 0) for key in batch)], _puts(batch)).succeeded:
                 for key, value in batch.items():
                     etcd.txn([idle, Compare(key, "create", 0)], [Put(key, value)])
-        if not etcd.txn([idle, Compare(birth, "create", 0)], _puts(cluster)).succeeded:
+        if not etcd.txn([idle, Compare(cluster_key, "create", 0)], _puts(cluster)).succeeded:
             raise CommandRefusedError(
-                f"a daemon of cluster {keys.cluster} was started meanwhile: stop it, and try again"
+                f"a daemon of cluster {keys.cluster} started meanwhile: stop it, and repeat the import"
             )
     except EtcdError as error:
         raise JournalUnavailableError(f"{error}; repeat the import when etcd is back") from error
-    return _copied(keys, {*values}, len(values) + 1)
+    return _counts(keys, {*values}, len(values) + 1)
 
 
 def _check_empty(etcd: Etcd, keys: Keys, values: Mapping[str, bytes]) -> None:
@@ -131,11 +132,11 @@ def _check_empty(etcd: Etcd, keys: Keys, values: Mapping[str, bytes]) -> None:
     if etcd.get(f"{keys.root}leader") is not None:
         raise CommandRefusedError(f"a daemon of cluster {keys.cluster} leads on {where}: stop all of them first")
     if etcd.get(f"{keys.world}{CLUSTER}") is not None:
-        raise CommandRefusedError(f"{where} has a journal of cluster {keys.cluster} already: nothing was imported")
-    for room in ("world/jobs/", "world/nodes/"):
-        for kv in etcd.range(f"{keys.root}{room}").kvs:
+        raise CommandRefusedError(f"{where} already has a journal of cluster {keys.cluster}: nothing was imported")
+    for prefix in ("world/jobs/", "world/nodes/"):
+        for kv in etcd.range(f"{keys.root}{prefix}").kvs:
             if values.get(kv.key) != kv.value:
-                raise CommandRefusedError(f"{where} holds {kv.key}, which is not as in the file: nothing was imported")
+                raise CommandRefusedError(f"{where} holds {kv.key}, which differs from the file: nothing was imported")
 
 
 def _batches(values: Mapping[str, bytes]) -> Iterator[dict[str, bytes]]:
@@ -156,19 +157,19 @@ def _puts(batch: Mapping[str, bytes]) -> list[Put]:
 
 
 def _read(path: Path, keys: Keys) -> dict[str, bytes]:
-    """Key -> value, all of it, before anything is written."""
+    """Read and check the whole file before anything is written: key -> value."""
     try:
         with gzip.open(path, "rt", encoding="ascii") as file:
             lines = [json.loads(line) for line in file]
         header, *rows, end = lines
         if header["spotsup"] != "journal" or header["format"] != FORMAT or end["keys"] != len(rows):
-            raise ValueError("it is of another format, or cut short")
+            raise ValueError("it has another format, or is truncated")
         if header["cluster"] != keys.cluster:
-            raise UsageError(f"{path} is of cluster {header['cluster']}, and the configuration of {keys.cluster}")
+            raise UsageError(f"{path} is of cluster {header['cluster']}, but the configuration names {keys.cluster}")
         values = {f"{keys.root}{row['key']}": base64.b64decode(row["value"]) for row in rows}
         values[f"{keys.world}{CLUSTER}"]
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror or error}") from error
     except (ValueError, KeyError, TypeError, EOFError) as error:
-        raise UsageError(f"{path} is no journal that spotsupd exported: {error}") from error
+        raise UsageError(f"{path} is not a journal exported by spotsupd: {error}") from error
     return values

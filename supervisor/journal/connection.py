@@ -1,4 +1,4 @@
-"""How etcd is reached: by the daemon, and by commands that run beside it."""
+"""Connections to etcd, for the daemon and for commands that run beside it."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from supervisor.journal.etcd_server import EmbeddedEtcd
 
 
 def connect_etcd(config: Config, endpoints: tuple[str, ...], timeout_s: float = 5.0) -> Etcd:
-    """A client as configured; each endpoint has `timeout_s` to answer."""
+    """A client as configured. Each endpoint may take `timeout_s` to answer."""
     tls = Tls(config.etcd.ca, config.etcd.cert or None, config.etcd.key or None) if config.etcd.ca else None
     return Etcd(endpoints, user=config.etcd.user or None, password=config.etcd_password(), tls=tls, timeout_s=timeout_s)
 
 
 @contextlib.contextmanager
 def open_etcd(config: Config, *, embedded_etcd: bool) -> Iterator[Etcd]:
-    """etcd for a command beside the daemon: an embedded one that does not run is started for as long."""
+    """etcd for a command beside the daemon. An embedded etcd that does not run is started meanwhile."""
     with contextlib.ExitStack() as stack:
         endpoints = config.etcd.endpoints
         if embedded_etcd:
@@ -39,7 +39,7 @@ def open_etcd(config: Config, *, embedded_etcd: bool) -> Iterator[Etcd]:
 
 @contextlib.contextmanager
 def state_lock(state: Path) -> Iterator[None]:
-    """One daemon per state folder."""
+    """Hold the lock of the state folder: one daemon per folder."""
     try:
         state.mkdir(parents=True, exist_ok=True, mode=0o700)
         file = (state / "lock").open("a")
@@ -50,6 +50,6 @@ def state_lock(state: Path) -> Iterator[None]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise StartError(
-                f"another spotsupd uses the state folder {state}: stop it, or give this one another state_dir"
+                f"another spotsupd uses the state folder {state}: stop it, or set another state_dir"
             ) from error
         yield

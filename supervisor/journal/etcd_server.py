@@ -1,6 +1,6 @@
-"""etcd as a child of the daemon (`--embedded-etcd`): one member, on loopback, its data in the state folder.
+"""etcd as a child process of the daemon (`--embedded-etcd`): one member on loopback, its data in the state folder.
 
-It runs in a session of its own: a daemon that is killed leaves it to the nodes, and the next daemon finds it again.
+It runs in its own session: it outlives a daemon that is killed, so nodes can go on, and the next daemon finds it again.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from supervisor.errors import StartError
 
 START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 10.0
-KILL_TIMEOUT_S = 5.0  # what SIGKILL does not end by then hangs in the kernel, on its disk most likely
+KILL_TIMEOUT_S = 5.0  # a process that outlives SIGKILL this long hangs in the kernel, most likely on its disk
 
 log = structlog.get_logger("spotsupd")
 
 
 @dataclass(frozen=True, slots=True)
 class _Running:
-    """What the next daemon must know to find it."""
+    """What the next daemon must know to find this process."""
 
     client_port: int
     peer_port: int
@@ -38,7 +38,7 @@ class _Running:
 
 
 class EmbeddedEtcd:
-    """Start it, or find it running; `endpoint` stays the same for the life of the state folder."""
+    """Starts etcd, or finds it running. `endpoint` stays the same for the life of the state folder."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class EmbeddedEtcd:
         stop_s: float = STOP_TIMEOUT_S,
         kill_s: float = KILL_TIMEOUT_S,
     ) -> None:
-        """`start_s`: until it must answer; `stop_s`: from SIGTERM to SIGKILL; `kill_s`: for its end after that."""
+        """Time limits: `start_s` until it answers, `stop_s` from SIGTERM to SIGKILL, `kill_s` from then on."""
         self._folder = folder
         self._start_s = start_s
         self._stop_s = stop_s
@@ -59,11 +59,11 @@ class EmbeddedEtcd:
 
     @property
     def endpoint(self) -> str:
-        """What nodes and daemon connect to."""
+        """The URL that the daemon and nodes connect to."""
         return f"http://127.0.0.1:{self._running.client_port}"
 
     def start(self) -> None:
-        """Returns when it answers. Raises StartError with etcd's own last words where it does not."""
+        """Start, and wait until it answers. Raises StartError with the last line of etcd's log if it does not."""
         if self.alive:
             self._wait_until_healthy()
             return
@@ -83,7 +83,7 @@ class EmbeddedEtcd:
         self._wait_until_healthy()
 
     def stop(self) -> None:
-        """In order, else by SIGKILL. One that not even that ends is left: the next daemon finds it, or its end."""
+        """Stop by SIGTERM, then SIGKILL. A process that survives both is left for the next daemon to find."""
         for number, limit_s in ((signal.SIGTERM, self._stop_s), (signal.SIGKILL, self._kill_s)):
             if not self.alive:
                 return
@@ -92,13 +92,13 @@ class EmbeddedEtcd:
             while self.alive and time.monotonic() < deadline:
                 time.sleep(0.05)
         if self.alive:
-            log.error("the embedded etcd does not end, and is left", pid=self._running.pid)
+            log.error("the embedded etcd does not exit even after SIGKILL; left it running", pid=self._running.pid)
 
     @property
     def alive(self) -> bool:
-        """Whether it runs, started by us or by one before us."""
+        """Whether it runs, started by this daemon or an earlier one."""
         if self._child is not None:
-            return self._child.poll() is None  # and so it is reaped, too
+            return self._child.poll() is None  # this also reaps it
         return bool(self._running.pid) and processes.is_alive(self._identity())
 
     def _identity(self) -> processes.Identity:
@@ -123,13 +123,13 @@ class EmbeddedEtcd:
         except FileNotFoundError:
             return _Running(_free_port(), _free_port())
         except (ValueError, TypeError) as error:
-            raise StartError(f"{self._file} is broken ({error}); stop etcd and delete the file") from error
+            raise StartError(f"{self._file} is corrupt ({error}): stop etcd, and delete the file") from error
 
     def _save(self, running: _Running) -> None:
         self._running = running
-        fresh = self._file.with_suffix(".tmp")
-        fresh.write_text(json.dumps(asdict(running)))
-        fresh.replace(self._file)
+        temporary = self._file.with_suffix(".tmp")
+        temporary.write_text(json.dumps(asdict(running)))
+        temporary.replace(self._file)
 
     def _wait_until_healthy(self) -> None:
         etcd = Etcd([self.endpoint], timeout_s=2.0)
@@ -142,24 +142,24 @@ class EmbeddedEtcd:
                 if not self.alive or time.monotonic() > deadline:
                     raise StartError(
                         f"the embedded etcd does not answer at {self.endpoint}: {error}; "
-                        f"its last words ({self._folder / 'etcd.log'}): {self._last_words()}"
+                        f"last line of {self._folder / 'etcd.log'}: {self._last_log_line()}"
                     ) from error
                 time.sleep(0.05)
             else:
                 return
 
-    def _last_words(self) -> str:
+    def _last_log_line(self) -> str:
         lines = (self._folder / "etcd.log").read_text(errors="replace").strip().splitlines()
         return lines[-1][:500] if lines else "none"
 
 
 def find_etcd() -> str:
-    """The program: on the PATH, in the system's folders, or unpacked by a clone's setup."""
+    """The path of the program: from the PATH, the system's folders, or a clone's setup."""
     try:
         return str(find_program("etcd", tools_root()))
     except ProgramMissingError as error:
         raise StartError(
-            "there is no etcd on the PATH: `apt-get install etcd-server`, or leave --embedded-etcd out"
+            "etcd is not on the PATH: `apt-get install etcd-server`, or leave --embedded-etcd out"
         ) from error
 
 
@@ -177,6 +177,6 @@ def _check_free(port: int, file: Path) -> None:
             probe.bind(("127.0.0.1", port))
         except OSError as error:
             raise StartError(
-                f"port {port} on 127.0.0.1, which the embedded etcd had before ({file}), is in use: "
-                "stop what uses it, or delete that file to have new ports (running nodes will not find etcd then)"
+                f"port {port} on 127.0.0.1, which the embedded etcd used before ({file}), is in use: "
+                "stop what uses it, or delete that file to get new ports (running nodes will not find etcd then)"
             ) from error

@@ -1,8 +1,8 @@
-"""The journal in etcd: what the daemon knows for certain. Intents are written here before anything is done.
+"""The journal in etcd. Every intent is written here before it is acted on.
 
-Layout below /spotsup/<cluster>/: `world/` is mirrored and small (jobs, nodes, alerts waiting to be sent, the words
-between daemon and nodes); `events/`, `logs/` and `blobs/` are read when someone asks. Every write is one transaction,
-guarded by leadership (P10) and by the revision of each record it changes.
+Layout below /spotsup/<cluster>/: `world/` is small and mirrored (jobs, nodes, alerts that wait to be sent, the messages
+between daemon and nodes); `events/`, `logs/` and `blobs/` are read on demand. Every write of the daemon is one
+transaction, guarded by leadership (P10) and by the revision of each record that it changes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ BLOB_CHUNK_BYTES = 512 * 1024  # etcd refuses requests above 1.5 MiB, and base64
 
 
 class Journal:
-    """Reads come from a mirror that never blocks; writes go to etcd and are durable when they return."""
+    """Reads come from a mirror and never block; writes go to etcd and are durable when they return."""
 
     def __init__(self, store: Store, keys: Keys) -> None:
         self.keys = keys
@@ -43,11 +43,11 @@ class Journal:
     # -- writing -------------------------------------------------------------------------------------------
 
     def commit(self, commit: Commit, leader_guard: Sequence[Compare]) -> int:
-        """Write one plan's changes: the new revision, or 0 where a guard did not hold and nothing was written.
+        """Write the changes of one job. Returns the new revision, or 0 if a guard did not hold and nothing was written.
 
-        Raises JournalUnavailableError when etcd gave no answer: it may or may not have been written.
+        Raises JournalUnavailableError if etcd did not answer: it may or may not have been written.
         """
-        # No daemon does anything once a pause was acknowledged, not even one that has not heard of it yet.
+        # Once a pause is acknowledged no daemon commits, not even one whose mirror does not have the pause yet.
         guards = [*leader_guard, Compare(f"{self.keys.world}{PAUSE}", "create", 0)]
         for record, revision in commit.guards.items():
             key = self._job_key(record) if record == commit.job else self._node_key(commit.job, record)
@@ -77,11 +77,10 @@ class Journal:
         return result.revision if result.succeeded else 0
 
     def create_job(self, record: JobRecord, event: Event, replaced: int, code: KeyValue | None = None) -> bool:
-        """Store a new job, as a user's word that needs no leader; False when the name's record changed meanwhile, or
-        its code.
+        """Store a new job; any daemon may, leader or not. False if the job's record or its code changed meanwhile.
 
-        `replaced`: the revision of the ended job of that name, or 0. What that one left behind goes with it. `code`: as
-        `find_blob` gave it.
+        `replaced`: the revision of the ended job of that name, or 0; all that job left behind is deleted.
+        `code`: what `find_blob` returned.
         """
         name = record.name
         operations: list[Put | Delete] = [
@@ -94,13 +93,13 @@ class Journal:
         operations += [Put(self._job_key(name), dump(record)), Put(self._event_key(name, event.id), dump(event))]
         guards = [Compare(self._job_key(name), "mod", replaced)]
         if code is not None:
-            # Written anew together with the job: of this and `delete_code` at one moment, one comes too late.
+            # Rewritten with the job: of this transaction and a concurrent `delete_code` one fails.
             guards.append(Compare(code.key, "mod", code.mod_revision))
             operations.append(Put(code.key, code.value))
         return self._txn(guards, operations) > 0
 
     def update_job(self, view: JobView, record: JobRecord, event: Event, node: NodeRecord | None = None) -> bool:
-        """Store a changed job as a user wants it, and one changed node of it; False when either changed meanwhile."""
+        """Store a user's change to a job, and to one of its nodes. False if either changed meanwhile."""
         guards = [Compare(self._job_key(record.name), "mod", view.revision)]
         operations: list[Put | Delete] = [
             Put(self._job_key(record.name), dump(record)),
@@ -112,7 +111,7 @@ class Journal:
         return self._txn(guards, operations) > 0
 
     def adopt(self, job: JobRecord, revision: int, nodes: Sequence[NodeRecord], event: Event) -> bool:
-        """Store nodes that had no record, and their job; False where it is not as of `revision`, or a node is known."""
+        """Store nodes without a record, and their job. False if the job left `revision`, or a node has a record."""
         guards = [Compare(self._job_key(job.name), "mod", revision)]
         operations: list[Put | Delete] = [
             Put(self._job_key(job.name), dump(job)),
@@ -120,7 +119,7 @@ class Journal:
         ]
         stored = True
         for begin in range(0, len(nodes), MAX_OPERATIONS // 2):
-            # All at once but for a job of very many nodes: of these, the rest is unknown until it is written, too.
+            # One transaction, except for very many nodes: the rest stays unjournaled until it is written.
             batch = nodes[begin : begin + MAX_OPERATIONS // 2]
             guards += [Compare(self._node_key(job.name, node.id), "create", 0) for node in batch]
             operations += [Put(self._node_key(job.name, node.id), dump(node)) for node in batch]
@@ -129,31 +128,31 @@ class Journal:
         return stored
 
     def set_pause(self, pause: DaemonPause | None) -> None:
-        """Have all daemons of the cluster do nothing, or go on."""
+        """Pause all daemons of the cluster, or resume them."""
         key = f"{self.keys.world}{PAUSE}"
         self._txn([], [Put(key, dump(pause)) if pause else Delete(key)])
 
     def job_revision(self, name: str) -> int:
-        """The revision of a job's record as etcd holds it now, 0 where there is none: the mirror may be behind."""
+        """The revision of a job's record in etcd, 0 if there is none. The mirror may be behind."""
         found = self._store.get(self._job_key(name))
         return found.mod_revision if found else 0
 
-    # -- what is read when someone asks --------------------------------------------------------------------
+    # -- reading on demand ---------------------------------------------------------------------------------
 
     def events(self, job: str, after: str = "") -> list[Event]:
-        """A job's story, in order; only what came after the event with id `after`."""
+        """A job's events in order, from after the event with id `after`."""
         prefix = self._event_key(job, "")
         found = self._store.range(prefix)
         return [load(Event, kv.value, kv.key) for kv in found if kv.key.removeprefix(prefix) > after]
 
     def alert(self, event_id: str) -> Event | None:
-        """An alert that waits to be sent."""
+        """An alert that waits to be sent, None if there is none of that id."""
         key = f"{self.keys.world}alerts/{event_id}"
         found = self._store.get(key)
         return load(Event, found.value, key) if found else None
 
     def logs(self, job: str, node: str = "") -> list[tuple[str, str, bytes]]:
-        """The last chunks of output: (node, chunk number, bytes), in order within each node."""
+        """The last chunks of output as (node, chunk number, bytes), in order within each node."""
         prefix = self.keys.logs(job)
         found = self._store.range(self.keys.logs(job, node))
         chunks = []
@@ -163,13 +162,13 @@ class Journal:
         return chunks
 
     def put_blob(self, data: bytes) -> str:
-        """Store a code archive under its SHA-256, which is returned. Storing it again keeps it from being forgotten."""
+        """Store a code archive under its SHA-256, and return that. Storing it again protects it from `delete_code`."""
         digest = hashlib.sha256(data).hexdigest()
         complete = Put(self._blob_key(digest, "size"), str(len(data)).encode())
         found = self.find_blob(digest)
         if found is not None and self._txn([Compare(found.key, "mod", found.mod_revision)], [complete]):
             return digest
-        # It is not there, or was forgotten just now.
+        # It is missing, or was deleted just now.
         for number, begin in enumerate(range(0, len(data), BLOB_CHUNK_BYTES)):
             chunk = data[begin : begin + BLOB_CHUNK_BYTES]
             self._txn([], [Put(self._blob_key(digest, f"{number:05d}"), chunk)])
@@ -177,12 +176,14 @@ class Journal:
         return digest
 
     def find_blob(self, digest: str) -> KeyValue | None:
-        """The key that says that an archive is stored completely; None where it is not."""
+        """The key that marks an archive as complete, None if it is not stored completely."""
         return self._store.get(self._blob_key(digest, "size"))
 
     def delete_code(self, digest: str, revision: int) -> bool:
-        """Remove an archive, unless a job that has not ended names it, or will: it was stored again after `revision`.
-        Raises SchemaError where that cannot be told."""
+        """Delete an archive, unless an open job uses it, or it was stored again after `revision` for one to come.
+
+        Raises SchemaError if a job's record cannot be read.
+        """
         found = self.find_blob(digest)
         if found is None or found.mod_revision > revision:
             return False
@@ -193,11 +194,13 @@ class Journal:
         return self._txn([guard], [Delete(self._blob_key(digest, ""), prefix=True)]) > 0
 
     def get_blob(self, digest: str) -> bytes:
-        """An archive. Raises NotFoundError where it is missing or broken."""
+        """An archive. Raises NotFoundError if it is missing or corrupt."""
         found = self._store.range(self._blob_key(digest, ""))
         data = b"".join(kv.value for kv in found if not kv.key.endswith("/size"))
         if not found or hashlib.sha256(data).hexdigest() != digest:
-            raise NotFoundError(f"the code archive {digest[:12]} is not in etcd, or broken: submit the job again")
+            raise NotFoundError(
+                f"the code archive {digest[:12]} is missing from etcd, or corrupt: submit the job again"
+            )
         return data
 
     def _job_key(self, job: str) -> str:

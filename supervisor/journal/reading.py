@@ -1,4 +1,4 @@
-"""From the mirror's keys to the jobs they tell of. What did not change is not read again: it is the same JobView."""
+"""Parses the mirrored keys into jobs. A job whose keys did not change keeps the same JobView object."""
 
 from __future__ import annotations
 
@@ -30,14 +30,15 @@ from supervisor.journal.codec import load
 from supervisor.model import ClusterRecord, DaemonPause, JobRecord, NodeRecord
 from supervisor.planner.world import JobView
 
-# Records of the cluster as a whole, below `world/`.
+# The keys of cluster-wide records, below `world/`.
 CLUSTER, PAUSE = "cluster", "pause"
-Whole = TypeVar("Whole", ClusterRecord, DaemonPause)
+ClusterWide = TypeVar("ClusterWide", ClusterRecord, DaemonPause)
+# What stands for a cluster-wide record that cannot be read.
 _UNREADABLE: dict[type, ClusterRecord | DaemonPause] = {
-    ClusterRecord: ClusterRecord(0.0, "a spotsupd that this one does not understand"),
-    DaemonPause: DaemonPause(0.0, "in words that this spotsupd does not understand"),
+    ClusterRecord: ClusterRecord(0.0, "a spotsupd of another version"),
+    DaemonPause: DaemonPause(0.0, "written by a spotsupd of another version"),
 }
-_WORDS: dict[str, type[Any]] = {
+_MESSAGES: dict[str, type[Any]] = {
     "hint": Hint,
     "round": Round,
     "result": Result,
@@ -51,40 +52,42 @@ _WORDS: dict[str, type[Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The journal as of `revision`. `live` is False while etcd is away and this copy ages; `outages` counts that.
-
-    `refused`: jobs with a record that this daemon cannot read, and why; `jobs` has none of them. `unjournaled`: nodes
-    that speak and have no record. `cluster` is None where no journal was begun, or etcd has lost it.
-    """
+    """The journal as of `revision`."""
 
     jobs: MappingProxyType[str, JobView]
+    # Ids of events that wait to be sent.
     alerts: tuple[str, ...]
     revision: int
+    # False while etcd does not answer and this copy ages.
     live: bool
+    # Messages that cannot be parsed: "key: error".
     unreadable: tuple[str, ...]
+    # How often etcd has stopped answering.
     outages: int = 0
+    # Jobs with a record that this daemon cannot read, and why; `jobs` has none of them.
     refused: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    # Nodes that publish messages and have no record.
     unjournaled: frozenset[str] = frozenset()
+    # None if etcd holds no journal: it is new, or has lost its data.
     cluster: ClusterRecord | None = None
     pause: DaemonPause | None = None
 
 
 @dataclass(slots=True)
 class _Parts:
-    """All keys of one job, and what each of them says. `said`: (the bytes, the word, or why it is none).
-
-    `refused`, `unjournaled` and `unreadable`: see Reading.
-    """
+    """All keys of one job, and what was parsed from them."""
 
     keys: dict[str, KeyValue] = field(default_factory=dict)
-    said: dict[str, tuple[bytes, Any, str]] = field(default_factory=dict)
+    # By key: its bytes, the record or message (None if unreadable), and the parse error or "".
+    parsed: dict[str, tuple[bytes, Any, str]] = field(default_factory=dict)
+    # The next three: see Reading.
     refused: str = ""
     unjournaled: frozenset[str] = frozenset()
     unreadable: tuple[str, ...] = ()
 
 
 class Reader:
-    """Any thread may read. A cluster of 10,000 nodes has 30,000 keys, of which a few change at a time."""
+    """Any thread may read. A cluster of 10,000 nodes has 30,000 keys, and only a few change at a time."""
 
     def __init__(self, keys: Keys) -> None:
         self._world = keys.world
@@ -100,10 +103,10 @@ class Reader:
         self._pause: DaemonPause | None = None
 
     def read(self, view: View) -> Reading:
-        """The world as `view` has it."""
+        """The journal as of `view`."""
         with self._lock:
             if view.keys is not self._seen:
-                self._take(view.keys)
+                self._update(view.keys)
                 self._seen = view.keys
             return Reading(
                 self._jobs,
@@ -118,32 +121,32 @@ class Reader:
                 self._pause,
             )
 
-    def _take(self, keys: Mapping[str, KeyValue]) -> None:
+    def _update(self, keys: Mapping[str, KeyValue]) -> None:
         seen = self._seen
         changed = [key for key, kv in keys.items() if seen.get(key) is not kv]
         is_gone = len(seen) + sum(key not in seen for key in changed) != len(keys)
         gone = seen.keys() - keys.keys() if is_gone else ()
         touched: dict[str, bool] = {}
-        alerts = whole = False
+        alerts = cluster_wide = False
         for key in (*changed, *gone):
-            room, _, rest = key.removeprefix(self._world).partition("/")
-            if room == "alerts":
+            section, _, rest = key.removeprefix(self._world).partition("/")
+            if section == "alerts":
                 alerts = True
                 continue
             if not rest:
-                whole = True  # CLUSTER or PAUSE
+                cluster_wide = True  # CLUSTER or PAUSE
                 continue
-            job, _, word = rest.partition("/")
+            job, _, kind = rest.partition("/")
             parts = self._parts.setdefault(job, _Parts())
             if key in keys:
                 parts.keys[key] = keys[key]
             else:
                 parts.keys.pop(key, None)
-                parts.said.pop(key, None)
-            touched[job] = touched.get(job, True) and room == "run" and word == "progress"
-        if whole:
-            self._cluster = _whole(keys.get(f"{self._world}{CLUSTER}"), ClusterRecord)
-            self._pause = _whole(keys.get(f"{self._world}{PAUSE}"), DaemonPause)
+                parts.parsed.pop(key, None)
+            touched[job] = touched.get(job, True) and section == "run" and kind == "progress"
+        if cluster_wide:
+            self._cluster = _cluster_wide(keys.get(f"{self._world}{CLUSTER}"), ClusterRecord)
+            self._pause = _cluster_wide(keys.get(f"{self._world}{PAUSE}"), DaemonPause)
         if alerts:
             prefix = f"{self._world}alerts/"
             self._alerts = tuple(sorted(key.removeprefix(prefix) for key in keys if key.startswith(prefix)))
@@ -151,11 +154,11 @@ class Reader:
             self._rebuild(touched)
 
     def _rebuild(self, touched: Mapping[str, bool]) -> None:
-        """The jobs anew of which something changed; `touched` says whether that is no more than their progress."""
+        """Rebuild the touched jobs. `touched`: job -> whether only its progress changed."""
         jobs = dict(self._jobs)
-        for job, steps_only in touched.items():
+        for job, progress_only in touched.items():
             parts = self._parts[job]
-            if steps_only and job in jobs:
+            if progress_only and job in jobs:
                 jobs[job] = replace(jobs[job], progress=_progress(self._world, job, parts))
                 parts.unreadable = _unreadable(parts)
                 continue
@@ -177,8 +180,8 @@ class Reader:
         self._unreadable = tuple(sorted(text for parts in self._parts.values() for text in parts.unreadable))
 
 
-def _whole(found: KeyValue | None, kind: type[Whole]) -> Whole | None:
-    """A record of the cluster as a whole. One that cannot be read is there, and says nothing."""
+def _cluster_wide(found: KeyValue | None, kind: type[ClusterWide]) -> ClusterWide | None:
+    """A cluster-wide record; a placeholder if it exists and cannot be read."""
     if found is None:
         return None
     try:
@@ -188,34 +191,34 @@ def _whole(found: KeyValue | None, kind: type[Whole]) -> Whole | None:
 
 
 def _build(world: str, parts: _Parts) -> JobView | None:
-    """None for words of a job that is not in the journal: nothing may be decided from them. Raises SchemaError where a
-    record is of a newer daemon, or broken."""
+    """The view of one job; None for messages of a job without a record. Raises SchemaError for a record that this
+    daemon cannot read."""
     record, revision = None, 0
     nodes: dict[str, NodeRecord] = {}
     revisions: dict[str, int] = {}
-    words: dict[str, Any] = {}
+    messages: dict[str, Any] = {}
     by_node: dict[str, dict[str, Any]] = {}
     tombstones: set[str] = set()
     for key in sorted(parts.keys):
         kv = parts.keys[key]
-        room, _, rest = key.removeprefix(world).partition("/")
+        section, _, rest = key.removeprefix(world).partition("/")
         kind, _, node = rest.partition("/")[2].partition("/")
-        if room == "run" and kind == "tombstone":
+        if section == "run" and kind == "tombstone":
             tombstones.add(node)
             continue
-        parse = _parser(room, kind, key, kv.value)
-        found = _said(parts, key, kv.value, parse) if parse else None
+        parse = _parser(section, kind, key, kv.value)
+        found = _parsed(parts, key, kv.value, parse) if parse else None
         if found is None:
             continue
-        if room == "jobs":
+        if section == "jobs":
             record, revision = found, kv.mod_revision
-        elif room == "nodes":
+        elif section == "nodes":
             nodes[found.id] = found
             revisions[found.id] = kv.mod_revision
         elif node:
             by_node.setdefault(kind, {})[node] = found
         else:
-            words[kind] = found
+            messages[kind] = found
     parts.unjournaled = frozenset((by_node.get("agent", {}).keys() | by_node.get("member", {}).keys()) - nodes.keys())
     if record is None:
         return None
@@ -224,10 +227,10 @@ def _build(world: str, parts: _Parts) -> JobView | None:
         revision=revision,
         nodes=MappingProxyType(nodes),
         revisions=MappingProxyType(revisions),
-        hint=words.get("hint"),
-        round=words.get("round"),
-        result=words.get("result"),
-        progress=words.get("progress"),
+        hint=messages.get("hint"),
+        round=messages.get("round"),
+        result=messages.get("result"),
+        progress=messages.get("progress"),
         members=by_node.get("member", {}),
         agents=by_node.get("agent", {}),
         notices=by_node.get("notice", {}),
@@ -237,33 +240,33 @@ def _build(world: str, parts: _Parts) -> JobView | None:
 
 
 def _unreadable(parts: _Parts) -> tuple[str, ...]:
-    return tuple(f"{key}: {error}" for key, (_, _, error) in parts.said.items() if error)
+    return tuple(f"{key}: {error}" for key, (_, _, error) in parts.parsed.items() if error)
 
 
 def _progress(world: str, job: str, parts: _Parts) -> Any:
     key = f"{world}run/{job}/progress"
     kv = parts.keys.get(key)
-    return _said(parts, key, kv.value, partial(decode, Progress, kv.value)) if kv else None
+    return _parsed(parts, key, kv.value, partial(decode, Progress, kv.value)) if kv else None
 
 
-def _parser(room: str, kind: str, key: str, value: bytes) -> Callable[[], Any] | None:
-    """How to read a key of this room; None for what is not for us."""
-    if room == "jobs":
+def _parser(section: str, kind: str, key: str, value: bytes) -> Callable[[], Any] | None:
+    """The parser for a key of this section, None if the daemon does not read it."""
+    if section == "jobs":
         return partial(load, JobRecord, value, key)
-    if room == "nodes":
+    if section == "nodes":
         return partial(load, NodeRecord, value, key)
-    if room == "run" and kind in _WORDS:
-        return partial(decode, _WORDS[kind], value)
+    if section == "run" and kind in _MESSAGES:
+        return partial(decode, _MESSAGES[kind], value)
     return None
 
 
-def _said(parts: _Parts, key: str, value: bytes, parse: Callable[[], Any]) -> Any:
-    """What a key says, or None. Known by its bytes: a revision says nothing, etcd may count anew."""
-    known = parts.said.get(key)
+def _parsed(parts: _Parts, key: str, value: bytes, parse: Callable[[], Any]) -> Any:
+    """The parsed value of a key, or None. Cached by its bytes: revisions repeat after etcd was restored."""
+    known = parts.parsed.get(key)
     if known is None or known[0] != value:
         try:
             known = (value, parse(), "")
         except WireError as error:
             known = (value, None, str(error))
-        parts.said[key] = known
+        parts.parsed[key] = known
     return known[1]

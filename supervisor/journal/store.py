@@ -1,4 +1,4 @@
-"""What the journal stands on: a handful of verbs over etcd, so that a simulated world can stand there instead."""
+"""The few operations on etcd that the journal needs, as a protocol: a simulation implements it, too."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from spotsup_trainer.etcd.mirror import Mirror, View
 
 from supervisor.errors import JournalFullError, JournalUnavailableError
 
-# grpc's code where the alarm NOSPACE is raised, https://etcd.io/docs/v3.5/op-guide/maintenance/; and for "too many
+# gRPC's code when the alarm NOSPACE is raised, https://etcd.io/docs/v3.5/op-guide/maintenance/; and for "too many
 # requests", which passes (etcd's api/v3rpc/rpctypes/error.go).
 RESOURCE_EXHAUSTED = 8
 FULL = (
-    "etcd takes no more data, for its space quota is used up: training goes on, and nothing is begun until an operator "
-    "has freed space and disarmed its alarm (docs/operations.md)"
+    "etcd refuses writes because its space quota is used up: training goes on, nothing new starts until an operator "
+    "frees space and disarms the alarm (docs/operations.md)"
 )
 
 
 class Store(Protocol):
-    """Keys with revisions. All but `view` raise JournalUnavailableError when there is no answer."""
+    """Keys with revisions. All methods but `view` raise JournalUnavailableError if etcd does not answer."""
 
     def view(self) -> View:
-        """All keys of the world, as last heard; never blocks."""
+        """All mirrored keys; never blocks."""
         ...
 
     def txn(self, guards: Sequence[Compare], operations: Sequence[Put | Delete]) -> TxnResult:
-        """All or nothing. Without an answer it may or may not have happened."""
+        """All operations or none. Without an answer they may or may not have happened."""
         ...
 
     def range(self, prefix: str) -> Sequence[KeyValue]:
@@ -40,14 +40,14 @@ class Store(Protocol):
 
 
 class EtcdStore:
-    """The real one: reads of the world come from a mirror, everything else from etcd itself."""
+    """etcd: `view` reads a mirror of `world`, everything else asks etcd."""
 
     def __init__(self, etcd: Etcd, world: str, on_change: Callable[[], None] = lambda: None) -> None:
         self._etcd = etcd
         self._mirror = Mirror(etcd, world, on_change)
 
     def start(self, timeout_s: float) -> None:
-        """Begin to mirror. Raises JournalUnavailableError when etcd has not answered in time."""
+        """Start the mirror. Raises JournalUnavailableError if etcd does not answer in time."""
         self._mirror.start()
         if not self._mirror.wait_live(timeout_s):
             raise JournalUnavailableError(
@@ -68,7 +68,7 @@ class EtcdStore:
             return self._etcd.txn(guards, operations)
         except EtcdError as error:
             if isinstance(error, EtcdRefusedError) and error.code != RESOURCE_EXHAUSTED:
-                raise  # what we asked for is wrong, and would be again
+                raise  # the request is wrong, and repeating it does not help
             raise (JournalFullError if is_full(error) else JournalUnavailableError)(describe(error)) from error
 
     def range(self, prefix: str) -> Sequence[KeyValue]:
@@ -92,5 +92,5 @@ def describe(error: EtcdError) -> str:
 
 
 def is_full(error: EtcdError) -> bool:
-    """Whether an operator has to free space."""
+    """Whether etcd is full, so that an operator has to free space."""
     return isinstance(error, EtcdRefusedError) and error.code == RESOURCE_EXHAUSTED and "space" in str(error)

@@ -1,1 +1,1 @@
-"""What the daemon does on machines over SSH: prepare them, and what happens there before they are terminated."""
+"""What the daemon does on nodes over SSH: bootstrap, and clean-up before termination."""

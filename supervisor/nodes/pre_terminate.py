@@ -1,4 +1,4 @@
-"""What is done over SSH on a machine that is about to be ended: nice to have, so it may take seconds and no more."""
+"""What is done over SSH on a machine before it is terminated. It is optional, so it may take seconds at most."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ class SshPreTerminate:
         try:
             return collect(target, node.id, root=root, clock=self._clock.now, deadline_s=LOG_S, lines=LOG_LINES)
         except BootstrapError as error:
-            log.info("the log of a failed node cannot be read", node=node.id, error=str(error))
+            log.info("cannot read the log of a failed node", node=node.id, error=str(error))
             return ""
 
     def unmount(self, node: NodeRecord, job: JobRecord) -> None:
-        """As PreTerminate. What is on scratch ends with the machine."""
+        """As PreTerminate. Scratch disks end with the machine."""
         from bootstrap import BootstrapError, stop_agent
 
         target, root = target_of(self._config, self._identity, node), self._config.node.root
@@ -54,4 +54,4 @@ class SshPreTerminate:
                 deadline_s=UNMOUNT_S,
             )
         except BootstrapError as error:
-            log.info("a machine is ended with its file systems mounted", node=node.id, error=str(error))
+            log.info("cannot unmount the file systems of a node before its termination", node=node.id, error=str(error))

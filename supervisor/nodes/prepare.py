@@ -1,4 +1,4 @@
-"""From the journal's records to a bootstrap over SSH."""
+"""Builds a bootstrap from the journal's records, and runs it over SSH."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from bootstrap.environment.lock import Lock
     from bootstrap.log_agent.model import LogAgent
 
-# Before anything of the job's is tried: what fails here is the image's fault, or the machine's.
+# Steps before anything of the job's runs: their failure is the image's fault, or the machine's.
 MACHINE_STEPS = frozenset({"facts", "hygiene", "gpu", "network", "reboot"})
 TRAINER_LIMIT_BYTES = 8 * 1024 * 1024
 
 
 class SshPreparer:
-    """Prepares nodes: the same for all clouds. Safe to use from several threads."""
+    """Bootstraps nodes, the same way on all clouds. Safe to use from several threads."""
 
     def __init__(
         self, config: Config, identity: Identity, journal: Journal, etcd_endpoints: tuple[str, ...], clock: Clock
@@ -42,7 +42,7 @@ class SshPreparer:
         self._trainer: Archive | None = None
 
     def prepare(self, node: NodeRecord, job: JobRecord) -> BootstrapDone:
-        """Bootstrap one node, within the configured limit."""
+        """Bootstrap one node within the configured time limit."""
         from bootstrap import BootstrapError, PackError, bootstrap, lock_of
 
         target = target_of(self._config, self._identity, node)
@@ -67,10 +67,10 @@ class SshPreparer:
 
 
 def outcome_of(node: str, error: Exception) -> BootstrapDone:
-    """What became of a bootstrap that ended in `error`, and whose fault it was."""
+    """The outcome of a bootstrap that ended in `error`: the message, and whose fault it was."""
     from bootstrap import BootstrapError, HostKeyMismatchError, UnreachableError
 
-    # Where etcd did not give us the code, nothing was tried on the machine: that is no failure of its own (P5).
+    # If etcd did not return the code, nothing was tried on the machine, and it has not failed (P5).
     unreachable = isinstance(error, UnreachableError | JournalUnavailableError)
     return BootstrapDone(
         node,
@@ -82,7 +82,7 @@ def outcome_of(node: str, error: Exception) -> BootstrapDone:
 
 
 def target_of(config: Config, identity: Identity, node: NodeRecord) -> Target:
-    """The way to a node's machine."""
+    """How to reach a node over SSH."""
     from bootstrap import Target
 
     return Target(
@@ -95,7 +95,7 @@ def target_of(config: Config, identity: Identity, node: NodeRecord) -> Target:
 
 
 def pack_trainer() -> Archive:
-    """The package that this daemon runs with: nodes then speak its language exactly. Raises PackError."""
+    """This daemon's own copy of the trainer package, so that nodes use the same messages. Raises PackError."""
     from bootstrap import pack_directory
 
     folder = Path(wire.__file__).parent
@@ -111,12 +111,12 @@ def setup_of(
     trainer: Archive,
     lock: Lock | None,
 ) -> Setup:
-    """What bootstrap is asked for. Raises ValueError for what no machine could have."""
+    """The bootstrap of a node. Raises ValueError for a setup that no machine can have."""
     from bootstrap import Setup
     from bootstrap.model import Host
 
     data = job.spec.kind == "data"
-    # An instance type that the catalog does not have has as many as its job says.
+    # An instance type that is missing from the catalog has as many GPUs as its job asks for.
     gpus = max(node.offer.gpus, job.spec.resources.gpus_per_node)
     return Setup(
         node=node.id,
@@ -166,7 +166,7 @@ def _agent_config(
 
 
 def _environment(config: Config, node: NodeRecord, job: JobRecord) -> dict[str, str]:
-    # On the local cloud all machines share the host's loopback interface, and gloo would guess by host name.
+    # On the local cloud all machines share the host's loopback interface; gloo would choose one by host name.
     interface = qemu.INTERFACE if config.local.image else "lo"
     local = {"GLOO_SOCKET_IFNAME": interface} if node.offer.cloud == "local" else {}
     ours = {"SPOTSUP_APP_FAILURES": str(job.spec.limits.app_failures)}
@@ -174,7 +174,7 @@ def _environment(config: Config, node: NodeRecord, job: JobRecord) -> dict[str, 
 
 
 def metadata_of(node: NodeRecord) -> wire.Metadata:
-    """Where this node reads its preemption notice."""
+    """Where a node reads its preemption notice."""
     match node.offer.cloud:
         case "local" | "aws" | "gcp" | "azure" as kind:
             return wire.Metadata(kind, node.metadata_url)
@@ -183,7 +183,7 @@ def metadata_of(node: NodeRecord) -> wire.Metadata:
 
 
 def user_of(config: Config, node: NodeRecord) -> str:
-    """Who logs in: machines of the local cloud run as the daemon's own user, virtual ones have one from user data."""
+    """The login user. Machines of the local cloud run as the daemon's own user; virtual ones get one by user data."""
     settings = config.cloud(node.offer.cloud)
     if settings is not None:
         return settings.ssh_user
@@ -191,7 +191,7 @@ def user_of(config: Config, node: NodeRecord) -> str:
 
 
 def has_dead_man(config: Config, node: NodeRecord) -> bool:
-    """Whether its user data brought the dead-man switch; an Azure machine needs an identity to end its own billing."""
+    """Whether a node's user data has the dead-man switch. An Azure machine needs an identity to delete itself."""
     settings = config.cloud(node.offer.cloud)
     if node.offer.cloud == "local":
         return bool(config.local.image)
@@ -201,7 +201,7 @@ def has_dead_man(config: Config, node: NodeRecord) -> bool:
 
 
 def log_agent_of(config: Config, node: NodeRecord) -> LogAgent | None:
-    """The cloud's own agent for logs, where its settings ask for it."""
+    """The cloud's own log agent, if its settings ask for one."""
     from bootstrap.log_agent.model import LogAgent
 
     settings = config.cloud(node.offer.cloud)
@@ -211,7 +211,7 @@ def log_agent_of(config: Config, node: NodeRecord) -> LogAgent | None:
 
 
 def checkpoint_dir(config: Config, job: JobRecord) -> str:
-    """A folder that all nodes of the job share, and that outlives them."""
+    """A folder that all nodes of a job share, and that outlives them."""
     if job.spec.checkpoint_dir:
         return job.spec.checkpoint_dir
     if job.spec.shared:

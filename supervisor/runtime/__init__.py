@@ -1,1 +1,1 @@
-"""The loop: observe -> plan -> journal -> act, and what it stands on."""
+"""The loop (observe -> plan -> journal -> act), its actor, leader election and clock."""

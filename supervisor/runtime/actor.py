@@ -1,4 +1,4 @@
-"""Actions, carried out on worker threads. What each does is in `Effects`; how they are run is in `ThreadActor`."""
+"""Runs actions on worker threads. `Effects` has what each action does, `ThreadActor` how it is run."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ CALL_TIMEOUT_S = 30.0
 LAUNCH_TIMEOUT_S = 60.0
 CONSOLE_TIMEOUT_S = 10.0
 CONSOLE_LINES = 40
-# Of a console, and of a log: a progress bar is one line of megabytes, and forty nodes fail in one transaction of etcd.
+# A progress bar may be one line of megabytes, and the texts of forty failed nodes must fit into one etcd transaction.
 CONSOLE_TAIL_CHARACTERS = 5_000
 MAX_THREADS = 96
-NOT_STARTED = "not begun: this daemon may not lead any more"
+NOT_STARTED = "not started: this daemon may have lost its leadership"
 
 
 class Preparer(Protocol):
@@ -60,29 +60,29 @@ class Preparer(Protocol):
 
 
 class PreTerminate(Protocol):
-    """What is done on a machine before it is ended: bounded to seconds, and never raises."""
+    """What is done on a machine before it is terminated: takes seconds at most, and never raises."""
 
     def log_of(self, node: NodeRecord) -> str:
-        """The end of its agent's and its launcher's log, "" where it cannot be read."""
+        """The tail of the agent's and the launcher's log, "" if it cannot be read."""
         ...
 
     def unmount(self, node: NodeRecord, job: JobRecord) -> None:
-        """Stop its agent, and unmount what the job had mounted: what was written is then on the server."""
+        """Stop the agent and unmount the job's file systems, so that all writes reach the server."""
         ...
 
 
 class Alerts(Protocol):
-    """Tells people."""
+    """Sends events to people."""
 
     def send(self, event: Event) -> str:
-        """What went wrong, or ""."""
+        """Send one event. Returns what went wrong, or ""."""
         ...
 
 
 class Effects:
-    """What each kind of action does to the world: one call each, every fault an outcome."""
+    """Carries out each kind of action with one call; every fault becomes an outcome."""
 
-    def __init__(  # noqa: PLR0913 - by name, and each is what one kind of action is done with
+    def __init__(  # noqa: PLR0913 - keyword-only; each serves one kind of action
         self,
         *,
         cluster: str,
@@ -95,7 +95,7 @@ class Effects:
         dead_man_s: Mapping[str, float] = MappingProxyType({}),
         pre_terminate: PreTerminate | None = None,
     ) -> None:
-        """`dead_man_s`: by cloud, after how long a machine that its cluster has forgotten ends itself."""
+        """`dead_man_s`: by cloud, the timeout of a machine's dead-man switch in seconds, 0 for none."""
         self._cluster = cluster
         self._provisioners = provisioners
         self._identity = identity
@@ -107,7 +107,7 @@ class Effects:
         self._pre_terminate = pre_terminate
 
     def perform(self, action: Action) -> Outcome:
-        """Do it, and say what came of it."""
+        """Carry out one action."""
         match action:
             case Launch(node):
                 return self._launch(node)
@@ -148,7 +148,7 @@ class Effects:
             return FindDone(node.id, None, str(error))
 
     def _terminate(self, action: Terminate) -> TerminateDone:
-        console = self._last_words(action) if action.read_console else ""
+        console = self._console_tail(action) if action.read_console else ""
         log_text = self._pre_terminate.log_of(action.read_log_of) if self._pre_terminate and action.read_log_of else ""
         log_text = log_text[-CONSOLE_TAIL_CHARACTERS:]
         if self._pre_terminate and action.unmount_first:
@@ -159,8 +159,8 @@ class Effects:
             return TerminateDone(action.node, action.instance_id, str(error), console, log_text)
         return TerminateDone(action.node, action.instance_id, console=console, log=log_text)
 
-    def _last_words(self, action: Terminate) -> str:
-        """Why it did not come up, perhaps. Nice to have: it must never keep a machine from being ended."""
+    def _console_tail(self, action: Terminate) -> str:
+        """The end of the console, which may say why the machine failed. An error here never blocks termination."""
         try:
             text = self._provisioners[action.cloud].console(action.instance_id, CONSOLE_TIMEOUT_S)
         except ProvisionerError as error:
@@ -187,7 +187,7 @@ class Effects:
         try:
             self._provisioners[action.cloud].remove(action.leftover, CALL_TIMEOUT_S)
         except ProvisionerError as error:
-            log.warning("not removed; it is tried again", what=action.leftover.id, error=str(error))
+            log.warning("cannot remove a leftover; will retry", id=action.leftover.id, error=str(error))
             return RemoveDone(action.leftover.id, str(error))
         return RemoveDone(action.leftover.id)
 
@@ -205,15 +205,15 @@ class Effects:
         except SpotsupError as error:
             return AlertDone(event_id, str(error))
         if event is None or self._alerts is None:
-            return AlertDone(event_id)  # sent by a daemon before us, or alerts were switched off since
+            return AlertDone(event_id)  # sent by the previous leader, or alerts were switched off since
         error_text = self._alerts.send(event)
         if error_text:
-            log.warning("an alert was not delivered", id=event_id, error=error_text)
+            log.warning("cannot deliver an alert; will retry", id=event_id, error=error_text)
         return AlertDone(event_id, error_text)
 
 
 def outcome_of_fault(action: Action, fault: str) -> Outcome:
-    """What an action that ended in an unforeseen error came to: always the outcome that promises least."""
+    """The outcome of an action that ended in an unexpected error: always the one that claims least."""
     match action:
         case Launch(node):
             return LaunchDone(node.id, node.offer, Unknown(fault))
@@ -236,17 +236,17 @@ def outcome_of_fault(action: Action, fault: str) -> Outcome:
 
 
 def outcome_of_not_started(action: Action) -> Outcome:
-    """What an action came to that must not be begun any more; it is nobody's failure (P5)."""
+    """The outcome of an action that may not start any more; no failure is counted (P5)."""
     if isinstance(action, Bootstrap):
         return BootstrapDone(action.node.id, NOT_STARTED, unreachable=True)
     return outcome_of_fault(action, NOT_STARTED)
 
 
 class ThreadActor:
-    """Runs actions on daemon threads, so that one that hangs beyond its limit holds up neither others nor our exit.
+    """Runs actions on daemon threads: an action that hangs beyond its limit delays neither others nor our exit.
 
-    `wake` is called after each outcome. `may_act` is asked before each action that changes a cloud or a machine: this
-    process may have been frozen since it was decided (P10).
+    `wake` is called after each outcome. `may_act` is asked before each action that changes a cloud or a machine: the
+    process may have been suspended since the action was decided (P10).
     """
 
     def __init__(
@@ -265,7 +265,7 @@ class ThreadActor:
         self._lock = threading.Lock()
 
     def start(self, action: Action) -> None:
-        """Hand an action to an idle thread, or to a new one; beyond `MAX_THREADS` it waits its turn."""
+        """Give an action to an idle thread, or to a new one; beyond `MAX_THREADS` it waits its turn."""
         with self._lock:
             self._unfinished += 1
             if self._threads < min(self._unfinished, MAX_THREADS):
@@ -274,7 +274,7 @@ class ThreadActor:
         self._waiting.put(action)
 
     def collect(self) -> list[tuple[Action, Outcome]]:
-        """What ended since the last call."""
+        """The actions that ended since the last call."""
         found = []
         while not self._done.empty():
             found.append(self._done.get())
@@ -289,7 +289,7 @@ class ThreadActor:
             try:
                 outcome = self._perform(action) if self._allowed(action) else outcome_of_not_started(action)
             except Exception as error:
-                log.exception("an action ended in an unforeseen error", action=action.key)
+                log.exception("an action failed unexpectedly", action=action.key)
                 outcome = outcome_of_fault(action, f"{type(error).__name__}: {error}")
             self._done.put((action, outcome))
             with self._lock:

@@ -1,6 +1,6 @@
-"""A call on a thread of its own that nobody has to wait for: one that hangs holds up neither others nor our exit.
+"""Calls on threads of their own: a call that hangs delays neither others nor our exit.
 
-Nor do those that hang pile up: beyond `MAX_CALLS` that have not ended, another one is not begun.
+At most `MAX_CALLS` run at a time; beyond that no call is started.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ T = TypeVar("T")
 
 
 def in_background(call: Callable[[], T], name: str) -> Future[T]:
-    """Begin; what it returns or raises comes through the future, whose `result(timeout_s)` is the bound.
+    """Start a call. The caller bounds it with the future's `result(timeout_s)`.
 
-    It is TimeoutError at once where too many others hang.
+    The future fails with TimeoutError at once if `MAX_CALLS` others hang.
     """
     future: Future[T] = Future()
     if not _free.acquire(blocking=False):
-        future.set_exception(TimeoutError(f"{MAX_CALLS} calls that were made before have not ended"))
+        future.set_exception(TimeoutError(f"{MAX_CALLS} earlier calls have not ended"))
         return future
 
     def run() -> None:
         try:
             future.set_result(call())
-        except BaseException as error:  # noqa: BLE001 - whoever asks for the result gets it
+        except BaseException as error:  # noqa: BLE001 - raised where the result is read
             future.set_exception(error)
         finally:
             _free.release()

@@ -1,4 +1,4 @@
-"""Time, as something that is handed in: a simulated world hands in another."""
+"""The clock, passed in wherever time is read: a simulation passes in its own."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import Protocol
 
 import structlog
 
-# What the time of day may differ from one look to the next: it is being set right slowly, as NTP does it.
+# NTP slews the wall clock: it may drift by this much between two reads.
 SLEW_S = 1.0
-# A time of day that has jumped is believed once it has stood for so long.
+# A jump of the wall clock is accepted once it has lasted this long.
 ACCEPTED_AFTER_S = 60.0
 
 log = structlog.get_logger("spotsupd")
 
 
 class Clock(Protocol):
-    """Where the daemon reads the time."""
+    """Where the daemon reads wall-clock time."""
 
     def now(self) -> float:
         """UNIX seconds."""
@@ -26,15 +26,16 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """The machine's own time of day, but for jumps that do not last: all that is periodic, and every patience, hangs on
-    it, and so does what nodes and clouds say of deadlines. Any thread may ask; all of a process ask the same one, for
-    what it believes depends on when it is asked."""
+    """The system's wall clock without short jumps: all periodic work, timeouts and deadlines depend on it.
+
+    Any thread may read it. A process has one: when a jump is accepted depends on when the clock is read.
+    """
 
     def __init__(self, wall: Callable[[], float] = time.time, steady: Callable[[], float] = time.monotonic) -> None:
         self._wall, self._steady = wall, steady
         self._lock = threading.Lock()
         self._offset = wall() - steady()
-        self._jump: tuple[float, float] | None = None  # to which offset, and since when
+        self._jump: tuple[float, float] | None = None  # the new offset, and since when
 
     def now(self) -> float:
         """UNIX seconds."""
@@ -46,6 +47,6 @@ class SystemClock:
             elif self._jump is None or abs(offset - self._jump[0]) > SLEW_S:
                 self._jump = offset, steady
             elif steady - self._jump[1] >= ACCEPTED_AFTER_S:
-                log.warning("the time of day has jumped, and stays so", by_s=round(offset - self._offset, 1))
+                log.warning("accepted a jump of the wall clock", by_s=round(offset - self._offset, 1))
                 self._offset, self._jump = offset, None
             return steady + self._offset

@@ -1,4 +1,8 @@
-"""observe -> plan -> journal -> act. One tick is one decision; nothing else writes records or calls a cloud."""
+"""observe -> plan -> journal -> act: one tick is one decision.
+
+Everything that the daemon decides is committed by this loop and done by the actor (actor.py); beside it `api.service`
+and `api.adoption` store what users ask for, and `api.quote`, `api.adoption` and `cli.check` only read from clouds.
+"""
 
 from __future__ import annotations
 
@@ -33,71 +37,75 @@ from supervisor.planner.quiescence import Steady, skipped
 from supervisor.planner.world import JobView, Rules, VolatileState, World
 from supervisor.runtime.clock import Clock
 
-RESTS = 4.0
+# After a tick the loop rests for this many times what the tick took, at most MAX_REST_S.
+REST_FACTOR = 4.0
 MAX_REST_S = 0.2
-# Between two ticks: more than that is a jump of the clock, or we slept. Threads that read it may be so far apart.
+# A longer gap between two ticks means that the clock jumped, or that this process was suspended.
 MAX_GAP_S = 60.0
+# The clock may go back by this much: threads read it at slightly different times.
 BACKWARDS_S = 1.0
 
 log = structlog.get_logger("spotsupd")
 
 
 def rest_s(took_s: float) -> float:
-    """How long to rest after a tick that took so long: where hundreds of jobs tell of each step, there is always a word
-    that would wake the loop, and looking at all of them a few times a second is enough."""
-    return min(RESTS * took_s, MAX_REST_S)
+    """How long to rest after a tick that took `took_s`.
+
+    Hundreds of jobs that report each step would wake the loop all the time; a few ticks a second are enough.
+    """
+    return min(REST_FACTOR * took_s, MAX_REST_S)
 
 
 class JournalLike(Protocol):
-    """What the loop needs of a journal; the real one is runtime.journal.Journal."""
+    """What the loop needs of a journal; the real one is `journal.journal.Journal`."""
 
     @property
     def keys(self) -> Keys:
-        """Names of the words for nodes."""
+        """Names of the keys in etcd."""
         ...
 
     def read(self) -> Reading:
-        """The journal as it is known now."""
+        """The journal as the mirror has it now."""
         ...
 
     def commit(self, commit: Commit, leader_guard: Sequence[Compare]) -> int:
-        """The new revision, or 0 where a guard did not hold. Raises JournalUnavailableError."""
+        """The new revision, or 0 if a guard did not hold. Raises JournalUnavailableError."""
         ...
 
 
 class Leader(Protocol):
-    """What the loop needs to know of leadership."""
+    """What the loop needs to know about leadership."""
 
     @property
     def leading(self) -> bool:
-        """Whether this daemon may act."""
+        """Whether this daemon leads."""
         ...
 
     @property
     def leader(self) -> str:
-        """Who leads, as far as known."""
+        """The name of the leader, "" if unknown."""
         ...
 
     def guard(self) -> Sequence[Compare]:
-        """What each commit must carry."""
+        """The guards that every commit carries."""
         ...
 
 
 class Actor(Protocol):
-    """Carries actions out, elsewhere and in its own time; each is bounded."""
+    """Runs actions in the background, each with a time limit."""
 
     def start(self, action: Action) -> None:
-        """Begin. Returns at once; the outcome comes through `collect`."""
+        """Start an action. Returns at once; `collect` returns the outcome."""
         ...
 
     def collect(self) -> list[tuple[Action, Outcome]]:
-        """What ended since the last call."""
+        """The actions that ended since the last call."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """What the loop did last: for `spotsupctl status`, the log and systemd."""
+    """What the last tick did: for `spotsupctl status`, the log and systemd."""
 
     at: float
     headline: str
@@ -105,12 +113,12 @@ class Status:
     counters: Mapping[str, int]
 
     def about(self, job: str) -> str:
-        """What is done for a job and why; where nothing is decided here, why that is."""
+        """What is done for a job and why; the headline if this daemon decides nothing for it."""
         return self.sentences.get(job) or self.headline
 
 
 class Loop:
-    """The daemon's one decision maker. `tick` is called by one thread only; `status` may be read by any."""
+    """The only decision maker of the daemon. One thread calls `tick`; any thread may read `status`."""
 
     def __init__(
         self,
@@ -138,13 +146,15 @@ class Loop:
         self._etcd_problem = etcd_problem
         self._volatile = VolatileState()
         self._running: dict[str, Action] = {}
-        self._in_hand: dict[str, list[NodeOutcome]] = {}
-        self._written = 0
+        # By node: outcomes that no commit has taken into the journal yet.
+        self._outcomes: dict[str, list[NodeOutcome]] = {}
+        # The revision of our own last commit: nothing is decided from an older reading.
+        self._own_revision = 0
         self._outages = 0
         self._timers_paused_until = self._ticked_at = 0.0
         self._journal_ready = False
         self._counters: dict[str, int] = {}
-        self._said: dict[str, str] = {}
+        self._sentences: dict[str, str] = {}
         self._unreadable: set[str] = set()
         self._refused: set[str] = set()
         self._warnings: tuple[str, ...] = ()
@@ -152,34 +162,38 @@ class Loop:
         self.status = Status(0.0, "starting", MappingProxyType({}), MappingProxyType({}))
 
     def tick(self) -> None:
-        """Decide once. Returns without deciding while something speaks against it, or before our own last write has
-        come back: deciding on old knowledge would only be refused by the guards."""
-        self._look_at_the_clock()
+        """Decide once, unless something blocks it or the mirror lacks our own last commit.
+
+        The guards would refuse every decision that is made from an older reading.
+        """
+        self._check_clock()
         reading = self._journal.read()
-        self._tell_of_unreadable(reading)
-        self._take_outcomes(reading.jobs.values())
+        self._report_unreadable(reading)
+        self._collect_outcomes(reading.jobs.values())
         if reading.outages != self._outages:
-            # etcd may hold now what it held long ago, or nothing: its revisions say nothing about ours.
-            self._outages, self._written = reading.outages, 0
+            # etcd may have been restored from a backup, or emptied: its revisions cannot be compared with ours.
+            self._outages, self._own_revision = reading.outages, 0
             self._timers_paused_until = self._clock.now()
         if not reading.live:
             self._timers_paused_until = self._clock.now()
         if not self._leader.leading or (reading.cluster is None and self._journal_ready):
             self._forget()
-        obstacle = self._obstacle(reading)
-        if obstacle:
-            self._say(obstacle, {})
+        blocked = self._blocked_reason(reading)
+        if blocked:
+            self._set_status(blocked, {})
         elif reading.cluster is None:
             self._init_journal(reading)
-        elif reading.revision >= self._written:
+        elif reading.revision >= self._own_revision:
             if not self._journal_ready:
-                # Who led before may have written times by a clock that was wrong: they run anew.
+                # The previous leader may have written times by a wrong clock: all timeouts restart.
                 self._journal_ready, self._timers_paused_until = True, self._clock.now()
             self._decide(reading)
 
-    def _look_at_the_clock(self) -> None:
-        """After a jump of the time of day, or a long sleep of ours, nobody's silence means anything yet. What we
-        remember for a time that is far ahead now would hold up all that is periodic."""
+    def _check_clock(self) -> None:
+        """Restart all timeouts after the clock jumped or this process was suspended: silence meanwhile means nothing.
+
+        When the clock went back, what is remembered for a later time is dropped: it would hold up all periodic work.
+        """
         now, before = self._clock.now(), self._ticked_at
         self._ticked_at = now
         if before and not before - BACKWARDS_S <= now <= before + MAX_GAP_S:
@@ -188,27 +202,27 @@ class Loop:
             self._volatile = VolatileState()
             self._steady.clear()
 
-    def _obstacle(self, reading: Reading) -> str:
-        """Why nothing is to be decided now; "" where nothing speaks against it."""
+    def _blocked_reason(self, reading: Reading) -> str:
+        """Why nothing may be decided now, or ""."""
         if not reading.live:
-            return "etcd is away: nothing is decided until it is back; training goes on"
+            return "etcd does not answer: no decisions until it does; training goes on"
         if reading.pause is not None:
             why = f" ({reading.pause.reason})" if reading.pause.reason else ""
-            return f"paused by a user{why}: this daemon watches and does nothing; `spotsupctl daemon resume` ends that"
+            return f"paused by a user{why}: this daemon changes nothing until `spotsupctl daemon resume`"
         if not self._leader.leading:
-            leads = f"standby; {self._leader.leader} leads" if self._leader.leader else "waiting to lead"
-            return "; ".join(filter(None, [leads, self._etcd_problem()]))
+            role = f"standby; {self._leader.leader} leads" if self._leader.leader else "waiting to lead"
+            return "; ".join(filter(None, [role, self._etcd_problem()]))
         if reading.cluster is not None and self._key_mark and reading.cluster.key_mark not in {"", self._key_mark}:
             return "this daemon's cluster.key is not the cluster's: copy it from the state folder of another daemon"
         return ""
 
     # -- observe -------------------------------------------------------------------------------------------
 
-    def _take_outcomes(self, jobs: Iterable[JobView]) -> None:
+    def _collect_outcomes(self, jobs: Iterable[JobView]) -> None:
         for action, outcome in self._actor.collect():
             self._running.pop(action.key, None)
             if isinstance(outcome, ListDone | LeftoversDone | OffersDone):
-                # Of before the clock was set back: as old as can be.
+                # The clock may have been set back since.
                 outcome = replace(outcome, asked_at=min(outcome.asked_at, self._clock.now()))  # noqa: PLW2901
             if isinstance(outcome, ListDone | LeftoversDone | OffersDone | AlertDone):
                 self._volatile = absorb(self._volatile, outcome, jobs, self._clock.now())
@@ -216,24 +230,24 @@ class Loop:
                 self._count("leftovers_kept" if outcome.error else "leftovers_removed")
             elif outcome.node:
                 self._count_code(outcome)
-                self._in_hand.setdefault(outcome.node, []).append(outcome)
+                self._outcomes.setdefault(outcome.node, []).append(outcome)
 
     def _forget(self) -> None:
-        """Another leads, or the journal is gone: what we remember, and what is answered late, is old when it counts."""
+        """Drop all volatile state: another daemon leads, or the journal is gone."""
         self._volatile, self._journal_ready = VolatileState(), False
-        self._in_hand.clear()
+        self._outcomes.clear()
         self._steady.clear()
 
     def _init_journal(self, reading: Reading) -> None:
-        """Begin a new journal, unless machines run that it should know."""
+        """Create the journal, unless instances run that it should have recorded."""
         now = self._clock.now()
         mine = ClusterRecord(now, self._leader.leader, self._key_mark)
-        charge = init_journal(self._world(reading), mine, now)
-        if charge.commit is not None:
-            self._carry_out(charge.commit)
-        for action in charge.actions:
+        init = init_journal(self._world(reading), mine, now)
+        if init.commit is not None:
+            self._commit(init.commit)
+        for action in init.actions:
             self._start(action)
-        self._say(charge.sentence, {})
+        self._set_status(init.sentence, {})
 
     def _world(self, reading: Reading) -> World:
         return World(
@@ -253,8 +267,8 @@ class Loop:
     def _decide(self, reading: Reading) -> None:
         now = self._clock.now()
         world = self._world(reading)
-        world = replace(world, skipped=skipped(world, self._steady, self._in_hand, now))
-        decision, self._volatile = plan(world, self._in_hand, self._journal.keys, now)
+        world = replace(world, skipped=skipped(world, self._steady, self._outcomes, now))
+        decision, self._volatile = plan(world, self._outcomes, self._journal.keys, now)
         self._steady = {name: self._steady[name] for name in world.skipped}
         self._steady |= {name: Steady(reading.jobs[name], now) for name in decision.steady_jobs}
         for refusal in decision.illegal_transitions:
@@ -262,35 +276,33 @@ class Loop:
             log.error("refused an illegal transition", error=refusal)
         written = {commit.job for commit in decision.commits}
         for commit in decision.commits:
-            self._carry_out(commit)
-        if self._in_hand:
-            done_with = (job.nodes for name, job in reading.jobs.items() if name not in written)
-            self._drop_outcomes([node for nodes in done_with for node in self._in_hand if node in nodes])
+            self._commit(commit)
+        if self._outcomes:
+            without_commit = (job.nodes for name, job in reading.jobs.items() if name not in written)
+            self._drop_outcomes([node for nodes in without_commit for node in self._outcomes if node in nodes])
         for action in decision.actions:
             self._start(action)
-        self._forget_strays(reading)
-        working = sum(not job.record.ended for job in reading.jobs.values())
+        self._drop_outcomes_of_unknown_nodes(reading)
+        open_jobs = sum(not job.record.ended for job in reading.jobs.values())
         warnings = (*decision.warnings, *filter(None, [self._etcd_problem()]))
         self._warn(warnings)
-        unchanged = {name: self._said.get(name, "") for name in world.skipped}
-        self._say(
-            "; ".join([f"watching {working} {'job' if working == 1 else 'jobs'}", *warnings]),
-            {**unchanged, **decision.sentences},
-        )
+        unchanged = {name: self._sentences.get(name, "") for name in world.skipped}
+        headline = f"watching {open_jobs} {'job' if open_jobs == 1 else 'jobs'}"
+        self._set_status("; ".join([headline, *warnings]), {**unchanged, **decision.sentences})
 
-    def _carry_out(self, commit: Commit) -> None:
+    def _commit(self, commit: Commit) -> None:
         try:
             revision = self._journal.commit(commit, self._leader.guard())
         except JournalUnavailableError as error:
             self._count("commits_unanswered")
-            log.warning("no answer from etcd; nothing was started", job=commit.job, error=str(error))
+            log.warning("etcd did not answer a commit; no action was started", job=commit.job, error=str(error))
             return
         if not revision:
             self._count("commits_stale")
             return
         self._count("commits")
         if commit.job:
-            self._written = max(self._written, revision)
+            self._own_revision = max(self._own_revision, revision)
             self._drop_outcomes([node.id for node in commit.nodes])
         for event in commit.events:
             log.info(event.text, job=event.job, kind=str(event.kind))
@@ -304,14 +316,13 @@ class Loop:
 
     def _drop_outcomes(self, nodes: Iterable[str]) -> None:
         for node in nodes:
-            self._in_hand.pop(node, None)
+            self._outcomes.pop(node, None)
 
-    def _forget_strays(self, reading: Reading) -> None:
-        """Outcomes of nodes that the journal does not hold any more have nobody to tell."""
+    def _drop_outcomes_of_unknown_nodes(self, reading: Reading) -> None:
         known = [job.nodes for job in reading.jobs.values()]
-        self._drop_outcomes([node for node in self._in_hand if not any(node in nodes for nodes in known)])
+        self._drop_outcomes([node for node in self._outcomes if not any(node in nodes for nodes in known)])
 
-    # -- tell ----------------------------------------------------------------------------------------------
+    # -- report --------------------------------------------------------------------------------------------
 
     def _count(self, name: str) -> None:
         self._counters[name] = self._counters.get(name, 0) + 1
@@ -323,26 +334,26 @@ class Loop:
                 log.error(text)
         self._warnings = warnings
 
-    def _tell_of_unreadable(self, reading: Reading) -> None:
-        """A key that nobody of ours wrote is left as it is, and told once. So is a record that is not for us."""
+    def _report_unreadable(self, reading: Reading) -> None:
+        """Log each unreadable key, and count each refused record, once; both are left as they are."""
         for _ in set(reading.refused.values()) - self._refused:
             self._count("records_refused")
         self._refused = set(reading.refused.values())
         for text in set(reading.unreadable) - self._unreadable:
-            log.error("a key in etcd cannot be read, and is ignored", error=text)
+            log.error("ignored an unreadable key in etcd", error=text)
         self._unreadable = set(reading.unreadable)
 
     def _count_code(self, outcome: NodeOutcome) -> None:
         if isinstance(outcome, LaunchDone) and isinstance(outcome.outcome, Transient) and outcome.outcome.unknown_code:
             self._count("unknown_codes")
 
-    def _say(self, headline: str, sentences: Mapping[str, str]) -> None:
+    def _set_status(self, headline: str, sentences: Mapping[str, str]) -> None:
         for job, text in sentences.items():
-            if self._said.get(job) != text:
+            if self._sentences.get(job) != text:
                 log.info(text, job=job)
         if headline != self.status.headline:
             log.info(headline)
-        self._said = dict(sentences)
+        self._sentences = dict(sentences)
         self.status = Status(
             self._clock.now(), headline, MappingProxyType(dict(sentences)), MappingProxyType(dict(self._counters))
         )

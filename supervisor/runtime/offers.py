@@ -1,4 +1,4 @@
-"""The offers of a job's markets, in the order in which the job wants them."""
+"""The offers for a job, in the order in which it prefers their markets."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from provisioners.base import DeniedError, Offer, OfferQuery, Provisioner, Provi
 
 
 def offers_in_order(provisioner: Provisioner, queries: Sequence[OfferQuery], timeout_s: float) -> tuple[Offer, ...]:
-    """What fits the first query, cheapest first, then what fits the second, and so on.
+    """The offers for the first query, cheapest first, then those for the second, and so on.
 
-    Raises UnreachableError or DeniedError where any cannot be asked: a dearer market is no answer to a lost call. Where
-    none has anything, raises the ProvisionerError of the first that says why, or returns nothing.
+    Raises UnreachableError or DeniedError if any query fails so: a lost call must not lead to a dearer market. If no
+    query has an offer, raises the first ProvisionerError, or returns nothing if there is none.
     """
     found: list[Offer] = []
-    why: list[ProvisionerError] = []
+    errors: list[ProvisionerError] = []
     for query in queries:
         try:
             found += provisioner.offers(query, timeout_s / len(queries))
         except (UnreachableError, DeniedError):
             raise
         except ProvisionerError as error:
-            why.append(error)
-    if why and not found:
-        raise why[0]
+            errors.append(error)
+    if errors and not found:
+        raise errors[0]
     return tuple(found)

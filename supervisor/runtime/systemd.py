@@ -1,4 +1,4 @@
-"""Words for systemd (`Type=notify`): https://www.freedesktop.org/software/systemd/man/sd_notify.html"""
+"""Messages to systemd (`Type=notify`): https://www.freedesktop.org/software/systemd/man/sd_notify.html"""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import contextlib
 import os
 import socket
 
-# A manager that hangs reads nothing, and its socket takes few messages: the loop must not wait for it.
+# A service manager that hangs reads nothing, and its socket buffers few messages: the loop must not wait for it.
 SEND_S = 1.0
 
 
 def notify(text: str) -> None:
-    """Tell systemd, where it asked to be told. A service manager that is gone, or hangs, must not stop us."""
+    """Send a state change, if systemd asked for it. A service manager that is gone or hangs does not stop us."""
     address = os.environ.get("NOTIFY_SOCKET", "")
     if not address:
         return

@@ -100,7 +100,7 @@ def etcd_no_space(ground: Ground, _planned: Planned, outcome: Outcome) -> Iterat
         try:
             outcome.notes["filled_mib"] = space.use_up(etcd) / 2**20
             refused = ground.site.any().ctl("scale", ground.job, "3", "--max", "3")
-            if refused.returncode != 1 or "etcd takes no more data" not in refused.stderr:
+            if refused.returncode != 1 or "etcd refuses writes" not in refused.stderr:
                 outcome.broken.append(f"a command was answered with {refused.returncode}: {refused.stderr.strip()}")
             yield
             outcome.said = str(ground.site.any().health().get("headline", ""))

@@ -199,7 +199,7 @@ def test_etcd_a_key_that_others_may_read_and_a_webhook_that_is_none(tmp_path: Pa
     assert (done.returncode, done.stderr) == (1, "")
     wrong = [line.removeprefix("not ok  ") for line in done.stdout.splitlines() if line.startswith("not ok")]
     assert wrong[0].startswith("etcd, answer: etcd at http://127.0.0.1:9 cannot be used")
-    assert "may be read by others (mode 644); `chmod 600` it" in wrong[1]
+    assert "is readable by others (mode 644): `chmod 600` it" in wrong[1]
     assert wrong[2].startswith("slack, webhook: the webhook is no URL")
     assert "secret-word" not in done.stdout
 
@@ -218,7 +218,7 @@ def test_no_cloud_and_no_configuration(tmp_path: Path) -> None:
     config.write_text(f'state_dir = "{tmp_path}/state"\n[local]\nenabled = false\n')
     done = spotsupd("--config", str(config), "--embedded-etcd")
     assert done.returncode == 1
-    assert "not ok  clouds, set up: no cloud is set up: give the configuration" in done.stdout
+    assert "not ok  clouds, set up: no cloud is configured: add an" in done.stdout
     missing = spotsupd("--config", str(tmp_path / "nowhere.toml"))
     assert missing.returncode == 2
     assert missing.stderr.startswith("spotsupd: cannot read the configuration")

@@ -56,12 +56,12 @@ def test_an_event_is_posted_with_its_job_its_time_and_its_id(slack: Inbox) -> No
 
 def test_slack_saying_no_is_reported_without_the_secret(slack: Inbox) -> None:
     slack.status = 404
-    assert Slack(slack.url).send(EVENT) == "Slack says 404 no_service"
+    assert Slack(slack.url).send(EVENT) == "Slack answered 404 no_service"
 
 
 def test_slack_being_away_is_reported_without_the_secret() -> None:
     error = Slack("http://127.0.0.1:9/services/T/B/secret").send(EVENT)
-    assert error.startswith("Slack does not answer")
+    assert error.startswith("Slack did not answer")
     assert "secret" not in error
 
 
@@ -75,5 +75,5 @@ def test_a_slack_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None
     with socket.create_server(("127.0.0.1", 0)) as silent:
         began = time.monotonic()
         error = Slack(f"http://127.0.0.1:{silent.getsockname()[1]}/services/T/B/secret").send(EVENT)
-    assert error.startswith("Slack does not answer: ")
+    assert error.startswith("Slack did not answer: ")
     assert time.monotonic() - began < 5.0

@@ -73,10 +73,10 @@ def test_nothing_is_overwritten(etcd: Etcd, file: Path) -> None:
     import_journal(etcd, KEYS, file)
     etcd.put(f"{KEYS.world}jobs/job", b"newer")
     before = holds(etcd)
-    with pytest.raises(CommandRefusedError, match="has a journal of cluster test already: nothing was imported"):
+    with pytest.raises(CommandRefusedError, match="already has a journal of cluster test: nothing was imported"):
         import_journal(etcd, KEYS, file)
     etcd.delete(f"{KEYS.world}cluster")
-    with pytest.raises(CommandRefusedError, match=r"holds /spotsup/test/world/jobs/job, which is not as in the file"):
+    with pytest.raises(CommandRefusedError, match=r"holds /spotsup/test/world/jobs/job, which differs from the file"):
         import_journal(etcd, KEYS, file)
     etcd.put(f"{KEYS.root}leader", b"{}")
     with pytest.raises(CommandRefusedError, match=r"a daemon of cluster test leads on .*: stop all of them first"):
@@ -92,7 +92,7 @@ def test_what_nodes_have_said_since_is_kept(etcd: Etcd, file: Path) -> None:
     assert holds(etcd) == {**WORLD, KEYS.progress("job"): newer}
 
 
-def test_an_import_that_was_cut_short_is_no_journal_yet_and_may_be_repeated(etcd: Etcd, file: Path) -> None:
+def test_an_interrupted_import_is_no_journal_yet_and_may_be_repeated(etcd: Etcd, file: Path) -> None:
     for key in list(WORLD)[1:4]:
         etcd.put(key, WORLD[key])
     assert import_journal(etcd, KEYS, file).keys == len(WORLD)
@@ -105,22 +105,22 @@ def written(path: Path, *lines: object) -> Path:
     return path
 
 
-def test_a_file_that_is_none_is_refused_before_anything_is_written(etcd: Etcd, file: Path, tmp_path: Path) -> None:
+def test_a_file_that_is_no_export_is_refused_before_anything_is_written(etcd: Etcd, file: Path, tmp_path: Path) -> None:
     lines = [json.loads(line) for line in gzip.decompress(file.read_bytes()).splitlines()]
     other = tmp_path / "other"
     cases: list[tuple[Path, str]] = [
         (tmp_path / "missing", "cannot read .*missing: No such file"),
-        (written(other, *lines[:-1]), "other is no journal that spotsupd exported"),
-        (written(tmp_path / "short", *lines[:3], lines[-1]), "cut short"),
-        (written(tmp_path / "format", {**lines[0], "format": 2}, *lines[1:]), "of another format"),
-        (written(tmp_path / "cluster", {**lines[0], "cluster": "b"}, *lines[1:]), "is of cluster b, and the config"),
+        (written(other, *lines[:-1]), "other is not a journal exported by spotsupd"),
+        (written(tmp_path / "short", *lines[:3], lines[-1]), "truncated"),
+        (written(tmp_path / "format", {**lines[0], "format": 2}, *lines[1:]), "has another format"),
+        (written(tmp_path / "cluster", {**lines[0], "cluster": "b"}, *lines[1:]), "is of cluster b, but the config"),
     ]
     (tmp_path / "plain").write_text("hello")
     cases.append((tmp_path / "plain", "cannot read .*plain: Not a gzipped file"))
     (tmp_path / "half").write_bytes(file.read_bytes()[:-2000])
-    cases.append((tmp_path / "half", "half is no journal"))
-    for path, words in cases:
-        with pytest.raises(UsageError, match=words):
+    cases.append((tmp_path / "half", "half is not a journal"))
+    for path, message in cases:
+        with pytest.raises(UsageError, match=message):
             import_journal(etcd, KEYS, path)
     assert holds(etcd) == {}
     assert base64.b64decode(lines[1]["value"])

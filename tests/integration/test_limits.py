@@ -17,7 +17,7 @@ from supervisor.runtime.systemd import SEND_S, notify
 def test_calls_beside_the_loop_that_hang_are_so_many_and_no_more() -> None:
     over = threading.Event()
     hanging = [in_background(lambda: over.wait(30.0), "test") for _ in range(MAX_CALLS)]
-    with pytest.raises(TimeoutError, match=f"{MAX_CALLS} calls that were made before have not ended"):
+    with pytest.raises(TimeoutError, match=f"{MAX_CALLS} earlier calls have not ended"):
         in_background(lambda: None, "test").result(0.0)
     over.set()
     assert all(each.result(30.0) for each in hanging)

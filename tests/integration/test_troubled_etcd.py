@@ -50,7 +50,7 @@ def test_an_etcd_without_space_is_told_in_one_sentence_until_an_operator_has_men
         with pytest.raises(JournalFullError, match="space quota is used up: training goes on"):
             service.scale("job", Scale(max_nodes=5))
         # also where it has nothing to write
-        daemon.tick_until(lambda: "etcd takes no more data" in daemon.loop.status.headline)
+        daemon.tick_until(lambda: "etcd refuses writes" in daemon.loop.status.headline)
         assert daemon.leader.leading
 
         standby = Leadership(etcd, f"{KEYS.root}leader", "standby", 4.0)

@@ -99,7 +99,7 @@ class World:
     def send(self, event: Event) -> str:
         """Alerts end here."""
         if self.dice.hits("alert lost", self.faults.unreachable):
-            return "Slack does not answer"
+            return "Slack did not answer"
         self.sent.append(event)
         return ""
 

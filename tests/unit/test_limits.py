@@ -134,7 +134,7 @@ def test_what_is_remembered_outside_the_journal_is_bounded() -> None:
         volatile = volatile.remember(replace(OFFER, zone=f"z{number}"), refused, 0.0, spare=False)
         volatile, is_new = volatile.with_unknown_code("aws", f"Code{number}")
         assert is_new
-        volatile = absorb(volatile, AlertDone(f"event-{number}", "Slack does not answer"), [], 0.0)
+        volatile = absorb(volatile, AlertDone(f"event-{number}", "Slack did not answer"), [], 0.0)
     assert len(volatile.refusals) == MAX_REFUSALS
     assert len(volatile.unknown_codes) == MAX_CODES
     assert len(volatile.alert_deliveries) == MAX_ALERT_TRIES
@@ -152,7 +152,7 @@ def test_alerts_that_nobody_takes_are_given_up_in_the_end(monkeypatch: pytest.Mo
 
     def refuse(event: Event) -> str:
         sent.append(event.id)
-        return "Slack does not answer"
+        return "Slack did not answer"
 
     monkeypatch.setattr(world, "send", refuse)
     for machine in list(world.cloud.machines.values()):

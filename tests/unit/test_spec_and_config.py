@@ -185,7 +185,7 @@ def test_secrets_are_made_once_kept_private_and_checked(tmp_path: Path) -> None:
     assert path.stat().st_mode & 0o077 == 0
     assert first.secret.hex() not in repr(first)
     path.chmod(0o644)
-    with pytest.raises(StartError, match="may be read by others"):
+    with pytest.raises(StartError, match="is readable by others"):
         load_identity(path)
 
 

@@ -1,0 +1,82 @@
+"""Who writes records and who calls a cloud: read from the source, and compared with the tables below."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+REPO = Path(__file__).resolve().parents[2]
+SUPERVISOR = REPO / "supervisor"
+
+# Module of the supervisor -> the methods of Journal that it calls and that write. Only the loop writes what the daemon
+# decides; the others store what a user asked for.
+JOURNAL_WRITERS = {
+    "runtime.loop": {"commit"},
+    "api.service": {"create_job", "update_job", "set_pause", "put_blob", "delete_code"},
+    "api.adoption": {"adopt"},
+}
+# Module of the supervisor -> the methods of a cloud's Provisioner that it calls. Only the actor changes a cloud.
+CLOUD_CALLERS = {
+    "runtime.actor": {"launch", "find", "terminate", "instances", "leftovers", "remove", "console"},
+    "runtime.offers": {"offers"},
+    "api.adoption": {"instances"},
+    "cli.check": {"check"},
+}
+CHANGES_A_CLOUD = {"launch", "terminate", "remove"}
+
+
+def methods(path: Path, name: str) -> dict[str, ast.FunctionDef]:
+    """The public methods of a class, properties left out."""
+    (found,) = (
+        node for node in ast.parse(path.read_bytes()).body if isinstance(node, ast.ClassDef) and node.name == name
+    )
+    functions = (node for node in found.body if isinstance(node, ast.FunctionDef) and not node.decorator_list)
+    return {node.name: node for node in functions if not node.name.startswith("_")}
+
+
+def calls(node: ast.AST) -> Iterator[tuple[str, str]]:
+    """Each call of a method: what it is called on, as source, and the method's name."""
+    for each in ast.walk(node):
+        if isinstance(each, ast.Call) and isinstance(each.func, ast.Attribute):
+            yield ast.unparse(each.func.value), each.func.attr
+
+
+def sources() -> Iterator[tuple[str, str]]:
+    """Each module of the supervisor, and its text."""
+    for path in sorted(SUPERVISOR.rglob("*.py")):
+        yield ".".join(path.relative_to(SUPERVISOR).with_suffix("").parts), path.read_text()
+
+
+def callers(names: set[str], *receivers: str) -> dict[str, set[str]]:
+    """By module of the supervisor: which of these methods it calls on what is named so."""
+    found: dict[str, set[str]] = {}
+    for module, text in sources():
+        for receiver, method in calls(ast.parse(text)):
+            if method in names and any(word in receiver.lower() for word in receivers):
+                found.setdefault(module, set()).add(method)
+    return found
+
+
+def test_only_the_loop_the_service_and_an_adoption_write_records() -> None:
+    journal = methods(SUPERVISOR / "journal" / "journal.py", "Journal")
+    writing = {name for name, method in journal.items() if ("self", "_txn") in calls(method)}
+    assert writing == set().union(*JOURNAL_WRITERS.values())
+    assert callers(writing, "journal") == JOURNAL_WRITERS
+
+
+def test_only_the_actor_changes_a_cloud_and_few_others_read_from_one() -> None:
+    verbs = set(methods(REPO / "provisioners" / "base.py", "Provisioner"))
+    assert verbs == set().union(*CLOUD_CALLERS.values())
+    found = callers(verbs, "provisioner", "open_cloud")
+    assert found == CLOUD_CALLERS
+    assert [module for module, called in found.items() if called & CHANGES_A_CLOUD] == ["runtime.actor"]
+    queries = {"runtime.actor", "api.quote", "api.adoption"}
+    assert {module for module, text in sources() if "offers_in_order(" in text} == queries | {"runtime.offers"}
+
+
+def test_the_loop_names_all_of_them_in_its_first_paragraphs() -> None:
+    text = ast.get_docstring(ast.parse((SUPERVISOR / "runtime" / "loop.py").read_bytes())) or ""
+    users = {module for module in {*JOURNAL_WRITERS, *CLOUD_CALLERS} if not module.startswith("runtime.")}
+    missing = {module for module in users if f"`{module}`" not in text}
+    assert not missing
