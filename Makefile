@@ -3,6 +3,9 @@ SHELL := /bin/sh
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test-fast test test-long test-frameworks acceptance check dist docs bench bench-recovery bench-checkpoint bench-rendezvous bench-control bench-bootstrap soak-launches soak-training soak-outages chaos sim sim-long sim-mutants sim-crashes mutation contract-real clean distclean
 
+# Where this is set, each of the thousands of processes that the tests start compiles all its modules again.
+export PYTHONDONTWRITEBYTECODE :=
+
 python := .venv/bin/python
 frameworks := .tools/frameworks
 
