@@ -10,10 +10,9 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from provisioners.base import OfferQuery, ProvisionerError
+from provisioners.registry import CLOUDS
 
 _BUILT_IN = Path(__file__).with_name("catalog.toml")
-
-CloudName = Literal["aws", "gcp", "azure"]
 
 
 class CatalogError(ProvisionerError):
@@ -69,21 +68,14 @@ class Catalog(_Strict):
 
     gpus: Mapping[str, Gpu] = {}
     retired: Mapping[str, str] = {}
-    aws: CloudCatalog = CloudCatalog()
-    gcp: CloudCatalog = CloudCatalog()
-    azure: CloudCatalog = CloudCatalog()
+    # By the cloud's name; in the file, each is a table of its own.
+    clouds: Mapping[str, CloudCatalog] = {}
 
-    def cloud(self, name: CloudName) -> CloudCatalog:
+    def cloud(self, name: str) -> CloudCatalog:
         """One cloud's part."""
-        match name:
-            case "aws":
-                return self.aws
-            case "gcp":
-                return self.gcp
-            case "azure":
-                return self.azure
+        return self.clouds.get(name, CloudCatalog())
 
-    def select(self, cloud: CloudName, query: OfferQuery) -> tuple[MachineType, ...]:
+    def select(self, cloud: str, query: OfferQuery) -> tuple[MachineType, ...]:
         """The types that a job may run on, smallest GPU count first.
 
         Where `gpus_per_node` is given, only the smallest machines that hold so many: nobody who asks for one GPU shall
@@ -102,7 +94,7 @@ class Catalog(_Strict):
             found = list(listed.types)
         return tuple(sorted(_smallest(found, query.gpus_per_node), key=lambda each: (each.gpus, each.name)))
 
-    def type_of(self, cloud: CloudName, name: str) -> MachineType:
+    def type_of(self, cloud: str, name: str) -> MachineType:
         """A type by its name; with nothing but its name where the catalog does not have it."""
         return next((each for each in self.cloud(cloud).types if each.name == name), MachineType(name=name))
 
@@ -110,20 +102,20 @@ class Catalog(_Strict):
         """Which kernel modules the machine's image needs."""
         return self.gpus[machine.gpu].driver if machine.gpu in self.gpus else "open"
 
-    def price(self, cloud: CloudName, region: str, name: str) -> tuple[float, str] | None:
+    def price(self, cloud: str, region: str, name: str) -> tuple[float, str] | None:
         """(US dollars per hour on demand, "catalog: who said so and when"), None where nobody published one."""
         prices = self.cloud(cloud).prices.get(region)
         if prices is None or name not in prices.usd_per_hour:
             return None
         return prices.usd_per_hour[name], f"catalog: {prices.source}"
 
-    def _named(self, cloud: CloudName, name: str) -> MachineType:
+    def _named(self, cloud: str, name: str) -> MachineType:
         why = self.cloud(cloud).retired.get(name)
         if why is not None:
             raise CatalogError(f"{name}: {why}")
         return self.type_of(cloud, name)
 
-    def _no_gpu(self, cloud: CloudName, gpu: str) -> str:
+    def _no_gpu(self, cloud: str, gpu: str) -> str:
         retired = {name.lower(): (name, why) for name, why in self.retired.items()}
         if gpu.lower() in retired:
             name, why = retired[gpu.lower()]
@@ -143,9 +135,7 @@ def merged(base: Catalog, more: Catalog) -> Catalog:
     return Catalog(
         gpus={**base.gpus, **more.gpus},
         retired={**base.retired, **more.retired},
-        aws=_merged_cloud(base.aws, more.aws),
-        gcp=_merged_cloud(base.gcp, more.gcp),
-        azure=_merged_cloud(base.azure, more.azure),
+        clouds={name: _merged_cloud(base.cloud(name), more.cloud(name)) for name in {**base.clouds, **more.clouds}},
     )
 
 
@@ -160,14 +150,15 @@ def _merged_cloud(base: CloudCatalog, more: CloudCatalog) -> CloudCatalog:
 def _parse(path: Path) -> Catalog:
     try:
         parsed = tomllib.loads(path.read_text(encoding="utf-8"))
-        return Catalog.model_validate(parsed, strict=False)
+        clouds = {name: parsed.pop(name) for name in CLOUDS if name in parsed}
+        return Catalog.model_validate({"clouds": clouds, **parsed}, strict=False)
     except OSError as error:
         raise CatalogError(f"the catalog {path} cannot be read: {error.strerror}") from error
     except tomllib.TOMLDecodeError as error:
         raise CatalogError(f"the catalog {path} is not TOML: {error}") from error
     except ValidationError as error:
         first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
+        where = ".".join(str(part) for part in first["loc"]).removeprefix("clouds.")
         raise CatalogError(f"the catalog {path}: {where}: {first['msg'][:1].lower()}{first['msg'][1:]}") from error
 
 

@@ -82,7 +82,7 @@ def _serve(
         alerts=alerts,
         find_alert=journal.alert,
         clock=clock,
-        dead_man_s={name: found.dead_man_s for name in provisioners if (found := config.cloud(name))},
+        dead_man_s={name: found.dead_man_after_s for name in provisioners if (found := config.cloud(name))},
         pre_terminate=SshPreTerminate(config, identity, clock),
     )
     actor = ThreadActor(effects.perform, wake.set, leader.lease_valid)
@@ -140,7 +140,7 @@ def _serve_api(  # noqa: PLR0913, PLR0917 - it connects all parts
         list(provisioners),
         watchers.waiter(journal),
         quote,
-        local_storage=bool(config.local.image),
+        hosted=[name for name in provisioners if (found := config.cloud(name)) and found.on_this_host],
     )
     adoption = Adoption(journal, provisioners, config.cluster, clock, watchers.waiter(journal))
     access, explainer = Access(config, identity), Explainer(config, str(Path.home()))

@@ -9,11 +9,12 @@ import os
 import sys
 import tomllib
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model, model_validator
 
-from provisioners.settings import AwsSettings, AzureSettings, CloudSettings, GcpSettings
+from provisioners.registry import CLOUDS
+from provisioners.settings import Section
 from supervisor.errors import UsageError
 from supervisor.planner.world import Rules
 from supervisor.spec import first_error
@@ -58,18 +59,6 @@ class ApiConfig(_Strict):
     targets: Annotated[str, Field(pattern=r"^((\[[0-9a-fA-F:]+\]|[^\s:\[\]]+):\d{1,5})?$")] = ""
     """`host:port` on which Prometheus finds the list of nodes to scrape (HTTP service discovery). Empty: no such
     port."""
-
-
-class LocalConfig(_Strict):
-    """The local cloud: machines on the daemon's own computer, for trying things out."""
-
-    enabled: bool = True
-    """Whether jobs may use `cloud: local`."""
-    dir: str = ""
-    """Folder of the local cloud's server. Empty: `localcloud` in the state folder."""
-    image: str = ""
-    """Folder of a machine image, as `make acceptance` builds one: machines are then virtual machines (QEMU). Empty:
-    machines are `sshd` processes."""
 
 
 class NodeConfig(_Strict):
@@ -146,7 +135,18 @@ def _smaller(timing: TimingConfig, small: str, large: str) -> None:
         )
 
 
-class Config(_Strict):
+if TYPE_CHECKING:
+    _CloudTables = _Strict
+else:
+    # One key per cloud, of the cloud's own model: `aws: AwsSettings | None = None`.
+    _tables = {
+        name: (cloud.settings | None, Field(cloud.default, description=cloud.settings.__doc__))
+        for name, cloud in CLOUDS.items()
+    }
+    _CloudTables = create_model("_CloudTables", __base__=_Strict, **_tables)
+
+
+class Config(_CloudTables):
     """The keys outside of any table come first in the file. Every key is optional but for those of a rented cloud."""
 
     cluster: Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,30}$")] = "default"
@@ -159,14 +159,6 @@ class Config(_Strict):
     """Where etcd is."""
     api: ApiConfig = ApiConfig()
     """Where the daemon listens."""
-    local: LocalConfig = LocalConfig()
-    """The local cloud."""
-    aws: AwsSettings | None = None
-    """Amazon EC2; without this table it is not used."""
-    gcp: GcpSettings | None = None
-    """Google Compute Engine; without this table it is not used."""
-    azure: AzureSettings | None = None
-    """Microsoft Azure; without this table it is not used."""
     node: NodeConfig = NodeConfig()
     """How every node is prepared."""
     slack: SlackConfig = SlackConfig()
@@ -184,15 +176,10 @@ class Config(_Strict):
         """The API's Unix socket."""
         return Path(self.api.socket) if self.api.socket else self.state / "spotsupd.sock"
 
-    @property
-    def local_dir(self) -> Path:
-        """The local cloud's folder."""
-        return Path(self.local.dir) if self.local.dir else self.state / "localcloud"
-
-    def cloud(self, name: str) -> CloudSettings | None:
-        """A rented cloud's settings; None for the local cloud, and for one without its table."""
-        found: CloudSettings | None = {"aws": self.aws, "gcp": self.gcp, "azure": self.azure}.get(name)
-        return found
+    def cloud(self, name: str) -> Section | None:
+        """A cloud's table; None where it is not used."""
+        section: Section | None = getattr(self, name) if name in CLOUDS else None
+        return section if section is not None and section.in_use else None
 
     def rules(self, *, alerts: bool) -> Rules:
         """The planner's numbers."""

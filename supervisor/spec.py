@@ -23,6 +23,7 @@ from pydantic import (
 )
 
 from provisioners.base import Market, OfferQuery
+from provisioners.registry import CLOUDS, DEFAULT
 from supervisor.errors import UsageError
 
 if TYPE_CHECKING:
@@ -122,7 +123,7 @@ class Resources(_Strict):
 class Placement(_Strict):
     """Where the job may run. All its nodes run in one zone, or with `spread: region` in one region."""
 
-    cloud: Literal["local", "aws", "gcp", "azure"] = "local"
+    cloud: Annotated[str, Field(json_schema_extra={"enum": list(CLOUDS)})] = DEFAULT.name
     """The cloud to rent from. The daemon's configuration must have a table for it."""
     regions: tuple[str, ...] = ()
     """Regions to use, out of those in the daemon's configuration. Empty: all of them."""
@@ -130,6 +131,13 @@ class Placement(_Strict):
     """Zones to use. Empty: every zone of the regions."""
     spread: Literal["zone", "region"] = "zone"
     """Whether all nodes share one zone (faster network) or only one region (more capacity)."""
+
+    @field_validator("cloud")
+    @classmethod
+    def _known(cls, value: str) -> str:
+        if value not in CLOUDS:
+            raise ValueError(f"{value!r} is no cloud; there are: {', '.join(CLOUDS)}")
+        return value
 
 
 class Storage(_Strict):
@@ -241,7 +249,7 @@ class JobSpec(_Strict):
                 raise ValueError("a data job is one node: leave `nodes` out")
             if self.resources.gpu or self.resources.gpus_per_node:
                 raise ValueError("a data job gets no GPU: leave `gpu` and `gpus_per_node` out of `resources`")
-            if self.placement.cloud != "local" and not self.resources.instance_types:
+            if CLOUDS[self.placement.cloud].has_catalog and not self.resources.instance_types:
                 raise ValueError(
                     "a data job needs instance types without a GPU, and the catalog has only types with one: name "
                     "some, such as `resources: {instance_types: [m7i.2xlarge]}`"

@@ -141,7 +141,7 @@ def configuration() -> str:
     schema = Config.model_json_schema()
     plain = {name: each for name, each in schema["properties"].items() if not _model_of(schema, each)}
     lines = [
-        *_head("spotsupd.toml", "supervisor/config.py and provisioners/settings.py"),
+        *_head("spotsupd.toml", "supervisor/config.py and provisioners/*/settings.py"),
         (
             "The daemon's configuration is one TOML file: `spotsupd run --config /etc/spotsup/spotsupd.toml`. Without "
             "a file, every key has its default: the local cloud and an etcd at 127.0.0.1. Unknown keys are refused. "

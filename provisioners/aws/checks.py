@@ -10,6 +10,7 @@ from provisioners.aws.client import Aws, RefusedError
 from provisioners.aws.errors import launch_outcome, mend_of
 from provisioners.aws.offers import quota_limit
 from provisioners.aws.quota import TABLE
+from provisioners.aws.settings import AwsSettings
 from provisioners.base import (
     CLUSTER_TAG,
     DeniedError,
@@ -22,7 +23,6 @@ from provisioners.base import (
 )
 from provisioners.calls import Deadline
 from provisioners.catalog import Catalog
-from provisioners.settings import AwsSettings
 
 _READS = (
     ("describe_instances", "ec2:DescribeInstances"),
@@ -150,7 +150,7 @@ class Checks:
 
     def _launching(self, region: str, deadline: Deadline) -> str:
         """A dry run of the very call that will launch."""
-        filters = [{"Name": "instance-type", "Values": [each.name for each in self._catalog.aws.types]}]
+        filters = [{"Name": "instance-type", "Values": [each.name for each in self._catalog.cloud("aws").types]}]
         answer = self._aws.ask(
             "ec2",
             region,

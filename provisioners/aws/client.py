@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from provisioners.aws.errors import Refusal, may_ask_again, mend_of_denial
+from provisioners.aws.settings import AwsSettings
 from provisioners.base import DeniedError, ProvisionerError, UnreachableError
 from provisioners.calls import Deadline, NoAnswerError, NoCredentialsError, NotSentError
-from provisioners.settings import AwsSettings
 
 MAX_ATTEMPTS = 4
 MAX_PAGES = 100

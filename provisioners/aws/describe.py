@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from provisioners.aws.launch import TOKEN_TAG
+from provisioners.aws.settings import AwsSettings
 from provisioners.base import (
     CLUSTER_TAG,
     NODE_TAG,
@@ -17,7 +18,6 @@ from provisioners.base import (
     LeftoverKind,
     ProvisionerError,
 )
-from provisioners.settings import AwsSettings
 
 # "Spot Instance interruption notices": two minutes before.
 NOTICE_S = 120.0

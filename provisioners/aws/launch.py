@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 from typing import Any, Literal
 
+from provisioners.aws.settings import AwsSettings
 from provisioners.base import CLUSTER_TAG, NODE_TAG, LaunchRequest, Market, ProvisionerError
 from provisioners.catalog import MachineType
-from provisioners.settings import AwsSettings
 from provisioners.userdata import DeadMan, user_data
 
 TOKEN_TAG = "spotsup-token"  # noqa: S105 - a name, not a secret

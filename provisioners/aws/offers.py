@@ -8,10 +8,10 @@ from typing import Any, TypeAlias
 
 from provisioners.aws.client import Aws, RefusedError
 from provisioners.aws.quota import VcpuQuota, quota_of
+from provisioners.aws.settings import AwsSettings
 from provisioners.base import DeniedError, Market, Offer, OfferQuery, ProvisionerError, UnreachableError
 from provisioners.calls import Deadline
 from provisioners.catalog import Catalog, MachineType
-from provisioners.settings import AwsSettings
 
 _LIVE = "EC2 spot price history, live"
 _CLOCKS_MAY_DIFFER = timedelta(minutes=5)

@@ -10,6 +10,7 @@ from provisioners.aws import describe, errors, launch, leftovers
 from provisioners.aws.checks import Checks
 from provisioners.aws.client import Aws, RefusedError
 from provisioners.aws.offers import Offers
+from provisioners.aws.settings import AwsSettings
 from provisioners.base import (
     CLUSTER_TAG,
     Fatal,
@@ -28,7 +29,6 @@ from provisioners.base import (
 )
 from provisioners.calls import Deadline, NoAnswerError, NoCredentialsError, NotSentError
 from provisioners.catalog import Catalog, load_catalog
-from provisioners.settings import AwsSettings
 
 _PAGE = 1000  # the most that EC2 gives at once
 _NOT_THERE = ("InvalidInstanceID.NotFound", "InvalidInstanceID.Malformed")

@@ -1,5 +1,1 @@
-"""Azure as a provisioner. The SDK is loaded when the first AzureProvisioner is made."""
-
-from provisioners.azure.provisioner import AzureProvisioner
-
-__all__ = ["AzureProvisioner"]
+"""Azure as a provisioner."""

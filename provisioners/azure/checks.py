@@ -12,10 +12,10 @@ from provisioners.azure import history, launch
 from provisioners.azure.client import Azure, Clients, RefusedError
 from provisioners.azure.leftovers import all_of
 from provisioners.azure.offers import SPOT_QUOTA, Offers, quotas
+from provisioners.azure.settings import AzureSettings
 from provisioners.base import DeniedError, Finding, LeftoverKind, OfferQuery, ProvisionerError
 from provisioners.calls import Deadline
 from provisioners.catalog import Catalog
-from provisioners.settings import AzureSettings
 
 _RESOURCES_API = "2022-09-01"
 _PERMISSIONS_API = "2022-04-01"

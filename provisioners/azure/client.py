@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from provisioners.azure.errors import Refusal, may_ask_again, mend_of_denial
+from provisioners.azure.settings import AzureSettings
 from provisioners.azure.tokens import PUBLIC_CLOUD, SCOPE, SHORTEST_S, Tokens, trust, words_of
 from provisioners.base import DeniedError, ProvisionerError, UnreachableError
 from provisioners.calls import Deadline, NoAnswerError, NoCredentialsError, NotSentError
-from provisioners.settings import AzureSettings
 
 MAX_ATTEMPTS = 4
 MAX_PAGES = 200

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from provisioners.azure.client import Azure, RefusedError, download
+from provisioners.azure.settings import AzureSettings
 from provisioners.base import ProvisionerError
 from provisioners.calls import Deadline
-from provisioners.settings import AzureSettings
 
 _LONGEST = 65536
 # Conflict: the machine is not allocated, or has no boot diagnostics (yet).

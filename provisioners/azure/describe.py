@@ -9,6 +9,7 @@ from typing import Any
 
 from provisioners.azure.history import NOTICE_S, Past, timestamp
 from provisioners.azure.launch import TOKEN_TAG, owner
+from provisioners.azure.settings import AzureSettings
 from provisioners.base import (
     CLUSTER_TAG,
     NODE_TAG,
@@ -19,7 +20,6 @@ from provisioners.base import (
     LeftoverKind,
     ProvisionerError,
 )
-from provisioners.settings import AzureSettings
 
 # "States and billing status of Azure Virtual Machines". A stopped machine is allocated and billed.
 _POWER = {

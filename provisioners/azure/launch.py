@@ -10,9 +10,9 @@ import shlex
 from collections.abc import Mapping
 from typing import Any, Literal
 
+from provisioners.azure.settings import AzureSettings
 from provisioners.base import CLUSTER_TAG, NODE_TAG, LaunchRequest, Market, Offer, ProvisionerError
 from provisioners.catalog import MachineType
-from provisioners.settings import AzureSettings
 from provisioners.userdata import DeadMan, user_data
 
 TOKEN_TAG = "spotsup-token"  # noqa: S105 - a name, not a secret

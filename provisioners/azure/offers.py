@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from provisioners.azure.client import Azure, RefusedError, prices
+from provisioners.azure.settings import AzureSettings
 from provisioners.base import DeniedError, Market, Offer, OfferQuery, ProvisionerError, UnreachableError
 from provisioners.calls import Deadline
 from provisioners.catalog import Catalog, MachineType
-from provisioners.settings import AzureSettings
 
 LIVE = "Azure retail prices, live"
 SPOT_QUOTA = "lowPriorityCores"

@@ -11,6 +11,7 @@ from provisioners.azure.checks import Checks
 from provisioners.azure.client import Azure, Clients, RefusedError
 from provisioners.azure.errors import Refusal
 from provisioners.azure.offers import Offers
+from provisioners.azure.settings import AzureSettings
 from provisioners.base import (
     CLUSTER_TAG,
     Fatal,
@@ -30,7 +31,6 @@ from provisioners.base import (
 )
 from provisioners.calls import Deadline, NoAnswerError, NoCredentialsError, NotSentError
 from provisioners.catalog import Catalog, load_catalog
-from provisioners.settings import AzureSettings
 
 NOT_THERE = ("ResourceNotFound", "NotFound", "ResourceGroupNotFound", "HTTP 404")
 # When to look whether a launch that Azure took has failed already: a failure seen here is remembered by what it was.

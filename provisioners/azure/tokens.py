@@ -8,8 +8,8 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import Any
 
+from provisioners.azure.settings import AzureSettings
 from provisioners.calls import NoCredentialsError, NotSentError
-from provisioners.settings import AzureSettings
 
 PUBLIC_CLOUD = "https://management.azure.com"
 SCOPE = f"{PUBLIC_CLOUD}/.default"

@@ -15,7 +15,7 @@ from provisioners.catalog import Catalog
 from provisioners.gcp import launch, names, quota
 from provisioners.gcp.client import Gcp, RefusedError
 from provisioners.gcp.offers import Offers
-from provisioners.settings import GcpSettings
+from provisioners.gcp.settings import GcpSettings
 
 _READS = (
     ("instances", "aggregated_list", "compute.instances.list"),

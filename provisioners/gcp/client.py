@@ -17,7 +17,7 @@ from typing import Any
 from provisioners.base import DeniedError, ProvisionerError, UnreachableError
 from provisioners.calls import Deadline, NoAnswerError, NoCredentialsError, NotSentError
 from provisioners.gcp.errors import Refusal, may_ask_again, mend_of_denial
-from provisioners.settings import GcpSettings
+from provisioners.gcp.settings import GcpSettings
 
 MAX_ATTEMPTS = 4
 MAX_PAGES = 100

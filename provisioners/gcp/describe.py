@@ -21,7 +21,7 @@ from provisioners.base import (
     ProvisionerError,
 )
 from provisioners.gcp import names
-from provisioners.settings import GcpSettings
+from provisioners.gcp.settings import GcpSettings
 
 # "Preemption process", Spot VMs: the guest gets a soft-off signal, and the machine is cut off 30 s later.
 SHUTDOWN_S = 30.0

@@ -7,7 +7,7 @@ from typing import Any, Literal
 from provisioners.base import CLUSTER_TAG, NODE_TAG, LaunchRequest, Market, ProvisionerError
 from provisioners.catalog import MachineType
 from provisioners.gcp.names import TOKEN_TAG, instance_name, labels
-from provisioners.settings import GcpSettings
+from provisioners.gcp.settings import GcpSettings
 from provisioners.userdata import DeadMan, user_data
 
 NOTICE_ITEM = "spotsup-notice-s"

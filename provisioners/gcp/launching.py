@@ -23,7 +23,7 @@ from provisioners.gcp import describe, launch, names
 from provisioners.gcp.client import Gcp, RefusedError
 from provisioners.gcp.errors import Refusal, is_gone, is_used, launch_outcome
 from provisioners.gcp.listing import Listing
-from provisioners.settings import GcpSettings
+from provisioners.gcp.settings import GcpSettings
 
 _FIRST_LOOK_S = 0.2
 _MAX_LOOK_S = 2.0

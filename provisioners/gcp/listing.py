@@ -11,7 +11,7 @@ from provisioners.base import Instance, ProvisionerError
 from provisioners.calls import Deadline
 from provisioners.gcp import describe, names
 from provisioners.gcp.client import Gcp, RefusedError, items_of
-from provisioners.settings import GcpSettings
+from provisioners.gcp.settings import GcpSettings
 
 PAGE = 500  # the most that Google gives at once
 

@@ -10,7 +10,7 @@ from provisioners.calls import Deadline
 from provisioners.catalog import Catalog, MachineType
 from provisioners.gcp import names, quota
 from provisioners.gcp.client import Gcp, RefusedError
-from provisioners.settings import GcpSettings
+from provisioners.gcp.settings import GcpSettings
 
 _PAGE = 500
 

@@ -28,7 +28,7 @@ from provisioners.gcp.errors import is_gone
 from provisioners.gcp.launching import Launching
 from provisioners.gcp.listing import Listing
 from provisioners.gcp.offers import Offers
-from provisioners.settings import GcpSettings
+from provisioners.gcp.settings import GcpSettings
 
 _CONSOLE_PORT = 1
 

@@ -27,11 +27,9 @@ from provisioners.localcloud.models import (
 )
 from provisioners.localcloud.processes import Identity, Target
 from provisioners.localcloud.programs import SshPrograms
+from provisioners.localcloud.settings import DEAD_MAN_S
 from provisioners.localcloud.store import Birth, Store
 from provisioners.userdata import DeadMan, user_data
-
-DEAD_MAN_S = 1800.0
-"""For how long a virtual machine that hears nothing goes on."""
 
 
 @dataclass(frozen=True, slots=True)

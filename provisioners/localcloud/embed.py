@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
+from provisioners.base import ProvisionerError
 from provisioners.calls import NoAnswerError, NotSentError
 from provisioners.localcloud.client import call
 from provisioners.localcloud.control import ServerError, start_server, take_over
@@ -11,6 +13,15 @@ from provisioners.localcloud.models import SettingsPatch
 from provisioners.localcloud.store import Store, StoreError
 
 PING_TIMEOUT_S = 5.0
+
+
+def start(directory: Path, image: str, stack: contextlib.ExitStack) -> None:
+    """`ensure_server`; where the cloud is empty when `stack` ends, its server ends too. Raises ProvisionerError."""
+    try:
+        ensure_server(directory, image)
+    except (ServerError, StoreError) as error:
+        raise ProvisionerError(f"the local cloud did not start: {error}") from error
+    stack.callback(stop_if_empty, directory)
 
 
 def ensure_server(directory: Path, image: str = "") -> None:

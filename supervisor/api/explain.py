@@ -98,7 +98,8 @@ class Explainer:
         node = NodeRecord(f"{job.task_id}-1", job.name, "", offer, 0.0)
         setup: Setup = setup_of(self._config, node, job, (), code, pack_trainer(), lock)
         user = user_of(self._config, node)
-        on_host = offer.cloud == "local" and not self._config.local.image
+        settings = self._config.cloud(offer.cloud)
+        on_host = settings is not None and settings.on_this_host
         home = self._home if on_host else "/root" if user == "root" else f"/home/{user}"
         guess = assumed(setup, user, home)
         steps = tuple(step_row(step) for step in plan(guess.facts, setup))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -61,11 +61,11 @@ class Service:
         wait_for: Callable[[Callable[[Reading], bool], float], bool],
         quote: Callable[[JobSpec], Quote] | None = None,
         *,
-        local_storage: bool = False,
+        hosted: Collection[str] = (),
     ) -> None:
         """`quote`: says what a job's cloud would be asked for; without it, no cloud is asked before it is.
 
-        `local_storage`: machines of the local cloud can mount, being virtual ones.
+        `hosted`: the clouds whose machines are processes of this computer, which can mount nothing.
         """
         self._journal = journal
         self._leader = leader
@@ -73,7 +73,7 @@ class Service:
         self._clouds = tuple(clouds)
         self._wait_for = wait_for
         self._quote = quote
-        self._local_storage = local_storage
+        self._hosted = frozenset(hosted)
 
     @property
     def led_by(self) -> str:
@@ -316,9 +316,9 @@ class Service:
             raise CommandRefusedError(
                 f"`placement.cloud` is {cloud}, which this daemon is not set up for; it has: {have}"
             )
-        if cloud == "local" and spec.storage and not self._local_storage:
+        if cloud in self._hosted and spec.storage:
             raise CommandRefusedError(
-                "`storage` is set, but machines of the local cloud share the host's folders: leave it out"
+                f"`storage` is set, but machines of the cloud {cloud} share the host's folders: leave it out"
             )
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from provisioners.base import Finding, ProvisionerError
-from supervisor.clouds import NO_CLOUD, open_cloud, rented_clouds
+from supervisor.clouds import NO_CLOUD, clouds_of, open_cloud
 from supervisor.config import Config
 from supervisor.errors import SpotsupError, StartError
 from supervisor.identity import load_identity
@@ -39,11 +39,9 @@ def check_installation(config: Config, *, embedded_etcd: bool, timeout_s: float 
         "ssh": lambda: [_key(config.state)],
         "slack": lambda: [_slack(config)],
     }
-    if config.local.enabled:
-        checks["local"] = lambda: _local(config, timeout_s)
-    for name in rented_clouds(config):
-        checks[name] = partial(_rented, config, name, timeout_s)
-    if not (config.local.enabled or rented_clouds(config)):
+    for name in clouds_of(config):
+        checks[name] = partial(_cloud, config, name, timeout_s)
+    if not clouds_of(config):
         checks["clouds"] = lambda: [Finding("set up", ok=False, message=NO_CLOUD)]
     return _gather({name: in_background(check, f"check-{name}") for name, check in checks.items()}, timeout_s)
 
@@ -133,30 +131,5 @@ def _slack(config: Config) -> Finding:
     return Finding("webhook", ok=True, message=f"alerts go to {parts.hostname}; nothing was posted there now")
 
 
-def _rented(config: Config, name: str, timeout_s: float) -> Sequence[Finding]:
+def _cloud(config: Config, name: str, timeout_s: float) -> Sequence[Finding]:
     return open_cloud(config, name).check(timeout_s)
-
-
-def _local(config: Config, timeout_s: float) -> Sequence[Finding]:
-    """A cloud that runs is asked; one that does not is told of, as it would be started."""
-    from provisioners.calls import NoAnswerError, NotSentError
-    from provisioners.local import LocalProvisioner
-    from provisioners.localcloud.client import call
-    from provisioners.localcloud.programs import ProgramMissingError, find_ssh_programs, tools_root
-
-    folder = config.local_dir
-    try:
-        call(folder, "GET", "/v1/ping", timeout_s=timeout_s)
-    except NotSentError:
-        pass
-    except NoAnswerError as error:
-        return [Finding("answer", ok=False, message=f"{error}: stop its process, and a new one is started")]
-    else:
-        return LocalProvisioner(folder).check(timeout_s)
-    try:
-        sshd = find_ssh_programs(tools_root()).sshd
-    except ProgramMissingError as error:
-        mend = "`apt-get install openssh-server`, or set local.enabled = false"
-        return [Finding("sshd", ok=False, message=f"{error}: {mend}")]
-    message = f"its server would be started for {folder}, and machines would be {sshd} on this computer"
-    return [Finding("programs", ok=True, message=message)]

@@ -25,7 +25,7 @@ JOB_OPTIONS = (
     click.option("--gpu", help="GPU type, such as V100."),
     click.option("--gpus-per-node", type=int, help="GPUs per node; one worker each."),
     click.option("--market", type=click.Choice(["spot", "on-demand", "spot-then-on-demand"])),
-    click.option("--cloud", help="local, aws, gcp or azure."),
+    click.option("--cloud", help="The cloud's name, as in a job file."),
     click.option("--code", help="The folder that is shipped.  [default: the job file's, or .]"),
     click.option("--setup", help="A shell line that prepares the environment, once."),
     click.option("--env", "env", multiple=True, metavar="NAME=VALUE", help="May be given several times."),

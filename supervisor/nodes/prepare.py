@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from spotsup_trainer import wire
 
-from provisioners.localcloud.machine import qemu
-from provisioners.settings import AwsSettings, AzureSettings, GcpSettings
+from provisioners.registry import CLOUDS
+from provisioners.settings import Section
 from supervisor.config import Config
 from supervisor.errors import JournalUnavailableError, SpotsupError
 from supervisor.identity import Identity
@@ -153,7 +153,7 @@ def _agent_config(
         code_dir="",
         run_dir="",
         log_dir="",
-        checkpoint_dir=checkpoint_dir(config, job),
+        checkpoint_dir=checkpoint_dir(config, node.offer.cloud, job),
         command=job.spec.command,
         min_nodes=job.min_nodes,
         max_nodes=job.max_nodes,
@@ -166,38 +166,28 @@ def _agent_config(
 
 
 def _environment(config: Config, node: NodeRecord, job: JobRecord) -> dict[str, str]:
-    # On the local cloud all machines share the host's loopback interface; gloo would choose one by host name.
-    interface = qemu.INTERFACE if config.local.image else "lo"
-    local = {"GLOO_SOCKET_IFNAME": interface} if node.offer.cloud == "local" else {}
+    settings = config.cloud(node.offer.cloud)
+    of_cloud = settings.node_env if settings else {}
     ours = {"SPOTSUP_APP_FAILURES": str(job.spec.limits.app_failures)}
-    return {**local, **ours, **config.node.env, **job.spec.env}
+    return {**of_cloud, **ours, **config.node.env, **job.spec.env}
 
 
 def metadata_of(node: NodeRecord) -> wire.Metadata:
-    """Where a node reads its preemption notice."""
-    match node.offer.cloud:
-        case "local" | "aws" | "gcp" | "azure" as kind:
-            return wire.Metadata(kind, node.metadata_url)
-        case _:
-            return wire.Metadata("none")
+    """Where this node reads its preemption notice."""
+    cloud = CLOUDS.get(node.offer.cloud)
+    return wire.Metadata(cloud.metadata, node.metadata_url) if cloud else wire.Metadata("none")
 
 
 def user_of(config: Config, node: NodeRecord) -> str:
-    """The login user. Machines of the local cloud run as the daemon's own user; virtual ones get one by user data."""
+    """The user that the daemon logs in as; its own user if the node's cloud is no longer configured."""
     settings = config.cloud(node.offer.cloud)
-    if settings is not None:
-        return settings.ssh_user
-    return qemu.USER if config.local.image else getpass.getuser()
+    return settings.login_user if settings else getpass.getuser()
 
 
 def has_dead_man(config: Config, node: NodeRecord) -> bool:
-    """Whether a node's user data has the dead-man switch. An Azure machine needs an identity to delete itself."""
+    """Whether its user data brought the dead-man switch."""
     settings = config.cloud(node.offer.cloud)
-    if node.offer.cloud == "local":
-        return bool(config.local.image)
-    if settings is None or not settings.dead_man_s:
-        return False
-    return not isinstance(settings, AzureSettings) or bool(settings.identity)
+    return settings is not None and settings.dead_man_after_s > 0
 
 
 def log_agent_of(config: Config, node: NodeRecord) -> LogAgent | None:
@@ -205,15 +195,14 @@ def log_agent_of(config: Config, node: NodeRecord) -> LogAgent | None:
     from bootstrap.log_agent.model import LogAgent
 
     settings = config.cloud(node.offer.cloud)
-    if isinstance(settings, AwsSettings) and settings.log_group:
-        return LogAgent("cloudwatch", settings.log_group)
-    return LogAgent("ops") if isinstance(settings, GcpSettings) and settings.ops_agent else None
+    return LogAgent(*settings.log_agent) if settings and settings.log_agent else None
 
 
-def checkpoint_dir(config: Config, job: JobRecord) -> str:
-    """A folder that all nodes of a job share, and that outlives them."""
+def checkpoint_dir(config: Config, cloud: str, job: JobRecord) -> str:
+    """A folder that all nodes of the job share, and that outlives them."""
     if job.spec.checkpoint_dir:
         return job.spec.checkpoint_dir
     if job.spec.shared:
         return f"{job.spec.shared}/spotsup/{job.task_id}/checkpoints"
-    return str(config.local_dir.absolute() / "shared" / job.task_id / "checkpoints")
+    settings = config.cloud(cloud) or Section()
+    return str(settings.shared_folder(config.state.absolute()) / job.task_id / "checkpoints")

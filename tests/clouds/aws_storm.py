@@ -13,9 +13,9 @@ from typing import Any
 
 import boto3
 
-from provisioners.aws import AwsProvisioner
+from provisioners.aws.provisioner import AwsProvisioner
+from provisioners.aws.settings import AwsSettings
 from provisioners.base import HostKey, LaunchRequest, Market, Offer
-from provisioners.settings import AwsSettings
 from tests.clouds import aws
 from tests.clouds.machines import PaperMachines
 from tests.clouds.storm import Tally, run_storm

@@ -33,7 +33,7 @@ from urllib.parse import parse_qs
 import trustme
 from werkzeug.serving import WSGIRequestHandler, make_server
 
-from provisioners.settings import AzureSettings
+from provisioners.azure.settings import AzureSettings
 from tests.clouds.azure_arm import Arm
 from tests.clouds.azure_machines import GROUP, ROOT, SUBSCRIPTION
 from tests.clouds.azure_requests import IDENTITY, SECURITY_GROUP, SUBNETS

@@ -39,7 +39,7 @@ class Arm:
         self.granted: list[dict[str, Any]] = [{"actions": ["*"], "notActions": []}]
         self.page = 100
         self.missing: set[str] = set()
-        self.sizes = {each.name: each for each in load_catalog().azure.types}
+        self.sizes = {each.name: each for each in load_catalog().cloud("azure").types}
         self.prices = {name: (0.1 + number / 100, 0.5 + number / 10) for number, name in enumerate(self.sizes)}
         self.failing: list[tuple[str, float]] = []
         self._machines = machines

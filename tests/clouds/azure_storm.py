@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 
-from provisioners.azure import AzureProvisioner
+from provisioners.azure.provisioner import AzureProvisioner
 from provisioners.base import HostKey, LaunchRequest, Market, Offer
 from tests.clouds import azure
 from tests.clouds.machines import PaperMachines

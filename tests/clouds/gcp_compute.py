@@ -53,7 +53,7 @@ class Compute:
         self._full: set[tuple[str, str]] = set()
         self._requests: dict[str, Operation] = {}
         self._machines = machines
-        self._catalog = load_catalog().gcp
+        self._catalog = load_catalog().cloud("gcp")
         self._handlers: dict[str, Callable[[Call], Mapping[str, Any]]] = {
             "instances.get": self._get,
             "instances.delete": self._delete,

@@ -13,8 +13,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from provisioners.base import HostKey, LaunchRequest, Market, Offer
-from provisioners.gcp import GcpProvisioner
-from provisioners.settings import GcpSettings
+from provisioners.gcp.provisioner import GcpProvisioner
+from provisioners.gcp.settings import GcpSettings
 from tests.clouds import gcp
 from tests.clouds.machines import PaperMachines
 from tests.clouds.storm import Tally, run_storm

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from provisioners.aws import AwsProvisioner
+from provisioners.aws.provisioner import AwsProvisioner
+from provisioners.aws.settings import AwsSettings
 from provisioners.base import Provisioner
-from provisioners.settings import AwsSettings
 from tests.clouds import aws
 from tests.clouds.machines import Machines, PaperMachines, RealMachines, real_machines
 

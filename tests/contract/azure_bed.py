@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from provisioners.azure import AzureProvisioner
+from provisioners.azure.provisioner import AzureProvisioner
 from provisioners.base import Provisioner
 from tests.clouds import azure
 from tests.clouds.machines import Machines, PaperMachines, RealMachines, real_machines

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from provisioners.base import Provisioner
-from provisioners.gcp import GcpProvisioner
-from provisioners.settings import GcpSettings
+from provisioners.gcp.provisioner import GcpProvisioner
+from provisioners.gcp.settings import GcpSettings
 from tests.clouds import gcp
 from tests.clouds.machines import Machines, PaperMachines, RealMachines, real_machines
 

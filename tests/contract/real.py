@@ -126,11 +126,12 @@ def _run(config: Config, provisioner: Provisioner, options: argparse.Namespace, 
 
     from provisioners.base import OfferQuery, ProvisionerError
     from provisioners.catalog import load_catalog
+    from provisioners.settings import CloudSettings
     from tests.contract.metered import TEST_LIMIT_S, Ledger, Run
     from tests.contract.real_bed import RealBeds
 
     settings = config.cloud(options.cloud)
-    assert settings is not None
+    assert isinstance(settings, CloudSettings)
     os.environ.setdefault("SPOTSUP_TEST_SSH_USER", settings.ssh_user)
     os.environ["SPOTSUP_CONTRACT_REAL"] = "1"
     wrong = [each.message for each in provisioner.check(CHECK_S) if not each.ok]

@@ -18,8 +18,10 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from pydantic import ValidationError
 
+from provisioners.aws.settings import AwsSettings
+from provisioners.gcp.settings import GcpSettings
 from provisioners.localcloud.control import ServerError
-from provisioners.settings import AwsSettings, CloudSettings, GcpSettings
+from provisioners.settings import CloudSettings
 from tools.stack import Stack, StackError
 
 Record = TypeVar("Record")

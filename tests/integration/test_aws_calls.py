@@ -14,7 +14,8 @@ import boto3
 import httpx
 import pytest
 
-from provisioners.aws import AwsProvisioner
+from provisioners.aws.provisioner import AwsProvisioner
+from provisioners.aws.settings import AwsSettings
 from provisioners.base import (
     DeniedError,
     EndCause,
@@ -35,7 +36,6 @@ from provisioners.base import (
     Unknown,
     UnreachableError,
 )
-from provisioners.settings import AwsSettings
 from tests.clouds import aws
 from tests.clouds.machines import PaperMachines
 from tests.support.machines import CLUSTER, TIMEOUT_S, found_by, launched_by, request_at

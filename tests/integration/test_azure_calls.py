@@ -15,7 +15,8 @@ from typing import Any
 import httpx
 import pytest
 
-from provisioners.azure import AzureProvisioner, client, history, provisioner
+from provisioners.azure import client, history, provisioner
+from provisioners.azure.provisioner import AzureProvisioner
 from provisioners.base import (
     DeniedError,
     EndCause,

@@ -37,8 +37,8 @@ from provisioners.base import (
     UnreachableError,
 )
 from provisioners.catalog import load_catalog, merged
-from provisioners.gcp import GcpProvisioner
-from provisioners.settings import GcpSettings
+from provisioners.gcp.provisioner import GcpProvisioner
+from provisioners.gcp.settings import GcpSettings
 from tests.clouds import gcp
 from tests.clouds.gcp_compute import rule
 from tests.clouds.machines import PaperMachines

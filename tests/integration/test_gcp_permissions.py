@@ -9,8 +9,8 @@ import pytest
 import yaml
 
 from provisioners.base import OfferQuery
-from provisioners.gcp import GcpProvisioner
-from provisioners.settings import GcpSettings
+from provisioners.gcp.provisioner import GcpProvisioner
+from provisioners.gcp.settings import GcpSettings
 from tests.clouds import gcp
 from tests.clouds.machines import PaperMachines
 from tests.support.machines import CLUSTER, TIMEOUT_S, request_for

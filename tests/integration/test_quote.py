@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from provisioners.aws import AwsProvisioner
+from provisioners.aws.provisioner import AwsProvisioner
+from provisioners.aws.settings import AwsSettings
 from provisioners.base import (
     DeniedError,
     Market,
@@ -17,7 +18,6 @@ from provisioners.base import (
     ProvisionerError,
     UnreachableError,
 )
-from provisioners.settings import AwsSettings
 from supervisor.api.quote import Quotes
 from tests.clouds import aws
 from tests.clouds.machines import PaperMachines

@@ -12,11 +12,12 @@ from typing import Any
 
 import pytest
 
-from provisioners.aws import AwsProvisioner
-from provisioners.azure import AzureProvisioner
+from provisioners.aws.provisioner import AwsProvisioner
+from provisioners.aws.settings import AwsSettings
+from provisioners.azure.provisioner import AzureProvisioner
 from provisioners.base import Fatal, HostKey, LaunchRequest, OfferQuery, Provisioner
-from provisioners.gcp import GcpProvisioner
-from provisioners.settings import AwsSettings, GcpSettings
+from provisioners.gcp.provisioner import GcpProvisioner
+from provisioners.gcp.settings import GcpSettings
 from tests.clouds import aws, azure, gcp
 from tests.clouds.machines import PaperMachines
 from tests.support.machines import CLIENT_KEY, CLUSTER, HOST_KEY, TIMEOUT_S

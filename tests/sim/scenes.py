@@ -36,7 +36,7 @@ def service(world: World) -> Service:
         world.run(1.0)
         return bool(predicate(world.daemon.journal.read()))
 
-    return Service(world.daemon.journal, world.daemon.leader, world.clock, ["local"], wait_for, local_storage=True)
+    return Service(world.daemon.journal, world.daemon.leader, world.clock, ["local"], wait_for)
 
 
 def submit(world: World, name: str, low: int, desired: int, high: int, spares: int = 0, **more: Any) -> None:

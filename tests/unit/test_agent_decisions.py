@@ -86,7 +86,7 @@ def test_metadata_readers() -> None:
     with pytest.raises(ValueError, match="it should look like http"):
         reader_for(Metadata("local", "127.0.0.1"))
     with pytest.raises(ValueError, match="'moon'; it knows: local, aws"):
-        reader_for(Metadata("moon", ""))  # type: ignore[arg-type]
+        reader_for(Metadata("moon", ""))
 
 
 def test_launcher_and_workers_agree_on_their_files(tmp_path: Path) -> None:

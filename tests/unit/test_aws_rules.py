@@ -18,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from provisioners.aws import describe, errors, launch, quota
+from provisioners.aws.settings import AwsSettings
 from provisioners.base import (
     EndCause,
     Fatal,
@@ -36,7 +37,6 @@ from provisioners.base import (
 )
 from provisioners.catalog import load_catalog
 from provisioners.codes import Kind
-from provisioners.settings import AwsSettings
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "clouds"
 CATALOG = load_catalog()

@@ -18,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from provisioners.azure import checks, describe, errors, history, launch, offers
+from provisioners.azure.settings import AzureSettings
 from provisioners.base import (
     EndCause,
     Fatal,
@@ -37,7 +38,6 @@ from provisioners.base import (
 )
 from provisioners.catalog import load_catalog
 from provisioners.codes import Kind
-from provisioners.settings import AzureSettings
 from tests.clouds.azure_wire import complaints
 from tests.support.serving import serving
 

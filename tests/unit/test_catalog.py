@@ -9,14 +9,15 @@ from pathlib import Path
 
 import pytest
 
+from provisioners import registry
 from provisioners.base import OfferQuery
-from provisioners.catalog import CatalogError, CloudName, load_catalog
+from provisioners.catalog import CatalogError, load_catalog
 
 CATALOG = load_catalog()
-CLOUDS: tuple[CloudName, ...] = ("aws", "gcp", "azure")
+CLOUDS = [cloud.name for cloud in registry.CLOUDS.values() if cloud.has_catalog]
 
 
-def names(cloud: CloudName, **query: object) -> list[str]:
+def names(cloud: str, **query: object) -> list[str]:
     return [each.name for each in CATALOG.select(cloud, OfferQuery(**query))]  # type: ignore[arg-type]
 
 
@@ -26,7 +27,7 @@ def test_the_aws_table_is_what_ec2_tells() -> None:
     assert spec.origin is not None
     with gzip.open(Path(spec.origin).parent / "ec2" / "resources" / "instance_types.json.gz") as file:
         told = json.load(file)
-    for each in CATALOG.aws.types:
+    for each in CATALOG.cloud("aws").types:
         ec2 = told[each.name]
         assert each.gpus == sum(gpu["Count"] for gpu in ec2["GpuInfo"]["Gpus"])
         assert each.gpu.startswith(ec2["GpuInfo"]["Gpus"][0]["Name"])
@@ -34,11 +35,11 @@ def test_the_aws_table_is_what_ec2_tells() -> None:
         assert each.memory_gib == ec2["MemoryInfo"]["SizeInMiB"] / 1024
         assert each.efa == ec2["NetworkInfo"].get("EfaInfo", {}).get("MaximumEfaInterfaces", 0)
         assert ec2["ProcessorInfo"]["SupportedArchitectures"] == ["x86_64"]
-    assert not set(CATALOG.aws.retired) & set(told)
+    assert not set(CATALOG.cloud("aws").retired) & set(told)
 
 
 @pytest.mark.parametrize("cloud", CLOUDS)
-def test_each_type_is_named_once_and_has_a_known_gpu(cloud: CloudName) -> None:
+def test_each_type_is_named_once_and_has_a_known_gpu(cloud: str) -> None:
     types = CATALOG.cloud(cloud).types
     assert len({each.name for each in types}) == len(types)
     assert {each.gpu for each in types} <= set(CATALOG.gpus)
@@ -47,7 +48,7 @@ def test_each_type_is_named_once_and_has_a_known_gpu(cloud: CloudName) -> None:
 
 
 @pytest.mark.parametrize("cloud", CLOUDS)
-def test_prices_are_of_known_types_and_have_a_source_with_a_date(cloud: CloudName) -> None:
+def test_prices_are_of_known_types_and_have_a_source_with_a_date(cloud: str) -> None:
     for prices in CATALOG.cloud(cloud).prices.values():
         assert set(prices.usd_per_hour) <= {each.name for each in CATALOG.cloud(cloud).types}
         assert "20" in prices.source

@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from provisioners.aws import AwsProvisioner
 from provisioners.aws import errors as aws_errors
+from provisioners.aws.provisioner import AwsProvisioner
+from provisioners.aws.settings import AwsSettings
 from provisioners.azure import errors as azure_errors
 from provisioners.base import LeftoverKind, OfferQuery, Unknown
 from provisioners.codes import Code, markdown
 from provisioners.gcp import errors as gcp_errors
-from provisioners.settings import AwsSettings
 from supervisor.config import parse_config
 from tests.clouds import aws
 from tests.clouds.machines import PaperMachines

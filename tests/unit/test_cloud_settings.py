@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from provisioners.settings import AwsSettings, AzureSettings, GcpSettings
+from provisioners.aws.settings import AwsSettings
+from provisioners.azure.settings import AzureSettings
+from provisioners.gcp.settings import GcpSettings
 
 
 def aws(**given: Any) -> AwsSettings:

@@ -14,8 +14,8 @@ from bootstrap.assumed import assumed
 from bootstrap.container.image import image_of
 from bootstrap.model import Host, Setup, Skip, Unfit
 from bootstrap.steps import plan
+from provisioners.aws.settings import AwsSettings
 from provisioners.base import Market, Offer
-from provisioners.settings import AwsSettings
 from supervisor.api.app import create_app
 from supervisor.api.explain import MAX_KINDS, Explainer, kinds
 from supervisor.api.quote import Quote
@@ -37,7 +37,8 @@ def explained(*offers: Offer, cloud: str = "aws", **more: Any) -> tuple[dict[str
     world = empty_world()
     daemon = world.daemon
     settings = AwsSettings(regions=("us-east-1",), ssh_user="ubuntu")
-    config = Config(aws=settings, node=NodeConfig(python="/opt/python", env={"TOKEN": SECRET}))
+    node = NodeConfig(python="/opt/python", env={"TOKEN": SECRET})
+    config = Config.model_validate({"aws": settings, "node": node})
     quoted = Quote(2, offers, known=bool(offers), warnings=())
     service = Service(daemon.journal, daemon.leader, world.clock, ["aws", "local"], lambda *_: True, lambda _: quoted)
     app = create_app(service, lambda: daemon.loop.status, world.clock, "0", explainer=Explainer(config, "/home/me"))

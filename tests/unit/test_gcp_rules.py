@@ -36,7 +36,7 @@ from provisioners.base import (
 from provisioners.catalog import load_catalog
 from provisioners.codes import Kind
 from provisioners.gcp import describe, errors, launch, names, quota
-from provisioners.settings import GcpSettings
+from provisioners.gcp.settings import GcpSettings
 from tests.clouds.gcp_wire import read_call
 from tests.support.serving import serving
 

@@ -14,7 +14,8 @@ from provisioners.localcloud import rules
 from provisioners.localcloud.machine import qemu
 from provisioners.localcloud.machine.spec import Folder, Spec
 from provisioners.localcloud.models import Machine
-from supervisor.config import Config, LocalConfig
+from provisioners.localcloud.settings import LocalSettings
+from supervisor.config import Config
 from supervisor.model import NodeRecord
 from supervisor.nodes.prepare import has_dead_man, user_of
 
@@ -90,7 +91,7 @@ def test_a_listing_says_where_it_is_reached_from_here_and_from_others() -> None:
 
 
 def test_nodes_are_logged_in_to_as_their_user_data_says() -> None:
-    virtual = Config(local=LocalConfig(image="/image"))
+    virtual = Config.model_validate({"local": LocalSettings(image="/image")})
     node = NodeRecord("n-1", "job", "", Offer("local", "local", "local-a", "local.small", Market.SPOT, 0.1), 0.0)
     assert user_of(virtual, node) == "spotsup"
     assert has_dead_man(virtual, node)

@@ -11,8 +11,13 @@ from spotsup_trainer.wire import AgentConfig, decode
 
 from bootstrap.archive import Archive
 from bootstrap.log_agent.model import LogAgent
+from provisioners.aws.settings import AwsSettings
+from provisioners.azure.settings import AzureSettings
 from provisioners.base import Market, Offer
-from provisioners.settings import AwsSettings, AzureSettings, GcpSettings
+from provisioners.gcp.settings import GcpSettings
+from provisioners.localcloud.settings import LocalSettings
+from provisioners.registry import CLOUDS
+from provisioners.settings import Section
 from supervisor.config import Config
 from supervisor.errors import JournalUnavailableError, NotFoundError
 from supervisor.model import JobRecord, NodeRecord
@@ -20,8 +25,11 @@ from supervisor.nodes.prepare import checkpoint_dir, has_dead_man, log_agent_of,
 from supervisor.spec import parse_spec
 
 
-def node_on(cloud: str) -> NodeRecord:
-    return NodeRecord("n1", "j", "token", Offer(cloud, "r", "z", "t", Market.SPOT, None), 0.0)
+def node_with(settings: Section) -> tuple[Config, NodeRecord]:
+    """A node on the cloud with these settings."""
+    (cloud,) = [each.name for each in CLOUDS.values() if isinstance(settings, each.settings)]
+    node = NodeRecord("n1", "j", "token", Offer(cloud, "r", "z", "t", Market.SPOT, None), 0.0)
+    return Config.model_validate({cloud: settings}), node
 
 
 def job_with(**more: Any) -> JobRecord:
@@ -33,17 +41,17 @@ AZURE: dict[str, Any] = {"regions": ("r",), "subscription": "s", "resource_group
 
 
 @pytest.mark.parametrize(
-    ("cloud", "config", "expected"),
+    ("settings", "expected"),
     [
-        ("local", Config(), False),
-        ("aws", Config(aws=AwsSettings(regions=("r",))), True),
-        ("aws", Config(aws=AwsSettings(regions=("r",), dead_man_s=0)), False),
-        ("azure", Config(azure=AzureSettings(**AZURE)), False),
-        ("azure", Config(azure=AzureSettings(**AZURE, identity="i")), True),
+        (LocalSettings(), False),
+        (AwsSettings(regions=("r",)), True),
+        (AwsSettings(regions=("r",), dead_man_s=0), False),
+        (AzureSettings(**AZURE), False),
+        (AzureSettings(**AZURE, identity="i"), True),
     ],
 )
-def test_a_dead_man_switch_is_expected_where_user_data_brings_one(cloud: str, config: Config, expected: bool) -> None:
-    assert has_dead_man(config, node_on(cloud)) is expected
+def test_a_dead_man_switch_is_expected_where_user_data_brings_one(settings: Section, expected: bool) -> None:
+    assert has_dead_man(*node_with(settings)) is expected
 
 
 def test_checkpoints_go_where_the_user_says_else_to_shared_storage_else_to_this_computer(tmp_path: Path) -> None:
@@ -53,9 +61,9 @@ def test_checkpoints_go_where_the_user_says_else_to_shared_storage_else_to_this_
         {"mount": "/mnt/data", "nfs": "s:/d", "mode": "ro"},
         {"mount": "/mnt/out", "nfs": "s:/o"},
     ]
-    assert checkpoint_dir(config, job_with(storage=storage, checkpoint_dir="/mnt/out/mine")) == "/mnt/out/mine"
-    assert checkpoint_dir(config, job_with(storage=storage)) == "/mnt/out/spotsup/resnet-ab12c/checkpoints"
-    assert checkpoint_dir(config, job_with()).startswith(str(tmp_path))
+    assert checkpoint_dir(config, "local", job_with(storage=storage, checkpoint_dir="/mnt/out/mine")) == "/mnt/out/mine"
+    assert checkpoint_dir(config, "local", job_with(storage=storage)) == "/mnt/out/spotsup/resnet-ab12c/checkpoints"
+    assert checkpoint_dir(config, "local", job_with()).startswith(str(tmp_path))
 
 
 def test_a_data_job_needs_neither_a_gpu_nor_torch() -> None:
@@ -73,19 +81,19 @@ def test_a_data_job_needs_neither_a_gpu_nor_torch() -> None:
 
 
 @pytest.mark.parametrize(
-    ("cloud", "config", "expected"),
+    ("settings", "expected"),
     [
-        ("local", Config(), None),
-        ("aws", Config(aws=AwsSettings(regions=("r",))), None),
-        ("aws", Config(aws=AwsSettings(regions=("r",), log_group="a/b")), LogAgent("cloudwatch", "a/b")),
-        ("gcp", Config(gcp=GcpSettings(regions=("r",), project="p")), None),
-        ("gcp", Config(gcp=GcpSettings(regions=("r",), project="p", ops_agent=True)), LogAgent("ops")),
+        (LocalSettings(), None),
+        (AwsSettings(regions=("r",)), None),
+        (AwsSettings(regions=("r",), log_group="a/b"), LogAgent("cloudwatch", "a/b")),
+        (GcpSettings(regions=("r",), project="p"), None),
+        (GcpSettings(regions=("r",), project="p", ops_agent=True), LogAgent("ops")),
     ],
 )
 def test_the_clouds_own_agent_ships_logs_where_its_settings_say_so(
-    cloud: str, config: Config, expected: LogAgent | None
+    settings: Section, expected: LogAgent | None
 ) -> None:
-    assert log_agent_of(config, node_on(cloud)) == expected
+    assert log_agent_of(*node_with(settings)) == expected
 
 
 def test_an_etcd_that_does_not_give_the_code_is_no_failure_of_the_machine() -> None:

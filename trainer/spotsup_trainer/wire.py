@@ -194,8 +194,8 @@ class Result:
 class Metadata:
     """Where a node reads its preemption notice."""
 
-    # Whose format it has.
-    kind: Literal["local", "aws", "gcp", "azure", "none"]
+    # The format: a key of spotsup_trainer.agent.notices.READERS, or "none".
+    kind: str
     # The metadata service.
     url: str = ""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import importlib
 import json
 import logging
 import threading
@@ -52,27 +53,25 @@ class LocalReader:
         return float(answer["deadline"]) if answer["preempted"] else None
 
 
+# Metadata kind -> module and class. A module is loaded by the agent of its own cloud alone.
+READERS = {
+    "local": ("spotsup_trainer.agent.notices", "LocalReader"),
+    "aws": ("spotsup_trainer.agent.aws", "AwsReader"),
+    "gcp": ("spotsup_trainer.agent.gcp", "GcpReader"),
+    "azure": ("spotsup_trainer.agent.azure", "AzureReader"),
+}
+
+
 def reader_for(metadata: Metadata) -> NoticeReader | None:
     """The reader for a provider, None where there is nothing to watch. Raises ValueError for one it does not know."""
     if metadata.kind == "none":
         return None
-    if metadata.kind == "local":
-        return LocalReader(metadata.url)
-    if metadata.kind == "aws":
-        from spotsup_trainer.agent.aws import AwsReader
-
-        return AwsReader(metadata.url)
-    if metadata.kind == "gcp":
-        from spotsup_trainer.agent.gcp import GcpReader
-
-        return GcpReader(metadata.url)
-    if metadata.kind == "azure":
-        from spotsup_trainer.agent.azure import AzureReader
-
-        return AzureReader(metadata.url)
-    raise ValueError(
-        f"this agent cannot read the metadata service of {metadata.kind!r}; it knows: local, aws, gcp, azure, none"
-    )
+    if metadata.kind not in READERS:
+        known = ", ".join((*READERS, "none"))
+        raise ValueError(f"this agent cannot read the metadata service of {metadata.kind!r}; it knows: {known}")
+    module, name = READERS[metadata.kind]
+    reader: NoticeReader = getattr(importlib.import_module(module), name)(metadata.url)
+    return reader
 
 
 class NoticeWatcher:

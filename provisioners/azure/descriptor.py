@@ -1,0 +1,46 @@
+"""Azure, without its SDK.
+
+Source of the variables and topologies: Microsoft's guide to NCCL on ND machines (azhpc-images).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from provisioners.azure.settings import AzureSettings
+from provisioners.base import Provisioner
+from provisioners.descriptor import Descriptor
+from provisioners.host import FastNetwork, HostTraits
+
+# Drivers of the fast path beside hv_netvsc: Mellanox' virtual functions, and Microsoft's own adapter.
+_FAST = frozenset({"mlx4_core", "mlx5_core", "mana"})
+
+
+def _provisioner(settings: AzureSettings, _state: Path) -> Provisioner:
+    from provisioners.azure.provisioner import AzureProvisioner
+
+    return AzureProvisioner(settings)
+
+
+AZURE = Descriptor(
+    name="azure",
+    settings=AzureSettings,
+    factory=_provisioner,
+    metadata="azure",
+    host=HostTraits(
+        cloud="azure",
+        own_network=True,
+        adapter="mlx5_core",
+        kernel_package="linux-image-azure",
+        fast_network=FastNetwork(
+            "accelerated networking", _FAST, "`azure.accelerated_networking` asks for it where the size supports it"
+        ),
+        infiniband_env={"NCCL_IB_PCI_RELAXED_ORDERING": "1", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"},
+        topologies={
+            "A100": "/opt/microsoft/ndv4-topo.xml",
+            "H100": "/opt/microsoft/ndv5-topo.xml",
+            "H200": "/opt/microsoft/ndv5-topo.xml",
+        },
+        grid_gpus=frozenset({"A10"}),
+    ),
+)

@@ -1,0 +1,39 @@
+"""What spotsup knows about a cloud without asking it: data, and no SDK. docs/add-a-cloud.md says how to add one."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from provisioners.base import Provisioner
+from provisioners.host import HostTraits
+from provisioners.settings import Section
+
+# Both get the cloud's section and the daemon's state folder, and raise ProvisionerError.
+Factory: TypeAlias = Callable[[Any, Path], Provisioner]
+Starter: TypeAlias = Callable[[Any, Path, contextlib.ExitStack], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Descriptor:
+    """One cloud."""
+
+    # In job files, in records, in the catalogue; and of its section in the configuration.
+    name: str
+    # The model of its section: default images, login user, dead-man switch, log agent.
+    settings: type[Section]
+    # Makes the provisioner, and loads the SDK. It calls no cloud.
+    factory: Factory
+    # The format of its preemption notices, which the agent on a node has to know (spotsup_trainer/agent/notices.py).
+    metadata: str
+    # Its machines, for bootstrap.
+    host: HostTraits
+    # The section where the configuration has none; None: the cloud is not used then.
+    default: Section | None = None
+    # Starts what has to run beside the daemon, and puts its end on the stack.
+    start: Starter | None = None
+    # Whether machines without a GPU have to be named: the catalogue knows machines with GPUs only.
+    has_catalog: bool = True

@@ -1,0 +1,43 @@
+"""The [gcp] section of the configuration. The text below each key is its entry in docs/reference/spotsupd-toml.md."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from provisioners.settings import CloudSettings, LogAgentKind, Name
+
+
+class GcpSettings(CloudSettings):
+    """Google Compute Engine. Credentials are the application default ones."""
+
+    project: Name
+    """The project in which machines are created."""
+    image: Name = (
+        "projects/ubuntu-os-accelerator-images/global/images/family/ubuntu-accelerator-2204-amd64-with-nvidia-580"
+    )
+    """The machine image: `projects/P/global/images/family/F`, or an image's own path."""
+    image_proprietary: str = ""
+    """The image for GPUs before Turing (V100). Empty: jobs get such a GPU only where `images` names an image for it."""
+    images: dict[str, Name] = {}
+    """Images by GPU type; they win over the two above."""
+    network: str = ""
+    """VPC network, by name or path. Empty: the project's default."""
+    subnetworks: dict[str, Name] = {}
+    """Subnetworks by region, by name or path."""
+    network_tags: tuple[Name, ...] = ()
+    """Network tags of the machines, which firewall rules can name."""
+    service_account: str = ""
+    """Service account of the nodes, with which the dead-man switch deletes a machine. Empty: it only shuts down."""
+    notice_s: Annotated[int, Field(ge=0, le=120)] = 0
+    """Seconds of preemption notice to ask for in addition to Google's own 30."""
+    gvnic: bool = True
+    """Use Google's gVNIC network adapter; the image must support it."""
+    ops_agent: bool = False
+    """Send nodes' logs to Cloud Logging with Google's Ops Agent."""
+
+    @property
+    def log_agent(self) -> tuple[LogAgentKind, str] | None:
+        """The Ops Agent, where it is asked for."""
+        return ("ops", "") if self.ops_agent else None

@@ -1,0 +1,35 @@
+"""The local cloud."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+from provisioners.base import Provisioner
+from provisioners.descriptor import Descriptor
+from provisioners.host import HostTraits
+from provisioners.localcloud.settings import LocalSettings
+
+
+def _provisioner(settings: LocalSettings, state: Path) -> Provisioner:
+    from provisioners.local import LocalProvisioner
+
+    return LocalProvisioner(settings.folder(state))
+
+
+def _start(settings: LocalSettings, state: Path, stack: contextlib.ExitStack) -> None:
+    from provisioners.localcloud.embed import start
+
+    start(settings.folder(state), settings.image, stack)
+
+
+LOCAL = Descriptor(
+    name="local",
+    settings=LocalSettings,
+    factory=_provisioner,
+    metadata="local",
+    host=HostTraits(),
+    default=LocalSettings(),
+    start=_start,
+    has_catalog=False,
+)

@@ -1,0 +1,57 @@
+"""The [local] section of the configuration."""
+
+from __future__ import annotations
+
+import getpass
+from pathlib import Path
+
+from provisioners.localcloud.machine import qemu
+from provisioners.settings import Section
+
+DEAD_MAN_S = 1800.0
+"""After how long a virtual machine that hears nothing from its cluster switches itself off."""
+
+
+class LocalSettings(Section):
+    """The local cloud: machines on the daemon's own computer, for trying things out."""
+
+    enabled: bool = True
+    """Whether jobs may use `cloud: local`."""
+    dir: str = ""
+    """Folder of the local cloud's server. Empty: `localcloud` in the state folder."""
+    image: str = ""
+    """Folder of a machine image, as `make acceptance` builds one: machines are then virtual machines (QEMU). Empty:
+    machines are `sshd` processes."""
+
+    def folder(self, state: Path) -> Path:
+        """The folder of its server. `state`: the daemon's state folder."""
+        return Path(self.dir) if self.dir else state / "localcloud"
+
+    @property
+    def in_use(self) -> bool:
+        """As `Section` says."""
+        return self.enabled
+
+    @property
+    def login_user(self) -> str:
+        """Machines run as the daemon's own user; virtual ones have one from user data."""
+        return qemu.USER if self.image else getpass.getuser()
+
+    @property
+    def dead_man_after_s(self) -> float:
+        """Virtual machines alone have the switch."""
+        return DEAD_MAN_S if self.image else 0.0
+
+    @property
+    def node_env(self) -> dict[str, str]:
+        """All machines share the host's loopback interface, and gloo would guess by host name."""
+        return {"GLOO_SOCKET_IFNAME": qemu.INTERFACE if self.image else "lo"}
+
+    @property
+    def on_this_host(self) -> bool:
+        """As `Section` says."""
+        return not self.image
+
+    def shared_folder(self, state: Path) -> Path:
+        """As `Section` says."""
+        return self.folder(state).absolute() / "shared"

@@ -1,0 +1,16 @@
+"""The list of all clouds. Nothing else in spotsup lists them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from provisioners.aws.descriptor import AWS
+from provisioners.azure.descriptor import AZURE
+from provisioners.descriptor import Descriptor
+from provisioners.gcp.descriptor import GCP
+from provisioners.localcloud.descriptor import LOCAL
+
+CLOUDS: Mapping[str, Descriptor] = {cloud.name: cloud for cloud in (LOCAL, AWS, GCP, AZURE)}
+
+DEFAULT = LOCAL
+"""The cloud of a job that names none."""
