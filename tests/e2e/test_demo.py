@@ -54,11 +54,11 @@ def survivors(folder: Path) -> list[str]:
         if not entry.name.isdigit() or int(entry.name) == os.getpid():
             continue
         try:
-            said = (entry / "cmdline").read_bytes() + (entry / "environ").read_bytes()
+            output = (entry / "cmdline").read_bytes() + (entry / "environ").read_bytes()
         except OSError:
             continue
-        if os.fsencode(folder) in said:
-            found.append(f"{entry.name} {said[:120]!r}")
+        if os.fsencode(folder) in output:
+            found.append(f"{entry.name} {output[:120]!r}")
     return found
 
 
@@ -74,27 +74,27 @@ def test_so_it_does_on_ec2_whatever_account_the_user_has(tmp_path: Path) -> None
     # Fewer steps: training with four nodes to the end is shown above. Nothing listens at the proxy.
     user = {"AWS_PROFILE": "mine", "AWS_SESSION_TOKEN": "his", "http_proxy": "http://127.0.0.1:9"}
     folder = tmp_path / "demo"
-    said, result = check_demo(folder, "--cloud", "aws", "--steps", "700", "--daemon-away-s", "1", **user)
-    assert "EC2's test cloud" in said
-    assert "not the real EC2" in said
+    output, result = check_demo(folder, "--cloud", "aws", "--steps", "700", "--daemon-away-s", "1", **user)
+    assert "EC2's test cloud" in output
+    assert "not the real EC2" in output
     assert result["calls"]["ec2:RunInstances"] >= 6
     assert "mine" not in (folder / "spotsupd.log").read_text()
 
 
 def test_an_unknown_cloud_is_refused_in_one_sentence(tmp_path: Path) -> None:
     with demo(tmp_path / "demo", "--cloud", "foo") as process:
-        said, _ = process.communicate(timeout=60)
-    assert (process.returncode, said) == (2, "the demo knows no cloud 'foo'; it runs on local, aws, gcp, azure\n")
+        output, _ = process.communicate(timeout=60)
+    assert (process.returncode, output) == (2, "the demo knows no cloud 'foo'; it runs on local, aws, gcp, azure\n")
     assert not list(tmp_path.iterdir())
 
 
 def check_demo(folder: Path, *arguments: str, **environ: str) -> tuple[str, dict[str, Any]]:
-    """Play it, and hold it against what it promises; what it said, and its result."""
+    """Run the demo and check its promises. Returns its output and its result."""
     with demo(folder, "--kill-daemon", *arguments, **environ) as process:
-        said, _ = process.communicate(timeout=550)
-    assert process.returncode == 0, said
+        output, _ = process.communicate(timeout=550)
+    assert process.returncode == 0, output
     result: dict[str, Any] = json.loads(Path(f"{folder}.json").read_text())
-    assert result["ok"], said
+    assert result["ok"], output
     assert [event["kind"] for event in result["events"]] == ["notice", "kill", "scale"]
     notice, kill, scale = result["events"]
     assert notice["request_latency_s"] < (1.0 if result["cloud"] == "local" else 1.0 + AwsControl.slowness_s)
@@ -103,9 +103,9 @@ def check_demo(folder: Path, *arguments: str, **environ: str) -> tuple[str, dict
     assert (result["samples_repeated"], result["samples_missed"]) == (0, 0)
     assert (result["nodes_leaked"], result["processes_leaked"]) == (0, 0)
     assert result["loss_last"] < result["loss_first"]
-    assert "every promise was kept" in said
+    assert "every promise was kept" in output
     assert survivors(folder) == []
-    return said, result
+    return output, result
 
 
 @pytest.mark.timeout(300)

@@ -118,7 +118,7 @@ def test_the_spare_trains_where_a_member_was_killed_or_noticed_and_its_own_end_s
     before, spare = job.wait_whole()
     job.stack.cloud("kill", spare)
     job.stack.wait_for(lambda: ended(job, spare), 60.0, "the daemon to know of it")
-    assert job.wait_whole()[0].round == before.round, "a spare's end is nobody's pause"
+    assert job.wait_whole()[0].round == before.round, "a spare's end pauses no member"
 
     joined = [event["node"] for event in job.stack.ask("events", NAME) if event["kind"] == "replacement-joined"]
     assert len(joined) == 2

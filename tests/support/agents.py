@@ -12,7 +12,7 @@ from bootstrap.archive import Archive
 
 TIMEOUT_S = 30.0
 
-# Stands for the agent: it says how it was started, and ends on SIGTERM unless it was told to be stubborn.
+# Stands for the agent: it reports how it was started, and ends on SIGTERM unless it is stubborn.
 AGENT = b"""
 import os, signal, subprocess, sys, time
 child = subprocess.Popen(["sleep", "600"], start_new_session=True)

@@ -160,8 +160,8 @@ def _unwanted(name: str, below: str = "") -> bool:
 def _libraries(programs: list[Path]) -> set[str]:
     found = set()
     for program in programs:
-        said = subprocess.run(["ldd", str(program)], capture_output=True, text=True, check=False).stdout
-        found |= set(re.findall(r"^\s*(?:\S+ => )?(/\S+) \(0x", said, re.MULTILINE))
+        output = subprocess.run(["ldd", str(program)], capture_output=True, text=True, check=False).stdout
+        found |= set(re.findall(r"^\s*(?:\S+ => )?(/\S+) \(0x", output, re.MULTILINE))
     return found
 
 

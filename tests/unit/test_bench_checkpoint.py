@@ -1,4 +1,4 @@
-"""What `make bench-checkpoint` makes of what its ranks tell."""
+"""How `make bench-checkpoint` combines the measurements of its ranks."""
 
 from __future__ import annotations
 

@@ -115,8 +115,8 @@ def test_the_command_and_the_program_agree_on_where_the_result_is() -> None:
 
 
 def test_the_result_is_found_though_its_line_is_cut_and_others_speak() -> None:
-    told = json.dumps({"ranks": 2, "rows": []})
-    line = f"[rank0] {command.RESULT_PREFIX}{told}\n"
+    report = json.dumps({"ranks": 2, "rows": []})
+    line = f"[rank0] {command.RESULT_PREFIX}{report}\n"
     chunks = [
         {"node": "n1", "chunk": "0", "text": f'{command.RESULT_PREFIX}{{"ranks": 1}}\nnoise\n{line[:30]}'},
         {"node": "n2", "chunk": "0", "text": "no end of line"},

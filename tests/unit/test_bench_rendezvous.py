@@ -22,7 +22,7 @@ def test_a_speedup_is_that_over_c10d_in_the_same_measurement() -> None:
 
 
 @pytest.mark.parametrize(
-    ("mine", "theirs", "told"),
+    ("mine", "theirs", "report"),
     [
         (0.25, 2.0, "0.250 s (goal 0.5 s), 8.0 times as fast as c10d (goal 5): met"),
         (0.5, 2.5, "0.500 s (goal 0.5 s), 5.0 times as fast as c10d (goal 5): met"),
@@ -31,10 +31,10 @@ def test_a_speedup_is_that_over_c10d_in_the_same_measurement() -> None:
         (0.4, None, "0.400 s (goal 0.5 s), c10d was not measured: missed"),
     ],
 )
-def test_the_verdict_needs_both_goals(mine: float, theirs: float | None, told: str) -> None:
+def test_the_verdict_needs_both_goals(mine: float, theirs: float | None, report: str) -> None:
     rows = [row(SPOTSUP, mine), row(SPOTSUP, 0.01, size=8), *([row(C10D, theirs)] if theirs else [])]
     assert verdict(rows).startswith("re-formation of 64: ")
-    assert verdict(rows).endswith(told)
+    assert verdict(rows).endswith(report)
 
 
 def test_there_is_no_verdict_on_what_was_not_measured() -> None:
@@ -53,8 +53,8 @@ def test_the_table_has_what_belongs_together_side_by_side_and_fits_80_columns() 
     assert isinstance(console.file, io.StringIO)
     lines = console.file.getvalue().splitlines()
     assert all(len(line) <= 80 for line in lines)
-    words = [" ".join(line.split()) for line in lines if line.strip()][2:]
-    assert words == [
+    message = [" ".join(line.split()) for line in lines if line.strip()][2:]
+    assert message == [
         f"{size} nodes {metric} {subject} {value:.3f} s {value:.3f} s {value:.3f} s 1 {times}".rstrip()
         for size in (8, 64)
         for metric, subject, value, times in (

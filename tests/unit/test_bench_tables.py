@@ -257,7 +257,7 @@ def test_a_part_does_not_take_the_place_of_the_whole_result() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "message"),
     [
         (["--only", "kill,fire"], "'kill,fire': there are kill, freeze, SIGTERM, notice"),
         (["--only", ""], "there are kill"),
@@ -266,10 +266,10 @@ def test_a_part_does_not_take_the_place_of_the_whole_result() -> None:
         (["--limit", "10"], "give 40 or more"),
     ],
 )
-def test_wrong_arguments_are_told(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_arguments_are_refused(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         parse_arguments(arguments)
-    assert words in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_cases_come_in_one_order_whoever_was_first() -> None:
@@ -431,7 +431,7 @@ def test_the_machine_is_described() -> None:
     assert about["memory_gib"] > 0
 
 
-def test_the_settings_of_torchrun_are_told_in_words() -> None:
+def test_the_settings_of_torchrun_are_refused_in_words() -> None:
     assert DEFAULT.describe() == "torchrun --rdzv-backend c10d --max-restarts 100"
     assert TUNED.describe().startswith("TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 ")
     assert "--rdzv-conf last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=3" in TUNED.describe()
