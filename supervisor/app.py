@@ -9,6 +9,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import FrameType
 
@@ -123,7 +124,6 @@ def _serve_api(  # noqa: PLR0913, PLR0917 - it connects all parts
     clock: Clock,
     version: str,
 ) -> Callable[[], None]:
-    from supervisor.api.access import Access
     from supervisor.api.adoption import Adoption
     from supervisor.api.app import create_app
     from supervisor.api.explain import Explainer
@@ -131,6 +131,7 @@ def _serve_api(  # noqa: PLR0913, PLR0917 - it connects all parts
     from supervisor.api.service import Service
     from supervisor.api.serving import ApiServer, bind_address, bind_socket
     from supervisor.api.targets import targets_app
+    from supervisor.api.views import access_row
 
     quote = Quotes(provisioners).quote
     service = Service(
@@ -143,8 +144,10 @@ def _serve_api(  # noqa: PLR0913, PLR0917 - it connects all parts
         hosted=[name for name in provisioners if (found := config.cloud(name)) and found.on_this_host],
     )
     adoption = Adoption(journal, provisioners, config.cluster, clock, watchers.waiter(journal))
-    access, explainer = Access(config, identity), Explainer(config, str(Path.home()))
-    app = create_app(service, lambda: loop.status, clock, version, adoption, access, explainer)
+    explainer = Explainer(config, str(Path.home()))
+    app = create_app(
+        service, lambda: loop.status, clock, version, adoption, partial(access_row, config, identity), explainer
+    )
     with contextlib.ExitStack() as stack:
         servers = [ApiServer(app, bind_socket(config.socket))]
         stack.callback(servers[0].stop)

@@ -346,13 +346,13 @@ class JobSpec(_Strict):
 
 def _script_and_arguments(run: str) -> tuple[str, ...]:
     """`run` as the launcher takes it. Raises ValueError on an open quote, or on options of an interpreter."""
-    words = shlex.split(run)
-    if not words or words[0] not in INTERPRETERS:
-        return tuple(words)
-    if len(words) > 1 and (words[1] == "-m" or not words[1].startswith("-")):
-        return tuple(words[1:])
+    parts = shlex.split(run)
+    if not parts or parts[0] not in INTERPRETERS:
+        return tuple(parts)
+    if len(parts) > 1 and (parts[1] == "-m" or not parts[1].startswith("-")):
+        return tuple(parts[1:])
     raise ValueError(
-        f"it begins with {' '.join(words[:2])!r}: leave out {words[0]} and its options, and begin with the script; "
+        f"it begins with {' '.join(parts[:2])!r}: leave out {parts[0]} and its options, and begin with the script; "
         "spotsup starts the workers itself"
     )
 

@@ -287,7 +287,7 @@ def _command(name: str, command: click.Command, parent: click.Context | None) ->
         yield from ("", f"### {context.command_path}")
     usage = " ".join(command.collect_usage_pieces(context))
     yield from ("", f"`{context.command_path} {usage}`", "", _paragraphs(command.help or ""))
-    options = [each for each in command.get_params(context) if isinstance(each, click.Option) and each.name != "help"]
+    options = [each for each in command.params if isinstance(each, click.Option)]
     if records := [record for each in options if (record := each.get_help_record(context))]:
         yield from ("", "| Option | Meaning |", "|---|---|")
         for option, meaning in records:

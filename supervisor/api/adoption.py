@@ -1,6 +1,6 @@
-"""`spotsupd adopt`: asks the clouds what runs, waits for agents to be heard, writes down what planner/adoption says.
+"""`spotsupd adopt`: lists the clouds, waits for the nodes' agents to report, and writes what planner/adoption decides.
 
-Any daemon may do it: nothing is started or ended here.
+Any daemon may do it: it starts and ends no machine.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MAX_WAIT_S = 10.0
 
 
 class Adoption:
-    """Over the journal and the clouds of this daemon. `cluster`: whose tag the machines carry."""
+    """Over this daemon's journal and clouds. `cluster`: the name in the machines' tags."""
 
     def __init__(
         self,
@@ -40,19 +40,19 @@ class Adoption:
         self._wait_for = wait_for
 
     def adopt(self, release: Collection[str]) -> list[Adopted]:
-        """Take in every machine that the journal does not know; `release`: names of jobs whose machines are to end.
+        """Write every unjournaled machine into the journal; those of jobs in `release` will be terminated.
 
-        Raises CommandRefusedError where nobody said what some of them are, or a cloud does not answer, NotFoundError
-        for a name that none of them has: then nothing is written.
+        Raises CommandRefusedError if a machine's job is unknown or a cloud does not answer, NotFoundError for a name
+        that no unjournaled machine carries; then nothing is written.
         """
         clouds = {name: self._listed(name) for name in self._provisioners}
         jobs = self._journal.read().jobs.values()
         unknown = unknown_machines(clouds, {node.id: node.state for job in jobs for node in job.nodes.values()})
         found = families(unknown)
-        stray = sorted({*release} - {family.name for family in found})
-        if stray:
-            raise NotFoundError(f"no machine of a job {stray[0]!r} is missing from the journal")
-        # Agents are back seconds after etcd is; one that is heard is not suspected.
+        unmatched = sorted({*release} - {family.name for family in found})
+        if unmatched:
+            raise NotFoundError(f"no machine of a job {unmatched[0]!r} is missing from the journal")
+        # Agents reconnect seconds after etcd is back; a node whose agent reports is not suspected.
         running = {each.node for each in unknown if each.state is InstanceState.RUNNING}
         self._wait_for(lambda reading: running <= reading.unjournaled, MAX_WAIT_S)
         reading = self._journal.read()
@@ -65,35 +65,35 @@ class Adoption:
 
     def _listed(self, cloud: str) -> CloudView:
         provisioner = self._provisioners[cloud]
-        asked = in_background(lambda: provisioner.instances(self._cluster, CALL_TIMEOUT_S), f"adopt-{cloud}")
+        pending = in_background(lambda: provisioner.instances(self._cluster, CALL_TIMEOUT_S), f"adopt-{cloud}")
         try:
-            found: Sequence[Instance] = asked.result(CALL_TIMEOUT_S + 1.0)
+            found: Sequence[Instance] = pending.result(CALL_TIMEOUT_S + 1.0)
         except (ProvisionerError, TimeoutError) as error:
-            raise CommandRefusedError(f"{cloud} does not say what runs ({error}): nothing was adopted") from error
+            raise CommandRefusedError(f"{cloud} does not list its machines ({error}): nothing was adopted") from error
         return CloudView({instance.id: instance for instance in found})
 
     def _offers(self, cloud_of: Mapping[str, str]) -> Callable[[Instance, JobSpec], Offer]:
-        """What each machine is billed as, by its type and zone; without a price where its cloud does not tell now."""
+        """The offer that each machine is billed by, from its type and zone; without a price if the cloud gives none."""
         known: dict[tuple[str, str], Sequence[Offer]] = {}
 
         def offer_of(instance: Instance, spec: JobSpec) -> Offer:
             cloud = cloud_of[instance.id]
             if (cloud, spec.name) not in known:
-                known[cloud, spec.name] = self._asked_offers(cloud, spec)
+                known[cloud, spec.name] = self._fetched_offers(cloud, spec)
             place = (instance.zone, instance.instance_type)
             market = spec.offer_queries[0].market
-            plain = Offer(cloud, instance.region, instance.zone, instance.instance_type, market, None)
+            unpriced = Offer(cloud, instance.region, instance.zone, instance.instance_type, market, None)
             offers = known[cloud, spec.name]
-            return next((each for each in offers if (each.zone, each.instance_type) == place), plain)
+            return next((each for each in offers if (each.zone, each.instance_type) == place), unpriced)
 
         return offer_of
 
-    def _asked_offers(self, cloud: str, spec: JobSpec) -> Sequence[Offer]:
+    def _fetched_offers(self, cloud: str, spec: JobSpec) -> Sequence[Offer]:
         provisioner = self._provisioners[cloud]
-        asked = in_background(
+        pending = in_background(
             lambda: offers_in_order(provisioner, spec.offer_queries, CALL_TIMEOUT_S), f"adopt-{cloud}"
         )
         try:
-            return asked.result(CALL_TIMEOUT_S + 1.0)
+            return pending.result(CALL_TIMEOUT_S + 1.0)
         except (ProvisionerError, TimeoutError):
             return ()

@@ -1,4 +1,4 @@
-"""The HTTP face of `Service`. Every error is JSON: {"error": one sentence, "code": its exit code}."""
+"""The HTTP routes over `Service`. Every error is JSON: {"error": one sentence, "code": its exit code}."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 
-from supervisor.api.access import Access
 from supervisor.api.adoption import Adoption
 from supervisor.api.explain import Explainer, add_explain
 from supervisor.api.quote import quote_row
 from supervisor.api.service import MAX_BLOB_BYTES, Scale, Service
 from supervisor.api.targets import add_targets
-from supervisor.api.views import cost_row, event_row, job_detail, job_row, node_row
+from supervisor.api.views import cost_row, event_row, in_order, job_detail, job_row, node_row
 from supervisor.errors import (
     CommandRefusedError,
     JournalFullError,
@@ -26,6 +25,7 @@ from supervisor.errors import (
     SpotsupError,
     UsageError,
 )
+from supervisor.model import NodeRecord
 from supervisor.planner.world import JobView
 from supervisor.runtime.clock import Clock
 from supervisor.runtime.loop import Status
@@ -39,8 +39,8 @@ HTTP_STATUS: dict[type[SpotsupError], int] = {
 }
 
 
-# A standby's answers name who leads.
-LED_BY = "spotsup-led-by"
+# A header of a standby's responses: which daemon leads.
+LEADER_HEADER = "spotsup-leader"
 
 
 class _Body(BaseModel):
@@ -62,7 +62,7 @@ class SubmitBody(_Body):
 
 
 class ScaleBody(_Body):
-    """None leaves a number as it is."""
+    """What to change; None leaves a number as it is."""
 
     desired: int | None = None
     min_nodes: int | None = None
@@ -71,13 +71,13 @@ class ScaleBody(_Body):
 
 
 class PauseBody(_Body):
-    """Why, for people."""
+    """Why, shown by `spotsupctl daemon status`."""
 
     reason: str = Field(default="", max_length=200)
 
 
 class AdoptBody(_Body):
-    """Names of jobs whose machines are to end."""
+    """Names of jobs whose machines are terminated instead of adopted."""
 
     release: list[str] = Field(default=[], max_length=1000)
 
@@ -88,11 +88,10 @@ def create_app(
     clock: Clock,
     version: str,
     adoption: Adoption | None = None,
-    access: Access | None = None,
+    access: Callable[[NodeRecord], dict[str, Any]] | None = None,
     explainer: Explainer | None = None,
 ) -> FastAPI:
-    """The API over a service; over the clouds where there is an `adoption`, over keys where there is `access`, and over
-    what is done to machines where there is an `explainer`."""
+    """The API over a service. `adoption`, `access` (how to log in to a node) and `explainer` add their routes."""
     app = FastAPI(title="spotsupd", version=version, docs_url=None, redoc_url=None)
 
     @app.exception_handler(SpotsupError)
@@ -109,20 +108,20 @@ def create_app(
         return JSONResponse({"error": f"the request is wrong at {where}: {first['msg']}", "code": 2}, 422)
 
     @app.middleware("http")
-    async def _refuse_what_is_too_large(request: Request, answer: Callable[[Request], Awaitable[Response]]) -> Response:
-        # By what it says of itself, before any of it is read: the server reads no more than that.
+    async def _refuse_large_requests(request: Request, handle: Callable[[Request], Awaitable[Response]]) -> Response:
+        # By its Content-Length, before any of the body is read: the server reads no more than that.
         length = request.headers.get("content-length", "0")
         if "transfer-encoding" in request.headers or int(length) > MAX_BLOB_BYTES:
-            told = f"the request has {length} bytes" if length != "0" else "the request does not say how long it is"
-            return JSONResponse({"error": f"{told}; at most {MAX_BLOB_BYTES} are taken", "code": 2}, 413)
-        return await answer(request)
+            size = f"the request has {length} bytes" if length != "0" else "the request has no Content-Length"
+            return JSONResponse({"error": f"{size}; at most {MAX_BLOB_BYTES} are accepted", "code": 2}, 413)
+        return await handle(request)
 
     @app.middleware("http")
-    async def _say_who_leads(request: Request, answer: Callable[[Request], Awaitable[Response]]) -> Response:
-        answered = await answer(request)
-        if service.led_by:
-            answered.headers[LED_BY] = service.led_by
-        return answered
+    async def _name_the_leader(request: Request, handle: Callable[[Request], Awaitable[Response]]) -> Response:
+        response = await handle(request)
+        if service.other_leader:
+            response.headers[LEADER_HEADER] = service.other_leader
+        return response
 
     _reading_routes(app, service, status, clock)
     _writing_routes(app, service, status, clock)
@@ -137,10 +136,10 @@ def create_app(
     return app
 
 
-def _access_route(app: FastAPI, service: Service, access: Access) -> None:
+def _access_route(app: FastAPI, service: Service, access: Callable[[NodeRecord], dict[str, Any]]) -> None:
     @app.get("/v1/nodes/{node}/access")
     def node_access(node: str) -> dict[str, Any]:
-        return access.row(service.node(node))
+        return access(service.node(node))
 
 
 def _adoption_route(app: FastAPI, adoption: Adoption) -> None:
@@ -165,7 +164,7 @@ def _daemon_routes(app: FastAPI, service: Service, status: Callable[[], Status],
             "at": now.at,
             "headline": now.headline,
             "leading": service.leads,
-            "led_by": service.led_by or None,
+            "leader": service.other_leader or None,
             "paused": None if pause is None else {"at": pause.at, "reason": pause.reason},
             "counters": dict(now.counters),
         }
@@ -216,7 +215,7 @@ def _reading_routes(app: FastAPI, service: Service, status: Callable[[], Status]
     def nodes() -> list[dict[str, Any]]:
         rows = []
         for view in service.jobs():
-            rows += [node_row(view, node, clock.now()) for node in view.nodes.values()]
+            rows += [node_row(view, node, clock.now()) for node in in_order(view.nodes.values())]
         return rows
 
 

@@ -1,6 +1,6 @@
-"""What a job's nodes would have done to them, step by step: said before anything is submitted.
+"""`submit --explain`: what bootstrap would do on a job's nodes, step by step, before anything is submitted.
 
-No machine is there to be asked, so its facts are assumed, and the assumptions are told (bootstrap/assumed.py).
+No machine exists yet whose facts could be read, so they are assumed (bootstrap/assumed.py) and the assumptions shown.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from bootstrap.model import Command
     from bootstrap.steps import PlannedStep
 
-MAX_KINDS = 3
+MAX_NODE_PLANS = 3
 
 
 class _Body(BaseModel):
@@ -34,7 +34,7 @@ class _Body(BaseModel):
 
 
 class LockBody(_Body):
-    """What an environment is built from: `bootstrap.model.Lock`."""
+    """What the environment is built from: `bootstrap.model.Lock`."""
 
     kind: Literal["requirements", "uv"]
     file: str = Field(min_length=1, max_length=1024)
@@ -42,7 +42,7 @@ class LockBody(_Body):
 
 
 class ExplainBody(_Body):
-    """A job file's content, and of its code what names it: the code itself stays with its user."""
+    """A job file's content, and the hash and size of its code, which itself is not sent."""
 
     spec: dict[str, Any]
     code_sha256: str = Field(pattern="^[0-9a-f]{64}$")
@@ -51,46 +51,47 @@ class ExplainBody(_Body):
 
 
 @dataclass(frozen=True, slots=True)
-class Explained:
-    """What is done to machines of these `types`, and what was assumed of them. `steps`: as JSON."""
+class NodePlan:
+    """What bootstrap would do on nodes of some instance types."""
 
-    types: tuple[str, ...]
+    instance_types: tuple[str, ...]
     gpu: str
     gpus: int
-    assumed: tuple[str, ...]
-    steps: tuple[dict[str, Any], ...]
+    assumptions: tuple[str, ...]
+    steps: tuple[dict[str, Any], ...]  # as JSON
 
 
 class Explainer:
-    """Over a daemon's configuration."""
+    """Plans nodes by the daemon's configuration."""
 
     def __init__(self, config: Config, home: str) -> None:
-        """`home`: of the daemon's own user, which is that of machines of the local cloud."""
+        """`home`: the daemon user's home folder, which machines of the local cloud share."""
         self._config = config
         self._home = home
 
-    def explain(self, spec: JobSpec, quote: Quote, body: ExplainBody) -> list[Explained]:
-        """One for each kind of machine among the first offers; those to which the same is done are told together.
+    def explain(self, spec: JobSpec, quote: Quote, body: ExplainBody) -> list[NodePlan]:
+        """A plan for each instance type among the first offers; types with the same plan share one.
 
         Raises UsageError.
         """
         from bootstrap.archive import Archive
         from bootstrap.environment.lock import Lock
 
-        # Only its name and its size matter: it is not here.
+        # Only the hash and the size are known here, and only they matter.
         code = Archive(body.code_sha256, bytes(body.code_bytes))
         lock = Lock(**body.lock.model_dump()) if body.lock else None
         try:
-            found = [self._of(offer, spec, code, lock) for offer in kinds(quote, spec)]
+            plans = [self._plan(offer, spec, code, lock) for offer in sample_offers(quote, spec)]
         except ValueError as error:
-            raise UsageError(f"{spec.name} cannot be prepared as it is: {error}") from error
-        alike: dict[str, Explained] = {}
-        for each in found:
-            key = repr((each.steps, each.assumed))
-            alike[key] = replace(each, types=(*alike[key].types, *each.types)) if key in alike else each
-        return list(alike.values())
+            raise UsageError(f"nodes of {spec.name} cannot be prepared: {error}") from error
+        merged: dict[str, NodePlan] = {}
+        for each in plans:
+            key = repr((each.steps, each.assumptions))
+            types = (*(merged[key].instance_types if key in merged else ()), *each.instance_types)
+            merged[key] = replace(each, instance_types=types)
+        return list(merged.values())
 
-    def _of(self, offer: Offer, spec: JobSpec, code: Archive, lock: Lock | None) -> Explained:
+    def _plan(self, offer: Offer, spec: JobSpec, code: Archive, lock: Lock | None) -> NodePlan:
         from bootstrap import plan
         from bootstrap.assumed import assumed
 
@@ -103,30 +104,30 @@ class Explainer:
         home = self._home if on_host else "/root" if user == "root" else f"/home/{user}"
         guess = assumed(setup, user, home)
         steps = tuple(step_row(step) for step in plan(guess.facts, setup))
-        return Explained((offer.instance_type,), setup.host.gpu, setup.host.gpus, guess.words, steps)
+        return NodePlan((offer.instance_type,), setup.host.gpu, setup.host.gpus, guess.words, steps)
 
 
-def kinds(quote: Quote, spec: JobSpec) -> list[Offer]:
-    """The first offer of each instance type, at most three; where no offer is known, what the job asks for."""
+def sample_offers(quote: Quote, spec: JobSpec) -> list[Offer]:
+    """The first offer of each instance type, at most three; without offers, one made from the job's own wishes."""
     found: dict[str, Offer] = {}
     for offer in quote.offers:
         found.setdefault(offer.instance_type, offer)
     if found:
-        return list(found.values())[:MAX_KINDS]
-    wish = spec.resources
-    named = next(iter(wish.instance_types), "unknown")
-    return [Offer(spec.placement.cloud, "", "", named, Market.SPOT, None, gpu=wish.gpu, gpus=wish.gpus_per_node)]
+        return list(found.values())[:MAX_NODE_PLANS]
+    resources, cloud = spec.resources, spec.placement.cloud
+    named = next(iter(resources.instance_types), "unknown")
+    return [Offer(cloud, "", "", named, Market.SPOT, None, gpu=resources.gpu, gpus=resources.gpus_per_node)]
 
 
 def step_row(step: PlannedStep) -> dict[str, Any]:
-    """As JSON. What is uploaded is named and never shown: it may hold secrets."""
+    """A step as JSON. The content of uploads is never shown: it may hold secrets."""
     from bootstrap.model import Skip, Unfit
 
     match step.decision:
         case Skip(reason):
-            return {"step": step.name, "nothing": reason}
+            return {"step": step.name, "skip": reason}
         case Unfit(reason):
-            return {"step": step.name, "impossible": reason}
+            return {"step": step.name, "unfit": reason}
         case commands:
             return {"step": step.name, "commands": [_command_row(command) for command in commands]}
 
@@ -148,20 +149,20 @@ def _command_row(command: Command) -> dict[str, Any]:
 
 
 def add_explain(app: FastAPI, service: Service, explainer: Explainer) -> None:
-    """`/v1/explain`: what `plan` says, and the steps."""
+    """`/v1/explain`: what `/v1/plan` returns, and the steps on nodes."""
 
     @app.post("/v1/explain")
     def explain(body: ExplainBody) -> dict[str, Any]:
         quote = service.plan(body.spec)
-        explained = explainer.explain(parse_spec(body.spec), quote, body)
+        plans = explainer.explain(parse_spec(body.spec), quote, body)
         rows = [
             {
-                "instance_types": list(each.types),
+                "instance_types": list(each.instance_types),
                 "gpu": each.gpu or None,
                 "gpus": each.gpus,
-                "assumed": list(each.assumed),
+                "assumptions": list(each.assumptions),
                 "steps": list(each.steps),
             }
-            for each in explained
+            for each in plans
         ]
-        return {**quote_row(quote), "kinds": rows}
+        return {**quote_row(quote), "node_plans": rows}

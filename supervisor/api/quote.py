@@ -1,4 +1,4 @@
-"""What a job's cloud would be asked for, and at what price: said before money is spent."""
+"""What a job's cloud would be asked for, and at what price, before money is spent."""
 
 from __future__ import annotations
 
@@ -17,33 +17,30 @@ from supervisor.spec import JobSpec
 log = structlog.get_logger("spotsupd")
 
 TIMEOUT_S = 15.0
-# The provider is given less than whoever waits: its own word says more than that nothing came.
+# The provider's own limit is shorter than ours, because its error says more than "no answer".
 PROVIDER_S = 13.0
 MAX_SHOWN = 100
 
 
 @dataclass(frozen=True, slots=True)
 class Quote:
-    """The offers that fit, in the order in which they are asked for. `known` is False where the cloud did not say.
+    """What the cloud offers for a job."""
 
-    `nodes`: how many are asked for, spares included. `warnings`: sentences for the user; none of them stops a job.
-    """
-
-    nodes: int
-    offers: tuple[Offer, ...]
-    known: bool
-    warnings: tuple[str, ...]
+    nodes: int  # asked for, spares included
+    offers: tuple[Offer, ...]  # those that fit, in the order in which they are asked for
+    known: bool  # False where the cloud did not answer
+    warnings: tuple[str, ...]  # sentences for the user; none of them stops a job
 
     @property
     def usd_per_hour(self) -> float | None:
-        """US dollars per hour of all nodes at the first offer's price; None where that is not known."""
+        """US dollars per hour of all nodes at the first offer's price; None if that is not known."""
         if not self.offers or self.offers[0].usd_per_hour is None:
             return None
         return self.nodes * self.offers[0].usd_per_hour
 
 
 class Quotes:
-    """Asks the clouds of this daemon. `timeout_s` bounds every answer, whatever a cloud does."""
+    """Asks this daemon's clouds for offers. `timeout_s` bounds every answer, whatever a cloud does."""
 
     def __init__(
         self, provisioners: Mapping[str, Provisioner], timeout_s: float = TIMEOUT_S, provider_s: float = PROVIDER_S
@@ -53,20 +50,20 @@ class Quotes:
         self._provider_s = provider_s
 
     def quote(self, spec: JobSpec) -> Quote:
-        """Raises CommandRefusedError where the cloud has said that it cannot give what the job asks for. No answer is
-        no reason to refuse: the job waits then."""
+        """The offers for a job. Raises CommandRefusedError if the cloud answers that it has none. A cloud that does not
+        answer refuses nothing: the job waits."""
         cloud = spec.placement.cloud
         nodes = spec.nodes.desired + spec.nodes.spares
         try:
             offers = self._offers(cloud, spec)
         except (UnreachableError, TimeoutError) as error:
             why = str(error) or f"no answer within {self._timeout_s:g} s"
-            text = f"{cloud} did not say what it has ({why}): the job waits until it does"
+            text = f"{cloud} did not list its offers ({why}): the job waits until it does"
             return Quote(nodes, (), known=False, warnings=(text,))
         except ProvisionerError as error:
             raise CommandRefusedError(f"{cloud} cannot give what {spec.name} asks for: {error}") from error
         if not offers:
-            raise CommandRefusedError(f"{cloud} cannot give what {spec.name} asks for: it has no machine {_wish(spec)}")
+            raise CommandRefusedError(f"{cloud} cannot give what {spec.name} asks for: no machine {_request(spec)}")
         warning = _warning(spec, offers)
         return Quote(nodes, offers, known=True, warnings=(warning,) if warning else ())
 
@@ -83,40 +80,40 @@ class Quotes:
             raise UnreachableError(f"a fault of spotsup: {error!r}") from error
 
 
-def _wish(spec: JobSpec) -> str:
+def _request(spec: JobSpec) -> str:
     """What the job asks for, as the end of a sentence."""
     resources, placement = spec.resources, spec.placement
-    wishes = [
+    parts = [
         f"of type {' or '.join(resources.instance_types)}" if resources.instance_types else "",
-        f"with {resources.gpus_per_node} GPUs {resources.gpu}".rstrip() if resources.gpus_per_node else "",
+        f"with {resources.gpus_per_node} × {resources.gpu or 'GPU'}" if resources.gpus_per_node else "",
         f"in {', '.join(placement.zones or placement.regions)}" if placement.zones or placement.regions else "",
         f"({spec.market})",
     ]
-    return " ".join(wish for wish in wishes if wish)
+    return " ".join(part for part in parts if part)
 
 
 def _warning(spec: JobSpec, offers: tuple[Offer, ...]) -> str:
-    """Where the job's own limit on money keeps it from running; or ""."""
+    """Says if the job's own `usd_per_hour` keeps it from running, else ""."""
     limit = spec.limits.usd_per_hour
     if limit is None:
         return ""
     prices = [each.usd_per_hour for each in offers if each.usd_per_hour is not None]
     if not prices:
         return (
-            f"`limits.usd_per_hour` is {limit:g}, and no price of {spec.placement.cloud} is known: nothing is asked "
-            "for until one is; leave the limit out, or add prices to the catalog"
+            f"`limits.usd_per_hour` is {limit:g}, and no price of {spec.placement.cloud} is known: the job waits until "
+            "one is; leave the limit out, or add prices to the catalog"
         )
-    least = min(prices) * spec.nodes.min
-    if least <= limit + 1e-9:
+    minimum_usd = min(prices) * spec.nodes.min
+    if minimum_usd <= limit + 1e-9:
         return ""
     return (
-        f"`limits.usd_per_hour` is {limit:g}, and the least that the job trains with ({spec.nodes.min} nodes) costs "
-        f"{least:.2f} now: it waits for lower prices"
+        f"`limits.usd_per_hour` is {limit:g}, and the job's minimum ({spec.nodes.min} nodes) costs {minimum_usd:.2f} "
+        "per hour now: the job waits for lower prices"
     )
 
 
 def quote_row(quote: Quote) -> dict[str, Any]:
-    """As JSON; money in US dollars."""
+    """A quote as JSON; money in US dollars."""
     rows = [
         {
             "cloud": each.cloud,
@@ -132,10 +129,10 @@ def quote_row(quote: Quote) -> dict[str, Any]:
         for each in quote.offers[:MAX_SHOWN]
     ]
     return {
-        "known": quote.known,
+        "offers_known": quote.known,
         "nodes": quote.nodes,
         "usd_per_hour": quote.usd_per_hour,
         "offers": rows,
-        "offers_in_all": len(quote.offers),
+        "offers_total": len(quote.offers),
         "warnings": list(quote.warnings),
     }

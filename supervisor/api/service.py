@@ -1,17 +1,19 @@
 """What users may ask of any daemon, leader or standby. Each request is stored before it is acknowledged (P6).
 
-A command is a user's word in the journal, guarded by the revision of what it changes; whoever leads acts on it.
+A command changes a record in the journal, guarded by that record's revision; the leader acts on it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import difflib
 import hashlib
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from supervisor.api.quote import Quote
+from supervisor.api.views import in_order
 from supervisor.errors import CommandRefusedError, JournalUnavailableError, NotFoundError, SpotsupError, UsageError
 from supervisor.journal.journal import Journal, Reading
 from supervisor.model import DaemonPause, Event, EventKind, JobRecord, NodeRecord, NodeState, Transition
@@ -21,17 +23,18 @@ from supervisor.runtime.loop import Leader
 from supervisor.spec import JobSpec, check_nodes, parse_spec
 
 MAX_TRIES = 20
-MAX_FORGOTTEN = 20  # each costs a look at etcd, and each submission adds one job
+MAX_CODE_DELETIONS = 20  # per submission: each costs a read of etcd, and each submission adds one job
+MAX_NAMES_SHOWN = 8
 CATCH_UP_S = 5.0
 MAX_BLOB_BYTES = 32 * 1024 * 1024
 _UID_ALPHABET = "abcdefghijkmnpqrstuvwxyz23456789"
 _LEAVING = frozenset({NodeState.DRAINING, NodeState.TERMINATING})
-_OVER = frozenset({NodeState.LOST, NodeState.FAILED, NodeState.GONE})
+_ENDED = frozenset({NodeState.LOST, NodeState.FAILED, NodeState.GONE})
 
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """What `spotsupctl scale` asks for; None leaves a number as it is."""
+    """What `spotsupctl scale` changes; None leaves a number as it is."""
 
     desired: int | None = None
     min_nodes: int | None = None
@@ -41,12 +44,12 @@ class Scale:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What a command makes of a job, and of one of its nodes; and the event that tells of it."""
+    """What a command writes."""
 
     job: JobRecord
-    kind: EventKind
+    kind: EventKind  # of the event
     text: str
-    node: NodeRecord | None = None
+    node: NodeRecord | None = None  # where a node changes too
 
 
 class Service:
@@ -63,7 +66,7 @@ class Service:
         *,
         hosted: Collection[str] = (),
     ) -> None:
-        """`quote`: says what a job's cloud would be asked for; without it, no cloud is asked before it is.
+        """`quote`: asks a job's cloud for offers; without it, none is asked before the job is stored.
 
         `hosted`: the clouds whose machines are processes of this computer, which can mount nothing.
         """
@@ -76,48 +79,48 @@ class Service:
         self._hosted = frozenset(hosted)
 
     @property
-    def led_by(self) -> str:
-        """Who acts on commands, where that is another daemon; "" where it is this one, or nobody yet."""
+    def other_leader(self) -> str:
+        """The leading daemon, if it is another one; "" if this one leads, or none does."""
         return "" if self.leads else self._leader.leader
 
     @property
     def leads(self) -> bool:
-        """Whether this daemon acts on commands."""
+        """Whether this daemon leads, and so acts on commands."""
         return self._leader.leading
 
     def pause_daemons(self, reason: str) -> None:
-        """Have no daemon of the cluster do anything, across restarts. Commands are still stored."""
+        """Stop all daemons of the cluster from acting, across restarts. Commands are still stored."""
         self._journal.set_pause(DaemonPause(self._clock.now(), reason))
         self._await(lambda reading: reading.pause is not None)
 
     def resume_daemons(self) -> None:
-        """Have them go on."""
+        """Let the daemons act again."""
         self._journal.set_pause(None)
         self._await(lambda reading: reading.pause is None)
 
     @property
     def paused(self) -> DaemonPause | None:
-        """Whether no daemon does anything, since when, and why."""
+        """The pause of all daemons, if there is one."""
         return self._read().pause
 
     def put_blob(self, data: bytes) -> str:
-        """Store a code archive; its SHA-256."""
+        """Store a code archive. Returns its SHA-256."""
         if len(data) > MAX_BLOB_BYTES:
-            raise UsageError(f"the code archive has {len(data)} bytes; at most {MAX_BLOB_BYTES} are taken")
+            raise UsageError(f"the code archive has {len(data)} bytes; at most {MAX_BLOB_BYTES} are accepted")
         return self._journal.put_blob(data)
 
     def check(self, spec_value: Any) -> tuple[JobSpec, Quote | None]:
-        """Whether a job could be submitted now, before its code is packed and sent. Raises as `submit` does, and where
-        its cloud says that it cannot give what the job asks for."""
+        """Check a submission before its code is packed and sent. Raises what `submit` raises, and CommandRefusedError
+        if the job's cloud answers that it has no such offer."""
         spec = parse_spec(spec_value)
         self._check_supported(spec)
-        present = self._present(spec.name)
+        present = self._find(spec.name)
         if present is not None:
             _check_replaceable(present)
         return spec, self._quote(spec) if self._quote else None
 
     def plan(self, spec_value: Any) -> Quote:
-        """What would be asked for, whether or not the job's name is free. Raises as `check` does."""
+        """What the cloud would be asked for, whether or not the job's name is free. Raises what `check` raises."""
         spec = parse_spec(spec_value)
         self._check_supported(spec)
         if self._quote is None:
@@ -131,37 +134,36 @@ class Service:
         self._catch_up(spec.name)
         record = new_job(spec, code_sha256, submission, self._clock.now())
         for _ in range(MAX_TRIES):
-            present = self._present(spec.name)
+            present = self._find(spec.name)
             if present is not None and present.record.uid == record.uid:
                 return present
             if present is not None:
                 _check_replaceable(present)
             code = self._journal.find_blob(code_sha256)
             if code is None:
-                raise UsageError("the job's code was not uploaded: `spotsupctl submit` does that")
+                raise UsageError("the job's code was not uploaded first: PUT /v1/blobs, as `spotsupctl submit` does")
             new = Change(record, EventKind.SUBMITTED, f"{spec.name} submitted")
             event, record_now = _event(new, self._clock.now())
             revision = present.revision if present else 0
             if self._journal.create_job(record_now, event, revision, code):
-                self._forget_code(present)
+                self._delete_old_code(present)
                 self._await(lambda reading: _has(reading, spec.name, record.uid))
                 seen = self._read().jobs.get(spec.name)
-                # It is stored: whoever asked is told so, however late this daemon reads of it.
+                # It is stored, so the command succeeds even if this daemon's own copy of the journal is late.
                 return seen if seen and seen.record.uid == record.uid else JobView(record_now, 0, {}, {})
         raise CommandRefusedError(f"job {spec.name} changes too fast to be stored; try again")
 
     def scale(self, name: str, scale: Scale) -> JobView:
-        """Change how many nodes a job wants. Raises CommandRefusedError beyond its limits, or where it has ended."""
+        """Change how many nodes a job wants. Raises CommandRefusedError beyond its limits, or if it has ended."""
 
         def change(view: JobView) -> Change:
             scaled = scaled_job(view.record, scale)
-            numbers = f"{scaled.min_nodes} ≤ {scaled.desired_nodes} ≤ {scaled.max_nodes} nodes"
-            return Change(scaled, EventKind.SCALED, f"{name} scaled to {numbers}{_and_spares(scaled)}")
+            return Change(scaled, EventKind.SCALED, f"{name} scaled to {_numbers(scaled)}")
 
         return self._change(name, change)
 
     def cancel(self, name: str) -> JobView:
-        """Ask for a job's end. One that is being cancelled already is fine; one that has ended is refused."""
+        """Ask for a job's end. Repeating that is fine; a job that has ended is refused."""
 
         def change(view: JobView) -> Change:
             text = f"{name}: a user asked to cancel it"
@@ -172,7 +174,7 @@ class Service:
         return view if view.record.cancel_requested else self._change(name, change)
 
     def pause(self, name: str) -> JobView:
-        """Ask for a job's checkpoint, and for the release of its machines until it is resumed. Once is enough."""
+        """Ask for a checkpoint and the release of a job's machines until it is resumed. Repeating that is fine."""
 
         def change(view: JobView) -> Change | None:
             if view.record.pause_requested_at:
@@ -183,7 +185,7 @@ class Service:
         return self._change(name, change)
 
     def resume(self, name: str) -> JobView:
-        """Have a paused job go on from its checkpoint. One that is not paused goes on anyway."""
+        """Continue a paused job from its checkpoint. Does nothing for a job that is not paused."""
 
         def change(view: JobView) -> Change | None:
             if not view.record.pause_requested_at:
@@ -193,17 +195,19 @@ class Service:
         return self._change(name, change)
 
     def drain(self, node: str) -> JobView:
-        """Ask for a node's replacement, and for its leave in order then. Once is enough. Raises NotFoundError, and
-        CommandRefusedError for a node that has ended."""
+        """Ask for a node to be replaced and then to leave its round in order. Repeating that is fine.
+
+        Raises NotFoundError, and CommandRefusedError for a node that has ended.
+        """
 
         def change(view: JobView) -> Change | None:
             found = view.nodes.get(node)
-            if found is None or found.state in _OVER:
-                state = found.state if found else "forgotten"
+            if found is None or found.state in _ENDED:
+                state = found.state if found else "gone"
                 raise CommandRefusedError(f"node {node} is {state}: there is nothing to drain")
             if found.drain_requested or found.state in _LEAVING:
                 return None
-            text = f"a user wants {node} drained: it leaves once it is replaced"
+            text = f"a user asked to drain {node}: it leaves once it is replaced"
             drained = replace(found, drain_requested=True, needs_replacement=True)
             return Change(view.record, EventKind.DRAIN_REQUESTED, text, drained)
 
@@ -221,8 +225,7 @@ class Service:
         if name in reading.refused:
             raise CommandRefusedError(f"job {name} is left alone: {reading.refused[name]}")
         if name not in jobs:
-            known = ", ".join(sorted(jobs)) or "none"
-            raise NotFoundError(f"there is no job {name!r}; jobs: {known}")
+            raise NotFoundError(f"no job is named {name!r}; {_alternatives(name, sorted(jobs), 'jobs')}")
         return jobs[name]
 
     def node(self, node: str) -> NodeRecord:
@@ -230,39 +233,40 @@ class Service:
         return self.job(self._job_of(node)).nodes[node]
 
     def events(self, name: str, after: str) -> list[Event]:
-        """A job's story since the event with id `after`."""
+        """A job's events since the one with id `after`."""
         self.job(name)
         return self._journal.events(name, after)
 
     def logs(self, name: str, node: str) -> list[tuple[str, str, bytes]]:
-        """Chunks of output. Raises NotFoundError for an unknown job or node."""
+        """Chunks of output: node, chunk id, text. Raises NotFoundError for an unknown job or node."""
         view = self.job(name)
         if node and node not in view.nodes:
-            raise NotFoundError(f"job {name} has no node {node!r}; nodes: {', '.join(sorted(view.nodes)) or 'none'}")
+            known = [each.id for each in in_order(view.nodes.values())]
+            raise NotFoundError(f"job {name} has no node {node!r}; {_alternatives(node, known, 'nodes')}")
         return self._journal.logs(name, node)
 
-    # -- inside --------------------------------------------------------------------------------------------
+    # -- helpers -------------------------------------------------------------------------------------------
 
-    def _forget_code(self, replaced: JobView | None) -> None:
-        """Nobody needs the code of jobs that are over: of the one whose name was just used again, and of those that
-        ended last. The new job is stored, whatever becomes of this."""
-        over = [view for view in self._read().jobs.values() if view.record.ended and not _held(view)]
-        latest = sorted(over, key=lambda view: view.record.ended_at)[-MAX_FORGOTTEN:]
+    def _delete_old_code(self, replaced: JobView | None) -> None:
+        """Delete the code of ended jobs: the one whose name was used again, and those that ended last. A failure is
+        ignored, because the new job is stored already."""
+        over = [view for view in self._read().jobs.values() if view.record.ended and not _active_nodes(view)]
+        latest = sorted(over, key=lambda view: view.record.ended_at)[-MAX_CODE_DELETIONS:]
         with contextlib.suppress(SpotsupError):
             for view in [*latest, *filter(None, [replaced])]:
                 self._journal.delete_code(view.record.code_sha256, view.revision)
 
-    def _present(self, name: str) -> JobView | None:
+    def _find(self, name: str) -> JobView | None:
         return self.job(name) if name in {*self._read().jobs, *self._read().refused} else None
 
     def _job_of(self, node: str) -> str:
         name = next((name for name, view in self._read().jobs.items() if node in view.nodes), "")
         if not name:
-            raise NotFoundError(f"there is no node {node!r}; `spotsupctl nodes` has all of them")
+            raise NotFoundError(f"no node is named {node!r}; `spotsupctl nodes --all` lists all nodes")
         return name
 
     def _change(self, name: str, change: Callable[[JobView], Change | None]) -> JobView:
-        """Store what `change` makes of the job as it is now; None where it is so already."""
+        """Store what `change` makes of the job; None means that nothing has to change."""
         self._catch_up(name)
         for _ in range(MAX_TRIES):
             view = self.job(name)
@@ -283,8 +287,11 @@ class Service:
         return self._journal.read()
 
     def _catch_up(self, name: str) -> None:
-        """Know all that was acknowledged of a job before we were asked, also by another daemon: a refusal, or "it is so
-        already", must not come of an old copy. Raises JournalUnavailableError where that is not to be had."""
+        """Wait until our copy of the journal has every change of a job that any daemon acknowledged before now.
+
+        Otherwise an old copy could refuse a command, or find that nothing has to change. Raises
+        JournalUnavailableError.
+        """
         newest = self._journal.job_revision(name)
         if _is_at(self._read(), name, newest):
             return
@@ -294,7 +301,7 @@ class Service:
             )
 
     def _await(self, predicate: Callable[[Reading], bool]) -> None:
-        """Until our own write is in what we read: a command that follows must see it. Bounded; late is not wrong."""
+        """Wait, briefly, until our copy of the journal has our own write, so that the next command sees it."""
         self._wait_for(predicate, 2.0)
 
     def _await_newer(self, old: JobView) -> None:
@@ -308,13 +315,13 @@ class Service:
         cloud = spec.placement.cloud
         if spec.image is not None and not spec.image.digest:
             raise CommandRefusedError(
-                f"{spec.image} has no digest, so two nodes could run different content: write docker://…@sha256:…, as "
+                f"{spec.image} has no digest, so two nodes could run different images: write docker://…@sha256:…, as "
                 "`spotsupctl submit` does"
             )
         if cloud not in self._clouds:
             have = ", ".join(self._clouds) or "none"
             raise CommandRefusedError(
-                f"`placement.cloud` is {cloud}, which this daemon is not set up for; it has: {have}"
+                f"`placement.cloud` is {cloud}, which is not in the daemon's configuration; it has: {have}"
             )
         if cloud in self._hosted and spec.storage:
             raise CommandRefusedError(
@@ -323,7 +330,7 @@ class Service:
 
 
 def scaled_job(job: JobRecord, scale: Scale) -> JobRecord:
-    """The job with other numbers. Raises CommandRefusedError where they do not fit together, or its kind."""
+    """The job with new numbers. Raises CommandRefusedError if they do not fit together, or its kind."""
     desired = job.desired_nodes if scale.desired is None else scale.desired
     min_nodes = job.min_nodes if scale.min_nodes is None else scale.min_nodes
     max_nodes = job.max_nodes if scale.max_nodes is None else scale.max_nodes
@@ -338,19 +345,28 @@ def scaled_job(job: JobRecord, scale: Scale) -> JobRecord:
     return replace(job, desired_nodes=desired, min_nodes=min_nodes, max_nodes=max_nodes, spare_nodes=spares)
 
 
-def _and_spares(job: JobRecord) -> str:
-    """How a sentence about nodes goes on where the job keeps spares."""
-    return f" and {job.spare_nodes} spare{'' if job.spare_nodes == 1 else 's'}" if job.spare_nodes else ""
+def _numbers(job: JobRecord) -> str:
+    spares = f", spares {job.spare_nodes}" if job.spare_nodes else ""
+    nodes = "1 node" if job.desired_nodes == 1 else f"{job.desired_nodes} nodes"
+    return f"{nodes} (min {job.min_nodes}, max {job.max_nodes}{spares})"
+
+
+def _alternatives(name: str, known: Sequence[str], what: str) -> str:
+    """What a user may have meant: similar names, else the first few."""
+    if close := difflib.get_close_matches(name, known):
+        return f"did you mean {' or '.join(close)}?"
+    more = f" and {len(known) - MAX_NAMES_SHOWN} more" if len(known) > MAX_NAMES_SHOWN else ""
+    return f"{what}: {', '.join(known[:MAX_NAMES_SHOWN]) or 'none'}{more}"
 
 
 def uid_of(submission: str) -> str:
-    """5 signs of a submission's id: a request that is sent again asks for the same job."""
+    """5 characters derived from the submission's id, so that a repeated request means the same job."""
     digest = hashlib.sha256(submission.encode()).digest()
     return "".join(_UID_ALPHABET[byte % len(_UID_ALPHABET)] for byte in digest[:5])
 
 
 def new_job(spec: JobSpec, code_sha256: str, submission: str, now: float) -> JobRecord:
-    """A job as it is stored when it is submitted."""
+    """The record of a job that was just submitted."""
     return JobRecord(
         name=spec.name,
         uid=uid_of(submission),
@@ -377,7 +393,7 @@ def _has(reading: Reading, name: str, uid: str) -> bool:
 
 
 def _is_at(reading: Reading, name: str, newest: int) -> bool:
-    """Whether a reading knows a job as of revision `newest`; of 0: that there is none."""
+    """Whether a reading has a job's revision `newest`; 0 means that the job does not exist."""
     if name in reading.refused:
         return True
     known = reading.jobs[name].revision if name in reading.jobs else 0
@@ -390,10 +406,10 @@ def _check_replaceable(present: JobView) -> None:
         raise CommandRefusedError(
             f"the name {name} is in use ({present.record.state}): choose another, or cancel that job"
         )
-    if held := _held(present):
-        raise CommandRefusedError(f"job {name} has ended but still releases {held} nodes: try again in a moment")
+    if count := _active_nodes(present):
+        raise CommandRefusedError(f"job {name} has ended but still releases {count} nodes: try again in a moment")
 
 
-def _held(view: JobView) -> int:
-    """How many nodes it has that are not gone."""
+def _active_nodes(view: JobView) -> int:
+    """How many of its nodes are not gone."""
     return sum(node.state is not NodeState.GONE for node in view.nodes.values())

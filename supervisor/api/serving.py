@@ -1,4 +1,4 @@
-"""Where the daemon listens, and the threads that answer there."""
+"""The daemon's listening sockets, and the threads that serve them."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from supervisor.errors import StartError
 
 MAX_PORT = 65535
-MAX_CONNECTIONS = 256  # those that say nothing are not ended by uvicorn, and each is a file that cloud calls need, too
+# uvicorn never closes idle connections, and each takes a file descriptor that cloud calls need too.
+MAX_CONNECTIONS = 256
 
 
 class _Connection(H11Protocol):
-    """Hung up on at once where there are too many beside it."""
+    """Closed at once if there are too many others."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         super().connection_made(transport)
@@ -41,11 +42,11 @@ class ApiServer:
         self._thread = threading.Thread(target=self._run, name="api", daemon=True)
 
     def start(self) -> None:
-        """Begin to serve; the socket takes connections already."""
+        """Begin to serve. The socket accepts connections already."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Answer what is being answered, at most a few seconds, and remove a Unix socket's file."""
+        """Finish requests in progress, for a few seconds at most, and remove a Unix socket's file."""
         self._server.should_exit = True
         if self._thread.ident is not None:
             self._thread.join(timeout=5)
@@ -57,8 +58,7 @@ class ApiServer:
 
 
 def bind_socket(path: Path) -> socket.socket:
-    """A listening Unix socket, mode 0600. Raises StartError where another daemon listens there; a dead one's is
-    replaced."""
+    """A listening Unix socket, mode 0600. Replaces a dead daemon's; raises StartError if one listens there."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     if path.exists() and stat.S_ISSOCK(path.stat().st_mode):
         with socket.socket(socket.AF_UNIX) as probe:

@@ -1,4 +1,4 @@
-"""Whom Prometheus shall ask: living nodes, in the form of its HTTP service discovery."""
+"""The nodes that Prometheus scrapes, in the form of its HTTP service discovery."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 from fastapi import FastAPI, Query
 
+from supervisor.api.views import in_order
 from supervisor.model import NodeState
 from supervisor.planner.world import JobView
 
@@ -17,14 +18,14 @@ NODE_EXPORTER_PORT = 9100
 
 
 def targets_app(jobs: Callable[[], Sequence[JobView]]) -> FastAPI:
-    """Nothing but the targets: for a port that others than the daemon's owner can reach."""
+    """Only the targets: for a port that users other than the daemon's can reach."""
     app = FastAPI(title="spotsupd", docs_url=None, redoc_url=None, openapi_url=None)
     add_targets(app, jobs)
     return app
 
 
 def add_targets(app: FastAPI, jobs: Callable[[], Sequence[JobView]]) -> None:
-    """The route, over all jobs."""
+    """Add the route."""
 
     @app.get("/v1/targets")
     def _targets(
@@ -34,9 +35,9 @@ def add_targets(app: FastAPI, jobs: Callable[[], Sequence[JobView]]) -> None:
 
 
 def targets(jobs: Iterable[JobView], port: int, *, gpus: bool) -> list[dict[str, Any]]:
-    """One entry per living node, at its address within its network, and at `port`. `gpus`: only those with a GPU.
+    """One entry per living node, at its private address and `port`. `gpus`: only nodes with a GPU.
 
-    Labels are ours by their names: `job` and `instance` are Prometheus' own.
+    Labels carry our prefix, because `job` and `instance` are Prometheus' own.
     """
     nodes = [node for view in jobs for node in view.nodes.values()]
     return [
@@ -51,7 +52,7 @@ def targets(jobs: Iterable[JobView], port: int, *, gpus: bool) -> list[dict[str,
                 "spotsup_market": str(node.offer.market),
             },
         }
-        for node in sorted(nodes, key=lambda node: node.id)
+        for node in in_order(nodes)
         if node.state in LIVING and (node.private_address or node.ssh_host) and (node.offer.gpus or not gpus)
     ]
 

@@ -1,15 +1,24 @@
-"""Records as the plain JSON that people's scripts read."""
+"""Records as the plain JSON that scripts read. Times in UNIX seconds, money in US dollars."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from typing import Any
 
+from supervisor.config import Config
+from supervisor.errors import CommandRefusedError
+from supervisor.identity import Identity
 from supervisor.model import Event, JobState, NodeRecord, NodeState
+from supervisor.nodes.prepare import user_of
 from supervisor.planner.world import JobView
+
+SSH_PORT = 22
+_NO_ADDRESS = frozenset({NodeState.TERMINATING, NodeState.GONE})
 
 
 def job_row(view: JobView, sentence: str, now: float) -> dict[str, Any]:
-    """One job, short. Times in UNIX seconds, money in USD."""
+    """One job without its nodes."""
     job, progress = view.record, view.progress
     members = sum(node.state is NodeState.MEMBER for node in view.nodes.values())
     return {
@@ -26,14 +35,14 @@ def job_row(view: JobView, sentence: str, now: float) -> dict[str, Any]:
             "spares": job.spare_nodes,
             "training": members,
             "spares_ready": len(view.spares),
-            "open": sum(node.state is not NodeState.GONE for node in view.nodes.values()),
+            "active": sum(node.state is not NodeState.GONE for node in view.nodes.values()),
         },
         "round": view.round.number if view.round else 0,
         "step": progress.step if progress else 0,
         "loss": progress.loss if progress else None,
         "checkpoint_step": progress.checkpoint_step if progress else 0,
-        "problem": _problem(view),
-        "fraction": _fraction(view),
+        "checkpoint_problem": _checkpoint_problem(view),
+        "progress_fraction": _progress_fraction(view),
         "progress_text": progress.text if progress else "",
         "progress_round": progress.round if progress else 0,
         "progress_at": progress.at if progress else None,
@@ -43,8 +52,8 @@ def job_row(view: JobView, sentence: str, now: float) -> dict[str, Any]:
     }
 
 
-def _fraction(view: JobView) -> float | None:
-    """How much of a data job is done, as it told itself; one that ended well has no more to tell. None of others."""
+def _progress_fraction(view: JobView) -> float | None:
+    """How much of a data job is done, as it reported; 1 once it has succeeded. None for training jobs."""
     if view.record.spec.kind != "data":
         return None
     if view.record.state is JobState.SUCCEEDED:
@@ -52,22 +61,31 @@ def _fraction(view: JobView) -> float | None:
     return view.progress.fraction if view.progress else None
 
 
-def _problem(view: JobView) -> str:
-    """Why its checkpoints are not being written: what is said now, or was told and is not over; else empty."""
-    said = view.progress.checkpoint_problem if view.progress else ""
-    return "" if view.record.ended else said or view.record.checkpoint_problem
+def _checkpoint_problem(view: JobView) -> str:
+    """Why its checkpoints are not being written: what the job reports now, or the alert that is still open; else ""."""
+    reported = view.progress.checkpoint_problem if view.progress else ""
+    return "" if view.record.ended else reported or view.record.checkpoint_problem
 
 
 def job_detail(view: JobView, sentence: str, now: float) -> dict[str, Any]:
-    """One job with its nodes, newest last."""
-    nodes = sorted(view.nodes.values(), key=lambda node: (node.created_at, node.id))
+    """One job with its nodes."""
     return {
         **job_row(view, sentence, now),
-        "node_list": [node_row(view, node, now) for node in nodes],
+        "node_list": [node_row(view, node, now) for node in in_order(view.nodes.values())],
         "command": list(view.record.spec.command),
         "market": view.record.spec.market,
         "cloud": view.record.spec.placement.cloud,
     }
+
+
+def in_order(nodes: Iterable[NodeRecord]) -> list[NodeRecord]:
+    """Nodes by job and number: n-1, n-2, n-10."""
+    return sorted(nodes, key=lambda node: (node.job, _number(node.id), node.id))
+
+
+def _number(node: str) -> int:
+    found = re.search(r"\d+$", node)
+    return int(found[0]) if found else 0
 
 
 def node_row(view: JobView, node: NodeRecord, now: float) -> dict[str, Any]:
@@ -95,20 +113,20 @@ def node_row(view: JobView, node: NodeRecord, now: float) -> dict[str, Any]:
 
 
 def cost_row(view: JobView, now: float) -> dict[str, Any]:
-    """What a job has cost, and costs now. Money in USD; `unpriced`: machines that bill at a price nobody told us."""
+    """What a job has cost, and costs now. `nodes_unpriced`: billed at a price that is not known, and not counted."""
     job = view.record
     billed = [node for node in view.nodes.values() if node.launched_at and not node.ended_at]
-    nodes = sorted(view.nodes.values(), key=lambda node: (node.created_at, node.id))
+    nodes = in_order(view.nodes.values())
     return {
         "name": job.name,
         "state": job.state,
         "usd": round(job.dropped_nodes_usd + sum(node.usd(now) for node in nodes), 4),
         "usd_per_hour": round(sum(node.offer.usd_per_hour or 0.0 for node in billed), 4),
-        "billed": len(billed),
-        "unpriced": sum(node.offer.usd_per_hour is None for node in billed),
+        "nodes_billed": len(billed),
+        "nodes_unpriced": sum(node.offer.usd_per_hour is None for node in billed),
         "limit_usd": job.spec.limits.usd,
         "limit_usd_per_hour": job.spec.limits.usd_per_hour,
-        "forgotten_usd": round(job.dropped_nodes_usd, 4),
+        "dropped_nodes_usd": round(job.dropped_nodes_usd, 4),
         "node_list": [
             {
                 "id": node.id,
@@ -133,4 +151,22 @@ def event_row(event: Event) -> dict[str, Any]:
         "node": event.node or None,
         "text": event.text,
         "data": dict(event.data),
+    }
+
+
+def access_row(config: Config, identity: Identity, node: NodeRecord) -> dict[str, Any]:
+    """How to log in to a node: address, user, the host key it must have, and the cluster's private key.
+
+    Whoever can use the daemon's socket can read that key anyway. Raises CommandRefusedError without an address.
+    """
+    if not node.ssh_host or node.state in _NO_ADDRESS:
+        raise CommandRefusedError(f"node {node.id} is {node.state} and has no address to connect to")
+    port = node.ssh_port
+    host = node.ssh_host if port == SSH_PORT else f"[{node.ssh_host}]:{port}"  # man 8 sshd, SSH_KNOWN_HOSTS
+    return {
+        "host": node.ssh_host,
+        "port": port,
+        "user": user_of(config, node),
+        "known_hosts": f"{host} {identity.host_key(node.id).public}\n",
+        "key": identity.client_key().private_openssh,
     }

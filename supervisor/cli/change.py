@@ -1,4 +1,4 @@
-"""Commands that change a job or a node. Each returns once what was asked for is safely stored."""
+"""Commands that change a job or a node. Each returns once the change is safely stored."""
 
 from __future__ import annotations
 
@@ -7,40 +7,45 @@ from typing import Any
 
 import click
 
-from supervisor.cli.common import connected, output_option, print_json
+from supervisor.cli.common import connected, job_path, node_path, output_option, print_json
 
 
 def _change(
-    context: click.Context, path: str, output: str, say: Callable[[Any], str], body: dict[str, Any] | None = None
+    context: click.Context, path: str, output: str, sentence: Callable[[Any], str], body: dict[str, Any] | None = None
 ) -> None:
-    """Ask for it, and print the answer as JSON, or what `say` makes of it."""
+    """POST, and print the reply as JSON or as a sentence."""
     with connected(context) as daemon:
-        found = daemon.post(path, body)
+        reply = daemon.post(path, body)
     if output == "json":
-        print_json(found)
+        print_json(reply)
     else:
-        click.echo(say(found))
+        click.echo(sentence(reply))
+
+
+def machines(count: int) -> str:
+    """1 machine, 2 machines."""
+    return "1 machine" if count == 1 else f"{count} machines"
 
 
 @click.command()
 @click.argument("job")
 @click.argument("desired", type=int, required=False, metavar="[N]")
-@click.option("--min", "min_nodes", type=int, help="Train from this many on.")
-@click.option("--max", "max_nodes", type=int, help="May be scaled up to this many.")
-@click.option("--spares", type=int, help="Keep this many more, prepared, to step in at once where one is lost.")
+@click.option("--min", "min_nodes", type=int, help="Train with at least this many nodes.")
+@click.option("--max", "max_nodes", type=int, help="The largest N that is accepted.")
+@click.option("--spares", type=int, help="Extra prepared nodes that replace a lost node at once.")
 @output_option
 @click.pass_context
 def scale(context: click.Context, /, job: str, output: str, **numbers: int | None) -> None:
-    """Change how many nodes a job wants, while it runs."""
+    """Change how many nodes a running job has: to N, or its limits."""
     if all(number is None for number in numbers.values()):
-        raise click.UsageError("say how many nodes: a number, or --min, --max, or --spares")
+        raise click.UsageError("give a number of nodes, --min, --max or --spares")
 
-    def say(found: Any) -> str:
-        now = found["nodes"]
+    def sentence(reply: Any) -> str:
+        now = reply["nodes"]
         spares = f", spares {now['spares']}" if now["spares"] else ""
         return f"{job}: {now['desired']} nodes wanted (min {now['min']}, max {now['max']}{spares})"
 
-    _change(context, f"/v1/jobs/{job}/scale", output, say, numbers)
+    _change(context, job_path(job, "/scale"), output, sentence, numbers)
 
 
 @click.command()
@@ -50,10 +55,10 @@ def scale(context: click.Context, /, job: str, output: str, **numbers: int | Non
 def cancel(context: click.Context, job: str, output: str) -> None:
     """End a job and release its machines."""
 
-    def say(found: Any) -> str:
-        return f"{job}: will be cancelled, and its {found['nodes']['open']} machines released"
+    def sentence(reply: Any) -> str:
+        return f"{job}: cancelling; releasing {machines(reply['nodes']['active'])}"
 
-    _change(context, f"/v1/jobs/{job}/cancel", output, say)
+    _change(context, job_path(job, "/cancel"), output, sentence)
 
 
 @click.command()
@@ -61,14 +66,14 @@ def cancel(context: click.Context, job: str, output: str) -> None:
 @output_option
 @click.pass_context
 def pause(context: click.Context, job: str, output: str) -> None:
-    """Have a job checkpoint and release all its machines, until it is resumed."""
+    """Checkpoint a job and release its machines until it is resumed."""
 
-    def say(found: Any) -> str:
-        if found["state"] == "paused":
-            return f"{job}: is paused"
-        return f"{job}: will checkpoint and be paused, and its {found['nodes']['open']} machines released"
+    def sentence(reply: Any) -> str:
+        if reply["state"] == "paused":
+            return f"{job}: paused"
+        return f"{job}: pausing; releasing {machines(reply['nodes']['active'])} after a checkpoint"
 
-    _change(context, f"/v1/jobs/{job}/pause", output, say)
+    _change(context, job_path(job, "/pause"), output, sentence)
 
 
 @click.command()
@@ -76,12 +81,12 @@ def pause(context: click.Context, job: str, output: str) -> None:
 @output_option
 @click.pass_context
 def resume(context: click.Context, job: str, output: str) -> None:
-    """Have a paused job go on from its checkpoint."""
+    """Continue a paused job from its checkpoint."""
 
-    def say(found: Any) -> str:
-        return f"{job}: {found['nodes']['desired']} nodes wanted"
+    def sentence(reply: Any) -> str:
+        return f"{job}: resuming; {reply['nodes']['desired']} nodes wanted"
 
-    _change(context, f"/v1/jobs/{job}/resume", output, say)
+    _change(context, job_path(job, "/resume"), output, sentence)
 
 
 @click.command()
@@ -89,9 +94,9 @@ def resume(context: click.Context, job: str, output: str) -> None:
 @output_option
 @click.pass_context
 def drain(context: click.Context, node: str, output: str) -> None:
-    """Have a node replaced: it trains on until its replacement is ready, then leaves in order."""
+    """Replace a node: it trains until its replacement is ready, then leaves in order."""
 
-    def say(found: Any) -> str:
-        return f"{node}: will leave {found['job']} once it is replaced"
+    def sentence(reply: Any) -> str:
+        return f"{node}: will leave {reply['job']} once it is replaced"
 
-    _change(context, f"/v1/nodes/{node}/drain", output, say)
+    _change(context, node_path(node, "/drain"), output, sentence)

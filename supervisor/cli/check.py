@@ -1,4 +1,4 @@
-"""`spotsupd check`: what works and what does not, and how to mend it. Nothing is started, and nothing costs money."""
+"""`spotsupd check`: tests the configuration and says how to fix what fails. Starts nothing and costs nothing."""
 
 from __future__ import annotations
 
@@ -19,21 +19,19 @@ from supervisor.identity import load_identity
 from supervisor.runtime.background import in_background
 
 TIMEOUT_S = 60.0
-# A check returns within its time by its own word; this is for one that does not.
-GRACE_S = 5.0
+GRACE_S = 5.0  # each check keeps its own time limit; this is for one that does not
 
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """A finding, and what it is about: a cloud's name, etcd, ssh or slack."""
+    """One result."""
 
-    subject: str
+    subject: str  # a cloud's name, etcd, ssh or slack
     finding: Finding
 
 
 def check_installation(config: Config, *, embedded_etcd: bool, timeout_s: float = TIMEOUT_S) -> list[Checked]:
-    """All at the same time, each within `timeout_s`; in the order of the configuration. Never raises for what it
-    finds."""
+    """Run all checks at the same time, each within `timeout_s`. A failed check is a result, never an exception."""
     checks: dict[str, Callable[[], Sequence[Finding]]] = {
         "etcd": lambda: [_etcd(config, embedded=embedded_etcd)],
         "ssh": lambda: [_key(config.state)],
@@ -59,12 +57,12 @@ def _result(subject: str, future: Future[Sequence[Finding]], left_s: float, time
     try:
         return future.result(max(0.0, left_s))
     except TimeoutError:
-        message = f"{subject} did not answer within {timeout_s:g} s: is it reachable from here?"
+        message = f"{subject} did not answer within {timeout_s:g} s: can this computer reach it?"
         return [Finding("answer", ok=False, message=message)]
     except (ProvisionerError, SpotsupError) as error:
         return [Finding("set up", ok=False, message=str(error))]
-    except Exception as error:  # noqa: BLE001 - a fault of one check must not hide what the others found
-        return [Finding("check", ok=False, message=f"the check itself failed, which is a fault of spotsup: {error!r}")]
+    except Exception as error:  # noqa: BLE001 - a bug in one check must not hide the results of the others
+        return [Finding("check", ok=False, message=f"the check itself failed, which is a bug in spotsup: {error!r}")]
 
 
 def _etcd(config: Config, *, embedded: bool) -> Finding:
@@ -98,26 +96,26 @@ def _etcd(config: Config, *, embedded: bool) -> Finding:
 
 
 def _key(state: Path) -> Finding:
-    """The secret of which all SSH keys are made; it is not made here."""
+    """The cluster's secret, from which all SSH keys are derived. The check does not create it."""
     path = state / "cluster.key"
     try:
         if path.exists():
             load_identity(path)
-            return Finding("key", ok=True, message=f"the secret of which SSH keys are made is in {path}")
+            return Finding("key", ok=True, message=f"SSH keys are derived from {path}")
     except StartError as error:
         return Finding("key", ok=False, message=str(error))
     except OSError as error:
         message = f"{path} cannot be read ({error.strerror}): run the check as the daemon's user"
         return Finding("key", ok=False, message=message)
-    there = next(each for each in (state.absolute(), *state.absolute().parents) if each.is_dir())
-    if not os.access(there, os.W_OK | os.X_OK):
-        message = f"{path} cannot be made, {there} may not be written: run as the daemon's user, or set state_dir"
+    folder = next(each for each in (state.absolute(), *state.absolute().parents) if each.is_dir())
+    if not os.access(folder, os.W_OK | os.X_OK):
+        message = f"{path} cannot be created, {folder} is not writable: run as the daemon's user, or set state_dir"
         return Finding("key", ok=False, message=message)
-    return Finding("key", ok=True, message=f"the secret of which SSH keys are made would be made in {path}")
+    return Finding("key", ok=True, message=f"the daemon will create {path} and derive SSH keys from it")
 
 
 def _slack(config: Config) -> Finding:
-    """Nothing is posted: people would read it."""
+    """The webhook's URL. Nothing is posted, because people would read it."""
     try:
         webhook = config.slack_webhook()
     except SpotsupError as error:
@@ -126,9 +124,9 @@ def _slack(config: Config) -> Finding:
         return Finding("webhook", ok=True, message="no webhook is set: alerts go to the log only")
     parts = urlsplit(webhook)
     if parts.scheme not in {"http", "https"} or not parts.hostname:
-        message = "the webhook is no URL: copy it from Slack, as https://hooks.slack.com/services/…"
+        message = "the webhook is not a URL: copy it from Slack, as https://hooks.slack.com/services/…"
         return Finding("webhook", ok=False, message=message)
-    return Finding("webhook", ok=True, message=f"alerts go to {parts.hostname}; nothing was posted there now")
+    return Finding("webhook", ok=True, message=f"alerts go to {parts.hostname}; this check posted nothing")
 
 
 def _cloud(config: Config, name: str, timeout_s: float) -> Sequence[Finding]:

@@ -13,16 +13,16 @@ from supervisor.errors import CommandRefusedError, DaemonUnreachableError, NotFo
 
 _BY_CODE: dict[int, type[SpotsupError]] = {2: UsageError, 4: NotFoundError, 5: CommandRefusedError}
 TIMEOUT_S = 30.0
-LED_BY = "spotsup-led-by"  # as supervisor.api.app, which is too heavy to load here
+LEADER_HEADER = "spotsup-leader"  # as in supervisor.api.app, which is too heavy to load here
 
 
 class Client:
-    """One daemon. Every method raises a SpotsupError whose exit_code is the command's."""
+    """A connection to one daemon. Every method raises SpotsupError, whose exit_code becomes the command's."""
 
     def __init__(self, path: Path, timeout_s: float = TIMEOUT_S) -> None:
-        self.led_by = ""  # who leads, where a standby answered
+        self.leader = ""  # which daemon leads, if a standby answered
         self._path = path
-        # A context without certificates: httpx would load all of the system's (20 ms) for a socket without TLS.
+        # An empty TLS context: httpx would load the system's certificates (20 ms), and a Unix socket needs none.
         no_tls = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         transport = httpx.HTTPTransport(uds=os.fspath(path), verify=no_tls)
         self._http = httpx.Client(transport=transport, base_url="http://spotsupd", timeout=timeout_s, trust_env=False)
@@ -40,25 +40,33 @@ class Client:
         return self._call("PUT", path, content=data)
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         self._http.close()
 
     def _call(self, method: str, path: str, **rest: Any) -> Any:
         try:
-            answer = self._http.request(method, path, **rest)
+            reply = self._http.request(method, path, **rest)
         except httpx.TransportError as error:
             raise DaemonUnreachableError(
-                f"no spotsupd answers at {self._path} ({_reason(error)}): is it running (`systemctl status spotsupd`, "
-                "or `spotsupd run --embedded-etcd`), and is this its socket (--socket, SPOTSUP_SOCKET)?"
+                f"no spotsupd answers at {self._path} ({_reason(error)}): {_fix(error)}"
             ) from error
-        self.led_by = answer.headers.get(LED_BY, "")
-        if answer.is_success:
-            return answer.json()
+        self.leader = reply.headers.get(LEADER_HEADER, "")
+        if reply.is_success:
+            return reply.json()
         try:
-            told = answer.json()
-            raise _BY_CODE.get(told["code"], SpotsupError)(told["error"])
+            raw = reply.json()
+            raise _BY_CODE.get(raw["code"], SpotsupError)(raw["error"])
         except (ValueError, KeyError, TypeError) as error:
-            raise SpotsupError(f"spotsupd answers {answer.status_code}: {answer.text[:300]}") from error
+            raise SpotsupError(f"spotsupd answered {reply.status_code}: {reply.text[:300]}") from error
+
+
+def _fix(error: Exception) -> str:
+    if "Permission denied" in str(error):
+        return "only the daemon's own user may use its socket; run spotsupctl as that user (sudo -u)"
+    return (
+        "is it running (`systemctl status spotsupd`, or `spotsupd run --embedded-etcd`), and is this its socket "
+        "(--socket, SPOTSUP_SOCKET)?"
+    )
 
 
 def _reason(error: Exception) -> str:

@@ -1,4 +1,4 @@
-"""What the commands of `spotsupctl` have in common."""
+"""What the commands of `spotsupctl` and `spotsupd` have in common."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 import click
 
 if TYPE_CHECKING:
     from supervisor.cli.client import Client
+    from supervisor.config import Config
 
 EXIT_CODES = {
     0: "done",
@@ -27,32 +30,26 @@ FOLLOW_S = 0.5
 
 def output_option(command: Callable[..., None]) -> Callable[..., None]:
     """`-o json` on every command."""
-    option = click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
+    option = click.option(
+        *("-o", "--output"),
+        type=click.Choice(["text", "json"]),
+        default="text",
+        show_default=True,
+        help="text is for people and may shorten long lists; json is complete.",
+    )
     return option(command)
 
 
 @contextmanager
-def connected(context: click.Context) -> Iterator[Client]:
-    """A client; its errors become one sentence and an exit code."""
-    from supervisor.cli.client import Client
+def exit_on_error(program: str) -> Iterator[None]:
+    """An error becomes one sentence on stderr and an exit code."""
     from supervisor.errors import SpotsupError
 
-    daemon = Client(context.obj)
     try:
-        yield daemon
+        yield
     except SpotsupError as error:
-        click.echo(f"spotsupctl: {error}", err=True)
+        click.echo(f"{program}: {error}", err=True)
         sys.exit(error.exit_code)
-    finally:
-        daemon.close()
-        if daemon.led_by:
-            click.echo(f"spotsupctl: answered by a standby; {daemon.led_by} leads, and acts on commands", err=True)
-
-
-def warn(sentences: Sequence[str]) -> None:
-    """What the daemon thinks should be known, on stderr."""
-    for sentence in sentences:
-        click.echo(f"spotsupctl: warning: {sentence}", err=True)
 
 
 def print_json(value: Any) -> None:
@@ -60,13 +57,72 @@ def print_json(value: Any) -> None:
     click.echo(json.dumps(value, indent=2))
 
 
-def look(context: click.Context, path: str, output: str, table: str) -> None:
-    """Ask, and print what was found, as JSON or by one of the tables of show.py."""
-    with connected(context) as daemon:
-        found = daemon.get(path)
-    if output == "json":
-        print_json(found)
-        return
-    from supervisor.cli import show
+# -- spotsupctl --------------------------------------------------------------------------------------------
 
-    getattr(show, table)(found)
+
+@contextmanager
+def connected(context: click.Context) -> Iterator[Client]:
+    """A client of the daemon, for one command."""
+    from supervisor.cli.client import Client
+
+    daemon = Client(context.obj)
+    try:
+        with exit_on_error("spotsupctl"):
+            yield daemon
+    finally:
+        daemon.close()
+        if daemon.leader:
+            click.echo(f"spotsupctl: answered by a standby; {daemon.leader} leads and acts on commands", err=True)
+
+
+def job_path(job: str, rest: str = "") -> str:
+    """The API's path of a job, whatever a user typed as its name."""
+    return _path("jobs", job, rest)
+
+
+def node_path(node: str, rest: str = "") -> str:
+    """The API's path of a node."""
+    return _path("nodes", node, rest)
+
+
+def _path(kind: str, name: str, rest: str) -> str:
+    if not name:
+        raise click.UsageError(f"the name of the {kind.removesuffix('s')} is empty")
+    return f"/v1/{kind}/{quote(name, safe='')}{rest}"
+
+
+def warn(sentences: Sequence[str]) -> None:
+    """The daemon's warnings, on stderr."""
+    for sentence in sentences:
+        click.echo(f"spotsupctl: warning: {sentence}", err=True)
+
+
+# -- spotsupd ----------------------------------------------------------------------------------------------
+
+
+def config_options(command: Callable[..., None]) -> Callable[..., None]:
+    """The options by which commands of `spotsupd` find their configuration."""
+    for option in (
+        click.option("--socket", "socket_path", type=click.Path(path_type=Path), help="Overrides api.socket."),
+        click.option("--state-dir", type=click.Path(path_type=Path), help="Overrides state_dir."),
+        click.option(
+            "--embedded-etcd", is_flag=True, help="Start etcd beside the daemon, with its data in the state folder."
+        ),
+        click.option(
+            "--config", "config_path", type=click.Path(path_type=Path), help="The configuration, spotsupd.toml."
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def config_of(config_path: Path | None, state_dir: Path | None, socket_path: Path | None) -> Config:
+    """The configuration, with what the command line overrides. Raises UsageError."""
+    from supervisor.config import check_paths, load_config
+
+    config = load_config(config_path)
+    if state_dir is not None:
+        config = config.model_copy(update={"state_dir": str(state_dir.absolute())})
+    if socket_path is not None:
+        config = config.model_copy(update={"api": config.api.model_copy(update={"socket": str(socket_path)})})
+    return check_paths(config)

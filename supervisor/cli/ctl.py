@@ -1,7 +1,4 @@
-"""`spotsupctl`: all that users see.
-
-Exit codes: 0 done, 1 failed, 2 wrong usage, 3 daemon not reachable, 4 not found, 5 refused.
-"""
+"""`spotsupctl`: the users' command line."""
 
 from __future__ import annotations
 
@@ -9,17 +6,23 @@ import os
 from pathlib import Path
 
 import click
+from spotsup_trainer import __version__
 
-from supervisor.cli import bench_network, change, look, operate, submit
+from supervisor.cli import bench_network, change, operate, status, submit
+from supervisor.cli.common import EXIT_CODES
 
 
 def _default_socket() -> Path:
-    # As supervisor.config says, without loading pydantic for it.
+    # As in supervisor.config, without loading pydantic.
     state = "/var/lib/spotsup" if os.geteuid() == 0 else os.environ.get("XDG_STATE_HOME", "~/.local/state") + "/spotsup"
     return Path(state).expanduser() / "spotsupd.sock"
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog=f"Exit codes: {'; '.join(f'{code} {meaning}' for code, meaning in EXIT_CODES.items())}.",
+)
+@click.version_option(__version__, prog_name="spotsupctl")
 @click.option(
     "--socket",
     "socket_path",
@@ -29,13 +32,13 @@ def _default_socket() -> Path:
 )
 @click.pass_context
 def main(context: click.Context, socket_path: Path | None) -> None:
-    """Train on spot machines: submit a job, and let spotsupd keep it running."""
+    """Train on spot machines: submit a job, and spotsupd keeps it running."""
     context.obj = socket_path or _default_socket()
 
 
 for command in (
     *(submit.submit, submit.plan),
-    *(look.list_jobs, look.status, look.nodes, look.events, look.logs, look.cost, look.top),
+    *(status.list_jobs, status.status, status.nodes, status.events, status.logs, status.cost, status.top),
     *(change.scale, change.cancel, change.pause, change.resume, change.drain),
     *(operate.daemon, operate.ssh),
     bench_network.bench_network,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import os
 import sys
 from pathlib import Path
 
@@ -10,10 +10,13 @@ import click
 from spotsup_trainer import __version__
 
 from supervisor.cli import journal
-from supervisor.cli.options import config_of, config_options, one_sentence
+from supervisor.cli.common import EXIT_CODES, config_of, config_options, exit_on_error, output_option, print_json
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog=f"Exit codes: {'; '.join(f'{code} {meaning}' for code, meaning in EXIT_CODES.items())}.",
+)
 @click.version_option(__version__, prog_name="spotsupd")
 def main() -> None:
     """Keep elastic PyTorch jobs running on spot machines."""
@@ -22,20 +25,19 @@ def main() -> None:
 @main.command()
 @config_options
 def run(config_path: Path | None, embedded_etcd: bool, state_dir: Path | None, socket_path: Path | None) -> None:
-    """Run the daemon until it is told to stop (SIGTERM or Ctrl-C)."""
-    with one_sentence():
+    """Run the daemon until SIGTERM or Ctrl-C. Jobs keep training when it stops."""
+    with exit_on_error("spotsupd"):
         config = config_of(config_path, state_dir, socket_path)
         from supervisor.app import run_daemon
-        from supervisor.cli.logs import set_up_logging
 
-        set_up_logging()
+        _set_up_logging()
         run_daemon(config, embedded_etcd=embedded_etcd, version=__version__)
 
 
 @main.command()
 @config_options
 @click.option("--timeout", "timeout_s", type=float, default=60.0, show_default=True, help="Seconds for each cloud.")
-@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@output_option
 def check(
     config_path: Path | None,
     embedded_etcd: bool,
@@ -44,17 +46,17 @@ def check(
     timeout_s: float,
     output: str,
 ) -> None:
-    """Say what works and what does not, and how to mend it: credentials, quota, permissions, images, etcd, SSH, Slack.
+    """Test the configuration: credentials, quota, permissions, images, etcd, SSH, Slack; say how to fix what fails.
 
-    Starts nothing and launches nothing. Exit code 1 where something is not as it should be.
+    Starts nothing and launches nothing. Exit code 1 if a test fails.
     """
-    with one_sentence():
+    with exit_on_error("spotsupd"):
         config = config_of(config_path, state_dir, socket_path)
         import logging
 
         from supervisor.cli.check import check_installation
 
-        # What an SDK has to say comes as a finding, in one sentence.
+        # SDKs log their errors too; here each error is a finding of one sentence.
         logging.getLogger().addHandler(logging.NullHandler())
         found = check_installation(config, embedded_etcd=embedded_etcd, timeout_s=timeout_s)
     ok = all(each.finding.ok for each in found)
@@ -62,19 +64,35 @@ def check(
         rows = [
             {
                 "subject": each.subject,
-                "what": each.finding.what,
+                "check": each.finding.what,
                 "ok": each.finding.ok,
                 "message": each.finding.message,
             }
             for each in found
         ]
-        click.echo(json.dumps({"ok": ok, "findings": rows}, indent=2))
+        print_json({"ok": ok, "findings": rows})
     else:
         for each in found:
             verdict = "ok    " if each.finding.ok else "not ok"
-            # One line each, whatever words a cloud has sent.
+            # One line each, whatever text a cloud returned.
             click.echo(f"{verdict}  {each.subject}, {each.finding.what}: {' '.join(each.finding.message.split())}")
     sys.exit(0 if ok else 1)
+
+
+def _set_up_logging() -> None:
+    """The daemon's log goes to stderr: one line per event, or one JSON object with SPOTSUP_LOG=json."""
+    import structlog
+
+    as_json = os.environ.get("SPOTSUP_LOG") == "json"
+    console = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), pad_event_to=0)
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            *([structlog.processors.format_exc_info, structlog.processors.JSONRenderer()] if as_json else [console]),
+        ],
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    )
 
 
 for command in (journal.export, journal.import_, journal.adopt):

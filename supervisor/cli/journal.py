@@ -1,14 +1,13 @@
-"""`spotsupd export`, `import` and `adopt`: the journal as a file, and what to do where it is gone."""
+"""`spotsupd export`, `import` and `adopt`: the journal as a file, and recovery when it is lost."""
 
 from __future__ import annotations
 
-import json
 import time
 from pathlib import Path
 
 import click
 
-from supervisor.cli.options import config_of, config_options, one_sentence
+from supervisor.cli.common import config_of, config_options, exit_on_error, output_option, print_json
 
 
 @click.command()
@@ -17,8 +16,8 @@ from supervisor.cli.options import config_of, config_options, one_sentence
 def export(
     file: Path, config_path: Path | None, embedded_etcd: bool, state_dir: Path | None, socket_path: Path | None
 ) -> None:
-    """Write the journal to FILE: jobs, nodes, events and code. Daemons may run meanwhile."""
-    with one_sentence():
+    """Write the journal (jobs, nodes, events, code) to FILE. Daemons may be running."""
+    with exit_on_error("spotsupd"):
         config = config_of(config_path, state_dir, socket_path)
         from spotsup_trainer.wire import Keys
 
@@ -36,11 +35,11 @@ def export(
 def import_(
     file: Path, config_path: Path | None, embedded_etcd: bool, state_dir: Path | None, socket_path: Path | None
 ) -> None:
-    """Write the journal of FILE into an etcd that has none. No daemon may run meanwhile.
+    """Write the journal in FILE into an etcd that has none. No daemon may be running.
 
-    Cut short, it may be repeated. Exit code 5 where etcd has a journal: nothing is overwritten.
+    If interrupted, run it again. Never overwrites a journal: exit code 5 if etcd has one.
     """
-    with one_sentence():
+    with exit_on_error("spotsupd"):
         config = config_of(config_path, state_dir, socket_path)
         from spotsup_trainer.wire import Keys
 
@@ -54,29 +53,30 @@ def import_(
 
 @click.command()
 @click.option(
-    "--release", multiple=True, metavar="JOB", help="End the machines of this job. May be given several times."
+    "--release", multiple=True, metavar="JOB", help="Terminate this job's machines. May be given several times."
 )
-@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@output_option
 @config_options
 def adopt(
     release: tuple[str, ...],
     output: str,
     config_path: Path | None,
-    embedded_etcd: bool,  # noqa: ARG001 - the daemon that runs knows its etcd
+    embedded_etcd: bool,  # noqa: ARG001 - the running daemon knows its etcd
     state_dir: Path | None,
     socket_path: Path | None,
 ) -> None:
-    """Take machines that run, and that the journal does not know, into it: etcd was emptied, or set back.
+    """Write running machines that the journal does not know into it, after etcd was lost or restored from a backup.
 
-    Submit the job files of what shall go on first; the daemon holds everything until each machine is spoken for.
+    First submit again the job files of the jobs that should continue. The daemon starts and ends nothing until each
+    machine is adopted or released.
     """
-    with one_sentence():
+    with exit_on_error("spotsupd"):
         config = config_of(config_path, state_dir, socket_path)
         from supervisor.cli.client import Client
 
         found = Client(config.socket).post("/v1/adopt", {"release": list(release)})
     if output == "json":
-        click.echo(json.dumps(found, indent=2))
+        print_json(found)
         return
     for each in found:
         click.echo(each["text"])

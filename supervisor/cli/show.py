@@ -1,9 +1,9 @@
-"""Tables for people."""
+"""Tables and sentences for people. What is shortened here is complete with --all or in `-o json`."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -26,15 +26,20 @@ _COLOURS = {
     "paused": "dim",
     "gone": "dim",
 }
-WIDE = 200
-GONE_SHOWN = 3
+PIPE_WIDTH = 200
 TOP_LINES = 8  # of a screen of `top` that are neither jobs nor nodes
+MIN_ROWS = 3  # of jobs or nodes in `top`, however small the screen
+MAX_NODE_ROWS = 16  # above, nodes that are alike share a row
+MIN_GROUP = 3
+MAX_ENDED_JOBS = 10
+MAX_EVENTS = 50
+STEP_WIDTH = 12  # the longest step's name and a space
 
 
 def _console() -> Console:
     console = Console(highlight=False)
-    # A pipe has no width: cut nothing there.
-    return console if console.is_terminal else Console(width=WIDE, highlight=False)
+    # A pipe has no width, so wrap late.
+    return console if console.is_terminal else Console(width=PIPE_WIDTH, highlight=False)
 
 
 def _table(*columns: str) -> Table:
@@ -67,63 +72,110 @@ def _usd(value: float) -> str:
     return f"${value:.2f}" if value >= 1 else f"${value:.4f}"
 
 
-def show_jobs(jobs: Sequence[dict[str, Any]]) -> None:
-    """`spotsupctl list`."""
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+# -- jobs --------------------------------------------------------------------------------------------------
+
+
+def show_jobs(jobs: Sequence[dict[str, Any]], *, show_all: bool = False) -> None:
+    """`spotsupctl list`: running jobs, and the newest ended ones."""
+    console = _console()
     if not jobs:
-        _console().print("no jobs; `spotsupctl submit JOB.yaml` submits one")
+        console.print("no jobs; `spotsupctl submit JOB.yaml` submits one")
         return
-    table = _table("JOB", "STATE", "NODES", "ROUND", "STEP", "LOSS", "AGE", "COST")
+    ended = {job["name"] for job in jobs if job["ended_at"]}
+    newest = [job["name"] for job in jobs if job["name"] in ended][:MAX_ENDED_JOBS]
+    hidden = set() if show_all else ended - set(newest)
+    _print_jobs([job for job in jobs if job["name"] not in hidden])
+    if hidden:
+        console.print(f"{_count(len(hidden), 'older job')} ended; --all lists all")
+
+
+def _print_jobs(jobs: Sequence[dict[str, Any]]) -> None:
+    table = _table("JOB", "STATE", "NODES", "ROUND", "STEP", "LOSS", "ELAPSED", "COST")
     for job in jobs:
         nodes = job["nodes"]
-        age_s = (job["ended_at"] or time.time()) - job["submitted_at"]
+        elapsed_s = (job["ended_at"] or time.time()) - job["submitted_at"]
         loss = "" if job["loss"] is None else f"{job['loss']:.4f}"
         row = (job["name"], _state(job["state"]), f"{nodes['training']}/{nodes['desired']}", str(job["round"] or ""))
-        step = str(job["step"] or "") if job.get("fraction") is None else f"{job['fraction']:.0%}"
-        table.add_row(*row, step, loss, duration(age_s), _usd(job["usd"]))
+        step = str(job["step"] or "") if job["progress_fraction"] is None else f"{job['progress_fraction']:.0%}"
+        table.add_row(*row, step, loss, duration(elapsed_s), _usd(job["usd"]))
     _console().print(table)
 
 
-def show_job(job: dict[str, Any]) -> None:
+def show_job(job: dict[str, Any], *, show_all: bool = False) -> None:
     """`spotsupctl status`."""
     console = _console()
     numbers = job["nodes"]
     console.print(f"[bold]{job['name']}[/bold]  {_state(job['state'])}  {escape(job['sentence'])}")
     loss = f", loss {job['loss']:.4f}" if job["loss"] is not None else ""
     steps = f"step {job['step']}{loss}   checkpoint at step {job['checkpoint_step']}"
-    if job.get("kind") == "data":  # a daemon that runs on from before an upgrade knows no kinds
-        told = job["fraction"] is not None
-        steps = f"{job['fraction']:.0%} {escape(job['progress_text'])}" if told else "no progress told yet"
+    if job["kind"] == "data":
+        known = job["progress_fraction"] is not None
+        steps = (
+            f"{job['progress_fraction']:.0%} {escape(job['progress_text'])}" if known else "no progress reported yet"
+        )
     spares = f", spares {numbers['spares_ready']} of {numbers['spares']}" if numbers["spares"] else ""
     console.print(
         f"nodes {numbers['training']} of {numbers['desired']} (min {numbers['min']}, max {numbers['max']}){spares}"
         f"   round {job['round']}   {steps}"
     )
-    if job["problem"]:
-        console.print(f"[red]checkpoints are not being written:[/red] {escape(job['problem'])}")
+    if job["checkpoint_problem"]:
+        console.print(f"[red]checkpoints are not being written:[/red] {escape(job['checkpoint_problem'])}")
     console.print(f"submitted {_ago(job['submitted_at'])} ago   cost {_usd(job['usd'])}   task id {job['task_id']}")
     if job["node_list"]:
         console.print()
-        gone = [node for node in job["node_list"] if node["state"] == "gone"]
-        hidden = {node["id"] for node in gone[:-GONE_SHOWN]}
-        show_nodes([node for node in job["node_list"] if node["id"] not in hidden])
-        if hidden:
-            console.print(f"and {len(hidden)} more that are gone; `spotsupctl nodes` has all")
+        show_nodes(job["node_list"], show_all=show_all)
 
 
-def show_nodes(nodes: Sequence[dict[str, Any]]) -> None:
-    """`spotsupctl nodes`."""
-    if not nodes:
-        _console().print("no nodes")
-        return
-    table = _table("NODE", "STATE", "RANK", "FOR", "WHERE", "COST", "WHY")
+# -- nodes -------------------------------------------------------------------------------------------------
+
+
+def show_nodes(nodes: Sequence[dict[str, Any]], *, show_all: bool = False) -> None:
+    """`spotsupctl nodes`: nodes that are not gone; many that are alike share a row."""
+    console = _console()
+    shown = [node for node in nodes if show_all or node["state"] != "gone"]
+    if shown:
+        _print_nodes([[node] for node in shown] if show_all else _groups(shown))
+    if gone := len(nodes) - len(shown):
+        console.print(f"{_count(gone, 'node')} {'is' if gone == 1 else 'are'} gone; --all lists every node")
+    elif not nodes:
+        console.print("no nodes")
+
+
+def _groups(nodes: Sequence[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+    """One group per row of the table: alone, or with all nodes of the same job, state and offer."""
+    if len(nodes) <= MAX_NODE_ROWS:
+        return [[node] for node in nodes]
+    groups: dict[tuple[str, ...], list[dict[str, Any]]] = {}
     for node in nodes:
-        where = f"{node['zone']} {node['instance_type']} {node['market']}"
-        why = node["error"].splitlines()[0] if node["error"] else node["reason"]
-        rank = "" if node["rank"] is None else str(node["rank"])
-        state = "spare" if node["spare"] else node["state"]
-        cells = (node["id"], _state(state), rank, _ago(node["since"]), where, _usd(node["usd"]))
-        table.add_row(*cells, escape(why))
+        key = (node["job"], _node_state(node), node["zone"], node["instance_type"], node["market"])
+        groups.setdefault(key, []).append(node)
+    return [row for group in groups.values() for row in ([group] if len(group) >= MIN_GROUP else [[n] for n in group])]
+
+
+def _print_nodes(groups: Sequence[Sequence[dict[str, Any]]]) -> None:
+    table = _table("NODE", "STATE", "RANK", "FOR", "WHERE", "COST", "WHY")
+    for group in groups:
+        first = group[0]
+        where = f"{first['zone']} {first['instance_type']} {first['market']}"
+        name = first["id"] if len(group) == 1 else f"{len(group)} nodes of {first['job']}"
+        ranks = sorted(node["rank"] for node in group if node["rank"] is not None)
+        rank = "" if not ranks else str(ranks[0]) if len(ranks) == 1 else f"{ranks[0]}–{ranks[-1]}"
+        reasons = {node["error"].splitlines()[0] if node["error"] else node["reason"] for node in group}
+        why = reasons.pop() if len(reasons) == 1 else ""
+        since, usd = max(node["since"] for node in group), sum(node["usd"] for node in group)
+        table.add_row(name, _state(_node_state(first)), rank, _ago(since), where, _usd(usd), escape(why))
     _console().print(table)
+
+
+def _node_state(node: dict[str, Any]) -> str:
+    return "spare" if node["spare"] else str(node["state"])
+
+
+# -- money -------------------------------------------------------------------------------------------------
 
 
 def show_costs(costs: Sequence[dict[str, Any]]) -> None:
@@ -134,7 +186,7 @@ def show_costs(costs: Sequence[dict[str, Any]]) -> None:
     table = _table("JOB", "STATE", "COST", "LIMIT", "PER HOUR", "LIMIT", "MACHINES")
     for cost in costs:
         limits = [_money(cost["limit_usd"]), _money(cost["limit_usd_per_hour"])]
-        machines = f"{cost['billed']}{_unpriced(cost)}"
+        machines = f"{cost['nodes_billed']}{_unpriced(cost)}"
         cells = (_usd(cost["usd"]), limits[0], _usd(cost["usd_per_hour"]), limits[1], machines)
         table.add_row(cost["name"], _state(cost["state"]), *cells)
     _console().print(table)
@@ -151,8 +203,8 @@ def show_cost_of_job(costs: Sequence[dict[str, Any]]) -> None:
         table.add_row(node["id"], _state(node["state"]), *cells)
     console = _console()
     console.print(table)
-    if cost["forgotten_usd"]:
-        console.print(f"and {_usd(cost['forgotten_usd'])} for nodes of long ago")
+    if cost["dropped_nodes_usd"]:
+        console.print(f"and {_usd(cost['dropped_nodes_usd'])} for older nodes that are no longer listed")
     now = f"{_usd(cost['usd_per_hour'])} per hour now{_unpriced(cost)}"
     console.print(f"{cost['name']}: {_usd(cost['usd'])} in all, {now}")
 
@@ -162,21 +214,26 @@ def _money(value: float | None) -> str:
 
 
 def _unpriced(cost: dict[str, Any]) -> str:
-    return f" ({cost['unpriced']} without a known price)" if cost["unpriced"] else ""
+    return f" ({cost['nodes_unpriced']} without a known price)" if cost["nodes_unpriced"] else ""
+
+
+# -- everything --------------------------------------------------------------------------------------------
 
 
 def show_top(found: dict[str, Any]) -> None:
-    """`spotsupctl top`: the daemon, all jobs, and every node that is not gone, as far as there is room."""
+    """`spotsupctl top`: the daemon, running jobs and their nodes, as far as the screen has room."""
     console = _console()
     console.print(f"[bold]{time.strftime('%H:%M:%S')}[/bold]  {escape(found['daemon']['headline'])}")
     console.print(f"{_usd(found['usd_per_hour'])} per hour, {_usd(found['usd'])} in all\n")
-    jobs = [job for job in found["jobs"] if not job["ended_at"]] or found["jobs"][:GONE_SHOWN]
-    show_jobs(jobs)
-    here = [node for node in found["nodes"] if node["state"] != "gone"]
-    if here:
-        room = max(GONE_SHOWN, console.height - len(jobs) - TOP_LINES) if console.is_terminal else len(here)
+    jobs = [job for job in found["jobs"] if not job["ended_at"]] or found["jobs"][:MIN_ROWS]
+    show_jobs(jobs, show_all=True)
+    if groups := _groups([node for node in found["nodes"] if node["state"] != "gone"]):
+        room = max(MIN_ROWS, console.height - len(jobs) - TOP_LINES) if console.is_terminal else len(groups)
         console.print()
-        show_nodes(here[:room])
+        _print_nodes(groups[:room])
+
+
+# -- before a job is submitted -----------------------------------------------------------------------------
 
 
 def show_plan(plan: dict[str, Any], limit: int) -> None:
@@ -189,17 +246,54 @@ def show_plan(plan: dict[str, Any], limit: int) -> None:
         table.add_row(*cells, escape(offer["price_source"] or ""))
     console = _console()
     console.print(table)
-    if (more := plan["offers_in_all"] - min(limit, len(plan["offers"]))) > 0:
+    if (more := plan["offers_total"] - min(limit, len(plan["offers"]))) > 0:
         console.print(f"and {more} more")
-    nodes = f"{plan['nodes']} node{'' if plan['nodes'] == 1 else 's'}"
+    nodes = _count(plan["nodes"], "node")
     if plan["usd_per_hour"] is None:
         console.print(f"{nodes}; the price of the first offer is not known")
     else:
         console.print(f"{nodes}: ${plan['usd_per_hour']:.2f} per hour at the first offer's price")
 
 
+def show_node_plans(plans: Sequence[dict[str, Any]]) -> None:
+    """`spotsupctl submit --explain`: the assumptions and steps for each kind of node."""
+    for plan in plans:
+        print()
+        for line in node_plan_lines(plan):
+            print(line)
+
+
+def node_plan_lines(plan: dict[str, Any]) -> Iterator[str]:
+    """One kind of node."""
+    gpus = f" ({plan['gpus']} {plan['gpu'] or 'GPU'})" if plan["gpus"] else ""
+    yield f"On each node, {' or '.join(plan['instance_types'])}{gpus}:"
+    for sentence in plan["assumptions"]:
+        yield f"  assumed: {sentence}"
+    for step in plan["steps"]:
+        for number, text in enumerate(_step_texts(step)):
+            yield f"  {step['step'] if not number else '':<{STEP_WIDTH}}{text}"
+
+
+def _step_texts(step: dict[str, Any]) -> list[str]:
+    if "skip" in step:
+        return [f"nothing needed: {step['skip']}"]
+    if "unfit" in step:
+        return [f"impossible, the node would fail: {step['unfit']}"]
+    return [_command_text(command) for command in step["commands"]]
+
+
+def _command_text(command: dict[str, Any]) -> str:
+    root = "as root" if command.get("as_root") else ""
+    limit = f"{command['timeout_s']:g} s at most" if "timeout_s" in command else ""
+    notes = ", ".join(note for note in (root, limit) if note)
+    return f"{command['what']}  ({notes})" if notes else str(command["what"])
+
+
+# -- output of a job ---------------------------------------------------------------------------------------
+
+
 def show_network(result: dict[str, Any]) -> None:
-    """`spotsupctl bench-network`: as nccl-tests has it, for float and sum."""
+    """`spotsupctl bench-network`: the columns of nccl-tests, for float and sum."""
     table = _table()
     for column in ("SIZE (B)", "COUNT", "TIME (us)", "ALGBW (GB/s)", "BUSBW (GB/s)", "WRONG"):
         table.add_column(column, justify="right")
@@ -216,17 +310,21 @@ def show_network(result: dict[str, Any]) -> None:
     )
 
 
-def show_events(events: Sequence[dict[str, Any]]) -> None:
-    """`spotsupctl events`."""
-    table = _table("TIME", "WHAT", "")
-    for event in events:
-        at = time.strftime("%H:%M:%S", time.localtime(event["at"]))
+def show_events(events: Sequence[dict[str, Any]], *, show_all: bool = False) -> None:
+    """`spotsupctl events`: the newest ones."""
+    console = _console()
+    shown = events if show_all else events[-MAX_EVENTS:]
+    if len(shown) < len(events):
+        console.print(f"{_count(len(events) - len(shown), 'earlier event')}; --all lists all")
+    table = _table("TIME", "EVENT", "")
+    for event in shown:
+        at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(event["at"]))
         table.add_row(at, event["kind"], escape(event["text"]))
-    _console().print(table)
+    console.print(table)
 
 
 class LogPrinter:
-    """Prints chunks that were not printed yet, each line named by its node where there are several."""
+    """Prints the chunks of a log that it has not printed yet; `named`: with the node's id before each line."""
 
     def __init__(self, *, named: bool) -> None:
         self._named = named
@@ -234,7 +332,7 @@ class LogPrinter:
         self._open: dict[str, str] = {}
 
     def show(self, chunks: Sequence[dict[str, Any]]) -> None:
-        """Print what is new. A line that is not complete yet waits for its rest."""
+        """Print what is new. An incomplete line waits for its rest."""
         for chunk in chunks:
             node = chunk["node"]
             if chunk["chunk"] <= self._seen.get(node, ""):

@@ -1,6 +1,6 @@
-"""From a job file or options to what is submitted.
+"""From a job file and options to what is submitted.
 
-The daemon checks what the job asks for, so that nothing is checked twice; it is asked before the code is packed.
+Only what needs the user's files is checked here; the daemon checks the rest, before the code is packed.
 """
 
 from __future__ import annotations
@@ -16,26 +16,29 @@ from typing import TYPE_CHECKING, Any
 from supervisor.errors import UsageError
 
 if TYPE_CHECKING:
+    import yaml
+
     from bootstrap import Archive
     from bootstrap.environment.lock import Lock
 
 CODE_LIMIT_BYTES = 32 * 1024 * 1024
+INTERPRETERS = ("python", "python3", "torchrun")  # as in supervisor.spec, which is too heavy to load here
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A job as its user described it. `submission`: the id of this request; sent again, it is the same job."""
+    """A job that can be submitted."""
 
     spec: dict[str, Any]
-    folder: Path
-    submission: str
+    folder: Path  # its code
+    submission: str  # the id of this request; if it is repeated, it still means the same job
 
     def pack(self) -> bytes:
-        """Its code as an archive. Raises UsageError with one sentence."""
+        """The code as an archive. Raises UsageError with one sentence."""
         return self._packed()[0].data
 
     def describe(self) -> dict[str, Any]:
-        """What names its code and its environment, as `/v1/explain` takes it. Raises UsageError with one sentence."""
+        """The body of `/v1/explain`: the code's hash and size instead of the code. Raises UsageError."""
         code, lock = self._packed()
         return {
             "spec": self.spec,
@@ -49,15 +52,19 @@ class Prepared:
 
         try:
             packed = pack_directory(self.folder, limit_bytes=CODE_LIMIT_BYTES)
-            # Nodes would find out, and cost money until then.
+            # A missing lock file would only show on the nodes, which cost money by then.
             return packed, lock_of(packed, str(self.spec.get("environment", "image")))
         except PackError as error:
             raise UsageError(str(error)) from error
 
 
 def prepare(what: Sequence[str], options: Mapping[str, Any]) -> Prepared:
-    """Read and merge. Raises UsageError with one sentence."""
-    if len(what) == 1 and what[0].endswith((".yaml", ".yml")):
+    """Read the job file, if `what` names one, and merge the options. Raises UsageError with one sentence."""
+    if what[0].endswith((".yaml", ".yml")):
+        if len(what) > 1:
+            raise UsageError(
+                f"{what[0]} is a job file and takes no arguments ({shlex.join(what[1:])}): change its `run`"
+            )
         base = Path(what[0]).parent
         spec = _read(Path(what[0]))
     else:
@@ -74,7 +81,7 @@ def _read(path: Path) -> dict[str, Any]:
     import yaml
 
     try:
-        parsed = yaml.safe_load(path.read_text())
+        parsed = yaml.load(path.read_text(), _strict_loader())  # noqa: S506 - a subclass of SafeLoader
     except OSError as error:
         raise UsageError(f"cannot read the job file {path}: {error.strerror}") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
@@ -82,6 +89,20 @@ def _read(path: Path) -> dict[str, Any]:
     if not isinstance(parsed, dict):
         raise UsageError(f"{path}: a job file is a mapping of keys, such as `name: my-job`; this one is not")
     return parsed
+
+
+def _strict_loader() -> type[yaml.SafeLoader]:
+    """YAML's safe loader, but a key that occurs twice is an error; otherwise the last one would win silently."""
+    import yaml
+
+    class Loader(yaml.SafeLoader):
+        def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+            keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+            if twice := next((key for key in keys if keys.count(key) > 1), None):
+                raise yaml.constructor.ConstructorError(None, None, f"the key {twice!r} occurs twice", node.start_mark)
+            return super().construct_mapping(node, deep)
+
+    return Loader
 
 
 def _merge(spec: dict[str, Any], options: Mapping[str, Any]) -> None:
@@ -104,14 +125,14 @@ def _merge(spec: dict[str, Any], options: Mapping[str, Any]) -> None:
 
 
 def _pin(spec: dict[str, Any]) -> None:
-    """A container image by its digest: all nodes run the same, whatever its tag stands for tomorrow."""
+    """Replace a container image's tag by its digest, so that all nodes run the same image, also tomorrow."""
     from bootstrap.container.image import REGISTRY_PASSWORD, REGISTRY_USER, SCHEME, image_of
     from supervisor.cli.registry import pinned
 
     try:
         image = image_of(str(spec.get("environment", "")))
     except ValueError:
-        return  # the daemon says what is wrong with it
+        return  # the daemon reports the error
     if image is not None:
         env = {**os.environ, **_section(spec, "env")}
         found = pinned(image, str(env.get(REGISTRY_USER, "")), str(env.get(REGISTRY_PASSWORD, "")))
@@ -121,7 +142,7 @@ def _pin(spec: dict[str, Any]) -> None:
 def _section(spec: Mapping[str, Any], key: str) -> dict[str, Any]:
     value = spec.get(key, {})
     if not isinstance(value, dict):
-        raise UsageError(f"the job file: `{key}` is {value!r}; a mapping is needed")
+        raise UsageError(f"the job file: `{key}` is {value!r}; write a mapping")
     return value
 
 
@@ -137,22 +158,24 @@ def _nodes(present: Any, given: dict[str, int]) -> dict[str, int]:
 def _env(pairs: Sequence[str]) -> dict[str, str]:
     for pair in pairs:
         if "=" not in pair:
-            raise UsageError(f"--env {pair}: NAME=VALUE is needed")
+            raise UsageError(f"--env {pair}: write NAME=VALUE")
     return dict(pair.split("=", 1) for pair in pairs)
 
 
 def _check_script(spec: Mapping[str, Any], folder: Path) -> None:
-    """The first word of `run` is the script; one that is missing would fail on every node, minutes later."""
+    """Raises UsageError if the script that `run` names is missing: it would fail on every node, minutes later."""
     if not folder.is_dir():
         raise UsageError(f"the code folder {folder} does not exist; `code` (or --code) names the folder to ship")
     run = spec.get("run")
     if spec.get("kind") == "data":
-        return  # a line for bash
+        return  # `run` is a line for bash
     try:
-        words = shlex.split(run) if isinstance(run, str) else []
+        parts = shlex.split(run) if isinstance(run, str) else []
     except ValueError:
-        return  # the daemon says what is wrong with it
-    if not words or words[0].startswith("-"):
+        return  # the daemon reports the error
+    parts = parts[1:] if parts and parts[0] in INTERPRETERS else parts
+    if not parts or parts[0].startswith("-"):
         return
-    if not (folder / words[0]).is_file():
-        raise UsageError(f"the script {words[0]} is not in {folder.absolute()}; `run` names it relative to `code`")
+    script = os.path.normpath(folder.absolute() / parts[0])
+    if not Path(script).is_file() or not Path(script).is_relative_to(os.path.normpath(folder.absolute())):
+        raise UsageError(f"the script {parts[0]} is not in {folder.absolute()}; `run` names it relative to `code`")

@@ -1,4 +1,4 @@
-"""`spotsupctl submit` and `plan`: what a job asks for, before and when it is stored."""
+"""`spotsupctl submit` and `plan`."""
 
 from __future__ import annotations
 
@@ -9,26 +9,32 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from supervisor.cli.common import ENDED, FOLLOW_S, connected, output_option, print_json, warn
+from supervisor.cli.common import ENDED, FOLLOW_S, connected, job_path, output_option, print_json, warn
 
 if TYPE_CHECKING:
     from supervisor.cli.client import Client
+    from supervisor.cli.submission import Prepared
 
 OFFERS_EXPLAINED = 5
 
+# Each overrides a key of the job file: docs/reference/job-file.md.
 JOB_OPTIONS = (
     click.option("--name", help="The job's name."),
     click.option("--nodes", type=int, help="How many nodes to ask for."),
-    click.option("--min", "min_nodes", type=int, help="Train from this many on."),
-    click.option("--max", "max_nodes", type=int, help="May be scaled up to this many."),
-    click.option("--spares", type=int, help="Keep this many more, prepared, to step in at once where one is lost."),
+    click.option("--min", "min_nodes", type=int, help="Train with at least this many nodes."),
+    click.option("--max", "max_nodes", type=int, help="The largest number that `scale` accepts."),
+    click.option("--spares", type=int, help="Extra prepared nodes that replace a lost node at once."),
     click.option("--gpu", help="GPU type, such as V100."),
-    click.option("--gpus-per-node", type=int, help="GPUs per node; one worker each."),
-    click.option("--market", type=click.Choice(["spot", "on-demand", "spot-then-on-demand"])),
-    click.option("--cloud", help="The cloud's name, as in a job file."),
-    click.option("--code", help="The folder that is shipped.  [default: the job file's, or .]"),
-    click.option("--setup", help="A shell line that prepares the environment, once."),
-    click.option("--env", "env", multiple=True, metavar="NAME=VALUE", help="May be given several times."),
+    click.option("--gpus-per-node", type=int, help="GPUs on each node; one worker runs per GPU."),
+    click.option(
+        "--market", type=click.Choice(["spot", "on-demand", "spot-then-on-demand"]), help="How nodes are bought."
+    ),
+    click.option("--cloud", help="The cloud to rent from, as in a job file."),
+    click.option("--code", help="The folder that is copied to every node.  [default: the job file's, or .]"),
+    click.option("--setup", help="A shell line that runs once on each node before training."),
+    click.option(
+        "--env", "env", multiple=True, metavar="NAME=VALUE", help="An environment variable. May be given several times."
+    ),
 )
 
 
@@ -36,31 +42,30 @@ def job_options(command: Callable[..., None]) -> Callable[..., None]:
     """A job file, or a command with options: what `submit` and `plan` take."""
     for option in reversed(JOB_OPTIONS):
         command = option(command)
-    return click.argument("what", nargs=-1, required=True)(command)
+    return click.argument("what", nargs=-1, required=True, metavar="JOB.yaml | -- SCRIPT [ARGS]...")(command)
 
 
 @click.command(context_settings={"ignore_unknown_options": False})
 @job_options
-@click.option("--follow", is_flag=True, help="Stay, and show progress until the job ends.")
-@click.option("--explain", is_flag=True, help="Submit nothing: show what would be asked for, and done on each node.")
+@click.option("--follow", is_flag=True, help="Show progress until the job ends; Ctrl-C leaves the job running.")
+@click.option("--explain", is_flag=True, help="Submit nothing; show the offers, and each step on the nodes.")
 @output_option
 @click.pass_context
 def submit(
     context: click.Context, /, what: tuple[str, ...], follow: bool, explain: bool, output: str, **options: Any
 ) -> None:
-    """Submit a job: JOB.yaml, or [options] -- train.py its arguments.
+    """Submit a job: a job file, or a script with its arguments after `--`.
 
-    Returns the job's name once it is safely stored.
+    Prints the job's name once the job is safely stored. Options override the job file. The exit code with --follow is 0
+    if the job succeeds, else 1.
     """
-    from supervisor.cli.submission import prepare
-
     if explain and follow:
         raise click.UsageError("--explain submits nothing, so there is nothing to --follow")
     with connected(context) as daemon:
-        prepared = prepare(what, options)
+        prepared = _prepared(what, options)
         if explain:
-            found = daemon.post("/v1/explain", prepared.describe())
-            sys.exit(_show(found, output, OFFERS_EXPLAINED))
+            quote = daemon.post("/v1/explain", prepared.describe())
+            sys.exit(_show(quote, output, OFFERS_EXPLAINED))
         warn(daemon.post("/v1/check", {"spec": prepared.spec})["warnings"])
         stored = daemon.put("/v1/blobs", prepared.pack())
         body = {"spec": prepared.spec, "code_sha256": stored["sha256"], "submission": prepared.submission}
@@ -79,44 +84,60 @@ def submit(
 @output_option
 @click.pass_context
 def plan(context: click.Context, /, what: tuple[str, ...], limit: int, output: str, **options: Any) -> None:
-    """What submit would ask the cloud for, with prices. Takes what submit takes, and starts nothing.
+    """Show the offers that `submit` would ask the cloud for, with prices. Starts nothing.
 
-    Exit code 5 where the cloud cannot give it, 1 where the cloud did not answer.
+    Exit code 5 if the cloud has no such offer, 1 if it does not answer.
     """
-    from supervisor.cli.submission import prepare
-
     with connected(context) as daemon:
-        found = daemon.post("/v1/plan", {"spec": prepare(what, options).spec})
-    sys.exit(_show(found, output, limit))
+        quote = daemon.post("/v1/plan", {"spec": _prepared(what, options).spec})
+    sys.exit(_show(quote, output, limit))
 
 
-def _show(found: dict[str, Any], output: str, limit: int) -> int:
-    """Offers, and where there are any, the steps on nodes; the exit code."""
+def _prepared(what: tuple[str, ...], options: dict[str, Any]) -> Prepared:
+    from supervisor.cli.submission import prepare
+    from supervisor.errors import UsageError
+
+    prepared = prepare(what, options)
+    if not prepared.spec.get("name"):
+        raise UsageError("the job has no name: give --name, or `name` in a job file")
+    return prepared
+
+
+def _show(quote: dict[str, Any], output: str, limit: int) -> int:
+    """Print a quote, and the steps on nodes if it has them. Returns the exit code."""
     if output == "json":
-        print_json({**found, "offers": found["offers"][:limit]})
-        return 0 if found["known"] else 1
-    from supervisor.cli.show import show_plan
-    from supervisor.cli.show_steps import show_steps
+        print_json({**quote, "offers": quote["offers"][:limit]})
+        return 0 if quote["offers_known"] else 1
+    from supervisor.cli.show import show_node_plans, show_plan
 
-    warn(found["warnings"])
-    if found["known"]:
-        show_plan(found, limit)
-    if "kinds" in found:
-        show_steps(found["kinds"])
+    warn(quote["warnings"])
+    if quote["offers_known"]:
+        show_plan(quote, limit)
+    if "node_plans" in quote:
+        show_node_plans(quote["node_plans"])
         click.echo("nothing was submitted")
-    return 0 if found["known"] else 1
+    return 0 if quote["offers_known"] else 1
 
 
 def _follow(daemon: Client, name: str) -> None:
-    """One line per change, on stderr, until the job ends; the exit code says how."""
-    said: tuple[str, str] = ("", "")
+    """One line per change, on stderr, until the job ends; the exit code says how. Ctrl-C leaves the job running."""
+    try:
+        sys.exit(0 if _wait_for_end(daemon, name) == "succeeded" else 1)
+    except KeyboardInterrupt:
+        click.echo(f"spotsupctl: {name} keeps running; `spotsupctl cancel {name}` ends it", err=True)
+        sys.exit(1)
+
+
+def _wait_for_end(daemon: Client, name: str) -> str:
+    printed = ""
     while True:
-        job = daemon.get(f"/v1/jobs/{name}")
-        if (job["sentence"], job["progress_text"]) != said:
-            said = (job["sentence"], job["progress_text"])
-            done = "" if job["fraction"] is None else f"  {job['fraction']:.0%} {job['progress_text']}"
+        job = daemon.get(job_path(name))
+        fraction = job["progress_fraction"]
+        progress = "" if fraction is None else f"  {fraction:.0%} {job['progress_text']}"
+        if (text := f"{job['state']:<9}  {job['sentence']}{progress}") != printed:
+            printed = text
             loss = f"  loss {job['loss']:.4f}" if job["loss"] is not None else ""
-            click.echo(f"{time.strftime('%H:%M:%S')}  {job['state']:<9}  {said[0]}{loss}{done}", err=True)
+            click.echo(f"{time.strftime('%H:%M:%S')}  {text}{loss}", err=True)
         if job["state"] in ENDED:
-            sys.exit(0 if job["state"] == "succeeded" else 1)
+            return str(job["state"])
         time.sleep(FOLLOW_S)

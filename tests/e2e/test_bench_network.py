@@ -73,8 +73,8 @@ def test_two_nodes_are_measured_and_given_back(stack: Stack, tmp_path: Path) -> 
 
 
 def test_a_sweep_that_cannot_be_is_refused_before_anything_starts(stack: Stack) -> None:
-    for arguments, words in [
-        (("mine",), "'mine' is no job file"),
+    for arguments, text in [
+        (("mine",), "'mine' is not a job file"),
         (("--nodes", "2", "--to", "64X"), "the size '64X' is not of the form"),
         (("--nodes", "2", "--from", "2K", "--to", "1K"), "goes from 2K to 1K"),
         (("--nodes", "999"), "999"),
@@ -82,7 +82,7 @@ def test_a_sweep_that_cannot_be_is_refused_before_anything_starts(stack: Stack) 
         refused = bench(stack, *arguments)
         assert refused.returncode == 2
         (sentence,) = refused.stderr.splitlines()
-        assert words in sentence
+        assert text in sentence
     assert stack.ask("list") == []
 
 
@@ -99,6 +99,6 @@ def test_ctrl_c_gives_the_machines_back(stack: Stack) -> None:
     running.send_signal(signal.SIGINT)
     _, said = running.communicate(timeout=60)
     assert running.returncode == 1
-    assert said.splitlines()[-1] == "spotsupctl: bench-network will be cancelled, and its machines released"
+    assert said.splitlines()[-1] == "spotsupctl: bench-network: cancelling; its machines are released"
     stack.wait_for(lambda: not stack.machines(), 60.0, "all machines to be released")
     assert stack.ask("status", "bench-network")["state"] == "cancelled"

@@ -1,4 +1,4 @@
-"""`spotsupd check` as users run it: on this computer alone, and against EC2's test cloud in every bad mood."""
+"""`spotsupd check` as users run it: on this computer alone, and against EC2's test cloud with every fault."""
 
 from __future__ import annotations
 
@@ -49,17 +49,17 @@ class Installation:
         config.write_text(text)
         done = spotsupd("--config", str(config), "--embedded-etcd", "-o", "json", **{**aws.ENVIRON, **environ})
         assert done.stderr == ""
-        told = json.loads(done.stdout)
-        assert done.returncode == (0 if told["ok"] else 1)
-        return told
+        report = json.loads(done.stdout)
+        assert done.returncode == (0 if report["ok"] else 1)
+        return report
 
     def the_one_complaint(self, more: str = "", *, region: str = "us-east-1", **environ: str) -> tuple[str, str]:
-        """(what, message) of the only finding that is not ok."""
-        told = self.check(more, region=region, **environ)
-        (wrong,) = [each for each in told["findings"] if not each["ok"]]
+        """(check, message) of the only finding that is not ok."""
+        report = self.check(more, region=region, **environ)
+        (wrong,) = [each for each in report["findings"] if not each["ok"]]
         assert wrong["subject"] == "aws"
         assert "\n" not in wrong["message"]
-        return wrong["what"], wrong["message"]
+        return wrong["check"], wrong["message"]
 
 
 @pytest.fixture
@@ -69,20 +69,20 @@ def installation(tmp_path: Path) -> Iterator[Installation]:
 
 
 @pytest.mark.main
-def test_all_is_well_and_nothing_was_launched(installation: Installation) -> None:
-    told = installation.check()
-    assert told["ok"]
-    subjects = [each["subject"] for each in told["findings"]]
+def test_all_checks_pass_and_nothing_is_launched(installation: Installation) -> None:
+    report = installation.check()
+    assert report["ok"]
+    subjects = [each["subject"] for each in report["findings"]]
     assert list(dict.fromkeys(subjects)) == ["etcd", "ssh", "slack", "aws"]
-    said = {each["what"]: each["message"] for each in told["findings"] if each["subject"] == "aws"}
-    assert set(said) >= {"credentials", "us-east-1 reading", "us-east-1 image", "us-east-1 launching"}
-    assert "would have been allowed" in said["us-east-1 launching"]
+    messages = {each["check"]: each["message"] for each in report["findings"] if each["subject"] == "aws"}
+    assert set(messages) >= {"credentials", "us-east-1 reading", "us-east-1 image", "us-east-1 launching"}
+    assert "would have been allowed" in messages["us-east-1 launching"]
     assert not installation.server.cloud.ec2.instances.records
     assert not (installation.folder / "state").exists(), "a check makes nothing"
 
 
 @pytest.mark.parametrize("mood", ["wrong", "expired"])
-def test_credentials_that_do_not_hold(installation: Installation, mood: str) -> None:
+def test_invalid_credentials(installation: Installation, mood: str) -> None:
     installation.server.cloud.credentials = mood
     what, message = installation.the_one_complaint()
     assert what == "credentials"
@@ -90,7 +90,7 @@ def test_credentials_that_do_not_hold(installation: Installation, mood: str) -> 
     assert ("computer's clock" in message) == (mood == "expired")
 
 
-def test_no_credentials_at_all(installation: Installation) -> None:
+def test_missing_credentials(installation: Installation) -> None:
     what, message = installation.the_one_complaint(AWS_ACCESS_KEY_ID="", AWS_SECRET_ACCESS_KEY="")
     assert what == "credentials"
     assert "there are no AWS credentials" in message
@@ -106,17 +106,17 @@ def test_a_missing_permission_is_named(installation: Installation) -> None:
 
 
 def test_an_unknown_image(installation: Installation) -> None:
-    told = installation.check('image = "ami-1gone"\n')
-    wrong = {each["what"]: each["message"] for each in told["findings"] if not each["ok"]}
+    report = installation.check('image = "ami-1gone"\n')
+    wrong = {each["check"]: each["message"] for each in report["findings"] if not each["ok"]}
     assert set(wrong) == {"us-east-1 image", "us-east-1 launching"}
     for message in wrong.values():
         assert "ami-1gone" in message
         assert "set aws.image" in message
 
 
-def test_a_subnet_that_is_gone(installation: Installation) -> None:
-    told = installation.check('[aws.subnets]\nus-east-1a = "subnet-0gone"\n')
-    wrong = {each["what"]: each["message"] for each in told["findings"] if not each["ok"]}
+def test_a_deleted_subnet(installation: Installation) -> None:
+    report = installation.check('[aws.subnets]\nus-east-1a = "subnet-0gone"\n')
+    wrong = {each["check"]: each["message"] for each in report["findings"] if not each["ok"]}
     assert set(wrong) == {"us-east-1 network", "us-east-1 launching"}
     for message in wrong.values():
         assert "subnet-0gone" in message
@@ -124,8 +124,8 @@ def test_a_subnet_that_is_gone(installation: Installation) -> None:
 
 
 def test_an_image_parameter_that_the_region_does_not_have(installation: Installation) -> None:
-    told = installation.check('image = "/no/such/parameter"\n')
-    wrong = next(each["message"] for each in told["findings"] if not each["ok"])
+    report = installation.check('image = "/no/such/parameter"\n')
+    wrong = next(each["message"] for each in report["findings"] if not each["ok"])
     assert wrong == "us-east-1 has no SSM parameter /no/such/parameter (ParameterNotFound): set aws.image"
 
 
@@ -144,14 +144,14 @@ def test_a_region_without_any_of_the_types(installation: Installation) -> None:
     assert message == "ca-west-1 offers no instance type of the catalog: take it out of aws.regions"
 
 
-def test_nobody_listens(installation: Installation) -> None:
+def test_an_unreachable_cloud(installation: Installation) -> None:
     installation.server.stop()
     what, message = installation.the_one_complaint()
     assert what == "credentials"
     assert "cannot be reached" in message
 
 
-def test_a_cloud_that_hangs_is_given_its_time_and_no_more(installation: Installation) -> None:
+def test_a_cloud_that_hangs_fails_the_check_in_time(installation: Installation) -> None:
     installation.check()
     installation.server.cloud.fail_next("GetCallerIdentity", "hang", times=9)
     config = str(installation.folder / "spotsupd.toml")
@@ -161,7 +161,7 @@ def test_a_cloud_that_hangs_is_given_its_time_and_no_more(installation: Installa
     assert wrong.startswith("not ok  aws, credentials: STS in us-east-1 did not answer")
 
 
-def test_an_sdk_that_is_not_installed(installation: Installation) -> None:
+def test_a_missing_sdk(installation: Installation) -> None:
     (installation.folder / "boto3.py").write_text("raise ImportError('not here')\n")
     what, message = installation.the_one_complaint(PYTHONPATH=str(installation.folder))
     assert what == "set up"
@@ -171,7 +171,7 @@ def test_an_sdk_that_is_not_installed(installation: Installation) -> None:
 # -- this computer -------------------------------------------------------------------------------------------
 
 
-def test_of_the_local_cloud_it_says_what_would_be_started(tmp_path: Path) -> None:
+def test_for_the_local_cloud_it_says_what_would_be_started(tmp_path: Path) -> None:
     done = spotsupd("--state-dir", str(tmp_path / "state"), "--embedded-etcd")
     assert (done.returncode, done.stderr) == (0, "")
     lines = done.stdout.splitlines()
@@ -189,19 +189,19 @@ def test_a_local_cloud_that_runs_is_asked(tmp_path: Path, local_cloud: LocalClou
     assert "it answers, with" in done.stdout
 
 
-def test_etcd_a_key_that_others_may_read_and_a_webhook_that_is_none(tmp_path: Path) -> None:
+def test_etcd_a_readable_key_and_a_wrong_webhook(tmp_path: Path) -> None:
     (tmp_path / "state").mkdir()
     (tmp_path / "state" / "cluster.key").write_bytes(bytes(32))
     (tmp_path / "state" / "cluster.key").chmod(0o644)
     config = tmp_path / "spotsupd.toml"
     config.write_text(f'state_dir = "{tmp_path}/state"\n[etcd]\nendpoints = ["http://127.0.0.1:9"]\n')
-    done = spotsupd("--config", str(config), SPOTSUP_SLACK_WEBHOOK="secret-word")
+    done = spotsupd("--config", str(config), SPOTSUP_SLACK_WEBHOOK="secret")
     assert (done.returncode, done.stderr) == (1, "")
     wrong = [line.removeprefix("not ok  ") for line in done.stdout.splitlines() if line.startswith("not ok")]
     assert wrong[0].startswith("etcd, answer: etcd at http://127.0.0.1:9 cannot be used")
     assert "is readable by others (mode 644): `chmod 600` it" in wrong[1]
-    assert wrong[2].startswith("slack, webhook: the webhook is no URL")
-    assert "secret-word" not in done.stdout
+    assert wrong[2].startswith("slack, webhook: the webhook is not a URL")
+    assert "secret" not in done.stdout
 
 
 def test_an_etcd_that_answers(tmp_path: Path, etcd_endpoint: str) -> None:

@@ -65,9 +65,9 @@ def one_sentence(done: subprocess.CompletedProcess[str], code: int, *words: str)
 
 def test_wrong_input_is_one_sentence_and_the_documented_exit_code(stack: Stack, job_file: Path) -> None:
     assert stack.ctl("list").stdout.startswith("no jobs")
-    one_sentence(stack.ctl("status", "nobody"), 4, "there is no job 'nobody'", "jobs: none")
-    one_sentence(stack.ctl("logs", "nobody"), 4, "there is no job 'nobody'")
-    one_sentence(stack.ctl("cancel", "nobody"), 4, "there is no job 'nobody'")
+    one_sentence(stack.ctl("status", "nobody"), 4, "no job is named 'nobody'", "jobs: none")
+    one_sentence(stack.ctl("logs", "nobody"), 4, "no job is named 'nobody'")
+    one_sentence(stack.ctl("cancel", "nobody"), 4, "no job is named 'nobody'")
     assert stack.ctl("scale", "nobody").returncode == 2
     assert stack.ctl("frobnicate").returncode == 2
     one_sentence(
@@ -93,7 +93,7 @@ def test_a_wrong_job_is_refused_before_its_code_is_packed(stack: Stack, job_file
     for text, code, words in [
         (JOB + "colour: red\n", 2, "unknown key `colour`"),
         (JOB.replace("max: 2", "max: 2, spares: 99"), 2, "`nodes.spares` is 99"),
-        (JOB + "placement: {cloud: aws}\n", 5, "this daemon is not set up for"),
+        (JOB + "placement: {cloud: aws}\n", 5, "is not in the daemon's configuration"),
         (JOB, 2, "that may be shipped"),
     ]:
         job_file.write_text(text)
@@ -117,7 +117,7 @@ def test_a_job_is_stored_refused_twice_scaled_within_bounds_and_cancelled(stack:
     stack.wait_for(lambda: len(stack.machines()) == 3, 60.0, "three machines")
     assert stack.ctl("cancel", "sleeper").returncode == 0
     stack.wait_for(lambda: not stack.machines(), 60.0, "the machines to be released")
-    stack.wait_for(lambda: stack.ask("status", "sleeper")["nodes"]["open"] == 0, 30.0, "the nodes to be gone")
+    stack.wait_for(lambda: stack.ask("status", "sleeper")["nodes"]["active"] == 0, 30.0, "the nodes to be gone")
     assert stack.ask("status", "sleeper")["state"] == "cancelled"
     one_sentence(stack.ctl("scale", "sleeper", "1"), 5, "job sleeper has ended (cancelled)")
     assert stack.ctl("submit", str(job_file)).returncode == 0, "an ended job's name may be used again"
@@ -133,14 +133,14 @@ def test_options_make_a_job_without_a_file(stack: Stack, tmp_path: Path) -> None
         *("--code", str(tmp_path / "code"), "--env", "LR=0.1", "-o", "json", "--", "train.py", "--lr", "0.1"),
     )
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["nodes"] | {"open": 0} == {
+    assert json.loads(done.stdout)["nodes"] | {"active": 0} == {
         "min": 1,
         "desired": 2,
         "max": 3,
         "spares": 1,
         "training": 0,
         "spares_ready": 0,
-        "open": 0,
+        "active": 0,
     }
     assert stack.ask("status", "opts")["command"] == ["train.py", "--lr", "0.1"]
     assert stack.ctl("cancel", "opts").returncode == 0

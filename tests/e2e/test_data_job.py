@@ -40,7 +40,7 @@ def test_a_bucket_is_copied_over_the_loss_of_a_machine(stack: Stack, tmp_path: P
         submitted = stack.ctl("submit", str(tmp_path / "job.yaml"))
         assert submitted.returncode == 0, submitted.stderr
 
-        stack.wait_for(lambda: (stack.ask("status", "fill")["fraction"] or 0.0) > 0, 60.0, "some progress")
+        stack.wait_for(lambda: (stack.ask("status", "fill")["progress_fraction"] or 0.0) > 0, 60.0, "some progress")
         stack.wait_for(lambda: len(server.served) == 6, 30.0, "some of it to be there")
         shown = stack.ctl("status", "fill").stdout
         assert "the command runs (round 1)" in shown
@@ -57,5 +57,5 @@ def test_a_bucket_is_copied_over_the_loss_of_a_machine(stack: Stack, tmp_path: P
     assert not list(out.rglob(".*"))
     assert len(server.served) <= len(objects) + 1, "the next run went on where the last one stopped"
     done = stack.ask("status", "fill")
-    assert (done["kind"], done["fraction"], done["round"]) == ("data", 1.0, 2)
+    assert (done["kind"], done["progress_fraction"], done["round"]) == ("data", 1.0, 2)
     stack.wait_for(lambda: "all is there" in stack.ctl("logs", "fill").stdout, 30.0, "its last words")

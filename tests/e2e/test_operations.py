@@ -108,7 +108,7 @@ def test_drain_pause_and_resume_lose_no_step(stack: Stack, job: Path, tmp_path: 
     assert stack.ctl("drain", node).stdout == f"{node}: will leave steps once it is replaced\n"
     assert stack.ctl("drain", node).returncode == 0
     stack.wait_for(lambda: members(stack) not in ([], [node]), 150.0, "the replacement to train")
-    stack.wait_for(lambda: status(stack)["nodes"]["open"] == 1, 90.0, "the drained node to be gone")
+    stack.wait_for(lambda: status(stack)["nodes"]["active"] == 1, 90.0, "the drained node to be gone")
     refused = stack.ctl("drain", node)
     assert (refused.returncode, refused.stderr.count("\n")) == (5, 1)
     assert stack.ctl("ssh", node).returncode == 5

@@ -69,15 +69,15 @@ def test_a_plan_a_refusal_and_a_cloud_that_is_away(stack: Stack, server: aws.Aws
     assert explained.stdout.endswith("\nnothing was submitted\n")
     assert stack.ctl("submit", str(job), "--explain", "--follow").returncode == 2
 
-    for option, words in (("H9999", "no machine with a GPU 'H9999' is known for aws"), ("K80", "K80")):
+    for option, text in (("H9999", "no machine with a GPU 'H9999' is known for aws"), ("K80", "K80")):
         refused = stack.ctl("submit", str(job), "--gpu", option)
         assert refused.returncode == 5
         assert len(refused.stderr.splitlines()) == 1
-        assert words in refused.stderr
+        assert text in refused.stderr
         assert stack.ctl("plan", str(job), "--gpu", option).returncode == 5
     on_local = stack.ctl("submit", str(job), "--cloud", "local")
     assert on_local.returncode == 5
-    assert "it has no machine with 1 GPUs T4 (spot)" in on_local.stderr
+    assert "no machine with 1 × T4 (spot)" in on_local.stderr
     assert stack.ask("list") == []
     assert not server.cloud.ec2.instances.records
 
@@ -87,5 +87,5 @@ def test_a_plan_a_refusal_and_a_cloud_that_is_away(stack: Stack, server: aws.Aws
     submitted = stack.ctl("submit", str(job))
     assert (submitted.returncode, submitted.stdout) == (0, "planned\n")
     (warning,) = submitted.stderr.splitlines()
-    assert warning.startswith("spotsupctl: warning: aws did not say what it has (EC2 in us-east-1 cannot be reached")
+    assert warning.startswith("spotsupctl: warning: aws did not list its offers (EC2 in us-east-1 cannot be reached")
     assert stack.ctl("cancel", "planned").returncode == 0

@@ -102,7 +102,7 @@ def health(path: Path) -> dict[str, Any]:
     """What a daemon says of itself; nothing before it listens."""
     with socket.socket(socket.AF_UNIX) as probe:
         if probe.connect_ex(str(path)) != 0:
-            return {"leading": False, "led_by": None, "headline": ""}
+            return {"leading": False, "leader": None, "headline": ""}
     with contextlib.closing(Client(path)) as client:
         answer: dict[str, Any] = client.get("/v1/health")
     return answer
@@ -117,12 +117,12 @@ def test_a_standby_answers_takes_commands_and_takes_over(stack: Stack, second: S
     (tmp_path / "code").mkdir()
     (tmp_path / "code" / "train.py").write_text(TRAIN)
     (tmp_path / "code" / "job.yaml").write_text(JOB.replace("train.py", f"train.py {steps}"))
-    stack.wait_for(lambda: leader in (health(second.socket)["led_by"] or ""), 90.0, "the standby to know its leader")
+    stack.wait_for(lambda: leader in (health(second.socket)["leader"] or ""), 90.0, "the standby to know its leader")
 
     # a command that a standby is given is the leader's to do, and the standby says so
     done = second.ctl("submit", str(tmp_path / "code" / "job.yaml"))
     assert (done.returncode, done.stdout) == (0, "ticker\n"), done.stderr
-    assert f"{leader} leads, and acts on commands" in done.stderr
+    assert f"{leader} leads and acts on commands" in done.stderr
     stack.wait_for(lambda: bool(ticks(steps)), 150.0, "the first step")
     row = json.loads(second.ctl("status", "ticker", "-o", "json").stdout)
     assert (row["name"], row["sentence"].partition(";")[0]) == ("ticker", "standby")

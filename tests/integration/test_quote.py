@@ -1,4 +1,4 @@
-"""What is said of a job before money is spent: through the API, by EC2's test cloud and by clouds that misbehave."""
+"""Offers and refusals before money is spent: through the API, from EC2's test cloud and from clouds that misbehave."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def test_a_plan_has_the_offers_in_order_and_the_price_of_all_nodes() -> None:
         ("b", 0.5, "made up"),
         ("c", None, None),
     ]
-    assert (found["nodes"], found["usd_per_hour"], found["offers_in_all"]) == (4, 1.0, 3)
-    assert (found["known"], found["warnings"]) == (True, [])
+    assert (found["nodes"], found["usd_per_hour"], found["offers_total"]) == (4, 1.0, 3)
+    assert (found["offers_known"], found["warnings"]) == (True, [])
 
 
 def test_the_cloud_is_asked_for_what_the_job_wants() -> None:
@@ -58,38 +58,38 @@ def test_the_cloud_is_asked_for_what_the_job_wants() -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "words"),
+    ("answer", "text"),
     [
-        (lambda _: (), "local cannot give what job asks for: it has no machine with 2 GPUs V100 in zone-x (spot)"),
+        (lambda _: (), "local cannot give what job asks for: no machine with 2 × V100 in zone-x (spot)"),
         (raising(ProvisionerError("no such type")), "local cannot give what job asks for: no such type"),
         (raising(DeniedError("renew the credentials")), "local cannot give what job asks for: renew the credentials"),
     ],
 )
 @pytest.mark.parametrize("path", ["/v1/check", "/v1/plan"])
-def test_what_is_known_not_to_be_had_is_refused(path: str, answer: Answer, words: str) -> None:
+def test_what_the_cloud_does_not_offer_is_refused(path: str, answer: Answer, text: str) -> None:
     job = spec(resources={"gpu": "V100", "gpus_per_node": 2}, placement={"zones": ["zone-x"]})
     refused = api(local=Stub(answer)).post(path, json=job)
-    assert (refused.status_code, refused.json()) == (409, {"error": words, "code": 5})
+    assert (refused.status_code, refused.json()) == (409, {"error": text, "code": 5})
 
 
 @pytest.mark.parametrize(
-    ("error", "words"),
+    ("error", "text"),
     [
         (UnreachableError("the line is dead"), "the line is dead"),
         (TimeoutError("too slow"), "too slow"),
         (KeyError("oops"), "a fault of spotsup: KeyError('oops')"),
     ],
 )
-def test_no_answer_stops_no_job(error: Exception, words: str) -> None:
+def test_a_cloud_that_does_not_answer_stops_no_job(error: Exception, text: str) -> None:
     client = api(local=Stub(raising(error)))
-    told = client.post("/v1/check", json=spec())
-    assert told.status_code == 200
-    assert told.json()["warnings"] == [f"local did not say what it has ({words}): the job waits until it does"]
+    reply = client.post("/v1/check", json=spec())
+    assert reply.status_code == 200
+    assert reply.json()["warnings"] == [f"local did not list its offers ({text}): the job waits until it does"]
     planned = client.post("/v1/plan", json=spec()).json()
-    assert (planned["known"], planned["offers"], planned["usd_per_hour"]) == (False, [], None)
+    assert (planned["offers_known"], planned["offers"], planned["usd_per_hour"]) == (False, [], None)
 
 
-def test_a_cloud_that_hangs_holds_nobody_up() -> None:
+def test_a_cloud_that_hangs_delays_no_one_for_long() -> None:
     over = threading.Event()
     stub = Stub(lambda _: OFFERS if over.wait(60.0) else ())
     quotes = Quotes({"local": stub}, timeout_s=0.2)
@@ -97,25 +97,27 @@ def test_a_cloud_that_hangs_holds_nobody_up() -> None:
     _, quote = service.check(spec()["spec"])
     over.set()
     assert quote is not None
-    assert quote.warnings == ("local did not say what it has (no answer within 0.2 s): the job waits until it does",)
+    assert quote.warnings == ("local did not list its offers (no answer within 0.2 s): the job waits until it does",)
 
 
 @pytest.mark.parametrize(
-    ("offers", "limit", "words"),
+    ("offers", "limit", "parts"),
     [
         (OFFERS, 0.5, []),
-        (OFFERS, 0.4, ["`limits.usd_per_hour` is 0.4", "(2 nodes) costs 0.50 now: it waits for lower prices"]),
+        (
+            OFFERS,
+            0.4,
+            ["`limits.usd_per_hour` is 0.4", "(2 nodes) costs 0.50 per hour now: the job waits for lower prices"],
+        ),
         (OFFERS[2:], 5.0, ["no price of local is known", "leave the limit out"]),
     ],
 )
-def test_a_limit_in_the_way_is_told_and_refuses_nothing(
-    offers: Sequence[Offer], limit: float, words: list[str]
-) -> None:
-    told = api(local=Stub(lambda _: offers)).post("/v1/check", json=spec(limits={"usd_per_hour": limit}))
-    assert told.status_code == 200
-    assert len(told.json()["warnings"]) == bool(words)
-    for word in words:
-        assert word in told.json()["warnings"][0]
+def test_a_price_limit_in_the_way_is_a_warning(offers: Sequence[Offer], limit: float, parts: list[str]) -> None:
+    reply = api(local=Stub(lambda _: offers)).post("/v1/check", json=spec(limits={"usd_per_hour": limit}))
+    assert reply.status_code == 200
+    assert len(reply.json()["warnings"]) == bool(parts)
+    for part in parts:
+        assert part in reply.json()["warnings"][0]
 
 
 # -- by a cloud ----------------------------------------------------------------------------------------------
@@ -149,7 +151,7 @@ def test_a_plan_on_ec2_says_where_the_price_is_from(server: aws.AwsServer) -> No
 
 
 @pytest.mark.parametrize(
-    ("job", "words"),
+    ("job", "text"),
     [
         (on_ec2(gpu="K80"), "K80"),
         (on_ec2(gpu="RTX9999"), "no machine with a GPU 'RTX9999' is known for aws; there are: "),
@@ -161,11 +163,11 @@ def test_a_plan_on_ec2_says_where_the_price_is_from(server: aws.AwsServer) -> No
         ),
     ],
 )
-def test_what_ec2_does_not_have_is_refused(server: aws.AwsServer, job: dict[str, Any], words: str) -> None:
+def test_what_ec2_does_not_have_is_refused(server: aws.AwsServer, job: dict[str, Any], text: str) -> None:
     refused = ec2(server).post("/v1/check", json=job)
     assert refused.status_code == 409
     assert refused.json()["error"].startswith("aws cannot give what job asks for: ")
-    assert words in refused.json()["error"]
+    assert text in refused.json()["error"]
 
 
 def test_a_type_that_the_region_lacks_is_refused(server: aws.AwsServer) -> None:
@@ -182,18 +184,18 @@ def test_a_quota_of_zero_is_refused(server: aws.AwsServer) -> None:
 
 
 @pytest.mark.parametrize("mood", ["wrong", "expired"])
-def test_credentials_that_do_not_hold_are_refused(server: aws.AwsServer, mood: str) -> None:
+def test_invalid_credentials_are_refused(server: aws.AwsServer, mood: str) -> None:
     server.cloud.credentials = mood
     refused = ec2(server).post("/v1/check", json=on_ec2())
     assert refused.status_code == 409
     assert "renew the daemon's AWS credentials" in refused.json()["error"]
 
 
-def test_an_ec2_that_is_away_stops_no_job(server: aws.AwsServer) -> None:
+def test_an_unreachable_ec2_stops_no_job(server: aws.AwsServer) -> None:
     client = ec2(server)
     server.stop()
-    told = client.post("/v1/check", json=on_ec2())
-    assert told.status_code == 200
-    (warning,) = told.json()["warnings"]
-    assert warning.startswith("aws did not say what it has (EC2 in us-east-1 cannot be reached")
+    reply = client.post("/v1/check", json=on_ec2())
+    assert reply.status_code == 200
+    (warning,) = reply.json()["warnings"]
+    assert warning.startswith("aws did not list its offers (EC2 in us-east-1 cannot be reached")
     assert warning.endswith("the job waits until it does")

@@ -1,5 +1,5 @@
-"""What cannot work, cloud by cloud, by the real SDKs: `spotsupd check` and `spotsupctl submit` say so in one sentence,
-with the mend, and nothing is launched.
+"""What cannot work, cloud by cloud, through the real SDKs: `spotsupd check` and `spotsupctl submit` say so in one
+sentence, with the fix, and nothing is launched.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from tests.unit.quoting import api, spec
 
 
 @dataclass(frozen=True, slots=True)
-class Shop:
-    """One test cloud, in a bad mood."""
+class Testbed:
+    """One test cloud, in which something is wrong."""
 
     server: Any
     make: Callable[..., Provisioner]
@@ -34,7 +34,7 @@ class Shop:
 
 
 @contextmanager
-def aws_shop(monkeypatch: pytest.MonkeyPatch, _folder: Path) -> Iterator[Shop]:
+def aws_testbed(monkeypatch: pytest.MonkeyPatch, _folder: Path) -> Iterator[Testbed]:
     with aws.aws_cloud(PaperMachines()) as server:
         for name, value in aws.ENVIRON.items():
             monkeypatch.setenv(name, value)
@@ -42,11 +42,11 @@ def aws_shop(monkeypatch: pytest.MonkeyPatch, _folder: Path) -> Iterator[Shop]:
         def make(**more: Any) -> Provisioner:
             return AwsProvisioner(AwsSettings(**{"regions": ("us-east-1",), "endpoint": server.url, **more}))
 
-        yield Shop(server, make, lambda: len(server.cloud.ec2.instances.records))
+        yield Testbed(server, make, lambda: len(server.cloud.ec2.instances.records))
 
 
 @contextmanager
-def gcp_shop(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Iterator[Shop]:
+def gcp_testbed(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Iterator[Testbed]:
     with gcp.gcp_cloud(PaperMachines()) as server:
         for name, value in server.environ(folder).items():
             monkeypatch.setenv(name, value)
@@ -55,11 +55,11 @@ def gcp_shop(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Iterator[Shop]:
             known = {"project": gcp.PROJECT, "regions": ("us-central1",), "endpoint": server.url}
             return GcpProvisioner(GcpSettings(**{**known, **more}))
 
-        yield Shop(server, make, lambda: len(server.cloud.compute.instances.records))
+        yield Testbed(server, make, lambda: len(server.cloud.compute.instances.records))
 
 
 @contextmanager
-def azure_shop(monkeypatch: pytest.MonkeyPatch, _folder: Path) -> Iterator[Shop]:
+def azure_testbed(monkeypatch: pytest.MonkeyPatch, _folder: Path) -> Iterator[Testbed]:
     with azure.azure_cloud(PaperMachines()) as server:
         for name, value in server.environ.items():
             monkeypatch.setenv(name, value)
@@ -67,30 +67,30 @@ def azure_shop(monkeypatch: pytest.MonkeyPatch, _folder: Path) -> Iterator[Shop]
         def make(**more: Any) -> Provisioner:
             return AzureProvisioner(server.settings(**more))
 
-        yield Shop(server, make, lambda: len(server.cloud.arm.fleet.records))
+        yield Testbed(server, make, lambda: len(server.cloud.arm.fleet.records))
 
 
-SHOPS = {"aws": aws_shop, "gcp": gcp_shop, "azure": azure_shop}
+TESTBEDS = {"aws": aws_testbed, "gcp": gcp_testbed, "azure": azure_testbed}
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What is wrong; what `check` says of which of its subjects, and what `submit` says, at their ends."""
+    """What is wrong, and how the messages of `check` (for `subject`) and `submit` end."""
 
     cloud: str
     wrong: str
     subject: str
     check: str
     submit: str = ""
-    mood: Callable[[Any], object] = lambda _: None
+    fault: Callable[[Any], object] = lambda _: None
     settings: dict[str, Any] = field(default_factory=dict)
 
     def __str__(self) -> str:
         return f"{self.cloud}-{self.wrong}"
 
 
-def credentials(mood: str) -> Callable[[Any], object]:
-    return lambda cloud: setattr(cloud, "credentials", mood)
+def credentials(state: str) -> Callable[[Any], object]:
+    return lambda cloud: setattr(cloud, "credentials", state)
 
 
 def no_ec2_quota(cloud: Any) -> None:
@@ -213,29 +213,29 @@ def case(request: pytest.FixtureRequest) -> Case:
 
 
 @pytest.fixture
-def shop(case: Case, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Shop]:
-    with SHOPS[case.cloud](monkeypatch, tmp_path) as found:
+def testbed(case: Case, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Testbed]:
+    with TESTBEDS[case.cloud](monkeypatch, tmp_path) as found:
         yield found
 
 
-def test_what_cannot_work_is_said_with_the_mend_before_money_is_spent(case: Case, shop: Shop) -> None:
-    cloud = shop.make(**case.settings)
-    case.mood(shop.server.cloud)
-    said = {each.what: each.message for each in cloud.check(30.0) if not each.ok}[case.subject]
-    assert said.endswith(case.check)
-    assert is_a_sentence(said)
+def test_what_cannot_work_is_refused_with_the_fix_before_money_is_spent(case: Case, testbed: Testbed) -> None:
+    cloud = testbed.make(**case.settings)
+    case.fault(testbed.server.cloud)
+    message = {each.what: each.message for each in cloud.check(30.0) if not each.ok}[case.subject]
+    assert message.endswith(case.check)
+    assert is_a_sentence(message)
     if case.submit:
         job = spec(resources={"gpu": "T4", "gpus_per_node": 1}, placement={"cloud": case.cloud})
         refused = api(**{case.cloud: cloud}).post("/v1/check", json=job)
         assert refused.status_code == 409
-        said = refused.json()["error"]
-        assert said.startswith(f"{case.cloud} cannot give what job asks for: ")
-        assert said.endswith(case.submit)
-        assert is_a_sentence(said)
-    assert shop.machines() == 0
+        message = refused.json()["error"]
+        assert message.startswith(f"{case.cloud} cannot give what job asks for: ")
+        assert message.endswith(case.submit)
+        assert is_a_sentence(message)
+    assert testbed.machines() == 0
 
 
-MENDS = {
+FIXES = {
     "aws": "set aws.image to an AMI, or an SSM parameter, that this region has",
     "gcp": "look at gcp.image, gcp.network, gcp.subnetworks and gcp.service_account",
     "azure": "set azure.image to one that this region has",
@@ -243,20 +243,20 @@ MENDS = {
 IMAGES = {"aws": "ami-1gone", "gcp": GONE, "azure": "microsoft-dsvm:ubuntu-hpc:1404:latest"}
 
 
-@pytest.mark.parametrize("name", SHOPS)
-def test_a_launch_with_an_image_that_is_not_there_is_refused_for_good(
+@pytest.mark.parametrize("name", TESTBEDS)
+def test_a_launch_with_a_missing_image_is_refused_for_good(
     name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """A job is not asked which image it gets: it hears of this from its first launch, which costs nothing."""
-    with SHOPS[name](monkeypatch, tmp_path) as shop:
-        cloud = shop.make(image=IMAGES[name])
+    """A job does not choose its image, so the first launch reports this; a failed launch costs nothing."""
+    with TESTBEDS[name](monkeypatch, tmp_path) as testbed:
+        cloud = testbed.make(image=IMAGES[name])
         offer = cloud.offers(OfferQuery(gpu="T4", gpus_per_node=1), TIMEOUT_S)[0]
         key = HostKey(HOST_KEY.public, HOST_KEY.private_openssh)
         outcome = cloud.launch(LaunchRequest("token", CLUSTER, "n1", offer, key, CLIENT_KEY.public), TIMEOUT_S)
         assert isinstance(outcome, Fatal)
-        assert outcome.message.endswith(MENDS[name])
+        assert outcome.message.endswith(FIXES[name])
         assert is_a_sentence(outcome.message)
-        assert shop.machines() == 0
+        assert testbed.machines() == 0
 
 
 def is_a_sentence(text: str) -> bool:

@@ -1,4 +1,4 @@
-"""What Prometheus is told: living nodes, over a port that tells nothing else."""
+"""The port for Prometheus: living nodes, and nothing else."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from supervisor.errors import StartError
 from tests.unit.test_targets import MEMBER, serving, view
 
 
-def test_the_port_tells_the_targets_and_nothing_else() -> None:
+def test_the_port_serves_the_targets_and_nothing_else() -> None:
     with serving(MEMBER) as client:
-        answer = client.get("/v1/targets", params={"port": 9400, "gpus": "true"})
-        assert answer.headers["content-type"] == "application/json"  # Prometheus insists on it
-        assert answer.json() == targets([view(MEMBER)], 9400, gpus=True)
+        reply = client.get("/v1/targets", params={"port": 9400, "gpus": "true"})
+        assert reply.headers["content-type"] == "application/json"  # Prometheus insists on it
+        assert reply.json() == targets([view(MEMBER)], 9400, gpus=True)
         assert client.get("/v1/targets").json()[0]["targets"] == ["10.0.0.5:9100"]
         for path in ("/v1/jobs", "/v1/nodes", "/openapi.json", "/docs"):
             assert client.get(path).status_code == 404
@@ -25,12 +25,12 @@ def test_the_port_tells_the_targets_and_nothing_else() -> None:
         assert client.get("/v1/targets", params={"port": 0}).status_code == 422
 
 
-def test_connections_that_say_nothing_are_so_many_and_no_more() -> None:
+def test_idle_connections_are_limited() -> None:
     with serving(MEMBER) as client, ExitStack() as stack:
         address = (client.base_url.host, client.base_url.port)
-        silent = [stack.enter_context(socket.create_connection(address, 10.0)) for _ in range(MAX_CONNECTIONS + 1)]
-        assert silent[-1].recv(1) == b"", "one too many is hung up on"
-        silent[0].close()
+        idle = [stack.enter_context(socket.create_connection(address, 10.0)) for _ in range(MAX_CONNECTIONS + 1)]
+        assert idle[-1].recv(1) == b"", "one too many is closed"
+        idle[0].close()
         assert client.get("/v1/targets").status_code == 200
 
 

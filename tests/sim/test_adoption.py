@@ -144,7 +144,7 @@ def test_a_cloud_that_does_not_say_what_runs_is_a_reason_to_do_nothing() -> None
     world = calm_world()
     empty(world)
     world.set_faults(replace(world.faults, unreachable=1.0))
-    with pytest.raises(CommandRefusedError, match=r"local does not say what runs .*: nothing was adopted"):
+    with pytest.raises(CommandRefusedError, match=r"local does not list its machines .*: nothing was adopted"):
         adopt(world)
 
 

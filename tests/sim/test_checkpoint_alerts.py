@@ -24,7 +24,7 @@ def alerts(world: World) -> list[Event]:
 
 def shown(world: World) -> str:
     """What `spotsupctl status` shows."""
-    problem: str = job_detail(truth(world)["job"], "", world.clock.now())["problem"]
+    problem: str = job_detail(truth(world)["job"], "", world.clock.now())["checkpoint_problem"]
     return problem
 
 

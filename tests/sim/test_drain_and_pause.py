@@ -103,7 +103,7 @@ def test_a_drained_spare_and_one_that_is_on_its_way_are_replaced_without_a_pause
 
 def test_a_drain_of_what_is_not_there_is_refused() -> None:
     world = calm_world()
-    with pytest.raises(NotFoundError, match="there is no node 'nobody'"):
+    with pytest.raises(NotFoundError, match="no node is named 'nobody'"):
         service(world).drain("nobody")
     node = node_with_rank(world, 0)
     service(world).drain(node)

@@ -8,7 +8,7 @@ import pytest
 from spotsup_trainer.wire import Ended, encode
 
 from provisioners.base import EndCause
-from supervisor.api.service import MAX_FORGOTTEN, Scale
+from supervisor.api.service import MAX_CODE_DELETIONS, Scale
 from supervisor.errors import UsageError
 from supervisor.model import JobState, NodeState
 from tests.sim.promises import settled, truth
@@ -129,12 +129,12 @@ def test_code_is_forgotten_once_no_job_needs_it() -> None:
 
 def test_of_many_jobs_that_ended_the_last_ones_are_looked_at() -> None:
     world = empty_world()
-    names = [f"job-{number}" for number in range(MAX_FORGOTTEN + 1)]
+    names = [f"job-{number}" for number in range(MAX_CODE_DELETIONS + 1)]
     codes = [submit_code(world, name, name.encode()) for name in names]
     for name in names:
         end(world, name)
     submit_code(world, "new", b"new")
-    assert [bool(keys_below(world, code)) for code in codes] == [True, *[False] * MAX_FORGOTTEN]
+    assert [bool(keys_below(world, code)) for code in codes] == [True, *[False] * MAX_CODE_DELETIONS]
 
 
 def test_code_that_is_asked_for_at_the_moment_in_which_it_is_forgotten_is_kept_or_the_user_is_told() -> None:

@@ -1,4 +1,4 @@
-"""The daemon's API over clouds, without a socket: what a job is told before money is spent."""
+"""The daemon's API over stub clouds, without a socket: offers and refusals before money is spent."""
 
 from __future__ import annotations
 
@@ -44,5 +44,5 @@ def api(**clouds: Provisioner) -> Api:
 
 
 def spec(**more: Any) -> dict[str, Any]:
-    """The body of a submission: a job of 3 nodes and a spare, with this and that."""
+    """The body of a submission: a job of 3 nodes and a spare, and `more` keys."""
     return {"spec": {"name": "job", "nodes": {"min": 2, "desired": 3, "max": 4, "spares": 1}, "run": "t.py", **more}}

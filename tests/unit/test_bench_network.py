@@ -103,7 +103,7 @@ def test_code_is_shipped_only_where_the_environment_may_need_it(tmp_path: Path) 
         assert (found.spec["name"], found.spec["nodes"]["min"]) == ("bench-network", 3)
         assert found.pack() == small
     with (
-        pytest.raises(UsageError, match="'resnet50' is no job file"),
+        pytest.raises(UsageError, match="'resnet50' is not a job file"),
         command.prepared("resnet50", NO_OPTIONS, "1", "1"),
     ):
         pass

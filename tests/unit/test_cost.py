@@ -1,4 +1,4 @@
-"""What `spotsupctl cost` and `top` say of money, and how `ssh` is told to trust one host key only."""
+"""What `spotsupctl cost` and `top` show, and how `ssh` trusts one host key only."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from provisioners.base import EndCause
-from supervisor.api.access import Access
-from supervisor.api.views import cost_row, job_row, node_row
+from supervisor.api.views import access_row, cost_row, job_row, node_row
 from supervisor.cli.operate import ssh_command
 from supervisor.cli.show import show_cost_of_job, show_costs, show_top
 from supervisor.config import Config
@@ -18,29 +17,29 @@ from tests.sim.promises import settled, truth
 from tests.sim.scenes import calm_world, machine_of
 
 
-def test_cost_counts_what_bills_what_is_gone_and_what_has_no_price(capsys: pytest.CaptureFixture[str]) -> None:
+def test_cost_counts_billed_nodes_gone_nodes_and_nodes_without_a_price(capsys: pytest.CaptureFixture[str]) -> None:
     world = calm_world(limits={"usd": 50.0})
     world.run(3600.0)
     world.cloud.end(machine_of(world, 0), EndCause.PREEMPTED)
     assert world.run_until(lambda w: len(truth(w)["job"].nodes) > 3 and settled(w), 200.0)
     now = world.clock.now()
     cost = cost_row(truth(world)["job"], now)
-    assert cost["billed"] == 3
+    assert cost["nodes_billed"] == 3
     assert cost["usd_per_hour"] == pytest.approx(0.3)
     assert cost["usd"] == pytest.approx(0.3, abs=0.05)
     assert cost["usd"] == pytest.approx(sum(node["usd"] for node in cost["node_list"]), abs=1e-3)
     assert len(cost["node_list"]) == 4
     show_costs([cost])
-    told = capsys.readouterr().out
-    assert "$50.00" in told
-    assert told.strip().endswith("in all, $0.3000 per hour now")
-    show_cost_of_job([{**cost, "unpriced": 1, "forgotten_usd": 1.5}])
-    told = capsys.readouterr().out
-    assert "and $1.50 for nodes of long ago" in told
-    assert "(1 without a known price)" in told
+    printed = capsys.readouterr().out
+    assert "$50.00" in printed
+    assert printed.strip().endswith("in all, $0.3000 per hour now")
+    show_cost_of_job([{**cost, "nodes_unpriced": 1, "dropped_nodes_usd": 1.5}])
+    printed = capsys.readouterr().out
+    assert "and $1.50 for older nodes that are no longer listed" in printed
+    assert "(1 without a known price)" in printed
 
 
-def test_top_shows_the_daemon_the_jobs_and_the_nodes_that_are_there(capsys: pytest.CaptureFixture[str]) -> None:
+def test_top_shows_the_daemon_the_jobs_and_the_nodes_that_are_not_gone(capsys: pytest.CaptureFixture[str]) -> None:
     world = calm_world()
     view, now = truth(world)["job"], world.clock.now()
     nodes = [node_row(view, node, now) for node in view.nodes.values()]
@@ -53,26 +52,25 @@ def test_top_shows_the_daemon_the_jobs_and_the_nodes_that_are_there(capsys: pyte
         "nodes": [*nodes, gone],
     }
     show_top(found)
-    told = capsys.readouterr().out
-    assert "watching 1 job" in told
-    assert all(node in told for node in view.nodes)
-    assert "job-long-gone" not in told
+    printed = capsys.readouterr().out
+    assert "watching 1 job" in printed
+    assert all(node in printed for node in view.nodes)
+    assert "job-long-gone" not in printed
 
 
-def test_ssh_is_given_our_key_and_trusts_the_nodes_own_host_key_only(tmp_path: Path) -> None:
+def test_ssh_gets_the_clusters_key_and_trusts_only_the_nodes_own_host_key(tmp_path: Path) -> None:
     world = calm_world()
     identity = Identity(b"s" * 32)
-    access = Access(Config(), identity)
     node = truth(world)["job"].nodes[machine_of(world, 0).instance.node]
-    row = access.row(node)
+    row = access_row(Config(), identity, node)
     assert row["known_hosts"] == f"{node.ssh_host} {identity.host_key(node.id).public}\n"
     command = ssh_command("/usr/bin/ssh", row, tmp_path, ("nvidia-smi",))
     assert command[-2:] == [f"{row['user']}@{node.ssh_host}", "nvidia-smi"]
     assert "StrictHostKeyChecking=yes" in command
     assert f"UserKnownHostsFile={tmp_path}/known_hosts" in command
     assert (tmp_path / "key").stat().st_mode & 0o777 == 0o600
-    assert not any(row["key"][40:80] in word for word in command)
+    assert not any(row["key"][40:80] in argument for argument in command)
     world.cloud.end(machine_of(world, 0), EndCause.PREEMPTED)
     assert world.run_until(lambda w: truth(w)["job"].nodes[node.id].state == "gone", 60.0)
     with pytest.raises(CommandRefusedError, match=f"node {node.id} is gone and has no address to connect to"):
-        access.row(truth(world)["job"].nodes[node.id])
+        access_row(Config(), identity, truth(world)["job"].nodes[node.id])

@@ -1,4 +1,4 @@
-"""`submit --explain`: what is done on nodes, from assumed facts; nothing is submitted, and no secret is shown."""
+"""`submit --explain`: the steps on nodes, from assumed facts; nothing is submitted, and no secret is shown."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from bootstrap.steps import plan
 from provisioners.aws.settings import AwsSettings
 from provisioners.base import Market, Offer
 from supervisor.api.app import create_app
-from supervisor.api.explain import MAX_KINDS, Explainer, kinds
+from supervisor.api.explain import MAX_NODE_PLANS, Explainer, sample_offers
 from supervisor.api.quote import Quote
 from supervisor.api.service import MAX_BLOB_BYTES, Service
-from supervisor.cli.show_steps import lines_of
+from supervisor.cli.show import node_plan_lines
 from supervisor.config import Config, NodeConfig
 from supervisor.spec import parse_spec
 from tests.sim.scenes import empty_world
 from tests.unit.quoting import Api
 
-SECRET = "hunter2-of-nobody"  # noqa: S105 - it is nobody's
+SECRET = "hunter2"  # noqa: S105 - made up
 T4 = Offer("aws", "us-east-1", "us-east-1a", "g4dn.xlarge", Market.SPOT, 0.2, gpu="T4", gpus=1)
 BIGGER = Offer("aws", "us-east-1", "us-east-1a", "g4dn.2xlarge", Market.SPOT, 0.3, gpu="T4", gpus=1)
 FOUR = Offer("aws", "us-east-1", "us-east-1b", "g4dn.12xlarge", Market.SPOT, 1.3, gpu="T4", gpus=4)
@@ -50,40 +50,43 @@ def explained(*offers: Offer, cloud: str = "aws", **more: Any) -> tuple[dict[str
     return answer.json(), service.jobs()
 
 
-def step(found: dict[str, Any], name: str, kind: int = 0) -> dict[str, Any]:
-    row: dict[str, Any] = next(each for each in found["kinds"][kind]["steps"] if each["step"] == name)
+def step(found: dict[str, Any], name: str) -> dict[str, Any]:
+    row: dict[str, Any] = next(each for each in found["node_plans"][0]["steps"] if each["step"] == name)
     return row
 
 
-def test_all_steps_of_a_gpu_machine_are_told_and_nothing_is_submitted() -> None:
+def test_all_steps_on_a_gpu_machine_are_shown_and_nothing_is_submitted() -> None:
     storage = [{"mount": "/mnt/out", "nfs": "server:/out"}]
     found, jobs = explained(T4, resources={"gpu": "T4", "gpus_per_node": 1}, storage=storage)
     assert jobs == []
     assert found["offers"][0]["instance_type"] == "g4dn.xlarge"
-    (kind,) = found["kinds"]
-    assert [each["step"] for each in kind["steps"]] == STEPS
-    assert not [each for each in kind["steps"] if "impossible" in each]
-    assert any("NVIDIA driver" in sentence for sentence in kind["assumed"])
+    (plan_,) = found["node_plans"]
+    assert [each["step"] for each in plan_["steps"]] == STEPS
+    assert not [each for each in plan_["steps"] if "unfit" in each]
+    assert any("NVIDIA driver" in sentence for sentence in plan_["assumptions"])
     assert step(found, "mounts")["commands"][1]["what"] == "mount server:/out at /mnt/out"
     assert step(found, "gpu-check")["commands"][1]["what"] == "compute on 1 T4"
     assert step(found, "agent")["commands"][-1]["as_root"] is True
-    text = "\n".join(lines_of(kind))
+    text = "\n".join(node_plan_lines(plan_))
     assert SECRET not in text
     assert "mount server:/out at /mnt/out  (as root, 210 s at most)" in text
     assert "nothing needed: ena, no EFA" in text
 
 
-def test_kinds_to_which_the_same_is_done_are_told_once() -> None:
+def test_instance_types_with_the_same_steps_share_a_plan() -> None:
     found, _ = explained(T4, T4, BIGGER, FOUR)
-    assert [kind["instance_types"] for kind in found["kinds"]] == [["g4dn.xlarge", "g4dn.2xlarge"], ["g4dn.12xlarge"]]
+    assert [each["instance_types"] for each in found["node_plans"]] == [
+        ["g4dn.xlarge", "g4dn.2xlarge"],
+        ["g4dn.12xlarge"],
+    ]
 
 
-def test_of_many_kinds_the_first_ones_are_told() -> None:
-    many = tuple(replace(T4, instance_type=f"type-{number}") for number in range(2 * MAX_KINDS))
+def test_of_many_instance_types_the_first_ones_are_planned() -> None:
+    many = tuple(replace(T4, instance_type=f"type-{number}") for number in range(2 * MAX_NODE_PLANS))
     spec = parse_spec({"name": "job", "nodes": 1, "run": "t.py"})
-    found = kinds(Quote(1, (T4, *many), known=True, warnings=()), spec)
+    found = sample_offers(Quote(1, (T4, *many), known=True, warnings=()), spec)
     assert [offer.instance_type for offer in found] == ["g4dn.xlarge", "type-0", "type-1"]
-    assert len(found) == MAX_KINDS
+    assert len(found) == MAX_NODE_PLANS
 
 
 @pytest.mark.parametrize(
@@ -96,7 +99,7 @@ def test_of_many_kinds_the_first_ones_are_told() -> None:
         ({"more": 1}, "body.more"),
     ],
 )
-def test_a_body_that_no_client_of_ours_sends_is_refused(change: dict[str, Any], where: str) -> None:
+def test_a_malformed_body_is_refused(change: dict[str, Any], where: str) -> None:
     world = empty_world()
     daemon = world.daemon
     service = Service(daemon.journal, daemon.leader, world.clock, ["local"], lambda *_: True)
@@ -108,21 +111,23 @@ def test_a_body_that_no_client_of_ours_sends_is_refused(change: dict[str, Any], 
     assert f"the request is wrong at {where}: " in answer.text
 
 
-def test_a_cloud_that_says_nothing_is_explained_by_what_the_job_asks_for() -> None:
+def test_without_offers_the_plan_follows_the_jobs_own_request() -> None:
     found, _ = explained(resources={"gpu": "V100", "gpus_per_node": 8})
-    assert found["known"] is False
-    assert (found["kinds"][0]["gpu"], found["kinds"][0]["gpus"]) == ("V100", 8)
+    assert found["offers_known"] is False
+    assert (found["node_plans"][0]["gpu"], found["node_plans"][0]["gpus"]) == ("V100", 8)
     spec = parse_spec({"name": "job", "nodes": 1, "run": "t.py", "resources": {"instance_types": ["p3.2xlarge"]}})
-    assert kinds(Quote(1, (), known=False, warnings=()), spec)[0].instance_type == "p3.2xlarge"
+    assert sample_offers(Quote(1, (), known=False, warnings=()), spec)[0].instance_type == "p3.2xlarge"
 
 
-def test_a_container_image_is_pulled_and_tried_where_docker_is_assumed_and_docker_installed_where_not() -> None:
+def test_a_container_image_is_pulled_and_docker_installed_where_it_is_not_assumed() -> None:
     image = f"docker://nvcr.io/nvidia/pytorch@sha256:{'a' * 64}"
     found, _ = explained(T4, environment=image, resources={"gpu": "T4", "gpus_per_node": 1})
-    told = [command["what"] for command in step(found, "container")["commands"]]
-    assert told[1] == f"pull {image.removeprefix('docker://')}"
-    assert told[-1] == "check that the image has torch"
-    assert "Docker is there and open to ubuntu, and does not have the image yet" in found["kinds"][0]["assumed"]
+    steps = [command["what"] for command in step(found, "container")["commands"]]
+    assert steps[1] == f"pull {image.removeprefix('docker://')}"
+    assert steps[-1] == "check that the image has torch"
+    assert (
+        "Docker is there and open to ubuntu, and does not have the image yet" in found["node_plans"][0]["assumptions"]
+    )
     setup = Setup("n1", b"{}", Archive.of(b"c"), Archive.of(b"t"), host=Host("gcp", "T4", 1), image=image_of(image))
     guess = assumed(setup, "me", "/home/me")
     assert "there is no Docker" in guess.words
@@ -131,18 +136,18 @@ def test_a_container_image_is_pulled_and_tried_where_docker_is_assumed_and_docke
     )
 
 
-def test_the_local_cloud_is_this_computer_and_its_system_is_left_alone() -> None:
+def test_on_the_local_cloud_the_system_is_not_changed() -> None:
     found, _ = explained(Offer("local", "local", "local-a", "small", Market.SPOT, 0.1), cloud="local")
-    assert "this computer" in found["kinds"][0]["assumed"][0]
-    assert "nothing" in step(found, "hygiene")
-    commands = [each for row in found["kinds"][0]["steps"] for each in row.get("commands", ())]
+    assert "this computer" in found["node_plans"][0]["assumptions"][0]
+    assert "skip" in step(found, "hygiene")
+    commands = [each for row in found["node_plans"][0]["steps"] for each in row.get("commands", ())]
     assert commands
     assert not [each for each in commands if each.get("as_root")]
 
 
 @pytest.mark.parametrize("gpu", ["V100", "T4", "A100", "H100", ""])
 @pytest.mark.parametrize("cloud", ["aws", "gcp", "azure"])
-def test_of_every_cloud_a_machine_is_assumed_that_can_be_prepared(cloud: str, gpu: str) -> None:
+def test_every_clouds_assumed_machine_can_be_prepared(cloud: str, gpu: str) -> None:
     host = Host(cloud, gpu, 8 if gpu else 0)
     config = json.dumps({"checkpoint_dir": ""}).encode()
     setup = Setup("n1", config, Archive.of(b"c"), Archive.of(b"t"), host=host, dead_man=True)

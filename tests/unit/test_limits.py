@@ -261,7 +261,7 @@ def test_what_is_kept_of_a_command_that_failed_is_little_however_long_a_line_is(
 
 def test_code_that_is_too_large_is_refused() -> None:
     world = empty_world()
-    with pytest.raises(UsageError, match=f"at most {MAX_BLOB_BYTES} are taken"):
+    with pytest.raises(UsageError, match=f"at most {MAX_BLOB_BYTES} are accepted"):
         service(world).put_blob(bytes(MAX_BLOB_BYTES + 1))
 
 
@@ -282,10 +282,10 @@ def test_a_request_that_is_too_large_is_not_read() -> None:
 
     told = asyncio.run(sent(content=endless(), headers={"Content-Length": str(MAX_BLOB_BYTES + 1)}))
     assert told.status_code == 413
-    assert told.json()["error"] == f"the request has {MAX_BLOB_BYTES + 1} bytes; at most {MAX_BLOB_BYTES} are taken"
+    assert told.json()["error"] == f"the request has {MAX_BLOB_BYTES + 1} bytes; at most {MAX_BLOB_BYTES} are accepted"
     told = asyncio.run(sent(content=endless()))
     assert told.status_code == 413
-    assert "does not say how long it is" in told.json()["error"]
+    assert "the request has no Content-Length" in told.json()["error"]
     assert read == []
 
 
@@ -309,4 +309,4 @@ def test_a_plan_shows_so_many_offers() -> None:
 
     spec = parse_spec({"name": "job", "nodes": 2, "run": "t.py"})
     row = quote_row(Quotes({"local": Stub(answer)}).quote(spec))
-    assert (len(row["offers"]), row["offers_in_all"]) == (MAX_SHOWN, 3 * MAX_SHOWN)
+    assert (len(row["offers"]), row["offers_total"]) == (MAX_SHOWN, 3 * MAX_SHOWN)

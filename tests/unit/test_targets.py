@@ -1,4 +1,4 @@
-"""What Prometheus is told: living nodes, over a port that tells nothing else."""
+"""The targets for Prometheus: living nodes at their private addresses."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def addresses(*nodes: NodeRecord, gpus: bool = False) -> list[str]:
     return [address for each in targets([view(*nodes)], 9100, gpus=gpus) for address in each["targets"]]
 
 
-def test_a_node_is_found_within_its_network_under_its_names() -> None:
+def test_a_node_has_its_private_address_and_labels() -> None:
     assert targets([view(MEMBER)], 9400, gpus=True) == [
         {
             "targets": ["10.0.0.5:9400"],
@@ -57,11 +57,11 @@ def test_addresses_of_all_kinds() -> None:
 
 
 @pytest.mark.parametrize("state", NodeState)
-def test_only_living_nodes_are_asked(state: NodeState) -> None:
+def test_only_living_nodes_are_targets(state: NodeState) -> None:
     assert bool(addresses(replace(MEMBER, state=state))) == (state in LIVING)
 
 
-def test_nodes_without_a_gpu_are_not_asked_for_gpus() -> None:
+def test_nodes_without_a_gpu_are_no_targets_of_the_gpu_exporter() -> None:
     without = replace(MEMBER, id="n2", private_address="10.0.0.6", offer=replace(OFFER, gpu="", gpus=0))
     assert addresses(without, MEMBER) == ["10.0.0.5:9100", "10.0.0.6:9100"]
     assert addresses(without, MEMBER, gpus=True) == ["10.0.0.5:9100"]
@@ -82,11 +82,11 @@ def serving(*nodes: NodeRecord) -> Iterator[httpx.Client]:
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:9465", "[::1]:9465", "monitoring.example:80", ""])
-def test_addresses_that_are_taken(address: str) -> None:
+def test_valid_listening_addresses(address: str) -> None:
     assert parse_config({"api": {"targets": address}}, "f").api.targets == address
 
 
 @pytest.mark.parametrize("address", ["9465", "::1:9465", "127.0.0.1", "http://127.0.0.1:9465", "127.0.0.1:port"])
-def test_addresses_that_are_not(address: str) -> None:
+def test_invalid_listening_addresses(address: str) -> None:
     with pytest.raises(UsageError, match=r"api\.targets"):
         parse_config({"api": {"targets": address}}, "f")

@@ -1,0 +1,149 @@
+"""Commands that only read: what runs, why, what it printed and what it costs."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from supervisor.cli.common import ENDED, FOLLOW_S, connected, job_path, output_option, print_json
+
+if TYPE_CHECKING:
+    from supervisor.cli.client import Client
+
+TOP_S = 2.0
+
+
+def _show(context: click.Context, path: str, output: str, view: str, **options: bool) -> None:
+    """Read `path`, and print it as JSON or with the function `view` of show.py."""
+    with connected(context) as daemon:
+        found = daemon.get(path)
+    if output == "json":
+        print_json(found)
+        return
+    from supervisor.cli import show
+
+    getattr(show, view)(found, **options)
+
+
+def _all_option(what: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    return click.option("-a", "--all", "show_all", is_flag=True, help=what)
+
+
+@click.command("list")
+@_all_option("Also list all jobs that have ended.")
+@output_option
+@click.pass_context
+def list_jobs(context: click.Context, output: str, *, show_all: bool) -> None:
+    """List jobs, newest first."""
+    _show(context, "/v1/jobs", output, "show_jobs", show_all=show_all)
+
+
+@click.command()
+@click.argument("job")
+@_all_option("List every node, also those that are gone.")
+@output_option
+@click.pass_context
+def status(context: click.Context, job: str, output: str, *, show_all: bool) -> None:
+    """Show one job: its state, what the daemon does for it and why, and its nodes."""
+    _show(context, job_path(job), output, "show_job", show_all=show_all)
+
+
+@click.command()
+@_all_option("List every node, also those that are gone.")
+@output_option
+@click.pass_context
+def nodes(context: click.Context, output: str, *, show_all: bool) -> None:
+    """List the nodes of all jobs."""
+    _show(context, "/v1/nodes", output, "show_nodes", show_all=show_all)
+
+
+@click.command()
+@click.argument("job")
+@_all_option("List all events that are kept, not only the newest.")
+@output_option
+@click.pass_context
+def events(context: click.Context, job: str, output: str, *, show_all: bool) -> None:
+    """List what happened to a job, oldest first."""
+    _show(context, job_path(job, "/events"), output, "show_events", show_all=show_all)
+
+
+@click.command()
+@click.argument("job")
+@click.option("-f", "--follow", is_flag=True, help="Keep printing new output until the job ends.")
+@click.option("--node", default="", help="Only this node's output.")
+@output_option
+@click.pass_context
+def logs(context: click.Context, job: str, follow: bool, node: str, output: str) -> None:
+    """Print the newest output of a job's nodes, also of nodes that are gone."""
+    with connected(context) as daemon:
+        chunks = daemon.get(job_path(job, "/logs"), node=node)
+        if output == "json":
+            print_json(chunks)
+            return
+        from supervisor.cli.show import LogPrinter
+
+        printer = LogPrinter(named=not node)
+        printer.show(chunks)
+        while follow:
+            ended = daemon.get(job_path(job))["state"] in ENDED
+            printer.show(daemon.get(job_path(job, "/logs"), node=node))
+            if ended:
+                return
+            time.sleep(FOLLOW_S)
+
+
+@click.command()
+@click.argument("job", required=False)
+@output_option
+@click.pass_context
+def cost(context: click.Context, job: str | None, output: str) -> None:
+    """Show what all jobs, or one job and its nodes, have cost, and their cost per hour now."""
+    path, view = ("/v1/cost", "show_costs") if job is None else (job_path(job, "/cost"), "show_cost_of_job")
+    _show(context, path, output, view)
+
+
+@click.command()
+@click.option(
+    "--every",
+    "every_s",
+    type=click.FloatRange(min=0.2),
+    default=TOP_S,
+    show_default=True,
+    help="Seconds between updates.",
+)
+@output_option
+@click.pass_context
+def top(context: click.Context, every_s: float, output: str) -> None:
+    """Show the daemon, jobs and nodes on one screen until Ctrl-C; once if stdout is not a terminal."""
+    from supervisor.cli.show import show_top
+
+    with connected(context) as daemon:
+        if output == "json":
+            print_json(_everything(daemon))
+            return
+        while True:
+            found = _everything(daemon)
+            if not sys.stdout.isatty():
+                show_top(found)
+                return
+            click.clear()
+            show_top(found)
+            try:
+                time.sleep(every_s)
+            except KeyboardInterrupt:
+                return
+
+
+def _everything(daemon: Client) -> dict[str, Any]:
+    costs = daemon.get("/v1/cost")
+    return {
+        "daemon": daemon.get("/v1/health"),
+        "usd_per_hour": round(sum(each["usd_per_hour"] for each in costs), 4),
+        "usd": round(sum(each["usd"] for each in costs), 4),
+        "jobs": daemon.get("/v1/jobs"),
+        "nodes": daemon.get("/v1/nodes"),
+    }
