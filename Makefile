@@ -18,7 +18,7 @@ help:
 	@echo "make acceptance        bootstrap and training on virtual machines; needs root, for their image of Debian 12"
 	@echo "make check   ruff and mypy"
 	@echo "make dist    wheel and sdist of both distributions, in build/dist"
-	@echo "make docs    write docs/reference/ from the models and command lines"
+	@echo "make docs    write what is generated of docs/: the reference, and the state diagrams"
 	@echo "make soak-launches   a thousand launches on clouds that fail all the time: what leaks, what doubles (CLOUD=gcp)"
 	@echo "make contract-real CLOUD=aws BUDGET_USD=1 CONFIG=spotsupd.toml   the clouds' contract on your account: costs money"
 	@echo "make soak-training   200 random membership changes in a row under a job that trains (CHANGES=20, SEED=...)"
@@ -79,6 +79,7 @@ dist: setup
 
 docs: setup
 	@$(python) -m tools.reference
+	@$(python) -m tools.states
 
 bench:
 	@echo "make bench-recovery   the pause after a kill, a freeze, SIGTERM, a notice: spotsup, torchrun, and the floor"

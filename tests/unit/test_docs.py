@@ -1,42 +1,164 @@
-"""What the documents say is true: job files parse, commands exist, promises name tests that exist."""
+"""What the documents say is true: blocks of code are taken, and names in them are those of the code."""
 
 from __future__ import annotations
 
 import re
+import tomllib
+from collections.abc import Iterator
+from configparser import ConfigParser
 from pathlib import Path
 
+import click
 import pytest
+import spotsup_trainer
 import yaml
 
-from supervisor.cli.ctl import main as ctl
-from supervisor.cli.daemon import main as daemon
+from supervisor.cli.ctl import main as spotsupctl
+from supervisor.cli.daemon import main as spotsupd
+from supervisor.config import parse_config
+from supervisor.model import ALERT_KINDS, EventKind, JobState, NodeState
 from supervisor.spec import parse_spec
+from tests.support.documents import Block, blocks
+from tools import states
 from tools.stack import ROOT
 
-README = (ROOT / "README.md").read_text()
-DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "trainer").rglob("*.md")])
+README, CONTRIBUTING = ROOT / "README.md", ROOT / "CONTRIBUTING.md"
+DOCS = ROOT / "docs"
+QUICKSTART, INSTALL, GLOSSARY = (DOCS / f"{name}.md" for name in ("quickstart", "install", "glossary"))
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md"), *(ROOT / "trainer").rglob("*.md")])
+
+# Documents of whose blocks of code each is tried, or listed below.
+TRIED = (README, CONTRIBUTING, QUICKSTART, INSTALL)
+# Documents whose shell blocks are run from the first to the last by tests/e2e/test_documents.py.
+RUN_WHOLE = (QUICKSTART,)
+# Commands that no test runs as they stand: what they begin with, and why.
+NOT_RUN = {
+    README: {"make demo": "tests/e2e/test_demo.py runs it", "make test": "this is it"},
+    CONTRIBUTING: {
+        "make setup": "every test stands on it",
+        "make demo": "tests/e2e/test_demo.py runs it",
+        "make test-fast": "this is it",
+        "make check": "CI runs it",
+    },
+    INSTALL: {
+        "sudo": "needs root on a host of its own, and changes it",
+        "journalctl ": "needs systemd",
+        "spotsupd --version": "tests/integration/test_distributions.py runs it from the installed wheel",
+        "cd /opt/spotsup": "needs the installed host",
+    },
+}
 
 
-def blocks(text: str, language: str) -> list[str]:
-    """The fenced blocks of one language."""
-    return re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
+def commands(block: Block) -> list[str]:
+    return [re.sub(r"\s+#.*$", "", line) for line in block.text.splitlines() if line.strip()]
 
 
-@pytest.mark.parametrize("text", blocks(README, "yaml"))
-def test_the_job_files_of_the_readme_are_taken(text: str) -> None:
-    spec = parse_spec(yaml.safe_load(text))
-    assert (ROOT / spec.code / spec.command[0]).is_file()
+def makefile_targets() -> set[str]:
+    return set(re.findall(r"^([a-z][a-z-]*):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 
 
-def test_the_commands_of_the_readme_exist() -> None:
-    used = set(re.findall(r"^ +spotsupctl ([\w-]+)", README, re.MULTILINE))
-    assert used >= {"submit", "status", "scale", "logs", "cancel"}
-    assert used <= set(ctl.commands)
-    assert "run" in daemon.commands
+def leaves(name: str, group: click.Group) -> Iterator[str]:
+    for key, command in group.commands.items():
+        if isinstance(command, click.Group):
+            yield from leaves(f"{name} {key}", command)
+        else:
+            yield f"{name} {key}"
+
+
+COMMANDS = {*leaves("spotsupctl", spotsupctl), *leaves("spotsupd", spotsupd)}
+
+# -- blocks of code ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("document", TRIED, ids=lambda path: path.name)
+def test_every_block_of_code_is_tried_or_listed_with_a_reason(document: Path) -> None:
+    used = set()
+    for block in blocks(document):
+        where = f"{document.name}:{block.line}"
+        if block.language == "sh" and document not in RUN_WHOLE:
+            for line in commands(block):
+                begin = next((begin for begin in NOT_RUN[document] if line.startswith(begin)), None)
+                assert begin, f"{where}: no test runs {line!r}, and no reason is given"
+                used.add(begin)
+        elif block.language == "python":
+            assert block.file, f"{where}: give the script a name, so that tests/e2e/test_documents.py runs it"
+        elif block.language == "yaml":
+            spec = parse_spec(yaml.safe_load(block.text))
+            assert (ROOT / spec.code / spec.command[0]).is_file()
+        elif block.language == "toml":
+            parse_config(tomllib.loads(block.text), where)
+        else:
+            assert block.language in ("sh", ""), f"{where}: nothing tries a block of {block.language}"
+    assert used == set(NOT_RUN.get(document, {}))
+
+
+def test_a_block_without_a_language_is_output_or_a_picture() -> None:
+    for document in TRIED:
+        for block in blocks(document, ""):
+            assert not re.search(r"^(\$ |make |spotsup|sudo |python |pip )", block.text, re.MULTILINE), block
+
+
+def test_the_installation_follows_the_units() -> None:
+    text = INSTALL.read_text()
+    for unit in ("spotsupd", "spotsup-etcd"):
+        assert f"{unit}.service" in text
+        parser = ConfigParser(strict=False, interpolation=None, delimiters=("=",), comment_prefixes=("#",))
+        parser.read_string((ROOT / "systemd" / f"{unit}.service").read_text())
+        service = parser["Service"]
+        assert service["User"] == "spotsup"
+        assert f"`/{service['EnvironmentFile'].lstrip('-/')}`" in text
+    assert (
+        "/opt/spotsup/.venv/bin/spotsupd run --config /etc/spotsup/spotsupd.toml"
+        in (ROOT / "systemd" / "spotsupd.service").read_text()
+    )
+    assert {"/opt/spotsup/.venv", "/etc/spotsup/spotsupd.toml"} <= set(re.findall(r"/[\w./-]+[\w]", text))
+
+
+# -- names ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_lead_somewhere(document: Path) -> None:
+    for target, anchor in re.findall(r"\]\((?!https?:)([^)#]*)#?([^)]*)\)", document.read_text()):
+        there = document.parent / target if target else document
+        assert there.exists(), f"{document.name} links to {target}"
+        if anchor:
+            assert anchor in anchors(there), f"{document.name} links to {target}#{anchor}"
+
+
+def anchors(document: Path) -> set[str]:
+    """Of its headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.*)$", document.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_make_targets_that_documents_name_exist() -> None:
+    targets = makefile_targets()
+    for document in DOCUMENTS:
+        named = set(re.findall(r"`make ([a-z-]+)", document.read_text()))
+        assert named <= targets, f"{document.name} names {named - targets}"
+
+
+def test_commands_that_documents_name_exist() -> None:
+    groups = {command.rpartition(" ")[0] for command in COMMANDS}
+    for document in DOCUMENTS:
+        for name, words in re.findall(
+            r"(?:`|^ *)(spotsupctl|spotsupd) ([a-z][a-z-]*(?: [a-z]+)?)", document.read_text()
+        ):
+            first = f"{name} {words.partition(' ')[0]}"
+            assert first in COMMANDS | groups, f"{document.name} names {first}"
+            assert first in COMMANDS or f"{name} {words}" in COMMANDS or " " not in words, f"{name} {words}"
+
+
+def test_files_that_documents_name_exist() -> None:
+    rooms = "supervisor|provisioners|bootstrap|trainer|systemd|tests|benchmarks|tools|docs"
+    for document in DOCUMENTS:
+        for name in re.findall(rf"`((?:{rooms})/[\w./-]*)`", document.read_text()):
+            assert (ROOT / name).exists(), f"{document.name} names {name}"
 
 
 def test_every_promise_has_a_test_that_exists() -> None:
-    rows = re.findall(r"^\| (P\d+) \|.*\| (.*) \|$", (ROOT / "docs" / "promises.md").read_text(), re.MULTILINE)
+    rows = re.findall(r"^\| (P\d+) \|.*\| (.*) \|$", (DOCS / "promises.md").read_text(), re.MULTILINE)
     assert [name for name, _ in rows] == [f"P{number}" for number in range(1, 11)]
     for name, holders in rows:
         files = re.findall(r"`([^`]+)`", holders)
@@ -45,14 +167,64 @@ def test_every_promise_has_a_test_that_exists() -> None:
             assert (ROOT / file).is_file(), f"{name} is held by {file}, which does not exist"
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_links_lead_somewhere(document: Path) -> None:
-    for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", document.read_text()):
-        assert (document.parent / target).exists(), f"{document.name} links to {target}"
+def test_the_map_leads_to_every_document_and_the_index_to_every_decision() -> None:
+    index = {path.name for path in (DOCS / "decisions").glob("0*.md")}
+    assert set(re.findall(r"\]\((0[\w-]+\.md)\)", (DOCS / "decisions" / "README.md").read_text())) == index
+    found = set(re.findall(r"\]\(([\w/-]+\.md)\)", (DOCS / "README.md").read_text()))
+    expected = {*DOCS.glob("*.md"), *(DOCS / "reference").glob("*.md")} - {DOCS / "README.md"}
+    assert found >= {str(path.relative_to(DOCS)) for path in expected}
 
 
-def test_make_targets_that_documents_name_exist() -> None:
-    targets = set(re.findall(r"^([a-z][a-z-]*):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-    for document in DOCUMENTS:
-        named = set(re.findall(r"`make ([a-z-]+)", document.read_text()))
-        assert named <= targets, f"{document.name} names {named - targets}"
+# -- the glossary and the architecture -----------------------------------------------------------------------
+
+
+def glossary(section: str) -> list[str]:
+    """The first column of one table."""
+    text = GLOSSARY.read_text().split(f"\n## {section}\n", 1)[1].split("\n## ", 1)[0]
+    return re.findall(r"^\| `?([^`|]+?)`?(?: \*)? \|", text, re.MULTILINE)[1:]
+
+
+def test_the_glossary_has_the_states_events_and_commands_of_the_code() -> None:
+    assert glossary("Node states") == [str(state) for state in NodeState]
+    assert glossary("Job states") == [str(state) for state in JobState]
+    assert glossary("Events") == [str(kind) for kind in EventKind]
+    assert sorted(glossary("Commands")) == sorted(COMMANDS)
+    assert glossary("Terms") == sorted(glossary("Terms"))
+
+
+def test_the_glossary_marks_the_events_that_are_alerts() -> None:
+    marked = re.findall(r"^\| `([\w-]+)` \* \|", GLOSSARY.read_text(), re.MULTILINE)
+    assert set(marked) == {str(kind) for kind in ALERT_KINDS}
+
+
+def test_the_state_diagrams_are_those_of_the_tables() -> None:
+    text = states.DOCUMENT.read_text()
+    assert text == states.updated(text), "run `make docs` and commit docs/architecture.md"
+
+
+def test_each_example_change_has_a_file_that_exists() -> None:
+    text = (DOCS / "architecture.md").read_text().rpartition("\n## ")[2]
+    rows = re.findall(r"^\| .* \| `([^`]+)` \|$", text, re.MULTILINE)
+    assert len(rows) == 10
+    assert [file for file in rows if not (ROOT / file).is_file()] == []
+
+
+# -- the project ---------------------------------------------------------------------------------------------
+
+
+def test_the_version_is_one() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    trainer = tomllib.loads((ROOT / "trainer" / "pyproject.toml").read_text())
+    assert "version" in project["project"]["dynamic"]
+    assert "version" in trainer["project"]["dynamic"]
+    assert project["tool"]["hatch"]["version"]["path"] == f"trainer/{trainer['tool']['hatch']['version']['path']}"
+    pins = [each for each in project["project"]["dependencies"] if each.startswith("spotsup-trainer")]
+    assert pins == [f"spotsup-trainer=={spotsup_trainer.__version__}"]
+
+
+def test_the_commit_hooks_are_the_checks_of_make_check() -> None:
+    hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"][0]["hooks"]
+    recipe = re.search(r"^check: setup\n((?:\t.*\n)+)", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert recipe
+    lines = [line.strip().lstrip("@").replace("$(python)", ".venv/bin/python") for line in recipe[1].splitlines()]
+    assert [hook["entry"] for hook in hooks] == lines
