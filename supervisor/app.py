@@ -125,9 +125,9 @@ def _serve_api(  # noqa: PLR0913, PLR0917 - it connects all parts
     version: str,
 ) -> Callable[[], None]:
     from supervisor.api.adoption import Adoption
-    from supervisor.api.app import create_app
     from supervisor.api.explain import Explainer
     from supervisor.api.quote import Quotes
+    from supervisor.api.routes import create_app
     from supervisor.api.service import Service
     from supervisor.api.serving import ApiServer, bind_address, bind_socket
     from supervisor.api.targets import targets_app

@@ -98,7 +98,7 @@ webhook_file = "/etc/spotsup/slack-webhook"
 suspect_s = 30.0
 """
 
-TYPES = {"string": "text", "integer": "integer", "number": "number", "boolean": "true or false"}
+TYPES = {"string": "string", "integer": "integer", "number": "number", "boolean": "boolean"}
 
 
 def documents() -> dict[str, str]:
@@ -215,7 +215,7 @@ def _type(schema: Mapping[str, Any], property_: Mapping[str, Any]) -> str:
         return f"list of {'tables' if _model_of(schema, first) else _type(schema, first['items']) + 's'}"
     if first.get("type") == "object":
         inner = first["additionalProperties"]
-        return f"table of {_type(schema, inner)}"
+        return f"table of {'lists of strings' if inner.get('type') == 'array' else _type(schema, inner) + 's'}"
     return TYPES.get(first.get("type", ""), "table")
 
 

@@ -23,14 +23,14 @@ GRACE_S = 5.0  # each check keeps its own time limit; this is for one that does 
 
 
 @dataclass(frozen=True, slots=True)
-class Checked:
+class CheckResult:
     """One result."""
 
     subject: str  # a cloud's name, etcd, ssh or slack
     finding: Finding
 
 
-def check_installation(config: Config, *, embedded_etcd: bool, timeout_s: float = TIMEOUT_S) -> list[Checked]:
+def check_installation(config: Config, *, embedded_etcd: bool, timeout_s: float = TIMEOUT_S) -> list[CheckResult]:
     """Run all checks at the same time, each within `timeout_s`. A failed check is a result, never an exception."""
     checks: dict[str, Callable[[], Sequence[Finding]]] = {
         "etcd": lambda: [_etcd(config, embedded=embedded_etcd)],
@@ -44,12 +44,12 @@ def check_installation(config: Config, *, embedded_etcd: bool, timeout_s: float 
     return _gather({name: in_background(check, f"check-{name}") for name, check in checks.items()}, timeout_s)
 
 
-def _gather(running: Mapping[str, Future[Sequence[Finding]]], timeout_s: float) -> list[Checked]:
+def _gather(running: Mapping[str, Future[Sequence[Finding]]], timeout_s: float) -> list[CheckResult]:
     deadline = time.monotonic() + timeout_s + GRACE_S
     found = []
     for subject, future in running.items():
         findings = _result(subject, future, deadline - time.monotonic(), timeout_s)
-        found += [Checked(subject, each) for each in findings]
+        found += [CheckResult(subject, each) for each in findings]
     return found
 
 

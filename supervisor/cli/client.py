@@ -13,7 +13,7 @@ from supervisor.errors import CommandRefusedError, DaemonUnreachableError, NotFo
 
 _BY_CODE: dict[int, type[SpotsupError]] = {2: UsageError, 4: NotFoundError, 5: CommandRefusedError}
 TIMEOUT_S = 30.0
-LEADER_HEADER = "spotsup-leader"  # as in supervisor.api.app, which is too heavy to load here
+LEADER_HEADER = "spotsup-leader"  # as in supervisor.api.routes, which is too heavy to load here
 
 
 class Client:

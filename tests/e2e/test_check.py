@@ -195,13 +195,13 @@ def test_etcd_a_readable_key_and_a_wrong_webhook(tmp_path: Path) -> None:
     (tmp_path / "state" / "cluster.key").chmod(0o644)
     config = tmp_path / "spotsupd.toml"
     config.write_text(f'state_dir = "{tmp_path}/state"\n[etcd]\nendpoints = ["http://127.0.0.1:9"]\n')
-    done = spotsupd("--config", str(config), SPOTSUP_SLACK_WEBHOOK="secret")
+    done = spotsupd("--config", str(config), SPOTSUP_SLACK_WEBHOOK="hunter2")
     assert (done.returncode, done.stderr) == (1, "")
     wrong = [line.removeprefix("not ok  ") for line in done.stdout.splitlines() if line.startswith("not ok")]
     assert wrong[0].startswith("etcd, answer: etcd at http://127.0.0.1:9 cannot be used")
     assert "is readable by others (mode 644): `chmod 600` it" in wrong[1]
     assert wrong[2].startswith("slack, webhook: the webhook is not a URL")
-    assert "secret" not in done.stdout
+    assert "hunter2" not in done.stdout
 
 
 def test_an_etcd_that_answers(tmp_path: Path, etcd_endpoint: str) -> None:

@@ -9,8 +9,8 @@ import httpx
 from fastapi import FastAPI
 
 from provisioners.base import Provisioner
-from supervisor.api.app import create_app
 from supervisor.api.quote import Quotes
+from supervisor.api.routes import create_app
 from supervisor.api.service import Service
 from tests.sim.scenes import empty_world
 

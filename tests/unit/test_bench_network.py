@@ -37,7 +37,7 @@ def test_sizes_are_whole_elements_in_geometric_steps(least: int, most: int, fact
 
 
 @pytest.mark.parametrize(("text", "size"), [("512", 512), ("8k", 8192), ("64M", 1 << 26), ("1G", 1 << 30)])
-def test_sizes_are_written_as_people_do(text: str, size: int) -> None:
+def test_sizes_may_have_a_unit(text: str, size: int) -> None:
     assert command.size_of(text) == size
 
 
@@ -47,7 +47,7 @@ def test_other_sizes_are_refused(text: str) -> None:
         command.size_of(text)
 
 
-def test_the_job_has_the_nodes_of_the_job_all_at_once_and_an_end() -> None:
+def test_the_sweep_runs_on_the_jobs_nodes_and_has_a_time_limit() -> None:
     job = {
         "name": "resnet50",
         "nodes": {"min": 2, "desired": 4, "max": 8, "spares": 1},
@@ -68,22 +68,22 @@ def test_the_job_has_the_nodes_of_the_job_all_at_once_and_an_end() -> None:
 
 
 @pytest.mark.parametrize(("nodes", "wanted"), [(3, 3), ({"min": 2}, 2), ({"min": 1, "desired": 5}, 5)])
-def test_nodes_may_be_written_in_any_way(nodes: Any, wanted: int) -> None:
+def test_nodes_may_be_a_number_or_a_mapping(nodes: Any, wanted: int) -> None:
     found = command.network_spec({"nodes": nodes}, "1K", "1K")
     assert parse_spec(found).nodes.min == wanted
 
 
-def test_long_names_stay_names() -> None:
+def test_long_names_are_cut_to_valid_names() -> None:
     for name in ("a" * 40, "a-" * 16 + "b"):
         assert parse_spec(command.network_spec({"name": name, "nodes": 2}, "1K", "1K")).name.endswith("-network")
 
 
-def test_a_sweep_backwards_is_refused() -> None:
+def test_a_descending_sweep_is_refused() -> None:
     with pytest.raises(UsageError, match="goes from 2M to 1M"):
         command.network_spec({"nodes": 2}, "2M", "1M")
 
 
-def test_code_is_shipped_only_where_the_environment_may_need_it(tmp_path: Path) -> None:
+def test_code_is_sent_only_if_the_environment_may_need_it(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("x" * 10_000)
     for lock in ("requirements.txt", "uv.lock", "pyproject.toml"):
         (tmp_path / lock).write_text("")
@@ -114,7 +114,7 @@ def test_the_command_and_the_program_agree_on_where_the_result_is() -> None:
     assert sweep.__name__ == command.MODULE
 
 
-def test_the_result_is_found_though_its_line_is_cut_and_others_speak() -> None:
+def test_the_result_is_found_in_a_split_line_among_other_output() -> None:
     report = json.dumps({"ranks": 2, "rows": []})
     line = f"[rank0] {command.RESULT_PREFIX}{report}\n"
     chunks = [

@@ -16,9 +16,9 @@ from bootstrap.model import Host, Setup, Skip, Unfit
 from bootstrap.steps import plan
 from provisioners.aws.settings import AwsSettings
 from provisioners.base import Market, Offer
-from supervisor.api.app import create_app
 from supervisor.api.explain import MAX_NODE_PLANS, Explainer, sample_offers
 from supervisor.api.quote import Quote
+from supervisor.api.routes import create_app
 from supervisor.api.service import MAX_BLOB_BYTES, Service
 from supervisor.cli.show import node_plan_lines
 from supervisor.config import Config, NodeConfig

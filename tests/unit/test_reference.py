@@ -56,4 +56,6 @@ def test_every_environment_variable_is_in_the_table() -> None:
     named = {name for text in texts for name in re.findall(r"SPOTSUP_[A-Z0-9_]*[A-Z0-9]", text)}
     rows = re.findall(r"^\| `(SPOTSUP_\w+)`", (reference.FOLDER / "environment.md").read_text(), re.MULTILINE)
     assert len(rows) == len(set(rows))
-    assert set(rows) == named
+    assert set(rows) == named, (
+        "docs/reference/environment.md names every SPOTSUP_ variable of the product, and no other"
+    )

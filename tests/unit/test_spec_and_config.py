@@ -15,7 +15,7 @@ from supervisor.spec import parse_spec
 GOOD: dict[str, Any] = {"name": "resnet50", "nodes": {"min": 2, "desired": 4, "max": 8}, "run": "train.py --lr 0.1"}
 
 
-def test_the_job_file_of_the_design_is_taken() -> None:
+def test_a_job_file_with_most_keys_is_accepted() -> None:
     spec = parse_spec(
         {
             **GOOD,
@@ -52,14 +52,14 @@ def test_the_job_file_of_the_design_is_taken() -> None:
         ({"scratch": True}, "scratch"),
     ],
 )
-def test_storage_is_known_by_its_key_or_its_servers_name(storage: dict[str, Any], kind: str) -> None:
+def test_the_kind_of_storage_follows_from_its_key_or_its_servers_name(storage: dict[str, Any], kind: str) -> None:
     spec = parse_spec({**GOOD, "storage": [{"mount": "/mnt/x", **storage}]})
     assert spec.storage[0].as_mount().kind == kind
     assert spec.shared == ("" if kind == "scratch" else "/mnt/x")
 
 
 @pytest.mark.parametrize("environment", ["image", "uv", "requirements.txt", "deps/gpu.txt"])
-def test_an_environment_is_the_images_uvs_or_a_requirements_file(environment: str) -> None:
+def test_an_environment_is_image_uv_or_a_requirements_file(environment: str) -> None:
     assert parse_spec({**GOOD, "environment": environment}).environment == environment
 
 
@@ -117,7 +117,7 @@ def test_a_wrong_job_file_is_one_sentence(change: dict[str, Any], sentence: str)
     assert "\n" not in str(caught.value)
 
 
-def test_what_is_missing_is_named() -> None:
+def test_a_missing_key_is_named() -> None:
     with pytest.raises(UsageError, match="`name` is missing"):
         parse_spec({key: value for key, value in GOOD.items() if key != "name"})
     with pytest.raises(UsageError, match="a job file is a mapping"):
@@ -135,7 +135,7 @@ def test_an_interpreter_before_the_script_is_dropped(run: str) -> None:
     assert parse_spec({**GOOD, "run": "python3 -m package"}).command == ("-m", "package")
 
 
-def test_numbers_are_taken_as_environment_variables() -> None:
+def test_numbers_are_accepted_as_environment_variables() -> None:
     assert parse_spec({**GOOD, "env": {"LR": 0.1, "SEED": 7, "NAME": "x"}}).env == {
         "LR": "0.1",
         "SEED": "7",
@@ -143,7 +143,7 @@ def test_numbers_are_taken_as_environment_variables() -> None:
     }
 
 
-def test_spares_come_on_top_of_the_most_that_train() -> None:
+def test_spares_are_in_addition_to_max() -> None:
     nodes = parse_spec({**GOOD, "nodes": {"min": 64, "spares": 16}}).nodes
     assert (nodes.min, nodes.desired, nodes.max, nodes.spares) == (64, 64, 64, 16)
 
@@ -168,17 +168,17 @@ def test_a_wrong_configuration_is_one_sentence(tmp_path: Path, text: str, senten
     assert sentence in str(caught.value)
 
 
-def test_a_configuration_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_a_missing_configuration_is_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"cannot read the configuration .*missing.toml: No such file"):
         load_config(tmp_path / "missing.toml")
 
 
-def test_a_socket_path_that_no_socket_can_have_is_refused() -> None:
+def test_a_socket_path_that_is_too_long_is_refused() -> None:
     with pytest.raises(UsageError, match=r"bytes, and Unix sockets take 107: set api\.socket"):
         check_paths(Config(state_dir="/tmp/" + "x" * 120))
 
 
-def test_secrets_are_made_once_kept_private_and_checked(tmp_path: Path) -> None:
+def test_the_secret_is_created_once_kept_private_and_checked(tmp_path: Path) -> None:
     path = tmp_path / "cluster.key"
     first = load_identity(path)
     assert load_identity(path) == first
@@ -189,7 +189,7 @@ def test_secrets_are_made_once_kept_private_and_checked(tmp_path: Path) -> None:
         load_identity(path)
 
 
-def test_keys_are_derived_and_the_same_every_time() -> None:
+def test_derived_keys_are_the_same_every_time() -> None:
     one, other = Identity(b"1" * 32), Identity(b"2" * 32)
     assert one.host_key("n1") == one.host_key("n1")
     assert len({one.host_key("n1").public, one.host_key("n2").public, other.host_key("n1").public}) == 3
