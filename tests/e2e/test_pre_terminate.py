@@ -19,8 +19,8 @@ from supervisor.model import EventKind, JobRecord, JobState, NodeRecord
 from supervisor.nodes.pre_terminate import LOG_LINES, LOG_S, UNMOUNT_S, SshPreTerminate
 from supervisor.planner.actions import BootstrapDone
 from supervisor.spec import parse_spec
-from tests.sim.promises import events_of, settled, truth
-from tests.sim.scenes import empty_world, in_state, machine_of, record, service, submit
+from tests.sim.harness import empty_world, in_state, machine_of, record, service, submit
+from tests.sim.promises import events_of, jobs_of, settled
 from tests.support.agents import CODE, TRAINER, wait_for
 from tests.support.faulty_ssh import Machine, machine_with_sshd
 from tests.support.programs import free_ports
@@ -146,7 +146,7 @@ def test_a_launcher_that_never_reaches_the_rendezvous_is_told_with_its_log(monke
     assert world.run_until(in_state(JobState.RUNNING), 180.0)
     assert heard.logs == silent[:1]
     (told,) = events_of(world, "job", EventKind.LOG_TAIL)
-    assert truth(world)["job"].nodes[silent[0]].error == (
+    assert jobs_of(world)["job"].nodes[silent[0]].error == (
         "its launcher did not reach the rendezvous within 30 s; the last line of its log is: "
         "ConnectionRefusedError: etcd at 10.0.0.9:2379"
     )

@@ -35,7 +35,7 @@ from bootstrap.model import Host, Paths, Setup, Skip
 from supervisor.cli.registry import pinned
 from supervisor.errors import CommandRefusedError, UsageError
 from supervisor.spec import parse_spec
-from tests.sim.scenes import empty_world, service
+from tests.sim.harness import empty_world, service
 from tests.support.registry import registry
 
 DIGEST = f"sha256:{'a' * 64}"

@@ -364,7 +364,7 @@ def run(modules: dict[str, Path], workers: int, *, simulated: bool) -> tuple[lis
         return json.dumps([int(status), fates, found])
 
     # What all of the tests import: once, before all forks.
-    importlib.import_module("tests.sim.scenes" if simulated else "tests.unit.scene")
+    importlib.import_module("tests.sim.harness" if simulated else "tests.unit.scene")
     for path in modules.values():
         source_of(path)
     gc.freeze()  # what is there already stays shared between all forks

@@ -1,8 +1,8 @@
-"""Crash at every boundary: before an intent, after it, after the call, after its outcome, for every kind of action.
+"""`make sim-crashes`: a crash at every boundary (before an intent, after it, after the call, after its outcome).
 
-Each scenario is acted out once without a fault, and the boundaries that the daemon passes are counted. Then once more
-for each of them and each way to break there. The end must be the same: no leak, no double, no false kill, and each
-alert sent at least once under one id.
+Each scenario runs once without a fault, to count the boundaries that the daemon passes; then once more for each
+boundary and each way to break there. The end must be the same: no leak, no double, no false kill, and each alert sent
+at least once under one id.
 """
 
 from __future__ import annotations
@@ -21,16 +21,17 @@ from provisioners.base import EndCause, Leftover, LeftoverKind
 from supervisor.api.service import Scale
 from supervisor.errors import SpotsupError
 from supervisor.model import ALERT_KINDS, OPEN_NODE_STATES, JobState
-from tests.sim.chance import Faults
-from tests.sim.daemon import Daemon, DiedError
-from tests.sim.promises import Promises, Violation, settled, truth
-from tests.sim.scenes import CALM, RULES, machine_of, service, submit
-from tests.sim.world import World
+from supervisor.simulation.cloud import CAPACITY
+from supervisor.simulation.daemon import Daemon, DiedError
+from supervisor.simulation.faults import FaultRates
+from supervisor.simulation.world import World
+from tests.sim.harness import NO_FAULTS, RULES, machine_of, service, submit
+from tests.sim.promises import Promises, Violation, jobs_of, settled
 
 WAYS = ("crash", "hang", "raise")
 HANG_S = 20.0
 QUIET_S = 600.0
-# Reading happens all the time: its first boundaries in a scenario stand for the others.
+# Reads happen all the time: the first boundaries of each kind stand for the others.
 READS = ("ListInstances", "ListLeftovers", "FetchOffers")
 MAX_OF_A_READ = 2
 SIGNS = {"leaks": "P1", "doubles": "P2", "false kills": "P4"}
@@ -39,7 +40,7 @@ SCENARIO_RULES = replace(RULES, leftovers_s=20.0)
 
 @dataclass(frozen=True)
 class Boundary:
-    """The `number`th time that a daemon comes by here."""
+    """The `number`th time that a daemon passes here."""
 
     where: str
     kind: str
@@ -48,37 +49,37 @@ class Boundary:
 
 @dataclass(frozen=True)
 class End:
-    """What must be the same, however the way there was."""
+    """What must be the same at the end of every run of a scenario."""
 
     jobs: tuple[tuple[str, str, int, int, int], ...]
     machines: int
     alerts: tuple[str, ...]
 
 
-class Scene:
-    """One scenario in one world, with daemons that break where `breaks` says."""
+class CrashRun:
+    """One scenario in one world; the daemon breaks at the first boundary of `breaks`, its successor at the next."""
 
-    def __init__(self, act: Callable[[World], None], breaks: dict[int, tuple[Boundary, str]]) -> None:
+    def __init__(self, scenario: Callable[[World], None], breaks: dict[int, tuple[Boundary, str]]) -> None:
         self.passed: list[Boundary] = []
         self._counts: Counter[tuple[str, str]] = Counter()
         self._breaks = breaks
-        self._act = act
+        self._scenario = scenario
         self._broken = 0
-        self.world = World(1, CALM, SCENARIO_RULES)
-        self.world.slowest_tick_s = 2.0
+        self.world = World(1, NO_FAULTS, SCENARIO_RULES)
+        self.world.idle_tick_s = 2.0
         Promises(self.world)
-        self.world.boundary = self._boundary
+        self.world.hooks.boundary.append(self._at_boundary)
 
     def play(self) -> End:
-        """To its end. Raises Violation."""
+        """Run to the end. Raises Violation."""
         world = self.world
         world.run(1.0)
-        self._act(world)
+        self._scenario(world)
         if not world.run_until(lambda w: settled(w) and _quiet(w), QUIET_S):
-            raise Violation("liveness: it does not come to rest")
+            raise Violation("liveness: the world does not settle")
         return _end(world)
 
-    def _boundary(self, daemon: Daemon, where: str, kind: str) -> None:
+    def _at_boundary(self, daemon: Daemon, where: str, kind: str) -> None:
         self._counts[where, kind] += 1
         here = Boundary(where, kind, self._counts[where, kind])
         self.passed.append(here)
@@ -101,22 +102,22 @@ class Scene:
 
 
 def _quiet(world: World) -> bool:
-    """Nothing is left to tell, to remove, or to end."""
+    """No alert is pending, nothing is left behind, and no machine is unjournaled."""
     unjournaled = {m.instance.node for m in world.cloud.machines.values() if m.billed}
-    known = {n.id for job in truth(world).values() for n in job.nodes.values() if n.state in OPEN_NODE_STATES}
-    return not world.journal.read().alerts and not world.cloud.left and unjournaled <= known
+    known = {n.id for job in jobs_of(world).values() for n in job.nodes.values() if n.state in OPEN_NODE_STATES}
+    return not world.journal.read().alerts and not world.cloud.leftover_by_id and unjournaled <= known
 
 
 def _end(world: World) -> End:
-    told: dict[str, str] = {}
+    sent: dict[str, str] = {}
     for event in world.sent:
-        if told.setdefault(event.id, event.text) != event.text:
+        if sent.setdefault(event.id, event.text) != event.text:
             raise Violation(f"alerts: {event.id} was sent with two texts")
-    jobs = truth(world)
+    jobs = jobs_of(world)
     events = [event for name in jobs for event in world.journal.events(name)]
-    untold = [event for event in events if event.kind in ALERT_KINDS and event.id not in told]
-    if untold:
-        raise Violation(f"alerts: {untold[0].id} was never sent: {untold[0].text}")
+    unsent = [event for event in events if event.kind in ALERT_KINDS and event.id not in sent]
+    if unsent:
+        raise Violation(f"alerts: {unsent[0].id} was never sent: {unsent[0].text}")
     return End(
         tuple((n, j.record.state, j.record.desired_nodes, j.record.spare_nodes, _open(j)) for n, j in jobs.items()),
         sum(machine.billed for machine in world.cloud.machines.values()),
@@ -131,8 +132,8 @@ def _open(job: object) -> int:
 # -- scenarios ---------------------------------------------------------------------------------------------
 
 
-def _ask(world: World, command: Callable[[World], object]) -> None:
-    """As a user who tries again until the answer comes."""
+def _command(world: World, command: Callable[[World], object]) -> None:
+    """Give a command, again until a reply arrives."""
     for _ in range(20):
         try:
             command(world)
@@ -144,13 +145,13 @@ def _ask(world: World, command: Callable[[World], object]) -> None:
 
 
 def _train(world: World, spares: int = 0) -> None:
-    _ask(world, lambda w: submit(w, "job", 1, 2, 3, spares))
-    _rest(world)
+    _command(world, lambda w: submit(w, "job", 1, 2, 3, spares))
+    _settle(world)
 
 
-def _rest(world: World) -> None:
+def _settle(world: World) -> None:
     if not world.run_until(settled, QUIET_S):
-        raise Violation("liveness: it does not come to rest on the way")
+        raise Violation("liveness: the world does not settle between two steps")
 
 
 def _start(world: World) -> None:
@@ -177,51 +178,51 @@ def _silence(world: World) -> None:
 
 def _scale(world: World) -> None:
     _train(world)
-    _ask(world, lambda w: service(w).scale("job", Scale(desired=3)))
-    _rest(world)
-    _ask(world, lambda w: service(w).scale("job", Scale(desired=1)))
+    _command(world, lambda w: service(w).scale("job", Scale(desired=3)))
+    _settle(world)
+    _command(world, lambda w: service(w).scale("job", Scale(desired=1)))
     world.run(1.0)
 
 
 def _cancel(world: World) -> None:
     _train(world)
-    _ask(world, lambda w: service(w).cancel("job"))
+    _command(world, lambda w: service(w).cancel("job"))
     world.run(1.0)
 
 
 def _succeed(world: World) -> None:
     _train(world)
     world.nodes.trainings["job"].finish()
-    world.run_until(lambda w: truth(w)["job"].record.state is JobState.SUCCEEDED, 60.0)
+    world.run_until(lambda w: jobs_of(w)["job"].record.state is JobState.SUCCEEDED, 60.0)
 
 
-def _unclear(world: World) -> None:
-    """No launch is answered at first: machines are found by their tokens."""
-    world.set_faults(Faults(lost_reply=1.0))
-    _ask(world, lambda w: submit(w, "job", 1, 2, 3))
+def _lost_replies(world: World) -> None:
+    """No launch is answered at first: machines are looked up by token."""
+    world.set_fault_rates(FaultRates(lost_reply=1.0))
+    _command(world, lambda w: submit(w, "job", 1, 2, 3))
     world.run(30.0)
-    world.set_faults(CALM)
+    world.set_fault_rates(NO_FAULTS)
 
 
 def _full(world: World) -> None:
     world.cloud.capacity = dict.fromkeys(world.cloud.capacity, 1)
-    _ask(world, lambda w: submit(w, "job", 1, 2, 3))
+    _command(world, lambda w: submit(w, "job", 1, 2, 3))
     world.run(20.0)
-    world.cloud.capacity = dict.fromkeys(world.cloud.capacity, 16)
+    world.cloud.capacity = dict.fromkeys(world.cloud.capacity, CAPACITY)
 
 
-def _poor_setup(world: World) -> None:
-    world.set_faults(Faults(bootstrap=1.0))
-    _ask(world, lambda w: submit(w, "job", 1, 2, 3))
+def _failed_bootstrap(world: World) -> None:
+    world.set_fault_rates(FaultRates(bootstrap=1.0))
+    _command(world, lambda w: submit(w, "job", 1, 2, 3))
     world.run(4.0)
-    world.set_faults(CALM)
+    world.set_fault_rates(NO_FAULTS)
 
 
-def _strays(world: World) -> None:
-    """A machine and a disk with our tag that no journal knows."""
+def _unjournaled(world: World) -> None:
+    """A machine and a disk with our tag that are not in the journal."""
     _train(world)
-    world.cloud.add_stranger("stranger-1")
-    world.cloud.left["disk-1"] = Leftover("disk-1", LeftoverKind.DISK, "sim", "", "local")
+    world.cloud.add_unjournaled("unjournaled-1")
+    world.cloud.leftover_by_id["disk-1"] = Leftover("disk-1", LeftoverKind.DISK, "sim", "", "local")
     world.run(1.0)
 
 
@@ -233,24 +234,24 @@ SCENARIOS: dict[str, Callable[[World], None]] = {
     "scale": _scale,
     "cancel": _cancel,
     "success": _succeed,
-    "unclear launches": _unclear,
+    "lost launch replies": _lost_replies,
     "full zones": _full,
-    "failed set-up": _poor_setup,
-    "strays": _strays,
+    "failed bootstrap": _failed_bootstrap,
+    "unjournaled": _unjournaled,
 }
 
 
 # -- all of them -------------------------------------------------------------------------------------------
 
 
-def boundaries(passed: list[Boundary], most: int | None) -> list[Boundary]:
-    """Those to break at: of each kind of place all, or the first `most`; of reads a few."""
-    return [b for b in passed if b.number <= (MAX_OF_A_READ if b.kind in READS else most or b.number)]
+def boundaries(passed: list[Boundary], limit: int | None) -> list[Boundary]:
+    """Where to break: at all boundaries of each kind, or the first `limit`; of reads at a few."""
+    return [b for b in passed if b.number <= (MAX_OF_A_READ if b.kind in READS else limit or b.number)]
 
 
 @dataclass
 class Tally:
-    """What was tried. `failures`: scenario, where and how, what was wrong."""
+    """What was tried, and each failure: scenario, where and how, what was wrong."""
 
     scenarios: int = 0
     runs: int = 0
@@ -259,7 +260,7 @@ class Tally:
     failures: list[str] = field(default_factory=list)
 
     def add(self, other: Tally) -> None:
-        """Both together."""
+        """Add another tally."""
         self.scenarios += other.scenarios
         self.runs += other.runs
         self.pairs += other.pairs
@@ -267,28 +268,28 @@ class Tally:
         self.failures += other.failures
 
     def line(self) -> str:
-        """In one line."""
+        """The tally in one line."""
         tried = f"{self.scenarios} scenarios, {len(self.places)} boundaries, {self.runs} runs ({self.pairs} of pairs)"
         broken = {what: sum(f": {sign}" in text for text in self.failures) for what, sign in SIGNS.items()}
-        told = ", ".join(f"{what} {count}" for what, count in broken.items())
-        return f"sim-crashes: {tried}, {told}, failures in all {len(self.failures)}"
+        counts = ", ".join(f"{what} {count}" for what, count in broken.items())
+        return f"sim-crashes: {tried}, {counts}, failures in all {len(self.failures)}"
 
 
 def enumerate_crashes(
-    names: tuple[str, ...], ways: tuple[str, ...] = WAYS, most: int | None = None, *, pairs: int = 0, seed: int = 1
+    names: tuple[str, ...], ways: tuple[str, ...] = WAYS, limit: int | None = None, *, pairs: int = 0, seed: int = 1
 ) -> Tally:
-    """Each scenario, each boundary, each way; and `pairs` second breaks after each of them, drawn by `seed` from all
-    that the recovery passes, in all ways."""
+    """Each scenario, each boundary, each way; and after each of them `pairs` second breaks, drawn by `seed` from all
+    boundaries that the recovery passes, in all ways."""
     tally = Tally()
     for name in names:
         tally.scenarios += 1
-        plain = Scene(SCENARIOS[name], {})
+        plain = CrashRun(SCENARIOS[name], {})
         expected = plain.play()
-        for first in boundaries(plain.passed, most):
+        for first in boundaries(plain.passed, limit):
             tally.places.add((first.where, first.kind))
             for way in ways:
-                scene = _try(tally, name, {0: (first, way)}, expected)
-                again = list(product(boundaries(scene.passed, most), WAYS))
+                run = _try(tally, name, {0: (first, way)}, expected)
+                again = list(product(boundaries(run.passed, limit), WAYS))
                 rng = random.Random(f"{seed} {name} {first} {way}")
                 for second in rng.sample(again, min(pairs, len(again))):
                     tally.pairs += 1
@@ -305,20 +306,20 @@ def _enumerate(asked: tuple[str, int, int]) -> tuple[str, Tally]:
     return name, enumerate_crashes((name,), pairs=pairs, seed=seed)
 
 
-def _try(tally: Tally, name: str, breaks: dict[int, tuple[Boundary, str]], expected: End) -> Scene:
-    scene = Scene(SCENARIOS[name], breaks)
+def _try(tally: Tally, name: str, breaks: dict[int, tuple[Boundary, str]], expected: End) -> CrashRun:
+    run = CrashRun(SCENARIOS[name], breaks)
     tally.runs += 1
     wrong = ""
     try:
-        end = scene.play()
+        end = run.play()
         if (end.jobs, end.machines) != (expected.jobs, expected.machines):
-            wrong = f"it ends as {end}, not as {expected}"
+            wrong = f"the end is {end}, not {expected}"
     except Violation as violation:
         wrong = str(violation)
     if wrong:
         how = ", then ".join(f"{way} {b.where} of {b.kind} {b.number}" for b, way in breaks.values())
         tally.failures.append(f"{name}: {how}: {wrong}")
-    return scene
+    return run
 
 
 def main() -> int:

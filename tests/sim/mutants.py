@@ -1,7 +1,7 @@
-"""`make sim-mutants`: the daemon with one of its rules removed. The simulated world must notice each.
+"""`make sim-mutants`: the daemon with one of its rules removed. The simulated world must detect each.
 
-A mutant is a replacement in a module's source, made while that module is imported in a process of its own: no switch
-for it exists in the daemon. A text that is not there, or there twice, is an error: then the rule has moved.
+A mutant replaces text in a module's source while that module is imported in a process of its own: the daemon has no
+switch for it. Text that is missing or not unique is an error: then the rule has moved.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @dataclass(frozen=True)
 class Mutant:
-    """A rule that is removed. `module`: dotted."""
+    """A rule, and how to remove it from a module (its dotted name)."""
 
     name: str
     module: str
@@ -139,11 +139,13 @@ class _Loader(importlib.machinery.SourceFileLoader):
         self._mutant = mutant
 
     def get_code(self, fullname: str) -> CodeType:
-        """From the changed source; never from or into a cache."""
+        """Compile the changed source; no cache is read or written."""
         source = Path(self.path).read_text()
         found = source.count(self._mutant.old)
         if found != 1:
-            raise ValueError(f"{self._mutant.name}: its text is {found} times in {self.path}: bring it up to date")
+            raise ValueError(
+                f"mutant {self._mutant.name}: its text occurs {found} times in {self.path}: update the mutant"
+            )
         return compile(source.replace(self._mutant.old, self._mutant.new), self.path, "exec")
 
 
@@ -161,27 +163,27 @@ class _Finder(importlib.abc.MetaPathFinder):
 
 
 def install(mutant: Mutant | None) -> None:
-    """Remove the rule in this process. Raises ValueError where its module is imported already."""
+    """Remove the rule in this process. Raises ValueError if its module is already imported."""
     if mutant is None:
         return
     if mutant.module in sys.modules:
-        raise ValueError(f"{mutant.module} is imported already: a mutant needs a process of its own")
+        raise ValueError(f"{mutant.module} is already imported: a mutant needs a process of its own")
     sys.meta_path.insert(0, _Finder(mutant))
 
 
-def _act(asked: tuple[int, float]) -> tuple[int, str]:
-    from tests.sim.run import act_seed
+def _run(asked: tuple[int, float]) -> tuple[int, str]:
+    from tests.sim.run import run_seed
 
-    result = act_seed(asked)
+    result = run_seed(asked)
     return result.seed, result.broken
 
 
 def hunt(mutant: Mutant | None, seeds: int, start: int, hours: float, jobs: int) -> dict[str, object]:
-    """In how many of so many seeds it is noticed, and by which promises."""
+    """Run the seeds; returns how many detect the mutant, and by which promises."""
     begun = time.monotonic()
     context = multiprocessing.get_context("spawn")
     with context.Pool(jobs, initializer=install, initargs=(mutant,)) as pool:
-        found = pool.map(_act, [(seed, hours) for seed in range(start, start + seeds)], chunksize=1)
+        found = pool.map(_run, [(seed, hours) for seed in range(start, start + seeds)], chunksize=1)
     broken = {seed: text for seed, text in found if text}
     return {
         "mutant": mutant.name if mutant else "none",
@@ -194,7 +196,7 @@ def hunt(mutant: Mutant | None, seeds: int, start: int, hours: float, jobs: int)
 
 
 def main() -> int:
-    """The command line: exit status 1 where a mutant was not noticed, or the daemon as it is breaks a promise."""
+    """The command line: exit status 1 if a mutant was not detected, or the unchanged daemon breaks a promise."""
     parser = argparse.ArgumentParser(prog="tests.sim.mutants", description=__doc__)
     parser.add_argument("--seeds", type=int, default=24, help="per mutant")
     parser.add_argument("--start", type=int, default=1)
@@ -214,7 +216,7 @@ def main() -> int:
     (ROOT / "build" / "sim-mutants.json").write_text(json.dumps({"rows": rows}))
     missed = [row["mutant"] for row in rows if not row["found"] and row["mutant"] != "none"]
     wrong = any(row["found"] for row in rows if row["mutant"] == "none")
-    print(f"sim-mutants: {len(rows)} rows, not noticed: {', '.join(map(str, missed)) or 'none'}")
+    print(f"sim-mutants: {len(rows)} rows, not detected: {', '.join(map(str, missed)) or 'none'}")
     return 1 if missed or wrong else 0
 
 

@@ -1,6 +1,6 @@
-"""`make sim`: stories of many seeds, each acted out under a virtual clock. A seed that fails is shrunk and told.
+"""`make sim`: the scenarios of many seeds, each run under a virtual clock. A failing seed is shrunk and explained.
 
-The last line is the result. Exit status 1 where a promise was broken.
+The last line is the result. Exit status 1 if a promise was broken.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from pathlib import Path
 
 import structlog
 
-from tests.sim.chaos import Chaos
+from supervisor.simulation.world import World
 from tests.sim.promises import Violation
+from tests.sim.scenario import HOURS, Scenario, draw, draw_long
+from tests.sim.scenario_run import ScenarioRun
 from tests.sim.shrink import shrunk
-from tests.sim.story import HOURS, Story, draw, draw_long
-from tests.sim.world import World
 
 ROOT = Path(__file__).resolve().parents[2]
 LAST_LINES = 60
@@ -33,7 +33,7 @@ LAST_LINES = 60
 
 @dataclass
 class Result:
-    """What came of one story. `digest`: of all that happened in it; the same seed has the same one."""
+    """The result of one scenario. `digest`: of everything that happened; equal for equal seeds."""
 
     seed: int
     broken: str = ""
@@ -49,31 +49,31 @@ class Result:
     log: tuple[str, ...] = ()
 
 
-def act(story: Story, mutate: Callable[[World], None] = lambda _: None) -> Result:
-    """One story. Never raises for what happens in it."""
+def run_scenario(scenario: Scenario, mutate: Callable[[World], None] = lambda _: None) -> Result:
+    """Run one scenario. Never raises for what happens in it."""
     begun = time.process_time()
-    chaos = Chaos(story, mutate)
+    run = ScenarioRun(scenario, mutate)
     broken = ""
     try:
-        chaos.run()
+        run.run()
     except Violation as violation:
         broken = str(violation)
-    except Exception as error:  # noqa: BLE001 - whatever the daemon's own code raises breaks it, too
+    except Exception as error:  # noqa: BLE001 - an exception of the daemon's own code is a failure, too
         where = _innermost(error)
         broken = f"crash: {type(error).__name__}: {error} ({where})"
-    world = chaos.world
+    world = run.world
     return Result(
-        seed=story.seed,
+        seed=scenario.seed,
         broken=broken,
         digest=world.digest(),
-        virtual_s=world.clock.now() - world.began,
+        virtual_s=world.clock.now() - world.started_at,
         cpu_s=time.process_time() - begun,
         events=world.steps,
         ticks=world.ticks,
-        checks=chaos.promises.checked,
+        checks=run.promises.checked,
         launched=world.cloud.launched,
-        commands=chaos.users.acknowledged,
-        injected=world.dice.injected,
+        commands=run.users.acknowledged,
+        injected=world.rng.injected,
         log=tuple(world.log[-LAST_LINES:]) if broken else (),
     )
 
@@ -85,15 +85,15 @@ def _innermost(error: BaseException) -> str:
     return f"{Path(trace.tb_frame.f_code.co_filename).name}:{trace.tb_lineno}" if trace else ""
 
 
-def story_of(seed: int, hours: float) -> Story:
-    """That of a seed; a long one where `hours` is 0."""
+def scenario_of(seed: int, hours: float) -> Scenario:
+    """The scenario of a seed; a long one if `hours` is 0."""
     return draw(seed, hours) if hours else draw_long(seed)
 
 
-def act_seed(asked: tuple[int, float]) -> Result:
+def run_seed(asked: tuple[int, float]) -> Result:
     """For worker processes."""
     quiet()
-    return act(story_of(*asked))
+    return run_scenario(scenario_of(*asked))
 
 
 def quiet() -> None:
@@ -102,32 +102,33 @@ def quiet() -> None:
 
 
 def results(seeds: Iterator[int], hours: float, jobs: int) -> Iterator[Result]:
-    """Of all seeds, in whatever order they end. No more are begun than there are processes, and a few that wait."""
+    """The results of all seeds, in the order in which they end. At most twice as many as processes are pending."""
     if jobs == 1:
-        yield from (act_seed((seed, hours)) for seed in seeds)
+        yield from (run_seed((seed, hours)) for seed in seeds)
         return
     with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
-        pending = {pool.submit(act_seed, (seed, hours)) for seed in islice(seeds, 2 * jobs)}
+        pending = {pool.submit(run_seed, (seed, hours)) for seed in islice(seeds, 2 * jobs)}
         while pending:
             done, pending = wait(pending, return_when=FIRST_COMPLETED)
-            pending |= {pool.submit(act_seed, (seed, hours)) for seed in islice(seeds, len(done))}
+            pending |= {pool.submit(run_seed, (seed, hours)) for seed in islice(seeds, len(done))}
             yield from (each.result() for each in done)
 
 
 def explain(seed: int, hours: float, broken: str) -> str:
-    """A failure, shrunk, with all that is needed to see it again."""
-    story, result = shrunk(story_of(seed, hours), act, broken)
-    asked = ["git", "rev-parse", "--short", "HEAD"]
-    commit = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, check=False)
-    strikes = [f"  {s.at:9.1f} s  {s.kind} ({s.number}, {s.size:.2f})" for s in story.strikes]
-    faults = {name: value for name, value in vars(story.faults).items() if value}
+    """A failure, shrunk, with all that is needed to reproduce it."""
+    scenario, result = shrunk(scenario_of(seed, hours), run_scenario, broken)
+    command = ["git", "rev-parse", "--short", "HEAD"]
+    commit = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    injections = [f"  {s.at:9.1f} s  {s.kind} ({s.number}, {s.size:.2f})" for s in scenario.injections]
+    rates = {name: value for name, value in vars(scenario.fault_rates).items() if value}
     return "\n".join(
         [
             f"seed {seed} at commit {commit.stdout.strip() or 'unknown'}: {broken}",
-            f"again: make sim SEED={seed}" + ("" if hours == HOURS else f" HOURS={hours:g}"),
-            f"shrunk to {len(story.strikes)} strikes, faults {faults}, jobs {story.jobs}: {result.broken}",
-            *strikes,
-            "the last of what happened:",
+            f"reproduce: make sim SEED={seed}" + ("" if hours == HOURS else f" HOURS={hours:g}"),
+            f"shrunk to {len(scenario.injections)} injections, fault rates {rates}, jobs {scenario.jobs}:",
+            result.broken,
+            *injections,
+            "the end of its log:",
             *(f"  {line}" for line in result.log),
         ]
     )
@@ -135,7 +136,7 @@ def explain(seed: int, hours: float, broken: str) -> str:
 
 @dataclass
 class Total:
-    """All results together."""
+    """The sum of all results."""
 
     seeds: int = 0
     virtual_s: float = 0.0
@@ -149,7 +150,7 @@ class Total:
     broken: list[Result] = field(default_factory=list)
 
     def add(self, result: Result) -> None:
-        """One more."""
+        """Add one result."""
         self.seeds += 1
         for name in ("virtual_s", "cpu_s", "events", "ticks", "checks", "launched", "commands"):
             setattr(self, name, getattr(self, name) + getattr(result, name))
@@ -158,7 +159,7 @@ class Total:
             self.broken.append(result)
 
     def line(self) -> str:
-        """The result in one line."""
+        """The totals in one line."""
         ratio = self.virtual_s / self.cpu_s if self.cpu_s else 0.0
         return (
             f"sim: {self.seeds} seeds, {self.virtual_s / 3600:,.0f} virtual hours, {self.injected.total():,} faults, "
@@ -166,7 +167,7 @@ class Total:
         )
 
     def table(self) -> str:
-        """The result at length."""
+        """The totals as a table."""
         rows = [
             ("virtual time", f"{self.virtual_s / 3600:,.0f} h ({self.virtual_s / 3600 / 24 / 365.25:.2f} years)"),
             ("CPU time", f"{self.cpu_s:,.0f} s"),
@@ -178,20 +179,20 @@ class Total:
             ("machines launched", f"{self.launched:,}"),
             ("commands acknowledged", f"{self.commands:,}"),
             *((f"  {kind}", f"{count:,}") for kind, count in sorted(self.injected.items())),
-            ("faults and strikes in all", f"{self.injected.total():,}"),
+            ("faults and commands injected", f"{self.injected.total():,}"),
             ("violations", f"{len(self.broken)}"),
         ]
         return "\n".join(f"{name:<32}{value:>24}" for name, value in rows)
 
     def data(self) -> dict[str, object]:
-        """The result for scripts."""
+        """The totals as JSON."""
         plain = {name: value for name, value in vars(self).items() if name not in {"broken", "injected"}}
         broken = [{"seed": result.seed, "broken": result.broken} for result in self.broken]
         return {**plain, "injected": dict(sorted(self.injected.items())), "violations": broken}
 
 
-def _seeds(start: int, count: int | None, most_s: float | None) -> Iterator[int]:
-    ends = time.monotonic() + most_s if most_s else None
+def _seeds(start: int, count: int | None, max_s: float | None) -> Iterator[int]:
+    ends = time.monotonic() + max_s if max_s else None
     number = start
     while (count is None or number < start + count) and (ends is None or time.monotonic() < ends):
         yield number
@@ -204,14 +205,16 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=100)
     parser.add_argument("--start", type=int, default=1)
     parser.add_argument("--seed", type=int, help="only this one, with its log")
-    parser.add_argument("--hours", type=float, default=HOURS, help="virtual hours with faults, per seed; 0: days")
+    parser.add_argument(
+        "--hours", type=float, default=HOURS, help="virtual hours with faults, per seed; 0: one day to a week"
+    )
     parser.add_argument("--jobs", type=int, default=2, help="processes")
     parser.add_argument("--minutes", type=float, help="as many seeds as fit into this time, instead of --seeds")
-    parser.add_argument("--table", action="store_true", help="print the result at length, and write build/sim.json")
+    parser.add_argument("--table", action="store_true", help="print a table, and write build/sim.json")
     args = parser.parse_args()
     quiet()
     if args.seed is not None:
-        return _one(args.seed, args.hours)
+        return _run_one(args.seed, args.hours)
     count = None if args.minutes else args.seeds
     total, begun = Total(), time.monotonic()
     for result in results(
@@ -230,8 +233,8 @@ def main() -> int:
     return 1 if total.broken else 0
 
 
-def _one(seed: int, hours: float) -> int:
-    result = act(story_of(seed, hours))
+def _run_one(seed: int, hours: float) -> int:
+    result = run_scenario(scenario_of(seed, hours))
     if result.broken:
         print(explain(seed, hours, result.broken))
     print(f"sim: seed {seed}, digest {result.digest}, {result.events:,} events: {result.broken or 'no violation'}")

@@ -12,9 +12,9 @@ from supervisor.errors import CommandRefusedError, NotFoundError
 from supervisor.journal.journal import Reading
 from supervisor.model import EventKind, JobState, NodeState
 from supervisor.planner.adoption import Adopted
-from tests.sim.promises import events_of, settled, truth
-from tests.sim.scenes import calm_world, in_state, record, service, submit
-from tests.sim.world import World
+from supervisor.simulation.world import World
+from tests.sim.harness import in_state, record, service, submit, training_world
+from tests.sim.promises import events_of, jobs_of, settled
 
 SIM = "/spotsup/sim/"
 
@@ -33,9 +33,9 @@ def adopt(world: World, *release: str) -> list[Adopted]:
 
 def empty(world: World, prefix: str = SIM) -> None:
     """etcd loses its data; who lives says who he is, as the launchers and agents do."""
-    world.checks.clear()  # what is a leak then (P1), nobody can know without a person
-    for key in [key for key in world.store.keys if key.startswith(prefix) and not key.endswith("/round")]:
-        world.store.delete(key)
+    world.hooks.step.clear()  # what is a leak then (P1), nobody can know without a person
+    for key in [key for key in world.etcd.keys if key.startswith(prefix) and not key.endswith("/round")]:
+        world.etcd.delete(key)
     world.crash_daemon()
     world.run(3.0)
 
@@ -45,8 +45,8 @@ def alive(world: World) -> set[str]:
 
 
 def test_a_job_that_is_submitted_again_takes_its_machines_over_and_trains_on() -> None:
-    world = calm_world()
-    before, current = alive(world), truth(world)["job"].round
+    world = training_world()
+    before, current = alive(world), jobs_of(world)["job"].round
     empty(world)
     submit(world, "job", 2, 3, 4)
     world.run(5.0)
@@ -55,19 +55,19 @@ def test_a_job_that_is_submitted_again_takes_its_machines_over_and_trains_on() -
     assert [{node.id for node in each.nodes} for each in adopted] == [before]
     assert world.run_until(settled, 30.0)
     assert alive(world) == before
-    assert truth(world)["job"].round == current, "nobody stopped training"
+    assert jobs_of(world)["job"].round == current, "nobody stopped training"
     assert world.nodes.trainings["job"].lost_steps == 0
-    assert all(node.offer.usd_per_hour for node in truth(world)["job"].nodes.values())
+    assert all(node.offer.usd_per_hour for node in jobs_of(world)["job"].nodes.values())
     service(world).cancel("job")
     assert world.run_until(lambda w: settled(w) and not alive(w), 60.0)
 
 
 def test_an_adopted_job_counts_on_and_never_uses_a_nodes_name_again() -> None:
-    world = calm_world()
+    world = training_world()
     empty(world)
     submit(world, "job", 2, 3, 4)
     adopt(world)
-    taken = {node.id for node in truth(world)["job"].nodes.values()}
+    taken = {node.id for node in jobs_of(world)["job"].nodes.values()}
     victim = next(m for m in world.cloud.machines.values() if m.alive)
     world.cloud.preempt(victim, 30.0)
     assert world.run_until(lambda w: bool(events_of(w, "job", EventKind.REPLACEMENT_JOINED)), 120.0)
@@ -76,19 +76,19 @@ def test_an_adopted_job_counts_on_and_never_uses_a_nodes_name_again() -> None:
 
 
 def test_nodes_that_an_older_backup_lacks_come_back_to_their_job() -> None:
-    world = calm_world()
+    world = training_world()
     before = alive(world)
     node = max(before)
     empty(world, f"{SIM}world/nodes/job/{node}")
     world.run(60.0)
     assert node in alive(world)
     adopt(world)
-    assert truth(world)["job"].nodes[node].state is NodeState.READY
+    assert jobs_of(world)["job"].nodes[node].state is NodeState.READY
     assert world.run_until(settled, 120.0)
 
 
 def test_machines_that_nobody_wants_are_ended_in_order() -> None:
-    world = calm_world()
+    world = training_world()
     empty(world)
     assert [each.job.state for each in adopt(world, "job")] == [JobState.CANCELLED]
     assert world.run_until(lambda w: not alive(w) and settled(w), 60.0)
@@ -97,7 +97,7 @@ def test_machines_that_nobody_wants_are_ended_in_order() -> None:
 
 
 def test_nothing_is_written_before_it_is_said_what_each_machine_is() -> None:
-    world = calm_world()
+    world = training_world()
     submit(world, "other", 1, 1, 1)
     assert world.run_until(settled, 60.0)
     before = alive(world)
@@ -109,28 +109,28 @@ def test_nothing_is_written_before_it_is_said_what_each_machine_is() -> None:
         adopt(world)
     with pytest.raises(NotFoundError, match="no machine of a job 'nobody' is missing from the journal"):
         adopt(world, "nobody")
-    assert not any(key.startswith(f"{SIM}world/nodes/") for key in world.store.keys)
+    assert not any(key.startswith(f"{SIM}world/nodes/") for key in world.etcd.keys)
     adopt(world, "job")
     assert world.run_until(lambda w: settled(w) and len(alive(w)) == 1, 60.0)
     assert alive(world) < before
 
 
 def test_machines_of_a_job_whose_name_is_another_ones_by_now_are_not_mixed_up() -> None:
-    world = calm_world()
+    world = training_world()
     unjournaled = alive(world)
     record_key = f"{SIM}world/jobs/job"
-    value = world.store.keys[record_key].value
+    value = world.etcd.keys[record_key].value
     uid = record(world).uid
-    world.store.put(record_key, value.replace(f'"uid":"{uid}"'.encode(), b'"uid":"zzzzz"'))
+    world.etcd.put(record_key, value.replace(f'"uid":"{uid}"'.encode(), b'"uid":"zzzzz"'))
     for node in unjournaled:
-        world.store.delete(f"{SIM}world/nodes/job/{node}")
+        world.etcd.delete(f"{SIM}world/nodes/job/{node}")
     world.run(0.5)
     with pytest.raises(CommandRefusedError, match="3 machines of job job and another job of that name"):
         adopt(world)
 
 
 def test_a_machine_whose_tag_names_no_node_is_named() -> None:
-    world = calm_world()
+    world = training_world()
     machine = next(iter(world.cloud.machines.values()))
     machine.instance = replace(machine.instance, node="by-hand")
     world.run(1.0)
@@ -141,14 +141,14 @@ def test_a_machine_whose_tag_names_no_node_is_named() -> None:
 
 
 def test_a_cloud_that_does_not_say_what_runs_is_a_reason_to_do_nothing() -> None:
-    world = calm_world()
+    world = training_world()
     empty(world)
-    world.set_faults(replace(world.faults, unreachable=1.0))
+    world.set_fault_rates(replace(world.fault_rates, unreachable=1.0))
     with pytest.raises(CommandRefusedError, match=r"local does not list its machines .*: nothing was adopted"):
         adopt(world)
 
 
 def test_where_every_machine_is_known_there_is_nothing_to_adopt() -> None:
-    world = calm_world()
+    world = training_world()
     assert adopt(world) == []
     assert settled(world)

@@ -8,9 +8,9 @@ from supervisor.alerts.slack import message
 from supervisor.api.views import job_detail
 from supervisor.cli.show import show_job
 from supervisor.model import Event, EventKind
-from tests.sim.promises import truth
-from tests.sim.scenes import RULES, calm_world, machine_of
-from tests.sim.world import World
+from supervisor.simulation.world import World
+from tests.sim.harness import RULES, machine_of, training_world
+from tests.sim.promises import jobs_of
 
 DISK = "cannot write /ckpt/step-40: No space left on device"
 KINDS = {EventKind.CHECKPOINTS_FAILING, EventKind.CHECKPOINTS_RESUMED}
@@ -24,12 +24,12 @@ def alerts(world: World) -> list[Event]:
 
 def shown(world: World) -> str:
     """What `spotsupctl status` shows."""
-    problem: str = job_detail(truth(world)["job"], "", world.clock.now())["checkpoint_problem"]
+    problem: str = job_detail(jobs_of(world)["job"], "", world.clock.now())["checkpoint_problem"]
     return problem
 
 
 def test_trouble_and_its_end_are_told_once_each_also_by_a_daemon_that_was_started_anew() -> None:
-    world = calm_world()
+    world = training_world()
     training = world.nodes.trainings["job"]
     saved = training.save()
     world.run(5.0)
@@ -56,16 +56,16 @@ def test_trouble_and_its_end_are_told_once_each_also_by_a_daemon_that_was_starte
 
 
 def test_people_who_ask_see_the_trouble(capsys: pytest.CaptureFixture[str]) -> None:
-    world = calm_world()
+    world = training_world()
     world.nodes.trainings["job"].problem = f"{DISK} [Errno 28]"
     world.run(2.0)
     capsys.readouterr()
-    show_job(job_detail(truth(world)["job"], "", world.clock.now()))
+    show_job(job_detail(jobs_of(world)["job"], "", world.clock.now()))
     assert f"checkpoints are not being written: {DISK} [Errno 28]\n" in capsys.readouterr().out
 
 
 def test_a_program_that_starts_anew_has_not_written_a_checkpoint_by_that() -> None:
-    world = calm_world()
+    world = training_world()
     training = world.nodes.trainings["job"]
     training.problem = DISK
     world.run(5.0)
@@ -76,7 +76,7 @@ def test_a_program_that_starts_anew_has_not_written_a_checkpoint_by_that() -> No
 
 
 def test_a_disk_that_comes_and_goes_floods_nobody() -> None:
-    world = calm_world()
+    world = training_world()
     training = world.nodes.trainings["job"]
     for number in range(int(3 * QUIET_S / 10)):
         training.problem = f"{DISK}, {number} bytes are free"
@@ -91,7 +91,7 @@ def test_a_disk_that_comes_and_goes_floods_nobody() -> None:
 
 
 def test_another_reason_is_told_once_the_first_is_old() -> None:
-    world = calm_world()
+    world = training_world()
     training = world.nodes.trainings["job"]
     training.problem = DISK
     world.run(5.0)
@@ -106,7 +106,7 @@ def test_another_reason_is_told_once_the_first_is_old() -> None:
 
 
 def test_trouble_outlives_a_round_and_ends_with_the_job() -> None:
-    world = calm_world()
+    world = training_world()
     training = world.nodes.trainings["job"]
     training.problem = DISK
     world.run(5.0)

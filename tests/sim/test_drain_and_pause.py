@@ -10,9 +10,9 @@ from provisioners.base import EndCause
 from supervisor.api.service import Service
 from supervisor.errors import CommandRefusedError, NotFoundError
 from supervisor.model import EventKind, JobState, NodeState
-from tests.sim.promises import events_of, settled, truth
-from tests.sim.scenes import RULES, calm_world, empty_world, in_state, machine_of, record, service, submit
-from tests.sim.world import World
+from supervisor.simulation.world import World
+from tests.sim.harness import RULES, empty_world, in_state, machine_of, record, service, submit, training_world
+from tests.sim.promises import events_of, jobs_of, settled
 
 
 def alive(world: World) -> int:
@@ -36,15 +36,15 @@ def sentence(world: World) -> str:
 
 
 def test_a_drained_node_trains_on_until_it_is_replaced_and_then_leaves_in_order() -> None:
-    world = calm_world()
+    world = training_world()
     node = node_with_rank(world, 1)
-    before = truth(world)["job"].round
+    before = jobs_of(world)["job"].round
     service(world).drain(node)
     assert world.run_until(lambda w: bool(events_of(w, "job", EventKind.REPLACEMENT_REQUESTED)), 1.5)
-    assert truth(world)["job"].nodes[node].state is NodeState.MEMBER
+    assert jobs_of(world)["job"].nodes[node].state is NodeState.MEMBER
     assert f"{node} leaves once it is replaced" in sentence(world)
     assert world.run_until(settled, 120.0)
-    view = truth(world)["job"]
+    view = jobs_of(world)["job"]
     assert before is not None
     assert view.round is not None
     assert view.round.number == before.number + 1, "one change of membership"
@@ -56,7 +56,7 @@ def test_a_drained_node_trains_on_until_it_is_replaced_and_then_leaves_in_order(
 
 
 def test_a_drained_node_without_a_replacement_trains_on() -> None:
-    world = calm_world()
+    world = training_world()
     world.cloud.capacity = dict.fromkeys(world.cloud.capacity, 0)
     node = node_with_rank(world, 0)
     service(world).drain(node)
@@ -64,11 +64,11 @@ def test_a_drained_node_without_a_replacement_trains_on() -> None:
     assert record(world).state is JobState.RUNNING
     assert node_with_rank(world, 0) == node
     world.cloud.capacity = dict.fromkeys(world.cloud.capacity, 16)
-    assert world.run_until(lambda w: truth(w)["job"].nodes[node].state is NodeState.GONE and settled(w), 120.0)
+    assert world.run_until(lambda w: jobs_of(w)["job"].nodes[node].state is NodeState.GONE and settled(w), 120.0)
 
 
 def test_a_drain_survives_the_daemon_and_is_asked_for_once() -> None:
-    world = calm_world()
+    world = training_world()
     node = node_with_rank(world, 2)
     service(world).drain(node)
     world.crash_daemon()
@@ -80,34 +80,36 @@ def test_a_drain_survives_the_daemon_and_is_asked_for_once() -> None:
 
 
 def test_all_nodes_may_be_drained_at_once_and_no_step_is_lost() -> None:
-    world = calm_world()
-    nodes = truth(world)["job"].round.nodes()  # type: ignore[union-attr]
+    world = training_world()
+    nodes = jobs_of(world)["job"].round.nodes()  # type: ignore[union-attr]
     for node in nodes:
         service(world).drain(node)
     assert world.run_until(settled, 200.0)
-    assert not set(nodes) & set(truth(world)["job"].round.nodes())  # type: ignore[union-attr]
+    assert not set(nodes) & set(jobs_of(world)["job"].round.nodes())  # type: ignore[union-attr]
     assert world.nodes.trainings["job"].lost_steps == 0
 
 
 def test_a_drained_spare_and_one_that_is_on_its_way_are_replaced_without_a_pause() -> None:
-    world = calm_world(spares=1)
-    spare = truth(world)["job"].spares[0]
+    world = training_world(spares=1)
+    spare = jobs_of(world)["job"].spares[0]
     service(world).drain(spare)
-    assert world.run_until(lambda w: truth(w)["job"].nodes[spare].state is NodeState.GONE and settled(w), 120.0)
+    assert world.run_until(lambda w: jobs_of(w)["job"].nodes[spare].state is NodeState.GONE and settled(w), 120.0)
     world.cloud.end(machine_of(world, 0), EndCause.UNKNOWN)
-    assert world.run_until(lambda w: any(n.state is NodeState.REQUESTED for n in truth(w)["job"].nodes.values()), 20.0)
-    coming = next(n.id for n in truth(world)["job"].nodes.values() if n.state is NodeState.REQUESTED)
+    assert world.run_until(
+        lambda w: any(n.state is NodeState.REQUESTED for n in jobs_of(w)["job"].nodes.values()), 20.0
+    )
+    coming = next(n.id for n in jobs_of(world)["job"].nodes.values() if n.state is NodeState.REQUESTED)
     service(world).drain(coming)
-    assert world.run_until(lambda w: truth(w)["job"].nodes[coming].state is NodeState.GONE and settled(w), 120.0)
+    assert world.run_until(lambda w: jobs_of(w)["job"].nodes[coming].state is NodeState.GONE and settled(w), 120.0)
 
 
 def test_a_drain_of_what_is_not_there_is_refused() -> None:
-    world = calm_world()
+    world = training_world()
     with pytest.raises(NotFoundError, match="no node is named 'nobody'"):
         service(world).drain("nobody")
     node = node_with_rank(world, 0)
     service(world).drain(node)
-    assert world.run_until(lambda w: truth(w)["job"].nodes[node].state is NodeState.GONE, 120.0)
+    assert world.run_until(lambda w: jobs_of(w)["job"].nodes[node].state is NodeState.GONE, 120.0)
     with pytest.raises(CommandRefusedError, match=f"node {node} is gone: there is nothing to drain"):
         service(world).drain(node)
 
@@ -116,7 +118,7 @@ def test_a_drain_of_what_is_not_there_is_refused() -> None:
 
 
 def test_a_paused_job_checkpoints_releases_all_and_goes_on_where_it_was() -> None:
-    world = calm_world(spares=1)
+    world = training_world(spares=1)
     training = world.nodes.trainings["job"]
     service(world).pause("job")
     assert world.run_until(in_state(JobState.PAUSED), 10.0)
@@ -136,7 +138,7 @@ def test_a_paused_job_checkpoints_releases_all_and_goes_on_where_it_was() -> Non
 
 
 def test_a_pause_that_is_taken_back_at_once_keeps_the_machines() -> None:
-    world = calm_world()
+    world = training_world()
     machines = set(world.cloud.machines)
     at_once(world).pause("job")
     world.run(0.25)
@@ -148,7 +150,7 @@ def test_a_pause_that_is_taken_back_at_once_keeps_the_machines() -> None:
 
 
 def test_commands_that_are_given_twice_are_done_once() -> None:
-    world = calm_world()
+    world = training_world()
     service(world).resume("job")
     service(world).pause("job")
     service(world).pause("job")
@@ -163,7 +165,7 @@ def test_commands_that_are_given_twice_are_done_once() -> None:
 
 def test_a_pause_survives_the_daemon_at_any_moment() -> None:
     for seconds in (0.0, 0.5, 1.0, 2.0, 5.0):
-        world = calm_world()
+        world = training_world()
         service(world).pause("job")
         world.run(seconds)
         world.lose_daemon()
@@ -189,7 +191,7 @@ def test_a_job_that_is_paused_before_it_trains_buys_nothing_more() -> None:
 
 
 def test_a_silent_node_holds_a_pause_up_only_until_it_is_given_up() -> None:
-    world = calm_world()
+    world = training_world()
     machine_of(world, 1).silent = True
     service(world).pause("job")
     assert sentence(world).startswith("pausing: waiting for a checkpoint of")
@@ -198,7 +200,7 @@ def test_a_silent_node_holds_a_pause_up_only_until_it_is_given_up() -> None:
 
 
 def test_paused_time_does_not_count_towards_the_limit_of_hours() -> None:
-    world = calm_world(limits={"hours": 0.1})
+    world = training_world(limits={"hours": 0.1})
     service(world).pause("job")
     assert world.run_until(in_state(JobState.PAUSED), 10.0)
     world.run(1000.0)
@@ -209,7 +211,7 @@ def test_paused_time_does_not_count_towards_the_limit_of_hours() -> None:
 
 
 def test_a_paused_job_can_be_cancelled_and_not_paused_once_it_has_ended() -> None:
-    world = calm_world()
+    world = training_world()
     service(world).pause("job")
     assert world.run_until(in_state(JobState.PAUSED), 10.0)
     service(world).cancel("job")

@@ -11,9 +11,9 @@ from provisioners.base import EndCause
 from supervisor.journal.codec import dump
 from supervisor.model import SCHEMA_VERSION, ClusterRecord, DaemonPause, EventKind, JobState
 from supervisor.runtime.loop import Loop
-from tests.sim.promises import events_of, settled, truth
-from tests.sim.scenes import RULES, calm_world, empty_world, in_state, machine_of, record, service, submit
-from tests.sim.world import World
+from supervisor.simulation.world import World
+from tests.sim.harness import RULES, empty_world, in_state, machine_of, record, service, submit, training_world
+from tests.sim.promises import events_of, jobs_of, settled
 
 LONG_S = 4 * RULES.orphan_grace_s + 60.0
 
@@ -31,9 +31,9 @@ def forget(world: World, *prefixes: str) -> None:
 
     What is no leak (P1) and what is one, nobody can know then without a person; so nobody asks.
     """
-    world.checks.clear()
-    for key in [key for key in world.store.keys if key.startswith(prefixes or ("",))]:
-        world.store.delete(key)
+    world.hooks.step.clear()
+    for key in [key for key in world.etcd.keys if key.startswith(prefixes or ("",))]:
+        world.etcd.delete(key)
 
 
 # -- no journal --------------------------------------------------------------------------------------------
@@ -49,7 +49,7 @@ def test_a_new_etcd_without_machines_is_a_new_journal() -> None:
 
 def test_an_etcd_that_was_emptied_ends_no_machine_whether_or_not_the_daemon_restarts() -> None:
     for restarts in (False, True):
-        world = calm_world()
+        world = training_world()
         before = alive(world)
         forget(world)
         world.run(1.0)
@@ -61,20 +61,20 @@ def test_an_etcd_that_was_emptied_ends_no_machine_whether_or_not_the_daemon_rest
 
 
 def test_nothing_is_decided_before_every_cloud_has_said_what_runs() -> None:
-    world = calm_world()
+    world = training_world()
     before = alive(world)
     forget(world)
-    world.set_faults(replace(world.faults, unreachable=1.0))
+    world.set_fault_rates(replace(world.fault_rates, unreachable=1.0))
     world.crash_daemon()
     world.run(30.0)
     assert "a new journal: waiting for local" in headline(world)
-    world.set_faults(replace(world.faults, unreachable=0.0))
+    world.set_fault_rates(replace(world.fault_rates, unreachable=0.0))
     world.run(LONG_S)
     assert alive(world) == before
 
 
 def test_the_journal_goes_on_once_the_unknown_machines_are_gone() -> None:
-    world = calm_world()
+    world = training_world()
     forget(world)
     world.crash_daemon()
     world.run(10.0)
@@ -88,9 +88,9 @@ def test_the_journal_goes_on_once_the_unknown_machines_are_gone() -> None:
 
 
 def test_a_daemon_with_another_clusters_key_does_nothing_and_says_why() -> None:
-    world = calm_world()
+    world = training_world()
     daemon = world.daemon
-    world.store.put("/spotsup/sim/world/cluster", dump(ClusterRecord(0.0, "another", "mark-a")))
+    world.etcd.put("/spotsup/sim/world/cluster", dump(ClusterRecord(0.0, "another", "mark-a")))
     world.run(0.5)
     for mark, trusted in (("mark-a", True), ("mark-b", False)):
         loop = Loop(daemon.journal, daemon.leader, daemon.actor, world.clock, world.rules, ("local",), mark)
@@ -102,20 +102,20 @@ def test_a_daemon_with_another_clusters_key_does_nothing_and_says_why() -> None:
 
 
 def test_an_older_backup_ends_no_machine_whose_agent_speaks() -> None:
-    world = calm_world()
-    lost, current = machine_of(world, 2), truth(world)["job"].round
+    world = training_world()
+    lost, current = machine_of(world, 2), jobs_of(world)["job"].round
     node = lost.instance.node
     forget(world, f"/spotsup/sim/world/nodes/job/{node}")
     world.crash_daemon()
     world.run(LONG_S)
     assert lost.alive
-    assert truth(world)["job"].round == current, "nor is it taken from its round"
+    assert jobs_of(world)["job"].round == current, "nor is it taken from its round"
     assert world.daemon.loop.status.about("job").startswith(f"left alone: {node} may work for it and is not")
     assert f"machines work that the journal does not know ({node}): they are left alone" in headline(world)
 
 
 def test_a_machine_that_says_nothing_and_is_not_in_the_journal_is_still_ended() -> None:
-    world = calm_world()
+    world = training_world()
     template = machine_of(world, 0)
     stranger = replace(template.instance, id="i-99", node="job-zzzzz-1")
     world.cloud.machines["i-99"] = replace(template, instance=stranger, history=[])
@@ -127,36 +127,36 @@ def test_a_machine_that_says_nothing_and_is_not_in_the_journal_is_still_ended() 
 
 @pytest.mark.parametrize(("other", "schema"), [("a newer", SCHEMA_VERSION + 1), ("an older", SCHEMA_VERSION - 1)])
 def test_a_job_of_another_version_is_left_alone_and_the_others_are_not(other: str, schema: int) -> None:
-    world = calm_world()
+    world = training_world()
     submit(world, "other", 1, 1, 1)
     assert world.run_until(settled, 60.0)
     key = "/spotsup/sim/world/jobs/job"
-    world.checks.clear()  # as in forget()
-    foreign = {**json.loads(world.store.keys[key].value), "schema": schema, "colour": "red"}
-    world.store.put(key, json.dumps(foreign).encode())
-    before = {k: kv for k, kv in world.store.keys.items() if "/job" in k and ("/jobs/" in k or "/nodes/" in k)}
+    world.hooks.step.clear()  # as in forget()
+    foreign = {**json.loads(world.etcd.keys[key].value), "schema": schema, "colour": "red"}
+    world.etcd.put(key, json.dumps(foreign).encode())
+    before = {k: kv for k, kv in world.etcd.keys.items() if "/job" in k and ("/jobs/" in k or "/nodes/" in k)}
     machines = alive(world)
     world.crash_daemon()
     world.run(LONG_S)
     assert alive(world) == machines
-    after = {k: kv for k, kv in world.store.keys.items() if "/job" in k and ("/jobs/" in k or "/nodes/" in k)}
+    after = {k: kv for k, kv in world.etcd.keys.items() if "/job" in k and ("/jobs/" in k or "/nodes/" in k)}
     assert after == before
     assert "job is left alone: " in headline(world)
     assert f"was written by {other} spotsupd" in headline(world)
     assert world.daemon.loop.status.counters["records_refused"] == 1
-    world.store.delete(key)
+    world.etcd.delete(key)
     ours = {k: v for k, v in foreign.items() if k != "colour"} | {"schema": SCHEMA_VERSION}
-    world.store.put(key, json.dumps(ours).encode())
+    world.etcd.put(key, json.dumps(ours).encode())
     world.run(10.0)
     assert settled(world)
-    assert truth(world)["other"].record.state is JobState.RUNNING
+    assert jobs_of(world)["other"].record.state is JobState.RUNNING
 
 
 # -- paused by a user --------------------------------------------------------------------------------------
 
 
 def test_a_paused_daemon_watches_says_so_and_does_nothing_also_after_a_restart() -> None:
-    world = calm_world()
+    world = training_world()
     service(world).pause_daemons("upgrade")
     for restart in (False, True):
         if restart:
@@ -173,18 +173,18 @@ def test_a_paused_daemon_watches_says_so_and_does_nothing_also_after_a_restart()
 
 
 def test_a_daemon_that_has_not_heard_of_the_pause_changes_nothing() -> None:
-    world = calm_world()
-    world.set_faults(replace(world.faults, mirror_lag_s=5.0))
+    world = training_world()
+    world.set_fault_rates(replace(world.fault_rates, mirror_lag_s=5.0))
     world.run(6.0)
     world.cloud.preempt(machine_of(world, 1), 60.0)
-    world.store.put("/spotsup/sim/world/pause", dump(DaemonPause(0.0)))
-    before = {key: kv for key, kv in world.store.keys.items() if "/jobs/" in key or "/nodes/" in key}
+    world.etcd.put("/spotsup/sim/world/pause", dump(DaemonPause(0.0)))
+    before = {key: kv for key, kv in world.etcd.keys.items() if "/jobs/" in key or "/nodes/" in key}
     world.run(10.0)
-    assert {key: kv for key, kv in world.store.keys.items() if "/jobs/" in key or "/nodes/" in key} == before
+    assert {key: kv for key, kv in world.etcd.keys.items() if "/jobs/" in key or "/nodes/" in key} == before
 
 
 def test_what_users_ask_of_a_paused_daemon_is_done_when_it_goes_on() -> None:
-    world = calm_world()
+    world = training_world()
     service(world).pause_daemons("")
     service(world).cancel("job")
     world.run(10.0)

@@ -17,9 +17,9 @@ from provisioners.base import (
 )
 from supervisor.model import JobState
 from supervisor.runtime.offers import offers_in_order
-from tests.sim.promises import settled, truth
-from tests.sim.scenes import empty_world, in_state, machine_of, submit
-from tests.sim.world import World
+from supervisor.simulation.world import World
+from tests.sim.harness import empty_world, in_state, machine_of, submit
+from tests.sim.promises import jobs_of, settled
 from tests.unit.offering import Stub
 
 BOTH = (OfferQuery(market=Market.SPOT), OfferQuery(market=Market.ON_DEMAND))
@@ -29,7 +29,7 @@ DEAR = Offer("stub", "r", "r-a", "small", Market.ON_DEMAND, 0.3)
 
 def markets(world: World) -> list[Market]:
     """How each living machine is paid for."""
-    nodes = truth(world)["job"].nodes.values()
+    nodes = jobs_of(world)["job"].nodes.values()
     alive = {machine.instance.node for machine in world.cloud.machines.values() if machine.alive}
     return sorted(node.offer.market for node in nodes if node.id in alive)
 

@@ -11,19 +11,19 @@ from provisioners.base import EndCause, Fatal, InstanceState, LaunchOutcome, Lau
 from supervisor.api.service import Scale
 from supervisor.errors import CommandRefusedError
 from supervisor.model import COUNTED_NODE_STATES, EventKind, JobState, NodeState
-from tests.sim.promises import events_of, settled, truth
-from tests.sim.scenes import (
-    CALM,
+from supervisor.simulation.world import World
+from tests.sim.harness import (
+    NO_FAULTS,
     RULES,
-    calm_world,
     empty_world,
     in_state,
     machine_of,
     record,
     service,
     submit,
+    training_world,
 )
-from tests.sim.world import World
+from tests.sim.promises import events_of, jobs_of, settled
 
 
 def sentence(world: World) -> str:
@@ -35,10 +35,10 @@ def sentence(world: World) -> str:
 
 
 def test_a_launch_was_between_its_intent_and_its_answer_whatever_the_clouds_clock_says() -> None:
-    world = empty_world(RULES, replace(CALM, skew_s=7200.0))
+    world = empty_world(RULES, replace(NO_FAULTS, skew_s=7200.0))
     submit(world, "job", 1, 4, 4)
     assert world.run_until(in_state(JobState.RUNNING), 120.0)
-    nodes = [each for each in truth(world)["job"].nodes.values() if each.instance_id]
+    nodes = [each for each in jobs_of(world)["job"].nodes.values() if each.instance_id]
     assert len(nodes) == 4
     for node in nodes:
         assert node.created_at <= node.launched_at <= world.clock.now()
@@ -48,7 +48,7 @@ def test_a_launch_was_between_its_intent_and_its_answer_whatever_the_clouds_cloc
 
 
 def test_bootstraps_that_fail_in_a_row_end_the_job_with_the_reason_and_release_everything() -> None:
-    world = empty_world(replace(RULES, bootstrap_failures=4), replace(CALM, bootstrap=1.0))
+    world = empty_world(replace(RULES, bootstrap_failures=4), replace(NO_FAULTS, bootstrap=1.0))
     submit(world, "job", 1, 2, 2)
     assert world.run_until(in_state(JobState.FAILED), 120.0)
     assert record(world).reason.startswith("4 nodes in a row could not be bootstrapped: step environment failed")
@@ -76,13 +76,13 @@ def test_a_full_zone_is_remembered_and_costs_no_budget() -> None:
     assert "no capacity: zone-a is full" in sentence(world)
     world.cloud.capacity["zone-b"] = 4
     assert world.run_until(settled, 60.0)
-    assert {node.offer.zone for node in truth(world)["job"].nodes.values() if node.has_joined} == {"zone-b"}
+    assert {node.offer.zone for node in jobs_of(world)["job"].nodes.values() if node.has_joined} == {"zone-b"}
 
 
 def test_a_program_that_failed_too_often_fails_the_job_with_its_message() -> None:
-    world = calm_world()
+    world = training_world()
     key = world.nodes.keys.result("job")
-    world.store.put(key, encode(Result("failure", "the program failed 4 times, 3 allowed", 5)))
+    world.etcd.put(key, encode(Result("failure", "the program failed 4 times, 3 allowed", 5)))
     assert world.run_until(in_state(JobState.FAILED), 10.0)
     assert record(world).reason == "the program failed 4 times, 3 allowed"
     assert world.run_until(settled, 60.0)
@@ -97,12 +97,12 @@ def test_a_request_that_cannot_work_ends_a_job_that_never_ran(monkeypatch: pytes
 
 
 def test_a_request_that_cannot_work_leaves_a_running_job_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = calm_world()
+    world = training_world()
     monkeypatch.setattr(world.cloud, "launch", refuse)
     service(world).scale("job", Scale(desired=4))
     world.run(30.0)
     assert record(world).state is JobState.DEGRADED
-    assert len(truth(world)["job"].round.nodes()) == 3  # type: ignore[union-attr]
+    assert len(jobs_of(world)["job"].round.nodes()) == 3  # type: ignore[union-attr]
     assert len(events_of(world, "job", EventKind.LAUNCH_REFUSED)) == 1
 
 
@@ -112,7 +112,7 @@ def refuse(request: LaunchRequest, timeout_s: float) -> LaunchOutcome:
 
 
 def test_a_machine_that_listings_do_not_show_yet_is_not_lost() -> None:
-    world = empty_world(faults=replace(CALM, listing_lag_s=9.0))
+    world = empty_world(rates=replace(NO_FAULTS, listing_lag_s=9.0))
     submit(world, "job", 2, 3, 4)
     assert world.run_until(in_state(JobState.RUNNING), 90.0)
     assert events_of(world, "job", EventKind.NODE_LOST) == []
@@ -123,7 +123,7 @@ def test_a_machine_that_listings_do_not_show_yet_is_not_lost() -> None:
 
 
 def test_never_more_money_per_hour_than_allowed_not_even_for_a_replacement() -> None:
-    world = calm_world(1, 2, 4, limits={"usd_per_hour": 0.2})
+    world = training_world(1, 2, 4, limits={"usd_per_hour": 0.2})
     world.cloud.preempt(machine_of(world, 0), 30.0)
     world.run(10.0)
     assert sum(machine.alive for machine in world.cloud.machines.values()) == 2
@@ -134,21 +134,21 @@ def test_never_more_money_per_hour_than_allowed_not_even_for_a_replacement() -> 
     ("limits", "reason"), [({"hours": 0.05}, "its limit of 0.05 h is reached"), ({"usd": 0.01}, "its limit of $0.01")]
 )
 def test_a_limit_ends_the_job_and_releases_everything(limits: dict[str, float], reason: str) -> None:
-    world = calm_world(limits=limits)
+    world = training_world(limits=limits)
     assert world.run_until(in_state(JobState.FAILED), 300.0)
     assert record(world).reason.startswith(reason)
     assert world.run_until(settled, 60.0)
 
 
 def test_a_job_stays_in_its_zone_unless_it_says_region() -> None:
-    world = calm_world(1, 2, 4)
-    here = next(iter(truth(world)["job"].nodes.values())).offer.zone
+    world = training_world(1, 2, 4)
+    here = next(iter(jobs_of(world)["job"].nodes.values())).offer.zone
     world.cloud.capacity[here] = 2
     service(world).scale("job", Scale(desired=3))
     world.run(30.0)
-    assert {n.offer.zone for n in truth(world)["job"].nodes.values() if n.state in COUNTED_NODE_STATES} == {here}
+    assert {n.offer.zone for n in jobs_of(world)["job"].nodes.values() if n.state in COUNTED_NODE_STATES} == {here}
     wide = empty_world()
-    wide.checks.clear()  # the check of P8 is for jobs in one zone
+    wide.hooks.step.clear()  # the check of P8 is for jobs in one zone
     submit(wide, "job", 1, 2, 4, placement={"spread": "region"})
     assert wide.run_until(in_state(JobState.RUNNING), 60.0)
     wide.cloud.capacity["zone-a"] = 2
@@ -160,12 +160,12 @@ def test_a_job_stays_in_its_zone_unless_it_says_region() -> None:
 
 
 def test_three_nodes_that_come_up_apart_form_one_round() -> None:
-    world = calm_world()
+    world = training_world()
     assert len(events_of(world, "job", EventKind.ROUND)) == 1
 
 
 def test_two_notices_at_once_are_two_replacements_and_one_pause() -> None:
-    world = calm_world()
+    world = training_world()
     world.cloud.preempt(machine_of(world, 0), 60.0)
     world.cloud.preempt(machine_of(world, 1), 60.0)
     world.run(2.0)
@@ -176,26 +176,26 @@ def test_two_notices_at_once_are_two_replacements_and_one_pause() -> None:
 
 
 def test_a_doomed_node_trains_on_until_its_replacement_is_ready() -> None:
-    world = calm_world()
+    world = training_world()
     doomed = machine_of(world, 0)
     world.cloud.preempt(doomed, 60.0)
     world.run(1.5)
-    view = truth(world)["job"]
+    view = jobs_of(world)["job"]
     assert view.nodes[doomed.instance.node].state is NodeState.MEMBER
     assert view.round is not None
     assert doomed.instance.node in view.round.nodes()
 
 
 def test_the_newest_and_least_useful_nodes_go_first() -> None:
-    world = calm_world(1, 3, 4)
-    order = truth(world)["job"].round.nodes()  # type: ignore[union-attr]
+    world = training_world(1, 3, 4)
+    order = jobs_of(world)["job"].round.nodes()  # type: ignore[union-attr]
     service(world).scale("job", Scale(desired=2))
     assert world.run_until(settled, 60.0)
-    assert truth(world)["job"].round.nodes() == order[:2]  # type: ignore[union-attr]
+    assert jobs_of(world)["job"].round.nodes() == order[:2]  # type: ignore[union-attr]
 
 
 def test_scaling_down_while_nodes_are_on_their_way_leaves_the_round_alone() -> None:
-    world = calm_world(1, 2, 4)
+    world = training_world(1, 2, 4)
     service(world).scale("job", Scale(desired=4))
     service(world).scale("job", Scale(desired=2))
     assert world.run_until(settled, 60.0)
@@ -203,7 +203,7 @@ def test_scaling_down_while_nodes_are_on_their_way_leaves_the_round_alone() -> N
 
 
 def test_cancelling_while_machines_are_asked_for_leaks_none() -> None:
-    world = empty_world(faults=replace(CALM, lost_reply=1.0))
+    world = empty_world(rates=replace(NO_FAULTS, lost_reply=1.0))
     submit(world, "job", 2, 3, 4)
     assert world.run_until(lambda w: bool(w.cloud.machines), 30.0)
     service(world).cancel("job")
@@ -217,7 +217,7 @@ def test_cancelling_while_machines_are_asked_for_leaks_none() -> None:
 
 
 def test_a_machine_with_our_tag_that_nobody_knows_is_ended_after_the_grace() -> None:
-    world = calm_world()
+    world = training_world()
     template = machine_of(world, 0)
     stranger = replace(template.instance, id="i-99", node="job-zzzzz-1")
     world.cloud.machines["i-99"] = replace(template, instance=stranger, history=[])
@@ -228,11 +228,11 @@ def test_a_machine_with_our_tag_that_nobody_knows_is_ended_after_the_grace() -> 
 
 
 def test_a_stopped_machine_is_a_loss_and_a_leak() -> None:
-    world = calm_world()
+    world = training_world()
     victim = machine_of(world, 0)
     victim.instance = replace(victim.instance, state=InstanceState.STOPPED)
     assert world.run_until(lambda w: bool(events_of(w, "job", EventKind.NODE_LOST)), 10.0)
-    assert world.run_until(lambda w: truth(w)["job"].nodes[victim.instance.node].state is NodeState.TERMINATING, 10.0)
+    assert world.run_until(lambda w: jobs_of(w)["job"].nodes[victim.instance.node].state is NodeState.TERMINATING, 10.0)
 
 
 def test_history_is_bounded() -> None:
@@ -243,14 +243,14 @@ def test_history_is_bounded() -> None:
         world.cloud.end(machine_of(world, 0), EndCause.PREEMPTED)
         assert world.run_until(lambda w: record(w).state is not JobState.RUNNING, 30.0)
     assert world.run_until(settled, 60.0)
-    gone = [node for node in truth(world)["job"].nodes.values() if node.state is NodeState.GONE]
+    gone = [node for node in jobs_of(world)["job"].nodes.values() if node.state is NodeState.GONE]
     assert len(gone) <= 4
     assert len(world.daemon.journal.events("job")) <= 12
     assert record(world).dropped_nodes_usd > 0
 
 
 def test_alerts_are_sent_once_each_and_the_outbox_is_emptied() -> None:
-    world = calm_world()
+    world = training_world()
     world.cloud.preempt(machine_of(world, 1), 60.0)
     world.run(2.0)
     assert world.run_until(settled, 120.0)
@@ -261,7 +261,7 @@ def test_alerts_are_sent_once_each_and_the_outbox_is_emptied() -> None:
 
 
 def test_an_ended_job_cannot_be_scaled_and_its_name_is_free_again() -> None:
-    world = calm_world()
+    world = training_world()
     world.nodes.trainings["job"].target_steps = 1
     assert world.run_until(lambda w: record(w).state is JobState.SUCCEEDED and settled(w), 60.0)
     with pytest.raises(CommandRefusedError, match="has ended"):

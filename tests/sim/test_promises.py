@@ -1,4 +1,4 @@
-"""Single stories in a simulated world, and how each must end. What is drawn at random is in test_sim.py."""
+"""Single scenarios in a simulated world, and how each must end. Random scenarios are in test_sim.py."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from provisioners.base import EndCause
 from supervisor.api.service import Scale
 from supervisor.model import EventKind, JobState
 from supervisor.planner.actions import ListDone, ListInstances
-from tests.sim.chance import Faults
-from tests.sim.promises import events_of, settled, truth
-from tests.sim.scenes import RULES, calm_world, machine_of, service
-from tests.sim.world import LEASE_S
+from supervisor.simulation.faults import FaultRates
+from supervisor.simulation.nodes import LEASE_S
+from tests.sim.harness import RULES, machine_of, service, training_world
+from tests.sim.promises import events_of, jobs_of, settled
 
 
 def test_a_notice_brings_a_replacement_in_the_same_tick_and_one_change_of_membership() -> None:
-    world = calm_world()
-    before = truth(world)["job"].round
+    world = training_world()
+    before = jobs_of(world)["job"].round
     assert before is not None
     doomed = machine_of(world, 1)
     world.cloud.preempt(doomed, 60.0)
     assert world.run_until(lambda w: bool(events_of(w, "job", EventKind.REPLACEMENT_REQUESTED)), 1.0)
     assert world.run_until(settled, 120.0)
-    after = truth(world)["job"].round
+    after = jobs_of(world)["job"].round
     assert after is not None
     assert after.number == before.number + 1
     assert doomed.instance.node not in after.nodes()
@@ -35,28 +35,28 @@ def test_a_notice_brings_a_replacement_in_the_same_tick_and_one_change_of_member
 
 
 def test_a_notice_without_capacity_leaves_in_time_and_loses_no_step() -> None:
-    world = calm_world()
+    world = training_world()
     world.cloud.capacity = dict.fromkeys(world.cloud.capacity, 0)
     doomed = machine_of(world, 0)
     world.cloud.preempt(doomed, 30.0)
-    assert world.run_until(lambda w: truth(w)["job"].record.state is JobState.DEGRADED, 60.0)
+    assert world.run_until(lambda w: jobs_of(w)["job"].record.state is JobState.DEGRADED, 60.0)
     world.run(40.0)
     assert world.nodes.trainings["job"].lost_steps == 0
     world.cloud.capacity = dict.fromkeys(world.cloud.capacity, 8)
     assert world.run_until(settled, 120.0)
 
 
-def test_a_machine_that_vanishes_is_replaced_and_buried() -> None:
-    world = calm_world()
+def test_a_machine_that_vanishes_gets_a_tombstone_and_a_replacement() -> None:
+    world = training_world()
     victim = machine_of(world, 2)
     world.cloud.end(victim, EndCause.UNKNOWN)
-    assert world.run_until(lambda w: bool(truth(w)["job"].tombstones), 10.0)
+    assert world.run_until(lambda w: bool(jobs_of(w)["job"].tombstones), 10.0)
     assert world.run_until(settled, 120.0)
     assert events_of(world, "job", EventKind.NODE_LOST) == [victim.instance.node]
 
 
-def test_a_silent_machine_that_its_cloud_calls_running_is_suspected_then_replaced() -> None:
-    world = calm_world()
+def test_a_silent_machine_that_the_cloud_lists_as_running_is_suspected_then_replaced() -> None:
+    world = training_world()
     victim = machine_of(world, 2)
     victim.silent = True
     assert world.run_until(lambda w: bool(events_of(w, "job", EventKind.NODE_SUSPECT)), 15.0)
@@ -65,11 +65,11 @@ def test_a_silent_machine_that_its_cloud_calls_running_is_suspected_then_replace
     assert not victim.alive
 
 
-def test_a_machine_whose_agent_was_told_to_stop_is_replaced_at_once() -> None:
-    world = calm_world()
+def test_a_machine_whose_agent_was_stopped_is_replaced_at_once() -> None:
+    world = training_world()
     victim = machine_of(world, 1)
     node = victim.instance.node
-    world.store.put(world.nodes.keys.ended("job", node), encode(Ended(node, "left", 0, "told to leave", 0.0)))
+    world.etcd.put(world.nodes.keys.ended("job", node), encode(Ended(node, "left", 0, "told to leave", 0.0)))
     assert world.run_until(lambda w: bool(events_of(w, "job", EventKind.REPLACEMENT_REQUESTED)), 1.0)
     assert events_of(world, "job", EventKind.NODE_LOST) == [node]
     assert not events_of(world, "job", EventKind.NODE_SUSPECT)
@@ -78,7 +78,7 @@ def test_a_machine_whose_agent_was_told_to_stop_is_replaced_at_once() -> None:
 
 
 def test_a_machine_that_was_silent_for_a_moment_is_not_killed() -> None:
-    world = calm_world()
+    world = training_world()
     victim = machine_of(world, 1)
     victim.silent = True
     assert world.run_until(lambda w: bool(events_of(w, "job", EventKind.NODE_SUSPECT)), 15.0)
@@ -89,84 +89,88 @@ def test_a_machine_that_was_silent_for_a_moment_is_not_killed() -> None:
     assert settled(world)
 
 
-def test_a_suspicion_does_not_run_out_while_etcd_is_away() -> None:
-    world = calm_world()
+def test_a_suspicion_does_not_run_out_while_etcd_is_down() -> None:
+    world = training_world()
     victim = machine_of(world, 1)
     victim.silent = True
     assert world.run_until(lambda w: bool(events_of(w, "job", EventKind.NODE_SUSPECT)), 15.0)
-    world.store.away = True
+    world.etcd.down = True
     world.run(1.0)
     victim.silent = False
     world.run(3 * RULES.suspect_s)
-    world.set_faults(Faults(mirror_lag_s=0.5))  # it speaks at once, and the daemon hears it a little later
-    world.store.away = False
+    world.set_fault_rates(
+        FaultRates(mirror_lag_s=0.5)
+    )  # it publishes at once, and the daemon reads that a little later
+    world.etcd.down = False
     world.run(60.0)
     assert victim.alive
     assert settled(world)
 
 
-def test_the_spare_that_is_called_in_is_not_the_one_that_is_let_go() -> None:
-    world = calm_world(2, 3, 5, spares=2)
-    spares = truth(world)["job"].spares
+def test_the_spare_that_is_hinted_as_a_member_is_not_the_one_that_is_released() -> None:
+    world = training_world(2, 3, 5, spares=2)
+    spares = jobs_of(world)["job"].spares
     hinted: set[str] = set()
     ended: set[str] = set()
-    world.checks.append(lambda w: hinted.update(truth(w)["job"].hint.members))  # type: ignore[union-attr]
-    world.cloud.on_terminate = lambda machine: ended.add(machine.instance.node)
+    world.hooks.step.append(lambda: hinted.update(jobs_of(world)["job"].hint.members))  # type: ignore[union-attr]
+    world.hooks.terminate.append(lambda machine: ended.add(machine.instance.node))
     service(world).scale("job", Scale(desired=4, spares=0))
     assert world.run_until(settled, 60.0)
     assert len(hinted & {*spares}) == 1
     assert ended == {*spares} - hinted
 
 
-def test_a_job_that_was_stored_is_told_so_however_late_the_daemon_reads_of_it() -> None:
-    world = calm_world()
+def test_a_stored_job_is_returned_however_late_the_daemon_reads_of_it() -> None:
+    world = training_world()
     service(world).cancel("job")
     assert world.run_until(settled, 60.0)
     world.run(10.0)
-    old = truth(world)["job"].record.uid
-    world.set_faults(Faults(mirror_lag_s=4.0))
+    old = jobs_of(world)["job"].record.uid
+    world.set_fault_rates(FaultRates(mirror_lag_s=4.0))
     late = service(world)
     spec = {"name": "job", "nodes": {"min": 1, "desired": 2, "max": 3}, "run": "train.py"}
-    told = late.submit(spec, late.put_blob(b"code"), "again").record
-    assert (told.uid, told.state) == (truth(world)["job"].record.uid, JobState.QUEUED)
-    assert told.uid != old
+    stored = late.submit(spec, late.put_blob(b"code"), "again").record
+    assert (stored.uid, stored.state) == (jobs_of(world)["job"].record.uid, JobState.QUEUED)
+    assert stored.uid != old
     world.run(60.0)
     assert late.scale("job", Scale(desired=3)).record.desired_nodes == 3
 
 
 def test_a_daemon_that_was_replaced_changes_nothing() -> None:
-    world = calm_world()
+    world = training_world()
     old = world.daemon
     world.crash_daemon()
     world.run(5.0)
-    before = {key: kv.mod_revision for key, kv in world.store.keys.items() if "/world/jobs/" in key}
+    before = {key: kv.mod_revision for key, kv in world.etcd.keys.items() if "/world/jobs/" in key}
     world.cloud.preempt(machine_of(world, 0), 60.0)
-    world.nodes.step()  # the notice is in etcd, and only the old daemon is awake
+    world.nodes.step()  # the notice is in etcd, and only the old daemon ticks
     for _ in range(20):
         old.loop.tick()
     assert old.loop.status.counters.get("commits_stale", 0) > 0
-    assert before == {key: kv.mod_revision for key, kv in world.store.keys.items() if "/world/jobs/" in key}
+    assert before == {key: kv.mod_revision for key, kv in world.etcd.keys.items() if "/world/jobs/" in key}
 
 
 def test_scaling_up_and_down_and_the_end_release_every_machine() -> None:
-    world = calm_world()
+    world = training_world()
     service(world).scale("job", Scale(desired=4))
-    assert world.run_until(lambda w: settled(w) and len(truth(w)["job"].round.nodes()) == 4, 60.0)  # type: ignore[union-attr]
+    assert world.run_until(lambda w: settled(w) and len(jobs_of(w)["job"].round.nodes()) == 4, 60.0)  # type: ignore[union-attr]
     service(world).scale("job", Scale(desired=2))
-    assert world.run_until(lambda w: settled(w) and len(truth(w)["job"].round.nodes()) == 2, 60.0)  # type: ignore[union-attr]
+    assert world.run_until(lambda w: settled(w) and len(jobs_of(w)["job"].round.nodes()) == 2, 60.0)  # type: ignore[union-attr]
     training_of = world.nodes.trainings["job"]
     assert training_of.lost_steps == 0
     training_of.target_steps = 1
-    assert world.run_until(lambda w: truth(w)["job"].record.state is JobState.SUCCEEDED and settled(w), 60.0)
+    assert world.run_until(lambda w: jobs_of(w)["job"].record.state is JobState.SUCCEEDED and settled(w), 60.0)
     assert not any(machine.alive for machine in world.cloud.machines.values())
 
 
-def test_what_is_answered_after_the_lead_was_lost_counts_for_nothing() -> None:
-    world = calm_world()
+def test_a_listing_answered_after_leadership_was_lost_is_ignored() -> None:
+    world = training_world()
     first, second = world.daemon, world.start_daemon()
     second.leader.seize()
     world.run(5.0)
-    first.actor._done.append((ListInstances("local"), ListDone("local", asked_at=world.clock.now())))  # none is there
+    first.actor.done.append(
+        (ListInstances("local"), ListDone("local", asked_at=world.clock.now()))
+    )  # it lists no machine
     world.run(60.0)
     victim = machine_of(world, 2)
     victim.silent = True
@@ -181,11 +185,11 @@ def test_what_is_answered_after_the_lead_was_lost_counts_for_nothing() -> None:
     assert not events_of(world, "job", EventKind.NODE_LOST)
 
 
-def test_a_suspicion_of_a_daemon_whose_clock_was_wrong_runs_anew_under_the_next() -> None:
-    world = calm_world()
+def test_a_new_leader_restarts_the_suspicion_of_one_whose_clock_was_wrong() -> None:
+    world = training_world()
     first, second = world.daemon, world.start_daemon()
-    first.ahead_s = -86_400.0
-    world.run(90.0)  # it is believed
+    first.clock_error_s = -86_400.0
+    world.run(90.0)  # the jump is accepted
     victim = machine_of(world, 2)
     victim.silent = True
     assert world.run_until(lambda w: bool(events_of(w, "job", EventKind.NODE_SUSPECT)), 20.0)
@@ -197,14 +201,14 @@ def test_a_suspicion_of_a_daemon_whose_clock_was_wrong_runs_anew_under_the_next(
     assert not events_of(world, "job", EventKind.NODE_LOST)
 
 
-def test_a_fence_holds_where_etcd_counts_its_revisions_once_more() -> None:
-    world = calm_world()
+def test_a_fence_holds_after_etcd_reused_revisions() -> None:
+    world = training_world()
     first, second = world.daemon, world.start_daemon()
     old = first.leader.guard()
-    world.store.lose(10**6)
+    world.etcd.roll_back(10**6)
     assert isinstance(old[0].value, int)
-    world.store.revision = old[0].value - 1
+    world.etcd.revision = old[0].value - 1
     second.leader.seize()
     assert second.leader.guard()[0] == old[0]
-    assert not world.store.txn(old, []).succeeded
-    assert world.store.txn(second.leader.guard(), []).succeeded
+    assert not world.etcd.txn(old, []).succeeded
+    assert world.etcd.txn(second.leader.guard(), []).succeeded

@@ -10,9 +10,9 @@ from provisioners.base import EndCause
 from supervisor.api.service import Scale
 from supervisor.model import EventKind, JobState
 from supervisor.planner.quiescence import Steady, skipped
-from tests.sim.promises import events_of, settled, truth
-from tests.sim.scenes import RULES, empty_world, in_state, machine_of, service, submit
-from tests.sim.world import World
+from supervisor.simulation.world import World
+from tests.sim.harness import RULES, empty_world, in_state, machine_of, service, submit
+from tests.sim.promises import events_of, jobs_of, settled
 
 
 def story(steady_s: float) -> World:
@@ -35,7 +35,7 @@ def story(steady_s: float) -> World:
 
 
 def told(world: World, job: str) -> list[tuple[float, str]]:
-    return [(round(event.at - world.began, 3), event.text) for event in world.journal.events(job)]
+    return [(round(event.at - world.started_at, 3), event.text) for event in world.journal.events(job)]
 
 
 def test_the_same_is_done_at_the_same_time() -> None:
@@ -79,4 +79,4 @@ def test_a_limit_ends_a_calm_job_within_the_longest_calm(limits: dict[str, float
     submit(world, "job", 1, 2, 2, limits=limits)
     assert world.run_until(in_state(JobState.FAILED), 0.05 * 3600 + 35.0)
     assert world.run_until(settled, 60.0)
-    assert truth(world)["job"].record.reason.startswith("its limit of")
+    assert jobs_of(world)["job"].record.reason.startswith("its limit of")

@@ -11,10 +11,11 @@ from provisioners.base import EndCause
 from supervisor.api.service import MAX_CODE_DELETIONS, Scale
 from supervisor.errors import UsageError
 from supervisor.model import JobState, NodeState
-from tests.sim.promises import settled, truth
-from tests.sim.scenes import RULES, empty_world, in_state, service, submit
-from tests.sim.store import CLUSTER
-from tests.sim.world import Machine, World
+from supervisor.simulation.cloud import Machine
+from supervisor.simulation.etcd import CLUSTER
+from supervisor.simulation.world import World
+from tests.sim.harness import RULES, empty_world, in_state, service, submit
+from tests.sim.promises import jobs_of, settled
 
 NODES = 32
 KEPT = replace(RULES, gone_kept=20, events_kept=50)
@@ -23,7 +24,7 @@ KEPT = replace(RULES, gone_kept=20, events_kept=50)
 def wide_world(nodes: int) -> World:
     """A job of many nodes. The checks of each step are for small worlds: they would take minutes here."""
     world = empty_world(KEPT)
-    world.checks.clear()
+    world.hooks.step.clear()
     world.cloud.capacity = dict.fromkeys(world.cloud.capacity, 4 * nodes)
     submit(world, "job", 1, nodes, nodes)
     assert world.run_until(in_state(JobState.RUNNING), 60.0)
@@ -40,7 +41,7 @@ def lose_all(world: World) -> list[Machine]:
 
 def keys_below(world: World, prefix: str) -> list[str]:
     """What etcd holds there."""
-    return [key for key in world.store.keys if key.startswith(prefix)]
+    return [key for key in world.etcd.keys if key.startswith(prefix)]
 
 
 def test_64_nodes_that_are_lost_at_once_are_more_than_one_transaction_takes_and_all_are_replaced() -> None:
@@ -48,7 +49,7 @@ def test_64_nodes_that_are_lost_at_once_are_more_than_one_transaction_takes_and_
     lost = {machine.instance.node for machine in lose_all(world)}
     assert world.run_until(lambda w: not in_state(JobState.RUNNING)(w), 30.0)
     assert world.run_until(settled, 120.0)
-    job = truth(world)["job"]
+    job = jobs_of(world)["job"]
     assert job.round is not None
     assert not lost & set(job.round.nodes())
     service(world).scale("job", Scale(desired=1))
@@ -61,21 +62,21 @@ def test_a_thousand_nodes_one_after_the_other_leave_few_keys() -> None:
     while used <= 1000:
         for machine in lose_all(world):
             node = machine.instance.node
-            world.store.put(f"{keys.logs('job', node)}00000000", b"output")
-            world.store.put(keys.ended("job", node), encode(Ended(node, "left", 0, "told to leave", 0.0)))
-            world.store.put(keys.notice("job", node), b'{"node":"n","deadline":0,"seen_at":0,"source":"test"}')
+            world.etcd.put(f"{keys.logs('job', node)}00000000", b"output")
+            world.etcd.put(keys.ended("job", node), encode(Ended(node, "left", 0, "told to leave", 0.0)))
+            world.etcd.put(keys.notice("job", node), b'{"node":"n","deadline":0,"seen_at":0,"source":"test"}')
         assert world.run_until(lambda w: not in_state(JobState.RUNNING)(w), 30.0)
         assert world.run_until(in_state(JobState.RUNNING), 60.0)
         used += NODES
     assert world.run_until(settled, 60.0)
-    late = next(node.id for node in truth(world)["job"].nodes.values() if node.state is NodeState.GONE)
-    world.store.put(keys.ended("job", late), encode(Ended(late, "left", 0, "told to leave", 0.0)))
-    world.store.put(keys.ended("job", "job-nobody-7"), encode(Ended("job-nobody-7", "left", 0, "stray", 0.0)))
+    late = next(node.id for node in jobs_of(world)["job"].nodes.values() if node.state is NodeState.GONE)
+    world.etcd.put(keys.ended("job", late), encode(Ended(late, "left", 0, "told to leave", 0.0)))
+    world.etcd.put(keys.ended("job", "job-nobody-7"), encode(Ended("job-nobody-7", "left", 0, "stray", 0.0)))
     for number in range(30):  # commands write events, too
         service(world).scale("job", Scale(desired=NODES - number % 2))
     assert world.run_until(settled, 60.0)
     world.run(10.0)
-    job = truth(world)["job"]
+    job = jobs_of(world)["job"]
     assert job.record.next_node > 1000
     assert sum(node.state is NodeState.GONE for node in job.nodes.values()) == KEPT.gone_kept
     assert (job.tombstones, dict(job.notices), dict(job.exits)) == (frozenset(), {}, {})
@@ -100,7 +101,7 @@ def end(world: World, name: str) -> None:
     service(world).cancel(name)
 
     def is_over(now: World) -> bool:
-        job = truth(now)[name]
+        job = jobs_of(now)[name]
         return job.record.ended and all(node.state is NodeState.GONE for node in job.nodes.values())
 
     assert world.run_until(is_over, 120.0)
@@ -124,7 +125,7 @@ def test_code_is_forgotten_once_no_job_needs_it() -> None:
     assert not keys_below(world, second), "its name is another job's now"
     assert keys_below(world, shared), "it was asked for again"
     world.run(30.0)
-    assert truth(world)["two"].record.state is JobState.RUNNING
+    assert jobs_of(world)["two"].record.state is JobState.RUNNING
 
 
 def test_of_many_jobs_that_ended_the_last_ones_are_looked_at() -> None:
@@ -148,20 +149,20 @@ def test_code_that_is_asked_for_at_the_moment_in_which_it_is_forgotten_is_kept_o
     def ask() -> None:
         submit_code(world, "new", b"code")
 
-    client.hesitate = ask
-    assert not journal.delete_code(digest, world.store.revision), "a job has come that needs it"
+    client.before_txn = ask
+    assert not journal.delete_code(digest, world.etcd.revision), "a job has come that needs it"
     assert keys_below(world, code)
     end(world, "new")
 
     def forget() -> None:
-        assert journal.delete_code(digest, world.store.revision)
+        assert journal.delete_code(digest, world.etcd.revision)
 
     stored = service(world)
     stored.put_blob(b"code")
-    client.hesitate = forget
+    client.before_txn = forget
     with pytest.raises(UsageError, match="the job's code was not uploaded"):
         stored.submit({"name": "newest", "nodes": 1, "run": "train.py"}, digest, "newest")
-    assert "newest" not in truth(world)
+    assert "newest" not in jobs_of(world)
 
 
 def test_code_that_was_uploaded_again_waits_for_its_job() -> None:
@@ -184,8 +185,8 @@ def test_code_that_is_forgotten_while_it_is_uploaded_again_is_whole() -> None:
     journal = world.daemon.journal
 
     def forget() -> None:
-        assert journal.delete_code(digest, world.store.revision)
+        assert journal.delete_code(digest, world.etcd.revision)
 
-    world.daemon.client.hesitate = forget
+    world.daemon.client.before_txn = forget
     assert service(world).put_blob(b"code") == digest
     assert journal.get_blob(digest) == b"code"

@@ -18,11 +18,11 @@ from supervisor.cli.show import show_job
 from supervisor.errors import CommandRefusedError
 from supervisor.model import EventKind, JobState, NodeState
 from supervisor.planner.world import JobView
-from tests.sim.promises import events_of, settled, truth
-from tests.sim.scenes import (
-    CALM,
+from supervisor.simulation.nodes import LEASE_S
+from supervisor.simulation.world import World
+from tests.sim.harness import (
+    NO_FAULTS,
     RULES,
-    calm_world,
     empty_world,
     in_state,
     machine_of,
@@ -30,14 +30,15 @@ from tests.sim.scenes import (
     record,
     service,
     submit,
+    training_world,
 )
-from tests.sim.world import LEASE_S, World
+from tests.sim.promises import events_of, jobs_of, settled
 from tests.unit.members import hint, member, round_of
 
 
 def job_of(world: World) -> JobView:
     """The job as etcd has it."""
-    return truth(world)["job"]
+    return jobs_of(world)["job"]
 
 
 def round_in(world: World) -> Round:
@@ -61,7 +62,7 @@ def joined_by(world: World, node: str) -> bool:
 
 
 def test_a_notice_brings_the_spare_in_at_once_for_one_pause_and_no_lost_step() -> None:
-    world = calm_world(2, 3, 4, spares=1)
+    world = training_world(2, 3, 4, spares=1)
     before, (spare,) = round_in(world), job_of(world).spares
     doomed = machine_of(world, 1)
     world.cloud.preempt(doomed, 60.0)
@@ -78,7 +79,7 @@ def test_a_notice_brings_the_spare_in_at_once_for_one_pause_and_no_lost_step() -
 
 
 def test_two_members_that_vanish_are_replaced_by_two_spares_in_one_round() -> None:
-    world = calm_world(1, 3, 4, spares=2)
+    world = training_world(1, 3, 4, spares=2)
     before, spares = round_in(world), job_of(world).spares
     for rank in (0, 2):
         world.cloud.end(machine_of(world, rank), EndCause.UNKNOWN)
@@ -90,7 +91,7 @@ def test_two_members_that_vanish_are_replaced_by_two_spares_in_one_round() -> No
 
 
 def test_a_spare_that_vanishes_with_a_member_holds_nobody_up() -> None:
-    world = calm_world(2, 3, 4, spares=1)
+    world = training_world(2, 3, 4, spares=1)
     before, (spare,) = round_in(world), job_of(world).spares
     for machine in (machine_of(world, 0), machine_with(world, spare)):
         world.cloud.end(machine, EndCause.PREEMPTED)
@@ -100,7 +101,7 @@ def test_a_spare_that_vanishes_with_a_member_holds_nobody_up() -> None:
 
 
 def test_a_spare_that_stood_in_while_no_daemon_was_there_is_a_member_when_one_is_back() -> None:
-    world = calm_world(2, 3, 4, spares=1)
+    world = training_world(2, 3, 4, spares=1)
     (spare,) = job_of(world).spares
     victim = machine_of(world, 0)
     world.lose_daemon()
@@ -117,7 +118,7 @@ def test_a_spare_that_stood_in_while_no_daemon_was_there_is_a_member_when_one_is
 
 
 def test_a_member_that_comes_back_after_a_spare_stood_in_is_the_next_spare() -> None:
-    world = calm_world(2, 3, 4, spares=1)
+    world = training_world(2, 3, 4, spares=1)
     (spare,) = job_of(world).spares
     victim = machine_of(world, 1)
     victim.silent = True
@@ -131,13 +132,13 @@ def test_a_member_that_comes_back_after_a_spare_stood_in_is_the_next_spare() -> 
 
 
 def test_a_spare_whose_launcher_starts_anew_is_not_called_in_before_it_waits_again() -> None:
-    world = calm_world(2, 3, 4, spares=1)
+    world = training_world(2, 3, 4, spares=1)
     (spare,) = job_of(world).spares
     formed = round_in(world)
     training = world.nodes.trainings["job"]
     doomed = machine_of(world, 1)
     run, training.run = training.run, lambda node: None if node == spare else run(node)  # type: ignore[method-assign]
-    world.store.delete(world.nodes.keys.member("job", spare))
+    world.etcd.delete(world.nodes.keys.member("job", spare))
     world.cloud.preempt(doomed, 60.0)
     world.run(3.0)
     assert job_of(world).nodes[spare].state is NodeState.READY
@@ -148,11 +149,11 @@ def test_a_spare_whose_launcher_starts_anew_is_not_called_in_before_it_waits_aga
 
 
 def test_a_member_whose_launcher_starts_anew_is_still_expected_where_nobody_can_stand_in() -> None:
-    world = calm_world(2, 3, 4)
+    world = training_world(2, 3, 4)
     victim, training = round_in(world).nodes()[1], world.nodes.trainings["job"]
     run, training.run = training.run, lambda node: None if node == victim else run(node)  # type: ignore[method-assign]
     training.stop(victim)
-    world.store.delete(world.nodes.keys.member("job", victim))
+    world.etcd.delete(world.nodes.keys.member("job", victim))
     assert world.run_until(lambda w: not joined_by(w, victim), 5.0)
     world.run(2.0)
     world.lose_daemon()
@@ -161,9 +162,9 @@ def test_a_member_whose_launcher_starts_anew_is_still_expected_where_nobody_can_
 
 
 def test_a_job_that_wants_no_spares_names_none() -> None:
-    world = calm_world(2, 3, 4)
+    world = training_world(2, 3, 4)
     named: list[str] = []
-    world.checks.append(lambda w: named.extend(words.spares if (words := job_of(w).hint) else ()))
+    world.hooks.step.append(lambda: named.extend(words.spares if (words := job_of(world).hint) else ()))
     for rank in (0, 1):
         world.cloud.preempt(machine_of(world, rank), 60.0)
     assert world.run_until(lambda w: len(events_of(w, "job", EventKind.REPLACEMENT_JOINED)) == 2, 60.0)
@@ -176,7 +177,7 @@ def test_a_job_that_wants_no_spares_names_none() -> None:
 
 @pytest.mark.parametrize("noticed", [True, False])
 def test_a_spare_that_is_taken_is_replaced_and_the_round_goes_on(noticed: bool) -> None:
-    world = calm_world(2, 3, 4, spares=1)
+    world = training_world(2, 3, 4, spares=1)
     formed, (spare,) = round_in(world), job_of(world).spares
     machine = machine_with(world, spare)
     if noticed:
@@ -212,7 +213,7 @@ def test_nobody_in_the_round_stops_because_the_list_of_spares_changes(
 
 
 def test_asking_for_more_or_fewer_spares_does_not_touch_the_round() -> None:
-    world = calm_world(2, 3, 4, spares=1)
+    world = training_world(2, 3, 4, spares=1)
     formed = round_in(world)
     for spares in (2, 0):
         service(world).scale("job", Scale(spares=spares))
@@ -224,7 +225,7 @@ def test_asking_for_more_or_fewer_spares_does_not_touch_the_round() -> None:
 
 
 def test_fewer_nodes_cost_the_spare_first_and_the_member_with_the_highest_rank_waits_in_its_place() -> None:
-    world = calm_world(1, 3, 4, spares=1)
+    world = training_world(1, 3, 4, spares=1)
     order, (spare,) = round_in(world).nodes(), job_of(world).spares
     service(world).scale("job", Scale(desired=2))
     assert world.run_until(settled, 60.0)
@@ -235,7 +236,7 @@ def test_fewer_nodes_cost_the_spare_first_and_the_member_with_the_highest_rank_w
 
 
 def test_more_nodes_are_the_spare_at_once_and_another_spare_later() -> None:
-    world = calm_world(1, 2, 4, spares=1)
+    world = training_world(1, 2, 4, spares=1)
     (spare,) = job_of(world).spares
     service(world).scale("job", Scale(desired=3))
     assert world.run_until(lambda w: joined_by(w, spare), 2.0)
@@ -301,7 +302,7 @@ def test_spares_that_cannot_be_bootstrapped_end_no_job_and_are_asked_for_rarely(
     world = empty_world(replace(RULES, bootstrap_failures=3, spare_retry_s=100.0))
     submit(world, "job", 1, 2, 2)
     assert world.run_until(in_state(JobState.RUNNING), 30.0)
-    world.set_faults(replace(CALM, bootstrap=1.0))
+    world.set_fault_rates(replace(NO_FAULTS, bootstrap=1.0))
     service(world).scale("job", Scale(spares=1))
     world.run(450.0)
     assert record(world).state is JobState.RUNNING
@@ -312,14 +313,14 @@ def test_spares_that_cannot_be_bootstrapped_end_no_job_and_are_asked_for_rarely(
 
 
 def test_the_end_of_a_job_releases_its_spares() -> None:
-    world = calm_world(2, 3, 4, spares=2)
+    world = training_world(2, 3, 4, spares=2)
     service(world).cancel("job")
     assert world.run_until(settled, 60.0)
     assert not any(machine.alive for machine in world.cloud.machines.values())
 
 
 def test_people_see_which_node_is_a_spare(capsys: pytest.CaptureFixture[str]) -> None:
-    world = calm_world(2, 3, 4, spares=1)
+    world = training_world(2, 3, 4, spares=1)
     capsys.readouterr()
     (spare,) = job_of(world).spares
     said_within_a_tick = world.run_until(lambda w: sentence(w) == "training on 3 of 3 nodes (round 1); 1 spare", 2.0)

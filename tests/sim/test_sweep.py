@@ -5,9 +5,11 @@ from __future__ import annotations
 from provisioners.base import Leftover, LeftoverKind
 from supervisor.api.service import Scale
 from supervisor.model import EventKind, NodeState
-from tests.sim.promises import events_of, settled, truth
-from tests.sim.scenes import RULES, calm_world, empty_world, machine_of, service, submit
-from tests.sim.world import CLUSTER, Faults, World
+from supervisor.simulation.etcd import CLUSTER
+from supervisor.simulation.faults import FaultRates
+from supervisor.simulation.world import World
+from tests.sim.harness import RULES, empty_world, machine_of, service, submit, training_world
+from tests.sim.promises import events_of, jobs_of, settled
 
 PERIOD_S = RULES.leftovers_s
 
@@ -19,15 +21,15 @@ def disk(number: int, node: str) -> Leftover:
 
 def leave(world: World, *leftovers: Leftover) -> None:
     """From now on the cloud lists these."""
-    world.cloud.left.update({each.id: each for each in leftovers})
+    world.cloud.leftover_by_id.update({each.id: each for each in leftovers})
 
 
 def test_what_a_machine_left_behind_is_removed_after_it_was_seen_twice() -> None:
-    world = calm_world()
+    world = training_world()
     leave(world, disk(1, "job-gone-1"), disk(2, ""))
     world.run(0.9 * PERIOD_S)
-    assert len(world.cloud.left) == 2
-    assert world.run_until(lambda w: not w.cloud.left, 2.2 * PERIOD_S)
+    assert len(world.cloud.leftover_by_id) == 2
+    assert world.run_until(lambda w: not w.cloud.leftover_by_id, 2.2 * PERIOD_S)
     told = [each.text for each in world.daemon.journal.events("") if each.kind is EventKind.ORPHAN]
     assert sorted(told) == [
         "disk disk-1 was left behind (node job-gone-1): removing it",
@@ -36,17 +38,17 @@ def test_what_a_machine_left_behind_is_removed_after_it_was_seen_twice() -> None
 
 
 def test_what_an_open_node_has_is_never_removed() -> None:
-    world = calm_world()
+    world = training_world()
     leave(world, disk(1, machine_of(world, 0).instance.node))
     world.run(4 * PERIOD_S)
-    assert list(world.cloud.left) == ["disk-1"]
+    assert list(world.cloud.leftover_by_id) == ["disk-1"]
     assert settled(world)
 
 
 def test_a_removal_that_does_nothing_is_tried_again_and_not_at_every_tick() -> None:
-    world = calm_world()
+    world = training_world()
     leave(world, disk(1, "job-gone-1"))
-    world.cloud.keeps_leftovers = True
+    world.cloud.ignores_removal = True
     world.run(8.5 * PERIOD_S)
     assert 2 <= world.cloud.removals <= 4
 
@@ -55,7 +57,7 @@ def test_a_code_that_no_table_has_is_told_once_and_the_launch_is_tried_again() -
     world = empty_world()
     told = []
     for name, code in (("one", "NobodyKnows"), ("two", "NobodyKnows"), ("three", "NorThis")):
-        world.cloud.strange_code = code
+        world.cloud.unknown_code_once = code
         submit(world, name, 1, 1, 1)
         assert world.run_until(settled, 120.0)
         told.append(len(events_of(world, name, EventKind.UNKNOWN_CODE)))
@@ -65,15 +67,15 @@ def test_a_code_that_no_table_has_is_told_once_and_the_launch_is_tried_again() -
 
 
 def test_the_console_of_a_machine_that_never_came_up_is_kept_and_of_others_not() -> None:
-    world = calm_world()
+    world = training_world()
     node = machine_of(world, 0).instance.node
     service(world).scale("job", Scale(desired=2))
     assert world.run_until(settled, 120.0)
     assert not events_of(world, "job", EventKind.CONSOLE_TAIL)
-    world.set_faults(Faults(bootstrap=1.0))
+    world.set_fault_rates(FaultRates(bootstrap=1.0))
     service(world).scale("job", Scale(desired=3))
     assert world.run_until(lambda w: bool(events_of(w, "job", EventKind.CONSOLE_TAIL)), 60.0)
     (first, *_) = [event for event in world.journal.events("job") if event.kind is EventKind.CONSOLE_TAIL]
     assert first.node != node
     assert "no network" in first.text
-    assert truth(world)["job"].nodes[first.node].state in {NodeState.TERMINATING, NodeState.GONE}
+    assert jobs_of(world)["job"].nodes[first.node].state in {NodeState.TERMINATING, NodeState.GONE}

@@ -10,9 +10,9 @@ import pytest
 from provisioners.base import EndCause
 from supervisor.model import EventKind, JobRecord, JobState, NodeRecord
 from supervisor.planner.actions import BootstrapDone
-from tests.sim.promises import settled, truth
-from tests.sim.scenes import RULES, empty_world, in_state, machine_of, record, submit
-from tests.sim.world import World
+from supervisor.simulation.world import World
+from tests.sim.harness import RULES, empty_world, in_state, machine_of, record, submit
+from tests.sim.promises import jobs_of, settled
 
 REASON = "node n, step gpu: GPU 0 is unhealthy: Xid 79\nand more lines"
 
@@ -50,7 +50,7 @@ def test_three_sick_machines_in_a_row_are_the_last_for_a_while_and_people_are_to
         "PROTECTED: 3 local machines of type small in a row were at fault; none is bought for 2 min. "
         "The last one: node n, step gpu: GPU 0 is unhealthy: Xid 79"
     )
-    assert len(truth(world)["job"].nodes) == 3, "no zone has another of this type"
+    assert len(jobs_of(world)["job"].nodes) == 3, "no zone has another of this type"
     assert "PROTECTED: 3 local machines of type small" in world.daemon.loop.status.sentences["job"]
     assert [event.kind for event in world.sent if event.kind is EventKind.MACHINE_TYPE_BLOCKED] == [
         EventKind.MACHINE_TYPE_BLOCKED
@@ -65,7 +65,9 @@ def test_a_machine_that_works_begins_the_count_anew(monkeypatch: pytest.MonkeyPa
     world.cloud.end(machine_of(world, 0), EndCause.PREEMPTED)
     assert world.run_until(lambda w: record(w).state is not JobState.RUNNING, 30.0)
     assert world.run_until(in_state(JobState.RUNNING), 60.0)
-    assert len([node for node in truth(world)["job"].nodes.values() if node.error.startswith("node n, step gpu")]) == 4
+    assert (
+        len([node for node in jobs_of(world)["job"].nodes.values() if node.error.startswith("node n, step gpu")]) == 4
+    )
     assert protections(world) == []
 
 
@@ -79,16 +81,16 @@ def test_a_machine_that_cannot_be_reached_is_asked_again_and_keeps_its_reason_me
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     world = unhealthy_world(monkeypatch, {1, 2, 3}, unhealthy=False, unreachable=True)
-    assert world.run_until(lambda w: any(node.error == REASON for node in truth(w)["job"].nodes.values()), 60.0)
+    assert world.run_until(lambda w: any(node.error == REASON for node in jobs_of(w)["job"].nodes.values()), 60.0)
     assert world.run_until(in_state(JobState.RUNNING), 60.0)
-    assert len(truth(world)["job"].nodes) == 1
+    assert len(jobs_of(world)["job"].nodes) == 1
     assert record(world).bootstrap_failures == 0
 
 
 def test_one_that_is_never_reached_is_replaced_when_its_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
     world = unhealthy_world(monkeypatch, range(14), unhealthy=False, unreachable=True)
     assert world.run_until(in_state(JobState.RUNNING), 180.0)
-    first, second = sorted(truth(world)["job"].nodes.values(), key=lambda node: node.created_at)
+    first, second = sorted(jobs_of(world)["job"].nodes.values(), key=lambda node: node.created_at)
     assert first.error == REASON
     assert second.has_joined
     assert world.run_until(settled, 120.0)
@@ -101,5 +103,5 @@ def test_another_machine_at_a_nodes_address_is_told_of_and_the_node_is_replaced(
     assert world.run_until(in_state(JobState.RUNNING), 60.0)
     (told,) = [event for event in world.sent if event.kind is EventKind.FOREIGN_HOST]
     assert told.text.startswith(f"{told.node} is not prepared: node n, step gpu")
-    assert len(truth(world)["job"].nodes) == 2
+    assert len(jobs_of(world)["job"].nodes) == 2
     assert world.run_until(settled, 120.0)

@@ -12,7 +12,7 @@ from provisioners.base import Provisioner
 from supervisor.api.quote import Quotes
 from supervisor.api.routes import create_app
 from supervisor.api.service import Service
-from tests.sim.scenes import empty_world
+from tests.sim.harness import empty_world
 
 
 class Api:

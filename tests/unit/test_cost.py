@@ -13,17 +13,17 @@ from supervisor.cli.show import show_cost_of_job, show_costs, show_top
 from supervisor.config import Config
 from supervisor.errors import CommandRefusedError
 from supervisor.identity import Identity
-from tests.sim.promises import settled, truth
-from tests.sim.scenes import calm_world, machine_of
+from tests.sim.harness import machine_of, training_world
+from tests.sim.promises import jobs_of, settled
 
 
 def test_cost_counts_billed_nodes_gone_nodes_and_nodes_without_a_price(capsys: pytest.CaptureFixture[str]) -> None:
-    world = calm_world(limits={"usd": 50.0})
+    world = training_world(limits={"usd": 50.0})
     world.run(3600.0)
     world.cloud.end(machine_of(world, 0), EndCause.PREEMPTED)
-    assert world.run_until(lambda w: len(truth(w)["job"].nodes) > 3 and settled(w), 200.0)
+    assert world.run_until(lambda w: len(jobs_of(w)["job"].nodes) > 3 and settled(w), 200.0)
     now = world.clock.now()
-    cost = cost_row(truth(world)["job"], now)
+    cost = cost_row(jobs_of(world)["job"], now)
     assert cost["nodes_billed"] == 3
     assert cost["usd_per_hour"] == pytest.approx(0.3)
     assert cost["usd"] == pytest.approx(0.3, abs=0.05)
@@ -40,8 +40,8 @@ def test_cost_counts_billed_nodes_gone_nodes_and_nodes_without_a_price(capsys: p
 
 
 def test_top_shows_the_daemon_the_jobs_and_the_nodes_that_are_not_gone(capsys: pytest.CaptureFixture[str]) -> None:
-    world = calm_world()
-    view, now = truth(world)["job"], world.clock.now()
+    world = training_world()
+    view, now = jobs_of(world)["job"], world.clock.now()
     nodes = [node_row(view, node, now) for node in view.nodes.values()]
     gone = {**nodes[0], "id": "job-long-gone", "state": "gone"}
     found = {
@@ -59,9 +59,9 @@ def test_top_shows_the_daemon_the_jobs_and_the_nodes_that_are_not_gone(capsys: p
 
 
 def test_ssh_gets_the_clusters_key_and_trusts_only_the_nodes_own_host_key(tmp_path: Path) -> None:
-    world = calm_world()
+    world = training_world()
     identity = Identity(b"s" * 32)
-    node = truth(world)["job"].nodes[machine_of(world, 0).instance.node]
+    node = jobs_of(world)["job"].nodes[machine_of(world, 0).instance.node]
     row = access_row(Config(), identity, node)
     assert row["known_hosts"] == f"{node.ssh_host} {identity.host_key(node.id).public}\n"
     command = ssh_command("/usr/bin/ssh", row, tmp_path, ("nvidia-smi",))
@@ -71,6 +71,6 @@ def test_ssh_gets_the_clusters_key_and_trusts_only_the_nodes_own_host_key(tmp_pa
     assert (tmp_path / "key").stat().st_mode & 0o777 == 0o600
     assert not any(row["key"][40:80] in argument for argument in command)
     world.cloud.end(machine_of(world, 0), EndCause.PREEMPTED)
-    assert world.run_until(lambda w: truth(w)["job"].nodes[node.id].state == "gone", 60.0)
+    assert world.run_until(lambda w: jobs_of(w)["job"].nodes[node.id].state == "gone", 60.0)
     with pytest.raises(CommandRefusedError, match=f"node {node.id} is gone and has no address to connect to"):
-        access_row(Config(), identity, truth(world)["job"].nodes[node.id])
+        access_row(Config(), identity, jobs_of(world)["job"].nodes[node.id])

@@ -23,7 +23,7 @@ from supervisor.api.service import MAX_BLOB_BYTES, Service
 from supervisor.cli.show import node_plan_lines
 from supervisor.config import Config, NodeConfig
 from supervisor.spec import parse_spec
-from tests.sim.scenes import empty_world
+from tests.sim.harness import empty_world
 from tests.unit.quoting import Api
 
 SECRET = "hunter2"  # noqa: S105 - made up

@@ -46,7 +46,7 @@ SUPERVISOR = (
     ("clouds", "journal"),
     ("runtime",),
     ("nodes",),
-    ("api",),
+    ("api", "simulation"),
     ("app",),
     ("cli",),
 )

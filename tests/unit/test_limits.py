@@ -27,10 +27,10 @@ from supervisor.planner.checkpoint_alerts import MAX_CHARACTERS
 from supervisor.planner.plan import ALERT_TRIES_S, MAX_ALERT_TRIES, MAX_ALERTS_AT_ONCE, absorb
 from supervisor.planner.world import MAX_CODES, MAX_REFUSALS, Rules, VolatileState
 from supervisor.runtime.actor import CONSOLE_LINES, CONSOLE_TAIL_CHARACTERS, MAX_THREADS, ThreadActor
+from supervisor.simulation.world import World
 from supervisor.spec import MAX_NODES, MAX_SPARES, parse_spec
-from tests.sim.promises import events_of, truth
-from tests.sim.scenes import CALM, RULES, calm_world, empty_world, record, service, submit
-from tests.sim.world import World
+from tests.sim.harness import NO_FAULTS, RULES, empty_world, record, service, submit, training_world
+from tests.sim.promises import events_of, jobs_of
 from tests.unit.offering import Stub
 
 TESTS = Path(__file__).resolve().parents[1]
@@ -145,7 +145,7 @@ def test_what_is_remembered_outside_the_journal_is_bounded() -> None:
 
 
 def test_alerts_that_nobody_takes_are_given_up_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = calm_world()
+    world = training_world()
     world.run(30.0)
     sent: list[str] = []
     most = 0
@@ -217,7 +217,7 @@ class Rival:
 
 
 def test_a_command_is_not_tried_for_ever() -> None:
-    world = calm_world()
+    world = training_world()
     world.run(120.0)
     rival, daemon = Rival(world), world.daemon
     wait_for = service(world)._wait_for
@@ -229,10 +229,10 @@ def test_a_command_is_not_tried_for_ever() -> None:
 
 
 def test_a_command_waits_so_long_for_what_others_were_told() -> None:
-    world = calm_world()
+    world = training_world()
     world.run(120.0)
     service(world).scale("job", Scale(spares=1))
-    world.set_faults(replace(CALM, mirror_lag_s=60.0))  # what was written now is seen long after
+    world.set_fault_rates(replace(NO_FAULTS, mirror_lag_s=60.0))  # what was written now is seen long after
     with pytest.raises(JournalUnavailableError, match=f"behind etcd for {CATCH_UP_S:g} s"):
         service(world).scale("job", Scale(desired=4))
     assert record(world).desired_nodes == 3
@@ -242,15 +242,15 @@ def test_a_command_waits_so_long_for_what_others_were_told() -> None:
 
 
 def test_a_long_complaint_is_cut() -> None:
-    world = calm_world()
+    world = training_world()
     keys = world.nodes.keys
-    found = truth(world)["job"].progress
+    found = jobs_of(world)["job"].progress
     assert found is not None
     world.nodes.trainings["job"].problem = "no space left on device, " * 100
     assert world.run_until(lambda w: bool(record(w).checkpoint_problem), 60.0)
     assert len(record(world).checkpoint_problem) == MAX_CHARACTERS
     assert isinstance(found, Progress)
-    assert keys.progress("job") in world.store.keys
+    assert keys.progress("job") in world.etcd.keys
 
 
 def test_what_is_kept_of_a_command_that_failed_is_little_however_long_a_line_is() -> None:
@@ -296,7 +296,7 @@ def test_a_request_that_is_too_large_is_not_read() -> None:
 def test_a_job_has_so_many_nodes_at_most(nodes: dict[str, int]) -> None:
     with pytest.raises(UsageError, match=f"{MAX_NODES}|{MAX_SPARES}"):
         parse_spec({"name": "job", "nodes": nodes, "run": "t.py"})
-    world = calm_world()
+    world = training_world()
     with pytest.raises(CommandRefusedError, match="cannot scale"):
         service(world).scale("job", Scale(max_nodes=MAX_NODES + 1))
 

@@ -1,4 +1,4 @@
-"""Worlds and users for tests: a job that trains, in a world without faults."""
+"""Worlds for tests: without faults, empty or with a job that trains."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from supervisor.api.service import Service
 from supervisor.model import JobRecord, JobState
 from supervisor.planner.world import Rules
 from supervisor.runtime.actor import PreTerminate
-from tests.sim.promises import Promises, truth
-from tests.sim.world import Faults, Machine, World
+from supervisor.simulation.cloud import Machine
+from supervisor.simulation.faults import FaultRates
+from supervisor.simulation.world import World
+from tests.sim.promises import Promises, jobs_of
 
 RULES = Rules(
     listing_s=2.0,
@@ -26,11 +28,11 @@ RULES = Rules(
     bootstrap_failures=50,
     alerts=True,
 )
-CALM = Faults()
+NO_FAULTS = FaultRates()
 
 
 def service(world: World) -> Service:
-    """The API of the daemon that leads now."""
+    """The API of the world's current daemon."""
 
     def wait_for(predicate: Any, timeout_s: float) -> bool:
         world.run(1.0)
@@ -40,7 +42,7 @@ def service(world: World) -> Service:
 
 
 def submit(world: World, name: str, low: int, desired: int, high: int, spares: int = 0, **more: Any) -> None:
-    """As spotsupctl does."""
+    """Submit a job, as spotsupctl does."""
     nodes = {"min": low, "desired": desired, "max": high, "spares": spares}
     spec = {"name": name, "nodes": nodes, "run": "train.py", **more}
     digest = service(world).put_blob(b"code")
@@ -48,37 +50,37 @@ def submit(world: World, name: str, low: int, desired: int, high: int, spares: i
 
 
 def record(world: World, name: str = "job") -> JobRecord:
-    """The job as the journal has it."""
-    return truth(world)[name].record
+    """The job's record in the journal."""
+    return jobs_of(world)[name].record
 
 
 def in_state(state: JobState) -> Any:
-    """Whether the job is in this state."""
+    """A predicate: the job is in this state."""
     return lambda world: record(world).state is state
 
 
 def empty_world(
-    rules: Rules = RULES, faults: Faults = CALM, seed: int = 1, pre_terminate: PreTerminate | None = None
+    rules: Rules = RULES, rates: FaultRates = NO_FAULTS, seed: int = 1, pre_terminate: PreTerminate | None = None
 ) -> World:
-    """A daemon without jobs."""
-    world = World(seed, faults, rules, pre_terminate)
+    """A world with one daemon, and no jobs."""
+    world = World(seed, rates, rules, pre_terminate)
     Promises(world)
     world.run(1.0)
     return world
 
 
-def calm_world(low: int = 2, desired: int = 3, high: int = 4, spares: int = 0, **more: Any) -> World:
-    """A job that trains, with all its spares."""
+def training_world(low: int = 2, desired: int = 3, high: int = 4, spares: int = 0, **more: Any) -> World:
+    """A world whose one job trains, and has all its spares."""
     world = empty_world()
     submit(world, "job", low, desired, high, spares, **more)
     assert world.run_until(in_state(JobState.RUNNING), 60.0)
-    assert world.run_until(lambda w: len(truth(w)["job"].spares) == spares, 60.0)
+    assert world.run_until(lambda w: len(jobs_of(w)["job"].spares) == spares, 60.0)
     return world
 
 
 def machine_of(world: World, rank: int) -> Machine:
     """The machine of the member with this rank."""
-    current = truth(world)["job"].round
+    current = jobs_of(world)["job"].round
     assert current is not None
     return machine_with(world, current.nodes()[rank % len(current.nodes())])
 

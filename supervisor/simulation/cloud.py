@@ -1,8 +1,8 @@
-"""A cloud that tells the truth late, loses answers, contradicts itself, runs out, and takes machines away."""
+"""A cloud whose listings lag, whose replies get lost, whose zones run out, and which preempts machines."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from provisioners.base import (
@@ -25,35 +25,32 @@ from provisioners.base import (
     Unknown,
     UnreachableError,
 )
-from tests.sim.chance import Dice, Faults
-from tests.sim.store import SimClock
+from supervisor.simulation.clock import NEVER, VirtualClock
+from supervisor.simulation.faults import FaultRates, FaultRng
+from supervisor.simulation.hooks import Hooks
 
 ZONES = ("zone-a", "zone-b")
-# For how long an ended machine is still listed, and its token still known.
-KNOWN_S = 900.0
-# By then a machine that speaks again has been heard.
-HEARD_S = 5.0
-NEVER = float("inf")
+# How long an ended machine is still listed, and its token still known.
+RETENTION_S = 900.0
+CAPACITY = 16
 
 
 @dataclass
 class Machine:
-    """A simulated VM. `silent`: it runs, but nobody hears of it any more. `noticed_at`: when its end was announced.
-
-    `ends_at`: when the cloud takes it; `stops`: by stopping it, so that its disks go on to bill. `silences`: since when
-    and until when it was silent, the last time. `hidden`: how many listings to come lack it; `missed`: how many in a
-    row did not have it; `unanswered`: nobody was told that it was launched.
-    """
+    """A simulated VM."""
 
     instance: Instance
     runs_at: float
+    # When the cloud takes it, and whether it does so by stopping it, so that its disks are billed further.
     ends_at: float | None = None
     stops: bool = False
+    # It runs, and nothing it sends arrives.
     silent: bool = False
-    silences: tuple[float, float] = (NEVER, NEVER)
+    # How many of the next listings lack it.
     hidden: int = 0
-    missed: int = 0
-    unanswered: bool = False
+    # The launch succeeded, and no daemon received a reply.
+    reply_lost: bool = False
+    # When its preemption was announced.
     noticed_at: float | None = None
     ended_at: float | None = None
     history: list[tuple[float, Instance]] = field(default_factory=list)
@@ -64,33 +61,36 @@ class Machine:
 
     @property
     def billed(self) -> bool:
-        """It costs money: stopped ones do, too."""
+        """Whether it costs money; a stopped one does."""
         return self.instance.state is not InstanceState.TERMINATED
 
 
 class SimCloud:
-    """As provisioners.base.Provisioner; `step` lets its time go on."""
+    """The cloud as provisioners.base.Provisioner, and what happens to its machines. `step` handles what is due."""
 
     name = "local"
 
-    def __init__(self, clock: SimClock, dice: Dice) -> None:
+    def __init__(self, clock: VirtualClock, rng: FaultRng, hooks: Hooks) -> None:
         self.machines: dict[str, Machine] = {}
         self.by_token: dict[str, str] = {}
-        self.left: dict[str, Leftover] = {}
-        self.removals = 0
-        self.keeps_leftovers = False
-        self.leaves_disks = 0.0
-        self.strange_code = ""
+        self.fault_rates = FaultRates()
+        # How many machines each zone holds, and the markets that refuse every launch.
+        self.capacity = dict.fromkeys(ZONES, CAPACITY)
         self.sold_out: frozenset[Market] = frozenset()
-        self.capacity = dict.fromkeys(ZONES, 16)
-        self.faults = Faults()
-        self.on_terminate: Callable[[Machine], None] = lambda _: None
-        self.on_launch: Callable[[Machine], None] = lambda _: None
+        # The next launch is refused with this code.
+        self.unknown_code_once = ""
+        # Disks and the like that remain without a machine: how often an end leaves one, and whether removal works.
+        self.leftover_by_id: dict[str, Leftover] = {}
+        self.disk_leak_rate = 0.0
+        self.ignores_removal = False
+        self.removals = 0
+        # Machines launched, and changes of any machine, so far.
         self.launched = self.changes = 0
         self._clock = clock
-        self._dice = dice
+        self._rng = rng
+        self._hooks = hooks
 
-    # -- what daemons call ---------------------------------------------------------------------------------
+    # -- the provider's API --------------------------------------------------------------------------------
 
     def offers(self, query: OfferQuery, timeout_s: float) -> Sequence[Offer]:
         self._maybe_unreachable()
@@ -104,31 +104,31 @@ class SimCloud:
     def launch(self, request: LaunchRequest, timeout_s: float) -> LaunchOutcome:
         if request.token in self.by_token:
             known = self.machines.get(self.by_token[request.token])
-            return Launched(known.instance) if known else Transient("the token was used long ago")
-        if self.strange_code:
-            code, self.strange_code = self.strange_code, ""
-            return Transient(f"{request.offer.zone} says {code}", unknown_code=code)
-        if self._dice.hits("throttled", self.faults.transient / 2):
+            return Launched(known.instance) if known else Transient("the token belongs to a machine that has ended")
+        if self.unknown_code_once:
+            code, self.unknown_code_once = self.unknown_code_once, ""
+            return Transient(f"{request.offer.zone} answers {code}", unknown_code=code)
+        if self._rng.inject("throttled", self.fault_rates.transient / 2):
             return Throttled(1.0, "slow down")
-        if self._dice.hits("transient error", self.faults.transient / 2):
+        if self._rng.inject("transient error", self.fault_rates.transient / 2):
             return Transient("internal error")
         zone = request.offer.zone
         if request.offer.market in self.sold_out:
-            return NoCapacity(Scope.TYPE_IN_ZONE, 10.0, f"{zone} has no {request.offer.market} machine")
+            return NoCapacity(Scope.TYPE_IN_ZONE, 10.0, f"{zone} is out of {request.offer.market} capacity")
         if sum(m.alive and m.instance.zone == zone for m in self.machines.values()) >= self.capacity[zone]:
-            self._dice.injected["no capacity"] += 1
+            self._rng.injected["no capacity"] += 1
             return NoCapacity(Scope.ZONE, 10.0, f"{zone} is full")
         machine = self._create(request)
-        if self._dice.hits("lost reply", self.faults.lost_reply):
-            machine.unanswered = True
+        if self._rng.inject("lost reply", self.fault_rates.lost_reply):
+            machine.reply_lost = True
             return Unknown("no answer")
-        if self._dice.hits("error although launched", self.faults.false_error):
+        if self._rng.inject("error although launched", self.fault_rates.false_error):
             return Transient("internal error")
         return Launched(machine.instance)
 
     def _create(self, request: LaunchRequest) -> Machine:
         now = self._clock.now()
-        skew_s = self._dice.between(-self.faults.skew_s, self.faults.skew_s)
+        skew_s = self._rng.uniform(-self.fault_rates.skew_s, self.fault_rates.skew_s)
         instance = Instance(
             id=f"i-{self.launched}",
             cluster=request.cluster,
@@ -141,12 +141,13 @@ class SimCloud:
             launched_at=now + skew_s,
         )
         self.launched += 1
-        slow = self._dice.hits("slow boot", self.faults.slow_boot)
-        machine = Machine(instance, now + self._dice.between(*((20.0, 60.0) if slow else (0.5, 3.0))))
+        slow = self._rng.inject("slow boot", self.fault_rates.slow_boot)
+        machine = Machine(instance, now + self._rng.uniform(*((20.0, 60.0) if slow else (0.5, 3.0))))
         machine.history.append((now, instance))
         self.machines[instance.id] = machine
         self.by_token[request.token] = instance.id
-        self.on_launch(machine)
+        for hook in self._hooks.launch:
+            hook(machine)
         return machine
 
     def find(self, token: str, timeout_s: float) -> Instance | None:
@@ -156,25 +157,19 @@ class SimCloud:
 
     def instances(self, cluster: str, timeout_s: float) -> Sequence[Instance]:
         self._maybe_unreachable()
-        lag_s = self.faults.listing_lag_s
-        if self._dice.hits("reordered listing", self.faults.reordered):
-            lag_s *= self._dice.between(1.0, 2.0)
+        lag_s = self.fault_rates.listing_lag_s
+        if self._rng.inject("reordered listing", self.fault_rates.reordered):
+            lag_s *= self._rng.uniform(1.0, 2.0)
         listed = self._as_of(self._clock.now() - lag_s)
-        if self._dice.hits("incomplete listing", self.faults.dropped):
-            listed = [each for each in listed if self._dice.rng.random() < 0.7]
-        if self._dice.hits("doubled listing", self.faults.doubled):
+        if self._rng.inject("incomplete listing", self.fault_rates.dropped):
+            listed = [each for each in listed if self._rng.random.random() < 0.7]
+        if self._rng.inject("doubled listing", self.fault_rates.doubled):
             listed += self._as_of(self._clock.now() - 2 * lag_s)
-            self._dice.rng.shuffle(listed)
+            self._rng.random.shuffle(listed)
         hidden = {machine.instance.id for machine in self.machines.values() if machine.hidden}
         for machine in self.machines.values():
             machine.hidden = max(0, machine.hidden - 1)
         return [instance for instance in listed if instance.id not in hidden]
-
-    def heard(self, listed: Sequence[Instance]) -> None:
-        """A daemon got this for an answer."""
-        there = {instance.id for instance in listed}
-        for machine in self.machines.values():
-            machine.missed = 0 if machine.instance.id in there else machine.missed + 1
 
     def _as_of(self, then: float) -> list[Instance]:
         found = []
@@ -186,24 +181,25 @@ class SimCloud:
 
     def terminate(self, instance_id: str, timeout_s: float) -> None:
         self._maybe_unreachable()
-        if self._dice.hits("success without effect", self.faults.false_success):
+        if self._rng.inject("success without effect", self.fault_rates.false_success):
             return
         machine = self.machines.get(instance_id)
         if machine is not None and machine.billed:
-            self.on_terminate(machine)
+            for hook in self._hooks.terminate:
+                hook(machine)
             self.end(machine, machine.instance.end_cause or EndCause.USER)
-        if self._dice.hits("error although ended", self.faults.false_error):
+        if self._rng.inject("error although ended", self.fault_rates.false_error):
             raise UnreachableError("the connection broke")
 
     def leftovers(self, cluster: str, timeout_s: float) -> Sequence[Leftover]:
         self._maybe_unreachable()
-        return list(self.left.values())
+        return list(self.leftover_by_id.values())
 
     def remove(self, leftover: Leftover, timeout_s: float) -> None:
         self._maybe_unreachable()
         self.removals += 1
-        if not self.keeps_leftovers:
-            self.left.pop(leftover.id, None)
+        if not self.ignores_removal:
+            self.leftover_by_id.pop(leftover.id, None)
 
     def console(self, instance_id: str, timeout_s: float) -> str:
         self._maybe_unreachable()
@@ -213,30 +209,30 @@ class SimCloud:
         return ()
 
     def _maybe_unreachable(self) -> None:
-        if self._dice.hits("unreachable", self.faults.unreachable):
+        if self._rng.inject("unreachable", self.fault_rates.unreachable):
             raise UnreachableError("no answer within the time limit")
 
     # -- what happens to machines --------------------------------------------------------------------------
 
     def end(self, machine: Machine, cause: EndCause) -> None:
-        """It is gone, and may leave its disk behind."""
+        """Terminate it; its disk may remain."""
         node = machine.instance.node
-        if self._dice.hits("disk left behind", self.leaves_disks):
-            self.left[f"disk-{node}"] = Leftover(f"disk-{node}", LeftoverKind.DISK, "sim", node, "local")
+        if self._rng.inject("disk left behind", self.disk_leak_rate):
+            self.leftover_by_id[f"disk-{node}"] = Leftover(f"disk-{node}", LeftoverKind.DISK, "sim", node, "local")
         self._change(machine, state=InstanceState.TERMINATED, end_cause=cause)
 
     def stop(self, machine: Machine) -> None:
-        """It is stopped instead of deleted."""
+        """Stop it instead of terminating it."""
         self._change(machine, state=InstanceState.STOPPED, end_cause=EndCause.PREEMPTED)
 
     def vanish(self, machine: Machine) -> None:
-        """It is taken without a notice, or before its time."""
+        """Preempt it without a notice, or before its deadline."""
         if machine.alive:
             machine.noticed_at = None
             self.end(machine, EndCause.PREEMPTED)
 
     def preempt(self, machine: Machine, notice_s: float, *, stops: bool = False, comes_true: bool = True) -> None:
-        """It will be taken, and its cloud says so."""
+        """Announce its preemption, and preempt it at the deadline unless the notice is a false alarm."""
         if not machine.alive:
             return
         deadline = self._clock.now() + notice_s
@@ -244,25 +240,24 @@ class SimCloud:
         machine.ends_at = deadline if comes_true else None
         self._change(machine, preempt_at=deadline)
 
-    def add_stranger(self, node: str, *, stopped: bool = False) -> None:
-        """A machine with our tag that nobody here has asked for."""
+    def add_unjournaled(self, node: str, *, stopped: bool = False) -> None:
+        """Add a machine with our tag that no daemon has requested."""
         now = self._clock.now()
         number, self.launched = self.launched, self.launched + 1
         state = InstanceState.STOPPED if stopped else InstanceState.RUNNING
-        stranger = Instance(f"i-{number}", "sim", node, node, "local", ZONES[0], "small", state, now, "10.9.9.9")
-        self.machines[stranger.id] = Machine(stranger, now, history=[(now, stranger)])
+        added = Instance(f"i-{number}", "sim", node, node, "local", ZONES[0], "small", state, now, "10.9.9.9")
+        self.machines[added.id] = Machine(added, now, history=[(now, added)])
 
     def step(self) -> None:
-        """What is due now."""
+        """Handle what is due now."""
         now = self._clock.now()
         for machine in list(self.machines.values()):
             if not machine.history or machine.history[-1][1] is not machine.instance:
                 machine.history.append((now, machine.instance))
             if machine.ended_at is not None:
-                if now >= machine.ended_at + KNOWN_S:
+                if now >= machine.ended_at + RETENTION_S:
                     del self.machines[machine.instance.id]
                 continue
-            machine.silences = _silences(machine, now)
             if machine.instance.state is InstanceState.PENDING and now >= machine.runs_at:
                 self._change(machine, state=InstanceState.RUNNING, ssh_host=self._address(machine))
             if machine.alive and machine.ends_at is not None and now >= machine.ends_at:
@@ -294,15 +289,6 @@ class SimCloud:
         used = {m.instance.ssh_host for m in self.machines.values() if m.alive}
         known = {m.instance.ssh_host for m in self.machines.values()} - {""}
         gone = sorted(known - used)
-        if gone and self._dice.hits("address reused", self.faults.reused):
-            return self._dice.rng.choice(gone)
+        if gone and self._rng.inject("address reused", self.fault_rates.reused):
+            return self._rng.random.choice(gone)
         return f"10.0.0.{machine.instance.id[2:]}"
-
-
-def _silences(machine: Machine, now: float) -> tuple[float, float]:
-    """A word in between that nobody can have heard is none."""
-    since, until = machine.silences
-    if machine.silent:
-        goes_on = since != NEVER and (until == NEVER or now - until < HEARD_S)
-        return (since if goes_on else now), NEVER
-    return since, (now if since != NEVER and until == NEVER else until)

@@ -1,4 +1,4 @@
-"""etcd, as far as daemons and nodes use it: revisions, guarded transactions, and mirrors that lag."""
+"""etcd as daemons and nodes use it: revisions, guarded transactions, and mirrors that lag."""
 
 from __future__ import annotations
 
@@ -12,37 +12,31 @@ from spotsup_trainer.etcd.mirror import View
 from spotsup_trainer.wire import Keys
 
 from supervisor.errors import JournalUnavailableError
-from tests.sim.chance import Dice, Faults
+from supervisor.simulation.clock import NEVER, VirtualClock
+from supervisor.simulation.faults import FaultRates, FaultRng
 
 CLUSTER = "sim"
 LEADER_KEY = f"{Keys(CLUSTER).root}leader"
-# Words that launchers do not look at, but for their own: they are no reason to decide anew.
+# How many transactions `roll_back` can undo.
 MAX_UNDONE = 300
-_UNHEARD = ("agent", "notice", "progress", "ended")
+_MAX_OPERATIONS = 128
+# Messages that launchers do not read: a change of one is no reason for a job's launchers to decide again.
+_IGNORED_BY_LAUNCHERS = ("agent", "notice", "progress", "ended")
 
 
-class SimClock:
-    """Time goes on only when the world says so."""
+class SimEtcd:
+    """The keys, and what they were a while ago."""
 
-    def __init__(self) -> None:
-        self.time = 1_000_000.0
-
-    def now(self) -> float:
-        return self.time
-
-
-class SimStore:
-    """The keys, and what they were a while ago. `runs`: the words of each job; `versions`: how often they changed;
-    `restores`: how often it was set back."""
-
-    def __init__(self, clock: SimClock) -> None:
+    def __init__(self, clock: VirtualClock) -> None:
         self.keys: dict[str, KeyValue] = {}
         self.revision = 1
-        self.back_at = 0.0
-        self.restores = 0
-        self.runs: dict[str, dict[str, KeyValue]] = {}
-        self.versions: dict[str, int] = {}
-        self._away = False
+        # The keys below run/, by job, and how often those that launchers read have changed.
+        self.run_keys: dict[str, dict[str, KeyValue]] = {}
+        self.run_versions: dict[str, int] = {}
+        # When the last outage ended, and how often `roll_back` was called.
+        self.up_since = 0.0
+        self.rollbacks = 0
+        self._down = False
         self._clock = clock
         self._mirrored: Mapping[str, KeyValue] = {}
         self._world_prefix = Keys(CLUSTER).world
@@ -53,29 +47,28 @@ class SimStore:
         self._remember()
 
     @property
-    def away(self) -> bool:
-        """Whether nobody is answered. `back_at`: when that last ended."""
-        return self._away
+    def down(self) -> bool:
+        """Whether no client is answered."""
+        return self._down
 
-    @away.setter
-    def away(self, away: bool) -> None:
-        if self._away and not away:
-            self.back_at = self._clock.now()
-        self._away = away
+    @down.setter
+    def down(self, down: bool) -> None:
+        if self._down and not down:
+            self.up_since = self._clock.now()
+        self._down = down
 
     def now(self) -> float:
-        """The time."""
         return self._clock.now()
 
-    def seen(self, lag_s: float) -> View:
-        """As it was `lag_s` ago."""
+    def view_before(self, lag_s: float) -> View:
+        """The view of `lag_s` ago."""
         then = self._clock.now() - lag_s
         return next((view for at, view in reversed(self._past) if at <= then), self._past[0][1])
 
     def visible_at(self, revision: int, lag_s: float) -> float:
-        """When a mirror that is at `revision` sees something new; never where there is nothing."""
+        """When a mirror at `revision` sees the next change; NEVER if there is none."""
         if self.revision == revision:
-            return float("inf")
+            return NEVER
         first = self._past[-1][0]
         for at, view in reversed(self._past):
             if view.revision <= revision:
@@ -84,7 +77,7 @@ class SimStore:
         return first + lag_s
 
     def txn(self, guards: Sequence[Compare], operations: Sequence[Put | Delete]) -> TxnResult:
-        """All or nothing."""
+        """All operations if every guard holds, else none."""
         _check_operations(operations)
         if not all(self._holds(guard) for guard in guards):
             return TxnResult(False, self.revision)
@@ -101,29 +94,29 @@ class SimStore:
         if key in self.keys:
             self._apply([Delete(key)])
 
-    def lose(self, writes: int) -> frozenset[str]:
-        """It is set back to what it was so many transactions ago, and counts its revisions on from there. Nobody leads
-        then. The keys that are not as they were."""
-        lost: set[str] = set()
-        for _ in range(min(writes, len(self._undo))):
+    def roll_back(self, transactions: int) -> frozenset[str]:
+        """Undo the last transactions, as restoring a backup does: revisions count on from there, and no daemon leads.
+        Returns the keys that have changed."""
+        changed: set[str] = set()
+        for _ in range(min(transactions, len(self._undo))):
             for key, before in self._undo.pop().items():
-                lost.add(key)
+                changed.add(key)
                 if before is None:
                     self.keys.pop(key, None)
                 else:
                     self.keys[key] = before
             self.revision -= 1
         self._mirrored = {key: kv for key, kv in sorted(self.keys.items()) if key.startswith(self._world_prefix)}
-        self.runs.clear()
+        self.run_keys.clear()
         for key, kv in self._mirrored.items():
-            self._note(key, kv)
-        for job in self.versions:
-            self.versions[job] += 1
-        self.restores += 1
+            self._index_run_key(key, kv)
+        for job in self.run_versions:
+            self.run_versions[job] += 1
+        self.rollbacks += 1
         self._past.clear()
         self._remember()
         self.delete(LEADER_KEY)
-        return frozenset(lost)
+        return frozenset(changed)
 
     def _holds(self, guard: Compare) -> bool:
         found = self.keys.get(guard.key)
@@ -156,61 +149,61 @@ class SimStore:
                 keys.pop(key, None)
             else:
                 keys[key] = value
-        self._note(key, value)
+        self._index_run_key(key, value)
 
-    def _note(self, key: str, value: KeyValue | None) -> None:
+    def _index_run_key(self, key: str, value: KeyValue | None) -> None:
         if not key.startswith(self._run_prefix):
             return
-        job, _, word = key.removeprefix(self._run_prefix).partition("/")
-        words = self.runs.setdefault(job, {})
+        job, _, kind = key.removeprefix(self._run_prefix).partition("/")
+        keys = self.run_keys.setdefault(job, {})
         if value is None:
-            words.pop(key, None)
+            keys.pop(key, None)
         else:
-            words[key] = value
-        if not word.startswith(_UNHEARD):
-            self.versions[job] = self.versions.get(job, 0) + 1
+            keys[key] = value
+        if not kind.startswith(_IGNORED_BY_LAUNCHERS):
+            self.run_versions[job] = self.run_versions.get(job, 0) + 1
 
     def _remember(self) -> None:
-        """Keep the present for those who see it late."""
+        """Keep the present for mirrors that lag."""
         self._past.append((self._clock.now(), View(MappingProxyType(self._mirrored), self.revision, live=True)))
 
 
-def at_once() -> None:
-    """Without hesitating."""
+def no_delay() -> None:
+    """The default of `EtcdClient.before_txn`."""
 
 
-class Client:
-    """One daemon's way to etcd. `name` is empty for those who check: they see everything, at once.
+class EtcdClient:
+    """One daemon's connection to etcd, with the interface of journal.store.Store.
 
-    `hesitate`: what happens before the next transaction is sent, once.
+    Without a `name` it belongs to an observer: it sees every write at once, and outages do not concern it.
     """
 
-    def __init__(self, store: SimStore, dice: Dice, name: str = "") -> None:
-        self.cut = False
-        self.faults = Faults()
-        self.hesitate: Callable[[], None] = at_once
-        self._store = store
-        self._dice = dice
+    def __init__(self, etcd: SimEtcd, rng: FaultRng, name: str = "") -> None:
+        self.partitioned = False
+        self.fault_rates = FaultRates()
+        # Runs once, before the next transaction is sent.
+        self.before_txn: Callable[[], None] = no_delay
+        self._etcd = etcd
+        self._rng = rng
         self._name = name
         self._dead: View | None = None
         self._live: View | None = None
         self._outages = 0
-        self._restores = store.restores
-        self._timers_paused_until = 0.0
+        self._rollbacks = etcd.rollbacks
+        self._watch_lost_until = 0.0
 
     @property
     def connected(self) -> bool:
         """Whether etcd answers this daemon."""
-        return not (self.cut or self._store.away)
+        return not (self.partitioned or self._etcd.down)
 
     def view(self) -> View:
-        """As runtime.store.Store."""
-        seen = self._store.seen(self.faults.mirror_lag_s)
+        seen = self._etcd.view_before(self.fault_rates.mirror_lag_s)
         if not self._name:
             return seen
-        if self._restores != self._store.restores:
-            self._restores, self._outages = self._store.restores, self._outages + 1
-        if self.connected and self._store.now() >= self._timers_paused_until:
+        if self._rollbacks != self._etcd.rollbacks:
+            self._rollbacks, self._outages = self._etcd.rollbacks, self._outages + 1
+        if self.connected and self._etcd.now() >= self._watch_lost_until:
             self._dead = None
             live = self._live
             if (
@@ -226,53 +219,50 @@ class Client:
         return self._dead
 
     def next_at(self, revision: int) -> float:
-        """When there is something new for whoever has read `revision`."""
+        """When a reader at `revision` sees the next change."""
         if not self.connected:
-            return float("inf")
-        return max(self._timers_paused_until, self._store.visible_at(revision, self.faults.mirror_lag_s))
+            return NEVER
+        return max(self._watch_lost_until, self._etcd.visible_at(revision, self.fault_rates.mirror_lag_s))
 
     def lose_watch(self, seconds: float) -> None:
-        """Its watch ends, as where its revision was compacted: everything is read anew, which takes so long."""
-        self._timers_paused_until = self._store.now() + seconds
+        """The watch ends, as when its revision was compacted: reading every key again takes so long."""
+        self._watch_lost_until = self._etcd.now() + seconds
         self.view()
 
     def txn(self, guards: Sequence[Compare], operations: Sequence[Put | Delete]) -> TxnResult:
-        """As runtime.store.Store."""
-        hesitate, self.hesitate = self.hesitate, at_once
-        hesitate()
+        before, self.before_txn = self.before_txn, no_delay
+        before()
         if not self.connected:
-            raise JournalUnavailableError("etcd is away")
-        unanswered = self._dice.hits("unanswered commit", self.faults.unanswered_commit)
-        if unanswered and self._dice.rng.random() < 0.5:
-            raise JournalUnavailableError("no answer, and nothing happened")
-        result = self._store.txn(guards, operations)
+            raise JournalUnavailableError("etcd is down")
+        unanswered = self._rng.inject("unanswered commit", self.fault_rates.unanswered_commit)
+        if unanswered and self._rng.random.random() < 0.5:
+            raise JournalUnavailableError("no answer; the transaction was not applied")
+        result = self._etcd.txn(guards, operations)
         if unanswered:
-            raise JournalUnavailableError("no answer, but it happened")
+            raise JournalUnavailableError("no answer; the transaction was applied")
         return result
 
     def range(self, prefix: str) -> Sequence[KeyValue]:
-        """As runtime.store.Store."""
-        self._ask()
-        return [self._store.keys[key] for key in sorted(self._store.keys) if key.startswith(prefix)]
-
-    def leads(self) -> bool:
-        """Whether the leader's key is this daemon's, whatever it believes."""
-        found = self._store.keys.get(LEADER_KEY)
-        return found is not None and found.value.decode() == self._name
+        self._require_connection()
+        return [self._etcd.keys[key] for key in sorted(self._etcd.keys) if key.startswith(prefix)]
 
     def get(self, key: str) -> KeyValue | None:
-        """As runtime.store.Store."""
-        self._ask()
-        return self._store.keys.get(key)
+        self._require_connection()
+        return self._etcd.keys.get(key)
 
-    def _ask(self) -> None:
+    def leads(self) -> bool:
+        """Whether the leader's key in etcd is this daemon's, whatever the daemon believes."""
+        found = self._etcd.keys.get(LEADER_KEY)
+        return found is not None and found.value.decode() == self._name
+
+    def _require_connection(self) -> None:
         if self._name and not self.connected:
-            raise JournalUnavailableError("etcd is away")
+            raise JournalUnavailableError("etcd is down")
 
 
 def _check_operations(operations: Sequence[Put | Delete]) -> None:
-    """As etcd: at most 128 in one transaction, and no key is put twice, or both put and deleted."""
-    assert len(operations) <= 128
+    """etcd's own limits: at most 128 operations in one transaction, and no key twice."""
+    assert len(operations) <= _MAX_OPERATIONS
     puts = [operation.key for operation in operations if isinstance(operation, Put)]
     assert len(puts) == len(set(puts)), puts
     for gone in (operation for operation in operations if isinstance(operation, Delete)):

@@ -1,0 +1,1 @@
+"""A simulated installation under a virtual clock: the daemon's own code on simulated etcd, clouds and nodes."""

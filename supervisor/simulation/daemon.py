@@ -1,0 +1,330 @@
+"""A daemon process: the real loop, journal and effects, with a simulated lease, and calls that take time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from spotsup_trainer.etcd import Compare
+from spotsup_trainer.wire import Keys
+
+from supervisor.errors import JournalUnavailableError
+from supervisor.identity import Identity
+from supervisor.journal.journal import Journal, Reading
+from supervisor.planner.actions import Action, Bootstrap, Commit, ListDone, Outcome
+from supervisor.runtime.actor import Effects, outcome_of_fault
+from supervisor.runtime.clock import SystemClock
+from supervisor.runtime.loop import Loop
+from supervisor.simulation.clock import NEVER
+from supervisor.simulation.etcd import CLUSTER, LEADER_KEY, EtcdClient, SimEtcd
+
+if TYPE_CHECKING:
+    from supervisor.simulation.world import World
+
+LEADER_TTL_S = 6.0
+MIN_TICK_S = 0.02
+CALL_TIMEOUT_S = 60.0
+IDENTITY = Identity(b"s" * 32)
+# Counters of reads: a tick that only reads has found nothing to do.
+_READS = ("actions_listinstances", "actions_listleftovers", "actions_fetchoffers")
+
+
+class DiedError(BaseException):
+    """The process was killed here. Not an Exception: no handler of the daemon's may catch it."""
+
+
+class SimLeader:
+    """One daemon's leadership: a key in etcd under a lease, as runtime.leader keeps it."""
+
+    def __init__(self, world: World, client: EtcdClient, name: str) -> None:
+        self._etcd: SimEtcd = world.etcd
+        self._world = world
+        self._client = client
+        self._name = name
+        self._revision = 0
+        self._checks_at = 0.0
+        self._lease_ends = NEVER
+
+    @property
+    def leading(self) -> bool:
+        return self._revision > 0
+
+    @property
+    def leader(self) -> str:
+        found = self._etcd.keys.get(LEADER_KEY)
+        return found.value.decode() if found else ""
+
+    def guard(self) -> Sequence[Compare]:
+        return (Compare(LEADER_KEY, "create", self._revision or -1), Compare(LEADER_KEY, "value", self._name.encode()))
+
+    def seize(self) -> None:
+        """Lead at once: the previous leader's lease has ended, and this daemon won the election."""
+        self._etcd.delete(LEADER_KEY)
+        self._etcd.put(LEADER_KEY, self._name.encode())
+        self._revision = self._etcd.keys[LEADER_KEY].create_revision
+
+    def step_down(self) -> None:
+        """Give leadership up in order. If etcd does not answer, the lease ends by itself."""
+        if self._holds() and self._client.connected:
+            self._etcd.delete(LEADER_KEY)
+            self._revision = 0
+
+    def lose_contact(self) -> None:
+        """The lease is no longer renewed."""
+        if self._lease_ends == NEVER:
+            self._lease_ends = self._world.clock.now() + self._world.rng.uniform(0.7, 1.0) * LEADER_TTL_S
+
+    def regain_contact(self) -> None:
+        """The lease is renewed again; the daemon learns a little later whether it still leads."""
+        self._lease_ends = NEVER
+        self._checks_at = self._world.clock.now() + self._world.rng.uniform(0.1, 1.0)
+
+    def step_lease(self, now: float) -> None:
+        """What etcd does with the lease, whatever the daemon does."""
+        if self._etcd.down and self._lease_ends < NEVER:
+            self._lease_ends = max(self._lease_ends, now + LEADER_TTL_S)
+        elif now >= self._lease_ends:
+            self._lease_ends = NEVER
+            if self._holds():
+                self._etcd.delete(LEADER_KEY)
+
+    def step(self, now: float) -> None:
+        """Notice a lost key; campaign if there is no leader."""
+        if not self._client.connected or now < self._checks_at:
+            return
+        if self.leading and not self._holds():
+            self._revision = 0
+            self._world.note(f"{self._name} notices that it does not lead")
+        if not self.leading and LEADER_KEY not in self._etcd.keys:
+            self._etcd.put(LEADER_KEY, self._name.encode())
+            self._revision = self._etcd.keys[LEADER_KEY].create_revision
+            self._world.note(f"{self._name} leads")
+
+    def lease_at(self) -> float:
+        """When the lease ends."""
+        return NEVER if self._etcd.down else self._lease_ends
+
+    def next_at(self, now: float) -> float:
+        """When `step` has something to do."""
+        if not self._client.connected:
+            return NEVER
+        free = LEADER_KEY not in self._etcd.keys
+        if self._checks_at > now and (free or self.leading):
+            return self._checks_at
+        return now + 0.5 if free or (self.leading and not self._holds()) else NEVER
+
+    def _holds(self) -> bool:
+        found = self._etcd.keys.get(LEADER_KEY)
+        return found is not None and (found.create_revision, found.value) == (self._revision, self._name.encode())
+
+
+@dataclass
+class Call:
+    """An action under way."""
+
+    action: Action
+    # When it takes effect, and when its outcome arrives.
+    effect_at: float
+    reply_at: float
+    outcome: Outcome | None = None
+    hung: bool = False
+
+
+class SimActor:
+    """Carries actions out after a while. A crash leaves some done without a reply, and some never begun."""
+
+    def __init__(self, world: World, daemon: Daemon, perform: Callable[[Action], Outcome]) -> None:
+        # Outcomes that the loop has not collected yet.
+        self.done: list[tuple[Action, Outcome]] = []
+        self._world = world
+        self._daemon = daemon
+        self._perform = perform
+        self._calls: list[Call] = []
+
+    def start(self, action: Action) -> None:
+        world = self._world
+        for hook in world.hooks.action:
+            hook(self._daemon, action)
+        now, rates = world.clock.now(), world.fault_rates
+        if world.rng.inject("hung call", rates.hung_call):
+            effect_at = now + 1.0 if world.rng.random.random() < 0.5 else NEVER
+            self._calls.append(Call(action, effect_at, now + CALL_TIMEOUT_S, hung=True))
+            return
+        longest = 20.0 if world.rng.inject("slow call", rates.slow_call) else 0.8
+        if isinstance(action, Bootstrap):
+            longest += world.bootstrap_s
+        effect_at = now + world.rng.uniform(0.0, longest)
+        self._calls.append(Call(action, effect_at, effect_at + (0.0 if longest < 1 else 0.5)))
+
+    def collect(self) -> list[tuple[Action, Outcome]]:
+        done, self.done = self.done, []
+        return done
+
+    def step(self, now: float) -> None:
+        """Carry out the calls that are due, and deliver the replies that are."""
+        for call in [call for call in self._calls if call.effect_at <= now and call.outcome is None]:
+            if call not in self._calls:
+                continue  # the daemon died meanwhile
+            call.effect_at = NEVER
+            call.outcome = self._carry_out(call)
+        for call in [call for call in self._calls if call.reply_at <= self._world.clock.now()]:
+            self._calls.remove(call)
+            lost = call.hung or call.outcome is None
+            outcome = outcome_of_fault(call.action, f"no answer within {CALL_TIMEOUT_S:g} s") if lost else call.outcome
+            assert outcome is not None
+            if isinstance(outcome, ListDone) and not outcome.error:
+                for hook in self._world.hooks.listing:
+                    hook(outcome.instances)
+            self.done.append((call.action, outcome))
+
+    def _carry_out(self, call: Call) -> Outcome:
+        kind = type(call.action).__name__
+        try:
+            outcome = self._perform(call.action)
+            self._daemon.at_boundary("after call", kind)
+        except RuntimeError as error:  # as ThreadActor handles the unforeseen
+            return outcome_of_fault(call.action, str(error))
+        return outcome
+
+    def next_at(self) -> float:
+        """When the next call takes effect or is answered."""
+        return min((min(call.effect_at, call.reply_at) for call in self._calls), default=NEVER)
+
+    def crash(self) -> None:
+        """Calls under way may still reach the cloud; their outcomes are lost."""
+        calls, self._calls, self.done = self._calls, [], []
+        for call in calls:
+            if call.effect_at < NEVER and self._world.rng.random.random() < 0.5:
+                self._perform(call.action)
+
+
+class WatchedJournal:
+    """The real journal; each commit passes boundaries."""
+
+    def __init__(self, daemon: Daemon, journal: Journal) -> None:
+        self._daemon = daemon
+        self._journal = journal
+        self.keys = journal.keys
+
+    def read(self) -> Reading:
+        return self._journal.read()
+
+    def commit(self, commit: Commit, leader_guard: Sequence[Compare]) -> int:
+        """As Journal.commit. Each kind of action passes one boundary before its intent, and one after it."""
+        kinds = sorted({type(action).__name__ for action in commit.actions})
+        for kind in kinds:
+            self._at_boundary("before intent", kind)
+        revision = self._journal.commit(commit, leader_guard)
+        if revision:
+            self._daemon.world.on_commit(self._daemon, commit)
+            for kind in kinds:
+                self._at_boundary("after intent", kind)
+            for kind in self._daemon.take_outcomes(commit):
+                self._at_boundary("after outcome", kind)
+        return revision
+
+    def _at_boundary(self, where: str, kind: str) -> None:
+        try:
+            self._daemon.at_boundary(where, kind)
+        except RuntimeError as error:
+            raise JournalUnavailableError(str(error)) from error
+
+
+class Daemon:
+    """One daemon process."""
+
+    def __init__(self, world: World, name: str, clock_error_s: float = 0.0) -> None:
+        self.name = name
+        self.world = world
+        self.frozen = False  # SIGSTOP
+        self.dead = False  # kill -9
+        self.clock_error_s = clock_error_s
+        self.clock = SystemClock(lambda: world.clock.now() + self.clock_error_s, world.clock.now)
+        self.client = EtcdClient(world.etcd, world.rng, name)
+        self.client.fault_rates = world.fault_rates
+        self.leader = SimLeader(world, self.client, name)
+        self.journal = Journal(self.client, Keys(CLUSTER))
+        effects = Effects(
+            cluster=CLUSTER,
+            provisioners={"local": world.cloud},
+            identity=IDENTITY,
+            preparer=world.nodes,
+            alerts=world,
+            find_alert=self.journal.alert,
+            clock=self.clock,
+            pre_terminate=world.pre_terminate,
+        )
+        self.actor = SimActor(world, self, effects.perform)
+        watched = WatchedJournal(self, self.journal)
+        self.loop = Loop(watched, self.leader, self.actor, self.clock, world.rules, ("local",))
+        self._ticked_at = world.clock.now() - 1.0
+        self._ticked_revision = 0
+        self._idle_ticks = 0
+        # By node: the kind of its action whose outcome the loop has collected, and not yet written.
+        self._outcome_kinds: dict[str, str] = {}
+
+    @property
+    def runs(self) -> bool:
+        return not (self.frozen or self.dead)
+
+    def at_boundary(self, where: str, kind: str) -> None:
+        """An action of this kind passes a boundary."""
+        for hook in self.world.hooks.boundary:
+            hook(self, where, kind)
+
+    def take_outcomes(self, commit: Commit) -> list[str]:
+        """The kinds of actions whose outcomes a commit has written."""
+        return [kind for node in commit.nodes if (kind := self._outcome_kinds.pop(node.id, ""))]
+
+    def wake(self) -> None:
+        """Something happened in the world: tick often for a while."""
+        self._idle_ticks = 0
+
+    def step(self, now: float) -> None:
+        """Do what is due now. A process that is stopped does nothing; etcd ends its lease nevertheless."""
+        self.leader.step_lease(now)
+        if not self.runs:
+            return
+        try:
+            led = self.leader.leading
+            self.leader.step(now)
+            if led != self.leader.leading:  # the real leader wakes the loop, too
+                self._idle_ticks, self._ticked_at = 0, now - MIN_TICK_S - self.world.busy_tick_s
+            self.actor.step(now)
+            if self.runs and self._tick_at(self.world.clock.now()) <= self.world.clock.now():
+                self._tick()
+        except DiedError:
+            self.world.kill(self)
+
+    def next_at(self, now: float) -> float:
+        """When `step` has something to do."""
+        if not self.runs:
+            return self.leader.lease_at()
+        return min(self.actor.next_at(), self._tick_at(now), self.leader.lease_at(), self.leader.next_at(now))
+
+    def _tick_at(self, now: float) -> float:
+        earliest = self._ticked_at + MIN_TICK_S
+        if self.actor.done:
+            return max(now, earliest)
+        timer = self._ticked_at + self.world.tick_s(self._idle_ticks)
+        return min(timer, max(earliest, self.client.next_at(self._ticked_revision)))
+
+    def _tick(self) -> None:
+        self._ticked_at = self.world.clock.now()
+        self._ticked_revision = self.client.view().revision
+        self._note_outcomes(self.actor.done)
+        before = self._work_done()
+        self.world.ticks += 1
+        self.loop.tick()
+        self._idle_ticks = self._idle_ticks + 1 if before == self._work_done() else 0
+
+    def _work_done(self) -> int:
+        """How much the daemon has done so far; reads do not count."""
+        return sum(count for name, count in self.loop.status.counters.items() if name not in _READS)
+
+    def _note_outcomes(self, done: Iterable[tuple[Action, Outcome]]) -> None:
+        for action, outcome in done:
+            node = getattr(outcome, "node", "")
+            if node:
+                self._outcome_kinds[node] = type(action).__name__

@@ -1,0 +1,201 @@
+"""Agents on the machines: their messages in etcd, their leases, and how they leave a round."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from spotsup_trainer.wire import AgentStatus, Ended, Keys, Notice, encode
+
+from supervisor.model import JobRecord, NodeRecord
+from supervisor.planner.actions import BootstrapDone
+from supervisor.simulation.clock import NEVER, VirtualClock
+from supervisor.simulation.cloud import Machine, SimCloud
+from supervisor.simulation.etcd import CLUSTER, SimEtcd
+from supervisor.simulation.faults import FaultRates, FaultRng
+from supervisor.simulation.training import REACTION_S, Training
+
+LEASE_S = 5.0
+
+
+@dataclass
+class Agent:
+    """One node's agent."""
+
+    node: str
+    job: str
+    machine: Machine
+    starts_at: float
+    # Since when its machine has been dead or silent; NEVER once its lease has ended.
+    lost_at: float | None = None
+    # When it reads its machine's preemption notice, and whether it has published it.
+    notice_at: float | None = None
+    noticed: bool = False
+    # It leaves the round, and has exited.
+    leaving: bool = False
+    exited: bool = False
+
+
+class SimNodes:
+    """The agents of all jobs, and each job's training. Prepares nodes as nodes.prepare does over SSH."""
+
+    def __init__(self, clock: VirtualClock, rng: FaultRng, etcd: SimEtcd, cloud: SimCloud) -> None:
+        self.keys = Keys(CLUSTER)
+        self.fault_rates = FaultRates()
+        self.agents: dict[str, Agent] = {}
+        self.trainings: dict[str, Training] = {}
+        # By job: nodes whose preparation or launcher failed by an injected fault of their own (P5).
+        self.failed_preparations: dict[str, set[str]] = {}
+        self.progress_every_s = 0.5
+        self.checkpoint_s = NEVER
+        # How long before its machine ends an agent leaves the round by itself.
+        self.leave_margin_s = 3.0
+        self.reaction_s = REACTION_S
+        self._expiring: dict[str, float] = {}
+        self._clock = clock
+        self._rng = rng
+        self._etcd = etcd
+        self._cloud = cloud
+
+    # -- called by daemons and by faults -------------------------------------------------------------------
+
+    def prepare(self, node: NodeRecord, job: JobRecord) -> BootstrapDone:
+        """The machine that answers at the node's address must have the node's host key."""
+        machine = next((m for m in self._cloud.machines.values() if m.alive and _answers(m, node.ssh_host)), None)
+        if machine is None:
+            return BootstrapDone(node.id, "the connection broke", unreachable=True)
+        if machine.instance.node != node.id:
+            return BootstrapDone(node.id, "another machine answers: its host key differs", foreign=True)
+        if self._rng.inject("failed bootstrap", self.fault_rates.bootstrap):
+            self.failed_preparations.setdefault(job.name, set()).add(node.id)
+            return BootstrapDone(node.id, "step environment failed")
+        starts_at = self._clock.now() + self._rng.uniform(0.5, 2.0)
+        self.agents.setdefault(node.id, Agent(node.id, job.name, machine, starts_at))
+        if job.name not in self.trainings or self.trainings[job.name].task_id != job.task_id:
+            training = Training(self._etcd, self.keys, job, self.progress_every_s, self.checkpoint_s, self.reaction_s)
+            self.trainings[job.name] = training
+        return BootstrapDone(node.id)
+
+    def exit(self, node: str, outcome: Literal["left", "failure"]) -> None:
+        """The agent is stopped, or its launcher fails."""
+        agent = self.agents.get(node)
+        if agent is None or agent.machine.silent or self._etcd.down or self._clock.now() < agent.starts_at:
+            return
+        agent.exited = True
+        self.failed_preparations.setdefault(agent.job, set()).add(node)
+        reason = "told to leave" if outcome == "left" else "the launcher broke"
+        message = Ended(node, outcome, 0 if outcome == "left" else 1, reason, self._clock.now())
+        self._etcd.put(self.keys.ended(agent.job, node), encode(message))
+        self._etcd.delete(self.keys.member(agent.job, node))
+
+    def etcd_rolled_back(self) -> None:
+        """Keys of members that are gone exist again until their leases end; programs that had ended go on."""
+        for job in self._etcd.run_keys:
+            leased = (self.keys.agent(job, ""), self.keys.member(job, ""))
+            for key in self._etcd.run_keys[job]:
+                if key.startswith(leased):
+                    self._expiring[key] = self._clock.now() + LEASE_S
+        for agent in self.agents.values():
+            agent.noticed = False
+            if agent.lost_at == NEVER:
+                agent.lost_at = None
+        for training in self.trainings.values():
+            training.etcd_rolled_back()
+
+    # -- time ----------------------------------------------------------------------------------------------
+
+    def step(self) -> None:
+        """Handle what is due now. While etcd is down no message arrives and no lease ends."""
+        now = self._clock.now()
+        if self._etcd.down:
+            for agent in self.agents.values():
+                if agent.lost_at is not None:
+                    agent.lost_at = now
+            return
+        self._expire(now)
+        for agent in list(self.agents.values()):
+            if now >= agent.starts_at:
+                self._step(agent, now)
+        for training in self.trainings.values():
+            training.step(now)
+
+    def next_at(self) -> float:
+        """When `step` has something to do."""
+        if self._etcd.down:
+            return NEVER
+        now, due = self._clock.now(), min(self._expiring.values(), default=NEVER)
+        for agent in self.agents.values():
+            if now < agent.starts_at:
+                due = min(due, agent.starts_at)
+            elif agent.lost_at is not None:
+                due = min(due, agent.lost_at + LEASE_S)
+            elif agent.machine.instance.preempt_at is not None and not agent.exited:
+                due = min(due, *self._notice_times(agent))
+        return max(now, min([due, *(training.next_at() for training in self.trainings.values())]))
+
+    def _expire(self, now: float) -> None:
+        for key in [key for key, at in self._expiring.items() if at <= now]:
+            del self._expiring[key]
+            agent = self.agents.get(key.rpartition("/")[2])
+            if agent is None or agent.exited or agent.machine.silent or not agent.machine.alive:
+                self._etcd.delete(key)
+
+    def _notice_times(self, agent: Agent) -> tuple[float, float]:
+        """When it publishes its notice, and when it leaves by itself."""
+        publishes = agent.notice_at if agent.notice_at is not None and not agent.noticed else NEVER
+        deadline = agent.machine.instance.preempt_at
+        leaves = NEVER if agent.leaving or deadline is None else deadline - self.leave_margin_s
+        return publishes, leaves
+
+    def _step(self, agent: Agent, now: float) -> None:
+        machine, training = agent.machine, self.trainings[agent.job]
+        if not machine.alive or machine.silent:
+            training.stop(agent.node)
+            self._lose(agent, now)
+            return
+        agent.lost_at = None
+        key = self.keys.agent(agent.job, agent.node)
+        if agent.exited:
+            self._etcd.delete(key)
+            training.stop(agent.node)
+            return
+        if key not in self._etcd.keys:
+            self._etcd.put(key, encode(AgentStatus(agent.node, "boot", 1, 0.0, "sim")))
+        if machine.instance.preempt_at is not None:
+            self._handle_notice(agent, machine.instance.preempt_at, now)
+        if not agent.leaving:
+            training.run(agent.node)
+        elif training.has_left(agent.node):
+            agent.exited = True
+            message = Ended(agent.node, "left", 0, "its machine will be taken", now)
+            self._etcd.put(self.keys.ended(agent.job, agent.node), encode(message))
+            self._etcd.delete(self.keys.member(agent.job, agent.node))
+
+    def _handle_notice(self, agent: Agent, deadline: float, now: float) -> None:
+        """The agent reads the notice from the metadata service; its clock may be wrong."""
+        if agent.notice_at is None:
+            late = self.fault_rates.slow_call > 0
+            agent.notice_at = now + (self._rng.uniform(0.0, 2.0) if late else 0.0)
+        if not agent.noticed and now >= agent.notice_at:
+            agent.noticed = True
+            skew_s = self._rng.uniform(-self.fault_rates.skew_s, self.fault_rates.skew_s)
+            message = Notice(agent.node, deadline + skew_s, now + skew_s, "metadata")
+            self._etcd.put(self.keys.notice(agent.job, agent.node), encode(message))
+        if not agent.leaving and now >= deadline - self.leave_margin_s:
+            agent.leaving = True
+            self.trainings[agent.job].leave(agent.node)
+
+    def _lose(self, agent: Agent, now: float) -> None:
+        if agent.lost_at is None:
+            agent.lost_at = now
+        if now - agent.lost_at < LEASE_S:
+            return
+        self._etcd.delete(self.keys.agent(agent.job, agent.node))
+        self._etcd.delete(self.keys.member(agent.job, agent.node))
+        agent.lost_at = NEVER
+        if not agent.machine.alive:
+            del self.agents[agent.node]
+
+
+def _answers(machine: Machine, address: str) -> bool:
+    return not machine.silent and machine.instance.ssh_host == address

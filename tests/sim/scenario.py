@@ -1,0 +1,214 @@
+"""What a seed stands for: rules, fault rates, jobs, and what happens to them. Plain data, so that it can be shrunk."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+
+from supervisor.planner.world import Rules
+from supervisor.simulation.faults import FaultRates
+
+HOURS = 2.0
+# How long launchers take to act on a message: a step may be long.
+REACTIONS_S = (0.3, 0.3, 1.0, 2.0)
+# Of a long scenario.
+MIN_HOURS, MAX_HOURS = 24.0, 168.0
+# What may be injected, with relative weights: faults, and users' commands.
+INJECTION_WEIGHTS = {
+    "notice": 10,
+    "short notice": 3,
+    "notice without kill": 2,
+    "early kill": 2,
+    "kill": 6,
+    "stop": 2,
+    "zone lost": 2,
+    "silence": 4,
+    "brief silence": 4,
+    "agent stopped": 2,
+    "launcher failed": 2,
+    "program failed": 2,
+    "zone full": 3,
+    "capacity back": 3,
+    "cloud unreachable": 3,
+    "throttling": 2,
+    "unjournaled machine": 3,
+    "missing in a listing": 4,
+    "leftover": 1,
+    "daemon killed": 4,
+    "daemon down": 2,
+    "daemon frozen": 3,
+    "daemon hangs": 4,
+    "daemon cut off": 3,
+    "second daemon": 2,
+    "upgrade": 2,
+    "handover": 10,
+    "clock step": 3,
+    "etcd down": 3,
+    "etcd slow": 2,
+    "watch lost": 3,
+    "writes lost": 1,
+    "backup restored": 1,
+    "scale": 5,
+    "cancel": 1,
+    "submit": 2,
+    "finish": 1,
+    "two commands": 3,
+    "pause": 2,
+    "resume": 3,
+    "drain": 3,
+}
+# The highest rate of each kind of fault.
+MAX_RATES: dict[str, float] = {
+    "transient": 0.3,
+    "lost_reply": 0.4,
+    "unreachable": 0.2,
+    "bootstrap": 0.2,
+    "unanswered_commit": 0.05,
+    "slow_call": 0.2,
+    "hung_call": 0.05,
+    "false_error": 0.1,
+    "false_success": 0.1,
+    "dropped": 0.2,
+    "doubled": 0.2,
+    "reordered": 0.3,
+    "reused": 0.5,
+    "slow_boot": 0.3,
+    "listing_lag_s": 8.0,
+    "mirror_lag_s": 3.0,
+    "skew_s": 3.0,
+}
+
+
+@dataclass(frozen=True)
+class Injection:
+    """One fault, or one command of a user."""
+
+    # Seconds after the beginning.
+    at: float
+    kind: str
+    # Selects the target.
+    number: int
+    # How severe it is, 0 to 1.
+    size: float
+
+
+@dataclass(frozen=True)
+class Submission:
+    """A job that a user submits at the beginning."""
+
+    name: str
+    low: int
+    desired: int
+    high: int
+    spares: int
+    usd_per_hour: float | None = None
+    spread: str = "zone"
+    kind: str = "training"
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """Everything that is drawn before the world starts."""
+
+    # Of what is drawn in the world.
+    seed: int
+    hours: float
+    fault_rates: FaultRates
+    rules: Rules
+    jobs: tuple[Submission, ...]
+    injections: tuple[Injection, ...]
+    # How long launchers take to act on a message.
+    reaction_s: float = 0.3
+    # How far each daemon's clock may be off, for as long as the daemon lives.
+    max_clock_error_s: float = 0.0
+
+
+def draw(seed: int, hours: float = HOURS) -> Scenario:
+    """The scenario of a seed: something happens all the time."""
+    rng = random.Random(seed)
+    rates, rules, jobs = _setting(rng)
+    count = rng.randint(20, 40) * max(1, round(hours / 2))
+    times = sorted(_time(rng, hours * 3600) for _ in range(count))
+    return Scenario(seed, hours, rates, rules, jobs, _injections(rng, times), rng.choice(REACTIONS_S))
+
+
+def draw_long(seed: int) -> Scenario:
+    """A scenario of one day to a week: bursts of injections, each with its own mix of kinds, separated by quiet times
+    that mostly last some hours, seldom days. The fault rates hold throughout."""
+    rng = random.Random(f"long {seed}")
+    rates, rules, jobs = _setting(rng)
+    hours = round(min(MAX_HOURS, MIN_HOURS * rng.paretovariate(1.0)), 1)
+    injections: list[Injection] = []
+    at = 60.0
+    while at < hours * 3600:
+        times = sorted(at + rng.expovariate(1 / 600.0) for _ in range(rng.randint(4, 20)))
+        injections += _injections(rng, [round(time, 3) for time in times if time < hours * 3600])
+        at = times[-1] + 3600.0 * min(72.0, rng.paretovariate(0.7))
+    return Scenario(seed, hours, rates, rules, jobs, tuple(injections), rng.choice(REACTIONS_S))
+
+
+def _setting(rng: random.Random) -> tuple[FaultRates, Rules, tuple[Submission, ...]]:
+    rates = {name: rng.choice([0.0, 0.0, 0.3, 1.0]) * worst for name, worst in MAX_RATES.items()}
+    rules = Rules(
+        listing_s=rng.choice([5.0, 10.0, 20.0]),
+        suspect_s=rng.choice([20.0, 40.0]),
+        consistency_s=rng.choice([60.0, 300.0]),
+        orphan_grace_s=60.0,
+        bootstrap_timeout_s=180.0,
+        bootstrap_failures=10**6,
+        launch_attempts=rng.choice([3, 5]),
+        gone_kept=8,
+        events_kept=200,
+        alerts=True,
+    )
+    jobs = tuple(_job(rng, f"job-{number}") for number in range(rng.choice([1, 1, 1, 2, 3])))
+    return FaultRates(**rates), rules, jobs
+
+
+def _injections(rng: random.Random, times: Sequence[float]) -> tuple[Injection, ...]:
+    weights = {kind: weight * rng.choice([0, 1, 1, 3]) for kind, weight in INJECTION_WEIGHTS.items()}
+    kinds = [kind for kind, weight in weights.items() if weight] or ["kill"]
+    chosen = rng.choices(kinds, [weights[kind] for kind in kinds], k=len(times))
+    return tuple(Injection(at, kind, rng.randrange(1000), rng.random()) for at, kind in zip(times, chosen, strict=True))
+
+
+def _time(rng: random.Random, most_s: float) -> float:
+    """Half of them alone, half in clusters: coincidences are what breaks things."""
+    if rng.random() < 0.5:
+        return round(rng.uniform(60.0, most_s), 3)
+    cluster = rng.randrange(6) * most_s / 6 + 60.0
+    return round(min(most_s, cluster + rng.expovariate(1 / 30.0)), 3)
+
+
+def _job(rng: random.Random, name: str) -> Submission:
+    if rng.random() < 0.1:
+        return Submission(name, 1, 1, 1, 0, kind="data")
+    low = rng.randint(1, 2)
+    desired = low + rng.randint(0, 2)
+    high, spares = desired + rng.randint(0, 2), rng.choice([0, 0, 1, 2])
+    limit = None
+    if rng.random() < 0.3:  # too little to replace a machine before the old one has ended
+        high, spares = desired, 2
+        limit = round((high + spares) * 0.11 + 0.01, 3)
+    return Submission(name, low, desired, high, spares, limit, rng.choice(["zone", "zone", "region"]))
+
+
+def kinds_of(scenario: Scenario) -> list[str]:
+    """The kinds of its injections, sorted."""
+    return sorted({injection.kind for injection in scenario.injections})
+
+
+def without_kind(scenario: Scenario, kind: str) -> Scenario:
+    """The same without one kind of injection."""
+    return replace(scenario, injections=tuple(injection for injection in scenario.injections if injection.kind != kind))
+
+
+def without_fault_rate(scenario: Scenario, name: str) -> Scenario:
+    """The same with one fault rate at zero."""
+    return replace(scenario, fault_rates=replace(scenario.fault_rates, **{name: 0.0}))
+
+
+def fault_rates_of(scenario: Scenario) -> list[str]:
+    """The fault rates above zero."""
+    return [each.name for each in fields(FaultRates) if getattr(scenario.fault_rates, each.name) > 0]
