@@ -152,6 +152,13 @@ def test_only_the_composition_root_knows_every_part_of_the_supervisor() -> None:
     assert wrong == ["supervisor.cli.daemon"]
 
 
+def test_only_the_simulation_imports_the_rules_of_rounds() -> None:
+    """The daemon leaves rounds to the launchers; the simulation plays these."""
+    rules = "spotsup_trainer.rendezvous"
+    wrong = [name for name in modules("supervisor") if any(is_below(found, rules) for found in imports(name))]
+    assert wrong == ["supervisor.simulation.training"]
+
+
 def test_only_the_trainer_imports_torch() -> None:
     rooms = [room for room in HOMES if room != "spotsup_trainer"]
     wrong = [name for room in rooms for name in modules(room) if any(is_below(each, "torch") for each in imports(name))]
