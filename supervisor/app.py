@@ -9,6 +9,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -28,8 +29,9 @@ from supervisor.nodes.pre_terminate import SshPreTerminate
 from supervisor.nodes.prepare import SshPreparer
 from supervisor.runtime.actor import Alerts, Effects, ThreadActor
 from supervisor.runtime.clock import Clock, SystemClock
+from supervisor.runtime.housekeeping import TASK_LIMIT_S, Housekeeping, housekeeping_tasks, leads_and_may_write
 from supervisor.runtime.leader import Leadership, call_limit_s
-from supervisor.runtime.loop import Loop, rest_s
+from supervisor.runtime.loop import Loop, Status, rest_s
 from supervisor.runtime.systemd import notify
 
 log = structlog.get_logger("spotsupd")
@@ -41,24 +43,23 @@ def run_daemon(config: Config, *, embedded_etcd: bool, version: str) -> None:
     with contextlib.ExitStack() as stack:
         stack.enter_context(state_lock(config.state))
         _stop_on_signals(wake, stop)
-        endpoints = config.etcd.endpoints
-        if embedded_etcd:
-            server = EmbeddedEtcd(config.state / "etcd")
+        server = EmbeddedEtcd(config.state / "etcd") if embedded_etcd else None
+        if server is not None:
             stack.callback(server.stop)
             server.start()
-            endpoints = (server.endpoint,)
-        _serve(config, endpoints, version, wake, stop, stack)
+        _serve(config, server, version, wake, stop, stack)
 
 
 def _serve(
     config: Config,
-    endpoints: tuple[str, ...],
+    embedded: EmbeddedEtcd | None,
     version: str,
     wake: threading.Event,
     stop: threading.Event,
     stack: contextlib.ExitStack,
 ) -> None:
     clock = SystemClock()
+    endpoints = config.etcd.endpoints if embedded is None else (embedded.endpoint,)
     etcd = connect_etcd(config, endpoints)
     stack.callback(etcd.close)
     watchers = _Watchers(wake)
@@ -89,22 +90,37 @@ def _serve(
     actor = ThreadActor(effects.perform, wake.set, leader.lease_valid)
     rules = config.rules(alerts=alerts is not None)
     loop = Loop(journal, leader, actor, clock, rules, tuple(provisioners), identity.mark, leader.etcd_problem)
-    stack.callback(_serve_api(config, identity, journal, leader, loop, provisioners, watchers, clock, version))
+    patient = connect_etcd(config, endpoints, TASK_LIMIT_S)
+    stack.callback(patient.close)
+    housekeeping = Housekeeping(
+        housekeeping_tasks(config, patient, journal, leader, clock, compacts_itself=embedded is not None),
+        lambda: leads_and_may_write(leader, journal),
+    )
+
+    def status() -> Status:
+        return replace(loop.status, counters={**loop.status.counters, **housekeeping.counters})
+
+    stack.callback(_serve_api(config, identity, journal, leader, status, provisioners, watchers, clock, version))
+    housekeeping.start()
+    stack.callback(housekeeping.stop)
     leader.start()
     log.info("spotsupd is ready", version=version, socket=str(config.socket), clouds=", ".join(provisioners))
     notify("READY=1")
-    _run_loop(loop, wake, stop, config.timing.tick_s)
+    _run_loop(loop, housekeeping, clock, wake, stop, config.timing.tick_s)
     notify("STOPPING=1")
     log.info("spotsupd stops; nodes go on training")
 
 
-def _run_loop(loop: Loop, wake: threading.Event, stop: threading.Event, tick_s: float) -> None:
+def _run_loop(
+    loop: Loop, housekeeping: Housekeeping, clock: Clock, wake: threading.Event, stop: threading.Event, tick_s: float
+) -> None:
     """Tick when woken and at least every `tick_s`, until `stop`."""
     reported = ""
     while not stop.is_set():
         wake.clear()
         began = time.monotonic()
         loop.tick()
+        housekeeping.follow(clock.now())
         stop.wait(rest_s(time.monotonic() - began))
         notify("WATCHDOG=1")
         if loop.status.headline != reported:
@@ -118,7 +134,7 @@ def _serve_api(  # noqa: PLR0913, PLR0917 - it connects all parts
     identity: Identity,
     journal: Journal,
     leader: Leadership,
-    loop: Loop,
+    status: Callable[[], Status],
     provisioners: dict[str, Provisioner],
     watchers: _Watchers,
     clock: Clock,
@@ -145,9 +161,7 @@ def _serve_api(  # noqa: PLR0913, PLR0917 - it connects all parts
     )
     adoption = Adoption(journal, provisioners, config.cluster, clock, watchers.waiter(journal))
     explainer = Explainer(config, str(Path.home()))
-    app = create_app(
-        service, lambda: loop.status, clock, version, adoption, partial(access_row, config, identity), explainer
-    )
+    app = create_app(service, status, clock, version, adoption, partial(access_row, config, identity), explainer)
     with contextlib.ExitStack() as stack:
         servers = [ApiServer(app, bind_socket(config.socket))]
         stack.callback(servers[0].stop)

@@ -11,10 +11,11 @@ import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model, field_validator, model_validator
 
 from provisioners.registry import CLOUDS
 from provisioners.settings import Section
+from supervisor.cron import next_run
 from supervisor.errors import UsageError
 from supervisor.planner.world import Rules
 from supervisor.spec import first_error
@@ -85,6 +86,26 @@ class SlackConfig(_Strict):
     webhook_file: str = ""
     """File that holds the incoming webhook's URL, which is a secret. Empty: the variable SPOTSUP_SLACK_WEBHOOK; without
     either, alerts go to the log only."""
+
+
+class HousekeepingConfig(_Strict):
+    """Periodic work of the leader for the installation as a whole. Times are cron expressions, in UTC."""
+
+    backup: str = "0 3 * * *"
+    """When the journal is exported to `backups` in the state folder. A leader that was down then makes up for it.
+    Empty: never."""
+    backups_kept: Annotated[int, Field(ge=1, le=1000)] = 7
+    """How many of these exports are kept."""
+    defragment: str = "30 3 * * *"
+    """When etcd's members are defragmented, one after another: those of at least 100 MiB of which 45 % is free,
+    and only where etcd has three or more members, all of them healthy and of version 3.5 or newer. Empty: never."""
+
+    @field_validator("backup", "defragment")
+    @classmethod
+    def _is_cron(cls, cron: str) -> str:
+        if cron:
+            next_run(cron, 0.0)
+        return cron
 
 
 class TimingConfig(_Strict):
@@ -165,6 +186,8 @@ class Config(_CloudTables):
     """Alerts to Slack."""
     timing: TimingConfig = TimingConfig()
     """Time limits."""
+    housekeeping: HousekeepingConfig = HousekeepingConfig()
+    """Backups and the maintenance of etcd."""
 
     @property
     def state(self) -> Path:

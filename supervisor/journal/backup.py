@@ -7,17 +7,20 @@ truncated file is detected. Keys under a lease are left out (live nodes write th
 from __future__ import annotations
 
 import base64
+import contextlib
 import gzip
 import json
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from spotsup_trainer.etcd import Compare, Etcd, EtcdError, KeyValue, Put
 from spotsup_trainer.wire import Keys
 
+from supervisor.cron import next_run
 from supervisor.errors import CommandRefusedError, JournalUnavailableError, UsageError
 from supervisor.journal.reading import CLUSTER
 
@@ -25,6 +28,8 @@ FORMAT = 1
 # etcd refuses requests above 1.5 MiB, and transactions of more than 128 operations.
 MAX_BYTES = 768 * 1024
 MAX_KEYS = 100
+# In the order of their names, backups are in the order of their times.
+_NAME = "journal-%Y%m%dT%H%M%SZ.gz"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +60,42 @@ def export_journal(etcd: Etcd, keys: Keys, path: Path, now: float) -> CopyCounts
     finally:
         temporary.unlink(missing_ok=True)
     return counts
+
+
+class Backups:
+    """Exports of the journal in one folder, a new one whenever the cron expression says so."""
+
+    def __init__(self, folder: Path, cron: str, keep: int) -> None:
+        self._folder = folder
+        self._cron = cron
+        self._keep = keep
+
+    def back_up(self, etcd: Etcd, keys: Keys, now: float) -> str:
+        """Export the journal if that is due, and delete the oldest exports. Returns what was done, or "".
+
+        What is due follows from the newest file, so a daemon that was down at the time makes up for it.
+        """
+        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        newest = max(self._written(now).values(), default=None)
+        if newest is not None and now < next_run(self._cron, newest):
+            return ""
+        for leftover in self._folder.glob(".journal-*"):
+            leftover.unlink()  # of a daemon that was killed meanwhile
+        path = self._folder / datetime.fromtimestamp(now, UTC).strftime(_NAME)
+        counts = export_journal(etcd, keys, path, now)
+        for old in sorted(self._written(now))[: -self._keep]:
+            old.unlink()
+        return f"backed up {counts.keys} keys of the journal to {path}"
+
+    def _written(self, now: float) -> dict[Path, float]:
+        """When each was written; those of a clock that was ahead are left alone."""
+        found = {}
+        for path in self._folder.glob("journal-*.gz"):
+            with contextlib.suppress(ValueError):
+                at = datetime.strptime(path.name, _NAME).replace(tzinfo=UTC).timestamp()
+                if at <= now:
+                    found[path] = at
+        return found
 
 
 def _write(etcd: Etcd, keys: Keys, file: Any, now: float) -> CopyCounts:

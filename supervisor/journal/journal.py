@@ -132,6 +132,16 @@ class Journal:
         key = f"{self.keys.world}{PAUSE}"
         self._txn([], [Put(key, dump(pause)) if pause else Delete(key)])
 
+    def trim_cluster_events(self, keep: int, leader_guard: Sequence[Compare]) -> int:
+        """Delete all but the newest `keep` events of the cluster as a whole. Returns how many were deleted."""
+        found = sorted(self._store.range(self._event_key("", "")), key=lambda kv: kv.mod_revision)
+        old = [kv.key for kv in found[: max(0, len(found) - keep)]]
+        for begin in range(0, len(old), MAX_OPERATIONS):
+            batch = old[begin : begin + MAX_OPERATIONS]
+            if not self._txn(leader_guard, [Delete(key) for key in batch]):
+                return begin
+        return len(old)
+
     def job_revision(self, name: str) -> int:
         """The revision of a job's record in etcd, 0 if there is none. The mirror may be behind."""
         found = self._store.get(self._job_key(name))

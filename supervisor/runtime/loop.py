@@ -1,7 +1,8 @@
 """observe -> plan -> journal -> act: one tick is one decision.
 
-Everything that the daemon decides is committed by this loop and done by the actor (actor.py); beside it `api.service`
-and `api.adoption` store what users ask for, and `api.quote`, `api.adoption` and `cli.check` only read from clouds.
+This loop alone commits what the daemon decides about jobs, and its actor alone changes clouds; beside them
+`api.service` and `api.adoption` store what users ask for, `runtime.housekeeping` deletes old events, and `api.quote`,
+`api.adoption` and `cli.check` only read from clouds.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ TOOLS = ("benchmarks", "tools")
 
 # The supervisor's parts from the lowest up: each may import those above it in this list, and none of its own line.
 SUPERVISOR = (
-    ("errors",),
+    ("errors", "cron"),
     ("spec", "identity"),
     ("model",),
     ("planner", "alerts"),

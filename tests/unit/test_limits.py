@@ -20,6 +20,7 @@ from provisioners.base import LaunchOutcome, LaunchRequest, Market, NoCapacity, 
 from supervisor.api.quote import MAX_SHOWN, Quotes, quote_row
 from supervisor.api.routes import create_app
 from supervisor.api.service import CATCH_UP_S, MAX_BLOB_BYTES, MAX_TRIES, Scale, Service
+from supervisor.config import HousekeepingConfig
 from supervisor.errors import CommandRefusedError, JournalUnavailableError, UsageError
 from supervisor.model import Event, EventKind, JobRecord, JobState, NodeRecord
 from supervisor.planner.actions import AlertDone, ListDone, ListInstances, Outcome, SendAlert, Terminate, TerminateDone
@@ -51,6 +52,8 @@ def value_of(name: str) -> Any:
     home, _, last = name.rpartition(".")
     if home.endswith(".Rules"):
         return next(field.default for field in fields(Rules) if field.name == last)
+    if home.endswith("Config"):
+        return HousekeepingConfig.model_fields[last].default
     return getattr(importlib.import_module(home), last)
 
 

@@ -1,0 +1,167 @@
+"""Periodic work for the installation as a whole, beside the loop: on the leader only, and only while it may write.
+
+What concerns jobs is planned by the loop. This is what keeps etcd small and the journal safe.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC
+
+import structlog
+from spotsup_trainer.etcd import Etcd, EtcdError
+
+from supervisor.config import Config
+from supervisor.cron import cron_trigger
+from supervisor.errors import SpotsupError
+from supervisor.journal.backup import Backups
+from supervisor.journal.journal import Journal
+from supervisor.journal.maintenance import Compactor, defragment
+from supervisor.runtime.background import in_background
+from supervisor.runtime.clock import Clock
+from supervisor.runtime.leader import Leadership
+
+COMPACTION_CRON = "*/5 * * * *"
+BACKUP_CHECK_CRON = "*/10 * * * *"
+EVENT_RETENTION_CRON = "17 * * * *"
+# For one task, and for one call of etcd: a member copies its whole file when it is defragmented.
+TASK_LIMIT_S = 120.0
+BACKUP_LIMIT_S = 600.0
+# A task that is later than this, because this daemon did not lead when it was due, waits for its next time.
+GRACE_S = 3600
+CLUSTER_EVENTS_KEPT = 1000
+# The clock may be slewed by this much without new times for all tasks.
+BACKWARDS_S = 60.0
+
+log = structlog.get_logger("spotsupd")
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One kind of housekeeping."""
+
+    name: str
+    cron: str
+    # Returns what it did, or "".
+    run: Callable[[], str]
+    limit_s: float = TASK_LIMIT_S
+
+
+class Housekeeping:
+    """Runs tasks one at a time, each with a time limit. A task that fails is logged, counted, and run again later."""
+
+    def __init__(self, tasks: Sequence[Task], may_run: Callable[[], bool]) -> None:
+        """`may_run`: whether this daemon leads and may change etcd; asked after each tick, and before each task."""
+        from apscheduler.executors.pool import ThreadPoolExecutor
+        from apscheduler.schedulers.background import BackgroundScheduler
+
+        logging.getLogger("apscheduler").setLevel(logging.ERROR)  # a task that is skipped is no news
+        self._tasks = tasks
+        self._may_run = may_run
+        self._counters: dict[str, int] = {}
+        self._errors: dict[str, str] = {}
+        self._followed_at = 0.0
+        self._stopping = threading.Event()
+        self._wake = threading.Event()
+        self._scheduler = BackgroundScheduler(
+            timezone=UTC,
+            executors={"default": ThreadPoolExecutor(max_workers=1)},
+            job_defaults={"coalesce": True, "max_instances": 1, "misfire_grace_time": GRACE_S},
+        )
+        for task in tasks:
+            self._scheduler.add_job(self.run, cron_trigger(task.cron), args=[task], id=task.name)
+
+    @property
+    def counters(self) -> Mapping[str, int]:
+        """How often each task ran and failed."""
+        return dict(self._counters)
+
+    def start(self) -> None:
+        """Start, without running anything before `follow` says so."""
+        self._scheduler.start(paused=True)
+
+    def follow(self, now: float) -> None:
+        """Let tasks run, or not, as leadership is now. Returns at once."""
+        if self._may_run():
+            self._scheduler.resume()
+        else:
+            self._scheduler.pause()
+        if now < self._followed_at - BACKWARDS_S:
+            # The clock went back: the next times, which follow from the last ones, may be days ahead.
+            for task in self._tasks:
+                self._scheduler.reschedule_job(task.name, trigger=cron_trigger(task.cron))
+        self._followed_at = now
+
+    def stop(self) -> None:
+        """Stop, without waiting for a task that runs."""
+        self._stopping.set()
+        self._wake.set()
+        self._scheduler.shutdown(wait=False)
+
+    def run(self, task: Task) -> None:
+        """Run one task within its limit. Never raises."""
+        if not self._may_run() or self._stopping.is_set():
+            return
+        self._wake.clear()
+        future = in_background(task.run, f"housekeeping-{task.name}")
+        future.add_done_callback(lambda _: self._wake.set())
+        self._wake.wait(task.limit_s)
+        if self._stopping.is_set():
+            return
+        try:
+            done = future.result(0)
+        except (EtcdError, SpotsupError) as error:
+            self._failed(task, str(error))
+        except TimeoutError:
+            self._failed(task, f"it did not end within {task.limit_s:g} s")
+        except Exception as error:
+            log.exception("housekeeping failed unexpectedly", task=task.name)
+            self._failed(task, repr(error))
+        else:
+            self._count(f"housekeeping_{task.name}")
+            self._errors.pop(task.name, None)
+            if done:
+                log.info(done)
+
+    def _failed(self, task: Task, error: str) -> None:
+        self._count(f"housekeeping_{task.name}_failed")
+        if self._errors.get(task.name) != error:
+            log.warning("housekeeping failed; will retry", task=task.name, error=error)
+        self._errors[task.name] = error
+
+    def _count(self, name: str) -> None:
+        self._counters[name] = self._counters.get(name, 0) + 1
+
+
+def leads_and_may_write(leader: Leadership, journal: Journal) -> bool:
+    """Whether housekeeping may run: this daemon leads, etcd answers and holds the journal, and no user paused it."""
+    reading = journal.read()
+    return leader.lease_valid() and reading.live and reading.cluster is not None and reading.pause is None
+
+
+def housekeeping_tasks(
+    config: Config, etcd: Etcd, journal: Journal, leader: Leadership, clock: Clock, *, compacts_itself: bool
+) -> list[Task]:
+    """All tasks of an installation. `compacts_itself`: etcd runs with auto-compaction."""
+    settings = config.housekeeping
+    backups = Backups(config.state / "backups", settings.backup, settings.backups_kept)
+
+    def back_up() -> str:
+        return backups.back_up(etcd, journal.keys, clock.now())
+
+    def trim_events() -> str:
+        count = journal.trim_cluster_events(CLUSTER_EVENTS_KEPT, leader.guard())
+        return f"deleted the oldest {count} events of the cluster" if count else ""
+
+    tasks = [Task("event_retention", EVENT_RETENTION_CRON, trim_events)]
+    if not compacts_itself:
+        tasks.append(Task("compaction", COMPACTION_CRON, Compactor(etcd).compact))
+    if settings.backup:
+        tasks.append(Task("backup", BACKUP_CHECK_CRON, back_up, BACKUP_LIMIT_S))
+    if settings.defragment:
+        limit_s = len(etcd.endpoints) * TASK_LIMIT_S
+        tasks.append(Task("defragmentation", settings.defragment, lambda: defragment(etcd), limit_s))
+    return tasks
