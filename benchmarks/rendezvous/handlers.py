@@ -228,7 +228,7 @@ def _obey(pipe: Connection, subject: Subject, endpoint: str, job: str, size: int
             pipe.send("stays")
             # as the launcher looks after its workers
             while isinstance(handler.standing(), Stay):
-                handler.seat.wait_change(_POLL_S)
+                handler.client.wait_change(_POLL_S)
         info = handler.next_rendezvous()
         pipe.send(Seen(info.rank, info.world_size, time.monotonic()))
 

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from spotsup_trainer.etcd import KeyValue
-from spotsup_trainer.etcd.mirror import View
+from spotsup_trainer.etcd.mirror import MirrorView
 from spotsup_trainer.wire import (
     AgentStatus,
     Ended,
@@ -102,7 +102,7 @@ class Reader:
         self._cluster: ClusterRecord | None = None
         self._pause: DaemonPause | None = None
 
-    def read(self, view: View) -> Reading:
+    def read(self, view: MirrorView) -> Reading:
         """The journal as of `view`."""
         with self._lock:
             if view.keys is not self._seen:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from spotsup_trainer.etcd import Compare, Delete, Etcd, EtcdError, EtcdRefusedError, KeyValue, Put, TxnResult
-from spotsup_trainer.etcd.mirror import Mirror, View
+from spotsup_trainer.etcd.mirror import Mirror, MirrorView
 
 from supervisor.errors import JournalFullError, JournalUnavailableError
 
@@ -22,7 +22,7 @@ FULL = (
 class Store(Protocol):
     """Keys with revisions. All methods but `view` raise JournalUnavailableError if etcd does not answer."""
 
-    def view(self) -> View:
+    def view(self) -> MirrorView:
         """All mirrored keys; never blocks."""
         ...
 
@@ -58,7 +58,7 @@ class EtcdStore:
         """Stop mirroring."""
         self._mirror.close()
 
-    def view(self) -> View:
+    def view(self) -> MirrorView:
         """As Store."""
         return self._mirror.view()
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from spotsup_trainer.etcd import Compare, Delete, KeyValue, Put, TxnResult
-from spotsup_trainer.etcd.mirror import View
+from spotsup_trainer.etcd.mirror import MirrorView
 from spotsup_trainer.wire import Keys
 
 from supervisor.errors import JournalUnavailableError
@@ -41,7 +41,7 @@ class SimEtcd:
         self._mirrored: Mapping[str, KeyValue] = {}
         self._world_prefix = Keys(CLUSTER).world
         self._run_prefix = f"{Keys(CLUSTER).world}run/"
-        self._past: deque[tuple[float, View]] = deque(maxlen=400)
+        self._past: deque[tuple[float, MirrorView]] = deque(maxlen=400)
         self._changes: dict[str, KeyValue | None] = {}
         self._undo: deque[dict[str, KeyValue | None]] = deque(maxlen=MAX_UNDONE)
         self._remember()
@@ -60,7 +60,7 @@ class SimEtcd:
     def now(self) -> float:
         return self._clock.now()
 
-    def view_before(self, lag_s: float) -> View:
+    def view_before(self, lag_s: float) -> MirrorView:
         """The view of `lag_s` ago."""
         then = self._clock.now() - lag_s
         return next((view for at, view in reversed(self._past) if at <= then), self._past[0][1])
@@ -165,7 +165,7 @@ class SimEtcd:
 
     def _remember(self) -> None:
         """Keep the present for mirrors that lag."""
-        self._past.append((self._clock.now(), View(MappingProxyType(self._mirrored), self.revision, live=True)))
+        self._past.append((self._clock.now(), MirrorView(MappingProxyType(self._mirrored), self.revision, live=True)))
 
 
 def no_delay() -> None:
@@ -186,8 +186,8 @@ class EtcdClient:
         self._etcd = etcd
         self._rng = rng
         self._name = name
-        self._dead: View | None = None
-        self._live: View | None = None
+        self._dead: MirrorView | None = None
+        self._live: MirrorView | None = None
         self._outages = 0
         self._rollbacks = etcd.rollbacks
         self._watch_lost_until = 0.0
@@ -197,7 +197,7 @@ class EtcdClient:
         """Whether etcd answers this daemon."""
         return not (self.partitioned or self._etcd.down)
 
-    def view(self) -> View:
+    def view(self) -> MirrorView:
         seen = self._etcd.view_before(self.fault_rates.mirror_lag_s)
         if not self._name:
             return seen
@@ -215,7 +215,7 @@ class EtcdClient:
             return live
         if self._dead is None:
             self._outages += 1
-            self._dead = View(seen.keys, seen.revision, live=False, outages=self._outages)
+            self._dead = MirrorView(seen.keys, seen.revision, live=False, outages=self._outages)
         return self._dead
 
     def next_at(self, revision: int) -> float:

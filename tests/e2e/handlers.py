@@ -80,7 +80,7 @@ class Handlers:
 
     def live(self, *members: str) -> bool:
         """Whether etcd is there for all of them."""
-        return all(self.made[node].seat.snapshot().live for node in members)
+        return all(self.made[node].client.snapshot().live for node in members)
 
     def stands(self, node: str, how: type) -> None:
         eventually(f"{node} stands {how.__name__}", lambda: isinstance(self.made[node].standing(), how))

@@ -219,7 +219,7 @@ def test_whatever_of_a_launcher_is_killed_nothing_is_left_and_nobody_is_blamed(j
     server = children(job.launchers["b"].pid)[0]
     os.kill(server, signal.SIGKILL)
     assert job.exit_code("b", 10) == 1
-    assert f"process {server}, which starts the workers, is gone" in job.log("b").read_text()
+    assert f"process {server}, which starts the workers, has ended" in job.log("b").read_text()
     assert not (job.folder / "run-b" / "ended.json").exists()
     assert job.processes("b") == []
     job.stepping(1, 1)

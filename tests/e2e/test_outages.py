@@ -77,13 +77,13 @@ def test_an_etcd_from_an_older_backup_is_told_the_round_and_what_everybody_does(
         handlers.form("a", "b")
         formed = handlers.round()
         assert formed.number == 2
-        assert all(handlers.made[node].seat.flush(60) for node in "ab")
+        assert all(handlers.made[node].client.flush(60) for node in "ab")
         server.kill()
         server.restore()
         assert server.start()
         handlers.steady("a", "b", until=lambda: handlers.live("a", "b") and handlers.round() == formed)
         # their leases are in the backup, too, and so are their keys, as they were in the first round
-        words = [handlers.made[node].seat.member for node in "ab"]
+        words = [handlers.made[node].client.member for node in "ab"]
         handlers.steady("a", "b", until=lambda: [handlers.member(node) for node in "ab"] == words)
         assert [info.rank for info in handlers.form("a", "b")] == [0, 1]
         assert handlers.round().number == 3
@@ -179,7 +179,7 @@ def test_endpoints_that_hang_one_after_the_other_cost_nobody_its_lease_and_no_ne
         for node in "ab":
             handlers.make(node, 1, 2, via=via)
         handlers.form("a", "b")
-        assert all(handlers.made[node].seat.flush(60) for node in "ab")
+        assert all(handlers.made[node].client.flush(60) for node in "ab")
         before = [handlers.etcd.get(KEYS.member(JOB, node)) for node in "ab"]
         for hung in (one, other):
             hung.hang()

@@ -98,7 +98,7 @@ def test_a_broken_newest_checkpoint_falls_back_for_all_ranks(tmp_path: Path) -> 
     damaged = newest / "__1_0.distcp"
     damaged.write_bytes(bytes(damaged.stat().st_size))
     assert run_round(ranks(3, tmp_path, round=2, epochs=1)) == [0, 0, 0]
-    assert f"spotsup: checkpoint {newest} is passed over: " in said(tmp_path)
+    assert f"spotsup: skipping checkpoint {newest}: " in said(tmp_path)
     assert "training goes on from step 2" in said(tmp_path)
     verdict = report(tmp_path)
     assert (verdict.changes[0].steps_lost, verdict.samples_repeated, verdict.samples_missed) == (2, 0, 0)

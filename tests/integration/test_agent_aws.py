@@ -12,7 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-from spotsup_trainer.agent import dead_man_switch as heard
+from spotsup_trainer.agent import dead_man_switch
 from spotsup_trainer.agent.aws import AwsReader
 from spotsup_trainer.agent.dead_man_switch import DeadManSwitch
 from spotsup_trainer.agent.notices import reader_for
@@ -90,7 +90,7 @@ def test_a_recommendation_is_a_line_in_the_log_and_no_notice(caplog: pytest.LogC
         assert reader.read() is None
         assert reader.read() is None
     assert [record.message for record in caplog.records if "higher risk" in record.message] == [
-        'EC2 sees a higher risk that this machine will be taken: {"noticeTime": "2026-11-21T08:00:00Z"}'
+        'EC2 sees a higher risk that this instance will be taken: {"noticeTime": "2026-11-21T08:00:00Z"}'
     ]
 
 
@@ -105,7 +105,7 @@ def test_whatever_ec2_will_do_the_machine_is_lost(action: str) -> None:
     ("answers", "says"),
     [
         ({}, "gives no token: HTTP 404"),
-        ({**TOKEN, ACTION: (401, "")}, "refuses a token"),
+        ({**TOKEN, ACTION: (401, "")}, "refuses a new token"),
         ({**TOKEN, ACTION: (500, "broken")}, "HTTP 500"),
         ({**TOKEN, ACTION: (200, "<html>")}, "Expecting value"),
     ],
@@ -116,10 +116,10 @@ def test_what_is_no_answer_is_an_error_and_no_notice(answers: dict[str, tuple[in
 
 
 def test_the_switch_and_the_agent_mean_the_same_file() -> None:
-    assert heard.HEARD_FILE == userdata.HEARD_FILE
+    assert dead_man_switch.HEARD_FILE == userdata.HEARD_FILE
 
 
-class Word:
+class Switch:
     """A file that was touched long ago, and what there is to hear."""
 
     def __init__(self, folder: Path) -> None:
@@ -135,47 +135,47 @@ class Word:
     def is_fresh(self) -> bool:
         return self.file.stat().st_mtime > 1.0
 
-    def heard(self) -> DeadManSwitch:
+    def agent(self) -> DeadManSwitch:
         return DeadManSwitch(self.file, lambda: self.answered_at, self.run_dir, self.run_dir / "node.log")
 
 
-def test_an_answer_of_etcd_is_a_word_and_silence_is_none(tmp_path: Path) -> None:
-    word = Word(tmp_path)
-    agent = word.heard()
-    agent.look()
-    assert not word.is_fresh()
-    word.answered_at = 1.0
-    agent.look()
-    assert word.is_fresh()
+def test_an_answer_of_etcd_touches_the_file_and_silence_does_not(tmp_path: Path) -> None:
+    switch = Switch(tmp_path)
+    agent = switch.agent()
+    agent.update()
+    assert not switch.is_fresh()
+    switch.answered_at = 1.0
+    agent.update()
+    assert switch.is_fresh()
 
 
 @pytest.mark.parametrize("trace", ["progress-3.json", "session-3-0", "node.log"])
-def test_training_that_goes_on_is_a_word_without_etcd(tmp_path: Path, trace: str) -> None:
-    word = Word(tmp_path)
-    agent = word.heard()
-    agent.look()
-    (word.run_dir / trace).touch()
-    agent.look()
-    assert word.is_fresh()
+def test_training_that_goes_on_touches_the_file_without_etcd(tmp_path: Path, trace: str) -> None:
+    switch = Switch(tmp_path)
+    agent = switch.agent()
+    agent.update()
+    (switch.run_dir / trace).touch()
+    agent.update()
+    assert switch.is_fresh()
 
 
-def test_the_same_news_is_no_second_word(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(heard, "_EVERY_S", 0.0)
-    word = Word(tmp_path)
-    word.answered_at = 1.0
-    agent = word.heard()
-    agent.look()
-    word.age()
-    agent.look()
-    assert not word.is_fresh()
-    word.answered_at = 2.0
-    agent.look()
-    assert word.is_fresh()
+def test_the_same_sign_of_life_does_not_touch_the_file_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dead_man_switch, "_EVERY_S", 0.0)
+    switch = Switch(tmp_path)
+    switch.answered_at = 1.0
+    agent = switch.agent()
+    agent.update()
+    switch.age()
+    agent.update()
+    assert not switch.is_fresh()
+    switch.answered_at = 2.0
+    agent.update()
+    assert switch.is_fresh()
 
 
-def test_where_there_is_no_switch_no_file_is_made(tmp_path: Path) -> None:
-    word = Word(tmp_path)
-    word.file.unlink()
-    word.answered_at = 1.0
-    word.heard().look()
-    assert not word.file.exists()
+def test_a_machine_without_a_switch_gets_no_file(tmp_path: Path) -> None:
+    switch = Switch(tmp_path)
+    switch.file.unlink()
+    switch.answered_at = 1.0
+    switch.agent().update()
+    assert not switch.file.exists()

@@ -115,7 +115,7 @@ def test_what_leaves_the_machine_is_a_line_in_the_log(kind: str, caplog: pytest.
         reader = AzureReader(url)
         assert reader.read() is None
         assert reader.read() is None
-    assert len([record for record in caplog.records if f"planned for this machine: {kind}" in record.message]) == 1
+    assert len([record for record in caplog.records if f"scheduled for this VM: {kind}" in record.message]) == 1
 
 
 def test_of_events_that_are_over_nothing_is_remembered() -> None:
@@ -123,10 +123,10 @@ def test_of_events_that_are_over_nothing_is_remembered() -> None:
     with service(events) as url:
         reader = AzureReader(url)
         reader.read()
-        assert len(reader._told) == 2
+        assert len(reader._logged) == 2
         events[:] = [event("Redeploy")]
         reader.read()
-    assert reader._told == {"Redeploy-1"}
+    assert reader._logged == {"Redeploy-1"}
 
 
 @pytest.mark.parametrize(

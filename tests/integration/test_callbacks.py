@@ -142,7 +142,7 @@ def test_ranks_that_resumed_from_different_checkpoints_do_not_train(tmp_path: Pa
     with running(jobs, begin) as processes:
         wait_for_the_end(processes)
     assert (
-        file(jobs[1], "error").read_text().startswith("rank 1 goes on after step 19, others after 19 to 20: all must ")
+        file(jobs[1], "error").read_text().startswith("rank 1 resumes after step 19, others after 19 to 20: all must ")
     )
     assert file(jobs[0], "error").exists()
 

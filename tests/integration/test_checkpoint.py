@@ -234,7 +234,7 @@ def test_a_broken_checkpoint_falls_back_to_the_one_before(
     damage(tmp_path / "step_00000010")
     assert restored_step(tmp_path) == 5
     said = capfd.readouterr().err
-    assert f"checkpoint {tmp_path}/step_00000010 is passed over: " in said
+    assert f"skipping checkpoint {tmp_path}/step_00000010: " in said
     assert "training goes on from step 5" in said
 
     damage(tmp_path / "step_00000005")
@@ -267,7 +267,7 @@ def test_a_process_that_was_replaced_completes_nothing_more(tmp_path: Path) -> N
     new.restore()
     new.claim()
     new.settle()
-    with pytest.raises(SupersededError, match=r"this one .* was replaced"):
+    with pytest.raises(SupersededError, match=r"this one .* must stop"):
         old.save(Position(10))
     old.begin(Position(11))
     with pytest.raises(SupersededError):
@@ -401,7 +401,7 @@ def test_a_disk_that_hangs_stops_nothing_and_is_one_warning(tmp_path: Path, capf
         model.weight.fill_(7.0)
     assert writer.busy
     assert writer.problem() == f"{says}the checkpoint of step 6 has been under way for more than 60 s"
-    assert not writer.save(Position(7), patience_s=0.01)
+    assert not writer.save(Position(7), timeout_s=0.01)
     owner.repair()
     writer.settle()
     assert writer.problem() == ""
@@ -422,7 +422,7 @@ def test_a_hang_in_the_middle_leaves_the_checkpoint_before(tmp_path: Path) -> No
     owner = HangingFile(tmp_path / "OWNER")
     owner.strike()
     meanwhile: list[bool] = []
-    assert not writer.save(Position(6), patience_s=0.3, meanwhile=lambda: meanwhile.append(writer.busy))
+    assert not writer.save(Position(6), timeout_s=0.3, meanwhile=lambda: meanwhile.append(writer.busy))
     assert meanwhile[0]
     unfinished = next(tmp_path.glob("step_00000006.*.tmp"))
     wait("its data", (unfinished / ".metadata").exists)

@@ -399,12 +399,12 @@ def child_in(tmp_path: Path) -> Child:
 
 def test_the_agents_child_is_told_through_its_stdin(tmp_path: Path) -> None:
     child = child_in(tmp_path)
-    child.tell_to_leave()
+    child.ask_to_leave()
     until = time.monotonic() + 10.0
     while (code := child.exit_code()) is None and time.monotonic() < until:
         time.sleep(0.02)
     assert code == 5
-    child.tell_to_leave()  # late is not wrong
+    child.ask_to_leave()  # late is not wrong
     child = child_in(tmp_path)
     child.kill()
     assert child.exit_code() == -signal.SIGKILL
@@ -432,7 +432,7 @@ def test_a_launcher_that_hangs_in_the_kernel_holds_its_agent_up_for_seconds_only
     child._process = hung  # type: ignore[assignment]
     child.kill()
     assert child.exit_code() is None, "nobody is told that it has ended"
-    child.tell_to_leave()
+    child.ask_to_leave()
     child.kill()
     assert hung.limits_s == [_KILL_WAIT_S, _KILL_WAIT_S]
     assert launcher.wait(10) == -signal.SIGKILL

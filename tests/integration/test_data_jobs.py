@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 from spotsup_trainer.etcd import Etcd, EtcdUnavailableError
-from spotsup_trainer.launcher.data_job import Command, DataJob, Outcome, Told, progress_in
-from spotsup_trainer.launcher.run_dir import RunDir
-from spotsup_trainer.rendezvous.client import Place, RendezvousClient
+from spotsup_trainer.launcher.data_job import Command, DataJob, ReportedProgress, parse_progress
+from spotsup_trainer.launcher.run_dir import Outcome, RunDir
+from spotsup_trainer.rendezvous.client import RendezvousClient, RendezvousConfig
 from spotsup_trainer.rendezvous.membership import Rules
 from spotsup_trainer.wire import Hint, Keys, Progress, Result, Round, decode, encode
 
@@ -94,12 +94,12 @@ def test_no_torch_is_needed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "told"),
+    ("line", "progress"),
     [
-        ("spotsup: progress 0.4 copied 12 of 30 files", Told(0.4, "copied 12 of 30 files")),
-        ("  spotsup: progress 1\r", Told(1.0)),
-        ("spotsup: progress .25  a ", Told(0.25, "a")),
-        ("spotsup: progress 0", Told(0.0)),
+        ("spotsup: progress 0.4 copied 12 of 30 files", ReportedProgress(0.4, "copied 12 of 30 files")),
+        ("  spotsup: progress 1\r", ReportedProgress(1.0)),
+        ("spotsup: progress .25  a ", ReportedProgress(0.25, "a")),
+        ("spotsup: progress 0", ReportedProgress(0.0)),
         ("spotsup: progress 1.5 too much", None),
         ("spotsup: progress -1", None),
         ("spotsup: progress 50%", None),
@@ -108,12 +108,12 @@ def test_no_torch_is_needed() -> None:
         ("", None),
     ],
 )
-def test_a_line_tells_a_fraction_and_a_text(line: str, told: Told | None) -> None:
-    assert progress_in(line) == told
+def test_a_line_has_a_fraction_and_a_text(line: str, progress: ReportedProgress | None) -> None:
+    assert parse_progress(line) == progress
 
 
 def test_a_long_text_is_cut() -> None:
-    found = progress_in(f"spotsup: progress 0.5 {'x' * 1000}")
+    found = parse_progress(f"spotsup: progress 0.5 {'x' * 1000}")
     assert found is not None
     assert len(found.text) == 200
 
@@ -130,17 +130,21 @@ def until(predicate: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
-def test_what_it_prints_is_passed_on_and_its_status_told() -> None:
+def test_its_output_is_passed_on_and_its_status_returned() -> None:
     running, out = command("echo one; echo spotsup: progress 0.5 half >&2; echo; false | true")
     until(lambda: running.status() is not None)
     running.close()
-    assert (running.status(), running.told, running.last_line) == (1, Told(0.5, "half"), "spotsup: progress 0.5 half")
+    assert (running.status(), running.progress, running.last_line) == (
+        1,
+        ReportedProgress(0.5, "half"),
+        "spotsup: progress 0.5 half",
+    )
     assert out.getvalue() == b"one\nspotsup: progress 0.5 half\n\n"
 
 
 def test_a_bar_of_progress_that_never_ends_its_line_is_passed_on_as_it_comes() -> None:
     running, out = command(r"printf '10 %%\r20 %%\rspotsup: progress 0.2\r30 %%'; sleep 600")
-    until(lambda: running.told == Told(0.2))
+    until(lambda: running.progress == ReportedProgress(0.2))
     assert out.getvalue() == b"10 %\r20 %\rspotsup: progress 0.2\r30 %"
     running.kill()
     assert running.last_line == "30 %"
@@ -179,12 +183,12 @@ class Node:
         folder: Path,
         line: str,
         failures: int = 0,
-        seat: type[RendezvousClient] = RendezvousClient,
+        client: type[RendezvousClient] = RendezvousClient,
     ) -> None:
-        place = Place("test", "fill", name, f"{name}-1", "127.0.0.1", (endpoint,), 2.0)
+        place = RendezvousConfig("test", "fill", name, f"{name}-1", "127.0.0.1", (endpoint,), 2.0)
         self.run_dir = RunDir(folder / name)
         self.outcome: Outcome | None = None
-        self.job = DataJob(seat(place, Rules(1, 1, failures)), self.run_dir, lambda _: command(line)[0], 0.0)
+        self.job = DataJob(client(place, Rules(1, 1, failures)), self.run_dir, lambda _: command(line)[0], 0.0)
         self.thread = threading.Thread(target=self._run)
         self.thread.start()
 
@@ -231,8 +235,8 @@ class RefusedSeat(RendezvousClient):
 def test_a_job_that_is_done_says_so_until_it_is_written(tmp_path: Path) -> None:
     with etcd_server(tmp_path / "etcd") as server, closing(Etcd([server.endpoint])) as etcd:
         hint(etcd, "a")
-        node = Node("a", server.endpoint, tmp_path, f"echo x >>{tmp_path}/runs", seat=RefusedSeat)
-        assert node.end().kind == "success"
+        node = Node("a", server.endpoint, tmp_path, f"echo x >>{tmp_path}/runs", client=RefusedSeat)
+        assert node.end().outcome == "success"
         written = etcd.get(KEYS.result("fill"))
         assert written is not None
         assert decode(Result, written.value).outcome == "success"
@@ -246,7 +250,7 @@ def test_failures_are_the_programs_own_and_counted(tmp_path: Path) -> None:
         outcome = Node(
             "a", server.endpoint, tmp_path, f"echo x >>{tmp_path}/runs; echo no such bucket; exit 3", 2
         ).end()
-        assert outcome.kind == "failure"
+        assert outcome.outcome == "failure"
         assert outcome.message.startswith("the program failed 3 times, 2 allowed; last on a, local rank 0, exit code 3")
         assert outcome.message.endswith("no such bucket")
         assert (tmp_path / "runs").read_text() == "x\n" * 3
@@ -266,13 +270,13 @@ def test_a_replacement_begins_when_the_doomed_node_has_stopped(tmp_path: Path) -
         time.sleep(0.3)
         assert log.read_text() == "begin\n", "it waits while it is not hinted"
         hint(etcd, "b")
-        assert second.end().kind == "success"
+        assert second.end().outcome == "success"
         assert log.read_text().splitlines() == ["begin", "end of bash", "second"]
         assert first.end() == Outcome("success", "the program ended well on every node")
         etcd.close()
 
 
-def test_told_to_leave_it_stops_the_command_and_says_so(tmp_path: Path) -> None:
+def test_when_asked_to_leave_it_stops_the_command_and_publishes_that(tmp_path: Path) -> None:
     log = tmp_path / "log"
     with etcd_server(tmp_path / "etcd") as server:
         etcd = Etcd([server.endpoint])

@@ -118,7 +118,7 @@ def test_a_scrape_that_fails_is_one_line_of_the_log(
     finally:
         server.shutdown()
         thread.join()
-    assert caplog.messages == ["the GPUs' metrics were not given to 127.0.0.1: gone"]
+    assert caplog.messages == ["the GPU metrics were not sent to 127.0.0.1: gone"]
     assert capfd.readouterr().err == ""
 
 

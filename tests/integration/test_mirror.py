@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from spotsup_trainer.etcd import Etcd, EtcdUnavailableError, Put, Range
-from spotsup_trainer.etcd.mirror import Mirror, View
+from spotsup_trainer.etcd.mirror import Mirror, MirrorView
 
 from tests.support.etcd_server import cable, etcd_cluster, etcd_server
 
@@ -35,7 +35,7 @@ def mirrored(etcd: Etcd, pulse_s: float = 60.0) -> Iterator[Mirror]:
         mirror.close()
 
 
-def values(view: View) -> dict[str, bytes]:
+def values(view: MirrorView) -> dict[str, bytes]:
     return {key: kv.value for key, kv in view.keys.items()}
 
 
@@ -87,7 +87,7 @@ class Busy(Etcd):
 
 
 def test_it_never_goes_back_behind_its_own_copy(etcd_endpoint: str) -> None:
-    views: list[View] = []
+    views: list[MirrorView] = []
     with closing(Busy([etcd_endpoint])) as busy:
         mirror = Mirror(busy, "/m/", lambda: views.append(mirror.view()))
         mirror.start()

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from spotsup_trainer.etcd import Etcd
-from spotsup_trainer.rendezvous.client import Place, RendezvousClient
+from spotsup_trainer.rendezvous.client import RendezvousClient, RendezvousConfig
 from spotsup_trainer.rendezvous.membership import Broken, Rules, Wait, Yield, standing
 from spotsup_trainer.timing import LeaseTimes
 from spotsup_trainer.wire import Ended, Hint, Keys, Member, Notice, Progress, Round, Tombstone, encode
@@ -28,7 +28,7 @@ WORDS_STAY = 3
 
 
 @contextmanager
-def seats(endpoint: str) -> Iterator[Job]:
+def clients(endpoint: str) -> Iterator[Job]:
     made = Job(endpoint)
     try:
         yield made
@@ -42,26 +42,26 @@ class Job:
     def __init__(self, endpoint: str) -> None:
         self.endpoint = endpoint
         self.etcd = Etcd([endpoint])
-        self.seats: dict[str, RendezvousClient] = {}
+        self.clients: dict[str, RendezvousClient] = {}
         self.rounds: dict[str, Round] = {}
         self.gone: list[str] = []
 
     def start(self, node: str) -> None:
-        place = Place("test", JOB, node, f"{node}-1", "127.0.0.1", (self.endpoint,), TTL_S)
-        seat = self.seats[node] = RendezvousClient(place, Rules(1, NODES))
-        seat.open()
-        seat.announce(state="waiting", store_port=1)
+        place = RendezvousConfig("test", JOB, node, f"{node}-1", "127.0.0.1", (self.endpoint,), TTL_S)
+        client = self.clients[node] = RendezvousClient(place, Rules(1, NODES))
+        client.open()
+        client.announce(state="waiting", store_port=1)
 
     def hint(self) -> None:
-        self.etcd.put(KEYS.hint(JOB), encode(Hint(tuple(self.seats), NODES, NODES)))
+        self.etcd.put(KEYS.hint(JOB), encode(Hint(tuple(self.clients), NODES, NODES)))
 
     def take(self, node: str, *, noticed: bool) -> None:
         """A machine is taken: its launcher vanishes, with last words or without any."""
         if noticed:
             self.etcd.put(KEYS.notice(JOB, node), encode(Notice(node, 1.0, 0.0, "local")))
-            self.etcd.put(KEYS.ended(JOB, node), encode(Ended(node, "left", 0, "told to leave", 1.0)))
+            self.etcd.put(KEYS.ended(JOB, node), encode(Ended(node, "left", 0, "asked to leave", 1.0)))
         self.etcd.put(KEYS.tombstone(JOB, node), encode(Tombstone(node, "preempted", 1.0)))
-        self.seats.pop(node).close(linger=not noticed)
+        self.clients.pop(node).close(linger=not noticed)
         self.rounds.pop(node, None)
         self.gone.append(node)
         if len(self.gone) > WORDS_STAY:
@@ -70,30 +70,30 @@ class Job:
                 self.etcd.delete(key)
 
     def form(self, after: int) -> Round:
-        """Look after all seats until they are in one round, later than `after`."""
+        """Look after all clients until they are in one round, later than `after`."""
         deadline = time.monotonic() + 30.0
         while time.monotonic() < deadline:
-            for node, seat in self.seats.items():
-                self.look_after(node, seat)
+            for node, client in self.clients.items():
+                self.look_after(node, client)
             formed = next(iter(self.rounds.values()), None)
-            if formed and formed.number > after and list(self.rounds.values()) == [formed] * len(self.seats):
+            if formed and formed.number > after and list(self.rounds.values()) == [formed] * len(self.clients):
                 self.etcd.put(KEYS.progress(JOB), encode(Progress(formed.number, 1, 0.0, 0.0)))
                 return formed
-            next(iter(self.seats.values())).wait_change(0.01)
+            next(iter(self.clients.values())).wait_change(0.01)
         raise AssertionError(f"no round after {after}")
 
-    def look_after(self, node: str, seat: RendezvousClient) -> None:
-        view, current = seat.snapshot().view, self.rounds.get(node)
+    def look_after(self, node: str, client: RendezvousClient) -> None:
+        view, current = client.snapshot().view, self.rounds.get(node)
         if current is not None:
             if isinstance(standing(view, current, node, time.monotonic()), Broken | Yield):
                 del self.rounds[node]
-                seat.announce(state="waiting", round=current.number, parked=True)
+                client.announce(state="waiting", round=current.number, parked=True)
             return
-        if view.round and view.round.number > seat.member.round and node in view.round.nodes():
+        if view.round and view.round.number > client.member.round and node in view.round.nodes():
             self.rounds[node] = view.round
-            seat.announce(state="running", round=view.round.number, parked=False)
-        elif not isinstance(decision := seat.decide(), Wait):
-            seat.try_write(decision)
+            client.announce(state="running", round=view.round.number, parked=False)
+        elif not isinstance(decision := client.decide(), Wait):
+            client.try_write(decision)
 
     def written(self) -> list[str]:
         return [kv.key for kv in self.etcd.range(KEYS.root, keys_only=True).kvs]
@@ -102,13 +102,13 @@ class Job:
         return {key.split("/member/")[1] for key in self.written() if "/member/" in key}
 
     def close(self) -> None:
-        for seat in self.seats.values():
-            seat.close()
+        for client in self.clients.values():
+            client.close()
         self.etcd.close()
 
 
 def test_many_rounds_of_changing_nodes_leave_a_bounded_number_of_keys_and_leases(etcd_endpoint: str) -> None:
-    with seats(etcd_endpoint) as job:
+    with clients(etcd_endpoint) as job:
         for number in range(NODES):
             job.start(f"n{number}")
         job.hint()
@@ -125,27 +125,27 @@ def test_many_rounds_of_changing_nodes_leave_a_bounded_number_of_keys_and_leases
         # hint, round and progress; three words of each of the last that are gone
         assert most <= 3 + 3 * WORDS_STAY
         deadline = time.monotonic() + 20.0
-        while job.members() != set(job.seats) and time.monotonic() < deadline:
+        while job.members() != set(job.clients) and time.monotonic() < deadline:
             time.sleep(0.1)  # the leases of those that vanished without a word
-        assert job.members() == set(job.seats)
+        assert job.members() == set(job.clients)
         assert len(job.etcd.call("/v3/lease/leases", {})["leases"]) == NODES
 
 
 def test_where_the_first_in_rank_does_not_write_the_round_the_next_does(etcd_endpoint: str) -> None:
-    with seats(etcd_endpoint) as job:
+    with clients(etcd_endpoint) as job:
         for node in "abc":
             job.start(node)
         formed = job.form(0)
-        job.seats.pop("c").close()
+        job.clients.pop("c").close()
         job.rounds.clear()
-        for seat in job.seats.values():
-            seat.announce(state="waiting", round=formed.number)
-        frozen = job.seats.pop("a")
+        for client in job.clients.values():
+            client.announce(state="waiting", round=formed.number)
+        frozen = job.clients.pop("a")
         try:
             deadline = time.monotonic() + 20.0
             while "b" not in job.rounds and time.monotonic() < deadline:
-                job.look_after("b", job.seats["b"])
-                job.seats["b"].wait_change(0.01)
+                job.look_after("b", job.clients["b"])
+                job.clients["b"].wait_change(0.01)
             assert job.rounds["b"].nodes() == ("a", "b")
             assert [loss.node for loss in job.rounds["b"].recent_losses] == ["c"]
         finally:
@@ -155,50 +155,52 @@ def test_where_the_first_in_rank_does_not_write_the_round_the_next_does(etcd_end
 def test_a_word_is_read_anew_though_another_store_counts_to_the_same_revision(tmp_path: Path) -> None:
     with etcd_server(tmp_path) as server, closing(Etcd([server.endpoint])) as etcd:
         revision = etcd.put(KEYS.hint(JOB), encode(Hint(("a",), 1, 1)))
-        seat = RendezvousClient(Place("test", JOB, "a", "a-1", "127.0.0.1", (server.endpoint,), TTL_S), Rules(1, 1))
-        seat.open()
+        client = RendezvousClient(
+            RendezvousConfig("test", JOB, "a", "a-1", "127.0.0.1", (server.endpoint,), TTL_S), Rules(1, 1)
+        )
+        client.open()
         try:
-            assert hinted(seat, "a")
+            assert hinted(client, "a")
             server.kill()
             server.empty()
             assert server.start()
             assert etcd.put(KEYS.hint(JOB), encode(Hint(("b",), 1, 1))) == revision
             time.sleep(2 * LeaseTimes(TTL_S, 1).call_s)  # nobody looks meanwhile
-            assert hinted(seat, "b")
+            assert hinted(client, "b")
         finally:
-            seat.close()
+            client.close()
 
 
 def test_a_member_is_there_since_its_key_appeared_as_that_of_this_incarnation(etcd_endpoint: str) -> None:
-    with seats(etcd_endpoint) as job:
+    with clients(etcd_endpoint) as job:
         job.start("a")
-        seat = job.seats["a"]
+        client = job.clients["a"]
 
         def since(incarnation: str, **changes: Any) -> float:
             key, word = KEYS.member(JOB, "c"), Member("c", incarnation, "127.0.0.1", 1, "waiting", **changes)
             job.etcd.put(key, encode(word))
             deadline = time.monotonic() + 20.0
-            while seat.snapshot().view.members.get("c") != word:
+            while client.snapshot().view.members.get("c") != word:
                 assert time.monotonic() < deadline
-                seat.wait_change(0.1)
-            return seat.snapshot().view.since["c"]
+                client.wait_change(0.1)
+            return client.snapshot().view.since["c"]
 
         first = since("c1")
         assert since("c1", round=1) == first
         anew = since("c2")
         assert anew > first
         job.etcd.delete(KEYS.member(JOB, "c"))
-        while "c" in seat.snapshot().view.members:
-            seat.wait_change(0.1)
+        while "c" in client.snapshot().view.members:
+            client.wait_change(0.1)
         assert since("c2") > anew
 
 
-def hinted(seat: RendezvousClient, node: str) -> bool:
+def hinted(client: RendezvousClient, node: str) -> bool:
     """Wait until the hint names this node."""
     deadline = time.monotonic() + 20.0
     while time.monotonic() < deadline:
-        hint = seat.snapshot().view.hint
+        hint = client.snapshot().view.hint
         if hint and hint.members == (node,):
             return True
-        seat.wait_change(0.1)
+        client.wait_change(0.1)
     return False

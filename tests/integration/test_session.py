@@ -118,7 +118,7 @@ def test_other_data_in_the_middle_of_an_epoch_is_refused(tmp_path: Path) -> None
     one.finish()
     again = session(tmp_path)
     for seed, shuffle in ((6, True), (5, False)):
-        with pytest.raises(SessionError, match=r"epoch 0 is under way with length, seed, shuffle = \(10, 5, True\)"):
+        with pytest.raises(SessionError, match=r"epoch 0 was begun with length, seed, shuffle = \(10, 5, True\)"):
             again.loader(TEN, global_batch=4, seed=seed, shuffle=shuffle)
     with pytest.raises(SessionError, match=r"this loader has \(9, 5, True\)"):
         again.loader(TEN[:9], global_batch=4, seed=5)
@@ -129,7 +129,7 @@ def test_other_data_in_the_middle_of_an_epoch_is_refused(tmp_path: Path) -> None
 def test_data_without_length_and_questions_without_a_batch_are_refused() -> None:
     one = session(None)
     for stream in (iter([1, 2]), StreamOfKnownLength()):
-        with pytest.raises(TypeError, match=f"{type(stream).__name__} has no length or index"):
+        with pytest.raises(TypeError, match=f"{type(stream).__name__} has no length or no index"):
             one.loader(stream, global_batch=1)
     with pytest.raises(SessionError, match="no current batch"):
         _ = one.weight
@@ -304,7 +304,7 @@ def test_a_yield_checkpoints_and_parks_until_the_launcher_had_its_time(tmp_path:
     assert not one.yielding()
     (tmp_path / "YIELD").touch()
     assert one.yielding()
-    with pytest.raises(SystemExit, match="parked after step 2, but nobody ended"), one:
+    with pytest.raises(SystemExit, match="parked after step 2; the launcher did not end"), one:
         one.step()
     assert json.loads((tmp_path / "PARKED").read_text()) == {"step": 2, "saved": True}
     assert progress(tmp_path).checkpoint_step == 2
@@ -345,7 +345,7 @@ def test_progress_that_cannot_be_written_does_not_stop_training(
         clock.now += 1.0
         one.step()
     assert one.steps_done == 3
-    assert capfd.readouterr().err.count("progress is not told") == 1
+    assert capfd.readouterr().err.count("progress is no longer reported") == 1
 
 
 def test_a_yield_that_cannot_be_saved_says_so(tmp_path: Path) -> None:

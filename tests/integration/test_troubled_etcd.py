@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from spotsup_trainer.etcd import Etcd, EtcdRefusedError
-from spotsup_trainer.etcd.mirror import View
+from spotsup_trainer.etcd.mirror import MirrorView
 from spotsup_trainer.wire import Keys
 
 from supervisor.api.service import Scale, Service
@@ -137,10 +137,10 @@ class LateStore(EtcdStore):
 
     def __init__(self, etcd: Etcd) -> None:
         self._late = threading.Event()
-        self._kept: View | None = None
+        self._kept: MirrorView | None = None
         super().__init__(etcd, KEYS.world)
 
-    def view(self) -> View:
+    def view(self) -> MirrorView:
         """As it was when `fall_behind` was called."""
         kept = self._kept
         return kept if kept is not None else super().view()

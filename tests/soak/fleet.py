@@ -219,7 +219,7 @@ class Fleet:
             self.job.bury(change.struck[0], change.kind)
 
     def _leave(self, change: Change) -> None:
-        self._node(change.struck[0]).launcher.tell_to_leave()
+        self._node(change.struck[0]).launcher.ask_to_leave()
 
     def _leave_and_lose(self, change: Change) -> None:
         self._leave(change)

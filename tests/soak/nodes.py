@@ -59,7 +59,7 @@ class Node:
 
     def start_again(self) -> None:
         """What the agent does once the launcher has died."""
-        self.run_dir.take_ended()
+        self.run_dir.take_outcome()
         self.launcher = self._start()
 
     def _start(self) -> Child:

@@ -8,15 +8,15 @@ import threading
 import weakref
 
 import pytest
-from spotsup_trainer.rendezvous.abandonable_call import attempt
+from spotsup_trainer.rendezvous.abandonable_call import call_while
 
 from tests.e2e.launching import eventually
 
 
 def test_what_a_call_returns_or_raises_is_passed_on() -> None:
-    assert attempt(lambda: 7, lambda: True) == 7
+    assert call_while(lambda: 7, lambda: True) == 7
     with pytest.raises(ZeroDivisionError):
-        attempt(lambda: 1 // 0, lambda: True)
+        call_while(lambda: 1 // 0, lambda: True)
 
 
 def test_an_error_keeps_nothing_alive() -> None:
@@ -31,7 +31,7 @@ def test_an_error_keeps_nothing_alive() -> None:
     gc.disable()
     try:
         with contextlib.suppress(ZeroDivisionError):
-            attempt(store.get, lambda: True)
+            call_while(store.get, lambda: True)
         eventually("its thread has ended", lambda: all(each.name != "attempt" for each in threading.enumerate()))
         del store
         assert alive() is None
@@ -52,7 +52,7 @@ def test_an_error_that_nobody_waits_for_any_more_keeps_nothing_alive() -> None:
     alive = weakref.ref(store)
     gc.disable()
     try:
-        assert attempt(store.get, lambda: False) is None
+        assert call_while(store.get, lambda: False) is None
         hanging.set()
         del store
         eventually("its thread has let go of the store", lambda: alive() is None)
@@ -63,7 +63,7 @@ def test_an_error_that_nobody_waits_for_any_more_keeps_nothing_alive() -> None:
 def test_a_call_that_hangs_is_left_when_it_is_not_worthwhile_any_more() -> None:
     hanging = threading.Event()
     looks = iter([True, True, False])
-    assert attempt(lambda: hanging.wait(60), lambda: next(looks)) is None
+    assert call_while(lambda: hanging.wait(60), lambda: next(looks)) is None
     hanging.set()
 
 
@@ -71,8 +71,8 @@ def test_what_ends_the_wait_may_be_an_error() -> None:
     hanging = threading.Event()
 
     def told_to_leave() -> bool:
-        raise KeyError("told to leave")
+        raise KeyError("asked to leave")
 
-    with pytest.raises(KeyError, match="told to leave"):
-        attempt(lambda: hanging.wait(60), told_to_leave)
+    with pytest.raises(KeyError, match="asked to leave"):
+        call_while(lambda: hanging.wait(60), told_to_leave)
     hanging.set()

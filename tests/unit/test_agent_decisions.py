@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from hypothesis import given
@@ -15,44 +16,44 @@ from spotsup_trainer.agent.decisions import (
     Exit,
     Restart,
     chunk_of,
-    is_news,
+    has_changed,
     judge,
     must_leave,
 )
 from spotsup_trainer.agent.notices import LocalReader, reader_for
-from spotsup_trainer.launcher.run_dir import RunDir
+from spotsup_trainer.launcher.run_dir import Outcome, RunDir
 from spotsup_trainer.wire import Ended, Metadata, Progress, encode
 from spotsup_trainer.worker_files import WorkerFiles
 
 
 def test_a_round_a_checkpoint_and_trouble_are_news_and_a_step_is_not() -> None:
     before = Progress(1, 100, 5.0, 1.0, checkpoint_step=50)
-    assert is_news(None, before)
-    assert not is_news(before, replace(before, step=101, at=5.1, samples=3, loss=0.5))
+    assert has_changed(None, before)
+    assert not has_changed(before, replace(before, step=101, at=5.1, samples=3, loss=0.5))
     for changes in ({"round": 2}, {"checkpoint_step": 100}, {"checkpoint_problem": "the disk is full"}):
-        assert is_news(before, replace(before, **changes))
+        assert has_changed(before, replace(before, **changes))
 
 
 @pytest.mark.parametrize("outcome", ["success", "failure", "left"])
-def test_the_launchers_own_word_counts(outcome: str) -> None:
-    end = Exit("a", 1, (outcome, "because"), told=False, crashes=0)
-    assert judge(end, 5.0) == Ended("a", outcome, 1, "because", 5.0)  # type: ignore[arg-type]
+def test_the_launchers_own_outcome_counts(outcome: Literal["success", "failure", "left"]) -> None:
+    end = Exit("a", 1, Outcome(outcome, "because"), leaving=False, crashes=0)
+    assert judge(end, 5.0) == Ended("a", outcome, 1, "because", 5.0)
 
 
 @pytest.mark.parametrize(
     ("end", "outcome", "words"),
     [
-        (Exit("a", -9, None, told=True, crashes=0), "left", "told to leave: killed by signal 9"),
-        (Exit("a", 2, None, told=False, crashes=0), "failure", "refuses its command line"),
+        (Exit("a", -9, None, leaving=True, crashes=0), "left", "asked to leave: killed by signal 9"),
+        (Exit("a", 2, None, leaving=False, crashes=0), "failure", "refused its command line"),
         (
-            Exit("a", -11, None, told=False, crashes=MAX_CRASHES),
+            Exit("a", -11, None, leaving=False, crashes=MAX_CRASHES),
             "failure",
             "died 6 times in a row: killed by signal 11",
         ),
-        (Exit("a", 1, ("nonsense", ""), told=False, crashes=MAX_CRASHES), "failure", "exit code 1"),
+        (Exit("a", 1, None, leaving=False, crashes=MAX_CRASHES), "failure", "exit code 1"),
     ],
 )
-def test_what_a_launcher_without_a_word_means(end: Exit, outcome: str, words: str) -> None:
+def test_what_a_launcher_without_an_outcome_means(end: Exit, outcome: str, words: str) -> None:
     verdict = judge(end, 5.0)
     assert isinstance(verdict, Ended)
     assert verdict.outcome == outcome
@@ -60,7 +61,7 @@ def test_what_a_launcher_without_a_word_means(end: Exit, outcome: str, words: st
 
 
 def test_a_launcher_that_died_is_started_again_later_and_later() -> None:
-    verdicts = [judge(Exit("a", -9, None, told=False, crashes=n), 0.0) for n in range(MAX_CRASHES)]
+    verdicts = [judge(Exit("a", -9, None, leaving=False, crashes=n), 0.0) for n in range(MAX_CRASHES)]
     waits = [verdict.after_s for verdict in verdicts if isinstance(verdict, Restart)]
     assert waits == [1.0, 2.0, 4.0, 8.0, 16.0]
 
@@ -125,7 +126,9 @@ def test_nothing_of_an_old_round_stays(tmp_path: Path) -> None:
 
 def test_the_launchers_last_word_is_read_once(tmp_path: Path) -> None:
     run_dir = RunDir(tmp_path)
-    assert run_dir.take_ended() is None
-    run_dir.write_ended("left", "in order")
-    assert run_dir.take_ended() == ("left", "in order")
-    assert run_dir.take_ended() is None
+    assert run_dir.take_outcome() is None
+    (tmp_path / "ended.json").write_text('{"outcome": "nonsense", "message": ""}')
+    assert run_dir.take_outcome() is None
+    run_dir.write_outcome(Outcome("left", "in order"))
+    assert run_dir.take_outcome() == Outcome("left", "in order")
+    assert run_dir.take_outcome() is None

@@ -24,9 +24,9 @@ from spotsup_trainer.rendezvous.membership import (
     is_behind,
     live,
     next_round,
+    rejoin_backoff_s,
     standing,
     target,
-    trial_s,
 )
 from spotsup_trainer.wire import Loss, Member, Result, Round, decode, encode
 
@@ -172,7 +172,7 @@ def test_nobody_yields_for_less_than_the_minimum_unless_somebody_leaves(of: View
 
 def test_without_a_hint_a_round_closes_after_nothing_changed_for_a_while() -> None:
     of = view(member("a"), member("b"), changed_at=10.0)
-    assert next_round(of, 10.1, 0.0) == Wait("others may come", 10.3)
+    assert next_round(of, 10.1, 0.0) == Wait("more nodes may join", 10.3)
     assert close(of, 10.31).nodes() == ("a", "b")
 
 
@@ -182,7 +182,7 @@ def test_a_full_round_waits_for_nobody() -> None:
 
 def test_a_hinted_member_that_has_not_come_is_waited_for_a_second_but_not_one_that_was_lost() -> None:
     of = view(member("a"), member("b"), hint=hint("abc"), changed_at=10.0)
-    assert next_round(of, 10.9, 0.0) == Wait("others may come", 11.0)
+    assert next_round(of, 10.9, 0.0) == Wait("more nodes may join", 11.0)
     assert close(of, 11.0).nodes() == ("a", "b")
     assert close(replace(of, tombstones=frozenset("c")), 10.0).nodes() == ("a", "b")
     stopped = view(member("a", last_round=1), member("b", last_round=1), hint=hint("abc"), changed_at=10.0)
@@ -220,7 +220,7 @@ def test_after_an_outage_of_etcd_a_missing_member_may_come_back() -> None:
     assert standing(of, current, "a", 19.0) == Stay()
     assert standing(of, current, "a", 20.0) == Broken("b is lost", "lost")
     waiting = view(member("a", last_round=1), round=current, grace_until=20.0)
-    assert next_round(waiting, 19.0, 0.0) == Wait("b may come back after etcd did", 20.0)
+    assert next_round(waiting, 19.0, 0.0) == Wait("b may reconnect after the etcd outage", 20.0)
     buried = replace(of, tombstones=frozenset("b"))
     assert standing(buried, current, "a", 19.0) == Broken("b is gone", "lost")
 
@@ -238,7 +238,7 @@ def test_after_an_outage_of_etcd_a_missing_member_may_come_back() -> None:
             Broken("b has stopped: its program failed", "stopped"),
         ),
         (member("b", "waiting", 0), Stay()),
-        (member("b", "running", 1, incarnation="b2"), Broken("b has started anew", "lost")),
+        (member("b", "running", 1, incarnation="b2"), Broken("the launcher of b has restarted", "lost")),
         (None, Broken("b is lost", "lost")),
     ],
 )
@@ -366,7 +366,7 @@ def test_losses_are_remembered_for_ten_minutes_and_not_more_than_16() -> None:
     assert decision.round.recent_losses == (Loss("c", 200.0), Loss("c", 700.0))
     many = round_of("abc", recent_losses=(Loss("b", 0.0),) * 16)
     assert close(view(*waiting, round=many)).recent_losses == (Loss("b", 0.0),) * 15 + (Loss("c", 0.0),)
-    # who started anew was lost; who has a tombstone never comes back, and who leaves is not lost
+    # a restarted node was lost; one with a tombstone never comes back; one that leaves is not lost
     anew = view(*waiting, member("c", incarnation="c2"), round=round_of("abc"))
     assert close(anew).recent_losses == (Loss("c", 0.0),)
     assert close(replace(anew, tombstones=frozenset("c"))).recent_losses == ()
@@ -374,7 +374,7 @@ def test_losses_are_remembered_for_ten_minutes_and_not_more_than_16() -> None:
 
 
 def test_a_node_that_was_lost_again_and_again_is_let_in_when_it_has_stayed_for_a_while() -> None:
-    assert [trial_s(losses) for losses in (0, 1, 2, 3, 4, 7, 16)] == [0.0, 0.0, 0.0, 2.0, 4.0, 30.0, 30.0]
+    assert [rejoin_backoff_s(losses) for losses in (0, 1, 2, 3, 4, 7, 16)] == [0.0, 0.0, 0.0, 2.0, 4.0, 30.0, 30.0]
     thrice = (Loss("c", 0.0),) * 3
     current = round_of("ab", recent_losses=thrice)
     running = [member(node, "running", 1) for node in "ab"]

@@ -7,7 +7,7 @@ from types import MappingProxyType
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from spotsup_trainer.etcd import KeyValue
-from spotsup_trainer.etcd.mirror import View
+from spotsup_trainer.etcd.mirror import MirrorView
 from spotsup_trainer.wire import Keys, Progress, encode
 
 from benchmarks.control.daemon import population
@@ -29,11 +29,11 @@ STEPS = [
 EVERYTHING = [*sorted((WHOLE | NOT_OURS).items()), *STEPS, (KEYS.progress("job-000"), b"no progress")]
 
 
-def view_of(keys: dict[str, KeyValue], revision: int) -> View:
-    return View(MappingProxyType(dict(keys)), revision, live=True)
+def view_of(keys: dict[str, KeyValue], revision: int) -> MirrorView:
+    return MirrorView(MappingProxyType(dict(keys)), revision, live=True)
 
 
-def afresh(view: View) -> Reading:
+def afresh(view: MirrorView) -> Reading:
     return Reader(KEYS).read(view)
 
 

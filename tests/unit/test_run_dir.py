@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from spotsup_trainer.launcher.run_dir import RunDir
+from spotsup_trainer.launcher.run_dir import Outcome, RunDir
 from spotsup_trainer.wire import Progress
 from spotsup_trainer.worker_files import WorkerFiles
 
@@ -21,7 +21,7 @@ def test_a_thousand_rounds_leave_the_files_of_one(tmp_path: Path) -> None:
             worker.write_progress(Progress(number, 1, 0.0, 0.0))
             # a worker that was killed while it wrote
             Path(f"{environ['SPOTSUP_PARKED_FILE']}.tmp").touch()
-    run_dir.write_ended("left", "told to leave")
+    run_dir.write_outcome(Outcome("left", "asked to leave"))
     left = sorted(file.name for file in run_dir.path.iterdir())
     assert left == [
         *("ended.json", "parked-1000-0.tmp", "parked-1000-1.tmp", "progress-1000.json"),

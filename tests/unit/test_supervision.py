@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from spotsup_trainer.launcher.supervision import AskToYield, GoOn, Limits, Local, SayDone, Stop, decide
+from spotsup_trainer.launcher.supervision import AnnounceDone, AskToYield, Continue, Limits, Local, Stop, decide
 from spotsup_trainer.rendezvous.membership import Broken, Over, Standing, Stay, Yield
 from spotsup_trainer.wire import Result
 
@@ -26,16 +26,16 @@ def local(**changes: Any) -> Local:
 @pytest.mark.parametrize(
     ("node", "standing", "now", "expected"),
     [
-        (local(), Stay(), 0.0, GoOn()),
+        (local(), Stay(), 0.0, Continue()),
         (local(), OVER, 0.0, Stop("end", "all done", 2.0)),
         # yielding
         (local(), JOINS, 0.0, AskToYield("c joins")),
         (local(leaving_since=0.0), Stay(), 0.0, AskToYield("this node leaves")),
-        (local(yielding_since=0.0), JOINS, 19.9, GoOn()),
-        (local(yielding_since=0.0), Stay(), 19.9, GoOn()),
+        (local(yielding_since=0.0), JOINS, 19.9, Continue()),
+        (local(yielding_since=0.0), Stay(), 19.9, Continue()),
         (local(yielding_since=0.0), JOINS, 20.0, Stop("rejoin", "the workers did not park within 20 s", 2.0)),
         (local(yielding_since=0.0, sessions=1), JOINS, 0.0, Stop("rejoin", "the workers have no Session", 2.0)),
-        (local(yielding_since=0.0, parked=1), JOINS, 1.0, GoOn()),
+        (local(yielding_since=0.0, parked=1), JOINS, 1.0, Continue()),
         (local(yielding_since=0.0, parked=2), JOINS, 1.0, Stop("rejoin", "all workers are parked", parked=True)),
         (local(parked=2), Stay(), 1.0, Stop("rejoin", "all workers are parked", parked=True)),
         (local(leaving_since=0.0, parked=2), Stay(), 1.0, Stop("leave", "all workers are parked", parked=True)),
@@ -43,7 +43,7 @@ def local(**changes: Any) -> Local:
         (local(), LOST, 0.0, Stop("rejoin", "b is lost", 2.0)),
         (local(leaving_since=0.0), LOST, 0.0, Stop("leave", "b is lost", 2.0)),
         (local(parked=2), LOST, 0.0, Stop("rejoin", "all workers are parked", parked=True)),
-        (local(yielding_since=0.0, broken_since=1.0), LOST, 5.9, GoOn()),
+        (local(yielding_since=0.0, broken_since=1.0), LOST, 5.9, Continue()),
         (local(yielding_since=0.0, broken_since=1.0), LOST, 6.0, Stop("rejoin", "b is lost", 2.0)),
         (local(yielding_since=0.0, broken_since=1.0), STOPPED, 1.0, Stop("rejoin", "b has stopped", 2.0)),
         (local(yielding_since=0.0, sessions=0, broken_since=1.0), LOST, 1.0, Stop("rejoin", "b is lost", 2.0)),
@@ -53,16 +53,16 @@ def local(**changes: Any) -> Local:
         (local(workers="failed", yielding_since=0.0), JOINS, 0.0, Stop("rejoin", "a worker failed", 2.0)),
         (local(workers="failed", leaving_since=0.0), Stay(), 0.0, Stop("leave", "a worker failed", 2.0, blame=True)),
         # done
-        (local(workers="succeeded"), Stay(), 0.0, SayDone()),
-        (local(workers="succeeded", done_since=0.0), JOINS, 99.0, SayDone()),
+        (local(workers="succeeded"), Stay(), 0.0, AnnounceDone()),
+        (local(workers="succeeded", done_since=0.0), JOINS, 99.0, AnnounceDone()),
         (local(workers="succeeded", done_since=0.0), LOST, 1.0, Stop("rejoin", "b is lost")),
         (local(workers="succeeded", done_since=0.0), OVER, 1.0, Stop("end", "all done", 2.0)),
-        (local(workers="succeeded", done_since=0.0, leaving_since=1.0), Stay(), 20.0, SayDone()),
+        (local(workers="succeeded", done_since=0.0, leaving_since=1.0), Stay(), 20.0, AnnounceDone()),
         (local(workers="succeeded", done_since=0.0, leaving_since=1.0), Stay(), 21.0, Stop("leave", "the other nodes")),
         (local(workers="succeeded", done_since=0.0), Stay(), 100.0, Stop("leave", "the other nodes")),
         # no time
         (local(force=True), Stay(), 0.0, Stop("leave", "no time is left")),
-        (local(deadline=10.0), Stay(), 8.9, GoOn()),
+        (local(deadline=10.0), Stay(), 8.9, Continue()),
         (local(deadline=10.0, yielding_since=1.0), JOINS, 9.0, Stop("leave", "no time is left")),
     ],
 )
@@ -111,7 +111,7 @@ def test_everything_comes_to_an_end(node: Local, standing: Standing) -> None:
     if asked and any(since is not None for since in begun):
         action = decide(node, standing, 1e6, LIMITS)
         # Saying that one is done begins a wait of its own, which ends in turn.
-        assert isinstance(action, Stop) or (isinstance(action, SayDone) and node.done_since is None)
+        assert isinstance(action, Stop) or (isinstance(action, AnnounceDone) and node.done_since is None)
 
 
 @given(LOCALS, STANDINGS, st.floats(0, 50))

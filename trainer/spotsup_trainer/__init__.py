@@ -1,6 +1,23 @@
-"""What runs on a node of a spotsup job. Pure Python; torch is imported only by the modules that need it.
+"""Everything that runs on a node of a spotsup job. Pure Python; torch is imported only by the modules that need it.
 
-Public import paths: `from spotsup_trainer import Session`, `spotsup_trainer.session`, `spotsup_trainer.callbacks`.
+Public, for training scripts:
+
+    from spotsup_trainer import MicroBatch, Session, SessionError
+    from spotsup_trainer.session import MicroBatch, Session, SessionError
+    from spotsup_trainer.session.audit import analyse, parse
+    from spotsup_trainer.callbacks import SpotsupLightningCallback, SpotsupTrainerCallback
+
+Public, for command lines: `spotsup-agent`, `python -m spotsup_trainer.launcher`,
+`python -m spotsup_trainer.launcher.data_job`, `python -m spotsup_trainer.bench_network`, and
+`torchrun --rdzv-backend spotsup`.
+
+Shared with the daemon: `wire` (the messages) and `etcd` (the client). Everything else is internal:
+
+    agent/        one process per node: runs the launcher, reads preemption notices, publishes logs and progress
+    launcher/     starts and stops the node's workers
+    rendezvous/   which nodes form the next round
+    session/      checkpoints, data and progress of a training script
+    callbacks/    the same for Lightning and Hugging Face
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""`python -m spotsup_trainer.bench_network` in every rank of a round: how fast its nodes all_reduce.
+"""`python -m spotsup_trainer.bench_network` in every rank of a round measures all_reduce between its nodes.
 
-As nccl-tests' all_reduce_perf: sizes in geometric steps, a few calls to warm up, then the mean time of a call over all
-ranks. algbw is size / time; busbw is algbw * 2(n-1)/n, what each link carries in a ring, comparable over any n.
+Like nccl-tests' all_reduce_perf: sizes in geometric steps, a few calls to warm up, then the mean time of a call over
+all ranks. algbw is size / time; busbw is algbw * 2(n-1)/n, the load of each link in a ring, comparable for any n.
 """
 
 from __future__ import annotations
@@ -15,29 +15,31 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 PREFIX = "spotsup-bench-network "
-"""Before rank 0's last line, a `Result` as JSON. All in one line: of a long log, only the end is kept."""
+"""Begins rank 0's last line, a `Measurement` as JSON. All in one line: of a long log, only the end is kept."""
 
 ELEMENT_BYTES = 4  # float32
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One size. Bandwidths in GB/s, of 10^9 bytes. `wrong`: how many elements of the result were not the sum."""
+    """The measurement of one size. Bandwidths in GB/s, of 10^9 bytes."""
 
     bytes: int
     time_us: float
     algbw_gb_s: float
     busbw_gb_s: float
+    # How many elements of the result were not the sum.
     wrong: int
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
-    """All that was measured. `device`: the GPU's name, or cpu."""
+class Measurement:
+    """All sizes, and what they were measured on."""
 
     nodes: int
     ranks: int
     backend: str
+    # The GPU's name, or cpu.
     device: str
     torch: str
     rows: tuple[Row, ...]
@@ -80,14 +82,14 @@ def _measure(options: argparse.Namespace) -> None:
         device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
         torch.cuda.set_device(device)
     dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
-    ranks, speaks = dist.get_world_size(), dist.get_rank() == 0
+    ranks, is_rank_0 = dist.get_world_size(), dist.get_rank() == 0
     rows = []
     for size in sizes(options.from_bytes, options.to_bytes, options.factor):
         row = _measure_size(size, ranks, device, options)
         rows.append(row)
-        if speaks:
+        if is_rank_0:
             print(f"{row.bytes:>12} B {row.time_us:>12.1f} us {row.busbw_gb_s:>9.3f} GB/s busbw", flush=True)
-    result = Result(
+    measurement = Measurement(
         nodes=max(1, ranks // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))),
         ranks=ranks,
         backend=dist.get_backend(),
@@ -95,8 +97,8 @@ def _measure(options: argparse.Namespace) -> None:
         torch=torch.__version__,
         rows=tuple(rows),
     )
-    if speaks:
-        print(PREFIX + json.dumps(asdict(result)), flush=True)
+    if is_rank_0:
+        print(PREFIX + json.dumps(asdict(measurement)), flush=True)
     dist.destroy_process_group()
     if wrong := sum(row.wrong for row in rows):
         raise RuntimeError(f"{wrong} elements were not the sum over all ranks: this network or a GPU corrupts data")
@@ -109,7 +111,7 @@ def _measure_size(size: int, ranks: int, device: Any, options: argparse.Namespac
     data = torch.ones(size // ELEMENT_BYTES, device=device)
     dist.all_reduce(data)
     wrong = int((data != ranks).sum())
-    data.zero_()  # sums of sums would soon be infinite, and those may take another time
+    data.zero_()  # sums of sums would soon be infinite, and may take another time to add
     for _ in range(options.warm_up):
         dist.all_reduce(data)
     _wait(device)

@@ -1,7 +1,7 @@
-"""The files by which a worker process and its launcher speak: each is named by an environment variable, all optional.
+"""The files through which a worker and its launcher communicate. An environment variable names each; all are optional.
 
-No signals: Python runs a signal handler only between two steps at best, and torchrun's SIGTERM also ends the data
-loading workers. No threads either: the worker looks for one file per step, which costs microseconds.
+Why not signals: Python runs a signal handler between two steps at best, and torchrun's SIGTERM also ends the data
+loading workers. Why not a thread: the worker checks for one file per step, which costs microseconds.
 """
 
 from __future__ import annotations
@@ -18,18 +18,20 @@ from spotsup_trainer import wire
 
 @dataclass(frozen=True, slots=True)
 class WorkerFiles:
-    """`yield_` is the launcher's: it exists once all ranks should checkpoint and park. The others are this worker's:
-    `session` says that it will, `parked` that it did, `progress` (rank 0's) how far training is.
-    """
+    """Paths for one worker; None for a file that the launcher did not name."""
 
+    # Written by the launcher: all ranks should checkpoint and park.
     yield_: Path | None = None
+    # Written by this worker: it will park when asked.
     session: Path | None = None
+    # Written by this worker: it has parked.
     parked: Path | None = None
+    # Written by rank 0: how far training is.
     progress: Path | None = None
 
     @classmethod
     def named_by(cls, environ: Mapping[str, str]) -> WorkerFiles:
-        """The files that the launcher named. Outside a spotsup job there are none, and every method does nothing."""
+        """The files that the launcher named. Outside a spotsup job it names none, and every method does nothing."""
 
         def path(variable: str) -> Path | None:
             return Path(environ[variable]) if environ.get(variable) else None
@@ -51,25 +53,27 @@ class WorkerFiles:
             self.session.touch()
 
     def renew(self) -> None:
-        """A sign of life, for the machine's dead-man switch (agent/heard.py)."""
+        """A sign of life, for the machine's dead-man switch (agent/dead_man_switch.py)."""
         if self.session is not None:
-            with contextlib.suppress(OSError):  # a disk that became read-only is no reason to stop training
+            with contextlib.suppress(OSError):  # a read-only disk must not stop training
                 self.session.touch()
 
     def write_progress(self, progress: wire.Progress) -> None:
-        """Replace the progress file in one go: a reader never sees half of it."""
+        """Replace the progress file atomically."""
         if self.progress is not None:
             _replace(self.progress, wire.encode(progress))
 
     def park(self, step: int, saved: bool, timeout_s: float) -> None:
-        """Say that the step is safe (or that it could not be saved), and wait for the end. Does not return.
+        """Report that the step is saved (or that it could not be), and wait to be ended. Does not return.
 
-        Raises SystemExit after `timeout_s`, should nobody end this process.
+        Raises SystemExit after `timeout_s` if the launcher has not ended this process by then.
         """
         if self.parked is not None:
             _replace(self.parked, json.dumps({"step": step, "saved": saved}).encode())
         time.sleep(timeout_s)
-        raise SystemExit(f"spotsup: parked after step {step}, but nobody ended this process for {timeout_s:.0f} s")
+        raise SystemExit(
+            f"spotsup: parked after step {step}; the launcher did not end this process in {timeout_s:.0f} s"
+        )
 
 
 def _replace(path: Path, content: bytes) -> None:

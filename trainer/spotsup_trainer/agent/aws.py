@@ -1,7 +1,7 @@
-"""EC2's metadata service, version 2: the notice that a spot machine will be taken.
+"""EC2's metadata service, version 2: the interruption notice of a spot instance.
 
-Source: the EC2 user guide, "Spot Instance interruption notices" and "Use IMDSv2". AWS recommends to ask every five
-seconds; we ask more often, because two minutes are short, and the service is on the machine's own host.
+Source: the EC2 user guide, "Spot Instance interruption notices" and "Use IMDSv2". AWS recommends to poll every five
+seconds; we poll more often, because two minutes are short, and the service is on the instance's own host.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 
 class AwsReader:
-    """Asks with a session token, which it renews when the service no longer takes it."""
+    """Polls with a session token, which it renews when the service refuses it."""
 
     def __init__(self, url: str = "", *, token_ttl_s: int = _TOKEN_TTL_S) -> None:
         url = url or os.environ.get(ENDPOINT_VARIABLE, "") or DEFAULT_URL
@@ -43,25 +43,25 @@ class AwsReader:
         self._recommended = ""
 
     def read(self) -> float | None:
-        """The moment at which the machine will be taken (UNIX seconds), or None after a short rest."""
-        told = self._get(_ACTION_PATH)
-        if told is not None:
-            action = json.loads(told)
-            log.info("EC2 will %s this machine at %s", action["action"], action["time"])
+        """When the instance will be taken (UNIX seconds), or None after a short wait."""
+        reply = self._get(_ACTION_PATH)
+        if reply is not None:
+            action = json.loads(reply)
+            log.info("EC2 will %s this instance at %s", action["action"], action["time"])
             return datetime.fromisoformat(action["time"]).timestamp()
         self._look_for_rebalance()
         time.sleep(_POLL_S)
         return None
 
     def _look_for_rebalance(self) -> None:
-        """EC2 recommends to move before it must take a machine. It often never does: worth a line, not a drain."""
-        told = self._get(_REBALANCE_PATH)
-        if told is not None and told != self._recommended:
-            self._recommended = told
-            log.info("EC2 sees a higher risk that this machine will be taken: %s", told.strip())
+        """EC2 may recommend to move before it takes an instance. Often it never does: log it, do not drain."""
+        reply = self._get(_REBALANCE_PATH)
+        if reply is not None and reply != self._recommended:
+            self._recommended = reply
+            log.info("EC2 sees a higher risk that this instance will be taken: %s", reply.strip())
 
     def _get(self, path: str) -> str | None:
-        """What is there; None where there is nothing."""
+        """The body; None for HTTP 404."""
         for _ in range(2):
             if not self._token:
                 self._token = self._new_token()
@@ -74,7 +74,7 @@ class AwsReader:
             if status != 200:
                 raise ValueError(f"HTTP {status} for {path}: {body[:200]!r}")
             return body
-        raise ValueError(f"the metadata service refuses a token that it has just given, for {path}")
+        raise ValueError(f"the metadata service refuses a new token, for {path}")
 
     def _new_token(self) -> str:
         lifetime = {"X-aws-ec2-metadata-token-ttl-seconds": str(self._token_ttl_s)}

@@ -1,7 +1,7 @@
-"""Azure's Scheduled Events: the notice that a spot machine will be taken.
+"""Azure's Scheduled Events: the preemption notice of a spot VM.
 
-Source: "Azure Metadata Service: Scheduled Events for Linux VMs". Spot machines are told at least 30 seconds before, as
-far as Azure manages; it asks to look every second. The first call switches the service on, and may take two minutes.
+Source: "Azure Metadata Service: Scheduled Events for Linux VMs". A spot VM gets its notice 30 seconds before, on a
+best-effort basis; Azure recommends to poll every second. The first call enables the service, and may take two minutes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ ENDPOINT_VARIABLE = "SPOTSUP_AZURE_METADATA"
 
 _EVENTS_PATH = "/metadata/scheduledevents?api-version=2020-07-01"
 _NAME_PATH = "/metadata/instance/compute/name?api-version=2021-02-01&format=text"
-# Terminate: somebody deletes the machine. The others leave it, or bring it back.
+# Terminate: a user deletes the VM. After all other events the VM still exists.
 _ENDS = ("Preempt", "Terminate")
 _POLL_S = 1.0
 _TIMEOUT_S = 5.0
@@ -31,8 +31,8 @@ log = logging.getLogger(__name__)
 
 
 class AzureReader:
-    """Looks every second. It never acknowledges an event: that would have the machine taken at once, and every second
-    of the notice is for a checkpoint.
+    """Polls every second. It never acknowledges an event: Azure would take the VM at once, and the checkpoint needs
+    every second of the notice.
     """
 
     def __init__(self, url: str = "") -> None:
@@ -43,36 +43,36 @@ class AzureReader:
         self._host, self._port = parts.hostname, parts.port or 80
         self._name = ""
         self._answered = False
-        self._told: set[str] = set()
+        self._logged: set[str] = set()
 
     def read(self) -> float | None:
-        """The moment at which the machine will be taken (UNIX seconds), or None after a short rest."""
+        """When the VM will be taken (UNIX seconds), or None after a short wait."""
         if not self._name:
             self._name = self._get(_NAME_PATH, _TIMEOUT_S).strip()
             if not self._name:
-                raise ValueError(f"the metadata service gives no name for this machine: {_NAME_PATH}")
-        told = json.loads(self._get(_EVENTS_PATH, _TIMEOUT_S if self._answered else _FIRST_TIMEOUT_S))
+                raise ValueError(f"the metadata service gives no name for this VM: {_NAME_PATH}")
+        reply = json.loads(self._get(_EVENTS_PATH, _TIMEOUT_S if self._answered else _FIRST_TIMEOUT_S))
         self._answered = True
-        self._told &= {event.get("EventId") for event in told["Events"]}  # those that are over are told of no more
-        for event in told["Events"]:
-            # Machines of one availability set or scale set are told of each other's events, too.
+        self._logged &= {event.get("EventId") for event in reply["Events"]}  # forget events that are over
+        for event in reply["Events"]:
+            # VMs of one availability set or scale set get each other's events, too.
             if self._name.lower() not in [str(name).lower() for name in event["Resources"]]:
                 continue
             if event["EventType"] in _ENDS:
                 return self._deadline(event["EventType"], event.get("NotBefore") or "")
-            self._mention(event["EventId"], event["EventType"], event.get("NotBefore") or "")
+            self._log(event["EventId"], event["EventType"], event.get("NotBefore") or "")
         time.sleep(_POLL_S)
         return None
 
     def _deadline(self, kind: str, not_before: str) -> float:
         """`not_before` is empty once the event has started."""
-        log.info("Azure takes this machine (%s) at %s", kind, not_before or "once")
+        log.info("Azure takes this VM (%s) at %s", kind, not_before or "once")
         return parsedate_to_datetime(not_before).timestamp() if not_before else time.time()
 
-    def _mention(self, event: str, kind: str, not_before: str) -> None:
-        if event not in self._told:
-            self._told.add(event)
-            log.info("Azure has planned for this machine: %s at %s", kind, not_before or "once")
+    def _log(self, event: str, kind: str, not_before: str) -> None:
+        if event not in self._logged:
+            self._logged.add(event)
+            log.info("Azure has scheduled for this VM: %s at %s", kind, not_before or "once")
 
     def _get(self, path: str, timeout_s: float) -> str:
         connection = http.client.HTTPConnection(self._host, self._port, timeout=timeout_s)

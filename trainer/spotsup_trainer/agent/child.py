@@ -1,4 +1,4 @@
-"""The launcher as the agent's child."""
+"""The launcher as the agent's child process."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from pathlib import Path
 
 from spotsup_trainer.wire import AgentConfig
 
-# The daemon ends a job; a node that waits for capacity must not end it. Bounded all the same.
+# Only the daemon ends a job, not a node that waits for capacity; bounded nevertheless.
 _JOIN_TIMEOUT_S = 7 * 24 * 3600
-_KILL_WAIT_S = 5.0  # what SIGKILL does not end by then hangs in the kernel, on a file server most likely
+_KILL_WAIT_S = 5.0  # a process that survives SIGKILL for longer hangs in the kernel, probably on a file server
 
 
 def launcher_command(config: AgentConfig) -> list[str]:
-    """The launcher's command line. -P: the code's folder must not hide modules that torch imports."""
+    """The launcher's command line. -P: modules in the code's folder must not shadow those that torch imports."""
     if config.kind == "data":
         return [
             *(config.python, "-P", "-m", "spotsup_trainer.launcher.data_job"),
@@ -40,7 +40,7 @@ def launcher_command(config: AgentConfig) -> list[str]:
 
 
 def launcher_env(config: AgentConfig) -> dict[str, str]:
-    """The launcher's environment; the user's own `env` comes before the agent's, what the contract names comes last."""
+    """The launcher's environment. The user's `env` overrides the agent's; spotsup's own variables override both."""
     ours = {
         "SPOTSUP_AGENT_PID": str(os.getpid()),
         "SPOTSUP_CLUSTER": config.cluster,
@@ -51,13 +51,13 @@ def launcher_env(config: AgentConfig) -> dict[str, str]:
         "SPOTSUP_LOG_DIR": config.log_dir,
         "SPOTSUP_CHECKPOINT_DIR": config.checkpoint_dir,
     }
-    # libc reads it once, at the first look-up of a name: see handler_from, which may be too late.
+    # libc reads it once, at the first name lookup: handler_from, which explains it, may be too late.
     lookups = {"RES_OPTIONS": "timeout:1 attempts:3"}
     return lookups | dict(os.environ) | dict(config.env) | {name: value for name, value in ours.items() if value}
 
 
 class Child:
-    """A running launcher, in a session of its own. Start it from the main thread: the kernel ties its end to that."""
+    """A running launcher, in its own session. Start it from the main thread: when that ends, so does the launcher."""
 
     def __init__(self, config: AgentConfig, log_file: Path) -> None:
         with log_file.open("ab") as log:
@@ -66,7 +66,7 @@ class Child:
                 bufsize=0,
                 cwd=config.code_dir,
                 env=launcher_env(config),
-                # In a container it hangs on this alone: the end of stdin is the end of us.
+                # For a launcher in a container, the end of stdin is the only sign that the agent has ended.
                 stdin=subprocess.PIPE if config.container_init else subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -86,19 +86,21 @@ class Child:
             self._process.stdin.close()
         return code
 
-    def tell_to_leave(self) -> None:
-        """SIGTERM: leave the round in order. A second one: at once."""
+    def ask_to_leave(self) -> None:
+        """SIGTERM: leave the round in order; the second time, at once."""
         if self.exit_code() is not None:
             return
         if self._process.stdin is None:
             self._process.terminate()
             return
-        with contextlib.suppress(OSError, ValueError):  # it ends just now, or was killed
+        with contextlib.suppress(OSError, ValueError):  # it has just ended, or was killed
             self._process.stdin.write(b"leave\n")
 
     def kill(self) -> None:
-        """End it, and wait for some seconds. Its workers end with it. One that hangs has no exit code until it has
-        ended: what it may still write, nobody else may."""
+        """Kill the launcher, and its workers with it, and wait for a few seconds.
+
+        If it hangs it has no exit code yet: no other launcher may start while this one may still write.
+        """
         if self._process.stdin is not None:
             self._process.stdin.close()
         with contextlib.suppress(ProcessLookupError):

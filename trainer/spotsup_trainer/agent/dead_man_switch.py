@@ -1,8 +1,8 @@
-"""The word for a machine's dead-man switch that its cluster has not forgotten it: a file that is touched.
+"""Keeps the machine's dead-man switch from firing, by touching its file.
 
-The switch is the machine's own, made at its first boot together with the file: a machine whose file nobody touches for
-long enough ends itself, and its billing. So it is touched whenever etcd, which is the cluster, has answered, and
-whenever training goes on, whether or not etcd is there. Where there is no file there is no switch.
+First boot installs the switch and the file: a machine whose file is not touched for long enough ends itself, and its
+billing. The agent touches the file whenever etcd has answered, and whenever training makes progress, even without etcd.
+A machine without the file has no switch.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ log = logging.getLogger(__name__)
 
 
 class DeadManSwitch:
-    """Call `look` often; it touches `path` at most every 20 s. `answered_at`: when etcd last answered (monotonic, 0 for
-    never). `run_dir`: the launcher's folder, in which each rank's Session leaves a trace now and then. `log`: what the
-    workers print, the only trace of a script without one.
+    """Call `update` often; it touches `path` at most every 20 s.
+
+    `answered_at`: when etcd last answered (monotonic, 0 for never). `run_dir`: the launcher's folder, where each rank's
+    Session touches a file now and then. `log`: the workers' output, the only sign of life of a script without Session.
     """
 
     def __init__(self, path: Path, answered_at: Callable[[], float], run_dir: Path, log: Path) -> None:
@@ -34,12 +35,12 @@ class DeadManSwitch:
         self._touched_at = -_EVERY_S
         self._failed = False
 
-    def look(self) -> None:
-        """Touch the file where there is news. Never raises."""
+    def update(self) -> None:
+        """Touch the file if etcd or the workers gave a new sign of life. Never raises."""
         now = time.monotonic()
         if now - self._touched_at < _EVERY_S:
             return
-        seen = (self._answered_at(), self._traces())
+        seen = (self._answered_at(), self._last_write_ns())
         if seen == self._seen:
             return
         self._seen, self._touched_at = seen, now
@@ -50,15 +51,15 @@ class DeadManSwitch:
         except OSError as error:
             if not self._failed:
                 self._failed = True
-                log.warning("%s cannot be touched (%s): a dead-man switch would end this machine", self._path, error)
+                log.warning("cannot touch %s (%s): the dead-man switch may end this machine", self._path, error)
 
-    def _traces(self) -> int:
-        """When workers last wrote something (nanoseconds); 0 where they have not."""
+    def _last_write_ns(self) -> int:
+        """When workers last wrote something; 0 for never."""
         newest = 0
         kinds = ("progress-*", "session-*", "parked-*")
         for file in (self._log, *(file for kind in kinds for file in self._run_dir.glob(kind))):
             try:
                 newest = max(newest, file.stat().st_mtime_ns)
             except OSError:
-                continue  # its round is over
+                continue  # removed: its round is over
         return newest

@@ -1,7 +1,7 @@
-"""Compute Engine's metadata service: the notice that a spot machine will be taken.
+"""Compute Engine's metadata service: the preemption notice of a spot VM.
 
 Source: Compute Engine's guide, "Spot VMs", preemption process, and "Wait for changes" of the metadata server. A request
-can be left to wait for the change, so the notice comes without delay: of its thirty seconds each counts.
+can wait for the change, so none of the notice's thirty seconds is lost.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ HOST_VARIABLE = "GCE_METADATA_HOST"
 """As Google's libraries read it: another host, and port, of the metadata service."""
 
 SHUTDOWN_S = 30.0
-"""A machine that is taken is told to shut down, and cut off so much later."""
+"""From the shutdown signal of a preempted VM until it is cut off."""
 
 NOTICE_ITEM = "spotsup-notice-s"
-"""What the provisioner wrote down of the time before that, for which Google was asked."""
+"""The metadata item in which the provisioner stores the notice, before the shutdown, that it asked Google for."""
 
 _ROOT = "/computeMetadata/v1/instance"
 _WAIT_S = 20
@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 
 class GcpReader:
-    """Asks what is, and then waits for a change of it: a wait alone would miss what was announced before."""
+    """Reads the current value first, then waits for changes: waiting alone would miss an earlier announcement."""
 
     def __init__(self, url: str = "") -> None:
         host = os.environ.get(HOST_VARIABLE, "")
@@ -44,13 +44,13 @@ class GcpReader:
         self._etag = ""
 
     def read(self) -> float | None:
-        """The moment at which the machine will be taken (UNIX seconds), or None after a wait."""
+        """When the VM will be taken (UNIX seconds), or None after a wait."""
         began = time.monotonic()
         if self._is_preempted():
             notice_s = self._notice_s()
-            log.info("Google takes this machine in %g s", notice_s + SHUTDOWN_S)
+            log.info("Google takes this VM in %g s", notice_s + SHUTDOWN_S)
             return time.time() + notice_s + SHUTDOWN_S
-        # A service that answers a wait at once, for whatever reason, shall not be asked without end.
+        # Do not poll in a busy loop if the service answers at once.
         time.sleep(max(0.0, _MIN_S - (time.monotonic() - began)))
         return None
 
@@ -70,7 +70,7 @@ class GcpReader:
         return body.strip() == "TRUE"
 
     def _notice_s(self) -> float:
-        """0 where no number is written down: too short a notice costs a moment, too long a one a checkpoint."""
+        """0 without a valid number: too short a notice costs a moment, one that is too long costs a checkpoint."""
         try:
             status, body, _ = self._get(f"/attributes/{NOTICE_ITEM}", _TIMEOUT_S)
             return min(120.0, max(0.0, float(body))) if status == 200 else 0.0

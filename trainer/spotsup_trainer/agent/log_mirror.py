@@ -1,7 +1,7 @@
-"""Copies a node's whole log to a folder that outlives the node, and what the system's journal warns of beside it.
+"""Copies a node's whole log, and warnings of the system's journal, to a folder that outlives the node.
 
-On a thread of its own, for which nobody waits long: a file server that hangs must hold up neither the workers, who
-write to the local disk, nor the agent.
+On its own thread: a file server that hangs must block neither the workers, which write to the local disk, nor the
+agent.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ log = logging.getLogger(__name__)
 
 
 class LogMirror:
-    """Follows `file`, which others append to, as `folder/NODE.log`. What is there already says how far it has come.
+    """Follows `file`, which other processes append to, as `folder/NODE.log`. The copy's length is where it continues.
 
-    `scratch`: the node's own folder, for the place up to which the journal was read.
+    `scratch`: the node's own folder, for the journal's cursor.
     """
 
     def __init__(self, file: Path, folder: Path, node: str, scratch: Path, *, every_s: float = _EVERY_S) -> None:
@@ -34,7 +34,7 @@ class LogMirror:
         self._scratch = scratch
         self._every_s = every_s
         self._has_journal = True
-        self._said = ""
+        self._logged = ""
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="log-mirror", daemon=True)
 
@@ -43,7 +43,7 @@ class LogMirror:
         self._thread.start()
 
     def close(self) -> None:
-        """Copy the rest, as far as seconds do for it."""
+        """Copy the rest, for a few seconds at most."""
         self._stopping.set()
         self._thread.join(timeout=_LAST_COPY_S)
 
@@ -61,12 +61,12 @@ class LogMirror:
             if journal and self._has_journal:
                 self._copy_journal()
         except OSError as error:
-            if str(error) != self._said:
-                self._said = str(error)
-                log.warning("the log of %s is not copied to %s: %s; trying on", self._node, self._folder, error)
+            if str(error) != self._logged:
+                self._logged = str(error)
+                log.warning("the log of %s is not copied to %s: %s; retrying", self._node, self._folder, error)
 
     def _copy_journal(self) -> None:
-        """What it warns of since the last time, in this boot. Nothing where it may not be read."""
+        """Append the warnings of this boot since the last time; nothing if the journal may not be read."""
         cursor = self._scratch / "journal-cursor"
         command = ["journalctl", "-q", "-b", "-p", "warning", "-o", "short-iso", "--no-pager"]
         command += ["-n", str(_JOURNAL_LINES), f"--cursor-file={cursor}"]
@@ -83,7 +83,7 @@ class LogMirror:
 
 
 def copy_end(source: Path, target: Path) -> None:
-    """Append to `target` what `source` has beyond it. Raises OSError."""
+    """Append to `target` the part of `source` that it lacks. Raises OSError."""
     if not source.exists():
         return
     with source.open("rb") as file, target.open("ab") as copy:

@@ -1,4 +1,4 @@
-"""Sends the end of a node's log to etcd, so that the daemon can show it: little, rarely, and nobody waits for it."""
+"""Sends the end of a node's log to etcd, so that the daemon can show it: in small chunks, on its own thread."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ log = logging.getLogger(__name__)
 
 
 class LogShipper:
-    """Follows `file`, which others append to, and puts what is new under `prefix`. Its only memory is an offset."""
+    """Follows `file`, which other processes append to, and puts new chunks under `prefix`. Its only state is an
+    offset."""
 
     def __init__(self, etcd: Etcd, file: Path, prefix: str, node: str) -> None:
         self._etcd = etcd
@@ -28,7 +29,7 @@ class LogShipper:
         self._offset = file.stat().st_size if file.exists() else 0
         self._sent_at = time.monotonic() - _EVERY_S
         self._next: int | None = None
-        self._said = ""
+        self._logged = ""
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="logs", daemon=True)
 
@@ -37,7 +38,7 @@ class LogShipper:
         self._thread.start()
 
     def close(self) -> None:
-        """Send the last words, as far as etcd takes them within seconds."""
+        """Send the rest, if etcd takes it within seconds."""
         self._stopping.set()
         self._thread.join(timeout=_LAST_ATTEMPTS * (self._etcd.timeout_s + _EVERY_S))
         self._etcd.close()
@@ -54,17 +55,17 @@ class LogShipper:
         try:
             self._send()
         except (EtcdError, OSError) as error:
-            if str(error) != self._said:
-                self._said = str(error)
-                log.warning("the log of %s is not sent: %s; trying on", self._node, error)
+            if str(error) != self._logged:
+                self._logged = str(error)
+                log.warning("the log of %s is not sent: %s; retrying", self._node, error)
             return False
-        self._said = ""
+        self._logged = ""
         return True
 
     def _send(self) -> None:
         size = self._file.stat().st_size if self._file.exists() else 0
         if size < self._offset:
-            self._offset = 0  # somebody emptied it
+            self._offset = 0  # the file was truncated
         if size == self._offset:
             return
         skipped, take = chunk_of(size - self._offset, time.monotonic() - self._sent_at)
@@ -82,6 +83,6 @@ class LogShipper:
         self._sent_at = time.monotonic()
 
     def _first_free(self) -> int:
-        """After an agent that ran here before."""
+        """The number after those of an agent that ran here before."""
         keys = [kv.key for kv in self._etcd.range(self._prefix, keys_only=True).kvs]
         return max((int(key.rsplit("/", 1)[1]) for key in keys), default=-1) + 1

@@ -1,4 +1,4 @@
-"""The agent's loop: start the launcher, look after it, pass on what it and the provider say."""
+"""The agent's loop: start the launcher, restart it if it dies, publish its progress and the provider's notice."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 from spotsup_trainer import __version__
 from spotsup_trainer.agent.child import Child
 from spotsup_trainer.agent.dead_man_switch import HEARD_FILE, DeadManSwitch
-from spotsup_trainer.agent.decisions import FORGIVEN_AFTER_S, Exit, is_news, judge, must_leave
+from spotsup_trainer.agent.decisions import HEALTHY_AFTER_S, Exit, has_changed, judge, must_leave
 from spotsup_trainer.agent.log_mirror import LogMirror
 from spotsup_trainer.agent.logs import LogShipper
 from spotsup_trainer.agent.metrics import start_gpu_metrics
@@ -26,9 +26,9 @@ from spotsup_trainer.timing import LeaseTimes
 from spotsup_trainer.wire import AgentConfig, AgentStatus, Ended, Keys, Notice, Progress, WireError, decode, encode
 
 _TICK_S = 0.2
-_PROGRESS_S = 1.0  # a step is told so often, at most: the daemon hears it of every job
+_PROGRESS_S = 1.0  # publish steps at most this often: the daemon reads those of all jobs
 _LEAVE_TIMEOUT_S = 30.0  # the launcher itself gives its workers 20 s
-_LAST_WORD_TIMEOUT_S = 600.0
+_FINAL_FLUSH_TIMEOUT_S = 600.0
 
 log = logging.getLogger("spotsup_trainer.agent")
 
@@ -54,25 +54,25 @@ class Agent:
         self._watcher = NoticeWatcher(reader, self._on_notice) if reader else None
         self._deadline: float | None = None
         self._stops = 0
-        self._stops_passed_on = 0
+        self._stops_forwarded = 0
         self._kill_at: float | None = None
         self._crashes = 0
         self._progress: Progress | None = None
         self._progress_at = 0.0
-        self._heard = DeadManSwitch(
+        self._dead_man_switch = DeadManSwitch(
             Path.home() / HEARD_FILE, self._outbox.answered_at, self._run_dir.path, self._log_file
         )
 
     def stop(self) -> None:
-        """Leave in order; twice: at once. Only sets a flag."""
+        """Leave in order; when called twice, at once. Only sets a flag."""
         self._stops += 1
 
     def run(self) -> Ended:
-        """Run the launcher to the end of this node's part in the job. Returns when that is known to etcd."""
+        """Run the launcher to the end of this node's part in the job. Returns once etcd has the outcome."""
         config = self._config
-        word = AgentStatus(config.node, self._boot_id, os.getpid(), time.time(), __version__)
+        status = AgentStatus(config.node, self._boot_id, os.getpid(), time.time(), __version__)
         self._outbox.start()
-        self._outbox.put(self._keys.agent(config.job, config.node), encode(word), leased=True)
+        self._outbox.put(self._keys.agent(config.job, config.node), encode(status), leased=True)
         self._logs.start()
         start_gpu_metrics(config.addr)
         if self._mirror:
@@ -83,12 +83,12 @@ class Agent:
         log.info("%s: %s", ended.outcome, ended.message)
         if self._watcher:
             self._watcher.stop()
-        self._pass_on_progress(last=True)
+        self._publish_progress(last=True)
         self._outbox.put(self._keys.ended(config.job, config.node), encode(ended))
         self._logs.close()
         if self._mirror:
             self._mirror.close()
-        self._wait_until_told()
+        self._final_flush()
         self._outbox.close()
         self._etcd.close()
         return ended
@@ -104,70 +104,69 @@ class Agent:
 
     def _run_launchers(self) -> Ended:
         while True:
-            self._run_dir.take_ended()  # what an agent that was killed left unread
+            self._run_dir.take_outcome()  # drop one that a killed agent left unread
             try:
                 child = Child(self._config, self._log_file)
             except OSError as error:
                 return Ended(self._config.node, "failure", 1, f"cannot start the launcher: {error}", time.time())
             log.info("launcher started, pid %d; its log is %s", child.pid, self._log_file)
-            code = self._look_after(child)
-            if time.monotonic() - child.started_at >= FORGIVEN_AFTER_S:
+            code = self._supervise(child)
+            if time.monotonic() - child.started_at >= HEALTHY_AFTER_S:
                 self._crashes = 0
-            told = self._must_stop()
-            end = Exit(self._config.node, code, self._run_dir.take_ended(), told, self._crashes)
+            end = Exit(self._config.node, code, self._run_dir.take_outcome(), self._must_stop(), self._crashes)
             verdict = judge(end, time.time())
             if isinstance(verdict, Ended):
                 return verdict
             self._crashes += 1
-            log.warning("%s; starting it again in %.0f s", verdict.reason, verdict.after_s)
-            self._rest(verdict.after_s)
+            log.warning("%s; restarting it in %.0f s", verdict.reason, verdict.after_s)
+            self._wait(verdict.after_s)
             if self._must_stop():
-                return Ended(self._config.node, "left", code, f"told to leave after {verdict.reason}", time.time())
+                return Ended(self._config.node, "left", code, f"asked to leave after {verdict.reason}", time.time())
 
-    def _look_after(self, child: Child) -> int:
-        self._stops_passed_on, self._kill_at = 0, None
+    def _supervise(self, child: Child) -> int:
+        self._stops_forwarded, self._kill_at = 0, None
         while (code := child.exit_code()) is None:
-            self._pass_on_stop(child)
-            self._pass_on_progress()
-            self._heard.look()
+            self._forward_stop(child)
+            self._publish_progress()
+            self._dead_man_switch.update()
             time.sleep(_TICK_S)
         return code
 
     def _must_stop(self) -> bool:
         return self._stops > 0 or must_leave(self._deadline, self._config.leave_margin_s, time.time())
 
-    def _pass_on_stop(self, child: Child) -> None:
+    def _forward_stop(self, child: Child) -> None:
         now = time.monotonic()
         wanted = min(2, max(self._stops, 1 if self._must_stop() else 0))
-        if self._stops_passed_on < wanted:
-            child.tell_to_leave()
-            self._stops_passed_on += 1
+        if self._stops_forwarded < wanted:
+            child.ask_to_leave()
+            self._stops_forwarded += 1
             self._kill_at = self._kill_at or now + _LEAVE_TIMEOUT_S
-            log.info("told the launcher to leave")
+            log.info("asked the launcher to leave")
         if self._kill_at is not None and now >= self._kill_at:
             log.warning("the launcher did not leave within %.0f s; killing it", _LEAVE_TIMEOUT_S)
             child.kill()
-            self._kill_at = time.monotonic() + _LEAVE_TIMEOUT_S  # one that hangs is asked again
+            self._kill_at = time.monotonic() + _LEAVE_TIMEOUT_S  # if it hangs, try again then
 
-    def _pass_on_progress(self, *, last: bool = False) -> None:
+    def _publish_progress(self, *, last: bool = False) -> None:
         found, now = self._run_dir.progress(), time.monotonic()
         if found is None or found == self._progress:
             return
-        if last or is_news(self._progress, found) or now >= self._progress_at + _PROGRESS_S:
+        if last or has_changed(self._progress, found) or now >= self._progress_at + _PROGRESS_S:
             self._progress, self._progress_at = found, now
             self._outbox.put(self._keys.progress(self._config.job), encode(found))
 
-    def _rest(self, duration_s: float) -> None:
+    def _wait(self, duration_s: float) -> None:
         until = time.monotonic() + duration_s
         while time.monotonic() < until and not self._must_stop():
             time.sleep(_TICK_S)
 
-    def _wait_until_told(self) -> None:
-        """The last word has to get through, also if etcd is away for a while; a second SIGTERM ends even that."""
-        until = time.monotonic() + _LAST_WORD_TIMEOUT_S
+    def _final_flush(self) -> None:
+        """Wait until etcd has the outcome, even through an outage; a second SIGTERM ends this wait, too."""
+        until = time.monotonic() + _FINAL_FLUSH_TIMEOUT_S
         while not self._outbox.flush(_TICK_S):
             if time.monotonic() >= until or self._stops > 1:
-                log.warning("etcd does not know how this node ended")
+                log.warning("the outcome of this node could not be written to etcd")
                 return
 
 
@@ -175,7 +174,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Exit code 0: the node's part is done, or it left; 1: it failed; 2: wrong usage."""
     parser = argparse.ArgumentParser(prog="spotsup-agent", description=__doc__)
     parser.add_argument("--config", required=True, metavar="FILE", help="the JSON that bootstrap wrote")
-    parser.add_argument("--boot-id", default="", help="instead of the kernel's, where several nodes share one kernel")
+    parser.add_argument("--boot-id", default="", help="for nodes that share one kernel; default: the kernel's")
     options = parser.parse_args(argv)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stdout)
     try:

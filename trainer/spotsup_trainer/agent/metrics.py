@@ -57,15 +57,15 @@ class _Server(TCPServer):
 
     allow_reuse_address = True
 
-    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002 - the base class's face
-        """A scraper that hung up, most often. One line of the agent's log, where the base class prints a traceback."""
-        log.warning("the GPUs' metrics were not given to %s: %s", client_address[0], sys.exception())
+    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002 - the base class's signature
+        """Usually a scraper hung up. One line in the agent's log; the base class would print a traceback."""
+        log.warning("the GPU metrics were not sent to %s: %s", client_address[0], sys.exception())
 
 
 def start_gpu_metrics(address: str) -> None:
-    """Serve them, where there is a GPU, until the process ends; on a thread of its own, for which nobody waits.
+    """Serve the metrics, if there is a GPU, until the process ends; on its own daemon thread.
 
-    A driver that hangs costs metrics then, not the node's last checkpoint.
+    A driver that hangs then costs metrics, not the node's last checkpoint.
     """
     threading.Thread(target=serve_gpu_metrics, args=(address,), name="gpu-metrics", daemon=True).start()
 
@@ -77,7 +77,8 @@ def serve_gpu_metrics(
     open_nvml: Callable[[], Nvml] = Nvml,
     ready: Callable[[TCPServer], None] = lambda _: None,
 ) -> None:
-    """Serve them until `shutdown` of what `ready` is given; returns at once without a GPU, or a free port."""
+    """Serve the metrics until `shutdown` of the server that `ready` gets. Returns at once without a GPU or free
+    port."""
     try:
         nvml = open_nvml()
     except NvmlError:
@@ -103,27 +104,27 @@ def serve_gpu_metrics(
     try:
         server = _Server((address, port), Handler)
     except OSError as error:
-        log.info("the GPUs' metrics are not served at %s:%d: %s", address, port, error)
+        log.info("the GPU metrics are not served at %s:%d: %s", address, port, error)
         return
     with server:
-        log.info("the GPUs' metrics are served at %s:%d", address, server.server_address[1])
+        log.info("the GPU metrics are served at %s:%d", address, server.server_address[1])
         ready(server)
         server.serve_forever()
 
 
 def _lines(gpus: Sequence[GpuReading]) -> Iterator[str]:
     for name, kind, what, value in _METRICS:
-        told = [(gpu, found) for gpu in gpus if (found := value(gpu)) is not None]
-        if told:
+        samples = [(gpu, found) for gpu in gpus if (found := value(gpu)) is not None]
+        if samples:
             yield f"# HELP {name} {what}"
             yield f"# TYPE {name} {kind}"
-        for gpu, found in told:
+        for gpu, found in samples:
             yield f"{name}{{{_labels(gpu)}}} {found}"
 
 
 def _labels(gpu: GpuReading) -> str:
-    told = {"gpu": str(gpu.index), "UUID": gpu.uuid, "device": f"nvidia{gpu.index}", "modelName": gpu.name}
-    return ",".join(f'{key}="{_escaped(text)}"' for key, text in told.items())
+    labels = {"gpu": str(gpu.index), "UUID": gpu.uuid, "device": f"nvidia{gpu.index}", "modelName": gpu.name}
+    return ",".join(f'{key}="{_escaped(text)}"' for key, text in labels.items())
 
 
 def _escaped(text: str) -> str:

@@ -1,4 +1,4 @@
-"""Watches the provider's metadata service for the notice that this machine will be taken."""
+"""Watches the provider's metadata service for the preemption notice of this machine."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ class NoticeReader(Protocol):
     """One provider's format."""
 
     def read(self) -> float | None:
-        """The notice's deadline (UNIX seconds), None while there is no notice. May wait up to a minute for one, and
-        must not return None sooner than after a second. Raises OSError, http.client.HTTPException or ValueError.
+        """The notice's deadline (UNIX seconds), None while there is no notice. May wait for up to a minute, and must
+        take at least a second to return None. Raises OSError, http.client.HTTPException or ValueError.
         """
         ...
 
 
 class LocalReader:
-    """spotsup-localcloud: a request that is answered once there is a notice."""
+    """spotsup-localcloud: a long poll that ends when there is a notice."""
 
     def __init__(self, url: str) -> None:
         parts = urlsplit(url)
@@ -63,7 +63,7 @@ READERS = {
 
 
 def reader_for(metadata: Metadata) -> NoticeReader | None:
-    """The reader for a provider, None where there is nothing to watch. Raises ValueError for one it does not know."""
+    """The reader for a provider, None if there is nothing to watch. Raises ValueError for an unknown provider."""
     if metadata.kind == "none":
         return None
     if metadata.kind not in READERS:
@@ -88,22 +88,22 @@ class NoticeWatcher:
         self._thread.start()
 
     def stop(self) -> None:
-        """Have no further calls made. A read that waits goes on waiting; the thread ends with the process."""
+        """Make no further calls. A pending read is not interrupted; its thread ends with the process."""
         self._stopping.set()
 
     def _run(self) -> None:
-        failures, said = 0, ""
+        failures, logged = 0, ""
         while not self._stopping.is_set():
             try:
                 deadline = self._reader.read()
             except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError) as error:
-                if str(error) != said:
-                    said = str(error)
-                    log.warning("the metadata service does not answer as it should: %s; trying on", error)
+                if str(error) != logged:
+                    logged = str(error)
+                    log.warning("cannot read the metadata service: %s; retrying", error)
                 self._stopping.wait(_RETRY_S[min(failures, len(_RETRY_S) - 1)])
                 failures += 1
                 continue
-            failures, said = 0, ""
+            failures, logged = 0, ""
             if deadline is not None and not self._stopping.is_set():
                 self._on_notice(deadline)
                 return

@@ -1,6 +1,6 @@
-"""What NVIDIA's driver tells of the GPUs, by its own library. Nothing where there is no driver.
+"""Reads the GPUs' state from NVIDIA's driver, through its own library.
 
-Never run on a machine with a GPU yet. Source: NVML API reference; names and numbers are nvml.h's.
+Not yet run on a machine with a GPU. Source: NVML API reference; names and numbers are nvml.h's.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from typing import Any
 
 LIBRARY = "libnvidia-ml.so.1"
 
-_MAX_EVENTS = 64  # taken from the driver's queue at a time
+_MAX_EVENTS = 64  # read from the driver's queue at a time
 _TEXT_BYTES = 96  # NVML_DEVICE_NAME_V2_BUFFER_SIZE, NVML_DEVICE_UUID_V2_BUFFER_SIZE
 _XID = 0x8  # nvmlEventTypeXidCriticalError
 _SUCCESS, _TEMPERATURE_GPU, _CORRECTED, _UNCORRECTED, _VOLATILE = 0, 0, 0, 1, 0
 
 
 class NvmlError(Exception):
-    """There is no driver, or it does not answer."""
+    """The driver is missing, or does not answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class GpuReading:
-    """One GPU now. None: the driver does not tell. `xid`: the number of the last error since we look, 0 for none."""
+    """One GPU now. None: the driver does not report it."""
 
     index: int
     name: str
@@ -37,7 +37,9 @@ class GpuReading:
     power_mw: int | None = None
     ecc_corrected: int | None = None
     ecc_uncorrected: int | None = None
+    # The number of the last XID error since the agent's start, 0 for none.
     xid: int = 0
+    # How many there were.
     xids: int = 0
 
 
@@ -60,7 +62,8 @@ class _Event(ctypes.Structure):
 
 
 class Nvml:
-    """The driver's library, opened. For one thread: a unhealthy driver may hold a call for ever. Raises NvmlError."""
+    """The driver's library. For one thread of its own: an unhealthy driver may block a call forever. Raises
+    NvmlError."""
 
     def __init__(self, library: str = LIBRARY) -> None:
         try:
@@ -77,13 +80,13 @@ class Nvml:
 
     def read(self) -> list[GpuReading]:
         """All GPUs."""
-        self._hear()
+        self._read_events()
         return [self._reading(index, device) for index, device in enumerate(self._devices)]
 
     # -- inside --------------------------------------------------------------------------------------------
 
     def _call(self, name: str, *arguments: Any) -> bool:
-        """Whether it was answered: old drivers know fewer functions, and small GPUs fewer sensors."""
+        """Whether the call succeeded: old drivers have fewer functions, and small GPUs fewer sensors."""
         function: Callable[..., int] | None = getattr(self._library, name, None)
         return function is not None and function(*arguments) == _SUCCESS
 
@@ -92,7 +95,7 @@ class Nvml:
         return found.value if self._call("nvmlDeviceGetCount_v2", ctypes.byref(found)) else 0
 
     def _device(self, index: int) -> ctypes.c_void_p:
-        """A null handle where the GPU is lost: every function refuses that."""
+        """A null handle, which every function refuses, if the GPU is lost."""
         device = ctypes.c_void_p()
         self._call("nvmlDeviceGetHandleByIndex_v2", ctypes.c_uint(index), ctypes.byref(device))
         return device
@@ -105,7 +108,7 @@ class Nvml:
             self._call("nvmlDeviceRegisterEvents", device, ctypes.c_ulonglong(_XID), events)
         return events
 
-    def _hear(self) -> None:
+    def _read_events(self) -> None:
         event = _Event()
         for _ in range(_MAX_EVENTS if self._events else 0):
             if not self._call("nvmlEventSetWait_v2", self._events, ctypes.byref(event), ctypes.c_uint(0)):
@@ -136,8 +139,8 @@ class Nvml:
 
     def _text(self, name: str, device: ctypes.c_void_p) -> str:
         buffer = ctypes.create_string_buffer(_TEXT_BYTES)
-        told = self._call(name, device, buffer, ctypes.c_uint(_TEXT_BYTES))
-        return buffer.value.decode(errors="replace") if told else ""
+        succeeded = self._call(name, device, buffer, ctypes.c_uint(_TEXT_BYTES))
+        return buffer.value.decode(errors="replace") if succeeded else ""
 
     def _number(self, name: str, device: ctypes.c_void_p, *arguments: Any) -> int | None:
         found = ctypes.c_uint()

@@ -18,16 +18,16 @@ except ImportError as error:
 
 
 class SpotsupTrainerCallback(_transformers.TrainerCallback):  # type: ignore[misc]  # transformers may not be installed
-    """On a notice, has the Trainer save this very step into its `output_dir`, on all ranks, and parks.
+    """On a notice, makes the Trainer save this very step into its `output_dir`, on all ranks, and parks.
 
-    The checkpoints in between are the Trainer's own (`save_strategy`, `save_steps`). To resume:
+    All other checkpoints are the Trainer's own (`save_strategy`, `save_steps`). To resume:
 
         callback = SpotsupTrainerCallback()
         trainer = Trainer(..., callbacks=[callback])
         trainer.train(resume_from_checkpoint=callback.newest(training_args.output_dir))
 
-    The last step of a training does not park: the script goes on after it, and ends. A notice during an evaluation
-    waits for the first step after it, because the Trainer cannot save before it evaluates.
+    The last step of training does not park, because the script goes on to its end. A notice during an evaluation waits
+    for the next step, because the Trainer cannot save before it evaluates.
     """
 
     def __init__(self, *, park_timeout_s: float = 120.0) -> None:
@@ -37,10 +37,10 @@ class SpotsupTrainerCallback(_transformers.TrainerCallback):  # type: ignore[mis
 
     @staticmethod
     def newest(output_dir: str | os.PathLike[str]) -> str | None:
-        """The newest complete checkpoint below `output_dir`, the same on all ranks (collective); None: there is none.
+        """The newest complete checkpoint below `output_dir`, the same on all ranks (collective); None without one.
 
-        transformers' own get_last_checkpoint takes the highest number, though its writer may have been killed half-way;
-        the Trainer writes `trainer_state.json` last.
+        transformers' own get_last_checkpoint takes the highest number, even if its writer was killed before it was
+        done; the Trainer writes `trainer_state.json` last.
         """
         found = {
             int(match[1]): path
@@ -50,18 +50,18 @@ class SpotsupTrainerCallback(_transformers.TrainerCallback):  # type: ignore[mis
         return as_rank_0_sees(str(found[max(found)]) if found else "") or None
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002  # the framework's
-        """The process group is there: all ranks meet."""
+        """The process group exists now: agree with all ranks."""
         self._parking = Parking(state.global_step, park_timeout_s=self._park_timeout_s)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> Any:  # noqa: ARG002  # the framework's
-        """After an optimizer step, however many batches it took: ask for a checkpoint if a node must leave."""
+        """After an optimizer step of any number of batches: request a checkpoint if a node must leave."""
         assert self._parking is not None
         leaving = self._parking.step_done(state.global_step, int(state.epoch or 0))
-        # resumed after its last step, the Trainer would make one more before it sees that training is over
+        # a Trainer that resumes after its last step makes one more before it sees that training is over
         self._leaving = leaving and not control.should_training_stop
         if self._leaving:
             control.should_save = True
-            control.should_evaluate = False  # it would come before saving, and there is no time
+            control.should_evaluate = False  # evaluation comes before saving, and there is no time for it
         return control
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002  # the framework's
@@ -72,13 +72,13 @@ class SpotsupTrainerCallback(_transformers.TrainerCallback):  # type: ignore[mis
             self._parking.park()
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002  # the framework's
-        """The last step was made."""
+        """Report the last step."""
         assert self._parking is not None
         self._parking.ended()
 
 
 def _is_whole(file: Path) -> bool:
-    """Whether it is there, and its writer was not killed half-way: it is not written under another name first."""
+    """Whether the file is complete: the Trainer does not write it atomically."""
     try:
         json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError):

@@ -16,7 +16,7 @@ _PACKAGES = ("lightning.pytorch", "pytorch_lightning")
 
 
 def _framework() -> Any:
-    """The one that the script has imported, else the one that is installed: they do not know each other's classes."""
+    """The package that the script has imported, else the installed one: their classes are not interchangeable."""
     for name in sorted(_PACKAGES, key=lambda name: name not in sys.modules):
         try:
             return importlib.import_module(name)
@@ -26,11 +26,14 @@ def _framework() -> Any:
 
 
 class SpotsupLightningCallback(_framework().Callback):  # type: ignore[misc]  # Lightning may not be installed
-    """On a notice, has the Trainer save this very step, on all ranks, and parks; also saves every `every_steps`, and in
-    a spotsup job before each validation: a notice in the middle of one waits for the next step, but costs none.
+    """On a notice, makes the Trainer save this very step, on all ranks, and parks.
 
-    Checkpoints are Lightning's own, below `directory` (default: what the spotsup job says), the `keep` newest. Raises
-    ValueError where there is no directory, TypeError where the Trainer writes them in the background. To resume:
+    It also saves every `every_steps`, and in a spotsup job before each validation: a notice during a validation waits
+    for the next step, but loses none.
+
+    Checkpoints are Lightning's own, below `directory` (default: SPOTSUP_CHECKPOINT_DIR, which a spotsup job sets), the
+    `keep` newest. Raises ValueError without a directory, TypeError if the Trainer writes them in the background.
+    To resume:
 
         callback = SpotsupLightningCallback(every_steps=500)
         trainer = Trainer(..., callbacks=[callback], num_nodes=int(os.environ["GROUP_WORLD_SIZE"]))
@@ -48,7 +51,7 @@ class SpotsupLightningCallback(_framework().Callback):  # type: ignore[misc]  # 
         super().__init__()
         directory = directory or os.environ.get("SPOTSUP_CHECKPOINT_DIR")
         if not directory:
-            raise ValueError("no directory for checkpoints: outside a spotsup job, say directory=")
+            raise ValueError("no directory for checkpoints: outside a spotsup job, pass directory=")
         if keep < 1 or (every_steps is not None and every_steps < 1):
             raise ValueError(f"keep is {keep}, every_steps is {every_steps}; they must be at least 1")
         self._directory = Path(directory)
@@ -58,14 +61,14 @@ class SpotsupLightningCallback(_framework().Callback):  # type: ignore[misc]  # 
         self._step = 0
 
     def newest(self) -> str | None:
-        """The newest complete checkpoint, the same on all ranks (collective); None: there is none."""
+        """The newest complete checkpoint, the same on all ranks (collective); None without one."""
         checkpoints = self._checkpoints()
         return as_rank_0_sees(str(checkpoints[0]) if checkpoints else "") or None
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002  # the framework's
-        """The process group is there: all ranks meet."""
+        """The process group exists now: agree with all ranks."""
         if isinstance(trainer.strategy.checkpoint_io, _framework().plugins.AsyncCheckpointIO):
-            raise TypeError("AsyncCheckpointIO does not say when a checkpoint is complete: leave it out of the Trainer")
+            raise TypeError("AsyncCheckpointIO does not report when a checkpoint is complete: do not use it")
         self._step = trainer.global_step
         self._parking = Parking(self._step, park_timeout_s=self._park_timeout_s)
         if self._parking.rank == 0:
@@ -75,7 +78,7 @@ class SpotsupLightningCallback(_framework().Callback):  # type: ignore[misc]  # 
         self._parking.all_here()
 
     def on_train_batch_end(self, trainer: Any, *_: Any, **__: Any) -> None:
-        """Where Lightning's own ModelCheckpoint saves, too. In the middle of an accumulated step nothing is done."""
+        """Lightning's own ModelCheckpoint saves here, too. Nothing is done within an accumulated step."""
         assert self._parking is not None
         if trainer.global_step == self._step:
             return
@@ -87,19 +90,19 @@ class SpotsupLightningCallback(_framework().Callback):  # type: ignore[misc]  # 
             self._parking.park()
 
     def on_validation_start(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002  # the framework's
-        """A validation can take longer than a node has left."""
+        """Save first: a validation can take longer than a node has left."""
         parking = self._parking
         if parking is not None and parking.active and not parking.is_saved:
             self._save(trainer, parking)
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002  # the framework's
-        """Nothing is saved any more: `trainer.validate` may follow."""
+        """Save no more: `trainer.validate` may follow."""
         assert self._parking is not None
         self._parking.ended()
         self._parking = None
 
     def _save(self, trainer: Any, parking: Parking) -> None:
-        """All ranks write under another name, so that what has its right name is complete."""
+        """All ranks write under a temporary name, so that a checkpoint with its final name is complete."""
         target = self._directory / f"step_{self._step:08d}.ckpt"
         temporary = target.with_name(f"{target.name}.tmp")
         trainer.save_checkpoint(temporary)  # a file, or a directory where the strategy shards; waits for all ranks

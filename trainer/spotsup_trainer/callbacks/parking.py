@@ -1,4 +1,4 @@
-"""What a framework's callback does at each step, without the framework: agree, have it save, say so, park."""
+"""The part of a callback that does not depend on the framework: agree on a step, report it, park."""
 
 from __future__ import annotations
 
@@ -15,38 +15,37 @@ from spotsup_trainer.session.peers import Peers
 from spotsup_trainer.wire import Progress
 from spotsup_trainer.worker_files import WorkerFiles
 
-_PROGRESS_EVERY_S = 0.2  # a person sees no more, and the agent sends each change to etcd
+_PROGRESS_EVERY_S = 0.2  # often enough for a person to watch; the agent sends each change to etcd
 _RANK_0_TIMEOUT_S = 300.0  # it may have to import a framework first
 
-_stores: list[Any] = []  # torch's own store may be hosted by this process for as long as it lives
-_questions = itertools.count()
+_stores: list[Any] = []  # kept: this process may host torch's own store
+_calls = itertools.count()
 
 
 def as_rank_0_sees(found: str) -> str:
-    """What rank 0 `found` in a folder that all machines see; torch.distributed need not be initialised. Collective.
+    """Rank 0's `found`, on every rank; torch.distributed need not be initialised. Collective.
 
-    A file system may show a machine only after a while what another one wrote (NFS caches listings for up to a minute),
-    and ranks that go on from different checkpoints would train nonsense. Each answers for itself where neither torchrun
-    nor spotsup started it.
+    A file system may show a file of another machine late (NFS caches listings for up to a minute), and all ranks must
+    resume from the same checkpoint. A process that neither torchrun nor spotsup started gets its own `found`.
     """
     if int(os.environ.get("WORLD_SIZE", "1")) == 1 or not dist.is_torchelastic_launched():
         return found
     if not _stores:
         store, *_ = next(dist.rendezvous("env://", timeout=timedelta(seconds=_RANK_0_TIMEOUT_S)))
         _stores.append(store)
-    key = f"spotsup/as_rank_0_sees/{next(_questions)}"
+    key = f"spotsup/as_rank_0_sees/{next(_calls)}"
     if os.environ["RANK"] == "0":
         _stores[0].set(key, found)
     return str(_stores[0].get(key).decode())
 
 
 class Parking:
-    """One round of training on this rank, by a loop that is not ours. Outside a spotsup job it asks for nothing, and is
-    not `active`.
+    """One round of training on this rank, by a framework's loop. Outside a spotsup job it is not `active`, and never
+    asks to park.
 
-    Make it once training begins, with the number of steps that are complete: after torch.distributed is initialised,
-    before the first step. All ranks make the same calls, in the same order. Raises RuntimeError where this is one of
-    several processes and torch.distributed is not initialised, or where another rank has another number of steps.
+    Make it when training begins, with the number of completed steps: after torch.distributed is initialised, before the
+    first step. All ranks make the same calls, in the same order. Raises RuntimeError if this is one of several
+    processes and torch.distributed is not initialised, or if another rank has another number of steps.
     """
 
     def __init__(
@@ -62,12 +61,12 @@ class Parking:
         self._park_timeout_s = park_timeout_s
         self._clock = clock
         self._peers = Peers.join(environ)
-        # a rank whose launcher is another one must not leave the others alone in a collective
+        # collective, so that a rank with another launcher cannot leave the others waiting
         active, highest, lowest = self._peers.highest([self._files.yield_ is not None, step, -step])
         if highest != -lowest:
             raise RuntimeError(
-                f"rank {self.rank} goes on after step {step}, others after {-lowest} to {highest}: "
-                "all must resume from the same checkpoint, in a folder that all machines see"
+                f"rank {self.rank} resumes after step {step}, others after {-lowest} to {highest}: "
+                "all must resume from the same checkpoint, in a folder that all machines share"
             )
         self.active = bool(active)
         self._step = self._saved_step = step
@@ -77,11 +76,11 @@ class Parking:
 
     @property
     def rank(self) -> int:
-        """This process among all of the round."""
+        """This process's rank in the round."""
         return self._peers.rank
 
     def step_done(self, step: int, epoch: int = 0) -> bool:
-        """`step` optimizer steps are complete. True, on every rank, if all must now save this very step and `park`."""
+        """Report `step` completed optimizer steps. True, on every rank, if all must save this very step and `park`."""
         self._step, self._epoch, self._at = step, epoch, self._clock()
         first = self._first_step_at == 0.0
         if first:
@@ -96,7 +95,7 @@ class Parking:
         return self._saved_step == self._step
 
     def saved(self) -> None:
-        """A checkpoint of the last step is complete, as far as this rank knows."""
+        """Report that a checkpoint of the last step is complete, as far as this rank knows."""
         self._saved_step = self._step
 
     def all_here(self) -> None:
@@ -104,13 +103,13 @@ class Parking:
         self._peers.highest([0])
 
     def park(self) -> None:
-        """Once all ranks are here: tell the launcher, and wait for the end. Does not return."""
-        self.all_here()  # rank 0 may still be writing for the others
+        """Once all ranks are here, report to the launcher and wait to be ended. Does not return."""
+        self.all_here()  # rank 0 may still be writing
         self._report(now=True)
         self._files.park(self._step, self.is_saved, self._park_timeout_s)
 
     def ended(self) -> None:
-        """There was the last step."""
+        """Training has ended: report the last step."""
         self._report(now=True)
 
     def _report(self, *, now: bool) -> None:

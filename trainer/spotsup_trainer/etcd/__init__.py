@@ -1,4 +1,7 @@
-"""etcd v3 over its JSON gateway: client, watch, mirror and outbox. Standard library only."""
+"""etcd v3 over its JSON gateway: client, watch, mirror and outbox. Standard library only.
+
+Shared with the daemon, which uses the names below and `mirror`.
+"""
 
 from spotsup_trainer.etcd.client import (
     Compare,

@@ -1,7 +1,7 @@
-"""etcd v3: the verbs that we need, over its JSON gateway (gateway.py).
+"""etcd v3: the operations that spotsup needs, over etcd's JSON gateway (gateway.py).
 
 Shared by the daemon and the nodes. Why not a client library: docs/decisions/0003-etcd-client.md.
-The gateway (`/v3/...`, etcd 3.4 to 3.6) takes and gives base64 keys and values, and int64 as JSON strings.
+The gateway (`/v3/...`, etcd 3.4 to 3.6) encodes keys and values in base64, and int64 as JSON strings.
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ class Etcd(Gateway):
     # -- reads ---------------------------------------------------------------------------------------------
 
     def get(self, key: str) -> KeyValue | None:
-        """The key, or None where there is none."""
+        """The key, or None if it does not exist."""
         kvs = self.range(key, prefix=False).kvs
         return kvs[0] if kvs else None
 
@@ -182,7 +182,7 @@ class Etcd(Gateway):
         return int(answer["header"]["revision"])
 
     def delete(self, key: str, *, prefix: bool = False) -> int:
-        """Delete; returns how many keys there were."""
+        """Delete; returns how many keys were deleted."""
         return int(self.call("/v3/kv/deleterange", _span(key, prefix)).get("deleted", 0))
 
     def txn(
@@ -205,30 +205,30 @@ class Etcd(Gateway):
     # -- leases --------------------------------------------------------------------------------------------
 
     def grant(self, ttl_s: float) -> int:
-        """A new lease; its id. etcd rounds up to whole seconds and never gives less than 2 s at default settings."""
+        """Grant a lease; returns its id. etcd takes whole seconds, and grants at least 2 s with default settings."""
         return int(self.call("/v3/lease/grant", {"TTL": str(max(1, round(ttl_s)))})["ID"])
 
     def keepalive(self, lease: int) -> int:
-        """Renew; the seconds it has now, 0 where the lease is gone."""
+        """Renew; returns the seconds that the lease has now, 0 if it no longer exists."""
         answer = self.call("/v3/lease/keepalive", {"ID": str(lease)})
         return int(answer.get("result", answer).get("TTL", 0))
 
     def revoke(self, lease: int) -> None:
-        """End a lease and delete its keys. One that is gone already is fine."""
+        """End a lease and delete its keys. Does nothing if the lease no longer exists."""
         try:
             self.call("/v3/lease/revoke", {"ID": str(lease)})
         except EtcdRefusedError as error:
             if error.code != 5:  # grpc NOT_FOUND
                 raise
 
-    # -- upkeep --------------------------------------------------------------------------------------------
+    # -- maintenance----------------------------------------------------------------------------------------
 
     def compact(self, revision: int) -> None:
-        """Forget history before `revision`."""
+        """Delete the history before `revision`."""
         self.call("/v3/kv/compaction", {"revision": str(revision)})
 
     def status(self) -> Mapping[str, Any]:
-        """Version, database size and leader of the endpoint that answers."""
+        """Version, database size and leader, by the endpoint that answers."""
         return self.call("/v3/maintenance/status", {})
 
     def watch(self, key: str, *, prefix: bool = True) -> Watch:
@@ -237,11 +237,11 @@ class Etcd(Gateway):
 
 
 class Watch:
-    """An open watch: iterate for batches, `close()` from any thread ends the iteration.
+    """An open watch: iterate for batches; `close()` from any thread ends the iteration.
 
-    No change that is made after it was opened is missed. Raises EtcdUnavailableError when it ends, for whatever reason:
-    whoever wants to go on reads the current state, and does not ask for the history in between. That may have been
-    compacted, or be another one: an etcd that lost its data counts revisions from 1 again, under the same cluster id.
+    It misses no change that is made after it was opened. Raises EtcdUnavailableError when it ends, for any reason. To
+    continue, read the current state; do not ask for the history in between. etcd may have compacted it, or have lost
+    its data, and then it counts revisions from 1 again under the same cluster id.
     """
 
     def __init__(self, etcd: Etcd, span: Json) -> None:
@@ -251,7 +251,7 @@ class Watch:
         self._closed = False
         self._begun = False
         try:
-            # The first is etcd's word that the watch is there.
+            # The first result confirms the watch.
             self._early = self._results()[1:]
         except EtcdError:
             self.close()
@@ -259,7 +259,7 @@ class Watch:
         self._stream.socket.settimeout(None)
 
     def close(self) -> None:
-        """Stop the iteration, wherever it is."""
+        """Stop the iteration."""
         self._closed = True
         # shutdown(), not close(): only that wakes a thread that is blocked in recv().
         with contextlib.suppress(OSError):
@@ -268,13 +268,13 @@ class Watch:
             self._stream.close()
 
     def ping(self) -> None:
-        """Ask the endpoint of this watch, and no other, for a linearizable read.
+        """Do a linearizable read on this watch's own endpoint.
 
-        Raises EtcdUnavailableError where it hangs, cannot be reached, or has lost its peers. A watch on it is silent
-        then, as one without news is, and for as long as that lasts. (etcd's own progress notifications come every 10
-        minutes, and cannot be asked for through the gateway.)
+        Raises EtcdUnavailableError if it hangs, cannot be reached, or has lost its peers: then its watch is silent,
+        and looks like a watch without changes. (etcd's own progress notifications come every 10 minutes, and the
+        gateway cannot request them.)
         """
-        # A refusal, such as a lack of permission, is an answer, too.
+        # A refusal, such as a lack of permission, proves that the endpoint works.
         with contextlib.suppress(EtcdRefusedError):
             body = self._span | {"limit": "1", "keys_only": True}
             self._etcd.call("/v3/kv/range", body, endpoint=self.endpoint)
@@ -286,21 +286,21 @@ class Watch:
             while not self._closed:
                 events = tuple(_watch_event(raw) for result in results for raw in result.get("events", ()))
                 if events:
-                    # Not the header's revision: to a watch that fell behind etcd gives the store's, which lies beyond.
+                    # Not the header's revision: for a watch that lags, that is the store's, which is ahead of it.
                     yield WatchBatch(events, events[-1].mod_revision)
                 results = self._results()
         finally:
             self._stream.close()
 
     def _results(self) -> list[Json]:
-        """All that has come, at least one; nothing where the watch was closed."""
+        """All results that have arrived, at least one; none if the watch was closed."""
         return [self._result(line) for line in self._read_lines()]
 
     def _result(self, line: bytes) -> Json:
         message: Json = json.loads(line.decode())
         result: Json = message.get("result", {})
         if int(result.get("compact_revision", 0)):
-            raise EtcdUnavailableError("watch cancelled: it fell behind, and what it did not tell yet was compacted")
+            raise EtcdUnavailableError("watch cancelled: it fell behind, and etcd compacted what it had not sent yet")
         if "error" in message or result.get("canceled"):
             reason = str(message.get("error") or result.get("cancel_reason") or "no reason given")
             if LOGIN_ENDED in reason:

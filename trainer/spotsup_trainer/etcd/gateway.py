@@ -1,6 +1,6 @@
-"""How etcd is reached: its JSON gateway over HTTP, several endpoints, TLS, logins. Standard library only.
+"""The connection to etcd: its JSON gateway over HTTP, several endpoints, TLS, logins. Standard library only.
 
-The verbs are in etcd.py. https://etcd.io/docs/v3.5/dev-guide/api_grpc_gateway/
+The operations are in client.py. https://etcd.io/docs/v3.5/dev-guide/api_grpc_gateway/
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Json: TypeAlias = dict[str, Any]
 
 
 class EtcdError(Exception):
-    """Anything that went wrong between us and etcd."""
+    """A call to etcd failed."""
 
 
 class EtcdUnavailableError(EtcdError):
@@ -31,7 +31,7 @@ class EtcdUnavailableError(EtcdError):
 
 
 class EtcdRefusedError(EtcdError):
-    """etcd answered, and the answer was no: bad request, no permission, lease not found, out of space."""
+    """etcd refused: bad request, no permission, lease not found, out of space. `code`: grpc's."""
 
     def __init__(self, message: str, code: int = 0) -> None:
         super().__init__(message)
@@ -40,7 +40,7 @@ class EtcdRefusedError(EtcdError):
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """Paths of PEM files. With `--client-cert-auth` etcd wants cert and key too."""
+    """Paths of PEM files. An etcd with `--client-cert-auth` needs cert and key."""
 
     ca: str
     cert: str | None = None
@@ -48,7 +48,7 @@ class Tls:
 
 
 class Gateway:
-    """For any number of threads: kept-alive connections, as many as calls at once; endpoints tried in turn."""
+    """For any number of threads. Keeps connections alive, one per concurrent call, and tries the endpoints in turn."""
 
     def __init__(
         self,
@@ -66,13 +66,13 @@ class Gateway:
         self._credentials = (user, password or "") if user else None
         self._token: str | None = None
         self._ssl = _ssl_context(tls) if tls else None
-        self._first = 0  # index of the endpoint to ask first: the one that answered last
+        self._first = 0  # index of the endpoint to try first: the one that answered last
         self._idle: dict[int, list[http.client.HTTPConnection]] = {}
         self._lock = threading.Lock()
         self._closed = False
 
     def close(self) -> None:
-        """Close what is idle; what is in use is closed when its call ends."""
+        """Close idle connections; those in use are closed when their calls end."""
         with self._lock:
             self._closed = True
             idle = [connection for kept in self._idle.values() for connection in kept]
@@ -81,11 +81,11 @@ class Gateway:
             connection.close()
 
     def forget_login(self) -> None:
-        """Log in anew with the next call: the token has ended."""
+        """Log in again with the next call: the token has expired."""
         self._token = None
 
     def call(self, path: str, body: Json, *, endpoint: str | None = None) -> Json:
-        """POST to the first endpoint that answers, each tried once, at most `timeout_s` each; or to `endpoint` only."""
+        """POST to the first endpoint that answers, or to `endpoint` only. Each is tried once, for `timeout_s`."""
         payload = json.dumps(body).encode()
         problems = []
         for index in self._in_turn() if endpoint is None else (self.endpoints.index(endpoint),):
@@ -104,7 +104,7 @@ class Gateway:
         return [(first + turn) % count for turn in range(count)]
 
     def _failed(self, index: int, error: Exception) -> str:
-        """What to say of an endpoint that did not answer. From now on others are asked first."""
+        """Describe an endpoint that did not answer, and try others first from now on."""
         if self._first == index:
             self._first = (index + 1) % len(self.endpoints)
         return f"{self.endpoints[index]}: {error or type(error).__name__}"
@@ -117,7 +117,7 @@ class Gateway:
             parsed: Json = json.loads(text)
             return parsed
         message, code = _error_of(text)
-        # Simple tokens end after 5 minutes without use: log in again, once.
+        # Simple tokens expire after 5 minutes without use: log in again, once.
         if self._credentials and may_login and (status == 401 or LOGIN_ENDED in message):
             self._login(index)
             return self._post(index, path, payload, may_login=False)
@@ -128,7 +128,7 @@ class Gateway:
     def _login(self, index: int) -> None:
         assert self._credentials is not None
         name, password = self._credentials
-        self._token = None  # with one that has ended, etcd would refuse even the login
+        self._token = None  # with an expired one, etcd would refuse even the login
         status, text = self._exchange(
             index, "/v3/auth/authenticate", json.dumps({"name": name, "password": password}).encode()
         )
@@ -144,8 +144,8 @@ class Gateway:
             except TimeoutError:
                 raise
             except (OSError, http.client.HTTPException):
-                # A kept connection that the server closed while idle says nothing about the server: once more, anew.
-                # All our requests may be repeated: puts are absolute, transactions guarded.
+                # The server may have closed the connection while it was idle: try again on a new one. All our
+                # requests may be repeated: puts are absolute, transactions guarded.
                 pass
         return self._round_trip(index, self.connect(index), path, payload)
 
@@ -175,7 +175,7 @@ class Gateway:
         connection.close()
 
     def connect(self, index: int) -> http.client.HTTPConnection:
-        """A new connection to endpoint `index`, small writes sent at once, a dead peer noticed in about 10 s."""
+        """A new connection to endpoint `index`. It sends small writes at once and detects a dead peer in about 10 s."""
         url = urlsplit(self.endpoints[index])
         host, port = url.hostname or "127.0.0.1", url.port or 2379
         connection = (
@@ -194,7 +194,7 @@ class Gateway:
         return {"Authorization": self._token} if self._token else {}
 
     def open_stream(self, path: str, body: Json) -> tuple[str, LineStream]:
-        """A long answer (watch), and which endpoint gives it. The caller closes it."""
+        """A streamed response (watch), and the endpoint that sends it. The caller closes it."""
         problems = []
         for index in self._in_turn():
             try:
@@ -228,7 +228,7 @@ def _error_of(text: bytes) -> tuple[str, int]:
     except ValueError:
         return text.decode(errors="replace").strip() or "no reason given", 0
     error = parsed.get("error")
-    if isinstance(error, dict):  # as streams say it, among them keepalive
+    if isinstance(error, dict):  # the format of streams, among them keepalive
         return str(error.get("message", error)), int(error.get("grpc_code", 0))
     return str(error or parsed.get("message") or parsed), int(parsed.get("code", 0))
 

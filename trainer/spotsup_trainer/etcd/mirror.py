@@ -1,4 +1,4 @@
-"""A live copy of all keys below one prefix: read once, then kept by a watch; read anew after any fault."""
+"""A live copy of all keys below one prefix: read once, then updated by a watch; read again after any fault."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from spotsup_trainer.timing import RETRY_S, retry_s
 
 
 @dataclass(frozen=True, slots=True)
-class View:
-    """What the mirror holds: keys as of `revision`. `live` is False while etcd is away and the copy ages.
+class MirrorView:
+    """What the mirror holds."""
 
-    `outages`: how often etcd went away, for however short, or was not there from the beginning. After one, leases may
-    have ended, and keys and revisions may have gone back to what they were long ago, or to nothing.
-    """
-
+    # As of `revision`.
     keys: Mapping[str, KeyValue]
     revision: int
+    # False while etcd is away, and the copy is stale.
     live: bool
+    # How often etcd went away, however briefly, including before the first copy. After an outage, leases may have
+    # ended, and keys and revisions may be those of an older backup, or none.
     outages: int = 0
 
 
 class Mirror:
     """Start it, then read `view()` from any thread; `on_change` is called from the mirror's thread after each change.
 
-    While etcd is away the last copy stays readable. A watch that breaks is not resumed: another store may be there by
-    then. Nor is one believed for ever that is silent: every `pulse_s` its endpoint must answer.
+    While etcd is away the last copy stays readable. A broken watch is not resumed: the store may be another one by
+    then. A silent watch is probed every `pulse_s`.
     """
 
     def __init__(
@@ -42,14 +42,14 @@ class Mirror:
         self._on_change = on_change
         self._pulse_s = pulse_s
         self._keys: dict[str, KeyValue] = {}
-        self._view = View(MappingProxyType({}), 0, live=False)  # as somebody last looked; `_revision` may be newer
+        self._view = MirrorView(MappingProxyType({}), 0, live=False)  # of the last `view()`; `_revision` may be newer
         self._revision = 0
         self._changed = threading.Condition()
         self._stopping = threading.Event()
         self._watch: Watch | None = None
         self._threads = [
             threading.Thread(target=self._run, name=f"mirror {prefix}", daemon=True),
-            threading.Thread(target=self._take_pulse, name=f"pulse {prefix}", daemon=True),
+            threading.Thread(target=self._probe, name=f"probe {prefix}", daemon=True),
         ]
 
     def start(self) -> None:
@@ -57,23 +57,26 @@ class Mirror:
         for thread in self._threads:
             thread.start()
 
-    def view(self) -> View:
-        """The current copy; it never changes under the reader. Made when somebody looks: where hundreds of words come
-        each second, copying thousands of keys for each of them would be most of the work."""
-        with self._changed:
-            return self._look()
+    def view(self) -> MirrorView:
+        """The current copy; it never changes under the reader.
 
-    def wait(self, predicate: Callable[[View], bool], timeout_s: float) -> bool:
+        Made on demand: with hundreds of messages per second, a copy of thousands of keys for each would be most of the
+        work.
+        """
+        with self._changed:
+            return self._current()
+
+    def wait(self, predicate: Callable[[MirrorView], bool], timeout_s: float) -> bool:
         """Wait until the copy satisfies `predicate`; False when `timeout_s` ran out first."""
         with self._changed:
-            return self._changed.wait_for(lambda: predicate(self._look()), timeout_s)
+            return self._changed.wait_for(lambda: predicate(self._current()), timeout_s)
 
     def wait_live(self, timeout_s: float) -> bool:
         """Wait until the copy is complete and watched."""
         return self.wait(lambda view: view.live, timeout_s)
 
     def close(self) -> None:
-        """Stop the threads, at most a few seconds."""
+        """Stop the threads, within a few seconds."""
         self._stopping.set()
         watch = self._watch
         if watch is not None:
@@ -98,9 +101,9 @@ class Mirror:
                 failures += 1
 
     def _follow(self) -> None:
-        """One copy, for as long as its watch lasts. The watch comes first: what the copy lacks, the watch tells.
+        """One copy, for as long as its watch lasts. The watch starts first and reports what the copy lacks.
 
-        The copy is a linearizable read: it is what etcd holds, even where this endpoint lags behind its peers.
+        The copy is a linearizable read: it is current even if this endpoint lags behind its peers.
         """
         with closing(self._etcd.watch(self._prefix)) as watch:
             self._watch = watch
@@ -108,15 +111,15 @@ class Mirror:
             if self._stopping.is_set():
                 return
             keys = MappingProxyType({kv.key: kv for kv in found.kvs})
-            self._publish(View(keys, found.revision, live=True, outages=self._view.outages))
+            self._publish(MirrorView(keys, found.revision, live=True, outages=self._view.outages))
             for batch in watch:
                 fresh = [event for event in batch.events if event.mod_revision > found.revision]
                 if fresh:
-                    self._take(fresh, batch.revision)
+                    self._apply(fresh, batch.revision)
         if not self._stopping.is_set():
-            raise EtcdUnavailableError(f"watch given up: {watch.endpoint} does not answer any more")
+            raise EtcdUnavailableError(f"watch given up: {watch.endpoint} no longer answers")
 
-    def _take_pulse(self) -> None:
+    def _probe(self) -> None:
         while not self._stopping.wait(self._pulse_s):
             watch = self._watch
             if watch is None or not self._view.live:
@@ -126,18 +129,18 @@ class Mirror:
             except EtcdUnavailableError:
                 watch.close()
 
-    def _look(self) -> View:
+    def _current(self) -> MirrorView:
         if self._view.revision != self._revision:
             self._view = replace(self._view, keys=MappingProxyType(dict(self._keys)), revision=self._revision)
         return self._view
 
-    def _publish(self, view: View) -> None:
+    def _publish(self, view: MirrorView) -> None:
         with self._changed:
             self._view, self._keys, self._revision = view, dict(view.keys), view.revision
             self._changed.notify_all()
         self._on_change()
 
-    def _take(self, events: list[WatchEvent], revision: int) -> None:
+    def _apply(self, events: list[WatchEvent], revision: int) -> None:
         with self._changed:
             for event in events:
                 key, value = event.key, event.value

@@ -1,4 +1,4 @@
-"""Writes to etcd from one thread: the newest value of each key, again and again until it is there."""
+"""Writes to etcd from one thread: the newest value of each key, retried until it is written."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ log = logging.getLogger(__name__)
 class _Write:
     value: bytes
     leased: bool
+    # Write only if the key's last change is this revision; None: in any case.
     over: int | None
     due_at: float = 0.0
 
 
 class Outbox:
-    """Puts that never block their caller and never pile up: while etcd is away, only each key's newest value is kept.
+    """Puts that never block the caller and never pile up: while etcd is away, only each key's newest value is kept.
 
-    Keys put with `leased=True` live under one lease, which the thread renews three times in its length. Should it end
-    nevertheless (this process was stopped for long, or cut off; etcd lost its data), another is granted and those keys
-    are put again. Other keys are not: what they tell goes on (progress), or is a last word, and the daemon that it was
-    meant for has lost its records, too.
+    Keys put with `leased=True` live under one lease, which the thread renews three times in its length. If it ends
+    anyway (this process was stopped or cut off for long; etcd lost its data), another is granted and those keys are
+    put again. Other keys are not: they are updated soon (progress), or final, and the daemon has lost its records too.
 
-    `etcd`'s time limit must be well below `ttl_s` (timing.LeaseTimes): a lease must not be spent on a dead endpoint.
+    The time limit of `etcd` must be well below `ttl_s` (timing.LeaseTimes), or a dead endpoint could use up the lease.
     """
 
     def __init__(self, etcd: Etcd, *, ttl_s: float, name: str = "outbox") -> None:
@@ -45,7 +45,7 @@ class Outbox:
         self._pending: dict[str, _Write] = {}
         self._changed = threading.Condition()
         self._stopping = False
-        self._said = ""
+        self._logged = ""
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
@@ -55,9 +55,9 @@ class Outbox:
     def put(
         self, key: str, value: bytes, *, leased: bool = False, over: int | None = None, after_s: float = 0.0
     ) -> None:
-        """Have `key` written soon, or in `after_s` seconds. A value that was not written yet is replaced.
+        """Write `key` soon, or in `after_s` seconds. Replaces a value that is not written yet.
 
-        `over`: only where the key is as it was last changed by this revision (0: where there is none), else dropped.
+        `over`: write only if the key was last changed by this revision (0: does not exist), else drop the value.
         """
         with self._changed:
             if leased:
@@ -66,13 +66,13 @@ class Outbox:
             self._changed.notify_all()
 
     def repeat(self) -> None:
-        """Have all leased keys written again."""
+        """Write all leased keys again."""
         with self._changed:
             self._pending |= {key: _Write(value, leased=True, over=None) for key, value in self._leased.items()}
             self._changed.notify_all()
 
     def flush(self, timeout_s: float) -> bool:
-        """Have all written now, and wait for it; False when `timeout_s` ran out first."""
+        """Write everything now and wait for it; False when `timeout_s` ran out first."""
         with self._changed:
             self._pending = {key: replace(write, due_at=0.0) for key, write in self._pending.items()}
             self._changed.notify_all()
@@ -83,7 +83,7 @@ class Outbox:
         return self._answered_at
 
     def close(self, *, revoke: bool = True) -> None:
-        """Stop within seconds; what is not written is dropped. With `revoke` the leased keys vanish at once."""
+        """Stop within seconds, and drop what is not written. With `revoke` the leased keys vanish at once."""
         with self._changed:
             self._stopping = True
             self._changed.notify_all()
@@ -91,7 +91,7 @@ class Outbox:
             self._thread.join(timeout=self._etcd.timeout_s * len(self._etcd.endpoints) + 1)
         lease, self._lease = self._lease, 0
         if lease and revoke:
-            # Where etcd is away the lease ends by itself.
+            # If etcd is away the lease expires by itself.
             with contextlib.suppress(EtcdError):
                 self._etcd.revoke(lease)
 
@@ -107,9 +107,9 @@ class Outbox:
                 self._work()
                 self._answered_at = time.monotonic()
                 failures = 0
-                self._said = ""
+                self._logged = ""
             except EtcdError as error:
-                self._tell(error)
+                self._log(error)
                 with self._changed:
                     self._changed.wait_for(lambda: self._stopping, retry_s(failures))
                 failures += 1
@@ -138,7 +138,7 @@ class Outbox:
             try:
                 self._write(key, write)
             except EtcdRefusedError as error:
-                refused = error  # the other keys may have more luck
+                refused = error  # try the other keys first
                 if write.leased and error.code == _NOT_FOUND:
                     self._lease, self._keepalive_at = 0, 0.0
                 continue
@@ -165,9 +165,9 @@ class Outbox:
             self.repeat()
         self._keepalive_at = time.monotonic() + self._ttl_s / 3
 
-    def _tell(self, error: EtcdError) -> None:
+    def _log(self, error: EtcdError) -> None:
         """Each problem once, not at every retry."""
         text = "etcd does not answer" if isinstance(error, EtcdUnavailableError) else str(error)
-        if text != self._said:
-            self._said = text
-            log.warning("%s: %s; trying on", self._thread.name, error)
+        if text != self._logged:
+            self._logged = text
+            log.warning("%s: %s; retrying", self._thread.name, error)

@@ -1,7 +1,7 @@
-"""A long HTTP answer, as lines: all that have come, at once.
+"""The lines of a streamed HTTP response, in batches: all that have arrived.
 
-http.client finds the lines of a chunked answer too, but one by one, at 30 µs each. Where 64 nodes write at one moment
-each of them hears 64 lines: taken together they are one change, looked at once.
+http.client reads the lines of a chunked response one by one, at 30 µs each. When 64 nodes write at the same moment,
+each of them receives 64 lines; as one batch they are one change to evaluate.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ import http.client
 from typing import Any
 
 _READ_BYTES = 1 << 16
-_MAX_LINE_BYTES = 1 << 24  # etcd's largest answer is far smaller: whoever sends more is no etcd
+_MAX_LINE_BYTES = 1 << 24  # far more than etcd's largest response
 
 
 class LineStream:
-    """The open answer of a connection that is used for nothing else. For one thread, except `close` of the socket."""
+    """The open response of a dedicated connection. For one thread, except for shutting the socket down."""
 
     def __init__(self, connection: http.client.HTTPConnection, response: http.client.HTTPResponse) -> None:
         self.socket: Any = connection.sock
@@ -25,7 +25,7 @@ class LineStream:
         self._rest = b""
 
     def read(self) -> list[bytes]:
-        """All whole lines that have come, at least one: waits for it. [] where the other side has ended the answer.
+        """Wait for at least one whole line; return all that have arrived. [] if the server has ended the response.
 
         Raises OSError, ValueError, HTTPException.
         """
@@ -41,21 +41,21 @@ class LineStream:
                 return []
 
     def close(self) -> None:
-        """Close both; not while another thread reads."""
+        """Close response and connection; not while another thread reads."""
         self._response.close()
         self._connection.close()
 
 
 class Chunks:
-    """Takes HTTP/1.1's chunked encoding off, however the bytes come in pieces (RFC 9112, section 7.1)."""
+    """Decodes HTTP/1.1's chunked encoding from pieces of any size (RFC 9112, section 7.1)."""
 
     def __init__(self) -> None:
         self.ended = False
         self._raw = b""
-        self._left = 0  # bytes of the current chunk that have not come; below 0: of the line end after it
+        self._left = 0  # missing bytes of the current chunk; below 0: of the line end after it
 
     def feed(self, raw: bytes) -> bytes:
-        """What of the content is new. Raises ValueError for what is not the encoding."""
+        """The content in `raw`. Raises ValueError if it is not chunked encoding."""
         raw, at, found = self._raw + raw, 0, []
         while at < len(raw) and not self.ended:
             if self._left > 0:

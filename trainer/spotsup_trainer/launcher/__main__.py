@@ -7,7 +7,7 @@ import sys
 from spotsup_trainer.launcher.main import main
 
 exit_code = main()
-# All is closed. Python's own end takes a second and more with torch, which a machine that is about to go lacks.
+# Everything is closed. With torch, the interpreter's own exit takes over a second, too long on a preempted machine.
 logging.shutdown()
 sys.stdout.flush()
 os._exit(exit_code)

@@ -1,9 +1,10 @@
-"""The launcher of a data job: one node, one command, run to its end; after a loss, anew on another node. No torch.
+"""The launcher of a data job: one node runs one command to its end; after a loss, another node runs it again. No torch.
 
-It takes its seat in the job's rendezvous as any launcher does, so whoever decides about nodes needs to know nothing of
-it: the round of one node is the command's run, its failures are the program's, and a replacement waits until the old
-node has stopped. `python -m spotsup_trainer.launcher.data_job --help`. Exit code 0: the command ended well, or this
-node left in order; 1: it failed; 2: wrong usage.
+It joins the job's rendezvous as any launcher does, so the daemon treats it alike: a round of one node is one run of the
+command, its failures are the program's, and a replacement waits until the old node has stopped.
+
+`python -m spotsup_trainer.launcher.data_job --help`. Exit code 0: the command ended well, or this node left in order;
+1: it failed; 2: wrong usage.
 """
 
 from __future__ import annotations
@@ -22,67 +23,59 @@ import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, Literal
+from typing import IO
 
 from spotsup_trainer.etcd import EtcdError
 from spotsup_trainer.launcher import container_init
 from spotsup_trainer.launcher.parent_death import die_with_parent
-from spotsup_trainer.launcher.run_dir import RunDir
+from spotsup_trainer.launcher.run_dir import Outcome, RunDir
 from spotsup_trainer.rendezvous import conf as rdzv_conf
-from spotsup_trainer.rendezvous.client import Place, RendezvousClient
+from spotsup_trainer.rendezvous.client import RendezvousClient, RendezvousConfig
 from spotsup_trainer.rendezvous.membership import Broken, Over, Rules, Standing, Stay, Wait, standing
 from spotsup_trainer.timing import Patience
 from spotsup_trainer.wire import Failure, Progress, Result, Round
 from spotsup_trainer.worker_files import WorkerFiles
 
 STOP_S = 20.0  # from SIGTERM to SIGKILL; the agent gives this launcher 30 s
-SHIPPED_S = 2.0  # the agent ships what was printed once a second, and the machine goes a moment after the job's end
+LOG_DELAY_S = 2.0  # the agent sends the log once a second, and the machine may end a moment after the job
 MARGIN_S = 1.0  # before the machine's own deadline
 _JOIN_TIMEOUT_S = 7 * 24 * 3600.0  # the daemon ends a job; a node that waits must not
 _POLL_S = 0.1
-_LAST_WORD_S = 2.0
+_FLUSH_S = 2.0
 _LAST_OUTPUT_S = 5.0
-_WRITE_AGAIN_S = 0.5
+_RESULT_RETRY_S = 0.5
 _TEXT_CHARS = 200
 _MESSAGE_CHARS = 2000
 _PIECE_BYTES = 2**16
-_LINE_BYTES = 2**16  # of one line, its end is looked at
+_LINE_BYTES = 2**16  # how much of the end of a line is kept
 
-_TOLD = re.compile(r"spotsup: progress (?P<fraction>0(\.\d+)?|1(\.0+)?|\.\d+)(\s+(?P<text>.*))?$")
+_PROGRESS_LINE = re.compile(r"spotsup: progress (?P<fraction>0(\.\d+)?|1(\.0+)?|\.\d+)(\s+(?P<text>.*))?$")
 
 log = logging.getLogger("spotsup_trainer")
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """How far the command says that it is: a fraction of 1, and a few words."""
+class ReportedProgress:
+    """How far the command is, by its own output: a fraction of 1, and a short text."""
 
     fraction: float
     text: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """How this launcher ends, as `Ended` has it."""
-
-    kind: Literal["success", "failure", "left"]
-    message: str
-
-
-def progress_in(line: str) -> Told | None:
-    """What a line of the command's output says about its progress: `spotsup: progress 0.4 copied 12 of 30 files`."""
-    found = _TOLD.match(line.strip())
+def parse_progress(line: str) -> ReportedProgress | None:
+    """The progress in a line of output such as `spotsup: progress 0.4 copied 12 of 30 files`; else None."""
+    found = _PROGRESS_LINE.match(line.strip())
     if found is None:
         return None
-    return Told(float(found["fraction"]), (found["text"] or "").strip()[:_TEXT_CHARS])
+    return ReportedProgress(float(found["fraction"]), (found["text"] or "").strip()[:_TEXT_CHARS])
 
 
 class Command:
-    """A running command: a line for bash. What it prints goes to `out` as it comes; it ends with this process."""
+    """A running command: a line for bash. Its output goes to `out` as it comes; the command ends with this process."""
 
     def __init__(self, line: str, environ: dict[str, str], out: IO[bytes]) -> None:
         shell = ["bash", "-e", "-o", "pipefail", "-c", line]
-        self.told: Told | None = None
+        self.progress: ReportedProgress | None = None
         self.last_line = ""
         self._out = out
         self._process = subprocess.Popen(
@@ -100,11 +93,11 @@ class Command:
         return self._process.poll()
 
     def terminate(self) -> None:
-        """SIGTERM to the command and all that it started."""
+        """Send SIGTERM to the command and all its processes."""
         self._process.terminate()
 
     def kill(self) -> None:
-        """SIGKILL to all, and wait: nothing of it writes any more."""
+        """Kill the command and all its processes, and wait: none of them writes any more."""
         assert self._process.stdin is not None
         with contextlib.suppress(OSError):
             self._process.stdin.close()
@@ -112,11 +105,11 @@ class Command:
         self._reader.join(_LAST_OUTPUT_S)
 
     def close(self) -> None:
-        """After its end: what it printed last is read."""
+        """Read the rest of its output, after its end."""
         self.kill()
 
     def _read(self) -> None:
-        """Passed on piece by piece: a bar of progress that goes back (\\r) may never end its line."""
+        """Pass the output on piece by piece: a progress bar (\\r) may never end its line."""
         assert self._process.stdout is not None
         rest = b""
         with self._process.stdout as stdout:
@@ -131,156 +124,160 @@ class Command:
 
     def _take(self, raw: bytes) -> None:
         line = raw.decode(errors="replace").rstrip()
-        self.told = progress_in(line) or self.told
+        self.progress = parse_progress(line) or self.progress
         self.last_line = line or self.last_line
 
 
 class DataJob:
     """Runs the command in the rounds of this node: `run()`. A signal handler may call `leave()`.
 
-    `shipped_s`: from the command's good end until that is said, so that its last words get through.
+    `log_delay_s`: from the command's success until it is announced, so that the agent can send the end of its log.
     """
 
     def __init__(
-        self, seat: RendezvousClient, run_dir: RunDir, start: Callable[[Round], Command], shipped_s: float = SHIPPED_S
+        self,
+        client: RendezvousClient,
+        run_dir: RunDir,
+        start: Callable[[Round], Command],
+        log_delay_s: float = LOG_DELAY_S,
     ) -> None:
-        self._seat = seat
+        self._client = client
         self._run_dir = run_dir
         self._start = start
-        self._shipped_s = shipped_s
-        self._told = 0
+        self._log_delay_s = log_delay_s
+        self._leave_requests = 0
         self._first_at = 0.0
 
     def leave(self) -> None:
-        """Leave in order; told twice, at once. Only sets a flag."""
-        self._told += 1
+        """Leave in order; when called twice, at once. Only sets a flag."""
+        self._leave_requests += 1
 
     def run(self) -> Outcome:
-        """To the end of the job, or of this node's part in it."""
-        self._seat.open()
+        """Run to the end of the job, or of this node's part in it."""
+        self._client.open()
         current: Round | None = None
         failure: Failure | None = None
         parked = False
         try:
             while True:
                 number = current.number if current else 0
-                self._seat.announce(state="waiting", store_port=0, round=number, failure=failure, parked=parked)
+                self._client.announce(state="waiting", store_port=0, round=number, failure=failure, parked=parked)
                 found = self._wait_for_round(current)
                 if isinstance(found, Outcome):
                     return found
                 current = found
-                self._seat.take_up(current)
+                self._client.announce_running(current)
                 self._run_dir.begin(current.number)
                 ended = self._run_in(current)
                 if isinstance(ended, Outcome):
                     return ended
                 failure, parked = ended, ended is None
         finally:
-            self._seat.close(linger=parked or self._told > 0)
+            self._client.close(linger=parked or self._leave_requests > 0)
 
     # -- inside --------------------------------------------------------------------------------------------
 
     def _wait_for_round(self, current: Round | None) -> Round | Outcome:
-        place, patience = self._seat.place, Patience(_JOIN_TIMEOUT_S, time.monotonic())
+        config, patience = self._client.config, Patience(_JOIN_TIMEOUT_S, time.monotonic())
         number = current.number if current else 0
         while True:
-            now = self._seat.snapshot()
+            now = self._client.snapshot()
             if now.view.result is not None:
                 result = now.view.result
                 return Outcome("success" if result.outcome == "success" else "failure", result.message)
-            if place.node in now.view.tombstones:
-                return Outcome("left", f"the daemon has given node {place.node} up")
-            if self._told:
-                return self._left("told to leave")
+            if config.node in now.view.tombstones:
+                return Outcome("left", f"the daemon has given node {config.node} up")
+            if self._leave_requests:
+                return self._leave("asked to leave")
             if patience.is_over(time.monotonic(), away=now.away):
                 return Outcome("failure", "no round formed within a week")
             formed = now.view.round
-            if formed and formed.number > number and formed.incarnations.get(place.node) == place.incarnation:
+            if formed and formed.number > number and formed.incarnations.get(config.node) == config.incarnation:
                 return formed
             wait_s = _POLL_S
-            if now.live and not (current and self._seat.put_back(current, running=False)):
-                decision = self._seat.decide()
+            if now.live and not (current and self._client.restore_round(current, running=False)):
+                decision = self._client.decide()
                 if not isinstance(decision, Wait):
-                    wait_s = min(_POLL_S, self._seat.try_write(decision))
-            self._seat.wait_change(wait_s)
+                    wait_s = min(_POLL_S, self._client.try_write(decision))
+            self._client.wait_change(wait_s)
 
     def _run_in(self, current: Round) -> Outcome | Failure | None:
-        """One run: how the job ended, or why this run did; None where it was stopped for another round."""
+        """One run: how the job ended, or why this run did; None if it was stopped for another round."""
         command = self._start(current)
         log.info("round %d: the command runs", current.number)
         try:
             return self._supervise(current, command)
         finally:
             command.close()
-            self._tell(current, command)
+            self._write_progress(current, command)
 
     def _supervise(self, current: Round, command: Command) -> Outcome | Failure | None:
-        say_done_at = None
+        announce_at = None
         while True:
             status = command.status()
-            self._tell(current, command)
-            where = self._standing(current)
-            if isinstance(where, Over) and self._is_written(where.result):
-                return Outcome("success" if where.result.outcome == "success" else "failure", where.result.message)
-            if status == 0 and say_done_at is None:
-                say_done_at = time.monotonic() + self._shipped_s
+            self._write_progress(current, command)
+            state = self._standing(current)
+            if isinstance(state, Over) and self._result_written(state.result):
+                return Outcome("success" if state.result.outcome == "success" else "failure", state.result.message)
+            if status == 0 and announce_at is None:
+                announce_at = time.monotonic() + self._log_delay_s
                 command.close()
                 log.info("round %d: the command ended well", current.number)
-            elif status == 0 and self._seat.member.state != "done" and time.monotonic() >= (say_done_at or 0.0):
-                self._seat.announce(state="done")
+            elif status == 0 and self._client.member.state != "done" and time.monotonic() >= (announce_at or 0.0):
+                self._client.announce(state="done")
             elif status:
                 command.close()
-                said = command.last_line[-_MESSAGE_CHARS:] or "it printed nothing"
+                message = command.last_line[-_MESSAGE_CHARS:] or "it printed nothing"
                 log.info("round %d: the command ended with status %d", current.number, status)
-                return Failure(current.number, 0, status, said, time.time())
-            if self._told or not isinstance(where, Stay | Over):
-                return self._stop(command, where)
-            self._seat.wait_change(_POLL_S)
+                return Failure(current.number, 0, status, message, time.time())
+            if self._leave_requests or not isinstance(state, Stay | Over):
+                return self._stop(command, state)
+            self._client.wait_change(_POLL_S)
 
-    def _stop(self, command: Command, where: Standing) -> Outcome | None:
-        """SIGTERM, and SIGKILL once time is up; at once where another round goes on without this node."""
-        reason = "this node leaves" if self._told else getattr(where, "reason", "")
-        log.info("the command is stopped: %s", reason)
-        notice = self._seat.snapshot().notice
-        until = time.monotonic() + (0.0 if isinstance(where, Broken) else STOP_S)
+    def _stop(self, command: Command, state: Standing) -> Outcome | None:
+        """SIGTERM, and SIGKILL once time is up; SIGKILL at once if another round goes on without this node."""
+        reason = "this node leaves" if self._leave_requests else getattr(state, "reason", "")
+        log.info("stopping the command: %s", reason)
+        notice = self._client.snapshot().notice
+        until = time.monotonic() + (0.0 if isinstance(state, Broken) else STOP_S)
         if notice is not None:
             until = min(until, time.monotonic() + notice.deadline - time.time() - MARGIN_S)
         command.terminate()
-        while command.status() is None and time.monotonic() < until and self._told < 2:
+        while command.status() is None and time.monotonic() < until and self._leave_requests < 2:
             time.sleep(_POLL_S)
         command.kill()
-        return self._left(reason) if self._told else None
+        return self._leave(reason) if self._leave_requests else None
 
     def _standing(self, current: Round) -> Standing:
-        self._seat.put_back(current, running=True)
-        now = self._seat.snapshot()
-        return standing(now.view, current, self._seat.place.node, time.monotonic()) if now.live else Stay()
+        self._client.restore_round(current, running=True)
+        now = self._client.snapshot()
+        return standing(now.view, current, self._client.config.node, time.monotonic()) if now.live else Stay()
 
-    def _left(self, reason: str) -> Outcome:
-        self._seat.announce(state="leaving", parked=True)
-        self._seat.flush(_LAST_WORD_S)
+    def _leave(self, reason: str) -> Outcome:
+        self._client.announce(state="leaving", parked=True)
+        self._client.flush(_FLUSH_S)
         return Outcome("left", reason)
 
-    def _is_written(self, result: Result) -> bool:
-        """Nobody else writes it: without it, the job would be done once more."""
+    def _result_written(self, result: Result) -> bool:
+        """Try to write the result. No other node does; without it, the command would run once more."""
         try:
-            self._seat.finish(result)
+            self._client.finish(result)
         except EtcdError as error:
             log.warning("the job's result is not written yet: %s", error)
-            time.sleep(_WRITE_AGAIN_S)
+            time.sleep(_RESULT_RETRY_S)
             return False
         return True
 
-    def _tell(self, current: Round, command: Command) -> None:
-        told, now = command.told, time.time()
-        if told is None:
+    def _write_progress(self, current: Round, command: Command) -> None:
+        reported, now = command.progress, time.time()
+        if reported is None:
             return
         files = WorkerFiles.named_by(self._run_dir.worker_env(current.number, 0))
         self._first_at = self._first_at or now
         known = self._run_dir.progress()
-        words = Progress(current.number, 0, now, self._first_at, fraction=told.fraction, text=told.text)
-        if known is None or replace(known, at=now) != words:
-            files.write_progress(words)
+        progress = Progress(current.number, 0, now, self._first_at, fraction=reported.fraction, text=reported.text)
+        if known is None or replace(known, at=now) != progress:
+            files.write_progress(progress)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -297,7 +294,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     logging.basicConfig(level=logging.INFO, format="[spotsup %(asctime)s] %(message)s", datefmt="%H:%M:%S")
     environ = os.environ
     try:
-        place = Place(
+        config = RendezvousConfig(
             cluster=rdzv_conf.name("SPOTSUP_CLUSTER", environ.get("SPOTSUP_CLUSTER", "default")),
             job=rdzv_conf.name("SPOTSUP_JOB", environ.get("SPOTSUP_JOB", "")),
             node=rdzv_conf.name("SPOTSUP_NODE_ID", environ.get("SPOTSUP_NODE_ID", "")),
@@ -313,18 +310,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     run_dir = RunDir(Path(environ["SPOTSUP_RUN_DIR"]))
 
     def start(current: Round) -> Command:
-        # The environment's own programs come first; a program that is no terminal's keeps its lines to itself.
+        # The environment's own programs come first; without a terminal, Python would buffer its output.
         path = f"{Path(sys.executable).parent}:{environ.get('PATH', os.defpath)}"
         more = {"PATH": path, "PYTHONUNBUFFERED": "1", "SPOTSUP_ROUND": str(current.number)}
         return Command(options.line, {**environ, **more}, sys.stdout.buffer)
 
-    job = DataJob(RendezvousClient(place, Rules(1, 1, failures)), run_dir, start)
+    job = DataJob(RendezvousClient(config, Rules(1, 1, failures)), run_dir, start)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: job.leave())
     outcome = job.run()
-    run_dir.write_ended(outcome.kind, outcome.message)
-    log.info("%s: %s", outcome.kind, outcome.message)
-    return 1 if outcome.kind == "failure" else 0
+    run_dir.write_outcome(outcome)
+    log.info("%s: %s", outcome.outcome, outcome.message)
+    return 1 if outcome.outcome == "failure" else 0
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""torch's elastic agent with our manners: restarts caused by membership are not counted, nobody waits for a timeout.
+"""torch's elastic agent, changed: membership changes do not count as restarts, and no node waits for a timeout.
 
-What it does next is decided in supervision.py; where the node stands, in membership.py. Here it is carried out.
+supervision.py decides what to do next, and membership.py whether the round stands; this module carries it out.
 """
 
 from __future__ import annotations
@@ -33,20 +33,29 @@ from torch.distributed.elastic.utils import macros
 
 from spotsup_trainer.etcd import EtcdError
 from spotsup_trainer.launcher.forkserver import WorkerServer
-from spotsup_trainer.launcher.run_dir import RunDir
-from spotsup_trainer.launcher.supervision import AskToYield, GoOn, Limits, Local, SayDone, Stop, Workers, decide
+from spotsup_trainer.launcher.run_dir import Outcome, RunDir
+from spotsup_trainer.launcher.supervision import (
+    AnnounceDone,
+    AskToYield,
+    Continue,
+    Limits,
+    Local,
+    Stop,
+    Workers,
+    decide,
+)
 from spotsup_trainer.launcher.worker import WorkerRequest
 from spotsup_trainer.launcher.worker_context import ServedContext
-from spotsup_trainer.rendezvous.abandonable_call import attempt
+from spotsup_trainer.rendezvous.abandonable_call import call_while
 from spotsup_trainer.rendezvous.handler import SpotsupRendezvousHandler
 from spotsup_trainer.rendezvous.membership import Broken, Over, Stay
 from spotsup_trainer.wire import Failure, Result, Round
 
 _POLL_S = 0.02  # workers and their files; keys are noticed at once
-_EXCHANGE_TIMEOUT_S = 1.0  # then see whether the round still stands, and try again
+_EXCHANGE_TIMEOUT_S = 1.0  # then check whether the round still stands, and try again
 _MAX_EXCHANGES = 600
 _MESSAGE_CHARS = 2000
-_WRITES_OF_RESULT = 3
+_RESULT_ATTEMPTS = 3
 
 _WORKERS: dict[Any, Workers] = {WorkerState.SUCCEEDED: "succeeded", WorkerState.HEALTHY: "running"}
 
@@ -54,38 +63,33 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """How a launcher ended. left: in order; the others go on."""
-
-    kind: Literal["success", "failure", "left"]
-    message: str
-
-
-@dataclass(frozen=True, slots=True)
 class Program:
-    """What the workers run. `python` "": the program is no Python."""
+    """What the workers run."""
 
     name: str
     arguments: tuple[str, ...]
+    # `name` is a module.
     module: bool
+    # The interpreter; "" if the program is not Python.
     python: str
+    # Run it in a process forked from the launcher, which has torch imported.
     warm: bool
+    # A torch.numa affinity mode, "" for none.
     numa: str = ""
 
     def request(self, local_rank: int, env: Mapping[str, str], stdout: str, stderr: str) -> WorkerRequest:
         """The worker of one local rank."""
         arguments = tuple(macros.substitute(list(self.arguments), str(local_rank)))
         if self.warm:
-            kind: Literal["script", "module", "exec"] = "module" if self.module else "script"
-            argv: tuple[str, ...] = (self.name, *arguments)
-        else:
-            python = (self.python, "-u", *(["-m"] if self.module else [])) if self.python else ()
-            kind, argv = "exec", (*python, self.name, *arguments)
-        return WorkerRequest(kind, argv, env, local_rank, stdout, stderr, self.numa if self.warm else "")
+            kind: Literal["module", "script"] = "module" if self.module else "script"
+            return WorkerRequest(kind, (self.name, *arguments), env, local_rank, stdout, stderr, self.numa)
+        python = (self.python, "-u", *(["-m"] if self.module else [])) if self.python else ()
+        return WorkerRequest("exec", (*python, self.name, *arguments), env, local_rank, stdout, stderr)
 
 
 class SpotsupElasticAgent(LocalElasticAgent):  # type: ignore[misc]  # mypy does not read torch
-    """Runs this node's workers through all rounds: `run()`, then see `outcome`. A signal handler may call `leave()`."""
+    """Runs this node's workers through all rounds: `run()`, then read `outcome`. A signal handler may call
+    `leave()`."""
 
     def __init__(
         self,
@@ -104,14 +108,14 @@ class SpotsupElasticAgent(LocalElasticAgent):  # type: ignore[misc]  # mypy does
         self._run_dir = run_dir
         self._program = program
         self._limits = limits
-        self._told = 0
+        self._leave_requests = 0
         self._handler: SpotsupRendezvousHandler = spec.rdzv_handler
-        self._handler.interrupted = lambda: self._told > 0
+        self._handler.interrupted = lambda: self._leave_requests > 0
         self._local = Local("running", spec.local_world_size, 0, 0)
 
     def leave(self) -> None:
-        """Leave in order; told twice, at once. Only sets a flag."""
-        self._told += 1
+        """Leave in order; when called twice, at once. Only sets a flag."""
+        self._leave_requests += 1
 
     # -- torch's steps -------------------------------------------------------------------------------------
 
@@ -123,7 +127,7 @@ class SpotsupElasticAgent(LocalElasticAgent):  # type: ignore[misc]  # mypy does
             while True:
                 self._begin_round(failure, parked=parked)
                 stop, result = self._supervise()
-                log.info("round %d ends here: %s", self._round.number, stop.reason)
+                log.info("round %d: stopping the workers: %s", self._round.number, stop.reason)
                 failure, parked = self._failure(result) if stop.blame else None, stop.parked
                 self._stop_workers(self._worker_group, stop.grace_s)
                 if stop.then == "end":
@@ -201,15 +205,15 @@ class SpotsupElasticAgent(LocalElasticAgent):  # type: ignore[misc]  # mypy does
         return self._handler.current
 
     def _ranks(self, info: RendezvousInfo) -> list[Any] | None:
-        """The local workers with their ranks, agreed through the store. None when the round broke meanwhile."""
+        """The local workers with their ranks, agreed through the store. None if the round broke meanwhile."""
         assign = partial(self._assign_worker_ranks, info.store, info.rank, info.world_size, self._worker_group.spec)
         usual = info.store.timeout
         info.store.set_timeout(timedelta(seconds=_EXCHANGE_TIMEOUT_S))
         for _ in range(_MAX_EXCHANGES):
             try:
-                workers: list[Any] | None = attempt(assign, self._may_begin)
+                workers: list[Any] | None = call_while(assign, self._may_begin)
             except DistError as error:
-                log.warning("round %d: some node is not there yet: %s", self._round.number, error)
+                log.warning("round %d: waiting for all nodes to exchange their ranks: %s", self._round.number, error)
                 if not self._may_begin():
                     return None
             else:
@@ -219,54 +223,54 @@ class SpotsupElasticAgent(LocalElasticAgent):  # type: ignore[misc]  # mypy does
         return None
 
     def _may_begin(self) -> bool:
-        return not self._told and isinstance(self._handler.standing(), Stay)
+        return not self._leave_requests and isinstance(self._handler.standing(), Stay)
 
     def _supervise(self) -> tuple[Stop, RunResult]:
-        """Look after the running workers until they have to be stopped."""
+        """Watch the running workers until they have to be stopped."""
         while True:
             result = self._monitor_workers(self._worker_group)
             standing = self._handler.standing()
-            self._look(result, broken=isinstance(standing, Broken))
+            self._update_local(result, broken=isinstance(standing, Broken))
             action = decide(self._local, standing, time.monotonic(), self._limits)
             if isinstance(action, Stop):
                 if isinstance(standing, Over):
-                    self._write(standing.result)
+                    self._write_result(standing.result)
                 return action, result
             self._carry_out(action)
-            self._handler.seat.wait_change(_POLL_S)
+            self._handler.client.wait_change(_POLL_S)
 
-    def _look(self, result: RunResult, *, broken: bool) -> None:
+    def _update_local(self, result: RunResult, *, broken: bool) -> None:
         now, number, ranks = time.monotonic(), self._round.number, self._local.ranks
-        notice = self._handler.seat.snapshot().notice
-        told_now = self._told > 0 and self._local.leaving_since is None
-        if told_now and self._local.workers == "running":
-            self._handler.seat.announce(state="leaving")
+        notice = self._handler.client.snapshot().notice
+        asked_now = self._leave_requests > 0 and self._local.leaving_since is None
+        if asked_now and self._local.workers == "running":
+            self._handler.client.announce(state="leaving")
         self._local = replace(
             self._local,
             workers=_WORKERS.get(result.state, "failed"),
             sessions=self._run_dir.sessions(number, ranks),
             parked=self._run_dir.parked(number, ranks),
             broken_since=(self._local.broken_since or now) if broken else None,
-            leaving_since=now if told_now else self._local.leaving_since,
+            leaving_since=now if asked_now else self._local.leaving_since,
             deadline=None if notice is None else now + notice.deadline - time.time(),
-            force=self._told > 1,
+            force=self._leave_requests > 1,
         )
 
-    def _carry_out(self, action: GoOn | SayDone | AskToYield) -> None:
+    def _carry_out(self, action: Continue | AnnounceDone | AskToYield) -> None:
         if isinstance(action, AskToYield):
             log.info("round %d: asking the workers to checkpoint: %s", self._round.number, action.reason)
             self._run_dir.ask_to_yield(self._round.number, action.reason)
             self._local = replace(self._local, yielding_since=time.monotonic())
-        elif isinstance(action, SayDone) and self._local.done_since is None:
+        elif isinstance(action, AnnounceDone) and self._local.done_since is None:
             log.info("round %d: the workers ended well; waiting for the other nodes", self._round.number)
-            self._handler.seat.announce(state="done")
+            self._handler.client.announce(state="done")
             self._local = replace(self._local, done_since=time.monotonic())
 
-    def _write(self, result: Result) -> None:
-        """Every other member tries the same."""
-        for _ in range(_WRITES_OF_RESULT):
+    def _write_result(self, result: Result) -> None:
+        """Every member of the round tries this."""
+        for _ in range(_RESULT_ATTEMPTS):
             try:
-                self._handler.seat.finish(result)
+                self._handler.client.finish(result)
             except EtcdError as error:
                 log.warning("the job's result is not written yet: %s", error)
             else:
@@ -274,7 +278,7 @@ class SpotsupElasticAgent(LocalElasticAgent):  # type: ignore[misc]  # mypy does
 
     def _end(self, result: RunResult) -> RunResult:
         """The job is over: by its result, or because all workers of the round are done."""
-        found = self._handler.seat.snapshot().view.result
+        found = self._handler.client.snapshot().view.result
         success = found.outcome == "success" if found else result.state == WorkerState.SUCCEEDED
         self.outcome = Outcome(
             "success" if success else "failure", found.message if found else "the program ended well"
@@ -294,8 +298,8 @@ class SpotsupElasticAgent(LocalElasticAgent):  # type: ignore[misc]  # mypy does
         )
 
     def _worker_env(self, group: WorkerGroup, worker: Any) -> dict[str, str]:
-        """What torchrun gives its workers, and what ours find their job by."""
-        spec, place, number = group.spec, self._handler.seat.place, self._round.number
+        """The environment that torchrun gives its workers, and the variables of docs/training.md."""
+        spec, config, number = group.spec, self._handler.client.config, self._round.number
         env = {
             "RANK": str(worker.global_rank),
             "GROUP_RANK": str(group.group_rank),
@@ -307,16 +311,16 @@ class SpotsupElasticAgent(LocalElasticAgent):  # type: ignore[misc]  # mypy does
             "ROLE_WORLD_SIZE": str(worker.role_world_size),
             "MASTER_ADDR": group.master_addr,
             "MASTER_PORT": str(group.master_port),
-            # How often the job was formed anew: the same on all nodes, where torchrun's differs from node to node.
+            # How often the job was re-formed: the same on all nodes, where torchrun's differs from node to node.
             "TORCHELASTIC_RESTART_COUNT": str(number - 1),
             "TORCHELASTIC_MAX_RESTARTS": str(spec.max_restarts),
-            "TORCHELASTIC_RUN_ID": place.job,
+            "TORCHELASTIC_RUN_ID": config.job,
             "TORCHELASTIC_USE_AGENT_STORE": "True",
             "TORCH_NCCL_ASYNC_ERROR_HANDLING": os.environ.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
             "SPOTSUP_ROUND": str(number),
-            "SPOTSUP_JOB": place.job,
-            "SPOTSUP_NODE_ID": place.node,
-            "SPOTSUP_TASK_ID": os.environ.get("SPOTSUP_TASK_ID", place.job),
+            "SPOTSUP_JOB": config.job,
+            "SPOTSUP_NODE_ID": config.node,
+            "SPOTSUP_TASK_ID": os.environ.get("SPOTSUP_TASK_ID", config.job),
             "SPOTSUP_NODE_ADDRS": ",".join(member.addr for member in self._round.members),
         }
         self._set_local_rank_env(env, worker.local_rank, spec)
@@ -334,7 +338,8 @@ class SpotsupElasticAgent(LocalElasticAgent):  # type: ignore[misc]  # mypy does
         }
 
     def _remove_old_logs(self) -> None:
-        """torch makes a folder per attempt. Those that nobody asked for, in our own folder, must not pile up."""
+        """torch makes a folder per attempt. In the run folder, where the user did not ask for them, they are
+        removed."""
         current = f"attempt_{self._round.number - 1}"
         for folder in (self._run_dir.path / "torch").glob("*/attempt_*"):
             if folder.name != current:
@@ -355,10 +360,10 @@ def _message(failure: ProcessFailure) -> str:
 
 
 def python_of(environ: Mapping[str, str]) -> str:
-    """The interpreter for workers, as torchrun chooses it."""
+    """The interpreter for workers, chosen as torchrun does."""
     return environ.get("PYTHON_EXEC", sys.executable)
 
 
 def own_logs(run_dir: Path) -> str:
-    """Where torch's own files go when nobody said."""
+    """The default folder for torch's own log files."""
     return str(run_dir / "torch")

@@ -1,8 +1,8 @@
-"""A process that starts workers: forked from the launcher once torch is imported, so that a worker starts in no time.
+"""A process that starts workers: forked from the launcher once torch is imported, so that workers start at once.
 
-It is single-threaded, never touches a GPU, and holds the only pipe to the launcher: when that closes, for whatever
-reason, it kills the process groups of all workers and ends. A worker in turn ends with this process. So a launcher that
-was killed leaves nothing behind.
+It is single-threaded, never touches a GPU, and holds the only pipe to the launcher: when that closes, for any reason,
+it kills the process groups of all workers and ends. A worker in turn ends with this process. So a launcher that was
+killed leaves no process behind.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from spotsup_trainer.launcher.parent_death import set_process_name
 from spotsup_trainer.launcher.worker import WorkerRequest, run
 
 _REPLY_TIMEOUT_S = 30.0  # a fork takes milliseconds; on a machine that swaps, seconds
-_END_TIMEOUT_S = 5.0  # from the end of its pipe, and again from SIGKILL
-_LOOK_S = 0.005
+_END_TIMEOUT_S = 5.0  # after its pipe has closed, and again after SIGKILL
+_POLL_S = 0.005
 _CHUNK = 65536
 
 
 class WorkerServerError(Exception):
-    """A worker could not be started, or the process that starts them is gone."""
+    """A worker could not be started, or the fork server has ended."""
 
 
 class WorkerServer:
@@ -46,10 +46,10 @@ class WorkerServer:
         self._alive = True
 
     def check(self) -> None:
-        """Raises WorkerServerError where the server is gone: there will be no more workers."""
+        """Raises WorkerServerError if the server has ended: it can start no more workers."""
         self._pump(0.0)
         if not self._alive:
-            raise WorkerServerError(f"process {self.pid}, which starts the workers, is gone")
+            raise WorkerServerError(f"process {self.pid}, which starts the workers, has ended")
 
     def spawn(self, request: WorkerRequest) -> int:
         """Start a worker; its pid, which is also its process group. Raises WorkerServerError."""
@@ -67,7 +67,7 @@ class WorkerServer:
         return pid
 
     def exit_code(self, pid: int) -> int | None:
-        """How a worker ended (a signal is negative), None while it runs. -9 once the server itself is gone."""
+        """How a worker ended (a signal is negative), None while it runs. -9 if the server itself has ended."""
         self._pump(0.0)
         return self._exit_codes.get(pid, None if self._alive else -signal.SIGKILL)
 
@@ -88,12 +88,12 @@ class WorkerServer:
         return True
 
     def forget(self, pids: list[int]) -> None:
-        """Drop what is known of workers that have ended: their numbers will be given to others."""
+        """Forget the exit codes of workers that have ended: the kernel will reuse their pids."""
         for pid in pids:
             self._exit_codes.pop(pid, None)
 
     def close(self) -> None:
-        """Kill all workers, and the server. It does so by itself, unless it hangs."""
+        """End the server and all workers. The server kills them when its pipe closes, unless it hangs."""
         self._connection.close()
         self._alive = False
         with contextlib.suppress(ChildProcessError, ProcessLookupError):
@@ -102,18 +102,18 @@ class WorkerServer:
                 self._has_ended(_END_TIMEOUT_S)
 
     def _has_ended(self, timeout_s: float) -> bool:
-        """Whether the server has ended by then. Raises ChildProcessError where somebody else has waited for it."""
+        """Whether the server ended in time. Raises ChildProcessError if another wait has reaped it."""
         deadline = time.monotonic() + timeout_s
         while not (ended := os.waitpid(self.pid, os.WNOHANG)[0]) and time.monotonic() < deadline:
-            time.sleep(_LOOK_S)
+            time.sleep(_POLL_S)
         return bool(ended)
 
     def _send(self, message: dict[str, Any]) -> None:
         try:
             self._connection.sendall(json.dumps(message).encode() + b"\n")
         except OSError as error:
-            self._bury()
-            raise WorkerServerError(f"process {self.pid}, which starts the workers, is gone: {error}") from error
+            self._server_ended()
+            raise WorkerServerError(f"process {self.pid}, which starts the workers, has ended: {error}") from error
 
     def _pump(self, timeout_s: float) -> None:
         while self._alive and select.select([self._connection], [], [], max(0.0, timeout_s))[0]:
@@ -122,7 +122,7 @@ class WorkerServer:
             except OSError:
                 data = b""
             if not data:
-                self._bury()
+                self._server_ended()
                 return
             self._received += data
             *lines, self._received = self._received.split(b"\n")
@@ -130,8 +130,8 @@ class WorkerServer:
                 self._take(json.loads(line))
             timeout_s = 0.0
 
-    def _bury(self) -> None:
-        """The server is gone, and its workers with it; not yet the helpers that these had started in their groups."""
+    def _server_ended(self) -> None:
+        """The workers have ended with their server. Kill the processes that they had started in their groups."""
         self._alive = False
         for pid in self._running:
             with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -147,9 +147,9 @@ class WorkerServer:
 
 
 def start() -> WorkerServer:
-    """Fork the server off this process, which must have no threads yet that matter and must not have touched a GPU.
+    """Fork the server off this process, which must not have touched a GPU, nor have started threads that matter.
 
-    Call it where nothing above in the stack would clean up: workers leave through here, by SystemExit.
+    Workers leave through this call, by SystemExit: no caller may have anything to clean up.
     """
     ours, theirs = socket.socketpair()
     sys.stdout.flush()
@@ -158,7 +158,7 @@ def start() -> WorkerServer:
     pid = os.fork()
     if pid == 0:
         ours.close()
-        gc.freeze()  # the collector would otherwise write to, and so copy, all pages that workers share
+        gc.freeze()  # else the garbage collector would write to, and so copy, all shared pages
         server = _Server(theirs)
         run(server.serve(), parent_pid=server.pid)
     theirs.close()
@@ -178,7 +178,7 @@ class _Server:
         os.setsid()
         set_process_name("spotsup-workers")
         wake_r, wake_w = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        signal.signal(signal.SIGCHLD, lambda *_: None)  # so that the wakeup descriptor hears of it
+        signal.signal(signal.SIGCHLD, lambda *_: None)  # so that the signal reaches the wakeup descriptor
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.set_wakeup_fd(wake_w, warn_on_full_buffer=False)
         watched: list[socket.socket | int] = [self._connection, wake_r]
@@ -216,15 +216,15 @@ class _Server:
         try:
             pid = os.fork()
         except OSError as error:
-            self._tell({"error": str(error)})
+            self._reply({"error": str(error)})
             return None
         if pid == 0:
             return WorkerRequest(**fields)
-        # In both processes, as shells do: whoever comes first, the group exists before anybody is told of it.
+        # In both processes, as shells do: the group then exists before the launcher gets the pid.
         with contextlib.suppress(OSError):
             os.setpgid(pid, pid)
         self._workers.add(pid)
-        self._tell({"pid": pid})
+        self._reply({"pid": pid})
         return None
 
     def _kill(self, pid: int, number: int, *, group: bool) -> None:
@@ -234,15 +234,15 @@ class _Server:
 
     def _reap(self) -> None:
         for pid in list(self._workers):
-            # WNOWAIT: while the worker is a zombie nobody else can get its number, nor its group.
+            # WNOWAIT: while the worker is a zombie, the kernel does not reuse its pid, nor its group.
             if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is None:
                 continue
-            self._kill(pid, signal.SIGKILL, group=True)  # what it left behind: data loading workers, for one
+            self._kill(pid, signal.SIGKILL, group=True)  # its own children, such as data loading workers
             _, status = os.waitpid(pid, 0)
             self._workers.discard(pid)
-            self._tell({"exit": pid, "code": os.waitstatus_to_exitcode(status)})
+            self._reply({"exit": pid, "code": os.waitstatus_to_exitcode(status)})
 
-    def _tell(self, message: dict[str, Any]) -> None:
+    def _reply(self, message: dict[str, Any]) -> None:
         try:
             self._connection.sendall(json.dumps(message).encode() + b"\n")
         except OSError:

@@ -1,4 +1,4 @@
-"""`python -m spotsup_trainer.launcher <torchrun's own command line>`: torchrun for machines that come and go.
+"""`python -m spotsup_trainer.launcher <torchrun's own command line>`: torchrun for spot machines.
 
 Exit code 0: the job ended well, or this node left in order; 1: it failed; 2: wrong usage.
 """
@@ -17,29 +17,28 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spotsup_trainer.launcher.parent_death import die_with_parent
-from spotsup_trainer.launcher.run_dir import RunDir
+from spotsup_trainer.launcher.run_dir import Outcome, RunDir
 
 if TYPE_CHECKING:
-    from spotsup_trainer.launcher.elastic_agent import Outcome
     from spotsup_trainer.launcher.forkserver import WorkerServer
 
-# What most training programs import, so that a forked worker finds it there.
+# Modules that most training programs import: a forked worker has them already.
 _PRELOAD = ("torch.distributed.checkpoint", "spotsup_trainer.session", "spotsup_trainer.session.checkpoint")
 
 log = logging.getLogger("spotsup_trainer")
 
 
 class UsageError(Exception):
-    """The command line or the environment cannot be right. Says what would be."""
+    """The command line or the environment is wrong."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one node of a job to its end. In a worker, which is forked in here, raises SystemExit."""
+    """Run one node of a job to its end. Workers are forked in here, and leave by SystemExit."""
     agent_pid = os.environ.pop("SPOTSUP_AGENT_PID", "")
     if agent_pid:
         die_with_parent(int(agent_pid))
     _log_to_stderr()
-    # Only now: importing torch takes seconds, and an agent that was killed meanwhile must not leave us behind.
+    # Only now: importing torch takes seconds, and an agent that is killed meanwhile must not leave us behind.
     from torch.distributed import run as torchrun
 
     try:
@@ -51,13 +50,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     except UsageError as error:
         sys.stderr.write(f"spotsup: {error}\n")
         return 2
-    # Before anything that has threads or looks for GPUs, and below nothing that would clean up in a worker.
+    # Before any code that starts threads or touches GPUs, and with no caller that would clean up in a worker.
     from spotsup_trainer.launcher import forkserver
 
     try:
         return _launch(args, forkserver.start(), warm=warm)
     except forkserver.WorkerServerError as error:
-        log.error("%s; this launcher must be started anew", error)  # noqa: TRY400 - the sentence says it all
+        log.error("%s; restart this launcher", error)  # noqa: TRY400 - the message needs no traceback
         return 1
 
 
@@ -73,9 +72,9 @@ def _launch(args: Any, server: WorkerServer, *, warm: bool) -> int:
         except UsageError as error:
             sys.stderr.write(f"spotsup: {error}\n")
             return 2
-        run_dir.write_ended(outcome.kind, outcome.message)
-        log.info("%s: %s", outcome.kind, outcome.message)
-        return 1 if outcome.kind == "failure" else 0
+        run_dir.write_outcome(outcome)
+        log.info("%s: %s", outcome.outcome, outcome.message)
+        return 1 if outcome.outcome == "failure" else 0
 
 
 def _run(args: Any, server: WorkerServer, run_dir: RunDir, *, warm: bool) -> Outcome:
@@ -83,7 +82,7 @@ def _run(args: Any, server: WorkerServer, run_dir: RunDir, *, warm: bool) -> Out
     from torch.distributed.elastic.agent.server.api import WorkerSpec
     from torch.distributed.elastic.rendezvous.api import RendezvousError, RendezvousParameters
 
-    from spotsup_trainer.launcher.elastic_agent import Outcome, Program, SpotsupElasticAgent, own_logs, python_of
+    from spotsup_trainer.launcher.elastic_agent import Program, SpotsupElasticAgent, own_logs, python_of
     from spotsup_trainer.rendezvous.handler import handler_from
 
     args.log_dir = args.log_dir or own_logs(run_dir.path)
@@ -105,7 +104,7 @@ def _run(args: Any, server: WorkerServer, run_dir: RunDir, *, warm: bool) -> Out
     except (ValueError, AssertionError, RuntimeError, OSError) as error:
         raise UsageError(str(error)) from error
     if config.numa_options and not warm:
-        log.warning("NUMA binding is left out: it is there for warm workers only (SPOTSUP_WARM=1)")
+        log.warning("--numa-binding is ignored: it needs warm workers (SPOTSUP_WARM=1)")
     program = Program(
         name=args.training_script,
         arguments=tuple(args.training_script_args),
@@ -142,17 +141,17 @@ def _run(args: Any, server: WorkerServer, run_dir: RunDir, *, warm: bool) -> Out
 
 def _check(args: Any, environ: Mapping[str, str]) -> None:
     if args.standalone or args.rdzv_backend != "spotsup":
-        raise UsageError(f"--rdzv-backend is {args.rdzv_backend}; this launcher needs spotsup, for others use torchrun")
+        raise UsageError(f"--rdzv-backend is {args.rdzv_backend}; this launcher needs spotsup; for others use torchrun")
     script = args.training_script
     if not args.module and not args.no_python and not Path(script).exists():
-        raise UsageError(f"there is no {script} in {Path.cwd()}; name a script that exists, or a module with -m")
+        raise UsageError(f"{script} does not exist in {Path.cwd()}; name an existing script, or a module with -m")
     if args.module and args.no_python:
         raise UsageError("--module and --no-python exclude each other")
     _allowed_failures(args, environ)
 
 
 def _is_warm(args: Any, environ: Mapping[str, str]) -> bool:
-    """Whether workers may start from this process's image: only what would run in this very interpreter can."""
+    """Whether workers are forked from this process: only programs for this same interpreter can be."""
     own = environ.get("PYTHON_EXEC", sys.executable) == sys.executable
     return environ.get("SPOTSUP_WARM", "1") != "0" and own and not args.no_python
 
@@ -161,7 +160,7 @@ def _allowed_failures(args: Any, environ: Mapping[str, str]) -> int:
     """How many rounds may end by the program's own failure before the job has failed."""
     text = environ.get("SPOTSUP_APP_FAILURES") or str(args.max_restarts)
     if not text.isdigit():
-        raise UsageError(f"SPOTSUP_APP_FAILURES is {text!r}; it should be a whole number, 0 or more")
+        raise UsageError(f"SPOTSUP_APP_FAILURES is {text!r}; it must be a whole number, 0 or more")
     return int(text)
 
 

@@ -1,4 +1,4 @@
-"""Linux's way to let a process end with its parent, so that a killed launcher leaves nothing behind."""
+"""Ends a process together with its parent (Linux), so that a killed launcher leaves no process behind."""
 
 from __future__ import annotations
 
@@ -11,18 +11,19 @@ _PR_SET_NAME = 15
 
 
 def die_with_parent(parent_pid: int) -> None:
-    """Get SIGKILL when the parent ends. Raises SystemExit when the parent is not (or no longer) `parent_pid`.
+    """Have the kernel send SIGKILL when the parent ends. Raises SystemExit if the parent is not (or no longer)
+    `parent_pid`.
 
-    The kernel ties this to the parent's thread that made us: it must be one that lives as long as the parent.
+    The kernel ties this to the thread that forked us, which must live as long as the parent.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")
-    # The parent may have ended before the call above: then no signal comes any more.
+    # The parent may have ended before the call above: then no signal comes.
     if os.getppid() != parent_pid:
         raise SystemExit(f"spotsup: process {parent_pid}, which started this one, has ended")
 
 
 def set_process_name(name: str) -> None:
-    """What ps and top show (15 characters)."""
+    """Set the name that ps and top show (15 characters)."""
     ctypes.CDLL(None).prctl(_PR_SET_NAME, ctypes.c_char_p(name.encode()[:15]), 0, 0, 0)

@@ -1,18 +1,28 @@
-"""The launcher's side of the files by which it speaks with its workers, see worker_files.py. One folder per node.
+"""The launcher's side of the files that it shares with its workers (see worker_files.py). One folder per node.
 
-Every name ends in its round's number, so that nothing of an old round can be taken for the current one's.
+Every name has its round's number, so that a file of an old round cannot be taken for one of the current round.
 """
 
 from __future__ import annotations
 
 import json
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
 from spotsup_trainer.wire import Progress, WireError, decode
 
 _PER_ROUND = ("yield", "session", "parked", "progress")
-_ENDED = "ended.json"
+_OUTCOME = "ended.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a launcher ended."""
+
+    # left: in order, and the others go on.
+    outcome: Literal["success", "failure", "left"]
+    message: str
 
 
 class RunDir:
@@ -23,14 +33,14 @@ class RunDir:
         path.mkdir(parents=True, exist_ok=True)
 
     def begin(self, number: int) -> None:
-        """Remove what other rounds left."""
+        """Remove the files of other rounds."""
         for file in self.path.iterdir():
             kind, _, rest = file.name.partition("-")
             if kind in _PER_ROUND and rest.split("-")[0].split(".")[0] != str(number):
                 file.unlink(missing_ok=True)
 
     def worker_env(self, number: int, local_rank: int) -> dict[str, str]:
-        """The variables by which a worker finds its files."""
+        """The environment variables that name a worker's files."""
         return {
             "SPOTSUP_RUN_DIR": str(self.path),
             "SPOTSUP_YIELD_FILE": str(self.path / f"yield-{number}"),
@@ -40,7 +50,7 @@ class RunDir:
         }
 
     def ask_to_yield(self, number: int, reason: str) -> None:
-        """Tell the workers to checkpoint together at the next step, and park."""
+        """Ask the workers to checkpoint together at the next step, and park."""
         _replace(self.path / f"yield-{number}", json.dumps({"reason": reason}))
 
     def sessions(self, number: int, ranks: int) -> int:
@@ -48,25 +58,26 @@ class RunDir:
         return sum((self.path / f"session-{number}-{rank}").exists() for rank in range(ranks))
 
     def parked(self, number: int, ranks: int) -> int:
-        """How many local workers have completed their checkpoint and only wait to be ended."""
+        """How many local workers have completed their checkpoint and wait to be ended."""
         return sum((self.path / f"parked-{number}-{rank}").exists() for rank in range(ranks))
 
-    def write_ended(self, outcome: Literal["success", "failure", "left"], message: str) -> None:
-        """How this launcher ends, for the agent that started it."""
-        _replace(self.path / _ENDED, json.dumps({"outcome": outcome, "message": message}))
+    def write_outcome(self, outcome: Outcome) -> None:
+        """How this launcher ended, for the agent that started it."""
+        _replace(self.path / _OUTCOME, json.dumps(asdict(outcome)))
 
-    def take_ended(self) -> tuple[str, str] | None:
-        """Outcome and message of the launcher that ended, once. None when it died without a word."""
-        file = self.path / _ENDED
+    def take_outcome(self) -> Outcome | None:
+        """How the launcher ended, once. None if it died without writing it, or wrote something else."""
+        file = self.path / _OUTCOME
         try:
-            word = json.loads(file.read_text())
+            raw = json.loads(file.read_text())
             file.unlink()
-        except (OSError, ValueError):
+            found = Outcome(**raw)
+        except (OSError, ValueError, TypeError):
             return None
-        return str(word["outcome"]), str(word["message"])
+        return found if found.outcome in {"success", "failure", "left"} else None
 
     def progress(self) -> Progress | None:
-        """What rank 0 last said, if its Session runs on this node."""
+        """The newest progress that rank 0 wrote, if it runs on this node."""
         newest: Progress | None = None
         for file in self.path.glob("progress-*.json"):
             try:

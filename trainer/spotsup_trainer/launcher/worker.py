@@ -1,4 +1,4 @@
-"""How a process becomes one of the user's workers: it runs a program as if Python had been started on it."""
+"""Turns a forked process into one of the user's workers: it runs a program as a new interpreter would."""
 
 from __future__ import annotations
 
@@ -18,24 +18,23 @@ from spotsup_trainer.launcher.parent_death import die_with_parent, set_process_n
 
 @dataclass(frozen=True, slots=True)
 class WorkerRequest:
-    """A worker to start. `env` is all of its environment.
+    """A worker to start."""
 
-    script, module: `argv[0]` is run in a process that has torch imported already. exec: `argv` is a command line for a
-    new program. `stdout` and `stderr`: files to write to, "" for the launcher's own. `numa`: a torch.numa affinity
-    mode by which to bind to the CPUs of GPU `local_rank`, "" for none.
-    """
-
+    # script, module: `argv[0]` is run in a process that has torch imported already. exec: `argv` is a command line.
     kind: Literal["script", "module", "exec"]
     argv: tuple[str, ...]
+    # Its whole environment.
     env: Mapping[str, str]
     local_rank: int
+    # Files to write to; "" for the launcher's own streams.
     stdout: str = ""
     stderr: str = ""
+    # A torch.numa affinity mode, to bind to the CPUs of GPU `local_rank`; "" for none.
     numa: str = ""
 
 
 def run(request: WorkerRequest, parent_pid: int) -> NoReturn:
-    """Become the worker: in a forked child of `parent_pid`. Ends by SystemExit, or by another program's image."""
+    """Become the worker, in a forked child of `parent_pid`. Ends by SystemExit, or by exec."""
     os.setpgid(0, 0)
     die_with_parent(parent_pid)
     signal.signal(signal.SIGINT, signal.SIG_DFL if request.kind == "exec" else signal.default_int_handler)
@@ -50,7 +49,7 @@ def run(request: WorkerRequest, parent_pid: int) -> NoReturn:
     _be_unbuffered()
     if os.environ.get("OMP_NUM_THREADS") != threads_before:
         _set_threads()
-    _draw_own_random_numbers()
+    _reseed_numpy()
     raise SystemExit(_run_program(request))
 
 
@@ -69,7 +68,7 @@ def _execute(request: WorkerRequest) -> NoReturn:
 
 
 def _be_unbuffered() -> None:
-    """As `python -u`: what a worker prints is in the log even if it is killed."""
+    """As `python -u`: a killed worker's output is in the log."""
     for stream in (sys.stdout, sys.stderr):
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None:
@@ -77,7 +76,7 @@ def _be_unbuffered() -> None:
 
 
 def _set_threads() -> None:
-    """OpenMP read its variable when torch was imported, in the process that we were forked from."""
+    """OpenMP has read its variable already, when the parent imported torch."""
     import torch
 
     wanted = os.environ.get("OMP_NUM_THREADS", "")
@@ -85,9 +84,9 @@ def _set_threads() -> None:
         torch.set_num_threads(int(wanted))
 
 
-def _draw_own_random_numbers() -> None:
-    """A forked process would repeat its siblings' numpy random numbers. Python's own generator sees to itself, and
-    torch's starts from the same seed in every process anyway."""
+def _reseed_numpy() -> None:
+    """A forked process would repeat its siblings' numpy random numbers. Python reseeds its own generator after a fork,
+    and torch's starts from the same seed in every process anyway."""
     numpy_random = sys.modules.get("numpy.random")
     if numpy_random is not None:
         numpy_random.seed()
@@ -109,7 +108,7 @@ def _run_program(request: WorkerRequest) -> int:
         else:
             sys.path.insert(0, str(Path(program).resolve().parent))
             runpy.run_path(program, run_name="__main__")
-    except Exception as error:  # noqa: BLE001 - whatever the user's program raises ends here, as in the interpreter
+    except Exception as error:  # noqa: BLE001 - an error of the user's program ends here, as in the interpreter
         error.__traceback__ = _frames_of_program(error.__traceback__)
         handler.record_exception(error)
         traceback.print_exception(error)
@@ -125,7 +124,7 @@ def _bind_to_numa_node(request: WorkerRequest) -> None:
 
 
 def _frames_of_program(trace: TracebackType | None) -> TracebackType | None:
-    """The user's part of a traceback, without ours and runpy's. All of it where there is no such part."""
+    """The user's part of a traceback, without ours and runpy's; all of it if there is no such part."""
     frame = trace
     while frame is not None and (frame.tb_frame.f_code.co_filename in {__file__, "<frozen runpy>", runpy.__file__}):
         frame = frame.tb_next

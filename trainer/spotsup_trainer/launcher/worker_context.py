@@ -1,4 +1,4 @@
-"""torch's handle on a group of worker processes, for workers that come from our fork server."""
+"""torch's interface to a group of worker processes, for workers from our fork server."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 from spotsup_trainer.launcher.forkserver import WorkerServer
 from spotsup_trainer.launcher.worker import WorkerRequest
 
-_KILL_TIMEOUT_S = 5.0  # what SIGKILL does not end by then hangs in the kernel: waiting longer does not help
+_KILL_TIMEOUT_S = 5.0  # a process that survives SIGKILL for longer hangs in the kernel
 _FAILED_GRACE_S = 2.0
 
 # local rank, environment, stdout, stderr -> what to start
@@ -20,8 +20,8 @@ RequestMaker = Callable[[int, dict[str, str], str, str], WorkerRequest]
 
 
 class ServedContext(PContext):  # type: ignore[misc]  # mypy does not read torch
-    """Unlike torch's own contexts it leaves the launcher's signal handlers alone, and signals only the worker itself
-    before it kills the worker's whole process group: data loading workers must not be the first to die.
+    """Unlike torch's own contexts, it keeps the launcher's signal handlers, and signals only the worker itself before
+    it kills the worker's whole process group: data loading workers must not die first.
     """
 
     def __init__(self, server: WorkerServer, make_request: RequestMaker, **arguments: Any) -> None:
@@ -42,7 +42,7 @@ class ServedContext(PContext):  # type: ignore[misc]  # mypy does not read torch
         return dict(self._pids)
 
     def exit_codes(self) -> dict[int, int]:
-        """How the local ranks that have ended did so."""
+        """The exit codes of the local ranks that have ended."""
         for rank, pid in self._pids.items():
             if rank not in self._codes and (code := self._server.exit_code(pid)) is not None:
                 self._codes[rank] = code
@@ -71,7 +71,7 @@ class ServedContext(PContext):  # type: ignore[misc]  # mypy does not read torch
         pid = self._pids[rank]
         try:
             return ProcessFailure(rank, pid, code, self.error_files[rank])
-        except ValueError:  # half a file, by a worker that was killed while it wrote
+        except ValueError:  # the worker was killed while it wrote the file
             return ProcessFailure(rank, pid, code, "")
 
     def _close(self, death_sig: signal.Signals, timeout: float = 30) -> None:

@@ -1,7 +1,7 @@
-"""Calls into torch's TCPStore that may hang: waited for only as long as there is a reason to.
+"""Calls that may hang and can be abandoned, for torch's TCPStore.
 
-A store's client waits for some of its answers without any time limit (its first handshake, the end of a `get` that ran
-out of time: receiveValue in torch's TCPStore.cpp), so a leader whose machine has frozen would hold up all others.
+A store's client waits for some answers without a time limit (its first handshake, the end of a `get` that timed out:
+receiveValue in torch's TCPStore.cpp), so a leader whose machine has frozen would block all other nodes.
 """
 
 from __future__ import annotations
@@ -10,60 +10,60 @@ import threading
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-_LOOK_S = 0.05
+_POLL_S = 0.05
 
-Found = TypeVar("Found")
+Result = TypeVar("Result")
 
 
-def attempt(call: Callable[[], Found], worthwhile: Callable[[], bool]) -> Found | None:
-    """What `call` returns or raises; None once it is not worthwhile any more, or whatever `worthwhile` raises.
+def call_while(call: Callable[[], Result], worthwhile: Callable[[], bool]) -> Result | None:
+    """What `call` returns or raises; None once `worthwhile` returns False; or what `worthwhile` raises.
 
-    A call that hangs then is left to itself: on a thread that ends when its connection does, and keeps nobody from
-    exiting. `worthwhile` is asked from the caller's thread.
+    A call that hangs is abandoned on its own daemon thread, which ends with its connection. `worthwhile` is called
+    from the caller's thread.
     """
-    under_way = _Call(call)
-    threading.Thread(target=under_way.run, name="attempt", daemon=True).start()
-    while not under_way.over.wait(_LOOK_S):
+    pending = _Call(call)
+    threading.Thread(target=pending.run, name="call_while", daemon=True).start()
+    while not pending.done.wait(_POLL_S):
         try:
-            going_on = worthwhile()
+            go_on = worthwhile()
         except BaseException:
-            under_way.abandon()
+            pending.abandon()
             raise
-        if not going_on:
-            under_way.abandon()
+        if not go_on:
+            pending.abandon()
             return None
-    error, under_way.error = under_way.error, None
+    error, pending.error = pending.error, None
     if error is None:
-        return under_way.found
+        return pending.result
     try:
         raise error
     finally:
-        del error  # its traceback has this frame: the two would keep each other alive, and the stores in them
+        del error  # its traceback has this frame: a reference cycle that would keep the stores in it alive
 
 
-class _Call(Generic[Found]):
-    def __init__(self, call: Callable[[], Found]) -> None:
+class _Call(Generic[Result]):
+    def __init__(self, call: Callable[[], Result]) -> None:
         self._call = call
-        self.found: Found | None = None
+        self.result: Result | None = None
         self.error: BaseException | None = None
-        self.over = threading.Event()
+        self.done = threading.Event()
         self._abandoned = False
 
     def run(self) -> None:
         try:
-            self.found = self._call()
+            self.result = self._call()
         except BaseException as error:  # noqa: BLE001 - raised again in the caller's thread
             self.error = error
-        self.over.set()
+        self.done.set()
         if self._abandoned:
-            self._forget()
+            self._drop_references()
 
     def abandon(self) -> None:
-        """Nobody will ask what came of it."""
+        """The result is no longer wanted."""
         self._abandoned = True
-        self._forget()
+        self._drop_references()
 
-    def _forget(self) -> None:
-        # The error's traceback has the frame of `run`, and so this object: the two would keep each other alive, and
-        # with them the store that the call was made to, and its port.
-        self.error = self.found = None
+    def _drop_references(self) -> None:
+        # The error's traceback has the frame of `run`, and so this object: a cycle that would keep the called store
+        # alive, and its port open.
+        self.error = self.result = None

@@ -1,4 +1,4 @@
-"""A launcher's seat in its job's rendezvous: its own key, a live view of all keys, and the guarded writes. No torch."""
+"""A launcher's connection to its job's rendezvous: its own key, a live view of all keys, guarded writes. No torch."""
 
 from __future__ import annotations
 
@@ -16,24 +16,25 @@ from spotsup_trainer.rendezvous.membership import Close, Decision, Finish, Rules
 from spotsup_trainer.timing import RETRY_S, LeaseTimes
 from spotsup_trainer.wire import Hint, Keys, Member, Notice, Result, Round, Tombstone, WireError, decode, encode
 
-# etcd takes 128 guards in a transaction. Beyond that, a member that vanished a moment ago is noticed in the round.
+# etcd takes 128 guards in a transaction. A loss among the members beyond that is detected in the round.
 _MAX_GUARDED_MEMBERS = 100
 # The member that will have rank 0 writes the round; the others only if it does not, one after another.
 _TURN_S = 0.5
 _NEXT_TURN_S = 0.05
 _LAST_TURN_S = 1.0
-_AGAIN_S = 0.01
-_TAKING_UP_S = 0.005
-_RESTS = 3.0
+_RECHECK_S = 0.01
+# Members of a new round write their keys this far apart.
+_STAGGER_S = 0.005
+_REST_FACTOR = 3.0
 _MAX_REST_S = 0.05
 
 log = logging.getLogger(__name__)
-Word = TypeVar("Word")
+Message = TypeVar("Message")
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Whose seat it is, and where."""
+class RendezvousConfig:
+    """Which node of which job this is, and where its etcd is."""
 
     cluster: str
     job: str
@@ -46,99 +47,99 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The job's keys as words. While `live` is False etcd is away, and `view` is the last that was known.
-
-    `away`: etcd has been there before.
-    """
+    """The job's keys, decoded."""
 
     view: View
+    # False while etcd is away, and `view` is the last one known.
     live: bool
+    # etcd is away, but has been there before.
     away: bool = False
     revisions: Mapping[str, int] = field(default_factory=dict)
+    # For this node.
     notice: Notice | None = None
 
 
 class RendezvousClient:
-    """Open it, `announce` what this node does, look at `snapshot()`. For one thread, except `announce`."""
+    """`open` it, `announce` this node's state, read `snapshot()`. For one thread, except `announce`."""
 
-    def __init__(self, place: Place, rules: Rules) -> None:
-        self.place = place
+    def __init__(self, config: RendezvousConfig, rules: Rules) -> None:
+        self.config = config
         self.rules = rules
-        self.keys = Keys(place.cluster)
-        self.member = Member(place.node, place.incarnation, place.addr, 0, "waiting")
-        self._times = LeaseTimes(place.lease_ttl_s, len(place.endpoints))
-        self._etcd = Etcd(place.endpoints, timeout_s=self._times.call_s)
-        self._mirror = Mirror(self._etcd, self.keys.run(place.job), pulse_s=self._times.pulse_s)
-        self._outbox = Outbox(self._etcd, ttl_s=place.lease_ttl_s, name="membership")
-        self._raw: mirror.View | None = None
-        self._words: dict[str, tuple[bytes, object | None]] = {}
+        self.keys = Keys(config.cluster)
+        self.member = Member(config.node, config.incarnation, config.addr, 0, "waiting")
+        self._times = LeaseTimes(config.lease_ttl_s, len(config.endpoints))
+        self._etcd = Etcd(config.endpoints, timeout_s=self._times.call_s)
+        self._mirror = Mirror(self._etcd, self.keys.run(config.job), pulse_s=self._times.pulse_s)
+        self._outbox = Outbox(self._etcd, ttl_s=config.lease_ttl_s, name="membership")
+        self._raw: mirror.MirrorView | None = None
+        self._decoded: dict[str, tuple[bytes, object | None]] = {}
         self._snapshot = Snapshot(View(rules, {}), live=False)
         self._turn: tuple[object, float] = (None, 0.0)
-        self._put_back: object = None
-        self._looked_s = 0.0
+        self._restored: object = None
+        self._evaluated_s = 0.0
         self._outages = 0
 
     def open(self) -> None:
-        """Start to mirror and to write. etcd need not be there yet."""
+        """Start to mirror and to write. etcd may still be away."""
         self._mirror.start()
         self._outbox.start()
 
     def close(self, *, linger: bool = False) -> None:
-        """Leave: the own key vanishes at once if etcd is there, else with its lease; so it does with `linger`."""
+        """Leave: this node's key vanishes at once, or with its lease if etcd is away, or with `linger`."""
         self._outbox.close(revoke=not linger)
         self._mirror.close()
         self._etcd.close()
 
     def announce(self, *, after_s: float = 0.0, **changes: object) -> None:
-        """Change what the own key says, soon, or in `after_s` seconds."""
+        """Change fields of this node's key, soon, or in `after_s` seconds."""
         self.member = replace(self.member, **changes)  # type: ignore[arg-type]  # checked by the dataclass's own types
         self._outbox.put(self._own_key, encode(self.member), leased=True, after_s=after_s)
 
-    def take_up(self, formed: Round) -> None:
-        """Say that this node is in a round; not at once where there are many, who all have to hear it.
+    def announce_running(self, formed: Round) -> None:
+        """Announce that this node runs in a round; delayed by its rank, because every member receives every change.
 
-        Until then its key says that it waits since the round before, and whoever sees that the round names it knows
-        as much. Said by all at once it would be n² news, in the moment in which some still look for the round.
+        Until then its key says `waiting`, with the round before; the round itself already names it. If all members
+        announced it at once, there would be n² changes at the moment when some still look for the round.
         """
-        turn = len(formed.members) + formed.nodes().index(self.place.node)
-        after_s = turn * _TAKING_UP_S
+        turn = len(formed.members) + formed.nodes().index(self.config.node)
+        after_s = turn * _STAGGER_S
         self.announce(after_s=after_s, state="running", round=formed.number, failure=None, parked=False)
 
     def flush(self, timeout_s: float) -> bool:
-        """Wait until the own key is written."""
+        """Wait until this node's key is written."""
         return self._outbox.flush(timeout_s)
 
     def wait_change(self, timeout_s: float) -> None:
-        """Return when a key changed since the last `snapshot()`, at the latest after `timeout_s`.
+        """Return when a key has changed since the last `snapshot()`, at the latest after `timeout_s`.
 
-        Whoever needed long to look at the last change rests for a few times as long: where many nodes change at once,
-        each would otherwise look as often as there are nodes, and all of them together that often squared.
+        After an evaluation that took long it rests for a few times as long: when n nodes change at once, each would
+        otherwise evaluate n times, n² in all.
         """
         seen, began = self._raw, time.monotonic()
         if self._mirror.wait(lambda view: view is not seen, timeout_s):
             rested_s = time.monotonic() - began
-            time.sleep(max(0.0, min(_RESTS * self._looked_s, _MAX_REST_S) - rested_s))
-        self._looked_s = 0.0
+            time.sleep(max(0.0, min(_REST_FACTOR * self._evaluated_s, _MAX_REST_S) - rested_s))
+        self._evaluated_s = 0.0
 
     def snapshot(self) -> Snapshot:
         """The keys as they are now."""
         raw = self._mirror.view()
         if raw is not self._raw:
             self._raw = raw
-            with self._look():
+            with self._timed():
                 self._snapshot = self._read(raw)
         return self._snapshot
 
     def decide(self) -> Decision:
         """Whether a round can be formed now."""
         view = self.snapshot().view
-        with self._look():
+        with self._timed():
             return next_round(view, time.monotonic(), time.time())
 
     def try_write(self, decision: Close | Finish) -> float:
-        """Write what was decided, if it is this member's turn; whether it worked, the next snapshots show.
+        """Write what was decided, if it is this member's turn; later snapshots show whether it worked.
 
-        Returns in how many seconds its turn comes, if nothing changes until then.
+        Returns in how many seconds its turn comes if nothing changes until then.
         """
         nodes = decision.round.nodes() if isinstance(decision, Close) else ()
         left_s = self._until_turn_s(_timeless(decision), self._turn_s(nodes) if nodes else 0.0)
@@ -152,17 +153,17 @@ class RendezvousClient:
         except EtcdError as error:
             log.warning("round not written: %s", error)
             self._turn = (self._turn[0], time.monotonic() + RETRY_S[-1])
-        return _AGAIN_S
+        return _RECHECK_S
 
     def finish(self, result: Result) -> None:
-        """Write the job's result, unless there is one. Raises EtcdError."""
-        key = self.keys.result(self.place.job)
+        """Write the job's result, unless it has one. Raises EtcdError."""
+        key = self.keys.result(self.config.job)
         self._etcd.txn([Compare(key, "create", 0)], [Put(key, encode(result))])
 
-    def put_back(self, current: Round, *, running: bool) -> bool:
-        """Whether etcd lost the newest round that this node was in; then have it written again, in turn.
+    def restore_round(self, current: Round, *, running: bool) -> bool:
+        """Whether etcd has lost the newest round that this node was in; if so, write it again, in turn.
 
-        Those go first who are `running` in it: others may have been in later rounds since.
+        Members that are `running` in it go first: others may have been in later rounds since.
         """
         now = self.snapshot()
         if not (now.live and is_behind(now.view, current)):
@@ -170,43 +171,43 @@ class RendezvousClient:
         over = now.revisions.get(self._round_key, 0)
         attempt = (self._outages, over, current.number)
         turn_s = self._turn_s(current.nodes()) + (0.0 if running else _LAST_TURN_S)
-        if self._put_back != attempt and self._until_turn_s(attempt, turn_s) <= 0:
-            self._put_back = attempt
-            log.warning("etcd has lost round %d: data are gone, or those of a backup; writing it again", current.number)
+        if self._restored != attempt and self._until_turn_s(attempt, turn_s) <= 0:
+            self._restored = attempt
+            log.warning("etcd has lost round %d (data lost, or an older backup); writing it again", current.number)
             self._outbox.put(self._round_key, encode(current), over=over)
         return True
 
     # -- inside --------------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def _look(self) -> Iterator[None]:
+    def _timed(self) -> Iterator[None]:
         began = time.monotonic()
         yield
-        self._looked_s += time.monotonic() - began
+        self._evaluated_s += time.monotonic() - began
 
     @property
     def _own_key(self) -> str:
-        return self.keys.member(self.place.job, self.place.node)
+        return self.keys.member(self.config.job, self.config.node)
 
     @property
     def _round_key(self) -> str:
-        return self.keys.round(self.place.job)
+        return self.keys.round(self.config.job)
 
-    def _until_turn_s(self, matter: object, turn_s: float) -> float:
-        """In how many seconds `matter` will have been the same for so long; 0 or less where it has."""
+    def _until_turn_s(self, decision: object, turn_s: float) -> float:
+        """In how many seconds `decision` will have been the same for `turn_s`; 0 or less if it has."""
         now = time.monotonic()
-        if self._turn[0] != matter:
-            self._turn = (matter, now)
+        if self._turn[0] != decision:
+            self._turn = (decision, now)
         return self._turn[1] + turn_s - now
 
     def _turn_s(self, nodes: tuple[str, ...]) -> float:
-        if self.place.node not in nodes:
+        if self.config.node not in nodes:
             return _LAST_TURN_S
-        rank = nodes.index(self.place.node)
+        rank = nodes.index(self.config.node)
         return _TURN_S + rank * _NEXT_TURN_S if rank else 0.0
 
     def _write_round(self, formed: Round) -> None:
-        job, revisions = self.place.job, self._snapshot.revisions
+        job, revisions = self.config.job, self._snapshot.revisions
         guards = [
             Compare(self._round_key, "mod", revisions.get(self._round_key, 0)),
             Compare(self.keys.result(job), "create", 0),
@@ -216,8 +217,8 @@ class RendezvousClient:
             guards.append(Compare(key, "mod", revisions.get(key, 0)))
         self._etcd.txn(guards, [Put(self._round_key, encode(formed))])
 
-    def _read(self, raw: mirror.View) -> Snapshot:
-        """The keys as words. An outage of etcd starts an amnesty, long enough for every lease to be granted anew."""
+    def _read(self, raw: mirror.MirrorView) -> Snapshot:
+        """Decode the keys. An outage of etcd starts a grace period, long enough for every lease to be granted again."""
         now = time.monotonic()
         old = self._snapshot.view
         grace_until = old.grace_until
@@ -225,51 +226,51 @@ class RendezvousClient:
         if is_back:
             self._outages = raw.outages
             grace_until = now + self._times.grace_s
-            self._assert_own_word(raw)
-        keys, job = self.keys, self.place.job
+            self._repair_own_key(raw)
+        keys, job = self.keys, self.config.job
         fresh = View(
             rules=self.rules,
             members=self._below(raw, keys.member(job, ""), Member),
-            round=self._word(raw, keys.round(job), Round),
-            hint=self._word(raw, keys.hint(job), Hint),
+            round=self._message(raw, keys.round(job), Round),
+            hint=self._message(raw, keys.hint(job), Hint),
             tombstones=frozenset(self._below(raw, keys.tombstone(job, ""), Tombstone)),
-            result=self._word(raw, keys.result(job), Result),
+            result=self._message(raw, keys.result(job), Result),
             changed_at=old.changed_at,
             grace_until=old.grace_until,
             since=old.since,
         )
         changed_at = now if (raw.live and not self._snapshot.live) or fresh != old else old.changed_at
-        self._words = {key: word for key, word in self._words.items() if key in raw.keys}
+        self._decoded = {key: known for key, known in self._decoded.items() if key in raw.keys}
         return Snapshot(
             view=replace(fresh, changed_at=changed_at, grace_until=grace_until, since=_since(old, fresh.members, now)),
             live=raw.live,
             away=not raw.live and raw.revision > 0,
             revisions={key: kv.mod_revision for key, kv in raw.keys.items()},
-            notice=self._word(raw, keys.notice(job, self.place.node), Notice),
+            notice=self._message(raw, keys.notice(job, self.config.node), Notice),
         )
 
-    def _assert_own_word(self, raw: mirror.View) -> None:
-        """A store that lost its data lacks our key; one from a backup may have an old one, under a lease that lives."""
+    def _repair_own_key(self, raw: mirror.MirrorView) -> None:
+        """A store that lost its data lacks our key; one from a backup may have an old value, under a valid lease."""
         own = raw.keys.get(self._own_key)
         if own is None or own.value != encode(self.member):
             self._outbox.repeat()
 
-    def _below(self, raw: mirror.View, prefix: str, kind: type[Word]) -> dict[str, Word]:
-        found = {key[len(prefix) :]: self._word(raw, key, kind) for key in raw.keys if key.startswith(prefix)}
-        return {name: word for name, word in found.items() if word is not None}
+    def _below(self, raw: mirror.MirrorView, prefix: str, kind: type[Message]) -> dict[str, Message]:
+        found = {key[len(prefix) :]: self._message(raw, key, kind) for key in raw.keys if key.startswith(prefix)}
+        return {name: message for name, message in found.items() if message is not None}
 
-    def _word(self, raw: mirror.View, key: str, kind: type[Word]) -> Word | None:
+    def _message(self, raw: mirror.MirrorView, key: str, kind: type[Message]) -> Message | None:
         kv = raw.keys.get(key)
         if kv is None:
             return None
-        known = self._words.get(key)
-        if known is None or known[0] != kv.value:  # a revision says nothing: etcd may count anew
-            known = self._words[key] = (kv.value, _decoded(kv, kind))
-        return known[1]  # type: ignore[return-value]  # each key has one kind of word
+        known = self._decoded.get(key)
+        if known is None or known[0] != kv.value:  # not by revision: an etcd that lost its data reuses them
+            known = self._decoded[key] = (kv.value, _decode_or_none(kv, kind))
+        return known[1]  # type: ignore[return-value]  # each key has one kind of message
 
 
-def _decoded(kv: KeyValue, kind: type[Word]) -> Word | None:
-    """None for what is not a word: whoever wrote it is at fault, but must not stop training."""
+def _decode_or_none(kv: KeyValue, kind: type[Message]) -> Message | None:
+    """None for a broken value: it must not stop training."""
     try:
         return decode(kind, kv.value)
     except WireError as error:
@@ -278,7 +279,7 @@ def _decoded(kv: KeyValue, kind: type[Word]) -> Word | None:
 
 
 def _since(old: View, members: Mapping[str, Member], now: float) -> dict[str, float]:
-    """When each of `members` appeared: as another incarnation it is another one."""
+    """When each of `members` appeared; a new incarnation counts as a new member."""
     known = {node: old.since[node] for node, m in members.items() if _incarnation(old.members, node) == m.incarnation}
     return {node: known.get(node, now) for node in members}
 
@@ -288,5 +289,5 @@ def _incarnation(members: Mapping[str, Member], node: str) -> str:
 
 
 def _timeless(decision: Close | Finish) -> Decision:
-    """The decision without the time at which it was made, which losses have, too."""
+    """The decision without the time at which it was made (which its losses have, too)."""
     return Close(replace(decision.round, formed_at=0.0, recent_losses=())) if isinstance(decision, Close) else decision

@@ -1,5 +1,4 @@
-"""What torchrun hands to a rendezvous backend: `--rdzv-endpoint`, `--rdzv-id` and `--rdzv-conf`, read with one
-sentence for whatever cannot be right."""
+"""Reads what torchrun passes to a rendezvous backend: `--rdzv-endpoint`, `--rdzv-id` and `--rdzv-conf`."""
 
 from __future__ import annotations
 
@@ -10,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def endpoints(text: str) -> tuple[str, ...]:
-    """etcd's addresses, separated by commas; `http://` where none says otherwise. Raises ValueError for none."""
+    """etcd's addresses from a list separated by commas; `http://` by default. Raises ValueError for an empty list."""
     found = tuple(each.strip() for each in text.split(",") if each.strip())
     if not found:
         raise ValueError("--rdzv-endpoint is empty; it should be etcd's address, such as http://10.0.0.5:2379")
@@ -20,17 +19,17 @@ def endpoints(text: str) -> tuple[str, ...]:
 def name(what: str, value: str) -> str:
     """One part of an etcd key. Raises ValueError."""
     if not value or "/" in value:
-        raise ValueError(f"{what} is {value!r}; it becomes part of an etcd key: not empty, no slash")
+        raise ValueError(f"{what} is {value!r}; it is part of an etcd key and must not be empty or have a slash")
     return value
 
 
 def seconds(params: RendezvousParameters, key: str, default: float) -> float:
-    """A time of `--rdzv-conf`, in seconds. Raises ValueError for what is no number above 0."""
+    """A time in `--rdzv-conf`, in seconds. Raises ValueError unless it is a number above 0."""
     value = params.get(key, default)
     try:
         found = float(value)
     except ValueError:
         found = 0.0
     if not 0 < found < float("inf"):
-        raise ValueError(f"--rdzv-conf {key}={value}; it should be a number of seconds, more than 0")
+        raise ValueError(f"--rdzv-conf {key}={value}; it must be a number of seconds above 0")
     return found

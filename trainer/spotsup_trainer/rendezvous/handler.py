@@ -29,8 +29,8 @@ from torch.distributed.elastic.rendezvous.api import (
 )
 
 from spotsup_trainer.rendezvous import conf as rdzv_conf
-from spotsup_trainer.rendezvous.abandonable_call import attempt
-from spotsup_trainer.rendezvous.client import Place, RendezvousClient
+from spotsup_trainer.rendezvous.abandonable_call import call_while
+from spotsup_trainer.rendezvous.client import RendezvousClient, RendezvousConfig
 from spotsup_trainer.rendezvous.membership import Rules, Standing, Stay, Wait, standing
 from spotsup_trainer.timing import Patience
 from spotsup_trainer.wire import DEFAULT_LEASE_TTL_S, Failure, Result, Round, RoundMember
@@ -40,8 +40,8 @@ _JOIN_TIMEOUT_S = 600.0  # torch's own default
 _STORE_TIMEOUT_S = 900.0  # torch's own default
 _POLL_S = 0.1  # how late a signal is noticed while we wait; keys are noticed at once
 _CONNECT_TIMEOUT_S = 5.0
-_LAST_WORD_TIMEOUT_S = 2.0
-_TELL_AFTER_S = 1.0
+_FLUSH_TIMEOUT_S = 2.0
+_LOG_AFTER_S = 1.0
 _BACKLOG = 4096  # all workers of a big job may connect before the store accepts
 
 log = logging.getLogger(__name__)
@@ -50,11 +50,11 @@ log = logging.getLogger(__name__)
 class SpotsupRendezvousHandler(RendezvousHandler):  # type: ignore[misc]  # mypy does not read torch
     """Forms rounds with the other launchers of the job. For one thread.
 
-    `interrupted` is asked while waiting; once it says True, `next_rendezvous` raises RendezvousGracefulExitError.
+    `interrupted` is called while waiting; once it returns True, `next_rendezvous` raises RendezvousGracefulExitError.
     """
 
-    def __init__(self, seat: RendezvousClient, *, join_timeout_s: float, store_timeout_s: float) -> None:
-        self.seat = seat
+    def __init__(self, client: RendezvousClient, *, join_timeout_s: float, store_timeout_s: float) -> None:
+        self.client = client
         self.current: Round | None = None
         self.interrupted: Callable[[], bool] = lambda: False
         self._join_timeout_s = join_timeout_s
@@ -62,7 +62,7 @@ class SpotsupRendezvousHandler(RendezvousHandler):  # type: ignore[misc]  # mypy
         self._listener: socket.socket | None = None
         self._store: TCPStore | None = None
         self._open = True
-        seat.open()
+        client.open()
 
     # -- torch's interface ---------------------------------------------------------------------------------
 
@@ -72,7 +72,7 @@ class SpotsupRendezvousHandler(RendezvousHandler):  # type: ignore[misc]  # mypy
 
     @property
     def use_agent_store(self) -> bool:
-        """True: workers use the launcher's TCPStore; it is new for each round, so nothing stale is in it."""
+        """True: workers use the launcher's TCPStore, which is new for each round, so nothing in it is stale."""
         return True
 
     def next_rendezvous(self) -> RendezvousInfo:
@@ -85,7 +85,7 @@ class SpotsupRendezvousHandler(RendezvousHandler):  # type: ignore[misc]  # mypy
         return self.join()
 
     def join(self, *, failure: Failure | None = None, parked: bool = False) -> RendezvousInfo:
-        """`next_rendezvous`, saying how the last round ended here: by the program's failure, or with a checkpoint."""
+        """`next_rendezvous`, with how the last round ended here: by the program's failure, or with a checkpoint."""
         patience = Patience(self._join_timeout_s, time.monotonic())
         while True:
             self._announce_waiting(failure, parked=parked)
@@ -95,54 +95,54 @@ class SpotsupRendezvousHandler(RendezvousHandler):  # type: ignore[misc]  # mypy
                 break
             log.warning("round %d broke before it began", formed.number)
             failure, parked = None, False
-        # Kept for as long as the round: the others may come to the leader's store after its caller let go of it.
+        # Kept for as long as the round: others may connect to the leader's store after the caller has dropped it.
         self._store = store
-        self.seat.take_up(formed)
+        self.client.announce_running(formed)
         leader = formed.members[0]
         return RendezvousInfo(
             store,
-            formed.nodes().index(self.seat.place.node),
+            formed.nodes().index(self.client.config.node),
             len(formed.members),
             RendezvousStoreInfo(leader.addr, leader.store_port),
         )
 
     def standing(self) -> Standing:
-        """Where this node stands in its round. While etcd is away nothing changes: training outlives it (P7).
+        """Whether this node may go on in its round. While etcd is away nothing changes: training outlives it (P7).
 
-        Should etcd have lost the round, it is written again.
+        A round that etcd has lost is written again.
         """
         if self.current is None:
             return Stay()
-        self.seat.put_back(self.current, running=True)
+        self.client.restore_round(self.current, running=True)
         return self._standing_in(self.current)
 
     def num_nodes_waiting(self) -> int:
-        """For plain torchrun: more than 0 when it should stop its workers and form a round anew, for any reason."""
+        """For plain torchrun: more than 0 when it should stop its workers and form a new round, for any reason."""
         return 0 if isinstance(self.standing(), Stay) else 1
 
     def is_closed(self) -> bool:
         """Whether the job has a result."""
-        return self.seat.snapshot().view.result is not None
+        return self.client.snapshot().view.result is not None
 
     def set_closed(self) -> None:
-        """End the job for everybody. Raises EtcdError."""
+        """End the job on all nodes. Raises EtcdError."""
         number = self.current.number if self.current else 0
-        self.seat.finish(Result("failure", "the rendezvous was closed", number))
+        self.client.finish(Result("failure", "the rendezvous was closed", number))
 
     def get_run_id(self) -> str:
         """The job's name."""
-        return self.seat.place.job
+        return self.client.config.job
 
     def shutdown(self) -> bool:
         """Leave: the others go on without this node. May be called twice."""
         return self._close(linger=False)
 
     def leave_parked(self) -> None:
-        """Leave after a complete checkpoint. The last word stays for as long as the lease: it tells the others, who may
-        still be parking, that nothing broke, and that they need not wait for this node.
+        """Leave after a complete checkpoint. This node's key stays until its lease ends: it shows the others, which may
+        still be parking, that the round is not broken, and that they need not wait for this node.
         """
-        self.seat.announce(state="leaving", parked=True)
-        self.seat.flush(_LAST_WORD_TIMEOUT_S)
+        self.client.announce(state="leaving", parked=True)
+        self.client.flush(_FLUSH_TIMEOUT_S)
         self._close(linger=True)
 
     # -- inside --------------------------------------------------------------------------------------------
@@ -151,18 +151,18 @@ class SpotsupRendezvousHandler(RendezvousHandler):  # type: ignore[misc]  # mypy
         if self._open:
             self._open = False
             self._close_listener()
-            self.seat.close(linger=linger)
+            self.client.close(linger=linger)
         return True
 
     def _announce_waiting(self, failure: Failure | None, *, parked: bool) -> None:
         """A new socket for each round: the last one may have become a store that workers still talk to."""
         self._close_listener()
-        place = self.seat.place
+        config = self.client.config
         self._listener = socket.create_server(
-            (place.addr, 0), family=_family(place.addr), backlog=_BACKLOG, reuse_port=False
+            (config.addr, 0), family=_family(config.addr), backlog=_BACKLOG, reuse_port=False
         )
         port = self._listener.getsockname()[1]
-        self.seat.announce(state="waiting", store_port=port, round=self._last_round(), failure=failure, parked=parked)
+        self.client.announce(state="waiting", store_port=port, round=self._last_round(), failure=failure, parked=parked)
 
     def _last_round(self) -> int:
         return self.current.number if self.current else 0
@@ -173,44 +173,44 @@ class SpotsupRendezvousHandler(RendezvousHandler):  # type: ignore[misc]  # mypy
             self._listener = None
 
     def _wait_for_round(self, patience: Patience) -> Round:
-        place, waiting = self.seat.place, _Waiting()
+        config, waiting = self.client.config, _Waiting()
         while True:
-            now = self.seat.snapshot()
+            now = self.client.snapshot()
             self._raise_if_over(patience, waiting.reason)
             formed = now.view.round
             if (
                 formed is not None
                 and formed.number > self._last_round()
-                and any(m.node == place.node and m.incarnation == place.incarnation for m in formed.members)
+                and any(m.node == config.node and m.incarnation == config.incarnation for m in formed.members)
             ):
                 return formed
             wait_s = _POLL_S
-            if now.live and not (self.current and self.seat.put_back(self.current, running=False)):
-                decision = self.seat.decide()
+            if now.live and not (self.current and self.client.restore_round(self.current, running=False)):
+                decision = self.client.decide()
                 if isinstance(decision, Wait):
                     wait_s = min(_POLL_S, max(0.0, decision.until - time.monotonic()))
-                    waiting.tell(decision.reason)
+                    waiting.log(decision.reason)
                 else:
-                    wait_s = min(_POLL_S, self.seat.try_write(decision))
-            self.seat.wait_change(wait_s)
+                    wait_s = min(_POLL_S, self.client.try_write(decision))
+            self.client.wait_change(wait_s)
 
     def _raise_if_over(self, patience: Patience, reason: str) -> None:
-        now, node = self.seat.snapshot(), self.seat.place.node
+        now, node = self.client.snapshot(), self.client.config.node
         if now.view.result is not None:
             raise RendezvousClosedError(f"the job has ended: {now.view.result.message}")
         if node in now.view.tombstones:
-            raise RendezvousClosedError(f"the daemon has given node {node} up; it cannot come back under this name")
+            raise RendezvousClosedError(f"the daemon has given node {node} up; it cannot rejoin under this name")
         if self.interrupted():
-            raise RendezvousGracefulExitError("told to leave")
+            raise RendezvousGracefulExitError("asked to leave")
         if patience.is_over(time.monotonic(), away=now.away):
-            state = reason if now.live else f"etcd does not answer at {', '.join(self.seat.place.endpoints)}"
-            raise RendezvousTimeoutError(f"no round within {self._join_timeout_s:.0f} s: {state}")
+            cause = reason if now.live else f"etcd does not answer at {', '.join(self.client.config.endpoints)}"
+            raise RendezvousTimeoutError(f"no round within {self._join_timeout_s:.0f} s: {cause}")
 
     def _store_of(self, formed: Round, patience: Patience) -> TCPStore | None:
         """The round's store; None when the round broke before all had found it."""
         leader = formed.members[0]
         assert self._listener is not None
-        if leader.node == self.seat.place.node:
+        if leader.node == self.client.config.node:
             listener, self._listener = self._listener, None
             return TCPStore(
                 leader.addr,
@@ -224,21 +224,23 @@ class SpotsupRendezvousHandler(RendezvousHandler):  # type: ignore[misc]  # mypy
         return self._connect(formed, patience)
 
     def _standing_in(self, formed: Round) -> Standing:
-        now = self.seat.snapshot()
+        now = self.client.snapshot()
         if not now.live:
             return Stay()
-        return standing(now.view, formed, self.seat.place.node, time.monotonic())
+        return standing(now.view, formed, self.client.config.node, time.monotonic())
 
     def _connect(self, formed: Round, patience: Patience) -> TCPStore | None:
         leader = formed.members[0]
         while self._is_worth_waiting_for(formed, patience):
             try:
-                # TCPStore itself retries for seconds, and prints a stack trace, when nobody listens (any more).
+                # TCPStore itself retries for seconds, and prints a stack trace, if the port is closed.
                 socket.create_connection((leader.addr, leader.store_port), timeout=1.0).close()
-                store = attempt(partial(_client_of, leader), partial(self._is_worth_waiting_for, formed, patience))
+                store = call_while(partial(_client_of, leader), partial(self._is_worth_waiting_for, formed, patience))
             except (OSError, DistError) as error:
-                log.warning("the store of %s at %s:%d: %s", leader.node, leader.addr, leader.store_port, error)
-                self.seat.wait_change(_POLL_S)
+                log.warning(
+                    "cannot reach the store of %s at %s:%d: %s", leader.node, leader.addr, leader.store_port, error
+                )
+                self.client.wait_change(_POLL_S)
                 continue
             if store is not None:
                 store.set_timeout(self._store_timeout)
@@ -261,19 +263,19 @@ def _client_of(leader: RoundMember) -> TCPStore:
 
 
 class _Waiting:
-    """Says why there is no round yet: not what is over in a moment, and nothing twice."""
+    """Logs why there is no round yet: each reason once, after it has lasted for a second."""
 
     def __init__(self) -> None:
         self.reason = ""
         self._since = 0.0
-        self._said = ""
+        self._logged = ""
 
-    def tell(self, reason: str) -> None:
+    def log(self, reason: str) -> None:
         now = time.monotonic()
         if reason != self.reason:
             self.reason, self._since = reason, now
-        elif reason != self._said and now >= self._since + _TELL_AFTER_S:
-            self._said = reason
+        elif reason != self._logged and now >= self._since + _LOG_AFTER_S:
+            self._logged = reason
             log.info("no round yet: %s", reason)
 
 
@@ -285,11 +287,11 @@ def handler_from(
     `--rdzv-conf` may set `cluster`, `node`, `lease_ttl`, `join_timeout` and `timeout` (the store's), times in seconds;
     cluster and node also come from SPOTSUP_CLUSTER and SPOTSUP_NODE_ID. Raises ValueError for what cannot be right.
     """
-    # Each connection to a TCPStore looks its address up backwards, only for a log text (SocketImpl in torch's
-    # socket.cpp), and a lost answer would stop it for 5 s, glibc's default. Workers inherit this.
+    # Each connection to a TCPStore does a reverse lookup of its address, for a log text (SocketImpl in torch's
+    # socket.cpp); a lost answer would block it for 5 s, glibc's default. Workers inherit this.
     os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:3")
     endpoints = rdzv_conf.endpoints(params.endpoint)
-    place = Place(
+    config = RendezvousConfig(
         cluster=rdzv_conf.name("cluster", params.get("cluster") or environ.get("SPOTSUP_CLUSTER") or "default"),
         job=rdzv_conf.name("--rdzv-id", params.run_id),
         node=rdzv_conf.name("node", params.get("node") or environ.get("SPOTSUP_NODE_ID") or _default_node()),
@@ -299,7 +301,7 @@ def handler_from(
         lease_ttl_s=rdzv_conf.seconds(params, "lease_ttl", DEFAULT_LEASE_TTL_S),
     )
     handler = SpotsupRendezvousHandler(
-        RendezvousClient(place, Rules(params.min_nodes, params.max_nodes, app_failures)),
+        RendezvousClient(config, Rules(params.min_nodes, params.max_nodes, app_failures)),
         join_timeout_s=rdzv_conf.seconds(params, "join_timeout", _JOIN_TIMEOUT_S),
         store_timeout_s=rdzv_conf.seconds(params, "timeout", _STORE_TIMEOUT_S),
     )
@@ -313,7 +315,7 @@ def _default_node() -> str:
 
 
 def _own_addr(endpoint: str) -> str:
-    """The address from which this machine talks to etcd: the others most likely reach it there too."""
+    """The address from which this machine reaches etcd: most likely its peers reach it there, too."""
     url = urlsplit(endpoint)
     found = socket.getaddrinfo(url.hostname, url.port or 2379, type=socket.SOCK_DGRAM)
     family, kind, protocol, _, address = found[0]

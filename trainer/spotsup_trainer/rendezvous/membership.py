@@ -1,10 +1,10 @@
-"""Who is in the next round, and where a running member stands. Pure: no I/O, no clock, no randomness.
+"""Which nodes form the next round, and whether a running member may go on. Pure: no I/O, no clock, no randomness.
 
-Every launcher evaluates these functions on its own copy of the job's keys. Copies may lag behind each other; safety
-comes from the round being written by a compare-and-swap on the copy that the decision was made from, never from here.
+Every launcher evaluates these functions on its own copy of the job's keys. Copies may lag; safety comes from writing
+the round by a compare-and-swap on the copy that the decision was made from, not from here.
 
-What a member's key says, beside its state: `round` is the last round that it took up. A member that is `waiting` with
-`round` = the current round has left it; one whose `round` is smaller has not noticed yet that it is in it.
+`Member.round` is the last round that the member took part in. A member that is `waiting` with the current round's
+number has left that round; one with a smaller number has not yet seen that it is in it.
 """
 
 from __future__ import annotations
@@ -17,48 +17,46 @@ from typing import Literal, TypeAlias
 
 from spotsup_trainer.wire import Hint, Loss, Member, Result, Round, RoundMember
 
-# A node that was lost this often lately is taken back at once; after that it has to stay for a while first.
+# A node may be lost this often within the last minutes and rejoin at once; after that it has to wait.
 _FREE_LOSSES = 2
-_MAX_TRIAL_S = 30.0
-_REMEMBERED_S = 600.0
-_MAX_REMEMBERED = 16
+_MAX_REJOIN_BACKOFF_S = 30.0
+_LOSS_WINDOW_S = 600.0
+_MAX_LOSSES = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What a launcher was told on its command line.
+    """A launcher's settings, from its command line."""
 
-    `min_nodes` and `max_nodes` hold where no hint says otherwise. `app_failures`: how many rounds may end by the
-    program's own failure, None for any number. `settle_s`: how long nothing may change before a round closes that no
-    hint describes, so that launchers that start together get into one round; `absent_settle_s`: the same where a hinted
-    member has not come yet.
-    """
-
+    # Both hold unless a hint says otherwise.
     min_nodes: int
     max_nodes: int
+    # How many rounds may end by the program's own failure; None for any number.
     app_failures: int | None = None
+    # Without a hint, a round closes once nothing has changed for this long: launchers that start together join it.
     settle_s: float = 0.3
+    # The same while a hinted member has not come yet.
     absent_settle_s: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """The job's keys as one launcher holds them. Times are of one monotonic clock.
-
-    `members`: the member keys that exist, by node. `tombstones`: nodes with a tombstone. `changed_at`: when any of this
-    last changed. `grace_until`: after etcd was away, leases may have ended although their launchers live, and it may
-    have lost all words; until then a missing key is not yet a loss, and a missing hint not yet the lack of a daemon.
-    `since`: when each member appeared, where that was seen.
-    """
+    """The job's keys as one launcher sees them. Times are of one monotonic clock."""
 
     rules: Rules
+    # The member keys that exist, by node.
     members: Mapping[str, Member]
     round: Round | None = None
     hint: Hint | None = None
+    # Nodes with a tombstone.
     tombstones: frozenset[str] = frozenset()
     result: Result | None = None
+    # When any of the above last changed.
     changed_at: float = 0.0
+    # After an outage, leases may have ended although their launchers live, and etcd may have lost its data. Until this
+    # time a missing key is not a loss, and a missing hint does not mean that there is no daemon.
     grace_until: float = -math.inf
+    # When each member appeared, if that was observed.
     since: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -79,32 +77,30 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """No round any more: write this result."""
+    """The job is over: write this result."""
 
     result: Result
 
 
 @dataclass(frozen=True, slots=True)
 class Stay:
-    """Go on."""
+    """Go on in this round."""
 
 
 @dataclass(frozen=True, slots=True)
 class Yield:
-    """Checkpoint together at the next step, then form a round anew."""
+    """Checkpoint together at the next step, then form a new round."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """The round cannot go on: stop the workers, then form a round anew.
-
-    lost: a member vanished. stopped: a member's workers stopped without a checkpoint. moved: another round was formed
-    without waiting for this node, which must not touch anything any more.
-    """
+    """The round cannot go on: stop the workers, then form a new round."""
 
     reason: str
+    # lost: a member vanished. stopped: a member's workers stopped without a checkpoint. moved: the others formed
+    # another round without this node, which must stop writing.
     cause: Literal["lost", "stopped", "moved"]
 
 
@@ -121,8 +117,8 @@ Standing: TypeAlias = Stay | Yield | Broken | Over
 
 def bounds(view: View) -> tuple[int, int]:
     """How many nodes a round has, at least and at most."""
-    words = view.hint or view.rules
-    return words.min_nodes, words.max_nodes
+    source = view.hint or view.rules
+    return source.min_nodes, source.max_nodes
 
 
 def live(view: View) -> dict[str, Member]:
@@ -130,33 +126,32 @@ def live(view: View) -> dict[str, Member]:
     return {node: member for node, member in view.members.items() if node not in view.tombstones}
 
 
-def trial_s(losses: int) -> float:
-    """How long a node that was lost so often lately has to be there before it is let in again.
+def rejoin_backoff_s(losses: int) -> float:
+    """How long a node must be up before it may rejoin, after so many recent losses.
 
-    Each loss costs everybody a pause: a node that dies over and over must not keep the others from training.
+    Each loss pauses all nodes: a node that keeps dying must not keep the others from training.
     """
-    return min(_MAX_TRIAL_S, 2.0 ** (losses - _FREE_LOSSES)) if losses > _FREE_LOSSES else 0.0
+    return min(_MAX_REJOIN_BACKOFF_S, 2.0 ** (losses - _FREE_LOSSES)) if losses > _FREE_LOSSES else 0.0
 
 
 def rejoin_backoffs(view: View, now: float, at: float = -math.inf) -> dict[str, float]:
-    """Who is not let in yet, and until when. `at`: `now` in UNIX seconds, where losses may be so old that they do not
-    count any more."""
+    """Node -> until when it may not rejoin. `at`: `now` in UNIX seconds, to leave out old losses."""
     if view.round is None or len(view.round.recent_losses) < _FREE_LOSSES:
-        return {}  # nobody can have more than one loss beside those
-    trials = {}
+        return {}  # with the current one, no node can have more than the free ones
+    backoffs = {}
     for node, losses in Counter(loss.node for loss in _losses(view, at)).items():
-        member, until = live(view).get(node), view.since.get(node, -math.inf) + trial_s(losses)
+        member, until = live(view).get(node), view.since.get(node, -math.inf) + rejoin_backoff_s(losses)
         if member is not None and until > now and not _is_in(view.round, member):
-            trials[node] = until
-    return trials
+            backoffs[node] = until
+    return backoffs
 
 
 def target(view: View, waiting: Collection[str] = ()) -> tuple[Member, ...]:
-    """Who should be in the next round, in rank order, whatever they do now.
+    """The members that should be in the next round, in rank order, whatever their state now.
 
-    The hinted nodes, or all of them without a hint, that live, do not leave and need not go on `waiting`; spares for
-    hinted ones that were lost or leave. Survivors of the last round keep their order; newcomers come after them in the
-    hint's order, else by node id. Never more than the maximum.
+    These are the hinted nodes (without a hint, all nodes) that are live, do not leave and are not in `waiting`, and
+    spares for hinted ones that were lost or leave. Survivors of the last round keep their order; newcomers follow in
+    the hint's order, else by node id. Never more than the maximum.
     """
     before = {node: rank for rank, node in enumerate(view.round.nodes())} if view.round else {}
     named = (*view.hint.members, *view.hint.spares) if view.hint else ()
@@ -175,8 +170,8 @@ def target(view: View, waiting: Collection[str] = ()) -> tuple[Member, ...]:
 def _hinted(hint: Hint, staying: Mapping[str, Member], view: View) -> list[Member]:
     """The hinted members that stay, and a spare for each that the last round lost, or loses now.
 
-    A hinted newcomer that is only late gets no stand-in: a round with one would have to change again when it comes. A
-    spare that has stood in stays, although the round that it joined knows nothing of the lost member any more.
+    A late newcomer is not replaced by a spare: the round would have to change again when it comes. A spare that has
+    stepped in stays, although the round that it joined no longer names the lost member.
     """
     members = [staying[node] for node in hint.members if node in staying]
     before = set(view.round.nodes()) if view.round else set()
@@ -189,31 +184,31 @@ def _hinted(hint: Hint, staying: Mapping[str, Member], view: View) -> list[Membe
 
 def next_round(view: View, now: float, formed_at: float) -> Decision:
     """Whether a round can be formed from `view` at `now`. `formed_at`: UNIX seconds, for the record."""
-    trials = rejoin_backoffs(view, now, formed_at)
-    chosen = target(view, trials)
+    backoffs = rejoin_backoffs(view, now, formed_at)
+    chosen = target(view, backoffs)
     minimum, maximum = bounds(view)
     if view.result is not None:
         return Wait("the job has ended")
     if _held(view):
         return Wait("the job is paused")
     if len(chosen) < minimum:
-        return Wait(f"{len(chosen)} of at least {minimum} nodes are here", min(trials.values(), default=math.inf))
+        return Wait(f"{len(chosen)} of at least {minimum} nodes are here", min(backoffs.values(), default=math.inf))
     busy = sorted({m.node for m in chosen if not _is_ready(view, m)} | _still_stopping(view))
     if busy:
         return Wait(f"{', '.join(busy)} must stop first")
     if now < view.grace_until and (missing := _missing_of_round(view)):
-        return Wait(f"{', '.join(missing)} may come back after etcd did", view.grace_until)
+        return Wait(f"{', '.join(missing)} may reconnect after the etcd outage", view.grace_until)
     due = view.changed_at + _settle_s(view, full=len(chosen) == maximum)
     if now < due:
-        return Wait("others may come", due)
+        return Wait("more nodes may join", due)
     return _close(view, chosen, formed_at)
 
 
 def is_behind(view: View, current: Round) -> bool:
-    """Whether etcd went back behind a round that was formed: it lost its data, or has those of an older backup.
+    """Whether etcd holds an older round than `current`: it lost its data, or was restored from an older backup.
 
-    Then the round that runs is the truth, and is to be written again. Not so where the hint names none of its members:
-    then a new job has the name.
+    Then the running round is right, and is written again; unless the hint names none of its members, because then a
+    new job has this name.
     """
     if view.result is not None or (view.round is not None and view.round.number >= current.number):
         return False
@@ -221,10 +216,9 @@ def is_behind(view: View, current: Round) -> bool:
 
 
 def standing(view: View, current: Round, node: str, now: float) -> Standing:
-    """Where a member of `current`, whose workers run in it or have ended well, stands.
+    """Whether a member of `current`, whose workers run in it or have ended well, may go on.
 
-    `node` is only asked for its tombstone: all else a member sees of itself, it sees as the others do, and so they
-    come to the same word.
+    Of `node` itself only its tombstone counts: all members see everything else alike, and come to the same answer.
     """
     if view.result is not None:
         return Over(view.result)
@@ -258,12 +252,12 @@ def _broken(view: View, current: Round, node: str, now: float) -> Broken | None:
         if member.node in view.tombstones:
             return Broken(f"{member.node} is gone", "lost")
         if found is None:
-            # One that is alone is lost to nobody: it goes on until another round is formed.
+            # A single member goes on without its key until another round is formed.
             if now < view.grace_until or len(current.members) == 1:
                 continue
             return Broken(f"{member.node} is lost", "lost")
         if found.incarnation != member.incarnation:
-            return Broken(f"{member.node} has started anew", "lost")
+            return Broken(f"the launcher of {member.node} has restarted", "lost")
         if found.state == "waiting" and found.round >= current.number and not found.parked:
             return Broken(f"{member.node} has stopped: {_why(found)}", "stopped")
     return None
@@ -274,13 +268,13 @@ def _why(member: Member) -> str:
 
 
 def _welcome(view: View, current: Round, now: float) -> Standing:
-    """Whether to make way for a different set of members. Nobody is asked to stop for somebody who is not there yet."""
+    """Whether to yield to a different set of members. Running nodes never stop for a node that is not ready yet."""
     if _held(view):
         return Yield("the job is paused")
     chosen = target(view, rejoin_backoffs(view, now))
     members = {member.node for member in current.members}
     if not members <= view.members.keys() or view.round is None or view.round.number < current.number:
-        return Stay()  # an amnesty holds: they may come back, and the round be written again
+        return Stay()  # in the grace period: they may reconnect, and the round be written again
     newcomers = [member for member in chosen if member.node not in members]
     if {member.node for member in chosen} == members or len(chosen) < bounds(view)[0]:
         return Stay()
@@ -299,7 +293,7 @@ def _held(view: View) -> bool:
 
 
 def _is_ready(view: View, member: Member) -> bool:
-    """Whether a member waits for the round after the current one, and not still for the current one itself."""
+    """Whether a member waits for the round after the current one, not for the current one itself."""
     if member.state != "waiting":
         return False
     return view.round is None or member.round >= view.round.number or not _is_in(view.round, member)
@@ -314,9 +308,9 @@ def _is_same(one: RoundMember, other: Member | None) -> bool:
 
 
 def _still_stopping(view: View) -> set[str]:
-    """Members of the last round that still run, wherever they go next: their checkpoint may not be complete yet.
+    """Members of the last round that still run, whatever they do next: their checkpoint may not be complete yet.
 
-    Bounded by their leases, and by the time a launcher gives its workers to stop.
+    Bounded by their leases, and by the time that a launcher gives its workers to stop.
     """
     if view.round is None:
         return set()
@@ -334,46 +328,46 @@ def _settle_s(view: View, *, full: bool) -> float:
         return 0.0
     if view.hint is None:
         return view.rules.settle_s
-    # One of the last round that is missing has been waited for already, for as long as its lease.
+    # A missing member of the last round was waited for already: until its lease ended.
     known = view.tombstones | view.members.keys() | set(view.round.nodes() if view.round else ())
     return view.rules.absent_settle_s if set(view.hint.members) - known else 0.0
 
 
 def _close(view: View, chosen: tuple[Member, ...], formed_at: float) -> Close | Finish:
     last = view.round
-    culprit = _culprit(last, chosen) if last else None
-    failures = (last.app_failures if last else 0) + (1 if culprit else 0)
+    failed = _failed_member(last, chosen) if last else None
+    failures = (last.app_failures if last else 0) + (1 if failed else 0)
     allowed = view.rules.app_failures
-    if last and culprit and allowed is not None and failures > allowed:
-        return Finish(Result("failure", _verdict(failures, allowed, culprit), last.number))
+    if last and failed and allowed is not None and failures > allowed:
+        return Finish(Result("failure", _verdict(failures, allowed, failed), last.number))
     number = 1 + max([last.number if last else 0, *(member.round for member in chosen)])
     return Close(
         Round(
             number=number,
             members=tuple(RoundMember(m.node, m.incarnation, m.addr, m.store_port) for m in chosen),
             formed_at=formed_at,
-            reason=_reason(last, chosen, failed=culprit is not None),
+            reason=_reason(last, chosen, failed=failed is not None),
             app_failures=failures,
-            last_failure=culprit.failure if culprit else (last.last_failure if last else None),
+            last_failure=failed.failure if failed else (last.last_failure if last else None),
             recent_losses=_losses(view, formed_at),
         )
     )
 
 
 def _losses(view: View, at: float) -> tuple[Loss, ...]:
-    """Who was lost lately, also from the last round. `at`: UNIX seconds."""
+    """The losses of the last minutes, those from the last round included. `at`: UNIX seconds."""
     if view.round is None:
         return ()
     here = live(view)
     lost = [m.node for m in view.round.members if m.node not in view.tombstones and not _is_same(m, here.get(m.node))]
-    old = [loss for loss in view.round.recent_losses if at - loss.at < _REMEMBERED_S]
-    return (*old, *(Loss(node, at) for node in lost))[-_MAX_REMEMBERED:]
+    old = [loss for loss in view.round.recent_losses if at - loss.at < _LOSS_WINDOW_S]
+    return (*old, *(Loss(node, at) for node in lost))[-_MAX_LOSSES:]
 
 
-def _culprit(last: Round, chosen: tuple[Member, ...]) -> Member | None:
-    """The member whose program's own failure ended `last`: the first to fail. None where that was not the reason.
+def _failed_member(last: Round, chosen: tuple[Member, ...]) -> Member | None:
+    """The first member whose program's own failure ended `last`; None if the program was not the reason.
 
-    It was not where anybody was lost, left or joined: then a worker that failed was most likely torn down by that (P5).
+    A lost, left or joined node is the reason instead: a worker that failed was most likely torn down by that (P5).
     """
     if {(m.node, m.incarnation) for m in last.members} != {(m.node, m.incarnation) for m in chosen}:
         return None
@@ -381,12 +375,12 @@ def _culprit(last: Round, chosen: tuple[Member, ...]) -> Member | None:
     return chosen[min(failed)[1]] if failed else None
 
 
-def _verdict(failures: int, allowed: int, culprit: Member) -> str:
-    failure = culprit.failure
+def _verdict(failures: int, allowed: int, failed: Member) -> str:
+    failure = failed.failure
     assert failure is not None
     times = "once" if failures == 1 else f"{failures} times"
     return (
-        f"the program failed {times}, {allowed} allowed; last on {culprit.node}, local rank {failure.local_rank}, "
+        f"the program failed {times}, {allowed} allowed; last on {failed.node}, local rank {failure.local_rank}, "
         f"exit code {failure.exit_code}: {failure.message}"
     )
 
@@ -397,5 +391,5 @@ def _reason(last: Round | None, chosen: tuple[Member, ...], *, failed: bool) -> 
     before, after = set(last.nodes()), {member.node for member in chosen}
     parts = [f"{node} joined" for node in sorted(after - before)]
     parts += [f"{node} left" for node in sorted(before - after)]
-    parts += [f"{m.node} started anew" for m in chosen if m.node in before and not _is_in(last, m)]
+    parts += [f"{m.node} restarted" for m in chosen if m.node in before and not _is_in(last, m)]
     return ", ".join(parts) or ("the program failed" if failed else "re-formed")

@@ -1,6 +1,6 @@
 """The plugin that torchrun loads: `torchrun --rdzv-backend spotsup --rdzv-endpoint http://etcd:2379 --rdzv-id JOB ...`
 
-It imports nothing: torch loads it while its own rendezvous package is half imported, in all processes that import that.
+It imports nothing at the top: torch loads it in every process, while its own rendezvous package is half imported.
 """
 
 from __future__ import annotations
@@ -23,5 +23,5 @@ def create(params: RendezvousParameters) -> SpotsupRendezvousHandler:
 
 
 def entry() -> Callable[[RendezvousParameters], SpotsupRendezvousHandler]:
-    """What torch's entry point group `torchrun.handlers` calls for `spotsup`."""
+    """The entry point `spotsup` in torch's group `torchrun.handlers`."""
     return create

@@ -1,4 +1,7 @@
-"""What a training script uses. torch is imported when a name is first used."""
+"""What a training script uses: `Session` and its errors. Public: the names in `__all__`, and the module `audit`.
+
+torch is imported when a name is first used.
+"""
 
 from __future__ import annotations
 

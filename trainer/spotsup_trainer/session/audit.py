@@ -1,8 +1,8 @@
-"""Was every sample trained on exactly once, and what did each interruption cost? Answered from audit lines, afterwards.
+"""Checks from audit lines that every sample was trained on exactly once, and what each interruption cost.
 
-Each rank writes one JSON line per completed optimizer step (`Line`). Steps that were completed but lost, because the
-next round began from an older checkpoint, are in the lines too; `analyse` finds the one history that the final weights
-have seen: each round supersedes the steps of earlier rounds from its own first step on. Standard library only.
+Each rank writes one JSON line per completed optimizer step (`Line`). The lines include steps that were completed and
+then lost, because the next round began from an older checkpoint. `analyse` finds the one history that led to the final
+weights: each round supersedes the steps of earlier rounds from its own first step on. Standard library only.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class RoundSpan:
-    """What one round completed, whether or not it survived. Times are UNIX seconds."""
+    """The steps that one round completed, lost ones included. Times are UNIX seconds."""
 
     round: int
     world: int
@@ -46,38 +46,36 @@ class RoundSpan:
 
 @dataclass(frozen=True, slots=True)
 class RoundChange:
-    """From one round to the next. `pause_s`: last step of the old to first step of the new.
-
-    `steps_lost`: steps that the old round completed and the new one had to do again.
-    """
+    """From one round to the next."""
 
     before: int
     after: int
+    # Steps that the old round completed and the new one repeated.
     steps_lost: int
+    # From the last step of the old round to the first of the new one.
     pause_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The verdict. `samples_repeated` and `samples_missed` are sums over epochs, along the history of `steps` steps.
-
-    Losses are means over the samples of the first and of the last five steps of that history.
-    """
+    """The result of an audit. Counts and losses are those of the history that led to the final weights."""
 
     rounds: tuple[RoundSpan, ...]
     changes: tuple[RoundChange, ...]
     steps: int
     samples: int
+    # Sums over epochs.
     samples_repeated: int
     samples_missed: int
+    # Means over the samples of the first and of the last five steps.
     loss_first: float
     loss_last: float
 
 
 def parse(text: str) -> list[Line]:
-    """The lines of one file. A last line without its newline was cut off by the end of its process: it is left out.
+    """The lines of one file. A last line without a newline is ignored: its process was killed while it wrote.
 
-    Raises AuditError for any other line that is not one.
+    Raises AuditError for any other invalid line.
     """
     whole, _, _ = text.rpartition("\n")
     lines = []
@@ -102,14 +100,14 @@ def parse(text: str) -> list[Line]:
 
 
 def analyse(lines: Iterable[Line], *, samples: int, global_batch: int) -> Report:
-    """The verdict on all lines of a job that trains on `samples` samples, `global_batch` at a step, keeping the
-    last, smaller batch of an epoch. Raises AuditError where there are none, or a line has another epoch than its step.
+    """Audit all lines of a job that trains on `samples` samples, `global_batch` per step, and keeps the last, smaller
+    batch of an epoch. Raises AuditError if there are no lines, or the epoch of a line does not fit its step.
     """
     by_round: defaultdict[int, list[Line]] = defaultdict(list)
     for line in lines:
         by_round[line.round].append(line)
     if not by_round:
-        raise AuditError("there are no audit lines: no step was completed, or the audit directory is another one")
+        raise AuditError("no audit lines: either no step was completed, or this is not the job's audit directory")
     spans = tuple(_span(by_round[number]) for number in sorted(by_round))
     history = _history(by_round, spans)
     last_step = spans[-1].last_step
@@ -144,7 +142,7 @@ def _change(old: RoundSpan, new: RoundSpan) -> RoundChange:
 
 
 def _history(by_round: Mapping[int, Sequence[Line]], spans: Sequence[RoundSpan]) -> dict[int, list[Line]]:
-    """Step -> its lines, from the last round that did the step and whose weights went on into the end."""
+    """Step -> its lines, from the last round that did the step and led to the final weights."""
     history: defaultdict[int, list[Line]] = defaultdict(list)
     superseded_from = spans[-1].last_step + 1
     for span in reversed(spans):
@@ -178,7 +176,7 @@ def _exactness(
 
 
 def _mean_loss(history: Mapping[int, Sequence[Line]], steps: Sequence[int]) -> float:
-    """Ranks without samples of their own say nothing about the loss."""
+    """The mean over samples; a rank without samples of its own does not count."""
     lines = [line for step in steps for line in history[step] if line.indices]
     if not lines:
         return float("nan")

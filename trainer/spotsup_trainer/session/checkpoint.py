@@ -1,7 +1,6 @@
-"""Checkpoints that all ranks make together: copied in an instant, written in the background while training goes on.
+"""Checkpoints that all ranks make together: the state is copied at once, and written while training goes on.
 
-Whatever touches the disk, but for reading at the start, does so in a thread: a file system that hangs must not stop
-training.
+Except for reading at the start, all disk access is on a thread: a file system that hangs must not stop training.
 """
 
 from __future__ import annotations
@@ -27,18 +26,18 @@ from spotsup_trainer.session.checkpoint_dir import (
 )
 from spotsup_trainer.session.peers import Peers
 
-_ATTEMPTS = 2  # a hiccup of a network file system should not cost steps
-_LAST_WORDS_S = 10.0  # how long a process that fails waits for its checkpoint under way
-_PATIENCE_S = 1500.0  # less than the 30 min for which gloo lets other ranks wait for this one
+_ATTEMPTS = 2  # a transient error of a network file system should not cost steps
+_ABANDON_S = 10.0  # how long a failing process waits for a checkpoint that is being written
+_TIMEOUT_S = 1500.0  # less than gloo's 30 min, after which the other ranks would fail
 _POLL_S = 0.2
 
 
 class Checkpointer:
-    """The checkpoints of one Session; `restore` comes first.
+    """The checkpoints of one Session. Call `restore` first.
 
-    `step` is that of the newest complete one, 0 where there is none. Ranks other than 0 may believe in one that rank 0
-    could not complete; where it matters they ask rank 0. `round_number`: of two processes that claim the same
-    directory, that of the newer round wins. A write that is under way for more than `warn_after_s` is a `problem`.
+    `step` is that of the newest complete checkpoint, 0 without one. On ranks other than 0 it may be one that rank 0
+    could not complete; where it matters they ask rank 0. `round_number`: if two processes claim the same directory, the
+    one of the newer round wins. A write that takes longer than `warn_after_s` is a `problem`.
     """
 
     def __init__(
@@ -66,7 +65,7 @@ class Checkpointer:
         self._began = 0.0
         self._warn_after_s = warn_after_s
         self._clock = clock
-        self._trouble = self._warned_of = ""
+        self._last_error = self._warned_of = ""
         self._warning = threading.Lock()
         self._failure: BaseException | None = None
 
@@ -76,12 +75,12 @@ class Checkpointer:
         return _is_alive(self._writing)
 
     def problem(self) -> str:
-        """Why checkpoints are not being written just now, in one sentence; empty while all is well.
+        """Why checkpoints are not being written now, in one sentence; empty while they are.
 
-        The first problem is a warning, and so is its end: call it often. Only rank 0 knows all.
+        A new problem and its end are printed as warnings: call it often. Complete on rank 0 only.
         """
         with self._warning:
-            problem = self._late() or self._trouble
+            problem = self._late() or self._last_error
             if problem and not self._warned_of:
                 self._warn(problem)
             elif self._warned_of and not problem:
@@ -90,16 +89,16 @@ class Checkpointer:
         return problem
 
     def restore(self) -> Position | None:
-        """Load the newest checkpoint that can be read into the state; None where there is no checkpoint at all.
+        """Load the newest readable checkpoint into the state; None if there is no checkpoint.
 
-        Collective. Raises CheckpointError where there are some but none can be read: to begin anew then is for people
-        to decide.
+        Collective. Raises CheckpointError if there are checkpoints but none can be read: only a person should decide to
+        start over then.
         """
-        with self._telling(f"the checkpoints in {self._dir.root}"):
+        with self._warning_while_slow(f"the checkpoints in {self._dir.root}"):
             return self._restore()
 
     def claim(self) -> None:
-        """Training goes on from here: see CheckpointDir.claim. In the background; what refuses is a `problem`."""
+        """Training goes on from here: see CheckpointDir.claim. In the background; a failure is a `problem`."""
         if self._peers.rank != 0:
             return
         self._began = self._clock()
@@ -107,48 +106,48 @@ class Checkpointer:
         self._claiming.start()
 
     def begin(self, position: Position) -> None:
-        """Copy the state now, write it in the background. Nothing may be under way on any rank.
+        """Copy the state now, and write it in the background. No rank may still be writing one.
 
-        Collective. A failure while writing is a `problem`: training goes on, the next one may succeed.
+        Collective. A failure to write is a `problem`: training goes on, and the next checkpoint may succeed.
         """
         assert not self.busy, "the copy that is being written would be overwritten"
         self.check()
         self._start(self._copied(), position)
 
     def save(
-        self, position: Position, patience_s: float = _PATIENCE_S, meanwhile: Callable[[], object] = lambda: None
+        self, position: Position, timeout_s: float = _TIMEOUT_S, meanwhile: Callable[[], object] = lambda: None
     ) -> bool:
-        """Have this very step's checkpoint complete, on return. `meanwhile` is called now and then.
+        """Complete a checkpoint of this very step before returning. `meanwhile` is called now and then.
 
-        Collective. False, on every rank, where that failed, or was not done after `patience_s` on any of them: then
-        `problem` says why, and it may still be complete one day.
+        Collective. False, on every rank, if that failed or timed out on any of them: `problem` says why. A write that
+        timed out may still complete later.
         """
-        hopeless = not self._wait([self._writing], patience_s, meanwhile) or self._failure is not None
-        needed, stop = self._peers.highest([self._peers.rank == 0 and self.step != position.step, hopeless])
+        failed = not self._wait([self._writing], timeout_s, meanwhile) or self._failure is not None
+        needed, stop = self._peers.highest([self._peers.rank == 0 and self.step != position.step, failed])
         for _ in range(_ATTEMPTS):
             if not needed or stop:
                 break
             self._start(self._copied(), position)
-            hopeless = not self._wait([self._writing], patience_s, meanwhile) or self._failure is not None
+            failed = not self._wait([self._writing], timeout_s, meanwhile) or self._failure is not None
             # only rank 0 knows whether it could complete what all have written; also the barrier before parking
-            needed, stop = self._peers.highest([self.step != position.step, hopeless])
+            needed, stop = self._peers.highest([self.step != position.step, failed])
         self.check()
         return not needed
 
     def settle(self) -> None:
-        """Wait for all that is under way, then `check`."""
-        self._wait([self._claiming, self._writing], _PATIENCE_S)
+        """Wait for all background work, then `check`."""
+        self._wait([self._claiming, self._writing], _TIMEOUT_S)
         self.check()
 
     def check(self) -> None:
-        """Raise what a background thread met that is no mere failure to write: SupersededError, or a bug."""
+        """Raise a background thread's error that is more than a failure to write: SupersededError, or a bug."""
         if self._failure is not None:
             failure, self._failure = self._failure, None
             raise failure
 
     def abandon(self) -> None:
-        """This process fails: give a checkpoint under way a last, short chance."""
-        self._wait([self._claiming, self._writing], _LAST_WORDS_S)
+        """This process fails: wait for a short while for a checkpoint that is being written."""
+        self._wait([self._claiming, self._writing], _ABANDON_S)
 
     # -- reading -------------------------------------------------------------------------------------------
 
@@ -167,14 +166,14 @@ class Checkpointer:
             candidate = self._peers.from_rank_0(next(candidates, None))
         if problems := self._peers.from_rank_0(problems):
             raise CheckpointError(
-                f"no checkpoint in {self._dir.root} can be read; mend one, or move them away to begin anew. "
+                f"no checkpoint in {self._dir.root} can be read; repair one, or move them away to start over. "
                 + " | ".join(problems)
             )
         return None
 
     def _whole_checkpoints(self, problems: list[str]) -> Iterator[tuple[Checkpoint, Position]]:
-        """Those of which nothing is missing, the newest first. For rank 0."""
-        with contextlib.suppress(OSError):  # then its owner counts as none of ours
+        """The checkpoints from which no file is missing, the newest first. For rank 0."""
+        with contextlib.suppress(OSError):  # then its owner counts as another process
             self._dir.remember_owner()
         for checkpoint in self._dir.checkpoints():
             try:
@@ -187,7 +186,7 @@ class Checkpointer:
             yield checkpoint, position
 
     def _read(self, checkpoint: Checkpoint, problems: list[str]) -> bool:
-        """Whether every rank could read it."""
+        """Read it on every rank; whether all of them could."""
         problem = ""
         try:
             snapshot.read(self._state, checkpoint.path)
@@ -200,24 +199,24 @@ class Checkpointer:
 
     def _pass_over(self, checkpoint: Checkpoint, problem: str, problems: list[str]) -> None:
         problems.append(f"{checkpoint.path.name}: {problem}")
-        self._warn(f"checkpoint {checkpoint.path} is passed over: {problem}")
+        self._warn(f"skipping checkpoint {checkpoint.path}: {problem}")
 
     @contextmanager
-    def _telling(self, what: str) -> Iterator[None]:
-        """Say what this rank waits for, ever less often, for as long as it does."""
+    def _warning_while_slow(self, what: str) -> Iterator[None]:
+        """Print what this rank waits for, at ever longer intervals, while it does."""
         done = threading.Event()
 
-        def tell() -> None:
-            waited_s = self._warn_after_s
-            while not done.wait(waited_s):
-                waited_s *= 2
+        def warn() -> None:
+            interval_s = self._warn_after_s
+            while not done.wait(interval_s):
+                interval_s *= 2
                 self._warn(
                     f"rank {self._peers.rank} is still reading {what}, and training waits for it: "
                     "it is large, or its file system does not answer",
                     any_rank=True,
                 )
 
-        _thread(tell).start()
+        _thread(warn).start()
         try:
             yield
         finally:
@@ -246,10 +245,10 @@ class Checkpointer:
         self._writing.start()
 
     def _wait(
-        self, threads: list[threading.Thread | None], patience_s: float, meanwhile: Callable[[], object] = lambda: None
+        self, threads: list[threading.Thread | None], timeout_s: float, meanwhile: Callable[[], object] = lambda: None
     ) -> bool:
-        """Whether all of `threads` have ended, after `patience_s` at most."""
-        deadline = time.monotonic() + patience_s
+        """Wait for `threads`, for `timeout_s` at most; whether all have ended."""
+        deadline = time.monotonic() + timeout_s
         for thread in threads:
             while thread is not None and thread.is_alive():
                 left_s = deadline - time.monotonic()
@@ -263,7 +262,7 @@ class Checkpointer:
         try:
             self._dir.claim(self._restored_step)
         except OSError as error:
-            self._trouble = f"the checkpoint directory {self._dir.root} cannot be written to: {error}"
+            self._last_error = f"the checkpoint directory {self._dir.root} cannot be written to: {error}"
             self.problem()
         except BaseException as error:  # noqa: BLE001  # raised again by check(), in the training thread
             self._failure = error
@@ -277,21 +276,23 @@ class Checkpointer:
             self._failure = error
         except (CheckpointError, OSError, RuntimeError) as error:
             if isinstance(error, RuntimeError):
-                # gloo: a peer ended, or was away for too long; nobody knows what its connections still carry
+                # gloo: a peer ended, or timed out; its connections are in an unknown state
                 self._writers = None
-            self._trouble = f"the checkpoint of step {position.step} could not be written to {self._dir.root}: {error}"
+            self._last_error = (
+                f"the checkpoint of step {position.step} could not be written to {self._dir.root}: {error}"
+            )
             self.problem()
         except BaseException as error:  # noqa: BLE001  # raised again by check(), in the training thread
             self._failure = error
         else:
-            self.step, self._trouble = position.step, ""
+            self.step, self._last_error = position.step, ""
 
     def _write(self, copied: dict[str, Any], position: Position, writers: Peers) -> None:
         unfinished = self._dir.staging(position.step)
         try:
             if writers.rank == 0:
-                # The disk may be full of what earlier processes left. If this fails it does so again below; the others
-                # must not wait for this rank in vain.
+                # The disk may be full of files that earlier processes left. A failure here repeats below; raising it
+                # now would leave the other ranks waiting for this one.
                 with contextlib.suppress(OSError, SupersededError):
                     self._dir.claim(self._restored_step)
             snapshot.write(copied, unfinished, writers.group)
@@ -317,12 +318,12 @@ class Checkpointer:
 
     def _warn(self, message: str, *, any_rank: bool = False) -> None:
         if self._peers.rank == 0 or any_rank:
-            with contextlib.suppress(OSError):  # what takes stderr may be the same full disk
+            with contextlib.suppress(OSError):  # stderr may go to the same full disk
                 print(f"spotsup: {message}", file=sys.stderr, flush=True)
 
 
 def _thread(target: Callable[..., None], *arguments: Any) -> threading.Thread:
-    """A daemon: a process whose peers or disks are gone must be able to end, though the thread waits for them."""
+    """A daemon thread: the process must be able to end while the thread waits for lost peers or disks."""
     return threading.Thread(target=target, args=arguments, name="spotsup-checkpoint", daemon=True)
 
 

@@ -1,13 +1,13 @@
-"""Where checkpoints lie, and when one counts: it is complete, or it is not there. Standard library only.
+"""The checkpoint directory. A checkpoint is complete, or it does not exist. Standard library only.
 
     step_00000150/               complete: data and `.metadata` by torch.distributed.checkpoint, and `session.json`
-    step_00000200.4f3a….tmp/     being written; made `step_00000200` by one rename, once all of it is on the disk
+    step_00000200.4f3a….tmp/     being written; renamed to `step_00000200` once all of it is on the disk
     step_00000175.aside/         set aside: not restored, because it cannot be read or belongs to an abandoned history;
                                  only the newest of these is kept
     LATEST                       the name of the newest, written last; for people and tools, not read by us
-    OWNER                        who may complete checkpoints: round and token of the process that began to train last
+    OWNER                        which process may complete checkpoints: round and token of the last that began to train
 
-Only rank 0 calls what changes anything here. Paths may be on NFS: a rename is the only thing that is relied on.
+Only rank 0 writes here. The directory may be on NFS: nothing but an atomic rename is required of it.
 """
 
 from __future__ import annotations
@@ -28,37 +28,38 @@ _LEFTOVER = re.compile(r"(step_\d{8,}|LATEST|OWNER)\..*tmp")
 
 
 class CheckpointError(Exception):
-    """A checkpoint could not be written, or none could be read. Says where, and what would help."""
+    """A checkpoint could not be written, or none could be read. The message names the path and the remedy."""
 
 
 class SupersededError(CheckpointError):
-    """Another process trains this job now: this one was cut off, and must stop."""
+    """Another process trains with this directory now; this one must stop."""
 
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """How far training is, next to the tensors: all that a Session needs to go on where it stopped.
+    """How far training is: everything beside the tensors that a Session needs to resume."""
 
-    `step`: completed optimizer steps. `epoch`, `offset`: the sampler's cursor. `samples`: trained on, over all epochs.
-    `rng_seed`: from which each restart makes new random streams. `data_length`, `data_seed`, `data_shuffled`: what the
-    epoch's order was made from. `round`, `world`: of the round that wrote it, for people.
-    """
-
+    # Completed optimizer steps.
     step: int
+    # The sampler's cursor.
     epoch: int = 0
     offset: int = 0
+    # Samples trained on, over all epochs.
     samples: int = 0
+    # Each restart derives its random streams from this.
     rng_seed: int = 0
+    # The order of the epoch's samples was made from these.
     data_length: int = 0
     data_seed: int = 0
     data_shuffled: int = 1
+    # Of the round that wrote it; for people.
     round: int = 0
     world: int = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """Who may complete checkpoints: a process of a round, 0 outside of spotsup jobs. `token` is that process's own."""
+    """The process that may complete checkpoints: its round (0 outside of spotsup jobs), and a token of its own."""
 
     round: int
     token: str
@@ -68,7 +69,7 @@ class Owner:
 
     @classmethod
     def parse(cls, text: str) -> Owner:
-        """What `str` made. Anything else counts as someone of round 0."""
+        """The reverse of `str`. Any other text counts as an owner of round 0."""
         number, _, token = text.partition(" ")
         return cls(int(number), token) if number.isdigit() else cls(0, text)
 
@@ -81,7 +82,7 @@ class Checkpoint:
     path: Path
 
     def position(self) -> Position:
-        """What `session.json` says. Raises CheckpointError where it is not there or not one."""
+        """The content of `session.json`. Raises CheckpointError if it cannot be read."""
         path = self.path / POSITION_FILE
         try:
             parsed = json.loads(path.read_text())
@@ -102,7 +103,7 @@ class CheckpointDir:
 
     def __init__(self, root: Path, owner: Owner, keep: int) -> None:
         if keep < 1:
-            raise ValueError(f"keep is {keep}; at least 1 checkpoint must be kept, 2 or more to survive a broken one")
+            raise ValueError(f"keep is {keep}; keep at least 1 checkpoint, and 2 or more to survive a damaged one")
         self.root = root
         self._owner = owner
         self._keep = keep
@@ -110,7 +111,7 @@ class CheckpointDir:
         self._claimed = False
 
     def checkpoints(self) -> list[Checkpoint]:
-        """The newest first; none where the directory does not exist."""
+        """The complete checkpoints, the newest first; none if the directory does not exist."""
         if not self.root.is_dir():
             return []
         found = [
@@ -121,17 +122,19 @@ class CheckpointDir:
         return sorted(found, key=lambda checkpoint: checkpoint.step, reverse=True)
 
     def remember_owner(self) -> None:
-        """Before reading a checkpoint: whose place a later `claim` may take. Raises OSError."""
+        """Call it before reading a checkpoint: a later `claim` may replace this owner. Raises OSError."""
         self._owner_before = self._read_owner()
 
     def claim(self, restored_step: int) -> None:
-        """From now on only this process completes checkpoints here. Call it when training goes on from
-        `restored_step`: newer checkpoints are set aside, because their steps are about to be done again; so the newest
-        name is always the one to restore. What earlier processes left unfinished is removed, and first of all, since
-        the disk may be full of it.
+        """Make this process the only one that completes checkpoints here. Call it when training goes on from
+        `restored_step`.
 
-        Once done, it does nothing. Raises OSError where the disk refuses: then call it again, later; SupersededError
-        where a process that is not older has claimed the directory since `remember_owner`.
+        Unfinished checkpoints of earlier processes are removed first, because they may fill the disk. Checkpoints newer
+        than `restored_step` are set aside, because their steps are about to be repeated; so the newest name is always
+        the one to restore.
+
+        A second call does nothing. Raises OSError if the disk refuses (then call it again later), SupersededError if a
+        process that is not older has claimed the directory since `remember_owner`.
         """
         if self._claimed:
             return
@@ -155,9 +158,9 @@ class CheckpointDir:
         return self.root / f"step_{step:08d}.{self._owner.token}.tmp"
 
     def complete(self, position: Position) -> None:
-        """Make what lies in `staging` the checkpoint of its step, durably, and remove what is too old.
+        """Turn `staging` into the checkpoint of its step, durably, and remove old checkpoints.
 
-        Raises OSError where the disk refuses, SupersededError where another process has claimed the directory.
+        Raises OSError if the disk refuses, SupersededError if another process has claimed the directory.
         """
         current = self._read_owner() or self._owner
         if current != self._owner:
@@ -174,11 +177,11 @@ class CheckpointDir:
         self._replace(LATEST_FILE, target.name)
 
     def discard(self, step: int) -> None:
-        """Remove an unfinished checkpoint. What cannot be removed now, the next `complete` or `claim` removes."""
+        """Remove an unfinished checkpoint. If that fails, the next `complete` or `claim` does it."""
         shutil.rmtree(self.staging(step), ignore_errors=True)
 
     def _read_owner(self) -> Owner | None:
-        """None where nobody has claimed the directory, or its files were removed by hand."""
+        """None if no process has claimed the directory, or its files were removed by hand."""
         try:
             return Owner.parse((self.root / OWNER_FILE).read_text())
         except FileNotFoundError:
@@ -186,8 +189,8 @@ class CheckpointDir:
 
     def _superseded_by(self, owner: Owner) -> SupersededError:
         return SupersededError(
-            f"another process ({owner}) trains with {self.root} now: this one ({self._owner}) was replaced and must "
-            "stop; if both are meant to run, give each its own checkpoint directory"
+            f"another process ({owner}) trains with {self.root} now, so this one ({self._owner}) must stop; "
+            "if both are meant to run, give each its own checkpoint directory"
         )
 
     def _asides(self) -> list[Path]:
@@ -203,13 +206,13 @@ class CheckpointDir:
                 entry.unlink(missing_ok=True)
 
     def _doomed(self, checkpoint: Path) -> Path:
-        """A name for a complete checkpoint that is about to be removed; free, whatever went wrong before."""
+        """An unused name for a complete checkpoint that is about to be removed."""
         doomed = self.root / f"{checkpoint.name}.{self._owner.token}.old.tmp"
         shutil.rmtree(doomed, ignore_errors=True)
         return doomed
 
     def _prune(self) -> None:
-        """Remove old checkpoints, and what this process could not remove when it should have."""
+        """Remove old checkpoints, and files that this process could not remove before."""
         for checkpoint in self.checkpoints()[self._keep :]:
             checkpoint.path.rename(self._doomed(checkpoint.path))
         for entry in self.root.glob(f"step_*.{self._owner.token}.*tmp"):

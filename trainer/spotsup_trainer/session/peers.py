@@ -1,4 +1,4 @@
-"""The ranks of this round, and what all of them must know at the same moment. With one process everything is local."""
+"""The ranks of this round, and the collectives by which they agree. A single process needs no collective."""
 
 from __future__ import annotations
 
@@ -13,20 +13,18 @@ import torch.distributed as dist
 
 @dataclass(frozen=True, slots=True)
 class Peers:
-    """`group` is a gloo process group, so that agreeing never waits for a GPU; None where there is no process group.
-
-    Every method is collective: all ranks must call it, in the same order.
-    """
+    """Every method is collective: all ranks must call it, in the same order."""
 
     rank: int
     world: int
+    # A gloo process group, so that agreeing never waits for a GPU; None for a single process.
     group: Any | None
 
     @classmethod
     def join(cls, environ: Mapping[str, str] = os.environ) -> Peers:
         """The ranks of the default process group, or this process alone.
 
-        Raises RuntimeError where the environment says that there are others but no process group was made.
+        Raises RuntimeError if the environment names several processes but there is no process group.
         """
         if not (dist.is_available() and dist.is_initialized()):
             world = int(environ.get("WORLD_SIZE", "1"))
@@ -44,7 +42,7 @@ class Peers:
         return self if self.group is None else Peers(self.rank, self.world, dist.new_group(backend="gloo"))
 
     def highest(self, values: Sequence[int]) -> list[int]:
-        """Per value the highest of all ranks."""
+        """For each value, the highest of all ranks."""
         if self.world == 1:
             return list(values)
         tensor = torch.tensor(values, dtype=torch.int64)
@@ -52,7 +50,7 @@ class Peers:
         return tensor.tolist()  # type: ignore[no-any-return]  # torch is untyped here
 
     def from_rank_0(self, value: Any) -> Any:
-        """Rank 0's value, on every rank (pickled: among the processes of one job only)."""
+        """Rank 0's value, on every rank (pickled, but only between processes of one job)."""
         if self.world == 1:
             return value
         box = [value]

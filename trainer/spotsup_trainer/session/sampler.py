@@ -1,9 +1,9 @@
-"""Which samples a rank takes at a step: each sample once per epoch, whatever the world size does in between.
+"""Which samples a rank takes at a step: each sample once per epoch, however the world size changes.
 
 An epoch is one fixed order of all samples, made from (seed, epoch) alone. A step takes the next `global_batch` samples
-of that order, from wherever the last step ended, and the ranks of that moment share them. So the whole state is the
-epoch and ONE offset, both the same on every rank, and a checkpoint of them fits any other world size. They count
-completed steps: what data loading workers had fetched ahead does not matter.
+of that order, and the current ranks share them. So the whole state is the epoch and one offset, the same on every rank,
+and a checkpoint of them fits any world size. They count completed steps; batches that data loading workers have fetched
+ahead do not matter.
 """
 
 from __future__ import annotations
@@ -28,33 +28,32 @@ class Cursor:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What must stay the same for an epoch to be exact: `length` samples, in the order that `seed` gives.
-
-    `global_batch` is the number of samples of one step over all ranks. The last step of an epoch takes what is left,
-    or leaves it out with `drop_last`. Without `shuffle` the order is the data set's own.
-    """
+    """The settings that must stay the same for an epoch to be exact."""
 
     length: int
+    # Samples of one step over all ranks.
     global_batch: int
     seed: int = 0
+    # False: the data set's own order.
     shuffle: bool = True
+    # Leave out the last, smaller step of an epoch.
     drop_last: bool = False
 
     def __post_init__(self) -> None:
         if self.length < 1:
-            raise ValueError("the data set is empty: there is nothing to train on")
+            raise ValueError("the data set is empty")
         if self.global_batch < 1:
             raise ValueError(f"global_batch is {self.global_batch}; it must be at least 1")
         if self.drop_last and self.length < self.global_batch:
             raise ValueError(
-                f"drop_last leaves nothing: {self.length} samples make no batch of {self.global_batch}; "
+                f"drop_last leaves no batch: {self.length} samples are fewer than global_batch, {self.global_batch}; "
                 "use a smaller global_batch or keep the last batch"
             )
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What one rank does of one step. `start` and `stop` bound the step's samples in the order of `epoch`."""
+    """One rank's share of one step, which has the samples from `start` to `stop` in the order of `epoch`."""
 
     epoch: int
     start: int
@@ -66,15 +65,15 @@ class Share:
     def positions(self) -> range:
         """This rank's positions in the epoch's order; the shares of two ranks differ by one sample at most.
 
-        Never empty, because every rank must take part in DDP's backward: a rank for which nothing is left repeats
-        the step's first sample, with weight 0.
+        Never empty, because every rank must take part in DDP's backward: a rank without samples of its own repeats the
+        step's first sample, with weight 0.
         """
         mine = range(self.start + self.rank, self.stop, self.world)
         return mine or range(self.start, self.start + 1)
 
     @property
     def counted(self) -> int:
-        """How many of `positions` are this rank's own: all of them, or 0 where it only repeats a sample."""
+        """How many of `positions` are this rank's own: all of them, or 0 if it only repeats a sample."""
         return len(range(self.start + self.rank, self.stop, self.world))
 
     def weight(self, samples: int) -> float:
@@ -93,7 +92,7 @@ class Share:
 
 
 def next_share(plan: Plan, cursor: Cursor, rank: int, world: int) -> Share:
-    """The step that follows `cursor`, as seen by one rank; in the next epoch where this one is used up."""
+    """One rank's share of the step that follows `cursor`, in the next epoch if this one is used up."""
     left = plan.length - cursor.offset
     if left < (plan.global_batch if plan.drop_last else 1):
         cursor, left = Cursor(cursor.epoch + 1), plan.length
@@ -124,9 +123,9 @@ def order(plan: Plan, epoch: int, positions: range) -> list[int]:
 def shuffled(positions: torch.Tensor, plan: Plan, epoch: int) -> torch.Tensor:
     """The samples at `positions` (int64) of the epoch's pseudo-random order.
 
-    A keyed permutation computed per position (a Feistel network over a rows x columns grid, hashed by 32-bit
-    multiplication), not a shuffled list: it costs no memory and no time at the start of an epoch, however large the
-    data set, resumes at any offset, and is the same for every version of Python and torch.
+    It is a keyed permutation, computed per position (a Feistel network over a rows x columns grid, hashed by 32-bit
+    multiplication), and not a shuffled list: it takes no memory and no time at the start of an epoch, resumes at any
+    offset, and is the same for every version of Python and torch.
     """
     rows = isqrt(plan.length - 1) + 1 if plan.length > 1 else 1
     columns = -(-plan.length // rows)
@@ -141,8 +140,8 @@ def shuffled(positions: torch.Tensor, plan: Plan, epoch: int) -> torch.Tensor:
         return column * rows + row
 
     result = walk(positions)
-    # The grid has up to `rows` cells more than there are samples. A walk that ends on one of those goes on: as `walk`
-    # is a permutation of the cells, it comes back to a sample, and no two walks to the same one.
+    # The grid has up to `rows` more cells than there are samples. Walk on from such a cell: because `walk` is a
+    # permutation of the cells, each walk ends at a sample of its own.
     while bool((outside := result >= plan.length).any()):
         result[outside] = walk(result[outside])
     return result

@@ -1,4 +1,4 @@
-"""Session: what a training script needs to survive its machines. Resume, one call per step, exact data.
+"""Session: makes a training script elastic. It resumes, checkpoints, and gives each sample once per epoch.
 
     session = Session({"model": model, "opt": opt}, every_s=60)      # after init_process_group and DDP(model)
     for batch in session.loader(dataset, global_batch=1024, epochs=3):
@@ -35,26 +35,26 @@ from spotsup_trainer.worker_files import WorkerFiles
 if TYPE_CHECKING:
     from spotsup_trainer.session.checkpoint import Checkpointer
 
-# What all ranks do next: the highest that any of them wants.
-_GO_ON, _CHECKPOINT, _YIELD = 0, 1, 2
-# Where a rank is when it asks. Ranks that ask at different places would wait for different things.
-_AT_START, _AT_STEP, _AT_POINT, _AT_END = 0, 1, 2, 3
+# What all ranks do next: the highest value that any of them wants.
+_CONTINUE, _CHECKPOINT, _YIELD = 0, 1, 2
+# Which call a rank is in. Ranks in different calls would wait for each other forever.
+_IN_INIT, _IN_STEP, _IN_CHECKPOINT_POINT, _IN_FINISH = 0, 1, 2, 3
 
 _DEFAULT_EVERY_S = 60.0
 _WARN_AFTER_S = 60.0
-_PROGRESS_EVERY_S = 0.2  # a person sees no more, and the agent sends each change to etcd
-_SIGN_EVERY_S = 20.0  # a machine's dead-man switch waits for half an hour at least
+_PROGRESS_EVERY_S = 0.2  # often enough for a person to watch; the agent sends each change to etcd
+_SIGN_OF_LIFE_EVERY_S = 20.0  # a machine's dead-man switch waits for at least half an hour
 
 
 class SessionError(RuntimeError):
-    """A Session is not used as it must be. Says what would be right."""
+    """A Session is used in a wrong way. The message says what to do."""
 
 
 class MicroBatch(NamedTuple):
     """A piece of a rank's share of one step, for gradient accumulation.
 
-    Multiply the mean loss over `data` by `weight`. Only the backward of the `last` one must synchronise gradients: run
-    the others under DDP's `model.no_sync()`.
+    Multiply the mean loss over `data` by `weight`. Only the backward of the `last` piece must synchronise gradients:
+    run the others under DDP's `model.no_sync()`.
     """
 
     data: Any
@@ -65,16 +65,18 @@ class MicroBatch(NamedTuple):
 class Session:
     """One round of training on this rank.
 
-    `state`: name -> module, optimizer, or anything with `state_dict` and `load_state_dict`. Restored on construction
-    from the newest complete checkpoint below `checkpoint_dir` (default: what the spotsup job says; neither: no
-    checkpoints), and saved there every `every_steps` steps or `every_s` seconds (default: 60 s), in the background; the
-    `keep` newest are kept. A checkpoint can be restored by any number of processes. One that is under way for more
-    than `warn_after_s` (default: 60 s, or twice `every_s`) is a warning, and a problem in `spotsupctl status`.
+    - `state`: name -> module, optimizer, or any object with `state_dict` and `load_state_dict`. It is restored on
+      construction, from the newest complete checkpoint, by any number of processes.
+    - `checkpoint_dir`: by default SPOTSUP_CHECKPOINT_DIR, which a spotsup job sets; without either, no checkpoints.
+    - `every_steps`, `every_s`: when to save, in the background (default: every 60 s).
+    - `keep`: how many of the newest checkpoints are kept.
+    - `warn_after_s`: a checkpoint that takes longer is a warning, and a problem in `spotsupctl status` (default: 60 s,
+      or twice `every_s`).
 
-    From here on each rank draws random numbers of its own, from the seeds that are set now: see docs/training.md.
+    From here on each rank draws its own random numbers, from the seeds that are set now: see docs/training.md.
 
-    Raises CheckpointError where there are checkpoints but none can be read, TypeError where something in `state` cannot
-    be saved, RuntimeError where this is one of several processes and torch.distributed is not initialised.
+    Raises CheckpointError if there are checkpoints but none can be read, TypeError if something in `state` cannot be
+    saved, RuntimeError if this is one of several processes and torch.distributed is not initialised.
     """
 
     def __init__(  # noqa: PLR0913 - all but the state have a good default, and are given by name
@@ -102,7 +104,7 @@ class Session:
         self._round = int(environ.get("SPOTSUP_ROUND", "0"))
         self._loss: Any = None
         self._first_step_at = self._last_step_at = self._progress_at = 0.0
-        self._sign_at = clock()
+        self._sign_of_life_at = clock()
         self._share: Share | None = None
         self._plan: Plan | None = None
         self._progress_failed = False
@@ -116,11 +118,11 @@ class Session:
         start = restored or Position(0, rng_seed=torch.initial_seed())
         self._position = self._taken = replace(start, round=self._round, world=self.world)
         self._due_from = (self._position.step, clock())
-        self._draw_own_random_numbers()
+        self._seed_this_rank()
         self._files.announce()
-        self._act(self._agree(_AT_START))
+        self._act(self._agree(_IN_INIT))
 
-    # -- what is going on ----------------------------------------------------------------------------------
+    # -- state ------------------------------------------------------------------------------------------------
 
     @property
     def rank(self) -> int:
@@ -129,7 +131,7 @@ class Session:
 
     @property
     def world(self) -> int:
-        """How many processes train together in this round."""
+        """The number of processes in this round."""
         return self._peers.world
 
     @property
@@ -139,7 +141,7 @@ class Session:
 
     @property
     def steps_done(self) -> int:
-        """Completed optimizer steps, over all rounds: what is lost without a checkpoint is not counted."""
+        """Completed optimizer steps, over all rounds. Steps that were lost do not count."""
         return self._position.step
 
     @property
@@ -151,15 +153,15 @@ class Session:
     def weight(self) -> float:
         """The factor for this rank's mean loss over the current batch.
 
-        DDP averages gradients over ranks; with it, that average is the gradient of the mean loss over the whole global
-        batch, though the ranks' shares may differ by a sample, or be empty (then it is 0).
+        DDP averages gradients over ranks. With this factor the average is the gradient of the mean loss over the whole
+        global batch, although the ranks' shares may differ by a sample, or be empty (then it is 0).
         """
         share = self._current_share()
         return share.weight(len(share.positions))
 
     @property
     def indices(self) -> list[int]:
-        """The samples of the current step that this rank trains on, without one that is only repeated (weight 0)."""
+        """The samples of the current step that this rank trains on, without a repeated one (weight 0)."""
         share = self._current_share()
         assert self._plan is not None
         return order(self._plan, share.epoch, share.positions) if share.counted else []
@@ -167,7 +169,7 @@ class Session:
     def yielding(self) -> bool:
         """Whether this node was asked to checkpoint and park. Cheap, and not collective: other ranks may not know yet.
 
-        Use it to cut short what only some ranks do, or what is long and not training, so that the next `step` or
+        Use it to cut short work that only some ranks do, or that is long and not training, so that the next `step` or
         `checkpoint_point` comes soon.
         """
         return self._files.yield_wanted()
@@ -186,18 +188,20 @@ class Session:
         micro_batch: int | None = None,
         **options: Any,
     ) -> Iterator[Any]:
-        """This rank's share of each step, from where training stopped until `epochs` epochs are complete in all.
+        """This rank's share of each step, from where training stopped until `epochs` epochs are complete in total.
 
-        `dataset` has `__len__` and `__getitem__`; `global_batch` samples make one step over all ranks, however many
-        they are. Yields what the DataLoader collates; with `micro_batch`, a list of `MicroBatch` of at most that many
+        `dataset` has `__len__` and `__getitem__`; `global_batch` samples make one step, over any number of ranks.
+        Yields the batches that the DataLoader collates; with `micro_batch`, lists of `MicroBatch` of at most that many
         samples. `options` go to torch's DataLoader (num_workers, collate_fn, pin_memory, ...). For training only: use a
         plain DataLoader for evaluation.
 
-        Raises SessionError where an epoch that is under way had other data.
+        Raises SessionError if training resumes within an epoch that had other data.
         """
         indexed = hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")
         if not indexed or isinstance(dataset, IterableDataset):
-            raise TypeError(f"{type(dataset).__name__} has no length or index; only such data can be resumed exactly")
+            raise TypeError(
+                f"{type(dataset).__name__} has no length or no index; session.loader() needs both to resume"
+            )
         plan = Plan(len(dataset), global_batch, seed, shuffle, drop_last)
         self._expect_same_data(plan)
         self._plan = plan
@@ -208,10 +212,11 @@ class Session:
         return self._batches(sampler, DataLoader(dataset, batch_sampler=sampler, **options))
 
     def step(self, loss: Any = None) -> None:
-        """One optimizer step is complete. Collective. `loss` (a number or tensor; rank 0's is reported) is for people.
+        """Report one completed optimizer step. Collective. `loss` (a number or tensor) is for people; rank 0's is
+        shown.
 
-        Returns at once; or begins a checkpoint; or, when this or another node was asked to yield, checkpoints this
-        very step with all ranks, and parks until the launcher ends this process.
+        Returns at once, or begins a checkpoint; or, if any node was asked to yield, checkpoints this very step with all
+        ranks, and parks until the launcher ends this process.
         """
         self._loss = loss.detach() if isinstance(loss, torch.Tensor) else loss
         self._position = replace(self._taken, step=self._position.step + 1)
@@ -221,23 +226,23 @@ class Session:
             self._first_step_at = self._last_step_at
             if self._checkpoints:
                 self._checkpoints.claim()
-        level = self._agree(_AT_STEP)
+        level = self._agree(_IN_STEP)
         self._report(now=first)
         self._act(level)
 
     def checkpoint_point(self) -> None:
-        """A place between two steps where all ranks can checkpoint and park. Collective, like `step`.
+        """A point between two steps where all ranks can checkpoint and park. Collective, like `step`.
 
-        Call it now and then in whatever takes long and is not training (evaluation, warm-up), on every rank the same
-        number of times: otherwise a notice waits there for the next step.
+        Call it now and then during long work that is not training (evaluation, warm-up), the same number of times on
+        every rank: otherwise a notice has to wait for the next step.
         """
-        level = self._agree(_AT_POINT)
+        level = self._agree(_IN_CHECKPOINT_POINT)
         self._report(now=False)
         self._act(level)
 
     def finish(self) -> None:
-        """Training is over: have its last step checkpointed. Collective. Raises CheckpointError where that failed."""
-        self._agree(_AT_END)
+        """Checkpoint the last step of training. Collective. Raises CheckpointError if that failed."""
+        self._agree(_IN_FINISH)
         saved = self._checkpoints is None or self._checkpoints.save(self._position, meanwhile=self._report)
         self._report(now=True)
         if self._checkpoints is not None and not saved:
@@ -268,26 +273,28 @@ class Session:
             )
         if self._files.yield_ is not None and self.rank == 0:
             print(
-                "spotsup: no checkpoint directory is set: every interruption begins anew", file=sys.stderr, flush=True
+                "spotsup: no checkpoint directory is set: training starts over after every interruption",
+                file=sys.stderr,
+                flush=True,
             )
         return None
 
-    def _agree(self, place: int) -> int:
-        """What all ranks do next. Raises SessionError, on every rank, where they are at different places."""
-        wanted = _YIELD if self._files.yield_wanted() else _CHECKPOINT if self._due() else _GO_ON
-        here = 4 * self.steps_done + place
+    def _agree(self, call: int) -> int:
+        """What all ranks do next. Raises SessionError, on every rank, if they are in different calls or steps."""
+        wanted = _YIELD if self._files.yield_wanted() else _CHECKPOINT if self._due() else _CONTINUE
+        here = 4 * self.steps_done + call
         busy = self._checkpoints is not None and self._checkpoints.busy
         level, furthest, least, any_busy = self._peers.highest([wanted, here, -here, busy])
         if furthest != -least:
             raise SessionError(
-                f"the ranks are at different places (this is rank {self.rank}, after step {self.steps_done}): "
+                f"the ranks made different Session calls (this is rank {self.rank}, after step {self.steps_done}): "
                 "call step(), checkpoint_point() and finish() on every rank, the same number of times"
             )
-        # any rank's disk may hang, where others have long given up to wait for it
-        return _GO_ON if level == _CHECKPOINT and any_busy else level
+        # one rank's disk may still hang when the others have given up waiting for theirs
+        return _CONTINUE if level == _CHECKPOINT and any_busy else level
 
     def _due(self) -> bool:
-        """Rank 0 decides on periodic checkpoints, and begins none while its last one is being written."""
+        """Rank 0 decides on periodic checkpoints, and begins none while one is being written."""
         if self._checkpoints is None or self.rank != 0:
             return False
         self._checkpoints.check()
@@ -296,7 +303,7 @@ class Session:
             return False
         if self._every_steps is not None and self.steps_done - step >= self._every_steps:
             return True
-        # a clock that was set back must not put the next one off
+        # a clock that was set back must not delay the next one
         return self._every_s is not None and not 0 <= self._clock() - at < self._every_s
 
     def _act(self, level: int) -> None:
@@ -304,15 +311,15 @@ class Session:
             self._due_from = (self.steps_done, self._clock())
             self._checkpoints.begin(self._position)
         elif level == _YIELD:
-            # where the disk hangs, the launcher's patience ends before this does
+            # if the disk hangs, the launcher ends this process before this call times out
             saved = self._checkpoints is not None and self._checkpoints.save(self._position, meanwhile=self._report)
             self._report(now=True)
             self._files.park(self.steps_done, saved, self._park_timeout_s)
 
     def _report(self, *, now: bool = False) -> None:
         at = self._clock()
-        if not 0 <= at - self._sign_at < _SIGN_EVERY_S:
-            self._sign_at = at
+        if not 0 <= at - self._sign_of_life_at < _SIGN_OF_LIFE_EVERY_S:
+            self._sign_of_life_at = at
             self._files.renew()
         if self.rank != 0 or self._first_step_at == 0.0:
             return
@@ -334,11 +341,11 @@ class Session:
             self._files.write_progress(progress)
         except OSError as error:
             if not self._progress_failed:
-                print(f"spotsup: progress is not told any more: {error}", file=sys.stderr, flush=True)
+                print(f"spotsup: progress is no longer reported: {error}", file=sys.stderr, flush=True)
             self._progress_failed = True
 
     def _batches(self, sampler: GlobalOffsetSampler, loader: Any) -> Iterator[Any]:
-        """What `loader` collates; the step that it belongs to is kept in mind, for `step` to count it."""
+        """The batches of `loader`; remembers which step each belongs to, for `step` to count."""
         plan, parts = sampler.plan, iter(loader)
         for share in sampler.shares():
             pieces = [
@@ -360,22 +367,22 @@ class Session:
 
     def _current_share(self) -> Share:
         if self._share is None:
-            raise SessionError("there is no current batch: weight and indices are those of a batch of session.loader()")
+            raise SessionError("there is no current batch: use weight and indices while iterating session.loader()")
         return self._share
 
     def _expect_same_data(self, plan: Plan) -> None:
-        """In the middle of an epoch, another order would repeat some samples and miss others."""
+        """Within an epoch, another order would repeat some samples and miss others."""
         at = self._position
         saved = (at.data_length, at.data_seed, bool(at.data_shuffled))
         if at.offset and saved != (plan.length, plan.seed, plan.shuffle):
             raise SessionError(
-                f"epoch {at.epoch} is under way with length, seed, shuffle = {saved}, but this loader has "
+                f"epoch {at.epoch} was begun with length, seed, shuffle = {saved}, but this loader has "
                 f"{(plan.length, plan.seed, plan.shuffle)}: use the same, or another checkpoint directory"
             )
 
-    def _draw_own_random_numbers(self) -> None:
-        """Otherwise the ranks would draw the same dropout masks and augmentations, and each round those of the one
-        before again. What the program seeded stays in force: it does so again whenever it is started.
+    def _seed_this_rank(self) -> None:
+        """Otherwise all ranks would draw the same dropout masks and augmentations, and each round those of the round
+        before. The program's own seeds stay in force: it sets them again whenever it starts.
         """
         torch.manual_seed(self._stream("torch"))
         random.seed(self._stream("python", random.getrandbits(64)))
@@ -383,6 +390,6 @@ class Session:
             numpy.random.seed(self._stream("numpy", int(numpy.random.randint(2**31))) % 2**32)
 
     def _stream(self, purpose: str, seed: int = 0) -> int:
-        """A seed of this rank's own, the same whenever training goes on from the same step."""
+        """A seed for this rank, the same whenever training resumes from the same step."""
         text = f"{self._position.rng_seed}/{self.steps_done}/{self.rank}/{purpose}/{seed}"
         return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=7).digest(), "big")

@@ -1,10 +1,10 @@
-"""The user's objects as a checkpoint on disk, and back, for any world size: by torch.distributed.checkpoint (DCP).
+"""Writes the user's objects to a checkpoint, and reads them for any world size: torch.distributed.checkpoint (DCP).
 
-Importing this module costs about a second (DCP); a fork server does well to have imported it before.
+Importing this module takes about a second (DCP); the fork server imports it in advance.
 
-Modules and optimizers go through `torch.distributed.checkpoint.state_dict`, which takes DDP, FSDP and torch.compile
-wrappers off and shards with them; whatever else has `state_dict` and `load_state_dict` is pickled whole. Reading a
-checkpoint can run code that its writer put into it (pickle, by DCP too): the directory must be trusted.
+Modules and optimizers go through `torch.distributed.checkpoint.state_dict`, which unwraps DDP, FSDP and torch.compile
+and shards like them; any other object with `state_dict` and `load_state_dict` is pickled whole. Reading a checkpoint
+can run code that its writer put into it (DCP pickles, too): the directory must be trusted.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _OPAQUE = "pickled"
 
 
 def check(state: State) -> None:
-    """Raises TypeError where something in `state` cannot be saved."""
+    """Raises TypeError if something in `state` cannot be saved."""
     for name, thing in state.items():
         if isinstance(thing, torch.optim.Optimizer):
             owner(name, thing, state)
@@ -45,7 +45,7 @@ def check(state: State) -> None:
 
 
 def owner(name: str, optimizer: torch.optim.Optimizer, state: State) -> torch.nn.Module:
-    """The one module of `state` whose parameters `optimizer` trains. Raises TypeError where there is none."""
+    """The one module of `state` whose parameters `optimizer` trains. Raises TypeError if there is none."""
     trained = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
     for candidate in state.values():
         if isinstance(candidate, torch.nn.Module) and trained <= {id(p) for p in candidate.parameters()}:
@@ -72,9 +72,9 @@ def capture(state: State) -> dict[str, Any]:
 
 
 def write(captured: dict[str, Any], path: Path, group: Any | None) -> None:
-    """Write together, each rank its part, each file synced to the disk. Collective over `group` (None: one process).
+    """Write the ranks' parts, each file synced to the disk. Collective over `group` (None: one process).
 
-    Raises CheckpointError, on every rank, where it failed on any.
+    Raises CheckpointError, on every rank, if it failed on any.
     """
     if group is None:
         _expect_no_group()
@@ -82,12 +82,12 @@ def write(captured: dict[str, Any], path: Path, group: Any | None) -> None:
         dcp_save(captured, storage_writer=_Writer(path), process_group=group, no_dist=group is None)
     except CheckpointException as error:
         failures = ((rank, reason) for rank, (reason, _) in sorted(error.failures.items()))
-        told = (f"rank {rank}: {reason if isinstance(reason, OSError) else repr(reason)}" for rank, reason in failures)
-        raise CheckpointError("; ".join(told)) from None
+        texts = (f"rank {rank}: {reason if isinstance(reason, OSError) else repr(reason)}" for rank, reason in failures)
+        raise CheckpointError("; ".join(texts)) from None
 
 
 def incomplete(path: Path) -> str | None:
-    """What is missing from a written checkpoint, or None: are all files there, and as long as the metadata says?"""
+    """What is missing from a written checkpoint, or None: checks that all files exist and have their full length."""
     try:
         metadata = FileSystemReader(path).read_metadata()
     except Exception as error:  # noqa: BLE001  # unpickling a damaged file raises anything
@@ -99,22 +99,22 @@ def incomplete(path: Path) -> str | None:
     for name, length in needed.items():
         file = path / name
         if not file.is_file():
-            return f"{file} is not there (must all nodes share this directory?)"
+            return f"{file} does not exist (do all nodes share this directory?)"
         if file.stat().st_size < length:
             return f"{file} has {file.stat().st_size} of {length} bytes"
     return None
 
 
 def read(state: State, path: Path) -> None:
-    """Load a checkpoint of any world size into `state`: this rank's part of it, without asking the others.
+    """Load this rank's part of a checkpoint of any world size into `state`. Not collective.
 
-    Raises CheckpointError where it cannot be read; `state` may be half overwritten then.
+    Raises CheckpointError if it cannot be read; `state` may be partly overwritten then.
     """
     captured = capture(state)
     planner = _Planner(_required(captured, state))
     _expect_no_group()
     try:
-        # DCP's own exchange would cost six collectives and change nothing: its plan for a rank is that rank's own
+        # DCP's own exchange would cost six collectives for the same result: each rank plans for itself
         dcp_load(captured, storage_reader=FileSystemReader(path), planner=planner, no_dist=True)
     except CheckpointException as error:
         raise CheckpointError("; ".join(repr(reason) for reason, _ in error.failures.values())) from None
@@ -123,19 +123,19 @@ def read(state: State, path: Path) -> None:
         if isinstance(thing, torch.nn.Module):
             set_model_state_dict(thing, loaded)
         elif isinstance(thing, torch.optim.Optimizer):
-            # A parameter that never had a gradient has no state in the checkpoint: it must have none now either.
+            # A parameter that never had a gradient has no state in the checkpoint, and must have none now.
             saved = planner.prefixes(f"{name}.state.")
             loaded["state"] = {fqn: slots for fqn, slots in loaded["state"].items() if fqn in saved}
             lenient = StateDictOptions(strict=False)
             set_optimizer_state_dict(owner(name, thing, state), thing, loaded, options=lenient)
         else:
-            # weights_only would refuse user's own objects; DCP unpickles whatever is not a tensor likewise
+            # weights_only would refuse the user's own objects; DCP unpickles everything but tensors, too
             thing.load_state_dict(torch.load(io.BytesIO(loaded[_OPAQUE]), weights_only=False))
 
 
 class _Writer(FileSystemWriter):  # type: ignore[misc]  # torch is untyped here
-    """DCP's own, with the reason for a failure. On a full disk torch says "[enforce fail at inline_container.cc:672] .
-    unexpected pos", and what the file system said is not sent along to the other ranks.
+    """DCP's own, with the reason for a failure. On a full disk torch reports "[enforce fail at
+    inline_container.cc:672] . unexpected pos", and does not send the file system's error to the other ranks.
     """
 
     def write_data(self, plan: Any, planner: Any) -> Any:
@@ -149,7 +149,8 @@ class _Writer(FileSystemWriter):  # type: ignore[misc]  # torch is untyped here
 
 
 def _required(captured: dict[str, Any], state: State) -> set[str]:
-    """What the checkpoint must have. Not optimizer entries: see `read`, and a newer torch may know new settings."""
+    """The entries that the checkpoint must have. Not those of optimizers: see `read`; a newer torch may add
+    settings."""
     required = set()
     for name, thing in state.items():
         if isinstance(thing, torch.nn.Module):
@@ -180,5 +181,5 @@ class _Planner(DefaultLoadPlanner):  # type: ignore[misc]  # torch is untyped he
 
 
 def _expect_no_group() -> None:
-    """DCP warns each time that it works without a process group; here that is meant."""
+    """Silence DCP's warning that there is no process group: that is intended here."""
     warnings.filterwarnings("ignore", message="torch.distributed is disabled, unavailable or uninitialized")

@@ -1,8 +1,8 @@
-"""What of the state this rank writes, and a copy of it in CPU memory, while training goes on with the original.
+"""Copies the part of the state that this rank writes to CPU memory, while training goes on with the original.
 
-With plain DDP every rank has the same tensors, and each must be written once. Torch lets all ranks copy all of them,
-and then leave out what another rank writes; here the ranks share them out before the copy, which divides its time and
-its memory by the number of ranks.
+With plain DDP every rank has the same tensors, and each must be written once. torch lets every rank copy all of them,
+and then skip those that another rank writes. Here the ranks divide them before the copy, which divides its time and its
+memory by the number of ranks.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ _LEFT_OUT = object()
 
 
 class Staging:
-    """Copies to memory that is allocated once: new memory costs several times what copying into it does.
+    """Copies to memory that is allocated once: allocating it takes several times as long as copying into it.
 
-    There is one copy at a time: the next one overwrites it. Where there is CUDA the memory is pinned.
+    The next copy overwrites the last one. With CUDA the memory is pinned.
     """
 
     def __init__(self) -> None:
@@ -31,7 +31,7 @@ class Staging:
         self._stager = BlockingAsyncStager()
 
     def copy(self, captured: dict[str, Any]) -> dict[str, Any]:
-        """`captured` as it is now. What is no tensor is copied as Python copies it, so it should not be large."""
+        """`captured` as it is now. Leaves other than tensors are deep-copied, and should be small."""
         tensors: dict[str, torch.Tensor] = {}
 
         def collect(path: KeyPath, leaf: Any) -> None:
@@ -51,14 +51,14 @@ class Staging:
         self._layout, pinned = [], torch.cuda.is_available()
         self._stager = BlockingAsyncStager(cache_staged_state_dict=pinned)
         staged: dict[str, Any] = self._stager.stage(tensors)
-        if not pinned:  # asked to keep its memory from the start, torch's stager would insist on pinning it
+        if not pinned:  # with cache_staged_state_dict set from the start, torch's stager would insist on pinning
             self._stager.cache_staged_state_dict, self._stager.state_dict_cache = True, staged
         self._layout = layout
         return staged
 
 
 def fingerprint(captured: dict[str, Any]) -> int:
-    """Equal, below 2**56, for ranks whose state has the same tensors, as to names and shapes."""
+    """A number below 2**56, equal for ranks whose state has tensors of the same names and shapes."""
     names = sorted((repr(path), *_kind(tensor)) for path, tensor in _replicated(captured))
     return int.from_bytes(hashlib.blake2b(repr(names).encode(), digest_size=7).digest(), "big")
 
@@ -66,7 +66,7 @@ def fingerprint(captured: dict[str, Any]) -> int:
 def share(captured: dict[str, Any], rank: int, world: int) -> dict[str, Any]:
     """`captured` without the tensors that other ranks write. All ranks must have the same `fingerprint`.
 
-    What is sharded already, or is no tensor, stays.
+    Sharded tensors, and leaves other than tensors, stay.
     """
     loads, others = [0] * world, set()
     by_size = sorted(_replicated(captured), key=lambda entry: (-entry[1].nbytes, repr(entry[0])))
@@ -80,7 +80,7 @@ def share(captured: dict[str, Any], rank: int, world: int) -> dict[str, Any]:
 
 
 def _replicated(value: dict[str, Any], path: KeyPath = ()) -> Iterator[tuple[KeyPath, torch.Tensor]]:
-    """The tensors that are whole on every rank; not those in lists, whose places must not change."""
+    """The tensors that are whole on every rank; not those in lists, whose indices must not change."""
     for key, leaf in value.items():
         if isinstance(leaf, dict):
             yield from _replicated(leaf, (*path, key))
@@ -89,7 +89,7 @@ def _replicated(value: dict[str, Any], path: KeyPath = ()) -> Iterator[tuple[Key
 
 
 def _rebuilt(value: Any, change: Callable[[KeyPath, Any], Any], path: KeyPath = ()) -> Any:
-    """Nested dictionaries and lists with other leaves. A dictionary that loses all of its leaves goes with them."""
+    """Nested dictionaries and lists with changed leaves. A dictionary that loses all its leaves is left out, too."""
     if isinstance(value, dict) and value:
         parts = {key: _rebuilt(part, change, (*path, key)) for key, part in value.items()}
         return {key: part for key, part in parts.items() if part is not _LEFT_OUT} or _LEFT_OUT
