@@ -76,7 +76,7 @@ def imports(name: str, *, at_run_time: bool = False) -> frozenset[str]:
     """What a module imports anywhere in it, functions included: `from a import b` counts as a.b, and so as a too.
 
     `at_run_time`: without what is imported under TYPE_CHECKING only."""
-    path = everything()[name]
+    path = modules(name.partition(".")[0])[name]
     package = name if path.name == "__init__.py" else name.rpartition(".")[0]
     tree = ast.parse(path.read_bytes())
     if at_run_time:

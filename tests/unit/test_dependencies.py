@@ -1,0 +1,108 @@
+"""What is declared is imported, and what is imported is declared: pyproject.toml against the source."""
+
+from __future__ import annotations
+
+import re
+import sys
+import tomllib
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+from tests.unit.test_imports import HOMES, REPO, imports, is_below, modules
+
+# Distributions whose modules are named differently.
+MODULES = {
+    "APScheduler": "apscheduler",
+    "PyYAML": "yaml",
+    "azure-identity": "azure.identity",
+    "azure-mgmt-compute": "azure.mgmt.compute",
+    "azure-mgmt-network": "azure.mgmt.network",
+    "google-api-python-client": "googleapiclient",
+    "google-cloud-compute": "google.cloud.compute_v1",
+}
+# Modules that belong to a declared distribution, or that it always brings -> that distribution.
+COMES_WITH = {
+    "azure.core": "azure-identity",
+    "azure.mgmt.core": "azure-mgmt-compute",
+    "botocore": "boto3",
+    "google": "google-cloud-compute",
+    "packaging": "pytest",
+    "paramiko": "fabric",
+    "pydantic_core": "pydantic",
+    "requests": "google-cloud-compute",
+    "starlette": "fastapi",
+    "urllib3": "google-cloud-compute",
+    "werkzeug": "moto",
+}
+# Development tools that are run, or that another one loads, and never imported.
+TOOLS = {"flask", "flask-cors", "mypy", "pytest-timeout", "pytest-xdist", "ruff", "types-PyYAML"}
+# Ours, and what tests import by a path of their own.
+OURS = (*HOMES, "tests", "benchmarks", "tools", "image_models")
+
+
+def project(path: str) -> dict[str, Any]:
+    found: dict[str, Any] = tomllib.loads((REPO / path).read_text())["project"]
+    return found
+
+
+def names(requirements: Iterable[str]) -> set[str]:
+    """Distributions, without ours: "moto[ec2]>=5" is "moto"."""
+    found = {re.split(r"[^\w.-]", requirement)[0] for requirement in requirements}
+    return {name for name in found if not name.startswith("spotsup")}
+
+
+DAEMON, TRAINER = project("pyproject.toml"), project("trainer/pyproject.toml")
+EXTRAS = DAEMON["optional-dependencies"]
+PRODUCT = names(DAEMON["dependencies"]) | names(each for extra in EXTRAS if extra != "dev" for each in EXTRAS[extra])
+TRAINED = names(TRAINER["dependencies"]) | names(TRAINER["optional-dependencies"]["torch"])
+
+
+def imported(*rooms: str) -> set[str]:
+    """The modules that rooms import, standard library and ours left out."""
+    found = {each for room in rooms for name in modules(room) for each in imports(name)}
+    return {
+        each for each in found if each.partition(".")[0] not in sys.stdlib_module_names and not is_below(each, *OURS)
+    }
+
+
+def module_of(distribution: str) -> str:
+    return MODULES.get(distribution, distribution.replace("-", "_"))
+
+
+def undeclared(found: Iterable[str], declared: set[str]) -> list[str]:
+    tops = [module_of(name) for name in declared] + [top for top, name in COMES_WITH.items() if name in declared]
+    return sorted(each for each in found if not is_below(each, *tops))
+
+
+def unused(declared: Iterable[str], found: set[str]) -> list[str]:
+    return sorted(name for name in declared if not any(is_below(each, module_of(name)) for each in found))
+
+
+DAEMON_ROOMS = ("supervisor", "provisioners", "bootstrap")
+DEVELOPMENT_ROOMS = ("tests", "benchmarks", "tools")
+
+
+def test_the_product_imports_every_dependency_and_nothing_undeclared() -> None:
+    found = imported(*DAEMON_ROOMS)
+    assert unused(PRODUCT, found) == []
+    assert undeclared(found, PRODUCT) == []
+
+
+def test_the_trainer_imports_every_dependency_and_nothing_undeclared() -> None:
+    found = imported("spotsup_trainer")
+    assert unused(TRAINED, found) == []
+    assert undeclared(found, TRAINED) == []
+
+
+def test_tests_and_tools_import_every_development_dependency_and_nothing_undeclared() -> None:
+    found, development = imported(*DEVELOPMENT_ROOMS), names(EXTRAS["dev"])
+    assert unused(development - TOOLS, found) == []
+    assert development >= TOOLS
+    assert undeclared(found, PRODUCT | TRAINED | development) == []
+
+
+@pytest.mark.parametrize("distribution", sorted(set(COMES_WITH.values()) | set(MODULES)))
+def test_the_tables_name_only_what_is_declared(distribution: str) -> None:
+    assert distribution in PRODUCT | names(EXTRAS["dev"])
