@@ -54,10 +54,11 @@ def _options(command: Callable[..., None]) -> Callable[..., None]:
 def bench_network(
     context: click.Context, /, job: str | None, smallest: str, largest: str, output: str, **options: Any
 ) -> None:
-    """Measure all_reduce between nodes like those of JOB.yaml, or as --nodes and the other options say.
+    """Measure the network between a job's nodes.
 
-    Submits a separate job, waits for it, and releases its nodes. Prints the columns of nccl-tests: size, time,
-    algorithm and bus bandwidth. Ctrl-C cancels the job.
+    Runs all_reduce on nodes like those of JOB.yaml, or as --nodes and the other options say: submits a separate job,
+    waits for it, and releases its nodes. Prints the columns of nccl-tests: size, time, algorithm and bus bandwidth.
+    Ctrl-C cancels the job.
     """
     with connected(context) as daemon, prepared(job, options, smallest, largest) as found:
         warn(daemon.post("/v1/check", {"spec": found.spec})["warnings"])

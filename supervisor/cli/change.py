@@ -36,7 +36,10 @@ def machines(count: int) -> str:
 @output_option
 @click.pass_context
 def scale(context: click.Context, /, job: str, output: str, **numbers: int | None) -> None:
-    """Change how many nodes a running job has: to N, or its limits."""
+    """Change how many nodes a job has.
+
+    N is the number that is wanted now. It stays between --min and --max, which can be changed too.
+    """
     if all(number is None for number in numbers.values()):
         raise click.UsageError("give a number of nodes, --min, --max or --spares")
 
@@ -66,7 +69,10 @@ def cancel(context: click.Context, job: str, output: str) -> None:
 @output_option
 @click.pass_context
 def pause(context: click.Context, job: str, output: str) -> None:
-    """Checkpoint a job and release its machines until it is resumed."""
+    """Checkpoint a job and release its machines.
+
+    `spotsupctl resume` continues it from the checkpoint.
+    """
 
     def sentence(reply: Any) -> str:
         if reply["state"] == "paused":
@@ -94,7 +100,10 @@ def resume(context: click.Context, job: str, output: str) -> None:
 @output_option
 @click.pass_context
 def drain(context: click.Context, node: str, output: str) -> None:
-    """Replace a node: it trains until its replacement is ready, then leaves in order."""
+    """Replace a node without losing a step.
+
+    The node trains until its replacement is ready, then leaves its round in order.
+    """
 
     def sentence(reply: Any) -> str:
         return f"{node}: will leave {reply['job']} once it is replaced"

@@ -46,9 +46,10 @@ def check(
     timeout_s: float,
     output: str,
 ) -> None:
-    """Test the configuration: credentials, quota, permissions, images, etcd, SSH, Slack; say how to fix what fails.
+    """Test the configuration, and say how to fix what fails.
 
-    Starts nothing and launches nothing. Exit code 1 if a test fails.
+    Tests credentials, quota, permissions, images, etcd, SSH and Slack. Starts nothing and launches nothing. Exit code 1
+    if a test fails.
     """
     with exit_on_error("spotsupd"):
         config = config_of(config_path, state_dir, socket_path)

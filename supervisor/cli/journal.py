@@ -65,10 +65,10 @@ def adopt(
     state_dir: Path | None,
     socket_path: Path | None,
 ) -> None:
-    """Write running machines that the journal does not know into it, after etcd was lost or restored from a backup.
+    """Add machines that the journal does not know to it.
 
-    First submit again the job files of the jobs that should continue. The daemon starts and ends nothing until each
-    machine is adopted or released.
+    For use after etcd was lost or restored from a backup. First submit again the job files of the jobs that should
+    continue. The daemon starts and ends nothing until each machine is adopted or released.
     """
     with exit_on_error("spotsupd"):
         config = config_of(config_path, state_dir, socket_path)

@@ -62,10 +62,10 @@ def _print(health: dict[str, Any], output: str) -> None:
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 @click.pass_context
 def ssh(context: click.Context, node: str, command: tuple[str, ...]) -> None:
-    """Log in to NODE, or run a command there: ssh NODE -- nvidia-smi.
+    """Log in to a node, or run a command there.
 
-    Uses the cluster's key, and refuses a machine with another host key than the one it was given. The exit code is
-    ssh's.
+    For example: spotsupctl ssh NODE -- nvidia-smi. Uses the cluster's key, and refuses a machine with another host key
+    than the one it was given. The exit code is ssh's.
     """
     with connected(context) as client:
         from supervisor.errors import SpotsupError

@@ -48,7 +48,10 @@ def list_jobs(context: click.Context, output: str, *, show_all: bool) -> None:
 @output_option
 @click.pass_context
 def status(context: click.Context, job: str, output: str, *, show_all: bool) -> None:
-    """Show one job: its state, what the daemon does for it and why, and its nodes."""
+    """Show a job, its state and its nodes.
+
+    The first line says what the daemon does for the job, and why.
+    """
     _show(context, job_path(job), output, "show_job", show_all=show_all)
 
 
@@ -78,7 +81,10 @@ def events(context: click.Context, job: str, output: str, *, show_all: bool) -> 
 @output_option
 @click.pass_context
 def logs(context: click.Context, job: str, follow: bool, node: str, output: str) -> None:
-    """Print the newest output of a job's nodes, also of nodes that are gone."""
+    """Print the newest output of a job's nodes.
+
+    Includes nodes that are gone. Each line begins with its node's id, unless --node is given.
+    """
     with connected(context) as daemon:
         chunks = daemon.get(job_path(job, "/logs"), node=node)
         if output == "json":
@@ -101,7 +107,10 @@ def logs(context: click.Context, job: str, follow: bool, node: str, output: str)
 @output_option
 @click.pass_context
 def cost(context: click.Context, job: str | None, output: str) -> None:
-    """Show what all jobs, or one job and its nodes, have cost, and their cost per hour now."""
+    """Show what jobs have cost, and cost per hour.
+
+    With JOB: also each of its nodes.
+    """
     path, view = ("/v1/cost", "show_costs") if job is None else (job_path(job, "/cost"), "show_cost_of_job")
     _show(context, path, output, view)
 
@@ -118,7 +127,10 @@ def cost(context: click.Context, job: str | None, output: str) -> None:
 @output_option
 @click.pass_context
 def top(context: click.Context, every_s: float, output: str) -> None:
-    """Show the daemon, jobs and nodes on one screen until Ctrl-C; once if stdout is not a terminal."""
+    """Show everything on one screen, until Ctrl-C.
+
+    Shows it once with -o json, or if stdout is not a terminal.
+    """
     from supervisor.cli.show import show_top
 
     with connected(context) as daemon:

@@ -54,10 +54,10 @@ def job_options(command: Callable[..., None]) -> Callable[..., None]:
 def submit(
     context: click.Context, /, what: tuple[str, ...], follow: bool, explain: bool, output: str, **options: Any
 ) -> None:
-    """Submit a job: a job file, or a script with its arguments after `--`.
+    """Submit a job.
 
-    Prints the job's name once the job is safely stored. Options override the job file. The exit code with --follow is 0
-    if the job succeeds, else 1.
+    The job is a job file, or a script with its arguments after `--`. Prints the job's name once the job is safely
+    stored. Options override the job file. The exit code with --follow is 0 if the job succeeds, else 1.
     """
     if explain and follow:
         raise click.UsageError("--explain submits nothing, so there is nothing to --follow")
@@ -84,9 +84,10 @@ def submit(
 @output_option
 @click.pass_context
 def plan(context: click.Context, /, what: tuple[str, ...], limit: int, output: str, **options: Any) -> None:
-    """Show the offers that `submit` would ask the cloud for, with prices. Starts nothing.
+    """Show the offers and prices for a job.
 
-    Exit code 5 if the cloud has no such offer, 1 if it does not answer.
+    These are the offers that `submit` would ask the cloud for, in order. Starts nothing. Exit code 5 if the cloud has
+    no such offer, 1 if it does not answer.
     """
     with connected(context) as daemon:
         quote = daemon.post("/v1/plan", {"spec": _prepared(what, options).spec})
