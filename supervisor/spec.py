@@ -141,7 +141,10 @@ class Placement(_Strict):
 
 
 class Storage(_Strict):
-    """A file system mounted on every node. Give exactly one of `nfs`, `filestore`, `lustre` and `scratch: true`."""
+    """A file system mounted on every node. Give exactly one of `nfs`, `filestore`, `lustre` and `scratch: true`.
+
+    Not on the local cloud, whose machines share the host's folders.
+    """
 
     mount: str
     """Where it is mounted: an absolute path, best below /mnt."""
@@ -153,7 +156,8 @@ class Storage(_Strict):
     lustre: str = ""
     """A Lustre file system, such as FSx, as `address@tcp:/name`."""
     scratch: bool = False
-    """The machine's own local disks, joined. A cache: its content ends with the machine."""
+    """The machine's first unused local disk, else a folder of its boot disk. A cache: its content ends with the
+    machine."""
     mode: Literal["ro", "rw"] = "rw"
     """Read-only, or read and write."""
 
@@ -239,8 +243,8 @@ class JobSpec(_Strict):
     limits: Limits = Limits()
     """When the job ends by itself, and what it may cost ([limits](#limits))."""
     checkpoint_dir: str = ""
-    """Where checkpoints go: a folder that all nodes share. Empty: below the first writable shared `storage`; on the
-    local cloud, a folder of the daemon's computer."""
+    """Where checkpoints go: a folder that all nodes share. Empty: below the first writable shared `storage`. Without
+    shared storage, only checkpoints of the local cloud outlive their machine."""
 
     @model_validator(mode="after")
     def _fits_its_kind(self) -> JobSpec:
