@@ -15,7 +15,7 @@ import pytest
 
 from tools.setup.apt import Apt
 from tools.setup.clone import _locked
-from tools.setup.environment import SOURCES, _fingerprint, ensure_environment
+from tools.setup.environment import SOURCES, _fingerprint, _fits, ensure_environment
 from tools.setup.errors import SetupError
 
 REPO = Path(__file__).resolve().parents[2]
@@ -65,6 +65,20 @@ def test_a_stamp_that_fits_leaves_nothing_to_do(tmp_path: Path) -> None:
     before = sorted(clone.rglob("*"))
     ensure_environment(clone)
     assert sorted(clone.rglob("*")) == before
+
+
+def test_an_environment_of_another_python_fits_unless_python_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PYTHON", raising=False)
+    clone = a_clone(tmp_path)
+    assert _fits(clone / ".venv")
+    monkeypatch.setenv("PYTHON", sys.executable)
+    assert _fits(clone / ".venv")
+    monkeypatch.setattr(sys, "version_info", (3, 99, 0))  # as if the set-up were run by this one
+    assert not _fits(clone / ".venv")
+    monkeypatch.delenv("PYTHON")
+    assert _fits(clone / ".venv")
 
 
 def test_what_is_installed_and_where_decides_about_the_stamp(tmp_path: Path) -> None:

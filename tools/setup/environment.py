@@ -30,10 +30,11 @@ def ensure_environment(clone: Path) -> None:
     venv = clone / ".venv"
     stamp, unfinished = venv / "setup.stamp", venv / "setup.unfinished"
     wanted = _fingerprint(clone)
-    if _read(stamp) == wanted and _runs(venv, "pass"):
+    fits = _fits(venv)
+    if _read(stamp) == wanted and fits:
         return
     moved = stamp.exists() and _read(stamp).partition("\n")[0] != wanted.partition("\n")[0]
-    if moved or unfinished.exists() or not _runs(venv, "import pip"):
+    if moved or not fits or unfinished.exists() or not _runs(venv, "import pip"):
         print("setup: creating .venv", flush=True)
         _create(venv, clone)
     unfinished.touch()
@@ -48,11 +49,18 @@ def ensure_environment(clone: Path) -> None:
 
 
 def _fingerprint(clone: Path) -> str:
-    """The clone's place on the first line: scripts in .venv name it. Then what is installed, and by which Python."""
+    """The clone's place on the first line: scripts in .venv name it. Then what is installed."""
     digest = hashlib.sha256()
     for name in SOURCES:
         digest.update((clone / name).read_bytes() + b"\0")
     return f"{clone}\n{digest.hexdigest()}\n"
+
+
+def _fits(venv: Path) -> bool:
+    """Whether its Python runs, and is of the version that PYTHON names, if it names one. Otherwise any one is kept."""
+    version = tuple(sys.version_info[:3])
+    named = bool(os.environ.get("PYTHON"))
+    return _runs(venv, f"import sys; sys.exit(sys.version_info[:3] != {version})" if named else "pass")
 
 
 def _read(path: Path) -> str:
