@@ -206,7 +206,7 @@ def _churn(size: Size, etcd: Etcd, daemon: Daemon, events: int, stop: Stop) -> N
         etcd.txn([], [Delete(control.KEYS.agent(job, node)), Delete(control.KEYS.member(job, node))])
         daemon.ask(end=[f"i-{node}"])
         _wait(began + (event + 1) * every_s - time.monotonic(), stop)
-    whole = f"training on {size.nodes} of {size.nodes} nodes"
+    whole = f"{size.nodes} of {size.nodes} nodes train"
     deadline = time.monotonic() + RECOVER_S
     while not all(each.startswith(whole) for each in daemon.ask(sentences=True).values()):
         if time.monotonic() > deadline:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from provisioners.base import Instance, InstanceState, Offer, Provisioner, ProvisionerError
 from supervisor.errors import CommandRefusedError, NotFoundError
 from supervisor.journal.journal import Journal, Reading
-from supervisor.planner.adoption import Adopted, adopt, families
+from supervisor.planner.adoption import Adopted, adopt, group_by_job
 from supervisor.planner.journal_guard import unknown_machines
 from supervisor.planner.world import CloudView
 from supervisor.runtime.background import in_background
@@ -48,8 +48,8 @@ class Adoption:
         clouds = {name: self._listed(name) for name in self._provisioners}
         jobs = self._journal.read().jobs.values()
         unknown = unknown_machines(clouds, {node.id: node.state for job in jobs for node in job.nodes.values()})
-        found = families(unknown)
-        unmatched = sorted({*release} - {family.name for family in found})
+        found = group_by_job(unknown)
+        unmatched = sorted({*release} - {group.job for group in found})
         if unmatched:
             raise NotFoundError(f"no machine of a job {unmatched[0]!r} is missing from the journal")
         # Agents reconnect seconds after etcd is back; a node whose agent reports is not suspected.

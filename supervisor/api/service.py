@@ -207,7 +207,7 @@ class Service:
                 raise CommandRefusedError(f"node {node} is {state}: there is nothing to drain")
             if found.drain_requested or found.state in _LEAVING:
                 return None
-            text = f"a user asked to drain {node}: it leaves once it is replaced"
+            text = f"a user asked to drain {node}: it leaves once replaced"
             drained = replace(found, drain_requested=True, needs_replacement=True)
             return Change(view.record, EventKind.DRAIN_REQUESTED, text, drained)
 

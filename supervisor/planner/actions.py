@@ -1,6 +1,6 @@
-"""What the daemon can do to the world, as data; and what came of it.
+"""What the daemon can do, as data, and the outcomes. Times are UNIX seconds.
 
-An action is started only after the commit that carries its intent is in the journal.
+An action starts only after the commit that carries its intent is in the journal.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TypeAlias
 from provisioners.base import Instance, LaunchOutcome, Leftover, Offer, OfferQuery
 from supervisor.model import ClusterRecord, Event, JobRecord, NodeRecord
 
-# A commit is one transaction, and that is how many operations etcd takes in one: its default --max-txn-ops.
+# A commit is one transaction; etcd takes so many operations in one (its default --max-txn-ops).
 MAX_OPERATIONS = 128
 
 
@@ -30,7 +30,7 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class Find:
-    """Look the machine up by token: a launch call ended without a clear answer."""
+    """Look the machine up by token: a launch call had no clear answer."""
 
     node: NodeRecord
 
@@ -55,22 +55,20 @@ class Bootstrap:
 
 @dataclass(frozen=True, slots=True)
 class Terminate:
-    """Ask a cloud to end a machine. `node` is empty for an orphan. `read_console`: read its console first.
-
-    `read_log_of`: this node's log, too. `unmount_first`: stop this node's agent first, and unmount what its job had
-    mounted.
-    """
+    """Ask a cloud to end a machine."""
 
     cloud: str
     instance_id: str
-    node: str
-    read_console: bool = False
-    read_log_of: NodeRecord | None = None
-    unmount_first: tuple[NodeRecord, JobRecord] | None = None
+    node: str  # empty for an orphan
+    read_console: bool = False  # read its console first
+    read_log_of: NodeRecord | None = None  # read this node's log first
+    unmount_first: tuple[NodeRecord, JobRecord] | None = (
+        None  # stop this node's agent first, and unmount its job's mounts
+    )
 
     @property
     def key(self) -> str:
-        """Of its own: a machine may be ended while its bootstrap is still under way."""
+        """Not shared with Launch: a machine may be ended while its bootstrap is still under way."""
         return f"end:{self.instance_id}"
 
 
@@ -88,7 +86,7 @@ class ListInstances:
 
 @dataclass(frozen=True, slots=True)
 class ListLeftovers:
-    """What machines have left behind in a cloud."""
+    """One listing of what machines left behind in a cloud."""
 
     cloud: str
 
@@ -113,7 +111,7 @@ class Remove:
 
 @dataclass(frozen=True, slots=True)
 class FetchOffers:
-    """What could be asked for, for one job: by each query in turn."""
+    """Read one job's offers, by each query in turn."""
 
     job: str
     cloud: str
@@ -127,7 +125,7 @@ class FetchOffers:
 
 @dataclass(frozen=True, slots=True)
 class SendAlert:
-    """Tell people about an event whose id waits in the outbox."""
+    """Deliver an event whose id waits in the outbox."""
 
     event_id: str
 
@@ -144,7 +142,7 @@ Action: TypeAlias = (
 
 @dataclass(frozen=True, slots=True)
 class LaunchDone:
-    """What the cloud said."""
+    """What the cloud answered."""
 
     node: str
     offer: Offer
@@ -153,52 +151,48 @@ class LaunchDone:
 
 @dataclass(frozen=True, slots=True)
 class FindDone:
-    """What was found under the token; `error` when the cloud could not be asked."""
+    """What was found under the token."""
 
     node: str
     instance: Instance | None
-    error: str = ""
+    error: str = ""  # why the cloud could not be asked
 
 
 @dataclass(frozen=True, slots=True)
 class BootstrapDone:
-    """`error` is empty when the agent runs. `unreachable`: nothing was wrong but the connection.
-
-    `unhealthy`: it was the machine's own fault, before anything of the job's was tried on it. `foreign`: another
-    machine answers at its address; nothing was sent to it.
-    """
+    """How a bootstrap ended."""
 
     node: str
-    error: str = ""
-    unreachable: bool = False
-    unhealthy: bool = False
-    foreign: bool = False
+    error: str = ""  # empty when the agent runs
+    unreachable: bool = False  # the connection failed, and nothing else
+    unhealthy: bool = False  # the machine itself is at fault: it failed before anything of the job's was tried on it
+    foreign: bool = False  # another machine answers at its address; nothing was sent to it
 
 
 @dataclass(frozen=True, slots=True)
 class TerminateDone:
-    """`error` is empty when the cloud accepted. `console`, `log`: last words, where they were asked for."""
+    """How a terminate call ended."""
 
     node: str
     instance_id: str
-    error: str = ""
-    console: str = ""
-    log: str = ""
+    error: str = ""  # empty when the cloud accepted
+    console: str = ""  # its last part, where it was requested
+    log: str = ""  # its last part, where it was requested
 
 
 @dataclass(frozen=True, slots=True)
 class ListDone:
-    """A complete listing, or why there is none. `asked_at`: UNIX seconds at which the call was made."""
+    """A complete listing, or why there is none."""
 
     cloud: str
-    asked_at: float
+    asked_at: float  # when the call was made
     instances: tuple[Instance, ...] = ()
     error: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class LeftoversDone:
-    """All that is left behind in a cloud, or why that is not known."""
+    """Everything that is left behind in a cloud, or why that is not known."""
 
     cloud: str
     asked_at: float
@@ -208,10 +202,10 @@ class LeftoversDone:
 
 @dataclass(frozen=True, slots=True)
 class RemoveDone:
-    """`error` is empty when it is gone."""
+    """How a removal ended."""
 
     leftover_id: str
-    error: str = ""
+    error: str = ""  # empty when it is gone
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,10 +220,10 @@ class OffersDone:
 
 @dataclass(frozen=True, slots=True)
 class AlertDone:
-    """`error` is empty when people were told."""
+    """How a delivery ended."""
 
     event_id: str
-    error: str = ""
+    error: str = ""  # empty when it was delivered
 
 
 Read: TypeAlias = ListInstances | ListLeftovers | FetchOffers
@@ -240,23 +234,20 @@ Outcome: TypeAlias = NodeOutcome | ReadOutcome | RemoveDone | AlertDone
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """One job's changes: all of them in one transaction, or none; then `actions` may start.
+    """One job's changes: all of them in one transaction, or none; then `actions` may start."""
 
-    `guards`: record key → the revision it was read at (0: must not exist yet). `cluster`: begins the journal.
-    """
-
-    job: str
-    guards: Mapping[str, int]
+    job: str  # empty for what belongs to no job
+    guards: Mapping[str, int]  # record key -> the revision it was read at; 0: it must not exist yet
     job_record: JobRecord | None = None
     nodes: Sequence[NodeRecord] = ()
     delete_nodes: Sequence[str] = ()
-    put_keys: Mapping[str, bytes] = field(default_factory=dict)
-    delete_keys: Sequence[str] = ()
+    put_keys: Mapping[str, bytes] = field(default_factory=dict)  # messages for nodes
+    delete_keys: Sequence[str] = ()  # one that ends in a slash stands for all below it
     events: Sequence[Event] = ()
-    alerts: Sequence[Event] = ()
+    alerts: Sequence[Event] = ()  # those of `events` that go to the outbox
     delete_events: Sequence[str] = ()
     actions: Sequence[Action] = ()
-    cluster: ClusterRecord | None = None
+    cluster: ClusterRecord | None = None  # begins the journal
 
     @property
     def empty(self) -> bool:
@@ -274,15 +265,11 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to do now, and per job one sentence on what and why.
-
-    `illegal_transitions`: those transitions that were not made. `warnings`: what of the whole cluster needs a person.
-    `steady_jobs`: jobs of which nothing has to be decided until something new is known of them (see attention.py).
-    """
+    """What to do now, and per job one sentence on what and why."""
 
     commits: tuple[Commit, ...]
-    actions: tuple[Action, ...]
-    sentences: Mapping[str, str]
-    illegal_transitions: tuple[str, ...] = ()
-    warnings: tuple[str, ...] = ()
-    steady_jobs: frozenset[str] = frozenset()
+    actions: tuple[Action, ...]  # reads and deliveries: they need no intent in the journal
+    sentences: Mapping[str, str]  # by job
+    illegal_transitions: tuple[str, ...] = ()  # that were refused
+    warnings: tuple[str, ...] = ()  # about the cluster, for a person to look at
+    steady_jobs: frozenset[str] = frozenset()  # nothing to decide about them until something changes (quiescence.py)

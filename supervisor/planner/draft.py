@@ -1,26 +1,27 @@
-"""The sheet that one job's decision is written on: it starts as what is known and ends as a Commit.
+"""One job's decision in progress: it starts as what is known, and ends as a Commit.
 
-It lives within one call of plan(): inputs stay frozen, and what was not touched is not written.
+It lives within one call of plan(). Inputs stay frozen, and a record that was not changed is not written.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TypedDict, Unpack
 
 from spotsup_trainer.wire import Keys
 
 from provisioners.base import Instance
+from supervisor.market.capacity import CapacityMemory
 from supervisor.model import (
     ALERT_KINDS,
-    COUNTED_NODE_STATES,
     Event,
     EventKind,
     JobRecord,
     JobState,
     NodeRecord,
     NodeState,
+    NoticeRecord,
     move_job,
     move_node,
 )
@@ -31,8 +32,52 @@ from supervisor.planner.world import CloudView, JobView, Rules, World
 FULL = MAX_OPERATIONS - 24
 
 
+class NodeChanges(TypedDict, total=False):
+    """The fields of a NodeRecord that a plan may change; its state changes by `Draft.move`."""
+
+    state_since: float
+    launch_unknown: bool
+    launch_attempts: int
+    retry_at: float
+    ready_by: float
+    instance_id: str
+    launched_at: float
+    ended_at: float
+    ssh_host: str
+    ssh_port: int
+    private_address: str
+    metadata_url: str
+    bootstrapped: bool
+    needs_replacement: bool
+    notice: NoticeRecord
+    has_joined: bool
+    took_over_from: str
+    error: str
+
+
+class JobChanges(TypedDict, total=False):
+    """The fields of a JobRecord that a plan may change; its state changes by `Draft.move_job`."""
+
+    pause_requested_at: float
+    paused_s: float
+    next_node: int
+    next_event: int
+    first_event: int
+    bootstrap_failures: int
+    spare_retry_at: float
+    dropped_nodes_usd: float
+    gathering_since: float
+    last_reported_round: int
+    checkpoint_problem: str
+    checkpoint_problem_step: int
+    checkpoint_problem_at: float
+
+
 class Draft:
-    """One job's records, changed step by step."""
+    """One job's records, changed step by step.
+
+    `view` is the job as it was read and stays so; `job` and `nodes` are as decided so far.
+    """
 
     def __init__(
         self,
@@ -44,8 +89,8 @@ class Draft:
     ) -> None:
         self.view = view
         self.now = now
-        self.volatile = world.volatile
-        self.outcomes = outcomes
+        self.volatile = world.volatile  # handed on from job to job within one plan
+        self.outcomes = outcomes  # by node id
         self.job: JobRecord = view.record
         self.nodes: dict[str, NodeRecord] = dict(view.nodes)
         self.keys = keys
@@ -53,11 +98,11 @@ class Draft:
         self._world = world
         self._events: list[Event] = []
         self._actions: dict[str, Action] = {}
-        self._words: dict[str, bytes] = {}
+        self._put_keys: dict[str, bytes] = {}
         self._delete_keys: list[str] = []
         self._delete_nodes: list[str] = []
-        self._touched: set[str] = set()
-        self._told = 0
+        self._changed_nodes: set[str] = set()
+        self._event_operations = 0
 
     @property
     def full(self) -> bool:
@@ -65,8 +110,8 @@ class Draft:
         return self._operations() >= FULL
 
     def _operations(self) -> int:
-        words = len(self._words) + len(self._delete_keys)
-        return 1 + len(self._touched) + len(self._delete_nodes) + words + self._told
+        keys = len(self._put_keys) + len(self._delete_keys)
+        return 1 + len(self._changed_nodes) + len(self._delete_nodes) + keys + self._event_operations
 
     def _alerts(self, event: Event) -> bool:
         return self.rules.alerts and event.kind in ALERT_KINDS
@@ -78,17 +123,26 @@ class Draft:
 
     @property
     def timers_paused_until(self) -> float:
-        """Until when nothing counts as waited for (World.timers_paused_until)."""
+        """No timeout counts time before this (World.timers_paused_until)."""
         return self._world.timers_paused_until
 
     def elapsed_s(self, since: float) -> float:
-        """For how long something has been waited for that can have come meanwhile, by a clock that has not jumped."""
+        """For how long something has been waited for, without the time in which timers were paused."""
         return self.now - max(since, self._world.timers_paused_until)
 
     @property
     def cloud(self) -> CloudView:
         """The last listing of the job's cloud."""
         return self.volatile.clouds.get(self.job.spec.placement.cloud, CloudView())
+
+    @property
+    def capacity(self) -> CapacityMemory:
+        """The capacity memory, as of this step of the plan."""
+        return self.volatile.capacity
+
+    @capacity.setter
+    def capacity(self, memory: CapacityMemory) -> None:
+        self.volatile = replace(self.volatile, capacity=memory)
 
     def busy(self, key: str) -> bool:
         """Whether an action with this key is under way, or was decided just now."""
@@ -103,40 +157,31 @@ class Draft:
         found = [node for node in self.nodes.values() if node.state in states]
         return sorted(found, key=lambda node: (node.created_at, node.id))
 
-    def counted(self) -> list[NodeRecord]:
-        """Nodes that the job has or will have: not doomed, not leaving."""
-        return [node for node in self.nodes.values() if node.state in COUNTED_NODE_STATES and not node.doomed]
-
-    def complete(self) -> bool:
-        """Whether all desired nodes are there, healthy: what is more than that is spare."""
-        there = [node for node in self.in_states(NodeState.READY, NodeState.MEMBER) if not node.doomed]
-        return len(there) >= self.job.desired_nodes
-
-    def set_node(self, node: NodeRecord, **changes: Any) -> NodeRecord:
+    def set_node(self, node: NodeRecord, **changes: Unpack[NodeChanges]) -> NodeRecord:
         """Change fields of a node."""
         changed = replace(node, **changes)
         self.add(changed)
         return changed
 
-    def move(self, node: NodeRecord, after: NodeState, reason: str, **changes: Any) -> NodeRecord:
+    def move(self, node: NodeRecord, after: NodeState, reason: str, **changes: Unpack[NodeChanges]) -> NodeRecord:
         """Move a node along its table."""
         return self.set_node(move_node(node, after, self.now, reason), **changes)
 
     def add(self, node: NodeRecord) -> None:
-        """A new node: its record is its intent."""
+        """Add or replace a node; a new node's record is its intent."""
         self.nodes[node.id] = node
-        self._touched.add(node.id)
+        self._changed_nodes.add(node.id)
 
-    def forget(self, node: NodeRecord) -> None:
-        """Drop the record of a node that is long gone, and its output; what it cost stays with the job."""
+    def delete_node(self, node: NodeRecord) -> None:
+        """Delete the record of a node that is gone, and its output; what it cost stays with the job."""
         assert node.state is NodeState.GONE
         del self.nodes[node.id]
-        self._touched.discard(node.id)
+        self._changed_nodes.discard(node.id)
         self._delete_nodes.append(node.id)
         self.delete_key(self.keys.logs(self.job.name, node.id))
         self.set_job(dropped_nodes_usd=self.job.dropped_nodes_usd + node.usd(self.now))
 
-    def set_job(self, **changes: Any) -> None:
+    def set_job(self, **changes: Unpack[JobChanges]) -> None:
         """Change fields of the job."""
         if any(getattr(self.job, name) != value for name, value in changes.items()):
             self.job = replace(self.job, **changes)
@@ -155,34 +200,34 @@ class Draft:
         if not self.busy(read.key):
             self.reads.append(read)
 
-    def put_key(self, key: str, word: bytes) -> None:
-        """Write a word for the nodes."""
-        self._words[key] = word
+    def put_key(self, key: str, message: bytes) -> None:
+        """Write a message for the nodes."""
+        self._put_keys[key] = message
 
     def delete_key(self, key: str) -> None:
-        """Delete a word, or all that begin with it where it ends in a slash."""
+        """Delete a key, or all below it where it ends in a slash."""
         self._delete_keys.append(key)
 
     def add_event(self, kind: EventKind, text: str, node: str = "", **data: float | str) -> None:
-        """Add an event to the job's story."""
+        """Add an event to the job's history."""
         number = self.job.next_event
         self.set_job(next_event=number + 1)
         event_id = f"{self.job.task_id}-{number:06d}"
         event = Event(event_id, self.now, self.job.name, kind, text, node, data)
         self._events.append(event)
-        self._told += 2 if self._alerts(event) else 1
+        self._event_operations += 2 if self._alerts(event) else 1
 
     def commit(self) -> Commit:
         """What was decided, with the guards that make it all or nothing."""
         dropped = self._drop_old_events()
-        touched = [*sorted(self._touched), *self._delete_nodes]
+        guarded = [*sorted(self._changed_nodes), *self._delete_nodes]
         return Commit(
             job=self.job.name,
-            guards={self.job.name: self.view.revision} | {node: self.view.revisions.get(node, 0) for node in touched},
+            guards={self.job.name: self.view.revision} | {node: self.view.revisions.get(node, 0) for node in guarded},
             job_record=self.job if self.job != self.view.record else None,
-            nodes=[self.nodes[node] for node in sorted(self._touched)],
+            nodes=[self.nodes[node] for node in sorted(self._changed_nodes)],
             delete_nodes=self._delete_nodes,
-            put_keys=self._words,
+            put_keys=self._put_keys,
             delete_keys=self._delete_keys,
             events=self._events,
             alerts=[event for event in self._events if self._alerts(event)],
@@ -191,7 +236,7 @@ class Draft:
         )
 
     def _drop_old_events(self) -> list[str]:
-        """Ids of the events that are beyond what is kept: also those that commands have added meanwhile."""
+        """Ids of the events beyond those that are kept, including those that commands have added meanwhile."""
         first = self.job.first_event
         oldest = min(self.job.next_event - self.rules.events_kept, self.view.record.next_event)
         end = min(oldest, first + MAX_OPERATIONS - self._operations())

@@ -1,8 +1,8 @@
-"""Machines that the journal should know and does not: none is touched before a person has said what they are.
+"""Machines that the journal should know and does not: none is touched before a person decides what they are.
 
-An etcd that is new holds nothing; neither does one that has lost its data, while machines train on (P7). So a journal
-is begun only where no cloud has a machine with our tag that it does not know. Later on, an etcd that was set back to an
-older backup lacks nodes whose agents speak: those are left alone, too, and so are their jobs.
+A new etcd is empty; so is one that has lost its data while machines train on (P7). So a journal is begun only if no
+cloud has a machine with our tag that it does not know. Later on, an etcd that was restored from an older backup lacks
+nodes whose agents publish messages: those are left alone, too, and so are their jobs.
 """
 
 from __future__ import annotations
@@ -14,47 +14,47 @@ from provisioners.base import Instance
 from supervisor.model import ClusterRecord, NodeState
 from supervisor.planner.actions import Commit, ListInstances
 from supervisor.planner.orphans import is_orphan
+from supervisor.planner.sentences import named
 from supervisor.planner.world import CloudView, JobView, World
 
-MAX_NAMED = 3
 ADOPT = "`spotsupd adopt` takes them into the journal, or ends them (docs/operations.md)"
 
 
 @dataclass(frozen=True, slots=True)
 class JournalInit:
-    """How far it is: `commit` begins the journal; without it, `sentence` says what that waits for."""
+    """How far the start of a new journal is."""
 
-    commit: Commit | None
+    commit: Commit | None  # begins the journal; None while that has to wait
     actions: tuple[ListInstances, ...]
-    sentence: str
+    sentence: str  # what is done, or what it waits for
 
 
 def init_journal(world: World, cluster: ClusterRecord, now: float) -> JournalInit:
-    """Begin the journal, if every cloud has said what it has, and nothing of that is unknown."""
+    """Begin the journal once every cloud was listed, and none of its machines is unknown."""
     views = {cloud: world.volatile.clouds.get(cloud, CloudView()) for cloud in world.clouds}
     states = {node.id: node.state for job in world.jobs.values() for node in job.nodes.values()}
     unknown = unknown_machines(views, states)
-    due = [ListInstances(name) for name, view in views.items() if _is_old(world, view, now)]
-    asked = tuple(action for action in due if action.key not in world.busy)
+    due = [ListInstances(name) for name, view in views.items() if _is_stale(world, view, now)]
+    requested = tuple(action for action in due if action.key not in world.busy)
     if unknown:
-        found = f"etcd has no journal of this cluster, whose machines run ({_named(unknown)})"
-        return JournalInit(None, asked, f"{found}: nothing is done; {ADOPT}")
+        found = f"etcd has no journal of this cluster, but its machines run ({_named(unknown)})"
+        return JournalInit(None, requested, f"{found}: nothing is done; {ADOPT}")
     silent = [f"{name}{f' ({view.error})' if view.error else ''}" for name, view in views.items() if not view.listed_at]
     if silent:
-        return JournalInit(None, asked, f"a new journal: waiting for {', '.join(silent)} to say what runs already")
-    return JournalInit(Commit(job="", guards={}, cluster=cluster), (), "a new journal is begun")
+        return JournalInit(None, requested, f"new journal: waiting for a listing of {', '.join(silent)}")
+    return JournalInit(Commit(job="", guards={}, cluster=cluster), (), "new journal: begun")
 
 
 def unknown_machines(clouds: Mapping[str, CloudView], node_states: Mapping[str, NodeState]) -> list[Instance]:
-    """What has our tag, has not ended, and is no open node's, by node id."""
+    """Machines with our tag that have not ended and belong to no open node, by node id."""
     found = [each for view in clouds.values() for each in view.instances.values() if is_orphan(each, node_states)]
     return sorted(found, key=lambda instance: (instance.node, instance.id))
 
 
 def blocked_reason(world: World, job: JobView) -> str:
-    """Why nothing is decided for a job: the journal lacks nodes of it that work. "" where it does not.
+    """Why nothing is decided for a job: the journal lacks nodes of it that work; "" if it lacks none.
 
-    A word alone is not enough, it may be old; but until the cloud has said what runs, it is.
+    A message alone may be old, so it does not count once the cloud was listed without the machine.
     """
     mine = {node for node in world.unjournaled if node.rsplit("-", 2)[0] == job.record.name}
     if not mine:
@@ -63,26 +63,25 @@ def blocked_reason(world: World, job: JobView) -> str:
     working = [each for each in cloud.instances.values() if each.node in mine and is_orphan(each, {})]
     if cloud.listed_at and not working:
         return ""
-    return f"left alone: {', '.join(sorted(mine)[:MAX_NAMED])} may work for it and is not in the journal; {ADOPT}"
+    verbs = "is not" if len(mine) == 1 else "are not"
+    return f"left alone: {named(sorted(mine))} may work for it and {verbs} in the journal; {ADOPT}"
 
 
 def warnings(world: World) -> tuple[str, ...]:
     """What is left alone until a person has looked at it."""
-    told = [f"{job} is left alone: {why}" for job, why in sorted(world.unreadable_jobs.items())]
+    found = [f"{job} is left alone: {why}" for job, why in sorted(world.unreadable_jobs.items())]
     if not world.unjournaled:
-        return tuple(told)
+        return tuple(found)
     machines = [each for view in world.volatile.clouds.values() for each in view.instances.values()]
     working = [each for each in machines if each.node in world.unjournaled and is_orphan(each, {})]
     if working:
-        told.append(f"machines work that the journal does not know ({_named(working)}): they are left alone; {ADOPT}")
-    return tuple(told)
+        found.append(f"machines run that are not in the journal ({_named(working)}): they are left alone; {ADOPT}")
+    return tuple(found)
 
 
-def _is_old(world: World, view: CloudView, now: float) -> bool:
+def _is_stale(world: World, view: CloudView, now: float) -> bool:
     return now - view.attempted_at >= world.rules.listing_s
 
 
 def _named(machines: Iterable[Instance]) -> str:
-    nodes = [each.node or each.id for each in machines]
-    more = f" and {len(nodes) - MAX_NAMED} more" if len(nodes) > MAX_NAMED else ""
-    return f"{', '.join(nodes[:MAX_NAMED])}{more}"
+    return named([each.node or each.id for each in machines])

@@ -1,4 +1,4 @@
-"""What has our tag and is not in the journal (P1), machines and what they leave: seen twice, old enough, then ended."""
+"""Orphans (P1): machines, and what machines leave behind, with our tag and no open node. Seen twice, then removed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from supervisor.planner.world import CloudView, LeftoversView, Sighting, Volatil
 
 
 def is_orphan(instance: Instance, node_states: Mapping[str, NodeState]) -> bool:
-    """Alive by its cloud's word (stopped counts: its disks bill), and not the machine of an open node."""
+    """Whether it has not ended (a stopped one has not: its disks bill) and is not the machine of an open node."""
     if instance.state is InstanceState.TERMINATED:
         return False
     return node_states.get(instance.node, NodeState.GONE) is NodeState.GONE
@@ -22,7 +22,7 @@ def is_orphan(instance: Instance, node_states: Mapping[str, NodeState]) -> bool:
 def sightings(
     known: Mapping[str, Sighting], cloud: CloudView, node_states: Mapping[str, NodeState]
 ) -> dict[str, Sighting]:
-    """Brought up to a new listing of a cloud: one more sighting of each orphan, the others forgotten."""
+    """After a new listing of a cloud: one more sighting of each orphan; all others are dropped."""
     found: dict[str, Sighting] = {}
     for instance in cloud.instances.values():
         if is_orphan(instance, node_states):
@@ -32,7 +32,7 @@ def sightings(
 
 
 def sweep(world: World, now: float) -> list[Commit]:
-    """The commits that end what is not ours to keep."""
+    """The commits that terminate orphans: seen twice, and `orphan_grace_s` old."""
     due = {
         key
         for key, seen in world.volatile.sightings.items()
@@ -50,7 +50,7 @@ def sweep(world: World, now: float) -> list[Commit]:
             if world.is_protected(instance.node):
                 continue
             owner = instance.node or "unknown"
-            text = f"{instance.id} carries our tag (node {owner}) but is not in the journal: ending it"
+            text = f"{instance.id} carries our tag (node {owner}) but is not in the journal: terminating it"
             event = Event(f"orphan-{instance.id}", now, "", EventKind.ORPHAN, text, instance.node)
             commits.append(Commit(job="", guards={}, events=[event], actions=[action]))
     return commits
@@ -59,8 +59,8 @@ def sweep(world: World, now: float) -> list[Commit]:
 # -- disks, interfaces, addresses, requests ----------------------------------------------------------------
 
 
-def ask_for_leftovers(world: World, now: float) -> list[ListLeftovers]:
-    """One listing per cloud and period: what is left behind costs little, and the listing costs calls."""
+def due_leftover_listings(world: World, now: float) -> list[ListLeftovers]:
+    """One listing per cloud and period: leftovers cost little, and listing them costs calls."""
     found = []
     for cloud in world.clouds:
         action = ListLeftovers(cloud)
@@ -71,7 +71,7 @@ def ask_for_leftovers(world: World, now: float) -> list[ListLeftovers]:
 
 
 def absorb_leftovers(volatile: VolatileState, done: LeftoversDone) -> VolatileState:
-    """What is remembered after a listing of leftovers. A failed one says nothing."""
+    """What is remembered after a listing of leftovers. A failed one changes nothing."""
     old = volatile.leftovers.get(done.cloud, LeftoversView())
     view = replace(old, attempted_at=done.asked_at)
     if not done.error:
@@ -83,16 +83,16 @@ def absorb_leftovers(volatile: VolatileState, done: LeftoversDone) -> VolatileSt
 
 
 def sweep_leftovers(world: World, volatile: VolatileState, now: float) -> tuple[list[Commit], VolatileState]:
-    """The commits that remove what has no open node any more. Each is forgotten then: the next listings tell whether
-    it is gone. Seen twice, a period apart: an interface that Azure holds back for 3 minutes is no longer a surprise.
+    """The commits that remove what has no open node any more. Each is dropped then: the next listings show whether it
+    is gone. Seen twice, a period apart: Azure holds the interface of a deleted machine back for 3 minutes.
     """
     if not any(view.leftovers for view in volatile.leftovers.values()):
         return [], volatile
     states = {node.id: node.state for job in world.jobs.values() for node in job.nodes.values()}
     commits = []
     for cloud, view in volatile.leftovers.items():
-        over = [each for each in view.leftovers.values() if _is_over(each, view.sightings[each.id], states)]
-        due = [each for each in over if not world.is_protected(each.node)]
+        orphaned = [each for each in view.leftovers.values() if _is_orphaned(each, view.sightings[each.id], states)]
+        due = [each for each in orphaned if not world.is_protected(each.node)]
         for each in due:
             owner = each.node or "unknown"
             text = f"{each.kind} {each.id} was left behind (node {owner}): removing it"
@@ -107,5 +107,5 @@ def sweep_leftovers(world: World, volatile: VolatileState, now: float) -> tuple[
     return commits, volatile
 
 
-def _is_over(leftover: Leftover, seen: Sighting, node_states: Mapping[str, NodeState]) -> bool:
+def _is_orphaned(leftover: Leftover, seen: Sighting, node_states: Mapping[str, NodeState]) -> bool:
     return seen.listings >= 2 and node_states.get(leftover.node, NodeState.GONE) is NodeState.GONE

@@ -1,4 +1,4 @@
-"""What the planner knows: frozen data, gathered by the loop."""
+"""What the planner knows: frozen data, gathered by the loop. Times are UNIX seconds."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from types import MappingProxyType
 
 from spotsup_trainer.wire import AgentStatus, Ended, Hint, Member, Notice, Progress, Result, Round
 
-from provisioners.base import Instance, Leftover, NoCapacity, Offer, Quota, Scope
+from provisioners.base import Instance, Leftover
+from supervisor.market.capacity import CapacityMemory
+from supervisor.market.offers import OffersView
 from supervisor.model import JobRecord, NodeRecord, NodeState
 
-MAX_REFUSALS = 1000
 MAX_CODES = 200
 
 
@@ -19,44 +20,49 @@ MAX_CODES = 200
 class Rules:
     """All numbers of the planner, in seconds or counts; the configuration sets them."""
 
-    listing_s: float = 5.0
-    unclear_listing_s: float = 0.5
-    offers_s: float = 300.0
-    suspect_s: float = 20.0
-    consistency_s: float = 300.0
-    orphan_grace_s: float = 60.0
-    leftovers_s: float = 300.0
-    gather_s: float = 20.0
-    leave_margin_s: float = 12.0
-    launch_timeout_s: float = 300.0
-    bootstrap_timeout_s: float = 900.0
-    ready_timeout_s: float = 180.0
-    drain_timeout_s: float = 150.0
-    terminate_retry_s: float = 10.0
-    refused_retry_s: float = 15.0
-    spare_retry_s: float = 600.0
-    checkpoint_alert_quiet_s: float = 600.0
-    steady_s: float = 30.0
-    launch_attempts: int = 5
-    bootstrap_failures: int = 5
-    max_unhealthy_streak: int = 3
-    unhealthy_memory_s: float = 3600.0
-    alerts: bool = False
-    gone_kept: int = 100
-    events_kept: int = 1000
+    # Reads: how often.
+    listing_s: float = 5.0  # instances of a cloud
+    unclear_listing_s: float = 0.5  # the same, while a round stands still for a reason that the cloud may know
+    offers_s: float = 300.0  # a job's offers
+    refused_retry_s: float = 15.0  # a job's offers, after a read that failed
+    leftovers_s: float = 300.0  # disks, interfaces, addresses that machines left behind
+    # Evidence of loss.
+    suspect_s: float = 20.0  # a silent node whose cloud reports it running is lost after
+    consistency_s: float = 300.0  # a machine may be missing from listings for so long after its launch
+    orphan_grace_s: float = 60.0  # a machine that the journal does not know is ended after
+    # Time limits of a node.
+    launch_timeout_s: float = 300.0  # from PENDING to BOOTING
+    bootstrap_timeout_s: float = 900.0  # for a machine that cannot be reached
+    ready_timeout_s: float = 180.0  # from a started agent to a launcher at the rendezvous
+    drain_timeout_s: float = 150.0  # to leave the round, or to stop for a pause
+    terminate_retry_s: float = 10.0  # between two terminate calls
+    # Rounds.
+    gather_s: float = 20.0  # a round change waits for nodes that are nearly ready
+    leave_margin_s: float = 12.0  # a node leaves the round so long before its notice's deadline
+    # Failures.
+    launch_attempts: int = 5  # launch calls per node
+    bootstrap_failures: int = 5  # in a row; then the job fails
+    spare_retry_s: float = 600.0  # after a spare whose bootstrap failed, the next one is requested
+    max_unhealthy_streak: int = 3  # unhealthy machines of one type in a row; then the type is blocked
+    unhealthy_memory_s: float = 3600.0  # for so long
+    # Reports.
+    alerts: bool = False  # whether events of ALERT_KINDS are sent
+    checkpoint_alert_quiet_s: float = 600.0  # between two alerts of failing checkpoints
+    # Housekeeping.
+    steady_s: float = 30.0  # a steady job is looked at again after
+    gone_kept: int = 100  # records of nodes that are gone, per job
+    events_kept: int = 1000  # per job
 
 
 @dataclass(frozen=True, slots=True)
 class CloudView:
-    """A cloud's last complete listing. `listed_at`: when that call was made; `attempted_at`: when the last one was.
+    """A cloud's last complete listing."""
 
-    `missed_listings`: by node id, how many listings in a row did not have the node's machine.
-    """
-
-    instances: Mapping[str, Instance] = field(default_factory=lambda: MappingProxyType({}))
-    listed_at: float = 0.0
-    attempted_at: float = 0.0
-    error: str = ""
+    instances: Mapping[str, Instance] = field(default_factory=lambda: MappingProxyType({}))  # by the cloud's id
+    listed_at: float = 0.0  # when the call of this listing was made
+    attempted_at: float = 0.0  # when the last call was made, also one that failed
+    error: str = ""  # why the last call failed
+    # node id -> how many listings in a row did not have its machine
     missed_listings: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
 
     def of_node(self, node: NodeRecord) -> Instance | None:
@@ -67,44 +73,8 @@ class CloudView:
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
-    """What an offer last answered, and until when it is believed. `spare`: it was asked for no more than a spare."""
-
-    offer: Offer
-    scope: Scope
-    until: float
-    message: str
-    spare: bool = False
-
-    def covers(self, offer: Offer) -> bool:
-        """Whether `offer` lies within what was refused."""
-        mine = self.offer
-        if mine.cloud != offer.cloud or mine.market != offer.market:
-            return False
-        match self.scope:
-            case Scope.TYPE_IN_ZONE:
-                return (mine.zone, mine.instance_type) == (offer.zone, offer.instance_type)
-            case Scope.ZONE:
-                return mine.zone == offer.zone
-            case Scope.REGION:
-                return mine.region == offer.region
-            case Scope.GLOBAL:
-                return True
-
-
-@dataclass(frozen=True, slots=True)
-class OffersView:
-    """What a job could ask for, cheapest first."""
-
-    offers: tuple[Offer, ...] = ()
-    known: bool = False
-    asked_at: float = 0.0
-    error: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class Sighting:
-    """Something with our tag that the journal does not know."""
+    """How often a cloud has listed something with our tag that the journal does not know."""
 
     first_at: float
     listings: int
@@ -112,84 +82,59 @@ class Sighting:
 
 @dataclass(frozen=True, slots=True)
 class LeftoversView:
-    """What machines left behind in a cloud, and how often each was seen. `attempted_at`: when the last listing was
-    made."""
+    """What machines left behind in a cloud, as last listed."""
 
-    leftovers: Mapping[str, Leftover] = field(default_factory=lambda: MappingProxyType({}))
-    sightings: Mapping[str, Sighting] = field(default_factory=lambda: MappingProxyType({}))
-    attempted_at: float = 0.0
+    leftovers: Mapping[str, Leftover] = field(default_factory=lambda: MappingProxyType({}))  # by the cloud's id
+    sightings: Mapping[str, Sighting] = field(default_factory=lambda: MappingProxyType({}))  # by the cloud's id
+    attempted_at: float = 0.0  # when the last call was made, also one that failed
 
 
 @dataclass(frozen=True, slots=True)
 class AlertDelivery:
-    """How often an alert was tried. `over`: it was delivered, or given up; its outbox entry can go."""
+    """How far the delivery of an alert is."""
 
-    tries: int
-    next_at: float
-    over: bool
+    attempts: int
+    next_at: float  # when to try again
+    finished: bool  # delivered or given up: its outbox entry can go
 
 
 @dataclass(frozen=True, slots=True)
 class VolatileState:
-    """What the daemon remembers outside the journal. All of it may be lost: it only makes decisions better.
+    """What the daemon remembers outside the journal. All of it may be lost: it only makes decisions better."""
 
-    `unhealthy_streaks`: by cloud and instance type, how many machines in a row were at fault themselves.
-    `changed_jobs`: jobs of which a listing told something new since they were last decided about.
-    """
-
-    clouds: Mapping[str, CloudView] = field(default_factory=lambda: MappingProxyType({}))
-    offers: Mapping[str, OffersView] = field(default_factory=lambda: MappingProxyType({}))
-    refusals: tuple[Refusal, ...] = ()
-    unknown_codes: tuple[tuple[str, str], ...] = ()
-    sightings: Mapping[str, Sighting] = field(default_factory=lambda: MappingProxyType({}))
-    leftovers: Mapping[str, LeftoversView] = field(default_factory=lambda: MappingProxyType({}))
-    alert_deliveries: Mapping[str, AlertDelivery] = field(default_factory=lambda: MappingProxyType({}))
-    unhealthy_streaks: Mapping[tuple[str, str], int] = field(default_factory=lambda: MappingProxyType({}))
-    changed_jobs: frozenset[str] = frozenset()
-
-    def refused(self, offer: Offer, now: float, *, spare: bool) -> Refusal | None:
-        """The refusal that speaks against an offer now. What a spare was refused holds up nothing but spares."""
-        believed = (r for r in self.refusals if r.until > now and (spare or not r.spare))
-        return next((r for r in believed if r.covers(offer)), None)
+    clouds: Mapping[str, CloudView] = field(default_factory=lambda: MappingProxyType({}))  # by cloud
+    offers: Mapping[str, OffersView] = field(default_factory=lambda: MappingProxyType({}))  # by job
+    capacity: CapacityMemory = field(default_factory=CapacityMemory)
+    unknown_codes: tuple[tuple[str, str], ...] = ()  # (cloud, error code) that no table has, oldest first
+    sightings: Mapping[str, Sighting] = field(default_factory=lambda: MappingProxyType({}))  # by instance id
+    leftovers: Mapping[str, LeftoversView] = field(default_factory=lambda: MappingProxyType({}))  # by cloud
+    alert_deliveries: Mapping[str, AlertDelivery] = field(default_factory=lambda: MappingProxyType({}))  # by event id
+    changed_jobs: frozenset[str] = frozenset()  # jobs whose instances a listing showed to have changed since their plan
 
     def with_unknown_code(self, cloud: str, code: str) -> tuple[VolatileState, bool]:
-        """With a code of a cloud that no table has; and whether it is new. At most 200 are kept."""
+        """With an error code that no table has; and whether it is new."""
         if (cloud, code) in self.unknown_codes:
             return self, False
         return replace(self, unknown_codes=(*self.unknown_codes, (cloud, code))[-MAX_CODES:]), True
 
-    def with_unhealthy_streak(self, offer: Offer, in_a_row: int) -> VolatileState:
-        """With so many unhealthy machines in a row of this cloud and type; 0 once one of them works."""
-        others = {
-            kind: count for kind, count in self.unhealthy_streaks.items() if kind != (offer.cloud, offer.instance_type)
-        }
-        now_unhealthy = {(offer.cloud, offer.instance_type): in_a_row} if in_a_row else {}
-        return replace(self, unhealthy_streaks=MappingProxyType(others | now_unhealthy))
-
-    def remember(self, offer: Offer, outcome: NoCapacity | Quota, now: float, *, spare: bool) -> VolatileState:
-        """With one more refusal; the ended ones are forgotten, at most 1,000 are kept."""
-        kept = tuple(r for r in self.refusals if r.until > now)[-MAX_REFUSALS + 1 :]
-        refusal = Refusal(offer, outcome.scope, now + outcome.memory_s, outcome.message, spare)
-        return replace(self, refusals=(*kept, refusal))
-
 
 @dataclass(frozen=True, slots=True)
 class JobView:
-    """One job: its records with their revisions, and the words of its nodes."""
+    """One job: its records with their revisions, and the messages of its nodes."""
 
     record: JobRecord
-    revision: int
-    nodes: Mapping[str, NodeRecord]
-    revisions: Mapping[str, int]
+    revision: int  # of `record` in etcd
+    nodes: Mapping[str, NodeRecord]  # by node id
+    revisions: Mapping[str, int]  # of the node records, by node id
     hint: Hint | None = None
     round: Round | None = None
     result: Result | None = None
     progress: Progress | None = None
-    members: Mapping[str, Member] = field(default_factory=dict)
-    agents: Mapping[str, AgentStatus] = field(default_factory=dict)
-    notices: Mapping[str, Notice] = field(default_factory=dict)
-    exits: Mapping[str, Ended] = field(default_factory=dict)
-    tombstones: frozenset[str] = frozenset()
+    members: Mapping[str, Member] = field(default_factory=dict)  # what launchers publish, by node id
+    agents: Mapping[str, AgentStatus] = field(default_factory=dict)  # what agents publish, by node id
+    notices: Mapping[str, Notice] = field(default_factory=dict)  # by node id
+    exits: Mapping[str, Ended] = field(default_factory=dict)  # how launchers ended, by node id
+    tombstones: frozenset[str] = frozenset()  # ids of the nodes that have one
 
     @property
     def spares(self) -> tuple[str, ...]:
@@ -202,25 +147,22 @@ class JobView:
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """Everything that a plan is made from. `busy`: keys of actions that are under way (see actions.Action.key).
+    """Everything that a plan is made from."""
 
-    `unreadable_jobs`: jobs whose records cannot be read, and why. `unjournaled`: nodes that speak and have no record.
-    `skipped`: jobs about which nothing is to be decided this time (see attention.py). `timers_paused_until`: until when
-    nothing counts as waited for: etcd was away, so that nobody could be heard or leave; our clock jumped; or another
-    daemon led, whose clock may have been wrong.
-    """
-
-    jobs: Mapping[str, JobView]
+    jobs: Mapping[str, JobView]  # by name
     volatile: VolatileState
     rules: Rules
-    clouds: tuple[str, ...]
-    alerts: tuple[str, ...] = ()
-    busy: frozenset[str] = frozenset()
+    clouds: tuple[str, ...]  # the clouds that are configured
+    alerts: tuple[str, ...] = ()  # ids of the events in the outbox, oldest first
+    busy: frozenset[str] = frozenset()  # keys of the actions that are under way (Action.key)
+    # Jobs with records that cannot be read -> why.
     unreadable_jobs: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
-    unjournaled: frozenset[str] = frozenset()
+    unjournaled: frozenset[str] = frozenset()  # ids of nodes that publish messages and have no record
+    # No timeout counts time before this: etcd was away, so that no node could be heard or could leave; our clock
+    # jumped; or another daemon led, whose clock may have been wrong.
     timers_paused_until: float = 0.0
-    skipped: frozenset[str] = frozenset()
+    skipped: frozenset[str] = frozenset()  # jobs about which nothing is decided this time (quiescence.py)
 
     def is_protected(self, node: str) -> bool:
-        """Whether it may well be somebody's, although no record that can be read says so (P4)."""
+        """Whether a machine with this tag may work for a job although no readable record says so (P4)."""
         return node in self.unjournaled or any(node.startswith(f"{job}-") for job in self.unreadable_jobs)

@@ -114,7 +114,7 @@ def test_two_nodes_train_in_the_same_image_and_nothing_outlives_an_agent(
     os.kill(int(agent_pid(nodes[1])), signal.SIGTERM)
     stack.wait_for(lambda: f"spotsup-{nodes[1]}" not in running(), 40.0, "its container to end in order")
     told = [event["text"] for event in stack.ask("events", "boxed") if event["kind"] == "node-lost"]
-    assert told == [f"lost {nodes[1]}: somebody told its agent to stop"]
+    assert told == [f"lost {nodes[1]}: its agent was stopped outside spotsup"]
 
     os.kill(int(agent_pid(nodes[0])), signal.SIGKILL)
     stack.wait_for(lambda: f"spotsup-{nodes[0]}" not in running(), 20.0, "its container to end with the agent")

@@ -140,13 +140,13 @@ def test_an_etcd_that_lost_everything_costs_no_machine_and_no_step(stack: Stack,
     # without the backup: hold everything, until the machines are spoken for
     lose_etcd()
     stack.start_daemon()
-    said = "etcd has no journal of this cluster, whose machines run (steps-"
+    said = "etcd has no journal of this cluster, but its machines run (steps-"
     stack.wait_for(lambda: said in stack.ask("daemon", "status")["headline"], 90.0, "the daemon to say so")
     refused = spotsupd(stack, "adopt")
     assert refused.returncode == 5
-    assert "1 machine of job steps: submit its job file again, or end them by --release steps" in refused.stderr
+    assert "1 machine of job steps: submit its job file again, or terminate them with --release steps" in refused.stderr
     assert stack.ctl("submit", str(job)).returncode == 0
-    assert spotsupd(stack, "adopt").stdout == "1 machines of steps were taken into the journal\n"
+    assert spotsupd(stack, "adopt").stdout == "adopted 1 machine of steps\n"
     stack.wait_for(lambda: status(stack)["state"] == "running", 90.0, "the job to run")
     assert [machine["id"] for machine in stack.machines()] == machines
     assert spotsupd(stack, "adopt").stdout == "the journal knows every machine\n"

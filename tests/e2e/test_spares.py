@@ -67,7 +67,7 @@ class Job:
 
         self.stack.wait_for(whole, 120.0, "two nodes that train and one that waits")
         assert found[0]["state"] == "running"
-        assert found[0]["sentence"].startswith("training on 2 of 2 nodes (round "), found[0]["sentence"]
+        assert found[0]["sentence"].startswith("2 of 2 nodes train (round "), found[0]["sentence"]
         (spare,) = [node["id"] for node in found[0]["node_list"] if node["spare"]]
         return self.spans()[-1], spare
 

@@ -15,7 +15,8 @@ from supervisor.alerts.slack import Slack, message
 from supervisor.model import ALERT_KINDS, Event, EventKind
 from tests.support.serving import serving
 
-EVENT = Event("chars-abcde-000007", 1_800_000_000.0, "chars", EventKind.NOTICE, "chars-abcde-2 will be taken in 30 s")
+TEXT = "chars-abcde-2 will be preempted in 30 s"
+EVENT = Event("chars-abcde-000007", 1_800_000_000.0, "chars", EventKind.NOTICE, TEXT)
 
 
 @dataclass
@@ -50,7 +51,7 @@ def slack() -> Iterator[Inbox]:
 def test_an_event_is_posted_with_its_job_its_time_and_its_id(slack: Inbox) -> None:
     assert Slack(slack.url).send(EVENT) == ""
     assert slack.texts == [message(EVENT)]
-    for part in ("*chars*", "will be taken in 30 s", "08:00:00 UTC", "chars-abcde-000007"):
+    for part in ("*chars*", "will be preempted in 30 s", "08:00:00 UTC", "chars-abcde-000007"):
         assert part in slack.texts[0]
 
 

@@ -113,7 +113,7 @@ def test_an_etcd_that_is_emptied_under_a_running_daemon_ends_nothing(tmp_path: P
         server.empty()
         daemon.cloud.machines = (MACHINE,)
         assert server.start()
-        told = "etcd has no journal of this cluster, whose machines run (job-abcde-1): nothing is done"
+        told = "etcd has no journal of this cluster, but its machines run (job-abcde-1): nothing is done"
         daemon.tick_until(lambda: daemon.loop.status.headline.startswith(told))
         daemon.cloud.machines = ()
         daemon.tick_until(lambda: daemon.loop.status.headline == "watching 0 jobs")

@@ -33,8 +33,12 @@ from tests.mutation.operators import Mutant, mutants
 
 ROOT = Path(__file__).resolve().parents[2]
 REPORT = ROOT / "build/mutation.json"
-ABOVE = ("supervisor.model", "supervisor.planner", "supervisor.runtime", "supervisor.api", "supervisor.cli", "tests.")
-PURE, SIMULATED = ("test_plan_*.py", "test_tables.py"), "tests.sim"
+ABOVE = (
+    *("supervisor.model", "supervisor.market", "supervisor.planner"),
+    *("supervisor.runtime", "supervisor.api", "supervisor.cli", "tests."),
+)
+WHERE = (("supervisor/planner", "*.py"), ("supervisor/market", "*.py"), ("supervisor", "model*.py"))
+PURE, SIMULATED = ("test_plan_*.py", "test_market.py", "test_tables.py"), "tests.sim"
 PROGRAMS = {"etcd_endpoint", "local_cloud"}
 MAX_SECONDS_OF_A_TEST, MAX_SECONDS = 0.3, 1.0  # of CPU, where they are simulated
 LEAST, MIN_OF_A_MODULE = 0.90, 0.85
@@ -93,7 +97,7 @@ def test_of(name: str, cpu_s: float, runs: dict[str, list[int]]) -> Test:
 
 def targets(chosen: str) -> dict[str, Path]:
     """The modules that are made wrong, by dotted name."""
-    files = [*sorted((ROOT / "supervisor/planner").glob("*.py")), *sorted((ROOT / "supervisor").glob("model*.py"))]
+    files = [file for folder, pattern in WHERE for file in sorted((ROOT / folder).glob(pattern))]
     named = {".".join(file.relative_to(ROOT).with_suffix("").parts): file for file in files if file.stem != "__init__"}
     return {name: file for name, file in named.items() if any(each in name for each in chosen.split(","))}
 

@@ -66,14 +66,14 @@ MUTANTS = (
     ),
     Mutant(
         "evidence: a listing that failed says nothing",
-        "supervisor.planner.plan",
+        "supervisor.planner.reads",
         "    if done.error:\n        failed =",
         "    if False:\n        failed =",
     ),
     Mutant(
         "evidence: one that is heard is not lost, whatever listings lack",
         "supervisor.planner.sync",
-        "if draft.now - node.launched_at < draft.rules.consistency_s or _heard(draft, node):",
+        "if draft.now - node.launched_at < draft.rules.consistency_s or is_heard(draft, node):",
         "if draft.now - node.launched_at < draft.rules.consistency_s:",
     ),
     Mutant(
@@ -84,8 +84,8 @@ MUTANTS = (
     ),
     Mutant(
         "unknown is never taken for not launched",
-        "supervisor.planner.sync",
-        "            return draft.set_node(node, launch_unknown=True, retry_at=draft.now + 0.5, error=outcome.message)",
+        "supervisor.planner.outcomes",
+        "            return draft.set_node(node, launch_unknown=True, retry_at=retry_at, error=outcome.message)",
         "            return _refused(draft, node, outcome.message)",
     ),
     Mutant(
@@ -102,21 +102,21 @@ MUTANTS = (
     ),
     Mutant(
         "a drained node has left the round before it ends",
-        "supervisor.planner.fleet",
-        "        case N.DRAINING if _has_left(draft, node):",
+        "supervisor.planner.release",
+        "        case N.DRAINING if has_left(draft, node):",
         "        case N.DRAINING:",
     ),
     Mutant(
         "one place per job",
-        "supervisor.planner.fleet",
-        "    return not refused and in_place(draft, offer) and _affordable(draft, offer)",
-        "    return not refused and _affordable(draft, offer)",
+        "supervisor.market.offers",
+        "    return not refused and constraints.in_place(offer) and constraints.affordable(offer)",
+        "    return not refused and constraints.affordable(offer)",
     ),
     Mutant(
         "no more money per hour than allowed",
-        "supervisor.planner.fleet",
-        "    return not refused and in_place(draft, offer) and _affordable(draft, offer)",
-        "    return not refused and in_place(draft, offer)",
+        "supervisor.market.offers",
+        "    return not refused and constraints.in_place(offer) and constraints.affordable(offer)",
+        "    return not refused and constraints.in_place(offer)",
     ),
     Mutant(
         "a command is guarded by the record's revision",
@@ -126,9 +126,9 @@ MUTANTS = (
     ),
     Mutant(
         "an alert stays until it is delivered",
-        "supervisor.planner.plan",
-        "(t := world.volatile.alert_deliveries.get(event_id)) and t.over]",
-        "(t := world.volatile.alert_deliveries.get(event_id))]",
+        "supervisor.planner.alerts",
+        "(d := deliveries.get(event_id)) and d.finished]",
+        "(d := deliveries.get(event_id))]",
     ),
 )
 

@@ -10,7 +10,7 @@ from functools import partial
 from provisioners.base import Leftover, LeftoverKind
 from supervisor.model import ALERT_KINDS, ENDED_JOB_STATES, OPEN_NODE_STATES, JobState
 from supervisor.planner.actions import Action, SendAlert
-from supervisor.planner.plan import ALERT_TRIES_S
+from supervisor.planner.alerts import RETRIES_S
 from supervisor.runtime.clock import ACCEPTED_AFTER_S
 from supervisor.simulation.cloud import CAPACITY, ZONES, Machine
 from supervisor.simulation.daemon import Daemon
@@ -80,7 +80,7 @@ class ScenarioRun:
         for job in jobs_of(self.world):
             for event in self.world.journal.events(job):
                 tries = self._alert_attempts[event.id]
-                if event.kind in ALERT_KINDS and event.id not in sent and tries <= len(ALERT_TRIES_S):
+                if event.kind in ALERT_KINDS and event.id not in sent and tries <= len(RETRIES_S):
                     raise Violation(f"alerts: {event.id} was never sent, and tried {tries} times: {event.text}")
 
     # -- the end -------------------------------------------------------------------------------------------

@@ -104,7 +104,7 @@ def test_nothing_is_written_before_it_is_said_what_each_machine_is() -> None:
     empty(world)
     submit(world, "other", 1, 1, 1)
     with pytest.raises(
-        CommandRefusedError, match="3 machines of job job: submit its job file again, or end them by --rel"
+        CommandRefusedError, match="3 machines of job job: submit its job file again, or terminate them with --rel"
     ):
         adopt(world)
     with pytest.raises(NotFoundError, match="no machine of a job 'nobody' is missing from the journal"):
@@ -135,7 +135,7 @@ def test_a_machine_whose_tag_names_no_node_is_named() -> None:
     machine.instance = replace(machine.instance, node="by-hand")
     world.run(1.0)
     with pytest.raises(
-        CommandRefusedError, match=r"i-0 carries the cluster's tag, but is no node \('by-hand'\): end it"
+        CommandRefusedError, match=r"i-0 carries the cluster's tag, but names no node \('by-hand'\): terminate it"
     ):
         adopt(world)
 

@@ -42,7 +42,7 @@ def test_a_drained_node_trains_on_until_it_is_replaced_and_then_leaves_in_order(
     service(world).drain(node)
     assert world.run_until(lambda w: bool(events_of(w, "job", EventKind.REPLACEMENT_REQUESTED)), 1.5)
     assert jobs_of(world)["job"].nodes[node].state is NodeState.MEMBER
-    assert f"{node} leaves once it is replaced" in sentence(world)
+    assert f"{node} leaves once replaced" in sentence(world)
     assert world.run_until(settled, 120.0)
     view = jobs_of(world)["job"]
     assert before is not None

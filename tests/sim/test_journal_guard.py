@@ -56,7 +56,7 @@ def test_an_etcd_that_was_emptied_ends_no_machine_whether_or_not_the_daemon_rest
         world.crash_daemon() if restarts else world.daemon.leader.seize()
         world.run(LONG_S)
         assert alive(world) == before
-        assert "etcd has no journal of this cluster, whose machines run (job-" in headline(world)
+        assert "etcd has no journal of this cluster, but its machines run (job-" in headline(world)
         assert "`spotsupd adopt`" in headline(world)
 
 
@@ -67,7 +67,7 @@ def test_nothing_is_decided_before_every_cloud_has_said_what_runs() -> None:
     world.set_fault_rates(replace(world.fault_rates, unreachable=1.0))
     world.crash_daemon()
     world.run(30.0)
-    assert "a new journal: waiting for local" in headline(world)
+    assert "new journal: waiting for a listing of local" in headline(world)
     world.set_fault_rates(replace(world.fault_rates, unreachable=0.0))
     world.run(LONG_S)
     assert alive(world) == before
@@ -111,7 +111,7 @@ def test_an_older_backup_ends_no_machine_whose_agent_speaks() -> None:
     assert lost.alive
     assert jobs_of(world)["job"].round == current, "nor is it taken from its round"
     assert world.daemon.loop.status.about("job").startswith(f"left alone: {node} may work for it and is not")
-    assert f"machines work that the journal does not know ({node}): they are left alone" in headline(world)
+    assert f"machines run that are not in the journal ({node}): they are left alone" in headline(world)
 
 
 def test_a_machine_that_says_nothing_and_is_not_in_the_journal_is_still_ended() -> None:

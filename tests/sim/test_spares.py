@@ -260,7 +260,7 @@ def test_the_first_round_waits_for_no_spare_and_what_a_cloud_does_not_grant_is_a
     world.cloud.capacity["zone-a"] = 5
     assert world.run_until(settled, 60.0)
     world.run(1.0)
-    assert sentence(world) == "training on 3 of 3 nodes (round 1); 2 spares"
+    assert sentence(world) == "3 of 3 nodes train (round 1); 2 spares"
 
 
 def test_nobody_waits_for_a_spare_that_is_slow_to_come() -> None:
@@ -295,7 +295,7 @@ def test_spares_never_cost_more_per_hour_than_allowed() -> None:
     assert world.run_until(in_state(JobState.RUNNING), 30.0)
     world.run(30.0)
     assert sum(machine.alive for machine in world.cloud.machines.values()) == 2
-    assert "more spares are wanted, but limits or the one-zone rule keep them away" in sentence(world)
+    assert "limits.usd_per_hour ($0.2) allows no more machines" in sentence(world)
 
 
 def test_spares_that_cannot_be_bootstrapped_end_no_job_and_are_asked_for_rarely() -> None:
@@ -307,7 +307,7 @@ def test_spares_that_cannot_be_bootstrapped_end_no_job_and_are_asked_for_rarely(
     world.run(450.0)
     assert record(world).state is JobState.RUNNING
     assert 3 <= len(events_of(world, "job", EventKind.NODE_FAILED)) <= 5
-    assert "another spare is asked for later" in sentence(world)
+    assert "the next spare is requested later" in sentence(world)
     world.cloud.end(machine_of(world, 0), EndCause.PREEMPTED)
     assert world.run_until(in_state(JobState.FAILED), 60.0), "a member's place must be filled, and cannot be"
 
@@ -323,7 +323,7 @@ def test_people_see_which_node_is_a_spare(capsys: pytest.CaptureFixture[str]) ->
     world = training_world(2, 3, 4, spares=1)
     capsys.readouterr()
     (spare,) = job_of(world).spares
-    said_within_a_tick = world.run_until(lambda w: sentence(w) == "training on 3 of 3 nodes (round 1); 1 spare", 2.0)
+    said_within_a_tick = world.run_until(lambda w: sentence(w) == "3 of 3 nodes train (round 1); 1 spare", 2.0)
     assert said_within_a_tick, sentence(world)
     shown = job_detail(job_of(world), sentence(world), world.clock.now())
     assert (shown["nodes"]["training"], shown["nodes"]["spares"], shown["nodes"]["spares_ready"]) == (3, 1, 1)

@@ -35,7 +35,7 @@ def unhealthy_world(
     return world
 
 
-def protections(world: World) -> list[str]:
+def blocks(world: World) -> list[str]:
     return [event.text for event in world.journal.events("job") if event.kind is EventKind.MACHINE_TYPE_BLOCKED]
 
 
@@ -43,15 +43,15 @@ def test_three_sick_machines_in_a_row_are_the_last_for_a_while_and_people_are_to
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     world = unhealthy_world(monkeypatch, {1, 2, 3})
-    assert world.run_until(lambda w: protections(w) != [], 60.0)
+    assert world.run_until(lambda w: blocks(w) != [], 60.0)
     world.run(60.0)
-    (told,) = protections(world)
+    (told,) = blocks(world)
     assert told == (
-        "PROTECTED: 3 local machines of type small in a row were at fault; none is bought for 2 min. "
-        "The last one: node n, step gpu: GPU 0 is unhealthy: Xid 79"
+        "local machine type small is blocked for 2 min: 3 machines in a row were unhealthy. "
+        "The last error: node n, step gpu: GPU 0 is unhealthy: Xid 79"
     )
     assert len(jobs_of(world)["job"].nodes) == 3, "no zone has another of this type"
-    assert "PROTECTED: 3 local machines of type small" in world.daemon.loop.status.sentences["job"]
+    assert "local machine type small is blocked for 2 min" in world.daemon.loop.status.sentences["job"]
     assert [event.kind for event in world.sent if event.kind is EventKind.MACHINE_TYPE_BLOCKED] == [
         EventKind.MACHINE_TYPE_BLOCKED
     ]
@@ -68,13 +68,13 @@ def test_a_machine_that_works_begins_the_count_anew(monkeypatch: pytest.MonkeyPa
     assert (
         len([node for node in jobs_of(world)["job"].nodes.values() if node.error.startswith("node n, step gpu")]) == 4
     )
-    assert protections(world) == []
+    assert blocks(world) == []
 
 
 def test_what_is_the_jobs_own_fault_speaks_against_no_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     world = unhealthy_world(monkeypatch, range(20), unhealthy=False)
     assert world.run_until(lambda w: record(w).bootstrap_failures >= 6, 120.0)
-    assert protections(world) == []
+    assert blocks(world) == []
 
 
 def test_a_machine_that_cannot_be_reached_is_asked_again_and_keeps_its_reason_meanwhile(
@@ -102,6 +102,6 @@ def test_another_machine_at_a_nodes_address_is_told_of_and_the_node_is_replaced(
     world = unhealthy_world(monkeypatch, {1}, unhealthy=False, foreign=True)
     assert world.run_until(in_state(JobState.RUNNING), 60.0)
     (told,) = [event for event in world.sent if event.kind is EventKind.FOREIGN_HOST]
-    assert told.text.startswith(f"{told.node} is not prepared: node n, step gpu")
+    assert told.text.startswith(f"{told.node} is not bootstrapped: node n, step gpu")
     assert len(jobs_of(world)["job"].nodes) == 2
     assert world.run_until(settled, 120.0)

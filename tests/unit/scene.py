@@ -13,11 +13,12 @@ from typing import Any
 from spotsup_trainer.wire import AgentStatus, Hint, Keys, Member, Round, RoundMember, decode
 
 from provisioners.base import Instance, InstanceState, Market, Offer
+from supervisor.market.offers import OffersView
 from supervisor.model import Event, EventKind, JobRecord, JobState, NodeRecord, NodeState
 from supervisor.planner.actions import Action, Commit, NodeOutcome, Plan
 from supervisor.planner.draft import Draft
 from supervisor.planner.plan import plan
-from supervisor.planner.world import CloudView, JobView, OffersView, Rules, VolatileState, World
+from supervisor.planner.world import CloudView, JobView, Rules, VolatileState, World
 from supervisor.spec import JobSpec, parse_spec
 
 NOW = 100_000.0

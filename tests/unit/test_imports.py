@@ -42,6 +42,7 @@ SUPERVISOR = (
     ("errors", "cron"),
     ("spec", "identity"),
     ("model",),
+    ("market",),
     ("planner", "alerts"),
     ("config",),
     ("clouds", "journal"),

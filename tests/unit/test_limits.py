@@ -22,11 +22,12 @@ from supervisor.api.routes import create_app
 from supervisor.api.service import CATCH_UP_S, MAX_BLOB_BYTES, MAX_TRIES, Scale, Service
 from supervisor.config import HousekeepingConfig
 from supervisor.errors import CommandRefusedError, JournalUnavailableError, UsageError
+from supervisor.market.capacity import MAX_REFUSALS, CapacityMemory
 from supervisor.model import Event, EventKind, JobRecord, JobState, NodeRecord
 from supervisor.planner.actions import AlertDone, ListDone, ListInstances, Outcome, SendAlert, Terminate, TerminateDone
-from supervisor.planner.checkpoint_alerts import MAX_CHARACTERS
-from supervisor.planner.plan import ALERT_TRIES_S, MAX_ALERT_TRIES, MAX_ALERTS_AT_ONCE, absorb
-from supervisor.planner.world import MAX_CODES, MAX_REFUSALS, Rules, VolatileState
+from supervisor.planner.alerts import MAX_DELIVERIES, MAX_DELIVERIES_AT_ONCE, MAX_PROBLEM_CHARACTERS, RETRIES_S
+from supervisor.planner.plan import absorb
+from supervisor.planner.world import MAX_CODES, Rules, VolatileState
 from supervisor.runtime.actor import CONSOLE_LINES, CONSOLE_TAIL_CHARACTERS, MAX_THREADS, ThreadActor
 from supervisor.simulation.world import World
 from supervisor.spec import MAX_NODES, MAX_SPARES, parse_spec
@@ -131,18 +132,18 @@ def test_last_words_are_few_however_long_a_line_is(monkeypatch: pytest.MonkeyPat
 
 
 def test_what_is_remembered_outside_the_journal_is_bounded() -> None:
-    volatile = VolatileState()
+    volatile, capacity = VolatileState(), CapacityMemory()
     for number in range(2 * MAX_REFUSALS):
         refused = NoCapacity(Scope.ZONE, 1e9, "full")
-        volatile = volatile.remember(replace(OFFER, zone=f"z{number}"), refused, 0.0, spare=False)
+        capacity = capacity.remember(replace(OFFER, zone=f"z{number}"), refused, 0.0, spare=False)
         volatile, is_new = volatile.with_unknown_code("aws", f"Code{number}")
         assert is_new
         volatile = absorb(volatile, AlertDone(f"event-{number}", "Slack did not answer"), [], 0.0)
-    assert len(volatile.refusals) == MAX_REFUSALS
+    assert len(capacity.refusals) == MAX_REFUSALS
     assert len(volatile.unknown_codes) == MAX_CODES
-    assert len(volatile.alert_deliveries) == MAX_ALERT_TRIES
+    assert len(volatile.alert_deliveries) == MAX_DELIVERIES
     newest = f"{2 * MAX_REFUSALS - 1}"
-    assert volatile.refusals[-1].offer.zone == f"z{newest}"
+    assert capacity.refusals[-1].offer.zone == f"z{newest}"
     assert volatile.unknown_codes[-1] == ("aws", f"Code{newest}")
     assert f"event-{newest}" in volatile.alert_deliveries
 
@@ -161,7 +162,7 @@ def test_alerts_that_nobody_takes_are_given_up_in_the_end(monkeypatch: pytest.Mo
     for machine in list(world.cloud.machines.values()):
         if machine.alive:
             world.cloud.preempt(machine, 600.0)
-    end = world.clock.now() + 3 * sum(ALERT_TRIES_S)
+    end = world.clock.now() + 3 * sum(RETRIES_S)
     while world.clock.now() < end:
         world.run(1.0)
         under_way = [
@@ -171,8 +172,8 @@ def test_alerts_that_nobody_takes_are_given_up_in_the_end(monkeypatch: pytest.Mo
         if sent and not world.journal.read().alerts:
             break
     assert not world.journal.read().alerts, "the outbox is empty in the end"
-    assert 0 < most <= MAX_ALERTS_AT_ONCE
-    assert {sent.count(each) for each in sent} == {len(ALERT_TRIES_S) + 1}
+    assert 0 < most <= MAX_DELIVERIES_AT_ONCE
+    assert {sent.count(each) for each in sent} == {len(RETRIES_S) + 1}
 
 
 def test_offers_of_ended_jobs_are_forgotten() -> None:
@@ -251,7 +252,7 @@ def test_a_long_complaint_is_cut() -> None:
     assert found is not None
     world.nodes.trainings["job"].problem = "no space left on device, " * 100
     assert world.run_until(lambda w: bool(record(w).checkpoint_problem), 60.0)
-    assert len(record(world).checkpoint_problem) == MAX_CHARACTERS
+    assert len(record(world).checkpoint_problem) == MAX_PROBLEM_CHARACTERS
     assert isinstance(found, Progress)
     assert keys.progress("job") in world.etcd.keys
 

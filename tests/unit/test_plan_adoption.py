@@ -10,7 +10,7 @@ import pytest
 from provisioners.base import Instance, InstanceState, Offer
 from supervisor.errors import CommandRefusedError
 from supervisor.model import EventKind, JobRecord, JobState, NodeRecord, NodeState
-from supervisor.planner.adoption import Adopted, Family, adopt, families
+from supervisor.planner.adoption import Adopted, MachineGroup, adopt, group_by_job
 from supervisor.planner.world import JobView
 from supervisor.spec import JobSpec
 from tests.unit.scene import NOW, OFFER, job, machine, member, name, names, round_of, view
@@ -27,7 +27,7 @@ def adopted(
     known: JobView | None, *machines: Instance, heard: tuple[str, ...] = (), release: tuple[str, ...] = ()
 ) -> Adopted:
     jobs = {"job": known} if known else {}
-    (found,) = adopt(families(machines), jobs, heard, release, offer_of, NOW)
+    (found,) = adopt(group_by_job(machines), jobs, heard, release, offer_of, NOW)
     return found
 
 
@@ -36,18 +36,18 @@ QUEUED = job(2, J.QUEUED, uid="new", submitted_at=NOW - 20, next_node=1)
 
 def test_machines_are_told_apart_by_what_their_tags_say() -> None:
     others = [machine(7, node="a-b-x-1"), machine(8, node="job-v-1")]
-    found = families([machine(2), *others, machine(1)])
+    found = group_by_job([machine(2), *others, machine(1)])
     assert found == [
-        Family("a-b", "x", (others[0],)),
-        Family("job", "u", (machine(2), machine(1))),
-        Family("job", "v", (others[1],)),
+        MachineGroup("a-b", "x", (others[0],)),
+        MachineGroup("job", "u", (machine(2), machine(1))),
+        MachineGroup("job", "v", (others[1],)),
     ]
 
 
 @pytest.mark.parametrize("tag", ["", "job", "job-1", "job-u-", "job-u-x", "-u-1", "job--1"])
 def test_a_tag_that_names_no_node_is_for_a_person(tag: str) -> None:
-    with pytest.raises(CommandRefusedError, match="i-1 carries the cluster's tag, but is no node"):
-        families([machine(1, node=tag)])
+    with pytest.raises(CommandRefusedError, match="i-1 carries the cluster's tag, but names no node"):
+        group_by_job([machine(1, node=tag)])
 
 
 def test_a_job_that_waits_without_machines_takes_them_over_with_their_names() -> None:
@@ -56,7 +56,7 @@ def test_a_job_that_waits_without_machines_takes_them_over_with_their_names() ->
     assert after.job.submitted_at == NOW - 3000, "since its first machine runs"
     assert after.job.next_node == 13
     assert [each.id for each in after.nodes] == list(names(3, 12))
-    assert (after.event.kind, after.event.text) == (EventKind.ADOPTED, "2 machines of job were taken into the journal")
+    assert (after.event.kind, after.event.text) == (EventKind.ADOPTED, "adopted 2 machines of job")
     assert (after.event.id, after.event.job, after.event.at) == ("job-u-000001", "job", NOW)
     assert after.job.next_event == 2
     unknown = adopted(view(QUEUED, []), machine(3, launched_at=0.0))
@@ -119,10 +119,10 @@ def test_who_is_in_the_round_has_joined() -> None:
 @pytest.mark.parametrize(
     ("known", "question"),
     [
-        (None, "2 machines of job job: submit its job file again, or end them by --release job"),
-        (view(job(2, uid="other"), []), "2 machines of job job and another job of that name (running): end them by"),
-        (view(job(2, J.FAILED), []), "2 machines of job job and another job of that name (failed): end them by"),
-        (view(QUEUED, [member(1)]), "2 machines of job job and another job of that name (queued): end them by"),
+        (None, "2 machines of job job: submit its job file again, or terminate them with --release job"),
+        (view(job(2, uid="other"), []), "2 machines of job job and another job of that name (running): terminate them"),
+        (view(job(2, J.FAILED), []), "2 machines of job job and another job of that name (failed): terminate them"),
+        (view(QUEUED, [member(1)]), "2 machines of job job and another job of that name (queued): terminate them"),
     ],
 )
 def test_machines_of_which_nobody_said_what_they_are_are_asked_about(known: Any, question: str) -> None:
@@ -132,7 +132,7 @@ def test_machines_of_which_nobody_said_what_they_are_are_asked_about(known: Any,
 
 
 def test_all_questions_are_asked_at_once_and_nothing_is_written() -> None:
-    found = families([machine(1), machine(2, node="other-x-1")])
+    found = group_by_job([machine(1), machine(2, node="other-x-1")])
     with pytest.raises(CommandRefusedError, match=r"1 machine of job job: .*; 1 machine of job other: "):
         adopt(found, {}, (), (), offer_of, NOW)
     with pytest.raises(CommandRefusedError, match=r"^1 machine of job other: "):
@@ -145,11 +145,11 @@ def test_machines_that_a_user_lets_go_are_ended_as_nodes(known: JobView | None) 
     assert [(each.state, each.bootstrapped) for each in after.nodes] == [(N.TERMINATING, False)] * 2
     assert (after.event.kind, after.event.text) == (
         EventKind.ADOPTED,
-        "2 machines of job are let go: a user does not want them",
+        "releasing 2 machines of job: a user does not want them",
     )
     if known is None:
         new: JobRecord = after.job
-        assert (after.revision, new.state, new.uid, new.reason) == (0, J.CANCELLED, "u", "a user let its machines go")
+        assert (after.revision, new.state, new.uid, new.reason) == (0, J.CANCELLED, "u", "a user released its machines")
         assert (new.min_nodes, new.desired_nodes, new.max_nodes) == (1, 1, 1)
         assert (new.submitted_at, new.state_since, new.history[0].before) == (NOW, NOW, "queued")
     else:

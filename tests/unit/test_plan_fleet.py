@@ -9,9 +9,11 @@ import pytest
 from spotsup_trainer.wire import Result
 
 from provisioners.base import InstanceState, Market, NoCapacity, Offer, OfferQuery, Scope
+from supervisor.market.capacity import CapacityMemory, CapacityRefusal
+from supervisor.market.offers import OffersView
 from supervisor.model import EventKind, JobRecord, JobState, NodeRecord, NodeState, NoticeRecord
 from supervisor.planner.actions import Bootstrap, FetchOffers, Find, Launch, Terminate
-from supervisor.planner.world import OffersView, Refusal, Rules
+from supervisor.planner.world import Rules
 from tests.unit.scene import (
     NOW,
     OFFER,
@@ -53,7 +55,7 @@ def test_what_is_missing_is_asked_for_with_its_intent() -> None:
     assert [each.node for each in after.does(Launch)] == after.new
     assert after.told == [EventKind.LAUNCH_REQUESTED] * 2
     assert [each.node for each in after.events] == list(names(12, 13))
-    assert after.events[0].text == f"asked zone-a for {name(12)} (small)"
+    assert after.events[0].text == f"requested {name(12)} in zone-a (small)"
 
 
 def test_spares_are_asked_for_as_such() -> None:
@@ -78,7 +80,7 @@ def test_a_doomed_node_is_replaced_before_it_goes_and_its_place_is_named() -> No
     (told,) = after.events
     assert (told.kind, told.node) == (EventKind.REPLACEMENT_REQUESTED, after.new[0].id)
     assert told.data == {"replaces": name(2), "seen_at": NOTICE.seen_at}
-    assert told.text == f"asked zone-a for {after.new[0].id} in place of {name(2)}"
+    assert told.text == f"requested {after.new[0].id} in zone-a in place of {name(2)}"
     assert scene(member(1), replace(doomed, notice=None, drain_requested=True)).events[0].data == {"replaces": name(2)}
 
 
@@ -114,13 +116,17 @@ def test_a_job_without_nodes_may_be_anywhere(spread: str) -> None:
 def test_the_first_offer_that_is_allowed_is_taken() -> None:
     dear, cheap = replace(OFFER, instance_type="dear", usd_per_hour=9.0), OFFER
     assert scene(member(1), volatile=offering(cheap, dear)).new[0].offer == cheap
-    closed = Refusal(cheap, Scope.TYPE_IN_ZONE, NOW + 1, "full")
-    assert scene(member(1), volatile=offering(cheap, dear) | {"refusals": (closed,)}).new[0].offer == dear
-    assert scene(member(1), volatile=offering(cheap) | {"refusals": (closed,)}).new == []
+    closed = CapacityRefusal(cheap, Scope.TYPE_IN_ZONE, NOW + 1, "full")
+    assert (
+        scene(member(1), volatile=offering(cheap, dear) | {"capacity": CapacityMemory((closed,))}).new[0].offer == dear
+    )
+    assert scene(member(1), volatile=offering(cheap) | {"capacity": CapacityMemory((closed,))}).new == []
     for_spares = replace(closed, spare=True)
-    assert len(scene(member(1), volatile=offering(cheap) | {"refusals": (for_spares,)}).new) == 1
+    assert len(scene(member(1), volatile=offering(cheap) | {"capacity": CapacityMemory((for_spares,))}).new) == 1
     spare = job(1, spare_nodes=1)
-    assert scene(member(1), record=spare, volatile=offering(cheap) | {"refusals": (for_spares,)}).new == []
+    assert (
+        scene(member(1), record=spare, volatile=offering(cheap) | {"capacity": CapacityMemory((for_spares,))}).new == []
+    )
 
 
 @pytest.mark.parametrize(
@@ -535,6 +541,6 @@ def test_a_refusal_of_one_zone_leaves_the_others() -> None:
     refusal = NoCapacity(Scope.ZONE, 60.0, "full")
     after = scene(record=job(1, J.STARTING), volatile=offering(OFFER, other))
     assert after.new[0].offer == OFFER
-    volatile = after.volatile.remember(OFFER, refusal, NOW, spare=False)
-    again = scene(record=job(1, J.STARTING), volatile=offering(OFFER, other) | {"refusals": volatile.refusals})
+    capacity = after.volatile.capacity.remember(OFFER, refusal, NOW, spare=False)
+    again = scene(record=job(1, J.STARTING), volatile=offering(OFFER, other) | {"capacity": capacity})
     assert again.new[0].offer == other

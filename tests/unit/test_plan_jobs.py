@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 from spotsup_trainer.wire import Progress, Result
 
-from provisioners.base import InstanceState, NoCapacity, Scope
+from provisioners.base import InstanceState, Scope
+from supervisor.market.capacity import CapacityMemory, CapacityRefusal
+from supervisor.market.offers import OffersView
 from supervisor.model import EventKind, JobRecord, JobState, NodeRecord, NodeState, NoticeRecord
 from supervisor.planner.actions import Terminate
-from supervisor.planner.checkpoint_alerts import MAX_CHARACTERS
-from supervisor.planner.world import OffersView, Refusal, Rules
+from supervisor.planner.alerts import MAX_PROBLEM_CHARACTERS
+from supervisor.planner.world import Rules
 from tests.unit.scene import (
     NOW,
     OFFER,
@@ -22,15 +24,14 @@ from tests.unit.scene import (
     listing,
     machine,
     member,
-    name,
     node,
-    round_of,
     scene,
     spec,
 )
 
 N, J = NodeState, JobState
 NONE_KNOWN: dict[str, Any] = {"offers": {}}
+SOON = NoticeRecord(NOW + 56, NOW - 5, "metadata")
 
 
 # -- ends --------------------------------------------------------------------------------------------------
@@ -59,7 +60,8 @@ def test_a_job_ends_by_its_users_word_its_programs_or_its_set_ups(
     (told,) = after.events
     assert told.kind is kind
     assert told.data == {"usd": round(2 * 1000 / 3600 * 0.5, 4)}
-    assert told.text == f"job {state}: {reason} (after 5000 s, $0.28)"
+    ended_as = "finished" if state is J.SUCCEEDED else state
+    assert told.text == f"job {ended_as}: {reason} (after 5000 s, $0.28)"
     assert len(after.does(Terminate)) == 2
     again = scene(*after.nodes.values(), record=after.job, **words)
     assert again.events == []
@@ -128,8 +130,8 @@ def training(count: int, desired: int, state: JobState, minimum: int = 2, *other
     ("count", "state", "reason"),
     [
         (3, J.RUNNING, "3 nodes train"),
-        (2, J.DEGRADED, "2 of 3 nodes train"),
-        (1, J.WAITING, "1 nodes are left, 2 are needed"),
+        (2, J.DEGRADED, "scaling up: 2 of 3 nodes train"),
+        (1, J.WAITING, "1 node left, 2 needed"),
     ],
 )
 def test_a_jobs_state_is_how_many_nodes_train(before: JobState, count: int, state: JobState, reason: str) -> None:
@@ -149,7 +151,7 @@ def test_a_doomed_node_beyond_the_desired_ones_is_no_reason_to_be_degraded() -> 
 
 def test_a_queued_job_starts_with_its_first_request() -> None:
     after = scene(record=job(2, J.QUEUED))
-    assert (after.job.state, after.job.reason) == (J.STARTING, "nodes are asked for")
+    assert (after.job.state, after.job.reason) == (J.STARTING, "nodes are requested")
     assert scene(record=job(2, J.QUEUED), volatile=NONE_KNOWN).job.state is J.QUEUED
 
 
@@ -157,10 +159,10 @@ def test_a_queued_job_whose_nodes_train_already_passes_through_its_start() -> No
     after = scene(member(1), record=job(1, J.QUEUED))
     assert after.job.state is J.RUNNING
     assert [each.after for each in after.job.history] == ["starting", "running"]
-    assert after.job.history[0].reason == "nodes are there"
+    assert after.job.history[0].reason == "it has nodes already"
 
 
-FULL = {"refusals": (Refusal(OFFER, Scope.GLOBAL, NOW + 60, "all is full"),)}
+FULL = {"capacity": CapacityMemory((CapacityRefusal(OFFER, Scope.GLOBAL, NOW + 60, "all is full"),))}
 
 
 @pytest.mark.parametrize(
@@ -202,160 +204,6 @@ def test_a_paused_job_stays_so_and_is_told_once() -> None:
     now_held = scene(record=replace(record, state=J.RUNNING), hint=hint_of(hold=True))
     assert now_held.told == [EventKind.PAUSED]
     assert now_held.events[0].text == "job is paused, and its machines are released"
-
-
-# -- the sentence ------------------------------------------------------------------------------------------
-
-ELSEWHERE = replace(OFFER, zone="zone-b")
-FULL_HERE = (Refusal(OFFER, Scope.ZONE, NOW + 60, "zone-a is full"),)
-SOON = NoticeRecord(NOW + 56, NOW - 5, "metadata")
-
-
-@pytest.mark.parametrize(
-    ("nodes", "record", "words", "sentence"),
-    [
-        ([member(1), member(2)], job(2), {}, "training on 2 of 2 nodes (round 1)"),
-        (
-            [node(1, N.TERMINATING, retry_at=NOW + 9)],
-            job(2, J.FAILED, reason="too dear"),
-            {},
-            "failed: too dear; releasing 1 node",
-        ),
-        ([node(1, N.GONE)], job(2, J.FAILED, reason="too dear"), {"hint": None}, "failed: too dear"),
-        (
-            [member(1), node(2, N.READY), node(3, N.SUSPECT, state_since=NOW)],
-            job(2, pause_requested_at=NOW),
-            {},
-            "pausing: waiting for a checkpoint of 2 nodes",
-        ),
-        (
-            [member(1)],
-            job(1, spare_nodes=1),
-            {},
-            "training on 1 of 1 nodes (round 1); no spare yet; {coming} is requested as a spare",
-        ),
-        (
-            [member(1), node(2, N.READY)],
-            job(1, spare_nodes=1),
-            {"hint": hint_of(1, spares=[2])},
-            "training on 1 of 1 nodes (round 1); 1 spare",
-        ),
-        (
-            [member(1), node(2, N.READY), node(3, N.READY)],
-            job(1, spare_nodes=2),
-            {"hint": hint_of(1, spares=[2, 3])},
-            "training on 1 of 1 nodes (round 1); 2 spares",
-        ),
-        (
-            [member(1), node(2, N.READY)],
-            job(1, spare_nodes=2),
-            {"hint": hint_of(1, spares=[2])},
-            "training on 1 of 1 nodes (round 1); 1 of 2 spares; {coming} is requested as a spare",
-        ),
-        (
-            [member(1, notice=SOON, needs_replacement=True), member(2)],
-            job(2),
-            {},
-            "training on 2 of 2 nodes (round 1); job-u-1 will be taken in about 60 s; {coming} is requested{in_place}1",
-        ),
-        (
-            [member(1, notice=replace(SOON, deadline=NOW - 7)), member(2)],
-            job(1),
-            {},
-            "training on 2 of 1 nodes (round 1); job-u-1 will be taken in about 0 s",
-        ),
-        (
-            [member(1), member(2), node(3, N.DRAINING)],
-            job(2),
-            {},
-            "training on 2 of 2 nodes (round 1); job-u-3 drains",
-        ),
-        (
-            [member(1), member(2, drain_requested=True, needs_replacement=True)],
-            job(2),
-            {},
-            "training on 2 of 2 nodes (round 1); job-u-2 leaves once it is replaced; {coming} is requested{in_place}2",
-        ),
-        (
-            [member(1), node(2, N.SUSPECT, state_since=NOW)],
-            job(2),
-            {"round": round_of(1, 2)},
-            "training on 1 of 2 nodes (round 1); job-u-2 is silent",
-        ),
-        (
-            [member(1), node(2, N.BOOTSTRAPPING, error="no route\nmore", retry_at=NOW + 9)],
-            job(2),
-            {},
-            "training on 1 of 2 nodes (round 1); job-u-2 is bootstrapping (no route)",
-        ),
-        ([node(1, N.READY)], job(1, J.STARTING), {}, "waiting for 1 node to begin"),
-        (
-            [node(1, N.READY)],
-            job(1, J.STARTING, spare_nodes=1),
-            {"volatile": NONE_KNOWN},
-            "waiting for 1 node to begin; asking local for offers",
-        ),
-        ([node(1, N.READY)], job(1, J.WAITING), {"round": round_of(7)}, "no node trains"),
-    ],
-)
-def test_the_sentence_says_what_is_done_and_why(nodes: Any, record: JobRecord, words: Any, sentence: str) -> None:
-    after = scene(*nodes, record=record, **words)
-    assert after.sentence == sentence.format(coming=name(50), in_place=" in place of job-u-")
-
-
-@pytest.mark.parametrize(
-    ("record", "volatile", "reason"),
-    [
-        (job(2), NONE_KNOWN, "asking local for offers"),
-        (job(2), {"offers": {"job": OffersView(asked_at=NOW - 1, error="denied")}}, "asking local for offers (denied)"),
-        (
-            job(2),
-            {"offers": {"job": OffersView((), known=True, asked_at=NOW - 1)}},
-            "local offers nothing that fits the job's resources and placement",
-        ),
-        (job(2), FULL, "no capacity: all is full"),
-        (
-            job(2, spec=spec(limits={"usd_per_hour": 0.6})),
-            {},
-            "more nodes are wanted, but limits or the one-zone rule keep them away",
-        ),
-        (
-            job(1, spare_nodes=1, spec=spec(limits={"usd_per_hour": 0.6})),
-            {},
-            "more spares are wanted, but limits or the one-zone rule keep them away",
-        ),
-        (
-            job(2),
-            {"offers": {"job": OffersView((replace(OFFER, zone="zone-b"),), known=True, asked_at=NOW - 1)}},
-            "more nodes are wanted, but limits or the one-zone rule keep them away",
-        ),
-        (
-            job(1, spare_nodes=1, spare_retry_at=NOW + 1),
-            {},
-            "another spare is asked for later, for the last one could not be bootstrapped",
-        ),
-        (job(1, spare_nodes=1), FULL, "no capacity: all is full"),
-        (job(1, spare_nodes=1, spare_retry_at=NOW), FULL, "no capacity: all is full"),
-        (job(2, spare_retry_at=NOW + 1), FULL, "no capacity: all is full"),
-        (
-            job(2),
-            {"offers": {"job": OffersView((OFFER, ELSEWHERE), known=True, asked_at=NOW - 1)}, "refusals": FULL_HERE},
-            "no capacity: zone-a is full",
-        ),
-    ],
-)
-def test_the_sentence_says_why_nodes_are_missing(record: JobRecord, volatile: Any, reason: str) -> None:
-    assert scene(member(1), record=record, volatile=volatile).sentence.split("; ")[-1] == reason
-
-
-def test_one_open_zone_is_enough_to_have_capacity() -> None:
-    offers = (OFFER, replace(OFFER, instance_type="dear", usd_per_hour=9.0))
-    volatile = {
-        "offers": {"job": OffersView(offers, known=True, asked_at=NOW - 1)},
-        "refusals": (Refusal(OFFER, Scope.TYPE_IN_ZONE, NOW + 9, "small is full"),),
-    }
-    after = scene(member(1), record=job(2, spec=spec(limits={"usd_per_hour": 1.0})), volatile=volatile)
-    assert after.sentence.endswith("limits or the one-zone rule keep them away")
 
 
 # -- checkpoints that are not being written ----------------------------------------------------------------
@@ -401,7 +249,7 @@ def test_trouble_is_told_when_it_is_new_and_the_last_telling_old(before: Any, pr
 def test_what_a_program_says_is_one_line_of_a_bounded_length() -> None:
     after = scene(member(1), record=job(1), progress=said("no\n space " + "x" * 9999, 0))
     assert after.job.checkpoint_problem.startswith("no space xxx")
-    assert len(after.job.checkpoint_problem) == MAX_CHARACTERS == 400
+    assert len(after.job.checkpoint_problem) == MAX_PROBLEM_CHARACTERS == 400
     assert "(there is none yet): no space" in after.events[0].text
 
 
@@ -420,16 +268,9 @@ def test_an_ended_job_has_no_trouble() -> None:
     assert after.events == []
 
 
-# -- what is forgotten -------------------------------------------------------------------------------------
+# -- a machine that ends -----------------------------------------------------------------------------------
 
 
 def test_a_machine_that_is_stopped_is_no_end_of_the_job() -> None:
     clouds = {"local": listing(machine(1), machine(2, InstanceState.STOPPED))}
     assert scene(member(1), member(2), volatile={"clouds": clouds}).job.state is J.DEGRADED
-
-
-def test_a_refusal_message_is_the_clouds() -> None:
-    refusal = NoCapacity(Scope.ZONE, 9.0, "zone-a is full")
-    after = scene(member(1), record=job(2))
-    volatile = after.volatile.remember(OFFER, refusal, NOW, spare=False)
-    assert scene(member(1), volatile={"refusals": volatile.refusals}).sentence.endswith("no capacity: zone-a is full")

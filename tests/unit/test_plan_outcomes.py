@@ -20,6 +20,8 @@ from provisioners.base import (
     Transient,
     Unknown,
 )
+from supervisor.market.capacity import CapacityMemory
+from supervisor.market.offers import OffersView
 from supervisor.model import EventKind, JobState, NodeState
 from supervisor.planner.actions import (
     Bootstrap,
@@ -29,8 +31,8 @@ from supervisor.planner.actions import (
     Launch,
     LaunchDone,
 )
-from supervisor.planner.sync import BACKOFF_S
-from supervisor.planner.world import OffersView, Rules
+from supervisor.planner.outcomes import BACKOFF_S
+from supervisor.planner.world import Rules
 from tests.unit.scene import (
     NOW,
     OFFER,
@@ -78,15 +80,15 @@ def test_a_refusal_ends_the_node_and_is_remembered_for_as_long_as_it_says(kind: 
     assert (gone.state, gone.error, gone.ended_at) == (N.GONE, "zone-a is full", NOW)
     (event,) = [each for each in after.events if each.kind is EventKind.LAUNCH_REFUSED]
     assert (event.node, event.text) == (name(3), f"zone-a did not grant {name(3)}: zone-a is full")
-    assert after.volatile.refused(OFFER, NOW + 59.9, spare=False)
-    assert not after.volatile.refused(OFFER, NOW + 60.0, spare=False)
+    assert after.volatile.capacity.refusal(OFFER, NOW + 59.9, spare=False)
+    assert not after.volatile.capacity.refusal(OFFER, NOW + 60.0, spare=False)
     assert after.new == [], "there is no other offer"
 
 
 def test_what_a_spare_was_refused_is_remembered_as_such() -> None:
     after = launched(NoCapacity(Scope.ZONE, 60.0, "full"), record=job(2, spare_nodes=1))
-    assert after.volatile.refused(OFFER, NOW, spare=True)
-    assert not after.volatile.refused(OFFER, NOW, spare=False)
+    assert after.volatile.capacity.refusal(OFFER, NOW, spare=True)
+    assert not after.volatile.capacity.refusal(OFFER, NOW, spare=False)
 
 
 def test_a_throttled_launch_waits_for_as_long_as_the_cloud_says() -> None:
@@ -146,13 +148,15 @@ def test_a_hopeless_request_ends_a_job_that_never_ran_and_no_other() -> None:
     assert asking.job.state is J.STARTING, "another request is under way"
     assert (alone.state(3), running.state(3)) == (N.GONE, N.GONE)
     elsewhere = replace(OFFER, region="far", zone="far-a", instance_type="other")
-    assert running.volatile.refused(elsewhere, NOW + 599, spare=False), "all of the cloud's offers, for ten minutes"
-    assert not running.volatile.refused(elsewhere, NOW + 600, spare=False)
+    assert running.volatile.capacity.refusal(elsewhere, NOW + 599, spare=False), (
+        "all of the cloud's offers, for ten minutes"
+    )
+    assert not running.volatile.capacity.refusal(elsewhere, NOW + 600, spare=False)
 
 
 def test_a_hopeless_request_for_a_spare_speaks_against_spares_only() -> None:
     after = launched(Fatal("no such key pair"), record=job(2, spare_nodes=1))
-    assert not after.volatile.refused(OFFER, NOW, spare=False)
+    assert not after.volatile.capacity.refusal(OFFER, NOW, spare=False)
 
 
 # -- a look-up ---------------------------------------------------------------------------------------------
@@ -227,29 +231,29 @@ def test_sick_machines_in_a_row_close_their_type_in_all_zones_for_an_hour() -> N
 
     def unhealthy(before: int) -> Decided:
         done = BootstrapDone(name(3), error="ECC errors\nmore", unhealthy=True)
-        volatile = {"unhealthy_streaks": {("local", "small"): before} if before else {}, "offers": offers}
+        volatile = {"capacity": CapacityMemory((), {("local", "small"): before} if before else {}), "offers": offers}
         return scene(member(1), member(2), PREPARED, record=job(2, spare_nodes=1), outcomes=[done], volatile=volatile)
 
-    assert dict(unhealthy(0).volatile.unhealthy_streaks) == {("local", "small"): 1}
-    assert unhealthy(1).volatile.refusals == ()
+    assert dict(unhealthy(0).volatile.capacity.unhealthy_streaks) == {("local", "small"): 1}
+    assert unhealthy(1).volatile.capacity.refusals == ()
     third = unhealthy(2)
-    assert dict(third.volatile.unhealthy_streaks) == {}, "they are counted anew"
+    assert dict(third.volatile.capacity.unhealthy_streaks) == {}, "they are counted anew"
     for offer, closed in ((OFFER, True), (elsewhere, True), (larger, False)):
-        assert bool(third.volatile.refused(offer, NOW + 3599, spare=False)) is closed
-        assert not third.volatile.refused(offer, NOW + 3600, spare=False)
-    assert len(third.volatile.refusals) == 2, "one for each zone"
+        assert bool(third.volatile.capacity.refusal(offer, NOW + 3599, spare=False)) is closed
+        assert not third.volatile.capacity.refusal(offer, NOW + 3600, spare=False)
+    assert len(third.volatile.capacity.refusals) == 2, "one for each zone"
     (told,) = [each for each in third.events if each.kind is EventKind.MACHINE_TYPE_BLOCKED]
     assert told.node == name(3)
-    assert "3 local machines of type small in a row" in told.text
-    assert told.text.endswith("none is bought for 60 min. The last one: ECC errors")
+    assert "local machine type small is blocked for 60 min: 3 machines in a row" in told.text
+    assert told.text.endswith("The last error: ECC errors")
 
 
 def test_a_machine_that_failed_by_the_jobs_fault_is_not_sick() -> None:
-    assert dict(bootstrapped(error="setup failed").volatile.unhealthy_streaks) == {}
+    assert dict(bootstrapped(error="setup failed").volatile.capacity.unhealthy_streaks) == {}
 
 
 def test_a_machine_that_works_ends_the_row_of_sick_and_of_failed_ones() -> None:
-    volatile = {"unhealthy_streaks": {("local", "small"): 2, ("local", "large"): 1}}
+    volatile = {"capacity": CapacityMemory((), {("local", "small"): 2, ("local", "large"): 1})}
     after = scene(
         member(1),
         member(2),
@@ -260,7 +264,7 @@ def test_a_machine_that_works_ends_the_row_of_sick_and_of_failed_ones() -> None:
     )
     assert (after.state(3), after.node(3).bootstrapped) == (N.READY, True)
     assert after.job.bootstrap_failures == 0
-    assert dict(after.volatile.unhealthy_streaks) == {("local", "large"): 1}
+    assert dict(after.volatile.capacity.unhealthy_streaks) == {("local", "large"): 1}
 
 
 def test_a_launcher_that_never_comes_fails_the_node() -> None:
@@ -288,5 +292,5 @@ def test_a_launcher_that_fails_before_it_is_ready_fails_the_node(
 def test_a_machine_that_is_another_ones_is_told() -> None:
     after = bootstrapped(error="it is not the one that was launched", foreign=True)
     (told,) = [each for each in after.events if each.kind is EventKind.FOREIGN_HOST]
-    assert (told.node, "is not prepared" in told.text) == (name(3), True)
+    assert (told.node, "is not bootstrapped" in told.text) == (name(3), True)
     assert EventKind.FOREIGN_HOST not in bootstrapped(error="broken").told

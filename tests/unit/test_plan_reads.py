@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from provisioners.base import Instance, InstanceState, Leftover, LeftoverKind, Market, NoCapacity, Offer, Quota, Scope
+from provisioners.base import Instance, InstanceState, Leftover, LeftoverKind
+from supervisor.market.offers import OffersView
 from supervisor.model import ClusterRecord, EventKind, JobState, NodeState
 from supervisor.planner.actions import (
     AlertDone,
@@ -21,17 +22,15 @@ from supervisor.planner.actions import (
     SendAlert,
     Terminate,
 )
+from supervisor.planner.alerts import MAX_DELIVERIES, MAX_DELIVERIES_AT_ONCE, RETRIES_S
 from supervisor.planner.journal_guard import JournalInit, blocked_reason, init_journal, unknown_machines, warnings
 from supervisor.planner.orphans import is_orphan
-from supervisor.planner.plan import ALERT_TRIES_S, MAX_ALERT_TRIES, MAX_ALERTS_AT_ONCE, absorb
+from supervisor.planner.plan import absorb
 from supervisor.planner.world import (
     MAX_CODES,
-    MAX_REFUSALS,
     AlertDelivery,
     CloudView,
     LeftoversView,
-    OffersView,
-    Refusal,
     Rules,
     Sighting,
     VolatileState,
@@ -232,7 +231,7 @@ def test_an_orphan_is_ended_when_seen_twice_and_old_unless_it_may_be_somebodys(
     if ended:
         (told,) = after.events
         assert (told.id, told.kind, told.node, told.job) == ("orphan-i-9", EventKind.ORPHAN, "other-x-1", "")
-        assert told.text == "i-9 carries our tag (node other-x-1) but is not in the journal: ending it"
+        assert told.text == "i-9 carries our tag (node other-x-1) but is not in the journal: terminating it"
 
 
 def test_an_orphan_that_has_become_a_nodes_machine_is_left_alone() -> None:
@@ -319,9 +318,9 @@ def test_what_is_nobodys_is_called_so() -> None:
     ("tried", "busy", "sent"),
     [
         (None, (), True),
-        (AlertDelivery(1, NOW, over=False), (), True),
-        (AlertDelivery(1, NOW + 0.1, over=False), (), False),
-        (AlertDelivery(1, NOW - 9, over=True), (), False),
+        (AlertDelivery(1, NOW, finished=False), (), True),
+        (AlertDelivery(1, NOW + 0.1, finished=False), (), False),
+        (AlertDelivery(1, NOW - 9, finished=True), (), False),
         (None, ("alert:e-1",), False),
     ],
 )
@@ -330,38 +329,38 @@ def test_an_alert_is_sent_until_it_is_over(tried: AlertDelivery | None, busy: Se
     after = scene(member(1), member(2), volatile=volatile, alerts=("e-1",), busy=frozenset(busy))
     assert after.does(SendAlert) == ([SendAlert("e-1")] if sent else [])
     dropped = [key for commit in after.plan.commits for key in commit.delete_keys]
-    assert dropped == ([f"{KEYS.world}alerts/e-1"] if tried and tried.over else [])
+    assert dropped == ([f"{KEYS.world}alerts/e-1"] if tried and tried.finished else [])
 
 
 def test_few_alerts_are_sent_at_once_oldest_first_and_many_are_cleared_in_parts() -> None:
     waiting = tuple(f"e-{n}" for n in range(300))
     after = scene(member(1), member(2), alerts=waiting)
-    assert [each.event_id for each in after.does(SendAlert)] == list(waiting[:MAX_ALERTS_AT_ONCE])
+    assert [each.event_id for each in after.does(SendAlert)] == list(waiting[:MAX_DELIVERIES_AT_ONCE])
     assert after.plan.commits == ()
-    over = {each: AlertDelivery(1, 0.0, over=True) for each in waiting}
+    over = {each: AlertDelivery(1, 0.0, finished=True) for each in waiting}
     (clears,) = scene(member(1), member(2), alerts=waiting, volatile={"alert_deliveries": over}).plan.commits
     assert len(clears.delete_keys) == 128
 
 
-@pytest.mark.parametrize(("tries", "wait_s"), [*enumerate(ALERT_TRIES_S)])
+@pytest.mark.parametrize(("tries", "wait_s"), [*enumerate(RETRIES_S)])
 def test_an_alert_that_fails_is_tried_ever_later(tries: int, wait_s: float) -> None:
-    before = VolatileState(alert_deliveries={"e-1": AlertDelivery(tries, NOW - 1, over=False)} if tries else {})
+    before = VolatileState(alert_deliveries={"e-1": AlertDelivery(tries, NOW - 1, finished=False)} if tries else {})
     after = absorb(before, AlertDone("e-1", "slack is away"), [], NOW).alert_deliveries["e-1"]
-    assert after == AlertDelivery(tries + 1, NOW + wait_s, over=False)
-    assert absorb(before, AlertDone("e-1"), [], NOW).alert_deliveries["e-1"].over
+    assert after == AlertDelivery(tries + 1, NOW + wait_s, finished=False)
+    assert absorb(before, AlertDone("e-1"), [], NOW).alert_deliveries["e-1"].finished
 
 
 def test_an_alert_is_given_up_after_its_last_try_and_few_are_remembered() -> None:
     before = VolatileState(
-        alert_deliveries={f"e-{n}": AlertDelivery(len(ALERT_TRIES_S), NOW, over=False) for n in range(MAX_ALERT_TRIES)}
+        alert_deliveries={f"e-{n}": AlertDelivery(len(RETRIES_S), NOW, finished=False) for n in range(MAX_DELIVERIES)}
     )
     after = absorb(before, AlertDone("e-1", "away"), [], NOW).alert_deliveries
-    assert after["e-1"] == AlertDelivery(len(ALERT_TRIES_S) + 1, NOW + ALERT_TRIES_S[-1], over=True)
-    assert len(absorb(before, AlertDone("new", "away"), [], NOW).alert_deliveries) == MAX_ALERT_TRIES
+    assert after["e-1"] == AlertDelivery(len(RETRIES_S) + 1, NOW + RETRIES_S[-1], finished=True)
+    assert len(absorb(before, AlertDone("new", "away"), [], NOW).alert_deliveries) == MAX_DELIVERIES
     assert "new" in absorb(before, AlertDone("new", "away"), [], NOW).alert_deliveries
 
 
-# -- offers, refusals --------------------------------------------------------------------------------------
+# -- offers ------------------------------------------------------------------------------------------------
 
 
 def test_offers_are_kept_for_jobs_that_go_on_and_a_failed_read_keeps_the_last_good_ones() -> None:
@@ -379,40 +378,7 @@ def test_offers_are_kept_for_jobs_that_go_on_and_a_failed_read_keeps_the_last_go
     assert never == OffersView((), known=False, asked_at=NOW - 1, error="denied")
 
 
-@pytest.mark.parametrize(
-    ("scope", "changes", "covers"),
-    [
-        (Scope.TYPE_IN_ZONE, {}, True),
-        (Scope.TYPE_IN_ZONE, {"zone": "zone-b"}, False),
-        (Scope.TYPE_IN_ZONE, {"instance_type": "large"}, False),
-        (Scope.ZONE, {"instance_type": "large"}, True),
-        (Scope.ZONE, {"zone": "zone-b"}, False),
-        (Scope.REGION, {"zone": "zone-b"}, True),
-        (Scope.REGION, {"region": "region-2"}, False),
-        (Scope.GLOBAL, {"region": "region-2", "zone": "x", "instance_type": "large"}, True),
-        (Scope.GLOBAL, {"cloud": "aws"}, False),
-        (Scope.GLOBAL, {"market": Market.ON_DEMAND}, False),
-    ],
-)
-def test_how_far_a_refusal_reaches(scope: Scope, changes: Mapping[str, Any], covers: bool) -> None:
-    assert Refusal(OFFER, scope, NOW, "").covers(replace(OFFER, **changes)) is covers
-
-
-def test_refusals_are_believed_for_their_time_and_then_forgotten() -> None:
-    volatile = VolatileState().remember(OFFER, Quota(Scope.ZONE, 10.0, "quota"), NOW, spare=True)
-    (kept,) = volatile.refusals
-    assert kept == Refusal(OFFER, Scope.ZONE, NOW + 10.0, "quota", spare=True)
-    other: Offer = replace(OFFER, zone="zone-b")
-    later = volatile.remember(other, NoCapacity(Scope.ZONE, 10.0, "full"), NOW + 10.0, spare=False)
-    assert [each.offer for each in later.refusals] == [other]
-    both = volatile.remember(other, NoCapacity(Scope.ZONE, 10.0, "full"), NOW + 9.9, spare=False)
-    assert [each.offer for each in both.refusals] == [OFFER, other]
-
-
-def test_what_is_remembered_is_bounded() -> None:
-    volatile = VolatileState(refusals=tuple(Refusal(OFFER, Scope.ZONE, NOW + 9, str(n)) for n in range(MAX_REFUSALS)))
-    after = volatile.remember(OFFER, NoCapacity(Scope.ZONE, 9.0, "new"), NOW, spare=False)
-    assert (len(after.refusals), after.refusals[0].message, after.refusals[-1].message) == (MAX_REFUSALS, "1", "new")
+def test_the_unknown_codes_that_are_remembered_are_bounded() -> None:
     codes = VolatileState(unknown_codes=tuple(("local", str(n)) for n in range(MAX_CODES)))
     known, is_new = codes.with_unknown_code("local", "new")
     assert (len(known.unknown_codes), known.unknown_codes[-1], is_new) == (MAX_CODES, ("local", "new"), True)
@@ -443,22 +409,22 @@ def test_a_journal_is_begun_where_every_cloud_has_said_that_nothing_runs() -> No
     begun = charge(machine(1, InstanceState.TERMINATED))
     assert begun.commit is not None
     assert (begun.commit.cluster, begun.commit.guards, begun.actions) == (CLUSTER, {}, ())
-    assert begun.sentence == "a new journal is begun"
+    assert begun.sentence == "new journal: begun"
 
 
 @pytest.mark.parametrize(
     ("known", "asks", "sentence"),
     [
-        (CloudView(), True, "a new journal: waiting for local to say what runs already"),
+        (CloudView(), True, "new journal: waiting for a listing of local"),
         (
             CloudView(attempted_at=NOW - 4.9, error="denied"),
             False,
-            "a new journal: waiting for local (denied) to say what runs already",
+            "new journal: waiting for a listing of local (denied)",
         ),
         (
             CloudView(attempted_at=NOW - 5.0, error="denied"),
             True,
-            "a new journal: waiting for local (denied) to say what runs already",
+            "new journal: waiting for a listing of local (denied)",
         ),
     ],
 )
@@ -472,7 +438,7 @@ def test_a_cloud_that_has_not_answered_is_waited_for(known: CloudView, asks: boo
 def test_machines_that_run_without_a_journal_are_named_and_nothing_is_done() -> None:
     few = charge(machine(2), machine(1))
     assert few.commit is None
-    assert f"whose machines run ({name(1)}, {name(2)}): nothing is done" in few.sentence
+    assert f"but its machines run ({name(1)}, {name(2)}): nothing is done" in few.sentence
     many = charge(*(machine(n) for n in range(1, 6)))
     assert f"({name(1)}, {name(2)}, {name(3)} and 2 more)" in many.sentence
     assert "machines run (i-7): " in charge(machine(7, node="")).sentence
@@ -515,7 +481,9 @@ def test_a_job_is_left_alone_while_a_node_works_for_it_that_the_journal_lacks(
 
 def test_few_of_many_unknown_nodes_are_named() -> None:
     world = world_of(view(job(2), []), volatile={"clouds": {}}, unjournaled=frozenset(names(5, 4, 3, 2)))
-    assert blocked_reason(world, world.jobs["job"]).startswith(f"left alone: {name(2)}, {name(3)}, {name(4)} may work")
+    assert blocked_reason(world, world.jobs["job"]).startswith(
+        f"left alone: {name(2)}, {name(3)}, {name(4)} and 1 more may"
+    )
 
 
 def test_what_is_left_alone_is_told() -> None:
@@ -528,7 +496,7 @@ def test_what_is_left_alone_is_told() -> None:
         view(job(2), []), volatile={"clouds": {"local": listing(machine(9), machine(1))}}, unjournaled=unjournaled
     )
     (told,) = warnings(works)
-    assert told.startswith(f"machines work that the journal does not know ({name(9)}): they are left alone; `spotsupd")
+    assert told.startswith(f"machines run that are not in the journal ({name(9)}): they are left alone; `spotsupd")
     ended = replace(
         works, volatile=replace(works.volatile, clouds={"local": listing(machine(9, InstanceState.TERMINATED))})
     )

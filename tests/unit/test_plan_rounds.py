@@ -115,7 +115,7 @@ def test_members_keep_their_ranks_and_newcomers_come_after_them() -> None:
     after = scene(member(2), member(1), waiting(3), record=job(3), round=round_of(2, 1), hint=hint_of(2, 1))
     assert expected(after) == names(2, 1, 3)
     assert after.hint is not None
-    assert after.hint.reason == f"{name(3)} join"
+    assert after.hint.reason == f"{name(3)} joins"
     assert (after.hint.min_nodes, after.hint.max_nodes) == (1, 4)
 
 
@@ -123,7 +123,7 @@ def test_the_reason_of_a_hint_says_who_joins_and_who_leaves() -> None:
     lost = node(2, N.LOST, has_joined=True, needs_replacement=True)
     after = scene(member(1), lost, waiting(3), round=round_of(1, 2), hint=hint_of(1, 2))
     assert after.hint is not None
-    assert (after.hint.members, after.hint.reason) == (names(1, 3), f"{name(3)} join and {name(2)} leave")
+    assert (after.hint.members, after.hint.reason) == (names(1, 3), f"{name(3)} joins and {name(2)} leaves")
 
 
 @pytest.mark.parametrize(("low", "high", "changed"), [(1, 4, False), (2, 4, True), (1, 5, True)])

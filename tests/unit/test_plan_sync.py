@@ -195,9 +195,9 @@ def test_a_machine_that_a_listing_shows_before_its_answer_is_the_nodes() -> None
     ("cause", "reason"),
     [
         (EndCause.PREEMPTED, "i-2 was preempted"),
-        (EndCause.USER, "somebody ended i-2"),
-        (EndCause.FAILED, "i-2 is {} by its cloud's word"),
-        (None, "i-2 is {} by its cloud's word"),
+        (EndCause.USER, "i-2 was terminated outside spotsup"),
+        (EndCause.FAILED, "its cloud lists i-2 as {}"),
+        (None, "its cloud lists i-2 as {}"),
     ],
 )
 def test_a_machine_that_ended_is_a_loss_with_its_clouds_reason(
@@ -248,7 +248,7 @@ def test_a_notice_dooms_a_node_by_its_agents_or_by_its_clouds_word() -> None:
         name(2),
         {"deadline": NOW + 30, "seen_at": NOW - 1},
     )
-    assert told.text == f"{name(2)} will be taken in 30 s (metadata)"
+    assert told.text == f"{name(2)} will be preempted in 30 s (metadata)"
     clouds = {"local": listing(machine(1), machine(2, preempt_at=NOW + 90))}
     by_cloud = scene(member(1), member(2), volatile={"clouds": clouds})
     assert by_cloud.node(2).notice == NoticeRecord(NOW + 90, NOW, "local API")
@@ -262,7 +262,7 @@ def test_a_silent_node_is_suspected_first() -> None:
         after = scene(member(1), silent, agents={}, members={name(1): word(1, "running")})
         assert after.state(2) is N.SUSPECT
         (told,) = [each for each in after.events if each.kind is EventKind.NODE_SUSPECT]
-        assert (told.node, told.text) == (name(2), f"{name(2)} is silent while its cloud says that it runs")
+        assert (told.node, told.text) == (name(2), f"{name(2)} is silent while its cloud reports it running")
 
 
 def test_a_spare_is_called_one() -> None:

@@ -10,6 +10,7 @@ import pytest
 from spotsup_trainer.wire import Ended, Notice, Progress
 
 from provisioners.base import Leftover, LeftoverKind
+from supervisor.market.offers import OffersView
 from supervisor.model import EventKind, JobRecord, JobState, NodeRecord, NodeState, NoticeRecord
 from supervisor.planner.actions import (
     Action,
@@ -24,8 +25,9 @@ from supervisor.planner.actions import (
     SendAlert,
     Terminate,
 )
+from supervisor.planner.predicates import is_complete
 from supervisor.planner.quiescence import Steady, skipped
-from supervisor.planner.world import OffersView, Rules, World
+from supervisor.planner.world import Rules, World
 from tests.unit.scene import (
     KEYS,
     NOW,
@@ -218,7 +220,7 @@ def test_many_words_and_records_are_forgotten_in_parts() -> None:
         assert 60 < written <= 128
 
 
-# -- the sheet ---------------------------------------------------------------------------------------------
+# -- the draft ---------------------------------------------------------------------------------------------
 
 
 def test_nodes_come_oldest_first() -> None:
@@ -231,7 +233,7 @@ def test_nodes_come_oldest_first() -> None:
     ("alerts", "kind", "most"),
     [(True, EventKind.NOTICE, 51), (True, EventKind.SCALED, 102), (False, EventKind.NOTICE, 102)],
 )
-def test_a_sheet_is_full_before_a_transaction_is(alerts: bool, kind: EventKind, most: int) -> None:
+def test_a_draft_is_full_before_a_transaction_is(alerts: bool, kind: EventKind, most: int) -> None:
     draft = draft_of(member(1), rules=Rules(alerts=alerts))
     for _ in range(most):
         draft.add_event(kind, "text")
@@ -240,9 +242,9 @@ def test_a_sheet_is_full_before_a_transaction_is(alerts: bool, kind: EventKind, 
     assert draft.full
 
 
-def test_who_is_forgotten_is_on_the_sheet_no_more() -> None:
+def test_a_node_whose_record_is_deleted_is_in_the_draft_no_more() -> None:
     draft = draft_of(member(1), node(2, N.GONE))
-    draft.forget(draft.nodes[name(2)])
+    draft.delete_node(draft.nodes[name(2)])
     assert set(draft.nodes) == {name(1)}
 
 
@@ -264,7 +266,7 @@ def test_the_same_input_is_the_same_plan_in_the_same_order() -> None:
     ],
 )
 def test_a_job_is_complete_when_all_desired_nodes_are_there_and_stay(others: list[NodeRecord], complete: bool) -> None:
-    assert draft_of(member(1), *others).complete() is complete
+    assert is_complete(draft_of(member(1), *others)) is complete
 
 
 def test_what_is_under_way_or_decided_is_busy() -> None:

@@ -1,0 +1,67 @@
+"""Offer choice: which of a job's offers to request next, or why none can be."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from provisioners.base import Offer
+from supervisor.market.capacity import CapacityMemory
+
+_CENTS = 1e-9  # sums of prices are rounded in their last digits
+
+
+@dataclass(frozen=True, slots=True)
+class OffersView:
+    """A job's offers as last read."""
+
+    offers: tuple[Offer, ...] = ()  # by market, then cheapest first
+    known: bool = False  # whether they were ever read
+    asked_at: float = 0.0  # UNIX seconds of the last attempt
+    error: str = ""  # why the last attempt failed
+
+
+@dataclass(frozen=True, slots=True)
+class Constraints:
+    """What a job's machines, and its job file, say about one more."""
+
+    spread: str  # "zone" or "region": how far apart its nodes may be (P8)
+    usd_per_hour: float | None  # the limit for all of its machines together (P3)
+    placed: tuple[Offer, ...]  # of the nodes that a new one has to be near
+    billed: tuple[Offer, ...]  # of all machines that may cost money
+
+    def in_place(self, offer: Offer) -> bool:
+        """Whether it is where the job's nodes are."""
+        if self.spread == "zone":
+            return all(each.zone == offer.zone for each in self.placed)
+        return all(each.region == offer.region for each in self.placed)
+
+    def affordable(self, offer: Offer) -> bool:
+        """Whether one more machine at this price stays within the limit. A price that is not known does not."""
+        if self.usd_per_hour is None:
+            return True
+        billed = sum(each.usd_per_hour or 0.0 for each in self.billed)
+        return offer.usd_per_hour is not None and billed + offer.usd_per_hour <= self.usd_per_hour + _CENTS
+
+
+def is_allowed(offer: Offer, memory: CapacityMemory, constraints: Constraints, now: float, *, spare: bool) -> bool:
+    """Whether an offer may be requested: not refused, in one place with the job's nodes, and affordable."""
+    refused = memory.refusal(offer, now, spare=spare) is not None
+    return not refused and constraints.in_place(offer) and constraints.affordable(offer)
+
+
+def obstacle(
+    offers: tuple[Offer, ...], memory: CapacityMemory, constraints: Constraints, now: float, *, spare: bool
+) -> str:
+    """Why none of these offers may be requested now, in one clause; "" if one may."""
+    if any(is_allowed(offer, memory, constraints, now, spare=spare) for offer in offers):
+        return ""
+    near = [offer for offer in offers if constraints.in_place(offer)]
+    if not near:
+        here = constraints.placed[0]
+        return f"no offer in {here.zone if constraints.spread == 'zone' else here.region}, where the job's nodes are"
+    refusals = [memory.refusal(offer, now, spare=spare) for offer in near]
+    if all(refusals):
+        first = refusals[0]
+        assert first is not None
+        return f"no capacity: {first.message}"
+    return f"limits.usd_per_hour (${constraints.usd_per_hour:g}) allows no more machines"

@@ -1,0 +1,55 @@
+"""Keeping a job's records sound and few: times that are in the future, old records, old messages."""
+
+from __future__ import annotations
+
+from supervisor.model import NodeState
+from supervisor.planner.draft import Draft
+
+# So far may the clocks of two daemons be apart.
+AHEAD_S = 60.0
+
+
+def clamp_future_times(draft: Draft) -> None:
+    """Bring times that are far ahead back to now: a clock was ahead and has been set back since, and no termination,
+    retry or spare waits for a time that only that clock has seen."""
+    now, job = draft.now, draft.job
+    latest = now + draft.rules.spare_retry_s
+    if max(job.pause_requested_at - now, job.spare_retry_at - latest) > AHEAD_S:
+        draft.set_job(
+            pause_requested_at=min(job.pause_requested_at, now), spare_retry_at=min(job.spare_retry_at, latest)
+        )
+    latest = now + draft.rules.ready_timeout_s  # nothing of a node waits longer
+    for node in list(draft.nodes.values()):
+        if draft.full:
+            return
+        if (
+            max(node.state_since - now, node.launched_at - now, node.retry_at - latest, node.ready_by - latest)
+            > AHEAD_S
+        ):
+            draft.set_node(
+                node,
+                state_since=min(node.state_since, now),
+                launched_at=min(node.launched_at, now),
+                retry_at=min(node.retry_at, latest),
+                ready_by=min(node.ready_by, latest),
+            )
+
+
+def delete_old(draft: Draft) -> None:
+    """Delete the oldest records of nodes that are gone, and the messages of all that are, so that a job that runs for
+    weeks on thousands of nodes leaves little in etcd. Old events are deleted with each commit."""
+    _delete_messages(draft)
+    gone = draft.in_states(NodeState.GONE)
+    for node in gone[: max(0, len(gone) - draft.rules.gone_kept)]:
+        if not draft.full:
+            draft.delete_node(node)
+
+
+def _delete_messages(draft: Draft) -> None:
+    """An agent's last message may come late, so this looks for them each time."""
+    view, keys = draft.view, draft.keys
+    for key, nodes in ((keys.tombstone, view.tombstones), (keys.notice, view.notices), (keys.ended, view.exits)):
+        for node in sorted(nodes):
+            known = draft.nodes.get(node)
+            if (known is None or known.state is NodeState.GONE) and not draft.full:
+                draft.delete_key(key(draft.job.name, node))

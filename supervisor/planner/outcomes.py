@@ -1,0 +1,182 @@
+"""What came of a node's actions: launch, lookup, bootstrap, terminate. It brings the node's record up to date."""
+
+from __future__ import annotations
+
+from provisioners.base import (
+    Fatal,
+    Instance,
+    Launched,
+    LaunchOutcome,
+    NoCapacity,
+    Quota,
+    Scope,
+    Throttled,
+    Transient,
+    Unknown,
+)
+from supervisor.market.offers import OffersView
+from supervisor.model import EventKind, JobState, NodeRecord, NodeState
+from supervisor.planner.actions import BootstrapDone, FindDone, LaunchDone, NodeOutcome, TerminateDone
+from supervisor.planner.draft import Draft
+from supervisor.planner.predicates import is_complete
+
+N = NodeState
+FATAL_MEMORY_S = 600.0
+BACKOFF_S = (1.0, 2.0, 5.0, 10.0, 30.0)
+UNKNOWN_RETRY_S = 0.5
+
+
+def apply_outcome(draft: Draft, node: NodeRecord, outcome: NodeOutcome) -> NodeRecord:
+    """The node after an outcome. One that came late is ignored: the record has moved on, and listings have the rest."""
+    match outcome:
+        case LaunchDone() if node.state is N.REQUESTED:
+            return _launched(draft, node, outcome.outcome)
+        case FindDone() if node.state is N.REQUESTED:
+            return _found(draft, node, outcome)
+        case BootstrapDone() if node.state is N.BOOTSTRAPPING:
+            return _bootstrapped(draft, node, outcome)
+        case TerminateDone() if node.state is N.TERMINATING:
+            return _terminated(draft, node, outcome)
+        case _:
+            return node
+
+
+def accept(draft: Draft, node: NodeRecord, instance: Instance) -> NodeRecord:
+    """The cloud has the node's machine."""
+    return draft.move(
+        node,
+        N.PENDING,
+        f"{instance.id} in {instance.zone}",
+        instance_id=instance.id,
+        # By our clock, between the intent and now: the cloud's may differ by hours, or say nothing yet.
+        launched_at=min(max(instance.launched_at, node.created_at), draft.now),
+        launch_unknown=False,
+        error="",
+    )
+
+
+# -- launch ------------------------------------------------------------------------------------------------
+
+
+def _launched(draft: Draft, node: NodeRecord, outcome: LaunchOutcome) -> NodeRecord:
+    match outcome:
+        case Launched(instance):
+            return accept(draft, node, instance)
+        case NoCapacity() | Quota():
+            _remember(draft, node, outcome)
+            return _refused(draft, node, outcome.message)
+        case Throttled():
+            return draft.set_node(node, retry_at=draft.now + outcome.retry_after_s, error=outcome.message)
+        case Transient():
+            if outcome.unknown_code:
+                _report_unknown_code(draft, node, outcome)
+            if node.launch_attempts >= draft.rules.launch_attempts:
+                return _refused(draft, node, outcome.message)
+            wait_s = BACKOFF_S[min(node.launch_attempts, len(BACKOFF_S) - 1)]
+            return draft.set_node(node, retry_at=draft.now + wait_s, error=outcome.message)
+        case Fatal():
+            return _fatal(draft, node, outcome)
+        case Unknown():
+            retry_at = draft.now + UNKNOWN_RETRY_S
+            return draft.set_node(node, launch_unknown=True, retry_at=retry_at, error=outcome.message)
+
+
+def _remember(draft: Draft, node: NodeRecord, refusal: NoCapacity | Quota) -> None:
+    draft.capacity = draft.capacity.remember(node.offer, refusal, draft.now, spare=is_complete(draft))
+
+
+def _report_unknown_code(draft: Draft, node: NodeRecord, outcome: Transient) -> None:
+    """Once per code and daemon, so that the tables of error codes grow."""
+    draft.volatile, is_new = draft.volatile.with_unknown_code(node.offer.cloud, outcome.unknown_code)
+    if is_new:
+        text = f"{outcome.message}; the request is retried. Please report this error code: no table has it"
+        draft.add_event(EventKind.UNKNOWN_CODE, text, node.id, code=outcome.unknown_code)
+
+
+def _fatal(draft: Draft, node: NodeRecord, outcome: Fatal) -> NodeRecord:
+    """A request that cannot work ends a job that never ran; a running one keeps what it has (P4) and asks later."""
+    _remember(draft, node, NoCapacity(Scope.GLOBAL, FATAL_MEMORY_S, outcome.message))
+    node = _refused(draft, node, outcome.message)
+    if not any(other.state is not N.GONE or other.has_joined for other in draft.nodes.values()):
+        draft.move_job(JobState.FAILED, f"{node.offer.cloud} refuses the request: {outcome.message}")
+    return node
+
+
+def _refused(draft: Draft, node: NodeRecord, message: str) -> NodeRecord:
+    draft.add_event(EventKind.LAUNCH_REFUSED, f"{node.offer.zone} did not grant {node.id}: {message}", node.id)
+    return draft.move(node, N.GONE, message, error=message, ended_at=draft.now)
+
+
+def _found(draft: Draft, node: NodeRecord, outcome: FindDone) -> NodeRecord:
+    if outcome.instance is not None:
+        return accept(draft, node, outcome.instance)
+    if outcome.error:
+        return draft.set_node(node, retry_at=draft.now + BACKOFF_S[1], error=outcome.error)
+    # Asking again under the same token cannot double it (P2), whether or not the first request is still on its way.
+    return draft.set_node(node, launch_unknown=False, retry_at=draft.now)
+
+
+# -- bootstrap ---------------------------------------------------------------------------------------------
+
+
+def _bootstrapped(draft: Draft, node: NodeRecord, outcome: BootstrapDone) -> NodeRecord:
+    if not outcome.error:
+        return draft.set_node(node, bootstrapped=True, ready_by=draft.now + draft.rules.ready_timeout_s, error="")
+    if outcome.unreachable and draft.elapsed_s(node.state_since) < draft.rules.bootstrap_timeout_s:
+        return draft.set_node(node, retry_at=draft.now + BACKOFF_S[2], error=outcome.error)
+    if outcome.unhealthy:
+        _count_unhealthy(draft, node, outcome.error)
+    if outcome.foreign:
+        draft.add_event(EventKind.FOREIGN_HOST, f"{node.id} is not bootstrapped: {outcome.error}", node.id)
+    return fail_bootstrap(draft, node, outcome.error)
+
+
+def _count_unhealthy(draft: Draft, node: NodeRecord, error: str) -> None:
+    """Block a machine type after several unhealthy machines in a row: in all zones, for all jobs, for a while."""
+    offer, rules = node.offer, draft.rules
+    count = draft.capacity.unhealthy_streak(offer) + 1
+    if count < rules.max_unhealthy_streak:
+        draft.capacity = draft.capacity.with_unhealthy_streak(offer, count)
+        return
+    text = (
+        f"{offer.cloud} machine type {offer.instance_type} is blocked for {rules.unhealthy_memory_s / 60:g} min: "
+        f"{count} machines in a row were unhealthy. The last error: {error.splitlines()[0]}"
+    )
+    block = NoCapacity(Scope.TYPE_IN_ZONE, rules.unhealthy_memory_s, text)
+    known = draft.volatile.offers.get(draft.job.name, OffersView()).offers
+    same_type = {(each.zone, each.market): each for each in known if each.instance_type == offer.instance_type}
+    draft.capacity = draft.capacity.with_unhealthy_streak(offer, 0)
+    for each in (same_type | {(offer.zone, offer.market): offer}).values():
+        draft.capacity = draft.capacity.remember(each, block, draft.now, spare=False)
+    draft.add_event(EventKind.MACHINE_TYPE_BLOCKED, text, node.id)
+
+
+def fail_bootstrap(draft: Draft, node: NodeRecord, error: str) -> NodeRecord:
+    """The node's set-up failed: its own budget, never the application's (P5). A spare's ends no job that has all."""
+    if is_complete(draft):
+        draft.set_job(spare_retry_at=draft.now + draft.rules.spare_retry_s)
+    else:
+        draft.set_job(bootstrap_failures=draft.job.bootstrap_failures + 1)
+    draft.add_event(EventKind.NODE_FAILED, f"bootstrap of {node.id} failed: {error}", node.id)
+    return draft.move(node, N.FAILED, error.splitlines()[0] if error else "bootstrap failed", error=error)
+
+
+# -- terminate ---------------------------------------------------------------------------------------------
+
+
+def _terminated(draft: Draft, node: NodeRecord, outcome: TerminateDone) -> NodeRecord:
+    node = _report_tails(draft, node, outcome)  # read once, even if the cloud refuses to terminate for now
+    if outcome.error:
+        return draft.set_node(node, retry_at=draft.now + BACKOFF_S[1], error=outcome.error)
+    return draft.set_node(node, retry_at=draft.now + draft.rules.terminate_retry_s)
+
+
+def _report_tails(draft: Draft, node: NodeRecord, outcome: TerminateDone) -> NodeRecord:
+    """Report the ends of its console and log. The log's last line is most often why the node was never ready."""
+    if outcome.console:
+        draft.add_event(EventKind.CONSOLE_TAIL, f"the console of {node.id} ends with:\n{outcome.console}", node.id)
+    lines = outcome.log.strip().splitlines()
+    if not lines:
+        return node
+    draft.add_event(EventKind.LOG_TAIL, f"the log of {node.id} ends with:\n{outcome.log.strip()}", node.id)
+    return draft.set_node(node, error=f"{node.error}; the last line of its log is: {lines[-1].strip()}")

@@ -1,0 +1,140 @@
+"""The planner's terms: which nodes count, which are heard, lost, vacant or settled. Each is defined here, once."""
+
+from __future__ import annotations
+
+from supervisor.model import COUNTED_NODE_STATES, NodeRecord, NodeState
+from supervisor.planner.draft import Draft
+from supervisor.planner.world import JobView
+
+N = NodeState
+# States of nodes that have a machine, or will have one, and are not being ended.
+PRESENT_NODE_STATES = COUNTED_NODE_STATES | {N.DRAINING}
+
+
+# -- of a job ----------------------------------------------------------------------------------------------
+
+
+def counted(draft: Draft) -> list[NodeRecord]:
+    """Nodes that the job has or will have: not doomed, not leaving."""
+    return [node for node in draft.nodes.values() if node.state in COUNTED_NODE_STATES and not node.doomed]
+
+
+def wanted(draft: Draft) -> int:
+    """How many nodes the job should have now, spares included."""
+    if draft.job.ended or draft.job.pause_requested_at:
+        return 0
+    return draft.job.desired_nodes + draft.job.spare_nodes
+
+
+def is_complete(draft: Draft) -> bool:
+    """Whether all desired nodes are ready and will stay: any further one is a spare."""
+    healthy = [node for node in draft.in_states(N.READY, N.MEMBER) if not node.doomed]
+    return len(healthy) >= draft.job.desired_nodes
+
+
+def members(draft: Draft) -> list[NodeRecord]:
+    """Nodes that train now."""
+    return draft.in_states(N.MEMBER)
+
+
+def not_gone(draft: Draft) -> list[NodeRecord]:
+    """Nodes whose machines may still bill."""
+    return [node for node in draft.nodes.values() if node.state is not N.GONE]
+
+
+def is_settled(draft: Draft) -> bool:
+    """Whether the job has ended and all of its machines are gone."""
+    return draft.job.ended and not not_gone(draft)
+
+
+def vacancies(draft: Draft) -> list[NodeRecord]:
+    """Nodes that the round lost, or may have lost, and whose place no other node has taken; oldest first."""
+    taken = {node.took_over_from for node in draft.nodes.values()}
+    lost = [n for n in draft.nodes.values() if n.has_joined and (n.needs_replacement or n.state is N.SUSPECT)]
+    return _oldest_first([node for node in lost if node.id not in taken])
+
+
+def unreplaced(draft: Draft) -> list[NodeRecord]:
+    """Nodes that were taken from the round and have no replacement, oldest first.
+
+    A replacement that never joined does not count, unless a spare has filled the place meanwhile.
+    """
+    taken = {node.took_over_from for node in draft.nodes.values()}
+    replaced = {
+        node.replaces
+        for node in draft.nodes.values()
+        if node.state is not N.GONE or node.has_joined or node.replaces in taken
+    }
+    lost = [n for n in draft.nodes.values() if n.needs_replacement and n.has_joined and n.id not in replaced]
+    return _oldest_first(lost)
+
+
+def is_scaling_up(draft: Draft) -> bool:
+    """Whether a round that has enough nodes waits for more than it ever had: it has lost none, and none is silent."""
+    count = len(members(draft))
+    outside = draft.in_states(N.SUSPECT) or any(node.has_joined for node in draft.in_states(N.READY))
+    return draft.job.min_nodes <= count < draft.job.desired_nodes and not (outside or vacancies(draft))
+
+
+def is_held(draft: Draft) -> bool:
+    """Whether a job that is to pause stands still: every launcher's workers have stopped, or time is up."""
+    alive = draft.in_states(N.READY, N.MEMBER, N.SUSPECT)
+    hold_published = draft.view.hint is not None and draft.view.hint.hold
+    late = draft.elapsed_s(draft.job.pause_requested_at) > draft.rules.drain_timeout_s
+    return hold_published and (late or all(has_stopped(draft, node) for node in alive))
+
+
+def stands_still(job: JobView) -> bool:
+    """Whether a job's round stands still for a reason that its cloud may know: a member is silent or has stopped."""
+    if job.round is None:
+        return False
+    for node in job.round.nodes():
+        known, found = job.nodes.get(node), job.members.get(node)
+        if known is None or known.state not in {N.READY, N.MEMBER, N.SUSPECT}:
+            continue  # its end is known already
+        stopped = found is not None and found.state == "waiting" and found.round >= job.round.number
+        if found is None or (stopped and not found.parked):
+            return True
+    return False
+
+
+# -- of a node ---------------------------------------------------------------------------------------------
+
+
+def is_heard(draft: Draft, node: NodeRecord) -> bool:
+    """Any sign of life: its agent's lease, or its launcher's."""
+    return node.id in draft.view.agents or node.id in draft.view.members
+
+
+def in_round(draft: Draft, node: NodeRecord) -> bool:
+    """Whether the current round has it."""
+    return draft.view.round is not None and node.id in draft.view.round.incarnations
+
+
+def must_leave(draft: Draft, node: NodeRecord) -> bool:
+    """Whether a node with a notice has to leave now: the time that is left is needed for the checkpoint."""
+    return node.notice is not None and draft.now >= node.notice.deadline - draft.rules.leave_margin_s
+
+
+def has_left(draft: Draft, node: NodeRecord) -> bool:
+    """Whether a draining node is out of the round, or out of time: a drain waits for a checkpoint, but not for ever.
+
+    A node that the hint still names may be in the next round, so it has not left.
+    """
+    named = draft.view.hint is not None and node.id in draft.view.hint.members
+    return not (named or in_round(draft, node)) or draft.elapsed_s(node.state_since) > draft.rules.drain_timeout_s
+
+
+def has_stopped(draft: Draft, node: NodeRecord) -> bool:
+    """Whether its workers have stopped, as its launcher reports. Without a report it may still train: etcd may have
+    been away for longer than its lease."""
+    report, current = draft.view.members.get(node.id), draft.view.round
+    if report is None:
+        return False
+    inside = current is not None and current.incarnations.get(node.id) == report.incarnation
+    left_round = current is None or not inside or report.round >= current.number
+    return report.state == "done" or report.parked or (report.state == "waiting" and left_round)
+
+
+def _oldest_first(nodes: list[NodeRecord]) -> list[NodeRecord]:
+    return sorted(nodes, key=lambda node: (node.created_at, node.id))

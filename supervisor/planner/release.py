@@ -1,0 +1,100 @@
+"""How machines are given back: nodes that left, failed or were lost, surplus nodes, all nodes of a job that ended."""
+
+from __future__ import annotations
+
+from supervisor.model import IN_FLIGHT_NODE_STATES, NodeRecord, NodeState
+from supervisor.planner.actions import Find, Terminate
+from supervisor.planner.draft import Draft
+from supervisor.planner.predicates import PRESENT_NODE_STATES, counted, has_left, is_held
+
+N = NodeState
+LEAVING_NODE_STATES = frozenset({N.DRAINING, N.LOST, N.FAILED, N.TERMINATING, N.GONE})
+
+
+def release(draft: Draft, node: NodeRecord, reason: str) -> None:
+    """Give one node back, in the way that its state allows."""
+    if node.state in {N.READY, N.MEMBER} and not (draft.job.ended or draft.job.pause_requested_at):
+        draft.move(node, N.DRAINING, reason)
+    elif node.state is N.REQUESTED:
+        _withdraw(draft, node, reason)
+    else:
+        works = node.state in {N.READY, N.MEMBER, N.DRAINING}
+        _terminate(draft, draft.move(node, N.TERMINATING, reason), in_order=works)
+
+
+def drive_leaving(draft: Draft, node: NodeRecord) -> None:
+    """A node of LEAVING_NODE_STATES one step towards its end."""
+    match node.state:
+        case N.TERMINATING if draft.now >= node.retry_at:
+            _terminate(draft, node)
+        case N.LOST | N.FAILED if node.instance_id:
+            # Often only its console says why a machine was never ready, and the console goes with it.
+            failed = node.state is N.FAILED
+            node = draft.move(node, N.TERMINATING, f"terminate {node.instance_id} in case it still exists")
+            _terminate(draft, node, failed=failed)
+        case N.FAILED:
+            draft.move(node, N.GONE, "nothing was launched", ended_at=draft.now)
+        case N.DRAINING if has_left(draft, node):
+            _terminate(draft, draft.move(node, N.TERMINATING, "it has left the round"), in_order=True)
+        case _:
+            pass
+
+
+def retire_doomed(draft: Draft, chosen: tuple[str, ...]) -> None:
+    """Doomed nodes that are not `chosen` for the next round drain once the hint does not name them any more; those that
+    never joined are released at once."""
+    hint = draft.view.hint
+    named = {*hint.members, *hint.spares} if hint else set()
+    for node in draft.in_states(*IN_FLIGHT_NODE_STATES, N.READY, N.MEMBER):
+        if not node.doomed or node.id in chosen or draft.full:
+            continue
+        if node.state is not N.MEMBER or node.id not in named:
+            release(draft, node, "its provider takes it" if node.notice else "a user drains it")
+
+
+def release_surplus(draft: Draft, surplus: int) -> None:
+    """Nodes in flight first, newest first; then spares; then the members with the highest ranks."""
+    order = draft.view.round.nodes() if draft.view.round else ()
+    ranks = {node: rank for rank, node in enumerate(order)}
+
+    def usefulness(node: NodeRecord) -> tuple[bool, bool, int]:
+        rank = ranks.get(node.id, len(ranks))
+        return (node.state not in IN_FLIGHT_NODE_STATES, node.id in ranks, -rank)
+
+    newest_first = sorted(counted(draft), key=lambda node: (node.created_at, node.id), reverse=True)
+    for node in sorted(newest_first, key=usefulness)[:surplus]:
+        if not draft.full:
+            release(draft, node, "fewer nodes are wanted")
+
+
+def release_all(draft: Draft) -> None:
+    """All nodes of a job that has ended; those of one that is to pause only once none of them trains any more. Until
+    then they stay, in case the user resumes it."""
+    if not draft.job.ended and not is_held(draft):
+        return
+    reason = "the job has ended" if draft.job.ended else "its job is paused"
+    for node in draft.in_states(*PRESENT_NODE_STATES):
+        if not draft.full:
+            release(draft, node, reason)
+
+
+def _withdraw(draft: Draft, node: NodeRecord, reason: str) -> None:
+    """A request without an answer may still become a machine: look it up before the record is given up (P1)."""
+    if draft.busy(f"node:{node.id}"):
+        return
+    if node.launch_unknown or node.launch_attempts == 0:
+        draft.request_action(Find(node))
+    else:
+        draft.move(node, N.GONE, reason, ended_at=draft.now)
+
+
+def _terminate(draft: Draft, node: NodeRecord, *, failed: bool = False, in_order: bool = False) -> None:
+    """`failed`: it was never ready, so its console and log are read. `in_order`: it works, and has time to unmount."""
+    read_log_of = node if failed and node.bootstrapped else None
+    # A preempted machine has no seconds to spare for it: checkpoints are on the server by then.
+    unmounts = in_order and bool(draft.job.spec.shared) and node.notice is None
+    unmount_first = (node, draft.job) if unmounts else None
+    action = Terminate(node.offer.cloud, node.instance_id, node.id, failed, read_log_of, unmount_first)
+    if not draft.busy(action.key):
+        draft.set_node(node, retry_at=draft.now + draft.rules.terminate_retry_s)
+        draft.request_action(action)

@@ -1,0 +1,155 @@
+"""One sentence per job for `spotsupctl status` and the log: what is done and why, in counts rather than lists."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from supervisor.market.offers import obstacle
+from supervisor.model import IN_FLIGHT_NODE_STATES, JobState, NodeRecord, NodeState
+from supervisor.planner.draft import Draft
+from supervisor.planner.fleet import constraints
+from supervisor.planner.predicates import counted, is_complete, is_scaling_up, members, not_gone, wanted
+
+J, N = JobState, NodeState
+ENDED_AS = {J.SUCCEEDED: "finished", J.FAILED: "failed", J.CANCELLED: "cancelled"}
+MAX_NAMED = 3
+# Of texts that a machine or a cloud wrote, within a sentence of ours.
+MAX_ERROR_CHARACTERS = 60  # of a node
+MAX_REASON_CHARACTERS = 150  # why nodes are missing: it has the remedy
+_ARRIVING = (N.BOOTSTRAPPING, N.BOOTING, N.PENDING, N.REQUESTED)  # the most advanced first
+
+
+def sentence(draft: Draft) -> str:
+    """What is done and why. It changes with what is decided, not with each step of training."""
+    job = draft.job
+    if job.ended:
+        return f"{ENDED_AS[job.state]}: {job.reason}{_releasing(draft)}"
+    if job.state is J.PAUSED:
+        return f"paused: {job.reason}{_releasing(draft)}"
+    if job.pause_requested_at:
+        return f"pausing: waiting for a checkpoint of {node_count(len(draft.in_states(N.READY, N.MEMBER)))}"
+    clauses = [_training(draft), _spares(draft), *_leaving(draft), *_arriving(draft), _missing(draft)]
+    return "; ".join(clause for clause in clauses if clause)
+
+
+def training_count(draft: Draft) -> str:
+    """How many of the desired nodes train."""
+    count, desired = len(members(draft)), draft.job.desired_nodes
+    growing = "scaling up: " if is_scaling_up(draft) else ""
+    return f"{growing}{count} of {node_count(desired)} {'trains' if count == 1 else 'train'}"
+
+
+def _releasing(draft: Draft) -> str:
+    count = len(not_gone(draft))
+    return f"; releasing {node_count(count)}" if count else ""
+
+
+def _training(draft: Draft) -> str:
+    current = draft.view.round
+    if current is None:
+        return f"waiting for {node_count(draft.job.min_nodes)} to begin"
+    if not members(draft):
+        return "no node trains"
+    if draft.job.spec.kind == "data":
+        return f"the command runs (round {current.number})"
+    return f"{training_count(draft)} (round {current.number})"
+
+
+def _spares(draft: Draft) -> str:
+    have, want = len(draft.view.spares), draft.job.spare_nodes
+    if draft.view.round is None or not want:
+        return ""
+    if not have:
+        return "no spare yet"
+    return ("1 spare" if want == 1 else f"{want} spares") if have == want else f"{have} of {want} spares"
+
+
+def _leaving(draft: Draft) -> list[str]:
+    """Nodes that leave or are silent: by name where all are of one kind, or few; else by count."""
+    present = draft.in_states(N.READY, N.MEMBER, N.DRAINING)
+    noticed = [node for node in present if node.notice is not None]
+    others = [node for node in present if node.notice is None]
+    draining = [node for node in others if node.state is N.DRAINING]
+    to_drain = [node for node in others if node.state is not N.DRAINING and node.drain_requested]
+    preempted = f"will be preempted in about {_left_s(draft, noticed)} s"
+    groups = [
+        (noticed, preempted, preempted),
+        (draining, "is draining", "are draining"),
+        (to_drain, "leaves once replaced", "leave once replaced"),
+        (draft.in_states(N.SUSPECT), "is silent", "are silent"),
+    ]
+    groups = [group for group in groups if group[0]]
+    by_name = len(groups) == 1 or sum(len(group) for group, _, _ in groups) <= MAX_NAMED
+    clauses: list[str] = []
+    for group, one, many in groups:
+        count = str(len(group)) if clauses else node_count(len(group))
+        who = named([node.id for node in group]) if by_name else count
+        clauses.append(f"{who} {one if len(group) == 1 else many}")
+    return clauses
+
+
+def _left_s(draft: Draft, noticed: Sequence[NodeRecord]) -> int:
+    """Until the first deadline, in whole tens, so that the sentence is not a new one each second."""
+    deadline = min((node.notice.deadline for node in noticed if node.notice), default=draft.now)
+    return round(max(0.0, deadline - draft.now) / 10) * 10
+
+
+def _arriving(draft: Draft) -> list[str]:
+    """Nodes that are on their way, by purpose; while there is no round, also those that are ready."""
+    ready = len(draft.in_states(N.READY)) if draft.view.round is None else 0
+    clauses = [f"{node_count(ready)} {'is' if ready == 1 else 'are'} ready"] if ready else []
+    groups: dict[str, list[NodeRecord]] = {}
+    complete = is_complete(draft)
+    for node in draft.in_states(*IN_FLIGHT_NODE_STATES):
+        purpose = "spare" if complete else "replacement" if node.replaces else "node"
+        groups.setdefault(purpose, []).append(node)
+    return clauses + [_on_their_way(purpose, group) for purpose, group in groups.items()]
+
+
+def _on_their_way(purpose: str, group: Sequence[NodeRecord]) -> str:
+    by_state = {state: sum(node.state is state for node in group) for state in _ARRIVING}
+    by_state = {state: count for state, count in by_state.items() if count}
+    error = next((f" ({first_line(node.error, MAX_ERROR_CHARACTERS)})" for node in group if node.error), "")
+    who = f"{len(group)} {purpose}{'' if len(group) == 1 else 's'}"
+    if len(by_state) > 1:
+        return f"{who}: {', '.join(f'{count} {state}' for state, count in by_state.items())}{error}"
+    state = next(iter(by_state))
+    verb = "" if state is N.REQUESTED else "is " if len(group) == 1 else "are "
+    return f"{who} {verb}{state}{error}"
+
+
+def _missing(draft: Draft) -> str:
+    """Why nodes that the job wants are not requested."""
+    if len(counted(draft)) >= wanted(draft):
+        return ""
+    spare, cloud = is_complete(draft), draft.job.spec.placement.cloud
+    if spare and draft.now < draft.job.spare_retry_at:
+        return "the next spare is requested later: the last one could not be bootstrapped"
+    known = draft.volatile.offers.get(draft.job.name)
+    if known is None or not known.known:
+        error = first_line(known.error, MAX_REASON_CHARACTERS) if known else ""
+        return f"asking {cloud} for offers{f' ({error})' if error else ''}"
+    if not known.offers:
+        return f"{cloud} offers nothing that fits the job's resources and placement"
+    why = obstacle(known.offers, draft.capacity, constraints(draft), draft.now, spare=spare)
+    return first_line(why, MAX_REASON_CHARACTERS)
+
+
+# -- phrases --------------------------------------------------------------------------------------------
+
+
+def node_count(count: int) -> str:
+    """`1 node`, `64 nodes`."""
+    return f"{count} node{'' if count == 1 else 's'}"
+
+
+def named(names: Sequence[str]) -> str:
+    """At most MAX_NAMED names, and how many more there are."""
+    listed, rest = ", ".join(names[:MAX_NAMED]), len(names) - MAX_NAMED
+    return f"{listed} and {rest} more" if rest > 0 else listed
+
+
+def first_line(text: str, limit: int) -> str:
+    """The first line of a text, cut to so many characters."""
+    line = next(iter(text.splitlines()), "")
+    return line if len(line) <= limit else f"{line[: limit - 1]}…"
