@@ -84,7 +84,7 @@ def test_the_quickstart_does_what_it_says(clone: Path) -> None:
     # Set up is what every test stands on; a folder of links is no place for it.
     assert script.startswith("make setup\n")
     said = run(script.removeprefix("make setup\n"), clone, timeout_s=540)
-    assert "3 of 3 nodes train nodes" in said
+    assert "3 of 3 nodes train" in said
     assert "replacement-joined" in said
     assert said.count("\ndone\n") >= 1
     assert not (clone / "build" / "quickstart").exists()

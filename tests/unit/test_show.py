@@ -59,7 +59,7 @@ def test_nodes_are_in_natural_order() -> None:
 def test_many_alike_nodes_share_a_row_and_the_exceptions_are_named(printed: Callable[[], list[str]]) -> None:
     nodes = [node(number) for number in range(1, 63)]
     nodes += [node(63, NodeState.BOOTING), node(64, NodeState.SUSPECT)]
-    detail = job_detail(view(*nodes), "training on 62 of 64 nodes (round 7)", 0.0)
+    detail = job_detail(view(*nodes), "62 of 64 nodes train (round 7)", 0.0)
     assert len(detail["node_list"]) == 64, "-o json has everything"
     show.show_job(detail)
     lines = printed()
