@@ -20,11 +20,6 @@ _PYTHON = (3, 11, 0)
 _DEVICES = {"P100": 0x15F8, "V100": 0x1DB1, "T4": 0x1EB8}
 _NEWER = 0x2330
 
-_ADAPTERS = {"aws": "ena", "gcp": "gve", "azure": "mlx5_core"}
-# Whose default image brings Docker and NVIDIA's toolkit: Amazon's Deep Learning Base image, Azure's ubuntu-hpc.
-_WITH_DOCKER = frozenset({"aws", "azure", "local"})
-_KERNELS = {"aws": "linux-image-aws", "gcp": "linux-image-gcp", "azure": "linux-image-azure"}
-
 
 @dataclass(frozen=True, slots=True)
 class Assumed:
@@ -58,7 +53,7 @@ def assumed(setup: Setup, user: str, home: str) -> Assumed:
         )
     if setup.lock is not None:
         words.append("no environment is in the cache yet, and uv is not installed")
-    if setup.host.cloud == "local":
+    if not setup.host.traits.rented:
         return Assumed(facts, ("the machine is this computer, whose system is left as it is", *words))
     return Assumed(_on_a_cloud(facts, setup), (*_words(setup.host), *words))
 
@@ -74,16 +69,16 @@ def _on_a_cloud(facts: Facts, setup: Setup) -> Facts:
         root=True,
         cloud_init="done",
         updaters=UPDATE_UNITS,
-        unheld=(_KERNELS[host.cloud],),
+        unheld=(host.traits.kernel_package,),
         clock="synchronized",
     )
-    network = NetworkFacts(interface="eth0", drivers=frozenset({_ADAPTERS[host.cloud]}))
+    network = NetworkFacts(interface="eth0", drivers=frozenset({host.traits.adapter}))
     gpu = _gpus(host) if host.gpus else GpuFacts()
     return replace(facts, system=system, network=network, gpu=gpu)
 
 
 def _containers(host: Host) -> Containers:
-    if host.cloud not in _WITH_DOCKER:
+    if not host.traits.has_docker:
         return Containers()
     return Containers("works", member=True, nvidia=True)
 

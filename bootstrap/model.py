@@ -14,6 +14,7 @@ from bootstrap.container.image import Image
 from bootstrap.environment.lock import Lock
 from bootstrap.log_agent.model import LogAgent
 from bootstrap.mounts.model import Mount, check_mounts
+from provisioners.host import HostTraits
 
 DEFAULT_ROOT = "~/.spotsup"
 
@@ -23,9 +24,10 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """What was asked of the cloud: `gpus` of kind `gpu` (the catalogue's name) in the machine; "" and 0 for none."""
+    """What was asked of the cloud."""
 
-    cloud: str = "local"
+    traits: HostTraits = field(default_factory=HostTraits)
+    # By the catalogue's name; "" and 0 for a machine without GPUs.
     gpu: str = ""
     gpus: int = 0
 

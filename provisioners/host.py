@@ -24,8 +24,8 @@ class HostTraits:
 
     # The cloud's name in job files.
     cloud: str = "local"
-    # Machines have a network of their own, whose interface NCCL and gloo have to be told.
-    own_network: bool = False
+    # Machines come from the cloud's images and have a network of their own; else they are this computer.
+    rented: bool = False
     # The kernel driver of a new machine's network adapter, and the kernel package of its default image.
     adapter: str = ""
     kernel_package: str = ""
@@ -34,7 +34,7 @@ class HostTraits:
     fast_network: FastNetwork | None = None
     # Variables for NCCL on a machine with InfiniBand.
     infiniband_env: Mapping[str, str] = field(default_factory=dict)
-    # NCCL's topology file of a machine with 8 GPUs, by the GPU's name or the beginning of it.
+    # NCCL's topology file of a machine with 8 GPUs, by the GPU's name.
     topologies: Mapping[str, str] = field(default_factory=dict)
     # GPUs that are parts of one, and need NVIDIA's GRID driver.
     grid_gpus: frozenset[str] = frozenset()

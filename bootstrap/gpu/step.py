@@ -211,8 +211,11 @@ def _install(facts: Facts, setup: Setup, reason: str) -> Decision:
         return Unfit(f"{reason}; this machine was not made for {setup.node}, so install driver {BRANCH} ({flavour})")
     if facts.gpu.installed == key:
         return Unfit(f"{reason}, although driver {BRANCH} ({flavour}) was installed for this kernel")
-    if setup.host.cloud == "azure" and setup.host.gpu == "A10":
-        return Unfit(f"{reason}; Azure's A10 needs the GRID driver: an image that has it, in azure.images")
+    if setup.host.gpu in setup.host.traits.grid_gpus:
+        cloud, gpu = setup.host.traits.cloud, setup.host.gpu
+        return Unfit(
+            f"{reason}; {gpu} on {cloud} needs NVIDIA's GRID driver: name an image that has it in {cloud}.images"
+        )
     match system.os, system.version:
         case "ubuntu", "22.04" | "24.04":
             script = gpu_scripts.install_driver_ubuntu(BRANCH, flavour, system.kernel, key)

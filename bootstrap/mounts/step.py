@@ -96,7 +96,7 @@ def _clients(missing: list[Mount], facts: Facts, setup: Setup) -> list[Command] 
         commands.append(Run("install the NFS client", install, INSTALL_TIMEOUT_S, as_root=True))
     if "lustre" in kinds and not facts.mounts.lustre:
         release = mount_scripts.FSX_RELEASES.get(facts.system.version) if facts.system.os == "ubuntu" else None
-        if release is None or setup.host.cloud != "aws":
+        if release is None or not setup.host.traits.fsx_client:
             return Unfit("there is no Lustre client, and only Amazon's for Ubuntu 22.04 and 24.04 can be installed")
         install = mount_scripts.install_fsx_client(release)
         commands.append(Run("install the Lustre client", install, INSTALL_TIMEOUT_S, as_root=True))

@@ -11,16 +11,16 @@ from bootstrap.network.facts import NetworkFacts
 
 def network_env(found: NetworkFacts, host: Host) -> dict[str, str]:
     """The variables; a job's own `env` overrides them. None on the local cloud, whose machines share one network."""
-    if host.cloud == "local" or not found.interface:
+    if not host.traits.rented or not found.interface:
         return {}
     # gloo takes the interface that the host's name leads to: 127.0.1.1 on Debian's images.
     env = {"GLOO_SOCKET_IFNAME": found.interface, "NCCL_SOCKET_IFNAME": f"={found.interface}"}
-    if host.cloud == "aws" and found.efa_devices and not efa_missing(found):
+    if found.efa_devices and not efa_missing(found):
         env |= {"FI_PROVIDER": "efa", "FI_EFA_FORK_SAFE": "1"}  # workers are forked
-    if host.cloud == "azure" and found.infiniband:
-        env |= {"NCCL_IB_PCI_RELAXED_ORDERING": "1", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+    if found.infiniband:
+        env |= host.traits.infiniband_env
         if topology := _topology(found, host):
-            env |= {"NCCL_TOPO_FILE": f"/opt/microsoft/{topology}"}
+            env |= {"NCCL_TOPO_FILE": topology}
     return env
 
 
@@ -35,7 +35,5 @@ def efa_missing(found: NetworkFacts) -> str:
 
 def _topology(found: NetworkFacts, host: Host) -> str:
     """The file that describes a whole machine with this GPU, "" where there is none."""
-    if host.gpus != 8:
-        return ""
-    name = "ndv4-topo.xml" if host.gpu.startswith("A100") else "ndv5-topo.xml" if host.gpu in ("H100", "H200") else ""
-    return name if name in found.topologies else ""
+    file = host.traits.topologies.get(host.gpu, "") if host.gpus == 8 else ""
+    return file if file.rpartition("/")[2] in found.topologies else ""

@@ -16,9 +16,6 @@ from bootstrap.network.facts import EFA_FILE, NetworkFacts
 EFA_TIMEOUT_S = 900.0
 EFA_URL = "https://efa-installer.amazonaws.com/aws-efa-installer-latest.tar.gz"
 
-# Drivers of the fast path beside hv_netvsc: Mellanox' virtual functions, and Microsoft's own adapter.
-_AZURE_FAST = frozenset({"mlx4_core", "mlx5_core", "mana"})
-
 # The installer looks after the kernel module, libfabric and NCCL's plugin, and lets sessions lock memory from the next
 # one on. Open MPI is nothing to us.
 _EFA = f"""
@@ -38,29 +35,21 @@ echo @kernel@ >@file@
 
 def network(facts: Facts, setup: Setup) -> Decision:
     """EFA's software where the machine has EFA. For the rest, what there is, and whether it is the fast way."""
-    found = facts.network
-    match setup.host.cloud:
-        case "aws":
-            return _efa(facts, setup)
-        case "gcp" if "gve" in found.drivers:
-            return Skip("gVNIC (gve)")
-        case "gcp":
-            return Skip(f"{_drivers(found)}, not gVNIC: slower; `gcp.gvnic` asks for it where the image knows it")
-        case "azure" if fast := sorted(found.drivers & _AZURE_FAST):
-            ib = f", {found.infiniband} InfiniBand" if found.infiniband else ""
-            return Skip(f"accelerated networking ({', '.join(fast)}){ib}")
-        case "azure":
-            return Skip(
-                f"{_drivers(found)}, no accelerated networking: slower; `azure.accelerated_networking` asks for it"
-            )
-        case cloud:
-            return Skip(f"nothing to do on the cloud {cloud!r}")
+    found, traits = facts.network, setup.host.traits
+    if not traits.rented:
+        return Skip(f"nothing to do on the cloud {traits.cloud!r}")
+    if found.efa_devices:
+        return _efa(facts, setup)
+    if (fast := traits.fast_network) is None:
+        return Skip(f"{_drivers(found)}, no EFA")
+    if not (drivers := sorted(found.drivers & fast.drivers)):
+        return Skip(f"{_drivers(found)}, no {fast.name}: slower; {fast.advice}")
+    infiniband = f", {found.infiniband} InfiniBand" if found.infiniband else ""
+    return Skip(f"{fast.name} ({', '.join(drivers)}){infiniband}")
 
 
 def _efa(facts: Facts, setup: Setup) -> Decision:
     found = facts.network
-    if not found.efa_devices:
-        return Skip(f"{_drivers(found)}, no EFA")
     interfaces = f"{found.efa_devices} EFA interface{'s' if found.efa_devices > 1 else ''}"
     missing = efa_missing(found)
     if not missing:

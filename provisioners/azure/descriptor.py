@@ -29,7 +29,7 @@ AZURE = Descriptor(
     metadata="azure",
     host=HostTraits(
         cloud="azure",
-        own_network=True,
+        rented=True,
         adapter="mlx5_core",
         kernel_package="linux-image-azure",
         fast_network=FastNetwork(
@@ -37,9 +37,8 @@ AZURE = Descriptor(
         ),
         infiniband_env={"NCCL_IB_PCI_RELAXED_ORDERING": "1", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"},
         topologies={
-            "A100": "/opt/microsoft/ndv4-topo.xml",
-            "H100": "/opt/microsoft/ndv5-topo.xml",
-            "H200": "/opt/microsoft/ndv5-topo.xml",
+            **dict.fromkeys(("A100", "A100-40GB", "A100-80GB"), "/opt/microsoft/ndv4-topo.xml"),
+            **dict.fromkeys(("H100", "H200"), "/opt/microsoft/ndv5-topo.xml"),
         },
         grid_gpus=frozenset({"A10"}),
     ),

@@ -116,6 +116,7 @@ def setup_of(
     from bootstrap.model import Host
 
     data = job.spec.kind == "data"
+    traits = CLOUDS[node.offer.cloud].host
     # An instance type that is missing from the catalog has as many GPUs as its job asks for.
     gpus = max(node.offer.gpus, job.spec.resources.gpus_per_node)
     return Setup(
@@ -127,7 +128,7 @@ def setup_of(
         setup=job.spec.setup or None,
         root=config.node.root,
         env=_environment(config, node, job),
-        host=Host(node.offer.cloud) if data else Host(node.offer.cloud, node.offer.gpu, gpus),
+        host=Host(traits) if data else Host(traits, node.offer.gpu, gpus),
         dead_man=has_dead_man(config, node),
         mounts=tuple(storage.as_mount() for storage in job.spec.storage),
         lock=lock,
@@ -174,8 +175,7 @@ def _environment(config: Config, node: NodeRecord, job: JobRecord) -> dict[str, 
 
 def metadata_of(node: NodeRecord) -> wire.Metadata:
     """Where this node reads its preemption notice."""
-    cloud = CLOUDS.get(node.offer.cloud)
-    return wire.Metadata(cloud.metadata, node.metadata_url) if cloud else wire.Metadata("none")
+    return wire.Metadata(CLOUDS[node.offer.cloud].metadata, node.metadata_url)
 
 
 def user_of(config: Config, node: NodeRecord) -> str:

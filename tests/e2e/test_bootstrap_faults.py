@@ -18,7 +18,6 @@ from pathlib import Path
 import pytest
 
 from bootstrap import BootstrapError, Setup, StepEvent, StepState, Target, bootstrap
-from bootstrap.model import Host
 from bootstrap.mounts.model import Mount
 from bootstrap.steps import STEPS
 from supervisor.nodes.prepare import outcome_of
@@ -26,6 +25,7 @@ from supervisor.planner.actions import BootstrapDone
 from tests.support.agents import CODE, TRAINER
 from tests.support.disks import Full, memory
 from tests.support.faulty_ssh import Machine, machine_with_sshd
+from tests.support.hosts import host_on
 from tests.support.machines import new_key, wait_for
 from tests.support.programs import free_ports
 
@@ -121,7 +121,7 @@ def setup_of(machine: Machine, root: str = "~/.spotsup") -> Setup:
         python=f"{machine.box}/bin/python3",
         setup="of-the-job",
         root=root,
-        host=Host("aws", "T4", 1),
+        host=host_on("aws", "T4", 1),
         mounts=(Mount("nfs", "server:/out", out),),
     )
 

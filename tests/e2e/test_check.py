@@ -218,7 +218,7 @@ def test_no_cloud_and_no_configuration(tmp_path: Path) -> None:
     config.write_text(f'state_dir = "{tmp_path}/state"\n[local]\nenabled = false\n')
     done = spotsupd("--config", str(config), "--embedded-etcd")
     assert done.returncode == 1
-    assert "not ok  clouds, set up: no cloud is configured: add an" in done.stdout
+    assert "not ok  clouds, set up: no cloud is configured: add a section" in done.stdout
     missing = spotsupd("--config", str(tmp_path / "nowhere.toml"))
     assert missing.returncode == 2
     assert missing.stderr.startswith("spotsupd: cannot read the configuration")

@@ -24,6 +24,7 @@ from bootstrap.gpu.step import Condition, check_key, diagnose, flavour_for, is_a
 from bootstrap.model import Host, Paths, Reboot, Run, Skip
 from bootstrap.steps import plan
 from tests.integration.test_bootstrap_steps import FRESH, a_setup, told
+from tests.support.hosts import host_on
 from tests.support.sandbox import Sandbox
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "bootstrap" / "gpu"
@@ -51,7 +52,7 @@ def test_there_are_golden_files() -> None:
 @pytest.mark.parametrize("path", CASES, ids=lambda path: path.stem)
 def test_golden(path: Path) -> None:
     case = read(path)
-    planned = plan(facts_of(case), a_setup(host=Host(**case["host"])))
+    planned = plan(facts_of(case), a_setup(host=host_on(**case["host"])))
     # The check is the same for all; one file shows it.
     found = {step.name: told(step.decision) for step in planned if step.name in case.get("steps", ["gpu"])}
     if os.environ.get("SPOTSUP_WRITE_GOLDEN"):
@@ -65,20 +66,20 @@ def test_a_machine_that_was_not_made_for_the_node_is_never_changed(path: Path) -
     case = read(path)
     for born in ("", "another"):
         facts = replace(facts_of(case), system=replace(System(**case["system"]), born=born))
-        for step in plan(facts, a_setup(host=Host(**case["host"]))):
+        for step in plan(facts, a_setup(host=host_on(**case["host"]))):
             commands = step.decision if isinstance(step.decision, tuple) else ()
             assert not any(isinstance(each, Reboot) or (isinstance(each, Run) and each.as_root) for each in commands)
 
 
 @pytest.mark.parametrize("path", CASES, ids=lambda path: path.stem)
 def test_whoever_wants_no_gpu_is_never_stopped_by_one(path: Path) -> None:
-    planned = plan(facts_of(read(path)), a_setup(host=Host("aws", "", 0)))
+    planned = plan(facts_of(read(path)), a_setup(host=host_on("aws", "", 0)))
     assert all(isinstance(step.decision, Skip) for step in planned if step.name in STEPS)
 
 
 def test_what_has_computed_in_this_boot_is_not_asked_again() -> None:
     case = read(GOLDEN / "aws_image_t4.json")
-    facts, setup = facts_of(case), a_setup(host=Host(**case["host"]))
+    facts, setup = facts_of(case), a_setup(host=host_on(**case["host"]))
     checked = replace(facts, gpu=replace(facts.gpu, checked=check_key(facts, setup)))
 
     def asks(facts: Facts) -> bool:
@@ -154,7 +155,7 @@ def a_program(folder: Path, name: str, script: str) -> None:
     (folder / name).chmod(0o755)
 
 
-def gathered(tmp_path: Path, host: Host = Host("aws", "T4", 1)) -> GpuFacts:  # noqa: B008 - frozen
+def gathered(tmp_path: Path, host: Host = host_on("aws", "T4", 1)) -> GpuFacts:  # noqa: B008 - frozen
     bin_ = tmp_path / "bin"
     bin_.mkdir(exist_ok=True)
     setup = a_setup(root=str(tmp_path / "a root"), host=host)
@@ -188,7 +189,7 @@ def test_bus_module_and_nvidia_smi_are_read(tmp_path: Path) -> None:
     assert (found.flavour, found.version, found.branch) == ("open", "580.95.05", 580)
     assert (found.smi, found.said, found.checked) == (0, "", "abc")
     assert found.gpus == (Gpu(0, "Tesla T4", "GPU-00000001-5a3c-7d1e-9b42-0c6f8e2d4a17", 15360, 0, False),)
-    assert gathered(tmp_path, Host("aws")) == GpuFacts()
+    assert gathered(tmp_path, host_on("aws")) == GpuFacts()
 
 
 def test_a_program_that_does_not_end_is_not_waited_for(tmp_path: Path) -> None:
@@ -196,7 +197,7 @@ def test_a_program_that_does_not_end_is_not_waited_for(tmp_path: Path) -> None:
     # Whatever ends it would not end a process that the kernel holds: here, nobody even tries.
     a_program(tmp_path / "bin", "timeout", f"exec sleep 30 & echo $! >'{tmp_path}/pid'; wait")
     a_program(tmp_path / "bin", "nvidia-smi", "exit 0")
-    setup = a_setup(root=str(tmp_path / "a root"), host=Host("aws", "T4", 1))
+    setup = a_setup(root=str(tmp_path / "a root"), host=host_on("aws", "T4", 1))
     script = gpu_script(setup, str(tmp_path / "a sys"), str(tmp_path / "proc")).replace("limited 30 ", "limited 1 ")
     began = time.monotonic()
     done = run_script(script, f"{tmp_path / 'bin'}:{os.environ['PATH']}")
@@ -233,7 +234,7 @@ def test_computing_is_tried_by_the_jobs_interpreter_and_noted(tmp_path: Path) ->
 def first_run(name: str) -> Run:
     """The first command of a golden file's gpu step."""
     case = read(GOLDEN / f"{name}.json")
-    planned = plan(facts_of(case), a_setup(host=Host(**case["host"])))
+    planned = plan(facts_of(case), a_setup(host=host_on(**case["host"])))
     decision = next(step.decision for step in planned if step.name == "gpu")
     assert isinstance(decision, tuple)
     assert isinstance(decision[0], Run)

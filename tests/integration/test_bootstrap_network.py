@@ -17,12 +17,13 @@ import pytest
 
 from bootstrap.decision import env_script
 from bootstrap.facts import Facts, System
-from bootstrap.model import Host, Reboot, Run
+from bootstrap.model import Reboot, Run
 from bootstrap.network.env import network_env
 from bootstrap.network.facts import NetworkFacts, network_facts, network_script, read_default_route, read_network
 from bootstrap.steps import agent_key, plan
 from tests.integration.test_bootstrap_gpu import a_bus, a_program, read, texts_of
 from tests.integration.test_bootstrap_steps import FRESH, a_setup, told
+from tests.support.hosts import host_on
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "bootstrap" / "network"
 CASES = sorted(GOLDEN.glob("*.json"))
@@ -39,7 +40,7 @@ def test_there_are_golden_files() -> None:
 @pytest.mark.parametrize("path", CASES, ids=lambda path: path.stem)
 def test_golden(path: Path) -> None:
     case = read(path)
-    facts, host = facts_of(case), Host(**case["host"])
+    facts, host = facts_of(case), host_on(**case["host"])
     planned = plan(facts, a_setup(host=host))
     found = {
         "env": network_env(facts.network, host),
@@ -56,14 +57,14 @@ def test_a_machine_that_was_not_made_for_the_node_is_never_changed(path: Path) -
     case = read(path)
     for born in ("", "another"):
         facts = replace(facts_of(case), system=replace(System(**case["system"]), born=born))
-        for step in plan(facts, a_setup(host=Host(**case["host"]))):
+        for step in plan(facts, a_setup(host=host_on(**case["host"]))):
             commands = step.decision if isinstance(step.decision, tuple) else ()
             assert not any(isinstance(each, Reboot) or (isinstance(each, Run) and each.as_root) for each in commands)
 
 
 def test_the_agent_gets_it_and_the_job_has_the_last_word() -> None:
     facts = facts_of(read(GOLDEN / "aws_image_efa.json"))
-    host = Host("aws", "A100-40GB", 8)
+    host = host_on("aws", "A100-40GB", 8)
     text = env_script(facts, a_setup(host=host, env={"NCCL_SOCKET_IFNAME": "mine", "LR": "0.1"})).decode()
     assert "export FI_PROVIDER=efa\n" in text
     assert "export NCCL_SOCKET_IFNAME=mine\n" in text
@@ -83,7 +84,7 @@ def test_the_default_route_is_the_one_with_the_least_metric() -> None:
 def gathered(tmp_path: Path) -> NetworkFacts:
     places = [str(tmp_path / "a sys"), str(tmp_path / "proc"), str(tmp_path / "opt")]
     environ = {"PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}", "HOME": "/nowhere"}
-    command = ["/bin/sh", "-c", network_script(a_setup(host=Host("aws")), *places)]
+    command = ["/bin/sh", "-c", network_script(a_setup(host=host_on("aws")), *places)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=environ)
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""

@@ -23,7 +23,7 @@ from bootstrap.environment.lock import Lock
 from bootstrap.environment.step import environment_name, python_of
 from bootstrap.facts import SECTIONS, AgentFact, Environments, Facts, MountFact, Mounts, System
 from bootstrap.log_agent.model import LogAgent
-from bootstrap.model import Again, Command, Host, Reboot, Run, Setup, Skip, Unfit, Upload
+from bootstrap.model import Again, Command, Reboot, Run, Setup, Skip, Unfit, Upload
 from bootstrap.mounts.model import Mount
 from bootstrap.steps import (
     Decision,
@@ -37,6 +37,7 @@ from bootstrap.steps import (
     prepared_name,
 )
 from bootstrap.system.facts import UPDATE_UNITS
+from tests.support.hosts import host_on
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "bootstrap"
 CASES = sorted(GOLDEN.glob("*.json"))
@@ -57,7 +58,7 @@ def setup_of(value: dict[str, Any]) -> Setup:
     packed = {name: Archive.of(value[name].encode()) for name in ("code", "trainer")}
     ours = {
         "agent_config": json.dumps(value["agent_config"]).encode(),
-        "host": Host(**value.get("host", {})),
+        "host": host_on(**value.get("host", {})),
         "mounts": tuple(Mount(**each) for each in value.get("mounts", ())),
         "lock": Lock(**value["lock"]) if "lock" in value else None,
         "log_agent": LogAgent(**value["log_agent"]) if "log_agent" in value else None,
@@ -459,13 +460,13 @@ def test_a_mount_that_cannot_be_is_refused(mount: tuple[Any, ...], complaint: st
 
 
 def test_a_computer_behind_a_test_cloud_stands_in_for_one_with_the_gpus_that_were_asked_for() -> None:
-    planned = plan(FRESH, a_setup(host=Host("aws", "T4", 1)))
+    planned = plan(FRESH, a_setup(host=host_on("aws", "T4", 1)))
     found = {step.name: told(step.decision) for step in planned if step.name.startswith("gpu")}
     assert found == {
         "gpu": {"skip": "no GPU is here, and the machine was not made for n1: it stands in for one that has"},
         "gpu-check": {"skip": "no GPU is here to compute on"},
     }
-    made_for_it = plan(replace(FRESH, system=System(born="n1", root=True)), a_setup(host=Host("aws", "T4", 1)))
+    made_for_it = plan(replace(FRESH, system=System(born="n1", root=True)), a_setup(host=host_on("aws", "T4", 1)))
     assert "none on the PCI bus" in next(told(step.decision)["unfit"] for step in made_for_it if step.name == "gpu")
 
 

@@ -31,11 +31,12 @@ from bootstrap.container.scripts import (
 )
 from bootstrap.container.step import container, interpreter_of
 from bootstrap.facts import Containers, Facts, System, facts_script, parse_facts
-from bootstrap.model import Host, Paths, Setup, Skip
+from bootstrap.model import Paths, Setup, Skip
 from supervisor.cli.registry import pinned
 from supervisor.errors import CommandRefusedError, UsageError
 from supervisor.spec import parse_spec
 from tests.sim.harness import empty_world, service
+from tests.support.hosts import host_on
 from tests.support.registry import registry
 
 DIGEST = f"sha256:{'a' * 64}"
@@ -235,7 +236,7 @@ def test_a_second_plan_finds_all_there(tmp_path: Path) -> None:
     again = replace(facts, containers=replace(facts.containers, checked=checked))
     decision = container(again, setup)
     assert isinstance(decision, Skip)
-    other = replace(setup, host=Host("local"), env={**setup.env, "MORE": "1"})
+    other = replace(setup, host=host_on("local"), env={**setup.env, "MORE": "1"})
     assert interpreter_of(again, other).name not in checked, "one that is given more is another one"
 
 

@@ -12,7 +12,7 @@ import bootstrap.steps
 from bootstrap.archive import Archive
 from bootstrap.assumed import assumed
 from bootstrap.container.image import image_of
-from bootstrap.model import Host, Setup, Skip, Unfit
+from bootstrap.model import Setup, Skip, Unfit
 from bootstrap.steps import plan
 from provisioners.aws.settings import AwsSettings
 from provisioners.base import Market, Offer
@@ -24,6 +24,7 @@ from supervisor.cli.show import node_plan_lines
 from supervisor.config import Config, NodeConfig
 from supervisor.spec import parse_spec
 from tests.sim.harness import empty_world
+from tests.support.hosts import host_on
 from tests.unit.quoting import Api
 
 SECRET = "hunter2"  # noqa: S105 - made up
@@ -128,7 +129,7 @@ def test_a_container_image_is_pulled_and_docker_installed_where_it_is_not_assume
     assert (
         "Docker is there and open to ubuntu, and does not have the image yet" in found["node_plans"][0]["assumptions"]
     )
-    setup = Setup("n1", b"{}", Archive.of(b"c"), Archive.of(b"t"), host=Host("gcp", "T4", 1), image=image_of(image))
+    setup = Setup("n1", b"{}", Archive.of(b"c"), Archive.of(b"t"), host=host_on("gcp", "T4", 1), image=image_of(image))
     guess = assumed(setup, "me", "/home/me")
     assert "there is no Docker" in guess.words
     assert str({each.name: each.decision for each in plan(guess.facts, setup)}["container"]).startswith(
@@ -148,7 +149,7 @@ def test_on_the_local_cloud_the_system_is_not_changed() -> None:
 @pytest.mark.parametrize("gpu", ["V100", "T4", "A100", "H100", ""])
 @pytest.mark.parametrize("cloud", ["aws", "gcp", "azure"])
 def test_every_clouds_assumed_machine_can_be_prepared(cloud: str, gpu: str) -> None:
-    host = Host(cloud, gpu, 8 if gpu else 0)
+    host = host_on(cloud, gpu, 8 if gpu else 0)
     config = json.dumps({"checkpoint_dir": ""}).encode()
     setup = Setup("n1", config, Archive.of(b"c"), Archive.of(b"t"), host=host, dead_man=True)
     guess = assumed(setup, "ubuntu", "/home/ubuntu")

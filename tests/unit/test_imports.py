@@ -31,7 +31,7 @@ ALLOWED = {
         "spotsup_trainer.rendezvous.membership",  # the simulation only: see below
     ),
     "provisioners": (),
-    "bootstrap": (),
+    "bootstrap": ("provisioners.host",),
     "spotsup_trainer": (),
 }
 
