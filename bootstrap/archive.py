@@ -1,4 +1,4 @@
-"""Packs a folder of code, the same bytes for the same content wherever and whenever it is packed."""
+"""Packs a folder of code: the same content gives the same bytes, on any machine and at any time."""
 
 from __future__ import annotations
 
@@ -25,9 +25,10 @@ _COMPRESSION = 6
 
 @dataclass(frozen=True, slots=True)
 class Archive:
-    """A tar.gz by its content: `sha256` is that of `data`, in hex."""
+    """A tar.gz, identified by its content."""
 
     sha256: str
+    """Of `data`, in hex."""
     data: bytes = field(repr=False)
 
     @classmethod
@@ -37,13 +38,13 @@ class Archive:
 
     @property
     def name(self) -> str:
-        """The folder it is unpacked into, among its kind."""
+        """The name of the folder that it is unpacked into."""
         return self.sha256[:16]
 
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """One thing to pack: its path below the folder, and what `lstat` says."""
+    """A file, folder or link to pack: its path below the folder, and its `lstat`."""
 
     name: PurePosixPath
     path: Path
@@ -51,15 +52,15 @@ class _Entry:
 
 
 def pack_directory(path: Path, *, limit_bytes: int, exclude: Sequence[str] = (), prefix: str = "") -> Archive:
-    """All that lies below `path` as a deterministic tar.gz, below `prefix` if one is given.
+    """Everything below `path` as a deterministic tar.gz, below `prefix` if one is given.
 
-    Left out: `ALWAYS_EXCLUDED`, `exclude`, and the patterns of `path/.spotsupignore`, one per line as in .gitignore:
+    Excluded: `ALWAYS_EXCLUDED`, `exclude`, and the patterns of `path/.spotsupignore`, one per line as in .gitignore:
     `#` comments, `name` or `*.ext` at any depth, `/name` or `a/b` from the top, `**` for any depth, `name/` for folders
     only; no `!`. Kept: content, names, the executable bit, links within the folder. Not kept: owner, times, modes.
     `limit_bytes` bounds the sum of the files' sizes. Raises PackError.
     """
     if not path.is_dir():
-        raise PackError(f"{path} is no folder; give the one that holds the code")
+        raise PackError(f"{path} is not a folder; name the folder that holds the code")
     patterns = (*ALWAYS_EXCLUDED, *exclude, *_ignore_file(path))
     entries = sorted(_walk(path, patterns), key=lambda entry: entry.name.parts)
     _check_size(path, entries, limit_bytes)
@@ -83,7 +84,7 @@ def _ignore_file(path: Path) -> tuple[str, ...]:
     patterns = tuple(line.strip() for line in lines if line.strip() and not line.startswith("#"))
     for pattern in patterns:
         if pattern.startswith("!"):
-            raise PackError(f"{path / IGNORE_FILE}: `{pattern}` takes back an exclusion, which is not supported")
+            raise PackError(f"{path / IGNORE_FILE}: `{pattern}` includes a file again, which is not supported")
     return patterns
 
 
@@ -105,8 +106,8 @@ def _walk(path: Path, patterns: Sequence[str]) -> Iterator[_Entry]:
             seen += 1
             if seen > MAX_ENTRIES:
                 raise PackError(
-                    f"{path} holds more than {MAX_ENTRIES} files; name what is not code in {IGNORE_FILE}, "
-                    f"{name.parts[0]} for instance"
+                    f"{path} holds more than {MAX_ENTRIES} files; list what is not code in {IGNORE_FILE}, "
+                    f"such as {name.parts[0]}"
                 )
             if is_folder:
                 folders.append(name)
@@ -114,7 +115,7 @@ def _walk(path: Path, patterns: Sequence[str]) -> Iterator[_Entry]:
 
 
 def _matches(name: PurePosixPath, is_folder: bool, pattern: str) -> bool:
-    """As .gitignore has it. What lies below an excluded folder is never asked for."""
+    """By the rules of .gitignore. Never called for what is below an excluded folder."""
     if pattern.endswith("/") and not is_folder:
         return False
     wanted = pattern.rstrip("/")
@@ -142,7 +143,7 @@ def _check_size(path: Path, entries: Sequence[_Entry], limit_bytes: int) -> None
     largest = ", ".join(f"{name} ({_megabytes(size)})" for name, size in by_top.most_common(3))
     raise PackError(
         f"{path} holds {_megabytes(total)}, more than the {_megabytes(limit_bytes)} that may be shipped; "
-        f"name what is not code in {IGNORE_FILE}; largest: {largest}"
+        f"list what is not code in {IGNORE_FILE}; largest: {largest}"
     )
 
 
@@ -163,7 +164,7 @@ def _add(tar: tarfile.TarFile, entry: _Entry, name: PurePosixPath, root: Path) -
         info.mode = 0o755 if mode & stat.S_IXUSR else 0o644
         _add_file(tar, info, entry.path)
     else:
-        raise PackError(f"{entry.path} is no file, folder or link; name it in {IGNORE_FILE}")
+        raise PackError(f"{entry.path} is not a file, folder or link; list it in {IGNORE_FILE}")
 
 
 def _add_file(tar: tarfile.TarFile, info: tarfile.TarInfo, path: Path) -> None:
@@ -172,7 +173,7 @@ def _add_file(tar: tarfile.TarFile, info: tarfile.TarInfo, path: Path) -> None:
             info.size = os.fstat(file.fileno()).st_size
             tar.addfile(info, file)
     except OSError as error:
-        raise PackError(f"{path} cannot be packed: {error.strerror or 'it became shorter meanwhile'}") from error
+        raise PackError(f"{path} cannot be packed: {error.strerror or 'it was truncated meanwhile'}") from error
 
 
 def _link_target(entry: _Entry, root: Path) -> str:
@@ -180,7 +181,7 @@ def _link_target(entry: _Entry, root: Path) -> str:
     inside = Path(os.path.realpath(entry.path)).is_relative_to(os.path.realpath(root))
     if target.is_absolute() or not inside:
         raise PackError(
-            f"{entry.path} is a link to {target}, which leaves {root}; copy the file there, or name the link in "
+            f"{entry.path} is a link to {target}, outside {root}; copy the file into it, or list the link in "
             f"{IGNORE_FILE}"
         )
     return str(target)

@@ -1,7 +1,7 @@
-"""What a machine is likely to be like before there is one: facts for a dry run, and what was assumed, in words.
+"""Facts for a dry run, before a machine exists; and the assumptions behind them, as sentences.
 
-Pure. Sources: the images that are the default of each cloud (docs/clouds.md), pci.ids for the GPUs. A machine's own
-facts have the last word: bootstrap never acts on these.
+Pure. Sources: the default image of each cloud (docs/clouds.md), pci.ids for the GPUs. Bootstrap itself never acts on
+assumed facts.
 """
 
 from __future__ import annotations
@@ -16,22 +16,24 @@ from bootstrap.system.facts import UPDATE_UNITS
 _FREE_MB = 50_000
 _PYTHON = (3, 11, 0)
 
-# PCI device ids, by the catalogue's name; all others are taken for newer than Turing, as the catalogue's are.
+# PCI device ids by the catalogue's name. All others count as newer than Turing, as those in the catalogue are.
 _DEVICES = {"P100": 0x15F8, "V100": 0x1DB1, "T4": 0x1EB8}
 _NEWER = 0x2330
 
 
 @dataclass(frozen=True, slots=True)
 class Assumed:
-    """Facts of a machine that does not exist yet, and sentences that say what was assumed."""
+    """Facts of a machine that does not exist yet."""
 
     facts: Facts
-    words: tuple[str, ...]
+    assumptions: tuple[str, ...]
+    """One sentence each."""
 
 
 def assumed(setup: Setup, user: str, home: str) -> Assumed:
-    """A machine of `setup.host` just after its first boot, from its cloud's default image; of the local cloud, this
-    computer, whose system is left alone.
+    """A machine of `setup.host` after its first boot, from its cloud's default image.
+
+    On the local cloud it is this computer, left as it is.
     """
     python = expand(setup.python, home)
     facts = Facts(
@@ -44,18 +46,20 @@ def assumed(setup: Setup, user: str, home: str) -> Assumed:
         torch=setup.lock is None and setup.image is None and not setup.setup,
         environments=Environments(machine="x86_64"),
     )
-    words = [f"{setup.python} is Python 3.11 or newer{' and has torch' if facts.torch else ''}"]
+    assumptions = [f"{setup.python} is Python 3.11 or newer{' and has torch' if facts.torch else ''}"]
     if setup.image is not None:
         facts = replace(facts, containers=_containers(setup.host))
-        there = facts.containers.docker == "works"
-        words.append(
-            f"Docker is there and open to {user}, and does not have the image yet" if there else "there is no Docker"
+        works = facts.containers.docker == "works"
+        assumptions.append(
+            f"Docker is installed, {user} has access to it, and it does not have the image yet"
+            if works
+            else "Docker is not installed"
         )
     if setup.lock is not None:
-        words.append("no environment is in the cache yet, and uv is not installed")
+        assumptions.append("the cache has no environment yet, and uv is not installed")
     if not setup.host.traits.rented:
-        return Assumed(facts, ("the machine is this computer, whose system is left as it is", *words))
-    return Assumed(_on_a_cloud(facts, setup), (*_words(setup.host), *words))
+        return Assumed(facts, ("the machine is this computer, whose system is left as it is", *assumptions))
+    return Assumed(_on_a_cloud(facts, setup), (*_assumptions(setup.host), *assumptions))
 
 
 def _on_a_cloud(facts: Facts, setup: Setup) -> Facts:
@@ -95,8 +99,8 @@ def _gpus(host: Host) -> GpuFacts:
     )
 
 
-def _words(host: Host) -> tuple[str, ...]:
-    words = ["a new machine from an image of Ubuntu 22.04 with systemd, after its first boot"]
+def _assumptions(host: Host) -> tuple[str, ...]:
+    assumptions = ["a new machine from an image of Ubuntu 22.04 with systemd, after its first boot"]
     if host.gpus:
-        words.append(f"the image has NVIDIA driver {BRANCH}, and {host.gpus} healthy {host.gpu or 'GPU'}")
-    return tuple(words)
+        assumptions.append(f"the image has NVIDIA driver {BRANCH}, and {host.gpus} healthy {host.gpu or 'GPU'}")
+    return tuple(assumptions)

@@ -1,7 +1,7 @@
-"""The way to a machine: one SSH connection whose host key is known beforehand, bounded in every direction.
+"""One SSH connection to a machine, its host key known beforehand. Time, memory and retries are bounded.
 
-fabric and paramiko (0.16 s) are imported when the first connection is made. Nothing of the user's is read: no
-~/.ssh, no /etc/ssh, no fabric file, no agent.
+fabric and paramiko (0.16 s) are imported when the first connection is made. None of the user's settings are read: no
+~/.ssh, /etc/ssh, fabric file or SSH agent.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any, TypeAlias
 
-from bootstrap import scripts
 from bootstrap.errors import (
     BootstrapError,
     BootstrapTimeoutError,
@@ -30,43 +29,45 @@ from bootstrap.errors import (
     UnreachableError,
 )
 from bootstrap.model import Run, Upload
+from bootstrap.system.facts import BORN_FILE
+from bootstrap.templates import fill
 
 CONNECT_TIMEOUT_S = 10.0
 RETRY_S = (0.1, 0.2, 0.3, 0.5, 1.0)
 LOGIN_PATIENCE_S = 60.0  # sshd answers before cloud-init has installed our key
 KEEPALIVE_S = 5
-SILENCE_S = 30  # a machine that acknowledges nothing for so long is gone: its TCP connection ends
+SILENCE_S = 30  # after so long without an acknowledgement the TCP connection is closed
 UPLOAD_TIMEOUT_S = 600.0
+ROOT_GRACE_S = 20.0  # beyond the limit of a command that runs as root: until it is killed, and has said so
 
 _POLL_S = (0.002, 0.005, 0.01, 0.02, 0.05)
-_OUTPUT_BYTES = 1 << 18  # of each stream the last so many are kept: a machine cannot fill the daemon's memory
+_OUTPUT_BYTES = 1 << 18  # kept of the end of each stream: a machine cannot fill the daemon's memory
 _CHUNK_BYTES = 1 << 17
-_LAST_WORDS_S = 1.0
-_CUT_OFF_S = 2.0  # beyond a command's limit, which is told of where that can be
+_FINAL_OUTPUT_S = 1.0  # after a command's status, for what it printed last
+_CUT_OFF_S = 2.0  # beyond a command's limit, whose own error comes first where it can
 _LINE_CHARACTERS = 300
 
 
 Clock: TypeAlias = Callable[[], float]
-"""Seconds since some moment, `time.monotonic` for instance."""
+"""Seconds since a fixed moment, such as `time.monotonic`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A machine and the way in. `host_key_public`: one line as in a .pub file; exactly this key is accepted.
-
-    `client_key_openssh`: our private key, as ssh-keygen writes it without a passphrase.
-    """
+    """A machine and its SSH login."""
 
     host: str
     port: int
     user: str
     host_key_public: str
+    """One line as in a .pub file; exactly this key is accepted."""
     client_key_openssh: str = field(repr=False)
+    """Our private key, as ssh-keygen writes it without a passphrase."""
 
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """What a command printed, the end of it."""
+    """The end of what a command printed."""
 
     stdout: str
     stderr: str
@@ -74,10 +75,10 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class _Limit:
-    """Until when (of the clock), and what is said of what is not over by then."""
+    """When a command has to have ended, by the clock; and what its error says if it has not."""
 
     at: float
-    words: str
+    message: str
 
 
 class Shell:
@@ -94,7 +95,7 @@ class Shell:
         """Run it to its end. Raises CommandError, BootstrapTimeoutError, UnreachableError."""
         script, timeout_s = command.script, command.timeout_s
         if command.as_root:
-            script, timeout_s = scripts.as_root(script, self._node, timeout_s), timeout_s + scripts.ROOT_GRACE_S
+            script, timeout_s = as_root(script, self._node, timeout_s), timeout_s + ROOT_GRACE_S
         limit = self._limit(timeout_s)
         with self._faults(str(command), limit), self._cut_off(limit):
             channel = self._connection.create_session()
@@ -104,7 +105,7 @@ class Shell:
                 self._send(channel, command.stdin, limit)
                 output = self._drain(channel, str(command), limit)
                 status = channel.recv_exit_status()
-        if status == -1:  # paramiko's word for a channel that ended without a status
+        if status == -1:  # paramiko's value for a channel that ended without a status
             message = f"the connection broke while `{command}` ran"
             raise self._error(UnreachableError, message, str(command), output.stderr)
         if status != 0:
@@ -119,11 +120,12 @@ class Shell:
         return output
 
     def upload(self, uploads: Sequence[Upload], nonce: str) -> None:
-        """Write each beside its place, under a name with `nonce`, check it there, move it. Raises as `run` does.
+        """Write each under a temporary name with `nonce`, check it there, move it into place. Raises as `run` does.
 
-        All in one round trip. Where the connection breaks, the machine itself removes what is half written.
+        All in one round trip. If the connection breaks, the machine itself removes what is half written.
         """
-        script = scripts.put([(each.path, each.mode, each.data) for each in uploads], nonce)
+        files = [(each.path, f"{each.mode:o}", len(each.data), sha256(each.data).hexdigest()) for each in uploads]
+        script = fill("shell/put.sh", nonce=nonce, files=[word for file in files for word in file])
         what = "; ".join(map(str, uploads))
         self.run(Run(what, script, UPLOAD_TIMEOUT_S, stdin=b"".join(each.data for each in uploads)))
 
@@ -131,11 +133,11 @@ class Shell:
         at = self._clock() + timeout_s
         if at <= self._deadline:
             return _Limit(at, f"did not end within {timeout_s:g} s")
-        return _Limit(self._deadline, "was still at work when the time for all of the bootstrap was over")
+        return _Limit(self._deadline, "was still running when the time limit of the whole bootstrap was reached")
 
     @contextmanager
     def _cut_off(self, limit: _Limit) -> Iterator[None]:
-        """paramiko waits for some of a server's answers for ever: a machine that does not give them is hung up on."""
+        """Close the connection shortly after the limit: paramiko waits for some of a server's answers without one."""
         timer = threading.Timer(max(0.0, limit.at - self._clock()) + _CUT_OFF_S, self._connection.transport.close)
         timer.daemon = True
         timer.start()
@@ -145,7 +147,7 @@ class Shell:
             timer.cancel()
 
     def _send(self, channel: Any, data: bytes, limit: _Limit) -> None:
-        """What a command that has ended did not read, it did not need: why it ended is told elsewhere."""
+        """Ignores a command that ends before it has read everything: its status says why."""
         try:
             for start in range(0, len(data), _CHUNK_BYTES):
                 channel.settimeout(max(0.001, limit.at - self._clock()))
@@ -164,9 +166,9 @@ class Shell:
         while True:
             if ended_at is None and channel.exit_status_ready():
                 ended_at = self._clock()
-            # Its status may come before its last words; what it left behind may keep those from ever ending.
-            said_all = ended_at is not None and (channel.eof_received or self._clock() > ended_at + _LAST_WORDS_S)
-            ended = said_all or channel.closed
+            # The status may come before the last output, and a process that was left behind may keep the streams open.
+            complete = ended_at is not None and (channel.eof_received or self._clock() > ended_at + _FINAL_OUTPUT_S)
+            ended = complete or channel.closed
             got = False
             for kept, ready, receive in (
                 (stdout, channel.recv_ready, channel.recv),
@@ -179,7 +181,7 @@ class Shell:
             if ended and not got:
                 return Output(stdout.decode(errors="replace"), stderr.decode(errors="replace"))
             if self._clock() > limit.at:
-                message = f"`{command}` {limit.words}"
+                message = f"`{command}` {limit.message}"
                 raise self._error(BootstrapTimeoutError, message, command, stderr.decode(errors="replace"))
             idle = 0 if got else idle + 1
             if ended_at is not None:
@@ -189,7 +191,7 @@ class Shell:
 
     @contextmanager
     def _faults(self, command: str, limit: _Limit) -> Iterator[None]:
-        """Faults of the connection as errors that name node, step and command."""
+        """Faults of the connection, as errors that name node, step and command."""
         import paramiko
 
         try:
@@ -197,7 +199,7 @@ class Shell:
         except BootstrapError:
             raise
         except TimeoutError as error:
-            raise self._error(BootstrapTimeoutError, f"`{command}` {limit.words}", command) from error
+            raise self._error(BootstrapTimeoutError, f"`{command}` {limit.message}", command) from error
         except (paramiko.SSHException, OSError, EOFError) as error:
             message = f"the connection broke at `{command}`: {error or type(error).__name__}"
             raise self._error(UnreachableError, message, command) from error
@@ -206,9 +208,14 @@ class Shell:
         return kind(message, node=self._node, step=self.step, command=command, stderr=stderr)
 
 
+def as_root(script: str, node: str, timeout_s: float) -> str:
+    """Run `script` as root for `timeout_s` at most, on the machine that was made for `node`; fails on any other."""
+    return fill("shell/as_root.sh", born=BORN_FILE, node=node, timeout_s=timeout_s, script=script)
+
+
 @contextmanager
 def connected(target: Target, node: str, clock: Clock, deadline: float) -> Iterator[Shell]:
-    """A shell on the machine, waited for until `deadline` (of `clock`) while its sshd is not up yet.
+    """A shell on the machine. Retries until `deadline` (of `clock`) while its sshd is not up yet.
 
     Raises HostKeyMismatchError at once, LoginRefusedError after LOGIN_PATIENCE_S of refusals, else UnreachableError.
     """
@@ -244,7 +251,7 @@ def _connect(target: Target, node: str, clock: Clock, deadline: float) -> Any:
             if min(deadline, refused_since + LOGIN_PATIENCE_S) <= now:
                 raise LoginRefusedError(refusal, node=node) from error
         except (paramiko.SSHException, OSError, EOFError) as error:
-            if clock() >= deadline and refusal:  # the last try was cut short; what was said before it is the reason
+            if clock() >= deadline and refusal:  # the last attempt was cut short: an earlier one has the reason
                 raise LoginRefusedError(refusal, node=node) from error
             if clock() >= deadline:
                 reason = str(error) or type(error).__name__
@@ -283,7 +290,7 @@ def _open(target: Target, host_key: Any, client_key: Any, timeout_s: float) -> A
     try:
         connection.open()
     except BaseException:
-        client.close()  # fabric only closes what it has seen open
+        client.close()  # fabric closes only what it has opened
         raise
     transport = connection.transport
     transport.set_keepalive(KEEPALIVE_S)
@@ -292,7 +299,7 @@ def _open(target: Target, host_key: Any, client_key: Any, timeout_s: float) -> A
 
 
 def _quiet_log() -> logging.Logger:
-    """paramiko logs each refused connection with a traceback; all of it reaches us as exceptions anyway."""
+    """paramiko logs each refused connection with a traceback; we get all of them as exceptions."""
     log = logging.getLogger("bootstrap.ssh")
     log.setLevel(logging.CRITICAL)
     return log
@@ -305,7 +312,7 @@ def _public_key(line: str) -> Any:
         kind, body, *_ = line.split()
         return paramiko.PKey.from_type_string(kind, b64decode(body, validate=True))
     except (ValueError, binascii.Error, paramiko.SSHException, paramiko.pkey.UnknownKeyType) as error:
-        raise ValueError(f"host_key_public is no public key in OpenSSH's format: {line[:60]!r}") from error
+        raise ValueError(f"host_key_public is not a public key in OpenSSH's format: {line[:60]!r}") from error
 
 
 def _private_key(text: str) -> Any:
@@ -317,16 +324,16 @@ def _private_key(text: str) -> Any:
             return read(io.StringIO(text))
         except (paramiko.SSHException, ValueError):
             continue
-    raise ValueError("client_key_openssh is no private key in OpenSSH's format without a passphrase")
+    raise ValueError("client_key_openssh is not a private key in OpenSSH's format without a passphrase")
 
 
 def _fingerprint(key: Any) -> str:
-    """As ssh-keygen -l prints it."""
+    """As `ssh-keygen -l` prints it."""
     digest = binascii.b2a_base64(sha256(key.asbytes()).digest(), newline=False).decode().rstrip("=")
     return f"SHA256:{digest} ({key.get_name()})"
 
 
 def _last_line(stderr: str) -> str:
-    """What programs say last is why they ended."""
+    """The last line that a program prints is usually the reason."""
     lines = stderr.rstrip().splitlines()
     return f": {lines[-1].strip()[:_LINE_CHARACTERS]}" if lines else ""

@@ -1,4 +1,4 @@
-"""What a step is: a pure function of facts and setup, and what several of them need."""
+"""The type of a step, a pure function of facts and setup; and what several steps share."""
 
 from __future__ import annotations
 
@@ -28,43 +28,43 @@ def not_ours(facts: Facts, setup: Setup) -> Skip:
 
 
 def changes_system(decision: Decision) -> bool:
-    """Whether it holds a command that changes the machine itself, not only what is below the root folder."""
+    """Whether a command in it changes the machine itself, not only what is below the root folder."""
     return isinstance(decision, tuple) and any(
         isinstance(command, Reboot) or (isinstance(command, Run) and command.as_root) for command in decision
     )
 
 
 def allowed(decision: Decision, facts: Facts, setup: Setup) -> Decision:
-    """The decision, or why it is not carried out: of other people's machines, nothing is changed but our own folder."""
+    """The decision, or why it is not carried out: on a machine that is not ours, only our own folder is changed."""
     if not changes_system(decision):
         return decision
     if not ours(facts, setup):
         return not_ours(facts, setup)
     if not facts.system.root:
         return Unfit(
-            f"{facts.user} cannot become root by `sudo -n`; the user data gives ssh_user that right: look there"
+            f"{facts.user} cannot become root by `sudo -n`; the user data gives ssh_user that right: check `ssh_user`"
         )
-    if facts.agent and interrupts(decision):
+    if facts.agent and needs_reboot(decision):
         return Skip(f"it needs a reboot, and an agent runs here, pid {facts.agent.pid}: not now")
     return decision
 
 
-def interrupts(decision: Decision) -> bool:
-    """Whether the machine is started anew in it."""
+def needs_reboot(decision: Decision) -> bool:
+    """Whether it reboots the machine."""
     return isinstance(decision, tuple) and any(isinstance(command, Reboot) for command in decision)
 
 
-def asks_again(decision: Decision) -> bool:
-    """Whether what comes after it is to be planned from new facts."""
+def needs_new_facts(decision: Decision) -> bool:
+    """Whether the steps after it have to be planned from new facts."""
     return isinstance(decision, tuple) and any(isinstance(command, Reboot | Again) for command in decision)
 
 
 def paths_on(facts: Facts, setup: Setup) -> Paths:
-    """Where things lie on this machine, absolute."""
+    """The absolute paths on this machine."""
     return Paths(expand(setup.root, facts.home), setup.node)
 
 
 def env_script(facts: Facts, setup: Setup) -> bytes:
-    """For sh: what the network's libraries have to be told here, and `Setup.env`, which has the last word."""
+    """Exports for sh: the variables of the network's libraries, overridden by `Setup.env`."""
     env = {**network_env(facts.network, setup.host), **setup.env}
     return "".join(f"export {name}={shlex.quote(value)}\n" for name, value in sorted(env.items())).encode()

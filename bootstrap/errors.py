@@ -1,16 +1,16 @@
-"""What can go wrong while a machine is prepared. Each error names the node, the step, the command and its stderr."""
+"""The errors of bootstrap. Each names the node, the step, the command and its stderr."""
 
 from __future__ import annotations
 
 STDERR_LINES = 200
-# Kept twice, in a record and in an event, and one transaction of etcd (1.5 MiB) takes fifty nodes that fail at once.
+# Stored twice, in a record and in an event; and fifty nodes that fail at once fit into one etcd transaction (1.5 MiB).
 STDERR_CHARACTERS = 10_000
 
 
 class BootstrapError(Exception):
-    """A machine could not be prepared. The first line says what happened where; the stderr's tail follows.
+    """A machine could not be prepared. The first line says what happened and where; the end of stderr follows.
 
-    `step` and `command` are "" before the first step; `exit_status` is None where no command ended.
+    `step` and `command` are "" before the first step; `exit_status` is None if no command ended.
     """
 
     def __init__(
@@ -33,19 +33,19 @@ class BootstrapError(Exception):
 
 
 class UnreachableError(BootstrapError):
-    """sshd did not answer in time, or the connection broke. Says nothing about the machine's life; ask again."""
+    """sshd did not answer in time, or the connection broke. The machine may well be alive; try again."""
 
 
 class LoginRefusedError(UnreachableError):
-    """sshd answers and goes on refusing our key: the image's user is another one, or the key was never installed."""
+    """sshd answers but keeps refusing our key: the image has another user, or the key was never installed."""
 
 
 class HostKeyMismatchError(BootstrapError):
-    """Another host key than the pinned one: this is not our machine. Nothing was sent to it."""
+    """The host key is not the pinned one: this is not our machine. Nothing was sent to it."""
 
 
 class BootstrapTimeoutError(BootstrapError, TimeoutError):
-    """A command outlived its time limit, or all of the bootstrap did."""
+    """A command exceeded its time limit, or the whole bootstrap did."""
 
 
 class CommandError(BootstrapError):
@@ -53,13 +53,13 @@ class CommandError(BootstrapError):
 
 
 class UnfitError(BootstrapError):
-    """The machine cannot do this job as it is; the message says what is missing. Nothing more was changed on it."""
+    """The machine cannot do this job; the message says what is missing. Nothing more was changed on it."""
 
 
 class PackError(Exception):
-    """A folder cannot be packed; one sentence says why and what would be right."""
+    """A folder cannot be packed; one sentence says why and what to do."""
 
 
 def tail(text: str, lines: int = STDERR_LINES) -> str:
-    """The last `lines` lines, without trailing white space, and no more than STDERR_CHARACTERS of them."""
+    """The last `lines` lines without trailing white space, STDERR_CHARACTERS at most."""
     return "\n".join(text.rstrip().splitlines()[-lines:])[-STDERR_CHARACTERS:]

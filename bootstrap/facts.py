@@ -1,6 +1,6 @@
-"""What is so on a machine: small POSIX sh scripts, one per section, print it as JSON in one round trip.
+"""The state of a machine, as the steps see it: one POSIX sh script per section prints JSON, all in one round trip.
 
-They change nothing. A section that cannot be read fails the whole: half of the facts would make wrong steps.
+The scripts change nothing. A section that cannot be read fails the whole: half of the facts would make wrong steps.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from bootstrap.agent.facts import AgentFact, agent_facts, agent_script
 from bootstrap.container.facts import Containers, containers_facts, containers_script
 from bootstrap.environment.facts import Environments, environments_facts, environments_script
 from bootstrap.gpu.facts import Gpu, GpuFacts, gpu_facts, gpu_script
@@ -18,12 +19,10 @@ from bootstrap.model import Setup
 from bootstrap.monitoring.facts import Monitoring, monitoring_facts, monitoring_script
 from bootstrap.mounts.facts import MountFact, Mounts, mounts_facts, mounts_script
 from bootstrap.network.facts import NetworkFacts, network_facts, network_script
-from bootstrap.node.facts import AGENT_FOLDER_VARIABLE, AGENT_KEY_VARIABLE, AgentFact, node_facts, node_script
+from bootstrap.node.facts import node_facts, node_script
 from bootstrap.system.facts import System, system_facts, system_script
 
 __all__ = [
-    "AGENT_FOLDER_VARIABLE",
-    "AGENT_KEY_VARIABLE",
     "FACTS_TIMEOUT_S",
     "AgentFact",
     "Containers",
@@ -42,34 +41,35 @@ __all__ = [
     "parse_facts",
 ]
 
-# A login shell may print anything before us (sshd has bash read .bashrc), so our lines say that they are ours.
+# Marks our lines: a login shell may print anything before them (sshd has bash read .bashrc).
 PREFIX = "spotsup-facts "
 
-FACTS_TIMEOUT_S = 120.0  # a cold network disk takes its time, and what hangs is given seconds each
+FACTS_TIMEOUT_S = 120.0  # a cold network disk is slow, and each thing that hangs costs seconds
 
 
 class FactsError(ValueError):
-    """The machine's answer is not what the script prints."""
+    """The machine's answer is not what the scripts print."""
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """A machine as it is. `codes`, `trainers`, `prepared`: names of what is complete below the root.
-
-    `python`: the interpreter's absolute path, "" where there is none, or where it does not run.
-    `free_mb`: on the root's file system.
-    """
+    """The state of a machine."""
 
     user: str
     home: str
     boot_id: str
     free_mb: int
+    """On the file system of the root folder."""
     python: str = ""
+    """The interpreter's absolute path, "" where there is none, or where it does not run."""
     python_version: tuple[int, ...] = ()
     torch: bool = False
     codes: frozenset[str] = frozenset()
+    """Names of what is unpacked below the root folder."""
     trainers: frozenset[str] = frozenset()
+    """Names of what is unpacked below the root folder."""
     prepared: frozenset[str] = frozenset()
+    """Markers of the `setup` lines that have succeeded."""
     agent: AgentFact | None = None
     system: System = field(default_factory=System)
     mounts: Mounts = field(default_factory=Mounts)
@@ -83,18 +83,18 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """Some facts: the script that prints them as one JSON object on one line, and the fields of Facts that it gives.
-
-    `fields` raises ValueError, KeyError or TypeError for what it does not understand.
-    """
+    """The facts of one topic."""
 
     name: str
     script: Callable[[Setup], str]
+    """Prints them as one JSON value on one line."""
     fields: Callable[[Any], dict[str, Any]]
+    """The fields of Facts in that value. Raises ValueError, KeyError or TypeError for what it cannot read."""
 
 
 SECTIONS = (
     Section("node", node_script, node_facts),
+    Section("agent", agent_script, agent_facts),
     Section("system", system_script, system_facts),
     Section("mounts", mounts_script, mounts_facts),
     Section("gpu", gpu_script, gpu_facts),
@@ -107,27 +107,27 @@ SECTIONS = (
 
 
 def facts_script(setup: Setup) -> str:
-    """The script, for sh. Each section has a shell of its own: no variable, no folder of one reaches another."""
+    """All scripts as one. Each section runs in a subshell: no variable and no folder of one reaches another."""
     parts = (f"(\nprintf '\\n%s' '{PREFIX}{section.name} '\n{section.script(setup)})\n" for section in SECTIONS)
     return "".join(parts)
 
 
 def parse_facts(stdout: str) -> Facts:
-    """The facts in what the script printed. Raises FactsError."""
-    told: dict[str, str] = {}
+    """The facts in what the scripts printed. Raises FactsError."""
+    texts: dict[str, str] = {}
     for line in stdout.splitlines():
         if line.startswith(PREFIX):
             name, _, text = line.removeprefix(PREFIX).partition(" ")
-            told[name] = text
-    if not told:
+            texts[name] = text
+    if not texts:
         raise FactsError(f"no facts in the machine's answer, which begins {stdout[:200]!r}")
     fields: dict[str, Any] = {}
     for section in SECTIONS:
-        text = told.get(section.name, "")
+        text = texts.get(section.name, "")
         try:
             fields |= section.fields(json.loads(text))
         except (ValueError, KeyError, TypeError) as error:
             raise FactsError(
-                f"the machine's facts about its {section.name} cannot be read ({error}): {text[:300]!r}"
+                f"the machine's facts of section {section.name} cannot be read ({error}): {text[:300]!r}"
             ) from error
     return Facts(**fields)

@@ -1,4 +1,4 @@
-"""What bootstrap is asked for, where things lie on a node, and the commands that steps are made of. Pure data."""
+"""What bootstrap is asked for, the paths on a node, and the commands that steps are made of. Pure data."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from bootstrap.container.image import Image
 from bootstrap.environment.lock import Lock
 from bootstrap.log_agent.model import LogAgent
 from bootstrap.mounts.model import Mount, check_mounts
+from bootstrap.templates import Quoted
 from provisioners.host import HostTraits
 
 DEFAULT_ROOT = "~/.spotsup"
@@ -24,80 +25,83 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """What was asked of the cloud."""
+    """The machine that the cloud was asked for."""
 
     traits: HostTraits = field(default_factory=HostTraits)
-    # By the catalogue's name; "" and 0 for a machine without GPUs.
     gpu: str = ""
+    """The catalogue's name for its GPUs, "" for none."""
     gpus: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """All that one node needs for its job. `log_agent`: what ships its logs beside us.
-
-    `agent_config`: JSON object as `spotsup_trainer.wire.encode(AgentConfig(...))` gives it. Bootstrap fills in what
-    only the node knows: `python`, `code_dir`, `run_dir`, `log_dir`, and a leading `~/` of `checkpoint_dir`.
-    `trainer`: an archive with the folder `spotsup_trainer` on top. `python`: name, absolute path or `~/...`.
-    `setup`: one line for bash, run in the code's folder, once per code. `env`: what `setup` and the agent find in
-    their environment; it may hold secrets and is shown nowhere. `root`: bootstrap's folder, absolute or `~/...`.
-    `host`: the machine as it was asked for. `dead_man`: its user data brought the dead-man switch.
-    `mounts`: what is mounted before anything else of the job's. `lock`: an environment is built from it, or found in
-    the folder `cache` ("": below `root`), which may be on one of the mounts; else `python` trains. `image`: the job
-    trains in a container of it, and `python` is the agent's alone; it has a digest, and neither `lock` nor `setup` is
-    there. `torch`: whether the interpreter has to have it. Raises ValueError.
-    """
+    """All that one node needs for its job. Raises ValueError."""
 
     node: str
     agent_config: bytes = field(repr=False)
+    """A JSON object as `spotsup_trainer.wire.encode(AgentConfig(...))` gives it. Bootstrap fills in what only the node
+    knows: `python`, `code_dir`, `run_dir`, `log_dir`, and a leading `~/` of `checkpoint_dir`."""
     code: Archive
     trainer: Archive
+    """Has the folder `spotsup_trainer` on top."""
     python: str = "python3"
+    """A name, an absolute path or `~/…`. Trains, unless `lock` or `image` is set; the agent runs with it."""
     setup: str | None = None
+    """One line for bash, run in the folder of the code, once per code."""
     root: str = DEFAULT_ROOT
+    """Bootstrap's folder, absolute or `~/…`."""
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Variables for `setup` and the agent. May hold secrets, and is shown nowhere."""
     setup_timeout_s: float = 1800.0
-    stop_grace_s: float = 45.0  # an agent gives its launcher 30 s to leave the round
+    stop_grace_s: float = 45.0
+    """An agent gives its launcher 30 s to leave the round."""
     host: Host = Host()
     dead_man: bool = False
+    """Whether the machine's user data brought the dead-man switch."""
     mounts: tuple[Mount, ...] = ()
+    """Mounted before anything else of the job's is done."""
     lock: Lock | None = None
+    """The environment that trains is built from it, or found in the cache."""
     cache: str = ""
+    """Where environments are kept, "" for a folder below `root`. May be on one of the mounts."""
     log_agent: LogAgent | None = None
+    """The cloud's own agent for logs, beside ours."""
     image: Image | None = None
+    """The job trains in a container of this image, known by its digest. Excludes `lock` and `setup`."""
     torch: bool = True
+    """Whether the interpreter that trains has to have torch."""
 
     def __post_init__(self) -> None:
         check_place(self.node, self.root)
         json.loads(self.agent_config)
         if not self.agent_config.lstrip().startswith(b"{"):
-            raise ValueError("agent_config is no JSON object; give what wire.encode(AgentConfig(...)) returns")
+            raise ValueError("agent_config is not a JSON object; pass what wire.encode(AgentConfig(...)) returns")
         if "\0" in f"{self.setup}{self.python}{self.root}":
             raise ValueError("setup, python or root contains a NUL character")
         check_mounts(self.mounts)
         if self.image and (self.lock or self.setup or not self.image.digest):
-            raise ValueError(f"{self.image}: a container image has its digest, and nothing is set up beside it")
+            raise ValueError(f"{self.image}: a container image needs a digest, and excludes `lock` and `setup`")
         _check_folder("cache", self.cache_folder)
         for name, value in self.env.items():
             if not _VARIABLE.fullmatch(name):
-                raise ValueError(f"env: {name!r} is no variable name; use letters, digits and _, no digit first")
+                raise ValueError(f"env: {name!r} is not a variable name; use letters, digits and _, no digit first")
             if "\0" in value:
                 raise ValueError(f"env: the value of {name} contains a NUL character")
 
     @property
     def cache_folder(self) -> str:
-        """Where environments are kept."""
+        """Where environments and images are kept."""
         return self.cache or f"{self.root}/environments"
 
 
 def _check_folder(name: str, path: str) -> None:
-    # PYTHONPATH separates by `:`, and knows no way to quote it.
+    # PYTHONPATH separates by `:`, which cannot be quoted there.
     if not path.startswith(("/", "~/")) or "\n" in path or ":" in path:
         raise ValueError(f"{name} is {path!r}; use an absolute path or one that begins with ~/, without `:`")
 
 
 def check_place(node: str, root: str) -> None:
-    """Raises ValueError unless `node` can be a folder's name and `root` is a place on a machine."""
+    """Raises ValueError unless `node` can be a folder's name and `root` is a path on a machine."""
     if not _NODE.fullmatch(node):
         raise ValueError(f"node is {node!r}; use letters, digits and . _ -, beginning with a letter or digit")
     _check_folder("root", root)
@@ -110,14 +114,19 @@ def expand(path: str, home: str) -> str:
     return f"{home.rstrip('/')}/{path[2:]}" if path.startswith("~/") else path
 
 
-def shell_path(path: str) -> str:
-    """`path` as one word for sh, a leading `~/` as "$HOME"."""
-    return f'"$HOME"/{shlex.quote(path[2:])}' if path.startswith("~/") else shlex.quote(path)
+def shell_path(path: str) -> Quoted:
+    """`path` for a script, a leading `~/` as "$HOME"."""
+    return Quoted(f'"$HOME"/{shlex.quote(path[2:])}' if path.startswith("~/") else shlex.quote(path))
+
+
+def folder_of(path: str) -> str:
+    """The folder of a file with an absolute path."""
+    return path.rpartition("/")[0] or "/"
 
 
 @dataclass(frozen=True, slots=True)
 class Paths:
-    """Where things lie on a node, for any spelling of `root`: code and trainer by content, the rest by node."""
+    """The paths on a node: code and trainer by content, the rest by node. `root` is absolute or begins with `~/`."""
 
     root: str
     node: str
@@ -127,7 +136,7 @@ class Paths:
         return f"{self.root}/code/{archive.name}"
 
     def trainer(self, archive: Archive) -> str:
-        """What goes on PYTHONPATH."""
+        """The folder for PYTHONPATH."""
         return f"{self.root}/trainer/{archive.name}"
 
     @property
@@ -142,7 +151,7 @@ class Paths:
 
     @property
     def agent_config(self) -> str:
-        """What the agent reads."""
+        """The agent's configuration."""
         return f"{self.own}/agent.json"
 
     @property
@@ -152,7 +161,7 @@ class Paths:
 
     @property
     def agent_unit(self) -> str:
-        """The agent's unit, where systemd runs it."""
+        """The agent's unit, if systemd runs it."""
         return f"{self.own}/agent.service"
 
     @property
@@ -177,17 +186,17 @@ class Paths:
 
     @property
     def containers(self) -> str:
-        """One folder per interpreter in a container, named by its content."""
+        """One folder per interpreter in a container, named by the content of its script."""
         return f"{self.own}/containers"
 
     @property
     def end_container(self) -> str:
-        """A script that ends the launcher's container, where Docker runs it; called before an agent starts or ends."""
+        """A script that ends the launcher's container, if Docker runs it. Called before an agent starts or ends."""
         return f"{self.own}/end-container"
 
     @property
     def proof(self) -> str:
-        """Says of which mounts it was proven that checkpoints can be written."""
+        """Says for which mounts it was proven that checkpoints can be written."""
         return f"{self.own}/mounts"
 
     @property
@@ -203,7 +212,7 @@ class Paths:
 
 @dataclass(frozen=True, slots=True)
 class Upload:
-    """Put `data` at `path`, all at once, its sha256 checked on the node. `what`: for people."""
+    """Put `data` at `path`: the file appears complete, its sha256 checked on the node. `what`: for people."""
 
     what: str
     path: str
@@ -216,16 +225,15 @@ class Upload:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Run `script` by sh; its status must be 0. `what`: for people; no secret is in either. `stdin`: what it reads.
-
-    `as_root`: it changes the machine itself (packages, units, mounts). It is planned, and run, only on a machine that
-    was made for this node: `scripts.as_root`.
-    """
+    """Run `script` by sh; its status must be 0. No secret is in `what` or `script`."""
 
     what: str
+    """For people."""
     script: str
     timeout_s: float
     as_root: bool = False
+    """It changes the machine itself (packages, units, mounts). It is planned, and run, only on a machine that was made
+    for this node: `connect.as_root`."""
     stdin: bytes = field(default=b"", repr=False)
 
     def __str__(self) -> str:
@@ -235,9 +243,9 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Reboot:
-    """Start the machine anew and wait, `timeout_s` at most, until it is back; then gather facts and plan again.
+    """Reboot the machine and wait, `timeout_s` at most, until it is back; then gather facts and plan again.
 
-    As bound to a machine of our own as `Run.as_root`, and never planned where an agent runs. `what`: what it is for.
+    Planned only where `Run.as_root` is, and never where an agent runs. `what`: why, for people.
     """
 
     what: str
@@ -249,7 +257,7 @@ class Reboot:
 
 @dataclass(frozen=True, slots=True)
 class Again:
-    """Gather facts and plan again: what was done so far changes what later steps find. `what`: for people."""
+    """Gather facts and plan again, because earlier commands change what later steps find. `what`: for people."""
 
     what: str
 
@@ -262,13 +270,13 @@ Command: TypeAlias = Upload | Run | Reboot | Again
 
 @dataclass(frozen=True, slots=True)
 class Skip:
-    """Nothing to do, and why."""
+    """Nothing to do. `reason`: why."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Unfit:
-    """It cannot be done on this machine; what is missing, and what would be right."""
+    """The machine cannot do this job. `reason`: what is missing, and what to do."""
 
     reason: str

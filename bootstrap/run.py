@@ -1,4 +1,4 @@
-"""The edge: gathers a machine's facts, carries out what the steps ask for, and says what it did.
+"""Gathers a machine's facts, runs the commands of the steps, and reports what it did. The only part that does I/O.
 
 Every function may run in many threads at a time, one machine each; nothing is shared.
 """
@@ -13,20 +13,20 @@ from dataclasses import dataclass
 from enum import StrEnum
 from itertools import groupby
 
-from bootstrap import scripts
-from bootstrap.agent import scripts as agent_scripts
+from bootstrap.agent import scripts
 from bootstrap.connect import Clock, Shell, Target, connected
 from bootstrap.errors import STDERR_LINES, BootstrapError, BootstrapTimeoutError, UnfitError, UnreachableError
 from bootstrap.facts import FACTS_TIMEOUT_S, Facts, FactsError, facts_script, parse_facts
 from bootstrap.model import DEFAULT_ROOT, Again, Command, Paths, Reboot, Run, Setup, Skip, Unfit, Upload, check_place
 from bootstrap.mounts.model import Mount
 from bootstrap.mounts.step import unmount
-from bootstrap.steps import STEPS, Decision, PlannedStep, Step, asks_again, plan, stop_timeout_s
+from bootstrap.steps import STEPS, Decision, PlannedStep, Step, needs_new_facts, plan, stop_timeout_s
+from bootstrap.templates import fill
 
 COLLECT_TIMEOUT_S = 30.0
 BOOT_ID_TIMEOUT_S = 10.0
 REBOOT_TIMEOUT_S = 30.0
-LOOK_S = 1.0  # between looks whether a machine has gone down to boot
+LOOK_S = 1.0  # between checks whether a machine has rebooted
 
 MAX_PASSES = 8  # each of the first boot's end, a driver, its reboot and a mount changes what later steps find
 MAX_REBOOTS = 3
@@ -42,23 +42,27 @@ class StepState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class StepEvent:
-    """What `on_step` hears. `detail`: why it was skipped, or what it did. `took_s` is 0 at the beginning."""
+    """What `on_step` is called with."""
 
     node: str
     step: str
     state: StepState
     detail: str = ""
+    """Why the step was skipped, or what it did."""
     took_s: float = 0.0
+    """0 at the beginning."""
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a bootstrap did: one event per step, the facts it found, the seconds until it could connect and in all."""
+    """What a bootstrap did."""
 
     node: str
     steps: tuple[StepEvent, ...]
     facts: Facts
+    """As of the last pass."""
     connected_s: float
+    """Seconds until the first connection."""
     took_s: float
 
     @property
@@ -68,7 +72,7 @@ class Report:
 
 
 class StopOutcome(StrEnum):
-    """How an agent ended: by itself after SIGTERM, by SIGKILL after the grace, or there was none."""
+    """How an agent ended: after SIGTERM, by SIGKILL after the grace, or no agent ran."""
 
     STOPPED = "stopped"
     KILLED = "killed"
@@ -76,7 +80,7 @@ class StopOutcome(StrEnum):
 
 
 def new_nonce() -> str:
-    """A name nobody else uses."""
+    """A unique name."""
     return secrets.token_hex(8)
 
 
@@ -92,9 +96,9 @@ def bootstrap(
 ) -> Report:
     """Make the machine ready and start its agent, within `deadline_s` seconds from now, its sshd's start included.
 
-    What is already so is skipped, so it may be called again after any failure. Where a step asks for it, facts are
-    gathered and steps are planned again, after a reboot for instance. An exception of `on_step` ends it before the next
-    command. Raises BootstrapError; ValueError where a key of `target` cannot be read.
+    Steps with nothing to do are skipped, so it may be called again after any failure. When a step needs new
+    facts, after a reboot for instance, they are gathered and the steps planned again. An exception of `on_step` ends it
+    before the next command. Raises BootstrapError; ValueError if a key of `target` cannot be read.
     """
     began = clock()
     deadline = began + deadline_s
@@ -116,12 +120,14 @@ def bootstrap(
         if isinstance(again, Reboot):
             _wait_for_boot(target, setup.node, again, facts.boot_id, clock, deadline)
     raise BootstrapError(
-        f"it was done {number} times, and is still to be done: {again}", node=setup.node, step=planned[-1].name
+        f"still not ready after {number} passes; the next would again {again}",
+        node=setup.node,
+        step=planned[-1].name,
     )
 
 
 def dry_run(target: Target, setup: Setup, *, clock: Clock, deadline_s: float) -> tuple[PlannedStep, ...]:
-    """What `bootstrap` would do now; changes nothing. `steps.explain` prints it. Raises as `bootstrap` does."""
+    """What `bootstrap` would do now; changes nothing. `steps.explain` formats it. Raises as `bootstrap` does."""
     with connected(target, setup.node, clock, clock() + deadline_s) as shell:
         return plan(_gather(shell, setup), setup)
 
@@ -140,18 +146,18 @@ def stop_agent(
     which only a machine of our own has. Raises BootstrapError.
     """
     check_place(node, root)
-    command = Run("stop the agent", agent_scripts.stop_agent(Paths(root, node), grace_s), stop_timeout_s(grace_s))
+    command = Run("stop the agent", scripts.stop_agent(Paths(root, node), grace_s), stop_timeout_s(grace_s))
     with connected(target, node, clock, clock() + deadline_s) as shell:
         shell.step = "stop"
         stdout = shell.run(command).stdout
         if mounts:
             shell.run(unmount(mounts))
-    said = [line for line in stdout.splitlines() if line.startswith(agent_scripts.STOP_PREFIX)]
-    if not said:
+    outcomes = [line for line in stdout.splitlines() if line.startswith(scripts.STOP_PREFIX)]
+    if not outcomes:
         raise BootstrapError(
             f"no outcome in the answer {stdout[-200:]!r}", node=node, step="stop", command=str(command)
         )
-    return StopOutcome(said[-1].removeprefix(agent_scripts.STOP_PREFIX))
+    return StopOutcome(outcomes[-1].removeprefix(scripts.STOP_PREFIX))
 
 
 def collect(
@@ -165,7 +171,7 @@ def collect(
 ) -> str:
     """The last lines of the agent's log, and of its launcher's; "" where there are none. Raises BootstrapError."""
     check_place(node, root)
-    command = Run("read the agent's log", agent_scripts.collect(Paths(root, node), lines), COLLECT_TIMEOUT_S)
+    command = Run("read the agent's log", scripts.collect(Paths(root, node), lines), COLLECT_TIMEOUT_S)
     with connected(target, node, clock, clock() + deadline_s) as shell:
         shell.step = "collect"
         return shell.run(command).stdout
@@ -181,9 +187,9 @@ def _gather(shell: Shell, setup: Setup) -> Facts:
 
 
 def _until_new_facts(planned: tuple[PlannedStep, ...]) -> tuple[tuple[PlannedStep, ...], Reboot | Again | None]:
-    """The steps that these facts are good for, and what asks for new ones: the last command of the last of them."""
+    """The steps that these facts are valid for, and what needs new ones: the last command of the last step."""
     for position, step in enumerate(planned):
-        if asks_again(step.decision):
+        if needs_new_facts(step.decision):
             assert isinstance(step.decision, tuple)
             last = step.decision[-1]
             assert isinstance(last, Reboot | Again), "nothing follows it in its step"
@@ -246,7 +252,7 @@ def _do(shell: Shell, command: Command) -> None:
         case Run():
             shell.run(command)
         case Reboot():
-            with suppress(UnreachableError):  # it may be faster than its answer; who waits for it finds out
-                shell.run(Run(str(command), scripts.reboot(), REBOOT_TIMEOUT_S, as_root=True))
+            with suppress(UnreachableError):  # the machine may go down before it answers
+                shell.run(Run(str(command), fill("shell/reboot.sh"), REBOOT_TIMEOUT_S, as_root=True))
         case Upload() | Again():
-            pass  # gone with those beside it; for the caller, who gathers
+            pass  # uploads go together with their neighbours; the caller gathers facts

@@ -1,4 +1,4 @@
-"""What is left to do on a machine: each step is a pure function of its facts. Done again, nothing is left to do."""
+"""What is left to do on a machine: each step is a pure function of facts. A second run finds nothing to do."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from bootstrap.agent.step import agent, agent_config, agent_key, stop_timeout_s
 from bootstrap.code.step import code, trainer
 from bootstrap.container.step import container
-from bootstrap.decision import Decision, Step, allowed, asks_again, changes_system
+from bootstrap.decision import Decision, Step, allowed, changes_system, needs_new_facts
 from bootstrap.environment.step import environment, prepared_name
 from bootstrap.facts import Facts
 from bootstrap.gpu.step import gpu, gpu_check
@@ -26,10 +26,10 @@ __all__ = [
     "Step",
     "agent_config",
     "agent_key",
-    "asks_again",
     "changes_system",
     "explain",
     "mount_key",
+    "needs_new_facts",
     "plan",
     "prepared_name",
     "stop_timeout_s",
@@ -61,9 +61,9 @@ STEPS: Sequence[tuple[str, Step]] = (
 
 
 def plan(facts: Facts, setup: Setup, steps: Sequence[tuple[str, Step]] = STEPS) -> tuple[PlannedStep, ...]:
-    """All steps in order, with what each decided and may do.
+    """All steps in order, with the decision of each.
 
-    What comes after a step that asks for new facts (`Again`, `Reboot`) is a preview: it is planned again from those.
+    What follows a step that needs new facts (`Again`, `Reboot`) is a preview: it is planned again from those.
     """
     return tuple(PlannedStep(name, allowed(step(facts, setup), facts, setup)) for name, step in steps)
 

@@ -1,55 +1,54 @@
-"""The agent, and what must be the same for a running one to be the right one."""
+"""Starts the agent, unless one with the same configuration runs."""
 
 from __future__ import annotations
 
 import json
 from hashlib import sha256
 
-from bootstrap.agent import scripts as agent_scripts
+from bootstrap.agent import scripts
 from bootstrap.agent.unit import agent_unit
-from bootstrap.container.step import container_env
+from bootstrap.container.step import container_name
 from bootstrap.decision import CHECK_TIMEOUT_S, Decision, env_script, ours, paths_on
 from bootstrap.environment.step import python_of
 from bootstrap.facts import Facts
 from bootstrap.model import Command, Run, Setup, Skip, Upload, expand
 
 START_TIMEOUT_S = 60.0
-LOCK_WAIT_S = 30
 
 
 def agent(facts: Facts, setup: Setup) -> Decision:
     """The agent with this configuration: a unit of systemd on a machine of our own, else a process of its own session.
 
-    One with another configuration is stopped first.
+    An agent with another configuration is stopped first.
     """
     paths = paths_on(facts, setup)
     config = agent_config(facts, setup)
     key = agent_key(facts, setup)
     if facts.agent and facts.agent.key == key:
         return Skip(f"the agent runs with this configuration, pid {facts.agent.pid}")
-    # In a container its launcher trains; the agent looks after that from outside.
+    # With an image the launcher trains in a container; the agent supervises it from outside.
     python = facts.python if setup.image else python_of(facts, setup)
-    become = agent_scripts.become_agent(paths, python, setup.trainer, key, container_env(setup))
+    become = scripts.become_agent(paths, python, setup.trainer, key, container_name(setup) if setup.image else "")
     uploads = (
         Upload("the agent's configuration", paths.agent_config, 0o600, config),
         Upload("the environment", paths.env, 0o600, env_script(facts, setup)),
-        Upload("what becomes the agent", paths.agent_start, 0o600, become.encode()),
+        Upload("the script that becomes the agent", paths.agent_start, 0o600, become.encode()),
     )
     commands: list[Command] = []
     if facts.agent:
-        stop = agent_scripts.stop_agent(paths, setup.stop_grace_s)
+        stop = scripts.stop_agent(paths, setup.stop_grace_s)
         commands.append(Run("stop the agent with another configuration", stop, stop_timeout_s(setup.stop_grace_s)))
     commands += uploads
     if ours(facts, setup) and facts.system.systemd:
         unit = agent_unit(paths, facts.user, key).encode()
         commands.append(Upload("the agent's unit", paths.agent_unit, 0o600, unit))
-        start = agent_scripts.start_agent_unit(paths, key, LOCK_WAIT_S)
+        start = scripts.start_agent_unit(paths, key)
         return (*commands, Run("start the agent", start, START_TIMEOUT_S, as_root=True))
-    return (*commands, Run("start the agent", agent_scripts.start_agent(paths, key, LOCK_WAIT_S), START_TIMEOUT_S))
+    return (*commands, Run("start the agent", scripts.start_agent(paths, key), START_TIMEOUT_S))
 
 
 def agent_config(facts: Facts, setup: Setup) -> bytes:
-    """The configuration as this machine's agent reads it: the template with its paths filled in."""
+    """The configuration that this machine's agent reads: `Setup.agent_config` with the paths filled in."""
     paths = paths_on(facts, setup)
     config = json.loads(setup.agent_config)
     config |= {
@@ -65,11 +64,11 @@ def agent_config(facts: Facts, setup: Setup) -> bytes:
 
 
 def agent_key(facts: Facts, setup: Setup) -> str:
-    """What must be the same for a running agent to be the right one: configuration, trainer and environment."""
+    """Identifies what an agent was started with: configuration, trainer and environment."""
     parts = (agent_config(facts, setup), setup.trainer.sha256.encode(), env_script(facts, setup))
     return sha256(b"\0".join(parts)).hexdigest()[:32]
 
 
 def stop_timeout_s(grace_s: float) -> float:
-    """How long the stop script may take."""
-    return grace_s + agent_scripts.KILL_WAIT_S + CHECK_TIMEOUT_S
+    """The time limit of the stop script."""
+    return grace_s + scripts.KILL_WAIT_S + CHECK_TIMEOUT_S

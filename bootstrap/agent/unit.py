@@ -1,27 +1,27 @@
-"""The agent as a systemd unit. systemd/spotsup-agent.service, for images that bring the trainer, says the same."""
+"""The agent as a systemd unit, with the options of systemd/spotsup-agent.service."""
 
 from __future__ import annotations
 
+from bootstrap.agent.facts import AGENT_FOLDER_VARIABLE, AGENT_KEY_VARIABLE
 from bootstrap.model import Paths
-from bootstrap.node.facts import AGENT_FOLDER_VARIABLE, AGENT_KEY_VARIABLE
 
 UNIT_FOLDER = "/run/systemd/system"
-"""Not /etc: after a reboot it is bootstrap that starts an agent, from new facts."""
+"""Not /etc: after a reboot bootstrap starts the agent, from new facts."""
 
 CONFINEMENT = """\
 Slice=spotsup.slice
 
-# Ended by a signal: again. Ended by itself: the job is done here, or the daemon decides what comes next. SIGKILL is how
-# bootstrap ends an agent that does not leave.
+# Restarted after a signal. When it exits by itself, the job is done here, or the daemon decides what comes next.
+# SIGKILL is how bootstrap ends an agent that does not leave.
 Restart=on-abnormal
 RestartSec=2
 RestartPreventExitStatus=SIGKILL
-# The agent alone is told to stop: it has the round left in order, checkpoint first. Whatever of its group then still
-# runs is killed, so nothing outlives it. SIGTERM to all (control-group) would end workers before their checkpoint.
+# Only the agent gets SIGTERM: it leaves the round in order, checkpoint first. What then still runs in its group is
+# killed, so nothing outlives it. SIGTERM to all (control-group) would end workers before their checkpoint.
 KillMode=mixed
-# It gives its launcher 30 s to leave, then tells etcd.
+# It gives its launcher 30 s to leave, then reports to etcd.
 TimeoutStopSec=90
-# A worker that the kernel kills for memory is for the launcher to judge; systemd would stop the whole unit.
+# The launcher handles a worker that the kernel kills for memory; systemd would stop the whole unit.
 OOMPolicy=continue
 TasksMax=infinity
 LimitNOFILE=1048576
@@ -36,7 +36,7 @@ def unit_name(node: str) -> str:
 
 
 def agent_unit(paths: Paths, user: str, key: str) -> str:
-    """The unit that becomes the agent by `paths.agent_start`, as `user`; from its first moment it says whose it is."""
+    """The unit that runs `paths.agent_start` as `user`, marked as ours from its first moment."""
     return f"""\
 [Unit]
 Description=spotsup: the agent of node {paths.node}

@@ -1,12 +1,12 @@
-"""What is shipped: the job's code, and spotsup_trainer, each into a folder named by its content."""
+"""Ships the job's code and spotsup_trainer, each into a folder named by its content."""
 
 from __future__ import annotations
 
-from bootstrap import scripts
 from bootstrap.archive import Archive
 from bootstrap.decision import Decision, paths_on
 from bootstrap.facts import Facts
 from bootstrap.model import Paths, Run, Setup, Skip, Unfit
+from bootstrap.templates import fill
 
 FREE_MB_MIN = 64
 
@@ -24,7 +24,7 @@ def code(facts: Facts, setup: Setup) -> Decision:
 
 
 def trainer(facts: Facts, setup: Setup) -> Decision:
-    """The daemon's own version of spotsup_trainer, in a folder named by its content: no pip, nothing to disagree."""
+    """The daemon's own version of spotsup_trainer, in a folder named by its content: no pip, no version conflict."""
     paths = paths_on(facts, setup)
     if setup.trainer.name in facts.trainers:
         return Skip(f"trainer {setup.trainer.name} is there")
@@ -35,5 +35,10 @@ def _ship(what: str, archive: Archive, folder: str, facts: Facts, paths: Paths) 
     needed_mb = FREE_MB_MIN + UNPACKED_FACTOR * len(archive.data) // 1_000_000
     if facts.free_mb < needed_mb:
         return Unfit(f"{facts.free_mb} MB are free below {paths.root}; unpacking the {what} needs {needed_mb}")
-    script = scripts.unpack(archive, folder)
+    script = unpack(archive, folder)
     return (Run(f"unpack the {what} ({len(archive.data)} bytes)", script, SHIP_TIMEOUT_S, stdin=archive.data),)
+
+
+def unpack(archive: Archive, folder: str) -> str:
+    """Unpack the archive, which comes on stdin, into `folder`, which appears complete or not at all."""
+    return fill("code/unpack.sh", folder=folder, sha256=archive.sha256)

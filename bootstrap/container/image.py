@@ -1,4 +1,4 @@
-"""Names of container images, as Docker and the OCI's distribution specification have them. Pure."""
+"""Names of container images, by the rules of Docker and the OCI distribution specification. Pure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """An image of a registry by its tag or, where that is known, by its content's `digest` ("sha256:…")."""
+    """An image of a registry, by its tag or, once that is resolved, by its `digest` ("sha256:…")."""
 
     registry: str
     repository: str
@@ -27,12 +27,12 @@ class Image:
     digest: str = ""
 
     def __str__(self) -> str:
-        """As Docker and Apptainer take it. Never tag and digest at a time: Apptainer refuses that."""
+        """As Docker and Apptainer accept it. Never with both tag and digest: Apptainer refuses that."""
         return f"{self.registry}/{self.repository}{f'@{self.digest}' if self.digest else f':{self.tag}'}"
 
     @property
     def name(self) -> str:
-        """A file's name for it, the same wherever it came from: of its digest."""
+        """The name of its file: from the digest, so the same for all registries."""
         return self.digest.removeprefix("sha256:")[:32]
 
 

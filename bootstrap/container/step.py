@@ -1,6 +1,7 @@
-"""A container image as the environment: something that runs it, the image, and an interpreter that is in it.
+"""A container image as the environment: a runtime, the image, and an interpreter in it.
 
-Docker where it is, Apptainer where that is instead; on a machine of our own that has neither, Docker is installed.
+The runtime is Docker, or Apptainer where Docker does not work. On a machine of our own with neither, Docker is
+installed.
 """
 
 from __future__ import annotations
@@ -11,11 +12,12 @@ from hashlib import sha256
 
 from bootstrap.container import scripts
 from bootstrap.container.facts import sif_of
-from bootstrap.container.scripts import CONTAINER_VARIABLE, SECRETS, Inside
+from bootstrap.container.scripts import SECRETS, Inside
 from bootstrap.decision import Decision, env_script, ours, paths_on
 from bootstrap.facts import Facts
 from bootstrap.model import Again, Command, Run, Setup, Skip, Unfit, Upload, expand
 from bootstrap.network.env import network_env
+from bootstrap.templates import fill
 
 INSTALL_TIMEOUT_S = 900.0
 GROUP_TIMEOUT_S = 60.0
@@ -26,14 +28,14 @@ GRACE_S = 90.0
 
 @dataclass(frozen=True, slots=True)
 class Interpreter:
-    """A script that is an interpreter in a container, in a folder that is named by its content."""
+    """A script that is an interpreter in a container. Its folder is named by its content."""
 
     folder: str
     script: str
 
     @property
     def path(self) -> str:
-        """What is called."""
+        """The script's path."""
         return f"{self.folder}/python"
 
     @property
@@ -43,11 +45,11 @@ class Interpreter:
 
 
 def container(facts: Facts, setup: Setup) -> Decision:
-    """The image is there, and its python3 was found to have torch."""
+    """Bring a runtime and the image, and check that the image's python3 has torch."""
     if setup.image is None:
-        return Skip("no container image is asked for")
+        return Skip("the job names no container image")
     if odd := [folder for folder in _folders(facts, setup) if ":" in folder or "," in folder]:
-        return Unfit(f"{odd[0]} cannot be given to a container, because of its `:` or `,`; name another folder")
+        return Unfit(f"{odd[0]} cannot be mounted into a container, because it has a `:` or `,`; use another folder")
     prepared = _runtime(facts, setup)
     if prepared is not None:
         return prepared
@@ -64,7 +66,7 @@ def container(facts: Facts, setup: Setup) -> Decision:
             Run(f"check that the image has {'torch' if setup.torch else 'Python'}", check, CHECK_TIMEOUT_S + GRACE_S),
         ]
     if not commands:
-        return Skip(f"{setup.image} is there, by {'Apptainer' if by_apptainer(facts) else 'Docker'}, and was tried")
+        return Skip(f"{'Apptainer' if by_apptainer(facts) else 'Docker'} has {setup.image}, which has passed its check")
     return tuple(commands)
 
 
@@ -94,42 +96,49 @@ def interpreter_of(facts: Facts, setup: Setup) -> Interpreter:
     return Interpreter(f"{paths.containers}/{name}", script)
 
 
-def container_env(setup: Setup) -> str:
-    """What the agent's environment has beside: for sh, "" where there is no container."""
-    return f"export {CONTAINER_VARIABLE}={container_name(setup)}\n" if setup.image else ""
-
-
 def container_name(setup: Setup) -> str:
-    """What the launcher's container is called: one at a time on a machine, and one of a node for ever."""
+    """The name of the launcher's container: a node has one at a time."""
     return f"spotsup-{setup.node}"
 
 
 def _runtime(facts: Facts, setup: Setup) -> Decision | None:
-    """What brings a runtime, None where one is there."""
+    """The commands that bring a runtime, None where one works."""
     found, user = facts.containers, facts.user
     if by_apptainer(facts):
         return None
     if found.docker != "works":
         if not ours(facts, setup):
-            silent = f", and the Docker that is there does not answer {user}" if found.docker == "silent" else ""
+            fault = (
+                f"Docker does not answer {user}" if found.docker == "silent" else "there is no Docker and no Apptainer"
+            )
             return Unfit(
-                f"a container image is asked for{silent}, and nothing is installed on a machine that was not made for "
-                f"{setup.node}: open Docker to {user} there, or install Apptainer"
+                f"the job names a container image, but {fault}, and nothing is installed on a machine that was not "
+                f"made for {setup.node}: give {user} access to Docker there, or install Apptainer"
             )
         if facts.system.os not in ("debian", "ubuntu"):
-            return Unfit(f"there is neither Docker nor Apptainer, and none is installed on {facts.system.os or 'this'}")
-        # A group that the user joins now is not this connection's, but the next one's.
-        install = Run("install Docker", scripts.install_docker(user), INSTALL_TIMEOUT_S, as_root=True)
+            return Unfit(
+                f"there is neither Docker nor Apptainer, and none can be installed on {facts.system.os or 'this'}; "
+                "use Debian, Ubuntu, or a machine image that has it"
+            )
+        # The user is a member of the group from the next connection on.
+        script = fill("container/install_docker.sh", user=user)
+        install = Run("install Docker", script, INSTALL_TIMEOUT_S, as_root=True)
         return (install, Again("Docker may have the image"))
     if setup.host.gpus and facts.gpu.devices and not found.nvidia:
         if not ours(facts, setup):
-            return Unfit("Docker has no GPUs without NVIDIA's container toolkit; install it on this machine")
-        toolkit = Run("install NVIDIA's container toolkit", scripts.install_toolkit(), INSTALL_TIMEOUT_S, as_root=True)
+            return Unfit("Docker cannot use GPUs without NVIDIA's container toolkit: install it on this machine")
+        script = fill("container/install_toolkit.sh")
+        toolkit = Run("install NVIDIA's container toolkit", script, INSTALL_TIMEOUT_S, as_root=True)
         return (toolkit, Again("Docker was restarted"))
     if not found.member and ours(facts, setup):
         return (
-            Run(f"open Docker to {user}", scripts.join_group(user), GROUP_TIMEOUT_S, as_root=True),
-            Again("its group"),
+            Run(
+                f"give {user} access to Docker",
+                fill("container/join_group.sh", user=user),
+                GROUP_TIMEOUT_S,
+                as_root=True,
+            ),
+            Again("the user is in Docker's group"),
         )
     return None
 
@@ -150,15 +159,15 @@ def _pull(facts: Facts, setup: Setup) -> list[Command]:
 
 
 def _end(facts: Facts, setup: Setup) -> list[Command]:
-    """Apptainer's containers are processes like others; Docker's are its daemon's, and are ended by their name."""
+    """Docker's containers belong to its daemon, and are ended by name. Apptainer's are processes like others."""
     if by_apptainer(facts):
         return []
-    script = scripts.end_container(container_name(setup)).encode()
-    return [Upload("what ends the container", paths_on(facts, setup).end_container, 0o755, script)]
+    script = fill("container/end_docker.sh", name=container_name(setup)).encode()
+    return [Upload("the script that ends the container", paths_on(facts, setup).end_container, 0o755, script)]
 
 
 def _folders(facts: Facts, setup: Setup) -> tuple[str, ...]:
-    """Under the same names as outside: bootstrap's own, the job's file systems, and the checkpoints'."""
+    """The folders that a container gets: bootstrap's own, the job's file systems, and the one of checkpoints."""
     root = expand(setup.root, facts.home)
     mounted = [mount.mountpoint for mount in setup.mounts]
     checkpoints = expand(str(json.loads(setup.agent_config).get("checkpoint_dir", "")), facts.home)

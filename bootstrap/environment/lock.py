@@ -1,4 +1,4 @@
-"""What an environment is built from: a requirements file or uv's lock, found in the code, known by its content."""
+"""What an environment is built from: a requirements file or uv.lock, found in the code, identified by its content."""
 
 from __future__ import annotations
 
@@ -24,14 +24,12 @@ _OF_THE_CODE = re.compile(r"(?:-e|--editable)\b|\.{1,2}(?:/|\[|\s|$)|file:|[\w.-
 
 @dataclass(frozen=True, slots=True)
 class Lock:
-    """What an environment is built from: a requirements file of the code by its name, or uv's lock.
-
-    `sha256`: of all that it says, in hex.
-    """
+    """A requirements file of the code, or its uv.lock."""
 
     kind: Literal["requirements", "uv"]
     file: str
     sha256: str
+    """Of the file and of all that it includes, in hex."""
 
 
 def lock_of(code: Archive, wanted: str) -> Lock | None:
@@ -52,33 +50,31 @@ def _uv_lock(code: Archive) -> Lock:
     texts = _members(code, {"uv.lock", "pyproject.toml"})
     for name in ("uv.lock", "pyproject.toml"):
         if name not in texts:
-            raise PackError(
-                f"`environment: uv` needs {name} at the top of the code, and it is not there; run `uv lock`"
-            )
+            raise PackError(f"`environment: uv` needs {name} at the top of the code, but it is missing; run `uv lock`")
     try:
         lock = tomllib.loads(texts["uv.lock"].decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise PackError(f"uv.lock is not TOML: {error}; run `uv lock`") from error
+        raise PackError(f"uv.lock is not valid TOML: {error}; run `uv lock`") from error
     for package in lock.get("package", ()):
         source = package.get("source", {})
         path = next((source[key] for key in ("editable", "directory", "path") if key in source), ".")
         if path != ".":
             raise PackError(
-                f"uv.lock takes {package.get('name')} from {path!r}, which only your computer has; "
-                "an environment is built once for all nodes: take it from an index"
+                f"uv.lock takes {package.get('name')} from {path!r}, which exists only on your computer; "
+                "an environment is built once for all nodes: take the package from an index"
             )
     return Lock("uv", "uv.lock", sha256(b"\0".join((texts["uv.lock"], texts["pyproject.toml"]))).hexdigest())
 
 
 def _requirements(code: Archive, wanted: str) -> dict[str, bytes]:
-    """The file and all that it includes, by name. An include that is not in the code, or leaves it, is refused."""
+    """The file and all that it includes, by name. An include outside the code is refused."""
     found: dict[str, bytes] = {}
     ask = {wanted}
     while ask:
         texts = _members(code, ask)
         for name in sorted(ask):
             if name not in texts:
-                raise PackError(f"{name} is not in the code, and `environment: {wanted}` needs it; see .spotsupignore")
+                raise PackError(f"`environment: {wanted}` needs {name}, which is not in the code; check .spotsupignore")
         found |= texts
         if len(found) > MAX_FILES:
             raise PackError(f"{wanted} includes more than {MAX_FILES} files")
@@ -89,14 +85,14 @@ def _requirements(code: Archive, wanted: str) -> dict[str, bytes]:
 def _includes(name: str, text: bytes) -> list[str]:
     includes = []
     for line in text.decode(errors="replace").splitlines():
-        said = line.strip()
-        if match := _INCLUDE.match(said):
+        text_line = line.strip()
+        if match := _INCLUDE.match(text_line):
             if "://" not in match["file"]:
                 includes.append(posixpath.normpath(posixpath.join(posixpath.dirname(name), match["file"])))
-        elif _OF_THE_CODE.match(said):
+        elif _OF_THE_CODE.match(text_line):
             raise PackError(
-                f"{name} installs {said!r}, from the code itself; an environment is built once for all nodes, and the "
-                "code is on their path anyway: leave it out"
+                f"{name} installs {text_line!r} from the code itself; an environment is built once for all nodes, and "
+                "the code is on their path anyway: remove that line"
             )
     return includes
 
@@ -109,7 +105,7 @@ def _members(code: Archive, names: set[str]) -> dict[str, bytes]:
                 name = posixpath.normpath(member.name)
                 if name in names and member.isfile():
                     if member.size > MAX_BYTES:
-                        raise PackError(f"{name} has {member.size} bytes, which is no list of packages")
+                        raise PackError(f"{name} has {member.size} bytes, which is not a list of packages")
                     file = tar.extractfile(member)
                     found[name] = file.read() if file else b""
     except (tarfile.TarError, OSError, EOFError) as error:

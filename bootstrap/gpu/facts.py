@@ -1,13 +1,12 @@
 """The machine's GPUs: what is on the PCI bus, which driver is loaded, what nvidia-smi and the kernel's log say.
 
-The script prints texts as it found them; reading them is pure. Where no NVIDIA device is on the bus, nothing more is
-asked; where the machine is not ours, sudo is not tried.
+The script prints texts as it found them; reading them is pure. It stops early where no NVIDIA device is on the bus, and
+does not try sudo where the machine is not ours.
 """
 
 from __future__ import annotations
 
 import re
-import shlex
 from base64 import b64decode
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,10 +18,10 @@ from bootstrap.templates import fill
 
 SMI_LIMIT_S = 30  # without persistence the first call wakes each GPU: seconds for each
 INSTALLED_FILE = "/etc/spotsup/gpu-driver"
-"""Which driver our own step has installed, written as root."""
+"""Says which driver our step has installed. Written as root."""
 
 CHECKED_FILE = "gpu-checked"
-"""In the node's folder: which interpreter has computed on all GPUs, in which boot."""
+"""In the node's folder. Says which interpreter has computed on all GPUs, and in which boot."""
 
 Flavour: TypeAlias = Literal["open", "proprietary"]
 
@@ -39,42 +38,45 @@ _QUERY = (
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """One GPU as nvidia-smi tells. `ecc_errors`: uncorrected since the driver was loaded, None where none are counted.
-
-    `trouble`: what stands where a value should, such as "[GPU requires reset]".
-    """
+    """One GPU as nvidia-smi reports it."""
 
     index: int
     name: str
     uuid: str
     memory_mib: int = 0
     ecc_errors: int | None = None
+    """Uncorrected errors since the driver was loaded; None where they are not counted."""
     persistence: bool = False
-    trouble: str = ""
+    problem: str = ""
+    """What nvidia-smi prints instead of a value, such as "[GPU requires reset]"."""
 
 
 @dataclass(frozen=True, slots=True)
 class GpuFacts:
-    """`devices`: PCI device ids of NVIDIA's GPUs; `switches`: how many NVSwitches.
-
-    `flavour`, `version`: of the kernel module that is loaded, None and "" where none is. `smi`: nvidia-smi's exit
-    status, None where there is no such program; `said`: its first line where it complained. `xids`: (PCI address,
-    number) from the kernel's log of this boot. `fabric_manager`: its unit's state, "" where there is none. `installed`:
-    which driver we have installed, for which kernel; `checked`: what our own check was made for.
-    """
+    """The GPUs of a machine, and their driver."""
 
     devices: tuple[int, ...] = ()
+    """PCI device ids of NVIDIA's GPUs."""
     switches: int = 0
+    """How many NVSwitches there are."""
     flavour: Flavour | None = None
+    """Of the loaded kernel module; None where none is loaded."""
     version: str = ""
+    """Of the loaded kernel module; "" where none is loaded."""
     smi: int | None = None
+    """nvidia-smi's exit status; None where there is no such program, or where it was killed."""
     smi_hung: bool = False
-    said: str = ""
+    complaint: str = ""
+    """nvidia-smi's first line that is not about a GPU."""
     gpus: tuple[Gpu, ...] = ()
     xids: tuple[tuple[str, int], ...] = ()
+    """(PCI address, number) from the kernel's log of this boot."""
     fabric_manager: str = ""
+    """The state of its unit, "" where it is not installed."""
     installed: str = ""
+    """Which driver our step has installed, and for which kernel."""
     checked: str = ""
+    """What our check was made for: `check_key`."""
 
     @property
     def branch(self) -> int:
@@ -82,80 +84,35 @@ class GpuFacts:
         return int(self.version.partition(".")[0] or 0)
 
 
-# A process that a unhealthy driver holds in the kernel cannot be killed: it is left behind, and nobody waits for it.
-_SCRIPT = r"""
-sys=@sys@ proc=@proc@ own=@own@
-as_root() { [ "$(head -n 1 @born@)" = @node@ ] && timeout -k 1 10 sudo -n "$@"; }
-field() { printf '"%s":"%s",' "$1" "$(printf %s "$2" | base64 -w0)"; }
-work=
-limited() {
-    limit=$1
-    shift
-    {
-        timeout -k 1 "$limit" "$@" >"$work/said" 2>&1
-        echo $? >"$work/status"
-    } >/dev/null 2>&1 </dev/null &
-    left=$((limit * 10 + 20))
-    while [ ! -s "$work/status" ] && [ "$left" -gt 0 ]; do
-        sleep 0.1
-        left=$((left - 1))
-    done
-}
-pci=
-for device in "$sys"/bus/pci/devices/*; do
-    read -r vendor <"$device/vendor" && [ "$vendor" = 0x10de ] || continue
-    read -r id <"$device/device" && read -r class <"$device/class" || continue
-    pci="$pci${device##*/} $id $class
-"
-done 2>/dev/null
-printf '{'
-if [ -n "$pci" ]; then
-    field pci "$pci"
-    field version "$(cat "$proc/driver/nvidia/version" 2>/dev/null)"
-    if command -v nvidia-smi >/dev/null && work=$(mktemp -d); then
-        trap 'rm -rf "$work"' EXIT
-        limited @limit_s@ nvidia-smi --query-gpu=@query@ --format=csv,noheader,nounits
-        field smi "$(cat "$work/said")"
-        field smi_status "$(cat "$work/status" 2>/dev/null || echo hung)"
-    fi
-    field xids "$({ dmesg || as_root dmesg; } 2>/dev/null | grep -a 'NVRM: Xid' | tail -n 50)"
-    field fabric_manager "$(systemctl show -p LoadState -p ActiveState nvidia-fabricmanager 2>/dev/null)"
-    field installed "$(cat @installed@ 2>/dev/null)"
-    field checked "$(cat "$own/@checked@" 2>/dev/null)"
-fi
-printf '"":""}\n'
-"""
-
-
 def gpu_script(setup: Setup, sys: str = "/sys", proc: str = "/proc") -> str:
-    """Prints one JSON object: name -> text in base64. Nothing is asked for whoever wants no GPU."""
+    """Prints one JSON object: name -> text in base64. An empty one where no GPU is wanted."""
     if not setup.host.gpus:
         return "echo '{}'\n"
-    values = {
-        "sys": shell_path(sys),
-        "proc": shell_path(proc),
-        "own": shell_path(Paths(setup.root, setup.node).own),
-        "limit_s": str(SMI_LIMIT_S),
-        "query": ",".join(_QUERY),
-        "born": shlex.quote(BORN_FILE),
-        "node": shlex.quote(setup.node),
-        "installed": shlex.quote(INSTALLED_FILE),
-        "checked": CHECKED_FILE,
-    }
-    return fill(_SCRIPT, **values)
+    return fill(
+        "gpu/facts.sh",
+        sys=sys,
+        proc=proc,
+        own=shell_path(Paths(setup.root, setup.node).own),
+        limit_s=SMI_LIMIT_S,
+        query=",".join(_QUERY),
+        born=BORN_FILE,
+        node=setup.node,
+        installed=INSTALLED_FILE,
+        checked=CHECKED_FILE,
+    )
 
 
 def gpu_facts(value: Any) -> dict[str, Any]:
-    """The fields of Facts that this section knows. Raises ValueError, KeyError, TypeError."""
+    """The field of Facts that this section fills. Raises ValueError, KeyError, TypeError."""
     return {"gpu": read_gpu({str(name): b64decode(text).decode(errors="replace") for name, text in value.items()})}
 
 
 def read_gpu(texts: Mapping[str, str]) -> GpuFacts:
-    """The facts in what the script found. Raises ValueError."""
+    """Reads what the script printed. Raises ValueError."""
     devices, switches = read_pci(texts.get("pci", ""))
     flavour, version = read_version(texts.get("version", ""))
     status = texts.get("smi_status", "").strip()
-    answered = status.isdigit() and status not in ("124", "137")  # timeout's own: it had to end it
+    answered = status.isdigit() and status not in ("124", "137")  # `timeout` had to end it
     lines = [line.strip() for line in texts.get("smi", "").splitlines() if line.strip()]
     rows = [line for line in lines if line.count(",") == len(_QUERY) - 1]
     complaints = [line for line in lines if line not in rows]
@@ -166,7 +123,7 @@ def read_gpu(texts: Mapping[str, str]) -> GpuFacts:
         version=version,
         smi=int(status) if answered else None,
         smi_hung=bool(status) and not answered,
-        said=complaints[0] if complaints else "",
+        complaint=complaints[0] if complaints else "",
         gpus=tuple(read_row(row) for row in rows),
         xids=read_xids(texts.get("xids", "")),
         fabric_manager=read_unit(texts.get("fabric_manager", "")),
@@ -197,7 +154,7 @@ def read_row(row: str) -> Gpu:
     """One GPU's line of `nvidia-smi --query-gpu`. Raises ValueError."""
     index, name, uuid, _, memory, ecc, persistence = (part.strip() for part in row.split(","))
     not_counted = ("[N/A]", "N/A", "[Not Supported]")
-    troubled = [part for part in (name, uuid, memory, ecc) if part.startswith("[") and part not in not_counted]
+    problems = [part for part in (name, uuid, memory, ecc) if part.startswith("[") and part not in not_counted]
     return Gpu(
         index=int(index),
         name=name,
@@ -205,7 +162,7 @@ def read_row(row: str) -> Gpu:
         memory_mib=int(memory) if memory.isdigit() else 0,
         ecc_errors=int(ecc) if ecc.isdigit() else None,
         persistence=persistence == "Enabled",
-        trouble=troubled[0] if troubled else "",
+        problem=problems[0] if problems else "",
     )
 
 
@@ -217,5 +174,5 @@ def read_xids(text: str) -> tuple[tuple[str, int], ...]:
 
 def read_unit(text: str) -> str:
     """A unit's ActiveState, "" where it is not installed: what `systemctl show` says."""
-    told = dict(line.partition("=")[::2] for line in text.splitlines())
-    return told.get("ActiveState", "") if told.get("LoadState") in ("loaded", "masked") else ""
+    properties = dict(line.partition("=")[::2] for line in text.splitlines())
+    return properties.get("ActiveState", "") if properties.get("LoadState") in ("loaded", "masked") else ""

@@ -1,6 +1,6 @@
-"""The GPUs: the right driver, everything beside it that they need, and whether they compute.
+"""The GPUs: the right driver, everything else that they need, and whether they compute.
 
-None of this was ever run on a machine with a GPU: docs/nodes.md. Sources: NVIDIA's driver installation guide (which
+None of this has run on a machine with a GPU yet: docs/nodes.md. Sources: NVIDIA's driver installation guide (which
 kernel modules drive which GPU; packages for Debian), Ubuntu's package names, NVIDIA's list of Xid errors.
 """
 
@@ -14,14 +14,14 @@ from hashlib import sha256
 from bootstrap.decision import Decision, env_script, ours, paths_on
 from bootstrap.environment.step import prepared_name, python_of
 from bootstrap.facts import Facts
-from bootstrap.gpu import scripts as gpu_scripts
-from bootstrap.gpu.facts import SMI_LIMIT_S, Flavour, Gpu, GpuFacts
-from bootstrap.model import Command, Host, Reboot, Run, Setup, Skip, Unfit, Upload
+from bootstrap.gpu.facts import CHECKED_FILE, INSTALLED_FILE, SMI_LIMIT_S, Flavour, Gpu, GpuFacts
+from bootstrap.model import Command, Host, Paths, Reboot, Run, Setup, Skip, Unfit, Upload
+from bootstrap.templates import fill
 
 # The long-term branch that drives every GPU in the catalog: the last one for Volta and before, new enough for Blackwell
 # and for CUDA 13.
 BRANCH = 580
-BRANCH_MIN = 525  # CUDA 12's oldest; every torch that is still built needs that or newer
+BRANCH_MIN = 525  # the oldest for CUDA 12, which every maintained torch needs or exceeds
 
 INSTALL_TIMEOUT_S = 1500.0  # building the kernel modules takes minutes
 REBOOT_TIMEOUT_S = 600.0
@@ -33,8 +33,8 @@ _VOLTA = 0x1D80
 _TURING = 0x1E00
 _BLACKWELL = 0x2900
 
-# Errors of the hardware, or after which only a reset helps. What a program can cause by itself (13, 31, 43, 45) is not
-# among them: on a machine that was used before they say nothing.
+# Errors of the hardware, or after which only a reset helps. Errors that a program can cause (13, 31, 43, 45) are not
+# among them: on a machine that was used before, they mean nothing.
 UNHEALTHY_XIDS = {
     48: "uncorrectable memory error",
     62: "internal micro-controller halted",
@@ -53,7 +53,7 @@ _LOST = 15  # nvidia-smi's status for a GPU that has fallen off the bus
 
 
 class Condition(StrEnum):
-    """What has to be done about a machine's driver."""
+    """The state of a machine's driver and GPUs."""
 
     WORKS = "works"
     INSTALL = "install"
@@ -70,15 +70,15 @@ class Diagnosis:
 
 
 def gpu(facts: Facts, setup: Setup) -> Decision:
-    """The driver, and what the GPUs need beside it. Unfit where a GPU is wanted and cannot work."""
+    """The driver, and what else the GPUs need. Unfit where a GPU is wanted and cannot work."""
     host, found = setup.host, facts.gpu
     if not host.gpus:
         return Skip("no GPU is wanted")
     if stand_in(facts, setup):
-        return Skip(f"no GPU is here, and the machine was not made for {setup.node}: it stands in for one that has")
+        return Skip(f"this machine has no GPU and was not made for {setup.node}: it stands in for one that has")
     if len(found.devices) < host.gpus:
         there = len(found.devices) or "none"
-        return Unfit(f"{_wanted(host)} should be here, and {there} on the PCI bus; the cloud gave another machine")
+        return Unfit(f"{_wanted(host)} wanted, {there} on the PCI bus; the cloud gave another kind of machine")
     diagnosis = diagnose(found)
     match diagnosis.condition:
         case Condition.UNHEALTHY:
@@ -92,29 +92,34 @@ def gpu(facts: Facts, setup: Setup) -> Decision:
 
 
 def gpu_check(facts: Facts, setup: Setup) -> Decision:
-    """After the environment is there: the job's own interpreter computes on each GPU, once per boot."""
+    """Once the environment is complete, the job's own interpreter computes on each GPU, once per boot."""
     if not setup.host.gpus:
         return Skip("no GPU is wanted")
     if stand_in(facts, setup):
-        return Skip("no GPU is here to compute on")
+        return Skip("this machine has no GPU to compute on")
     key = check_key(facts, setup)
     if facts.gpu.checked == key:
-        return Skip(f"{python_of(facts, setup)} has computed on {_wanted(setup.host)} since the machine's start")
+        return Skip(f"{python_of(facts, setup)} has computed on {_wanted(setup.host)} since the last boot")
     paths = paths_on(facts, setup)
-    script = gpu_scripts.check_gpus(paths, python_of(facts, setup), setup.host.gpus, key, CHECK_TIMEOUT_S)
+    script = check_gpus(paths, python_of(facts, setup), setup.host.gpus, key, CHECK_TIMEOUT_S)
     return (
         Upload("the environment", paths.env, 0o600, env_script(facts, setup)),
         Run(f"compute on {_wanted(setup.host)}", script, CHECK_TIMEOUT_S + 30),
     )
 
 
+def check_gpus(paths: Paths, python: str, gpus: int, key: str, limit_s: float) -> str:
+    """Have torch compute on each GPU, `gpus` at least, in a process that can be killed; then note `key`."""
+    return fill("gpu/check.sh", own=paths.own, python=python, gpus=gpus, key=key, limit_s=limit_s, checked=CHECKED_FILE)
+
+
 def stand_in(facts: Facts, setup: Setup) -> bool:
-    """Whether this is a computer behind a test cloud, which sells GPUs that it does not have."""
+    """Whether this is a computer behind a test cloud, which offers GPUs that it does not have."""
     return not facts.gpu.devices and not ours(facts, setup)
 
 
 def check_key(facts: Facts, setup: Setup) -> str:
-    """What must be the same for an earlier check to hold: the boot, the interpreter and how it was prepared."""
+    """What an earlier check depends on: the boot, the interpreter and how it was prepared."""
     parts = (facts.boot_id, python_of(facts, setup), prepared_name(setup), str(setup.host.gpus))
     return sha256("\0".join(parts).encode()).hexdigest()[:32]
 
@@ -125,7 +130,7 @@ def flavour_for(devices: tuple[int, ...]) -> Flavour:
 
 
 def diagnose(found: GpuFacts) -> Diagnosis:
-    """What is to be done about the driver, whatever the machine; `found` has GPUs on its bus."""
+    """The state of the driver, on any kind of machine; `found` has GPUs on its bus."""
     if found.smi_hung:
         return Diagnosis(
             Condition.UNHEALTHY, f"nvidia-smi did not end within {SMI_LIMIT_S} s: a GPU or its driver hangs"
@@ -134,21 +139,21 @@ def diagnose(found: GpuFacts) -> Diagnosis:
         return Diagnosis(Condition.INSTALL, "there is no NVIDIA driver")
     if unhealthy := _unhealthy_xid(found):
         return Diagnosis(Condition.UNHEALTHY, unhealthy)
-    if _MISMATCH in found.said:
+    if _MISMATCH in found.complaint:
         return Diagnosis(Condition.RESTART, "the driver was updated, and its old kernel module is still loaded")
     if found.smi == 0 and found.gpus:
         if found.branch < BRANCH_MIN:
             reason = f"driver {found.version or 'of an unknown version'} is too old: CUDA 12 needs {BRANCH_MIN}"
             return Diagnosis(Condition.INSTALL, reason)
         return Diagnosis(Condition.WORKS, f"driver {found.version}")
-    if found.smi == _LOST or "Unable to determine the device handle" in found.said:
-        return Diagnosis(Condition.UNHEALTHY, f"a GPU is lost (nvidia-smi: {found.said})")
+    if found.smi == _LOST or "Unable to determine the device handle" in found.complaint:
+        return Diagnosis(Condition.UNHEALTHY, f"a GPU is lost (nvidia-smi: {found.complaint})")
     if wrong := _wrong_driver(found):
         return Diagnosis(Condition.INSTALL, wrong)
-    if _NOTHING_FOUND in found.said:
+    if _NOTHING_FOUND in found.complaint:
         return Diagnosis(Condition.UNHEALTHY, f"driver {found.version} finds none of the GPUs on the bus")
-    said = found.said.partition(". ")[0] or f"status {found.smi}"
-    return Diagnosis(Condition.INSTALL, f"the driver does not work (nvidia-smi: {said})")
+    complaint = found.complaint.partition(". ")[0] or f"status {found.smi}"
+    return Diagnosis(Condition.INSTALL, f"the driver does not work (nvidia-smi: {complaint})")
 
 
 def _wrong_driver(found: GpuFacts) -> str:
@@ -171,12 +176,12 @@ def _unhealthy_xid(found: GpuFacts) -> str:
 
 
 def _fault(found: GpuFacts, host: Host) -> Unfit | None:
-    """Why these GPUs are not what was asked for, or are not healthy; None where they are."""
+    """Why these GPUs are not what was asked for, or not healthy; None where they are both."""
     if len(found.gpus) < host.gpus:
-        return Unfit(f"nvidia-smi finds {len(found.gpus)} GPUs, {_wanted(host)} should be here; one may be unhealthy")
+        return Unfit(f"{_wanted(host)} wanted, nvidia-smi finds {len(found.gpus)}; one may be unhealthy")
     for each in found.gpus:
-        if each.trouble:
-            return Unfit(f"GPU {each.index} ({each.name}) is unhealthy: nvidia-smi says {each.trouble}")
+        if each.problem:
+            return Unfit(f"GPU {each.index} ({each.name}) is unhealthy: nvidia-smi says {each.problem}")
         if each.ecc_errors:
             return Unfit(f"GPU {each.index} ({each.name}) is unhealthy: {each.ecc_errors} uncorrected memory errors")
         if not is_as_offered(each, host.gpu):
@@ -186,21 +191,21 @@ def _fault(found: GpuFacts, host: Host) -> Unfit | None:
 
 def is_as_offered(found: Gpu, offered: str) -> bool:
     """Whether nvidia-smi's name is what the catalog calls `offered`: `A100-80GB` is "NVIDIA A100-SXM4-80GB"."""
-    words = set(re.split(r"[^a-z0-9]+", found.name.lower()))
+    parts = set(re.split(r"[^a-z0-9]+", found.name.lower()))
     for part in offered.lower().split("-"):
         if size := re.fullmatch(r"(\d+)gb", part):
             # Firmware and ECC take some of it, and an H100 NVL's 94 GB are 95830 MiB.
-            least, most = 0.9 * int(size[1]) * 1000, 1.1 * int(size[1]) * 1024
-            if found.memory_mib and not least <= found.memory_mib <= most:
+            lowest, highest = 0.9 * int(size[1]) * 1000, 1.1 * int(size[1]) * 1024
+            if found.memory_mib and not lowest <= found.memory_mib <= highest:
                 return False
-        elif part and part not in words:
+        elif part and part not in parts:
             return False
     return True
 
 
 def _restart(facts: Facts, setup: Setup, reason: str) -> Decision:
     if not ours(facts, setup):
-        return Unfit(f"{reason}; restart the machine")
+        return Unfit(f"{reason}; reboot the machine")
     return (Reboot(reason, REBOOT_TIMEOUT_S),)
 
 
@@ -208,7 +213,9 @@ def _install(facts: Facts, setup: Setup, reason: str) -> Decision:
     flavour = flavour_for(facts.gpu.devices)
     system, key = facts.system, f"{BRANCH} {flavour} {facts.system.kernel}"
     if not ours(facts, setup):
-        return Unfit(f"{reason}; this machine was not made for {setup.node}, so install driver {BRANCH} ({flavour})")
+        return Unfit(
+            f"{reason}; this machine was not made for {setup.node}: install driver {BRANCH} ({flavour}) yourself"
+        )
     if facts.gpu.installed == key:
         return Unfit(f"{reason}, although driver {BRANCH} ({flavour}) was installed for this kernel")
     if setup.host.gpu in setup.host.traits.grid_gpus:
@@ -218,12 +225,15 @@ def _install(facts: Facts, setup: Setup, reason: str) -> Decision:
         )
     match system.os, system.version:
         case "ubuntu", "22.04" | "24.04":
-            script = gpu_scripts.install_driver_ubuntu(BRANCH, flavour, system.kernel, key)
+            driver = f"{BRANCH}-server{'-open' if flavour == 'open' else ''}"
+            template, more = "gpu/install_ubuntu.sh", {"driver": driver}
         case "debian", "12":
-            script = gpu_scripts.install_driver_debian(BRANCH, flavour, system.kernel, key)
+            modules = "nvidia-kernel-open-dkms" if flavour == "open" else "nvidia-kernel-dkms"
+            template, more = "gpu/install_debian.sh", {"modules": modules}
         case _:
             name = f"{system.os} {system.version}".strip() or "this system"
-            return Unfit(f"{reason}, and on {name} none is installed; Ubuntu 22.04 or 24.04 or Debian 12 would do")
+            return Unfit(f"{reason}, and none can be installed on {name}; use Ubuntu 22.04, Ubuntu 24.04 or Debian 12")
+    script = fill(template, **more, branch=BRANCH, kernel=system.kernel, file=INSTALLED_FILE, key=key)
     what = f"install NVIDIA driver {BRANCH} ({flavour} kernel modules): {reason}"
     return (
         Run(what, script, INSTALL_TIMEOUT_S, as_root=True),
@@ -239,8 +249,11 @@ def _tune(facts: Facts, setup: Setup) -> Decision:
         if not ours(facts, setup):
             return Unfit(f"{found.switches} NVSwitches need nvidia-fabricmanager {found.version}, and it does not run")
         installed = bool(found.fabric_manager)
-        script = gpu_scripts.start_fabric_manager(found.version, installed=installed)
-        what = "start the fabric manager" if installed else "install and start the fabric manager"
+        if installed:
+            what, script = "start the fabric manager", fill("gpu/start_fabric_manager.sh")
+        else:
+            what = "install and start the fabric manager"
+            script = fill("gpu/install_fabric_manager.sh", version=found.version)
         commands.append(Run(what, script, TUNE_TIMEOUT_S, as_root=True))
     if not all(each.persistence for each in found.gpus) and ours(facts, setup):
         commands.append(Run("keep the driver loaded (persistence mode)", "nvidia-smi -pm 1\n", 120.0, as_root=True))

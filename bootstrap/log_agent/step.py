@@ -1,13 +1,12 @@
-"""The cloud's own agent for logs, where it is asked for: after ours has started, for training waits for no logs.
+"""The cloud's own agent for logs, if one is configured. After ours has started: training does not wait for it.
 
-None of this was ever run on a cloud. Sources: Amazon's guide to the CloudWatch agent (package, agent-ctl,
+None of this has run on a cloud yet. Sources: Amazon's guide to the CloudWatch agent (package, agent-ctl,
 collect_list), Google's guide to the Ops Agent (repository script, receivers of type files).
 """
 
 from __future__ import annotations
 
 import json
-import shlex
 from hashlib import sha256
 
 from bootstrap.decision import Decision, not_ours, ours, paths_on
@@ -20,51 +19,12 @@ from bootstrap.templates import fill
 LIMIT_S = 240
 TIMEOUT_S = LIMIT_S + 30.0
 
-_BEGIN = """
-export DEBIAN_FRONTEND=noninteractive
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-"""
-
-_CLOUDWATCH = """
-ctl=/opt/aws/amazon-cloudwatch-agent/bin/amazon-cloudwatch-agent-ctl
-config=/opt/aws/amazon-cloudwatch-agent/etc/spotsup.json
-if [ ! -x "$ctl" ]; then
-    curl -fsS --retry 3 --max-time 120 -o "$work/agent.deb" \\
-        https://amazoncloudwatch-agent.s3.amazonaws.com/@os@/amd64/latest/amazon-cloudwatch-agent.deb
-    apt-get -q -y -o DPkg::Lock::Timeout=120 install "$work/agent.deb" >/dev/null
-fi
-printf %s @config@ >"$config"
-"$ctl" -a fetch-config -m ec2 -s -c "file:$config" >/dev/null
-"""
-
-_OPS = """
-config=/etc/google-cloud-ops-agent/config.yaml
-if [ ! -d /etc/google-cloud-ops-agent ]; then
-    curl -fsS --retry 3 --max-time 60 -o "$work/add.sh" \\
-        https://dl.google.com/cloudagents/add-google-cloud-ops-agent-repo.sh
-    bash "$work/add.sh" --also-install >/dev/null
-fi
-printf %s @config@ >"$config"
-systemctl restart google-cloud-ops-agent
-"""
-
-# It may fail, or take too long: the node has its logs, and we ship them, too.
-_SET_UP = """
-if timeout -k 10 @limit_s@ /bin/sh -eu -c @body@; then
-    mkdir -p "$(dirname @file@)"
-    echo @key@ >@file@
-else
-    echo "@unit@ does not ship this node's logs; training goes on" >&2
-fi
-"""
-
 
 def log_agent(facts: Facts, setup: Setup) -> Decision:
-    """Installed where it is missing, told of our logs, and started."""
+    """Install it where it is missing, configure it to ship our logs, and start it."""
     wanted = setup.log_agent
     if wanted is None:
-        return Skip("no agent of the cloud's own is asked for")
+        return Skip("no log agent of the cloud is configured")
     if not ours(facts, setup):
         return not_ours(facts, setup)
     unit, key = UNITS[wanted.kind], log_agent_key(facts, setup, wanted)
@@ -72,19 +32,22 @@ def log_agent(facts: Facts, setup: Setup) -> Decision:
         return Skip(f"{unit} ships the logs")
     if facts.system.os not in ("debian", "ubuntu"):
         return Skip(f"{unit} is not installed on {facts.system.os or 'this system'}: the image has to bring it")
-    config = shlex.quote(_config(wanted, paths_on(facts, setup)))
-    body = _BEGIN + fill(_CLOUDWATCH if wanted.kind == "cloudwatch" else _OPS, config=config, os=facts.system.os)
-    script = fill(_SET_UP, body=shlex.quote(body), limit_s=str(LIMIT_S), file=LOG_AGENT_FILE, key=key, unit=unit)
+    config = _config(wanted, paths_on(facts, setup))
+    if wanted.kind == "cloudwatch":
+        install = fill("log_agent/cloudwatch.sh", config=config, os=facts.system.os)
+    else:
+        install = fill("log_agent/ops.sh", config=config)
+    script = fill("log_agent/set_up.sh", install=install, limit_s=LIMIT_S, file=LOG_AGENT_FILE, key=key, unit=unit)
     return (Run(f"have {unit} ship the logs", script, TIMEOUT_S, as_root=True),)
 
 
 def log_agent_key(facts: Facts, setup: Setup, wanted: LogAgent) -> str:
-    """What must be the same for its configuration to be ours."""
+    """Changes when the configuration does."""
     return sha256(_config(wanted, paths_on(facts, setup)).encode()).hexdigest()[:32]
 
 
 def _config(wanted: LogAgent, paths: Paths) -> str:
-    """JSON for CloudWatch; YAML for the Ops Agent, for which JSON's strings are strings."""
+    """JSON for CloudWatch; YAML, in which JSON strings are valid, for the Ops Agent."""
     files = {paths.node: f"{paths.log}/*.log", f"{paths.node}/agent": paths.agent_log}
     if wanted.kind == "cloudwatch":
         collected = [

@@ -1,4 +1,4 @@
-"""Exporters of metrics that the image brought are started; none is installed. Training never waits for them."""
+"""Starts the exporters of metrics that the image brought. None is installed, and training never waits for one."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ from bootstrap.decision import Decision, not_ours, ours
 from bootstrap.facts import Facts
 from bootstrap.model import Run, Setup, Skip
 from bootstrap.monitoring.facts import EXPORTERS
+from bootstrap.templates import fill
 
 START_TIMEOUT_S = 60.0
 
 
 def monitoring(facts: Facts, setup: Setup) -> Decision:
-    """Start what is installed and was not started; one that has failed is named."""
+    """Start what is installed and was not started. An exporter that has failed is reported."""
     if not ours(facts, setup):
         return not_ours(facts, setup)
     units = facts.monitoring.units
@@ -20,6 +21,5 @@ def monitoring(facts: Facts, setup: Setup) -> Decision:
         return Skip("no exporter is installed")
     if not idle:
         return Skip(", ".join(f"{name} is {units[name]}" for name in EXPORTERS if name in units))
-    # One that fails says so in its own log, and is not tried again: a node without metrics still trains.
-    script = "".join(f"systemctl enable --now {name} || :\n" for name in idle)
+    script = fill("monitoring/start.sh", units=idle)
     return (Run(f"start {', '.join(idle)}", script, START_TIMEOUT_S, as_root=True),)

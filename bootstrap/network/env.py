@@ -1,4 +1,4 @@
-"""What NCCL, libfabric and gloo have to be told on a machine: a pure function of what it has and what it is.
+"""Variables for NCCL, libfabric and gloo: a pure function of the machine's network and kind.
 
 Sources: Amazon's guide to EFA with NCCL, Microsoft's guide to NCCL on ND machines (azhpc-images).
 """
@@ -10,10 +10,10 @@ from bootstrap.network.facts import NetworkFacts
 
 
 def network_env(found: NetworkFacts, host: Host) -> dict[str, str]:
-    """The variables; a job's own `env` overrides them. None on the local cloud, whose machines share one network."""
+    """A job's own `env` overrides these. Empty on the local cloud, whose machines share one network."""
     if not host.traits.rented or not found.interface:
         return {}
-    # gloo takes the interface that the host's name leads to: 127.0.1.1 on Debian's images.
+    # By default gloo takes the interface that the host name resolves to: 127.0.1.1 on Debian's images.
     env = {"GLOO_SOCKET_IFNAME": found.interface, "NCCL_SOCKET_IFNAME": f"={found.interface}"}
     if found.efa_devices and not efa_missing(found):
         env |= {"FI_PROVIDER": "efa", "FI_EFA_FORK_SAFE": "1"}  # workers are forked
@@ -25,7 +25,7 @@ def network_env(found: NetworkFacts, host: Host) -> dict[str, str]:
 
 
 def efa_missing(found: NetworkFacts) -> str:
-    """What of EFA's software is not there, "" where all of it is."""
+    """Which part of EFA's software is missing, "" for none."""
     if not found.efa_module:
         return "its kernel module is not loaded"
     if not found.efa_version:
@@ -34,6 +34,6 @@ def efa_missing(found: NetworkFacts) -> str:
 
 
 def _topology(found: NetworkFacts, host: Host) -> str:
-    """The file that describes a whole machine with this GPU, "" where there is none."""
+    """The file that describes a whole machine with this GPU, "" for none."""
     file = host.traits.topologies.get(host.gpu, "") if host.gpus == 8 else ""
     return file if file.rpartition("/")[2] in found.topologies else ""

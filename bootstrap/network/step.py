@@ -1,40 +1,22 @@
-"""The way to the other nodes: EFA's software on AWS, and what to tell NCCL and gloo. What costs speed is said.
+"""EFA's software on AWS; on other clouds, whether the network device is the fast one.
 
-None of this was ever run with EFA or InfiniBand: docs/nodes.md.
+None of this has run with EFA or InfiniBand yet: docs/nodes.md.
 """
 
 from __future__ import annotations
-
-import shlex
 
 from bootstrap.decision import Decision, ours
 from bootstrap.facts import Facts
 from bootstrap.model import Again, Run, Setup, Skip, Unfit
 from bootstrap.network.env import efa_missing
 from bootstrap.network.facts import EFA_FILE, NetworkFacts
+from bootstrap.templates import fill
 
 EFA_TIMEOUT_S = 900.0
-EFA_URL = "https://efa-installer.amazonaws.com/aws-efa-installer-latest.tar.gz"
-
-# The installer looks after the kernel module, libfabric and NCCL's plugin, and lets sessions lock memory from the next
-# one on. Open MPI is nothing to us.
-_EFA = f"""
-set -eu
-export DEBIAN_FRONTEND=noninteractive
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-cd "$work"
-curl -fsS --retry 3 --max-time 300 -o efa.tar.gz {EFA_URL}
-tar -xzf efa.tar.gz
-cd aws-efa-installer
-./efa_installer.sh -y -g >"$work/log" 2>&1 || {{ tail -n 50 "$work/log" >&2; exit 1; }}
-mkdir -p "$(dirname @file@)"
-echo @kernel@ >@file@
-"""
 
 
 def network(facts: Facts, setup: Setup) -> Decision:
-    """EFA's software where the machine has EFA. For the rest, what there is, and whether it is the fast way."""
+    """Install EFA's software where the machine has EFA. Otherwise say which device it has, and whether that is fast."""
     found, traits = facts.network, setup.host.traits
     if not traits.rented:
         return Skip(f"nothing to do on the cloud {traits.cloud!r}")
@@ -58,7 +40,7 @@ def _efa(facts: Facts, setup: Setup) -> Decision:
         return Skip(f"{interfaces}, but {missing}: NCCL will use TCP")
     if found.efa_installed == facts.system.kernel:
         return Unfit(f"{interfaces}, but {missing}, although EFA's software was installed; name another image")
-    script = _EFA.replace("@file@", shlex.quote(EFA_FILE)).replace("@kernel@", shlex.quote(facts.system.kernel))
+    script = fill("network/install_efa.sh", file=EFA_FILE, kernel=facts.system.kernel)
     return (
         Run(f"install EFA's software: {missing}", script, EFA_TIMEOUT_S, as_root=True),
         Again("what EFA's software brings"),

@@ -104,7 +104,7 @@ class Explainer:
         home = self._home if on_host else "/root" if user == "root" else f"/home/{user}"
         guess = assumed(setup, user, home)
         steps = tuple(step_row(step) for step in plan(guess.facts, setup))
-        return NodePlan((offer.instance_type,), setup.host.gpu, setup.host.gpus, guess.words, steps)
+        return NodePlan((offer.instance_type,), setup.host.gpu, setup.host.gpus, guess.assumptions, steps)
 
 
 def sample_offers(quote: Quote, spec: JobSpec) -> list[Offer]:

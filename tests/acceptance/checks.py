@@ -23,7 +23,7 @@ from bootstrap.agent.unit import unit_name
 from bootstrap.gpu.facts import GpuFacts, read_gpu
 from bootstrap.model import Skip
 from bootstrap.steps import STEPS, Decision, Step
-from bootstrap.system import scripts as system_scripts
+from bootstrap.templates import fill
 from supervisor.spec import JobSpec, parse_spec
 from tests.acceptance.table import BrokenError, Results, expect
 from tests.acceptance.testbed import BARE_NODE, TRIES, Testbed
@@ -108,7 +108,7 @@ class Machine:
         with self._results.row(LOCK) as row:
             self._run("while ! [ -e /run/cloud-init/result.json ]; do sleep 1; done", 600.0)
             holder = self._run(_HOLD)
-            said = self._run(f"({system_scripts.wait_for_apt(3)}) 2>&1 || :").splitlines()[-1]
+            said = self._run(f"({fill('system/wait_for_apt.sh', limit_s=3)}) 2>&1 || :").splitlines()[-1]
             expect(f"({holder}) holds /var/lib/dpkg/lock-frontend" in said, f"it says {said!r}")
             waiting, outcome = threading.Event(), list[Report | Exception]()
 

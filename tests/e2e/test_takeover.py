@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.chaos.registers import Users, verdict
-from tests.chaos.testbed import Daemon, Testbed, testbed
-from tests.support.etcd_members import Members
+from tests.chaos.site import Daemon, Site, site
+from tests.soak.etcd import Members
 
 pytestmark = [
     pytest.mark.e2e,
@@ -41,22 +41,22 @@ def ticks(file: Path) -> list[float]:
     return [float(line) for line in file.read_text().split()] if file.exists() else []
 
 
-def led(context: Testbed) -> Daemon:
+def led(ground: Site) -> Daemon:
     """Whoever leads, once somebody does."""
-    context.wait_for(lambda: context.leader() is not None, 90.0, "a leader")
-    found = context.leader()
+    ground.wait_for(lambda: ground.leader() is not None, 90.0, "a leader")
+    found = ground.leader()
     assert found is not None
     return found
 
 
-def taken_over(context: Testbed, old: Daemon) -> float:
+def taken_over(ground: Site, old: Daemon) -> float:
     """Seconds until another than `old` says that it leads."""
-    others = [each for each in context.daemons if each is not old]
-    return context.wait_for(lambda: any(each.health().get("leading") for each in others), 90.0, "another to lead")
+    others = [each for each in ground.daemons if each is not old]
+    return ground.wait_for(lambda: any(each.health().get("leading") for each in others), 90.0, "another to lead")
 
 
-def yielded(context: Testbed, old: Daemon) -> None:
-    context.wait_for(lambda: old.health().get("headline", "").startswith("standby"), 90.0, "the old leader to yield")
+def yielded(ground: Site, old: Daemon) -> None:
+    ground.wait_for(lambda: old.health().get("headline", "").startswith("standby"), 90.0, "the old leader to yield")
 
 
 @pytest.mark.parametrize("etcds", [1, 3])
@@ -65,40 +65,40 @@ def test_commands_through_leaders_that_die_and_freeze(tmp_path: Path, etcds: int
     code.mkdir()
     (code / "train.py").write_text(TRAIN)
     (code / "job.yaml").write_text(JOB.replace("STEPS", str(steps)))
-    with testbed(tmp_path / "testbed", Members(tmp_path / "testbed" / "etcd", etcds), leader_ttl_s=LEASE_S) as context:
-        done = context.any().ctl("submit", str(code / "job.yaml"))
+    with site(tmp_path / "site", Members(tmp_path / "site" / "etcd", etcds), leader_ttl_s=LEASE_S) as ground:
+        done = ground.any().ctl("submit", str(code / "job.yaml"))
         assert done.returncode == 0, done.stderr
-        context.wait_for(lambda: bool(ticks(steps)), 150.0, "the first step")
-        context.wait_for(lambda: context.job("ticker")["state"] == "running", 90.0, "the job to run")
-        machines, began = context.machines(), time.time()
-        users = Users([daemon.socket for daemon in context.daemons], seed=etcds)
+        ground.wait_for(lambda: bool(ticks(steps)), 150.0, "the first step")
+        ground.wait_for(lambda: ground.job("ticker")["state"] == "running", 90.0, "the job to run")
+        machines, began = ground.machines(), time.time()
+        users = Users([daemon.socket for daemon in ground.daemons], seed=etcds)
         users.start()
         took_s = []
         for _ in range(ROUNDS):
-            old = led(context)
+            old = led(ground)
             old.kill()
-            took_s.append(taken_over(context, old))
-            users.use_new_names()
+            took_s.append(taken_over(ground, old))
+            users.fresh_names()
             old.start()
 
             # frozen for longer than its lease: it has a successor, and changes nothing when it wakes
-            old = led(context)
+            old = led(ground)
             commits = old.commits()
             old.send(signal.SIGSTOP)
-            took_s.append(taken_over(context, old))
+            took_s.append(taken_over(ground, old))
             old.send(signal.SIGCONT)
-            yielded(context, old)
+            yielded(ground, old)
             assert old.commits() <= commits + 1, "one may have been on its way"
-            users.use_new_names()
-        history = users.finish(led(context).socket)
+            users.fresh_names()
+        history = users.finish(led(ground).socket)
         assert users.faults == []
         assert verdict(history) == []
         answered = [call for call in history if call.op.answer == "done" and call.op.kind != "read"]
         assert len(answered) > 20 * ROUNDS
         assert sorted(took_s)[len(took_s) // 2] <= TAKEOVER_S, f"{took_s}; what is more is this computer's load"
-        assert context.machines() == machines
+        assert ground.machines() == machines
         seen = [tick for tick in ticks(steps) if tick >= began]
         assert max(after - before for before, after in itertools.pairwise(seen)) < 2.0, "training went on"
-        assert context.any().ctl("cancel", "ticker").returncode == 0
-        context.wait_for(lambda: not context.machines(), 150.0, "the machine to be released")
+        assert ground.any().ctl("cancel", "ticker").returncode == 0
+        ground.wait_for(lambda: not ground.machines(), 150.0, "the machine to be released")
         print(f"{len(history)} commands, {len(answered)} done; takeovers {[round(each, 2) for each in took_s]}")

@@ -16,9 +16,7 @@ import pytest
 
 from bootstrap import lock_of
 from bootstrap.archive import Archive
-from bootstrap.environment.lock import MAX_BYTES, MAX_FILES
 from bootstrap.environment.step import environment_name, python_of
-from bootstrap.errors import PackError
 from bootstrap.model import Run, Setup, Skip, Unfit
 from bootstrap.steps import Decision, plan
 from tests.support.agents import TRAINER, packed, wait_for
@@ -204,63 +202,3 @@ def test_pip_builds_where_there_is_no_uv(machine: Sandbox) -> None:
     python = python_of(machine.facts(a_setup(code)), a_setup(code))
     done = subprocess.run([python, "-c", "import torch; print(torch.here)"], capture_output=True, text=True, check=True)
     assert done.stdout == "installed by pip\n"
-
-
-def test_a_lock_is_known_by_all_that_it_includes() -> None:
-    def lock(**files: str) -> str:
-        found = lock_of(code_of(**files), "requirements.txt")
-        assert found is not None
-        return found.sha256
-
-    first = lock(
-        requirements_txt="torch\n-r more__base.txt\n".replace("__", "/"), more__base_txt="-c c.txt", more__c_txt="a==1"
-    )
-    same = lock(
-        more__c_txt="a==1", more__base_txt="-c c.txt", requirements_txt="torch\n-r more/base.txt\n", train_py="x"
-    )
-    other = lock(requirements_txt="torch\n-r more/base.txt\n", more__base_txt="-c c.txt", more__c_txt="a==2")
-    assert first == same != other
-    assert lock_of(CODE, "image") is None
-
-
-@pytest.mark.parametrize(
-    ("files", "wanted", "sentence"),
-    [
-        (
-            {},
-            "requirements.txt",
-            r"requirements\.txt is not in the code, and `environment: requirements\.txt` needs it",
-        ),
-        ({"r_txt": "-r ../x.txt"}, "r.txt", r"\.\./x\.txt is not in the code"),
-        ({"r_txt": "torch\n-e ."}, "r.txt", r"r\.txt installs '-e \.', from the code itself; .* leave it out"),
-        ({"r_txt": "./wheels/x.whl"}, "r.txt", "from the code itself"),
-        ({"r_txt": "mine @ file:///home/me/mine"}, "r.txt", "from the code itself"),
-        ({"pyproject_toml": ""}, "uv", r"needs uv\.lock at the top of the code"),
-        ({"uv_lock": ""}, "uv", r"needs pyproject\.toml at the top of the code"),
-        ({"uv_lock": "no toml", "pyproject_toml": ""}, "uv", r"uv\.lock is not TOML: .*; run `uv lock`"),
-        (
-            {"uv_lock": '[[package]]\nname = "b"\nsource = { editable = "../b" }', "pyproject_toml": ""},
-            "uv",
-            r"uv\.lock takes b from '\.\./b', which only your computer has",
-        ),
-    ],
-)
-def test_code_without_what_its_environment_needs_is_refused(files: dict[str, str], wanted: str, sentence: str) -> None:
-    with pytest.raises(PackError, match=sentence):
-        lock_of(code_of(train_py="", **files), wanted)
-
-
-def test_lists_of_packages_without_end_are_refused() -> None:
-    endless = {f"r{number}_txt": f"-r r{number + 1}.txt" for number in range(MAX_FILES + 1)}
-    with pytest.raises(PackError, match=rf"r0\.txt includes more than {MAX_FILES} files"):
-        lock_of(code_of(**endless), "r0.txt")
-    with pytest.raises(PackError, match=rf"r\.txt has {MAX_BYTES + 1} bytes, which is no list of packages"):
-        lock_of(code_of(r_txt="#" * (MAX_BYTES + 1)), "r.txt")
-
-
-def test_the_project_itself_is_no_fault_of_a_lock() -> None:
-    found = lock_of(
-        code_of(uv_lock='[[package]]\nname = "mine"\nsource = { virtual = "." }\n', pyproject_toml=""), "uv"
-    )
-    assert found is not None
-    assert (found.kind, found.file) == ("uv", "uv.lock")

@@ -1,8 +1,4 @@
-"""The gpu steps: golden files `{texts of a machine, what was asked for -> plan}`, and what the texts are read as.
-
-No machine with a GPU was at hand: the texts are what NVIDIA's programs print by public logs and manuals, put together
-by hand. To write all plans anew: SPOTSUP_WRITE_GOLDEN=1 pytest tests/integration/test_bootstrap_gpu.py
-"""
+"""The scripts of the gpu steps, run on this machine and in a sandbox."""
 
 from __future__ import annotations
 
@@ -11,127 +7,21 @@ import os
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from bootstrap.facts import Facts, System
-from bootstrap.gpu.facts import Gpu, GpuFacts, gpu_facts, gpu_script, read_gpu
-from bootstrap.gpu.scripts import check_gpus
-from bootstrap.gpu.step import Condition, check_key, diagnose, flavour_for, is_as_offered
-from bootstrap.model import Host, Paths, Reboot, Run, Skip
+from bootstrap.gpu.facts import Gpu, GpuFacts, gpu_facts, gpu_script
+from bootstrap.gpu.step import check_gpus
+from bootstrap.model import Host, Paths, Run
 from bootstrap.steps import plan
-from tests.integration.test_bootstrap_steps import FRESH, a_setup, told
+from tests.support import plans
 from tests.support.hosts import host_on
+from tests.support.plans import a_bus, a_program, a_setup, gpu_facts_of, read
 from tests.support.sandbox import Sandbox
 
-GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "bootstrap" / "gpu"
-CASES = sorted(GOLDEN.glob("*.json"))
-STEPS = ("gpu", "gpu-check")
-
-
-def read(path: Path) -> Any:
-    return json.loads(path.read_text(encoding="utf-8"))
-
-
-def texts_of(case: Any) -> dict[str, str]:
-    """A machine's texts; in the files they are lists of lines."""
-    return {name: text if isinstance(text, str) else "\n".join(text) for name, text in case["texts"].items()}
-
-
-def facts_of(case: Any) -> Facts:
-    return replace(FRESH, system=System(**case["system"]), gpu=read_gpu(texts_of(case)))
-
-
-def test_there_are_golden_files() -> None:
-    assert len(CASES) >= 30
-
-
-@pytest.mark.parametrize("path", CASES, ids=lambda path: path.stem)
-def test_golden(path: Path) -> None:
-    case = read(path)
-    planned = plan(facts_of(case), a_setup(host=host_on(**case["host"])))
-    # The check is the same for all; one file shows it.
-    found = {step.name: told(step.decision) for step in planned if step.name in case.get("steps", ["gpu"])}
-    if os.environ.get("SPOTSUP_WRITE_GOLDEN"):
-        path.write_text(json.dumps({**case, "plan": found}, indent=2) + "\n", encoding="utf-8")
-        return
-    assert found == case["plan"]
-
-
-@pytest.mark.parametrize("path", CASES, ids=lambda path: path.stem)
-def test_a_machine_that_was_not_made_for_the_node_is_never_changed(path: Path) -> None:
-    case = read(path)
-    for born in ("", "another"):
-        facts = replace(facts_of(case), system=replace(System(**case["system"]), born=born))
-        for step in plan(facts, a_setup(host=host_on(**case["host"]))):
-            commands = step.decision if isinstance(step.decision, tuple) else ()
-            assert not any(isinstance(each, Reboot) or (isinstance(each, Run) and each.as_root) for each in commands)
-
-
-@pytest.mark.parametrize("path", CASES, ids=lambda path: path.stem)
-def test_whoever_wants_no_gpu_is_never_stopped_by_one(path: Path) -> None:
-    planned = plan(facts_of(read(path)), a_setup(host=host_on("aws", "", 0)))
-    assert all(isinstance(step.decision, Skip) for step in planned if step.name in STEPS)
-
-
-def test_what_has_computed_in_this_boot_is_not_asked_again() -> None:
-    case = read(GOLDEN / "aws_image_t4.json")
-    facts, setup = facts_of(case), a_setup(host=host_on(**case["host"]))
-    checked = replace(facts, gpu=replace(facts.gpu, checked=check_key(facts, setup)))
-
-    def asks(facts: Facts) -> bool:
-        return any(step.name == "gpu-check" and isinstance(step.decision, tuple) for step in plan(facts, setup))
-
-    assert asks(facts)
-    assert not asks(checked)
-    assert asks(replace(checked, boot_id="another"))
-    assert asks(replace(checked, python="/opt/venv/bin/python"))
-
-
-def test_generations_get_the_modules_that_drive_them() -> None:
-    assert flavour_for((0x1B38,)) == "proprietary"  # P40
-    assert flavour_for((0x1DB1,)) == "proprietary"  # V100
-    assert flavour_for((0x1EB8,)) == "open"  # T4
-    assert flavour_for((0x20B0, 0x20B0)) == "open"  # A100
-    assert flavour_for((0x2330,)) == "open"  # H100
-    assert flavour_for((0x2901,)) == "open"  # B200
-    assert flavour_for((0x1DB1, 0x1EB8)) == "proprietary"
-
-
-@pytest.mark.parametrize(
-    ("name", "memory_mib", "offered", "right"),
-    [
-        ("Tesla T4", 15360, "T4", True),
-        ("NVIDIA A10G", 23028, "A10G", True),
-        ("NVIDIA A10G", 23028, "A10", False),
-        ("NVIDIA A10-24Q", 24512, "A10", True),
-        ("NVIDIA A100-SXM4-40GB", 40536, "A100-40GB", True),
-        ("NVIDIA A100 80GB PCIe", 81920, "A100-80GB", True),
-        ("NVIDIA A100-SXM4-80GB", 81251, "A100-40GB", False),
-        ("Tesla V100-SXM2-32GB", 32510, "V100-32GB", True),
-        ("NVIDIA H100 NVL", 95830, "H100-94GB", True),
-        ("NVIDIA H100 80GB HBM3", 81559, "H100-94GB", False),
-        ("NVIDIA H200", 143771, "H100", False),
-        ("NVIDIA RTX 6000 Ada Generation", 49140, "RTX-6000-Ada", True),
-        ("NVIDIA L4", 0, "L4-24GB", True),  # it does not say how much
-        ("NVIDIA L4", 23034, "", True),  # a type that is not in the catalog
-    ],
-)
-def test_names_are_compared_as_the_catalog_has_them(name: str, memory_mib: int, offered: str, right: bool) -> None:
-    assert is_as_offered(Gpu(0, name, "GPU-1", memory_mib), offered) is right
-
-
-def test_a_driver_that_was_killed_for_its_time_counts_as_hanging() -> None:
-    for status in ("hung", "124", "137"):
-        found = read_gpu({"pci": "0000:00:1e.0 0x1eb8 0x030200", "smi": "", "smi_status": status})
-        assert diagnose(found).condition is Condition.UNHEALTHY
-        assert "did not end" in diagnose(found).reason
-
-
-# -- the scripts, on this machine ------------------------------------------------------------------------
+GOLDEN = plans.GOLDEN / "gpu"
 
 
 def run_script(script: str, path: str) -> Any:
@@ -139,20 +29,6 @@ def run_script(script: str, path: str) -> Any:
     return subprocess.run(
         ["/bin/sh", "-c", script], capture_output=True, text=True, timeout=60, check=False, env=environ
     )
-
-
-def a_bus(folder: Path, *devices: tuple[str, str, str]) -> None:
-    for number, values in enumerate(devices):
-        device = folder / "bus" / "pci" / "devices" / f"0000:00:{number:02x}.0"
-        device.mkdir(parents=True)
-        for name, value in zip(("vendor", "device", "class"), values, strict=True):
-            (device / name).write_text(f"{value}\n")
-
-
-def a_program(folder: Path, name: str, script: str) -> None:
-    folder.mkdir(exist_ok=True)
-    (folder / name).write_text(f"#!/bin/sh\n{script}\n")
-    (folder / name).chmod(0o755)
 
 
 def gathered(tmp_path: Path, host: Host = host_on("aws", "T4", 1)) -> GpuFacts:  # noqa: B008 - frozen
@@ -187,7 +63,7 @@ def test_bus_module_and_nvidia_smi_are_read(tmp_path: Path) -> None:
     found = gathered(tmp_path)
     assert found.devices == (0x1EB8,)
     assert (found.flavour, found.version, found.branch) == ("open", "580.95.05", 580)
-    assert (found.smi, found.said, found.checked) == (0, "", "abc")
+    assert (found.smi, found.complaint, found.checked) == (0, "", "abc")
     assert found.gpus == (Gpu(0, "Tesla T4", "GPU-00000001-5a3c-7d1e-9b42-0c6f8e2d4a17", 15360, 0, False),)
     assert gathered(tmp_path, host_on("aws")) == GpuFacts()
 
@@ -198,7 +74,7 @@ def test_a_program_that_does_not_end_is_not_waited_for(tmp_path: Path) -> None:
     a_program(tmp_path / "bin", "timeout", f"exec sleep 30 & echo $! >'{tmp_path}/pid'; wait")
     a_program(tmp_path / "bin", "nvidia-smi", "exit 0")
     setup = a_setup(root=str(tmp_path / "a root"), host=host_on("aws", "T4", 1))
-    script = gpu_script(setup, str(tmp_path / "a sys"), str(tmp_path / "proc")).replace("limited 30 ", "limited 1 ")
+    script = gpu_script(setup, str(tmp_path / "a sys"), str(tmp_path / "proc")).replace("limit_s=30", "limit_s=1")
     began = time.monotonic()
     done = run_script(script, f"{tmp_path / 'bin'}:{os.environ['PATH']}")
     assert time.monotonic() - began < 20
@@ -234,7 +110,7 @@ def test_computing_is_tried_by_the_jobs_interpreter_and_noted(tmp_path: Path) ->
 def first_run(name: str) -> Run:
     """The first command of a golden file's gpu step."""
     case = read(GOLDEN / f"{name}.json")
-    planned = plan(facts_of(case), a_setup(host=host_on(**case["host"])))
+    planned = plan(gpu_facts_of(case), a_setup(host=host_on(**case["host"])))
     decision = next(step.decision for step in planned if step.name == "gpu")
     assert isinstance(decision, tuple)
     assert isinstance(decision[0], Run)

@@ -1,4 +1,4 @@
-"""The monitoring step: what the image brought is started, and nothing else."""
+"""The scripts of the monitoring and log-agent steps, run in a sandbox."""
 
 from __future__ import annotations
 
@@ -9,75 +9,20 @@ from pathlib import Path
 
 import pytest
 
-from bootstrap.facts import System
 from bootstrap.log_agent.model import LogAgent
-from bootstrap.model import Run, Skip
-from bootstrap.monitoring.facts import Monitoring, monitoring_facts, monitoring_script, read_units
-from bootstrap.monitoring.step import monitoring
+from bootstrap.model import Run
+from bootstrap.monitoring.facts import Monitoring, monitoring_facts, monitoring_script
 from bootstrap.steps import plan
-from tests.integration.test_bootstrap_steps import FRESH, a_setup
+from tests.support.plans import SYSTEMCTL_SHOW, a_setup
 from tests.support.sandbox import Sandbox
-
-SAID = """\
-Id=node_exporter.service
-LoadState=not-found
-ActiveState=inactive
-
-Id=prometheus-node-exporter.service
-LoadState=loaded
-ActiveState=active
-
-Id=nvidia-dcgm.service
-LoadState=loaded
-ActiveState=inactive
-
-Id=dcgm-exporter.service
-LoadState=masked
-ActiveState=inactive
-"""
-OURS = replace(FRESH, system=System(born="n1", os="ubuntu", version="22.04", root=True, systemd="running"))
-
-
-def test_what_systemctl_says_is_read() -> None:
-    assert read_units(SAID) == {"prometheus-node-exporter": "active", "nvidia-dcgm": "inactive"}
-    assert read_units("") == {}
-
-
-def test_what_is_installed_and_was_not_started_is_started() -> None:
-    facts = replace(OURS, monitoring=Monitoring({"nvidia-dcgm": "inactive", "dcgm-exporter": "inactive"}))
-    decision = monitoring(facts, a_setup())
-    assert isinstance(decision, tuple)
-    (command,) = decision
-    assert isinstance(command, Run)
-    assert command.as_root
-    assert str(command) == "start nvidia-dcgm, dcgm-exporter"
-    script = "systemctl enable --now nvidia-dcgm || :\nsystemctl enable --now dcgm-exporter || :\n"
-    assert command.script == script
-
-
-@pytest.mark.parametrize(
-    ("units", "reason"),
-    [
-        ({}, "no exporter is installed"),
-        ({"node_exporter": "active"}, "node_exporter is active"),
-        ({"node_exporter": "failed", "dcgm-exporter": "active"}, "node_exporter is failed, dcgm-exporter is active"),
-    ],
-)
-def test_else_nothing_is_done(units: dict[str, str], reason: str) -> None:
-    assert monitoring(replace(OURS, monitoring=Monitoring(units)), a_setup()) == Skip(reason)
-
-
-def test_other_peoples_machines_are_left_as_they_are() -> None:
-    facts = replace(FRESH, monitoring=Monitoring({"node_exporter": "inactive"}))
-    assert isinstance(monitoring(facts, a_setup()), Skip)
 
 
 def test_it_is_done_on_a_machine_of_ours_and_only_there(tmp_path: Path) -> None:
     box = Sandbox(tmp_path / "box")
-    box.write("state/said", SAID)
+    box.write("state/show", SYSTEMCTL_SHOW)
     box.program(
         "systemctl",
-        'case $1 in show) cat "$BOX/state/said" ;; enable) echo "$*" >>"$BOX/log" ;; *) echo running ;; esac',
+        'case $1 in show) cat "$BOX/state/show" ;; enable) echo "$*" >>"$BOX/log" ;; *) echo running ;; esac',
     )
     assert box.facts(a_setup()).monitoring.units == {"prometheus-node-exporter": "active", "nvidia-dcgm": "inactive"}
     (command,) = box.bootstrap(a_setup(), "monitoring")
@@ -103,7 +48,7 @@ chmod 755 "$BOX/{CTL}"
 """
 
 
-def test_the_clouds_own_agent_is_installed_told_of_our_logs_and_left_alone_then(tmp_path: Path) -> None:
+def test_the_clouds_own_agent_is_installed_configured_for_our_logs_and_then_left_alone(tmp_path: Path) -> None:
     box = Sandbox(tmp_path / "box")
     box.program("curl", "")
     box.program("apt-get", PACKAGE)
@@ -135,8 +80,3 @@ def test_a_node_goes_on_without_the_clouds_own_agent(tmp_path: Path, wanted: Log
     assert done.stderr.splitlines()[0] == "curl: (6) Could not resolve host"
     assert done.stderr.splitlines()[-1].endswith(" does not ship this node's logs; training goes on")
     assert box.facts(setup).log_agent.key == ""
-
-
-def test_a_log_group_is_a_name() -> None:
-    with pytest.raises(ValueError, match="is no log group"):
-        LogAgent("cloudwatch", "a'; rm -rf /")

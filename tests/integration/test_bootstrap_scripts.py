@@ -16,9 +16,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bootstrap import scripts
 from bootstrap.agent import scripts as agent_scripts
 from bootstrap.archive import Archive
+from bootstrap.code.step import unpack
 from bootstrap.facts import Environments, Facts, FactsError, Mounts, facts_script, parse_facts
 from bootstrap.model import Command, Paths, Run, Setup, Skip, Upload
 from bootstrap.steps import agent_key, plan
@@ -337,7 +337,7 @@ def test_a_setup_runs_once_though_two_connections_ask_for_it(computer: Computer)
 
 
 def test_unpacking_three_times_at_once_leaves_one_complete_folder(computer: Computer) -> None:
-    ask = scripts.unpack(CODE, str(computer.home / "kind/x"))
+    ask = unpack(CODE, str(computer.home / "kind/x"))
     with ThreadPoolExecutor(3) as pool:
         assert [done.returncode for done in pool.map(computer.sh, [ask] * 3, [CODE.data] * 3)] == [0, 0, 0]
     assert [path.name for path in (computer.home / "kind").iterdir()] == ["x"]
@@ -346,10 +346,10 @@ def test_unpacking_three_times_at_once_leaves_one_complete_folder(computer: Comp
 
 def test_an_archive_that_is_none_leaves_nothing(computer: Computer) -> None:
     none = Archive.of(b"not packed")
-    done = computer.sh(scripts.unpack(none, str(computer.home / "kind/x")), none.data)
+    done = computer.sh(unpack(none, str(computer.home / "kind/x")), none.data)
     assert done.returncode != 0
     assert "gzip" in done.stderr
-    cut = computer.sh(scripts.unpack(CODE, str(computer.home / "kind/x")), CODE.data[:-1])
+    cut = computer.sh(unpack(CODE, str(computer.home / "kind/x")), CODE.data[:-1])
     assert cut.returncode == 1
     assert "its sha256 is " in cut.stderr
     assert list((computer.home / "kind").iterdir()) == []

@@ -17,12 +17,12 @@ import pytest
 from bootstrap.agent import scripts as agent_scripts
 from bootstrap.facts import System
 from bootstrap.model import Paths, Run, Setup, Skip, Unfit
-from bootstrap.mounts import scripts as mount_scripts
+from bootstrap.mounts import step as mount_step
 from bootstrap.mounts.model import Mount
 from bootstrap.mounts.step import unmount
 from bootstrap.steps import PlannedStep, plan
-from bootstrap.system import scripts as system_scripts
 from bootstrap.system.facts import HEARD_FILE, SWITCH_TIMER, UPDATE_UNITS
+from bootstrap.templates import fill
 from tests.support.agents import CODE, TRAINER, alive, children, wait_for
 from tests.support.sandbox import Sandbox
 
@@ -94,7 +94,9 @@ def test_nothing_is_done_to_a_machine_that_was_not_made_for_this_node(tmp_path: 
     )
     assert machine.bootstrap(setup, "hygiene") == []
     assert isinstance(step(machine, a_setup(mounts=(NFS,)), "mounts").decision, Unfit)
-    done = machine.run(Run("hold", system_scripts.hold(("linux-image-cloud-amd64",), 5), 10.0, as_root=True))
+    done = machine.run(
+        Run("hold", fill("system/hold.sh", packages=["linux-image-cloud-amd64"], limit_s=5), 10.0, as_root=True)
+    )
     assert done.returncode == 1
     assert "/etc/spotsup/born does not name n1: this machine was not made for it, and is left as it is" in done.stderr
     assert [line for line in machine.log if not line.startswith(("systemctl is-", "systemctl show"))] == []
@@ -132,11 +134,11 @@ def test_the_first_boot_is_waited_for_and_then_all_is_looked_at_anew(machine: Sa
     ]
     machine.write("run/cloud-init/status.json", '{"v1": {\n "stage": "modules-final"\n}}\n')
     machine.write("var/log/cloud-init-output.log", "apt-get is slow today\n")
-    done = machine.sh(system_scripts.wait_for_cloud_init(1))
+    done = machine.sh(fill("system/wait_for_cloud_init.sh", limit_s=1, lines=5))
     assert done.returncode == 1
     assert done.stderr == 'apt-get is slow today\ncloud-init has not ended after 1 s; its stage is "modules-final"\n'
     machine.write("run/cloud-init/result.json", "{}")
-    assert machine.sh(system_scripts.wait_for_cloud_init(1)).returncode == 0
+    assert machine.sh(fill("system/wait_for_cloud_init.sh", limit_s=1, lines=5)).returncode == 0
     assert machine.bootstrap(a_setup(), "hygiene") == []
 
 
@@ -149,10 +151,10 @@ def test_a_lock_of_apt_is_seen_waited_for_and_its_holder_named(machine: Sandbox)
     comm = Path("/proc/self/comm").read_text().strip()
     held = f"{comm} ({os.getpid()}) holds {lock}"
     assert machine.facts(a_setup()).system.locks == (held,)
-    done = machine.sh(system_scripts.wait_for_apt(1))
+    done = machine.sh(fill("system/wait_for_apt.sh", limit_s=1))
     assert (done.returncode, done.stderr) == (1, f"apt or dpkg is still at work after 1 s: {held}\n")
     machine.write("proc/locks", "")
-    assert machine.sh(system_scripts.wait_for_apt(1)).returncode == 0
+    assert machine.sh(fill("system/wait_for_apt.sh", limit_s=1)).returncode == 0
 
 
 def test_the_kernel_tells_of_a_real_lock(tmp_path: Path) -> None:
@@ -160,7 +162,7 @@ def test_the_kernel_tells_of_a_real_lock(tmp_path: Path) -> None:
     with path.open("w") as file:
         fcntl.lockf(file, fcntl.LOCK_EX)
         machine = Sandbox(tmp_path / "box")
-        script = system_scripts.wait_for_apt(0).replace("/var/lib/dpkg/lock-frontend", str(path))
+        script = fill("system/wait_for_apt.sh", limit_s=0).replace("/var/lib/dpkg/lock-frontend", str(path))
         script = script.replace("/proc/locks", "//proc/locks")  # the real ones
         if str(path.stat().st_ino) not in Path("/proc/locks").read_text():
             pytest.skip("this computer's /proc/locks does not tell")
@@ -173,10 +175,10 @@ def test_a_clock_that_is_not_set_is_waited_for_where_something_sets_it(machine: 
     assert machine.facts(a_setup()).system.clock == "none"
     machine.write("state/active-chrony", "")
     assert machine.facts(a_setup()).system.clock == "waiting"
-    done = machine.sh(system_scripts.wait_for_clock(1))
+    done = machine.sh(fill("system/wait_for_clock.sh", limit_s=1))
     assert done.stderr.startswith("the clock is not synchronized after 1 s: does the time service reach a server")
     machine.write("state/clock", "yes\n")
-    assert machine.sh(system_scripts.wait_for_clock(1)).returncode == 0
+    assert machine.sh(fill("system/wait_for_clock.sh", limit_s=1)).returncode == 0
 
 
 def test_a_dead_man_switch_that_user_data_did_not_bring_is_a_failure(machine: Sandbox) -> None:
@@ -184,7 +186,7 @@ def test_a_dead_man_switch_that_user_data_did_not_bring_is_a_failure(machine: Sa
     assert isinstance(command, Run)
     done = machine.run(command)
     assert done.returncode == 1
-    assert "its user data did not bring spotsup-dead-man.timer; nobody would end this machine" in done.stderr
+    assert "the user data of this machine did not install spotsup-dead-man.timer: nothing would end it" in done.stderr
 
 
 def mounted(machine: Sandbox) -> list[list[str]]:
@@ -236,7 +238,7 @@ def test_a_folder_for_logs_that_only_others_may_make_is_no_failure(machine: Sand
 def test_a_server_that_refuses_is_a_failure_in_its_own_words(machine: Sandbox) -> None:
     machine.write("state/mount-fails", "")
     wanted = Mount("nfs", "server:/data", f"{places(machine)}/x")
-    done = machine.run(Run("mount", mount_scripts.mount(wanted, 5), 20.0, as_root=True))
+    done = machine.run(Run("mount", mount_step.mount(wanted, 5), 20.0, as_root=True))
     assert done.returncode == 1
     assert done.stderr == (
         "mount.nfs: access denied by server\n"
@@ -247,7 +249,7 @@ def test_a_server_that_refuses_is_a_failure_in_its_own_words(machine: Sandbox) -
 def test_a_server_that_does_not_answer_is_given_up(machine: Sandbox) -> None:
     machine.write("state/mount-hangs", "")
     wanted = Mount("nfs", "server:/data", f"{places(machine)}/x")
-    done = machine.run(Run("mount", mount_scripts.mount(wanted, 1), 20.0, as_root=True))
+    done = machine.run(Run("mount", mount_step.mount(wanted, 1), 20.0, as_root=True))
     assert done.returncode == 1
     assert "server:/data did not answer within 1 s: may this machine reach it (for NFS: TCP port 2049)?" in done.stderr
 
@@ -262,21 +264,21 @@ def test_a_mount_that_hangs_is_found_without_hanging(machine: Sandbox) -> None:
     assert found is not None
     assert not found.alive
     assert time.monotonic() - began < 15.0
-    done = machine.sh(mount_scripts.wait_until_alive(setup.mounts[0], 1).replace("within 5 ", "within 1 "))
+    done = machine.sh(mount_step.wait_until_alive(setup.mounts[0], 1, probe_s=1))
     assert done.returncode == 1
     assert f"server:/data, mounted at {place}, has not answered for 1 s: its server is down" in done.stderr
     (machine.box / "bin/stat").unlink()
     Path(place).mkdir(parents=True)
-    assert machine.sh(mount_scripts.wait_until_alive(setup.mounts[0], 30)).returncode == 0
+    assert machine.sh(mount_step.wait_until_alive(setup.mounts[0], 30)).returncode == 0
 
 
 def test_a_folder_that_takes_no_file_or_hangs_is_a_failure(machine: Sandbox) -> None:
     paths = Paths(str(machine.home / ".spotsup"), "n1")
-    gone = machine.sh(mount_scripts.prove_folder(f"{machine.box}/nowhere", paths, "k", 5))
+    gone = machine.sh(mount_step.prove_folder(f"{machine.box}/nowhere", paths, "k", 5))
     assert gone.returncode == 1
     assert "nowhere, renamed and read back; is it " in gone.stderr
     machine.program("sync", "exec sleep 600")
-    hung = machine.sh(mount_scripts.prove_folder(str(machine.home), paths, "k", 1))
+    hung = machine.sh(mount_step.prove_folder(str(machine.home), paths, "k", 1))
     assert (hung.returncode, hung.stderr) == (
         1,
         f"writing a file to {machine.home} did not end within 1 s: its server hangs\n",
@@ -288,7 +290,7 @@ def test_what_cannot_be_unmounted_is_unmounted_lazily(machine: Sandbox) -> None:
     place = f"{places(machine)}/x"
     machine.write("proc/mounts", f"server:/data {place} nfs4 rw,hard 0 0\n")
     machine.write("state/umount-hangs", "")
-    done = machine.run(Run("unmount", mount_scripts.unmount((place,), 1), 30.0, as_root=True))
+    done = machine.run(Run("unmount", fill("mounts/unmount.sh", places=[place], limit_s=1), 30.0, as_root=True))
     assert done.returncode == 0
     assert f"{place} is in use or its server hangs; it is unmounted lazily" in done.stderr
     assert mounted(machine) == []
@@ -318,7 +320,7 @@ def test_scratch_is_a_new_local_disk_the_same_after_a_reboot(machine: Sandbox) -
 def test_a_disk_with_anything_on_it_is_never_formatted(machine: Sandbox) -> None:
     machine.write("state/disks", "/dev/full:Amazon EC2 NVMe Instance Storage:xfs:data\n")
     wanted = Mount("scratch", "", f"{places(machine)}/scratch")
-    script = mount_scripts.scratch(wanted, "/dev/full", "u", 5, new=True)
+    script = mount_step.mount_scratch(wanted, "/dev/full", "u", 5, new=True)
     done = machine.run(Run("mount", script, 20.0, as_root=True))
     assert (done.returncode, done.stderr) == (1, "/dev/full is not empty, and stays as it is: xfs\n")
     assert not any(line.startswith("mkfs") for line in machine.log)
@@ -386,4 +388,4 @@ def test_a_unit_that_ends_at_once_is_a_failure_with_its_last_words(machine: Sand
 def test_the_options_in_the_documents_are_those_that_are_used() -> None:
     text = (Path(__file__).resolve().parents[2] / "docs" / "nodes.md").read_text(encoding="utf-8")
     told = re.findall(r"^\| `(?:nfs|filestore|lustre|scratch)`.* \| (\w+) \| `(\S+)` \|$", text, re.MULTILINE)
-    assert told == list(mount_scripts.OPTIONS.values())
+    assert told == list(mount_step.OPTIONS.values())

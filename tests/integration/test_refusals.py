@@ -25,7 +25,7 @@ from tests.unit.quoting import api, spec
 
 
 @dataclass(frozen=True, slots=True)
-class FaultyCloud:
+class Testbed:
     """One test cloud, in which something is wrong."""
 
     server: Any
@@ -34,7 +34,7 @@ class FaultyCloud:
 
 
 @contextmanager
-def aws_testbed(monkeypatch: pytest.MonkeyPatch, _folder: Path) -> Iterator[FaultyCloud]:
+def aws_testbed(monkeypatch: pytest.MonkeyPatch, _folder: Path) -> Iterator[Testbed]:
     with aws.aws_cloud(PaperMachines()) as server:
         for name, value in aws.ENVIRON.items():
             monkeypatch.setenv(name, value)
@@ -42,11 +42,11 @@ def aws_testbed(monkeypatch: pytest.MonkeyPatch, _folder: Path) -> Iterator[Faul
         def make(**more: Any) -> Provisioner:
             return AwsProvisioner(AwsSettings(**{"regions": ("us-east-1",), "endpoint": server.url, **more}))
 
-        yield FaultyCloud(server, make, lambda: len(server.cloud.ec2.instances.records))
+        yield Testbed(server, make, lambda: len(server.cloud.ec2.instances.records))
 
 
 @contextmanager
-def gcp_testbed(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Iterator[FaultyCloud]:
+def gcp_testbed(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Iterator[Testbed]:
     with gcp.gcp_cloud(PaperMachines()) as server:
         for name, value in server.environ(folder).items():
             monkeypatch.setenv(name, value)
@@ -55,11 +55,11 @@ def gcp_testbed(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Iterator[Fault
             known = {"project": gcp.PROJECT, "regions": ("us-central1",), "endpoint": server.url}
             return GcpProvisioner(GcpSettings(**{**known, **more}))
 
-        yield FaultyCloud(server, make, lambda: len(server.cloud.compute.instances.records))
+        yield Testbed(server, make, lambda: len(server.cloud.compute.instances.records))
 
 
 @contextmanager
-def azure_testbed(monkeypatch: pytest.MonkeyPatch, _folder: Path) -> Iterator[FaultyCloud]:
+def azure_testbed(monkeypatch: pytest.MonkeyPatch, _folder: Path) -> Iterator[Testbed]:
     with azure.azure_cloud(PaperMachines()) as server:
         for name, value in server.environ.items():
             monkeypatch.setenv(name, value)
@@ -67,7 +67,7 @@ def azure_testbed(monkeypatch: pytest.MonkeyPatch, _folder: Path) -> Iterator[Fa
         def make(**more: Any) -> Provisioner:
             return AzureProvisioner(server.settings(**more))
 
-        yield FaultyCloud(server, make, lambda: len(server.cloud.arm.fleet.records))
+        yield Testbed(server, make, lambda: len(server.cloud.arm.fleet.records))
 
 
 TESTBEDS = {"aws": aws_testbed, "gcp": gcp_testbed, "azure": azure_testbed}
@@ -213,12 +213,12 @@ def case(request: pytest.FixtureRequest) -> Case:
 
 
 @pytest.fixture
-def testbed(case: Case, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FaultyCloud]:
+def testbed(case: Case, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Testbed]:
     with TESTBEDS[case.cloud](monkeypatch, tmp_path) as found:
         yield found
 
 
-def test_what_cannot_work_is_refused_with_the_fix_before_money_is_spent(case: Case, testbed: FaultyCloud) -> None:
+def test_what_cannot_work_is_refused_with_the_fix_before_money_is_spent(case: Case, testbed: Testbed) -> None:
     cloud = testbed.make(**case.settings)
     case.fault(testbed.server.cloud)
     message = {each.what: each.message for each in cloud.check(30.0) if not each.ok}[case.subject]

@@ -45,7 +45,7 @@ def test_an_etcd_without_space_is_told_in_one_sentence_until_an_operator_has_men
         daemon = Daemon(etcd, stack)
         daemon.tick_until(lambda: daemon.loop.status.headline == "watching 0 jobs")
         daemon.submit("job")
-        assert space.fill(etcd) > 0
+        assert space.use_up(etcd) > 0
         service = Service(daemon.journal, daemon.leader, SystemClock(), ["local"], lambda *_: True)
         with pytest.raises(JournalFullError, match="space quota is used up: training goes on"):
             service.scale("job", Scale(max_nodes=5))
@@ -59,7 +59,7 @@ def test_an_etcd_without_space_is_told_in_one_sentence_until_an_operator_has_men
         until(lambda: "space quota" in standby.etcd_problem())
         assert standby.leader == "me"
 
-        space.free([server.endpoint])
+        space.mend([server.endpoint])
         daemon.tick_until(lambda: daemon.loop.status.headline == "watching 1 job")
         daemon.tick_until(lambda: service.scale("job", Scale(max_nodes=6)).record.max_nodes in (5, 6))
         until(lambda: not standby.etcd_problem())

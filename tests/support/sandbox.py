@@ -12,10 +12,10 @@ import subprocess
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bootstrap import scripts
+from bootstrap.connect import as_root
 from bootstrap.facts import Facts, facts_script, parse_facts
 from bootstrap.model import Again, Command, Reboot, Run, Setup, Skip, Upload
-from bootstrap.steps import asks_again, plan
+from bootstrap.steps import needs_new_facts, plan
 
 TIMEOUT_S = 60.0
 MAX_PASSES = 8
@@ -204,7 +204,7 @@ class Sandbox:
     def run(self, command: Run, node: str = "n1") -> subprocess.CompletedProcess[str]:
         """As `Shell.run` does."""
         script = command.script
-        return self.sh(scripts.as_root(script, node, command.timeout_s) if command.as_root else script, command.stdin)
+        return self.sh(as_root(script, node, command.timeout_s) if command.as_root else script, command.stdin)
 
     def facts(self, setup: Setup) -> Facts:
         """What is so."""
@@ -225,7 +225,7 @@ class Sandbox:
                 for command in commands:
                     self.apply(command)
                 done += commands
-                again = asks_again(commands)
+                again = needs_new_facts(commands)
                 if again:
                     break
             if not again:

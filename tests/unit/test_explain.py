@@ -127,11 +127,12 @@ def test_a_container_image_is_pulled_and_docker_installed_where_it_is_not_assume
     assert steps[1] == f"pull {image.removeprefix('docker://')}"
     assert steps[-1] == "check that the image has torch"
     assert (
-        "Docker is there and open to ubuntu, and does not have the image yet" in found["node_plans"][0]["assumptions"]
+        "Docker is installed, ubuntu has access to it, and it does not have the image yet"
+        in found["node_plans"][0]["assumptions"]
     )
     setup = Setup("n1", b"{}", Archive.of(b"c"), Archive.of(b"t"), host=host_on("gcp", "T4", 1), image=image_of(image))
     guess = assumed(setup, "me", "/home/me")
-    assert "there is no Docker" in guess.words
+    assert "Docker is not installed" in guess.assumptions
     assert str({each.name: each.decision for each in plan(guess.facts, setup)}["container"]).startswith(
         "(Run(what='install Docker'"
     )

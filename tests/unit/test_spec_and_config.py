@@ -94,9 +94,9 @@ def test_an_environment_is_image_uv_or_a_requirements_file(environment: str) -> 
             "/mnt/x needs one of nfs, filestore, lustre and `scratch: true`; it has none",
         ),
         ({"storage": [{"mount": "/mnt/x", "nfs": "s:/", "scratch": True}]}, "it has nfs and scratch"),
-        ({"storage": [{"mount": "/usr", "nfs": "s:/"}]}, "`storage.0`: /usr is the machine's own; mount below /mnt"),
-        ({"storage": [{"mount": "/mnt/x", "nfs": "s"}]}, "'s' is nothing to mount at /mnt/x; write it as server:/path"),
-        ({"storage": [{"mount": "/mnt/x", "scratch": True}] * 2}, "two file systems cannot be mounted at one place"),
+        ({"storage": [{"mount": "/usr", "nfs": "s:/"}]}, "`storage.0`: /usr is reserved for the machine itself; mount"),
+        ({"storage": [{"mount": "/mnt/x", "nfs": "s"}]}, "'s' cannot be mounted at /mnt/x; write it as server:/path"),
+        ({"storage": [{"mount": "/mnt/x", "scratch": True}] * 2}, "two file systems cannot have the same mountpoint"),
         (
             {"storage": [{"mount": "/mnt/x", "scratch": True}], "checkpoint_dir": "/mnt/x/ck"},
             "checkpoint_dir is /mnt/x/ck, but /mnt/x is scratch, which ends with its machine",

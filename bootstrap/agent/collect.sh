@@ -1,0 +1,4 @@
+set -- @logs@
+for log; do
+    [ ! -e "$log" ] || tail -n @lines@ "$log"
+done

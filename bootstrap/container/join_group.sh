@@ -1,0 +1,2 @@
+set -eu
+usermod -aG docker @user@

@@ -1,0 +1,38 @@
+# The job's interpreter computes on each GPU, in a process that can be killed. The sum is exact in float32, and in TF32
+# too: all are powers of two.
+set -eu
+own=@own@ python=@python@ gpus=@gpus@ limit_s=@limit_s@ checked=@checked@ key=@key@
+program='
+import sys
+try:
+    import torch
+except Exception as error:
+    sys.exit(f"{sys.executable} cannot import torch: {error}")
+if torch.version.cuda is None:
+    sys.exit(f"torch {torch.__version__} was built without CUDA: install a build with CUDA, by setup or in the image")
+try:
+    found = torch.cuda.device_count()
+    torch.cuda.init()
+    if found < int(sys.argv[1]):
+        sys.exit(f"torch finds {found} GPUs, {sys.argv[1]} should be here: is CUDA_VISIBLE_DEVICES set?")
+    for index in range(found):
+        ones = torch.ones(1024, 1024, device=f"cuda:{index}")
+        total = float((ones @ ones).sum())
+        if total != 1024.0**3:
+            sys.exit(f"GPU {index} ({torch.cuda.get_device_name(index)}) computes wrongly: {total} for {1024.0**3}")
+except Exception as error:
+    first = (str(error).splitlines() or [type(error).__name__])[0]
+    sys.exit(f"torch {torch.__version__} (CUDA {torch.version.cuda}) cannot compute on the GPUs: {first}")
+'
+cd /
+status=0
+(
+    set -- timeout -k 10 "$limit_s" "$python" -c "$program" "$gpus"
+    # shellcheck source=/dev/null
+    . "$own/env.sh"
+    exec "$@"
+) </dev/null >&2 || status=$?
+[ "$status" -ne 124 ] || echo "computing on the GPUs did not end within $limit_s s: one of them hangs" >&2
+[ "$status" -eq 0 ] || exit "$status"
+echo "$key" >"$own/$checked.new"
+mv "$own/$checked.new" "$own/$checked"

@@ -1,0 +1,3 @@
+file=@file@ key=@key@
+mkdir -p "$(dirname "$file")"
+echo "$key" >"$file"

@@ -1,0 +1,3 @@
+set -eu
+systemctl unmask nvidia-fabricmanager
+systemctl enable --now nvidia-fabricmanager

@@ -1,0 +1,301 @@
+"""An installation to be broken: daemons on one etcd of one member or three, and the local cloud, each a process.
+
+`Site` starts and ends them, one by one; what users see of it goes by the daemons' own API. `close` leaves nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from provisioners.localcloud import processes
+from provisioners.localcloud.control import destroy, start_server
+from provisioners.localcloud.machine.spec import MARKER_VARIABLE
+from provisioners.localcloud.processes import Identity
+from provisioners.localcloud.store import Store
+from supervisor.cli.client import Client
+from supervisor.errors import SpotsupError
+from supervisor.identity import load_identity
+from tests.soak.etcd import Members, prefix_of
+from tests.support.programs import program_env
+from tools.stack import CONFIG, ROOT, StackError
+
+START_TIMEOUT_S = 240.0
+STOP_TIMEOUT_S = 30.0
+KILL_TIMEOUT_S = 10.0
+HEALTH_TIMEOUT_S = 5.0
+CALL_TIMEOUT_S = 20.0
+LOOK_S = 0.05
+
+
+class Daemon:
+    """One spotsupd, with a state folder, a socket and a log of its own."""
+
+    def __init__(self, name: str, folder: Path, socket: Path, environ: Mapping[str, str]) -> None:
+        self.name, self.state, self.socket = name, folder / "state", socket
+        self.config, self.log = folder / "spotsupd.toml", folder / "log"
+        self._environ = dict(environ)
+        self.process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def runs(self) -> bool:
+        """Whether its process does."""
+        return self.process is not None and self.process.poll() is None
+
+    @property
+    def pid(self) -> int:
+        """Of the process that was started last."""
+        assert self.process is not None
+        return self.process.pid
+
+    def start(self) -> None:
+        """Returns when it answers. Raises StackError."""
+        self.launch()
+        wait_for(lambda: bool(self.health()), START_TIMEOUT_S, f"{self.name} to answer", self.last_words)
+
+    def launch(self) -> None:
+        """Start it, and do not wait."""
+        command = [sys.executable, "-m", "supervisor.cli.daemon", "run", "--config", str(self.config)]
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=ROOT,
+                env=self._environ,
+                start_new_session=True,
+            )
+
+    def kill(self) -> None:
+        """kill -9; nothing happens to one that has ended."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+
+    def send(self, number: signal.Signals) -> None:
+        """A signal."""
+        assert self.process is not None
+        self.process.send_signal(number)
+
+    def health(self, timeout_s: float = HEALTH_TIMEOUT_S) -> dict[str, Any]:
+        """What it says of itself; nothing where it does not answer."""
+        try:
+            answer: dict[str, Any] = self.get("/v1/health", timeout_s)
+        except SpotsupError:
+            return {}
+        return answer
+
+    def commits(self) -> int:
+        """How often it has written to the journal, all in all. Raises SpotsupError."""
+        return int(self.get("/v1/health")["counters"].get("commits", 0))
+
+    def get(self, path: str, timeout_s: float = CALL_TIMEOUT_S) -> Any:
+        """Of its API. Raises SpotsupError."""
+        with contextlib.closing(Client(self.socket, timeout_s)) as client:
+            return client.get(path)
+
+    def post(self, path: str, body: dict[str, Any] | None = None, timeout_s: float = CALL_TIMEOUT_S) -> Any:
+        """Of its API. Raises SpotsupError."""
+        with contextlib.closing(Client(self.socket, timeout_s)) as client:
+            return client.post(path, body)
+
+    def ctl(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """`spotsupctl`, asking this daemon."""
+        return subprocess.run(
+            [sys.executable, "-m", "supervisor.cli.ctl", "--socket", str(self.socket), *arguments],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+            cwd=ROOT,
+            env=program_env(),
+        )
+
+    def last_words(self, lines: int = 5) -> str:
+        """The end of its log."""
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
+
+
+class Site:
+    """Use `site`."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        members: Members,
+        daemons: int = 2,
+        leader_ttl_s: float = 3.0,
+        lease_ttl_s: float = 6.0,
+        environ: Mapping[str, str] | None = None,
+        last_environ: Mapping[str, str] | None = None,
+        state_dirs: Sequence[Path] = (),
+    ) -> None:
+        """`last_environ`: of the last daemon only. `state_dirs`: where not below `folder`."""
+        self.folder, self.etcd, self.leader_ttl_s = folder, members, leader_ttl_s
+        self.cloud_dir = folder / "cloud"
+        self._sockets = Path(tempfile.mkdtemp(prefix="spotsup-"))
+        self._marker = f"{prefix_of(folder)}9999"
+        self.cloud: subprocess.Popen[bytes] | None = None
+        ours = {**program_env(), **(environ or {}), MARKER_VARIABLE: self._marker}
+        self.daemons = []
+        for number in range(daemons):
+            own = folder / f"daemon-{number}"
+            own.mkdir(parents=True)
+            last = dict(last_environ or {}) if number == daemons - 1 else {}
+            daemon = Daemon(f"spotsupd {number}", own, self._sockets / f"{number}.sock", {**ours, **last})
+            if state_dirs:
+                daemon.state = state_dirs[number]
+            text = CONFIG.replace("leader_ttl_s = 3.0", f"leader_ttl_s = {leader_ttl_s}").format(
+                cluster="chaos",
+                state_dir=json.dumps(str(daemon.state)),
+                socket=json.dumps(str(daemon.socket)),
+                lease_ttl_s=lease_ttl_s,
+            )
+            text += f"[etcd]\nendpoints = {json.dumps(members.endpoints)}\nwait_s = 60.0\n"
+            daemon.config.write_text(f"{text}[local]\ndir = {json.dumps(str(self.cloud_dir))}\n")
+            self.daemons.append(daemon)
+
+    def start(self) -> None:
+        """All of it. Raises StackError, EtcdFailedError, ServerError."""
+        self.etcd.start_all()
+        self.start_cloud()
+        for daemon in self.daemons:
+            daemon.state.mkdir(parents=True, exist_ok=True)
+        load_identity(self.daemons[0].state / "cluster.key")
+        for daemon in self.daemons[1:]:
+            shutil.copy(self.daemons[0].state / "cluster.key", daemon.state / "cluster.key")
+        for daemon in self.daemons:
+            daemon.start()
+        self.wait_for(lambda: self.leader() is not None, 60.0, "a daemon to lead")
+
+    def start_cloud(self) -> None:
+        """The local cloud's server."""
+        self.cloud = start_server(self.cloud_dir, environ=program_env())
+
+    def leader(self) -> Daemon | None:
+        """Whoever says that it leads."""
+        return next((each for each in self.daemons if each.runs and each.health().get("leading")), None)
+
+    def any(self) -> Daemon:
+        """One that answers, the leader rather than others. Raises StackError."""
+        found = self.leader() or next((each for each in self.daemons if each.runs and each.health()), None)
+        if found is None:
+            raise StackError(f"no daemon answers; the last words of all: {self.last_words()}")
+        return found
+
+    def job(self, name: str) -> dict[str, Any]:
+        """What any daemon says of a job. Raises StackError and SpotsupError."""
+        found: dict[str, Any] = self.any().get(f"/v1/jobs/{name}")
+        return found
+
+    def machines(self) -> list[dict[str, Any]]:
+        """The local cloud's machines that have not ended, as its files have them: without asking its process."""
+        found = Store(self.cloud_dir).machines().values()
+        return [{"id": each.id, "node": each.node} for each in found if each.ended_at is None]
+
+    def processes_of(self, node: str) -> dict[Identity, str]:
+        """What runs on a node's machine, and its command."""
+        ids = {each["id"] for each in self.machines() if each["node"] == node}
+        return {each: command(each.pid) for each in processes.find([], lambda marker: marker in ids)}
+
+    def cloud_ctl(self, *arguments: str) -> None:
+        """`spotsup-localcloud`. Raises StackError."""
+        done = subprocess.run(
+            [sys.executable, "-m", "provisioners.localcloud.main", *arguments, "--dir", str(self.cloud_dir)],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+            cwd=ROOT,
+            env=program_env(),
+        )
+        if done.returncode:
+            raise StackError(f"spotsup-localcloud {' '.join(arguments)}: {done.stderr.strip()}")
+
+    def last_words(self) -> str:
+        """The ends of all daemons' logs."""
+        return "\n".join(daemon.last_words() for daemon in self.daemons if daemon.log.exists())
+
+    def wait_for(self, predicate: Callable[[], bool], timeout_s: float, what: str) -> float:
+        """The seconds until it held. Raises StackError."""
+        return wait_for(predicate, timeout_s, what, self.last_words)
+
+    def close(self) -> None:
+        """End everything, whatever state it is in. Raises ServerError, StoreError, once all else has ended."""
+        try:
+            self._end_daemons()
+            self._end_cloud()
+        finally:
+            self.etcd.close()
+            processes.kill_marked(prefix_of(self.folder), KILL_TIMEOUT_S)
+            shutil.rmtree(self._sockets, ignore_errors=True)
+
+    def _end_daemons(self) -> None:
+        for daemon in self.daemons:
+            if daemon.runs:
+                daemon.send(signal.SIGCONT)
+                daemon.send(signal.SIGTERM)
+        for daemon in self.daemons:
+            if daemon.process is not None:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    daemon.process.wait(STOP_TIMEOUT_S)
+                daemon.kill()
+
+    def _end_cloud(self) -> None:
+        if self.cloud is None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            self.cloud.send_signal(signal.SIGCONT)
+        try:
+            destroy(self.cloud_dir)
+        finally:
+            self.cloud.kill()
+            self.cloud.wait()
+
+
+@contextmanager
+def site(folder: Path, members: Members, **options: Any) -> Iterator[Site]:
+    """A site that runs. Nothing of it is left afterwards."""
+    made = Site(folder, members=members, **options)
+    try:
+        made.start()
+        yield made
+    finally:
+        made.close()
+
+
+def wait_for(predicate: Callable[[], bool], timeout_s: float, what: str, words: Callable[[], str]) -> float:
+    """The seconds until it held. Raises StackError."""
+    began = time.monotonic()
+    while not predicate():
+        if time.monotonic() - began > timeout_s:
+            raise StackError(f"waited {timeout_s:g} s in vain for {what}; the last words: {words()}")
+        time.sleep(LOOK_S)
+    return time.monotonic() - began
+
+
+def command(pid: int) -> str:
+    """A process's command line, "" for one that has ended."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+    except OSError:
+        return ""
+
+
+def descriptors(pid: int) -> int:
+    """How many files a process has open, 0 where it has ended."""
+    with contextlib.suppress(OSError):
+        return sum(1 for _ in Path(f"/proc/{pid}/fd").iterdir())
+    return 0

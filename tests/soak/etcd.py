@@ -1,0 +1,162 @@
+"""etcd for the soaks: one member or three, which can be killed, frozen, and started again, with its data or without."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from spotsup_trainer.etcd import Etcd, EtcdError
+
+from provisioners.localcloud import processes
+from provisioners.localcloud.machine.spec import MARKER_VARIABLE
+from provisioners.localcloud.programs import find_program, library_path, tools_root
+
+_START_TIMEOUT_S = 120.0  # one that has to catch up, on a computer that is busy
+_LOOK_S = 0.05
+_KILL_TIMEOUT_S = 10.0
+
+
+class EtcdFailedError(Exception):
+    """A member does not answer; with its last words."""
+
+
+def prefix_of(folder: Path) -> str:
+    """How the markers of all processes begin that belong to a folder: always the same for the same folder."""
+    return f"local-{hashlib.sha256(os.fsencode(folder)).hexdigest()[:8]}-"
+
+
+class Members:
+    """`count` members of one cluster below `folder`; each keeps its ports for ever.
+
+    `options`: more of etcd's own. `homes`: where a member has its data, if not below `folder`. `rooms`: the network
+    namespace of each member, and its address there.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        count: int = 1,
+        options: Sequence[str] = (),
+        homes: Mapping[int, Path] | None = None,
+        rooms: Sequence[tuple[str, str]] = (),
+    ) -> None:
+        self._folder = folder
+        self._rooms = tuple(rooms)
+        self._options, self._homes = tuple(options), dict(homes or {})
+        self._prefix = prefix_of(folder)
+        ports = _free_ports(2 * count)
+        hosts = [address for _, address in rooms] or ["127.0.0.1"] * count
+        self._clients = [f"http://{host}:{port}" for host, port in zip(hosts, ports[:count], strict=True)]
+        self._peers = [f"http://{host}:{port}" for host, port in zip(hosts, ports[count:], strict=True)]
+        self._running: dict[int, subprocess.Popen[bytes]] = {}
+
+    @property
+    def endpoints(self) -> tuple[str, ...]:
+        """Where clients connect."""
+        return tuple(self._clients)
+
+    def end_leftovers(self) -> None:
+        """End what an earlier run in this folder left."""
+        processes.kill_marked(self._prefix, _KILL_TIMEOUT_S)
+
+    def start(self, *numbers: int, listen: str = "") -> None:
+        """Start members and wait until each answers; `listen`: somewhere else than clients know. EtcdFailedError."""
+        for number in numbers:
+            self._launch(number, listen)
+        for number in numbers:
+            self._wait(number, listen or self._clients[number])
+
+    def start_all(self) -> None:
+        """Start the cluster. Raises EtcdFailedError."""
+        self.start(*range(len(self._clients)))
+
+    def kill(self, number: int = 0) -> None:
+        """kill -9."""
+        process = self._running.pop(number)
+        process.kill()
+        process.wait()
+
+    def freeze(self, number: int = 0) -> None:
+        """It does nothing any more, but its connections stand."""
+        self._running[number].send_signal(signal.SIGSTOP)
+
+    def thaw(self, number: int = 0) -> None:
+        """It goes on."""
+        self._running[number].send_signal(signal.SIGCONT)
+
+    def wipe(self, number: int = 0) -> None:
+        """Lose a killed member's data."""
+        shutil.rmtree(self._data(number))
+
+    def pid(self, number: int = 0) -> int:
+        """Of a member that was started, and not killed by us; 0 where it has ended."""
+        process = self._running.get(number)
+        return process.pid if process is not None and process.poll() is None else 0
+
+    def elsewhere(self) -> str:
+        """An address that no client knows."""
+        return f"http://127.0.0.1:{_free_ports(1)[0]}"
+
+    def close(self) -> None:
+        """Kill all."""
+        for number in list(self._running):
+            self.kill(number)
+
+    def _launch(self, number: int, listen: str) -> None:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        client, peer = listen or self._clients[number], self._peers[number]
+        cluster = ",".join(f"m{index}={each}" for index, each in enumerate(self._peers))
+        tools = tools_root()
+        command = [
+            *((str(find_program("ip")), "netns", "exec", self._rooms[number][0]) if self._rooms else ()),
+            str(find_program("etcd", tools)),
+            *("--name", f"m{number}", "--data-dir", str(self._data(number))),
+            *("--listen-client-urls", client, "--advertise-client-urls", client),
+            *("--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer),
+            *("--initial-cluster", cluster, "--log-level", "warn"),
+            *self._options,
+        ]
+        environ = os.environ | {MARKER_VARIABLE: f"{self._prefix}{number:04d}"}
+        if tools is not None:
+            environ["LD_LIBRARY_PATH"] = ":".join(filter(None, [library_path(tools), environ.get("LD_LIBRARY_PATH")]))
+        with self._log(number).open("ab") as log:
+            self._running[number] = subprocess.Popen(
+                command, env=environ, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            )
+
+    def _wait(self, number: int, endpoint: str) -> None:
+        deadline = time.monotonic() + _START_TIMEOUT_S
+        with contextlib.closing(Etcd([endpoint], timeout_s=2.0)) as etcd:
+            while True:
+                try:
+                    etcd.get("/")  # a linearizable read: there is a leader
+                except EtcdError as error:
+                    if self._running[number].poll() is not None or time.monotonic() > deadline:
+                        words = self._log(number).read_text(errors="replace")[-1000:]
+                        raise EtcdFailedError(f"no etcd answers at {endpoint}: {error}; its log: {words}") from error
+                    time.sleep(_LOOK_S)
+                else:
+                    return
+
+    def _data(self, number: int) -> Path:
+        return self._homes.get(number, self._folder) / f"data-{number}"
+
+    def _log(self, number: int) -> Path:
+        return self._folder / f"etcd-{number}.log"
+
+
+def _free_ports(count: int) -> list[int]:
+    """Ports nobody listens on now."""
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [int(each.getsockname()[1]) for each in sockets]

@@ -1,0 +1,113 @@
+"""The gpu steps: golden files `{texts of a machine, what was asked for -> plan}`, and what the texts are read as.
+
+No machine with a GPU was at hand: the texts follow the output of NVIDIA's programs in public logs and manuals. To
+rewrite all plans: SPOTSUP_WRITE_GOLDEN=1 pytest tests/unit/test_bootstrap_*.py
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bootstrap.facts import Facts, System
+from bootstrap.gpu.facts import Gpu, read_gpu
+from bootstrap.gpu.step import Condition, check_key, diagnose, flavour_for, is_as_offered
+from bootstrap.model import Reboot, Run, Skip
+from bootstrap.steps import plan
+from tests.support import plans
+from tests.support.hosts import host_on
+from tests.support.plans import a_setup, as_json, gpu_facts_of, read
+
+GOLDEN = plans.GOLDEN / "gpu"
+CASES = sorted(GOLDEN.glob("*.json"))
+STEPS = ("gpu", "gpu-check")
+
+
+def test_there_are_golden_files() -> None:
+    assert len(CASES) >= 30
+
+
+@pytest.mark.parametrize("path", CASES, ids=lambda path: path.stem)
+def test_golden(path: Path) -> None:
+    case = read(path)
+    planned = plan(gpu_facts_of(case), a_setup(host=host_on(**case["host"])))
+    # The check is the same for all; one file shows it.
+    found = {step.name: as_json(step.decision) for step in planned if step.name in case.get("steps", ["gpu"])}
+    if os.environ.get("SPOTSUP_WRITE_GOLDEN"):
+        path.write_text(json.dumps({**case, "plan": found}, indent=2) + "\n", encoding="utf-8")
+        return
+    assert found == case["plan"]
+
+
+@pytest.mark.parametrize("path", CASES, ids=lambda path: path.stem)
+def test_a_machine_that_was_not_made_for_the_node_is_never_changed(path: Path) -> None:
+    case = read(path)
+    for born in ("", "another"):
+        facts = replace(gpu_facts_of(case), system=replace(System(**case["system"]), born=born))
+        for step in plan(facts, a_setup(host=host_on(**case["host"]))):
+            commands = step.decision if isinstance(step.decision, tuple) else ()
+            assert not any(isinstance(each, Reboot) or (isinstance(each, Run) and each.as_root) for each in commands)
+
+
+@pytest.mark.parametrize("path", CASES, ids=lambda path: path.stem)
+def test_whoever_wants_no_gpu_is_never_stopped_by_one(path: Path) -> None:
+    planned = plan(gpu_facts_of(read(path)), a_setup(host=host_on("aws", "", 0)))
+    assert all(isinstance(step.decision, Skip) for step in planned if step.name in STEPS)
+
+
+def test_what_has_computed_in_this_boot_is_not_asked_again() -> None:
+    case = read(GOLDEN / "aws_image_t4.json")
+    facts, setup = gpu_facts_of(case), a_setup(host=host_on(**case["host"]))
+    checked = replace(facts, gpu=replace(facts.gpu, checked=check_key(facts, setup)))
+
+    def asks(facts: Facts) -> bool:
+        return any(step.name == "gpu-check" and isinstance(step.decision, tuple) for step in plan(facts, setup))
+
+    assert asks(facts)
+    assert not asks(checked)
+    assert asks(replace(checked, boot_id="another"))
+    assert asks(replace(checked, python="/opt/venv/bin/python"))
+
+
+def test_generations_get_the_modules_that_drive_them() -> None:
+    assert flavour_for((0x1B38,)) == "proprietary"  # P40
+    assert flavour_for((0x1DB1,)) == "proprietary"  # V100
+    assert flavour_for((0x1EB8,)) == "open"  # T4
+    assert flavour_for((0x20B0, 0x20B0)) == "open"  # A100
+    assert flavour_for((0x2330,)) == "open"  # H100
+    assert flavour_for((0x2901,)) == "open"  # B200
+    assert flavour_for((0x1DB1, 0x1EB8)) == "proprietary"
+
+
+@pytest.mark.parametrize(
+    ("name", "memory_mib", "offered", "right"),
+    [
+        ("Tesla T4", 15360, "T4", True),
+        ("NVIDIA A10G", 23028, "A10G", True),
+        ("NVIDIA A10G", 23028, "A10", False),
+        ("NVIDIA A10-24Q", 24512, "A10", True),
+        ("NVIDIA A100-SXM4-40GB", 40536, "A100-40GB", True),
+        ("NVIDIA A100 80GB PCIe", 81920, "A100-80GB", True),
+        ("NVIDIA A100-SXM4-80GB", 81251, "A100-40GB", False),
+        ("Tesla V100-SXM2-32GB", 32510, "V100-32GB", True),
+        ("NVIDIA H100 NVL", 95830, "H100-94GB", True),
+        ("NVIDIA H100 80GB HBM3", 81559, "H100-94GB", False),
+        ("NVIDIA H200", 143771, "H100", False),
+        ("NVIDIA RTX 6000 Ada Generation", 49140, "RTX-6000-Ada", True),
+        ("NVIDIA L4", 0, "L4-24GB", True),  # it does not say how much
+        ("NVIDIA L4", 23034, "", True),  # a type that is not in the catalog
+    ],
+)
+def test_names_are_compared_as_the_catalog_has_them(name: str, memory_mib: int, offered: str, right: bool) -> None:
+    assert is_as_offered(Gpu(0, name, "GPU-1", memory_mib), offered) is right
+
+
+def test_a_driver_that_was_killed_for_its_time_counts_as_hanging() -> None:
+    for status in ("hung", "124", "137"):
+        found = read_gpu({"pci": "0000:00:1e.0 0x1eb8 0x030200", "smi": "", "smi_status": status})
+        assert diagnose(found).condition is Condition.UNHEALTHY
+        assert "did not end" in diagnose(found).reason

@@ -1,0 +1,440 @@
+"""Steps as a pure function: golden files `{facts, setup -> plan}`, and what holds for any machine.
+
+To rewrite the plans of all golden files: SPOTSUP_WRITE_GOLDEN=1 pytest tests/unit/test_bootstrap_*.py
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bootstrap.archive import Archive
+from bootstrap.container.image import image_of
+from bootstrap.environment.lock import Lock
+from bootstrap.environment.step import environment_name, python_of
+from bootstrap.facts import SECTIONS, AgentFact, Environments, Facts, MountFact, Mounts, System
+from bootstrap.log_agent.model import LogAgent
+from bootstrap.model import Again, Reboot, Run, Setup, Skip, Unfit
+from bootstrap.mounts.model import Mount
+from bootstrap.steps import (
+    Decision,
+    agent_config,
+    agent_key,
+    changes_system,
+    explain,
+    mount_key,
+    needs_new_facts,
+    plan,
+    prepared_name,
+)
+from bootstrap.system.facts import UPDATE_UNITS
+from tests.support.hosts import host_on
+from tests.support.plans import FRESH, GOLDEN, a_setup, as_json
+
+CASES = sorted(GOLDEN.glob("*.json"))
+
+
+def facts_of(value: dict[str, Any]) -> Facts:
+    """As a machine would answer; a section that a case leaves out keeps its defaults."""
+    node = {"python": "", "python_version": [], "torch": False, "codes": [], "trainers": [], "prepared": []}
+    sections = {"node": {**node, "agent": None, **value}, **value}
+    fields: dict[str, Any] = {}
+    for section in SECTIONS:
+        if section.name in sections:
+            fields |= section.fields(sections[section.name])
+    return Facts(**fields)
+
+
+def setup_of(value: dict[str, Any]) -> Setup:
+    packed = {name: Archive.of(value[name].encode()) for name in ("code", "trainer")}
+    ours = {
+        "agent_config": json.dumps(value["agent_config"]).encode(),
+        "host": host_on(**value.get("host", {})),
+        "mounts": tuple(Mount(**each) for each in value.get("mounts", ())),
+        "lock": Lock(**value["lock"]) if "lock" in value else None,
+        "log_agent": LogAgent(**value["log_agent"]) if "log_agent" in value else None,
+        "image": image_of(value["image"]) if "image" in value else None,
+    }
+    return Setup(**{**value, **packed, **ours})
+
+
+def test_there_are_golden_files() -> None:
+    assert len(CASES) >= 9
+
+
+@pytest.mark.parametrize("path", CASES, ids=lambda path: path.stem)
+def test_golden(path: Path) -> None:
+    case = json.loads(path.read_text(encoding="utf-8"))
+    planned = plan(facts_of(case["facts"]), setup_of(case["setup"]))
+    found = {step.name: as_json(step.decision) for step in planned if step.name in case["steps"]}
+    if os.environ.get("SPOTSUP_WRITE_GOLDEN"):
+        path.write_text(json.dumps({**case, "plan": found}, indent=2) + "\n", encoding="utf-8")
+        return
+    assert found == case["plan"]
+
+
+names = st.from_regex(r"[a-z0-9][a-z0-9._-]{0,20}", fullmatch=True)
+# Spaces, quotes, dollars: anything but what separates paths and accounts.
+folders = st.text(st.characters(exclude_categories=["Cs", "Cc"], exclude_characters="/:"), min_size=1, max_size=12)
+homes = folders.map(lambda name: f"/home/{name}")
+roots = st.one_of(folders.map(lambda name: f"~/{name}"), folders.map(lambda name: f"/srv/{name}"))
+lines = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=20)
+archives = st.binary(max_size=20).map(Archive.of)
+hexes = st.from_regex(r"[0-9a-f]{16}", fullmatch=True)
+
+MOUNTS = (
+    Mount("nfs", "server:/data", "/mnt/data", "ro"),
+    Mount("efs", "fs-1.efs.us-east-1.amazonaws.com:/", "/mnt/out"),
+    Mount("filestore", "10.0.0.2:/vol1", "/mnt/filestore"),
+    Mount("azure-files", "a.file.core.windows.net:/a/share", "/mnt/files"),
+    Mount("lustre", "fs-2.fsx.us-east-1.amazonaws.com@tcp:/abc", "/mnt/lustre"),
+    Mount("scratch", "", "/mnt/scratch"),
+)
+
+setups = st.builds(
+    Setup,
+    node=names,
+    agent_config=st.dictionaries(st.sampled_from(["job", "checkpoint_dir"]), homes).map(
+        lambda value: json.dumps(value).encode()
+    ),
+    code=archives,
+    trainer=archives,
+    python=st.sampled_from(["python3", "/usr/bin/python3", "~/venv/bin/python"]),
+    setup=st.none() | lines,
+    root=roots,
+    env=st.dictionaries(st.from_regex(r"[A-Z_]{1,5}", fullmatch=True), lines),
+    dead_man=st.booleans(),
+    mounts=st.lists(st.sampled_from(MOUNTS), unique=True).map(tuple),
+    lock=st.none() | st.builds(Lock, st.sampled_from(["requirements", "uv"]), st.just("r.txt"), hexes),
+    cache=st.just("") | roots,
+)
+systems = st.builds(
+    System,
+    born=names,
+    os=st.sampled_from(["", "debian", "ubuntu", "rocky"]),
+    version=st.sampled_from(["22.04", "24.04", "12"]),
+    systemd=st.sampled_from(["", "running", "degraded"]),
+    root=st.booleans(),
+    cloud_init=st.sampled_from(["done", "running", "disabled", "absent"]),
+    locks=st.sampled_from([(), ("apt-get (7) holds /var/lib/dpkg/lock",)]),
+    updaters=st.sampled_from([(), UPDATE_UNITS]),
+    unheld=st.sampled_from([(), ("linux-image-aws",)]),
+    clock=st.sampled_from(["synchronized", "waiting", "none", "unknown"]),
+    dead_man=st.booleans(),
+)
+mount_facts = st.builds(
+    MountFact,
+    st.sampled_from([mount.source for mount in MOUNTS]),
+    st.sampled_from(["nfs4", "nfs", "lustre", "ext4"]),
+    st.sampled_from(["ro", "rw"]),
+    st.booleans(),
+)
+all_mounts = st.builds(
+    Mounts,
+    found=st.dictionaries(st.sampled_from([mount.mountpoint for mount in MOUNTS]), mount_facts).map(
+        lambda found: tuple(found.items())
+    ),
+    nfs=st.booleans(),
+    lustre=st.booleans(),
+    disks=st.sampled_from([(), ("/dev/nvme1n1",)]),
+)
+machines = st.builds(
+    Facts,
+    user=names,
+    home=homes,
+    boot_id=names,
+    free_mb=st.integers(0, 10_000),
+    python=st.sampled_from(["", "/usr/bin/python3"]),
+    python_version=st.sampled_from([(3, 8, 1), (3, 11, 0), (3, 13, 2)]),
+    torch=st.booleans(),
+    codes=st.frozensets(hexes, max_size=2),
+    trainers=st.frozensets(hexes, max_size=2),
+    prepared=st.frozensets(hexes, max_size=2),
+    agent=st.none() | st.builds(AgentFact, pid=st.integers(2, 99999), key=hexes),
+    system=systems,
+    mounts=all_mounts,
+    environments=st.builds(Environments, uv=st.sampled_from(["", "module", "/usr/bin/uv"])),
+)
+
+
+@st.composite
+def own_machines(draw: st.DrawFn) -> tuple[Facts, Setup]:
+    """A machine that was made for its node."""
+    facts, setup = draw(machines), draw(setups)
+    return replace(facts, system=replace(facts.system, born=setup.node)), setup
+
+
+pure = settings(deadline=None, max_examples=50)  # a busy computer is no reason to fail
+
+
+TYPES = {"lustre": "lustre", "filestore": "nfs", "scratch": "ext4"}
+
+
+def prepared_machine(facts: Facts, setup: Setup) -> Facts:
+    """The machine after a bootstrap that went well: every fact that a step looks at is as the step wants it."""
+    found = {
+        mount.mountpoint: MountFact(mount.source or "/dev/nvme1n1", TYPES.get(mount.kind, "nfs4"), mount.mode, True)
+        for mount in setup.mounts
+    }
+    system = replace(facts.system, born=setup.node, root=True, cloud_init="done", locks=(), updaters=(), unheld=())
+    facts = replace(
+        facts,
+        torch=True,
+        system=replace(system, clock="synchronized", dead_man=True),
+        mounts=replace(facts.mounts, found=tuple(found.items()), proof=mount_key(facts, setup)),
+    )
+    complete = {environment_name(facts, setup.lock)} if setup.lock else set()
+    facts = replace(facts, environments=replace(facts.environments, complete=frozenset(complete)))
+    return replace(
+        facts,
+        codes=facts.codes | {setup.code.name},
+        trainers=facts.trainers | {setup.trainer.name},
+        prepared=facts.prepared | ({prepared_name(setup)} if setup.setup else set()),
+        agent=AgentFact(4242, agent_key(facts, setup)),
+    )
+
+
+@pure
+@given(machines, setups)
+def test_nothing_is_left_to_do_on_a_machine_that_is_ready(facts: Facts, setup: Setup) -> None:
+    for step in plan(prepared_machine(facts, setup), setup):
+        unusable = step.name == "environment" and (not facts.python or facts.python_version < (3, 11))
+        assert isinstance(step.decision, Unfit if unusable else Skip)
+
+
+# Commands that only scripts that run as root, on a machine that was made for the node, may contain.
+CHANGES = re.compile(
+    r"\b(sudo|runuser|apt-get|apt-mark|dpkg -i|mkfs|umount|modprobe|reboot|shutdown|chown"
+    r"|(?<!-)mount -|systemctl (start|stop|restart|mask|unmask|enable|disable|daemon-reload|reset-failed|set-))"
+)
+
+
+@pure
+@given(machines, setups)
+def test_no_system_is_changed_but_that_of_a_machine_made_for_this_node(facts: Facts, setup: Setup) -> None:
+    for step in plan(facts, setup):
+        if facts.system.born != setup.node:
+            assert not changes_system(step.decision)
+
+
+@pure
+@given(own_machines())
+def test_a_script_that_changes_the_system_says_that_it_does(machine: tuple[Facts, Setup]) -> None:
+    for step in plan(*machine):
+        for command in step.decision if isinstance(step.decision, tuple) else ():
+            if isinstance(command, Run) and not command.as_root and step.name not in ("code", "environment"):
+                # A folder may be called like a command.
+                script = command.script.replace(machine[1].root.removeprefix("~/"), "")
+                assert not CHANGES.search(script), command.what
+
+
+@pure
+@given(own_machines())
+def test_what_asks_for_new_facts_is_the_last_of_its_step(machine: tuple[Facts, Setup]) -> None:
+    for step in plan(*machine):
+        if isinstance(step.decision, tuple) and needs_new_facts(step.decision):
+            assert isinstance(step.decision[-1], Again | Reboot)
+            assert not needs_new_facts(step.decision[:-1])
+
+
+def reboots(facts: Facts, setup: Setup) -> Decision:
+    return (Reboot("for the test", 60.0),)
+
+
+def decision_about_a_reboot(**system: Any) -> Decision:
+    agent = system.pop("agent", None)
+    facts = replace(FRESH, agent=agent, system=System(**{"born": "n1", "root": True, **system}))
+    return plan(facts, a_setup(), [("reboot", reboots)])[0].decision
+
+
+def test_a_machine_is_rebooted_only_if_it_is_ours_and_no_agent_runs() -> None:
+    assert decision_about_a_reboot() == (Reboot("for the test", 60.0),)
+    assert as_json(decision_about_a_reboot(born="n2")) == {
+        "skip": "this machine was made for n2, not for n1: its system is left as it is"
+    }
+    assert as_json(decision_about_a_reboot(born="")) == {
+        "skip": "this machine was not made for n1: its system is left as it is"
+    }
+    assert "an agent runs here, pid 7" in as_json(decision_about_a_reboot(agent=AgentFact(7, "k")))["skip"]
+    assert "cannot become root" in as_json(decision_about_a_reboot(root=False))["unfit"]
+
+
+@pure
+@given(machines, setups)
+def test_a_plan_is_the_same_each_time(facts: Facts, setup: Setup) -> None:
+    assert plan(facts, setup) == plan(facts, setup)
+
+
+@pure
+@given(machines, setups)
+def test_a_plan_asks_for_something_skips_or_refuses(facts: Facts, setup: Setup) -> None:
+    for step in plan(facts, setup):
+        assert isinstance(step.decision, Skip | Unfit) or len(step.decision) > 0
+
+
+@pure
+@given(machines, setups)
+def test_every_wait_is_bounded(facts: Facts, setup: Setup) -> None:
+    for step in plan(facts, setup):
+        if isinstance(step.decision, tuple):
+            assert all(0 < command.timeout_s < 2 * 3600 for command in step.decision if isinstance(command, Run))
+
+
+@pure
+@given(machines, setups)
+def test_a_running_agent_with_another_configuration_is_stopped_before_one_is_started(
+    facts: Facts, setup: Setup
+) -> None:
+    decision = next(step.decision for step in plan(facts, setup) if step.name == "agent")
+    if facts.agent and isinstance(decision, tuple):
+        assert str(decision[0]).startswith("stop the agent")
+        assert str(decision[-1]) == "start the agent"
+
+
+@pure
+@given(machines, setups)
+def test_the_agent_is_started_anew_when_its_configuration_trainer_or_environment_changed(
+    facts: Facts, setup: Setup
+) -> None:
+    keys = {
+        agent_key(facts, setup),
+        agent_key(facts, replace(setup, trainer=Archive.of(setup.trainer.data + b"x"))),
+        agent_key(facts, replace(setup, code=Archive.of(setup.code.data + b"x"))),
+        agent_key(facts, replace(setup, env={**setup.env, "ANOTHER": "1"})),
+        agent_key(facts, replace(setup, agent_config=b'{"job":"another one"}')),
+    }
+    assert len(keys) == 5
+
+
+def test_secrets_show_up_neither_in_a_plan_nor_in_a_repr() -> None:
+    setup = a_setup(env={"TOKEN": "hunter2"}, agent_config=b'{"env":{"TOKEN":"hunter2"}}', setup="true")
+    planned = plan(FRESH, setup)
+    assert "hunter2" not in explain(planned) + repr(planned) + repr(setup)
+
+
+def test_the_agent_reads_paths_that_only_the_node_knows() -> None:
+    setup = a_setup(agent_config=b'{"job":"j","python":"","checkpoint_dir":"~/ck"}')
+    assert json.loads(agent_config(FRESH, setup)) == {
+        "job": "j",
+        "python": "/usr/bin/python3",
+        "code_dir": f"/home/u/.spotsup/code/{setup.code.name}",
+        "run_dir": "/home/u/.spotsup/nodes/n1/run",
+        "log_dir": "/home/u/.spotsup/nodes/n1/log",
+        "checkpoint_dir": "/home/u/ck",
+    }
+
+
+def test_a_dry_run_shows_what_is_done_what_is_left_and_what_is_impossible() -> None:
+    text = explain(plan(replace(FRESH, codes=frozenset({a_setup().code.name}), torch=False), a_setup()))
+    assert "code: nothing to do: code " in text
+    assert "environment: impossible: /usr/bin/python3 cannot import torch; install it in the image" in text
+    assert '    | setsid /bin/sh "$own/agent.sh"' in text
+
+
+def test_a_dry_run_says_what_is_done_as_root() -> None:
+    facts = replace(FRESH, system=System(born="n1", root=True, unheld=("linux-image-aws",)))
+    text = explain(plan(facts, a_setup()))
+    assert "hygiene:\n  hold linux-image-aws (as root)\n    | " in text
+    assert "apt-mark hold linux-image-aws" in text
+
+
+def test_an_environment_is_another_where_lock_interpreter_or_system_is() -> None:
+    lock = Lock("requirements", "r.txt", "0" * 64)
+    first = environment_name(FRESH, lock)
+    others = {
+        environment_name(FRESH, replace(lock, sha256="1" * 64)),
+        environment_name(FRESH, replace(lock, kind="uv")),
+        environment_name(replace(FRESH, python_version=(3, 12, 2)), lock),
+        environment_name(replace(FRESH, python="/opt/python3"), lock),
+        environment_name(replace(FRESH, system=System(os="ubuntu", version="24.04")), lock),
+        environment_name(replace(FRESH, environments=Environments(machine="aarch64")), lock),
+    }
+    assert first not in others
+    assert len(others) == 6
+    assert environment_name(replace(FRESH, boot_id="another", home="/home/v"), lock) == first
+
+
+def test_the_agent_trains_with_the_environment() -> None:
+    setup = a_setup(lock=Lock("requirements", "r.txt", "0" * 64), cache="/mnt/out/environments")
+    assert json.loads(agent_config(FRESH, setup))["python"] == python_of(FRESH, setup)
+    assert python_of(FRESH, setup).startswith("/mnt/out/environments/")
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"node": "../n1"}, r"node is '\.\./n1'; use letters"),
+        ({"node": ""}, "node is ''"),
+        ({"root": "spots"}, "use an absolute path or one that begins with ~/"),
+        ({"root": "~bob/spots"}, "use an absolute path"),
+        ({"root": "/a\nb"}, "use an absolute path"),
+        ({"root": "/a:b"}, "use an absolute path .* without `:`"),
+        ({"env": {"A-B": "1"}}, "'A-B' is not a variable name"),
+        ({"env": {"A": "x\0y"}}, "the value of A contains a NUL"),
+        ({"setup": "echo \0"}, "contains a NUL"),
+        ({"agent_config": b"[]"}, "agent_config is not a JSON object"),
+        ({"agent_config": b"{"}, "Expecting property name"),
+        ({"cache": "cache"}, "cache is 'cache'; use an absolute path"),
+        (
+            {"mounts": (MOUNTS[0], replace(MOUNTS[1], mountpoint="/mnt/data"))},
+            "two file systems .* the same mountpoint",
+        ),
+        ({"mounts": (MOUNTS[-1], replace(MOUNTS[-1], mountpoint="/mnt/more"))}, "a machine has one scratch"),
+        ({"mounts": tuple(Mount("nfs", "s:/", f"/mnt/{n}") for n in range(9))}, "9 file systems are more than the 8"),
+    ],
+)
+def test_a_setup_that_cannot_work_is_refused(changes: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        a_setup(**changes)
+
+
+@pytest.mark.parametrize(
+    ("mount", "complaint"),
+    [
+        (("nfs", "server:/x", "mnt"), "'mnt' is not a mountpoint; use an absolute path"),
+        (("nfs", "server:/x", "/mnt/../etc"), "is not a mountpoint"),
+        (("nfs", "server:/x", "/mnt/a b"), "is not a mountpoint"),
+        (("nfs", "server:/x", "/mnt/"), "is not a mountpoint"),
+        (("nfs", "server:/x", "/"), "is not a mountpoint"),
+        (("nfs", "server:/x", "/usr/local"), "/usr/local is reserved for the machine itself; mount below /mnt"),
+        (("nfs", "server:/x", "/home/ubuntu"), "is reserved"),
+        (("nfs", "server:/x", "/tmp"), "is reserved"),
+        (("nfs", "/local", "/mnt/x"), "'/local' cannot be mounted at /mnt/x; write it as server:/path"),
+        (("nfs", "server:/x; reboot", "/mnt/x"), "cannot be mounted"),
+        (("nfs", "-o:/x y", "/mnt/x"), "cannot be mounted"),
+        (("lustre", "server:/x", "/mnt/x"), "write it as fs-1.fsx.us-east-1.amazonaws.com@tcp:/name"),
+        (("scratch", "server:/x", "/mnt/x"), "scratch is the machine's own disk: it has no source"),
+        (("scratch", "", "/mnt/x", "ro"), "its mode is rw"),
+    ],
+)
+def test_a_mount_that_cannot_be_is_refused(mount: tuple[Any, ...], complaint: str) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        Mount(*mount)
+
+
+def test_a_computer_behind_a_test_cloud_stands_in_for_one_with_the_gpus_that_were_asked_for() -> None:
+    planned = plan(FRESH, a_setup(host=host_on("aws", "T4", 1)))
+    found = {step.name: as_json(step.decision) for step in planned if step.name.startswith("gpu")}
+    assert found == {
+        "gpu": {"skip": "this machine has no GPU and was not made for n1: it stands in for one that has"},
+        "gpu-check": {"skip": "this machine has no GPU to compute on"},
+    }
+    made_for_it = plan(replace(FRESH, system=System(born="n1", root=True)), a_setup(host=host_on("aws", "T4", 1)))
+    assert "none on the PCI bus" in next(as_json(step.decision)["unfit"] for step in made_for_it if step.name == "gpu")
+
+
+def test_what_is_mounted_below_something_comes_after_it() -> None:
+    setup = a_setup(mounts=(Mount("nfs", "s:/b", "/mnt/a/b"), Mount("nfs", "s:/a", "/mnt/a")))
+    facts = replace(FRESH, system=System(born="n1", root=True), mounts=Mounts(nfs=True))
+    decision = next(step.decision for step in plan(facts, setup) if step.name == "mounts")
+    assert isinstance(decision, tuple)
+    assert [str(command) for command in decision[:2]] == ["mount s:/a at /mnt/a", "mount s:/b at /mnt/a/b"]
+    assert isinstance(decision[-1], Again)
