@@ -22,7 +22,7 @@ class OffersView:
 
 @dataclass(frozen=True, slots=True)
 class Constraints:
-    """What a job's machines, and its job file, say about one more."""
+    """What a job's file and its machines require of one more machine."""
 
     spread: str  # "zone" or "region": how far apart its nodes may be (P8)
     usd_per_hour: float | None  # the limit for all of its machines together (P3)

@@ -25,7 +25,7 @@ def drive_checkpoint_alerts(draft: Draft) -> None:
     """Report that checkpoints fail, and that they are written again.
 
     The latter is reported at once; another problem only `checkpoint_alert_quiet_s` after the last report, so that a
-    disk that comes and goes floods nobody.
+    flapping disk does not flood anyone with alerts.
     """
     job, progress = draft.job, draft.view.progress
     if job.ended or progress is None:
@@ -36,7 +36,7 @@ def drive_checkpoint_alerts(draft: Draft) -> None:
         if problem != job.checkpoint_problem and not quiet:
             _report_problem(draft, problem, progress.checkpoint_step)
     elif job.checkpoint_problem and progress.checkpoint_step > job.checkpoint_problem_step:
-        # Only once a new checkpoint exists: a program that was restarted has merely not tried yet.
+        # Only once a new checkpoint exists: a restarted program may not have tried yet.
         draft.set_job(checkpoint_problem="", checkpoint_problem_step=0)
         step = progress.checkpoint_step
         text = f"checkpoints of {job.name} are written again; the newest is of step {step}"

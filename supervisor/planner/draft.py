@@ -236,7 +236,7 @@ class Draft:
         )
 
     def _drop_old_events(self) -> list[str]:
-        """Ids of the events beyond those that are kept, including those that commands have added meanwhile."""
+        """Ids of the events beyond those that are kept, including those that commands have added since."""
         first = self.job.first_event
         oldest = min(self.job.next_event - self.rules.events_kept, self.view.record.next_event)
         end = min(oldest, first + MAX_OPERATIONS - self._operations())

@@ -53,7 +53,7 @@ def _drive_arriving(draft: Draft, node: NodeRecord) -> None:
 
 def _is_refused_and_unwanted(draft: Draft, node: NodeRecord) -> bool:
     """The cloud's last answer was no, and the job does not want the node any more. Without an answer the request is
-    repeated once more, under the same token: that finds a machine that came of it."""
+    repeated once, under the same token, which finds a machine that came of it."""
     return not wanted(draft) and bool(node.error) and not node.launch_unknown
 
 
@@ -119,7 +119,7 @@ def _offers(draft: Draft) -> tuple[Offer, ...]:
 
 
 def constraints(draft: Draft) -> Constraints:
-    """What the job's file and its machines say about one more."""
+    """What the job's file and its machines require of one more machine."""
     return Constraints(
         spread=draft.job.spec.placement.spread,
         usd_per_hour=draft.job.spec.limits.usd_per_hour,

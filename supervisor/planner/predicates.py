@@ -57,7 +57,7 @@ def vacancies(draft: Draft) -> list[NodeRecord]:
 def unreplaced(draft: Draft) -> list[NodeRecord]:
     """Nodes that were taken from the round and have no replacement, oldest first.
 
-    A replacement that never joined does not count, unless a spare has filled the place meanwhile.
+    A replacement that never joined does not count, unless a spare has filled the place since.
     """
     taken = {node.took_over_from for node in draft.nodes.values()}
     replaced = {

@@ -163,9 +163,9 @@ def _resolve_suspicion(draft: Draft, node: NodeRecord) -> None:
 
 
 def _gave_up(draft: Draft, node: NodeRecord) -> str:
-    """Why this machine is of no use any more, as its agent's exit message says; "" without one.
+    """Why this machine is of no use any more, by its launcher's exit message; "" without one.
 
-    A node that we, or its cloud, told to leave is not lost when it leaves in order.
+    A node whose cloud announced a preemption is not lost when it leaves in order.
     """
     ended = draft.view.exits.get(node.id)
     if ended is None:

@@ -1,4 +1,4 @@
-"""Machines that the journal does not know are taken into it, and train on; nobody guesses what they are."""
+"""Machines that the journal does not know are adopted and train on; what they are is never guessed."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def adopt(world: World, *release: str) -> list[Adopted]:
 
 
 def empty(world: World, prefix: str = SIM) -> None:
-    """etcd loses its data; who lives says who he is, as the launchers and agents do."""
-    world.hooks.step.clear()  # what is a leak then (P1), nobody can know without a person
+    """etcd loses its data; the launchers and agents that live publish themselves again."""
+    world.hooks.step.clear()  # only a person can tell what is a leak then (P1)
     for key in [key for key in world.etcd.keys if key.startswith(prefix) and not key.endswith("/round")]:
         world.etcd.delete(key)
     world.crash_daemon()
@@ -44,7 +44,7 @@ def alive(world: World) -> set[str]:
     return {machine.instance.node for machine in world.cloud.machines.values() if machine.alive}
 
 
-def test_a_job_that_is_submitted_again_takes_its_machines_over_and_trains_on() -> None:
+def test_a_job_that_is_submitted_again_adopts_its_machines_and_trains_on() -> None:
     world = training_world()
     before, current = alive(world), jobs_of(world)["job"].round
     empty(world)
@@ -55,7 +55,7 @@ def test_a_job_that_is_submitted_again_takes_its_machines_over_and_trains_on() -
     assert [{node.id for node in each.nodes} for each in adopted] == [before]
     assert world.run_until(settled, 30.0)
     assert alive(world) == before
-    assert jobs_of(world)["job"].round == current, "nobody stopped training"
+    assert jobs_of(world)["job"].round == current, "no node stopped training"
     assert world.nodes.trainings["job"].lost_steps == 0
     assert all(node.offer.usd_per_hour for node in jobs_of(world)["job"].nodes.values())
     service(world).cancel("job")
@@ -87,7 +87,7 @@ def test_nodes_that_an_older_backup_lacks_come_back_to_their_job() -> None:
     assert world.run_until(settled, 120.0)
 
 
-def test_machines_that_nobody_wants_are_ended_in_order() -> None:
+def test_machines_that_no_user_wants_are_terminated_in_order() -> None:
     world = training_world()
     empty(world)
     assert [each.job.state for each in adopt(world, "job")] == [JobState.CANCELLED]
@@ -96,7 +96,7 @@ def test_machines_that_nobody_wants_are_ended_in_order() -> None:
     assert world.run_until(in_state(JobState.RUNNING), 60.0)
 
 
-def test_nothing_is_written_before_it_is_said_what_each_machine_is() -> None:
+def test_nothing_is_written_before_each_machine_is_accounted_for() -> None:
     world = training_world()
     submit(world, "other", 1, 1, 1)
     assert world.run_until(settled, 60.0)
@@ -107,15 +107,15 @@ def test_nothing_is_written_before_it_is_said_what_each_machine_is() -> None:
         CommandRefusedError, match="3 machines of job job: submit its job file again, or terminate them with --rel"
     ):
         adopt(world)
-    with pytest.raises(NotFoundError, match="no machine of a job 'nobody' is missing from the journal"):
-        adopt(world, "nobody")
+    with pytest.raises(NotFoundError, match="no machine of a job 'stranger' is missing from the journal"):
+        adopt(world, "stranger")
     assert not any(key.startswith(f"{SIM}world/nodes/") for key in world.etcd.keys)
     adopt(world, "job")
     assert world.run_until(lambda w: settled(w) and len(alive(w)) == 1, 60.0)
     assert alive(world) < before
 
 
-def test_machines_of_a_job_whose_name_is_another_ones_by_now_are_not_mixed_up() -> None:
+def test_machines_of_an_older_job_of_the_same_name_are_not_mixed_up() -> None:
     world = training_world()
     unjournaled = alive(world)
     record_key = f"{SIM}world/jobs/job"
@@ -140,7 +140,7 @@ def test_a_machine_whose_tag_names_no_node_is_named() -> None:
         adopt(world)
 
 
-def test_a_cloud_that_does_not_say_what_runs_is_a_reason_to_do_nothing() -> None:
+def test_nothing_is_adopted_while_a_cloud_cannot_be_listed() -> None:
     world = training_world()
     empty(world)
     world.set_fault_rates(replace(world.fault_rates, unreachable=1.0))

@@ -18,7 +18,7 @@ QUIET_S = RULES.checkpoint_alert_quiet_s
 
 
 def alerts(world: World) -> list[Event]:
-    """What Slack has heard of checkpoints."""
+    """The alerts of checkpoints that Slack got."""
     return [event for event in world.sent if event.kind in KINDS]
 
 
@@ -28,7 +28,7 @@ def shown(world: World) -> str:
     return problem
 
 
-def test_trouble_and_its_end_are_told_once_each_also_by_a_daemon_that_was_started_anew() -> None:
+def test_a_checkpoint_problem_and_its_end_are_reported_once_each_also_after_a_restart() -> None:
     world = training_world()
     training = world.nodes.trainings["job"]
     saved = training.save()
@@ -55,7 +55,7 @@ def test_trouble_and_its_end_are_told_once_each_also_by_a_daemon_that_was_starte
     assert shown(world) == ""
 
 
-def test_people_who_ask_see_the_trouble(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_api_shows_the_checkpoint_problem(capsys: pytest.CaptureFixture[str]) -> None:
     world = training_world()
     world.nodes.trainings["job"].problem = f"{DISK} [Errno 28]"
     world.run(2.0)
@@ -64,7 +64,7 @@ def test_people_who_ask_see_the_trouble(capsys: pytest.CaptureFixture[str]) -> N
     assert f"checkpoints are not being written: {DISK} [Errno 28]\n" in capsys.readouterr().out
 
 
-def test_a_program_that_starts_anew_has_not_written_a_checkpoint_by_that() -> None:
+def test_a_restarted_program_has_not_written_a_checkpoint_by_that() -> None:
     world = training_world()
     training = world.nodes.trainings["job"]
     training.problem = DISK
@@ -75,7 +75,7 @@ def test_a_program_that_starts_anew_has_not_written_a_checkpoint_by_that() -> No
     assert shown(world) == DISK
 
 
-def test_a_disk_that_comes_and_goes_floods_nobody() -> None:
+def test_a_flapping_disk_does_not_flood_with_alerts() -> None:
     world = training_world()
     training = world.nodes.trainings["job"]
     for number in range(int(3 * QUIET_S / 10)):
@@ -90,7 +90,7 @@ def test_a_disk_that_comes_and_goes_floods_nobody() -> None:
     )
 
 
-def test_another_reason_is_told_once_the_first_is_old() -> None:
+def test_another_problem_is_reported_once_the_first_report_is_old() -> None:
     world = training_world()
     training = world.nodes.trainings["job"]
     training.problem = DISK
@@ -105,7 +105,7 @@ def test_another_reason_is_told_once_the_first_is_old() -> None:
     assert len(alerts(world)[1].text) < 600
 
 
-def test_trouble_outlives_a_round_and_ends_with_the_job() -> None:
+def test_a_checkpoint_problem_outlives_a_round_and_ends_with_the_job() -> None:
     world = training_world()
     training = world.nodes.trainings["job"]
     training.problem = DISK

@@ -67,7 +67,7 @@ def test_a_drained_node_without_a_replacement_trains_on() -> None:
     assert world.run_until(lambda w: jobs_of(w)["job"].nodes[node].state is NodeState.GONE and settled(w), 120.0)
 
 
-def test_a_drain_survives_the_daemon_and_is_asked_for_once() -> None:
+def test_a_drain_survives_the_daemon_and_counts_once() -> None:
     world = training_world()
     node = node_with_rank(world, 2)
     service(world).drain(node)
@@ -103,10 +103,10 @@ def test_a_drained_spare_and_one_that_is_on_its_way_are_replaced_without_a_pause
     assert world.run_until(lambda w: jobs_of(w)["job"].nodes[coming].state is NodeState.GONE and settled(w), 120.0)
 
 
-def test_a_drain_of_what_is_not_there_is_refused() -> None:
+def test_a_drain_of_an_unknown_node_is_refused() -> None:
     world = training_world()
-    with pytest.raises(NotFoundError, match="no node is named 'nobody'"):
-        service(world).drain("nobody")
+    with pytest.raises(NotFoundError, match="no node is named 'stranger'"):
+        service(world).drain("stranger")
     node = node_with_rank(world, 0)
     service(world).drain(node)
     assert world.run_until(lambda w: jobs_of(w)["job"].nodes[node].state is NodeState.GONE, 120.0)
@@ -137,7 +137,7 @@ def test_a_paused_job_checkpoints_releases_all_and_goes_on_where_it_was() -> Non
     assert record(world).paused_s == pytest.approx(500.0, abs=40.0)
 
 
-def test_a_pause_that_is_taken_back_at_once_keeps_the_machines() -> None:
+def test_a_pause_that_is_resumed_at_once_keeps_the_machines() -> None:
     world = training_world()
     machines = set(world.cloud.machines)
     at_once(world).pause("job")
@@ -149,7 +149,7 @@ def test_a_pause_that_is_taken_back_at_once_keeps_the_machines() -> None:
     assert world.nodes.trainings["job"].lost_steps == 0
 
 
-def test_commands_that_are_given_twice_are_done_once() -> None:
+def test_commands_that_are_given_twice_count_once() -> None:
     world = training_world()
     service(world).resume("job")
     service(world).pause("job")
@@ -190,7 +190,7 @@ def test_a_job_that_is_paused_before_it_trains_buys_nothing_more() -> None:
     assert world.run_until(settled, 120.0)
 
 
-def test_a_silent_node_holds_a_pause_up_only_until_it_is_given_up() -> None:
+def test_a_silent_node_delays_a_pause_only_until_it_is_lost() -> None:
     world = training_world()
     machine_of(world, 1).silent = True
     service(world).pause("job")
@@ -225,7 +225,7 @@ def test_a_paused_job_can_be_cancelled_and_not_paused_once_it_has_ended() -> Non
 # -- the launchers' part -----------------------------------------------------------------------------------
 
 
-def test_launchers_that_are_told_to_hold_checkpoint_together_and_form_no_round() -> None:
+def test_launchers_on_hold_checkpoint_together_and_form_no_round() -> None:
     members = {node: Member(node, f"{node}/1", "10.0.0.1", 1, "running", 1) for node in "ab"}
     current = Round(1, tuple(RoundMember(m.node, m.incarnation, m.addr, m.store_port) for m in members.values()), 0.0)
     hold = Hint(("a", "b"), 1, 2, hold=True)

@@ -1,4 +1,4 @@
-"""What the daemon does where etcd has no journal, an old one, a newer one, or a user's word to do nothing (P1, P4)."""
+"""What the daemon does if etcd has no journal, an old one, one of another version, or a user's pause (P1, P4)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def alive(world: World) -> int:
 def forget(world: World, *prefixes: str) -> None:
     """etcd loses these keys, or all: as after an emptied data folder, or an older backup.
 
-    What is no leak (P1) and what is one, nobody can know then without a person; so nobody asks.
+    Only a person can tell a leak (P1) from a working machine then, so the check is off.
     """
     world.hooks.step.clear()
     for key in [key for key in world.etcd.keys if key.startswith(prefixes or ("",))]:
@@ -47,7 +47,7 @@ def test_a_new_etcd_without_machines_is_a_new_journal() -> None:
     assert world.run_until(settled, 60.0)
 
 
-def test_an_etcd_that_was_emptied_ends_no_machine_whether_or_not_the_daemon_restarts() -> None:
+def test_after_an_etcd_was_emptied_no_machine_is_terminated_whether_or_not_the_daemon_restarts() -> None:
     for restarts in (False, True):
         world = training_world()
         before = alive(world)
@@ -60,7 +60,7 @@ def test_an_etcd_that_was_emptied_ends_no_machine_whether_or_not_the_daemon_rest
         assert "`spotsupd adopt`" in headline(world)
 
 
-def test_nothing_is_decided_before_every_cloud_has_said_what_runs() -> None:
+def test_nothing_is_decided_before_every_cloud_was_listed() -> None:
     world = training_world()
     before = alive(world)
     forget(world)
@@ -101,7 +101,7 @@ def test_a_daemon_with_another_clusters_key_does_nothing_and_says_why() -> None:
 # -- an old journal ----------------------------------------------------------------------------------------
 
 
-def test_an_older_backup_ends_no_machine_whose_agent_speaks() -> None:
+def test_after_an_older_backup_no_machine_whose_agent_publishes_is_terminated() -> None:
     world = training_world()
     lost, current = machine_of(world, 2), jobs_of(world)["job"].round
     node = lost.instance.node
@@ -114,7 +114,7 @@ def test_an_older_backup_ends_no_machine_whose_agent_speaks() -> None:
     assert f"machines run that are not in the journal ({node}): they are left alone" in headline(world)
 
 
-def test_a_machine_that_says_nothing_and_is_not_in_the_journal_is_still_ended() -> None:
+def test_a_silent_machine_that_is_not_in_the_journal_is_still_terminated() -> None:
     world = training_world()
     template = machine_of(world, 0)
     stranger = replace(template.instance, id="i-99", node="job-zzzzz-1")
@@ -155,7 +155,7 @@ def test_a_job_of_another_version_is_left_alone_and_the_others_are_not(other: st
 # -- paused by a user --------------------------------------------------------------------------------------
 
 
-def test_a_paused_daemon_watches_says_so_and_does_nothing_also_after_a_restart() -> None:
+def test_a_paused_daemon_reports_the_pause_and_does_nothing_also_after_a_restart() -> None:
     world = training_world()
     service(world).pause_daemons("upgrade")
     for restart in (False, True):
@@ -172,7 +172,7 @@ def test_a_paused_daemon_watches_says_so_and_does_nothing_also_after_a_restart()
     assert world.run_until(settled, 200.0)
 
 
-def test_a_daemon_that_has_not_heard_of_the_pause_changes_nothing() -> None:
+def test_a_daemon_that_has_not_read_the_pause_yet_changes_nothing() -> None:
     world = training_world()
     world.set_fault_rates(replace(world.fault_rates, mirror_lag_s=5.0))
     world.run(6.0)
@@ -183,7 +183,7 @@ def test_a_daemon_that_has_not_heard_of_the_pause_changes_nothing() -> None:
     assert {key: kv for key, kv in world.etcd.keys.items() if "/jobs/" in key or "/nodes/" in key} == before
 
 
-def test_what_users_ask_of_a_paused_daemon_is_done_when_it_goes_on() -> None:
+def test_commands_to_a_paused_daemon_are_carried_out_when_it_resumes() -> None:
     world = training_world()
     service(world).pause_daemons("")
     service(world).cancel("job")

@@ -37,7 +37,7 @@ def markets(world: World) -> list[Market]:
 # -- a job in a market that has room, or none --------------------------------------------------------------
 
 
-def test_on_demand_is_asked_where_spot_is_sold_out() -> None:
+def test_on_demand_is_requested_where_spot_is_sold_out() -> None:
     world = empty_world()
     world.cloud.sold_out = frozenset({Market.SPOT})
     submit(world, "job", 2, 2, 2, market="spot-then-on-demand")
@@ -114,6 +114,6 @@ def test_a_market_that_has_nothing_leaves_the_other() -> None:
 
 
 @pytest.mark.parametrize("error", [UnreachableError("no answer"), DeniedError("not allowed")])
-def test_a_market_that_cannot_be_asked_is_not_passed_over_for_a_dearer_one(error: ProvisionerError) -> None:
+def test_a_market_that_does_not_answer_is_not_skipped_for_a_dearer_one(error: ProvisionerError) -> None:
     with pytest.raises(type(error)):
         offers_in_order(stub(error, [DEAR]), BOTH, 10.0)

@@ -27,7 +27,7 @@ from tests.sim.promises import events_of, jobs_of, settled
 
 
 def sentence(world: World) -> str:
-    """What the daemon says about the job."""
+    """The job's sentence."""
     return world.daemon.loop.status.sentences["job"]
 
 
@@ -202,7 +202,7 @@ def test_scaling_down_while_nodes_are_on_their_way_leaves_the_round_alone() -> N
     assert len(events_of(world, "job", EventKind.ROUND)) == 1
 
 
-def test_cancelling_while_machines_are_asked_for_leaks_none() -> None:
+def test_cancelling_while_machines_are_requested_leaks_none() -> None:
     world = empty_world(rates=replace(NO_FAULTS, lost_reply=1.0))
     submit(world, "job", 2, 3, 4)
     assert world.run_until(lambda w: bool(w.cloud.machines), 30.0)
@@ -216,7 +216,7 @@ def test_cancelling_while_machines_are_asked_for_leaks_none() -> None:
 # -- the rest ----------------------------------------------------------------------------------------------
 
 
-def test_a_machine_with_our_tag_that_nobody_knows_is_ended_after_the_grace() -> None:
+def test_a_machine_with_our_tag_that_the_journal_lacks_is_terminated_after_the_grace() -> None:
     world = training_world()
     template = machine_of(world, 0)
     stranger = replace(template.instance, id="i-99", node="job-zzzzz-1")

@@ -15,8 +15,8 @@ from tests.sim.harness import RULES, empty_world, in_state, machine_of, service,
 from tests.sim.promises import events_of, jobs_of, settled
 
 
-def story(steady_s: float) -> World:
-    """Two jobs: one of them loses, scales and gains nodes; the other is calm throughout."""
+def scenario(steady_s: float) -> World:
+    """Two jobs: one of them loses, scales and gains nodes; the other is steady throughout."""
     world = empty_world(replace(RULES, steady_s=steady_s))
     submit(world, "job", 2, 3, 5, 1)
     submit(world, "other", 1, 2, 2)
@@ -34,17 +34,17 @@ def story(steady_s: float) -> World:
     return world
 
 
-def told(world: World, job: str) -> list[tuple[float, str]]:
+def events(world: World, job: str) -> list[tuple[float, str]]:
     return [(round(event.at - world.started_at, 3), event.text) for event in world.journal.events(job)]
 
 
-def test_the_same_is_done_at_the_same_time() -> None:
-    attentive, calm = story(0.0), story(30.0)
-    assert told(calm, "job") == told(attentive, "job")
-    assert told(calm, "other") == told(attentive, "other")
+def test_skipping_steady_jobs_changes_no_event() -> None:
+    always, steady = scenario(0.0), scenario(30.0)
+    assert events(steady, "job") == events(always, "job")
+    assert events(steady, "other") == events(always, "other")
 
 
-def test_a_calm_job_sleeps_until_something_is_new() -> None:
+def test_a_steady_job_is_skipped_until_something_changes() -> None:
     world = empty_world()
     submit(world, "job", 1, 2, 2)
     assert world.run_until(settled, 60.0)
@@ -53,28 +53,30 @@ def test_a_calm_job_sleeps_until_something_is_new() -> None:
     view = loop._journal.read().jobs["job"]
     now = world.clock.now()
     whole = loop._world(loop._journal.read())
-    calm = {"job": Steady(view, now)}
-    assert skipped(whole, calm, [], now) == {"job"}
-    assert skipped(whole, calm, ["job-xyz-1"], now) == {"job"}
-    assert not skipped(whole, {}, [], now), "nobody has found it calm yet"
-    assert not skipped(whole, calm, list(view.nodes), now), "a call about its node has ended"
-    assert not skipped(whole, calm, [], now + whole.rules.steady_s), "time may have brought something"
+    steady = {"job": Steady(view, now)}
+    assert skipped(whole, steady, [], now) == {"job"}
+    assert skipped(whole, steady, ["job-xyz-1"], now) == {"job"}
+    assert not skipped(whole, {}, [], now), "it was not found steady yet"
+    assert not skipped(whole, steady, list(view.nodes), now), "a call about its node has ended"
+    assert not skipped(whole, steady, [], now + whole.rules.steady_s), "time may have brought something"
     assert not skipped(whole, {"job": Steady(replace(view, nodes=dict(view.nodes)), now)}, [], now), (
         "its keys have changed"
     )
-    touched = replace(whole, volatile=replace(whole.volatile, changed_jobs=frozenset({"job"})))
+    changed = replace(whole, volatile=replace(whole.volatile, changed_jobs=frozenset({"job"})))
     assert view.progress is not None
     advanced = replace(view, progress=replace(view.progress, step=view.progress.step + 1))
-    assert skipped(replace(whole, jobs={"job": advanced}), calm, [], now) == {"job"}, "steps advance, as they should"
-    troubled = replace(view, progress=replace(view.progress, checkpoint_problem="the disk is full"))
-    assert not skipped(replace(whole, jobs={"job": troubled}), calm, [], now), "checkpoints fail"
-    assert not skipped(replace(whole, jobs={}), calm, [], now), "it is gone"
-    assert not skipped(touched, calm, [], now), "its cloud told something new"
-    assert not skipped(replace(whole, unjournaled=frozenset({"job-xyz-9"})), calm, [], now), "somebody unknown speaks"
+    assert skipped(replace(whole, jobs={"job": advanced}), steady, [], now) == {"job"}, "steps advance, as they should"
+    failing = replace(view, progress=replace(view.progress, checkpoint_problem="the disk is full"))
+    assert not skipped(replace(whole, jobs={"job": failing}), steady, [], now), "checkpoints fail"
+    assert not skipped(replace(whole, jobs={}), steady, [], now), "it is gone"
+    assert not skipped(changed, steady, [], now), "its cloud lists a change"
+    assert not skipped(replace(whole, unjournaled=frozenset({"job-xyz-9"})), steady, [], now), (
+        "an unknown node publishes"
+    )
 
 
 @pytest.mark.parametrize("limits", [{"hours": 0.05}, {"usd": 0.01}])
-def test_a_limit_ends_a_calm_job_within_the_longest_calm(limits: dict[str, float]) -> None:
+def test_a_limit_ends_a_steady_job_within_steady_s(limits: dict[str, float]) -> None:
     world = empty_world(replace(RULES, steady_s=30.0))
     submit(world, "job", 1, 2, 2, limits=limits)
     assert world.run_until(in_state(JobState.FAILED), 0.05 * 3600 + 35.0)

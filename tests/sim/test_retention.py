@@ -71,7 +71,7 @@ def test_a_thousand_nodes_one_after_the_other_leave_few_keys() -> None:
     assert world.run_until(settled, 60.0)
     late = next(node.id for node in jobs_of(world)["job"].nodes.values() if node.state is NodeState.GONE)
     world.etcd.put(keys.ended("job", late), encode(Ended(late, "left", 0, "told to leave", 0.0)))
-    world.etcd.put(keys.ended("job", "job-nobody-7"), encode(Ended("job-nobody-7", "left", 0, "stray", 0.0)))
+    world.etcd.put(keys.ended("job", "job-stray-7"), encode(Ended("job-stray-7", "left", 0, "stray", 0.0)))
     for number in range(30):  # commands write events, too
         service(world).scale("job", Scale(desired=NODES - number % 2))
     assert world.run_until(settled, 60.0)
@@ -107,7 +107,7 @@ def end(world: World, name: str) -> None:
     assert world.run_until(is_over, 120.0)
 
 
-def test_code_is_forgotten_once_no_job_needs_it() -> None:
+def test_code_is_deleted_once_no_job_needs_it() -> None:
     world = empty_world()
     first = submit_code(world, "one", b"first")
     shared = submit_code(world, "two", b"shared")
@@ -115,7 +115,7 @@ def test_code_is_forgotten_once_no_job_needs_it() -> None:
     world.run(30.0)
     end(world, "one")
     end(world, "two")
-    assert keys_below(world, first), "until somebody submits a job"
+    assert keys_below(world, first), "until a job is submitted"
     second = submit_code(world, "two", b"second")
     assert not keys_below(world, first)
     assert keys_below(world, shared), "another job runs it"
@@ -128,7 +128,7 @@ def test_code_is_forgotten_once_no_job_needs_it() -> None:
     assert jobs_of(world)["two"].record.state is JobState.RUNNING
 
 
-def test_of_many_jobs_that_ended_the_last_ones_are_looked_at() -> None:
+def test_of_many_jobs_that_ended_the_code_of_the_last_ones_is_deleted() -> None:
     world = empty_world()
     names = [f"job-{number}" for number in range(MAX_CODE_DELETIONS + 1)]
     codes = [submit_code(world, name, name.encode()) for name in names]
@@ -138,7 +138,7 @@ def test_of_many_jobs_that_ended_the_last_ones_are_looked_at() -> None:
     assert [bool(keys_below(world, code)) for code in codes] == [True, *[False] * MAX_CODE_DELETIONS]
 
 
-def test_code_that_is_asked_for_at_the_moment_in_which_it_is_forgotten_is_kept_or_the_user_is_told() -> None:
+def test_code_that_is_needed_at_the_moment_of_its_deletion_is_kept_or_the_user_gets_an_error() -> None:
     world = empty_world()
     code = submit_code(world, "old", b"code")
     world.run(30.0)
@@ -178,7 +178,7 @@ def test_code_that_was_uploaded_again_waits_for_its_job() -> None:
     assert not keys_below(world, code)
 
 
-def test_code_that_is_forgotten_while_it_is_uploaded_again_is_whole() -> None:
+def test_code_that_is_deleted_while_it_is_uploaded_again_is_whole() -> None:
     world = empty_world()
     digest = submit_code(world, "old", b"code").rstrip("/").rpartition("/")[2]
     end(world, "old")

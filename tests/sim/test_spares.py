@@ -49,7 +49,7 @@ def round_in(world: World) -> Round:
 
 
 def sentence(world: World) -> str:
-    """What the daemon says about the job."""
+    """The job's sentence."""
     return world.daemon.loop.status.sentences["job"]
 
 
@@ -90,7 +90,7 @@ def test_two_members_that_vanish_are_replaced_by_two_spares_in_one_round() -> No
     assert set(events_of(world, "job", EventKind.REPLACEMENT_JOINED)) == set(spares)
 
 
-def test_a_spare_that_vanishes_with_a_member_holds_nobody_up() -> None:
+def test_a_spare_that_vanishes_with_a_member_delays_no_node() -> None:
     world = training_world(2, 3, 4, spares=1)
     before, (spare,) = round_in(world), job_of(world).spares
     for machine in (machine_of(world, 0), machine_with(world, spare)):
@@ -100,7 +100,7 @@ def test_a_spare_that_vanishes_with_a_member_holds_nobody_up() -> None:
     assert world.run_until(settled, 60.0)
 
 
-def test_a_spare_that_stood_in_while_no_daemon_was_there_is_a_member_when_one_is_back() -> None:
+def test_a_spare_that_stood_in_without_a_daemon_is_a_member_when_one_is_back() -> None:
     world = training_world(2, 3, 4, spares=1)
     (spare,) = job_of(world).spares
     victim = machine_of(world, 0)
@@ -131,7 +131,7 @@ def test_a_member_that_comes_back_after_a_spare_stood_in_is_the_next_spare() -> 
     assert events_of(world, "job", EventKind.NODE_LOST) == []
 
 
-def test_a_spare_whose_launcher_starts_anew_is_not_called_in_before_it_waits_again() -> None:
+def test_a_spare_whose_launcher_restarts_is_not_called_in_before_it_waits_again() -> None:
     world = training_world(2, 3, 4, spares=1)
     (spare,) = job_of(world).spares
     formed = round_in(world)
@@ -142,13 +142,13 @@ def test_a_spare_whose_launcher_starts_anew_is_not_called_in_before_it_waits_aga
     world.cloud.preempt(doomed, 60.0)
     world.run(3.0)
     assert job_of(world).nodes[spare].state is NodeState.READY
-    assert round_in(world) == formed, "nobody stops for a spare that is not there"
+    assert round_in(world) == formed, "no node stops for a spare that does not exist"
     training.run = run  # type: ignore[method-assign]
     assert world.run_until(lambda w: joined_by(w, spare), 3.0)
     assert round_in(world).number == formed.number + 1
 
 
-def test_a_member_whose_launcher_starts_anew_is_still_expected_where_nobody_can_stand_in() -> None:
+def test_a_member_whose_launcher_restarts_is_still_expected_where_no_node_can_stand_in() -> None:
     world = training_world(2, 3, 4)
     victim, training = round_in(world).nodes()[1], world.nodes.trainings["job"]
     run, training.run = training.run, lambda node: None if node == victim else run(node)  # type: ignore[method-assign]
@@ -164,7 +164,7 @@ def test_a_member_whose_launcher_starts_anew_is_still_expected_where_nobody_can_
 def test_a_job_that_wants_no_spares_names_none() -> None:
     world = training_world(2, 3, 4)
     named: list[str] = []
-    world.hooks.step.append(lambda: named.extend(words.spares if (words := job_of(world).hint) else ()))
+    world.hooks.step.append(lambda: named.extend(found.spares if (found := job_of(world).hint) else ()))
     for rank in (0, 1):
         world.cloud.preempt(machine_of(world, rank), 60.0)
     assert world.run_until(lambda w: len(events_of(w, "job", EventKind.REPLACEMENT_JOINED)) == 2, 60.0)
@@ -189,16 +189,16 @@ def test_a_spare_that_is_taken_is_replaced_and_the_round_goes_on(noticed: bool) 
     assert round_in(world) == formed
     assert not machine.alive
     assert record(world).state is JobState.RUNNING
-    assert events_of(world, "job", EventKind.REPLACEMENT_REQUESTED) == [], "nobody's place is empty"
-    told = [event.text for event in world.sent]
-    assert all("the spare" in text for text in told), told
+    assert events_of(world, "job", EventKind.REPLACEMENT_REQUESTED) == [], "no place is empty"
+    sent = [event.text for event in world.sent]
+    assert all("the spare" in text for text in sent), sent
 
 
 NODES = st.lists(st.sampled_from("abcde"), unique=True, min_size=1)
 
 
 @given(NODES, st.lists(st.sampled_from("stuv"), unique=True), st.sets(st.sampled_from("stuv")), st.integers(1, 3))
-def test_nobody_in_the_round_stops_because_the_list_of_spares_changes(
+def test_no_node_in_the_round_stops_because_the_list_of_spares_changes(
     nodes: list[str], spares: list[str], there: set[str], minimum: int
 ) -> None:
     current = round_of(nodes)
@@ -263,7 +263,7 @@ def test_the_first_round_waits_for_no_spare_and_what_a_cloud_does_not_grant_is_a
     assert sentence(world) == "3 of 3 nodes train (round 1); 2 spares"
 
 
-def test_nobody_waits_for_a_spare_that_is_slow_to_come() -> None:
+def test_no_node_waits_for_a_spare_that_is_slow_to_come() -> None:
     world = empty_world(replace(RULES, gather_s=60.0))
     submit(world, "job", 2, 3, 4, 1)
     assert world.run_until(lambda w: len(w.cloud.machines) == 4, 10.0)
@@ -274,7 +274,7 @@ def test_nobody_waits_for_a_spare_that_is_slow_to_come() -> None:
     assert job_of(world).spares == (slow.instance.node,), "the first that are there train"
 
 
-def test_what_a_spare_was_refused_does_not_hold_up_a_member() -> None:
+def test_a_refusal_of_a_spare_does_not_delay_a_member() -> None:
     world = empty_world()
     world.cloud.capacity = {"zone-a": 2, "zone-b": 0}
     submit(world, "job", 1, 2, 2, 1)
@@ -284,7 +284,7 @@ def test_what_a_spare_was_refused_does_not_hold_up_a_member() -> None:
     world.cloud.end(machine_of(world, 0), EndCause.PREEMPTED)
     assert world.run_until(lambda w: bool(events_of(w, "job", EventKind.NODE_LOST)), 10.0)
     assert events_of(world, "job", EventKind.REPLACEMENT_REQUESTED), (
-        "in the same tick, not when a spare may be asked for"
+        "in the same tick, not when a spare may be requested"
     )
     assert world.run_until(lambda w: in_state(JobState.RUNNING)(w) and len(w.cloud.machines) == 3, 20.0)
 
@@ -298,7 +298,7 @@ def test_spares_never_cost_more_per_hour_than_allowed() -> None:
     assert "limits.usd_per_hour ($0.2) allows no more machines" in sentence(world)
 
 
-def test_spares_that_cannot_be_bootstrapped_end_no_job_and_are_asked_for_rarely() -> None:
+def test_spares_that_cannot_be_bootstrapped_end_no_job_and_are_requested_rarely() -> None:
     world = empty_world(replace(RULES, bootstrap_failures=3, spare_retry_s=100.0))
     submit(world, "job", 1, 2, 2)
     assert world.run_until(in_state(JobState.RUNNING), 30.0)
@@ -319,7 +319,7 @@ def test_the_end_of_a_job_releases_its_spares() -> None:
     assert not any(machine.alive for machine in world.cloud.machines.values())
 
 
-def test_people_see_which_node_is_a_spare(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_api_shows_which_node_is_a_spare(capsys: pytest.CaptureFixture[str]) -> None:
     world = training_world(2, 3, 4, spares=1)
     capsys.readouterr()
     (spare,) = job_of(world).spares
@@ -330,6 +330,6 @@ def test_people_see_which_node_is_a_spare(capsys: pytest.CaptureFixture[str]) ->
     assert [node["id"] for node in shown["node_list"] if node["spare"]] == [spare]
     assert {node["state"] for node in shown["node_list"]} == {"member", "ready"}, "what scripts rely on"
     show_job(shown)
-    said = capsys.readouterr().out
-    assert "nodes 3 of 3 (min 2, max 4), spares 1 of 1 " in said
-    assert re.search(rf"^{spare} +spare ", said, re.MULTILINE)
+    output = capsys.readouterr().out
+    assert "nodes 3 of 3 (min 2, max 4), spares 1 of 1 " in output
+    assert re.search(rf"^{spare} +spare ", output, re.MULTILINE)

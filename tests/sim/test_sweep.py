@@ -1,4 +1,4 @@
-"""What the daemon does about what nobody planned: things left behind, codes unheard of, machines that never came up."""
+"""Leftovers of machines, error codes that no table has, machines that never came up."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def test_what_a_machine_left_behind_is_removed_after_it_was_seen_twice() -> None
     world.run(0.9 * PERIOD_S)
     assert len(world.cloud.leftover_by_id) == 2
     assert world.run_until(lambda w: not w.cloud.leftover_by_id, 2.2 * PERIOD_S)
-    told = [each.text for each in world.daemon.journal.events("") if each.kind is EventKind.ORPHAN]
-    assert sorted(told) == [
+    texts = [each.text for each in world.daemon.journal.events("") if each.kind is EventKind.ORPHAN]
+    assert sorted(texts) == [
         "disk disk-1 was left behind (node job-gone-1): removing it",
         "disk disk-2 was left behind (node unknown): removing it",
     ]
@@ -53,15 +53,15 @@ def test_a_removal_that_does_nothing_is_tried_again_and_not_at_every_tick() -> N
     assert 2 <= world.cloud.removals <= 4
 
 
-def test_a_code_that_no_table_has_is_told_once_and_the_launch_is_tried_again() -> None:
+def test_an_error_code_that_no_table_has_is_reported_once_and_the_launch_is_retried() -> None:
     world = empty_world()
-    told = []
+    counts = []
     for name, code in (("one", "NobodyKnows"), ("two", "NobodyKnows"), ("three", "NorThis")):
         world.cloud.unknown_code_once = code
         submit(world, name, 1, 1, 1)
         assert world.run_until(settled, 120.0)
-        told.append(len(events_of(world, name, EventKind.UNKNOWN_CODE)))
-    assert told == [1, 0, 1]
+        counts.append(len(events_of(world, name, EventKind.UNKNOWN_CODE)))
+    assert counts == [1, 0, 1]
     assert [event.job for event in world.sent if event.kind is EventKind.UNKNOWN_CODE] == ["one", "three"]
     assert world.daemon.loop.status.counters["unknown_codes"] == 3
 

@@ -39,14 +39,14 @@ def blocks(world: World) -> list[str]:
     return [event.text for event in world.journal.events("job") if event.kind is EventKind.MACHINE_TYPE_BLOCKED]
 
 
-def test_three_sick_machines_in_a_row_are_the_last_for_a_while_and_people_are_told_once(
+def test_three_unhealthy_machines_in_a_row_block_their_type_for_a_while_with_one_alert(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     world = unhealthy_world(monkeypatch, {1, 2, 3})
     assert world.run_until(lambda w: blocks(w) != [], 60.0)
     world.run(60.0)
-    (told,) = blocks(world)
-    assert told == (
+    (text,) = blocks(world)
+    assert text == (
         "local machine type small is blocked for 2 min: 3 machines in a row were unhealthy. "
         "The last error: node n, step gpu: GPU 0 is unhealthy: Xid 79"
     )
@@ -59,7 +59,7 @@ def test_three_sick_machines_in_a_row_are_the_last_for_a_while_and_people_are_to
     assert world.run_until(settled, 120.0)
 
 
-def test_a_machine_that_works_begins_the_count_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_that_works_resets_the_count(monkeypatch: pytest.MonkeyPatch) -> None:
     world = unhealthy_world(monkeypatch, {1, 2, 4, 5})
     assert world.run_until(in_state(JobState.RUNNING), 60.0)
     world.cloud.end(machine_of(world, 0), EndCause.PREEMPTED)
@@ -71,13 +71,13 @@ def test_a_machine_that_works_begins_the_count_anew(monkeypatch: pytest.MonkeyPa
     assert blocks(world) == []
 
 
-def test_what_is_the_jobs_own_fault_speaks_against_no_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_of_the_job_itself_blocks_no_machine_type(monkeypatch: pytest.MonkeyPatch) -> None:
     world = unhealthy_world(monkeypatch, range(20), unhealthy=False)
     assert world.run_until(lambda w: record(w).bootstrap_failures >= 6, 120.0)
     assert blocks(world) == []
 
 
-def test_a_machine_that_cannot_be_reached_is_asked_again_and_keeps_its_reason_meanwhile(
+def test_an_unreachable_machine_is_retried_and_keeps_its_reason(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     world = unhealthy_world(monkeypatch, {1, 2, 3}, unhealthy=False, unreachable=True)
@@ -87,7 +87,7 @@ def test_a_machine_that_cannot_be_reached_is_asked_again_and_keeps_its_reason_me
     assert record(world).bootstrap_failures == 0
 
 
-def test_one_that_is_never_reached_is_replaced_when_its_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_that_is_never_reached_is_replaced_when_its_time_is_up(monkeypatch: pytest.MonkeyPatch) -> None:
     world = unhealthy_world(monkeypatch, range(14), unhealthy=False, unreachable=True)
     assert world.run_until(in_state(JobState.RUNNING), 180.0)
     first, second = sorted(jobs_of(world)["job"].nodes.values(), key=lambda node: node.created_at)
@@ -96,12 +96,12 @@ def test_one_that_is_never_reached_is_replaced_when_its_time_is_over(monkeypatch
     assert world.run_until(settled, 120.0)
 
 
-def test_another_machine_at_a_nodes_address_is_told_of_and_the_node_is_replaced(
+def test_a_foreign_machine_at_a_nodes_address_is_reported_and_the_node_replaced(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     world = unhealthy_world(monkeypatch, {1}, unhealthy=False, foreign=True)
     assert world.run_until(in_state(JobState.RUNNING), 60.0)
-    (told,) = [event for event in world.sent if event.kind is EventKind.FOREIGN_HOST]
-    assert told.text.startswith(f"{told.node} is not bootstrapped: node n, step gpu")
+    (event,) = [event for event in world.sent if event.kind is EventKind.FOREIGN_HOST]
+    assert event.text.startswith(f"{event.node} is not bootstrapped: node n, step gpu")
     assert len(jobs_of(world)["job"].nodes) == 2
     assert world.run_until(settled, 120.0)

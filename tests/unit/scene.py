@@ -1,7 +1,7 @@
 """One moment for the planner: a job, its nodes, and what is known of them. Pure: no loop, no etcd, no simulated world.
 
-What a test does not say is in order: machines run, agents speak, the hint names the members, offers are known. Nodes
-are told by their numbers: node 3 is `job-u-3` on machine `i-3`.
+What a test does not set is in order: machines run, agents publish their status, the hint names the members, offers are
+known. Nodes have numbers: node 3 is `job-u-3` on machine `i-3`.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ NOW = 100_000.0
 KEYS = Keys("c")
 OFFER = Offer("local", "region-1", "zone-a", "small", Market.SPOT, 0.5)
 N, J = NodeState, JobState
-UNBORN = (N.REQUESTED,)
-SPEAKING = (N.READY, N.MEMBER, N.DRAINING)
+WITHOUT_MACHINE = (N.REQUESTED,)
+PUBLISHING = (N.READY, N.MEMBER, N.DRAINING)
 
 
 def name(number: int) -> str:
@@ -57,7 +57,7 @@ def node(number: int, state: NodeState, **changes: Any) -> NodeRecord:
     record = NodeRecord(
         name(number), "job", name(number), OFFER, NOW - 2000 + number, state, state_since=NOW - 100, launch_attempts=1
     )
-    if state not in UNBORN:
+    if state not in WITHOUT_MACHINE:
         record = replace(record, instance_id=f"i-{number}", launched_at=NOW - 1000)
     if state in {N.MEMBER, N.DRAINING}:
         record = replace(record, has_joined=True)
@@ -70,15 +70,15 @@ def member(number: int, **changes: Any) -> NodeRecord:
 
 
 def machine(number: int, state: InstanceState = InstanceState.RUNNING, **changes: Any) -> Instance:
-    """A node's machine, as a listing tells."""
+    """A node's machine, as a cloud lists it."""
     known = Instance(
         f"i-{number}", "c", name(number), name(number), "region-1", "zone-a", "small", state, NOW - 1000, "10.0.0.1"
     )
     return replace(known, **changes)
 
 
-def word(number: int, state: Any = "waiting", **changes: Any) -> Member:
-    """What a node's launcher says."""
+def launcher(number: int, state: Any = "waiting", **changes: Any) -> Member:
+    """What a node's launcher publishes."""
     return replace(Member(name(number), f"inc-{number}", "10.0.0.1", 4000, state, 1), **changes)
 
 
@@ -89,26 +89,26 @@ def round_of(*numbers: int, number: int = 1, **changes: Any) -> Round:
 
 
 def hint_of(*numbers: int, spares: Sequence[int] = (), low: int = 1, high: int = 4, **changes: Any) -> Hint:
-    """The daemon's word that these shall train."""
+    """The daemon's hint that these are to train."""
     return Hint(names(*numbers), low, high, spares=names(*spares), **changes)
 
 
-def view(record: JobRecord, nodes: Sequence[NodeRecord], **words: Any) -> JobView:
-    """A job of which all is well, but for `words`."""
+def view(record: JobRecord, nodes: Sequence[NodeRecord], **messages: Any) -> JobView:
+    """A job that is in order, except for `messages`."""
     inside = [int(each.id.rpartition("-")[2]) for each in nodes if each.state in {N.MEMBER, N.DRAINING}]
-    speaking = [int(each.id.rpartition("-")[2]) for each in nodes if each.state in SPEAKING]
+    publishing = [int(each.id.rpartition("-")[2]) for each in nodes if each.state in PUBLISHING]
     known: dict[str, Any] = {
         "round": round_of(*inside) if inside else None,
         "hint": hint_of(*inside),
-        "members": {name(n): word(n, "running" if n in inside else "waiting") for n in speaking},
-        "agents": {name(n): AgentStatus(name(n), "boot", 1, 0.0, "1") for n in speaking},
+        "members": {name(n): launcher(n, "running" if n in inside else "waiting") for n in publishing},
+        "agents": {name(n): AgentStatus(name(n), "boot", 1, 0.0, "1") for n in publishing},
     }
     nodes_by_id = {each.id: each for each in nodes}
-    return JobView(record, 7, nodes_by_id, dict.fromkeys(nodes_by_id, 3), **(known | words))
+    return JobView(record, 7, nodes_by_id, dict.fromkeys(nodes_by_id, 3), **(known | messages))
 
 
 def listing(*machines: Instance, **changes: Any) -> CloudView:
-    """What the cloud said a second ago."""
+    """The cloud's listing of a second ago."""
     found = CloudView({each.id: each for each in machines}, NOW - 1, NOW - 1)
     return replace(found, **changes)
 
@@ -167,12 +167,12 @@ class Decided:
 
     @property
     def events(self) -> list[Event]:
-        """What was told."""
+        """What was reported."""
         return [each for commit in self.plan.commits for each in commit.events]
 
     @property
-    def told(self) -> list[EventKind]:
-        """What kinds of event were told."""
+    def event_kinds(self) -> list[EventKind]:
+        """The kinds of the events."""
         return [each.kind for each in self.events]
 
     @property
@@ -183,7 +183,7 @@ class Decided:
 
     @property
     def sentence(self) -> str:
-        """What is said about the job."""
+        """The job's sentence."""
         return self.plan.sentences["job"]
 
 
@@ -218,12 +218,12 @@ _OF_A_WORLD = frozenset(
 def scene(
     *nodes: NodeRecord, record: JobRecord | None = None, outcomes: Collection[NodeOutcome] = (), **more: Any
 ) -> Decided:
-    """One plan for one job. `more`: words of the job, or what a world has."""
+    """One plan for one job. `more`: fields of its JobView, or of the World."""
     ours = {key: more.pop(key) for key in list(more) if key in _OF_A_WORLD}
     return decide(world_of(view(record or job(), nodes, **more), **ours), *outcomes)
 
 
-def draft_of(*nodes: NodeRecord, record: JobRecord | None = None, rules: Rules | None = None, **words: Any) -> Draft:
-    """The sheet before anything is decided."""
-    world = world_of(view(record or job(), nodes, **words), rules=rules)
+def draft_of(*nodes: NodeRecord, record: JobRecord | None = None, rules: Rules | None = None, **messages: Any) -> Draft:
+    """The draft before anything is decided."""
+    world = world_of(view(record or job(), nodes, **messages), rules=rules)
     return Draft(world, world.jobs["job"], {}, KEYS, NOW)

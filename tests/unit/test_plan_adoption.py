@@ -1,4 +1,4 @@
-"""How machines that the journal does not know become nodes of it: what is written for each family."""
+"""How machines that the journal does not know become nodes of it: what is written for each job."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def adopted(
 QUEUED = job(2, J.QUEUED, uid="new", submitted_at=NOW - 20, next_node=1)
 
 
-def test_machines_are_told_apart_by_what_their_tags_say() -> None:
+def test_machines_are_grouped_by_the_job_in_their_tags() -> None:
     others = [machine(7, node="a-b-x-1"), machine(8, node="job-v-1")]
     found = group_by_job([machine(2), *others, machine(1)])
     assert found == [
@@ -45,12 +45,12 @@ def test_machines_are_told_apart_by_what_their_tags_say() -> None:
 
 
 @pytest.mark.parametrize("tag", ["", "job", "job-1", "job-u-", "job-u-x", "-u-1", "job--1"])
-def test_a_tag_that_names_no_node_is_for_a_person(tag: str) -> None:
+def test_a_machine_whose_tag_names_no_node_needs_a_person(tag: str) -> None:
     with pytest.raises(CommandRefusedError, match="i-1 carries the cluster's tag, but names no node"):
         group_by_job([machine(1, node=tag)])
 
 
-def test_a_job_that_waits_without_machines_takes_them_over_with_their_names() -> None:
+def test_a_waiting_job_without_machines_adopts_them_with_their_names() -> None:
     after = adopted(view(QUEUED, []), machine(3), machine(12, launched_at=NOW - 3000))
     assert (after.job.uid, after.job.state, after.revision) == ("u", J.STARTING, 7)
     assert after.job.submitted_at == NOW - 3000, "since its first machine runs"
@@ -60,10 +60,10 @@ def test_a_job_that_waits_without_machines_takes_them_over_with_their_names() ->
     assert (after.event.id, after.event.job, after.event.at) == ("job-u-000001", "job", NOW)
     assert after.job.next_event == 2
     unknown = adopted(view(QUEUED, []), machine(3, launched_at=0.0))
-    assert unknown.job.submitted_at == NOW - 20, "the cloud does not tell since when it runs"
+    assert unknown.job.submitted_at == NOW - 20, "the cloud does not report since when it runs"
 
 
-def test_a_job_that_lacks_some_of_its_nodes_gets_them_back_and_goes_on() -> None:
+def test_a_job_that_lacks_some_of_its_nodes_adopts_them_and_goes_on() -> None:
     after = adopted(view(job(2, next_node=50), [member(1)]), machine(3))
     assert (after.job.state, after.job.submitted_at, after.job.next_node) == (J.RUNNING, NOW - 5000, 50)
 
@@ -78,12 +78,14 @@ def test_a_job_that_lacks_some_of_its_nodes_gets_them_back_and_goes_on() -> None
         (False, InstanceState.STOPPED, N.SUSPECT),
     ],
 )
-def test_who_is_not_heard_is_suspected(heard: bool, cloud_state: InstanceState, state: NodeState) -> None:
+def test_an_adopted_node_whose_agent_is_silent_is_suspect(
+    heard: bool, cloud_state: InstanceState, state: NodeState
+) -> None:
     after = adopted(view(QUEUED, []), machine(3, cloud_state), heard=(name(3),) if heard else ())
     assert (after.nodes[0].state, after.nodes[0].bootstrapped) == (state, heard)
 
 
-def test_a_node_is_what_its_machine_is() -> None:
+def test_an_adopted_node_has_the_fields_of_its_machine() -> None:
     known = machine(3, token=UNDER, ssh_port=2222, private_address="10.1.1.1", metadata_url="http://meta")
     (found,) = adopted(view(QUEUED, []), known, heard=(name(3),)).nodes
     expected = NodeRecord(
@@ -110,7 +112,7 @@ def test_a_node_is_what_its_machine_is() -> None:
     assert (young.token, young.created_at, young.launched_at) == (name(3), NOW, NOW)
 
 
-def test_who_is_in_the_round_has_joined() -> None:
+def test_an_adopted_node_that_is_in_the_round_has_joined() -> None:
     known = view(QUEUED, [], round=round_of(3))
     after = adopted(known, machine(3), machine(4))
     assert [each.has_joined for each in after.nodes] == [True, False]
@@ -125,13 +127,13 @@ def test_who_is_in_the_round_has_joined() -> None:
         (view(QUEUED, [member(1)]), "2 machines of job job and another job of that name (queued): terminate them"),
     ],
 )
-def test_machines_of_which_nobody_said_what_they_are_are_asked_about(known: Any, question: str) -> None:
+def test_machines_that_fit_no_job_are_a_question_to_the_user(known: Any, question: str) -> None:
     with pytest.raises(CommandRefusedError) as refused:
         adopted(known, machine(1), machine(2))
     assert str(refused.value).startswith(question)
 
 
-def test_all_questions_are_asked_at_once_and_nothing_is_written() -> None:
+def test_all_questions_come_at_once_and_nothing_is_written() -> None:
     found = group_by_job([machine(1), machine(2, node="other-x-1")])
     with pytest.raises(CommandRefusedError, match=r"1 machine of job job: .*; 1 machine of job other: "):
         adopt(found, {}, (), (), offer_of, NOW)
@@ -140,7 +142,7 @@ def test_all_questions_are_asked_at_once_and_nothing_is_written() -> None:
 
 
 @pytest.mark.parametrize("known", [None, view(job(2, J.FAILED, uid="old"), []), view(job(2), [member(9)])])
-def test_machines_that_a_user_lets_go_are_ended_as_nodes(known: JobView | None) -> None:
+def test_machines_that_a_user_releases_become_nodes_that_are_terminated(known: JobView | None) -> None:
     after = adopted(known, machine(1), machine(2), heard=names(1), release=("job",))
     assert [(each.state, each.bootstrapped) for each in after.nodes] == [(N.TERMINATING, False)] * 2
     assert (after.event.kind, after.event.text) == (

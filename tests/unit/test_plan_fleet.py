@@ -1,4 +1,4 @@
-"""Which machines are asked for, prepared and let go: one moment at a time."""
+"""Which machines are requested, bootstrapped and released: one moment at a time."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from tests.unit.scene import (
     Decided,
     hint_of,
     job,
+    launcher,
     listing,
     machine,
     member,
@@ -29,7 +30,6 @@ from tests.unit.scene import (
     round_of,
     scene,
     spec,
-    word,
 )
 
 N, J = NodeState, JobState
@@ -45,7 +45,7 @@ def offering(*offers: Offer, **changes: Any) -> dict[str, Any]:
 # -- more --------------------------------------------------------------------------------------------------
 
 
-def test_what_is_missing_is_asked_for_with_its_intent() -> None:
+def test_missing_nodes_are_requested_with_their_intents() -> None:
     after = scene(member(1), record=job(3, next_node=12))
     assert [each.id for each in after.new] == list(names(12, 13))
     assert after.job.next_node == 14
@@ -53,17 +53,17 @@ def test_what_is_missing_is_asked_for_with_its_intent() -> None:
     assert (first.token, first.job, first.offer, first.state) == (name(12), "job", OFFER, N.REQUESTED)
     assert (first.state_since, first.launch_attempts, first.replaces) == (NOW, 1, "")
     assert [each.node for each in after.does(Launch)] == after.new
-    assert after.told == [EventKind.LAUNCH_REQUESTED] * 2
+    assert after.event_kinds == [EventKind.LAUNCH_REQUESTED] * 2
     assert [each.node for each in after.events] == list(names(12, 13))
     assert after.events[0].text == f"requested {name(12)} in zone-a (small)"
 
 
-def test_spares_are_asked_for_as_such() -> None:
+def test_spares_are_requested_as_spares() -> None:
     after = scene(member(1), record=job(2, spare_nodes=1))
     assert [each.text.endswith(", a spare)") for each in after.events] == [False, True]
 
 
-def test_nothing_is_asked_for_beyond_what_is_wanted_or_counted() -> None:
+def test_no_more_nodes_are_requested_than_wanted() -> None:
     coming = [node(n, state) for n, state in ((2, N.REQUESTED), (3, N.PENDING), (4, N.BOOTING), (5, N.BOOTSTRAPPING))]
     there = [member(1), node(6, N.READY), node(7, N.SUSPECT, state_since=NOW)]
     clouds = {"local": listing(*(machine(n) for n in (1, 4, 5, 6, 7)), machine(3, InstanceState.PENDING))}
@@ -77,10 +77,10 @@ def test_a_doomed_node_is_replaced_before_it_goes_and_its_place_is_named() -> No
     doomed = member(2, notice=NOTICE, needs_replacement=True)
     after = scene(member(1), doomed)
     assert [each.replaces for each in after.new] == [name(2)]
-    (told,) = after.events
-    assert (told.kind, told.node) == (EventKind.REPLACEMENT_REQUESTED, after.new[0].id)
-    assert told.data == {"replaces": name(2), "seen_at": NOTICE.seen_at}
-    assert told.text == f"requested {after.new[0].id} in zone-a in place of {name(2)}"
+    (event,) = after.events
+    assert (event.kind, event.node) == (EventKind.REPLACEMENT_REQUESTED, after.new[0].id)
+    assert event.data == {"replaces": name(2), "seen_at": NOTICE.seen_at}
+    assert event.text == f"requested {after.new[0].id} in zone-a in place of {name(2)}"
     assert scene(member(1), replace(doomed, notice=None, drain_requested=True)).events[0].data == {"replaces": name(2)}
 
 
@@ -102,7 +102,7 @@ TAKEN_LATER = node(3, N.GONE, has_joined=True, needs_replacement=True)
         ([TAKEN, node(9, N.GONE, has_joined=True, needs_replacement=True, created_at=NOW - 3000)], [name(9), name(2)]),
     ],
 )
-def test_in_whose_place_a_node_is_asked_for(others: list[NodeRecord], replaces: list[str]) -> None:
+def test_which_lost_node_a_request_replaces(others: list[NodeRecord], replaces: list[str]) -> None:
     after = scene(member(1), *others, record=job(3))
     assert [each.replaces for each in after.new] == replaces
 
@@ -113,7 +113,7 @@ def test_a_job_without_nodes_may_be_anywhere(spread: str) -> None:
     assert len(scene(record=record).new) == 1
 
 
-def test_the_first_offer_that_is_allowed_is_taken() -> None:
+def test_the_first_allowed_offer_is_requested() -> None:
     dear, cheap = replace(OFFER, instance_type="dear", usd_per_hour=9.0), OFFER
     assert scene(member(1), volatile=offering(cheap, dear)).new[0].offer == cheap
     closed = CapacityRefusal(cheap, Scope.TYPE_IN_ZONE, NOW + 1, "full")
@@ -143,7 +143,7 @@ def test_a_job_stays_in_one_place(spread: str, zone: str, region: str, allowed: 
     record = job(2, spec=spec(placement={"spread": spread}))
     offers = offering(replace(OFFER, zone=zone, region=region))
     inside = round_of(1)
-    # A node that has gone elsewhere holds nobody.
+    # A node that is gone does not tie the job to its place.
     gone = node(8, N.GONE, offer=replace(OFFER, zone="far", region="far"))
     after = scene(node(1, state), gone, record=record, volatile=offers, round=inside, hint=hint_of(1))
     assert bool(after.new) is allowed
@@ -186,24 +186,24 @@ def test_after_a_spare_that_failed_the_next_one_waits_and_a_member_does_not(retr
         (False, NOW, True),  # never
     ],
 )
-def test_offers_are_asked_for_when_unknown_or_old(known: bool, asked_s: float, asks: bool) -> None:
+def test_offers_are_read_when_unknown_or_old(known: bool, asked_s: float, asks: bool) -> None:
     after = scene(member(1), volatile=offering(OFFER, known=known, asked_at=NOW - asked_s))
     assert after.does(FetchOffers) == ([FetchOffers("job", "local", (OfferQuery(),))] if asks else [])
     complete = scene(member(1), member(2), volatile=offering(OFFER, known=known, asked_at=NOW - asked_s))
     assert complete.does(FetchOffers) == [], "nothing is wanted"
 
 
-def test_old_offers_are_not_asked_for_at_every_tick_where_the_period_is_short() -> None:
+def test_old_offers_are_not_read_at_every_tick_where_the_period_is_short() -> None:
     rules = Rules(offers_s=1.0, leftovers_s=1e9)
     assert scene(member(1), rules=rules, volatile=offering(asked_at=NOW - 15.0)).does(FetchOffers) == []
     assert len(scene(member(1), rules=rules, volatile=offering(asked_at=NOW - 15.1)).does(FetchOffers)) == 1
 
 
-def test_offers_that_are_on_their_way_are_not_asked_for_twice() -> None:
+def test_offers_that_are_being_read_are_not_requested_twice() -> None:
     assert scene(member(1), volatile=offering(known=False, asked_at=0.0), busy=frozenset({"offers:job"})).actions == []
 
 
-def test_the_market_is_the_jobs() -> None:
+def test_offers_are_read_for_the_jobs_market() -> None:
     record = job(2, spec=spec(market="on-demand"))
     after = scene(member(1), record=record, volatile=offering(known=False, asked_at=0.0))
     assert [query.market for query in after.does(FetchOffers)[0].queries] == [Market.ON_DEMAND]
@@ -225,12 +225,12 @@ def test_a_request_is_repeated_under_its_token_when_its_time_has_come(retry_at: 
     ("ended", "error", "launch_unknown", "asks"),
     [
         (False, "full", False, "Launch"),
-        (True, "full", False, "Find"),  # see below: it is looked for before it is let go
+        (True, "full", False, "Find"),  # see below: it is looked up before it is released
         (True, "full", True, "Find"),
         (True, "", False, "Launch"),
     ],
 )
-def test_a_request_that_nobody_wants_any_more_is_not_repeated_once_it_was_answered(
+def test_a_refused_request_that_is_not_wanted_any_more_is_not_repeated(
     ended: bool, error: str, launch_unknown: bool, asks: str
 ) -> None:
     record = job(2, J.CANCELLED) if ended else job(2)
@@ -252,7 +252,7 @@ def test_a_request_that_nobody_wants_any_more_is_not_repeated_once_it_was_answer
         (1, True, True, False, 0),
     ],
 )
-def test_a_request_is_withdrawn_only_when_no_machine_can_come_of_it(
+def test_a_request_is_withdrawn_only_when_no_machine_can_result_from_it(
     attempts: int, launch_unknown: bool, busy: bool, gone: bool, finds: int
 ) -> None:
     asked = node(2, N.REQUESTED, launch_attempts=attempts, launch_unknown=launch_unknown, retry_at=NOW + 60)
@@ -263,7 +263,7 @@ def test_a_request_is_withdrawn_only_when_no_machine_can_come_of_it(
     assert after.does(Launch) == []
 
 
-def test_a_booting_machine_is_prepared_unless_it_will_not_be_needed() -> None:
+def test_a_booting_machine_is_bootstrapped_unless_it_is_not_needed() -> None:
     booting = node(2, N.BOOTING)
     after = scene(member(1), booting)
     assert (after.state(2), [each.node.id for each in after.does(Bootstrap)]) == (N.BOOTSTRAPPING, [name(2)])
@@ -283,7 +283,7 @@ def test_a_bootstrap_is_repeated_until_it_is_done(done: bool, retry_at: float, a
 
 
 @pytest.mark.parametrize(("state", "last_words"), [(N.LOST, False), (N.FAILED, True)])
-def test_a_lost_or_failed_machine_is_ended(state: NodeState, last_words: bool) -> None:
+def test_a_lost_or_failed_machine_is_terminated(state: NodeState, last_words: bool) -> None:
     after = scene(member(1), node(2, state, error="x"), record=job(1))
     (end,) = after.does(Terminate)
     assert (end.cloud, end.instance_id, end.node, end.read_console) == ("local", "i-2", name(2), last_words)
@@ -296,7 +296,7 @@ def test_a_failed_node_without_a_machine_is_gone() -> None:
 
 
 @pytest.mark.parametrize(("retry_at", "busy", "asks"), [(NOW, False, 1), (NOW + 0.1, False, 0), (NOW, True, 0)])
-def test_an_end_is_asked_for_again_until_a_listing_says_that_it_came(retry_at: float, busy: bool, asks: int) -> None:
+def test_a_termination_is_repeated_until_a_listing_confirms_it(retry_at: float, busy: bool, asks: int) -> None:
     keys = frozenset({"end:i-2"} if busy else ())
     after = scene(member(1), node(2, N.TERMINATING, retry_at=retry_at), record=job(1), busy=keys)
     assert len(after.does(Terminate)) == asks
@@ -307,7 +307,7 @@ DONE = Result("success", "", 1)
 
 
 @pytest.mark.parametrize(
-    ("inside", "since_s", "record", "words", "ends"),
+    ("inside", "since_s", "record", "messages", "ends"),
     [
         (True, 150.0, job(1), {}, False),
         (True, 150.1, job(1), {}, True),
@@ -321,9 +321,9 @@ DONE = Result("success", "", 1)
     ],
 )
 def test_a_draining_node_ends_once_it_has_left_or_its_time_is_up(
-    inside: bool, since_s: float, record: JobRecord, words: Any, ends: bool
+    inside: bool, since_s: float, record: JobRecord, messages: Any, ends: bool
 ) -> None:
-    known = {"round": round_of(1, 2) if inside else round_of(1)} | words
+    known = {"round": round_of(1, 2) if inside else round_of(1)} | messages
     after = scene(member(1), node(2, N.DRAINING, state_since=NOW - since_s), record=record, **known)
     assert (after.state(2) is N.TERMINATING) is ends
     assert ("i-2" in [each.instance_id for each in after.does(Terminate)]) is ends
@@ -361,9 +361,7 @@ def test_a_machine_that_works_and_has_time_unmounts_what_is_shared(
     ("state", "bootstrapped", "asked"),
     [(N.FAILED, True, True), (N.FAILED, False, False), (N.LOST, True, False), (N.TERMINATING, True, False)],
 )
-def test_the_log_of_a_node_that_was_prepared_and_failed_is_asked_for(
-    state: NodeState, bootstrapped: bool, asked: bool
-) -> None:
+def test_the_log_of_a_bootstrapped_node_that_failed_is_read(state: NodeState, bootstrapped: bool, asked: bool) -> None:
     after = scene(member(1), node(2, state, bootstrapped=bootstrapped), record=job(1))
     (end,) = after.does(Terminate)
     assert (end.read_log_of is not None, end.read_console) == (asked, state is N.FAILED)
@@ -374,7 +372,7 @@ def test_the_log_of_a_node_that_was_prepared_and_failed_is_asked_for(
 
 
 def let_go(after: Decided) -> set[str]:
-    """Nodes that were let go."""
+    """Nodes that were released."""
     return {key for key, each in after.nodes.items() if each.state in {N.DRAINING, N.TERMINATING, N.GONE}}
 
 
@@ -410,7 +408,7 @@ def test_doomed_nodes_are_no_surplus() -> None:
         (N.BOOTSTRAPPING, N.TERMINATING),
     ],
 )
-def test_how_a_node_is_let_go_follows_from_where_it_is(state: NodeState, after_it: NodeState) -> None:
+def test_how_a_node_is_released_depends_on_its_state(state: NodeState, after_it: NodeState) -> None:
     which = node(2, state, state_since=NOW - 1, retry_at=NOW + 9)
     after = scene(
         member(1),
@@ -418,21 +416,23 @@ def test_how_a_node_is_let_go_follows_from_where_it_is(state: NodeState, after_i
         record=job(1),
         round=round_of(1),
         hint=hint_of(1),
-        members={name(1): word(1), name(2): word(2)} if state in {N.READY, N.MEMBER} else {name(1): word(1)},
+        members={name(1): launcher(1), name(2): launcher(2)}
+        if state in {N.READY, N.MEMBER}
+        else {name(1): launcher(1)},
     )
     assert after.state(2) is after_it
     assert bool(after.does(Terminate)) is (after_it is N.TERMINATING)
     ended = scene(which, record=job(1, J.CANCELLED))
-    assert ended.state(2) is N.TERMINATING, "nobody has to checkpoint any more"
+    assert ended.state(2) is N.TERMINATING, "no checkpoint is needed any more"
 
 
-def test_an_ended_job_keeps_nobody() -> None:
+def test_an_ended_job_keeps_no_node() -> None:
     states = [N.READY, N.MEMBER, N.SUSPECT, N.DRAINING, N.BOOTING, N.BOOTSTRAPPING]
     nodes = [node(n, state, state_since=NOW - 1, retry_at=NOW + 9) for n, state in enumerate(states, 1)]
     pending = node(9, N.PENDING)
     after = scene(*nodes, pending, node(10, N.REQUESTED), record=job(2, J.SUCCEEDED))
     assert {each.state for each in after.nodes.values()} == {N.TERMINATING, N.REQUESTED}
-    assert [each.node.id for each in after.does(Launch)] == [name(10)], "it may have a machine: its answer tells"
+    assert [each.node.id for each in after.does(Launch)] == [name(10)], "it may have a machine: the lookup shows"
     assert after.new == []
 
 
@@ -443,8 +443,8 @@ HOLD = hint_of(1, 2, hold=True)
 
 
 def stopped(number: int, state: str = "waiting", **changes: Any) -> dict[str, Any]:
-    """Node 1 has stopped; this is what node 2's launcher says."""
-    return {name(1): word(1, "waiting"), name(2): word(number, state, **changes)}
+    """Node 1 has stopped; this is what node 2's launcher publishes."""
+    return {name(1): launcher(1, "waiting"), name(2): launcher(number, state, **changes)}
 
 
 @pytest.mark.parametrize(
@@ -455,9 +455,9 @@ def stopped(number: int, state: str = "waiting", **changes: Any) -> dict[str, An
         (stopped(2, "running"), False),
         (stopped(2, "leaving"), False),
         (stopped(2, "running", parked=True), True),
-        (stopped(2, "waiting", round=0), False),  # it has not heard of the round yet, and may take it up
+        (stopped(2, "waiting", round=0), False),  # it has not read the round yet, and may take it up
         (stopped(2, "waiting", round=0, incarnation="new"), True),  # another launcher, which is in no round
-        ({name(1): word(1, "waiting")}, False),  # it may train still
+        ({name(1): launcher(1, "waiting")}, False),  # it may train still
     ],
 )
 def test_a_paused_job_releases_its_machines_once_all_have_stopped(members: Any, released: bool) -> None:
@@ -465,12 +465,12 @@ def test_a_paused_job_releases_its_machines_once_all_have_stopped(members: Any, 
     assert (let_go(after) == set(names(1, 2))) is released
     assert (len(after.does(Terminate)) == 2) is released
     assert (after.job.state is J.PAUSED) is released
-    assert (EventKind.PAUSED in after.told) is released
+    assert (EventKind.PAUSED in after.event_kinds) is released
 
 
 @pytest.mark.parametrize("state", [N.READY, N.SUSPECT])
-def test_a_node_that_may_train_still_holds_up_a_pause_whatever_it_is_called(state: NodeState) -> None:
-    members = {name(1): word(1, "waiting"), name(2): word(2, "running")}
+def test_a_node_that_may_still_train_delays_a_pause_in_whatever_state(state: NodeState) -> None:
+    members = {name(1): launcher(1, "waiting"), name(2): launcher(2, "running")}
     if state is N.SUSPECT:
         del members[name(2)]
     after = scene(
@@ -482,25 +482,27 @@ def test_a_node_that_may_train_still_holds_up_a_pause_whatever_it_is_called(stat
 @pytest.mark.parametrize(
     ("error", "launch_unknown", "asks"), [("full", False, []), ("full", True, [Find]), ("", False, [Launch])]
 )
-def test_while_a_job_pauses_a_request_is_only_asked_after(error: str, launch_unknown: bool, asks: list[type]) -> None:
+def test_while_a_job_pauses_an_open_request_is_only_looked_up(
+    error: str, launch_unknown: bool, asks: list[type]
+) -> None:
     asked = node(2, N.REQUESTED, error=error, launch_unknown=launch_unknown)
-    after = scene(member(1), asked, record=PAUSING, hint=HOLD, members={name(1): word(1, "running")})
+    after = scene(member(1), asked, record=PAUSING, hint=HOLD, members={name(1): launcher(1, "running")})
     assert [type(each) for each in after.actions] == asks
 
 
-def test_while_a_job_pauses_a_machine_that_will_be_taken_is_not_prepared() -> None:
+def test_while_a_job_pauses_a_doomed_machine_is_not_bootstrapped() -> None:
     after = scene(member(1), node(2, N.BOOTING, notice=NOTICE), record=PAUSING, hint=HOLD, members={})
     assert after.does(Bootstrap) == []
 
 
 @pytest.mark.parametrize(("hint", "released"), [(HOLD, True), (hint_of(1, 2), False), (None, False)])
-def test_nobody_is_released_before_all_were_told(hint: Any, released: bool) -> None:
+def test_no_node_is_released_before_the_hold_is_published(hint: Any, released: bool) -> None:
     after = scene(member(1), member(2), record=PAUSING, hint=hint, members=stopped(2))
     assert bool(let_go(after)) is released
 
 
 @pytest.mark.parametrize(("waited_s", "released"), [(150.0, False), (150.1, True)])
-def test_a_pause_waits_for_a_checkpoint_but_not_for_ever(waited_s: float, released: bool) -> None:
+def test_a_pause_waits_for_a_checkpoint_for_a_limited_time(waited_s: float, released: bool) -> None:
     record = job(2, pause_requested_at=NOW - waited_s)
     after = scene(member(1), member(2), record=record, hint=HOLD, members=stopped(2, "running"))
     assert bool(let_go(after)) is released
@@ -511,7 +513,7 @@ def test_a_launcher_that_waits_without_any_round_has_stopped() -> None:
     assert let_go(after) == {name(1)}
 
 
-def test_a_paused_job_asks_for_nothing() -> None:
+def test_a_paused_job_requests_nothing() -> None:
     assert scene(member(1), record=PAUSING, hint=HOLD).new == []
     assert scene(record=job(2, J.PAUSED, pause_requested_at=NOW - 99), hint=HOLD).new == []
 

@@ -1,4 +1,4 @@
-"""The job as a whole: its end, its limits, its state, and what is said about it: one moment at a time."""
+"""The job as a whole: its end, its limits, its state, its checkpoint problems: one moment at a time."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ SOON = NoticeRecord(NOW + 56, NOW - 5, "metadata")
 
 
 @pytest.mark.parametrize(
-    ("record", "words", "state", "reason", "kind"),
+    ("record", "messages", "state", "reason", "kind"),
     [
         (job(2, cancel_requested=True), {}, J.CANCELLED, "a user cancelled it", EventKind.JOB_CANCELLED),
         (job(2), {"result": Result("success", "", 1)}, J.SUCCEEDED, "exit code 0", EventKind.JOB_DONE),
@@ -52,28 +52,28 @@ SOON = NoticeRecord(NOW + 56, NOW - 5, "metadata")
         ),
     ],
 )
-def test_a_job_ends_by_its_users_word_its_programs_or_its_set_ups(
-    record: JobRecord, words: Any, state: JobState, reason: str, kind: EventKind
+def test_a_job_ends_by_a_user_by_its_program_or_by_failed_bootstraps(
+    record: JobRecord, messages: Any, state: JobState, reason: str, kind: EventKind
 ) -> None:
-    after = scene(member(1), member(2), record=record, **words)
+    after = scene(member(1), member(2), record=record, **messages)
     assert (after.job.state, after.job.reason, after.job.ended_at) == (state, reason, NOW)
-    (told,) = after.events
-    assert told.kind is kind
-    assert told.data == {"usd": round(2 * 1000 / 3600 * 0.5, 4)}
+    (event,) = after.events
+    assert event.kind is kind
+    assert event.data == {"usd": round(2 * 1000 / 3600 * 0.5, 4)}
     ended_as = "finished" if state is J.SUCCEEDED else state
-    assert told.text == f"job {ended_as}: {reason} (after 5000 s, $0.28)"
+    assert event.text == f"job {ended_as}: {reason} (after 5000 s, $0.28)"
     assert len(after.does(Terminate)) == 2
-    again = scene(*after.nodes.values(), record=after.job, **words)
+    again = scene(*after.nodes.values(), record=after.job, **messages)
     assert again.events == []
     assert again.job.state is state
 
 
-def test_a_users_word_counts_more_than_the_programs() -> None:
+def test_a_users_cancel_counts_more_than_the_programs_result() -> None:
     result = Result("success", "", 1)
     assert scene(member(1), record=job(1, cancel_requested=True), result=result).job.state is J.CANCELLED
 
 
-def test_set_ups_that_failed_end_the_job_with_the_last_ones_reason() -> None:
+def test_failed_bootstraps_end_the_job_with_the_last_error() -> None:
     failed = [node(n, N.GONE, error=f"reason {n}\nmore", state_since=NOW - n) for n in (5, 6)]
     after = scene(member(1), *failed, record=job(2, bootstrap_failures=5))
     assert after.job.reason == "5 nodes in a row could not be bootstrapped: reason 5"
@@ -169,7 +169,7 @@ FULL = {"capacity": CapacityMemory((CapacityRefusal(OFFER, Scope.GLOBAL, NOW + 6
     ("others", "volatile", "state"),
     [
         ([], FULL, J.WAITING),
-        ([], FULL | NONE_KNOWN, J.STARTING),  # nobody knows yet
+        ([], FULL | NONE_KNOWN, J.STARTING),  # not known yet
         ([], FULL | {"offers": {"job": OffersView(asked_at=NOW - 1, error="away")}}, J.STARTING),
         ([node(1, N.READY)], FULL, J.STARTING),
         ([member(1)], FULL, J.STARTING),
@@ -191,18 +191,18 @@ def test_only_a_start_waits_for_capacity_and_only_a_queued_job_starts() -> None:
     assert (waits.job.state, waits.plan.illegal_transitions) == (J.WAITING, ())
 
 
-def test_a_resumed_job_starts_anew_and_its_pause_is_counted() -> None:
+def test_a_resumed_job_starts_again_and_its_pause_is_counted() -> None:
     after = scene(record=job(2, J.PAUSED, paused_s=100.0))
     assert (after.job.state, after.job.reason, after.job.paused_s) == (J.STARTING, "a user resumed it", 600.0)
 
 
-def test_a_paused_job_stays_so_and_is_told_once() -> None:
+def test_a_pause_is_reported_once() -> None:
     record = job(2, J.PAUSED, pause_requested_at=NOW - 900, reason="a user paused it")
     after = scene(record=record, hint=hint_of(hold=True))
     assert (after.job.state, after.events) == (J.PAUSED, [])
     assert after.sentence == "paused: a user paused it"
     now_held = scene(record=replace(record, state=J.RUNNING), hint=hint_of(hold=True))
-    assert now_held.told == [EventKind.PAUSED]
+    assert now_held.event_kinds == [EventKind.PAUSED]
     assert now_held.events[0].text == "job is paused, and its machines are released"
 
 
@@ -210,32 +210,34 @@ def test_a_paused_job_stays_so_and_is_told_once() -> None:
 
 RULES = Rules(leftovers_s=1e9)
 QUIET_S = RULES.checkpoint_alert_quiet_s
-TROUBLED: dict[str, Any] = {
+WITH_PROBLEM: dict[str, Any] = {
     "checkpoint_problem": "disk full",
     "checkpoint_problem_step": 40,
     "checkpoint_problem_at": NOW - QUIET_S,
 }
 
 
-def said(problem: str, checkpoint: int = 40) -> Progress:
+def problem_of(problem: str, checkpoint: int = 40) -> Progress:
     return Progress(1, 50, NOW, NOW - 40, checkpoint_step=checkpoint, checkpoint_problem=problem)
 
 
 @pytest.mark.parametrize(
-    ("before", "problem", "told"),
+    ("before", "problem", "reported"),
     [
         ({}, "disk full", True),
         ({}, "", False),
         ({"checkpoint_problem_at": NOW - QUIET_S + 0.1}, "disk full", False),
-        (TROUBLED, "disk full", False),
-        (TROUBLED, "read only", True),
-        (TROUBLED | {"checkpoint_problem_at": NOW - QUIET_S + 0.1}, "read only", False),
+        (WITH_PROBLEM, "disk full", False),
+        (WITH_PROBLEM, "read only", True),
+        (WITH_PROBLEM | {"checkpoint_problem_at": NOW - QUIET_S + 0.1}, "read only", False),
     ],
 )
-def test_trouble_is_told_when_it_is_new_and_the_last_telling_old(before: Any, problem: str, told: bool) -> None:
-    after = scene(member(1), record=job(1, **before), progress=said(problem, 40))
-    assert (after.told == [EventKind.CHECKPOINTS_FAILING]) is told
-    if told:
+def test_a_new_checkpoint_problem_is_reported_when_the_last_report_is_old(
+    before: Any, problem: str, reported: bool
+) -> None:
+    after = scene(member(1), record=job(1, **before), progress=problem_of(problem, 40))
+    assert (after.event_kinds == [EventKind.CHECKPOINTS_FAILING]) is reported
+    if reported:
         assert (after.job.checkpoint_problem, after.job.checkpoint_problem_step, after.job.checkpoint_problem_at) == (
             problem,
             40,
@@ -246,31 +248,31 @@ def test_trouble_is_told_when_it_is_new_and_the_last_telling_old(before: Any, pr
         assert after.events[0].text == text
 
 
-def test_what_a_program_says_is_one_line_of_a_bounded_length() -> None:
-    after = scene(member(1), record=job(1), progress=said("no\n space " + "x" * 9999, 0))
+def test_a_reported_checkpoint_problem_is_one_line_of_bounded_length() -> None:
+    after = scene(member(1), record=job(1), progress=problem_of("no\n space " + "x" * 9999, 0))
     assert after.job.checkpoint_problem.startswith("no space xxx")
     assert len(after.job.checkpoint_problem) == MAX_PROBLEM_CHARACTERS == 400
     assert "(there is none yet): no space" in after.events[0].text
 
 
 @pytest.mark.parametrize(("checkpoint", "over"), [(40, False), (41, True)])
-def test_trouble_ends_with_the_next_checkpoint(checkpoint: int, over: bool) -> None:
-    after = scene(member(1), record=job(1, **TROUBLED), progress=said("", checkpoint))
-    assert (after.told == [EventKind.CHECKPOINTS_RESUMED]) is over
+def test_a_checkpoint_problem_ends_with_the_next_checkpoint(checkpoint: int, over: bool) -> None:
+    after = scene(member(1), record=job(1, **WITH_PROBLEM), progress=problem_of("", checkpoint))
+    assert (after.event_kinds == [EventKind.CHECKPOINTS_RESUMED]) is over
     if over:
         assert (after.job.checkpoint_problem, after.job.checkpoint_problem_step) == ("", 0)
         assert after.events[0].data == {"checkpoint_step": 41}
         assert after.events[0].text == "checkpoints of job are written again; the newest is of step 41"
 
 
-def test_an_ended_job_has_no_trouble() -> None:
-    after = scene(record=job(1, J.FAILED), hint=None, progress=said("disk full"))
+def test_an_ended_job_has_no_checkpoint_problem() -> None:
+    after = scene(record=job(1, J.FAILED), hint=None, progress=problem_of("disk full"))
     assert after.events == []
 
 
 # -- a machine that ends -----------------------------------------------------------------------------------
 
 
-def test_a_machine_that_is_stopped_is_no_end_of_the_job() -> None:
+def test_a_stopped_machine_does_not_end_the_job() -> None:
     clouds = {"local": listing(machine(1), machine(2, InstanceState.STOPPED))}
     assert scene(member(1), member(2), volatile={"clouds": clouds}).job.state is J.DEGRADED

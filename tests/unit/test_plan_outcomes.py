@@ -38,12 +38,12 @@ from tests.unit.scene import (
     OFFER,
     Decided,
     job,
+    launcher,
     machine,
     member,
     name,
     node,
     scene,
-    word,
 )
 
 N, J = NodeState, JobState
@@ -62,19 +62,19 @@ def launched(outcome: LaunchOutcome, **more: Any) -> Decided:
 
 
 @pytest.mark.parametrize(
-    ("told", "kept"),
+    ("reported", "kept"),
     [(NOW - 30, NOW - 30), (0.0, REQUESTED.created_at), (NOW + 7200, NOW), (NOW - 90000, REQUESTED.created_at)],
 )
-def test_a_granted_machine_began_between_its_intent_and_now(told: float, kept: float) -> None:
+def test_a_launch_time_lies_between_the_intent_and_now(reported: float, kept: float) -> None:
     asked = replace(REQUESTED, launch_unknown=True, error="no answer", retry_at=NOW + 60)
-    after = launched(Launched(machine(3, InstanceState.PENDING, launched_at=told)), asked=asked).node(3)
+    after = launched(Launched(machine(3, InstanceState.PENDING, launched_at=reported)), asked=asked).node(3)
     assert (after.state, after.instance_id, after.launched_at) == (N.PENDING, "i-3", kept)
     assert (after.launch_unknown, after.error) == (False, "")
     assert after.history[-1].reason == "i-3 in zone-a"
 
 
 @pytest.mark.parametrize("kind", [NoCapacity, Quota])
-def test_a_refusal_ends_the_node_and_is_remembered_for_as_long_as_it_says(kind: type[NoCapacity]) -> None:
+def test_a_refusal_ends_the_node_and_is_remembered_for_its_time(kind: type[NoCapacity]) -> None:
     after = launched(kind(Scope.ZONE, 60.0, "zone-a is full"))
     gone = after.node(3)
     assert (gone.state, gone.error, gone.ended_at) == (N.GONE, "zone-a is full", NOW)
@@ -85,7 +85,7 @@ def test_a_refusal_ends_the_node_and_is_remembered_for_as_long_as_it_says(kind: 
     assert after.new == [], "there is no other offer"
 
 
-def test_what_a_spare_was_refused_is_remembered_as_such() -> None:
+def test_a_refusal_of_a_spare_is_remembered_as_such() -> None:
     after = launched(NoCapacity(Scope.ZONE, 60.0, "full"), record=job(2, spare_nodes=1))
     assert after.volatile.capacity.refusal(OFFER, NOW, spare=True)
     assert not after.volatile.capacity.refusal(OFFER, NOW, spare=False)
@@ -98,27 +98,27 @@ def test_a_throttled_launch_waits_for_as_long_as_the_cloud_says() -> None:
 
 
 @pytest.mark.parametrize(("attempts", "wait_s"), [(0, 1.0), (1, 2.0), (2, 5.0), (3, 10.0), (4, 30.0)])
-def test_a_fault_of_the_cloud_is_tried_again_ever_later(attempts: int, wait_s: float) -> None:
+def test_a_transient_error_is_retried_with_backoff(attempts: int, wait_s: float) -> None:
     after = launched(Transient("try again"), asked=replace(REQUESTED, launch_attempts=attempts))
     assert (after.state(3), after.node(3).retry_at, after.node(3).error) == (N.REQUESTED, NOW + wait_s, "try again")
     assert wait_s in BACKOFF_S
 
 
-def test_the_longest_wait_is_the_last_one() -> None:
+def test_the_backoff_is_bounded() -> None:
     rules = replace(RULES, launch_attempts=100)
     after = launched(Transient("again"), asked=replace(REQUESTED, launch_attempts=50), rules=rules)
     assert after.node(3).retry_at == NOW + BACKOFF_S[-1]
 
 
-def test_a_cloud_whose_faults_do_not_end_refuses() -> None:
+def test_a_transient_error_that_persists_is_a_refusal() -> None:
     after = launched(Transient("again"), asked=replace(REQUESTED, launch_attempts=RULES.launch_attempts))
-    assert (after.state(3), after.told[0]) == (N.GONE, EventKind.LAUNCH_REFUSED)
+    assert (after.state(3), after.event_kinds[0]) == (N.GONE, EventKind.LAUNCH_REFUSED)
 
 
-def test_an_unknown_code_is_told_once() -> None:
+def test_an_unknown_error_code_is_reported_once() -> None:
     first = launched(Transient("fault", "Strange"))
-    (told,) = first.events
-    assert (told.kind, told.node, told.data) == (EventKind.UNKNOWN_CODE, name(3), {"code": "Strange"})
+    (event,) = first.events
+    assert (event.kind, event.node, event.data) == (EventKind.UNKNOWN_CODE, name(3), {"code": "Strange"})
     assert launched(Transient("fault", "Strange"), volatile={"unknown_codes": (("local", "Strange"),)}).events == []
     assert launched(Transient("fault")).events == []
 
@@ -134,7 +134,7 @@ def test_a_launch_without_an_answer_is_looked_up_half_a_second_later_and_not_rep
     assert due.does(Launch) == []
 
 
-def test_a_hopeless_request_ends_a_job_that_never_ran_and_no_other() -> None:
+def test_a_fatal_error_ends_a_job_that_never_ran_and_no_other() -> None:
     outcome = LaunchDone(name(3), OFFER, Fatal("no such key pair"))
     alone = scene(REQUESTED, record=job(1, JobState.STARTING), outcomes=[outcome])
     assert (alone.job.state, alone.job.reason) == (JobState.FAILED, "local refuses the request: no such key pair")
@@ -154,7 +154,7 @@ def test_a_hopeless_request_ends_a_job_that_never_ran_and_no_other() -> None:
     assert not running.volatile.capacity.refusal(elsewhere, NOW + 600, spare=False)
 
 
-def test_a_hopeless_request_for_a_spare_speaks_against_spares_only() -> None:
+def test_a_fatal_error_of_a_spares_request_holds_back_only_spares() -> None:
     after = launched(Fatal("no such key pair"), record=job(2, spare_nodes=1))
     assert not after.volatile.capacity.refusal(OFFER, NOW, spare=False)
 
@@ -172,7 +172,7 @@ def test_a_machine_that_is_found_is_the_nodes() -> None:
     assert (after.state(3), after.node(3).instance_id) == (N.PENDING, "i-3")
 
 
-def test_a_look_up_that_failed_is_repeated_later_and_one_that_found_nothing_asks_again_at_once() -> None:
+def test_a_failed_lookup_is_repeated_later_and_an_empty_one_launches_again_at_once() -> None:
     failed = found(FindDone(name(3), None, "away")).node(3)
     assert (failed.launch_unknown, failed.retry_at, failed.error) == (True, NOW + 2.0, "away")
     nothing = found(FindDone(name(3), None))
@@ -190,14 +190,14 @@ def bootstrapped(*, record: Any = None, asked: Any = PREPARED, **outcome: Any) -
     return scene(member(1), member(2), asked, record=record or job(3), outcomes=[done])
 
 
-def test_a_prepared_node_has_its_time_to_reach_the_rendezvous() -> None:
+def test_a_bootstrapped_node_has_a_deadline_to_reach_the_rendezvous() -> None:
     after = bootstrapped(asked=replace(PREPARED, error="unreachable")).node(3)
     assert (after.state, after.bootstrapped, after.error) == (N.BOOTSTRAPPING, True, "")
     assert after.ready_by == NOW + RULES.ready_timeout_s
 
 
 @pytest.mark.parametrize(("age_s", "state"), [(899.0, N.BOOTSTRAPPING), (900.0, N.TERMINATING)])
-def test_a_machine_that_cannot_be_reached_is_tried_until_its_time_is_up(age_s: float, state: NodeState) -> None:
+def test_an_unreachable_machine_is_retried_until_its_time_is_up(age_s: float, state: NodeState) -> None:
     after = bootstrapped(error="no route", unreachable=True, asked=replace(PREPARED, state_since=NOW - age_s))
     assert after.state(3) is state
     assert after.node(3).error == "no route"
@@ -206,25 +206,25 @@ def test_a_machine_that_cannot_be_reached_is_tried_until_its_time_is_up(age_s: f
         assert after.does(Bootstrap) == []
 
 
-def test_a_failed_bootstrap_counts_against_the_set_up_and_not_where_the_job_has_all() -> None:
+def test_a_failed_bootstrap_counts_unless_the_job_is_complete() -> None:
     missing = bootstrapped(error="step x failed\nmore")
     assert (missing.job.bootstrap_failures, missing.job.spare_retry_at) == (1, 0.0)
-    (told,) = [each for each in missing.events if each.kind is EventKind.NODE_FAILED]
-    assert (told.node, told.text) == (name(3), f"bootstrap of {name(3)} failed: step x failed\nmore")
+    (event,) = [each for each in missing.events if each.kind is EventKind.NODE_FAILED]
+    assert (event.node, event.text) == (name(3), f"bootstrap of {name(3)} failed: step x failed\nmore")
     assert missing.node(3).history[-2].reason == "step x failed"
     assert missing.node(3).error == "step x failed\nmore"
     spare = bootstrapped(error="step x failed", record=job(2, spare_nodes=1))
     assert (spare.job.bootstrap_failures, spare.job.spare_retry_at) == (0, NOW + RULES.spare_retry_s)
 
 
-def test_a_failed_machine_is_ended_with_its_last_words() -> None:
+def test_the_console_of_a_failed_machine_is_read_before_it_is_terminated() -> None:
     after = bootstrapped(error="broken")
     (end,) = after.does(type(after.does(object)[0]))
     assert (end.instance_id, end.node, end.read_console) == ("i-3", name(3), True)
     assert after.node(3).retry_at == NOW + RULES.terminate_retry_s
 
 
-def test_sick_machines_in_a_row_close_their_type_in_all_zones_for_an_hour() -> None:
+def test_unhealthy_machines_in_a_row_block_their_type_in_all_zones_for_an_hour() -> None:
     elsewhere = replace(OFFER, zone="zone-b")
     larger = replace(OFFER, instance_type="large", zone="zone-c")
     offers = {"job": OffersView((elsewhere, OFFER, larger), known=True, asked_at=NOW - 1)}
@@ -237,29 +237,29 @@ def test_sick_machines_in_a_row_close_their_type_in_all_zones_for_an_hour() -> N
     assert dict(unhealthy(0).volatile.capacity.unhealthy_streaks) == {("local", "small"): 1}
     assert unhealthy(1).volatile.capacity.refusals == ()
     third = unhealthy(2)
-    assert dict(third.volatile.capacity.unhealthy_streaks) == {}, "they are counted anew"
+    assert dict(third.volatile.capacity.unhealthy_streaks) == {}, "the count starts again"
     for offer, closed in ((OFFER, True), (elsewhere, True), (larger, False)):
         assert bool(third.volatile.capacity.refusal(offer, NOW + 3599, spare=False)) is closed
         assert not third.volatile.capacity.refusal(offer, NOW + 3600, spare=False)
     assert len(third.volatile.capacity.refusals) == 2, "one for each zone"
-    (told,) = [each for each in third.events if each.kind is EventKind.MACHINE_TYPE_BLOCKED]
-    assert told.node == name(3)
-    assert "local machine type small is blocked for 60 min: 3 machines in a row" in told.text
-    assert told.text.endswith("The last error: ECC errors")
+    (event,) = [each for each in third.events if each.kind is EventKind.MACHINE_TYPE_BLOCKED]
+    assert event.node == name(3)
+    assert "local machine type small is blocked for 60 min: 3 machines in a row" in event.text
+    assert event.text.endswith("The last error: ECC errors")
 
 
-def test_a_machine_that_failed_by_the_jobs_fault_is_not_sick() -> None:
+def test_a_machine_that_failed_by_the_jobs_fault_is_not_unhealthy() -> None:
     assert dict(bootstrapped(error="setup failed").volatile.capacity.unhealthy_streaks) == {}
 
 
-def test_a_machine_that_works_ends_the_row_of_sick_and_of_failed_ones() -> None:
+def test_a_machine_that_works_resets_the_counts_of_unhealthy_and_failed_ones() -> None:
     volatile = {"capacity": CapacityMemory((), {("local", "small"): 2, ("local", "large"): 1})}
     after = scene(
         member(1),
         member(2),
         PREPARED,
         record=job(3, bootstrap_failures=4),
-        members={name(n): word(n) for n in (1, 2, 3)},
+        members={name(n): launcher(n) for n in (1, 2, 3)},
         volatile=volatile,
     )
     assert (after.state(3), after.node(3).bootstrapped) == (N.READY, True)
@@ -289,8 +289,8 @@ def test_a_launcher_that_fails_before_it_is_ready_fails_the_node(
         assert after.node(3).error == "its launcher ended with status 3: no module torch"
 
 
-def test_a_machine_that_is_another_ones_is_told() -> None:
+def test_a_foreign_machine_at_a_nodes_address_is_reported() -> None:
     after = bootstrapped(error="it is not the one that was launched", foreign=True)
-    (told,) = [each for each in after.events if each.kind is EventKind.FOREIGN_HOST]
-    assert (told.node, "is not bootstrapped" in told.text) == (name(3), True)
-    assert EventKind.FOREIGN_HOST not in bootstrapped(error="broken").told
+    (event,) = [each for each in after.events if each.kind is EventKind.FOREIGN_HOST]
+    assert (event.node, "is not bootstrapped" in event.text) == (name(3), True)
+    assert EventKind.FOREIGN_HOST not in bootstrapped(error="broken").event_kinds

@@ -1,4 +1,4 @@
-"""What is asked of clouds, what is remembered of their answers, and what is done about things nobody knows."""
+"""What is read of clouds and when, what is remembered of it, and what is done about orphans and unknown machines."""
 
 from __future__ import annotations
 
@@ -44,6 +44,7 @@ from tests.unit.scene import (
     decide,
     hint_of,
     job,
+    launcher,
     listing,
     machine,
     member,
@@ -54,7 +55,6 @@ from tests.unit.scene import (
     scene,
     spec,
     view,
-    word,
     world_of,
 )
 
@@ -79,36 +79,36 @@ def test_each_cloud_is_listed_once_per_period(tried_s: float, asks: bool) -> Non
     assert lists(busy) == []
 
 
-SILENT: dict[str, Any] = {"members": {name(1): word(1, "running")}}
-STOPPED = {name(1): word(1, "running"), name(2): word(2, "waiting", round=1)}
+SILENT: dict[str, Any] = {"members": {name(1): launcher(1, "running")}}
+STOPPED = {name(1): launcher(1, "running"), name(2): launcher(2, "waiting", round=1)}
 
 
 @pytest.mark.parametrize(
-    ("words", "record", "asks"),
+    ("messages", "record", "asks"),
     [
         ({}, job(2), False),
         (SILENT, job(2), True),
         ({"members": STOPPED}, job(2), True),
-        ({"members": STOPPED | {name(2): word(2, "waiting", round=0)}}, job(2), False),  # of the round before
-        ({"members": STOPPED | {name(2): word(2, "waiting", parked=True)}}, job(2), False),  # in order
+        ({"members": STOPPED | {name(2): launcher(2, "waiting", round=0)}}, job(2), False),  # of the round before
+        ({"members": STOPPED | {name(2): launcher(2, "waiting", parked=True)}}, job(2), False),  # in order
         (SILENT, job(2, J.FAILED), False),
         (SILENT | {"round": None}, job(2), False),
         (SILENT | {"round": round_of(1, 9)}, job(2), False),  # its record is gone
     ],
 )
 @pytest.mark.parametrize(("tried_s", "soon"), [(0.4, False), (0.5, True)])
-def test_a_round_that_stands_still_makes_its_cloud_worth_asking_sooner(
-    words: Any, record: Any, asks: bool, tried_s: float, soon: bool
+def test_a_cloud_is_listed_sooner_while_a_round_stands_still(
+    messages: Any, record: Any, asks: bool, tried_s: float, soon: bool
 ) -> None:
     clouds = {
         "local": listing(machine(1), machine(2), attempted_at=NOW - tried_s),
         "aws": CloudView(listed_at=NOW - tried_s, attempted_at=NOW - tried_s),
     }
-    after = scene(member(1), member(2), record=record, volatile={"clouds": clouds}, clouds=("local", "aws"), **words)
+    after = scene(member(1), member(2), record=record, volatile={"clouds": clouds}, clouds=("local", "aws"), **messages)
     assert lists(after) == (["local"] if asks and soon else [])
 
 
-def test_a_member_whose_end_is_known_makes_nobody_ask() -> None:
+def test_a_member_whose_end_is_known_causes_no_sooner_listing() -> None:
     clouds = {"local": listing(machine(1), machine(2), attempted_at=NOW - 1)}
     for state in (N.DRAINING, N.LOST, N.TERMINATING):
         which = node(2, state, retry_at=NOW + 9)
@@ -140,7 +140,7 @@ def test_a_listing_replaces_the_last_one() -> None:
     assert listed(replace(after, changed_jobs=frozenset()), machine(1), machine(2)).changed_jobs == frozenset()
 
 
-def test_a_failed_listing_keeps_the_last_good_one_and_says_so() -> None:
+def test_a_failed_listing_keeps_the_last_good_one_and_its_error() -> None:
     known = VolatileState(clouds={"local": listing(machine(1))})
     after = listed(known, error="timeout", asked_at=NOW).clouds["local"]
     assert (after.instances, after.listed_at, after.attempted_at) == ({"i-1": machine(1)}, NOW - 1, NOW)
@@ -156,7 +156,7 @@ def test_a_failed_listing_keeps_the_last_good_one_and_says_so() -> None:
         (member(2, offer=replace(OFFER, cloud="aws")), None),
     ],
 )
-def test_absences_in_a_row_are_counted_for_open_nodes_with_a_machine(which: Any, count: int | None) -> None:
+def test_missed_listings_in_a_row_are_counted_for_open_nodes_with_a_machine(which: Any, count: int | None) -> None:
     known = VolatileState(clouds={"local": listing(missed_listings={name(2): 2})})
     after = listed(known, machine(1), nodes=[member(1), which])
     assert after.clouds["local"].missed_listings.get(name(2)) == count
@@ -166,7 +166,7 @@ def test_absences_in_a_row_are_counted_for_open_nodes_with_a_machine(which: Any,
     }
 
 
-def test_a_job_is_touched_by_what_is_new_of_its_machines_and_by_each_absence() -> None:
+def test_a_job_has_changed_when_its_machines_changed_or_are_missing() -> None:
     known = VolatileState(clouds={"local": listing(machine(1), machine(2))}, changed_jobs=frozenset({"other"}))
     assert listed(known, machine(1), machine(2)).changed_jobs == {"other"}
     assert listed(known, machine(1), machine(2, InstanceState.STOPPED)).changed_jobs == {"other", "job"}
@@ -198,13 +198,13 @@ def test_what_an_orphan_is(state: InstanceState, known: NodeState | None, orphan
     assert is_orphan(replace(STRANGER, state=state), states) is orphan
 
 
-def test_orphans_are_counted_by_listing_and_forgotten_when_they_are_gone() -> None:
+def test_orphans_are_counted_by_listing_and_dropped_when_they_are_gone() -> None:
     first = listed(VolatileState(sightings={"i-7": Sighting(5.0, 3)}), machine(1), STRANGER, asked_at=NOW - 9)
     assert dict(first.sightings) == {"i-7": Sighting(5.0, 3), "i-9": Sighting(NOW - 9, 1)}, "i-7 is another cloud's"
     second = listed(first, machine(1), STRANGER, asked_at=NOW - 1)
     assert second.sightings["i-9"] == Sighting(NOW - 9, 2)
     assert "i-9" not in listed(second, machine(1)).sightings
-    assert listed(second, error="away").sightings == second.sightings, "a failed listing says nothing"
+    assert listed(second, error="away").sightings == second.sightings, "a failed listing changes nothing"
 
 
 @pytest.mark.parametrize(
@@ -219,7 +219,7 @@ def test_orphans_are_counted_by_listing_and_forgotten_when_they_are_gone() -> No
         (2, 60.0, {"unreadable_jobs": {"oth": "newer"}}, True),
     ],
 )
-def test_an_orphan_is_ended_when_seen_twice_and_old_unless_it_may_be_somebodys(
+def test_an_orphan_is_terminated_when_seen_twice_and_old_unless_it_is_protected(
     listings: int, age_s: float, more: Any, ended: bool
 ) -> None:
     volatile = {
@@ -229,9 +229,9 @@ def test_an_orphan_is_ended_when_seen_twice_and_old_unless_it_may_be_somebodys(
     after = scene(member(1), member(2), volatile=volatile, **more)
     assert after.does(Terminate) == ([Terminate("local", "i-9", "")] if ended else [])
     if ended:
-        (told,) = after.events
-        assert (told.id, told.kind, told.node, told.job) == ("orphan-i-9", EventKind.ORPHAN, "other-x-1", "")
-        assert told.text == "i-9 carries our tag (node other-x-1) but is not in the journal: terminating it"
+        (event,) = after.events
+        assert (event.id, event.kind, event.node, event.job) == ("orphan-i-9", EventKind.ORPHAN, "other-x-1", "")
+        assert event.text == "i-9 carries our tag (node other-x-1) but is not in the journal: terminating it"
 
 
 def test_an_orphan_that_has_become_a_nodes_machine_is_left_alone() -> None:
@@ -239,7 +239,7 @@ def test_an_orphan_that_has_become_a_nodes_machine_is_left_alone() -> None:
     assert scene(member(1), member(2), volatile=volatile).actions == []
 
 
-def test_all_orphans_are_ended_by_their_ids_one_by_one() -> None:
+def test_all_orphans_are_terminated_by_their_ids_one_by_one() -> None:
     more = [machine(number, node=f"other-x-{number}") for number in (3, 4, 5, 6)]
     others = [*more, machine(7, InstanceState.TERMINATED, node="x"), machine(8, node=""), STRANGER]
     volatile = {
@@ -266,7 +266,7 @@ def test_leftovers_are_listed_once_per_period_and_cloud(tried_s: float, asks: bo
     assert busy.does(ListLeftovers) == []
 
 
-def test_what_is_left_behind_is_counted_by_listing_and_a_failed_one_says_nothing() -> None:
+def test_leftovers_are_counted_by_listing_and_a_failed_one_changes_nothing() -> None:
     first = absorb(VolatileState(), LeftoversDone("local", NOW - 9, (DISK, CARD)), [], NOW)
     second = absorb(first, LeftoversDone("local", NOW - 1, (DISK,)), [], NOW)
     assert second.leftovers["local"] == LeftoversView({"disk-1": DISK}, {"disk-1": Sighting(NOW - 9, 2)}, NOW - 1)
@@ -287,7 +287,7 @@ def test_what_is_left_behind_is_counted_by_listing_and_a_failed_one_says_nothing
         (2, None, {"unreadable_jobs": {"job": "newer"}}, False),
     ],
 )
-def test_what_no_open_node_has_is_removed_when_seen_twice(
+def test_leftovers_without_an_open_node_are_removed_when_seen_twice(
     listings: int, state: NodeState | None, more: Any, removed: bool
 ) -> None:
     other = Leftover("disk-2", LeftoverKind.DISK, "c", name(1), "region-1")
@@ -301,12 +301,12 @@ def test_what_no_open_node_has_is_removed_when_seen_twice(
     assert set(kept.leftovers) == set(kept.sightings) == {"disk-2"} | (set() if removed else {"disk-1"})
     assert after.volatile.leftovers["aws"] == aws
     if removed:
-        told = after.events[-1]
-        assert (told.id, told.kind, told.node, told.job) == ("orphan-disk-1", EventKind.ORPHAN, name(3), "")
-        assert told.text == f"disk disk-1 was left behind (node {name(3)}): removing it"
+        event = after.events[-1]
+        assert (event.id, event.kind, event.node, event.job) == ("orphan-disk-1", EventKind.ORPHAN, name(3), "")
+        assert event.text == f"disk disk-1 was left behind (node {name(3)}): removing it"
 
 
-def test_what_is_nobodys_is_called_so() -> None:
+def test_orphans_without_a_node_in_their_tag_are_called_unknown() -> None:
     known = LeftoversView({"card-1": CARD}, {"card-1": Sighting(NOW - 900, 2)}, NOW - 1)
     assert "(node unknown)" in scene(member(1), member(2), volatile={"leftovers": {"local": known}}).events[0].text
 
@@ -324,7 +324,9 @@ def test_what_is_nobodys_is_called_so() -> None:
         (None, ("alert:e-1",), False),
     ],
 )
-def test_an_alert_is_sent_until_it_is_over(tried: AlertDelivery | None, busy: Sequence[str], sent: bool) -> None:
+def test_an_alert_is_sent_until_it_is_delivered_or_given_up(
+    tried: AlertDelivery | None, busy: Sequence[str], sent: bool
+) -> None:
     volatile = {"alert_deliveries": {"e-1": tried} if tried else {}}
     after = scene(member(1), member(2), volatile=volatile, alerts=("e-1",), busy=frozenset(busy))
     assert after.does(SendAlert) == ([SendAlert("e-1")] if sent else [])
@@ -343,7 +345,7 @@ def test_few_alerts_are_sent_at_once_oldest_first_and_many_are_cleared_in_parts(
 
 
 @pytest.mark.parametrize(("tries", "wait_s"), [*enumerate(RETRIES_S)])
-def test_an_alert_that_fails_is_tried_ever_later(tries: int, wait_s: float) -> None:
+def test_an_alert_that_fails_is_retried_with_backoff(tries: int, wait_s: float) -> None:
     before = VolatileState(alert_deliveries={"e-1": AlertDelivery(tries, NOW - 1, finished=False)} if tries else {})
     after = absorb(before, AlertDone("e-1", "slack is away"), [], NOW).alert_deliveries["e-1"]
     assert after == AlertDelivery(tries + 1, NOW + wait_s, finished=False)
@@ -363,7 +365,7 @@ def test_an_alert_is_given_up_after_its_last_try_and_few_are_remembered() -> Non
 # -- offers ------------------------------------------------------------------------------------------------
 
 
-def test_offers_are_kept_for_jobs_that_go_on_and_a_failed_read_keeps_the_last_good_ones() -> None:
+def test_offers_are_kept_for_live_jobs_and_a_failed_read_keeps_the_last_good_ones() -> None:
     over = view(replace(job(1), name="over", state=J.FAILED), [])
     going = view(replace(job(1), name="going"), [])
     before = VolatileState(
@@ -405,7 +407,7 @@ def charge(*machines: Instance, **more: Any) -> JournalInit:
     return init_journal(world, CLUSTER, NOW)
 
 
-def test_a_journal_is_begun_where_every_cloud_has_said_that_nothing_runs() -> None:
+def test_a_journal_is_begun_once_every_cloud_was_listed_without_machines() -> None:
     begun = charge(machine(1, InstanceState.TERMINATED))
     assert begun.commit is not None
     assert (begun.commit.cluster, begun.commit.guards, begun.actions) == (CLUSTER, {}, ())
@@ -458,25 +460,25 @@ def test_unknown_machines_come_in_the_order_of_their_nodes() -> None:
     ("unjournaled", "known", "left_alone"),
     [
         ((), CloudView(), False),
-        (names(9), CloudView(), True),  # its word may be old, but its cloud has not said anything yet
+        (names(9), CloudView(), True),  # its message may be old, but its cloud was not listed yet
         (names(9), listing(machine(9)), True),
-        (names(9), listing(machine(1)), False),  # the word is old
+        (names(9), listing(machine(1)), False),  # the message is old
         (names(9), listing(machine(9, InstanceState.TERMINATED)), False),
         (("other-u-9",), listing(machine(9, node="other-u-9")), False),
     ],
 )
-def test_a_job_is_left_alone_while_a_node_works_for_it_that_the_journal_lacks(
+def test_a_job_is_left_alone_while_an_unjournaled_node_works_for_it(
     unjournaled: Sequence[str], known: CloudView, left_alone: bool
 ) -> None:
     world = world_of(
         view(job(2), [member(1)]), volatile={"clouds": {"local": known}}, unjournaled=frozenset(unjournaled)
     )
-    said = blocked_reason(world, world.jobs["job"])
-    assert bool(said) is left_alone
+    reason = blocked_reason(world, world.jobs["job"])
+    assert bool(reason) is left_alone
     if left_alone:
-        assert said.startswith(f"left alone: {name(9)} may work for it and is not in the journal")
+        assert reason.startswith(f"left alone: {name(9)} may work for it and is not in the journal")
         after = decide(world)
-        assert (after.sentence, after.commit.empty) == (said, True)
+        assert (after.sentence, after.commit.empty) == (reason, True)
 
 
 def test_few_of_many_unknown_nodes_are_named() -> None:
@@ -486,7 +488,7 @@ def test_few_of_many_unknown_nodes_are_named() -> None:
     )
 
 
-def test_what_is_left_alone_is_told() -> None:
+def test_what_is_left_alone_is_a_warning() -> None:
     quiet = world_of(view(job(2), [member(1), member(2)]))
     assert warnings(quiet) == ()
     refused = replace(quiet, unreadable_jobs={"b": "it is newer", "a": "it is broken"})
@@ -495,17 +497,17 @@ def test_what_is_left_alone_is_told() -> None:
     works = world_of(
         view(job(2), []), volatile={"clouds": {"local": listing(machine(9), machine(1))}}, unjournaled=unjournaled
     )
-    (told,) = warnings(works)
-    assert told.startswith(f"machines run that are not in the journal ({name(9)}): they are left alone; `spotsupd")
+    (warning,) = warnings(works)
+    assert warning.startswith(f"machines run that are not in the journal ({name(9)}): they are left alone; `spotsupd")
     ended = replace(
         works, volatile=replace(works.volatile, clouds={"local": listing(machine(9, InstanceState.TERMINATED))})
     )
     assert warnings(ended) == ()
-    assert decide(works).plan.warnings == (told,)
+    assert decide(works).plan.warnings == (warning,)
 
 
 @pytest.mark.parametrize(("who", "alone"), [("job-u-1", True), ("jobs-u-1", False), ("s-1", True), ("t-1", False)])
-def test_whose_records_cannot_be_read_is_left_alone(who: str, alone: bool) -> None:
+def test_machines_of_unreadable_jobs_are_left_alone(who: str, alone: bool) -> None:
     world = replace(world_of(), unreadable_jobs={"job": "newer"}, unjournaled=frozenset({"s-1"}))
     assert world.is_protected(who) is alone
 

@@ -1,4 +1,4 @@
-"""Who shall train next, who waits outside, and who is buried: one moment at a time."""
+"""Who trains next, who waits outside, and who gets a tombstone: one moment at a time."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from tests.unit.scene import (
     Decided,
     hint_of,
     job,
+    launcher,
     listing,
     machine,
     member,
@@ -24,7 +25,6 @@ from tests.unit.scene import (
     node,
     round_of,
     scene,
-    word,
 )
 
 N, J = NodeState, JobState
@@ -33,7 +33,7 @@ LATER = NoticeRecord(NOW + 12.1, NOW - 5, "metadata")
 
 
 def doomed(number: int, notice: NoticeRecord | None = LATER, **changes: Any) -> NodeRecord:
-    """A member that will be taken."""
+    """A member that will be preempted."""
     return member(number, notice=notice, needs_replacement=True, **changes)
 
 
@@ -55,7 +55,7 @@ def expected(after: Decided) -> tuple[str, ...] | None:
 # -- the first round ---------------------------------------------------------------------------------------
 
 
-def test_the_first_hint_is_empty_so_that_nobody_forms_a_round_alone() -> None:
+def test_the_first_hint_is_empty_so_that_no_launcher_forms_a_round_alone() -> None:
     after = scene(record=job(2, J.QUEUED, min_nodes=2), hint=None)
     assert after.hint == Hint((), 2, 4, "waiting for nodes")
     there = scene(waiting(1), waiting(2), record=job(2, J.STARTING), hint=None)
@@ -70,7 +70,7 @@ EMPTY = hint_of()
     [
         ([waiting(1), waiting(2), waiting(3)], 1, names(1, 2, 3)),
         ([waiting(1), waiting(2)], 3, None),  # not enough
-        ([waiting(1), waiting(2)], 2, names(1, 2)),  # nobody is on the way
+        ([waiting(1), waiting(2)], 2, names(1, 2)),  # none is on the way
         ([waiting(1), waiting(2), coming(3)], 2, None),  # worth waiting for
         ([waiting(1), waiting(2), coming(3, N.REQUESTED)], 2, None),  # before the first round, a request is, too
         ([waiting(1), waiting(2), coming(3, N.PENDING)], 2, None),
@@ -89,7 +89,7 @@ def test_the_first_round_waits_for_all_that_may_come_soon(nodes: Any, minimum: i
 
 
 @pytest.mark.parametrize(("gathered_s", "named"), [(19.9, None), (20.0, names(1, 2))])
-def test_nobody_is_waited_for_longer_than_the_gathering_takes(gathered_s: float, named: Any) -> None:
+def test_no_node_is_waited_for_longer_than_gather_s(gathered_s: float, named: Any) -> None:
     record = job(3, J.STARTING, gathering_since=NOW - gathered_s)
     after = scene(waiting(1), waiting(2), coming(3), record=record, hint=EMPTY)
     assert expected(after) == named
@@ -97,11 +97,11 @@ def test_nobody_is_waited_for_longer_than_the_gathering_takes(gathered_s: float,
 
 
 def test_a_node_whose_launcher_does_not_wait_is_not_chosen_before_those_that_do() -> None:
-    members = {name(2): word(2), name(3): word(3)}
+    members = {name(2): launcher(2), name(3): launcher(3)}
     after = scene(waiting(1), waiting(2), waiting(3), record=job(2, J.STARTING), hint=EMPTY, members=members)
     assert expected(after) == names(2, 3)
-    short = scene(waiting(1), waiting(2), record=job(2, J.STARTING), hint=EMPTY, members={name(2): word(2)})
-    assert expected(short) == names(2, 1), "better than nobody"
+    short = scene(waiting(1), waiting(2), record=job(2, J.STARTING), hint=EMPTY, members={name(2): launcher(2)})
+    assert expected(short) == names(2, 1), "better than none"
 
 
 # -- the next rounds ---------------------------------------------------------------------------------------
@@ -127,7 +127,7 @@ def test_the_reason_of_a_hint_says_who_joins_and_who_leaves() -> None:
 
 
 @pytest.mark.parametrize(("low", "high", "changed"), [(1, 4, False), (2, 4, True), (1, 5, True)])
-def test_other_limits_are_told(low: int, high: int, changed: bool) -> None:
+def test_changed_node_limits_are_published(low: int, high: int, changed: bool) -> None:
     after = scene(member(1), member(2), record=job(2, min_nodes=low, max_nodes=high))
     assert (after.hint == Hint(names(1, 2), low, high, "limits changed")) is changed
     assert bool(after.plan.commits) is changed
@@ -146,18 +146,18 @@ def test_a_job_that_is_resumed_trains_on_with_the_same_nodes() -> None:
         ([waiting(3), coming(4, N.PENDING)], names(1, 2, 3)),
         ([waiting(3), coming(4, N.BOOTING)], None),
         ([waiting(3), waiting(4)], names(1, 2, 3, 4)),
-        ([waiting(3), waiting(4), coming(5)], names(1, 2, 3, 4)),  # nobody better will come
+        ([waiting(3), waiting(4), coming(5)], names(1, 2, 3, 4)),  # no better node will come
         ([coming(3)], None),
     ],
 )
-def test_a_running_round_waits_only_for_who_is_nearly_ready(newcomers: list[NodeRecord], named: Any) -> None:
+def test_a_running_round_waits_only_for_nodes_that_are_nearly_ready(newcomers: list[NodeRecord], named: Any) -> None:
     numbers = [int(each.id[6:]) for each in newcomers if each.instance_id]
     clouds = {"local": listing(machine(1), machine(2), *(machine(n, ssh_host="") for n in numbers))}
     after = scene(member(1), member(2), *newcomers, record=job(4), volatile={"clouds": clouds, "offers": {}})
     assert expected(after) == named
 
 
-def test_whoever_is_out_of_the_round_already_is_not_waited_for() -> None:
+def test_a_member_that_has_left_the_round_ends_the_gathering() -> None:
     for gone in (node(2, N.LOST, has_joined=True), node(2, N.SUSPECT, state_since=NOW), node(2, N.DRAINING)):
         after = scene(member(1), gone, waiting(3), coming(4), record=job(3), round=round_of(1, 2), hint=hint_of(1, 2))
         assert expected(after) == names(1, 3), gone.state
@@ -173,7 +173,7 @@ def test_a_member_that_left_the_round_by_itself_and_waits_is_named_again() -> No
 # -- make before break -------------------------------------------------------------------------------------
 
 
-def test_a_doomed_member_trains_on_until_somebody_can_take_its_place() -> None:
+def test_a_doomed_member_trains_on_until_another_node_can_take_its_place() -> None:
     alone = scene(member(1), doomed(2))
     assert (alone.hint, alone.state(2)) == (None, N.MEMBER)
     replaced = scene(member(1), doomed(2), waiting(3, replaces=name(2)))
@@ -184,7 +184,7 @@ def test_a_doomed_member_trains_on_until_somebody_can_take_its_place() -> None:
     assert freed.node(2).history[-1].reason == "its provider takes it"
 
 
-def test_a_doomed_member_leaves_when_its_time_has_come_whoever_is_there() -> None:
+def test_a_doomed_member_leaves_when_its_time_has_come_with_or_without_a_replacement() -> None:
     after = scene(member(1), doomed(2, SOON), coming(3))
     assert expected(after) == names(1)
     assert scene(member(1), doomed(2, LATER), coming(3)).hint is None
@@ -194,7 +194,7 @@ def test_a_doomed_member_leaves_when_its_time_has_come_whoever_is_there() -> Non
 
 def test_healthy_nodes_come_before_doomed_ones_and_these_before_absent_ones() -> None:
     nodes = [doomed(1), member(2), waiting(3)]
-    after = scene(*nodes, waiting(4), record=job(3), members={name(n): word(n) for n in (1, 2, 4)})
+    after = scene(*nodes, waiting(4), record=job(3), members={name(n): launcher(n) for n in (1, 2, 4)})
     assert expected(after) == names(2, 4, 1)
 
 
@@ -229,7 +229,7 @@ def test_when_a_doomed_nodes_time_has_come(left_s: float, must: bool) -> None:
 # -- spares ------------------------------------------------------------------------------------------------
 
 
-def test_who_waits_outside_is_told_without_disturbing_the_round() -> None:
+def test_spares_are_published_without_disturbing_the_round() -> None:
     after = scene(member(1), member(2), waiting(3), record=job(2, spare_nodes=1))
     assert after.hint == hint_of(1, 2, spares=[3])
     again = scene(member(1), member(2), waiting(3), record=job(2, spare_nodes=1), hint=hint_of(1, 2, spares=[3]))
@@ -262,29 +262,29 @@ def test_a_waiting_hint_keeps_its_members_and_brings_its_spares_up_to_date() -> 
     assert after.job.gathering_since == NOW
 
 
-def test_a_gathering_ends_when_everyone_wanted_is_named() -> None:
+def test_gathering_ends_when_all_wanted_nodes_are_named() -> None:
     assert scene(member(1), member(2), record=job(2, gathering_since=NOW - 5)).job.gathering_since == 0.0
 
 
 # -- pause, end --------------------------------------------------------------------------------------------
 
 
-def test_a_pause_holds_everybody() -> None:
+def test_a_pause_holds_all_nodes() -> None:
     held = scene(member(1), member(2), record=job(2, pause_requested_at=NOW))
     assert held.hint == Hint(names(1, 2), 1, 4, "the job is paused", hold=True)
-    nobody = scene(record=job(2, J.QUEUED, pause_requested_at=NOW), hint=None)
-    assert nobody.hint == Hint((), 1, 4, "the job is paused", hold=True)
+    empty = scene(record=job(2, J.QUEUED, pause_requested_at=NOW), hint=None)
+    assert empty.hint == Hint((), 1, 4, "the job is paused", hold=True)
     again = scene(member(1), member(2), record=job(2, pause_requested_at=NOW), hint=held.hint)
     assert again.hint is None
 
 
-def test_nobody_is_expected_once_the_job_has_its_result_or_end() -> None:
-    for words in ({"result": Result("success", "", 1)}, {"record": job(3, cancel_requested=True)}):
-        after = scene(member(1), member(2), waiting(3), **({"record": job(3)} | words))
+def test_no_hint_is_published_once_the_job_has_a_result_or_has_ended() -> None:
+    for messages in ({"result": Result("success", "", 1)}, {"record": job(3, cancel_requested=True)}):
+        after = scene(member(1), member(2), waiting(3), **({"record": job(3)} | messages))
         assert after.hint is None
 
 
-def test_the_hint_of_a_job_that_is_over_and_rid_of_its_machines_is_deleted() -> None:
+def test_the_hint_of_a_settled_job_is_deleted() -> None:
     over = scene(node(1, N.GONE), record=job(1, J.SUCCEEDED))
     assert list(over.commit.delete_keys) == [KEYS.hint("job")]
     assert scene(node(1, N.GONE), record=job(1, J.SUCCEEDED), hint=None).plan.commits == ()
@@ -293,16 +293,16 @@ def test_the_hint_of_a_job_that_is_over_and_rid_of_its_machines_is_deleted() -> 
     assert scene(record=job(1, J.WAITING), volatile={"offers": {}}).plan.commits == ()
 
 
-# -- what is told ------------------------------------------------------------------------------------------
+# -- reports and tombstones --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("seen", "told"), [(1, True), (2, False), (3, False)])
-def test_each_round_is_told_once(seen: int, told: bool) -> None:
+@pytest.mark.parametrize(("seen", "reported"), [(1, True), (2, False), (3, False)])
+def test_each_round_is_reported_once(seen: int, reported: bool) -> None:
     record = replace(job(2), last_reported_round=seen)
     after = scene(member(1), member(2), record=record, round=round_of(1, 2, number=2, reason="more"))
     events = [each for each in after.events if each.kind is EventKind.ROUND]
-    assert bool(events) is told
-    if told:
+    assert bool(events) is reported
+    if reported:
         assert after.job.last_reported_round == 2
         assert events[0].text == "round 2 formed by 2 nodes: more"
         assert events[0].data == {"formed_at": NOW - 50, "nodes": 2, "round": 2}
@@ -314,7 +314,7 @@ def test_the_first_round_is_called_so() -> None:
 
 
 @pytest.mark.parametrize("state", [N.LOST, N.TERMINATING])
-def test_a_member_that_was_taken_is_buried_so_that_nobody_waits_for_it(state: NodeState) -> None:
+def test_a_member_that_was_taken_gets_a_tombstone(state: NodeState) -> None:
     passages = (
         Transition(NOW - 9, "pending", "booting", "earlier"),
         Transition(NOW - 1, "member", "lost", "preempted"),
@@ -329,11 +329,11 @@ def test_a_member_that_was_taken_is_buried_so_that_nobody_waits_for_it(state: No
     for changed in (replace(dead, needs_replacement=False), replace(dead, has_joined=False)):
         other = scene(member(1), changed, record=job(1), volatile={"clouds": clouds})
         assert KEYS.tombstone("job", name(2)) not in other.commit.put_keys
-    buried = scene(member(1), dead, record=job(1), volatile={"clouds": clouds}, tombstones=frozenset({name(2)}))
-    assert KEYS.tombstone("job", name(2)) not in buried.commit.put_keys
+    with_tombstone = scene(member(1), dead, record=job(1), volatile={"clouds": clouds}, tombstones=frozenset({name(2)}))
+    assert KEYS.tombstone("job", name(2)) not in with_tombstone.commit.put_keys
 
 
-def test_many_dead_are_buried_in_parts_that_a_transaction_takes() -> None:
+def test_many_tombstones_come_in_parts_that_a_transaction_takes() -> None:
     nodes = [node(n, N.TERMINATING, has_joined=True, needs_replacement=True, retry_at=NOW + 9) for n in range(1, 300)]
     after = scene(*nodes, record=job(1, J.WAITING), rules=Rules(leftovers_s=1e9), hint=EMPTY, volatile={"offers": {}})
     assert 60 < len(after.commit.put_keys) <= 128
@@ -345,17 +345,17 @@ def test_a_notice_in_the_same_moment_as_a_replacement_is_one_change() -> None:
     assert expected(after) == names(1, 3)
 
 
-def test_a_member_whose_launcher_is_not_heard_for_a_moment_stays() -> None:
-    assert scene(member(1), member(2), members={name(1): word(1, "running")}).hint is None
+def test_a_member_whose_launcher_is_silent_for_a_moment_stays() -> None:
+    assert scene(member(1), member(2), members={name(1): launcher(1, "running")}).hint is None
 
 
-def test_a_round_that_lost_too_many_is_told_at_once_who_is_left() -> None:
+def test_a_round_that_lost_too_many_gets_its_new_hint_at_once() -> None:
     lost = node(2, N.LOST, has_joined=True, needs_replacement=True)
     after = scene(member(1), lost, record=job(2, min_nodes=2), round=round_of(1, 2), hint=hint_of(1, 2, low=2))
     assert expected(after) == names(1)
 
 
-def test_fewer_of_doomed_nodes_only_wait_for_who_is_nearly_ready() -> None:
+def test_doomed_nodes_without_healthy_ones_wait_for_nodes_that_are_nearly_ready() -> None:
     after = scene(doomed(1), doomed(2), doomed(3), coming(4), record=job(2))
     assert after.hint is None
     assert expected(scene(doomed(1), doomed(2), doomed(3), record=job(2))) == names(1, 2)
@@ -366,7 +366,7 @@ def test_a_member_that_is_back_at_the_rendezvous_can_be_waited_with() -> None:
     assert after.hint is None
 
 
-def test_a_doomed_newcomer_is_nobodys_replacement() -> None:
+def test_a_doomed_newcomer_replaces_no_node() -> None:
     after = scene(member(1), waiting(2, notice=LATER, needs_replacement=True))
     assert (after.hint, after.state(2)) == (None, N.TERMINATING)
 
@@ -376,6 +376,6 @@ def test_a_doomed_member_that_is_still_needed_stays_though_the_hint_does_not_nam
     assert (expected(after), after.state(2)) == (names(1, 2), N.MEMBER)
 
 
-def test_a_doomed_spare_is_let_go_at_once() -> None:
-    words: Any = {"hint": hint_of(1, 2, spares=[3]), "record": job(2, spare_nodes=1)}
-    assert scene(member(1), member(2), waiting(3, drain_requested=True), **words).state(3) is N.TERMINATING
+def test_a_doomed_spare_is_released_at_once() -> None:
+    messages: Any = {"hint": hint_of(1, 2, spares=[3]), "record": job(2, spare_nodes=1)}
+    assert scene(member(1), member(2), waiting(3, drain_requested=True), **messages).state(3) is N.TERMINATING

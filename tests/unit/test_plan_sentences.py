@@ -29,7 +29,7 @@ LOST = node(90, N.GONE, has_joined=True, needs_replacement=True)
 
 
 @pytest.mark.parametrize(
-    ("nodes", "record", "words", "sentence"),
+    ("nodes", "record", "messages", "sentence"),
     [
         ([member(1), member(2)], job(2), {}, "2 of 2 nodes train (round 1)"),
         (
@@ -123,8 +123,8 @@ LOST = node(90, N.GONE, has_joined=True, needs_replacement=True)
         ([member(1)], job(1, spec=DATA), {}, "the command runs (round 1)"),
     ],
 )
-def test_the_sentence_says_what_is_done_and_why(nodes: Any, record: JobRecord, words: Any, sentence: str) -> None:
-    assert scene(*nodes, record=record, **words).sentence == sentence
+def test_the_sentence_says_what_is_done_and_why(nodes: Any, record: JobRecord, messages: Any, sentence: str) -> None:
+    assert scene(*nodes, record=record, **messages).sentence == sentence
 
 
 # -- what is missing ---------------------------------------------------------------------------------------
@@ -205,7 +205,7 @@ LARGE: dict[str, Any] = {"max_nodes": 64, "next_node": 500}
 
 
 @pytest.mark.parametrize(
-    ("nodes", "record", "words", "sentence"),
+    ("nodes", "record", "messages", "sentence"),
     [
         (members(64), job(64, **LARGE), {}, "64 of 64 nodes train (round 1)"),
         (
@@ -259,10 +259,10 @@ LARGE: dict[str, Any] = {"max_nodes": 64, "next_node": 500}
     ],
 )
 def test_the_sentence_of_64_nodes_has_counts_and_at_most_three_names(
-    nodes: Sequence[NodeRecord], record: JobRecord, words: Any, sentence: str
+    nodes: Sequence[NodeRecord], record: JobRecord, messages: Any, sentence: str
 ) -> None:
     busy = frozenset(f"node:{each.id}" for each in nodes if each.state is N.BOOTING)
-    after = scene(*nodes, record=record, volatile=cloud_of(nodes), busy=busy, **words)
+    after = scene(*nodes, record=record, volatile=cloud_of(nodes), busy=busy, **messages)
     assert after.sentence == sentence
     assert len(sentence) <= TWO_LINES
     assert sentence.count("job-u-") <= 3

@@ -1,4 +1,4 @@
-"""How records follow what a cloud lists, and what nodes say: one moment at a time."""
+"""How records follow what clouds list and what nodes publish: one moment at a time."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ from tests.unit.scene import (
     Decided,
     hint_of,
     job,
+    launcher,
     listing,
     machine,
     member,
@@ -37,7 +38,6 @@ from tests.unit.scene import (
     node,
     round_of,
     scene,
-    word,
 )
 
 N, J = NodeState, JobState
@@ -50,7 +50,7 @@ RULES = Rules(leftovers_s=1e9)
 ENDING = node(3, N.TERMINATING, retry_at=NOW - 1, state_since=NOW - 10)
 
 
-def test_an_accepted_end_is_asked_for_again_later_and_a_refused_one_sooner() -> None:
+def test_an_accepted_termination_is_repeated_later_and_a_refused_one_sooner() -> None:
     done = scene(member(1), member(2), ENDING, outcomes=[TerminateDone(name(3), "i-3")])
     assert (done.node(3).retry_at, done.node(3).error) == (NOW + RULES.terminate_retry_s, "")
     assert done.actions == []
@@ -58,33 +58,33 @@ def test_an_accepted_end_is_asked_for_again_later_and_a_refused_one_sooner() -> 
     assert (failed.node(3).retry_at, failed.node(3).error) == (NOW + 2.0, "denied")
 
 
-def test_a_console_that_was_asked_for_is_told() -> None:
+def test_a_console_that_was_read_is_reported() -> None:
     after = scene(member(1), member(2), ENDING, outcomes=[TerminateDone(name(3), "i-3", console="kernel panic")])
-    (told,) = after.events
-    assert (told.kind, told.node) == (EventKind.CONSOLE_TAIL, name(3))
-    assert told.text.endswith(":\nkernel panic")
+    (event,) = after.events
+    assert (event.kind, event.node) == (EventKind.CONSOLE_TAIL, name(3))
+    assert event.text.endswith(":\nkernel panic")
 
 
-def test_a_log_that_was_asked_for_is_told_and_its_last_line_is_the_reason() -> None:
+def test_a_log_that_was_read_is_reported_and_its_last_line_is_the_reason() -> None:
     ending = replace(ENDING, error="it did not come up")
     after = scene(member(1), member(2), ending, outcomes=[TerminateDone(name(3), "i-3", log="first\n last line \n\n")])
-    (told,) = after.events
-    assert (told.kind, told.node) == (EventKind.LOG_TAIL, name(3))
-    assert told.text.endswith(":\nfirst\n last line")
+    (event,) = after.events
+    assert (event.kind, event.node) == (EventKind.LOG_TAIL, name(3))
+    assert event.text.endswith(":\nfirst\n last line")
     assert after.node(3).error == "it did not come up; the last line of its log is: last line"
     assert scene(member(1), member(2), ending, outcomes=[TerminateDone(name(3), "i-3", log=" \n")]).events == []
 
 
-def test_last_words_are_told_also_where_the_cloud_refuses_the_end_for_now() -> None:
+def test_console_and_log_are_reported_also_where_the_cloud_refuses_to_terminate_for_now() -> None:
     ending = replace(ENDING, error="it did not come up")
     done = TerminateDone(name(3), "i-3", error="denied", console="kernel panic", log="no space")
     after = scene(member(1), member(2), ending, outcomes=[done])
-    assert [told.kind for told in after.events] == [EventKind.CONSOLE_TAIL, EventKind.LOG_TAIL]
+    assert [event.kind for event in after.events] == [EventKind.CONSOLE_TAIL, EventKind.LOG_TAIL]
     assert (after.node(3).retry_at, after.node(3).error) == (NOW + 2.0, "denied")
 
 
 @pytest.mark.parametrize("state", [N.LOST, N.FAILED])
-def test_a_node_that_was_given_up_is_ended_whatever_is_said_of_it(state: NodeState) -> None:
+def test_a_node_that_was_given_up_is_terminated_whatever_is_reported_of_it(state: NodeState) -> None:
     clouds = {"local": listing(machine(1), machine(2), machine(3, InstanceState.STOPPED, preempt_at=NOW + 9))}
     after = scene(member(1), member(2), node(3, state), volatile={"clouds": clouds})
     assert (after.state(3), after.plan.illegal_transitions, after.events) == (N.TERMINATING, (), [])
@@ -92,10 +92,10 @@ def test_a_node_that_was_given_up_is_ended_whatever_is_said_of_it(state: NodeSta
 
 def test_a_node_that_was_lost_just_now_gets_no_notice() -> None:
     clouds = {"local": listing(machine(1), machine(2, InstanceState.STOPPED, preempt_at=NOW + 9))}
-    assert EventKind.NOTICE not in scene(member(1), member(2), volatile={"clouds": clouds}).told
+    assert EventKind.NOTICE not in scene(member(1), member(2), volatile={"clouds": clouds}).event_kinds
 
 
-def test_what_is_gone_stays_so_whatever_is_listed() -> None:
+def test_a_node_that_is_gone_stays_gone_whatever_is_listed() -> None:
     clouds = {"local": listing(machine(1), machine(2), machine(3, InstanceState.TERMINATED))}
     assert scene(member(1), member(2), node(3, N.GONE), volatile={"clouds": clouds}).plan.commits == ()
 
@@ -107,13 +107,13 @@ def test_a_request_without_a_machine_is_not_lost_for_not_being_listed() -> None:
     assert (after.state(3), after.plan.illegal_transitions) == (N.REQUESTED, ())
 
 
-def test_a_node_that_drains_has_been_told_to_leave() -> None:
+def test_a_draining_node_whose_launcher_leaves_is_not_lost() -> None:
     ended = {name(3): Ended(name(3), "left", 0, "", NOW)}
     after = scene(member(1), member(2), node(3, N.DRAINING), exits=ended)
-    assert EventKind.NODE_LOST not in after.told
+    assert EventKind.NODE_LOST not in after.event_kinds
 
 
-def test_answers_that_come_late_change_nothing() -> None:
+def test_late_outcomes_change_nothing() -> None:
     late: list[NodeOutcome] = [
         LaunchDone(name(1), OFFER, NoCapacity(Scope.ZONE, 60.0, "full")),
         FindDone(name(1), None, "away"),
@@ -137,7 +137,9 @@ def test_answers_that_come_late_change_nothing() -> None:
         ([machine(3, InstanceState.TERMINATED)], {"listed_at": ENDING.state_since + 0.1}, True),
     ],
 )
-def test_gone_is_the_word_of_a_listing_that_is_newer_than_the_end(machines: Any, changes: Any, gone: bool) -> None:
+def test_a_node_is_gone_by_a_listing_that_is_newer_than_the_terminate_call(
+    machines: Any, changes: Any, gone: bool
+) -> None:
     clouds = {"local": listing(machine(1), machine(2), *machines, **changes)}
     after = scene(member(1), member(2), replace(ENDING, retry_at=NOW + 9), volatile={"clouds": clouds})
     assert (after.state(3) is N.GONE) is gone
@@ -156,7 +158,7 @@ def test_a_node_without_a_machine_is_gone_at_the_next_listing() -> None:
     assert scene(member(1), member(2), ending).state(3) is N.GONE
 
 
-# -- what the cloud says -----------------------------------------------------------------------------------
+# -- from the cloud's listing ------------------------------------------------------------------------------
 
 BORN = node(3, N.PENDING)
 
@@ -166,7 +168,7 @@ def listed(which: Any, record: Any = None, *more: Any, **changes: Any) -> Decide
     return scene(member(1), member(2), which, record=record or job(3), volatile={"clouds": clouds}, **changes)
 
 
-def test_a_running_machine_with_an_address_is_prepared() -> None:
+def test_a_running_machine_with_an_address_is_bootstrapped() -> None:
     ready = machine(3, ssh_port=2222, private_address="10.1.1.1", metadata_url="http://meta")
     after = listed(BORN, None, ready).node(3)
     assert after.state is N.BOOTSTRAPPING
@@ -206,8 +208,8 @@ def test_a_machine_that_ended_is_a_loss_with_its_clouds_reason(
     clouds = {"local": listing(machine(1), machine(2, state, end_cause=cause))}
     after = scene(member(1), member(2), volatile={"clouds": clouds})
     assert (after.state(2), after.node(2).needs_replacement) == (N.TERMINATING, True)
-    (told,) = [each for each in after.events if each.kind is EventKind.NODE_LOST]
-    assert (told.node, told.text) == (name(2), f"lost {name(2)}: {reason.format(state)}")
+    (event,) = [each for each in after.events if each.kind is EventKind.NODE_LOST]
+    assert (event.node, event.text) == (name(2), f"lost {name(2)}: {reason.format(state)}")
     assert after.node(2).history[0].reason == reason.format(state)
 
 
@@ -220,9 +222,9 @@ def test_a_machine_that_is_not_listed_is_lost_when_seen_missing_twice_old_and_si
 ) -> None:
     clouds = {"local": listing(machine(1), missed_listings={name(2): absences})}
     missing = member(2, launched_at=NOW - age_s)
-    agents: Any = {"agents": {}, "members": {name(1): word(1, "running")}} if silent else {}
+    agents: Any = {"agents": {}, "members": {name(1): launcher(1, "running")}} if silent else {}
     after = scene(member(1), missing, volatile={"clouds": clouds}, **agents)
-    assert (EventKind.NODE_LOST in after.told) is lost
+    assert (EventKind.NODE_LOST in after.event_kinds) is lost
     if lost:
         assert "i-2 is not listed any more" in after.events[0].text
 
@@ -234,40 +236,40 @@ def test_one_sign_of_life_is_enough(sign: str) -> None:
     assert (after.state(1), after.state(2)) == (N.MEMBER, N.MEMBER)
 
 
-# -- what the node says ------------------------------------------------------------------------------------
+# -- from the node's messages ------------------------------------------------------------------------------
 
 
-def test_a_notice_dooms_a_node_by_its_agents_or_by_its_clouds_word() -> None:
+def test_a_notice_comes_from_the_agent_or_from_the_clouds_api() -> None:
     word_of_it = {name(2): Notice(name(2), NOW + 30, NOW - 1, "metadata")}
     by_agent = scene(member(1), member(2), notices=word_of_it)
     assert by_agent.node(2).notice == NoticeRecord(NOW + 30, NOW - 1, "metadata")
     assert by_agent.node(2).needs_replacement
-    told = by_agent.events[0]
-    assert (told.kind, told.node, told.data) == (
+    event = by_agent.events[0]
+    assert (event.kind, event.node, event.data) == (
         EventKind.NOTICE,
         name(2),
         {"deadline": NOW + 30, "seen_at": NOW - 1},
     )
-    assert told.text == f"{name(2)} will be preempted in 30 s (metadata)"
+    assert event.text == f"{name(2)} will be preempted in 30 s (metadata)"
     clouds = {"local": listing(machine(1), machine(2, preempt_at=NOW + 90))}
     by_cloud = scene(member(1), member(2), volatile={"clouds": clouds})
     assert by_cloud.node(2).notice == NoticeRecord(NOW + 90, NOW, "local API")
     again = scene(member(1), by_cloud.node(2), volatile={"clouds": clouds}, notices=word_of_it)
-    assert EventKind.NOTICE not in again.told
+    assert EventKind.NOTICE not in again.event_kinds
     assert again.node(2).notice == by_cloud.node(2).notice
 
 
 def test_a_silent_node_is_suspected_first() -> None:
     for silent in (member(2), node(2, N.READY)):
-        after = scene(member(1), silent, agents={}, members={name(1): word(1, "running")})
+        after = scene(member(1), silent, agents={}, members={name(1): launcher(1, "running")})
         assert after.state(2) is N.SUSPECT
-        (told,) = [each for each in after.events if each.kind is EventKind.NODE_SUSPECT]
-        assert (told.node, told.text) == (name(2), f"{name(2)} is silent while its cloud reports it running")
+        (event,) = [each for each in after.events if each.kind is EventKind.NODE_SUSPECT]
+        assert (event.node, event.text) == (name(2), f"{name(2)} is silent while its cloud reports it running")
 
 
 def test_a_spare_is_called_one() -> None:
-    words: Any = {"hint": hint_of(1, spares=[2]), "agents": {}, "members": {name(1): word(1, "running")}}
-    after = scene(member(1), node(2, N.READY), record=job(1, spare_nodes=1), **words)
+    messages: Any = {"hint": hint_of(1, spares=[2]), "agents": {}, "members": {name(1): launcher(1, "running")}}
+    after = scene(member(1), node(2, N.READY), record=job(1, spare_nodes=1), **messages)
     assert after.events[0].text.startswith(f"the spare {name(2)} is silent")
 
 
@@ -275,17 +277,17 @@ def test_a_spare_is_called_one() -> None:
     ("since", "timers_paused_until", "lost"),
     [(20.0, 0.0, True), (19.9, 0.0, False), (60.0, NOW - 19.9, False), (60.0, NOW - 20.0, True)],
 )
-def test_a_suspect_is_lost_once_it_was_silent_for_long_while_it_could_have_been_heard(
+def test_a_suspect_is_lost_once_it_was_silent_while_timers_ran(
     since: float, timers_paused_until: float, lost: bool
 ) -> None:
     suspect = node(2, N.SUSPECT, state_since=NOW - since, has_joined=True)
     after = scene(member(1), suspect, timers_paused_until=timers_paused_until)
-    assert (EventKind.NODE_LOST in after.told) is lost
+    assert (EventKind.NODE_LOST in after.event_kinds) is lost
     assert (after.state(2) is N.SUSPECT) is not lost
 
 
-def test_a_suspect_that_is_heard_is_where_the_round_says() -> None:
-    heard = {name(n): word(n) for n in (1, 2)}
+def test_a_suspect_that_is_heard_again_is_ready_or_a_member() -> None:
+    heard = {name(n): launcher(n) for n in (1, 2)}
     inside = scene(member(1), node(2, N.SUSPECT), members=heard, round=round_of(1, 2))
     outside = scene(member(1), node(2, N.SUSPECT), members=heard, round=round_of(1))
     nowhere = scene(node(2, N.SUSPECT), members=heard)
@@ -297,13 +299,13 @@ def test_a_suspect_that_is_heard_is_where_the_round_says() -> None:
     ("outcome", "noticed", "lost"),
     [("failure", False, True), ("left", False, True), ("left", True, False), ("success", False, False)],
 )
-def test_an_agents_last_word_ends_its_node_unless_it_was_told_to_leave(
+def test_an_exit_message_ends_a_node_unless_it_was_to_leave(
     state: NodeState, outcome: Any, noticed: bool, lost: bool
 ) -> None:
     notice = NoticeRecord(NOW + 50, NOW - 5, "x") if noticed else None
     ended = {name(2): Ended(name(2), outcome, 1, "out of memory", NOW)}
     after = scene(member(1), node(2, state, notice=notice, state_since=NOW - 5), exits=ended)
-    assert (EventKind.NODE_LOST in after.told) is lost
+    assert (EventKind.NODE_LOST in after.event_kinds) is lost
     if outcome == "failure":
         assert after.events[0].text.endswith("its launcher ended with status 1: out of memory")
 
@@ -314,23 +316,23 @@ def test_an_agents_last_word_ends_its_node_unless_it_was_told_to_leave(
 def test_a_node_joins_and_leaves_as_the_round_does() -> None:
     joins = scene(member(1), node(2, N.READY), round=round_of(1, 2))
     assert (joins.state(2), joins.node(2).has_joined) == (N.MEMBER, True)
-    assert EventKind.REPLACEMENT_JOINED not in joins.told
+    assert EventKind.REPLACEMENT_JOINED not in joins.event_kinds
     leaves = scene(member(1), member(2), round=round_of(1))
     assert leaves.state(2) is N.READY
     stays = scene(member(1), member(2))
     assert stays.plan.commits == ()
 
 
-def test_a_replacement_that_joins_is_told_once_with_whose_place_it_took() -> None:
+def test_a_replacement_that_joins_is_reported_once_with_the_node_it_took_over_from() -> None:
     lost = node(2, N.GONE, has_joined=True, needs_replacement=True)
     newcomer = node(3, N.READY, replaces=name(2))
     after = scene(member(1), lost, newcomer, round=round_of(1, 3, number=2))
     assert (after.node(3).took_over_from, after.state(3)) == (name(2), N.MEMBER)
-    (told,) = [each for each in after.events if each.kind is EventKind.REPLACEMENT_JOINED]
-    assert (told.node, told.data) == (name(3), {"replaces": name(2)})
-    assert told.text == f"{name(3)} joined round 2 in place of {name(2)}"
+    (event,) = [each for each in after.events if each.kind is EventKind.REPLACEMENT_JOINED]
+    assert (event.node, event.data) == (name(3), {"replaces": name(2)})
+    assert event.text == f"{name(3)} joined round 2 in place of {name(2)}"
     back = scene(member(1), lost, replace(after.node(3), state=N.READY), round=round_of(1, 3, number=3))
-    assert EventKind.REPLACEMENT_JOINED not in back.told
+    assert EventKind.REPLACEMENT_JOINED not in back.event_kinds
     assert back.node(3).took_over_from == name(2)
 
 

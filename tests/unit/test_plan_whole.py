@@ -35,6 +35,7 @@ from tests.unit.scene import (
     draft_of,
     hint_of,
     job,
+    launcher,
     listing,
     member,
     name,
@@ -43,7 +44,6 @@ from tests.unit.scene import (
     round_of,
     scene,
     view,
-    word,
     world_of,
 )
 
@@ -105,7 +105,7 @@ def test_a_commit_is_guarded_by_all_that_it_changes() -> None:
 
 
 def test_a_job_whose_records_contradict_what_is_observed_is_left_as_it_is_and_others_are_not() -> None:
-    odd = node(1, N.REQUESTED, instance_id="i-1")  # it has a machine, but nobody granted one
+    odd = node(1, N.REQUESTED, instance_id="i-1")  # it has a machine, but none was granted
     jobs = [view(job(2), [odd]), view(replace(job(1, J.QUEUED), name="other", uid="other"), [])]
     world = world_of(*jobs, volatile={"clouds": {"local": listing(missed_listings={name(1): 2})}})
     after = decide(world)
@@ -120,7 +120,7 @@ def test_alerts_are_written_with_their_event_where_they_are_wanted() -> None:
     for alerts in (False, True):
         after = scene(member(1), node(2, N.SUSPECT), rules=Rules(alerts=alerts, leftovers_s=1e9))
         kinds = [each.kind for each in after.commit.alerts]
-        assert EventKind.NODE_LOST in after.told
+        assert EventKind.NODE_LOST in after.event_kinds
         assert kinds == ([EventKind.NODE_LOST] if alerts else [])
 
 
@@ -159,13 +159,13 @@ def test_only_events_that_are_in_the_journal_already_are_dropped() -> None:
     assert list(after.commit.delete_events) == ["job-u-000005"]
 
 
-def test_a_job_that_was_said_to_sleep_is_not_decided_about() -> None:
+def test_a_skipped_job_is_not_planned() -> None:
     world = world_of(view(job(3), [member(1)]), skipped=frozenset({"job"}))
     decided = decide(world)
     assert (decided.plan.commits, dict(decided.plan.sentences)) == ((), {})
 
 
-def test_whoever_was_touched_is_decided_about_now() -> None:
+def test_planning_clears_the_changed_jobs() -> None:
     assert (
         scene(member(1), member(2), volatile={"changed_jobs": frozenset({"job"})}).volatile.changed_jobs == frozenset()
     )
@@ -197,19 +197,19 @@ def test_a_node_that_is_gone_only_now_may_be_forgotten_in_the_same_commit() -> N
     assert ([each.id for each in after.commit.nodes], list(after.commit.delete_nodes)) == ([], [name(2)])
 
 
-def test_words_of_nodes_that_are_gone_are_deleted_and_others_are_not() -> None:
-    words: Any = {
+def test_messages_of_nodes_that_are_gone_are_deleted_and_others_are_not() -> None:
+    messages: Any = {
         "tombstones": frozenset(names(2, 3, 9)),
         "notices": {each: Notice(each, NOW, NOW, "x") for each in names(2, 3, 9)},
         "exits": {each: Ended(each, "left", 0, "", NOW) for each in names(2, 3, 9)},
     }
     nodes = [member(1), node(2, N.GONE), node(3, N.TERMINATING, retry_at=NOW + 9)]
-    after = scene(*nodes, record=job(1), **words)
+    after = scene(*nodes, record=job(1), **messages)
     expected = [key("job", each) for key in (KEYS.tombstone, KEYS.notice, KEYS.ended) for each in names(2, 9)]
     assert list(after.commit.delete_keys) == expected
 
 
-def test_many_words_and_records_are_forgotten_in_parts() -> None:
+def test_many_messages_and_records_are_deleted_in_parts() -> None:
     gone = [node(n, N.GONE) for n in range(1, 300)]
     for kept, tombstones in ((0, ()), (1000, [each.id for each in gone])):
         rules = Rules(gone_kept=kept, leftovers_s=1e9)
@@ -284,13 +284,13 @@ NO_OFFERS = {"volatile": {"offers": {"job": OffersView((), known=True, asked_at=
 
 
 @pytest.mark.parametrize(
-    ("nodes", "record", "words", "calm"),
+    ("nodes", "record", "messages", "steady"),
     [
         (SETTLED, job(2), {}, True),
         ([*SETTLED, node(3, N.READY)], job(2, spare_nodes=1), {"hint": hint_of(1, 2, spares=[3])}, True),
         ([*SETTLED, node(3, N.GONE)], job(2), {}, True),
         ([*SETTLED, node(3, N.TERMINATING, retry_at=NOW + 9)], job(2), {}, False),
-        (SETTLED, job(2), {"members": {name(1): word(1, "running")}}, False),
+        (SETTLED, job(2), {"members": {name(1): launcher(1, "running")}}, False),
         (SETTLED, job(2), {"progress": Progress(1, 1, NOW, NOW)}, True),
         (
             SETTLED,
@@ -340,55 +340,54 @@ NO_OFFERS = {"volatile": {"offers": {"job": OffersView((), known=True, asked_at=
         ),
         ([member(1, notice=NoticeRecord(NOW + 60, NOW, "x"))], job(1), NO_OFFERS, False),
         ([member(1, drain_requested=True), member(2)], job(2), NO_OFFERS, False),
-        ([member(1), node(2, N.READY)], job(1, spare_nodes=1), {"members": {name(1): word(1, "running")}}, False),
+        ([member(1), node(2, N.READY)], job(1, spare_nodes=1), {"members": {name(1): launcher(1, "running")}}, False),
         ([member(1)], job(1, spare_nodes=1), NO_OFFERS, False),
     ],
 )
-def test_a_job_is_calm_when_it_has_all_it_wants_and_nothing_is_under_way(
-    nodes: list[NodeRecord], record: JobRecord, words: Any, calm: bool
+def test_a_job_is_steady_when_it_has_all_it_wants_and_nothing_is_under_way(
+    nodes: list[NodeRecord], record: JobRecord, messages: Any, steady: bool
 ) -> None:
-    assert scene(*nodes, record=record, **words).plan.steady_jobs == (frozenset({"job"}) if calm else frozenset())
+    assert scene(*nodes, record=record, **messages).plan.steady_jobs == (frozenset({"job"}) if steady else frozenset())
 
 
-def test_a_job_about_which_something_was_decided_or_asked_is_not_calm() -> None:
+def test_a_job_with_a_commit_or_a_read_is_not_steady() -> None:
     assert scene(member(1), record=job(1, gathering_since=NOW - 1)).plan.steady_jobs == frozenset()
     asks = scene(member(1), record=job(2, J.DEGRADED), volatile={"offers": {}})
     assert asks.plan.steady_jobs == frozenset()
 
 
-def sleepers(world: World, calm: Mapping[str, Steady], *in_hand: str, now: float = NOW) -> frozenset[str]:
-    return skipped(world, calm, in_hand, now)
+def skipped_now(world: World, steady: Mapping[str, Steady], *in_hand: str, now: float = NOW) -> frozenset[str]:
+    return skipped(world, steady, in_hand, now)
 
 
-def test_a_calm_job_sleeps_until_something_is_new_or_its_time_is_up() -> None:
+def test_a_steady_job_is_skipped_until_its_view_changes_or_its_time_is_up() -> None:
     world = world_of(view(job(2), SETTLED))
-    calm = {"job": Steady(world.jobs["job"], NOW)}
-    assert sleepers(world, calm) == {"job"}
-    assert sleepers(world, calm, now=NOW + world.rules.steady_s - 0.1) == {"job"}
-    assert sleepers(world, calm, now=NOW + world.rules.steady_s) == frozenset()
-    assert sleepers(world, {}) == frozenset()
-    assert sleepers(world, calm, name(9)) == {"job"}
-    assert sleepers(world, calm, name(9), name(2)) == frozenset()
-    assert sleepers(replace(world, unjournaled=frozenset({"x"})), calm) == frozenset()
-    assert (
-        sleepers(replace(world, volatile=replace(world.volatile, changed_jobs=frozenset({"job"}))), calm) == frozenset()
-    )
-    assert sleepers(world_of(view(job(2), SETTLED)), calm) == frozenset(), "its keys were read anew"
-    assert sleepers(replace(world, jobs={}), calm) == frozenset()
+    steady = {"job": Steady(world.jobs["job"], NOW)}
+    assert skipped_now(world, steady) == {"job"}
+    assert skipped_now(world, steady, now=NOW + world.rules.steady_s - 0.1) == {"job"}
+    assert skipped_now(world, steady, now=NOW + world.rules.steady_s) == frozenset()
+    assert skipped_now(world, {}) == frozenset()
+    assert skipped_now(world, steady, name(9)) == {"job"}
+    assert skipped_now(world, steady, name(9), name(2)) == frozenset()
+    assert skipped_now(replace(world, unjournaled=frozenset({"x"})), steady) == frozenset()
+    changed = replace(world, volatile=replace(world.volatile, changed_jobs=frozenset({"job"})))
+    assert skipped_now(changed, steady) == frozenset()
+    assert skipped_now(world_of(view(job(2), SETTLED)), steady) == frozenset(), "its keys were read again"
+    assert skipped_now(replace(world, jobs={}), steady) == frozenset()
 
 
-def test_how_far_a_job_is_wakes_nobody_but_its_trouble_does() -> None:
+def test_progress_does_not_end_a_skip_but_a_checkpoint_problem_does() -> None:
     world = world_of(view(job(2), SETTLED))
     known = world.jobs["job"]
-    calm = {"job": Steady(known, NOW)}
+    steady = {"job": Steady(known, NOW)}
     for problem, sleeps in (("", True), ("disk full", False)):
         further = replace(known, progress=Progress(1, 99, NOW, NOW, checkpoint_problem=problem))
-        assert bool(sleepers(replace(world, jobs={"job": further}), calm)) is sleeps
+        assert bool(skipped_now(replace(world, jobs={"job": further}), steady)) is sleeps
     other = replace(known, nodes=dict(known.nodes), progress=Progress(1, 99, NOW, NOW))
-    assert sleepers(replace(world, jobs={"job": other}), calm) == frozenset()
+    assert skipped_now(replace(world, jobs={"job": other}), steady) == frozenset()
 
 
-def test_a_spare_is_who_waits_because_the_hint_says_so() -> None:
+def test_spares_are_ready_nodes_that_the_hint_names_as_such() -> None:
     nodes = [member(1), node(2, N.READY), node(3, N.READY), node(4, N.BOOTSTRAPPING), node(5, N.READY)]
     hint = hint_of(1, spares=[5, 4, 3, 1])
     assert view(job(1), nodes, hint=hint, round=round_of(1)).spares == names(5, 3)

@@ -1,4 +1,4 @@
-"""The tables of legal passages: complete, without dead ends, and refusing everything else."""
+"""The tables of legal transitions: complete, without dead ends, and refusing everything else."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ failed:
 cancelled:
 """
 
-TOLD_AT_ONCE = """
+ALERTED = """
 notice node-lost replacement-requested replacement-joined
 checkpoints-failing checkpoints-resumed
 job-done job-failed
@@ -82,7 +82,7 @@ def reachable(edges: set[tuple[str, str]], start: str) -> set[str]:
 
 
 @pytest.mark.parametrize(("before", "legal"), edges(NODE_TABLE).items())
-def test_a_node_passes_from_each_state_to_these_and_no_other(before: str, legal: set[str]) -> None:
+def test_a_node_moves_from_each_state_to_these_and_no_other(before: str, legal: set[str]) -> None:
     assert {str(after) for each, after in NODE_EDGES if each == before} == legal
     node = NodeRecord("n", "j", "t", OFFER, 0.0, state=NodeState(before))
     for after in NodeState:
@@ -98,7 +98,7 @@ def test_a_node_passes_from_each_state_to_these_and_no_other(before: str, legal:
 
 
 @pytest.mark.parametrize(("before", "legal"), edges(JOB_TABLE).items())
-def test_a_job_passes_from_each_state_to_these_and_no_other(before: str, legal: set[str]) -> None:
+def test_a_job_moves_from_each_state_to_these_and_no_other(before: str, legal: set[str]) -> None:
     assert {str(after) for each, after in JOB_EDGES if each == before} == legal
     job = replace(spec_of(), state=JobState(before))
     for after in JobState:
@@ -129,7 +129,7 @@ def test_the_tables_name_every_state() -> None:
         (ENDED_JOB_STATES, "succeeded failed cancelled"),
     ],
 )
-def test_what_the_names_of_several_states_mean(states: frozenset[str], named: str) -> None:
+def test_the_named_sets_of_states_hold_these(states: frozenset[str], named: str) -> None:
     assert {str(state) for state in states} == set(named.split())
 
 
@@ -171,7 +171,7 @@ def test_each_edge_has_a_reason() -> None:
     assert all(reason.strip() for reason in [*NODE_EDGES.values(), *JOB_EDGES.values()])
 
 
-def test_an_illegal_passage_is_refused_and_changes_nothing() -> None:
+def test_an_illegal_transition_is_refused_and_changes_nothing() -> None:
     node = NodeRecord("n", "j", "t", OFFER, 0.0)
     with pytest.raises(IllegalTransitionError, match="requested → member"):
         move_node(node, NodeState.MEMBER, 1.0, "why not")
@@ -196,5 +196,5 @@ def test_history_is_kept_with_time_and_reason_and_bounded() -> None:
     assert node.state_since == 99.0
 
 
-def test_slack_hears_of_preemptions_of_ends_and_of_what_needs_a_person() -> None:
-    assert {kind.value for kind in ALERT_KINDS} == set(TOLD_AT_ONCE.split())
+def test_alerts_are_preemptions_ends_and_what_needs_a_person() -> None:
+    assert {kind.value for kind in ALERT_KINDS} == set(ALERTED.split())

@@ -29,21 +29,19 @@ LATEST = NOW + RULES.ready_timeout_s
         ({"state_since": NOW + AHEAD_S + 1, "retry_at": NOW + 1}, {"state_since": NOW, "retry_at": NOW + 1}),
     ],
 )
-def test_what_was_written_of_a_node_by_a_clock_that_was_ahead_is_put_right(
-    ahead: dict[str, Any], right: dict[str, Any]
-) -> None:
+def test_times_of_a_node_that_are_far_in_the_future_are_clamped(ahead: dict[str, Any], right: dict[str, Any]) -> None:
     known = replace(ENDING, **ahead)
     assert scene(member(1), member(2), known).node(3) == replace(known, **right)
 
 
-def test_a_machine_that_was_ended_by_a_clock_that_was_ahead_is_let_go_of_when_it_is_gone() -> None:
+def test_a_termination_with_a_future_time_is_confirmed_by_the_next_listing() -> None:
     found = scene(member(1), member(2), replace(ENDING, state_since=NOW + DAY_S, launched_at=NOW + DAY_S)).node(3)
     gone = listing(machine(1), machine(2), machine(3, InstanceState.TERMINATED), listed_at=NOW + 1)
     assert scene(member(1), member(2), found, volatile={"clouds": {"local": gone}}).state(3) is N.GONE
 
 
 @pytest.mark.parametrize("ahead_s", [AHEAD_S, 9.0])
-def test_what_was_written_by_a_clock_that_is_a_little_ahead_is_left(ahead_s: float) -> None:
+def test_times_that_are_a_little_ahead_are_kept(ahead_s: float) -> None:
     known = replace(
         ENDING,
         state_since=NOW + ahead_s,
@@ -57,7 +55,7 @@ def test_what_was_written_by_a_clock_that_is_a_little_ahead_is_left(ahead_s: flo
     assert after.job == record
 
 
-def test_a_spare_and_the_end_of_a_pause_wait_for_no_day_that_only_a_clock_has_seen() -> None:
+def test_future_times_of_spares_and_pauses_are_clamped() -> None:
     ahead = job(2, spare_nodes=1, spare_retry_at=NOW + DAY_S)
     assert scene(member(1), member(2), record=ahead).job.spare_retry_at == NOW + RULES.spare_retry_s
     paused = job(2, pause_requested_at=NOW + DAY_S)
@@ -79,20 +77,20 @@ LONG_AGO = NOW - DAY_S
     ],
     ids=lambda value: str(value.state) if hasattr(value, "state") else "",
 )
-def test_no_time_counts_as_waited_in_which_etcd_was_away_or_another_clock_held(waits: Any, limit_s: float) -> None:
-    words: dict[str, Any] = {"members": {}, "agents": {}, "round": round_of(1, 2), "hint": hint_of(1)}
+def test_time_in_which_timers_were_paused_counts_towards_no_timeout(waits: Any, limit_s: float) -> None:
+    messages: dict[str, Any] = {"members": {}, "agents": {}, "round": round_of(1, 2), "hint": hint_of(1)}
     clouds = {"local": listing(machine(1), machine(2, InstanceState.PENDING))}
 
     def after(timers_paused_until: float) -> Any:
         return scene(
-            member(1), waits, volatile={"clouds": clouds}, timers_paused_until=timers_paused_until, **words
+            member(1), waits, volatile={"clouds": clouds}, timers_paused_until=timers_paused_until, **messages
         ).state(2)
 
     assert after(NOW - limit_s + 1) is waits.state
     assert after(NOW - limit_s - 1) is not waits.state
 
 
-def test_a_bootstrap_that_cannot_reach_its_machine_is_tried_for_as_long_by_our_clock() -> None:
+def test_paused_timers_give_an_unreachable_machine_its_full_time() -> None:
     waits = node(2, N.BOOTSTRAPPING, state_since=LONG_AGO)
     failed = BootstrapDone(name(2), "no route", unreachable=True)
     limit_s = RULES.bootstrap_timeout_s
@@ -100,7 +98,7 @@ def test_a_bootstrap_that_cannot_reach_its_machine_is_tried_for_as_long_by_our_c
     assert scene(member(1), waits, outcomes=[failed], timers_paused_until=NOW - limit_s).state(2) is N.TERMINATING
 
 
-def test_a_pause_lets_nodes_stop_for_as_long_by_our_clock() -> None:
+def test_paused_timers_give_a_job_that_pauses_its_full_time() -> None:
     held: dict[str, Any] = {"record": job(2, pause_requested_at=LONG_AGO), "hint": hint_of(1, 2, hold=True)}
     limit_s = RULES.drain_timeout_s
     assert scene(member(1), member(2), timers_paused_until=NOW - limit_s + 1, **held).state(2) is N.MEMBER
