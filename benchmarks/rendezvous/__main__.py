@@ -1,4 +1,4 @@
-"""`make bench-rendezvous`: how long many nodes take to agree on a round: spotsup, torch's own backends, and etcd-v3.
+"""`make bench-rendezvous`: how long many nodes take to agree on a round: spotsup, and torch's own backends.
 
 Each handler has a process of its own, all on this machine: with more handlers than cores it measures the work that they
 make, too. Writes build/bench/rendezvous.json.

@@ -57,8 +57,7 @@ _STOCK = "torch's own handler with its default settings"
 SPOTSUP = Subject("spotsup", "spotsup", "--rdzv-backend spotsup: leases, a watch, one compare-and-swap per round")
 C10D = Subject("torchrun-c10d", "c10d", f"--rdzv-backend c10d: {_STOCK}; its TCPStore is there before the first round")
 ETCD_V2 = Subject("torchrun-etcd-v2", "etcd-v2", f"--rdzv-backend etcd-v2: {_STOCK}, and {PYTHON_ETCD}")
-ETCD_V3 = Subject("torchrun-etcd-v3", "etcd-v3", f"--rdzv-backend etcd-v3: {_STOCK}, by spotsup-trainer's backend")
-SUBJECTS = (SPOTSUP, C10D, ETCD_V2, ETCD_V3)
+SUBJECTS = (SPOTSUP, C10D, ETCD_V2)
 
 
 @dataclass(frozen=True, slots=True)

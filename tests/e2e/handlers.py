@@ -43,7 +43,7 @@ class Handlers:
         """Say, as the daemon would, who should be in the round."""
         self.etcd.put(KEYS.hint(JOB), encode(Hint(tuple(members), minimum, maximum, "test")))
 
-    def bury(self, node: str) -> None:
+    def write_tombstone(self, node: str) -> None:
         """Say, as the daemon would, that a node is gone."""
         self.etcd.put(KEYS.tombstone(JOB, node), encode(Tombstone(node, "test", 0.0)))
 

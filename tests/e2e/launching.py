@@ -1,4 +1,4 @@
-"""Starts launchers as a spotsup node would, and watches what the training program tells of itself."""
+"""Starts launchers as a spotsup node would, and reads the events that the training program writes."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -33,7 +34,7 @@ def eventually(what: str, look: Callable[[], Found | None], timeout_s: float = 6
 
 
 def processes_with(variable: str, value: str) -> list[int]:
-    """All processes whose environment says so, zombies left out: whatever a job started, wherever it is now."""
+    """All processes with this in their environment, except zombies: everything that a job has started."""
     wanted = f"{variable}={value}".encode()
     found = []
     for folder in Path("/proc").iterdir():
@@ -106,11 +107,11 @@ class Nodes:
         return self.folder / f"{node}.log"
 
     def processes(self, node: str) -> list[int]:
-        """All that was ever started on a node and still is there."""
+        """All processes of a node that still run."""
         return processes_with("SPOTSUP_TEST_NODE", f"{self.folder}/{node}")
 
     def kill(self, node: str) -> None:
-        """A machine that vanishes: everything on it at once, without a word."""
+        """Kill all processes of a node at once, as when a machine vanishes."""
         for pid in self.processes(node):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -125,17 +126,25 @@ class Nodes:
             ) from None
 
     def end(self) -> None:
-        """Leave nothing behind."""
-        for node, launcher in self.launchers.items():
-            self.kill(node)
-            launcher.wait()
+        """Kill all processes of all nodes, and wait until none is left."""
         self.etcd.close()
+        for node in self.launchers:
+            self.kill(node)
+        for node, launcher in self.launchers.items():
+            launcher.wait()
+            # again: a process may have been started between the listing and the kill
+            eventually(f"no process of {node} is left", partial(self._kill_again, node))
+
+    def _kill_again(self, node: str) -> bool:
+        self.kill(node)
+        return not self.processes(node)
 
     # -- watching ------------------------------------------------------------------------------------------
 
     def events(self, kind: str = "", **fields: Any) -> list[dict[str, Any]]:
-        """What workers told, oldest first."""
-        lines = self.events_file.read_text().splitlines() if self.events_file.exists() else []
+        """The events that workers wrote, oldest first. A last line that is not whole yet is left out."""
+        whole, _, _ = self.events_file.read_text().rpartition("\n") if self.events_file.exists() else ("", "", "")
+        lines = whole.splitlines()
         wanted = fields | ({"kind": kind} if kind else {})
         found = [json.loads(line) for line in lines]
         return [event for event in found if all(event.get(key) == value for key, value in wanted.items())]
@@ -185,18 +194,18 @@ class Nodes:
     # -- the daemon's part ---------------------------------------------------------------------------------
 
     def hint(self, *nodes: str, minimum: int = 1) -> None:
-        """Say who should be in the round."""
-        word = Hint(nodes, min_nodes=minimum, max_nodes=max(minimum, len(nodes)), reason="test")
-        self.etcd.put(self.keys.hint(self.job), encode(word))
+        """Publish which nodes should be in the round."""
+        hint = Hint(nodes, min_nodes=minimum, max_nodes=max(minimum, len(nodes)), reason="test")
+        self.etcd.put(self.keys.hint(self.job), encode(hint))
 
-    def bury(self, node: str) -> None:
-        """Say that a node is gone."""
+    def write_tombstone(self, node: str) -> None:
+        """Publish that a node is gone."""
         self.etcd.put(self.keys.tombstone(self.job, node), encode(Tombstone(node, "test", time.time())))
 
 
 @contextlib.contextmanager
 def nodes(endpoint: str, folder: Path, **options: Any) -> Iterator[Nodes]:
-    """Nodes that are gone at the end, whatever happened."""
+    """Nodes whose processes are killed at the end, even if the test fails."""
     made = Nodes(endpoint, folder, job="job", **options)
     try:
         yield made

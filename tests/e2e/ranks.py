@@ -53,6 +53,7 @@ class Ranks:
         port = str(self._store.port)
         shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "TORCHELASTIC_USE_AGENT_STORE": "True"}
         shared |= {"WORLD_SIZE": str(world), "GLOO_SOCKET_IFNAME": "lo", "SPOTSUP_CHECKPOINT_DIR": str(folder)}
+        shared |= {"TORCHELASTIC_RUN_ID": "test"}
         shared |= environ
         self._outputs = [folder / f"out.{port}.{rank}" for rank in range(world)]
         self._processes = []
@@ -86,6 +87,18 @@ class Ranks:
         """Wait for a good end. What rank 0 printed."""
         self.wait("the end", lambda: all(process.exitcode == 0 for process in self._processes))
         return self.said()
+
+
+def alone(path: Path, folder: Path) -> str:
+    """What a script prints that plain python runs, outside of any job."""
+    output = folder / "out.alone"
+    process = PROCESSES.Process(target=run_script, args=(path, (), {}, output))
+    process.start()
+    process.join(90)
+    process.kill()
+    process.join()
+    assert process.exitcode == 0, output.read_text()
+    return output.read_text()
 
 
 def until_parked(

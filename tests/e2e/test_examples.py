@@ -187,7 +187,7 @@ def test_a_script_of_the_document_parks_by_files_alone(tmp_path: Path) -> None:
         ranks.wait("parking", lambda: all((tmp_path / f"PARKED.{rank}").exists() for rank in range(2)))
     assert all((tmp_path / f"SESSION.{rank}").exists() for rank in range(2))
     with Ranks(path, tmp_path, 1) as ranks:
-        assert ranks.end() == "rank 0 goes on after step 101\n"
+        assert ranks.end() == "rank 0 resumes after step 101\n"
 
 
 @pytest.mark.e2e

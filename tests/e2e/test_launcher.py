@@ -184,7 +184,7 @@ def test_a_done_node_starts_again_when_a_slower_one_is_lost(etcd_endpoint: str, 
         eventually("b takes its time", lambda: job.events("slow"))
         eventually("a is done", lambda: (word := job.member("a")) and word.state == "done")
         job.kill("b")
-        job.bury("b")
+        job.write_tombstone("b")
         assert job.exit_code("a") == 0
         assert [event["world"] for event in job.events("start", node="a")] == [2, 1]
         result = job.result()
@@ -237,7 +237,7 @@ def test_a_worker_that_does_not_hear_sigterm_holds_nobody_up(etcd_endpoint: str,
         job.stepping(2)
         old = {event["pid"] for event in job.events("start", node="a")}
         job.kill("b")
-        job.bury("b")
+        job.write_tombstone("b")
         job.stepping(1, 1, timeout_s=20)
         assert not any(alive(pid) for pid in old)
         assert job.round().app_failures == 0

@@ -158,7 +158,7 @@ def test_a_lonely_node_that_was_cut_off_and_replaced_stops_when_it_is_back(handl
         handlers.hint("a")
         handlers.form("a")
         wire.cut()
-        handlers.bury("a")
+        handlers.write_tombstone("a")
         handlers.hint("b")
         handlers.form("b")
         handlers.steady_for(0.5, "a")

@@ -8,12 +8,15 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from spotsup_trainer.launcher import main
 from spotsup_trainer.launcher.forkserver import _END_TIMEOUT_S
+from spotsup_trainer.launcher.main import _make_dir
 
 from tests.e2e.launching import eventually, processes_with
 
@@ -166,3 +169,23 @@ def test_a_kill_at_any_moment_of_a_start_leaves_nothing(tmp_path: Path, whom: st
         time.sleep(random.Random(seed).uniform(0.0, 0.05))
         os.kill(server if whom == "server" else made.process.pid, signal.SIGKILL)
         nothing_is_left(made)
+
+
+def test_the_checkpoint_directory_exists_before_a_worker_starts(tmp_path: Path) -> None:
+    _make_dir(tmp_path / "new" / "checkpoints")
+    _make_dir(tmp_path / "new" / "checkpoints")
+    assert (tmp_path / "new" / "checkpoints").is_dir()
+
+
+def test_a_checkpoint_directory_that_cannot_be_made_is_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").touch()
+    _make_dir(tmp_path / "file" / "checkpoints")
+    assert "cannot be created: [Errno 20] Not a directory" in caplog.text
+    hanging = threading.Event()
+    monkeypatch.setattr(main, "_MKDIR_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(Path, "mkdir", lambda *_, **__: hanging.wait())
+    _make_dir(tmp_path / "hangs")
+    hanging.set()
+    assert f"{tmp_path}/hangs does not answer" in caplog.text

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import re
 import subprocess
 import sys
 import tomllib
@@ -27,6 +29,46 @@ def test_no_sdk_is_loaded_by_an_import_alone() -> None:
 
 def test_the_agent_loads_no_torch() -> None:
     assert heavy_after("import spotsup_trainer.agent.main", "torch", "numpy") == ""
+
+
+PUBLIC = """
+import spotsup_trainer, spotsup_trainer.session, spotsup_trainer.callbacks, spotsup_trainer.session.audit
+import spotsup_trainer.wire, spotsup_trainer.etcd
+"""
+
+
+def test_public_packages_load_no_torch() -> None:
+    assert heavy_after(PUBLIC, "torch", "numpy", "lightning", "transformers") == ""
+
+
+def test_a_session_is_imported_from_either_package() -> None:
+    top, session = importlib.import_module("spotsup_trainer"), importlib.import_module("spotsup_trainer.session")
+    names = ("MicroBatch", "Session", "SessionError")
+    assert {*names} < {*top.__all__}
+    assert session.__all__ == [*names]
+    assert all(getattr(top, name) is getattr(session, name) for name in names)
+
+
+def test_the_public_import_paths_are_documented_and_the_callbacks_exist() -> None:
+    documented = re.findall(
+        r"^    from (\S+) import (.+)$", importlib.import_module("spotsup_trainer").__doc__ or "", re.MULTILINE
+    )
+    assert [module for module, _ in documented] == [
+        "spotsup_trainer",
+        "spotsup_trainer.session",
+        "spotsup_trainer.session.audit",
+        "spotsup_trainer.callbacks",
+    ]
+    for module, names in documented[:3]:
+        assert all(hasattr(importlib.import_module(module), name) for name in names.split(", "))
+    callbacks = importlib.import_module("spotsup_trainer.callbacks")  # whose classes need the frameworks
+    assert documented[3][1].split(", ") == callbacks.__all__ == list(callbacks._MODULES)
+    for name, module in callbacks._MODULES.items():
+        assert f"class {name}(" in modules("spotsup_trainer")[module].read_text()
+
+
+def test_the_trainer_is_marked_as_typed() -> None:
+    assert (REPO / "trainer" / "spotsup_trainer" / "py.typed").is_file()
 
 
 def test_torchruns_plugins_load_nothing_but_themselves() -> None:

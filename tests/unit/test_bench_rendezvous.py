@@ -8,7 +8,7 @@ from rich.console import Console
 from benchmarks.rendezvous.__main__ import AGAIN, FIRST, REPLACED, case, speedup, table, verdict
 from benchmarks.results import Row, Sample, summarise
 
-SPOTSUP, C10D, ETCD = "spotsup", "torchrun-c10d", "torchrun-etcd-v3"
+SPOTSUP, C10D, ETCD = "spotsup", "torchrun-c10d", "torchrun-etcd-v2"
 
 
 def row(subject: str, median: float | None, *, size: int = 64, metric: str = AGAIN) -> Row:

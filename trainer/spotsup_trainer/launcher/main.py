@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -18,12 +19,15 @@ from typing import TYPE_CHECKING, Any
 
 from spotsup_trainer.launcher.parent_death import die_with_parent
 from spotsup_trainer.launcher.run_dir import Outcome, RunDir
+from spotsup_trainer.rendezvous.abandonable_call import call_while
 
 if TYPE_CHECKING:
     from spotsup_trainer.launcher.forkserver import WorkerServer
 
 # Modules that most training programs import: a forked worker has them already.
 _PRELOAD = ("torch.distributed.checkpoint", "spotsup_trainer.session", "spotsup_trainer.session.checkpoint")
+
+_MKDIR_TIMEOUT_S = 10.0
 
 log = logging.getLogger("spotsup_trainer")
 
@@ -67,6 +71,8 @@ def _launch(args: Any, server: WorkerServer, *, warm: bool) -> int:
             tempfile.TemporaryDirectory(prefix="spotsup-")
         )
         run_dir = RunDir(Path(folder).absolute())
+        if checkpoint_dir := os.environ.get("SPOTSUP_CHECKPOINT_DIR"):
+            _make_dir(Path(checkpoint_dir))
         try:
             outcome = _run(args, server, run_dir, warm=warm)
         except UsageError as error:
@@ -75,6 +81,21 @@ def _launch(args: Any, server: WorkerServer, *, warm: bool) -> int:
         run_dir.write_outcome(outcome)
         log.info("%s: %s", outcome.outcome, outcome.message)
         return 1 if outcome.outcome == "failure" else 0
+
+
+def _make_dir(path: Path) -> None:
+    """Create the checkpoint directory for the script. A disk that refuses, or hangs, must not stop training."""
+    deadline = time.monotonic() + _MKDIR_TIMEOUT_S
+
+    def make() -> bool:
+        path.mkdir(parents=True, exist_ok=True)
+        return True
+
+    try:
+        if not call_while(make, lambda: time.monotonic() < deadline):
+            log.warning("the checkpoint directory %s does not answer for %.0f s", path, _MKDIR_TIMEOUT_S)
+    except OSError as error:
+        log.warning("the checkpoint directory %s cannot be created: %s", path, error)
 
 
 def _run(args: Any, server: WorkerServer, run_dir: RunDir, *, warm: bool) -> Outcome:

@@ -1,0 +1,151 @@
+"""The commands and blocks of code in the documents for training scripts, run as they stand."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from spotsup_trainer.etcd import Etcd
+from spotsup_trainer.launcher.data_job import ReportedProgress, parse_progress
+from spotsup_trainer.session import Session
+
+from supervisor.cli.ctl import main as ctl
+from supervisor.spec import parse_spec
+from tests.e2e.launching import nodes, processes_with
+from tests.e2e.ranks import DOCUMENT, EXAMPLES, REPO, alone, script, steps
+from tests.support.documents import Block, blocks
+
+TORCHRUN = REPO / "docs" / "torchrun.md"
+EXAMPLES_README = EXAMPLES / "README.md"
+# A script that torchrun can start in an instant: what is tried here is the command.
+STUB = 'import os, sys\nprint("rank", os.environ["RANK"], "of", os.environ["WORLD_SIZE"], flush=True)\n'
+# Which test runs each script.
+RUN_BY = {
+    "yield_file.py": "test_a_job_runs_the_script_with_files_in_the_environment",
+    "not_elastic.py": "test_examples.py",
+    "elastic.py": "test_plain_python_runs_the_scripts_with_a_session",
+    "stream.py": "test_plain_python_runs_the_scripts_with_a_session",
+    "with_lightning.py": "make test-frameworks",
+    "with_hugging_face.py": "make test-frameworks",
+}
+
+
+def commands(document: Path) -> list[str]:
+    """All shell commands of a document."""
+    return [command for block in blocks(document, "sh") for command in block.commands()]
+
+
+@pytest.mark.parametrize("block", blocks(DOCUMENT, "python"), ids=lambda block: block.file)
+def test_every_script_of_the_document_is_run_by_a_test(block: Block) -> None:
+    compile(block.text, block.file, "exec")
+    assert block.file in RUN_BY
+
+
+@pytest.mark.parametrize("name", ["elastic.py", "stream.py"])
+@pytest.mark.e2e
+def test_plain_python_runs_the_scripts_with_a_session(name: str, tmp_path: Path) -> None:
+    printed = alone(script(name, tmp_path), tmp_path)
+    assert list(steps(printed.replace(":", " "))) == list(range(1, (200 if name == "elastic.py" else 40) + 1))
+
+
+@pytest.mark.e2e
+def test_a_job_runs_the_script_with_files_in_the_environment(etcd_endpoint: str, tmp_path: Path) -> None:
+    """Its checkpoint directory does not exist when the launcher starts."""
+    with nodes(etcd_endpoint, tmp_path, script=script("yield_file.py", tmp_path)) as job:
+        job.checkpoint_dir.rmdir()
+        job.start("a")
+        assert job.exit_code("a") == 0, job.log("a").read_text()
+        assert (job.checkpoint_dir / "mine.pt").is_file()
+
+
+def training() -> dict[str, Any]:
+    """What the fragments of a training loop expect around them."""
+    model = torch.nn.Linear(4, 1)
+
+    def loss_of(output: torch.Tensor) -> torch.Tensor:
+        return output.square().mean()
+
+    return {
+        "Session": Session,
+        "model": model,
+        "optimizer": torch.optim.SGD(model.parameters(), lr=0.01),
+        "dataset": torch.randn(512, 4),
+        "loss_of": loss_of,
+    }
+
+
+def test_the_training_loop_of_the_examples_runs() -> None:
+    (block,) = blocks(EXAMPLES_README, "python")
+    names = training()
+    exec(block.text, names)  # noqa: S102 - our own document
+    assert names["session"].epoch == 3
+
+
+def test_the_data_job_of_the_document_is_accepted() -> None:
+    (block,) = blocks(DOCUMENT, "yaml")
+    spec = parse_spec(yaml.safe_load(block.text))
+    assert spec.kind == "data"
+    program = next(word for word in " ".join(spec.command).split() if word.endswith(".py"))
+    assert (REPO / spec.code / program).is_file()
+
+
+def test_the_line_of_progress_of_the_document_is_understood(capsys: pytest.CaptureFixture[str]) -> None:
+    (block,) = blocks(DOCUMENT, "")
+    exec(block.text)  # noqa: S102 - our own document
+    assert parse_progress(capsys.readouterr().out) == ReportedProgress(0.4, "copied 12 of 30 files")
+
+
+@pytest.mark.e2e
+def test_the_torchrun_command_forms_a_round(etcd_endpoint: str, tmp_path: Path) -> None:
+    (command,) = commands(TORCHRUN)
+    (tmp_path / "train.py").write_text(STUB)
+    with shell(command, tmp_path, ETCD=etcd_endpoint) as torchrun:
+        output, _ = torchrun.communicate(timeout=120)
+    ranks = sorted(line for line in output.splitlines() if line.startswith("rank"))
+    assert ranks == ["rank 0 of 2", "rank 1 of 2"], output
+    with closing(Etcd([etcd_endpoint])) as etcd:
+        assert etcd.get("/spotsup/default/world/run/my-job/round") is not None
+
+
+@pytest.mark.parametrize("command", [each for each in commands(EXAMPLES_README) if not each.startswith("spotsupctl")])
+@pytest.mark.e2e
+@pytest.mark.long
+def test_the_commands_of_the_examples_begin_to_train(command: str, tmp_path: Path) -> None:
+    mark = "SPOTSUP_TEST_DOCUMENT"
+    with shell(command, EXAMPLES, GLOO_SOCKET_IFNAME="lo", **{mark: str(tmp_path)}) as process:
+        try:
+            assert process.stdout is not None
+            assert any(line.startswith("step ") for line in process.stdout)
+        finally:
+            for pid in processes_with(mark, str(tmp_path)):
+                os.kill(pid, signal.SIGKILL)
+
+
+def test_the_submissions_of_the_examples_have_known_options() -> None:
+    for command in commands(EXAMPLES_README):
+        if command.startswith("spotsupctl"):
+            _, name, *arguments = command.split()
+            ctl.commands[name].make_context(name, arguments)
+            assert (EXAMPLES / arguments[-1]).is_file()
+
+
+def shell(command: str, folder: Path, **environ: str) -> subprocess.Popen[str]:
+    """A command line, with the programs of this environment first on the PATH."""
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    return subprocess.Popen(
+        ["bash", "-c", f"exec {command}"],
+        cwd=folder,
+        env=os.environ | {"PATH": path, "OMP_NUM_THREADS": "1"} | environ,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
