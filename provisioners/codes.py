@@ -37,13 +37,13 @@ class Code:
     source: str
     scope: Scope | None = None
     memory_s: float = 0.0
-    mend: str = ""
-    words: str = ""
+    remedy: str = ""
+    message_part: str = ""
 
     def fits(self, name: str, message: str) -> bool:
         """Whether this is the row of a code with this message."""
         named = name.startswith(self.name[:-1]) if self.name.endswith(".*") else name == self.name
-        return named and self.words.lower() in message.lower()
+        return named and self.message_part.lower() in message.lower()
 
 
 def find(table: Sequence[Code], name: str, message: str = "") -> Code | None:
@@ -55,27 +55,27 @@ def outcome(row: Code | None, name: str, message: str) -> LaunchOutcome:
     """What a launch that met this code came to. `message`: one sentence, with the place and the cloud's own words."""
     if row is None:
         return Transient(f"{message}; spotsup does not know the code {name!r}", unknown_code=name)
-    told = f"{message}; {row.mend}" if row.mend else message
+    text = f"{message}; {row.remedy}" if row.remedy else message
     match row.kind:
         case Kind.NO_CAPACITY:
-            return NoCapacity(row.scope or Scope.TYPE_IN_ZONE, row.memory_s, told)
+            return NoCapacity(row.scope or Scope.TYPE_IN_ZONE, row.memory_s, text)
         case Kind.QUOTA:
-            return Quota(row.scope or Scope.REGION, row.memory_s, told)
+            return Quota(row.scope or Scope.REGION, row.memory_s, text)
         case Kind.THROTTLED:
-            return Throttled(row.memory_s, told)
+            return Throttled(row.memory_s, text)
         case Kind.TRANSIENT:
-            return Transient(told)
+            return Transient(text)
         case Kind.FATAL:
-            return Fatal(told)
+            return Fatal(text)
         case Kind.UNKNOWN | Kind.USED:
-            return Unknown(told)
+            return Unknown(text)
 
 
 def markdown(table: Sequence[Code]) -> str:
     """The table as docs/clouds.md shows it."""
     lines = ["| code | a launch that meets it | scope | memory | source |", "|---|---|---|---|---|"]
     for row in table:
-        name = f"`{row.name}`" + (f' with "{row.words}"' if row.words else "")
+        name = f"`{row.name}`" + (f' with "{row.message_part}"' if row.message_part else "")
         memory = f"{row.memory_s:g} s" if row.memory_s else ""
         lines.append(f"| {name} | {row.kind} | {row.scope or ''} | {memory} | {row.source} |")
     return "\n".join(lines) + "\n"

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from provisioners.aws import launch
-from provisioners.aws.client import Aws, RefusedError
-from provisioners.aws.errors import launch_outcome, mend_of
+from provisioners.aws.client import Aws, AwsApiError
+from provisioners.aws.errors import launch_outcome, remedy_of
 from provisioners.aws.offers import quota_limit
 from provisioners.aws.quota import TABLE
 from provisioners.aws.settings import AwsSettings
@@ -35,7 +35,7 @@ _GPU_QUOTAS = ("L-3819A6DF", "L-7212CCBC", "L-C4BD4855")
 
 
 class Checks:
-    """One run over all regions; each finding is one sentence, with the mend where something is wrong."""
+    """One run over all regions; each finding is one sentence, with the remedy where something is wrong."""
 
     def __init__(self, aws: Aws, settings: AwsSettings, catalog: Catalog) -> None:
         self._aws = aws
@@ -57,9 +57,9 @@ class Checks:
             return Finding(what, ok=True, message=ask())
         except ProvisionerError as error:
             return Finding(what, ok=False, message=str(error))
-        except RefusedError as error:
-            mend = mend_of(error.refusal)
-            return Finding(what, ok=False, message=f"{error}: {mend}" if mend else str(error))
+        except AwsApiError as error:
+            remedy = remedy_of(error.reply)
+            return Finding(what, ok=False, message=f"{error}: {remedy}" if remedy else str(error))
 
     def _credentials(self, deadline: Deadline) -> str:
         answer = self._aws.ask("sts", self._settings.regions[0], "get_caller_identity", deadline)
@@ -95,13 +95,13 @@ class Checks:
         if image.startswith("/"):
             try:
                 ami = self._aws.ask("ssm", region, "get_parameter", deadline, Name=image)["Parameter"]["Value"]
-            except RefusedError as error:
+            except AwsApiError as error:
                 raise ProvisionerError(
-                    f"{region} has no SSM parameter {image} ({error.refusal.code}): {self._image_key(image)}"
+                    f"{region} has no SSM parameter {image} ({error.reply.code}): {self._image_key(image)}"
                 ) from error
         try:
             answer = self._aws.ask("ec2", region, "describe_images", deadline, ImageIds=[ami])
-        except RefusedError as error:
+        except AwsApiError as error:
             raise ProvisionerError(f"{error}: {self._image_key(image)}") from error
         if not (found := answer.get("Images")):
             raise ProvisionerError(f"{region} has no image {ami}: {self._image_key(image)}")
@@ -169,20 +169,20 @@ class Checks:
         parameters = launch.run_instances(request, self._settings, machine, self._catalog.driver_of(machine))
         try:
             self._aws.ask("ec2", region, "run_instances", deadline, **parameters, DryRun=True)
-        except RefusedError as error:
-            if error.refusal.code == "DryRunOperation":
+        except AwsApiError as error:
+            if error.reply.code == "DryRunOperation":
                 return f"a launch of {name} in {zone} would have been allowed"
-            outcome = launch_outcome(error.refusal, f"{zone}, {name}")
+            outcome = launch_outcome(error.reply, f"{zone}, {name}")
             raise ProvisionerError(getattr(outcome, "message", str(error))) from error
         raise ProvisionerError(f"EC2 in {region} took a dry run for a launch: look for a machine without a node")
 
     def _quota(self, region: str, deadline: Deadline) -> str:
         quotas = [each for each in TABLE if each.code in _GPU_QUOTAS]
         limits = {each.name: quota_limit(self._aws, region, each, deadline) for each in quotas}
-        told = ", ".join(f"{name}: {'?' if limit is None else f'{limit:g}'}" for name, limit in limits.items())
+        shown = ", ".join(f"{name}: {'?' if limit is None else f'{limit:g}'}" for name, limit in limits.items())
         if all(limit == 0 for limit in limits.values()):
-            raise ProvisionerError(f"no GPU spot machine may run in {region} (vCPUs of {told}): ask Service Quotas")
-        return f"vCPUs in {region}: {told}"
+            raise ProvisionerError(f"no GPU spot machine may run in {region} (vCPUs of {shown}): ask Service Quotas")
+        return f"vCPUs in {region}: {shown}"
 
 
 def _lets_in(rule: dict[str, Any], port: int, groups: Sequence[str]) -> bool:

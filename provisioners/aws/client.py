@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from provisioners.aws.errors import Refusal, may_ask_again, mend_of_denial
+from provisioners.aws.errors import AwsErrorReply, denial_remedy, is_retryable
 from provisioners.aws.settings import AwsSettings
 from provisioners.base import DeniedError, ProvisionerError, UnreachableError
 from provisioners.calls import Deadline, NoAnswerError, NoCredentialsError, NotSentError
@@ -26,12 +26,12 @@ _POOL = 32
 _NAMES = {"ec2": "EC2", "ssm": "SSM", "sts": "STS", "service-quotas": "Service Quotas"}
 
 
-class RefusedError(Exception):
+class AwsApiError(Exception):
     """AWS answered with an error."""
 
-    def __init__(self, refusal: Refusal) -> None:
-        super().__init__(refusal.sentence())
-        self.refusal = refusal
+    def __init__(self, reply: AwsErrorReply) -> None:
+        super().__init__(reply.sentence())
+        self.reply = reply
 
 
 class Aws:
@@ -51,7 +51,7 @@ class Aws:
         self._clients: dict[tuple[str, str, float], Any] = {}
 
     def once(self, service: str, region: str, operation: str, timeout_s: float, **parameters: Any) -> dict[str, Any]:
-        """One call, one attempt. Raises RefusedError, NotSentError, NoAnswerError, NoCredentialsError."""
+        """One call, one attempt. Raises AwsApiError, NotSentError, NoAnswerError, NoCredentialsError."""
         from botocore import exceptions as boto
         from botocore.parsers import ResponseParserError
 
@@ -60,9 +60,9 @@ class Aws:
             client = self._client(service, region, timeout_s)
             answer: dict[str, Any] = getattr(client, operation)(**parameters)
         except boto.ClientError as error:
-            told = error.response.get("Error", {})
-            refusal = Refusal(_NAMES[service], region, told.get("Code", ""), told.get("Message", ""))
-            raise RefusedError(refusal) from error
+            raw = error.response.get("Error", {})
+            reply = AwsErrorReply(_NAMES[service], region, raw.get("Code", ""), raw.get("Message", ""))
+            raise AwsApiError(reply) from error
         except (boto.NoCredentialsError, boto.PartialCredentialsError, boto.ProfileNotFound) as error:
             raise NoCredentialsError(f"there are no AWS credentials: {_words(error)}") from error
         except (boto.CredentialRetrievalError, boto.TokenRetrievalError, boto.SSOError) as error:
@@ -82,17 +82,17 @@ class Aws:
         self, service: str, region: str, operation: str, deadline: Deadline, *, want: str = "", **parameters: Any
     ) -> dict[str, Any]:
         """One call that may be repeated. `want`: what every answer has, also an empty one; without it, it is none: a
-        proxy's page may be well-formed, too. Raises RefusedError where AWS says no for good, else a ProvisionerError.
+        proxy's page may be well-formed, too. Raises AwsApiError where AWS says no for good, else a ProvisionerError.
         """
         for attempt in range(MAX_ATTEMPTS):
             last = attempt == MAX_ATTEMPTS - 1
             wait_s = _BACKOFF_S[min(attempt, len(_BACKOFF_S) - 1)] * (0.5 + random.random())  # noqa: S311 - jitter
             try:
                 return self._once_with(want, service, region, operation, _left(deadline, service, region), **parameters)
-            except RefusedError as error:
-                if (mend := mend_of_denial(error.refusal)) is not None:
-                    raise DeniedError(f"{error}; {mend}") from error
-                if not may_ask_again(error.refusal):
+            except AwsApiError as error:
+                if (remedy := denial_remedy(error.reply)) is not None:
+                    raise DeniedError(f"{error}; {remedy}") from error
+                if not is_retryable(error.reply):
                     raise
                 if last or deadline.left_s() < wait_s + _SHORTEST_S:
                     raise UnreachableError(f"{error}, {attempt + 1} times") from error

@@ -59,37 +59,37 @@ def split_id(instance_id: str) -> tuple[str, str]:
     return region, ec2_id
 
 
-def instance(told: Mapping[str, Any], region: str, settings: AwsSettings, preempt_at: float | None) -> Instance:
+def instance(raw: Mapping[str, Any], region: str, settings: AwsSettings, preempt_at: float | None) -> Instance:
     """One machine. Raises ProvisionerError where the description lacks what nothing can stand in for."""
     try:
-        ec2_id, state = told["InstanceId"], _STATES[told["State"]["Name"]]
+        ec2_id, state = raw["InstanceId"], _STATES[raw["State"]["Name"]]
     except KeyError as error:
         raise ProvisionerError(f"EC2 in {region} describes a machine without what it should: {error!r}") from error
-    tags = tags_of(told)
+    tags = tags_of(raw)
     ended = state in {InstanceState.STOPPING, InstanceState.STOPPED, InstanceState.TERMINATED}
-    launched_at = told.get("LaunchTime")
-    private = told.get("PrivateIpAddress") or ""
+    launched_at = raw.get("LaunchTime")
+    private = raw.get("PrivateIpAddress") or ""
     return Instance(
         id=id_of(region, ec2_id),
         cluster=tags.get(CLUSTER_TAG, ""),
         node=tags.get(NODE_TAG, ""),
         token=tags.get(TOKEN_TAG, ""),
         region=region,
-        zone=told.get("Placement", {}).get("AvailabilityZone", ""),
-        instance_type=told.get("InstanceType", ""),
+        zone=raw.get("Placement", {}).get("AvailabilityZone", ""),
+        instance_type=raw.get("InstanceType", ""),
         state=state,
         launched_at=launched_at.timestamp() if isinstance(launched_at, datetime) else 0.0,
-        ssh_host=(told.get("PublicIpAddress") or "") if settings.public_address else private,
+        ssh_host=(raw.get("PublicIpAddress") or "") if settings.public_address else private,
         ssh_port=settings.ssh_port,
         private_address=private,
-        end_cause=_cause(told) if ended else None,
+        end_cause=_cause(raw) if ended else None,
         preempt_at=None if ended else preempt_at,
     )
 
 
-def may_be_announced(told: Mapping[str, Any]) -> bool:
+def may_be_announced(raw: Mapping[str, Any]) -> bool:
     """Whether a spot request may hold news about this machine."""
-    return told.get("InstanceLifecycle") == "spot" and told.get("State", {}).get("Name") in {"pending", "running"}
+    return raw.get("InstanceLifecycle") == "spot" and raw.get("State", {}).get("Name") in {"pending", "running"}
 
 
 def announced(requests: Iterable[Mapping[str, Any]], now: float) -> dict[str, float]:
@@ -104,17 +104,17 @@ def announced(requests: Iterable[Mapping[str, Any]], now: float) -> dict[str, fl
     return found
 
 
-def leftover(told: Mapping[str, Any], kind: LeftoverKind, id_key: str, region: str) -> Leftover:
+def leftover(raw: Mapping[str, Any], kind: LeftoverKind, id_key: str, region: str) -> Leftover:
     """Something that belongs to no machine."""
-    tags = tags_of(told)
-    return Leftover(id_of(region, told[id_key]), kind, tags.get(CLUSTER_TAG, ""), tags.get(NODE_TAG, ""), region)
+    tags = tags_of(raw)
+    return Leftover(id_of(region, raw[id_key]), kind, tags.get(CLUSTER_TAG, ""), tags.get(NODE_TAG, ""), region)
 
 
-def tags_of(told: Mapping[str, Any]) -> dict[str, str]:
+def tags_of(raw: Mapping[str, Any]) -> dict[str, str]:
     """EC2 says Tags, and TagSet of a network interface."""
-    return {each["Key"]: each["Value"] for each in (*told.get("Tags", ()), *told.get("TagSet", ()))}
+    return {each["Key"]: each["Value"] for each in (*raw.get("Tags", ()), *raw.get("TagSet", ()))}
 
 
-def _cause(told: Mapping[str, Any]) -> EndCause:
-    code = told.get("StateReason", {}).get("Code", "")
+def _cause(raw: Mapping[str, Any]) -> EndCause:
+    code = raw.get("StateReason", {}).get("Code", "")
     return _CAUSES.get(code, EndCause.UNKNOWN)

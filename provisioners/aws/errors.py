@@ -26,16 +26,18 @@ _IMAGE = "set aws.image to an AMI, or an SSM parameter, that this region has"
 _NETWORK = "set aws.subnets and aws.security_groups to what this region has"
 
 
-def _capacity(name: str, source: str, scope: Scope, memory_s: float = CAPACITY_MEMORY_S, words: str = "") -> Code:
-    return Code(name, Kind.NO_CAPACITY, source, scope, memory_s, words=words)
+def _capacity(
+    name: str, source: str, scope: Scope, memory_s: float = CAPACITY_MEMORY_S, message_part: str = ""
+) -> Code:
+    return Code(name, Kind.NO_CAPACITY, source, scope, memory_s, message_part=message_part)
 
 
 def _quota(name: str, source: str = "API") -> Code:
     return Code(name, Kind.QUOTA, source, Scope.REGION, QUOTA_MEMORY_S, _ASK_FOR_MORE)
 
 
-def _fatal(name: str, mend: str = "", source: str = "API") -> Code:
-    return Code(name, Kind.FATAL, source, mend=mend)
+def _fatal(name: str, remedy: str = "", source: str = "API") -> Code:
+    return Code(name, Kind.FATAL, source, remedy=remedy)
 
 
 TABLE: Sequence[Code] = (
@@ -43,8 +45,8 @@ TABLE: Sequence[Code] = (
         "InsufficientInstanceCapacity",
         Kind.FATAL,
         "karpenter",
-        mend="spotsup needs a placement group of strategy cluster",
-        words="spread placement group",
+        remedy="spotsup needs a placement group of strategy cluster",
+        message_part="spread placement group",
     ),
     _capacity("InsufficientInstanceCapacity", "API", Scope.TYPE_IN_ZONE),
     _capacity("InsufficientCapacity", "API", Scope.TYPE_IN_ZONE),
@@ -112,8 +114,8 @@ TABLE: Sequence[Code] = (
     _fatal("AuthFailure", _RENEW),
     _fatal("InvalidClientTokenId", _RENEW),
     _fatal("UnrecognizedClientException", _RENEW),
-    Code("SignatureDoesNotMatch", Kind.FATAL, "aws-cli#6676", mend=_CLOCK, words="Signature expired"),
-    Code("SignatureDoesNotMatch", Kind.FATAL, "aws-cli#6676", mend=_CLOCK, words="Signature not yet current"),
+    Code("SignatureDoesNotMatch", Kind.FATAL, "aws-cli#6676", remedy=_CLOCK, message_part="Signature expired"),
+    Code("SignatureDoesNotMatch", Kind.FATAL, "aws-cli#6676", remedy=_CLOCK, message_part="Signature not yet current"),
     _fatal("SignatureDoesNotMatch", _RENEW),
     _fatal("IncompleteSignature", _RENEW),
     _fatal("MissingAuthenticationToken", _RENEW),
@@ -126,11 +128,11 @@ TABLE: Sequence[Code] = (
 )
 
 _DENIED = (_ALLOW, _RENEW, _CLOCK)
-_AGAIN = (Kind.THROTTLED, Kind.TRANSIENT, Kind.UNKNOWN)
+_RETRYABLE = (Kind.THROTTLED, Kind.TRANSIENT, Kind.UNKNOWN)
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class AwsErrorReply:
     """What AWS answered in place of what was asked for."""
 
     service: str
@@ -140,36 +142,36 @@ class Refusal:
 
     def sentence(self, where: str = "") -> str:
         """For people: who refused what, and its own words without the part that only AWS can read."""
-        words = self.message.split("Encoded authorization failure message", 1)[0].strip().rstrip(".")
+        message_part = self.message.split("Encoded authorization failure message", 1)[0].strip().rstrip(".")
         place = f"{self.region} ({where})" if where else self.region
-        return f"{self.service} in {place} answered {self.code}: {words}"
+        return f"{self.service} in {place} answered {self.code}: {message_part}"
 
 
-def launch_outcome(refusal: Refusal, where: str) -> LaunchOutcome:
+def launch_outcome(reply: AwsErrorReply, where: str) -> LaunchOutcome:
     """What a refused launch came to. Kind.USED is the caller's to look up."""
-    return outcome(find(TABLE, refusal.code, refusal.message), refusal.code, refusal.sentence(where))
+    return outcome(find(TABLE, reply.code, reply.message), reply.code, reply.sentence(where))
 
 
-def is_used(refusal: Refusal) -> bool:
+def is_used(reply: AwsErrorReply) -> bool:
     """Whether the launch's token has had its machine: one that ended, or one that was asked for in other words."""
-    return refusal.code in {"IdempotentInstanceTerminated", "IdempotentParameterMismatch"}
+    return reply.code in {"IdempotentInstanceTerminated", "IdempotentParameterMismatch"}
 
 
-def may_ask_again(refusal: Refusal) -> bool:
+def is_retryable(reply: AwsErrorReply) -> bool:
     """Whether a call that changes nothing, or the same twice, is worth another try."""
-    row = find(TABLE, refusal.code, refusal.message)
-    return row is not None and row.kind in _AGAIN
+    row = find(TABLE, reply.code, reply.message)
+    return row is not None and row.kind in _RETRYABLE
 
 
-def mend_of(refusal: Refusal) -> str:
-    """How to mend what was refused, "" where the table knows nothing."""
-    row = find(TABLE, refusal.code, refusal.message)
-    return row.mend if row else ""
+def remedy_of(reply: AwsErrorReply) -> str:
+    """How to fix what was refused, "" where the table knows nothing."""
+    row = find(TABLE, reply.code, reply.message)
+    return row.remedy if row else ""
 
 
-def mend_of_denial(refusal: Refusal) -> str | None:
-    """How to mend missing credentials or permissions; None where it is about something else."""
-    row = find(TABLE, refusal.code, refusal.message)
-    if row is None or not any(row.mend.startswith(each) for each in _DENIED):
+def denial_remedy(reply: AwsErrorReply) -> str | None:
+    """How to fix missing credentials or permissions; None where it is about something else."""
+    row = find(TABLE, reply.code, reply.message)
+    if row is None or not any(row.remedy.startswith(each) for each in _DENIED):
         return None
-    return row.mend
+    return row.remedy

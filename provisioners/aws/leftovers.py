@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from provisioners.aws import describe
-from provisioners.aws.client import Aws, RefusedError
+from provisioners.aws.client import Aws, AwsApiError
 from provisioners.base import CLUSTER_TAG, Leftover, LeftoverKind, ProvisionerError
 from provisioners.calls import Deadline
 
@@ -79,11 +79,13 @@ def listed(aws: Aws, region: str, cluster: str, deadline: Deadline) -> Sequence[
         filters = [{"Name": name, "Values": [value]} for name, value in wanted.items()]
         pages = {"MaxResults": _PAGE} if trace.paged else {}
         try:
-            told = list(aws.pages("ec2", region, trace.listing, deadline, trace.key, Filters=filters, **pages))
-        except RefusedError as error:
+            resources = list(aws.pages("ec2", region, trace.listing, deadline, trace.key, Filters=filters, **pages))
+        except AwsApiError as error:
             raise ProvisionerError(str(error)) from error
         # An address has no status: it is in use while it is associated.
-        found += [describe.leftover(each, kind, trace.id_key, region) for each in told if not each.get("AssociationId")]
+        found += [
+            describe.leftover(each, kind, trace.id_key, region) for each in resources if not each.get("AssociationId")
+        ]
     return found
 
 
@@ -94,6 +96,6 @@ def removed(aws: Aws, leftover: Leftover, deadline: Deadline) -> None:
     value: Any = [ec2_id] if trace.parameter.endswith("Ids") else ec2_id
     try:
         aws.ask("ec2", leftover.region, trace.removal, deadline, **{trace.parameter: value})
-    except RefusedError as error:
-        if error.refusal.code != trace.gone:
+    except AwsApiError as error:
+        if error.reply.code != trace.gone:
             raise ProvisionerError(str(error)) from error

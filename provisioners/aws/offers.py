@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, TypeAlias
 
-from provisioners.aws.client import Aws, RefusedError
+from provisioners.aws.client import Aws, AwsApiError
 from provisioners.aws.quota import VcpuQuota, quota_of
 from provisioners.aws.settings import AwsSettings
 from provisioners.base import DeniedError, Market, Offer, OfferQuery, ProvisionerError, UnreachableError
@@ -30,7 +30,7 @@ class Offers:
         self._now = now
 
     def find(self, query: OfferQuery, deadline: Deadline) -> Sequence[Offer]:
-        """Cheapest first, what has no price last. Raises ProvisionerError with the mend where there is nothing."""
+        """Cheapest first, what has no price last. Raises ProvisionerError with the remedy where there is nothing."""
         types = {each.name: each for each in self._catalog.select("aws", query)}
         if not types:
             raise ProvisionerError(f"no EC2 instance type has {query.gpus_per_node} or more {query.gpu or 'GPUs'}")
@@ -125,7 +125,7 @@ class Offers:
     def _pages(self, region: str, call: str, deadline: Deadline, key: str, **parameters: Any) -> list[dict[str, Any]]:
         try:
             return list(self._aws.pages("ec2", region, call, deadline, key, **parameters))
-        except RefusedError as error:
+        except AwsApiError as error:
             raise ProvisionerError(str(error)) from error
 
 
@@ -148,7 +148,7 @@ def quota_limit(aws: Aws, region: str, quota: VcpuQuota, deadline: Deadline) -> 
             "service-quotas", region, "get_service_quota", deadline, ServiceCode="ec2", QuotaCode=quota.code
         )
         return float(answer["Quota"]["Value"])
-    except (RefusedError, DeniedError, UnreachableError, KeyError):
+    except (AwsApiError, DeniedError, UnreachableError, KeyError):
         return None
 
 

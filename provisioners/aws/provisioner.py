@@ -8,7 +8,7 @@ from typing import Any
 
 from provisioners.aws import describe, errors, launch, leftovers
 from provisioners.aws.checks import Checks
-from provisioners.aws.client import Aws, RefusedError
+from provisioners.aws.client import Aws, AwsApiError
 from provisioners.aws.offers import Offers
 from provisioners.aws.settings import AwsSettings
 from provisioners.base import (
@@ -70,10 +70,10 @@ class AwsProvisioner:
         try:
             parameters = launch.run_instances(request, self._settings, machine, self._catalog.driver_of(machine))
             answer = self._aws.once("ec2", offer.region, "run_instances", deadline.left_s(), **parameters)
-        except RefusedError as error:
-            if errors.is_used(error.refusal):
+        except AwsApiError as error:
+            if errors.is_used(error.reply):
                 return self._launched_before(request, error, where, deadline)
-            return errors.launch_outcome(error.refusal, where)
+            return errors.launch_outcome(error.reply, where)
         except NotSentError as error:
             return Transient(str(error))
         except NoAnswerError as error:
@@ -143,9 +143,9 @@ class AwsProvisioner:
         reservations = self._pages(
             region, "describe_instances", deadline, "Reservations", Filters=filters, MaxResults=_PAGE
         )
-        told = [each for reservation in reservations for each in reservation.get("Instances", ())]
+        listed = [each for reservation in reservations for each in reservation.get("Instances", ())]
         notices: dict[str, float] = {}
-        if any(describe.may_be_announced(each) for each in told):
+        if any(describe.may_be_announced(each) for each in listed):
             wanted = _filters({f"tag:{tag}": value, "state": "active"})
             notices = describe.announced(
                 self._pages(
@@ -159,18 +159,18 @@ class AwsProvisioner:
                 self._now().timestamp(),
             )
         return [
-            describe.instance(each, region, self._settings, notices.get(each.get("InstanceId", ""))) for each in told
+            describe.instance(each, region, self._settings, notices.get(each.get("InstanceId", ""))) for each in listed
         ]
 
     def _launched(self, answer: dict[str, Any], region: str) -> LaunchOutcome:
         try:
-            (told,) = answer["Instances"]
-            return Launched(describe.instance(told, region, self._settings, None))
+            (raw,) = answer["Instances"]
+            return Launched(describe.instance(raw, region, self._settings, None))
         except (KeyError, ValueError, ProvisionerError) as error:
             return Unknown(f"EC2 in {region} took the launch, and answered what cannot be read: {error!r}")
 
     def _launched_before(
-        self, request: LaunchRequest, refused: RefusedError, where: str, deadline: Deadline
+        self, request: LaunchRequest, refused: AwsApiError, where: str, deadline: Deadline
     ) -> LaunchOutcome:
         """EC2 refuses a token whose machine has ended, and one that comes with other words: the settings may have
         changed since. The machine of this token and this node is the answer, while EC2 lists it.
@@ -182,7 +182,7 @@ class AwsProvisioner:
         mine = [each for each in found if (each.cluster, each.node) == (request.cluster, request.node)]
         if mine:
             return Launched(mine[0])
-        outcome = errors.launch_outcome(refused.refusal, where)
+        outcome = errors.launch_outcome(refused.reply, where)
         return outcome if isinstance(outcome, Fatal) else Transient(f"{refused}; a new node takes a new token")
 
     def _places(self, instance_id: str) -> Iterable[tuple[str, str]]:
@@ -194,7 +194,7 @@ class AwsProvisioner:
     ) -> Iterable[dict[str, Any]]:
         try:
             yield from self._aws.pages("ec2", region, call, deadline, key, **parameters)
-        except RefusedError as error:
+        except AwsApiError as error:
             raise ProvisionerError(str(error)) from error
 
     def _ask_unless_gone(
@@ -202,8 +202,8 @@ class AwsProvisioner:
     ) -> dict[str, Any]:
         try:
             return self._aws.ask("ec2", region, call, deadline, **parameters)
-        except RefusedError as error:
-            if error.refusal.code in gone:
+        except AwsApiError as error:
+            if error.reply.code in gone:
                 return {}
             raise ProvisionerError(str(error)) from error
 

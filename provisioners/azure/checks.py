@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from provisioners.azure import history, launch
-from provisioners.azure.client import Azure, Clients, RefusedError
+from provisioners.azure.client import Azure, AzureApiError, Clients
 from provisioners.azure.leftovers import all_of
 from provisioners.azure.offers import SPOT_QUOTA, Offers, quotas
 from provisioners.azure.settings import AzureSettings
@@ -37,7 +37,7 @@ _ID = re.compile(r"/subscriptions/[^/]+/resourceGroups/([^/]+)/providers/Microso
 
 
 class Checks:
-    """One run over all regions; each finding is one sentence, with the mend where something is wrong."""
+    """One run over all regions; each finding is one sentence, with the remedy where something is wrong."""
 
     def __init__(self, azure: Azure, settings: AzureSettings, catalog: Catalog) -> None:
         self._azure = azure
@@ -63,7 +63,7 @@ class Checks:
     def _try(self, what: str, ask: Callable[[], str]) -> Finding:
         try:
             return Finding(what, ok=True, message=ask())
-        except (ProvisionerError, RefusedError) as error:
+        except (ProvisionerError, AzureApiError) as error:
             return Finding(what, ok=False, message=str(error))
 
     def _region(self, region: str, deadline: Deadline) -> Iterator[Finding]:
@@ -76,9 +76,9 @@ class Checks:
     def _credentials(self, deadline: Deadline) -> str:
         settings = self._settings
         path = f"/subscriptions/{settings.subscription}/resourceGroups/{settings.resource_group}"
-        told = self._get(f"the resource group {settings.resource_group}", path, _RESOURCES_API, deadline)
+        group = self._get(f"the resource group {settings.resource_group}", path, _RESOURCES_API, deadline)
         return (
-            f"Azure lets the daemon see the resource group {told.get('name')} of subscription {settings.subscription}"
+            f"Azure lets the daemon see the resource group {group.get('name')} of subscription {settings.subscription}"
         )
 
     def _reading(self, deadline: Deadline) -> str:
@@ -121,8 +121,8 @@ class Checks:
             f"/subscriptions/{settings.subscription}/resourceGroups/{settings.resource_group}"
             "/providers/Microsoft.Authorization/permissions"
         )
-        told = self._get("the daemon's permissions", path, _PERMISSIONS_API, deadline).get("value") or []
-        missing = [action for action in CHANGES if not any(allows(each, action) for each in told)]
+        granted = self._get("the daemon's permissions", path, _PERMISSIONS_API, deadline).get("value") or []
+        missing = [action for action in CHANGES if not any(allows(each, action) for each in granted)]
         if missing:
             raise DeniedError(
                 f"the daemon may not do {', '.join(missing)} in {settings.resource_group}: give it what "
@@ -159,7 +159,7 @@ class Checks:
 
         try:
             versions = [each.get("name") for each in self._azure.ask(f"the image {named}", ask, deadline)]
-        except RefusedError as error:
+        except AzureApiError as error:
             raise ProvisionerError(f"{error}; set azure.image to one that {region} has") from error
         if not versions or version not in {"latest", *versions}:
             raise ProvisionerError(f"{region} has no image {named}: set azure.image to one that it has")
@@ -171,11 +171,11 @@ class Checks:
             raise ProvisionerError(
                 f"no subnet is named for {region}: set azure.subnets.{region} to the resource id of one there"
             )
-        told = self._by_id(
+        described = self._by_id(
             subnet, "subnets", lambda clients, names, more: clients.network.subnets.get(*names, **more), deadline
         )
         group = self._settings.security_groups.get(region, "")
-        group = group or ((told.get("properties") or {}).get("networkSecurityGroup") or {}).get("id", "")
+        group = group or ((described.get("properties") or {}).get("networkSecurityGroup") or {}).get("id", "")
         if not group:
             if self._settings.public_address:
                 raise ProvisionerError(
@@ -212,7 +212,7 @@ class Checks:
             return self._azure.ask(
                 resource.rpartition("/")[2], lambda clients, more: ask(clients, names, more), deadline
             )
-        except RefusedError as error:
+        except AzureApiError as error:
             raise ProvisionerError(
                 f"{error}; look at azure.{'subnets' if kind == 'subnets' else 'security_groups'}"
             ) from error
@@ -255,8 +255,8 @@ def allows(permission: Mapping[str, Any], action: str) -> bool:
 
 def lets_in(rules: Sequence[Mapping[str, Any]], port: int) -> bool:
     """Whether the first rule by priority about TCP at `port` from outside allows it."""
-    told = [each.get("properties") or {} for each in rules]
-    inbound = [each for each in told if str(each.get("direction", "")).lower() == "inbound"]
+    properties = [each.get("properties") or {} for each in rules]
+    inbound = [each for each in properties if str(each.get("direction", "")).lower() == "inbound"]
     for rule in sorted(inbound, key=lambda each: int(each.get("priority", 65000))):
         ranges = [rule.get("destinationPortRange") or "", *(rule.get("destinationPortRanges") or ())]
         if rule.get("protocol", "*").lower() in {"*", "tcp"} and any(_holds(each, port) for each in ranges):

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from provisioners.azure.errors import Refusal, may_ask_again, mend_of_denial
+from provisioners.azure.errors import AzureErrorReply, denial_remedy, is_retryable
 from provisioners.azure.settings import AzureSettings
 from provisioners.azure.tokens import PUBLIC_CLOUD, SCOPE, SHORTEST_S, Tokens, trust, words_of
 from provisioners.base import DeniedError, ProvisionerError, UnreachableError
@@ -25,12 +25,12 @@ _BACKOFF_S = (0.2, 0.5, 1.0)
 _MAX_RETRY_AFTER_S = 300.0
 
 
-class RefusedError(Exception):
+class AzureApiError(Exception):
     """Azure answered with an error."""
 
-    def __init__(self, refusal: Refusal) -> None:
-        super().__init__(refusal.sentence())
-        self.refusal = refusal
+    def __init__(self, reply: AzureErrorReply) -> None:
+        super().__init__(reply.sentence())
+        self.reply = reply
 
 
 class Azure:
@@ -60,7 +60,7 @@ class Azure:
 
     def once(self, what: str, ask: Callable[[Clients, Mapping[str, Any]], Any], timeout_s: float) -> Any:
         """One call, one attempt: `ask` gets the clients, and keywords that it hands to the SDK's method. `what` names
-        it for people. Raises RefusedError, NotSentError, NoAnswerError, NoCredentialsError.
+        it for people. Raises AzureApiError, NotSentError, NoAnswerError, NoCredentialsError.
         """
         from azure.core import exceptions as sdk
 
@@ -77,7 +77,7 @@ class Azure:
                 raise NoAnswerError(f"Azure broke off {what}: {words_of(error)}") from error
             if error.status_code == 401:
                 self._tokens.forget()
-            raise RefusedError(_refusal(what, error)) from error
+            raise AzureApiError(_error_reply(what, error)) from error
         except sdk.ServiceRequestError as error:
             if _was_sent(error):
                 raise NoAnswerError(f"Azure did not answer {what}: {words_of(error)}") from error
@@ -87,7 +87,7 @@ class Azure:
             raise NoAnswerError(f"Azure did not answer {what} as it should: {words_of(error)}") from error
 
     def ask(self, what: str, ask: Callable[[Clients, Mapping[str, Any]], Any], deadline: Deadline) -> Any:
-        """One call that may be repeated. Raises RefusedError where Azure says no for good, else a ProvisionerError."""
+        """One call that may be repeated. Raises AzureApiError where Azure says no for good, else a ProvisionerError."""
         for attempt in range(MAX_ATTEMPTS):
             last = attempt == MAX_ATTEMPTS - 1
             wait_s = 0.0 if last else _BACKOFF_S[attempt] * random.uniform(0.8, 1.2)  # noqa: S311 - jitter
@@ -95,12 +95,12 @@ class Azure:
                 raise UnreachableError(f"Azure did not answer {what} in time")
             try:
                 return self.once(what, ask, left_s)
-            except RefusedError as error:
-                if (mend := mend_of_denial(error.refusal)) is not None:
-                    raise DeniedError(f"{error}; {mend}") from error
-                if not may_ask_again(error.refusal):
+            except AzureApiError as error:
+                if (remedy := denial_remedy(error.reply)) is not None:
+                    raise DeniedError(f"{error}; {remedy}") from error
+                if not is_retryable(error.reply):
                     raise
-                wait_s = max(wait_s, 0.0 if last else error.refusal.retry_after_s)
+                wait_s = max(wait_s, 0.0 if last else error.reply.retry_after_s)
                 if last or deadline.left_s() < wait_s + SHORTEST_S:
                     raise UnreachableError(f"{error}, {attempt + 1} times") from error
             except NoCredentialsError as error:
@@ -249,14 +249,14 @@ def download(settings: AzureSettings, url: str, timeout_s: float) -> str:
         raise UnreachableError(f"a console's text does not come: {type(error).__name__}") from None
 
 
-def _refusal(what: str, error: Any) -> Refusal:
+def _error_reply(what: str, error: Any) -> AzureErrorReply:
     status = int(error.status_code)
-    told = getattr(error, "error", None)
-    code = str(getattr(told, "code", None) or "")
-    message = str(getattr(told, "message", None) or error.reason or "")
+    detail = getattr(error, "error", None)
+    code = str(getattr(detail, "code", None) or "")
+    message = str(getattr(detail, "message", None) or error.reason or "")
     if not code:
         code = "HTTP 5xx" if status >= 500 else f"HTTP {status}"
-    return Refusal(f"Azure, asked for {what},", status, code, message, _retry_after_s(error))
+    return AzureErrorReply(f"Azure, asked for {what},", status, code, message, _retry_after_s(error))
 
 
 def _retry_after_s(error: Any) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from provisioners.azure.client import Azure, RefusedError, download
+from provisioners.azure.client import Azure, AzureApiError, download
 from provisioners.azure.settings import AzureSettings
 from provisioners.base import ProvisionerError
 from provisioners.calls import Deadline
@@ -12,20 +12,20 @@ _LONGEST = 65536
 _NONE = ("ResourceNotFound", "NotFound", "HTTP 404", "Conflict", "OperationNotAllowed", "HTTP 409")
 
 
-def last_words(azure: Azure, settings: AzureSettings, machine: str, deadline: Deadline) -> str:
+def tail(azure: Azure, settings: AzureSettings, machine: str, deadline: Deadline) -> str:
     """The end of it; "" where there is none. The address that Azure gives is good for minutes, and a secret so long."""
     try:
-        told = azure.ask(
+        reply = azure.ask(
             f"the console of {machine}",
             lambda clients, more: clients.compute.virtual_machines.retrieve_boot_diagnostics_data(
                 clients.group, machine, sas_uri_expiration_time_in_minutes=5, **more
             ),
             deadline,
         )
-    except RefusedError as error:
-        if error.refusal.code in _NONE:
+    except AzureApiError as error:
+        if error.reply.code in _NONE:
             return ""
         raise ProvisionerError(str(error)) from error
-    url = told.get("serialConsoleLogBlobUri") or ""
+    url = reply.get("serialConsoleLogBlobUri") or ""
     text = download(settings, url, max(deadline.left_s(), 0.1)) if url else ""
     return text[-_LONGEST:]

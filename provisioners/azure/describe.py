@@ -41,7 +41,7 @@ class Addresses:
 
 
 def instance(
-    told: Mapping[str, Any],
+    raw: Mapping[str, Any],
     settings: AzureSettings,
     power: str = "",
     addresses: Addresses | None = None,
@@ -52,8 +52,8 @@ def instance(
 
     `now`: by our clock; where Azure's is ahead of it, what the log tells already was no later than now.
     """
-    properties = told.get("properties") or {}
-    name, made = told.get("name"), str(properties.get("provisioningState", "")).lower()
+    properties = raw.get("properties") or {}
+    name, made = raw.get("name"), str(properties.get("provisioningState", "")).lower()
     if not name or not made:
         raise ProvisionerError(
             f"Azure describes a machine ({name!r}) without what it should: provisioningState "
@@ -62,12 +62,12 @@ def instance(
     addresses, past = addresses or Addresses(), past or Past()
     state = _state(made, power)
     ended = state in {InstanceState.STOPPING, InstanceState.STOPPED}
-    ours = _ours(told, name)
+    ours = _ours(raw, name)
     coming = past.evicted_at if not ended and past.gone_at is None else None
     return Instance(
         id=name,
-        region=str(told.get("location", "")),
-        zone=_zone(told),
+        region=str(raw.get("location", "")),
+        zone=_zone(raw),
         instance_type=(properties.get("hardwareProfile") or {}).get("vmSize") or "",
         state=state,
         launched_at=timestamp(properties.get("timeCreated")) or 0.0,
@@ -84,15 +84,15 @@ def instance(
 
 def gone(name: str, past: Past, settings: AzureSettings) -> Instance:
     """A machine that the log says has ended, and no listing shows."""
-    told = past.body
+    raw = past.body
     only = settings.regions[0] if len(settings.regions) == 1 else ""
-    ours = _ours(told, name)
-    created = timestamp((told.get("properties") or {}).get("timeCreated"))
+    ours = _ours(raw, name)
+    created = timestamp((raw.get("properties") or {}).get("timeCreated"))
     return Instance(
-        id=str(told.get("name") or name),
-        region=str(told.get("location") or only),
-        zone=_zone(told),
-        instance_type=((told.get("properties") or {}).get("hardwareProfile") or {}).get("vmSize") or "",
+        id=str(raw.get("name") or name),
+        region=str(raw.get("location") or only),
+        zone=_zone(raw),
+        instance_type=((raw.get("properties") or {}).get("hardwareProfile") or {}).get("vmSize") or "",
         state=InstanceState.TERMINATED,
         launched_at=created or past.born_at,
         ssh_port=settings.ssh_port,
@@ -108,16 +108,16 @@ def powers(listed: Iterable[Mapping[str, Any]]) -> dict[str, str]:
     return {str(each.get("id", "")).lower(): status(each, "PowerState/") for each in listed}
 
 
-def status(told: Mapping[str, Any], kind: str) -> str:
+def status(raw: Mapping[str, Any], kind: str) -> str:
     """What follows `kind` in a machine's statuses: "running" of "PowerState/running"; "" where there is none."""
-    view = (told.get("properties") or {}).get("instanceView") or {}
+    view = (raw.get("properties") or {}).get("instanceView") or {}
     codes = [str(each.get("code", "")) for each in view.get("statuses") or ()]
     return next((code[len(kind) :] for code in codes if code.lower().startswith(kind.lower())), "")
 
 
-def failure(told: Mapping[str, Any]) -> tuple[str, str]:
+def failure(raw: Mapping[str, Any]) -> tuple[str, str]:
     """(code, message) of a machine whose provisioning failed, of its instance view; empty where it does not say."""
-    view = (told.get("properties") or {}).get("instanceView") or {}
+    view = (raw.get("properties") or {}).get("instanceView") or {}
     for each in view.get("statuses") or ():
         code = str(each.get("code", ""))
         if code.lower().startswith("provisioningstate/failed/"):
@@ -139,16 +139,16 @@ def addresses_of(nics: Iterable[Mapping[str, Any]], ips: Iterable[Mapping[str, A
     return found
 
 
-def leftover(told: Mapping[str, Any], kind: LeftoverKind, machine: str) -> Leftover:
+def leftover(raw: Mapping[str, Any], kind: LeftoverKind, machine: str) -> Leftover:
     """Something that belongs to no machine any more. `machine`: the name of the one that had it."""
-    ours = _ours(told, machine)
-    region = str(told.get("location", ""))
-    return Leftover(str(told.get("name", "")), kind, ours.cluster, ours.node or ours.token, region)
+    ours = _ours(raw, machine)
+    region = str(raw.get("location", ""))
+    return Leftover(str(raw.get("name", "")), kind, ours.cluster, ours.node or ours.token, region)
 
 
-def tags_of(told: Mapping[str, Any]) -> Mapping[str, str]:
+def tags_of(raw: Mapping[str, Any]) -> Mapping[str, str]:
     """None are null."""
-    return told.get("tags") or {}
+    return raw.get("tags") or {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,16 +158,16 @@ class _Ours:
     token: str
 
 
-def _ours(told: Mapping[str, Any], name: str) -> _Ours:
+def _ours(raw: Mapping[str, Any], name: str) -> _Ours:
     """By the tags, and where there are none by the machine's name."""
-    tags = tags_of(told)
+    tags = tags_of(raw)
     cluster, token = owner(name)
     return _Ours(tags.get(CLUSTER_TAG, cluster), tags.get(NODE_TAG, ""), tags.get(TOKEN_TAG, token))
 
 
-def _zone(told: Mapping[str, Any]) -> str:
-    region = str(told.get("location", ""))
-    return f"{region}-{told['zones'][0]}" if told.get("zones") else region
+def _zone(raw: Mapping[str, Any]) -> str:
+    region = str(raw.get("location", ""))
+    return f"{region}-{raw['zones'][0]}" if raw.get("zones") else region
 
 
 def _state(made: str, power: str) -> InstanceState:

@@ -32,12 +32,12 @@ def _capacity(name: str, source: str, scope: Scope = Scope.TYPE_IN_ZONE, memory_
     return Code(name, Kind.NO_CAPACITY, source, scope, memory_s)
 
 
-def _quota(name: str, words: str = "", memory_s: float = QUOTA_MEMORY_S, source: str = "karpenter") -> Code:
-    return Code(name, Kind.QUOTA, source, Scope.REGION, memory_s, _ASK_FOR_MORE, words)
+def _quota(name: str, message_part: str = "", memory_s: float = QUOTA_MEMORY_S, source: str = "karpenter") -> Code:
+    return Code(name, Kind.QUOTA, source, Scope.REGION, memory_s, _ASK_FOR_MORE, message_part)
 
 
-def _fatal(name: str, mend: str = "", source: str = "ARM") -> Code:
-    return Code(name, Kind.FATAL, source, mend=mend)
+def _fatal(name: str, remedy: str = "", source: str = "ARM") -> Code:
+    return Code(name, Kind.FATAL, source, remedy=remedy)
 
 
 TABLE: Sequence[Code] = (
@@ -58,7 +58,7 @@ TABLE: Sequence[Code] = (
         Kind.THROTTLED,
         "throttling",
         memory_s=THROTTLED_S,
-        words="too many requests",
+        message_part="too many requests",
     ),
     _fatal("OperationNotAllowed"),
     _quota("QuotaExceeded", "Current Limit: 0", NO_QUOTA_MEMORY_S),
@@ -139,11 +139,11 @@ TABLE: Sequence[Code] = (
 )
 
 _DENIED = (_ALLOW, _RENEW)
-_AGAIN = (Kind.THROTTLED, Kind.TRANSIENT, Kind.UNKNOWN)
+_RETRYABLE = (Kind.THROTTLED, Kind.TRANSIENT, Kind.UNKNOWN)
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class AzureErrorReply:
     """What Azure answered in place of what was asked for. `status`: HTTP's; `retry_after_s`: where it said so."""
 
     what: str
@@ -154,35 +154,35 @@ class Refusal:
 
     def sentence(self, where: str = "") -> str:
         """For people: who refused what, in its own words without the links and numbers that follow."""
-        words = " ".join(self.message.split(" Learn more about", 1)[0].split()).rstrip(".")[:600]
+        message_part = " ".join(self.message.split(" Learn more about", 1)[0].split()).rstrip(".")[:600]
         place = f"{self.what} ({where})" if where else self.what
-        return f"{place} answered {self.code}: {words}"
+        return f"{place} answered {self.code}: {message_part}"
 
 
-def launch_outcome(refusal: Refusal, where: str) -> LaunchOutcome:
+def launch_outcome(reply: AzureErrorReply, where: str) -> LaunchOutcome:
     """What a refused launch came to. Kind.USED is the caller's to look up."""
-    row = find(TABLE, refusal.code, refusal.message)
-    found = outcome(row, refusal.code, refusal.sentence(where))
-    if isinstance(found, Throttled) and refusal.retry_after_s:
-        return replace(found, retry_after_s=refusal.retry_after_s)
+    row = find(TABLE, reply.code, reply.message)
+    found = outcome(row, reply.code, reply.sentence(where))
+    if isinstance(found, Throttled) and reply.retry_after_s:
+        return replace(found, retry_after_s=reply.retry_after_s)
     return found
 
 
-def is_used(refusal: Refusal) -> bool:
+def is_used(reply: AzureErrorReply) -> bool:
     """Whether there is a machine of this name already."""
-    row = find(TABLE, refusal.code, refusal.message)
+    row = find(TABLE, reply.code, reply.message)
     return row is not None and row.kind is Kind.USED
 
 
-def may_ask_again(refusal: Refusal) -> bool:
+def is_retryable(reply: AzureErrorReply) -> bool:
     """Whether a call that changes nothing, or the same twice, is worth another try."""
-    row = find(TABLE, refusal.code, refusal.message)
-    return row is not None and row.kind in _AGAIN
+    row = find(TABLE, reply.code, reply.message)
+    return row is not None and row.kind in _RETRYABLE
 
 
-def mend_of_denial(refusal: Refusal) -> str | None:
-    """How to mend missing credentials or permissions; None where it is about something else."""
-    row = find(TABLE, refusal.code, refusal.message)
-    if row is None or not any(row.mend.startswith(each) for each in _DENIED):
+def denial_remedy(reply: AzureErrorReply) -> str | None:
+    """How to fix missing credentials or permissions; None where it is about something else."""
+    row = find(TABLE, reply.code, reply.message)
+    if row is None or not any(row.remedy.startswith(each) for each in _DENIED):
         return None
-    return row.mend
+    return row.remedy

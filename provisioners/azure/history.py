@@ -98,10 +98,10 @@ def read(
     return found
 
 
-def events(told: Iterable[Mapping[str, Any]], group: str) -> list[Event]:
+def events(entries: Iterable[Mapping[str, Any]], group: str) -> list[Event]:
     """Those about machines of the group; what cannot be read is left out: it is evidence, and never the only one."""
     found = []
-    for each in told:
+    for each in entries:
         match = _MACHINE.search(_value(each.get("resourceId")))
         operation = _value(each.get("operationName")).lower()
         at = timestamp(each.get("eventTimestamp"))

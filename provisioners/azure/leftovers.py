@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from provisioners.azure import describe
-from provisioners.azure.client import Azure, Clients, RefusedError
+from provisioners.azure.client import Azure, AzureApiError, Clients
 from provisioners.base import Leftover, LeftoverKind, ProvisionerError
 from provisioners.calls import Deadline
 
@@ -57,9 +57,9 @@ def listed(azure: Azure, cluster: str, deadline: Deadline) -> Sequence[Leftover]
     """All of the resource group: three calls, whatever there is."""
     found = []
     for kind, trace in _TRACES.items():
-        for told in all_of(azure, kind, deadline):
-            each = describe.leftover(told, kind, str(told.get("name", "")).removesuffix(trace.suffix))
-            if each.cluster == cluster and trace.is_left(told.get("properties") or {}):
+        for raw in all_of(azure, kind, deadline):
+            each = describe.leftover(raw, kind, str(raw.get("name", "")).removesuffix(trace.suffix))
+            if each.cluster == cluster and trace.is_left(raw.get("properties") or {}):
                 found.append(each)
     return found
 
@@ -75,7 +75,7 @@ def all_of(azure: Azure, kind: LeftoverKind, deadline: Deadline) -> list[Mapping
                 deadline,
             )
         )
-    except RefusedError as error:
+    except AzureApiError as error:
         raise ProvisionerError(str(error)) from error
 
 
@@ -92,6 +92,6 @@ def removed(azure: Azure, leftover: Leftover, deadline: Deadline) -> None:
             ),
             deadline,
         )
-    except RefusedError as error:
-        if error.refusal.code not in _GONE:
+    except AzureApiError as error:
+        if error.reply.code not in _GONE:
             raise ProvisionerError(str(error)) from error

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from provisioners.azure.client import Azure, RefusedError, prices
+from provisioners.azure.client import Azure, AzureApiError, prices
 from provisioners.azure.settings import AzureSettings
 from provisioners.base import DeniedError, Market, Offer, OfferQuery, ProvisionerError, UnreachableError
 from provisioners.calls import Deadline
@@ -38,7 +38,7 @@ class Offers:
         self._catalog = catalog
 
     def find(self, query: OfferQuery, deadline: Deadline) -> Sequence[Offer]:
-        """Cheapest first, what has no price last. Raises ProvisionerError with the mend where there is nothing."""
+        """Cheapest first, what has no price last. Raises ProvisionerError with the remedy where there is nothing."""
         types = {each.name.lower(): each for each in self._catalog.select("azure", query)}
         if not types:
             raise ProvisionerError(f"no Azure size has {query.gpus_per_node} or more {query.gpu or 'GPUs'}")
@@ -82,8 +82,8 @@ class Offers:
                 lambda clients, more: clients.compute.resource_skus.list(filter=f"location eq '{region}'", **more),
                 deadline,
             )
-            return [each for told in listed for each in places_of(told, region)]
-        except RefusedError as error:
+            return [each for sku in listed for each in places_of(sku, region)]
+        except AzureApiError as error:
             raise ProvisionerError(str(error)) from error
 
     def _offer(self, place: Place, machine: MachineType, market: Market, live: Mapping[str, float]) -> Offer:
@@ -125,21 +125,21 @@ class Offers:
         return found
 
 
-def places_of(told: Mapping[str, Any], region: str) -> list[Place]:
+def places_of(sku: Mapping[str, Any], region: str) -> list[Place]:
     """Where a SKU of Azure's listing is, one place for each zone; none where the subscription may not have it."""
-    if told.get("resourceType") != "virtualMachines":
+    if sku.get("resourceType") != "virtualMachines":
         return []
-    here = [each for each in told.get("locationInfo") or () if each.get("location", "").lower() == region.lower()]
+    here = [each for each in sku.get("locationInfo") or () if each.get("location", "").lower() == region.lower()]
     zones = sorted({zone for each in here for zone in each.get("zones") or ()})
     closed: set[str] = set()
-    for each in told.get("restrictions") or ():
+    for each in sku.get("restrictions") or ():
         if each.get("type") == "Location":
             return []
         closed |= set((each.get("restrictionInfo") or {}).get("zones") or ())
-    has = {each.get("name"): each.get("value") for each in told.get("capabilities") or ()}
+    has = {each.get("name"): each.get("value") for each in sku.get("capabilities") or ()}
     spot = str(has.get("LowPriorityCapable", "")).lower() == "true"
     names = [f"{region}-{zone}" for zone in zones if zone not in closed] if zones else [region]
-    return [Place(str(told.get("name")), region, name, str(told.get("family", "")), spot) for name in names]
+    return [Place(str(sku.get("name")), region, name, str(sku.get("family", "")), spot) for name in names]
 
 
 def prices_of(items: Iterable[Mapping[str, Any]], market: Market) -> dict[str, float]:
@@ -165,7 +165,7 @@ def quotas(azure: Azure, region: str, deadline: Deadline) -> dict[str, int] | No
             f"quotas in {region}", lambda clients, more: clients.compute.usage.list(region, **more), deadline
         )
         return {str((each.get("name") or {}).get("value", "")).lower(): int(each["limit"]) for each in listed}
-    except (RefusedError, DeniedError, UnreachableError, KeyError, TypeError, ValueError):
+    except (AzureApiError, DeniedError, UnreachableError, KeyError, TypeError, ValueError):
         return None
 
 

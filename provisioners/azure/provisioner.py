@@ -8,8 +8,8 @@ from typing import Any
 
 from provisioners.azure import console, describe, errors, history, launch, leftovers
 from provisioners.azure.checks import Checks
-from provisioners.azure.client import Azure, Clients, RefusedError
-from provisioners.azure.errors import Refusal
+from provisioners.azure.client import Azure, AzureApiError, Clients
+from provisioners.azure.errors import AzureErrorReply
 from provisioners.azure.offers import Offers
 from provisioners.azure.settings import AzureSettings
 from provisioners.base import (
@@ -109,7 +109,7 @@ class AzureProvisioner:
 
     def console(self, instance_id: str, timeout_s: float) -> str:
         """The serial console's last words, of the machine's boot diagnostics; "" where there are none (yet)."""
-        return console.last_words(self._azure, self._settings, instance_id, Deadline(timeout_s))
+        return console.tail(self._azure, self._settings, instance_id, Deadline(timeout_s))
 
     def check(self, timeout_s: float) -> Sequence[Finding]:
         """What `spotsup check` shows: credentials, permissions, images, network, quota, and the dead-man switch."""
@@ -123,15 +123,15 @@ class AzureProvisioner:
         if (ended := self._ended_before(name, deadline)) is not None:
             return self._same(ended, request)
         try:
-            told, operation = self._put(name, body, deadline)
-        except RefusedError as error:
-            if errors.is_used(error.refusal):
+            vm, operation = self._put(name, body, deadline)
+        except AzureApiError as error:
+            if errors.is_used(error.reply):
                 return self._there_already(name, request, error, where, deadline)
-            return errors.launch_outcome(error.refusal, where)
-        if (refusal := self._failed_at_once(operation, deadline)) is not None:
-            return self._cleared(name, refusal, where, deadline)
+            return errors.launch_outcome(error.reply, where)
+        if (reply := self._failed_at_once(operation, deadline)) is not None:
+            return self._cleared(name, reply, where, deadline)
         try:
-            return Launched(describe.instance(told, self._settings))
+            return Launched(describe.instance(vm, self._settings))
         except ProvisionerError as error:
             return Unknown(f"Azure took the launch, and answered what cannot be read: {error}")
 
@@ -155,67 +155,67 @@ class AzureProvisioner:
                 **more,
             ).result()
 
-        told = self._azure.once(f"a launch of {name}", ask, deadline.left_s())
-        return told, headers.get("azure-asyncoperation", "")
+        reply = self._azure.once(f"a launch of {name}", ask, deadline.left_s())
+        return reply, headers.get("azure-asyncoperation", "")
 
-    def _failed_at_once(self, operation: str, deadline: Deadline) -> Refusal | None:
+    def _failed_at_once(self, operation: str, deadline: Deadline) -> AzureErrorReply | None:
         """Why the operation failed, where it does so soon. An answer that does not come says nothing."""
         for wait_s in _LOOKS_S if operation else ():
             if deadline.left_s() < 2 * wait_s + 1.0:
                 return None
             time.sleep(wait_s)
             try:
-                told = self._azure.once(
+                reply = self._azure.once(
                     "a launch's progress",
                     lambda clients, more: clients.raw("GET", operation, {}, more),
                     deadline.left_s() / 2,
                 )
-            except (RefusedError, NotSentError, NoAnswerError, NoCredentialsError):
+            except (AzureApiError, NotSentError, NoAnswerError, NoCredentialsError):
                 continue
-            if told.get("status") == "Succeeded":
+            if reply.get("status") == "Succeeded":
                 return None
-            if told.get("status") in {"Failed", "Canceled"}:
-                error = told.get("error") or {}
-                code, message = str(error.get("code") or told["status"]), str(error.get("message") or "")
-                return Refusal("Azure, about to make the machine,", 200, code, message)
+            if reply.get("status") in {"Failed", "Canceled"}:
+                error = reply.get("error") or {}
+                code, message = str(error.get("code") or reply["status"]), str(error.get("message") or "")
+                return AzureErrorReply("Azure, about to make the machine,", 200, code, message)
         return None
 
-    def _cleared(self, name: str, refusal: Refusal, where: str, deadline: Deadline) -> LaunchOutcome:
+    def _cleared(self, name: str, reply: AzureErrorReply, where: str, deadline: Deadline) -> LaunchOutcome:
         """The outcome of a launch that failed, once its machine is on its way out; while it is not, nobody may ask
         again under the same token, or take the place of the one that is there.
         """
-        found = errors.launch_outcome(refusal, where)
+        found = errors.launch_outcome(reply, where)
         try:
             self._delete(name, deadline)
         except ProvisionerError as error:
             if isinstance(found, Transient | Unknown):
-                return Unknown(f"{refusal.sentence(where)}; what it left could not be deleted: {error}")
+                return Unknown(f"{reply.sentence(where)}; what it left could not be deleted: {error}")
         if isinstance(found, Unknown):
             return Transient(found.message)
         return found
 
     def _there_already(
-        self, name: str, request: LaunchRequest, refused: RefusedError, where: str, deadline: Deadline
+        self, name: str, request: LaunchRequest, refused: AzureApiError, where: str, deadline: Deadline
     ) -> LaunchOutcome:
         """There is a machine of this name: if it is this token's and node's it is the answer, unless it failed."""
         try:
-            told = self._azure.ask(
+            vm = self._azure.ask(
                 f"the machine {name}",
                 lambda clients, more: clients.compute.virtual_machines.get(
                     clients.group, name, expand="instanceView", **more
                 ),
                 deadline,
             )
-            found = describe.instance(told, self._settings, describe.status(told, "PowerState/"))
-        except RefusedError as error:
+            found = describe.instance(vm, self._settings, describe.status(vm, "PowerState/"))
+        except AzureApiError as error:
             return Transient(f"{refused}; then {error}")
         except ProvisionerError as error:
             return Unknown(f"{refused}; {error}")
         outcome = self._same(found, request)
-        code, message = describe.failure(told)
+        code, message = describe.failure(vm)
         if isinstance(outcome, Launched) and code and found.state is InstanceState.STOPPED:
-            refusal = Refusal("Azure, about to make the machine,", 200, code, message)
-            return self._cleared(name, refusal, where, deadline)
+            reply = AzureErrorReply("Azure, about to make the machine,", 200, code, message)
+            return self._cleared(name, reply, where, deadline)
         return outcome
 
     def _same(self, found: Instance, request: LaunchRequest) -> LaunchOutcome:
@@ -260,10 +260,10 @@ class AzureProvisioner:
             addresses = describe.addresses_of(nics, ips)
         pasts, now = self._log(deadline), self._now()
         found = []
-        for told in machines:
-            key, name = str(told.get("id", "")).lower(), str(told.get("name", "")).lower()
+        for vm in machines:
+            key, name = str(vm.get("id", "")).lower(), str(vm.get("name", "")).lower()
             found.append(
-                describe.instance(told, self._settings, powers.get(key, ""), addresses.get(key), pasts.get(name), now)
+                describe.instance(vm, self._settings, powers.get(key, ""), addresses.get(key), pasts.get(name), now)
             )
         there = {str(each.get("name", "")).lower() for each in listed}
         found += [
@@ -286,7 +286,7 @@ class AzureProvisioner:
         try:
             found = history.read(raw, settings.subscription, settings.resource_group, self._now(), machine=machine)
             return history.pasts(found, settings.identity)
-        except (RefusedError, NoAnswerError, KeyError, TypeError):
+        except (AzureApiError, NoAnswerError, KeyError, TypeError):
             return {}
         except (NotSentError, NoCredentialsError):
             if machine:
@@ -298,7 +298,7 @@ class AzureProvisioner:
     ) -> list[Mapping[str, Any]]:
         try:
             return list(self._azure.pages(what, ask, deadline))
-        except RefusedError as error:
+        except AzureApiError as error:
             raise ProvisionerError(str(error)) from error
 
     def _delete(self, name: str, deadline: Deadline) -> None:
@@ -311,6 +311,6 @@ class AzureProvisioner:
                 ),
                 deadline,
             )
-        except RefusedError as error:
-            if error.refusal.code not in NOT_THERE:
+        except AzureApiError as error:
+            if error.reply.code not in NOT_THERE:
                 raise ProvisionerError(str(error)) from error

@@ -13,7 +13,7 @@ from provisioners.base import CLUSTER_TAG, DeniedError, Finding, OfferQuery, Pro
 from provisioners.calls import Deadline
 from provisioners.catalog import Catalog
 from provisioners.gcp import launch, names, quota
-from provisioners.gcp.client import Gcp, RefusedError
+from provisioners.gcp.client import Gcp, GcpApiError
 from provisioners.gcp.offers import Offers
 from provisioners.gcp.settings import GcpSettings
 
@@ -25,7 +25,7 @@ _READS = (
 
 
 class Checks:
-    """One run; each finding is one sentence, with the mend where something is wrong."""
+    """One run; each finding is one sentence, with the remedy where something is wrong."""
 
     def __init__(self, gcp: Gcp, settings: GcpSettings, catalog: Catalog) -> None:
         self._gcp = gcp
@@ -43,7 +43,7 @@ class Checks:
     def _try(self, what: str, ask: Callable[[], str]) -> Finding:
         try:
             return Finding(what, ok=True, message=ask())
-        except (ProvisionerError, RefusedError) as error:
+        except (ProvisionerError, GcpApiError) as error:
             return Finding(what, ok=False, message=str(error))
 
     def _all(self, deadline: Deadline) -> Iterator[Finding]:
@@ -59,10 +59,10 @@ class Checks:
 
     def _credentials(self, deadline: Deadline) -> str:
         try:
-            told = self._gcp.ask("projects", "get", deadline, kind="compute#project")
-        except RefusedError as error:
+            project = self._gcp.ask("projects", "get", deadline, kind="compute#project")
+        except GcpApiError as error:
             raise ProvisionerError(f"{error}: set gcp.project to a project that there is") from error
-        return f"Compute Engine lets the daemon look at project {told.name}"
+        return f"Compute Engine lets the daemon look at project {project.name}"
 
     def _reading(self, deadline: Deadline) -> str:
         missing = []
@@ -84,18 +84,18 @@ class Checks:
 
     def _image(self, key: str, image: str, deadline: Deadline) -> str:
         where = image.split("/")
-        mend = f"set gcp.{'images' if key.startswith('image of') else key}"
+        remedy = f"set gcp.{'images' if key.startswith('image of') else key}"
         if len(where) < 5 or where[0] != "projects" or where[2:4] != ["global", "images"]:
-            raise ProvisionerError(f"{image!r} is not of the form projects/P/global/images/family/F: {mend}")
+            raise ProvisionerError(f"{image!r} is not of the form projects/P/global/images/family/F: {remedy}")
         named: dict[str, Any] = {"family": where[5]} if where[4] == "family" else {"image": where[4]}
         method = "get_from_family" if "family" in named else "get"
         try:
-            told = self._gcp.ask(
+            found = self._gcp.ask(
                 "images", method, deadline, where[1], kind="compute#image", **{**named, "project": where[1]}
             )
-        except RefusedError as error:
-            raise ProvisionerError(f"there is no image {image} ({error.refusal.code}): {mend}") from error
-        return f"{image} is {told.name}"
+        except GcpApiError as error:
+            raise ProvisionerError(f"there is no image {image} ({error.reply.code}): {remedy}") from error
+        return f"{image} is {found.name}"
 
     def _network(self, deadline: Deadline) -> str:
         """The rules that let somebody in, whomever they are for: which tags a machine has is the user's business."""
@@ -103,10 +103,10 @@ class Checks:
         port = self._settings.ssh_port
         try:
             pages = self._gcp.pages("firewalls", "list", deadline, "compute#firewallList", max_results=500)
-            told = [rule for page in pages for rule in page.items]
-        except RefusedError as error:
+            listed = [rule for page in pages for rule in page.items]
+        except GcpApiError as error:
             raise ProvisionerError(str(error)) from error
-        rules = [rule for rule in told if names.last_of(rule.network) == network and _is_for(rule, self._settings)]
+        rules = [rule for rule in listed if names.last_of(rule.network) == network and _is_for(rule, self._settings)]
         if not any(_lets_in(rule, port) for rule in rules):
             raise ProvisionerError(
                 f"no firewall rule of network {network} lets anybody in at port {port}: add one for the daemon"
@@ -133,7 +133,7 @@ class Checks:
                 subnetwork=name,
                 **project,
             )
-        except RefusedError as error:
+        except GcpApiError as error:
             raise ProvisionerError(f"{error}: change it in gcp.subnetworks") from error
         return f"{name} is there"
 
@@ -150,12 +150,12 @@ class Checks:
         if region not in limits:
             raise ProvisionerError(f"the quotas of {region} cannot be read")
         everywhere = limits.get("", {}).get(quota.ALL_REGIONS)
-        told = quota.gpus_in(limits[region])
+        gpus = quota.gpus_in(limits[region])
         if everywhere == 0:
             raise ProvisionerError(f"the project's quota {quota.ALL_REGIONS} is 0: ask for more at IAM & Admin, Quotas")
-        if not told:
+        if not gpus:
             raise ProvisionerError(f"no GPU quota of {region} is above 0: ask for more at IAM & Admin, Quotas")
-        return f"GPUs in {region}: {', '.join(f'{name} {value:g}' for name, value in told.items())}"
+        return f"GPUs in {region}: {', '.join(f'{name} {value:g}' for name, value in gpus.items())}"
 
 
 def _is_for(rule: Any, settings: GcpSettings) -> bool:

@@ -16,7 +16,7 @@ from typing import Any
 
 from provisioners.base import DeniedError, ProvisionerError, UnreachableError
 from provisioners.calls import Deadline, NoAnswerError, NoCredentialsError, NotSentError
-from provisioners.gcp.errors import Refusal, may_ask_again, mend_of_denial
+from provisioners.gcp.errors import GcpErrorReply, denial_remedy, is_retryable
 from provisioners.gcp.settings import GcpSettings
 
 MAX_ATTEMPTS = 4
@@ -41,12 +41,12 @@ _CLIENTS = {
 }
 
 
-class RefusedError(Exception):
+class GcpApiError(Exception):
     """Google answered with an error."""
 
-    def __init__(self, refusal: Refusal) -> None:
-        super().__init__(refusal.sentence())
-        self.refusal = refusal
+    def __init__(self, reply: GcpErrorReply) -> None:
+        super().__init__(reply.sentence())
+        self.reply = reply
 
 
 class _Limits:
@@ -87,7 +87,7 @@ class Gcp:
         self._clients: dict[str, Any] = {}
 
     def once(self, service: str, method: str, timeout_s: float, place: str = "", **parameters: Any) -> Any:
-        """One call, one attempt; of a listing, one page. `place`: where, for people. Raises RefusedError, NotSentError,
+        """One call, one attempt; of a listing, one page. `place`: where, for people. Raises GcpApiError, NotSentError,
         NoAnswerError, NoCredentialsError.
         """
         import requests
@@ -104,7 +104,7 @@ class Gcp:
             # A pager has asked for its first page already; the next one would be asked for without our limits.
             return next(iter(answer.pages)) if hasattr(answer, "pages") else answer
         except api.GoogleAPICallError as error:
-            raise RefusedError(_refusal(error, place or self.project)) from error
+            raise GcpApiError(_error_reply(error, place or self.project)) from error
         except (TypeError, ValueError) as error:
             if isinstance(error, ParseError | requests.exceptions.RequestException):
                 raise NoAnswerError(f"{where} did not answer as it should: {_words(error)}") from error
@@ -125,7 +125,7 @@ class Gcp:
         self, service: str, method: str, deadline: Deadline, place: str = "", *, kind: str = "", **parameters: Any
     ) -> Any:
         """One call that may be repeated. `kind`: what every such answer names itself, also an empty one; without it, it
-        is none: a proxy's page may be well-formed, too. Raises RefusedError where Google says no for good, else a
+        is none: a proxy's page may be well-formed, too. Raises GcpApiError where Google says no for good, else a
         ProvisionerError.
         """
         for attempt in range(MAX_ATTEMPTS):
@@ -133,10 +133,10 @@ class Gcp:
             wait_s = _BACKOFF_S[min(attempt, len(_BACKOFF_S) - 1)] * (0.5 + random.random())  # noqa: S311 - jitter
             try:
                 return self._once_of(kind, service, method, self._left(deadline, place), place, **parameters)
-            except RefusedError as error:
-                if (mend := mend_of_denial(error.refusal)) is not None:
-                    raise DeniedError(f"{error}; {mend}") from error
-                if not may_ask_again(error.refusal):
+            except GcpApiError as error:
+                if (remedy := denial_remedy(error.reply)) is not None:
+                    raise DeniedError(f"{error}; {remedy}") from error
+                if not is_retryable(error.reply):
                     raise
                 if last or deadline.left_s() < wait_s + _SHORTEST_S:
                     raise UnreachableError(f"{error}, {attempt + 1} times") from error
@@ -242,11 +242,11 @@ def items_of(page: Any, field: str) -> Iterator[tuple[str, Any]]:
                 yield scope.removeprefix("zones/"), item
 
 
-def _refusal(error: Any, place: str) -> Refusal:
+def _error_reply(error: Any, place: str) -> GcpErrorReply:
     """The first reason that Google gives; where a proxy answers, the HTTP status."""
-    told = error.errors[0] if error.errors and isinstance(error.errors[0], dict) else {}
-    code = str(told.get("reason") or f"HTTP{int(error.code or 0)}")
-    return Refusal(place, code, str(told.get("message") or error.message or ""))
+    detail = error.errors[0] if error.errors and isinstance(error.errors[0], dict) else {}
+    code = str(detail.get("reason") or f"HTTP{int(error.code or 0)}")
+    return GcpErrorReply(place, code, str(detail.get("message") or error.message or ""))
 
 
 def _never_left(error: Exception) -> bool:

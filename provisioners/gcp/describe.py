@@ -70,27 +70,27 @@ class Operation:
     message: str = ""
 
 
-def operation(told: Any) -> Operation:
+def operation(raw: Any) -> Operation:
     """One operation. Raises ProvisionerError where the description lacks what nothing can stand in for."""
-    failed = told.error.errors[0] if told.error.errors else None
-    target = told.target_link.split("/")
+    failed = raw.error.errors[0] if raw.error.errors else None
+    target = raw.target_link.split("/")
     try:
         zone = target[target.index("zones") + 1]
         return Operation(
             zone=zone,
-            target=names.last_of(told.target_link),
-            kind=told.operation_type,
-            done=told.status.name == "DONE",
-            began_at=_seconds(told.insert_time),
-            name=told.name,
-            code=failed.code or f"HTTP{told.http_error_status_code}" if failed else "",
+            target=names.last_of(raw.target_link),
+            kind=raw.operation_type,
+            done=raw.status.name == "DONE",
+            began_at=_seconds(raw.insert_time),
+            name=raw.name,
+            code=failed.code or f"HTTP{raw.http_error_status_code}" if failed else "",
             message=failed.message if failed else "",
         )
     except (ValueError, IndexError) as error:
         raise ProvisionerError(f"Compute Engine describes an operation without what it should: {error!r}") from error
 
 
-def instance(told: Any, zone: str, settings: GcpSettings, operations: Iterable[Operation], now: float) -> Instance:
+def instance(vm: Any, zone: str, settings: GcpSettings, operations: Iterable[Operation], now: float) -> Instance:
     """One machine that is listed; `operations` are those on it. Raises ProvisionerError where the description lacks
     what nothing can stand in for.
 
@@ -99,11 +99,11 @@ def instance(told: Any, zone: str, settings: GcpSettings, operations: Iterable[O
     has begun.
     """
     try:
-        state, launched_at = _STATES[told.status], _seconds(told.creation_timestamp) if told.creation_timestamp else 0.0
+        state, launched_at = _STATES[vm.status], _seconds(vm.creation_timestamp) if vm.creation_timestamp else 0.0
     except (KeyError, ValueError) as error:
         raise ProvisionerError(f"Compute Engine describes a machine without what it should: {error!r}") from error
-    items = {each.key: each.value for each in told.metadata.items}
-    interface = told.network_interfaces[0] if told.network_interfaces else None
+    items = {each.key: each.value for each in vm.metadata.items}
+    interface = vm.network_interfaces[0] if vm.network_interfaces else None
     private = interface.network_i_p if interface else ""
     public = interface.access_configs[0].nat_i_p if interface and interface.access_configs else ""
     end = _end(operations)
@@ -112,13 +112,13 @@ def instance(told: Any, zone: str, settings: GcpSettings, operations: Iterable[O
         state = InstanceState.RUNNING
     ended = state in {InstanceState.STOPPING, InstanceState.STOPPED}
     return Instance(
-        id=names.id_of(zone, told.name),
-        cluster=items.get(CLUSTER_TAG, names.plain_value(told.labels.get(CLUSTER_TAG, ""))),
-        node=items.get(NODE_TAG, names.plain_value(told.labels.get(NODE_TAG, ""))),
-        token=items.get(names.TOKEN_TAG, names.plain_value(told.labels.get(names.TOKEN_TAG, ""))),
+        id=names.id_of(zone, vm.name),
+        cluster=items.get(CLUSTER_TAG, names.plain_value(vm.labels.get(CLUSTER_TAG, ""))),
+        node=items.get(NODE_TAG, names.plain_value(vm.labels.get(NODE_TAG, ""))),
+        token=items.get(names.TOKEN_TAG, names.plain_value(vm.labels.get(names.TOKEN_TAG, ""))),
         region=names.region_of(zone),
         zone=zone,
-        instance_type=names.last_of(told.machine_type),
+        instance_type=names.last_of(vm.machine_type),
         state=state,
         launched_at=launched_at,
         ssh_host=public if settings.public_address else private,
@@ -157,10 +157,10 @@ def is_birth(each: Operation) -> bool:
     return each.kind == "insert" and each.done and not each.code
 
 
-def leftover(told: Any, zone: str) -> Leftover:
+def leftover(disk: Any, zone: str) -> Leftover:
     """A disk that belongs to no machine."""
-    cluster, node = (names.plain_value(told.labels.get(key, "")) for key in (CLUSTER_TAG, NODE_TAG))
-    return Leftover(names.id_of(zone, told.name), LeftoverKind.DISK, cluster, node, names.region_of(zone))
+    cluster, node = (names.plain_value(disk.labels.get(key, "")) for key in (CLUSTER_TAG, NODE_TAG))
+    return Leftover(names.id_of(zone, disk.name), LeftoverKind.DISK, cluster, node, names.region_of(zone))
 
 
 def _gone(machine: str, end: Operation, launched_at: float) -> Instance:

@@ -31,19 +31,21 @@ _NO_NOTICE = "set gcp.notice_s = 0"
 _SETTINGS = "look at gcp.image, gcp.network, gcp.subnetworks and gcp.service_account"
 
 
-def _capacity(name: str, source: str, scope: Scope, memory_s: float = CAPACITY_MEMORY_S, words: str = "") -> Code:
-    return Code(name, Kind.NO_CAPACITY, source, scope, memory_s, words=words)
+def _capacity(
+    name: str, source: str, scope: Scope, memory_s: float = CAPACITY_MEMORY_S, message_part: str = ""
+) -> Code:
+    return Code(name, Kind.NO_CAPACITY, source, scope, memory_s, message_part=message_part)
 
 
-def _quota(name: str, source: str, scope: Scope = Scope.REGION, words: str = "") -> Code:
-    return Code(name, Kind.QUOTA, source, scope, QUOTA_MEMORY_S, _ASK_FOR_MORE, words)
+def _quota(name: str, source: str, scope: Scope = Scope.REGION, message_part: str = "") -> Code:
+    return Code(name, Kind.QUOTA, source, scope, QUOTA_MEMORY_S, _ASK_FOR_MORE, message_part)
 
 
-def _fatal(name: str, source: str, mend: str = "", words: str = "") -> Code:
-    return Code(name, Kind.FATAL, source, mend=mend, words=words)
+def _fatal(name: str, source: str, remedy: str = "", message_part: str = "") -> Code:
+    return Code(name, Kind.FATAL, source, remedy=remedy, message_part=message_part)
 
 
-def _again(name: str, kind: Kind, source: str) -> Code:
+def _code(name: str, kind: Kind, source: str) -> Code:
     return Code(name, kind, source, memory_s=THROTTLED_S if kind is Kind.THROTTLED else 0.0)
 
 
@@ -66,35 +68,35 @@ TABLE: Sequence[Code] = (
     _quota("quotaExceeded", "skypilot", Scope.GLOBAL, "GPUS_ALL_REGIONS"),
     _quota("quotaExceeded", "bulk"),
     _quota("limitExceeded", "global"),
-    _again("rateLimitExceeded", Kind.THROTTLED, "bulk"),
-    _again("userRateLimitExceeded", Kind.THROTTLED, "global"),
-    _again("RATE_LIMIT_EXCEEDED", Kind.THROTTLED, "seen"),
-    _again("RESOURCE_OPERATION_RATE_EXCEEDED", Kind.THROTTLED, "skypilot"),
-    _again("HTTP429", Kind.THROTTLED, "HTTP"),
+    _code("rateLimitExceeded", Kind.THROTTLED, "bulk"),
+    _code("userRateLimitExceeded", Kind.THROTTLED, "global"),
+    _code("RATE_LIMIT_EXCEEDED", Kind.THROTTLED, "seen"),
+    _code("RESOURCE_OPERATION_RATE_EXCEEDED", Kind.THROTTLED, "skypilot"),
+    _code("HTTP429", Kind.THROTTLED, "HTTP"),
     # An operation that ended in an error has taken back what it began.
-    _again("INTERNAL_ERROR", Kind.TRANSIENT, "rungar"),
-    _again("RESOURCE_NOT_READY", Kind.TRANSIENT, "skypilot"),
-    _again("RESOURCE_IN_USE_BY_ANOTHER_RESOURCE", Kind.TRANSIENT, "seen"),
-    _again("OPERATION_CANCELED_BY_USER", Kind.TRANSIENT, "seen"),
-    _again("resourceNotReady", Kind.TRANSIENT, "seen"),
+    _code("INTERNAL_ERROR", Kind.TRANSIENT, "rungar"),
+    _code("RESOURCE_NOT_READY", Kind.TRANSIENT, "skypilot"),
+    _code("RESOURCE_IN_USE_BY_ANOTHER_RESOURCE", Kind.TRANSIENT, "seen"),
+    _code("OPERATION_CANCELED_BY_USER", Kind.TRANSIENT, "seen"),
+    _code("resourceNotReady", Kind.TRANSIENT, "seen"),
     # A fault before there is an operation may have come after it: the same name and request id ask again.
-    _again("backendError", Kind.UNKNOWN, "global"),
-    _again("internalError", Kind.UNKNOWN, "global"),
-    _again("HTTP500", Kind.UNKNOWN, "HTTP"),
-    _again("HTTP502", Kind.UNKNOWN, "HTTP"),
-    _again("HTTP503", Kind.UNKNOWN, "HTTP"),
-    _again("HTTP504", Kind.UNKNOWN, "HTTP"),
-    _again("alreadyExists", Kind.USED, "seen"),
-    _again("RESOURCE_ALREADY_EXISTS", Kind.USED, "seen"),
-    _fatal("invalid", "bulk", _NO_NOTICE, words="preemptionNotice"),
+    _code("backendError", Kind.UNKNOWN, "global"),
+    _code("internalError", Kind.UNKNOWN, "global"),
+    _code("HTTP500", Kind.UNKNOWN, "HTTP"),
+    _code("HTTP502", Kind.UNKNOWN, "HTTP"),
+    _code("HTTP503", Kind.UNKNOWN, "HTTP"),
+    _code("HTTP504", Kind.UNKNOWN, "HTTP"),
+    _code("alreadyExists", Kind.USED, "seen"),
+    _code("RESOURCE_ALREADY_EXISTS", Kind.USED, "seen"),
+    _fatal("invalid", "bulk", _NO_NOTICE, message_part="preemptionNotice"),
     _fatal("invalid", "bulk", _SETTINGS),
-    _fatal("badRequest", "global", _NO_NOTICE, words="preemptionNotice"),
+    _fatal("badRequest", "global", _NO_NOTICE, message_part="preemptionNotice"),
     _fatal("badRequest", "global"),
-    _fatal("required", "global", _RENEW, words="credential"),
+    _fatal("required", "global", _RENEW, message_part="credential"),
     _fatal("required", "global"),
     _fatal("parseError", "global"),
     _fatal("invalidParameter", "global"),
-    _fatal("INVALID_FIELD_VALUE", "rungar", _NO_NOTICE, words="preemptionNotice"),
+    _fatal("INVALID_FIELD_VALUE", "rungar", _NO_NOTICE, message_part="preemptionNotice"),
     _fatal("INVALID_FIELD_VALUE", "rungar", _SETTINGS),
     _fatal("INVALID_USAGE", "rungar", _SETTINGS),
     _fatal("notFound", "global", _SETTINGS),
@@ -110,11 +112,11 @@ TABLE: Sequence[Code] = (
 )
 
 _DENIED = (_ALLOW, _RENEW, _ENABLE)
-_AGAIN = (Kind.THROTTLED, Kind.TRANSIENT, Kind.UNKNOWN)
+_RETRYABLE = (Kind.THROTTLED, Kind.TRANSIENT, Kind.UNKNOWN)
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class GcpErrorReply:
     """What Google answered in place of what was asked for. `place`: a project, or a zone."""
 
     place: str
@@ -123,33 +125,33 @@ class Refusal:
 
     def sentence(self, where: str = "") -> str:
         """For people: who refused what, and its own words."""
-        words = " ".join(self.message.split()).rstrip(".")[:500]
-        return f"Compute Engine ({where or self.place}) answered {self.code}: {words}"
+        message_part = " ".join(self.message.split()).rstrip(".")[:500]
+        return f"Compute Engine ({where or self.place}) answered {self.code}: {message_part}"
 
 
-def launch_outcome(refusal: Refusal, where: str) -> LaunchOutcome:
+def launch_outcome(reply: GcpErrorReply, where: str) -> LaunchOutcome:
     """What a refused launch came to. Kind.USED is the caller's to look up."""
-    return outcome(find(TABLE, refusal.code, refusal.message), refusal.code, refusal.sentence(where))
+    return outcome(find(TABLE, reply.code, reply.message), reply.code, reply.sentence(where))
 
 
-def is_used(refusal: Refusal) -> bool:
+def is_used(reply: GcpErrorReply) -> bool:
     """Whether there is a machine of this name."""
-    row = find(TABLE, refusal.code, refusal.message)
+    row = find(TABLE, reply.code, reply.message)
     return row is not None and row.kind is Kind.USED
 
 
-def is_gone(refusal: Refusal) -> bool:
+def is_gone(reply: GcpErrorReply) -> bool:
     """Whether it says that there is no such thing."""
-    return refusal.code in {"notFound", "RESOURCE_NOT_FOUND", "HTTP404"}
+    return reply.code in {"notFound", "RESOURCE_NOT_FOUND", "HTTP404"}
 
 
-def may_ask_again(refusal: Refusal) -> bool:
+def is_retryable(reply: GcpErrorReply) -> bool:
     """Whether a call that changes nothing, or the same twice, is worth another try."""
-    row = find(TABLE, refusal.code, refusal.message)
-    return row is not None and row.kind in _AGAIN
+    row = find(TABLE, reply.code, reply.message)
+    return row is not None and row.kind in _RETRYABLE
 
 
-def mend_of_denial(refusal: Refusal) -> str | None:
-    """How to mend missing credentials or permissions; None where it is about something else."""
-    row = find(TABLE, refusal.code, refusal.message)
-    return row.mend if row is not None and row.mend in _DENIED else None
+def denial_remedy(reply: GcpErrorReply) -> str | None:
+    """How to fix missing credentials or permissions; None where it is about something else."""
+    row = find(TABLE, reply.code, reply.message)
+    return row.remedy if row is not None and row.remedy in _DENIED else None

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from provisioners.base import CLUSTER_TAG, Leftover, LeftoverKind, ProvisionerError
 from provisioners.calls import Deadline
 from provisioners.gcp import describe, names
-from provisioners.gcp.client import Gcp, RefusedError
+from provisioners.gcp.client import Gcp, GcpApiError
 from provisioners.gcp.errors import is_gone
 
 _PAGE = 500
@@ -17,10 +17,10 @@ def listed(gcp: Gcp, cluster: str, deadline: Deadline) -> Sequence[Leftover]:
     """All of the project: one call, whatever there is."""
     wanted = f'labels.{CLUSTER_TAG} = "{names.label_value(cluster)}"'
     try:
-        told = list(gcp.aggregated("disks", "disks", deadline, filter=wanted, max_results=_PAGE))
-    except RefusedError as error:
+        disks = list(gcp.aggregated("disks", "disks", deadline, filter=wanted, max_results=_PAGE))
+    except GcpApiError as error:
         raise ProvisionerError(str(error)) from error
-    return [describe.leftover(disk, zone) for zone, disk in told if not disk.users]
+    return [describe.leftover(disk, zone) for zone, disk in disks if not disk.users]
 
 
 def removed(gcp: Gcp, leftover: Leftover, deadline: Deadline) -> None:
@@ -30,6 +30,6 @@ def removed(gcp: Gcp, leftover: Leftover, deadline: Deadline) -> None:
     zone, name = names.split_id(leftover.id)
     try:
         gcp.ask("disks", "delete_unary", deadline, zone, zone=zone, disk=name)
-    except RefusedError as error:
-        if not is_gone(error.refusal):
+    except GcpApiError as error:
+        if not is_gone(error.reply):
             raise ProvisionerError(str(error)) from error

@@ -10,14 +10,14 @@ from typing import Any
 from provisioners.base import Instance, ProvisionerError
 from provisioners.calls import Deadline
 from provisioners.gcp import describe, names
-from provisioners.gcp.client import Gcp, RefusedError, items_of
+from provisioners.gcp.client import Gcp, GcpApiError, items_of
 from provisioners.gcp.settings import GcpSettings
 
 PAGE = 500  # the most that Google gives at once
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class Snapshot:
     """What both listings said at `at` (UNIX seconds)."""
 
     machines: Sequence[Instance]
@@ -38,7 +38,7 @@ class Listing:
         self._settings = settings
         self._now = now
 
-    def read(self, wanted: str, pattern: str, deadline: Deadline) -> Told:
+    def read(self, wanted: str, pattern: str, deadline: Deadline) -> Snapshot:
         """The machines that a filter lets pass, and the operations on machines whose URLs match `pattern`. Machines
         first: what ends between the two calls is then in both, not in neither.
         """
@@ -48,21 +48,21 @@ class Listing:
         regions = self._settings.regions
         its = describe.by_machine(operations)
         machines = [
-            describe.instance(told, zone, self._settings, its.get(names.id_of(zone, told.name), ()), now)
-            for zone, told in listed
+            describe.instance(vm, zone, self._settings, its.get(names.id_of(zone, vm.name), ()), now)
+            for zone, vm in listed
             if names.region_of(zone) in regions
         ]
-        return Told(machines, [each for each in operations if names.region_of(each.zone) in regions], now)
+        return Snapshot(machines, [each for each in operations if names.region_of(each.zone) in regions], now)
 
     def machines(self, wanted: str, deadline: Deadline) -> list[tuple[str, Any]]:
         """(zone, description) of all machines of the project that a filter lets pass."""
         try:
             return list(self._gcp.aggregated("instances", "instances", deadline, filter=wanted, max_results=PAGE))
-        except RefusedError as error:
+        except GcpApiError as error:
             raise ProvisionerError(str(error)) from error
 
     def operations_in(self, zone: str, pattern: str, deadline: Deadline) -> list[describe.Operation]:
-        """The newest operations of one zone on machines whose URLs match. Raises RefusedError and ProvisionerError."""
+        """The newest operations of one zone on machines whose URLs match. Raises GcpApiError and ProvisionerError."""
         answer = self._gcp.ask(
             "zoneOperations",
             "list",
@@ -88,14 +88,14 @@ class Listing:
                 order_by=_NEWEST_FIRST,
                 max_results=PAGE,
             )
-        except RefusedError as error:
+        except GcpApiError as error:
             raise ProvisionerError(str(error)) from error
-        return self._read((told for _, told in items_of(answer, "operations")), pattern)
+        return self._read((raw for _, raw in items_of(answer, "operations")), pattern)
 
     def _read(self, listed: Iterable[Any], pattern: str) -> list[describe.Operation]:
         """What matches, whatever the filter has let pass: another's operation must not stand for ours. By our clock."""
         ours, ahead_s = re.compile(pattern), self._gcp.ahead_s
-        found = [describe.operation(told) for told in listed if ours.fullmatch(told.target_link)]
+        found = [describe.operation(raw) for raw in listed if ours.fullmatch(raw.target_link)]
         return [replace(each, began_at=each.began_at - ahead_s) for each in found]
 
 

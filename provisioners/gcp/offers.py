@@ -9,7 +9,7 @@ from provisioners.base import DeniedError, Market, Offer, OfferQuery, Provisione
 from provisioners.calls import Deadline
 from provisioners.catalog import Catalog, MachineType
 from provisioners.gcp import names, quota
-from provisioners.gcp.client import Gcp, RefusedError
+from provisioners.gcp.client import Gcp, GcpApiError
 from provisioners.gcp.settings import GcpSettings
 
 _PAGE = 500
@@ -27,7 +27,7 @@ class Offers:
         self._catalog = catalog
 
     def find(self, query: OfferQuery, deadline: Deadline) -> Sequence[Offer]:
-        """Cheapest first, what has no price last. Raises ProvisionerError with the mend where there is nothing."""
+        """Cheapest first, what has no price last. Raises ProvisionerError with the remedy where there is nothing."""
         types = {each.name: each for each in self._catalog.select("gcp", query)}
         if not types:
             raise ProvisionerError(f"no machine type has {query.gpus_per_node} or more {query.gpu or 'GPUs'}")
@@ -53,12 +53,12 @@ class Offers:
         for region in ("", *regions):
             try:
                 if region:
-                    told = self._gcp.ask("regions", "get", deadline, region, kind="compute#region", region=region)
+                    answer = self._gcp.ask("regions", "get", deadline, region, kind="compute#region", region=region)
                 else:
-                    told = self._gcp.ask("projects", "get", deadline, kind="compute#project")
-            except (RefusedError, DeniedError, UnreachableError):
+                    answer = self._gcp.ask("projects", "get", deadline, kind="compute#project")
+            except (GcpApiError, DeniedError, UnreachableError):
                 continue
-            found[region] = {each.metric: each.limit for each in told.quotas}
+            found[region] = {each.metric: each.limit for each in answer.quotas}
         return found
 
     def places(
@@ -81,10 +81,10 @@ class Offers:
         filters = " OR ".join(f'(name = "{name}")' for name in sorted(wanted))
         found: dict[str, set[str]] = {}
         try:
-            for zone, told in self._gcp.aggregated(service, field, deadline, filter=filters, max_results=_PAGE):
-                if told.deprecated.state not in {"OBSOLETE", "DELETED"}:
-                    found.setdefault(told.name, set()).add(zone)
-        except RefusedError as error:
+            for zone, item in self._gcp.aggregated(service, field, deadline, filter=filters, max_results=_PAGE):
+                if item.deprecated.state not in {"OBSOLETE", "DELETED"}:
+                    found.setdefault(item.name, set()).add(zone)
+        except GcpApiError as error:
             raise ProvisionerError(str(error)) from error
         return found
 

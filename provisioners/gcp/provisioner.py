@@ -23,9 +23,9 @@ from provisioners.calls import Deadline
 from provisioners.catalog import Catalog, load_catalog
 from provisioners.gcp import leftovers, names
 from provisioners.gcp.checks import Checks
-from provisioners.gcp.client import Gcp, RefusedError
+from provisioners.gcp.client import Gcp, GcpApiError
 from provisioners.gcp.errors import is_gone
-from provisioners.gcp.launching import Launching
+from provisioners.gcp.insertion import Insertion
 from provisioners.gcp.listing import Listing
 from provisioners.gcp.offers import Offers
 from provisioners.gcp.settings import GcpSettings
@@ -43,7 +43,7 @@ class GcpProvisioner:
         self._catalog = catalog or load_catalog(settings.catalog)
         self._gcp = Gcp(settings)
         self._listing = Listing(self._gcp, settings, now)
-        self._launching = Launching(self._gcp, settings, self._catalog, self._listing)
+        self._insertion = Insertion(self._gcp, settings, self._catalog, self._listing)
         self._offers = Offers(self._gcp, settings, self._catalog)
 
     @property
@@ -57,15 +57,15 @@ class GcpProvisioner:
 
     def launch(self, request: LaunchRequest, timeout_s: float) -> LaunchOutcome:
         """As the protocol says. A machine is inserted once; then its operation is looked at until it is over."""
-        return self._launching.launch(request, Deadline(timeout_s))
+        return self._insertion.launch(request, Deadline(timeout_s))
 
     def find(self, token: str, timeout_s: float) -> Instance | None:
         """As the protocol says. Of one that has ended only id, zone, node and cause are known, not the cluster."""
         deadline = Deadline(timeout_s)
         label = f'labels.{names.TOKEN_TAG} = "{names.label_value(token)}"'
-        told = self._listing.read(label, names.pattern_of_token(token), deadline)
-        mine = [each for each in told.machines if each.token == token]
-        mine += [replace(each, token=token) for each in told.ended(since=0.0)]
+        snapshot = self._listing.read(label, names.pattern_of_token(token), deadline)
+        mine = [each for each in snapshot.machines if each.token == token]
+        mine += [replace(each, token=token) for each in snapshot.ended(since=0.0)]
         alive = [each for each in mine if each.state is not InstanceState.TERMINATED]
         return next(iter(alive or mine), None)
 
@@ -74,9 +74,9 @@ class GcpProvisioner:
         knows the machines that were deleted, for an hour, among the newest 500 of the cluster's operations.
         """
         label = f'labels.{CLUSTER_TAG} = "{names.label_value(cluster)}"'
-        told = self._listing.read(label, names.pattern_of_cluster(cluster), Deadline(timeout_s))
-        mine = [each for each in told.machines if each.cluster == cluster]
-        return mine + [replace(each, cluster=cluster) for each in told.ended()]
+        snapshot = self._listing.read(label, names.pattern_of_cluster(cluster), Deadline(timeout_s))
+        mine = [each for each in snapshot.machines if each.cluster == cluster]
+        return mine + [replace(each, cluster=cluster) for each in snapshot.ended()]
 
     def terminate(self, instance_id: str, timeout_s: float) -> None:
         """As the protocol says."""
@@ -114,12 +114,12 @@ class GcpProvisioner:
         if zone:
             return [(zone, name)]
         found = self._listing.machines(f'name = "{name}"', deadline)
-        return [(where, told.name) for where, told in found]
+        return [(where, vm.name) for where, vm in found]
 
     def _ask_unless_gone(self, method: str, deadline: Deadline, *, zone: str, **parameters: Any) -> Any:
         try:
             return self._gcp.ask("instances", method, deadline, zone, zone=zone, **parameters)
-        except RefusedError as error:
-            if is_gone(error.refusal):
+        except GcpApiError as error:
+            if is_gone(error.reply):
                 return None
             raise ProvisionerError(str(error)) from error

@@ -30,7 +30,7 @@ from moto.ec2.models import ec2_backends
 from werkzeug.serving import WSGIRequestHandler, make_server
 
 from tests.clouds.aws_ec2 import Ec2
-from tests.clouds.aws_wire import Answer, Call, RefusedError, json_answer, read_call, refusal
+from tests.clouds.aws_wire import Answer, Call, FakeAwsError, error_answer, json_answer, read_call
 from tests.clouds.machines import Machines, real_machines
 
 HANG_S = 120.0
@@ -44,20 +44,20 @@ ENVIRON = {
     "MOTO_EC2_LOAD_DEFAULT_AMIS": "false",  # moto's own setting: hundreds of images that nobody asks for
 }
 _FAULTS = {
-    "throttled": RefusedError("RequestLimitExceeded", "Request limit exceeded."),
-    "transient": RefusedError("Unavailable", "The service is unavailable. Please try again shortly."),
-    "internal": RefusedError("InternalError", "An internal error has occurred"),
-    "fatal": RefusedError("InvalidGroup.NotFound", "The security group 'sg-0' does not exist"),
-    "full": RefusedError("InsufficientInstanceCapacity", "We currently do not have sufficient capacity"),
-    "quota": RefusedError("MaxSpotInstanceCountExceeded", "Max spot instance count exceeded"),
-    "unheard-of": RefusedError("SomethingNew", "Never seen before"),
+    "throttled": FakeAwsError("RequestLimitExceeded", "Request limit exceeded."),
+    "transient": FakeAwsError("Unavailable", "The service is unavailable. Please try again shortly."),
+    "internal": FakeAwsError("InternalError", "An internal error has occurred"),
+    "fatal": FakeAwsError("InvalidGroup.NotFound", "The security group 'sg-0' does not exist"),
+    "full": FakeAwsError("InsufficientInstanceCapacity", "We currently do not have sufficient capacity"),
+    "quota": FakeAwsError("MaxSpotInstanceCountExceeded", "Max spot instance count exceeded"),
+    "unheard-of": FakeAwsError("SomethingNew", "Never seen before"),
 }
 _DONE_BUT_ERROR = _FAULTS["internal"]
 _CREDENTIALS = {
-    "wrong": RefusedError("AuthFailure", "AWS was not able to validate the provided access credentials"),
-    "expired": RefusedError("RequestExpired", "Request has expired."),
+    "wrong": FakeAwsError("AuthFailure", "AWS was not able to validate the provided access credentials"),
+    "expired": FakeAwsError("RequestExpired", "Request has expired."),
     # aws-cli#6676
-    "clock": RefusedError(
+    "clock": FakeAwsError(
         "SignatureDoesNotMatch",
         "Signature expired: 20260127T001427Z is now earlier than 20260127T014428Z (20260127T015928Z - 15 min.)",
     ),
@@ -173,15 +173,15 @@ class AwsCloud:
                 raise _FAULTS[fault]
             if fault == "hang":
                 self.closing.wait(HANG_S)
-                raise RefusedError("InternalError", "it hung")
+                raise FakeAwsError("InternalError", "it hung")
             with self.ec2.instances.lock:
                 answer = self.ec2.serve(call, environ, body)
                 if fault == "twice":
                     answer = self.ec2.serve(call, environ, body)
-        except RefusedError as error:
-            return refusal(call, error), False
+        except FakeAwsError as error:
+            return error_answer(call, error), False
         if fault == "done-but-error":
-            return refusal(call, _DONE_BUT_ERROR), False
+            return error_answer(call, _DONE_BUT_ERROR), False
         if fault == "garbage":
             return Answer(200, "text/html", b"<html>Welcome to the hotel network</html>"), False
         return answer, fault == "drop-reply"
@@ -192,7 +192,7 @@ class AwsCloud:
         for name in needed(call):
             if name in self.denied:
                 code = "UnauthorizedOperation" if call.service == "ec2" else "AccessDeniedException"
-                raise RefusedError(code, f"You are not authorized to perform this operation: {name}.")
+                raise FakeAwsError(code, f"You are not authorized to perform this operation: {name}.")
 
 
 def needed(call: Call) -> list[str]:

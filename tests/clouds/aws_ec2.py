@@ -16,7 +16,7 @@ from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_ba
 from werkzeug.test import run_wsgi_app
 
 from tests.clouds.aws_instances import Instances, Record, Seen
-from tests.clouds.aws_wire import Answer, Call, RefusedError, ec2_answer, json_answer, matches, without
+from tests.clouds.aws_wire import Answer, Call, FakeAwsError, ec2_answer, json_answer, matches, without
 from tests.clouds.machines import Machines
 
 IMAGES = {
@@ -71,7 +71,7 @@ class Ec2:
         self._full.discard((zone, instance_type))
 
     def serve(self, call: Call, environ: dict[str, Any], body: bytes) -> Answer:
-        """One call. Raises RefusedError."""
+        """One call. Raises FakeAwsError."""
         return self._handlers.get(call.action, self._by_moto)(call, environ, body)
 
     def _by_moto(self, _call: Call, environ: dict[str, Any], body: bytes) -> Answer:
@@ -89,7 +89,7 @@ class Ec2:
             return self._replay(key, print_)
         self._check(call, zone)
         if call.form.get("DryRun") == "true":
-            raise RefusedError("DryRunOperation", "Request would have succeeded, but DryRun flag is set.")
+            raise FakeAwsError("DryRunOperation", "Request would have succeeded, but DryRun flag is set.")
         self._check_room(call, zone)
         image = self._image(call.form["ImageId"])
         changed = body.replace(_quoted(f"ImageId={call.form['ImageId']}"), f"ImageId={image}".encode())
@@ -128,10 +128,10 @@ class Ec2:
             message = (
                 "Arguments on this idempotent request are inconsistent with arguments used in previous request(s)."
             )
-            raise RefusedError("IdempotentParameterMismatch", message)
+            raise FakeAwsError("IdempotentParameterMismatch", message)
         self.instances.sync(self.instances.records[machine])
         if self.instances.records[machine].past[-1].state in {"shutting-down", "terminated"}:
-            raise RefusedError("IdempotentInstanceTerminated", f"The instance {machine} has been terminated.")
+            raise FakeAwsError("IdempotentInstanceTerminated", f"The instance {machine} has been terminated.")
         return answer
 
     def _zone(self, call: Call) -> str:
@@ -140,33 +140,33 @@ class Ec2:
         if subnet:
             known = {each.id: each.availability_zone for each in self.instances.backend(call.region).describe_subnets()}
             if subnet not in known:
-                raise RefusedError("InvalidSubnetID.NotFound", f"The subnet ID '{subnet}' does not exist")
+                raise FakeAwsError("InvalidSubnetID.NotFound", f"The subnet ID '{subnet}' does not exist")
             return str(known[subnet])
         zone = call.form["Placement.AvailabilityZone"]
         if zone not in zones:
-            raise RefusedError("InvalidParameterValue", f"Invalid availability zone: [{zone}]")
+            raise FakeAwsError("InvalidParameterValue", f"Invalid availability zone: [{zone}]")
         return zone
 
     def _check(self, call: Call, zone: str) -> None:
         name, form = call.form["InstanceType"], call.form
         backend = self.instances.backend(call.region)
         if name not in {each["InstanceType"] for each in backend.describe_instance_types()}:
-            raise RefusedError("InvalidParameterValue", f"Invalid value '{name}' for InstanceType.")
+            raise FakeAwsError("InvalidParameterValue", f"Invalid value '{name}' for InstanceType.")
         offered = backend.describe_instance_type_offerings("availability-zone", {"instance-type": [name]})
         if zone not in {each["Location"] for each in offered}:
-            raise RefusedError("Unsupported", f"Your requested instance type ({name}) is not supported in {zone}.")
+            raise FakeAwsError("Unsupported", f"Your requested instance type ({name}) is not supported in {zone}.")
         self._image(form["ImageId"])
         if len(base64.b64decode(form.get("UserData", ""))) > 16384:
-            raise RefusedError("InvalidParameterValue", "User data is limited to 16384 bytes")
+            raise FakeAwsError("InvalidParameterValue", "User data is limited to 16384 bytes")
         cards = [each for each in form if re.fullmatch(r"NetworkInterface\.\d+\.DeviceIndex", each)]
         if len(cards) > 1 and form.get("NetworkInterface.1.AssociatePublicIpAddress") == "true":
             message = (
                 "The associatePublicIPAddress parameter cannot be specified when launching with multiple interfaces."
             )
-            raise RefusedError("InvalidParameterCombination", message)
+            raise FakeAwsError("InvalidParameterCombination", message)
         if not _is_spot(call) and call.tags("spot-instances-request"):
             message = "'spot-instances-request' is not a valid taggable resource type for this operation."
-            raise RefusedError("InvalidParameterValue", message)
+            raise FakeAwsError("InvalidParameterValue", message)
 
     def _check_room(self, call: Call, zone: str) -> None:
         name = call.form["InstanceType"]
@@ -176,17 +176,17 @@ class Ec2:
             message = (
                 f"We currently do not have sufficient {name} capacity in the Availability Zone you requested ({zone})."
             )
-            raise RefusedError("InsufficientInstanceCapacity", message)
+            raise FakeAwsError("InsufficientInstanceCapacity", message)
         if self.most_machines and len(alive) >= self.most_machines:
             code = "MaxSpotInstanceCountExceeded" if _is_spot(call) else "VcpuLimitExceeded"
-            raise RefusedError(code, "You have requested more vCPU capacity than your current limit.")
+            raise FakeAwsError(code, "You have requested more vCPU capacity than your current limit.")
 
     def _image(self, said: str) -> str:
         name = said.removeprefix("resolve:ssm:")
         if name.startswith("/") and name not in self.images:
-            raise RefusedError("InvalidParameterValue", f"The SSM parameter {name} could not be resolved.")
+            raise FakeAwsError("InvalidParameterValue", f"The SSM parameter {name} could not be resolved.")
         if name.startswith("ami-") and not name.startswith("ami-0"):
-            raise RefusedError("InvalidAMIID.NotFound", f"The image id '[{name}]' does not exist")
+            raise FakeAwsError("InvalidAMIID.NotFound", f"The image id '[{name}]' does not exist")
         if name.startswith("ami-"):
             return name
         return self.images[name]
@@ -215,11 +215,11 @@ class Ec2:
 
     def _must_know(self, call: Call, machine: str) -> None:
         if not re.fullmatch(r"i-[0-9a-f]+", machine):
-            raise RefusedError("InvalidInstanceID.Malformed", f'Invalid id: "{machine}"')
+            raise FakeAwsError("InvalidInstanceID.Malformed", f'Invalid id: "{machine}"')
         known = self.instances.records.get(machine)
         if known is None or known.region != call.region or self._unknown[machine] > 0:
             self._unknown[machine] -= 1
-            raise RefusedError("InvalidInstanceID.NotFound", f"The instance ID '{machine}' does not exist")
+            raise FakeAwsError("InvalidInstanceID.NotFound", f"The instance ID '{machine}' does not exist")
 
     def _console(self, call: Call, _environ: dict[str, Any], _body: bytes) -> Answer:
         machine = call.form["InstanceId"]
@@ -245,7 +245,7 @@ class Ec2:
         cancelled = []
         for name in call.listed("SpotInstanceRequestId"):
             if name not in self.instances.requests:
-                raise RefusedError("InvalidSpotInstanceRequestID.NotFound", f"The spot request '{name}' does not exist")
+                raise FakeAwsError("InvalidSpotInstanceRequestID.NotFound", f"The spot request '{name}' does not exist")
             self.instances.requests[name][1].say("cancelled", "canceled-before-fulfillment")
             cancelled.append({"SpotInstanceRequestId": name, "State": "cancelled"})
         return ec2_answer("CancelSpotInstanceRequests", {"CancelledSpotInstanceRequests": cancelled})
@@ -279,14 +279,14 @@ class Ec2:
     def _describe_images(self, call: Call, _environ: dict[str, Any], _body: bytes) -> Answer:
         (name,) = call.listed("ImageId")
         if not name.startswith("ami-0"):
-            raise RefusedError("InvalidAMIID.NotFound", f"The image id '[{name}]' does not exist")
+            raise FakeAwsError("InvalidAMIID.NotFound", f"The image id '[{name}]' does not exist")
         device = "/dev/xvda" if name.endswith("amazon") else "/dev/sda1"
         return ec2_answer("DescribeImages", {"Images": [{"ImageId": name, "RootDeviceName": device}]})
 
     def _parameter(self, call: Call, _environ: dict[str, Any], _body: bytes) -> Answer:
         name = call.form["Name"]
         if name not in self.images:
-            raise RefusedError("ParameterNotFound", "")
+            raise FakeAwsError("ParameterNotFound", "")
         return json_answer({"Parameter": {"Name": name, "Value": self.images[name]}})
 
     def _quota(self, call: Call, _environ: dict[str, Any], _body: bytes) -> Answer:

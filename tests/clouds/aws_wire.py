@@ -65,7 +65,7 @@ class Answer:
     body: bytes
 
 
-class RefusedError(Exception):
+class FakeAwsError(Exception):
     """The cloud says no."""
 
     def __init__(self, code: str, message: str) -> None:
@@ -83,7 +83,7 @@ def read_call(environ: Mapping[str, Any], body: bytes) -> Call:
     return Call(service, region, form.get("Action", ""), form)
 
 
-def refusal(call: Call, error: RefusedError) -> Answer:
+def error_answer(call: Call, error: FakeAwsError) -> Answer:
     """An error as the called service would word it."""
     status = _STATUS.get(error.code, 400)
     if call.service in {"ssm", "servicequotas"}:
@@ -122,7 +122,7 @@ def matches(filters: Mapping[str, Iterable[str]], values: Mapping[str, str]) -> 
     """Whether something with these values passes all filters; one that the cloud would not know is an error."""
     for name, wanted in filters.items():
         if name not in values and not name.startswith("tag:"):
-            raise RefusedError("InvalidParameterValue", f"The filter '{name}' is invalid")
+            raise FakeAwsError("InvalidParameterValue", f"The filter '{name}' is invalid")
         if values.get(name, "") not in wanted:
             return False
     return True

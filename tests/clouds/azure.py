@@ -37,7 +37,7 @@ from provisioners.azure.settings import AzureSettings
 from tests.clouds.azure_arm import Arm
 from tests.clouds.azure_machines import GROUP, ROOT, SUBSCRIPTION
 from tests.clouds.azure_requests import IDENTITY, SECURITY_GROUP, SUBNETS
-from tests.clouds.azure_wire import Answer, Call, RefusedError, read_call
+from tests.clouds.azure_wire import Answer, Call, FakeAzureError, read_call
 from tests.clouds.machines import Machines, real_machines
 
 HANG_S = 120.0
@@ -45,20 +45,20 @@ TENANT = "99999999-8888-7777-6666-555555555555"
 _SECRET = "client-secret"  # noqa: S105 - the test cloud's only one
 _TOKEN = "a-token-of-the-test-cloud"  # noqa: S105
 _FAULTS = {
-    "throttled": RefusedError("TooManyRequests", "The request is being throttled.", {"Retry-After": "1"}),
-    "transient": RefusedError("ServiceUnavailable", "The service is unavailable."),
-    "internal": RefusedError("InternalServerError", "An internal error has occurred"),
-    "fatal": RefusedError("RequestDisallowedByPolicy", "Resource was disallowed by policy 'no-gpus'."),
-    "full": RefusedError("SkuNotAvailable", "The requested size is currently not available in location 'eastus'."),
-    "quota": RefusedError(
+    "throttled": FakeAzureError("TooManyRequests", "The request is being throttled.", {"Retry-After": "1"}),
+    "transient": FakeAzureError("ServiceUnavailable", "The service is unavailable."),
+    "internal": FakeAzureError("InternalServerError", "An internal error has occurred"),
+    "fatal": FakeAzureError("RequestDisallowedByPolicy", "Resource was disallowed by policy 'no-gpus'."),
+    "full": FakeAzureError("SkuNotAvailable", "The requested size is currently not available in location 'eastus'."),
+    "quota": FakeAzureError(
         "OperationNotAllowed",
         "Operation could not be completed as it results in exceeding approved LowPriorityCores quota. Current Limit: 3",
     ),
-    "unheard-of": RefusedError("SomethingNew", "Never seen before"),
+    "unheard-of": FakeAzureError("SomethingNew", "Never seen before"),
 }
 _CREDENTIALS = {
-    "refused": RefusedError("InvalidAuthenticationToken", "The access token is invalid."),
-    "expired": RefusedError("ExpiredAuthenticationToken", "The access token expiry UTC time is earlier than now."),
+    "refused": FakeAzureError("InvalidAuthenticationToken", "The access token is invalid."),
+    "expired": FakeAzureError("ExpiredAuthenticationToken", "The access token expiry UTC time is earlier than now."),
 }
 LAUNCH = "Microsoft.Compute/virtualMachines/write"
 LISTING = "Microsoft.Compute/virtualMachines/read"
@@ -254,7 +254,7 @@ class AzureCloud:
     def _serve(self, call: Call) -> tuple[Answer, bool]:
         try:
             call = replace(call, action=self.arm.action_of(call))
-        except RefusedError as error:
+        except FakeAzureError as error:
             return error.answer(), False
         self.calls.append(call)
         fault = self._fault(call.action)
@@ -264,12 +264,12 @@ class AzureCloud:
                 raise _FAULTS[fault]
             if fault == "hang":
                 self.closing.wait(HANG_S)
-                raise RefusedError("InternalServerError", "it hung")
+                raise FakeAzureError("InternalServerError", "it hung")
             with self.arm.fleet.lock:
                 answer = self.arm.serve(call)
                 if fault == "twice":
                     answer = self.arm.serve(call)
-        except RefusedError as error:
+        except FakeAzureError as error:
             return error.answer(), False
         if fault == "done-but-error":
             return _FAULTS["internal"].answer(), False
@@ -281,7 +281,7 @@ class AzureCloud:
 
     def _admit(self, call: Call) -> None:
         if call.headers.get("authorization") != f"Bearer {_TOKEN}":
-            raise RefusedError("AuthenticationFailedMissingToken", "Authentication failed.")
+            raise FakeAzureError("AuthenticationFailedMissingToken", "Authentication failed.")
         if self.credentials in _CREDENTIALS:
             raise _CREDENTIALS[self.credentials]
         for name in needed(call):
@@ -290,7 +290,7 @@ class AzureCloud:
                     f"The client 'spotsupd' with object id '0' does not have authorization to perform action '{name}' "
                     f"over scope '{ROOT}' or the scope is invalid."
                 )
-                raise RefusedError("AuthorizationFailed", message)
+                raise FakeAzureError("AuthorizationFailed", message)
 
 
 def needed(call: Call) -> list[str]:

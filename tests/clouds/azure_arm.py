@@ -12,7 +12,7 @@ from provisioners.catalog import load_catalog
 from tests.clouds import azure_machines as kept
 from tests.clouds.azure_machines import GROUP, SUBSCRIPTION, Fleet, Record
 from tests.clouds.azure_requests import IMAGES, REGIONS, SECURITY_GROUP, SUBNETS, check
-from tests.clouds.azure_wire import Answer, Call, RefusedError, resource
+from tests.clouds.azure_wire import Answer, Call, FakeAzureError, resource
 from tests.clouds.machines import Machines
 
 _ARM = r"/subscriptions/(?P<subscription>[^/]+)"
@@ -148,22 +148,22 @@ class Arm:
         self._full.discard((zone, size))
 
     def action_of(self, call: Call) -> str:
-        """The permission that a call needs. Raises RefusedError for a call that there is not."""
+        """The permission that a call needs. Raises FakeAzureError for a call that there is not."""
         return self._route(call)[0]
 
     def serve(self, call: Call) -> Answer:
-        """One call. Raises RefusedError."""
+        """One call. Raises FakeAzureError."""
         _, handler, names = self._route(call)
         if "api-version" not in call.query:
-            raise RefusedError(
+            raise FakeAzureError(
                 "MissingApiVersionParameter", "The api-version query parameter (?api-version=) is required"
             )
         if names.get("subscription") != SUBSCRIPTION:
-            raise RefusedError(
+            raise FakeAzureError(
                 "SubscriptionNotFound", f"The subscription '{names.get('subscription')}' could not be found."
             )
         if names.get("group", GROUP).lower() != GROUP:
-            raise RefusedError("ResourceGroupNotFound", f"Resource group '{names['group']}' could not be found.")
+            raise FakeAzureError("ResourceGroupNotFound", f"Resource group '{names['group']}' could not be found.")
         return handler(call, names)
 
     def _route(self, call: Call) -> tuple[str, Callable[[Call, dict[str, str]], Answer], dict[str, str]]:
@@ -171,7 +171,7 @@ class Arm:
             match = re.fullmatch(pattern, call.path.rstrip("/"), re.IGNORECASE)
             if match is not None and method == call.method:
                 return action, handler, match.groupdict()
-        raise RefusedError("NotFound", f"there is no {call.method} {call.path}")
+        raise FakeAzureError("NotFound", f"there is no {call.method} {call.path}")
 
     # -- machines ------------------------------------------------------------------------------------------
 
@@ -182,8 +182,8 @@ class Arm:
             self.fleet.sync(known)
         if name.lower() in self.fleet.records:
             if call.headers.get("if-none-match") == "*":
-                raise RefusedError("PreconditionFailed", f"The resource '{name}' already exists.")
-            raise RefusedError("PropertyChangeNotAllowed", "Changing property 'osProfile' is not allowed.")
+                raise FakeAzureError("PreconditionFailed", f"The resource '{name}' already exists.")
+            raise FakeAzureError("PropertyChangeNotAllowed", "Changing property 'osProfile' is not allowed.")
         check(name, body, self.sizes)
         self._check_room(body)
         fails = None
@@ -207,7 +207,7 @@ class Arm:
                 f"currently not available in location '{region}'. Please try another size or deploy to a different "
                 "location or different zone. See https://aka.ms/azureskunotavailable for details."
             )
-            raise RefusedError("SkuNotAvailable", message)
+            raise FakeAzureError("SkuNotAvailable", message)
         if self.most_machines and len(self.fleet.records) >= self.most_machines:
             name = "LowPriorityCores" if asked.get("priority") == "Spot" else "Total Regional Cores"
             message = (
@@ -215,7 +215,7 @@ class Arm:
                 f"details - Deployment Model: Resource Manager, Location: {region}, Current Limit: 3, Current Usage: "
                 "0, Additional Required: 4, (Minimum) New Limit Required: 4."
             )
-            raise RefusedError("OperationNotAllowed", message)
+            raise FakeAzureError("OperationNotAllowed", message)
 
     def _get(self, call: Call, names: dict[str, str]) -> Answer:
         record = self._must_know(names["name"])
@@ -234,7 +234,7 @@ class Arm:
     def _operation(self, _call: Call, names: dict[str, str]) -> Answer:
         record = self.fleet.operations.get(names["name"])
         if record is None:
-            raise RefusedError("NotFound", "there is no such operation")
+            raise FakeAzureError("NotFound", "there is no such operation")
         self.fleet.sync(record)
         states = {"Creating": "InProgress", "Failed": "Failed"}
         told: dict[str, Any] = {"name": names["name"], "status": states.get(record.now.made, "Succeeded")}
@@ -248,7 +248,7 @@ class Arm:
             self.fleet.sync(record)
         if record is None or record.now.made == kept.GONE:
             where = f"Microsoft.Compute/virtualMachines/{name}"
-            raise RefusedError(
+            raise FakeAzureError(
                 "ResourceNotFound", f"The Resource '{where}' under resource group '{GROUP}' was not found."
             )
         return record
@@ -299,7 +299,7 @@ class Arm:
         group = re.search(r"resourceGroupName eq '([^']+)'$", wanted)
         uri = re.search(r"resourceUri eq '([^']+)'$", wanted)
         if since is None or (group is None) == (uri is None):
-            raise RefusedError("BadRequest", f"The filter {wanted!r} is not one of those that are allowed.")
+            raise FakeAzureError("BadRequest", f"The filter {wanted!r} is not one of those that are allowed.")
         for record in list(self.fleet.records.values()):
             self.fleet.sync(record)
         as_of = time.time() - self.fleet.lag_s
@@ -332,18 +332,18 @@ class Arm:
 
     def _subnet(self, call: Call, _names: dict[str, str]) -> Answer:
         if call.path.lower() not in {each.lower() for each in SUBNETS.values()}:
-            raise RefusedError("NotFound", f"Subnet {call.path.rpartition('/')[2]} is not found.")
+            raise FakeAzureError("NotFound", f"Subnet {call.path.rpartition('/')[2]} is not found.")
         return Answer(200, {"id": call.path, "name": call.path.rpartition("/")[2], "properties": {}})
 
     def _security_group(self, call: Call, _names: dict[str, str]) -> Answer:
         if call.path.lower() != SECURITY_GROUP.lower():
-            raise RefusedError("ResourceNotFound", f"{call.path.rpartition('/')[2]} was not found.")
+            raise FakeAzureError("ResourceNotFound", f"{call.path.rpartition('/')[2]} was not found.")
         return Answer(200, {"id": call.path, "name": "nodes", "properties": {"securityRules": self.rules}})
 
     def _versions(self, _call: Call, names: dict[str, str]) -> Answer:
         versions = IMAGES.get((names["publisher"], names["offer"], names["sku"]))
         if versions is None:
-            raise RefusedError("NotFound", f"Artifact: VMImage was not found ({names['sku']}).")
+            raise FakeAzureError("NotFound", f"Artifact: VMImage was not found ({names['sku']}).")
         return Answer(200, [{"name": each, "location": names["region"]} for each in versions])
 
     def _usages(self, call: Call, _names: dict[str, str]) -> Answer:

@@ -8,7 +8,7 @@ from collections.abc import Collection
 from typing import Any
 
 from tests.clouds.azure_machines import ROOT
-from tests.clouds.azure_wire import RefusedError, complaints
+from tests.clouds.azure_wire import FakeAzureError, complaints
 
 REGIONS = {"eastus": ("1", "2", "3"), "westus2": ("1", "2", "3"), "northcentralus": ()}
 IMAGES = {("microsoft-dsvm", "ubuntu-hpc", "2204"): ["22.04.2026010100", "22.04.2026090100"]}
@@ -23,42 +23,42 @@ _FORBIDDEN = {"root", "admin", "administrator", "test", "user", "guest", "consol
 
 
 def check(name: str, body: dict[str, Any], sizes: Collection[str]) -> None:
-    """Raises RefusedError."""
+    """Raises FakeAzureError."""
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9-]{0,62}[A-Za-z0-9]", name):
-        raise RefusedError("InvalidResourceName", f"The name '{name}' is none of a virtual machine.")
+        raise FakeAzureError("InvalidResourceName", f"The name '{name}' is none of a virtual machine.")
     if found := complaints(body):
-        raise RefusedError("InvalidRequestContent", f"The request content was invalid: {'; '.join(found)}")
+        raise FakeAzureError("InvalidRequestContent", f"The request content was invalid: {'; '.join(found)}")
     _check_tags(body)
     asked = body["properties"]
     size, zones = asked["hardwareProfile"]["vmSize"], REGIONS.get(body["location"])
     if size not in sizes:
-        raise RefusedError("InvalidParameter", f"The value {size} provided for the VM size is not valid.")
+        raise FakeAzureError("InvalidParameter", f"The value {size} provided for the VM size is not valid.")
     if zones is None or not set(body.get("zones") or ()) <= set(zones):
-        raise RefusedError("InvalidParameter", f"The zone(s) {body.get('zones')} of {body['location']} are invalid.")
+        raise FakeAzureError("InvalidParameter", f"The zone(s) {body.get('zones')} of {body['location']} are invalid.")
     if asked.get("priority") != "Spot" and "evictionPolicy" in asked:
         code = "EvictionPolicyCanBeSetOnlyOnAzureSpotVirtualMachines"
-        raise RefusedError(code, "Eviction policy can be set only on Azure Spot Virtual Machines.")
+        raise FakeAzureError(code, "Eviction policy can be set only on Azure Spot Virtual Machines.")
     _check_system(asked["osProfile"])
     _check_image(asked["storageProfile"]["imageReference"])
     for identity in (body.get("identity") or {}).get("userAssignedIdentities") or {}:
         if identity.lower() != IDENTITY.lower():
-            raise RefusedError("LinkedInvalidPropertyId", f"The identity {identity} is not there.")
+            raise FakeAzureError("LinkedInvalidPropertyId", f"The identity {identity} is not there.")
     _check_network(name, body["location"], asked["networkProfile"])
 
 
 def _check_tags(body: dict[str, Any]) -> None:
     for key, value in (body.get("tags") or {}).items():
         if set(key) & set("<>%&\\?/") or len(value) > 256:
-            raise RefusedError("InvalidTagNameCharacters", f"The tag {key!r} has characters that are reserved.")
+            raise FakeAzureError("InvalidTagNameCharacters", f"The tag {key!r} has characters that are reserved.")
 
 
 def _check_system(system: dict[str, Any]) -> None:
     if system["adminUsername"] in _FORBIDDEN:
-        raise RefusedError("InvalidParameter", "The Admin Username specified is not allowed.")
+        raise FakeAzureError("InvalidParameter", "The Admin Username specified is not allowed.")
     if not system["linuxConfiguration"]["ssh"]["publicKeys"][0]["keyData"].startswith("ssh-"):
-        raise RefusedError("InvalidParameter", "The value of parameter linuxConfiguration.ssh.publicKeys is invalid.")
+        raise FakeAzureError("InvalidParameter", "The value of parameter linuxConfiguration.ssh.publicKeys is invalid.")
     if len(base64.b64decode(system["customData"], validate=True)) > 65535:
-        raise RefusedError("InvalidParameter", "Custom data in OSProfile must be a Base64 encoded string of 64 KB.")
+        raise FakeAzureError("InvalidParameter", "Custom data in OSProfile must be a Base64 encoded string of 64 KB.")
 
 
 def _check_image(image: dict[str, str]) -> None:
@@ -66,16 +66,16 @@ def _check_image(image: dict[str, str]) -> None:
         return
     versions = IMAGES.get((image["publisher"], image["offer"], image["sku"]), [])
     if not versions or image["version"] not in {"latest", *versions}:
-        raise RefusedError("PlatformImageNotFound", f"The platform image '{':'.join(image.values())}' is not there.")
+        raise FakeAzureError("PlatformImageNotFound", f"The platform image '{':'.join(image.values())}' is not there.")
 
 
 def _check_network(name: str, region: str, network: dict[str, Any]) -> None:
     if "networkApiVersion" not in network:
-        raise RefusedError("InvalidParameter", "Required parameter 'networkApiVersion' is missing (null).")
+        raise FakeAzureError("InvalidParameter", "Required parameter 'networkApiVersion' is missing (null).")
     for wanted in network["networkInterfaceConfigurations"]:
         subnet = wanted["properties"]["ipConfigurations"][0]["properties"]["subnet"]["id"]
         group = wanted["properties"].get("networkSecurityGroup", {}).get("id", SECURITY_GROUP)
         if subnet != SUBNETS.get(region) or group != SECURITY_GROUP:
             bad = subnet if group == SECURITY_GROUP else group
             message = f"Resource {bad} referenced by resource {name} was not found. Please make sure it exists."
-            raise RefusedError("InvalidResourceReference", message)
+            raise FakeAzureError("InvalidResourceReference", message)

@@ -70,7 +70,7 @@ class Answer:
         return b"" if self.body is None else json.dumps(self.body).encode()
 
 
-class RefusedError(Exception):
+class FakeAzureError(Exception):
     """The cloud says no."""
 
     def __init__(self, code: str, message: str, headers: Mapping[str, str] | None = None) -> None:

@@ -38,18 +38,18 @@ from werkzeug.serving import WSGIRequestHandler, make_server
 
 from tests.clouds.gcp_compute import OP_FAULTS, Compute
 from tests.clouds.gcp_instances import Record
-from tests.clouds.gcp_wire import Answer, Call, RefusedError, json_answer, read_call, refusal
+from tests.clouds.gcp_wire import Answer, Call, FakeGcpError, error_answer, json_answer, read_call
 from tests.clouds.machines import Machines, real_machines
 
 PROJECT = "a-project"
 HANG_S = 120.0
 _TOKEN = "ya29.a-token"  # noqa: S105 - of the test cloud alone
 _FAULTS = {
-    "throttled": RefusedError(403, "rateLimitExceeded", "Rate Limit Exceeded"),
-    "internal": RefusedError(503, "backendError", "Backend Error"),
-    "fatal": RefusedError(400, "invalid", "Invalid value for field 'resource.networkInterfaces[0].network'"),
-    "quota-at-once": RefusedError(403, "quotaExceeded", "Quota 'NVIDIA_T4_GPUS' exceeded.  Limit: 0.0"),
-    "unheard-of-at-once": RefusedError(400, "somethingNew", "Never seen before"),
+    "throttled": FakeGcpError(403, "rateLimitExceeded", "Rate Limit Exceeded"),
+    "internal": FakeGcpError(503, "backendError", "Backend Error"),
+    "fatal": FakeGcpError(400, "invalid", "Invalid value for field 'resource.networkInterfaces[0].network'"),
+    "quota-at-once": FakeGcpError(403, "quotaExceeded", "Quota 'NVIDIA_T4_GPUS' exceeded.  Limit: 0.0"),
+    "unheard-of-at-once": FakeGcpError(400, "somethingNew", "Never seen before"),
 }
 # done-but-error: refused as "internal", done all the same. done-but-failed: taken, and the operation fails, but the
 # machine is there.
@@ -212,30 +212,30 @@ class GcpCloud:
                 raise _FAULTS[fault]
             if fault == "hang":
                 self.closing.wait(HANG_S)
-                raise RefusedError(503, "backendError", "it hung")
+                raise FakeGcpError(503, "backendError", "it hung")
             if fault == "proxy":
                 return Answer(502, "text/html", b"<html>Bad Gateway</html>"), False
             with self.compute.instances.lock:
                 answer = self.compute.serve(call, fault)
                 if fault == "twice":
                     answer = self.compute.serve(call, "pass")
-        except RefusedError as error:
-            return refusal(error), False
+        except FakeGcpError as error:
+            return error_answer(error), False
         if fault == "done-but-error":
-            return refusal(_FAULTS["internal"]), False
+            return error_answer(_FAULTS["internal"]), False
         if fault == "garbage":
             return Answer(200, "text/html", b"<html>Welcome to the hotel network</html>"), False
         return answer, fault == "drop-reply"
 
     def _admit(self, call: Call, authorization: str) -> None:
         if self.credentials != "good" or authorization != f"Bearer {_TOKEN}":
-            raise RefusedError(401, "authError", "Request had invalid authentication credentials.")
+            raise FakeGcpError(401, "authError", "Request had invalid authentication credentials.")
         project = call.path["project"]
         if project != PROJECT and not call.action.startswith("images."):
-            raise RefusedError(404, "notFound", f"The resource 'projects/{project}' was not found")
+            raise FakeGcpError(404, "notFound", f"The resource 'projects/{project}' was not found")
         for name in needed(call):
             if name in self.denied:
-                raise RefusedError(403, "forbidden", f"Required '{name}' permission for 'projects/{project}'")
+                raise FakeGcpError(403, "forbidden", f"Required '{name}' permission for 'projects/{project}'")
 
 
 def needed(call: Call) -> list[str]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from provisioners.catalog import load_catalog
 from tests.clouds.gcp_instances import GONE, Instances, Operation, Record, when
-from tests.clouds.gcp_wire import Answer, Call, RefusedError, filter_of, json_answer, page
+from tests.clouds.gcp_wire import Answer, Call, FakeGcpError, filter_of, json_answer, page
 from tests.clouds.machines import Machines
 
 ZONES = ("us-central1-a", "us-central1-b", "us-central1-c", "us-central1-f", "us-west1-a", "us-west1-b")
@@ -83,13 +83,13 @@ class Compute:
         self._full.discard((zone, machine_type))
 
     def serve(self, call: Call, fault: str) -> Answer:
-        """One call. Raises RefusedError."""
+        """One call. Raises FakeGcpError."""
         if "zone" in call.path and call.path["zone"] not in ZONES:
-            raise RefusedError(404, "notFound", f"The resource 'projects/p/zones/{call.path['zone']}' was not found")
+            raise FakeGcpError(404, "notFound", f"The resource 'projects/p/zones/{call.path['zone']}' was not found")
         if call.action == "instances.insert":
             return json_answer(self._insert(call, fault))
         if call.action not in self._handlers:
-            raise RefusedError(501, "notImplemented", f"this test cloud does not know {call.action}")
+            raise FakeGcpError(501, "notImplemented", f"this test cloud does not know {call.action}")
         return json_answer(self._handlers[call.action](call))
 
     # -- machines ------------------------------------------------------------------------------------------
@@ -97,13 +97,13 @@ class Compute:
     def _insert(self, call: Call, fault: str) -> Mapping[str, Any]:
         zone, body, request_id = call.path["zone"], call.body, call.query.get("requestId", "")
         if request_id and uuid.UUID(request_id).int == 0:
-            raise RefusedError(400, "invalid", "Invalid value for field 'requestId'")
+            raise FakeGcpError(400, "invalid", "Invalid value for field 'requestId'")
         if request_id in self._requests:
             return self._told(self._requests[request_id])
         self._check(zone, body)
         if self.instances.find(zone, body["name"]) is not None:
             message = f"The resource 'projects/p/zones/{zone}/instances/{body['name']}' already exists"
-            raise RefusedError(409, "alreadyExists", message)
+            raise FakeGcpError(409, "alreadyExists", message)
         operation = self.instances.operation(zone, "insert", body["name"], request_id=request_id)
         if request_id:
             self._requests[request_id] = operation
@@ -133,13 +133,13 @@ class Compute:
         self._check_type(zone, body)
         scheduling = body.get("scheduling", {})
         if scheduling.get("onHostMaintenance") != "TERMINATE":
-            raise RefusedError(400, "badRequest", "Instances with guest accelerators do not support live migration.")
+            raise FakeGcpError(400, "badRequest", "Instances with guest accelerators do not support live migration.")
         spot = scheduling.get("provisioningModel") == "SPOT"
         if spot and scheduling.get("automaticRestart", True):
-            raise RefusedError(400, "badRequest", "Scheduling must have automaticRestart be false for SPOT instances")
+            raise FakeGcpError(400, "badRequest", "Scheduling must have automaticRestart be false for SPOT instances")
         notice = scheduling.get("preemptionNoticeDuration")
         if notice and (not spot or int(notice["seconds"]) > 120):
-            raise RefusedError(400, "badRequest", "preemptionNoticeDuration is for SPOT instances, up to 120 s")
+            raise FakeGcpError(400, "badRequest", "preemptionNoticeDuration is for SPOT instances, up to 120 s")
         for disk in body["disks"]:
             self._check_image(disk["initializeParams"]["sourceImage"])
         for interface in body["networkInterfaces"]:
@@ -151,28 +151,28 @@ class Compute:
             message = (
                 f"Invalid value for field 'resource.machineType': '{kind}'. The referenced resource does not exist."
             )
-            raise RefusedError(400, "invalid", message)
+            raise FakeGcpError(400, "invalid", message)
         for each in body.get("guestAccelerators", ()):
             path, accelerator = each["acceleratorType"].rsplit("/", 1)
             if path != f"zones/{zone}/acceleratorTypes" or accelerator not in self._accelerators_in(zone):
                 message = f"The resource 'projects/p/zones/{zone}/acceleratorTypes/{accelerator}' was not found"
-                raise RefusedError(404, "notFound", message)
+                raise FakeGcpError(404, "notFound", message)
             if not kind.startswith("n1-"):
-                raise RefusedError(400, "badRequest", f"[{kind}, {accelerator}] features are not compatible")
+                raise FakeGcpError(400, "badRequest", f"[{kind}, {accelerator}] features are not compatible")
 
     def _check_image(self, image: str) -> None:
         match = re.fullmatch(r"projects/([^/]+)/global/images/(?:family/)?([^/]+)", image)
         if match is None or match[2] not in self.images.get(match[1], set()):
             message = f"Invalid value for field 'resource.disks[0].initializeParams.sourceImage': '{image}'. Not found."
-            raise RefusedError(400, "invalid", message)
+            raise FakeGcpError(400, "invalid", message)
 
     def _check_network(self, zone: str, interface: Mapping[str, Any]) -> None:
         region, path = zone.rpartition("-")[0], interface.get("subnetwork") or "regions/R/subnetworks/default"
         where = path.replace("/R/", f"/{region}/").split("/")
         if (where[-3], where[-1]) not in self.subnetworks:
-            raise RefusedError(400, "invalid", f"The referenced subnetwork resource cannot be found: '{path}'.")
+            raise FakeGcpError(400, "invalid", f"The referenced subnetwork resource cannot be found: '{path}'.")
         if "subnetwork" not in interface and interface["network"] != "global/networks/default":
-            raise RefusedError(400, "invalid", f"The referenced network cannot be found: {interface['network']!r}")
+            raise FakeGcpError(400, "invalid", f"The referenced network cannot be found: {interface['network']!r}")
 
     def _get(self, call: Call) -> Mapping[str, Any]:
         record = self._must_find(call)
@@ -189,7 +189,7 @@ class Compute:
         zone, name = call.path["zone"], call.path["instance"]
         record = self.instances.find(zone, name)
         if record is None:
-            raise RefusedError(
+            raise FakeGcpError(
                 404, "notFound", f"The resource 'projects/p/zones/{zone}/instances/{name}' was not found"
             )
         return record
@@ -228,7 +228,7 @@ class Compute:
         for each in self.instances.operations:
             if (each.zone, each.name) == (call.path["zone"], call.path["operation"]):
                 return self._told(each)
-        raise RefusedError(404, "notFound", "The resource was not found")
+        raise FakeGcpError(404, "notFound", "The resource was not found")
 
     def _newest(self, call: Call) -> list[Operation]:
         self.instances.sync()
@@ -276,9 +276,9 @@ class Compute:
         zone, name = call.path["zone"], call.path["disk"]
         disk = self.instances.disks.get((zone, name))
         if disk is None:
-            raise RefusedError(404, "notFound", f"The resource 'projects/p/zones/{zone}/disks/{name}' was not found")
+            raise FakeGcpError(404, "notFound", f"The resource 'projects/p/zones/{zone}/disks/{name}' was not found")
         if disk["users"]:
-            raise RefusedError(
+            raise FakeGcpError(
                 400, "resourceInUseByAnotherResource", f"The disk resource '{name}' is already being used"
             )
         del self.instances.disks[zone, name]
@@ -307,7 +307,7 @@ class Compute:
     def _region(self, call: Call) -> Mapping[str, Any]:
         region = call.path["region"]
         if region not in self.quotas:
-            raise RefusedError(404, "notFound", f"The resource 'projects/p/regions/{region}' was not found")
+            raise FakeGcpError(404, "notFound", f"The resource 'projects/p/regions/{region}' was not found")
         return {"kind": "compute#region", "name": region, "quotas": _limits(self.quotas[region])}
 
     def _project(self, call: Call) -> Mapping[str, Any]:
@@ -316,12 +316,12 @@ class Compute:
     def _image(self, call: Call) -> Mapping[str, Any]:
         name = call.path.get("family") or call.path["image"]
         if name not in self.images.get(call.path["project"], set()):
-            raise RefusedError(404, "notFound", f"The resource '{name}' was not found")
+            raise FakeGcpError(404, "notFound", f"The resource '{name}' was not found")
         return {"kind": "compute#image", "name": f"{name}-v20261101"}
 
     def _subnetwork(self, call: Call) -> Mapping[str, Any]:
         if (call.path["region"], call.path["subnetwork"]) not in self.subnetworks:
-            raise RefusedError(404, "notFound", f"The subnetwork '{call.path['subnetwork']}' was not found")
+            raise FakeGcpError(404, "notFound", f"The subnetwork '{call.path['subnetwork']}' was not found")
         return {"kind": "compute#subnetwork", "name": call.path["subnetwork"]}
 
     def _firewalls(self, call: Call) -> Mapping[str, Any]:
@@ -356,12 +356,12 @@ def rule(name: str, *, ports: tuple[str, ...] = (), tags: tuple[str, ...] = ()) 
 
 def _check_names(body: Mapping[str, Any]) -> None:
     if not _NAME.fullmatch(body["name"]):
-        raise RefusedError(400, "invalid", f"Invalid value for field 'resource.name': '{body['name']}'.")
+        raise FakeGcpError(400, "invalid", f"Invalid value for field 'resource.name': '{body['name']}'.")
     every = [body.get("labels", {}), *(each["initializeParams"].get("labels", {}) for each in body["disks"])]
     for labels in every:
         for key, value in labels.items():
             if len(labels) > 64 or not _LABEL_KEY.fullmatch(key) or not _LABEL_VALUE.fullmatch(value):
-                raise RefusedError(400, "invalid", f"Invalid value for field 'resource.labels': {key}={value!r}")
+                raise FakeGcpError(400, "invalid", f"Invalid value for field 'resource.labels': {key}={value!r}")
 
 
 def _limits(values: Mapping[str, float]) -> list[dict[str, Any]]:

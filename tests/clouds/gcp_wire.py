@@ -25,7 +25,7 @@ _JSON_TYPES: Mapping[str, tuple[type, ...]] = {
 }
 
 
-class RefusedError(Exception):
+class FakeGcpError(Exception):
     """The cloud says no."""
 
     def __init__(self, status: int, reason: str, message: str) -> None:
@@ -86,7 +86,7 @@ def _methods() -> tuple[_Method, ...]:
 
 
 def read_call(verb: str, path: str, query: str, body: bytes) -> Call:
-    """What is asked for. Raises RefusedError for what Google's own description does not know."""
+    """What is asked for. Raises FakeGcpError for what Google's own description does not know."""
     inner = path.removeprefix(PREFIX)
     for method in _methods():
         match = method.path.fullmatch(inner)
@@ -95,15 +95,15 @@ def read_call(verb: str, path: str, query: str, body: bytes) -> Call:
         asked = dict(parse_qsl(query, keep_blank_values=True))
         unknown = sorted(set(asked) - method.query)
         if unknown:
-            raise RefusedError(400, "invalidParameter", f"Unknown parameter {unknown[0]!r} of {method.action}")
+            raise FakeGcpError(400, "invalidParameter", f"Unknown parameter {unknown[0]!r} of {method.action}")
         told = json.loads(body) if body else {}
         if told and not method.schema:
-            raise RefusedError(400, "badRequest", f"{method.action} takes no body")
+            raise FakeGcpError(400, "badRequest", f"{method.action} takes no body")
         complaints = list(_complaints(told, method.schema, "resource")) if method.schema else []
         if complaints:
-            raise RefusedError(400, "invalid", f"Invalid JSON payload received. {complaints[0]}")
+            raise FakeGcpError(400, "invalid", f"Invalid JSON payload received. {complaints[0]}")
         return Call(method.action, {key: unquote(each) for key, each in match.groupdict().items()}, asked, told)
-    raise RefusedError(404, "notFound", f"The requested URL {path} was not found on this server.")
+    raise FakeGcpError(404, "notFound", f"The requested URL {path} was not found on this server.")
 
 
 def _complaints(value: Any, schema: str, where: str) -> Iterator[str]:
@@ -154,7 +154,7 @@ _TERM = re.compile(r"\(?([\w.-]+) (=|!=) (\"[^\"]*\"|[\w.-]+)\)?")
 
 
 def filter_of(text: str, schema: str) -> Callable[[Mapping[str, Any]], bool]:
-    """Whether an item passes: one regular expression, or equalities joined by AND or by OR. Raises RefusedError."""
+    """Whether an item passes: one regular expression, or equalities joined by AND or by OR. Raises FakeGcpError."""
     if not text:
         return lambda _: True
     if match := _REGEX.fullmatch(text):
@@ -165,7 +165,7 @@ def filter_of(text: str, schema: str) -> Callable[[Mapping[str, Any]], bool]:
     joint = " OR " if " OR " in text else " AND "
     terms = [_TERM.fullmatch(each) for each in text.split(joint)]
     if not all(terms):
-        raise RefusedError(
+        raise FakeGcpError(
             400, "invalid", f"Invalid value for field 'filter': '{text}'. Invalid list filter expression."
         )
     tests = [(match[1], match[2] == "=", match[3].strip('"')) for match in terms if match]
@@ -177,7 +177,7 @@ def filter_of(text: str, schema: str) -> Callable[[Mapping[str, Any]], bool]:
 
 def _must_be_known(field: str, schema: str) -> None:
     if field.partition(".")[0] not in _document()["schemas"][schema]["properties"]:
-        raise RefusedError(400, "invalid", f"Invalid value for field 'filter': no field {field!r}")
+        raise FakeGcpError(400, "invalid", f"Invalid value for field 'filter': no field {field!r}")
 
 
 def _field(item: Mapping[str, Any], path: str) -> str:
@@ -195,7 +195,7 @@ def json_answer(told: Mapping[str, Any], status: int = 200) -> Answer:
     return Answer(status, "application/json; charset=UTF-8", json.dumps(told).encode())
 
 
-def refusal(error: RefusedError) -> Answer:
+def error_answer(error: FakeGcpError) -> Answer:
     """As Google words an error."""
     first = {"message": str(error), "domain": "global", "reason": error.reason}
     told = {"code": error.status, "message": str(error), "errors": [first]}
@@ -206,7 +206,7 @@ def page(items: Sequence[Any], query: Mapping[str, str]) -> tuple[Sequence[Any],
     """The part of a listing that is asked for, and where the next one begins."""
     most = int(query.get("maxResults") or 500)
     if most > 500:
-        raise RefusedError(400, "invalid", "Invalid value for field 'maxResults': must be at most 500")
+        raise FakeGcpError(400, "invalid", "Invalid value for field 'maxResults': must be at most 500")
     first = int(query.get("pageToken") or 0)
     more = {"nextPageToken": str(first + most)} if len(items) > first + most else {}
     return items[first : first + most], more

@@ -237,7 +237,9 @@ def test_ids_carry_their_region(region: str, ec2_id: str) -> None:
 
 
 def outcome(code: str, message: str = "so it is") -> Any:
-    return errors.launch_outcome(errors.Refusal("EC2", "us-east-1", code, message), "us-east-1a, g4dn.xlarge, spot")
+    return errors.launch_outcome(
+        errors.AwsErrorReply("EC2", "us-east-1", code, message), "us-east-1a, g4dn.xlarge, spot"
+    )
 
 
 def test_codes_mean_what_people_found_them_to_mean() -> None:
@@ -277,13 +279,13 @@ def test_each_row_has_a_source_and_what_refuses_for_a_while_says_for_how_long() 
         if row.kind in {Kind.NO_CAPACITY, Kind.QUOTA}:
             assert row.scope is not None
             assert row.memory_s > 0
-    assert len({(row.name, row.words) for row in errors.TABLE}) == len(errors.TABLE)
+    assert len({(row.name, row.message_part) for row in errors.TABLE}) == len(errors.TABLE)
 
 
 def test_no_row_hides_another() -> None:
     for number, row in enumerate(errors.TABLE):
         name = row.name.replace(".*", ".X")
-        assert not any(before.fits(name, row.words) for before in errors.TABLE[:number]), row.name
+        assert not any(before.fits(name, row.message_part) for before in errors.TABLE[:number]), row.name
 
 
 def test_types_count_towards_their_quota() -> None:

@@ -457,7 +457,7 @@ def test_permissions_have_wildcards_and_exceptions() -> None:
 
 
 def outcome(code: str, message: str = "so it is", retry_after_s: float = 0.0) -> Any:
-    refusal = errors.Refusal("Azure, asked for a launch,", 409, code, message, retry_after_s)
+    refusal = errors.AzureErrorReply("Azure, asked for a launch,", 409, code, message, retry_after_s)
     return errors.launch_outcome(refusal, "eastus-1, Standard_NC4as_T4_v3, spot")
 
 
@@ -519,9 +519,9 @@ def test_each_row_has_a_source_and_what_refuses_for_a_while_says_for_how_long() 
         if row.kind in {Kind.NO_CAPACITY, Kind.QUOTA}:
             assert row.scope is not None
             assert row.memory_s > 0
-    assert len({(row.name, row.words) for row in errors.TABLE}) == len(errors.TABLE)
+    assert len({(row.name, row.message_part) for row in errors.TABLE}) == len(errors.TABLE)
 
 
 def test_no_row_hides_another() -> None:
     for number, row in enumerate(errors.TABLE):
-        assert not any(before.fits(row.name, row.words) for before in errors.TABLE[:number]), row.name
+        assert not any(before.fits(row.name, row.message_part) for before in errors.TABLE[:number]), row.name

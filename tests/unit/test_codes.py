@@ -10,7 +10,7 @@ from provisioners.codes import Code, Kind, find, markdown, outcome
 
 TABLE = (
     Code("Full", Kind.NO_CAPACITY, "docs", Scope.ZONE, 180),
-    Code("Limit", Kind.QUOTA, "docs", Scope.REGION, 600, mend="ask for more", words="family cores"),
+    Code("Limit", Kind.QUOTA, "docs", Scope.REGION, 600, remedy="ask for more", message_part="family cores"),
     Code("Limit", Kind.FATAL, "docs"),
     Code("Slow", Kind.THROTTLED, "docs", memory_s=5),
     Code("Odd.*", Kind.TRANSIENT, "docs"),

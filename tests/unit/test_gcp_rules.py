@@ -308,7 +308,7 @@ def test_what_nothing_can_stand_in_for_is_an_error() -> None:
 
 
 def outcome(code: str, message: str = "so it is") -> Any:
-    return errors.launch_outcome(errors.Refusal("us-central1-a", code, message), "us-central1-a, T4, spot")
+    return errors.launch_outcome(errors.GcpErrorReply("us-central1-a", code, message), "us-central1-a, T4, spot")
 
 
 def test_codes_mean_what_people_found_them_to_mean() -> None:
@@ -345,12 +345,12 @@ def test_each_row_has_a_source_and_what_refuses_for_a_while_says_for_how_long() 
         if row.kind in {Kind.NO_CAPACITY, Kind.QUOTA}:
             assert row.scope is not None
             assert row.memory_s > 0
-    assert len({(row.name, row.words) for row in errors.TABLE}) == len(errors.TABLE)
+    assert len({(row.name, row.message_part) for row in errors.TABLE}) == len(errors.TABLE)
 
 
 def test_no_row_hides_another() -> None:
     for number, row in enumerate(errors.TABLE):
-        assert not any(before.fits(row.name, row.words) for before in errors.TABLE[:number]), row.name
+        assert not any(before.fits(row.name, row.message_part) for before in errors.TABLE[:number]), row.name
 
 
 def test_gpus_count_towards_their_quota() -> None:

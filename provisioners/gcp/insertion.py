@@ -20,8 +20,8 @@ from provisioners.base import (
 from provisioners.calls import Deadline, NoAnswerError, NoCredentialsError, NotSentError
 from provisioners.catalog import Catalog
 from provisioners.gcp import describe, launch, names
-from provisioners.gcp.client import Gcp, RefusedError
-from provisioners.gcp.errors import Refusal, is_gone, is_used, launch_outcome
+from provisioners.gcp.client import Gcp, GcpApiError
+from provisioners.gcp.errors import GcpErrorReply, is_gone, is_used, launch_outcome
 from provisioners.gcp.listing import Listing
 from provisioners.gcp.settings import GcpSettings
 
@@ -31,7 +31,7 @@ _MAX_CALL_S = 10.0
 _OTHER = "a token stands for one request: take a new one"
 
 
-class Launching:
+class Insertion:
     """A name can be used again once its machine is deleted, and an insertion that failed may be repeated under the same
     token: so the operations are asked first what became of the token. Where they lag, the name and the request id
     still allow one machine at a time.
@@ -54,8 +54,8 @@ class Launching:
             body = launch.instance(request, self._settings, machine, self._catalog.driver_of(machine))
             pattern = names.pattern_of_token(request.token)
             operations = self._listing.operations_in(offer.zone, pattern, deadline)
-        except RefusedError as error:
-            return launch_outcome(error.refusal, where)
+        except GcpApiError as error:
+            return launch_outcome(error.reply, where)
         except UnreachableError as error:
             return Transient(str(error))
         except ProvisionerError as error:
@@ -81,11 +81,11 @@ class Launching:
             )
             if operation.kind != "compute#operation":
                 return Unknown(f"Compute Engine ({zone}) took the launch, and answered what is no operation")
-        except RefusedError as error:
-            if is_used(error.refusal):
+        except GcpApiError as error:
+            if is_used(error.reply):
                 name = names.instance_name(request)
                 return self._the_machine(request, name, deadline) or _gone_again(request, name)
-            return launch_outcome(error.refusal, where)
+            return launch_outcome(error.reply, where)
         except NotSentError as error:
             return Transient(str(error))
         except NoAnswerError as error:
@@ -100,13 +100,13 @@ class Launching:
         while deadline.left_s() > wait_s:
             try:
                 limit_s = min(deadline.left_s(), _MAX_CALL_S)
-                told = self._gcp.once("zoneOperations", "get", limit_s, zone, zone=zone, operation=name)
-                found = describe.operation(told)
-            except (RefusedError, NotSentError, NoAnswerError, NoCredentialsError, ProvisionerError):
+                raw = self._gcp.once("zoneOperations", "get", limit_s, zone, zone=zone, operation=name)
+                found = describe.operation(raw)
+            except (GcpApiError, NotSentError, NoAnswerError, NoCredentialsError, ProvisionerError):
                 found = None  # the insertion goes on, whether or not it can be looked at
             if found is not None and found.done:
-                if found.code and not is_used(Refusal(zone, found.code, found.message)):
-                    return launch_outcome(Refusal(zone, found.code, found.message), where)
+                if found.code and not is_used(GcpErrorReply(zone, found.code, found.message)):
+                    return launch_outcome(GcpErrorReply(zone, found.code, found.message), where)
                 return self._the_machine(request, found.target, deadline) or _gone_again(request, found.target)
             time.sleep(wait_s)
             wait_s = min(2 * wait_s, _MAX_LOOK_S)
@@ -138,10 +138,10 @@ class Launching:
         """The machine of this name, if it is the request's; None where there is none."""
         zone = request.offer.zone
         try:
-            told = self._gcp.ask("instances", "get", deadline, zone, kind="compute#instance", zone=zone, instance=name)
-            found = describe.instance(told, zone, self._settings, (), 0.0)
-        except RefusedError as error:
-            if is_gone(error.refusal):
+            vm = self._gcp.ask("instances", "get", deadline, zone, kind="compute#instance", zone=zone, instance=name)
+            found = describe.instance(vm, zone, self._settings, (), 0.0)
+        except GcpApiError as error:
+            if is_gone(error.reply):
                 return None
             return Unknown(str(error))
         except ProvisionerError as error:
