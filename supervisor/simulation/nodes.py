@@ -83,7 +83,7 @@ class SimNodes:
             return
         agent.exited = True
         self.failed_preparations.setdefault(agent.job, set()).add(node)
-        reason = "told to leave" if outcome == "left" else "the launcher broke"
+        reason = "asked to leave" if outcome == "left" else "the launcher broke"
         message = Ended(node, outcome, 0 if outcome == "left" else 1, reason, self._clock.now())
         self._etcd.put(self.keys.ended(agent.job, node), encode(message))
         self._etcd.delete(self.keys.member(agent.job, node))

@@ -1,7 +1,7 @@
-"""Small wrongs that can be done to a module's source, one at a time.
+"""Mutation operators: small changes of a module's source, one at a time.
 
-What people read (texts, docstrings) is left as it is, and so are annotations, decorators, assertions, and the defaults
-of a record's fields: the tests are asked whether they hold what is decided, not how it is worded or configured.
+Texts, docstrings, annotations, decorators, assertions and the defaults of a record's fields are not mutated: the tests
+must hold decisions, not their wording or configuration.
 """
 
 from __future__ import annotations
@@ -37,22 +37,21 @@ _PLAIN = (ast.Attribute, ast.Name, ast.Starred, ast.Subscript, ast.UnaryOp)
 
 @dataclass(frozen=True)
 class Mutant:
-    """One change of a module. `function`: the qualified name of the outermost function that it is in, "" for none.
-
-    `lines`: of the statement that it is in, without what is nested below it: who runs none of them cannot notice.
-    """
+    """One change of a module."""
 
     line: int
+    # Of the changed statement, without nested ones: a test that runs none of them cannot kill the mutant.
     lines: range
+    # The qualified name of the outermost function around it, or "".
     function: str
     before: str
     after: str
+    # Returns the changed tree: the same object each time, so compile it before the next one is made.
     make: Callable[[], ast.Module]
-    """The changed tree: the same object each time, so compile it before the next one is made."""
 
 
 def mutants(source: str, enums: Mapping[str, list[str]]) -> Iterator[Mutant]:
-    """All of them, in the order of the source. `enums`: members by the name that the module has for an enumeration."""
+    """All mutants, in the order of the source. `enums`: the members of each enumeration that the module names."""
     tree = ast.parse(source)
     yield from _Walk(tree, enums).body(tree, "")
 
@@ -65,12 +64,12 @@ class _Walk:
         self._restore: Callable[[], None] = lambda: None
 
     def body(self, node: ast.AST, function: str, prefix: str = "") -> Iterator[Mutant]:
-        """The mutants of what is below a node."""
+        """The mutants below a node."""
         for name, value in ast.iter_fields(node):
             if name in _SKIPPED_FIELDS:
                 continue
             for index, child in enumerate(value) if isinstance(value, list) else [(None, value)]:
-                if not isinstance(child, ast.AST) or _is_left_alone(child, node):
+                if not isinstance(child, ast.AST) or _is_skipped(child, node):
                     continue
                 inside, below = function, prefix
                 if isinstance(child, ast.ClassDef):
@@ -79,10 +78,10 @@ class _Walk:
                     inside = f"{prefix}{child.name}"
                 if isinstance(child, ast.stmt | ast.match_case):
                     self._lines = _header(child)
-                for new in self._wrongs(child, node, name):
+                for new in self._changes(child, node, name):
                     yield self._mutant(node, name, index, new, function)
                 if isinstance(child, ast.FunctionDef) and not function:
-                    yield from self.body(child.args, "", prefix)  # its defaults are made where it is defined
+                    yield from self.body(child.args, "", prefix)  # its defaults are evaluated where it is defined
                     for number, statement in enumerate(child.body):
                         yield from self._statement(child, number, statement, inside, below)
                 else:
@@ -91,10 +90,10 @@ class _Walk:
     def _statement(
         self, parent: ast.FunctionDef, number: int, child: ast.stmt, function: str, prefix: str
     ) -> Iterator[Mutant]:
-        if _is_left_alone(child, parent):
+        if _is_skipped(child, parent):
             return
         self._lines = _header(child)
-        for new in self._wrongs(child, parent, "body"):
+        for new in self._changes(child, parent, "body"):
             yield self._mutant(parent, "body", number, new, function)
         yield from self.body(child, function, prefix)
 
@@ -115,16 +114,16 @@ class _Walk:
         line = getattr(old, "lineno", self._lines.start)
         return Mutant(line, self._lines, function, _text(old), "(left out)" if new is None else _text(new), make)
 
-    # -- what can be wrong with one node -------------------------------------------------------------------
+    # -- operators ------------------------------------------------------------------------------------------
 
-    def _wrongs(self, node: ast.AST, parent: ast.AST, name: str) -> Iterator[ast.AST | None]:
+    def _changes(self, node: ast.AST, parent: ast.AST, name: str) -> Iterator[ast.AST | None]:
         match node:
             case ast.stmt():
-                yield from _wrong_statements(node)
+                yield from _changed_statements(node)
             case ast.keyword(arg=str()):
                 yield None
             case ast.match_case(body=[ast.Pass()]):
-                pass  # left out, it would do the same
+                pass  # without it, the effect would be the same
             case ast.match_case() if isinstance(parent, ast.Match) and len(parent.cases) > 1:
                 yield None
             case ast.MatchOr(patterns):
@@ -138,9 +137,9 @@ class _Walk:
                     yield ast.UnaryOp(ast.Not(), node)
                 elif name == "elts" and _may_miss(parent):
                     yield None
-                yield from self._wrong_expressions(node, parent)
+                yield from self._changed_expressions(node, parent)
 
-    def _wrong_expressions(self, node: ast.expr, parent: ast.AST) -> Iterator[ast.AST | None]:
+    def _changed_expressions(self, node: ast.expr, parent: ast.AST) -> Iterator[ast.AST | None]:
         match node:
             case ast.Compare(left, [operator], comparators):
                 for other in _COMPARISONS[type(operator)]:
@@ -162,9 +161,9 @@ class _Walk:
             case ast.Call(ast.Name("sorted"), [argument], []):
                 yield ast.Call(ast.Name("list", ast.Load()), [argument], [])
             case _:
-                yield from self._wrong_values(node, parent)
+                yield from self._changed_values(node, parent)
 
-    def _wrong_values(self, node: ast.expr, parent: ast.AST) -> Iterator[ast.AST | None]:
+    def _changed_values(self, node: ast.expr, parent: ast.AST) -> Iterator[ast.AST | None]:
         match node:
             case ast.Constant(bool() as value):
                 yield ast.Constant(not value)
@@ -185,7 +184,7 @@ class _Walk:
                     yield ast.Slice(lower, None)
 
 
-def _wrong_statements(node: ast.stmt) -> Iterator[ast.AST | None]:
+def _changed_statements(node: ast.stmt) -> Iterator[ast.AST | None]:
     match node:
         case ast.Expr(ast.Call()) | ast.Continue() | ast.Break() | ast.Return(None) | ast.Raise() | ast.Delete():
             yield ast.Pass()
@@ -205,7 +204,7 @@ def _header(node: ast.stmt | ast.match_case) -> range:
 
 
 def _may_miss(parent: ast.AST) -> bool:
-    """Whether an element may be left out of this collection: one of things alike, not a pair of different ones."""
+    """Whether an element of this collection may be left out: its elements are alike, unlike those of a record."""
     if isinstance(parent, ast.Set):
         return len(parent.elts) > 1
     if isinstance(parent, ast.Tuple | ast.List) and isinstance(parent.ctx, ast.Load):
@@ -213,7 +212,7 @@ def _may_miss(parent: ast.AST) -> bool:
     return False
 
 
-def _is_left_alone(node: ast.AST, parent: ast.AST) -> bool:
+def _is_skipped(node: ast.AST, parent: ast.AST) -> bool:
     match node:
         case ast.Import() | ast.ImportFrom() | ast.Assert() | ast.Expr(ast.Constant()):
             return True

@@ -1,9 +1,8 @@
-"""`make mutation`: the planner and the transition tables with one small wrong at a time. Do the quick tests notice?
+"""`make mutation`: mutants of the planner, the market and the transition tables. How many do the fast tests kill?
 
-A mutant lives in a process of its own, forked from one that has everything imported: only the code of one function is
-another there. What is made at import (tables, defaults) is imported anew instead. It meets the quick tests in
-tests/unit that run the function, the quickest first, until one fails: then it is killed. Whoever outlives
-`MAX_SECONDS` of them has survived, whatever slower tests would say.
+Each mutant runs in a forked process in which the code of one function is replaced; for code at import (tables,
+defaults) the module is imported again. It meets the fast tests that run the function, the fastest first, until one
+fails: then it is killed. A mutant that `MAX_TESTS_S` of them do not kill has survived, whatever slower tests would say.
 """
 
 from __future__ import annotations
@@ -40,9 +39,9 @@ ABOVE = (
 WHERE = (("supervisor/planner", "*.py"), ("supervisor/market", "*.py"), ("supervisor", "model*.py"))
 PURE, SIMULATED = ("test_plan_*.py", "test_market.py", "test_tables.py"), "tests.sim"
 PROGRAMS = {"etcd_endpoint", "local_cloud"}
-MAX_SECONDS_OF_A_TEST, MAX_SECONDS = 0.3, 1.0  # of CPU, where they are simulated
-LEAST, MIN_OF_A_MODULE = 0.90, 0.85
-FIRST = 40  # tests of what is made at import that are collected before the others
+MAX_TEST_S, MAX_TESTS_S = 0.3, 1.0  # of CPU, for simulated tests
+MIN_KILLED, MIN_KILLED_PER_MODULE = 0.90, 0.85
+FIRST = 40  # tests that are collected first for a mutant at import
 HANGS_AFTER_S = 10  # of CPU; the tests of one mutant take a second or two
 PYTEST = (
     "-q",
@@ -61,7 +60,7 @@ PYTEST = (
 
 @dataclass(frozen=True)
 class Fate:
-    """What became of a mutant. `by`: the test that failed, "(hangs)" where it did not come to an end, "" for none."""
+    """What became of a mutant. `by`: the test that failed, "(hangs)" if it did not end, "" for none."""
 
     module: str
     line: int
@@ -73,7 +72,7 @@ class Fate:
 
 @dataclass(frozen=True)
 class Test:
-    """A test that passes. `runs`: lines of each of the modules under test."""
+    """A passing test. `runs`: the lines that it runs of each module."""
 
     id: str
     cpu_s: float
@@ -85,18 +84,18 @@ class Test:
         return any(Path(self.id.split("::")[0]).match(pattern) for pattern in PURE)
 
     def meets(self, module: str, mutant: Mutant) -> bool:
-        """Whether it can notice a mutant: what is made at import, whoever runs the module may."""
+        """Whether it can kill a mutant. One at import can be killed by every test that runs the module."""
         lines = self.runs.get(module, frozenset())
         return bool(lines.intersection(mutant.lines)) if mutant.function else bool(lines)
 
 
 def test_of(name: str, cpu_s: float, runs: dict[str, list[int]]) -> Test:
-    """A test as it came through a pipe."""
+    """A test, read from a pipe."""
     return Test(name, cpu_s, {module: frozenset(lines) for module, lines in runs.items()})
 
 
 def targets(chosen: str) -> dict[str, Path]:
-    """The modules that are made wrong, by dotted name."""
+    """The mutated modules, by dotted name."""
     files = [file for folder, pattern in WHERE for file in sorted((ROOT / folder).glob(pattern))]
     named = {".".join(file.relative_to(ROOT).with_suffix("").parts): file for file in files if file.stem != "__init__"}
     return {name: file for name, file in named.items() if any(each in name for each in chosen.split(","))}
@@ -104,12 +103,12 @@ def targets(chosen: str) -> dict[str, Path]:
 
 @cache
 def source_of(path: Path) -> str:
-    """A module as it was at the beginning: a run takes minutes, and somebody may edit meanwhile."""
+    """A module's source as it was at the beginning: it may be edited during a run."""
     return path.read_text()
 
 
 def mutants_of(name: str, path: Path) -> list[Mutant]:
-    """All of one module."""
+    """All mutants of one module."""
     module = importlib.import_module(name)
     enums = {key: list(value.__members__) for key, value in vars(module).items() if _is_enum(value)}
     return list(mutants(source_of(path), enums))
@@ -123,7 +122,7 @@ def _is_enum(value: object) -> bool:
 
 
 def in_fork(work: Callable[[], str], cpu_s: int) -> str:
-    """What `work` returns in a process of its own; "(hangs)" or "(dies)" where it does not return."""
+    """What `work` returns in a process of its own; "(hangs)" or "(dies)" if it does not return."""
     reading, writing = os.pipe()
     child = os.fork()
     if not child:
@@ -135,9 +134,9 @@ def in_fork(work: Callable[[], str], cpu_s: int) -> str:
             os._exit(0)
     os.close(writing)
     with os.fdopen(reading, "rb") as pipe:
-        said = pipe.read().decode()
+        result = pipe.read().decode()
     _, status = os.waitpid(child, 0)
-    return said or ("(hangs)" if os.WIFSIGNALED(status) else "(dies)")
+    return result or ("(hangs)" if os.WIFSIGNALED(status) else "(dies)")
 
 
 def _be_quiet() -> None:
@@ -147,7 +146,7 @@ def _be_quiet() -> None:
 
 
 def shared(count: int, work: Callable[[int], Any], workers: int) -> list[Any]:
-    """`work` of each number below `count`, as JSON from so many processes, in order."""
+    """The results of `work` for each number below `count`, in order, from several processes, as JSON."""
     pipes = []
     for worker in range(workers):
         reading, writing = os.pipe()
@@ -185,7 +184,7 @@ class Session:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
-        """In place of pytest's own loop."""
+        """Replaces pytest's own loop."""
         items = {item.nodeid: item for item in session.items if not PROGRAMS & set(getattr(item, "fixturenames", ()))}
         self.tests = self._measure(list(items.values()))
         for name, path in self.modules.items():
@@ -200,14 +199,14 @@ class Session:
             mutant = work[number]
             code = code_of(compile(mutant.make(), str(path), "exec"), mutant.function)
             assert code is not None, mutant
-            chosen = [items[each] for each in quickest(self.tests, name, mutant)]
+            chosen = [items[each] for each in candidates(self.tests, name, mutant)]
             return in_fork(lambda: self._try(function_of(name, mutant.function), code, chosen), HANGS_AFTER_S)
 
         fates = shared(len(work), fate, self.workers)
         return [_fate(name, mutant, by) for mutant, by in zip(work, fates, strict=True)]
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Who failed."""
+        """Remember failures."""
         if report.failed:
             self._failed.append(report.nodeid)
 
@@ -222,16 +221,16 @@ class Session:
         return next((item.nodeid for item in chosen if not self._run(item)), "(none)")
 
     def _measure(self, items: Sequence[pytest.Item]) -> list[Test]:
-        """The tests that pass, quickest first, with what they run."""
+        """The passing tests, fastest first, with the lines that they run."""
         files = {str(path): name for name, path in targets("").items()}
 
         def measure(number: int) -> str:
             return in_fork(lambda: self._traced(items[number], files), HANGS_AFTER_S)
 
         found = []
-        for item, said in zip(items, shared(len(items), measure, self.workers), strict=True):
-            if said.startswith("["):
-                cpu_s, runs = json.loads(said)
+        for item, result in zip(items, shared(len(items), measure, self.workers), strict=True):
+            if result.startswith("["):
+                cpu_s, runs = json.loads(result)
                 found.append(test_of(item.nodeid, cpu_s, runs))
         return sorted(found, key=lambda test: test.cpu_s)
 
@@ -249,25 +248,25 @@ class Session:
         sys.settrace(trace)
         passed = self._run(item)
         sys.settrace(None)
-        cpu_s = time.process_time() - began  # somewhat more than it takes alone
+        cpu_s = time.process_time() - began  # somewhat more than without tracing
         return json.dumps([cpu_s, {module: sorted(lines) for module, lines in runs.items()}]) if passed else "(fails)"
 
 
-def quickest(found: Sequence[Test], module: str, mutant: Mutant) -> list[str]:
-    """Ids of the tests that may notice a mutant: all of the pure ones, and so many of the simulated as are quick."""
+def candidates(found: Sequence[Test], module: str, mutant: Mutant) -> list[str]:
+    """Ids of the tests that may kill a mutant: all pure ones, and the fast simulated ones."""
     meets = [test for test in found if test.meets(module, mutant)]
-    if not mutant.function:  # all of them run the module: who runs least besides knows best
+    if not mutant.function:  # all of them run the module: the most specific test first
         meets.sort(key=lambda test: sum(len(lines) for lines in test.runs.values()))
     chosen, cpu_s = [test.id for test in meets if test.pure], 0.0
     for test in meets:
         cpu_s += 0.0 if test.pure else test.cpu_s
-        if not test.pure and max(test.cpu_s / MAX_SECONDS_OF_A_TEST, cpu_s / MAX_SECONDS) <= 1:
+        if not test.pure and max(test.cpu_s / MAX_TEST_S, cpu_s / MAX_TESTS_S) <= 1:
             chosen.append(test.id)
     return chosen
 
 
 def code_of(code: CodeType, function: str) -> CodeType | None:
-    """A function's code within a module's."""
+    """A function's code in its module's code."""
     for each in code.co_consts:
         if isinstance(each, CodeType):
             if each.co_qualname == function:
@@ -278,7 +277,7 @@ def code_of(code: CodeType, function: str) -> CodeType | None:
 
 
 def function_of(module: str, qualified_name: str) -> Any:
-    """The function itself, as it lives in its module or class."""
+    """The function object in its module or class."""
     found: Any = sys.modules[module]
     for part in qualified_name.split("."):
         found = vars(found)[part]
@@ -289,7 +288,7 @@ def _fate(name: str, mutant: Mutant, by: str) -> Fate:
     return Fate(name, mutant.line, mutant.function, mutant.before, mutant.after, "" if by == "(none)" else by)
 
 
-# -- mutants of what is made at import ---------------------------------------------------------------------
+# -- mutants at import ------------------------------------------------------------------------------------
 
 
 class _Loader(importlib.abc.Loader):
@@ -311,12 +310,12 @@ class _Finder(importlib.abc.MetaPathFinder):
 
 
 def fates_at_import(name: str, path: Path, found: Sequence[Test], workers: int) -> list[Fate]:
-    """Each tried with the module imported anew, and with it all that imports it."""
+    """Each mutant is tried with its module, and all that imports it, imported again."""
     work = [mutant for mutant in mutants_of(name, path) if not mutant.function]
 
     def fate(number: int) -> str:
         code = compile(work[number].make(), str(path), "exec")
-        return in_fork(lambda: _import_and_try(name, code, quickest(found, name, work[number])), HANGS_AFTER_S)
+        return in_fork(lambda: _import_and_try(name, code, candidates(found, name, work[number])), HANGS_AFTER_S)
 
     fates = shared(len(work), fate, workers)
     return [_fate(name, mutant, by) for mutant, by in zip(work, fates, strict=True)]
@@ -346,11 +345,11 @@ class _Watch:
 
 
 def test_files(*, simulated: bool) -> list[str]:
-    """The pure ones; and those that try what is decided in the simulated world, where that is asked for."""
+    """The pure test files, and those that use the simulated world if `simulated`."""
     files = [file for pattern in PURE for file in sorted((ROOT / "tests/unit").glob(pattern))]
     if simulated:
-        others = sorted(set((ROOT / "tests/unit").glob("test_*.py")) - set(files))
-        files += [file for file in others if f"from {SIMULATED}" in file.read_text()]
+        others = {*(ROOT / "tests/unit").glob("test_*.py"), *(ROOT / "tests/sim").glob("test_*.py")} - set(files)
+        files += [file for file in sorted(others) if f"from {SIMULATED}" in file.read_text()]
     return [str(file.relative_to(ROOT)) for file in files]
 
 
@@ -367,11 +366,11 @@ def run(modules: dict[str, Path], workers: int, *, simulated: bool) -> tuple[lis
         ]
         return json.dumps([int(status), fates, found])
 
-    # What all of the tests import: once, before all forks.
+    # What all tests import: once, before all forks.
     importlib.import_module("tests.sim.harness" if simulated else "tests.unit.scene")
     for path in modules.values():
         source_of(path)
-    gc.freeze()  # what is there already stays shared between all forks
+    gc.freeze()  # the heap stays shared between all forks
     status, fates, found = json.loads(in_fork(functions, resource.RLIM_INFINITY))
     assert found, f"pytest ended with status {status}, and no test was found that passes"
     tests_found = [test_of(*each) for each in found]
@@ -383,13 +382,13 @@ def run(modules: dict[str, Path], workers: int, *, simulated: bool) -> tuple[lis
 
 
 def note(fates: Sequence[Fate]) -> None:
-    """What is known so far, for whoever looks at a run that is under way, or was stopped."""
+    """Write the report so far, for a run that is stopped."""
     REPORT.parent.mkdir(exist_ok=True)
     REPORT.write_text(json.dumps({"mutants": [asdict(fate) for fate in fates]}, indent=1))
 
 
 def counts(fates: Sequence[Fate]) -> dict[str, Counter[bool]]:
-    """How many were killed, and how many not: of each module, and of all."""
+    """How many were killed, and how many survived: per module, and in total."""
     found: dict[str, Counter[bool]] = defaultdict(Counter)
     for fate in fates:
         for name in (fate.module.removeprefix("supervisor."), "all"):
@@ -398,7 +397,7 @@ def counts(fates: Sequence[Fate]) -> dict[str, Counter[bool]]:
 
 
 def table(fates: Sequence[Fate]) -> Iterator[str]:
-    """A row per module, and one for all."""
+    """A row per module, and a total."""
     yield f"| {'module':20} | mutants | killed | survived | killed % |"
     yield f"|{'-' * 22}|--------:|-------:|---------:|---------:|"
     for name, count in sorted(counts(fates).items(), key=lambda row: (row[0] == "all", row[0])):
@@ -407,13 +406,13 @@ def table(fates: Sequence[Fate]) -> Iterator[str]:
 
 
 def main() -> int:
-    """As `make mutation`. 0 when enough are killed, of each module and of all."""
+    """The command line. Exit status 0 if enough mutants are killed, per module and in total."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
         "--module", default="", help="only modules whose dotted name has one of these in it: draft,jobs"
     )
-    parser.add_argument("--survivors", action="store_true", help="print each one")
-    parser.add_argument("--simulated", action="store_true", help="also the unit tests that use the simulated world")
+    parser.add_argument("--survivors", action="store_true", help="print each survivor")
+    parser.add_argument("--simulated", action="store_true", help="also the tests that use the simulated world")
     parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)))
     options = parser.parse_args()
     os.chdir(ROOT)
@@ -433,7 +432,7 @@ def main() -> int:
         f"({time.monotonic() - began:.0f} s, {cpu_s:.0f} s of CPU; build/mutation.json)"
     )
     share = {name: count[True] / count.total() for name, count in counts(fates).items()}
-    return 0 if share["all"] >= LEAST and min(share.values()) >= MIN_OF_A_MODULE else 1
+    return 0 if share["all"] >= MIN_KILLED and min(share.values()) >= MIN_KILLED_PER_MODULE else 1
 
 
 if __name__ == "__main__":

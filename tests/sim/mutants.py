@@ -59,19 +59,19 @@ MUTANTS = (
         "if seen.listings >= 1",
     ),
     Mutant(
-        "two listings without it before a silent machine is lost",
+        "two listings without a silent machine before it is lost",
         "supervisor.planner.sync",
         "if not node.instance_id or draft.cloud.missed_listings.get(node.id, 0) < 2:",
         "if not node.instance_id or draft.cloud.missed_listings.get(node.id, 0) < 1:",
     ),
     Mutant(
-        "evidence: a listing that failed says nothing",
+        "evidence: a failed listing is none",
         "supervisor.planner.reads",
         "    if done.error:\n        failed =",
         "    if False:\n        failed =",
     ),
     Mutant(
-        "evidence: one that is heard is not lost, whatever listings lack",
+        "evidence: a node with messages is not lost, whatever listings lack",
         "supervisor.planner.sync",
         "if draft.now - node.launched_at < draft.rules.consistency_s or is_heard(draft, node):",
         "if draft.now - node.launched_at < draft.rules.consistency_s:",
@@ -83,13 +83,13 @@ MUTANTS = (
         "else:",
     ),
     Mutant(
-        "unknown is never taken for not launched",
+        "unknown is never treated as not launched",
         "supervisor.planner.outcomes",
         "            return draft.set_node(node, launch_unknown=True, retry_at=retry_at, error=outcome.message)",
         "            return _refused(draft, node, outcome.message)",
     ),
     Mutant(
-        "gone only by the word of a later listing",
+        "gone only by a later listing",
         "supervisor.planner.sync",
         "    if listed_gone or unlisted or not node.instance_id:",
         "    if True:",

@@ -69,7 +69,7 @@ def test_a_machine_whose_agent_was_stopped_is_replaced_at_once() -> None:
     world = training_world()
     victim = machine_of(world, 1)
     node = victim.instance.node
-    world.etcd.put(world.nodes.keys.ended("job", node), encode(Ended(node, "left", 0, "told to leave", 0.0)))
+    world.etcd.put(world.nodes.keys.ended("job", node), encode(Ended(node, "left", 0, "asked to leave", 0.0)))
     assert world.run_until(lambda w: bool(events_of(w, "job", EventKind.REPLACEMENT_REQUESTED)), 1.0)
     assert events_of(world, "job", EventKind.NODE_LOST) == [node]
     assert not events_of(world, "job", EventKind.NODE_SUSPECT)
