@@ -1,7 +1,7 @@
 """The cloud's records and the calls that change them, from any thread.
 
-A call only changes records; the engine does what they lead to. A record is on disk before anything is done for it, so
-a server that is killed between two steps finds at its next start what it had begun, and goes on.
+A call only changes records; the engine acts on them. A record is on disk before anything is done for it, so a server
+that is killed between two steps continues at its next start.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ from provisioners.userdata import DeadMan, user_data
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """What came of a launch call. `fault`: what its connection shall meet (drop-reply, done-but-error, twice, hang)."""
+    """The outcome of a launch call. `fault`: what happens to its connection (drop-reply, done-but-error, twice,
+    hang)."""
 
     machine: Machine | None
     fault: Fault | None = None
@@ -69,7 +70,7 @@ class Cloud:
     # -- reads ---------------------------------------------------------------------------------------------
 
     def settings(self) -> Settings:
-        """As they are now."""
+        """The current settings."""
         with self._changed:
             return self._settings
 
@@ -103,7 +104,7 @@ class Cloud:
         return settings
 
     def launch(self, body: LaunchBody) -> Launch:
-        """Take one machine on; it is PENDING until its launch delay is over. Raises RefusedError."""
+        """Accept one machine; it is PENDING until its launch delay is over. Raises RefusedError."""
         with self._changed:
             fault = self._next_fault()
             refusal = rules.fault_refusal(fault) if fault else None
@@ -124,21 +125,21 @@ class Cloud:
                 known = self.update(machine, **change)
                 assert known.preempt_at is not None
                 self.store.folder(machine).write_preemption(known.preempt_at)
-                self.tell(known)
+                self.notify(known)
         self.on_change()
         return known
 
     def withdraw(self, machine: str) -> Machine:
-        """Take the announcement of a preemption back, in the machine's metadata, too. Raises RefusedError."""
+        """Withdraw an announced preemption, in the machine's metadata too. Raises RefusedError."""
         with self._changed:
             known = self.update(machine, **rules.withdraw(self.machine(machine)))
             self.store.folder(machine).remove_preemption()
-            self.tell(known)
+            self.notify(known)
         self.on_change()
         return known
 
     def freeze(self, machine: str) -> Machine:
-        """Stop all processes of a machine, which its listing goes on to call running. Raises RefusedError."""
+        """Stop all processes of a machine; listings still report it as running. Raises RefusedError."""
         with self._changed:
             known = self.machine(machine)
             rules.expect_running(known)
@@ -148,7 +149,7 @@ class Cloud:
             return known
 
     def thaw(self, machine: str) -> Machine:
-        """Let all processes of a machine go on, frozen or not. Raises RefusedError."""
+        """Continue all processes of a machine, frozen or not. Raises RefusedError."""
         with self._changed:
             known = self.machine(machine)
             rules.expect_running(known)
@@ -156,7 +157,7 @@ class Cloud:
             return self.update(machine, frozen_at=None)
 
     def end(self, machine: str, cause: EndCause) -> Machine:
-        """Decide a machine's end; what was decided before holds. Raises RefusedError (not-found)."""
+        """Decide a machine's end; an earlier decision stands. Raises RefusedError (not-found)."""
         with self._changed:
             known = self.machine(machine)
             if known.ending_at is None:
@@ -175,8 +176,9 @@ class Cloud:
             self._changed.notify_all()
             return updated
 
-    def tell(self, machine: Machine) -> None:
-        """Make the machine look at its preemption. Before it reported it has no handler, and looks by itself."""
+    def notify(self, machine: Machine) -> None:
+        """Make the machine read its preemption file. Before its report it has no signal handler, and reads it by
+        itself."""
         if machine.running_at is not None:
             processes.send(Identity(machine.pid, machine.started), signal.SIGUSR1)
 

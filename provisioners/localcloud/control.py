@@ -28,12 +28,12 @@ _LOOK_S = 0.02
 
 
 class ServerError(Exception):
-    """The server did not start or did not stop; says what it said."""
+    """The server did not start or did not stop; quotes its log."""
 
 
 @dataclass(frozen=True, slots=True)
 class Destroyed:
-    """What the end of a cloud came to: machines that were not ended before, pids that did not die."""
+    """The result of ending a cloud: machines that had not ended before, pids that did not die."""
 
     machines: tuple[str, ...]
     processes_left: tuple[int, ...]
@@ -51,7 +51,7 @@ def start_server(
     """Serve `directory` from a child in a session of its own; returns once it answers. Raises ServerError.
 
     What is None stays as the directory has it. SIGTERM to the child stops the server, not the machines: that is
-    `destroy`. What the server says goes to `server.log` in the directory.
+    `destroy`. The server logs to `server.log` in the directory.
     """
     store = Store(directory)
     store.create()
@@ -63,7 +63,7 @@ def start_server(
     for zone, room in (capacity or {}).items():
         arguments += ["--capacity", f"{zone}={room}"]
     with store.log.open("ab") as log:
-        said_before = log.tell()
+        offset = log.tell()
         process = subprocess.Popen(
             arguments,
             stdin=subprocess.DEVNULL,
@@ -82,9 +82,9 @@ def start_server(
         process.kill()
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(KILL_TIMEOUT_S)
-    said = store.log.read_bytes()[said_before:].decode(errors="replace").strip()
+    output = store.log.read_bytes()[offset:].decode(errors="replace").strip()
     why = f"ended with {code}" if code is not None else f"did not answer within {timeout_s:.0f} s"
-    raise ServerError(f"the local cloud's server for {directory} {why}: {said[-1000:]}")
+    raise ServerError(f"the local cloud's server for {directory} {why}: {output[-1000:]}")
 
 
 def _serves(directory: Path, pid: int) -> bool:
@@ -117,7 +117,7 @@ def take_over(store: Store, timeout_s: float = STOP_TIMEOUT_S) -> bool:
 
 
 def destroy(directory: Path) -> Destroyed:
-    """End every machine and the server, whether or not it still lives, and look that no process is left.
+    """End every machine and the server, alive or not, and check that no process is left.
 
     Raises ServerError where the server does not stop, StoreError where the directory is no cloud's.
     """

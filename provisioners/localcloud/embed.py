@@ -1,4 +1,4 @@
-"""The local cloud as a daemon's default: its server is there when it is needed, and goes when it has no machines."""
+"""The local cloud as a daemon's default: its server starts when needed, and ends when it has no machines."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def start(directory: Path, image: str, stack: contextlib.ExitStack) -> None:
 
 
 def ensure_server(directory: Path, image: str = "") -> None:
-    """Serve `directory`, unless somebody does already; new machines are of `image`. Raises ServerError, StoreError."""
+    """Serve `directory`, unless a server runs already; new machines are of `image`. Raises ServerError, StoreError."""
     try:
         call(directory, "GET", "/v1/ping", timeout_s=PING_TIMEOUT_S)
     except NotSentError:
@@ -36,13 +36,13 @@ def ensure_server(directory: Path, image: str = "") -> None:
     try:
         answer = call(directory, "PATCH", "/v1/admin/settings", timeout_s=PING_TIMEOUT_S, body=change)
     except (NotSentError, NoAnswerError) as error:
-        raise ServerError(f"it was not told its machine image: {error}") from error
+        raise ServerError(f"it did not accept its machine image: {error}") from error
     if answer.status != 200:
         raise ServerError(f"it does not take {image} as its machine image: {answer.text[:200]}")
 
 
 def stop_if_empty(directory: Path) -> None:
-    """Stop the server of a cloud without machines. One with machines goes on: they outlive a daemon."""
+    """Stop the server of a cloud without machines. With machines it runs on: they outlive a daemon."""
     store = Store(directory)
     if any(machine.ended_at is None for machine in store.machines().values()):
         return

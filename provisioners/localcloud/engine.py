@@ -1,4 +1,4 @@
-"""The thread that does what the records lead to: starts machines, watches them, ends them."""
+"""The thread that acts on the records: starts machines, watches them, ends them."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class _Init:
 class Engine:
     """One thread over one cloud. The process must be a subreaper: what a dead init leaves becomes its child.
 
-    `on_failure` is called when it cannot go on; `failure` then says why. The machines do not notice.
+    `on_failure` is called when the thread cannot continue; `failure` then holds the reason. Machines are not affected.
     """
 
     def __init__(self, cloud: Cloud, on_failure: Callable[[], None]) -> None:
@@ -63,17 +63,17 @@ class Engine:
         cloud.on_change = self.wake
 
     def start(self) -> None:
-        """Adopt the machines that run, go on with what was begun, and begin to work."""
+        """Adopt running machines, continue what was begun, and start the thread."""
         self._thread.start()
 
     def close(self) -> None:
-        """Stop working; what is being killed is killed first. The machines go on."""
+        """Stop the thread, after kills in progress. The machines run on."""
         self._stopping = True
         self.wake()
         self._thread.join(timeout=2 * KILL_TIMEOUT_S)
 
     def wake(self) -> None:
-        """Look at the records now. From any thread."""
+        """Make the thread look at the records now. From any thread."""
         with suppress(BlockingIOError):  # the pipe is full of wake-ups already
             os.write(self._wake_write, b".")
 
@@ -96,7 +96,7 @@ class Engine:
             os.read(self._wake_read, 65536)
 
     def _reap(self) -> None:
-        """Collect our children: inits that we started, and what a dead one left behind."""
+        """Reap child processes: inits started here, and orphans of dead inits."""
         self._exits.clear()
         while True:
             try:
@@ -108,7 +108,7 @@ class Engine:
             self._exits[pid] = os.waitstatus_to_exitcode(status)
 
     def _step(self) -> float:
-        """Do all that is due; returns for how long nothing will be."""
+        """Do all that is due. Returns the seconds until the next deadline."""
         machines, settings = self._cloud.machines(), self._cloud.settings()
         due = rules.due(settings, machines, self._inits, self._cloud.now())
         for machine in due.preempt:
@@ -137,7 +137,7 @@ class Engine:
                 processes.freeze(target_of(machine))  # the last server may have been killed before it did
 
     def _watch(self, machine: str, identity: Identity) -> None:
-        """Be woken when this init ends; `_find_lost` finds one that has ended already."""
+        """Wake up when this init ends; `_find_lost` finds one that has ended already."""
         init = _Init(identity, time.monotonic())
         self._inits[machine] = init
         with suppress(ProcessLookupError):
@@ -148,7 +148,7 @@ class Engine:
         folder = self._cloud.store.folder(machine)
         report = folder.read_report()
         try:
-            # It may have come up while no server was there to see it.
+            # It may have come up while no server ran.
             identity = Identity(report.pid, report.started) if report else _spawn(machine, folder)
         except OSError as error:
             self._fail(machine, f"its init could not be started: {error}")
@@ -156,7 +156,7 @@ class Engine:
         self._inits[machine] = _Init(identity, time.monotonic())
 
     def _boot(self, machine: str) -> bool:
-        """Look whether a started machine is up by now, or never will be. False while that is open."""
+        """Check whether a started machine is up, or never will be. False while that is undecided."""
         init = self._inits[machine]
         folder = self._cloud.store.folder(machine)
         # Before the report: an init that reported and ended between two looks did come up.
@@ -186,7 +186,7 @@ class Engine:
         )
         # A preemption announced while it booted: it may have looked before that was written.
         if updated.preempt_at is not None:
-            self._cloud.tell(updated)
+            self._cloud.notify(updated)
         log.info("machine %s (node %s) runs at %s", machine, updated.node, updated.address)
 
     # -- ends ----------------------------------------------------------------------------------------------
@@ -196,7 +196,7 @@ class Engine:
         self._cloud.update(machine, ending_at=self._cloud.now(), end_cause=EndCause.FAILED, message=message)
 
     def _find_lost(self, machines: Iterable[Machine]) -> list[str]:
-        """The machines whose init ended though nobody decided it."""
+        """The machines whose init ended without a decision."""
         running = [each for each in machines if each.running_at is not None and each.ending_at is None]
         lost = [each.id for each in running if not processes.is_alive(self._inits[each.id].identity)]
         for machine in lost:

@@ -1,4 +1,4 @@
-"""`spotsup-localcloud`: serve a cloud, look at it, and make things happen to its machines.
+"""`spotsup-localcloud`: serve a cloud, show it, and inject faults into its machines.
 
 Exit codes: 0 done, 1 failed, 2 wrong usage, 3 the server is not reachable, 4 no such machine, 5 refused.
 """
@@ -54,7 +54,7 @@ def main() -> None:
 @_directory
 @_behaviour
 def serve(directory: Path, **behaviour: Any) -> None:
-    """Serve the cloud until SIGTERM or Ctrl-C. Its machines go on; `destroy` ends them."""
+    """Serve the cloud until SIGTERM or Ctrl-C. Its machines run on; `destroy` ends them."""
     from provisioners.localcloud.programs import ProgramMissingError, find_ssh_programs, tools_root
     from provisioners.localcloud.server import log_to_stderr
     from provisioners.localcloud.server import serve as serve_cloud
@@ -125,7 +125,7 @@ def kill(machine: str, directory: Path, output: str) -> None:
 @_directory
 @_output
 def freeze(machine: str, directory: Path, output: str) -> None:
-    """Stop all processes of MACHINE (its id, or its node): it runs by the cloud's word, and does not answer."""
+    """Stop all processes of MACHINE (its id, or its node): the cloud reports it as running, and it does not answer."""
     _change(directory, "admin/machines", machine, "freeze", None, output)
 
 
@@ -134,7 +134,7 @@ def freeze(machine: str, directory: Path, output: str) -> None:
 @_directory
 @_output
 def thaw(machine: str, directory: Path, output: str) -> None:
-    """Let all processes of MACHINE (its id, or its node) go on after a freeze."""
+    """Continue all processes of MACHINE (its id, or its node) after a freeze."""
     _change(directory, "admin/machines", machine, "thaw", None, output)
 
 
@@ -211,15 +211,15 @@ def _patch(behaviour: dict[str, Any]) -> Any:
         raise click.UsageError(f"{error}; see --help for how --capacity and --type look") from error
 
 
-def _pair(word: str) -> tuple[str, str]:
-    name, equals, value = word.partition("=")
+def _pair(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
     if not (name and equals and value):
-        raise ValueError(f"{word!r} is not NAME=VALUE")
+        raise ValueError(f"{text!r} is not NAME=VALUE")
     return name, value
 
 
-def _type(name: str, words: str) -> dict[str, Any]:
-    spot, on_demand, gpu, gpus = ([*words.split(":"), "", "", ""])[:4]
+def _type(name: str, text: str) -> dict[str, Any]:
+    spot, on_demand, gpu, gpus = ([*text.split(":"), "", "", ""])[:4]
     prices = {"spot_usd_per_hour": float(spot), "on_demand_usd_per_hour": float(on_demand)}
     return {"name": name, **prices, "gpu": gpu, "gpus": int(gpus or (1 if gpu else 0))}
 
@@ -235,10 +235,10 @@ def _change(directory: Path, root: str, machine: str, verb: str, body: dict[str,
         click.echo(f"{changed['id']} (node {changed['node']}): {changed['state']} {_note(changed)}".rstrip())
 
 
-def _resolve(machines: list[dict[str, Any]], word: str) -> dict[str, Any] | None:
+def _resolve(machines: list[dict[str, Any]], name: str) -> dict[str, Any] | None:
     """The machine with this id, else the last one of this node, one that has not ended before one that has."""
-    named = [each for each in machines if each["id"] == word]
-    of_node = [each for each in machines if each["node"] == word]
+    named = [each for each in machines if each["id"] == name]
+    of_node = [each for each in machines if each["node"] == name]
     alive = [each for each in of_node if each["state"] != "terminated"]
     return next(iter(named or alive[::-1] or of_node[::-1]), None)
 
@@ -246,7 +246,7 @@ def _resolve(machines: list[dict[str, Any]], word: str) -> dict[str, Any] | None
 def _note(machine: dict[str, Any]) -> str:
     announced = f"preempted at {machine['preempt_at']:.0f}" if machine["preempt_at"] else ""
     frozen = "frozen" if machine["frozen"] else ""
-    return " ".join(word for word in (machine["end_cause"], announced, frozen, machine["message"]) if word)
+    return " ".join(part for part in (machine["end_cause"], announced, frozen, machine["message"]) if part)
 
 
 def _call(directory: Path, method: str, path: str, body: dict[str, Any] | None = None) -> Any:

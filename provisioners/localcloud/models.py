@@ -1,4 +1,4 @@
-"""The local cloud's words: what it is asked, what it remembers, what it answers. All of it is JSON.
+"""The local cloud's requests, records and replies. All of it is JSON.
 
 Times are UNIX seconds, prices US dollars per hour.
 """
@@ -23,7 +23,7 @@ Skew = Annotated[float, Field(ge=-86400, le=86400)]
 
 
 class Fault(StrEnum):
-    """What the next launch call meets. Each is used once.
+    """A fault of the next launch call. Each is used once.
 
     throttled, transient, fatal, quota: refused, nothing launched. drop-reply: launched, but the connection breaks in
     the middle of the answer. done-but-error: launched, and answered as a fault of the server. twice: the call reaches
@@ -60,11 +60,11 @@ LOCAL_SMALL = InstanceType(name="local.small", spot_usd_per_hour=0.10, on_demand
 class Settings(_Model):
     """How the cloud behaves. Every change holds at once.
 
-    `capacity`: machines that a zone holds; its keys are the zones. `no_capacity_memory_s`: for how long a refusal tells
-    callers not to ask again. `ended_listed_s`: for how long listings still show a machine that ended. `ssh_port`: where
-    new machines' sshd listens, 0 for any port. `reuse_addresses`: a new machine gets the address of one that ended.
-    `clock_ahead_s`: by how much launch times are later than by our clock; negative where its own is behind. `image`:
-    the folder of a machine image; new machines are then virtual ones, and "" makes them process trees.
+    `capacity`: machines that a zone holds; its keys are the zones. `no_capacity_memory_s`: for how long a refusal
+    advises callers not to ask again. `ended_listed_s`: for how long listings still show a machine that ended.
+    `ssh_port`: where new machines' sshd listens, 0 for any port. `reuse_addresses`: a new machine gets the address of
+    one that ended. `clock_ahead_s`: by how much launch times are later than by our clock; negative where its own is
+    behind. `image`: the folder of a machine image; new machines are then virtual ones, and "" makes them process trees.
     """
 
     launch_delay_s: Delay = 1.0
@@ -225,7 +225,7 @@ class Refusal(_Model):
 
 
 class RefusedError(Exception):
-    """A call that the cloud answers with no."""
+    """A call that the cloud refuses."""
 
     def __init__(self, refusal: Refusal) -> None:
         super().__init__(refusal.message)
@@ -236,7 +236,7 @@ def sentence(error: ValidationError) -> str:
     """What is wrong with a body, in one sentence."""
     first = error.errors()[0]
     where = ".".join(str(part) for part in first["loc"])
-    said = first["msg"][:1].lower() + first["msg"][1:]
+    text = first["msg"][:1].lower() + first["msg"][1:]
     if first["type"] == "extra_forbidden":
-        said = "there is no such key"
-    return f"{where}: {said}" if where else said
+        text = "there is no such key"
+    return f"{where}: {text}" if where else text

@@ -40,7 +40,8 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A machine to strike. `init` is None where it is not known. ValueError where the id is no machine's."""
+    """A machine whose processes are to be found. `init` is None where it is not known. ValueError where the id is no
+    machine's."""
 
     machine: str
     init: Identity | None
@@ -110,7 +111,7 @@ def marker_of(pid: int) -> str:
     except OSError:
         return ""
     key = f"{MARKER_VARIABLE}=".encode()
-    values = (word[len(key) :] for word in environ.split(b"\0") if word.startswith(key))
+    values = (entry[len(key) :] for entry in environ.split(b"\0") if entry.startswith(key))
     return next(values, b"").decode(errors="replace")
 
 
@@ -131,7 +132,7 @@ def below(processes: Mapping[int, Process], roots: Iterable[int]) -> set[int]:
 def find(roots: Sequence[Identity], carries: Callable[[str], bool]) -> set[Identity]:
     """All processes below `roots` (not these), all whose marker is ours, and all below those; never this process.
 
-    A process without a marker is nobody's: `carries` is not asked about it, whatever it would say.
+    A process without a marker belongs to no machine: `carries` is not asked about it.
     """
     processes = snapshot()
     anchors = {root.pid for root in roots if root.pid in processes and processes[root.pid].identity == root}
@@ -157,12 +158,12 @@ def kill(targets: Sequence[Target], timeout_s: float) -> set[Identity]:
 
 
 def freeze(target: Target) -> None:
-    """Stop every process of a machine. Whoever talks to it gets no answer, and no connection is closed."""
+    """Stop every process of a machine. Clients get no answer, and no connection is closed."""
     _stop(*_of([target]))
 
 
 def thaw(target: Target) -> None:
-    """Let every process of a machine go on, also one that was stopped by somebody else."""
+    """Continue every process of a machine, also one that something else has stopped."""
     inits, carries = _of([target])
     for identity in {*inits, *find(inits, carries)}:
         send(identity, signal.SIGCONT)

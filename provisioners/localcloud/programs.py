@@ -113,8 +113,8 @@ def _version_of(sshd: Path, libraries: str) -> tuple[int, int]:
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise ProgramMissingError(f"{sshd} does not run: {error}") from error
-    said = done.stderr + done.stdout
-    match = re.search(r"OpenSSH_(\d+)\.(\d+)", said)
+    output = done.stderr + done.stdout
+    match = re.search(r"OpenSSH_(\d+)\.(\d+)", output)
     if match is None:
-        raise ProgramMissingError(f"{sshd} is not an OpenSSH server: it says {said.strip()[:200]!r}")
+        raise ProgramMissingError(f"{sshd} is not an OpenSSH server: it says {output.strip()[:200]!r}")
     return int(match[1]), int(match[2])

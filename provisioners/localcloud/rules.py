@@ -127,16 +127,16 @@ def listing(settings: Settings, machines: Collection[Machine], cluster: str, now
         if cluster in {"", machine.cluster}
         and (machine.ended_at is None or as_of < machine.ended_at + settings.ended_listed_s)
     )
-    return [told(settings, seen) for machine in wanted if (seen := view(machine, as_of)) is not None]
+    return [as_listed(settings, seen) for machine in wanted if (seen := view(machine, as_of)) is not None]
 
 
 def tokened(settings: Settings, machines: Collection[Machine], token: str, now: float) -> list[View]:
     """The machine of a token, if it was there `listing_lag_s` ago; however long ago it ended."""
     found = (view(machine, now - settings.listing_lag_s) for machine in machines if machine.token == token)
-    return [told(settings, seen) for seen in found if seen is not None]
+    return [as_listed(settings, seen) for seen in found if seen is not None]
 
 
-def told(settings: Settings, seen: View) -> View:
+def as_listed(settings: Settings, seen: View) -> View:
     """A view by the cloud's own clock. Deadlines are given by hand, in seconds from now: they are by ours."""
     return seen.model_copy(update={"launched_at": seen.launched_at + settings.clock_ahead_s})
 

@@ -105,7 +105,7 @@ class _Api:
     def _answer(self, machine: Machine) -> Response:
         seen = rules.view(machine, self._cloud.now())
         assert seen is not None
-        return _json(rules.told(self._cloud.settings(), seen).model_dump_json())
+        return _json(rules.as_listed(self._cloud.settings(), seen).model_dump_json())
 
     async def ping(self, _: Request) -> Response:
         return _json(Ping(pid=os.getpid(), cloud=self._cloud.birth.id).model_dump_json())

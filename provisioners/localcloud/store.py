@@ -4,7 +4,7 @@ cloud.json      identity, made once
 settings.json   how it behaves
 machines/ID/    one machine: record.json is the cloud's, the rest is the machine's own
 server.lock     held by the one server; names its process
-endpoint        where it listens; server.log what it says
+endpoint        where it listens; server.log its log
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _RECORD = "record.json"
 
 
 class StoreError(Exception):
-    """The directory is not a cloud's, or another server has it; the message says what would be right."""
+    """The directory is not a cloud's, or another server has it; the message says what to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ class Store:
             self._lock = None
 
     def holder(self) -> Identity | None:
-        """The process that holds the lock, None when nobody does."""
+        """The process that holds the lock, None when there is none."""
         try:
             handle = os.open(self.directory / "server.lock", os.O_RDWR | os.O_CLOEXEC)
         except FileNotFoundError:
@@ -109,8 +109,8 @@ class Store:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            words = os.pread(handle, 64, 0).split()
-            return Identity(int(words[0]), int(words[1])) if len(words) == 2 else None
+            fields = os.pread(handle, 64, 0).split()
+            return Identity(int(fields[0]), int(fields[1])) if len(fields) == 2 else None
         finally:
             os.close(handle)
         return None
@@ -130,7 +130,7 @@ class Store:
         return Path(tempfile.mkdtemp(prefix="spotsup-", dir=base)) / "api.sock"
 
     def publish_endpoint(self, path: Path) -> None:
-        """Tell clients where the server listens."""
+        """Write where the server listens, for clients."""
         scratch = self.endpoint_file.with_name("endpoint.new")
         scratch.write_text(f"{path}\n", encoding="utf-8")
         scratch.replace(self.endpoint_file)
@@ -143,7 +143,7 @@ class Store:
             return None
 
     def forget_endpoint(self) -> None:
-        """Remove the socket, its folder if that was its own, and the word about it."""
+        """Remove the socket, its folder if that was its own, and the file that names it."""
         path = self.endpoint()
         if path is None:
             return

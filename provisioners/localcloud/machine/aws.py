@@ -52,13 +52,13 @@ class AwsMetadata:
     def _token(self, method: str, headers: Mapping[str, str], now: float) -> Text:
         if method != "PUT":
             return Text(405)
-        said = headers.get("x-aws-ec2-metadata-token-ttl-seconds", "")
-        if not said.isdecimal() or not 1 <= int(said) <= _MAX_TTL_S:
+        ttl = headers.get("x-aws-ec2-metadata-token-ttl-seconds", "")
+        if not ttl.isdecimal() or not 1 <= int(ttl) <= _MAX_TTL_S:
             return Text(400)
         alive = {token: until for token, until in self._tokens.items() if until > now}
         self._tokens = dict(list(alive.items())[-_MAX_TOKENS + 1 :])
         token = secrets.token_urlsafe(32)
-        self._tokens[token] = now + int(said)
+        self._tokens[token] = now + int(ttl)
         return Text(200, token)
 
     def _data(self, preempt_at: float | None) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""A program that is a child of init and ends with it, and that somebody can reach on the machine's address."""
+"""A program that is a child of init, ends with it, and listens on the machine's address."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class ChildError(Exception):
 
 
 def spawn(program: str, arguments: list[str], environ: Mapping[str, str]) -> int:
-    """Start it; its pid. It dies with us: without init nobody would find one that overwrites its environment, and with
-    that our marker, by its title."""
+    """Start it. Returns its pid. It dies with init: a program that overwrites its environment with its title loses the
+    machine's marker and could not be found without its parent."""
     libc = ctypes.CDLL(None)
     pid = os.fork()
     if pid:
@@ -39,7 +39,7 @@ def reachable(
     what: str, address: str, wanted_port: int, start: Callable[[int], int], log: Path, *, greeting: bytes = b""
 ) -> tuple[int, int]:
     """Start it with a port, again with another one where it ends at once; returns (pid, port) once it takes connections
-    there, and begins with `greeting`. `wanted_port` 0: any. `log`: where its own words are. Raises ChildError."""
+    there, and begins with `greeting`. `wanted_port` 0: any. `log`: where its output is. Raises ChildError."""
     for _ in range(_STARTS):
         port = wanted_port or _free_port(address)
         pid = start(port)
@@ -49,7 +49,7 @@ def reachable(
 
 
 def _free_port(address: str) -> int:
-    """A port nobody listens on now. Somebody may take it before we do: hence the few starts."""
+    """A port without a listener now. Another process may take it first: hence the few starts."""
     with socket.socket() as probe:
         probe.bind((address, 0))
         return int(probe.getsockname()[1])

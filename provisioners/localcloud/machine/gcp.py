@@ -52,17 +52,17 @@ class GcpMetadata:
         if body is None:
             return Value(404)
         asked = dict(parse_qsl(query))
-        told = Value(200, body)
+        value = Value(200, body)
         if asked.get("wait_for_change") != "true" or path != _PREEMPTED:
-            return told
-        last = asked.get("last_etag", told.headers()["ETag"])
+            return value
+        last = asked.get("last_etag", value.headers()["ETag"])
         seconds = asked.get("timeout_sec", str(_MAX_WAIT_S))
         if not seconds.replace(".", "", 1).isdecimal():
             return Value(400)
-        return told._replace(wait_s=min(float(seconds), _MAX_WAIT_S)) if last == told.headers()["ETag"] else told
+        return value._replace(wait_s=min(float(seconds), _MAX_WAIT_S)) if last == value.headers()["ETag"] else value
 
     def preempted(self, *, preempted: bool) -> Value:
-        """What those who wait are told."""
+        """The value for waiting clients."""
         return Value(200, self._data(preempted)[_PREEMPTED])
 
     def _data(self, preempted: bool) -> dict[str, str]:

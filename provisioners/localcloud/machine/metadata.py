@@ -44,7 +44,7 @@ class BadRequestError(Exception):
 
 class _Client:
     """One connection. `waiting_for`: the value of `preempted` that it wants to see, None while it still asks. `google`:
-    it wants to be told in Compute Engine's words.
+    it is answered in Compute Engine's format.
     """
 
     __slots__ = ("deadline", "google", "received", "socket", "waiting_for")
@@ -141,18 +141,18 @@ class MetadataService:
         self._serve(client, now)
 
     def _serve(self, client: _Client, now: float) -> None:
-        words, headers = _parse(client.received)
-        url = urlsplit(words[1] if len(words) == 3 else "")
-        if (told := self._aws.answer(words[0], url.path, headers, self._preempt_at, now)) is not None:
-            self._send(client, told.status, "text/plain", told.body.encode())
-        elif (value := self._gcp.answer(words[0], url.path, url.query, headers, preempted=self._preempted)) is not None:
+        parts, headers = _parse(client.received)
+        url = urlsplit(parts[1] if len(parts) == 3 else "")
+        if (text := self._aws.answer(parts[0], url.path, headers, self._preempt_at, now)) is not None:
+            self._send(client, text.status, "text/plain", text.body.encode())
+        elif (value := self._gcp.answer(parts[0], url.path, url.query, headers, preempted=self._preempted)) is not None:
             if value.wait_s:
                 client.google, client.waiting_for, client.deadline = True, not self._preempted, now + value.wait_s
             else:
                 self._send_value(client, value)
-        elif (seen := self._azure.answer(words[0], url.path, url.query, headers, self._preempt_at)) is not None:
-            self._send(client, seen.status, seen.content_type, seen.body.encode())
-        elif len(words) != 3 or words[0] != "GET":
+        elif (events := self._azure.answer(parts[0], url.path, url.query, headers, self._preempt_at)) is not None:
+            self._send(client, events.status, events.content_type, events.body.encode())
+        elif len(parts) != 3 or parts[0] != "GET":
             self._answer(client, 405, {"error": "this service only knows GET"})
         elif url.path == "/v1/instance":
             self._answer(client, 200, self._facts)
@@ -185,7 +185,7 @@ class MetadataService:
         headers = {"Content-Type": content_type, "Content-Length": len(payload), "Connection": "close", **(more or {})}
         lines = [f"{name}: {value}" for name, value in headers.items()]
         head = "\r\n".join([f"HTTP/1.1 {status} {_REASONS[status]}", *lines, "", ""])
-        with contextlib.suppress(OSError):  # the client is gone, and with it the one who could be told
+        with contextlib.suppress(OSError):  # the client is gone
             client.socket.sendall(head.encode() + payload)  # a few hundred bytes: they fit the socket's buffer
         self._drop(client)
 
@@ -196,7 +196,7 @@ class MetadataService:
 
 
 def _parse(received: bytes) -> tuple[list[str], dict[str, str]]:
-    """The words of the request line, and the headers by their names in lower case."""
+    """The parts of the request line, and the headers by their names in lower case."""
     first, *rest = received.split(b"\r\n\r\n", 1)[0].decode("latin-1").split("\r\n")
     pairs = (line.partition(":") for line in rest)
     return first.split(" "), {name.strip().lower(): value.strip() for name, _, value in pairs}

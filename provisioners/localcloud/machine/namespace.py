@@ -104,8 +104,8 @@ def _mount_accounts(folder: Path, user: str, *, with_sshd: bool) -> None:
 
 def _mount(source: str, target: str, kind: str, flags: int, data: str = "") -> None:
     libc = ctypes.CDLL(None, use_errno=True)
-    words = (os.fsencode(source), os.fsencode(target), os.fsencode(kind))
-    _check(libc.mount(*words, ctypes.c_ulong(flags), os.fsencode(data)), f"mount {target}")
+    encoded = (os.fsencode(source), os.fsencode(target), os.fsencode(kind))
+    _check(libc.mount(*encoded, ctypes.c_ulong(flags), os.fsencode(data)), f"mount {target}")
 
 
 def _check(result: int, what: str) -> None:

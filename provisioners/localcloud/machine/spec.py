@@ -37,7 +37,7 @@ class Spec(NamedTuple):
 
 
 class Report(NamedTuple):
-    """What the machine says once its sshd answers, or why it never will (`error`).
+    """The machine's report once its sshd answers, or why it never will (`error`).
 
     `started` is the init's start time in clock ticks since boot: with the pid it names one process for ever.
     """
@@ -76,7 +76,7 @@ class Folder(NamedTuple):
 
     @property
     def log(self) -> Path:
-        """What init and sshd have to say."""
+        """The log of init and sshd."""
         return self.path / "machine.log"
 
     def write_seed(self, machine: str, user_data: str) -> None:
@@ -108,11 +108,11 @@ class Folder(NamedTuple):
         return None if values is None else Report(**values)
 
     def write_preemption(self, deadline: float) -> None:
-        """By the cloud; SIGUSR1 tells the machine to look. `deadline` in UNIX seconds."""
+        """Written by the cloud; SIGUSR1 makes the machine read it. `deadline` in UNIX seconds."""
         write_json(self.path / _PREEMPTION, {"deadline": deadline})
 
     def remove_preemption(self) -> None:
-        """By the cloud, which takes its word back; SIGUSR1 tells the machine to look."""
+        """Written by the cloud to withdraw a preemption; SIGUSR1 makes the machine read it."""
         (self.path / _PREEMPTION).unlink(missing_ok=True)
 
     def read_preemption(self) -> float | None:
