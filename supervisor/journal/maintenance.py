@@ -13,7 +13,7 @@ from supervisor.errors import SpotsupError
 # gRPC's code for a revision that is already compacted: etcd's api/v3rpc/rpctypes/error.go
 _OUT_OF_RANGE = 11
 
-# A member answers nobody while it is defragmented, so a majority must go on without it.
+# A member does not answer while it is defragmented, so a majority must go on without it.
 MIN_MEMBERS = 3
 # etcd 3.4 was seen to crash when it was defragmented under reads (a nil pointer in its concurrentReadTx).
 MIN_VERSION = (3, 5)

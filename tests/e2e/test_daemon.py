@@ -1,4 +1,4 @@
-"""The daemon and its command line as users meet them: real processes, a real etcd, bad input, and restarts."""
+"""The daemon and its command line as users see them: real processes, a real etcd, bad input, and restarts."""
 
 from __future__ import annotations
 
@@ -55,25 +55,25 @@ def run_daemon(*arguments: str, **environ: str) -> subprocess.CompletedProcess[s
     )
 
 
-def one_sentence(done: subprocess.CompletedProcess[str], code: int, *words: str) -> None:
-    """The documented exit code, and one line on stderr that holds the words."""
+def one_sentence(done: subprocess.CompletedProcess[str], code: int, *parts: str) -> None:
+    """Expect the documented exit code, and one line on stderr that contains all parts."""
     assert done.returncode == code, done.stderr
     assert len(done.stderr.strip().splitlines()) == 1, done.stderr
-    for word in words:
-        assert word in done.stderr
+    for part in parts:
+        assert part in done.stderr
 
 
-def test_wrong_input_is_one_sentence_and_the_documented_exit_code(stack: Stack, job_file: Path) -> None:
+def test_wrong_input_is_reported_in_one_sentence_with_the_documented_exit_code(stack: Stack, job_file: Path) -> None:
     assert stack.ctl("list").stdout.startswith("no jobs")
-    one_sentence(stack.ctl("status", "nobody"), 4, "no job is named 'nobody'", "jobs: none")
-    one_sentence(stack.ctl("logs", "nobody"), 4, "no job is named 'nobody'")
-    one_sentence(stack.ctl("cancel", "nobody"), 4, "no job is named 'nobody'")
-    assert stack.ctl("scale", "nobody").returncode == 2
+    one_sentence(stack.ctl("status", "missing"), 4, "no job is named 'missing'", "jobs: none")
+    one_sentence(stack.ctl("logs", "missing"), 4, "no job is named 'missing'")
+    one_sentence(stack.ctl("cancel", "missing"), 4, "no job is named 'missing'")
+    assert stack.ctl("scale", "missing").returncode == 2
     assert stack.ctl("frobnicate").returncode == 2
     one_sentence(
         stack.ctl("submit", "/nowhere/job.yaml"), 2, "cannot read the job file /nowhere/job.yaml: No such file"
     )
-    for text, words in [
+    for text, parts in [
         (JOB + "colour: red\n", ["unknown key `colour`"]),
         (JOB.replace("min: 1", "min: 3"), ["min ≤ desired ≤ max is needed, but min is 3"]),
         (JOB.replace("train.py", "missing.py"), ["the script missing.py is not in"]),
@@ -83,21 +83,21 @@ def test_wrong_input_is_one_sentence_and_the_documented_exit_code(stack: Stack, 
         (JOB + "placement: {cloud: aws}\n", []),
     ]:
         job_file.write_text(text)
-        one_sentence(stack.ctl("submit", str(job_file)), 5 if "aws" in text else 2, *words)
+        one_sentence(stack.ctl("submit", str(job_file)), 5 if "aws" in text else 2, *parts)
     assert stack.ask("list") == []
 
 
 def test_a_wrong_job_is_refused_before_its_code_is_packed(stack: Stack, job_file: Path) -> None:
     with (job_file.parent / "weights.bin").open("wb") as file:
         file.truncate(64 * 1024 * 1024)  # more than is packed
-    for text, code, words in [
+    for text, code, part in [
         (JOB + "colour: red\n", 2, "unknown key `colour`"),
         (JOB.replace("max: 2", "max: 2, spares: 99"), 2, "`nodes.spares` is 99"),
         (JOB + "placement: {cloud: aws}\n", 5, "is not in the daemon's configuration"),
         (JOB, 2, "that may be shipped"),
     ]:
         job_file.write_text(text)
-        one_sentence(stack.ctl("submit", str(job_file)), code, words)
+        one_sentence(stack.ctl("submit", str(job_file)), code, part)
 
 
 @pytest.mark.main
@@ -169,7 +169,7 @@ def test_a_second_daemon_is_refused(stack: Stack) -> None:
     )
 
 
-def test_etcd_that_is_not_there_is_one_sentence(tmp_path: Path) -> None:
+def test_an_unreachable_etcd_is_reported_in_one_sentence(tmp_path: Path) -> None:
     config = tmp_path / "spotsupd.toml"
     config.write_text(
         f'state_dir = "{tmp_path}/state"\n[etcd]\nendpoints = ["http://127.0.0.1:9"]\nwait_s = 1.0\n'
@@ -178,7 +178,7 @@ def test_etcd_that_is_not_there_is_one_sentence(tmp_path: Path) -> None:
     one_sentence(run_daemon("--config", str(config)), 1, "http://127.0.0.1:9 does not answer: is it running")
 
 
-def test_a_port_in_use_is_one_sentence(tmp_path: Path) -> None:
+def test_a_port_in_use_is_reported_in_one_sentence(tmp_path: Path) -> None:
     etcd = tmp_path / "state" / "etcd"
     etcd.mkdir(parents=True)
     with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -188,18 +188,18 @@ def test_a_port_in_use_is_one_sentence(tmp_path: Path) -> None:
     one_sentence(done, 1, f"port {port} on 127.0.0.1", "is in use")
 
 
-def test_no_etcd_program_is_one_sentence_with_the_command_that_helps(tmp_path: Path) -> None:
+def test_a_missing_etcd_program_is_reported_with_the_command_that_installs_it(tmp_path: Path) -> None:
     if any(Path(folder, "etcd").exists() for folder in ("/usr/local/sbin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")):
         pytest.skip("etcd is installed on this computer")
     arguments = ("--state-dir", str(tmp_path / "state"), "--socket", str(tmp_path / "s"), "--embedded-etcd")
     one_sentence(run_daemon(*arguments, PATH="/nowhere", SPOTSUP_TOOLS="/nowhere"), 1, "apt-get install etcd-server")
 
 
-def test_a_wait_that_is_in_vain_says_for_what(tmp_path: Path) -> None:
+def test_a_wait_that_times_out_names_what_it_waited_for(tmp_path: Path) -> None:
     stack = Stack(tmp_path / "stack")
     stack.prepare()
-    stack.log.write_text("last words\n")
-    with pytest.raises(StackError, match="nothing did not happen within 0 s; the end of spotsupd's log: last words"):
+    stack.log.write_text("last line\n")
+    with pytest.raises(StackError, match="nothing did not happen within 0 s; the end of spotsupd's log: last line"):
         stack.wait_for(lambda: False, 0.0, "nothing")
 
 
@@ -211,6 +211,6 @@ def test_a_stack_cleans_up_after_one_that_was_killed(tmp_path: Path) -> None:
     survivor = killed.daemon_pid()
     later = Stack(tmp_path / "stack")
     later.prepare()
-    assert killed.reap() == 0, "the orphan was told to stop, and stopped in order"
+    assert killed.reap() == 0, "the orphan was asked to stop, and did"
     assert not Path(f"/proc/{survivor}").exists()
     assert later.close().processes == ()

@@ -1,4 +1,4 @@
-"""Disks that are full, read-only, or hang: training goes on, it is told, and nothing is taken for safe that is not."""
+"""Disks that are full, read-only, or hang: training goes on, the fault is reported, no failed checkpoint counts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def steady(folder: Path, checkpoints: Path, number: int = 1) -> list[Rank]:
-    """Two ranks that train on and on, with a checkpoint every other step."""
+    """Two ranks that train without an end, with a checkpoint every other step."""
     options = {"every_steps": 2, "step_s": 0.02, "epochs": 10**6, "warn_after_s": 0.3}
     environ = {"SPOTSUP_CHECKPOINT_DIR": str(checkpoints)}
     return ranks(2, folder, round=number, environ=environ, **options)
@@ -35,24 +35,24 @@ class Watched:
     def __init__(self, launcher: Launcher, fault: Fault) -> None:
         self._launcher, self._fault = launcher, fault
 
-    def strike(self, reason: str) -> None:
-        """Let the fault happen once there is a checkpoint, and wait until it is told."""
-        wait("a checkpoint", lambda: self.told()[1] > 0)
+    def inject(self, reason: str) -> None:
+        """Inject the fault after the first checkpoint, and wait until it is reported."""
+        wait("a checkpoint", lambda: self.progress()[1] > 0)
 
-        def told() -> bool:
+        def reported() -> bool:
             self._fault.strike()
-            return reason in self.told()[2]
+            return reason in self.progress()[2]
 
-        wait("the problem", told)
+        wait("the problem", reported)
 
-    def told(self) -> tuple[int, int, str]:
+    def progress(self) -> tuple[int, int, str]:
         """Step, step of the newest checkpoint, problem."""
         progress = self._launcher.progress()
         return (progress.step, progress.checkpoint_step, progress.checkpoint_problem) if progress else (0, 0, "")
 
 
-def striking(folder: Path, fault: Fault, jobs: list[Rank], check: Callable[[Watched, Launcher], None]) -> None:
-    """Run a round, whose processes cannot be ended before the fault is."""
+def run_with(folder: Path, fault: Fault, jobs: list[Rank], check: Callable[[Watched, Launcher], None]) -> None:
+    """Run a round with a fault, which is repaired first: until then its processes cannot exit."""
     launcher = Launcher(jobs)
     with running(launcher.jobs):
         try:
@@ -65,16 +65,16 @@ def goes_on(folder: Path, checkpoints: Path, fault: Fault, reason: str) -> None:
     """Training goes on under the fault, and checkpoints do after it."""
 
     def check(watched: Watched, launcher: Launcher) -> None:
-        watched.strike(reason)
-        wait("20 more steps", launcher.reached(watched.told()[0] + 20))
-        _, saved, problem = watched.told()
+        watched.inject(reason)
+        wait("20 more steps", launcher.reached(watched.progress()[0] + 20))
+        _, saved, problem = watched.progress()
         assert reason in problem
         fault.repair()
-        wait("a newer checkpoint", lambda: watched.told()[1] > saved and watched.told()[2] == "")
+        wait("a newer checkpoint", lambda: watched.progress()[1] > saved and watched.progress()[2] == "")
         launcher.file("YIELD", 1).touch()
         wait("all ranks parked", launcher.all_parked)
 
-    striking(folder, fault, steady(folder, checkpoints), check)
+    run_with(folder, fault, steady(folder, checkpoints), check)
     parked = json.loads((folder / "run.1" / "PARKED.0").read_text())
     assert parked["saved"] is True
     found = {entry.name for entry in checkpoints.iterdir()} - {"lost+found"}
@@ -104,40 +104,40 @@ def test_a_disk_that_hangs_for_rank_0(tmp_path: Path) -> None:
     goes_on(tmp_path, checkpoints, HangingFile(checkpoints / "OWNER"), SLOW)
 
 
-def test_nobody_parks_before_the_disk_has_answered(tmp_path: Path) -> None:
+def test_no_node_parks_before_the_disk_has_answered(tmp_path: Path) -> None:
     checkpoints = tmp_path / "checkpoints"
     fault = HangingFile(checkpoints / "OWNER")
 
     def check(watched: Watched, launcher: Launcher) -> None:
-        watched.strike(SLOW)
+        watched.inject(SLOW)
         launcher.file("YIELD", 1).touch()
         steps: list[int] = []
-        wait("the end of the steps", lambda: steps.append(watched.told()[0]) or steps[-20:].count(steps[-1]) == 20)  # type: ignore[func-returns-value]
+        wait("the end of the steps", lambda: steps.append(watched.progress()[0]) or steps[-20:].count(steps[-1]) == 20)  # type: ignore[func-returns-value]
         assert not any(launcher.file("PARKED", rank).exists() for rank in (0, 1))
         fault.repair()
         wait("all ranks parked", launcher.all_parked)
         for rank in (0, 1):
             parked = json.loads(launcher.file("PARKED", rank).read_text())
-            assert parked == {"step": watched.told()[0], "saved": True}
+            assert parked == {"step": watched.progress()[0], "saved": True}
 
-    striking(tmp_path, fault, steady(tmp_path, checkpoints), check)
+    run_with(tmp_path, fault, steady(tmp_path, checkpoints), check)
 
 
-def test_machines_that_are_taken_while_a_disk_hangs(tmp_path: Path) -> None:
+def test_a_preemption_while_a_disk_hangs(tmp_path: Path) -> None:
     checkpoints = tmp_path / "checkpoints"
     fault = HangingFile(checkpoints / "OWNER")
     launcher = Launcher(steady(tmp_path, checkpoints))
     with running(launcher.jobs):
         watched = Watched(launcher, fault)
-        watched.strike(SLOW)
-        saved = watched.told()[1]
+        watched.inject(SLOW)
+        saved = watched.progress()[1]
     unfinished = list(checkpoints.glob("step_*.tmp"))
     assert unfinished
     fault.repair()
 
     again = Launcher(steady(tmp_path, checkpoints, number=2))
     with running(again.jobs):
-        wait("a newer checkpoint", lambda: Watched(again, fault).told()[1] > saved)
+        wait("a newer checkpoint", lambda: Watched(again, fault).progress()[1] > saved)
     first = json.loads((tmp_path / "audit" / "2.0").read_text().splitlines()[0])
     assert first["step"] == saved + 1
     assert not any(path.exists() for path in unfinished)

@@ -1,4 +1,4 @@
-"""What operators do to a job that trains: drain, pause, resume, ssh, and an etcd that loses all it knew."""
+"""What operators do to a training job: drain, pause, resume, ssh; and an etcd that loses all its data."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def job(tmp_path: Path) -> Path:
 
 
 class Steps:
-    """What the program wrote down in each step."""
+    """The steps that the program recorded."""
 
     def __init__(self, stack: Stack, file: Path) -> None:
         self._stack = stack
@@ -72,7 +72,7 @@ class Steps:
         return [int(line) for line in self._file.read_text().splitlines()] if self._file.exists() else []
 
     def wait_for_more(self) -> None:
-        """Until training goes on."""
+        """Wait until training has made another step."""
         before = len(self.made())
         self._stack.wait_for(lambda: len(self.made()) > before, 150.0, "another step")
 
@@ -104,7 +104,7 @@ def test_drain_pause_and_resume_lose_no_step(stack: Stack, job: Path, tmp_path: 
     stack.wait_for(lambda: len(members(stack)) == 1, 90.0, "a member")
     node = members(stack)[0]
 
-    assert stack.ctl("drain", "nobody").returncode == 4
+    assert stack.ctl("drain", "missing").returncode == 4
     assert stack.ctl("drain", node).stdout == f"{node}: will leave steps once it is replaced\n"
     assert stack.ctl("drain", node).returncode == 0
     stack.wait_for(lambda: members(stack) not in ([], [node]), 150.0, "the replacement to train")
@@ -137,11 +137,11 @@ def test_an_etcd_that_lost_everything_costs_no_machine_and_no_step(stack: Stack,
         EmbeddedEtcd(stack.state / "etcd").stop()
         shutil.rmtree(stack.state / "etcd" / "data")
 
-    # without the backup: hold everything, until the machines are spoken for
+    # without the backup: nothing is done until each machine is accounted for
     lose_etcd()
     stack.start_daemon()
-    said = "etcd has no journal of this cluster, but its machines run (steps-"
-    stack.wait_for(lambda: said in stack.ask("daemon", "status")["headline"], 90.0, "the daemon to say so")
+    headline = "etcd has no journal of this cluster, but its machines run (steps-"
+    stack.wait_for(lambda: headline in stack.ask("daemon", "status")["headline"], 90.0, "the daemon to report it")
     refused = spotsupd(stack, "adopt")
     assert refused.returncode == 5
     assert "1 machine of job steps: submit its job file again, or terminate them with --release steps" in refused.stderr
@@ -153,12 +153,14 @@ def test_an_etcd_that_lost_everything_costs_no_machine_and_no_step(stack: Stack,
     assert spotsupd(stack, "import", str(backup), "--embedded-etcd").returncode == 5
     steps.wait_for_more()
 
-    # with it: as if nothing had been
+    # with the backup: everything goes on
     lose_etcd()
     done = spotsupd(stack, "import", str(backup), "--embedded-etcd")
     assert done.returncode == 0, done.stderr
     stack.start_daemon()
-    stack.wait_for(lambda: stack.ask("daemon", "status")["headline"] == "watching 1 job", 90.0, "care")
+    stack.wait_for(
+        lambda: stack.ask("daemon", "status")["headline"] == "watching 1 job", 90.0, "the daemon to know its job"
+    )
     steps.wait_for_more()
     assert status(stack)["state"] == "running"
     assert [machine["id"] for machine in stack.machines()] == machines

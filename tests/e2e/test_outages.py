@@ -1,4 +1,4 @@
-"""What etcd can do to a round that runs, on a real etcd: go away, hang, forget, come back in parts."""
+"""Outages of etcd under a running round, on a real etcd: it stops, hangs, loses data, and comes back in parts."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ def test_an_outage_longer_than_any_lease_changes_nothing(tmp_path: Path) -> None
         assert [info.rank for info in handlers.form("a", "b")] == [0, 1]
 
 
-def test_an_etcd_that_lost_its_data_is_told_the_round_and_changes_nothing(tmp_path: Path) -> None:
+def test_launchers_write_the_round_to_an_etcd_that_lost_its_data_and_nothing_changes(tmp_path: Path) -> None:
     with etcd_server(tmp_path) as server, contextlib.closing(Handlers(server.endpoint)) as handlers:
-        # ranks that no order of names would give, and more than one round
+        # ranks in another order than the names, and more than one round
         for node in "cab":
             handlers.make(node, 1, 3)
         handlers.form("c")
@@ -66,7 +66,7 @@ def test_an_etcd_that_lost_its_data_is_told_the_round_and_changes_nothing(tmp_pa
         assert handlers.round().number == formed.number + 1
 
 
-def test_an_etcd_from_an_older_backup_is_told_the_round_and_what_everybody_does(tmp_path: Path) -> None:
+def test_launchers_write_the_round_and_their_states_to_an_etcd_from_an_older_backup(tmp_path: Path) -> None:
     with etcd_server(tmp_path) as server, contextlib.closing(Handlers(server.endpoint)) as handlers:
         for node in "ab":
             handlers.make(node, 2, 2)
@@ -83,14 +83,14 @@ def test_an_etcd_from_an_older_backup_is_told_the_round_and_what_everybody_does(
         assert server.start()
         handlers.steady("a", "b", until=lambda: handlers.live("a", "b") and handlers.round() == formed)
         # their leases are in the backup, too, and so are their keys, as they were in the first round
-        words = [handlers.made[node].client.member for node in "ab"]
-        handlers.steady("a", "b", until=lambda: [handlers.member(node) for node in "ab"] == words)
+        members = [handlers.made[node].client.member for node in "ab"]
+        handlers.steady("a", "b", until=lambda: [handlers.member(node) for node in "ab"] == members)
         assert [info.rank for info in handlers.form("a", "b")] == [0, 1]
         assert handlers.round().number == 3
 
 
-def test_an_etcd_that_hangs_for_longer_than_a_lease_loses_nobody(tmp_path: Path) -> None:
-    """When it goes on, all leases are over at once."""
+def test_an_etcd_that_hangs_for_longer_than_a_lease_loses_no_member(tmp_path: Path) -> None:
+    """When it answers again, all leases have ended at once."""
     with etcd_server(tmp_path) as server, contextlib.closing(Handlers(server.endpoint)) as handlers:
         for node in "ab":
             handlers.make(node, 2, 2)
@@ -105,8 +105,8 @@ def test_an_etcd_that_hangs_for_longer_than_a_lease_loses_nobody(tmp_path: Path)
         assert handlers.round().number == 1
 
 
-def test_all_leases_are_lost_while_nobody_reaches_etcd_and_nobody_is(handlers: Handlers) -> None:
-    """Nor does a newcomer push them aside that was started meanwhile and is the first to be back."""
+def test_all_leases_end_while_no_member_reaches_etcd_and_no_member_is_lost(handlers: Handlers) -> None:
+    """Nor does a new node replace them that was started meanwhile and reaches etcd first."""
     with cable(handlers.endpoint) as wire, cable(handlers.endpoint) as other:
         for node in "ab":
             handlers.make(node, via=wire.endpoint)
@@ -143,15 +143,15 @@ def test_a_member_that_was_cut_off_goes_on_and_is_fenced_when_it_is_back(handler
         handlers.stands("b", Broken)
         standing = handlers.made["b"].standing()
         assert standing == Broken("round 2 was formed meanwhile", "moved")
-        # it may come back in order
+        # it may join again
         joined = handlers.join("b")
         handlers.stands("a", Yield)
         handlers.form("a")
         assert joined["b"].result(timeout=90).rank == 1
 
 
-def test_a_lonely_node_that_was_cut_off_and_replaced_stops_when_it_is_back(handlers: Handlers) -> None:
-    """The daemon believes it dead and starts another. (Until then the checkpoint belongs to who claimed it last.)"""
+def test_a_single_node_that_was_cut_off_and_replaced_stops_when_it_is_back(handlers: Handlers) -> None:
+    """The daemon gives it up and starts another. (Until then the last claimant owns the checkpoint.)"""
     with cable(handlers.endpoint) as wire:
         handlers.make("a", via=wire.endpoint)
         handlers.make("b")
@@ -173,7 +173,7 @@ def test_a_lonely_node_that_was_cut_off_and_replaced_stops_when_it_is_back(handl
         assert handlers.round().nodes() == ("b",)
 
 
-def test_endpoints_that_hang_one_after_the_other_cost_nobody_its_lease_and_no_news(handlers: Handlers) -> None:
+def test_endpoints_that_hang_one_after_another_cost_no_lease_and_no_message(handlers: Handlers) -> None:
     with cable(handlers.endpoint) as one, cable(handlers.endpoint) as other:
         via = f"{one.endpoint},{other.endpoint},{handlers.endpoint}"
         for node in "ab":
@@ -189,7 +189,7 @@ def test_endpoints_that_hang_one_after_the_other_cost_nobody_its_lease_and_no_ne
         handlers.stands("a", Yield)
 
 
-def test_a_member_of_etcd_that_is_gone_is_not_missed(tmp_path: Path) -> None:
+def test_the_loss_of_one_etcd_member_changes_nothing(tmp_path: Path) -> None:
     with etcd_cluster(tmp_path) as servers:
         via = ",".join(server.endpoint for server in servers)
         with contextlib.closing(Handlers(servers[2].endpoint)) as handlers:
@@ -203,13 +203,13 @@ def test_a_member_of_etcd_that_is_gone_is_not_missed(tmp_path: Path) -> None:
             assert handlers.round().number == 2
 
 
-def test_who_waits_for_a_round_is_patient_with_an_etcd_that_went_away(tmp_path: Path) -> None:
+def test_waiting_for_a_round_outlasts_an_etcd_outage(tmp_path: Path) -> None:
     with etcd_server(tmp_path) as server, contextlib.closing(Handlers(server.endpoint)) as handlers:
         handlers.make("a", 2, 2, join_timeout=1.5)
         waiting = handlers.join("a")
         eventually("a waits", lambda: handlers.member("a"))
         server.kill()
-        time.sleep(2.0)  # longer than its patience
+        time.sleep(2.0)  # longer than its join timeout
         assert not waiting["a"].done()
         assert server.start()
         handlers.make("b", 2, 2)

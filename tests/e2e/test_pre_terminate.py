@@ -1,4 +1,4 @@
-"""What is done on a machine before it is ended, over real SSH: its log is read, its file systems are unmounted."""
+"""What is done on a machine before its termination, over real SSH: its log is read, its file systems unmounted."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ from tests.support.agents import CODE, TRAINER, wait_for
 from tests.support.faulty_ssh import Machine, machine_with_sshd
 from tests.support.programs import free_ports
 
-IDENTITY = Identity(b"farewell" * 4)
+IDENTITY = Identity(b"terminat" * 4)
 DEADLINE_S = 60.0
 
 
 class Clock:
-    """Real time; `force` makes every look at it cost that much more."""
+    """Real time; each read skips `skip_s` ahead."""
 
     def __init__(self) -> None:
-        self.hurry_s = 0.0
+        self.skip_s = 0.0
         self._skipped_s = 0.0
 
     def now(self) -> float:
-        self._skipped_s += self.hurry_s
+        self._skipped_s += self.skip_s
         return time.monotonic() + self._skipped_s
 
 
@@ -77,13 +77,13 @@ def test_its_agent_is_stopped_and_its_file_systems_are_unmounted(machine: Machin
     own = machine.home / ".spotsup/nodes/n1"
     wait_for(lambda: "started" in (own / "agent.log").read_text())
     (own / "log").mkdir(exist_ok=True)
-    noise = "a line that nobody needs\n" * LOG_LINES
+    noise = "a line of noise\n" * LOG_LINES
     (own / "log/n1.log").write_text(f"{noise}ModuleNotFoundError: No module named 'nope'\n")
     node, job = records(machine)
     log = pre_terminate(clock).log_of(node).splitlines()
     assert log[0].startswith("started --config ")
     assert log[-1] == "ModuleNotFoundError: No module named 'nope'"
-    assert log[-LOG_LINES - 1] != log[-LOG_LINES] == "a line that nobody needs"
+    assert log[-LOG_LINES - 1] != log[-LOG_LINES] == "a line of noise"
     assert "server:/out" in (machine.box / "proc/mounts").read_text()
     pre_terminate(clock).unmount(node, job)
     assert (machine.box / "proc/mounts").read_text() == ""
@@ -98,7 +98,7 @@ def test_a_machine_that_was_never_prepared_has_no_log_and_one_that_is_not_reache
     clock = Clock()
     node, job = records(machine)
     assert pre_terminate(clock).log_of(node) == ""
-    clock.hurry_s = 1.0
+    clock.skip_s = 1.0
     gone = replace(node, ssh_port=free_ports(1)[0])
     began = time.monotonic()
     for call, limit_s in (
@@ -111,11 +111,11 @@ def test_a_machine_that_was_never_prepared_has_no_log_and_one_that_is_not_reache
     assert time.monotonic() - began < 30
 
 
-# -- who is asked ----------------------------------------------------------------------------------------------
+# -- which nodes are asked -------------------------------------------------------------------------------
 
 
-class DeadManSwitch:
-    """PreTerminate that only say what was asked of them."""
+class RecordingPreTerminate:
+    """A PreTerminate that records its calls."""
 
     def __init__(self, log: str = "") -> None:
         self.logs: list[str] = []
@@ -130,47 +130,47 @@ class DeadManSwitch:
         self.unmounted.append(node.id)
 
 
-def test_a_launcher_that_never_reaches_the_rendezvous_is_told_with_its_log(monkeypatch: pytest.MonkeyPatch) -> None:
-    heard = DeadManSwitch("launcher started\nConnectionRefusedError: etcd at 10.0.0.9:2379\n")
-    world = empty_world(pre_terminate=heard)
-    well, silent = world.nodes.prepare, list[str]()
+def test_a_launcher_that_never_reaches_the_rendezvous_is_reported_with_its_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    pre_terminate_calls = RecordingPreTerminate("launcher started\nConnectionRefusedError: etcd at 10.0.0.9:2379\n")
+    world = empty_world(pre_terminate=pre_terminate_calls)
+    prepare_well, silent = world.nodes.prepare, list[str]()
 
     def prepare(node: NodeRecord, job: JobRecord) -> BootstrapDone:
         if not silent or node.id in silent:
             silent.append(node.id)
             return BootstrapDone(node.id)
-        return well(node, job)
+        return prepare_well(node, job)
 
     monkeypatch.setattr(world.nodes, "prepare", prepare)
     submit(world, "job", 1, 1, 1)
     assert world.run_until(in_state(JobState.RUNNING), 180.0)
-    assert heard.logs == silent[:1]
-    (told,) = events_of(world, "job", EventKind.LOG_TAIL)
+    assert pre_terminate_calls.logs == silent[:1]
+    (event,) = events_of(world, "job", EventKind.LOG_TAIL)
     assert jobs_of(world)["job"].nodes[silent[0]].error == (
         "its launcher did not reach the rendezvous within 30 s; the last line of its log is: "
         "ConnectionRefusedError: etcd at 10.0.0.9:2379"
     )
-    assert heard.unmounted == []
+    assert pre_terminate_calls.unmounted == []
     assert world.run_until(settled, 120.0)
-    assert told
+    assert event
 
 
 @pytest.mark.parametrize(("mode", "expected"), [("rw", 3), ("ro", 0)])
-def test_machines_that_work_are_unmounted_before_they_go_where_they_were_written_to(mode: str, expected: int) -> None:
-    heard = DeadManSwitch()
-    world = empty_world(pre_terminate=heard)
+def test_writable_mounts_of_working_machines_are_unmounted_before_termination(mode: str, expected: int) -> None:
+    pre_terminate_calls = RecordingPreTerminate()
+    world = empty_world(pre_terminate=pre_terminate_calls)
     submit(world, "job", 1, 2, 2, storage=[{"mount": "/mnt/out", "nfs": "server:/out", "mode": mode}])
     assert world.run_until(in_state(JobState.RUNNING), 60.0)
-    taken = machine_of(world, 0)
-    world.cloud.end(taken, EndCause.PREEMPTED)
+    preempted = machine_of(world, 0)
+    world.cloud.end(preempted, EndCause.PREEMPTED)
     assert world.run_until(lambda w: record(w).state is not JobState.RUNNING, 30.0)
     assert world.run_until(in_state(JobState.RUNNING), 60.0)
     service(world).drain(machine_of(world, 0).instance.node)
-    assert world.run_until(lambda _: len(heard.unmounted) == min(expected, 1), 120.0)
+    assert world.run_until(lambda _: len(pre_terminate_calls.unmounted) == min(expected, 1), 120.0)
     assert world.run_until(settled, 120.0)
     service(world).cancel("job")
     assert world.run_until(in_state(JobState.CANCELLED), 60.0)
     assert world.run_until(settled, 120.0)
-    assert len(heard.unmounted) == expected
-    assert taken.instance.node not in heard.unmounted, "what its cloud took is gone"
-    assert heard.logs == []
+    assert len(pre_terminate_calls.unmounted) == expected
+    assert preempted.instance.node not in pre_terminate_calls.unmounted, "a preempted machine is gone"
+    assert pre_terminate_calls.logs == []

@@ -1,4 +1,4 @@
-"""Two daemons on one etcd: one leads, the other stands by, and takes over without a machine being touched."""
+"""Two daemons on one etcd: the standby takes over without touching a machine."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ while True:
 
 
 class Second:
-    """Another daemon, as on another machine: of its own it has a state folder and a socket."""
+    """Another daemon, as on another machine, with its own state folder and socket."""
 
     def __init__(self, stack: Stack) -> None:
         self._stack = stack
@@ -99,7 +99,7 @@ def second(stack: Stack) -> Iterator[Second]:
 
 
 def health(path: Path) -> dict[str, Any]:
-    """What a daemon says of itself; nothing before it listens."""
+    """A daemon's own status; empty before it listens."""
     with socket.socket(socket.AF_UNIX) as probe:
         if probe.connect_ex(str(path)) != 0:
             return {"leading": False, "leader": None, "headline": ""}
@@ -119,7 +119,7 @@ def test_a_standby_answers_takes_commands_and_takes_over(stack: Stack, second: S
     (tmp_path / "code" / "job.yaml").write_text(JOB.replace("train.py", f"train.py {steps}"))
     stack.wait_for(lambda: leader in (health(second.socket)["leader"] or ""), 90.0, "the standby to know its leader")
 
-    # a command that a standby is given is the leader's to do, and the standby says so
+    # a standby stores a command and names the leader, which acts on it
     done = second.ctl("submit", str(tmp_path / "code" / "job.yaml"))
     assert (done.returncode, done.stdout) == (0, "ticker\n"), done.stderr
     assert f"{leader} leads and acts on commands" in done.stderr
@@ -132,7 +132,7 @@ def test_a_standby_answers_takes_commands_and_takes_over(stack: Stack, second: S
     done = second.ctl("ssh", node, "--", "echo hello; exit 7")
     assert (done.returncode, done.stdout) == (7, "hello\n"), done.stderr
 
-    # a leader that is frozen for longer than its lease has a successor, and changes nothing when it wakes
+    # a leader that is frozen for longer than its lease loses the lead, and changes nothing when it wakes
     stack.wait_for(lambda: stack.ask("status", "ticker")["state"] == "running", 90.0, "the job to run")
     commits = health(stack.socket)["counters"]["commits"]
     os.kill(stack.daemon_pid(), signal.SIGSTOP)
@@ -145,9 +145,9 @@ def test_a_standby_answers_takes_commands_and_takes_over(stack: Stack, second: S
     # and kill -9 of the leader
     second.kill()
     took_s.append(stack.wait_for(lambda: health(stack.socket)["leading"], 90.0, "the first daemon to lead again"))
-    assert min(took_s) <= TAKEOVER_S, "what is more than that is this computer's load"
-    told = json.loads(stack.ctl("status", "ticker", "-o", "json").stdout)
-    assert told["nodes"]["max"] == 3, "what was acknowledged is there"
+    assert min(took_s) <= TAKEOVER_S, "the rest is this computer's load"
+    job = json.loads(stack.ctl("status", "ticker", "-o", "json").stdout)
+    assert job["nodes"]["max"] == 3, "what was acknowledged is stored"
     stack.wait_for(lambda: stack.ask("status", "ticker")["state"] == "running", 90.0, "the job to be looked after")
     assert [machine["id"] for machine in stack.machines()] == machines
     seen = ticks(steps)

@@ -1,4 +1,4 @@
-"""Leaders that are killed and frozen while users give commands: who leads next, how soon, and what was acknowledged."""
+"""Leaders are killed and frozen while users send commands: takeovers are quick, and no acknowledged command is lost."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def ticks(file: Path) -> list[float]:
     return [float(line) for line in file.read_text().split()] if file.exists() else []
 
 
-def led(ground: Site) -> Daemon:
-    """Whoever leads, once somebody does."""
+def leader_of(ground: Site) -> Daemon:
+    """The leader, once there is one."""
     ground.wait_for(lambda: ground.leader() is not None, 90.0, "a leader")
     found = ground.leader()
     assert found is not None
@@ -50,7 +50,7 @@ def led(ground: Site) -> Daemon:
 
 
 def taken_over(ground: Site, old: Daemon) -> float:
-    """Seconds until another than `old` says that it leads."""
+    """Seconds until another daemon than `old` leads."""
     others = [each for each in ground.daemons if each is not old]
     return ground.wait_for(lambda: any(each.health().get("leading") for each in others), 90.0, "another to lead")
 
@@ -75,27 +75,27 @@ def test_commands_through_leaders_that_die_and_freeze(tmp_path: Path, etcds: int
         users.start()
         took_s = []
         for _ in range(ROUNDS):
-            old = led(ground)
+            old = leader_of(ground)
             old.kill()
             took_s.append(taken_over(ground, old))
             users.fresh_names()
             old.start()
 
-            # frozen for longer than its lease: it has a successor, and changes nothing when it wakes
-            old = led(ground)
+            # frozen for longer than its lease, it loses the lead, and changes nothing when it wakes
+            old = leader_of(ground)
             commits = old.commits()
             old.send(signal.SIGSTOP)
             took_s.append(taken_over(ground, old))
             old.send(signal.SIGCONT)
             yielded(ground, old)
-            assert old.commits() <= commits + 1, "one may have been on its way"
+            assert old.commits() <= commits + 1, "one may have been in flight"
             users.fresh_names()
-        history = users.finish(led(ground).socket)
+        history = users.finish(leader_of(ground).socket)
         assert users.faults == []
         assert verdict(history) == []
         answered = [call for call in history if call.op.answer == "done" and call.op.kind != "read"]
         assert len(answered) > 20 * ROUNDS
-        assert sorted(took_s)[len(took_s) // 2] <= TAKEOVER_S, f"{took_s}; what is more is this computer's load"
+        assert sorted(took_s)[len(took_s) // 2] <= TAKEOVER_S, f"{took_s}; the rest is this computer's load"
         assert ground.machines() == machines
         seen = [tick for tick in ticks(steps) if tick >= began]
         assert max(after - before for before, after in itertools.pairwise(seen)) < 2.0, "training went on"

@@ -41,7 +41,7 @@ def slack() -> Iterator[Inbox]:
             self.wfile.write(b"ok" if inbox.status == 200 else b"no_service")
 
         def log_message(self, *_: object) -> None:
-            """Quiet."""
+            """Log nothing."""
 
     with serving(HTTPServer(("127.0.0.1", 0), Handler)) as server:
         inbox.url = f"http://127.0.0.1:{server.server_port}/services/T/B/secret"
@@ -55,12 +55,12 @@ def test_an_event_is_posted_with_its_job_its_time_and_its_id(slack: Inbox) -> No
         assert part in slack.texts[0]
 
 
-def test_slack_saying_no_is_reported_without_the_secret(slack: Inbox) -> None:
+def test_a_refusal_by_slack_is_reported_without_the_secret(slack: Inbox) -> None:
     slack.status = 404
     assert Slack(slack.url).send(EVENT) == "Slack answered 404 no_service"
 
 
-def test_slack_being_away_is_reported_without_the_secret() -> None:
+def test_an_unreachable_slack_is_reported_without_the_secret() -> None:
     error = Slack("http://127.0.0.1:9/services/T/B/secret").send(EVENT)
     assert error.startswith("Slack did not answer")
     assert "secret" not in error

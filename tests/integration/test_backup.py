@@ -63,7 +63,7 @@ def holds(etcd: Etcd) -> dict[str, bytes]:
     return {kv.key: kv.value for kv in etcd.range("/").kvs}
 
 
-def test_what_was_exported_is_imported_as_it_was(etcd: Etcd, file: Path) -> None:
+def test_an_import_restores_what_was_exported(etcd: Etcd, file: Path) -> None:
     assert file.stat().st_mode & 0o777 == 0o600
     assert import_journal(etcd, KEYS, file).keys == len(WORLD)
     assert holds(etcd) == WORLD
@@ -85,7 +85,7 @@ def test_nothing_is_overwritten(etcd: Etcd, file: Path) -> None:
     assert {**holds(etcd), f"{KEYS.world}cluster": WORLD[f"{KEYS.world}cluster"]} == before
 
 
-def test_what_nodes_have_said_since_is_kept(etcd: Etcd, file: Path) -> None:
+def test_what_nodes_published_since_the_export_is_kept(etcd: Etcd, file: Path) -> None:
     newer = encode(Progress(7, 8, 9.0, 9.0))
     etcd.put(KEYS.progress("job"), newer)
     import_journal(etcd, KEYS, file)
@@ -126,7 +126,7 @@ def test_a_file_that_is_no_export_is_refused_before_anything_is_written(etcd: Et
     assert base64.b64decode(lines[1]["value"])
 
 
-def test_an_etcd_without_a_journal_or_without_an_answer_is_one_sentence(etcd: Etcd, tmp_path: Path) -> None:
+def test_an_etcd_without_a_journal_or_an_answer_is_reported_in_one_sentence(etcd: Etcd, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="holds no journal of cluster test"):
         export_journal(etcd, KEYS, tmp_path / "a", 0.0)
     with pytest.raises(JournalUnavailableError):

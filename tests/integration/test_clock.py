@@ -1,4 +1,4 @@
-"""A time of day that jumps: for a moment, for good, and while a job is to be ended."""
+"""A wall clock that jumps: for a moment, and for good."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.integration.test_lost_journal import running
 from tests.unit.test_clock import Shifted
 
 
-def test_a_daemon_whose_time_went_back_by_a_day_goes_on(tmp_path: Path) -> None:
+def test_a_daemon_whose_clock_went_back_by_a_day_goes_on(tmp_path: Path) -> None:
     clock = Shifted()
     with running(tmp_path, clock) as (_, daemon):
         daemon.submit("job")

@@ -1,4 +1,4 @@
-"""The embedded etcd: it outlives a daemon that is killed, is found again, and stops when it is told to."""
+"""The embedded etcd: it outlives a daemon that is killed, is found again, and stops when asked."""
 
 from __future__ import annotations
 
@@ -64,32 +64,32 @@ def test_its_data_and_its_address_survive_a_stop(tmp_path: Path) -> None:
 
 
 class Undying(EmbeddedEtcd):
-    """One that hangs in the kernel, as far as its daemon sees."""
+    """An etcd that seems to hang in the kernel."""
 
     @property
     def alive(self) -> bool:
         return True
 
 
-def test_one_that_hangs_is_told_of_and_killed(tmp_path: Path) -> None:
+def test_an_etcd_that_hangs_is_reported_and_killed(tmp_path: Path) -> None:
     with started(tmp_path, stop_s=0.2) as etcd:
         os.kill(etcd._running.pid, signal.SIGSTOP)
         while Path(f"/proc/{etcd._running.pid}/stat").read_text().rpartition(") ")[2][0] != "T":
-            time.sleep(0.01)  # until one of its threads has seen the signal, the others answer
+            time.sleep(0.01)  # its threads answer until one of them has handled the signal
         with pytest.raises(StartError, match="the embedded etcd does not answer"):
             EmbeddedEtcd(tmp_path, start_s=0.2).start()
         etcd.stop()
         assert not etcd.alive
 
 
-def test_one_that_nothing_ends_is_left(tmp_path: Path) -> None:
+def test_an_etcd_that_survives_sigkill_is_left_running(tmp_path: Path) -> None:
     with started(tmp_path):
         began = time.monotonic()
         Undying(tmp_path, stop_s=0.2, kill_s=0.2).stop()
         assert time.monotonic() - began < 5.0
 
 
-def test_an_etcd_that_cannot_start_says_its_last_words(tmp_path: Path) -> None:
+def test_an_etcd_that_cannot_start_is_reported_with_its_last_log_line(tmp_path: Path) -> None:
     folder = tmp_path / "etcd"
     etcd = EmbeddedEtcd(folder)
     etcd.start()
@@ -102,7 +102,7 @@ def test_an_etcd_that_cannot_start_says_its_last_words(tmp_path: Path) -> None:
 
 @contextmanager
 def started(folder: Path, **limits: float) -> Iterator[EmbeddedEtcd]:
-    """One that answers; it is ended, whatever becomes of it here."""
+    """A running etcd, stopped in the end."""
     etcd = EmbeddedEtcd(folder, **limits)
     try:
         etcd.start()
@@ -112,7 +112,7 @@ def started(folder: Path, **limits: float) -> Iterator[EmbeddedEtcd]:
 
 
 def _answers(etcd: EmbeddedEtcd) -> None:
-    """Raises StartError where nothing answers."""
+    """Raises StartError if nothing answers."""
     client = Etcd([etcd.endpoint], timeout_s=1.0)
     try:
         client.get("/")

@@ -1,4 +1,4 @@
-"""The journal against a real etcd: intents are whole or not there, fenced, and read back as they were written."""
+"""The journal on a real etcd: commits are atomic and fenced, and records are read back as they were written."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def test_a_daemon_that_lost_its_leadership_changes_nothing(journal: Journal, etc
     successor.stop()
 
 
-def test_a_key_of_the_same_revision_and_another_lease_is_another_leaders(
+def test_a_leader_key_of_the_same_revision_and_another_lease_belongs_to_another_leader(
     journal: Journal, etcd: Etcd, leader: Leadership
 ) -> None:
     """As in an etcd that was set back, and counts its revisions once more."""
@@ -168,7 +168,7 @@ def test_an_archive_larger_than_one_request_comes_back_whole(journal: Journal) -
     assert journal.put_blob(data) == digest
 
 
-def test_an_archive_that_is_not_there_is_named(journal: Journal) -> None:
+def test_a_missing_archive_is_named(journal: Journal) -> None:
     with pytest.raises(NotFoundError, match="submit the job again"):
         journal.get_blob("f" * 64)
 
@@ -178,7 +178,7 @@ def test_a_name_is_used_again_and_nothing_of_the_old_job_is_left(
 ) -> None:
     journal.create_job(JOB, EVENT, 0)
     etcd.put(KEYS.hint("job"), encode(Hint((), 1, 1)))
-    etcd.put(f"{KEYS.logs('job', 'node')}00000001", b"old words")
+    etcd.put(f"{KEYS.logs('job', 'node')}00000001", b"old output")
     until(lambda: "job" in journal.read().jobs and journal.read().jobs["job"].hint is not None)
     revision = journal.read().jobs["job"].revision
     assert journal.create_job(replace(JOB, uid="newer"), EVENT, revision)
@@ -187,7 +187,9 @@ def test_a_name_is_used_again_and_nothing_of_the_old_job_is_left(
     assert journal.logs("job") == []
 
 
-def test_a_broken_word_of_a_node_is_reported_and_harms_no_one(journal: Journal, etcd: Etcd, leader: Leadership) -> None:
+def test_a_broken_message_of_a_node_is_reported_and_affects_nothing_else(
+    journal: Journal, etcd: Etcd, leader: Leadership
+) -> None:
     journal.create_job(JOB, EVENT, 0)
     revision = etcd.put(KEYS.member("job", "n1"), b"not json")
     reading = read(journal, revision)
@@ -251,7 +253,7 @@ def test_a_job_of_another_schema_is_left_out_and_named(journal: Journal, etcd: E
     assert not reading.refused
 
 
-def test_nodes_that_speak_without_a_record_are_strangers(journal: Journal, etcd: Etcd, leader: Leadership) -> None:
+def test_nodes_that_publish_without_a_record_are_unjournaled(journal: Journal, etcd: Etcd, leader: Leadership) -> None:
     assert journal.create_job(JOB, EVENT, 0)
     revision = etcd.put(KEYS.agent("job", NODE.id), encode(AgentStatus(NODE.id, "boot", 1, 0.0, "test")))
     assert read(journal, revision).unjournaled == {NODE.id}
@@ -270,7 +272,7 @@ def test_after_a_pause_no_daemon_commits_anything(journal: Journal, leader: Lead
     until(lambda: journal.read().pause is None)
 
 
-def test_a_journal_is_begun_once(journal: Journal, leader: Leadership) -> None:
+def test_a_journal_is_created_once(journal: Journal, leader: Leadership) -> None:
     first, second = ClusterRecord(1.0, "me", "mark"), ClusterRecord(2.0, "you")
     assert journal.commit(Commit(job="", guards={}, cluster=first), leader.guard())
     assert not journal.commit(Commit(job="", guards={}, cluster=second), leader.guard())
@@ -284,7 +286,7 @@ def test_records_survive_json() -> None:
     assert load(Event, dump(EVENT), "") == EVENT
 
 
-def test_etcd_that_is_not_there_is_one_sentence() -> None:
+def test_an_unreachable_etcd_is_reported_in_one_sentence() -> None:
     store = EtcdStore(Etcd(["http://127.0.0.1:9"], timeout_s=0.2), KEYS.world)
     with pytest.raises(JournalUnavailableError, match=r"http://127\.0\.0\.1:9 does not answer: is it running"):
         store.start(0.3)

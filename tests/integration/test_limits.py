@@ -1,4 +1,4 @@
-"""Bounds are reached, and hold; and docs/limits.md tells the truth about them."""
+"""Bounds of calls and messages are reached, and hold."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from supervisor.runtime.background import MAX_CALLS, in_background
 from supervisor.runtime.systemd import SEND_S, notify
 
 
-def test_calls_beside_the_loop_that_hang_are_so_many_and_no_more() -> None:
+def test_calls_beside_the_loop_that_hang_are_limited_in_number() -> None:
     over = threading.Event()
     hanging = [in_background(lambda: over.wait(30.0), "test") for _ in range(MAX_CALLS)]
     with pytest.raises(TimeoutError, match=f"{MAX_CALLS} earlier calls have not ended"):
@@ -23,14 +23,14 @@ def test_calls_beside_the_loop_that_hang_are_so_many_and_no_more() -> None:
     assert all(each.result(30.0) for each in hanging)
     until = time.monotonic() + 30.0
     while (free := in_background(lambda: "again", "test")).exception(30.0) and time.monotonic() < until:
-        time.sleep(0.01)  # a thread's place is free a moment after its result is there
+        time.sleep(0.01)  # a thread's slot is free a moment after its result
     assert free.result(0.0) == "again"
 
 
 def test_a_service_manager_that_hangs_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     address = tmp_path / "notify"
     monkeypatch.setenv("NOTIFY_SOCKET", str(address))
-    notify("STATUS=nobody listens yet")
+    notify("STATUS=no listener yet")
     with (
         socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as deaf,
         socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as others,
@@ -38,7 +38,7 @@ def test_a_service_manager_that_hangs_is_not_waited_for(tmp_path: Path, monkeypa
         deaf.bind(str(address))
         others.connect(str(address))
         with contextlib.suppress(BlockingIOError):
-            while others.send(b"nobody reads this"):
+            while others.send(b"never read"):
                 pass
         began = time.monotonic()
         notify("WATCHDOG=1")

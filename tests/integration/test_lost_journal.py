@@ -1,4 +1,4 @@
-"""A daemon that runs while its etcd is emptied, or set back to a backup: real etcd, mirror, leadership and loop."""
+"""A running daemon whose etcd is emptied, or restored from a backup: real etcd, mirror, leader election and loop."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ MACHINE = Instance("i-1", "test", NODE, NODE, "r", "z", "small", InstanceState.R
 
 
 class Lister:
-    """A cloud that is asked what there is, and for nothing else."""
+    """An actor that lists instances, and refuses everything else."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -47,7 +47,7 @@ class Lister:
         self._done: list[tuple[Action, Outcome]] = []
 
     def start(self, action: Action) -> None:
-        """At once."""
+        """Run it at once."""
         now = self._clock.now()
         match action:
             case ListInstances(cloud):
@@ -58,16 +58,16 @@ class Lister:
             case FetchOffers(job=job):
                 self._done.append((action, OffersDone(job, now)))
             case _:
-                raise AssertionError(f"{action} was not to be done")
+                raise AssertionError(f"{action} must not run")
 
     def collect(self) -> list[tuple[Action, Outcome]]:
-        """What was asked."""
+        """The outcomes so far."""
         done, self._done = self._done, []
         return done
 
 
 class Daemon:
-    """One that decides, as far as there is anything to decide."""
+    """A loop with its journal and its leader election."""
 
     def __init__(self, etcd: Etcd, stack: ExitStack, clock: Clock | None = None) -> None:
         store = EtcdStore(etcd, KEYS.world)
@@ -82,7 +82,7 @@ class Daemon:
         leader.start()
 
     def tick_until(self, predicate: Callable[[], bool]) -> None:
-        """Bounded."""
+        """Tick until the predicate holds, at most for 30 s."""
         deadline = time.monotonic() + 30.0
         while not predicate():
             assert time.monotonic() < deadline, self.loop.status
@@ -90,7 +90,7 @@ class Daemon:
             time.sleep(0.02)
 
     def submit(self, name: str) -> None:
-        """A job that nobody has machines for; returns once the loop has written its first words."""
+        """Store a job for which no machine can be had; return once the loop has written its first hint."""
         record = JobRecord(name, "abcde", SPEC.model_copy(update={"name": name}), "0" * 64, time.time(), 1, 1, 1)
         assert self.journal.create_job(record, Event(f"{name}-1", 0.0, name, EventKind.SUBMITTED, "submitted"), 0)
         self.tick_until(lambda: name in (jobs := self.journal.read().jobs) and jobs[name].hint is not None)
@@ -106,20 +106,20 @@ def running(folder: Path, clock: Clock | None = None) -> Iterator[tuple[EtcdServ
         yield server, daemon
 
 
-def test_an_etcd_that_is_emptied_under_a_running_daemon_ends_nothing(tmp_path: Path) -> None:
+def test_an_etcd_that_is_emptied_under_a_running_daemon_terminates_nothing(tmp_path: Path) -> None:
     with running(tmp_path) as (server, daemon):
         daemon.submit("job")
         server.kill()
         server.empty()
         daemon.cloud.machines = (MACHINE,)
         assert server.start()
-        told = "etcd has no journal of this cluster, but its machines run (job-abcde-1): nothing is done"
-        daemon.tick_until(lambda: daemon.loop.status.headline.startswith(told))
+        expected = "etcd has no journal of this cluster, but its machines run (job-abcde-1): nothing is done"
+        daemon.tick_until(lambda: daemon.loop.status.headline.startswith(expected))
         daemon.cloud.machines = ()
         daemon.tick_until(lambda: daemon.loop.status.headline == "watching 0 jobs")
 
 
-def test_a_daemon_goes_on_with_an_etcd_that_is_set_back(tmp_path: Path) -> None:
+def test_a_daemon_goes_on_with_an_etcd_that_was_restored_from_a_backup(tmp_path: Path) -> None:
     with running(tmp_path) as (server, daemon):
         daemon.submit("job")
         server.kill()
@@ -134,14 +134,14 @@ def test_a_daemon_goes_on_with_an_etcd_that_is_set_back(tmp_path: Path) -> None:
         assert server.start()
         daemon.tick_until(lambda: daemon.loop.status.headline == "watching 1 job")
         daemon.submit("next")
-        assert daemon.journal.read().revision < revision, "or nothing was tried"
+        assert daemon.journal.read().revision < revision, "the revisions were counted again"
 
 
-def test_a_daemon_knows_by_itself_when_its_lease_may_have_ended(tmp_path: Path) -> None:
+def test_a_daemon_knows_without_etcd_when_its_lease_may_have_ended(tmp_path: Path) -> None:
     with running(tmp_path) as (server, daemon):
         assert daemon.leader.lease_valid()
         server.freeze()
         daemon.tick_until(lambda: not daemon.leader.lease_valid())
-        assert daemon.leader.leading, "nobody could tell it yet"
+        assert daemon.leader.leading, "it does not know yet"
         server.thaw()
         daemon.tick_until(daemon.leader.lease_valid)

@@ -1,4 +1,4 @@
-"""A daemon whose etcd is full, hangs in parts, or has heard of another daemon: what it says, and does all the same."""
+"""A daemon whose etcd is full, hangs in parts, or holds what another daemon wrote: what it reports, and still does."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ def until(predicate: object, timeout_s: float = 30.0) -> None:
     assert callable(predicate)
     deadline = time.monotonic() + timeout_s
     while not predicate():
-        assert time.monotonic() < deadline, "it did not come true"
+        assert time.monotonic() < deadline, "timed out"
         time.sleep(0.02)
 
 
-def test_an_etcd_without_space_is_told_in_one_sentence_until_an_operator_has_mended_it(tmp_path: Path) -> None:
+def test_a_full_etcd_is_reported_in_one_sentence_until_an_operator_frees_space(tmp_path: Path) -> None:
     options = ("--quota-backend-bytes", str(8 * 2**20))
     with etcd_server(tmp_path, options) as server, ExitStack() as stack:
         etcd = Etcd([server.endpoint], timeout_s=5.0)
@@ -49,7 +49,7 @@ def test_an_etcd_without_space_is_told_in_one_sentence_until_an_operator_has_men
         service = Service(daemon.journal, daemon.leader, SystemClock(), ["local"], lambda *_: True)
         with pytest.raises(JournalFullError, match="space quota is used up: training goes on"):
             service.scale("job", Scale(max_nodes=5))
-        # also where it has nothing to write
+        # it reports that also when it has nothing to write
         daemon.tick_until(lambda: "etcd refuses writes" in daemon.loop.status.headline)
         assert daemon.leader.leading
 
@@ -66,26 +66,26 @@ def test_an_etcd_without_space_is_told_in_one_sentence_until_an_operator_has_men
 
 
 class Refusing(Etcd):
-    """An etcd that says no to everything."""
+    """An etcd that refuses everything."""
 
-    no = EtcdRefusedError("")
+    refusal = EtcdRefusedError("")
 
     def call(self, path: str, body: dict[str, Any], *, endpoint: str | None = None) -> dict[str, Any]:
         """As Gateway."""
-        raise self.no
+        raise self.refusal
 
 
 def test_an_etcd_that_is_busy_is_not_called_full() -> None:
     etcd = Refusing(["http://127.0.0.1:1"])
     store = EtcdStore(etcd, KEYS.world, lambda: None)
-    etcd.no = EtcdRefusedError("etcdserver: too many requests", 8)
+    etcd.refusal = EtcdRefusedError("etcdserver: too many requests", 8)
     with pytest.raises(JournalUnavailableError, match="too many requests") as busy:
         store.txn([], [])
     assert not isinstance(busy.value, JournalFullError)
-    etcd.no = EtcdRefusedError("etcdserver: mvcc: database space exceeded", 8)
+    etcd.refusal = EtcdRefusedError("etcdserver: mvcc: database space exceeded", 8)
     with pytest.raises(JournalFullError, match="space quota is used up"):
         store.txn([], [])
-    etcd.no = EtcdRefusedError("etcdserver: too many operations in txn request", 3)
+    etcd.refusal = EtcdRefusedError("etcdserver: too many operations in txn request", 3)
     with pytest.raises(EtcdRefusedError, match="too many operations"):
         store.txn([], [])
     store.close()
@@ -108,7 +108,7 @@ def test_a_leader_outlives_an_endpoint_that_hangs(tmp_path: Path) -> None:
         while time.monotonic() < hung_at + ttl_s * 1.5:
             assert leader.leading
             time.sleep(0.05)
-        assert leader.guard() == guard, "it was the same all the time"
+        assert leader.guard() == guard, "the same lease all the time"
         wire.repair()
 
 
@@ -123,17 +123,17 @@ def test_a_standby_has_its_lease_before_it_needs_it(tmp_path: Path) -> None:
             until(lambda: any(each.leading for each in daemons))
         assert [each.leading for each in daemons] == [True, False]
         until(lambda: len(etcd.call("/v3/lease/leases", {}).get("leases", [])) == 2)
-        # and it is kept, though not renewed at each look
+        # the lease is kept, without a renewal at each poll
         revision = etcd.range("/", limit=1).revision
         time.sleep(3.0)
         assert len(etcd.call("/v3/lease/leases", {})["leases"]) == 2
-        assert etcd.range("/", limit=1).revision == revision, "standing by writes nothing"
+        assert etcd.range("/", limit=1).revision == revision, "a standby writes nothing"
         daemons[0].stop()
         until(lambda: daemons[1].leading)
 
 
 class LateStore(EtcdStore):
-    """A mirror that is behind until it is told to go on."""
+    """A mirror that can be made to lag."""
 
     def __init__(self, etcd: Etcd) -> None:
         self._late = threading.Event()
@@ -159,14 +159,14 @@ class Other:
         self.store = LateStore(etcd)
         self.store.start(20.0)
         stack.callback(self.store.close)
-        leader = Leadership(etcd, f"{KEYS.root}leader", "nobody", 4.0)
+        leader = Leadership(etcd, f"{KEYS.root}leader", "standby", 4.0)
         self.journal = Journal(self.store, KEYS)
         self.waits = 0
         self.service = Service(self.journal, leader, SystemClock(), ["local"], self._wait)
         self.catches_up = True
 
     def _wait(self, predicate: object, _timeout_s: float) -> bool:
-        """As late as can be, and yet in time."""
+        """Catch up at the last moment, if at all."""
         assert callable(predicate)
         self.waits += 1
         if self.catches_up:
@@ -177,7 +177,7 @@ class Other:
 
 @contextmanager
 def two(folder: Path) -> Iterator[tuple[Service, Other, str]]:
-    """A daemon, another whose copy of the journal lags, and the code of jobs."""
+    """A daemon, another whose mirror lags, and the digest of some code."""
     with etcd_server(folder) as server, ExitStack() as stack:
         etcd = Etcd([server.endpoint])
         stack.callback(etcd.close)
@@ -189,7 +189,7 @@ def test_a_command_knows_what_another_daemon_has_acknowledged(tmp_path: Path) ->
     with two(tmp_path) as (one, other, code):
         other.store.fall_behind()
         one.submit(SPEC, code, "submission 1")
-        assert other.service.scale("job", Scale(desired=3)).record.desired_nodes == 3, "not: there is no such job"
+        assert other.service.scale("job", Scale(desired=3)).record.desired_nodes == 3, "the job is known"
         other.store.fall_behind()
         one.cancel("job")
         scaled = other.service.scale("job", Scale(desired=1)).record
@@ -198,7 +198,7 @@ def test_a_command_knows_what_another_daemon_has_acknowledged(tmp_path: Path) ->
             one.submit(SPEC, code, "submission 2")
 
 
-def test_a_daemon_that_stays_behind_does_not_guess(tmp_path: Path) -> None:
+def test_a_daemon_whose_mirror_lags_refuses_commands(tmp_path: Path) -> None:
     with two(tmp_path) as (one, other, code):
         other.store.fall_behind()
         other.catches_up = False

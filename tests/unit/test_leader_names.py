@@ -1,4 +1,4 @@
-"""Who leads, as the leader's key says it."""
+"""The leader's name, from the value of the leader key."""
 
 from __future__ import annotations
 
@@ -18,5 +18,5 @@ from supervisor.runtime.leader import leader_name
         (b"", "an unknown daemon"),
     ],
 )
-def test_a_key_that_no_daemon_has_written_stops_nobody(value: bytes, name: str) -> None:
+def test_a_leader_key_that_no_daemon_wrote_is_an_unknown_daemon(value: bytes, name: str) -> None:
     assert leader_name(value) == name

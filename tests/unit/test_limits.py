@@ -1,4 +1,4 @@
-"""Bounds are reached, and hold; and docs/limits.md tells the truth about them."""
+"""Bounds are reached, and hold; docs/limits.md has the bounds of the code."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def value_of(name: str) -> Any:
 
 
 @pytest.mark.parametrize("row", rows(), ids=lambda row: row[2].rpartition(".")[2])
-def test_the_document_tells_the_truth(row: list[str]) -> None:
+def test_the_document_has_the_bounds_of_the_code(row: list[str]) -> None:
     _, bound, name, test = row
     value = value_of(name)
     assert bound == (" ".join(f"{each:g}" for each in value) if isinstance(value, tuple) else str(value))
@@ -96,7 +96,7 @@ def test_more_actions_than_threads_wait_their_turn() -> None:
     assert most == MAX_THREADS
 
 
-def test_of_a_long_console_the_end_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_end_of_a_long_console_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     world = empty_world()
     lines = [f"line {number}" for number in range(10 * CONSOLE_LINES)]
     monkeypatch.setattr(world.cloud, "console", lambda *_: "\n".join(lines))
@@ -116,19 +116,19 @@ class Talkative:
         raise AssertionError("nothing is mounted")
 
 
-def test_last_words_are_few_however_long_a_line_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_console_tail_is_short_however_long_a_line_is(monkeypatch: pytest.MonkeyPatch) -> None:
     world = empty_world()
     monkeypatch.setattr(world.cloud, "console", lambda *_: "." * (2 * CONSOLE_TAIL_CHARACTERS) + "the end")
     effects = world.daemon.actor._perform.__self__  # type: ignore[attr-defined] # a bound method
     effects._pre_terminate = Talkative()
     node = NodeRecord("n1", "job", "token", OFFER, 0.0)
     done = effects.perform(Terminate("local", "i-1", "n1", read_console=True, read_log_of=node))
-    for words in (done.console, done.log):
-        assert len(words) == CONSOLE_TAIL_CHARACTERS
-        assert words.endswith("the end")
+    for text in (done.console, done.log):
+        assert len(text) == CONSOLE_TAIL_CHARACTERS
+        assert text.endswith("the end")
 
 
-# -- what is remembered ------------------------------------------------------------------------------------
+# -- volatile state ---------------------------------------------------------------------------------------
 
 
 def test_what_is_remembered_outside_the_journal_is_bounded() -> None:
@@ -148,7 +148,7 @@ def test_what_is_remembered_outside_the_journal_is_bounded() -> None:
     assert f"event-{newest}" in volatile.alert_deliveries
 
 
-def test_alerts_that_nobody_takes_are_given_up_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_alerts_that_cannot_be_delivered_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     world = training_world()
     world.run(30.0)
     sent: list[str] = []
@@ -207,7 +207,7 @@ def test_a_cloud_that_always_fails_is_asked_a_few_times_per_node(monkeypatch: py
 
 
 class Rival:
-    """A clock. Whoever reads it to store a command finds that another user was faster."""
+    """A clock: each time a command reads it, another user changes the job first."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -220,7 +220,7 @@ class Rival:
         return self._world.clock.now()
 
 
-def test_a_command_is_not_tried_for_ever() -> None:
+def test_a_command_is_retried_a_limited_number_of_times() -> None:
     world = training_world()
     world.run(120.0)
     rival, daemon = Rival(world), world.daemon
@@ -232,11 +232,11 @@ def test_a_command_is_not_tried_for_ever() -> None:
     assert record(world).desired_nodes == 3
 
 
-def test_a_command_waits_so_long_for_what_others_were_told() -> None:
+def test_a_command_waits_a_limited_time_for_what_other_daemons_acknowledged() -> None:
     world = training_world()
     world.run(120.0)
     service(world).scale("job", Scale(spares=1))
-    world.set_fault_rates(replace(NO_FAULTS, mirror_lag_s=60.0))  # what was written now is seen long after
+    world.set_fault_rates(replace(NO_FAULTS, mirror_lag_s=60.0))  # the mirror shows new writes much later
     with pytest.raises(JournalUnavailableError, match=f"behind etcd for {CATCH_UP_S:g} s"):
         service(world).scale("job", Scale(desired=4))
     assert record(world).desired_nodes == 3
@@ -245,7 +245,7 @@ def test_a_command_waits_so_long_for_what_others_were_told() -> None:
 # -- sizes -------------------------------------------------------------------------------------------------
 
 
-def test_a_long_complaint_is_cut() -> None:
+def test_a_long_checkpoint_problem_is_truncated() -> None:
     world = training_world()
     keys = world.nodes.keys
     found = jobs_of(world)["job"].progress
@@ -257,7 +257,7 @@ def test_a_long_complaint_is_cut() -> None:
     assert keys.progress("job") in world.etcd.keys
 
 
-def test_what_is_kept_of_a_command_that_failed_is_little_however_long_a_line_is() -> None:
+def test_the_kept_output_of_a_failed_command_is_short_however_long_a_line_is() -> None:
     error = BootstrapError("it failed", node="n1", stderr="#" * (2 * STDERR_CHARACTERS) + "the end")
     assert len(error.stderr) == STDERR_CHARACTERS
     assert error.stderr.endswith("the end")
@@ -284,12 +284,14 @@ def test_a_request_that_is_too_large_is_not_read() -> None:
             read.append(b".")
             yield b"."
 
-    told = asyncio.run(sent(content=endless(), headers={"Content-Length": str(MAX_BLOB_BYTES + 1)}))
-    assert told.status_code == 413
-    assert told.json()["error"] == f"the request has {MAX_BLOB_BYTES + 1} bytes; at most {MAX_BLOB_BYTES} are accepted"
-    told = asyncio.run(sent(content=endless()))
-    assert told.status_code == 413
-    assert "the request has no Content-Length" in told.json()["error"]
+    answer = asyncio.run(sent(content=endless(), headers={"Content-Length": str(MAX_BLOB_BYTES + 1)}))
+    assert answer.status_code == 413
+    assert (
+        answer.json()["error"] == f"the request has {MAX_BLOB_BYTES + 1} bytes; at most {MAX_BLOB_BYTES} are accepted"
+    )
+    answer = asyncio.run(sent(content=endless()))
+    assert answer.status_code == 413
+    assert "the request has no Content-Length" in answer.json()["error"]
     assert read == []
 
 
@@ -297,7 +299,7 @@ def test_a_request_that_is_too_large_is_not_read() -> None:
     "nodes",
     [{"min": 1, "desired": 1, "max": MAX_NODES + 1}, {"min": 1, "desired": 1, "max": 1, "spares": MAX_SPARES + 1}],
 )
-def test_a_job_has_so_many_nodes_at_most(nodes: dict[str, int]) -> None:
+def test_a_job_has_a_maximum_of_nodes_and_spares(nodes: dict[str, int]) -> None:
     with pytest.raises(UsageError, match=f"{MAX_NODES}|{MAX_SPARES}"):
         parse_spec({"name": "job", "nodes": nodes, "run": "t.py"})
     world = training_world()
@@ -305,7 +307,7 @@ def test_a_job_has_so_many_nodes_at_most(nodes: dict[str, int]) -> None:
         service(world).scale("job", Scale(max_nodes=MAX_NODES + 1))
 
 
-def test_a_plan_shows_so_many_offers() -> None:
+def test_a_plan_shows_a_maximum_of_offers() -> None:
     many = [replace(OFFER, zone=f"z{number}") for number in range(3 * MAX_SHOWN)]
 
     def answer(_query: OfferQuery) -> Sequence[Offer]:

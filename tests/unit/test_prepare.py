@@ -1,4 +1,4 @@
-"""From a job's record to what bootstrap is asked for."""
+"""How a job's record becomes a bootstrap."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_a_dead_man_switch_is_expected_where_user_data_brings_one(settings: Sect
     assert has_dead_man(*node_with(settings)) is expected
 
 
-def test_checkpoints_go_where_the_user_says_else_to_shared_storage_else_to_this_computer(tmp_path: Path) -> None:
+def test_checkpoints_go_to_the_users_folder_else_to_shared_storage_else_to_this_computer(tmp_path: Path) -> None:
     config = Config(state_dir=str(tmp_path))
     storage = [
         {"mount": "/mnt/scratch", "scratch": True},
@@ -96,8 +96,8 @@ def test_the_clouds_own_agent_ships_logs_where_its_settings_say_so(
     assert log_agent_of(*node_with(settings)) == expected
 
 
-def test_an_etcd_that_does_not_give_the_code_is_no_failure_of_the_machine() -> None:
-    """P5: many nodes at a time ask for an archive of megabytes; five failures in a row would end the job."""
-    away = outcome_of("n1", JournalUnavailableError("etcd does not answer"))
-    assert (away.unreachable, away.unhealthy, away.foreign) == (True, False, False)
+def test_an_etcd_that_does_not_return_the_code_is_no_failure_of_the_machine() -> None:
+    """P5: many nodes ask for an archive of megabytes at a time; five failures in a row would end the job."""
+    unavailable = outcome_of("n1", JournalUnavailableError("etcd does not answer"))
+    assert (unavailable.unreachable, unavailable.unhealthy, unavailable.foreign) == (True, False, False)
     assert not outcome_of("n1", NotFoundError("the code is not in etcd")).unreachable

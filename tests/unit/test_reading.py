@@ -1,4 +1,4 @@
-"""Reading only what changed comes to the same as reading everything."""
+"""Parsing only what changed gives the same as parsing everything."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from supervisor.journal.reading import Reader, Reading
 
 KEYS = Keys("bench")
 WHOLE = population(3, 2, 1_000_000.0)
-NOT_OURS = {
+FOREIGN = {
     f"{KEYS.run('job-000')}hint": b"{}",
     f"{KEYS.run('job-001')}notice/somebody": b"not even JSON",
     f"{KEYS.run('unheard-of')}hint": b"{}",
@@ -26,14 +26,14 @@ NOT_OURS = {
 STEPS = [
     (KEYS.progress(job), encode(Progress(1, step, 1.0, 1.0))) for job in ("job-000", "unheard-of") for step in (7, 8)
 ]
-EVERYTHING = [*sorted((WHOLE | NOT_OURS).items()), *STEPS, (KEYS.progress("job-000"), b"no progress")]
+EVERYTHING = [*sorted((WHOLE | FOREIGN).items()), *STEPS, (KEYS.progress("job-000"), b"no progress")]
 
 
 def view_of(keys: dict[str, KeyValue], revision: int) -> MirrorView:
     return MirrorView(MappingProxyType(dict(keys)), revision, live=True)
 
 
-def afresh(view: MirrorView) -> Reading:
+def read_by_a_new_reader(view: MirrorView) -> Reading:
     return Reader(KEYS).read(view)
 
 
@@ -43,7 +43,9 @@ HINT, PROGRESS = f"{KEYS.world}run/job-000/hint", f"{KEYS.world}run/job-000/prog
 @settings(deadline=None)
 @example([[((HINT, b"{}"), False)], [((HINT, b"{}"), True), ((PROGRESS, b"no progress"), True)]])
 @given(st.lists(st.lists(st.tuples(st.sampled_from(EVERYTHING), st.booleans()), max_size=12), max_size=12))
-def test_any_changes_lead_to_what_a_fresh_look_sees(batches: list[list[tuple[tuple[str, bytes], bool]]]) -> None:
+def test_after_any_changes_a_reader_has_what_a_new_one_reads(
+    batches: list[list[tuple[tuple[str, bytes], bool]]],
+) -> None:
     reader, keys = Reader(KEYS), {key: KeyValue(key, value, 1, 1) for key, value in WHOLE.items()}
     for revision, batch in enumerate(batches, start=2):
         before = reader.read(view_of(keys, revision - 1)).jobs
@@ -54,12 +56,12 @@ def test_any_changes_lead_to_what_a_fresh_look_sees(batches: list[list[tuple[tup
                 keys.pop(key, None)
         view = view_of(keys, revision)
         found = reader.read(view)
-        assert found == afresh(view)
+        assert found == read_by_a_new_reader(view)
         untouched = before.keys() & found.jobs.keys() - {name for (key, _), _ in batch for name in key.split("/")}
         assert all(found.jobs[name] is before[name] for name in untouched)
 
 
-def test_a_step_changes_a_jobs_progress_and_nothing_else() -> None:
+def test_a_step_changes_only_the_jobs_progress() -> None:
     reader, keys = Reader(KEYS), {key: KeyValue(key, value, 1, 1) for key, value in WHOLE.items()}
     before = reader.read(view_of(keys, 1)).jobs["job-000"]
     key, value = STEPS[0]
@@ -70,7 +72,7 @@ def test_a_step_changes_a_jobs_progress_and_nothing_else() -> None:
     assert after.members is before.members
 
 
-def test_a_store_that_was_read_anew_with_the_same_words_is_read_no_further() -> None:
+def test_keys_with_the_same_bytes_are_not_parsed_again() -> None:
     reader = Reader(KEYS)
     first = reader.read(view_of({key: KeyValue(key, value, 1, 1) for key, value in WHOLE.items()}, 1))
     again = reader.read(view_of({key: KeyValue(key, value, 7, 7) for key, value in WHOLE.items()}, 7))
