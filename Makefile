@@ -1,7 +1,7 @@
 # Paths are relative throughout: make knows no way to quote a clone whose own path has a space.
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test-fast test test-long test-frameworks acceptance check dist docs bench bench-recovery bench-checkpoint bench-rendezvous bench-control bench-bootstrap soak-launches soak-training soak-outages chaos sim sim-long sim-mutants sim-crashes mutation contract-real clean distclean
+.PHONY: help setup demo test-fast test test-long test-frameworks acceptance check dist docs bench bench-recovery bench-checkpoint bench-rendezvous bench-control bench-bootstrap soak-launches soak-training chaos sim sim-long sim-mutants sim-crashes mutation contract-real clean distclean
 
 # Where this is set, each of the thousands of processes that the tests start compiles all its modules again.
 export PYTHONDONTWRITEBYTECODE :=
@@ -19,14 +19,13 @@ help:
 	@echo "make check   ruff, mypy and shellcheck"
 	@echo "make dist    wheel and sdist of both distributions, in build/dist"
 	@echo "make docs    write what is generated of docs/: the reference, and the state diagrams"
-	@echo "make soak-launches   a thousand launches on clouds that fail all the time: what leaks, what doubles (CLOUD=gcp)"
+	@echo "make soak-launches   a thousand launches on failing clouds: leaks, duplicates (CLOUD=gcp)"
 	@echo "make contract-real CLOUD=aws BUDGET_USD=1 CONFIG=spotsupd.toml   the clouds' contract on your account: costs money"
-	@echo "make soak-training   200 random membership changes in a row under a job that trains (CHANGES=20, SEED=...)"
-	@echo "make sim     a simulated world, nasty in every way, and all promises checked after every event (SEEDS=100, SEED=7)"
-	@echo "make sim-long, sim-mutants, sim-crashes   the same for an hour; with rules removed; with crashes at every boundary"
-	@echo "make mutation   small wrongs in the planner and its tables: how many the quick tests notice (MODULE=rounds)"
-	@echo "make soak-outages   etcd killed, frozen, emptied, compacted under a job that trains (QUICK=1: without 10 min)"
-	@echo "make chaos   random faults on real daemons, etcd, sshd and torch; judged after each (MINUTES=20, SEED=7, ETCDS=3,1)"
+	@echo "make soak-training   one job through 200 random membership changes in a row (CHANGES=20, SEED=...)"
+	@echo "make sim     random scenarios in a simulated world, all promises checked after every event (SEEDS=100, SEED=7)"
+	@echo "make sim-long, sim-mutants, sim-crashes   for an hour; with rules removed; with crashes at every boundary"
+	@echo "make mutation   mutants of the planner and its tables: how many the fast tests kill (MODULE=rounds)"
+	@echo "make chaos   random faults in a real installation, judged after each (MINUTES=20, SEED=7, ETCDS=3,1)"
 	@echo "make bench   which benchmarks there are"
 	@echo "make setup   what all of these do first: .venv, etcd and sshd; quick when nothing is left to do"
 	@echo "make clean   remove what runs have written; make distclean: what setup has written, too"
@@ -41,7 +40,7 @@ demo: setup
 	@$(python) -m tests.demo $(if $(CLOUD),--cloud '$(CLOUD)')
 
 test-fast: setup
-	@$(python) -m pytest -n 2 tests/unit $(PYTEST_ARGS)
+	@$(python) -m pytest -n 2 -m 'not long' tests/unit $(PYTEST_ARGS)
 
 test: setup
 	@RES_OPTIONS='timeout:1 attempts:1' $(python) -m pytest -n 3 -m 'not long' $(PYTEST_ARGS)
@@ -115,9 +114,6 @@ contract-real: setup
 
 soak-training: setup
 	@$(python) -m tests.soak $(if $(CHANGES),--changes $(CHANGES)) $(if $(SEED),--seed $(SEED))
-
-soak-outages: setup
-	@$(python) -m tests.soak.outages_main $(if $(QUICK),--quick)
 
 chaos: setup
 	@$(python) -m tests.chaos $(if $(SEED),--seed $(SEED)) $(if $(MINUTES),--minutes $(MINUTES)) \

@@ -1,8 +1,8 @@
-"""`make chaos`: random faults, drawn from a seed, against a whole installation of real processes that trains a job.
+"""`make chaos`: random faults, drawn from a seed, injected into a whole installation that trains a job.
 
 Real daemons, etcd of three members and then of one, the local cloud's sshd machines, agents, launchers and torch. After
-each fault all must be as it should again; at the end, data, journal, cloud and alerts are judged, and what has grown.
-Exit status 0 where every promise was kept; the last line is the result. Writes build/chaos.json.
+each fault everything must recover; at the end, data, journal, cloud, alerts and growth are judged.
+Exit status 0 if every promise was kept; the last line is the result. Writes build/chaos.json.
 """
 
 from __future__ import annotations
@@ -29,30 +29,30 @@ from provisioners.localcloud.control import ServerError
 from provisioners.localcloud.store import StoreError
 from supervisor.errors import SpotsupError
 from tests.chaos import probes
+from tests.chaos.context import Context, Outcome
 from tests.chaos.daemon_faults import set_clock
-from tests.chaos.faults import STRIKES
-from tests.chaos.ground import Ground, Outcome
+from tests.chaos.faults import FAULTS
 from tests.chaos.growth import MIB, growth
-from tests.chaos.plan import QUIET, Kind, Planned, schedule
+from tests.chaos.plan import HARMLESS, Kind, Planned, schedule
+from tests.chaos.privileged import UnavailableError, networks, small_disk
 from tests.chaos.registers import Users, verdict
 from tests.chaos.report import Result, show, write
-from tests.chaos.rooms import NotHereError, rooms, small_disk
-from tests.chaos.site import Site, site
-from tests.soak import worker
-from tests.soak.etcd import EtcdFailedError, Members
-from tests.soak.face import console, stop_on_signals
+from tests.chaos.testbed import Testbed, testbed
+from tests.support import audited_worker
+from tests.support.console import console, stop_on_signals
+from tests.support.etcd_members import EtcdFailedError, Members
 from tools.stack import ROOT, InterruptedByUserError, StackError
 
 JOB = "train"
 DESIRED = 2
 CHECKPOINT_STEPS = 20
 QUOTA_BYTES = 64 * MIB
-# For twice the quota, as defragmenting copies it, and logs of 64 MiB: each time that it is full, a broken one stays.
+# Twice the quota, because defragmenting copies it, and write-ahead logs of 64 MiB: a full disk leaves a broken one.
 ETCD_DISK_MIB = 2048
 RECOVERY_S = 600.0
 SAMPLE_S = 60.0
 LEASE_S, LEADER_S = 12.0, 6.0
-# How long training may stand still while something breaks that is none of its business: what a busy computer takes.
+# How long training may pause during a fault that must not affect it: a busy computer needs so long.
 MAX_PAUSE_S = 5.0
 JOB_FILE = """\
 name: {job}
@@ -62,29 +62,29 @@ run: >-
   worker.py --audit {folder}/audit --until {folder}/until --weights {folder}/weights.pt
   --step-time {step_time} --every {every}
 """
-_FAULTS = (
-    *(StackError, SpotsupError, EtcdError, EtcdFailedError, ServerError, StoreError, NotHereError),
+_FAILURES = (
+    *(StackError, SpotsupError, EtcdError, EtcdFailedError, ServerError, StoreError, UnavailableError),
     *(OSError, subprocess.TimeoutExpired),
 )
 
 
-class Chaos:
-    """One site, from its start to its end."""
+class ChaosRun:
+    """Faults on one testbed, from the job's submission to the judgement."""
 
-    def __init__(self, ground: Ground, folder: Path, result: Result, hook: probes.Webhook, options: Any) -> None:
-        self.ground, self.site, self.result, self.options = ground, ground.site, result, options
+    def __init__(self, context: Context, folder: Path, result: Result, hook: probes.Webhook, options: Any) -> None:
+        self.context, self.testbed, self.result, self.options = context, context.testbed, result, options
         self.folder = folder / "job"
         self.steps = probes.Steps(self.folder / "audit")
         self._hook = hook
         self._began = time.monotonic()
         self._over = threading.Event()
-        self._users = Users([d.socket for d in self.site.daemons], options.seed, users=2, names=2, rest_s=1.0)
+        self._users = Users([d.socket for d in self.testbed.daemons], options.seed, users=2, names=2, rest_s=1.0)
 
-    def run(self, kinds: Sequence[Kind], seconds: float) -> None:
-        """Raises what a site raises that cannot go on."""
+    def inject_all(self, kinds: Sequence[Kind], seconds: float) -> None:
+        """Inject faults for so long, then finish. Raises one of _FAILURES if the testbed cannot go on."""
         self._submit()
-        self._until_well("the job to train", RECOVERY_S)
-        self.tell(f"{DESIRED} nodes train; faults begin")
+        self._wait_until_recovered("the start of training", RECOVERY_S)
+        self.log(f"{DESIRED} nodes train; injecting faults")
         self._users.start()
         sampler = threading.Thread(target=self._sample, daemon=True)
         sampler.start()
@@ -93,7 +93,7 @@ class Chaos:
             for planned in islice(schedule(self.options.seed, kinds), self.options.faults):
                 if time.monotonic() - began >= seconds:
                     break
-                self._fault(planned)
+                self._inject(planned)
                 time.sleep(planned.rest_s)
         finally:
             self.result.ran_s = time.monotonic() - began
@@ -102,59 +102,59 @@ class Chaos:
             sampler.join(30.0)
         self._finish()
 
-    def tell(self, text: str) -> None:
-        """One line, with the time."""
+    def log(self, text: str) -> None:
+        """Print a line with the time."""
         console.print(f"[dim]{time.monotonic() - self._began:7.1f} s[/dim]  {text}")
 
     # -- one fault -----------------------------------------------------------------------------------------
 
-    def _fault(self, planned: Planned) -> None:
+    def _inject(self, planned: Planned) -> None:
         outcome = Outcome(planned, round(time.monotonic() - self._began, 1))
         self.result.outcomes.append(outcome)
-        before, began = self.steps.look().newest_round, time.time()
-        with STRIKES[planned.kind](self.ground, planned, outcome):
+        before, began = self.steps.read().newest_round, time.time()
+        with FAULTS[planned.kind](self.context, planned, outcome):
             time.sleep(planned.hold_s)
-            if planned.kind in QUIET:
+            if planned.kind in HARMLESS:
                 self._expect_steps(outcome, began)
-        mended = time.time()
-        waited_s = self._until_well(f"all to be well after fault {planned.number} ({planned.kind})", RECOVERY_S)
+        repaired = time.time()
+        waited_s = self._wait_until_recovered(f"recovery from fault {planned.number} ({planned.kind})", RECOVERY_S)
         outcome.recovered_s = round(waited_s, 1)
-        outcome.pause_s = round(self.steps.look().gap_s(began, time.time()), 2)
-        if planned.kind in QUIET and self.steps.newest_round != before:
-            outcome.broken.append(f"round {before} was ended by it: {self.steps.newest_round} trains now")
-        outcome.broken += probes.doubles(self.site)
-        self._users.fresh_names()
-        notes = escape(f"{', '.join(f'{name} {value:g}' for name, value in outcome.notes.items())} {outcome.said}")
-        held_s = mended - began
+        outcome.pause_s = round(self.steps.read().gap_s(began, time.time()), 2)
+        if planned.kind in HARMLESS and self.steps.newest_round != before:
+            outcome.broken.append(f"it ended round {before}: round {self.steps.newest_round} trains now")
+        outcome.broken += probes.doubles(self.testbed)
+        self._users.use_new_names()
+        notes = escape(f"{', '.join(f'{name} {value:g}' for name, value in outcome.notes.items())} {outcome.remark}")
+        held_s = repaired - began
         state = f"[red]{escape('; '.join(outcome.broken))}[/red]" if outcome.broken else "kept"
-        self.tell(
+        self.log(
             f"{planned.number:3} {planned.kind:<30} {held_s:5.1f} s  pause {outcome.pause_s:5.2f} s  "
-            f"well after {outcome.recovered_s:5.1f} s  {state}  [dim]{notes}[/dim]"
+            f"recovered after {outcome.recovered_s:5.1f} s  {state}  [dim]{notes}[/dim]"
         )
 
     def _expect_steps(self, outcome: Outcome, since: float) -> None:
-        """Training goes on while it breaks."""
-        gap_s = self.steps.look().gap_s(since, time.time())
+        """Training goes on during the fault."""
+        gap_s = self.steps.read().gap_s(since, time.time())
         if gap_s > MAX_PAUSE_S:
-            outcome.broken.append(f"no step for {gap_s:.1f} s meanwhile")
+            outcome.broken.append(f"no step for {gap_s:.1f} s during the fault")
 
-    def _until_well(self, what: str, timeout_s: float) -> float:
+    def _wait_until_recovered(self, what: str, timeout_s: float) -> float:
         since = time.time()
-        return self.site.wait_for(lambda: self._well(since), timeout_s, what)
+        return self.testbed.wait_for(lambda: self._recovered(since), timeout_s, what)
 
-    def _well(self, since: float) -> bool:
-        """The job trains as wanted, in its newest round, since then; and the journal is what the cloud has."""
+    def _recovered(self, since: float) -> bool:
+        """Since then the job has trained with all nodes in its newest round; journal and cloud agree."""
         try:
-            steps = self.steps.look()
-            if steps.newest_at <= since or self.site.leader() is None:
+            steps = self.steps.read()
+            if steps.newest_at <= since or self.testbed.leader() is None:
                 return False
-            job = self.site.job(JOB)
+            job = self.testbed.job(JOB)
             trains = job["state"] == "running" and job["nodes"]["training"] == DESIRED
             return (
                 trains
                 and steps.newest_round == job["round"]
-                and all(daemon.health() for daemon in self.site.daemons)
-                and not probes.difference(self.site)
+                and all(daemon.health() for daemon in self.testbed.daemons)
+                and not probes.mismatches(self.testbed)
             )
         except (SpotsupError, StackError):
             return False
@@ -164,7 +164,7 @@ class Chaos:
     def _submit(self) -> None:
         code = self.folder / "code"
         code.mkdir(parents=True)
-        shutil.copy(worker.__file__, code / "worker.py")
+        shutil.copy(audited_worker.__file__, code / "worker.py")
         (code / "job.yaml").write_text(
             JOB_FILE.format(
                 job=JOB,
@@ -174,35 +174,35 @@ class Chaos:
                 every=CHECKPOINT_STEPS,
             )
         )
-        done = self.site.any().ctl("submit", str(code / "job.yaml"))
+        done = self.testbed.any().ctl("submit", str(code / "job.yaml"))
         if done.returncode:
-            raise StackError(f"the job was not taken: {done.stderr.strip()}")
+            raise StackError(f"the job was refused: {done.stderr.strip()}")
 
     def _sample(self) -> None:
         while True:
-            with contextlib.suppress(*_FAULTS):
-                self.result.samples += probes.look(self.site, self._began)
+            with contextlib.suppress(*_FAILURES):
+                self.result.samples += probes.sample(self.testbed, self._began)
             if self._over.wait(SAMPLE_S):
                 return
 
     def _finish(self) -> None:
-        """End the job with an epoch, and judge."""
+        """End the job at the end of an epoch, and judge."""
         broken, facts = self.result.broken, self.result.facts
-        history = self._users.finish(self.site.any().socket)
+        history = self._users.finish(self.testbed.any().socket)
         broken += verdict(history) + self._users.faults[:3]
         answered = sum(call.op.answer == "done" for call in history)
         facts |= {"commands": len(history), "commands_done": answered}
-        last = (self.steps.look().newest_step // worker.STEPS_PER_EPOCH + 2) * worker.STEPS_PER_EPOCH
+        last = (self.steps.read().newest_step // audited_worker.STEPS_PER_EPOCH + 2) * audited_worker.STEPS_PER_EPOCH
         until = self.folder / "until.tmp"
         until.write_text(str(last))
         until.replace(self.folder / "until")
-        self.site.wait_for(lambda: self.site.job(JOB)["state"] == "succeeded", RECOVERY_S, "the job to end well")
-        self.site.wait_for(lambda: not self.site.machines(), RECOVERY_S, "every machine to be released")
-        self.site.wait_for(lambda: not probes.difference(self.site), RECOVERY_S, "the journal to know that")
-        self.site.wait_for(
-            lambda: not probes.untold(self.site, JOB, self._hook.texts), RECOVERY_S, "every alert to be told"
+        self.testbed.wait_for(lambda: self.testbed.job(JOB)["state"] == "succeeded", RECOVERY_S, "the job's success")
+        self.testbed.wait_for(lambda: not self.testbed.machines(), RECOVERY_S, "the release of every machine")
+        self.testbed.wait_for(lambda: not probes.mismatches(self.testbed), RECOVERY_S, "agreement of journal and cloud")
+        self.testbed.wait_for(
+            lambda: not probes.undelivered(self.testbed, JOB, self._hook.texts), RECOVERY_S, "delivery of every alert"
         )
-        report = self.steps.report(worker.SAMPLES, worker.GLOBAL_BATCH)
+        report = self.steps.report(audited_worker.SAMPLES, audited_worker.GLOBAL_BATCH)
         facts |= {"steps": report.steps, "rounds": len(report.rounds), "alerts": len(self._hook.texts)}
         facts |= {"samples_repeated": report.samples_repeated, "samples_missed": report.samples_missed}
         if report.samples_repeated or report.samples_missed:
@@ -211,24 +211,24 @@ class Chaos:
 
 
 @contextmanager
-def grounds(folder: Path, etcds: int, hook: probes.Webhook) -> Iterator[tuple[Ground, dict[Kind, str]]]:
-    """A site with all that can be had here, and which kinds of fault cannot, and why."""
+def prepared(folder: Path, etcds: int, hook: probes.Webhook) -> Iterator[tuple[Context, dict[Kind, str]]]:
+    """A testbed with everything that is available here, and which kinds of faults are not, and why."""
     missing: dict[Kind, str] = {}
     with ExitStack() as stack:
         disks: dict[str, Path] = {}
         for name, kind, mib in (("etcd", Kind.ETCD_DISK_FULL, ETCD_DISK_MIB), ("daemon", Kind.DAEMON_DISK_FULL, 8)):
             try:
                 disks[name] = stack.enter_context(small_disk(folder / f"disk-{name}", mib))
-            except NotHereError as error:
+            except UnavailableError as error:
                 missing[kind] = str(error)
         network = None
         try:
             if etcds > 1:
-                network = stack.enter_context(rooms(etcds, f"{folder.name[-1]}{id(folder) % 997}"))
-        except NotHereError as error:
+                network = stack.enter_context(networks(etcds, f"{folder.name[-1]}{id(folder) % 997}"))
+        except UnavailableError as error:
             missing |= dict.fromkeys((Kind.ETCD_CUT_OFF, Kind.ETCD_NARROW), str(error))
         if network is None and etcds == 1:
-            missing |= dict.fromkeys((Kind.ETCD_CUT_OFF, Kind.ETCD_NARROW), "of one member: it would be gone")
+            missing |= dict.fromkeys((Kind.ETCD_CUT_OFF, Kind.ETCD_NARROW), "etcd has one member: it would be down")
         clock, environ = folder / "clock", {"SPOTSUP_SLACK_WEBHOOK": hook.url}
         set_clock(clock, 0)
         clocks = {"PYTHONPATH": str(Path(__file__).with_name("wrong_clock")), "CHAOS_CLOCK": str(clock)}
@@ -237,9 +237,9 @@ def grounds(folder: Path, etcds: int, hook: probes.Webhook) -> Iterator[tuple[Gr
         homes = {0: disks["etcd"]} if "etcd" in disks else {}
         members = Members(folder / "etcd", etcds, options, homes, network.each if network else ())
         states = [disks.get("daemon", folder / "state-0"), folder / "state-1"]
-        ground = stack.enter_context(
-            site(
-                folder / "site",
+        context = stack.enter_context(
+            testbed(
+                folder / "testbed",
                 members,
                 leader_ttl_s=LEADER_S,
                 lease_ttl_s=LEASE_S,
@@ -248,53 +248,53 @@ def grounds(folder: Path, etcds: int, hook: probes.Webhook) -> Iterator[tuple[Gr
                 state_dirs=states,
             )
         )
-        yield Ground(ground, JOB, etcds, clock, network, disks.get("etcd"), disks.get("daemon")), missing
+        yield Context(context, JOB, etcds, clock, network, disks.get("etcd"), disks.get("daemon")), missing
 
 
-def examine(folder: Path, seconds: float, options: argparse.Namespace, result: Result) -> None:
-    """One site."""
+def run_testbed(folder: Path, seconds: float, options: argparse.Namespace, result: Result) -> None:
+    """Run one testbed, and add what is broken to the result."""
     hook = probes.Webhook()
     try:
-        with grounds(folder, result.etcds, hook) as (ground, missing):
+        with prepared(folder, result.etcds, hook) as (context, missing):
             for kind, why in missing.items():
-                console.print(f"          not tried: {kind} ({why})", markup=False)
+                console.print(f"          not available here: {kind} ({why})", markup=False)
             kinds = [kind for kind in Kind if kind not in missing and options.only in kind]
             if not kinds:
-                raise NotHereError("no fault of those that were asked for can be had here")
-            chaos = Chaos(ground, folder, result, hook, options)
+                raise UnavailableError("none of the requested faults is available here")
+            run = ChaosRun(context, folder, result, hook, options)
             try:
-                chaos.run(kinds, seconds)
-            except (*_FAULTS, audit.AuditError) as error:
+                run.inject_all(kinds, seconds)
+            except (*_FAILURES, audit.AuditError) as error:
                 result.broken.append(f"{type(error).__name__}: {error}")
-                result.broken.append(_scene(ground.site))
-                chaos.tell(f"[red]it cannot go on: {escape(result.broken[-2])}[/red]")
+                result.broken.append(_describe(context.testbed))
+                run.log(f"[red]cannot go on: {escape(result.broken[-2])}[/red]")
                 if options.keep:
-                    console.print("kept as it is; press Enter to end it")
+                    console.print("the testbed is kept; press Enter to end it")
                     sys.stdin.readline()
-    except _FAULTS as error:
-        result.broken.append(f"it could not be started, or ended: {type(error).__name__}: {error}")
+    except _FAILURES as error:
+        result.broken.append(f"the testbed did not start or end: {type(error).__name__}: {error}")
     finally:
         hook.close()
 
 
-def _scene(ground: Site) -> str:
-    """What a site looks like that has not recovered."""
+def _describe(context: Testbed) -> str:
+    """The state of a testbed that has not recovered."""
     try:
-        job = ground.job(JOB)
+        job = context.job(JOB)
         nodes = ", ".join(f"{node['id']} {node['state']}" for node in job["node_list"] if node["state"] != "gone")
-        text = f"{job['state']}, {job['sentence']}; nodes: {nodes}; {'; '.join(probes.difference(ground))}"
+        text = f"{job['state']}, {job['sentence']}; nodes: {nodes}; {'; '.join(probes.mismatches(context))}"
     except (SpotsupError, StackError) as error:
         text = str(error)
-    daemons = "; ".join(f"{each.name}: {each.health().get('headline', 'does not answer')}" for each in ground.daemons)
-    return f"as it was found: {text}; {daemons}"
+    daemons = "; ".join(f"{each.name}: {each.health().get('headline', 'does not answer')}" for each in context.daemons)
+    return f"state: {text}; {daemons}"
 
 
 def main() -> int:
-    """Examine, write, show. Exit status 0 where every promise was kept; 130 after Ctrl-C."""
+    """The command line. Exit status 0 if every promise was kept; 130 after Ctrl-C."""
     options = _parse()
     stop_on_signals()
     began = time.monotonic()
-    console.print(f"seed {options.seed}: the same faults in the same order with SEED={options.seed}")
+    console.print(f"seed {options.seed}: SEED={options.seed} injects the same faults in the same order")
     found: list[Result] = []
     interrupted = False
     try:
@@ -304,7 +304,7 @@ def main() -> int:
             folder.mkdir(parents=True)
             console.print(f"etcd of {etcds}, {options.minutes / len(options.etcds):g} min:")
             found.append(Result(etcds))
-            examine(folder, options.minutes * 60 / len(options.etcds), options, found[-1])
+            run_testbed(folder, options.minutes * 60 / len(options.etcds), options, found[-1])
     except InterruptedByUserError:
         interrupted = True
     grown = show(found)
@@ -334,15 +334,15 @@ def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="chaos", description=(__doc__ or "").splitlines()[0])
     build = ROOT / "build"
     parser.add_argument("--seed", type=int, default=int(time.time()) % 100000)
-    parser.add_argument("--minutes", type=float, default=20.0, help="of faults, in all")
-    parser.add_argument("--faults", type=int, metavar="N", help="at most, per site")
+    parser.add_argument("--minutes", type=float, default=20.0, help="of faults, in total")
+    parser.add_argument("--faults", type=int, metavar="N", help="at most, per testbed")
     parser.add_argument(
-        "--etcds", type=_sizes, default="3,1", metavar="N,N", help="sites one after the other, by etcd's members"
+        "--etcds", type=_sizes, default="3,1", metavar="N,N", help="testbeds one after the other, by etcd's members"
     )
     parser.add_argument("--only", default="", metavar="TEXT", help="faults whose name contains it")
     parser.add_argument("--step-time", type=float, default=0.2, metavar="S")
-    parser.add_argument("--keep", action="store_true", help="wait before a site that is broken is ended")
-    parser.add_argument("--folder", type=Path, default=build / "chaos", help="for what is written meanwhile")
+    parser.add_argument("--keep", action="store_true", help="wait before a broken testbed is ended")
+    parser.add_argument("--folder", type=Path, default=build / "chaos", help="for everything that is written")
     parser.add_argument("--json", type=Path, default=build / "chaos.json")
     options = parser.parse_args()
     options.folder = options.folder.absolute()

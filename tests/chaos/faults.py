@@ -1,14 +1,14 @@
-"""What is done to an installation, kind by kind: each strikes, holds, and mends what an operator or systemd would."""
+"""The faults by kind: each is injected when it is entered, and repaired as an operator or systemd would."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 from tests.chaos import daemon_faults, etcd_faults, machine_faults
-from tests.chaos.ground import Strike
+from tests.chaos.context import Fault
 from tests.chaos.plan import Kind
 
-STRIKES: Mapping[Kind, Strike] = {
+FAULTS: Mapping[Kind, Fault] = {
     Kind.LEADER_KILLED: daemon_faults.leader_killed,
     Kind.LEADER_FROZEN: daemon_faults.leader_frozen,
     Kind.STANDBY_KILLED: daemon_faults.standby_killed,
@@ -18,6 +18,7 @@ STRIKES: Mapping[Kind, Strike] = {
     Kind.ETCD_GONE: etcd_faults.etcd_gone,
     Kind.ETCD_CUT_OFF: etcd_faults.etcd_cut_off,
     Kind.ETCD_NARROW: etcd_faults.etcd_narrow,
+    Kind.ETCD_COMPACTED: etcd_faults.etcd_compacted,
     Kind.ETCD_DISK_FULL: etcd_faults.etcd_disk_full,
     Kind.ETCD_NO_SPACE: etcd_faults.etcd_no_space,
     Kind.DAEMON_DISK_FULL: daemon_faults.daemon_disk_full,
@@ -33,5 +34,6 @@ STRIKES: Mapping[Kind, Strike] = {
     Kind.WORKER_KILLED: machine_faults.killed("worker"),
     Kind.WORKER_FROZEN: machine_faults.frozen("worker"),
     Kind.MACHINE_LOST: machine_faults.machine_lost,
+    Kind.MACHINE_LOST_WITHOUT_ETCD: machine_faults.machine_lost_without_etcd,
     Kind.MACHINE_NOTICE: machine_faults.machine_notice,
 }

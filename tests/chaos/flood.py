@@ -1,4 +1,4 @@
-"""More requests than anybody sends: what a daemon answers, how soon, and with how many threads."""
+"""A flood of requests: how many a daemon answers, how fast, and with how many threads."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from tests.chaos.site import descriptors
-from tests.soak.verdict import percentile
+from tests.chaos.testbed import descriptors
+from tests.support.console import percentile
 
 _CLIENTS = 16
-_SILENT = 100
+_IDLE_CONNECTIONS = 100
 _TIMEOUT_S = 30.0
-# Reading, and a command that changes nothing, and yet is a transaction.
+# Reads, and a command that changes nothing and is a transaction nevertheless.
 _REQUESTS: tuple[tuple[str, str, dict[str, str] | None], ...] = (
     ("GET", "/v1/health", None),
     ("GET", "/v1/jobs", None),
@@ -27,7 +27,7 @@ _REQUESTS: tuple[tuple[str, str, dict[str, str] | None], ...] = (
     ("POST", "/v1/jobs/{job}/resume", {}),
     ("GET", "/v1/jobs/nobody", None),
 )
-_RIGHT = frozenset({200, 404, 503, 507})
+_EXPECTED = frozenset({200, 404, 503, 507})
 
 
 class _UnixConnection(http.client.HTTPConnection):
@@ -46,7 +46,7 @@ class _UnixConnection(http.client.HTTPConnection):
 
 
 class Flood:
-    """For as long as it is entered. `failure`: one answer that was none."""
+    """Floods a daemon while it is entered. `failure`: the first failed request."""
 
     def __init__(self, path: Path, job: str) -> None:
         self._path, self._job = path, job
@@ -55,15 +55,15 @@ class Flood:
         self._took_s: list[float] = []
         self._failed = 0
         self.failure = ""
-        self._silent: list[socket.socket] = []
+        self._idle: list[socket.socket] = []
         self._began = time.monotonic()
         self._threads = [threading.Thread(target=self._ask, args=(number,), daemon=True) for number in range(_CLIENTS)]
 
     def __enter__(self) -> Self:
-        for _ in range(_SILENT):
+        for _ in range(_IDLE_CONNECTIONS):
             end = socket.socket(socket.AF_UNIX)
             end.settimeout(_TIMEOUT_S)
-            self._silent.append(end)
+            self._idle.append(end)
             with contextlib.suppress(OSError):
                 end.connect(os.fspath(self._path))
         for thread in self._threads:
@@ -74,13 +74,13 @@ class Flood:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._stopping.set()
-        for end in self._silent:
+        for end in self._idle:
             end.close()
         for thread in self._threads:
             thread.join(_TIMEOUT_S)
 
     def measure(self, pid: int) -> dict[str, float]:
-        """Up to now: answers, failures, answers a second, the 99th percentile, and what the daemon uses."""
+        """Answers and failures so far, answers a second, the 99th percentile, and the daemon's threads and files."""
         with self._lock:
             took_s, failed = list(self._took_s), self._failed
         threads = sum(1 for _ in Path(f"/proc/{pid}/task").iterdir())
@@ -102,12 +102,12 @@ class Flood:
                 headers = {"Content-Type": "application/json"} if text else {}
                 connection.request(method, path.format(job=self._job), text, headers)
                 answer = connection.getresponse()
-                said = answer.read()
+                content = answer.read()
             except (OSError, http.client.HTTPException) as error:
                 self._note(None, repr(error))
                 connection.close()
                 continue
-            fault = "" if answer.status in _RIGHT else f"{method} {path}: {answer.status} {said[:200]!r}"
+            fault = "" if answer.status in _EXPECTED else f"{method} {path}: {answer.status} {content[:200]!r}"
             self._note(time.monotonic() - began, fault)
         connection.close()
 

@@ -1,4 +1,4 @@
-"""What grows over the hours: resident memory, threads and descriptors of each process, and etcd's data. Pure."""
+"""Growth over hours: resident memory, threads and descriptors of each process, and etcd's data. Pure."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 
-# Before that a process is still filling its caches.
+# Younger processes still fill their caches.
 WARM_S = 120.0
-# A slope over less time than that is noise, and no verdict.
+# A slope over less time, or fewer samples, is noise.
 MIN_SPAN_S = 600.0
 MIN_SAMPLES = 8
 MIB = 2**20
@@ -17,10 +17,12 @@ MIB = 2**20
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One look. `life`: which process of the `role` it was; `at`, `age_s`: seconds since the run and the life began."""
+    """One measurement of one process."""
 
     role: str
+    # Which process of the role.
     life: str
+    # Seconds since the run began, and since the process started.
     at: float
     age_s: float
     values: dict[str, float]
@@ -28,13 +30,13 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """What is allowed: growth per hour, and the most that may ever be."""
+    """Limits: growth per hour, and the value itself."""
 
     per_hour: float
     most: float
 
 
-# rss in bytes. Python's allocator keeps what a burst needed once: the bounds leave room for that, not for a leak.
+# rss in bytes. Python's allocator keeps what a burst once needed: the bounds allow for that, not for a leak.
 BOUNDS: dict[tuple[str, str], Bound] = {
     ("spotsupd", "rss"): Bound(48 * MIB, 400 * MIB),
     # Its pools of threads (96, and 40 for the API) fill as they are needed, each thread with a connection.
@@ -52,7 +54,7 @@ BOUNDS: dict[tuple[str, str], Bound] = {
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """One quantity of one role. `per_hour`: the slope within lives, None where none was looked at for long enough."""
+    """One quantity of one role. `per_hour`: the slope within lives; None if it was not measured for long enough."""
 
     role: str
     what: str
@@ -62,20 +64,22 @@ class Growth:
     over_s: float
 
     def broken(self) -> list[str]:
-        """What is more than its bound, in words."""
+        """The exceeded bounds, one sentence each."""
         bound = BOUNDS.get((self.role, self.what))
         if bound is None:
             return []
-        words = []
+        sentences = []
         if self.per_hour is not None and self.per_hour > bound.per_hour:
-            words.append(f"{self.role}: {self.what} grew by {self.per_hour:.3g} an hour; at most {bound.per_hour:.3g}")
+            sentences.append(
+                f"{self.role}: {self.what} grew by {self.per_hour:.3g} an hour; limit {bound.per_hour:.3g}"
+            )
         if self.most > bound.most:
-            words.append(f"{self.role}: {self.what} was {self.most:.3g}; at most {bound.most:.3g}")
-        return words
+            sentences.append(f"{self.role}: {self.what} was {self.most:.3g}; limit {bound.most:.3g}")
+        return sentences
 
 
 def growth(samples: Iterable[Sample]) -> list[Growth]:
-    """Per role and quantity. The slope is one for all lives, each with a start of its own (least squares)."""
+    """Per role and quantity. One slope for all lives, each with its own intercept (least squares)."""
     series: defaultdict[tuple[str, str], dict[str, list[tuple[float, float]]]] = defaultdict(lambda: defaultdict(list))
     every: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
     for sample in samples:
@@ -91,7 +95,7 @@ def growth(samples: Iterable[Sample]) -> list[Growth]:
 
 
 def _slope(lives: Sequence[Sequence[tuple[float, float]]]) -> tuple[float | None, float]:
-    """(per hour, the seconds that were looked at)."""
+    """(slope per hour, seconds measured)."""
     above = below = span_s = 0.0
     count = 0
     for life in lives:

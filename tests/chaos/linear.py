@@ -1,7 +1,7 @@
-"""Is a history of concurrent operations linearisable? Wing and Gong's search, with Lowe's memory of what was tried.
+"""Whether a history of concurrent operations is linearisable: Wing and Gong's search, with Lowe's memoisation.
 
-Pure, and knows no model: `step` does. (J. Wing, C. Gong, Testing and Verifying Concurrent Objects, 1993; G. Lowe,
-Testing for linearizability, 2017.)
+Pure, and independent of the model, which `step` is. (J. Wing, C. Gong, Testing and Verifying Concurrent Objects, 1993;
+G. Lowe, Testing for linearizability, 2017.)
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ NEVER = float("inf")
 
 
 class TooLongError(Exception):
-    """The search was given up: nothing is known of the history."""
+    """The search was abandoned: the history was not judged."""
 
 
 @dataclass(frozen=True, slots=True)
 class Call(Generic[Op]):
-    """One operation: from when it was asked for until it was answered, monotonic seconds.
+    """One operation, from its request to its reply, in monotonic seconds.
 
-    `ended` is NEVER where no answer came: it may have taken effect at any time since, or not at all.
+    `ended` is NEVER if no reply arrived: it may have taken effect at any time since, or not at all.
     """
 
     op: Op
@@ -36,9 +36,9 @@ class Call(Generic[Op]):
 def linearisable(
     history: Sequence[Call[Op]], initial: S, step: Callable[[S, Op], Iterable[S]], most: int = MAX_CONFIGURATIONS
 ) -> bool:
-    """Whether each call can be given one moment between its beginning and its end, so that all answers are right.
+    """Whether each call can be assigned one moment between its beginning and its end such that all answers are right.
 
-    `step`: the states that an operation, with the answer that it had, can lead to; none where that answer is wrong.
+    `step`: the states to which an operation with its answer can lead; none if that answer is wrong.
     Raises TooLongError after `most` configurations.
     """
     calls = sorted(history, key=lambda call: call.began)
@@ -56,12 +56,12 @@ def linearisable(
                     seen.add(configuration)
                     stack.append(configuration)
         if len(seen) > most:
-            raise TooLongError(f"{len(calls)} calls have more than {most} orders to look at")
+            raise TooLongError(f"{len(calls)} calls have more than {most} orders")
     return False
 
 
 def _may_be_next(calls: Sequence[Call[Op]], done: int) -> list[int]:
-    """Those that began before any other that is not done yet had ended."""
+    """The calls that began before any other pending call ended."""
     found, first_end = [], NEVER
     for number, call in enumerate(calls):
         if call.began > first_end:

@@ -1,4 +1,4 @@
-"""What is done to the cloud, its machines, and what runs on them."""
+"""Faults of the cloud, its machines, and the processes on them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from contextlib import contextmanager
 
 from provisioners.localcloud import processes
 from provisioners.localcloud.processes import Identity
-from tests.chaos.ground import Ground, Outcome, Strike
+from tests.chaos.context import Context, Fault, Outcome
+from tests.chaos.etcd_faults import etcd_gone
 from tests.chaos.plan import Planned
 from tools.stack import StackError
 
@@ -17,62 +18,62 @@ LEAVE_S = 120.0
 
 
 @contextmanager
-def cloud_killed(ground: Ground, _planned: Planned, _outcome: Outcome) -> Iterator[None]:
+def cloud_killed(context: Context, _planned: Planned, _outcome: Outcome) -> Iterator[None]:
     """kill -9 of the local cloud's server; its machines run on."""
-    assert ground.site.cloud is not None
-    ground.site.cloud.kill()
-    ground.site.cloud.wait()
+    assert context.testbed.cloud is not None
+    context.testbed.cloud.kill()
+    context.testbed.cloud.wait()
     yield
-    ground.site.start_cloud()
+    context.testbed.start_cloud()
 
 
 @contextmanager
-def cloud_frozen(ground: Ground, _planned: Planned, _outcome: Outcome) -> Iterator[None]:
+def cloud_frozen(context: Context, _planned: Planned, _outcome: Outcome) -> Iterator[None]:
     """SIGSTOP of the local cloud's server, and SIGCONT."""
-    assert ground.site.cloud is not None
-    ground.site.cloud.send_signal(signal.SIGSTOP)
+    assert context.testbed.cloud is not None
+    context.testbed.cloud.send_signal(signal.SIGSTOP)
     try:
         yield
     finally:
-        ground.site.cloud.send_signal(signal.SIGCONT)
+        context.testbed.cloud.send_signal(signal.SIGCONT)
 
 
-def _members(ground: Ground) -> list[str]:
-    return sorted(str(n["id"]) for n in ground.site.job(ground.job)["node_list"] if n["state"] == "member")
+def _members(context: Context) -> list[str]:
+    return sorted(str(n["id"]) for n in context.testbed.job(context.job)["node_list"] if n["state"] == "member")
 
 
 def _drawn(members: Sequence[str], planned: Planned) -> list[str]:
-    """The one that is struck first, then those that are struck in its place."""
+    """The victim, and after it those that take its place if it has no such process."""
     if not members:
         raise StackError("no node trains")
     at = int(planned.pick * len(members))
     return [*members[at:], *members[:at]]
 
 
-def _victims(ground: Ground, planned: Planned, part: str, outcome: Outcome) -> list[Identity]:
-    """Of the node that was drawn, or the next one: a machine whose sshd was killed goes on without."""
-    members = _drawn(_members(ground), planned)
+def _victims(context: Context, planned: Planned, part: str, outcome: Outcome) -> list[Identity]:
+    """The processes of one kind on the drawn node, or on the next: a machine whose sshd was killed goes on without."""
+    members = _drawn(_members(context), planned)
     for node in members:
-        there = ground.site.processes_of(node)
+        running = context.testbed.processes_of(node)
         parents = {each.identity.pid: each.parent for each in processes.snapshot().values()}
-        found = parts({each.pid: words for each, words in there.items()}, parents)
-        victims = [each for each in there if found.get(each.pid) == part]
+        found = parts({each.pid: command for each, command in running.items()}, parents)
+        victims = [each for each in running if found.get(each.pid) == part]
         if victims:
             return victims
-    outcome.said = f"there was no {part} on any of {', '.join(members)}"
+    outcome.remark = f"no {part} runs on any of {', '.join(members)}"
     return []
 
 
 def parts(commands: Mapping[int, str], parents: Mapping[int, int]) -> dict[int, str]:
-    """What each process (its pid) of a machine is. Workers are forked by a server that the launcher has forked: all
-    three have the launcher's command."""
+    """What each process of a machine is, by pid. The launcher forks a server that forks the workers: all three have the
+    launcher's command line."""
     found = {}
-    for pid, words in commands.items():
-        if "spotsup_trainer.launcher" in words:
+    for pid, command in commands.items():
+        if "spotsup_trainer.launcher" in command:
             found[pid] = _LAUNCHERS[min(_above(pid, commands, parents), 2)]
-        elif "spotsup_trainer.agent" in words:
+        elif "spotsup_trainer.agent" in command:
             found[pid] = "agent"
-        elif "sshd" in words.split(" ")[0]:
+        elif "sshd" in command.split(" ")[0]:
             found[pid] = "sshd"
     return found
 
@@ -81,30 +82,30 @@ _LAUNCHERS = ("launcher", "fork server", "worker")
 
 
 def _above(pid: int, commands: Mapping[int, str], parents: Mapping[int, int]) -> int:
-    """How many of its ancestors are launchers, too."""
+    """How many of its ancestors have a launcher's command line, too."""
     parent = parents.get(pid, 0)
     above = "spotsup_trainer.launcher" in commands.get(parent, "")
     return 1 + _above(parent, commands, parents) if above else 0
 
 
-def killed(part: str) -> Strike:
+def killed(part: str) -> Fault:
     """kill -9 of one kind of process on a machine."""
 
     @contextmanager
-    def strike(ground: Ground, planned: Planned, outcome: Outcome) -> Iterator[None]:
-        for victim in _victims(ground, planned, part, outcome):
+    def inject(context: Context, planned: Planned, outcome: Outcome) -> Iterator[None]:
+        for victim in _victims(context, planned, part, outcome):
             processes.send(victim, signal.SIGKILL)
         yield
 
-    return strike
+    return inject
 
 
-def frozen(part: str) -> Strike:
+def frozen(part: str) -> Fault:
     """SIGSTOP of one kind of process on a machine, and SIGCONT."""
 
     @contextmanager
-    def strike(ground: Ground, planned: Planned, outcome: Outcome) -> Iterator[None]:
-        victims = _victims(ground, planned, part, outcome)
+    def inject(context: Context, planned: Planned, outcome: Outcome) -> Iterator[None]:
+        victims = _victims(context, planned, part, outcome)
         for victim in victims:
             processes.send(victim, signal.SIGSTOP)
         try:
@@ -113,21 +114,32 @@ def frozen(part: str) -> Strike:
             for victim in victims:
                 processes.send(victim, signal.SIGCONT)
 
-    return strike
+    return inject
 
 
 @contextmanager
-def machine_lost(ground: Ground, planned: Planned, _outcome: Outcome) -> Iterator[None]:
-    """A machine is gone, without a notice."""
-    ground.site.cloud_ctl("kill", _drawn(_members(ground), planned)[0])
+def machine_lost(context: Context, planned: Planned, _outcome: Outcome) -> Iterator[None]:
+    """A machine ends without a notice."""
+    context.testbed.cloud_ctl("kill", _drawn(_members(context), planned)[0])
     yield
 
 
 @contextmanager
-def machine_notice(ground: Ground, planned: Planned, _outcome: Outcome) -> Iterator[None]:
-    """A machine is taken, as it was announced."""
-    doomed = _drawn(_members(ground), planned)[0]
-    ground.site.cloud_ctl("preempt", doomed, "--notice", f"{NOTICE_S:g}")
+def machine_lost_without_etcd(context: Context, planned: Planned, _outcome: Outcome) -> Iterator[None]:
+    """A machine ends while all of etcd is down: the others go on once etcd is back."""
+    doomed = _drawn(_members(context), planned)[0]
+    with etcd_gone(context, planned, _outcome):
+        context.testbed.cloud_ctl("kill", doomed)
+        yield
+
+
+@contextmanager
+def machine_notice(context: Context, planned: Planned, _outcome: Outcome) -> Iterator[None]:
+    """A machine is preempted after a notice."""
+    doomed = _drawn(_members(context), planned)[0]
+    context.testbed.cloud_ctl("preempt", doomed, "--notice", f"{NOTICE_S:g}")
     yield
-    # The next fault is not to be blamed for the round that this one ends.
-    ground.site.wait_for(lambda: doomed not in _members(ground), NOTICE_S + LEAVE_S, f"{doomed} to leave the round")
+    # The round that this fault ends must not be counted against the next fault.
+    context.testbed.wait_for(
+        lambda: doomed not in _members(context), NOTICE_S + LEAVE_S, f"{doomed} to leave the round"
+    )

@@ -1,4 +1,4 @@
-"""Which fault comes when: drawn from a seed, the same for the same seed and the same kinds. Pure."""
+"""Which faults are injected, in which order: equal for equal seeds and kinds. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 
 class Kind(enum.StrEnum):
-    """What can be done to an installation."""
+    """The kinds of faults."""
 
     LEADER_KILLED = "leader killed"
     LEADER_FROZEN = "leader frozen"
@@ -20,6 +20,7 @@ class Kind(enum.StrEnum):
     ETCD_GONE = "all of etcd killed"
     ETCD_CUT_OFF = "etcd member cut off"
     ETCD_NARROW = "etcd's network slow and lossy"
+    ETCD_COMPACTED = "etcd compacted"
     ETCD_DISK_FULL = "etcd's disk full"
     ETCD_NO_SPACE = "etcd's alarm NOSPACE"
     DAEMON_DISK_FULL = "daemon's disk full"
@@ -35,16 +36,18 @@ class Kind(enum.StrEnum):
     WORKER_KILLED = "worker killed"
     WORKER_FROZEN = "worker frozen"
     MACHINE_LOST = "machine lost"
+    MACHINE_LOST_WITHOUT_ETCD = "machine lost while etcd is down"
     MACHINE_NOTICE = "machine with notice"
 
 
-# Seconds from the strike to the mend. A leader is frozen for longer than its lease, a launcher for less than its own.
+# Seconds from injection to repair. The leader is frozen for longer than its lease, a launcher for less than its own.
 _HOLD_S: dict[Kind, tuple[float, float]] = {
     Kind.LEADER_FROZEN: (6.0, 12.0),
     Kind.DAEMONS_KILLED: (3.0, 15.0),
     Kind.ETCD_KILLED: (2.0, 12.0),
     Kind.ETCD_FROZEN: (3.0, 12.0),
-    Kind.ETCD_GONE: (2.0, 12.0),
+    Kind.ETCD_GONE: (2.0, 20.0),  # also longer than nodes' leases
+    Kind.MACHINE_LOST_WITHOUT_ETCD: (5.0, 12.0),
     Kind.ETCD_CUT_OFF: (5.0, 15.0),
     Kind.ETCD_NARROW: (5.0, 15.0),
     Kind.ETCD_NO_SPACE: (6.0, 12.0),
@@ -59,12 +62,13 @@ _HOLD_S: dict[Kind, tuple[float, float]] = {
 }
 _AT_ONCE = (1.0, 3.0)
 
-# What is none of training's business: the round that trains must be the same one afterwards.
-QUIET = frozenset(
+# Faults that must not affect training: the same round trains during the fault and after it.
+HARMLESS = frozenset(
     {
         *(Kind.LEADER_KILLED, Kind.LEADER_FROZEN, Kind.STANDBY_KILLED, Kind.DAEMONS_KILLED),
         *(Kind.ETCD_KILLED, Kind.ETCD_FROZEN, Kind.ETCD_GONE, Kind.ETCD_CUT_OFF, Kind.ETCD_NARROW),
-        *(Kind.ETCD_DISK_FULL, Kind.ETCD_NO_SPACE, Kind.DAEMON_DISK_FULL, Kind.CLOCK_STEPPED, Kind.API_FLOOD),
+        *(Kind.ETCD_COMPACTED, Kind.ETCD_DISK_FULL, Kind.ETCD_NO_SPACE),
+        *(Kind.DAEMON_DISK_FULL, Kind.CLOCK_STEPPED, Kind.API_FLOOD),
         *(Kind.CLOUD_KILLED, Kind.CLOUD_FROZEN, Kind.SSHD_KILLED),
     }
 )
@@ -72,21 +76,24 @@ QUIET = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """One fault: held for `hold_s`; `pick` (0 to 1) says which of those that could be struck; then `rest_s` of rest."""
+    """One fault."""
 
     number: int
     kind: Kind
+    # From injection to repair.
     hold_s: float
+    # Selects the victim, 0 to 1.
     pick: float
+    # Before the next fault, once everything has recovered.
     rest_s: float
 
 
 def schedule(seed: int, kinds: Sequence[Kind]) -> Iterator[Planned]:
-    """Without an end, where there are kinds: each once in each round of them, in an order of its own."""
-    dice = random.Random(seed)
+    """Endless, if there are kinds: all kinds in random order, then all again in another order, and so on."""
+    rng = random.Random(seed)
     number = 0
     while kinds:
-        for kind in dice.sample(list(kinds), len(kinds)):
+        for kind in rng.sample(list(kinds), len(kinds)):
             number += 1
             low, high = _HOLD_S.get(kind, _AT_ONCE)
-            yield Planned(number, kind, round(dice.uniform(low, high), 1), dice.random(), round(dice.uniform(1, 4), 1))
+            yield Planned(number, kind, round(rng.uniform(low, high), 1), rng.random(), round(rng.uniform(1, 4), 1))

@@ -1,4 +1,4 @@
-"""What is looked at before, during and after each fault: steps, the journal against the cloud, alerts, processes."""
+"""What is measured before, during and after each fault: steps, journal and cloud, alerts, processes."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from provisioners.localcloud import processes
 from supervisor.model import ALERT_KINDS
 from tests.chaos import space
 from tests.chaos.growth import Sample
-from tests.chaos.site import Site, command, descriptors
-from tests.soak.outages import largest_gap_s
+from tests.chaos.testbed import Testbed, command, descriptors
+from tests.support.console import largest_gap_s
 
 _GONE = frozenset({"gone", "lost", "failed"})
 
 
 class Steps:
-    """What all ranks have written down, read as it comes."""
+    """The audit lines of all ranks, read as they are written."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -32,8 +32,8 @@ class Steps:
         self.newest_step = self.newest_round = 0
         self.newest_at = 0.0
 
-    def look(self) -> Steps:
-        """Take in what is new."""
+    def read(self) -> Steps:
+        """Read the new lines."""
         for path in self._folder.glob("*/*.jsonl"):
             with path.open("rb") as file:
                 file.seek(self._read.get(path, 0))
@@ -50,18 +50,18 @@ class Steps:
         self.newest_at = max(self.newest_at, at)
 
     def gap_s(self, since: float, until: float) -> float:
-        """The longest time without a completed step, UNIX seconds."""
+        """The longest time without a completed step; `since` and `until` in UNIX seconds."""
         return largest_gap_s(sorted(self._at.values()), since, until)
 
     def report(self, samples: int, global_batch: int) -> audit.Report:
-        """The verdict on the data. Raises AuditError."""
+        """Which samples were repeated or missed. Raises AuditError."""
         files = sorted(self._folder.glob("*/*.jsonl"))
         lines = [line for path in files for line in audit.parse(path.read_text())]
         return audit.analyse(lines, samples=samples, global_batch=global_batch)
 
 
 class Webhook:
-    """Where alerts go. `texts`: all that came."""
+    """Receives alerts. `texts`: the bodies of all requests."""
 
     def __init__(self) -> None:
         texts: list[str] = []
@@ -82,21 +82,21 @@ class Webhook:
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
 
     def close(self) -> None:
-        """No more alerts."""
+        """Stop receiving."""
         self._server.shutdown()
         self._server.server_close()
 
 
-def doubles(site: Site) -> list[str]:
+def doubles(testbed: Testbed) -> list[str]:
     """Nodes that have two machines."""
-    counts = Counter(str(machine["node"]) for machine in site.machines())
+    counts = Counter(str(machine["node"]) for machine in testbed.machines())
     return [f"node {node} has {count} machines" for node, count in counts.items() if count > 1]
 
 
-def difference(site: Site) -> list[str]:
-    """Machines that the journal does not know, and nodes of it without one. Raises SpotsupError, StackError."""
-    nodes = site.any().get("/v1/nodes")
-    machines = {str(machine["node"]) for machine in site.machines()}
+def mismatches(testbed: Testbed) -> list[str]:
+    """Machines that are not in the journal, and nodes without a machine. Raises SpotsupError, StackError."""
+    nodes = testbed.any().get("/v1/nodes")
+    machines = {str(machine["node"]) for machine in testbed.machines()}
     known = {str(node["id"]) for node in nodes if node["state"] not in _GONE}
     return [
         *(f"the machine of {node} is not in the journal" for node in sorted(machines - known)),
@@ -104,17 +104,17 @@ def difference(site: Site) -> list[str]:
     ]
 
 
-def look(site: Site, began: float) -> list[Sample]:
-    """Memory, threads and descriptors of daemons, agents and the cloud, and etcd's size, now."""
+def sample(testbed: Testbed, began: float) -> list[Sample]:
+    """Memory, threads and descriptors of daemons, agents and the cloud, and the size of etcd's data."""
     now = time.monotonic()
-    found = [("spotsupd", daemon.pid) for daemon in site.daemons if daemon.runs]
-    if site.cloud is not None:
-        found.append(("cloud", site.cloud.pid))
-    machines = {machine["id"] for machine in site.machines()}
+    found = [("spotsupd", daemon.pid) for daemon in testbed.daemons if daemon.runs]
+    if testbed.cloud is not None:
+        found.append(("cloud", testbed.cloud.pid))
+    machines = {machine["id"] for machine in testbed.machines()}
     on_machines = processes.find([], lambda marker: marker in machines)
     found += [("agent", each.pid) for each in on_machines if "spotsup_trainer.agent" in command(each.pid)]
-    samples = [sample for role, pid in found if (sample := _sample(role, pid, now - began))]
-    with contextlib.suppress(EtcdError), contextlib.closing(Etcd(site.etcd.endpoints, timeout_s=2.0)) as etcd:
+    samples = [found_now for role, pid in found if (found_now := _sample(role, pid, now - began))]
+    with contextlib.suppress(EtcdError), contextlib.closing(Etcd(testbed.etcd.endpoints, timeout_s=2.0)) as etcd:
         data = float(space.size_bytes(etcd))
         samples.append(Sample("etcd", "data", now - began, now - began, {"data": data}))
     return samples
@@ -123,11 +123,11 @@ def look(site: Site, began: float) -> list[Sample]:
 def _sample(role: str, pid: int, at: float) -> Sample | None:
     process = processes.look(pid)
     try:
-        words = Path(f"/proc/{pid}/status").read_text().splitlines()
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
         up_s = float(Path("/proc/uptime").read_text().split()[0])
     except OSError:
         return None
-    fields = dict(word.split(":", 1) for word in words if ":" in word)
+    fields = dict(line.split(":", 1) for line in lines if ":" in line)
     if process is None or "VmRSS" not in fields:
         return None
     age_s = up_s - process.identity.started / 100.0
@@ -139,11 +139,13 @@ def _sample(role: str, pid: int, at: float) -> Sample | None:
     return Sample(role, f"{pid}.{process.identity.started}", at, age_s, values)
 
 
-def untold(site: Site, job: str, texts: list[str]) -> list[str]:
-    """Alerts of a job that nobody was told of. Raises SpotsupError, StackError."""
-    told = "\n".join(texts)
-    events = site.any().get(f"/v1/jobs/{job}/events")
+def undelivered(testbed: Testbed, job: str, texts: list[str]) -> list[str]:
+    """Alerts of a job that the webhook has not received. Raises SpotsupError, StackError."""
+    received = "\n".join(texts)
+    events = testbed.any().get(f"/v1/jobs/{job}/events")
     kinds = {str(kind) for kind in ALERT_KINDS}
     return [
-        f"{event['kind']}: {event['text']}" for event in events if event["kind"] in kinds and event["id"] not in told
+        f"{event['kind']}: {event['text']}"
+        for event in events
+        if event["kind"] in kinds and event["id"] not in received
     ]

@@ -1,7 +1,7 @@
-"""What users ask of daemons that fail, and whether the answers fit together: each job's name is a register.
+"""Users' commands to failing daemons, and whether the answers are linearisable: each job's name is a register.
 
-`Users` submit, scale and cancel at the same time through several daemons; `verdict` looks for an order of all that was
-answered, and may or may not have been done where no answer came.
+`Users` submit, scale and cancel concurrently through several daemons; `verdict` searches for an order of the commands
+that explains every answer. A command without an answer may have taken effect or not.
 """
 
 from __future__ import annotations
@@ -24,27 +24,29 @@ from tests.chaos.linear import NEVER, Call, TooLongError, linearisable
 Kind = Literal["submit", "scale", "cancel", "read"]
 Answer = Literal["done", "refused", "not found", "none"]
 
-LEAST, MOST = 1, 9
+MIN_NODES, MAX_NODES = 1, 9
 CALL_TIMEOUT_S = 8.0
-# A register is a job that never has a machine: it may cost less than any.
+# A register is a job that never gets a machine: none is so cheap.
 USD_PER_HOUR = 0.000001
 
 
 @dataclass(frozen=True, slots=True)
 class Op:
-    """One command and its answer. `value`: the nodes wanted, or read; `submission`: the client's own id of it."""
+    """One command and its answer."""
 
     kind: Kind
     name: str
     answer: Answer
+    # The number of nodes requested, or read.
     value: int = 0
+    # The client's own id of the submission.
     submission: str = ""
     cancelled: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Register:
-    """A job as its users know it; None where there is none."""
+    """A job as its users know it; None stands for no job."""
 
     submission: str
     desired: int
@@ -52,9 +54,9 @@ class Register:
 
 
 def step(state: Register | None, op: Op) -> Iterable[Register | None]:
-    """What a daemon may make of a job, given what it answered.
+    """The states to which a command may lead, given its answer.
 
-    A job that is being cancelled ends at any time afterwards: until then it is changed, and its name is in use.
+    A cancelled job ends at any time afterwards; until then it can be changed, and its name is in use.
     """
     for answer, after in _outcomes(state, op):
         if op.answer in (answer, "none"):
@@ -75,14 +77,14 @@ def _outcomes(state: Register | None, op: Op) -> list[tuple[Answer, Register | N
         return [("done", replace(state, cancelled=True))]
     if op.kind == "read":
         return [("done", state)] if (op.value, op.cancelled) == (state.desired, state.cancelled) else []
-    if not LEAST <= op.value <= MOST:
+    if not MIN_NODES <= op.value <= MAX_NODES:
         return [("refused", state)]
     scaled: tuple[Answer, Register] = ("done", replace(state, desired=op.value))
     return [scaled, ("refused", state)] if state.cancelled else [scaled]
 
 
 def verdict(history: Sequence[Call[Op]]) -> list[str]:
-    """The names whose history has no order that explains it, in words."""
+    """The names whose history no order explains, one sentence each."""
     by_name: defaultdict[str, list[Call[Op]]] = defaultdict(list)
     for call in history:
         by_name[call.op.name].append(call)
@@ -90,13 +92,15 @@ def verdict(history: Sequence[Call[Op]]) -> list[str]:
     for name, calls in sorted(by_name.items()):
         try:
             if not linearisable(calls, None, step):
-                broken.append(f"the answers about job {name} fit no order of its {len(calls)} commands: {_told(calls)}")
+                broken.append(
+                    f"job {name}: no order of {len(calls)} commands explains their answers: {_describe(calls)}"
+                )
         except TooLongError as error:
-            broken.append(f"the answers about job {name} were not judged: {error}")
+            broken.append(f"the history of job {name} was not judged: {error}")
     return broken
 
 
-def _told(calls: Sequence[Call[Op]]) -> str:
+def _describe(calls: Sequence[Call[Op]]) -> str:
     first = min(call.began for call in calls)
     ordered = sorted(calls, key=lambda call: call.began)
     return "; ".join(
@@ -106,7 +110,7 @@ def _told(calls: Sequence[Call[Op]]) -> str:
 
 
 class Users:
-    """Threads that give commands, each to one daemon or the other; `finish` reads what is left, and is the history."""
+    """Threads that give commands, each to a random daemon; `finish` returns the history."""
 
     def __init__(self, sockets: Sequence[Path], seed: int, *, users: int = 4, names: int = 3, rest_s: float = 0.2):
         self._sockets, self._names, self._rest_s = list(sockets), names, rest_s
@@ -122,26 +126,26 @@ class Users:
         ]
 
     def start(self) -> None:
-        """Begin to give commands."""
+        """Start giving commands."""
         for thread in self._threads:
             thread.start()
 
-    def fresh_names(self) -> None:
-        """Leave the jobs there are, and use others: what was never answered makes a history long to judge."""
+    def use_new_names(self) -> None:
+        """Continue with other jobs: commands without an answer make a history expensive to judge."""
         self._generation += 1
 
     def stop(self) -> None:
-        """Give no more commands."""
+        """Stop giving commands."""
         self._stopping.set()
         for thread in self._threads:
             thread.join(CALL_TIMEOUT_S * 3)
 
     def finish(self, read_from: Path) -> list[Call[Op]]:
-        """Stop, read every job as it is now, cancel those that were not, and return all that was asked."""
+        """Stop, cancel and read every job, and return all commands."""
         self.stop()
         client = Client(read_from, CALL_TIMEOUT_S)
         for name in sorted({call.op.name for call in self._calls}):
-            # A read of the journal's mirror may be old; after a command of its own, it is not.
+            # A read comes from the journal's mirror and may be old; after a command of the same client it is not.
             if self._call(client, "cancel", name) != "done":
                 continue
             began = time.monotonic()
@@ -154,14 +158,14 @@ class Users:
         client.close()
         return list(self._calls)
 
-    def _use(self, dice: random.Random, user: int) -> None:
+    def _use(self, rng: random.Random, user: int) -> None:
         clients = [Client(socket, CALL_TIMEOUT_S) for socket in self._sockets]
-        while not self._stopping.wait(self._rest_s * dice.random() * 2):
-            name = f"{self._prefix}-{self._generation}-{dice.randrange(self._names)}"
-            kind: Kind = dice.choices(["submit", "scale", "cancel"], [4, 6, 1])[0]  # type: ignore[assignment]
-            value = dice.randint(LEAST, MOST + 1 if kind == "scale" else MOST)
-            submission = f"{user}-{dice.getrandbits(60):016x}"
-            self._call(dice.choice(clients), kind, name, value, submission)
+        while not self._stopping.wait(self._rest_s * rng.random() * 2):
+            name = f"{self._prefix}-{self._generation}-{rng.randrange(self._names)}"
+            kind: Kind = rng.choices(["submit", "scale", "cancel"], [4, 6, 1])[0]  # type: ignore[assignment]
+            value = rng.randint(MIN_NODES, MAX_NODES + 1 if kind == "scale" else MAX_NODES)
+            submission = f"{user}-{rng.getrandbits(60):016x}"
+            self._call(rng.choice(clients), kind, name, value, submission)
         for client in clients:
             client.close()
 
@@ -170,7 +174,7 @@ class Users:
         began = time.monotonic()
         try:
             if kind == "submit":
-                nodes = {"min": LEAST, "desired": value, "max": MOST}
+                nodes = {"min": MIN_NODES, "desired": value, "max": MAX_NODES}
                 spec = {"name": name, "nodes": nodes, "run": "t.py", "limits": {"usd_per_hour": USD_PER_HOUR}}
                 digest = client.put("/v1/blobs", b"a job that never runs")["sha256"]
                 client.post("/v1/jobs", {"spec": spec, "code_sha256": digest, "submission": submission})
@@ -179,7 +183,7 @@ class Users:
             answer: Answer = "done"
         except DaemonUnreachableError as error:
             if isinstance(error.__cause__, httpx.ConnectError):
-                return "none"  # it was never sent, and is no part of the history
+                return "none"  # never sent: not part of the history
             answer = "none"
         except NotFoundError:
             answer = "not found"
@@ -193,7 +197,7 @@ class Users:
         return answer
 
     def _fault(self, text: str) -> None:
-        """An answer that is no sentence of ours: a daemon that failed inside."""
+        """An answer that is not one of the daemon's own sentences: it has failed inside."""
         if text.startswith("spotsupd answers"):
             self.faults.append(text)
 

@@ -1,8 +1,7 @@
-"""What has come of `make chaos`: per site, as tables, and as a file."""
+"""The results of `make chaos`: tables, and a file."""
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
@@ -12,15 +11,15 @@ from typing import Any
 from rich.table import Table
 
 from benchmarks import results
-from tests.chaos.ground import Outcome
+from tests.chaos.context import Outcome
 from tests.chaos.growth import MIB, Growth, Sample, growth
 from tests.chaos.plan import Kind
-from tests.soak.face import console
+from tests.support.console import console, write_result
 
 
 @dataclass
 class Result:
-    """Of one site. `ran_s`: how long faults struck it."""
+    """The result of one testbed. `ran_s`: for how long faults were injected."""
 
     etcds: int
     outcomes: list[Outcome] = field(default_factory=list)
@@ -30,18 +29,18 @@ class Result:
     ran_s: float = 0.0
 
     def all_broken(self) -> list[str]:
-        """What was broken, and by which fault."""
+        """Every broken promise, and by which fault."""
         found = [f"fault {o.planned.number}, {o.planned.kind}: {text}" for o in self.outcomes for text in o.broken]
         return [f"etcd of {self.etcds}: {text}" for text in [*found, *self.broken]]
 
 
 def show(found: Sequence[Result]) -> list[Growth]:
-    """The tables at the end; returns what has grown."""
+    """Print the tables at the end; returns the growth."""
     by_kind: defaultdict[Kind, list[Outcome]] = defaultdict(list)
     for result in found:
         for outcome in result.outcomes:
             by_kind[outcome.planned.kind].append(outcome)
-    table = Table(title="What each fault cost", title_justify="left", title_style="bold", box=None, pad_edge=False)
+    table = Table(title="Cost of each fault", title_justify="left", title_style="bold", box=None, pad_edge=False)
     for head in ("fault", "times", "longest\npause", "longest\nrecovery", "takeover", ""):
         table.add_column(head, justify="left" if head == "fault" else "right")
     for kind in [kind for kind in Kind if kind in by_kind]:
@@ -58,25 +57,25 @@ def show(found: Sequence[Result]) -> list[Growth]:
         )
     console.print()
     console.print(table)
-    sizes = Table(title="What has grown", title_justify="left", title_style="bold", box=None, pad_edge=False)
-    for head in ("process", "what", "typical", "most", "per hour", "looked at for"):
+    sizes = Table(title="Growth", title_justify="left", title_style="bold", box=None, pad_edge=False)
+    for head in ("process", "what", "typical", "max", "per hour", "measured for"):
         sizes.add_column(head, justify="left" if head in {"process", "what"} else "right")
     grown = [each for result in found for each in growth(result.samples)]
     for each in grown:
         unit = MIB if each.what in {"rss", "data"} else 1
-        tell = f"{each.typical / unit:.1f}", f"{each.most / unit:.1f}"
+        values = f"{each.typical / unit:.1f}", f"{each.most / unit:.1f}"
         slope = "too short" if each.per_hour is None else f"{each.per_hour / unit:+.2f}"
-        sizes.add_row(each.role, each.what + (" (MiB)" if unit == MIB else ""), *tell, slope, f"{each.over_s:.0f} s")
+        sizes.add_row(each.role, each.what + (" (MiB)" if unit == MIB else ""), *values, slope, f"{each.over_s:.0f} s")
     console.print(sizes)
     return grown
 
 
 def write(path: Path, found: Sequence[Result], grown: Sequence[Growth], **about: Any) -> None:
-    """The result file. `about`: what is known of the whole run."""
+    """Write the result file. `about`: what concerns the whole run."""
     content = {
         **about,
         "machine": results.machine(),
-        "sites": [
+        "testbeds": [
             {
                 "etcds": result.etcds,
                 "ran_s": round(result.ran_s, 1),
@@ -88,7 +87,4 @@ def write(path: Path, found: Sequence[Result], grown: Sequence[Growth], **about:
         ],
         "growth": [asdict(each) for each in grown],
     }
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_suffix(".tmp")
-    temporary.write_text(json.dumps(content, indent=2, allow_nan=False) + "\n")
-    temporary.replace(path)
+    write_result(path, content)

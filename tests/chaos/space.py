@@ -1,4 +1,4 @@
-"""etcd's space quota: used up, and what an operator does then, as docs/operations.md says it, over etcd's own API."""
+"""etcd's space quota: fill it, and free it as docs/operations.md describes, over etcd's own API."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ _PIECE_BYTES = 512 * 1024
 _MAX_PIECES = 2000
 
 
-def use_up(etcd: Etcd) -> int:
-    """Write until etcd takes no more; how many bytes that took. Raises StackError where it takes them all."""
+def fill(etcd: Etcd) -> int:
+    """Write until etcd refuses; returns the bytes written. Raises StackError if etcd accepts all of them."""
     for number in range(_MAX_PIECES):
         try:
             etcd.put(f"{JUNK}{number:05d}", bytes(_PIECE_BYTES))
         except EtcdRefusedError:
             return number * _PIECE_BYTES
-    raise StackError(f"etcd has taken {_MAX_PIECES * _PIECE_BYTES} bytes, and would take more: is its quota small?")
+    raise StackError(f"etcd accepted {_MAX_PIECES * _PIECE_BYTES} bytes: is its quota small?")
 
 
-def mend(endpoints: Sequence[str]) -> None:
-    """Delete what is too much, compact, defragment each member, disarm the alarm. Raises EtcdError."""
+def free(endpoints: Sequence[str]) -> None:
+    """Delete the junk, compact, defragment each member, disarm the alarm. Raises EtcdError."""
     with contextlib.closing(Etcd(endpoints, timeout_s=30.0)) as etcd:
         etcd.delete(JUNK, prefix=True)
-        with contextlib.suppress(EtcdRefusedError):  # compacted by itself meanwhile
+        with contextlib.suppress(EtcdRefusedError):  # etcd has compacted by itself meanwhile
             etcd.compact(etcd.range(JUNK, limit=1).revision)
         for endpoint in endpoints:
             etcd.call("/v3/maintenance/defragment", {}, endpoint=endpoint)
@@ -37,11 +37,11 @@ def mend(endpoints: Sequence[str]) -> None:
 
 
 def alarms(etcd: Etcd) -> list[dict[str, str]]:
-    """Those that are raised: {"memberID": …, "alarm": "NOSPACE"}."""
+    """The raised alarms: {"memberID": …, "alarm": "NOSPACE"}."""
     found: list[dict[str, str]] = etcd.call("/v3/maintenance/alarm", {"action": "GET"}).get("alarms", [])
     return found
 
 
 def size_bytes(etcd: Etcd) -> int:
-    """What the database holds, without what is free in its file."""
+    """The size of the data, without the free part of the database file."""
     return int(etcd.status().get("dbSizeInUse", 0))

@@ -1,4 +1,4 @@
-"""`make chaos` itself, for a moment: it strikes, sees that all is well again, and fails where it is not."""
+"""A short `make chaos`: faults are injected, and everything recovers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.long]
 
 
 def chaos(tmp_path: Path, only: str, etcds: int, faults: int = 3) -> dict[str, Any]:
-    """The result of a short run, which must have gone well."""
+    """Run it shortly; returns the result, which must be good."""
     result = tmp_path / "chaos.json"
     done = subprocess.run(
         [
@@ -35,18 +35,18 @@ def chaos(tmp_path: Path, only: str, etcds: int, faults: int = 3) -> dict[str, A
     assert "0 broken promises" in done.stdout.splitlines()[-1]
     found: dict[str, Any] = json.loads(result.read_text())
     assert found["ok"]
-    (site,) = found["sites"]
-    assert site["steps"] > 0
-    assert (site["samples_repeated"], site["samples_missed"]) == (0, 0)
-    assert len(site["faults"]) == faults
+    (testbed,) = found["testbeds"]
+    assert testbed["steps"] > 0
+    assert (testbed["samples_repeated"], testbed["samples_missed"]) == (0, 0)
+    assert len(testbed["faults"]) == faults
     return found
 
 
 def test_leaders_are_killed_and_frozen_under_a_job_that_trains(tmp_path: Path) -> None:
-    faults = chaos(tmp_path, "leader", 1)["sites"][0]["faults"]
+    faults = chaos(tmp_path, "leader", 1)["testbeds"][0]["faults"]
     assert all(fault["recovered_s"] is not None for fault in faults)
 
 
 def test_members_of_etcd_are_killed_and_frozen_under_a_job_that_trains(tmp_path: Path) -> None:
-    kinds = {fault["planned"]["kind"] for fault in chaos(tmp_path, "member", 3)["sites"][0]["faults"]}
+    kinds = {fault["planned"]["kind"] for fault in chaos(tmp_path, "member", 3)["testbeds"][0]["faults"]}
     assert kinds >= {"etcd member killed", "etcd member frozen"}

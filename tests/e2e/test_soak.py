@@ -16,17 +16,17 @@ from tools.stack import ROOT
 
 pytestmark = pytest.mark.e2e
 
-# Draws few machines that have to be started, and these kinds; another seed would do as well, only longer.
+# Draws these kinds, and few machines that have to be started: other seeds take longer.
 SEED = 12726
 KINDS = {
-    *(Kind.FENCED, Kind.WORKER, Kind.JOINS, Kind.ASIDE),
+    *(Kind.FENCED, Kind.WORKER, Kind.JOINS, Kind.UNHINTED),
     *(Kind.GROWS, Kind.FROZEN, Kind.TWO, Kind.LEAVES),
 }
 
 
 @pytest.mark.long
 @pytest.mark.timeout(400)
-def test_a_job_lives_through_eight_changes_exactly(tmp_path: Path) -> None:
+def test_a_job_survives_eight_changes_with_exact_data(tmp_path: Path) -> None:
     assert {change.kind for change in plan.draw(SEED, 8)} == KINDS
     file, folder = tmp_path / "soak.json", tmp_path / "a soak"
     command = [sys.executable, "-m", "tests.soak", "--changes", "8", "--steady", "0", "--seed", str(SEED)]
@@ -46,6 +46,6 @@ def test_a_job_lives_through_eight_changes_exactly(tmp_path: Path) -> None:
     job = result["jobs"]["random"]
     assert (job["changes_done"], job["samples_repeated"], job["samples_missed"]) == (8, 0, 0)
     assert job["weights_differ_by"] <= 1e-9
-    assert not any(job["leftovers"][what] for what in ("processes", "ports", "temporary", "strange_keys"))
-    assert {row["case"] for row in result["rows"]} == {*KINDS, "all changes"}
+    assert not any(job["leftovers"][what] for what in ("processes", "ports", "temporary", "unexpected_keys"))
+    assert set(job["pauses_s"]) == KINDS
     assert not folder.exists()

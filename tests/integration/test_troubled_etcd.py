@@ -45,7 +45,7 @@ def test_a_full_etcd_is_reported_in_one_sentence_until_an_operator_frees_space(t
         daemon = Daemon(etcd, stack)
         daemon.tick_until(lambda: daemon.loop.status.headline == "watching 0 jobs")
         daemon.submit("job")
-        assert space.use_up(etcd) > 0
+        assert space.fill(etcd) > 0
         service = Service(daemon.journal, daemon.leader, SystemClock(), ["local"], lambda *_: True)
         with pytest.raises(JournalFullError, match="space quota is used up: training goes on"):
             service.scale("job", Scale(max_nodes=5))
@@ -59,7 +59,7 @@ def test_a_full_etcd_is_reported_in_one_sentence_until_an_operator_frees_space(t
         until(lambda: "space quota" in standby.etcd_problem())
         assert standby.leader == "me"
 
-        space.mend([server.endpoint])
+        space.free([server.endpoint])
         daemon.tick_until(lambda: daemon.loop.status.headline == "watching 1 job")
         daemon.tick_until(lambda: service.scale("job", Scale(max_nodes=6)).record.max_nodes in (5, 6))
         until(lambda: not standby.etcd_problem())

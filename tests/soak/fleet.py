@@ -1,4 +1,4 @@
-"""Carries out a soak's changes, one by one, as cloud, daemon and agents would, and sees that each goes well."""
+"""Carries out the soak's changes, one by one, as cloud, daemon and agents would, and checks each."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _STEPS_UNDISTURBED = 10
 _LAUNCHER_AND_SERVER = 2
 
 
-# The first one that is struck ends, well.
+# The first victim ends with success.
 _STRUCK_ENDS = frozenset(
     {
         *(Kind.FENCED, Kind.NOTICE, Kind.SHRINKS, Kind.LEAVES, Kind.DEADLINE, Kind.LEAVE_AND_LOSS),
@@ -38,34 +38,34 @@ _STRUCK_ENDS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """A change that went well. `began_at`, `ended_at`: UNIX time; `before`, `after`: rounds; `ranks`: of `struck`."""
+    """A change that succeeded. `began_at`, `ended_at`: UNIX seconds; `before`, `after`: rounds."""
 
     change: Change
     began_at: float
     ended_at: float
     before: int
     after: int
-    ranks: tuple[int, ...]
 
 
 class Fleet:
-    """The nodes of one job. `cluster`: who should be there now. `usage`: what launchers held after each change.
-    `struck_at`: when the change under way began, UNIX seconds.
-    """
+    """The nodes of one job."""
 
     def __init__(self, network: Network, job: Job, cluster: Cluster) -> None:
         self.network = network
         self.job = job
+        # The nodes that should exist now.
         self.cluster = cluster
         self.done: list[Done] = []
+        # The launchers' resources after each change.
         self.usage: dict[str, list[Usage]] = {}
-        self.struck_at = math.inf
+        # When the current change began, UNIX seconds.
+        self.change_began_at = math.inf
         self._lost: list[Node] = []
         self._hinted: tuple[tuple[str, ...], tuple[str, ...]] | None = None
 
     def begin(self) -> None:
-        """Have the first round train."""
-        self._hint(())  # as the daemon does: without a hint launchers form rounds by themselves
+        """Form the first round."""
+        self._hint(())  # without a hint launchers would form a round by themselves
         for name in self.cluster.members:
             self.network.start(name)
         self.job.waits(*self.cluster.members, timeout_s=START_TIMEOUT_S)
@@ -73,12 +73,12 @@ class Fleet:
         self.job.settled(self.cluster.members, 0, SETTLE_TIMEOUT_S)
 
     def carry_out(self, change: Change) -> Done:
-        """Returns when the job trains on as it should. Raises SoakError where it does not."""
+        """Returns when the job trains as it should. Raises SoakError if it does not."""
         round_now = self._prepare(change)
-        before, ranks = round_now.number, tuple(map(round_now.nodes().index, _known(change.struck, round_now.nodes())))
-        workers = self.workers()
-        self.struck_at = began_at = time.time()
-        self._strike(change)
+        before = round_now.number
+        workers = self._workers()
+        self.change_began_at = began_at = time.time()
+        self._begin(change)
         after = self._settle(change, before)
         ended_at = time.time()
         self._clean_up(change)
@@ -87,13 +87,13 @@ class Fleet:
         self._expect_no_more_processes(set() if after == before else workers)
         for name in self._waiting_or_training():
             self.usage.setdefault(name, []).append(self._node(name).usage(after, trains=name in self.cluster.members))
-        done = Done(change, began_at, ended_at, before, after, ranks)
+        done = Done(change, began_at, ended_at, before, after)
         self.done.append(done)
-        self.struck_at = math.inf
+        self.change_began_at = math.inf
         return done
 
     def finish(self, last_step: Callable[[int], None]) -> None:
-        """Have training end, and wait for every launcher's success. `last_step` is told how many steps are done."""
+        """End training, and wait for every launcher's success. `last_step` receives the number of completed steps."""
         number = self._current().number
         last_step(self.job.steps(number))
         for name in self._waiting_or_training():
@@ -102,20 +102,8 @@ class Fleet:
         if result is None or result.outcome != "success":
             raise SoakError(f"the job's result is {result}")
 
-    def workers(self) -> set[Identity]:
-        """The processes that train now."""
+    def _workers(self) -> set[Identity]:
         return {identity for name in self.cluster.members for identity in self._node(name).workers()}
-
-    def lost(self, name: str) -> None:
-        """What the daemon does about a node that is gone."""
-        self.cluster = Cluster(tuple(node for node in self.cluster.members if node != name))
-        self.job.bury(name, "its provider says so")
-        self._hint(self.cluster.members)
-
-    def hint_again(self) -> None:
-        """What the daemon does where its words are gone."""
-        self._hinted = None
-        self._hint(self.cluster.members, self.cluster.spares)
 
     # -- before ------------------------------------------------------------------------------------------------
 
@@ -129,20 +117,20 @@ class Fleet:
         self._steps(number, change.steps)
         found = self._current()
         if found.number != number:
-            raise SoakError(f"round {number} became round {found.number}, though nothing had happened")
+            raise SoakError(f"round {number} became round {found.number} without a change")
         return found
 
     def _steps(self, number: int, more: int) -> None:
-        """Wait until a round has gone on."""
+        """Wait until a round has made so many more steps."""
         goal = self.job.steps(number) + more
         eventually(f"step {goal} of round {number}", lambda: self.job.steps(number) >= goal, SETTLE_TIMEOUT_S)
 
-    # -- strike ------------------------------------------------------------------------------------------------
+    # -- begin -------------------------------------------------------------------------------------------------
 
-    def _strike(self, change: Change) -> None:
+    def _begin(self, change: Change) -> None:
         joined = (*self.cluster.members, *change.joined)
         spares = self.cluster.spares + change.spares
-        strikes: dict[Kind, Callable[[Change], None]] = {
+        actions: dict[Kind, Callable[[Change], None]] = {
             Kind.WORKER: self._kill_worker,
             Kind.LAUNCHER: self._kill_launcher,
             Kind.SERVER: self._kill_launcher,
@@ -155,8 +143,8 @@ class Fleet:
             Kind.DEADLINE: self._deadline,
             **dict.fromkeys([Kind.LOST, Kind.TWO, Kind.REFORMING, Kind.SPARE_LOST], self._lose_each),
         }
-        if change.kind in strikes:
-            strikes[change.kind](change)
+        if change.kind in actions:
+            actions[change.kind](change)
         elif change.joined:
             self._hint(joined, spares)
             time.sleep(change.delay_s)
@@ -166,12 +154,12 @@ class Fleet:
             self._hint(change.after.members, change.after.spares)
 
     def _kill_worker(self, change: Change) -> None:
-        for identity in self._node(change.struck[0]).workers():
+        for identity in self._node(change.victims[0]).workers():
             processes.send(identity, signal.SIGKILL)
 
     def _kill_launcher(self, change: Change) -> None:
-        """Or what it cannot do without."""
-        node = self._node(change.struck[0])
+        """Or the fork server, without which the launcher ends."""
+        node = self._node(change.victims[0])
         if change.kind is Kind.SERVER:
             node.kill_server()
             eventually(f"the launcher of {node.name} to end", node.has_ended, GONE_TIMEOUT_S)
@@ -181,12 +169,12 @@ class Fleet:
         node.start_again()
 
     def _lose_each(self, change: Change) -> None:
-        for turn, name in enumerate(change.struck):
+        for turn, name in enumerate(change.victims):
             time.sleep(change.delay_s if turn else 0.0)
             self._lose(change, name)
 
     def _lose_all(self, change: Change) -> None:
-        for name in (*change.struck, *self.cluster.spares):
+        for name in (*change.victims, *self.cluster.spares):
             self._lose(change, name)
         self._hint(change.after.members)
 
@@ -197,12 +185,12 @@ class Fleet:
             node.signal_all(signal.SIGSTOP)
         else:
             node.kill()
-        if change.told:
-            self.job.bury(name, change.kind)
+        if change.tombstoned:
+            self.job.write_tombstone(name, change.kind)
 
     def _freeze_and_thaw(self, change: Change) -> None:
-        """All of the node, or the launcher alone: its workers are fenced by their peers, who hang up."""
-        node, before = self._node(change.struck[0]), self._current().number
+        """All of the node, or the launcher alone; its workers then fail, because their peers close the connections."""
+        node, before = self._node(change.victims[0]), self._current().number
         freeze = node.signal_launcher if change.silent else node.signal_all
         freeze(signal.SIGSTOP)
 
@@ -214,45 +202,46 @@ class Fleet:
         freeze(signal.SIGCONT)
 
     def _freeze(self, change: Change) -> None:
-        self._node(change.struck[0]).signal_all(signal.SIGSTOP)
-        if change.told:
-            self.job.bury(change.struck[0], change.kind)
+        self._node(change.victims[0]).signal_all(signal.SIGSTOP)
+        if change.tombstoned:
+            self.job.write_tombstone(change.victims[0], change.kind)
 
     def _leave(self, change: Change) -> None:
-        self._node(change.struck[0]).launcher.ask_to_leave()
+        self._node(change.victims[0]).launcher.ask_to_leave()
 
     def _leave_and_lose(self, change: Change) -> None:
         self._leave(change)
         time.sleep(change.delay_s)
-        self._lose(change, change.struck[1])
+        self._lose(change, change.victims[1])
 
     def _notice(self, change: Change) -> None:
-        self.job.notice(change.struck[0], _NOTICE_S)
+        self.job.notice(change.victims[0], _NOTICE_S)
         self._hint(change.after.members, change.after.spares)
 
     def _deadline(self, change: Change) -> None:
-        self.job.notice(change.struck[0], _DEADLINE_S)
+        self.job.notice(change.victims[0], _DEADLINE_S)
         time.sleep(_DEADLINE_S - _LEAVE_MARGIN_S)
         self._leave(change)
 
     # -- after -------------------------------------------------------------------------------------------------
 
     def _settle(self, change: Change, before: int) -> int:
-        """The round that trains then."""
+        """Wait until the job trains again; returns its round."""
         members = change.after.members
         if change.kind is Kind.NEWCOMER_LOST:
-            return self._settle_without(change.struck[0], members)
+            return self._settle_without(change.victims[0], members)
         if change.kind is Kind.SPARE_LOST:
-            eventually(f"{change.struck[0]} to be missed", lambda: self._is_missed(change.struck[0]), SETTLE_TIMEOUT_S)
+            spare = change.victims[0]
+            eventually(f"the loss of {spare} to show", lambda: self._loss_shows(spare), SETTLE_TIMEOUT_S)
             self._steps(before, _STEPS_UNDISTURBED)
             if self._current().number != before:
-                raise SoakError(f"{change.struck[0]}, a spare, was lost, and round {before} was ended for it")
+                raise SoakError(f"the loss of the spare {spare} ended round {before}")
             return before
         return self.job.settled(members, before, SETTLE_TIMEOUT_S).number
 
     def _settle_without(self, newcomer: str, members: Sequence[str]) -> int:
-        """It may have been in a round, or not; the daemon does not want it any more once it is missed."""
-        eventually(f"{newcomer} to be missed", lambda: self._is_missed(newcomer), SETTLE_TIMEOUT_S)
+        """The newcomer may have joined a round or not; the daemon drops it once its loss shows."""
+        eventually(f"the loss of {newcomer} to show", lambda: self._loss_shows(newcomer), SETTLE_TIMEOUT_S)
         self._hint(tuple(members), self.cluster.spares)
         while True:
             found = self.job.settled(members, 0, SETTLE_TIMEOUT_S)
@@ -260,28 +249,28 @@ class Fleet:
             if self._current().number == found.number:
                 return found.number
 
-    def _is_missed(self, name: str) -> bool:
-        return self.job.member(name) is None or self.job.is_buried(name)
+    def _loss_shows(self, name: str) -> bool:
+        return self.job.member(name) is None or self.job.has_tombstone(name)
 
     def _clean_up(self, change: Change) -> None:
-        """What cloud, daemon and agents do once a change is over."""
+        """What cloud, daemon and agents do after a change."""
         for node in self._lost:
             node.kill()
-            self.job.bury(node.name, change.kind)
+            self.job.write_tombstone(node.name, change.kind)
         self._lost.clear()
-        struck = change.struck[:1]
+        victims = change.victims[:1]
         if change.kind is Kind.FENCED:
-            self.job.bury(struck[0], change.kind)
-            self._node(struck[0]).signal_all(signal.SIGCONT)
+            self.job.write_tombstone(victims[0], change.kind)
+            self._node(victims[0]).signal_all(signal.SIGCONT)
         if change.kind in {Kind.NOTICE, Kind.SHRINKS}:
             self._leave(change)
         if change.kind in _STRUCK_ENDS:
-            self._expect_end(struck[0])
-        if change.kind is Kind.ASIDE:
-            self.job.waits(*struck, timeout_s=GONE_TIMEOUT_S)
+            self._expect_end(victims[0])
+        if change.kind is Kind.UNHINTED:
+            self.job.waits(*victims, timeout_s=GONE_TIMEOUT_S)
 
     def _expect_end(self, name: str) -> None:
-        """A launcher ends with success, and so does all that it started."""
+        """A launcher, and everything that it started, ends with success."""
         node = self._node(name)
         eventually(f"{name} to end", node.has_ended, LEAVE_TIMEOUT_S)
         if node.launcher.exit_code() != 0:
@@ -309,17 +298,13 @@ class Fleet:
     def _current(self) -> Round:
         found = self.job.round()
         if found is None:
-            raise SoakError("the round's key is gone")
+            raise SoakError("the round's key is missing")
         return found
 
     def _waiting_or_training(self) -> tuple[str, ...]:
-        return self.cluster.members + self.cluster.spares + self.cluster.aside
+        return self.cluster.members + self.cluster.spares + self.cluster.unhinted
 
     def _hint(self, members: tuple[str, ...], spares: tuple[str, ...] = ()) -> None:
         if (members, spares) != self._hinted:
             self._hinted = (members, spares)
             self.job.hint(members, spares)
-
-
-def _known(names: Iterable[str], nodes: Sequence[str]) -> list[str]:
-    return [name for name in names if name in nodes]

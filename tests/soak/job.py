@@ -1,4 +1,4 @@
-"""The job of a soak: what its keys and its audit lines tell, and the words that daemon and agents would write."""
+"""The soak's job: its keys and audit lines, and the messages that daemon and agents would write."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ LOOK_S = 0.01
 KEYS = Keys(CLUSTER)
 _LIVE_TIMEOUT_S = 30.0
 Found = TypeVar("Found")
-Word = TypeVar("Word")
+Message = TypeVar("Message")
 
 
 def eventually(what: str, look: Callable[[], Found | None], timeout_s: float) -> Found:
-    """Look until there is something true, and return it. Raises SoakError."""
+    """Poll until the result is true, and return it. Raises SoakError."""
     deadline = time.monotonic() + timeout_s
     while True:
         found = look()
         if found:
             return found
         if time.monotonic() > deadline:
-            raise SoakError(f"waited {timeout_s:g} s in vain for {what}")
+            raise SoakError(f"waited {timeout_s:g} s for {what}")
         time.sleep(LOOK_S)
 
 
 class Job:
-    """`rounds`: all that were formed, by number. Any method raises EtcdError while etcd is away."""
+    """`rounds`: all formed rounds, by number. Any method may raise EtcdError."""
 
     def __init__(self, endpoints: Sequence[str], audit: Path) -> None:
         self.etcd = Etcd(endpoints, timeout_s=2.0)
@@ -42,53 +42,53 @@ class Job:
         self._mirror = Mirror(self.etcd, KEYS.run(JOB), self._note)
 
     def open(self) -> None:
-        """Begin to look."""
+        """Start to watch."""
         self._mirror.start()
         if not self._mirror.wait_live(_LIVE_TIMEOUT_S):
             raise SoakError("etcd does not answer")
 
     def close(self) -> None:
-        """Stop looking."""
+        """Stop watching."""
         self._mirror.close()
         self.etcd.close()
 
-    # -- looking -----------------------------------------------------------------------------------------------
+    # -- reading -----------------------------------------------------------------------------------------------
 
     def round(self) -> Round | None:
-        """The current one."""
-        return self._word(KEYS.round(JOB), Round)
+        """The current round."""
+        return self._message(KEYS.round(JOB), Round)
 
     def member(self, node: str) -> Member | None:
-        """What a launcher says of itself."""
-        return self._word(KEYS.member(JOB, node), Member)
+        """A launcher's own message."""
+        return self._message(KEYS.member(JOB, node), Member)
 
-    def is_buried(self, node: str) -> bool:
-        """Whether the daemon has given a node up."""
-        return self._word(KEYS.tombstone(JOB, node), Tombstone) is not None
+    def has_tombstone(self, node: str) -> bool:
+        """Whether the daemon has given up a node."""
+        return self._message(KEYS.tombstone(JOB, node), Tombstone) is not None
 
     def result(self) -> Result | None:
-        """The job's end."""
-        return self._word(KEYS.result(JOB), Result)
+        """The job's result."""
+        return self._message(KEYS.result(JOB), Result)
 
     def keys(self) -> list[str]:
-        """Every key of the job, as etcd has it now."""
+        """All keys of the job."""
         return [kv.key for kv in self.etcd.range(KEYS.root, keys_only=True).kvs]
 
     def stepping(self, number: int) -> set[str]:
-        """The nodes that have completed a step in a round."""
+        """The nodes that have completed a step of a round."""
         return {path.name.split(".")[0] for path in (self.audit / str(number)).glob("*") if path.stat().st_size}
 
     def steps(self, number: int) -> int:
-        """The last step that a round has completed so far on some node, 0 for none."""
+        """The last step of a round that some node has completed; 0 for none."""
         return max((_last_step(path) for path in (self.audit / str(number)).glob("*")), default=0)
 
     def waits(self, *nodes: str, timeout_s: float) -> None:
-        """Wait until these launchers wait to be in a round: their workers are warm."""
+        """Wait until these launchers wait for a round: their workers are warm."""
         for node in nodes:
             eventually(f"{node} to wait for a round", lambda node=node: self._is_waiting(node), timeout_s)  # type: ignore[misc]
 
     def settled(self, members: Sequence[str], after: int, timeout_s: float) -> Round:
-        """Wait until a round later than `after`, of exactly these members, steps on each. Raises SoakError."""
+        """Wait until each of exactly these members steps in a round later than `after`. Raises SoakError."""
 
         def look() -> Round | None:
             found = self.round()
@@ -102,7 +102,7 @@ class Job:
         found = self.member(node)
         return found is not None and found.state == "waiting"
 
-    def _word(self, key: str, kind: type[Word]) -> Word | None:
+    def _message(self, key: str, kind: type[Message]) -> Message | None:
         found = self.etcd.get(key)
         return decode(kind, found.value) if found else None
 
@@ -112,24 +112,24 @@ class Job:
             formed = decode(Round, found.value)
             self.rounds[formed.number] = formed
 
-    # -- the daemon's and the agents' words ------------------------------------------------------------------------
+    # -- messages of daemon and agents ------------------------------------------------------------------------
 
     def hint(self, members: Sequence[str], spares: Sequence[str] = (), reason: str = "") -> None:
-        """Who should be in the round."""
+        """Write who should be in the round."""
         self.etcd.put(KEYS.hint(JOB), encode(Hint(tuple(members), 1, MAX_NODES, reason, tuple(spares))))
 
-    def bury(self, node: str, reason: str) -> None:
-        """A node is gone."""
+    def write_tombstone(self, node: str, reason: str) -> None:
+        """Write that a node is gone."""
         self.etcd.put(KEYS.tombstone(JOB, node), encode(Tombstone(node, reason, time.time())))
 
     def notice(self, node: str, after_s: float) -> None:
-        """The provider takes a node, as its agent has read it."""
+        """Write a preemption notice, as the node's agent does."""
         now = time.time()
         self.etcd.put(KEYS.notice(JOB, node), encode(Notice(node, now + after_s, now, "soak")))
 
 
 def _last_step(path: Path) -> int:
-    """From the last whole line."""
+    """The step of the last whole line."""
     import json
 
     with path.open("rb") as file:

@@ -1,4 +1,4 @@
-"""The machines of a soak: each a launcher on a loopback address of its own, started as a node's agent starts it."""
+"""The soak's machines: each a launcher on its own loopback address, started as a node's agent starts it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from spotsup_trainer.wire import AgentConfig, Metadata
 from provisioners.localcloud import processes
 from provisioners.localcloud.machine.spec import MARKER_VARIABLE
 from provisioners.localcloud.processes import Identity
-from tests.soak.etcd import prefix_of
+from tests.support.etcd_members import prefix_of
 
 CLUSTER, JOB = "soak", "soak"
 MAX_NODES = 6
@@ -27,12 +27,12 @@ _LISTENING = "0A"
 
 
 class SoakError(Exception):
-    """A promise was broken; in one sentence."""
+    """A promise was broken; one sentence."""
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What a launcher holds after `round`. `trains`: or it waits. `server_kib`: of the process that forks workers."""
+    """The resources of a launcher after `round`; `server_kib`: memory of the process that forks its workers."""
 
     round: int
     trains: bool
@@ -45,7 +45,7 @@ class Usage:
 
 
 class Node:
-    """One machine. `launcher` is its current one; an agent starts another when that was killed."""
+    """One machine. `launcher`: the current one; the agent starts another when it was killed."""
 
     def __init__(self, name: str, number: int, network: Network) -> None:
         self.name = name
@@ -58,7 +58,7 @@ class Node:
         self.launcher = self._start()
 
     def start_again(self) -> None:
-        """What the agent does once the launcher has died."""
+        """Start another launcher, as the agent does."""
         self.run_dir.take_outcome()
         self.launcher = self._start()
 
@@ -67,11 +67,11 @@ class Node:
 
     @property
     def log(self) -> Path:
-        """Where launcher and workers print."""
+        """The output of launcher and workers."""
         return self.folder / "node.log"
 
     def processes(self) -> set[Identity]:
-        """All that runs on the machine."""
+        """All processes on the machine."""
         return processes.find([], lambda marker: marker == self.marker)
 
     def workers(self) -> set[Identity]:
@@ -91,33 +91,33 @@ class Node:
         return next((process.identity for process in found if process.parent == self.launcher.pid), None)
 
     def has_ended(self) -> bool:
-        """Whether the launcher has."""
+        """Whether the launcher has ended."""
         return self.launcher.exit_code() is not None
 
     def signal_all(self, number: signal.Signals) -> None:
-        """The same to every process, twice: one may have been born meanwhile."""
+        """Send a signal to every process, twice: one may have been forked meanwhile."""
         for _ in range(2):
             for identity in self.processes():
                 processes.send(identity, number)
 
     def signal_launcher(self, number: signal.Signals) -> None:
-        """To the launcher alone."""
+        """Send a signal to the launcher alone."""
         os.kill(self.launcher.pid, number)
 
     def kill(self) -> None:
-        """A machine that is gone. Raises SoakError where a process withstands."""
+        """Kill every process. Raises SoakError if one survives."""
         left = processes.kill([processes.Target(self.marker, None)], _KILL_TIMEOUT_S)
         if left:
-            raise SoakError(f"processes of {self.name} withstand SIGKILL: {sorted(each.pid for each in left)}")
+            raise SoakError(f"processes of {self.name} survive SIGKILL: {sorted(each.pid for each in left)}")
         self.reap()
 
     def reap(self) -> None:
-        """Make sure that the launcher has ended, and that it is no zombie."""
+        """Kill the launcher if it runs, and reap it."""
         if self.launcher.exit_code() is None:
             self.launcher.kill()
 
     def usage(self, number: int, *, trains: bool) -> Usage:
-        """What the launcher holds now."""
+        """The launcher's resources now."""
         pid = self.launcher.pid
         server = self._server()
         status = _status(pid)
@@ -133,8 +133,8 @@ class Node:
         )
 
     def _listening(self, most: int) -> int:
-        """On how many ports, once it is no more than it may be: a round that broke while its members found each other
-        leaves a store, which is there for as long as somebody's call to it is under way."""
+        """The number of listening ports, once it is within the limit: a round that broke during its rendezvous leaves a
+        store, which stays until the last call to it has ended."""
         deadline = time.monotonic() + _CLOSE_TIMEOUT_S
         while len(listening(self.address)) > most and time.monotonic() < deadline:
             time.sleep(0.05)
@@ -142,17 +142,17 @@ class Node:
 
 
 def most_listening(*, trains: bool) -> int:
-    """Who waits has a socket bound already, for its next round, and may have led the one that it has left."""
+    """A launcher that waits has bound a socket for its next round, and may have hosted the store of the last one."""
     return 1 if trains else 2
 
 
 class Network:
-    """Addresses and folders of one soak's machines, which share nothing with any other's."""
+    """The addresses and folders of one soak's machines, distinct from any other soak's."""
 
     def __init__(self, folder: Path, endpoints: Sequence[str], command: Sequence[str], *, lease_ttl_s: float) -> None:
         self.folder = folder
         self.prefix = prefix_of(folder)
-        # 127/8 is ours; 127.0 and 127.1 are what others use
+        # 127.0 and 127.1 are used by others
         first, second = bytes.fromhex(self.prefix.split("-")[1])[:2]
         self.address = f"127.{2 + first % 250}.{second}"
         self._endpoints = tuple(endpoints)
@@ -161,25 +161,25 @@ class Network:
         self.nodes: dict[str, Node] = {}
 
     def start(self, name: str) -> Node:
-        """A new machine."""
+        """Start a new machine."""
         (self.folder / name).mkdir(parents=True)
         node = Node(name, len(self.nodes) + 1, self)
         self.nodes[name] = node
         return node
 
     def close(self) -> set[Identity]:
-        """Kill all; what withstands."""
+        """Kill all processes; returns the survivors."""
         left = processes.kill_marked(self.prefix, _KILL_TIMEOUT_S)
         for node in self.nodes.values():
             node.reap()
         return left
 
     def processes(self) -> set[Identity]:
-        """All that runs on any machine."""
+        """The processes of all machines."""
         return processes.find([], lambda marker: marker.startswith(self.prefix))
 
     def config(self, node: Node) -> AgentConfig:
-        """What bootstrap would write for the node's agent."""
+        """The configuration that bootstrap would write for the node's agent."""
         return AgentConfig(
             cluster=CLUSTER,
             job=JOB,
@@ -202,7 +202,7 @@ class Network:
                 "TMPDIR": str(node.folder / "tmp"),
                 "GLOO_SOCKET_IFNAME": "lo",
                 "OMP_NUM_THREADS": "1",
-                # workers are killed on purpose, and that is the program's failure as far as a launcher can tell
+                # a killed worker looks like a failure of the program
                 "SPOTSUP_APP_FAILURES": "1000000",
             },
             lease_ttl_s=self._lease_ttl_s,
@@ -210,7 +210,7 @@ class Network:
 
 
 def listening(address: str) -> set[int]:
-    """The TCP ports on which somebody listens on an IPv4 address, or on any address that begins with it."""
+    """The listening TCP ports of an IPv4 address, or of all addresses with this prefix."""
     found = set()
     for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
         local, state = line.split()[1], line.split()[3]

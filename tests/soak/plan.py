@@ -1,6 +1,6 @@
-"""What a soak does to its job: membership changes, drawn at random. Pure: the same seed draws the same plan.
+"""The soak's membership changes, drawn at random. Pure: equal seeds draw equal plans.
 
-The plan knows who trains after each change, because each is over before the next begins.
+Each change is over before the next begins, so the plan knows the members after each.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _SPARE_AT_HAND = 0.6
 
 
 class Kind(StrEnum):
-    """Membership changes, in words for people."""
+    """Kinds of membership changes."""
 
     WORKER = "a worker is killed"
     LAUNCHER = "a launcher is killed"
@@ -29,7 +29,7 @@ class Kind(StrEnum):
     REFORMING = "a node is lost while others re-form"
     ALL = "all nodes are lost"
     FROZEN = "a node freezes, and comes back"
-    FENCED = "a node freezes, is given up, and thaws"
+    FENCED = "a frozen node is given up, then thaws"
     SPARE_LOST = "a spare is lost"
     LEAVES = "a node leaves in order"
     LEAVE_AND_LOSS = "a node leaves, another is lost"
@@ -42,7 +42,7 @@ class Kind(StrEnum):
     NEWCOMER_LOST = "a node is lost while it joins"
     GROWS = "scaled up by two"
     SHRINKS = "scaled down by one"
-    ASIDE = "a node is put aside, and waits"
+    UNHINTED = "a node leaves the hint, and waits"
 
 
 _GROWTH = {
@@ -52,22 +52,22 @@ _GROWTH = {
 }
 _LOSS = {
     **dict.fromkeys([Kind.LAUNCHER, Kind.SERVER, Kind.FROZEN, Kind.NOTICE, Kind.LOST, Kind.FENCED, Kind.LEAVES], 1),
-    **dict.fromkeys([Kind.DEADLINE, Kind.SHRINKS, Kind.ASIDE], 1),
+    **dict.fromkeys([Kind.DEADLINE, Kind.SHRINKS, Kind.UNHINTED], 1),
     **dict.fromkeys([Kind.TWO, Kind.REFORMING, Kind.LEAVE_AND_LOSS], 2),
 }
-# Where a hinted member is lost or leaves, and the hint is not changed: a spare takes its place, if there is one.
-_STOOD_IN_FOR = frozenset(
+# A hinted member is lost or leaves, and the hint does not change: a spare takes its place, if one exists.
+_SPARE_STEPS_IN = frozenset(
     {
         *(Kind.LOST, Kind.TWO, Kind.REFORMING, Kind.FENCED, Kind.LEAVES, Kind.LEAVE_AND_LOSS, Kind.DEADLINE),
         *(Kind.JOIN_AND_LOSS, Kind.JOIN_AND_LEAVE),
     }
 )
-# Most kinds take nodes away.
+# Drawn twice as often, because most kinds take nodes away.
 _OFTEN = (Kind.JOINS, Kind.GROWS)
-# After these no completed step may have been lost (P9).
+# These may lose no completed step (P9).
 ORDERLY = frozenset(
     {
-        *(Kind.SPARE_LOST, Kind.LEAVES, Kind.NOTICE, Kind.DEADLINE, Kind.SHRINKS, Kind.ASIDE),
+        *(Kind.SPARE_LOST, Kind.LEAVES, Kind.NOTICE, Kind.DEADLINE, Kind.SHRINKS, Kind.UNHINTED),
         *(Kind.JOINS, Kind.GROWS, Kind.JOIN_AND_LEAVE),
     }
 )
@@ -75,60 +75,61 @@ ORDERLY = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """Who is there. `members` train, in rank order as far as the plan can know it; `spares` are in the hint and wait;
-    `aside` wait outside the hint."""
+    """The nodes of the job."""
 
+    # They train, in rank order as far as the plan can know it.
     members: tuple[str, ...]
+    # Hinted as spares; they wait.
     spares: tuple[str, ...] = ()
-    aside: tuple[str, ...] = ()
+    # Not in the hint; they wait.
+    unhinted: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One membership change.
-
-    It comes once the round has made `steps` steps. `fresh` nodes are started before it, those in `spares` are named as
-    such. `joined` come into the hint; `struck`: to whom it happens, in this order, `delay_s` apart. `told`: the daemon
-    has the provider's word for each loss, and writes tombstones at once; else the leases have to end. `silent`: a lost
-    node only falls silent (no connection is closed), of one that comes back only the launcher freezes. `after`: who is
-    there then.
-    """
+    """One membership change."""
 
     number: int
     kind: Kind
+    # The steps that the round makes before.
     steps: int
-    struck: tuple[str, ...]
+    # The nodes to which it happens, in this order, `delay_s` apart.
+    victims: tuple[str, ...]
+    # Nodes that are started before it, and those among them that are hinted as spares.
     fresh: tuple[str, ...]
     spares: tuple[str, ...]
+    # Nodes that are added to the hint.
     joined: tuple[str, ...]
     delay_s: float
-    told: bool
+    # The provider reports each loss, and the daemon writes a tombstone at once; else the lease has to end.
+    tombstoned: bool
+    # A lost node closes no connection; of a node that comes back only the launcher freezes.
     silent: bool
     after: Cluster
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """What a change is drawn from."""
+    """The state from which a change is drawn."""
 
     rng: random.Random
     cluster: Cluster
     started: int
 
     def fresh(self, count: int) -> tuple[str, ...]:
-        """Names that nobody had before."""
+        """Unused names."""
         return tuple(f"n{self.started + index + 1}" for index in range(count))
 
-    def victims(self, count: int) -> tuple[str, ...]:
-        """Members to lose."""
+    def members(self, count: int) -> tuple[str, ...]:
+        """Random members."""
         return tuple(self.rng.sample(self.cluster.members, count))
 
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """A kind's part of a Change. `lost` members' places are taken by spares."""
+    """What a kind contributes to a Change. Spares take the places of `lost` members."""
 
-    struck: tuple[str, ...] = ()
+    victims: tuple[str, ...] = ()
     fresh: tuple[str, ...] = ()
     lost: tuple[str, ...] = ()
     joined: tuple[str, ...] = ()
@@ -136,12 +137,12 @@ class Drawn:
 
 
 def start() -> Cluster:
-    """The nodes that a job begins with."""
+    """The nodes with which a job starts."""
     return Cluster(("n1", "n2", "n3"))
 
 
 def draw(seed: int, count: int) -> tuple[Change, ...]:
-    """The plan. All kinds come in turn, in random order, each as soon as there are nodes enough, and not too many."""
+    """The plan: all kinds in random order, again and again, each as soon as the number of nodes allows."""
     rng = random.Random(seed)
     cluster, started = start(), len(start().members)
     plan: list[Change] = []
@@ -161,30 +162,28 @@ def draw(seed: int, count: int) -> tuple[Change, ...]:
 
 
 def steady(count: int) -> tuple[Change, ...]:
-    """`count` rounds of the same launchers, so that what these pile up shows: rounds that break, and rounds that are
-    left in order, in turn.
-    """
-    all_three, two = start(), Cluster(start().members[:2], aside=start().members[2:])
-    third = two.aside
+    """`count` rounds of the same launchers, in turn broken and left in order: shows what launchers accumulate."""
+    all_three, two = start(), Cluster(start().members[:2], unhinted=start().members[2:])
+    third = two.unhinted
     turns = (
         (Kind.WORKER, all_three.members[:1], (), all_three),
-        (Kind.ASIDE, third, (), two),
+        (Kind.UNHINTED, third, (), two),
         (Kind.WORKER, two.members[1:], (), two),
         (Kind.JOINS, (), third, all_three),
     )
     drawn = (turns[index % len(turns)] for index in range(count))
     return tuple(
-        Change(number, kind, 1, struck, (), (), joined, delay_s=0.0, told=False, silent=False, after=after)
-        for number, (kind, struck, joined, after) in enumerate(drawn, start=1)
+        Change(number, kind, 1, victims, (), (), joined, delay_s=0.0, tombstoned=False, silent=False, after=after)
+        for number, (kind, victims, joined, after) in enumerate(drawn, start=1)
     )
 
 
 def _is_possible(kind: Kind, cluster: Cluster) -> bool:
-    """Two members are left for as long as it can be helped: one alone has nobody to agree with."""
+    """At least two members remain: a single one would have nothing to agree on."""
     size = len(cluster.members)
     if kind in _GROWTH:
         return size + _GROWTH[kind] <= MAX_MEMBERS
-    if kind is Kind.ASIDE and cluster.aside:
+    if kind is Kind.UNHINTED and cluster.unhinted:
         return False
     return size - _LOSS.get(kind, 0) >= 2
 
@@ -193,19 +192,19 @@ def _change(number: int, kind: Kind, turn: Turn) -> Change:
     drawn = _DRAW[kind](turn)
     cluster, rng = turn.cluster, turn.rng
     fresh, spares = drawn.fresh, drawn.fresh if kind is Kind.SPARE_LOST else ()
-    if kind in _STOOD_IN_FOR and not cluster.spares and rng.random() < _SPARE_AT_HAND:
+    if kind in _SPARE_STEPS_IN and not cluster.spares and rng.random() < _SPARE_AT_HAND:
         spares = turn.fresh(len(fresh) + 1)[len(fresh) :]
         fresh += spares
     return Change(
         number=number,
         kind=kind,
         steps=rng.randint(1, _MAX_STEPS),
-        struck=drawn.struck,
+        victims=drawn.victims,
         fresh=fresh,
         spares=spares,
         joined=drawn.joined,
         delay_s=round(drawn.delay_s, 3),
-        told=rng.random() < 0.5,
+        tombstoned=rng.random() < 0.5,
         silent=rng.random() < 0.3,
         after=_after(kind, cluster, drawn, cluster.spares + spares),
     )
@@ -213,69 +212,69 @@ def _change(number: int, kind: Kind, turn: Turn) -> Change:
 
 def _after(kind: Kind, cluster: Cluster, drawn: Drawn, spares: tuple[str, ...]) -> Cluster:
     staying = tuple(node for node in cluster.members if node not in drawn.lost)
-    aside = tuple(node for node in cluster.aside if node not in drawn.joined)
+    unhinted = tuple(node for node in cluster.unhinted if node not in drawn.joined)
     if kind is Kind.NEWCOMER_LOST:
         return cluster
     if kind in {Kind.ALL, Kind.SPARE_LOST}:
-        return Cluster(staying + drawn.joined, (), aside)
-    missing = len(drawn.lost) if kind in _STOOD_IN_FOR else 0
-    if kind is Kind.ASIDE:
-        aside += drawn.struck
-    return Cluster(staying + drawn.joined + spares[:missing], spares[missing:], aside)
+        return Cluster(staying + drawn.joined, (), unhinted)
+    missing = len(drawn.lost) if kind in _SPARE_STEPS_IN else 0
+    if kind is Kind.UNHINTED:
+        unhinted += drawn.victims
+    return Cluster(staying + drawn.joined + spares[:missing], spares[missing:], unhinted)
 
 
 # -- kinds -------------------------------------------------------------------------------------------------------
 
 
 def _any_member(turn: Turn) -> Drawn:
-    return Drawn(struck=(turn.rng.choice(turn.cluster.members),))
+    return Drawn(victims=(turn.rng.choice(turn.cluster.members),))
 
 
 def _one_back(turn: Turn) -> Drawn:
-    return Drawn(struck=turn.victims(1))
+    return Drawn(victims=turn.members(1))
 
 
 def _one_lost(turn: Turn) -> Drawn:
-    struck = turn.victims(1)
-    return Drawn(struck, lost=struck)
+    victims = turn.members(1)
+    return Drawn(victims, lost=victims)
 
 
 def _two_lost(most_delay_s: float) -> Callable[[Turn], Drawn]:
     def drawn(turn: Turn) -> Drawn:
-        struck = turn.victims(2)
-        return Drawn(struck, lost=struck, delay_s=turn.rng.uniform(0.0, most_delay_s))
+        victims = turn.members(2)
+        return Drawn(victims, lost=victims, delay_s=turn.rng.uniform(0.0, most_delay_s))
 
     return drawn
 
 
 def _all_lost(turn: Turn) -> Drawn:
-    struck, fresh = turn.cluster.members, turn.fresh(2 - len(turn.cluster.aside))
-    return Drawn(struck, fresh, lost=struck, joined=turn.cluster.aside + fresh)
+    victims, fresh = turn.cluster.members, turn.fresh(2 - len(turn.cluster.unhinted))
+    return Drawn(victims, fresh, lost=victims, joined=turn.cluster.unhinted + fresh)
 
 
 def _spare_lost(turn: Turn) -> Drawn:
     fresh = () if turn.cluster.spares else turn.fresh(1)
-    return Drawn(struck=turn.cluster.spares or fresh, fresh=fresh)
+    return Drawn(victims=turn.cluster.spares or fresh, fresh=fresh)
 
 
 def _replaced(turn: Turn) -> Drawn:
-    struck, fresh = turn.victims(1), turn.fresh(1)
-    return Drawn(struck, fresh, lost=struck, joined=fresh)
+    victims, fresh = turn.members(1), turn.fresh(1)
+    return Drawn(victims, fresh, lost=victims, joined=fresh)
 
 
 def _joins(turn: Turn) -> Drawn:
-    """Who was put aside comes back first."""
-    fresh = () if turn.cluster.aside else turn.fresh(1)
-    return Drawn(fresh=fresh, joined=turn.cluster.aside[:1] or fresh)
+    """An unhinted node comes back first."""
+    fresh = () if turn.cluster.unhinted else turn.fresh(1)
+    return Drawn(fresh=fresh, joined=turn.cluster.unhinted[:1] or fresh)
 
 
 def _join_and_loss(turn: Turn) -> Drawn:
-    struck = turn.victims(1)
-    return replace(_joins(turn), struck=struck, lost=struck, delay_s=turn.rng.uniform(0.0, _MAX_DELAY_S))
+    victims = turn.members(1)
+    return replace(_joins(turn), victims=victims, lost=victims, delay_s=turn.rng.uniform(0.0, _MAX_DELAY_S))
 
 
 def _join_and_worker(turn: Turn) -> Drawn:
-    """One that trains already."""
+    """The victim is a member that trains already."""
     return replace(_join_and_loss(turn), lost=())
 
 
@@ -285,8 +284,8 @@ def _newcomer_lost(turn: Turn) -> Drawn:
 
 
 def _grows(turn: Turn) -> Drawn:
-    fresh = turn.fresh(2 - len(turn.cluster.aside))
-    return Drawn(fresh=fresh, joined=turn.cluster.aside + fresh)
+    fresh = turn.fresh(2 - len(turn.cluster.unhinted))
+    return Drawn(fresh=fresh, joined=turn.cluster.unhinted + fresh)
 
 
 _DRAW: dict[Kind, Callable[[Turn], Drawn]] = {
@@ -311,5 +310,5 @@ _DRAW: dict[Kind, Callable[[Turn], Drawn]] = {
     Kind.NEWCOMER_LOST: _newcomer_lost,
     Kind.GROWS: _grows,
     Kind.SHRINKS: _one_lost,
-    Kind.ASIDE: _one_lost,
+    Kind.UNHINTED: _one_lost,
 }

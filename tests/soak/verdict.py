@@ -1,8 +1,7 @@
-"""What a soak has shown: pauses by kind of change, exactness of the data, growth of the launchers. Pure."""
+"""Judges a soak: the cost of each change, exactness of the data, growth of the launchers. Pure."""
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -10,14 +9,11 @@ from itertools import pairwise
 from spotsup_trainer.session.audit import Report, RoundChange
 from spotsup_trainer.wire import Round
 
-from benchmarks.results import Row, Sample, summarise
 from tests.soak.fleet import Done
 from tests.soak.nodes import Usage, most_listening
 from tests.soak.plan import ORDERLY, Kind
 
-SUBJECT = "spotsup"
-PAUSE, PAUSE_P95, ROUNDS, LOST = "pause", "pause, 95th percentile", "rounds", "steps lost"
-# What a launcher may hold more at the end than once it is warm. Python's and torch's own memory comes and goes.
+# How much more a warm launcher may hold at the end. Python's and torch's own memory varies.
 MAX_GROWTH_KIB = 8 * 1024
 MAX_MORE_FILES = 2
 MAX_MORE_THREADS = 1
@@ -25,7 +21,7 @@ MAX_MORE_THREADS = 1
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What one change cost: the pauses of all rounds that it led to, until training went on as it should."""
+    """The cost of one change: of all rounds that it led to, until training went on as it should."""
 
     done: Done
     rounds: int
@@ -34,7 +30,7 @@ class Cost:
 
 
 def costs(done: Sequence[Done], report: Report, until: float) -> list[Cost]:
-    """Each new round before `until` (UNIX seconds) belongs to the last change that began before its first step."""
+    """Attributes each new round before `until` (UNIX seconds) to the last change that began before its first step."""
     began = {span.round: span.first_at for span in report.rounds}
     found = []
     for number, each in enumerate(done):
@@ -48,31 +44,10 @@ def _lost(changes: Iterable[RoundChange]) -> list[int]:
     return [change.steps_lost for change in changes]
 
 
-def percentile(values: Sequence[float], share: float) -> float:
-    """The smallest value that at least `share` of all do not exceed."""
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, max(0, -int(-share * len(ordered) // 1) - 1))]
-
-
-def rows(found: Sequence[Cost]) -> list[Row]:
-    """Per kind, and over all."""
-    groups: defaultdict[str, list[Cost]] = defaultdict(list)
-    for cost in found:
-        groups[cost.done.change.kind].append(cost)
-    samples: list[Sample] = []
-    for case, group in [*sorted(groups.items()), ("all changes", list(found))]:
-        pauses = [cost.pause_s for cost in group]
-        samples += [Sample(case, SUBJECT, PAUSE, "s", pause) for pause in pauses]
-        samples.append(Sample(case, SUBJECT, PAUSE_P95, "s", percentile(pauses, 0.95)))
-        samples += [Sample(case, SUBJECT, ROUNDS, "rounds", float(cost.rounds)) for cost in group]
-        samples += [Sample(case, SUBJECT, LOST, "steps", float(cost.steps_lost)) for cost in group]
-    return summarise(samples)
-
-
 def broken_promises(
     found: Sequence[Cost], report: Report, rounds: Mapping[int, Round], most_steps_lost: int
 ) -> list[str]:
-    """What was not as it must be, in words."""
+    """Every broken promise, one sentence each."""
     broken = []
     for cost in found:
         what = f"change {cost.done.change.number}, {cost.done.change.kind}:"
@@ -86,9 +61,8 @@ def broken_promises(
 
 
 def _unfair_blame(kinds: Sequence[Kind], blamed: int) -> list[str]:
-    """A worker that is killed is the program's failure for all that a launcher knows (P5). One that is killed while a
-    node joins may be killed before the change of members, or after it.
-    """
+    """To a launcher a killed worker is a failure of the program (P5). A worker that is killed while a node joins may be
+    killed before the change of members or after it."""
     alone, joining = (sum(each is kind for each in kinds) for kind in (Kind.WORKER, Kind.JOIN_AND_WORKER))
     if alone <= blamed <= alone + joining:
         return []
@@ -96,7 +70,7 @@ def _unfair_blame(kinds: Sequence[Kind], blamed: int) -> list[str]:
 
 
 def _unstable_ranks(rounds: Mapping[int, Round]) -> list[str]:
-    """Survivors keep their order (design: ranks are stable)."""
+    """Survivors keep their order: ranks are stable."""
     broken = []
     for old, new in pairwise(rounds[number] for number in sorted(rounds)):
         before, after = ([(member.node, member.incarnation) for member in each.members] for each in (old, new))
@@ -107,11 +81,11 @@ def _unstable_ranks(rounds: Mapping[int, Round]) -> list[str]:
 
 
 def growth(name: str, usage: Sequence[Usage], warm: int) -> list[str]:
-    """What a launcher holds too much of, or more and more; `warm`: after how many looks it has all that it needs."""
+    """What a launcher holds too much of, or more and more; `warm`: the first measurement that counts."""
     broken = []
     if many := [each for each in usage if each.listening > most_listening(trains=each.trains)]:
         ports, rounds = max(each.listening for each in many), ", ".join(str(each.round) for each in many[:10])
-        broken.append(f"{name} listened on up to {ports} ports at once, in rounds {rounds}: old stores must be closed")
+        broken.append(f"{name} listened on up to {ports} ports at once in rounds {rounds}: old stores were not closed")
     if len(usage) <= warm:
         return broken
     first, last = usage[warm], usage[-1]

@@ -1,4 +1,4 @@
-"""The chaos of real processes, as far as it is pure: what is drawn, and what is called growth."""
+"""The pure parts of `make chaos`: which faults are drawn, and what counts as growth."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from itertools import islice
 
 import pytest
 
-from tests.chaos.faults import STRIKES
+from tests.chaos.faults import FAULTS
 from tests.chaos.growth import BOUNDS, MIB, MIN_SPAN_S, WARM_S, Growth, Sample, growth
 from tests.chaos.machine_faults import parts
-from tests.chaos.plan import QUIET, Kind, schedule
+from tests.chaos.plan import HARMLESS, Kind, schedule
+
+pytestmark = pytest.mark.long
 
 
 def test_a_seed_draws_the_same_faults_again_and_each_kind_comes() -> None:
@@ -25,16 +27,16 @@ def test_a_seed_draws_the_same_faults_again_and_each_kind_comes() -> None:
     assert list(schedule(7, [])) == []
 
 
-def test_each_kind_has_its_strike() -> None:
-    assert set(STRIKES) == set(Kind)
-    assert set(Kind) > QUIET
+def test_each_kind_has_its_fault() -> None:
+    assert set(FAULTS) == set(Kind)
+    assert set(Kind) > HARMLESS
 
 
 def lives(what: str, starts: list[float], per_hour: float, minutes: int, noise: float = 0.0) -> list[Sample]:
     """One process after the other, each sampled once a minute."""
-    dice = random.Random(1)
+    rng = random.Random(1)
     return [
-        Sample("spotsupd", f"{life}", at, at, {what: begin + per_hour * at / 3600 + dice.uniform(-noise, noise)})
+        Sample("spotsupd", f"{life}", at, at, {what: begin + per_hour * at / 3600 + rng.uniform(-noise, noise)})
         for life, begin in enumerate(starts)
         for at in (60.0 * minute for minute in range(minutes))
     ]
@@ -54,14 +56,14 @@ def test_growth_is_found_within_lives_and_not_between_them() -> None:
     assert "rss grew by" in leaking.broken()[0]
 
 
-def test_what_is_too_much_is_told_however_short_it_was_looked_at() -> None:
+def test_an_exceeded_limit_is_reported_however_short_the_measurement() -> None:
     bound = BOUNDS["spotsupd", "files"]
     found = only(growth(lives("files", [bound.most + 1], 0.0, 3)))
     assert found.per_hour is None
-    assert found.broken() == [f"spotsupd: files was {bound.most + 1:.3g}; at most {bound.most:.3g}"]
+    assert found.broken() == [f"spotsupd: files was {bound.most + 1:.3g}; limit {bound.most:.3g}"]
 
 
-def test_a_start_is_no_growth() -> None:
+def test_a_start_is_not_growth() -> None:
     minutes = int(MIN_SPAN_S / 60) + 10
     samples = lives("rss", [80 * MIB], 0.0, minutes)
     filling = [Sample(s.role, s.life, s.at, s.age_s, {"rss": 10.0 * MIB}) if s.age_s < WARM_S else s for s in samples]
@@ -70,7 +72,7 @@ def test_a_start_is_no_growth() -> None:
     assert found.most == 80 * MIB
 
 
-def test_workers_are_told_from_what_forks_them_by_whose_children_they_are() -> None:
+def test_workers_are_distinguished_from_what_forks_them_by_their_ancestors() -> None:
     launcher = "python -P -m spotsup_trainer.launcher worker.py"
     commands = {
         1: "python -m spotsup_trainer.agent --config x",

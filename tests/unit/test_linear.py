@@ -1,4 +1,4 @@
-"""The judge of histories: what has an order is accepted, what has none is refused."""
+"""The judge of histories accepts those that some order explains, and rejects the others."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import pytest
 
 from tests.chaos.linear import NEVER, Call, TooLongError, linearisable
 from tests.chaos.registers import Answer, Kind, Op, Register, step, verdict
+
+pytestmark = pytest.mark.long
 
 
 def call(began: float, ended: float, kind: Kind, answer: Answer, value: int = 0, submission: str = "s") -> Call[Op]:
@@ -57,7 +59,7 @@ BAD = {
     "an acknowledged cancel is lost": [SUBMITTED, call(2, 3, "cancel", "done"), read(4, 5, 2)],
     "a name is given twice": [SUBMITTED, call(2, 3, "submit", "done", 3, "t")],
     "a free name is refused": [call(0, 1, "submit", "refused", 2)],
-    "a value that nobody wrote": [SUBMITTED, read(2, 3, 8)],
+    "a value that was never written": [SUBMITTED, read(2, 3, 8)],
     "a value that comes back": [
         SUBMITTED,
         call(2, 3, "scale", "done", 4),
@@ -86,27 +88,27 @@ BAD = {
 
 
 @pytest.mark.parametrize("name", GOOD)
-def test_a_history_that_has_an_order(name: str) -> None:
+def test_a_history_that_an_order_explains(name: str) -> None:
     assert linearisable(GOOD[name], None, step)
     assert verdict(GOOD[name]) == []
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_a_history_that_has_none(name: str) -> None:
+def test_a_history_that_no_order_explains(name: str) -> None:
     assert not linearisable(BAD[name], None, step)
     assert len(verdict(BAD[name])) == 1
 
 
 def test_small_histories_are_judged_as_by_trying_every_order() -> None:
-    """Against the definition itself: some order keeps to the times and explains each answer."""
-    dice = random.Random(6)
+    """Against the definition: some order respects the times and explains each answer."""
+    rng = random.Random(6)
     verdicts = []
     for _ in range(200):
         history = [SUBMITTED]
-        for _ in range(dice.randint(1, 4)):
-            began, value = dice.randint(0, 6), dice.randint(1, 3)
-            kind, answer = dice.choice([("scale", "done"), ("scale", "none"), ("read", "done"), ("cancel", "done")])
-            ended = NEVER if answer == "none" else began + dice.randint(0, 4)
+        for _ in range(rng.randint(1, 4)):
+            began, value = rng.randint(0, 6), rng.randint(1, 3)
+            kind, answer = rng.choice([("scale", "done"), ("scale", "none"), ("read", "done"), ("cancel", "done")])
+            ended = NEVER if answer == "none" else began + rng.randint(0, 4)
             history.append(call(began, ended, kind, answer, value))  # type: ignore[arg-type]
         verdicts.append(linearisable(history, None, step))
         assert verdicts[-1] == _by_definition(history), history
@@ -132,7 +134,7 @@ def _explains(order: tuple[Call[Op], ...]) -> bool:
     return bool(states)
 
 
-def test_a_history_with_too_many_orders_is_not_called_good() -> None:
+def test_a_history_with_too_many_orders_is_not_accepted() -> None:
     many = [call(0, 1, "submit", "done", 2), *(call(2, 99, "scale", "done", number % 9 + 1) for number in range(40))]
     many.append(read(100, 101, 88))
     with pytest.raises(TooLongError, match="more than 5000 orders"):

@@ -1,4 +1,4 @@
-"""The small wrongs of `make mutation`: each is one change, and the source is whole again for the next."""
+"""The mutants of `make mutation`: each is one change, and the source is restored for the next."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ import pytest
 
 from tests.mutation.operators import mutants
 
+pytestmark = pytest.mark.long
 
-def wrongs(source: str) -> list[tuple[str, str]]:
+
+def changes(source: str) -> list[tuple[str, str]]:
     return [(each.before, each.after) for each in mutants(source, {"N": ["A", "B"]})]
 
 
@@ -26,8 +28,8 @@ def wrongs(source: str) -> list[tuple[str, str]]:
         "X: TypeAlias = a | b",
     ],
 )
-def test_what_is_no_decision_is_left_alone(source: str) -> None:
-    assert wrongs(source) == []
+def test_source_without_a_decision_has_no_mutants(source: str) -> None:
+    assert changes(source) == []
 
 
 SOURCE = """
@@ -41,12 +43,44 @@ class C:
 """
 
 
-def test_each_change_is_alone_and_says_where_it_is() -> None:
+def test_each_mutant_is_one_change_and_names_its_place() -> None:
     whole = ast.unparse(ast.parse(SOURCE))
     found = list(mutants(SOURCE, {}))
     texts = [ast.unparse(each.make()) for each in found]
     assert whole not in texts
     assert len(set(texts)) == len(texts)
     assert {each.function for each in found if each.before != "1"} == {"C.f"}
-    assert next(each.function for each in found if each.before == "1") == "", "a default is made where it is defined"
+    assert next(each.function for each in found if each.before == "1") == "", "a default belongs to no function"
     assert next(each.lines for each in found if each.before == "a and self.b") == range(4, 7)
+
+
+@pytest.mark.parametrize(
+    ("source", "before", "after"),
+    [
+        ("x = a < b", "a < b", "a <= b"),
+        ("x = a < b", "a < b", "a >= b"),
+        ("x = a is None", "a is None", "a is not None"),
+        ("x = a and b", "a and b", "a or b"),
+        ("x = a and b", "a and b", "b"),
+        ("x = not a", "not a", "a"),
+        ("x = a + b", "a + b", "a - b"),
+        ("x = 3", "3", "4"),
+        ("x = True", "True", "False"),
+        ("x = a == 'b'", "'b'", "'bXX'"),
+        ("x = N.B", "N.B", "N.A"),
+        ("x = {a, b}", "a", "(left out)"),
+        ("x = {a: b, c: d}", "{a: b, c: d}", "{c: d}"),
+        ("x = min(a)", "min(a)", "max(a)"),
+        ("x = sorted(a)", "sorted(a)", "list(a)"),
+        ("x = a[:b]", "[:b]", "[:]"),
+        ("x = [a for a in b if c]", "c", "(left out)"),
+        ("f(a=b)", "a=b", "(left out)"),
+        ("f()", "f()", "pass"),
+        ("x += a", "x += a", "pass"),
+        ("if a:\n    pass", "a", "not a"),
+        ("match a:\n    case 1 | 2:\n        f()\n    case _:\n        pass", "1 | 2", "2"),
+        ("match a:\n    case 1:\n        f()\n    case _:\n        pass", "case 1", "(left out)"),
+    ],
+)
+def test_each_kind_of_mutant(source: str, before: str, after: str) -> None:
+    assert (before, after) in changes(source)

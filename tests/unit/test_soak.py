@@ -1,4 +1,4 @@
-"""What the soaks draw and compute: plans, costs, growth, gaps."""
+"""What `make soak-training` draws and computes: plans, costs, growth; and the gaps of `make chaos`."""
 
 from __future__ import annotations
 
@@ -10,14 +10,16 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from spotsup_trainer.session.audit import Line, Report, RoundChange, RoundSpan
+from spotsup_trainer.session.audit import Report, RoundChange, RoundSpan
 from spotsup_trainer.wire import Round, RoundMember
 
 from tests.soak import plan, verdict
 from tests.soak.fleet import Done
 from tests.soak.nodes import Usage
-from tests.soak.outages import cases, completed, largest_gap_s
 from tests.soak.plan import Change, Cluster, Kind
+from tests.support.console import largest_gap_s, percentile
+
+pytestmark = pytest.mark.long
 
 SEEDS = st.integers(0, 10**6)
 
@@ -40,28 +42,28 @@ def test_a_plan_has_all_kinds_and_keeps_within_its_bounds(seed: int) -> None:
     assert min(Counter(change.kind for change in changes)[kind] for kind in Kind) >= 4
     for change in changes:
         assert 2 <= len(change.after.members) <= plan.MAX_MEMBERS
-        assert len(change.after.aside) <= 1
+        assert len(change.after.unhinted) <= 1
         assert len(change.after.spares) <= 1
 
 
 @settings(deadline=None, max_examples=30)
 @given(SEEDS)
-def test_nobody_is_struck_who_is_not_there_and_nobody_dies_twice(seed: int) -> None:
+def test_every_victim_exists_and_no_node_is_lost_twice(seed: int) -> None:
     there, names = plan.start(), set(plan.start().members)
     for change in plan.draw(seed, 100):
-        known = {*there.members, *there.spares, *there.aside, *change.fresh}
+        known = {*there.members, *there.spares, *there.unhinted, *change.fresh}
         assert not names & set(change.fresh)
-        assert set(change.struck) | set(change.spares) | set(change.joined) <= known
-        everybody = [*change.after.members, *change.after.spares, *change.after.aside]
-        assert len(everybody) == len(set(everybody))
-        assert set(everybody) <= known
+        assert set(change.victims) | set(change.spares) | set(change.joined) <= known
+        all_nodes = [*change.after.members, *change.after.spares, *change.after.unhinted]
+        assert len(all_nodes) == len(set(all_nodes))
+        assert set(all_nodes) <= known
         there, names = change.after, names | set(change.fresh)
 
 
-def test_steady_rounds_strike_the_same_three_launchers() -> None:
+def test_steady_rounds_use_the_same_three_launchers() -> None:
     changes = plan.steady(9)
     assert len(changes) == 9
-    assert {change.kind for change in changes} == {Kind.WORKER, Kind.ASIDE, Kind.JOINS}
+    assert {change.kind for change in changes} == {Kind.WORKER, Kind.UNHINTED, Kind.JOINS}
     assert all(not change.fresh for change in changes)
     assert [len(change.after.members) for change in changes[:5]] == [3, 2, 2, 3, 3]
 
@@ -70,8 +72,10 @@ def test_steady_rounds_strike_the_same_three_launchers() -> None:
 
 
 def done(number: int, kind: Kind, began_at: float) -> Done:
-    change = Change(number, kind, 1, ("a",), (), (), (), delay_s=0.0, told=True, silent=False, after=Cluster(("b",)))
-    return Done(change, began_at, began_at + 1.0, number, number + 1, (0,))
+    change = Change(
+        number, kind, 1, ("a",), (), (), (), delay_s=0.0, tombstoned=True, silent=False, after=Cluster(("b",))
+    )
+    return Done(change, began_at, began_at + 1.0, number, number + 1)
 
 
 def report(*changes: RoundChange, missed: int = 0) -> Report:
@@ -98,7 +102,7 @@ def test_a_change_costs_all_rounds_until_the_next_one_begins() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "lost", "missed", "blamed", "words"),
+    ("kind", "lost", "missed", "blamed", "text"),
     [
         (Kind.LOST, 9, 0, 0, ""),
         (Kind.LOST, 11, 0, 0, "change 1, a node is lost: 11 steps were lost; at most 10 may be"),
@@ -112,15 +116,15 @@ def test_a_change_costs_all_rounds_until_the_next_one_begins() -> None:
         (Kind.WORKER, 0, 0, 0, "the program was blamed 0 times; 1 workers were killed"),
     ],
 )
-def test_broken_promises_are_told(kind: Kind, lost: int, missed: int, blamed: int, words: str) -> None:
+def test_broken_promises_are_reported(kind: Kind, lost: int, missed: int, blamed: int, text: str) -> None:
     what = report(RoundChange(1, 2, lost, 0.5), missed=missed)
     rounds = {1: formed(1, "a1", "b1"), 2: formed(2, "b1", app_failures=blamed)}
     broken = verdict.broken_promises(verdict.costs([done(1, kind, 19.0)], what, math.inf), what, rounds, 10)
-    assert len(broken) == (1 if words else 0)
-    assert words in "".join(broken)
+    assert len(broken) == (1 if text else 0)
+    assert text in "".join(broken)
 
 
-def test_survivors_that_change_their_order_are_told() -> None:
+def test_survivors_that_change_their_order_are_reported() -> None:
     what = report(RoundChange(1, 2, 0, 0.5))
     costs = verdict.costs([done(1, Kind.LOST, 19.0)], what, math.inf)
     ordered = {1: formed(1, "a1", "b1", "c1"), 3: formed(3, "a1", "c1", "d1"), 4: formed(4, "c1", "d1", "a2")}
@@ -134,7 +138,7 @@ def usage(number: int, **more: Any) -> Usage:
 
 
 @pytest.mark.parametrize(
-    ("last", "words"),
+    ("last", "text"),
     [
         ({}, ""),
         ({"rss_kib": 208_000}, ""),
@@ -144,27 +148,22 @@ def usage(number: int, **more: Any) -> Usage:
         ({"threads": 6}, "4 threads and then 6"),
         ({"run_dir": 8}, "5 files in its run folder and then 8"),
         ({"listening": 2, "trains": False}, ""),
-        ({"listening": 2}, "listened on up to 2 ports at once, in rounds 200"),
+        ({"listening": 2}, "listened on up to 2 ports at once in rounds 200"),
     ],
 )
-def test_what_a_launcher_piles_up_is_told(last: dict[str, int], words: str) -> None:
+def test_what_a_launcher_accumulates_is_reported(last: dict[str, int], text: str) -> None:
     broken = verdict.growth("n1", [usage(1, rss_kib=1), usage(20), usage(100), usage(200, **last)], warm=1)
-    assert len(broken) == (1 if words else 0)
-    assert words in "".join(broken)
+    assert len(broken) == (1 if text else 0)
+    assert text in "".join(broken)
 
 
 def test_a_percentile_is_a_value_that_was_measured() -> None:
-    assert verdict.percentile([3.0], 0.95) == 3.0
-    assert verdict.percentile([float(n) for n in range(1, 101)], 0.95) == 95.0
-    assert verdict.percentile([1.0, 2.0], 0.5) == 1.0
+    assert percentile([3.0], 0.95) == 3.0
+    assert percentile([float(n) for n in range(1, 101)], 0.95) == 95.0
+    assert percentile([1.0, 2.0], 0.5) == 1.0
 
 
-# -- outages ---------------------------------------------------------------------------------------------------
-
-
-def test_a_step_counts_once_the_last_rank_has_done_it() -> None:
-    lines = [Line(t, 1, rank, 2, step, 0, (), 0.0) for t, rank, step in [(1.0, 0, 1), (1.5, 1, 1), (2.0, 0, 2)]]
-    assert completed(lines) == [1.5, 2.0]
+# -- gaps ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -180,8 +179,3 @@ def test_a_step_counts_once_the_last_rank_has_done_it() -> None:
 def test_the_largest_gap_is_that_of_the_outage(times: list[float], gap_s: float) -> None:
     """From 10 to 20: what came before does not count, and steps that never came again do."""
     assert largest_gap_s(times, 10.0, 20.0) == gap_s
-
-
-def test_only_the_full_run_waits_for_ten_minutes() -> None:
-    assert max(case.seconds for case in cases(quick=False)) == 600.0
-    assert max(case.seconds for case in cases(quick=True)) == 60.0

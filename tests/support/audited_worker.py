@@ -1,7 +1,7 @@
-"""The training program of the soaks. Its weights count the samples: one trained on twice, or never, shows in the end.
+"""A training program whose weights count the samples: one that is repeated or missed shows at the end.
 
-Each rank writes one audit line per completed step (spotsup_trainer/audit.py reads them). The job ends after the step
-that the file `--until` names, once it is there.
+Each rank writes one audit line per completed step (spotsup_trainer.session.audit reads them). The job ends after the
+step that the file `--until` contains, once that file exists.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from spotsup_trainer.session import Session
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-SAMPLES, GLOBAL_BATCH, FEATURES = 1003, 16, 8  # prime to each other and to most worlds: uneven shares all the time
+SAMPLES, GLOBAL_BATCH, FEATURES = 1003, 16, 8  # coprime, also to most world sizes: shares are always uneven
 STEPS_PER_EPOCH = -(-SAMPLES // GLOBAL_BATCH)
 ENDLESS = 10**9
 LEARNING_RATE = 0.01
@@ -37,7 +37,7 @@ class Samples:
 
 
 class Model(nn.Module):  # type: ignore[misc]  # mypy does not read torch
-    """A line through the samples, which forgets; and one weight per sample, which grows whenever that is trained on."""
+    """A linear model of the samples, and one weight per sample that grows whenever the sample is trained on."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ class Model(nn.Module):  # type: ignore[misc]  # mypy does not read torch
 
 
 def train(options: argparse.Namespace) -> None:
-    """Until the step that the file names."""
+    """Train until the step that the file contains."""
     torch.manual_seed(0)
     model: Any = Model()
     if dist.is_initialized():
@@ -81,14 +81,14 @@ def _last_step(file: Path) -> int:
 
 
 def _audit_file(folder: Path, number: int) -> Any:
-    """One per process: whoever is killed while it writes spoils no other's line."""
+    """One file per process: a process that is killed while it writes spoils no other's line."""
     own = folder / str(number)
     own.mkdir(parents=True, exist_ok=True)
     return (own / f"{os.environ.get('SPOTSUP_NODE_ID', 'alone')}.{os.getpid()}.jsonl").open("ab", buffering=0)
 
 
 def main() -> None:
-    """Train, with others where there are any."""
+    """Train, alone or as a member of a round."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--audit", type=Path, required=True, metavar="DIR")
     parser.add_argument("--until", type=Path, required=True, metavar="FILE")

@@ -1,11 +1,10 @@
-"""etcd for the soaks: one member or three, which can be killed, frozen, and started again, with its data or without."""
+"""An etcd of one member or more, each of which can be killed, frozen, and started again."""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -19,25 +18,25 @@ from provisioners.localcloud import processes
 from provisioners.localcloud.machine.spec import MARKER_VARIABLE
 from provisioners.localcloud.programs import find_program, library_path, tools_root
 
-_START_TIMEOUT_S = 120.0  # one that has to catch up, on a computer that is busy
+_START_TIMEOUT_S = 120.0  # a member that has to catch up, on a busy computer
 _LOOK_S = 0.05
 _KILL_TIMEOUT_S = 10.0
 
 
 class EtcdFailedError(Exception):
-    """A member does not answer; with its last words."""
+    """A member does not answer; with the end of its log."""
 
 
 def prefix_of(folder: Path) -> str:
-    """How the markers of all processes begin that belong to a folder: always the same for the same folder."""
+    """The prefix of the markers of all processes that belong to a folder; equal for equal folders."""
     return f"local-{hashlib.sha256(os.fsencode(folder)).hexdigest()[:8]}-"
 
 
 class Members:
-    """`count` members of one cluster below `folder`; each keeps its ports for ever.
+    """`count` members of one cluster below `folder`; each keeps its ports.
 
-    `options`: more of etcd's own. `homes`: where a member has its data, if not below `folder`. `rooms`: the network
-    namespace of each member, and its address there.
+    `options`: more of etcd's options. `homes`: a member's data folder, if not below `folder`. `networks`: each member's
+    network namespace and address.
     """
 
     def __init__(
@@ -46,33 +45,33 @@ class Members:
         count: int = 1,
         options: Sequence[str] = (),
         homes: Mapping[int, Path] | None = None,
-        rooms: Sequence[tuple[str, str]] = (),
+        networks: Sequence[tuple[str, str]] = (),
     ) -> None:
         self._folder = folder
-        self._rooms = tuple(rooms)
+        self._networks = tuple(networks)
         self._options, self._homes = tuple(options), dict(homes or {})
         self._prefix = prefix_of(folder)
         ports = _free_ports(2 * count)
-        hosts = [address for _, address in rooms] or ["127.0.0.1"] * count
+        hosts = [address for _, address in networks] or ["127.0.0.1"] * count
         self._clients = [f"http://{host}:{port}" for host, port in zip(hosts, ports[:count], strict=True)]
         self._peers = [f"http://{host}:{port}" for host, port in zip(hosts, ports[count:], strict=True)]
         self._running: dict[int, subprocess.Popen[bytes]] = {}
 
     @property
     def endpoints(self) -> tuple[str, ...]:
-        """Where clients connect."""
+        """The client URLs."""
         return tuple(self._clients)
 
     def end_leftovers(self) -> None:
-        """End what an earlier run in this folder left."""
+        """End processes that an earlier run in this folder has left."""
         processes.kill_marked(self._prefix, _KILL_TIMEOUT_S)
 
-    def start(self, *numbers: int, listen: str = "") -> None:
-        """Start members and wait until each answers; `listen`: somewhere else than clients know. EtcdFailedError."""
+    def start(self, *numbers: int) -> None:
+        """Start members and wait until each answers. Raises EtcdFailedError."""
         for number in numbers:
-            self._launch(number, listen)
+            self._launch(number)
         for number in numbers:
-            self._wait(number, listen or self._clients[number])
+            self._wait(number, self._clients[number])
 
     def start_all(self) -> None:
         """Start the cluster. Raises EtcdFailedError."""
@@ -85,38 +84,30 @@ class Members:
         process.wait()
 
     def freeze(self, number: int = 0) -> None:
-        """It does nothing any more, but its connections stand."""
+        """SIGSTOP: its connections stay open."""
         self._running[number].send_signal(signal.SIGSTOP)
 
     def thaw(self, number: int = 0) -> None:
-        """It goes on."""
+        """SIGCONT."""
         self._running[number].send_signal(signal.SIGCONT)
 
-    def wipe(self, number: int = 0) -> None:
-        """Lose a killed member's data."""
-        shutil.rmtree(self._data(number))
-
     def pid(self, number: int = 0) -> int:
-        """Of a member that was started, and not killed by us; 0 where it has ended."""
+        """The pid of a member; 0 if it has ended."""
         process = self._running.get(number)
         return process.pid if process is not None and process.poll() is None else 0
 
-    def elsewhere(self) -> str:
-        """An address that no client knows."""
-        return f"http://127.0.0.1:{_free_ports(1)[0]}"
-
     def close(self) -> None:
-        """Kill all."""
+        """Kill all members."""
         for number in list(self._running):
             self.kill(number)
 
-    def _launch(self, number: int, listen: str) -> None:
+    def _launch(self, number: int) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
-        client, peer = listen or self._clients[number], self._peers[number]
+        client, peer = self._clients[number], self._peers[number]
         cluster = ",".join(f"m{index}={each}" for index, each in enumerate(self._peers))
         tools = tools_root()
         command = [
-            *((str(find_program("ip")), "netns", "exec", self._rooms[number][0]) if self._rooms else ()),
+            *((str(find_program("ip")), "netns", "exec", self._networks[number][0]) if self._networks else ()),
             str(find_program("etcd", tools)),
             *("--name", f"m{number}", "--data-dir", str(self._data(number))),
             *("--listen-client-urls", client, "--advertise-client-urls", client),
@@ -140,8 +131,8 @@ class Members:
                     etcd.get("/")  # a linearizable read: there is a leader
                 except EtcdError as error:
                     if self._running[number].poll() is not None or time.monotonic() > deadline:
-                        words = self._log(number).read_text(errors="replace")[-1000:]
-                        raise EtcdFailedError(f"no etcd answers at {endpoint}: {error}; its log: {words}") from error
+                        log = self._log(number).read_text(errors="replace")[-1000:]
+                        raise EtcdFailedError(f"no etcd answers at {endpoint}: {error}; its log: {log}") from error
                     time.sleep(_LOOK_S)
                 else:
                     return
@@ -154,7 +145,7 @@ class Members:
 
 
 def _free_ports(count: int) -> list[int]:
-    """Ports nobody listens on now."""
+    """Unused ports."""
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for each in sockets:

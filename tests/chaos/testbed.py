@@ -1,6 +1,6 @@
-"""An installation to be broken: daemons on one etcd of one member or three, and the local cloud, each a process.
+"""An installation for fault injection: daemons on one etcd of one member or three, and the local cloud.
 
-`Site` starts and ends them, one by one; what users see of it goes by the daemons' own API. `close` leaves nothing.
+`Testbed` starts and ends them, one by one; `close` ends all of them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from provisioners.localcloud.store import Store
 from supervisor.cli.client import Client
 from supervisor.errors import SpotsupError
 from supervisor.identity import load_identity
-from tests.soak.etcd import Members, prefix_of
+from tests.support.etcd_members import Members, prefix_of
 from tests.support.programs import program_env
 from tools.stack import CONFIG, ROOT, StackError
 
@@ -49,22 +49,22 @@ class Daemon:
 
     @property
     def runs(self) -> bool:
-        """Whether its process does."""
+        """Whether its process runs."""
         return self.process is not None and self.process.poll() is None
 
     @property
     def pid(self) -> int:
-        """Of the process that was started last."""
+        """The pid of its last process."""
         assert self.process is not None
         return self.process.pid
 
     def start(self) -> None:
-        """Returns when it answers. Raises StackError."""
+        """Start it and wait until it answers. Raises StackError."""
         self.launch()
-        wait_for(lambda: bool(self.health()), START_TIMEOUT_S, f"{self.name} to answer", self.last_words)
+        wait_for(lambda: bool(self.health()), START_TIMEOUT_S, f"{self.name} to answer", self.log_tail)
 
     def launch(self) -> None:
-        """Start it, and do not wait."""
+        """Start it without waiting."""
         command = [sys.executable, "-m", "supervisor.cli.daemon", "run", "--config", str(self.config)]
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
@@ -78,18 +78,18 @@ class Daemon:
             )
 
     def kill(self) -> None:
-        """kill -9; nothing happens to one that has ended."""
+        """kill -9, if it runs."""
         if self.process is not None:
             self.process.kill()
             self.process.wait()
 
     def send(self, number: signal.Signals) -> None:
-        """A signal."""
+        """Send a signal."""
         assert self.process is not None
         self.process.send_signal(number)
 
     def health(self, timeout_s: float = HEALTH_TIMEOUT_S) -> dict[str, Any]:
-        """What it says of itself; nothing where it does not answer."""
+        """Its health; empty if it does not answer."""
         try:
             answer: dict[str, Any] = self.get("/v1/health", timeout_s)
         except SpotsupError:
@@ -97,21 +97,21 @@ class Daemon:
         return answer
 
     def commits(self) -> int:
-        """How often it has written to the journal, all in all. Raises SpotsupError."""
+        """How many commits it has made. Raises SpotsupError."""
         return int(self.get("/v1/health")["counters"].get("commits", 0))
 
     def get(self, path: str, timeout_s: float = CALL_TIMEOUT_S) -> Any:
-        """Of its API. Raises SpotsupError."""
+        """Call its API. Raises SpotsupError."""
         with contextlib.closing(Client(self.socket, timeout_s)) as client:
             return client.get(path)
 
     def post(self, path: str, body: dict[str, Any] | None = None, timeout_s: float = CALL_TIMEOUT_S) -> Any:
-        """Of its API. Raises SpotsupError."""
+        """Call its API. Raises SpotsupError."""
         with contextlib.closing(Client(self.socket, timeout_s)) as client:
             return client.post(path, body)
 
     def ctl(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """`spotsupctl`, asking this daemon."""
+        """Run `spotsupctl` against this daemon."""
         return subprocess.run(
             [sys.executable, "-m", "supervisor.cli.ctl", "--socket", str(self.socket), *arguments],
             capture_output=True,
@@ -122,13 +122,13 @@ class Daemon:
             env=program_env(),
         )
 
-    def last_words(self, lines: int = 5) -> str:
+    def log_tail(self, lines: int = 5) -> str:
         """The end of its log."""
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
 
 
-class Site:
-    """Use `site`."""
+class Testbed:
+    """A set of processes; use `testbed`."""
 
     def __init__(
         self,
@@ -142,7 +142,7 @@ class Site:
         last_environ: Mapping[str, str] | None = None,
         state_dirs: Sequence[Path] = (),
     ) -> None:
-        """`last_environ`: of the last daemon only. `state_dirs`: where not below `folder`."""
+        """`last_environ`: for the last daemon only. `state_dirs`: the daemons' state folders, if not below `folder`."""
         self.folder, self.etcd, self.leader_ttl_s = folder, members, leader_ttl_s
         self.cloud_dir = folder / "cloud"
         self._sockets = Path(tempfile.mkdtemp(prefix="spotsup-"))
@@ -168,7 +168,7 @@ class Site:
             self.daemons.append(daemon)
 
     def start(self) -> None:
-        """All of it. Raises StackError, EtcdFailedError, ServerError."""
+        """Start everything. Raises StackError, EtcdFailedError, ServerError."""
         self.etcd.start_all()
         self.start_cloud()
         for daemon in self.daemons:
@@ -181,37 +181,37 @@ class Site:
         self.wait_for(lambda: self.leader() is not None, 60.0, "a daemon to lead")
 
     def start_cloud(self) -> None:
-        """The local cloud's server."""
+        """Start the local cloud's server."""
         self.cloud = start_server(self.cloud_dir, environ=program_env())
 
     def leader(self) -> Daemon | None:
-        """Whoever says that it leads."""
+        """The daemon that reports that it leads."""
         return next((each for each in self.daemons if each.runs and each.health().get("leading")), None)
 
     def any(self) -> Daemon:
-        """One that answers, the leader rather than others. Raises StackError."""
+        """A daemon that answers, preferably the leader. Raises StackError."""
         found = self.leader() or next((each for each in self.daemons if each.runs and each.health()), None)
         if found is None:
-            raise StackError(f"no daemon answers; the last words of all: {self.last_words()}")
+            raise StackError(f"no daemon answers; the ends of their logs: {self.log_tails()}")
         return found
 
     def job(self, name: str) -> dict[str, Any]:
-        """What any daemon says of a job. Raises StackError and SpotsupError."""
+        """A job, from any daemon. Raises StackError and SpotsupError."""
         found: dict[str, Any] = self.any().get(f"/v1/jobs/{name}")
         return found
 
     def machines(self) -> list[dict[str, Any]]:
-        """The local cloud's machines that have not ended, as its files have them: without asking its process."""
+        """The local cloud's machines that have not ended, read from its files: its process need not run."""
         found = Store(self.cloud_dir).machines().values()
         return [{"id": each.id, "node": each.node} for each in found if each.ended_at is None]
 
     def processes_of(self, node: str) -> dict[Identity, str]:
-        """What runs on a node's machine, and its command."""
+        """The processes on a node's machine, and their command lines."""
         ids = {each["id"] for each in self.machines() if each["node"] == node}
         return {each: command(each.pid) for each in processes.find([], lambda marker: marker in ids)}
 
     def cloud_ctl(self, *arguments: str) -> None:
-        """`spotsup-localcloud`. Raises StackError."""
+        """Run `spotsup-localcloud`. Raises StackError."""
         done = subprocess.run(
             [sys.executable, "-m", "provisioners.localcloud.main", *arguments, "--dir", str(self.cloud_dir)],
             capture_output=True,
@@ -224,16 +224,16 @@ class Site:
         if done.returncode:
             raise StackError(f"spotsup-localcloud {' '.join(arguments)}: {done.stderr.strip()}")
 
-    def last_words(self) -> str:
+    def log_tails(self) -> str:
         """The ends of all daemons' logs."""
-        return "\n".join(daemon.last_words() for daemon in self.daemons if daemon.log.exists())
+        return "\n".join(daemon.log_tail() for daemon in self.daemons if daemon.log.exists())
 
     def wait_for(self, predicate: Callable[[], bool], timeout_s: float, what: str) -> float:
-        """The seconds until it held. Raises StackError."""
-        return wait_for(predicate, timeout_s, what, self.last_words)
+        """Wait until the predicate holds; returns the seconds. Raises StackError."""
+        return wait_for(predicate, timeout_s, what, self.log_tails)
 
     def close(self) -> None:
-        """End everything, whatever state it is in. Raises ServerError, StoreError, once all else has ended."""
+        """End everything, in whatever state it is. Raises ServerError or StoreError, after all else has ended."""
         try:
             self._end_daemons()
             self._end_cloud()
@@ -266,9 +266,9 @@ class Site:
 
 
 @contextmanager
-def site(folder: Path, members: Members, **options: Any) -> Iterator[Site]:
-    """A site that runs. Nothing of it is left afterwards."""
-    made = Site(folder, members=members, **options)
+def testbed(folder: Path, members: Members, **options: Any) -> Iterator[Testbed]:
+    """A running testbed. Nothing of it is left afterwards."""
+    made = Testbed(folder, members=members, **options)
     try:
         made.start()
         yield made
@@ -276,18 +276,18 @@ def site(folder: Path, members: Members, **options: Any) -> Iterator[Site]:
         made.close()
 
 
-def wait_for(predicate: Callable[[], bool], timeout_s: float, what: str, words: Callable[[], str]) -> float:
-    """The seconds until it held. Raises StackError."""
+def wait_for(predicate: Callable[[], bool], timeout_s: float, what: str, logs: Callable[[], str]) -> float:
+    """Wait until the predicate holds; returns the seconds. Raises StackError."""
     began = time.monotonic()
     while not predicate():
         if time.monotonic() - began > timeout_s:
-            raise StackError(f"waited {timeout_s:g} s in vain for {what}; the last words: {words()}")
+            raise StackError(f"waited {timeout_s:g} s for {what}; the ends of the logs: {logs()}")
         time.sleep(LOOK_S)
     return time.monotonic() - began
 
 
 def command(pid: int) -> str:
-    """A process's command line, "" for one that has ended."""
+    """A process's command line; "" if it has ended."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
     except OSError:
@@ -295,7 +295,7 @@ def command(pid: int) -> str:
 
 
 def descriptors(pid: int) -> int:
-    """How many files a process has open, 0 where it has ended."""
+    """How many files a process has open; 0 if it has ended."""
     with contextlib.suppress(OSError):
         return sum(1 for _ in Path(f"/proc/{pid}/fd").iterdir())
     return 0

@@ -1,4 +1,4 @@
-"""A job to be disturbed: etcd, nodes and their words in one folder; and what is left of it once it has ended."""
+"""etcd, nodes and a job in one folder; and what is left of them after the end."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from pathlib import Path
 from spotsup_trainer.session import audit
 
 from provisioners.localcloud import processes
-from tests.soak import worker
-from tests.soak.etcd import Members
 from tests.soak.fleet import Fleet
 from tests.soak.job import KEYS, Job, eventually
 from tests.soak.nodes import JOB, Network, SoakError, listening
 from tests.soak.plan import Cluster
+from tests.support import audited_worker
+from tests.support.etcd_members import Members
 
 CHECKPOINT_STEPS = 20
 STEP_TIME_S = 0.03
-WORKER = Path(worker.__file__)
+WORKER = Path(audited_worker.__file__)
 _ALONE_TIMEOUT_S = 600.0
 _LEASES_TIMEOUT_S = 15.0
-_TORCHS_OWN = "torchinductor_"  # a cache for all processes of a user, which torch makes and never removes
-# As many as there were nodes, at most; the daemon removes them with the job.
-_KEPT = (
+_TORCH_CACHE = "torchinductor_"  # torch never removes it
+# Bounded by the number of nodes; the daemon removes them with the job.
+_EXPECTED_KEYS = (
     *(KEYS.hint(JOB), KEYS.round(JOB), KEYS.result(JOB), KEYS.progress(JOB)),
     *(KEYS.tombstone(JOB, ""), KEYS.notice(JOB, "")),
 )
@@ -36,34 +36,34 @@ _KEPT = (
 
 @dataclass(frozen=True, slots=True)
 class Leftovers:
-    """What a job that has ended left behind. All but `keys` must be empty; `keys`: how many there are."""
+    """What an ended job has left behind. All but `keys`, a count, must be empty."""
 
     processes: tuple[str, ...]
     ports: tuple[int, ...]
     temporary: tuple[str, ...]
-    strange_keys: tuple[str, ...]
+    unexpected_keys: tuple[str, ...]
     keys: int
 
-    def in_words(self) -> list[str]:
-        """What should not be there."""
+    def violations(self) -> list[str]:
+        """What should not be left, one sentence each."""
         parts = {
             "processes": self.processes,
-            "ports that somebody listens on": self.ports,
+            "listening ports": self.ports,
             "temporary files": self.temporary,
-            "keys": self.strange_keys,
+            "keys": self.unexpected_keys,
         }
         return [f"{what} left behind: {', '.join(map(str, found[:5]))}" for what, found in parts.items() if found]
 
 
-class Bed:
-    """Use `bed`."""
+class Harness:
+    """Everything that one soak needs; see `harness`."""
 
-    def __init__(self, folder: Path, cluster: Cluster, *, etcds: int = 1, lease_ttl_s: float) -> None:
+    def __init__(self, folder: Path, cluster: Cluster, *, lease_ttl_s: float) -> None:
         self.folder = folder
         self.audit = folder / "nodes" / "audit"
         self._until = folder / "nodes" / "until"
         self._weights = folder / "nodes" / "weights.pt"
-        self.etcd = Members(folder / "etcd", etcds)
+        self.etcd = Members(folder / "etcd")
         command = [str(WORKER), *self._arguments(self.audit, self._weights)]
         command += ["--step-time", str(STEP_TIME_S), "--every", str(CHECKPOINT_STEPS)]
         self.network = Network(folder / "nodes", self.etcd.endpoints, command, lease_ttl_s=lease_ttl_s)
@@ -71,19 +71,16 @@ class Bed:
         self.fleet = Fleet(self.network, self.job, cluster)
 
     def finish(self) -> None:
-        """Have the job end with the end of an epoch, well. Raises SoakError."""
+        """End the job successfully at the end of an epoch. Raises SoakError."""
         self.fleet.finish(self._end_after)
 
-    def lines(self) -> list[audit.Line]:
-        """What every rank has written per completed step."""
-        return [line for path in sorted(self.audit.rglob("*.jsonl")) for line in audit.parse(path.read_text())]
-
     def report(self) -> audit.Report:
-        """The verdict on the data. Raises AuditError."""
-        return audit.analyse(self.lines(), samples=worker.SAMPLES, global_batch=worker.GLOBAL_BATCH)
+        """Which samples were repeated or missed, and each pause. Raises AuditError."""
+        lines = [line for path in sorted(self.audit.rglob("*.jsonl")) for line in audit.parse(path.read_text())]
+        return audit.analyse(lines, samples=audited_worker.SAMPLES, global_batch=audited_worker.GLOBAL_BATCH)
 
     def difference(self) -> float:
-        """The largest between the weights of the job and those of one process that nothing has disturbed."""
+        """The largest difference between the job's weights and those of one undisturbed process."""
         import torch
 
         alone = self.folder / "alone"
@@ -103,25 +100,25 @@ class Bed:
         return max(float((one - other).abs().max()) for one, other in pairs)
 
     def leftovers(self) -> Leftovers:
-        """What is there still, now that every launcher has ended; leases are given their time."""
+        """What is left after every launcher has ended and every lease may have ended."""
         keys = self.job.keys
-        eventually("the members' leases to end", lambda: not _strange(keys()), _LEASES_TIMEOUT_S)
+        eventually("the members' leases to end", lambda: not _unexpected(keys()), _LEASES_TIMEOUT_S)
         found = keys()
         return Leftovers(
-            processes=tuple(sorted(map(_told, self.network.processes()))),
+            processes=tuple(sorted(map(_describe, self.network.processes()))),
             ports=tuple(sorted(listening(self.network.address))),
             temporary=tuple(
                 str(path.relative_to(self.folder))
                 for node in self.network.nodes.values()
                 for path in sorted((node.folder / "tmp").iterdir())
-                if not path.name.startswith(_TORCHS_OWN)
+                if not path.name.startswith(_TORCH_CACHE)
             ),
-            strange_keys=tuple(_strange(found)),
+            unexpected_keys=tuple(_unexpected(found)),
             keys=len(found),
         )
 
-    def last_words(self, lines: int = 6) -> str:
-        """The end of every log."""
+    def log_tails(self, lines: int = 6) -> str:
+        """The end of every node's log."""
         logs = sorted(self.folder.glob("nodes/*/node.log"), key=lambda path: path.stat().st_mtime)
         return "\n".join(f"--- {log}\n{_tail(log, lines)}" for log in logs)
 
@@ -129,17 +126,17 @@ class Bed:
         return ["--audit", str(audit_dir), "--until", str(self._until), "--weights", str(weights)]
 
     def _end_after(self, step: int) -> None:
-        """With the epoch after the current one: every rank reads of it before it comes there."""
-        epochs = step // worker.STEPS_PER_EPOCH + 2
+        """End with the epoch after the current one: every rank reads the file before it gets there."""
+        epochs = step // audited_worker.STEPS_PER_EPOCH + 2
         temporary = self._until.with_suffix(".tmp")
-        temporary.write_text(str(epochs * worker.STEPS_PER_EPOCH))
+        temporary.write_text(str(epochs * audited_worker.STEPS_PER_EPOCH))
         temporary.replace(self._until)
 
 
 @contextmanager
-def bed(folder: Path, cluster: Cluster, *, etcds: int = 1, lease_ttl_s: float) -> Iterator[Bed]:
-    """A job whose first round trains; at the end no process is left, whatever happened. Raises SoakError."""
-    made = Bed(folder, cluster, etcds=etcds, lease_ttl_s=lease_ttl_s)
+def harness(folder: Path, cluster: Cluster, *, lease_ttl_s: float) -> Iterator[Harness]:
+    """A job whose first round trains; at the end no process is left. Raises SoakError."""
+    made = Harness(folder, cluster, lease_ttl_s=lease_ttl_s)
     made.etcd.end_leftovers()
     made.network.close()
     shutil.rmtree(folder, ignore_errors=True)
@@ -153,19 +150,19 @@ def bed(folder: Path, cluster: Cluster, *, etcds: int = 1, lease_ttl_s: float) -
         made.job.close()
         made.etcd.close()
     if left:
-        raise SoakError(f"processes withstand SIGKILL: {sorted(each.pid for each in left)}")
+        raise SoakError(f"processes survive SIGKILL: {sorted(each.pid for each in left)}")
 
 
-def _strange(keys: list[str]) -> list[str]:
-    return [key for key in keys if not key.startswith(_KEPT)]
+def _unexpected(keys: list[str]) -> list[str]:
+    return [key for key in keys if not key.startswith(_EXPECTED_KEYS)]
 
 
-def _told(identity: processes.Identity) -> str:
+def _describe(identity: processes.Identity) -> str:
     try:
-        words = Path(f"/proc/{identity.pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        command = Path(f"/proc/{identity.pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
     except OSError:
-        words = "(ended)"
-    return f"{identity.pid} {words.strip()[:120]}"
+        command = "(ended)"
+    return f"{identity.pid} {command.strip()[:120]}"
 
 
 def _tail(path: Path, lines: int) -> str:
