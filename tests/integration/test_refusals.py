@@ -25,7 +25,7 @@ from tests.unit.quoting import api, spec
 
 
 @dataclass(frozen=True, slots=True)
-class Testbed:
+class FaultyCloud:
     """One test cloud, in which something is wrong."""
 
     server: Any
@@ -34,7 +34,7 @@ class Testbed:
 
 
 @contextmanager
-def aws_testbed(monkeypatch: pytest.MonkeyPatch, _folder: Path) -> Iterator[Testbed]:
+def aws_testbed(monkeypatch: pytest.MonkeyPatch, _folder: Path) -> Iterator[FaultyCloud]:
     with aws.aws_cloud(PaperMachines()) as server:
         for name, value in aws.ENVIRON.items():
             monkeypatch.setenv(name, value)
@@ -42,11 +42,11 @@ def aws_testbed(monkeypatch: pytest.MonkeyPatch, _folder: Path) -> Iterator[Test
         def make(**more: Any) -> Provisioner:
             return AwsProvisioner(AwsSettings(**{"regions": ("us-east-1",), "endpoint": server.url, **more}))
 
-        yield Testbed(server, make, lambda: len(server.cloud.ec2.instances.records))
+        yield FaultyCloud(server, make, lambda: len(server.cloud.ec2.instances.records))
 
 
 @contextmanager
-def gcp_testbed(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Iterator[Testbed]:
+def gcp_testbed(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Iterator[FaultyCloud]:
     with gcp.gcp_cloud(PaperMachines()) as server:
         for name, value in server.environ(folder).items():
             monkeypatch.setenv(name, value)
@@ -55,11 +55,11 @@ def gcp_testbed(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Iterator[Testb
             known = {"project": gcp.PROJECT, "regions": ("us-central1",), "endpoint": server.url}
             return GcpProvisioner(GcpSettings(**{**known, **more}))
 
-        yield Testbed(server, make, lambda: len(server.cloud.compute.instances.records))
+        yield FaultyCloud(server, make, lambda: len(server.cloud.compute.instances.records))
 
 
 @contextmanager
-def azure_testbed(monkeypatch: pytest.MonkeyPatch, _folder: Path) -> Iterator[Testbed]:
+def azure_testbed(monkeypatch: pytest.MonkeyPatch, _folder: Path) -> Iterator[FaultyCloud]:
     with azure.azure_cloud(PaperMachines()) as server:
         for name, value in server.environ.items():
             monkeypatch.setenv(name, value)
@@ -67,7 +67,7 @@ def azure_testbed(monkeypatch: pytest.MonkeyPatch, _folder: Path) -> Iterator[Te
         def make(**more: Any) -> Provisioner:
             return AzureProvisioner(server.settings(**more))
 
-        yield Testbed(server, make, lambda: len(server.cloud.arm.fleet.records))
+        yield FaultyCloud(server, make, lambda: len(server.cloud.arm.fleet.records))
 
 
 TESTBEDS = {"aws": aws_testbed, "gcp": gcp_testbed, "azure": azure_testbed}
@@ -213,12 +213,12 @@ def case(request: pytest.FixtureRequest) -> Case:
 
 
 @pytest.fixture
-def testbed(case: Case, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Testbed]:
+def testbed(case: Case, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FaultyCloud]:
     with TESTBEDS[case.cloud](monkeypatch, tmp_path) as found:
         yield found
 
 
-def test_what_cannot_work_is_refused_with_the_fix_before_money_is_spent(case: Case, testbed: Testbed) -> None:
+def test_what_cannot_work_is_refused_with_the_fix_before_money_is_spent(case: Case, testbed: FaultyCloud) -> None:
     cloud = testbed.make(**case.settings)
     case.fault(testbed.server.cloud)
     message = {each.what: each.message for each in cloud.check(30.0) if not each.ok}[case.subject]
