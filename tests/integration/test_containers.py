@@ -68,7 +68,7 @@ def test_what_names_no_image_is_refused_in_one_sentence(text: str) -> None:
 
 def test_setup_beside_an_image_and_an_image_without_its_digest_are_refused() -> None:
     spec = {"name": "job", "nodes": 1, "run": "t.py", "environment": "docker://python"}
-    with pytest.raises(UsageError, match="build it in there"):
+    with pytest.raises(UsageError, match="build it into the image"):
         parse_spec({**spec, "setup": "pip install x"})
     with pytest.raises(CommandRefusedError, match=r"docker.io/library/python:latest has no digest"):
         service(empty_world()).submit(spec, "0" * 64, "submission")
@@ -83,7 +83,7 @@ def test_a_tag_is_asked_for_its_digest_once_and_a_digest_is_not() -> None:
         assert pinned(Image(server.host, "box", "v1")) == Image(server.host, "box", digest=digest)
         assert server.asked == ["/v2/box/manifests/v1"]
         assert pinned(IMAGE) == IMAGE
-        with pytest.raises(UsageError, match=r"has no 127.0.0.1:\d+/box:v2; look at its name and tag"):
+        with pytest.raises(UsageError, match=r"has no 127.0.0.1:\d+/box:v2: check its name and tag"):
             pinned(Image(server.host, "box", "v2"))
     with pytest.raises(UsageError, match="name the image by its digest"):
         pinned(Image(server.host, "box", "v1"))
@@ -123,7 +123,7 @@ def test_a_token_is_asked_for_where_the_registry_says() -> None:
 
 def test_no_password_is_sent_in_the_open() -> None:
     http, asked = tokens("http://auth.nvcr.io/token")
-    with pytest.raises(UsageError, match="does not show"):
+    with pytest.raises(UsageError, match="refuses"):
         pinned(Image("nvcr.io", "nvidia/pytorch", "x"), "me", "hunter2", http)
     assert len(asked) == 1
 
@@ -139,7 +139,7 @@ def test_no_password_is_sent_in_the_open() -> None:
 )
 def test_a_registry_that_answers_nonsense_is_one_sentence(realm: str, answer: httpx.Response) -> None:
     http, _ = tokens(realm, answer)
-    with pytest.raises(UsageError, match=r"^nvcr.io does not say what nvcr.io/nvidia/pytorch:x is \(.+\): name the"):
+    with pytest.raises(UsageError, match=r"^nvcr.io does not resolve nvcr.io/nvidia/pytorch:x \(.+\): name the"):
         pinned(Image("nvcr.io", "nvidia/pytorch", "x"), http=http)
 
 
@@ -357,6 +357,17 @@ def test_a_signal_is_passed_on() -> None:
         first_words(process)
         process.terminate()
         assert process.wait(10) == 5
+
+
+def test_a_signal_that_comes_as_the_command_starts_ends_it_too(tmp_path: Path) -> None:
+    started = tmp_path / "started"
+    # The command itself sends the signal: as its first deed, so that it may come before Popen has returned.
+    line = f"kill -TERM $PPID; echo $$ >{started}; exec sleep 600"
+    for _ in range(20):
+        command = [sys.executable, container_init.__file__, "--group", "sh", "-c", line]
+        with subprocess.Popen(command, stdin=subprocess.PIPE) as process:
+            assert process.wait(20) == 128 + signal.SIGTERM
+        assert not started.exists() or is_gone(int(started.read_text() or "0"))
 
 
 def test_when_the_agent_ends_all_ends() -> None:

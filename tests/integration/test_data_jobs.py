@@ -56,7 +56,7 @@ def test_a_data_job_is_one_node_and_its_run_a_line_for_bash() -> None:
         ({"nodes": 2}, "a data job is one node: leave `nodes` out"),
         ({"nodes": {"min": 1, "spares": 1}}, "a data job is one node"),
         ({"resources": {"gpu": "T4", "gpus_per_node": 1}}, "a data job gets no GPU"),
-        ({"placement": {"cloud": "gcp"}}, "name some without one, such as `resources: {instance_types: "),
+        ({"placement": {"cloud": "gcp"}}, "name some, such as `resources: {instance_types: "),
         ({"kind": "date"}, "`kind` is 'date': input should be 'training' or 'data'"),
     ],
 )

@@ -6,7 +6,7 @@ import json
 import os
 import re
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,6 @@ from provisioners.codes import Code, markdown
 from provisioners.gcp import errors as gcp_errors
 from supervisor.config import parse_config
 from tests.clouds import aws
-from tests.clouds.machines import PaperMachines
 from tests.support.machines import CLUSTER, TIMEOUT_S, request_for
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
@@ -58,14 +57,6 @@ def test_the_configurations_are_taken() -> None:
 
 # Whoever has credentials may ask who they are: "GetCallerIdentity", AWS STS API reference.
 NEEDS_NO_PERMISSION = {"sts:GetCallerIdentity"}
-
-
-@pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[aws.AwsServer]:
-    for name, value in aws.ENVIRON.items():
-        monkeypatch.setenv(name, value)
-    with aws.aws_cloud(PaperMachines()) as running:
-        yield running
 
 
 def do_everything(server: aws.AwsServer) -> None:

@@ -35,13 +35,20 @@ def main(argv: Sequence[str]) -> int:
     command = list(argv[1:] if option else argv)
     # The launcher ends when the process that this names is killed.
     environ = {**os.environ, "SPOTSUP_AGENT_PID": str(os.getpid())} if attended else dict(os.environ)
-    child = subprocess.Popen(command, env=environ, stdin=subprocess.DEVNULL, start_new_session=True)
+    child: subprocess.Popen[bytes] | None = None
+    early: list[int] = []  # signals that came before the command was started
 
-    def forward(number: int, _: FrameType | None) -> None:
-        _send(child, number if attended else signal.SIGKILL, group=option == "--group")
+    def forward(number: int, _: FrameType | None = None) -> None:
+        if child is None:
+            early.append(number)
+        else:
+            _send(child, number if attended else signal.SIGKILL, group=option == "--group")
 
     for number in _LEAVE:
         signal.signal(number, forward)
+    child = subprocess.Popen(command, env=environ, stdin=subprocess.DEVNULL, start_new_session=True)
+    for signalled in early:
+        forward(signalled)
     status = _watch(child, attended=attended)
     _send(child, signal.SIGKILL)  # processes that it left running
     return status if status >= 0 else 128 - status
