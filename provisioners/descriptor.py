@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from provisioners.base import Provisioner
+from provisioners.base import Finding, Provisioner
 from provisioners.host import HostTraits
 from provisioners.settings import Section
 
-# Both get the cloud's section and the daemon's state folder, and raise ProvisionerError.
+# All get the cloud's section and the daemon's state folder. The first two raise ProvisionerError.
 Factory: TypeAlias = Callable[[Any, Path], Provisioner]
 Starter: TypeAlias = Callable[[Any, Path, contextlib.ExitStack], None]
+StartCheck: TypeAlias = Callable[[Any, Path, float], Finding | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,5 +36,7 @@ class Descriptor:
     default: Section | None = None
     # Starts what has to run beside the daemon, and puts its end on the stack.
     start: Starter | None = None
+    # Whether `start` would succeed, within so many seconds; None where it runs already.
+    startable: StartCheck | None = None
     # Whether machines without a GPU have to be named: the catalogue knows machines with GPUs only.
     has_catalog: bool = True

@@ -32,7 +32,6 @@ from provisioners.calls import NoAnswerError, NotSentError
 from provisioners.localcloud.client import Answer, call
 from provisioners.localcloud.machine.spec import Folder
 from provisioners.localcloud.models import LaunchBody, OfferView, Refusal, View, sentence
-from provisioners.localcloud.programs import ProgramMissingError, find_ssh_programs, tools_root
 
 Parsed = TypeVar("Parsed")
 
@@ -102,13 +101,7 @@ class LocalProvisioner:
         return ""
 
     def check(self, timeout_s: float) -> Sequence[Finding]:
-        """A cloud that runs is asked; for one that does not, whether it could be started. Nothing is started."""
-        try:
-            call(self._directory, "GET", "/v1/ping", timeout_s=timeout_s)
-        except NotSentError:
-            return [_startable(self._directory)]
-        except NoAnswerError as error:
-            return [Finding("answer", ok=False, message=f"{error}: stop its process, and a new one is started")]
+        """Whether the cloud answers, and what it has room for."""
         try:
             offers = self.offers(OfferQuery(), timeout_s)
         except ProvisionerError as error:
@@ -134,16 +127,6 @@ class LocalProvisioner:
         if answer.status == 200 or (missing_is_fine and answer.status == 404):
             return answer
         raise ProvisionerError(f"the local cloud in {self._directory} refused {method} {path}: {_refusal(answer)}")
-
-
-def _startable(directory: Path) -> Finding:
-    try:
-        sshd = find_ssh_programs(tools_root()).sshd
-    except ProgramMissingError as error:
-        fix = "`apt-get install openssh-server`, or set local.enabled = false"
-        return Finding("sshd", ok=False, message=f"{error}: {fix}")
-    message = f"its server would be started for {directory}, and machines would be {sshd} on this computer"
-    return Finding("programs", ok=True, message=message)
 
 
 def _parsed(kind: TypeAdapter[Parsed], answer: Answer) -> Parsed:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from pathlib import Path
 
-from provisioners.base import Provisioner
+from provisioners.base import Finding, Provisioner
 from provisioners.descriptor import Descriptor
 from provisioners.host import HostTraits
 from provisioners.localcloud.settings import LocalSettings
@@ -23,6 +23,12 @@ def _start(settings: LocalSettings, state: Path, stack: contextlib.ExitStack) ->
     start(settings.folder(state), settings.image, stack)
 
 
+def _startable(settings: LocalSettings, state: Path, timeout_s: float) -> Finding | None:
+    from provisioners.localcloud.embed import startable
+
+    return startable(settings.folder(state), timeout_s)
+
+
 LOCAL = Descriptor(
     name="local",
     settings=LocalSettings,
@@ -31,5 +37,6 @@ LOCAL = Descriptor(
     host=HostTraits(),
     default=LocalSettings(),
     start=_start,
+    startable=_startable,
     has_catalog=False,
 )

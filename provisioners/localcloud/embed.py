@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 from pathlib import Path
 
-from provisioners.base import ProvisionerError
+from provisioners.base import Finding, ProvisionerError
 from provisioners.calls import NoAnswerError, NotSentError
 from provisioners.localcloud.client import call
 from provisioners.localcloud.control import ServerError, start_server, take_over
 from provisioners.localcloud.models import SettingsPatch
+from provisioners.localcloud.programs import ProgramMissingError, find_ssh_programs, tools_root
 from provisioners.localcloud.store import Store, StoreError
 
 PING_TIMEOUT_S = 5.0
@@ -22,6 +23,25 @@ def start(directory: Path, image: str, stack: contextlib.ExitStack) -> None:
     except (ServerError, StoreError) as error:
         raise ProvisionerError(f"the local cloud did not start: {error}") from error
     stack.callback(stop_if_empty, directory)
+
+
+def startable(directory: Path, timeout_s: float) -> Finding | None:
+    """Whether a server could be started; None where one answers. Nothing is started."""
+    try:
+        call(directory, "GET", "/v1/ping", timeout_s=timeout_s)
+    except NoAnswerError as error:
+        return Finding("answer", ok=False, message=f"{error}: stop its process, and a new one is started")
+    except NotSentError:
+        pass
+    else:
+        return None
+    try:
+        sshd = find_ssh_programs(tools_root()).sshd
+    except ProgramMissingError as error:
+        fix = "`apt-get install openssh-server`, or set local.enabled = false"
+        return Finding("sshd", ok=False, message=f"{error}: {fix}")
+    message = f"its server would be started for {directory}, and machines would be {sshd} on this computer"
+    return Finding("programs", ok=True, message=message)
 
 
 def ensure_server(directory: Path, image: str = "") -> None:

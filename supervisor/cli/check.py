@@ -12,6 +12,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from provisioners.base import Finding, ProvisionerError
+from provisioners.registry import CLOUDS
 from supervisor.clouds import NO_CLOUD, clouds_of, open_cloud
 from supervisor.config import Config
 from supervisor.errors import SpotsupError, StartError
@@ -130,4 +131,8 @@ def _slack(config: Config) -> Finding:
 
 
 def _cloud(config: Config, name: str, timeout_s: float) -> Sequence[Finding]:
+    if (startable := CLOUDS[name].startable) is not None:
+        found = startable(config.cloud(name), config.state, timeout_s)
+        if found is not None:
+            return [found]
     return open_cloud(config, name).check(timeout_s)

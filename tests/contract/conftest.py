@@ -1,42 +1,35 @@
-"""The test beds, one per provider."""
+"""The harnesses, one per provider: the module `NAME_harness.py` of each registered cloud."""
 
 from __future__ import annotations
 
 import os
+from importlib import import_module
 
 import pytest
 
-from tests.contract.aws_bed import aws_bed, light_aws_bed
-from tests.contract.azure_bed import azure_bed, light_azure_bed
-from tests.contract.bed import Bed
-from tests.contract.gcp_bed import gcp_bed, light_gcp_bed
-from tests.contract.local_bed import local_bed
+from provisioners.registry import CLOUDS
+from tests.contract.harness import Harness
 
-__all__ = [  # fixtures of other modules
-    "aws_bed",
-    "azure_bed",
-    "gcp_bed",
-    "light_aws_bed",
-    "light_azure_bed",
-    "light_gcp_bed",
-    "local_bed",
-]
-
-# `make contract-real` brings the fixture `real_bed` with it; see real.py.
+# `make contract-real` brings the fixture `real_harness` with it; see real.py.
 REAL = "SPOTSUP_CONTRACT_REAL" in os.environ
-BEDS = ["real"] if REAL else ["local", "aws", "gcp", "azure"]
+HARNESSES = ["real"] if REAL else list(CLOUDS)
+
+for _name in CLOUDS:
+    _module = import_module(f"tests.contract.{_name}_harness")
+    for _fixture in (f"{_name}_harness", f"light_{_name}_harness"):
+        globals()[_fixture] = getattr(_module, _fixture)
 
 
-@pytest.fixture(params=BEDS)
-def bed(request: pytest.FixtureRequest) -> Bed:
-    """Each provider's test bed in turn."""
-    found: Bed = request.getfixturevalue(f"{request.param}_bed")
+@pytest.fixture(params=HARNESSES)
+def harness(request: pytest.FixtureRequest) -> Harness:
+    """Each provider's harness in turn."""
+    found: Harness = request.getfixturevalue(f"{request.param}_harness")
     return found
 
 
-@pytest.fixture(params=BEDS)
-def light_bed(request: pytest.FixtureRequest) -> Bed:
-    """The same, where nobody logs in to a machine: those of the test clouds are on paper."""
-    light = request.param not in {"real", "local"}
-    found: Bed = request.getfixturevalue(f"light_{request.param}_bed" if light else f"{request.param}_bed")
+@pytest.fixture(params=HARNESSES)
+def light_harness(request: pytest.FixtureRequest) -> Harness:
+    """The same for tests without a login: the machines of the test clouds exist on paper only."""
+    light = "" if request.param == "real" else "light_"
+    found: Harness = request.getfixturevalue(f"{light}{request.param}_harness")
     return found

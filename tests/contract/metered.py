@@ -146,7 +146,7 @@ class Metered:
         return self._inner.offers(query, timeout_s)
 
     def launch(self, request: LaunchRequest, timeout_s: float) -> LaunchOutcome:
-        """Returns once the machine is listed: a bed's listings do not lag."""
+        """Returns once the machine is listed: a harness's listings do not lag."""
         token = f"{self._prefix}-{request.token}"
         with self._lock:
             own = self._own(request.cluster)

@@ -128,7 +128,7 @@ def _run(config: Config, provisioner: Provisioner, options: argparse.Namespace, 
     from provisioners.catalog import load_catalog
     from provisioners.settings import CloudSettings
     from tests.contract.metered import TEST_LIMIT_S, Ledger, Run
-    from tests.contract.real_bed import RealBeds
+    from tests.contract.real_harness import RealHarnesses
 
     settings = config.cloud(options.cloud)
     assert isinstance(settings, CloudSettings)
@@ -161,7 +161,7 @@ def _run(config: Config, provisioner: Provisioner, options: argparse.Namespace, 
     arguments = ["-v", "-p", "no:xdist", "-p", "no:cacheprovider", "--timeout", f"{TEST_LIMIT_S:g}"]
     try:
         suite = [str(ROOT / each) for each in SUITE]
-        code = int(pytest.main([*arguments, *suite, *options.pytest], [RealBeds(run, cheapest.zone)]))
+        code = int(pytest.main([*arguments, *suite, *options.pytest], [RealHarnesses(run, cheapest.zone)]))
     except KeyboardInterrupt:
         code = int(pytest.ExitCode.INTERRUPTED)
     finally:

@@ -1,4 +1,4 @@
-"""Azure's test bed."""
+"""Azure's harness."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.clouds.machines import Machines, PaperMachines, RealMachines, real_ma
 
 
 @dataclass(frozen=True, slots=True)
-class AzureBed:
+class AzureHarness:
     """Azure's test cloud, in this process; its machines are real ones, or on paper. What its log tells it tells at
     once, which the real one does some minutes late.
     """
@@ -80,23 +80,25 @@ class AzureBed:
         self.server.stop()
 
 
-def _bed(server: azure.AzureServer, machines: Machines, ssh_port: int, monkeypatch: pytest.MonkeyPatch) -> AzureBed:
+def _harness(
+    server: azure.AzureServer, machines: Machines, ssh_port: int, monkeypatch: pytest.MonkeyPatch
+) -> AzureHarness:
     for name, value in server.environ.items():
         monkeypatch.setenv(name, value)
     settings = server.settings(ssh_user=getpass.getuser(), ssh_port=ssh_port)
-    return AzureBed(server, AzureProvisioner(settings), machines)
+    return AzureHarness(server, AzureProvisioner(settings), machines)
 
 
 @pytest.fixture
-def azure_bed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[AzureBed]:
+def azure_harness(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[AzureHarness]:
     """Its machines take logins."""
     with real_machines(tmp_path / "machines") as machines, azure.azure_cloud(machines) as server:
-        yield _bed(server, machines, machines.ssh_port, monkeypatch)
+        yield _harness(server, machines, machines.ssh_port, monkeypatch)
 
 
 @pytest.fixture
-def light_azure_bed(monkeypatch: pytest.MonkeyPatch) -> Iterator[AzureBed]:
+def light_azure_harness(monkeypatch: pytest.MonkeyPatch) -> Iterator[AzureHarness]:
     """Its machines are on paper."""
     machines = PaperMachines()
     with azure.azure_cloud(machines) as server:
-        yield _bed(server, machines, 22, monkeypatch)
+        yield _harness(server, machines, 22, monkeypatch)

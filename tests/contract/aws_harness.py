@@ -1,4 +1,4 @@
-"""EC2's test bed."""
+"""EC2's harness."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.clouds.machines import Machines, PaperMachines, RealMachines, real_ma
 
 
 @dataclass(frozen=True, slots=True)
-class AwsBed:
+class AwsHarness:
     """EC2's test cloud, in this process; its machines are real ones, or on paper."""
 
     server: aws.AwsServer
@@ -84,23 +84,23 @@ def _ec2_id(instance_id: str) -> str:
     return instance_id.rpartition(":")[2]
 
 
-def _bed(server: aws.AwsServer, machines: Machines, ssh_port: int, monkeypatch: pytest.MonkeyPatch) -> AwsBed:
+def _harness(server: aws.AwsServer, machines: Machines, ssh_port: int, monkeypatch: pytest.MonkeyPatch) -> AwsHarness:
     for name, value in aws.ENVIRON.items():
         monkeypatch.setenv(name, value)
     settings = AwsSettings(regions=("us-east-1",), ssh_user=getpass.getuser(), ssh_port=ssh_port, endpoint=server.url)
-    return AwsBed(server, AwsProvisioner(settings), machines)
+    return AwsHarness(server, AwsProvisioner(settings), machines)
 
 
 @pytest.fixture
-def aws_bed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[AwsBed]:
+def aws_harness(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[AwsHarness]:
     """Its machines take logins."""
     with real_machines(tmp_path / "machines") as machines, aws.aws_cloud(machines) as server:
-        yield _bed(server, machines, machines.ssh_port, monkeypatch)
+        yield _harness(server, machines, machines.ssh_port, monkeypatch)
 
 
 @pytest.fixture
-def light_aws_bed(monkeypatch: pytest.MonkeyPatch) -> Iterator[AwsBed]:
+def light_aws_harness(monkeypatch: pytest.MonkeyPatch) -> Iterator[AwsHarness]:
     """Its machines are on paper."""
     machines = PaperMachines()
     with aws.aws_cloud(machines) as server:
-        yield _bed(server, machines, 22, monkeypatch)
+        yield _harness(server, machines, 22, monkeypatch)

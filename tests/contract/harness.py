@@ -1,4 +1,4 @@
-"""What the contract suite needs of a provider's test bed: the provider, and a hand on the cloud behind it."""
+"""What the contract suite needs of a provider: the provider itself, and control over the cloud behind it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def cannot(why: str) -> NoReturn:
     pytest.skip(why)
 
 
-class Bed(Protocol):
+class Harness(Protocol):
     """A provider over a cloud, real or faked, of which the test can dispose. Its listings do not lag at first."""
 
     @property

@@ -1,4 +1,4 @@
-"""The bed on a real account. It takes the cloud as it is: what a test needs to go wrong there is skipped."""
+"""The harness on a real account. It takes the cloud as it is: what a test needs to go wrong there is skipped."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NoReturn
 import pytest
 
 from provisioners.base import Provisioner
-from tests.contract.bed import cannot
+from tests.contract.harness import cannot
 from tests.contract.metered import Run
 
 FAULTS = (
@@ -23,8 +23,8 @@ def _cannot(what: str) -> NoReturn:
 
 
 @dataclass(frozen=True, slots=True)
-class RealBed:
-    """As tests.contract.bed.Bed."""
+class RealHarness:
+    """As tests.contract.harness.Harness."""
 
     provisioner: Provisioner
     zone: str
@@ -69,15 +69,15 @@ class RealBed:
         _cannot("cut_off")
 
 
-class RealBeds:
-    """A plugin for pytest: the fixture `real_bed`, over one run."""
+class RealHarnesses:
+    """A plugin for pytest: the fixture `real_harness`, over one run."""
 
     def __init__(self, run: Run, zone: str) -> None:
         self._run = run
         self._zone = zone
 
     @pytest.fixture
-    def real_bed(self, request: pytest.FixtureRequest) -> Iterator[RealBed]:
+    def real_harness(self, request: pytest.FixtureRequest) -> Iterator[RealHarness]:
         """A fresh cluster on the account. Skips before money is spent what would be skipped after."""
         for name in FAULTS:
             if name in request.function.__code__.co_names:
@@ -85,4 +85,4 @@ class RealBeds:
         if self._run.ledger.refusal:
             pytest.fail(self._run.ledger.refusal, pytrace=False)
         with self._run.test() as provisioner:
-            yield RealBed(provisioner, self._zone)
+            yield RealHarness(provisioner, self._zone)

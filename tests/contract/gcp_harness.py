@@ -1,4 +1,4 @@
-"""Compute Engine's test bed."""
+"""Compute Engine's harness."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.clouds.machines import Machines, PaperMachines, RealMachines, real_ma
 
 
 @dataclass(frozen=True, slots=True)
-class GcpBed:
+class GcpHarness:
     """Compute Engine's test cloud, in this process; its machines are real ones, or on paper."""
 
     server: gcp.GcpServer
@@ -83,9 +83,9 @@ def _name(instance_id: str) -> str:
     return instance_id.rpartition(":")[2]
 
 
-def _bed(
+def _harness(
     server: gcp.GcpServer, machines: Machines, ssh_port: int, key: Path, monkeypatch: pytest.MonkeyPatch
-) -> GcpBed:
+) -> GcpHarness:
     for name, value in server.environ(key).items():
         monkeypatch.setenv(name, value)
     settings = GcpSettings(
@@ -95,19 +95,19 @@ def _bed(
         ssh_port=ssh_port,
         endpoint=server.url,
     )
-    return GcpBed(server, GcpProvisioner(settings), machines)
+    return GcpHarness(server, GcpProvisioner(settings), machines)
 
 
 @pytest.fixture
-def gcp_bed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[GcpBed]:
+def gcp_harness(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[GcpHarness]:
     """Its machines take logins."""
     with real_machines(tmp_path / "machines") as machines, gcp.gcp_cloud(machines) as server:
-        yield _bed(server, machines, machines.ssh_port, tmp_path / "key", monkeypatch)
+        yield _harness(server, machines, machines.ssh_port, tmp_path / "key", monkeypatch)
 
 
 @pytest.fixture
-def light_gcp_bed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[GcpBed]:
+def light_gcp_harness(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[GcpHarness]:
     """Its machines are on paper."""
     machines = PaperMachines()
     with gcp.gcp_cloud(machines) as server:
-        yield _bed(server, machines, 22, tmp_path / "key", monkeypatch)
+        yield _harness(server, machines, 22, tmp_path / "key", monkeypatch)

@@ -1,4 +1,4 @@
-"""The local cloud's test bed."""
+"""The local cloud's harness."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import pytest
 from provisioners.base import Provisioner
 from provisioners.localcloud.client import call
 from provisioners.localcloud.models import Fault, NoticeBody, SettingsPatch, View
-from tests.contract.bed import cannot
+from tests.contract.harness import cannot
 from tests.support.programs import LocalCloud, free_ports
 
 
 @dataclass(frozen=True, slots=True)
-class LocalBed:
+class LocalHarness:
     """The local cloud: what its command line calls is the hand on it, without a process for each call."""
 
     cloud: LocalCloud
@@ -94,6 +94,12 @@ class LocalBed:
 
 
 @pytest.fixture
-def local_bed(local_cloud: LocalCloud) -> LocalBed:
+def local_harness(local_cloud: LocalCloud) -> LocalHarness:
     """The local cloud's provisioner."""
-    return LocalBed(local_cloud)
+    return LocalHarness(local_cloud)
+
+
+@pytest.fixture
+def light_local_harness(local_harness: LocalHarness) -> LocalHarness:
+    """The same: its machines are always real."""
+    return local_harness
