@@ -120,7 +120,7 @@ def bootstrap(
         if isinstance(again, Reboot):
             _wait_for_boot(target, setup.node, again, facts.boot_id, clock, deadline)
     raise BootstrapError(
-        f"still not ready after {number} passes; the next would again {again}",
+        f"not ready after {number} passes; it still has to {again}",
         node=setup.node,
         step=planned[-1].name,
     )

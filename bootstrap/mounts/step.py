@@ -20,8 +20,8 @@ UNMOUNT_WAIT_S = 20
 INSTALL_TIMEOUT_S = 600.0
 GRACE_S = 30.0
 
-# By kind: the file system's type, and the options that its provider recommends (docs/nodes.md). All are hard: when a
-# server is slow, a soft mount returns an error, and a checkpoint gets a hole.
+# By kind: the file system's type, and the options that its provider recommends. All are hard: when a server is slow, a
+# soft mount returns an error, and a checkpoint gets a hole. The table in docs/reference/nodes.md is the same.
 OPTIONS: dict[MountKind, tuple[str, str]] = {
     "nfs": ("nfs4", "vers=4.1,hard,timeo=600,retrans=2,noresvport,nconnect=4"),
     "efs": ("nfs4", "nfsvers=4.1,rsize=1048576,wsize=1048576,hard,timeo=600,retrans=2,noresvport"),

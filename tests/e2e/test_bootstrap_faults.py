@@ -1,7 +1,7 @@
-"""What goes wrong on a node, what people read of it, and what becomes of the node: the table of docs/nodes.md.
+"""Faults on a node, their errors, and what happens to the node: the table of docs/reference/nodes.md.
 
-The steps are the real ones, over real SSH, on a machine of which every step has something to do: tests/faulty_ssh.py.
-To write the document's table anew: SPOTSUP_WRITE_GOLDEN=1.
+Real steps over real SSH, on a sandbox where every step has something to do: tests/support/faulty_ssh.py.
+To rewrite the table: SPOTSUP_WRITE_GOLDEN=1.
 """
 
 from __future__ import annotations
@@ -29,32 +29,35 @@ from tests.support.hosts import host_on
 from tests.support.machines import new_key, wait_for
 from tests.support.programs import free_ports
 
-DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "nodes.md"
-TIME_S = 900.0  # for all of a bootstrap, as timing.bootstrap_timeout_s has it
+DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "reference" / "nodes.md"
+TIME_S = 900.0  # for all of a bootstrap: the default of timing.bootstrap_timeout_s
 HELD, REPLACED, UNHEALTHY, FOREIGN = (
-    "asked again, until the time for all of it is over",
+    "tried again until `timing.bootstrap_timeout_s` is over",
     "replaced",
     "replaced; three of a type in a row: `machine-type-blocked`",
-    "replaced, and people are told",
+    "replaced, with the alert `foreign-host`",
 )
 
-TRIED = {name for name, _ in STEPS} - {"container", "log-agent"}  # of a machine that has neither to run
+TRIED = {name for name, _ in STEPS} - {"container", "log-agent"}  # the sandbox wants neither
 
 Arrange = Callable[[Machine], None]
 
 
 @dataclass(frozen=True)
 class Fault:
-    """One row. `what` goes wrong in `step` ("" for before the first); `says`: with … for what differs."""
+    """One row of the table."""
 
     what: str
     step: str
-    says: str
-    then: str
+    """"" for before the first step."""
+    error: str
+    """With … for text that differs."""
+    outcome: str
     arrange: Arrange
     within_s: float = TIME_S
     target: Callable[[Target], Target] = lambda target: target
     full: str = ""
+    """The step in which the disk fills up."""
 
 
 # -- the machine -------------------------------------------------------------------------------------------
@@ -94,7 +97,7 @@ esac
 
 
 def with_all_to_do(machine: Machine) -> None:
-    """Nothing of what steps look for is there yet."""
+    """Every step finds something to do."""
     machine.write("state/kernels", "linux-image-cloud-amd64\n")
     for name, values in {"1e": ("0x10de", "0x1eb8", "0x030200"), "1f": ("0x1d0f", "0xefa1", "0x020000")}.items():
         for key, value in zip(("vendor", "device", "class"), values, strict=True):
@@ -133,8 +136,8 @@ def machine(tmp_path: Path) -> Iterator[Machine]:
         yield made
 
 
-def ours() -> tuple[int, int]:
-    """Threads and sockets of this process."""
+def resources() -> tuple[int, int]:
+    """How many threads and sockets this process has."""
     sockets = 0
     for each in Path("/proc/self/fd").iterdir():
         try:
@@ -145,17 +148,19 @@ def ours() -> tuple[int, int]:
 
 
 def failure(machine: Machine, fault: Fault, setup: Setup) -> BootstrapDone:
-    """What the planner hears of it. Nothing of ours is left open."""
+    """The outcome that the planner gets. No thread or socket of ours is left."""
 
     def on_step(event: StepEvent) -> None:
         if event.state is StepState.BEGUN and event.step == fault.full:
             Full(Path(setup.root)).strike()
 
-    target, before = fault.target(machine.target), ours()
+    target, before = fault.target(machine.target), resources()
     with pytest.raises(BootstrapError) as caught:
         bootstrap(target, setup, clock=machine.clock, deadline_s=fault.within_s, on_step=on_step)
     assert (caught.value.node, caught.value.step) == ("n1", fault.step)
-    wait_for(lambda: all(now <= then for now, then in zip(ours(), before, strict=True)), "our own threads and sockets")
+    wait_for(
+        lambda: all(now <= then for now, then in zip(resources(), before, strict=True)), "our threads and sockets end"
+    )
     return outcome_of("n1", caught.value)
 
 
@@ -163,12 +168,12 @@ def verdict(done: BootstrapDone) -> str:
     return HELD if done.unreachable else UNHEALTHY if done.unhealthy else FOREIGN if done.foreign else REPLACED
 
 
-def reads(says: str, sentence: str) -> bool:
-    return re.fullmatch(".+?".join(map(re.escape, says.split("…"))), sentence) is not None
+def matches(error: str, sentence: str) -> bool:
+    return re.fullmatch(".+?".join(map(re.escape, error.split("…"))), sentence) is not None
 
 
 def left_behind(machine: Machine) -> list[str]:
-    """What is half written or half unpacked on it."""
+    """Files that are half written or half unpacked."""
     found = [*machine.box.rglob("*.part"), *machine.box.rglob(".unpack.*")]
     return [str(path) for path in found]
 
@@ -186,8 +191,8 @@ def test_every_step_has_something_to_do_and_then_has_not(machine: Machine) -> No
 
 # -- at each step, one after the other -----------------------------------------------------------------------
 
-# What of each step hangs: the step, the command by its name, the program and its arguments (a pattern of sh).
-AT_WORK = (
+# What hangs in each step: the step, the name of the command, the program and its arguments (a pattern of sh).
+HANGING = (
     ("facts", "gather facts", "uname", "-r"),
     ("hygiene", "hold linux-image-cloud-amd64", "apt-mark", "hold*"),
     ("gpu", "keep the driver loaded (persistence mode)", "nvidia-smi", "-pm*"),
@@ -201,29 +206,29 @@ AT_WORK = (
     ("gpu-check", "compute on 1 T4", "python3", "*torch.cuda*"),
     ("agent", "start the agent", "systemctl", "start*"),
 )
-HANGS = Fault("a command hangs, or the machine does", "any", "`…` did not end within … s", REPLACED, lambda _: None)
+HANGS = Fault("a command or the machine hangs", "any", "`…` did not end within … s", REPLACED, lambda _: None)
 BREAKS = Fault("the connection breaks", "any", "the connection broke while `…` ran", HELD, lambda _: None)
 
 
-def test_what_hangs_is_given_up_at_each_step_and_the_next_time_goes_on_there(machine: Machine) -> None:
+def test_a_hanging_command_is_given_up_in_each_step_and_the_next_bootstrap_goes_on_there(machine: Machine) -> None:
     at_each_step(machine, HANGS, machine.much_later)
 
 
 @pytest.mark.long
-def test_a_connection_that_breaks_at_each_step_is_asked_again_and_goes_on_there(machine: Machine) -> None:
+def test_a_connection_that_breaks_in_each_step_is_tried_again_and_goes_on_there(machine: Machine) -> None:
     at_each_step(machine, BREAKS, machine.wire.reset)
 
 
-def at_each_step(machine: Machine, fault: Fault, strike: Callable[[], None]) -> None:
-    assert {step for step, *_ in AT_WORK} == TRIED | {"facts"}
-    for step, command, program, arguments in AT_WORK:
-        machine.hang(program, arguments, strike)
+def at_each_step(machine: Machine, fault: Fault, on_fault: Callable[[], None]) -> None:
+    assert {step for step, *_ in HANGING} == TRIED | {"facts"}
+    for step, command, program, arguments in HANGING:
+        machine.hang(program, arguments, on_fault)
         done = failure(machine, replace(fault, step=step, within_s=1e5), setup_of(machine))
-        says = f"node n1, step {step}: {fault.says.replace('`…`', f'`{command}`')}"
-        assert reads(says, done.error.splitlines()[0]), done.error
-        # The machine's own fault: nothing of the job's was tried yet.
-        machines_own = fault.then is REPLACED and step in ("facts", "hygiene", "gpu", "network")
-        assert verdict(done) == (UNHEALTHY if machines_own else fault.then), step
+        error = f"node n1, step {step}: {fault.error.replace('`…`', f'`{command}`')}"
+        assert matches(error, done.error.splitlines()[0]), done.error
+        # The machine itself is at fault: nothing of the job's was tried yet.
+        machine_fault = fault.outcome is REPLACED and step in ("facts", "hygiene", "gpu", "network")
+        assert verdict(done) == (UNHEALTHY if machine_fault else fault.outcome), step
         machine.repair()
     assert bootstrap(machine.target, setup_of(machine), clock=machine.clock, deadline_s=TIME_S).changed
     assert not bootstrap(machine.target, setup_of(machine), clock=machine.clock, deadline_s=TIME_S).changed
@@ -234,12 +239,12 @@ def at_each_step(machine: Machine, fault: Fault, strike: Callable[[], None]) -> 
 
 
 def nothing(_: Machine) -> None:
-    """The fault is elsewhere."""
+    """The fault is not on the machine."""
 
 
-def hurried(machine: Machine) -> None:
-    """A minute is over after a few looks at the clock, however long each try takes."""
-    machine.hurry_s = 10.0
+def fast_clock(machine: Machine) -> None:
+    """A minute is over after a few reads of the clock."""
+    machine.read_costs_s = 10.0
 
 
 def no_port(target: Target) -> Target:
@@ -251,24 +256,23 @@ def program(name: str, text: str) -> Arrange:
 
 
 def state(name: str) -> Arrange:
-    return lambda machine: void(machine.write(f"state/{name}", ""))
+    def arrange(machine: Machine) -> None:
+        machine.write(f"state/{name}", "")
+
+    return arrange
 
 
-def void(_: object) -> None:
-    """What is made is not asked for."""
-
-
-def restarted_in_vain(machine: Machine) -> None:
-    """It boots, and boots, and is looked at meanwhile."""
+def rebooting_for_ever(machine: Machine) -> None:
+    """The boot id does not change after a reboot."""
     machine.program("nvidia-smi", "echo 'Failed to initialize NVML: Driver/library version mismatch'; exit 18")
     machine.program("systemctl", 'case "$*" in *reboot*) touch "$BOX/state/down" ;; *running*) echo running ;; esac')
-    machine.program("cat", '[ ! -e "$BOX/state/down" ] || touch "$BOX/state/struck"\nexec /bin/cat "$@"')
-    machine.on_strike = machine.much_later
+    machine.program("cat", '[ ! -e "$BOX/state/down" ] || touch "$BOX/state/fault"\nexec /bin/cat "$@"')
+    machine.on_fault = machine.much_later
 
 
 FAULTS = (
     Fault(
-        "connection refused, until the end",
+        "the connection is refused until the end",
         "",
         "sshd at … did not answer in time: …Unable to connect to port …",
         HELD,
@@ -277,7 +281,7 @@ FAULTS = (
         target=no_port,
     ),
     Fault(
-        "connection reset, until the end",
+        "the connection is reset until the end",
         "",
         "sshd at … did not answer in time: …",
         HELD,
@@ -285,7 +289,7 @@ FAULTS = (
         within_s=0.7,
     ),
     Fault(
-        "the port takes connections and is silent, until the end",
+        "sshd accepts connections and is silent until the end",
         "",
         "sshd at … did not answer in time: …",
         HELD,
@@ -293,15 +297,15 @@ FAULTS = (
         within_s=0.7,
     ),
     Fault(
-        "our key is refused, for a minute",
+        "our key is refused for a minute",
         "",
         "… refuses our key (Authentication failed.); is … the image's user?",
         HELD,
-        hurried,
+        fast_clock,
         target=lambda target: replace(target, client_key_openssh=new_key().private_openssh),
     ),
     Fault(
-        "another host key than the machine was given",
+        "the host key is not the one given at launch",
         "",
         "… has the host key SHA256:…, not SHA256:… as it was given at its launch; "
         "another machine answers at this address",
@@ -319,28 +323,28 @@ FAULTS = (
         ),
     ),
     Fault(
-        "a unhealthy GPU",
+        "an unhealthy GPU",
         "gpu",
         "the GPU at 0000:00:1e is unhealthy: Xid 79, fell off the bus; another machine is needed",
         UNHEALTHY,
         program("dmesg", "echo 'NVRM: Xid (PCI:0000:00:1e): 79, GPU has fallen off the bus.'"),
     ),
     Fault(
-        "it does not come back from a reboot",
+        "the machine does not come back from a reboot",
         "reboot",
         "the machine did not come back within 600 s",
         UNHEALTHY,
-        restarted_in_vain,
+        rebooting_for_ever,
     ),
     Fault(
-        "the package server is out of reach",
+        "the package server cannot be reached",
         "mounts",
         "`install the NFS client` ended with status 100: E: Unable to locate package nfs-common",
         REPLACED,
         program("apt-get", "echo 'E: Unable to locate package nfs-common' >&2; exit 100"),
     ),
     Fault(
-        "the file server refuses",
+        "the file server refuses the mount",
         "mounts",
         "`mount server:/out at …` ended with status 1: server:/out cannot be mounted at …: mount ended with status 32",
         REPLACED,
@@ -386,16 +390,16 @@ def test_a_fault_is_one_sentence_and_leaves_nothing(machine: Machine, fault: Fau
     fault.arrange(machine)
     done = failure(machine, fault, setup_of(machine))
     where = f"node n1, step {fault.step}: " if fault.step else "node n1: "
-    assert reads(where + fault.says, done.error.splitlines()[0]), done.error
-    assert verdict(done) == fault.then
+    assert matches(where + fault.error, done.error.splitlines()[0]), done.error
+    assert verdict(done) == fault.outcome
     assert left_behind(machine) == []
-    assert set(machine.those_in_it().values()) <= {"sleep"}, "what hangs goes with its machine"
+    assert set(machine.processes().values()) <= {"sleep"}, "only what hangs is left"
 
 
 FULL = (
-    Fault("no room", "code", "… MB are free below …; unpacking the code needs 64", REPLACED, nothing),
+    Fault("the disk is full", "code", "… MB are free below …; unpacking the code needs 64", REPLACED, nothing),
     Fault(
-        "the disk fills up meanwhile",
+        "the disk fills up during the step",
         "code",
         "`unpack the code (… bytes)` ended with status 1: …No space left on device",
         REPLACED,
@@ -403,7 +407,7 @@ FULL = (
         full="code",
     ),
     Fault(
-        "the disk fills up meanwhile",
+        "the disk fills up during the step",
         "agent",
         "`upload the agent's configuration (… bytes) to …` ended with status 1: …No space left on device",
         REPLACED,
@@ -415,25 +419,28 @@ FULL = (
 
 @pytest.mark.parametrize("fault", FULL, ids=lambda fault: f"{fault.what} {fault.step}")
 def test_a_full_disk_is_one_sentence_and_leaves_nothing(tmp_path: Path, fault: Fault) -> None:
-    with memory(tmp_path, 16 if fault.what == "no room" else 80) as disk, machine_with_sshd(tmp_path) as machine:
+    with (
+        memory(tmp_path, 16 if fault.what == "the disk is full" else 80) as disk,
+        machine_with_sshd(tmp_path) as machine,
+    ):
         with_all_to_do(machine)
         done = failure(machine, fault, setup_of(machine, str(disk)))
-        assert reads(f"node n1, step {fault.step}: {fault.says}", done.error.splitlines()[0]), done.error
-        assert verdict(done) == fault.then
+        assert matches(f"node n1, step {fault.step}: {fault.error}", done.error.splitlines()[0]), done.error
+        assert verdict(done) == fault.outcome
         assert [*disk.rglob("*.part"), *disk.rglob(".unpack.*")] == []
-        machine.kill_those_in_it()
+        machine.kill_processes()
 
 
 # -- the document ---------------------------------------------------------------------------------------------
 
 
 def rows() -> Iterator[str]:
-    """The table, without what a bootstrap says first: whose fault it is, and where."""
-    yield "| what goes wrong | in step | what you read | what becomes of the node |"
+    """The table. Errors are without their beginning: the node and the step."""
+    yield "| what goes wrong | in step | error | what happens to the node |"
     yield "|---|---|---|---|"
     order = ["", *(name for name, _ in STEPS), "reboot", "any"]
     for fault in sorted((*FAULTS, *FULL, HANGS, BREAKS), key=lambda fault: order.index(fault.step)):
-        yield f"| {fault.what} | {fault.step or 'before the first'} | {fault.says} | {fault.then} |"
+        yield f"| {fault.what} | {fault.step or 'before the first'} | {fault.error} | {fault.outcome} |"
 
 
 def test_the_document_has_this_table() -> None:

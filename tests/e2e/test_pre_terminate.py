@@ -87,7 +87,7 @@ def test_its_agent_is_stopped_and_its_file_systems_are_unmounted(machine: Machin
     assert "server:/out" in (machine.box / "proc/mounts").read_text()
     pre_terminate(clock).unmount(node, job)
     assert (machine.box / "proc/mounts").read_text() == ""
-    assert machine.those_in_it() == {}
+    assert machine.processes() == {}
     pre_terminate(clock).unmount(node, job)
     assert [line for line in machine.log if line.startswith("umount")] == [f"umount {out(machine)}"]
 

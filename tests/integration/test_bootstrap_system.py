@@ -386,6 +386,6 @@ def test_a_unit_that_ends_at_once_is_a_failure_with_its_last_words(machine: Sand
 
 
 def test_the_options_in_the_documents_are_those_that_are_used() -> None:
-    text = (Path(__file__).resolve().parents[2] / "docs" / "nodes.md").read_text(encoding="utf-8")
-    told = re.findall(r"^\| `(?:nfs|filestore|lustre|scratch)`.* \| (\w+) \| `(\S+)` \|$", text, re.MULTILINE)
-    assert told == list(mount_step.OPTIONS.values())
+    text = (Path(__file__).resolve().parents[2] / "docs" / "reference" / "nodes.md").read_text(encoding="utf-8")
+    documented = re.findall(r"^\| `(?:nfs|filestore|lustre|scratch)`.* \| (\w+) \| `(\S+)` \|$", text, re.MULTILINE)
+    assert documented == list(mount_step.OPTIONS.values())

@@ -1,4 +1,4 @@
-"""Container images: their names, their digests, the interpreter that stands for one, and what hangs on the agent."""
+"""Container images: the digest from a registry, the interpreter that stands for an image, and its first process."""
 
 from __future__ import annotations
 
@@ -13,14 +13,13 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-import httpx
 import pytest
 from spotsup_trainer import wire
 from spotsup_trainer.agent.child import _KILL_WAIT_S, Child
 from spotsup_trainer.launcher import container_init
 
 from bootstrap.archive import Archive
-from bootstrap.container.image import Image, image_of
+from bootstrap.container.image import Image
 from bootstrap.container.scripts import (
     Inside,
     check_image,
@@ -33,9 +32,7 @@ from bootstrap.facts import Containers, Facts, System, facts_script, parse_facts
 from bootstrap.model import Paths, Setup, Skip
 from bootstrap.templates import fill
 from supervisor.cli.registry import pinned
-from supervisor.errors import CommandRefusedError, UsageError
-from supervisor.spec import parse_spec
-from tests.sim.harness import empty_world, service
+from supervisor.errors import UsageError
 from tests.support.hosts import host_on
 from tests.support.registry import registry
 
@@ -44,44 +41,14 @@ IMAGE = Image("nvcr.io", "nvidia/pytorch", digest=DIGEST)
 NAMED = f"nvcr.io/nvidia/pytorch@{DIGEST}"
 
 
-@pytest.mark.parametrize(
-    ("environment", "image"),
-    [
-        ("docker://pytorch/pytorch:2.9.0", Image("docker.io", "pytorch/pytorch", "2.9.0")),
-        ("docker://python", Image("docker.io", "library/python", "latest")),
-        ("docker://localhost/mine", Image("localhost", "mine", "latest")),
-        ("docker://127.0.0.1:5000/a/b_c:x", Image("127.0.0.1:5000", "a/b_c", "x")),
-        (f"docker://nvcr.io/nvidia/pytorch:25.01-py3@{DIGEST}", IMAGE),
-        ("uv", None),
-        ("image", None),
-    ],
-)
-def test_images_are_named_as_docker_names_them(environment: str, image: Image | None) -> None:
-    assert image_of(environment) == image
-
-
-@pytest.mark.parametrize("text", ["", "UPPER", "a:b:c", "a@sha256:12", "a b", "nvcr.io/", "-x", "a/../b", "a$(id)"])
-def test_what_names_no_image_is_refused_in_one_sentence(text: str) -> None:
-    with pytest.raises(UsageError, match="names no container image; write docker://"):
-        parse_spec({"name": "job", "nodes": 1, "run": "t.py", "environment": f"docker://{text}"})
-
-
-def test_setup_beside_an_image_and_an_image_without_its_digest_are_refused() -> None:
-    spec = {"name": "job", "nodes": 1, "run": "t.py", "environment": "docker://python"}
-    with pytest.raises(UsageError, match="build it into the image"):
-        parse_spec({**spec, "setup": "pip install x"})
-    with pytest.raises(CommandRefusedError, match=r"docker.io/library/python:latest has no digest"):
-        service(empty_world()).submit(spec, "0" * 64, "submission")
-
-
 # -- the digest --------------------------------------------------------------------------------------------
 
 
-def test_a_tag_is_asked_for_its_digest_once_and_a_digest_is_not() -> None:
+def test_a_tag_is_resolved_once_and_a_digest_is_not() -> None:
     with registry() as server:
         digest = server.add("v1", {}, b"{}")
         assert pinned(Image(server.host, "box", "v1")) == Image(server.host, "box", digest=digest)
-        assert server.asked == ["/v2/box/manifests/v1"]
+        assert server.requests == ["/v2/box/manifests/v1"]
         assert pinned(IMAGE) == IMAGE
         with pytest.raises(UsageError, match=r"has no 127.0.0.1:\d+/box:v2: check its name and tag"):
             pinned(Image(server.host, "box", "v2"))
@@ -89,7 +56,7 @@ def test_a_tag_is_asked_for_its_digest_once_and_a_digest_is_not() -> None:
         pinned(Image(server.host, "box", "v1"))
 
 
-def test_a_registry_that_wants_a_login_gets_it_and_no_sentence_shows_it() -> None:
+def test_a_registry_that_requires_a_login_gets_it_and_no_error_shows_it() -> None:
     with registry("me:hunter2") as server:
         digest = server.add("v1", {}, b"{}")
         assert pinned(Image(server.host, "box", "v1"), "me", "hunter2").digest == digest
@@ -99,53 +66,9 @@ def test_a_registry_that_wants_a_login_gets_it_and_no_sentence_shows_it() -> Non
             assert "hunter" not in str(refused.value)
 
 
-def tokens(realm: str, *answers: httpx.Response) -> tuple[httpx.Client, list[httpx.Request]]:
-    """A registry that wants a token of `realm`, which answers so; and what was asked of the two."""
-    asked: list[httpx.Request] = []
-    wanted = {"www-authenticate": f'Bearer realm="{realm}",service="s",scope="repository:nvidia/pytorch:pull"'}
-    left = [httpx.Response(401, headers=wanted), *answers]
-
-    def answer(request: httpx.Request) -> httpx.Response:
-        asked.append(request)
-        return left.pop(0)
-
-    return httpx.Client(transport=httpx.MockTransport(answer)), asked
-
-
-def test_a_token_is_asked_for_where_the_registry_says() -> None:
-    found = httpx.Response(200, headers={"docker-content-digest": DIGEST})
-    http, asked = tokens("https://auth.nvcr.io/token", httpx.Response(200, json={"token": "t0ken"}), found)
-    assert pinned(Image("nvcr.io", "nvidia/pytorch", "x"), "me", "hunter2", http) == IMAGE
-    assert dict(asked[1].url.params) == {"service": "s", "scope": "repository:nvidia/pytorch:pull"}
-    assert asked[1].headers["authorization"].startswith("Basic ")
-    assert asked[2].headers["authorization"] == "Bearer t0ken"
-
-
-def test_no_password_is_sent_in_the_open() -> None:
-    http, asked = tokens("http://auth.nvcr.io/token")
-    with pytest.raises(UsageError, match="refuses"):
-        pinned(Image("nvcr.io", "nvidia/pytorch", "x"), "me", "hunter2", http)
-    assert len(asked) == 1
-
-
-@pytest.mark.parametrize(
-    ("realm", "answer"),
-    [
-        ("https://auth.nvcr.io/token", httpx.Response(200, text="<html>maintenance</html>")),
-        ("https://auth.nvcr.io/token", httpx.Response(200, json=["t0ken"])),
-        ("https://auth.nvcr.io/token", httpx.Response(200, json={})),
-        ("https://auth.nvcr.io:port/token", httpx.Response(200, json={"token": "t0ken"})),
-    ],
-)
-def test_a_registry_that_answers_nonsense_is_one_sentence(realm: str, answer: httpx.Response) -> None:
-    http, _ = tokens(realm, answer)
-    with pytest.raises(UsageError, match=r"^nvcr.io does not resolve nvcr.io/nvidia/pytorch:x \(.+\): name the"):
-        pinned(Image("nvcr.io", "nvidia/pytorch", "x"), http=http)
-
-
 # -- the interpreter ---------------------------------------------------------------------------------------
 
-# What is asked of it, one argument a line, and what of the environment it was given; then it runs the command as it is.
+# Logs its arguments, one per line, and its environment; then runs the command as it is.
 RUNTIME = r"""#!/bin/sh
 printf '%s\n' "$0" "$@" >>"{log}"
 env >>"{log}.env"
@@ -240,7 +163,7 @@ def test_a_second_plan_finds_all_there(tmp_path: Path) -> None:
     assert interpreter_of(again, other).name not in checked, "one that is given more is another one"
 
 
-def test_an_image_is_pulled_with_a_login_that_nobody_sees_and_is_kept_nowhere(tmp_path: Path, programs: Path) -> None:
+def test_an_image_is_pulled_with_a_login_that_is_neither_shown_nor_kept(tmp_path: Path, programs: Path) -> None:
     paths = Paths(str(tmp_path / "root"), "n1")
     own = Path(paths.own)
     own.mkdir(parents=True)
@@ -262,7 +185,7 @@ def test_an_image_is_pulled_with_a_login_that_nobody_sees_and_is_kept_nowhere(tm
     assert "hunter2" not in (tmp_path / "log").read_text()
     assert (tmp_path / "log.password").read_text() == "hunter2"
     assert sif.read_text() == "sif\n"
-    # Of another puller there may be what it is at, or what it left when it died.
+    # A recent folder may belong to another pull; an old one was left by a pull that died.
     assert sorted(path.name for path in sif.parent.iterdir()) == ["image.sif", "image.sif.lock", "image.sif.n3wone"]
     assert not list(tmp_path.glob("tmp.*")), "the login is gone"
 
@@ -285,7 +208,7 @@ def test_a_docker_that_hangs_is_given_up(tmp_path: Path, programs: Path) -> None
         assert done.stderr.splitlines()[-1] == words
 
 
-def test_facts_of_this_computer_are_told(tmp_path: Path, programs: Path) -> None:
+def test_facts_of_this_computer_are_gathered(tmp_path: Path, programs: Path) -> None:
     setup = setup_in(tmp_path)
     told = subprocess.run(
         ["sh", "-c", facts_script(setup)], env={**os.environ, **environ(programs), "HOME": str(tmp_path)},
@@ -300,7 +223,7 @@ def test_facts_of_this_computer_are_told(tmp_path: Path, programs: Path) -> None
         assert subprocess.run(["sh", "-n"], input=script, text=True, check=False).returncode == 0
 
 
-# -- what hangs on the agent -------------------------------------------------------------------------------
+# -- the container's first process -------------------------------------------------------------------------------
 
 LOOP = """
 import os, signal, subprocess, sys, time
@@ -340,7 +263,7 @@ def is_gone(pid: int) -> bool:
     return False
 
 
-def test_a_line_on_stdin_tells_the_command_to_leave_and_its_status_comes_out() -> None:
+def test_a_line_on_stdin_makes_the_command_leave_and_its_status_is_returned() -> None:
     with start() as process:
         named, _ = first_words(process)
         assert named == "True", "the command is tied to the container_init, which is its parent"
@@ -379,7 +302,7 @@ def test_when_the_agent_ends_all_ends() -> None:
         assert is_gone(pid)
 
 
-def test_unattended_it_waits_for_nobody_and_is_killed_by_a_signal_to_leave() -> None:
+def test_an_unattended_command_is_killed_by_a_signal_to_leave() -> None:
     with start("--unattended", stdin=subprocess.DEVNULL) as process:
         named, pid = first_words(process)
         assert named == "False"
@@ -389,8 +312,7 @@ def test_unattended_it_waits_for_nobody_and_is_killed_by_a_signal_to_leave() -> 
 
 
 def child_in(tmp_path: Path) -> Child:
-    """As bootstrap writes it: `python` is a script that runs the container_init, and the launcher in it. It has
-    begun."""
+    """A launcher that has begun, as bootstrap arranges it: `python` is a script that runs the container_init."""
     python = tmp_path / "python"
     said = "import signal, sys, time; signal.signal(15, lambda *_: sys.exit(5)); print(12345, flush=True)"
     command = [sys.executable, container_init.__file__, sys.executable, "-c", f"{said}; time.sleep(60)"]
@@ -409,7 +331,7 @@ def child_in(tmp_path: Path) -> Child:
     return child
 
 
-def test_the_agents_child_is_told_through_its_stdin(tmp_path: Path) -> None:
+def test_the_agents_child_leaves_on_a_line_on_its_stdin(tmp_path: Path) -> None:
     child = child_in(tmp_path)
     child.ask_to_leave()
     until = time.monotonic() + 10.0
@@ -443,7 +365,7 @@ def test_a_launcher_that_hangs_in_the_kernel_holds_its_agent_up_for_seconds_only
     hung = Undying(launcher)
     child._process = hung  # type: ignore[assignment]
     child.kill()
-    assert child.exit_code() is None, "nobody is told that it has ended"
+    assert child.exit_code() is None, "its end is not reported"
     child.ask_to_leave()
     child.kill()
     assert hung.limits_s == [_KILL_WAIT_S, _KILL_WAIT_S]

@@ -28,7 +28,7 @@ from tests.support.sandbox import MOVED, Sandbox
 
 _STARTS = 3
 
-# In place of the login shell: the command as it came, but for the machine's own folders, which are the box's.
+# Runs instead of the login shell: the command, with the machine's own folders replaced by the sandbox's.
 _ENTER = """
 import os, re
 box, moved = {box!r}, re.compile({pattern!r})
@@ -39,7 +39,7 @@ os.chdir(environ["HOME"])
 os.execve("/bin/sh", ["sh", "-c", command], environ)
 """
 
-# Root's sshd wants to find things that only its package brings: as machines of the local cloud do it.
+# Root's sshd needs files that only its package brings; machines of the local cloud prepare them in the same way.
 _SSHD = """
 import os, pathlib, sys
 from provisioners.localcloud.machine.namespace import prepare
@@ -50,7 +50,7 @@ os.execv(sshd, [sshd, "-D", "-e", "-f", config])
 
 
 class Wire:
-    """TCP to a machine. `reset`: whoever is connected gets a RST. `stall`: nothing is passed on any more."""
+    """TCP to a machine, with faults on request."""
 
     def __init__(self, address: str, port: int) -> None:
         self._machine = (address, port)
@@ -61,19 +61,19 @@ class Wire:
         self._thread.start()
 
     def reset(self) -> None:
-        """Who connects from now on is served again, once those who are connected have been cut off."""
+        """Open connections get a RST. Later ones are served again."""
         self._fault = "reset"
 
     def refuse_all(self) -> None:
-        """Whoever connects gets a RST before a word is said."""
+        """Every new connection gets a RST at once."""
         self._machine = ("", 0)
 
     def stall(self) -> None:
-        """Connections are taken, and nothing is said."""
+        """Connections are accepted, and nothing is passed on."""
         self._fault = "stall"
 
     def close(self) -> None:
-        """All of it."""
+        """Close everything."""
         self._fault = "end"
         self._thread.join()
 
@@ -124,54 +124,53 @@ def _cut(pairs: dict[socket.socket, socket.socket]) -> None:
 
 @dataclass
 class Machine(Sandbox):
-    """A sandbox with an sshd, a wire to it, and programs that, once, fail just when they are told to.
-
-    `clock` is real time until a program hangs: then it is much later at once. `hurry_s`: what each look at it costs.
-    """
+    """A sandbox with an sshd, a connection to it, and a program that fails on request."""
 
     target: Target = field(init=False)
     wire: Wire = field(init=False)
-    on_strike: Callable[[], None] | None = None
+    on_fault: Callable[[], None] | None = None
     skipped_s: float = 0.0
-    hurry_s: float = 0.0
+    """Added to real time by `clock`."""
+    read_costs_s: float = 0.0
+    """How much each read of `clock` adds."""
     _hangs: Path = field(init=False)
 
     @property
-    def struck(self) -> Path:
-        """Is there once the fault has struck."""
-        return self.box / "state/struck"
+    def fault_marker(self) -> Path:
+        """Exists once the fault has happened."""
+        return self.box / "state/fault"
 
     def clock(self) -> float:
-        """For bootstrap."""
-        if self.on_strike and self.struck.exists():
-            strike, self.on_strike = self.on_strike, None
-            strike()
-        self.skipped_s += self.hurry_s
+        """The clock of bootstrap: real time, and what was skipped."""
+        if self.on_fault and self.fault_marker.exists():
+            on_fault, self.on_fault = self.on_fault, None
+            on_fault()
+        self.skipped_s += self.read_costs_s
         return time.monotonic() + self.skipped_s
 
     def much_later(self) -> None:
-        """Later than any limit."""
+        """Skip beyond any limit."""
         self.skipped_s += 1e6
 
-    def hang(self, program: str, when: str, strike: Callable[[], None]) -> None:
-        """`program` hangs when it is called with arguments that match `when` (a pattern of sh); then `strike`."""
+    def hang(self, program: str, when: str, on_fault: Callable[[], None]) -> None:
+        """`program` hangs when its arguments match `when` (a pattern of sh); then `on_fault` is called."""
         here = self.box / "bin" / program
         real = str(here.rename(here.with_suffix(".real"))) if here.exists() else _found(program)
-        hang = f'case "$*" in {when}) touch "$BOX/state/struck"; sleep 600; exit 1 ;; esac'
+        hang = f'case "$*" in {when}) touch "$BOX/state/fault"; sleep 600; exit 1 ;; esac'
         self.program(program, f'{hang}\nexec {real} "$@"')
-        self.on_strike, self._hangs = strike, here
+        self.on_fault, self._hangs = on_fault, here
 
     def repair(self) -> None:
-        """Nothing hangs any more, and who hung is gone."""
-        self.on_strike = None
-        self.struck.unlink(missing_ok=True)
+        """Nothing hangs any more, and hanging processes are killed."""
+        self.on_fault = None
+        self.fault_marker.unlink(missing_ok=True)
         self._hangs.unlink()
         if (moved := self._hangs.with_suffix(".real")).exists():
             moved.rename(self._hangs)
-        self.kill_those_in_it(("sleep",))
+        self.kill_processes(("sleep",))
 
-    def those_in_it(self) -> dict[int, str]:
-        """Who runs in this box: pid -> name."""
+    def processes(self) -> dict[int, str]:
+        """The processes of this sandbox: pid -> name."""
         found = {}
         for folder in Path("/proc").glob("[0-9]*"):
             with suppress(OSError):
@@ -179,9 +178,9 @@ class Machine(Sandbox):
                     found[int(folder.name)] = (folder / "comm").read_text().strip()
         return found
 
-    def kill_those_in_it(self, names: tuple[str, ...] = ()) -> None:
-        """All, or those of some names."""
-        for pid, name in self.those_in_it().items():
+    def kill_processes(self, names: tuple[str, ...] = ()) -> None:
+        """Kill all of them, or those with these names."""
+        for pid, name in self.processes().items():
             if not names or name in names:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
@@ -196,7 +195,7 @@ def _found(program: str) -> str:
 def machine_with_sshd(
     folder: Path, host_key: KeyPair | HostKey = HOST_KEY, client_key: KeyPair | HostKey = CLIENT_KEY
 ) -> Iterator[Machine]:
-    """Made for the node n1. Leaves nothing that runs."""
+    """A machine made for the node n1. Leaves no process behind."""
     machine = Machine(folder / "box")
     enter = machine.write(
         "enter.py", _ENTER.format(box=str(machine.box), pattern=MOVED.pattern, path=os.environ["PATH"])
@@ -210,7 +209,7 @@ def machine_with_sshd(
         yield machine
     finally:
         machine.wire.close()
-        machine.kill_those_in_it()
+        machine.kill_processes()
         sshd.kill()
         sshd.wait()
 

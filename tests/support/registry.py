@@ -27,7 +27,7 @@ MARK = "/etc/made-for-the-test"
 
 
 class Registry(ThreadingHTTPServer):
-    """Serves one repository. `login`: "user:password" that it wants, "" for none."""
+    """Serves one repository. `login`: "user:password" that it requires, "" for none."""
 
     daemon_threads = True
 
@@ -36,15 +36,15 @@ class Registry(ThreadingHTTPServer):
         self.login = login
         self.manifests: dict[str, bytes] = {}
         self.blobs: dict[str, Path] = {}
-        self.asked: list[str] = []
+        self.requests: list[str] = []
 
     @property
     def host(self) -> str:
-        """As an image's name begins."""
+        """The first part of an image's name."""
         return f"127.0.0.1:{self.server_address[1]}"
 
     def add(self, tag: str, blobs: Mapping[str, Path], manifest: bytes) -> str:
-        """An image under `tag`; its digest."""
+        """Add an image under `tag`; returns its digest."""
         digest = digest_of(manifest)
         self.blobs |= blobs
         self.manifests |= {tag: manifest, digest: manifest}
@@ -66,24 +66,24 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(body=True)
 
     def _answer(self, *, body: bool) -> None:
-        self.server.asked.append(self.path)
+        self.server.requests.append(self.path)
         if self.server.login and self.headers.get("authorization") != f"Basic {_base64(self.server.login)}":
-            self._say(401, {"www-authenticate": 'Basic realm="test"'}, b"")
+            self._reply(401, {"www-authenticate": 'Basic realm="test"'}, b"")
             return
         if self.path in ("/v2", "/v2/"):
-            self._say(200, {}, b"{}" if body else b"")
+            self._reply(200, {}, b"{}" if body else b"")
             return
         found = re.fullmatch(r"/v2/[a-z0-9/_-]+/(manifests|blobs)/([^/]+)", self.path)
         if found and found[1] == "manifests" and found[2] in self.server.manifests:
             manifest = self.server.manifests[found[2]]
             headers = {"content-type": MANIFEST, "docker-content-digest": digest_of(manifest)}
-            self._say(200, headers, manifest if body else b"", len(manifest))
+            self._reply(200, headers, manifest if body else b"", len(manifest))
         elif found and found[1] == "blobs" and found[2] in self.server.blobs:
             self._send(self.server.blobs[found[2]], body=body)
         else:
-            self._say(404, {}, b"")
+            self._reply(404, {}, b"")
 
-    def _say(self, status: int, headers: Mapping[str, str], data: bytes, length: int | None = None) -> None:
+    def _reply(self, status: int, headers: Mapping[str, str], data: bytes, length: int | None = None) -> None:
         self.send_response(status)
         for name, value in headers.items():
             self.send_header(name, value)
@@ -109,7 +109,7 @@ def registry(login: str = "") -> Iterator[Registry]:
 
 
 def digest_of(data: bytes) -> str:
-    """As registries name content."""
+    """The digest by which registries name content."""
     return f"sha256:{hashlib.sha256(data).hexdigest()}"
 
 
@@ -152,7 +152,7 @@ def image_with_torch(folder: Path) -> tuple[dict[str, Path], bytes]:
 
 
 def _unwanted(name: str, below: str = "") -> bool:
-    """Of no use to a training program, and large; the interpreter's own packages are those of another place."""
+    """Large and not needed for training; the interpreter's packages are added from elsewhere."""
     inner = name.removeprefix(below)
     return "/__pycache__" in inner or (not below and "/site-packages" in inner) or "/torch/include" in inner
 

@@ -1,7 +1,7 @@
-"""A machine of our own made of a folder: its /etc, /run and the like, and programs that would change a real one.
+"""A sandbox: a folder that stands for a machine, with its own /etc and /run, and its own systemctl, apt-get and mount.
 
-Bootstrap's scripts run as they are, but for the paths below; what they call instead of systemctl, apt-get or mount are
-real programs, which keep their state in the folder. Nothing of this computer is changed, root or not.
+Bootstrap's scripts run unchanged, except for the paths below. The programs keep their state in the folder. Nothing of
+this computer is changed, root or not.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ sed -i "s|^\($disk:[^:]*\):.*|\1:ext4:spotsup-scratch|" "$BOX/state/disks"
 
 @dataclass
 class Sandbox:
-    """A machine in `box`, made for `born`. `log`: what would have changed it. `environ`: more variables for scripts."""
+    """A machine in the folder `box`, made for the node `born`. `environ`: more variables for scripts."""
 
     box: Path
     born: str = "n1"
@@ -163,7 +163,7 @@ class Sandbox:
 
     @property
     def log(self) -> list[str]:
-        """What was called, a line each."""
+        """The commands that would have changed a real machine, one per line."""
         return (self.box / "log").read_text().splitlines()
 
     def write(self, name: str, text: str) -> Path:
@@ -174,7 +174,7 @@ class Sandbox:
         return path
 
     def program(self, name: str, text: str) -> None:
-        """A program that scripts find before any other of its name."""
+        """A program that scripts find first."""
         self.write(f"bin/{name}", f"#!/bin/sh\n{text}\n").chmod(0o755)
 
     def moved(self, script: str) -> str:
@@ -183,7 +183,7 @@ class Sandbox:
         return MOVED.sub(lambda found: found[0] if script.startswith(box, found.start()) else box + found[0], script)
 
     def sh(self, script: str, stdin: bytes = b"") -> subprocess.CompletedProcess[str]:
-        """Run it as it would run on the machine."""
+        """Run it as on the machine."""
         environ = {
             "HOME": str(self.home),
             "BOX": str(self.box),
@@ -207,13 +207,13 @@ class Sandbox:
         return self.sh(as_root(script, node, command.timeout_s) if command.as_root else script, command.stdin)
 
     def facts(self, setup: Setup) -> Facts:
-        """What is so."""
+        """The state of the machine."""
         done = self.sh(facts_script(setup))
         assert (done.returncode, done.stderr) == (0, "")
         return parse_facts(done.stdout)
 
     def bootstrap(self, setup: Setup, *only: str) -> list[Command]:
-        """All steps, or some, until nothing asks for new facts; what was done."""
+        """Run all steps, or some, until none needs new facts; returns their commands."""
         done: list[Command] = []
         for _ in range(MAX_PASSES):
             again = False
