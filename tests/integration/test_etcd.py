@@ -224,7 +224,7 @@ def test_tls_with_client_certificates(tmp_path: Path) -> None:
         for batch in watch:
             assert batch.events[0].value == b"1"
             watch.close()
-        with pytest.raises(EtcdUnavailableError, match=r"(?i)certificate|ssl|reset|closed"):
+        with pytest.raises(EtcdUnavailableError, match=r"(?i)certificate|ssl|reset|closed|broken pipe"):
             Etcd([server.endpoint], tls=Tls(cert)).get("/a")
         with pytest.raises(EtcdUnavailableError, match="CERTIFICATE_VERIFY_FAILED"):
             Etcd([server.endpoint]).get("/a")
