@@ -39,8 +39,8 @@ def children(pid: int) -> list[int]:
 @pytest.mark.main
 def test_a_job_lives_through_loss_joining_and_leaving(job: Nodes) -> None:
     """One job, as its machines change: formed by hint, a loss without notice, a newcomer, a leaver, the end."""
-    job.start("a", "b", "c")
     job.hint("a", "b", "c")
+    job.start("a", "b", "c")
     first = job.stepping(3)["round"]
     assert first == 1
     assert job.round().nodes() == ("a", "b", "c")
@@ -87,8 +87,8 @@ def test_a_job_lives_through_loss_joining_and_leaving(job: Nodes) -> None:
 def test_a_program_that_keeps_failing_ends_the_job_and_is_quoted(etcd_endpoint: str, tmp_path: Path) -> None:
     program = {"fail_on": "b", "fail_times": "99"}
     with nodes(etcd_endpoint, tmp_path, program=program, max_restarts=1) as job:
-        job.start("a", "b")
         job.hint("a", "b", minimum=2)
+        job.start("a", "b")
         assert [job.exit_code(node) for node in "ab"] == [1, 1]
         result = job.result()
         assert result is not None
@@ -104,8 +104,8 @@ def test_a_program_that_keeps_failing_ends_the_job_and_is_quoted(etcd_endpoint: 
 
 
 def test_a_frozen_node_is_replaced_and_fenced_when_it_thaws(job: Nodes) -> None:
-    job.start("a", "b")
     job.hint("a", "b")
+    job.start("a", "b")
     job.stepping(2)
     frozen = {event["pid"] for event in job.events("start", node="b")}
     for pid in job.processes("b"):
@@ -141,9 +141,9 @@ def test_a_leader_that_freezes_while_the_round_is_formed_holds_nobody_up(job: No
 
 def test_a_node_that_is_cut_off_from_etcd_comes_back(job: Nodes) -> None:
     with cable(job.endpoint) as wire:
+        job.hint("a", "b")
         job.start("a")
         job.start("b", via=wire.endpoint)
-        job.hint("a", "b")
         job.stepping(2)
         wire.cut()
         # its lease ends: the other goes on without it, and so ends its workers too
@@ -158,8 +158,8 @@ def test_a_node_that_is_cut_off_from_etcd_comes_back(job: Nodes) -> None:
 
 def test_training_goes_on_while_etcd_is_away(tmp_path: Path) -> None:
     with etcd_server(tmp_path / "etcd") as server, nodes(server.endpoint, tmp_path) as job:
-        job.start("a", "b")
         job.hint("a", "b")
+        job.start("a", "b")
         job.stepping(2)
         server.kill()
         before = job.last_step(1)
@@ -167,7 +167,7 @@ def test_training_goes_on_while_etcd_is_away(tmp_path: Path) -> None:
         eventually("300 steps without etcd", lambda: job.last_step(1) > before + 300)
         assert server.start()
         back = job.last_step(1)
-        eventually("steps after etcd is back, past every amnesty", lambda: job.last_step(1) > back + 300)
+        eventually("steps after etcd is back, past every grace period", lambda: job.last_step(1) > back + 300)
         assert job.round().number == 1
         assert len(job.events("start")) == 2
         # and the rendezvous works again
@@ -177,8 +177,8 @@ def test_training_goes_on_while_etcd_is_away(tmp_path: Path) -> None:
 
 def test_a_done_node_starts_again_when_a_slower_one_is_lost(etcd_endpoint: str, tmp_path: Path) -> None:
     with nodes(etcd_endpoint, tmp_path, program={"slow_on": "b"}) as job:
-        job.start("a", "b")
         job.hint("a", "b")
+        job.start("a", "b")
         job.stepping(2)
         job.end_file.touch()
         eventually("b takes its time", lambda: job.events("slow"))
@@ -211,8 +211,8 @@ def test_a_program_without_a_session_is_restarted_for_a_newcomer_and_not_blamed(
 
 
 def test_whatever_of_a_launcher_is_killed_nothing_is_left_and_nobody_is_blamed(job: Nodes) -> None:
-    job.start("a", "b")
     job.hint("a", "b")
+    job.start("a", "b")
     job.stepping(2)
     assert len(job.processes("a")) == 3  # launcher, fork server, worker
     # without the process that forks its workers a launcher ends, for its agent to start another
@@ -232,8 +232,8 @@ def test_whatever_of_a_launcher_is_killed_nothing_is_left_and_nobody_is_blamed(j
 
 def test_a_worker_that_does_not_hear_sigterm_holds_nobody_up(etcd_endpoint: str, tmp_path: Path) -> None:
     with nodes(etcd_endpoint, tmp_path, program={"deaf": "1"}) as job:
-        job.start("a", "b")
         job.hint("a", "b")
+        job.start("a", "b")
         job.stepping(2)
         old = {event["pid"] for event in job.events("start", node="a")}
         job.kill("b")
@@ -247,7 +247,7 @@ def test_a_worker_that_does_not_hear_sigterm_holds_nobody_up(etcd_endpoint: str,
     ("arguments", "message"),
     [
         (["--rdzv-backend", "c10d", str(STEPS)], "--rdzv-backend is c10d; this launcher needs spotsup"),
-        (["--rdzv-backend", "spotsup", "missing.py"], "there is no missing.py in"),
+        (["--rdzv-backend", "spotsup", "missing.py"], "missing.py does not exist in"),
         (["--rdzv-backend", "spotsup", str(STEPS)], "--rdzv-endpoint is empty"),
     ],
 )

@@ -132,12 +132,12 @@ def test_a_notice_before_the_first_step_parks_at_once(tmp_path: Path) -> None:
     assert not (tmp_path / "audit").exists()
 
 
-def test_ranks_at_different_places_are_told_so(tmp_path: Path) -> None:
+def test_ranks_that_make_different_calls_get_an_error(tmp_path: Path) -> None:
     jobs = ranks(2, tmp_path, epochs=1)
     jobs[1] = replace(jobs[1], extra_point=True)
     assert run_round(jobs) == [1, 1]
-    assert "SessionError: the ranks are at different places" in said(tmp_path, 0)
-    assert "SessionError: the ranks are at different places" in said(tmp_path, 1)
+    assert "SessionError: the ranks made different Session calls" in said(tmp_path, 0)
+    assert "SessionError: the ranks made different Session calls" in said(tmp_path, 1)
 
 
 def test_the_example_under_torchrun_and_alone(tmp_path: Path) -> None:
