@@ -1,7 +1,7 @@
-"""The contract between the daemon and a cloud: its docstrings. tests/contract/ holds every provider to it.
+"""The contract between the daemon and a cloud. Its docstrings are binding; tests/contract/ runs it on every provider.
 
-A provisioner is thin and stateless: it makes one call, bounded in time, and says what the cloud answered. It never
-retries a launch, never remembers, never decides. Outcomes of a launch are values: "no capacity" is not an error.
+A provisioner is thin and stateless: it makes one call, bounded in time, and returns what the cloud answered. It never
+retries a launch, keeps no state and makes no decisions. Outcomes of a launch are values: "no capacity" is not an error.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Market(StrEnum):
 
 
 class InstanceState(StrEnum):
-    """A machine's state by its cloud's word. STOPPED still bills its disks: it counts as a leak."""
+    """A machine's state as its cloud reports it. STOPPED still bills its disks: it counts as a leak."""
 
     PENDING = "pending"
     RUNNING = "running"
@@ -33,7 +33,7 @@ class InstanceState(StrEnum):
 
 
 class EndCause(StrEnum):
-    """Why the cloud says that a machine ended."""
+    """Why a machine ended, as its cloud reports it."""
 
     PREEMPTED = "preempted"
     USER = "user"
@@ -52,7 +52,7 @@ class Scope(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """Something that could be asked for. `usd_per_hour` is None where no price is known."""
+    """A machine that can be requested. `usd_per_hour` is None where no price is known."""
 
     cloud: str
     region: str
@@ -79,7 +79,7 @@ class OfferQuery:
 
 @dataclass(frozen=True, slots=True)
 class HostKey:
-    """A machine's SSH identity, made by us and handed in at launch, so that the first connection is already verified.
+    """A machine's SSH identity, made by the daemon and passed at launch: the first connection is already verified.
 
     `private_openssh` never appears in a log or a repr.
     """
@@ -90,12 +90,9 @@ class HostKey:
 
 @dataclass(frozen=True, slots=True)
 class LaunchRequest:
-    """One machine. The same `token` twice means the same machine: the token was journaled before the call.
+    """One machine."""
 
-    `disk_gb`: the boot disk, 0 for the provider's setting. `dead_man_s`: a machine that hears nothing from its cluster
-    for so long ends its own billing, 0 for never.
-    """
-
+    # Idempotency token: the same token means the same machine. It is journaled before the call.
     token: str
     cluster: str
     node: str
@@ -103,20 +100,13 @@ class LaunchRequest:
     host_key: HostKey
     ssh_public_key: str
     tags: Mapping[str, str] = field(default_factory=dict)
-    disk_gb: int = 0
-    dead_man_s: float = 0.0
+    disk_gb: int = 0  # boot disk; 0: the provider's setting
+    dead_man_s: float = 0.0  # without contact for so long, the machine ends its own billing; 0: never
 
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """A machine as its cloud's listing tells. Times are UNIX seconds, by the cloud's clock, which may differ from ours.
-
-    `launched_at` is 0 where the cloud does not tell it (yet), an address "" while there is none.
-    `end_cause` is set once the cloud says why it ends; PREEMPTED is the provider's evidence of a preemption.
-    `preempt_at` is set while the cloud's API announces one; it is never later than now and the cloud's usual notice.
-    It may pass, and the machine run on: an announcement ends nothing. `metadata_url` is "" where all machines of this
-    cloud find their metadata service at one well-known address.
-    """
+    """A machine as its cloud lists it. Times are UNIX seconds on the cloud's clock, which may differ from ours."""
 
     id: str
     cluster: str
@@ -126,12 +116,15 @@ class Instance:
     zone: str
     instance_type: str
     state: InstanceState
-    launched_at: float
-    ssh_host: str = ""
+    launched_at: float  # 0 where the cloud does not report it (yet)
+    ssh_host: str = ""  # "" until there is one, as `private_address`
     ssh_port: int = 22
     private_address: str = ""
-    metadata_url: str = ""
+    metadata_url: str = ""  # "" where the cloud's metadata service has one well-known address
+    # Set once the cloud reports why the machine ends. PREEMPTED is the provider's evidence of a preemption.
     end_cause: EndCause | None = None
+    # Set while the cloud's API announces a preemption; at most the cloud's usual notice from now. The machine may run
+    # on after it: an announcement ends nothing.
     preempt_at: float | None = None
 
 
@@ -144,7 +137,7 @@ class Launched:
 
 @dataclass(frozen=True, slots=True)
 class NoCapacity:
-    """Not here, not now. `memory_s`: for how long it is pointless to ask again within `scope`."""
+    """The cloud has no such machine free. `memory_s`: for how long a retry within `scope` is pointless."""
 
     scope: Scope
     memory_s: float
@@ -153,7 +146,7 @@ class NoCapacity:
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """The account may not have more. As NoCapacity, with a longer memory; the user should hear of it."""
+    """The account's quota is used up. As NoCapacity, with a longer memory; the user is notified."""
 
     scope: Scope
     memory_s: float
@@ -162,7 +155,7 @@ class Quota:
 
 @dataclass(frozen=True, slots=True)
 class Throttled:
-    """Asked too often; nothing was launched."""
+    """Too many requests; nothing was launched."""
 
     retry_after_s: float
     message: str
@@ -170,9 +163,9 @@ class Throttled:
 
 @dataclass(frozen=True, slots=True)
 class Transient:
-    """The cloud had a fault and says that nothing was launched; ask again.
+    """The cloud had a fault and launched nothing; retry.
 
-    `unknown_code`: a code that the provider's table does not have; it is counted and alerted, so that the table grows.
+    `unknown_code`: a code that is not in the provider's table. It is counted and alerted, so that it can be added.
     """
 
     message: str
@@ -181,14 +174,14 @@ class Transient:
 
 @dataclass(frozen=True, slots=True)
 class Fatal:
-    """Asking again will not help: `message` tells the user what to mend."""
+    """A retry will not help: `message` says what the user has to fix."""
 
     message: str
 
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """No answer, or half of one. The machine may exist: look it up by token before anything else (P2)."""
+    """No answer, or an incomplete one. The machine may exist: look it up by token first (P2)."""
 
     message: str
 
@@ -207,7 +200,7 @@ class LeftoverKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Leftover:
-    """Something with our cluster's tag that belongs to no machine any more. `node`: whose it was, as far as known."""
+    """A resource with our cluster's tag that belongs to no machine any more. `node`: its former node, if known."""
 
     id: str
     kind: LeftoverKind
@@ -218,7 +211,7 @@ class Leftover:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that `spotsupd check` looked at. `message`: what was found and, where not `ok`, how to mend it."""
+    """One result of `spotsupd check`. `message`: what was found and, where not `ok`, how to fix it."""
 
     what: str
     ok: bool
@@ -226,11 +219,11 @@ class Finding:
 
 
 class ProvisionerError(Exception):
-    """A cloud could not be asked, or did not answer as a cloud should. Says which, and what would be right."""
+    """A cloud could not be called, or gave no usable answer. The message says which, and what to do."""
 
 
 class UnreachableError(ProvisionerError):
-    """No answer in time. Says nothing about machines: an unreachable status is not evidence (P4)."""
+    """No answer in time. It proves nothing about machines: an unreachable status is not evidence (P4)."""
 
 
 class DeniedError(ProvisionerError):
@@ -249,24 +242,24 @@ class Provisioner(Protocol):
         ...
 
     def offers(self, query: OfferQuery, timeout_s: float) -> Sequence[Offer]:
-        """What could be asked for, whether or not there is capacity now: cheapest first, without a known price last.
+        """What can be requested, with or without capacity now: cheapest first, offers without a known price last.
 
-        Where nothing fits: empty, or a ProvisionerError that says why and what would.
+        Where nothing fits: empty, or a ProvisionerError that says why, and what would fit.
         """
         ...
 
     def launch(self, request: LaunchRequest, timeout_s: float) -> LaunchOutcome:
-        """Ask for one machine, once, tagged at birth with cluster and node.
+        """Request one machine, once. The same call tags it with cluster and node.
 
-        Idempotent by token: a second call with the same request returns the first machine, also if it has ended since,
-        for as long as the cloud still knows of it; after that it launches nothing and is Transient.
+        Idempotent by token: a second call with the same request returns the first machine, even if it has ended since,
+        for as long as the cloud has a record of it; after that the call launches nothing and is Transient.
         A timeout after sending is Unknown, never "not launched". Never raises ProvisionerError.
         """
         ...
 
     def find(self, token: str, timeout_s: float) -> Instance | None:
-        """The machine that was launched under this token, whatever its state. None where the cloud knows of none;
-        on an eventually consistent cloud that says nothing within the first minutes."""
+        """The machine that was launched under this token, whatever its state. None where the cloud has no record of
+        one; on an eventually consistent cloud, None proves nothing within the first minutes."""
         ...
 
     def instances(self, cluster: str, timeout_s: float) -> Sequence[Instance]:
@@ -278,30 +271,30 @@ class Provisioner(Protocol):
         ...
 
     def terminate(self, instance_id: str, timeout_s: float) -> None:
-        """Ask for the end of a machine and of all that it brought. Idempotent; an unknown id is fine.
+        """Terminate a machine and all resources that were created with it. Idempotent; an unknown id is no error.
 
-        Returns when the cloud accepted; the machine is gone only once a listing says TERMINATED or stops to list it.
+        Returns when the cloud accepted; the machine is gone once a listing reports TERMINATED or no longer has it.
         """
         ...
 
     def leftovers(self, cluster: str, timeout_s: float) -> Sequence[Leftover]:
-        """What has our cluster's tag, costs money or quota, and belongs to no machine any more; by filtered listings.
+        """Resources with our cluster's tag that use money or quota and belong to no machine; by filtered listings.
 
-        What a machine has that is only just being made may be among them: who removes one has seen it for a while.
+        Resources of a machine that is just being created may be among them: remove one only after repeated sightings.
         """
         ...
 
     def remove(self, leftover: Leftover, timeout_s: float) -> None:
-        """Delete it. Idempotent; what is gone already is fine."""
+        """Delete it. Idempotent; a resource that is already gone is no error."""
         ...
 
     def console(self, instance_id: str, timeout_s: float) -> str:
-        """The last words of its console, for whoever asks why it did not come up; "" where the cloud has none (yet)."""
+        """The tail of its console, which shows why it did not boot; "" where the cloud has none (yet)."""
         ...
 
     def check(self, timeout_s: float) -> Sequence[Finding]:
-        """What can be known before money is spent: credentials, permissions, images, network, quota.
+        """What can be checked before money is spent: credentials, permissions, images, network, quota.
 
-        Never raises for what it finds: a cloud that cannot be reached is a finding, too.
+        Never raises for what it finds: an unreachable cloud is a finding, too.
         """
         ...

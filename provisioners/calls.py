@@ -1,4 +1,4 @@
-"""What a call to a cloud may come to, by whether anything can have happened; and how long calls may take together."""
+"""How a call to a cloud can fail, by whether it can have had an effect; and a time limit that calls share."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ import time
 
 
 class NotSentError(Exception):
-    """The cloud was not asked: nothing can have happened."""
+    """The request was not sent: it had no effect."""
 
 
 class NoAnswerError(Exception):
-    """The cloud was asked, and did not answer, or not what it should: anything may have happened."""
+    """The request was sent and there is no usable answer: it may have had any effect."""
 
 
 class NoCredentialsError(Exception):
-    """There is nothing to ask with."""
+    """There are no usable credentials."""
 
 
 class Deadline:
-    """A moment that calls share."""
+    """A time limit that several calls share."""
 
     def __init__(self, timeout_s: float) -> None:
         self._at = time.monotonic() + timeout_s
@@ -26,3 +26,8 @@ class Deadline:
     def left_s(self) -> float:
         """Seconds until then; negative after."""
         return self._at - time.monotonic()
+
+
+def one_line(error: object) -> str:
+    """An error's text in one line of at most 300 characters; its type where it has none."""
+    return " ".join(str(error).split())[:300] or type(error).__name__

@@ -1,4 +1,4 @@
-"""Which instance types hold a GPU, by cloud: catalog.toml, and what a user adds to it."""
+"""The instance types with a GPU, by cloud: catalog.toml, and what a user adds to it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _BUILT_IN = Path(__file__).with_name("catalog.toml")
 
 
 class CatalogError(ProvisionerError):
-    """The catalog has no such machine, or its file is not one; says what there is."""
+    """The catalog has no such machine, or its file is not valid. The message lists what exists."""
 
 
 class _Strict(BaseModel):
@@ -31,25 +31,21 @@ class Gpu(_Strict):
 
 
 class MachineType(_Strict):
-    """An instance type. `vcpus` and `memory_gib` are None where nobody published them; `gpus` is 0 where only the name
-    is known.
-
-    `efa`: how many EFA interfaces it takes. `machine_type` and `accelerator`: what Compute Engine is asked for, where
-    `name` is ours because Google has no one name for both.
-    """
+    """An instance type."""
 
     name: str
     gpu: str = ""
-    gpus: Annotated[int, Field(ge=0)] = 0
-    vcpus: int | None = None
-    memory_gib: float | None = None
-    efa: int = 0
+    gpus: Annotated[int, Field(ge=0)] = 0  # 0 where only the name is known
+    vcpus: int | None = None  # None where the cloud has not published it
+    memory_gib: float | None = None  # as `vcpus`
+    efa: int = 0  # how many EFA interfaces it supports
+    # Compute Engine's names for a machine with attached GPUs. `name` is then ours: Google has no one name for both.
     machine_type: str = ""
     accelerator: str = ""
 
 
 class Prices(_Strict):
-    """On-demand prices of one region, and who published them when."""
+    """On-demand prices of one region, and their source and date."""
 
     source: str
     usd_per_hour: Mapping[str, Annotated[float, Field(gt=0)]]
@@ -78,9 +74,9 @@ class Catalog(_Strict):
     def select(self, cloud: str, query: OfferQuery) -> tuple[MachineType, ...]:
         """The types that a job may run on, smallest GPU count first.
 
-        Where `gpus_per_node` is given, only the smallest machines that hold so many: nobody who asks for one GPU shall
-        pay for eight because the small ones are sold out. Types that are named need not be in the catalog. Raises
-        CatalogError for what is retired or unknown.
+        Where `gpus_per_node` is given, only the smallest machines with at least that many: a job that asks for one GPU
+        does not pay for eight because the small ones are sold out. Types that the job names need not be in the
+        catalog. Raises CatalogError for a retired type or an unknown GPU.
         """
         listed = self.cloud(cloud)
         if query.instance_types:
@@ -95,7 +91,7 @@ class Catalog(_Strict):
         return tuple(sorted(_smallest(found, query.gpus_per_node), key=lambda each: (each.gpus, each.name)))
 
     def type_of(self, cloud: str, name: str) -> MachineType:
-        """A type by its name; with nothing but its name where the catalog does not have it."""
+        """A type by its name; only the name is set where the catalog does not have it."""
         return next((each for each in self.cloud(cloud).types if each.name == name), MachineType(name=name))
 
     def driver_of(self, machine: MachineType) -> Literal["open", "proprietary"]:
@@ -103,7 +99,7 @@ class Catalog(_Strict):
         return self.gpus[machine.gpu].driver if machine.gpu in self.gpus else "open"
 
     def price(self, cloud: str, region: str, name: str) -> tuple[float, str] | None:
-        """(US dollars per hour on demand, "catalog: who said so and when"), None where nobody published one."""
+        """(US dollars per hour on demand, "catalog: source and date"), None where no price is published."""
         prices = self.cloud(cloud).prices.get(region)
         if prices is None or name not in prices.usd_per_hour:
             return None
@@ -131,7 +127,7 @@ def load_catalog(path: str = "") -> Catalog:
 
 
 def merged(base: Catalog, more: Catalog) -> Catalog:
-    """`more` adds to `base`; where both have something, `more` is right."""
+    """`base` with `more` added; where both have an entry, that of `more` is used."""
     return Catalog(
         gpus={**base.gpus, **more.gpus},
         retired={**base.retired, **more.retired},
@@ -163,7 +159,7 @@ def _parse(path: Path) -> Catalog:
 
 
 def _is_gpu(name: str, wanted: str) -> bool:
-    """A100 means each of A100-40GB and A100-80GB."""
+    """A100 matches A100-40GB and A100-80GB."""
     return name.lower() == wanted.lower() or name.lower().startswith(f"{wanted.lower()}-")
 
 

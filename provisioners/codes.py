@@ -1,7 +1,7 @@
-"""A cloud's error codes as data: what each means for a launch, for how long, and who says so.
+"""A cloud's error codes as data: what each means for a launch, for how long, and the source.
 
-Each cloud has one table. A code that is not in it is Transient with `unknown_code`, so that it is seen and the table
-grows.
+Each cloud has one table. A code that is not in it is Transient with `unknown_code`, which raises an alert: the table
+can then be extended.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from provisioners.base import Fatal, LaunchOutcome, NoCapacity, Quota, Scope, Th
 
 
 class Kind(StrEnum):
-    """What a code means for a launch. USED: the token had its machine already; look that up."""
+    """What a code means for a launch. USED: the token already has its machine; look it up."""
 
     NO_CAPACITY = "no capacity"
     QUOTA = "quota"
@@ -27,18 +27,15 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """One code. A name that ends in ".*" stands for all that begin so. `words`: the row holds only for messages with
-    these words in them. `memory_s`: for how long it is pointless to ask again within `scope`; of THROTTLED, after how
-    long to ask again. `mend`: what people can do about it, a sentence's end.
-    """
+    """One code."""
 
-    name: str
+    name: str  # one that ends in ".*" matches all names with that prefix
     kind: Kind
     source: str
     scope: Scope | None = None
-    memory_s: float = 0.0
-    remedy: str = ""
-    message_part: str = ""
+    memory_s: float = 0.0  # for how long a retry within `scope` is pointless; of THROTTLED, when to retry
+    remedy: str = ""  # what the user can do; the end of a sentence
+    message_part: str = ""  # the row applies only to messages that contain this text
 
     def fits(self, name: str, message: str) -> bool:
         """Whether this is the row of a code with this message."""
@@ -47,12 +44,12 @@ class Code:
 
 
 def find(table: Sequence[Code], name: str, message: str = "") -> Code | None:
-    """The first row that fits, None for a code that nobody has seen."""
+    """The first row that fits, None for an unknown code."""
     return next((row for row in table if row.fits(name, message)), None)
 
 
 def outcome(row: Code | None, name: str, message: str) -> LaunchOutcome:
-    """What a launch that met this code came to. `message`: one sentence, with the place and the cloud's own words."""
+    """The outcome of a launch that failed with this code. `message`: a sentence with the cloud's message."""
     if row is None:
         return Transient(f"{message}; spotsup does not know the code {name!r}", unknown_code=name)
     text = f"{message}; {row.remedy}" if row.remedy else message

@@ -1,7 +1,7 @@
-"""What a fresh machine is told at its first boot: cloud-init user data, the same for all clouds.
+"""Cloud-init user data for a machine's first boot, the same for all clouds.
 
-The host key makes the first SSH connection verifiable, the user lets the daemon in, the dead-man switch ends a machine
-that its cluster forgot. Whoever may read a machine's user data may read its host key: docs/clouds.md.
+The host key makes the first SSH connection verifiable, the user gives the daemon access, the dead-man switch ends a
+machine that has lost its cluster. Read access to a machine's user data includes its host key: docs/clouds.md.
 """
 
 from __future__ import annotations
@@ -13,30 +13,30 @@ from dataclasses import dataclass
 from provisioners.base import HostKey
 
 BORN_FILE = "/etc/spotsup/born"
-"""The node's id, written as root at the first boot: whoever reads it knows that this machine was made for that node
-alone, and may be changed for it. Bootstrap changes no other machine's system."""
+"""The node's id, written as root at the first boot. It proves that this machine was created for that node alone.
+Bootstrap changes the system of no other machine."""
 
 HEARD_FILE = ".spotsup-heard"
-"""In the user's home: the node's agent touches it whenever it hears from its cluster or its round makes progress."""
+"""In the user's home: the node's agent touches it on every contact with its cluster and when its round progresses."""
 
 SWITCH_PATH = "/usr/local/sbin/spotsup-dead-man"
 _STATE_PATH = "/run/spotsup-dead-man"
-_LOOK_S = 60
+_CHECK_S = 60
 
 
 @dataclass(frozen=True, slots=True)
 class DeadMan:
-    """After `after_s` without a word, `end` (shell) ends the machine and its billing."""
+    """After `after_s` without contact, `end` (shell) ends the machine and its billing."""
 
     after_s: float
     end: str = "systemctl poweroff"
 
 
 def user_data(node: str, user: str, authorized_key: str, host_key: HostKey, dead_man: DeadMan | None = None) -> str:
-    """A cloud-config document. It is JSON, which is YAML, too: nothing in it needs quoting by hand."""
+    """A cloud-config document, as JSON: JSON is YAML, and needs no quoting by hand."""
     kind = _kind(host_key.public)
     config: dict[str, object] = {
-        # The user may be the image's own: cloud-init then leaves it as it is and only adds the key.
+        # The image may have this user: cloud-init then leaves it unchanged and only adds the key.
         "users": [
             {
                 "name": user,
@@ -69,12 +69,12 @@ def user_data(node: str, user: str, authorized_key: str, host_key: HostKey, dead
 
 
 def switch_script(heard: str, state: str, dead_man: DeadMan) -> str:
-    """The dead-man switch, run again and again. `heard`, `state`: shell words that name the two files.
+    """The dead-man switch, which a timer runs. `heard`, `state`: the paths of the two files, quoted for the shell.
 
-    It compares what it saw with the machine's uptime, never with a clock: setting the clock must not end a machine.
+    It measures silence in uptime, not wall-clock time: setting the clock must not end a machine.
     """
     return f"""#!/bin/sh
-# Ends this machine, and its billing, once {dead_man.after_s:.0f} s have passed without a word from its cluster.
+# Ends this machine, and its billing, once {dead_man.after_s:.0f} s have passed without contact with its cluster.
 set -eu
 heard={heard}
 state={state}
@@ -91,7 +91,7 @@ if [ -z "$since" ] || [ "$now" != "$seen" ]; then
     exit 0
 fi
 [ $((up - since)) -ge {dead_man.after_s:.0f} ] || exit 0
-echo "spotsup: nothing heard from the cluster for $((up - since)) s: ending this machine"
+echo "spotsup: no contact with the cluster for $((up - since)) s: ending this machine"
 {dead_man.end}
 """
 
@@ -100,7 +100,7 @@ def _switch_files(user: str, dead_man: DeadMan) -> list[dict[str, str]]:
     home = f"$(getent passwd {shlex.quote(user)} | cut -d: -f6)"
     script = switch_script(f'"{home}/{HEARD_FILE}"', _STATE_PATH, dead_man)
     service = f"""[Unit]
-Description=End this machine if its spotsup cluster has forgotten it
+Description=End this machine when it loses contact with its spotsup cluster
 
 [Service]
 Type=oneshot
@@ -108,11 +108,11 @@ ExecStart={SWITCH_PATH}
 StandardOutput=journal+console
 """
     timer = f"""[Unit]
-Description=Look whether this machine still hears from its spotsup cluster
+Description=Check that this machine is in contact with its spotsup cluster
 
 [Timer]
-OnBootSec={_LOOK_S}
-OnUnitActiveSec={_LOOK_S}
+OnBootSec={_CHECK_S}
+OnUnitActiveSec={_CHECK_S}
 
 [Install]
 WantedBy=timers.target
@@ -126,5 +126,5 @@ WantedBy=timers.target
 
 
 def _kind(public: str) -> str:
-    """cloud-init's name of a key's kind: the key's own, without ssh-."""
+    """cloud-init's name of a key type: that of the key without ssh-."""
     return public.split(maxsplit=1)[0].removeprefix("ssh-")

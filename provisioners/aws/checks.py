@@ -1,4 +1,4 @@
-"""What `spotsupd check` asks of AWS: all that can be asked without launching anything."""
+"""The checks that `spotsupd check` makes on AWS. They launch nothing."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _GPU_QUOTAS = ("L-3819A6DF", "L-7212CCBC", "L-C4BD4855")
 
 
 class Checks:
-    """One run over all regions; each finding is one sentence, with the remedy where something is wrong."""
+    """One run over all regions. Each finding is one sentence; a failed one says what to do."""
 
     def __init__(self, aws: Aws, settings: AwsSettings, catalog: Catalog) -> None:
         self._aws = aws
@@ -43,7 +43,7 @@ class Checks:
         self._catalog = catalog
 
     def run(self, deadline: Deadline) -> Sequence[Finding]:
-        """Never raises for what it finds; a cloud that cannot be reached is a finding, too."""
+        """Never raises for what it finds; an unreachable cloud is a finding, too."""
         credentials = self._try("credentials", lambda: self._credentials(deadline))
         if not credentials.ok:
             return [credentials]
@@ -63,7 +63,7 @@ class Checks:
 
     def _credentials(self, deadline: Deadline) -> str:
         answer = self._aws.ask("sts", self._settings.regions[0], "get_caller_identity", deadline)
-        return f"AWS knows the daemon as {answer['Arn']}"
+        return f"the daemon's AWS identity is {answer['Arn']}"
 
     def _region(self, region: str, deadline: Deadline) -> Iterator[Finding]:
         yield self._try(f"{region} reading", lambda: self._reading(region, deadline))
@@ -132,14 +132,14 @@ class Checks:
         groups = self._settings.security_groups.get(region, ())
         if not groups:
             return (
-                f"machines in {region} get the default security group of their VPC: see that it lets the daemon in "
+                f"machines in {region} get the default security group of their VPC: check that it lets the daemon in "
                 f"at port {self._settings.ssh_port}, or name one in aws.security_groups"
             )
         answer = self._aws.ask("ec2", region, "describe_security_groups", deadline, GroupIds=list(groups))
         rules = [rule for group in answer["SecurityGroups"] for rule in group["IpPermissions"]]
         if not any(_lets_in(rule, self._settings.ssh_port, groups) for rule in rules):
             raise ProvisionerError(
-                f"none of {', '.join(groups)} lets anybody in at port {self._settings.ssh_port}: "
+                f"none of {', '.join(groups)} allows port {self._settings.ssh_port}: "
                 "add a rule for the daemon's address"
             )
         if not any(_is_for_members(rule, groups) for rule in rules):
@@ -149,7 +149,7 @@ class Checks:
         return f"{', '.join(groups)} lets the daemon in, and nodes reach each other"
 
     def _launching(self, region: str, deadline: Deadline) -> str:
-        """A dry run of the very call that will launch."""
+        """A dry run of the call that launches."""
         filters = [{"Name": "instance-type", "Values": [each.name for each in self._catalog.cloud("aws").types]}]
         answer = self._aws.ask(
             "ec2",
@@ -162,7 +162,7 @@ class Checks:
         offered = sorted((each["InstanceType"], each["Location"]) for each in answer["InstanceTypeOfferings"])
         usable = [each for each in offered if not self._settings.subnets or each[1] in self._settings.subnets]
         if not usable:
-            raise ProvisionerError(f"{region} offers no instance type of the catalog: take it out of aws.regions")
+            raise ProvisionerError(f"{region} offers no instance type of the catalog: remove it from aws.regions")
         name, zone = usable[0]
         request = _dry_request(region, zone, name)
         machine = self._catalog.type_of("aws", name)
@@ -174,19 +174,23 @@ class Checks:
                 return f"a launch of {name} in {zone} would have been allowed"
             outcome = launch_outcome(error.reply, f"{zone}, {name}")
             raise ProvisionerError(getattr(outcome, "message", str(error))) from error
-        raise ProvisionerError(f"EC2 in {region} took a dry run for a launch: look for a machine without a node")
+        raise ProvisionerError(
+            f"EC2 in {region} launched an instance on a dry run: terminate the instance of node check"
+        )
 
     def _quota(self, region: str, deadline: Deadline) -> str:
         quotas = [each for each in TABLE if each.code in _GPU_QUOTAS]
         limits = {each.name: quota_limit(self._aws, region, each, deadline) for each in quotas}
         shown = ", ".join(f"{name}: {'?' if limit is None else f'{limit:g}'}" for name, limit in limits.items())
         if all(limit == 0 for limit in limits.values()):
-            raise ProvisionerError(f"no GPU spot machine may run in {region} (vCPUs of {shown}): ask Service Quotas")
+            raise ProvisionerError(
+                f"the quotas of {region} allow no GPU spot instance (vCPUs: {shown}): request more in Service Quotas"
+            )
         return f"vCPUs in {region}: {shown}"
 
 
 def _lets_in(rule: dict[str, Any], port: int, groups: Sequence[str]) -> bool:
-    """Whether somebody else than the group's own members may come in at `port`."""
+    """Whether the rule allows `port` for others than the group's own members."""
     everything = rule.get("IpProtocol") == "-1"
     ports = rule.get("IpProtocol") == "tcp" and rule.get("FromPort", 0) <= port <= rule.get("ToPort", 65535)
     others = [each for each in rule.get("UserIdGroupPairs", ()) if each.get("GroupId") not in groups]

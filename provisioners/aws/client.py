@@ -1,6 +1,6 @@
-"""Calls to AWS through boto3: bounded in time, their faults told apart by whether anything can have happened.
+"""Calls to AWS through boto3: bounded in time; errors differ by whether the call can have had an effect.
 
-boto3's own retries are off: it would repeat a launch that met a full zone (HTTP 500), and sleep beyond our limit.
+boto3's own retries are off: it would repeat a launch in a full zone (HTTP 500), and sleep beyond our limit.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 from provisioners.aws.errors import AwsErrorReply, denial_remedy, is_retryable
 from provisioners.aws.settings import AwsSettings
 from provisioners.base import DeniedError, ProvisionerError, UnreachableError
-from provisioners.calls import Deadline, NoAnswerError, NoCredentialsError, NotSentError
+from provisioners.calls import Deadline, NoAnswerError, NoCredentialsError, NotSentError, one_line
 
 MAX_ATTEMPTS = 4
 MAX_PAGES = 100
@@ -35,7 +35,7 @@ class AwsApiError(Exception):
 
 
 class Aws:
-    """boto3's clients, made when needed and kept: making one takes longer than a call. Any thread may use them."""
+    """boto3's clients, created on first use and kept: creating one takes longer than a call. Thread-safe."""
 
     def __init__(self, settings: AwsSettings) -> None:
         try:
@@ -64,25 +64,25 @@ class Aws:
             reply = AwsErrorReply(_NAMES[service], region, raw.get("Code", ""), raw.get("Message", ""))
             raise AwsApiError(reply) from error
         except (boto.NoCredentialsError, boto.PartialCredentialsError, boto.ProfileNotFound) as error:
-            raise NoCredentialsError(f"there are no AWS credentials: {_words(error)}") from error
+            raise NoCredentialsError(f"no AWS credentials found: {one_line(error)}") from error
         except (boto.CredentialRetrievalError, boto.TokenRetrievalError, boto.SSOError) as error:
-            raise NoCredentialsError(f"AWS credentials cannot be fetched: {_words(error)}") from error
+            raise NoCredentialsError(f"AWS credentials cannot be fetched: {one_line(error)}") from error
         except (boto.EndpointConnectionError, boto.ConnectTimeoutError, boto.ProxyConnectionError) as error:
-            raise NotSentError(f"{where} cannot be reached: {_words(error)}") from error
+            raise NotSentError(f"{where} cannot be reached: {one_line(error)}") from error
         except boto.SSLError as error:
-            raise NotSentError(f"{where} cannot be trusted: {_words(error)}") from error
+            raise NotSentError(f"{where} failed the TLS check: {one_line(error)}") from error
         except (boto.HTTPClientError, boto.BotoCoreError, ResponseParserError) as error:
             if isinstance(error, boto.ParamValidationError | boto.UnknownServiceError | boto.InvalidRegionError):
-                raise ProvisionerError(f"{where}: {_words(error)}") from error
-            # Read timeouts, broken connections, and answers that cannot be parsed.
-            raise NoAnswerError(f"{where} did not answer as it should: {_words(error)}") from error
+                raise ProvisionerError(f"{where}: {one_line(error)}") from error
+            # Read timeouts, broken connections, and unreadable answers.
+            raise NoAnswerError(f"{where} gave no usable answer: {one_line(error)}") from error
         return answer
 
     def ask(
         self, service: str, region: str, operation: str, deadline: Deadline, *, want: str = "", **parameters: Any
     ) -> dict[str, Any]:
-        """One call that may be repeated. `want`: what every answer has, also an empty one; without it, it is none: a
-        proxy's page may be well-formed, too. Raises AwsApiError where AWS says no for good, else a ProvisionerError.
+        """One call that may be repeated. `want`: a key that every answer has; without it, it is not AWS's answer but,
+        say, a proxy's page. Raises AwsApiError for a final refusal, else a ProvisionerError.
         """
         for attempt in range(MAX_ATTEMPTS):
             last = attempt == MAX_ATTEMPTS - 1
@@ -156,7 +156,7 @@ class Aws:
 
 @functools.cache
 def _models() -> Any:
-    """The descriptions of AWS's services: megabytes of JSON, parsed once for all sessions of this process."""
+    """AWS's service models: megabytes of JSON, parsed once for all sessions of this process."""
     from botocore.loaders import create_loader
 
     return create_loader()
@@ -172,7 +172,7 @@ def _session(profile: str) -> Any:
 
 
 def _limit_s(timeout_s: float) -> float:
-    """The largest power of two that fits: a client keeps its time limit, and there shall be few clients."""
+    """The largest power of two that fits: each time limit needs a client of its own, so there are few limits."""
     limit_s = _MAX_S
     while limit_s > max(timeout_s, _SHORTEST_S):
         limit_s /= 2
@@ -184,7 +184,3 @@ def _left(deadline: Deadline, service: str, region: str) -> float:
     if left_s < _SHORTEST_S:
         raise UnreachableError(f"{_NAMES[service]} in {region} did not answer in time")
     return left_s
-
-
-def _words(error: Exception) -> str:
-    return " ".join(str(error).split())[:300] or type(error).__name__

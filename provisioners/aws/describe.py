@@ -1,4 +1,4 @@
-"""From EC2's descriptions to ours. Pure."""
+"""EC2's descriptions as ours. Pure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from provisioners.base import (
     ProvisionerError,
 )
 
-# "Spot Instance interruption notices": two minutes before.
+# "Spot Instance interruption notices": two minutes ahead.
 NOTICE_S = 120.0
 
 _STATES = {
@@ -49,7 +49,7 @@ _MARKED = ("marked-for-termination", "marked-for-stop")
 
 
 def id_of(region: str, ec2_id: str) -> str:
-    """Our id: EC2's does not say in which region it is."""
+    """Our id: EC2's does not name its region."""
     return f"{region}:{ec2_id}"
 
 
@@ -60,11 +60,11 @@ def split_id(instance_id: str) -> tuple[str, str]:
 
 
 def instance(raw: Mapping[str, Any], region: str, settings: AwsSettings, preempt_at: float | None) -> Instance:
-    """One machine. Raises ProvisionerError where the description lacks what nothing can stand in for."""
+    """One instance. Raises ProvisionerError where the description lacks a required field."""
     try:
         ec2_id, state = raw["InstanceId"], _STATES[raw["State"]["Name"]]
     except KeyError as error:
-        raise ProvisionerError(f"EC2 in {region} describes a machine without what it should: {error!r}") from error
+        raise ProvisionerError(f"EC2 in {region} describes an instance without a required field: {error!r}") from error
     tags = tags_of(raw)
     ended = state in {InstanceState.STOPPING, InstanceState.STOPPED, InstanceState.TERMINATED}
     launched_at = raw.get("LaunchTime")
@@ -87,14 +87,14 @@ def instance(raw: Mapping[str, Any], region: str, settings: AwsSettings, preempt
     )
 
 
-def may_be_announced(raw: Mapping[str, Any]) -> bool:
-    """Whether a spot request may hold news about this machine."""
+def may_be_preempted(raw: Mapping[str, Any]) -> bool:
+    """Whether a spot request may announce a preemption of this instance."""
     return raw.get("InstanceLifecycle") == "spot" and raw.get("State", {}).get("Name") in {"pending", "running"}
 
 
-def announced(requests: Iterable[Mapping[str, Any]], now: float) -> dict[str, float]:
-    """EC2's instance id -> when it will be taken, of all spot requests that say so. `now`: by our clock; where EC2's is
-    ahead of it, what EC2 has said already was said no later than now.
+def preemptions(requests: Iterable[Mapping[str, Any]], now: float) -> dict[str, float]:
+    """EC2's instance id -> when it will be preempted, from spot requests that announce it. `now`: on our clock; EC2's
+    may be ahead of it, so later times count as now.
     """
     found = {}
     for request in requests:
@@ -105,13 +105,13 @@ def announced(requests: Iterable[Mapping[str, Any]], now: float) -> dict[str, fl
 
 
 def leftover(raw: Mapping[str, Any], kind: LeftoverKind, id_key: str, region: str) -> Leftover:
-    """Something that belongs to no machine."""
+    """A resource that belongs to no instance."""
     tags = tags_of(raw)
     return Leftover(id_of(region, raw[id_key]), kind, tags.get(CLUSTER_TAG, ""), tags.get(NODE_TAG, ""), region)
 
 
 def tags_of(raw: Mapping[str, Any]) -> dict[str, str]:
-    """EC2 says Tags, and TagSet of a network interface."""
+    """EC2's key is Tags; that of a network interface is TagSet."""
     return {each["Key"]: each["Value"] for each in (*raw.get("Tags", ()), *raw.get("TagSet", ()))}
 
 

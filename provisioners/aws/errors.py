@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from provisioners.base import LaunchOutcome, Scope
 from provisioners.codes import Code, Kind, find, outcome
 
-CAPACITY_MEMORY_S = 180.0  # karpenter's, which launches more of these than anybody
-ABSENT_MEMORY_S = 3600.0  # a zone does not learn a new instance type within minutes
-QUOTA_MEMORY_S = 600.0  # a spot quota is free again only some minutes after a termination
+CAPACITY_MEMORY_S = 180.0  # karpenter's
+ABSENT_MEMORY_S = 3600.0  # a zone does not gain an instance type within minutes
+QUOTA_MEMORY_S = 600.0  # a spot quota is released only minutes after a termination
 THROTTLED_S = 5.0  # RunInstances regains two requests a second
 
-_ASK_FOR_MORE = "ask for more in Service Quotas, or end what runs"
+_ASK_FOR_MORE = "request more in Service Quotas, or terminate other instances"
 _RENEW = "renew the daemon's AWS credentials"
-_CLOCK = "set the computer's clock, which is minutes off by AWS's"
+_CLOCK = "set this computer's clock: it differs from AWS's by minutes"
 _ALLOW = "give the daemon's role what docs/permissions/aws-iam-policy.json lists"
 _IMAGE = "set aws.image to an AMI, or an SSM parameter, that this region has"
 _NETWORK = "set aws.subnets and aws.security_groups to what this region has"
@@ -74,12 +74,12 @@ TABLE: Sequence[Code] = (
     Code("Unavailable", Kind.TRANSIENT, "API"),
     Code("ServiceUnavailable", Kind.TRANSIENT, "API"),
     Code("ConcurrentTagAccess", Kind.TRANSIENT, "API"),
-    # A fault inside may have come after the machine: the same token asks again, and a look-up tells.
+    # The fault may have come after the launch: retry with the same token, or look it up.
     Code("InternalError", Kind.UNKNOWN, "API"),
     Code("InternalFailure", Kind.UNKNOWN, "API"),
     Code("ServerInternal", Kind.UNKNOWN, "API"),
     Code("IdempotentInstanceTerminated", Kind.USED, "boto3#4406"),
-    _fatal("IdempotentParameterMismatch", "a token stands for one request: take a new one"),
+    _fatal("IdempotentParameterMismatch", "a token identifies one request: use a new token"),
     _fatal("InvalidAMIID.*", _IMAGE),
     _fatal("InvalidParameterValue"),
     _fatal("InvalidParameterCombination"),
@@ -94,7 +94,7 @@ TABLE: Sequence[Code] = (
     _fatal("InvalidSecurityGroupID.*", _NETWORK),
     _fatal("InvalidSubnet.*", _NETWORK),
     _fatal("InvalidSubnetID.*", _NETWORK),
-    _fatal("InvalidPlacementGroup.*", "create the group, or take it out of aws.placement_groups"),
+    _fatal("InvalidPlacementGroup.*", "create the group, or remove it from aws.placement_groups"),
     _fatal("InvalidKeyPair.*"),
     _fatal("InvalidInstanceType"),
     _fatal("InvalidBlockDeviceMapping"),
@@ -121,10 +121,10 @@ TABLE: Sequence[Code] = (
     _fatal("MissingAuthenticationToken", _RENEW),
     _fatal("ExpiredToken", _RENEW),
     _fatal("ExpiredTokenException", _RENEW),
-    _fatal("RequestExpired", _RENEW + ", and look at the computer's clock"),
-    _fatal("OptInRequired", "subscribe the account to EC2, or to the image on the Marketplace"),
-    _fatal("PendingVerification", "AWS looks at the account before it may launch here; this takes hours"),
-    _fatal("Blocked", "AWS has blocked the account: ask its support"),
+    _fatal("RequestExpired", _RENEW + ", and check this computer's clock"),
+    _fatal("OptInRequired", "subscribe the account to EC2, or to the image in the Marketplace"),
+    _fatal("PendingVerification", "AWS is verifying the account; this takes hours"),
+    _fatal("Blocked", "AWS has blocked the account: contact AWS Support"),
 )
 
 _DENIED = (_ALLOW, _RENEW, _CLOCK)
@@ -133,7 +133,7 @@ _RETRYABLE = (Kind.THROTTLED, Kind.TRANSIENT, Kind.UNKNOWN)
 
 @dataclass(frozen=True, slots=True)
 class AwsErrorReply:
-    """What AWS answered in place of what was asked for."""
+    """An error that AWS answered."""
 
     service: str
     region: str
@@ -141,36 +141,36 @@ class AwsErrorReply:
     message: str
 
     def sentence(self, where: str = "") -> str:
-        """For people: who refused what, and its own words without the part that only AWS can read."""
-        message_part = self.message.split("Encoded authorization failure message", 1)[0].strip().rstrip(".")
+        """For people: the service, the place, and AWS's message without the part that only AWS can decode."""
+        text = self.message.split("Encoded authorization failure message", 1)[0].strip().rstrip(".")
         place = f"{self.region} ({where})" if where else self.region
-        return f"{self.service} in {place} answered {self.code}: {message_part}"
+        return f"{self.service} in {place} answered {self.code}: {text}"
 
 
 def launch_outcome(reply: AwsErrorReply, where: str) -> LaunchOutcome:
-    """What a refused launch came to. Kind.USED is the caller's to look up."""
+    """The outcome of a refused launch. The caller looks up Kind.USED."""
     return outcome(find(TABLE, reply.code, reply.message), reply.code, reply.sentence(where))
 
 
 def is_used(reply: AwsErrorReply) -> bool:
-    """Whether the launch's token has had its machine: one that ended, or one that was asked for in other words."""
+    """Whether the token already had its instance: one that has ended, or one with other parameters."""
     return reply.code in {"IdempotentInstanceTerminated", "IdempotentParameterMismatch"}
 
 
 def is_retryable(reply: AwsErrorReply) -> bool:
-    """Whether a call that changes nothing, or the same twice, is worth another try."""
+    """Whether to repeat an idempotent call."""
     row = find(TABLE, reply.code, reply.message)
     return row is not None and row.kind in _RETRYABLE
 
 
 def remedy_of(reply: AwsErrorReply) -> str:
-    """How to fix what was refused, "" where the table knows nothing."""
+    """The remedy, "" where the table has none."""
     row = find(TABLE, reply.code, reply.message)
     return row.remedy if row else ""
 
 
 def denial_remedy(reply: AwsErrorReply) -> str | None:
-    """How to fix missing credentials or permissions; None where it is about something else."""
+    """The remedy for missing credentials or permissions; None for any other error."""
     row = find(TABLE, reply.code, reply.message)
     if row is None or not any(row.remedy.startswith(each) for each in _DENIED):
         return None

@@ -1,4 +1,4 @@
-"""From a launch request to RunInstances' parameters. Pure."""
+"""RunInstances' parameters for a launch request. Pure."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from provisioners.catalog import MachineType
 from provisioners.userdata import DeadMan, user_data
 
 TOKEN_TAG = "spotsup-token"  # noqa: S105 - a name, not a secret
-# Deep Learning AMIs and Canonical's: the root device must be named to be given a size. `spotsupd check` compares.
+# The root device of Deep Learning AMIs and Canonical's: its size is set by name. `spotsupd check` compares it.
 ROOT_DEVICE = "/dev/sda1"
 
 
 def run_instances(
     request: LaunchRequest, settings: AwsSettings, machine: MachineType, driver: Literal["open", "proprietary"]
 ) -> dict[str, Any]:
-    """The parameters of the one call. Raises ProvisionerError for what EC2 would refuse in words that help nobody."""
+    """The parameters of the call. Raises ProvisionerError for what EC2 would refuse with an unhelpful message."""
     spot = request.offer.market is Market.SPOT
     dead_man = DeadMan(request.dead_man_s) if request.dead_man_s else None
     parameters: dict[str, Any] = {
@@ -31,7 +31,7 @@ def run_instances(
         "UserData": user_data(request.node, settings.ssh_user, request.ssh_public_key, request.host_key, dead_man),
         "BlockDeviceMappings": [_root_disk(request.disk_gb or settings.disk_gb)],
         "NetworkInterfaces": _interfaces(request, settings, machine),
-        # A machine that switches itself off is gone, and costs nothing: the dead-man switch is made of this.
+        # A machine that shuts itself down is gone and costs nothing: the dead-man switch relies on it.
         "InstanceInitiatedShutdownBehavior": "terminate",
         "MetadataOptions": {"HttpTokens": "required", "HttpEndpoint": "enabled", "HttpPutResponseHopLimit": 2},
         "TagSpecifications": _tag_specifications(request, settings, spot=spot),
@@ -48,14 +48,14 @@ def run_instances(
 def client_token(request: LaunchRequest) -> str:
     """EC2's idempotency token: 64 ASCII characters at most, the same for the same token of the same cluster.
 
-    Neither type nor zone is in it. EC2 keeps tokens by zone, and refuses one that returns with another type: that is
-    what we want, one token means one request.
+    Neither type nor zone is in it: one token means one request. EC2 keeps tokens by zone, and refuses one that comes
+    with another type.
     """
     return hashlib.sha256(f"{request.cluster}\n{request.token}".encode()).hexdigest()
 
 
 def image_id(settings: AwsSettings, machine: MachineType, driver: Literal["open", "proprietary"]) -> str:
-    """An AMI, or the SSM parameter that EC2 itself shall resolve: so a retry says the same after a new image is out."""
+    """An AMI, or an SSM parameter that EC2 resolves: a retry sends the same value after a new image is released."""
     family = machine.gpu.split("-", 1)[0]
     image = settings.images.get(machine.gpu) or settings.images.get(family)
     image = image or (settings.image if driver == "open" else settings.image_proprietary)
@@ -102,7 +102,7 @@ def _interface(card: int, request: LaunchRequest, settings: AwsSettings, machine
 
 
 def _tag_specifications(request: LaunchRequest, settings: AwsSettings, *, spot: bool) -> list[dict[str, Any]]:
-    """At birth, for all that is born: what has no tag cannot be found again."""
+    """Tags for all resources, set at their creation: a resource without a tag cannot be found again."""
     tags = {
         "Name": f"{request.cluster}-{request.node}",
         **settings.tags,

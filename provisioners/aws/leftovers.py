@@ -1,4 +1,4 @@
-"""What a machine may leave behind: how it is listed, and how it goes."""
+"""Resources that an instance may leave behind: how they are listed and deleted."""
 
 from __future__ import annotations
 
@@ -15,23 +15,21 @@ _PAGE = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class _Trace:
-    """One kind: the call that lists it with the filters that leave only what belongs to no machine, the key of the
-    answer, the key of an id, the call that ends it with its parameter, and the code for what is gone.
-    """
+class _Kind:
+    """One kind."""
 
-    listing: str
-    filters: Mapping[str, str]
-    key: str
+    listing: str  # the call that lists it
+    filters: Mapping[str, str]  # select resources without an instance
+    key: str  # of the list in the answer
     id_key: str
-    removal: str
-    parameter: str
-    gone: str
+    removal: str  # the call that deletes it
+    parameter: str  # the removal's parameter for the id
+    gone: str  # the error code of one that is already gone
     paged: bool = True
 
 
-_TRACES: Mapping[LeftoverKind, _Trace] = {
-    LeftoverKind.DISK: _Trace(
+_KINDS: Mapping[LeftoverKind, _Kind] = {
+    LeftoverKind.DISK: _Kind(
         "describe_volumes",
         {"status": "available"},
         "Volumes",
@@ -40,7 +38,7 @@ _TRACES: Mapping[LeftoverKind, _Trace] = {
         "VolumeId",
         "InvalidVolume.NotFound",
     ),
-    LeftoverKind.NETWORK_INTERFACE: _Trace(
+    LeftoverKind.NETWORK_INTERFACE: _Kind(
         "describe_network_interfaces",
         {"status": "available"},
         "NetworkInterfaces",
@@ -49,7 +47,7 @@ _TRACES: Mapping[LeftoverKind, _Trace] = {
         "NetworkInterfaceId",
         "InvalidNetworkInterfaceID.NotFound",
     ),
-    LeftoverKind.ADDRESS: _Trace(
+    LeftoverKind.ADDRESS: _Kind(
         "describe_addresses",
         {},
         "Addresses",
@@ -59,7 +57,7 @@ _TRACES: Mapping[LeftoverKind, _Trace] = {
         "InvalidAllocationID.NotFound",
         paged=False,
     ),
-    LeftoverKind.SPOT_REQUEST: _Trace(
+    LeftoverKind.SPOT_REQUEST: _Kind(
         "describe_spot_instance_requests",
         {"state": "open"},
         "SpotInstanceRequests",
@@ -72,30 +70,30 @@ _TRACES: Mapping[LeftoverKind, _Trace] = {
 
 
 def listed(aws: Aws, region: str, cluster: str, deadline: Deadline) -> Sequence[Leftover]:
-    """All of one region: four calls, whatever there is."""
+    """All of one region, in four calls."""
     found = []
-    for kind, trace in _TRACES.items():
-        wanted = {f"tag:{CLUSTER_TAG}": cluster, **trace.filters}
+    for kind, calls in _KINDS.items():
+        wanted = {f"tag:{CLUSTER_TAG}": cluster, **calls.filters}
         filters = [{"Name": name, "Values": [value]} for name, value in wanted.items()]
-        pages = {"MaxResults": _PAGE} if trace.paged else {}
+        pages = {"MaxResults": _PAGE} if calls.paged else {}
         try:
-            resources = list(aws.pages("ec2", region, trace.listing, deadline, trace.key, Filters=filters, **pages))
+            resources = list(aws.pages("ec2", region, calls.listing, deadline, calls.key, Filters=filters, **pages))
         except AwsApiError as error:
             raise ProvisionerError(str(error)) from error
-        # An address has no status: it is in use while it is associated.
+        # An address has no status: it is in use while associated.
         found += [
-            describe.leftover(each, kind, trace.id_key, region) for each in resources if not each.get("AssociationId")
+            describe.leftover(each, kind, calls.id_key, region) for each in resources if not each.get("AssociationId")
         ]
     return found
 
 
 def removed(aws: Aws, leftover: Leftover, deadline: Deadline) -> None:
-    """End one; what is gone already is fine."""
-    trace = _TRACES[leftover.kind]
+    """Delete one; one that is already gone is no error."""
+    calls = _KINDS[leftover.kind]
     _, ec2_id = describe.split_id(leftover.id)
-    value: Any = [ec2_id] if trace.parameter.endswith("Ids") else ec2_id
+    value: Any = [ec2_id] if calls.parameter.endswith("Ids") else ec2_id
     try:
-        aws.ask("ec2", leftover.region, trace.removal, deadline, **{trace.parameter: value})
+        aws.ask("ec2", leftover.region, calls.removal, deadline, **{calls.parameter: value})
     except AwsApiError as error:
-        if error.reply.code != trace.gone:
+        if error.reply.code != calls.gone:
             raise ProvisionerError(str(error)) from error

@@ -1,4 +1,4 @@
-"""What could be asked for: the catalog, what each zone has, and what it costs now."""
+"""The offers: the catalog, the types of each zone, and their prices now."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _LIVE = "EC2 spot price history, live"
 _CLOCKS_MAY_DIFFER = timedelta(minutes=5)
 
 Limits: TypeAlias = Mapping[tuple[str, str], float | None]
-"""(region, quota code) -> vCPUs, None where it cannot be known."""
+"""(region, quota code) -> vCPUs, None where it cannot be read."""
 
 
 class Offers:
-    """Asks EC2 for offers; `now` says since when spot prices are wanted."""
+    """EC2's offers. `now` returns the time from which on spot prices are read."""
 
     def __init__(self, aws: Aws, settings: AwsSettings, catalog: Catalog, now: Callable[[], datetime]) -> None:
         self._aws = aws
@@ -30,7 +30,7 @@ class Offers:
         self._now = now
 
     def find(self, query: OfferQuery, deadline: Deadline) -> Sequence[Offer]:
-        """Cheapest first, what has no price last. Raises ProvisionerError with the remedy where there is nothing."""
+        """Cheapest first, those without a price last. Raises ProvisionerError where there are none."""
         types = {each.name: each for each in self._catalog.select("aws", query)}
         if not types:
             raise ProvisionerError(f"no EC2 instance type has {query.gpus_per_node} or more {query.gpu or 'GPUs'}")
@@ -70,7 +70,7 @@ class Offers:
         return [self._offer(region, place, types[place[0]], query.market, prices) for place in places]
 
     def _may_use(self, zone: str, region: str) -> bool:
-        """Where subnets are named for a region, only their zones."""
+        """With subnets configured for a region, only their zones."""
         subnets = [each for each in self._settings.subnets if each.startswith(region)]
         return not subnets or zone in subnets
 
@@ -98,7 +98,7 @@ class Offers:
         )
 
     def _spot_prices(self, region: str, types: list[str], deadline: Deadline) -> dict[tuple[str, str], float]:
-        """(type, zone) -> US dollars per hour. EC2 begins with the price at the start, and adds each change since."""
+        """(type, zone) -> US dollars per hour. EC2 returns the price at the start and each change since."""
         history = self._pages(
             region,
             "describe_spot_price_history",
@@ -116,7 +116,7 @@ class Offers:
         return {place: price for place, (_, price) in latest.items()}
 
     def _limits(self, offers: Sequence[Offer], deadline: Deadline) -> Limits:
-        """The quotas that the offers count towards, each asked for once."""
+        """The quotas that the offers count towards, each read once."""
         wanted = {(each.region, quota_of(each.instance_type, each.market)) for each in offers}
         return {
             (region, quota.code): quota_limit(self._aws, region, quota, deadline) for region, quota in wanted if quota
@@ -130,19 +130,19 @@ class Offers:
 
 
 def _complaint(offer: Offer, machine: MachineType, limits: Limits) -> str:
-    """Why the account may not have even one such machine; "" where it may, or nobody knows."""
+    """Why the account's quota does not allow even one such instance; "" where it does, or is not known."""
     quota = quota_of(offer.instance_type, offer.market)
     limit = limits[offer.region, quota.code] if quota else None
     if quota is None or limit is None or machine.vcpus is None or limit >= machine.vcpus:
         return ""
     return (
         f"the account's quota {quota.name!r} ({quota.code}) in {offer.region} is {limit:g} vCPUs, and "
-        f"{machine.name} needs {machine.vcpus}: ask for more in Service Quotas"
+        f"{machine.name} needs {machine.vcpus}: request more in Service Quotas"
     )
 
 
 def quota_limit(aws: Aws, region: str, quota: VcpuQuota, deadline: Deadline) -> float | None:
-    """The account's limit in vCPUs; None where it cannot be known: a quota that cannot be read stops nobody."""
+    """The account's limit in vCPUs; None where it cannot be read, which blocks no launch."""
     try:
         answer = aws.ask(
             "service-quotas", region, "get_service_quota", deadline, ServiceCode="ec2", QuotaCode=quota.code

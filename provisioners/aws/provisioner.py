@@ -30,8 +30,8 @@ from provisioners.base import (
 from provisioners.calls import Deadline, NoAnswerError, NoCredentialsError, NotSentError
 from provisioners.catalog import Catalog, load_catalog
 
-_PAGE = 1000  # the most that EC2 gives at once
-_NOT_THERE = ("InvalidInstanceID.NotFound", "InvalidInstanceID.Malformed")
+_PAGE = 1000  # EC2's maximum
+_NOT_FOUND = ("InvalidInstanceID.NotFound", "InvalidInstanceID.Malformed")
 
 
 class AwsProvisioner:
@@ -85,7 +85,7 @@ class AwsProvisioner:
         return self._launched(answer, offer.region)
 
     def find(self, token: str, timeout_s: float) -> Instance | None:
-        """As the protocol says. By tag: a listing by idempotency token knows one region only, too."""
+        """As the protocol says. By tag: a listing by idempotency token covers one region only, too."""
         deadline = Deadline(timeout_s)
         found: list[Instance] = []
         for region in self._settings.regions:
@@ -94,40 +94,40 @@ class AwsProvisioner:
         return next(iter(alive or found), None)
 
     def instances(self, cluster: str, timeout_s: float) -> Sequence[Instance]:
-        """As the protocol says: per region one listing of machines, and one of spot requests where there are any."""
+        """As the protocol says: per region one listing of instances, and one of spot requests where there are any."""
         deadline = Deadline(timeout_s)
         return [
             each for region in self._settings.regions for each in self._list(region, CLUSTER_TAG, cluster, deadline)
         ]
 
     def terminate(self, instance_id: str, timeout_s: float) -> None:
-        """As the protocol says. EC2 may not know a young machine yet: the listing goes on to show it."""
+        """As the protocol says. EC2 may not find a young instance yet: later listings still show it."""
         deadline = Deadline(timeout_s)
         for region, ec2_id in self._places(instance_id):
             self._ask_unless_gone(
                 region,
                 "terminate_instances",
                 deadline,
-                _NOT_THERE,
+                _NOT_FOUND,
                 want="TerminatingInstances",
                 InstanceIds=[ec2_id],
             )
 
     def leftovers(self, cluster: str, timeout_s: float) -> Sequence[Leftover]:
-        """Disks, network interfaces and addresses that no machine has, and spot requests that wait for one."""
+        """Disks, network interfaces and addresses without an instance, and open spot requests."""
         deadline = Deadline(timeout_s)
         regions = self._settings.regions
         return [each for region in regions for each in leftovers.listed(self._aws, region, cluster, deadline)]
 
     def remove(self, leftover: Leftover, timeout_s: float) -> None:
-        """Delete it; what is gone already is fine."""
+        """Delete it; one that is already gone is no error."""
         leftovers.removed(self._aws, leftover, Deadline(timeout_s))
 
     def console(self, instance_id: str, timeout_s: float) -> str:
-        """The serial console's last words; EC2 has them some minutes late, and "" before."""
+        """The tail of the serial console; EC2 has it after some minutes, and "" before."""
         deadline = Deadline(timeout_s)
         for region, ec2_id in self._places(instance_id):
-            answer = self._ask_unless_gone(region, "get_console_output", deadline, _NOT_THERE, InstanceId=ec2_id)
+            answer = self._ask_unless_gone(region, "get_console_output", deadline, _NOT_FOUND, InstanceId=ec2_id)
             if text := answer.get("Output"):
                 return str(text)
         return ""
@@ -145,9 +145,9 @@ class AwsProvisioner:
         )
         listed = [each for reservation in reservations for each in reservation.get("Instances", ())]
         notices: dict[str, float] = {}
-        if any(describe.may_be_announced(each) for each in listed):
+        if any(describe.may_be_preempted(each) for each in listed):
             wanted = _filters({f"tag:{tag}": value, "state": "active"})
-            notices = describe.announced(
+            notices = describe.preemptions(
                 self._pages(
                     region,
                     "describe_spot_instance_requests",
@@ -167,13 +167,13 @@ class AwsProvisioner:
             (raw,) = answer["Instances"]
             return Launched(describe.instance(raw, region, self._settings, None))
         except (KeyError, ValueError, ProvisionerError) as error:
-            return Unknown(f"EC2 in {region} took the launch, and answered what cannot be read: {error!r}")
+            return Unknown(f"EC2 in {region} accepted the launch, but its reply cannot be read: {error!r}")
 
     def _launched_before(
         self, request: LaunchRequest, refused: AwsApiError, where: str, deadline: Deadline
     ) -> LaunchOutcome:
-        """EC2 refuses a token whose machine has ended, and one that comes with other words: the settings may have
-        changed since. The machine of this token and this node is the answer, while EC2 lists it.
+        """EC2 refuses a token whose instance has ended, or whose parameters differ: the settings may have changed
+        since. The result is the instance of this token and this node, as long as EC2 lists it.
         """
         try:
             found = self._list(request.offer.region, launch.TOKEN_TAG, request.token, deadline)
@@ -183,7 +183,7 @@ class AwsProvisioner:
         if mine:
             return Launched(mine[0])
         outcome = errors.launch_outcome(refused.reply, where)
-        return outcome if isinstance(outcome, Fatal) else Transient(f"{refused}; a new node takes a new token")
+        return outcome if isinstance(outcome, Fatal) else Transient(f"{refused}; a new node needs a new token")
 
     def _places(self, instance_id: str) -> Iterable[tuple[str, str]]:
         region, ec2_id = describe.split_id(instance_id)

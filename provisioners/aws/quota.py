@@ -1,4 +1,4 @@
-"""EC2's vCPU quotas: which one an instance type counts towards. Pure.
+"""EC2's vCPU quotas, and which one an instance type counts towards. Pure.
 
 Source of the codes: Service Quotas, service "ec2", as `aws service-quotas list-service-quotas` shows them.
 """
@@ -36,7 +36,7 @@ TABLE: Sequence[VcpuQuota] = (
 
 
 def quota_of(instance_type: str, market: Market) -> VcpuQuota | None:
-    """The quota that a type counts towards; None where none is known."""
+    """The quota that a type counts towards; None for an unknown family."""
     match = re.match(r"([a-z]+)(\d*)", instance_type)
     if match is None:
         return None

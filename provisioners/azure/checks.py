@@ -1,4 +1,4 @@
-"""What `spotsup check` asks of Azure: all that can be asked without launching anything."""
+"""The checks that `spotsupd check` makes on Azure. They launch nothing."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ CHANGES = (
     "Microsoft.Network/publicIPAddresses/join/action",
     "Microsoft.Network/publicIPAddresses/delete",
 )
-"""What a launch and an end need in the resource group, also where Azure does it in the caller's name."""
+"""The permissions that a launch and a termination need in the resource group, including Azure's own steps for them."""
 
 _ID = re.compile(r"/subscriptions/[^/]+/resourceGroups/([^/]+)/providers/Microsoft\.Network/(.+)", re.IGNORECASE)
 
 
 class Checks:
-    """One run over all regions; each finding is one sentence, with the remedy where something is wrong."""
+    """One run over all regions. Each finding is one sentence; a failed one says what to do."""
 
     def __init__(self, azure: Azure, settings: AzureSettings, catalog: Catalog) -> None:
         self._azure = azure
@@ -46,7 +46,7 @@ class Checks:
         self._offers = Offers(azure, settings, catalog)
 
     def run(self, deadline: Deadline) -> Sequence[Finding]:
-        """Never raises for what it finds; a cloud that cannot be reached is a finding, too."""
+        """Never raises for what it finds; an unreachable cloud is a finding, too."""
         credentials = self._try("credentials", lambda: self._credentials(deadline))
         if not credentials.ok:
             return [credentials]
@@ -115,7 +115,7 @@ class Checks:
         yield "the activity log", log
 
     def _permissions(self, deadline: Deadline) -> str:
-        """Azure has no dry run of a launch; it does say what the caller may do."""
+        """Azure has no dry run of a launch; it does list the caller's permissions."""
         settings = self._settings
         path = (
             f"/subscriptions/{settings.subscription}/resourceGroups/{settings.resource_group}"
@@ -135,10 +135,10 @@ class Checks:
             return "machines have no dead-man switch: azure.dead_man_s is 0"
         if not self._settings.identity:
             raise ProvisionerError(
-                "machines have no dead-man switch: on Azure one that switches itself off goes on to cost, and only a "
+                "machines have no dead-man switch: Azure bills a machine that has shut itself down, and only a "
                 "managed identity lets it delete itself; set azure.identity, or azure.dead_man_s = 0 to do without"
             )
-        return f"a machine that hears nothing for {self._settings.dead_man_s:g} s deletes itself"
+        return f"a machine without contact for {self._settings.dead_man_s:g} s deletes itself"
 
     def _images(self) -> list[str]:
         settings = self._settings
@@ -151,7 +151,7 @@ class Checks:
     def _image(self, region: str, named: str, deadline: Deadline) -> str:
         reference = launch.image_reference(named)
         if "id" in reference:
-            return f"{named} is taken as it is: spotsup does not look into galleries"
+            return f"{named} is not checked: spotsup does not read image galleries"
         publisher, offer, sku, version = (reference[key] for key in ("publisher", "offer", "sku", "version"))
 
         def ask(clients: Clients, more: Mapping[str, Any]) -> Any:
@@ -169,7 +169,7 @@ class Checks:
         subnet = self._settings.subnets.get(region)
         if not subnet:
             raise ProvisionerError(
-                f"no subnet is named for {region}: set azure.subnets.{region} to the resource id of one there"
+                f"no subnet is configured for {region}: set azure.subnets.{region} to the resource id of one there"
             )
         described = self._by_id(
             subnet, "subnets", lambda clients, names, more: clients.network.subnets.get(*names, **more), deadline
@@ -179,7 +179,7 @@ class Checks:
         if not group:
             if self._settings.public_address:
                 raise ProvisionerError(
-                    f"machines in {region} get a public address that nobody reaches: set azure.security_groups."
+                    f"machines in {region} get a public address without an inbound rule: set azure.security_groups."
                     f"{region} to a group that lets the daemon in at port {self._settings.ssh_port}"
                 )
             return f"machines in {region} are in {subnet}, where all of the network reach each other"
@@ -191,7 +191,7 @@ class Checks:
         )
         if not lets_in((rules.get("properties") or {}).get("securityRules") or (), self._settings.ssh_port):
             raise ProvisionerError(
-                f"{group.rpartition('/')[2]} lets nobody in at port {self._settings.ssh_port}: add a rule for the "
+                f"{group.rpartition('/')[2]} allows no access to port {self._settings.ssh_port}: add a rule for the "
                 "daemon's address"
             )
         return f"{group.rpartition('/')[2]} lets the daemon in, and nodes in one network reach each other"
@@ -206,7 +206,7 @@ class Checks:
         match = _ID.fullmatch(resource)
         parts = match[2].split("/") if match else []
         if match is None or len(parts) < 2 or parts[-2].lower() != kind.lower():
-            raise ProvisionerError(f"{resource!r} is no resource id of one of Azure's {kind}")
+            raise ProvisionerError(f"{resource!r} is not the resource id of one of Azure's {kind}")
         names = [match[1], *parts[1::2]]
         try:
             return self._azure.ask(
@@ -222,7 +222,7 @@ class Checks:
         found = {gpus[each.size.lower()] for each in self._offers.places(region, deadline) if each.size.lower() in gpus}
         if not found:
             raise ProvisionerError(
-                f"{region} offers this subscription no size of the catalog: take it out of azure.regions, or ask Azure "
+                f"{region} offers this subscription no size of the catalog: remove it from azure.regions, or ask Azure "
                 "to lift the restriction"
             )
         return f"{region} has machines with {', '.join(sorted(each for each in found if each))}"
@@ -232,7 +232,8 @@ class Checks:
         limit = None if found is None else found.get(SPOT_QUOTA.lower())
         if limit == 0:
             raise ProvisionerError(
-                f"no spot machine may run in {region} ({SPOT_QUOTA}: 0 vCPUs): ask for more under Quotas in the portal"
+                f"the quota of {region} allows no spot instance ({SPOT_QUOTA}: 0 vCPUs): "
+                "request more under Quotas in the portal"
             )
         return f"vCPUs of spot machines in {region}: {'?' if limit is None else limit}"
 
@@ -245,7 +246,7 @@ class Checks:
 
 
 def allows(permission: Mapping[str, Any], action: str) -> bool:
-    """Whether one of a caller's permissions is for an action: names may have a * anywhere, and case is none."""
+    """Whether a permission of the caller covers an action. Names may have a * anywhere; case does not matter."""
 
     def covers(names: Sequence[str] | None) -> bool:
         return any(fnmatch.fnmatchcase(action.lower(), name.lower()) for name in names or ())
@@ -254,7 +255,7 @@ def allows(permission: Mapping[str, Any], action: str) -> bool:
 
 
 def lets_in(rules: Sequence[Mapping[str, Any]], port: int) -> bool:
-    """Whether the first rule by priority about TCP at `port` from outside allows it."""
+    """Whether the first rule, by priority, for TCP at `port` from outside allows it."""
     properties = [each.get("properties") or {} for each in rules]
     inbound = [each for each in properties if str(each.get("direction", "")).lower() == "inbound"]
     for rule in sorted(inbound, key=lambda each: int(each.get("priority", 65000))):

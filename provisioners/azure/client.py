@@ -1,7 +1,7 @@
-"""Calls to Azure through its SDK: bounded in time, their faults told apart by whether anything can have happened.
+"""Calls to Azure through its SDK: bounded in time; errors differ by whether the call can have had an effect.
 
-The SDK's pipeline is built here from its own parts, without those that would ask twice or wait: retries, redirects, and
-the policy that registers resource providers and sleeps. Its pollers are never used: they wait 30 s between looks.
+The SDK's pipeline is built here from its own parts, without those that repeat a request or sleep: retries, redirects,
+and the policy that registers resource providers. Its pollers are never used: they wait 30 s between polls.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import Any
 
 from provisioners.azure.errors import AzureErrorReply, denial_remedy, is_retryable
 from provisioners.azure.settings import AzureSettings
-from provisioners.azure.tokens import PUBLIC_CLOUD, SCOPE, SHORTEST_S, Tokens, trust, words_of
+from provisioners.azure.tokens import PUBLIC_CLOUD, SCOPE, SHORTEST_S, Tokens, trust
 from provisioners.base import DeniedError, ProvisionerError, UnreachableError
-from provisioners.calls import Deadline, NoAnswerError, NoCredentialsError, NotSentError
+from provisioners.calls import Deadline, NoAnswerError, NoCredentialsError, NotSentError, one_line
 
 MAX_ATTEMPTS = 4
 MAX_PAGES = 200
@@ -34,7 +34,7 @@ class AzureApiError(Exception):
 
 
 class Azure:
-    """The SDK's clients for one subscription. Any thread may use them."""
+    """The SDK's clients for one subscription. Thread-safe."""
 
     def __init__(self, settings: AzureSettings) -> None:
         try:
@@ -46,7 +46,7 @@ class Azure:
                 "the SDK for Azure (azure-identity, azure-mgmt-compute, azure-mgmt-network) is not installed: "
                 "pip install 'spotsup[azure]', or take [azure] out of the configuration"
             ) from error
-        # What the SDK would warn of (a token that does not come, half an answer) is in our own words' errors.
+        # What the SDK would log (a missing token, an incomplete answer) is in our own errors.
         logging.getLogger("azure").setLevel(logging.ERROR)
         self._settings = settings
         self._lock = threading.Lock()
@@ -59,8 +59,8 @@ class Azure:
         return self._settings.resource_group
 
     def once(self, what: str, ask: Callable[[Clients, Mapping[str, Any]], Any], timeout_s: float) -> Any:
-        """One call, one attempt: `ask` gets the clients, and keywords that it hands to the SDK's method. `what` names
-        it for people. Raises AzureApiError, NotSentError, NoAnswerError, NoCredentialsError.
+        """One call, one attempt: `ask` gets the clients, and keywords to pass to the SDK's method. `what` names the
+        call for people. Raises AzureApiError, NotSentError, NoAnswerError, NoCredentialsError.
         """
         from azure.core import exceptions as sdk
 
@@ -71,23 +71,23 @@ class Azure:
         try:
             return ask(Clients(self), limits)
         except (sdk.DecodeError, sdk.DeserializationError, sdk.ServiceResponseError) as error:
-            raise NoAnswerError(f"Azure did not answer {what} as it should: {words_of(error)}") from error
+            raise NoAnswerError(f"Azure gave no usable answer to {what}: {one_line(error)}") from error
         except sdk.HttpResponseError as error:
             if error.status_code is None:
-                raise NoAnswerError(f"Azure broke off {what}: {words_of(error)}") from error
+                raise NoAnswerError(f"Azure closed the connection during {what}: {one_line(error)}") from error
             if error.status_code == 401:
                 self._tokens.forget()
             raise AzureApiError(_error_reply(what, error)) from error
         except sdk.ServiceRequestError as error:
             if _was_sent(error):
-                raise NoAnswerError(f"Azure did not answer {what}: {words_of(error)}") from error
-            raise NotSentError(f"Azure cannot be reached: {words_of(error)}") from error
+                raise NoAnswerError(f"Azure did not answer {what}: {one_line(error)}") from error
+            raise NotSentError(f"Azure cannot be reached: {one_line(error)}") from error
         except (ValueError, KeyError, TypeError) as error:
-            # What the SDK makes of an answer that is JSON, and not Azure's.
-            raise NoAnswerError(f"Azure did not answer {what} as it should: {words_of(error)}") from error
+            # The SDK's errors for JSON that is not Azure's.
+            raise NoAnswerError(f"Azure gave no usable answer to {what}: {one_line(error)}") from error
 
     def ask(self, what: str, ask: Callable[[Clients, Mapping[str, Any]], Any], deadline: Deadline) -> Any:
-        """One call that may be repeated. Raises AzureApiError where Azure says no for good, else a ProvisionerError."""
+        """One call that may be repeated. Raises AzureApiError for a final refusal, else a ProvisionerError."""
         for attempt in range(MAX_ATTEMPTS):
             last = attempt == MAX_ATTEMPTS - 1
             wait_s = 0.0 if last else _BACKOFF_S[attempt] * random.uniform(0.8, 1.2)  # noqa: S311 - jitter
@@ -125,9 +125,9 @@ class Azure:
                 hooked = {**more, "raw_response_hook": lambda seen: whole.append(seen.http_response.json())}
                 listing = ask(clients, hooked).by_page(continuation_token=token)
                 items = list(next(listing))
-                # An empty page has its list, too: a proxy's page may be well-formed JSON, and is then an empty one.
+                # An empty page has a list, too. A proxy's page may be well-formed JSON without one.
                 if not whole or not isinstance(whole[0], dict) or "value" not in whole[0]:
-                    raise ValueError("there is no list in it")
+                    raise ValueError("the page has no list")
                 return items, listing.continuation_token
 
             items, token = self.ask(what, page, deadline)
@@ -137,8 +137,8 @@ class Azure:
         raise ProvisionerError(f"Azure has more than {MAX_PAGES} pages of {what}")
 
     def raw(self, method: str, url: str, params: Mapping[str, str], limits: Mapping[str, Any]) -> Any:
-        """One request that the SDK has no method for, by the public way that its clients offer: an answer in JSON.
-        For use within `once` and `ask`. `url`: a path, or an address that Azure gave.
+        """One request for which the SDK has no method, through its clients' public `send_request`; returns JSON.
+        For use within `once` and `ask`. `url`: a path, or an address from Azure.
         """
         from azure.core.exceptions import HttpResponseError
         from azure.core.rest import HttpRequest
@@ -150,7 +150,7 @@ class Azure:
             raise HttpResponseError(response=response, error_format=ARMErrorFormat)
         found = response.json()
         if not isinstance(found, dict):
-            raise TypeError("it is no object")
+            raise TypeError("the reply is not an object")
         return found
 
     def client(self, name: str) -> Any:
@@ -188,7 +188,7 @@ class Azure:
 
 
 class Clients:
-    """What a call is made with."""
+    """The SDK's clients, as a call gets them."""
 
     def __init__(self, azure: Azure) -> None:
         self._azure = azure
@@ -222,15 +222,15 @@ def prices(settings: AzureSettings, params: Mapping[str, str], timeout_s: float)
             response.raise_for_status()
             found: dict[str, Any] = response.json()
             if "Items" not in found:
-                raise ValueError("there are no Items in it")
+                raise ValueError("the reply has no Items")
             return found
     except (AzureError, ValueError, TypeError) as error:
-        raise UnreachableError(f"{settings.prices} does not tell prices: {words_of(error)}") from error
+        raise UnreachableError(f"{settings.prices} returned no prices: {one_line(error)}") from error
 
 
 def download(settings: AzureSettings, url: str, timeout_s: float) -> str:
-    """A text that Azure holds at an address which is its own key; "" where there is none yet. Raises UnreachableError,
-    without the address.
+    """A text at an address that contains its own key; "" where there is none yet. Raises UnreachableError, whose
+    message does not have the address.
     """
     from azure.core import PipelineClient
     from azure.core.exceptions import AzureError
@@ -246,7 +246,7 @@ def download(settings: AzureSettings, url: str, timeout_s: float) -> str:
             response.raise_for_status()
             return str(response.read().decode("utf-8", errors="replace"))
     except AzureError as error:
-        raise UnreachableError(f"a console's text does not come: {type(error).__name__}") from None
+        raise UnreachableError(f"the console's text cannot be downloaded: {type(error).__name__}") from None
 
 
 def _error_reply(what: str, error: Any) -> AzureErrorReply:
@@ -260,15 +260,15 @@ def _error_reply(what: str, error: Any) -> AzureErrorReply:
 
 
 def _retry_after_s(error: Any) -> float:
-    said = (error.response.headers if error.response is not None else {}).get("Retry-After", "")
+    header = (error.response.headers if error.response is not None else {}).get("Retry-After", "")
     try:
-        return min(max(float(said), 0.0), _MAX_RETRY_AFTER_S)
+        return min(max(float(header), 0.0), _MAX_RETRY_AFTER_S)
     except ValueError:
         return 0.0
 
 
 def _was_sent(error: Any) -> bool:
-    """Whether a fault that the SDK puts before the sending may have come after it: a connection that broke."""
+    """Whether a fault that the SDK reports as before sending may have come after it, such as a broken connection."""
     names = set()
     seen: Any = error
     for _ in range(8):

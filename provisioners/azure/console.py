@@ -7,13 +7,13 @@ from provisioners.azure.settings import AzureSettings
 from provisioners.base import ProvisionerError
 from provisioners.calls import Deadline
 
-_LONGEST = 65536
+_MAX_CHARACTERS = 65536
 # Conflict: the machine is not allocated, or has no boot diagnostics (yet).
 _NONE = ("ResourceNotFound", "NotFound", "HTTP 404", "Conflict", "OperationNotAllowed", "HTTP 409")
 
 
 def tail(azure: Azure, settings: AzureSettings, machine: str, deadline: Deadline) -> str:
-    """The end of it; "" where there is none. The address that Azure gives is good for minutes, and a secret so long."""
+    """Its last characters; "" where there are none. Azure's address for it is valid, and secret, for five minutes."""
     try:
         reply = azure.ask(
             f"the console of {machine}",
@@ -28,4 +28,4 @@ def tail(azure: Azure, settings: AzureSettings, machine: str, deadline: Deadline
         raise ProvisionerError(str(error)) from error
     url = reply.get("serialConsoleLogBlobUri") or ""
     text = download(settings, url, max(deadline.left_s(), 0.1)) if url else ""
-    return text[-_LONGEST:]
+    return text[-_MAX_CHARACTERS:]

@@ -1,4 +1,4 @@
-"""From Azure's descriptions to ours. Pure."""
+"""Azure's descriptions as identity. Pure."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _POWER = {
 
 @dataclass(frozen=True, slots=True)
 class Addresses:
-    """A machine's."""
+    """A machine's addresses."""
 
     private: str = ""
     public: str = ""
@@ -48,21 +48,21 @@ def instance(
     past: Past | None = None,
     now: float = math.inf,
 ) -> Instance:
-    """One machine that there is. Raises ProvisionerError where nothing can stand in for what its description lacks.
+    """One existing machine. Raises ProvisionerError where the description lacks a required field.
 
-    `now`: by our clock; where Azure's is ahead of it, what the log tells already was no later than now.
+    `now`: on our clock; Azure's may be ahead of it, so later times in the log count as now.
     """
     properties = raw.get("properties") or {}
     name, made = raw.get("name"), str(properties.get("provisioningState", "")).lower()
     if not name or not made:
         raise ProvisionerError(
-            f"Azure describes a machine ({name!r}) without what it should: provisioningState "
+            f"Azure describes a machine ({name!r}) without a required field: provisioningState "
             f"{properties.get('provisioningState')!r}"
         )
     addresses, past = addresses or Addresses(), past or Past()
     state = _state(made, power)
     ended = state in {InstanceState.STOPPING, InstanceState.STOPPED}
-    ours = _ours(raw, name)
+    identity = _identity(raw, name)
     coming = past.evicted_at if not ended and past.gone_at is None else None
     return Instance(
         id=name,
@@ -76,17 +76,17 @@ def instance(
         private_address=addresses.private,
         end_cause=_cause(state, made, past) if ended else None,
         preempt_at=None if coming is None else min(coming, now) + NOTICE_S,
-        cluster=ours.cluster,
-        node=ours.node,
-        token=ours.token,
+        cluster=identity.cluster,
+        node=identity.node,
+        token=identity.token,
     )
 
 
 def gone(name: str, past: Past, settings: AzureSettings) -> Instance:
-    """A machine that the log says has ended, and no listing shows."""
+    """A machine that has ended, by the log, and is in no listing."""
     raw = past.body
     only = settings.regions[0] if len(settings.regions) == 1 else ""
-    ours = _ours(raw, name)
+    identity = _identity(raw, name)
     created = timestamp((raw.get("properties") or {}).get("timeCreated"))
     return Instance(
         id=str(raw.get("name") or name),
@@ -97,9 +97,9 @@ def gone(name: str, past: Past, settings: AzureSettings) -> Instance:
         launched_at=created or past.born_at,
         ssh_port=settings.ssh_port,
         end_cause=past.cause or EndCause.UNKNOWN,
-        cluster=ours.cluster,
-        node=ours.node,
-        token=ours.token,
+        cluster=identity.cluster,
+        node=identity.node,
+        token=identity.token,
     )
 
 
@@ -109,14 +109,14 @@ def powers(listed: Iterable[Mapping[str, Any]]) -> dict[str, str]:
 
 
 def status(raw: Mapping[str, Any], kind: str) -> str:
-    """What follows `kind` in a machine's statuses: "running" of "PowerState/running"; "" where there is none."""
+    """The part of a machine's status after `kind`: "running" of "PowerState/running"; "" where there is none."""
     view = (raw.get("properties") or {}).get("instanceView") or {}
     codes = [str(each.get("code", "")) for each in view.get("statuses") or ()]
     return next((code[len(kind) :] for code in codes if code.lower().startswith(kind.lower())), "")
 
 
 def failure(raw: Mapping[str, Any]) -> tuple[str, str]:
-    """(code, message) of a machine whose provisioning failed, of its instance view; empty where it does not say."""
+    """(code, message) of a machine whose provisioning failed, from its instance view; empty where it has none."""
     view = (raw.get("properties") or {}).get("instanceView") or {}
     for each in view.get("statuses") or ():
         code = str(each.get("code", ""))
@@ -140,29 +140,29 @@ def addresses_of(nics: Iterable[Mapping[str, Any]], ips: Iterable[Mapping[str, A
 
 
 def leftover(raw: Mapping[str, Any], kind: LeftoverKind, machine: str) -> Leftover:
-    """Something that belongs to no machine any more. `machine`: the name of the one that had it."""
-    ours = _ours(raw, machine)
+    """A resource that belongs to no machine any more. `machine`: the name of its former one."""
+    identity = _identity(raw, machine)
     region = str(raw.get("location", ""))
-    return Leftover(str(raw.get("name", "")), kind, ours.cluster, ours.node or ours.token, region)
+    return Leftover(str(raw.get("name", "")), kind, identity.cluster, identity.node or identity.token, region)
 
 
 def tags_of(raw: Mapping[str, Any]) -> Mapping[str, str]:
-    """None are null."""
+    """Its tags; Azure's null means none."""
     return raw.get("tags") or {}
 
 
 @dataclass(frozen=True, slots=True)
-class _Ours:
+class _Identity:
     cluster: str
     node: str
     token: str
 
 
-def _ours(raw: Mapping[str, Any], name: str) -> _Ours:
-    """By the tags, and where there are none by the machine's name."""
+def _identity(raw: Mapping[str, Any], name: str) -> _Identity:
+    """From the tags; without tags, from the machine's name."""
     tags = tags_of(raw)
     cluster, token = owner(name)
-    return _Ours(tags.get(CLUSTER_TAG, cluster), tags.get(NODE_TAG, ""), tags.get(TOKEN_TAG, token))
+    return _Identity(tags.get(CLUSTER_TAG, cluster), tags.get(NODE_TAG, ""), tags.get(TOKEN_TAG, token))
 
 
 def _zone(raw: Mapping[str, Any]) -> str:
@@ -171,7 +171,7 @@ def _zone(raw: Mapping[str, Any]) -> str:
 
 
 def _state(made: str, power: str) -> InstanceState:
-    """A machine whose provisioning failed exists, and may even run: only its power tells."""
+    """A machine whose provisioning failed exists and may run: its power state decides."""
     if made == "deleting":
         return InstanceState.STOPPING
     if made in {"failed", "canceled"}:

@@ -15,12 +15,12 @@ from provisioners.codes import Code, Kind, find, outcome
 
 CAPACITY_MEMORY_S = 600.0
 ABSENT_MEMORY_S = 3600.0  # karpenter's for SkuNotAvailable
-QUOTA_MEMORY_S = 600.0  # karpenter's, where there is a quota and it is used up
-NO_QUOTA_MEMORY_S = 3600.0  # karpenter's, where the quota is 0
+QUOTA_MEMORY_S = 600.0  # karpenter's for a quota that is used up
+NO_QUOTA_MEMORY_S = 3600.0  # karpenter's for a quota of 0
 THROTTLED_S = 10.0
-NIC_RESERVED_S = 180.0  # the network keeps an interface for its failed machine for so long
+NIC_RESERVED_S = 180.0  # Azure reserves an interface for its failed machine for so long
 
-_ASK_FOR_MORE = "ask for more under Quotas in the portal, or end what runs"
+_ASK_FOR_MORE = "request more under Quotas in the portal, or terminate other instances"
 _RENEW = "renew the daemon's Azure credentials"
 _ALLOW = "give the daemon what docs/permissions/azure-*.json list"
 _IMAGE = "set azure.image to one that this region has"
@@ -76,13 +76,13 @@ TABLE: Sequence[Code] = (
     Code("ServiceUnavailable", Kind.TRANSIENT, "ARM"),
     Code("ServerTimeout", Kind.UNKNOWN, "ARM"),
     Code("GatewayTimeout", Kind.UNKNOWN, "ARM"),
-    # A fault inside may have come after the machine: a look-up tells.
+    # The fault may have come after the launch: look the machine up.
     Code("InternalServerError", Kind.UNKNOWN, "ARM"),
     Code("InternalExecutionError", Kind.UNKNOWN, "ARM"),
     Code("InternalOperationError", Kind.UNKNOWN, "ARM"),
     Code("NetworkingInternalOperationError", Kind.UNKNOWN, "ARM"),
-    Code("HTTP 5xx", Kind.UNKNOWN, "a proxy, or nothing that Azure says"),
-    # There is a machine of this name; ours is told by its tags.
+    Code("HTTP 5xx", Kind.UNKNOWN, "a proxy, or Azure without a code"),
+    # There is a machine of this name; its tags show whether it is ours.
     Code("PreconditionFailed", Kind.USED, "Compute API, If-None-Match"),
     Code("HTTP 412", Kind.USED, "Compute API, If-None-Match"),
     Code("ConflictingServerState", Kind.TRANSIENT, "ARM"),
@@ -94,7 +94,7 @@ TABLE: Sequence[Code] = (
     _fatal("AuthorizationPermissionMismatch", _ALLOW),
     _fatal("InvalidAuthenticationToken", _RENEW),
     _fatal("InvalidAuthenticationTokenTenant", _RENEW + ", from the subscription's own tenant"),
-    _fatal("ExpiredAuthenticationToken", _RENEW + ", and look at the computer's clock"),
+    _fatal("ExpiredAuthenticationToken", _RENEW + ", and check this computer's clock"),
     _fatal("AuthenticationFailed", _RENEW),
     _fatal("AuthenticationFailedMissingToken", _RENEW),
     _fatal("InvalidSubscriptionId", "set azure.subscription"),
@@ -103,8 +103,8 @@ TABLE: Sequence[Code] = (
     _fatal("MissingSubscriptionRegistration", "run once: az provider register --namespace Microsoft.Compute"),
     _fatal("ReadOnlyDisabledSubscription", "enable the subscription again"),
     _fatal("DisallowedOperation"),
-    _fatal("RequestDisallowedByPolicy", "ask who made the policy that is named", "ARM"),
-    _fatal("ScopeLocked", "take the lock off azure.resource_group"),
+    _fatal("RequestDisallowedByPolicy", "contact the owner of the named policy", "ARM"),
+    _fatal("ScopeLocked", "remove the lock from azure.resource_group"),
     _fatal("ResourceGroupNotFound", "create it, or set azure.resource_group"),
     _fatal("ResourceGroupBeingDeleted", "set azure.resource_group to one that stays"),
     _fatal("ImageNotFound", _IMAGE, "compute"),
@@ -112,14 +112,14 @@ TABLE: Sequence[Code] = (
     _fatal("GalleryImageNotFound", _IMAGE, "compute"),
     _fatal("ImageVersionDeprecated", _IMAGE, "compute"),
     _fatal("MarketplacePurchaseEligibilityFailed", "accept the image's terms: az vm image terms accept", "compute"),
-    _fatal("VMMarketplaceInvalidInput", "take an image without a plan", "compute"),
+    _fatal("VMMarketplaceInvalidInput", "use an image without a plan", "compute"),
     _fatal("InvalidResourceReference", _NETWORK),
     _fatal("SubnetNotFound", _NETWORK),
     _fatal("NotFound"),
     _fatal("ResourceNotFound"),
-    _fatal("LocationNotAvailableForResourceType", "take the region out of azure.regions"),
-    _fatal("InvalidLocation", "take the region out of azure.regions"),
-    _fatal("NoRegisteredProviderFound", "take the region out of azure.regions"),
+    _fatal("LocationNotAvailableForResourceType", "remove the region from azure.regions"),
+    _fatal("InvalidLocation", "remove the region from azure.regions"),
+    _fatal("NoRegisteredProviderFound", "remove the region from azure.regions"),
     _fatal("ZonesNotSupported", "ask for another zone, or none", "compute"),
     _fatal("AvailabilityZoneNotSupported", "ask for another zone, or none", "compute"),
     _fatal("InvalidParameter"),
@@ -144,23 +144,23 @@ _RETRYABLE = (Kind.THROTTLED, Kind.TRANSIENT, Kind.UNKNOWN)
 
 @dataclass(frozen=True, slots=True)
 class AzureErrorReply:
-    """What Azure answered in place of what was asked for. `status`: HTTP's; `retry_after_s`: where it said so."""
+    """An error that Azure answered."""
 
     what: str
-    status: int
+    status: int  # HTTP's
     code: str
     message: str
-    retry_after_s: float = 0.0
+    retry_after_s: float = 0.0  # 0 where Azure named none
 
     def sentence(self, where: str = "") -> str:
-        """For people: who refused what, in its own words without the links and numbers that follow."""
-        message_part = " ".join(self.message.split(" Learn more about", 1)[0].split()).rstrip(".")[:600]
+        """For people: the call, the place, and Azure's message without the links and numbers after it."""
+        text = " ".join(self.message.split(" Learn more about", 1)[0].split()).rstrip(".")[:600]
         place = f"{self.what} ({where})" if where else self.what
-        return f"{place} answered {self.code}: {message_part}"
+        return f"{place} answered {self.code}: {text}"
 
 
 def launch_outcome(reply: AzureErrorReply, where: str) -> LaunchOutcome:
-    """What a refused launch came to. Kind.USED is the caller's to look up."""
+    """The outcome of a refused launch. The caller looks up Kind.USED."""
     row = find(TABLE, reply.code, reply.message)
     found = outcome(row, reply.code, reply.sentence(where))
     if isinstance(found, Throttled) and reply.retry_after_s:
@@ -169,19 +169,19 @@ def launch_outcome(reply: AzureErrorReply, where: str) -> LaunchOutcome:
 
 
 def is_used(reply: AzureErrorReply) -> bool:
-    """Whether there is a machine of this name already."""
+    """Whether a machine of this name already exists."""
     row = find(TABLE, reply.code, reply.message)
     return row is not None and row.kind is Kind.USED
 
 
 def is_retryable(reply: AzureErrorReply) -> bool:
-    """Whether a call that changes nothing, or the same twice, is worth another try."""
+    """Whether to repeat an idempotent call."""
     row = find(TABLE, reply.code, reply.message)
     return row is not None and row.kind in _RETRYABLE
 
 
 def denial_remedy(reply: AzureErrorReply) -> str | None:
-    """How to fix missing credentials or permissions; None where it is about something else."""
+    """The remedy for missing credentials or permissions; None for any other error."""
     row = find(TABLE, reply.code, reply.message)
     if row is None or not any(row.remedy.startswith(each) for each in _DENIED):
         return None

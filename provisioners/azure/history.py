@@ -1,10 +1,10 @@
-"""What Azure's Activity Log tells of machines: when they were asked for, when they ended, and who ended them.
+"""Machines in Azure's Activity Log: when they were requested, when they ended, and who ended them.
 
-A machine that is deleted is gone from every listing at once, and the machines' own API never says whether Azure took it
-or somebody deleted it. The log does, some minutes late. Source of its form: Microsoft.Insights, activityLogs_API.json,
-version 2015-04-01. Not verified by us on a real account: that evictions of single machines are logged as
-Microsoft.Compute/virtualMachines/evictSpotVM/action (for those of scale sets it is known), and that a machine which
-deletes itself is told by the claim xms_mirid.
+A deleted machine is gone from every listing at once, and the machines' own API never reports whether Azure evicted it
+or a user deleted it. The log does, some minutes late. Source of its format: Microsoft.Insights, activityLogs_API.json,
+version 2015-04-01. Not verified on a real account: that evictions of single machines are logged as
+Microsoft.Compute/virtualMachines/evictSpotVM/action (for those of scale sets it is known), and that the claim xms_mirid
+identifies a machine that deletes itself.
 """
 
 from __future__ import annotations
@@ -20,51 +20,48 @@ from provisioners.base import EndCause
 
 API = "2015-04-01"
 WINDOW_S = 3600.0
-"""How far back the log is read: so long is an ended machine listed."""
+"""How far back the log is read: an ended machine is listed for so long."""
 
 CLOCKS_S = 3900.0
-"""What clocks may differ by, either way: one that is set to a local time is an hour off, or a multiple of it. Without
-what is later than our now, a token whose machine has ended would seem to be a fresh one."""
+"""The difference between clocks that is tolerated, either way: one that is set to local time is off by whole hours.
+Without entries later than our now, a token whose machine has ended would look unused."""
 
 NOTICE_S = 30.0
-"""Spot machines are told "at least 30 seconds" before."""
+"""Spot machines get "at least 30 seconds" of notice."""
 
 _MACHINE = re.compile(r"/resourcegroups/([^/]+)/providers/microsoft\.compute/virtualmachines/([^/]+)$", re.IGNORECASE)
 _KIND = "microsoft.compute/virtualmachines/"
 _SELECT = "eventTimestamp,operationName,status,resourceId,properties,claims"
-_MAX_PAGES = 10  # the newest come first
-_GOING_ON = ("started", "accepted", "succeeded")
+_MAX_PAGES = 10  # newest first
+_IN_PROGRESS = ("started", "accepted", "succeeded")
 _EVICTIONS = ("evictspotvm/action", "simulateeviction/action")
 _STOPS = ("deallocate/action", "poweroff/action")
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One entry about one machine. `operation`, `status`: in lower case; `body`: the machine as it was answered."""
+    """One log entry about one machine."""
 
     at: float
     machine: str
-    operation: str
+    operation: str  # in lower case, as `status`
     status: str
-    body: Mapping[str, Any] = field(default_factory=dict)
+    body: Mapping[str, Any] = field(default_factory=dict)  # the machine, as Azure answered
     by_identity: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Past:
-    """A machine's last life, as far as the log's window tells. `made`, `failed`: what was asked for came to be, or
-    never did. `cause`: of its end, once that has begun; `gone_at`: when it was over. `evicted_at`: when Azure said that
-    it takes it. `stopped_by`: who switched it off.
-    """
+    """The history of the last machine of a name, within the log's window."""
 
     born_at: float = 0.0
     body: Mapping[str, Any] = field(default_factory=dict)
-    made: bool = False
-    failed: bool = False
-    cause: EndCause | None = None
-    evicted_at: float | None = None
-    gone_at: float | None = None
-    stopped_by: EndCause | None = None
+    made: bool = False  # it was created
+    failed: bool = False  # it was requested and never created
+    cause: EndCause | None = None  # of its end, once that has begun
+    evicted_at: float | None = None  # when Azure announced its eviction
+    gone_at: float | None = None  # when it was deleted
+    stopped_by: EndCause | None = None  # who shut it down
 
 
 def read(
@@ -99,7 +96,7 @@ def read(
 
 
 def events(entries: Iterable[Mapping[str, Any]], group: str) -> list[Event]:
-    """Those about machines of the group; what cannot be read is left out: it is evidence, and never the only one."""
+    """The entries about machines of the group, without unreadable ones: the log is never the only evidence."""
     found = []
     for each in entries:
         match = _MACHINE.search(_value(each.get("resourceId")))
@@ -121,24 +118,24 @@ def events(entries: Iterable[Mapping[str, Any]], group: str) -> list[Event]:
 
 
 def pasts(found: Iterable[Event], identity: str) -> dict[str, Past]:
-    """Machine's name in lower case -> its last life. `identity`: what nodes delete themselves by."""
+    """Machine's name in lower case -> its history. `identity`: the one with which nodes delete themselves."""
     known: dict[str, Past] = {}
     for event in sorted(found, key=lambda each: each.at):
         known[event.machine] = _after(known.get(event.machine, Past()), event, identity)
     return known
 
 
-def timestamp(said: object) -> float | None:
-    """UNIX seconds; None for what is no time."""
+def timestamp(value: object) -> float | None:
+    """UNIX seconds; None for a value that is not a time."""
     try:
-        at = datetime.fromisoformat(str(said))
+        at = datetime.fromisoformat(str(value))
     except ValueError:
         return None
     return (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
 
 
 def _after(past: Past, event: Event, identity: str) -> Past:
-    going = event.status in _GOING_ON
+    in_progress = event.status in _IN_PROGRESS
     if event.operation == "write":
         if past.gone_at is not None:
             past = Past()
@@ -147,31 +144,31 @@ def _after(past: Past, event: Event, identity: str) -> Past:
         failed = not made and event.status == "failed"
         return replace(past, born_at=born_at, body=event.body or past.body, made=made, failed=failed)
     if event.operation in _EVICTIONS:
-        if not going:
+        if not in_progress:
             return replace(past, cause=None, evicted_at=None)
         gone_at = event.at if event.status == "succeeded" and event.operation == _EVICTIONS[0] else past.gone_at
         return replace(
             past, cause=EndCause.PREEMPTED, evicted_at=past.evicted_at or event.at, gone_at=past.gone_at or gone_at
         )
-    if event.operation == "delete" and going:
+    if event.operation == "delete" and in_progress:
         itself = bool(identity) and event.by_identity.lower() == identity.lower()
         cause = past.cause or (EndCause.FAILED if itself else EndCause.USER)
         gone_at = event.at if event.status == "succeeded" else None
         return replace(past, cause=cause, gone_at=past.gone_at or gone_at)
-    if event.operation in _STOPS and going:
+    if event.operation in _STOPS and in_progress:
         return replace(past, stopped_by=EndCause.USER)
     return past
 
 
-def _value(said: object) -> str:
-    """Names come as {"value": …, "localizedValue": …}, or plain."""
-    return str(said.get("value", "")) if isinstance(said, Mapping) else str(said or "")
+def _value(name: object) -> str:
+    """Names are {"value": …, "localizedValue": …}, or plain."""
+    return str(name.get("value", "")) if isinstance(name, Mapping) else str(name or "")
 
 
 def _body(properties: object) -> Mapping[str, Any]:
-    said = properties.get("responseBody") if isinstance(properties, Mapping) else None
+    text = properties.get("responseBody") if isinstance(properties, Mapping) else None
     try:
-        found = json.loads(said) if isinstance(said, str) else None
+        found = json.loads(text) if isinstance(text, str) else None
     except ValueError:
         return {}
     return found if isinstance(found, dict) else {}

@@ -1,4 +1,4 @@
-"""From a launch request to the body of the one PUT: a machine, and all that lives and dies with it. Pure."""
+"""The body of the PUT for a launch request: a machine, and the resources that are deleted with it. Pure."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from provisioners.catalog import MachineType
 from provisioners.userdata import DeadMan, user_data
 
 TOKEN_TAG = "spotsup-token"  # noqa: S105 - a name, not a secret
-# Azure wants an administrator, and takes neither root nor a name that the image has: this one is nobody's. The user of
-# the daemon is cloud-init's.
+# Azure requires an administrator, and allows neither root nor a user of the image; this one is never used. Cloud-init
+# creates the daemon's user.
 ADMIN = "spotsup-admin"
 COMPUTE_API = "2024-07-01"
-"""The version of the API that a machine deletes itself by."""
+"""The API version with which a machine deletes itself."""
 
 NETWORK_API = "2022-11-01"
-"""The oldest version of the network API that knows interfaces within a machine's request."""
+"""The oldest network API version that allows interfaces within a machine's request."""
 
 _NAME = re.compile(r"spotsup-([0-9]{1,2})-([a-z0-9-]+)")
-_MAX_NAME = 63  # Azure takes 64, but the name is the host's, too
+_MAX_NAME = 63  # Azure allows 64, but the name is also the host name
 _MAX_TAGS = 50
 _MAX_CUSTOM_DATA = 87380  # "64 KB before encoding", virtual machines' custom data
 
 
 def vm_name(cluster: str, token: str) -> str:
-    """Azure's name of a token's machine: idempotency is by it. Injective: what does not fit, or has capitals (Azure's
-    names do not differ in case alone), becomes a hash, and no readable name looks as if it held one.
+    """Azure's name of a token's machine, which makes launches idempotent. Injective: a part that does not fit, or has
+    capitals (Azure's names do not differ in case alone), becomes a hash, and no readable name looks like a hashed one.
     """
     if not re.fullmatch(r"[a-z0-9-]{1,31}", cluster):
         return f"spotsup-0-{hashlib.sha256(json.dumps([cluster, token]).encode()).hexdigest()[:48]}"
@@ -44,7 +44,7 @@ def vm_name(cluster: str, token: str) -> str:
 
 
 def owner(name: str) -> tuple[str, str]:
-    """(cluster, token) of a machine's name; "" for what it does not say."""
+    """(cluster, token) of a machine's name; "" for a part that it does not have."""
     match = _NAME.fullmatch(name)
     if match is None or not (length := int(match[1])) or match[2][length : length + 1] != "-":
         return "", ""
@@ -53,34 +53,36 @@ def owner(name: str) -> tuple[str, str]:
 
 
 def is_ours(name: str) -> bool:
-    """Whether a machine of this name may be one of spotsup's."""
+    """Whether a machine of this name may be spotsup's."""
     return _NAME.fullmatch(name) is not None
 
 
 def zone_of(offer: Offer) -> list[str]:
-    """Azure's zones, by number; ours carry their region's name: eastus-1, or eastus where a region has none. Raises
-    ProvisionerError for one that is not its region's.
+    """Azure's zones are numbers; ours include the region: eastus-1, or eastus where a region has none. Raises
+    ProvisionerError for a zone of another region.
     """
     if offer.zone == offer.region:
         return []
     region, _, number = offer.zone.rpartition("-")
     if region != offer.region or not number.isdecimal():
-        raise ProvisionerError(f"{offer.zone} is no zone of {offer.region}: Azure's are {offer.region}-1, -2 and so on")
+        raise ProvisionerError(
+            f"{offer.zone} is not a zone of {offer.region}: its zones are {offer.region}-1, -2 and so on"
+        )
     return [number]
 
 
 def virtual_machine(
     request: LaunchRequest, settings: AzureSettings, machine: MachineType, driver: Literal["open", "proprietary"]
 ) -> dict[str, Any]:
-    """The body. Raises ProvisionerError for what Azure would refuse in words that help nobody."""
+    """The body. Raises ProvisionerError for what Azure would refuse with an unhelpful message."""
     offer = request.offer
     name = vm_name(request.cluster, request.token)
     tags = all_tags(request, settings)
     subnet = settings.subnets.get(offer.region)
     if not subnet:
         raise ProvisionerError(
-            f"no subnet is named for {offer.region}, and Azure has no default one: set azure.subnets.{offer.region} to "
-            "the resource id of a subnet there"
+            f"no subnet is configured for {offer.region}, and Azure has no default one: "
+            f"set azure.subnets.{offer.region} to the resource id of a subnet there"
         )
     body: dict[str, Any] = {
         "location": offer.region,
@@ -99,7 +101,7 @@ def virtual_machine(
     if zones := zone_of(offer):
         body["zones"] = zones
     if offer.market is Market.SPOT:
-        # Deallocated machines would still pay for their disks; a maximum price of -1 is for "the market's".
+        # The disks of a deallocated machine still cost money. A maximum price of -1 means the market's price.
         body["properties"] |= {
             "priority": "Spot",
             "evictionPolicy": "Delete",
@@ -111,7 +113,7 @@ def virtual_machine(
 
 
 def all_tags(request: LaunchRequest, settings: AzureSettings) -> dict[str, str]:
-    """At birth, for all that is born: what has no tag cannot be found again. Raises ProvisionerError."""
+    """Tags of all resources from their creation: one without a tag is never found again. Raises ProvisionerError."""
     tags = {
         **settings.tags,
         **request.tags,
@@ -122,10 +124,11 @@ def all_tags(request: LaunchRequest, settings: AzureSettings) -> dict[str, str]:
     for key, value in tags.items():
         if set(key) & set("<>%&\\?/") or len(key) > 512 or len(value) > 256:
             raise ProvisionerError(
-                f"Azure takes no tag {key!r} = {value!r}: names have none of <>%&\\?/, values at most 256 characters"
+                f"Azure does not allow the tag {key!r} = {value!r}: names may not contain <>%&\\?/, and values have "
+                "at most 256 characters"
             )
     if len(tags) > _MAX_TAGS:
-        raise ProvisionerError(f"Azure takes {_MAX_TAGS} tags, and there are {len(tags)}")
+        raise ProvisionerError(f"Azure allows {_MAX_TAGS} tags, and the machine would have {len(tags)}")
     return tags
 
 
@@ -155,8 +158,8 @@ def image_reference(named: str) -> dict[str, str]:
 
 
 def dead_man(name: str, settings: AzureSettings, after_s: float) -> DeadMan | None:
-    """The switch: the machine deletes itself, by its managed identity. None without one: an Azure machine that switches
-    itself off goes on to cost, so it had better stay where the daemon finds it.
+    """The switch: the machine deletes itself with its managed identity. None without one: Azure bills a machine that
+    has shut itself down, so it keeps running and the daemon can find it.
     """
     if not after_s or not settings.identity:
         return None
@@ -188,7 +191,7 @@ def _disk(name: str, disk_gb: int) -> dict[str, Any]:
         "createOption": "FromImage",
         "diskSizeGB": disk_gb,
         "managedDisk": {"storageAccountType": "Premium_LRS"},
-        # Azure's default is Detach: a disk that goes on to cost.
+        # Azure's default is Detach: the disk would stay and cost money.
         "deleteOption": "Delete",
     }
 
@@ -198,7 +201,7 @@ def _system(name: str, request: LaunchRequest, settings: AzureSettings) -> dict[
     data = user_data(request.node, settings.ssh_user, request.ssh_public_key, request.host_key, switch)
     encoded = base64.b64encode(data.encode()).decode()
     if len(encoded) > _MAX_CUSTOM_DATA:
-        raise ProvisionerError(f"the user data of {name} is larger than Azure takes")
+        raise ProvisionerError(f"the user data of {name} is larger than Azure accepts")
     key = {"path": f"/home/{ADMIN}/.ssh/authorized_keys", "keyData": request.ssh_public_key.strip()}
     return {
         "computerName": name,

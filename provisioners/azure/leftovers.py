@@ -1,4 +1,4 @@
-"""What a machine may leave behind: how it is listed, and how it goes."""
+"""Resources that a machine may leave behind: how they are listed and deleted."""
 
 from __future__ import annotations
 
@@ -15,35 +15,33 @@ _GONE = ("ResourceNotFound", "NotFound", "HTTP 404")
 
 
 @dataclass(frozen=True, slots=True)
-class _Trace:
-    """One kind: what it is called, the operations that list and delete it, when it is nobody's, and what its name has
-    beside its machine's.
-    """
+class _Kind:
+    """One kind."""
 
     what: str
-    operations: Callable[[Clients], Any]
-    listing: str
-    is_left: Callable[[Mapping[str, Any]], bool]
-    suffix: str
+    operations: Callable[[Clients], Any]  # list and delete it
+    listing: str  # the list operation
+    is_left: Callable[[Mapping[str, Any]], bool]  # whether it belongs to no machine
+    suffix: str  # of its name, after the machine's
 
 
-_TRACES: Mapping[LeftoverKind, _Trace] = {
-    # A disk that Azure makes with its machine has none of the machine's tags: it is known by its name.
-    LeftoverKind.DISK: _Trace(
+_KINDS: Mapping[LeftoverKind, _Kind] = {
+    # A disk that Azure creates with a machine lacks the machine's tags: its name identifies it.
+    LeftoverKind.DISK: _Kind(
         "disks",
         lambda clients: clients.compute.disks,
         "list_by_resource_group",
         lambda properties: str(properties.get("diskState", "")).lower() == "unattached",
         "-disk",
     ),
-    LeftoverKind.NETWORK_INTERFACE: _Trace(
+    LeftoverKind.NETWORK_INTERFACE: _Kind(
         "network interfaces",
         lambda clients: clients.network.network_interfaces,
         "list",
         lambda properties: not properties.get("virtualMachine") and not properties.get("privateEndpoint"),
         "-nic",
     ),
-    LeftoverKind.ADDRESS: _Trace(
+    LeftoverKind.ADDRESS: _Kind(
         "public addresses",
         lambda clients: clients.network.public_ip_addresses,
         "list",
@@ -54,24 +52,24 @@ _TRACES: Mapping[LeftoverKind, _Trace] = {
 
 
 def listed(azure: Azure, cluster: str, deadline: Deadline) -> Sequence[Leftover]:
-    """All of the resource group: three calls, whatever there is."""
+    """All of the resource group, in three calls."""
     found = []
-    for kind, trace in _TRACES.items():
+    for kind, calls in _KINDS.items():
         for raw in all_of(azure, kind, deadline):
-            each = describe.leftover(raw, kind, str(raw.get("name", "")).removesuffix(trace.suffix))
-            if each.cluster == cluster and trace.is_left(raw.get("properties") or {}):
+            each = describe.leftover(raw, kind, str(raw.get("name", "")).removesuffix(calls.suffix))
+            if each.cluster == cluster and calls.is_left(raw.get("properties") or {}):
                 found.append(each)
     return found
 
 
 def all_of(azure: Azure, kind: LeftoverKind, deadline: Deadline) -> list[Mapping[str, Any]]:
-    """Whatever there is of a kind in the resource group. Raises ProvisionerError."""
-    trace = _TRACES[kind]
+    """All of a kind in the resource group. Raises ProvisionerError."""
+    calls = _KINDS[kind]
     try:
         return list(
             azure.pages(
-                trace.what,
-                lambda clients, more: getattr(trace.operations(clients), trace.listing)(clients.group, **more),
+                calls.what,
+                lambda clients, more: getattr(calls.operations(clients), calls.listing)(clients.group, **more),
                 deadline,
             )
         )
@@ -80,14 +78,14 @@ def all_of(azure: Azure, kind: LeftoverKind, deadline: Deadline) -> list[Mapping
 
 
 def removed(azure: Azure, leftover: Leftover, deadline: Deadline) -> None:
-    """End one; what is gone already is fine."""
-    if leftover.kind not in _TRACES:
+    """Delete one; one that is already gone is no error."""
+    if leftover.kind not in _KINDS:
         raise ProvisionerError(f"Azure has no {leftover.kind}")
-    trace = _TRACES[leftover.kind]
+    calls = _KINDS[leftover.kind]
     try:
         azure.ask(
-            f"the end of {leftover.id}",
-            lambda clients, more: trace.operations(clients).begin_delete(
+            f"the deletion of {leftover.id}",
+            lambda clients, more: calls.operations(clients).begin_delete(
                 clients.group, leftover.id, polling=False, **more
             ),
             deadline,

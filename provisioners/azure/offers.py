@@ -1,4 +1,4 @@
-"""What could be asked for: the catalog, what each zone has, and what it costs now."""
+"""The offers: the catalog, the sizes of each zone, and their prices now."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ _PRICES_SHARE = 0.5  # of the time that is left
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A size somewhere. `family`: of its on-demand quota; `spot`: whether Azure rents it so."""
+    """A size in one zone."""
 
     size: str
     region: str
     zone: str
-    family: str
-    spot: bool
+    family: str  # of its on-demand quota
+    spot: bool  # whether Azure offers it as a spot machine
 
 
 class Offers:
-    """Asks Azure for offers."""
+    """Azure's offers."""
 
     def __init__(self, azure: Azure, settings: AzureSettings, catalog: Catalog) -> None:
         self._azure = azure
@@ -38,7 +38,7 @@ class Offers:
         self._catalog = catalog
 
     def find(self, query: OfferQuery, deadline: Deadline) -> Sequence[Offer]:
-        """Cheapest first, what has no price last. Raises ProvisionerError with the remedy where there is nothing."""
+        """Cheapest first, those without a price last. Raises ProvisionerError where there are none."""
         types = {each.name.lower(): each for each in self._catalog.select("azure", query)}
         if not types:
             raise ProvisionerError(f"no Azure size has {query.gpus_per_node} or more {query.gpu or 'GPUs'}")
@@ -75,7 +75,7 @@ class Offers:
         return {self._offer(each, types[each.size.lower()], query.market, live): each for each in places}
 
     def places(self, region: str, deadline: Deadline) -> list[Place]:
-        """Every size of the region that the subscription may have, by zone. Raises ProvisionerError."""
+        """Every size in the region that the subscription may use, by zone. Raises ProvisionerError."""
         try:
             listed = self._azure.pages(
                 f"sizes in {region}",
@@ -103,7 +103,7 @@ class Offers:
         )
 
     def _live_prices(self, region: str, sizes: Sequence[str], market: Market, deadline: Deadline) -> dict[str, float]:
-        """Size in lower case -> US dollars per hour. Nothing where the prices cannot be had: machines can be."""
+        """Size in lower case -> US dollars per hour. Empty where prices cannot be read: offers do not need them."""
         if not sizes or not self._settings.prices:
             return {}
         names = " or ".join(f"armSkuName eq '{size}'" for size in sizes)
@@ -126,7 +126,7 @@ class Offers:
 
 
 def places_of(sku: Mapping[str, Any], region: str) -> list[Place]:
-    """Where a SKU of Azure's listing is, one place for each zone; none where the subscription may not have it."""
+    """The places of a SKU in Azure's listing, one for each zone; none where the subscription may not use it."""
     if sku.get("resourceType") != "virtualMachines":
         return []
     here = [each for each in sku.get("locationInfo") or () if each.get("location", "").lower() == region.lower()]
@@ -159,7 +159,7 @@ def prices_of(items: Iterable[Mapping[str, Any]], market: Market) -> dict[str, f
 
 
 def quotas(azure: Azure, region: str, deadline: Deadline) -> dict[str, int] | None:
-    """Quota's name in lower case -> how many vCPUs; None where it cannot be known: that stops nobody."""
+    """Quota's name in lower case -> vCPUs; None where it cannot be read, which blocks no launch."""
     try:
         listed = azure.pages(
             f"quotas in {region}", lambda clients, more: clients.compute.usage.list(region, **more), deadline
@@ -170,14 +170,14 @@ def quotas(azure: Azure, region: str, deadline: Deadline) -> dict[str, int] | No
 
 
 def _complaint(offer: Offer, place: Place, machine: MachineType, limits: Mapping[str, int] | None) -> str:
-    """Why the subscription may not have even one such machine; "" where it may, or nobody knows."""
+    """Why the subscription's quota does not allow even one such machine; "" where it does, or is not known."""
     names = [SPOT_QUOTA] if offer.market is Market.SPOT else ["cores", place.family]
     for name in names:
         limit = (limits or {}).get(name.lower())
         if limit is not None and machine.vcpus is not None and limit < machine.vcpus:
             return (
                 f"the subscription's quota {name} in {offer.region} is {limit} vCPUs, and {machine.name} needs "
-                f"{machine.vcpus}: ask for more under Quotas in the portal"
+                f"{machine.vcpus}: request more under Quotas in the portal"
             )
     return ""
 

@@ -32,10 +32,10 @@ from provisioners.base import (
 from provisioners.calls import Deadline, NoAnswerError, NoCredentialsError, NotSentError
 from provisioners.catalog import Catalog, load_catalog
 
-NOT_THERE = ("ResourceNotFound", "NotFound", "ResourceGroupNotFound", "HTTP 404")
-# When to look whether a launch that Azure took has failed already: a failure seen here is remembered by what it was.
+NOT_FOUND = ("ResourceNotFound", "NotFound", "ResourceGroupNotFound", "HTTP 404")
+# When to check whether an accepted launch has failed: a failure seen here has a code for capacity memory.
 _LOOKS_S = (0.0, 0.5, 1.5)
-_LOG_SHARE = 0.3  # of the time that is left: the log is evidence, and never worth a listing
+_LOG_SHARE = 0.3  # of the time that is left: a slow log must not cost the listing
 
 
 class AzureProvisioner:
@@ -60,11 +60,11 @@ class AzureProvisioner:
         return self._offers.find(query, Deadline(timeout_s))
 
     def launch(self, request: LaunchRequest, timeout_s: float) -> LaunchOutcome:
-        """As the protocol says. The PUT is made once, and only where nothing has the name: it can change no machine.
+        """As the protocol says. The PUT is made once, and only if the name is unused: it changes no existing machine.
 
-        Azure takes a request first and finds room for it later. The operation is looked at for two seconds; if it fails
-        within them, the machine that it leaves behind is deleted, and the outcome is by the operation's code. If it
-        fails later, a listing shows the machine as stopped: it has its tags, and whoever lists it ends it.
+        Azure accepts a request first and allocates it later. The operation is watched for two seconds; if it fails
+        within them, the machine that it leaves behind is deleted, and the outcome follows from the operation's code. If
+        it fails later, a listing shows the machine as stopped, with its tags: the daemon then terminates it.
         """
         offer = request.offer
         where = f"{offer.zone}, {offer.instance_type}, {offer.market}"
@@ -86,7 +86,7 @@ class AzureProvisioner:
             return Fatal(str(error))
 
     def find(self, token: str, timeout_s: float) -> Instance | None:
-        """As the protocol says. By listing: the name of a machine has its cluster in it."""
+        """As the protocol says. By listing: a machine's name contains its cluster."""
         found = [each for each in self._list(Deadline(timeout_s)) if each.token == token]
         alive = [each for each in found if each.state is not InstanceState.TERMINATED]
         return next(iter(alive or found), None)
@@ -96,23 +96,23 @@ class AzureProvisioner:
         return [each for each in self._list(Deadline(timeout_s)) if each.cluster == cluster]
 
     def terminate(self, instance_id: str, timeout_s: float) -> None:
-        """As the protocol says. Disk, interface and address go with the machine."""
+        """As the protocol says. Azure deletes disk, interface and address with the machine."""
         self._delete(instance_id, Deadline(timeout_s))
 
     def leftovers(self, cluster: str, timeout_s: float) -> Sequence[Leftover]:
-        """Disks, network interfaces and addresses that no machine has."""
+        """Disks, network interfaces and addresses without a machine."""
         return leftovers.listed(self._azure, cluster, Deadline(timeout_s))
 
     def remove(self, leftover: Leftover, timeout_s: float) -> None:
-        """Delete it; what is gone already is fine."""
+        """Delete it; one that is already gone is no error."""
         leftovers.removed(self._azure, leftover, Deadline(timeout_s))
 
     def console(self, instance_id: str, timeout_s: float) -> str:
-        """The serial console's last words, of the machine's boot diagnostics; "" where there are none (yet)."""
+        """The tail of the serial console, from the machine's boot diagnostics; "" where there is none (yet)."""
         return console.tail(self._azure, self._settings, instance_id, Deadline(timeout_s))
 
     def check(self, timeout_s: float) -> Sequence[Finding]:
-        """What `spotsup check` shows: credentials, permissions, images, network, quota, and the dead-man switch."""
+        """What `spotsupd check` shows: credentials, permissions, images, network, quota, and the dead-man switch."""
         return Checks(self._azure, self._settings, self._catalog).run(Deadline(timeout_s))
 
     # -- launching -----------------------------------------------------------------------------------------
@@ -121,22 +121,22 @@ class AzureProvisioner:
         self, name: str, body: Mapping[str, Any], request: LaunchRequest, where: str, deadline: Deadline
     ) -> LaunchOutcome:
         if (ended := self._ended_before(name, deadline)) is not None:
-            return self._same(ended, request)
+            return self._if_ours(ended, request)
         try:
             vm, operation = self._put(name, body, deadline)
         except AzureApiError as error:
             if errors.is_used(error.reply):
-                return self._there_already(name, request, error, where, deadline)
+                return self._existing(name, request, error, where, deadline)
             return errors.launch_outcome(error.reply, where)
         if (reply := self._failed_at_once(operation, deadline)) is not None:
-            return self._cleared(name, reply, where, deadline)
+            return self._after_deleting(name, reply, where, deadline)
         try:
             return Launched(describe.instance(vm, self._settings))
         except ProvisionerError as error:
-            return Unknown(f"Azure took the launch, and answered what cannot be read: {error}")
+            return Unknown(f"Azure accepted the launch, but its reply cannot be read: {error}")
 
     def _put(self, name: str, body: Mapping[str, Any], deadline: Deadline) -> tuple[Mapping[str, Any], str]:
-        """(the machine as Azure took it, where its operation is looked at). Raises as `Azure.once`."""
+        """(the machine as Azure accepted it, the URL of its operation). Raises as `Azure.once`."""
         headers: dict[str, str] = {}
 
         def ask(clients: Clients, more: Mapping[str, Any]) -> Any:
@@ -159,7 +159,7 @@ class AzureProvisioner:
         return reply, headers.get("azure-asyncoperation", "")
 
     def _failed_at_once(self, operation: str, deadline: Deadline) -> AzureErrorReply | None:
-        """Why the operation failed, where it does so soon. An answer that does not come says nothing."""
+        """Why the operation failed, if it fails soon. A missing answer is no evidence."""
         for wait_s in _LOOKS_S if operation else ():
             if deadline.left_s() < 2 * wait_s + 1.0:
                 return None
@@ -177,27 +177,27 @@ class AzureProvisioner:
             if reply.get("status") in {"Failed", "Canceled"}:
                 error = reply.get("error") or {}
                 code, message = str(error.get("code") or reply["status"]), str(error.get("message") or "")
-                return AzureErrorReply("Azure, about to make the machine,", 200, code, message)
+                return AzureErrorReply("Azure, asked to create the machine,", 200, code, message)
         return None
 
-    def _cleared(self, name: str, reply: AzureErrorReply, where: str, deadline: Deadline) -> LaunchOutcome:
-        """The outcome of a launch that failed, once its machine is on its way out; while it is not, nobody may ask
-        again under the same token, or take the place of the one that is there.
+    def _after_deleting(self, name: str, reply: AzureErrorReply, where: str, deadline: Deadline) -> LaunchOutcome:
+        """The outcome of a failed launch, after starting its machine's deletion. If that fails, an outcome that would
+        be retried is Unknown: the retry would meet the failed machine.
         """
         found = errors.launch_outcome(reply, where)
         try:
             self._delete(name, deadline)
         except ProvisionerError as error:
             if isinstance(found, Transient | Unknown):
-                return Unknown(f"{reply.sentence(where)}; what it left could not be deleted: {error}")
+                return Unknown(f"{reply.sentence(where)}; its instance could not be deleted: {error}")
         if isinstance(found, Unknown):
             return Transient(found.message)
         return found
 
-    def _there_already(
+    def _existing(
         self, name: str, request: LaunchRequest, refused: AzureApiError, where: str, deadline: Deadline
     ) -> LaunchOutcome:
-        """There is a machine of this name: if it is this token's and node's it is the answer, unless it failed."""
+        """A machine of this name exists: it is the result if it is this token's and node's and has not failed."""
         try:
             vm = self._azure.ask(
                 f"the machine {name}",
@@ -211,24 +211,24 @@ class AzureProvisioner:
             return Transient(f"{refused}; then {error}")
         except ProvisionerError as error:
             return Unknown(f"{refused}; {error}")
-        outcome = self._same(found, request)
+        outcome = self._if_ours(found, request)
         code, message = describe.failure(vm)
         if isinstance(outcome, Launched) and code and found.state is InstanceState.STOPPED:
-            reply = AzureErrorReply("Azure, about to make the machine,", 200, code, message)
-            return self._cleared(name, reply, where, deadline)
+            reply = AzureErrorReply("Azure, asked to create the machine,", 200, code, message)
+            return self._after_deleting(name, reply, where, deadline)
         return outcome
 
-    def _same(self, found: Instance, request: LaunchRequest) -> LaunchOutcome:
-        """A machine that has the name of this request's: by its tags it is this one, or somebody else's."""
+    def _if_ours(self, found: Instance, request: LaunchRequest) -> LaunchOutcome:
+        """The outcome for a machine with this request's name: its tags show whether it is this request's."""
         if (found.cluster, found.token) == (request.cluster, request.token) and found.node in {"", request.node}:
             return Launched(found)
         return Fatal(
             f"the token of {request.node} belongs to {found.node or found.id} of cluster {found.cluster!r} already: "
-            "a token stands for one request"
+            "a token identifies one request"
         )
 
     def _ended_before(self, name: str, deadline: Deadline) -> Instance | None:
-        """The token's machine, where the log says that it has ended: Azure itself would make another of that name."""
+        """The token's machine if the log has its end: Azure itself would create another of that name."""
         past = self._log(deadline, machine=name).get(name)
         if past is None or past.gone_at is None or past.failed:
             return None
@@ -237,7 +237,7 @@ class AzureProvisioner:
     # -- listing -------------------------------------------------------------------------------------------
 
     def _list(self, deadline: Deadline) -> list[Instance]:
-        """All machines with a tag of ours. The log is read last: what it says has ended was not listed before."""
+        """All machines with our tag. The log is read last: one that ends meanwhile is in the listing or the log."""
         listed = self._pages(
             "machines",
             lambda clients, more: clients.compute.virtual_machines.list(clients.group, **more),
@@ -274,7 +274,7 @@ class AzureProvisioner:
         return found
 
     def _log(self, deadline: Deadline, machine: str = "") -> dict[str, history.Past]:
-        """What the log tells; nothing where it cannot be read: `check` says so, and a listing does without."""
+        """The log's histories; none where it cannot be read: `check` reports that, and a listing does not need it."""
         settings, within = self._settings, Deadline(deadline.left_s() * _LOG_SHARE)
 
         def raw(method: str, url: str, params: Mapping[str, str]) -> Any:
@@ -302,15 +302,15 @@ class AzureProvisioner:
             raise ProvisionerError(str(error)) from error
 
     def _delete(self, name: str, deadline: Deadline) -> None:
-        """Accepted is enough. Forced: a machine that is not wanted need not be shut down in order."""
+        """Returns once Azure accepted. Forced: an unwanted machine need not shut down in order."""
         try:
             self._azure.ask(
-                f"the end of {name}",
+                f"the deletion of {name}",
                 lambda clients, more: clients.compute.virtual_machines.begin_delete(
                     clients.group, name, force_deletion=True, polling=False, **more
                 ),
                 deadline,
             )
         except AzureApiError as error:
-            if error.reply.code not in NOT_THERE:
+            if error.reply.code not in NOT_FOUND:
                 raise ProvisionerError(str(error)) from error

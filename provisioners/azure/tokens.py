@@ -1,4 +1,4 @@
-"""Tokens for Azure, fetched beforehand and in bounded time; and what clients of Azure have in common."""
+"""Tokens for Azure, fetched before a call and in bounded time; and the clients' common settings."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import Any
 
 from provisioners.azure.settings import AzureSettings
-from provisioners.calls import NoCredentialsError, NotSentError
+from provisioners.calls import NoCredentialsError, NotSentError, one_line
 
 PUBLIC_CLOUD = "https://management.azure.com"
 SCOPE = f"{PUBLIC_CLOUD}/.default"
@@ -18,8 +18,8 @@ _RENEW_BEFORE_S = 300.0
 
 
 class Tokens:
-    """A credential for the SDK's clients whose token is fetched beforehand, within the call's own limit in time: the
-    credentials that it might come from are asked one after the other, with time limits of their own.
+    """A credential for the SDK's clients whose token is fetched before a call, within the call's time limit. The SDK
+    tries several sources of credentials one after the other, each with a time limit of its own.
     """
 
     def __init__(self, settings: AzureSettings) -> None:
@@ -31,11 +31,11 @@ class Tokens:
         self._fetching: Future[Any] | None = None
 
     def get_token(self, *_scopes: str, **_options: Any) -> Any:
-        """What the SDK's clients ask for; there is one."""
+        """The token, for the SDK's clients. There is one for all scopes."""
         return self._token
 
     def ready(self, timeout_s: float) -> None:
-        """Return once there is a token that will last. Raises NoCredentialsError and NotSentError."""
+        """Return once there is a token that is valid for some minutes. Raises NoCredentialsError and NotSentError."""
         from azure.core.exceptions import ClientAuthenticationError, ServiceRequestError, ServiceResponseError
 
         with self._lock:
@@ -50,17 +50,17 @@ class Tokens:
             raise NotSentError(f"no token for Azure within {timeout_s:.1f} s") from error
         except ClientAuthenticationError as error:
             self._done(fetching, None)
-            raise NoCredentialsError(f"there are no Azure credentials that hold: {_tried(words_of(error))}") from error
+            raise NoCredentialsError(f"no valid Azure credentials found: {_attempts(one_line(error))}") from error
         except (ServiceRequestError, ServiceResponseError) as error:
             self._done(fetching, None)
-            raise NotSentError(f"Microsoft Entra ID gives no token: {words_of(error)}") from error
+            raise NotSentError(f"Microsoft Entra ID issued no token: {one_line(error)}") from error
         except Exception as error:
             self._done(fetching, None)
-            raise NoCredentialsError(f"Azure credentials cannot be used: {words_of(error)}") from error
+            raise NoCredentialsError(f"Azure credentials cannot be used: {one_line(error)}") from error
         self._done(fetching, token)
 
     def forget(self) -> None:
-        """Azure does not take the token: the next call fetches another."""
+        """Azure rejected the token: the next call fetches another."""
         with self._lock:
             self._stale = True
 
@@ -77,7 +77,7 @@ class Tokens:
         def fetch() -> None:
             try:
                 made.set_result(self._fetch())
-            except BaseException as error:  # noqa: BLE001 - whoever waits gets it
+            except BaseException as error:  # noqa: BLE001 - `ready` raises it
                 made.set_exception(error)
 
         threading.Thread(target=fetch, name="azure-token", daemon=True).start()
@@ -92,23 +92,18 @@ class Tokens:
                 read_timeout=10,
                 retry_total=1,
                 process_timeout=10,
-                # At an address of one's own there is no public directory to ask which authorities there are.
+                # A private endpoint has no public directory of authorities.
                 disable_instance_discovery=bool(self._settings.endpoint),
                 **trust(self._settings),
             )
         return self._credential.get_token(SCOPE)
 
 
-def _tried(words: str) -> str:
-    """What became of each credential, without the SDK's words around it."""
-    return words.partition("Attempted credentials: ")[2].partition(" To mitigate this issue")[0].rstrip(".") or words
+def _attempts(text: str) -> str:
+    """The result of each credential, without the SDK's text around it."""
+    return text.partition("Attempted credentials: ")[2].partition(" To mitigate this issue")[0].rstrip(".") or text
 
 
 def trust(settings: AzureSettings) -> dict[str, Any]:
-    """What a transport of the SDK is told about certificates."""
+    """The certificate settings of an SDK transport."""
     return {"connection_verify": settings.endpoint_ca} if settings.endpoint_ca else {}
-
-
-def words_of(error: BaseException) -> str:
-    """An error in one line."""
-    return " ".join(str(error).split())[:300] or type(error).__name__

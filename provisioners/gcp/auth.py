@@ -1,6 +1,6 @@
-"""Access tokens: fetched before a call that needs one, within its time, and not by the SDK in the midst of it.
+"""Access tokens: fetched before a call, within its time limit, and not by the SDK during it.
 
-The SDK would renew a token that it holds for stale, or that was refused, by attempts of two minutes each.
+The SDK would renew a stale or refused token by attempts of two minutes each.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _MAX_S = 10.0
 
 
 class Bearer(Credentials):  # type: ignore[misc]
-    """The application default credentials' token, as the SDK's clients hold it."""
+    """The token of the application default credentials, for the SDK's clients."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -28,10 +28,10 @@ class Bearer(Credentials):  # type: ignore[misc]
         self._lock = threading.Lock()
 
     def renew(self, timeout_s: float) -> None:
-        """See to it that the token is good for some minutes. Raises GoogleAuthError."""
+        """Renew the token unless it is valid for some minutes. Raises GoogleAuthError."""
         limit_s = min(max(timeout_s, _SHORTEST_S), _MAX_S)
         if not self._lock.acquire(timeout=limit_s):
-            raise exceptions.TransportError("others wait for one, too")
+            raise exceptions.TransportError("other calls are waiting for a token")
         try:
             if self._source is None:
                 self._source, _ = google.auth.default(scopes=_SCOPES)
@@ -42,14 +42,14 @@ class Bearer(Credentials):  # type: ignore[misc]
             self._lock.release()
 
     def refresh(self, request: Any) -> None:  # noqa: ARG002 - its name is the library's
-        """The SDK calls this where Google has refused the token: the next call shall have another."""
+        """The SDK calls this when Google has refused the token: the next call gets a new one."""
         with self._lock:
             self._source.token = None
-        raise exceptions.RefreshError("it refuses the access token (401)")
+        raise exceptions.RefreshError("Google rejected the access token (401)")
 
 
 class _Bounded:
-    """A transport with a limit in time. What the library would try again after a while is a fault at once."""
+    """A transport with a time limit. Errors that the library would retry are raised at once."""
 
     def __init__(self, timeout_s: float) -> None:
         self._request = Request()

@@ -1,6 +1,6 @@
-"""What `spotsupd check` asks of Compute Engine: all that can be asked without launching anything.
+"""The checks that `spotsupd check` makes on Compute Engine. They launch nothing.
 
-There is no dry run of a launch: whether the daemon's account may launch shows at the first launch.
+There is no dry run of a launch: only the first launch shows whether the daemon's account may launch.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _READS = (
 
 
 class Checks:
-    """One run; each finding is one sentence, with the remedy where something is wrong."""
+    """One run. Each finding is one sentence; a failed one says what to do."""
 
     def __init__(self, gcp: Gcp, settings: GcpSettings, catalog: Catalog) -> None:
         self._gcp = gcp
@@ -34,7 +34,7 @@ class Checks:
         self._offers = Offers(gcp, settings, catalog)
 
     def run(self, deadline: Deadline) -> Sequence[Finding]:
-        """Never raises for what it finds; a cloud that cannot be reached is a finding, too."""
+        """Never raises for what it finds; an unreachable cloud is a finding, too."""
         credentials = self._try("credentials", lambda: self._credentials(deadline))
         if not credentials.ok:
             return [credentials]
@@ -61,7 +61,7 @@ class Checks:
         try:
             project = self._gcp.ask("projects", "get", deadline, kind="compute#project")
         except GcpApiError as error:
-            raise ProvisionerError(f"{error}: set gcp.project to a project that there is") from error
+            raise ProvisionerError(f"{error}: set gcp.project to an existing project") from error
         return f"Compute Engine lets the daemon look at project {project.name}"
 
     def _reading(self, deadline: Deadline) -> str:
@@ -94,11 +94,11 @@ class Checks:
                 "images", method, deadline, where[1], kind="compute#image", **{**named, "project": where[1]}
             )
         except GcpApiError as error:
-            raise ProvisionerError(f"there is no image {image} ({error.reply.code}): {remedy}") from error
+            raise ProvisionerError(f"image {image} does not exist ({error.reply.code}): {remedy}") from error
         return f"{image} is {found.name}"
 
     def _network(self, deadline: Deadline) -> str:
-        """The rules that let somebody in, whomever they are for: which tags a machine has is the user's business."""
+        """Firewall rules that allow SSH, and traffic between nodes, for any source."""
         network = names.last_of(launch.network_of(self._settings))
         port = self._settings.ssh_port
         try:
@@ -108,9 +108,7 @@ class Checks:
             raise ProvisionerError(str(error)) from error
         rules = [rule for rule in listed if names.last_of(rule.network) == network and _is_for(rule, self._settings)]
         if not any(_lets_in(rule, port) for rule in rules):
-            raise ProvisionerError(
-                f"no firewall rule of network {network} lets anybody in at port {port}: add one for the daemon"
-            )
+            raise ProvisionerError(f"no firewall rule of network {network} allows port {port}: add one for the daemon")
         if not any(_is_wide(rule) for rule in rules):
             raise ProvisionerError(
                 f"no firewall rule of network {network} lets machines reach each other at all TCP ports: add one for "
@@ -135,15 +133,15 @@ class Checks:
             )
         except GcpApiError as error:
             raise ProvisionerError(f"{error}: change it in gcp.subnetworks") from error
-        return f"{name} is there"
+        return f"subnetwork {name} exists"
 
     def _types(self, region: str, deadline: Deadline) -> str:
         query = OfferQuery(regions=(region,))
         found = self._offers.places(self._catalog.select("gcp", query), [region], query, deadline)
         if not found:
-            raise ProvisionerError(f"{region} offers no machine type of the catalog: take it out of gcp.regions")
+            raise ProvisionerError(f"{region} offers no machine type of the catalog: remove it from gcp.regions")
         gpus = ", ".join(sorted({machine.gpu for _, machine in found if machine.gpu}))
-        return f"{region} has machines with {gpus}; Google has no dry run: whether it lets us launch shows at a launch"
+        return f"{region} has machines with {gpus}; Google has no dry run: only a launch shows whether it is allowed"
 
     def _quota(self, region: str, deadline: Deadline) -> str:
         limits = self._offers.limits([region], deadline)
@@ -152,14 +150,14 @@ class Checks:
         everywhere = limits.get("", {}).get(quota.ALL_REGIONS)
         gpus = quota.gpus_in(limits[region])
         if everywhere == 0:
-            raise ProvisionerError(f"the project's quota {quota.ALL_REGIONS} is 0: ask for more at IAM & Admin, Quotas")
+            raise ProvisionerError(f"the project's quota {quota.ALL_REGIONS} is 0: request more at IAM & Admin, Quotas")
         if not gpus:
-            raise ProvisionerError(f"no GPU quota of {region} is above 0: ask for more at IAM & Admin, Quotas")
+            raise ProvisionerError(f"no GPU quota of {region} is above 0: request more at IAM & Admin, Quotas")
         return f"GPUs in {region}: {', '.join(f'{name} {value:g}' for name, value in gpus.items())}"
 
 
 def _is_for(rule: Any, settings: GcpSettings) -> bool:
-    """Whether a rule lets anything in to our machines."""
+    """Whether a rule applies to traffic to our instances."""
     tags = set(rule.target_tags)
     return rule.direction == "INGRESS" and not rule.disabled and (not tags or bool(tags & set(settings.network_tags)))
 
@@ -177,6 +175,6 @@ def _has_all(ports: Sequence[str]) -> bool:
 
 
 def _has(ports: Sequence[str], port: int) -> bool:
-    """ "22" and "20-30" have port 22; no ports at all are all of them."""
+    """ "22" and "20-30" include port 22; no ports means all."""
     ranges = [each.partition("-") for each in ports]
     return not ranges or any(int(first) <= port <= int(last or first) for first, _, last in ranges)

@@ -1,8 +1,8 @@
-"""Calls to Compute Engine through google-cloud-compute: bounded in time, their faults told apart by whether anything
-can have happened.
+"""Calls to Compute Engine through google-cloud-compute: bounded in time; errors differ by whether the call can have had
+an effect.
 
-The SDK's own retries are off: it would repeat a listing for ten minutes, whatever limit it is given. So are its
-pollers: they ignore a client's endpoint. An operation is looked at here, as any other resource.
+The SDK's own retries are off: it would repeat a listing for ten minutes, whatever its time limit. Its pollers are not
+used: they ignore a client's endpoint. An operation is read like any other resource.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from email.utils import parsedate_to_datetime
 from typing import Any
 
 from provisioners.base import DeniedError, ProvisionerError, UnreachableError
-from provisioners.calls import Deadline, NoAnswerError, NoCredentialsError, NotSentError
+from provisioners.calls import Deadline, NoAnswerError, NoCredentialsError, NotSentError, one_line
 from provisioners.gcp.errors import GcpErrorReply, denial_remedy, is_retryable
 from provisioners.gcp.settings import GcpSettings
 
@@ -25,7 +25,7 @@ _BACKOFF_S = (0.2, 0.5, 1.0)
 _SHORTEST_S = 0.1
 _MAX_S = 32.0
 _POOL = 32
-_CLOCKS_AGREE_S = 15.0  # dates have whole seconds, and answers take some
+_CLOCKS_AGREE_S = 15.0  # dates are in whole seconds, and answers take time
 _CLIENTS = {
     "instances": "InstancesClient",
     "zoneOperations": "ZoneOperationsClient",
@@ -50,8 +50,8 @@ class GcpApiError(Exception):
 
 
 class _Limits:
-    """What the SDK takes for a time limit: connecting and reading each get their part. Given one number, requests would
-    wait that long for each of the two.
+    """A time limit for the SDK, split between connecting and reading. Given one number, requests would wait that long
+    for each of the two.
     """
 
     def __init__(self, timeout_s: float) -> None:
@@ -66,8 +66,8 @@ class _Limits:
 
 
 class Gcp:
-    """The SDK's clients, made when needed and kept. Any thread may use them. `ahead_s`: of Google's clock, by the last
-    answer; 0 while the two agree as well as can be told.
+    """The SDK's clients, created on first use and kept. Thread-safe. `ahead_s`: how far Google's clock is ahead, by the
+    last answer; 0 where no difference can be measured.
     """
 
     def __init__(self, settings: GcpSettings) -> None:
@@ -101,22 +101,22 @@ class Gcp:
             answer = getattr(client, method)(
                 request={"project": self.project, **parameters}, retry=None, timeout=_Limits(deadline.left_s())
             )
-            # A pager has asked for its first page already; the next one would be asked for without our limits.
+            # A pager has already read its first page; it would read the next one without our limits.
             return next(iter(answer.pages)) if hasattr(answer, "pages") else answer
         except api.GoogleAPICallError as error:
             raise GcpApiError(_error_reply(error, place or self.project)) from error
         except (TypeError, ValueError) as error:
             if isinstance(error, ParseError | requests.exceptions.RequestException):
-                raise NoAnswerError(f"{where} did not answer as it should: {_words(error)}") from error
-            raise ProvisionerError(f"{where}: {_words(error)}") from error
+                raise NoAnswerError(f"{where} gave no usable answer: {_first_line(error)}") from error
+            raise ProvisionerError(f"{where}: {_first_line(error)}") from error
         except ParseError as error:
-            raise NoAnswerError(f"{where} did not answer as it should: {_words(error)}") from error
+            raise NoAnswerError(f"{where} gave no usable answer: {_first_line(error)}") from error
         except requests.exceptions.ConnectionError as error:
             if _never_left(error):
-                raise NotSentError(f"{where} cannot be reached: {_words(error)}") from error
-            raise NoAnswerError(f"{where} broke off: {_words(error)}") from error
+                raise NotSentError(f"{where} cannot be reached: {_first_line(error)}") from error
+            raise NoAnswerError(f"{where} closed the connection: {_first_line(error)}") from error
         except requests.exceptions.RequestException as error:
-            raise NoAnswerError(f"{where} did not answer as it should: {_words(error)}") from error
+            raise NoAnswerError(f"{where} gave no usable answer: {_first_line(error)}") from error
         except Exception as error:
             _raise_of_auth(error, where)
             raise
@@ -124,8 +124,8 @@ class Gcp:
     def ask(
         self, service: str, method: str, deadline: Deadline, place: str = "", *, kind: str = "", **parameters: Any
     ) -> Any:
-        """One call that may be repeated. `kind`: what every such answer names itself, also an empty one; without it, it
-        is none: a proxy's page may be well-formed, too. Raises GcpApiError where Google says no for good, else a
+        """One call that may be repeated. `kind`: the `kind` of every such answer; without it, it
+        is a proxy's page, say. Raises GcpApiError for a final refusal, else a
         ProvisionerError.
         """
         for attempt in range(MAX_ATTEMPTS):
@@ -169,7 +169,7 @@ class Gcp:
         raise ProvisionerError(f"Compute Engine ({self.project}) has more than {MAX_PAGES} pages of {service}")
 
     def aggregated(self, service: str, field: str, deadline: Deadline, **parameters: Any) -> Iterator[tuple[str, Any]]:
-        """(zone, item) of the whole project's listing. Raises UnreachableError where a zone did not take part in it."""
+        """(zone, item) of the whole project's listing. Raises UnreachableError where it lacks a zone."""
         kind = f"compute#{field_kind(service)}AggregatedList"
         for page in self.pages(service, "aggregated_list", deadline, kind, **parameters):
             yield from items_of(page, field)
@@ -181,7 +181,7 @@ class Gcp:
         return left_s
 
     def _client(self, service: str, deadline: Deadline, where: str) -> Any:
-        """A client whose token is fresh."""
+        """A client with a valid token."""
         with self._lock:
             if self._bearer is None:
                 from provisioners.gcp.auth import Bearer
@@ -196,30 +196,28 @@ class Gcp:
             if service not in self._clients:
                 options = {"api_endpoint": self._settings.endpoint} if self._settings.endpoint else {}
                 made = getattr(self.types, _CLIENTS[service])(credentials=self._bearer, client_options=options)
-                self._prepare(made.transport._session)  # noqa: SLF001 - the SDK has no other way to either
+                self._prepare(made.transport._session)  # noqa: SLF001 - the SDK has no public way
                 self._clients[service] = made
             return self._clients[service]
 
     def _prepare(self, session: Any) -> None:
-        """Connections for as many threads as ask at once, the certificate that is to be trusted, and a look at Google's
-        clock.
-        """
+        """Set the size of the connection pool and the trusted certificate, and read Google's clock from each answer."""
         from requests.adapters import HTTPAdapter
 
-        ca, look_at = self._settings.endpoint_ca, self._look_at_clock
+        ca, read_clock = self._settings.endpoint_ca, self._read_clock
 
         class Adapter(HTTPAdapter):
-            """A session's own `verify` would lose against the environment's REQUESTS_CA_BUNDLE."""
+            """REQUESTS_CA_BUNDLE in the environment would override a session's own `verify`."""
 
             def send(self, request: Any, *args: Any, **given: Any) -> Any:
                 answer = super().send(request, *args, **{**given, **({"verify": ca} if ca else {})})
-                look_at(answer.headers.get("Date", ""))
+                read_clock(answer.headers.get("Date", ""))
                 return answer
 
         for scheme in ("http://", "https://"):
             session.mount(scheme, Adapter(pool_maxsize=_POOL))
 
-    def _look_at_clock(self, date: str) -> None:
+    def _read_clock(self, date: str) -> None:
         try:
             ahead_s = parsedate_to_datetime(date).timestamp() - time.time()
         except ValueError:
@@ -233,17 +231,17 @@ def field_kind(service: str) -> str:
 
 
 def items_of(page: Any, field: str) -> Iterator[tuple[str, Any]]:
-    """(zone, item) of one page of an aggregated listing. What is not in a zone is left out."""
+    """(zone, item) of one page of an aggregated listing, for items in zones."""
     for scope, listed in page.items.items():
         if listed.warning.code == "UNREACHABLE":
-            raise UnreachableError(f"Compute Engine leaves {scope} out of a listing: {_words(listed.warning.message)}")
+            raise UnreachableError(f"a Compute Engine listing lacks {scope}: {_first_line(listed.warning.message)}")
         if scope.startswith("zones/"):
             for item in getattr(listed, field):
                 yield scope.removeprefix("zones/"), item
 
 
 def _error_reply(error: Any, place: str) -> GcpErrorReply:
-    """The first reason that Google gives; where a proxy answers, the HTTP status."""
+    """Google's first reason; the HTTP status where a proxy answered."""
     detail = error.errors[0] if error.errors and isinstance(error.errors[0], dict) else {}
     code = str(detail.get("reason") or f"HTTP{int(error.code or 0)}")
     return GcpErrorReply(place, code, str(detail.get("message") or error.message or ""))
@@ -262,29 +260,29 @@ def _never_left(error: Exception) -> bool:
 
 
 def _raise_of_auth(error: Exception, where: str) -> None:
-    """Raise what a fault of google-auth means; return for any other."""
+    """Raise our error for one of google-auth; return for any other."""
     from google.auth import exceptions as auth
 
     if isinstance(error, auth.TransportError) or getattr(error, "retryable", False):
-        raise NotSentError(f"{where}: Google gives no access token now: {_words(error)}") from error
+        raise NotSentError(f"{where}: Google issued no access token: {_first_line(error)}") from error
     if isinstance(error, auth.DefaultCredentialsError):
         raise NoCredentialsError(
-            "there are no Google credentials: run gcloud auth application-default login as the daemon's user, or let "
+            "no Google credentials found: run gcloud auth application-default login as the daemon's user, or let "
             "GOOGLE_APPLICATION_CREDENTIALS name a service account's key file"
         ) from error
     if isinstance(error, auth.GoogleAuthError) and "reasonable timeframe" in str(error):
         raise NoCredentialsError(
-            f"Google does not take what the daemon's credentials have signed: {_words(error)}; set the computer's "
-            "clock, which is minutes off by Google's"
+            f"Google rejects the signature of the daemon's credentials: {_first_line(error)}; set this "
+            "computer's clock: it differs from Google's by minutes"
         ) from error
     if isinstance(error, auth.GoogleAuthError):
         raise NoCredentialsError(
-            f"Google does not take the daemon's credentials: {_words(error)}; renew them (gcloud auth "
+            f"Google rejects the daemon's credentials: {_first_line(error)}; renew them (gcloud auth "
             "application-default login, or a new key of the service account)"
         ) from error
 
 
-def _words(error: object) -> str:
-    """In one line. google-auth's errors carry the whole answer beside its words."""
+def _first_line(error: object) -> str:
+    """In one line. google-auth's errors have the whole answer as a second argument."""
     first = error.args[0] if isinstance(error, Exception) and len(error.args) > 1 else error
-    return " ".join(str(first).split()).rstrip(".")[:300] or type(error).__name__
+    return one_line(str(first)).rstrip(".") if str(first).strip() else type(error).__name__

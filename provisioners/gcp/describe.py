@@ -1,6 +1,6 @@
-"""From Compute Engine's descriptions to ours. Pure.
+"""Compute Engine's descriptions as ours. Pure.
 
-A machine that was deleted is in no listing: what is known of it then is what its operations tell.
+A deleted instance is in no listing: only its operations describe it.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from provisioners.base import (
 from provisioners.gcp import names
 from provisioners.gcp.settings import GcpSettings
 
-# "Preemption process", Spot VMs: the guest gets a soft-off signal, and the machine is cut off 30 s later.
+# "Preemption process", Spot VMs: the guest gets a soft-off signal, and the instance is stopped 30 s later.
 SHUTDOWN_S = 30.0
-# As long as other clouds go on to list what has ended.
+# About as long as other clouds list ended instances.
 REMEMBERED_S = 3600.0
 
 _PREEMPTED = "compute.instances.preempted"
@@ -38,9 +38,9 @@ _STATES = {
     "STOPPING": InstanceState.STOPPING,
     "SUSPENDING": InstanceState.STOPPING,
     "DEPROVISIONING": InstanceState.STOPPING,
-    # Its host broke, and it is not started again.
+    # Its host failed, and it is not restarted.
     "REPAIRING": InstanceState.STOPPING,
-    # Google says TERMINATED of a machine that still has its disk, and still costs.
+    # Google's TERMINATED instance still has its disk, which costs money.
     "TERMINATED": InstanceState.STOPPED,
     "STOPPED": InstanceState.STOPPED,
     "SUSPENDED": InstanceState.STOPPED,
@@ -58,7 +58,7 @@ _ENDS: Mapping[str, EndCause] = {
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One operation on a machine. Times are UNIX seconds. `code`, `message`: why it failed, "" where it did not."""
+    """One operation on an instance."""
 
     zone: str
     target: str
@@ -71,7 +71,7 @@ class Operation:
 
 
 def operation(raw: Any) -> Operation:
-    """One operation. Raises ProvisionerError where the description lacks what nothing can stand in for."""
+    """One operation. Raises ProvisionerError where the description lacks a required field."""
     failed = raw.error.errors[0] if raw.error.errors else None
     target = raw.target_link.split("/")
     try:
@@ -87,21 +87,21 @@ def operation(raw: Any) -> Operation:
             message=failed.message if failed else "",
         )
     except (ValueError, IndexError) as error:
-        raise ProvisionerError(f"Compute Engine describes an operation without what it should: {error!r}") from error
+        raise ProvisionerError(f"Compute Engine describes an operation without a required field: {error!r}") from error
 
 
 def instance(vm: Any, zone: str, settings: GcpSettings, operations: Iterable[Operation], now: float) -> Instance:
-    """One machine that is listed; `operations` are those on it. Raises ProvisionerError where the description lacks
-    what nothing can stand in for.
+    """One listed instance; `operations` are those on it. Raises ProvisionerError where the description lacks a
+    required field.
 
-    One that is being preempted is RUNNING, and `preempt_at` says until when, at least: Google may say STOPPING, but the
-    guest works on for half a minute, and is drained in it. `now` and the operations are by one clock; what is told of
-    has begun.
+    One that is being preempted is RUNNING until `preempt_at` at least: Google may report STOPPING, but the guest runs
+    for another half minute, in which it is drained. `now` and the operations are on one clock; an operation has begun
+    by `now`.
     """
     try:
         state, launched_at = _STATES[vm.status], _seconds(vm.creation_timestamp) if vm.creation_timestamp else 0.0
     except (KeyError, ValueError) as error:
-        raise ProvisionerError(f"Compute Engine describes a machine without what it should: {error!r}") from error
+        raise ProvisionerError(f"Compute Engine describes an instance without a required field: {error!r}") from error
     items = {each.key: each.value for each in vm.metadata.items}
     interface = vm.network_interfaces[0] if vm.network_interfaces else None
     private = interface.network_i_p if interface else ""
@@ -130,9 +130,9 @@ def instance(vm: Any, zone: str, settings: GcpSettings, operations: Iterable[Ope
 
 
 def ended(operations: Sequence[Operation], listed: Iterable[str], *, since: float) -> list[Instance]:
-    """Machines that are no longer `listed` (ids), and that their operations know, if they ended after `since`.
+    """Instances with operations that are no longer `listed` (ids) and ended after `since`.
 
-    `cluster`, `token`, type and addresses went with them; the caller knows by what it asked.
+    Their cluster, token, type and addresses are not known; the caller sets those that it asked for.
     """
     alive = set(listed)
     found = []
@@ -145,7 +145,7 @@ def ended(operations: Sequence[Operation], listed: Iterable[str], *, since: floa
 
 
 def by_machine(operations: Iterable[Operation]) -> dict[str, list[Operation]]:
-    """Our id of a machine -> the operations on it."""
+    """Our id of an instance -> the operations on it."""
     found: dict[str, list[Operation]] = {}
     for each in operations:
         found.setdefault(names.id_of(each.zone, each.target), []).append(each)
@@ -153,12 +153,12 @@ def by_machine(operations: Iterable[Operation]) -> dict[str, list[Operation]]:
 
 
 def is_birth(each: Operation) -> bool:
-    """Whether it made a machine."""
+    """Whether it created an instance."""
     return each.kind == "insert" and each.done and not each.code
 
 
 def leftover(disk: Any, zone: str) -> Leftover:
-    """A disk that belongs to no machine."""
+    """A disk that belongs to no instance."""
     cluster, node = (names.plain_value(disk.labels.get(key, "")) for key in (CLUSTER_TAG, NODE_TAG))
     return Leftover(names.id_of(zone, disk.name), LeftoverKind.DISK, cluster, node, names.region_of(zone))
 
@@ -179,7 +179,7 @@ def _gone(machine: str, end: Operation, launched_at: float) -> Instance:
 
 
 def _end(operations: Iterable[Operation]) -> Operation | None:
-    """What ended a machine: the first of all that would have; deleting what was preempted is only tidying up."""
+    """What ended an instance: the first such operation. Deleting a preempted instance is only tidying up."""
     ends = [each for each in operations if each.kind in _ENDS and not each.code]
     return min(ends, key=lambda each: each.began_at, default=None)
 

@@ -1,12 +1,12 @@
 """Compute Engine's error codes: what each means for a launch, and for any other call. Pure.
 
-The API refuses in two ways: at once, with a `reason` (quotaExceeded), or in the operation that it began, with a `code`
-(QUOTA_EXCEEDED). Both are rows of one table; HTTP503 is an answer without a reason, as a proxy gives it.
+The API refuses in two ways: at once, with a `reason` (quotaExceeded), or in the operation that it started, with a
+`code` (QUOTA_EXCEEDED). Both are rows of one table; HTTP503 is an answer without a reason, as a proxy gives it.
 
 Sources: "global" is Google APIs' Global domain errors; "bulk" Compute Engine's page on troubleshooting bulk creation of
 VMs, "availability" that on resource availability errors; "skypilot" sky/backends/cloud_vm_ray_backend.py, _gcp_handler;
-"karpenter" karpenter-provider-gcp; "rungar" the test of rungar's Compute Engine provider; "seen" what people's logs of
-operations show; "HTTP" RFC 9110.
+"karpenter" karpenter-provider-gcp; "rungar" the test of rungar's Compute Engine provider; "seen" users' published logs
+of operations; "HTTP" RFC 9110.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from dataclasses import dataclass
 from provisioners.base import LaunchOutcome, Scope
 from provisioners.codes import Code, Kind, find, outcome
 
-CAPACITY_MEMORY_S = 300.0  # GCE takes up to 30 s to say that a zone is full: to ask often costs more than on EC2
-ADDRESS_MEMORY_S = 30.0  # karpenter's: an address is free again as soon as a machine is deleted
-ABSENT_MEMORY_S = 3600.0  # a zone does not learn a new machine type within minutes
+CAPACITY_MEMORY_S = 300.0  # GCE takes up to 30 s to say that a zone is full: frequent retries cost more than on EC2
+ADDRESS_MEMORY_S = 30.0  # karpenter's: an address is free as soon as an instance is deleted
+ABSENT_MEMORY_S = 3600.0  # a zone does not gain a machine type within minutes
 QUOTA_MEMORY_S = 600.0
 THROTTLED_S = 20.0  # "rate quotas", Compute Engine: counted by the minute
 
-_ASK_FOR_MORE = "ask for more at IAM & Admin, Quotas, or end what runs"
+_ASK_FOR_MORE = "request more at IAM & Admin, Quotas, or terminate other instances"
 _RENEW = "renew the daemon's Google credentials"
 _ALLOW = "give the daemon's account the role that docs/permissions/gcp-role.yaml defines"
 _ENABLE = "enable the Compute Engine API and billing for the project that gcp.project names"
@@ -57,7 +57,7 @@ TABLE: Sequence[Code] = (
     _capacity("GPU_STOCKOUT", "rungar", Scope.TYPE_IN_ZONE),
     _capacity("STOCKOUT", "karpenter", Scope.TYPE_IN_ZONE),
     _capacity("insufficientCapacity", "bulk", Scope.TYPE_IN_ZONE),
-    # A spot machine that is taken while it is made fails so.
+    # A spot instance that is preempted while it is created fails with this code.
     _capacity("UNSUPPORTED_OPERATION", "skypilot", Scope.TYPE_IN_ZONE),
     _capacity("RESOURCE_NOT_FOUND", "skypilot", Scope.TYPE_IN_ZONE, ABSENT_MEMORY_S),
     _capacity("notFound", "global", Scope.TYPE_IN_ZONE, ABSENT_MEMORY_S, "acceleratorTypes"),
@@ -73,13 +73,13 @@ TABLE: Sequence[Code] = (
     _code("RATE_LIMIT_EXCEEDED", Kind.THROTTLED, "seen"),
     _code("RESOURCE_OPERATION_RATE_EXCEEDED", Kind.THROTTLED, "skypilot"),
     _code("HTTP429", Kind.THROTTLED, "HTTP"),
-    # An operation that ended in an error has taken back what it began.
+    # A failed operation has undone its changes.
     _code("INTERNAL_ERROR", Kind.TRANSIENT, "rungar"),
     _code("RESOURCE_NOT_READY", Kind.TRANSIENT, "skypilot"),
     _code("RESOURCE_IN_USE_BY_ANOTHER_RESOURCE", Kind.TRANSIENT, "seen"),
     _code("OPERATION_CANCELED_BY_USER", Kind.TRANSIENT, "seen"),
     _code("resourceNotReady", Kind.TRANSIENT, "seen"),
-    # A fault before there is an operation may have come after it: the same name and request id ask again.
+    # The fault may have come after the operation was created: retry with the same name and request id.
     _code("backendError", Kind.UNKNOWN, "global"),
     _code("internalError", Kind.UNKNOWN, "global"),
     _code("HTTP500", Kind.UNKNOWN, "HTTP"),
@@ -117,41 +117,41 @@ _RETRYABLE = (Kind.THROTTLED, Kind.TRANSIENT, Kind.UNKNOWN)
 
 @dataclass(frozen=True, slots=True)
 class GcpErrorReply:
-    """What Google answered in place of what was asked for. `place`: a project, or a zone."""
+    """An error that Google answered."""
 
-    place: str
+    place: str  # a project or a zone
     code: str
     message: str
 
     def sentence(self, where: str = "") -> str:
-        """For people: who refused what, and its own words."""
-        message_part = " ".join(self.message.split()).rstrip(".")[:500]
-        return f"Compute Engine ({where or self.place}) answered {self.code}: {message_part}"
+        """For people: the place, and Google's message."""
+        text = " ".join(self.message.split()).rstrip(".")[:500]
+        return f"Compute Engine ({where or self.place}) answered {self.code}: {text}"
 
 
 def launch_outcome(reply: GcpErrorReply, where: str) -> LaunchOutcome:
-    """What a refused launch came to. Kind.USED is the caller's to look up."""
+    """The outcome of a refused launch. The caller looks up Kind.USED."""
     return outcome(find(TABLE, reply.code, reply.message), reply.code, reply.sentence(where))
 
 
 def is_used(reply: GcpErrorReply) -> bool:
-    """Whether there is a machine of this name."""
+    """Whether an instance of this name exists."""
     row = find(TABLE, reply.code, reply.message)
     return row is not None and row.kind is Kind.USED
 
 
 def is_gone(reply: GcpErrorReply) -> bool:
-    """Whether it says that there is no such thing."""
+    """Whether the resource does not exist."""
     return reply.code in {"notFound", "RESOURCE_NOT_FOUND", "HTTP404"}
 
 
 def is_retryable(reply: GcpErrorReply) -> bool:
-    """Whether a call that changes nothing, or the same twice, is worth another try."""
+    """Whether to repeat an idempotent call."""
     row = find(TABLE, reply.code, reply.message)
     return row is not None and row.kind in _RETRYABLE
 
 
 def denial_remedy(reply: GcpErrorReply) -> str | None:
-    """How to fix missing credentials or permissions; None where it is about something else."""
+    """The remedy for missing credentials or permissions; None for any other error."""
     row = find(TABLE, reply.code, reply.message)
     return row.remedy if row is not None and row.remedy in _DENIED else None

@@ -1,4 +1,4 @@
-"""One launch: what the token has had already, the one insertion, its operation until that is over, and the machine."""
+"""One launch: the token's earlier operations, the insertion, its operation until it is done, and the instance."""
 
 from __future__ import annotations
 
@@ -25,16 +25,18 @@ from provisioners.gcp.errors import GcpErrorReply, is_gone, is_used, launch_outc
 from provisioners.gcp.listing import Listing
 from provisioners.gcp.settings import GcpSettings
 
-_FIRST_LOOK_S = 0.2
-_MAX_LOOK_S = 2.0
+_FIRST_POLL_S = 0.2
+_MAX_POLL_S = 2.0
 _MAX_CALL_S = 10.0
-_OTHER = "a token stands for one request: take a new one"
+_REMEDY = "a token identifies one request: use a new token"
 
 
 class Insertion:
-    """A name can be used again once its machine is deleted, and an insertion that failed may be repeated under the same
-    token: so the operations are asked first what became of the token. Where they lag, the name and the request id
-    still allow one machine at a time.
+    """Inserts instances.
+
+    A name can be reused once its instance is deleted, and a failed insertion may be repeated under the same token: so
+    the token's operations are read first. Where they lag, the name and the request id still allow only one instance at
+    a time.
     """
 
     def __init__(self, gcp: Gcp, settings: GcpSettings, catalog: Catalog, listing: Listing) -> None:
@@ -80,11 +82,11 @@ class Insertion:
                 request_id=names.request_id(request, failures),
             )
             if operation.kind != "compute#operation":
-                return Unknown(f"Compute Engine ({zone}) took the launch, and answered what is no operation")
+                return Unknown(f"Compute Engine ({zone}) accepted the launch, but did not reply with an operation")
         except GcpApiError as error:
             if is_used(error.reply):
                 name = names.instance_name(request)
-                return self._the_machine(request, name, deadline) or _gone_again(request, name)
+                return self._existing(request, name, deadline) or _vanished(request, name)
             return launch_outcome(error.reply, where)
         except NotSentError as error:
             return Transient(str(error))
@@ -92,25 +94,25 @@ class Insertion:
             return Unknown(str(error))
         except (NoCredentialsError, ProvisionerError) as error:
             return Fatal(str(error))
-        return self._over(request, operation.name, where, deadline)
+        return self._wait(request, operation.name, where, deadline)
 
-    def _over(self, request: LaunchRequest, name: str, where: str, deadline: Deadline) -> LaunchOutcome:
-        """Wait for an insertion; Google takes up to half a minute to say that a zone is full."""
-        zone, wait_s = request.offer.zone, _FIRST_LOOK_S
+    def _wait(self, request: LaunchRequest, name: str, where: str, deadline: Deadline) -> LaunchOutcome:
+        """Wait for an insertion; Google takes up to half a minute to report that a zone is full."""
+        zone, wait_s = request.offer.zone, _FIRST_POLL_S
         while deadline.left_s() > wait_s:
             try:
                 limit_s = min(deadline.left_s(), _MAX_CALL_S)
                 raw = self._gcp.once("zoneOperations", "get", limit_s, zone, zone=zone, operation=name)
                 found = describe.operation(raw)
             except (GcpApiError, NotSentError, NoAnswerError, NoCredentialsError, ProvisionerError):
-                found = None  # the insertion goes on, whether or not it can be looked at
+                found = None  # the insertion continues even if it cannot be read
             if found is not None and found.done:
                 if found.code and not is_used(GcpErrorReply(zone, found.code, found.message)):
                     return launch_outcome(GcpErrorReply(zone, found.code, found.message), where)
-                return self._the_machine(request, found.target, deadline) or _gone_again(request, found.target)
+                return self._existing(request, found.target, deadline) or _vanished(request, found.target)
             time.sleep(wait_s)
-            wait_s = min(2 * wait_s, _MAX_LOOK_S)
-        return Unknown(f"Compute Engine ({where}) has begun to launch, and is not done in time")
+            wait_s = min(2 * wait_s, _MAX_POLL_S)
+        return Unknown(f"Compute Engine ({where}) started the launch but did not finish in time")
 
     def _launched_before(
         self,
@@ -120,22 +122,23 @@ class Insertion:
         where: str,
         deadline: Deadline,
     ) -> LaunchOutcome:
-        """The token has had its machine, or is about to."""
+        """The token's instance exists, existed, or is being created."""
         if birth.target != names.instance_name(request):
-            return Fatal(f"Compute Engine has {birth.target} under the token of {request.node}; {_OTHER}")
+            return Fatal(f"Compute Engine has {birth.target} under the token of {request.node}; {_REMEDY}")
         if not birth.done:
-            return self._over(request, birth.name, where, deadline)
-        outcome = self._the_machine(request, birth.target, deadline)
+            return self._wait(request, birth.name, where, deadline)
+        outcome = self._existing(request, birth.target, deadline)
         if outcome is not None:
             return outcome
         for gone in describe.ended(operations, (), since=0.0):
             return Launched(replace(gone, cluster=request.cluster, node=request.node, token=request.token))
         return Transient(
-            f"Compute Engine ({where}) has had {birth.target}, and has it no more; a new node takes a new token"
+            f"Compute Engine ({where}) launched {birth.target} earlier, and it no longer exists; "
+            "a new node needs a new token"
         )
 
-    def _the_machine(self, request: LaunchRequest, name: str, deadline: Deadline) -> LaunchOutcome | None:
-        """The machine of this name, if it is the request's; None where there is none."""
+    def _existing(self, request: LaunchRequest, name: str, deadline: Deadline) -> LaunchOutcome | None:
+        """The instance of this name, if it is the request's; None where it does not exist."""
         zone = request.offer.zone
         try:
             vm = self._gcp.ask("instances", "get", deadline, zone, kind="compute#instance", zone=zone, instance=name)
@@ -147,10 +150,10 @@ class Insertion:
         except ProvisionerError as error:
             return Unknown(str(error))
         if (found.cluster, found.node, found.token) != (request.cluster, request.node, request.token):
-            return Fatal(f"{name} belongs to node {found.node!r} of cluster {found.cluster!r}; {_OTHER}")
+            return Fatal(f"{name} belongs to node {found.node!r} of cluster {found.cluster!r}; {_REMEDY}")
         return Launched(found)
 
 
-def _gone_again(request: LaunchRequest, name: str) -> LaunchOutcome:
-    """It was there a moment ago: a look-up finds its end."""
-    return Unknown(f"Compute Engine ({request.offer.zone}) has made {name}, and has it no more")
+def _vanished(request: LaunchRequest, name: str) -> LaunchOutcome:
+    """It existed a moment ago: a look-up finds its end."""
+    return Unknown(f"Compute Engine ({request.offer.zone}) created {name}, and it no longer exists")

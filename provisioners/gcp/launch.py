@@ -1,4 +1,4 @@
-"""From a launch request to the instance that Compute Engine is asked for. Pure."""
+"""The body of the request that creates an instance. Pure."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from provisioners.gcp.settings import GcpSettings
 from provisioners.userdata import DeadMan, user_data
 
 NOTICE_ITEM = "spotsup-notice-s"
-"""The metadata item in which the node's agent reads by how much Google's notice comes before the shutdown."""
+"""The metadata item that tells the node's agent how many seconds of notice come before the shutdown."""
 
-# "Supported disk types" of the accelerator-optimized families: these take no Persistent Disk.
+# "Supported disk types" of the accelerator-optimized families: these support no Persistent Disk.
 _ONLY_HYPERDISK = ("a3-ultragpu", "a4-", "a4x-")
 _API = "https://compute.googleapis.com"
 
@@ -21,9 +21,7 @@ _API = "https://compute.googleapis.com"
 def instance(
     request: LaunchRequest, settings: GcpSettings, machine: MachineType, driver: Literal["open", "proprietary"]
 ) -> dict[str, Any]:
-    """The body of the one call, in the SDK's words. Raises ProvisionerError for what Google would refuse in words that
-    help nobody.
-    """
+    """The body, with the SDK's names. Raises ProvisionerError for what Google would refuse unhelpfully."""
     zone = request.offer.zone
     born_with = labels(request, settings.tags)
     kind = machine.machine_type or request.offer.instance_type
@@ -37,13 +35,13 @@ def instance(
         "labels": born_with,
     }
     if machine.machine_type and machine.accelerator:
-        # Only N1 takes GPUs from outside; the other families bring theirs.
+        # GPUs are attached to N1 only; the other families include theirs.
         kind = f"zones/{zone}/acceleratorTypes/{machine.accelerator}"
         body["guest_accelerators"] = [{"accelerator_type": kind, "accelerator_count": machine.gpus}]
     if settings.network_tags:
         body["tags"] = {"items": list(settings.network_tags)}
     if settings.service_account:
-        # "Best practices for using service accounts": the scope is wide, and the account's roles decide.
+        # "Best practices for using service accounts": a wide scope, limited by the account's roles.
         scopes = ["https://www.googleapis.com/auth/cloud-platform"]
         body["service_accounts"] = [{"email": settings.service_account, "scopes": scopes}]
     return body
@@ -62,8 +60,8 @@ def image_of(settings: GcpSettings, machine: MachineType, driver: Literal["open"
 
 
 def dead_man_end(settings: GcpSettings) -> str:
-    """Shell that ends a machine. With a service account it deletes itself; else it switches itself off, after which
-    only its disk costs money. The token goes over standard input: who is on the machine can read arguments.
+    """Shell that ends a machine. With a service account the machine deletes itself; else it shuts down, after which
+    only its disk costs money. The token goes over standard input: all users of the machine can read arguments.
     """
     if not settings.service_account:
         return "systemctl poweroff"
@@ -80,7 +78,7 @@ end || systemctl poweroff"""
 
 
 def _scheduling(request: LaunchRequest, settings: GcpSettings) -> dict[str, Any]:
-    """A machine with a GPU cannot be moved; and none is started again behind the daemon's back."""
+    """An instance with a GPU cannot be migrated; only the daemon restarts instances."""
     scheduling: dict[str, Any] = {"on_host_maintenance": "TERMINATE", "automatic_restart": False}
     if request.offer.market is Market.SPOT:
         scheduling |= {"provisioning_model": "SPOT", "instance_termination_action": "DELETE"}
@@ -116,7 +114,7 @@ def _interface(request: LaunchRequest, settings: GcpSettings) -> dict[str, Any]:
     if settings.gvnic:
         interface["nic_type"] = "GVNIC"
     if settings.public_address:
-        # An ephemeral address: it goes with the machine.
+        # An ephemeral address: it is released with the instance.
         interface["access_configs"] = [{"name": "External NAT", "type_": "ONE_TO_ONE_NAT"}]
     return interface
 
@@ -128,7 +126,7 @@ def network_of(settings: GcpSettings) -> str:
 
 
 def _metadata(request: LaunchRequest, settings: GcpSettings) -> dict[str, str]:
-    """Labels take few characters: here is the plain text."""
+    """The plain text of what labels, which allow few characters, may have as a digest."""
     dead_man = DeadMan(request.dead_man_s, dead_man_end(settings)) if request.dead_man_s else None
     return {
         CLUSTER_TAG: request.cluster,
@@ -137,6 +135,6 @@ def _metadata(request: LaunchRequest, settings: GcpSettings) -> dict[str, str]:
         NOTICE_ITEM: str(settings.notice_s),
         "user-data": user_data(request.node, settings.ssh_user, request.ssh_public_key, request.host_key, dead_man),
         "block-project-ssh-keys": "TRUE",
-        # OS Login would silently leave our key out.
+        # OS Login would silently ignore our key.
         "enable-oslogin": "FALSE",
     }

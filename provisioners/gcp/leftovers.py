@@ -1,4 +1,4 @@
-"""What a machine may leave behind: a disk. Its interface and its address are parts of it."""
+"""Resources that an instance may leave behind: disks. Its interface and its address are parts of it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _PAGE = 500
 
 
 def listed(gcp: Gcp, cluster: str, deadline: Deadline) -> Sequence[Leftover]:
-    """All of the project: one call, whatever there is."""
+    """All of the project, in one call."""
     wanted = f'labels.{CLUSTER_TAG} = "{names.label_value(cluster)}"'
     try:
         disks = list(gcp.aggregated("disks", "disks", deadline, filter=wanted, max_results=_PAGE))
@@ -24,7 +24,7 @@ def listed(gcp: Gcp, cluster: str, deadline: Deadline) -> Sequence[Leftover]:
 
 
 def removed(gcp: Gcp, leftover: Leftover, deadline: Deadline) -> None:
-    """End one; what is gone already is fine."""
+    """Delete one; one that is already gone is no error."""
     if leftover.kind is not LeftoverKind.DISK:
         raise ProvisionerError(f"{leftover.id} is a {leftover.kind}, and Compute Engine's machines leave only disks")
     zone, name = names.split_id(leftover.id)

@@ -1,4 +1,4 @@
-"""The two listings that tell of machines: of those that are there, and of operations, for those that are gone."""
+"""The two listings of instances: the existing ones, and operations, which show those that are gone."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from provisioners.gcp import describe, names
 from provisioners.gcp.client import Gcp, GcpApiError, items_of
 from provisioners.gcp.settings import GcpSettings
 
-PAGE = 500  # the most that Google gives at once
+PAGE = 500  # Google's maximum
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What both listings said at `at` (UNIX seconds)."""
+    """Both listings at the time `at` (UNIX seconds)."""
 
     machines: Sequence[Instance]
     operations: Sequence[describe.Operation]
     at: float
 
     def ended(self, since: float | None = None) -> list[Instance]:
-        """The machines that ended, within the last hour if not said otherwise."""
+        """The instances that ended since `since`; by default, within the last hour."""
         since = self.at - describe.REMEMBERED_S if since is None else since
         return describe.ended(self.operations, [each.id for each in self.machines], since=since)
 
 
 class Listing:
-    """Asks for both, whatever the number of regions, zones and machines."""
+    """Reads both, in as many calls for any number of regions, zones and instances."""
 
     def __init__(self, gcp: Gcp, settings: GcpSettings, now: Callable[[], float]) -> None:
         self._gcp = gcp
@@ -39,8 +39,8 @@ class Listing:
         self._now = now
 
     def read(self, wanted: str, pattern: str, deadline: Deadline) -> Snapshot:
-        """The machines that a filter lets pass, and the operations on machines whose URLs match `pattern`. Machines
-        first: what ends between the two calls is then in both, not in neither.
+        """The instances that match a filter, and the operations on instances whose URLs match `pattern`. Instances
+        first: one that ends between the two calls is then in both, not in neither.
         """
         listed = self.machines(wanted, deadline)
         operations = self._operations(pattern, deadline)
@@ -55,14 +55,14 @@ class Listing:
         return Snapshot(machines, [each for each in operations if names.region_of(each.zone) in regions], now)
 
     def machines(self, wanted: str, deadline: Deadline) -> list[tuple[str, Any]]:
-        """(zone, description) of all machines of the project that a filter lets pass."""
+        """(zone, description) of all instances of the project that match a filter."""
         try:
             return list(self._gcp.aggregated("instances", "instances", deadline, filter=wanted, max_results=PAGE))
         except GcpApiError as error:
             raise ProvisionerError(str(error)) from error
 
     def operations_in(self, zone: str, pattern: str, deadline: Deadline) -> list[describe.Operation]:
-        """The newest operations of one zone on machines whose URLs match. Raises GcpApiError and ProvisionerError."""
+        """The newest operations of one zone on instances whose URLs match. Raises GcpApiError and ProvisionerError."""
         answer = self._gcp.ask(
             "zoneOperations",
             "list",
@@ -77,7 +77,7 @@ class Listing:
         return self._read(answer.items, pattern)
 
     def _operations(self, pattern: str, deadline: Deadline) -> list[describe.Operation]:
-        """One page of the newest: Google keeps operations for weeks, and what ended long ago is of no interest."""
+        """One page of the newest: Google keeps operations for weeks, and old ones are not needed."""
         try:
             answer = self._gcp.ask(
                 "globalOperations",
@@ -93,7 +93,7 @@ class Listing:
         return self._read((raw for _, raw in items_of(answer, "operations")), pattern)
 
     def _read(self, listed: Iterable[Any], pattern: str) -> list[describe.Operation]:
-        """What matches, whatever the filter has let pass: another's operation must not stand for ours. By our clock."""
+        """Those that match, checked again after Google's filter. Times are on our clock."""
         ours, ahead_s = re.compile(pattern), self._gcp.ahead_s
         found = [describe.operation(raw) for raw in listed if ours.fullmatch(raw.target_link)]
         return [replace(each, began_at=each.began_at - ahead_s) for each in found]

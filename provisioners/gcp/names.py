@@ -1,8 +1,8 @@
-"""Names and labels: what Compute Engine allows of them, and what they tell of a machine that is gone. Pure.
+"""Names and labels: what Compute Engine allows, and what they show of a deleted instance. Pure.
 
-A machine's name is made from its token: asking twice for one name is refused, so a token has one machine. A deleted
-machine leaves nothing but its operations, and they nothing but its name: so cluster and node are in it, too, the
-cluster as a digest, the node as it is where it fits.
+An instance's name is made from its token: a second insertion of the name is refused, so a token has one instance. Of a
+deleted instance only operations remain, and they have only its name. So it includes cluster and node too: the cluster
+as a digest, the node as it is where it fits.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from provisioners.base import CLUSTER_TAG, NODE_TAG, LaunchRequest, ProvisionerE
 TOKEN_TAG = "spotsup-token"  # noqa: S105 - a name, not a secret
 _PREFIX = "spotsup"
 _TOKEN_CHARACTERS = 16  # 80 bits
-_CLUSTER_CHARACTERS = 6  # tells clusters of one project apart; what a machine says itself is its exact name
+_CLUSTER_CHARACTERS = 6  # distinguishes a project's clusters; metadata has the exact name
 _MAX_NAME = 63
 _MAX_LABELS = 64
 _NAME = re.compile(rf"{_PREFIX}-([a-z2-7]{{{_TOKEN_CHARACTERS}}})-([a-z2-7]{{{_CLUSTER_CHARACTERS}}})(?:-(.+))?")
-_ROOM = _MAX_NAME - len(_PREFIX) - _TOKEN_CHARACTERS - _CLUSTER_CHARACTERS - 3
-_FITS_NAME = re.compile(rf"[a-z0-9]([a-z0-9-]{{0,{_ROOM - 2}}}[a-z0-9])?")
-# "Requirements for labels", Compute Engine. Letters of other scripts are allowed, too; we need none.
+_MAX_NODE = _MAX_NAME - len(_PREFIX) - _TOKEN_CHARACTERS - _CLUSTER_CHARACTERS - 3
+_FITS_NAME = re.compile(rf"[a-z0-9]([a-z0-9-]{{0,{_MAX_NODE - 2}}}[a-z0-9])?")
+# "Requirements for labels", Compute Engine. Letters of other scripts are allowed, too, and not needed.
 _LABEL_KEY = re.compile(r"[a-z][a-z0-9_-]{0,62}")
 _LABEL_VALUE = re.compile(r"[a-z0-9_-]{0,63}")
 _DIGEST_VALUE = re.compile(r"sha256-[0-9a-f]{48}")
@@ -32,58 +32,58 @@ _REQUESTS = uuid.UUID("6f0c6f4e-3c53-5d2b-9a53-0d6b1d1f6a0b")
 
 
 def instance_name(request: LaunchRequest) -> str:
-    """The machine's name: the same for the same request, another for another token."""
+    """The instance's name: the same for the same request, different for another token."""
     name = f"{_PREFIX}-{_digest(request.token, _TOKEN_CHARACTERS)}-{_digest(request.cluster, _CLUSTER_CHARACTERS)}"
     return f"{name}-{request.node}" if _FITS_NAME.fullmatch(request.node) else name
 
 
 def node_in(name: str) -> str:
-    """The node that a name tells, "" where it tells none."""
+    """The node in a name, "" where there is none."""
     match = _NAME.fullmatch(name)
     return (match[3] or "") if match else ""
 
 
 def pattern_of_token(token: str) -> str:
-    """An RE2 expression for the URLs of all machines that a token ever had."""
+    """An RE2 expression for the URLs of all instances that a token ever had."""
     return f".*/instances/{_PREFIX}-{_digest(token, _TOKEN_CHARACTERS)}-.*"
 
 
 def pattern_of_cluster(cluster: str) -> str:
-    """An RE2 expression for the URLs of all machines of a cluster."""
+    """An RE2 expression for the URLs of all instances of a cluster."""
     digest = _digest(cluster, _CLUSTER_CHARACTERS)
     return f".*/instances/{_PREFIX}-[a-z2-7]{{{_TOKEN_CHARACTERS}}}-{digest}(-.*)?"
 
 
 def request_id(request: LaunchRequest, failures: int) -> str:
-    """The idempotency id of a launch after so many that failed: Google answers the same id with the same operation."""
+    """The idempotency id of a launch after `failures` failed ones. The same id returns the same operation."""
     return str(uuid.uuid5(_REQUESTS, f"{request.cluster}\n{request.token}\n{failures}"))
 
 
 def labels(request: LaunchRequest, tags: Mapping[str, str]) -> dict[str, str]:
-    """The labels of what is born. Raises ProvisionerError for a tag that is none."""
+    """The labels of new resources. Raises ProvisionerError for a tag that is not a valid label."""
     found = {**tags, **request.tags}
     for key, value in found.items():
         if not _LABEL_KEY.fullmatch(key) or not _LABEL_VALUE.fullmatch(value):
             raise ProvisionerError(
-                f"the tag {key} = {value!r} is no label: Compute Engine takes lower case letters, digits, _ and -, at "
-                "most 63 of them, and a key begins with a letter; change it in gcp.tags"
+                f"the tag {key} = {value!r} is not a label: Compute Engine allows lower case letters, digits, _ and -, "
+                "at most 63 of them, and a key begins with a letter; change it in gcp.tags"
             )
     own = {CLUSTER_TAG: request.cluster, NODE_TAG: request.node, TOKEN_TAG: request.token}
     found |= {key: label_value(value) for key, value in own.items()}
     if len(found) > _MAX_LABELS:
-        raise ProvisionerError(f"{len(found)} labels are more than Compute Engine takes ({_MAX_LABELS}): see gcp.tags")
+        raise ProvisionerError(f"{len(found)} labels are more than Compute Engine allows ({_MAX_LABELS}): see gcp.tags")
     return found
 
 
 def label_value(text: str) -> str:
-    """A label that stands for a text and for no other: the text itself where it fits, else a digest."""
+    """A unique label for a text: the text itself where it fits, else a digest."""
     if _LABEL_VALUE.fullmatch(text) and not _DIGEST_VALUE.fullmatch(text):
         return text
     return f"sha256-{hashlib.sha256(text.encode()).hexdigest()[:48]}"
 
 
 def plain_value(label: str) -> str:
-    """The text that a label stands for, "" where it is a digest."""
+    """The text of a label, "" where it is a digest."""
     return "" if _DIGEST_VALUE.fullmatch(label) else label
 
 

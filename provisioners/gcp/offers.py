@@ -1,4 +1,4 @@
-"""What could be asked for: the catalog, what each zone has, and what the project may have."""
+"""The offers: the catalog, the types of each zone, and the project's quotas."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from provisioners.gcp.settings import GcpSettings
 _PAGE = 500
 
 Limits: TypeAlias = Mapping[str, Mapping[str, float]]
-"""Region, or "" for the whole project -> metric -> limit. A region that cannot be asked is left out."""
+"""Region, or "" for the whole project -> metric -> limit. A region that cannot be read is left out."""
 
 
 class Offers:
-    """Asks Compute Engine for offers: two listings for the project, and the quotas of each region."""
+    """Compute Engine's offers: two listings for the project, and the quotas of each region."""
 
     def __init__(self, gcp: Gcp, settings: GcpSettings, catalog: Catalog) -> None:
         self._gcp = gcp
@@ -27,7 +27,7 @@ class Offers:
         self._catalog = catalog
 
     def find(self, query: OfferQuery, deadline: Deadline) -> Sequence[Offer]:
-        """Cheapest first, what has no price last. Raises ProvisionerError with the remedy where there is nothing."""
+        """Cheapest first, those without a price last. Raises ProvisionerError where there are none."""
         types = {each.name: each for each in self._catalog.select("gcp", query)}
         if not types:
             raise ProvisionerError(f"no machine type has {query.gpus_per_node} or more {query.gpu or 'GPUs'}")
@@ -48,7 +48,7 @@ class Offers:
         return sorted((each for each in found if not complaints[each]), key=self._order)
 
     def limits(self, regions: Sequence[str], deadline: Deadline) -> Limits:
-        """The quotas of these regions and of the project: one that cannot be read stops nobody."""
+        """The quotas of these regions and of the project: one that cannot be read blocks no launch."""
         found: dict[str, Mapping[str, float]] = {}
         for region in ("", *regions):
             try:
@@ -64,7 +64,7 @@ class Offers:
     def places(
         self, types: Collection[MachineType], regions: Sequence[str], query: OfferQuery, deadline: Deadline
     ) -> list[tuple[str, MachineType]]:
-        """(zone, machine type) of all that these regions have, whatever the quota. Raises ProvisionerError."""
+        """(zone, machine type) of all in these regions, regardless of quota. Raises ProvisionerError."""
         machines = self._zones_of("machineTypes", "machine_types", {_kind(each) for each in types}, deadline)
         wanted = {each.accelerator for each in types if each.machine_type and each.accelerator}
         gpus = self._zones_of("acceleratorTypes", "accelerator_types", wanted, deadline) if wanted else {}
@@ -94,7 +94,7 @@ class Offers:
         return region in regions and reachable and (not query.zones or zone in query.zones)
 
     def _offer(self, zone: str, machine: MachineType, market: Market) -> Offer:
-        """Google's API knows no prices. On-demand ones are the catalog's; of spot ones nobody has published any."""
+        """Google's API has no prices. On-demand prices are the catalog's; spot prices are not published."""
         region = names.region_of(zone)
         known = self._catalog.price("gcp", region, machine.name) if market is Market.ON_DEMAND else None
         price, source = known or (None, "")
@@ -111,7 +111,7 @@ class Offers:
         )
 
     def _order(self, offer: Offer) -> tuple[bool, float, float, int, str, str]:
-        """By price; where it is not known, by what the type costs on demand: spot prices are some part of that."""
+        """By price; where it is not known, by the on-demand price, to which spot prices are roughly proportional."""
         on_demand, _ = self._catalog.price("gcp", offer.region, offer.instance_type) or (float("inf"), "")
         price = offer.usd_per_hour
         return price is None, price or 0.0, on_demand, offer.gpus, offer.instance_type, offer.zone
@@ -122,18 +122,18 @@ def _kind(machine: MachineType) -> str:
 
 
 def _complaint(offer: Offer, machine: MachineType, limits: Limits) -> str:
-    """Why the project may not have even one such machine; "" where it may, or nobody knows."""
+    """Why the project's quota does not allow even one such instance; "" where it does, or is not known."""
     found = quota.limit(machine.accelerator, offer.market, limits.get(offer.region, {}))
     everywhere = limits.get("", {}).get(quota.ALL_REGIONS)
     if everywhere is not None and everywhere < machine.gpus:
-        metric, most, where = quota.ALL_REGIONS, everywhere, "the project"
+        metric, limit, where = quota.ALL_REGIONS, everywhere, "the project"
     elif found is not None and found[1] < machine.gpus:
-        (metric, most), where = found, offer.region
+        (metric, limit), where = found, offer.region
     else:
         return ""
     return (
-        f"the quota {metric} of {where} is {most:g} GPUs, and {machine.name} has {machine.gpus}: "
-        "ask for more at IAM & Admin, Quotas"
+        f"the quota {metric} of {where} is {limit:g} GPUs, and {machine.name} has {machine.gpus}: "
+        "request more at IAM & Admin, Quotas"
     )
 
 

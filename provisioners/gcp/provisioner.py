@@ -52,15 +52,15 @@ class GcpProvisioner:
         return "gcp"
 
     def offers(self, query: OfferQuery, timeout_s: float) -> Sequence[Offer]:
-        """As the protocol says. Google publishes prices by its billing service alone: here they are the catalog's."""
+        """As the protocol says. Prices are the catalog's: Google has them in its billing service only."""
         return self._offers.find(query, Deadline(timeout_s))
 
     def launch(self, request: LaunchRequest, timeout_s: float) -> LaunchOutcome:
-        """As the protocol says. A machine is inserted once; then its operation is looked at until it is over."""
+        """As the protocol says. The instance is inserted once; then its operation is polled until it is done."""
         return self._insertion.launch(request, Deadline(timeout_s))
 
     def find(self, token: str, timeout_s: float) -> Instance | None:
-        """As the protocol says. Of one that has ended only id, zone, node and cause are known, not the cluster."""
+        """As the protocol says. Of an ended one only id, zone, node and cause are known, not the cluster."""
         deadline = Deadline(timeout_s)
         label = f'labels.{names.TOKEN_TAG} = "{names.label_value(token)}"'
         snapshot = self._listing.read(label, names.pattern_of_token(token), deadline)
@@ -70,8 +70,8 @@ class GcpProvisioner:
         return next(iter(alive or mine), None)
 
     def instances(self, cluster: str, timeout_s: float) -> Sequence[Instance]:
-        """As the protocol says: two listings for the whole project, one of machines and one of operations. The latter
-        knows the machines that were deleted, for an hour, among the newest 500 of the cluster's operations.
+        """As the protocol says: two listings for the whole project, one of instances and one of operations. The latter
+        shows instances deleted within the last hour, among the newest 500 of the cluster's operations.
         """
         label = f'labels.{CLUSTER_TAG} = "{names.label_value(cluster)}"'
         snapshot = self._listing.read(label, names.pattern_of_cluster(cluster), Deadline(timeout_s))
@@ -85,15 +85,15 @@ class GcpProvisioner:
             self._ask_unless_gone("delete_unary", deadline, zone=zone, instance=name)
 
     def leftovers(self, cluster: str, timeout_s: float) -> Sequence[Leftover]:
-        """Disks that no machine has. Addresses and interfaces cannot outlive their machine here."""
+        """Disks without an instance. Addresses and interfaces cannot outlive their instance here."""
         return leftovers.listed(self._gcp, cluster, Deadline(timeout_s))
 
     def remove(self, leftover: Leftover, timeout_s: float) -> None:
-        """Delete it; what is gone already is fine."""
+        """Delete it; one that is already gone is no error."""
         leftovers.removed(self._gcp, leftover, Deadline(timeout_s))
 
     def console(self, instance_id: str, timeout_s: float) -> str:
-        """The serial console's last megabyte."""
+        """The last megabyte of the serial console."""
         deadline = Deadline(timeout_s)
         for zone, name in self._places(instance_id, deadline):
             answer = self._ask_unless_gone(

@@ -1,7 +1,7 @@
-"""Compute Engine's GPU quotas: which ones an accelerator counts towards. Pure.
+"""Compute Engine's GPU quotas, and which ones an accelerator counts towards. Pure.
 
 Source of the names: the enumeration of Quota.metric in Google's discovery document of the API, and "GPU quota" in its
-guide. Newer GPUs (H100 Mega, H200, B200) have theirs in Cloud Quotas alone, where this API cannot look.
+guide. Newer GPUs (H100 Mega, H200, B200) have theirs in Cloud Quotas only, which this API does not cover.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ _METRICS = {
 
 
 def limit(accelerator: str, market: Market, limits: Mapping[str, float]) -> tuple[str, float] | None:
-    """(metric, GPUs) that holds for an accelerator; None where a region's `limits` do not say.
+    """(metric, GPUs) of the quota for an accelerator; None where a region's `limits` have none.
 
-    Spot machines count towards the preemptible quota, where the project has one, else towards the common one.
+    Spot machines count towards the preemptible quota, where the project has one, else towards the standard one.
     """
     metric = _METRICS.get(accelerator)
     if metric is None:

@@ -134,14 +134,14 @@ def test_no_quota(installation: Installation) -> None:
         installation.server.cloud.ec2.quotas[code] = 0.0
     what, message = installation.the_one_complaint()
     assert what == "us-east-1 quota"
-    assert "no GPU spot machine may run in us-east-1" in message
+    assert "the quotas of us-east-1 allow no GPU spot instance" in message
     assert message.endswith("ask Service Quotas")
 
 
 def test_a_region_without_any_of_the_types(installation: Installation) -> None:
     what, message = installation.the_one_complaint(region="ca-west-1")
     assert what == "ca-west-1 launching"
-    assert message == "ca-west-1 offers no instance type of the catalog: take it out of aws.regions"
+    assert message == "ca-west-1 offers no instance type of the catalog: remove it from aws.regions"
 
 
 def test_an_unreachable_cloud(installation: Installation) -> None:

@@ -79,9 +79,7 @@ def bare(instance: Instance) -> str:
 # -- launches ------------------------------------------------------------------------------------------------
 
 
-def test_a_launch_is_asked_for_once_also_where_the_sdk_would_ask_again(
-    server: aws.AwsServer, ec2: AwsProvisioner
-) -> None:
+def test_a_launch_is_sent_once_even_where_the_sdk_would_retry(server: aws.AwsServer, ec2: AwsProvisioner) -> None:
     server.cloud.exhaust("us-east-1a", "g4dn.xlarge")
     outcome = ec2.launch(request("n1"), TIMEOUT_S)
     assert isinstance(outcome, NoCapacity)
@@ -95,7 +93,7 @@ def test_a_launch_is_asked_for_once_also_where_the_sdk_would_ask_again(
 
 
 @pytest.mark.parametrize("how", ["drop-reply", "garbage"])
-def test_an_answer_that_cannot_be_read_is_unknown_and_the_machine_is_found(
+def test_an_unreadable_answer_is_unknown_and_the_machine_is_found(
     server: aws.AwsServer, ec2: AwsProvisioner, how: str
 ) -> None:
     server.cloud.fail_next("RunInstances", how)
@@ -111,7 +109,7 @@ def test_a_fault_inside_the_cloud_is_unknown(server: aws.AwsServer, ec2: AwsProv
     assert ec2.find("token-n1", TIMEOUT_S) is None
 
 
-def test_a_code_that_nobody_has_seen_is_told(server: aws.AwsServer, ec2: AwsProvisioner) -> None:
+def test_an_unknown_code_is_reported(server: aws.AwsServer, ec2: AwsProvisioner) -> None:
     server.cloud.fail_next("RunInstances", "unheard-of")
     outcome = ec2.launch(request("n1"), TIMEOUT_S)
     assert isinstance(outcome, Transient)
@@ -127,20 +125,22 @@ def test_the_accounts_limit_is_a_quota_of_the_region(server: aws.AwsServer, ec2:
         assert outcome.scope is Scope.REGION
 
 
-def test_what_a_zone_does_not_have_is_no_capacity_for_an_hour(ec2: AwsProvisioner) -> None:
+def test_a_type_that_a_zone_lacks_is_no_capacity_for_an_hour(ec2: AwsProvisioner) -> None:
     outcome = ec2.launch(request("n1", offer("us-east-1e")), TIMEOUT_S)
     assert isinstance(outcome, NoCapacity)
     assert outcome.memory_s == 3600
 
 
-def test_a_region_that_is_not_set_up_is_not_asked(server: aws.AwsServer, ec2: AwsProvisioner) -> None:
+def test_a_region_that_is_not_configured_is_not_called(server: aws.AwsServer, ec2: AwsProvisioner) -> None:
     outcome = ec2.launch(request("n1", offer("eu-west-1a", "eu-west-1")), TIMEOUT_S)
     assert isinstance(outcome, Fatal)
     assert "aws.regions (us-east-1)" in outcome.message
     assert not server.cloud.calls
 
 
-def test_a_request_in_other_words_finds_the_machine_of_its_node(server: aws.AwsServer, ec2: AwsProvisioner) -> None:
+def test_a_retry_with_other_parameters_finds_the_machine_of_its_node(
+    server: aws.AwsServer, ec2: AwsProvisioner
+) -> None:
     machine = launched(ec2, "n1")
     changed = provider(server, disk_gb=200)
     assert launched(changed, "n1").id == machine.id
@@ -157,7 +157,7 @@ def test_a_token_of_another_cluster_is_another_token(ec2: AwsProvisioner) -> Non
     assert other.instance.id != machine.id
 
 
-def test_a_token_whose_machine_is_forgotten_is_asked_for_anew(server: aws.AwsServer, ec2: AwsProvisioner) -> None:
+def test_a_token_whose_machine_the_cloud_forgot_is_transient(server: aws.AwsServer, ec2: AwsProvisioner) -> None:
     machine = launched(ec2, "n1")
     ec2.terminate(machine.id, TIMEOUT_S)
     server.cloud.lag(3600.0)  # the listing shows nothing of it
@@ -166,7 +166,7 @@ def test_a_token_whose_machine_is_forgotten_is_asked_for_anew(server: aws.AwsSer
     assert "new token" in outcome.message
 
 
-def test_what_is_asked_for_arrives(server: aws.AwsServer) -> None:
+def test_the_settings_reach_the_machine(server: aws.AwsServer) -> None:
     ec2 = provider(server, placement_groups={"us-east-1a": "near"}, tags={"team": "vision"})
     machine = launched(ec2, "n1")
     (told,) = boto3_client(server).describe_instances()["Reservations"][0]["Instances"]
@@ -217,7 +217,7 @@ def test_every_call_ends_in_time(server: aws.AwsServer, ec2: AwsProvisioner, tim
 
 
 @pytest.mark.parametrize(("credentials", "says"), [("wrong", "AuthFailure"), ("expired", "RequestExpired")])
-def test_credentials_that_are_none_say_so_everywhere(
+def test_invalid_credentials_are_reported_by_every_call(
     server: aws.AwsServer, ec2: AwsProvisioner, credentials: str, says: str
 ) -> None:
     server.cloud.credentials = credentials
@@ -235,7 +235,7 @@ def test_credentials_that_are_none_say_so_everywhere(
     assert "renew the daemon's AWS credentials" in outcome.message
 
 
-def test_no_credentials_at_all_say_so(
+def test_missing_credentials_are_reported(
     server: aws.AwsServer, ec2: AwsProvisioner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
@@ -256,13 +256,13 @@ def test_a_missing_permission_is_named(server: aws.AwsServer, ec2: AwsProvisione
     assert "docs/permissions" in outcome.message
 
 
-def test_descriptions_may_lack_things(server: aws.AwsServer, ec2: AwsProvisioner) -> None:
+def test_descriptions_may_lack_fields(server: aws.AwsServer, ec2: AwsProvisioner) -> None:
     launched(ec2, "n1")
     server.cloud.ec2.missing = {"placement", "ipAddress", "privateIpAddress", "instanceType"}
     (machine,) = ec2.instances(CLUSTER, TIMEOUT_S)
     assert (machine.zone, machine.ssh_host, machine.private_address) == ("", "", "")
     server.cloud.ec2.missing = {"instanceState"}
-    with pytest.raises(ProvisionerError, match="describes a machine without what it should"):
+    with pytest.raises(ProvisionerError, match="describes an instance without a required field"):
         ec2.instances(CLUSTER, TIMEOUT_S)
 
 
@@ -291,9 +291,7 @@ def test_more_than_a_page_is_read_page_by_page(
         ec2.instances(CLUSTER, TIMEOUT_S)
 
 
-def test_without_spot_machines_there_is_nothing_to_ask_about_notices(
-    server: aws.AwsServer, ec2: AwsProvisioner
-) -> None:
+def test_without_spot_machines_spot_requests_are_not_listed(server: aws.AwsServer, ec2: AwsProvisioner) -> None:
     launched(ec2, "n1", offer(market=Market.ON_DEMAND))
     server.cloud.calls.clear()
     ec2.instances(CLUSTER, TIMEOUT_S)
@@ -318,7 +316,7 @@ def test_each_region_is_listed_once(server: aws.AwsServer) -> None:
 # -- ends ----------------------------------------------------------------------------------------------------
 
 
-def test_a_machine_that_ec2_does_not_know_yet_is_still_there(server: aws.AwsServer, ec2: AwsProvisioner) -> None:
+def test_a_machine_that_ec2_does_not_find_yet_still_exists(server: aws.AwsServer, ec2: AwsProvisioner) -> None:
     server.cloud.ec2.forgets = 1
     machine = launched(ec2, "n1")
     ec2.terminate(machine.id, TIMEOUT_S)
@@ -337,7 +335,7 @@ def test_an_interruption_may_stop_a_machine_which_then_still_costs(server: aws.A
     assert found_by(ec2, "n1").state is InstanceState.TERMINATED
 
 
-def test_a_machine_that_switched_itself_off_is_gone_and_says_so(server: aws.AwsServer, ec2: AwsProvisioner) -> None:
+def test_a_machine_that_shut_itself_down_is_gone_with_its_cause(server: aws.AwsServer, ec2: AwsProvisioner) -> None:
     machine = launched(ec2, "n1")
     server.cloud.lose(bare(machine), "Client.InstanceInitiatedShutdown")
     gone = found_by(ec2, "n1")
@@ -355,7 +353,7 @@ def boto3_client(server: aws.AwsServer) -> Any:
     return boto3.client("ec2", region_name="us-east-1", endpoint_url=server.url)
 
 
-def test_what_machines_leave_behind_is_found_by_its_tag_and_removed(server: aws.AwsServer, ec2: AwsProvisioner) -> None:
+def test_leftovers_are_found_by_tag_and_removed(server: aws.AwsServer, ec2: AwsProvisioner) -> None:
     launched(ec2, "n1")  # what it has is in use
     for cluster in ("another", CLUSTER):
         server.cloud.leave_behind("us-east-1", {"spotsup-cluster": cluster, "spotsup-node": "n1"})
@@ -389,13 +387,13 @@ def test_spot_prices_are_the_newest_and_live(server: aws.AwsServer, ec2: AwsProv
     assert server.cloud.counted()["ec2:DescribeSpotPriceHistory"] > 3
 
 
-def test_on_demand_prices_are_the_catalogs_and_say_so(ec2: AwsProvisioner) -> None:
+def test_on_demand_prices_are_the_catalogs_with_their_source(ec2: AwsProvisioner) -> None:
     first, *_ = ec2.offers(replace(T4, market=Market.ON_DEMAND), TIMEOUT_S)
     assert (first.instance_type, first.usd_per_hour) == ("g4dn.xlarge", 0.526)
     assert first.price_source == "catalog: karpenter-provider-aws, price table generated 2026-01-19"
 
 
-def test_a_price_that_nobody_published_is_none_and_comes_last(server: aws.AwsServer) -> None:
+def test_an_offer_without_a_published_price_comes_last(server: aws.AwsServer) -> None:
     ec2 = provider(server, regions=("us-east-1", "eu-central-1"))
     offers = ec2.offers(replace(T4, market=Market.ON_DEMAND), TIMEOUT_S)
     known = [each.usd_per_hour is not None for each in offers]
@@ -404,7 +402,7 @@ def test_a_price_that_nobody_published_is_none_and_comes_last(server: aws.AwsSer
     assert {each.price_source for each in offers if each.usd_per_hour is None} == {""}
 
 
-def test_subnets_say_in_which_zones_machines_may_be(server: aws.AwsServer) -> None:
+def test_only_zones_with_a_subnet_are_offered(server: aws.AwsServer) -> None:
     ec2 = provider(server, subnets={"us-east-1b": "subnet-1"})
     assert {each.zone for each in ec2.offers(T4, TIMEOUT_S)} == {"us-east-1b"}
 
@@ -420,7 +418,7 @@ def test_subnets_say_in_which_zones_machines_may_be(server: aws.AwsServer) -> No
         (OfferQuery(instance_types=("c99.huge",)), "none of c99.huge is offered in us-east-1: name other"),
     ],
 )
-def test_where_there_is_nothing_it_says_why(ec2: AwsProvisioner, query: OfferQuery, says: str) -> None:
+def test_an_empty_result_is_explained(ec2: AwsProvisioner, query: OfferQuery, says: str) -> None:
     with pytest.raises(ProvisionerError, match=says):
         ec2.offers(query, TIMEOUT_S)
 
@@ -429,7 +427,7 @@ def test_without_a_quota_there_is_no_offer(server: aws.AwsServer, ec2: AwsProvis
     server.cloud.ec2.quotas["L-3819A6DF"] = 4
     assert {each.instance_type for each in ec2.offers(T4, TIMEOUT_S)} == {"g4dn.xlarge"}
     server.cloud.ec2.quotas["L-3819A6DF"] = 0
-    with pytest.raises(ProvisionerError, match=r"L-3819A6DF.*is 0 vCPUs, and g4dn.xlarge needs 4: ask for more"):
+    with pytest.raises(ProvisionerError, match=r"L-3819A6DF.*is 0 vCPUs, and g4dn.xlarge needs 4: request more"):
         ec2.offers(T4, TIMEOUT_S)
     server.cloud.denied.add("servicequotas:GetServiceQuota")
     assert ec2.offers(T4, TIMEOUT_S)
@@ -442,7 +440,7 @@ def complaints(ec2: AwsProvisioner) -> dict[str, str]:
     return {each.what: each.message for each in ec2.check(30.0) if not each.ok}
 
 
-def test_what_is_in_order_has_no_complaint(server: aws.AwsServer) -> None:
+def test_correct_settings_have_no_complaint(server: aws.AwsServer) -> None:
     group = open_group(server)
     ec2 = provider(server, security_groups={"us-east-1": (group,)})
     findings = ec2.check(30.0)
@@ -468,7 +466,9 @@ def open_group(server: aws.AwsServer, *, ssh: bool = True, members: bool = True)
 @pytest.mark.parametrize(
     ("ssh", "members", "says"), [(False, False, "port 22"), (True, False, "reach each other"), (False, True, "port 22")]
 )
-def test_a_group_that_lets_nobody_in_is_found(server: aws.AwsServer, ssh: bool, members: bool, says: str) -> None:
+def test_a_group_without_the_needed_rules_is_reported(
+    server: aws.AwsServer, ssh: bool, members: bool, says: str
+) -> None:
     group = open_group(server, ssh=ssh, members=members)
     told = complaints(provider(server, security_groups={"us-east-1": (group,)}))
     assert says in told["us-east-1 network"]
@@ -499,10 +499,10 @@ def test_images_are_looked_up(server: aws.AwsServer) -> None:
 def test_no_quota_for_any_gpu_is_a_complaint(server: aws.AwsServer, ec2: AwsProvisioner) -> None:
     for code in ("L-3819A6DF", "L-7212CCBC", "L-C4BD4855"):
         server.cloud.ec2.quotas[code] = 0
-    assert "no GPU spot machine may run in us-east-1" in complaints(ec2)["us-east-1 quota"]
+    assert "the quotas of us-east-1 allow no GPU spot instance" in complaints(ec2)["us-east-1 quota"]
 
 
-def test_the_hand_on_the_cloud_reaches_it_over_http(server: aws.AwsServer, ec2: AwsProvisioner) -> None:
+def test_the_test_clouds_controls_work_over_http(server: aws.AwsServer, ec2: AwsProvisioner) -> None:
     body = json.dumps({"zone": "us-east-1a"}).encode()
     assert httpx.post(f"{server.url}/_test/exhaust", content=body).json() == {"result": None}
     assert isinstance(ec2.launch(request("n1"), TIMEOUT_S), NoCapacity)

@@ -76,9 +76,7 @@ def launched(arm: AzureProvisioner, node: str, place: Offer | None = None) -> In
 # -- launches ------------------------------------------------------------------------------------------------
 
 
-def test_a_launch_is_asked_for_once_also_where_the_sdk_would_ask_again(
-    server: azure.AzureServer, arm: AzureProvisioner
-) -> None:
+def test_a_launch_is_sent_once_even_where_the_sdk_would_retry(server: azure.AzureServer, arm: AzureProvisioner) -> None:
     server.cloud.exhaust("eastus-1", "Standard_NC4as_T4_v3")
     outcome = arm.launch(request("n1"), TIMEOUT_S)
     assert isinstance(outcome, NoCapacity)
@@ -94,7 +92,7 @@ def test_a_launch_is_asked_for_once_also_where_the_sdk_would_ask_again(
 
 
 @pytest.mark.parametrize("how", ["drop-reply", "garbage", "empty"])
-def test_an_answer_that_cannot_be_read_is_unknown_and_the_machine_is_found(
+def test_an_unreadable_answer_is_unknown_and_the_machine_is_found(
     server: azure.AzureServer, arm: AzureProvisioner, how: str
 ) -> None:
     server.cloud.fail_next(azure.LAUNCH, how)
@@ -112,7 +110,7 @@ def test_a_fault_inside_the_cloud_is_unknown(server: azure.AzureServer, arm: Azu
 
 
 @pytest.mark.parametrize("code", ["AllocationFailed", "ZonalAllocationFailed", "OverconstrainedAllocationRequest"])
-def test_a_launch_that_fails_once_taken_is_no_capacity_and_leaves_nothing(
+def test_a_launch_that_fails_after_acceptance_is_no_capacity_and_leaves_nothing(
     server: azure.AzureServer, arm: AzureProvisioner, code: str
 ) -> None:
     server.cloud.fail_allocation(code, 0.2)
@@ -140,9 +138,7 @@ def test_a_launch_that_fails_later_is_listed_as_stopped_and_can_be_ended(
     assert not server.cloud.arm.fleet.records
 
 
-def test_a_failure_that_nobody_has_seen_is_told_and_leaves_nothing(
-    server: azure.AzureServer, arm: AzureProvisioner
-) -> None:
+def test_an_unknown_failure_is_reported_and_leaves_nothing(server: azure.AzureServer, arm: AzureProvisioner) -> None:
     server.cloud.fail_allocation("SomethingElse")
     outcome = arm.launch(request("n1"), TIMEOUT_S)
     assert isinstance(outcome, Transient)
@@ -150,7 +146,7 @@ def test_a_failure_that_nobody_has_seen_is_told_and_leaves_nothing(
     assert not server.cloud.arm.fleet.records
 
 
-def test_what_could_not_be_cleared_away_is_unknown_where_the_token_would_be_asked_for_again(
+def test_a_failed_launch_that_cannot_be_deleted_is_unknown_where_it_would_be_retried(
     server: azure.AzureServer, arm: AzureProvisioner
 ) -> None:
     server.cloud.fail_allocation("SomethingElse")
@@ -159,7 +155,7 @@ def test_what_could_not_be_cleared_away_is_unknown_where_the_token_would_be_aske
     assert found_by(arm, "n1").state is InstanceState.STOPPED
 
 
-def test_a_code_that_nobody_has_seen_is_told(server: azure.AzureServer, arm: AzureProvisioner) -> None:
+def test_an_unknown_code_is_reported(server: azure.AzureServer, arm: AzureProvisioner) -> None:
     server.cloud.fail_next(azure.LAUNCH, "unheard-of")
     outcome = arm.launch(request("n1"), TIMEOUT_S)
     assert isinstance(outcome, Transient)
@@ -175,14 +171,14 @@ def test_the_subscriptions_limit_is_a_quota_of_the_region(server: azure.AzureSer
         assert outcome.scope is Scope.REGION
 
 
-def test_a_region_that_is_not_set_up_is_not_asked(server: azure.AzureServer, arm: AzureProvisioner) -> None:
+def test_a_region_that_is_not_configured_is_not_called(server: azure.AzureServer, arm: AzureProvisioner) -> None:
     outcome = arm.launch(request("n1", offer("westus2-1", "westus2")), TIMEOUT_S)
     assert isinstance(outcome, Fatal)
     assert "azure.regions (eastus)" in outcome.message
     assert not server.cloud.calls
 
 
-def test_a_machine_that_is_there_is_never_changed(server: azure.AzureServer, arm: AzureProvisioner) -> None:
+def test_an_existing_machine_is_never_changed(server: azure.AzureServer, arm: AzureProvisioner) -> None:
     machine = launched(arm, "n1")
     changed = AzureProvisioner(server.settings(disk_gb=200))
     assert launched(changed, "n1").id == machine.id
@@ -201,7 +197,9 @@ def test_a_token_of_another_cluster_is_another_token(arm: AzureProvisioner) -> N
     assert other.instance.id != machine.id
 
 
-def test_a_token_whose_machine_is_forgotten_makes_another(server: azure.AzureServer, arm: AzureProvisioner) -> None:
+def test_a_token_whose_machine_the_cloud_forgot_launches_another(
+    server: azure.AzureServer, arm: AzureProvisioner
+) -> None:
     """Azure forgets names, and its log is late: then the token has a second machine, after the first, never beside."""
     machine = launched(arm, "n1")
     arm.terminate(machine.id, TIMEOUT_S)
@@ -213,7 +211,7 @@ def test_a_token_whose_machine_is_forgotten_makes_another(server: azure.AzureSer
     assert len(server.cloud.arm.fleet.records) == 1
 
 
-def test_what_is_asked_for_arrives(server: azure.AzureServer) -> None:
+def test_the_settings_reach_the_machine(server: azure.AzureServer) -> None:
     arm = AzureProvisioner(server.settings(tags={"team": "vision"}, regions=("eastus", "northcentralus")))
     launched(arm, "n1", offer("northcentralus", "northcentralus", Market.ON_DEMAND))
     (record,) = server.cloud.arm.fleet.records.values()
@@ -285,7 +283,7 @@ def test_every_call_ends_in_time(server: azure.AzureServer, arm: AzureProvisione
         ("expired", "ExpiredAuthenticationToken.*renew the daemon's Azure credentials"),
     ],
 )
-def test_credentials_that_are_none_say_so_everywhere(
+def test_invalid_credentials_are_reported_by_every_call(
     server: azure.AzureServer, arm: AzureProvisioner, credentials: str, says: str
 ) -> None:
     server.cloud.credentials = credentials
@@ -304,21 +302,21 @@ def test_credentials_that_are_none_say_so_everywhere(
     launched(arm, "n1")  # credentials that were mended are taken up
 
 
-def test_no_credentials_at_all_say_so(arm: AzureProvisioner, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_credentials_are_reported(arm: AzureProvisioner, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("AZURE_CLIENT_SECRET")
-    with pytest.raises(DeniedError, match=r"no Azure credentials.*set them up for the daemon's user"):
+    with pytest.raises(DeniedError, match=r"no valid Azure credentials.*set them up for the daemon's user"):
         arm.instances(CLUSTER, TIMEOUT_S)
     assert isinstance(arm.launch(request("n1"), TIMEOUT_S), Fatal)
 
 
-def test_no_secret_is_in_what_is_said(server: azure.AzureServer, arm: AzureProvisioner) -> None:
+def test_messages_contain_no_secret(server: azure.AzureServer, arm: AzureProvisioner) -> None:
     server.cloud.credentials = "wrong"
     with pytest.raises(DeniedError) as told:
         arm.instances(CLUSTER, TIMEOUT_S)
     assert server.environ["AZURE_CLIENT_SECRET"] not in str(told.value)
 
 
-def test_a_cloud_that_is_not_trusted_is_not_asked(server: azure.AzureServer) -> None:
+def test_an_untrusted_cloud_is_not_called(server: azure.AzureServer) -> None:
     arm = AzureProvisioner(server.settings(endpoint_ca=""))
     assert isinstance(arm.launch(request("n1"), TIMEOUT_S), Transient | Fatal)
     assert not server.cloud.calls
@@ -333,7 +331,7 @@ def test_a_missing_permission_is_named(server: azure.AzureServer, arm: AzureProv
     assert "docs/permissions" in outcome.message
 
 
-def test_without_the_log_there_is_a_listing_still(server: azure.AzureServer, arm: AzureProvisioner) -> None:
+def test_machines_are_listed_without_the_log(server: azure.AzureServer, arm: AzureProvisioner) -> None:
     server.cloud.denied.add(azure.LOG)
     machine = launched(arm, "n1")
     assert found_by(arm, "n1").state is InstanceState.RUNNING
@@ -345,13 +343,13 @@ def test_without_the_log_there_is_a_listing_still(server: azure.AzureServer, arm
         assert not arm.instances(CLUSTER, 3.0)
 
 
-def test_descriptions_may_lack_things(server: azure.AzureServer, arm: AzureProvisioner) -> None:
+def test_descriptions_may_lack_fields(server: azure.AzureServer, arm: AzureProvisioner) -> None:
     launched(arm, "n1")
     server.cloud.arm.missing = {"hardwareProfile", "zones", "networkProfile"}
     (machine,) = arm.instances(CLUSTER, TIMEOUT_S)
     assert (machine.zone, machine.instance_type) == ("eastus", "")
     server.cloud.arm.missing = {"provisioningState"}
-    with pytest.raises(ProvisionerError, match=r"describes a machine .* without what it should"):
+    with pytest.raises(ProvisionerError, match=r"describes a machine .* without a required field"):
         arm.instances(CLUSTER, TIMEOUT_S)
 
 
@@ -389,7 +387,7 @@ def test_more_than_a_page_is_read_page_by_page(
         arm.instances(CLUSTER, TIMEOUT_S)
 
 
-def test_without_machines_there_is_little_to_ask(server: azure.AzureServer, arm: AzureProvisioner) -> None:
+def test_without_machines_few_calls_are_made(server: azure.AzureServer, arm: AzureProvisioner) -> None:
     assert not arm.instances(CLUSTER, TIMEOUT_S)
     assert server.cloud.counted() == {azure.LISTING: 1, azure.LOG: 1}
 
@@ -421,7 +419,7 @@ def test_an_eviction_may_deallocate_a_machine_which_then_still_costs(
     assert found_by(arm, "n1").state is InstanceState.TERMINATED
 
 
-def test_a_machine_that_is_gone_is_told_with_its_cause(server: azure.AzureServer, arm: AzureProvisioner) -> None:
+def test_a_gone_machine_is_listed_with_its_cause(server: azure.AzureServer, arm: AzureProvisioner) -> None:
     machine = launched(arm, "n1")
     server.cloud.preempt(machine.id, 0.0)
     gone = found_by(arm, "n1")
@@ -430,7 +428,7 @@ def test_a_machine_that_is_gone_is_told_with_its_cause(server: azure.AzureServer
     assert not arm.leftovers(CLUSTER, TIMEOUT_S)
 
 
-def test_a_machine_that_deleted_itself_says_so(server: azure.AzureServer, arm: AzureProvisioner) -> None:
+def test_a_machine_that_deleted_itself_has_that_cause(server: azure.AzureServer, arm: AzureProvisioner) -> None:
     machine = launched(arm, "n1")
     server.cloud.end_itself(machine.id)
     gone = found_by(arm, "n1")
@@ -451,9 +449,7 @@ def test_a_console_is_shown_and_none_is_empty(arm: AzureProvisioner) -> None:
     assert arm.console("no-such-machine", TIMEOUT_S) == ""
 
 
-def test_what_machines_leave_behind_is_found_by_tag_or_name_and_removed(
-    server: azure.AzureServer, arm: AzureProvisioner
-) -> None:
+def test_leftovers_are_found_by_tag_or_name_and_removed(server: azure.AzureServer, arm: AzureProvisioner) -> None:
     launched(arm, "n1")  # what it has is in use
     for cluster in ("another", CLUSTER):
         name = f"spotsup-{len(cluster)}-{cluster}-gone"
@@ -486,7 +482,7 @@ def test_prices_are_live_and_of_linux(server: azure.AzureServer, arm: AzureProvi
     assert len({(each.instance_type, each.zone) for each in offers}) == len(offers)
 
 
-def test_without_prices_there_are_offers_still(server: azure.AzureServer, arm: AzureProvisioner) -> None:
+def test_offers_do_not_need_prices(server: azure.AzureServer, arm: AzureProvisioner) -> None:
     server.cloud.fail_next("prices", "internal", times=9)
     assert {(each.usd_per_hour, each.price_source) for each in arm.offers(T4, TIMEOUT_S)} == {(None, "")}
     nowhere = AzureProvisioner(server.settings(prices=""))
@@ -495,14 +491,14 @@ def test_without_prices_there_are_offers_still(server: azure.AzureServer, arm: A
     assert first.price_source == "catalog: karpenter-provider-azure, price table generated 2023-12-18"
 
 
-def test_what_the_subscription_may_not_have_is_not_offered(server: azure.AzureServer, arm: AzureProvisioner) -> None:
+def test_restricted_sizes_are_not_offered(server: azure.AzureServer, arm: AzureProvisioner) -> None:
     server.cloud.arm.restrictions |= {("Standard_NC4as_T4_v3", "eastus"), ("Standard_NC8as_T4_v3", "eastus-2")}
     places = {(each.instance_type, each.zone) for each in arm.offers(T4, TIMEOUT_S)}
     assert not [zone for size, zone in places if size == "Standard_NC4as_T4_v3"]
     assert {zone for size, zone in places if size == "Standard_NC8as_T4_v3"} == {"eastus-1", "eastus-3"}
 
 
-def test_what_is_never_spot_is_offered_on_demand_alone(arm: AzureProvisioner) -> None:
+def test_sizes_without_spot_are_offered_on_demand_only(arm: AzureProvisioner) -> None:
     query = OfferQuery(gpu="V100")
     with pytest.raises(ProvisionerError, match="none of Standard_ND40rs_v2 is offered"):
         arm.offers(query, TIMEOUT_S)
@@ -520,7 +516,7 @@ def test_what_is_never_spot_is_offered_on_demand_alone(arm: AzureProvisioner) ->
         (OfferQuery(instance_types=("Standard_Huge",)), "none of Standard_Huge is offered"),
     ],
 )
-def test_where_there_is_nothing_it_says_why(arm: AzureProvisioner, query: OfferQuery, says: str) -> None:
+def test_an_empty_result_is_explained(arm: AzureProvisioner, query: OfferQuery, says: str) -> None:
     with pytest.raises(ProvisionerError, match=says):
         arm.offers(query, TIMEOUT_S)
 
@@ -548,7 +544,7 @@ def complaints(arm: AzureProvisioner) -> dict[str, str]:
     return {each.what: each.message for each in arm.check(30.0) if not each.ok}
 
 
-def test_what_is_in_order_has_no_complaint(arm: AzureProvisioner) -> None:
+def test_correct_settings_have_no_complaint(arm: AzureProvisioner) -> None:
     assert complaints(arm) == {}
     wanted = {
         "credentials",
@@ -576,13 +572,13 @@ def test_credentials_are_the_first_complaint_and_the_last(server: azure.AzureSer
         ({"image": "microsoft-dsvm:ubuntu-hpc:2204:1.2.3"}, "eastus image", "has no image"),
         ({"image": "ubuntu"}, "eastus image", "neither publisher:offer:sku:version"),
         ({"subnets": {}}, "eastus network", "set azure.subnets.eastus"),
-        ({"subnets": {"eastus": "my-subnet"}}, "eastus network", "is no resource id of one of Azure's subnets"),
-        ({"security_groups": {}}, "eastus network", "a public address that nobody reaches"),
+        ({"subnets": {"eastus": "my-subnet"}}, "eastus network", "is not the resource id of one of Azure's subnets"),
+        ({"security_groups": {}}, "eastus network", "a public address without an inbound rule"),
         ({"resource_group": "elsewhere"}, "credentials", "ResourceGroupNotFound"),
         ({"subscription": "0"}, "credentials", "SubscriptionNotFound"),
     ],
 )
-def test_what_is_set_wrong_is_found(server: azure.AzureServer, given: dict[str, Any], what: str, says: str) -> None:
+def test_wrong_settings_are_reported(server: azure.AzureServer, given: dict[str, Any], what: str, says: str) -> None:
     assert says in complaints(AzureProvisioner(server.settings(**given)))[what]
 
 
@@ -611,7 +607,7 @@ def test_missing_permissions_are_found_before_anything_is_launched(
         ([open_rule("22", "Deny", 110), open_rule()], True),
     ],
 )
-def test_a_group_that_lets_nobody_in_is_found(
+def test_a_group_without_the_needed_rules_is_reported(
     server: azure.AzureServer, arm: AzureProvisioner, rules: list[dict[str, Any]], fine: bool
 ) -> None:
     server.cloud.arm.rules = rules
@@ -620,13 +616,13 @@ def test_a_group_that_lets_nobody_in_is_found(
 
 def test_no_quota_for_spot_machines_is_a_complaint(server: azure.AzureServer, arm: AzureProvisioner) -> None:
     server.cloud.arm.quotas["lowPriorityCores"] = 0
-    assert "no spot machine may run in eastus" in complaints(arm)["eastus quota"]
+    assert "the quota of eastus allows no spot instance" in complaints(arm)["eastus quota"]
 
 
 # -- permissions ---------------------------------------------------------------------------------------------
 
 
-def test_the_roles_grant_what_is_called_and_no_more(server: azure.AzureServer, arm: AzureProvisioner) -> None:
+def test_the_roles_grant_exactly_the_actions_that_are_called(server: azure.AzureServer, arm: AzureProvisioner) -> None:
     """Everything that the daemon ever asks of Azure; by whether it asks the resource group or the subscription."""
     arm.check(30.0)
     arm.offers(OfferQuery(), TIMEOUT_S)
@@ -647,7 +643,7 @@ def test_the_roles_grant_what_is_called_and_no_more(server: azure.AzureServer, a
     assert not any("*" in action for actions in granted.values() for action in actions)
 
 
-def test_a_nodes_role_lets_it_end_itself_and_no_more(server: azure.AzureServer) -> None:
+def test_a_nodes_role_allows_only_its_own_deletion(server: azure.AzureServer) -> None:
     granted = set(json.loads((PERMISSIONS / "azure-node-role.json").read_text())["Actions"])
     assert granted == {
         "Microsoft.Compute/virtualMachines/delete",
@@ -657,7 +653,7 @@ def test_a_nodes_role_lets_it_end_itself_and_no_more(server: azure.AzureServer) 
     }
 
 
-def test_the_hand_on_the_cloud_reaches_it_over_https(server: azure.AzureServer, arm: AzureProvisioner) -> None:
+def test_the_test_clouds_controls_work_over_https(server: azure.AzureServer, arm: AzureProvisioner) -> None:
     body = json.dumps({"zone": "eastus-1"}).encode()
     context = ssl.create_default_context(cafile=server.ca)
     assert httpx.post(f"{server.url}/_test/exhaust", content=body, verify=context).json() == {"result": None}

@@ -85,7 +85,7 @@ def bare(instance: Instance) -> str:
 # -- launches ------------------------------------------------------------------------------------------------
 
 
-def test_a_machine_is_inserted_once_and_its_operation_is_looked_at(
+def test_an_instance_is_inserted_once_and_its_operation_is_polled(
     server: gcp.GcpServer, compute: GcpProvisioner
 ) -> None:
     launched(compute, "n1")
@@ -135,7 +135,7 @@ def test_after_a_failure_another_request_id_is_used_and_a_repetition_uses_the_sa
 
 
 @pytest.mark.parametrize("how", ["drop-reply", "garbage"])
-def test_an_answer_that_cannot_be_read_is_unknown_and_the_machine_is_found(
+def test_an_unreadable_answer_is_unknown_and_the_machine_is_found(
     server: gcp.GcpServer, compute: GcpProvisioner, how: str
 ) -> None:
     server.cloud.fail_next("instances.insert", how)
@@ -152,19 +152,19 @@ def test_an_insertion_that_takes_too_long_is_unknown_and_can_be_waited_for_again
     server.cloud.compute.instances.op_s = 2.0
     outcome = compute.launch(request("n1"), 1.0)
     assert isinstance(outcome, Unknown)
-    assert "is not done in time" in outcome.message
+    assert "did not finish in time" in outcome.message
     assert found_by(compute, "n1").state is InstanceState.PENDING
     launched(compute, "n1")
     assert server.cloud.counted()["instances.insert"] == 1
 
 
-def test_an_operation_that_cannot_be_looked_at_goes_on(server: gcp.GcpServer, compute: GcpProvisioner) -> None:
+def test_an_operation_that_cannot_be_read_continues(server: gcp.GcpServer, compute: GcpProvisioner) -> None:
     for how in ("internal", "garbage", "drop-reply"):
         server.cloud.fail_next("zoneOperations.get", how)
     launched(compute, "n1")
 
 
-def test_a_machine_that_is_taken_while_it_is_made_is_found_with_its_end(
+def test_an_instance_preempted_during_its_creation_is_found_with_its_end(
     server: gcp.GcpServer, compute: GcpProvisioner
 ) -> None:
     server.cloud.fail_next("instances.insert", "taken-at-once")
@@ -176,7 +176,7 @@ def test_a_machine_that_is_taken_while_it_is_made_is_found_with_its_end(
     assert server.cloud.counted()["instances.insert"] == 1
 
 
-def test_a_code_that_nobody_has_seen_is_told(server: gcp.GcpServer, compute: GcpProvisioner) -> None:
+def test_an_unknown_code_is_reported(server: gcp.GcpServer, compute: GcpProvisioner) -> None:
     for how, code in (("unheard-of", "SOMETHING_NEW"), ("unheard-of-at-once", "somethingNew")):
         server.cloud.fail_next("instances.insert", how)
         outcome = compute.launch(request("n1"), TIMEOUT_S)
@@ -195,20 +195,22 @@ def test_a_quota_of_all_regions_is_everywhere(server: gcp.GcpServer, compute: Gc
     assert (here.scope, everywhere.scope) == (Scope.REGION, Scope.GLOBAL)
 
 
-def test_what_a_zone_does_not_have_is_no_capacity_for_an_hour(compute: GcpProvisioner) -> None:
+def test_a_type_that_a_zone_lacks_is_no_capacity_for_an_hour(compute: GcpProvisioner) -> None:
     outcome = compute.launch(request("n1", offer("us-central1-c")), TIMEOUT_S)
     assert isinstance(outcome, NoCapacity)
     assert outcome.memory_s == 3600
 
 
-def test_a_region_that_is_not_set_up_is_not_asked(server: gcp.GcpServer, compute: GcpProvisioner) -> None:
+def test_a_region_that_is_not_configured_is_not_called(server: gcp.GcpServer, compute: GcpProvisioner) -> None:
     outcome = compute.launch(request("n1", offer("us-west1-a")), TIMEOUT_S)
     assert isinstance(outcome, Fatal)
     assert "gcp.regions (us-central1)" in outcome.message
     assert not server.cloud.calls
 
 
-def test_a_request_in_other_words_finds_the_machine_of_its_node(server: gcp.GcpServer, compute: GcpProvisioner) -> None:
+def test_a_retry_with_other_parameters_finds_the_machine_of_its_node(
+    server: gcp.GcpServer, compute: GcpProvisioner
+) -> None:
     machine = launched(compute, "n1")
     changed = provider(server, disk_gb=200)
     assert launched(changed, "n1").id == machine.id
@@ -225,7 +227,7 @@ def test_operations_of_others_are_not_taken_for_ours(server: gcp.GcpServer, comp
     assert len(compute.instances(CLUSTER, TIMEOUT_S)) == 2
 
 
-def test_a_name_that_is_taken_by_something_else_is_not_ours(server: gcp.GcpServer, compute: GcpProvisioner) -> None:
+def test_a_name_in_use_by_another_instance_is_not_ours(server: gcp.GcpServer, compute: GcpProvisioner) -> None:
     launched(compute, "n1")
     record = server.cloud.alive()[0]
     for each in record.body["metadata"]["items"]:
@@ -237,7 +239,7 @@ def test_a_name_that_is_taken_by_something_else_is_not_ours(server: gcp.GcpServe
     assert "belongs to node 'stranger'" in outcome.message
 
 
-def test_a_token_whose_machine_is_forgotten_is_asked_for_anew(server: gcp.GcpServer, compute: GcpProvisioner) -> None:
+def test_a_token_whose_machine_the_cloud_forgot_is_transient(server: gcp.GcpServer, compute: GcpProvisioner) -> None:
     machine = launched(compute, "n1")
     compute.terminate(machine.id, TIMEOUT_S)
     assert found_by(compute, "n1").state is InstanceState.TERMINATED
@@ -248,7 +250,7 @@ def test_a_token_whose_machine_is_forgotten_is_asked_for_anew(server: gcp.GcpSer
     assert "new token" in outcome.message
 
 
-def test_words_that_fit_no_label_come_back_as_they_are(server: gcp.GcpServer, compute: GcpProvisioner) -> None:
+def test_text_that_fits_no_label_is_returned_unchanged(server: gcp.GcpServer, compute: GcpProvisioner) -> None:
     odd = replace(request("n1"), node="Node №1 of the Big_Job", token="Token/1", cluster="Team A")  # noqa: S106 - a name
     outcome = compute.launch(odd, TIMEOUT_S)
     assert isinstance(outcome, Launched), outcome
@@ -261,7 +263,7 @@ def test_words_that_fit_no_label_come_back_as_they_are(server: gcp.GcpServer, co
     assert (gone.id, gone.node, gone.state) == (machine.id, "", InstanceState.TERMINATED)
 
 
-def test_what_is_asked_for_arrives(server: gcp.GcpServer) -> None:
+def test_the_settings_reach_the_machine(server: gcp.GcpServer) -> None:
     account = "nodes@a-project.iam.gserviceaccount.com"
     compute = provider(server, tags={"team": "vision"}, service_account=account, network_tags=("gpu",), notice_s=120)
     machine = launched(compute, "n1")
@@ -314,14 +316,14 @@ def test_every_call_ends_in_time(server: gcp.GcpServer, compute: GcpProvisioner,
     assert max(took.values()) < timeout_s + 1.0, took  # the SDK itself would go on for ten minutes
 
 
-def test_a_zone_that_does_not_take_part_makes_a_listing_none(server: gcp.GcpServer, compute: GcpProvisioner) -> None:
+def test_a_listing_without_a_zone_is_no_listing(server: gcp.GcpServer, compute: GcpProvisioner) -> None:
     launched(compute, "n1")
     server.cloud.compute.unreachable.add("us-central1-b")
     with pytest.raises(UnreachableError, match="us-central1-b out of a listing"):
         compute.instances(CLUSTER, TIMEOUT_S)
 
 
-def test_credentials_that_are_refused_say_so_everywhere(server: gcp.GcpServer, compute: GcpProvisioner) -> None:
+def test_refused_credentials_are_reported_by_every_call(server: gcp.GcpServer, compute: GcpProvisioner) -> None:
     launched(compute, "n1")
     server.cloud.credentials = "expired"
     for ask in (
@@ -338,7 +340,7 @@ def test_credentials_that_are_refused_say_so_everywhere(server: gcp.GcpServer, c
     assert len(compute.instances(CLUSTER, TIMEOUT_S)) == 1
 
 
-def test_credentials_that_get_no_token_say_so(server: gcp.GcpServer, compute: GcpProvisioner) -> None:
+def test_credentials_without_a_token_are_reported(server: gcp.GcpServer, compute: GcpProvisioner) -> None:
     server.cloud.credentials = "wrong"
     with pytest.raises(DeniedError, match="Invalid JWT Signature"):
         compute.instances(CLUSTER, TIMEOUT_S)
@@ -347,12 +349,12 @@ def test_credentials_that_get_no_token_say_so(server: gcp.GcpServer, compute: Gc
     assert "gcloud auth" in outcome.message
 
 
-def test_a_clock_that_is_off_is_named(server: gcp.GcpServer, compute: GcpProvisioner) -> None:
+def test_a_wrong_clock_is_named_in_the_error(server: gcp.GcpServer, compute: GcpProvisioner) -> None:
     server.cloud.skew(3700.0, strict=True)
-    with pytest.raises(DeniedError, match=r"reasonable timeframe.*set the computer's clock"):
+    with pytest.raises(DeniedError, match=r"reasonable timeframe.*set this computer's clock"):
         compute.instances(CLUSTER, TIMEOUT_S)
     (finding,) = compute.check(TIMEOUT_S)
-    assert finding.message.endswith("set the computer's clock, which is minutes off by Google's")
+    assert finding.message.endswith("set this computer's clock: it differs from Google's by minutes")
 
 
 @pytest.mark.parametrize("credentials", ["hang", "busy"])
@@ -368,7 +370,7 @@ def test_a_token_that_does_not_come_is_no_answer_in_time(
     assert not server.cloud.calls
 
 
-def test_no_credentials_at_all_say_so(
+def test_missing_credentials_are_reported(
     server: gcp.GcpServer, compute: GcpProvisioner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "nothing.json"))
@@ -386,7 +388,7 @@ def test_a_missing_permission_is_named(server: gcp.GcpServer, compute: GcpProvis
     assert "docs/permissions" in outcome.message
 
 
-def test_a_certificate_is_trusted_where_it_is_named(server: gcp.GcpServer, tmp_path: Path) -> None:
+def test_the_configured_certificate_is_trusted(server: gcp.GcpServer, tmp_path: Path) -> None:
     """Tokens come from `server`, in plain HTTP."""
     authority = trustme.CA()
     authority.cert_pem.write_to_path(tmp_path / "ca.pem")
@@ -403,7 +405,7 @@ def test_a_certificate_is_trusted_where_it_is_named(server: gcp.GcpServer, tmp_p
     assert not server.cloud.calls
 
 
-def test_descriptions_may_lack_things(server: gcp.GcpServer, compute: GcpProvisioner) -> None:
+def test_descriptions_may_lack_fields(server: gcp.GcpServer, compute: GcpProvisioner) -> None:
     launched(compute, "n1")
     server.cloud.compute.missing = {"networkInterfaces", "machineType"}
     (machine,) = compute.instances(CLUSTER, TIMEOUT_S)
@@ -412,7 +414,7 @@ def test_descriptions_may_lack_things(server: gcp.GcpServer, compute: GcpProvisi
     (machine,) = compute.instances(CLUSTER, TIMEOUT_S)
     assert (machine.node, machine.token) == ("n1", "token-n1")
     server.cloud.compute.missing = {"status"}
-    with pytest.raises(ProvisionerError, match="describes a machine without what it should"):
+    with pytest.raises(ProvisionerError, match="describes an instance without a required field"):
         compute.instances(CLUSTER, TIMEOUT_S)
 
 
@@ -453,7 +455,7 @@ def test_all_regions_are_in_the_same_listing(server: gcp.GcpServer) -> None:
 # -- ends ----------------------------------------------------------------------------------------------------
 
 
-def test_what_has_ended_is_told_for_an_hour(server: gcp.GcpServer) -> None:
+def test_ended_instances_are_listed_for_an_hour(server: gcp.GcpServer) -> None:
     later = 0.0
     settings = GcpSettings(project=gcp.PROJECT, regions=("us-central1",), endpoint=server.url)
     compute = GcpProvisioner(settings, now=lambda: time.time() + later)
@@ -468,7 +470,7 @@ def test_what_has_ended_is_told_for_an_hour(server: gcp.GcpServer) -> None:
     assert found_by(compute, "n1").id == machine.id
 
 
-def test_a_machine_that_is_taken_works_on_for_half_a_minute(server: gcp.GcpServer) -> None:
+def test_a_preempted_instance_runs_for_another_half_minute(server: gcp.GcpServer) -> None:
     later = 0.0
     settings = GcpSettings(project=gcp.PROJECT, regions=("us-central1",), endpoint=server.url)
     compute = GcpProvisioner(settings, now=lambda: time.time() + later)
@@ -514,9 +516,7 @@ def test_a_console_is_shown_and_none_is_empty(compute: GcpProvisioner) -> None:
     assert compute.console("no-such-machine", TIMEOUT_S) == ""
 
 
-def test_what_machines_leave_behind_is_found_by_its_label_and_removed(
-    server: gcp.GcpServer, compute: GcpProvisioner
-) -> None:
+def test_leftovers_are_found_by_label_and_removed(server: gcp.GcpServer, compute: GcpProvisioner) -> None:
     launched(compute, "n1")  # what it has is in use
     for number, cluster in enumerate(("another", CLUSTER)):
         labels = {"spotsup-cluster": cluster, "spotsup-node": "n1"}
@@ -562,7 +562,7 @@ def test_without_spot_prices_the_order_is_that_of_prices_on_demand(compute: GcpP
     assert on_demand[0].price_source.endswith("read 2026-11-21")
 
 
-def test_ones_own_prices_count_and_say_so(server: gcp.GcpServer, tmp_path: Path) -> None:
+def test_the_users_prices_are_used_and_named(server: gcp.GcpServer, tmp_path: Path) -> None:
     mine = tmp_path / "catalog.toml"
     mine.write_text(
         '[gcp.prices.us-central1]\nsource = "our contract, 2026"\nusd_per_hour = {"g2-standard-8" = 0.85}\n'
@@ -574,7 +574,7 @@ def test_ones_own_prices_count_and_say_so(server: gcp.GcpServer, tmp_path: Path)
     assert rest
 
 
-def test_subnetworks_say_in_which_regions_machines_may_be(server: gcp.GcpServer) -> None:
+def test_only_regions_with_a_subnetwork_are_offered(server: gcp.GcpServer) -> None:
     compute = provider(server, regions=("us-central1", "us-west1"), subnetworks={"us-west1": "default"})
     assert {each.region for each in compute.offers(T4, TIMEOUT_S)} == {"us-west1"}
     launched(compute, "n1", offer("us-west1-b"))
@@ -590,7 +590,7 @@ def test_subnetworks_say_in_which_regions_machines_may_be(server: gcp.GcpServer)
         (OfferQuery(instance_types=("c99-huge",)), "none of c99-huge is offered in us-central1: name other"),
     ],
 )
-def test_where_there_is_nothing_it_says_why(compute: GcpProvisioner, query: OfferQuery, says: str) -> None:
+def test_an_empty_result_is_explained(compute: GcpProvisioner, query: OfferQuery, says: str) -> None:
     with pytest.raises(ProvisionerError, match=says):
         compute.offers(query, TIMEOUT_S)
 
@@ -608,7 +608,7 @@ def test_without_a_quota_there_is_no_offer(server: gcp.GcpServer, compute: GcpPr
     assert compute.offers(T4, TIMEOUT_S)
 
 
-def test_a_catalog_of_ones_own_is_taken(server: gcp.GcpServer) -> None:
+def test_the_users_catalog_is_used(server: gcp.GcpServer) -> None:
     settings = GcpSettings(project=gcp.PROJECT, regions=("us-central1",), endpoint=server.url)
     compute = GcpProvisioner(settings, catalog=merged(load_catalog(), load_catalog()))
     assert compute.offers(T4, TIMEOUT_S)
@@ -621,7 +621,7 @@ def complaints(compute: GcpProvisioner) -> dict[str, str]:
     return {each.what: each.message for each in compute.check(30.0) if not each.ok}
 
 
-def test_what_is_in_order_has_no_complaint(server: gcp.GcpServer, compute: GcpProvisioner) -> None:
+def test_correct_settings_have_no_complaint(server: gcp.GcpServer, compute: GcpProvisioner) -> None:
     findings = compute.check(30.0)
     assert [each.what for each in findings if not each.ok] == []
     names = {"credentials", "reading", "image", "network", "us-central1 machine types", "us-central1 quota"}
@@ -653,11 +653,11 @@ def test_images_are_looked_up(server: gcp.GcpServer) -> None:
     assert "set gcp.image_proprietary" in told["image_proprietary"]
 
 
-def test_a_network_that_lets_nobody_in_is_found(server: gcp.GcpServer) -> None:
+def test_a_network_without_the_needed_rules_is_reported(server: gcp.GcpServer) -> None:
     server.cloud.compute.firewalls = [rule("inside", ports=("1-21",)), rule("web", ports=("80", "443"))]
-    assert "lets anybody in at port 22" in complaints(provider(server))["network"]
+    assert "allows port 22" in complaints(provider(server))["network"]
     server.cloud.compute.firewalls = [rule("ssh", ports=("20-30",), tags=("gpu",))]
-    assert "lets anybody in at port 22" in complaints(provider(server))["network"]
+    assert "allows port 22" in complaints(provider(server))["network"]
     assert "reach each other" in complaints(provider(server, network_tags=("gpu",)))["network"]
     server.cloud.compute.firewalls.append(rule("inside", tags=("gpu",)))
     assert "network" not in complaints(provider(server, network_tags=("gpu",)))
@@ -672,7 +672,7 @@ def test_no_quota_for_any_gpu_is_a_complaint(server: gcp.GcpServer, compute: Gcp
     assert "GPUS_ALL_REGIONS is 0" in complaints(compute)["us-central1 quota"]
 
 
-def test_the_hand_on_the_cloud_reaches_it_over_http(server: gcp.GcpServer, compute: GcpProvisioner) -> None:
+def test_the_test_clouds_controls_work_over_http(server: gcp.GcpServer, compute: GcpProvisioner) -> None:
     body = json.dumps({"zone": "us-central1-a"}).encode()
     assert httpx.post(f"{server.url}/_test/exhaust", content=body).json() == {"result": None}
     assert isinstance(compute.launch(request("n1"), TIMEOUT_S), NoCapacity)
@@ -689,7 +689,7 @@ def test_the_hand_on_the_cloud_reaches_it_over_http(server: gcp.GcpServer, compu
         ({"disks": [{"diskSizeGb": 100}]}, "not of type string"),
     ],
 )
-def test_the_test_cloud_refuses_what_googles_own_description_does_not_know(
+def test_the_test_cloud_refuses_requests_outside_googles_description(
     server: gcp.GcpServer, change: dict[str, Any], says: str
 ) -> None:
     url = f"{server.url}/compute/v1/projects/{gcp.PROJECT}/zones/us-central1-a/instances"

@@ -58,7 +58,7 @@ def do_everything(server: gcp.GcpServer) -> None:
         compute.remove(each, TIMEOUT_S)
 
 
-def test_the_role_grants_what_is_called_and_no_more(server: gcp.GcpServer) -> None:
+def test_the_role_grants_exactly_the_permissions_that_are_called(server: gcp.GcpServer) -> None:
     do_everything(server)
     assert granted("gcp-role.yaml") | {ON_THE_ACCOUNT} == server.cloud.used()
 

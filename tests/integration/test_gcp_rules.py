@@ -13,9 +13,7 @@ from tests.unit.test_gcp_rules import FULL, google
 
 
 @pytest.mark.parametrize(("deletes", "off"), [(200, False), (403, True)])
-def test_a_forgotten_machine_deletes_itself_or_else_switches_itself_off(
-    tmp_path: Path, deletes: int, off: bool
-) -> None:
+def test_a_forgotten_machine_deletes_itself_or_else_shuts_down(tmp_path: Path, deletes: int, off: bool) -> None:
     systemctl = tmp_path / "systemctl"
     systemctl.write_text(f'#!/bin/sh\necho "$@" >{tmp_path}/said\n')
     systemctl.chmod(0o755)

@@ -180,7 +180,7 @@ def test_a_quota_of_zero_is_refused(server: aws.AwsServer) -> None:
     refused = ec2(server).post("/v1/check", json=on_ec2())
     assert refused.status_code == 409
     assert "the account's quota 'All G and VT Spot Instance Requests' (L-3819A6DF)" in refused.json()["error"]
-    assert "ask for more in Service Quotas" in refused.json()["error"]
+    assert "request more in Service Quotas" in refused.json()["error"]
 
 
 @pytest.mark.parametrize("mood", ["wrong", "expired"])

@@ -78,7 +78,7 @@ CASES: Mapping[str, tuple[LaunchRequest, AwsSettings]] = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_launch_asks_for_what_was_reviewed(name: str) -> None:
+def test_the_launch_request_matches_the_reviewed_one(name: str) -> None:
     asked = parameters(*CASES[name])
     asked["UserData"] = f"{len(asked['UserData']) // 100} hundred bytes, see user_data.txt"
     text = json.dumps(asked, indent=2) + "\n"
@@ -89,7 +89,7 @@ def test_a_launch_asks_for_what_was_reviewed(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_ec2_knows_every_word_of_it(name: str) -> None:
+def test_every_parameter_is_in_ec2s_model(name: str) -> None:
     shape = botocore.session.get_session().get_service_model("ec2").operation_model("RunInstances").input_shape
     report = ParamValidator().validate(parameters(*CASES[name]), shape)
     assert not report.has_errors(), report.generate_report()
@@ -97,7 +97,7 @@ def test_ec2_knows_every_word_of_it(name: str) -> None:
 
 @pytest.mark.parametrize("market", Market)
 @pytest.mark.parametrize("settings", [PLAIN, FULL], ids=["plain", "full"])
-def test_whatever_is_born_is_tagged_and_goes_with_its_machine(market: Market, settings: AwsSettings) -> None:
+def test_all_resources_are_tagged_and_deleted_with_their_machine(market: Market, settings: AwsSettings) -> None:
     asked = parameters(asking("g4dn.xlarge", market), settings)
     born = {
         each["ResourceType"]: {tag["Key"]: tag["Value"] for tag in each["Tags"]} for each in asked["TagSpecifications"]
@@ -119,11 +119,11 @@ def test_our_own_tags_win() -> None:
     assert tags["spotsup-cluster"] == "team-a"
 
 
-def test_user_data_fits_what_ec2_takes() -> None:
+def test_user_data_is_within_ec2s_limit() -> None:
     assert len(base64.b64encode(parameters(REQUEST, FULL)["UserData"].encode())) < 16384
 
 
-def test_the_image_is_of_the_gpus_generation() -> None:
+def test_the_image_depends_on_the_gpus_generation() -> None:
     images = {name: parameters(asking(name), FULL)["ImageId"] for name in ("p3dn.24xlarge", "g4dn.xlarge")}
     assert "proprietary" in images["p3dn.24xlarge"]
     assert "oss-nvidia" in images["g4dn.xlarge"]
@@ -203,15 +203,15 @@ def test_states_and_their_reasons(state: str, code: str, expected: InstanceState
 @pytest.mark.parametrize(
     "field", ["Placement", "InstanceType", "PublicIpAddress", "PrivateIpAddress", "Tags", "LaunchTime"]
 )
-def test_much_may_be_missing(field: str) -> None:
+def test_optional_fields_may_be_missing(field: str) -> None:
     told = {name: value for name, value in TOLD.items() if name != field}
     assert describe.instance(told, "us-east-1", PLAIN, None).id == "us-east-1:i-1"
 
 
 @pytest.mark.parametrize("field", ["InstanceId", "State"])
-def test_what_nothing_can_stand_in_for_is_an_error(field: str) -> None:
+def test_a_missing_required_field_is_an_error(field: str) -> None:
     told = {name: value for name, value in TOLD.items() if name != field}
-    with pytest.raises(ProvisionerError, match="us-east-1 describes a machine without what it should"):
+    with pytest.raises(ProvisionerError, match="us-east-1 describes an instance without a required field"):
         describe.instance(told, "us-east-1", PLAIN, None)
 
 
@@ -222,9 +222,9 @@ def test_a_mark_on_a_spot_request_is_a_notice_of_two_minutes() -> None:
     plain: dict[str, Any] = {"InstanceId": "i-3", "Status": {"Code": "fulfilled", "UpdateTime": at}}
     told: list[dict[str, Any]] = [marked, stopped, plain, {"Status": {}}, {}]
     now = at.timestamp() + 60
-    assert describe.announced(told, now) == {"i-1": at.timestamp() + 120, "i-2": at.timestamp() + 120}
+    assert describe.preemptions(told, now) == {"i-1": at.timestamp() + 120, "i-2": at.timestamp() + 120}
     behind = at.timestamp() - 3600
-    assert describe.announced(told, behind) == {"i-1": behind + 120, "i-2": behind + 120}
+    assert describe.preemptions(told, behind) == {"i-1": behind + 120, "i-2": behind + 120}
 
 
 @given(region=st.sampled_from(["us-east-1", "eu-central-1"]), ec2_id=st.from_regex(r"i-[0-9a-f]{8,17}", fullmatch=True))
@@ -242,7 +242,7 @@ def outcome(code: str, message: str = "so it is") -> Any:
     )
 
 
-def test_codes_mean_what_people_found_them_to_mean() -> None:
+def test_known_codes_have_their_observed_outcomes() -> None:
     full = outcome("InsufficientInstanceCapacity")
     assert full == NoCapacity(
         Scope.TYPE_IN_ZONE,
@@ -262,18 +262,18 @@ def test_codes_mean_what_people_found_them_to_mean() -> None:
     assert "docs/permissions" in outcome("UnauthorizedOperation").message
 
 
-def test_a_code_that_nobody_has_seen_is_transient_and_says_its_name() -> None:
+def test_an_unknown_code_is_transient_and_named() -> None:
     new = outcome("SomethingNew")
     assert isinstance(new, Transient)
     assert new.unknown_code == "SomethingNew"
 
 
-def test_what_only_aws_can_read_is_left_out() -> None:
+def test_an_encoded_authorization_message_is_left_out() -> None:
     long = "You are not authorized to perform this operation. Encoded authorization failure message: " + "x" * 900
     assert "xxx" not in outcome("UnauthorizedOperation", long).message
 
 
-def test_each_row_has_a_source_and_what_refuses_for_a_while_says_for_how_long() -> None:
+def test_each_row_has_a_source_and_each_temporary_refusal_a_duration() -> None:
     for row in errors.TABLE:
         assert row.source
         if row.kind in {Kind.NO_CAPACITY, Kind.QUOTA}:

@@ -88,7 +88,7 @@ def on_the_wire(asked: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_launch_asks_for_what_was_reviewed(name: str) -> None:
+def test_the_launch_request_matches_the_reviewed_one(name: str) -> None:
     asked = on_the_wire(body(*CASES[name]))
     for item in asked["metadata"]["items"]:
         if item["key"] == "user-data":
@@ -101,7 +101,7 @@ def test_a_launch_asks_for_what_was_reviewed(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_google_knows_every_word_of_it(name: str) -> None:
+def test_every_field_is_in_googles_model(name: str) -> None:
     sent = json.dumps(on_the_wire(body(*CASES[name]))).encode()
     call = read_call("POST", "/compute/v1/projects/p/zones/us-central1-a/instances", "requestId=1", sent)
     assert call.action == "instances.insert"
@@ -109,7 +109,7 @@ def test_google_knows_every_word_of_it(name: str) -> None:
 
 @pytest.mark.parametrize("market", Market)
 @pytest.mark.parametrize("settings", [PLAIN, FULL], ids=["plain", "full"])
-def test_whatever_is_born_is_labelled_and_goes_with_its_machine(market: Market, settings: GcpSettings) -> None:
+def test_all_resources_are_labelled_and_deleted_with_their_machine(market: Market, settings: GcpSettings) -> None:
     asked = body(asking("n1-standard-8+t4x1", market), settings)
     (disk,) = asked["disks"]
     for labels in (asked["labels"], disk["initialize_params"]["labels"]):
@@ -122,17 +122,17 @@ def test_whatever_is_born_is_labelled_and_goes_with_its_machine(market: Market, 
     assert "max_run_duration" not in asked["scheduling"]
 
 
-def test_our_own_labels_win_and_what_is_none_is_refused() -> None:
+def test_our_own_labels_win_and_an_invalid_label_is_refused() -> None:
     asked = body(replace(REQUEST, tags={"spotsup-cluster": "somebody-else"}), PLAIN)
     assert asked["labels"]["spotsup-cluster"] == "team-a"
     for tags in ({"Team": "vision"}, {"team": "Vision"}, {"team": "v" * 64}):
-        with pytest.raises(ProvisionerError, match=r"is no label: .*gcp\.tags"):
+        with pytest.raises(ProvisionerError, match=r"is not a label: .*gcp\.tags"):
             body(replace(REQUEST, tags=tags), PLAIN)
     with pytest.raises(ProvisionerError, match="more than Compute Engine takes"):
         body(replace(REQUEST, tags={f"t{number}": "" for number in range(62)}), PLAIN)
 
 
-def test_the_image_is_of_the_gpus_generation() -> None:
+def test_the_image_depends_on_the_gpus_generation() -> None:
     def image(instance_type: str, settings: GcpSettings) -> str:
         return str(body(asking(instance_type), settings)["disks"][0]["initialize_params"]["source_image"])
 
@@ -160,7 +160,7 @@ NODE = st.from_regex(r"[a-z][a-z0-9-]{0,38}[a-z0-9]-[0-9]{1,3}", fullmatch=True)
 
 
 @given(token=TEXT, cluster=TEXT, node=TEXT | NODE)
-def test_names_are_made_of_what_google_takes_and_tell_tokens_apart(token: str, cluster: str, node: str) -> None:
+def test_names_are_valid_in_google_and_distinct_by_token(token: str, cluster: str, node: str) -> None:
     request = replace(REQUEST, token=token, cluster=cluster, node=node)
     name = names.instance_name(request)
     assert len(name) <= 63
@@ -251,9 +251,7 @@ def test_a_description_becomes_an_instance() -> None:
         ("SUSPENDED", "suspend", InstanceState.STOPPED, EndCause.USER),
     ],
 )
-def test_states_and_what_brought_them_about(
-    status: str, kind: str, expected: InstanceState, cause: EndCause | None
-) -> None:
+def test_states_and_their_causes(status: str, kind: str, expected: InstanceState, cause: EndCause | None) -> None:
     operations = [operation(kind, 100.0)] if kind else []
     machine = read(told(status), *operations, now=1000.0)
     assert (machine.state, machine.end_cause, machine.preempt_at) == (expected, cause, None)
@@ -275,7 +273,7 @@ def test_a_machine_that_is_being_preempted_runs_for_another_half_minute(status: 
     assert (machine.state, machine.end_cause, machine.preempt_at) == (InstanceState.RUNNING, None, 130.0)
 
 
-def test_what_is_gone_is_read_from_its_operations() -> None:
+def test_a_deleted_machine_is_read_from_its_operations() -> None:
     born, ended = operation("insert", 50.0), operation("delete", 100.0)
     (gone,) = describe.ended([ended, born], [], since=0.0)
     assert (gone.id, gone.state, gone.end_cause) == ("us-central1-a:spotsup-1", InstanceState.TERMINATED, EndCause.USER)
@@ -287,20 +285,20 @@ def test_what_is_gone_is_read_from_its_operations() -> None:
     assert going.state is InstanceState.STOPPING
 
 
-def test_a_deadline_is_half_a_minute_away_at_most_whatever_googles_clock_says() -> None:
+def test_a_deadline_is_at_most_half_a_minute_away_whatever_googles_clock() -> None:
     machine = read(told("STOPPING"), operation("compute.instances.preempted", 3700.0, done=False), now=100.0)
     assert (machine.state, machine.preempt_at) == (InstanceState.RUNNING, 130.0)
 
 
-def test_a_machine_without_a_date_of_birth_is_one() -> None:
+def test_a_machine_without_a_creation_time_is_listed() -> None:
     machine = read(told(creation_timestamp=""))
     assert (machine.state, machine.launched_at) == (InstanceState.RUNNING, 0.0)
 
 
-def test_what_nothing_can_stand_in_for_is_an_error() -> None:
-    with pytest.raises(ProvisionerError, match="describes a machine without what it should"):
+def test_a_missing_required_field_is_an_error() -> None:
+    with pytest.raises(ProvisionerError, match="describes an instance without a required field"):
         read(told("DREAMING"))
-    with pytest.raises(ProvisionerError, match="describes an operation without what it should"):
+    with pytest.raises(ProvisionerError, match="describes an operation without a required field"):
         describe.operation(compute_v1.Operation({"name": "operation-1"}))
 
 
@@ -311,7 +309,7 @@ def outcome(code: str, message: str = "so it is") -> Any:
     return errors.launch_outcome(errors.GcpErrorReply("us-central1-a", code, message), "us-central1-a, T4, spot")
 
 
-def test_codes_mean_what_people_found_them_to_mean() -> None:
+def test_known_codes_have_their_observed_outcomes() -> None:
     assert outcome("ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS") == NoCapacity(
         Scope.TYPE_IN_ZONE,
         300.0,
@@ -333,13 +331,13 @@ def test_codes_mean_what_people_found_them_to_mean() -> None:
     assert "gcp.notice_s = 0" in outcome("invalid", "Invalid value for 'scheduling.preemptionNoticeDuration'").message
 
 
-def test_a_code_that_nobody_has_seen_is_transient_and_says_its_name() -> None:
+def test_an_unknown_code_is_transient_and_named() -> None:
     new = outcome("SOMETHING_NEW")
     assert isinstance(new, Transient)
     assert new.unknown_code == "SOMETHING_NEW"
 
 
-def test_each_row_has_a_source_and_what_refuses_for_a_while_says_for_how_long() -> None:
+def test_each_row_has_a_source_and_each_temporary_refusal_a_duration() -> None:
     for row in errors.TABLE:
         assert row.source
         if row.kind in {Kind.NO_CAPACITY, Kind.QUOTA}:
@@ -412,7 +410,7 @@ def google(*, deletes: int) -> Iterator[tuple[str, list[tuple[str, str, str]]]]:
         yield f"127.0.0.1:{server.server_address[1]}", asked
 
 
-def test_without_an_account_of_its_own_a_forgotten_machine_switches_itself_off() -> None:
+def test_without_a_service_account_a_forgotten_machine_shuts_down() -> None:
     assert launch.dead_man_end(PLAIN) == "systemctl poweroff"
     items = {each["key"]: each["value"] for each in body(REQUEST, FULL)["metadata"]["items"]}
     assert "https://compute.googleapis.com/compute/v1/projects/$project" in items["user-data"]
