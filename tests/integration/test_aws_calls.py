@@ -138,9 +138,7 @@ def test_a_region_that_is_not_configured_is_not_called(server: aws.AwsServer, ec
     assert not server.cloud.calls
 
 
-def test_a_retry_with_other_parameters_finds_the_machine_of_its_node(
-    server: aws.AwsServer, ec2: AwsProvisioner
-) -> None:
+def test_a_changed_retry_finds_the_machine_of_its_node(server: aws.AwsServer, ec2: AwsProvisioner) -> None:
     machine = launched(ec2, "n1")
     changed = provider(server, disk_gb=200)
     assert launched(changed, "n1").id == machine.id
@@ -466,9 +464,7 @@ def open_group(server: aws.AwsServer, *, ssh: bool = True, members: bool = True)
 @pytest.mark.parametrize(
     ("ssh", "members", "says"), [(False, False, "port 22"), (True, False, "reach each other"), (False, True, "port 22")]
 )
-def test_a_group_without_the_needed_rules_is_reported(
-    server: aws.AwsServer, ssh: bool, members: bool, says: str
-) -> None:
+def test_a_group_without_needed_rules_is_reported(server: aws.AwsServer, ssh: bool, members: bool, says: str) -> None:
     group = open_group(server, ssh=ssh, members=members)
     told = complaints(provider(server, security_groups={"us-east-1": (group,)}))
     assert says in told["us-east-1 network"]

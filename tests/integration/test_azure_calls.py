@@ -197,9 +197,7 @@ def test_a_token_of_another_cluster_is_another_token(arm: AzureProvisioner) -> N
     assert other.instance.id != machine.id
 
 
-def test_a_token_whose_machine_the_cloud_forgot_launches_another(
-    server: azure.AzureServer, arm: AzureProvisioner
-) -> None:
+def test_a_token_that_azure_forgot_launches_another_machine(server: azure.AzureServer, arm: AzureProvisioner) -> None:
     """Azure forgets names, and its log is late: then the token has a second machine, after the first, never beside."""
     machine = launched(arm, "n1")
     arm.terminate(machine.id, TIMEOUT_S)
@@ -607,7 +605,7 @@ def test_missing_permissions_are_found_before_anything_is_launched(
         ([open_rule("22", "Deny", 110), open_rule()], True),
     ],
 )
-def test_a_group_without_the_needed_rules_is_reported(
+def test_a_group_without_needed_rules_is_reported(
     server: azure.AzureServer, arm: AzureProvisioner, rules: list[dict[str, Any]], fine: bool
 ) -> None:
     server.cloud.arm.rules = rules

@@ -208,9 +208,7 @@ def test_a_region_that_is_not_configured_is_not_called(server: gcp.GcpServer, co
     assert not server.cloud.calls
 
 
-def test_a_retry_with_other_parameters_finds_the_machine_of_its_node(
-    server: gcp.GcpServer, compute: GcpProvisioner
-) -> None:
+def test_a_changed_retry_finds_the_machine_of_its_node(server: gcp.GcpServer, compute: GcpProvisioner) -> None:
     machine = launched(compute, "n1")
     changed = provider(server, disk_gb=200)
     assert launched(changed, "n1").id == machine.id

@@ -130,7 +130,7 @@ def test_our_own_tags_win_and_azures_rules_hold() -> None:
     asked = body(replace(REQUEST, tags={"spotsup-cluster": "somebody-else"}), PLAIN)
     assert asked["tags"]["spotsup-cluster"] == "team-a"
     for tags in ({"a/b": "c"}, {"a": "c" * 257}, {f"tag-{number}": "" for number in range(50)}):
-        with pytest.raises(ProvisionerError, match="Azure (does not allow|allows)"):
+        with pytest.raises(ProvisionerError, match=r"Azure (does not allow|allows)"):
             body(replace(REQUEST, tags=tags), PLAIN)
 
 
@@ -364,9 +364,7 @@ BORN = entry(1, "write", "Accepted", properties={"responseBody": json.dumps(TOLD
         ([entry(5, "redeploy/action")], None, False),
     ],
 )
-def test_the_log_shows_the_cause_of_a_machines_end(
-    told: list[dict[str, Any]], cause: EndCause | None, is_gone: bool
-) -> None:
+def test_the_log_shows_the_cause_of_an_end(told: list[dict[str, Any]], cause: EndCause | None, is_gone: bool) -> None:
     for each in ([BORN, *told], [*reversed(told), BORN]):
         read = past(*each)
         assert (read.cause, read.gone_at is not None) == (cause, is_gone)
