@@ -1,12 +1,12 @@
-"""EC2 for tests: moto's, and before it what moto is too kind for.
+"""EC2 for tests: moto, and in front of it the behaviour that moto lacks.
 
     python -m tests.clouds.aws --dir DIR --port PORT
 
 Real boto3 clients talk to it over HTTP. Its machines are real sshd hosts of a local cloud in DIR, or paper ones. Beside
-moto it knows: idempotency tokens by zone, full zones (HTTP 500), quotas, throttling, spot requests, machines that take
-time to begin and end, listings that lag, ids that are not known yet, interruptions with and without notice, notices
+moto it has: idempotency tokens by zone, full zones (HTTP 500), quotas, throttling, spot requests, machines that take
+time to begin and end, listings that lag, ids that are not found yet, interruptions with and without notice, notices
 without an interruption, lost, broken, wrong and missing answers, calls that arrive twice, a clock that differs, wrong
-credentials and missing permissions. What was called is in `calls`.
+credentials and missing permissions. `calls` has the calls made.
 
 `POST /_test/NAME` with a JSON object calls the method NAME of `AwsCloud` with it; `GET /_test/calls` shows the calls.
 """
@@ -34,14 +34,14 @@ from tests.clouds.aws_wire import Answer, Call, FakeAwsError, error_answer, json
 from tests.clouds.machines import Machines, real_machines
 
 HANG_S = 120.0
-# The SDK signs requests with anything; `credentials` says what the cloud thinks of it.
+# The SDK signs requests with any key; `credentials` is the cloud's verdict.
 ENVIRON = {
     "AWS_ACCESS_KEY_ID": "AKIAIOSFODNN7EXAMPLE",
     "AWS_SECRET_ACCESS_KEY": "test",
     "AWS_EC2_METADATA_DISABLED": "true",
     "AWS_CONFIG_FILE": "/nowhere",
     "AWS_SHARED_CREDENTIALS_FILE": "/nowhere",
-    "MOTO_EC2_LOAD_DEFAULT_AMIS": "false",  # moto's own setting: hundreds of images that nobody asks for
+    "MOTO_EC2_LOAD_DEFAULT_AMIS": "false",  # moto's own setting: hundreds of unused images
 }
 _FAULTS = {
     "throttled": FakeAwsError("RequestLimitExceeded", "Request limit exceeded."),
@@ -65,7 +65,7 @@ _CREDENTIALS = {
 
 
 class AwsCloud:
-    """The cloud: a WSGI application, and the hand on it. Any method may be called from any thread.
+    """The cloud: a WSGI application, and the tests' controls. Thread-safe.
 
     `credentials`: good, wrong, expired, or clock (signed at a wrong time). `denied`: actions that the daemon may not
     call, as "ec2:RunInstances".
@@ -74,7 +74,7 @@ class AwsCloud:
     def __init__(self, machines: Machines) -> None:
         for account in ec2_backends.values():
             for backend in list(account.values()):
-                backend.reset()  # moto's state is the process's, and a test before us may have left some
+                backend.reset()  # moto's state is global, and an earlier test may have left some
         self.ec2 = Ec2(machines)
         self.calls: list[Call] = []
         self.credentials = "good"
@@ -82,62 +82,62 @@ class AwsCloud:
         self.closing = threading.Event()
         self._faults: dict[str, deque[str]] = defaultdict(deque)
 
-    # -- the hand on it ------------------------------------------------------------------------------------
+    # -- the tests' controls -------------------------------------------------------------------------------
 
     def exhaust(self, zone: str, instance_type: str = "") -> None:
-        """No capacity in a zone, for one type or all."""
+        """Give a zone no capacity, for one type or all."""
         self.ec2.exhaust(zone, instance_type)
 
     def make_room(self, zone: str, instance_type: str = "") -> None:
-        """Capacity again."""
+        """Give a zone capacity again."""
         self.ec2.make_room(zone, instance_type)
 
     def limit(self, zone: str, machines: int) -> None:
-        """A zone has room for so many."""
+        """Limit a zone to so many machines."""
         self.ec2.room[zone] = machines
 
     def fail_next(self, action: str, how: str, times: int = 1) -> None:
-        """The next calls of an action meet this: one of the faults above, drop-reply, done-but-error, twice, garbage,
-        hang, or pass.
+        """Inject a fault into the next calls of an action: one of the faults above, drop-reply, done-but-error, twice,
+        garbage, hang, or pass.
         """
         self._faults[action].extend([how] * times)
 
     def lag(self, seconds: float) -> None:
-        """Listings are so far behind."""
+        """Set how far listings lag."""
         self.ec2.lag_s = seconds
 
     def preempt(self, machine: str, notice_s: float, *, stop: bool = False) -> float:
-        """Announce an interruption; returns the deadline that EC2 tells, two minutes after its word."""
+        """Announce an interruption; returns EC2's deadline, two minutes after the announcement."""
         with self.ec2.instances.lock:
             return self.ec2.instances.preempt(machine, notice_s, stop=stop)
 
     def alarm(self, machine: str) -> None:
-        """Mark a machine for termination, two minutes and a little ago; nothing comes of it."""
+        """Mark a machine for termination as of just over two minutes ago, and do not terminate it."""
         with self.ec2.instances.lock:
             self.ec2.instances.alarm(machine)
 
     def withdraw(self, machine: str) -> None:
-        """The mark is taken away, and the machine stays."""
+        """Remove the mark; the machine stays."""
         with self.ec2.instances.lock:
             self.ec2.instances.withdraw(machine)
 
     def lose(self, machine: str, reason: str = "Server.InternalError") -> None:
-        """A machine ends without a notice."""
+        """End a machine without a notice."""
         with self.ec2.instances.lock:
             self.ec2.instances.lose(machine, reason)
 
     def multiply(self, machine: str, times: int) -> None:
-        """So many more machines like this one."""
+        """Add copies of a machine."""
         with self.ec2.instances.lock:
             self.ec2.instances.multiply(machine, times)
 
     def leave_behind(self, region: str, tags: dict[str, str]) -> None:
-        """A disk, a network interface, an address and a waiting spot request that belong to no machine."""
+        """Create a disk, a network interface, an address and an open spot request that belong to no machine."""
         with self.ec2.instances.lock:
             self.ec2.instances.leave_behind(region, tags)
 
     def used(self) -> set[str]:
-        """The permissions that were needed: the calls, and what EC2 does in the caller's name."""
+        """The permissions that were needed: those of the calls, and of EC2's own steps for them."""
         return {name for call in self.calls for name in needed(call)}
 
     def counted(self) -> Counter[str]:
@@ -155,7 +155,7 @@ class AwsCloud:
             answer, cut = self._serve(read_call(environ, body), environ, body)
         headers = [("Content-Type", answer.content_type), ("Content-Length", str(len(answer.body)))]
         start_response(f"{answer.status} -", headers)
-        # A promise of more than comes breaks the connection in mid-answer.
+        # A Content-Length above the body's breaks the connection in mid-answer.
         return [answer.body[: len(answer.body) // 2] if cut else answer.body]
 
     def _by_hand(self, name: str, body: bytes) -> Answer:
@@ -196,7 +196,7 @@ class AwsCloud:
 
 
 def needed(call: Call) -> list[str]:
-    """The permissions that a call needs: its own, and those for what EC2 does in the caller's name."""
+    """The permissions that a call needs: its own, and those of EC2's own steps for it."""
     names = [f"{call.service}:{call.action}"]
     if call.action == "RunInstances":
         names += ["ec2:CreateTags"] if call.tags("instance") else []
@@ -207,15 +207,15 @@ def needed(call: Call) -> list[str]:
 
 class _Quiet(WSGIRequestHandler):  # type: ignore[misc]
     def log(self, type: str, message: str, *args: Any) -> None:  # noqa: A002 - werkzeug's name
-        """Say nothing."""
+        """Log nothing."""
 
     def date_time_string(self, timestamp: float | None = None) -> str:
-        """Of each answer's date: by the cloud's clock."""
+        """The date in each answer, on the cloud's clock."""
         return formatdate(time.time() + self.server.app.ec2.ahead_s, usegmt=True)
 
 
 class AwsServer:
-    """A cloud that listens on a port of its own; daemon threads serve."""
+    """A cloud on a port of its own, served by daemon threads."""
 
     def __init__(self, cloud: AwsCloud, port: int = 0) -> None:
         self.cloud = cloud
@@ -226,7 +226,7 @@ class AwsServer:
         self._thread.start()
 
     def stop(self) -> None:
-        """Nobody listens any more; the machines run on. May be called twice."""
+        """Stop listening; the machines run on. Idempotent."""
         self.cloud.closing.set()
         self._server.shutdown()
         self._thread.join()
@@ -244,7 +244,7 @@ def aws_cloud(machines: Machines, port: int = 0) -> Iterator[AwsServer]:
 
 
 def main() -> int:
-    """Serve until SIGTERM or SIGINT; the machines end, too."""
+    """Serve until SIGTERM or SIGINT, then end the machines."""
     parser = argparse.ArgumentParser(prog="python -m tests.clouds.aws", description=__doc__)
     parser.add_argument("--dir", required=True, type=Path, help="where the machines live")
     parser.add_argument("--port", type=int, default=0)

@@ -1,4 +1,4 @@
-"""EC2's calls that a test cloud answers itself, or puts right before and after moto."""
+"""EC2's calls that the test cloud answers itself, or corrects before and after moto."""
 
 from __future__ import annotations
 
@@ -63,11 +63,11 @@ class Ec2:
         }
 
     def exhaust(self, zone: str, instance_type: str = "") -> None:
-        """No capacity in a zone, for one type or all."""
+        """Give a zone no capacity, for one type or all."""
         self._full.add((zone, instance_type))
 
     def make_room(self, zone: str, instance_type: str = "") -> None:
-        """Capacity again."""
+        """Give a zone capacity again."""
         self._full.discard((zone, instance_type))
 
     def serve(self, call: Call, environ: dict[str, Any], body: bytes) -> Answer:
@@ -181,8 +181,8 @@ class Ec2:
             code = "MaxSpotInstanceCountExceeded" if _is_spot(call) else "VcpuLimitExceeded"
             raise FakeAwsError(code, "You have requested more vCPU capacity than your current limit.")
 
-    def _image(self, said: str) -> str:
-        name = said.removeprefix("resolve:ssm:")
+    def _image(self, image: str) -> str:
+        name = image.removeprefix("resolve:ssm:")
         if name.startswith("/") and name not in self.images:
             raise FakeAwsError("InvalidParameterValue", f"The SSM parameter {name} could not be resolved.")
         if name.startswith("ami-") and not name.startswith("ami-0"):
@@ -246,12 +246,12 @@ class Ec2:
         for name in call.listed("SpotInstanceRequestId"):
             if name not in self.instances.requests:
                 raise FakeAwsError("InvalidSpotInstanceRequestID.NotFound", f"The spot request '{name}' does not exist")
-            self.instances.requests[name][1].say("cancelled", "canceled-before-fulfillment")
+            self.instances.requests[name][1].set_status("cancelled", "canceled-before-fulfillment")
             cancelled.append({"SpotInstanceRequestId": name, "State": "cancelled"})
         return ec2_answer("CancelSpotInstanceRequests", {"CancelledSpotInstanceRequests": cancelled})
 
     def _spot_prices(self, call: Call, _environ: dict[str, Any], _body: bytes) -> Answer:
-        """Two prices of each type and zone, the older one absurd: only the newer holds."""
+        """Two prices of each type and zone; the older one is absurd, and only the newer is valid."""
         names = call.listed("InstanceType")
         listed = self.instances.backend(call.region).describe_instance_type_offerings(
             "availability-zone", {"instance-type": names}
@@ -298,7 +298,7 @@ _STATES = {"pending": 0, "running": 16, "shutting-down": 32, "terminated": 48, "
 
 
 def _described(record: Record, seen: Seen) -> dict[str, Any]:
-    """In boto3's words."""
+    """As boto3 returns it."""
     reason = {"Code": seen.reason, "Message": f"{seen.reason}: test"} if seen.reason else None
     return {
         "InstanceId": record.id,
@@ -316,14 +316,14 @@ def _described(record: Record, seen: Seen) -> dict[str, Any]:
     }
 
 
-def _filtered(told: dict[str, Any]) -> dict[str, str]:
-    """The values that filters may name."""
-    tags = {f"tag:{tag['Key']}": tag["Value"] for tag in told["Tags"]}
-    return {**tags, "instance-id": told["InstanceId"], "instance-state-name": told["State"]["Name"]}
+def _filtered(raw: dict[str, Any]) -> dict[str, str]:
+    """The values that filters can match."""
+    tags = {f"tag:{tag['Key']}": tag["Value"] for tag in raw["Tags"]}
+    return {**tags, "instance-id": raw["InstanceId"], "instance-state-name": raw["State"]["Name"]}
 
 
 def spot_price(instance_type: str, zone: str) -> str:
-    """Made up, but always the same."""
+    """Invented, but always the same."""
     digest = hashlib.sha256(f"{instance_type} {zone}".encode()).digest()
     return f"0.{100 + digest[0]}"
 

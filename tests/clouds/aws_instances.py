@@ -1,6 +1,6 @@
-"""What moto lacks of EC2's instances: beginnings and ends that take time, spot requests, a past that listings show.
+"""What moto lacks of EC2's instances: starts and ends that take time, spot requests, and a history for late listings.
 
-moto itself would list them, too, but takes five milliseconds for each.
+moto itself would list them too, but takes five milliseconds for each.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ NOTICE_S = 120.0
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What a listing shows of a machine from `at` on."""
+    """What listings show of a machine from `at` on."""
 
     at: float
     state: str
@@ -41,8 +41,8 @@ class SpotRequest:
     code: str = "fulfilled"
     updated_at: float = field(default_factory=time.time)
 
-    def say(self, state: str, code: str) -> None:
-        """A new status, once."""
+    def set_status(self, state: str, code: str) -> None:
+        """Set a new status; an unchanged one keeps its time."""
         if (self.state, self.code) != (state, code):
             self.state, self.code, self.updated_at = state, code, time.time()
 
@@ -71,7 +71,7 @@ class Record:
             self.past.append(seen)
 
     def as_of(self, at: float) -> Seen | None:
-        """What a listing of that moment showed; None before the machine was."""
+        """What a listing showed at that time; None before the machine existed."""
         return next((seen for seen in reversed(self.past) if seen.at <= at), None)
 
 
@@ -104,7 +104,7 @@ class Instances:
         return record
 
     def multiply(self, machine: str, times: int) -> None:
-        """So many more machines like this one, quickly; nothing is behind them, and they run for ever."""
+        """Add copies of a record, quickly; they have no machines behind them and run for ever."""
         first = self.records[machine]
         for number in range(times):
             name = f"i-{number:017x}"
@@ -133,36 +133,36 @@ class Instances:
         self.sync(record)
 
     def preempt(self, machine: str, notice_s: float, *, stop: bool = False) -> float:
-        """Mark for termination; returns the deadline that EC2 tells."""
+        """Mark for termination; returns EC2's deadline."""
         record = self.records[machine]
         assert record.spot is not None, f"{machine} is not a spot machine"
-        record.spot.say("active", "marked-for-stop" if stop else "marked-for-termination")
+        record.spot.set_status("active", "marked-for-stop" if stop else "marked-for-termination")
         record.ends_at, record.stop = time.time() + notice_s, stop
         self._machines.preempt(machine, notice_s)
         return record.spot.updated_at + NOTICE_S
 
     def alarm(self, machine: str) -> None:
-        """Mark for termination, so long ago that it would be over; nothing comes of it."""
+        """Mark for termination as of before the notice, and do not terminate it."""
         spot = self.records[machine].spot
         assert spot is not None, f"{machine} is not a spot machine"
-        spot.say("active", "marked-for-termination")
+        spot.set_status("active", "marked-for-termination")
         spot.updated_at -= NOTICE_S + 1.0
 
     def withdraw(self, machine: str) -> None:
-        """Unmark. EC2's documentation knows no such thing; if it did, the request would be what it was."""
+        """Unmark. EC2's documentation has no such case; the request gets its former status."""
         record = self.records[machine]
         assert record.spot is not None, f"{machine} is not a spot machine"
-        record.spot.say("active", "fulfilled")
+        record.spot.set_status("active", "fulfilled")
         record.ends_at = None
 
     def lose(self, machine: str, reason: str) -> None:
-        """The machine ends, for a reason that is no preemption."""
+        """End the machine for a reason other than preemption."""
         self.records[machine].reason = reason
         self._machines.end(machine)
         self.sync(self.records[machine])
 
     def sync(self, record: Record) -> None:
-        """Bring a record up to now."""
+        """Update a record to now."""
         if record.past[-1].state == "terminated" or (record.past[-1].state == "stopped" and record.stop):
             return
         if record.ends_at is not None and not record.reason and time.time() >= record.ends_at:
@@ -186,10 +186,10 @@ class Instances:
         if record.spot is not None:
             by_user = record.reason == "Client.UserInitiatedShutdown"
             code = "instance-terminated-by-user" if by_user else "instance-terminated-no-capacity"
-            record.spot.say("disabled" if record.stop else "closed", code)
+            record.spot.set_status("disabled" if record.stop else "closed", code)
 
     def listed(self, region: str, lag_s: float) -> list[tuple[Record, Seen]]:
-        """What was to be seen of a region `lag_s` ago."""
+        """What a listing of a region showed `lag_s` ago."""
         here = [record for record in self.records.values() if record.region == region]
         for record in here:
             self.sync(record)
@@ -197,7 +197,7 @@ class Instances:
         return [(record, seen) for record in here if (seen := record.as_of(as_of)) is not None]
 
     def spot_requests(self, region: str, ahead_s: float) -> list[dict[str, Any]]:
-        """All of a region, in boto3's words; `ahead_s`: of EC2's clock."""
+        """All of a region, as boto3 returns it; `ahead_s`: how far EC2's clock is ahead."""
         for record in self.records.values():
             self.sync(record)
         return [

@@ -1,4 +1,4 @@
-"""EC2's weather for the storm of launches; and `python -m tests.clouds.aws_storm` for a long one."""
+"""EC2's faults for the storm of launches; and `python -m tests.clouds.aws_storm` for a long one."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ class AwsWeather:
         return LaunchRequest(token, CLUSTER, f"node-{token}", offer, key, CLIENT_KEY.public, dead_man_s=3600.0)
 
     def faults(self) -> Sequence[str]:
-        """All that RunInstances may meet, but for what takes long."""
+        """All faults of RunInstances except slow ones."""
         refused = ("throttled", "transient", "internal", "quota", "unheard-of", "full")
         return (*refused, "drop-reply", "done-but-error", "twice", "garbage", "lag")
 
-    def strike(self, fault: str) -> None:
-        """A lag of listings passes with the next fault of another kind."""
+    def inject(self, fault: str) -> None:
+        """A lag of listings ends with the next fault of another kind."""
         self.server.cloud.lag(0.2 if fault == "lag" else 0.0)
         if fault != "lag":
             self.server.cloud.fail_next("RunInstances", fault)
@@ -57,7 +57,7 @@ class AwsWeather:
         return found
 
     def alive(self) -> list[str]:
-        """By hand, whatever its tags are."""
+        """Read from the test cloud, whatever its tags are."""
         ec2 = boto3.client("ec2", region_name=REGION, endpoint_url=self.server.url)
         records = self.server.cloud.ec2.instances.records.values()
         found = [record.id for record in records if record.past[-1].state != "terminated"]
@@ -68,8 +68,8 @@ class AwsWeather:
         return found + [request.id for _, request in requests if request.state in {"open", "active"}]
 
 
-def _ids(told: list[dict[str, Any]], key: str) -> list[str]:
-    return [each[key] for each in told]
+def _ids(resources: list[dict[str, Any]], key: str) -> list[str]:
+    return [each[key] for each in resources]
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""EC2's wire format, as a test cloud speaks it: what a request says, answers, and errors."""
+"""EC2's wire format, as the test cloud implements it: requests, answers and errors."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _STATUS = {
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One request as it came: `form` is EC2's flat parameters, `target` a JSON service's operation."""
+    """One request: `form` is EC2's flat parameters, `target` a JSON service's operation."""
 
     service: str
     region: str
@@ -44,7 +44,7 @@ class Call:
         return {value: self.listed(f"{name.removesuffix('.Name')}.Value") for name, value in names.items()}
 
     def tags(self, kind: str) -> dict[str, str]:
-        """The tags that are asked for at birth of a resource of this kind."""
+        """The tags that a request gives resources of this kind."""
         found: dict[str, str] = {}
         for name, value in self.form.items():
             if re.fullmatch(r"TagSpecification\.\d+\.ResourceType", name) and value == kind:
@@ -66,7 +66,7 @@ class Answer:
 
 
 class FakeAwsError(Exception):
-    """The cloud says no."""
+    """An error that the test cloud answers."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
@@ -74,7 +74,7 @@ class FakeAwsError(Exception):
 
 
 def read_call(environ: Mapping[str, Any], body: bytes) -> Call:
-    """Who is asked for what, by the signature's scope as moto does it."""
+    """The service and region, by the signature's scope as in moto."""
     scope = re.search(r"Credential=[^/]+/\d+/([^/]+)/([^/]+)/", environ.get("HTTP_AUTHORIZATION", ""))
     region, service = (scope[1], scope[2]) if scope else ("us-east-1", "ec2")
     if target := environ.get("HTTP_X_AMZ_TARGET"):
@@ -84,7 +84,7 @@ def read_call(environ: Mapping[str, Any], body: bytes) -> Call:
 
 
 def error_answer(call: Call, error: FakeAwsError) -> Answer:
-    """An error as the called service would word it."""
+    """An error, in the format of the called service."""
     status = _STATUS.get(error.code, 400)
     if call.service in {"ssm", "servicequotas"}:
         body = json.dumps({"__type": error.code, "message": str(error)})
@@ -100,7 +100,7 @@ def error_answer(call: Call, error: FakeAwsError) -> Answer:
 
 
 def ec2_answer(action: str, result: Mapping[str, Any]) -> Answer:
-    """A result in boto3's words, as EC2 writes it."""
+    """A result in EC2's format, from boto3's."""
     model = get_service_model("ec2").operation_model(action)
     body = EC2Serializer(operation_model=model).serialize(result)["body"]
     return Answer(200, "text/xml", body if isinstance(body, bytes) else body.encode())
@@ -119,7 +119,7 @@ def without(body: bytes, elements: Iterable[str]) -> bytes:
 
 
 def matches(filters: Mapping[str, Iterable[str]], values: Mapping[str, str]) -> bool:
-    """Whether something with these values passes all filters; one that the cloud would not know is an error."""
+    """Whether something with these values passes all filters; an unknown filter is an error."""
     for name, wanted in filters.items():
         if name not in values and not name.startswith("tag:"):
             raise FakeAwsError("InvalidParameterValue", f"The filter '{name}' is invalid")

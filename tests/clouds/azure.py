@@ -3,10 +3,10 @@
     python -m tests.clouds.azure --dir DIR --port PORT
 
 The real SDK talks to it, with its real credentials: a client secret, a token, an authority of its own. Its machines
-are real sshd hosts of a local cloud in DIR, or paper ones. Bodies are held against the SDK's own models. It knows:
-launches that are taken and fail later, full zones, quotas, throttling, evictions with and without notice, and none
+are real sshd hosts of a local cloud in DIR, or paper ones. Bodies are held against the SDK's own models. It has:
+launches that are accepted and fail later, full zones, quotas, throttling, evictions with and without notice, and none
 after a notice, listings and a log that lag, lost, broken, wrong and missing answers, calls that arrive twice, a clock
-that differs, wrong credentials and missing permissions. `calls` are what was asked.
+that differs, wrong credentials and missing permissions. `calls` has the calls made.
 
 `POST /_test/NAME` with a JSON object calls the method NAME of `AzureCloud` with it; `GET /_test/calls` shows the calls.
 """
@@ -63,7 +63,7 @@ _CREDENTIALS = {
 LAUNCH = "Microsoft.Compute/virtualMachines/write"
 LISTING = "Microsoft.Compute/virtualMachines/read"
 LOG = "Microsoft.Insights/eventtypes/values/read"
-# What Azure does in the caller's name: the linked permissions, by action.
+# The linked permissions, by action, for Azure's own steps.
 _LINKED = {
     LAUNCH: (
         "Microsoft.Compute/disks/write",
@@ -82,7 +82,7 @@ _LINKED = {
 
 
 class AzureCloud:
-    """The cloud: a WSGI application, and the hand on it. Any method may be called from any thread.
+    """The cloud: a WSGI application, and the tests' controls. Thread-safe.
 
     `credentials`: good, wrong (Entra ID takes no secret), refused or expired (Azure takes no token). `denied`: actions
     that the daemon may not do.
@@ -97,36 +97,36 @@ class AzureCloud:
         self._machines = machines
         self._faults: dict[str, deque[str]] = defaultdict(deque)
 
-    # -- the hand on it ------------------------------------------------------------------------------------
+    # -- the tests' controls -------------------------------------------------------------------------------
 
     def exhaust(self, zone: str, size: str = "") -> None:
-        """No capacity in a zone, for one size or all."""
+        """Give a zone no capacity, for one size or all."""
         self.arm.exhaust(zone, size)
 
     def make_room(self, zone: str, size: str = "") -> None:
-        """Capacity again."""
+        """Give a zone capacity again."""
         self.arm.make_room(zone, size)
 
     def limit(self, zone: str, machines: int) -> None:
-        """A zone has room for so many."""
+        """Limit a zone to so many machines."""
         self.arm.room[zone] = machines
 
     def fail_next(self, action: str, how: str, times: int = 1) -> None:
-        """The next calls of an action meet this: one of the faults above, drop-reply, done-but-error, twice, garbage,
-        empty, hang, or pass.
+        """Inject a fault into the next calls of an action: one of the faults above, drop-reply, done-but-error, twice,
+        garbage, empty, hang, or pass.
         """
         self._faults[action].extend([how] * times)
 
     def fail_allocation(self, code: str, after_s: float = 0.0) -> None:
-        """The next launch is taken, and fails so much later: a failed machine stays."""
+        """Accept the next launch and fail it so much later: a failed machine stays."""
         self.arm.failing.append((code, after_s))
 
     def lag(self, seconds: float) -> None:
-        """Listings are so far behind, and the log."""
+        """Set how far listings and the log lag."""
         self.arm.fleet.lag_s = seconds
 
     def skew(self, ahead_s: float) -> None:
-        """Its clock is so far ahead of ours."""
+        """Set how far its clock is ahead of ours."""
         self.arm.fleet.ahead_s = ahead_s
 
     def preempt(self, machine: str, notice_s: float, *, deallocate: bool = False) -> float:
@@ -135,12 +135,12 @@ class AzureCloud:
             return self.arm.fleet.preempt(machine, notice_s, deallocate=deallocate) + 30.0
 
     def alarm(self, machine: str) -> None:
-        """Announce an eviction, half a minute and a little ago; nothing comes of it."""
+        """Announce an eviction as of just over half a minute ago, and do not evict."""
         with self.arm.fleet.lock:
             self.arm.fleet.alarm(machine)
 
     def withdraw(self, machine: str) -> None:
-        """The eviction fails, and the machine stays."""
+        """Fail the eviction; the machine stays."""
         with self.arm.fleet.lock:
             self.arm.fleet.withdraw(machine)
 
@@ -150,22 +150,22 @@ class AzureCloud:
             self.arm.fleet.delete(machine, {"xms_mirid": IDENTITY})
 
     def halt(self, machine: str) -> None:
-        """The machine's guest switches itself off."""
+        """Shut down the machine from its guest."""
         with self.arm.fleet.lock:
             self.arm.fleet.halt(machine)
 
     def multiply(self, machine: str, times: int) -> None:
-        """So many more machines like this one."""
+        """Add copies of a machine."""
         with self.arm.fleet.lock:
             self.arm.fleet.multiply(machine, times)
 
     def leave_behind(self, tags: dict[str, str], machine: str) -> None:
-        """A disk, a network interface and an address that belong to no machine."""
+        """Create a disk, a network interface and an address that belong to no machine."""
         with self.arm.fleet.lock:
             self.arm.fleet.leave_behind(tags, machine)
 
     def used(self) -> set[str]:
-        """The permissions that were needed: the calls', and what Azure does in the caller's name."""
+        """The permissions that were needed: those of the calls, and of Azure's own steps for them."""
         return {name for call in self.calls for name in needed(call)}
 
     def counted(self) -> Counter[str]:
@@ -182,7 +182,7 @@ class AzureCloud:
         kind = "text/html" if isinstance(answer.body, bytes) else "application/json"
         headers = {"Content-Type": kind, "Content-Length": str(len(payload)), **answer.headers}
         start_response(f"{answer.status} -", list(headers.items()))
-        # A promise of more than comes breaks the connection in mid-answer.
+        # A Content-Length above the body's breaks the connection in mid-answer.
         return [payload[: len(payload) // 2] if cut else payload]
 
     def _answer(self, call: Call) -> tuple[Answer, bool]:
@@ -294,7 +294,7 @@ class AzureCloud:
 
 
 def needed(call: Call) -> list[str]:
-    """The permissions that a call needs: its own, and those for what Azure does in the caller's name."""
+    """The permissions that a call needs: its own, and those of Azure's own steps for it."""
     names = [call.action, *_LINKED.get(call.action, ())]
     if call.action == LAUNCH:
         names += ["Microsoft.Network/networkSecurityGroups/join/action"] if SECURITY_GROUP.encode() in call.body else []
@@ -304,15 +304,15 @@ def needed(call: Call) -> list[str]:
 
 class _Quiet(WSGIRequestHandler):  # type: ignore[misc]
     def log(self, type: str, message: str, *args: Any) -> None:  # noqa: A002 - werkzeug's name
-        """Say nothing."""
+        """Log nothing."""
 
     def date_time_string(self, timestamp: float | None = None) -> str:
-        """Of each answer's date: by the cloud's clock."""
+        """The date in each answer, on the cloud's clock."""
         return formatdate(time.time() + self.server.app.arm.fleet.ahead_s, usegmt=True)
 
 
 class AzureServer:
-    """A cloud that listens with TLS on a port of its own; daemon threads serve. `ca`: the certificate to trust."""
+    """A cloud on a port of its own, with TLS, served by daemon threads. `ca`: the certificate to trust."""
 
     def __init__(self, cloud: AzureCloud, directory: Path, port: int = 0) -> None:
         self.cloud = cloud
@@ -339,7 +339,7 @@ class AzureServer:
         }
 
     def settings(self, **given: Any) -> AzureSettings:
-        """As somebody would set up this cloud."""
+        """The settings for this cloud."""
         known: dict[str, Any] = {
             "regions": ("eastus",),
             "subscription": SUBSCRIPTION,
@@ -354,7 +354,7 @@ class AzureServer:
         return AzureSettings(**{**known, **given})
 
     def stop(self) -> None:
-        """Nobody listens any more; the machines run on. May be called twice."""
+        """Stop listening; the machines run on. Idempotent."""
         self.cloud.closing.set()
         self._server.shutdown()
         self._thread.join()
@@ -373,7 +373,7 @@ def azure_cloud(machines: Machines, port: int = 0) -> Iterator[AzureServer]:
 
 
 def main() -> int:
-    """Serve until SIGTERM or SIGINT; the machines end, too."""
+    """Serve until SIGTERM or SIGINT, then end the machines."""
     parser = argparse.ArgumentParser(prog="python -m tests.clouds.azure", description=__doc__)
     parser.add_argument("--dir", required=True, type=Path, help="where the machines live")
     parser.add_argument("--port", type=int, default=0)
@@ -382,13 +382,13 @@ def main() -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: done.set())
     with real_machines(options.dir) as machines, azure_cloud(machines, options.port) as server:
-        told = {
+        details = {
             "endpoint": server.url,
             "ssh_port": machines.ssh_port,
             "environ": server.environ,
             "settings": server.settings().model_dump(mode="json"),
         }
-        sys.stdout.write(json.dumps(told) + "\n")
+        sys.stdout.write(json.dumps(details) + "\n")
         sys.stdout.flush()
         done.wait()
     return 0

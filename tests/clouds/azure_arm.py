@@ -1,4 +1,4 @@
-"""Azure Resource Manager's calls, as a test cloud answers them."""
+"""Azure Resource Manager's calls, as the test cloud answers them."""
 
 from __future__ import annotations
 
@@ -140,15 +140,15 @@ class Arm:
         ]
 
     def exhaust(self, zone: str, size: str = "") -> None:
-        """No capacity in a zone ("eastus-1"), for one size or all."""
+        """Give a zone ("eastus-1") no capacity, for one size or all."""
         self._full.add((zone, size))
 
     def make_room(self, zone: str, size: str = "") -> None:
-        """Capacity again."""
+        """Give a zone capacity again."""
         self._full.discard((zone, size))
 
     def action_of(self, call: Call) -> str:
-        """The permission that a call needs. Raises FakeAzureError for a call that there is not."""
+        """The permission that a call needs. Raises FakeAzureError for an unknown call."""
         return self._route(call)[0]
 
     def serve(self, call: Call) -> Answer:
@@ -193,7 +193,7 @@ class Arm:
         record, operation = self.fleet.put(name, body, fails)
         where = f"{self.url}/subscriptions/{SUBSCRIPTION}/providers/Microsoft.Compute/locations/{body['location']}"
         headers = {"Azure-AsyncOperation": f"{where}/operations/{operation}?api-version=2026-04-01", "Retry-After": "0"}
-        return Answer(201, self._told(record, record.now), headers)
+        return Answer(201, self._listed(record, record.now), headers)
 
     def _check_room(self, body: dict[str, Any]) -> None:
         asked = body["properties"]
@@ -219,10 +219,10 @@ class Arm:
 
     def _get(self, call: Call, names: dict[str, str]) -> Answer:
         record = self._must_know(names["name"])
-        told = self._told(record, record.now)
+        vm = self._listed(record, record.now)
         if call.query.get("$expand") == "instanceView":
-            told["properties"] |= kept.statuses(record, record.now)["properties"]
-        return Answer(200, told)
+            vm["properties"] |= kept.statuses(record, record.now)["properties"]
+        return Answer(200, vm)
 
     def _delete(self, _call: Call, names: dict[str, str]) -> Answer:
         return Answer(202 if self.fleet.delete(names["name"]) else 204)
@@ -237,10 +237,10 @@ class Arm:
             raise FakeAzureError("NotFound", "there is no such operation")
         self.fleet.sync(record)
         states = {"Creating": "InProgress", "Failed": "Failed"}
-        told: dict[str, Any] = {"name": names["name"], "status": states.get(record.now.made, "Succeeded")}
+        reply: dict[str, Any] = {"name": names["name"], "status": states.get(record.now.made, "Succeeded")}
         if record.now.made == "Failed":
-            told["error"] = dict(zip(("code", "message"), record.now.error, strict=True))
-        return Answer(200, told)
+            reply["error"] = dict(zip(("code", "message"), record.now.error, strict=True))
+        return Answer(200, reply)
 
     def _must_know(self, name: str) -> Record:
         record = self.fleet.records.get(name.lower())
@@ -253,17 +253,17 @@ class Arm:
             )
         return record
 
-    def _told(self, record: Record, seen: kept.Seen) -> dict[str, Any]:
-        told = kept.described(record, seen)
+    def _listed(self, record: Record, seen: kept.Seen) -> dict[str, Any]:
+        vm = kept.described(record, seen)
         for name in self.missing:
-            told.pop(name, None)
-            told["properties"].pop(name, None)
-        return told
+            vm.pop(name, None)
+            vm["properties"].pop(name, None)
+        return vm
 
     # -- listings ------------------------------------------------------------------------------------------
 
     def _machines_of(self, call: Call, _names: dict[str, str]) -> Answer:
-        return self._paged(call, [self._told(*each) for each in self.fleet.listed()])
+        return self._paged(call, [self._listed(*each) for each in self.fleet.listed()])
 
     def _statuses(self, call: Call, _names: dict[str, str]) -> Answer:
         assert call.query.get("statusOnly") == "true"
@@ -314,13 +314,13 @@ class Arm:
 
     def _paged(self, call: Call, items: list[Any]) -> Answer:
         first = int(call.query.get("$skiptoken") or 0)
-        told: dict[str, Any] = {"value": items[first : first + self.page]}
+        reply: dict[str, Any] = {"value": items[first : first + self.page]}
         if len(items) > first + self.page:
             query = {**call.query, "$skiptoken": str(first + self.page)}
-            told["nextLink"] = f"{self.url}{call.path}?" + "&".join(
+            reply["nextLink"] = f"{self.url}{call.path}?" + "&".join(
                 f"{quote(key)}={quote(value)}" for key, value in query.items()
             )
-        return Answer(200, told)
+        return Answer(200, reply)
 
     # -- around it -----------------------------------------------------------------------------------------
 

@@ -1,5 +1,5 @@
-"""A resource group's machines and all that they bring, as a test cloud keeps them: beginnings and ends that take time,
-requests that fail after they were taken, a past that listings show late, and the activity log.
+"""A resource group's machines and their resources, as the test cloud keeps them: starts and ends that take time,
+requests that fail after their acceptance, a history for late listings, and the activity log.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ GONE = "gone"
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What a listing shows of a machine from `at` on."""
+    """What listings show of a machine from `at` on."""
 
     at: float
     made: str
@@ -69,7 +69,7 @@ class Record:
             self.past.append(seen)
 
     def as_of(self, at: float) -> Seen | None:
-        """What a listing of that moment showed; None before the machine was, and after."""
+        """What a listing showed at that time; None before the machine existed, and after its end."""
         seen = next((each for each in reversed(self.past) if each.at <= at), None)
         return None if seen is None or seen.made == GONE else seen
 
@@ -100,7 +100,7 @@ class Fleet:
         self.records[name.lower()] = record
         operation = str(uuid.uuid4())
         self.operations[operation] = record
-        self.tell(record, "write", "Accepted", body=described(record, record.now))
+        self.record_event(record, "write", "Accepted", body=described(record, record.now))
         if fails is None:
             self._machines.boot(
                 record.machine, base64.b64decode(body["properties"]["osProfile"]["customData"]).decode()
@@ -108,41 +108,41 @@ class Fleet:
         return record, operation
 
     def delete(self, name: str, claims: dict[str, str] | None = None) -> bool:
-        """Whether there was one."""
+        """Whether the machine existed."""
         record = self.records.get(name.lower())
         if record is None:
             return False
         if not record.wanted_gone:
             record.wanted_gone, record.claims = True, claims or {}
-            self.tell(record, "delete", "Accepted")
+            self.record_event(record, "delete", "Accepted")
             self._end(record)
         record.show(Seen(time.time(), "Deleting", record.now.power, record.now.address))
         self.sync(record)
         return True
 
-    # -- fates ---------------------------------------------------------------------------------------------
+    # -- ends ----------------------------------------------------------------------------------------------
 
     def preempt(self, name: str, notice_s: float, *, deallocate: bool = False) -> float:
-        """Announce an eviction; returns when the log says it was."""
+        """Announce an eviction; returns its time in the log."""
         record = self.records[name.lower()]
         assert record.body["properties"].get("priority") == "Spot", f"{name} is not a spot machine"
         record.evicted_at, record.deallocate = time.time() + notice_s, deallocate
-        at = self.tell(record, "evictSpotVM/action", "Started")
+        at = self.record_event(record, "evictSpotVM/action", "Started")
         self._machines.preempt(record.machine, notice_s)
         return at
 
     def alarm(self, name: str) -> None:
-        """Announce an eviction, so long ago that it would be over; nothing comes of it."""
-        self.tell(self.records[name.lower()], "evictSpotVM/action", "Started", ago_s=31.0)
+        """Announce an eviction as of before the notice, and do not evict."""
+        self.record_event(self.records[name.lower()], "evictSpotVM/action", "Started", ago_s=31.0)
 
     def withdraw(self, name: str) -> None:
         """The eviction fails."""
         record = self.records[name.lower()]
         record.evicted_at = None
-        self.tell(record, "evictSpotVM/action", "Failed")
+        self.record_event(record, "evictSpotVM/action", "Failed")
 
     def halt(self, name: str) -> None:
-        """Its guest switches itself off: the machine stays allocated."""
+        """Shut down from the guest: the machine stays allocated."""
         self._machines.end(self.records[name.lower()].machine)
 
     def leave_behind(self, tags: dict[str, str], machine: str) -> None:
@@ -164,7 +164,7 @@ class Fleet:
         }
 
     def multiply(self, name: str, times: int) -> None:
-        """So many more machines like this one, quickly; nothing is behind them, and they run for ever."""
+        """Add copies of a record, quickly; they have no machines behind them and run for ever."""
         first = self.records[name.lower()]
         data = base64.b64decode(first.body["properties"]["osProfile"]["customData"]).decode()
         for number in range(times):
@@ -173,10 +173,10 @@ class Fleet:
             self._machines.boot(made.machine, data)
             self.records[made.name.lower()] = made
 
-    # -- what is to be seen --------------------------------------------------------------------------------
+    # -- listings ------------------------------------------------------------------------------------------
 
     def sync(self, record: Record) -> None:
-        """Bring a record up to now."""
+        """Update a record to now."""
         now = time.time()
         if record.now.made == GONE:
             return
@@ -190,7 +190,7 @@ class Fleet:
             self._over(record, now)
         elif look.state is InstanceState.RUNNING and not record.wanted_gone:
             if record.now.made == "Creating":
-                self.tell(record, "write", "Succeeded")
+                self.record_event(record, "write", "Succeeded")
             record.show(Seen(now, "Succeeded", "running", look.address))
 
     def _sync_failing(self, record: Record, now: float) -> None:
@@ -200,7 +200,7 @@ class Fleet:
             self._forget(record, now)
         elif now >= at and record.now.made == "Creating":
             record.show(Seen(now, "Failed", "", "", (code, message)))
-            self.tell(record, "write", "Failed")
+            self.record_event(record, "write", "Failed")
 
     def _over(self, record: Record, now: float) -> None:
         if record.wanted_gone:
@@ -208,16 +208,16 @@ class Fleet:
         elif record.evicted_at is not None and now >= record.evicted_at:
             if record.deallocate:
                 if record.now.power != "deallocated":
-                    self.tell(record, "evictSpotVM/action", "Succeeded")
+                    self.record_event(record, "evictSpotVM/action", "Succeeded")
                 record.show(Seen(now, "Succeeded", "deallocated"))
             else:
-                self.tell(record, "evictSpotVM/action", "Succeeded")
+                self.record_event(record, "evictSpotVM/action", "Succeeded")
                 self._vanish(record, now)
         else:
             record.show(Seen(now, "Succeeded", "stopped", record.now.address))
 
     def _forget(self, record: Record, now: float) -> None:
-        self.tell(record, "delete", "Succeeded")
+        self.record_event(record, "delete", "Succeeded")
         self._vanish(record, now)
 
     def _vanish(self, record: Record, now: float) -> None:
@@ -229,24 +229,24 @@ class Fleet:
             self._machines.end(record.machine)
 
     def listed(self) -> list[tuple[Record, Seen]]:
-        """What was to be seen `lag_s` ago."""
+        """What listings showed `lag_s` ago."""
         for record in list(self.records.values()):
             self.sync(record)
         as_of = time.time() - self.lag_s
         every = [*self.records.values(), *self.ended]
         return [(record, seen) for record in every if (seen := record.as_of(as_of)) is not None]
 
-    def tell(
+    def record_event(
         self, record: Record, operation: str, status: str, body: dict[str, Any] | None = None, ago_s: float = 0.0
     ) -> float:
-        """One more entry of the activity log."""
+        """Add an entry to the activity log; returns its time."""
         at = time.time() - ago_s
         claims = record.claims if operation == "delete" else {}
         entry = {
             "eventTimestamp": stamp(at + self.ahead_s),
             "operationName": {"value": f"Microsoft.Compute/virtualMachines/{operation}", "localizedValue": operation},
             "status": {"value": status, "localizedValue": status},
-            # The log writes names as they come to it: groups often in capitals.
+            # The log keeps the case of names: groups are often in capitals.
             "resourceId": record.id.replace(GROUP, GROUP.upper()),
             "claims": {"aud": "https://management.azure.com/", **claims},
             "properties": {"responseBody": json.dumps(body)} if body else {"statusCode": "OK"},
@@ -256,22 +256,22 @@ class Fleet:
 
 
 def zone_of(body: dict[str, Any]) -> str:
-    """As spotsup calls it: eastus-1, or eastus where a region has none."""
+    """A zone's name in spotsup: eastus-1, or eastus where a region has none."""
     return f"{body['location']}-{body['zones'][0]}" if body.get("zones") else str(body["location"])
 
 
 def stamp(at: float) -> str:
-    """As Azure writes times: seven digits after the point."""
+    """A time in Azure's format: seven digits after the point."""
     return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%S.%f") + "0Z"
 
 
 def described(record: Record, seen: Seen) -> dict[str, Any]:
-    """As a listing shows it: without statuses, and without what it was asked to bring."""
-    told = copy.deepcopy({key: value for key, value in record.body.items() if key != "properties"})
+    """A machine as a listing shows it: without statuses, and without the request for its resources."""
+    vm = copy.deepcopy({key: value for key, value in record.body.items() if key != "properties"})
     wanted = record.body["properties"]
     system = {key: value for key, value in wanted["osProfile"].items() if key != "customData"}
-    told |= {"id": record.id, "name": record.name, "type": "Microsoft.Compute/virtualMachines"}
-    told["properties"] = {
+    vm |= {"id": record.id, "name": record.name, "type": "Microsoft.Compute/virtualMachines"}
+    vm["properties"] = {
         "vmId": record.vm_id,
         "provisioningState": seen.made,
         "timeCreated": stamp(record.created_at),
@@ -280,11 +280,11 @@ def described(record: Record, seen: Seen) -> dict[str, Any]:
         "networkProfile": {"networkInterfaces": [{"id": each["id"]} for each in interfaces(record, seen)]},
         **{key: wanted[key] for key in ("priority", "evictionPolicy", "billingProfile") if key in wanted},
     }
-    return told
+    return vm
 
 
 def statuses(record: Record, seen: Seen) -> dict[str, Any]:
-    """As a listing of statuses shows it, or an instance view."""
+    """A machine as a listing of statuses, or an instance view, shows it."""
     code, message = seen.error
     made = {"code": f"ProvisioningState/{seen.made.lower()}" + (f"/{code}" if code else ""), "level": "Info"}
     if code:
@@ -296,14 +296,14 @@ def statuses(record: Record, seen: Seen) -> dict[str, Any]:
 
 
 def interfaces(record: Record, seen: Seen) -> list[dict[str, Any]]:
-    """The network interfaces that it brought."""
+    """The machine's network interfaces."""
     found = []
     for wanted in record.body["properties"]["networkProfile"]["networkInterfaceConfigurations"]:
         address = wanted["properties"]["ipConfigurations"][0]["properties"]
         public = address.get("publicIPAddressConfiguration")
-        told: dict[str, Any] = {"privateIPAddress": seen.address or None, "subnet": address["subnet"]}
+        properties: dict[str, Any] = {"privateIPAddress": seen.address or None, "subnet": address["subnet"]}
         if public:
-            told["publicIPAddress"] = {"id": f"{ROOT}/Microsoft.Network/publicIPAddresses/{public['name']}"}
+            properties["publicIPAddress"] = {"id": f"{ROOT}/Microsoft.Network/publicIPAddresses/{public['name']}"}
         found.append(
             {
                 "id": f"{ROOT}/Microsoft.Network/networkInterfaces/{wanted['name']}",
@@ -312,7 +312,7 @@ def interfaces(record: Record, seen: Seen) -> list[dict[str, Any]]:
                 "tags": wanted.get("tags"),
                 "properties": {
                     "virtualMachine": {"id": record.id},
-                    "ipConfigurations": [{"name": "ip", "properties": told}],
+                    "ipConfigurations": [{"name": "ip", "properties": properties}],
                 },
             }
         )
@@ -320,7 +320,7 @@ def interfaces(record: Record, seen: Seen) -> list[dict[str, Any]]:
 
 
 def public_addresses(record: Record, seen: Seen) -> list[dict[str, Any]]:
-    """The addresses that it brought."""
+    """The machine's addresses."""
     found = []
     for wanted in record.body["properties"]["networkProfile"]["networkInterfaceConfigurations"]:
         public = wanted["properties"]["ipConfigurations"][0]["properties"].get("publicIPAddressConfiguration")
@@ -342,7 +342,7 @@ def public_addresses(record: Record, seen: Seen) -> list[dict[str, Any]]:
 
 
 def disks(record: Record, seen: Seen) -> list[dict[str, Any]]:
-    """The disk that it brought; a machine that found no room has none, and a disk has no tags."""
+    """The machine's disk, without tags; a machine that was never allocated has none."""
     if record.fails is not None:
         return []
     name = record.body["properties"]["storageProfile"]["osDisk"]["name"]

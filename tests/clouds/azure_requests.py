@@ -1,4 +1,4 @@
-"""What a test cloud refuses of a request for a machine, as the real one does."""
+"""The requests for a machine that the test cloud refuses, as the real one does."""
 
 from __future__ import annotations
 

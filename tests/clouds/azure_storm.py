@@ -1,4 +1,4 @@
-"""Azure's weather for the storm of launches; and `python -m tests.clouds.azure_storm` for a long one."""
+"""Azure's faults for the storm of launches; and `python -m tests.clouds.azure_storm` for a long one."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ class AzureWeather:
         return LaunchRequest(token, CLUSTER, f"node-{token}", offer, key, CLIENT_KEY.public, dead_man_s=3600.0)
 
     def faults(self) -> Sequence[str]:
-        """All that a launch may meet, at once or after it was taken, but for what takes long."""
+        """All faults of a launch, at once or after its acceptance, except slow ones."""
         at_once = ("throttled", "transient", "internal", "quota", "unheard-of", "drop-reply", "garbage", "full")
         return (*at_once, "done-but-error", "twice", "lag", "no-room", "no-room-late", "failing")
 
-    def strike(self, fault: str) -> None:
-        """A lag of listings passes with the next fault of another kind."""
+    def inject(self, fault: str) -> None:
+        """A lag of listings ends with the next fault of another kind."""
         cloud = self.server.cloud
         cloud.lag(0.2 if fault == "lag" else 0.0)
         match fault:
@@ -50,26 +50,26 @@ class AzureWeather:
             case "no-room":
                 cloud.fail_allocation("AllocationFailed")
             case "no-room-late":
-                cloud.fail_allocation("ZonalAllocationFailed", 3.0)  # the launch does not look so long
+                cloud.fail_allocation("ZonalAllocationFailed", 3.0)  # after the launch has stopped watching
             case "failing":
                 cloud.fail_allocation("NobodyKnowsThis")
             case _:
                 cloud.fail_next(azure.LAUNCH, fault)
 
     def born(self) -> dict[str, list[str]]:
-        """Also those that are deleted; one that found no room never was a machine."""
+        """Also deleted ones; one that was never allocated does not count."""
         fleet = self.server.cloud.arm.fleet
         found: dict[str, list[str]] = {}
         for record in [*fleet.records.values(), *fleet.ended]:
             if record.fails is None:
                 found.setdefault(record.body["tags"]["spotsup-token"], []).append(record.name)
-        # A launch that is taken may fail later: whoever launched it has its name, and a listing tells the rest.
+        # An accepted launch may fail later: its caller has its name, and finds the failure in a listing.
         for record in [*fleet.records.values(), *fleet.ended]:
             found.setdefault(record.body["tags"]["spotsup-token"], [record.name])
         return found
 
     def alive(self) -> list[str]:
-        """Machines, failed ones too, with all that they brought; and what has none."""
+        """Machines, including failed ones, with their resources; and resources without a machine."""
         fleet = self.server.cloud.arm.fleet
         for record in list(fleet.records.values()):
             fleet.sync(record)

@@ -1,4 +1,4 @@
-"""Azure's wire format, as a test cloud speaks it: requests, answers, errors, and what the SDK's models know of one."""
+"""Azure's wire format in the test cloud: requests, answers, errors, and validation by the SDK's models."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from urllib.parse import parse_qsl
 
 from azure.mgmt.compute import models
 
-# HTTP statuses: what the facts tell, 409 for most; the rest by ARM's page on common errors.
+# HTTP statuses: 409 for most; the rest by ARM's page on common errors.
 _STATUS = {
     "InvalidParameter": 400,
     "InvalidRequestContent": 400,
@@ -38,7 +38,7 @@ _STATUS = {
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One request as it came."""
+    """One request."""
 
     method: str
     path: str
@@ -71,7 +71,7 @@ class Answer:
 
 
 class FakeAzureError(Exception):
-    """The cloud says no."""
+    """An error that the test cloud answers."""
 
     def __init__(self, code: str, message: str, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(message)
@@ -79,7 +79,7 @@ class FakeAzureError(Exception):
         self.headers = headers or {}
 
     def answer(self) -> Answer:
-        """As ARM words it."""
+        """The error in ARM's format."""
         body = {"error": {"code": self.code, "message": str(self)}}
         return Answer(_STATUS.get(self.code, 409), body, self.headers)
 
@@ -96,7 +96,7 @@ def read_call(environ: Mapping[str, Any], body: bytes) -> Call:
 
 
 def complaints(body: object, model: type = models.VirtualMachine, where: str = "$") -> list[str]:
-    """What a body has that the SDK's model does not know: names, values of enumerations, kinds of values."""
+    """What a body has that is not in the SDK's model: names, values of enumerations, types of values."""
     if not isinstance(body, dict):
         return [f"{where}: no object"]
     attributes = {field_._rest_name: name for name, field_ in model({})._attr_to_rest_field.items()}
@@ -122,7 +122,7 @@ def _against(value: object, hint: Any, where: str) -> list[str]:
     kinds = [each for each in _alternatives(hint) if each is not type(None)]
     enums = [each for each in kinds if isinstance(each, type) and issubclass(each, enum.Enum)]
     if models.VirtualMachineSizeTypes in enums:
-        return []  # a list of 2019; the sizes that there are is what the cloud's SKUs tell
+        return []  # the model's list is of 2019; the cloud's SKUs have the existing sizes
     if enums:
         known = {member.value for each in enums for member in each}
         return [] if value in known else [f"{where}: {value!r} is none of {sorted(known)}"]

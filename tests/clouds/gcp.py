@@ -4,11 +4,10 @@
 
 Real google-cloud-compute clients talk to it over HTTP, with access tokens that they fetch from it for a service
 account's key. Requests that Google's discovery document does not allow are refused. Its machines are real sshd hosts of
-a local cloud in DIR, or paper ones. It knows: insertions that are taken and fail later (full zones, quotas), names and
-request ids that are used again, listings that lag, preemptions with and without notice, and none after a notice,
-machines that stop instead of going, that vanish without a trace but their operations; throttling, lost, broken, wrong
-and missing answers, calls that arrive twice, a clock that differs, wrong credentials and missing permissions. What was
-called is in `calls`.
+a local cloud in DIR, or paper ones. It has: insertions that are accepted and fail later (full zones, quotas), names and
+request ids that are reused, listings that lag, preemptions with and without notice, and none after a notice, machines
+that stop instead of ending, or leave nothing but their operations; throttling, lost, broken, wrong and missing answers,
+calls that arrive twice, a clock that differs, wrong credentials and missing permissions. `calls` has the calls made.
 
 `POST /_test/NAME` with a JSON object calls the method NAME of `GcpCloud` with it; `GET /_test/calls` shows the calls.
 """
@@ -51,8 +50,8 @@ _FAULTS = {
     "quota-at-once": FakeGcpError(403, "quotaExceeded", "Quota 'NVIDIA_T4_GPUS' exceeded.  Limit: 0.0"),
     "unheard-of-at-once": FakeGcpError(400, "somethingNew", "Never seen before"),
 }
-# done-but-error: refused as "internal", done all the same. done-but-failed: taken, and the operation fails, but the
-# machine is there.
+# done-but-error: refused as "internal", but done. done-but-failed: accepted, and the operation fails, but the
+# machine exists.
 _OTHERS = {
     *("drop-reply", "done-but-error", "done-but-failed", "twice"),
     *("garbage", "hang", "proxy", "taken-at-once", "pass"),
@@ -68,7 +67,7 @@ _PERMISSIONS: Mapping[str, str] = {
 
 
 class GcpCloud:
-    """The cloud: a WSGI application, and the hand on it. Any method may be called from any thread.
+    """The cloud: a WSGI application, and the tests' controls. Thread-safe.
 
     `credentials`: good, wrong (no token for them), expired (tokens are refused), hang or busy (no token now). `denied`:
     permissions that the daemon lacks, as "compute.instances.create". `strict`: what a clock that is off has signed is
@@ -84,61 +83,61 @@ class GcpCloud:
         self.closing = threading.Event()
         self._faults: dict[str, deque[str]] = defaultdict(deque)
 
-    # -- the hand on it ------------------------------------------------------------------------------------
+    # -- the tests' controls -------------------------------------------------------------------------------
 
     def exhaust(self, zone: str, machine_type: str = "") -> None:
-        """No capacity in a zone, for one type or all."""
+        """Give a zone no capacity, for one type or all."""
         self.compute.exhaust(zone, machine_type)
 
     def make_room(self, zone: str, machine_type: str = "") -> None:
-        """Capacity again."""
+        """Give a zone capacity again."""
         self.compute.make_room(zone, machine_type)
 
     def limit(self, zone: str, machines: int) -> None:
-        """A zone has room for so many."""
+        """Limit a zone to so many machines."""
         self.compute.room[zone] = machines
 
     def fail_next(self, action: str, how: str, times: int = 1) -> None:
-        """The next calls of an action meet this: one of the faults above, one of an operation's, one of `_OTHERS`."""
+        """Inject a fault into the next calls of an action: one above, an operation's, or one of `_OTHERS`."""
         known = {*_FAULTS, *OP_FAULTS, *_OTHERS}
         assert how in known, how
         self._faults[action].extend([how] * times)
 
     def lag(self, seconds: float) -> None:
-        """Listings are so far behind."""
+        """Set how far listings lag."""
         self.compute.lag_s = seconds
 
     def skew(self, ahead_s: float, *, strict: bool = False) -> None:
-        """Its clock is so far ahead of ours."""
+        """Set how far its clock is ahead of ours."""
         self.compute.instances.ahead_s, self.strict = ahead_s, strict
 
     def preempt(self, name: str, notice_s: float, *, stop: bool = False) -> float:
-        """Take a machine; returns when the API says that it ends, half a minute after its word."""
+        """Preempt a machine; returns its end by the API, half a minute after the announcement."""
         with self.compute.instances.lock:
             return self.compute.instances.preempt(self.record(name), notice_s, stop=stop)
 
     def alarm(self, name: str) -> None:
-        """Begin to take a machine, half a minute and a little ago, and get no further."""
+        """Start a preemption as of just over half a minute ago, and do not complete it."""
         with self.compute.instances.lock:
             self.compute.instances.alarm(self.record(name))
 
     def withdraw(self, name: str) -> None:
-        """The preemption fails, and the machine stays."""
+        """Fail the preemption; the machine stays."""
         with self.compute.instances.lock:
             self.compute.instances.withdraw(self.record(name))
 
     def lose(self, name: str, kind: str = "compute.instances.hostError", *, stop: bool = False) -> None:
-        """A machine ends without a notice."""
+        """End a machine without a notice."""
         with self.compute.instances.lock:
             self.compute.instances.lose(self.record(name), kind, stop=stop)
 
     def multiply(self, name: str, times: int) -> None:
-        """So many more machines like this one."""
+        """Add copies of a machine."""
         with self.compute.instances.lock:
             self.compute.instances.multiply(self.record(name), times)
 
     def leave_behind(self, zone: str, labels: dict[str, str], name: str = "left") -> None:
-        """A disk that belongs to no machine."""
+        """Create a disk that belongs to no machine."""
         with self.compute.instances.lock:
             disk = {"name": name, "labels": labels, "users": [], "autoDelete": False}
             self.compute.instances.disks[zone, name] = disk
@@ -176,7 +175,7 @@ class GcpCloud:
             answer, cut = self._serve(environ, path, body)
         headers = [("Content-Type", answer.content_type), ("Content-Length", str(len(answer.body)))]
         start_response(f"{answer.status} -", headers)
-        # A promise of more than comes breaks the connection in mid-answer.
+        # A Content-Length above the body's breaks the connection in mid-answer.
         return [answer.body[: len(answer.body) // 2] if cut else answer.body]
 
     def _by_hand(self, name: str, body: bytes) -> Answer:
@@ -186,8 +185,8 @@ class GcpCloud:
 
     def _give_token(self, form: Mapping[str, str]) -> Answer:
         if self.credentials == "wrong":
-            told = {"error": "invalid_grant", "error_description": "Invalid JWT Signature."}
-            return json_answer(told, 400)
+            reply = {"error": "invalid_grant", "error_description": "Invalid JWT Signature."}
+            return json_answer(reply, 400)
         claims = json.loads(base64.urlsafe_b64decode(form["assertion"].split(".")[1] + "=="))
         now = time.time() + self.compute.instances.ahead_s
         if self.strict and not claims["iat"] - 300 < now < claims["exp"]:
@@ -263,15 +262,15 @@ def _key() -> str:
 
 class _Quiet(WSGIRequestHandler):  # type: ignore[misc]
     def log(self, type: str, message: str, *args: Any) -> None:  # noqa: A002 - werkzeug's name
-        """Say nothing."""
+        """Log nothing."""
 
     def date_time_string(self, timestamp: float | None = None) -> str:
-        """Of each answer's date: by the cloud's clock."""
+        """The date in each answer, on the cloud's clock."""
         return formatdate(time.time() + self.server.app.compute.instances.ahead_s, usegmt=True)
 
 
 class GcpServer:
-    """A cloud that listens on a port of its own; daemon threads serve."""
+    """A cloud on a port of its own, served by daemon threads."""
 
     def __init__(self, cloud: GcpCloud, port: int = 0, tls: ssl.SSLContext | None = None) -> None:
         self.cloud = cloud
@@ -299,7 +298,7 @@ class GcpServer:
         return {"GOOGLE_APPLICATION_CREDENTIALS": str(file), "NO_GCE_CHECK": "true"}
 
     def stop(self) -> None:
-        """Nobody listens any more; the machines run on. May be called twice."""
+        """Stop listening; the machines run on. Idempotent."""
         self.cloud.closing.set()
         self._server.shutdown()
         self._thread.join()
@@ -317,7 +316,7 @@ def gcp_cloud(machines: Machines, port: int = 0) -> Iterator[GcpServer]:
 
 
 def main() -> int:
-    """Serve until SIGTERM or SIGINT; the machines end, too."""
+    """Serve until SIGTERM or SIGINT, then end the machines."""
     parser = argparse.ArgumentParser(prog="python -m tests.clouds.gcp", description=__doc__)
     parser.add_argument("--dir", required=True, type=Path, help="where the machines live")
     parser.add_argument("--port", type=int, default=0)
@@ -326,8 +325,8 @@ def main() -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: done.set())
     with real_machines(options.dir) as machines, gcp_cloud(machines, options.port) as server:
-        told = {"endpoint": server.url, "ssh_port": machines.ssh_port, **server.environ(options.dir)}
-        sys.stdout.write(json.dumps(told) + "\n")
+        details = {"endpoint": server.url, "ssh_port": machines.ssh_port, **server.environ(options.dir)}
+        sys.stdout.write(json.dumps(details) + "\n")
         sys.stdout.flush()
         done.wait()
     return 0

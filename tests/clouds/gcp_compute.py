@@ -1,4 +1,4 @@
-"""Compute Engine's calls, as a test cloud answers them."""
+"""Compute Engine's calls, as the test cloud answers them."""
 
 from __future__ import annotations
 
@@ -75,11 +75,11 @@ class Compute:
         }
 
     def exhaust(self, zone: str, machine_type: str = "") -> None:
-        """No capacity in a zone, for one type or all."""
+        """Give a zone no capacity, for one type or all."""
         self._full.add((zone, machine_type))
 
     def make_room(self, zone: str, machine_type: str = "") -> None:
-        """Capacity again."""
+        """Give a zone capacity again."""
         self._full.discard((zone, machine_type))
 
     def serve(self, call: Call, fault: str) -> Answer:
@@ -99,7 +99,7 @@ class Compute:
         if request_id and uuid.UUID(request_id).int == 0:
             raise FakeGcpError(400, "invalid", "Invalid value for field 'requestId'")
         if request_id in self._requests:
-            return self._told(self._requests[request_id])
+            return self._described_operation(self._requests[request_id])
         self._check(zone, body)
         if self.instances.find(zone, body["name"]) is not None:
             message = f"The resource 'projects/p/zones/{zone}/instances/{body['name']}' already exists"
@@ -116,7 +116,7 @@ class Compute:
             operation.error = OP_FAULTS["transient"] if fault == "done-but-failed" else None
             if fault == "taken-at-once":
                 self.instances.preempt(record, 0.0, stop=False)
-        return self._told(operation)
+        return self._described_operation(operation)
 
     def _fault_of(self, zone: str, body: Mapping[str, Any], fault: str) -> tuple[str, str] | None:
         if fault in OP_FAULTS:
@@ -179,7 +179,7 @@ class Compute:
         return self._described(record, time.time())
 
     def _delete(self, call: Call) -> Mapping[str, Any]:
-        return self._told(self.instances.delete(self._must_find(call)))
+        return self._described_operation(self.instances.delete(self._must_find(call)))
 
     def _console(self, call: Call) -> Mapping[str, Any]:
         record = self._must_find(call)
@@ -198,15 +198,15 @@ class Compute:
         self.instances.sync()
         as_of = time.time() - self.lag_s
         listed = [(each.zone, each) for each in self.instances.records if each.as_of(as_of).status != GONE]
-        told = [(zone, self._described(each, as_of)) for zone, each in listed]
-        return self._aggregated(call, "instance", "Instance", "instances", told)
+        instances = [(zone, self._described(each, as_of)) for zone, each in listed]
+        return self._aggregated(call, "instance", "Instance", "instances", instances)
 
     def _described(self, record: Record, as_of: float) -> dict[str, Any]:
         seen = record.as_of(as_of)
         interface: dict[str, Any] = {**record.body["networkInterfaces"][0], "networkIP": seen.address}
         if interface.get("accessConfigs"):
             interface["accessConfigs"] = [{**interface["accessConfigs"][0], "natIP": seen.address}]
-        told = {
+        raw = {
             **record.body,
             "kind": "compute#instance",
             "id": str(record.id),
@@ -216,18 +216,18 @@ class Compute:
             "networkInterfaces": [interface],
             "disks": [],
         }
-        return {key: value for key, value in told.items() if key not in self.missing}
+        return {key: value for key, value in raw.items() if key not in self.missing}
 
     # -- operations ----------------------------------------------------------------------------------------
 
-    def _told(self, operation: Operation, lag_s: float = 0.0) -> dict[str, Any]:
-        return operation.told("p", time.time() - lag_s, self.instances.ahead_s)
+    def _described_operation(self, operation: Operation, lag_s: float = 0.0) -> dict[str, Any]:
+        return operation.described("p", time.time() - lag_s, self.instances.ahead_s)
 
     def _operation(self, call: Call) -> Mapping[str, Any]:
         self.instances.sync()
         for each in self.instances.operations:
             if (each.zone, each.name) == (call.path["zone"], call.path["operation"]):
-                return self._told(each)
+                return self._described_operation(each)
         raise FakeGcpError(404, "notFound", "The resource was not found")
 
     def _newest(self, call: Call) -> list[Operation]:
@@ -240,20 +240,22 @@ class Compute:
 
     def _zone_operations(self, call: Call) -> Mapping[str, Any]:
         passes = filter_of(call.query.get("filter", ""), "Operation") if self.filters else lambda _: True
-        told = [self._told(each, self.lag_s) for each in self._newest(call) if each.zone == call.path["zone"]]
-        items, more = page([each for each in told if passes(each)], call.query)
+        operations = [
+            self._described_operation(each, self.lag_s) for each in self._newest(call) if each.zone == call.path["zone"]
+        ]
+        items, more = page([each for each in operations if passes(each)], call.query)
         return {"kind": "compute#operationList", "items": items, **more}
 
     def _all_operations(self, call: Call) -> Mapping[str, Any]:
-        told = [(each.zone, self._told(each, self.lag_s)) for each in self._newest(call)]
-        return self._aggregated(call, "operation", "Operation", "operations", told)
+        operations = [(each.zone, self._described_operation(each, self.lag_s)) for each in self._newest(call)]
+        return self._aggregated(call, "operation", "Operation", "operations", operations)
 
     def _aggregated(
-        self, call: Call, kind: str, schema: str, field: str, told: list[tuple[str, dict[str, Any]]]
+        self, call: Call, kind: str, schema: str, field: str, listed: list[tuple[str, dict[str, Any]]]
     ) -> Mapping[str, Any]:
-        """By zone, with a word for those that have nothing."""
+        """By zone, with a warning for those without results."""
         passes = filter_of(call.query.get("filter", ""), schema)
-        items, more = page([each for each in told if passes(each[1])], call.query)
+        items, more = page([each for each in listed if passes(each[1])], call.query)
         scopes: dict[str, Any] = {"global": {"warning": {"code": "NO_RESULTS_ON_PAGE", "message": "none"}}}
         for zone in ZONES:
             found = [item for where, item in items if where == zone]
@@ -267,10 +269,10 @@ class Compute:
 
     def _list_disks(self, call: Call) -> Mapping[str, Any]:
         self.instances.sync()
-        told = [
+        disks = [
             (zone, {k: v for k, v in d.items() if k != "autoDelete"}) for (zone, _), d in self.instances.disks.items()
         ]
-        return self._aggregated(call, "disk", "Disk", "disks", told)
+        return self._aggregated(call, "disk", "Disk", "disks", disks)
 
     def _delete_disk(self, call: Call) -> Mapping[str, Any]:
         zone, name = call.path["zone"], call.path["disk"]
@@ -284,25 +286,25 @@ class Compute:
         del self.instances.disks[zone, name]
         operation = self.instances.operation(zone, "delete", name)
         operation.done_at = time.time()
-        return self._told(operation)
+        return self._described_operation(operation)
 
     def _types_in(self, zone: str) -> set[str]:
-        """A3 and A4 are not everywhere."""
+        """A3 and A4 are not in every zone."""
         names = {each.machine_type or each.name for each in self._catalog.types}
         return {name for name in names if zone.startswith("us-central1") or not name.startswith(("a3", "a4"))}
 
     def _accelerators_in(self, zone: str) -> set[str]:
-        """Nor are T4 and V100."""
+        """T4 and V100 are not in every zone."""
         found = {each.accelerator for each in self._catalog.types}
         return found - ({"nvidia-tesla-t4", "nvidia-tesla-v100"} if zone == "us-central1-c" else set())
 
     def _machine_types(self, call: Call) -> Mapping[str, Any]:
-        told = [(zone, {"name": name}) for zone in ZONES for name in sorted(self._types_in(zone))]
-        return self._aggregated(call, "machineType", "MachineType", "machineTypes", told)
+        types = [(zone, {"name": name}) for zone in ZONES for name in sorted(self._types_in(zone))]
+        return self._aggregated(call, "machineType", "MachineType", "machineTypes", types)
 
     def _accelerator_types(self, call: Call) -> Mapping[str, Any]:
-        told = [(zone, {"name": name}) for zone in ZONES for name in sorted(self._accelerators_in(zone))]
-        return self._aggregated(call, "acceleratorType", "AcceleratorType", "acceleratorTypes", told)
+        types = [(zone, {"name": name}) for zone in ZONES for name in sorted(self._accelerators_in(zone))]
+        return self._aggregated(call, "acceleratorType", "AcceleratorType", "acceleratorTypes", types)
 
     def _region(self, call: Call) -> Mapping[str, Any]:
         region = call.path["region"]
@@ -341,7 +343,7 @@ _QUOTAS = {
 
 
 def rule(name: str, *, ports: tuple[str, ...] = (), tags: tuple[str, ...] = ()) -> dict[str, Any]:
-    """A firewall rule that lets somebody in."""
+    """A firewall rule that allows incoming traffic."""
     allowed = {"IPProtocol": "tcp", **({"ports": list(ports)} if ports else {})}
     return {
         "kind": "compute#firewall",

@@ -1,4 +1,4 @@
-"""Compute Engine's machines, disks and operations, with a past that listings show. Nothing is kept of a deleted machine
+"""Compute Engine's machines, disks and operations, with a history for late listings. A deleted machine leaves nothing
 but its operations.
 """
 
@@ -21,7 +21,7 @@ _API = "https://www.googleapis.com/compute/v1"
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What a listing shows of a machine from `at` on; the status GONE is none."""
+    """What a listing shows of a machine from `at` on; none with status GONE."""
 
     at: float
     status: str
@@ -43,11 +43,11 @@ class Operation:
     error: tuple[str, str] | None = None
     request_id: str = ""
 
-    def told(self, project: str, as_of: float, ahead_s: float) -> dict[str, Any]:
+    def described(self, project: str, as_of: float, ahead_s: float) -> dict[str, Any]:
         """As the API describes it at a moment, by a clock that is ahead of ours."""
         zone = f"{_API}/projects/{project}/zones/{self.zone}"
         done = self.done_at is not None and self.done_at <= as_of
-        told: dict[str, Any] = {
+        raw: dict[str, Any] = {
             "kind": "compute#operation",
             "id": str(self.id),
             "name": self.name,
@@ -61,14 +61,14 @@ class Operation:
             "selfLink": f"{zone}/operations/{self.name}",
         }
         if self.request_id:
-            told["clientOperationId"] = self.request_id
+            raw["clientOperationId"] = self.request_id
         if done and self.error:
             code, message = self.error
-            told["error"] = {"errors": [{"code": code, "message": message}]}
-            told["httpErrorStatusCode"] = 503
+            raw["error"] = {"errors": [{"code": code, "message": message}]}
+            raw["httpErrorStatusCode"] = 503
         if done and self.done_at is not None:
-            told["endTime"] = when(self.done_at + ahead_s)
-        return told
+            raw["endTime"] = when(self.done_at + ahead_s)
+        return raw
 
 
 @dataclass(slots=True)
@@ -89,12 +89,12 @@ class Record:
 
     @property
     def key(self) -> str:
-        """As the machines behind know it."""
+        """Its id among the machines behind."""
         return f"{self.zone}.{self.name}"
 
     @property
     def status(self) -> str:
-        """Now."""
+        """Its current state."""
         return self.past[-1].status
 
     @property
@@ -109,7 +109,7 @@ class Record:
             self.past.append(Seen(time.time(), status, address))
 
     def as_of(self, at: float) -> Seen:
-        """What a listing of that moment showed."""
+        """What a listing showed at that time."""
         return next((seen for seen in reversed(self.past) if seen.at <= at), Seen(at, GONE))
 
 
@@ -134,7 +134,7 @@ class Instances:
         return next((each for each in self.records if (each.zone, each.name) == (zone, name) and each.status), None)
 
     def operation(self, zone: str, kind: str, target: str, target_id: int = 0, request_id: str = "") -> Operation:
-        """A new one, which goes on."""
+        """Add an operation, which is in progress."""
         number = self.new_id()
         prefix = "systemevent" if "." in kind else "operation"
         made = Operation(
@@ -144,7 +144,7 @@ class Instances:
         return made
 
     def new_id(self) -> int:
-        """A number that nothing else has."""
+        """A unique number."""
         self._last_id += 1
         return self._last_id
 
@@ -167,7 +167,7 @@ class Instances:
         return record
 
     def multiply(self, record: Record, times: int) -> None:
-        """So many more machines like this one, quickly, with the operations that made them."""
+        """Add copies of a record, quickly, with the operations that created them."""
         head, _, _ = record.name.rpartition("-")
         prefix, token, cluster = head.split("-")
         for number in range(times):
@@ -188,7 +188,7 @@ class Instances:
         return operation
 
     def preempt(self, record: Record, notice_s: float, *, stop: bool) -> float:
-        """Begin to take it; returns when the API says that it ends."""
+        """Start its preemption; returns its end by the API."""
         scheduling = record.body.get("scheduling", {})
         assert scheduling.get("provisioningModel") == "SPOT", f"{record.name} is not a spot machine"
         operation = self.operation(record.zone, _PREEMPTED, record.name, record.id)
@@ -200,11 +200,11 @@ class Instances:
         return operation.began_at + 30.0
 
     def alarm(self, record: Record) -> None:
-        """Begin to take it, so long ago that it would be over; nothing comes of it."""
+        """Start a preemption as of before the notice, and do not complete it."""
         self.operation(record.zone, _PREEMPTED, record.name, record.id).began_at -= 31.0
 
     def withdraw(self, record: Record) -> None:
-        """What is under way to take it fails."""
+        """Fail the preemption in progress."""
         for operation in self.operations:
             if (operation.kind, operation.target_id) == (_PREEMPTED, record.id) and operation.done_at is None:
                 operation.error, operation.done_at = ("OPERATION_CANCELED_BY_USER", "canceled"), time.time()
@@ -213,7 +213,7 @@ class Instances:
         record.show("RUNNING", record.past[-1].address)
 
     def lose(self, record: Record, kind: str, *, stop: bool) -> None:
-        """It ends without a notice."""
+        """End it without a notice."""
         record.ending.append(self.operation(record.zone, kind, record.name, record.id))
         record.stops = stop
         self._machines.end(record.key)
@@ -221,7 +221,7 @@ class Instances:
         self.sync()
 
     def sync(self) -> None:
-        """Bring all up to now."""
+        """Update all to now."""
         for record in self.records:
             if record.status not in {GONE, "TERMINATED"} or (record.status == "TERMINATED" and not record.stops):
                 self._sync(record)
@@ -232,7 +232,7 @@ class Instances:
             self._machines.end(record.key)
         look = self._machines.look(record.key)
         if look.state is InstanceState.TERMINATED:
-            if not record.ending:  # it has switched itself off
+            if not record.ending:  # it has shut itself down
                 record.ending.append(self.operation(record.zone, "compute.instances.guestTerminate", record.name))
                 record.stops = True
             self._ended(record, now)
@@ -255,10 +255,10 @@ class Instances:
 
 
 def when(at: float) -> str:
-    """A moment as Google writes it: in its own zone of time, to the millisecond."""
+    """A time in Google's format: in its own time zone, to the millisecond."""
     return datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "-00:00")
 
 
 def _letters(number: int) -> str:
-    """Eight letters that stand for a number."""
+    """Eight letters for a number."""
     return "".join(chr(ord("a") + int(digit)) for digit in f"{number:08d}")

@@ -1,4 +1,4 @@
-"""Compute Engine's weather for the storm of launches; and `python -m tests.clouds.gcp_storm` for a long one."""
+"""Compute Engine's faults for the storm of launches; and `python -m tests.clouds.gcp_storm` for a long one."""
 
 from __future__ import annotations
 
@@ -39,19 +39,19 @@ class GcpWeather:
         return LaunchRequest(token, CLUSTER, f"node-{token}", offer, key, CLIENT_KEY.public, dead_man_s=3600.0)
 
     def faults(self) -> Sequence[str]:
-        """All that an insertion may meet, at once or later, but for what takes long."""
+        """All faults of an insertion, at once or later, except slow ones."""
         at_once = ("throttled", "internal", "quota-at-once", "unheard-of-at-once", "drop-reply", "garbage", "proxy")
         later = ("transient", "quota", "unheard-of", "full", "done-but-failed")
         return (*at_once, *later, "done-but-error", "twice", "lag")
 
-    def strike(self, fault: str) -> None:
-        """A lag of listings passes with the next fault of another kind."""
+    def inject(self, fault: str) -> None:
+        """A lag of listings ends with the next fault of another kind."""
         self.server.cloud.lag(0.2 if fault == "lag" else 0.0)
         if fault != "lag":
             self.server.cloud.fail_next("instances.insert", fault)
 
     def born(self) -> dict[str, list[str]]:
-        """By the metadata, as Google has it; also those that are deleted."""
+        """By the metadata; also deleted ones."""
         found: dict[str, list[str]] = {}
         for record in self.server.cloud.compute.instances.records:
             found.setdefault(record.items["spotsup-token"], []).append(f"{record.zone}:{record.name}")

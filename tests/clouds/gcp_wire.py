@@ -1,5 +1,5 @@
-"""Compute Engine's REST, as a test cloud speaks it: which call a request is by Google's own discovery document, whether
-its body and its parameters are what that document allows, filters, answers and errors.
+"""Compute Engine's REST, in the test cloud: which call a request is, and whether its body and parameters are valid, by
+Google's own discovery document; filters, answers and errors.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _JSON_TYPES: Mapping[str, tuple[type, ...]] = {
 
 
 class FakeGcpError(Exception):
-    """The cloud says no."""
+    """An error that the test cloud answers."""
 
     def __init__(self, status: int, reason: str, message: str) -> None:
         super().__init__(message)
@@ -45,7 +45,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One request as it came. `action`: as the document names it, "instances.insert"."""
+    """One request. `action`: as the document names it, "instances.insert"."""
 
     action: str
     path: Mapping[str, str]
@@ -86,7 +86,7 @@ def _methods() -> tuple[_Method, ...]:
 
 
 def read_call(verb: str, path: str, query: str, body: bytes) -> Call:
-    """What is asked for. Raises FakeGcpError for what Google's own description does not know."""
+    """The call that a request makes. Raises FakeGcpError for requests outside Google's description."""
     inner = path.removeprefix(PREFIX)
     for method in _methods():
         match = method.path.fullmatch(inner)
@@ -96,18 +96,18 @@ def read_call(verb: str, path: str, query: str, body: bytes) -> Call:
         unknown = sorted(set(asked) - method.query)
         if unknown:
             raise FakeGcpError(400, "invalidParameter", f"Unknown parameter {unknown[0]!r} of {method.action}")
-        told = json.loads(body) if body else {}
-        if told and not method.schema:
+        parsed = json.loads(body) if body else {}
+        if parsed and not method.schema:
             raise FakeGcpError(400, "badRequest", f"{method.action} takes no body")
-        complaints = list(_complaints(told, method.schema, "resource")) if method.schema else []
+        complaints = list(_complaints(parsed, method.schema, "resource")) if method.schema else []
         if complaints:
             raise FakeGcpError(400, "invalid", f"Invalid JSON payload received. {complaints[0]}")
-        return Call(method.action, {key: unquote(each) for key, each in match.groupdict().items()}, asked, told)
+        return Call(method.action, {key: unquote(each) for key, each in match.groupdict().items()}, asked, parsed)
     raise FakeGcpError(404, "notFound", f"The requested URL {path} was not found on this server.")
 
 
 def _complaints(value: Any, schema: str, where: str) -> Iterator[str]:
-    """What the document does not allow: unknown fields, wrong types, words that are none of an enumeration."""
+    """What the document does not allow: unknown fields, wrong types, values outside an enumeration."""
     yield from _complaints_of(value, _document()["schemas"][schema], where)
 
 
@@ -190,20 +190,20 @@ def _field(item: Mapping[str, Any], path: str) -> str:
 # -- answers -------------------------------------------------------------------------------------------------
 
 
-def json_answer(told: Mapping[str, Any], status: int = 200) -> Answer:
+def json_answer(body: Mapping[str, Any], status: int = 200) -> Answer:
     """An object."""
-    return Answer(status, "application/json; charset=UTF-8", json.dumps(told).encode())
+    return Answer(status, "application/json; charset=UTF-8", json.dumps(body).encode())
 
 
 def error_answer(error: FakeGcpError) -> Answer:
-    """As Google words an error."""
+    """An error in Google's format."""
     first = {"message": str(error), "domain": "global", "reason": error.reason}
-    told = {"code": error.status, "message": str(error), "errors": [first]}
-    return json_answer({"error": told}, error.status)
+    detail = {"code": error.status, "message": str(error), "errors": [first]}
+    return json_answer({"error": detail}, error.status)
 
 
 def page(items: Sequence[Any], query: Mapping[str, str]) -> tuple[Sequence[Any], dict[str, str]]:
-    """The part of a listing that is asked for, and where the next one begins."""
+    """The requested page of a listing, and the token of the next one."""
     most = int(query.get("maxResults") or 500)
     if most > 500:
         raise FakeGcpError(400, "invalid", "Invalid value for field 'maxResults': must be at most 500")

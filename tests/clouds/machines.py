@@ -1,6 +1,6 @@
 """The machines behind a fake cloud: real sshd hosts of a local cloud, or, where only the API matters, paper ones.
 
-A fake cloud hands over what a launch request says to the machine (its user data), as a real one does; host key and
+A fake cloud passes a launch request's user data to the machine, as a real one does; host key and
 authorized key are read from there, as cloud-init would. Machines go by the fake cloud's ids.
 """
 
@@ -29,7 +29,7 @@ _VIEWS = TypeAdapter(list[View])
 
 @dataclass(frozen=True, slots=True)
 class FirstBoot:
-    """What user data tells a machine."""
+    """The contents of user data."""
 
     user: str
     authorized_key: str
@@ -39,7 +39,7 @@ class FirstBoot:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """A machine as it is now. `address` is "" while there is none; `state` is never STOPPING."""
+    """A machine's current state. `address` is "" until it has one; `state` is never STOPPING."""
 
     state: InstanceState
     address: str = ""
@@ -51,28 +51,28 @@ class Machines(Protocol):
     """The machines of one fake cloud. Every call may come from any thread; unknown ids are KeyError."""
 
     def boot(self, machine: str, user_data: str) -> None:
-        """Begin to exist; returns before it runs. Raises ValueError where the user data is none."""
+        """Start a machine; returns before it runs. Raises ValueError for invalid user data."""
         ...
 
     def look(self, machine: str) -> Look:
-        """As it is now."""
+        """Its current state."""
         ...
 
     def preempt(self, machine: str, notice_s: float) -> None:
-        """Its metadata service announces the end, which comes by itself after `notice_s`."""
+        """Announce the end in its metadata service; the machine ends after `notice_s`."""
         ...
 
     def end(self, machine: str) -> None:
-        """It ends now; idempotent."""
+        """End it now; idempotent."""
         ...
 
     def console(self, machine: str) -> str:
-        """What it has printed."""
+        """Its console output."""
         ...
 
 
 def read_user_data(text: str) -> FirstBoot:
-    """As cloud-init reads it. Raises ValueError where a machine could not be logged in to."""
+    """Read user data as cloud-init does. Raises ValueError where nobody could log in to the machine."""
     if not text.startswith("#cloud-config\n"):
         raise ValueError(f"user data begins with {text[:20]!r}, not with #cloud-config")
     config = yaml.safe_load(text)
@@ -82,7 +82,7 @@ def read_user_data(text: str) -> FirstBoot:
         keys = config["ssh_keys"]
         return FirstBoot(user["name"], key, keys["ed25519_public"], keys["ed25519_private"])
     except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"user data lets nobody in: {error!r}") from error
+        raise ValueError(f"user data gives no access: {error!r}") from error
 
 
 class RealMachines:
@@ -177,7 +177,7 @@ class PaperMachines:
             return self._looks[machine]
 
     def preempt(self, machine: str, notice_s: float) -> None:
-        """Paper machines have no clock: it ends when somebody says so."""
+        """Paper machines have no clock: `end` ends it."""
         self.look(machine)
 
     def end(self, machine: str) -> None:

@@ -1,7 +1,7 @@
-"""Many launches in a cloud that fails all the time, by a daemon that is killed now and then: what leaks, what doubles.
+"""Many launches in a failing cloud, by a daemon that is killed now and then: none may leak or double.
 
-The daemon's rules in small: an intent is kept before its call; an unclear answer is looked up by token, and asked for
-again under the same token; an intent that a killed daemon left behind is taken up again; in the end everything that the
+The daemon's rules in small: an intent is stored before its call; an unclear answer is looked up by token, and retried
+under the same token; an intent of a killed daemon is resumed; in the end everything that the
 cluster's tag shows is terminated, as the sweep does. Shared by all clouds.
 """
 
@@ -36,11 +36,11 @@ TIMEOUT_S = 20.0
 
 
 class Weather(Protocol):
-    """A hand on the cloud, and an eye on what it really has."""
+    """Controls of a test cloud, and the truth about what it has."""
 
     @property
     def provisioner(self) -> Provisioner:
-        """The provider under test, made anew after each death of the daemon."""
+        """The provider under test; a new one after each death of the daemon."""
         ...
 
     def request(self, token: str, rng: random.Random) -> LaunchRequest:
@@ -48,11 +48,11 @@ class Weather(Protocol):
         ...
 
     def faults(self) -> Sequence[str]:
-        """The names of what a launch may meet."""
+        """The names of the faults that a launch can have."""
         ...
 
-    def strike(self, fault: str) -> None:
-        """The next launch meets this."""
+    def inject(self, fault: str) -> None:
+        """Inject a fault into the next launch."""
         ...
 
     def born(self) -> dict[str, list[str]]:
@@ -60,15 +60,13 @@ class Weather(Protocol):
         ...
 
     def alive(self) -> list[str]:
-        """What the account still pays for: machines, disks, interfaces, addresses, requests."""
+        """What still costs money: machines, disks, interfaces, addresses, requests."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """What came of it. `doubled`: tokens with more than one machine; `lost`: launched by the daemon's word, and unknown
-    to the cloud; `leaked`: what is paid for after the sweep.
-    """
+    """The results."""
 
     launches: int
     launched: int
@@ -76,9 +74,9 @@ class Tally:
     unclear: int
     deaths: int
     faults: dict[str, int]
-    doubled: list[str]
-    lost: list[str]
-    leaked: list[str]
+    doubled: list[str]  # tokens with more than one machine
+    lost: list[str]  # launched, by the daemon, and unknown to the cloud
+    leaked: list[str]  # what costs money after the sweep
     wall_s: float
 
 
@@ -91,7 +89,7 @@ class _Count:
 
 
 def run_storm(weather: Weather, launches: int, *, seed: int, share: float = 0.2) -> Tally:
-    """So many intents; a `share` of all calls meets a fault."""
+    """Pursue so many intents; a `share` of all calls gets a fault."""
     began = time.monotonic()
     count = _Count()
     with ThreadPoolExecutor(THREADS) as pool:
@@ -114,18 +112,18 @@ def run_storm(weather: Weather, launches: int, *, seed: int, share: float = 0.2)
 
 
 def _pursue(weather: Weather, token: str, rng: random.Random, share: float, count: _Count) -> None:
-    """One intent, to its machine or to a refusal."""
+    """Pursue one intent until it has a machine or a refusal."""
     request = weather.request(token, rng)
     for _ in range(MAX_TRIES):
         with count.lock:
             if rng.random() < share:
                 fault = rng.choice(weather.faults())
                 count.faults[fault] += 1
-                weather.strike(fault)
+                weather.inject(fault)
         outcome = weather.provisioner.launch(request, LAUNCH_TIMEOUT_S)
         if rng.random() < share / 4:
             count.seen["death"] += 1
-            continue  # killed before the outcome was kept: the intent is taken up again
+            continue  # killed before the outcome was stored: the intent is resumed
         match outcome:
             case Launched(instance):
                 count.launched[token] = instance.id
@@ -154,7 +152,7 @@ def _looked_up(weather: Weather, token: str) -> str | None:
 
 
 def _sweep(weather: Weather) -> None:
-    """End all that carries the tag, until listings show nothing alive."""
+    """Terminate everything with the tag until listings show nothing alive."""
     cluster = weather.request("sweep", random.Random(0)).cluster
     for _ in range(MAX_TRIES):
         listed = weather.provisioner.instances(cluster, TIMEOUT_S)

@@ -167,12 +167,12 @@ def test_a_token_whose_machine_the_cloud_forgot_is_transient(server: aws.AwsServ
 def test_the_settings_reach_the_machine(server: aws.AwsServer) -> None:
     ec2 = provider(server, placement_groups={"us-east-1a": "near"}, tags={"team": "vision"})
     machine = launched(ec2, "n1")
-    (told,) = boto3_client(server).describe_instances()["Reservations"][0]["Instances"]
-    assert told["InstanceId"] == bare(machine)
-    assert told["Placement"]["GroupName"] == "near"
-    assert told["InstanceLifecycle"] == "spot"
-    assert {tag["Key"]: tag["Value"] for tag in told["Tags"]}["team"] == "vision"
-    assert told["MetadataOptions"]["HttpTokens"] == "required"
+    (raw,) = boto3_client(server).describe_instances()["Reservations"][0]["Instances"]
+    assert raw["InstanceId"] == bare(machine)
+    assert raw["Placement"]["GroupName"] == "near"
+    assert raw["InstanceLifecycle"] == "spot"
+    assert {tag["Key"]: tag["Value"] for tag in raw["Tags"]}["team"] == "vision"
+    assert raw["MetadataOptions"]["HttpTokens"] == "required"
 
 
 # -- reading -------------------------------------------------------------------------------------------------
@@ -214,9 +214,9 @@ def test_every_call_ends_in_time(server: aws.AwsServer, ec2: AwsProvisioner, tim
     assert max(took.values()) < timeout_s + 3.0, took  # the SDK itself would wait for a minute
 
 
-@pytest.mark.parametrize(("credentials", "says"), [("wrong", "AuthFailure"), ("expired", "RequestExpired")])
+@pytest.mark.parametrize(("credentials", "message"), [("wrong", "AuthFailure"), ("expired", "RequestExpired")])
 def test_invalid_credentials_are_reported_by_every_call(
-    server: aws.AwsServer, ec2: AwsProvisioner, credentials: str, says: str
+    server: aws.AwsServer, ec2: AwsProvisioner, credentials: str, message: str
 ) -> None:
     server.cloud.credentials = credentials
     for ask in (
@@ -226,7 +226,7 @@ def test_invalid_credentials_are_reported_by_every_call(
         lambda: ec2.terminate("us-east-1:i-0123456789abcdef0", TIMEOUT_S),
         lambda: ec2.leftovers(CLUSTER, TIMEOUT_S),
     ):
-        with pytest.raises(DeniedError, match=f"{says}.*renew the daemon's AWS credentials"):
+        with pytest.raises(DeniedError, match=f"{message}.*renew the daemon's AWS credentials"):
             ask()
     outcome = ec2.launch(request("n1"), TIMEOUT_S)
     assert isinstance(outcome, Fatal)
@@ -406,7 +406,7 @@ def test_only_zones_with_a_subnet_are_offered(server: aws.AwsServer) -> None:
 
 
 @pytest.mark.parametrize(
-    ("query", "says"),
+    ("query", "message"),
     [
         (OfferQuery(gpu="K80"), "K80: no cloud rents it any more"),
         (OfferQuery(instance_types=("p2.xlarge",)), "P2 .* is gone"),
@@ -416,8 +416,8 @@ def test_only_zones_with_a_subnet_are_offered(server: aws.AwsServer) -> None:
         (OfferQuery(instance_types=("c99.huge",)), "none of c99.huge is offered in us-east-1: name other"),
     ],
 )
-def test_an_empty_result_is_explained(ec2: AwsProvisioner, query: OfferQuery, says: str) -> None:
-    with pytest.raises(ProvisionerError, match=says):
+def test_an_empty_result_is_explained(ec2: AwsProvisioner, query: OfferQuery, message: str) -> None:
+    with pytest.raises(ProvisionerError, match=message):
         ec2.offers(query, TIMEOUT_S)
 
 
@@ -462,12 +462,15 @@ def open_group(server: aws.AwsServer, *, ssh: bool = True, members: bool = True)
 
 
 @pytest.mark.parametrize(
-    ("ssh", "members", "says"), [(False, False, "port 22"), (True, False, "reach each other"), (False, True, "port 22")]
+    ("ssh", "members", "message"),
+    [(False, False, "port 22"), (True, False, "reach each other"), (False, True, "port 22")],
 )
-def test_a_group_without_needed_rules_is_reported(server: aws.AwsServer, ssh: bool, members: bool, says: str) -> None:
+def test_a_group_without_needed_rules_is_reported(
+    server: aws.AwsServer, ssh: bool, members: bool, message: str
+) -> None:
     group = open_group(server, ssh=ssh, members=members)
-    told = complaints(provider(server, security_groups={"us-east-1": (group,)}))
-    assert says in told["us-east-1 network"]
+    found = complaints(provider(server, security_groups={"us-east-1": (group,)}))
+    assert message in found["us-east-1 network"]
 
 
 def test_credentials_are_the_first_complaint_and_the_last(server: aws.AwsServer, ec2: AwsProvisioner) -> None:
@@ -477,19 +480,19 @@ def test_credentials_are_the_first_complaint_and_the_last(server: aws.AwsServer,
 
 def test_missing_permissions_are_found_before_anything_is_launched(server: aws.AwsServer, ec2: AwsProvisioner) -> None:
     server.cloud.denied |= {"ec2:DescribeVolumes", "ec2:DescribeAddresses", "ec2:RunInstances"}
-    told = complaints(ec2)
-    assert "lacks ec2:DescribeVolumes, ec2:DescribeAddresses" in told["us-east-1 reading"]
-    assert "docs/permissions" in told["us-east-1 launching"]
+    found = complaints(ec2)
+    assert "lacks ec2:DescribeVolumes, ec2:DescribeAddresses" in found["us-east-1 reading"]
+    assert "docs/permissions" in found["us-east-1 launching"]
 
 
 def test_images_are_looked_up(server: aws.AwsServer) -> None:
-    told = complaints(provider(server, image="/our/image"))
-    assert told["us-east-1 image"] == "us-east-1 has no SSM parameter /our/image (ParameterNotFound): set aws.image"
-    told = complaints(provider(server, image="ami-9"))
-    assert "us-east-1 has no image ami-9" in told["us-east-1 image"] or "InvalidAMIID" in told["us-east-1 image"]
-    told = complaints(provider(server, images={"L4": "ami-0amazon"}))
-    assert "the root device of ami-0amazon is /dev/xvda" in told["us-east-1 image"]
-    assert "aws.images (L4)" in told["us-east-1 image"]
+    found = complaints(provider(server, image="/our/image"))
+    assert found["us-east-1 image"] == "us-east-1 has no SSM parameter /our/image (ParameterNotFound): set aws.image"
+    found = complaints(provider(server, image="ami-9"))
+    assert "us-east-1 has no image ami-9" in found["us-east-1 image"] or "InvalidAMIID" in found["us-east-1 image"]
+    found = complaints(provider(server, images={"L4": "ami-0amazon"}))
+    assert "the root device of ami-0amazon is /dev/xvda" in found["us-east-1 image"]
+    assert "aws.images (L4)" in found["us-east-1 image"]
 
 
 def test_no_quota_for_any_gpu_is_a_complaint(server: aws.AwsServer, ec2: AwsProvisioner) -> None:

@@ -274,7 +274,7 @@ def test_every_call_ends_in_time(server: azure.AzureServer, arm: AzureProvisione
 
 
 @pytest.mark.parametrize(
-    ("credentials", "says"),
+    ("credentials", "message"),
     [
         ("wrong", "AADSTS7000215"),
         ("refused", "InvalidAuthenticationToken.*renew the daemon's Azure credentials"),
@@ -282,7 +282,7 @@ def test_every_call_ends_in_time(server: azure.AzureServer, arm: AzureProvisione
     ],
 )
 def test_invalid_credentials_are_reported_by_every_call(
-    server: azure.AzureServer, arm: AzureProvisioner, credentials: str, says: str
+    server: azure.AzureServer, arm: AzureProvisioner, credentials: str, message: str
 ) -> None:
     server.cloud.credentials = credentials
     for ask in (
@@ -293,7 +293,7 @@ def test_invalid_credentials_are_reported_by_every_call(
         lambda: arm.leftovers(CLUSTER, TIMEOUT_S),
         lambda: arm.console("spotsup-1-c-n", TIMEOUT_S),
     ):
-        with pytest.raises(DeniedError, match=says):
+        with pytest.raises(DeniedError, match=message):
             ask()
     assert isinstance(arm.launch(request("n1"), TIMEOUT_S), Fatal)
     server.cloud.credentials = "good"
@@ -309,9 +309,9 @@ def test_missing_credentials_are_reported(arm: AzureProvisioner, monkeypatch: py
 
 def test_messages_contain_no_secret(server: azure.AzureServer, arm: AzureProvisioner) -> None:
     server.cloud.credentials = "wrong"
-    with pytest.raises(DeniedError) as told:
+    with pytest.raises(DeniedError) as raised:
         arm.instances(CLUSTER, TIMEOUT_S)
-    assert server.environ["AZURE_CLIENT_SECRET"] not in str(told.value)
+    assert server.environ["AZURE_CLIENT_SECRET"] not in str(raised.value)
 
 
 def test_an_untrusted_cloud_is_not_called(server: azure.AzureServer) -> None:
@@ -504,7 +504,7 @@ def test_sizes_without_spot_are_offered_on_demand_only(arm: AzureProvisioner) ->
 
 
 @pytest.mark.parametrize(
-    ("query", "says"),
+    ("query", "message"),
     [
         (OfferQuery(gpu="K80"), "K80: no cloud rents it any more"),
         (OfferQuery(instance_types=("Standard_NC6",)), "NC .* is gone"),
@@ -514,8 +514,8 @@ def test_sizes_without_spot_are_offered_on_demand_only(arm: AzureProvisioner) ->
         (OfferQuery(instance_types=("Standard_Huge",)), "none of Standard_Huge is offered"),
     ],
 )
-def test_an_empty_result_is_explained(arm: AzureProvisioner, query: OfferQuery, says: str) -> None:
-    with pytest.raises(ProvisionerError, match=says):
+def test_an_empty_result_is_explained(arm: AzureProvisioner, query: OfferQuery, message: str) -> None:
+    with pytest.raises(ProvisionerError, match=message):
         arm.offers(query, TIMEOUT_S)
 
 
@@ -563,7 +563,7 @@ def test_credentials_are_the_first_complaint_and_the_last(server: azure.AzureSer
 
 
 @pytest.mark.parametrize(
-    ("given", "what", "says"),
+    ("given", "what", "message"),
     [
         ({"identity": ""}, "dead-man switch", "set azure.identity, or azure.dead_man_s = 0"),
         ({"image": "microsoft-dsvm:ubuntu-hpc:1404:latest"}, "eastus image", "set azure.image to one that eastus has"),
@@ -576,8 +576,8 @@ def test_credentials_are_the_first_complaint_and_the_last(server: azure.AzureSer
         ({"subscription": "0"}, "credentials", "SubscriptionNotFound"),
     ],
 )
-def test_wrong_settings_are_reported(server: azure.AzureServer, given: dict[str, Any], what: str, says: str) -> None:
-    assert says in complaints(AzureProvisioner(server.settings(**given)))[what]
+def test_wrong_settings_are_reported(server: azure.AzureServer, given: dict[str, Any], what: str, message: str) -> None:
+    assert message in complaints(AzureProvisioner(server.settings(**given)))[what]
 
 
 def test_missing_permissions_are_found_before_anything_is_launched(
@@ -587,10 +587,10 @@ def test_missing_permissions_are_found_before_anything_is_launched(
     server.cloud.arm.granted = [
         {"actions": ["Microsoft.Compute/*", "*/read"], "notActions": ["Microsoft.Compute/disks/delete"]}
     ]
-    told = complaints(arm)
-    assert "may not read disks, the activity log" in told["reading"]
-    assert "Microsoft.Compute/disks/delete, Microsoft.Network/networkInterfaces/write" in told["launching"]
-    assert "docs/permissions" in told["launching"]
+    found = complaints(arm)
+    assert "may not read disks, the activity log" in found["reading"]
+    assert "Microsoft.Compute/disks/delete, Microsoft.Network/networkInterfaces/write" in found["launching"]
+    assert "docs/permissions" in found["launching"]
     assert azure.LAUNCH not in server.cloud.counted()
 
 

@@ -156,7 +156,7 @@ def test_ec2s_token_is_ours_for_one_cluster_whatever_the_offer(token: str, clust
 
 # -- answers -------------------------------------------------------------------------------------------------
 
-TOLD: Mapping[str, Any] = {
+RAW: Mapping[str, Any] = {
     "InstanceId": "i-1",
     "LaunchTime": datetime(2026, 11, 21, tzinfo=UTC),
     "State": {"Name": "running"},
@@ -170,12 +170,12 @@ TOLD: Mapping[str, Any] = {
 
 
 def test_a_description_becomes_an_instance() -> None:
-    read = describe.instance(TOLD, "us-east-1", PLAIN, 1000.0)
+    read = describe.instance(RAW, "us-east-1", PLAIN, 1000.0)
     assert (read.id, read.region, read.zone) == ("us-east-1:i-1", "us-east-1", "us-east-1a")
     assert (read.cluster, read.node, read.token) == ("team-a", "node-1", "")
     assert (read.ssh_host, read.private_address, read.ssh_port) == ("3.4.5.6", "10.0.0.1", 22)
     assert (read.state, read.end_cause, read.preempt_at) == (InstanceState.RUNNING, None, 1000.0)
-    assert describe.instance(TOLD, "us-east-1", FULL, None).ssh_host == "10.0.0.1"
+    assert describe.instance(RAW, "us-east-1", FULL, None).ssh_host == "10.0.0.1"
 
 
 @pytest.mark.parametrize(
@@ -195,8 +195,8 @@ def test_a_description_becomes_an_instance() -> None:
     ],
 )
 def test_states_and_their_reasons(state: str, code: str, expected: InstanceState, cause: EndCause | None) -> None:
-    told = {**TOLD, "State": {"Name": state}, "StateReason": {"Code": code}}
-    read = describe.instance(told, "us-east-1", PLAIN, None)
+    raw = {**RAW, "State": {"Name": state}, "StateReason": {"Code": code}}
+    read = describe.instance(raw, "us-east-1", PLAIN, None)
     assert (read.state, read.end_cause) == (expected, cause)
 
 
@@ -204,15 +204,15 @@ def test_states_and_their_reasons(state: str, code: str, expected: InstanceState
     "field", ["Placement", "InstanceType", "PublicIpAddress", "PrivateIpAddress", "Tags", "LaunchTime"]
 )
 def test_optional_fields_may_be_missing(field: str) -> None:
-    told = {name: value for name, value in TOLD.items() if name != field}
-    assert describe.instance(told, "us-east-1", PLAIN, None).id == "us-east-1:i-1"
+    raw = {name: value for name, value in RAW.items() if name != field}
+    assert describe.instance(raw, "us-east-1", PLAIN, None).id == "us-east-1:i-1"
 
 
 @pytest.mark.parametrize("field", ["InstanceId", "State"])
 def test_a_missing_required_field_is_an_error(field: str) -> None:
-    told = {name: value for name, value in TOLD.items() if name != field}
+    raw = {name: value for name, value in RAW.items() if name != field}
     with pytest.raises(ProvisionerError, match="us-east-1 describes an instance without a required field"):
-        describe.instance(told, "us-east-1", PLAIN, None)
+        describe.instance(raw, "us-east-1", PLAIN, None)
 
 
 def test_a_mark_on_a_spot_request_is_a_notice_of_two_minutes() -> None:
@@ -220,11 +220,11 @@ def test_a_mark_on_a_spot_request_is_a_notice_of_two_minutes() -> None:
     marked = {"InstanceId": "i-1", "Status": {"Code": "marked-for-termination", "UpdateTime": at}}
     stopped = {"InstanceId": "i-2", "Status": {"Code": "marked-for-stop", "UpdateTime": at}}
     plain: dict[str, Any] = {"InstanceId": "i-3", "Status": {"Code": "fulfilled", "UpdateTime": at}}
-    told: list[dict[str, Any]] = [marked, stopped, plain, {"Status": {}}, {}]
+    requests: list[dict[str, Any]] = [marked, stopped, plain, {"Status": {}}, {}]
     now = at.timestamp() + 60
-    assert describe.preemptions(told, now) == {"i-1": at.timestamp() + 120, "i-2": at.timestamp() + 120}
+    assert describe.preemptions(requests, now) == {"i-1": at.timestamp() + 120, "i-2": at.timestamp() + 120}
     behind = at.timestamp() - 3600
-    assert describe.preemptions(told, behind) == {"i-1": behind + 120, "i-2": behind + 120}
+    assert describe.preemptions(requests, behind) == {"i-1": behind + 120, "i-2": behind + 120}
 
 
 @given(region=st.sampled_from(["us-east-1", "eu-central-1"]), ec2_id=st.from_regex(r"i-[0-9a-f]{8,17}", fullmatch=True))

@@ -143,7 +143,7 @@ def test_cloud_init_creates_the_daemons_user_and_azures_administrator_is_unused(
 
 
 @pytest.mark.parametrize(
-    ("request_", "settings", "says"),
+    ("request_", "settings", "message"),
     [
         (REQUEST, PLAIN.model_copy(update={"subnets": {}}), r"set azure\.subnets\.eastus"),
         (REQUEST, PLAIN.model_copy(update={"image": "ubuntu"}), "neither publisher:offer:sku:version"),
@@ -153,9 +153,9 @@ def test_cloud_init_creates_the_daemons_user_and_azures_administrator_is_unused(
     ],
 )
 def test_requests_that_azure_would_refuse_unhelpfully_are_refused_first(
-    request_: LaunchRequest, settings: AzureSettings, says: str
+    request_: LaunchRequest, settings: AzureSettings, message: str
 ) -> None:
-    with pytest.raises(ProvisionerError, match=says):
+    with pytest.raises(ProvisionerError, match=message):
         body(request_, settings)
 
 
@@ -236,7 +236,7 @@ def azure_from_within() -> Iterator[tuple[str, list[tuple[str, str, str]]]]:
 
 # -- answers -------------------------------------------------------------------------------------------------
 
-TOLD: Mapping[str, Any] = {
+RAW: Mapping[str, Any] = {
     "id": "/subscriptions/s/resourceGroups/G/providers/Microsoft.Compute/virtualMachines/spotsup-6-team-a-token-1",
     "name": "spotsup-6-team-a-token-1",
     "location": "eastus",
@@ -252,17 +252,17 @@ ADDRESSES = describe.Addresses("10.0.0.1", "20.1.2.3")
 
 
 def made(state: str) -> dict[str, Any]:
-    return {**TOLD, "properties": {**TOLD["properties"], "provisioningState": state}}
+    return {**RAW, "properties": {**RAW["properties"], "provisioningState": state}}
 
 
 def test_a_description_becomes_an_instance() -> None:
-    read = describe.instance(TOLD, PLAIN, "running", ADDRESSES)
+    read = describe.instance(RAW, PLAIN, "running", ADDRESSES)
     assert (read.id, read.region, read.zone) == ("spotsup-6-team-a-token-1", "eastus", "eastus-2")
     assert (read.cluster, read.node, read.token) == ("team-a", "node-1", "token-1")
     assert (read.ssh_host, read.private_address, read.ssh_port) == ("20.1.2.3", "10.0.0.1", 22)
     assert (read.state, read.end_cause, read.preempt_at) == (InstanceState.RUNNING, None, None)
     assert read.launched_at == pytest.approx(1795219200.123)
-    assert describe.instance(TOLD, FULL, "running", ADDRESSES).ssh_host == "10.0.0.1"
+    assert describe.instance(RAW, FULL, "running", ADDRESSES).ssh_host == "10.0.0.1"
 
 
 EVICTED = history.Past(cause=EndCause.PREEMPTED, evicted_at=1000.0)
@@ -295,17 +295,17 @@ def test_states_and_their_reasons(
 
 
 def test_an_eviction_in_the_log_of_a_running_machine_is_a_notice() -> None:
-    assert describe.instance(TOLD, PLAIN, "running", None, EVICTED).preempt_at == 1030.0
+    assert describe.instance(RAW, PLAIN, "running", None, EVICTED).preempt_at == 1030.0
     assert describe.instance(made("Deleting"), PLAIN, "running", None, EVICTED).preempt_at is None
-    assert describe.instance(TOLD, PLAIN, "running", None, EVICTED, now=900.0).preempt_at == 930.0
+    assert describe.instance(RAW, PLAIN, "running", None, EVICTED, now=900.0).preempt_at == 930.0
 
 
 @pytest.mark.parametrize("missing", ["name", "provisioningState"])
 def test_a_missing_required_field_is_an_error(missing: str) -> None:
-    properties = {key: value for key, value in TOLD["properties"].items() if key != missing}
-    told = {key: value for key, value in TOLD.items() if key != missing}
+    properties = {key: value for key, value in RAW["properties"].items() if key != missing}
+    raw = {key: value for key, value in RAW.items() if key != missing}
     with pytest.raises(ProvisionerError, match="without a required field"):
-        describe.instance({**told, "properties": properties}, PLAIN)
+        describe.instance({**raw, "properties": properties}, PLAIN)
 
 
 def test_addresses_are_found_over_the_interface() -> None:
@@ -340,15 +340,15 @@ def entry(at: int, operation: str, status: str = "Succeeded", machine: str = "m"
     }
 
 
-def past(*told: dict[str, Any]) -> history.Past:
-    return history.pasts(history.events(told, "g"), IDENTITY)["m"]
+def past(*entries: dict[str, Any]) -> history.Past:
+    return history.pasts(history.events(entries, "g"), IDENTITY)["m"]
 
 
-BORN = entry(1, "write", "Accepted", properties={"responseBody": json.dumps(TOLD)})
+BORN = entry(1, "write", "Accepted", properties={"responseBody": json.dumps(RAW)})
 
 
 @pytest.mark.parametrize(
-    ("told", "cause", "is_gone"),
+    ("entries", "cause", "is_gone"),
     [
         ([entry(2, "write")], None, False),
         ([entry(5, "delete", "Accepted")], EndCause.USER, False),
@@ -364,8 +364,10 @@ BORN = entry(1, "write", "Accepted", properties={"responseBody": json.dumps(TOLD
         ([entry(5, "redeploy/action")], None, False),
     ],
 )
-def test_the_log_shows_the_cause_of_an_end(told: list[dict[str, Any]], cause: EndCause | None, is_gone: bool) -> None:
-    for each in ([BORN, *told], [*reversed(told), BORN]):
+def test_the_log_shows_the_cause_of_an_end(
+    entries: list[dict[str, Any]], cause: EndCause | None, is_gone: bool
+) -> None:
+    for each in ([BORN, *entries], [*reversed(entries), BORN]):
         read = past(*each)
         assert (read.cause, read.gone_at is not None) == (cause, is_gone)
 
@@ -386,7 +388,7 @@ def test_an_ended_machine_is_described_by_its_launch() -> None:
 
 
 @pytest.mark.parametrize(
-    "told",
+    "entry",
     [
         {},
         {**BORN, "resourceId": None},
@@ -396,8 +398,8 @@ def test_an_ended_machine_is_described_by_its_launch() -> None:
         {**BORN, "operationName": "Microsoft.Compute/disks/write"},
     ],
 )
-def test_entries_about_other_resources_are_left_out(told: dict[str, Any]) -> None:
-    assert history.events([told], "g") == []
+def test_entries_about_other_resources_are_left_out(entry: dict[str, Any]) -> None:
+    assert history.events([entry], "g") == []
 
 
 def test_an_unreadable_body_is_empty() -> None:

@@ -128,7 +128,7 @@ def test_our_own_labels_win_and_an_invalid_label_is_refused() -> None:
     for tags in ({"Team": "vision"}, {"team": "Vision"}, {"team": "v" * 64}):
         with pytest.raises(ProvisionerError, match=r"is not a label: .*gcp\.tags"):
             body(replace(REQUEST, tags=tags), PLAIN)
-    with pytest.raises(ProvisionerError, match="more than Compute Engine takes"):
+    with pytest.raises(ProvisionerError, match="more than Compute Engine allows"):
         body(replace(REQUEST, tags={f"t{number}": "" for number in range(62)}), PLAIN)
 
 
@@ -205,7 +205,7 @@ def test_ids_carry_their_zone() -> None:
 # -- answers -------------------------------------------------------------------------------------------------
 
 
-def told(status: str = "RUNNING", **change: Any) -> Any:
+def raw(status: str = "RUNNING", **change: Any) -> Any:
     fields = {
         "name": "spotsup-1",
         "status": status,
@@ -226,12 +226,12 @@ def read(instance: Any, *operations: describe.Operation, now: float = 0.0) -> An
 
 
 def test_a_description_becomes_an_instance() -> None:
-    machine = read(told())
+    machine = read(raw())
     assert (machine.id, machine.region, machine.zone) == ("us-central1-a:spotsup-1", "us-central1", "us-central1-a")
     assert (machine.cluster, machine.node, machine.token) == ("team-a", "node-1", "")
     assert (machine.ssh_host, machine.private_address, machine.ssh_port) == ("3.4.5.6", "10.0.0.1", 22)
     assert (machine.instance_type, machine.launched_at) == ("n1-standard-8", 1795219200.0)
-    private = describe.instance(told(), "us-central1-a", FULL, (), 0.0)
+    private = describe.instance(raw(), "us-central1-a", FULL, (), 0.0)
     assert private.ssh_host == "10.0.0.1"
 
 
@@ -253,15 +253,15 @@ def test_a_description_becomes_an_instance() -> None:
 )
 def test_states_and_their_causes(status: str, kind: str, expected: InstanceState, cause: EndCause | None) -> None:
     operations = [operation(kind, 100.0)] if kind else []
-    machine = read(told(status), *operations, now=1000.0)
+    machine = read(raw(status), *operations, now=1000.0)
     assert (machine.state, machine.end_cause, machine.preempt_at) == (expected, cause, None)
 
 
 def test_the_first_end_is_the_cause_unless_it_failed() -> None:
     preempted, deleted = operation("compute.instances.preempted", 100.0), operation("delete", 120.0)
-    assert read(told("STOPPING"), deleted, preempted, now=200.0).end_cause is EndCause.PREEMPTED
+    assert read(raw("STOPPING"), deleted, preempted, now=200.0).end_cause is EndCause.PREEMPTED
     failed = operation("delete", 90.0, code="RESOURCE_NOT_READY")
-    assert read(told("STOPPING"), failed, preempted, now=200.0).end_cause is EndCause.PREEMPTED
+    assert read(raw("STOPPING"), failed, preempted, now=200.0).end_cause is EndCause.PREEMPTED
     other = replace(preempted, target="spotsup-2")
     found = describe.by_machine([other, preempted])
     assert found == {"us-central1-a:spotsup-1": [preempted], "us-central1-a:spotsup-2": [other]}
@@ -269,7 +269,7 @@ def test_the_first_end_is_the_cause_unless_it_failed() -> None:
 
 @pytest.mark.parametrize("status", ["RUNNING", "STOPPING"])
 def test_a_machine_that_is_being_preempted_runs_for_another_half_minute(status: str) -> None:
-    machine = read(told(status), operation("compute.instances.preempted", 100.0, done=False), now=129.0)
+    machine = read(raw(status), operation("compute.instances.preempted", 100.0, done=False), now=129.0)
     assert (machine.state, machine.end_cause, machine.preempt_at) == (InstanceState.RUNNING, None, 130.0)
 
 
@@ -286,18 +286,18 @@ def test_a_deleted_machine_is_read_from_its_operations() -> None:
 
 
 def test_a_deadline_is_at_most_half_a_minute_away_whatever_googles_clock() -> None:
-    machine = read(told("STOPPING"), operation("compute.instances.preempted", 3700.0, done=False), now=100.0)
+    machine = read(raw("STOPPING"), operation("compute.instances.preempted", 3700.0, done=False), now=100.0)
     assert (machine.state, machine.preempt_at) == (InstanceState.RUNNING, 130.0)
 
 
 def test_a_machine_without_a_creation_time_is_listed() -> None:
-    machine = read(told(creation_timestamp=""))
+    machine = read(raw(creation_timestamp=""))
     assert (machine.state, machine.launched_at) == (InstanceState.RUNNING, 0.0)
 
 
 def test_a_missing_required_field_is_an_error() -> None:
     with pytest.raises(ProvisionerError, match="describes an instance without a required field"):
-        read(told("DREAMING"))
+        read(raw("DREAMING"))
     with pytest.raises(ProvisionerError, match="describes an operation without a required field"):
         describe.operation(compute_v1.Operation({"name": "operation-1"}))
 
