@@ -33,8 +33,9 @@ from tests.mutation.operators import Mutant, mutants
 ROOT = Path(__file__).resolve().parents[2]
 REPORT = ROOT / "build/mutation.json"
 ABOVE = (
-    *("supervisor.model", "supervisor.market", "supervisor.planner"),
-    *("supervisor.runtime", "supervisor.api", "supervisor.cli", "tests."),
+    *("supervisor.model", "supervisor.market", "supervisor.planner", "supervisor.config", "supervisor.clouds"),
+    *("supervisor.journal", "supervisor.runtime", "supervisor.nodes", "supervisor.simulation", "supervisor.api"),
+    *("supervisor.app", "supervisor.cli", "tests."),
 )
 WHERE = (("supervisor/planner", "*.py"), ("supervisor/market", "*.py"), ("supervisor", "model*.py"))
 PURE, SIMULATED = ("test_plan_*.py", "test_market.py", "test_tables.py"), "tests.sim"

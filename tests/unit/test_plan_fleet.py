@@ -371,7 +371,7 @@ def test_the_log_of_a_bootstrapped_node_that_failed_is_read(state: NodeState, bo
 # -- fewer -------------------------------------------------------------------------------------------------
 
 
-def let_go(after: Decided) -> set[str]:
+def released_by(after: Decided) -> set[str]:
     """Nodes that were released."""
     return {key for key, each in after.nodes.items() if each.state in {N.DRAINING, N.TERMINATING, N.GONE}}
 
@@ -390,13 +390,13 @@ def test_the_least_useful_nodes_go_first(wanted: int, gone: tuple[int, ...]) -> 
     coming = [node(4, N.BOOTSTRAPPING, retry_at=NOW + 9), node(5, N.BOOTSTRAPPING, retry_at=NOW + 9)]
     nodes = [member(1), member(2), node(3, N.READY), *coming]
     after = scene(*nodes, record=job(wanted), round=round_of(2, 1), hint=hint_of(2, 1, spares=[3]))
-    assert let_go(after) == set(names(*gone))
+    assert released_by(after) == set(names(*gone))
     assert after.state(1) is (N.DRAINING if 1 in gone else N.MEMBER), "a member has time to checkpoint"
 
 
 def test_doomed_nodes_are_no_surplus() -> None:
     after = scene(member(1), member(2, notice=NOTICE, needs_replacement=True), member(3), record=job(2))
-    assert let_go(after) == set()
+    assert released_by(after) == set()
 
 
 @pytest.mark.parametrize(
@@ -434,6 +434,7 @@ def test_an_ended_job_keeps_no_node() -> None:
     assert {each.state for each in after.nodes.values()} == {N.TERMINATING, N.REQUESTED}
     assert [each.node.id for each in after.does(Launch)] == [name(10)], "it may have a machine: the lookup shows"
     assert after.new == []
+    assert after.node(2).history[-1].reason == "the job has ended"
 
 
 # -- a pause -----------------------------------------------------------------------------------------------
@@ -462,7 +463,8 @@ def stopped(number: int, state: str = "waiting", **changes: Any) -> dict[str, An
 )
 def test_a_paused_job_releases_its_machines_once_all_have_stopped(members: Any, released: bool) -> None:
     after = scene(member(1), member(2), record=PAUSING, hint=HOLD, members=members)
-    assert (let_go(after) == set(names(1, 2))) is released
+    assert (released_by(after) == set(names(1, 2))) is released
+    assert not released or after.node(2).history[-1].reason == "its job is paused"
     assert (len(after.does(Terminate)) == 2) is released
     assert (after.job.state is J.PAUSED) is released
     assert (EventKind.PAUSED in after.event_kinds) is released
@@ -476,7 +478,7 @@ def test_a_node_that_may_still_train_delays_a_pause_in_whatever_state(state: Nod
     after = scene(
         member(1), node(2, state, state_since=NOW), record=PAUSING, hint=HOLD, members=members, round=round_of(1)
     )
-    assert (after.state(2), let_go(after)) == (state, set())
+    assert (after.state(2), released_by(after)) == (state, set())
 
 
 @pytest.mark.parametrize(
@@ -498,19 +500,19 @@ def test_while_a_job_pauses_a_doomed_machine_is_not_bootstrapped() -> None:
 @pytest.mark.parametrize(("hint", "released"), [(HOLD, True), (hint_of(1, 2), False), (None, False)])
 def test_no_node_is_released_before_the_hold_is_published(hint: Any, released: bool) -> None:
     after = scene(member(1), member(2), record=PAUSING, hint=hint, members=stopped(2))
-    assert bool(let_go(after)) is released
+    assert bool(released_by(after)) is released
 
 
 @pytest.mark.parametrize(("waited_s", "released"), [(150.0, False), (150.1, True)])
 def test_a_pause_waits_for_a_checkpoint_for_a_limited_time(waited_s: float, released: bool) -> None:
     record = job(2, pause_requested_at=NOW - waited_s)
     after = scene(member(1), member(2), record=record, hint=HOLD, members=stopped(2, "running"))
-    assert bool(let_go(after)) is released
+    assert bool(released_by(after)) is released
 
 
 def test_a_launcher_that_waits_without_any_round_has_stopped() -> None:
     after = scene(node(1, N.READY), record=job(1, pause_requested_at=NOW - 10), hint=replace(HOLD, members=()))
-    assert let_go(after) == {name(1)}
+    assert released_by(after) == {name(1)}
 
 
 def test_a_paused_job_requests_nothing() -> None:

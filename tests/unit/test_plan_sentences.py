@@ -127,6 +127,32 @@ def test_the_sentence_says_what_is_done_and_why(nodes: Any, record: JobRecord, m
     assert scene(*nodes, record=record, **messages).sentence == sentence
 
 
+def test_few_nodes_of_several_kinds_are_all_named_and_more_are_counted() -> None:
+    soon, later = SOON, replace(SOON, deadline=NOW + 99)
+    noticed = [member(1, notice=later, needs_replacement=True), member(2, notice=soon, needs_replacement=True)]
+    few = scene(*noticed, member(3), node(4, N.DRAINING), record=job(3, max_nodes=8), volatile=NONE_KNOWN)
+    assert "; job-u-1, job-u-2 will be preempted in about 60 s; job-u-4 is draining; " in few.sentence
+    more = scene(*noticed, member(3), node(4, N.DRAINING), node(5, N.DRAINING), volatile=NONE_KNOWN)
+    assert "; 2 nodes will be preempted in about 60 s; 2 are draining" in more.sentence
+
+
+def test_a_draining_node_with_a_notice_is_listed_once_as_preempted() -> None:
+    after = scene(member(1), member(2), node(3, N.DRAINING, notice=SOON, drain_requested=True), volatile=NONE_KNOWN)
+    assert after.sentence == "2 of 2 nodes train (round 1); job-u-3 will be preempted in about 60 s"
+
+
+def test_a_draining_node_that_a_user_drains_is_listed_once_as_draining() -> None:
+    after = scene(member(1), member(2), node(3, N.DRAINING, drain_requested=True), volatile=NONE_KNOWN)
+    assert after.sentence == "2 of 2 nodes train (round 1); job-u-3 is draining"
+
+
+def test_a_job_that_lost_a_node_is_not_scaling_up() -> None:
+    lost = node(9, N.GONE, has_joined=True, needs_replacement=True)
+    assert scene(member(1), lost).sentence.startswith("1 of 2 nodes trains (round 1); 1 replacement requested")
+    outside = scene(member(1), node(2, N.READY, has_joined=True), hint=hint_of(1, 2))
+    assert outside.sentence == "1 of 2 nodes trains (round 1)"
+
+
 # -- what is missing ---------------------------------------------------------------------------------------
 
 
