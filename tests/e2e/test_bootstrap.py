@@ -127,7 +127,7 @@ def test_the_agent_runs_on_after_the_connection_and_a_second_run_has_nothing_to_
     assert on_machine(machine, "cat ~/'spots up'/code/*/made") == "hello\n"
 
 
-def test_a_dry_run_tells_all_and_does_nothing(machine: Instance) -> None:
+def test_a_dry_run_shows_every_step_and_changes_nothing(machine: Instance) -> None:
     text = explain(dry_run(target_of(machine), setup_of("n1"), clock=clock, deadline_s=DEADLINE_S))
     assert "unpack the code (" in text
     assert "start the agent" in text
@@ -145,13 +145,13 @@ def test_another_host_key_is_refused_before_anything_is_sent(machine: Instance) 
     assert on_machine(machine, "ls -A") == ""
 
 
-def test_a_key_that_is_refused_until_the_end_says_so(machine: Instance) -> None:
+def test_a_key_that_is_refused_until_the_end_is_named_in_the_error(machine: Instance) -> None:
     target = replace(target_of(machine), client_key_openssh=new_key().private_openssh)
     with pytest.raises(LoginRefusedError, match=rf"refuses our key .*; is {getpass.getuser()} the image's user\?"):
         bootstrap(target, setup_of("n1"), clock=clock, deadline_s=5.0)
 
 
-def test_a_key_that_is_refused_for_long_is_not_tried_until_the_end(machine: Instance) -> None:
+def test_a_key_that_is_refused_for_long_is_given_up_before_the_end(machine: Instance) -> None:
     target = replace(target_of(machine), client_key_openssh=new_key().private_openssh)
     hurried = count(0.0, LOGIN_PATIENCE_S / 4)  # each look at this clock costs so much
     with pytest.raises(LoginRefusedError, match="refuses our key"):
@@ -182,7 +182,7 @@ def port_opened_later(machine: Instance, after_s: float) -> Iterator[int]:
 
 
 def pump(source: socket.socket, sink: socket.socket) -> None:
-    """Until one side is gone; then the other is told."""
+    """Until one side closes; then the other is closed, too."""
     with suppress(OSError):
         while chunk := source.recv(1 << 16):
             sink.sendall(chunk)
@@ -208,7 +208,7 @@ def test_a_machine_that_never_answers_is_given_up_in_time() -> None:
     assert 0.7 <= clock() - began < 5
 
 
-def test_a_port_that_accepts_and_says_nothing_is_given_up_in_time() -> None:
+def test_a_port_that_accepts_connections_silently_is_given_up_in_time() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
         target = Target("127.0.0.1", port, "nobody", HOST_KEY.public, CLIENT_KEY.private_openssh)
@@ -261,7 +261,7 @@ def test_a_machine_that_lets_us_in_and_never_answers_is_given_up_in_time() -> No
 
 
 @pytest.mark.main
-def test_a_setup_that_fails_names_node_step_command_and_its_last_words(machine: Instance) -> None:
+def test_the_error_of_a_failed_setup_has_node_step_command_and_its_last_output(machine: Instance) -> None:
     line = "echo looking; echo 'no such package: nope' >&2; exit 7"
     with pytest.raises(CommandError) as caught:
         bootstrap(target_of(machine), setup_of("n1", line=line), clock=clock, deadline_s=DEADLINE_S)
@@ -288,15 +288,15 @@ def test_the_whole_has_a_time_limit(machine: Instance) -> None:
         bootstrap(target_of(machine), setup_of("n1", line="sleep 600"), clock=clock, deadline_s=8.0)
 
 
-def test_a_machine_that_cannot_do_it_is_left_as_it_was(machine: Instance) -> None:
-    setup = replace(setup_of("n1"), python="python-that-nobody-has")
-    with pytest.raises(UnfitError, match="node n1, step environment: no interpreter 'python-that-nobody-has'"):
+def test_an_unfit_machine_is_left_as_it_was(machine: Instance) -> None:
+    setup = replace(setup_of("n1"), python="python-that-does-not-exist")
+    with pytest.raises(UnfitError, match="node n1, step environment: no interpreter 'python-that-does-not-exist'"):
         bootstrap(target_of(machine), setup, clock=clock, deadline_s=DEADLINE_S)
     assert on_machine(machine, "ls -A") == ""
 
 
 @pytest.mark.main
-def test_a_machine_that_vanishes_meanwhile_is_unreachable(local_cloud: LocalCloud, machine: Instance) -> None:
+def test_a_machine_that_vanishes_during_a_command_is_unreachable(local_cloud: LocalCloud, machine: Instance) -> None:
     def take_away(event: StepEvent) -> None:
         if event.step == "environment":
             threading.Timer(0.3, lambda: local_cloud.cli("kill", machine.id)).start()
@@ -312,7 +312,7 @@ def test_a_machine_that_vanishes_meanwhile_is_unreachable(local_cloud: LocalClou
     assert (caught.value.node, caught.value.step, caught.value.command) == ("n1", "environment", "sleep 600")
 
 
-def test_steps_are_planned_from_new_facts_where_one_asks_for_them(machine: Instance) -> None:
+def test_steps_are_planned_from_new_facts_when_one_needs_them(machine: Instance) -> None:
     def first(facts: Facts, setup: Setup) -> Decision:
         if facts.codes:
             return Skip("it is there")
@@ -350,7 +350,7 @@ def test_a_machine_that_was_not_made_for_the_node_is_not_touched_whatever_was_pl
     assert on_machine(machine, "ls -A") == ""
 
 
-def test_a_reboot_is_over_once_the_boot_is_another(machine: Instance) -> None:
+def test_a_reboot_is_over_once_the_boot_id_has_changed(machine: Instance) -> None:
     reboot = Reboot("for the test", 1.5)
     _wait_for_boot(target_of(machine), "n1", reboot, "another boot", clock, clock() + DEADLINE_S)
     (boot,) = on_machine(machine, "cat /proc/sys/kernel/random/boot_id").split()
@@ -358,7 +358,7 @@ def test_a_reboot_is_over_once_the_boot_is_another(machine: Instance) -> None:
         _wait_for_boot(target_of(machine), "n1", reboot, boot, clock, clock() + DEADLINE_S)
 
 
-def test_three_nodes_at_a_time(local_cloud: LocalCloud) -> None:
+def test_three_nodes_at_the_same_time(local_cloud: LocalCloud) -> None:
     machines = [launch_running(local_cloud.provisioner, f"n{number}") for number in range(3)]
 
     def prepare(machine: Instance) -> str:
@@ -374,7 +374,7 @@ def test_three_nodes_at_a_time(local_cloud: LocalCloud) -> None:
     assert logs == [f'agent of n{number} it\'s "mine"' for number in range(3)]
 
 
-def test_two_daemons_may_prepare_the_same_node_at_a_time(machine: Instance) -> None:
+def test_two_daemons_may_prepare_the_same_node_at_the_same_time(machine: Instance) -> None:
     setup = setup_of("n1", line="echo once >>~/count")
 
     def prepare(_: int) -> str:
@@ -401,7 +401,7 @@ def test_an_agent_is_stopped_over_ssh(machine: Instance) -> None:
 
 
 @pytest.mark.main
-def test_much_code_arrives_as_it_was(machine: Instance) -> None:
+def test_large_code_arrives_unchanged(machine: Instance) -> None:
     content = random.Random(1).randbytes(8_000_000)
     code = packed({"weights.bin": content})
     bootstrap(target_of(machine), setup_of("n1", code=code), clock=clock, deadline_s=DEADLINE_S)
@@ -420,7 +420,7 @@ def test_a_machine_that_never_stops_talking_fills_no_memory(machine: Instance) -
     assert caught.value.stderr.splitlines() == ["a line of talk"] * 200
 
 
-def test_an_exception_of_the_listener_ends_it_before_the_next_step(machine: Instance) -> None:
+def test_an_exception_of_on_step_ends_the_bootstrap_before_the_next_step(machine: Instance) -> None:
     class Cancelled(Exception):
         pass
 
@@ -445,7 +445,7 @@ print(sorted({path for path in opened if path.startswith(here)}))
 """
 
 
-def test_nothing_of_the_users_own_ssh_is_read(machine: Instance, tmp_path: Path) -> None:
+def test_none_of_the_users_ssh_settings_are_read(machine: Instance, tmp_path: Path) -> None:
     home = tmp_path / "home"
     (home / ".ssh").mkdir(parents=True)
     (home / ".ssh" / "config").write_text(f"Host *\n  ProxyCommand touch '{home}/proxied'\n  User nobody\n")

@@ -30,8 +30,8 @@ import torch.distributed as dist
 dist.init_process_group("gloo")
 out, world = Path(os.environ["SPOTSUP_CHECKPOINT_DIR"]), dist.get_world_size()
 mine = out / os.environ["SPOTSUP_NODE_ID"]
-words = [str(world), str(os.path.exists("{mark}")), os.environ["GREETING"], str(os.getuid()), os.environ["HOME"]]
-mine.with_suffix(".new").write_text("|".join(words))
+values = [str(world), str(os.path.exists("{mark}")), os.environ["GREETING"], str(os.getuid()), os.environ["HOME"]]
+mine.with_suffix(".new").write_text("|".join(values))
 mine.with_suffix(".new").replace(mine)
 while not (out / "stop").exists():
     time.sleep(0.1)
@@ -110,11 +110,11 @@ def test_two_nodes_train_in_the_same_image_and_nothing_outlives_an_agent(
         assert home.endswith(f"/nodes/{node}/home")
     assert running() == {f"spotsup-{node}" for node in nodes}
 
-    # In order: the agent's word goes through the container's stdin, and the launcher's last word comes out.
+    # In order: the agent's message goes through the container's stdin, and the launcher's last message comes out.
     os.kill(int(agent_pid(nodes[1])), signal.SIGTERM)
     stack.wait_for(lambda: f"spotsup-{nodes[1]}" not in running(), 40.0, "its container to end in order")
-    told = [event["text"] for event in stack.ask("events", "boxed") if event["kind"] == "node-lost"]
-    assert told == [f"lost {nodes[1]}: its agent was stopped outside spotsup"]
+    texts = [event["text"] for event in stack.ask("events", "boxed") if event["kind"] == "node-lost"]
+    assert texts == [f"lost {nodes[1]}: its agent was stopped outside spotsup"]
 
     os.kill(int(agent_pid(nodes[0])), signal.SIGKILL)
     stack.wait_for(lambda: f"spotsup-{nodes[0]}" not in running(), 20.0, "its container to end with the agent")

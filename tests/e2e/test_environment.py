@@ -75,7 +75,7 @@ def test_nodes_train_in_the_environment_that_the_first_of_them_built(stack: Stac
     assert stack.ctl("cancel", "locked").returncode == 0
 
 
-def test_code_without_its_lock_is_refused_before_anything_is_asked_for(stack: Stack, tmp_path: Path) -> None:
+def test_code_without_its_lock_is_refused_before_any_launch(stack: Stack, tmp_path: Path) -> None:
     (tmp_path / "code").mkdir()
     (tmp_path / "code/train.py").write_text("")
     (tmp_path / "code/job.yaml").write_text(JOB.replace("{out}", "x"))

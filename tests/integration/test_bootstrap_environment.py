@@ -1,4 +1,4 @@
-"""Environments: what they are built from, and that each is built once, whole, and found by whoever comes next."""
+"""Environments: each is built once, appears complete or not at all, and is found by the next node."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from bootstrap.steps import Decision, plan
 from tests.support.agents import TRAINER, packed, wait_for
 from tests.support.sandbox import Sandbox
 
-# As uv does it, but quickly, and without a network: a real environment, into which "torch" is written by hand.
+# Stands for uv, without a network: a real environment, into which "torch" is written by hand.
 UV = r"""
 echo "uv $*" >>"$BOX/log"
 case "$1 $2" in
@@ -73,7 +73,7 @@ def decision(machine: Sandbox, setup: Setup) -> Decision:
 
 
 def build(machine: Sandbox, setup: Setup) -> Run:
-    """The command that builds, everything before it done."""
+    """The command that builds, with everything before it done."""
     machine.bootstrap(setup, "code", "trainer")
     found = decision(machine, setup)
     assert isinstance(found, tuple)
@@ -103,7 +103,7 @@ def test_an_environment_is_built_once_and_found_by_the_next_node(machine: Sandbo
     assert found.reason == f"the environment of requirements.txt is there: {python}"
 
 
-def test_nodes_that_ask_at_a_time_get_one(machine: Sandbox) -> None:
+def test_nodes_that_build_at_the_same_time_share_one_environment(machine: Sandbox) -> None:
     command = build(machine, a_setup())
     with ThreadPoolExecutor(3) as pool:
         assert [done.returncode for done in pool.map(machine.run, [command] * 3)] == [0, 0, 0]
@@ -112,7 +112,7 @@ def test_nodes_that_ask_at_a_time_get_one(machine: Sandbox) -> None:
     assert len(list((machine.home / ".spotsup/environments").glob(f"{name}-*"))) == 1
 
 
-def test_a_build_that_fails_leaves_nothing_and_says_why(machine: Sandbox) -> None:
+def test_a_failed_build_leaves_nothing_and_gives_the_reason(machine: Sandbox) -> None:
     command = build(machine, a_setup())
     machine.write("state/uv-fails", "")
     done = machine.run(command)
@@ -152,7 +152,7 @@ def test_a_builder_that_dies_leaves_no_half_environment(machine: Sandbox) -> Non
     assert not left.exists()
 
 
-def test_an_environment_whose_interpreter_is_gone_is_built_anew(machine: Sandbox) -> None:
+def test_an_environment_without_its_interpreter_is_built_again(machine: Sandbox) -> None:
     machine.bootstrap(a_setup(), "code", "trainer", "environment")
     python = Path(python_of(machine.facts(a_setup()), a_setup()))
     python.unlink()
@@ -161,13 +161,13 @@ def test_an_environment_whose_interpreter_is_gone_is_built_anew(machine: Sandbox
     assert python.exists()
 
 
-def test_requirements_without_torch_are_refused_in_a_sentence(machine: Sandbox) -> None:
+def test_requirements_without_torch_are_refused_in_one_sentence(machine: Sandbox) -> None:
     done = machine.run(build(machine, a_setup(code_of(requirements_txt="numpy\n"))))
     assert done.returncode == 1
     assert done.stderr == "requirements.txt does not bring torch: name it there\n"
 
 
-def test_uv_builds_what_its_lock_says(machine: Sandbox) -> None:
+def test_uv_builds_from_its_lock(machine: Sandbox) -> None:
     code = code_of(uv_lock='[[package]]\nname = "torch"\n', pyproject_toml="")
     machine.bootstrap(a_setup(code, "uv"), "code", "trainer", "environment")
     assert isinstance(decision(machine, a_setup(code, "uv")), Skip)
@@ -190,7 +190,7 @@ def a_wheel() -> bytes:
 
 
 @pytest.mark.long
-def test_pip_builds_where_there_is_no_uv(machine: Sandbox) -> None:
+def test_pip_builds_on_machines_without_uv(machine: Sandbox) -> None:
     (machine.box / "bin/uv").unlink()
     code = packed(
         {

@@ -42,7 +42,7 @@ def gathered(tmp_path: Path, host: Host = host_on("aws", "T4", 1)) -> GpuFacts: 
     return facts
 
 
-def test_a_machine_without_nvidia_is_asked_nothing(tmp_path: Path) -> None:
+def test_nothing_is_run_on_a_machine_without_nvidia_devices(tmp_path: Path) -> None:
     a_program(tmp_path / "bin", "nvidia-smi", f"touch '{tmp_path}/asked'")
     assert gathered(tmp_path) == GpuFacts()
     a_bus(tmp_path / "a sys", ("0x1d0f", "0xec20", "0x020000"))
@@ -50,7 +50,7 @@ def test_a_machine_without_nvidia_is_asked_nothing(tmp_path: Path) -> None:
     assert not (tmp_path / "asked").exists()
 
 
-def test_bus_module_and_nvidia_smi_are_read(tmp_path: Path) -> None:
+def test_the_facts_of_bus_kernel_module_and_nvidia_smi_are_gathered(tmp_path: Path) -> None:
     a_bus(tmp_path / "a sys", ("0x10de", "0x1eb8", "0x030200"), ("0x10de", "0x10f8", "0x040300"))
     version = tmp_path / "proc" / "driver" / "nvidia" / "version"
     version.parent.mkdir(parents=True)
@@ -70,7 +70,7 @@ def test_bus_module_and_nvidia_smi_are_read(tmp_path: Path) -> None:
 
 def test_a_program_that_does_not_end_is_not_waited_for(tmp_path: Path) -> None:
     a_bus(tmp_path / "a sys", ("0x10de", "0x1eb8", "0x030200"))
-    # Whatever ends it would not end a process that the kernel holds: here, nobody even tries.
+    # Stands for a process that the kernel holds: this `timeout` never ends it.
     a_program(tmp_path / "bin", "timeout", f"exec sleep 30 & echo $! >'{tmp_path}/pid'; wait")
     a_program(tmp_path / "bin", "nvidia-smi", "exit 0")
     setup = a_setup(root=str(tmp_path / "a root"), host=host_on("aws", "T4", 1))
@@ -82,7 +82,7 @@ def test_a_program_that_does_not_end_is_not_waited_for(tmp_path: Path) -> None:
     os.kill(int((tmp_path / "pid").read_text()), 9)
 
 
-def test_computing_is_tried_by_the_jobs_interpreter_and_noted(tmp_path: Path) -> None:
+def test_the_jobs_interpreter_computes_and_that_is_noted(tmp_path: Path) -> None:
     """The real script with an interpreter that stands for a machine: here is no GPU."""
     paths = Paths(str(tmp_path / "a root"), "n1")
     own = Path(paths.own)
@@ -128,7 +128,7 @@ def first_run(name: str) -> Run:
         ("debian_12_v100", False, "linux-headers-6.1.0-28-cloud-amd64 nvidia-driver-cuda nvidia-kernel-dkms"),
     ],
 )
-def test_the_packages_that_are_asked_for(tmp_path: Path, name: str, built: bool, installed: str) -> None:
+def test_the_driver_packages_that_are_installed(tmp_path: Path, name: str, built: bool, installed: str) -> None:
     box = Sandbox(tmp_path / "box")
     box.program("apt-cache", "exit 0" if built else "exit 100")
     box.program("dpkg-query", "echo installed linux-modules-nvidia-535; echo not-installed nvidia-dkms-535")
@@ -155,7 +155,7 @@ def installed_key(name: str) -> str:
     return f"580 {flavour} {read(GOLDEN / f'{name}.json')['system']['kernel']}\n"
 
 
-def test_packages_that_cannot_be_had_fail_the_step_and_leave_no_note(tmp_path: Path) -> None:
+def test_packages_that_cannot_be_installed_fail_the_step_and_leave_no_note(tmp_path: Path) -> None:
     box = Sandbox(tmp_path / "box")
     box.program("apt-get", "echo 'E: Unable to locate package' >&2; exit 100")
     done = box.run(first_run("ubuntu_2204_t4"))
@@ -165,7 +165,7 @@ def test_packages_that_cannot_be_had_fail_the_step_and_leave_no_note(tmp_path: P
 
 
 @pytest.mark.parametrize("name", ["ubuntu_2204_t4", "debian_12_t4", "aws_image_h100_cold"])
-def test_the_machine_itself_refuses_what_was_not_made_for_it(tmp_path: Path, name: str) -> None:
+def test_a_machine_that_was_made_for_another_node_refuses_the_scripts(tmp_path: Path, name: str) -> None:
     box = Sandbox(tmp_path / "box", born="another")
     done = box.run(first_run(name))
     assert done.returncode == 1

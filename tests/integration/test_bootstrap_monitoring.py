@@ -17,7 +17,7 @@ from tests.support.plans import SYSTEMCTL_SHOW, a_setup
 from tests.support.sandbox import Sandbox
 
 
-def test_it_is_done_on_a_machine_of_ours_and_only_there(tmp_path: Path) -> None:
+def test_exporters_are_started_on_a_machine_of_ours_only(tmp_path: Path) -> None:
     box = Sandbox(tmp_path / "box")
     box.write("state/show", SYSTEMCTL_SHOW)
     box.program(
@@ -32,7 +32,7 @@ def test_it_is_done_on_a_machine_of_ours_and_only_there(tmp_path: Path) -> None:
     assert len(box.log) == 1
 
 
-def test_the_script_reads_this_machine() -> None:
+def test_the_script_gathers_facts_of_this_computer() -> None:
     done = subprocess.run(
         ["/bin/sh", "-c", monitoring_script(a_setup())], capture_output=True, text=True, timeout=30, check=False
     )

@@ -26,17 +26,17 @@ def gathered(tmp_path: Path) -> NetworkFacts:
     return found
 
 
-def test_an_empty_machine_is_read(tmp_path: Path) -> None:
+def test_the_facts_of_a_machine_without_any_device_are_gathered(tmp_path: Path) -> None:
     a_program(tmp_path / "bin", "ldconfig", "exit 0")
     assert gathered(tmp_path) == NetworkFacts()
 
 
-def test_machines_of_the_local_cloud_are_asked_nothing() -> None:
+def test_no_network_facts_are_gathered_on_the_local_cloud() -> None:
     done = subprocess.run(["/bin/sh", "-c", network_script(a_setup())], capture_output=True, text=True, check=True)
     assert network_facts(json.loads(done.stdout)) == {"network": NetworkFacts()}
 
 
-def test_what_a_machine_has_is_read(tmp_path: Path) -> None:
+def test_the_facts_of_a_machine_with_all_devices_are_gathered(tmp_path: Path) -> None:
     sys = tmp_path / "a sys"
     a_bus(sys, ("0x1d0f", "0xec20", "0x020000"), ("0x1d0f", "0xefa1", "0x020000"), ("0x10de", "0xefa1", "0x030200"))
     (sys / "module" / "efa").mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""Facts and steps against this very computer: their scripts run in sh, below a home of their own. No SSH here."""
+"""Facts and steps on this computer: their scripts run in sh, with a home of their own. No SSH here."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ODD = 'a b\'s "$HOME" `x` \\ é'
 
 @dataclass
 class Computer:
-    """This computer, seen from a home of its own."""
+    """This computer, with a home of its own."""
 
     home: Path
 
@@ -117,11 +117,11 @@ def test_a_bare_computer(computer: Computer) -> None:
     assert list(computer.home.iterdir()) == [], "facts change nothing"
 
 
-def test_an_interpreter_that_is_not_there_or_does_not_run(computer: Computer) -> None:
+def test_an_interpreter_that_is_missing_or_does_not_run(computer: Computer) -> None:
     broken = computer.home / "broken"
     broken.write_text("#!/bin/sh\nexit 3\n")
     broken.chmod(0o755)
-    for python in ("python-that-nobody-has", "~/broken", "~/none"):
+    for python in ("python-that-does-not-exist", "~/broken", "~/none"):
         facts = computer.facts(a_setup(python=python))
         assert (facts.python, facts.python_version, facts.torch) == ("", (), False)
 
@@ -131,9 +131,9 @@ def test_an_interpreter_below_home_is_found_by_its_absolute_path(computer: Compu
     assert computer.facts(a_setup(python="~/my python")).python == f"{computer.home}/my python"
 
 
-def test_a_login_shell_that_talks_does_not_confuse_the_facts(computer: Computer) -> None:
-    said = computer.sh(facts_script(a_setup())).stdout
-    assert parse_facts(f"Welcome!\nspotsup\n{said}") == parse_facts(said)
+def test_output_of_a_login_shell_does_not_confuse_the_facts(computer: Computer) -> None:
+    output = computer.sh(facts_script(a_setup())).stdout
+    assert parse_facts(f"Welcome!\nspotsup\n{output}") == parse_facts(output)
 
 
 @pytest.mark.parametrize("answer", ["", "Welcome!", "spotsup-facts {", 'spotsup-facts {"user":"u","agent":null}'])
@@ -159,7 +159,7 @@ def test_a_pid_that_belongs_to_another_process_is_no_agent(computer: Computer) -
     line=st.none() | st.just("printf '%s' \"$LR\" >made"),
     value=st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0\r"), max_size=9),
 )
-def test_whatever_was_there_before_a_second_run_has_nothing_to_do(
+def test_a_second_run_has_nothing_to_do_whatever_existed_before(
     home: str, root: str, before: set[str], line: str | None, value: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     setup = a_setup(root=root, setup=line, env={"LR": value})
@@ -196,7 +196,7 @@ def test_another_configuration_replaces_the_agent(computer: Computer) -> None:
     assert not alive(first.pid)
 
 
-def test_an_agent_that_ends_at_once_is_a_failure_with_its_last_words(computer: Computer) -> None:
+def test_an_agent_that_ends_at_once_is_a_failure_with_its_last_output(computer: Computer) -> None:
     setup = a_setup(trainer=trainer_of(b"import sys; sys.exit('no etcd here')"))
     *before, start = next(step for step in plan(computer.facts(setup), setup) if step.name == "agent").decision  # type: ignore[misc] # a tuple: it was never started
     computer.bootstrap(setup, "code", "trainer")
@@ -209,7 +209,7 @@ def test_an_agent_that_ends_at_once_is_a_failure_with_its_last_words(computer: C
     assert computer.facts(setup).agent is None
 
 
-def test_two_at_a_time_start_one_agent(computer: Computer) -> None:
+def test_two_starts_at_the_same_time_start_one_agent(computer: Computer) -> None:
     setup = a_setup()
     computer.bootstrap(setup, "code", "trainer", "environment")
     decision = next(step for step in plan(computer.facts(setup), setup) if step.name == "agent").decision
@@ -268,7 +268,7 @@ def test_agents_of_other_nodes_are_left_alone(computer: Computer) -> None:
     assert computer.facts(second).agent
 
 
-def test_with_an_agent_its_container_ends(computer: Computer) -> None:
+def test_an_agents_container_ends_with_it(computer: Computer) -> None:
     own = computer.home / ".spotsup/nodes/n1"
     own.mkdir(parents=True)
     (own / "end-container").write_text('#!/bin/sh\n: >"${0%/*}/ended"\n')
@@ -277,7 +277,7 @@ def test_with_an_agent_its_container_ends(computer: Computer) -> None:
     assert (own / "ended").exists()
 
 
-def test_collecting_a_log_that_is_not_there_gives_nothing(computer: Computer) -> None:
+def test_collecting_a_missing_log_gives_nothing(computer: Computer) -> None:
     done = computer.sh(agent_scripts.collect(Paths("~/.spotsup", "n1"), 3))
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
@@ -328,7 +328,7 @@ def test_a_setup_runs_in_the_code_with_the_interpreters_folder_first_on_the_path
     assert log == f"{code}\n{Path(sys.executable).parent}/python\ntrain.py\n"
 
 
-def test_a_setup_runs_once_though_two_connections_ask_for_it(computer: Computer) -> None:
+def test_a_setup_runs_once_although_several_connections_start_it(computer: Computer) -> None:
     run = setup_command(computer, a_setup(setup="echo once >>~/count; sleep 0.2"))
     with ThreadPoolExecutor(3) as pool:
         results = list(pool.map(computer.sh, [run.script] * 3))
@@ -336,7 +336,7 @@ def test_a_setup_runs_once_though_two_connections_ask_for_it(computer: Computer)
     assert (computer.home / "count").read_text() == "once\n"
 
 
-def test_unpacking_three_times_at_once_leaves_one_complete_folder(computer: Computer) -> None:
+def test_unpacking_three_times_at_the_same_time_leaves_one_complete_folder(computer: Computer) -> None:
     ask = unpack(CODE, str(computer.home / "kind/x"))
     with ThreadPoolExecutor(3) as pool:
         assert [done.returncode for done in pool.map(computer.sh, [ask] * 3, [CODE.data] * 3)] == [0, 0, 0]
@@ -344,7 +344,7 @@ def test_unpacking_three_times_at_once_leaves_one_complete_folder(computer: Comp
     assert (computer.home / "kind/x/train.py").read_bytes() == b"print('hello')"
 
 
-def test_an_archive_that_is_none_leaves_nothing(computer: Computer) -> None:
+def test_a_damaged_archive_leaves_nothing(computer: Computer) -> None:
     none = Archive.of(b"not packed")
     done = computer.sh(unpack(none, str(computer.home / "kind/x")), none.data)
     assert done.returncode != 0

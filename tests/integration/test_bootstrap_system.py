@@ -1,4 +1,4 @@
-"""The steps that change a machine's system, their scripts run in a sandbox: tests/sandbox.py."""
+"""The steps that change a machine's system: their scripts run in a sandbox, tests/support/sandbox.py."""
 
 from __future__ import annotations
 
@@ -52,16 +52,16 @@ def step(machine: Sandbox, setup: Setup, name: str) -> PlannedStep:
     return next(step for step in plan(machine.facts(setup), setup) if step.name == name)
 
 
-def busy(machine: Sandbox) -> None:
-    """As a cloud's image is a minute after its first boot."""
+def just_booted(machine: Sandbox) -> None:
+    """The state of a cloud's image a minute after its first boot."""
     for unit in UPDATE_UNITS:
         machine.write(f"usr/lib/systemd/system/{unit}", "")
     machine.write("state/kernels", "linux-image-6.1.0-28-cloud-amd64\nlinux-image-cloud-amd64\n")
     machine.write(f"etc/systemd/system/{SWITCH_TIMER}", "")
 
 
-def test_a_machine_is_made_quiet_once(machine: Sandbox) -> None:
-    busy(machine)
+def test_updates_kernel_and_dead_man_switch_are_set_once(machine: Sandbox) -> None:
+    just_booted(machine)
     setup = a_setup(dead_man=True)
     assert machine.facts(setup).system == System(
         born="n1",
@@ -85,7 +85,7 @@ def test_a_machine_is_made_quiet_once(machine: Sandbox) -> None:
 @pytest.mark.parametrize("born", ["", "n2"])
 def test_nothing_is_done_to_a_machine_that_was_not_made_for_this_node(tmp_path: Path, born: str) -> None:
     machine = Sandbox(tmp_path, born=born)
-    busy(machine)
+    just_booted(machine)
     machine.write("state/clock", "no\n")
     (machine.box / "bin/sudo").unlink()
     setup = a_setup(dead_man=True)
@@ -102,16 +102,16 @@ def test_nothing_is_done_to_a_machine_that_was_not_made_for_this_node(tmp_path: 
     assert [line for line in machine.log if not line.startswith(("systemctl is-", "systemctl show"))] == []
 
 
-def test_what_runs_as_root_ends_in_time_and_says_so(machine: Sandbox) -> None:
+def test_a_root_command_ends_at_its_limit_with_an_error(machine: Sandbox) -> None:
     done = machine.run(Run("wait", "echo begun >&2; sleep 600", 0.3, as_root=True))
     assert (done.returncode, done.stderr) == (124, "begun\nit did not end within 0.3 s, and was ended\n")
     assert machine.run(Run("fail", "exit 7", 5.0, as_root=True)).returncode == 7
 
 
-def test_who_is_not_root_becomes_it_by_sudo_or_says_that_it_cannot(machine: Sandbox) -> None:
+def test_root_commands_use_sudo_or_the_step_is_unfit(machine: Sandbox) -> None:
     machine.program("id", 'case $1 in -u) echo 1000 ;; *) exec /usr/bin/id "$@" ;; esac')
     machine.program("sudo", '[ "$1" = -n ] && shift\necho sudo >>"$BOX/log"\nexec "$@"')
-    busy(machine)
+    just_booted(machine)
     assert machine.facts(a_setup()).system.root
     machine.bootstrap(a_setup(), "hygiene")
     assert "sudo" in machine.log
@@ -126,7 +126,7 @@ def test_who_is_not_root_becomes_it_by_sudo_or_says_that_it_cannot(machine: Sand
     assert "cannot become root by `sudo -n`" in refused.reason
 
 
-def test_the_first_boot_is_waited_for_and_then_all_is_looked_at_anew(machine: Sandbox) -> None:
+def test_facts_are_gathered_again_after_the_first_boot(machine: Sandbox) -> None:
     machine.program("cloud-init", "")
     assert [str(command) for command in step(machine, a_setup(), "hygiene").decision] == [  # type: ignore[union-attr] # a tuple: it is running
         "wait for cloud-init",
@@ -142,7 +142,7 @@ def test_the_first_boot_is_waited_for_and_then_all_is_looked_at_anew(machine: Sa
     assert machine.bootstrap(a_setup(), "hygiene") == []
 
 
-def test_a_lock_of_apt_is_seen_waited_for_and_its_holder_named(machine: Sandbox) -> None:
+def test_apts_lock_is_waited_for_and_its_holder_named(machine: Sandbox) -> None:
     lock = machine.write("var/lib/dpkg/lock-frontend", "")
     own = f"lock-frontend\n1: POSIX  ADVISORY  WRITE {os.getpid()} 08:01:{lock.stat().st_ino} 0 EOF\n"
     machine.write(
@@ -157,7 +157,7 @@ def test_a_lock_of_apt_is_seen_waited_for_and_its_holder_named(machine: Sandbox)
     assert machine.sh(fill("system/wait_for_apt.sh", limit_s=1)).returncode == 0
 
 
-def test_the_kernel_tells_of_a_real_lock(tmp_path: Path) -> None:
+def test_a_real_lock_is_found_in_proc_locks(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     with path.open("w") as file:
         fcntl.lockf(file, fcntl.LOCK_EX)
@@ -165,12 +165,12 @@ def test_the_kernel_tells_of_a_real_lock(tmp_path: Path) -> None:
         script = fill("system/wait_for_apt.sh", limit_s=0).replace("/var/lib/dpkg/lock-frontend", str(path))
         script = script.replace("/proc/locks", "//proc/locks")  # the real ones
         if str(path.stat().st_ino) not in Path("/proc/locks").read_text():
-            pytest.skip("this computer's /proc/locks does not tell")
+            pytest.skip("this computer's /proc/locks has no inode")
         done = machine.sh(script)
     assert f"({os.getpid()}) holds {path}" in done.stderr
 
 
-def test_a_clock_that_is_not_set_is_waited_for_where_something_sets_it(machine: Sandbox) -> None:
+def test_an_unset_clock_is_waited_for_if_a_service_sets_it(machine: Sandbox) -> None:
     machine.write("state/clock", "no\n")
     assert machine.facts(a_setup()).system.clock == "none"
     machine.write("state/active-chrony", "")
@@ -181,7 +181,7 @@ def test_a_clock_that_is_not_set_is_waited_for_where_something_sets_it(machine: 
     assert machine.sh(fill("system/wait_for_clock.sh", limit_s=1)).returncode == 0
 
 
-def test_a_dead_man_switch_that_user_data_did_not_bring_is_a_failure(machine: Sandbox) -> None:
+def test_a_dead_man_switch_that_user_data_did_not_install_is_a_failure(machine: Sandbox) -> None:
     (command,) = step(machine, a_setup(dead_man=True), "hygiene").decision  # type: ignore[misc] # a tuple: not armed
     assert isinstance(command, Run)
     done = machine.run(command)
@@ -194,7 +194,7 @@ def mounted(machine: Sandbox) -> list[list[str]]:
 
 
 def places(machine: Sandbox) -> str:
-    """A folder of the test's own that may be mounted at."""
+    """A folder of the sandbox for mountpoints."""
     return f"{machine.box}/mnt"
 
 
@@ -223,7 +223,7 @@ def test_file_systems_are_mounted_once_and_the_checkpoints_folder_is_proven(mach
     assert machine.run(stop).returncode == 0, "unmounting twice is no fault"
 
 
-def test_a_folder_for_logs_that_only_others_may_make_is_no_failure(machine: Sandbox) -> None:
+def test_a_log_folder_that_cannot_be_made_is_not_a_failure(machine: Sandbox) -> None:
     out = f"{places(machine)}/out"
     config = f'{{"checkpoint_dir":"{out}/ck","log_mirror":"{out}/theirs/logs"}}'.encode()
     machine.write("mnt/out/theirs", "a file, where a folder is to be made")
@@ -235,7 +235,7 @@ def test_a_folder_for_logs_that_only_others_may_make_is_no_failure(machine: Sand
         machine.bootstrap(replace(setup, agent_config=config.replace(b"/ck", b"/theirs/ck")), "mounts")
 
 
-def test_a_server_that_refuses_is_a_failure_in_its_own_words(machine: Sandbox) -> None:
+def test_a_mount_that_is_refused_fails_with_the_servers_error(machine: Sandbox) -> None:
     machine.write("state/mount-fails", "")
     wanted = Mount("nfs", "server:/data", f"{places(machine)}/x")
     done = machine.run(Run("mount", mount_step.mount(wanted, 5), 20.0, as_root=True))
@@ -272,7 +272,7 @@ def test_a_mount_that_hangs_is_found_without_hanging(machine: Sandbox) -> None:
     assert machine.sh(mount_step.wait_until_alive(setup.mounts[0], 30)).returncode == 0
 
 
-def test_a_folder_that_takes_no_file_or_hangs_is_a_failure(machine: Sandbox) -> None:
+def test_a_folder_that_cannot_be_written_to_or_hangs_is_a_failure(machine: Sandbox) -> None:
     paths = Paths(str(machine.home / ".spotsup"), "n1")
     gone = machine.sh(mount_step.prove_folder(f"{machine.box}/nowhere", paths, "k", 5))
     assert gone.returncode == 1
@@ -286,7 +286,7 @@ def test_a_folder_that_takes_no_file_or_hangs_is_a_failure(machine: Sandbox) -> 
     assert not Path(paths.proof).exists()
 
 
-def test_what_cannot_be_unmounted_is_unmounted_lazily(machine: Sandbox) -> None:
+def test_a_mount_that_is_in_use_is_unmounted_lazily(machine: Sandbox) -> None:
     place = f"{places(machine)}/x"
     machine.write("proc/mounts", f"server:/data {place} nfs4 rw,hard 0 0\n")
     machine.write("state/umount-hangs", "")
@@ -334,7 +334,7 @@ def test_without_a_local_disk_scratch_is_a_folder_of_the_boot_disk(machine: Sand
     assert machine.bootstrap(setup, "mounts") == []
 
 
-def test_the_agent_is_a_unit_that_is_started_once_and_stopped_as_any_agent(machine: Sandbox) -> None:
+def test_the_agent_is_a_unit_that_is_started_once_and_stopped_like_any_agent(machine: Sandbox) -> None:
     setup = a_setup(env={"LR": "0.1 'x' \"y\" $z"})
     machine.bootstrap(setup)
     own = machine.home / ".spotsup/nodes/n1"
@@ -359,7 +359,7 @@ def test_the_agent_is_a_unit_that_is_started_once_and_stopped_as_any_agent(machi
     assert [pid for pid in pids if alive(pid)] == []
 
 
-def test_two_daemons_that_start_the_unit_at_a_time_start_one_agent(machine: Sandbox) -> None:
+def test_two_daemons_that_start_the_unit_at_the_same_time_start_one_agent(machine: Sandbox) -> None:
     setup = a_setup()
     machine.bootstrap(setup, "code", "trainer", "environment")
     *before, start = step(machine, setup, "agent").decision  # type: ignore[misc] # a tuple: it was never started
@@ -373,7 +373,7 @@ def test_two_daemons_that_start_the_unit_at_a_time_start_one_agent(machine: Sand
     assert machine.bootstrap(setup) == []
 
 
-def test_a_unit_that_ends_at_once_is_a_failure_with_its_last_words(machine: Sandbox) -> None:
+def test_a_unit_that_ends_at_once_is_a_failure_with_its_last_output(machine: Sandbox) -> None:
     setup = a_setup()
     machine.bootstrap(setup, "code", "trainer", "environment")
     *before, start = step(machine, setup, "agent").decision  # type: ignore[misc] # a tuple: it was never started
@@ -385,7 +385,7 @@ def test_a_unit_that_ends_at_once_is_a_failure_with_its_last_words(machine: Sand
     assert (done.returncode, done.stderr) == (1, "no etcd here\nthe agent ended at once, with status 1\n")
 
 
-def test_the_options_in_the_documents_are_those_that_are_used() -> None:
+def test_the_documented_mount_options_are_those_that_are_used() -> None:
     text = (Path(__file__).resolve().parents[2] / "docs" / "reference" / "nodes.md").read_text(encoding="utf-8")
     documented = re.findall(r"^\| `(?:nfs|filestore|lustre|scratch)`.* \| (\w+) \| `(\S+)` \|$", text, re.MULTILINE)
     assert documented == list(mount_step.OPTIONS.values())

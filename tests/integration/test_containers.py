@@ -131,24 +131,24 @@ def test_the_interpreter_runs_in_the_image_and_only_what_is_named_goes_in(
         env=env, cwd=root, capture_output=True, text=True, timeout=30, check=False,
     )  # fmt: skip
     assert (done.stdout, done.returncode) == ("ran\n", 7), done.stderr
-    words = (tmp_path / "log").read_text().splitlines()
-    assert Path(words[0]).name == runtime
-    assert f"{root}:{root}" in words
+    arguments = (tmp_path / "log").read_text().splitlines()
+    assert Path(arguments[0]).name == runtime
+    assert f"{root}:{root}" in arguments
     assert "two words" not in (tmp_path / "log").read_text(), "no value is on a command line"
-    assert not [word for word in words if "REGISTRY" in word or word in ("OTHER", "PATH")]
+    assert not [each for each in arguments if "REGISTRY" in each or each in ("OTHER", "PATH")]
     if runtime == "docker":
-        names = {words[i + 1].partition("=")[0] for i, word in enumerate(words) if word == "--env"}
+        names = {arguments[i + 1].partition("=")[0] for i, each in enumerate(arguments) if each == "--env"}
         assert names == {"KEY", "SPOTSUP_JOB", "HOME", "USER", "LOGNAME"}
-        assert words[words.index("-P") - 1] == NAMED
-        assert "--interactive" not in words
+        assert arguments[arguments.index("-P") - 1] == NAMED
+        assert "--interactive" not in arguments
     else:
         given = dict(line.partition("=")[::2] for line in (tmp_path / "log.env").read_text().splitlines())
         assert {name for name in given if name.startswith("APPTAINERENV_")} == {
             "APPTAINERENV_KEY", "APPTAINERENV_SPOTSUP_JOB"
         }  # fmt: skip
         assert given["APPTAINERENV_KEY"] == "two words"
-        assert "--pid" in words
-    assert f"{tmp_path}/out put:{tmp_path}/out put" in words
+        assert "--pid" in arguments
+    assert f"{tmp_path}/out put:{tmp_path}/out put" in arguments
     assert (tmp_path / "out put").is_dir(), "the checkpoints' folder is there before it is mounted"
 
 
@@ -196,7 +196,7 @@ def test_a_docker_that_hangs_is_given_up(tmp_path: Path, programs: Path) -> None
     Path(paths.own).mkdir(parents=True)
     (Path(paths.own) / "env.sh").write_text("")
     inside = Inside((str(tmp_path),), (), (), container_init.__file__, gpus=False)
-    for script, words in (
+    for script, error in (
         (pull_by_docker(IMAGE, paths, 0.3), f"pulling {NAMED} did not end within 0.3 s"),
         (interpreter(IMAGE, paths, inside, answer_s=0.3), "Docker has not answered for 0.3 s"),
     ):
@@ -205,16 +205,16 @@ def test_a_docker_that_hangs_is_given_up(tmp_path: Path, programs: Path) -> None
             timeout=30, check=False,
         )  # fmt: skip
         assert done.returncode != 0
-        assert done.stderr.splitlines()[-1] == words
+        assert done.stderr.splitlines()[-1] == error
 
 
 def test_facts_of_this_computer_are_gathered(tmp_path: Path, programs: Path) -> None:
     setup = setup_in(tmp_path)
-    told = subprocess.run(
+    output = subprocess.run(
         ["sh", "-c", facts_script(setup)], env={**os.environ, **environ(programs), "HOME": str(tmp_path)},
         capture_output=True, text=True, timeout=60, check=False,
     ).stdout  # fmt: skip
-    found = parse_facts(told).containers
+    found = parse_facts(output).containers
     # The docker of this test runs what it is asked for as Python: `version` and `image` fail in it.
     assert found.docker == "silent"
     assert found.apptainer == str(programs / "apptainer")
@@ -229,7 +229,7 @@ LOOP = """
 import os, signal, subprocess, sys, time
 child = subprocess.Popen(["sleep", "600"])
 def leave(*_):
-    print("told", flush=True)
+    print("leaving", flush=True)
     child.kill()
     sys.exit(5)
 signal.signal(signal.SIGTERM, leave)
@@ -271,7 +271,7 @@ def test_a_line_on_stdin_makes_the_command_leave_and_its_status_is_returned() ->
         assert process.stdout is not None
         process.stdin.write("leave\n")
         process.stdin.flush()
-        assert process.stdout.read() == "told\n"
+        assert process.stdout.read() == "leaving\n"
         assert process.wait(10) == 5
 
 
@@ -314,8 +314,8 @@ def test_an_unattended_command_is_killed_by_a_signal_to_leave() -> None:
 def child_in(tmp_path: Path) -> Child:
     """A launcher that has begun, as bootstrap arranges it: `python` is a script that runs the container_init."""
     python = tmp_path / "python"
-    said = "import signal, sys, time; signal.signal(15, lambda *_: sys.exit(5)); print(12345, flush=True)"
-    command = [sys.executable, container_init.__file__, sys.executable, "-c", f"{said}; time.sleep(60)"]
+    program = "import signal, sys, time; signal.signal(15, lambda *_: sys.exit(5)); print(12345, flush=True)"
+    command = [sys.executable, container_init.__file__, sys.executable, "-c", f"{program}; time.sleep(60)"]
     python.write_text(f"#!/bin/sh\nexec {shlex.join(command)}\n")
     python.chmod(0o755)
     config = wire.AgentConfig(

@@ -53,7 +53,7 @@ def test_systemd_finds_nothing_wrong(name: str, tmp_path: Path) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-def test_the_daemon_is_started_again_watched_and_leaves_its_machines_alone() -> None:
+def test_the_daemon_is_restarted_and_watched_and_leaves_its_machines_alone() -> None:
     unit = service("spotsupd.service")
     assert unit["ExecStart"] == "/opt/spotsup/.venv/bin/spotsupd run --config /etc/spotsup/spotsupd.toml"
     assert unit["Type"] == "notify"

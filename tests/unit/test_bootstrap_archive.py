@@ -70,7 +70,7 @@ def test_only_the_executable_bit_and_the_content_matter(tmp_path: Path) -> None:
     assert {(each.uid, each.gid, each.uname, each.gname, each.mtime) for each in found.values()} == {(0, 0, "", "", 0)}
 
 
-def test_what_is_no_code_stays_out(tmp_path: Path) -> None:
+def test_what_is_not_code_is_excluded(tmp_path: Path) -> None:
     write(
         tmp_path, ".git/config", ".venv/bin/python", "node_modules/x.js", "a/__pycache__/b.pyc", "c.pyc", "a/train.py"
     )
@@ -95,7 +95,7 @@ def test_what_is_no_code_stays_out(tmp_path: Path) -> None:
         ("  ", set()),
     ],
 )
-def test_the_ignore_file_names_what_stays_out(tmp_path: Path, pattern: str, left_out: set[str]) -> None:
+def test_patterns_of_the_ignore_file_are_excluded(tmp_path: Path, pattern: str, left_out: set[str]) -> None:
     everything = {"a.bin", "data/b.bin", "data/deep/c.bin", "data/d.txt", "train.py"}
     write(tmp_path, *everything)
     assert packed_names(tmp_path, *([] if pattern.startswith(("#", " ")) else [pattern])) == everything - left_out
@@ -121,7 +121,7 @@ def test_links_within_the_folder_are_kept(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("target", ["../outside", "/etc/passwd", "lib/../../outside", "/absolute/but/inside"])
-def test_a_link_that_leaves_the_folder_is_refused(tmp_path: Path, target: str) -> None:
+def test_a_link_out_of_the_folder_is_refused(tmp_path: Path, target: str) -> None:
     folder = write(tmp_path / "code", "lib/a.py")
     (folder / "link").symlink_to(target)
     with pytest.raises(PackError, match=r"code/link is a link to .*, outside .*\.spotsupignore"):

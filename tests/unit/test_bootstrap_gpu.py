@@ -54,12 +54,12 @@ def test_a_machine_that_was_not_made_for_the_node_is_never_changed(path: Path) -
 
 
 @pytest.mark.parametrize("path", CASES, ids=lambda path: path.stem)
-def test_whoever_wants_no_gpu_is_never_stopped_by_one(path: Path) -> None:
+def test_a_job_without_gpus_is_never_stopped_by_one(path: Path) -> None:
     planned = plan(gpu_facts_of(read(path)), a_setup(host=host_on("aws", "", 0)))
     assert all(isinstance(step.decision, Skip) for step in planned if step.name in STEPS)
 
 
-def test_what_has_computed_in_this_boot_is_not_asked_again() -> None:
+def test_the_gpu_check_runs_once_per_boot_and_interpreter() -> None:
     case = read(GOLDEN / "aws_image_t4.json")
     facts, setup = gpu_facts_of(case), a_setup(host=host_on(**case["host"]))
     checked = replace(facts, gpu=replace(facts.gpu, checked=check_key(facts, setup)))
@@ -73,7 +73,7 @@ def test_what_has_computed_in_this_boot_is_not_asked_again() -> None:
     assert asks(replace(checked, python="/opt/venv/bin/python"))
 
 
-def test_generations_get_the_modules_that_drive_them() -> None:
+def test_each_gpu_generation_gets_kernel_modules_that_drive_it() -> None:
     assert flavour_for((0x1B38,)) == "proprietary"  # P40
     assert flavour_for((0x1DB1,)) == "proprietary"  # V100
     assert flavour_for((0x1EB8,)) == "open"  # T4
@@ -102,11 +102,11 @@ def test_generations_get_the_modules_that_drive_them() -> None:
         ("NVIDIA L4", 23034, "", True),  # a type that is not in the catalog
     ],
 )
-def test_names_are_compared_as_the_catalog_has_them(name: str, memory_mib: int, offered: str, right: bool) -> None:
+def test_gpu_names_are_compared_with_the_catalogue(name: str, memory_mib: int, offered: str, right: bool) -> None:
     assert is_as_offered(Gpu(0, name, "GPU-1", memory_mib), offered) is right
 
 
-def test_a_driver_that_was_killed_for_its_time_counts_as_hanging() -> None:
+def test_nvidia_smi_that_was_killed_by_its_time_limit_counts_as_hanging() -> None:
     for status in ("hung", "124", "137"):
         found = read_gpu({"pci": "0000:00:1e.0 0x1eb8 0x030200", "smi": "", "smi_status": status})
         assert diagnose(found).condition is Condition.UNHEALTHY

@@ -67,7 +67,7 @@ def test_endless_lists_of_packages_are_refused() -> None:
         lock_of(code_of(r_txt="#" * (MAX_BYTES + 1)), "r.txt")
 
 
-def test_the_project_itself_is_no_fault_of_a_lock() -> None:
+def test_a_lock_may_name_the_project_itself() -> None:
     found = lock_of(
         code_of(uv_lock='[[package]]\nname = "mine"\nsource = { virtual = "." }\n', pyproject_toml=""), "uv"
     )

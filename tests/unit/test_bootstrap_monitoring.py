@@ -17,12 +17,12 @@ from tests.support.plans import FRESH, SYSTEMCTL_SHOW, a_setup
 OURS = replace(FRESH, system=System(born="n1", os="ubuntu", version="22.04", root=True, systemd="running"))
 
 
-def test_what_systemctl_says_is_read() -> None:
+def test_the_output_of_systemctl_is_read() -> None:
     assert read_units(SYSTEMCTL_SHOW) == {"prometheus-node-exporter": "active", "nvidia-dcgm": "inactive"}
     assert read_units("") == {}
 
 
-def test_what_is_installed_and_was_not_started_is_started() -> None:
+def test_installed_exporters_that_do_not_run_are_started() -> None:
     facts = replace(OURS, monitoring=Monitoring({"nvidia-dcgm": "inactive", "dcgm-exporter": "inactive"}))
     decision = monitoring(facts, a_setup())
     assert isinstance(decision, tuple)
@@ -41,11 +41,11 @@ def test_what_is_installed_and_was_not_started_is_started() -> None:
         ({"node_exporter": "failed", "dcgm-exporter": "active"}, "node_exporter is failed, dcgm-exporter is active"),
     ],
 )
-def test_else_nothing_is_done(units: dict[str, str], reason: str) -> None:
+def test_other_exporters_are_left_alone(units: dict[str, str], reason: str) -> None:
     assert monitoring(replace(OURS, monitoring=Monitoring(units)), a_setup()) == Skip(reason)
 
 
-def test_other_peoples_machines_are_left_as_they_are() -> None:
+def test_exporters_of_machines_that_are_not_ours_are_left_alone() -> None:
     facts = replace(FRESH, monitoring=Monitoring({"node_exporter": "inactive"}))
     assert isinstance(monitoring(facts, a_setup()), Skip)
 

@@ -238,7 +238,7 @@ def test_a_script_that_changes_the_system_says_that_it_does(machine: tuple[Facts
 
 @pure
 @given(own_machines())
-def test_what_asks_for_new_facts_is_the_last_of_its_step(machine: tuple[Facts, Setup]) -> None:
+def test_a_command_that_needs_new_facts_is_the_last_of_its_step(machine: tuple[Facts, Setup]) -> None:
     for step in plan(*machine):
         if isinstance(step.decision, tuple) and needs_new_facts(step.decision):
             assert isinstance(step.decision[-1], Again | Reboot)
@@ -275,7 +275,7 @@ def test_a_plan_is_the_same_each_time(facts: Facts, setup: Setup) -> None:
 
 @pure
 @given(machines, setups)
-def test_a_plan_asks_for_something_skips_or_refuses(facts: Facts, setup: Setup) -> None:
+def test_each_step_has_commands_is_skipped_or_is_unfit(facts: Facts, setup: Setup) -> None:
     for step in plan(facts, setup):
         assert isinstance(step.decision, Skip | Unfit) or len(step.decision) > 0
 
@@ -301,7 +301,7 @@ def test_a_running_agent_with_another_configuration_is_stopped_before_one_is_sta
 
 @pure
 @given(machines, setups)
-def test_the_agent_is_started_anew_when_its_configuration_trainer_or_environment_changed(
+def test_the_agent_is_restarted_when_its_configuration_trainer_or_environment_changed(
     facts: Facts, setup: Setup
 ) -> None:
     keys = {
@@ -314,7 +314,7 @@ def test_the_agent_is_started_anew_when_its_configuration_trainer_or_environment
     assert len(keys) == 5
 
 
-def test_secrets_show_up_neither_in_a_plan_nor_in_a_repr() -> None:
+def test_secrets_are_neither_in_a_plan_nor_in_a_repr() -> None:
     setup = a_setup(env={"TOKEN": "hunter2"}, agent_config=b'{"env":{"TOKEN":"hunter2"}}', setup="true")
     planned = plan(FRESH, setup)
     assert "hunter2" not in explain(planned) + repr(planned) + repr(setup)
@@ -339,14 +339,14 @@ def test_a_dry_run_shows_what_is_done_what_is_left_and_what_is_impossible() -> N
     assert '    | setsid /bin/sh "$own/agent.sh"' in text
 
 
-def test_a_dry_run_says_what_is_done_as_root() -> None:
+def test_a_dry_run_shows_what_runs_as_root() -> None:
     facts = replace(FRESH, system=System(born="n1", root=True, unheld=("linux-image-aws",)))
     text = explain(plan(facts, a_setup()))
     assert "hygiene:\n  hold linux-image-aws (as root)\n    | " in text
     assert "apt-mark hold linux-image-aws" in text
 
 
-def test_an_environment_is_another_where_lock_interpreter_or_system_is() -> None:
+def test_an_environment_depends_on_lock_interpreter_and_system() -> None:
     lock = Lock("requirements", "r.txt", "0" * 64)
     first = environment_name(FRESH, lock)
     others = {
@@ -391,7 +391,7 @@ def test_the_agent_trains_with_the_environment() -> None:
         ({"mounts": tuple(Mount("nfs", "s:/", f"/mnt/{n}") for n in range(9))}, "9 file systems are more than the 8"),
     ],
 )
-def test_a_setup_that_cannot_work_is_refused(changes: dict[str, Any], complaint: str) -> None:
+def test_an_invalid_setup_is_refused(changes: dict[str, Any], complaint: str) -> None:
     with pytest.raises(ValueError, match=complaint):
         a_setup(**changes)
 
@@ -415,12 +415,12 @@ def test_a_setup_that_cannot_work_is_refused(changes: dict[str, Any], complaint:
         (("scratch", "", "/mnt/x", "ro"), "its mode is rw"),
     ],
 )
-def test_a_mount_that_cannot_be_is_refused(mount: tuple[Any, ...], complaint: str) -> None:
+def test_an_invalid_mount_is_refused(mount: tuple[Any, ...], complaint: str) -> None:
     with pytest.raises(ValueError, match=complaint):
         Mount(*mount)
 
 
-def test_a_computer_behind_a_test_cloud_stands_in_for_one_with_the_gpus_that_were_asked_for() -> None:
+def test_a_computer_behind_a_test_cloud_stands_in_for_a_machine_with_gpus() -> None:
     planned = plan(FRESH, a_setup(host=host_on("aws", "T4", 1)))
     found = {step.name: as_json(step.decision) for step in planned if step.name.startswith("gpu")}
     assert found == {
@@ -431,7 +431,7 @@ def test_a_computer_behind_a_test_cloud_stands_in_for_one_with_the_gpus_that_wer
     assert "none on the PCI bus" in next(as_json(step.decision)["unfit"] for step in made_for_it if step.name == "gpu")
 
 
-def test_what_is_mounted_below_something_comes_after_it() -> None:
+def test_a_mount_below_another_comes_after_it() -> None:
     setup = a_setup(mounts=(Mount("nfs", "s:/b", "/mnt/a/b"), Mount("nfs", "s:/a", "/mnt/a")))
     facts = replace(FRESH, system=System(born="n1", root=True), mounts=Mounts(nfs=True))
     decision = next(step.decision for step in plan(facts, setup) if step.name == "mounts")
