@@ -238,7 +238,7 @@ class Provisioner(Protocol):
 
     @property
     def name(self) -> str:
-        """The cloud's name in job files: local, aws, gcp, azure."""
+        """The cloud's name in job files: a key of `provisioners.registry.CLOUDS`."""
         ...
 
     def offers(self, query: OfferQuery, timeout_s: float) -> Sequence[Offer]:

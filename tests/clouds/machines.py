@@ -159,6 +159,8 @@ def real_machines(directory: Path, *, launch_delay_s: float = 0.0) -> Iterator[R
 class PaperMachines:
     """Machines that run at once and do nothing: for thousands of launches."""
 
+    ssh_port = 22
+
     def __init__(self) -> None:
         self._looks: dict[str, Look] = {}
         self._lock = threading.Lock()
@@ -188,3 +190,13 @@ class PaperMachines:
     def console(self, machine: str) -> str:
         """As the protocol says."""
         return f"{machine}: a machine on paper\n"
+
+
+@contextmanager
+def machines_for(folder: Path, *, light: bool) -> Iterator[PaperMachines | RealMachines]:
+    """Machines on paper, or such as take logins, below `folder`."""
+    if light:
+        yield PaperMachines()
+        return
+    with real_machines(folder / "machines") as machines:
+        yield machines

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from provisioners.aws.provisioner import AwsProvisioner
 from provisioners.aws.settings import AwsSettings
 from provisioners.base import Provisioner
 from tests.clouds import aws
-from tests.clouds.machines import Machines, PaperMachines, RealMachines, real_machines
+from tests.clouds.machines import Machines, RealMachines, machines_for
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,23 +85,13 @@ def _ec2_id(instance_id: str) -> str:
     return instance_id.rpartition(":")[2]
 
 
-def _harness(server: aws.AwsServer, machines: Machines, ssh_port: int, monkeypatch: pytest.MonkeyPatch) -> AwsHarness:
-    for name, value in aws.ENVIRON.items():
-        monkeypatch.setenv(name, value)
-    settings = AwsSettings(regions=("us-east-1",), ssh_user=getpass.getuser(), ssh_port=ssh_port, endpoint=server.url)
-    return AwsHarness(server, AwsProvisioner(settings), machines)
-
-
-@pytest.fixture
-def aws_harness(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[AwsHarness]:
-    """Its machines take logins."""
-    with real_machines(tmp_path / "machines") as machines, aws.aws_cloud(machines) as server:
-        yield _harness(server, machines, machines.ssh_port, monkeypatch)
-
-
-@pytest.fixture
-def light_aws_harness(monkeypatch: pytest.MonkeyPatch) -> Iterator[AwsHarness]:
-    """Its machines are on paper."""
-    machines = PaperMachines()
-    with aws.aws_cloud(machines) as server:
-        yield _harness(server, machines, 22, monkeypatch)
+@contextmanager
+def opened(folder: Path, monkeypatch: pytest.MonkeyPatch, *, light: bool) -> Iterator[AwsHarness]:
+    """`light`: its machines are on paper."""
+    with machines_for(folder, light=light) as machines, aws.aws_cloud(machines) as server:
+        for name, value in aws.ENVIRON.items():
+            monkeypatch.setenv(name, value)
+        settings = AwsSettings(
+            regions=("us-east-1",), ssh_user=getpass.getuser(), ssh_port=machines.ssh_port, endpoint=server.url
+        )
+        yield AwsHarness(server, AwsProvisioner(settings), machines)

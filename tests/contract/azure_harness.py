@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import pytest
 from provisioners.azure.provisioner import AzureProvisioner
 from provisioners.base import Provisioner
 from tests.clouds import azure
-from tests.clouds.machines import Machines, PaperMachines, RealMachines, real_machines
+from tests.clouds.machines import Machines, RealMachines, machines_for
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,25 +81,11 @@ class AzureHarness:
         self.server.stop()
 
 
-def _harness(
-    server: azure.AzureServer, machines: Machines, ssh_port: int, monkeypatch: pytest.MonkeyPatch
-) -> AzureHarness:
-    for name, value in server.environ.items():
-        monkeypatch.setenv(name, value)
-    settings = server.settings(ssh_user=getpass.getuser(), ssh_port=ssh_port)
-    return AzureHarness(server, AzureProvisioner(settings), machines)
-
-
-@pytest.fixture
-def azure_harness(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[AzureHarness]:
-    """Its machines take logins."""
-    with real_machines(tmp_path / "machines") as machines, azure.azure_cloud(machines) as server:
-        yield _harness(server, machines, machines.ssh_port, monkeypatch)
-
-
-@pytest.fixture
-def light_azure_harness(monkeypatch: pytest.MonkeyPatch) -> Iterator[AzureHarness]:
-    """Its machines are on paper."""
-    machines = PaperMachines()
-    with azure.azure_cloud(machines) as server:
-        yield _harness(server, machines, 22, monkeypatch)
+@contextmanager
+def opened(folder: Path, monkeypatch: pytest.MonkeyPatch, *, light: bool) -> Iterator[AzureHarness]:
+    """`light`: its machines are on paper."""
+    with machines_for(folder, light=light) as machines, azure.azure_cloud(machines) as server:
+        for name, value in server.environ.items():
+            monkeypatch.setenv(name, value)
+        settings = server.settings(ssh_user=getpass.getuser(), ssh_port=machines.ssh_port)
+        yield AzureHarness(server, AzureProvisioner(settings), machines)

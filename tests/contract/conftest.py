@@ -1,9 +1,11 @@
-"""The harnesses, one per provider: the module `NAME_harness.py` of each registered cloud."""
+"""The harnesses, one per provider: `opened` of the module `NAME_harness.py` of each registered cloud."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from importlib import import_module
+from pathlib import Path
 
 import pytest
 
@@ -14,22 +16,24 @@ from tests.contract.harness import Harness
 REAL = "SPOTSUP_CONTRACT_REAL" in os.environ
 HARNESSES = ["real"] if REAL else list(CLOUDS)
 
-for _name in CLOUDS:
-    _module = import_module(f"tests.contract.{_name}_harness")
-    for _fixture in (f"{_name}_harness", f"light_{_name}_harness"):
-        globals()[_fixture] = getattr(_module, _fixture)
+
+def _opened(request: pytest.FixtureRequest, *, light: bool) -> Iterator[Harness]:
+    if request.param == "real":
+        yield request.getfixturevalue("real_harness")
+        return
+    folder: Path = request.getfixturevalue("tmp_path")
+    module = import_module(f"tests.contract.{request.param}_harness")
+    with module.opened(folder, request.getfixturevalue("monkeypatch"), light=light) as found:
+        yield found
 
 
 @pytest.fixture(params=HARNESSES)
-def harness(request: pytest.FixtureRequest) -> Harness:
+def harness(request: pytest.FixtureRequest) -> Iterator[Harness]:
     """Each provider's harness in turn."""
-    found: Harness = request.getfixturevalue(f"{request.param}_harness")
-    return found
+    yield from _opened(request, light=False)
 
 
 @pytest.fixture(params=HARNESSES)
-def light_harness(request: pytest.FixtureRequest) -> Harness:
+def light_harness(request: pytest.FixtureRequest) -> Iterator[Harness]:
     """The same for tests without a login: the machines of the test clouds exist on paper only."""
-    light = "" if request.param == "real" else "light_"
-    found: Harness = request.getfixturevalue(f"{light}{request.param}_harness")
-    return found
+    yield from _opened(request, light=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from provisioners.base import Provisioner
 from provisioners.gcp.provisioner import GcpProvisioner
 from provisioners.gcp.settings import GcpSettings
 from tests.clouds import gcp
-from tests.clouds.machines import Machines, PaperMachines, RealMachines, real_machines
+from tests.clouds.machines import Machines, RealMachines, machines_for
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,31 +84,17 @@ def _name(instance_id: str) -> str:
     return instance_id.rpartition(":")[2]
 
 
-def _harness(
-    server: gcp.GcpServer, machines: Machines, ssh_port: int, key: Path, monkeypatch: pytest.MonkeyPatch
-) -> GcpHarness:
-    for name, value in server.environ(key).items():
-        monkeypatch.setenv(name, value)
-    settings = GcpSettings(
-        project=gcp.PROJECT,
-        regions=("us-central1",),
-        ssh_user=getpass.getuser(),
-        ssh_port=ssh_port,
-        endpoint=server.url,
-    )
-    return GcpHarness(server, GcpProvisioner(settings), machines)
-
-
-@pytest.fixture
-def gcp_harness(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[GcpHarness]:
-    """Its machines take logins."""
-    with real_machines(tmp_path / "machines") as machines, gcp.gcp_cloud(machines) as server:
-        yield _harness(server, machines, machines.ssh_port, tmp_path / "key", monkeypatch)
-
-
-@pytest.fixture
-def light_gcp_harness(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[GcpHarness]:
-    """Its machines are on paper."""
-    machines = PaperMachines()
-    with gcp.gcp_cloud(machines) as server:
-        yield _harness(server, machines, 22, tmp_path / "key", monkeypatch)
+@contextmanager
+def opened(folder: Path, monkeypatch: pytest.MonkeyPatch, *, light: bool) -> Iterator[GcpHarness]:
+    """`light`: its machines are on paper."""
+    with machines_for(folder, light=light) as machines, gcp.gcp_cloud(machines) as server:
+        for name, value in server.environ(folder / "key").items():
+            monkeypatch.setenv(name, value)
+        settings = GcpSettings(
+            project=gcp.PROJECT,
+            regions=("us-central1",),
+            ssh_user=getpass.getuser(),
+            ssh_port=machines.ssh_port,
+            endpoint=server.url,
+        )
+        yield GcpHarness(server, GcpProvisioner(settings), machines)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +14,7 @@ from provisioners.base import Provisioner
 from provisioners.localcloud.client import call
 from provisioners.localcloud.models import Fault, NoticeBody, SettingsPatch, View
 from tests.contract.harness import cannot
-from tests.support.programs import LocalCloud, free_ports
+from tests.support.programs import LocalCloud, free_ports, running_local_cloud
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,13 +96,8 @@ class LocalHarness:
         return answer.content
 
 
-@pytest.fixture
-def local_harness(local_cloud: LocalCloud) -> LocalHarness:
-    """The local cloud's provisioner."""
-    return LocalHarness(local_cloud)
-
-
-@pytest.fixture
-def light_local_harness(local_harness: LocalHarness) -> LocalHarness:
-    """The same: its machines are always real."""
-    return local_harness
+@contextmanager
+def opened(folder: Path, _monkeypatch: pytest.MonkeyPatch, *, light: bool) -> Iterator[LocalHarness]:
+    """Its machines are always real ones, whether or not `light`."""
+    with running_local_cloud(folder / "a cloud") as cloud:
+        yield LocalHarness(cloud)
