@@ -87,7 +87,7 @@ TABLE: Sequence[Code] = (
     Code("HTTP 412", Kind.USED, "Compute API, If-None-Match"),
     Code("ConflictingServerState", Kind.TRANSIENT, "ARM"),
     Code("Conflict", Kind.TRANSIENT, "ARM"),
-    _fatal("PropertyChangeNotAllowed", "a machine of this name exists already: take a new token"),
+    _fatal("PropertyChangeNotAllowed", "a machine of this name already exists: use a new token"),
     _fatal("AuthorizationFailed", _ALLOW),
     _fatal("LinkedAuthorizationFailed", _ALLOW),
     _fatal("LinkedAccessCheckFailed", _ALLOW),

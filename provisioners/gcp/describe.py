@@ -64,9 +64,9 @@ class Operation:
     target: str
     kind: str
     done: bool
-    began_at: float
+    began_at: float  # UNIX seconds
     name: str = ""
-    code: str = ""
+    code: str = ""  # why it failed, "" where it did not; as `message`
     message: str = ""
 
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from provisioners.base import LaunchOutcome, Scope
 from provisioners.codes import Code, Kind, find, outcome
 
-CAPACITY_MEMORY_S = 300.0  # GCE takes up to 30 s to say that a zone is full: frequent retries cost more than on EC2
+CAPACITY_MEMORY_S = 300.0  # GCE takes up to 30 s to report that a zone is full: frequent retries cost more than on EC2
 ADDRESS_MEMORY_S = 30.0  # karpenter's: an address is free as soon as an instance is deleted
 ABSENT_MEMORY_S = 3600.0  # a zone does not gain a machine type within minutes
 QUOTA_MEMORY_S = 600.0

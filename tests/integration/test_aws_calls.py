@@ -1,4 +1,4 @@
-"""EC2 by the real boto3, against the test cloud with machines on paper: faults, limits in time, numbers of calls."""
+"""EC2 by the real boto3, against the test cloud with machines on paper: faults, time limits, numbers of calls."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def test_a_token_of_another_cluster_is_another_token(ec2: AwsProvisioner) -> Non
 def test_a_token_whose_machine_the_cloud_forgot_is_transient(server: aws.AwsServer, ec2: AwsProvisioner) -> None:
     machine = launched(ec2, "n1")
     ec2.terminate(machine.id, TIMEOUT_S)
-    server.cloud.lag(3600.0)  # the listing shows nothing of it
+    server.cloud.lag(3600.0)  # no listing shows it
     outcome = ec2.launch(request("n1"), TIMEOUT_S)
     assert isinstance(outcome, Transient)
     assert "new token" in outcome.message
@@ -352,7 +352,7 @@ def boto3_client(server: aws.AwsServer) -> Any:
 
 
 def test_leftovers_are_found_by_tag_and_removed(server: aws.AwsServer, ec2: AwsProvisioner) -> None:
-    launched(ec2, "n1")  # what it has is in use
+    launched(ec2, "n1")  # its resources are in use
     for cluster in ("another", CLUSTER):
         server.cloud.leave_behind("us-east-1", {"spotsup-cluster": cluster, "spotsup-node": "n1"})
     left = ec2.leftovers(CLUSTER, TIMEOUT_S)

@@ -1,4 +1,4 @@
-"""Azure by its real SDK, against the test cloud with machines on paper: faults, limits in time, numbers of calls."""
+"""Azure by its real SDK, against the test cloud with machines on paper: faults, time limits, numbers of calls."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_a_launch_is_sent_once_even_where_the_sdk_would_retry(server: azure.Azur
     server.cloud.fail_next(azure.LAUNCH, "throttled")
     throttled = arm.launch(request("n1"), TIMEOUT_S)
     assert isinstance(throttled, Throttled)
-    assert throttled.retry_after_s == 1.0  # by the answer's own word
+    assert throttled.retry_after_s == 1.0  # by the answer's Retry-After
     assert server.cloud.counted()[azure.LAUNCH] == 2
     launched(arm, "n2", offer("eastus-2"))
     server.cloud.make_room("eastus-1", "Standard_NC4as_T4_v3")
@@ -120,7 +120,7 @@ def test_a_launch_that_fails_after_acceptance_is_no_capacity_and_leaves_nothing(
     assert not server.cloud.arm.fleet.records
     assert not arm.instances(CLUSTER, TIMEOUT_S)
     assert not arm.leftovers(CLUSTER, TIMEOUT_S)
-    assert launched(arm, "n1").state is InstanceState.PENDING  # what never was ends no token
+    assert launched(arm, "n1").state is InstanceState.PENDING  # a machine that never ran does not use up a token
 
 
 def test_a_launch_that_fails_later_is_listed_as_stopped_and_can_be_ended(
@@ -133,7 +133,7 @@ def test_a_launch_that_fails_later_is_listed_as_stopped_and_can_be_ended(
     time.sleep(0.4)
     failed = found_by(arm, "n1")
     assert (failed.state, failed.end_cause, failed.node) == (InstanceState.STOPPED, EndCause.FAILED, "n1")
-    # A daemon that was killed in between asks again: the failure is told, and what it left goes.
+    # A daemon that was killed in between retries: the failure is reported, and the failed machine is deleted.
     assert isinstance(arm.launch(request("n1"), TIMEOUT_S), NoCapacity)
     assert not server.cloud.arm.fleet.records
 
@@ -198,7 +198,7 @@ def test_a_token_of_another_cluster_is_another_token(arm: AzureProvisioner) -> N
 
 
 def test_a_token_that_azure_forgot_launches_another_machine(server: azure.AzureServer, arm: AzureProvisioner) -> None:
-    """Azure forgets names, and its log is late: then the token has a second machine, after the first, never beside."""
+    """Azure forgets names, and its log lags: the token then gets a second machine, after the first one's end."""
     machine = launched(arm, "n1")
     arm.terminate(machine.id, TIMEOUT_S)
     ended = arm.launch(request("n1"), TIMEOUT_S)
@@ -297,7 +297,7 @@ def test_invalid_credentials_are_reported_by_every_call(
             ask()
     assert isinstance(arm.launch(request("n1"), TIMEOUT_S), Fatal)
     server.cloud.credentials = "good"
-    launched(arm, "n1")  # credentials that were mended are taken up
+    launched(arm, "n1")  # corrected credentials are used
 
 
 def test_missing_credentials_are_reported(arm: AzureProvisioner, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -448,7 +448,7 @@ def test_a_console_is_shown_and_none_is_empty(arm: AzureProvisioner) -> None:
 
 
 def test_leftovers_are_found_by_tag_or_name_and_removed(server: azure.AzureServer, arm: AzureProvisioner) -> None:
-    launched(arm, "n1")  # what it has is in use
+    launched(arm, "n1")  # its resources are in use
     for cluster in ("another", CLUSTER):
         name = f"spotsup-{len(cluster)}-{cluster}-gone"
         server.cloud.leave_behind({"spotsup-cluster": cluster, "spotsup-node": "gone"}, name)
@@ -621,7 +621,7 @@ def test_no_quota_for_spot_machines_is_a_complaint(server: azure.AzureServer, ar
 
 
 def test_the_roles_grant_exactly_the_actions_that_are_called(server: azure.AzureServer, arm: AzureProvisioner) -> None:
-    """Everything that the daemon ever asks of Azure; by whether it asks the resource group or the subscription."""
+    """All actions that the daemon calls on Azure, by scope: the resource group or the subscription."""
     arm.check(30.0)
     arm.offers(OfferQuery(), TIMEOUT_S)
     machine = launched(arm, "n1")

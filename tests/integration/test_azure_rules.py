@@ -1,4 +1,4 @@
-"""What Azure is asked for, and how its answers are read: pure functions."""
+"""Azure's requests, and the reading of its answers: pure functions."""
 
 from __future__ import annotations
 

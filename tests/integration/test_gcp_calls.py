@@ -311,7 +311,7 @@ def test_every_call_ends_in_time(server: gcp.GcpServer, compute: GcpProvisioner,
         server.cloud.fail_next(action, "hang", times=20)
     with ThreadPoolExecutor(len(calls)) as pool:
         took = dict(zip(calls, pool.map(ask, calls), strict=True))
-    assert max(took.values()) < timeout_s + 1.0, took  # the SDK itself would go on for ten minutes
+    assert max(took.values()) < timeout_s + 1.0, took  # the SDK itself would retry for ten minutes
 
 
 def test_a_listing_without_a_zone_is_no_listing(server: gcp.GcpServer, compute: GcpProvisioner) -> None:
@@ -515,7 +515,7 @@ def test_a_console_is_shown_and_none_is_empty(compute: GcpProvisioner) -> None:
 
 
 def test_leftovers_are_found_by_label_and_removed(server: gcp.GcpServer, compute: GcpProvisioner) -> None:
-    launched(compute, "n1")  # what it has is in use
+    launched(compute, "n1")  # its disk is in use
     for number, cluster in enumerate(("another", CLUSTER)):
         labels = {"spotsup-cluster": cluster, "spotsup-node": "n1"}
         server.cloud.leave_behind("us-central1-b", labels, f"left-{number}")

@@ -1,4 +1,4 @@
-"""The roles in docs/permissions: what the code needs on Compute Engine, and no more."""
+"""The roles in docs/permissions: exactly what the code needs on Compute Engine."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.clouds.machines import PaperMachines
 from tests.support.machines import CLUSTER, TIMEOUT_S, request_for
 
 PERMISSIONS = Path(__file__).resolve().parents[2] / "docs" / "permissions"
-# Granted on the nodes' account alone: on the project it would be leave to act as any account.
+# Granted on the nodes' account only: on the project it would allow acting as any account.
 ON_THE_ACCOUNT = "iam.serviceAccounts.actAs"
 
 
@@ -33,7 +33,7 @@ def granted(file: str) -> set[str]:
 
 
 def do_everything(server: gcp.GcpServer) -> None:
-    """All that the daemon ever asks of Compute Engine."""
+    """All calls that the daemon makes on Compute Engine."""
     server.cloud.compute.images[gcp.PROJECT] = {"ours"}
     settings = GcpSettings(
         project=gcp.PROJECT,

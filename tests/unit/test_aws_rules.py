@@ -1,4 +1,4 @@
-"""What EC2 is asked for, and how its answers are read: pure functions."""
+"""EC2's requests, and the reading of its answers: pure functions."""
 
 from __future__ import annotations
 

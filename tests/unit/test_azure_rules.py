@@ -1,4 +1,4 @@
-"""What Azure is asked for, and how its answers are read: pure functions."""
+"""Azure's requests, and the reading of its answers: pure functions."""
 
 from __future__ import annotations
 
@@ -228,7 +228,7 @@ def azure_from_within() -> Iterator[tuple[str, list[tuple[str, str, str]]]]:
         do_DELETE = do_GET  # noqa: N815 - http.server finds it by this name
 
         def log_message(self, *_: object) -> None:
-            """Quiet."""
+            """Log nothing."""
 
     with serving(ThreadingHTTPServer(("127.0.0.1", 0), Handler)) as server:
         yield f"http://127.0.0.1:{server.server_address[1]}", seen
@@ -382,7 +382,7 @@ def test_an_ended_machine_is_described_by_its_launch() -> None:
     read = describe.gone("spotsup-6-team-a-token-1", past(BORN, entry(5, "evictSpotVM/action")), PLAIN)
     assert (read.id, read.node, read.zone) == ("spotsup-6-team-a-token-1", "node-1", "eastus-2")
     assert (read.state, read.end_cause) == (InstanceState.TERMINATED, EndCause.PREEMPTED)
-    # A birth that is longer ago than the log is read: what the name says.
+    # A launch before the log's window: the name is the only source.
     old = describe.gone("spotsup-6-team-a-token-1", past(entry(5, "delete")), PLAIN)
     assert (old.cluster, old.node, old.token, old.region) == ("team-a", "", "token-1", "eastus")
 

@@ -1,4 +1,4 @@
-"""What Compute Engine is asked for, and how its answers are read: pure functions."""
+"""Compute Engine's requests, and the reading of its answers: pure functions."""
 
 from __future__ import annotations
 
@@ -378,7 +378,7 @@ def test_the_metrics_are_googles_own() -> None:
 
 @contextmanager
 def google(*, deletes: int) -> Iterator[tuple[str, list[tuple[str, str, str]]]]:
-    """A metadata service and an API, which answers a deletion so; and what was asked with which headers."""
+    """A metadata service, and an API that answers a deletion as given; records requests and headers."""
     asked: list[tuple[str, str, str]] = []
     root = "/computeMetadata/v1/"
     data = {
@@ -404,7 +404,7 @@ def google(*, deletes: int) -> Iterator[tuple[str, list[tuple[str, str, str]]]]:
             self.wfile.write(text.encode())
 
         def log_message(self, *_: object) -> None:
-            """Quiet."""
+            """Log nothing."""
 
     with serving(ThreadingHTTPServer(("127.0.0.1", 0), Handler)) as server:
         yield f"127.0.0.1:{server.server_address[1]}", asked
