@@ -74,12 +74,12 @@ class Launcher:
         return self._folder / f"{name}.{rank}"
 
     def progress(self) -> wire.Progress | None:
-        """What rank 0 last told."""
+        """The progress that rank 0 wrote last."""
         path = self.file("PROGRESS")
         return wire.decode(wire.Progress, path.read_bytes()) if path.exists() else None
 
     def reached(self, step: int) -> Callable[[], bool]:
-        """Whether a step is told to be complete."""
+        """Whether a step is reported as complete."""
         return lambda: (progress := self.progress()) is not None and progress.step >= step
 
     def all_parked(self) -> bool:

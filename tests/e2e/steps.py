@@ -36,7 +36,7 @@ CHECKPOINT = Path(os.environ.get("SPOTSUP_CHECKPOINT_DIR", ".")) / "step"
 FAILURES = CHECKPOINT.with_name("failures")
 
 
-def tell(kind: str, **more: object) -> None:
+def emit(kind: str, **more: object) -> None:
     """One line, in one write: lines of several processes do not mix."""
     number = int(os.environ.get("SPOTSUP_ROUND", "0"))
     line: dict[str, object] = {"kind": kind, "at": time.time(), "node": NODE, "round": number}
@@ -52,14 +52,14 @@ def file_named(variable: str) -> Path | None:
 
 
 def maybe_fail(step: int) -> None:
-    """Raise when told to."""
+    """Raise when the settings ask for it."""
     if SETTINGS["fail_on"] != NODE or step < int(SETTINGS["fail_at"]):
         return
     so_far = FAILURES.stat().st_size if FAILURES.exists() else 0
     if so_far < int(SETTINGS["fail_times"]):
         with FAILURES.open("ab") as file:
             file.write(b"x")
-        raise ValueError(f"failing as told, for the {so_far + 1}. time")
+        raise ValueError(f"failing on purpose, time {so_far + 1}")
 
 
 def main() -> None:
@@ -68,7 +68,7 @@ def main() -> None:
         subprocess.Popen(["sleep", "600"])
     dist.init_process_group("gloo", timeout=timedelta(seconds=30))
     step = int(CHECKPOINT.read_text()) if CHECKPOINT.exists() else 0
-    tell("start", step=step, argv=sys.argv[1:2], main=sys.modules["__main__"].__file__)
+    emit("start", step=step, argv=sys.argv[1:2], main=sys.modules["__main__"].__file__)
     yield_file, session, parked = (file_named(f"SPOTSUP_{name}_FILE") for name in ("YIELD", "SESSION", "PARKED"))
     progress = file_named("SPOTSUP_PROGRESS_FILE")
     if session:
@@ -83,24 +83,29 @@ def main() -> None:
             if dist.get_rank() == 0:
                 CHECKPOINT.write_text(str(step))
             dist.barrier()
-            tell("parked", step=step)
+            emit("parked", step=step)
             if parked:
                 parked.touch()
             time.sleep(60)
         maybe_fail(step)
         time.sleep(float(SETTINGS["step_s"]))
         step += 1
-        tell("step", step=step)
+        emit("step", step=step)
         if progress and dist.get_rank() == 0:
             temporary = progress.with_name("progress.tmp")
-            word = {"round": int(os.environ["SPOTSUP_ROUND"]), "step": step, "at": time.time(), "first_step_at": 0.0}
-            temporary.write_text(json.dumps(word))
+            progress_fields = {
+                "round": int(os.environ["SPOTSUP_ROUND"]),
+                "step": step,
+                "at": time.time(),
+                "first_step_at": 0.0,
+            }
+            temporary.write_text(json.dumps(progress_fields))
             temporary.replace(progress)
     if dist.get_rank() == 0:
         CHECKPOINT.write_text(str(step))
     print(f"{NODE} has trained {step} steps")
     if SETTINGS["slow_on"] == NODE:
-        tell("slow", step=step)
+        emit("slow", step=step)
         time.sleep(60)
     dist.destroy_process_group()
 

@@ -40,7 +40,7 @@ pytestmark = pytest.mark.e2e
 KEYS = Keys("test")
 JOB = "job"
 TTL_S = 2.0
-Word = TypeVar("Word")
+Message = TypeVar("Message")
 
 
 class MetadataService:
@@ -133,13 +133,13 @@ class Agents:
         children = Path(f"/proc/{agent}/task/{agent}/children")
         return int(eventually("a launcher", lambda: children.read_text().split())[0])
 
-    def word(self, key: str, kind: type[Word], want: Callable[[Word], object] = lambda _: True) -> Word:
-        """Wait until a key has a word that is wanted."""
+    def message(self, key: str, kind: type[Message], want: Callable[[Message], object] = lambda _: True) -> Message:
+        """Wait until a key has a message that satisfies `want`."""
 
-        def look() -> Word | None:
+        def look() -> Message | None:
             found = self.etcd.get(key)
-            word = decode(kind, found.value) if found else None
-            return word if word is not None and want(word) else None
+            message = decode(kind, found.value) if found else None
+            return message if message is not None and want(message) else None
 
         return eventually(key, look)
 
@@ -177,18 +177,18 @@ def metadata_service() -> Iterator[MetadataService]:
 @pytest.mark.main
 def test_a_node_from_its_start_to_its_success(agents: Agents, tmp_path: Path) -> None:
     agents.start("a")
-    word = agents.word(KEYS.agent(JOB, "a"), AgentStatus)
-    assert word.pid == agents.started["a"].pid
-    assert word.boot_id == Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    first = agents.word(KEYS.progress(JOB), Progress, lambda p: p.step > 0)
-    assert agents.word(KEYS.progress(JOB), Progress, lambda p: p.step > first.step).round == 1
+    status = agents.message(KEYS.agent(JOB, "a"), AgentStatus)
+    assert status.pid == agents.started["a"].pid
+    assert status.boot_id == Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    first = agents.message(KEYS.progress(JOB), Progress, lambda p: p.step > 0)
+    assert agents.message(KEYS.progress(JOB), Progress, lambda p: p.step > first.step).round == 1
     # small, and without torch
-    status = Path(f"/proc/{word.pid}/status").read_text()
-    assert int(status.split("VmRSS:")[1].split()[0]) < 25_000
-    assert "torch" not in Path(f"/proc/{word.pid}/maps").read_text()
+    proc_status = Path(f"/proc/{status.pid}/status").read_text()
+    assert int(proc_status.split("VmRSS:")[1].split()[0]) < 25_000
+    assert "torch" not in Path(f"/proc/{status.pid}/maps").read_text()
 
     (tmp_path / "enough").touch()
-    ended = agents.word(KEYS.ended(JOB, "a"), Ended)
+    ended = agents.message(KEYS.ended(JOB, "a"), Ended)
     assert (ended.outcome, ended.exit_code) == ("success", 0)
     assert agents.exit_code("a") == 0
     assert agents.processes("a") == []
@@ -201,36 +201,36 @@ def test_a_notice_is_passed_on_and_the_node_leaves_in_time_by_itself(agents: Age
     with metadata_service() as service:
         agents.start("a", Metadata("local", service.url), leave_margin_s=3.0)
         agents.start("b")
-        agents.word(KEYS.round(JOB), Round, lambda formed: len(formed.members) == 2)
-        agents.word(KEYS.member(JOB, "a"), Member, lambda m: m.state == "running")
+        agents.message(KEYS.round(JOB), Round, lambda formed: len(formed.members) == 2)
+        agents.message(KEYS.member(JOB, "a"), Member, lambda m: m.state == "running")
         deadline = time.time() + 5.0
         service.announce(deadline)
-        notice = agents.word(KEYS.notice(JOB, "a"), Notice)
+        notice = agents.message(KEYS.notice(JOB, "a"), Notice)
         assert (notice.deadline, notice.source) == (deadline, "local")
         assert notice.seen_at < deadline - 4.0
-        # nobody else acts: at the deadline less the margin it leaves, and the other goes on
-        ended = agents.word(KEYS.ended(JOB, "a"), Ended)
+        # without the daemon: at the deadline less the margin it leaves, and the other goes on
+        ended = agents.message(KEYS.ended(JOB, "a"), Ended)
         assert ended.outcome == "left"
         assert deadline - 3.0 <= ended.at < deadline
-        formed = agents.word(KEYS.round(JOB), Round, lambda formed: formed.nodes() == ("b",))
+        formed = agents.message(KEYS.round(JOB), Round, lambda formed: formed.nodes() == ("b",))
         assert formed.app_failures == 0
         assert agents.exit_code("a") == 0
         assert agents.processes("a") == []
-        agents.word(KEYS.progress(JOB), Progress, lambda p: p.round == formed.number)
+        agents.message(KEYS.progress(JOB), Progress, lambda p: p.round == formed.number)
         # a daemon that stops a node
         agents.started["b"].terminate()
-        assert agents.word(KEYS.ended(JOB, "b"), Ended).outcome == "left"
+        assert agents.message(KEYS.ended(JOB, "b"), Ended).outcome == "left"
         assert agents.exit_code("b") == 0
 
 
 def test_a_launcher_that_dies_is_started_again_and_a_killed_agent_leaves_nothing(agents: Agents) -> None:
     agents.start("a")
-    first = agents.word(KEYS.member(JOB, "a"), Member, lambda m: m.state == "running")
+    first = agents.message(KEYS.member(JOB, "a"), Member, lambda m: m.state == "running")
     os.kill(agents.launcher("a"), signal.SIGKILL)
-    again = agents.word(KEYS.member(JOB, "a"), Member, lambda m: m.incarnation != first.incarnation)
+    again = agents.message(KEYS.member(JOB, "a"), Member, lambda m: m.incarnation != first.incarnation)
     assert again.node == "a"
-    agents.word(KEYS.progress(JOB), Progress, lambda p: p.round == 2)
-    assert agents.word(KEYS.round(JOB), Round).app_failures == 0
+    agents.message(KEYS.progress(JOB), Progress, lambda p: p.round == 2)
+    assert agents.message(KEYS.round(JOB), Round).app_failures == 0
     agents.started["a"].kill()
     agents.started["a"].wait()
     eventually("nothing is left", lambda: not agents.processes("a"), 2)
@@ -239,7 +239,7 @@ def test_a_launcher_that_dies_is_started_again_and_a_killed_agent_leaves_nothing
 def test_agent_and_launcher_killed_at_once_leave_nothing(agents: Agents) -> None:
     """Nor does what the workers have started."""
     agents.start("a", command=(str(STEPS), f"events={agents.folder / 'events'}", "helper=1"))
-    agents.word(KEYS.progress(JOB), Progress, lambda p: p.step > 0)
+    agents.message(KEYS.progress(JOB), Progress, lambda p: p.step > 0)
     launcher, agent = agents.launcher("a"), agents.started["a"].pid
     assert len(agents.processes("a")) == 5  # agent, launcher, fork server, worker, its helper
     for pid in (launcher, agent):
@@ -248,10 +248,10 @@ def test_agent_and_launcher_killed_at_once_leave_nothing(agents: Agents) -> None
     eventually("nothing is left", lambda: not agents.processes("a"), 2)
 
 
-def test_an_outage_of_etcd_holds_nobody_up_and_the_last_word_gets_through(tmp_path: Path) -> None:
+def test_an_outage_of_etcd_blocks_nothing_and_the_outcome_gets_through(tmp_path: Path) -> None:
     with etcd_server(tmp_path / "etcd") as server, closing(Agents(server.endpoint, tmp_path)) as agents:
         agents.start("a")
-        agents.word(KEYS.progress(JOB), Progress, lambda p: p.step > 0)
+        agents.message(KEYS.progress(JOB), Progress, lambda p: p.step > 0)
         server.kill()
         events = tmp_path / "events"
         before = len(events.read_bytes())
@@ -259,7 +259,7 @@ def test_an_outage_of_etcd_holds_nobody_up_and_the_last_word_gets_through(tmp_pa
         agents.started["a"].terminate()
         eventually("the launcher has left", lambda: len(agents.processes("a")) == 1)
         assert server.start()
-        assert agents.word(KEYS.ended(JOB, "a"), Ended).outcome == "left"
+        assert agents.message(KEYS.ended(JOB, "a"), Ended).outcome == "left"
         assert agents.exit_code("a") == 0
 
 
@@ -267,7 +267,7 @@ def test_a_failing_program_and_a_flood_of_output(agents: Agents, tmp_path: Path)
     program = tmp_path / "loud.py"
     program.write_text("for n in range(20_000):\n    print(n, 'x' * 50)\nraise ValueError('enough')\n")
     agents.start("a", command=(str(program),))
-    ended = agents.word(KEYS.ended(JOB, "a"), Ended)
+    ended = agents.message(KEYS.ended(JOB, "a"), Ended)
     assert (ended.outcome, ended.exit_code) == ("failure", 1)
     assert "ValueError: enough" in ended.message
     assert agents.exit_code("a") == 1
@@ -298,10 +298,10 @@ def test_a_config_that_cannot_be_right(tmp_path: Path, content: str | None, mess
     assert "Traceback" not in done.stderr
 
 
-def test_an_agent_that_hears_from_etcd_tells_the_machines_dead_man_switch(agents: Agents) -> None:
-    word = agents.folder / "n1" / HEARD_FILE
-    word.parent.mkdir()
-    word.touch()
-    os.utime(word, (0, 0))
+def test_an_agent_with_an_answer_of_etcd_touches_the_dead_man_switchs_file(agents: Agents) -> None:
+    file = agents.folder / "n1" / HEARD_FILE
+    file.parent.mkdir()
+    file.touch()
+    os.utime(file, (0, 0))
     agents.start("n1")
-    eventually("the word", lambda: word.stat().st_mtime > 1.0)
+    eventually("the file is touched", lambda: file.stat().st_mtime > 1.0)

@@ -1,4 +1,4 @@
-"""A data job on the local cloud: it survives the loss of its machine, tells how far it is, and ends."""
+"""A data job on the local cloud: it survives the loss of its machine, reports its progress, and ends."""
 
 from __future__ import annotations
 
@@ -58,4 +58,4 @@ def test_a_bucket_is_copied_over_the_loss_of_a_machine(stack: Stack, tmp_path: P
     assert len(server.served) <= len(objects) + 1, "the next run went on where the last one stopped"
     done = stack.ask("status", "fill")
     assert (done["kind"], done["progress_fraction"], done["round"]) == ("data", 1.0, 2)
-    stack.wait_for(lambda: "all is there" in stack.ctl("logs", "fill").stdout, 30.0, "its last words")
+    stack.wait_for(lambda: "all is there" in stack.ctl("logs", "fill").stdout, 30.0, "the end of its log")

@@ -52,7 +52,7 @@ def imagenet(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> dict[int, str]:
-    """The lines of a run of two processes that nobody disturbs."""
+    """The lines of a run of two processes without interruption."""
     folder = tmp_path_factory.mktemp("uninterrupted")
     with Ranks(IMAGENET, folder, 2, *SMOKE, *OFTEN) as ranks:
         return steps(ranks.end())

@@ -45,7 +45,7 @@ def test_a_job_lives_through_loss_joining_and_leaving(job: Nodes) -> None:
     assert first == 1
     assert job.round().nodes() == ("a", "b", "c")
 
-    # a loss that only the lease tells: survivors keep their ranks, and nobody blames the program
+    # a loss that only the lease shows: survivors keep their ranks, and it counts as no failure of the program
     job.kill("b")
     second = job.stepping(2, first)["round"]
     assert job.round().nodes() == ("a", "c")
@@ -71,7 +71,7 @@ def test_a_job_lives_through_loss_joining_and_leaving(job: Nodes) -> None:
     assert job.first_step(fourth) == job.last_step(third) + 1
     assert job.round().app_failures == 0
 
-    # the end: everybody stops with success, and nothing of old rounds is left
+    # the end: all nodes stop with success, and nothing of old rounds is left
     left = {file.name.split("-")[1].split(".")[0] for file in (job.folder / "run-c").glob("*-*")}
     assert left == {str(fourth)}
     job.end_file.touch()
@@ -94,12 +94,12 @@ def test_a_program_that_keeps_failing_ends_the_job_and_is_quoted(etcd_endpoint: 
         assert result is not None
         assert result.outcome == "failure"
         assert "failed 2 times, 1 allowed; last on b, local rank 0, exit code 1" in result.message
-        assert "ValueError: failing as told, for the 2. time" in result.message
+        assert "ValueError: failing on purpose, time 2" in result.message
         assert len(job.events("start", node="a")) == 2
         assert job.processes("a") + job.processes("b") == []
         # the traceback in the log is the program's, without our frames
         log = job.log("b").read_text()
-        assert "ValueError: failing as told" in log
+        assert "ValueError: failing on purpose" in log
         assert "worker.py" not in log
 
 
@@ -122,7 +122,7 @@ def test_a_frozen_node_is_replaced_and_fenced_when_it_thaws(job: Nodes) -> None:
     eventually("b steps, too", lambda: job.events("step", node="b", round=again) or None)
 
 
-def test_a_leader_that_freezes_while_the_round_is_formed_holds_nobody_up(job: Nodes) -> None:
+def test_a_leader_that_freezes_while_the_round_is_formed_does_not_block_the_others(job: Nodes) -> None:
     """Its machine still takes connections, and no answer ever comes."""
     job.hint(minimum=2)
     job.start("a", "b")
@@ -182,7 +182,7 @@ def test_a_done_node_starts_again_when_a_slower_one_is_lost(etcd_endpoint: str, 
         job.stepping(2)
         job.end_file.touch()
         eventually("b takes its time", lambda: job.events("slow"))
-        eventually("a is done", lambda: (word := job.member("a")) and word.state == "done")
+        eventually("a is done", lambda: (member := job.member("a")) and member.state == "done")
         job.kill("b")
         job.write_tombstone("b")
         assert job.exit_code("a") == 0
@@ -210,7 +210,7 @@ def test_a_program_without_a_session_is_restarted_for_a_newcomer_and_not_blamed(
         assert job.round().app_failures == 0
 
 
-def test_whatever_of_a_launcher_is_killed_nothing_is_left_and_nobody_is_blamed(job: Nodes) -> None:
+def test_any_killed_process_of_a_launcher_leaves_nothing_and_counts_as_no_failure(job: Nodes) -> None:
     job.hint("a", "b")
     job.start("a", "b")
     job.stepping(2)
@@ -230,7 +230,7 @@ def test_whatever_of_a_launcher_is_killed_nothing_is_left_and_nobody_is_blamed(j
     eventually("nothing is left", lambda: not job.processes("a"), 2)
 
 
-def test_a_worker_that_does_not_hear_sigterm_holds_nobody_up(etcd_endpoint: str, tmp_path: Path) -> None:
+def test_a_worker_that_ignores_sigterm_does_not_block_the_others(etcd_endpoint: str, tmp_path: Path) -> None:
     with nodes(etcd_endpoint, tmp_path, program={"deaf": "1"}) as job:
         job.hint("a", "b")
         job.start("a", "b")

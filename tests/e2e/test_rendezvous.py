@@ -96,7 +96,7 @@ def test_a_hint_chooses_and_a_tombstone_saves_waiting(handlers: Handlers) -> Non
         waiting["d"].result(timeout=90)
 
 
-def test_a_lease_that_ended_is_granted_anew_and_the_round_re_forms(handlers: Handlers) -> None:
+def test_a_lease_that_ended_is_granted_again_and_the_round_re_forms(handlers: Handlers) -> None:
     for node in "ab":
         handlers.make(node, 2, 2)
     handlers.form("a", "b")
@@ -171,6 +171,6 @@ def test_plain_torchrun_forms_and_re_forms(etcd_endpoint: str, tmp_path: Path) -
 
 
 def _later_step(job: Nodes, world: int) -> Callable[[], bool]:
-    """Whether a step with `world` ranks came after now. Plain torchrun does not tell its workers a round."""
+    """Whether a step with `world` ranks came after now. Plain torchrun gives its workers no round number."""
     since = time.time()
     return lambda: any(event["at"] > since for event in job.events("step", world=world))

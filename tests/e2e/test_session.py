@@ -33,7 +33,7 @@ def park_after(jobs: list[Rank], step: int, asked: int) -> int:
         assert all(process.is_alive() for process in processes)
         parked = [json.loads(launcher.file("PARKED", job.rank).read_text()) for job in launcher.jobs]
         progress = launcher.progress()
-    assert all(word == parked[0] for word in parked)
+    assert all(each == parked[0] for each in parked)
     assert parked[0]["saved"] is True
     assert progress is not None
     assert (progress.step, progress.checkpoint_step) == (parked[0]["step"], parked[0]["step"])

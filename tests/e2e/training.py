@@ -58,8 +58,8 @@ class Numbers:
 
 
 def train(job: Rank) -> None:
-    """Train as told; the weights go to `weights.pt`, what is printed to `out.<rank>`, completed steps to `audit/`, some
-    random numbers to `draws.<round>.<rank>`.
+    """Train as the rank's settings say; the weights go to `weights.pt`, what is printed to `out.<rank>`, completed
+    steps to `audit/`, some random numbers to `draws.<round>.<rank>`.
     """
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     output = os.open(job.folder / f"out.{job.rank}", os.O_WRONLY | os.O_CREAT | os.O_APPEND)

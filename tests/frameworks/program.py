@@ -2,7 +2,7 @@
 
     program.py framework=lightning.pytorch | pytorch_lightning | transformers  events=FILE until=FILE
 
-Each completed step is told in a line of JSON: with sums over weights and over the optimizer's state, which show whether
+Each completed step is a line of JSON: with sums over weights and over the optimizer's state, which show whether
 a round goes on from where the one before was. Training ends on all ranks once the file `until` exists.
 """
 
@@ -51,7 +51,7 @@ class Net(nn.Module):  # type: ignore[misc]  # torch is untyped here
         return {"loss": nn.functional.mse_loss(self.layers(x), labels)}
 
 
-def tell(kind: str, step: int, model: nn.Module, optimizer: torch.optim.Optimizer, **more: object) -> None:
+def emit(kind: str, step: int, model: nn.Module, optimizer: torch.optim.Optimizer, **more: object) -> None:
     """One line, in one write: lines of several processes do not mix."""
     line: dict[str, object] = {"kind": kind, "step": step, "at": time.time(), "node": os.environ["SPOTSUP_NODE_ID"]}
     line |= {"round": int(os.environ["SPOTSUP_ROUND"]), "rank": int(os.environ["RANK"])}
@@ -96,17 +96,17 @@ def train_with_lightning(name: str) -> None:
     class Telling(pl.Callback):  # type: ignore[misc]  # not installed where mypy runs
         def on_train_start(self, trainer: Any, module: Any) -> None:
             self.step = trainer.global_step
-            tell("start", self.step, module, trainer.optimizers[0])
+            emit("start", self.step, module, trainer.optimizers[0])
 
         def on_train_batch_end(self, trainer: Any, module: Any, *_: Any) -> None:
             if trainer.global_step != self.step:
                 self.step = trainer.global_step
                 batch = {"epoch": trainer.current_epoch, "batch": trainer.fit_loop.epoch_loop.batch_idx}
-                tell("step", self.step, module, trainer.optimizers[0], **batch)
+                emit("step", self.step, module, trainer.optimizers[0], **batch)
                 trainer.should_stop = enough()
 
         def on_validation_batch_end(self, trainer: Any, module: Any, *arguments: Any) -> None:
-            tell("validated", trainer.global_step, module, trainer.optimizers[0], batch=arguments[2])
+            emit("validated", trainer.global_step, module, trainer.optimizers[0], batch=arguments[2])
 
     loader = torch.utils.data.DataLoader(Numbers(), batch_size=BATCH, shuffle=True)
     validation = {"limit_val_batches": 200, "val_check_interval": 10} if SETTINGS["validate"] == "1" else {}
@@ -134,10 +134,10 @@ def train_with_transformers() -> None:
 
     class Telling(transformers.TrainerCallback):  # type: ignore[misc]  # not installed where mypy runs
         def on_train_begin(self, args: Any, state: Any, control: Any, **known: Any) -> None:
-            tell("start", state.global_step, known["model"], known["optimizer"].optimizer)
+            emit("start", state.global_step, known["model"], known["optimizer"].optimizer)
 
         def on_step_end(self, args: Any, state: Any, control: Any, **known: Any) -> Any:
-            tell("step", state.global_step, known["model"], known["optimizer"].optimizer, epoch=state.epoch)
+            emit("step", state.global_step, known["model"], known["optimizer"].optimizer, epoch=state.epoch)
             if enough():
                 control.should_training_stop = True
             return control

@@ -99,10 +99,10 @@ def test_a_job_goes_on_as_nodes_join_leave_and_vanish(
         job.end_file.touch()
         assert job.exit_code("c") == 0
         assert "training is over" in job.log("c").read_text()
-        told = RunDir(job.folder / "run-c").progress()
-        assert told is not None
-        assert (told.round, told.step) == (4, job.last_step(4))
-        assert resumed <= told.checkpoint_step <= told.step
+        progress = RunDir(job.folder / "run-c").progress()
+        assert progress is not None
+        assert (progress.round, progress.step) == (4, job.last_step(4))
+        assert resumed <= progress.checkpoint_step <= progress.step
 
 
 @pytest.mark.e2e
@@ -129,11 +129,11 @@ def test_the_scripts_of_the_document_go_on_where_they_were(name: str, etcd_endpo
         job.launchers["a"].send_signal(signal.SIGTERM)
         assert [job.exit_code(node) for node in "ab"] == [0, 0]
         parked = [json.loads(file.read_text()) for file in leaver.path.glob("parked-1-*")]
-        (word,) = parked
-        assert word["saved"]
-        assert 0 < word["step"] < 2000
-        told = RunDir(job.folder / "run-b").progress()
-        assert told is not None
-        assert (told.round, told.step) == (2, 2000)
+        (parked_file,) = parked
+        assert parked_file["saved"]
+        assert 0 < parked_file["step"] < 2000
+        progress = RunDir(job.folder / "run-b").progress()
+        assert progress is not None
+        assert (progress.round, progress.step) == (2, 2000)
         saved = {int(re.findall(r"\d+", path.name)[-1]) for path in job.checkpoint_dir.iterdir()}
         assert 2000 in saved

@@ -104,7 +104,7 @@ def test_a_folder_of_images_is_trained_on(tmp_path: Path) -> None:
 
 
 def compiling(folder: Path, **environ: str) -> dict[str, str]:
-    """An environment where nothing is compiled yet, and where nobody compiles after the end."""
+    """An environment where nothing is compiled yet, and where nothing compiles after the end."""
     return {"TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"), "TORCHINDUCTOR_COMPILE_THREADS": "1", **environ}
 
 

@@ -20,7 +20,7 @@ LIGHTNING_HOOKS = ("on_train_start", "on_train_batch_end", "on_validation_start"
 TRANSFORMERS_HOOKS = ("on_train_begin", "on_step_end", "on_save", "on_train_end")
 SAMPLES = 10
 
-# The frameworks' own warnings are not ours to mend.
+# The frameworks' own warnings are not ours to fix.
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 

@@ -143,7 +143,7 @@ def look(job: Rank) -> None:
 
 
 def train(job: Rank) -> None:
-    """Train as told, from the newest checkpoint, whose name goes to `resumed.<round>.<rank>`."""
+    """Train as `rank` says, from the newest checkpoint, whose name goes to `resumed.<round>.<rank>`."""
     _be(job)
     sys.modules[job.framework] = stand_in(job.framework)
     from spotsup_trainer import callbacks

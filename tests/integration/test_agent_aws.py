@@ -1,4 +1,4 @@
-"""The agent on EC2: its notice from a machine's metadata service, and the word for the machine's dead-man switch."""
+"""The agent on EC2: its notice from a machine's metadata service, and the sign of life for its dead-man switch."""
 
 from __future__ import annotations
 
@@ -96,8 +96,8 @@ def test_a_recommendation_is_a_line_in_the_log_and_no_notice(caplog: pytest.LogC
 
 @pytest.mark.parametrize("action", ["terminate", "stop", "hibernate"])
 def test_whatever_ec2_will_do_the_machine_is_lost(action: str) -> None:
-    told = json.dumps({"action": action, "time": "2026-11-21T08:02:00Z"})
-    with service({**TOKEN, ACTION: (200, told)}) as url:
+    reply = json.dumps({"action": action, "time": "2026-11-21T08:02:00Z"})
+    with service({**TOKEN, ACTION: (200, reply)}) as url:
         assert AwsReader(url).read() == 1795248120.0
 
 

@@ -66,8 +66,10 @@ def service(events: Sequence[dict[str, Any]] | str, *, name: str = "me", status:
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            told = json.dumps({"DocumentIncarnation": 1, "Events": events}) if isinstance(events, list) else str(events)
-            body = (name if self.path.startswith(NAME) else told).encode()
+            reply = (
+                json.dumps({"DocumentIncarnation": 1, "Events": events}) if isinstance(events, list) else str(events)
+            )
+            body = (name if self.path.startswith(NAME) else reply).encode()
             self.send_response(status if self.headers.get("Metadata") == "true" else 400)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
@@ -104,7 +106,7 @@ def test_an_event_that_has_started_is_now() -> None:
 
 
 def test_the_neighbours_events_are_not_ours() -> None:
-    with service([event(machine="somebody-else", not_before=formatdate(time.time() + 30, usegmt=True))]) as url:
+    with service([event(machine="another-vm", not_before=formatdate(time.time() + 30, usegmt=True))]) as url:
         assert AzureReader(url).read() is None
 
 

@@ -81,9 +81,9 @@ def test_all_ranks_save_the_same_step_and_park_and_others_go_on_from_it(framewor
         file(jobs[1], "YIELD").touch()  # only one of the two nodes is asked
         wait("all parked", processes, lambda: all(file(job, "PARKED").exists() for job in jobs))
         assert all(process.is_alive() for process in processes)
-    words = [json.loads(file(job, "PARKED").read_text()) for job in jobs]
-    step = words[0]["step"]
-    assert words == [{"step": step, "saved": True}] * 2
+    parked = [json.loads(file(job, "PARKED").read_text()) for job in jobs]
+    step = parked[0]["step"]
+    assert parked == [{"step": step, "saved": True}] * 2
     assert checkpoint_steps(tmp_path)[-1] == step
     said = progress(jobs)
     assert said is not None

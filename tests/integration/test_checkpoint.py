@@ -371,7 +371,7 @@ def test_nothing_is_completed_before_the_directory_is_claimed(tmp_path: Path) ->
 
 
 class Clock:
-    """Monotonic seconds, as told."""
+    """Monotonic seconds, set by the test."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -446,12 +446,12 @@ def test_reading_from_a_disk_that_hangs_says_what_it_waits_for(
     thread.start()
     said = ""
 
-    def told() -> bool:
+    def warned_twice() -> bool:
         nonlocal said
         said += capfd.readouterr().err
         return said.count("rank 0 is still reading") >= 2
 
-    wait("two warnings", told)
+    wait("two warnings", warned_twice)
     assert f"still reading the checkpoints in {tmp_path}, and training waits for it" in said
     metadata.repair()
     thread.join(30)

@@ -1,4 +1,4 @@
-"""Data jobs: what may be asked for, what the command's words mean, and a run of it against a real etcd."""
+"""Data jobs: what a job file may ask for, how progress is read, and a run of it against a real etcd."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_no_torch_is_needed() -> None:
     built = environment(facts, replace(setup, lock=lock))
     assert isinstance(built, tuple)
     assert " torch=false\n" in built[-1].script  # type: ignore[union-attr]
-    assert environment_name(facts, lock) != environment_name(facts, lock, torch=False), "nobody looked for it there"
+    assert environment_name(facts, lock) != environment_name(facts, lock, torch=False), "no probe looked for it there"
 
 
 # -- what the command says ---------------------------------------------------------------------------------
@@ -309,8 +309,8 @@ def test_a_cancelled_job_ends_its_command(tmp_path: Path) -> None:
 
 
 def copy(url: str, out: Path, *more: str) -> subprocess.CompletedProcess[str]:
-    words = [sys.executable, str(EXAMPLE), "--bucket", url, "--out", str(out), *more]
-    return subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    command = [sys.executable, str(EXAMPLE), "--bucket", url, "--out", str(out), *more]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
 
 def test_the_example_copies_rearranges_and_goes_on(tmp_path: Path) -> None:

@@ -87,7 +87,7 @@ def test_keys_of_a_lease_end_with_it(etcd: Etcd) -> None:
     assert refusal.value.code == NOT_FOUND
 
 
-def test_a_watch_tells_every_change_since_it_was_opened(etcd: Etcd) -> None:
+def test_a_watch_reports_every_change_since_it_was_opened(etcd: Etcd) -> None:
     etcd.put("/a/0", b"before")
     watch = etcd.watch("/a/")
     first = etcd.put("/a/1", b"1")

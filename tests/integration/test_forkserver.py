@@ -1,4 +1,4 @@
-"""The process that starts workers, with real processes: whoever is killed, and whenever, nothing is left."""
+"""The process that starts workers, with real processes: whichever is killed, at any time, nothing is left."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.e2e.launching import eventually, processes_with
 MARK = "SPOTSUP_TEST_FORKSERVER"
 GONE_TIMEOUT_S = 5.0
 
-# A launcher as far as the fork server can tell: starts `count` workers, tells their pids, and does as it is told.
+# A launcher as far as the fork server can tell: starts `count` workers, prints their pids, and obeys commands.
 HOST = """
 import os, sys
 from spotsup_trainer.launcher import forkserver
@@ -70,7 +70,7 @@ class Host:
         assert self.process.stdout is not None
         return self.process.stdout.readline().strip()
 
-    def tell(self, line: str) -> None:
+    def send(self, line: str) -> None:
         assert self.process.stdin is not None
         self.process.stdin.write(f"{line}\n")
         self.process.stdin.flush()
@@ -114,13 +114,13 @@ def test_a_killed_launcher_takes_workers_and_their_helpers_with_it(tmp_path: Pat
         nothing_is_left(made)
 
 
-def test_a_killed_server_takes_them_too_and_the_launcher_is_told(tmp_path: Path) -> None:
+def test_a_killed_server_takes_its_workers_along_and_the_launcher_gets_an_error(tmp_path: Path) -> None:
     with host(tmp_path, WITH_HELPER) as made:
         server = int(made.read())
         made.read()
         made.ready()
         os.kill(server, signal.SIGKILL)
-        made.tell("wait 5")
+        made.send("wait 5")
         assert made.read() == "True -9"
         nothing_is_left(made)
 
@@ -130,13 +130,13 @@ def test_a_worker_that_does_not_hear_sigterm_is_killed_with_its_group(tmp_path: 
         made.ready()
         made.read()
         made.read()
-        made.tell(f"kill {int(signal.SIGTERM)}")
-        made.tell("wait 0.3")
+        made.send(f"kill {int(signal.SIGTERM)}")
+        made.send("wait 0.3")
         assert made.read() == "False None"
-        made.tell(f"kill {int(signal.SIGKILL)} group")
-        made.tell("wait 5")
+        made.send(f"kill {int(signal.SIGKILL)} group")
+        made.send("wait 5")
         assert made.read() == "True -9"
-        made.tell("close")
+        made.send("close")
         nothing_is_left(made)
 
 
@@ -146,7 +146,7 @@ def test_a_server_that_hangs_is_killed_with_its_workers(tmp_path: Path) -> None:
         made.read()
         made.ready()
         os.kill(server, signal.SIGSTOP)
-        made.tell("close")
+        made.send("close")
         assert made.process.wait(2 * _END_TIMEOUT_S) == 0
         nothing_is_left(made)
 
@@ -155,7 +155,7 @@ def test_what_a_worker_leaves_behind_ends_with_it(tmp_path: Path) -> None:
     with host(tmp_path, "sleep 60 & exit 3") as made:
         made.read()
         made.read()
-        made.tell("wait 5")
+        made.send("wait 5")
         assert made.read() == "True 3"
         eventually("only the server is left", lambda: len(made.left()) == 1, GONE_TIMEOUT_S)
 

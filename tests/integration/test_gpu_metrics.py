@@ -1,4 +1,4 @@
-"""What the agent tells of GPUs where no dcgm-exporter does. Here is no GPU: the driver's library is one of ours."""
+"""The agent's GPU metrics. Here is no GPU: the driver's library is one of ours."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ import pytest
 from spotsup_trainer.agent.metrics import exposition, serve_gpu_metrics
 from spotsup_trainer.agent.nvml import GpuReading, Nvml, NvmlError
 
-# Two GPUs as nvml.h has them: a T4 that tells all, and one that knows neither ECC nor its power, and is new to Xid 79.
+# Two GPUs as nvml.h has them: a T4 that reports everything, and one that reports neither ECC nor its power, and is new
+# to Xid 79.
 FAKE = r"""
 #include <string.h>
 typedef struct { unsigned gpu, memory; } Utilization;
@@ -66,8 +67,8 @@ def test_the_drivers_library_is_read(tmp_path: Path) -> None:
     nvml = Nvml(library(tmp_path))
     memory = {"memory_used_bytes": 5 << 30, "memory_free_bytes": 10 << 30}
     full = {**memory, "temperature_c": 61, "power_mw": 69500, "ecc_corrected": 7, "ecc_uncorrected": 2}
-    told, sparse = nvml.read()
-    assert told == GpuReading(0, "Tesla T4", "GPU-1", 87, **full)
+    full_reading, sparse = nvml.read()
+    assert full_reading == GpuReading(0, "Tesla T4", "GPU-1", 87, **full)
     assert sparse == GpuReading(1, 'a "quoted" GPU', "GPU-2", 87, **memory, temperature_c=61, xid=79, xids=2)
     assert nvml.read()[1].xids == 2, "each is counted once"
 
@@ -80,7 +81,7 @@ def test_without_a_driver_or_with_one_that_does_not_start_nothing_is_served(tmp_
     serve_gpu_metrics("127.0.0.1", port=0, open_nvml=lambda: Nvml(str(tmp_path / "nowhere.so")))
 
 
-def test_what_is_not_told_is_left_out_and_names_are_those_of_dcgm_exporter() -> None:
+def test_missing_values_are_left_out_and_names_are_those_of_dcgm_exporter() -> None:
     text = exposition([GpuReading(0, "T4", "GPU-1", utilisation_percent=5), GpuReading(1, 'a\\"b\n', "GPU-2", xid=79)])
     assert text == (
         "# HELP DCGM_FI_DEV_GPU_UTIL GPU utilization (in %).\n"

@@ -51,7 +51,7 @@ def test_without_a_journal_and_without_a_log_nothing_is_written(folder: Path) ->
     assert list((folder / "logs").iterdir()) == []
 
 
-def test_a_folder_that_cannot_be_written_to_is_told_once_and_tried_again(
+def test_a_folder_that_cannot_be_written_to_is_logged_once_and_tried_again(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     log, in_the_way = folder / "n1.log", folder / "logs"

@@ -114,7 +114,7 @@ def test_it_outlives_an_outage_and_misses_nothing(tmp_path: Path) -> None:
             assert shows(mirror, {"/m/2": b"2"})
 
 
-def test_it_reads_anew_what_history_forgot_while_it_was_cut_off(etcd: Etcd) -> None:
+def test_it_reads_again_what_was_compacted_while_it_was_cut_off(etcd: Etcd) -> None:
     etcd.put("/m/1", b"1")
     with cable(etcd.endpoints[0]) as wire, closing(Etcd([wire.endpoint])) as far, mirrored(far) as mirror:
         wire.cut()
@@ -177,7 +177,7 @@ def test_an_etcd_that_was_restored_from_a_backup_is_taken_as_it_is_now(tmp_path:
 
 
 def test_a_silent_endpoint_is_left_for_another(etcd: Etcd) -> None:
-    """It hangs, or the network drops what is sent: nobody breaks the connection, and an idle watch would not know."""
+    """It hangs, or the network drops what is sent: the connection stays open, and an idle watch would not notice."""
     direct = etcd.endpoints[0]
     with (
         cable(direct) as wire,
@@ -212,7 +212,7 @@ def test_a_member_that_lost_its_peers_is_not_believed_and_one_that_has_them_is_f
             etcd_back(etcd)
             etcd.put("/m/2", b"2")
             assert shows(mirror, {"/m/1": b"1", "/m/2": b"2"})
-            # two of three are gone: the last one keeps its watches open, and has nothing to tell
+            # two of three are gone: the last one keeps its watches open, and has nothing to report
             servers[2].kill()
             assert mirror.wait(lambda view: not view.live, WAIT_S)
             assert values(mirror.view()) == {"/m/1": b"1", "/m/2": b"2"}

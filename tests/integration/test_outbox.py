@@ -69,7 +69,7 @@ def test_a_flush_waits_for_nothing_that_can_wait(etcd_endpoint: str) -> None:
         assert until(lambda: etcd.get("/mine")).value == b"1"
 
 
-def test_a_lease_that_ended_is_granted_anew_and_its_keys_are_put_again(etcd_endpoint: str) -> None:
+def test_a_lease_that_ended_is_granted_again_and_its_keys_are_put_again(etcd_endpoint: str) -> None:
     with closing(Etcd([etcd_endpoint])) as etcd, outbox(etcd) as box:
         box.put("/mine", b"1", leased=True)
         assert box.flush(WAIT_S)

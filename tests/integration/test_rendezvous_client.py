@@ -23,7 +23,7 @@ TTL_S = 2.0
 NODES = 3
 # A job of a week: SPOTSUP_ROUNDS=1000.
 ROUNDS = int(os.environ.get("SPOTSUP_ROUNDS", "100"))
-# The daemon deletes a node's words once its cloud has confirmed that it is gone: a while after its tombstone.
+# The daemon deletes a node's messages once its cloud has confirmed that it is gone: a while after its tombstone.
 WORDS_STAY = 3
 
 
@@ -56,7 +56,7 @@ class Job:
         self.etcd.put(KEYS.hint(JOB), encode(Hint(tuple(self.clients), NODES, NODES)))
 
     def take(self, node: str, *, noticed: bool) -> None:
-        """A machine is taken: its launcher vanishes, with last words or without any."""
+        """A machine is taken: its launcher vanishes, with an outcome or without."""
         if noticed:
             self.etcd.put(KEYS.notice(JOB, node), encode(Notice(node, 1.0, 0.0, "local")))
             self.etcd.put(KEYS.ended(JOB, node), encode(Ended(node, "left", 0, "asked to leave", 1.0)))
@@ -122,11 +122,11 @@ def test_many_rounds_of_changing_nodes_leave_a_bounded_number_of_keys_and_leases
             formed = job.form(formed.number)
             most = max(most, len([key for key in job.written() if "/member/" not in key]))
         assert formed.number >= ROUNDS
-        # hint, round and progress; three words of each of the last that are gone
+        # hint, round and progress; three messages of each of the last that are gone
         assert most <= 3 + 3 * WORDS_STAY
         deadline = time.monotonic() + 20.0
         while job.members() != set(job.clients) and time.monotonic() < deadline:
-            time.sleep(0.1)  # the leases of those that vanished without a word
+            time.sleep(0.1)  # the leases of those that vanished without an outcome
         assert job.members() == set(job.clients)
         assert len(job.etcd.call("/v3/lease/leases", {})["leases"]) == NODES
 
@@ -152,7 +152,7 @@ def test_where_the_first_in_rank_does_not_write_the_round_the_next_does(etcd_end
             frozen.close()
 
 
-def test_a_word_is_read_anew_though_another_store_counts_to_the_same_revision(tmp_path: Path) -> None:
+def test_a_message_is_decoded_again_although_another_store_has_the_same_revision(tmp_path: Path) -> None:
     with etcd_server(tmp_path) as server, closing(Etcd([server.endpoint])) as etcd:
         revision = etcd.put(KEYS.hint(JOB), encode(Hint(("a",), 1, 1)))
         client = RendezvousClient(
@@ -165,7 +165,7 @@ def test_a_word_is_read_anew_though_another_store_counts_to_the_same_revision(tm
             server.empty()
             assert server.start()
             assert etcd.put(KEYS.hint(JOB), encode(Hint(("b",), 1, 1))) == revision
-            time.sleep(2 * LeaseTimes(TTL_S, 1).call_s)  # nobody looks meanwhile
+            time.sleep(2 * LeaseTimes(TTL_S, 1).call_s)  # nothing evaluates the view meanwhile
             assert hinted(client, "b")
         finally:
             client.close()
@@ -177,22 +177,22 @@ def test_a_member_is_there_since_its_key_appeared_as_that_of_this_incarnation(et
         client = job.clients["a"]
 
         def since(incarnation: str, **changes: Any) -> float:
-            key, word = KEYS.member(JOB, "c"), Member("c", incarnation, "127.0.0.1", 1, "waiting", **changes)
-            job.etcd.put(key, encode(word))
+            key, message = KEYS.member(JOB, "c"), Member("c", incarnation, "127.0.0.1", 1, "waiting", **changes)
+            job.etcd.put(key, encode(message))
             deadline = time.monotonic() + 20.0
-            while client.snapshot().view.members.get("c") != word:
+            while client.snapshot().view.members.get("c") != message:
                 assert time.monotonic() < deadline
                 client.wait_change(0.1)
             return client.snapshot().view.since["c"]
 
         first = since("c1")
         assert since("c1", round=1) == first
-        anew = since("c2")
-        assert anew > first
+        restarted = since("c2")
+        assert restarted > first
         job.etcd.delete(KEYS.member(JOB, "c"))
         while "c" in client.snapshot().view.members:
             client.wait_change(0.1)
-        assert since("c2") > anew
+        assert since("c2") > restarted
 
 
 def hinted(client: RendezvousClient, node: str) -> bool:

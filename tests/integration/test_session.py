@@ -1,4 +1,4 @@
-"""Session in one process: what it counts, when it checkpoints, what it tells and what it refuses."""
+"""Session in one process: what it counts, when it checkpoints, what it reports and what it refuses."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TEN = torch.arange(10)
 
 
 class Clock:
-    """UNIX seconds, as told."""
+    """UNIX seconds, set by the test."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -214,7 +214,7 @@ def test_a_last_checkpoint_that_cannot_be_written_is_an_error(
 
 
 def drawn_after(root: Path | None, torch_seed: int = 3, python_seed: int = 4, numpy_seed: int = 5) -> list[float]:
-    """What a program draws that seeds as told and then makes a Session."""
+    """What a program draws that seeds first and then makes a Session."""
     torch.manual_seed(torch_seed)
     random.seed(python_seed)
     np.random.seed(numpy_seed)
@@ -264,19 +264,19 @@ def progress(folder: Path) -> wire.Progress:
     return wire.decode(wire.Progress, (folder / "PROGRESS").read_bytes())
 
 
-def test_progress_is_told_first_then_not_too_often_then_last(tmp_path: Path) -> None:
+def test_progress_is_written_first_then_not_too_often_then_last(tmp_path: Path) -> None:
     clock = Clock()
     one = session(None, environ=job(tmp_path), every_steps=100, clock=clock)
     assert (tmp_path / "SESSION").exists()
     assert not (tmp_path / "PROGRESS").exists()
-    told = []
+    reported = []
     batches = one.loader(TEN, global_batch=4, epochs=9)
     for _ in range(7):
         next(batches)
         clock.now += 0.09
         one.step(loss=torch.tensor(2.5, requires_grad=True))
-        told.append(progress(tmp_path).step)
-    assert told == [1, 1, 1, 4, 4, 4, 7]
+        reported.append(progress(tmp_path).step)
+    assert reported == [1, 1, 1, 4, 4, 4, 7]
     next(batches)
     one.step(loss=1.5)
     one.finish()
@@ -312,12 +312,12 @@ def test_a_yield_checkpoints_and_parks_until_the_launcher_had_its_time(tmp_path:
     assert session(None, environ=job(tmp_path)).steps_done == 2
 
 
-def test_problems_with_checkpoints_are_told_until_one_is_complete(tmp_path: Path) -> None:
+def test_problems_with_checkpoints_are_reported_until_one_is_complete(tmp_path: Path) -> None:
     clock = Clock()
     in_the_way = tmp_path / "checkpoints"
     in_the_way.touch()
     one = session(None, environ=job(tmp_path), every_steps=1, clock=clock)
-    told = []
+    reported = []
     for step in (1, 2, 3):
         if step == 3:
             in_the_way.unlink()
@@ -326,13 +326,13 @@ def test_problems_with_checkpoints_are_told_until_one_is_complete(tmp_path: Path
         settled(one)
         clock.now += 1.0
         one.checkpoint_point()
-        told.append(progress(tmp_path))
-    assert [word.checkpoint_step for word in told] == [0, 0, 3]
-    for word in told[:2]:
-        assert word.checkpoint_problem.startswith(
-            f"the checkpoint of step {word.step} could not be written to {in_the_way}: "
+        reported.append(progress(tmp_path))
+    assert [each.checkpoint_step for each in reported] == [0, 0, 3]
+    for each in reported[:2]:
+        assert each.checkpoint_problem.startswith(
+            f"the checkpoint of step {each.step} could not be written to {in_the_way}: "
         )
-    assert told[2].checkpoint_problem == ""
+    assert reported[2].checkpoint_problem == ""
 
 
 def test_progress_that_cannot_be_written_does_not_stop_training(

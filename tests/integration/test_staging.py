@@ -60,7 +60,7 @@ def test_the_memory_of_a_copy_is_used_again() -> None:
     assert len(first) == 7
 
 
-def test_a_state_that_changes_its_layout_is_copied_anew() -> None:
+def test_a_state_that_changes_its_layout_is_copied_to_new_memory() -> None:
     staging = Staging()
     staging.copy(state(1, 8))
     for sizes in ((8, 1), (8, 1, 5), (), (3,)):  # a copy of 1 number into 8 would not even fail

@@ -39,7 +39,7 @@ def test_an_error_keeps_nothing_alive() -> None:
         gc.enable()
 
 
-def test_an_error_that_nobody_waits_for_any_more_keeps_nothing_alive() -> None:
+def test_an_abandoned_error_keeps_nothing_alive() -> None:
     """As above: a round that broke while its members found each other leaves a call, which runs out of time later."""
     hanging = threading.Event()
 

@@ -41,7 +41,7 @@ def test_the_launchers_own_outcome_counts(outcome: Literal["success", "failure",
 
 
 @pytest.mark.parametrize(
-    ("end", "outcome", "words"),
+    ("end", "outcome", "text"),
     [
         (Exit("a", -9, None, leaving=True, crashes=0), "left", "asked to leave: killed by signal 9"),
         (Exit("a", 2, None, leaving=False, crashes=0), "failure", "refused its command line"),
@@ -53,11 +53,11 @@ def test_the_launchers_own_outcome_counts(outcome: Literal["success", "failure",
         (Exit("a", 1, None, leaving=False, crashes=MAX_CRASHES), "failure", "exit code 1"),
     ],
 )
-def test_what_a_launcher_without_an_outcome_means(end: Exit, outcome: str, words: str) -> None:
+def test_what_a_launcher_without_an_outcome_means(end: Exit, outcome: str, text: str) -> None:
     verdict = judge(end, 5.0)
     assert isinstance(verdict, Ended)
     assert verdict.outcome == outcome
-    assert words in verdict.message
+    assert text in verdict.message
 
 
 def test_a_launcher_that_died_is_started_again_later_and_later() -> None:
@@ -124,7 +124,7 @@ def test_nothing_of_an_old_round_stays(tmp_path: Path) -> None:
     assert names == {"yield-2", "progress-2.json", "session-2-0", "something-else"}
 
 
-def test_the_launchers_last_word_is_read_once(tmp_path: Path) -> None:
+def test_the_launchers_outcome_is_read_once(tmp_path: Path) -> None:
     run_dir = RunDir(tmp_path)
     assert run_dir.take_outcome() is None
     (tmp_path / "ended.json").write_text('{"outcome": "nonsense", "message": ""}')

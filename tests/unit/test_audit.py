@@ -82,7 +82,7 @@ def test_samples_of_another_order_are_repeated_and_missed() -> None:
 
 
 def test_an_epoch_that_does_not_fit_its_step_is_refused() -> None:
-    with pytest.raises(AuditError, match=r"step 5 of round 1 says epoch 1, but .* epoch 0"):
+    with pytest.raises(AuditError, match=r"step 5 of round 1 has epoch 1, but .* epoch 0"):
         analyse(rounds((1, 1, 5)), samples=30, global_batch=6)
 
 

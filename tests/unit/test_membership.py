@@ -68,16 +68,16 @@ def views(draw: st.DrawFn) -> View:
             )
         )
     minimum, more = draw(st.integers(1, 4)), draw(st.integers(0, 3))
-    words = None
+    drawn = None
     if draw(st.booleans()):
         named = "".join(draw(st.permutations(NODES)))
         end = draw(st.integers(0, 6))
-        words = hint(named[:end], minimum, minimum + more, spares=named[end : end + draw(st.integers(0, 3))])
+        drawn = hint(named[:end], minimum, minimum + more, spares=named[end : end + draw(st.integers(0, 3))])
     return view(
         *members,
         rules=Rules(minimum, minimum + more, app_failures=draw(st.sampled_from([None, 0, 1]))),
         round=current,
-        hint=words,
+        hint=drawn,
         tombstones=frozenset(draw(st.sets(st.sampled_from(NODES), max_size=2))),
         result=draw(st.sampled_from([None, None, None, Result("failure", "cancelled", 1)])),
         changed_at=draw(st.sampled_from([0.0, 10.0])),
@@ -118,7 +118,7 @@ def test_survivors_keep_their_order_and_newcomers_come_after_them(of: View) -> N
 
 
 @given(views())
-def test_nobody_takes_a_survivors_place(of: View) -> None:
+def test_survivors_keep_their_ranks_against_newcomers(of: View) -> None:
     chosen = {m.node for m in target(of)}
     before = set(of.round.nodes()) if of.round else set()
     left_out = {n for n, m in live(of).items() if m.state != "leaving" and n not in chosen}
@@ -161,11 +161,11 @@ def test_failures_are_counted_only_where_the_same_members_all_wait_again(of: Vie
 
 
 @given(views(), st.floats(0, 30))
-def test_nobody_yields_for_less_than_the_minimum_unless_somebody_leaves(of: View, now: float) -> None:
+def test_no_member_yields_for_less_than_the_minimum_unless_a_member_leaves(of: View, now: float) -> None:
     current = of.round or round_of("ab")
-    word = standing(of, current, current.nodes()[0], now)
+    decision = standing(of, current, current.nodes()[0], now)
     leaving = [m for m in of.members.values() if m.state in {"leaving", "waiting"} and m.node in current.nodes()]
-    if isinstance(word, Yield) and not leaving:
+    if isinstance(decision, Yield) and not leaving:
         assert len(target(of)) >= bounds(of)[0]
         assert {m.node for m in target(of)} != set(current.nodes())
 
@@ -176,7 +176,7 @@ def test_without_a_hint_a_round_closes_after_nothing_changed_for_a_while() -> No
     assert close(of, 10.31).nodes() == ("a", "b")
 
 
-def test_a_full_round_waits_for_nobody() -> None:
+def test_a_full_round_closes_at_once() -> None:
     assert close(view(member("a"), member("b"), rules=Rules(1, 2), changed_at=10.0), now=10.0).nodes() == ("a", "b")
 
 
@@ -301,7 +301,7 @@ def test_a_round_of_an_older_job_of_the_same_name_is_over() -> None:
     assert moved == Broken("round 1 was formed meanwhile", "moved")
 
 
-def test_nobody_is_let_in_for_want_of_a_hint_before_the_daemon_could_write_it_anew() -> None:
+def test_without_its_hint_a_round_admits_no_node_until_the_daemon_could_write_it_again() -> None:
     current = round_of("ab")
     of = view(*(member(node, "running", 1) for node in "ab"), member("s"), round=current, grace_until=20.0)
     assert standing(of, current, "a", 19.0) == Stay()
@@ -320,7 +320,7 @@ def test_a_newcomer_is_welcome_when_hinted_and_waiting() -> None:
     of = view(*running, member("c"), round=current, hint=hint("ab"))
     assert standing(of, current, "a", LONG_AFTER) == Stay()
     assert standing(replace(of, hint=hint("abc")), current, "a", 0.0) == Yield("c joins")
-    # nobody stops for somebody who is not there yet
+    # no member stops for a node that is not ready yet
     assert standing(replace(of, hint=hint("abd")), current, "a", LONG_AFTER) == Stay()
     # nor when the program is about to end
     ending = view(running[0], member("b", "done", 1), member("c"), round=current, hint=hint("abc"))
@@ -335,7 +335,7 @@ def test_a_spare_takes_the_place_of_a_member_that_is_lost_or_leaves_and_of_no_ot
     assert close(of, 0.0).nodes() == ("a", "b", "s")
     leaving = member("c", "leaving", 1, parked=True)
     assert close(view(*stopped, leaving, *spares, round=current, hint=of.hint), 0.0).nodes() == ("a", "b", "s")
-    # nobody is lost: they wait
+    # no member is lost: they wait
     running = [member(node, "running", 1) for node in "abc"]
     assert standing(view(*running, *spares, round=current, hint=of.hint), current, "a", LONG_AFTER) == Stay()
     # a newcomer that is only late has lost nothing
@@ -367,9 +367,9 @@ def test_losses_are_remembered_for_ten_minutes_and_not_more_than_16() -> None:
     many = round_of("abc", recent_losses=(Loss("b", 0.0),) * 16)
     assert close(view(*waiting, round=many)).recent_losses == (Loss("b", 0.0),) * 15 + (Loss("c", 0.0),)
     # a restarted node was lost; one with a tombstone never comes back; one that leaves is not lost
-    anew = view(*waiting, member("c", incarnation="c2"), round=round_of("abc"))
-    assert close(anew).recent_losses == (Loss("c", 0.0),)
-    assert close(replace(anew, tombstones=frozenset("c"))).recent_losses == ()
+    restarted = view(*waiting, member("c", incarnation="c2"), round=round_of("abc"))
+    assert close(restarted).recent_losses == (Loss("c", 0.0),)
+    assert close(replace(restarted, tombstones=frozenset("c"))).recent_losses == ()
     assert close(view(*waiting, member("c", "leaving", 1, parked=True), round=round_of("abc"))).recent_losses == ()
 
 
@@ -381,7 +381,7 @@ def test_a_node_that_was_lost_again_and_again_is_let_in_when_it_has_stayed_for_a
     of = view(*running, member("c"), round=current, hint=hint("abc"), since={"c": 10.0})
     assert standing(of, current, "a", 11.9) == Stay()
     assert standing(of, current, "a", 12.0) == Yield("c joins")
-    # whoever is in the round is in it
+    # a member of the round stays in it
     joined = round_of("abc", recent_losses=thrice)
     within = view(*running, member("c", "running", 1), round=joined, since={"c": 10.0})
     assert standing(within, joined, "a", 10.0) == Stay()
@@ -413,9 +413,9 @@ def test_scaling_down_yields_but_not_below_the_minimum() -> None:
 def test_all_done_is_success_and_a_result_ends_everything() -> None:
     current = round_of("ab")
     done = view(*(member(node, "done", 1) for node in "ab"), round=current)
-    word = standing(done, current, "a", 0.0)
-    assert isinstance(word, Over)
-    assert word.result.outcome == "success"
+    decision = standing(done, current, "a", 0.0)
+    assert isinstance(decision, Over)
+    assert decision.result.outcome == "success"
     cancelled = Result("failure", "cancelled", 1)
     assert standing(replace(done, result=cancelled), current, "a", 0.0) == Over(cancelled)
 

@@ -48,9 +48,10 @@ class Keys:
 
 @dataclass
 class Launcher:
-    """A model of a launcher: what the real one does at each word, without workers.
+    """A model of a launcher: what the real one does after each decision, without workers.
 
-    `last`: the last round that it took up; `current`: the same while its workers run. `word`: what its key should say.
+    `last`: the last round that it took part in; `current`: the same while its workers run. `key`: what its key should
+    hold.
     """
 
     node: str
@@ -60,7 +61,7 @@ class Launcher:
     current: Round | None = None
     last: Round | None = None
     left: bool = False
-    word: Member | None = None
+    key: Member | None = None
     grace_until: float = -math.inf
     since: dict[str, float] = field(default_factory=dict)
 
@@ -87,13 +88,13 @@ class Cluster:
         self.history.append(replace(self.keys, **changes))
 
     def put(self, launcher: Launcher, state: MemberState, **more: Any) -> None:
-        launcher.word = member(launcher.node, state, launcher.last_round, incarnation=launcher.incarnation, **more)
+        launcher.key = member(launcher.node, state, launcher.last_round, incarnation=launcher.incarnation, **more)
         self.put_again(launcher)
 
     def put_again(self, launcher: Launcher) -> None:
-        assert launcher.word is not None
+        assert launcher.key is not None
         revisions = {**self.keys.member_revisions, launcher.node: len(self.history)}
-        self.write(members={**self.keys.members, launcher.node: launcher.word}, member_revisions=revisions)
+        self.write(members={**self.keys.members, launcher.node: launcher.key}, member_revisions=revisions)
 
     def drop(self, node: str) -> None:
         members = {n: m for n, m in self.keys.members.items() if n != node}
@@ -157,7 +158,7 @@ class Cluster:
         launcher.seen, launcher.changed_at = newest, self.now
         if is_back:
             launcher.grace_until = self.now + GRACE_S
-        if self.keys.members.get(node) != launcher.word:
+        if self.keys.members.get(node) != launcher.key:
             self.put_again(launcher)
 
     def view(self, launcher: Launcher) -> View:
@@ -192,18 +193,18 @@ class Cluster:
             self.write(round=last, round_revision=len(self.history))
 
     def _act_running(self, launcher: Launcher, current: Round) -> None:
-        word = standing(self.view(launcher), current, launcher.node, self.now)
-        if isinstance(word, Over):
+        decision = standing(self.view(launcher), current, launcher.node, self.now)
+        if isinstance(decision, Over):
             self.kill(launcher.node)
-        elif launcher.left and isinstance(word, Yield | Stay):
+        elif launcher.left and isinstance(decision, Yield | Stay):
             launcher.current = None
             self.put(launcher, "leaving", parked=True)
             del self.launchers[launcher.node]
-        elif isinstance(word, Broken) and launcher.left:
+        elif isinstance(decision, Broken) and launcher.left:
             self.kill(launcher.node)
-        elif isinstance(word, Broken | Yield):
+        elif isinstance(decision, Broken | Yield):
             launcher.current = None
-            self.put(launcher, "waiting", parked=isinstance(word, Yield))
+            self.put(launcher, "waiting", parked=isinstance(decision, Yield))
 
     def _act_waiting(self, launcher: Launcher) -> None:
         keys, of = self.history[launcher.seen], self.view(launcher)
@@ -295,7 +296,7 @@ def test_whatever_happened_the_living_end_up_together(
     st.integers(1, 5),
     st.lists(st.tuples(st.sampled_from(["look", "act", "forget"]), st.sampled_from("abcde"), st.integers(0, 4))),
 )
-def test_nobody_stops_because_etcd_lost_its_data(
+def test_no_member_stops_because_etcd_lost_its_data(
     minimum: int, count: int, operations: list[tuple[str, str, int]]
 ) -> None:
     cluster = Cluster(minimum, 5)
@@ -318,7 +319,7 @@ def test_nobody_stops_because_etcd_lost_its_data(
 def trained_s(cluster: Cluster, period_s: float, away_s: float, step_s: float = 0.05) -> float:
     """How much of a minute a and b train in, while c comes and goes. Workers take START_S to begin.
 
-    Every `period_s` it is killed and starts anew, or is cut off for `away_s`; in both cases without a word.
+    Every `period_s` it is killed and restarts, or is cut off for `away_s`; in both cases without a message.
     """
     flapped_at, stopped_at, trained = 0.0, 0.0, 0.0
     for node in "abc":

@@ -92,7 +92,7 @@ STANDINGS = st.sampled_from([Stay(), JOINS, LOST, STOPPED, OVER])
 
 
 @given(LOCALS, STANDINGS, st.floats(0, 50))
-def test_a_told_launcher_never_rejoins_and_an_untold_one_with_time_never_leaves(
+def test_a_launcher_that_was_asked_to_leave_never_rejoins_and_another_with_time_never_leaves(
     node: Local, standing: Standing, now: float
 ) -> None:
     action = decide(node, standing, now, LIMITS)
@@ -105,7 +105,7 @@ def test_a_told_launcher_never_rejoins_and_an_untold_one_with_time_never_leaves(
 
 @given(LOCALS, STANDINGS)
 def test_everything_comes_to_an_end(node: Local, standing: Standing) -> None:
-    """However long it takes, nobody waits for ever once something has begun."""
+    """However long it takes, no launcher waits for ever once something has begun."""
     begun = (node.yielding_since, node.leaving_since, node.done_since if node.workers == "succeeded" else None)
     asked = node.yielding_since is not None or node.workers == "succeeded"
     if asked and any(since is not None for since in begun):

@@ -19,7 +19,7 @@ def test_a_silent_etcd_is_known_to_be_away_before_a_lease_that_was_renewed_in_ti
 
 
 @every_lease
-def test_the_amnesty_outlasts_whoever_comes_back_last(times: LeaseTimes) -> None:
+def test_the_grace_period_outlasts_the_last_reconnection(times: LeaseTimes) -> None:
     """It was in an attempt over all endpoints, paused, and found one endpoint that answered: for lease, and for put."""
     back_after_s = times.endpoints * times.call_s + max(RETRY_S) + 2 * times.call_s
     assert times.grace_s >= back_after_s
@@ -39,7 +39,7 @@ def test_who_waits_for_a_round_waits_on_when_etcd_was_away_meanwhile() -> None:
     assert patience.is_over(1500.0 + 300.0, away=False)
 
 
-def test_nobody_waits_for_ever_for_an_etcd_that_stays_away() -> None:
+def test_the_wait_for_an_etcd_that_stays_away_is_bounded() -> None:
     patience = Patience(600.0, now=0.0)
     ticks = itertools.takewhile(lambda at: not patience.is_over(float(at), away=True), range(0, 10**6, 10))
     assert MAX_OUTAGE_S < max(ticks) + 20 <= MAX_OUTAGE_S + 640

@@ -199,7 +199,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     add("--lr", type=float, default=6e-3)
     add("--seed", type=int, default=0)
     add("--text-mb", type=float, default=2.0, help="use the first so many MB of the text")
-    add("--checkpoint-dir", type=Path, help="default: what the spotsup job says, else none")
+    add("--checkpoint-dir", type=Path, help="default: SPOTSUP_CHECKPOINT_DIR, else none")
     add("--checkpoint-every", type=int, default=50, metavar="STEPS")
     add("--audit", type=Path, metavar="DIR", help="write which samples each completed step was trained on")
     add("--step-time", type=float, default=0.0, metavar="S", help="sleep until a step took so long, to be watchable")

@@ -120,7 +120,7 @@ def places(items: Sequence[Item], prefix: str, out: Path) -> dict[Path, Item]:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Copy what is missing; say how far it is."""
+    """Copy missing files, and print the progress."""
     parser = argparse.ArgumentParser(description="Copy a bucket to a file system, rearranged; may be run again.")
     parser.add_argument("--bucket", required=True, help="the bucket's own address")
     parser.add_argument("--prefix", default="", help="only keys that begin so")

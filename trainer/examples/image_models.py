@@ -87,7 +87,7 @@ class BlockDropout(nn.Module):  # type: ignore[misc]  # torch is untyped here
 
 
 class SqueezeExcitation(nn.Module):  # type: ignore[misc]  # torch is untyped here
-    """Scales each channel by what the mean of all channels says."""
+    """Scales each channel by a factor computed from the means of all channels."""
 
     def __init__(self, channels: int, squeezed: int) -> None:
         super().__init__()

@@ -166,7 +166,7 @@ def _exactness(
         for line in history.get(step, ()):
             if line.epoch != epoch:
                 raise AuditError(
-                    f"step {step} of round {line.round} says epoch {line.epoch}, but with {samples} samples "
+                    f"step {step} of round {line.round} has epoch {line.epoch}, but with {samples} samples "
                     f"and {global_batch} at a step it belongs to epoch {epoch}"
                 )
             seen[epoch].update(line.indices)
