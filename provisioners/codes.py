@@ -69,7 +69,7 @@ def outcome(row: Code | None, name: str, message: str) -> LaunchOutcome:
 
 
 def markdown(table: Sequence[Code]) -> str:
-    """The table as docs/clouds.md shows it."""
+    """The table as docs/reference/cloud-errors.md shows it."""
     lines = ["| code | a launch that meets it | scope | memory | source |", "|---|---|---|---|---|"]
     for row in table:
         name = f"`{row.name}`" + (f' with "{row.message_part}"' if row.message_part else "")

@@ -6,12 +6,15 @@ A test compares what is written here with the files; SPOTSUP_WRITE_DOCS=1 makes 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import click
 import yaml
 
+from provisioners.codes import markdown
+from provisioners.registry import CLOUDS
 from provisioners.settings import CloudSettings
 from supervisor.cli.common import EXIT_CODES
 from supervisor.cli.ctl import main as spotsupctl
@@ -103,7 +106,12 @@ TYPES = {"string": "string", "integer": "integer", "number": "number", "boolean"
 
 def documents() -> dict[str, str]:
     """The generated files' names and contents."""
-    return {"job-file.md": job_file(), "spotsupd-toml.md": configuration(), "cli.md": command_lines()}
+    return {
+        "job-file.md": job_file(),
+        "spotsupd-toml.md": configuration(),
+        "cli.md": command_lines(),
+        "cloud-errors.md": cloud_errors(),
+    }
 
 
 # -- models ------------------------------------------------------------------------------------------------
@@ -258,6 +266,32 @@ def _code(value: Any) -> str:
 
 def _text(description: str) -> str:
     return " ".join(description.split())
+
+
+# -- clouds ------------------------------------------------------------------------------------------------
+
+
+def cloud_errors() -> str:
+    """Every cloud's table of error codes."""
+    lines = [
+        *_head("Error codes of the clouds", "provisioners/*/errors.py"),
+        (
+            "What a launch that meets a code comes to; how far a refusal reaches; for how long the same is not asked "
+            "again. A code that is in no table is transient, and raises an alert."
+        ),
+    ]
+    for name, cloud in CLOUDS.items():
+        if cloud.has_catalog:
+            errors = import_module(f"provisioners.{name}.errors")
+            _, *paragraphs = (errors.__doc__ or "").split("\n\n")
+            lines += [
+                "",
+                f"## {name}",
+                "",
+                *(f"{_text(each)}\n" for each in paragraphs),
+                markdown(errors.TABLE).rstrip(),
+            ]
+    return "\n".join([*lines, ""])
 
 
 # -- command lines -----------------------------------------------------------------------------------------
