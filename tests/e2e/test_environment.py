@@ -83,6 +83,6 @@ def test_code_without_its_lock_is_refused_before_any_launch(stack: Stack, tmp_pa
     assert done.returncode == 2
     (sentence,) = done.stderr.splitlines()
     assert sentence.startswith(
-        "spotsupctl: requirements.txt is not in the code, and `environment: requirements.txt` needs"
+        "spotsupctl: `environment: requirements.txt` needs requirements.txt, which is not in the code"
     )
     assert stack.machines() == []
