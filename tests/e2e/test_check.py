@@ -93,7 +93,7 @@ def test_invalid_credentials(installation: Installation, mood: str) -> None:
 def test_missing_credentials(installation: Installation) -> None:
     what, message = installation.the_one_complaint(AWS_ACCESS_KEY_ID="", AWS_SECRET_ACCESS_KEY="")
     assert what == "credentials"
-    assert "there are no AWS credentials" in message
+    assert "no AWS credentials found" in message
     assert "aws.profile" in message
 
 
@@ -135,7 +135,7 @@ def test_no_quota(installation: Installation) -> None:
     what, message = installation.the_one_complaint()
     assert what == "us-east-1 quota"
     assert "the quotas of us-east-1 allow no GPU spot instance" in message
-    assert message.endswith("ask Service Quotas")
+    assert message.endswith("request more in Service Quotas")
 
 
 def test_a_region_without_any_of_the_types(installation: Installation) -> None:
@@ -158,7 +158,7 @@ def test_a_cloud_that_hangs_fails_the_check_in_time(installation: Installation) 
     done = spotsupd("--config", config, "--embedded-etcd", "--timeout", "1", **aws.ENVIRON)
     assert done.returncode == 1
     (wrong,) = [line for line in done.stdout.splitlines() if line.startswith("not ok")]
-    assert wrong.startswith("not ok  aws, credentials: STS in us-east-1 did not answer")
+    assert wrong.startswith("not ok  aws, credentials: STS in us-east-1 gave no usable answer")
 
 
 def test_a_missing_sdk(installation: Installation) -> None:
