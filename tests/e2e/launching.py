@@ -88,6 +88,14 @@ class Nodes:
                     command, env=self.environment(node) | env, stdout=log, stderr=log, start_new_session=True
                 )
 
+    def form(self, *nodes: str) -> dict[str, Any]:
+        """Start launchers and wait for the first step of a round of all of them, whichever comes first."""
+        self.hint(*nodes, minimum=len(nodes))
+        self.start(*nodes)
+        step = self.stepping(len(nodes))
+        self.hint(*nodes)
+        return step
+
     def environment(self, node: str) -> dict[str, str]:
         """What bootstrap would set."""
         return dict(os.environ) | {
@@ -170,6 +178,11 @@ class Nodes:
         """The last step that was completed in a round: by all ranks, or it does not count."""
         steps = self.events("step", round=number)
         return min(max(int(e["step"]) for e in steps if e["rank"] == rank) for rank in {e["rank"] for e in steps})
+
+    def last_step_at(self, number: int) -> float:
+        """When the last step was completed in a round, by the slowest rank; UNIX seconds."""
+        steps = self.events("step", round=number)
+        return min(max(float(e["at"]) for e in steps if e["rank"] == rank) for rank in {e["rank"] for e in steps})
 
     def first_step(self, number: int) -> int:
         """The first step that was done in a round."""
