@@ -33,6 +33,9 @@ _kept: dict[str, object] = {}
 
 def run_script(path: Path, arguments: tuple[str, ...], environ: Mapping[str, str], output: Path) -> None:
     """Be an interpreter that was started on a script."""
+    # As in such an interpreter. By "forkserver", which this process was started with, data loading workers would have a
+    # fork server as their parent, and both would outlive this process when it is killed.
+    multiprocessing.set_start_method("fork", force=True)
     descriptor = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
