@@ -33,6 +33,8 @@ from tests.support.machines import (
     wait_state,
 )
 
+pytestmark = pytest.mark.long
+
 ALIVE = {InstanceState.PENDING, InstanceState.RUNNING}
 HOUR_S = 3600.0
 

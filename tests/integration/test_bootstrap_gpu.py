@@ -180,6 +180,7 @@ def test_the_fabric_manager_has_the_drivers_own_version(tmp_path: Path) -> None:
     assert box.log[-1] == "systemctl enable --now nvidia-fabricmanager"
 
 
+@pytest.mark.long
 def test_torch_without_gpus_says_so_in_one_sentence(tmp_path: Path) -> None:
     paths = Paths(str(tmp_path), "n1")
     Path(paths.own).mkdir(parents=True)

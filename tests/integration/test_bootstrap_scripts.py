@@ -159,6 +159,7 @@ def test_a_pid_that_belongs_to_another_process_is_no_agent(computer: Computer) -
     line=st.none() | st.just("printf '%s' \"$LR\" >made"),
     value=st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0\r"), max_size=9),
 )
+@pytest.mark.long
 def test_a_second_run_has_nothing_to_do_whatever_existed_before(
     home: str, root: str, before: set[str], line: str | None, value: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

@@ -254,6 +254,7 @@ def test_a_server_that_does_not_answer_is_given_up(machine: Sandbox) -> None:
     assert "server:/data did not answer within 1 s: may this machine reach it (for NFS: TCP port 2049)?" in done.stderr
 
 
+@pytest.mark.long
 def test_a_mount_that_hangs_is_found_without_hanging(machine: Sandbox) -> None:
     place = f"{places(machine)}/x"
     machine.write("proc/mounts", f"server:/data {place} nfs4 rw,hard 0 0\n")

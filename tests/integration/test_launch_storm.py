@@ -20,7 +20,14 @@ def credentials(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(name, value)
 
 
-@pytest.mark.parametrize("weather_of", [aws_weather, gcp_weather, azure_weather], ids=["aws", "gcp", "azure"])
+@pytest.mark.parametrize(
+    "weather_of",
+    [
+        pytest.param(aws_weather, id="aws", marks=pytest.mark.long),
+        pytest.param(gcp_weather, id="gcp"),
+        pytest.param(azure_weather, id="azure", marks=pytest.mark.long),
+    ],
+)
 def test_nothing_leaks_and_nothing_doubles(weather_of: Callable[[], AbstractContextManager[Weather]]) -> None:
     with weather_of() as weather:
         tally = run_storm(weather, 120, seed=7)

@@ -30,6 +30,8 @@ from tests.support.machines import (
 )
 from tests.support.programs import LocalCloud, program_env, running_local_cloud
 
+pytestmark = pytest.mark.long
+
 ENDED = InstanceState.TERMINATED
 
 

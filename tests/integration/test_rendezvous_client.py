@@ -1,4 +1,4 @@
-"""Seats at a real etcd, without torch: a job of many rounds, each with another node."""
+"""RendezvousClient on a real etcd, without torch: a job of many rounds, each with another node."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 from spotsup_trainer.etcd import Etcd
 from spotsup_trainer.rendezvous.client import RendezvousClient, RendezvousConfig
 from spotsup_trainer.rendezvous.membership import Broken, Rules, Wait, Yield, standing
@@ -107,6 +108,7 @@ class Job:
         self.etcd.close()
 
 
+@pytest.mark.long
 def test_many_rounds_of_changing_nodes_leave_a_bounded_number_of_keys_and_leases(etcd_endpoint: str) -> None:
     with clients(etcd_endpoint) as job:
         for number in range(NODES):

@@ -92,6 +92,7 @@ def test_an_etcd_that_is_busy_is_not_called_full() -> None:
     etcd.close()
 
 
+@pytest.mark.long
 def test_a_leader_outlives_an_endpoint_that_hangs(tmp_path: Path) -> None:
     ttl_s = 4.0
     with etcd_server(tmp_path) as server, cable(server.endpoint) as wire, ExitStack() as stack:

@@ -25,7 +25,14 @@ def _quiet() -> None:
     quiet()
 
 
-@pytest.mark.parametrize("start", range(1, SEEDS + 1, SEEDS_AT_ONCE))
+@pytest.mark.parametrize(
+    "start",
+    [
+        # The first seeds are the sample of `make test`; `make test-long` has them all.
+        pytest.param(start, marks=[] if start == 1 else [pytest.mark.long])
+        for start in range(1, SEEDS + 1, SEEDS_AT_ONCE)
+    ],
+)
 def test_promises_hold_in_the_scenarios_of_seeds_and_every_job_recovers(start: int) -> None:
     for seed in range(start, start + SEEDS_AT_ONCE):
         result = run_scenario(draw(seed, HOURS))
@@ -34,6 +41,7 @@ def test_promises_hold_in_the_scenarios_of_seeds_and_every_job_recovers(start: i
         assert result.injected.total() >= 20
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["writes lost", "backup restored", "watch lost"])
 def test_an_etcd_that_was_rolled_back_or_reread_costs_no_machine_and_no_job(kind: str) -> None:
     for seed in (1, 2):
@@ -44,6 +52,7 @@ def test_an_etcd_that_was_rolled_back_or_reread_costs_no_machine_and_no_job(kind
         assert result.injected[kind] >= 5
 
 
+@pytest.mark.long
 def test_daemons_whose_clocks_are_permanently_a_minute_off_keep_all_promises() -> None:
     for seed in (1, 2, 3, 4):
         scenario = replace(draw(seed, HOURS), max_clock_error_s=55.0)
@@ -80,6 +89,7 @@ def test_the_text_of_each_mutant_occurs_once(mutant: Mutant) -> None:
     assert file.read_text().count(mutant.old) == 1, f"{file} has changed: update the mutant"
 
 
+@pytest.mark.long
 def test_a_daemon_without_its_fence_is_detected() -> None:
     command = [sys.executable, "-m", "tests.sim.mutants", "--only", "by leadership", "--seeds", "8", "--jobs", "1"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
