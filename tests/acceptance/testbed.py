@@ -70,6 +70,8 @@ exportfs -ra
 class Testbed:
     """In the folder of `stack`, with the machine image in `image`."""
 
+    __test__ = False  # for pytest: its name begins like a test's
+
     def __init__(self, stack: Stack, image: Path) -> None:
         self.stack = stack
         self.cloud = LocalProvisioner(stack.cloud_dir)

@@ -130,6 +130,8 @@ class Daemon:
 class Testbed:
     """A set of processes; use `testbed`."""
 
+    __test__ = False  # for pytest: its name begins like a test's
+
     def __init__(
         self,
         folder: Path,
