@@ -14,11 +14,11 @@ from supervisor.planner.actions import Action, AlertDone, Commit, NodeOutcome, P
 from supervisor.planner.alerts import absorb_alert, clear_outbox, drive_checkpoint_alerts, due_alerts
 from supervisor.planner.draft import Draft
 from supervisor.planner.fleet import drive_fleet
-from supervisor.planner.housekeeping import clamp_future_times, delete_old
 from supervisor.planner.jobs import drive_end, drive_state
 from supervisor.planner.predicates import is_settled
 from supervisor.planner.quiescence import is_steady
 from supervisor.planner.reads import absorb_read, due_listings
+from supervisor.planner.records import clamp_future_times, delete_old
 from supervisor.planner.rounds import drive_rounds
 from supervisor.planner.sentences import sentence
 from supervisor.planner.sync import sync_node

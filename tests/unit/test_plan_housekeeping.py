@@ -9,7 +9,7 @@ import pytest
 
 from provisioners.base import InstanceState
 from supervisor.planner.actions import BootstrapDone
-from supervisor.planner.housekeeping import AHEAD_S
+from supervisor.planner.records import AHEAD_S
 from supervisor.planner.world import Rules
 from tests.unit.scene import NOW, J, N, hint_of, job, listing, machine, member, name, node, round_of, scene
 
