@@ -108,8 +108,8 @@ class Machine:
         with self._results.row(LOCK) as row:
             self._run("while ! [ -e /run/cloud-init/result.json ]; do sleep 1; done", 600.0)
             holder = self._run(_HOLD)
-            said = self._run(f"({fill('system/wait_for_apt.sh', limit_s=3)}) 2>&1 || :").splitlines()[-1]
-            expect(f"({holder}) holds /var/lib/dpkg/lock-frontend" in said, f"it says {said!r}")
+            output = self._run(f"({fill('system/wait_for_apt.sh', limit_s=3)}) 2>&1 || :").splitlines()[-1]
+            expect(f"({holder}) holds /var/lib/dpkg/lock-frontend" in output, f"it says {output!r}")
             waiting, outcome = threading.Event(), list[Report | Exception]()
 
             def on_step(event: StepEvent) -> None:
@@ -130,7 +130,7 @@ class Machine:
             time.sleep(HELD_S)
             expect(thread.is_alive(), f"bootstrap ended while the lock was held: {outcome}")
             self._run(f"sudo -n kill -9 {holder}")
-            row.observed = said
+            row.observed = output
         with self._results.row(REBOOT) as row:
             thread.join(BOOTSTRAP_S + 60.0)
             report = outcome[0] if outcome else BrokenError("bootstrap does not end")

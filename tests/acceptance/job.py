@@ -75,8 +75,8 @@ class Job:
             )
             took_s = time.monotonic() - began
             for node in self.nodes():
-                said = self._testbed.run(node, f"systemctl show -p Slice -p ActiveState --value {unit_name(node)}")
-                expect(sorted(said.split()) == ["active", "spotsup.slice"], f"the agent of {node}: {said!r}")
+                output = self._testbed.run(node, f"systemctl show -p Slice -p ActiveState --value {unit_name(node)}")
+                expect(sorted(output.split()) == ["active", "spotsup.slice"], f"the agent of {node}: {output!r}")
             row.observed = (
                 f"{', '.join(self.nodes())}: step {self.job()['step']} {took_s:.0f} s after it was looked for"
             )

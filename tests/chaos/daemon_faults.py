@@ -95,7 +95,7 @@ def daemon_disk_full(context: Context, _planned: Planned, _outcome: Outcome) -> 
     assert context.daemon_disk is not None
     full, daemon = Full(context.daemon_disk), context.testbed.daemons[0]
     try:
-        full.strike()
+        full.inject()
         yield
         daemon.kill()
         daemon.start()

@@ -88,7 +88,7 @@ def etcd_disk_full(context: Context, _planned: Planned, outcome: Outcome) -> Ite
     assert context.etcd_disk is not None
     full, etcds = Full(context.etcd_disk), context.testbed.etcd
     try:
-        full.strike()
+        full.inject()
         with contextlib.closing(Etcd(etcds.endpoints, timeout_s=2.0)) as etcd, contextlib.suppress(EtcdError):
             for number in range(_DISK_PIECES):
                 if not etcds.pid(0):

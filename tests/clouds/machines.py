@@ -72,7 +72,7 @@ class Machines(Protocol):
 
 
 def read_user_data(text: str) -> FirstBoot:
-    """Read user data as cloud-init does. Raises ValueError where nobody could log in to the machine."""
+    """Read user data as cloud-init does. Raises ValueError where no login would be possible."""
     if not text.startswith("#cloud-config\n"):
         raise ValueError(f"user data begins with {text[:20]!r}, not with #cloud-config")
     config = yaml.safe_load(text)

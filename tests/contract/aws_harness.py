@@ -57,7 +57,7 @@ class AwsHarness:
         self.machines.reuse_addresses()
 
     def preempt(self, instance_id: str, notice_s: float) -> float:
-        """EC2 tells two minutes."""
+        """EC2's notice is two minutes."""
         return self.server.cloud.preempt(_ec2_id(instance_id), notice_s)
 
     def alarm(self, instance_id: str) -> None:
@@ -77,7 +77,7 @@ class AwsHarness:
         self.server.cloud.lose(_ec2_id(instance_id))
 
     def cut_off(self) -> None:
-        """Nobody listens."""
+        """Nothing listens at the endpoint."""
         self.server.stop()
 
 

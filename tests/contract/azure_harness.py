@@ -18,7 +18,7 @@ from tests.clouds.machines import Machines, RealMachines, machines_for
 
 @dataclass(frozen=True, slots=True)
 class AzureHarness:
-    """Azure's test cloud, in this process; its machines are real ones, or on paper. What its log tells it tells at
+    """Azure's test cloud, in this process; its machines are real ones, or on paper. Its log reports events at
     once, which the real one does some minutes late.
     """
 
@@ -57,7 +57,7 @@ class AzureHarness:
         self.machines.reuse_addresses()
 
     def preempt(self, instance_id: str, notice_s: float) -> float:
-        """Nothing in Azure's API tells the moment: the log's entry is read as a notice of 30 s."""
+        """Azure's API has no deadline: the log's entry is read as a notice of 30 s."""
         return self.server.cloud.preempt(instance_id, notice_s)
 
     def alarm(self, instance_id: str) -> None:
@@ -77,7 +77,7 @@ class AzureHarness:
         self.server.cloud.end_itself(instance_id)
 
     def cut_off(self) -> None:
-        """Nobody listens."""
+        """Nothing listens at the endpoint."""
         self.server.stop()
 
 

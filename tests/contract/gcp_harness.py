@@ -47,7 +47,7 @@ class GcpHarness:
         self.server.cloud.skew(ahead_s)
 
     def be_terse(self) -> None:
-        """Labels come with the machine, and its name tells whose it is where metadata are held back."""
+        """Labels come with the machine; where metadata are held back, its name shows its cluster."""
         self.server.cloud.compute.missing = {"networkInterfaces", "creationTimestamp", "machineType", "metadata"}
 
     def reuse_addresses(self) -> None:
@@ -56,7 +56,7 @@ class GcpHarness:
         self.machines.reuse_addresses()
 
     def preempt(self, instance_id: str, notice_s: float) -> float:
-        """Google tells the beginning; the end is half a minute later."""
+        """Google reports the beginning; the end is half a minute later."""
         return self.server.cloud.preempt(_name(instance_id), notice_s)
 
     def alarm(self, instance_id: str) -> None:
@@ -76,7 +76,7 @@ class GcpHarness:
         self.server.cloud.lose(_name(instance_id))
 
     def cut_off(self) -> None:
-        """Nobody listens."""
+        """Nothing listens at the endpoint."""
         self.server.stop()
 
 

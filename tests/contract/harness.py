@@ -47,7 +47,7 @@ class Harness(Protocol):
         ...
 
     def skew(self, ahead_s: float) -> None:
-        """The cloud's clock is so far ahead of ours, in all that it tells; what is signed by ours it takes still."""
+        """The cloud's clock is so far ahead of ours in all its replies; it still accepts what our clock signs."""
         ...
 
     def be_terse(self) -> None:
@@ -60,7 +60,7 @@ class Harness(Protocol):
 
     def preempt(self, instance_id: str, notice_s: float) -> float:
         """Announce a preemption, which comes after `notice_s`. Returns the deadline that the cloud's API tells (UNIX
-        seconds): some tell their usual notice, whatever comes.
+        seconds): some report their usual notice in any case.
         """
         ...
 

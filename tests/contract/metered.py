@@ -87,7 +87,7 @@ class Ledger:
         self.bills[token].exists = True
 
     def settle(self, prefix: str) -> None:
-        """All that these tokens stand for has been told to end."""
+        """All machines of these tokens have been asked to end."""
         with self._lock:
             for token, bill in self.bills.items():
                 if token.startswith(prefix):
@@ -118,7 +118,7 @@ class Run:
 
     @contextmanager
     def test(self) -> Iterator[Metered]:
-        """A provider for one test, with a cluster of its own; after it, all of its machines are told to end."""
+        """A provider for one test, with a cluster of its own; after it, all of its machines are asked to end."""
         self._tests += 1
         metered = Metered(self, f"{self.name}-{self._tests:02d}")
         try:
@@ -184,7 +184,7 @@ class Metered:
         return self._inner.check(timeout_s)
 
     def end(self) -> None:
-        """Tell all of this test's machines to end. What cannot be told stays reserved, for the sweep to find."""
+        """Ask all of this test's machines to end. A machine that cannot be asked stays reserved, for the sweep."""
         try:
             for cluster in list(self._theirs):
                 for each in self._inner.instances(cluster, TIMEOUT_S):
@@ -226,7 +226,7 @@ def sweep(provisioner: Provisioner, clusters: Sequence[str], *, quiet_s: float, 
 
 
 def _swept(provisioner: Provisioner, cluster: str) -> list[str]:
-    """What was still there; it has been told to go."""
+    """What was still there; it has been asked to end."""
     left = []
     try:
         for machine in provisioner.instances(cluster, TIMEOUT_S):

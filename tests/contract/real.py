@@ -30,7 +30,7 @@ FOLDER = ROOT / "build" / "contract-real"
 SUITE = ("tests/contract/test_provisioner_contract.py", "tests/contract/test_provisioner_faults.py")
 CHECK_S = 60.0
 SWEEP_S = 900.0
-# What tests/support/machines.py is patient with; whoever has set something of it knows better.
+# The patience of tests/support/machines.py; what the user has set is kept.
 PATIENCE = {
     "SPOTSUP_TEST_CALL_S": "60",
     "SPOTSUP_TEST_PATIENCE_S": "600",
@@ -57,7 +57,7 @@ class Interrupt:
 
     def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
         if self._seen:
-            print("all is being ended; whoever kills this leaves machines that cost money", file=sys.stderr)
+            print("ending everything; killing this process now leaves machines that cost money", file=sys.stderr)
             return
         self._seen = True
         raise KeyboardInterrupt
@@ -190,13 +190,13 @@ def _sweep(provisioner: Provisioner, clusters: Sequence[str], quiet_s: float) ->
 def _clusters_of(options: argparse.Namespace, provisioner: Provisioner) -> list[str]:
     name, folder = options.sweep, options.folder
     try:
-        told = json.loads((folder / f"{name}.json").read_text())
+        record = json.loads((folder / f"{name}.json").read_text())
     except OSError as error:
         known = ", ".join(sorted(each.stem for each in folder.glob("*.json"))) or "none"
         raise UnusableError(f"no run {name!r} is known here; known: {known}") from error
-    if told["cloud"] != provisioner.name:
-        raise UnusableError(f"{name} was a run on {told['cloud']}")
-    return list(told["clusters"])
+    if record["cloud"] != provisioner.name:
+        raise UnusableError(f"{name} was a run on {record['cloud']}")
+    return list(record["clusters"])
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ FAULTS = (
 
 
 def _cannot(what: str) -> NoReturn:
-    cannot(f"a real cloud cannot be told to {what.replace('_', ' ')}")
+    cannot(f"a real cloud cannot be made to {what.replace('_', ' ')}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -196,12 +196,12 @@ def test_a_clock_that_differs_ends_nothing_puts_no_notice_off_and_hides_no_end(
     light_harness.preempt(two.id, 0.0)
     causes = {one.id: EndCause.USER, two.id: EndCause.PREEMPTED}
 
-    def told() -> bool:
+    def listed() -> bool:
         listed = light_harness.provisioner.instances(CLUSTER, TIMEOUT_S)
         ended = {each.id: each.end_cause for each in listed if each.state is InstanceState.TERMINATED}
         return ended == causes
 
-    assert wait_for(told, "both ends are listed with their causes")
+    assert wait_for(listed, "both ends are listed with their causes")
     again = light_harness.provisioner.launch(request_for(light_harness.provisioner, "n1"), TIMEOUT_S)
     assert isinstance(again, Launched)
     assert (again.instance.id, again.instance.state) == (one.id, InstanceState.TERMINATED)

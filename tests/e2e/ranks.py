@@ -75,13 +75,13 @@ class Ranks:
             process.kill()
             process.join()
 
-    def said(self, rank: int = 0) -> str:
+    def output(self, rank: int = 0) -> str:
         return self._outputs[rank].read_text() if self._outputs[rank].exists() else ""
 
     def wait(self, what: str, condition: Callable[[], bool], timeout_s: float = 90.0) -> None:
         def done() -> bool:
             failed = [rank for rank, process in enumerate(self._processes) if process.exitcode]
-            assert not failed, f"before {what}: {self.said(failed[0])}"
+            assert not failed, f"before {what}: {self.output(failed[0])}"
             return condition()
 
         wait(what, done, timeout_s)
@@ -89,7 +89,7 @@ class Ranks:
     def end(self) -> str:
         """Wait for a good end. What rank 0 printed."""
         self.wait("the end", lambda: all(process.exitcode == 0 for process in self._processes))
-        return self.said()
+        return self.output()
 
 
 def alone(path: Path, folder: Path) -> str:
@@ -113,7 +113,7 @@ def until_parked(
     with Ranks(path, folder, world, *arguments, **files, **environ) as ranks:
         parked = [folder / f"PARKED.{rank}" for rank in range(world)]
         ranks.wait("parking", lambda: all(file.exists() for file in parked), timeout_s)
-        return [ranks.said(rank) for rank in range(world)]
+        return [ranks.output(rank) for rank in range(world)]
 
 
 def wait(what: str, condition: Callable[[], bool], timeout_s: float = 90.0) -> None:

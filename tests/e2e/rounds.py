@@ -87,6 +87,6 @@ class Launcher:
         return all(self.file("PARKED", job.rank).exists() for job in self.jobs)
 
 
-def said(folder: Path, rank: int = 0) -> str:
+def output(folder: Path, rank: int = 0) -> str:
     """What a rank has printed, over all rounds."""
     return (folder / f"out.{rank}").read_text()

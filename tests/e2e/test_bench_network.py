@@ -97,8 +97,8 @@ def test_ctrl_c_gives_the_machines_back(stack: Stack) -> None:
         signal.signal(signal.SIGINT, before)
     stack.wait_for(lambda: len(stack.machines()) == 2, 60.0, "two machines")
     running.send_signal(signal.SIGINT)
-    _, said = running.communicate(timeout=60)
+    _, output = running.communicate(timeout=60)
     assert running.returncode == 1
-    assert said.splitlines()[-1] == "spotsupctl: bench-network: cancelling; its machines are released"
+    assert output.splitlines()[-1] == "spotsupctl: bench-network: cancelling; its machines are released"
     stack.wait_for(lambda: not stack.machines(), 60.0, "all machines to be released")
     assert stack.ask("status", "bench-network")["state"] == "cancelled"

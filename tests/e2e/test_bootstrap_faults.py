@@ -152,7 +152,7 @@ def failure(machine: Machine, fault: Fault, setup: Setup) -> BootstrapDone:
 
     def on_step(event: StepEvent) -> None:
         if event.state is StepState.BEGUN and event.step == fault.full:
-            Full(Path(setup.root)).strike()
+            Full(Path(setup.root)).inject()
 
     target, before = fault.target(machine.target), resources()
     with pytest.raises(BootstrapError) as caught:

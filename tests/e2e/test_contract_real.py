@@ -49,10 +49,10 @@ class Account:
         )
 
     def run(self, *arguments: str) -> tuple[int, str]:
-        """(exit code, all that was said)."""
+        """(exit code, all that was output)."""
         process = self.begin(*arguments)
-        said, _ = process.communicate(timeout=500)
-        return process.returncode, said
+        output, _ = process.communicate(timeout=500)
+        return process.returncode, output
 
     def machines(self) -> list[str]:
         """The states of all machines that ever were."""
@@ -74,13 +74,13 @@ def account(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Account
 
 @pytest.mark.long
 def test_the_suite_holds_and_leaves_nothing(account: Account) -> None:
-    code, said = account.run("--budget-usd", "5")
-    assert code == 0, said
-    assert int(re.search(r"(\d+) passed", said)[1]) >= 12  # type: ignore[index]
-    assert "a real cloud cannot be told to preempt" in said
-    assert "a real cloud cannot be told to cut off" in said
-    assert "nothing is left" in said
-    launched, spent = re.search(r"(\d+) machines; at most \$(\d+\.\d+) of \$5.00 spent", said).groups()  # type: ignore[union-attr]
+    code, output = account.run("--budget-usd", "5")
+    assert code == 0, output
+    assert int(re.search(r"(\d+) passed", output)[1]) >= 12  # type: ignore[index]
+    assert "a real cloud cannot be made to preempt" in output
+    assert "a real cloud cannot be made to cut off" in output
+    assert "nothing is left" in output
+    launched, spent = re.search(r"(\d+) machines; at most \$(\d+\.\d+) of \$5.00 spent", output).groups()  # type: ignore[union-attr]
     assert int(launched) == len(account.machines()) >= 12
     assert 0 < float(spent) < 2
     assert set(account.machines()) == {"terminated"}
@@ -90,12 +90,12 @@ def test_the_suite_holds_and_leaves_nothing(account: Account) -> None:
 
 @pytest.mark.long
 def test_a_budget_that_could_be_exceeded_ends_it(account: Account) -> None:
-    code, said = account.run("--budget-usd", "0.20", "--", "-k", "offers_are_sorted or many_machines or same_token")
-    assert code == 1, said
-    assert "the budget is used up: $" in said
-    assert "of $0.20 may have been spent, and one more machine may cost $0." in said
-    assert re.search(r"test_offers_are_sorted\S* PASSED", said), said
-    assert "nothing is left" in said
+    code, output = account.run("--budget-usd", "0.20", "--", "-k", "offers_are_sorted or many_machines or same_token")
+    assert code == 1, output
+    assert "the budget is used up: $" in output
+    assert "of $0.20 may have been spent, and one more machine may cost $0." in output
+    assert re.search(r"test_offers_are_sorted\S* PASSED", output), output
+    assert "nothing is left" in output
     assert 1 <= len(account.machines()) < 8
     assert set(account.machines()) == {"terminated"}
 
@@ -112,9 +112,9 @@ def test_an_interrupted_run_ends_what_it_launched(account: Account, number: sign
     process.send_signal(number)
     time.sleep(0.2)
     process.send_signal(number)  # an impatient user's second must not keep it from ending machines
-    said, _ = process.communicate(timeout=200)
-    assert process.returncode == 2, said
-    assert "nothing is left" in said
+    output, _ = process.communicate(timeout=200)
+    assert process.returncode == 2, output
+    assert "nothing is left" in output
     assert set(account.machines()) == {"terminated"}
 
 
@@ -127,12 +127,12 @@ def test_what_a_killed_run_left_is_swept_by_its_name(account: Account) -> None:
         assert time.monotonic() < deadline
         time.sleep(0.02)
     process.kill()
-    said, _ = process.communicate(timeout=60)
-    name = re.search(r"SWEEP=(contract-\w+)", said)
+    output, _ = process.communicate(timeout=60)
+    name = re.search(r"SWEEP=(contract-\w+)", output)
     assert name is not None
     assert set(account.machines()) != {"terminated"}
-    code, said = account.run("--sweep", name[1])
-    assert code == 0, said
+    code, output = account.run("--sweep", name[1])
+    assert code == 0, output
     assert set(account.machines()) == {"terminated"}
 
 
@@ -144,10 +144,10 @@ def test_it_does_not_begin_without_what_it_needs(account: Account) -> None:
         (("--budget-usd", "1", "--cloud", "gcp"), "'gcp' is not set up"),
         (("--sweep", "contract-unknown"), "no run 'contract-unknown' is known here"),
     ):
-        code, said = account.run(*arguments)
-        assert (code, words in said) == (2, True), said
+        code, output = account.run(*arguments)
+        assert (code, words in output) == (2, True), output
     account.server.cloud.credentials = "expired"
-    code, said = account.run("--budget-usd", "1")
+    code, output = account.run("--budget-usd", "1")
     assert code == 2
-    assert "aws is not ready: " in said
+    assert "aws is not ready: " in output
     assert account.machines() == []

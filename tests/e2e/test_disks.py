@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.rounds import Launcher, ranks, running, said, wait
+from tests.e2e.rounds import Launcher, output, ranks, running, wait
 from tests.e2e.training import Rank
 from tests.support.disks import Fault, Frozen, Full, HangingFile, ReadOnly, file_system
 
@@ -40,7 +40,7 @@ class Watched:
         wait("a checkpoint", lambda: self.progress()[1] > 0)
 
         def reported() -> bool:
-            self._fault.strike()
+            self._fault.inject()
             return reason in self.progress()[2]
 
         wait("the problem", reported)
@@ -82,9 +82,9 @@ def goes_on(folder: Path, checkpoints: Path, fault: Fault, reason: str) -> None:
     assert {"LATEST", "OWNER", newest} < found
     assert (checkpoints / "LATEST").read_text() == newest
     assert len(found) == 2 + 3  # three are kept, and nothing is left of those that failed
-    warned = said(folder).count("spotsup: the checkpoint")
-    assert warned == said(folder).count("spotsup: checkpoints are being written again") > 0
-    assert said(folder, 1) == ""
+    warned = output(folder).count("spotsup: the checkpoint")
+    assert warned == output(folder).count("spotsup: checkpoints are being written again") > 0
+    assert output(folder, 1) == ""
 
 
 def test_a_full_disk(tmp_path: Path, disk: Path) -> None:

@@ -16,7 +16,7 @@ import pytest
 import torch
 from spotsup_trainer.session.audit import Report, analyse, parse
 
-from tests.e2e.rounds import Launcher, ranks, run_round, running, said, wait
+from tests.e2e.rounds import Launcher, output, ranks, run_round, running, wait
 from tests.e2e.training import GLOBAL_BATCH, SAMPLES, Rank
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "trainer" / "examples" / "char_transformer.py"
@@ -98,8 +98,8 @@ def test_a_broken_newest_checkpoint_falls_back_for_all_ranks(tmp_path: Path) -> 
     damaged = newest / "__1_0.distcp"
     damaged.write_bytes(bytes(damaged.stat().st_size))
     assert run_round(ranks(3, tmp_path, round=2, epochs=1)) == [0, 0, 0]
-    assert f"spotsup: skipping checkpoint {newest}: " in said(tmp_path)
-    assert "training goes on from step 2" in said(tmp_path)
+    assert f"spotsup: skipping checkpoint {newest}: " in output(tmp_path)
+    assert "training goes on from step 2" in output(tmp_path)
     verdict = report(tmp_path)
     assert (verdict.changes[0].steps_lost, verdict.samples_repeated, verdict.samples_missed) == (2, 0, 0)
     assert (tmp_path / "checkpoints" / "LATEST").read_text() == "step_00000006"
@@ -111,10 +111,12 @@ def test_one_full_disk_costs_checkpoints_but_not_the_round(tmp_path: Path) -> No
     assert run_round(jobs) == [1, 1]  # only the last checkpoint must succeed
     problem = "the checkpoint of step {} could not be written to {}: rank 1: [Errno 27] File too large"
     folder = tmp_path / "checkpoints"
-    assert f"spotsup: {problem.format(2, folder)}\n" in said(tmp_path)
-    assert said(tmp_path).count("spotsup: ") == 1
+    assert f"spotsup: {problem.format(2, folder)}\n" in output(tmp_path)
+    assert output(tmp_path).count("spotsup: ") == 1
     for rank in (0, 1):
-        assert f"CheckpointError: the last checkpoint is missing: {problem.format(6, folder)}\n" in said(tmp_path, rank)
+        assert f"CheckpointError: the last checkpoint is missing: {problem.format(6, folder)}\n" in output(
+            tmp_path, rank
+        )
     assert report(tmp_path).steps == 6
     assert not list((tmp_path / "checkpoints").glob("step_*"))
 
@@ -136,8 +138,8 @@ def test_ranks_that_make_different_calls_get_an_error(tmp_path: Path) -> None:
     jobs = ranks(2, tmp_path, epochs=1)
     jobs[1] = replace(jobs[1], extra_point=True)
     assert run_round(jobs) == [1, 1]
-    assert "SessionError: the ranks made different Session calls" in said(tmp_path, 0)
-    assert "SessionError: the ranks made different Session calls" in said(tmp_path, 1)
+    assert "SessionError: the ranks made different Session calls" in output(tmp_path, 0)
+    assert "SessionError: the ranks made different Session calls" in output(tmp_path, 1)
 
 
 def test_the_example_under_torchrun_and_alone(tmp_path: Path) -> None:

@@ -59,12 +59,12 @@ def test_curves_go_on_over_a_recovery_as_one(tmp_path: Path) -> None:
     curves = tmp_path / "curves"
     arguments = (*SMOKE, *OFTEN, "--checkpoint-every", "10", "--tensorboard", str(curves))
     with Ranks(IMAGENET, tmp_path, 2, *arguments, "--step-time", "0.05") as lost:
-        lost.wait("steps after a checkpoint", lambda: 25 in steps(lost.said()))
-        before = steps(lost.said())
+        lost.wait("steps after a checkpoint", lambda: 25 in steps(lost.output()))
+        before = steps(lost.output())
     with Ranks(IMAGENET, tmp_path, 1, *arguments) as alone:
         after = steps(alone.end())
     assert 10 < min(after) <= 25, "some steps were lost, and are done again"
-    assert "tensorboard is not installed" not in lost.said()
+    assert "tensorboard is not installed" not in lost.output()
 
     lines = {step: line for step, line in before.items() if step < min(after)} | after
     for tag, name in (("loss", "loss"), ("lr", "lr"), ("processes", "world")):
@@ -128,5 +128,5 @@ def test_a_compiled_model_goes_on_as_one_that_is_not(tmp_path: Path) -> None:
 def test_without_a_compiler_the_first_compiled_step_says_so(tmp_path: Path) -> None:
     environ = compiling(tmp_path, CXX=str(tmp_path / "no compiler"))
     with Ranks(IMAGENET, tmp_path, 1, *SMOKE, *OFTEN, "--compile", **environ) as ranks:
-        wait("the error", lambda: "No working C++ compiler found" in ranks.said())
-        assert not steps(ranks.said())
+        wait("the error", lambda: "No working C++ compiler found" in ranks.output())
+        assert not steps(ranks.output())

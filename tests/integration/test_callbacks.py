@@ -77,7 +77,7 @@ def checkpoint_steps(folder: Path) -> list[int]:
 def test_all_ranks_save_the_same_step_and_park_and_others_go_on_from_it(framework: str, tmp_path: Path) -> None:
     jobs = ranks(framework, 2, tmp_path, 1, 10**6)
     with running(jobs) as processes:
-        wait("step 4", processes, lambda: (said := progress(jobs)) is not None and said.step >= 4)
+        wait("step 4", processes, lambda: (output := progress(jobs)) is not None and output.step >= 4)
         assert all(file(job, "SESSION").exists() for job in jobs)
         file(jobs[1], "YIELD").touch()  # only one of the two nodes is asked
         wait("all parked", processes, lambda: all(file(job, "PARKED").exists() for job in jobs))
@@ -86,18 +86,18 @@ def test_all_ranks_save_the_same_step_and_park_and_others_go_on_from_it(framewor
     step = parked[0]["step"]
     assert parked == [{"step": step, "saved": True}] * 2
     assert checkpoint_steps(tmp_path)[-1] == step
-    said = progress(jobs)
-    assert said is not None
-    assert (said.round, said.step, said.checkpoint_step) == (1, step, step)
+    output = progress(jobs)
+    assert output is not None
+    assert (output.round, output.step, output.checkpoint_step) == (1, step, step)
 
     alone = ranks(framework, 1, tmp_path, 2, step + 5)
     with running(alone) as processes:
         wait_for_the_end(processes)
     assert f"{step}" in file(alone[0], "resumed").read_text()
     assert checkpoint_steps(tmp_path)[-1] in range(step + 3, step + 6)
-    said = progress(alone)
-    assert said is not None
-    assert (said.step, said.checkpoint_step) == (step + 5, checkpoint_steps(tmp_path)[-1])
+    output = progress(alone)
+    assert output is not None
+    assert (output.step, output.checkpoint_step) == (step + 5, checkpoint_steps(tmp_path)[-1])
 
 
 def test_lightning_keeps_the_newest_and_takes_nothing_unfinished(tmp_path: Path) -> None:

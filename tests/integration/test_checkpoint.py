@@ -233,9 +233,9 @@ def test_a_broken_checkpoint_falls_back_to_the_one_before(
     write_steps(tmp_path, 5, 10)
     damage(tmp_path / "step_00000010")
     assert restored_step(tmp_path) == 5
-    said = capfd.readouterr().err
-    assert f"skipping checkpoint {tmp_path}/step_00000010: " in said
-    assert "training goes on from step 5" in said
+    output = capfd.readouterr().err
+    assert f"skipping checkpoint {tmp_path}/step_00000010: " in output
+    assert "training goes on from step 5" in output
 
     damage(tmp_path / "step_00000005")
     with pytest.raises(CheckpointError, match=r"no checkpoint in .* can be read.*step_00000010.*step_00000005"):
@@ -387,7 +387,7 @@ def test_a_disk_that_hangs_stops_nothing_and_is_one_warning(tmp_path: Path, capf
     writer = checkpointer(tmp_path, {"model": model}, warn_after_s=60.0, clock=clock)
     writer.restore()
     owner = HangingFile(tmp_path / "OWNER")
-    owner.strike()
+    owner.inject()
     writer.claim()
     may_begin = not writer.busy
     assert may_begin
@@ -406,8 +406,8 @@ def test_a_disk_that_hangs_stops_nothing_and_is_one_warning(tmp_path: Path, capf
     writer.settle()
     assert writer.problem() == ""
     assert restored_step(tmp_path) == 6
-    said = capfd.readouterr().err
-    assert (said.count("does not answer"), said.count("being written again")) == (1, 1)
+    output = capfd.readouterr().err
+    assert (output.count("does not answer"), output.count("being written again")) == (1, 1)
 
 
 def test_a_hang_in_the_middle_leaves_the_checkpoint_before(tmp_path: Path) -> None:
@@ -420,7 +420,7 @@ def test_a_hang_in_the_middle_leaves_the_checkpoint_before(tmp_path: Path) -> No
     with torch.no_grad():
         model.weight.fill_(6)
     owner = HangingFile(tmp_path / "OWNER")
-    owner.strike()
+    owner.inject()
     meanwhile: list[bool] = []
     assert not writer.save(Position(6), timeout_s=0.3, meanwhile=lambda: meanwhile.append(writer.busy))
     assert meanwhile[0]
@@ -439,20 +439,20 @@ def test_reading_from_a_disk_that_hangs_says_what_it_waits_for(
 ) -> None:
     write_steps(tmp_path, 5)
     metadata = HangingFile(tmp_path / "step_00000005" / ".metadata")
-    metadata.strike()
+    metadata.inject()
     reader = checkpointer(tmp_path, {"model": nn.Linear(2, 2)}, warn_after_s=0.01)
     restored: list[Position | None] = []
     thread = threading.Thread(target=lambda: restored.append(reader.restore()), daemon=True)
     thread.start()
-    said = ""
+    output = ""
 
     def warned_twice() -> bool:
-        nonlocal said
-        said += capfd.readouterr().err
-        return said.count("rank 0 is still reading") >= 2
+        nonlocal output
+        output += capfd.readouterr().err
+        return output.count("rank 0 is still reading") >= 2
 
     wait("two warnings", warned_twice)
-    assert f"still reading the checkpoints in {tmp_path}, and training waits for it" in said
+    assert f"still reading the checkpoints in {tmp_path}, and training waits for it" in output
     metadata.repair()
     thread.join(30)
     assert restored == [Position(5)]

@@ -14,7 +14,7 @@ from tests.clouds.machines import PaperMachines, RealMachines, read_user_data, r
 from tests.support.machines import CLIENT_KEY, HOST_KEY, login, new_key, run, wait_for
 
 
-def told(host_key: HostKey) -> str:
+def data_of(host_key: HostKey) -> str:
     return user_data("n1", getpass.getuser(), CLIENT_KEY.public, host_key)
 
 
@@ -36,7 +36,7 @@ def test_machines_are_what_their_user_data_says(tmp_path: Path) -> None:
     keys = {"i-1": own_key(), "i-2": own_key()}
     with real_machines(tmp_path / "a cloud") as machines:
         for name, key in keys.items():
-            machines.boot(name, told(key))
+            machines.boot(name, data_of(key))
         for name in keys:
             wait_look(machines, name, InstanceState.RUNNING)
         first, second = instance(machines, "i-1"), instance(machines, "i-2")
@@ -53,12 +53,12 @@ def test_an_address_comes_back_with_another_key(tmp_path: Path) -> None:
     old, new = own_key(), own_key()
     with real_machines(tmp_path) as machines:
         machines.reuse_addresses()
-        machines.boot("i-old", told(old))
+        machines.boot("i-old", data_of(old))
         wait_look(machines, "i-old", InstanceState.RUNNING)
         address = machines.look("i-old").address
         machines.end("i-old")
         wait_look(machines, "i-old", InstanceState.TERMINATED)
-        machines.boot("i-new", told(new))
+        machines.boot("i-new", data_of(new))
         wait_look(machines, "i-new", InstanceState.RUNNING)
         assert machines.look("i-new").address == address
         with login(instance(machines, "i-new"), host_key=new.public) as connection:
@@ -67,7 +67,7 @@ def test_an_address_comes_back_with_another_key(tmp_path: Path) -> None:
 
 def test_a_preempted_machine_ends_by_itself(tmp_path: Path) -> None:
     with real_machines(tmp_path) as machines:
-        machines.boot("i-1", told(HostKey(HOST_KEY.public, HOST_KEY.private_openssh)))
+        machines.boot("i-1", data_of(HostKey(HOST_KEY.public, HOST_KEY.private_openssh)))
         wait_look(machines, "i-1", InstanceState.RUNNING)
         machines.preempt("i-1", 0.2)
         wait_look(machines, "i-1", InstanceState.TERMINATED)
@@ -77,7 +77,7 @@ def test_a_preempted_machine_ends_by_itself(tmp_path: Path) -> None:
 def test_paper_machines_keep_the_same_promises() -> None:
     machines = PaperMachines()
     for number in range(600):
-        machines.boot(f"i-{number}", told(HostKey(HOST_KEY.public, HOST_KEY.private_openssh)))
+        machines.boot(f"i-{number}", data_of(HostKey(HOST_KEY.public, HOST_KEY.private_openssh)))
     looks = [machines.look(f"i-{number}") for number in range(600)]
     assert len({look.address for look in looks}) == 600
     machines.end("i-7")

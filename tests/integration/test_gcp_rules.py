@@ -15,7 +15,7 @@ from tests.unit.test_gcp_rules import FULL, google
 @pytest.mark.parametrize(("deletes", "off"), [(200, False), (403, True)])
 def test_a_forgotten_machine_deletes_itself_or_else_shuts_down(tmp_path: Path, deletes: int, off: bool) -> None:
     systemctl = tmp_path / "systemctl"
-    systemctl.write_text(f'#!/bin/sh\necho "$@" >{tmp_path}/said\n')
+    systemctl.write_text(f'#!/bin/sh\necho "$@" >{tmp_path}/output\n')
     systemctl.chmod(0o755)
     with google(deletes=deletes) as (host, asked):
         settings = FULL.model_copy(update={"endpoint": f"http://{host}"})
@@ -27,4 +27,4 @@ def test_a_forgotten_machine_deletes_itself_or_else_shuts_down(tmp_path: Path, d
     url = "/compute/v1/projects/a-project/zones/us-central1-a/instances/spotsup-1"
     assert last == ("DELETE", url, "Bearer ya29.x-y")
     assert {flavour for verb, _, flavour in asked if verb == "GET"} == {"Google"}
-    assert (tmp_path / "said").exists() is off
+    assert (tmp_path / "output").exists() is off

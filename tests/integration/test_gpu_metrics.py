@@ -98,7 +98,7 @@ def test_missing_values_are_left_out_and_names_are_those_of_dcgm_exporter() -> N
     )
 
 
-class Sick(Nvml):
+class Unhealthy(Nvml):
     """A driver that has nothing to say."""
 
     def read(self) -> list[GpuReading]:
@@ -109,7 +109,7 @@ def test_a_scrape_that_fails_is_one_line_of_the_log(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
     made, servers = library(tmp_path), queue.SimpleQueue[TCPServer]()
-    ours = {"open_nvml": lambda: Sick(made), "ready": servers.put}
+    ours = {"open_nvml": lambda: Unhealthy(made), "ready": servers.put}
     thread = threading.Thread(target=serve_gpu_metrics, args=("127.0.0.1",), kwargs={"port": 0, **ours})
     thread.start()
     server = servers.get(timeout=30)

@@ -224,8 +224,8 @@ def test_who_waits_hears_of_a_preemption_at_once(local_cloud: LocalCloud, machin
     assert time.monotonic() - began < 30
     assert metadata(machine, "/v1/preemption?wait_s=60&last=false")[1]["preempted"] is True
     assert local_cloud.cli("withdraw", "n1").returncode == 0
-    status, told = metadata(machine, "/v1/preemption?wait_s=60&last=true")
-    assert (status, told["preempted"]) == (200, False)
+    status, reply = metadata(machine, "/v1/preemption?wait_s=60&last=true")
+    assert (status, reply["preempted"]) == (200, False)
 
 
 def test_a_client_that_goes_away_while_it_waits_does_no_harm(machine: Instance) -> None:

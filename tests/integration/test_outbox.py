@@ -113,7 +113,7 @@ def test_an_etcd_that_lost_its_data_has_the_leased_keys_again_soon(tmp_path: Pat
         again = until(lambda: etcd.get("/mine"))
         assert time.monotonic() - started < TTL_S
         assert again.lease
-        # what is under no lease is the daemon's to keep, or is said again with the next news
+        # what is under no lease is the daemon's to keep, or is output again with the next news
         assert etcd.get("/for ever") is None
 
 

@@ -1,4 +1,4 @@
-"""User data: what a fresh machine is told, and the dead-man switch as a real shell runs it."""
+"""User data: what a fresh machine reads, and the dead-man switch as a real shell runs it."""
 
 from __future__ import annotations
 

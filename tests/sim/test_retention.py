@@ -64,14 +64,14 @@ def test_a_thousand_nodes_one_after_the_other_leave_few_keys() -> None:
         for machine in lose_all(world):
             node = machine.instance.node
             world.etcd.put(f"{keys.logs('job', node)}00000000", b"output")
-            world.etcd.put(keys.ended("job", node), encode(Ended(node, "left", 0, "told to leave", 0.0)))
+            world.etcd.put(keys.ended("job", node), encode(Ended(node, "left", 0, "asked to leave", 0.0)))
             world.etcd.put(keys.notice("job", node), b'{"node":"n","deadline":0,"seen_at":0,"source":"test"}')
         assert world.run_until(lambda w: not in_state(JobState.RUNNING)(w), 30.0)
         assert world.run_until(in_state(JobState.RUNNING), 60.0)
         used += NODES
     assert world.run_until(settled, 60.0)
     late = next(node.id for node in jobs_of(world)["job"].nodes.values() if node.state is NodeState.GONE)
-    world.etcd.put(keys.ended("job", late), encode(Ended(late, "left", 0, "told to leave", 0.0)))
+    world.etcd.put(keys.ended("job", late), encode(Ended(late, "left", 0, "asked to leave", 0.0)))
     world.etcd.put(keys.ended("job", "job-stray-7"), encode(Ended("job-stray-7", "left", 0, "stray", 0.0)))
     for number in range(30):  # commands write events, too
         service(world).scale("job", Scale(desired=NODES - number % 2))

@@ -22,7 +22,7 @@ _FILLS = 100
 class Fault(Protocol):
     """Something wrong with a disk."""
 
-    def strike(self) -> None:
+    def inject(self) -> None:
         """Let it happen. Call it again and again, until it is seen."""
 
     def repair(self) -> None:
@@ -35,7 +35,7 @@ class Full:
     def __init__(self, disk: Path) -> None:
         self._disk, self._ballast = disk, disk / "ballast"
 
-    def strike(self) -> None:
+    def inject(self) -> None:
         """See Fault."""
         for _ in range(_FILLS):
             with contextlib.suppress(OSError), self._ballast.open("ab", buffering=0) as file:
@@ -59,7 +59,7 @@ class ReadOnly:
     def __init__(self, disk: Path) -> None:
         self._disk, self._struck = disk, False
 
-    def strike(self) -> None:
+    def inject(self) -> None:
         """See Fault. The kernel refuses while a file is open for writing."""
         self._struck = self._struck or _run("mount", "-o", "remount,ro", str(self._disk)).returncode == 0
 
@@ -75,7 +75,7 @@ class Frozen:
     def __init__(self, disk: Path) -> None:
         self._disk, self._struck = disk, False
 
-    def strike(self) -> None:
+    def inject(self) -> None:
         """See Fault."""
         if not self._struck:
             done = _run("fsfreeze", "--freeze", str(self._disk))
@@ -96,7 +96,7 @@ class HangingFile:
         self._path = path
         self._content: bytes | None = None
 
-    def strike(self) -> None:
+    def inject(self) -> None:
         """See Fault."""
         if self._content is None and self._path.exists():
             pipe = self._path.with_name("pipe")

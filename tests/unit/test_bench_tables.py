@@ -186,7 +186,7 @@ def test_samples_of_a_thawed_node() -> None:
     assert (never.value, never.limit_s) == (None, 30.0)
 
 
-# -- when a fault strikes --------------------------------------------------------------------------------------
+# -- when a fault is injected ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("repetitions", [1, 2, 3, 10])
@@ -205,7 +205,7 @@ def test_a_fault_strikes_at_the_next_step_of_its_phase(made: int, phase: int) ->
 
 
 @pytest.mark.parametrize(
-    ("states", "spares", "calm"),
+    ("states", "spares", "steady"),
     [
         (["member", "member", "member"], 0, True),
         (["gone", "member", "member", "member", "gone"], 0, True),
@@ -216,10 +216,10 @@ def test_a_fault_strikes_at_the_next_step_of_its_phase(made: int, phase: int) ->
         (["member", "member", "suspect"], 0, False),
     ],
 )
-def test_nobody_is_struck_before_all_are_there_and_nobody_boots(states: list[str], spares: int, calm: bool) -> None:
+def test_a_fault_waits_until_all_nodes_are_there_and_none_boots(states: list[str], spares: int, steady: bool) -> None:
     nodes = [{"id": f"n{number}", "job": "plain", "state": state} for number, state in enumerate(states)]
     nodes.append({"id": "o1", "job": "other", "state": "booting"})
-    assert is_steady(nodes, "plain", spares) is calm
+    assert is_steady(nodes, "plain", spares) is steady
     there = next(node["id"] for node in nodes if node["state"] != "gone")
     assert not is_steady(nodes, "plain", spares, struck={there})
 

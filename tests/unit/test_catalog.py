@@ -26,16 +26,16 @@ def test_the_aws_table_is_what_ec2_tells() -> None:
     assert spec is not None
     assert spec.origin is not None
     with gzip.open(Path(spec.origin).parent / "ec2" / "resources" / "instance_types.json.gz") as file:
-        told = json.load(file)
+        known = json.load(file)
     for each in CATALOG.cloud("aws").types:
-        ec2 = told[each.name]
+        ec2 = known[each.name]
         assert each.gpus == sum(gpu["Count"] for gpu in ec2["GpuInfo"]["Gpus"])
         assert each.gpu.startswith(ec2["GpuInfo"]["Gpus"][0]["Name"])
         assert each.vcpus == ec2["VCpuInfo"]["DefaultVCpus"]
         assert each.memory_gib == ec2["MemoryInfo"]["SizeInMiB"] / 1024
         assert each.efa == ec2["NetworkInfo"].get("EfaInfo", {}).get("MaximumEfaInterfaces", 0)
         assert ec2["ProcessorInfo"]["SupportedArchitectures"] == ["x86_64"]
-    assert not set(CATALOG.cloud("aws").retired) & set(told)
+    assert not set(CATALOG.cloud("aws").retired) & set(known)
 
 
 @pytest.mark.parametrize("cloud", CLOUDS)

@@ -28,7 +28,7 @@ def test_the_configurations_are_taken() -> None:
 
 # -- permissions ---------------------------------------------------------------------------------------------
 
-# Whoever has credentials may ask who they are: "GetCallerIdentity", AWS STS API reference.
+# Any credentials may ask whose they are: "GetCallerIdentity", AWS STS API reference.
 NEEDS_NO_PERMISSION = {"sts:GetCallerIdentity"}
 
 

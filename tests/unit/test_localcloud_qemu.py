@@ -1,4 +1,4 @@
-"""Virtual machines of the local cloud: QEMU's command line, what they are told at first boot, how they are listed."""
+"""Virtual machines of the local cloud: QEMU's command line, what they read at first boot, how they are listed."""
 
 from __future__ import annotations
 

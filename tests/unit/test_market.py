@@ -105,9 +105,9 @@ def test_why_no_offer_may_be_requested_is_one_clause() -> None:
     full = CapacityMemory((CapacityRefusal(OFFER, Scope.ZONE, NOW + 9, "zone-a is full"),))
 
     def why(memory: CapacityMemory, constraints: Constraints, *offers: Offer) -> str:
-        said = obstacle(offers, memory, constraints, NOW, spare=False)
-        assert bool(said) is not any(is_allowed(each, memory, constraints, NOW, spare=False) for each in offers)
-        return said
+        output = obstacle(offers, memory, constraints, NOW, spare=False)
+        assert bool(output) is not any(is_allowed(each, memory, constraints, NOW, spare=False) for each in offers)
+        return output
 
     assert why(CapacityMemory(), FREE, OFFER) == ""
     assert why(full, FREE, OFFER) == "no capacity: zone-a is full"

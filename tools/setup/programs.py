@@ -149,8 +149,8 @@ def _missing_libraries(root: Path) -> set[str]:
     environ = {"LD_LIBRARY_PATH": library_path(root)}
     missing = set()
     for program in programs:
-        said = run(["ldd", str(program)], cwd=root, timeout_s=RUN_TIMEOUT_S, environ=environ).stdout
-        missing |= {line.split()[0] for line in said.splitlines() if line.endswith("=> not found")}
+        output = run(["ldd", str(program)], cwd=root, timeout_s=RUN_TIMEOUT_S, environ=environ).stdout
+        missing |= {line.split()[0] for line in output.splitlines() if line.endswith("=> not found")}
     return missing
 
 
