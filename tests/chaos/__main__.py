@@ -37,7 +37,7 @@ from tests.chaos.plan import HARMLESS, Kind, Planned, schedule
 from tests.chaos.privileged import UnavailableError, networks, small_disk
 from tests.chaos.registers import Users, verdict
 from tests.chaos.report import Result, show, write
-from tests.chaos.testbed import Testbed, testbed
+from tests.chaos.testbed import Testbed, open_testbed
 from tests.support import audited_worker
 from tests.support.console import console, stop_on_signals
 from tests.support.etcd_members import EtcdFailedError, Members
@@ -238,7 +238,7 @@ def prepared(folder: Path, etcds: int, hook: probes.Webhook) -> Iterator[tuple[C
         members = Members(folder / "etcd", etcds, options, homes, network.each if network else ())
         states = [disks.get("daemon", folder / "state-0"), folder / "state-1"]
         context = stack.enter_context(
-            testbed(
+            open_testbed(
                 folder / "testbed",
                 members,
                 leader_ttl_s=LEADER_S,

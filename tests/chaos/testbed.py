@@ -128,7 +128,7 @@ class Daemon:
 
 
 class Testbed:
-    """A set of processes; use `testbed`."""
+    """A set of processes; use `open_testbed`."""
 
     __test__ = False  # for pytest: its name begins like a test's
 
@@ -268,7 +268,7 @@ class Testbed:
 
 
 @contextmanager
-def testbed(folder: Path, members: Members, **options: Any) -> Iterator[Testbed]:
+def open_testbed(folder: Path, members: Members, **options: Any) -> Iterator[Testbed]:
     """A running testbed. Nothing of it is left afterwards."""
     made = Testbed(folder, members=members, **options)
     try:

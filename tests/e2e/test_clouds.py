@@ -45,26 +45,28 @@ def nodes(stack: Stack, state: str) -> list[str]:
 def test_a_node_that_the_cloud_takes_is_replaced_and_all_is_released(cloud: str, tmp_path: Path) -> None:
     stack = Stack(tmp_path / "stack", cluster="test")
     stack.prepare()
-    with opened(cloud, stack) as hand:
-        assert isinstance(hand, HandOnTestCloud)
+    with opened(cloud, stack) as control:
+        assert isinstance(control, HandOnTestCloud)
         try:
-            _run_job(stack, hand, tmp_path / "code")
+            _run_job(stack, control, tmp_path / "code")
         finally:
             assert stack.close().processes == ()
 
 
-def _run_job(stack: Stack, hand: HandOnTestCloud, code: Path) -> None:
+def _run_job(stack: Stack, control: HandOnTestCloud, code: Path) -> None:
     code.mkdir()
     (code / "train.py").write_text("import time\ntime.sleep(3600)\n")
-    (code / "job.yaml").write_text(f"name: sleeper\nnodes: {{min: 1, desired: 2, max: 2}}\nrun: train.py\n{hand.job}")
+    (code / "job.yaml").write_text(
+        f"name: sleeper\nnodes: {{min: 1, desired: 2, max: 2}}\nrun: train.py\n{control.job}"
+    )
     stack.start_daemon()
-    hand.lose_answer()
+    control.lose_answer()
     assert stack.ctl("submit", str(code / "job.yaml")).returncode == 0
     stack.wait_for(lambda: len(nodes(stack, "member")) == 2, 120.0, "two members")
-    assert len([each for each in hand.left() if not each.startswith("disk ")]) == 2
+    assert len([each for each in control.left() if not each.startswith("disk ")]) == 2
     doomed = nodes(stack, "member")[0]
     # On the machine alone, not in the API: the agent has to read it. On some clouds it is off then, and still costs.
-    hand.preempt(doomed, 20.0)
+    control.preempt(doomed, 20.0)
 
     def is_replaced() -> bool:
         members = nodes(stack, "member")
@@ -72,7 +74,9 @@ def _run_job(stack: Stack, hand: HandOnTestCloud, code: Path) -> None:
 
     stack.wait_for(is_replaced, 120.0, "a replacement")
     events = [event["text"] for event in stack.ask("events", "sleeper")]
-    assert any(doomed in text and "will be taken" in text and f"({hand.name})" in text for text in events), events
+    assert any(doomed in text and "will be preempted" in text and f"({control.name})" in text for text in events), (
+        events
+    )
     assert stack.ctl("cancel", "sleeper").returncode == 0
-    stack.wait_for(lambda: not hand.left(), 60.0, "all machines to be gone")
-    assert set(hand.calls()) >= ACTIONS[hand.name]
+    stack.wait_for(lambda: not control.left(), 60.0, "all machines to be gone")
+    assert set(control.calls()) >= ACTIONS[control.name]

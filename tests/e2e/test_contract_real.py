@@ -141,7 +141,7 @@ def test_it_does_not_begin_without_what_it_needs(account: Account) -> None:
         ((), "BUDGET_USD=1 is needed"),
         (("--budget-usd", "0"), "BUDGET_USD is 0"),
         (("--budget-usd", "1", "--config", "/nowhere.toml"), "cannot read the configuration /nowhere.toml"),
-        (("--budget-usd", "1", "--cloud", "gcp"), "'gcp' is not set up"),
+        (("--budget-usd", "1", "--cloud", "gcp"), "'gcp' is not configured"),
         (("--sweep", "contract-unknown"), "no run 'contract-unknown' is known here"),
     ):
         code, output = account.run(*arguments)

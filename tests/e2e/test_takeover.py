@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.chaos.registers import Users, verdict
-from tests.chaos.testbed import Daemon, Testbed, testbed
+from tests.chaos.testbed import Daemon, Testbed, open_testbed
 from tests.support.etcd_members import Members
 
 pytestmark = [
@@ -65,7 +65,9 @@ def test_commands_through_leaders_that_die_and_freeze(tmp_path: Path, etcds: int
     code.mkdir()
     (code / "train.py").write_text(TRAIN)
     (code / "job.yaml").write_text(JOB.replace("STEPS", str(steps)))
-    with testbed(tmp_path / "testbed", Members(tmp_path / "testbed" / "etcd", etcds), leader_ttl_s=LEASE_S) as cluster:
+    with open_testbed(
+        tmp_path / "testbed", Members(tmp_path / "testbed" / "etcd", etcds), leader_ttl_s=LEASE_S
+    ) as cluster:
         done = cluster.any().ctl("submit", str(code / "job.yaml"))
         assert done.returncode == 0, done.stderr
         cluster.wait_for(lambda: bool(ticks(steps)), 150.0, "the first step")
