@@ -12,8 +12,9 @@ frameworks := .tools/frameworks
 help:
 	@echo "make demo    a job that survives preemptions, on this computer: no cloud account, under 3 minutes"
 	@echo "make demo CLOUD=aws   the same through a real SDK, against a test cloud (aws, gcp, azure): no account either"
-	@echo "make test    the tests: a quarter of an hour on two cores"
-	@echo "make test-long         what make test leaves out, for it would take too long"
+	@echo "make test-fast   pure tests only, nothing is started: half a minute"
+	@echo "make test    one test of each kind: about 5 minutes on two cores"
+	@echo "make test-long   all other tests, whole jobs among them: about a quarter of an hour"
 	@echo "make test-frameworks   with the real Lightning, transformers and TensorBoard, in an environment of their own"
 	@echo "make acceptance        bootstrap and training on virtual machines; needs root, for their image of Debian 12"
 	@echo "make check   ruff, mypy and shellcheck"
