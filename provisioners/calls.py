@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
+import random
 import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from provisioners.base import DeniedError, UnreachableError
+from provisioners.codes import ApiError, ErrorTable
+
+MAX_ATTEMPTS = 4
+SHORTEST_S = 0.1
+_BACKOFF_S = (0.2, 0.5, 1.0)
+
+Answer = TypeVar("Answer")
 
 
 class NotSentError(Exception):
@@ -26,6 +38,38 @@ class Deadline:
     def left_s(self) -> float:
         """Seconds until then; negative after."""
         return self._at - time.monotonic()
+
+
+def repeated(
+    once: Callable[[float], Answer], errors: ErrorTable, deadline: Deadline, late: str, hint: str = ""
+) -> Answer:
+    """An idempotent call, repeated a few times. `once` gets its time limit; `late`: the message where none is left;
+    `hint`: what to do about missing credentials. Raises ApiError for a final refusal, else a ProvisionerError.
+    """
+    for attempt in range(MAX_ATTEMPTS):
+        last = attempt == MAX_ATTEMPTS - 1
+        wait_s = 0.0 if last else _BACKOFF_S[attempt] * random.uniform(0.5, 1.5)  # noqa: S311 - jitter
+        if (left_s := deadline.left_s()) < SHORTEST_S:
+            raise UnreachableError(late)
+        try:
+            return once(left_s)
+        except ApiError as error:
+            if (remedy := errors.denial_remedy(error.reply)) is not None:
+                raise DeniedError(f"{error}; {remedy}") from error
+            if not errors.is_retryable(error.reply):
+                raise
+            wait_s = max(wait_s, error.reply.retry_after_s)
+            if last or deadline.left_s() < wait_s + SHORTEST_S:
+                raise UnreachableError(f"{error}, {attempt + 1} times") from error
+        except NoCredentialsError as error:
+            raise DeniedError(f"{error}{hint}") from error
+        except NotSentError as error:
+            raise UnreachableError(str(error)) from error
+        except NoAnswerError as error:
+            if last or deadline.left_s() < wait_s + SHORTEST_S:
+                raise UnreachableError(str(error)) from error
+        time.sleep(wait_s)
+    raise AssertionError("the last attempt returns or raises")
 
 
 def one_line(error: object) -> str:

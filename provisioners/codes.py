@@ -7,8 +7,9 @@ can then be extended.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import Protocol
 
 from provisioners.base import Fatal, LaunchOutcome, NoCapacity, Quota, Scope, Throttled, Transient, Unknown
 
@@ -66,6 +67,71 @@ def outcome(row: Code | None, name: str, message: str) -> LaunchOutcome:
             return Fatal(text)
         case Kind.UNKNOWN | Kind.USED:
             return Unknown(text)
+
+
+class ErrorReply(Protocol):
+    """A cloud's error in reply to a call."""
+
+    @property
+    def code(self) -> str:
+        """A row's name, or an unknown one."""
+        ...
+
+    @property
+    def message(self) -> str:
+        """The cloud's text."""
+        ...
+
+    @property
+    def retry_after_s(self) -> float:
+        """When the cloud says to retry; 0 where it does not."""
+        ...
+
+    def sentence(self, where: str = "") -> str:
+        """For people: who answered what; `where`: a launch's place."""
+        ...
+
+
+class ApiError(Exception):
+    """A cloud answered with an error."""
+
+    def __init__(self, reply: ErrorReply) -> None:
+        super().__init__(reply.sentence())
+        self.reply = reply
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorTable:
+    """One cloud's table, and what it says of an error."""
+
+    rows: Sequence[Code]
+    denials: tuple[str, ...]  # how the remedies for missing credentials and permissions begin
+
+    def row(self, reply: ErrorReply) -> Code | None:
+        """Its row; None for an unknown code."""
+        return find(self.rows, reply.code, reply.message)
+
+    def launch_outcome(self, reply: ErrorReply, where: str) -> LaunchOutcome:
+        """The outcome of a refused launch. The caller looks up Kind.USED."""
+        found = outcome(self.row(reply), reply.code, reply.sentence(where))
+        if isinstance(found, Throttled) and reply.retry_after_s:
+            return replace(found, retry_after_s=reply.retry_after_s)
+        return found
+
+    def is_used(self, reply: ErrorReply) -> bool:
+        """Whether the token, or the name made of it, already has its machine."""
+        row = self.row(reply)
+        return row is not None and row.kind is Kind.USED
+
+    def is_retryable(self, reply: ErrorReply) -> bool:
+        """Whether to repeat an idempotent call."""
+        row = self.row(reply)
+        return row is not None and row.kind in {Kind.THROTTLED, Kind.TRANSIENT, Kind.UNKNOWN}
+
+    def denial_remedy(self, reply: ErrorReply) -> str | None:
+        """The remedy for missing credentials or permissions; None for any other error."""
+        row = self.row(reply)
+        return row.remedy if row is not None and row.remedy.startswith(self.denials) else None
 
 
 def markdown(table: Sequence[Code]) -> str:

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from provisioners.aws import launch
-from provisioners.aws.client import Aws, AwsApiError
-from provisioners.aws.errors import launch_outcome, remedy_of
+from provisioners.aws.client import Aws
+from provisioners.aws.errors import ERRORS
 from provisioners.aws.offers import quota_limit
 from provisioners.aws.quota import TABLE
 from provisioners.aws.settings import AwsSettings
@@ -23,6 +23,7 @@ from provisioners.base import (
 )
 from provisioners.calls import Deadline
 from provisioners.catalog import Catalog
+from provisioners.codes import ApiError
 
 _READS = (
     ("describe_instances", "ec2:DescribeInstances"),
@@ -57,8 +58,9 @@ class Checks:
             return Finding(what, ok=True, message=ask())
         except ProvisionerError as error:
             return Finding(what, ok=False, message=str(error))
-        except AwsApiError as error:
-            remedy = remedy_of(error.reply)
+        except ApiError as error:
+            row = ERRORS.row(error.reply)
+            remedy = row.remedy if row else ""
             return Finding(what, ok=False, message=f"{error}: {remedy}" if remedy else str(error))
 
     def _credentials(self, deadline: Deadline) -> str:
@@ -95,13 +97,13 @@ class Checks:
         if image.startswith("/"):
             try:
                 ami = self._aws.ask("ssm", region, "get_parameter", deadline, Name=image)["Parameter"]["Value"]
-            except AwsApiError as error:
+            except ApiError as error:
                 raise ProvisionerError(
                     f"{region} has no SSM parameter {image} ({error.reply.code}): {self._image_key(image)}"
                 ) from error
         try:
             answer = self._aws.ask("ec2", region, "describe_images", deadline, ImageIds=[ami])
-        except AwsApiError as error:
+        except ApiError as error:
             raise ProvisionerError(f"{error}: {self._image_key(image)}") from error
         if not (found := answer.get("Images")):
             raise ProvisionerError(f"{region} has no image {ami}: {self._image_key(image)}")
@@ -169,10 +171,10 @@ class Checks:
         parameters = launch.run_instances(request, self._settings, machine, self._catalog.driver_of(machine))
         try:
             self._aws.ask("ec2", region, "run_instances", deadline, **parameters, DryRun=True)
-        except AwsApiError as error:
+        except ApiError as error:
             if error.reply.code == "DryRunOperation":
                 return f"a launch of {name} in {zone} would have been allowed"
-            outcome = launch_outcome(error.reply, f"{zone}, {name}")
+            outcome = ERRORS.launch_outcome(error.reply, f"{zone}, {name}")
             raise ProvisionerError(getattr(outcome, "message", str(error))) from error
         raise ProvisionerError(
             f"EC2 in {region} launched an instance on a dry run: terminate the instance of node check"

@@ -6,32 +6,20 @@ boto3's own retries are off: it would repeat a launch in a full zone (HTTP 500),
 from __future__ import annotations
 
 import functools
-import random
 import threading
-import time
 from collections.abc import Iterator
 from typing import Any
 
-from provisioners.aws.errors import AwsErrorReply, denial_remedy, is_retryable
+from provisioners.aws.errors import ERRORS, AwsErrorReply
 from provisioners.aws.settings import AwsSettings
-from provisioners.base import DeniedError, ProvisionerError, UnreachableError
-from provisioners.calls import Deadline, NoAnswerError, NoCredentialsError, NotSentError, one_line
+from provisioners.base import ProvisionerError, UnreachableError
+from provisioners.calls import SHORTEST_S, Deadline, NoAnswerError, NoCredentialsError, NotSentError, one_line, repeated
+from provisioners.codes import ApiError
 
-MAX_ATTEMPTS = 4
 MAX_PAGES = 100
-_BACKOFF_S = (0.2, 0.5, 1.0)
-_SHORTEST_S = 0.1
 _MAX_S = 32.0
 _POOL = 32
 _NAMES = {"ec2": "EC2", "ssm": "SSM", "sts": "STS", "service-quotas": "Service Quotas"}
-
-
-class AwsApiError(Exception):
-    """AWS answered with an error."""
-
-    def __init__(self, reply: AwsErrorReply) -> None:
-        super().__init__(reply.sentence())
-        self.reply = reply
 
 
 class Aws:
@@ -51,7 +39,7 @@ class Aws:
         self._clients: dict[tuple[str, str, float], Any] = {}
 
     def once(self, service: str, region: str, operation: str, timeout_s: float, **parameters: Any) -> dict[str, Any]:
-        """One call, one attempt. Raises AwsApiError, NotSentError, NoAnswerError, NoCredentialsError."""
+        """One call, one attempt. Raises ApiError, NotSentError, NoAnswerError, NoCredentialsError."""
         from botocore import exceptions as boto
         from botocore.parsers import ResponseParserError
 
@@ -62,7 +50,7 @@ class Aws:
         except boto.ClientError as error:
             raw = error.response.get("Error", {})
             reply = AwsErrorReply(_NAMES[service], region, raw.get("Code", ""), raw.get("Message", ""))
-            raise AwsApiError(reply) from error
+            raise ApiError(reply) from error
         except (boto.NoCredentialsError, boto.PartialCredentialsError, boto.ProfileNotFound) as error:
             raise NoCredentialsError(f"no AWS credentials found: {one_line(error)}") from error
         except (boto.CredentialRetrievalError, boto.TokenRetrievalError, boto.SSOError) as error:
@@ -82,29 +70,15 @@ class Aws:
         self, service: str, region: str, operation: str, deadline: Deadline, *, want: str = "", **parameters: Any
     ) -> dict[str, Any]:
         """One call that may be repeated. `want`: a key that every answer has; without it, it is not AWS's answer but,
-        say, a proxy's page. Raises AwsApiError for a final refusal, else a ProvisionerError.
+        say, a proxy's page. Raises ApiError for a final refusal, else a ProvisionerError.
         """
-        for attempt in range(MAX_ATTEMPTS):
-            last = attempt == MAX_ATTEMPTS - 1
-            wait_s = _BACKOFF_S[min(attempt, len(_BACKOFF_S) - 1)] * (0.5 + random.random())  # noqa: S311 - jitter
-            try:
-                return self._once_with(want, service, region, operation, _left(deadline, service, region), **parameters)
-            except AwsApiError as error:
-                if (remedy := denial_remedy(error.reply)) is not None:
-                    raise DeniedError(f"{error}; {remedy}") from error
-                if not is_retryable(error.reply):
-                    raise
-                if last or deadline.left_s() < wait_s + _SHORTEST_S:
-                    raise UnreachableError(f"{error}, {attempt + 1} times") from error
-            except NoCredentialsError as error:
-                raise DeniedError(f"{error}; set them up for the daemon's user, or name one by aws.profile") from error
-            except NotSentError as error:
-                raise UnreachableError(str(error)) from error
-            except NoAnswerError as error:
-                if last or deadline.left_s() < wait_s + _SHORTEST_S:
-                    raise UnreachableError(str(error)) from error
-            time.sleep(wait_s)
-        raise AssertionError("the last attempt returns or raises")
+        return repeated(
+            lambda left_s: self._once_with(want, service, region, operation, left_s, **parameters),
+            ERRORS,
+            deadline,
+            f"{_NAMES[service]} in {region} did not answer in time",
+            "; set them up for the daemon's user, or name one by aws.profile",
+        )
 
     def _once_with(
         self, want: str, service: str, region: str, operation: str, timeout_s: float, **parameters: Any
@@ -174,13 +148,13 @@ def _session(profile: str) -> Any:
 def _limit_s(timeout_s: float) -> float:
     """The largest power of two that fits: each time limit needs a client of its own, so there are few limits."""
     limit_s = _MAX_S
-    while limit_s > max(timeout_s, _SHORTEST_S):
+    while limit_s > max(timeout_s, SHORTEST_S):
         limit_s /= 2
     return limit_s
 
 
 def _left(deadline: Deadline, service: str, region: str) -> float:
     left_s = deadline.left_s()
-    if left_s < _SHORTEST_S:
+    if left_s < SHORTEST_S:
         raise UnreachableError(f"{_NAMES[service]} in {region} did not answer in time")
     return left_s

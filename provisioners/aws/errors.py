@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from provisioners.base import LaunchOutcome, Scope
-from provisioners.codes import Code, Kind, find, outcome
+from provisioners.base import Scope
+from provisioners.codes import Code, ErrorReply, ErrorTable, Kind
 
 CAPACITY_MEMORY_S = 180.0  # karpenter's
 ABSENT_MEMORY_S = 3600.0  # a zone does not gain an instance type within minutes
@@ -127,8 +127,7 @@ TABLE: Sequence[Code] = (
     _fatal("Blocked", "AWS has blocked the account: contact AWS Support"),
 )
 
-_DENIED = (_ALLOW, _RENEW, _CLOCK)
-_RETRYABLE = (Kind.THROTTLED, Kind.TRANSIENT, Kind.UNKNOWN)
+ERRORS = ErrorTable(TABLE, (_ALLOW, _RENEW, _CLOCK))
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +138,7 @@ class AwsErrorReply:
     region: str
     code: str
     message: str
+    retry_after_s: float = 0.0
 
     def sentence(self, where: str = "") -> str:
         """For people: the service, the place, and AWS's message without the part that only AWS can decode."""
@@ -147,31 +147,6 @@ class AwsErrorReply:
         return f"{self.service} in {place} answered {self.code}: {text}"
 
 
-def launch_outcome(reply: AwsErrorReply, where: str) -> LaunchOutcome:
-    """The outcome of a refused launch. The caller looks up Kind.USED."""
-    return outcome(find(TABLE, reply.code, reply.message), reply.code, reply.sentence(where))
-
-
-def is_used(reply: AwsErrorReply) -> bool:
+def is_used(reply: ErrorReply) -> bool:
     """Whether the token already had its instance: one that has ended, or one with other parameters."""
     return reply.code in {"IdempotentInstanceTerminated", "IdempotentParameterMismatch"}
-
-
-def is_retryable(reply: AwsErrorReply) -> bool:
-    """Whether to repeat an idempotent call."""
-    row = find(TABLE, reply.code, reply.message)
-    return row is not None and row.kind in _RETRYABLE
-
-
-def remedy_of(reply: AwsErrorReply) -> str:
-    """The remedy, "" where the table has none."""
-    row = find(TABLE, reply.code, reply.message)
-    return row.remedy if row else ""
-
-
-def denial_remedy(reply: AwsErrorReply) -> str | None:
-    """The remedy for missing credentials or permissions; None for any other error."""
-    row = find(TABLE, reply.code, reply.message)
-    if row is None or not any(row.remedy.startswith(each) for each in _DENIED):
-        return None
-    return row.remedy

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from provisioners.aws import describe
-from provisioners.aws.client import Aws, AwsApiError
+from provisioners.aws.client import Aws
 from provisioners.base import CLUSTER_TAG, Leftover, LeftoverKind, ProvisionerError
 from provisioners.calls import Deadline
+from provisioners.codes import ApiError
 
 _PAGE = 1000
 
@@ -78,7 +79,7 @@ def listed(aws: Aws, region: str, cluster: str, deadline: Deadline) -> Sequence[
         pages = {"MaxResults": _PAGE} if calls.paged else {}
         try:
             resources = list(aws.pages("ec2", region, calls.listing, deadline, calls.key, Filters=filters, **pages))
-        except AwsApiError as error:
+        except ApiError as error:
             raise ProvisionerError(str(error)) from error
         # An address has no status: it is in use while associated.
         found += [
@@ -94,6 +95,6 @@ def removed(aws: Aws, leftover: Leftover, deadline: Deadline) -> None:
     value: Any = [ec2_id] if calls.parameter.endswith("Ids") else ec2_id
     try:
         aws.ask("ec2", leftover.region, calls.removal, deadline, **{calls.parameter: value})
-    except AwsApiError as error:
+    except ApiError as error:
         if error.reply.code != calls.gone:
             raise ProvisionerError(str(error)) from error

@@ -6,12 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, TypeAlias
 
-from provisioners.aws.client import Aws, AwsApiError
+from provisioners.aws.client import Aws
 from provisioners.aws.quota import VcpuQuota, quota_of
 from provisioners.aws.settings import AwsSettings
 from provisioners.base import DeniedError, Market, Offer, OfferQuery, ProvisionerError, UnreachableError
 from provisioners.calls import Deadline
 from provisioners.catalog import Catalog, MachineType
+from provisioners.codes import ApiError
 
 _LIVE = "EC2 spot price history, live"
 _CLOCKS_MAY_DIFFER = timedelta(minutes=5)
@@ -125,7 +126,7 @@ class Offers:
     def _pages(self, region: str, call: str, deadline: Deadline, key: str, **parameters: Any) -> list[dict[str, Any]]:
         try:
             return list(self._aws.pages("ec2", region, call, deadline, key, **parameters))
-        except AwsApiError as error:
+        except ApiError as error:
             raise ProvisionerError(str(error)) from error
 
 
@@ -148,7 +149,7 @@ def quota_limit(aws: Aws, region: str, quota: VcpuQuota, deadline: Deadline) -> 
             "service-quotas", region, "get_service_quota", deadline, ServiceCode="ec2", QuotaCode=quota.code
         )
         return float(answer["Quota"]["Value"])
-    except (AwsApiError, DeniedError, UnreachableError, KeyError):
+    except (ApiError, DeniedError, UnreachableError, KeyError):
         return None
 
 

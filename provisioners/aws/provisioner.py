@@ -8,7 +8,7 @@ from typing import Any
 
 from provisioners.aws import describe, errors, launch, leftovers
 from provisioners.aws.checks import Checks
-from provisioners.aws.client import Aws, AwsApiError
+from provisioners.aws.client import Aws
 from provisioners.aws.offers import Offers
 from provisioners.aws.settings import AwsSettings
 from provisioners.base import (
@@ -29,6 +29,7 @@ from provisioners.base import (
 )
 from provisioners.calls import Deadline, NoAnswerError, NoCredentialsError, NotSentError
 from provisioners.catalog import Catalog, load_catalog
+from provisioners.codes import ApiError
 
 _PAGE = 1000  # EC2's maximum
 _NOT_FOUND = ("InvalidInstanceID.NotFound", "InvalidInstanceID.Malformed")
@@ -70,10 +71,10 @@ class AwsProvisioner:
         try:
             parameters = launch.run_instances(request, self._settings, machine, self._catalog.driver_of(machine))
             answer = self._aws.once("ec2", offer.region, "run_instances", deadline.left_s(), **parameters)
-        except AwsApiError as error:
+        except ApiError as error:
             if errors.is_used(error.reply):
                 return self._launched_before(request, error, where, deadline)
-            return errors.launch_outcome(error.reply, where)
+            return errors.ERRORS.launch_outcome(error.reply, where)
         except NotSentError as error:
             return Transient(str(error))
         except NoAnswerError as error:
@@ -170,7 +171,7 @@ class AwsProvisioner:
             return Unknown(f"EC2 in {region} accepted the launch, but its reply cannot be read: {error!r}")
 
     def _launched_before(
-        self, request: LaunchRequest, refused: AwsApiError, where: str, deadline: Deadline
+        self, request: LaunchRequest, refused: ApiError, where: str, deadline: Deadline
     ) -> LaunchOutcome:
         """EC2 refuses a token whose instance has ended, or whose parameters differ: the settings may have changed
         since. The result is the instance of this token and this node, as long as EC2 lists it.
@@ -182,7 +183,7 @@ class AwsProvisioner:
         mine = [each for each in found if (each.cluster, each.node) == (request.cluster, request.node)]
         if mine:
             return Launched(mine[0])
-        outcome = errors.launch_outcome(refused.reply, where)
+        outcome = errors.ERRORS.launch_outcome(refused.reply, where)
         return outcome if isinstance(outcome, Fatal) else Transient(f"{refused}; a new node needs a new token")
 
     def _places(self, instance_id: str) -> Iterable[tuple[str, str]]:
@@ -194,7 +195,7 @@ class AwsProvisioner:
     ) -> Iterable[dict[str, Any]]:
         try:
             yield from self._aws.pages("ec2", region, call, deadline, key, **parameters)
-        except AwsApiError as error:
+        except ApiError as error:
             raise ProvisionerError(str(error)) from error
 
     def _ask_unless_gone(
@@ -202,7 +203,7 @@ class AwsProvisioner:
     ) -> dict[str, Any]:
         try:
             return self._aws.ask("ec2", region, call, deadline, **parameters)
-        except AwsApiError as error:
+        except ApiError as error:
             if error.reply.code in gone:
                 return {}
             raise ProvisionerError(str(error)) from error

@@ -9,13 +9,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from provisioners.azure import history, launch
-from provisioners.azure.client import Azure, AzureApiError, Clients
+from provisioners.azure.client import Azure, Clients
 from provisioners.azure.leftovers import all_of
 from provisioners.azure.offers import SPOT_QUOTA, Offers, quotas
 from provisioners.azure.settings import AzureSettings
 from provisioners.base import DeniedError, Finding, LeftoverKind, OfferQuery, ProvisionerError
 from provisioners.calls import Deadline
 from provisioners.catalog import Catalog
+from provisioners.codes import ApiError
 
 _RESOURCES_API = "2022-09-01"
 _PERMISSIONS_API = "2022-04-01"
@@ -63,7 +64,7 @@ class Checks:
     def _try(self, what: str, ask: Callable[[], str]) -> Finding:
         try:
             return Finding(what, ok=True, message=ask())
-        except (ProvisionerError, AzureApiError) as error:
+        except (ProvisionerError, ApiError) as error:
             return Finding(what, ok=False, message=str(error))
 
     def _region(self, region: str, deadline: Deadline) -> Iterator[Finding]:
@@ -159,7 +160,7 @@ class Checks:
 
         try:
             versions = [each.get("name") for each in self._azure.ask(f"the image {named}", ask, deadline)]
-        except AzureApiError as error:
+        except ApiError as error:
             raise ProvisionerError(f"{error}; set azure.image to one that {region} has") from error
         if not versions or version not in {"latest", *versions}:
             raise ProvisionerError(f"{region} has no image {named}: set azure.image to one that it has")
@@ -212,7 +213,7 @@ class Checks:
             return self._azure.ask(
                 resource.rpartition("/")[2], lambda clients, more: ask(clients, names, more), deadline
             )
-        except AzureApiError as error:
+        except ApiError as error:
             raise ProvisionerError(
                 f"{error}; look at azure.{'subnets' if kind == 'subnets' else 'security_groups'}"
             ) from error

@@ -7,30 +7,19 @@ and the policy that registers resource providers. Its pollers are never used: th
 from __future__ import annotations
 
 import logging
-import random
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from provisioners.azure.errors import AzureErrorReply, denial_remedy, is_retryable
+from provisioners.azure.errors import ERRORS, AzureErrorReply
 from provisioners.azure.settings import AzureSettings
-from provisioners.azure.tokens import PUBLIC_CLOUD, SCOPE, SHORTEST_S, Tokens, trust
-from provisioners.base import DeniedError, ProvisionerError, UnreachableError
-from provisioners.calls import Deadline, NoAnswerError, NoCredentialsError, NotSentError, one_line
+from provisioners.azure.tokens import PUBLIC_CLOUD, SCOPE, Tokens, trust
+from provisioners.base import ProvisionerError, UnreachableError
+from provisioners.calls import SHORTEST_S, Deadline, NoAnswerError, NotSentError, one_line, repeated
+from provisioners.codes import ApiError
 
-MAX_ATTEMPTS = 4
 MAX_PAGES = 200
-_BACKOFF_S = (0.2, 0.5, 1.0)
 _MAX_RETRY_AFTER_S = 300.0
-
-
-class AzureApiError(Exception):
-    """Azure answered with an error."""
-
-    def __init__(self, reply: AzureErrorReply) -> None:
-        super().__init__(reply.sentence())
-        self.reply = reply
 
 
 class Azure:
@@ -60,7 +49,7 @@ class Azure:
 
     def once(self, what: str, ask: Callable[[Clients, Mapping[str, Any]], Any], timeout_s: float) -> Any:
         """One call, one attempt: `ask` gets the clients, and keywords to pass to the SDK's method. `what` names the
-        call for people. Raises AzureApiError, NotSentError, NoAnswerError, NoCredentialsError.
+        call for people. Raises ApiError, NotSentError, NoAnswerError, NoCredentialsError.
         """
         from azure.core import exceptions as sdk
 
@@ -77,7 +66,7 @@ class Azure:
                 raise NoAnswerError(f"Azure closed the connection during {what}: {one_line(error)}") from error
             if error.status_code == 401:
                 self._tokens.forget()
-            raise AzureApiError(_error_reply(what, error)) from error
+            raise ApiError(_error_reply(what, error)) from error
         except sdk.ServiceRequestError as error:
             if _was_sent(error):
                 raise NoAnswerError(f"Azure did not answer {what}: {one_line(error)}") from error
@@ -87,31 +76,14 @@ class Azure:
             raise NoAnswerError(f"Azure gave no usable answer to {what}: {one_line(error)}") from error
 
     def ask(self, what: str, ask: Callable[[Clients, Mapping[str, Any]], Any], deadline: Deadline) -> Any:
-        """One call that may be repeated. Raises AzureApiError for a final refusal, else a ProvisionerError."""
-        for attempt in range(MAX_ATTEMPTS):
-            last = attempt == MAX_ATTEMPTS - 1
-            wait_s = 0.0 if last else _BACKOFF_S[attempt] * random.uniform(0.8, 1.2)  # noqa: S311 - jitter
-            if (left_s := deadline.left_s()) < SHORTEST_S:
-                raise UnreachableError(f"Azure did not answer {what} in time")
-            try:
-                return self.once(what, ask, left_s)
-            except AzureApiError as error:
-                if (remedy := denial_remedy(error.reply)) is not None:
-                    raise DeniedError(f"{error}; {remedy}") from error
-                if not is_retryable(error.reply):
-                    raise
-                wait_s = max(wait_s, 0.0 if last else error.reply.retry_after_s)
-                if last or deadline.left_s() < wait_s + SHORTEST_S:
-                    raise UnreachableError(f"{error}, {attempt + 1} times") from error
-            except NoCredentialsError as error:
-                raise DeniedError(f"{error}; set them up for the daemon's user") from error
-            except NotSentError as error:
-                raise UnreachableError(str(error)) from error
-            except NoAnswerError as error:
-                if last or deadline.left_s() < wait_s + SHORTEST_S:
-                    raise UnreachableError(str(error)) from error
-            time.sleep(wait_s)
-        raise AssertionError("the last attempt returns or raises")
+        """One call that may be repeated. Raises ApiError for a final refusal, else a ProvisionerError."""
+        return repeated(
+            lambda left_s: self.once(what, ask, left_s),
+            ERRORS,
+            deadline,
+            f"Azure did not answer {what} in time",
+            "; set them up for the daemon's user",
+        )
 
     def pages(
         self, what: str, ask: Callable[[Clients, Mapping[str, Any]], Any], deadline: Deadline

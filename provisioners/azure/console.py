@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from provisioners.azure.client import Azure, AzureApiError, download
+from provisioners.azure.client import Azure, download
 from provisioners.azure.settings import AzureSettings
 from provisioners.base import ProvisionerError
 from provisioners.calls import Deadline
+from provisioners.codes import ApiError
 
 _MAX_CHARACTERS = 65536
 # Conflict: the machine is not allocated, or has no boot diagnostics (yet).
@@ -22,7 +23,7 @@ def tail(azure: Azure, settings: AzureSettings, machine: str, deadline: Deadline
             ),
             deadline,
         )
-    except AzureApiError as error:
+    except ApiError as error:
         if error.reply.code in _NONE:
             return ""
         raise ProvisionerError(str(error)) from error

@@ -8,10 +8,10 @@ on error messages for Azure Spot machines; "karpenter" is karpenter-provider-azu
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from provisioners.base import LaunchOutcome, Scope, Throttled
-from provisioners.codes import Code, Kind, find, outcome
+from provisioners.base import Scope
+from provisioners.codes import Code, ErrorTable, Kind
 
 CAPACITY_MEMORY_S = 600.0
 ABSENT_MEMORY_S = 3600.0  # karpenter's for SkuNotAvailable
@@ -138,8 +138,7 @@ TABLE: Sequence[Code] = (
     _fatal("OSProvisioningClientError", _IMAGE, "compute"),
 )
 
-_DENIED = (_ALLOW, _RENEW)
-_RETRYABLE = (Kind.THROTTLED, Kind.TRANSIENT, Kind.UNKNOWN)
+ERRORS = ErrorTable(TABLE, (_ALLOW, _RENEW))
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,32 +156,3 @@ class AzureErrorReply:
         text = " ".join(self.message.split(" Learn more about", 1)[0].split()).rstrip(".")[:600]
         place = f"{self.what} ({where})" if where else self.what
         return f"{place} answered {self.code}: {text}"
-
-
-def launch_outcome(reply: AzureErrorReply, where: str) -> LaunchOutcome:
-    """The outcome of a refused launch. The caller looks up Kind.USED."""
-    row = find(TABLE, reply.code, reply.message)
-    found = outcome(row, reply.code, reply.sentence(where))
-    if isinstance(found, Throttled) and reply.retry_after_s:
-        return replace(found, retry_after_s=reply.retry_after_s)
-    return found
-
-
-def is_used(reply: AzureErrorReply) -> bool:
-    """Whether a machine of this name already exists."""
-    row = find(TABLE, reply.code, reply.message)
-    return row is not None and row.kind is Kind.USED
-
-
-def is_retryable(reply: AzureErrorReply) -> bool:
-    """Whether to repeat an idempotent call."""
-    row = find(TABLE, reply.code, reply.message)
-    return row is not None and row.kind in _RETRYABLE
-
-
-def denial_remedy(reply: AzureErrorReply) -> str | None:
-    """The remedy for missing credentials or permissions; None for any other error."""
-    row = find(TABLE, reply.code, reply.message)
-    if row is None or not any(row.remedy.startswith(each) for each in _DENIED):
-        return None
-    return row.remedy

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from provisioners.azure import describe
-from provisioners.azure.client import Azure, AzureApiError, Clients
+from provisioners.azure.client import Azure, Clients
 from provisioners.base import Leftover, LeftoverKind, ProvisionerError
 from provisioners.calls import Deadline
+from provisioners.codes import ApiError
 
 _GONE = ("ResourceNotFound", "NotFound", "HTTP 404")
 
@@ -73,7 +74,7 @@ def all_of(azure: Azure, kind: LeftoverKind, deadline: Deadline) -> list[Mapping
                 deadline,
             )
         )
-    except AzureApiError as error:
+    except ApiError as error:
         raise ProvisionerError(str(error)) from error
 
 
@@ -90,6 +91,6 @@ def removed(azure: Azure, leftover: Leftover, deadline: Deadline) -> None:
             ),
             deadline,
         )
-    except AzureApiError as error:
+    except ApiError as error:
         if error.reply.code not in _GONE:
             raise ProvisionerError(str(error)) from error

@@ -6,11 +6,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from provisioners.azure.client import Azure, AzureApiError, prices
+from provisioners.azure.client import Azure, prices
 from provisioners.azure.settings import AzureSettings
 from provisioners.base import DeniedError, Market, Offer, OfferQuery, ProvisionerError, UnreachableError
 from provisioners.calls import Deadline
 from provisioners.catalog import Catalog, MachineType
+from provisioners.codes import ApiError
 
 LIVE = "Azure retail prices, live"
 SPOT_QUOTA = "lowPriorityCores"
@@ -83,7 +84,7 @@ class Offers:
                 deadline,
             )
             return [each for sku in listed for each in places_of(sku, region)]
-        except AzureApiError as error:
+        except ApiError as error:
             raise ProvisionerError(str(error)) from error
 
     def _offer(self, place: Place, machine: MachineType, market: Market, live: Mapping[str, float]) -> Offer:
@@ -165,7 +166,7 @@ def quotas(azure: Azure, region: str, deadline: Deadline) -> dict[str, int] | No
             f"quotas in {region}", lambda clients, more: clients.compute.usage.list(region, **more), deadline
         )
         return {str((each.get("name") or {}).get("value", "")).lower(): int(each["limit"]) for each in listed}
-    except (AzureApiError, DeniedError, UnreachableError, KeyError, TypeError, ValueError):
+    except (ApiError, DeniedError, UnreachableError, KeyError, TypeError, ValueError):
         return None
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from provisioners.azure import console, describe, errors, history, launch, leftovers
 from provisioners.azure.checks import Checks
-from provisioners.azure.client import Azure, AzureApiError, Clients
+from provisioners.azure.client import Azure, Clients
 from provisioners.azure.errors import AzureErrorReply
 from provisioners.azure.offers import Offers
 from provisioners.azure.settings import AzureSettings
@@ -31,6 +31,7 @@ from provisioners.base import (
 )
 from provisioners.calls import Deadline, NoAnswerError, NoCredentialsError, NotSentError
 from provisioners.catalog import Catalog, load_catalog
+from provisioners.codes import ApiError
 
 NOT_FOUND = ("ResourceNotFound", "NotFound", "ResourceGroupNotFound", "HTTP 404")
 # When to check whether an accepted launch has failed: a failure seen here has a code for capacity memory.
@@ -124,10 +125,10 @@ class AzureProvisioner:
             return self._if_ours(ended, request)
         try:
             vm, operation = self._put(name, body, deadline)
-        except AzureApiError as error:
-            if errors.is_used(error.reply):
+        except ApiError as error:
+            if errors.ERRORS.is_used(error.reply):
                 return self._existing(name, request, error, where, deadline)
-            return errors.launch_outcome(error.reply, where)
+            return errors.ERRORS.launch_outcome(error.reply, where)
         if (reply := self._failed_at_once(operation, deadline)) is not None:
             return self._after_deleting(name, reply, where, deadline)
         try:
@@ -170,7 +171,7 @@ class AzureProvisioner:
                     lambda clients, more: clients.raw("GET", operation, {}, more),
                     deadline.left_s() / 2,
                 )
-            except (AzureApiError, NotSentError, NoAnswerError, NoCredentialsError):
+            except (ApiError, NotSentError, NoAnswerError, NoCredentialsError):
                 continue
             if reply.get("status") == "Succeeded":
                 return None
@@ -184,7 +185,7 @@ class AzureProvisioner:
         """The outcome of a failed launch, after starting its machine's deletion. If that fails, an outcome that would
         be retried is Unknown: the retry would meet the failed machine.
         """
-        found = errors.launch_outcome(reply, where)
+        found = errors.ERRORS.launch_outcome(reply, where)
         try:
             self._delete(name, deadline)
         except ProvisionerError as error:
@@ -195,7 +196,7 @@ class AzureProvisioner:
         return found
 
     def _existing(
-        self, name: str, request: LaunchRequest, refused: AzureApiError, where: str, deadline: Deadline
+        self, name: str, request: LaunchRequest, refused: ApiError, where: str, deadline: Deadline
     ) -> LaunchOutcome:
         """A machine of this name exists: it is the result if it is this token's and node's and has not failed."""
         try:
@@ -207,7 +208,7 @@ class AzureProvisioner:
                 deadline,
             )
             found = describe.instance(vm, self._settings, describe.status(vm, "PowerState/"))
-        except AzureApiError as error:
+        except ApiError as error:
             return Transient(f"{refused}; then {error}")
         except ProvisionerError as error:
             return Unknown(f"{refused}; {error}")
@@ -286,7 +287,7 @@ class AzureProvisioner:
         try:
             found = history.read(raw, settings.subscription, settings.resource_group, self._now(), machine=machine)
             return history.pasts(found, settings.identity)
-        except (AzureApiError, NoAnswerError, KeyError, TypeError):
+        except (ApiError, NoAnswerError, KeyError, TypeError):
             return {}
         except (NotSentError, NoCredentialsError):
             if machine:
@@ -298,7 +299,7 @@ class AzureProvisioner:
     ) -> list[Mapping[str, Any]]:
         try:
             return list(self._azure.pages(what, ask, deadline))
-        except AzureApiError as error:
+        except ApiError as error:
             raise ProvisionerError(str(error)) from error
 
     def _delete(self, name: str, deadline: Deadline) -> None:
@@ -311,6 +312,6 @@ class AzureProvisioner:
                 ),
                 deadline,
             )
-        except AzureApiError as error:
+        except ApiError as error:
             if error.reply.code not in NOT_FOUND:
                 raise ProvisionerError(str(error)) from error

@@ -9,11 +9,10 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import Any
 
 from provisioners.azure.settings import AzureSettings
-from provisioners.calls import NoCredentialsError, NotSentError, one_line
+from provisioners.calls import SHORTEST_S, NoCredentialsError, NotSentError, one_line
 
 PUBLIC_CLOUD = "https://management.azure.com"
 SCOPE = f"{PUBLIC_CLOUD}/.default"
-SHORTEST_S = 0.1
 _RENEW_BEFORE_S = 300.0
 
 

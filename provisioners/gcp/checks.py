@@ -12,8 +12,9 @@ from typing import Any
 from provisioners.base import CLUSTER_TAG, DeniedError, Finding, OfferQuery, ProvisionerError
 from provisioners.calls import Deadline
 from provisioners.catalog import Catalog
+from provisioners.codes import ApiError
 from provisioners.gcp import launch, names, quota
-from provisioners.gcp.client import Gcp, GcpApiError
+from provisioners.gcp.client import Gcp
 from provisioners.gcp.offers import Offers
 from provisioners.gcp.settings import GcpSettings
 
@@ -43,7 +44,7 @@ class Checks:
     def _try(self, what: str, ask: Callable[[], str]) -> Finding:
         try:
             return Finding(what, ok=True, message=ask())
-        except (ProvisionerError, GcpApiError) as error:
+        except (ProvisionerError, ApiError) as error:
             return Finding(what, ok=False, message=str(error))
 
     def _all(self, deadline: Deadline) -> Iterator[Finding]:
@@ -60,7 +61,7 @@ class Checks:
     def _credentials(self, deadline: Deadline) -> str:
         try:
             project = self._gcp.ask("projects", "get", deadline, kind="compute#project")
-        except GcpApiError as error:
+        except ApiError as error:
             raise ProvisionerError(f"{error}: set gcp.project to an existing project") from error
         return f"Compute Engine lets the daemon look at project {project.name}"
 
@@ -93,7 +94,7 @@ class Checks:
             found = self._gcp.ask(
                 "images", method, deadline, where[1], kind="compute#image", **{**named, "project": where[1]}
             )
-        except GcpApiError as error:
+        except ApiError as error:
             raise ProvisionerError(f"image {image} does not exist ({error.reply.code}): {remedy}") from error
         return f"{image} is {found.name}"
 
@@ -104,7 +105,7 @@ class Checks:
         try:
             pages = self._gcp.pages("firewalls", "list", deadline, "compute#firewallList", max_results=500)
             listed = [rule for page in pages for rule in page.items]
-        except GcpApiError as error:
+        except ApiError as error:
             raise ProvisionerError(str(error)) from error
         rules = [rule for rule in listed if names.last_of(rule.network) == network and _is_for(rule, self._settings)]
         if not any(_lets_in(rule, port) for rule in rules):
@@ -131,7 +132,7 @@ class Checks:
                 subnetwork=name,
                 **project,
             )
-        except GcpApiError as error:
+        except ApiError as error:
             raise ProvisionerError(f"{error}: change it in gcp.subnetworks") from error
         return f"subnetwork {name} exists"
 

@@ -7,22 +7,19 @@ used: they ignore a client's endpoint. An operation is read like any other resou
 
 from __future__ import annotations
 
-import random
 import threading
 import time
 from collections.abc import Iterator
 from email.utils import parsedate_to_datetime
 from typing import Any
 
-from provisioners.base import DeniedError, ProvisionerError, UnreachableError
-from provisioners.calls import Deadline, NoAnswerError, NoCredentialsError, NotSentError, one_line
-from provisioners.gcp.errors import GcpErrorReply, denial_remedy, is_retryable
+from provisioners.base import ProvisionerError, UnreachableError
+from provisioners.calls import SHORTEST_S, Deadline, NoAnswerError, NoCredentialsError, NotSentError, one_line, repeated
+from provisioners.codes import ApiError
+from provisioners.gcp.errors import ERRORS, GcpErrorReply
 from provisioners.gcp.settings import GcpSettings
 
-MAX_ATTEMPTS = 4
 MAX_PAGES = 100
-_BACKOFF_S = (0.2, 0.5, 1.0)
-_SHORTEST_S = 0.1
 _MAX_S = 32.0
 _POOL = 32
 _CLOCKS_AGREE_S = 15.0  # dates are in whole seconds, and answers take time
@@ -41,21 +38,13 @@ _CLIENTS = {
 }
 
 
-class GcpApiError(Exception):
-    """Google answered with an error."""
-
-    def __init__(self, reply: GcpErrorReply) -> None:
-        super().__init__(reply.sentence())
-        self.reply = reply
-
-
 class _Limits:
     """A time limit for the SDK, split between connecting and reading. Given one number, requests would wait that long
     for each of the two.
     """
 
     def __init__(self, timeout_s: float) -> None:
-        limit_s = min(max(timeout_s, _SHORTEST_S), _MAX_S)
+        limit_s = min(max(timeout_s, SHORTEST_S), _MAX_S)
         self._limits = (limit_s / 4, limit_s * 3 / 4)
 
     def __call__(self, call: Any) -> Any:
@@ -87,7 +76,7 @@ class Gcp:
         self._clients: dict[str, Any] = {}
 
     def once(self, service: str, method: str, timeout_s: float, place: str = "", **parameters: Any) -> Any:
-        """One call, one attempt; of a listing, one page. `place`: where, for people. Raises GcpApiError, NotSentError,
+        """One call, one attempt; of a listing, one page. `place`: where, for people. Raises ApiError, NotSentError,
         NoAnswerError, NoCredentialsError.
         """
         import requests
@@ -104,7 +93,7 @@ class Gcp:
             # A pager has already read its first page; it would read the next one without our limits.
             return next(iter(answer.pages)) if hasattr(answer, "pages") else answer
         except api.GoogleAPICallError as error:
-            raise GcpApiError(_error_reply(error, place or self.project)) from error
+            raise ApiError(_error_reply(error, place or self.project)) from error
         except (TypeError, ValueError) as error:
             if isinstance(error, ParseError | requests.exceptions.RequestException):
                 raise NoAnswerError(f"{where} gave no usable answer: {_first_line(error)}") from error
@@ -125,30 +114,15 @@ class Gcp:
         self, service: str, method: str, deadline: Deadline, place: str = "", *, kind: str = "", **parameters: Any
     ) -> Any:
         """One call that may be repeated. `kind`: the `kind` of every such answer; without it, it
-        is a proxy's page, say. Raises GcpApiError for a final refusal, else a
+        is a proxy's page, say. Raises ApiError for a final refusal, else a
         ProvisionerError.
         """
-        for attempt in range(MAX_ATTEMPTS):
-            last = attempt == MAX_ATTEMPTS - 1
-            wait_s = _BACKOFF_S[min(attempt, len(_BACKOFF_S) - 1)] * (0.5 + random.random())  # noqa: S311 - jitter
-            try:
-                return self._once_of(kind, service, method, self._left(deadline, place), place, **parameters)
-            except GcpApiError as error:
-                if (remedy := denial_remedy(error.reply)) is not None:
-                    raise DeniedError(f"{error}; {remedy}") from error
-                if not is_retryable(error.reply):
-                    raise
-                if last or deadline.left_s() < wait_s + _SHORTEST_S:
-                    raise UnreachableError(f"{error}, {attempt + 1} times") from error
-            except NoCredentialsError as error:
-                raise DeniedError(str(error)) from error
-            except NotSentError as error:
-                raise UnreachableError(str(error)) from error
-            except NoAnswerError as error:
-                if last or deadline.left_s() < wait_s + _SHORTEST_S:
-                    raise UnreachableError(str(error)) from error
-            time.sleep(wait_s)
-        raise AssertionError("the last attempt returns or raises")
+        return repeated(
+            lambda left_s: self._once_of(kind, service, method, left_s, place, **parameters),
+            ERRORS,
+            deadline,
+            f"Compute Engine ({place or self.project}) did not answer in time",
+        )
 
     def _once_of(self, kind: str, service: str, method: str, timeout_s: float, place: str, **parameters: Any) -> Any:
         answer = self.once(service, method, timeout_s, place, **parameters)
@@ -173,12 +147,6 @@ class Gcp:
         kind = f"compute#{field_kind(service)}AggregatedList"
         for page in self.pages(service, "aggregated_list", deadline, kind, **parameters):
             yield from items_of(page, field)
-
-    def _left(self, deadline: Deadline, place: str) -> float:
-        left_s = deadline.left_s()
-        if left_s < _SHORTEST_S:
-            raise UnreachableError(f"Compute Engine ({place or self.project}) did not answer in time")
-        return left_s
 
     def _client(self, service: str, deadline: Deadline, where: str) -> Any:
         """A client with a valid token."""

@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from provisioners.base import LaunchOutcome, Scope
-from provisioners.codes import Code, Kind, find, outcome
+from provisioners.base import Scope
+from provisioners.codes import Code, ErrorReply, ErrorTable, Kind
 
 CAPACITY_MEMORY_S = 300.0  # GCE takes up to 30 s to report that a zone is full: frequent retries cost more than on EC2
 ADDRESS_MEMORY_S = 30.0  # karpenter's: an address is free as soon as an instance is deleted
@@ -111,8 +111,7 @@ TABLE: Sequence[Code] = (
     _fatal("accessNotConfigured", "global", _ENABLE),
 )
 
-_DENIED = (_ALLOW, _RENEW, _ENABLE)
-_RETRYABLE = (Kind.THROTTLED, Kind.TRANSIENT, Kind.UNKNOWN)
+ERRORS = ErrorTable(TABLE, (_ALLOW, _RENEW, _ENABLE))
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +121,7 @@ class GcpErrorReply:
     place: str  # a project or a zone
     code: str
     message: str
+    retry_after_s: float = 0.0
 
     def sentence(self, where: str = "") -> str:
         """For people: the place, and Google's message."""
@@ -129,29 +129,6 @@ class GcpErrorReply:
         return f"Compute Engine ({where or self.place}) answered {self.code}: {text}"
 
 
-def launch_outcome(reply: GcpErrorReply, where: str) -> LaunchOutcome:
-    """The outcome of a refused launch. The caller looks up Kind.USED."""
-    return outcome(find(TABLE, reply.code, reply.message), reply.code, reply.sentence(where))
-
-
-def is_used(reply: GcpErrorReply) -> bool:
-    """Whether an instance of this name exists."""
-    row = find(TABLE, reply.code, reply.message)
-    return row is not None and row.kind is Kind.USED
-
-
-def is_gone(reply: GcpErrorReply) -> bool:
+def is_gone(reply: ErrorReply) -> bool:
     """Whether the resource does not exist."""
     return reply.code in {"notFound", "RESOURCE_NOT_FOUND", "HTTP404"}
-
-
-def is_retryable(reply: GcpErrorReply) -> bool:
-    """Whether to repeat an idempotent call."""
-    row = find(TABLE, reply.code, reply.message)
-    return row is not None and row.kind in _RETRYABLE
-
-
-def denial_remedy(reply: GcpErrorReply) -> str | None:
-    """The remedy for missing credentials or permissions; None for any other error."""
-    row = find(TABLE, reply.code, reply.message)
-    return row.remedy if row is not None and row.remedy in _DENIED else None

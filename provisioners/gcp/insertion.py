@@ -19,9 +19,10 @@ from provisioners.base import (
 )
 from provisioners.calls import Deadline, NoAnswerError, NoCredentialsError, NotSentError
 from provisioners.catalog import Catalog
+from provisioners.codes import ApiError
 from provisioners.gcp import describe, launch, names
-from provisioners.gcp.client import Gcp, GcpApiError
-from provisioners.gcp.errors import GcpErrorReply, is_gone, is_used, launch_outcome
+from provisioners.gcp.client import Gcp
+from provisioners.gcp.errors import ERRORS, GcpErrorReply, is_gone
 from provisioners.gcp.listing import Listing
 from provisioners.gcp.settings import GcpSettings
 
@@ -56,8 +57,8 @@ class Insertion:
             body = launch.instance(request, self._settings, machine, self._catalog.driver_of(machine))
             pattern = names.pattern_of_token(request.token)
             operations = self._listing.operations_in(offer.zone, pattern, deadline)
-        except GcpApiError as error:
-            return launch_outcome(error.reply, where)
+        except ApiError as error:
+            return ERRORS.launch_outcome(error.reply, where)
         except UnreachableError as error:
             return Transient(str(error))
         except ProvisionerError as error:
@@ -83,11 +84,11 @@ class Insertion:
             )
             if operation.kind != "compute#operation":
                 return Unknown(f"Compute Engine ({zone}) accepted the launch, but did not reply with an operation")
-        except GcpApiError as error:
-            if is_used(error.reply):
+        except ApiError as error:
+            if ERRORS.is_used(error.reply):
                 name = names.instance_name(request)
                 return self._existing(request, name, deadline) or _vanished(request, name)
-            return launch_outcome(error.reply, where)
+            return ERRORS.launch_outcome(error.reply, where)
         except NotSentError as error:
             return Transient(str(error))
         except NoAnswerError as error:
@@ -104,11 +105,11 @@ class Insertion:
                 limit_s = min(deadline.left_s(), _MAX_CALL_S)
                 raw = self._gcp.once("zoneOperations", "get", limit_s, zone, zone=zone, operation=name)
                 found = describe.operation(raw)
-            except (GcpApiError, NotSentError, NoAnswerError, NoCredentialsError, ProvisionerError):
+            except (ApiError, NotSentError, NoAnswerError, NoCredentialsError, ProvisionerError):
                 found = None  # the insertion continues even if it cannot be read
             if found is not None and found.done:
-                if found.code and not is_used(GcpErrorReply(zone, found.code, found.message)):
-                    return launch_outcome(GcpErrorReply(zone, found.code, found.message), where)
+                if found.code and not ERRORS.is_used(GcpErrorReply(zone, found.code, found.message)):
+                    return ERRORS.launch_outcome(GcpErrorReply(zone, found.code, found.message), where)
                 return self._existing(request, found.target, deadline) or _vanished(request, found.target)
             time.sleep(wait_s)
             wait_s = min(2 * wait_s, _MAX_POLL_S)
@@ -143,7 +144,7 @@ class Insertion:
         try:
             vm = self._gcp.ask("instances", "get", deadline, zone, kind="compute#instance", zone=zone, instance=name)
             found = describe.instance(vm, zone, self._settings, (), 0.0)
-        except GcpApiError as error:
+        except ApiError as error:
             if is_gone(error.reply):
                 return None
             return Unknown(str(error))

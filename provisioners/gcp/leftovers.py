@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 from provisioners.base import CLUSTER_TAG, Leftover, LeftoverKind, ProvisionerError
 from provisioners.calls import Deadline
+from provisioners.codes import ApiError
 from provisioners.gcp import describe, names
-from provisioners.gcp.client import Gcp, GcpApiError
+from provisioners.gcp.client import Gcp
 from provisioners.gcp.errors import is_gone
 
 _PAGE = 500
@@ -18,7 +19,7 @@ def listed(gcp: Gcp, cluster: str, deadline: Deadline) -> Sequence[Leftover]:
     wanted = f'labels.{CLUSTER_TAG} = "{names.label_value(cluster)}"'
     try:
         disks = list(gcp.aggregated("disks", "disks", deadline, filter=wanted, max_results=_PAGE))
-    except GcpApiError as error:
+    except ApiError as error:
         raise ProvisionerError(str(error)) from error
     return [describe.leftover(disk, zone) for zone, disk in disks if not disk.users]
 
@@ -30,6 +31,6 @@ def removed(gcp: Gcp, leftover: Leftover, deadline: Deadline) -> None:
     zone, name = names.split_id(leftover.id)
     try:
         gcp.ask("disks", "delete_unary", deadline, zone, zone=zone, disk=name)
-    except GcpApiError as error:
+    except ApiError as error:
         if not is_gone(error.reply):
             raise ProvisionerError(str(error)) from error

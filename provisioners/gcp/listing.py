@@ -9,8 +9,9 @@ from typing import Any
 
 from provisioners.base import Instance, ProvisionerError
 from provisioners.calls import Deadline
+from provisioners.codes import ApiError
 from provisioners.gcp import describe, names
-from provisioners.gcp.client import Gcp, GcpApiError, items_of
+from provisioners.gcp.client import Gcp, items_of
 from provisioners.gcp.settings import GcpSettings
 
 PAGE = 500  # Google's maximum
@@ -58,11 +59,11 @@ class Listing:
         """(zone, description) of all instances of the project that match a filter."""
         try:
             return list(self._gcp.aggregated("instances", "instances", deadline, filter=wanted, max_results=PAGE))
-        except GcpApiError as error:
+        except ApiError as error:
             raise ProvisionerError(str(error)) from error
 
     def operations_in(self, zone: str, pattern: str, deadline: Deadline) -> list[describe.Operation]:
-        """The newest operations of one zone on instances whose URLs match. Raises GcpApiError and ProvisionerError."""
+        """The newest operations of one zone on instances whose URLs match. Raises ApiError and ProvisionerError."""
         answer = self._gcp.ask(
             "zoneOperations",
             "list",
@@ -88,7 +89,7 @@ class Listing:
                 order_by=_NEWEST_FIRST,
                 max_results=PAGE,
             )
-        except GcpApiError as error:
+        except ApiError as error:
             raise ProvisionerError(str(error)) from error
         return self._read((raw for _, raw in items_of(answer, "operations")), pattern)
 

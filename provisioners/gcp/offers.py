@@ -8,8 +8,9 @@ from typing import TypeAlias
 from provisioners.base import DeniedError, Market, Offer, OfferQuery, ProvisionerError, UnreachableError
 from provisioners.calls import Deadline
 from provisioners.catalog import Catalog, MachineType
+from provisioners.codes import ApiError
 from provisioners.gcp import names, quota
-from provisioners.gcp.client import Gcp, GcpApiError
+from provisioners.gcp.client import Gcp
 from provisioners.gcp.settings import GcpSettings
 
 _PAGE = 500
@@ -56,7 +57,7 @@ class Offers:
                     answer = self._gcp.ask("regions", "get", deadline, region, kind="compute#region", region=region)
                 else:
                     answer = self._gcp.ask("projects", "get", deadline, kind="compute#project")
-            except (GcpApiError, DeniedError, UnreachableError):
+            except (ApiError, DeniedError, UnreachableError):
                 continue
             found[region] = {each.metric: each.limit for each in answer.quotas}
         return found
@@ -84,7 +85,7 @@ class Offers:
             for zone, item in self._gcp.aggregated(service, field, deadline, filter=filters, max_results=_PAGE):
                 if item.deprecated.state not in {"OBSOLETE", "DELETED"}:
                     found.setdefault(item.name, set()).add(zone)
-        except GcpApiError as error:
+        except ApiError as error:
             raise ProvisionerError(str(error)) from error
         return found
 

@@ -21,9 +21,10 @@ from provisioners.base import (
 )
 from provisioners.calls import Deadline
 from provisioners.catalog import Catalog, load_catalog
+from provisioners.codes import ApiError
 from provisioners.gcp import leftovers, names
 from provisioners.gcp.checks import Checks
-from provisioners.gcp.client import Gcp, GcpApiError
+from provisioners.gcp.client import Gcp
 from provisioners.gcp.errors import is_gone
 from provisioners.gcp.insertion import Insertion
 from provisioners.gcp.listing import Listing
@@ -119,7 +120,7 @@ class GcpProvisioner:
     def _ask_unless_gone(self, method: str, deadline: Deadline, *, zone: str, **parameters: Any) -> Any:
         try:
             return self._gcp.ask("instances", method, deadline, zone, zone=zone, **parameters)
-        except GcpApiError as error:
+        except ApiError as error:
             if is_gone(error.reply):
                 return None
             raise ProvisionerError(str(error)) from error

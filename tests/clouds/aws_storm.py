@@ -26,7 +26,7 @@ ZONES = ("us-east-1a", "us-east-1b", "us-east-1c")
 
 
 @dataclass(slots=True)
-class AwsWeather:
+class AwsTarget:
     """EC2's test cloud with machines on paper."""
 
     server: aws.AwsServer
@@ -73,10 +73,10 @@ def _ids(resources: list[dict[str, Any]], key: str) -> list[str]:
 
 
 @contextmanager
-def aws_weather() -> Iterator[AwsWeather]:
+def aws_target() -> Iterator[AwsTarget]:
     """A cloud of its own."""
     with aws.aws_cloud(PaperMachines()) as server:
-        yield AwsWeather(server, AwsProvisioner(AwsSettings(regions=(REGION,), endpoint=server.url)))
+        yield AwsTarget(server, AwsProvisioner(AwsSettings(regions=(REGION,), endpoint=server.url)))
 
 
 def main() -> int:
@@ -86,8 +86,8 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     os.environ.update(aws.ENVIRON)
-    with aws_weather() as weather:
-        tally: Tally = run_storm(weather, options.launches, seed=options.seed)
+    with aws_target() as target:
+        tally: Tally = run_storm(target, options.launches, seed=options.seed)
     for name, value in asdict(tally).items():
         sys.stdout.write(f"{name:<10} {value}\n")
     return 1 if tally.leaked or tally.doubled or tally.lost else 0

@@ -22,7 +22,7 @@ ZONES = ("eastus-1", "eastus-2", "eastus-3")
 
 
 @dataclass(slots=True)
-class AzureWeather:
+class AzureTarget:
     """Azure's test cloud with machines on paper."""
 
     server: azure.AzureServer
@@ -77,13 +77,13 @@ class AzureWeather:
 
 
 @contextmanager
-def azure_weather() -> Iterator[AzureWeather]:
+def azure_target() -> Iterator[AzureTarget]:
     """A cloud of its own."""
     with azure.azure_cloud(PaperMachines()) as server:
         before = dict(os.environ)
         os.environ.update(server.environ)
         try:
-            yield AzureWeather(server, AzureProvisioner(server.settings()))
+            yield AzureTarget(server, AzureProvisioner(server.settings()))
         finally:
             os.environ.clear()
             os.environ.update(before)
@@ -95,8 +95,8 @@ def main() -> int:
     parser.add_argument("--launches", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
-    with azure_weather() as weather:
-        tally: Tally = run_storm(weather, options.launches, seed=options.seed)
+    with azure_target() as target:
+        tally: Tally = run_storm(target, options.launches, seed=options.seed)
     for name, value in asdict(tally).items():
         sys.stdout.write(f"{name:<10} {value}\n")
     return 1 if tally.leaked or tally.doubled or tally.lost else 0

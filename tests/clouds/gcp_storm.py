@@ -25,7 +25,7 @@ ZONES = ("us-central1-a", "us-central1-b", "us-central1-f")
 
 
 @dataclass(slots=True)
-class GcpWeather:
+class GcpTarget:
     """Compute Engine's test cloud with machines on paper."""
 
     server: gcp.GcpServer
@@ -64,7 +64,7 @@ class GcpWeather:
 
 
 @contextmanager
-def gcp_weather() -> Iterator[GcpWeather]:
+def gcp_target() -> Iterator[GcpTarget]:
     """A cloud of its own."""
     with tempfile.TemporaryDirectory() as folder, gcp.gcp_cloud(PaperMachines()) as server:
         server.cloud.compute.instances.op_s = 0.01
@@ -72,7 +72,7 @@ def gcp_weather() -> Iterator[GcpWeather]:
         os.environ.update(server.environ(Path(folder)))
         try:
             settings = GcpSettings(project=gcp.PROJECT, regions=(REGION,), endpoint=server.url)
-            yield GcpWeather(server, GcpProvisioner(settings))
+            yield GcpTarget(server, GcpProvisioner(settings))
         finally:
             os.environ.clear()
             os.environ.update(before)
@@ -84,8 +84,8 @@ def main() -> int:
     parser.add_argument("--launches", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
-    with gcp_weather() as weather:
-        tally: Tally = run_storm(weather, options.launches, seed=options.seed)
+    with gcp_target() as target:
+        tally: Tally = run_storm(target, options.launches, seed=options.seed)
     for name, value in asdict(tally).items():
         sys.stdout.write(f"{name:<10} {value}\n")
     return 1 if tally.leaked or tally.doubled or tally.lost else 0

@@ -35,7 +35,7 @@ LAUNCH_TIMEOUT_S = 10.0
 TIMEOUT_S = 20.0
 
 
-class Weather(Protocol):
+class Target(Protocol):
     """Controls of a test cloud, and the truth about what it has."""
 
     @property
@@ -88,15 +88,15 @@ class _Count:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
 
-def run_storm(weather: Weather, launches: int, *, seed: int, share: float = 0.2) -> Tally:
+def run_storm(target: Target, launches: int, *, seed: int, share: float = 0.2) -> Tally:
     """Pursue so many intents; a `share` of all calls gets a fault."""
     began = time.monotonic()
     count = _Count()
     with ThreadPoolExecutor(THREADS) as pool:
         tokens = [f"token-{seed}-{number}" for number in range(launches)]
-        list(pool.map(lambda token: _pursue(weather, token, random.Random(token), share, count), tokens))
-    born = weather.born()
-    _sweep(weather)
+        list(pool.map(lambda token: _pursue(target, token, random.Random(token), share, count), tokens))
+    born = target.born()
+    _sweep(target)
     return Tally(
         launches=launches,
         launched=len(count.launched),
@@ -106,21 +106,21 @@ def run_storm(weather: Weather, launches: int, *, seed: int, share: float = 0.2)
         faults=dict(sorted(count.faults.items())),
         doubled=[token for token, machines in born.items() if len(machines) > 1],
         lost=[token for token, machine in count.launched.items() if machine not in born.get(token, [])],
-        leaked=weather.alive(),
+        leaked=target.alive(),
         wall_s=time.monotonic() - began,
     )
 
 
-def _pursue(weather: Weather, token: str, rng: random.Random, share: float, count: _Count) -> None:
+def _pursue(target: Target, token: str, rng: random.Random, share: float, count: _Count) -> None:
     """Pursue one intent until it has a machine or a refusal."""
-    request = weather.request(token, rng)
+    request = target.request(token, rng)
     for _ in range(MAX_TRIES):
         with count.lock:
             if rng.random() < share:
-                fault = rng.choice(weather.faults())
+                fault = rng.choice(target.faults())
                 count.faults[fault] += 1
-                weather.inject(fault)
-        outcome = weather.provisioner.launch(request, LAUNCH_TIMEOUT_S)
+                target.inject(fault)
+        outcome = target.provisioner.launch(request, LAUNCH_TIMEOUT_S)
         if rng.random() < share / 4:
             count.seen["death"] += 1
             continue  # killed before the outcome was stored: the intent is resumed
@@ -133,7 +133,7 @@ def _pursue(weather: Weather, token: str, rng: random.Random, share: float, coun
                 return
             case Unknown():
                 count.seen["unclear"] += 1
-                if (found := _looked_up(weather, token)) is not None:
+                if (found := _looked_up(target, token)) is not None:
                     count.launched[token] = found
                     return
             case Throttled() | Transient():
@@ -143,22 +143,22 @@ def _pursue(weather: Weather, token: str, rng: random.Random, share: float, coun
     raise AssertionError(f"{token}: no clear answer in {MAX_TRIES} tries")
 
 
-def _looked_up(weather: Weather, token: str) -> str | None:
+def _looked_up(target: Target, token: str) -> str | None:
     try:
-        found = weather.provisioner.find(token, TIMEOUT_S)
+        found = target.provisioner.find(token, TIMEOUT_S)
     except ProvisionerError:
         return None
     return found.id if found else None
 
 
-def _sweep(weather: Weather) -> None:
+def _sweep(target: Target) -> None:
     """Terminate everything with the tag until listings show nothing alive."""
-    cluster = weather.request("sweep", random.Random(0)).cluster
+    cluster = target.request("sweep", random.Random(0)).cluster
     for _ in range(MAX_TRIES):
-        listed = weather.provisioner.instances(cluster, TIMEOUT_S)
+        listed = target.provisioner.instances(cluster, TIMEOUT_S)
         alive = [each for each in listed if each.state is not InstanceState.TERMINATED]
         if not alive:
             return
         with ThreadPoolExecutor(THREADS) as pool:
-            list(pool.map(lambda each: weather.provisioner.terminate(each.id, TIMEOUT_S), alive))
+            list(pool.map(lambda each: target.provisioner.terminate(each.id, TIMEOUT_S), alive))
     raise AssertionError(f"{len(alive)} machines do not end")

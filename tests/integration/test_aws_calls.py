@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import boto3
-import httpx
 import pytest
 
 from provisioners.aws.provisioner import AwsProvisioner
@@ -22,7 +19,6 @@ from provisioners.base import (
     Fatal,
     Instance,
     InstanceState,
-    Launched,
     LaunchRequest,
     LeftoverKind,
     Market,
@@ -34,7 +30,6 @@ from provisioners.base import (
     Scope,
     Transient,
     Unknown,
-    UnreachableError,
 )
 from tests.clouds import aws
 from tests.clouds.machines import PaperMachines
@@ -92,28 +87,10 @@ def test_a_launch_is_sent_once_even_where_the_sdk_would_retry(server: aws.AwsSer
     launched(ec2, "n1")
 
 
-@pytest.mark.parametrize("how", ["drop-reply", "garbage"])
-def test_an_unreadable_answer_is_unknown_and_the_machine_is_found(
-    server: aws.AwsServer, ec2: AwsProvisioner, how: str
-) -> None:
-    server.cloud.fail_next("RunInstances", how)
-    outcome = ec2.launch(request("n1"), TIMEOUT_S)
-    assert isinstance(outcome, Unknown), outcome
-    machine = found_by(ec2, "n1")
-    assert launched(ec2, "n1").id == machine.id
-
-
 def test_a_fault_inside_the_cloud_is_unknown(server: aws.AwsServer, ec2: AwsProvisioner) -> None:
     server.cloud.fail_next("RunInstances", "internal")
     assert isinstance(ec2.launch(request("n1"), TIMEOUT_S), Unknown)
     assert ec2.find("token-n1", TIMEOUT_S) is None
-
-
-def test_an_unknown_code_is_reported(server: aws.AwsServer, ec2: AwsProvisioner) -> None:
-    server.cloud.fail_next("RunInstances", "unheard-of")
-    outcome = ec2.launch(request("n1"), TIMEOUT_S)
-    assert isinstance(outcome, Transient)
-    assert outcome.unknown_code == "SomethingNew"
 
 
 def test_the_accounts_limit_is_a_quota_of_the_region(server: aws.AwsServer, ec2: AwsProvisioner) -> None:
@@ -129,30 +106,6 @@ def test_a_type_that_a_zone_lacks_is_no_capacity_for_an_hour(ec2: AwsProvisioner
     outcome = ec2.launch(request("n1", offer("us-east-1e")), TIMEOUT_S)
     assert isinstance(outcome, NoCapacity)
     assert outcome.memory_s == 3600
-
-
-def test_a_region_that_is_not_configured_is_not_called(server: aws.AwsServer, ec2: AwsProvisioner) -> None:
-    outcome = ec2.launch(request("n1", offer("eu-west-1a", "eu-west-1")), TIMEOUT_S)
-    assert isinstance(outcome, Fatal)
-    assert "aws.regions (us-east-1)" in outcome.message
-    assert not server.cloud.calls
-
-
-def test_a_changed_retry_finds_the_machine_of_its_node(server: aws.AwsServer, ec2: AwsProvisioner) -> None:
-    machine = launched(ec2, "n1")
-    changed = provider(server, disk_gb=200)
-    assert launched(changed, "n1").id == machine.id
-    stolen = changed.launch(replace(request("n1"), node="n2"), TIMEOUT_S)
-    assert isinstance(stolen, Fatal)
-    assert "one request" in stolen.message
-    assert len(ec2.instances(CLUSTER, TIMEOUT_S)) == 1
-
-
-def test_a_token_of_another_cluster_is_another_token(ec2: AwsProvisioner) -> None:
-    machine = launched(ec2, "n1")
-    other = ec2.launch(replace(request("n1"), cluster="other"), TIMEOUT_S)
-    assert isinstance(other, Launched)
-    assert other.instance.id != machine.id
 
 
 def test_a_token_whose_machine_the_cloud_forgot_is_transient(server: aws.AwsServer, ec2: AwsProvisioner) -> None:
@@ -176,42 +129,6 @@ def test_the_settings_reach_the_machine(server: aws.AwsServer) -> None:
 
 
 # -- reading -------------------------------------------------------------------------------------------------
-
-
-def test_reading_is_tried_again_and_then_given_up(server: aws.AwsServer, ec2: AwsProvisioner) -> None:
-    launched(ec2, "n1")
-    for how in ("throttled", "internal", "garbage"):
-        server.cloud.fail_next("DescribeInstances", how)
-        assert len(ec2.instances(CLUSTER, TIMEOUT_S)) == 1
-    server.cloud.calls.clear()
-    server.cloud.fail_next("DescribeInstances", "throttled", times=50)
-    with pytest.raises(UnreachableError, match="RequestLimitExceeded"):
-        ec2.instances(CLUSTER, TIMEOUT_S)
-    assert server.cloud.counted() == {"ec2:DescribeInstances": 4}
-
-
-@pytest.mark.parametrize("timeout_s", [0.3, 1.0, 3.0])
-def test_every_call_ends_in_time(server: aws.AwsServer, ec2: AwsProvisioner, timeout_s: float) -> None:
-    machine = launched(ec2, "n1")
-    calls: dict[str, Callable[[], object]] = {
-        "DescribeInstances": lambda: ec2.instances(CLUSTER, timeout_s),
-        "TerminateInstances": lambda: ec2.terminate(machine.id, timeout_s),
-        "DescribeVolumes": lambda: ec2.leftovers(CLUSTER, timeout_s),
-        "DescribeInstanceTypeOfferings": lambda: ec2.offers(T4, timeout_s),
-        "GetConsoleOutput": lambda: ec2.console(machine.id, timeout_s),
-    }
-
-    def ask(action: str) -> float:
-        began = time.monotonic()
-        with pytest.raises(UnreachableError):
-            calls[action]()
-        return time.monotonic() - began
-
-    for action in calls:
-        server.cloud.fail_next(action, "hang", times=20)
-    with ThreadPoolExecutor(len(calls)) as pool:
-        took = dict(zip(calls, pool.map(ask, calls), strict=True))
-    assert max(took.values()) < timeout_s + 3.0, took  # the SDK itself would wait for a minute
 
 
 @pytest.mark.parametrize(("credentials", "message"), [("wrong", "AuthFailure"), ("expired", "RequestExpired")])
@@ -245,15 +162,6 @@ def test_missing_credentials_are_reported(
         provider(server, profile="nobody").instances(CLUSTER, TIMEOUT_S)
 
 
-def test_a_missing_permission_is_named(server: aws.AwsServer, ec2: AwsProvisioner) -> None:
-    server.cloud.denied |= {"ec2:DescribeInstances", "ec2:RunInstances"}
-    with pytest.raises(DeniedError, match=r"ec2:DescribeInstances.*docs/permissions/aws-iam-policy\.json"):
-        ec2.instances(CLUSTER, TIMEOUT_S)
-    outcome = ec2.launch(request("n1"), TIMEOUT_S)
-    assert isinstance(outcome, Fatal)
-    assert "docs/permissions" in outcome.message
-
-
 def test_descriptions_may_lack_fields(server: aws.AwsServer, ec2: AwsProvisioner) -> None:
     launched(ec2, "n1")
     server.cloud.ec2.missing = {"placement", "ipAddress", "privateIpAddress", "instanceType"}
@@ -262,16 +170,6 @@ def test_descriptions_may_lack_fields(server: aws.AwsServer, ec2: AwsProvisioner
     server.cloud.ec2.missing = {"instanceState"}
     with pytest.raises(ProvisionerError, match="describes an instance without a required field"):
         ec2.instances(CLUSTER, TIMEOUT_S)
-
-
-@pytest.mark.parametrize("machines", [10, 100, 1000])
-def test_a_listing_costs_two_calls_whatever_the_number_of_machines(
-    server: aws.AwsServer, ec2: AwsProvisioner, machines: int
-) -> None:
-    server.cloud.multiply(bare(launched(ec2, "n1")), machines - 1)
-    server.cloud.calls.clear()
-    assert len(ec2.instances(CLUSTER, 60.0)) == machines
-    assert server.cloud.counted() == {"ec2:DescribeInstances": 1, "ec2:DescribeSpotInstanceRequests": 1}
 
 
 def test_more_than_a_page_is_read_page_by_page(
@@ -405,22 +303,6 @@ def test_only_zones_with_a_subnet_are_offered(server: aws.AwsServer) -> None:
     assert {each.zone for each in ec2.offers(T4, TIMEOUT_S)} == {"us-east-1b"}
 
 
-@pytest.mark.parametrize(
-    ("query", "message"),
-    [
-        (OfferQuery(gpu="K80"), "K80: no cloud rents it any more"),
-        (OfferQuery(instance_types=("p2.xlarge",)), "P2 .* is gone"),
-        (OfferQuery(gpu="T4", gpus_per_node=16), "no EC2 instance type has 16 or more T4"),
-        (replace(T4, regions=("eu-west-1",)), r"none of eu-west-1 is one of aws.regions \(us-east-1\)"),
-        (replace(T4, zones=("us-east-1z",)), "is offered in us-east-1 in zones us-east-1z: name other"),
-        (OfferQuery(instance_types=("c99.huge",)), "none of c99.huge is offered in us-east-1: name other"),
-    ],
-)
-def test_an_empty_result_is_explained(ec2: AwsProvisioner, query: OfferQuery, message: str) -> None:
-    with pytest.raises(ProvisionerError, match=message):
-        ec2.offers(query, TIMEOUT_S)
-
-
 def test_without_a_quota_there_is_no_offer(server: aws.AwsServer, ec2: AwsProvisioner) -> None:
     server.cloud.ec2.quotas["L-3819A6DF"] = 4
     assert {each.instance_type for each in ec2.offers(T4, TIMEOUT_S)} == {"g4dn.xlarge"}
@@ -473,11 +355,6 @@ def test_a_group_without_needed_rules_is_reported(
     assert message in found["us-east-1 network"]
 
 
-def test_credentials_are_the_first_complaint_and_the_last(server: aws.AwsServer, ec2: AwsProvisioner) -> None:
-    server.cloud.credentials = "wrong"
-    assert list(complaints(ec2)) == ["credentials"]
-
-
 def test_missing_permissions_are_found_before_anything_is_launched(server: aws.AwsServer, ec2: AwsProvisioner) -> None:
     server.cloud.denied |= {"ec2:DescribeVolumes", "ec2:DescribeAddresses", "ec2:RunInstances"}
     found = complaints(ec2)
@@ -499,10 +376,3 @@ def test_no_quota_for_any_gpu_is_a_complaint(server: aws.AwsServer, ec2: AwsProv
     for code in ("L-3819A6DF", "L-7212CCBC", "L-C4BD4855"):
         server.cloud.ec2.quotas[code] = 0
     assert "the quotas of us-east-1 allow no GPU spot instance" in complaints(ec2)["us-east-1 quota"]
-
-
-def test_the_test_clouds_controls_work_over_http(server: aws.AwsServer, ec2: AwsProvisioner) -> None:
-    body = json.dumps({"zone": "us-east-1a"}).encode()
-    assert httpx.post(f"{server.url}/_test/exhaust", content=body).json() == {"result": None}
-    assert isinstance(ec2.launch(request("n1"), TIMEOUT_S), NoCapacity)
-    assert httpx.get(f"{server.url}/_test/calls").json() == {"calls": [["ec2", "us-east-1", "RunInstances"]]}

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import json
-import ssl
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
-from provisioners.azure import client, history, provisioner
+from provisioners.azure import history, provisioner
 from provisioners.azure.provisioner import AzureProvisioner
 from provisioners.base import (
     DeniedError,
@@ -36,7 +32,6 @@ from provisioners.base import (
     Throttled,
     Transient,
     Unknown,
-    UnreachableError,
 )
 from tests.clouds import azure
 from tests.clouds.azure_arm import open_rule
@@ -91,18 +86,6 @@ def test_a_launch_is_sent_once_even_where_the_sdk_would_retry(server: azure.Azur
     launched(arm, "n1")
 
 
-@pytest.mark.parametrize("how", ["drop-reply", "garbage", "empty"])
-def test_an_unreadable_answer_is_unknown_and_the_machine_is_found(
-    server: azure.AzureServer, arm: AzureProvisioner, how: str
-) -> None:
-    server.cloud.fail_next(azure.LAUNCH, how)
-    outcome = arm.launch(request("n1"), TIMEOUT_S)
-    assert isinstance(outcome, Unknown), outcome
-    machine = found_by(arm, "n1")
-    assert launched(arm, "n1").id == machine.id
-    assert len(server.cloud.arm.fleet.records) == 1
-
-
 def test_a_fault_inside_the_cloud_is_unknown(server: azure.AzureServer, arm: AzureProvisioner) -> None:
     server.cloud.fail_next(azure.LAUNCH, "internal")
     assert isinstance(arm.launch(request("n1"), TIMEOUT_S), Unknown)
@@ -155,13 +138,6 @@ def test_a_failed_launch_that_cannot_be_deleted_is_unknown_where_it_would_be_ret
     assert found_by(arm, "n1").state is InstanceState.STOPPED
 
 
-def test_an_unknown_code_is_reported(server: azure.AzureServer, arm: AzureProvisioner) -> None:
-    server.cloud.fail_next(azure.LAUNCH, "unheard-of")
-    outcome = arm.launch(request("n1"), TIMEOUT_S)
-    assert isinstance(outcome, Transient)
-    assert outcome.unknown_code == "SomethingNew"
-
-
 def test_the_subscriptions_limit_is_a_quota_of_the_region(server: azure.AzureServer, arm: AzureProvisioner) -> None:
     server.cloud.arm.most_machines = 1
     launched(arm, "n1")
@@ -169,13 +145,6 @@ def test_the_subscriptions_limit_is_a_quota_of_the_region(server: azure.AzureSer
         outcome = arm.launch(request("n2", offer(market=market)), TIMEOUT_S)
         assert isinstance(outcome, Quota), outcome
         assert outcome.scope is Scope.REGION
-
-
-def test_a_region_that_is_not_configured_is_not_called(server: azure.AzureServer, arm: AzureProvisioner) -> None:
-    outcome = arm.launch(request("n1", offer("westus2-1", "westus2")), TIMEOUT_S)
-    assert isinstance(outcome, Fatal)
-    assert "azure.regions (eastus)" in outcome.message
-    assert not server.cloud.calls
 
 
 def test_an_existing_machine_is_never_changed(server: azure.AzureServer, arm: AzureProvisioner) -> None:
@@ -188,13 +157,6 @@ def test_an_existing_machine_is_never_changed(server: azure.AzureServer, arm: Az
     (record,) = server.cloud.arm.fleet.records.values()
     assert record.body["properties"]["storageProfile"]["osDisk"]["diskSizeGB"] == 100
     assert record.body["tags"]["spotsup-node"] == "n1"
-
-
-def test_a_token_of_another_cluster_is_another_token(arm: AzureProvisioner) -> None:
-    machine = launched(arm, "n1")
-    other = arm.launch(replace(request("n1"), cluster="other"), TIMEOUT_S)
-    assert isinstance(other, Launched)
-    assert other.instance.id != machine.id
 
 
 def test_a_token_that_azure_forgot_launches_another_machine(server: azure.AzureServer, arm: AzureProvisioner) -> None:
@@ -230,47 +192,6 @@ def test_machines_of_private_addresses_have_no_public_one(server: azure.AzureSer
 
 
 # -- reading -------------------------------------------------------------------------------------------------
-
-
-def test_reading_is_tried_again_and_then_given_up(
-    server: azure.AzureServer, arm: AzureProvisioner, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    launched(arm, "n1")
-    for how in ("transient", "internal", "garbage", "empty"):
-        server.cloud.fail_next(azure.LISTING, how)
-        assert len(arm.instances(CLUSTER, TIMEOUT_S)) == 1
-    server.cloud.calls.clear()
-    monkeypatch.setattr(client, "_MAX_RETRY_AFTER_S", 0.1)
-    server.cloud.fail_next(azure.LISTING, "throttled", times=50)
-    with pytest.raises(UnreachableError, match="TooManyRequests"):
-        arm.instances(CLUSTER, TIMEOUT_S)
-    assert server.cloud.counted() == {azure.LISTING: 4}
-
-
-@pytest.mark.parametrize("timeout_s", [0.3, 1.0, 3.0])
-def test_every_call_ends_in_time(server: azure.AzureServer, arm: AzureProvisioner, timeout_s: float) -> None:
-    machine = launched(arm, "n1")
-    calls: dict[str, Callable[[], object]] = {
-        azure.LISTING: lambda: arm.instances(CLUSTER, timeout_s),
-        "Microsoft.Compute/virtualMachines/delete": lambda: arm.terminate(machine.id, timeout_s),
-        "Microsoft.Compute/disks/read": lambda: arm.leftovers(CLUSTER, timeout_s),
-        "Microsoft.Compute/skus/read": lambda: arm.offers(T4, timeout_s),
-        "Microsoft.Compute/virtualMachines/retrieveBootDiagnosticsData/action": lambda: arm.console(
-            machine.id, timeout_s
-        ),
-    }
-
-    def ask(action: str) -> float:
-        began = time.monotonic()
-        with pytest.raises(UnreachableError):
-            calls[action]()
-        return time.monotonic() - began
-
-    for action in calls:
-        server.cloud.fail_next(action, "hang", times=20)
-    with ThreadPoolExecutor(len(calls)) as pool:
-        took = dict(zip(calls, pool.map(ask, calls), strict=True))
-    assert max(took.values()) < timeout_s + 3.0, took  # the SDK itself would wait for minutes
 
 
 @pytest.mark.parametrize(
@@ -320,15 +241,6 @@ def test_an_untrusted_cloud_is_not_called(server: azure.AzureServer) -> None:
     assert not server.cloud.calls
 
 
-def test_a_missing_permission_is_named(server: azure.AzureServer, arm: AzureProvisioner) -> None:
-    server.cloud.denied |= {azure.LISTING, azure.LAUNCH}
-    with pytest.raises(DeniedError, match=r"virtualMachines/read.*docs/permissions/azure-"):
-        arm.instances(CLUSTER, TIMEOUT_S)
-    outcome = arm.launch(request("n1"), TIMEOUT_S)
-    assert isinstance(outcome, Fatal)
-    assert "docs/permissions" in outcome.message
-
-
 def test_machines_are_listed_without_the_log(server: azure.AzureServer, arm: AzureProvisioner) -> None:
     server.cloud.denied.add(azure.LOG)
     machine = launched(arm, "n1")
@@ -349,22 +261,6 @@ def test_descriptions_may_lack_fields(server: azure.AzureServer, arm: AzureProvi
     server.cloud.arm.missing = {"provisioningState"}
     with pytest.raises(ProvisionerError, match=r"describes a machine .* without a required field"):
         arm.instances(CLUSTER, TIMEOUT_S)
-
-
-@pytest.mark.parametrize("machines", [10, 100, 1000])
-def test_a_listing_costs_five_calls_whatever_the_number_of_machines(
-    server: azure.AzureServer, arm: AzureProvisioner, machines: int
-) -> None:
-    server.cloud.arm.page = 1000
-    server.cloud.multiply(launched(arm, "n1").id, machines - 1)
-    server.cloud.calls.clear()
-    assert len(arm.instances(CLUSTER, 60.0)) == machines
-    assert server.cloud.counted() == {
-        azure.LISTING: 2,  # the machines, and their power
-        "Microsoft.Network/networkInterfaces/read": 1,
-        "Microsoft.Network/publicIPAddresses/read": 1,
-        azure.LOG: 1,
-    }
 
 
 def test_more_than_a_page_is_read_page_by_page(
@@ -503,22 +399,6 @@ def test_sizes_without_spot_are_offered_on_demand_only(arm: AzureProvisioner) ->
     assert arm.offers(replace(query, market=Market.ON_DEMAND), TIMEOUT_S)
 
 
-@pytest.mark.parametrize(
-    ("query", "message"),
-    [
-        (OfferQuery(gpu="K80"), "K80: no cloud rents it any more"),
-        (OfferQuery(instance_types=("Standard_NC6",)), "NC .* is gone"),
-        (OfferQuery(gpu="T4", gpus_per_node=16), "no Azure size has 16 or more T4"),
-        (replace(T4, regions=("westus2",)), r"none of westus2 is one of azure.regions \(eastus\)"),
-        (replace(T4, zones=("eastus-9",)), "in eastus in zones eastus-9: name other"),
-        (OfferQuery(instance_types=("Standard_Huge",)), "none of Standard_Huge is offered"),
-    ],
-)
-def test_an_empty_result_is_explained(arm: AzureProvisioner, query: OfferQuery, message: str) -> None:
-    with pytest.raises(ProvisionerError, match=message):
-        arm.offers(query, TIMEOUT_S)
-
-
 def test_without_a_quota_there_is_no_offer(server: azure.AzureServer, arm: AzureProvisioner) -> None:
     server.cloud.arm.quotas["lowPriorityCores"] = 4
     assert {each.instance_type for each in arm.offers(T4, TIMEOUT_S)} == {"Standard_NC4as_T4_v3"}
@@ -555,11 +435,6 @@ def test_correct_settings_have_no_complaint(arm: AzureProvisioner) -> None:
         "eastus quota",
     }
     assert {each.what for each in arm.check(30.0)} == wanted
-
-
-def test_credentials_are_the_first_complaint_and_the_last(server: azure.AzureServer, arm: AzureProvisioner) -> None:
-    server.cloud.credentials = "wrong"
-    assert list(complaints(arm)) == ["credentials"]
 
 
 @pytest.mark.parametrize(
@@ -649,12 +524,3 @@ def test_a_nodes_role_allows_only_its_own_deletion(server: azure.AzureServer) ->
         "Microsoft.Network/networkInterfaces/delete",
         "Microsoft.Network/publicIPAddresses/delete",
     }
-
-
-def test_the_test_clouds_controls_work_over_https(server: azure.AzureServer, arm: AzureProvisioner) -> None:
-    body = json.dumps({"zone": "eastus-1"}).encode()
-    context = ssl.create_default_context(cafile=server.ca)
-    assert httpx.post(f"{server.url}/_test/exhaust", content=body, verify=context).json() == {"result": None}
-    assert isinstance(arm.launch(request("n1"), TIMEOUT_S), NoCapacity)
-    calls = httpx.get(f"{server.url}/_test/calls", verify=context).json()["calls"]
-    assert Counter(calls) == {azure.LOG: 1, azure.LAUNCH: 1}

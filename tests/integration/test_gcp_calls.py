@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import ssl
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -134,18 +132,6 @@ def test_after_a_failure_another_request_id_is_used_and_a_repetition_uses_the_sa
     assert len(server.cloud.alive()) == 2
 
 
-@pytest.mark.parametrize("how", ["drop-reply", "garbage"])
-def test_an_unreadable_answer_is_unknown_and_the_machine_is_found(
-    server: gcp.GcpServer, compute: GcpProvisioner, how: str
-) -> None:
-    server.cloud.fail_next("instances.insert", how)
-    outcome = compute.launch(request("n1"), TIMEOUT_S)
-    assert isinstance(outcome, Unknown), outcome
-    machine = found_by(compute, "n1")
-    assert launched(compute, "n1").id == machine.id
-    assert server.cloud.counted()["instances.insert"] == 1
-
-
 def test_an_insertion_that_takes_too_long_is_unknown_and_can_be_waited_for_again(
     server: gcp.GcpServer, compute: GcpProvisioner
 ) -> None:
@@ -176,14 +162,6 @@ def test_an_instance_preempted_during_its_creation_is_found_with_its_end(
     assert server.cloud.counted()["instances.insert"] == 1
 
 
-def test_an_unknown_code_is_reported(server: gcp.GcpServer, compute: GcpProvisioner) -> None:
-    for how, code in (("unheard-of", "SOMETHING_NEW"), ("unheard-of-at-once", "somethingNew")):
-        server.cloud.fail_next("instances.insert", how)
-        outcome = compute.launch(request("n1"), TIMEOUT_S)
-        assert isinstance(outcome, Transient)
-        assert outcome.unknown_code == code
-
-
 def test_a_quota_of_all_regions_is_everywhere(server: gcp.GcpServer, compute: GcpProvisioner) -> None:
     server.cloud.compute.most_machines = 1
     launched(compute, "n1")
@@ -199,23 +177,6 @@ def test_a_type_that_a_zone_lacks_is_no_capacity_for_an_hour(compute: GcpProvisi
     outcome = compute.launch(request("n1", offer("us-central1-c")), TIMEOUT_S)
     assert isinstance(outcome, NoCapacity)
     assert outcome.memory_s == 3600
-
-
-def test_a_region_that_is_not_configured_is_not_called(server: gcp.GcpServer, compute: GcpProvisioner) -> None:
-    outcome = compute.launch(request("n1", offer("us-west1-a")), TIMEOUT_S)
-    assert isinstance(outcome, Fatal)
-    assert "gcp.regions (us-central1)" in outcome.message
-    assert not server.cloud.calls
-
-
-def test_a_changed_retry_finds_the_machine_of_its_node(server: gcp.GcpServer, compute: GcpProvisioner) -> None:
-    machine = launched(compute, "n1")
-    changed = provider(server, disk_gb=200)
-    assert launched(changed, "n1").id == machine.id
-    stolen = changed.launch(replace(request("n1"), node="n2"), TIMEOUT_S)
-    assert isinstance(stolen, Fatal)
-    assert "one request" in stolen.message
-    assert len(compute.instances(CLUSTER, TIMEOUT_S)) == 1
 
 
 def test_operations_of_others_are_not_taken_for_ours(server: gcp.GcpServer, compute: GcpProvisioner) -> None:
@@ -276,42 +237,6 @@ def test_the_settings_reach_the_machine(server: gcp.GcpServer) -> None:
 
 
 # -- reading -------------------------------------------------------------------------------------------------
-
-
-def test_reading_is_tried_again_and_then_given_up(server: gcp.GcpServer, compute: GcpProvisioner) -> None:
-    launched(compute, "n1")
-    for how in ("throttled", "internal", "garbage", "proxy", "drop-reply"):
-        server.cloud.fail_next("instances.aggregatedList", how)
-        assert len(compute.instances(CLUSTER, TIMEOUT_S)) == 1
-    server.cloud.calls.clear()
-    server.cloud.fail_next("instances.aggregatedList", "throttled", times=50)
-    with pytest.raises(UnreachableError, match="rateLimitExceeded"):
-        compute.instances(CLUSTER, TIMEOUT_S)
-    assert server.cloud.counted() == {"instances.aggregatedList": 4}
-
-
-@pytest.mark.parametrize("timeout_s", [0.3, 1.0, 3.0])
-def test_every_call_ends_in_time(server: gcp.GcpServer, compute: GcpProvisioner, timeout_s: float) -> None:
-    machine = launched(compute, "n1")
-    calls: dict[str, Callable[[], object]] = {
-        "instances.aggregatedList": lambda: compute.instances(CLUSTER, timeout_s),
-        "instances.delete": lambda: compute.terminate(machine.id, timeout_s),
-        "disks.aggregatedList": lambda: compute.leftovers(CLUSTER, timeout_s),
-        "machineTypes.aggregatedList": lambda: compute.offers(T4, timeout_s),
-        "instances.getSerialPortOutput": lambda: compute.console(machine.id, timeout_s),
-    }
-
-    def ask(action: str) -> float:
-        began = time.monotonic()
-        with pytest.raises(UnreachableError):
-            calls[action]()
-        return time.monotonic() - began
-
-    for action in calls:
-        server.cloud.fail_next(action, "hang", times=20)
-    with ThreadPoolExecutor(len(calls)) as pool:
-        took = dict(zip(calls, pool.map(ask, calls), strict=True))
-    assert max(took.values()) < timeout_s + 1.0, took  # the SDK itself would retry for ten minutes
 
 
 def test_a_listing_without_a_zone_is_no_listing(server: gcp.GcpServer, compute: GcpProvisioner) -> None:
@@ -377,15 +302,6 @@ def test_missing_credentials_are_reported(
     assert isinstance(compute.launch(request("n1"), TIMEOUT_S), Fatal)
 
 
-def test_a_missing_permission_is_named(server: gcp.GcpServer, compute: GcpProvisioner) -> None:
-    server.cloud.denied |= {"compute.instances.list", "compute.instances.create"}
-    with pytest.raises(DeniedError, match=r"compute\.instances\.list.*docs/permissions/gcp-role\.yaml"):
-        compute.instances(CLUSTER, TIMEOUT_S)
-    outcome = compute.launch(request("n1"), TIMEOUT_S)
-    assert isinstance(outcome, Fatal)
-    assert "docs/permissions" in outcome.message
-
-
 def test_the_configured_certificate_is_trusted(server: gcp.GcpServer, tmp_path: Path) -> None:
     """Tokens come from `server`, in plain HTTP."""
     authority = trustme.CA()
@@ -414,17 +330,6 @@ def test_descriptions_may_lack_fields(server: gcp.GcpServer, compute: GcpProvisi
     server.cloud.compute.missing = {"status"}
     with pytest.raises(ProvisionerError, match="describes an instance without a required field"):
         compute.instances(CLUSTER, TIMEOUT_S)
-
-
-@pytest.mark.parametrize(("machines", "pages"), [(10, 1), (100, 1), (1000, 2)])
-def test_a_listing_costs_two_calls_whatever_the_number_of_machines(
-    server: gcp.GcpServer, compute: GcpProvisioner, machines: int, pages: int
-) -> None:
-    """Google gives 500 at once."""
-    server.cloud.multiply(bare(launched(compute, "n1")), machines - 1)
-    server.cloud.calls.clear()
-    assert len(compute.instances(CLUSTER, 60.0)) == machines
-    assert server.cloud.counted() == {"instances.aggregatedList": pages, "globalOperations.aggregatedList": 1}
 
 
 def test_a_listing_without_end_is_given_up(
@@ -578,21 +483,6 @@ def test_only_regions_with_a_subnetwork_are_offered(server: gcp.GcpServer) -> No
     launched(compute, "n1", offer("us-west1-b"))
 
 
-@pytest.mark.parametrize(
-    ("query", "message"),
-    [
-        (OfferQuery(gpu="K80"), "K80: no cloud rents it any more"),
-        (OfferQuery(gpu="T4", gpus_per_node=16), "no machine type has 16 or more T4"),
-        (replace(T4, regions=("us-west1",)), r"none of us-west1 is one of gcp.regions \(us-central1\)"),
-        (replace(T4, zones=("us-central1-c",)), "is offered in us-central1 in zones us-central1-c: name other"),
-        (OfferQuery(instance_types=("c99-huge",)), "none of c99-huge is offered in us-central1: name other"),
-    ],
-)
-def test_an_empty_result_is_explained(compute: GcpProvisioner, query: OfferQuery, message: str) -> None:
-    with pytest.raises(ProvisionerError, match=message):
-        compute.offers(query, TIMEOUT_S)
-
-
 def test_without_a_quota_there_is_no_offer(server: gcp.GcpServer, compute: GcpProvisioner) -> None:
     quotas = server.cloud.compute.quotas
     quotas["us-central1"] |= {"PREEMPTIBLE_NVIDIA_T4_GPUS": 0, "NVIDIA_T4_GPUS": 2}
@@ -668,13 +558,6 @@ def test_no_quota_for_any_gpu_is_a_complaint(server: gcp.GcpServer, compute: Gcp
     assert "no GPU quota of us-central1 is above 0" in complaints(compute)["us-central1 quota"]
     server.cloud.compute.quotas[""] = {"GPUS_ALL_REGIONS": 0.0}
     assert "GPUS_ALL_REGIONS is 0" in complaints(compute)["us-central1 quota"]
-
-
-def test_the_test_clouds_controls_work_over_http(server: gcp.GcpServer, compute: GcpProvisioner) -> None:
-    body = json.dumps({"zone": "us-central1-a"}).encode()
-    assert httpx.post(f"{server.url}/_test/exhaust", content=body).json() == {"result": None}
-    assert isinstance(compute.launch(request("n1"), TIMEOUT_S), NoCapacity)
-    assert "instances.insert" in httpx.get(f"{server.url}/_test/calls").json()["calls"]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Launches in bad weather: nothing leaks, nothing doubles. Longer: make soak-launches."""
+"""Launches in a failing cloud: nothing leaks, nothing doubles. Longer: make soak-launches."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from contextlib import AbstractContextManager
 import pytest
 
 from tests.clouds import aws
-from tests.clouds.aws_storm import aws_weather
-from tests.clouds.azure_storm import azure_weather
-from tests.clouds.gcp_storm import gcp_weather
-from tests.clouds.storm import Weather, run_storm
+from tests.clouds.aws_storm import aws_target
+from tests.clouds.azure_storm import azure_target
+from tests.clouds.gcp_storm import gcp_target
+from tests.clouds.storm import Target, run_storm
 
 
 @pytest.fixture(autouse=True)
@@ -21,19 +21,22 @@ def credentials(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    "weather_of",
+    ("target_of", "launches"),
     [
-        pytest.param(aws_weather, id="aws", marks=pytest.mark.long),
-        pytest.param(gcp_weather, id="gcp"),
-        pytest.param(azure_weather, id="azure", marks=pytest.mark.long),
+        pytest.param(gcp_target, 40, id="gcp-sample"),
+        pytest.param(aws_target, 120, id="aws", marks=pytest.mark.long),
+        pytest.param(gcp_target, 120, id="gcp", marks=pytest.mark.long),
+        pytest.param(azure_target, 120, id="azure", marks=pytest.mark.long),
     ],
 )
-def test_nothing_leaks_and_nothing_doubles(weather_of: Callable[[], AbstractContextManager[Weather]]) -> None:
-    with weather_of() as weather:
-        tally = run_storm(weather, 120, seed=7)
+def test_nothing_leaks_and_nothing_doubles(
+    target_of: Callable[[], AbstractContextManager[Target]], launches: int
+) -> None:
+    with target_of() as target:
+        tally = run_storm(target, launches, seed=7)
     assert (tally.leaked, tally.doubled, tally.lost) == ([], [], [])
-    assert tally.launched + tally.refused == 120
-    assert tally.launched > 80
-    assert tally.unclear > 3
-    assert tally.deaths > 2
-    assert len(tally.faults) > 5
+    assert tally.launched + tally.refused == launches
+    assert tally.launched > launches * 2 / 3
+    assert tally.unclear > launches / 40
+    assert tally.deaths > launches / 60
+    assert len(tally.faults) > 3

