@@ -17,9 +17,11 @@ from tools.stack import ROOT
 PAGE = ROOT / "docs" / "add-a-cloud.md"
 HELPERS = ("contract", "clouds", "support")
 COPIED = ("supervisor", "provisioners", "bootstrap", "trainer", "systemd", *(f"tests/{name}" for name in HELPERS))
-FILES = ("pyproject.toml", "tests/conftest.py", "tests/unit/test_cloud_names.py")
+FILES = ("pyproject.toml", "tests/conftest.py", "tests/unit/test_cloud_names.py", "tests/unit/test_codes.py")
 # Of the contract and of the test that counts names; the long run leaves nothing out.
-CORE = "offers or login or same_token_means_the_same or no_capacity or lost_answer or announced or names"
+CORE = (
+    "offers or login or same_token_means_the_same or no_capacity or lost_answer or announced or names or row or remedy"
+)
 
 
 def apply(found: Block, clone: Path) -> None:
@@ -67,7 +69,7 @@ def python(clone: Path, *arguments: str) -> str:
 @pytest.mark.parametrize("which", [pytest.param(CORE, id="core"), pytest.param("", id="whole", marks=pytest.mark.long)])
 @pytest.mark.timeout(600)
 def test_the_page_adds_a_cloud_that_keeps_the_contract(clone: Path, which: str) -> None:
-    suite = ["tests/contract", "tests/unit/test_cloud_names.py"]
+    suite = ["tests/contract", "tests/unit/test_cloud_names.py", "tests/unit/test_codes.py"]
     chosen = f"(acme or listed) and ({which})" if which else "acme or listed"
     found = python(clone, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", *suite, "-k", chosen)
     assert " passed" in found
