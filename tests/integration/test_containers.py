@@ -341,7 +341,8 @@ def test_the_agents_child_leaves_on_a_line_on_its_stdin(tmp_path: Path) -> None:
     child.ask_to_leave()  # late is not wrong
     child = child_in(tmp_path)
     child.kill()
-    assert child.exit_code() == -signal.SIGKILL
+    # The end of its stdin may have ended it before the signal did.
+    assert child.exit_code() in {-signal.SIGKILL, 128 + signal.SIGKILL}
 
 
 class Undying:
