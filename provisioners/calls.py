@@ -4,10 +4,19 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from provisioners.base import DeniedError, UnreachableError
+from provisioners.base import (
+    DeniedError,
+    Fatal,
+    LaunchOutcome,
+    LaunchRequest,
+    ProvisionerError,
+    Transient,
+    Unknown,
+    UnreachableError,
+)
 from provisioners.codes import ApiError, ErrorTable
 
 MAX_ATTEMPTS = 4
@@ -70,6 +79,34 @@ def repeated(
                 raise UnreachableError(str(error)) from error
         time.sleep(wait_s)
     raise AssertionError("the last attempt returns or raises")
+
+
+def launched(
+    request: LaunchRequest,
+    cloud: str,
+    regions: Sequence[str],
+    errors: ErrorTable,
+    launch: Callable[[str], LaunchOutcome],
+    hint: str = "",
+) -> LaunchOutcome:
+    """The outcome of `launch`, which makes the call that launches, once, and gets the place for people. `hint`: as of
+    `repeated`."""
+    offer = request.offer
+    if offer.region not in regions:
+        return Fatal(f"{offer.region} is not one of {cloud}.regions ({', '.join(regions)})")
+    where = f"{offer.zone}, {offer.instance_type}, {offer.market}"
+    try:
+        return launch(where)
+    except ApiError as error:
+        return errors.launch_outcome(error.reply, where)
+    except (NotSentError, UnreachableError) as error:
+        return Transient(str(error))
+    except NoAnswerError as error:
+        return Unknown(str(error))
+    except NoCredentialsError as error:
+        return Fatal(f"{error}{hint}")
+    except ProvisionerError as error:
+        return Fatal(str(error))
 
 
 def one_line(error: object) -> str:

@@ -11,7 +11,17 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Protocol
 
-from provisioners.base import Fatal, LaunchOutcome, NoCapacity, Quota, Scope, Throttled, Transient, Unknown
+from provisioners.base import (
+    Fatal,
+    LaunchOutcome,
+    NoCapacity,
+    ProvisionerError,
+    Quota,
+    Scope,
+    Throttled,
+    Transient,
+    Unknown,
+)
 
 
 class Kind(StrEnum):
@@ -92,7 +102,7 @@ class ErrorReply(Protocol):
         ...
 
 
-class ApiError(Exception):
+class ApiError(ProvisionerError):
     """A cloud answered with an error."""
 
     def __init__(self, reply: ErrorReply) -> None:

@@ -43,13 +43,10 @@ _CONSOLE_CHARACTERS = 65536
 class LocalProvisioner:
     """A Provisioner over the cloud in `directory`. Machines take logins as the user who runs that cloud."""
 
+    name = "local"
+
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-
-    @property
-    def name(self) -> str:
-        """The cloud's name in job files."""
-        return "local"
 
     def offers(self, query: OfferQuery, timeout_s: float) -> Sequence[Offer]:
         """As the protocol says."""

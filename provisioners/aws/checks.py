@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from provisioners.aws import launch
@@ -13,7 +14,6 @@ from provisioners.aws.quota import TABLE
 from provisioners.aws.settings import AwsSettings
 from provisioners.base import (
     CLUSTER_TAG,
-    DeniedError,
     Finding,
     HostKey,
     LaunchRequest,
@@ -23,6 +23,7 @@ from provisioners.base import (
 )
 from provisioners.calls import Deadline
 from provisioners.catalog import Catalog
+from provisioners.checks import CloudChecks, read_all
 from provisioners.codes import ApiError
 
 _READS = (
@@ -35,57 +36,41 @@ _READS = (
 _GPU_QUOTAS = ("L-3819A6DF", "L-7212CCBC", "L-C4BD4855")
 
 
-class Checks:
-    """One run over all regions. Each finding is one sentence; a failed one says what to do."""
+class Checks(CloudChecks):
+    """As CloudChecks says."""
 
     def __init__(self, aws: Aws, settings: AwsSettings, catalog: Catalog) -> None:
         self._aws = aws
         self._settings = settings
         self._catalog = catalog
 
-    def run(self, deadline: Deadline) -> Sequence[Finding]:
-        """Never raises for what it finds; an unreachable cloud is a finding, too."""
-        credentials = self._try("credentials", lambda: self._credentials(deadline))
-        if not credentials.ok:
-            return [credentials]
-        found = [credentials]
-        for region in self._settings.regions:
-            found += self._region(region, deadline)
-        return found
-
-    def _try(self, what: str, ask: Any) -> Finding:
-        try:
-            return Finding(what, ok=True, message=ask())
-        except ProvisionerError as error:
-            return Finding(what, ok=False, message=str(error))
-        except ApiError as error:
-            row = ERRORS.row(error.reply)
-            remedy = row.remedy if row else ""
-            return Finding(what, ok=False, message=f"{error}: {remedy}" if remedy else str(error))
+    def _explain(self, error: ProvisionerError) -> str:
+        row = ERRORS.row(error.reply) if isinstance(error, ApiError) else None
+        return f"{error}: {row.remedy}" if row and row.remedy else str(error)
 
     def _credentials(self, deadline: Deadline) -> str:
         answer = self._aws.ask("sts", self._settings.regions[0], "get_caller_identity", deadline)
         return f"the daemon's AWS identity is {answer['Arn']}"
 
+    def _further(self, deadline: Deadline) -> Iterator[Finding]:
+        for region in self._settings.regions:
+            yield from self._region(region, deadline)
+
     def _region(self, region: str, deadline: Deadline) -> Iterator[Finding]:
         yield self._try(f"{region} reading", lambda: self._reading(region, deadline))
         for image in self._images():
-            yield self._try(f"{region} image", lambda image=image: self._image(region, image, deadline))
+            yield self._try(f"{region} image", partial(self._image, region, image, deadline))
         yield self._try(f"{region} network", lambda: self._network(region, deadline))
         yield self._try(f"{region} launching", lambda: self._launching(region, deadline))
         yield self._try(f"{region} quota", lambda: self._quota(region, deadline))
 
     def _reading(self, region: str, deadline: Deadline) -> str:
         filters = [{"Name": f"tag:{CLUSTER_TAG}", "Values": ["none"]}]
-        missing = []
-        for call, permission in _READS:
-            try:
-                self._aws.ask("ec2", region, call, deadline, Filters=filters)
-            except DeniedError as error:
-                missing.append((permission, str(error)))
-        if missing:
-            names = ", ".join(permission for permission, _ in missing)
-            raise DeniedError(f"the daemon's role lacks {names}: {missing[0][1]}")
+        reads = (
+            (permission, partial(self._aws.ask, "ec2", region, call, deadline, Filters=filters))
+            for call, permission in _READS
+        )
+        read_all(reads, "the daemon's role lacks")
         return f"machines, disks, interfaces, addresses and spot requests in {region} can be listed"
 
     def _images(self) -> list[str]:

@@ -12,11 +12,12 @@ from typing import Any
 
 from provisioners.aws.errors import ERRORS, AwsErrorReply
 from provisioners.aws.settings import AwsSettings
-from provisioners.base import ProvisionerError, UnreachableError
+from provisioners.base import ProvisionerError
 from provisioners.calls import SHORTEST_S, Deadline, NoAnswerError, NoCredentialsError, NotSentError, one_line, repeated
 from provisioners.codes import ApiError
 
 MAX_PAGES = 100
+CREDENTIALS_HINT = "; set them up for the daemon's user, or name one by aws.profile"
 _MAX_S = 32.0
 _POOL = 32
 _NAMES = {"ec2": "EC2", "ssm": "SSM", "sts": "STS", "service-quotas": "Service Quotas"}
@@ -77,7 +78,7 @@ class Aws:
             ERRORS,
             deadline,
             f"{_NAMES[service]} in {region} did not answer in time",
-            "; set them up for the daemon's user, or name one by aws.profile",
+            CREDENTIALS_HINT,
         )
 
     def _once_with(
@@ -151,10 +152,3 @@ def _limit_s(timeout_s: float) -> float:
     while limit_s > max(timeout_s, SHORTEST_S):
         limit_s /= 2
     return limit_s
-
-
-def _left(deadline: Deadline, service: str, region: str) -> float:
-    left_s = deadline.left_s()
-    if left_s < SHORTEST_S:
-        raise UnreachableError(f"{_NAMES[service]} in {region} did not answer in time")
-    return left_s

@@ -8,7 +8,7 @@ from typing import Any
 
 from provisioners.aws import describe
 from provisioners.aws.client import Aws
-from provisioners.base import CLUSTER_TAG, Leftover, LeftoverKind, ProvisionerError
+from provisioners.base import CLUSTER_TAG, Leftover, LeftoverKind
 from provisioners.calls import Deadline
 from provisioners.codes import ApiError
 
@@ -77,10 +77,7 @@ def listed(aws: Aws, region: str, cluster: str, deadline: Deadline) -> Sequence[
         wanted = {f"tag:{CLUSTER_TAG}": cluster, **calls.filters}
         filters = [{"Name": name, "Values": [value]} for name, value in wanted.items()]
         pages = {"MaxResults": _PAGE} if calls.paged else {}
-        try:
-            resources = list(aws.pages("ec2", region, calls.listing, deadline, calls.key, Filters=filters, **pages))
-        except ApiError as error:
-            raise ProvisionerError(str(error)) from error
+        resources = list(aws.pages("ec2", region, calls.listing, deadline, calls.key, Filters=filters, **pages))
         # An address has no status: it is in use while associated.
         found += [
             describe.leftover(each, kind, calls.id_key, region) for each in resources if not each.get("AssociationId")
@@ -97,4 +94,4 @@ def removed(aws: Aws, leftover: Leftover, deadline: Deadline) -> None:
         aws.ask("ec2", leftover.region, calls.removal, deadline, **{calls.parameter: value})
     except ApiError as error:
         if error.reply.code != calls.gone:
-            raise ProvisionerError(str(error)) from error
+            raise

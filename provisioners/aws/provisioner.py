@@ -8,7 +8,7 @@ from typing import Any
 
 from provisioners.aws import describe, errors, launch, leftovers
 from provisioners.aws.checks import Checks
-from provisioners.aws.client import Aws
+from provisioners.aws.client import CREDENTIALS_HINT, Aws
 from provisioners.aws.offers import Offers
 from provisioners.aws.settings import AwsSettings
 from provisioners.base import (
@@ -27,7 +27,7 @@ from provisioners.base import (
     Transient,
     Unknown,
 )
-from provisioners.calls import Deadline, NoAnswerError, NoCredentialsError, NotSentError
+from provisioners.calls import Deadline, launched
 from provisioners.catalog import Catalog, load_catalog
 from provisioners.codes import ApiError
 
@@ -37,6 +37,8 @@ _NOT_FOUND = ("InvalidInstanceID.NotFound", "InvalidInstanceID.Malformed")
 
 class AwsProvisioner:
     """A Provisioner over the regions of the settings. Raises ProvisionerError where boto3 or the catalog is missing."""
+
+    name = "aws"
 
     def __init__(
         self,
@@ -51,39 +53,21 @@ class AwsProvisioner:
         self._now = now
         self._offers = Offers(self._aws, settings, self._catalog, now)
 
-    @property
-    def name(self) -> str:
-        """The cloud's name in job files."""
-        return "aws"
-
     def offers(self, query: OfferQuery, timeout_s: float) -> Sequence[Offer]:
         """As the protocol says."""
         return self._offers.find(query, Deadline(timeout_s))
 
     def launch(self, request: LaunchRequest, timeout_s: float) -> LaunchOutcome:
         """As the protocol says. RunInstances is called once, and never repeated here."""
-        offer = request.offer
-        where = f"{offer.zone}, {offer.instance_type}, {offer.market}"
-        if offer.region not in self._settings.regions:
-            return Fatal(f"{offer.region} is not one of aws.regions ({', '.join(self._settings.regions)})")
         deadline = Deadline(timeout_s)
-        machine = self._catalog.type_of("aws", offer.instance_type)
-        try:
-            parameters = launch.run_instances(request, self._settings, machine, self._catalog.driver_of(machine))
-            answer = self._aws.once("ec2", offer.region, "run_instances", deadline.left_s(), **parameters)
-        except ApiError as error:
-            if errors.is_used(error.reply):
-                return self._launched_before(request, error, where, deadline)
-            return errors.ERRORS.launch_outcome(error.reply, where)
-        except NotSentError as error:
-            return Transient(str(error))
-        except NoAnswerError as error:
-            return Unknown(str(error))
-        except NoCredentialsError as error:
-            return Fatal(f"{error}; set them up for the daemon's user, or name one by aws.profile")
-        except ProvisionerError as error:
-            return Fatal(str(error))
-        return self._launched(answer, offer.region)
+        return launched(
+            request,
+            "aws",
+            self._settings.regions,
+            errors.ERRORS,
+            lambda where: self._launch(request, where, deadline),
+            CREDENTIALS_HINT,
+        )
 
     def find(self, token: str, timeout_s: float) -> Instance | None:
         """As the protocol says. By tag: a listing by idempotency token covers one region only, too."""
@@ -141,15 +125,16 @@ class AwsProvisioner:
 
     def _list(self, region: str, tag: str, value: str, deadline: Deadline) -> list[Instance]:
         filters = _filters({f"tag:{tag}": value})
-        reservations = self._pages(
-            region, "describe_instances", deadline, "Reservations", Filters=filters, MaxResults=_PAGE
+        reservations = self._aws.pages(
+            "ec2", region, "describe_instances", deadline, "Reservations", Filters=filters, MaxResults=_PAGE
         )
         listed = [each for reservation in reservations for each in reservation.get("Instances", ())]
         notices: dict[str, float] = {}
         if any(describe.may_be_preempted(each) for each in listed):
             wanted = _filters({f"tag:{tag}": value, "state": "active"})
             notices = describe.preemptions(
-                self._pages(
+                self._aws.pages(
+                    "ec2",
                     region,
                     "describe_spot_instance_requests",
                     deadline,
@@ -163,7 +148,16 @@ class AwsProvisioner:
             describe.instance(each, region, self._settings, notices.get(each.get("InstanceId", ""))) for each in listed
         ]
 
-    def _launched(self, answer: dict[str, Any], region: str) -> LaunchOutcome:
+    def _launch(self, request: LaunchRequest, where: str, deadline: Deadline) -> LaunchOutcome:
+        region = request.offer.region
+        machine = self._catalog.type_of("aws", request.offer.instance_type)
+        parameters = launch.run_instances(request, self._settings, machine, self._catalog.driver_of(machine))
+        try:
+            answer = self._aws.once("ec2", region, "run_instances", deadline.left_s(), **parameters)
+        except ApiError as error:
+            if errors.is_used(error.reply):
+                return self._launched_before(request, error, where, deadline)
+            raise
         try:
             (raw,) = answer["Instances"]
             return Launched(describe.instance(raw, region, self._settings, None))
@@ -190,14 +184,6 @@ class AwsProvisioner:
         region, ec2_id = describe.split_id(instance_id)
         return [(each, ec2_id) for each in ([region] if region else self._settings.regions)]
 
-    def _pages(
-        self, region: str, call: str, deadline: Deadline, key: str, **parameters: Any
-    ) -> Iterable[dict[str, Any]]:
-        try:
-            yield from self._aws.pages("ec2", region, call, deadline, key, **parameters)
-        except ApiError as error:
-            raise ProvisionerError(str(error)) from error
-
     def _ask_unless_gone(
         self, region: str, call: str, deadline: Deadline, gone: Sequence[str], **parameters: Any
     ) -> dict[str, Any]:
@@ -206,7 +192,7 @@ class AwsProvisioner:
         except ApiError as error:
             if error.reply.code in gone:
                 return {}
-            raise ProvisionerError(str(error)) from error
+            raise
 
 
 def _filters(values: dict[str, str]) -> list[dict[str, Any]]:

@@ -6,6 +6,7 @@ import fnmatch
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from provisioners.azure import history, launch
@@ -16,6 +17,7 @@ from provisioners.azure.settings import AzureSettings
 from provisioners.base import DeniedError, Finding, LeftoverKind, OfferQuery, ProvisionerError
 from provisioners.calls import Deadline
 from provisioners.catalog import Catalog
+from provisioners.checks import CloudChecks, read_all
 from provisioners.codes import ApiError
 
 _RESOURCES_API = "2022-09-01"
@@ -37,8 +39,8 @@ CHANGES = (
 _ID = re.compile(r"/subscriptions/[^/]+/resourceGroups/([^/]+)/providers/Microsoft\.Network/(.+)", re.IGNORECASE)
 
 
-class Checks:
-    """One run over all regions. Each finding is one sentence; a failed one says what to do."""
+class Checks(CloudChecks):
+    """As CloudChecks says."""
 
     def __init__(self, azure: Azure, settings: AzureSettings, catalog: Catalog) -> None:
         self._azure = azure
@@ -46,30 +48,16 @@ class Checks:
         self._catalog = catalog
         self._offers = Offers(azure, settings, catalog)
 
-    def run(self, deadline: Deadline) -> Sequence[Finding]:
-        """Never raises for what it finds; an unreachable cloud is a finding, too."""
-        credentials = self._try("credentials", lambda: self._credentials(deadline))
-        if not credentials.ok:
-            return [credentials]
-        found = [
-            credentials,
-            self._try("reading", lambda: self._reading(deadline)),
-            self._try("launching", lambda: self._permissions(deadline)),
-            self._try("dead-man switch", self._switch),
-        ]
+    def _further(self, deadline: Deadline) -> Iterator[Finding]:
+        yield self._try("reading", lambda: self._reading(deadline))
+        yield self._try("launching", lambda: self._permissions(deadline))
+        yield self._try("dead-man switch", self._switch)
         for region in self._settings.regions:
-            found += self._region(region, deadline)
-        return found
-
-    def _try(self, what: str, ask: Callable[[], str]) -> Finding:
-        try:
-            return Finding(what, ok=True, message=ask())
-        except (ProvisionerError, ApiError) as error:
-            return Finding(what, ok=False, message=str(error))
+            yield from self._region(region, deadline)
 
     def _region(self, region: str, deadline: Deadline) -> Iterator[Finding]:
         for named in self._images():
-            yield self._try(f"{region} image", lambda named=named: self._image(region, named, deadline))  # type: ignore[misc]
+            yield self._try(f"{region} image", partial(self._image, region, named, deadline))
         yield self._try(f"{region} network", lambda: self._network(region, deadline))
         yield self._try(f"{region} sizes", lambda: self._sizes(region, deadline))
         yield self._try(f"{region} quota", lambda: self._quota(region, deadline))
@@ -83,15 +71,7 @@ class Checks:
         )
 
     def _reading(self, deadline: Deadline) -> str:
-        missing = []
-        for what, ask in self._reads(deadline):
-            try:
-                ask()
-            except DeniedError as error:
-                missing.append((what, str(error)))
-        if missing:
-            names = ", ".join(what for what, _ in missing)
-            raise DeniedError(f"the daemon may not read {names}: {missing[0][1]}")
+        read_all(self._reads(deadline), "the daemon may not read")
         return "machines, their power, disks, interfaces, addresses and the activity log can be read"
 
     def _reads(self, deadline: Deadline) -> Iterator[tuple[str, Callable[[], object]]]:
@@ -112,7 +92,7 @@ class Checks:
         yield "machines", lambda: list(self._azure.pages("machines", machines, deadline))
         yield "machines' power in the subscription", lambda: list(self._azure.pages("their power", power, deadline))
         for kind in (LeftoverKind.DISK, LeftoverKind.NETWORK_INTERFACE, LeftoverKind.ADDRESS):
-            yield f"{kind}s", lambda kind=kind: all_of(self._azure, kind, deadline)  # type: ignore[misc]
+            yield f"{kind}s", partial(all_of, self._azure, kind, deadline)
         yield "the activity log", log
 
     def _permissions(self, deadline: Deadline) -> str:

@@ -19,6 +19,7 @@ from provisioners.calls import SHORTEST_S, Deadline, NoAnswerError, NotSentError
 from provisioners.codes import ApiError
 
 MAX_PAGES = 200
+CREDENTIALS_HINT = "; set them up for the daemon's user"
 _MAX_RETRY_AFTER_S = 300.0
 
 
@@ -82,7 +83,7 @@ class Azure:
             ERRORS,
             deadline,
             f"Azure did not answer {what} in time",
-            "; set them up for the daemon's user",
+            CREDENTIALS_HINT,
         )
 
     def pages(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from provisioners.azure.client import Azure, download
 from provisioners.azure.settings import AzureSettings
-from provisioners.base import ProvisionerError
 from provisioners.calls import Deadline
 from provisioners.codes import ApiError
 
@@ -26,7 +25,7 @@ def tail(azure: Azure, settings: AzureSettings, machine: str, deadline: Deadline
     except ApiError as error:
         if error.reply.code in _NONE:
             return ""
-        raise ProvisionerError(str(error)) from error
+        raise
     url = reply.get("serialConsoleLogBlobUri") or ""
     text = download(settings, url, max(deadline.left_s(), 0.1)) if url else ""
     return text[-_MAX_CHARACTERS:]

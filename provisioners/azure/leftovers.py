@@ -66,16 +66,13 @@ def listed(azure: Azure, cluster: str, deadline: Deadline) -> Sequence[Leftover]
 def all_of(azure: Azure, kind: LeftoverKind, deadline: Deadline) -> list[Mapping[str, Any]]:
     """All of a kind in the resource group. Raises ProvisionerError."""
     calls = _KINDS[kind]
-    try:
-        return list(
-            azure.pages(
-                calls.what,
-                lambda clients, more: getattr(calls.operations(clients), calls.listing)(clients.group, **more),
-                deadline,
-            )
+    return list(
+        azure.pages(
+            calls.what,
+            lambda clients, more: getattr(calls.operations(clients), calls.listing)(clients.group, **more),
+            deadline,
         )
-    except ApiError as error:
-        raise ProvisionerError(str(error)) from error
+    )
 
 
 def removed(azure: Azure, leftover: Leftover, deadline: Deadline) -> None:
@@ -93,4 +90,4 @@ def removed(azure: Azure, leftover: Leftover, deadline: Deadline) -> None:
         )
     except ApiError as error:
         if error.reply.code not in _GONE:
-            raise ProvisionerError(str(error)) from error
+            raise

@@ -8,10 +8,11 @@ from typing import Any
 
 from provisioners.azure.client import Azure, prices
 from provisioners.azure.settings import AzureSettings
-from provisioners.base import DeniedError, Market, Offer, OfferQuery, ProvisionerError, UnreachableError
+from provisioners.base import DeniedError, Market, Offer, OfferQuery, UnreachableError
 from provisioners.calls import Deadline
 from provisioners.catalog import Catalog, MachineType
 from provisioners.codes import ApiError
+from provisioners.offers import CloudOffers
 
 LIVE = "Azure retail prices, live"
 SPOT_QUOTA = "lowPriorityCores"
@@ -30,38 +31,33 @@ class Place:
     spot: bool  # whether Azure offers it as a spot machine
 
 
-class Offers:
+class Offers(CloudOffers):
     """Azure's offers."""
 
+    cloud = "azure"
+    kind = "Azure size"
+    absent = (
+        "none of {types} is offered to this subscription in {places}: name other regions, zones or types, or ask Azure "
+        "to lift the restriction"
+    )
+
     def __init__(self, azure: Azure, settings: AzureSettings, catalog: Catalog) -> None:
+        super().__init__(settings.regions, catalog)
         self._azure = azure
         self._settings = settings
-        self._catalog = catalog
 
-    def find(self, query: OfferQuery, deadline: Deadline) -> Sequence[Offer]:
-        """Cheapest first, those without a price last. Raises ProvisionerError where there are none."""
-        types = {each.name.lower(): each for each in self._catalog.select("azure", query)}
-        if not types:
-            raise ProvisionerError(f"no Azure size has {query.gpus_per_node} or more {query.gpu or 'GPUs'}")
-        regions = [each for each in self._settings.regions if not query.regions or each in query.regions]
-        if not regions:
-            raise ProvisionerError(
-                f"none of {', '.join(query.regions)} is one of azure.regions ({', '.join(self._settings.regions)})"
-            )
+    def _complaints(
+        self, types: Mapping[str, MachineType], regions: Sequence[str], query: OfferQuery, deadline: Deadline
+    ) -> Mapping[Offer, str]:
+        by_size = {name.lower(): each for name, each in types.items()}
         found: dict[Offer, Place] = {}
         for region in regions:
-            found |= self._in_region(region, types, query, deadline)
-        if not found:
-            raise ProvisionerError(_absent(types, regions, query))
+            found |= self._in_region(region, by_size, query, deadline)
         limits = {region: quotas(self._azure, region, deadline) for region in {each.region for each in found}}
-        complaints = {
-            each: _complaint(each, place, types[each.instance_type.lower()], limits[each.region])
+        return {
+            each: _complaint(each, place, types[each.instance_type], limits[each.region])
             for each, place in found.items()
         }
-        if all(complaints.values()):
-            least = min(complaints, key=lambda each: types[each.instance_type.lower()].vcpus or 0)
-            raise ProvisionerError(complaints[least])
-        return sorted((each for each in found if not complaints[each]), key=_order)
 
     def _in_region(
         self, region: str, types: Mapping[str, MachineType], query: OfferQuery, deadline: Deadline
@@ -73,35 +69,21 @@ class Offers:
             if each.size.lower() in types and (each.spot or not spot) and (not query.zones or each.zone in query.zones)
         ]
         live = self._live_prices(region, sorted({each.size for each in places}), query.market, deadline)
-        return {self._offer(each, types[each.size.lower()], query.market, live): each for each in places}
+        made = {}
+        for place in places:
+            size = place.size.lower()
+            price = (live[size], LIVE) if size in live else None
+            made[self._offer(region, place.zone, types[size], query.market, price)] = place
+        return made
 
     def places(self, region: str, deadline: Deadline) -> list[Place]:
         """Every size in the region that the subscription may use, by zone. Raises ProvisionerError."""
-        try:
-            listed = self._azure.pages(
-                f"sizes in {region}",
-                lambda clients, more: clients.compute.resource_skus.list(filter=f"location eq '{region}'", **more),
-                deadline,
-            )
-            return [each for sku in listed for each in places_of(sku, region)]
-        except ApiError as error:
-            raise ProvisionerError(str(error)) from error
-
-    def _offer(self, place: Place, machine: MachineType, market: Market, live: Mapping[str, float]) -> Offer:
-        price, source = live.get(place.size.lower()), LIVE
-        if price is None and market is Market.ON_DEMAND:
-            price, source = self._catalog.price("azure", place.region, machine.name) or (None, "")
-        return Offer(
-            cloud="azure",
-            region=place.region,
-            zone=place.zone,
-            instance_type=machine.name,
-            market=market,
-            usd_per_hour=price,
-            gpu=machine.gpu,
-            gpus=machine.gpus,
-            price_source=source if price is not None else "",
+        listed = self._azure.pages(
+            f"sizes in {region}",
+            lambda clients, more: clients.compute.resource_skus.list(filter=f"location eq '{region}'", **more),
+            deadline,
         )
+        return [each for sku in listed for each in places_of(sku, region)]
 
     def _live_prices(self, region: str, sizes: Sequence[str], market: Market, deadline: Deadline) -> dict[str, float]:
         """Size in lower case -> US dollars per hour. Empty where prices cannot be read: offers do not need them."""
@@ -181,16 +163,3 @@ def _complaint(offer: Offer, place: Place, machine: MachineType, limits: Mapping
                 f"{machine.vcpus}: request more under Quotas in the portal"
             )
     return ""
-
-
-def _order(offer: Offer) -> tuple[bool, float, str, str]:
-    return offer.usd_per_hour is None, offer.usd_per_hour or 0.0, offer.instance_type, offer.zone
-
-
-def _absent(types: Mapping[str, MachineType], regions: Sequence[str], query: OfferQuery) -> str:
-    names = ", ".join(each.name for each in types.values())
-    zones = f" in zones {', '.join(query.zones)}" if query.zones else ""
-    return (
-        f"none of {names} is offered to this subscription in {', '.join(regions)}{zones}: name other regions, zones or "
-        "types, or ask Azure to lift the restriction"
-    )

@@ -8,7 +8,7 @@ from typing import Any
 
 from provisioners.azure import console, describe, errors, history, launch, leftovers
 from provisioners.azure.checks import Checks
-from provisioners.azure.client import Azure, Clients
+from provisioners.azure.client import CREDENTIALS_HINT, Azure, Clients
 from provisioners.azure.errors import AzureErrorReply
 from provisioners.azure.offers import Offers
 from provisioners.azure.settings import AzureSettings
@@ -29,7 +29,7 @@ from provisioners.base import (
     Transient,
     Unknown,
 )
-from provisioners.calls import Deadline, NoAnswerError, NoCredentialsError, NotSentError
+from provisioners.calls import Deadline, NoAnswerError, NoCredentialsError, NotSentError, launched
 from provisioners.catalog import Catalog, load_catalog
 from provisioners.codes import ApiError
 
@@ -42,6 +42,8 @@ _LOG_SHARE = 0.3  # of the time that is left: a slow log must not cost the listi
 class AzureProvisioner:
     """A Provisioner over one resource group. Raises ProvisionerError where the SDK or the catalog is missing."""
 
+    name = "azure"
+
     def __init__(
         self, settings: AzureSettings, *, catalog: Catalog | None = None, now: Callable[[], float] = time.time
     ) -> None:
@@ -50,11 +52,6 @@ class AzureProvisioner:
         self._azure = Azure(settings)
         self._now = now
         self._offers = Offers(self._azure, settings, self._catalog)
-
-    @property
-    def name(self) -> str:
-        """The cloud's name in job files."""
-        return "azure"
 
     def offers(self, query: OfferQuery, timeout_s: float) -> Sequence[Offer]:
         """As the protocol says."""
@@ -67,24 +64,15 @@ class AzureProvisioner:
         within them, the machine that it leaves behind is deleted, and the outcome follows from the operation's code. If
         it fails later, a listing shows the machine as stopped, with its tags: the daemon then terminates it.
         """
-        offer = request.offer
-        where = f"{offer.zone}, {offer.instance_type}, {offer.market}"
-        if offer.region not in self._settings.regions:
-            return Fatal(f"{offer.region} is not one of azure.regions ({', '.join(self._settings.regions)})")
         deadline = Deadline(timeout_s)
-        name = launch.vm_name(request.cluster, request.token)
-        try:
-            machine = self._catalog.type_of("azure", offer.instance_type)
-            body = launch.virtual_machine(request, self._settings, machine, self._catalog.driver_of(machine))
-            return self._launched(name, body, request, where, deadline)
-        except NotSentError as error:
-            return Transient(str(error))
-        except NoAnswerError as error:
-            return Unknown(str(error))
-        except NoCredentialsError as error:
-            return Fatal(f"{error}; set them up for the daemon's user")
-        except ProvisionerError as error:
-            return Fatal(str(error))
+        return launched(
+            request,
+            "azure",
+            self._settings.regions,
+            errors.ERRORS,
+            lambda where: self._launch(request, where, deadline),
+            CREDENTIALS_HINT,
+        )
 
     def find(self, token: str, timeout_s: float) -> Instance | None:
         """As the protocol says. By listing: a machine's name contains its cluster."""
@@ -118,9 +106,10 @@ class AzureProvisioner:
 
     # -- launching -----------------------------------------------------------------------------------------
 
-    def _launched(
-        self, name: str, body: Mapping[str, Any], request: LaunchRequest, where: str, deadline: Deadline
-    ) -> LaunchOutcome:
+    def _launch(self, request: LaunchRequest, where: str, deadline: Deadline) -> LaunchOutcome:
+        name = launch.vm_name(request.cluster, request.token)
+        machine = self._catalog.type_of("azure", request.offer.instance_type)
+        body = launch.virtual_machine(request, self._settings, machine, self._catalog.driver_of(machine))
         if (ended := self._ended_before(name, deadline)) is not None:
             return self._if_ours(ended, request)
         try:
@@ -128,7 +117,7 @@ class AzureProvisioner:
         except ApiError as error:
             if errors.ERRORS.is_used(error.reply):
                 return self._existing(name, request, error, where, deadline)
-            return errors.ERRORS.launch_outcome(error.reply, where)
+            raise
         if (reply := self._failed_at_once(operation, deadline)) is not None:
             return self._after_deleting(name, reply, where, deadline)
         try:
@@ -239,17 +228,19 @@ class AzureProvisioner:
 
     def _list(self, deadline: Deadline) -> list[Instance]:
         """All machines with our tag. The log is read last: one that ends meanwhile is in the listing or the log."""
-        listed = self._pages(
-            "machines",
-            lambda clients, more: clients.compute.virtual_machines.list(clients.group, **more),
-            deadline,
+        listed = list(
+            self._azure.pages(
+                "machines",
+                lambda clients, more: clients.compute.virtual_machines.list(clients.group, **more),
+                deadline,
+            )
         )
         machines = [each for each in listed if CLUSTER_TAG in describe.tags_of(each)]
         powers: dict[str, str] = {}
         addresses: dict[str, describe.Addresses] = {}
         if machines:
             powers = describe.powers(
-                self._pages(
+                self._azure.pages(
                     "machines' power",
                     lambda clients, more: clients.compute.virtual_machines.list_all(status_only="true", **more),
                     deadline,
@@ -294,14 +285,6 @@ class AzureProvisioner:
                 raise
             return {}
 
-    def _pages(
-        self, what: str, ask: Callable[[Clients, Mapping[str, Any]], Any], deadline: Deadline
-    ) -> list[Mapping[str, Any]]:
-        try:
-            return list(self._azure.pages(what, ask, deadline))
-        except ApiError as error:
-            raise ProvisionerError(str(error)) from error
-
     def _delete(self, name: str, deadline: Deadline) -> None:
         """Returns once Azure accepted. Forced: an unwanted machine need not shut down in order."""
         try:
@@ -314,4 +297,4 @@ class AzureProvisioner:
             )
         except ApiError as error:
             if error.reply.code not in NOT_FOUND:
-                raise ProvisionerError(str(error)) from error
+                raise

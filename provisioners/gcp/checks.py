@@ -5,28 +5,23 @@ There is no dry run of a launch: only the first launch shows whether the daemon'
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from provisioners.base import CLUSTER_TAG, DeniedError, Finding, OfferQuery, ProvisionerError
+from provisioners.base import CLUSTER_TAG, Finding, OfferQuery, ProvisionerError
 from provisioners.calls import Deadline
 from provisioners.catalog import Catalog
+from provisioners.checks import CloudChecks, read_all
 from provisioners.codes import ApiError
 from provisioners.gcp import launch, names, quota
 from provisioners.gcp.client import Gcp
 from provisioners.gcp.offers import Offers
 from provisioners.gcp.settings import GcpSettings
 
-_READS = (
-    ("instances", "aggregated_list", "compute.instances.list"),
-    ("disks", "aggregated_list", "compute.disks.list"),
-    ("globalOperations", "aggregated_list", "compute.globalOperations.list"),
-)
 
-
-class Checks:
-    """One run. Each finding is one sentence; a failed one says what to do."""
+class Checks(CloudChecks):
+    """As CloudChecks says."""
 
     def __init__(self, gcp: Gcp, settings: GcpSettings, catalog: Catalog) -> None:
         self._gcp = gcp
@@ -34,20 +29,7 @@ class Checks:
         self._catalog = catalog
         self._offers = Offers(gcp, settings, catalog)
 
-    def run(self, deadline: Deadline) -> Sequence[Finding]:
-        """Never raises for what it finds; an unreachable cloud is a finding, too."""
-        credentials = self._try("credentials", lambda: self._credentials(deadline))
-        if not credentials.ok:
-            return [credentials]
-        return [credentials, *self._all(deadline)]
-
-    def _try(self, what: str, ask: Callable[[], str]) -> Finding:
-        try:
-            return Finding(what, ok=True, message=ask())
-        except (ProvisionerError, ApiError) as error:
-            return Finding(what, ok=False, message=str(error))
-
-    def _all(self, deadline: Deadline) -> Iterator[Finding]:
+    def _further(self, deadline: Deadline) -> Iterator[Finding]:
         yield self._try("reading", lambda: self._reading(deadline))
         for key, image in self._images().items():
             yield self._try(key, partial(self._image, key, image, deadline))
@@ -66,16 +48,12 @@ class Checks:
         return f"Compute Engine lets the daemon look at project {project.name}"
 
     def _reading(self, deadline: Deadline) -> str:
-        missing = []
-        for service, method, permission in _READS:
-            wanted = "name = none" if service == "globalOperations" else f'labels.{CLUSTER_TAG} = "none"'
-            try:
-                self._gcp.ask(service, method, deadline, filter=wanted, max_results=1)
-            except DeniedError as error:
-                missing.append((permission, str(error)))
-        if missing:
-            lacking = ", ".join(permission for permission, _ in missing)
-            raise DeniedError(f"the daemon's account lacks {lacking}: {missing[0][1]}")
+        tagged = f'labels.{CLUSTER_TAG} = "none"'
+        reads = []
+        for service, wanted in (("instances", tagged), ("disks", tagged), ("globalOperations", "name = none")):
+            ask = partial(self._gcp.ask, service, "aggregated_list", deadline, filter=wanted, max_results=1)
+            reads.append((f"compute.{service}.list", ask))
+        read_all(reads, "the daemon's account lacks")
         return "machines, disks and operations of the project can be listed"
 
     def _images(self) -> dict[str, str]:
@@ -102,11 +80,8 @@ class Checks:
         """Firewall rules that allow SSH, and traffic between nodes, for any source."""
         network = names.last_of(launch.network_of(self._settings))
         port = self._settings.ssh_port
-        try:
-            pages = self._gcp.pages("firewalls", "list", deadline, "compute#firewallList", max_results=500)
-            listed = [rule for page in pages for rule in page.items]
-        except ApiError as error:
-            raise ProvisionerError(str(error)) from error
+        pages = self._gcp.pages("firewalls", "list", deadline, "compute#firewallList", max_results=500)
+        listed = [rule for page in pages for rule in page.items]
         rules = [rule for rule in listed if names.last_of(rule.network) == network and _is_for(rule, self._settings)]
         if not any(_lets_in(rule, port) for rule in rules):
             raise ProvisionerError(f"no firewall rule of network {network} allows port {port}: add one for the daemon")

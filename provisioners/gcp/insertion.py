@@ -15,9 +15,8 @@ from provisioners.base import (
     ProvisionerError,
     Transient,
     Unknown,
-    UnreachableError,
 )
-from provisioners.calls import Deadline, NoAnswerError, NoCredentialsError, NotSentError
+from provisioners.calls import Deadline, NoAnswerError, NoCredentialsError, NotSentError, launched
 from provisioners.catalog import Catalog
 from provisioners.codes import ApiError
 from provisioners.gcp import describe, launch, names
@@ -48,21 +47,14 @@ class Insertion:
 
     def launch(self, request: LaunchRequest, deadline: Deadline) -> LaunchOutcome:
         """As the protocol says."""
-        offer = request.offer
-        where = f"{offer.zone}, {offer.instance_type}, {offer.market}"
-        if offer.region not in self._settings.regions:
-            return Fatal(f"{offer.region} is not one of gcp.regions ({', '.join(self._settings.regions)})")
-        machine = self._catalog.type_of("gcp", offer.instance_type)
-        try:
-            body = launch.instance(request, self._settings, machine, self._catalog.driver_of(machine))
-            pattern = names.pattern_of_token(request.token)
-            operations = self._listing.operations_in(offer.zone, pattern, deadline)
-        except ApiError as error:
-            return ERRORS.launch_outcome(error.reply, where)
-        except UnreachableError as error:
-            return Transient(str(error))
-        except ProvisionerError as error:
-            return Fatal(str(error))
+        regions = self._settings.regions
+        return launched(request, "gcp", regions, ERRORS, lambda where: self._launch(request, where, deadline))
+
+    def _launch(self, request: LaunchRequest, where: str, deadline: Deadline) -> LaunchOutcome:
+        machine = self._catalog.type_of("gcp", request.offer.instance_type)
+        body = launch.instance(request, self._settings, machine, self._catalog.driver_of(machine))
+        pattern = names.pattern_of_token(request.token)
+        operations = self._listing.operations_in(request.offer.zone, pattern, deadline)
         births = [each for each in operations if each.kind == "insert" and not each.code]
         if births:
             return self._launched_before(request, births[0], operations, where, deadline)
@@ -88,13 +80,7 @@ class Insertion:
             if ERRORS.is_used(error.reply):
                 name = names.instance_name(request)
                 return self._existing(request, name, deadline) or _vanished(request, name)
-            return ERRORS.launch_outcome(error.reply, where)
-        except NotSentError as error:
-            return Transient(str(error))
-        except NoAnswerError as error:
-            return Unknown(str(error))
-        except (NoCredentialsError, ProvisionerError) as error:
-            return Fatal(str(error))
+            raise
         return self._wait(request, operation.name, where, deadline)
 
     def _wait(self, request: LaunchRequest, name: str, where: str, deadline: Deadline) -> LaunchOutcome:
@@ -105,7 +91,7 @@ class Insertion:
                 limit_s = min(deadline.left_s(), _MAX_CALL_S)
                 raw = self._gcp.once("zoneOperations", "get", limit_s, zone, zone=zone, operation=name)
                 found = describe.operation(raw)
-            except (ApiError, NotSentError, NoAnswerError, NoCredentialsError, ProvisionerError):
+            except (NotSentError, NoAnswerError, NoCredentialsError, ProvisionerError):
                 found = None  # the insertion continues even if it cannot be read
             if found is not None and found.done:
                 if found.code and not ERRORS.is_used(GcpErrorReply(zone, found.code, found.message)):

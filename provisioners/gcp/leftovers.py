@@ -17,10 +17,7 @@ _PAGE = 500
 def listed(gcp: Gcp, cluster: str, deadline: Deadline) -> Sequence[Leftover]:
     """All of the project, in one call."""
     wanted = f'labels.{CLUSTER_TAG} = "{names.label_value(cluster)}"'
-    try:
-        disks = list(gcp.aggregated("disks", "disks", deadline, filter=wanted, max_results=_PAGE))
-    except ApiError as error:
-        raise ProvisionerError(str(error)) from error
+    disks = list(gcp.aggregated("disks", "disks", deadline, filter=wanted, max_results=_PAGE))
     return [describe.leftover(disk, zone) for zone, disk in disks if not disk.users]
 
 
@@ -33,4 +30,4 @@ def removed(gcp: Gcp, leftover: Leftover, deadline: Deadline) -> None:
         gcp.ask("disks", "delete_unary", deadline, zone, zone=zone, disk=name)
     except ApiError as error:
         if not is_gone(error.reply):
-            raise ProvisionerError(str(error)) from error
+            raise

@@ -7,9 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from provisioners.base import Instance, ProvisionerError
+from provisioners.base import Instance
 from provisioners.calls import Deadline
-from provisioners.codes import ApiError
 from provisioners.gcp import describe, names
 from provisioners.gcp.client import Gcp, items_of
 from provisioners.gcp.settings import GcpSettings
@@ -57,10 +56,7 @@ class Listing:
 
     def machines(self, wanted: str, deadline: Deadline) -> list[tuple[str, Any]]:
         """(zone, description) of all instances of the project that match a filter."""
-        try:
-            return list(self._gcp.aggregated("instances", "instances", deadline, filter=wanted, max_results=PAGE))
-        except ApiError as error:
-            raise ProvisionerError(str(error)) from error
+        return list(self._gcp.aggregated("instances", "instances", deadline, filter=wanted, max_results=PAGE))
 
     def operations_in(self, zone: str, pattern: str, deadline: Deadline) -> list[describe.Operation]:
         """The newest operations of one zone on instances whose URLs match. Raises ApiError and ProvisionerError."""
@@ -79,18 +75,15 @@ class Listing:
 
     def _operations(self, pattern: str, deadline: Deadline) -> list[describe.Operation]:
         """One page of the newest: Google keeps operations for weeks, and old ones are not needed."""
-        try:
-            answer = self._gcp.ask(
-                "globalOperations",
-                "aggregated_list",
-                deadline,
-                kind="compute#operationAggregatedList",
-                filter=_on(pattern),
-                order_by=_NEWEST_FIRST,
-                max_results=PAGE,
-            )
-        except ApiError as error:
-            raise ProvisionerError(str(error)) from error
+        answer = self._gcp.ask(
+            "globalOperations",
+            "aggregated_list",
+            deadline,
+            kind="compute#operationAggregatedList",
+            filter=_on(pattern),
+            order_by=_NEWEST_FIRST,
+            max_results=PAGE,
+        )
         return self._read((raw for _, raw in items_of(answer, "operations")), pattern)
 
     def _read(self, listed: Iterable[Any], pattern: str) -> list[describe.Operation]:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import TypeAlias
 
-from provisioners.base import DeniedError, Market, Offer, OfferQuery, ProvisionerError, UnreachableError
+from provisioners.base import DeniedError, Offer, OfferQuery, UnreachableError
 from provisioners.calls import Deadline
 from provisioners.catalog import Catalog, MachineType
 from provisioners.codes import ApiError
 from provisioners.gcp import names, quota
 from provisioners.gcp.client import Gcp
 from provisioners.gcp.settings import GcpSettings
+from provisioners.offers import CloudOffers
 
 _PAGE = 500
 
@@ -19,34 +20,26 @@ Limits: TypeAlias = Mapping[str, Mapping[str, float]]
 """Region, or "" for the whole project -> metric -> limit. A region that cannot be read is left out."""
 
 
-class Offers:
-    """Compute Engine's offers: two listings for the project, and the quotas of each region."""
+class Offers(CloudOffers):
+    """Compute Engine's offers: two listings for the project, and the quotas of each region.
+
+    Google's API has no prices. On-demand prices are the catalog's; spot prices are not published.
+    """
+
+    cloud = "gcp"
 
     def __init__(self, gcp: Gcp, settings: GcpSettings, catalog: Catalog) -> None:
+        super().__init__(settings.regions, catalog)
         self._gcp = gcp
-        self._settings = settings
-        self._catalog = catalog
+        self._subnetworks = settings.subnetworks
 
-    def find(self, query: OfferQuery, deadline: Deadline) -> Sequence[Offer]:
-        """Cheapest first, those without a price last. Raises ProvisionerError where there are none."""
-        types = {each.name: each for each in self._catalog.select("gcp", query)}
-        if not types:
-            raise ProvisionerError(f"no machine type has {query.gpus_per_node} or more {query.gpu or 'GPUs'}")
-        regions = [each for each in self._settings.regions if not query.regions or each in query.regions]
-        if not regions:
-            raise ProvisionerError(
-                f"none of {', '.join(query.regions)} is one of gcp.regions ({', '.join(self._settings.regions)})"
-            )
+    def _complaints(
+        self, types: Mapping[str, MachineType], regions: Sequence[str], query: OfferQuery, deadline: Deadline
+    ) -> Mapping[Offer, str]:
         places = self.places(types.values(), regions, query, deadline)
-        if not places:
-            raise ProvisionerError(_absent(types, regions, query))
-        found = {self._offer(zone, machine, query.market): machine for zone, machine in places}
-        limits = self.limits(sorted({each.region for each in found}), deadline)
-        complaints = {offer: _complaint(offer, machine, limits) for offer, machine in found.items()}
-        if all(complaints.values()):
-            least = min(complaints, key=lambda each: found[each].gpus)
-            raise ProvisionerError(complaints[least])
-        return sorted((each for each in found if not complaints[each]), key=self._order)
+        found = {self._offer(names.region_of(zone), zone, machine, query.market): machine for zone, machine in places}
+        limits = self.limits(sorted({each.region for each in found}), deadline) if found else {}
+        return {offer: _complaint(offer, machine, limits) for offer, machine in found.items()}
 
     def limits(self, regions: Sequence[str], deadline: Deadline) -> Limits:
         """The quotas of these regions and of the project: one that cannot be read blocks no launch."""
@@ -81,35 +74,18 @@ class Offers:
         """Name -> the zones that have it."""
         filters = " OR ".join(f'(name = "{name}")' for name in sorted(wanted))
         found: dict[str, set[str]] = {}
-        try:
-            for zone, item in self._gcp.aggregated(service, field, deadline, filter=filters, max_results=_PAGE):
-                if item.deprecated.state not in {"OBSOLETE", "DELETED"}:
-                    found.setdefault(item.name, set()).add(zone)
-        except ApiError as error:
-            raise ProvisionerError(str(error)) from error
+        for zone, item in self._gcp.aggregated(service, field, deadline, filter=filters, max_results=_PAGE):
+            if item.deprecated.state not in {"OBSOLETE", "DELETED"}:
+                found.setdefault(item.name, set()).add(zone)
         return found
 
     def _may_use(self, zone: str, regions: Sequence[str], query: OfferQuery) -> bool:
         region = names.region_of(zone)
-        reachable = not self._settings.subnetworks or region in self._settings.subnetworks
+        reachable = not self._subnetworks or region in self._subnetworks
         return region in regions and reachable and (not query.zones or zone in query.zones)
 
-    def _offer(self, zone: str, machine: MachineType, market: Market) -> Offer:
-        """Google's API has no prices. On-demand prices are the catalog's; spot prices are not published."""
-        region = names.region_of(zone)
-        known = self._catalog.price("gcp", region, machine.name) if market is Market.ON_DEMAND else None
-        price, source = known or (None, "")
-        return Offer(
-            cloud="gcp",
-            region=region,
-            zone=zone,
-            instance_type=machine.name,
-            market=market,
-            usd_per_hour=price,
-            gpu=machine.gpu,
-            gpus=machine.gpus,
-            price_source=source,
-        )
+    def _size(self, offer: Offer) -> int:
+        return offer.gpus
 
     def _order(self, offer: Offer) -> tuple[bool, float, float, int, str, str]:
         """By price; where it is not known, by the on-demand price, to which spot prices are roughly proportional."""
@@ -136,8 +112,3 @@ def _complaint(offer: Offer, machine: MachineType, limits: Limits) -> str:
         f"the quota {metric} of {where} is {limit:g} GPUs, and {machine.name} has {machine.gpus}: "
         "request more at IAM & Admin, Quotas"
     )
-
-
-def _absent(types: Mapping[str, MachineType], regions: Sequence[str], query: OfferQuery) -> str:
-    zones = f" in zones {', '.join(query.zones)}" if query.zones else ""
-    return f"none of {', '.join(types)} is offered in {', '.join(regions)}{zones}: name other regions, zones or types"

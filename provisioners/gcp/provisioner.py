@@ -17,7 +17,6 @@ from provisioners.base import (
     Leftover,
     Offer,
     OfferQuery,
-    ProvisionerError,
 )
 from provisioners.calls import Deadline
 from provisioners.catalog import Catalog, load_catalog
@@ -37,6 +36,8 @@ _CONSOLE_PORT = 1
 class GcpProvisioner:
     """A Provisioner over the regions of the settings. Raises ProvisionerError where SDK or catalog are missing."""
 
+    name = "gcp"
+
     def __init__(
         self, settings: GcpSettings, *, catalog: Catalog | None = None, now: Callable[[], float] = time.time
     ) -> None:
@@ -46,11 +47,6 @@ class GcpProvisioner:
         self._listing = Listing(self._gcp, settings, now)
         self._insertion = Insertion(self._gcp, settings, self._catalog, self._listing)
         self._offers = Offers(self._gcp, settings, self._catalog)
-
-    @property
-    def name(self) -> str:
-        """The cloud's name in job files."""
-        return "gcp"
 
     def offers(self, query: OfferQuery, timeout_s: float) -> Sequence[Offer]:
         """As the protocol says. Prices are the catalog's: Google has them in its billing service only."""
@@ -123,4 +119,4 @@ class GcpProvisioner:
         except ApiError as error:
             if is_gone(error.reply):
                 return None
-            raise ProvisionerError(str(error)) from error
+            raise
