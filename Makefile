@@ -1,7 +1,7 @@
 # Paths are relative throughout: make knows no way to quote a clone whose own path has a space.
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test-fast test test-long test-frameworks acceptance check dist docs bench bench-recovery bench-checkpoint bench-rendezvous bench-control bench-bootstrap soak-launches soak-training chaos sim sim-long sim-mutants sim-crashes mutation contract-real clean distclean
+.PHONY: help setup demo test-fast test test-long test-frameworks acceptance check dist docs bench bench-recovery bench-checkpoint bench-rendezvous bench-control bench-bootstrap soak-launches chaos sim sim-long sim-mutants sim-crashes mutation contract-real clean distclean
 
 # Where this is set, each of the thousands of processes that the tests start compiles all its modules again.
 export PYTHONDONTWRITEBYTECODE :=
@@ -22,7 +22,6 @@ help:
 	@echo "make docs    write what is generated of docs/: the reference, and the state diagrams"
 	@echo "make soak-launches   a thousand launches on failing clouds: leaks, duplicates (CLOUD=gcp)"
 	@echo "make contract-real CLOUD=aws BUDGET_USD=1 CONFIG=spotsupd.toml   the clouds' contract on your account: costs money"
-	@echo "make soak-training   one job through 200 random membership changes in a row (CHANGES=20, SEED=...)"
 	@echo "make sim     random scenarios in a simulated world, all promises checked after every event (SEEDS=100, SEED=7)"
 	@echo "make sim-long, sim-mutants, sim-crashes   for an hour; with rules removed; with crashes at every boundary"
 	@echo "make mutation   mutants of the planner and its tables: how many the fast tests kill (MODULE=rounds)"
@@ -112,9 +111,6 @@ soak-launches: setup
 contract-real: setup
 	@$(python) -m tests.contract.real --cloud '$(CLOUD)' --config '$(CONFIG)' \
 		$(if $(SWEEP),--sweep '$(SWEEP)',--budget-usd '$(BUDGET_USD)') -- $(PYTEST_ARGS)
-
-soak-training: setup
-	@$(python) -m tests.soak $(if $(CHANGES),--changes $(CHANGES)) $(if $(SEED),--seed $(SEED))
 
 chaos: setup
 	@$(python) -m tests.chaos $(if $(SEED),--seed $(SEED)) $(if $(MINUTES),--minutes $(MINUTES)) \

@@ -46,6 +46,9 @@ from tools.stack import ROOT, InterruptedByUserError, StackError
 JOB = "train"
 DESIRED = 2
 CHECKPOINT_STEPS = 20
+# Steps that may be made while a checkpoint is written: until it is complete, the previous one counts.
+STEPS_WHILE_WRITING = 20
+WEIGHTS_TOLERANCE = 1e-9
 QUOTA_BYTES = 64 * MIB
 # Twice the quota, because defragmenting copies it, and write-ahead logs of 64 MiB: a full disk leaves a broken one.
 ETCD_DISK_MIB = 2048
@@ -64,7 +67,7 @@ run: >-
 """
 _FAILURES = (
     *(StackError, SpotsupError, EtcdError, EtcdFailedError, ServerError, StoreError, UnavailableError),
-    *(OSError, subprocess.TimeoutExpired),
+    *(OSError, subprocess.SubprocessError),
 )
 
 
@@ -76,7 +79,7 @@ class ChaosRun:
         self.folder = folder / "job"
         self.steps = probes.Steps(self.folder / "audit")
         self._hook = hook
-        self._began = time.monotonic()
+        self._began, self._began_at = time.monotonic(), time.time()
         self._over = threading.Event()
         self._users = Users([d.socket for d in self.testbed.daemons], options.seed, users=2, names=2, rest_s=1.0)
 
@@ -207,7 +210,22 @@ class ChaosRun:
         facts |= {"samples_repeated": report.samples_repeated, "samples_missed": report.samples_missed}
         if report.samples_repeated or report.samples_missed:
             broken.append(f"{report.samples_repeated} samples were repeated, {report.samples_missed} missed")
+        most_lost = CHECKPOINT_STEPS + STEPS_WHILE_WRITING
+        broken += probes.lost_steps(report, self.result.outcomes, self._began_at, most_lost)
+        facts["weights_differ_by"] = difference = self._difference()
+        if not difference <= WEIGHTS_TOLERANCE:
+            broken.append(f"the weights differ by {difference:g} from those of an undisturbed run")
         broken += [text for each in growth(self.result.samples) for text in each.broken()]
+
+    def _difference(self) -> float:
+        """The largest difference between the job's weights and those of one process that nothing disturbed."""
+        import torch
+
+        weights = self.folder / "alone.pt"
+        files = ("--audit", self.folder / "alone", "--until", self.folder / "until", "--weights", weights)
+        subprocess.run([sys.executable, audited_worker.__file__, *files], check=True, timeout=RECOVERY_S)
+        pairs = zip(torch.load(self.folder / "weights.pt"), torch.load(weights), strict=True)
+        return max(float((one - other).abs().max()) for one, other in pairs)
 
 
 @contextmanager

@@ -31,9 +31,13 @@ FAULTS: Mapping[Kind, Fault] = {
     Kind.AGENT_FROZEN: machine_faults.frozen("agent"),
     Kind.LAUNCHER_KILLED: machine_faults.killed("launcher"),
     Kind.LAUNCHER_FROZEN: machine_faults.frozen("launcher"),
+    Kind.FORK_SERVER_KILLED: machine_faults.killed("fork server"),
     Kind.WORKER_KILLED: machine_faults.killed("worker"),
     Kind.WORKER_FROZEN: machine_faults.frozen("worker"),
     Kind.MACHINE_LOST: machine_faults.machine_lost,
     Kind.MACHINE_LOST_WITHOUT_ETCD: machine_faults.machine_lost_without_etcd,
+    Kind.MACHINE_FROZEN: machine_faults.frozen("machine"),
+    Kind.MACHINES_LOST: machine_faults.machines_lost,
     Kind.MACHINE_NOTICE: machine_faults.machine_notice,
+    Kind.JOB_SCALED: machine_faults.job_scaled,
 }

@@ -15,6 +15,7 @@ from tools.stack import StackError
 
 NOTICE_S = 25.0
 LEAVE_S = 120.0
+SCALE_S = 300.0
 
 
 @contextmanager
@@ -51,17 +52,22 @@ def _drawn(members: Sequence[str], planned: Planned) -> list[str]:
 
 
 def _victims(context: Context, planned: Planned, part: str, outcome: Outcome) -> list[Identity]:
-    """The processes of one kind on the drawn node, or on the next: a machine whose sshd was killed goes on without."""
+    """The processes of one kind on the drawn node, or on the next: a machine whose sshd was killed goes on without.
+    All processes if the part is "machine"."""
     members = _drawn(_members(context), planned)
     for node in members:
         running = context.testbed.processes_of(node)
-        parents = {each.identity.pid: each.parent for each in processes.snapshot().values()}
-        found = parts({each.pid: command for each, command in running.items()}, parents)
-        victims = [each for each in running if found.get(each.pid) == part]
+        found = parts({each.pid: command for each, command in running.items()}, parent_pids())
+        victims = [each for each in running if part in ("machine", found.get(each.pid))]
         if victims:
             return victims
     outcome.remark = f"no {part} runs on any of {', '.join(members)}"
     return []
+
+
+def parent_pids() -> dict[int, int]:
+    """Each running process's parent, by pid."""
+    return {each.identity.pid: each.parent for each in processes.snapshot().values()}
 
 
 def parts(commands: Mapping[int, str], parents: Mapping[int, int]) -> dict[int, str]:
@@ -125,6 +131,14 @@ def machine_lost(context: Context, planned: Planned, _outcome: Outcome) -> Itera
 
 
 @contextmanager
+def machines_lost(context: Context, _planned: Planned, _outcome: Outcome) -> Iterator[None]:
+    """Every machine of the job ends without a notice."""
+    for node in _members(context):
+        context.testbed.cloud_ctl("kill", node)
+    yield
+
+
+@contextmanager
 def machine_lost_without_etcd(context: Context, planned: Planned, _outcome: Outcome) -> Iterator[None]:
     """A machine ends while all of etcd is down: the others go on once etcd is back."""
     doomed = _drawn(_members(context), planned)[0]
@@ -143,3 +157,19 @@ def machine_notice(context: Context, planned: Planned, _outcome: Outcome) -> Ite
     context.testbed.wait_for(
         lambda: doomed not in _members(context), NOTICE_S + LEAVE_S, f"{doomed} to leave the round"
     )
+
+
+@contextmanager
+def job_scaled(context: Context, _planned: Planned, _outcome: Outcome) -> Iterator[None]:
+    """A user adds a node, and removes it once it trains."""
+    before = len(_members(context))
+    _scale(context, before + 1)
+    yield
+    _scale(context, before)
+
+
+def _scale(context: Context, nodes: int) -> None:
+    done = context.testbed.any().ctl("scale", context.job, str(nodes))
+    if done.returncode:
+        raise StackError(f"scaling to {nodes} nodes was refused: {done.stderr.strip()}")
+    context.testbed.wait_for(lambda: len(_members(context)) == nodes, SCALE_S, f"{nodes} nodes to train")

@@ -33,14 +33,19 @@ class Kind(enum.StrEnum):
     AGENT_FROZEN = "agent frozen"
     LAUNCHER_KILLED = "launcher killed"
     LAUNCHER_FROZEN = "launcher frozen"
+    FORK_SERVER_KILLED = "fork server killed"
     WORKER_KILLED = "worker killed"
     WORKER_FROZEN = "worker frozen"
     MACHINE_LOST = "machine lost"
     MACHINE_LOST_WITHOUT_ETCD = "machine lost while etcd is down"
+    MACHINE_FROZEN = "machine frozen"
+    MACHINES_LOST = "all machines lost"
     MACHINE_NOTICE = "machine with notice"
+    JOB_SCALED = "job scaled up and down"
 
 
-# Seconds from injection to repair. The leader is frozen for longer than its lease, a launcher for less than its own.
+# Seconds from injection to repair. The leader and a machine are frozen for longer than their leases, a
+# launcher for less than its own.
 _HOLD_S: dict[Kind, tuple[float, float]] = {
     Kind.LEADER_FROZEN: (6.0, 12.0),
     Kind.DAEMONS_KILLED: (3.0, 15.0),
@@ -59,6 +64,7 @@ _HOLD_S: dict[Kind, tuple[float, float]] = {
     Kind.AGENT_FROZEN: (2.0, 15.0),
     Kind.LAUNCHER_FROZEN: (1.0, 4.0),
     Kind.WORKER_FROZEN: (1.0, 4.0),
+    Kind.MACHINE_FROZEN: (14.0, 20.0),
 }
 _AT_ONCE = (1.0, 3.0)
 
@@ -72,6 +78,8 @@ HARMLESS = frozenset(
         *(Kind.CLOUD_KILLED, Kind.CLOUD_FROZEN, Kind.SSHD_KILLED),
     }
 )
+# Faults that end a round in order: no completed step may be lost.
+ORDERLY = frozenset({Kind.MACHINE_NOTICE, Kind.JOB_SCALED})
 
 
 @dataclass(frozen=True, slots=True)

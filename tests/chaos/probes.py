@@ -7,6 +7,7 @@ import http.server
 import threading
 import time
 from collections import Counter, defaultdict
+from collections.abc import Sequence
 from pathlib import Path
 
 from spotsup_trainer.etcd import Etcd, EtcdError
@@ -15,7 +16,10 @@ from spotsup_trainer.session import audit
 from provisioners.localcloud import processes
 from supervisor.model import ALERT_KINDS
 from tests.chaos import space
+from tests.chaos.context import Outcome
 from tests.chaos.growth import Sample
+from tests.chaos.machine_faults import parent_pids, parts
+from tests.chaos.plan import ORDERLY
 from tests.chaos.testbed import Testbed, command, descriptors
 from tests.support.console import largest_gap_s
 
@@ -58,6 +62,21 @@ class Steps:
         files = sorted(self._folder.glob("*/*.jsonl"))
         lines = [line for path in files for line in audit.parse(path.read_text())]
         return audit.analyse(lines, samples=samples, global_batch=global_batch)
+
+
+def lost_steps(report: audit.Report, outcomes: Sequence[Outcome], began_at: float, most: int) -> list[str]:
+    """Changes of round that lost more steps than `most`, or any after an orderly fault. `began_at`: when the run began,
+    UNIX seconds."""
+    first_at = {span.round: span.first_at for span in report.rounds}
+    broken = []
+    for change in report.changes:
+        faults = [each.planned for each in outcomes if began_at + each.at_s <= first_at[change.after]]
+        limit = 0 if faults and faults[-1].kind in ORDERLY else most
+        if change.steps_lost > limit:
+            cause = f"fault {faults[-1].number}, {faults[-1].kind}" if faults else "before the first fault"
+            what = f"{change.steps_lost} steps were lost between rounds {change.before} and {change.after}"
+            broken.append(f"{what} ({cause}); at most {limit} may be")
+    return broken
 
 
 class Webhook:
@@ -111,8 +130,8 @@ def sample(testbed: Testbed, began: float) -> list[Sample]:
     if testbed.cloud is not None:
         found.append(("cloud", testbed.cloud.pid))
     machines = {machine["id"] for machine in testbed.machines()}
-    on_machines = processes.find([], lambda marker: marker in machines)
-    found += [("agent", each.pid) for each in on_machines if "spotsup_trainer.agent" in command(each.pid)]
+    commands = {each.pid: command(each.pid) for each in processes.find([], lambda marker: marker in machines)}
+    found += [(part, pid) for pid, part in parts(commands, parent_pids()).items() if part in ("agent", "launcher")]
     samples = [found_now for role, pid in found if (found_now := _sample(role, pid, now - began))]
     with contextlib.suppress(EtcdError), contextlib.closing(Etcd(testbed.etcd.endpoints, timeout_s=2.0)) as etcd:
         data = float(space.size_bytes(etcd))

@@ -69,7 +69,9 @@ class Nodes:
         self.events_file = self.folder / "events"
         self.end_file = self.folder / "enough"
         self.checkpoint_dir = self.folder / "checkpoint"
-        self.checkpoint_dir.mkdir(parents=True, exist_ok=True)
+        self.temporary = self.folder / "tmp"
+        for folder in (self.checkpoint_dir, self.temporary):
+            folder.mkdir(parents=True, exist_ok=True)
 
     # -- starting and ending -------------------------------------------------------------------------------
 
@@ -104,7 +106,7 @@ class Nodes:
             "SPOTSUP_TEST_NODE": f"{self.folder}/{node}",
             "SPOTSUP_RUN_DIR": str(self.folder / f"run-{node}"),
             "SPOTSUP_CHECKPOINT_DIR": str(self.checkpoint_dir),
-            "TMPDIR": str(self.folder),
+            "TMPDIR": str(self.temporary),
             "GLOO_SOCKET_IFNAME": "lo",
             "OMP_NUM_THREADS": "1",
             **self.env,

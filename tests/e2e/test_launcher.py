@@ -81,6 +81,8 @@ def test_a_job_lives_through_loss_joining_and_leaving(job: Nodes) -> None:
     assert [job.processes(node) for node in "cd"] == [[], []]
     assert [key for key in (kv.key for kv in job.etcd.range(job.keys.member(job.job, "")).kvs) if key[-1] in "cd"] == []
     assert "c has trained" in job.log("c").read_text()
+    # torch never removes its cache
+    assert [each.name for each in job.temporary.iterdir() if not each.name.startswith("torchinductor_")] == []
 
 
 def test_a_program_that_keeps_failing_ends_the_job_and_is_quoted(etcd_endpoint: str, tmp_path: Path) -> None:

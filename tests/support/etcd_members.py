@@ -14,13 +14,11 @@ from pathlib import Path
 
 from spotsup_trainer.etcd import Etcd, EtcdError
 
-from provisioners.localcloud import processes
 from provisioners.localcloud.machine.spec import MARKER_VARIABLE
 from provisioners.localcloud.programs import find_program, library_path, tools_root
 
 _START_TIMEOUT_S = 120.0  # a member that has to catch up, on a busy computer
 _LOOK_S = 0.05
-_KILL_TIMEOUT_S = 10.0
 
 
 class EtcdFailedError(Exception):
@@ -61,10 +59,6 @@ class Members:
     def endpoints(self) -> tuple[str, ...]:
         """The client URLs."""
         return tuple(self._clients)
-
-    def end_leftovers(self) -> None:
-        """End processes that an earlier run in this folder has left."""
-        processes.kill_marked(self._prefix, _KILL_TIMEOUT_S)
 
     def start(self, *numbers: int) -> None:
         """Start members and wait until each answers. Raises EtcdFailedError."""

@@ -1,4 +1,4 @@
-"""The pure parts of `make chaos`: which faults are drawn, and what counts as growth."""
+"""The pure parts of `make chaos`: which faults are drawn, what steps they may cost, and what counts as growth."""
 
 from __future__ import annotations
 
@@ -6,11 +6,15 @@ import random
 from itertools import islice
 
 import pytest
+from spotsup_trainer.session.audit import Report, RoundChange, RoundSpan
 
+from tests.chaos.context import Outcome
 from tests.chaos.faults import FAULTS
 from tests.chaos.growth import BOUNDS, MIB, MIN_SPAN_S, WARM_S, Growth, Sample, growth
 from tests.chaos.machine_faults import parts
-from tests.chaos.plan import HARMLESS, Kind, schedule
+from tests.chaos.plan import HARMLESS, ORDERLY, Kind, Planned, schedule
+from tests.chaos.probes import lost_steps
+from tests.support.console import largest_gap_s, percentile
 
 pytestmark = pytest.mark.long
 
@@ -29,7 +33,27 @@ def test_a_seed_draws_the_same_faults_again_and_each_kind_comes() -> None:
 
 def test_each_kind_has_its_fault() -> None:
     assert set(FAULTS) == set(Kind)
-    assert set(Kind) > HARMLESS
+    assert set(Kind) > HARMLESS | ORDERLY
+    assert not HARMLESS & ORDERLY
+
+
+@pytest.mark.parametrize(
+    ("kind", "lost", "text"),
+    [
+        (Kind.MACHINE_LOST, 10, ""),
+        (Kind.MACHINE_LOST, 11, "11 steps were lost between rounds 2 and 3 (fault 1, machine lost); at most 10 may be"),
+        (Kind.MACHINE_NOTICE, 0, ""),
+        (Kind.MACHINE_NOTICE, 1, "(fault 1, machine with notice); at most 0 may be"),
+    ],
+)
+def test_lost_steps_are_attributed_to_the_fault_before_the_new_round(kind: Kind, lost: int, text: str) -> None:
+    spans = tuple(RoundSpan(number, 2, 1, 2, 100.0 * number, 100.0 * number + 90.0) for number in (1, 2, 3))
+    changes = RoundChange(1, 2, 9, 0.5), RoundChange(2, 3, lost, 0.5)
+    report = Report(spans, changes, 10, 100, 0, 0, 1.0, 0.5)
+    fault = Outcome(Planned(1, kind, 1.0, 0.5, 1.0), at_s=50.0)
+    broken = lost_steps(report, [fault], 200.0, 10)
+    assert len(broken) == (1 if text else 0)
+    assert text in "".join(broken)
 
 
 def lives(what: str, starts: list[float], per_hour: float, minutes: int, noise: float = 0.0) -> list[Sample]:
@@ -83,3 +107,24 @@ def test_workers_are_distinguished_from_what_forks_them_by_their_ancestors() -> 
     }
     parents = {1: 0, 2: 1, 3: 2, 4: 3, 5: 0}
     assert parts(commands, parents) == {1: "agent", 2: "launcher", 3: "fork server", 4: "worker", 5: "sshd"}
+
+
+def test_a_percentile_is_a_value_that_was_measured() -> None:
+    assert percentile([3.0], 0.95) == 3.0
+    assert percentile([float(n) for n in range(1, 101)], 0.95) == 95.0
+    assert percentile([1.0, 2.0], 0.5) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("times", "gap_s"),
+    [
+        ([9.0, 11.0, 12.0, 19.5, 21.0], 7.5),
+        ([5.0, 14.0, 15.0, 16.0, 21.0], 4.0),
+        ([11.0, 12.0, 13.0], 7.0),
+        ([1.0, 2.0], 10.0),
+        ([], 10.0),
+    ],
+)
+def test_the_largest_gap_is_that_of_the_outage(times: list[float], gap_s: float) -> None:
+    """From 10 to 20: what came before does not count, and steps that never came again do."""
+    assert largest_gap_s(times, 10.0, 20.0) == gap_s
