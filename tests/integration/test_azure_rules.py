@@ -2,12 +2,42 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, urlsplit
 
 from provisioners.azure import launch
-from tests.unit.test_azure_rules import FULL, IDENTITY, azure_from_within
+from tests.support.serving import serving
+from tests.unit.test_azure_rules import FULL, IDENTITY
+
+
+@contextmanager
+def azure_from_within() -> Iterator[tuple[str, list[tuple[str, str, str]]]]:
+    """The metadata service and Resource Manager, as a machine sees them."""
+    seen: list[tuple[str, str, str]] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            seen.append(
+                (self.command, self.path, self.headers.get("Metadata") or self.headers.get("Authorization") or "")
+            )
+            body_ = json.dumps({"access_token": "machines-token"}).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body_)))
+            self.end_headers()
+            self.wfile.write(body_)
+
+        do_DELETE = do_GET  # noqa: N815 - http.server finds it by this name
+
+        def log_message(self, *_: object) -> None:
+            """Log nothing."""
+
+    with serving(ThreadingHTTPServer(("127.0.0.1", 0), Handler)) as server:
+        yield f"http://127.0.0.1:{server.server_address[1]}", seen
 
 
 def test_the_switch_has_the_machine_delete_itself() -> None:

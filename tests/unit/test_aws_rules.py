@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import base64
-import json
-import os
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import botocore.session
@@ -17,31 +15,13 @@ from botocore.validate import ParamValidator
 from hypothesis import given
 from hypothesis import strategies as st
 
-from provisioners.aws import describe, errors, launch, quota
+from provisioners.aws import describe, launch, quota
 from provisioners.aws.settings import AwsSettings
-from provisioners.base import (
-    EndCause,
-    Fatal,
-    HostKey,
-    InstanceState,
-    LaunchRequest,
-    Market,
-    NoCapacity,
-    Offer,
-    ProvisionerError,
-    Quota,
-    Scope,
-    Throttled,
-    Transient,
-    Unknown,
-)
-from provisioners.catalog import load_catalog
+from provisioners.base import EndCause, InstanceState, LaunchRequest, Market, Offer, ProvisionerError
+from tests.unit.launching import abridged, assert_reviewed, machine_of, request_for, request_on
 
-GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "clouds"
-CATALOG = load_catalog()
-KEY = HostKey("ssh-ed25519 AAAApublic spotsup", "the private key\n")
 SPOT = Offer("aws", "us-east-1", "us-east-1a", "g4dn.xlarge", Market.SPOT, 0.2, "T4", 1)
-REQUEST = LaunchRequest("token-1", "team-a", "node-1", SPOT, KEY, "ssh-ed25519 AAAAclient daemon", dead_man_s=3600.0)
+REQUEST, asking = request_for(SPOT), partial(request_on, SPOT)
 PLAIN = AwsSettings(regions=("us-east-1",))
 FULL = AwsSettings(
     regions=("us-east-1",),
@@ -58,12 +38,7 @@ FULL = AwsSettings(
 
 
 def parameters(request: LaunchRequest, settings: AwsSettings) -> dict[str, Any]:
-    machine = CATALOG.type_of("aws", request.offer.instance_type)
-    return launch.run_instances(request, settings, machine, CATALOG.driver_of(machine))
-
-
-def asking(instance_type: str, market: Market = Market.SPOT, **change: Any) -> LaunchRequest:
-    return replace(REQUEST, offer=replace(SPOT, instance_type=instance_type, market=market), **change)
+    return launch.run_instances(request, settings, *machine_of(request))
 
 
 CASES: Mapping[str, tuple[LaunchRequest, AwsSettings]] = {
@@ -79,12 +54,8 @@ CASES: Mapping[str, tuple[LaunchRequest, AwsSettings]] = {
 @pytest.mark.parametrize("name", CASES)
 def test_the_launch_request_matches_the_reviewed_one(name: str) -> None:
     asked = parameters(*CASES[name])
-    asked["UserData"] = f"{len(asked['UserData']) // 100} hundred bytes, see user_data.txt"
-    text = json.dumps(asked, indent=2) + "\n"
-    path = GOLDEN / f"{name}.json"
-    if "SPOTSUP_WRITE_GOLDEN" in os.environ:
-        path.write_text(text)
-    assert text == path.read_text()
+    asked["UserData"] = abridged(asked["UserData"])
+    assert_reviewed(name, asked)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -230,40 +201,6 @@ def test_a_mark_on_a_spot_request_is_a_notice_of_two_minutes() -> None:
 def test_ids_carry_their_region(region: str, ec2_id: str) -> None:
     assert describe.split_id(describe.id_of(region, ec2_id)) == (region, ec2_id)
     assert describe.split_id(ec2_id) == ("", ec2_id)
-
-
-# -- codes ---------------------------------------------------------------------------------------------------
-
-
-def outcome(code: str, message: str = "so it is") -> Any:
-    return errors.ERRORS.launch_outcome(
-        errors.AwsErrorReply("EC2", "us-east-1", code, message), "us-east-1a, g4dn.xlarge, spot"
-    )
-
-
-def test_known_codes_have_their_observed_outcomes() -> None:
-    full = outcome("InsufficientInstanceCapacity")
-    assert full == NoCapacity(
-        Scope.TYPE_IN_ZONE,
-        180.0,
-        "EC2 in us-east-1 (us-east-1a, g4dn.xlarge, spot) answered InsufficientInstanceCapacity: so it is",
-    )
-    assert isinstance(outcome("InsufficientInstanceCapacity", "limit of … in this spread placement group"), Fatal)
-    limit = outcome("MaxSpotInstanceCountExceeded")
-    assert isinstance(limit, Quota)
-    assert (limit.scope, limit.memory_s) == (Scope.REGION, 600.0)
-    assert "Service Quotas" in limit.message
-    assert outcome("RequestLimitExceeded") == Throttled(5.0, outcome("RequestLimitExceeded").message)
-    assert isinstance(outcome("Unavailable"), Transient)
-    assert isinstance(outcome("InternalError"), Unknown)
-    assert isinstance(outcome("InvalidAMIID.NotFound"), Fatal)
-    assert "aws.image" in outcome("InvalidAMIID.Unavailable").message
-    assert "docs/permissions" in outcome("UnauthorizedOperation").message
-
-
-def test_an_encoded_authorization_message_is_left_out() -> None:
-    long = "You are not authorized to perform this operation. Encoded authorization failure message: " + "x" * 900
-    assert "xxx" not in outcome("UnauthorizedOperation", long).message
 
 
 def test_types_count_towards_their_quota() -> None:

@@ -4,47 +4,24 @@ from __future__ import annotations
 
 import base64
 import json
-import os
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from provisioners.azure import checks, describe, errors, history, launch, offers
+from provisioners.azure import checks, describe, history, launch, offers
 from provisioners.azure.settings import AzureSettings
-from provisioners.base import (
-    EndCause,
-    Fatal,
-    HostKey,
-    InstanceState,
-    LaunchRequest,
-    LeftoverKind,
-    Market,
-    NoCapacity,
-    Offer,
-    ProvisionerError,
-    Quota,
-    Scope,
-    Throttled,
-    Transient,
-    Unknown,
-)
-from provisioners.catalog import load_catalog
+from provisioners.base import EndCause, InstanceState, LaunchRequest, LeftoverKind, Market, Offer, ProvisionerError
 from tests.clouds.azure_wire import complaints
-from tests.support.serving import serving
+from tests.unit.launching import abridged, assert_reviewed, machine_of, request_for, request_on
 
-GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "clouds"
-CATALOG = load_catalog()
-KEY = HostKey("ssh-ed25519 AAAApublic spotsup", "the private key\n")
 SPOT = Offer("azure", "eastus", "eastus-1", "Standard_NC4as_T4_v3", Market.SPOT, None, "T4", 1)
-REQUEST = LaunchRequest("token-1", "team-a", "node-1", SPOT, KEY, "ssh-ed25519 AAAAclient daemon", dead_man_s=3600.0)
+REQUEST, asking = request_for(SPOT), partial(request_on, SPOT)
 SUBNET = "/subscriptions/s/resourceGroups/g/providers/Microsoft.Network/virtualNetworks/v/subnets/nodes"
 GROUP = "/subscriptions/s/resourceGroups/g/providers/Microsoft.Network/networkSecurityGroups/nodes"
 IDENTITY = "/subscriptions/s/resourceGroups/g/providers/Microsoft.ManagedIdentity/userAssignedIdentities/node"
@@ -64,12 +41,7 @@ FULL = AzureSettings(
 
 
 def body(request: LaunchRequest, settings: AzureSettings) -> dict[str, Any]:
-    machine = CATALOG.type_of("azure", request.offer.instance_type)
-    return launch.virtual_machine(request, settings, machine, CATALOG.driver_of(machine))
-
-
-def asking(size: str, market: Market = Market.SPOT, **change: Any) -> LaunchRequest:
-    return replace(REQUEST, offer=replace(SPOT, instance_type=size, market=market), **change)
+    return launch.virtual_machine(request, settings, *machine_of(request))
 
 
 CASES: Mapping[str, tuple[LaunchRequest, AzureSettings]] = {
@@ -85,12 +57,8 @@ CASES: Mapping[str, tuple[LaunchRequest, AzureSettings]] = {
 def test_the_launch_request_matches_the_reviewed_one(name: str) -> None:
     asked = body(*CASES[name])
     system = asked["properties"]["osProfile"]
-    system["customData"] = f"{len(system['customData']) // 100} hundred bytes, see user_data.txt"
-    text = json.dumps(asked, indent=2) + "\n"
-    path = GOLDEN / f"{name}.json"
-    if "SPOTSUP_WRITE_GOLDEN" in os.environ:
-        path.write_text(text)
-    assert text == path.read_text()
+    system["customData"] = abridged(system["customData"])
+    assert_reviewed(name, asked)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -206,31 +174,6 @@ def test_without_an_identity_there_is_no_switch() -> None:
         "spotsup-dead-man"
         not in base64.b64decode(body(REQUEST, PLAIN)["properties"]["osProfile"]["customData"]).decode()
     )
-
-
-@contextmanager
-def azure_from_within() -> Iterator[tuple[str, list[tuple[str, str, str]]]]:
-    """The metadata service and Resource Manager, as a machine sees them."""
-    seen: list[tuple[str, str, str]] = []
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            seen.append(
-                (self.command, self.path, self.headers.get("Metadata") or self.headers.get("Authorization") or "")
-            )
-            body_ = json.dumps({"access_token": "machines-token"}).encode()
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(body_)))
-            self.end_headers()
-            self.wfile.write(body_)
-
-        do_DELETE = do_GET  # noqa: N815 - http.server finds it by this name
-
-        def log_message(self, *_: object) -> None:
-            """Log nothing."""
-
-    with serving(ThreadingHTTPServer(("127.0.0.1", 0), Handler)) as server:
-        yield f"http://127.0.0.1:{server.server_address[1]}", seen
 
 
 # -- answers -------------------------------------------------------------------------------------------------
@@ -452,57 +395,3 @@ def test_permissions_have_wildcards_and_exceptions() -> None:
     assert not checks.allows({"actions": ["*/read"]}, "Microsoft.Compute/virtualMachines/write")
     assert not checks.allows({"actions": ["*"], "notActions": ["*/delete"]}, "Microsoft.Compute/disks/delete")
     assert not checks.allows({}, "Microsoft.Compute/disks/delete")
-
-
-# -- codes ---------------------------------------------------------------------------------------------------
-
-
-def outcome(code: str, message: str = "so it is", retry_after_s: float = 0.0) -> Any:
-    refusal = errors.AzureErrorReply("Azure, asked for a launch,", 409, code, message, retry_after_s)
-    return errors.ERRORS.launch_outcome(refusal, "eastus-1, Standard_NC4as_T4_v3, spot")
-
-
-# The messages: karpenter-provider-azure's test fixtures.
-@pytest.mark.parametrize(
-    ("code", "message", "expected", "scope", "memory_s"),
-    [
-        ("SkuNotAvailable", "currently not available in location 'eastus'", NoCapacity, Scope.TYPE_IN_ZONE, 3600.0),
-        ("ZonalAllocationFailed", "no capacity", NoCapacity, Scope.TYPE_IN_ZONE, 600.0),
-        (
-            "OperationNotAllowed",
-            "exceeding approved LowPriorityCores quota. Current Limit: 3",
-            Quota,
-            Scope.REGION,
-            600.0,
-        ),
-        (
-            "OperationNotAllowed",
-            "exceeding approved LowPriorityCores quota. Current Limit: 0",
-            Quota,
-            Scope.REGION,
-            3600.0,
-        ),
-        ("OperationNotAllowed", "exceeding approved Total Regional Cores quota. Limit: 9", Quota, Scope.REGION, 600.0),
-        ("QuotaExceeded", "exceeding approved standardNCADSA100v4Family Cores quota", Quota, Scope.REGION, 600.0),
-    ],
-)
-def test_no_capacity_and_no_quota(
-    code: str, message: str, expected: type[NoCapacity | Quota], scope: Scope, memory_s: float
-) -> None:
-    found = outcome(code, message)
-    assert isinstance(found, expected)
-    assert (found.scope, found.memory_s) == (scope, memory_s)
-    assert "eastus-1" in found.message
-
-
-def test_known_codes_have_their_observed_outcomes() -> None:
-    assert isinstance(outcome("OperationNotAllowed", "The VM is being deallocated"), Fatal)
-    assert outcome("TooManyRequests").retry_after_s == errors.THROTTLED_S
-    assert outcome("TooManyRequests", retry_after_s=42.0).retry_after_s == 42.0
-    assert isinstance(outcome("NicReservedForAnotherVm"), Throttled)
-    assert isinstance(outcome("RetryableError"), Transient)
-    assert isinstance(outcome("InternalServerError"), Unknown)
-    assert isinstance(outcome("HTTP 5xx"), Unknown)
-    assert "docs/permissions" in outcome("AuthorizationFailed").message
-    assert "azure.image" in outcome("PlatformImageNotFound").message
-    assert "az provider register" in outcome("MissingSubscriptionRegistration").message

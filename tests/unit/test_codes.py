@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from importlib import import_module
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from provisioners.base import Fatal, NoCapacity, Quota, Scope, Throttled, Transient, Unknown
-from provisioners.codes import Code, ErrorTable, Kind, find, markdown, outcome
+from provisioners.aws.errors import AwsErrorReply
+from provisioners.azure.errors import THROTTLED_S, AzureErrorReply
+from provisioners.base import Fatal, LaunchOutcome, NoCapacity, Quota, Scope, Throttled, Transient, Unknown
+from provisioners.codes import Code, ErrorReply, ErrorTable, Kind, find, markdown, outcome
+from provisioners.gcp.errors import GcpErrorReply
 from provisioners.registry import CLOUDS
 
 TABLE = (
@@ -64,24 +67,24 @@ ERRORS: dict[str, ErrorTable] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """An error that some cloud answered."""
-
-    code: str
-    message: str = "so it is"
-    retry_after_s: float = 0.0
-
-    def sentence(self, where: str = "") -> str:
-        return f"{where} answered {self.code}"
+def reply(cloud: str, text: str, retry_after_s: float = 0.0) -> ErrorReply:
+    """What a cloud answers to a launch: `code: message`."""
+    code, _, message = text.partition(": ")
+    match cloud:
+        case "aws":
+            return AwsErrorReply("EC2", "us-east-1", code, message, retry_after_s)
+        case "gcp":
+            return GcpErrorReply("us-central1-a", code, message, retry_after_s)
+        case _:
+            return AzureErrorReply("Azure, asked for a launch,", 409, code, message, retry_after_s)
 
 
 @pytest.mark.parametrize("cloud", ERRORS)
 def test_an_unknown_code_is_transient_and_named(cloud: str) -> None:
-    new = ERRORS[cloud].launch_outcome(Reply("SomethingNew"), "zone-a")
+    new = ERRORS[cloud].launch_outcome(reply(cloud, "SomethingNew"), "zone-a")
     assert isinstance(new, Transient)
     assert new.unknown_code == "SomethingNew"
-    assert not ERRORS[cloud].is_retryable(Reply("SomethingNew"))
+    assert not ERRORS[cloud].is_retryable(reply(cloud, "SomethingNew"))
 
 
 @pytest.mark.parametrize("cloud", ERRORS)
@@ -107,4 +110,90 @@ def test_no_row_hides_another(cloud: str) -> None:
 def test_a_remedy_for_missing_permissions_is_known_as_one(cloud: str) -> None:
     for row in ERRORS[cloud].rows:
         if "docs/permissions" in row.remedy or row.remedy.startswith("renew"):
-            assert ERRORS[cloud].denial_remedy(Reply(row.name, row.message_part)) == row.remedy
+            assert ERRORS[cloud].denial_remedy(reply(cloud, f"{row.name}: {row.message_part}")) == row.remedy
+
+
+FULL = {"scope": Scope.TYPE_IN_ZONE, "memory_s": 180.0}
+REGION = {"scope": Scope.REGION, "memory_s": 600.0}
+
+
+# Azure's messages: karpenter-provider-azure's test fixtures.
+@pytest.mark.parametrize(
+    ("cloud", "answer", "kind", "fields", "says"),
+    [
+        ("aws", "InsufficientInstanceCapacity: none", NoCapacity, FULL, "EC2 in us-east-1 (a, T4) answered Insuff"),
+        ("aws", "InsufficientInstanceCapacity: limit of … in this spread placement group", Fatal, {}, ""),
+        ("aws", "MaxSpotInstanceCountExceeded", Quota, REGION, "Service Quotas"),
+        ("aws", "RequestLimitExceeded", Throttled, {"retry_after_s": 5.0}, ""),
+        ("aws", "Unavailable", Transient, {}, ""),
+        ("aws", "InternalError", Unknown, {}, ""),
+        ("aws", "InvalidAMIID.NotFound", Fatal, {}, ""),
+        ("aws", "InvalidAMIID.Unavailable", Fatal, {}, "aws.image"),
+        ("aws", "UnauthorizedOperation", Fatal, {}, "docs/permissions"),
+        (
+            "gcp",
+            "ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS: so it is",
+            NoCapacity,
+            {"scope": Scope.TYPE_IN_ZONE, "memory_s": 300.0},
+            "Compute Engine (a, T4) answered ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS: so it is",
+        ),
+        ("gcp", "QUOTA_EXCEEDED", Quota, {"scope": Scope.REGION}, "IAM & Admin"),
+        ("gcp", "quotaExceeded", Quota, {"scope": Scope.REGION}, "IAM & Admin"),
+        ("gcp", "QUOTA_EXCEEDED: Quota 'GPUS_ALL_REGIONS' exceeded.", Quota, {"scope": Scope.GLOBAL}, ""),
+        ("gcp", "quotaExceeded: Quota 'GPUS_ALL_REGIONS' exceeded.", Quota, {"scope": Scope.GLOBAL}, ""),
+        ("gcp", "rateLimitExceeded", Throttled, {}, ""),
+        ("gcp", "INTERNAL_ERROR", Transient, {}, ""),
+        ("gcp", "backendError", Unknown, {}, ""),
+        ("gcp", "HTTP502", Unknown, {}, ""),
+        ("gcp", "invalid", Fatal, {}, ""),
+        ("gcp", "invalid: Invalid value for 'scheduling.preemptionNoticeDuration'", Fatal, {}, "gcp.notice_s = 0"),
+        ("gcp", "notFound", Fatal, {}, ""),
+        ("gcp", "notFound: The resource 'zones/z/acceleratorTypes/a' was not found", NoCapacity, {}, ""),
+        ("gcp", "forbidden", Fatal, {}, "docs/permissions"),
+        ("azure", "SkuNotAvailable: not in location 'eastus'", NoCapacity, FULL | {"memory_s": 3600.0}, "(a, T4)"),
+        ("azure", "ZonalAllocationFailed: no capacity", NoCapacity, FULL | {"memory_s": 600.0}, ""),
+        (
+            "azure",
+            "OperationNotAllowed: exceeding LowPriorityCores quota. Current Limit: 3",
+            Quota,
+            REGION,
+            "",
+        ),
+        (
+            "azure",
+            "OperationNotAllowed: exceeding approved LowPriorityCores quota. Current Limit: 0",
+            Quota,
+            REGION | {"memory_s": 3600.0},
+            "",
+        ),
+        ("azure", "OperationNotAllowed: exceeding approved Total Regional Cores quota. Limit: 9", Quota, REGION, ""),
+        ("azure", "QuotaExceeded: exceeding approved standardNCADSA100v4Family Cores quota", Quota, REGION, ""),
+        ("azure", "OperationNotAllowed: The VM is being deallocated", Fatal, {}, ""),
+        ("azure", "TooManyRequests", Throttled, {"retry_after_s": THROTTLED_S}, ""),
+        ("azure", "NicReservedForAnotherVm", Throttled, {}, ""),
+        ("azure", "RetryableError", Transient, {}, ""),
+        ("azure", "InternalServerError", Unknown, {}, ""),
+        ("azure", "HTTP 5xx", Unknown, {}, ""),
+        ("azure", "AuthorizationFailed", Fatal, {}, "docs/permissions"),
+        ("azure", "PlatformImageNotFound", Fatal, {}, "azure.image"),
+        ("azure", "MissingSubscriptionRegistration", Fatal, {}, "az provider register"),
+    ],
+)
+def test_known_codes_have_their_observed_outcomes(
+    cloud: str, answer: str, kind: type[LaunchOutcome], fields: dict[str, Any], says: str
+) -> None:
+    found = ERRORS[cloud].launch_outcome(reply(cloud, answer), "a, T4")
+    assert isinstance(found, kind)
+    assert {name: getattr(found, name) for name in fields} == fields
+    assert says in getattr(found, "message", "")
+
+
+def test_a_throttled_call_waits_for_as_long_as_the_cloud_says() -> None:
+    throttled = ERRORS["azure"].launch_outcome(reply("azure", "TooManyRequests", retry_after_s=42.0), "a")
+    assert isinstance(throttled, Throttled)
+    assert throttled.retry_after_s == 42.0
+
+
+def test_an_encoded_authorization_message_is_left_out() -> None:
+    long = "You are not authorized to perform this operation. Encoded authorization failure message: " + "x" * 900
+    assert "xxx" not in reply("aws", f"UnauthorizedOperation: {long}").sentence()

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 import uuid
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import pytest
@@ -17,33 +14,14 @@ from google.cloud import compute_v1
 from hypothesis import given
 from hypothesis import strategies as st
 
-from provisioners.base import (
-    EndCause,
-    Fatal,
-    HostKey,
-    InstanceState,
-    LaunchRequest,
-    Market,
-    NoCapacity,
-    Offer,
-    ProvisionerError,
-    Quota,
-    Scope,
-    Throttled,
-    Transient,
-    Unknown,
-)
-from provisioners.catalog import load_catalog
-from provisioners.gcp import describe, errors, launch, names, quota
+from provisioners.base import EndCause, InstanceState, LaunchRequest, Market, Offer, ProvisionerError
+from provisioners.gcp import describe, launch, names, quota
 from provisioners.gcp.settings import GcpSettings
 from tests.clouds.gcp_wire import read_call
-from tests.support.serving import serving
+from tests.unit.launching import abridged, assert_reviewed, machine_of, request_for, request_on
 
-GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "clouds"
-CATALOG = load_catalog()
-KEY = HostKey("ssh-ed25519 AAAApublic spotsup", "the private key\n")
 SPOT = Offer("gcp", "us-central1", "us-central1-a", "n1-standard-8+t4x1", Market.SPOT, None, "T4", 1)
-REQUEST = LaunchRequest("token-1", "team-a", "node-1", SPOT, KEY, "ssh-ed25519 AAAAclient daemon", dead_man_s=3600.0)
+REQUEST, asking = request_for(SPOT), partial(request_on, SPOT)
 PLAIN = GcpSettings(regions=("us-central1",), project="a-project")
 FULL = GcpSettings(
     regions=("us-central1",),
@@ -61,12 +39,7 @@ FULL = GcpSettings(
 
 
 def body(request: LaunchRequest, settings: GcpSettings) -> dict[str, Any]:
-    machine = CATALOG.type_of("gcp", request.offer.instance_type)
-    return launch.instance(request, settings, machine, CATALOG.driver_of(machine))
-
-
-def asking(instance_type: str, market: Market = Market.SPOT, **change: Any) -> LaunchRequest:
-    return replace(REQUEST, offer=replace(SPOT, instance_type=instance_type, market=market), **change)
+    return launch.instance(request, settings, *machine_of(request))
 
 
 CASES: Mapping[str, tuple[LaunchRequest, GcpSettings]] = {
@@ -91,12 +64,8 @@ def test_the_launch_request_matches_the_reviewed_one(name: str) -> None:
     asked = on_the_wire(body(*CASES[name]))
     for item in asked["metadata"]["items"]:
         if item["key"] == "user-data":
-            item["value"] = f"{len(item['value']) // 100} hundred bytes, see user_data.txt"
-    text = json.dumps(asked, indent=2, sort_keys=True) + "\n"
-    path = GOLDEN / f"{name}.json"
-    if "SPOTSUP_WRITE_GOLDEN" in os.environ:
-        path.write_text(text)
-    assert text == path.read_text()
+            item["value"] = abridged(item["value"])
+    assert_reviewed(name, asked, sort_keys=True)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -301,35 +270,6 @@ def test_a_missing_required_field_is_an_error() -> None:
         describe.operation(compute_v1.Operation({"name": "operation-1"}))
 
 
-# -- codes ---------------------------------------------------------------------------------------------------
-
-
-def outcome(code: str, message: str = "so it is") -> Any:
-    return errors.ERRORS.launch_outcome(errors.GcpErrorReply("us-central1-a", code, message), "us-central1-a, T4, spot")
-
-
-def test_known_codes_have_their_observed_outcomes() -> None:
-    assert outcome("ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS") == NoCapacity(
-        Scope.TYPE_IN_ZONE,
-        300.0,
-        "Compute Engine (us-central1-a, T4, spot) answered ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS: so it is",
-    )
-    for code in ("QUOTA_EXCEEDED", "quotaExceeded"):
-        here, everywhere = outcome(code), outcome(code, "Quota 'GPUS_ALL_REGIONS' exceeded. Limit: 0.0 globally.")
-        assert isinstance(here, Quota)
-        assert (here.scope, everywhere.scope) == (Scope.REGION, Scope.GLOBAL)
-        assert "IAM & Admin" in here.message
-    assert isinstance(outcome("rateLimitExceeded"), Throttled)
-    assert isinstance(outcome("INTERNAL_ERROR"), Transient)
-    assert isinstance(outcome("backendError"), Unknown)
-    assert isinstance(outcome("HTTP502"), Unknown)
-    assert isinstance(outcome("invalid"), Fatal)
-    assert isinstance(outcome("notFound"), Fatal)
-    assert isinstance(outcome("notFound", "The resource 'zones/z/acceleratorTypes/a' was not found"), NoCapacity)
-    assert "docs/permissions" in outcome("forbidden").message
-    assert "gcp.notice_s = 0" in outcome("invalid", "Invalid value for 'scheduling.preemptionNoticeDuration'").message
-
-
 def test_gpus_count_towards_their_quota() -> None:
     limits = {"NVIDIA_T4_GPUS": 4.0, "PREEMPTIBLE_NVIDIA_T4_GPUS": 16.0, "NVIDIA_L4_GPUS": 2.0}
     limits |= {"PREEMPTIBLE_NVIDIA_L4_GPUS": 0.0, "PREEMPTIBLE_NVIDIA_H100_GPUS": 0.0}
@@ -353,40 +293,6 @@ def test_the_metrics_are_googles_own() -> None:
 
 
 # -- the end of a forgotten machine --------------------------------------------------------------------------
-
-
-@contextmanager
-def google(*, deletes: int) -> Iterator[tuple[str, list[tuple[str, str, str]]]]:
-    """A metadata service, and an API that answers a deletion as given; records requests and headers."""
-    asked: list[tuple[str, str, str]] = []
-    root = "/computeMetadata/v1/"
-    data = {
-        f"{root}instance/service-accounts/default/token": '{"access_token":"ya29.x-y","expires_in":3599}',
-        f"{root}project/project-id": "a-project",
-        f"{root}instance/zone": "projects/1/zones/us-central1-a",
-        f"{root}instance/name": "spotsup-1",
-    }
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            asked.append(("GET", self.path, self.headers.get("Metadata-Flavor") or ""))
-            self._answer(200 if self.path in data else 404, data.get(self.path, ""))
-
-        def do_DELETE(self) -> None:
-            asked.append(("DELETE", self.path, self.headers.get("Authorization") or ""))
-            self._answer(deletes, "{}")
-
-        def _answer(self, status: int, text: str) -> None:
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(text)))
-            self.end_headers()
-            self.wfile.write(text.encode())
-
-        def log_message(self, *_: object) -> None:
-            """Log nothing."""
-
-    with serving(ThreadingHTTPServer(("127.0.0.1", 0), Handler)) as server:
-        yield f"127.0.0.1:{server.server_address[1]}", asked
 
 
 def test_without_a_service_account_a_forgotten_machine_shuts_down() -> None:
