@@ -12,6 +12,7 @@ from bootstrap.decision import Decision
 from bootstrap.facts import Facts, System
 from bootstrap.gpu.facts import read_gpu
 from bootstrap.model import Again, Command, Reboot, Run, Setup, Skip, Unfit, Upload
+from bootstrap.network.facts import read_network
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "bootstrap"
 
@@ -86,6 +87,11 @@ def texts_of(case: Any) -> dict[str, str]:
 def gpu_facts_of(case: Any) -> Facts:
     """The machine of a golden file about GPUs."""
     return replace(FRESH, system=System(**case["system"]), gpu=read_gpu(texts_of(case)))
+
+
+def network_facts_of(case: Any) -> Facts:
+    """The machine of a golden file about networks."""
+    return replace(FRESH, system=System(**case["system"]), network=read_network(texts_of(case)))
 
 
 def a_bus(folder: Path, *devices: tuple[str, str, str]) -> None:

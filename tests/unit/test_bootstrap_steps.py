@@ -1,15 +1,10 @@
-"""Steps as a pure function: golden files `{facts, setup -> plan}`, and what holds for any machine.
-
-To rewrite the plans of all golden files: SPOTSUP_WRITE_GOLDEN=1 pytest tests/unit/test_bootstrap_*.py
-"""
+"""Steps as a pure function: what holds for any machine."""
 
 from __future__ import annotations
 
 import json
-import os
 import re
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,11 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bootstrap.archive import Archive
-from bootstrap.container.image import image_of
 from bootstrap.environment.lock import Lock
 from bootstrap.environment.step import environment_name, python_of
-from bootstrap.facts import SECTIONS, AgentFact, Environments, Facts, MountFact, Mounts, System
-from bootstrap.log_agent.model import LogAgent
+from bootstrap.facts import AgentFact, Environments, Facts, MountFact, Mounts, System
 from bootstrap.model import Again, Reboot, Run, Setup, Skip, Unfit
 from bootstrap.mounts.model import Mount
 from bootstrap.steps import (
@@ -37,49 +30,7 @@ from bootstrap.steps import (
 )
 from bootstrap.system.facts import UPDATE_UNITS
 from tests.support.hosts import host_on
-from tests.support.plans import FRESH, GOLDEN, a_setup, as_json
-
-CASES = sorted(GOLDEN.glob("*.json"))
-
-
-def facts_of(value: dict[str, Any]) -> Facts:
-    """As a machine would answer; a section that a case leaves out keeps its defaults."""
-    node = {"python": "", "python_version": [], "torch": False, "codes": [], "trainers": [], "prepared": []}
-    sections = {"node": {**node, "agent": None, **value}, **value}
-    fields: dict[str, Any] = {}
-    for section in SECTIONS:
-        if section.name in sections:
-            fields |= section.fields(sections[section.name])
-    return Facts(**fields)
-
-
-def setup_of(value: dict[str, Any]) -> Setup:
-    packed = {name: Archive.of(value[name].encode()) for name in ("code", "trainer")}
-    ours = {
-        "agent_config": json.dumps(value["agent_config"]).encode(),
-        "host": host_on(**value.get("host", {})),
-        "mounts": tuple(Mount(**each) for each in value.get("mounts", ())),
-        "lock": Lock(**value["lock"]) if "lock" in value else None,
-        "log_agent": LogAgent(**value["log_agent"]) if "log_agent" in value else None,
-        "image": image_of(value["image"]) if "image" in value else None,
-    }
-    return Setup(**{**value, **packed, **ours})
-
-
-def test_there_are_golden_files() -> None:
-    assert len(CASES) >= 9
-
-
-@pytest.mark.parametrize("path", CASES, ids=lambda path: path.stem)
-def test_golden(path: Path) -> None:
-    case = json.loads(path.read_text(encoding="utf-8"))
-    planned = plan(facts_of(case["facts"]), setup_of(case["setup"]))
-    found = {step.name: as_json(step.decision) for step in planned if step.name in case["steps"]}
-    if os.environ.get("SPOTSUP_WRITE_GOLDEN"):
-        path.write_text(json.dumps({**case, "plan": found}, indent=2) + "\n", encoding="utf-8")
-        return
-    assert found == case["plan"]
-
+from tests.support.plans import FRESH, a_setup, as_json
 
 names = st.from_regex(r"[a-z0-9][a-z0-9._-]{0,20}", fullmatch=True)
 # Spaces, quotes, dollars: anything but what separates paths and accounts.
