@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from spotsup_trainer.wire import Result
 
-from provisioners.base import InstanceState, NoCapacity, Offer, Scope
+from provisioners.base import InstanceState, Offer, Scope
 from supervisor.market.capacity import CapacityMemory, CapacityRefusal
 from supervisor.market.offers import OffersView
 from supervisor.model import JobRecord, JobState, NodeRecord, NodeState, NoticeRecord
@@ -25,6 +25,8 @@ FULL = {"capacity": CapacityMemory((CapacityRefusal(OFFER, Scope.GLOBAL, NOW + 6
 FULL_HERE = CapacityMemory((CapacityRefusal(OFFER, Scope.ZONE, NOW + 60, "zone-a is full"),))
 SOON = NoticeRecord(NOW + 56, NOW - 5, "metadata")
 DATA = parse_spec({"name": "job", "kind": "data", "run": "copy"})
+CHEAP = job(2, spec=spec(limits={"usd_per_hour": 0.6}))
+REGIONAL = job(2, spec=spec(placement={"spread": "region"}))
 LOST = node(90, N.GONE, has_joined=True, needs_replacement=True)
 
 
@@ -168,17 +170,15 @@ def offering(*offers: Offer, capacity: CapacityMemory | None = None) -> dict[str
         (job(2), {"offers": {"job": OffersView(asked_at=NOW - 1, error="denied")}}, "asking local for offers (denied)"),
         (job(2), offering(), "local offers nothing that fits the job's resources and placement"),
         (job(2), FULL, "no capacity: all is full"),
-        (
-            job(2, spec=spec(limits={"usd_per_hour": 0.6})),
-            {},
-            "limits.usd_per_hour ($0.6) allows no more machines",
-        ),
+        (CHEAP, {}, "limits.usd_per_hour ($0.6) allows no more machines"),
         (
             job(1, spare_nodes=1, spec=spec(limits={"usd_per_hour": 0.6})),
             {},
             "limits.usd_per_hour ($0.6) allows no more machines",
         ),
         (job(2), offering(ELSEWHERE), "no offer in zone-a, where the job's nodes are"),
+        (job(2), offering(ELSEWHERE, capacity=FULL_HERE), "no offer in zone-a, where the job's nodes are"),
+        (REGIONAL, offering(replace(OFFER, region="region-2")), "no offer in region-1, where the job's nodes are"),
         (
             job(1, spare_nodes=1, spare_retry_at=NOW + 1),
             {},
@@ -200,11 +200,6 @@ def test_one_open_zone_is_enough_to_have_capacity() -> None:
     record = job(2, spec=spec(limits={"usd_per_hour": 1.0}))
     after = scene(member(1), record=record, volatile=offering(OFFER, dear, capacity=small_full))
     assert after.sentence.endswith("limits.usd_per_hour ($1) allows no more machines")
-
-
-def test_the_message_of_a_refusal_is_the_clouds() -> None:
-    capacity = CapacityMemory().remember(OFFER, NoCapacity(Scope.ZONE, 9.0, "zone-a is full"), NOW, spare=False)
-    assert scene(member(1), volatile={"capacity": capacity}).sentence.endswith("no capacity: zone-a is full")
 
 
 # -- 64 nodes ----------------------------------------------------------------------------------------------

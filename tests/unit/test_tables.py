@@ -68,17 +68,9 @@ def edges(table: str) -> dict[str, set[str]]:
     return {before: set(after.split()) for before, after in rows}
 
 
-def spec_of() -> JobRecord:
+def a_job() -> JobRecord:
     spec = parse_spec({"name": "job", "nodes": 1, "run": "x.py"})
     return JobRecord("job", "u", spec, "", 0.0, 1, 1, 1)
-
-
-def reachable(edges: set[tuple[str, str]], start: str) -> set[str]:
-    seen, frontier = {start}, {start}
-    while frontier:
-        frontier = {after for before, after in edges if before in frontier} - seen
-        seen |= frontier
-    return seen
 
 
 @pytest.mark.parametrize(("before", "legal"), edges(NODE_TABLE).items())
@@ -93,14 +85,14 @@ def test_a_node_moves_from_each_state_to_these_and_no_other(before: str, legal: 
                 (5.0, before, after, "because")
             ]
         else:
-            with pytest.raises(IllegalTransitionError):
+            with pytest.raises(IllegalTransitionError, match=f"{before} → {after}"):
                 move_node(node, after, 5.0, "because")
 
 
 @pytest.mark.parametrize(("before", "legal"), edges(JOB_TABLE).items())
 def test_a_job_moves_from_each_state_to_these_and_no_other(before: str, legal: set[str]) -> None:
     assert {str(after) for each, after in JOB_EDGES if each == before} == legal
-    job = replace(spec_of(), state=JobState(before))
+    job = replace(a_job(), state=JobState(before))
     for after in JobState:
         if after in legal:
             moved = move_job(job, after, 5.0, "because")
@@ -111,7 +103,7 @@ def test_a_job_moves_from_each_state_to_these_and_no_other(before: str, legal: s
                 (5.0, before, after, "because")
             ]
         else:
-            with pytest.raises(IllegalTransitionError):
+            with pytest.raises(IllegalTransitionError, match=f"{before} → {after}"):
                 move_job(job, after, 5.0, "because")
 
 
@@ -150,36 +142,11 @@ def test_a_node_is_doomed_by_a_notice_or_a_drain() -> None:
 
 
 def test_a_job_is_called_by_its_name_and_what_makes_it_unique() -> None:
-    assert spec_of().task_id == "job-u"
-
-
-def test_every_state_of_a_node_can_be_reached_and_left_for_gone() -> None:
-    edges = {(str(before), str(after)) for before, after in NODE_EDGES}
-    assert reachable(edges, "requested") == {str(state) for state in NodeState}
-    for state in NodeState:
-        assert "gone" in reachable(edges, str(state))
-    assert not any(before is NodeState.GONE for before, _ in NODE_EDGES)
-
-
-def test_every_state_of_a_job_can_be_reached_and_its_ends_are_final() -> None:
-    edges = {(str(before), str(after)) for before, after in JOB_EDGES}
-    assert reachable(edges, "queued") == {str(state) for state in JobState}
-    assert not any(before in ENDED_JOB_STATES for before, _ in JOB_EDGES)
+    assert a_job().task_id == "job-u"
 
 
 def test_each_edge_has_a_reason() -> None:
     assert all(reason.strip() for reason in [*NODE_EDGES.values(), *JOB_EDGES.values()])
-
-
-def test_an_illegal_transition_is_refused_and_changes_nothing() -> None:
-    node = NodeRecord("n", "j", "t", OFFER, 0.0)
-    with pytest.raises(IllegalTransitionError, match="requested → member"):
-        move_node(node, NodeState.MEMBER, 1.0, "why not")
-    assert node.history == ()
-    spec = parse_spec({"name": "job", "nodes": 1, "run": "x.py"})
-    job = JobRecord("job", "u", spec, "", 0.0, 1, 1, 1, state=JobState.SUCCEEDED)
-    with pytest.raises(IllegalTransitionError, match="succeeded → running"):
-        move_job(job, JobState.RUNNING, 1.0, "why not")
 
 
 def test_history_is_kept_with_time_and_reason_and_bounded() -> None:
@@ -187,7 +154,7 @@ def test_history_is_kept_with_time_and_reason_and_bounded() -> None:
     for turn in range(100):
         after = NodeState.MEMBER if node.state is NodeState.READY else NodeState.READY
         node = move_node(node, after, float(turn), f"turn {turn}")
-    job = replace(spec_of(), state=JobState.RUNNING)
+    job = replace(a_job(), state=JobState.RUNNING)
     for turn in range(100):
         job = move_job(job, JobState.DEGRADED if turn % 2 == 0 else JobState.RUNNING, float(turn), f"turn {turn}")
     assert len(node.history) == len(job.history) == 40
