@@ -216,10 +216,16 @@ _OF_A_WORLD = frozenset(
 
 
 def scene(
-    *nodes: NodeRecord, record: JobRecord | None = None, outcomes: Collection[NodeOutcome] = (), **more: Any
+    *nodes: NodeRecord,
+    record: JobRecord | None = None,
+    outcomes: Collection[NodeOutcome] = (),
+    listed: CloudView | None = None,
+    **more: Any,
 ) -> Decided:
-    """One plan for one job. `more`: fields of its JobView, or of the World."""
+    """One plan for one job. `listed`: the cloud's listing; `more`: fields of its JobView, or of the World."""
     ours = {key: more.pop(key) for key in list(more) if key in _OF_A_WORLD}
+    if listed:
+        ours["volatile"] = {"clouds": {"local": listed}, **ours.get("volatile", {})}
     return decide(world_of(view(record or job(), nodes, **more), **ours), *outcomes)
 
 

@@ -66,8 +66,8 @@ def test_spares_are_requested_as_spares() -> None:
 def test_no_more_nodes_are_requested_than_wanted() -> None:
     coming = [node(n, state) for n, state in ((2, N.REQUESTED), (3, N.PENDING), (4, N.BOOTING), (5, N.BOOTSTRAPPING))]
     there = [member(1), node(6, N.READY), node(7, N.SUSPECT, state_since=NOW)]
-    clouds = {"local": listing(*(machine(n) for n in (1, 4, 5, 6, 7)), machine(3, InstanceState.PENDING))}
-    after = scene(*there, *coming, record=job(7), volatile={"clouds": clouds})
+    listed = listing(*(machine(n) for n in (1, 4, 5, 6, 7)), machine(3, InstanceState.PENDING))
+    after = scene(*there, *coming, record=job(7), listed=listed)
     assert after.new == []
     leaving = [node(8, N.DRAINING), node(9, N.TERMINATING), node(10, N.GONE)]
     assert len(scene(member(1), *leaving, record=job(2)).new) == 1

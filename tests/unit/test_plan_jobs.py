@@ -15,19 +15,7 @@ from supervisor.model import EventKind, JobRecord, JobState, NodeRecord, NodeSta
 from supervisor.planner.actions import Terminate
 from supervisor.planner.alerts import MAX_PROBLEM_CHARACTERS
 from supervisor.planner.world import Rules
-from tests.unit.scene import (
-    NOW,
-    OFFER,
-    Decided,
-    hint_of,
-    job,
-    listing,
-    machine,
-    member,
-    node,
-    scene,
-    spec,
-)
+from tests.unit.scene import NOW, OFFER, Decided, hint_of, job, listing, machine, member, node, scene, spec
 
 N, J = NodeState, JobState
 NONE_KNOWN: dict[str, Any] = {"offers": {}}
@@ -178,8 +166,8 @@ FULL = {"capacity": CapacityMemory((CapacityRefusal(OFFER, Scope.GLOBAL, NOW + 6
     ],
 )
 def test_a_start_without_capacity_waits(others: list[NodeRecord], volatile: Any, state: JobState) -> None:
-    clouds = {"local": listing(*(machine(1) for _ in others))}
-    after = scene(*others, record=job(2, J.STARTING, min_nodes=2), volatile={"clouds": clouds, **volatile})
+    listed = listing(*(machine(1) for _ in others))
+    after = scene(*others, record=job(2, J.STARTING, min_nodes=2), listed=listed, volatile=volatile)
     assert after.job.state is state
     if state is J.WAITING:
         assert after.job.reason == "no offer has capacity"
@@ -274,5 +262,5 @@ def test_an_ended_job_has_no_checkpoint_problem() -> None:
 
 
 def test_a_stopped_machine_does_not_end_the_job() -> None:
-    clouds = {"local": listing(machine(1), machine(2, InstanceState.STOPPED))}
-    assert scene(member(1), member(2), volatile={"clouds": clouds}).job.state is J.DEGRADED
+    listed = listing(machine(1), machine(2, InstanceState.STOPPED))
+    assert scene(member(1), member(2), listed=listed).job.state is J.DEGRADED

@@ -23,28 +23,10 @@ from provisioners.base import (
 from supervisor.market.capacity import CapacityMemory
 from supervisor.market.offers import OffersView
 from supervisor.model import EventKind, JobState, NodeState
-from supervisor.planner.actions import (
-    Bootstrap,
-    BootstrapDone,
-    Find,
-    FindDone,
-    Launch,
-    LaunchDone,
-)
+from supervisor.planner.actions import Bootstrap, BootstrapDone, Find, FindDone, Launch, LaunchDone
 from supervisor.planner.outcomes import BACKOFF_S
 from supervisor.planner.world import Rules
-from tests.unit.scene import (
-    NOW,
-    OFFER,
-    Decided,
-    job,
-    launcher,
-    machine,
-    member,
-    name,
-    node,
-    scene,
-)
+from tests.unit.scene import NOW, OFFER, Decided, job, launcher, machine, member, name, node, scene
 
 N, J = NodeState, JobState
 REQUESTED = node(3, N.REQUESTED)

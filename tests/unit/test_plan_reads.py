@@ -71,11 +71,11 @@ def lists(after: Decided) -> list[str]:
 
 @pytest.mark.parametrize(("tried_s", "asks"), [(4.9, False), (5.0, True)])
 def test_each_cloud_is_listed_once_per_period(tried_s: float, asks: bool) -> None:
-    clouds = {"local": listing(machine(1), machine(2), attempted_at=NOW - tried_s)}
-    assert lists(scene(member(1), member(2), volatile={"clouds": clouds})) == (["local"] if asks else [])
-    never = scene(member(1), member(2), volatile={"clouds": clouds}, clouds=("local", "aws"))
+    listed = listing(machine(1), machine(2), attempted_at=NOW - tried_s)
+    assert lists(scene(member(1), member(2), listed=listed)) == (["local"] if asks else [])
+    never = scene(member(1), member(2), listed=listed, clouds=("local", "aws"))
     assert lists(never) == (["local", "aws"] if asks else ["aws"])
-    busy = scene(member(1), member(2), volatile={"clouds": clouds}, busy=frozenset({"list:local"}))
+    busy = scene(member(1), member(2), listed=listed, busy=frozenset({"list:local"}))
     assert lists(busy) == []
 
 
@@ -109,14 +109,14 @@ def test_a_cloud_is_listed_sooner_while_a_round_stands_still(
 
 
 def test_a_member_whose_end_is_known_causes_no_sooner_listing() -> None:
-    clouds = {"local": listing(machine(1), machine(2), attempted_at=NOW - 1)}
+    listed = listing(machine(1), machine(2), attempted_at=NOW - 1)
     for state in (N.DRAINING, N.LOST, N.TERMINATING):
         which = node(2, state, retry_at=NOW + 9)
-        after = scene(member(1), which, volatile={"clouds": clouds}, round=round_of(1, 2), **SILENT)
+        after = scene(member(1), which, listed=listed, round=round_of(1, 2), **SILENT)
         assert lists(after) == [], state
     for state in (N.SUSPECT, N.READY):
         which = node(2, state, state_since=NOW)
-        after = scene(member(1), which, volatile={"clouds": clouds}, round=round_of(1, 2), **SILENT)
+        after = scene(member(1), which, listed=listed, round=round_of(1, 2), **SILENT)
         assert lists(after) == ["local"], state
 
 

@@ -37,7 +37,7 @@ def test_times_of_a_node_that_are_far_in_the_future_are_clamped(ahead: dict[str,
 def test_a_termination_with_a_future_time_is_confirmed_by_the_next_listing() -> None:
     found = scene(member(1), member(2), replace(ENDING, state_since=NOW + DAY_S, launched_at=NOW + DAY_S)).node(3)
     gone = listing(machine(1), machine(2), machine(3, InstanceState.TERMINATED), listed_at=NOW + 1)
-    assert scene(member(1), member(2), found, volatile={"clouds": {"local": gone}}).state(3) is N.GONE
+    assert scene(member(1), member(2), found, listed=gone).state(3) is N.GONE
 
 
 @pytest.mark.parametrize("ahead_s", [AHEAD_S, 9.0])
@@ -79,12 +79,10 @@ LONG_AGO = NOW - DAY_S
 )
 def test_time_in_which_timers_were_paused_counts_towards_no_timeout(waits: Any, limit_s: float) -> None:
     messages: dict[str, Any] = {"members": {}, "agents": {}, "round": round_of(1, 2), "hint": hint_of(1)}
-    clouds = {"local": listing(machine(1), machine(2, InstanceState.PENDING))}
+    listed = listing(machine(1), machine(2, InstanceState.PENDING))
 
     def after(timers_paused_until: float) -> Any:
-        return scene(
-            member(1), waits, volatile={"clouds": clouds}, timers_paused_until=timers_paused_until, **messages
-        ).state(2)
+        return scene(member(1), waits, listed=listed, timers_paused_until=timers_paused_until, **messages).state(2)
 
     assert after(NOW - limit_s + 1) is waits.state
     assert after(NOW - limit_s - 1) is not waits.state

@@ -79,10 +79,8 @@ EMPTY = hint_of()
 )
 def test_the_first_round_waits_for_all_that_may_come_soon(nodes: Any, minimum: int, named: Any) -> None:
     record = job(3, J.STARTING, min_nodes=minimum)
-    clouds = {"local": listing(*(machine(int(each.id[6:]), ssh_host="") for each in nodes if each.instance_id))}
-    after = scene(
-        *nodes, record=record, hint=replace(EMPTY, min_nodes=minimum), volatile={"clouds": clouds, "offers": {}}
-    )
+    listed = listing(*(machine(int(each.id[6:]), ssh_host="") for each in nodes if each.instance_id))
+    after = scene(*nodes, record=record, hint=replace(EMPTY, min_nodes=minimum), listed=listed, volatile={"offers": {}})
     assert expected(after) == named
     if named is None and len(nodes) == 3:
         assert after.job.gathering_since == NOW
@@ -152,8 +150,8 @@ def test_a_job_that_is_resumed_trains_on_with_the_same_nodes() -> None:
 )
 def test_a_running_round_waits_only_for_nodes_that_are_nearly_ready(newcomers: list[NodeRecord], named: Any) -> None:
     numbers = [int(each.id[6:]) for each in newcomers if each.instance_id]
-    clouds = {"local": listing(machine(1), machine(2), *(machine(n, ssh_host="") for n in numbers))}
-    after = scene(member(1), member(2), *newcomers, record=job(4), volatile={"clouds": clouds, "offers": {}})
+    listed = listing(machine(1), machine(2), *(machine(n, ssh_host="") for n in numbers))
+    after = scene(member(1), member(2), *newcomers, record=job(4), listed=listed, volatile={"offers": {}})
     assert expected(after) == named
 
 
@@ -201,8 +199,7 @@ def test_healthy_nodes_come_before_doomed_ones_and_these_before_absent_ones() ->
 def test_a_doomed_node_that_never_joined_goes_at_once() -> None:
     for number, state in enumerate((N.BOOTING, N.BOOTSTRAPPING, N.PENDING, N.READY), 3):
         which = node(number, state, notice=LATER, needs_replacement=True, retry_at=NOW + 60)
-        clouds = {"local": listing(machine(1), machine(2), machine(number, ssh_host=""))}
-        after = scene(member(1), member(2), which, volatile={"clouds": clouds})
+        after = scene(member(1), member(2), which, listed=listing(machine(1), machine(2), machine(number, ssh_host="")))
         assert after.state(number) in {N.TERMINATING, N.DRAINING}, state
         assert after.node(number).history[0].reason == "its provider takes it"
     drained = scene(member(1), member(2), waiting(3, drain_requested=True))
@@ -320,16 +317,16 @@ def test_a_member_that_was_taken_gets_a_tombstone(state: NodeState) -> None:
         Transition(NOW - 1, "member", "lost", "preempted"),
     )
     dead = node(2, state, has_joined=True, needs_replacement=True, retry_at=NOW + 9, history=passages, instance_id="")
-    clouds = {"local": listing(machine(1), listed_at=0.0)}
-    after = scene(member(1), dead, record=job(1), volatile={"clouds": clouds})
+    listed = listing(machine(1), listed_at=0.0)
+    after = scene(member(1), dead, record=job(1), listed=listed)
     raw = after.commit.put_keys[KEYS.tombstone("job", name(2))]
     assert decode(Tombstone, raw) == Tombstone(name(2), "preempted", NOW)
-    unknown = scene(member(1), replace(dead, history=()), record=job(1), volatile={"clouds": clouds})
+    unknown = scene(member(1), replace(dead, history=()), record=job(1), listed=listed)
     assert decode(Tombstone, unknown.commit.put_keys[KEYS.tombstone("job", name(2))]).reason == "lost"
     for changed in (replace(dead, needs_replacement=False), replace(dead, has_joined=False)):
-        other = scene(member(1), changed, record=job(1), volatile={"clouds": clouds})
+        other = scene(member(1), changed, record=job(1), listed=listed)
         assert KEYS.tombstone("job", name(2)) not in other.commit.put_keys
-    with_tombstone = scene(member(1), dead, record=job(1), volatile={"clouds": clouds}, tombstones=frozenset({name(2)}))
+    with_tombstone = scene(member(1), dead, record=job(1), listed=listed, tombstones=frozenset({name(2)}))
     assert KEYS.tombstone("job", name(2)) not in with_tombstone.commit.put_keys
 
 

@@ -8,21 +8,9 @@ from typing import Any
 import pytest
 from spotsup_trainer.wire import Ended, Notice
 
-from provisioners.base import (
-    EndCause,
-    InstanceState,
-    NoCapacity,
-    Scope,
-)
+from provisioners.base import EndCause, InstanceState, NoCapacity, Scope
 from supervisor.model import EventKind, JobState, NodeState, NoticeRecord
-from supervisor.planner.actions import (
-    BootstrapDone,
-    FindDone,
-    Launch,
-    LaunchDone,
-    NodeOutcome,
-    TerminateDone,
-)
+from supervisor.planner.actions import BootstrapDone, FindDone, Launch, LaunchDone, NodeOutcome, TerminateDone
 from supervisor.planner.world import Rules
 from tests.unit.scene import (
     NOW,
@@ -85,25 +73,25 @@ def test_console_and_log_are_reported_also_where_the_cloud_refuses_to_terminate_
 
 @pytest.mark.parametrize("state", [N.LOST, N.FAILED])
 def test_a_node_that_was_given_up_is_terminated_whatever_is_reported_of_it(state: NodeState) -> None:
-    clouds = {"local": listing(machine(1), machine(2), machine(3, InstanceState.STOPPED, preempt_at=NOW + 9))}
-    after = scene(member(1), member(2), node(3, state), volatile={"clouds": clouds})
+    listed = listing(machine(1), machine(2), machine(3, InstanceState.STOPPED, preempt_at=NOW + 9))
+    after = scene(member(1), member(2), node(3, state), listed=listed)
     assert (after.state(3), after.plan.illegal_transitions, after.events) == (N.TERMINATING, (), [])
 
 
 def test_a_node_that_was_lost_just_now_gets_no_notice() -> None:
-    clouds = {"local": listing(machine(1), machine(2, InstanceState.STOPPED, preempt_at=NOW + 9))}
-    assert EventKind.NOTICE not in scene(member(1), member(2), volatile={"clouds": clouds}).event_kinds
+    listed = listing(machine(1), machine(2, InstanceState.STOPPED, preempt_at=NOW + 9))
+    assert EventKind.NOTICE not in scene(member(1), member(2), listed=listed).event_kinds
 
 
 def test_a_node_that_is_gone_stays_gone_whatever_is_listed() -> None:
-    clouds = {"local": listing(machine(1), machine(2), machine(3, InstanceState.TERMINATED))}
-    assert scene(member(1), member(2), node(3, N.GONE), volatile={"clouds": clouds}).plan.commits == ()
+    listed = listing(machine(1), machine(2), machine(3, InstanceState.TERMINATED))
+    assert scene(member(1), member(2), node(3, N.GONE), listed=listed).plan.commits == ()
 
 
 def test_a_request_without_a_machine_is_not_lost_for_not_being_listed() -> None:
-    clouds = {"local": listing(machine(1), machine(2), missed_listings={name(3): 2})}
+    listed = listing(machine(1), machine(2), missed_listings={name(3): 2})
     asked = replace(REQUESTED, retry_at=NOW + 60)
-    after = scene(member(1), member(2), asked, record=job(3), volatile={"clouds": clouds})
+    after = scene(member(1), member(2), asked, record=job(3), listed=listed)
     assert (after.state(3), after.plan.illegal_transitions) == (N.REQUESTED, ())
 
 
@@ -140,17 +128,17 @@ def test_late_outcomes_change_nothing() -> None:
 def test_a_node_is_gone_by_a_listing_that_is_newer_than_the_terminate_call(
     machines: Any, changes: Any, gone: bool
 ) -> None:
-    clouds = {"local": listing(machine(1), machine(2), *machines, **changes)}
-    after = scene(member(1), member(2), replace(ENDING, retry_at=NOW + 9), volatile={"clouds": clouds})
+    listed = listing(machine(1), machine(2), *machines, **changes)
+    after = scene(member(1), member(2), replace(ENDING, retry_at=NOW + 9), listed=listed)
     assert (after.state(3) is N.GONE) is gone
     assert after.node(3).ended_at == (NOW if gone else 0.0)
 
 
 @pytest.mark.parametrize(("age_s", "gone"), [(299.0, False), (300.0, True)])
 def test_a_young_machine_that_no_listing_shows_is_not_gone(age_s: float, gone: bool) -> None:
-    clouds = {"local": listing(machine(1), machine(2), missed_listings={name(3): 2})}
+    listed = listing(machine(1), machine(2), missed_listings={name(3): 2})
     ending = replace(ENDING, launched_at=NOW - age_s, retry_at=NOW + 9)
-    assert (scene(member(1), member(2), ending, volatile={"clouds": clouds}).state(3) is N.GONE) is gone
+    assert (scene(member(1), member(2), ending, listed=listed).state(3) is N.GONE) is gone
 
 
 def test_a_node_without_a_machine_is_gone_at_the_next_listing() -> None:
@@ -164,8 +152,8 @@ BORN = node(3, N.PENDING)
 
 
 def listed(which: Any, record: Any = None, *more: Any, **changes: Any) -> Decided:
-    clouds = {"local": listing(machine(1), machine(2), *more)}
-    return scene(member(1), member(2), which, record=record or job(3), volatile={"clouds": clouds}, **changes)
+    listed = listing(machine(1), machine(2), *more)
+    return scene(member(1), member(2), which, record=record or job(3), listed=listed, **changes)
 
 
 def test_a_running_machine_with_an_address_is_bootstrapped() -> None:
@@ -205,8 +193,7 @@ def test_a_machine_that_a_listing_shows_before_its_answer_is_the_nodes() -> None
 def test_a_machine_that_ended_is_a_loss_with_its_clouds_reason(
     state: InstanceState, cause: EndCause | None, reason: str
 ) -> None:
-    clouds = {"local": listing(machine(1), machine(2, state, end_cause=cause))}
-    after = scene(member(1), member(2), volatile={"clouds": clouds})
+    after = scene(member(1), member(2), listed=listing(machine(1), machine(2, state, end_cause=cause)))
     assert (after.state(2), after.node(2).needs_replacement) == (N.TERMINATING, True)
     (event,) = [each for each in after.events if each.kind is EventKind.NODE_LOST]
     assert (event.node, event.text) == (name(2), f"lost {name(2)}: {reason.format(state)}")
@@ -220,10 +207,9 @@ def test_a_machine_that_ended_is_a_loss_with_its_clouds_reason(
 def test_a_machine_that_is_not_listed_is_lost_when_seen_missing_twice_old_and_silent(
     absences: int, age_s: float, silent: bool, lost: bool
 ) -> None:
-    clouds = {"local": listing(machine(1), missed_listings={name(2): absences})}
     missing = member(2, launched_at=NOW - age_s)
     agents: Any = {"agents": {}, "members": {name(1): launcher(1, "running")}} if silent else {}
-    after = scene(member(1), missing, volatile={"clouds": clouds}, **agents)
+    after = scene(member(1), missing, listed=listing(machine(1), missed_listings={name(2): absences}), **agents)
     assert (EventKind.NODE_LOST in after.event_kinds) is lost
     if lost:
         assert "i-2 is not listed any more" in after.events[0].text
@@ -251,10 +237,10 @@ def test_a_notice_comes_from_the_agent_or_from_the_clouds_api() -> None:
         {"deadline": NOW + 30, "seen_at": NOW - 1},
     )
     assert event.text == f"{name(2)} will be preempted in 30 s (metadata)"
-    clouds = {"local": listing(machine(1), machine(2, preempt_at=NOW + 90))}
-    by_cloud = scene(member(1), member(2), volatile={"clouds": clouds})
+    listed = listing(machine(1), machine(2, preempt_at=NOW + 90))
+    by_cloud = scene(member(1), member(2), listed=listed)
     assert by_cloud.node(2).notice == NoticeRecord(NOW + 90, NOW, "local API")
-    again = scene(member(1), by_cloud.node(2), volatile={"clouds": clouds}, notices=word_of_it)
+    again = scene(member(1), by_cloud.node(2), listed=listed, notices=word_of_it)
     assert EventKind.NOTICE not in again.event_kinds
     assert again.node(2).notice == by_cloud.node(2).notice
 
