@@ -12,9 +12,10 @@ from typing import Any
 
 from spotsup_trainer.wire import AgentStatus, Hint, Keys, Member, Round, RoundMember, decode
 
-from provisioners.base import Instance, InstanceState, Market, Offer
+from provisioners.base import Instance, InstanceState, Market, Offer, Scope
+from supervisor.market.capacity import CapacityMemory, CapacityRefusal
 from supervisor.market.offers import OffersView
-from supervisor.model import Event, EventKind, JobRecord, JobState, NodeRecord, NodeState
+from supervisor.model import Event, EventKind, JobRecord, JobState, NodeRecord, NodeState, NoticeRecord
 from supervisor.planner.actions import Action, Commit, NodeOutcome, Plan
 from supervisor.planner.draft import Draft
 from supervisor.planner.plan import plan
@@ -25,6 +26,9 @@ NOW = 100_000.0
 KEYS = Keys("c")
 OFFER = Offer("local", "region-1", "zone-a", "small", Market.SPOT, 0.5)
 N, J = NodeState, JobState
+NONE_KNOWN: dict[str, Any] = {"offers": {}}
+FULL = {"capacity": CapacityMemory((CapacityRefusal(OFFER, Scope.GLOBAL, NOW + 60, "all is full"),))}
+SOON = NoticeRecord(NOW + 56, NOW - 5, "metadata")
 WITHOUT_MACHINE = (N.REQUESTED,)
 PUBLISHING = (N.READY, N.MEMBER, N.DRAINING)
 
@@ -118,12 +122,17 @@ def machines_of(nodes: Sequence[NodeRecord]) -> list[Instance]:
     return [machine(int(each.id.rpartition("-")[2])) for each in nodes if each.instance_id and each.state is not N.GONE]
 
 
+def offering(*offers: Offer, **changes: Any) -> dict[str, Any]:
+    """The volatile state with these offers of the job; `changes`: fields of their view."""
+    return {"offers": {"job": replace(OffersView(offers, known=True, asked_at=NOW - 1), **changes)}}
+
+
 def world_of(
     *views: JobView, rules: Rules | None = None, volatile: Mapping[str, Any] | None = None, **more: Any
 ) -> World:
     """These jobs on one cloud, whose listing and offers are fresh."""
     machines = [each for job_view in views for each in machines_of(list(job_view.nodes.values()))]
-    offers = {job_view.record.name: OffersView((OFFER,), known=True, asked_at=NOW - 1) for job_view in views}
+    offers = {job_view.record.name: offering(OFFER)["offers"]["job"] for job_view in views}
     known: dict[str, Any] = {"clouds": {"local": listing(*machines)}, "offers": offers}
     jobs = {job_view.record.name: job_view for job_view in views}
     # Leftovers are a matter of their own: their period has not come yet.
@@ -155,6 +164,11 @@ class Decided:
     def new(self) -> list[NodeRecord]:
         """Nodes that were asked for just now."""
         return [each for each in self.nodes.values() if each.created_at == NOW]
+
+    @property
+    def released(self) -> set[str]:
+        """Nodes that were released."""
+        return {each.id for each in self.nodes.values() if each.state in {N.DRAINING, N.TERMINATING, N.GONE}}
 
     @property
     def actions(self) -> list[Action]:

@@ -9,13 +9,12 @@ import pytest
 
 from provisioners.base import Instance, InstanceState, Offer
 from supervisor.errors import CommandRefusedError
-from supervisor.model import EventKind, JobRecord, JobState, NodeRecord, NodeState
+from supervisor.model import EventKind, JobRecord, NodeRecord, NodeState
 from supervisor.planner.adoption import Adopted, MachineGroup, adopt, group_by_job
 from supervisor.planner.world import JobView
 from supervisor.spec import JobSpec
-from tests.unit.scene import NOW, OFFER, job, machine, member, name, names, round_of, view
+from tests.unit.scene import NOW, OFFER, J, N, job, machine, member, name, names, round_of, view
 
-N, J = NodeState, JobState
 UNDER = "t-3"
 
 

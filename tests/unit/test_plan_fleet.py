@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 from spotsup_trainer.wire import Result
 
-from provisioners.base import InstanceState, Market, NoCapacity, Offer, OfferQuery, Scope
+from provisioners.base import InstanceState, Market, OfferQuery, Scope
 from supervisor.market.capacity import CapacityMemory, CapacityRefusal
-from supervisor.market.offers import OffersView
-from supervisor.model import EventKind, JobRecord, JobState, NodeRecord, NodeState, NoticeRecord
+from supervisor.model import EventKind, JobRecord, NodeRecord, NodeState, NoticeRecord
 from supervisor.planner.actions import Bootstrap, FetchOffers, Find, Launch, Terminate
 from supervisor.planner.world import Rules
 from tests.unit.scene import (
     NOW,
     OFFER,
-    Decided,
+    J,
+    N,
     hint_of,
     job,
     launcher,
@@ -27,20 +27,14 @@ from tests.unit.scene import (
     name,
     names,
     node,
+    offering,
     round_of,
     scene,
     spec,
 )
 
-N, J = NodeState, JobState
 RULES = Rules()
 NOTICE = NoticeRecord(NOW + 60, NOW - 5, "metadata")
-
-
-def offering(*offers: Offer, **changes: Any) -> dict[str, Any]:
-    """What is known of the job's offers."""
-    return {"offers": {"job": replace(OffersView(offers, known=True, asked_at=NOW - 1), **changes)}}
-
 
 # -- more --------------------------------------------------------------------------------------------------
 
@@ -371,11 +365,6 @@ def test_the_log_of_a_bootstrapped_node_that_failed_is_read(state: NodeState, bo
 # -- fewer -------------------------------------------------------------------------------------------------
 
 
-def released_by(after: Decided) -> set[str]:
-    """Nodes that were released."""
-    return {key for key, each in after.nodes.items() if each.state in {N.DRAINING, N.TERMINATING, N.GONE}}
-
-
 @pytest.mark.parametrize(
     ("wanted", "gone"),
     [
@@ -390,13 +379,13 @@ def test_the_least_useful_nodes_go_first(wanted: int, gone: tuple[int, ...]) -> 
     coming = [node(4, N.BOOTSTRAPPING, retry_at=NOW + 9), node(5, N.BOOTSTRAPPING, retry_at=NOW + 9)]
     nodes = [member(1), member(2), node(3, N.READY), *coming]
     after = scene(*nodes, record=job(wanted), round=round_of(2, 1), hint=hint_of(2, 1, spares=[3]))
-    assert released_by(after) == set(names(*gone))
+    assert after.released == set(names(*gone))
     assert after.state(1) is (N.DRAINING if 1 in gone else N.MEMBER), "a member has time to checkpoint"
 
 
 def test_doomed_nodes_are_no_surplus() -> None:
     after = scene(member(1), member(2, notice=NOTICE, needs_replacement=True), member(3), record=job(2))
-    assert released_by(after) == set()
+    assert after.released == set()
 
 
 @pytest.mark.parametrize(
@@ -437,89 +426,6 @@ def test_an_ended_job_keeps_no_node() -> None:
     assert after.node(2).history[-1].reason == "the job has ended"
 
 
-# -- a pause -----------------------------------------------------------------------------------------------
-
-PAUSING = job(2, pause_requested_at=NOW - 10)
-HOLD = hint_of(1, 2, hold=True)
-
-
-def stopped(number: int, state: str = "waiting", **changes: Any) -> dict[str, Any]:
-    """Node 1 has stopped; this is what node 2's launcher publishes."""
-    return {name(1): launcher(1, "waiting"), name(2): launcher(number, state, **changes)}
-
-
-@pytest.mark.parametrize(
-    ("members", "released"),
-    [
-        (stopped(2), True),
-        (stopped(2, "done"), True),
-        (stopped(2, "running"), False),
-        (stopped(2, "leaving"), False),
-        (stopped(2, "running", parked=True), True),
-        (stopped(2, "waiting", round=0), False),  # it has not read the round yet, and may take it up
-        (stopped(2, "waiting", round=0, incarnation="new"), True),  # another launcher, which is in no round
-        ({name(1): launcher(1, "waiting")}, False),  # it may train still
-    ],
-)
-def test_a_paused_job_releases_its_machines_once_all_have_stopped(members: Any, released: bool) -> None:
-    after = scene(member(1), member(2), record=PAUSING, hint=HOLD, members=members)
-    assert (released_by(after) == set(names(1, 2))) is released
-    assert not released or after.node(2).history[-1].reason == "its job is paused"
-    assert (len(after.does(Terminate)) == 2) is released
-    assert (after.job.state is J.PAUSED) is released
-    assert (EventKind.PAUSED in after.event_kinds) is released
-
-
-@pytest.mark.parametrize("state", [N.READY, N.SUSPECT])
-def test_a_node_that_may_still_train_delays_a_pause_in_whatever_state(state: NodeState) -> None:
-    members = {name(1): launcher(1, "waiting"), name(2): launcher(2, "running")}
-    if state is N.SUSPECT:
-        del members[name(2)]
-    after = scene(
-        member(1), node(2, state, state_since=NOW), record=PAUSING, hint=HOLD, members=members, round=round_of(1)
-    )
-    assert (after.state(2), released_by(after)) == (state, set())
-
-
-@pytest.mark.parametrize(
-    ("error", "launch_unknown", "asks"), [("full", False, []), ("full", True, [Find]), ("", False, [Launch])]
-)
-def test_while_a_job_pauses_an_open_request_is_only_looked_up(
-    error: str, launch_unknown: bool, asks: list[type]
-) -> None:
-    asked = node(2, N.REQUESTED, error=error, launch_unknown=launch_unknown)
-    after = scene(member(1), asked, record=PAUSING, hint=HOLD, members={name(1): launcher(1, "running")})
-    assert [type(each) for each in after.actions] == asks
-
-
-def test_while_a_job_pauses_a_doomed_machine_is_not_bootstrapped() -> None:
-    after = scene(member(1), node(2, N.BOOTING, notice=NOTICE), record=PAUSING, hint=HOLD, members={})
-    assert after.does(Bootstrap) == []
-
-
-@pytest.mark.parametrize(("hint", "released"), [(HOLD, True), (hint_of(1, 2), False), (None, False)])
-def test_no_node_is_released_before_the_hold_is_published(hint: Any, released: bool) -> None:
-    after = scene(member(1), member(2), record=PAUSING, hint=hint, members=stopped(2))
-    assert bool(released_by(after)) is released
-
-
-@pytest.mark.parametrize(("waited_s", "released"), [(150.0, False), (150.1, True)])
-def test_a_pause_waits_for_a_checkpoint_for_a_limited_time(waited_s: float, released: bool) -> None:
-    record = job(2, pause_requested_at=NOW - waited_s)
-    after = scene(member(1), member(2), record=record, hint=HOLD, members=stopped(2, "running"))
-    assert bool(released_by(after)) is released
-
-
-def test_a_launcher_that_waits_without_any_round_has_stopped() -> None:
-    after = scene(node(1, N.READY), record=job(1, pause_requested_at=NOW - 10), hint=replace(HOLD, members=()))
-    assert released_by(after) == {name(1)}
-
-
-def test_a_paused_job_requests_nothing() -> None:
-    assert scene(member(1), record=PAUSING, hint=HOLD).new == []
-    assert scene(record=job(2, J.PAUSED, pause_requested_at=NOW - 99), hint=HOLD).new == []
-
-
 # -- what fits into one transaction ------------------------------------------------------------------------
 
 
@@ -538,13 +444,3 @@ def test_a_plan_for_many_nodes_comes_in_parts_that_a_transaction_takes() -> None
         commit = after.commit
         writes = len(commit.nodes) + len(commit.events) + len(commit.alerts) + len(commit.put_keys) + 1
         assert 60 < writes <= 128, record
-
-
-def test_a_refusal_of_one_zone_leaves_the_others() -> None:
-    other = replace(OFFER, zone="zone-b")
-    refusal = NoCapacity(Scope.ZONE, 60.0, "full")
-    after = scene(record=job(1, J.STARTING), volatile=offering(OFFER, other))
-    assert after.new[0].offer == OFFER
-    capacity = after.volatile.capacity.remember(OFFER, refusal, NOW, spare=False)
-    again = scene(record=job(1, J.STARTING), volatile=offering(OFFER, other) | {"capacity": capacity})
-    assert again.new[0].offer == other

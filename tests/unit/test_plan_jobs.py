@@ -8,19 +8,33 @@ from typing import Any
 import pytest
 from spotsup_trainer.wire import Progress, Result
 
-from provisioners.base import InstanceState, Scope
-from supervisor.market.capacity import CapacityMemory, CapacityRefusal
-from supervisor.market.offers import OffersView
-from supervisor.model import EventKind, JobRecord, JobState, NodeRecord, NodeState, NoticeRecord
-from supervisor.planner.actions import Terminate
+from supervisor.model import EventKind, JobRecord, JobState, NodeRecord, NodeState
+from supervisor.planner.actions import Bootstrap, Find, Launch, Terminate
 from supervisor.planner.alerts import MAX_PROBLEM_CHARACTERS
 from supervisor.planner.world import Rules
-from tests.unit.scene import NOW, OFFER, Decided, hint_of, job, listing, machine, member, node, scene, spec
-
-N, J = NodeState, JobState
-NONE_KNOWN: dict[str, Any] = {"offers": {}}
-SOON = NoticeRecord(NOW + 56, NOW - 5, "metadata")
-
+from tests.unit.scene import (
+    FULL,
+    NONE_KNOWN,
+    NOW,
+    OFFER,
+    SOON,
+    Decided,
+    J,
+    N,
+    hint_of,
+    job,
+    launcher,
+    listing,
+    machine,
+    member,
+    name,
+    names,
+    node,
+    offering,
+    round_of,
+    scene,
+    spec,
+)
 
 # -- ends --------------------------------------------------------------------------------------------------
 
@@ -150,15 +164,12 @@ def test_a_queued_job_whose_nodes_train_already_passes_through_its_start() -> No
     assert after.job.history[0].reason == "it has nodes already"
 
 
-FULL = {"capacity": CapacityMemory((CapacityRefusal(OFFER, Scope.GLOBAL, NOW + 60, "all is full"),))}
-
-
 @pytest.mark.parametrize(
     ("others", "volatile", "state"),
     [
         ([], FULL, J.WAITING),
         ([], FULL | NONE_KNOWN, J.STARTING),  # not known yet
-        ([], FULL | {"offers": {"job": OffersView(asked_at=NOW - 1, error="away")}}, J.STARTING),
+        ([], FULL | offering(known=False, error="away"), J.STARTING),
         ([node(1, N.READY)], FULL, J.STARTING),
         ([member(1)], FULL, J.STARTING),
         ([node(1, N.BOOTSTRAPPING, retry_at=NOW + 9)], FULL, J.STARTING),
@@ -192,6 +203,89 @@ def test_a_pause_is_reported_once() -> None:
     now_held = scene(record=replace(record, state=J.RUNNING), hint=hint_of(hold=True))
     assert now_held.event_kinds == [EventKind.PAUSED]
     assert now_held.events[0].text == "job is paused, and its machines are released"
+
+
+# -- a pause -----------------------------------------------------------------------------------------------
+
+PAUSING = job(2, pause_requested_at=NOW - 10)
+HOLD = hint_of(1, 2, hold=True)
+
+
+def stopped(number: int, state: str = "waiting", **changes: Any) -> dict[str, Any]:
+    """Node 1 has stopped; this is what node 2's launcher publishes."""
+    return {name(1): launcher(1, "waiting"), name(2): launcher(number, state, **changes)}
+
+
+@pytest.mark.parametrize(
+    ("members", "released"),
+    [
+        (stopped(2), True),
+        (stopped(2, "done"), True),
+        (stopped(2, "running"), False),
+        (stopped(2, "leaving"), False),
+        (stopped(2, "running", parked=True), True),
+        (stopped(2, "waiting", round=0), False),  # it has not read the round yet, and may take it up
+        (stopped(2, "waiting", round=0, incarnation="new"), True),  # another launcher, which is in no round
+        ({name(1): launcher(1, "waiting")}, False),  # it may train still
+    ],
+)
+def test_a_paused_job_releases_its_machines_once_all_have_stopped(members: Any, released: bool) -> None:
+    after = scene(member(1), member(2), record=PAUSING, hint=HOLD, members=members)
+    assert (after.released == set(names(1, 2))) is released
+    assert not released or after.node(2).history[-1].reason == "its job is paused"
+    assert (len(after.does(Terminate)) == 2) is released
+    assert (after.job.state is J.PAUSED) is released
+    assert (EventKind.PAUSED in after.event_kinds) is released
+
+
+@pytest.mark.parametrize("state", [N.READY, N.SUSPECT])
+def test_a_node_that_may_still_train_delays_a_pause_in_whatever_state(state: NodeState) -> None:
+    members = {name(1): launcher(1, "waiting"), name(2): launcher(2, "running")}
+    if state is N.SUSPECT:
+        del members[name(2)]
+    after = scene(
+        member(1), node(2, state, state_since=NOW), record=PAUSING, hint=HOLD, members=members, round=round_of(1)
+    )
+    assert (after.state(2), after.released) == (state, set())
+
+
+@pytest.mark.parametrize(
+    ("error", "launch_unknown", "asks"), [("full", False, []), ("full", True, [Find]), ("", False, [Launch])]
+)
+def test_while_a_job_pauses_an_open_request_is_only_looked_up(
+    error: str, launch_unknown: bool, asks: list[type]
+) -> None:
+    asked = node(2, N.REQUESTED, error=error, launch_unknown=launch_unknown)
+    after = scene(member(1), asked, record=PAUSING, hint=HOLD, members={name(1): launcher(1, "running")})
+    assert [type(each) for each in after.actions] == asks
+
+
+def test_while_a_job_pauses_a_doomed_machine_is_not_bootstrapped() -> None:
+    after = scene(member(1), node(2, N.BOOTING, notice=SOON), record=PAUSING, hint=HOLD, members={})
+    assert after.does(Bootstrap) == []
+
+
+@pytest.mark.parametrize(("hint", "released"), [(HOLD, True), (hint_of(1, 2), False), (None, False)])
+def test_no_node_is_released_before_the_hold_is_published(hint: Any, released: bool) -> None:
+    after = scene(member(1), member(2), record=PAUSING, hint=hint, members=stopped(2))
+    assert bool(after.released) is released
+
+
+@pytest.mark.parametrize(("waited_s", "released"), [(150.0, False), (150.1, True)])
+def test_a_pause_waits_for_a_checkpoint_for_a_limited_time(waited_s: float, released: bool) -> None:
+    record = job(2, pause_requested_at=NOW - waited_s)
+    after = scene(member(1), member(2), record=record, hint=HOLD, members=stopped(2, "running"))
+    assert bool(after.released) is released
+
+
+def test_a_launcher_that_waits_without_any_round_has_stopped() -> None:
+    after = scene(node(1, N.READY), record=job(1, pause_requested_at=NOW - 10), hint=replace(HOLD, members=()))
+    assert after.released == {name(1)}
+
+
+def test_a_paused_job_requests_nothing() -> None:
+    assert scene(member(1), record=PAUSING, hint=HOLD).new == []
+    assert scene(record=job(2, J.PAUSED, pause_requested_at=NOW - 99), hint=HOLD).new == []
 
 
 # -- checkpoints that are not being written ----------------------------------------------------------------
@@ -256,11 +350,3 @@ def test_a_checkpoint_problem_ends_with_the_next_checkpoint(checkpoint: int, ove
 def test_an_ended_job_has_no_checkpoint_problem() -> None:
     after = scene(record=job(1, J.FAILED), hint=None, progress=problem_of("disk full"))
     assert after.events == []
-
-
-# -- a machine that ends -----------------------------------------------------------------------------------
-
-
-def test_a_stopped_machine_does_not_end_the_job() -> None:
-    listed = listing(machine(1), machine(2, InstanceState.STOPPED))
-    assert scene(member(1), member(2), listed=listed).job.state is J.DEGRADED

@@ -21,14 +21,12 @@ from provisioners.base import (
     Unknown,
 )
 from supervisor.market.capacity import CapacityMemory
-from supervisor.market.offers import OffersView
 from supervisor.model import EventKind, JobState, NodeState
 from supervisor.planner.actions import Bootstrap, BootstrapDone, Find, FindDone, Launch, LaunchDone
 from supervisor.planner.outcomes import BACKOFF_S
 from supervisor.planner.world import Rules
-from tests.unit.scene import NOW, OFFER, Decided, job, launcher, machine, member, name, node, scene
+from tests.unit.scene import NOW, OFFER, Decided, J, N, job, launcher, machine, member, name, node, offering, scene
 
-N, J = NodeState, JobState
 REQUESTED = node(3, N.REQUESTED)
 RULES = Rules(leftovers_s=1e9)
 
@@ -209,11 +207,11 @@ def test_the_console_of_a_failed_machine_is_read_before_it_is_terminated() -> No
 def test_unhealthy_machines_in_a_row_block_their_type_in_all_zones_for_an_hour() -> None:
     elsewhere = replace(OFFER, zone="zone-b")
     larger = replace(OFFER, instance_type="large", zone="zone-c")
-    offers = {"job": OffersView((elsewhere, OFFER, larger), known=True, asked_at=NOW - 1)}
+    offers = offering(elsewhere, OFFER, larger)
 
     def unhealthy(before: int) -> Decided:
         done = BootstrapDone(name(3), error="ECC errors\nmore", unhealthy=True)
-        volatile = {"capacity": CapacityMemory((), {("local", "small"): before} if before else {}), "offers": offers}
+        volatile = {"capacity": CapacityMemory((), {("local", "small"): before} if before else {})} | offers
         return scene(member(1), member(2), PREPARED, record=job(2, spare_nodes=1), outcomes=[done], volatile=volatile)
 
     assert dict(unhealthy(0).volatile.capacity.unhealthy_streaks) == {("local", "small"): 1}

@@ -10,7 +10,7 @@ import pytest
 
 from provisioners.base import Instance, InstanceState, Leftover, LeftoverKind
 from supervisor.market.offers import OffersView
-from supervisor.model import ClusterRecord, EventKind, JobState, NodeState
+from supervisor.model import ClusterRecord, EventKind, NodeState
 from supervisor.planner.actions import (
     AlertDone,
     LeftoversDone,
@@ -41,6 +41,8 @@ from tests.unit.scene import (
     NOW,
     OFFER,
     Decided,
+    J,
+    N,
     decide,
     hint_of,
     job,
@@ -58,7 +60,6 @@ from tests.unit.scene import (
     world_of,
 )
 
-N, J = NodeState, JobState
 RULES = Rules()
 
 

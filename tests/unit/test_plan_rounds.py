@@ -8,12 +8,14 @@ from typing import Any
 import pytest
 from spotsup_trainer.wire import Hint, Notice, Result, Tombstone, decode
 
-from supervisor.model import EventKind, JobState, NodeRecord, NodeState, NoticeRecord, Transition
+from supervisor.model import EventKind, NodeRecord, NodeState, NoticeRecord, Transition
 from supervisor.planner.world import Rules
 from tests.unit.scene import (
     KEYS,
     NOW,
     Decided,
+    J,
+    N,
     hint_of,
     job,
     launcher,
@@ -27,7 +29,6 @@ from tests.unit.scene import (
     scene,
 )
 
-N, J = NodeState, JobState
 SOON = NoticeRecord(NOW + 12.0, NOW - 5, "metadata")  # within the margin: its time has come
 LATER = NoticeRecord(NOW + 12.1, NOW - 5, "metadata")
 

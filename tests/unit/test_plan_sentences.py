@@ -9,21 +9,34 @@ from typing import Any
 import pytest
 from spotsup_trainer.wire import Result
 
-from provisioners.base import InstanceState, Offer, Scope
+from provisioners.base import InstanceState, Scope
 from supervisor.market.capacity import CapacityMemory, CapacityRefusal
-from supervisor.market.offers import OffersView
-from supervisor.model import JobRecord, JobState, NodeRecord, NodeState, NoticeRecord
+from supervisor.model import JobRecord, NodeRecord, NodeState
 from supervisor.planner.sentences import MAX_ERROR_CHARACTERS, MAX_REASON_CHARACTERS, first_line, named, node_count
 from supervisor.spec import parse_spec
-from tests.unit.scene import NOW, OFFER, hint_of, job, listing, machines_of, member, node, round_of, scene, spec
+from tests.unit.scene import (
+    FULL,
+    NONE_KNOWN,
+    NOW,
+    OFFER,
+    SOON,
+    J,
+    N,
+    hint_of,
+    job,
+    listing,
+    machines_of,
+    member,
+    node,
+    offering,
+    round_of,
+    scene,
+    spec,
+)
 
-N, J = NodeState, JobState
 TWO_LINES = 200
-NONE_KNOWN: dict[str, Any] = {"offers": {}}
 ELSEWHERE = replace(OFFER, zone="zone-b")
-FULL = {"capacity": CapacityMemory((CapacityRefusal(OFFER, Scope.GLOBAL, NOW + 60, "all is full"),))}
 FULL_HERE = CapacityMemory((CapacityRefusal(OFFER, Scope.ZONE, NOW + 60, "zone-a is full"),))
-SOON = NoticeRecord(NOW + 56, NOW - 5, "metadata")
 DATA = parse_spec({"name": "job", "kind": "data", "run": "copy"})
 CHEAP = job(2, spec=spec(limits={"usd_per_hour": 0.6}))
 REGIONAL = job(2, spec=spec(placement={"spread": "region"}))
@@ -158,16 +171,11 @@ def test_a_job_that_lost_a_node_is_not_scaling_up() -> None:
 # -- what is missing ---------------------------------------------------------------------------------------
 
 
-def offering(*offers: Offer, capacity: CapacityMemory | None = None) -> dict[str, Any]:
-    known = {"offers": {"job": OffersView(offers, known=True, asked_at=NOW - 1)}}
-    return known | ({"capacity": capacity} if capacity else {})
-
-
 @pytest.mark.parametrize(
     ("record", "volatile", "reason"),
     [
         (job(2), NONE_KNOWN, "asking local for offers"),
-        (job(2), {"offers": {"job": OffersView(asked_at=NOW - 1, error="denied")}}, "asking local for offers (denied)"),
+        (job(2), offering(known=False, error="denied"), "asking local for offers (denied)"),
         (job(2), offering(), "local offers nothing that fits the job's resources and placement"),
         (job(2), FULL, "no capacity: all is full"),
         (CHEAP, {}, "limits.usd_per_hour ($0.6) allows no more machines"),
@@ -177,7 +185,7 @@ def offering(*offers: Offer, capacity: CapacityMemory | None = None) -> dict[str
             "limits.usd_per_hour ($0.6) allows no more machines",
         ),
         (job(2), offering(ELSEWHERE), "no offer in zone-a, where the job's nodes are"),
-        (job(2), offering(ELSEWHERE, capacity=FULL_HERE), "no offer in zone-a, where the job's nodes are"),
+        (job(2), offering(ELSEWHERE) | {"capacity": FULL_HERE}, "no offer in zone-a, where the job's nodes are"),
         (REGIONAL, offering(replace(OFFER, region="region-2")), "no offer in region-1, where the job's nodes are"),
         (
             job(1, spare_nodes=1, spare_retry_at=NOW + 1),
@@ -187,7 +195,7 @@ def offering(*offers: Offer, capacity: CapacityMemory | None = None) -> dict[str
         (job(1, spare_nodes=1), FULL, "no capacity: all is full"),
         (job(1, spare_nodes=1, spare_retry_at=NOW), FULL, "no capacity: all is full"),
         (job(2, spare_retry_at=NOW + 1), FULL, "no capacity: all is full"),
-        (job(2), offering(OFFER, ELSEWHERE, capacity=FULL_HERE), "no capacity: zone-a is full"),
+        (job(2), offering(OFFER, ELSEWHERE) | {"capacity": FULL_HERE}, "no capacity: zone-a is full"),
     ],
 )
 def test_the_sentence_says_why_nodes_are_missing(record: JobRecord, volatile: Any, reason: str) -> None:
@@ -198,7 +206,7 @@ def test_one_open_zone_is_enough_to_have_capacity() -> None:
     dear = replace(OFFER, instance_type="dear", usd_per_hour=9.0)
     small_full = CapacityMemory((CapacityRefusal(OFFER, Scope.TYPE_IN_ZONE, NOW + 9, "small is full"),))
     record = job(2, spec=spec(limits={"usd_per_hour": 1.0}))
-    after = scene(member(1), record=record, volatile=offering(OFFER, dear, capacity=small_full))
+    after = scene(member(1), record=record, volatile=offering(OFFER, dear) | {"capacity": small_full})
     assert after.sentence.endswith("limits.usd_per_hour ($1) allows no more machines")
 
 
@@ -328,5 +336,5 @@ def test_the_sentence_has_little_of_a_long_error_and_of_a_long_reason() -> None:
     failing = node(2, N.BOOTSTRAPPING, error="y" * 999, retry_at=NOW + 9)
     assert scene(member(1), failing).sentence.endswith(f"({'y' * (MAX_ERROR_CHARACTERS - 1)}…)")
     full = CapacityMemory((CapacityRefusal(OFFER, Scope.ZONE, NOW + 60, "z" * 999),))
-    reason = scene(member(1), volatile=offering(OFFER, capacity=full)).sentence.split("; ")[-1]
+    reason = scene(member(1), volatile=offering(OFFER) | {"capacity": full}).sentence.split("; ")[-1]
     assert (len(reason), reason[-1]) == (MAX_REASON_CHARACTERS, "…")

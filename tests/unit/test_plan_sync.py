@@ -9,13 +9,15 @@ import pytest
 from spotsup_trainer.wire import Ended, Notice
 
 from provisioners.base import EndCause, InstanceState, NoCapacity, Scope
-from supervisor.model import EventKind, JobState, NodeState, NoticeRecord
+from supervisor.model import EventKind, NodeState, NoticeRecord
 from supervisor.planner.actions import BootstrapDone, FindDone, Launch, LaunchDone, NodeOutcome, TerminateDone
 from supervisor.planner.world import Rules
 from tests.unit.scene import (
     NOW,
     OFFER,
     Decided,
+    J,
+    N,
     hint_of,
     job,
     launcher,
@@ -28,7 +30,6 @@ from tests.unit.scene import (
     scene,
 )
 
-N, J = NodeState, JobState
 REQUESTED = node(3, N.REQUESTED)
 RULES = Rules(leftovers_s=1e9)
 
@@ -195,6 +196,7 @@ def test_a_machine_that_ended_is_a_loss_with_its_clouds_reason(
 ) -> None:
     after = scene(member(1), member(2), listed=listing(machine(1), machine(2, state, end_cause=cause)))
     assert (after.state(2), after.node(2).needs_replacement) == (N.TERMINATING, True)
+    assert after.job.state is J.DEGRADED, "the job goes on"
     (event,) = [each for each in after.events if each.kind is EventKind.NODE_LOST]
     assert (event.node, event.text) == (name(2), f"lost {name(2)}: {reason.format(state)}")
     assert after.node(2).history[0].reason == reason.format(state)

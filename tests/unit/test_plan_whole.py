@@ -10,8 +10,7 @@ import pytest
 from spotsup_trainer.wire import Ended, Notice, Progress
 
 from provisioners.base import Leftover, LeftoverKind
-from supervisor.market.offers import OffersView
-from supervisor.model import EventKind, JobRecord, JobState, NodeRecord, NodeState, NoticeRecord
+from supervisor.model import EventKind, JobRecord, NodeRecord, NoticeRecord
 from supervisor.planner.actions import (
     Action,
     Bootstrap,
@@ -31,6 +30,8 @@ from supervisor.planner.world import Rules, World
 from tests.unit.scene import (
     KEYS,
     NOW,
+    J,
+    N,
     decide,
     draft_of,
     hint_of,
@@ -41,14 +42,12 @@ from tests.unit.scene import (
     name,
     names,
     node,
+    offering,
     round_of,
     scene,
     view,
     world_of,
 )
-
-N, J = NodeState, JobState
-
 
 # -- actions -----------------------------------------------------------------------------------------------
 
@@ -280,7 +279,7 @@ def test_what_is_under_way_or_decided_is_busy() -> None:
 # -- when nothing has to be decided ------------------------------------------------------------------------
 
 SETTLED = [member(1), member(2)]
-NO_OFFERS = {"volatile": {"offers": {"job": OffersView((), known=True, asked_at=NOW - 1)}}}
+NO_OFFERS = {"volatile": offering()}
 
 
 @pytest.mark.parametrize(
@@ -335,7 +334,7 @@ NO_OFFERS = {"volatile": {"offers": {"job": OffersView((), known=True, asked_at=
         (
             [member(1)],
             job(2, J.DEGRADED),
-            {"volatile": {"offers": {"job": OffersView((), known=True, asked_at=NOW)}}},
+            {"volatile": offering(asked_at=NOW)},
             False,
         ),
         ([member(1, notice=NoticeRecord(NOW + 60, NOW, "x"))], job(1), NO_OFFERS, False),
