@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from supervisor.model import COUNTED_NODE_STATES, NodeRecord, NodeState
+from supervisor.model import COUNTED_NODE_STATES, JobState, NodeRecord, NodeState
 from supervisor.planner.draft import Draft
 from supervisor.planner.world import JobView
 
@@ -123,6 +123,14 @@ def has_left(draft: Draft, node: NodeRecord) -> bool:
     """
     named = draft.view.hint is not None and node.id in draft.view.hint.members
     return not (named or in_round(draft, node)) or draft.elapsed_s(node.state_since) > draft.rules.drain_timeout_s
+
+
+def sends_last_log(draft: Draft, node: NodeRecord) -> bool:
+    """Whether its program has just ended, and its agent has not yet sent the end of the log: it says so as it ends."""
+    if draft.view.result is None or draft.job.state is JobState.CANCELLED or node.id in draft.view.exits:
+        return False
+    works = node.state in {N.READY, N.MEMBER} and node.id in draft.view.agents and node.notice is None
+    return works and draft.elapsed_s(draft.job.ended_at) < draft.rules.last_log_s
 
 
 def has_stopped(draft: Draft, node: NodeRecord) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from supervisor.model import IN_FLIGHT_NODE_STATES, NodeRecord, NodeState
 from supervisor.planner.actions import Find, Terminate
 from supervisor.planner.draft import Draft
-from supervisor.planner.predicates import PRESENT_NODE_STATES, counted, has_left, is_held
+from supervisor.planner.predicates import PRESENT_NODE_STATES, counted, has_left, is_held, sends_last_log
 
 N = NodeState
 LEAVING_NODE_STATES = frozenset({N.DRAINING, N.LOST, N.FAILED, N.TERMINATING, N.GONE})
@@ -68,13 +68,13 @@ def release_surplus(draft: Draft, surplus: int) -> None:
 
 
 def release_all(draft: Draft) -> None:
-    """All nodes of a job that has ended; those of one that is to pause only once none of them trains any more. Until
-    then they stay, in case the user resumes it."""
+    """All nodes of a job that has ended, each once the end of its log is sent; those of one that is to pause only once
+    none of them trains any more. Until then they stay, in case the user resumes it."""
     if not draft.job.ended and not is_held(draft):
         return
     reason = "the job has ended" if draft.job.ended else "its job is paused"
     for node in draft.in_states(*PRESENT_NODE_STATES):
-        if not draft.full:
+        if not draft.full and not sends_last_log(draft, node):
             release(draft, node, reason)
 
 

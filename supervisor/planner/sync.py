@@ -126,6 +126,8 @@ def _from_notice(draft: Draft, node: NodeRecord) -> NodeRecord:
 
 
 def _from_agent(draft: Draft, node: NodeRecord) -> None:
+    if draft.view.result is not None:
+        return  # its launcher and its agent end now: that is no loss
     if node.state is N.BOOTSTRAPPING:
         _maybe_ready(draft, node)
     elif node.state in {N.READY, N.MEMBER, N.SUSPECT} and (why := _gave_up(draft, node)):

@@ -36,6 +36,7 @@ class Rules:
     ready_timeout_s: float = 180.0  # from a started agent to a launcher at the rendezvous
     drain_timeout_s: float = 150.0  # to leave the round, or to stop for a pause
     terminate_retry_s: float = 10.0  # between two terminate calls
+    last_log_s: float = 5.0  # after the program's end, for agents to send the end of their logs
     # Rounds.
     gather_s: float = 20.0  # a round change waits for nodes that are nearly ready
     leave_margin_s: float = 12.0  # a node leaves the round so long before its notice's deadline

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from spotsup_trainer.wire import AgentStatus, Ended, Keys, Notice, encode
+from spotsup_trainer.wire import AgentStatus, Ended, Keys, Notice, Result, encode
 
 from supervisor.model import JobRecord, NodeRecord
 from supervisor.planner.actions import BootstrapDone
@@ -31,6 +31,8 @@ class Agent:
     # When it reads its machine's preemption notice, and whether it has published it.
     notice_at: float | None = None
     noticed: bool = False
+    # When it has sent the end of its log, after its program's end.
+    ends_at: float | None = None
     # It leaves the round, and has exited.
     leaving: bool = False
     exited: bool = False
@@ -129,6 +131,8 @@ class SimNodes:
                 due = min(due, agent.starts_at)
             elif agent.lost_at is not None:
                 due = min(due, agent.lost_at + LEASE_S)
+            elif agent.ends_at is not None and not agent.exited:
+                due = min(due, agent.ends_at)
             elif agent.machine.instance.preempt_at is not None and not agent.exited:
                 due = min(due, *self._notice_times(agent))
         return max(now, min([due, *(training.next_at() for training in self.trainings.values())]))
@@ -163,13 +167,25 @@ class SimNodes:
             self._etcd.put(key, encode(AgentStatus(agent.node, "boot", 1, 0.0, "sim")))
         if machine.instance.preempt_at is not None:
             self._handle_notice(agent, machine.instance.preempt_at, now)
-        if not agent.leaving:
+        if training.result is not None:
+            self._end_with_program(agent, training.result, now)
+        elif not agent.leaving:
             training.run(agent.node)
         elif training.has_left(agent.node):
-            agent.exited = True
-            message = Ended(agent.node, "left", 0, "its machine will be taken", now)
-            self._etcd.put(self.keys.ended(agent.job, agent.node), encode(message))
-            self._etcd.delete(self.keys.member(agent.job, agent.node))
+            self._publish_end(agent, Ended(agent.node, "left", 0, "its machine will be taken", now))
+
+    def _end_with_program(self, agent: Agent, result: Result, now: float) -> None:
+        """The launcher ends as its job does; the agent sends the end of the log, and says so."""
+        if agent.ends_at is None:
+            agent.ends_at = now + self._rng.uniform(0.1, 1.5)
+        if now >= agent.ends_at:
+            code = 0 if result.outcome == "success" else 1
+            self._publish_end(agent, Ended(agent.node, result.outcome, code, result.message, now))
+
+    def _publish_end(self, agent: Agent, message: Ended) -> None:
+        agent.exited = True
+        self._etcd.put(self.keys.ended(agent.job, agent.node), encode(message))
+        self._etcd.delete(self.keys.member(agent.job, agent.node))
 
     def _handle_notice(self, agent: Agent, deadline: float, now: float) -> None:
         """The agent reads the notice from the metadata service; its clock may be wrong."""

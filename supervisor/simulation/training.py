@@ -77,7 +77,7 @@ class Training:
         if node not in self._running:
             self._running.add(node)
             self._seen = -1
-        if self._keys.member(self._job, node) not in self._etcd.keys and self._result() is None:
+        if self._keys.member(self._job, node) not in self._etcd.keys and self.result is None:
             # A launcher that was cut off comes back as it was: its lease ended, its process did not.
             self._set(self._last.get(node, Member(node, f"{node}/1", "10.0.0.1", 1, "waiting")))
 
@@ -153,7 +153,7 @@ class Training:
         if now < self._progress_at and (self._due is None or now < self._due):
             return
         self._seen, self._due = version, None
-        if self._result() is not None:
+        if self.result is not None:
             self._progress_at = NEVER
             return
         if now >= self._progress_at:
@@ -265,7 +265,7 @@ class Training:
             round=self._round(),
             hint=decode(Hint, hint.value) if hint else None,
             tombstones=frozenset(key.removeprefix(prefix) for key in keys if key.startswith(prefix)),
-            result=self._result(),
+            result=self.result,
             changed_at=now - 5.0,
         )
 
@@ -282,6 +282,8 @@ class Training:
         found = self._etcd.run_keys.get(self._job, {}).get(self._keys.round(self._job))
         return decode(Round, found.value) if found else None
 
-    def _result(self) -> Result | None:
+    @property
+    def result(self) -> Result | None:
+        """The job's end, once it is written."""
         found = self._etcd.run_keys.get(self._job, {}).get(self._keys.result(self._job))
         return decode(Result, found.value) if found else None

@@ -188,7 +188,7 @@ class Node:
         place = RendezvousConfig("test", "fill", name, f"{name}-1", "127.0.0.1", (endpoint,), 2.0)
         self.run_dir = RunDir(folder / name)
         self.outcome: Outcome | None = None
-        self.job = DataJob(client(place, Rules(1, 1, failures)), self.run_dir, lambda _: command(line)[0], 0.0)
+        self.job = DataJob(client(place, Rules(1, 1, failures)), self.run_dir, lambda _: command(line)[0])
         self.thread = threading.Thread(target=self._run)
         self.thread.start()
 

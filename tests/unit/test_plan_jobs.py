@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from spotsup_trainer.wire import Progress, Result
+from spotsup_trainer.wire import Ended, Progress, Result
 
 from supervisor.model import EventKind, JobRecord, JobState, NodeRecord, NodeState
 from supervisor.planner.actions import Bootstrap, Find, Launch, Terminate
@@ -36,6 +36,10 @@ from tests.unit.scene import (
     spec,
 )
 
+ENDED: dict[str, Any] = {"exits": {name(n): Ended(name(n), "success", 0, "", NOW) for n in (1, 2)}}
+SILENT: dict[str, Any] = {"agents": {}, "members": {}}
+
+
 # -- ends --------------------------------------------------------------------------------------------------
 
 
@@ -43,8 +47,8 @@ from tests.unit.scene import (
     ("record", "messages", "state", "reason", "kind"),
     [
         (job(2, cancel_requested=True), {}, J.CANCELLED, "a user cancelled it", EventKind.JOB_CANCELLED),
-        (job(2), {"result": Result("success", "", 1)}, J.SUCCEEDED, "exit code 0", EventKind.JOB_DONE),
-        (job(2), {"result": Result("failure", "4 times", 1)}, J.FAILED, "4 times", EventKind.JOB_FAILED),
+        (job(2), {"result": Result("success", "", 1), **ENDED}, J.SUCCEEDED, "exit code 0", EventKind.JOB_DONE),
+        (job(2), {"result": Result("failure", "4 times", 1), **ENDED}, J.FAILED, "4 times", EventKind.JOB_FAILED),
         (
             job(2, bootstrap_failures=5),
             {},
@@ -68,6 +72,31 @@ def test_a_job_ends_by_a_user_by_its_program_or_by_failed_bootstraps(
     again = scene(*after.nodes.values(), record=after.job, **messages)
     assert again.events == []
     assert again.job.state is state
+
+
+@pytest.mark.parametrize(
+    ("record", "messages", "released"),
+    [
+        (job(2), {}, False),
+        (job(2, J.FAILED, ended_at=NOW - Rules().last_log_s + 0.1), {}, False),
+        (job(2, J.FAILED, ended_at=NOW - Rules().last_log_s), {}, True),
+        (job(2), ENDED, True),
+        (job(2), SILENT, True),
+        (job(2), SILENT | ENDED, True),
+        (job(2, cancel_requested=True), {}, True),
+    ],
+)
+def test_machines_of_a_program_that_ended_wait_until_the_end_of_the_log_is_sent(
+    record: JobRecord, messages: Any, released: bool
+) -> None:
+    after = scene(member(1), member(2), record=record, result=Result("failure", "4 times", 1), **messages)
+    assert [after.state(n) for n in (1, 2)] == [N.TERMINATING if released else N.MEMBER] * 2
+    assert not {EventKind.NODE_LOST, EventKind.NODE_SUSPECT} & set(after.event_kinds)
+
+
+def test_a_node_with_a_notice_has_no_time_to_send_its_log() -> None:
+    after = scene(member(1), member(2, notice=SOON), record=job(2), result=Result("success", "", 1))
+    assert (after.state(1), after.state(2)) == (N.MEMBER, N.TERMINATING)
 
 
 def test_a_users_cancel_counts_more_than_the_programs_result() -> None:

@@ -84,8 +84,9 @@ class Agent:
         if self._watcher:
             self._watcher.stop()
         self._publish_progress(last=True)
-        self._outbox.put(self._keys.ended(config.job, config.node), encode(ended))
         self._logs.close()
+        # The last message: the daemon may terminate the machine as soon as it has it.
+        self._outbox.put(self._keys.ended(config.job, config.node), encode(ended))
         if self._mirror:
             self._mirror.close()
         self._final_flush()

@@ -37,7 +37,6 @@ from spotsup_trainer.wire import Failure, Progress, Result, Round
 from spotsup_trainer.worker_files import WorkerFiles
 
 STOP_S = 20.0  # from SIGTERM to SIGKILL; the agent gives this launcher 30 s
-LOG_DELAY_S = 2.0  # the agent sends the log once a second, and the machine may end a moment after the job
 MARGIN_S = 1.0  # before the machine's own deadline
 _JOIN_TIMEOUT_S = 7 * 24 * 3600.0  # the daemon ends a job; a node that waits must not
 _POLL_S = 0.1
@@ -129,22 +128,17 @@ class Command:
 
 
 class DataJob:
-    """Runs the command in the rounds of this node: `run()`. A signal handler may call `leave()`.
-
-    `log_delay_s`: from the command's success until it is announced, so that the agent can send the end of its log.
-    """
+    """Runs the command in the rounds of this node: `run()`. A signal handler may call `leave()`."""
 
     def __init__(
         self,
         client: RendezvousClient,
         run_dir: RunDir,
         start: Callable[[Round], Command],
-        log_delay_s: float = LOG_DELAY_S,
     ) -> None:
         self._client = client
         self._run_dir = run_dir
         self._start = start
-        self._log_delay_s = log_delay_s
         self._leave_requests = 0
         self._first_at = 0.0
 
@@ -212,18 +206,15 @@ class DataJob:
             self._write_progress(current, command)
 
     def _supervise(self, current: Round, command: Command) -> Outcome | Failure | None:
-        announce_at = None
         while True:
             status = command.status()
             self._write_progress(current, command)
             state = self._standing(current)
             if isinstance(state, Over) and self._result_written(state.result):
                 return Outcome("success" if state.result.outcome == "success" else "failure", state.result.message)
-            if status == 0 and announce_at is None:
-                announce_at = time.monotonic() + self._log_delay_s
+            if status == 0 and self._client.member.state != "done":
                 command.close()
                 log.info("round %d: the command ended well", current.number)
-            elif status == 0 and self._client.member.state != "done" and time.monotonic() >= (announce_at or 0.0):
                 self._client.announce(state="done")
             elif status:
                 command.close()
