@@ -12,7 +12,6 @@ import pytest
 from provisioners.base import (
     EndCause,
     HostKey,
-    Instance,
     InstanceState,
     Launched,
     NoCapacity,
@@ -23,6 +22,7 @@ from tests.contract.harness import Harness
 from tests.support.machines import (
     CLUSTER,
     TIMEOUT_S,
+    found_by,
     launch,
     launch_running,
     login,
@@ -44,13 +44,6 @@ def alive(provisioner: Provisioner) -> set[str]:
     return {each.token for each in provisioner.instances(CLUSTER, TIMEOUT_S) if each.state in ALIVE}
 
 
-def found(provisioner: Provisioner, token: str) -> Instance:
-    """The machine of a token."""
-    instance = provisioner.find(token, TIMEOUT_S)
-    assert instance is not None
-    return instance
-
-
 # -- launches ------------------------------------------------------------------------------------------------
 
 
@@ -58,7 +51,7 @@ def test_a_machine_behind_an_error_is_found_and_not_made_twice(light_harness: Ha
     light_harness.fail_next_launch("done-but-error")
     request = request_for(light_harness.provisioner, "n1")
     assert isinstance(light_harness.provisioner.launch(request, TIMEOUT_S), Unknown)
-    machine = found(light_harness.provisioner, request.token)
+    machine = found_by(light_harness.provisioner, "n1")
     again = light_harness.provisioner.launch(request, TIMEOUT_S)
     assert isinstance(again, Launched)
     assert again.instance.id == machine.id
@@ -70,7 +63,7 @@ def test_a_launch_that_arrives_twice_makes_one_machine(light_harness: Harness) -
     request = request_for(light_harness.provisioner, "n1")
     outcome = light_harness.provisioner.launch(request, TIMEOUT_S)
     assert isinstance(outcome, Launched)
-    assert found(light_harness.provisioner, request.token).id == outcome.instance.id
+    assert found_by(light_harness.provisioner, "n1").id == outcome.instance.id
     assert len(light_harness.provisioner.instances(CLUSTER, TIMEOUT_S)) == 1
 
 
@@ -99,7 +92,7 @@ def test_a_listing_may_lack_what_a_young_machine_does_not_have_yet(light_harness
     light_harness.be_terse()
     launched = launch(light_harness.provisioner, "n1")
     (listed,) = light_harness.provisioner.instances(CLUSTER, TIMEOUT_S)
-    for seen in (launched, listed, found(light_harness.provisioner, launched.token)):
+    for seen in (launched, listed, found_by(light_harness.provisioner, "n1")):
         assert (seen.id, seen.node, seen.token) == (launched.id, "n1", launched.token)
         assert seen.state in ALIVE
         assert (seen.ssh_host, seen.private_address, seen.end_cause, seen.preempt_at) == ("", "", None, None)
@@ -112,7 +105,7 @@ def test_an_id_that_never_was_has_no_console_and_its_end_is_nobodys(light_harnes
     stranger = machine.id[:-1] + ("1" if machine.id[-1] == "0" else "0")
     light_harness.provisioner.terminate(stranger, TIMEOUT_S)
     assert light_harness.provisioner.console(stranger, TIMEOUT_S) == ""
-    assert found(light_harness.provisioner, machine.token).state is InstanceState.RUNNING
+    assert found_by(light_harness.provisioner, "n1").state is InstanceState.RUNNING
 
 
 def test_an_address_that_comes_back_is_not_the_machine_that_had_it(harness: Harness) -> None:
@@ -130,7 +123,7 @@ def test_an_address_that_comes_back_is_not_the_machine_that_had_it(harness: Harn
         pass
     with login(new, host_key=key.public) as connection:
         assert run(connection, "echo here") == "here\n"
-    assert found(harness.provisioner, old.token).ssh_host == ""
+    assert found_by(harness.provisioner, "old").ssh_host == ""
 
 
 # -- notices and ends ----------------------------------------------------------------------------------------
@@ -140,7 +133,7 @@ def test_a_notice_that_nothing_comes_of_ends_nothing(light_harness: Harness) -> 
     machine = launch_running(light_harness.provisioner, "n1")
     light_harness.alarm(machine.id)
     launch_running(light_harness.provisioner, "n2")
-    noticed = found(light_harness.provisioner, machine.token)
+    noticed = found_by(light_harness.provisioner, "n1")
     assert (noticed.state, noticed.end_cause) == (InstanceState.RUNNING, None)
     assert noticed.preempt_at is not None
     assert noticed.preempt_at < time.time()
@@ -150,9 +143,9 @@ def test_a_notice_that_nothing_comes_of_ends_nothing(light_harness: Harness) -> 
 def test_a_notice_that_is_taken_back_is_none(light_harness: Harness) -> None:
     machine = launch_running(light_harness.provisioner, "n1")
     light_harness.preempt(machine.id, 600.0)
-    assert found(light_harness.provisioner, machine.token).preempt_at is not None
+    assert found_by(light_harness.provisioner, "n1").preempt_at is not None
     light_harness.withdraw(machine.id)
-    seen = found(light_harness.provisioner, machine.token)
+    seen = found_by(light_harness.provisioner, "n1")
     assert (seen.state, seen.end_cause, seen.preempt_at) == (InstanceState.RUNNING, None, None)
 
 
@@ -188,7 +181,7 @@ def test_a_clock_that_differs_ends_nothing_puts_no_notice_off_and_hides_no_end(
     assert [each for each in light_harness.provisioner.check(3 * TIMEOUT_S) if not each.ok] == []
     assert wait_for(lambda: light_harness.provisioner.console(one.id, TIMEOUT_S), "the console")
     light_harness.preempt(two.id, 25.0)
-    noticed = found(light_harness.provisioner, two.token)
+    noticed = found_by(light_harness.provisioner, "n2")
     assert (noticed.state, noticed.end_cause) == (InstanceState.RUNNING, None)
     assert noticed.preempt_at is not None
     assert noticed.preempt_at <= time.time() + 121.0
