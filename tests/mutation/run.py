@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import argparse
 import gc
-import importlib.abc
-import importlib.machinery
-import importlib.util
+import importlib
 import json
 import os
 import resource
@@ -23,11 +21,12 @@ from dataclasses import asdict, dataclass
 from enum import Enum
 from functools import cache
 from pathlib import Path
-from types import CodeType, FrameType, ModuleType
+from types import CodeType, FrameType
 from typing import Any
 
 import pytest
 
+from tests.mutation.imports import replace_code
 from tests.mutation.operators import Mutant, mutants
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -292,24 +291,6 @@ def _fate(name: str, mutant: Mutant, by: str) -> Fate:
 # -- mutants at import ------------------------------------------------------------------------------------
 
 
-class _Loader(importlib.abc.Loader):
-    def __init__(self, code: CodeType) -> None:
-        self._code = code
-
-    def exec_module(self, module: ModuleType) -> None:
-        exec(self._code, module.__dict__)  # noqa: S102  # our own source
-
-
-class _Finder(importlib.abc.MetaPathFinder):
-    def __init__(self, name: str, code: CodeType) -> None:
-        self._name, self._code = name, code
-
-    def find_spec(self, fullname: str, path: object, target: object = None) -> importlib.machinery.ModuleSpec | None:
-        if fullname != self._name:
-            return None
-        return importlib.util.spec_from_loader(fullname, _Loader(self._code), origin=self._code.co_filename)
-
-
 def fates_at_import(name: str, path: Path, found: Sequence[Test], workers: int) -> list[Fate]:
     """Each mutant is tried with its module, and all that imports it, imported again."""
     work = [mutant for mutant in mutants_of(name, path) if not mutant.function]
@@ -325,7 +306,7 @@ def fates_at_import(name: str, path: Path, found: Sequence[Test], workers: int) 
 def _import_and_try(name: str, code: CodeType, chosen: Sequence[str]) -> str:
     for loaded in [loaded for loaded in sys.modules if loaded.startswith(ABOVE)]:
         del sys.modules[loaded]
-    sys.meta_path.insert(0, _Finder(name, code))
+    replace_code(name, code)
     for some in (chosen[:FIRST], chosen[FIRST:]):
         watch = _Watch()
         status = pytest.main([*PYTEST, *some], plugins=[watch]) if some else pytest.ExitCode.OK

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from supervisor.api.service import Service
+from supervisor.journal.journal import Reading
 from supervisor.model import JobRecord, JobState
 from supervisor.planner.world import Rules
 from supervisor.runtime.actor import PreTerminate
@@ -31,14 +33,19 @@ RULES = Rules(
 NO_FAULTS = FaultRates()
 
 
+def wait_in(world: World) -> Callable[[Callable[[Reading], bool], float], bool]:
+    """How the API waits: for a virtual second."""
+
+    def wait_for(predicate: Callable[[Reading], bool], timeout_s: float) -> bool:
+        world.run(1.0)
+        return predicate(world.daemon.journal.read())
+
+    return wait_for
+
+
 def service(world: World) -> Service:
     """The API of the world's current daemon."""
-
-    def wait_for(predicate: Any, timeout_s: float) -> bool:
-        world.run(1.0)
-        return bool(predicate(world.daemon.journal.read()))
-
-    return Service(world.daemon.journal, world.daemon.leader, world.clock, ["local"], wait_for)
+    return Service(world.daemon.journal, world.daemon.leader, world.clock, ["local"], wait_in(world))
 
 
 def submit(world: World, name: str, low: int, desired: int, high: int, spares: int = 0, **more: Any) -> None:
@@ -52,6 +59,16 @@ def submit(world: World, name: str, low: int, desired: int, high: int, spares: i
 def record(world: World, name: str = "job") -> JobRecord:
     """The job's record in the journal."""
     return jobs_of(world)[name].record
+
+
+def sentence(world: World) -> str:
+    """The job's sentence in the status."""
+    return world.daemon.loop.status.sentences["job"]
+
+
+def alive(world: World) -> int:
+    """How many machines run."""
+    return sum(machine.alive for machine in world.cloud.machines.values())
 
 
 def in_state(state: JobState) -> Any:

@@ -7,17 +7,14 @@ switch for it. Text that is missing or not unique is an error: then the rule has
 from __future__ import annotations
 
 import argparse
-import importlib.abc
-import importlib.machinery
-import importlib.util
 import json
 import multiprocessing
 import sys
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import CodeType, ModuleType
+
+from tests.mutation.imports import replace_code
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -133,42 +130,18 @@ MUTANTS = (
 )
 
 
-class _Loader(importlib.machinery.SourceFileLoader):
-    def __init__(self, mutant: Mutant, path: str) -> None:
-        super().__init__(mutant.module, path)
-        self._mutant = mutant
-
-    def get_code(self, fullname: str) -> CodeType:
-        """Compile the changed source; no cache is read or written."""
-        source = Path(self.path).read_text()
-        found = source.count(self._mutant.old)
-        if found != 1:
-            raise ValueError(
-                f"mutant {self._mutant.name}: its text occurs {found} times in {self.path}: update the mutant"
-            )
-        return compile(source.replace(self._mutant.old, self._mutant.new), self.path, "exec")
-
-
-class _Finder(importlib.abc.MetaPathFinder):
-    def __init__(self, mutant: Mutant) -> None:
-        self._mutant = mutant
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
-        if fullname != self._mutant.module:
-            return None
-        file = str(ROOT / Path(*fullname.split("."))) + ".py"
-        return importlib.util.spec_from_loader(fullname, _Loader(self._mutant, file), origin=file)
-
-
 def install(mutant: Mutant | None) -> None:
-    """Remove the rule in this process. Raises ValueError if its module is already imported."""
+    """Remove the rule in this process. Raises ValueError if its module is imported, or lacks its text."""
     if mutant is None:
         return
     if mutant.module in sys.modules:
         raise ValueError(f"{mutant.module} is already imported: a mutant needs a process of its own")
-    sys.meta_path.insert(0, _Finder(mutant))
+    path = (ROOT / Path(*mutant.module.split("."))).with_suffix(".py")
+    source = path.read_text()
+    found = source.count(mutant.old)
+    if found != 1:
+        raise ValueError(f"mutant {mutant.name}: its text occurs {found} times in {path}: update the mutant")
+    replace_code(mutant.module, compile(source.replace(mutant.old, mutant.new), str(path), "exec"))
 
 
 def _run(asked: tuple[int, float]) -> tuple[int, str]:

@@ -15,7 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from itertools import islice
 from pathlib import Path
 
@@ -32,12 +32,9 @@ LAST_LINES = 60
 
 
 @dataclass
-class Result:
-    """The result of one scenario. `digest`: of everything that happened; equal for equal seeds."""
+class Counts:
+    """What happened, of one scenario or of all."""
 
-    seed: int
-    broken: str = ""
-    digest: str = ""
     virtual_s: float = 0.0
     cpu_s: float = 0.0
     events: int = 0
@@ -46,6 +43,15 @@ class Result:
     launched: int = 0
     commands: int = 0
     injected: Counter[str] = field(default_factory=Counter)
+
+
+@dataclass
+class Result(Counts):
+    """The result of one scenario. `digest`: of everything that happened; equal for equal seeds."""
+
+    seed: int = 0
+    broken: str = ""
+    digest: str = ""
     log: tuple[str, ...] = ()
 
 
@@ -135,26 +141,17 @@ def explain(seed: int, hours: float, broken: str) -> str:
 
 
 @dataclass
-class Total:
+class Total(Counts):
     """The sum of all results."""
 
     seeds: int = 0
-    virtual_s: float = 0.0
-    cpu_s: float = 0.0
-    events: int = 0
-    ticks: int = 0
-    checks: int = 0
-    launched: int = 0
-    commands: int = 0
-    injected: Counter[str] = field(default_factory=Counter)
     broken: list[Result] = field(default_factory=list)
 
     def add(self, result: Result) -> None:
         """Add one result."""
         self.seeds += 1
-        for name in ("virtual_s", "cpu_s", "events", "ticks", "checks", "launched", "commands"):
-            setattr(self, name, getattr(self, name) + getattr(result, name))
-        self.injected.update(result.injected)
+        for each in fields(Counts):
+            setattr(self, each.name, getattr(self, each.name) + getattr(result, each.name))
         if result.broken:
             self.broken.append(result)
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 
 from provisioners.base import Leftover, LeftoverKind
-from supervisor.model import ALERT_KINDS, ENDED_JOB_STATES, OPEN_NODE_STATES, JobState
+from supervisor.model import ALERT_KINDS, ENDED_JOB_STATES, OPEN_NODE_STATES
 from supervisor.planner.actions import Action, SendAlert
 from supervisor.planner.alerts import RETRIES_S
 from supervisor.runtime.clock import ACCEPTED_AFTER_S
@@ -411,7 +411,7 @@ def _is_empty(world: World) -> bool:
     """All jobs have ended; no machine is billed, nothing is left behind, and no alert is pending."""
     jobs = jobs_of(world).values()
     open_nodes = [node for job in jobs for node in job.nodes.values() if node.state in OPEN_NODE_STATES]
-    ended = all(job.record.state in {JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED} for job in jobs)
+    ended = all(job.record.state in ENDED_JOB_STATES for job in jobs)
     billed = any(machine.billed for machine in world.cloud.machines.values())
     return (
         ended and not open_nodes and not billed and not world.cloud.leftover_by_id and not world.journal.read().alerts

@@ -2,33 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
 from supervisor.api.adoption import Adoption
 from supervisor.errors import CommandRefusedError, NotFoundError
-from supervisor.journal.journal import Reading
 from supervisor.model import EventKind, JobState, NodeState
 from supervisor.planner.adoption import Adopted
 from supervisor.simulation.world import World
-from tests.sim.harness import in_state, record, service, submit, training_world
+from tests.sim.harness import in_state, record, service, submit, training_world, wait_in
 from tests.sim.promises import events_of, jobs_of, settled
 
 SIM = "/spotsup/sim/"
 
 
-def adoption(world: World) -> Adoption:
-    def wait_for(predicate: Callable[[Reading], bool], _timeout_s: float) -> bool:
-        world.run(1.0)
-        return predicate(world.daemon.journal.read())
-
-    return Adoption(world.daemon.journal, {"local": world.cloud}, "sim", world.clock, wait_for)
-
-
 def adopt(world: World, *release: str) -> list[Adopted]:
-    return adoption(world).adopt(release)
+    return Adoption(world.daemon.journal, {"local": world.cloud}, "sim", world.clock, wait_in(world)).adopt(release)
 
 
 def empty(world: World, prefix: str = SIM) -> None:

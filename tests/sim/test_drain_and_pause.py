@@ -11,12 +11,19 @@ from supervisor.api.service import Service
 from supervisor.errors import CommandRefusedError, NotFoundError
 from supervisor.model import EventKind, JobState, NodeState
 from supervisor.simulation.world import World
-from tests.sim.harness import RULES, empty_world, in_state, machine_of, record, service, submit, training_world
+from tests.sim.harness import (
+    RULES,
+    alive,
+    empty_world,
+    in_state,
+    machine_of,
+    record,
+    sentence,
+    service,
+    submit,
+    training_world,
+)
 from tests.sim.promises import events_of, jobs_of, settled
-
-
-def alive(world: World) -> int:
-    return sum(machine.alive for machine in world.cloud.machines.values())
 
 
 def node_with_rank(world: World, rank: int) -> str:
@@ -26,10 +33,6 @@ def node_with_rank(world: World, rank: int) -> str:
 def at_once(world: World) -> Service:
     """The API, for a user who does not wait."""
     return Service(world.daemon.journal, world.daemon.leader, world.clock, ["local"], lambda *_: True)
-
-
-def sentence(world: World) -> str:
-    return world.daemon.loop.status.sentences["job"]
 
 
 # -- drain -------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from supervisor.journal.codec import dump
 from supervisor.model import SCHEMA_VERSION, ClusterRecord, DaemonPause, EventKind, JobState
 from supervisor.runtime.loop import Loop
 from supervisor.simulation.world import World
-from tests.sim.harness import RULES, empty_world, in_state, machine_of, record, service, submit, training_world
+from tests.sim.harness import RULES, alive, empty_world, in_state, machine_of, record, service, submit, training_world
 from tests.sim.promises import events_of, jobs_of, settled
 
 LONG_S = 4 * RULES.orphan_grace_s + 60.0
@@ -20,10 +20,6 @@ LONG_S = 4 * RULES.orphan_grace_s + 60.0
 
 def headline(world: World) -> str:
     return world.daemon.loop.status.headline
-
-
-def alive(world: World) -> int:
-    return sum(machine.alive for machine in world.cloud.machines.values())
 
 
 def forget(world: World, *prefixes: str) -> None:
@@ -112,14 +108,6 @@ def test_after_an_older_backup_no_machine_whose_agent_publishes_is_terminated() 
     assert jobs_of(world)["job"].round == current, "nor is it taken from its round"
     assert world.daemon.loop.status.about("job").startswith(f"left alone: {node} may work for it and is not")
     assert f"machines run that are not in the journal ({node}): they are left alone" in headline(world)
-
-
-def test_a_silent_machine_that_is_not_in_the_journal_is_still_terminated() -> None:
-    world = training_world()
-    template = machine_of(world, 0)
-    stranger = replace(template.instance, id="i-99", node="job-zzzzz-1")
-    world.cloud.machines["i-99"] = replace(template, instance=stranger, history=[])
-    assert world.run_until(lambda w: not w.cloud.machines["i-99"].alive, LONG_S)
 
 
 # -- a journal of another version --------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from supervisor.model import EventKind, JobState
 from supervisor.planner.actions import ListDone, ListInstances
 from supervisor.simulation.faults import FaultRates
 from supervisor.simulation.nodes import LEASE_S
-from tests.sim.harness import RULES, machine_of, service, training_world
+from tests.sim.harness import RULES, alive, machine_of, service, training_world
 from tests.sim.promises import events_of, jobs_of, settled
 
 
@@ -160,7 +160,7 @@ def test_scaling_up_and_down_and_the_end_release_every_machine() -> None:
     assert training_of.lost_steps == 0
     training_of.target_steps = 1
     assert world.run_until(lambda w: jobs_of(w)["job"].record.state is JobState.SUCCEEDED and settled(w), 60.0)
-    assert not any(machine.alive for machine in world.cloud.machines.values())
+    assert not alive(world)
 
 
 def test_a_listing_answered_after_leadership_was_lost_is_ignored() -> None:

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
-
 from provisioners.base import EndCause
 from supervisor.api.service import Scale
-from supervisor.model import EventKind, JobState
+from supervisor.model import EventKind
 from supervisor.planner.quiescence import Steady, skipped
 from supervisor.simulation.world import World
-from tests.sim.harness import RULES, empty_world, in_state, machine_of, service, submit
-from tests.sim.promises import events_of, jobs_of, settled
+from tests.sim.harness import RULES, empty_world, machine_of, service, submit
+from tests.sim.promises import events_of, settled
 
 
 def scenario(steady_s: float) -> World:
@@ -73,12 +71,3 @@ def test_a_steady_job_is_skipped_until_something_changes() -> None:
     assert not skipped(replace(whole, unjournaled=frozenset({"job-xyz-9"})), steady, [], now), (
         "an unknown node publishes"
     )
-
-
-@pytest.mark.parametrize("limits", [{"hours": 0.05}, {"usd": 0.01}])
-def test_a_limit_ends_a_steady_job_within_steady_s(limits: dict[str, float]) -> None:
-    world = empty_world(replace(RULES, steady_s=30.0))
-    submit(world, "job", 1, 2, 2, limits=limits)
-    assert world.run_until(in_state(JobState.FAILED), 0.05 * 3600 + 35.0)
-    assert world.run_until(settled, 60.0)
-    assert jobs_of(world)["job"].record.reason.startswith("its limit of")

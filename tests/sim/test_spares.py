@@ -23,11 +23,13 @@ from supervisor.simulation.world import World
 from tests.sim.harness import (
     NO_FAULTS,
     RULES,
+    alive,
     empty_world,
     in_state,
     machine_of,
     machine_with,
     record,
+    sentence,
     service,
     submit,
     training_world,
@@ -46,11 +48,6 @@ def round_in(world: World) -> Round:
     found = job_of(world).round
     assert found is not None
     return found
-
-
-def sentence(world: World) -> str:
-    """The job's sentence."""
-    return world.daemon.loop.status.sentences["job"]
 
 
 def joined_by(world: World, node: str) -> bool:
@@ -294,7 +291,7 @@ def test_spares_never_cost_more_per_hour_than_allowed() -> None:
     submit(world, "job", 1, 2, 2, 1, limits={"usd_per_hour": 0.2})
     assert world.run_until(in_state(JobState.RUNNING), 30.0)
     world.run(30.0)
-    assert sum(machine.alive for machine in world.cloud.machines.values()) == 2
+    assert alive(world) == 2
     assert "limits.usd_per_hour ($0.2) allows no more machines" in sentence(world)
 
 
@@ -316,7 +313,7 @@ def test_the_end_of_a_job_releases_its_spares() -> None:
     world = training_world(2, 3, 4, spares=2)
     service(world).cancel("job")
     assert world.run_until(settled, 60.0)
-    assert not any(machine.alive for machine in world.cloud.machines.values())
+    assert not alive(world)
 
 
 def test_the_api_shows_which_node_is_a_spare(capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,7 +11,7 @@ from provisioners.base import EndCause
 from supervisor.model import EventKind, JobRecord, JobState, NodeRecord
 from supervisor.planner.actions import BootstrapDone
 from supervisor.simulation.world import World
-from tests.sim.harness import RULES, empty_world, in_state, machine_of, record, submit
+from tests.sim.harness import RULES, empty_world, in_state, machine_of, record, sentence, submit
 from tests.sim.promises import jobs_of, settled
 
 REASON = "node n, step gpu: GPU 0 is unhealthy: Xid 79\nand more lines"
@@ -51,7 +51,7 @@ def test_three_unhealthy_machines_in_a_row_block_their_type_for_a_while_with_one
         "The last error: node n, step gpu: GPU 0 is unhealthy: Xid 79"
     )
     assert len(jobs_of(world)["job"].nodes) == 3, "no zone has another of this type"
-    assert "local machine type small is blocked for 2 min" in world.daemon.loop.status.sentences["job"]
+    assert "local machine type small is blocked for 2 min" in sentence(world)
     assert [event.kind for event in world.sent if event.kind is EventKind.MACHINE_TYPE_BLOCKED] == [
         EventKind.MACHINE_TYPE_BLOCKED
     ]
