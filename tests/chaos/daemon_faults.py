@@ -11,37 +11,18 @@ from pathlib import Path
 from tests.chaos.context import Context, Outcome
 from tests.chaos.flood import Flood
 from tests.chaos.plan import Planned
-from tests.chaos.testbed import Daemon
 from tests.support.disks import Full
-from tools.stack import StackError
 
-TAKEOVER_TIMEOUT_S = 120.0
-STEP_DOWN_TIMEOUT_S = 120.0
 CLOCK_STEPS_S = (-86400, -3600, -90, 90, 3600, 86400)
 CLOCK_SLACK_S = 30.0  # its status may be some seconds old on a busy computer
-
-
-def _leader(context: Context) -> Daemon:
-    found = context.testbed.leader()
-    if found is None:
-        raise StackError("no daemon leads")
-    return found
-
-
-def _taken_over(context: Context, old: Daemon, outcome: Outcome) -> None:
-    others = [each for each in context.testbed.daemons if each is not old]
-    took_s = context.testbed.wait_for(
-        lambda: any(each.health().get("leading") for each in others), TAKEOVER_TIMEOUT_S, "another daemon to lead"
-    )
-    outcome.notes["takeover_s"] = round(took_s, 2)
 
 
 @contextmanager
 def leader_killed(context: Context, _planned: Planned, outcome: Outcome) -> Iterator[None]:
     """kill -9 of the leader; systemd starts it again."""
-    old = _leader(context)
+    old = context.testbed.wait_for_leader()
     old.kill()
-    _taken_over(context, old, outcome)
+    outcome.notes["takeover_s"] = round(context.testbed.wait_for_takeover(old), 2)
     yield
     old.start()
 
@@ -49,19 +30,15 @@ def leader_killed(context: Context, _planned: Planned, outcome: Outcome) -> Iter
 @contextmanager
 def leader_frozen(context: Context, _planned: Planned, outcome: Outcome) -> Iterator[None]:
     """SIGSTOP of the leader beyond its lease, and SIGCONT: it must change nothing."""
-    old = _leader(context)
+    old = context.testbed.wait_for_leader()
     commits = old.commits()
     old.send(signal.SIGSTOP)
     try:
-        _taken_over(context, old, outcome)
+        outcome.notes["takeover_s"] = round(context.testbed.wait_for_takeover(old), 2)
         yield
     finally:
         old.send(signal.SIGCONT)
-    context.testbed.wait_for(
-        lambda: old.health().get("headline", "").startswith("standby"),
-        STEP_DOWN_TIMEOUT_S,
-        "the old leader to step down",
-    )
+    context.testbed.wait_for_step_down(old)
     # Commits that were on their way when it was frozen may still have reached etcd before its lease ended.
     more = old.commits() - commits
     outcome.notes["commits_meanwhile"] = more
@@ -72,7 +49,7 @@ def leader_frozen(context: Context, _planned: Planned, outcome: Outcome) -> Iter
 @contextmanager
 def standby_killed(context: Context, _planned: Planned, _outcome: Outcome) -> Iterator[None]:
     """kill -9 of a standby."""
-    leader = _leader(context)
+    leader = context.testbed.wait_for_leader()
     standby = next(each for each in context.testbed.daemons if each is not leader)
     standby.kill()
     yield
@@ -113,12 +90,11 @@ def set_clock(file: Path, by_s: int) -> None:
 @contextmanager
 def clock_stepped(context: Context, planned: Planned, outcome: Outcome) -> Iterator[None]:
     """The leader's wall clock jumps, and jumps back."""
-    daemon = context.testbed.daemons[-1]
-    if _leader(context) is not daemon:
-        other = _leader(context)
-        other.kill()
-        context.testbed.wait_for(lambda: bool(daemon.health().get("leading")), TAKEOVER_TIMEOUT_S, "it to lead")
-        other.start()
+    daemon, leader = context.testbed.daemons[-1], context.testbed.wait_for_leader()
+    if leader is not daemon:
+        leader.kill()
+        context.testbed.wait_for_takeover(leader)
+        leader.start()
     by_s = CLOCK_STEPS_S[int(planned.pick * len(CLOCK_STEPS_S))]
     outcome.notes["by_s"] = by_s
     try:
@@ -136,7 +112,7 @@ def clock_stepped(context: Context, planned: Planned, outcome: Outcome) -> Itera
 @contextmanager
 def api_flood(context: Context, _planned: Planned, outcome: Outcome) -> Iterator[None]:
     """Hundreds of requests a second, and connections that send nothing."""
-    leader = _leader(context)
+    leader = context.testbed.wait_for_leader()
     with Flood(leader.socket, context.job) as flood:
         yield
         outcome.notes |= flood.measure(leader.pid)

@@ -35,6 +35,7 @@ STOP_TIMEOUT_S = 30.0
 KILL_TIMEOUT_S = 10.0
 HEALTH_TIMEOUT_S = 5.0
 CALL_TIMEOUT_S = 20.0
+TAKEOVER_TIMEOUT_S = 120.0
 LOOK_S = 0.05
 
 
@@ -180,7 +181,7 @@ class Testbed:
             shutil.copy(self.daemons[0].state / "cluster.key", daemon.state / "cluster.key")
         for daemon in self.daemons:
             daemon.start()
-        self.wait_for(lambda: self.leader() is not None, 60.0, "a daemon to lead")
+        self.wait_for_leader()
 
     def start_cloud(self) -> None:
         """Start the local cloud's server."""
@@ -189,6 +190,26 @@ class Testbed:
     def leader(self) -> Daemon | None:
         """The daemon that reports that it leads."""
         return next((each for each in self.daemons if each.runs and each.health().get("leading")), None)
+
+    def wait_for_leader(self) -> Daemon:
+        """The leader, once there is one. Raises StackError."""
+        self.wait_for(lambda: self.leader() is not None, TAKEOVER_TIMEOUT_S, "a daemon to lead")
+        found = self.leader()
+        assert found is not None
+        return found
+
+    def wait_for_takeover(self, old: Daemon) -> float:
+        """Wait until another daemon leads; returns the seconds. Raises StackError."""
+        others = [each for each in self.daemons if each is not old]
+        return self.wait_for(
+            lambda: any(each.health().get("leading") for each in others), TAKEOVER_TIMEOUT_S, "another daemon to lead"
+        )
+
+    def wait_for_step_down(self, old: Daemon) -> None:
+        """Wait until a daemon that led is a standby. Raises StackError."""
+        self.wait_for(
+            lambda: old.health().get("headline", "").startswith("standby"), TAKEOVER_TIMEOUT_S, "it to step down"
+        )
 
     def any(self) -> Daemon:
         """A daemon that answers, preferably the leader. Raises StackError."""
