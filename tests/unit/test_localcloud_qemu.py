@@ -58,6 +58,13 @@ def test_the_command_line(tsc_khz: int, accel: list[str]) -> None:
     assert "virtio-net-pci,netdev=lan,addr=8,mac=02:54:00:46:03:04" in line
 
 
+def test_kvm_needs_a_processor_with_virtualization() -> None:
+    assert qemu.has_virtualization("processor\t: 0\nflags\t\t: fpu vmx cx16\n")
+    assert qemu.has_virtualization("flags\t\t: fpu svm\n")
+    assert not qemu.has_virtualization("flags\t\t: fpu cx16 vmx_fake\nvmx flags\t: vnmi\n")
+    assert not qemu.has_virtualization("")
+
+
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="other processors have no time stamp counter")
 def test_the_counter_is_measured_the_same_twice() -> None:
     first, second = qemu.measured_tsc_khz(), qemu.measured_tsc_khz()

@@ -105,6 +105,8 @@ def kvm_works(folder: Folder) -> bool:
     program = shutil.which(PROGRAM)
     if program is None or not os.access("/dev/kvm", os.R_OK | os.W_OK):
         return False
+    if not has_virtualization(Path("/proc/cpuinfo").read_text()):
+        return False
     sector = folder.path / "probe.img"
     sector.write_bytes(_PROBE)
     arguments = [
@@ -121,6 +123,13 @@ def kvm_works(folder: Folder) -> bool:
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
     return False
+
+
+def has_virtualization(cpuinfo: str) -> bool:
+    """Whether the processor has VT-x or AMD-V. A host may offer /dev/kvm without: its guests run a boot sector, and
+    fail at the first `lock cmpxchg16b` of their kernel ("KVM internal error", seen with QEMU 7.2)."""
+    flags = next((line for line in cpuinfo.splitlines() if line.startswith("flags")), "").split()
+    return "vmx" in flags or "svm" in flags
 
 
 def measured_tsc_khz() -> int:
