@@ -14,6 +14,7 @@ import click
 import yaml
 
 from provisioners.codes import markdown
+from provisioners.localcloud.main import main as localcloud
 from provisioners.registry import CLOUDS
 from provisioners.settings import CloudSettings
 from supervisor.cli.common import EXIT_CODES
@@ -298,10 +299,13 @@ def cloud_errors() -> str:
 
 
 def command_lines() -> str:
-    """Every command of spotsupctl and spotsupd."""
+    """Every command of spotsupctl, spotsupd and spotsup-localcloud."""
     lines = [
-        *_head("Command lines", "supervisor/cli/"),
-        "`spotsupctl` is for users: it talks to the daemon over a Unix socket. `spotsupd` is the daemon and its tools.",
+        *_head("Command lines", "supervisor/cli/ and provisioners/localcloud/main.py"),
+        (
+            "`spotsupctl` is for users: it talks to the daemon over a Unix socket. `spotsupd` is the daemon and its "
+            "tools. `spotsup-localcloud` serves the local cloud by hand, and injects faults into its machines."
+        ),
         "",
         "## Exit codes",
         "",
@@ -309,7 +313,7 @@ def command_lines() -> str:
         "|---|---|",
         *(f"| {code} | {meaning} |" for code, meaning in EXIT_CODES.items()),
     ]
-    for name, group in (("spotsupctl", spotsupctl), ("spotsupd", spotsupd)):
+    for name, group in (("spotsupctl", spotsupctl), ("spotsupd", spotsupd), ("spotsup-localcloud", localcloud)):
         lines += ["", f"## {name}", *_command(name, group, None)]
     return "\n".join([*lines, ""])
 

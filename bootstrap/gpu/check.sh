@@ -1,5 +1,6 @@
 # The job's interpreter computes on each GPU, in a process that can be killed. The sum is exact in float32, and in TF32
 # too: all are powers of two.
+. ../shell/checked.sh
 set -eu
 own=@own@ python=@python@ gpus=@gpus@ limit_s=@limit_s@ checked=@checked@ key=@key@
 program='
@@ -25,14 +26,7 @@ except Exception as error:
     sys.exit(f"torch {torch.__version__} (CUDA {torch.version.cuda}) cannot compute on the GPUs: {first}")
 '
 cd /
-status=0
-(
-    set -- timeout -k 10 "$limit_s" "$python" -c "$program" "$gpus"
-    # shellcheck source=/dev/null
-    . "$own/env.sh"
-    exec "$@"
-) </dev/null >&2 || status=$?
-[ "$status" -ne 124 ] || echo "computing on the GPUs did not end within $limit_s s: one of them hangs" >&2
-[ "$status" -eq 0 ] || exit "$status"
+checked "$own/env.sh" "computing on the GPUs did not end within $limit_s s: one of them hangs" \
+    timeout -k 10 "$limit_s" "$python" -c "$program" "$gpus"
 echo "$key" >"$own/$checked.new"
 mv "$own/$checked.new" "$own/$checked"

@@ -102,49 +102,25 @@ def preempt(machine: str, notice: float, directory: Path, output: str, *, false_
     _change(directory, "admin/machines", machine, "preempt", body, output)
 
 
-@main.command()
-@_machine
-@_directory
-@_output
-def withdraw(machine: str, directory: Path, output: str) -> None:
-    """Take back the preemption that was announced to MACHINE (its id, or its node)."""
-    _change(directory, "admin/machines", machine, "withdraw", None, output)
+def _machine_command(verb: str, help_text: str, root: str = "admin/machines") -> None:
+    """A command that only names a machine."""
+
+    @main.command(verb, help=help_text)
+    @_machine
+    @_directory
+    @_output
+    def command(machine: str, directory: Path, output: str) -> None:
+        _change(directory, root, machine, verb, None, output)
 
 
-@main.command()
-@_machine
-@_directory
-@_output
-def kill(machine: str, directory: Path, output: str) -> None:
-    """Make MACHINE (its id, or its node) vanish at once, without a notice."""
-    _change(directory, "admin/machines", machine, "kill", None, output)
-
-
-@main.command()
-@_machine
-@_directory
-@_output
-def freeze(machine: str, directory: Path, output: str) -> None:
-    """Stop all processes of MACHINE (its id, or its node): the cloud reports it as running, and it does not answer."""
-    _change(directory, "admin/machines", machine, "freeze", None, output)
-
-
-@main.command()
-@_machine
-@_directory
-@_output
-def thaw(machine: str, directory: Path, output: str) -> None:
-    """Continue all processes of MACHINE (its id, or its node) after a freeze."""
-    _change(directory, "admin/machines", machine, "thaw", None, output)
-
-
-@main.command()
-@_machine
-@_directory
-@_output
-def terminate(machine: str, directory: Path, output: str) -> None:
-    """End MACHINE (its id, or its node) as its owner would."""
-    _change(directory, "machines", machine, "terminate", None, output)
+_machine_command("withdraw", "Take back the preemption that was announced to MACHINE (its id, or its node).")
+_machine_command("kill", "Make MACHINE (its id, or its node) vanish at once, without a notice.")
+_machine_command(
+    "freeze",
+    "Stop all processes of MACHINE (its id, or its node): the cloud reports it as running, and it does not answer.",
+)
+_machine_command("thaw", "Continue all processes of MACHINE (its id, or its node) after a freeze.")
+_machine_command("terminate", "End MACHINE (its id, or its node) as its owner would.", "machines")
 
 
 @main.command("set")

@@ -138,10 +138,6 @@ class _Api:
         seen = (rules.view(machine, now) for machine in self._cloud.machines().values())
         return _json(_VIEWS.dump_json([each for each in seen if each is not None]))
 
-    async def terminate(self, request: Request) -> Response:
-        machine = request.path_params["machine"]
-        return self._answer(await run_in_threadpool(self._cloud.end, machine, EndCause.USER))
-
     async def preempt(self, request: Request) -> Response:
         machine, notice = request.path_params["machine"], await _parse(request, NoticeBody)
         preempt = partial(self._cloud.preempt, false_alarm=notice.false_alarm)
@@ -152,14 +148,13 @@ class _Api:
         await run_in_threadpool(self._cloud.end, machine, EndCause.FAILED)
         return self._answer(await run_in_threadpool(self._cloud.wait_ended, machine, KILL_WAIT_S))
 
-    async def withdraw(self, request: Request) -> Response:
-        return self._answer(await run_in_threadpool(self._cloud.withdraw, request.path_params["machine"]))
+    def changes(self, change: Callable[[str], Machine]) -> Handler:
+        """A handler that needs only the machine's id."""
 
-    async def freeze(self, request: Request) -> Response:
-        return self._answer(await run_in_threadpool(self._cloud.freeze, request.path_params["machine"]))
+        async def handle(request: Request) -> Response:
+            return self._answer(await run_in_threadpool(change, request.path_params["machine"]))
 
-    async def thaw(self, request: Request) -> Response:
-        return self._answer(await run_in_threadpool(self._cloud.thaw, request.path_params["machine"]))
+        return handle
 
     async def settings(self, _: Request) -> Response:
         return _json(self._cloud.settings().model_dump_json())
@@ -177,13 +172,13 @@ def application(cloud: Cloud) -> Starlette:
         ("GET", "/v1/offers", api.offers),
         ("POST", "/v1/launch", api.launch),
         ("GET", "/v1/machines", api.machines),
-        ("POST", "/v1/machines/{machine}/terminate", api.terminate),
+        ("POST", "/v1/machines/{machine}/terminate", api.changes(partial(cloud.end, cause=EndCause.USER))),
         ("GET", "/v1/admin/machines", api.all_machines),
         ("POST", "/v1/admin/machines/{machine}/preempt", api.preempt),
-        ("POST", "/v1/admin/machines/{machine}/withdraw", api.withdraw),
+        ("POST", "/v1/admin/machines/{machine}/withdraw", api.changes(cloud.withdraw)),
         ("POST", "/v1/admin/machines/{machine}/kill", api.kill),
-        ("POST", "/v1/admin/machines/{machine}/freeze", api.freeze),
-        ("POST", "/v1/admin/machines/{machine}/thaw", api.thaw),
+        ("POST", "/v1/admin/machines/{machine}/freeze", api.changes(cloud.freeze)),
+        ("POST", "/v1/admin/machines/{machine}/thaw", api.changes(cloud.thaw)),
         ("GET", "/v1/admin/settings", api.settings),
         ("PATCH", "/v1/admin/settings", api.patch),
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import click
@@ -51,61 +52,50 @@ def scale(context: click.Context, /, job: str, output: str, **numbers: int | Non
     _change(context, job_path(job, "/scale"), output, sentence, numbers)
 
 
-@click.command()
-@click.argument("job")
-@output_option
-@click.pass_context
-def cancel(context: click.Context, job: str, output: str) -> None:
+def _command(argument: str, path: Callable[[str, str], str]) -> Callable[[Callable[[str, Any], str]], click.Command]:
+    """A command that POSTs to what its argument names. It is written as the sentence of the name and the reply."""
+
+    def made(sentence: Callable[[str, Any], str]) -> click.Command:
+        @click.command(sentence.__name__, help=sentence.__doc__)
+        @click.argument(argument)
+        @output_option
+        @click.pass_context
+        def run(context: click.Context, /, output: str, **arguments: str) -> None:
+            name = arguments[argument]
+            _change(context, path(name, f"/{sentence.__name__}"), output, partial(sentence, name))
+
+        return run
+
+    return made
+
+
+@_command("job", job_path)
+def cancel(job: str, reply: Any) -> str:
     """End a job and release its machines."""
-
-    def sentence(reply: Any) -> str:
-        return f"{job}: cancelling; releasing {machines(reply['nodes']['active'])}"
-
-    _change(context, job_path(job, "/cancel"), output, sentence)
+    return f"{job}: cancelling; releasing {machines(reply['nodes']['active'])}"
 
 
-@click.command()
-@click.argument("job")
-@output_option
-@click.pass_context
-def pause(context: click.Context, job: str, output: str) -> None:
+@_command("job", job_path)
+def pause(job: str, reply: Any) -> str:
     """Checkpoint a job and release its machines.
 
     `spotsupctl resume` continues it from the checkpoint.
     """
-
-    def sentence(reply: Any) -> str:
-        if reply["state"] == "paused":
-            return f"{job}: paused"
-        return f"{job}: pausing; releasing {machines(reply['nodes']['active'])} after a checkpoint"
-
-    _change(context, job_path(job, "/pause"), output, sentence)
+    if reply["state"] == "paused":
+        return f"{job}: paused"
+    return f"{job}: pausing; releasing {machines(reply['nodes']['active'])} after a checkpoint"
 
 
-@click.command()
-@click.argument("job")
-@output_option
-@click.pass_context
-def resume(context: click.Context, job: str, output: str) -> None:
+@_command("job", job_path)
+def resume(job: str, reply: Any) -> str:
     """Continue a paused job from its checkpoint."""
-
-    def sentence(reply: Any) -> str:
-        return f"{job}: resuming; {reply['nodes']['desired']} nodes wanted"
-
-    _change(context, job_path(job, "/resume"), output, sentence)
+    return f"{job}: resuming; {reply['nodes']['desired']} nodes wanted"
 
 
-@click.command()
-@click.argument("node")
-@output_option
-@click.pass_context
-def drain(context: click.Context, node: str, output: str) -> None:
+@_command("node", node_path)
+def drain(node: str, reply: Any) -> str:
     """Replace a node without losing a step.
 
     The node trains until its replacement is ready, then leaves its round in order.
     """
-
-    def sentence(reply: Any) -> str:
-        return f"{node}: will leave {reply['job']} once it is replaced"
-
-    _change(context, node_path(node, "/drain"), output, sentence)
+    return f"{node}: will leave {reply['job']} once it is replaced"

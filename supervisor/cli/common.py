@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -101,7 +102,13 @@ def warn(sentences: Sequence[str]) -> None:
 
 
 def config_options(command: Callable[..., None]) -> Callable[..., None]:
-    """The options by which commands of `spotsupd` find their configuration."""
+    """The options by which commands of `spotsupd` find their configuration, which they get as `config`."""
+
+    @wraps(command)
+    def run(config_path: Path | None, state_dir: Path | None, socket_path: Path | None, **rest: Any) -> None:
+        with exit_on_error("spotsupd"):
+            command(config=_config(config_path, state_dir, socket_path), **rest)
+
     for option in (
         click.option("--socket", "socket_path", type=click.Path(path_type=Path), help="Overrides api.socket."),
         click.option("--state-dir", type=click.Path(path_type=Path), help="Overrides state_dir."),
@@ -112,11 +119,11 @@ def config_options(command: Callable[..., None]) -> Callable[..., None]:
             "--config", "config_path", type=click.Path(path_type=Path), help="The configuration, spotsupd.toml."
         ),
     ):
-        command = option(command)
-    return command
+        run = option(run)
+    return run
 
 
-def config_of(config_path: Path | None, state_dir: Path | None, socket_path: Path | None) -> Config:
+def _config(config_path: Path | None, state_dir: Path | None, socket_path: Path | None) -> Config:
     """The configuration, with what the command line overrides. Raises UsageError."""
     from supervisor.config import check_paths, load_config
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import sys
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 from spotsup_trainer import __version__
 
 from supervisor.cli import journal
-from supervisor.cli.common import EXIT_CODES, config_of, config_options, exit_on_error, output_option, print_json
+from supervisor.cli.common import EXIT_CODES, config_options, output_option, print_json
+
+if TYPE_CHECKING:
+    from supervisor.config import Config
 
 
 @click.group(
@@ -24,42 +27,31 @@ def main() -> None:
 
 @main.command()
 @config_options
-def run(config_path: Path | None, embedded_etcd: bool, state_dir: Path | None, socket_path: Path | None) -> None:
+def run(config: Config, embedded_etcd: bool) -> None:
     """Run the daemon until SIGTERM or Ctrl-C. Jobs keep training when it stops."""
-    with exit_on_error("spotsupd"):
-        config = config_of(config_path, state_dir, socket_path)
-        from supervisor.app import run_daemon
+    from supervisor.app import run_daemon
 
-        _set_up_logging()
-        run_daemon(config, embedded_etcd=embedded_etcd, version=__version__)
+    _set_up_logging()
+    run_daemon(config, embedded_etcd=embedded_etcd, version=__version__)
 
 
 @main.command()
 @config_options
 @click.option("--timeout", "timeout_s", type=float, default=60.0, show_default=True, help="Seconds for each cloud.")
 @output_option
-def check(
-    config_path: Path | None,
-    embedded_etcd: bool,
-    state_dir: Path | None,
-    socket_path: Path | None,
-    timeout_s: float,
-    output: str,
-) -> None:
+def check(config: Config, embedded_etcd: bool, timeout_s: float, output: str) -> None:
     """Test the configuration, and say how to fix what fails.
 
     Tests credentials, quota, permissions, images, etcd, SSH and Slack. Starts nothing and launches nothing. Exit code 1
     if a test fails.
     """
-    with exit_on_error("spotsupd"):
-        config = config_of(config_path, state_dir, socket_path)
-        import logging
+    import logging
 
-        from supervisor.cli.check import check_installation
+    from supervisor.cli.check import check_installation
 
-        # SDKs log their errors too; here each error is a finding of one sentence.
-        logging.getLogger().addHandler(logging.NullHandler())
-        found = check_installation(config, embedded_etcd=embedded_etcd, timeout_s=timeout_s)
+    # SDKs log their errors too; here each error is a finding of one sentence.
+    logging.getLogger().addHandler(logging.NullHandler())
+    found = check_installation(config, embedded_etcd=embedded_etcd, timeout_s=timeout_s)
     ok = all(each.finding.ok for each in found)
     if output == "json":
         rows = [

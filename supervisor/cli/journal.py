@@ -3,51 +3,53 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from supervisor.cli.common import config_of, config_options, exit_on_error, output_option, print_json
+from supervisor.cli.common import config_options, output_option, print_json
+
+if TYPE_CHECKING:
+    from spotsup_trainer.etcd import Etcd
+    from spotsup_trainer.wire import Keys
+
+    from supervisor.config import Config
+    from supervisor.journal.backup import CopyCounts
 
 
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path))
 @config_options
-def export(
-    file: Path, config_path: Path | None, embedded_etcd: bool, state_dir: Path | None, socket_path: Path | None
-) -> None:
+def export(file: Path, config: Config, embedded_etcd: bool) -> None:
     """Write the journal (jobs, nodes, events, code) to FILE. Daemons may be running."""
-    with exit_on_error("spotsupd"):
-        config = config_of(config_path, state_dir, socket_path)
-        from spotsup_trainer.wire import Keys
+    from supervisor.journal.backup import export_journal
 
-        from supervisor.journal.backup import export_journal
-        from supervisor.journal.connection import open_etcd
-
-        with open_etcd(config, embedded_etcd=embedded_etcd) as etcd:
-            copied = export_journal(etcd, Keys(config.cluster), file, time.time())
-    click.echo(f"{file}: {copied.jobs} jobs, {copied.nodes} nodes, {copied.keys} keys")
+    _copy(partial(export_journal, now=time.time()), file, config, embedded_etcd)
 
 
 @click.command("import")
 @click.argument("file", type=click.Path(path_type=Path))
 @config_options
-def import_(
-    file: Path, config_path: Path | None, embedded_etcd: bool, state_dir: Path | None, socket_path: Path | None
-) -> None:
+def import_(file: Path, config: Config, embedded_etcd: bool) -> None:
     """Write the journal in FILE into an etcd that has none. No daemon may be running.
 
     If interrupted, run it again. Never overwrites a journal: exit code 5 if etcd has one.
     """
-    with exit_on_error("spotsupd"):
-        config = config_of(config_path, state_dir, socket_path)
-        from spotsup_trainer.wire import Keys
+    from supervisor.journal.backup import import_journal
 
-        from supervisor.journal.backup import import_journal
-        from supervisor.journal.connection import open_etcd
+    _copy(import_journal, file, config, embedded_etcd)
 
-        with open_etcd(config, embedded_etcd=embedded_etcd) as etcd:
-            copied = import_journal(etcd, Keys(config.cluster), file)
+
+def _copy(copy: Callable[[Etcd, Keys, Path], CopyCounts], file: Path, config: Config, embedded_etcd: bool) -> None:
+    from spotsup_trainer.wire import Keys
+
+    from supervisor.journal.connection import open_etcd
+
+    with open_etcd(config, embedded_etcd=embedded_etcd) as etcd:
+        copied = copy(etcd, Keys(config.cluster), file)
     click.echo(f"{file}: {copied.jobs} jobs, {copied.nodes} nodes, {copied.keys} keys")
 
 
@@ -60,21 +62,17 @@ def import_(
 def adopt(
     release: tuple[str, ...],
     output: str,
-    config_path: Path | None,
+    config: Config,
     embedded_etcd: bool,  # noqa: ARG001 - the running daemon knows its etcd
-    state_dir: Path | None,
-    socket_path: Path | None,
 ) -> None:
     """Add machines that the journal does not know to it.
 
     For use after etcd was lost or restored from a backup. First submit again the job files of the jobs that should
     continue. The daemon starts and ends nothing until each machine is adopted or released.
     """
-    with exit_on_error("spotsupd"):
-        config = config_of(config_path, state_dir, socket_path)
-        from supervisor.cli.client import Client
+    from supervisor.cli.client import Client
 
-        found = Client(config.socket).post("/v1/adopt", {"release": list(release)})
+    found = Client(config.socket).post("/v1/adopt", {"release": list(release)})
     if output == "json":
         print_json(found)
         return

@@ -22,7 +22,9 @@ from spotsup_trainer.wire import Keys
 
 from supervisor.cron import next_run
 from supervisor.errors import CommandRefusedError, JournalUnavailableError, UsageError
+from supervisor.journal.codec import schema_of
 from supervisor.journal.reading import CLUSTER
+from supervisor.model import SCHEMA_VERSION
 
 FORMAT = 1
 # etcd refuses requests above 1.5 MiB, and transactions of more than 128 operations.
@@ -209,6 +211,12 @@ def _read(path: Path, keys: Keys) -> dict[str, bytes]:
             raise UsageError(f"{path} is of cluster {header['cluster']}, but the configuration names {keys.cluster}")
         values = {f"{keys.root}{row['key']}": base64.b64decode(row["value"]) for row in rows}
         values[f"{keys.world}{CLUSTER}"]
+        for key, value in values.items():
+            if key.startswith((f"{keys.world}jobs/", f"{keys.world}nodes/")) and schema_of(value) != SCHEMA_VERSION:
+                raise UsageError(
+                    f"{path} was exported by another version of spotsupd ({key} has schema {schema_of(value)}, "
+                    f"this one reads {SCHEMA_VERSION}): import it with that version"
+                )
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror or error}") from error
     except (ValueError, KeyError, TypeError, EOFError) as error:

@@ -51,6 +51,15 @@ def load(kind: type[Record], raw: bytes, key: str) -> Record:
     return record
 
 
+def schema_of(raw: bytes) -> object:
+    """The schema that a record names; this daemon's where it names none, or is no record."""
+    try:
+        parsed = from_json(raw)
+    except ValueError:
+        return SCHEMA_VERSION
+    return parsed.get("schema", SCHEMA_VERSION) if isinstance(parsed, dict) else SCHEMA_VERSION
+
+
 def _parsed(kind: type, raw: bytes, key: str) -> dict[str, Any]:
     try:
         parsed = from_json(raw)

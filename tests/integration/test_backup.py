@@ -15,7 +15,7 @@ from spotsup_trainer.wire import Hint, Keys, Member, Progress, encode
 from supervisor.errors import CommandRefusedError, JournalUnavailableError, SpotsupError, UsageError
 from supervisor.journal.backup import CopyCounts, export_journal, import_journal
 from supervisor.journal.codec import dump
-from supervisor.model import ClusterRecord, Event, EventKind, JobRecord
+from supervisor.model import SCHEMA_VERSION, ClusterRecord, Event, EventKind, JobRecord
 from supervisor.spec import parse_spec
 
 KEYS = Keys("test")
@@ -124,6 +124,18 @@ def test_a_file_that_is_no_export_is_refused_before_anything_is_written(etcd: Et
             import_journal(etcd, KEYS, path)
     assert holds(etcd) == {}
     assert base64.b64decode(lines[1]["value"])
+
+
+@pytest.mark.parametrize("schema", [SCHEMA_VERSION - 1, SCHEMA_VERSION + 1])
+def test_an_export_of_another_schema_is_refused_in_one_sentence(etcd: Etcd, tmp_path: Path, schema: int) -> None:
+    etcd.put(f"{KEYS.world}cluster", WORLD[f"{KEYS.world}cluster"])
+    etcd.put(f"{KEYS.world}jobs/job", json.dumps({**json.loads(dump(JOB)), "schema": schema}).encode())
+    export_journal(etcd, KEYS, tmp_path / "old.gz", 9.0)
+    etcd.delete("/", prefix=True)
+    message = rf"old.gz was exported by another version of spotsupd \(.*jobs/job has schema {schema}, this one reads"
+    with pytest.raises(UsageError, match=message):
+        import_journal(etcd, KEYS, tmp_path / "old.gz")
+    assert holds(etcd) == {}
 
 
 def test_an_etcd_without_a_journal_or_an_answer_is_reported_in_one_sentence(etcd: Etcd, tmp_path: Path) -> None:
