@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import argparse
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from types import FrameType
@@ -14,11 +16,45 @@ from rich.table import Table
 
 from benchmarks.recovery.watch import BenchError, Stop
 from supervisor.errors import StartError
-from tools.stack import InterruptedByUserError, StackError
+from tools.stack import ROOT, InterruptedByUserError, StackError
 
 T = TypeVar("T")
 
+FOLDER = ROOT / "build" / "bench"
+
 progress = Console(stderr=True, highlight=False)
+
+
+def parser_of(name: str, doc: str | None) -> argparse.ArgumentParser:
+    """The command line of `make bench-NAME`, with the options that all have. `doc`: its first line says what it is."""
+    parser = argparse.ArgumentParser(prog=f"bench-{name}", description=(doc or "").splitlines()[0])
+    parser.add_argument(
+        "--folder",
+        type=lambda text: Path(text).absolute(),
+        default=FOLDER / name,
+        help="for all that is written meanwhile",
+    )
+    parser.add_argument("--json", type=Path, default=FOLDER / f"{name}.json", help="the result")
+    return parser
+
+
+def add_repeat(parser: argparse.ArgumentParser) -> None:
+    """`--repeat` and `--quick`."""
+    parser.add_argument("--repeat", type=count, default=3, metavar="N")
+    parser.add_argument("--quick", action="store_const", dest="repeat", const=1, help="the same as --repeat 1")
+
+
+def count(text: str) -> int:
+    """An argument that is a number of something."""
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
+    return int(text)
+
+
+def stopwatch() -> Callable[[str], None]:
+    """Prints a line of progress, behind the time since now."""
+    began = time.monotonic()
+    return lambda text: progress.print(f"[dim]{time.monotonic() - began:6.1f} s[/dim]  {text}", soft_wrap=True)
 
 
 def measured(name: str, work: Callable[[Stop], T]) -> T:

@@ -13,6 +13,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from rich.table import Table
+
 
 @dataclass(frozen=True, slots=True)
 class Sample:
@@ -80,6 +82,23 @@ def _row(key: tuple[str, str, str, str], group: Sequence[Sample]) -> Row:
 
 def _finite(value: float) -> float | None:
     return round(value, 4) if math.isfinite(value) else None
+
+
+def table_of(
+    title: str, left: Iterable[str], right: Iterable[str], padding: tuple[int, int, int, int] = (0, 1, 0, 1)
+) -> Table:
+    """An empty table for people. `left`, `right`: the heads of columns, by how they are justified."""
+    made = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, padding=padding)
+    for column in left:
+        made.add_column(column, no_wrap=True)
+    for column in right:
+        made.add_column(column, no_wrap=True, justify="right")
+    return made
+
+
+def figures(row: Row, digits: int) -> list[str]:
+    """Median, smallest and largest value in seconds, for a table."""
+    return [f"{value:.{digits}f} s" for value in (row.median, row.min, row.max) if value is not None]
 
 
 def machine() -> dict[str, Any]:

@@ -13,6 +13,7 @@ from typing import Protocol, TypeAlias
 
 CLUSTER_TAG = "spotsup-cluster"
 NODE_TAG = "spotsup-node"
+TOKEN_TAG = "spotsup-token"  # noqa: S105 - a name, not a secret
 
 
 class Market(StrEnum):
@@ -102,6 +103,11 @@ class LaunchRequest:
     tags: Mapping[str, str] = field(default_factory=dict)
     disk_gb: int = 0  # boot disk; 0: the provider's setting
     dead_man_s: float = 0.0  # without contact for so long, the machine ends its own billing; 0: never
+
+    @property
+    def own_tags(self) -> dict[str, str]:
+        """The tags that say whose it is. They win over `tags`."""
+        return {CLUSTER_TAG: self.cluster, NODE_TAG: self.node, TOKEN_TAG: self.token}
 
 
 @dataclass(frozen=True, slots=True)

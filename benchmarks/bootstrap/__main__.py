@@ -16,10 +16,9 @@ from rich.table import Table
 
 from benchmarks import results
 from benchmarks.bootstrap import machines as bootstrap
-from benchmarks.command import measured, progress, show
+from benchmarks.command import add_repeat, measured, parser_of, progress, show
 from benchmarks.recovery.watch import Stop
 from benchmarks.results import Row, Sample
-from tools.stack import ROOT
 
 SPOTSUP, FLOOR = "spotsup", "floor"
 SIZES = (1, 8, 32, 64)
@@ -62,14 +61,9 @@ def measure_environment(folder: Path, stop: Stop) -> list[Sample]:
 
 def table(rows: Sequence[Row]) -> Table:
     """The rows for people."""
-    made = Table(title="Bootstrap", title_justify="left", title_style="bold", box=None, pad_edge=False)
-    for column in ("", "until"):
-        made.add_column(column, no_wrap=True)
-    for column in ("median", "min", "max", "n"):
-        made.add_column(column, no_wrap=True, justify="right")
+    made = results.table_of("Bootstrap", ("", "until"), ("median", "min", "max", "n"))
     for row in rows:
-        numbers = [f"{value:.2f} s" for value in (row.median, row.min, row.max) if value is not None]
-        made.add_row(row.case, row.metric, *numbers, str(row.n))
+        made.add_row(row.case, row.metric, *results.figures(row, 2), str(row.n))
     return made
 
 
@@ -109,15 +103,10 @@ def main() -> int:
 
 
 def _parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="bench-bootstrap", description=(__doc__ or "").splitlines()[0])
-    build = ROOT / "build" / "bench"
-    parser.add_argument("--repeat", type=int, default=3, metavar="N")
+    parser = parser_of("bootstrap", __doc__)
+    add_repeat(parser)
     parser.add_argument("--most", type=int, default=SIZES[-1], metavar="NODES", help="leave out what is larger")
-    parser.add_argument("--folder", type=Path, default=build / "bootstrap", help="for all that is written meanwhile")
-    parser.add_argument("--json", type=Path, default=build / "bootstrap.json")
-    options = parser.parse_args()
-    options.folder = options.folder.absolute()
-    return options
+    return parser.parse_args()
 
 
 if __name__ == "__main__":

@@ -98,12 +98,12 @@ def measure(ready: Fleet, stop: Stop) -> Timing:
     with ThreadPoolExecutor(len(ready.targets)) as pool:
         reports = list(pool.map(_bootstrap, ready.targets, ready.setups))
     agents_s = time.monotonic() - began
-    deadline = time.monotonic() + LIMIT_S
-    while missing := [mark.name for mark in ready.marks if not mark.exists()]:
-        stop.check()
-        if time.monotonic() > deadline:
-            raise BenchError(f"{len(missing)} workers were not started within {LIMIT_S:g} s, among them {missing[0]}")
-        time.sleep(0.05)
+    stop.until(
+        lambda: all(mark.exists() for mark in ready.marks),
+        LIMIT_S,
+        lambda: f"not all of {len(ready.marks)} workers were started within {LIMIT_S:g} s",
+        0.05,
+    )
     last = max(mark.stat().st_mtime for mark in ready.marks)
     return Timing([report.took_s for report in reports], agents_s, last - began_unix)
 
@@ -171,15 +171,13 @@ def _launch(cloud: LocalProvisioner, names: Sequence[str], identity: Identity, s
         outcome = cloud.launch(LaunchRequest(name, CLUSTER, name, offer, identity.host_key(name), public), CALL_S)
         if not isinstance(outcome, Launched):
             raise BenchError(f"the local cloud did not launch {name}: {outcome}")
-    deadline = time.monotonic() + LIMIT_S
-    while True:
-        stop.check()
+
+    def answering() -> list[Instance]:
         found = {each.node: each for each in cloud.instances(CLUSTER, CALL_S)}
-        if all(found[name].state is InstanceState.RUNNING and _answers(found[name]) for name in names):
-            return [found[name] for name in names]
-        if time.monotonic() > deadline:
-            raise BenchError(f"not all of {len(names)} machines answered within {LIMIT_S:g} s")
-        time.sleep(0.1)
+        machines = [found[name] for name in names]
+        return machines if all(each.state is InstanceState.RUNNING and _answers(each) for each in machines) else []
+
+    return stop.until(answering, LIMIT_S, lambda: f"not all of {len(names)} machines answered within {LIMIT_S:g} s")
 
 
 def _answers(machine: Instance) -> bool:

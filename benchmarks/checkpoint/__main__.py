@@ -19,7 +19,7 @@ from pathlib import Path
 from rich.table import Table
 
 from benchmarks import results
-from benchmarks.command import measured, progress, show
+from benchmarks.command import count, measured, parser_of, progress, show
 from benchmarks.recovery.watch import BenchError, Stop
 from benchmarks.results import Row, Sample
 from tools.stack import ROOT
@@ -119,19 +119,13 @@ def in_order(rows: Sequence[Row]) -> list[Row]:
 
 def table(rows: Sequence[Row], gib: float) -> Table:
     """The rows for people."""
-    title = f"A checkpoint of {gib:g} GiB"
-    made = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
-    for column in ("", "subject"):
-        made.add_column(column, no_wrap=True)
-    for column in ("median", "min", "max", "n"):
-        made.add_column(column, no_wrap=True, justify="right")
+    made = results.table_of(f"A checkpoint of {gib:g} GiB", ("", "subject"), ("median", "min", "max", "n"))
     for case, metric in dict.fromkeys((row.case, row.metric) for row in rows):
         made.add_row()
         made.add_row(f"{case}: {metric}", style="bold")
         for row in rows:
             if (row.case, row.metric) == (case, metric):
-                numbers = [f"{value:.3f} s" for value in (row.median, row.min, row.max) if value is not None]
-                made.add_row("", row.subject, *numbers, str(row.n))
+                made.add_row("", row.subject, *results.figures(row, 3), str(row.n))
     return made
 
 
@@ -164,21 +158,10 @@ def main() -> int:
 
 
 def _parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="bench-checkpoint", description=(__doc__ or "").splitlines()[0])
-    build = ROOT / "build" / "bench"
-    parser.add_argument("--repeat", type=_count, default=5, metavar="N")
+    parser = parser_of("checkpoint", __doc__)
+    parser.add_argument("--repeat", type=count, default=5, metavar="N")
     parser.add_argument("--gib", type=_gib, default=1.0, metavar="GIB", help="how large the state is")
-    parser.add_argument("--folder", type=Path, default=build / "checkpoint", help="for all that is written meanwhile")
-    parser.add_argument("--json", type=Path, default=build / "checkpoint.json")
-    options = parser.parse_args()
-    options.folder = options.folder.absolute()
-    return options
-
-
-def _count(text: str) -> int:
-    if not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of repetitions, 1 or more")
-    return int(text)
+    return parser.parse_args()
 
 
 def _gib(text: str) -> float:

@@ -23,9 +23,9 @@ from spotsup_trainer.etcd import Delete, Etcd, Put
 from spotsup_trainer.wire import Progress, encode
 
 from benchmarks import results
-from benchmarks.command import measured, progress, show
+from benchmarks.command import measured, parser_of, progress, show
 from benchmarks.control import daemon as control
-from benchmarks.recovery.watch import BenchError, Stop
+from benchmarks.recovery.watch import BenchError, Stop, last_line
 from benchmarks.results import Row, Sample
 from supervisor.journal.etcd_server import EmbeddedEtcd
 from tools.stack import ROOT
@@ -88,7 +88,7 @@ class Daemon:
             self._process.stdin.write(json.dumps(command) + "\n")
             self._process.stdin.flush()
         except OSError as error:
-            raise BenchError(f"the daemon has ended: {self._log_tail()}") from error
+            raise BenchError(f"the daemon has ended: {last_line(self._log)}") from error
         return self._answer()
 
     def kill(self) -> None:
@@ -100,13 +100,9 @@ class Daemon:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
-            raise BenchError(f"the daemon has ended: {self._log_tail()}")
+            raise BenchError(f"the daemon has ended: {last_line(self._log)}")
         answer: dict[str, Any] = json.loads(line)
         return answer
-
-    def _log_tail(self) -> str:
-        lines = self._log.read_text(errors="replace").strip().splitlines()
-        return lines[-1] if lines else "no output"
 
 
 @contextmanager
@@ -217,9 +213,8 @@ def _churn(size: Size, etcd: Etcd, daemon: Daemon, events: int, stop: Stop) -> N
 
 def table(rows: Sequence[Row]) -> Table:
     """The rows for people: one line per case."""
-    made = Table(title="One daemon", title_justify="left", title_style="bold", box=None, pad_edge=False)
     columns = (TICK_P50, TICK_P99, TICK_MAX, CPU, NODE_CPU, EVENT_CPU, RSS, START, WRITES, BYTES)
-    made.add_column("", no_wrap=True)
+    made = results.table_of("One daemon", [""], [])
     for column in columns:
         made.add_column(column, justify="right")
     for case in dict.fromkeys(row.case for row in rows):
@@ -270,16 +265,11 @@ def main() -> int:
 
 
 def _parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="bench-control", description=(__doc__ or "").splitlines()[0])
-    build = ROOT / "build" / "bench"
+    parser = parser_of("control", __doc__)
     parser.add_argument("--seconds", type=float, default=15.0, help="how long each phase is measured")
     parser.add_argument("--least", type=int, default=0, metavar="NODES", help="leave out what is smaller")
     parser.add_argument("--most", type=int, default=10_000, metavar="NODES", help="leave out what is larger")
-    parser.add_argument("--folder", type=Path, default=build / "control", help="for all that is written meanwhile")
-    parser.add_argument("--json", type=Path, default=build / "control.json")
-    options = parser.parse_args()
-    options.folder = options.folder.absolute()
-    return options
+    return parser.parse_args()
 
 
 if __name__ == "__main__":

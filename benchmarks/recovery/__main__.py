@@ -9,15 +9,13 @@ from __future__ import annotations
 
 import argparse
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict
 from functools import partial
-from pathlib import Path
 
 from benchmarks import results
-from benchmarks.command import measured, progress, show
+from benchmarks.command import FOLDER, add_repeat, count, measured, parser_of, show, stopwatch
 from benchmarks.recovery import goals, launchers, spotsup, stock
 from benchmarks.recovery import table as recovery_table
 from benchmarks.recovery.goals import FENCED, FIRST, FULL, LATE, LOST, PAUSED
@@ -38,7 +36,6 @@ from benchmarks.recovery.machines import RES_OPTIONS
 from benchmarks.recovery.spotsup import Fence
 from benchmarks.recovery.watch import Stop, Turn, Watched, phase_of
 from benchmarks.results import Sample
-from tools.stack import ROOT
 
 MIN_LIMIT_S = spotsup.NOTICE_S + 10.0
 COLD_START = "cold start"
@@ -78,7 +75,7 @@ class Bench:
         self.samples: list[Sample] = []
         self._options = options
         self._stop = stop
-        self._began = time.monotonic()
+        self._print = stopwatch()
 
     def run(self) -> list[Sample]:
         """Each repetition measures every subject in turn, so that a busy machine affects all of them."""
@@ -134,9 +131,6 @@ class Bench:
         self.samples += samples
         figures = ", ".join(f"{sample.metric} {_formatted(sample)}" for sample in samples)
         self._print(f"{subject}: {cell.case}: {figures}")
-
-    def _print(self, text: str) -> None:
-        progress.print(f"[dim]{time.monotonic() - self._began:6.1f} s[/dim]  {text}", soft_wrap=True)
 
 
 def samples_of(subject: str, cell: Cell, watched: Watched, fence: Fence | None = None) -> list[Sample]:
@@ -198,14 +192,13 @@ def main() -> int:
 
 
 def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """The options; what is wrong with them ends the program with 2."""
-    parser = argparse.ArgumentParser(prog="bench-recovery", description=(__doc__ or "").splitlines()[0])
-    build = ROOT / "build" / "bench"
-    parser.add_argument("--repeat", type=_count, default=3, metavar="N")
-    parser.add_argument("--quick", action="store_true", help="the same as --repeat 1")
+    """The options; what is wrong with them ends the program with 2. Where only a part is measured, the result is
+    recovery-part.json."""
+    parser = parser_of("recovery", __doc__)
+    add_repeat(parser)
     parser.add_argument(
         "--repeat-default",
-        type=_count,
+        type=count,
         default=1,
         metavar="N",
         help="repetitions with torchrun's default settings: their fixed waits hardly vary, and take most of the time",
@@ -215,24 +208,14 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
         "--subjects", type=_subjects, default=tuple(SUBJECTS), metavar="SUBJECT,...", help=", ".join(SUBJECTS)
     )
     parser.add_argument("--limit", type=float, default=60.0, metavar="S", help="how long a job may need to recover")
-    parser.add_argument("--folder", type=Path, default=build / "recovery", help="for all that is written meanwhile")
-    parser.add_argument("--json", type=Path, help="the result  [recovery.json, or recovery-part.json, in build/bench]")
+    parser.set_defaults(json=None)
     options = parser.parse_args(arguments)
     if options.limit < MIN_LIMIT_S:
         parser.error(f"--limit is {options.limit:g}: a notice alone takes that long; give {MIN_LIMIT_S:g} or more")
-    if options.quick:
-        options.repeat = 1
     if options.json is None:
         whole = set(options.only) == set(Fault) and set(options.subjects) == set(SUBJECTS)
-        options.json = build / ("recovery.json" if whole else "recovery-part.json")
-    options.folder = options.folder.absolute()
+        options.json = FOLDER / ("recovery.json" if whole else "recovery-part.json")
     return options
-
-
-def _count(text: str) -> int:
-    if not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of repetitions, 1 or more")
-    return int(text)
 
 
 def _faults(text: str) -> tuple[Fault, ...]:

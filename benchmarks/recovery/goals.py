@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from rich.table import Table
 
+from benchmarks import results
 from benchmarks.recovery.grid import (
     CELLS,
     FLOOR,
@@ -103,13 +104,7 @@ def _spared_after(fault: Fault, subject: str) -> list[Cell]:
 
 def table(goals: Sequence[Goal]) -> Table:
     """For people: one line per figure."""
-    made = Table(
-        title="Goals", title_justify="left", title_style="bold", box=None, pad_edge=False, padding=(0, 1, 0, 0)
-    )
-    for column in ("subject", "case"):
-        made.add_column(column, no_wrap=True)
-    for column in ("figure", "may be", ""):
-        made.add_column(column, no_wrap=True, justify="right")
+    made = results.table_of("Goals", ("subject", "case"), ("figure", "may be", ""), (0, 1, 0, 0))
     printed = ""
     order = list(dict.fromkeys(goal.goal for goal in goals))
     for goal in sorted(goals, key=lambda goal: order.index(goal.goal)):

@@ -18,7 +18,7 @@ from spotsup_trainer.wire import DEFAULT_LEASE_TTL_S, Hint, Keys, Member, Tombst
 from benchmarks.recovery.grid import LAUNCHERS_COLD, LAUNCHERS_COLD_SESSION, LAUNCHERS_WARM, MIN_NODES, NODES, Cell
 from benchmarks.recovery.machines import Machines, address_of, name_of, number_of
 from benchmarks.recovery.stock import WORKER
-from benchmarks.recovery.watch import CHECKPOINT_STEPS, BenchError, Job, Turn, Watched
+from benchmarks.recovery.watch import CHECKPOINT_STEPS, Job, Turn, Watched
 from supervisor.journal.etcd_server import EmbeddedEtcd
 
 DESCRIPTIONS = {
@@ -109,15 +109,14 @@ class _Nodes:
 
     def wait_for_spare(self, number: int) -> None:
         """Wait until its key says that it waits. Raises BenchError."""
-        deadline = time.monotonic() + START_TIMEOUT_S
-        while True:
-            found = self._etcd.get(KEYS.member(JOB, name_of(number)))
-            if found is not None and decode(Member, found.value).state == "waiting":
-                return
-            if time.monotonic() > deadline:
-                tail = self._machines.log_tails()
-                raise BenchError(f"the spare {name_of(number)} does not wait after {START_TIMEOUT_S:g} s: {tail}")
-            self.job.pause(LOOK_S)
+        spare = name_of(number)
+
+        def waits() -> bool:
+            found = self._etcd.get(KEYS.member(JOB, spare))
+            return found is not None and decode(Member, found.value).state == "waiting"
+
+        late = f"the spare {spare} does not wait after {START_TIMEOUT_S:g} s"
+        self.job.stop.until(waits, START_TIMEOUT_S, lambda: f"{late}: {self._machines.log_tails()}", LOOK_S)
 
     def hint(self, members: Sequence[int], spare: int) -> None:
         self._etcd.put(KEYS.hint(JOB), encode(_hint(members, spares=[spare])))

@@ -131,14 +131,13 @@ class _Patient:
         self._stack.wait_for(lambda: not self._stack.machines(), START_TIMEOUT_S, "the cancelled job's machines to go")
 
     def _wait_until_calm(self) -> None:
-        deadline = time.monotonic() + START_TIMEOUT_S
-        while not is_steady(self._stack.ask("nodes"), self._name, self._spares, self._struck):
-            if time.monotonic() > deadline:
-                raise BenchError(
-                    f"job {self._name} has not {NODES} members and {self._spares} spares after {START_TIMEOUT_S:g} s: "
-                    f"{self._stack.log_tail()}"
-                )
-            self._job.pause(CALM_LOOK_S)
+        wanted = f"{NODES} members and {self._spares} spares"
+        self._job.stop.until(
+            lambda: is_steady(self._stack.ask("nodes"), self._name, self._spares, self._struck),
+            START_TIMEOUT_S,
+            lambda: f"job {self._name} has not {wanted} after {START_TIMEOUT_S:g} s: {self._stack.log_tail()}",
+            CALM_LOOK_S,
+        )
 
     def _set_room(self, room: int) -> None:
         options = [part for zone in ZONES for part in ("--capacity", f"{zone}={room}")]

@@ -10,7 +10,7 @@ from pathlib import Path
 from benchmarks.recovery import grid
 from benchmarks.recovery.grid import FLOOR, FLOOR_SESSION, MIN_NODES, NODES, Cell, Fault, Recovery
 from benchmarks.recovery.machines import Machines, address_of, free_port, name_of
-from benchmarks.recovery.watch import CHECKPOINT_STEPS, BenchError, Job, Turn, Watched
+from benchmarks.recovery.watch import CHECKPOINT_STEPS, Job, Turn, Watched
 
 WORKER = Path(__file__).with_name("worker.py")
 START_TIMEOUT_S = 60.0
@@ -97,11 +97,12 @@ def _start_agent(machines: Machines, tuning: Tuning, number: int, endpoint: str,
 def _start_spare(machines: Machines, tuning: Tuning, endpoint: str, job: Job) -> None:
     """Start a fourth agent where three are the maximum. Only its debug log shows that it waits."""
     _start_agent(machines, tuning, NODES, endpoint, job.marks, TORCH_LOGS=JOINING)
-    deadline = time.monotonic() + START_TIMEOUT_S
-    while "to the redundancy list" not in machines.log(NODES).read_text(errors="replace"):
-        if time.monotonic() > deadline:
-            raise BenchError(f"the spare does not wait after {START_TIMEOUT_S:g} s: {machines.log_tails()}")
-        job.pause(LOOK_S)
+    job.stop.until(
+        lambda: "to the redundancy list" in machines.log(NODES).read_text(errors="replace"),
+        START_TIMEOUT_S,
+        lambda: f"the spare does not wait after {START_TIMEOUT_S:g} s: {machines.log_tails()}",
+        LOOK_S,
+    )
 
 
 def measure_floor(subject: str, turn: Turn) -> float:
@@ -121,11 +122,12 @@ def measure_floor(subject: str, turn: Turn) -> float:
         began_at = time.time()
         for rank in range(NODES):
             machines.start(rank, command, environ | {"RANK": str(rank)})
-        deadline = time.monotonic() + START_TIMEOUT_S
-        while not (spans := job.spans()):
-            if time.monotonic() > deadline:
-                raise BenchError(f"no step within {START_TIMEOUT_S:g} s of a cold start: {machines.log_tails()}")
-            job.pause(LOOK_S)
+        spans = turn.stop.until(
+            job.spans,
+            START_TIMEOUT_S,
+            lambda: f"no step within {START_TIMEOUT_S:g} s of a cold start: {machines.log_tails()}",
+            LOOK_S,
+        )
         return spans[0].first_at - began_at
     finally:
         machines.end()

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from rich.table import Table
 
+from benchmarks import results
 from benchmarks.recovery.goals import FIRST, FULL, LOST, PAUSED, floor_s
 from benchmarks.results import Row
 
@@ -14,17 +15,7 @@ _COLUMNS = ("pause to\n1st step", "min-max", "to full\nworld", "paused\nin all",
 
 def table(rows: Sequence[Row]) -> Table:
     """Medians, in seconds unless stated otherwise; rows with other metrics are not shown."""
-    made = Table(
-        title="Training pauses when a machine is lost",
-        title_justify="left",
-        title_style="bold",
-        box=None,
-        pad_edge=False,
-        padding=(0, 1, 0, 0),
-    )
-    made.add_column("", no_wrap=True)
-    for column in _COLUMNS:
-        made.add_column(column, no_wrap=True, justify="right")
+    made = results.table_of("Training pauses when a machine is lost", [""], _COLUMNS, (0, 1, 0, 0))
     known = {(row.case, row.subject, row.metric): row for row in rows}
     floor, fault = floor_s(rows), ""
     for case in dict.fromkeys(row.case for row in rows):

@@ -6,9 +6,12 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from benchmarks.recovery.timeline import MarkReader, Outcome, Span, Timeline, outcome
 from tools.stack import InterruptedByUserError, Stack
+
+T = TypeVar("T")
 
 LOOK_S = 0.1
 PHASE_LOOK_S = 0.02
@@ -37,6 +40,16 @@ class Stop:
         """Raises InterruptedByUserError once it was asked for."""
         if self._wanted:
             raise InterruptedByUserError
+
+    def until(self, holds: Callable[[], T], limit_s: float, late: Callable[[], str], look_s: float = LOOK_S) -> T:
+        """What `holds` returns, once that is true. Raises BenchError with `late` after `limit_s`."""
+        deadline = time.monotonic() + limit_s
+        while not (found := holds()):
+            self.check()
+            if time.monotonic() > deadline:
+                raise BenchError(late())
+            time.sleep(look_s)
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,30 +91,31 @@ class Job:
     def __init__(self, marks: Path, stop: Stop) -> None:
         marks.mkdir(parents=True)
         self.marks = marks
-        self._stop = stop
+        self.stop = stop
         self._reader = MarkReader(marks)
         self._timeline = Timeline()
 
     def spans(self) -> list[Span]:
         """The rounds so far."""
-        self._stop.check()
+        self.stop.check()
         self._timeline.add(self._reader.new())
         return self._timeline.spans()
 
     def pause(self, duration_s: float) -> None:
         """Between two looks. Raises InterruptedByUserError."""
-        self._stop.check()
+        self.stop.check()
         time.sleep(duration_s)
 
     def settled(self, nodes: int, timeout_s: float, log_tail: Callable[[], str]) -> None:
         """Wait until a round of `nodes` nodes has made its first steps. Raises BenchError after `timeout_s`."""
-        deadline = time.monotonic() + timeout_s
-        while time.monotonic() < deadline:
+
+        def is_settled() -> bool:
             spans = self.spans()
-            if spans and len(spans[-1].nodes) == nodes and _made(spans[-1]) >= SETTLED_STEPS:
-                return
-            self.pause(LOOK_S)
-        raise BenchError(f"{nodes} nodes did not train within {timeout_s:g} s: {log_tail()}")
+            return bool(spans) and len(spans[-1].nodes) == nodes and _made(spans[-1]) >= SETTLED_STEPS
+
+        self.stop.until(
+            is_settled, timeout_s, lambda: f"{nodes} nodes did not train within {timeout_s:g} s: {log_tail()}"
+        )
 
     def at_phase(self, phase: int, timeout_s: float = 30.0) -> Span:
         """Wait until the round that trains is `phase` steps past a checkpoint. Raises BenchError after `timeout_s`."""
@@ -134,6 +148,12 @@ class Job:
             if elapsed_s > limit_s:
                 return Watched(found, limit_s, f"watched for {limit_s:g} s")
             self.pause(LOOK_S)
+
+
+def last_line(log: Path) -> str:
+    """The last thing that a process printed."""
+    lines = log.read_text(errors="replace").strip().splitlines()
+    return lines[-1] if lines else "no output"
 
 
 def _made(span: Span) -> int:

@@ -10,20 +10,17 @@ import argparse
 import os
 import shutil
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from pathlib import Path
 
 from rich.table import Table
 
 from benchmarks import results
-from benchmarks.command import measured, progress, show
+from benchmarks.command import add_repeat, count, measured, parser_of, progress, show, stopwatch
 from benchmarks.recovery.watch import BenchError, Stop
 from benchmarks.rendezvous.handlers import C10D, ETCD_V2, SPOTSUP, SUBJECTS, Crew, Subject, check_v2, with_python_etcd
 from benchmarks.results import Row, Sample
 from supervisor.journal.etcd_server import EmbeddedEtcd
-from tools.stack import ROOT
 
 FIRST, AGAIN, REPLACED = "first round", "re-formation", "one replaced"
 AGAINS = 2
@@ -43,7 +40,7 @@ class Bench:
         self.samples: list[Sample] = []
         self._options = options
         self._stop = stop
-        self._began = time.monotonic()
+        self._print = stopwatch()
 
     def run(self) -> tuple[list[Subject], list[Sample]]:
         """Each repetition measures every subject in turn, so that a busy machine affects all of them."""
@@ -90,9 +87,6 @@ class Bench:
         figures = ", ".join(f"{sample.metric} {sample.value:.3f} s" for sample in found)
         self._print(f"{case(size)}, {subject.name}: {figures}")
 
-    def _print(self, text: str) -> None:
-        progress.print(f"[dim]{time.monotonic() - self._began:6.1f} s[/dim]  {text}", soft_wrap=True)
-
 
 def case(size: int) -> str:
     """How many nodes."""
@@ -113,19 +107,16 @@ def speedup(rows: Sequence[Row], row: Row) -> float | None:
 
 def table(rows: Sequence[Row]) -> Table:
     """The rows for people: those of one number of nodes and one measurement together."""
-    made = Table(title="Nodes agree on a round", title_justify="left", title_style="bold", box=None, pad_edge=False)
-    for column in ("", "until all are in", "subject"):
-        made.add_column(column, no_wrap=True)
-    for column in ("median", "min", "max", "n", "times"):
-        made.add_column(column, no_wrap=True, justify="right")
+    heads = ("", "until all are in", "subject"), ("median", "min", "max", "n", "times")
+    made = results.table_of("Nodes agree on a round", *heads)
     groups = dict.fromkeys((row.case, row.metric) for row in rows)
     for group in groups:
         made.add_row()
         for row in rows:
             if (row.case, row.metric) == group:
                 times = speedup(rows, row)
-                numbers = [f"{value:.3f} s" for value in (row.median, row.min, row.max) if value is not None]
-                made.add_row(row.case, row.metric, row.subject, *numbers, str(row.n), f"{times:.1f}" if times else "")
+                numbers = [*results.figures(row, 3), str(row.n), f"{times:.1f}" if times else ""]
+                made.add_row(row.case, row.metric, row.subject, *numbers)
     return made
 
 
@@ -155,25 +146,11 @@ def main() -> int:
 
 
 def _parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="bench-rendezvous", description=(__doc__ or "").splitlines()[0])
-    build, names = ROOT / "build" / "bench", [subject.name for subject in SUBJECTS]
-    parser.add_argument("--repeat", type=_count, default=3, metavar="N")
-    parser.add_argument("--quick", action="store_true", help="the same as --repeat 1")
-    parser.add_argument("--sizes", type=_count, nargs="+", default=[8, 32, GOAL_NODES], metavar="N")
+    parser, names = parser_of("rendezvous", __doc__), [subject.name for subject in SUBJECTS]
+    add_repeat(parser)
+    parser.add_argument("--sizes", type=count, nargs="+", default=[8, 32, GOAL_NODES], metavar="N")
     parser.add_argument("--subjects", nargs="+", default=names, choices=names, metavar="NAME", help=", ".join(names))
-    parser.add_argument("--folder", type=Path, default=build / "rendezvous", help="for all that is written meanwhile")
-    parser.add_argument("--json", type=Path, default=build / "rendezvous.json")
-    options = parser.parse_args()
-    if options.quick:
-        options.repeat = 1
-    options.folder = options.folder.absolute()
-    return options
-
-
-def _count(text: str) -> int:
-    if not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
-    return int(text)
+    return parser.parse_args()
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ import multiprocessing
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -19,6 +18,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -31,7 +31,8 @@ from spotsup_trainer.wire import Keys, Tombstone, encode
 from torch.distributed.elastic.rendezvous import RendezvousParameters
 from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
 
-from benchmarks.recovery.watch import BenchError, Stop
+from benchmarks.recovery.machines import free_port
+from benchmarks.recovery.watch import BenchError, Stop, last_line
 
 LIMIT_S = 60.0
 CLUSTER = "bench"
@@ -104,7 +105,10 @@ class Crew:
         self._ask([spare], "join")
         keys, node = Keys(CLUSTER), _node(lost)
         with contextlib.closing(Etcd([self._endpoint])) as etcd:
-            self._until(lambda: etcd.get(keys.member(self.job, _node(spare))) is not None, "the spare to wait")
+            waits = partial(etcd.get, keys.member(self.job, _node(spare)))
+            self._stop.until(
+                waits, LIMIT_S, lambda: f"waited {LIMIT_S:g} s in vain for the spare to wait", _POLL_S / 10
+            )
             self._ask([number for number in self._pipes if number not in {spare, lost}], "stay")
             self._answers([number for number in self._pipes if number not in {spare, lost}], time.monotonic())
             began = time.monotonic()
@@ -160,32 +164,18 @@ class Crew:
                 try:
                     answers.append(pipe.recv())
                 except (EOFError, OSError):
-                    raise BenchError(f"{self._subject.name}: handler {number} ended: {self._last_words()}") from None
+                    raise BenchError(f"{self._subject.name}: handler {number} ended: {last_line(self._log)}") from None
             if time.monotonic() - began > LIMIT_S:
                 raise BenchError(
                     f"{self._subject.name}: {len(waiting)} of {self.size} handlers wait after {LIMIT_S:g} s"
                 )
         return answers
 
-    def _until(self, holds: Any, what: str) -> None:
-        deadline = time.monotonic() + LIMIT_S
-        while not holds():
-            self._stop.check()
-            if time.monotonic() > deadline:
-                raise BenchError(f"waited {LIMIT_S:g} s in vain for {what}")
-            time.sleep(_POLL_S / 10)
-
-    def _last_words(self) -> str:
-        lines = self._log.read_text(errors="replace").strip().splitlines()
-        return lines[-1] if lines else "no output"
-
 
 def _rdzv_endpoint(subject: Subject, etcd: str) -> str:
     if subject is not C10D:
         return etcd.removeprefix("http://")
-    with socket.socket() as probe:
-        probe.bind((_HOST, 0))
-        return f"{_HOST}:{probe.getsockname()[1]}"
+    return f"{_HOST}:{free_port(_HOST)}"
 
 
 def _node(number: int) -> str:

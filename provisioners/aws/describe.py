@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any
 
-from provisioners.aws.launch import TOKEN_TAG
 from provisioners.aws.settings import AwsSettings
 from provisioners.base import (
     CLUSTER_TAG,
     NODE_TAG,
+    TOKEN_TAG,
     EndCause,
     Instance,
     InstanceState,

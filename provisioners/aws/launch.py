@@ -6,11 +6,10 @@ import hashlib
 from typing import Any, Literal
 
 from provisioners.aws.settings import AwsSettings
-from provisioners.base import CLUSTER_TAG, NODE_TAG, LaunchRequest, Market, ProvisionerError
+from provisioners.base import LaunchRequest, Market, ProvisionerError
 from provisioners.catalog import MachineType
 from provisioners.userdata import DeadMan, user_data
 
-TOKEN_TAG = "spotsup-token"  # noqa: S105 - a name, not a secret
 # The root device of Deep Learning AMIs and Canonical's: its size is set by name. `spotsupd check` compares it.
 ROOT_DEVICE = "/dev/sda1"
 
@@ -103,14 +102,7 @@ def _interface(card: int, request: LaunchRequest, settings: AwsSettings, machine
 
 def _tag_specifications(request: LaunchRequest, settings: AwsSettings, *, spot: bool) -> list[dict[str, Any]]:
     """Tags for all resources, set at their creation: a resource without a tag cannot be found again."""
-    tags = {
-        "Name": f"{request.cluster}-{request.node}",
-        **settings.tags,
-        **request.tags,
-        CLUSTER_TAG: request.cluster,
-        NODE_TAG: request.node,
-        TOKEN_TAG: request.token,
-    }
+    tags = {"Name": f"{request.cluster}-{request.node}", **settings.tags, **request.tags, **request.own_tags}
     kinds = ["instance", "volume", "network-interface", *(["spot-instances-request"] if spot else [])]
     listed = [{"Key": key, "Value": value} for key, value in tags.items()]
     return [{"ResourceType": kind, "Tags": listed} for kind in kinds]

@@ -13,6 +13,7 @@ from provisioners.aws.offers import Offers
 from provisioners.aws.settings import AwsSettings
 from provisioners.base import (
     CLUSTER_TAG,
+    TOKEN_TAG,
     Fatal,
     Finding,
     Instance,
@@ -74,7 +75,7 @@ class AwsProvisioner:
         deadline = Deadline(timeout_s)
         found: list[Instance] = []
         for region in self._settings.regions:
-            found += self._list(region, launch.TOKEN_TAG, token, deadline)
+            found += self._list(region, TOKEN_TAG, token, deadline)
         alive = [each for each in found if each.state is not InstanceState.TERMINATED]
         return next(iter(alive or found), None)
 
@@ -171,7 +172,7 @@ class AwsProvisioner:
         since. The result is the instance of this token and this node, as long as EC2 lists it.
         """
         try:
-            found = self._list(request.offer.region, launch.TOKEN_TAG, request.token, deadline)
+            found = self._list(request.offer.region, TOKEN_TAG, request.token, deadline)
         except ProvisionerError as error:
             return Unknown(f"{refused}; {error}")
         mine = [each for each in found if (each.cluster, each.node) == (request.cluster, request.node)]

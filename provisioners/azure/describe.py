@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from provisioners.azure.history import NOTICE_S, Past, timestamp
-from provisioners.azure.launch import TOKEN_TAG, owner
+from provisioners.azure.launch import owner
 from provisioners.azure.settings import AzureSettings
 from provisioners.base import (
     CLUSTER_TAG,
     NODE_TAG,
+    TOKEN_TAG,
     EndCause,
     Instance,
     InstanceState,

@@ -11,11 +11,10 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from provisioners.azure.settings import AzureSettings
-from provisioners.base import CLUSTER_TAG, NODE_TAG, LaunchRequest, Market, Offer, ProvisionerError
+from provisioners.base import LaunchRequest, Market, Offer, ProvisionerError
 from provisioners.catalog import MachineType
 from provisioners.userdata import DeadMan, user_data
 
-TOKEN_TAG = "spotsup-token"  # noqa: S105 - a name, not a secret
 # Azure requires an administrator, and allows neither root nor a user of the image; this one is never used. Cloud-init
 # creates the daemon's user.
 ADMIN = "spotsup-admin"
@@ -114,13 +113,7 @@ def virtual_machine(
 
 def all_tags(request: LaunchRequest, settings: AzureSettings) -> dict[str, str]:
     """Tags of all resources from their creation: one without a tag is never found again. Raises ProvisionerError."""
-    tags = {
-        **settings.tags,
-        **request.tags,
-        CLUSTER_TAG: request.cluster,
-        NODE_TAG: request.node,
-        TOKEN_TAG: request.token,
-    }
+    tags = {**settings.tags, **request.tags, **request.own_tags}
     for key, value in tags.items():
         if set(key) & set("<>%&\\?/") or len(key) > 512 or len(value) > 256:
             raise ProvisionerError(

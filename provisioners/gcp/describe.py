@@ -13,6 +13,7 @@ from typing import Any
 from provisioners.base import (
     CLUSTER_TAG,
     NODE_TAG,
+    TOKEN_TAG,
     EndCause,
     Instance,
     InstanceState,
@@ -115,7 +116,7 @@ def instance(vm: Any, zone: str, settings: GcpSettings, operations: Iterable[Ope
         id=names.id_of(zone, vm.name),
         cluster=items.get(CLUSTER_TAG, names.plain_value(vm.labels.get(CLUSTER_TAG, ""))),
         node=items.get(NODE_TAG, names.plain_value(vm.labels.get(NODE_TAG, ""))),
-        token=items.get(names.TOKEN_TAG, names.plain_value(vm.labels.get(names.TOKEN_TAG, ""))),
+        token=items.get(TOKEN_TAG, names.plain_value(vm.labels.get(TOKEN_TAG, ""))),
         region=names.region_of(zone),
         zone=zone,
         instance_type=names.last_of(vm.machine_type),

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from provisioners.base import CLUSTER_TAG, NODE_TAG, LaunchRequest, Market, ProvisionerError
+from provisioners.base import LaunchRequest, Market, ProvisionerError
 from provisioners.catalog import MachineType
-from provisioners.gcp.names import TOKEN_TAG, instance_name, labels
+from provisioners.gcp.names import instance_name, labels
 from provisioners.gcp.settings import GcpSettings
 from provisioners.userdata import DeadMan, user_data
 
@@ -129,9 +129,7 @@ def _metadata(request: LaunchRequest, settings: GcpSettings) -> dict[str, str]:
     """The plain text of what labels, which allow few characters, may have as a digest."""
     dead_man = DeadMan(request.dead_man_s, dead_man_end(settings)) if request.dead_man_s else None
     return {
-        CLUSTER_TAG: request.cluster,
-        NODE_TAG: request.node,
-        TOKEN_TAG: request.token,
+        **request.own_tags,
         NOTICE_ITEM: str(settings.notice_s),
         "user-data": user_data(request.node, settings.ssh_user, request.ssh_public_key, request.host_key, dead_man),
         "block-project-ssh-keys": "TRUE",

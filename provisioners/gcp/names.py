@@ -13,9 +13,8 @@ import re
 import uuid
 from collections.abc import Mapping
 
-from provisioners.base import CLUSTER_TAG, NODE_TAG, LaunchRequest, ProvisionerError
+from provisioners.base import LaunchRequest, ProvisionerError
 
-TOKEN_TAG = "spotsup-token"  # noqa: S105 - a name, not a secret
 _PREFIX = "spotsup"
 _TOKEN_CHARACTERS = 16  # 80 bits
 _CLUSTER_CHARACTERS = 6  # distinguishes a project's clusters; metadata has the exact name
@@ -68,8 +67,7 @@ def labels(request: LaunchRequest, tags: Mapping[str, str]) -> dict[str, str]:
                 f"the tag {key} = {value!r} is not a label: Compute Engine allows lower case letters, digits, _ and -, "
                 "at most 63 of them, and a key begins with a letter; change it in gcp.tags"
             )
-    own = {CLUSTER_TAG: request.cluster, NODE_TAG: request.node, TOKEN_TAG: request.token}
-    found |= {key: label_value(value) for key, value in own.items()}
+    found |= {key: label_value(value) for key, value in request.own_tags.items()}
     if len(found) > _MAX_LABELS:
         raise ProvisionerError(f"{len(found)} labels are more than Compute Engine allows ({_MAX_LABELS}): see gcp.tags")
     return found

@@ -9,6 +9,7 @@ from typing import Any
 
 from provisioners.base import (
     CLUSTER_TAG,
+    TOKEN_TAG,
     Finding,
     Instance,
     InstanceState,
@@ -59,7 +60,7 @@ class GcpProvisioner:
     def find(self, token: str, timeout_s: float) -> Instance | None:
         """As the protocol says. Of an ended one only id, zone, node and cause are known, not the cluster."""
         deadline = Deadline(timeout_s)
-        label = f'labels.{names.TOKEN_TAG} = "{names.label_value(token)}"'
+        label = f'labels.{TOKEN_TAG} = "{names.label_value(token)}"'
         snapshot = self._listing.read(label, names.pattern_of_token(token), deadline)
         mine = [each for each in snapshot.machines if each.token == token]
         mine += [replace(each, token=token) for each in snapshot.ended(since=0.0)]

@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -231,15 +231,8 @@ def measure(demo: Demo) -> dict[str, Any]:
     return {
         "cloud": demo.cloud.name,
         "events": [
-            {
-                "kind": disturbance.kind,
-                "request_latency_s": disturbance.request_latency_s,
-                "pause_s": disturbance.pause_s,
-                "steps_lost": disturbance.steps_lost,
-                "steps_per_s": disturbance.steps_per_s,
-                "rounds": disturbance.rounds,
-            }
-            for disturbance in demo.disturbances
+            {key: value for key, value in asdict(each).items() if key not in {"node", "at"}}
+            for each in demo.disturbances
         ],
         "samples_repeated": report.samples_repeated,
         "samples_missed": report.samples_missed,

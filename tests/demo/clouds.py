@@ -109,15 +109,11 @@ class CountingCloud(Protocol):
         ...
 
 
-class HandOnTestCloud:
+class HandOnTestCloud(CloudControl):
     """What the controls of the test clouds have in common."""
 
-    name: str
     launch: str
     """The action that makes a machine."""
-    job: str
-    introduction: str
-    slowness_s: float
 
     def __init__(self, cloud: CountingCloud, machines: RealMachines) -> None:
         self._counting = cloud
@@ -140,14 +136,6 @@ class HandOnTestCloud:
 
     def machine(self, node: str) -> str:
         """The machine's id in the local cloud behind."""
-        raise NotImplementedError
-
-    def kill(self, node: str) -> None:
-        """See CloudControl."""
-        raise NotImplementedError
-
-    def left(self) -> list[str]:
-        """See CloudControl."""
         raise NotImplementedError
 
 

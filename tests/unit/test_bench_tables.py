@@ -262,7 +262,7 @@ def test_a_part_does_not_take_the_place_of_the_whole_result() -> None:
         (["--only", "kill,fire"], "'kill,fire': there are kill, freeze, SIGTERM, notice"),
         (["--only", ""], "there are kill"),
         (["--subjects", "torchrun"], "there are spotsup, spotsup-launchers-warm"),
-        (["--repeat", "0"], "'0' is not a number of repetitions"),
+        (["--repeat", "0"], "'0' is not a whole number above 0"),
         (["--limit", "10"], "give 40 or more"),
     ],
 )
