@@ -10,7 +10,6 @@ import hashlib
 import os
 import shutil
 import signal
-import socket
 import subprocess
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
@@ -117,10 +116,3 @@ def number_of(name: str) -> int:
 def address_of(number: int) -> str:
     """A machine's own address."""
     return f"127.0.0.{11 + number}"
-
-
-def free_port(address: str) -> int:
-    """A port that is free now, for programs that take one as an argument."""
-    with socket.socket() as probe:
-        probe.bind((address, 0))
-        return int(probe.getsockname()[1])

@@ -9,8 +9,9 @@ from pathlib import Path
 
 from benchmarks.recovery import grid
 from benchmarks.recovery.grid import FLOOR, FLOOR_SESSION, MIN_NODES, NODES, Cell, Fault, Recovery
-from benchmarks.recovery.machines import Machines, address_of, free_port, name_of
+from benchmarks.recovery.machines import Machines, address_of, name_of
 from benchmarks.recovery.watch import CHECKPOINT_STEPS, Job, Turn, Watched
+from provisioners.localcloud.machine.child import free_port
 
 WORKER = Path(__file__).with_name("worker.py")
 START_TIMEOUT_S = 60.0

@@ -31,8 +31,8 @@ from spotsup_trainer.wire import Keys, Tombstone, encode
 from torch.distributed.elastic.rendezvous import RendezvousParameters
 from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
 
-from benchmarks.recovery.machines import free_port
 from benchmarks.recovery.watch import BenchError, Stop, last_line
+from provisioners.localcloud.machine.child import free_port
 
 LIMIT_S = 60.0
 CLUSTER = "bench"

@@ -29,7 +29,6 @@ TUNE_TIMEOUT_S = 300.0
 CHECK_TIMEOUT_S = 240.0  # torch's first import from a cold disk, and a context on each of eight GPUs
 
 # PCI device ids ascend with the generations, as pci.ids has them.
-_VOLTA = 0x1D80
 _TURING = 0x1E00
 _BLACKWELL = 0x2900
 

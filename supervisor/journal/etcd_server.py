@@ -17,6 +17,7 @@ import structlog
 from spotsup_trainer.etcd import Etcd, EtcdError
 
 from provisioners.localcloud import processes
+from provisioners.localcloud.machine.child import free_port
 from provisioners.localcloud.programs import ProgramMissingError, find_program, tools_root
 from supervisor.errors import StartError
 
@@ -121,7 +122,7 @@ class EmbeddedEtcd:
         try:
             return _Running(**json.loads(self._file.read_text()))
         except FileNotFoundError:
-            return _Running(_free_port(), _free_port())
+            return _Running(free_port(), free_port())
         except (ValueError, TypeError) as error:
             raise StartError(f"{self._file} is corrupt ({error}): stop etcd, and delete the file") from error
 
@@ -161,13 +162,6 @@ def find_etcd() -> str:
         raise StartError(
             "etcd is not on the PATH: `apt-get install etcd-server`, or leave --embedded-etcd out"
         ) from error
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def _check_free(port: int, file: Path) -> None:

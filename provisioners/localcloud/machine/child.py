@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 PR_SET_PDEATHSIG = 1
-_STARTS = 5
+_STARTS = 5  # another process may take a free port first
 _ANSWER_TIMEOUT_S = 20.0
 
 
@@ -41,15 +41,15 @@ def reachable(
     """Start it with a port, again with another one where it ends at once; returns (pid, port) once it takes connections
     there, and begins with `greeting`. `wanted_port` 0: any. `log`: where its output is. Raises ChildError."""
     for _ in range(_STARTS):
-        port = wanted_port or _free_port(address)
+        port = wanted_port or free_port(address)
         pid = start(port)
         if _answers(what, pid, address, port, greeting):
             return pid, port
     raise ChildError(f"{what} ended {_STARTS} times before it answered on {address}: see {log}")
 
 
-def _free_port(address: str) -> int:
-    """A port without a listener now. Another process may take it first: hence the few starts."""
+def free_port(address: str = "127.0.0.1") -> int:
+    """A port without a listener now, for a program that takes one as an argument. Another process may take it first."""
     with socket.socket() as probe:
         probe.bind((address, 0))
         return int(probe.getsockname()[1])
