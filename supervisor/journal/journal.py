@@ -83,14 +83,10 @@ class Journal:
         `code`: what `find_blob` returned.
         """
         name = record.name
-        operations: list[Put | Delete] = [
-            Delete(self.keys.run(name), prefix=True),
-            Delete(self.keys.logs(name), prefix=True),
-            Delete(f"{self.keys.world}nodes/{name}/", prefix=True),
-        ]
-        if not replaced:
-            operations = []
-        operations += [Put(self._job_key(name), dump(record)), Put(self._event_key(name, event.id), dump(event))]
+        operations = self._puts(record, event)
+        if replaced:
+            left = (self.keys.run(name), self.keys.logs(name), f"{self.keys.world}nodes/{name}/")
+            operations += [Delete(prefix, prefix=True) for prefix in left]
         guards = [Compare(self._job_key(name), "mod", replaced)]
         if code is not None:
             # Rewritten with the job: of this transaction and a concurrent `delete_code` one fails.
@@ -101,10 +97,7 @@ class Journal:
     def update_job(self, view: JobView, record: JobRecord, event: Event, node: NodeRecord | None = None) -> bool:
         """Store a user's change to a job, and to one of its nodes. False if either changed meanwhile."""
         guards = [Compare(self._job_key(record.name), "mod", view.revision)]
-        operations: list[Put | Delete] = [
-            Put(self._job_key(record.name), dump(record)),
-            Put(self._event_key(record.name, event.id), dump(event)),
-        ]
+        operations = self._puts(record, event)
         if node is not None:
             guards.append(Compare(self._node_key(record.name, node.id), "mod", view.revisions[node.id]))
             operations.append(Put(self._node_key(record.name, node.id), dump(node)))
@@ -113,10 +106,7 @@ class Journal:
     def adopt(self, job: JobRecord, revision: int, nodes: Sequence[NodeRecord], event: Event) -> bool:
         """Store nodes without a record, and their job. False if the job left `revision`, or a node has a record."""
         guards = [Compare(self._job_key(job.name), "mod", revision)]
-        operations: list[Put | Delete] = [
-            Put(self._job_key(job.name), dump(job)),
-            Put(self._event_key(job.name, event.id), dump(event)),
-        ]
+        operations = self._puts(job, event)
         stored = True
         for begin in range(0, len(nodes), MAX_OPERATIONS // 2):
             # One transaction, except for very many nodes: the rest stays unjournaled until it is written.
@@ -212,6 +202,9 @@ class Journal:
                 f"the code archive {digest[:12]} is missing from etcd, or corrupt: submit the job again"
             )
         return data
+
+    def _puts(self, job: JobRecord, event: Event) -> list[Put | Delete]:
+        return [Put(self._job_key(job.name), dump(job)), Put(self._event_key(job.name, event.id), dump(event))]
 
     def _job_key(self, job: str) -> str:
         return f"{self.keys.world}jobs/{job}"
