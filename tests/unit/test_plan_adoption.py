@@ -1,7 +1,8 @@
-"""How machines that the journal does not know become nodes of it: what is written for each job."""
+"""Machines that the journal does not know: what is said of them while nothing is done, and how they become nodes."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -9,11 +10,146 @@ import pytest
 
 from provisioners.base import Instance, InstanceState, Offer
 from supervisor.errors import CommandRefusedError
-from supervisor.model import EventKind, JobRecord, NodeRecord, NodeState
+from supervisor.model import ClusterRecord, EventKind, JobRecord, NodeRecord, NodeState
+from supervisor.planner.actions import ListInstances
 from supervisor.planner.adoption import Adopted, MachineGroup, adopt, group_by_job
-from supervisor.planner.world import JobView
+from supervisor.planner.journal_guard import JournalInit, blocked_reason, init_journal, unknown_machines, warnings
+from supervisor.planner.world import CloudView, JobView, Rules, VolatileState, World
 from supervisor.spec import JobSpec
-from tests.unit.scene import NOW, OFFER, J, N, job, machine, member, name, names, round_of, view
+from tests.unit.scene import (
+    NOW,
+    OFFER,
+    J,
+    N,
+    decide,
+    job,
+    listing,
+    machine,
+    member,
+    name,
+    names,
+    round_of,
+    view,
+    world_of,
+)
+
+# -- nothing is done -----------------------------------------------------------------------------------------
+
+CLUSTER = ClusterRecord(NOW, "me")
+
+
+def initialised(*machines: Instance, **more: Any) -> JournalInit:
+    clouds = more.pop("views", {"local": listing(*machines)})
+    world = World({}, replace(VolatileState(), clouds=clouds), Rules(), ("local",), **more)
+    return init_journal(world, CLUSTER, NOW)
+
+
+def test_a_journal_is_begun_once_every_cloud_was_listed_without_machines() -> None:
+    begun = initialised(machine(1, InstanceState.TERMINATED))
+    assert begun.commit is not None
+    assert (begun.commit.cluster, begun.commit.guards, begun.actions) == (CLUSTER, {}, ())
+    assert begun.sentence == "new journal: begun"
+
+
+@pytest.mark.parametrize(
+    ("known", "asks", "sentence"),
+    [
+        (CloudView(), True, "new journal: waiting for a listing of local"),
+        (
+            CloudView(attempted_at=NOW - 4.9, error="denied"),
+            False,
+            "new journal: waiting for a listing of local (denied)",
+        ),
+        (
+            CloudView(attempted_at=NOW - 5.0, error="denied"),
+            True,
+            "new journal: waiting for a listing of local (denied)",
+        ),
+    ],
+)
+def test_a_cloud_that_has_not_answered_is_waited_for(known: CloudView, asks: bool, sentence: str) -> None:
+    waits = initialised(views={"local": known})
+    assert (waits.commit, waits.sentence) == (None, sentence)
+    assert waits.actions == ((ListInstances("local"),) if asks else ())
+    assert initialised(views={"local": known}, busy=frozenset({"list:local"})).actions == ()
+
+
+def test_machines_that_run_without_a_journal_are_named_and_nothing_is_done() -> None:
+    few = initialised(machine(2), machine(1))
+    assert few.commit is None
+    assert f"but its machines run ({name(1)}, {name(2)}): nothing is done" in few.sentence
+    many = initialised(*(machine(n) for n in range(1, 6)))
+    assert f"({name(1)}, {name(2)}, {name(3)} and 2 more)" in many.sentence
+    assert "machines run (i-7): " in initialised(machine(7, node="")).sentence
+    three = initialised(*(machine(n) for n in range(1, 4)))
+    assert f"({name(1)}, {name(2)}, {name(3)})" in three.sentence
+    old = initialised(views={"local": listing(machine(1), attempted_at=NOW - 5)})
+    assert (old.commit, old.actions) == (None, (ListInstances("local"),))
+
+
+def test_unknown_machines_come_in_the_order_of_their_nodes() -> None:
+    clouds = {"a": listing(machine(2), machine(1, id="i-z")), "b": listing(machine(1), machine(3))}
+    found = unknown_machines(clouds, {name(3): N.MEMBER, name(2): N.GONE})
+    assert [each.id for each in found] == ["i-1", "i-z", "i-2"]
+
+
+@pytest.mark.parametrize(
+    ("unjournaled", "known", "left_alone"),
+    [
+        ((), CloudView(), False),
+        (names(9), CloudView(), True),  # its message may be old, but its cloud was not listed yet
+        (names(9), listing(machine(9)), True),
+        (names(9), listing(machine(1)), False),  # the message is old
+        (names(9), listing(machine(9, InstanceState.TERMINATED)), False),
+        (("other-u-9",), listing(machine(9, node="other-u-9")), False),
+    ],
+)
+def test_a_job_is_left_alone_while_an_unjournaled_node_works_for_it(
+    unjournaled: Sequence[str], known: CloudView, left_alone: bool
+) -> None:
+    world = world_of(
+        view(job(2), [member(1)]), volatile={"clouds": {"local": known}}, unjournaled=frozenset(unjournaled)
+    )
+    reason = blocked_reason(world, world.jobs["job"])
+    assert bool(reason) is left_alone
+    if left_alone:
+        assert reason.startswith(f"left alone: {name(9)} may work for it and is not in the journal")
+        after = decide(world)
+        assert (after.sentence, after.commit.empty) == (reason, True)
+
+
+def test_few_of_many_unknown_nodes_are_named() -> None:
+    world = world_of(view(job(2), []), volatile={"clouds": {}}, unjournaled=frozenset(names(5, 4, 3, 2)))
+    assert blocked_reason(world, world.jobs["job"]).startswith(
+        f"left alone: {name(2)}, {name(3)}, {name(4)} and 1 more may"
+    )
+
+
+def test_what_is_left_alone_is_a_warning() -> None:
+    quiet = world_of(view(job(2), [member(1), member(2)]))
+    assert warnings(quiet) == ()
+    refused = replace(quiet, unreadable_jobs={"b": "it is newer", "a": "it is broken"})
+    assert warnings(refused) == ("a is left alone: it is broken", "b is left alone: it is newer")
+    unjournaled = frozenset({name(9), "other-u-1"})
+    works = world_of(
+        view(job(2), []), volatile={"clouds": {"local": listing(machine(9), machine(1))}}, unjournaled=unjournaled
+    )
+    (warning,) = warnings(works)
+    assert warning.startswith(f"machines run that are not in the journal ({name(9)}): they are left alone; `spotsupd")
+    ended = replace(
+        works, volatile=replace(works.volatile, clouds={"local": listing(machine(9, InstanceState.TERMINATED))})
+    )
+    assert warnings(ended) == ()
+    assert decide(works).plan.warnings == (warning,)
+
+
+@pytest.mark.parametrize(("who", "alone"), [("job-u-1", True), ("jobs-u-1", False), ("s-1", True), ("t-1", False)])
+def test_machines_of_unreadable_jobs_are_left_alone(who: str, alone: bool) -> None:
+    world = replace(world_of(), unreadable_jobs={"job": "newer"}, unjournaled=frozenset({"s-1"}))
+    assert world.is_protected(who) is alone
+
+
+# -- adoption -----------------------------------------------------------------------------------------------
 
 UNDER = "t-3"
 

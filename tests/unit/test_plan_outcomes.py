@@ -100,6 +100,7 @@ def test_an_unknown_error_code_is_reported_once() -> None:
     (event,) = first.events
     assert (event.kind, event.node, event.data) == (EventKind.UNKNOWN_CODE, name(3), {"code": "Strange"})
     assert launched(Transient("fault", "Strange"), volatile={"unknown_codes": (("local", "Strange"),)}).events == []
+    assert launched(Transient("fault", "Strange"), volatile={"unknown_codes": (("aws", "Strange"),)}).events != []
     assert launched(Transient("fault")).events == []
 
 

@@ -1,4 +1,4 @@
-"""What is read of clouds and when, what is remembered of it, and what is done about orphans and unknown machines."""
+"""What is read of clouds and when, what is remembered of it, and what is done about orphans."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from provisioners.base import Instance, InstanceState, Leftover, LeftoverKind
 from supervisor.market.offers import OffersView
-from supervisor.model import ClusterRecord, EventKind, NodeState
+from supervisor.model import EventKind, NodeState
 from supervisor.planner.actions import (
     AlertDone,
     LeftoversDone,
@@ -23,18 +23,15 @@ from supervisor.planner.actions import (
     Terminate,
 )
 from supervisor.planner.alerts import MAX_DELIVERIES, MAX_DELIVERIES_AT_ONCE, RETRIES_S
-from supervisor.planner.journal_guard import JournalInit, blocked_reason, init_journal, unknown_machines, warnings
 from supervisor.planner.orphans import is_orphan
 from supervisor.planner.plan import absorb
 from supervisor.planner.world import (
-    MAX_CODES,
     AlertDelivery,
     CloudView,
     LeftoversView,
     Rules,
     Sighting,
     VolatileState,
-    World,
 )
 from tests.unit.scene import (
     KEYS,
@@ -43,7 +40,6 @@ from tests.unit.scene import (
     Decided,
     J,
     N,
-    decide,
     hint_of,
     job,
     launcher,
@@ -51,13 +47,11 @@ from tests.unit.scene import (
     machine,
     member,
     name,
-    names,
     node,
     round_of,
     scene,
     spec,
     view,
-    world_of,
 )
 
 RULES = Rules()
@@ -175,6 +169,17 @@ def test_a_job_has_changed_when_its_machines_changed_or_are_missing() -> None:
     gone = [member(1), node(2, N.GONE)]
     assert listed(known, machine(1), nodes=gone).changed_jobs == {"other", "job"}, "its machine is not listed any more"
     assert listed(known, machine(1), machine(2), machine(9)).changed_jobs == {"other"}
+
+
+def test_a_machine_elsewhere_does_not_make_the_cloud_unclear() -> None:
+    record = job(2, spec=spec(placement={"cloud": "aws"}))
+    volatile = {
+        "clouds": {"local": listing(machine(1), machine(2), attempted_at=NOW - 1), "aws": listing(attempted_at=NOW - 1)}
+    }
+    after = scene(
+        member(1), member(2), record=record, volatile=volatile, clouds=("local", "aws"), hint=hint_of(1, 2), **SILENT
+    )
+    assert lists(after) == ["aws"]
 
 
 # -- orphans -----------------------------------------------------------------------------------------------
@@ -381,144 +386,9 @@ def test_offers_are_kept_for_live_jobs_and_a_failed_read_keeps_the_last_good_one
     assert never == OffersView((), known=False, asked_at=NOW - 1, error="denied")
 
 
-def test_the_unknown_codes_that_are_remembered_are_bounded() -> None:
-    codes = VolatileState(unknown_codes=tuple(("local", str(n)) for n in range(MAX_CODES)))
-    known, is_new = codes.with_unknown_code("local", "new")
-    assert (len(known.unknown_codes), known.unknown_codes[-1], is_new) == (MAX_CODES, ("local", "new"), True)
-    assert codes.with_unknown_code("local", "7") == (codes, False)
-    assert codes.with_unknown_code("aws", "7")[1]
-
-
 def test_a_machine_is_found_by_its_tag_only_until_its_id_is_known() -> None:
     known = listing(machine(1, id="i-77"), machine(2))
     assert known.of_node(node(1, N.REQUESTED)) == machine(1, id="i-77")
     assert known.of_node(member(1)) is None
     assert known.of_node(member(2)) == machine(2)
     assert known.of_node(node(3, N.REQUESTED)) is None
-
-
-# -- journal_guard -----------------------------------------------------------------------------------------------
-
-CLUSTER = ClusterRecord(NOW, "me")
-
-
-def charge(*machines: Instance, **more: Any) -> JournalInit:
-    clouds = more.pop("views", {"local": listing(*machines)})
-    world = World({}, replace(VolatileState(), clouds=clouds), RULES, ("local",), **more)
-    return init_journal(world, CLUSTER, NOW)
-
-
-def test_a_journal_is_begun_once_every_cloud_was_listed_without_machines() -> None:
-    begun = charge(machine(1, InstanceState.TERMINATED))
-    assert begun.commit is not None
-    assert (begun.commit.cluster, begun.commit.guards, begun.actions) == (CLUSTER, {}, ())
-    assert begun.sentence == "new journal: begun"
-
-
-@pytest.mark.parametrize(
-    ("known", "asks", "sentence"),
-    [
-        (CloudView(), True, "new journal: waiting for a listing of local"),
-        (
-            CloudView(attempted_at=NOW - 4.9, error="denied"),
-            False,
-            "new journal: waiting for a listing of local (denied)",
-        ),
-        (
-            CloudView(attempted_at=NOW - 5.0, error="denied"),
-            True,
-            "new journal: waiting for a listing of local (denied)",
-        ),
-    ],
-)
-def test_a_cloud_that_has_not_answered_is_waited_for(known: CloudView, asks: bool, sentence: str) -> None:
-    waits = charge(views={"local": known})
-    assert (waits.commit, waits.sentence) == (None, sentence)
-    assert waits.actions == ((ListInstances("local"),) if asks else ())
-    assert charge(views={"local": known}, busy=frozenset({"list:local"})).actions == ()
-
-
-def test_machines_that_run_without_a_journal_are_named_and_nothing_is_done() -> None:
-    few = charge(machine(2), machine(1))
-    assert few.commit is None
-    assert f"but its machines run ({name(1)}, {name(2)}): nothing is done" in few.sentence
-    many = charge(*(machine(n) for n in range(1, 6)))
-    assert f"({name(1)}, {name(2)}, {name(3)} and 2 more)" in many.sentence
-    assert "machines run (i-7): " in charge(machine(7, node="")).sentence
-    three = charge(*(machine(n) for n in range(1, 4)))
-    assert f"({name(1)}, {name(2)}, {name(3)})" in three.sentence
-    old = charge(views={"local": listing(machine(1), attempted_at=NOW - 5)})
-    assert (old.commit, old.actions) == (None, (ListInstances("local"),))
-
-
-def test_unknown_machines_come_in_the_order_of_their_nodes() -> None:
-    clouds = {"a": listing(machine(2), machine(1, id="i-z")), "b": listing(machine(1), machine(3))}
-    found = unknown_machines(clouds, {name(3): N.MEMBER, name(2): N.GONE})
-    assert [each.id for each in found] == ["i-1", "i-z", "i-2"]
-
-
-@pytest.mark.parametrize(
-    ("unjournaled", "known", "left_alone"),
-    [
-        ((), CloudView(), False),
-        (names(9), CloudView(), True),  # its message may be old, but its cloud was not listed yet
-        (names(9), listing(machine(9)), True),
-        (names(9), listing(machine(1)), False),  # the message is old
-        (names(9), listing(machine(9, InstanceState.TERMINATED)), False),
-        (("other-u-9",), listing(machine(9, node="other-u-9")), False),
-    ],
-)
-def test_a_job_is_left_alone_while_an_unjournaled_node_works_for_it(
-    unjournaled: Sequence[str], known: CloudView, left_alone: bool
-) -> None:
-    world = world_of(
-        view(job(2), [member(1)]), volatile={"clouds": {"local": known}}, unjournaled=frozenset(unjournaled)
-    )
-    reason = blocked_reason(world, world.jobs["job"])
-    assert bool(reason) is left_alone
-    if left_alone:
-        assert reason.startswith(f"left alone: {name(9)} may work for it and is not in the journal")
-        after = decide(world)
-        assert (after.sentence, after.commit.empty) == (reason, True)
-
-
-def test_few_of_many_unknown_nodes_are_named() -> None:
-    world = world_of(view(job(2), []), volatile={"clouds": {}}, unjournaled=frozenset(names(5, 4, 3, 2)))
-    assert blocked_reason(world, world.jobs["job"]).startswith(
-        f"left alone: {name(2)}, {name(3)}, {name(4)} and 1 more may"
-    )
-
-
-def test_what_is_left_alone_is_a_warning() -> None:
-    quiet = world_of(view(job(2), [member(1), member(2)]))
-    assert warnings(quiet) == ()
-    refused = replace(quiet, unreadable_jobs={"b": "it is newer", "a": "it is broken"})
-    assert warnings(refused) == ("a is left alone: it is broken", "b is left alone: it is newer")
-    unjournaled = frozenset({name(9), "other-u-1"})
-    works = world_of(
-        view(job(2), []), volatile={"clouds": {"local": listing(machine(9), machine(1))}}, unjournaled=unjournaled
-    )
-    (warning,) = warnings(works)
-    assert warning.startswith(f"machines run that are not in the journal ({name(9)}): they are left alone; `spotsupd")
-    ended = replace(
-        works, volatile=replace(works.volatile, clouds={"local": listing(machine(9, InstanceState.TERMINATED))})
-    )
-    assert warnings(ended) == ()
-    assert decide(works).plan.warnings == (warning,)
-
-
-@pytest.mark.parametrize(("who", "alone"), [("job-u-1", True), ("jobs-u-1", False), ("s-1", True), ("t-1", False)])
-def test_machines_of_unreadable_jobs_are_left_alone(who: str, alone: bool) -> None:
-    world = replace(world_of(), unreadable_jobs={"job": "newer"}, unjournaled=frozenset({"s-1"}))
-    assert world.is_protected(who) is alone
-
-
-def test_a_machine_elsewhere_does_not_make_the_cloud_unclear() -> None:
-    record = job(2, spec=spec(placement={"cloud": "aws"}))
-    volatile = {
-        "clouds": {"local": listing(machine(1), machine(2), attempted_at=NOW - 1), "aws": listing(attempted_at=NOW - 1)}
-    }
-    after = scene(
-        member(1), member(2), record=record, volatile=volatile, clouds=("local", "aws"), hint=hint_of(1, 2), **SILENT
-    )
-    assert lists(after) == ["aws"]
