@@ -2,7 +2,8 @@
 
 import io
 import json
-from itertools import pairwise, product
+from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -70,37 +71,36 @@ def test_rounds_do_not_depend_on_the_order_in_which_files_are_read(order: list[s
 # -- what a fault cost -----------------------------------------------------------------------------------------
 
 
-def test_survivors_go_on_and_a_replacement_joins() -> None:
-    spans = [
-        span(1, "abc", (1, 100), (0.0, 10.0)),
-        span(2, "ac", (91, 200), (12.0, 20.0)),
-        span(3, "acd", (201, 300), (20.5, 30.0)),
-    ]
-    assert outcome(spans, before=1, gone="b", full=3) == Outcome(2.0, 10.5, 2.5, 10)
+BEFORE = span(1, "abc", (1, 100), (0.0, 10.0))
 
 
-def test_one_change_with_a_notice() -> None:
-    spans = [span(1, "abc", (1, 100), (0.0, 10.0)), span(2, "acd", (101, 102), (10.25, 11.0))]
-    assert outcome(spans, before=1, gone="b", full=3) == Outcome(0.25, 0.25, 0.25, 0)
-
-
-def test_rounds_before_the_fault_are_not_counted() -> None:
-    spans = [span(1, "ab", (1, 9), (0.0, 1.0)), span(2, "abc", (10, 19), (5.0, 6.0)), span(3, "ac", (20, 21), (7.0, 8))]
-    assert outcome(spans, before=2, gone="b", full=2) == Outcome(1.0, 1.0, 1.0, 0)
-
-
-def test_a_full_round_that_still_has_the_lost_node_is_not_the_end() -> None:
-    spans = [span(1, "abc", (1, 9), (0.0, 1.0)), span(2, "abc", (10, 19), (2.0, 3.0))]
-    assert outcome(spans, before=1, gone="b", full=3) == Outcome(1.0, None, None, None)
-
-
-def test_a_job_that_never_trains_again() -> None:
-    assert outcome([span(1, "abc", (1, 9), (0.0, 1.0))], before=1, gone="b", full=3) == Outcome()
+@pytest.mark.parametrize(
+    ("later", "full", "expected"),
+    [
+        # survivors go on, and a replacement joins
+        (
+            [span(2, "ac", (91, 200), (12.0, 20.0)), span(3, "acd", (201, 300), (20.5, 30.0))],
+            3,
+            Outcome(2.0, 10.5, 2.5, 10),
+        ),
+        # one change, with a notice
+        ([span(2, "acd", (101, 102), (10.25, 11.0))], 3, Outcome(0.25, 0.25, 0.25, 0)),
+        # a full round that still has the lost node is not the end
+        ([span(2, "abc", (101, 119), (11.0, 13.0))], 3, Outcome(1.0, None, None, None)),
+        # it never trains again
+        ([], 3, Outcome()),
+    ],
+)
+def test_what_a_fault_cost(later: list[Span], full: int, expected: Outcome) -> None:
+    assert outcome([BEFORE, *later], before=1, gone="b", full=full) == expected
+    # Rounds before the fault are not counted.
+    moved = [replace(each, round=each.round + 1) for each in (BEFORE, *later)]
+    assert outcome([span(1, "ab", (1, 1), (-9.0, -9.0)), *moved], before=2, gone="b", full=full) == expected
 
 
 def test_a_round_that_is_not_known_is_refused() -> None:
     with pytest.raises(ValueError, match="round 4 is not among the 1"):
-        outcome([span(1, "abc", (1, 9), (0.0, 1.0))], before=4, gone="b", full=3)
+        outcome([BEFORE], before=4, gone="b", full=3)
 
 
 # -- reading ---------------------------------------------------------------------------------------------------
@@ -151,39 +151,24 @@ def test_a_run_that_never_got_there_is_worse_than_any_other() -> None:
     assert (never.limit_s, never.why) == (60.0, "watched for 60 s")
 
 
-@given(st.lists(st.none() | st.floats(0, 1e6), min_size=1))
-def test_statistics_are_ordered_numbers_or_none(values: list[float | None]) -> None:
-    (row,) = summarise([sample(value) for value in values])
-    known = [value for value in (row.min, row.median, row.max) if value is not None]
-    assert all(low <= high for low, high in pairwise(known))
-    assert row.never == values.count(None)
-    assert (row.max is None) == (row.never > 0)
-    assert (row.min is None) == (row.never == row.n)
+WHOLE = Outcome(0.5, 4.0, 0.75, 12)
 
 
-def test_samples_of_a_fault_with_a_replacement() -> None:
-    watched = Watched(Outcome(0.5, 4.0, 0.75, 12), 60.0, "")
-    found = {each.metric: (each.value, each.unit) for each in samples_of("spotsup", KILL, watched)}
-    assert found == {FIRST: (0.5, "s"), FULL: (4.0, "s"), PAUSED: (0.75, "s"), LOST: (12.0, "steps")}
-
-
-def test_samples_of_a_fault_without_a_replacement() -> None:
-    watched = Watched(Outcome(0.5, 0.5, 0.5, 12), 60.0, "")
-    assert [each.metric for each in samples_of("spotsup", KILL_ALONE, watched)] == [FIRST, LOST]
-
-
-def test_what_never_happened_is_told_but_nothing_that_rests_on_it() -> None:
-    watched = Watched(Outcome(0.5), 60.0, "watched for 60 s")
-    found = [(each.metric, each.value, each.limit_s) for each in samples_of("spotsup", KILL, watched)]
-    assert found == [(FIRST, 0.5, 60.0), (FULL, None, 60.0)]
-
-
-def test_samples_of_a_thawed_node() -> None:
-    watched = Watched(Outcome(5.5, 5.5, 5.5, 12), 60.0, "")
-    found = {each.metric: each.value for each in samples_of("spotsup", FREEZE, watched, Fence(0.3, 0))}
-    assert (found[FENCED], found[LATE]) == (0.3, 0.0)
-    (never,) = [each for each in samples_of("spotsup", FREEZE, watched, Fence(None, 2)) if each.metric == FENCED]
-    assert (never.value, never.limit_s) == (None, 30.0)
+@pytest.mark.parametrize(
+    ("cell", "seen", "fence", "found"),
+    [
+        (KILL, WHOLE, None, {FIRST: 0.5, FULL: 4.0, PAUSED: 0.75, LOST: 12.0}),
+        (KILL_ALONE, WHOLE, None, {FIRST: 0.5, LOST: 12.0}),  # no replacement
+        (KILL, Outcome(0.5), None, {FIRST: 0.5, FULL: None}),  # nothing that rests on what never happened
+        (FREEZE, WHOLE, Fence(0.3, 0), {FIRST: 0.5, FULL: 4.0, PAUSED: 0.75, LOST: 12.0, FENCED: 0.3, LATE: 0.0}),
+        (FREEZE, WHOLE, Fence(None, 2), {FIRST: 0.5, FULL: 4.0, PAUSED: 0.75, LOST: 12.0, FENCED: None, LATE: 2.0}),
+    ],
+)
+def test_the_samples_of_a_fault(cell: Cell, seen: Outcome, fence: Fence | None, found: dict[str, float | None]) -> None:
+    samples = samples_of("spotsup", cell, Watched(seen, 60.0, ""), fence)
+    assert {each.metric: each.value for each in samples} == found
+    assert all((each.unit == "steps") is (each.metric in {LOST, LATE}) for each in samples)
+    assert {each.limit_s for each in samples if each.value is None} <= {30.0 if fence else 60.0}
 
 
 # -- when a fault is injected ---------------------------------------------------------------------------------
@@ -292,60 +277,47 @@ def row(subject: str, cell: Cell, metric: str, median: float | None, most: float
     return Row(cell.case, subject, metric, unit, median, median, median if most is None else most, 3)
 
 
-def met(rows: list[Row], *, floor: float | None = 2.0) -> dict[tuple[str, str], bool]:
-    """By goal and case, whether it is met."""
-    floors = [] if floor is None else [Row("cold start", grid.FLOOR, FIRST, "s", floor, floor, floor, 3)]
-    return {(goal.goal, goal.case): goal.met for goal in judge([*floors, *rows], lease_s=5.0)}
-
-
 SPARED = Cell(Fault.KILL, Victim.FIRST, Recovery.SPARE)
 NOTICED = Cell(Fault.NOTICE, Victim.OTHER, Recovery.REPLACEMENT)
+WARM, SPARE = "tombstone and spare, warm: 0.3 s", "tombstone and spare: 1.3 floors"
+SILENT, THAWED = "silent loss: lease + 1.3 floors", "a thawed node ends the step it froze in, at most"
 
 
-@pytest.mark.parametrize(("pause_s", "warm", "floors"), [(0.3, True, True), (2.6, False, True), (2.61, False, False)])
-def test_a_spare_and_a_tombstone_cost_at_most_so_much(pause_s: float, warm: bool, floors: bool) -> None:
-    found = met([row(grid.LAUNCHERS_WARM, SPARED, FIRST, pause_s)])
-    assert found == {
-        ("tombstone and spare, warm: 0.3 s", SPARED.case): warm,
-        ("tombstone and spare: 1.3 floors", SPARED.case): floors,
-    }
-    assert met([row(grid.LAUNCHERS_COLD, SPARED, FIRST, pause_s)]) == {
-        ("tombstone and spare: 1.3 floors", SPARED.case): floors
-    }
+def floor(subject: str, seconds: float) -> Row:
+    return Row("cold start", subject, FIRST, "s", seconds, seconds, seconds, 3)
 
 
-@pytest.mark.parametrize(("pause_s", "kept"), [(7.6, True), (7.61, False), (None, False)])
-def test_a_silent_loss_costs_the_lease_and_so_much(pause_s: float | None, kept: bool) -> None:
-    found = met([row(grid.SPOTSUP, FREEZE, FIRST, pause_s), row(grid.SPOTSUP, FREEZE, LATE, 0.0, 2.0)])
-    assert found == {
-        ("silent loss: lease + 1.3 floors", FREEZE.case): kept,
-        ("a thawed node ends the step it froze in, at most", FREEZE.case): False,
-    }
+def met(*rows: Row) -> dict[str, bool]:
+    """By goal, whether it is met."""
+    found = judge(rows, lease_s=5.0)
+    assert {goal.case for goal in found} <= {each.case for each in rows}
+    return {goal.goal: goal.met for goal in found}
 
 
-def test_a_notice_costs_no_step_not_even_once() -> None:
-    found = met([row(grid.SPOTSUP, NOTICED, PAUSED, 2.6), row(grid.SPOTSUP, NOTICED, LOST, 0.0, 1.0)])
-    assert found == {
-        ("notice: 1.3 floors", NOTICED.case): True,
-        ("notice: no step lost", NOTICED.case): False,
-    }
+@pytest.mark.parametrize(
+    ("measured", "goals_met"),
+    [
+        (row(grid.LAUNCHERS_WARM, SPARED, FIRST, 0.3), {WARM: True, SPARE: True}),
+        (row(grid.LAUNCHERS_WARM, SPARED, FIRST, 2.6), {WARM: False, SPARE: True}),
+        (row(grid.LAUNCHERS_WARM, SPARED, FIRST, 2.61), {WARM: False, SPARE: False}),
+        (row(grid.LAUNCHERS_COLD, SPARED, FIRST, 2.6), {SPARE: True}),
+        (row(grid.LAUNCHERS_COLD, SPARED, FIRST, 2.61), {SPARE: False}),
+        (row(grid.LAUNCHERS_COLD_SESSION, SPARED, FIRST, 3.9), {"the same, of floor-session": True}),
+        (row(grid.SPOTSUP, FREEZE, FIRST, 7.6), {SILENT: True}),
+        (row(grid.SPOTSUP, FREEZE, FIRST, 7.61), {SILENT: False}),
+        (row(grid.SPOTSUP, FREEZE, FIRST, None), {SILENT: False}),
+        (row(grid.SPOTSUP, FREEZE, LATE, 0.0, 2.0), {THAWED: False}),
+        (row(grid.SPOTSUP, NOTICED, PAUSED, 2.6), {"notice: 1.3 floors": True}),
+        (row(grid.SPOTSUP, NOTICED, LOST, 0.0, 1.0), {"notice: no step lost": False}),  # not even once
+        (row(grid.TUNED, SPARED, FIRST, 9.0), {}),  # torchrun has no goals
+    ],
+)
+def test_which_goals_are_met(measured: Row, goals_met: dict[str, bool]) -> None:
+    assert met(floor(grid.FLOOR, 2.0), floor(grid.FLOOR_SESSION, 3.0), measured) == goals_met
 
 
 def test_without_a_floor_nothing_is_judged_by_it() -> None:
-    found = met([row(grid.LAUNCHERS_WARM, SPARED, FIRST, 0.2), row(grid.SPOTSUP, FREEZE, FIRST, 5.0)], floor=None)
-    assert found == {("tombstone and spare, warm: 0.3 s", SPARED.case): True}
-
-
-def test_a_session_is_judged_by_a_floor_with_one() -> None:
-    rows = [
-        Row("cold start", grid.FLOOR_SESSION, FIRST, "s", 3.0, 3.0, 3.0, 3),
-        row(grid.LAUNCHERS_COLD_SESSION, SPARED, FIRST, 3.9),
-    ]
-    assert met(rows) == {("the same, of floor-session", SPARED.case): True}
-
-
-def test_torchrun_has_no_goals() -> None:
-    assert met([row(grid.TUNED, SPARED, FIRST, 9.0)]) == {}
+    assert met(row(grid.LAUNCHERS_WARM, SPARED, FIRST, 0.2), row(grid.SPOTSUP, FREEZE, FIRST, 5.0)) == {WARM: True}
 
 
 # -- what is written and shown ---------------------------------------------------------------------------------
