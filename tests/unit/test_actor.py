@@ -27,24 +27,6 @@ NODE = NodeRecord("n1", "job", "token", Offer("local", "l", "z", "t", Market.SPO
 JOB = JobRecord("job", "u", parse_spec({"name": "job", "nodes": 1, "run": "x.py"}), "", 0.0, 1, 1, 1)
 
 
-def test_actions_run_side_by_side_and_each_outcome_wakes_the_loop() -> None:
-    both_run = threading.Barrier(2, timeout=10)
-    woken = threading.Semaphore(0)
-
-    def perform(action: Action) -> Outcome:
-        assert isinstance(action, ListInstances)
-        both_run.wait()
-        return ListDone(action.cloud, 1.0)
-
-    actor = ThreadActor(perform, woken.release)
-    actor.start(ListInstances("a"))
-    actor.start(ListInstances("b"))
-    assert woken.acquire(timeout=10)
-    assert woken.acquire(timeout=10)
-    assert {action.key for action, _ in actor.collect()} == {"list:a", "list:b"}
-    assert actor.collect() == []
-
-
 def test_an_unexpected_error_becomes_the_outcome_that_claims_least() -> None:
     woken = threading.Semaphore(0)
 

@@ -84,16 +84,13 @@ DAEMON_ROOMS = ("supervisor", "provisioners", "bootstrap")
 DEVELOPMENT_ROOMS = ("tests", "benchmarks", "tools")
 
 
-def test_the_product_imports_every_dependency_and_nothing_undeclared() -> None:
-    found = imported(*DAEMON_ROOMS)
-    assert unused(PRODUCT, found) == []
-    assert undeclared(found, PRODUCT) == []
-
-
-def test_the_trainer_imports_every_dependency_and_nothing_undeclared() -> None:
-    found = imported("spotsup_trainer")
-    assert unused(TRAINED, found) == []
-    assert undeclared(found, TRAINED) == []
+@pytest.mark.parametrize(("rooms", "declared"), [(DAEMON_ROOMS, PRODUCT), (("spotsup_trainer",), TRAINED)])
+def test_the_product_imports_every_dependency_and_nothing_undeclared(
+    rooms: tuple[str, ...], declared: set[str]
+) -> None:
+    found = imported(*rooms)
+    assert unused(declared, found) == []
+    assert undeclared(found, declared) == []
 
 
 def test_tests_and_tools_import_every_development_dependency_and_nothing_undeclared() -> None:

@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 from typing import Any
 
+import httpx
 import pytest
 
 import bootstrap.steps
@@ -34,18 +35,25 @@ FOUR = Offer("aws", "us-east-1", "us-east-1b", "g4dn.12xlarge", Market.SPOT, 1.3
 STEPS = [name for name, _ in bootstrap.steps.STEPS]
 
 
-def explained(*offers: Offer, cloud: str = "aws", **more: Any) -> tuple[dict[str, Any], list[Any]]:
+BODY = {"spec": {"name": "job", "nodes": 2, "run": "t.py"}, "code_sha256": "0" * 64, "code_bytes": 1000, "lock": None}
+
+
+def posted(body: dict[str, Any], *offers: Offer, config: Config | None = None) -> tuple[httpx.Response, Service]:
+    """The answer of a daemon on these offers."""
     world = empty_world()
     daemon = world.daemon
-    settings = AwsSettings(regions=("us-east-1",), ssh_user="ubuntu")
-    node = NodeConfig(python="/opt/python", env={"TOKEN": SECRET})
-    config = Config.model_validate({"aws": settings, "node": node})
     quoted = Quote(2, offers, known=bool(offers), warnings=())
     service = Service(daemon.journal, daemon.leader, world.clock, ["aws", "local"], lambda *_: True, lambda _: quoted)
-    app = create_app(service, lambda: daemon.loop.status, world.clock, "0", explainer=Explainer(config, "/home/me"))
+    explainer = Explainer(config or Config(), "/home/me")
+    app = create_app(service, lambda: daemon.loop.status, world.clock, "0", explainer=explainer)
+    return Api(app).post("/v1/explain", body), service
+
+
+def explained(*offers: Offer, cloud: str = "aws", **more: Any) -> tuple[dict[str, Any], list[Any]]:
+    settings = AwsSettings(regions=("us-east-1",), ssh_user="ubuntu")
+    config = Config.model_validate({"aws": settings, "node": NodeConfig(python="/opt/python", env={"TOKEN": SECRET})})
     spec = {"name": "job", "nodes": 2, "run": "t.py", "placement": {"cloud": cloud}, "env": {"KEY": SECRET}, **more}
-    body = {"spec": spec, "code_sha256": "0" * 64, "code_bytes": 1000, "lock": None}
-    answer = Api(app).post("/v1/explain", body)
+    answer, service = posted({**BODY, "spec": spec}, *offers, config=config)
     assert answer.status_code == 200, answer.text
     assert SECRET not in answer.text
     return answer.json(), service.jobs()
@@ -101,13 +109,7 @@ def test_of_many_instance_types_the_first_ones_are_planned() -> None:
     ],
 )
 def test_a_malformed_body_is_refused(change: dict[str, Any], where: str) -> None:
-    world = empty_world()
-    daemon = world.daemon
-    service = Service(daemon.journal, daemon.leader, world.clock, ["local"], lambda *_: True)
-    app = create_app(service, lambda: daemon.loop.status, world.clock, "0", explainer=Explainer(Config(), "/home/me"))
-    spec = {"name": "job", "nodes": 2, "run": "t.py"}
-    body = {"spec": spec, "code_sha256": "0" * 64, "code_bytes": 1000, "lock": None}
-    answer = Api(app).post("/v1/explain", {**body, **change})
+    answer, _ = posted({**BODY, **change})
     assert answer.status_code == 422
     assert f"the request is wrong at {where}: " in answer.text
 

@@ -13,34 +13,13 @@ from provisioners.base import Market, Offer
 from provisioners.localcloud import rules
 from provisioners.localcloud.machine import qemu
 from provisioners.localcloud.machine.spec import Folder, Spec
-from provisioners.localcloud.models import Machine
 from provisioners.localcloud.settings import LocalSettings
 from supervisor.config import Config
 from supervisor.model import NodeRecord
 from supervisor.nodes.prepare import has_dead_man, user_of
+from tests.unit.test_localcloud_rules import machine
 
 SPEC = Spec("local-0a1b2c3d-0001", "local-a", "local.small", "127.70.3.4", "", (9, 2), "", image="/images/a,b")
-
-
-def _machine(**change: object) -> Machine:
-    known = Machine(
-        id=SPEC.id,
-        index=1,
-        token="t",  # noqa: S106 - an idempotency token
-        digest="",
-        cluster="c",
-        node="n-1",
-        zone="local-a",
-        instance_type="local.small",
-        market=Market.SPOT,
-        address=SPEC.address,
-        launched_at=1.0,
-        due_at=1.0,
-        running_at=2.0,
-        ssh_port=2200,
-        metadata_port=8000,
-    )
-    return known.model_copy(update=change)
 
 
 @pytest.mark.parametrize(("tsc_khz", "accel"), [(0, ["kvm", "host"]), (2_500_000, ["tcg,thread=multi", "Nehalem"])])
@@ -87,12 +66,13 @@ def test_what_a_machine_finds_at_its_first_boot_is_for_nobody_else(tmp_path: Pat
 
 
 def test_a_listing_says_where_it_is_reached_from_here_and_from_others() -> None:
-    seen = rules.view(_machine(virtual=True), 3.0)
+    running = machine(address=SPEC.address, running_at=110.0, ssh_port=2200, metadata_port=8000)
+    seen = rules.view(running.model_copy(update={"virtual": True}), 111.0)
     assert seen is not None
     assert (seen.ssh_host, seen.ssh_port) == ("127.70.3.4", 2200)
     assert seen.private_address == "10.70.3.4"
     assert seen.metadata_url == "http://10.0.2.2:8000"
-    plain = rules.view(_machine(), 3.0)
+    plain = rules.view(running, 111.0)
     assert plain is not None
     assert plain.private_address == "127.70.3.4"
 

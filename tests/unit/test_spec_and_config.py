@@ -15,31 +15,6 @@ from supervisor.spec import parse_spec
 GOOD: dict[str, Any] = {"name": "resnet50", "nodes": {"min": 2, "desired": 4, "max": 8}, "run": "train.py --lr 0.1"}
 
 
-def test_a_job_file_with_most_keys_is_accepted() -> None:
-    spec = parse_spec(
-        {
-            **GOOD,
-            "resources": {"gpu": "V100", "gpus_per_node": 1},
-            "market": "spot",
-            "placement": {"cloud": "aws", "regions": ["us-east-1", "us-west-2"], "spread": "zone"},
-            "storage": [
-                {"mount": "/mnt/data", "nfs": "fs-1.efs.us-east-1.amazonaws.com:/", "mode": "ro"},
-                {"mount": "/mnt/out", "nfs": "fs-2.efs.us-east-1.amazonaws.com:/"},
-            ],
-            "code": ".",
-            "setup": "pip install -r requirements.txt",
-            "env": {"LR": "0.1"},
-            "limits": {"hours": 48, "usd": 200, "usd_per_hour": 12, "app_failures": 3},
-        }
-    )
-    assert spec.command == ("train.py", "--lr", "0.1")
-    assert [str(storage.as_mount()) for storage in spec.storage] == [
-        "fs-1.efs.us-east-1.amazonaws.com:/ at /mnt/data",
-        "fs-2.efs.us-east-1.amazonaws.com:/ at /mnt/out",
-    ]
-    assert (spec.storage[1].mode, spec.shared, spec.environment) == ("rw", "/mnt/out", "image")
-
-
 @pytest.mark.parametrize(
     ("storage", "kind"),
     [
@@ -54,7 +29,9 @@ def test_a_job_file_with_most_keys_is_accepted() -> None:
 )
 def test_the_kind_of_storage_follows_from_its_key_or_its_servers_name(storage: dict[str, Any], kind: str) -> None:
     spec = parse_spec({**GOOD, "storage": [{"mount": "/mnt/x", **storage}]})
-    assert spec.storage[0].as_mount().kind == kind
+    mount = spec.storage[0].as_mount()
+    assert (mount.kind, mount.mountpoint, mount.mode) == (kind, "/mnt/x", "rw")
+    assert mount.source == ("" if kind == "scratch" else next(iter(storage.values())))
     assert spec.shared == ("" if kind == "scratch" else "/mnt/x")
 
 
