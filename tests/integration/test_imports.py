@@ -10,7 +10,20 @@ import tomllib
 
 import pytest
 
-from tests.unit.test_imports import CLOUDS, REPO, SSH, heavy_after, modules
+from tests.unit.test_imports import REPO, modules
+
+CLOUDS = ("boto3", "botocore", "google.cloud", "azure")
+SSH = ("fabric", "paramiko", "invoke")
+
+
+def heavy_after(statement: str, *heavy: str) -> str:
+    """Which of the heavy modules an interpreter holds after a statement."""
+    code = f"import sys\n{statement}\nprint(*sorted({set(heavy)!r} & set(sys.modules)))"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=REPO, capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
 
 
 def test_the_users_command_line_loads_nothing_heavy() -> None:
