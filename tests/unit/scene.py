@@ -7,7 +7,7 @@ known. Nodes have numbers: node 3 is `job-u-3` on machine `i-3`.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from spotsup_trainer.wire import AgentStatus, Hint, Keys, Member, Round, RoundMember, decode
@@ -214,19 +214,7 @@ def decide(world: World, *outcomes: NodeOutcome, now: float = NOW) -> Decided:
     return Decided(decided, volatile, commit.job_record or known.record, nodes, commit)
 
 
-_OF_A_WORLD = frozenset(
-    {
-        "rules",
-        "volatile",
-        "clouds",
-        "busy",
-        "unreadable_jobs",
-        "unjournaled",
-        "timers_paused_until",
-        "alerts",
-        "skipped",
-    }
-)
+_OF_A_WORLD = {field.name for field in fields(World)} - {"jobs"}
 
 
 def scene(

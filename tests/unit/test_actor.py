@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from provisioners.base import Leftover, LeftoverKind, Market, Offer, Unknown
-from supervisor.model import JobRecord, NodeRecord
+from provisioners.base import Leftover, LeftoverKind, Unknown
 from supervisor.planner.actions import (
     Action,
     Bootstrap,
@@ -21,10 +20,7 @@ from supervisor.planner.actions import (
     TerminateDone,
 )
 from supervisor.runtime.actor import NOT_STARTED, ThreadActor
-from supervisor.spec import parse_spec
-
-NODE = NodeRecord("n1", "job", "token", Offer("local", "l", "z", "t", Market.SPOT, None), 0.0)
-JOB = JobRecord("job", "u", parse_spec({"name": "job", "nodes": 1, "run": "x.py"}), "", 0.0, 1, 1, 1)
+from tests.unit.scene import job, member, name
 
 
 def test_an_unexpected_error_becomes_the_outcome_that_claims_least() -> None:
@@ -34,13 +30,13 @@ def test_an_unexpected_error_becomes_the_outcome_that_claims_least() -> None:
         raise RuntimeError("a bug")
 
     actor = ThreadActor(perform, woken.release)
-    for action in (Launch(NODE), Terminate("local", "i-1", "n1")):
+    for action in (Launch(member(1)), Terminate("local", "i-1", name(1))):
         actor.start(action)
         assert woken.acquire(timeout=10)
     launched, terminated = (outcome for _, outcome in actor.collect())
     assert isinstance(launched, LaunchDone)
     assert launched.outcome == Unknown("RuntimeError: a bug")
-    assert terminated == TerminateDone("n1", "i-1", "RuntimeError: a bug")
+    assert terminated == TerminateDone(name(1), "i-1", "RuntimeError: a bug")
 
 
 def test_an_action_that_changes_a_cloud_does_not_start_without_leadership_and_counts_as_no_failure() -> None:
@@ -51,9 +47,14 @@ def test_an_action_that_changes_a_cloud_does_not_start_without_leadership_and_co
         return ListDone(action.cloud, 1.0)
 
     actor = ThreadActor(perform, woken.release, lambda: False)
-    leftover = Leftover("disk-1", LeftoverKind.DISK, "test", "n1", "r")
+    leftover = Leftover("disk-1", LeftoverKind.DISK, "test", name(1), "r")
     found = []
-    actions = (Launch(NODE), Bootstrap(NODE, JOB), Terminate("local", "i-1", "n1"), Remove("local", leftover))
+    actions = (
+        Launch(member(1)),
+        Bootstrap(member(1), job()),
+        Terminate("local", "i-1", name(1)),
+        Remove("local", leftover),
+    )
     for action in (*actions, ListInstances("local")):
         actor.start(action)
         assert woken.acquire(timeout=10)
@@ -61,7 +62,7 @@ def test_an_action_that_changes_a_cloud_does_not_start_without_leadership_and_co
     launched, prepared, terminated, removed, listed = found
     assert isinstance(launched, LaunchDone)
     assert launched.outcome == Unknown(NOT_STARTED)
-    assert prepared == BootstrapDone("n1", NOT_STARTED, unreachable=True)
-    assert terminated == TerminateDone("n1", "i-1", NOT_STARTED)
+    assert prepared == BootstrapDone(name(1), NOT_STARTED, unreachable=True)
+    assert terminated == TerminateDone(name(1), "i-1", NOT_STARTED)
     assert removed == RemoveDone("disk-1", NOT_STARTED)
     assert listed == ListDone("local", 1.0)

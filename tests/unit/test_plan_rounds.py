@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from spotsup_trainer.wire import Hint, Notice, Result, Tombstone, decode
 
-from supervisor.model import EventKind, NodeRecord, NodeState, NoticeRecord, Transition
+from supervisor.model import EventKind, JobRecord, NodeRecord, NodeState, NoticeRecord, Transition
 from supervisor.planner.world import Rules
 from tests.unit.scene import (
     KEYS,
@@ -30,6 +30,7 @@ from tests.unit.scene import (
 )
 
 SOON = NoticeRecord(NOW + 12.0, NOW - 5, "metadata")  # within the margin: its time has come
+LOST = node(2, N.LOST, has_joined=True, needs_replacement=True)
 LATER = NoticeRecord(NOW + 12.1, NOW - 5, "metadata")
 
 
@@ -119,8 +120,7 @@ def test_members_keep_their_ranks_and_newcomers_come_after_them() -> None:
 
 
 def test_the_reason_of_a_hint_says_who_joins_and_who_leaves() -> None:
-    lost = node(2, N.LOST, has_joined=True, needs_replacement=True)
-    after = scene(member(1), lost, waiting(3), round=round_of(1, 2), hint=hint_of(1, 2))
+    after = scene(member(1), LOST, waiting(3), round=round_of(1, 2), hint=hint_of(1, 2))
     assert after.hint is not None
     assert (after.hint.members, after.hint.reason) == (names(1, 3), f"{name(3)} joins and {name(2)} leaves")
 
@@ -164,11 +164,6 @@ def test_a_member_that_has_left_the_round_ends_the_gathering() -> None:
     assert expected(forgotten) == names(1, 3)
 
 
-def test_a_member_that_left_the_round_by_itself_and_waits_is_named_again() -> None:
-    after = scene(member(1), waiting(2), round=round_of(1), hint=hint_of(1, 2))
-    assert after.hint is None
-
-
 # -- make before break -------------------------------------------------------------------------------------
 
 
@@ -189,12 +184,6 @@ def test_a_doomed_member_leaves_when_its_time_has_come_with_or_without_a_replace
     assert scene(member(1), doomed(2, LATER), coming(3)).hint is None
     drained = scene(member(1), doomed(2, None, drain_requested=True), coming(3))
     assert drained.hint is None, "a user gives it all the time it needs"
-
-
-def test_healthy_nodes_come_before_doomed_ones_and_these_before_absent_ones() -> None:
-    nodes = [doomed(1), member(2), waiting(3)]
-    after = scene(*nodes, waiting(4), record=job(3), members={name(n): launcher(n) for n in (1, 2, 4)})
-    assert expected(after) == names(2, 4, 1)
 
 
 def test_a_doomed_node_that_never_joined_goes_at_once() -> None:
@@ -337,31 +326,40 @@ def test_many_tombstones_come_in_parts_that_a_transaction_takes() -> None:
     assert 60 < len(after.commit.put_keys) <= 128
 
 
-def test_a_notice_in_the_same_moment_as_a_replacement_is_one_change() -> None:
-    notices = {name(2): Notice(name(2), NOW + 5, NOW, "x")}
-    after = scene(member(1), member(2), waiting(3), record=job(2, spare_nodes=1), notices=notices)
-    assert expected(after) == names(1, 3)
+# -- special cases -----------------------------------------------------------------------------------------
 
 
-def test_a_member_whose_launcher_is_silent_for_a_moment_stays() -> None:
-    assert scene(member(1), member(2), members={name(1): launcher(1, "running")}).hint is None
-
-
-def test_a_round_that_lost_too_many_gets_its_new_hint_at_once() -> None:
-    lost = node(2, N.LOST, has_joined=True, needs_replacement=True)
-    after = scene(member(1), lost, record=job(2, min_nodes=2), round=round_of(1, 2), hint=hint_of(1, 2, low=2))
-    assert expected(after) == names(1)
-
-
-def test_doomed_nodes_without_healthy_ones_wait_for_nodes_that_are_nearly_ready() -> None:
-    after = scene(doomed(1), doomed(2), doomed(3), coming(4), record=job(2))
-    assert after.hint is None
-    assert expected(scene(doomed(1), doomed(2), doomed(3), record=job(2))) == names(1, 2)
-
-
-def test_a_member_that_is_back_at_the_rendezvous_can_be_waited_with() -> None:
-    after = scene(member(1), waiting(2), waiting(3), coming(4), record=job(4), round=round_of(1), hint=hint_of(1, 2))
-    assert after.hint is None
+@pytest.mark.parametrize(
+    ("nodes", "record", "messages", "named"),
+    [
+        # A member that left the round by itself and waits is named still, and can be waited with.
+        ([member(1), waiting(2)], job(2), {"round": round_of(1), "hint": hint_of(1, 2)}, None),
+        ([member(1), waiting(2), waiting(3), coming(4)], job(4), {"round": round_of(1), "hint": hint_of(1, 2)}, None),
+        # Healthy nodes come before doomed ones, and these before absent ones.
+        (
+            [doomed(1), member(2), waiting(3), waiting(4)],
+            job(3),
+            {"members": {name(n): launcher(n) for n in (1, 2, 4)}},
+            names(2, 4, 1),
+        ),
+        # A notice in the same moment as a replacement is one change.
+        (
+            [member(1), member(2), waiting(3)],
+            job(2, spare_nodes=1),
+            {"notices": {name(2): Notice(name(2), NOW + 5, NOW, "x")}},
+            names(1, 3),
+        ),
+        # A member whose launcher is silent for a moment stays.
+        ([member(1), member(2)], job(2), {"members": {name(1): launcher(1, "running")}}, None),
+        # A round that lost too many gets its new hint at once.
+        ([member(1), LOST], job(2, min_nodes=2), {"round": round_of(1, 2), "hint": hint_of(1, 2, low=2)}, names(1)),
+        # Doomed nodes without healthy ones wait for nodes that are nearly ready.
+        ([doomed(1), doomed(2), doomed(3), coming(4)], job(2), {}, None),
+        ([doomed(1), doomed(2), doomed(3)], job(2), {}, names(1, 2)),
+    ],
+)
+def test_whom_the_next_hint_names(nodes: list[NodeRecord], record: JobRecord, messages: Any, named: Any) -> None:
+    assert expected(scene(*nodes, record=record, **messages)) == named
 
 
 def test_a_doomed_newcomer_replaces_no_node() -> None:

@@ -101,9 +101,13 @@ def test_a_missing_key_is_named() -> None:
         parse_spec(["train.py"])
 
 
-def test_a_number_of_nodes_means_exactly_that_many() -> None:
-    nodes = parse_spec({**GOOD, "nodes": 3}).nodes
-    assert (nodes.min, nodes.desired, nodes.max, nodes.spares) == (3, 3, 3, 0)
+@pytest.mark.parametrize(
+    ("nodes", "means"),
+    [(3, (3, 3, 3, 0)), ({"min": 64, "spares": 16}, (64, 64, 64, 16))],  # spares are in addition to max
+)
+def test_what_a_number_of_nodes_means(nodes: Any, means: tuple[int, ...]) -> None:
+    found = parse_spec({**GOOD, "nodes": nodes}).nodes
+    assert (found.min, found.desired, found.max, found.spares) == means
 
 
 @pytest.mark.parametrize("run", ["train.py --lr 1", "python train.py --lr 1", "torchrun train.py --lr 1"])
@@ -118,11 +122,6 @@ def test_numbers_are_accepted_as_environment_variables() -> None:
         "SEED": "7",
         "NAME": "x",
     }
-
-
-def test_spares_are_in_addition_to_max() -> None:
-    nodes = parse_spec({**GOOD, "nodes": {"min": 64, "spares": 16}}).nodes
-    assert (nodes.min, nodes.desired, nodes.max, nodes.spares) == (64, 64, 64, 16)
 
 
 @pytest.mark.parametrize(
