@@ -10,19 +10,11 @@ import pytest
 
 from provisioners.aws.provisioner import AwsProvisioner
 from provisioners.aws.settings import AwsSettings
-from provisioners.base import (
-    DeniedError,
-    Market,
-    Offer,
-    OfferQuery,
-    ProvisionerError,
-    UnreachableError,
-)
+from provisioners.base import DeniedError, Market, Offer, OfferQuery, ProvisionerError, UnreachableError
 from supervisor.api.quote import Quotes
 from tests.clouds import aws
 from tests.clouds.machines import PaperMachines
-from tests.unit.offering import Answer, Stub, raising
-from tests.unit.quoting import Api, api, service_over, spec
+from tests.unit.quoting import Answer, Api, Stub, api, raising, service_over, spec
 
 OFFERS = tuple(
     Offer("local", "r", zone, "small", Market.SPOT, price, "", 0, "made up" if price else "")

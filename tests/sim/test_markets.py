@@ -6,21 +6,13 @@ from collections.abc import Sequence
 
 import pytest
 
-from provisioners.base import (
-    DeniedError,
-    EndCause,
-    Market,
-    Offer,
-    OfferQuery,
-    ProvisionerError,
-    UnreachableError,
-)
+from provisioners.base import DeniedError, EndCause, Market, Offer, OfferQuery, ProvisionerError, UnreachableError
 from supervisor.model import JobState
 from supervisor.runtime.offers import offers_in_order
 from supervisor.simulation.world import World
 from tests.sim.harness import empty_world, in_state, machine_of, submit
 from tests.sim.promises import jobs_of, settled
-from tests.unit.offering import Stub
+from tests.unit.quoting import Stub
 
 BOTH = (OfferQuery(market=Market.SPOT), OfferQuery(market=Market.ON_DEMAND))
 CHEAP = Offer("stub", "r", "r-a", "small", Market.SPOT, 0.1)

@@ -1,18 +1,47 @@
-"""The daemon's API over stub clouds, without a socket: offers and refusals before money is spent."""
+"""Stub clouds, and the daemon's API over them, without a socket: offers and refusals before money is spent."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
 
 import httpx
 from fastapi import FastAPI
 
-from provisioners.base import Provisioner
+from provisioners.base import Offer, OfferQuery, Provisioner
 from supervisor.api.quote import Quotes
 from supervisor.api.routes import create_app
 from supervisor.api.service import Service
 from tests.sim.harness import empty_world
+
+Answer: TypeAlias = Callable[[OfferQuery], Sequence[Offer]]
+
+
+class Stub:
+    """A cloud that does nothing but offer; `answer` says what."""
+
+    name = "local"
+
+    def __init__(self, answer: Answer) -> None:
+        self.offered = answer
+
+    def offers(self, query: OfferQuery, timeout_s: float) -> Sequence[Offer]:
+        return self.offered(query)
+
+    def _never(self, *_: object) -> Any:
+        raise AssertionError("asking for a price calls for nothing else")
+
+    launch = find = instances = terminate = leftovers = remove = console = check = _never
+
+
+def raising(error: Exception) -> Answer:
+    """It cannot be asked, or has nothing."""
+
+    def answer(_query: OfferQuery) -> Sequence[Offer]:
+        raise error
+
+    return answer
 
 
 class Api:

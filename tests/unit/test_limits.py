@@ -33,7 +33,7 @@ from supervisor.simulation.world import World
 from supervisor.spec import MAX_NODES, MAX_SPARES, parse_spec
 from tests.sim.harness import NO_FAULTS, RULES, empty_world, record, service, submit, training_world
 from tests.sim.promises import events_of, jobs_of
-from tests.unit.offering import Stub
+from tests.unit.quoting import Stub
 
 TESTS = Path(__file__).resolve().parents[1]
 DOCUMENT = TESTS.parent / "docs" / "limits.md"

@@ -1,4 +1,4 @@
-"""The gpu steps: what the texts of machines with GPUs are read as, and when they are checked again."""
+"""GPUs and networks: what the texts of a machine are read as, when GPUs are checked again, and what the agent gets."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from pathlib import Path
 
 import pytest
 
+from bootstrap.decision import env_script
 from bootstrap.facts import Facts
 from bootstrap.gpu.facts import Gpu, read_gpu
 from bootstrap.gpu.step import Condition, check_key, diagnose, flavour_for, is_as_offered
 from bootstrap.model import Skip
-from bootstrap.steps import plan
-from tests.support import plans
+from bootstrap.network.facts import read_default_route
+from bootstrap.steps import agent_key, plan
 from tests.support.hosts import host_on
-from tests.support.plans import a_setup, gpu_facts_of, read
+from tests.support.plans import GOLDEN, a_setup, gpu_facts_of, network_facts_of, read
 
-GOLDEN = plans.GOLDEN / "gpu"
-CASES = sorted(GOLDEN.glob("*.json"))
+CASES = sorted((GOLDEN / "gpu").glob("*.json"))
 STEPS = ("gpu", "gpu-check")
 
 
@@ -28,7 +28,7 @@ def test_a_job_without_gpus_is_never_stopped_by_one(path: Path) -> None:
 
 
 def test_the_gpu_check_runs_once_per_boot_and_interpreter() -> None:
-    case = read(GOLDEN / "aws_image_t4.json")
+    case = read(GOLDEN / "gpu" / "aws_image_t4.json")
     facts, setup = gpu_facts_of(case), a_setup(host=host_on(**case["host"]))
     checked = replace(facts, gpu=replace(facts.gpu, checked=check_key(facts, setup)))
 
@@ -79,3 +79,25 @@ def test_nvidia_smi_that_was_killed_by_its_time_limit_counts_as_hanging() -> Non
         found = read_gpu({"pci": "0000:00:1e.0 0x1eb8 0x030200", "smi": "", "smi_status": status})
         assert diagnose(found).condition is Condition.UNHEALTHY
         assert "did not end" in diagnose(found).reason
+
+
+# -- networks ------------------------------------------------------------------------------------------------
+
+
+def test_the_agent_gets_the_variables_and_the_job_overrides_them() -> None:
+    facts = network_facts_of(read(GOLDEN / "network" / "aws_image_efa.json"))
+    host = host_on("aws", "A100-40GB", 8)
+    text = env_script(facts, a_setup(host=host, env={"NCCL_SOCKET_IFNAME": "mine", "LR": "0.1"})).decode()
+    assert "export FI_PROVIDER=efa\n" in text
+    assert "export NCCL_SOCKET_IFNAME=mine\n" in text
+    assert "export LR=0.1\n" in text
+    on_another = replace(facts, network=replace(facts.network, interface="ens6"))
+    assert agent_key(facts, a_setup(host=host)) != agent_key(on_another, a_setup(host=host))
+
+
+def test_the_default_route_is_the_one_with_the_lowest_metric() -> None:
+    head = "Iface Destination Gateway Flags RefCnt Use Metric Mask MTU Window IRTT\n"
+    rows = "ens6 00000000 01101FAC 0003 0 0 200 00000000 0 0 0\nens5 00000000 01101FAC 0003 0 0 100 00000000 0 0 0\n"
+    assert read_default_route(head + rows) == "ens5"
+    assert read_default_route(head + "ens5 00101FAC 00000000 0001 0 0 100 00F0FFFF 0 0 0\n") == ""
+    assert read_default_route("") == ""
