@@ -9,7 +9,6 @@ import pytest
 from spotsup_trainer.wire import Hint, Notice, Result, Tombstone, decode
 
 from supervisor.model import EventKind, JobRecord, NodeRecord, NodeState, NoticeRecord, Transition
-from supervisor.planner.world import Rules
 from tests.unit.scene import (
     KEYS,
     NOW,
@@ -318,12 +317,6 @@ def test_a_member_that_was_taken_gets_a_tombstone(state: NodeState) -> None:
         assert KEYS.tombstone("job", name(2)) not in other.commit.put_keys
     with_tombstone = scene(member(1), dead, record=job(1), listed=listed, tombstones=frozenset({name(2)}))
     assert KEYS.tombstone("job", name(2)) not in with_tombstone.commit.put_keys
-
-
-def test_many_tombstones_come_in_parts_that_a_transaction_takes() -> None:
-    nodes = [node(n, N.TERMINATING, has_joined=True, needs_replacement=True, retry_at=NOW + 9) for n in range(1, 300)]
-    after = scene(*nodes, record=job(1, J.WAITING), rules=Rules(leftovers_s=1e9), hint=EMPTY, volatile={"offers": {}})
-    assert 60 < len(after.commit.put_keys) <= 128
 
 
 # -- special cases -----------------------------------------------------------------------------------------
