@@ -7,14 +7,12 @@ from __future__ import annotations
 
 import argparse
 import os
-import signal
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from types import FrameType
 
 from bootstrap import BootstrapError
 from provisioners.base import ProvisionerError
@@ -22,14 +20,14 @@ from supervisor.errors import SpotsupError
 from tests.acceptance import checks, job
 from tests.acceptance.image import ensure_image
 from tests.acceptance.job import Job
-from tests.acceptance.table import BrokenError, Results, console, expect
+from tests.acceptance.table import BrokenError, Results, expect
 from tests.acceptance.testbed import BARE_NODE, CALL_S, STORAGE, Testbed
+from tests.support.console import console, ignore_signals, stop_on_signals
 from tools.setup.errors import SetupError
 from tools.setup.programs import ensure_installed
 from tools.stack import ROOT, InterruptedByUserError, Stack, StackError
 
 PROGRAMS = {"qemu-system-x86_64": "qemu-system-x86"}
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 BOOT = "machines boot: Debian 12, real cloud-init, our user data"
 ROWS = (
     *(BOOT, checks.LOCK, checks.REBOOT, checks.HYGIENE, checks.AGAIN, checks.KILLED),
@@ -86,11 +84,6 @@ def _listens(at: tuple[str, int]) -> bool:
         return probe.connect_ex(at) == 0
 
 
-def _interrupt(_number: int, _frame: FrameType | None) -> None:
-    """End everything at once, at whatever stage; a machine's processes are found by its mark."""
-    raise InterruptedByUserError
-
-
 def _holders(image: Path) -> list[str]:
     """Processes that have a file of the image open; a machine's own disk is an unnamed file on top of it."""
     found = []
@@ -111,8 +104,7 @@ def main(arguments: Sequence[str]) -> int:
     results = Results(ROWS)
     broken: list[str] = []
     stack = Stack(ROOT / "build" / "acceptance")
-    for number in SIGNALS:
-        signal.signal(number, _interrupt)
+    stop_on_signals()  # at whatever stage; a machine's processes are found by its mark
     try:
         ensure_installed(PROGRAMS, ROOT)
         image = ensure_image(ROOT)
@@ -131,8 +123,7 @@ def main(arguments: Sequence[str]) -> int:
         broken.append(f"{type(error).__name__}: {error}")
     finally:
         console.print("[dim]cleaning up[/dim]")
-        for number in SIGNALS:
-            signal.signal(number, signal.SIG_IGN)
+        ignore_signals()
         leftovers = stack.close()
     broken += [f"a process was left behind: {survivor}" for survivor in leftovers.processes]
     results.show("Bare virtual machines become nodes", ROOT / "build" / "acceptance.json")

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from rich.console import Console
 from rich.table import Table
 
-console = Console(highlight=False, soft_wrap=True)
+from tests.support.console import console, write_result
 
 
 class BrokenError(Exception):
@@ -80,8 +78,7 @@ class Results:
         wall_s = round(time.monotonic() - self.began, 1)
         console.print(f"\nwall time {wall_s / 60:.1f} min   ({path})")
         whole = {"ok": self.ok, "how": how, "wall_s": wall_s, "rows": [asdict(row) for row in self.rows]}
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(whole, indent=2) + "\n")
+        write_result(path, whole)
 
 
 def expect(holds: bool, observed: str) -> None:

@@ -9,12 +9,12 @@ import os
 import socket
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from tests.chaos.testbed import descriptors
-from tests.support.console import percentile
 
 _CLIENTS = 16
 _IDLE_CONNECTIONS = 100
@@ -28,6 +28,12 @@ _REQUESTS: tuple[tuple[str, str, dict[str, str] | None], ...] = (
     ("GET", "/v1/jobs/nobody", None),
 )
 _EXPECTED = frozenset({200, 404, 503, 507})
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """The smallest value that at least `share` of all do not exceed."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, max(0, -int(-share * len(ordered) // 1) - 1))]
 
 
 class _UnixConnection(http.client.HTTPConnection):

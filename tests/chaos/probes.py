@@ -7,7 +7,8 @@ import http.server
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 from spotsup_trainer.etcd import Etcd, EtcdError
@@ -21,7 +22,6 @@ from tests.chaos.growth import Sample
 from tests.chaos.machine_faults import parent_pids, parts
 from tests.chaos.plan import ORDERLY
 from tests.chaos.testbed import Testbed, command, descriptors
-from tests.support.console import largest_gap_s
 
 _GONE = frozenset({"gone", "lost", "failed"})
 
@@ -62,6 +62,15 @@ class Steps:
         files = sorted(self._folder.glob("*/*.jsonl"))
         lines = [line for path in files for line in audit.parse(path.read_text())]
         return audit.analyse(lines, samples=samples, global_batch=global_batch)
+
+
+def largest_gap_s(times: Iterable[float], since: float, until: float) -> float:
+    """The longest time between two completed steps that overlaps the given span; `times` are in order."""
+    ordered = [*times, float("inf")]
+    return max(
+        (min(new, until) - max(old, since) for old, new in pairwise(ordered) if new > since and old < until),
+        default=until - since,
+    )
 
 
 def lost_steps(report: audit.Report, outcomes: Sequence[Outcome], began_at: float, most: int) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -26,6 +25,7 @@ from provisioners.base import (
     ProvisionerError,
     Unknown,
 )
+from tests.support.console import write_result
 from tests.support.machines import CLUSTER, LOOK_S, PATIENCE_S, TIMEOUT_S
 
 # A test is ended after 900 s (real.py); its machines have had another 300 s for their end, whatever happens then.
@@ -112,9 +112,7 @@ class Run:
         """Before its first launch."""
         if cluster not in self.clusters:
             self.clusters.append(cluster)
-            fresh = self.file.with_suffix(".tmp")
-            fresh.write_text(json.dumps({"cloud": self.provisioner.name, "clusters": self.clusters}))
-            fresh.replace(self.file)
+            write_result(self.file, {"cloud": self.provisioner.name, "clusters": self.clusters})
 
     @contextmanager
     def test(self) -> Iterator[Metered]:

@@ -19,12 +19,12 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 from spotsup_trainer.session import audit
 
 from tests.demo.clouds import CLOUDS, CloudControl, opened
+from tests.support.console import SIGNALS, console, ignore_signals, write_result
 from tools.stack import ROOT, InterruptedByUserError, Stack, StackError
 
 JOB = "chars"
@@ -33,7 +33,6 @@ GLOBAL_BATCH = 48
 SEQUENCE = 64
 TEXT_BYTES = 2_000_000
 INTERRUPTED = "interrupted"
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 CHECKPOINT_EVERY = 25
 # A periodic checkpoint is written and flushed beside training; until it is complete, the previous one counts. On a busy
 # disk that has taken more than two seconds.
@@ -49,8 +48,6 @@ run: >-
   char_transformer.py --steps {steps} --step-time {step_time} --checkpoint-every {every}
   --global-batch {batch} --seq {sequence} --text-mb {text_mb} --audit {audit}
 {cloud}"""
-
-console = Console(highlight=False, soft_wrap=True)
 
 
 @dataclass
@@ -362,18 +359,14 @@ def main() -> int:
         console.print("[dim]cleaning up[/dim]")
         leftovers = stack.close()
         clouds.close()
-        # A second Ctrl-C during Python's own exit would change the exit status, so signals stay ignored then, and no
-        # other handler does.
-        for number in SIGNALS:
-            signal.signal(number, signal.SIG_IGN)
+        ignore_signals()
     broken += [f"a process was left behind: {survivor}" for survivor in leftovers.processes]
     return conclude(options.json or folder.with_name(folder.name + ".json"), result, broken)
 
 
 def conclude(path: Path, result: dict[str, Any], broken: list[str]) -> int:
     """Write the result and print what was broken. Returns the exit status."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps({"ok": not broken, **result, "broken": broken}, indent=2) + "\n")
+    write_result(path, {"ok": not broken, **result, "broken": broken})
     if result:
         show_result(result)
     if broken == [INTERRUPTED]:

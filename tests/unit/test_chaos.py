@@ -10,11 +10,11 @@ from spotsup_trainer.session.audit import Report, RoundChange, RoundSpan
 
 from tests.chaos.context import Outcome
 from tests.chaos.faults import FAULTS
+from tests.chaos.flood import percentile
 from tests.chaos.growth import BOUNDS, MIB, MIN_SPAN_S, WARM_S, Growth, Sample, growth
 from tests.chaos.machine_faults import parts
 from tests.chaos.plan import HARMLESS, ORDERLY, Kind, Planned, schedule
-from tests.chaos.probes import lost_steps
-from tests.support.console import largest_gap_s, percentile
+from tests.chaos.probes import largest_gap_s, lost_steps
 
 pytestmark = pytest.mark.long
 
