@@ -21,6 +21,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import pytest
 from rich.markup import escape
 from spotsup_trainer.etcd import EtcdError
 from spotsup_trainer.session import audit
@@ -33,13 +34,14 @@ from tests.chaos.context import Context, Outcome
 from tests.chaos.daemon_faults import set_clock
 from tests.chaos.faults import FAULTS
 from tests.chaos.growth import MIB, growth
+from tests.chaos.networks import UnavailableError, networks
 from tests.chaos.plan import HARMLESS, Kind, Planned, schedule
-from tests.chaos.privileged import UnavailableError, networks, small_disk
 from tests.chaos.registers import Users, verdict
 from tests.chaos.report import Result, show, write
 from tests.chaos.testbed import Testbed, open_testbed
 from tests.support import audited_worker
 from tests.support.console import console, stop_on_signals
+from tests.support.disks import memory
 from tests.support.etcd_members import EtcdFailedError, Members
 from tools.stack import ROOT, InterruptedByUserError, StackError
 
@@ -236,8 +238,8 @@ def prepared(folder: Path, etcds: int, hook: probes.Webhook) -> Iterator[tuple[C
         disks: dict[str, Path] = {}
         for name, kind, mib in (("etcd", Kind.ETCD_DISK_FULL, ETCD_DISK_MIB), ("daemon", Kind.DAEMON_DISK_FULL, 8)):
             try:
-                disks[name] = stack.enter_context(small_disk(folder / f"disk-{name}", mib))
-            except UnavailableError as error:
+                disks[name] = stack.enter_context(memory(folder / f"disk-{name}", mib))
+            except pytest.skip.Exception as error:  # a test would be skipped
                 missing[kind] = str(error)
         network = None
         try:

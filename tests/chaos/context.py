@@ -7,8 +7,8 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.chaos.networks import Networks
 from tests.chaos.plan import Planned
-from tests.chaos.privileged import Networks
 from tests.chaos.testbed import Testbed
 
 

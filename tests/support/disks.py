@@ -61,12 +61,12 @@ class ReadOnly:
 
     def inject(self) -> None:
         """See Fault. The kernel refuses while a file is open for writing."""
-        self._struck = self._struck or _run("mount", "-o", "remount,ro", str(self._disk)).returncode == 0
+        self._struck = self._struck or attempt("mount", "-o", "remount,ro", str(self._disk)).returncode == 0
 
     def repair(self) -> None:
         """See Fault."""
         if self._struck:
-            assert _run("mount", "-o", "remount,rw", str(self._disk)).returncode == 0
+            assert attempt("mount", "-o", "remount,rw", str(self._disk)).returncode == 0
 
 
 class Frozen:
@@ -78,7 +78,7 @@ class Frozen:
     def inject(self) -> None:
         """See Fault."""
         if not self._struck:
-            done = _run("fsfreeze", "--freeze", str(self._disk))
+            done = attempt("fsfreeze", "--freeze", str(self._disk))
             assert done.returncode == 0, done.stderr
             self._struck = True
 
@@ -86,7 +86,7 @@ class Frozen:
         """See Fault."""
         if self._struck:
             self._struck = False
-            assert _run("fsfreeze", "--unfreeze", str(self._disk)).returncode == 0
+            assert attempt("fsfreeze", "--unfreeze", str(self._disk)).returncode == 0
 
 
 class HangingFile:
@@ -132,7 +132,7 @@ def file_system(folder: Path) -> Iterator[Path]:
 def memory(folder: Path, size_mib: int) -> Iterator[Path]:
     """As `file_system`, in memory: fast, and neither fails nor hangs."""
     disk = folder / "disk"
-    with _mounted(disk, ("mount", "-t", "tmpfs", "-o", f"size={size_mib}m", "tmpfs", str(disk))):
+    with _mounted(disk, ("mount", "-t", "tmpfs", "-o", f"size={size_mib}m,mode=700", "tmpfs", str(disk))):
         yield disk
 
 
@@ -140,21 +140,22 @@ def memory(folder: Path, size_mib: int) -> Iterator[Path]:
 def _mounted(disk: Path, *commands: tuple[str, ...]) -> Iterator[None]:
     if os.geteuid() != 0:
         pytest.skip("only root can mount a file system")
-    disk.mkdir()
+    disk.mkdir(parents=True)
     for command in commands:
-        done = _run(*command)
+        done = attempt(*command)
         if done.returncode != 0:
             pytest.skip(f"no file system of its own can be had here: {command[0]}: {done.stderr.strip()}")
     try:
         yield
     finally:
-        done = _run("umount", str(disk))
+        done = attempt("umount", str(disk))
         if done.returncode != 0:
-            _run("umount", "--lazy", str(disk))
+            attempt("umount", "--lazy", str(disk))
         assert done.returncode == 0, done.stderr
 
 
-def _run(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+def attempt(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a program of the system, if it is installed."""
     path = shutil.which(program, path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin")
     if path is None:
         return subprocess.CompletedProcess([program], errno.ENOENT, "", f"{program} is not installed")

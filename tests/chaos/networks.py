@@ -1,19 +1,17 @@
-"""What needs root: small file systems that fill up, and a network namespace per etcd member, all on one bridge.
+"""A network namespace per etcd member, all on one bridge: needs root.
 
-Machines of the local cloud stay outside of these: their addresses are those of the loopback device.
+Machines of the local cloud stay outside of it: their addresses are those of the loopback device.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import shutil
-import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 
-_TIMEOUT_S = 30.0
+from tests.support.disks import attempt
+
 _RATE = ("tbf", "rate", "256kbit", "burst", "8kb", "latency", "40ms")
 
 
@@ -23,30 +21,10 @@ class UnavailableError(Exception):
 
 def run(*command: str) -> str:
     """Run a command; returns its output. Raises UnavailableError if it fails."""
-    path = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin"
-    program = shutil.which(command[0], path=path)
-    if program is None:
-        raise UnavailableError(f"the program {command[0]} is missing")
-    done = subprocess.run([program, *command[1:]], capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
+    done = attempt(*command)
     if done.returncode:
         raise UnavailableError(f"{' '.join(command)}: {done.stderr.strip()}")
     return done.stdout
-
-
-@contextmanager
-def small_disk(folder: Path, mib: int) -> Iterator[Path]:
-    """A file system of so many MiB, mounted at `folder`. Raises UnavailableError."""
-    if os.geteuid() != 0:
-        raise UnavailableError("only root can mount a file system")
-    folder.mkdir(parents=True)
-    run("mount", "-t", "tmpfs", "-o", f"size={mib}m,mode=700", "tmpfs", str(folder))
-    try:
-        yield folder
-    finally:
-        with contextlib.suppress(UnavailableError):
-            run("umount", str(folder))
-        if os.path.ismount(folder):
-            run("umount", "--lazy", str(folder))
 
 
 class Networks:
