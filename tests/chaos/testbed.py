@@ -27,7 +27,7 @@ from supervisor.cli.client import Client
 from supervisor.errors import SpotsupError
 from supervisor.identity import load_identity
 from tests.support.etcd_members import Members, prefix_of
-from tests.support.programs import program_env
+from tests.support.programs import program_env, run_module
 from tools.stack import CONFIG, ROOT, StackError
 
 START_TIMEOUT_S = 240.0
@@ -113,15 +113,7 @@ class Daemon:
 
     def ctl(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run `spotsupctl` against this daemon."""
-        return subprocess.run(
-            [sys.executable, "-m", "supervisor.cli.ctl", "--socket", str(self.socket), *arguments],
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-            cwd=ROOT,
-            env=program_env(),
-        )
+        return run_module("supervisor.cli.ctl", "--socket", str(self.socket), *arguments)
 
     def log_tail(self, lines: int = 5) -> str:
         """The end of its log."""
@@ -235,15 +227,7 @@ class Testbed:
 
     def cloud_ctl(self, *arguments: str) -> None:
         """Run `spotsup-localcloud`. Raises StackError."""
-        done = subprocess.run(
-            [sys.executable, "-m", "provisioners.localcloud.main", *arguments, "--dir", str(self.cloud_dir)],
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-            cwd=ROOT,
-            env=program_env(),
-        )
+        done = run_module("provisioners.localcloud.main", *arguments, "--dir", str(self.cloud_dir))
         if done.returncode:
             raise StackError(f"spotsup-localcloud {' '.join(arguments)}: {done.stderr.strip()}")
 

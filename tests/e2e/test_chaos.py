@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.programs import program_env
-from tools.stack import ROOT
+from tests.support.programs import run_module
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long]
 
@@ -19,18 +16,9 @@ pytestmark = [pytest.mark.e2e, pytest.mark.long]
 def chaos(tmp_path: Path, only: str, etcds: int, faults: int = 3) -> dict[str, Any]:
     """Run it shortly; returns the result, which must be good."""
     result = tmp_path / "chaos.json"
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "tests.chaos", "--seed", "5", "--only", only, "--etcds", str(etcds)),
-            *("--faults", str(faults), "--folder", str(tmp_path / "a folder"), "--json", str(result)),
-        ],
-        capture_output=True,
-        text=True,
-        timeout=900,
-        check=False,
-        cwd=ROOT,
-        env=program_env(),
-    )
+    arguments = ["--seed", "5", "--only", only, "--etcds", str(etcds), "--faults", str(faults)]
+    arguments += ["--folder", str(tmp_path / "a folder"), "--json", str(result)]
+    done = run_module("tests.chaos", *arguments, timeout_s=900.0)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "0 broken promises" in done.stdout.splitlines()[-1]
     found: dict[str, Any] = json.loads(result.read_text())

@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import socket
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.support.programs import program_env
-from tools.stack import ROOT, Stack, StackError
+from tests.support.programs import run_module
+from tools.stack import Stack, StackError
 
 pytestmark = pytest.mark.e2e
 
@@ -44,15 +43,7 @@ def job_file(tmp_path: Path) -> Path:
 
 def run_daemon(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
     """`spotsupd run`, which is expected to end at once."""
-    return subprocess.run(
-        [sys.executable, "-m", "supervisor.cli.daemon", "run", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        cwd=ROOT,
-        env={**program_env(), **environ},
-    )
+    return run_module("supervisor.cli.daemon", "run", *arguments, environ=environ)
 
 
 def one_sentence(done: subprocess.CompletedProcess[str], code: int, *parts: str) -> None:

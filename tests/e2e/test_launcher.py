@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +12,7 @@ import pytest
 
 from tests.e2e.launching import STEPS, Nodes, eventually, nodes
 from tests.support.etcd_server import cable, etcd_server
+from tests.support.programs import run_module
 
 pytestmark = pytest.mark.e2e
 
@@ -244,13 +243,7 @@ def test_a_worker_that_ignores_sigterm_does_not_block_the_others(etcd_endpoint: 
     ],
 )
 def test_wrong_usage_is_one_sentence_and_exit_code_2(arguments: list[str], message: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "spotsup_trainer.launcher", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    done = run_module("spotsup_trainer.launcher", *arguments)
     assert done.returncode == 2, done.stderr
     assert message in done.stderr
     assert "Traceback" not in done.stderr

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,8 +12,8 @@ from typing import Any
 import pytest
 
 from supervisor.journal.etcd_server import EmbeddedEtcd
-from tests.support.programs import program_env
-from tools.stack import ROOT, Stack
+from tests.support.programs import run_module
+from tools.stack import Stack
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long]
 
@@ -86,15 +85,7 @@ def members(stack: Stack) -> list[str]:
 
 
 def spotsupd(stack: Stack, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "supervisor.cli.daemon", *arguments, "--config", str(stack.folder / "spotsupd.toml")],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        cwd=ROOT,
-        env=program_env(),
-    )
+    return run_module("supervisor.cli.daemon", *arguments, "--config", str(stack.folder / "spotsupd.toml"))
 
 
 def test_drain_pause_and_resume_lose_no_step(stack: Stack, job: Path, tmp_path: Path) -> None:

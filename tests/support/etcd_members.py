@@ -6,7 +6,6 @@ import contextlib
 import hashlib
 import os
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
@@ -15,7 +14,7 @@ from pathlib import Path
 from spotsup_trainer.etcd import Etcd, EtcdError
 
 from provisioners.localcloud.machine.spec import MARKER_VARIABLE
-from provisioners.localcloud.programs import find_program, library_path, tools_root
+from tests.support.programs import find_program, free_ports, program_env
 
 _START_TIMEOUT_S = 120.0  # a member that has to catch up, on a busy computer
 _LOOK_S = 0.05
@@ -49,7 +48,7 @@ class Members:
         self._networks = tuple(networks)
         self._options, self._homes = tuple(options), dict(homes or {})
         self._prefix = prefix_of(folder)
-        ports = _free_ports(2 * count)
+        ports = free_ports(2 * count)
         hosts = [address for _, address in networks] or ["127.0.0.1"] * count
         self._clients = [f"http://{host}:{port}" for host, port in zip(hosts, ports[:count], strict=True)]
         self._peers = [f"http://{host}:{port}" for host, port in zip(hosts, ports[count:], strict=True)]
@@ -99,19 +98,16 @@ class Members:
         self._folder.mkdir(parents=True, exist_ok=True)
         client, peer = self._clients[number], self._peers[number]
         cluster = ",".join(f"m{index}={each}" for index, each in enumerate(self._peers))
-        tools = tools_root()
         command = [
             *((str(find_program("ip")), "netns", "exec", self._networks[number][0]) if self._networks else ()),
-            str(find_program("etcd", tools)),
+            str(find_program("etcd")),
             *("--name", f"m{number}", "--data-dir", str(self._data(number))),
             *("--listen-client-urls", client, "--advertise-client-urls", client),
             *("--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer),
             *("--initial-cluster", cluster, "--log-level", "warn"),
             *self._options,
         ]
-        environ = os.environ | {MARKER_VARIABLE: f"{self._prefix}{number:04d}"}
-        if tools is not None:
-            environ["LD_LIBRARY_PATH"] = ":".join(filter(None, [library_path(tools), environ.get("LD_LIBRARY_PATH")]))
+        environ = program_env() | {MARKER_VARIABLE: f"{self._prefix}{number:04d}"}
         with self._log(number).open("ab") as log:
             self._running[number] = subprocess.Popen(
                 command, env=environ, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
@@ -136,12 +132,3 @@ class Members:
 
     def _log(self, number: int) -> Path:
         return self._folder / f"etcd-{number}.log"
-
-
-def _free_ports(count: int) -> list[int]:
-    """Unused ports."""
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [int(each.getsockname()[1]) for each in sockets]

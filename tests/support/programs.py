@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +24,7 @@ from provisioners.localcloud.programs import (
     tools_root,
 )
 from provisioners.localcloud.programs import find_program as _find_program
+from tools.stack import ROOT
 
 _STARTS = 3
 _ETCD_START_TIMEOUT_S = 30.0
@@ -47,6 +48,21 @@ def program_env() -> dict[str, str]:
         return env
     known = [folder for folder in (library_path(root), env.get("LD_LIBRARY_PATH", "")) if folder]
     return env | {"SPOTSUP_TOOLS": str(root)} | ({"LD_LIBRARY_PATH": ":".join(known)} if known else {})
+
+
+def run_module(
+    module: str, *arguments: str, timeout_s: float = 120.0, environ: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run one of our programs to its end, whatever its exit status is."""
+    return subprocess.run(
+        [sys.executable, "-m", module, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        check=False,
+        cwd=ROOT,
+        env={**program_env(), **(environ or {})},
+    )
 
 
 def free_ports(count: int, host: str = "127.0.0.1") -> list[int]:
