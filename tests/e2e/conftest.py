@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from tools.stack import Stack
 
 FOLDER = Path(__file__).parent
 
@@ -14,3 +17,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if FOLDER in item.path.parents and item.get_closest_marker("main") is None:
             item.add_marker(pytest.mark.long)
+
+
+@pytest.fixture
+def stack(tmp_path: Path) -> Iterator[Stack]:
+    """A daemon that answers, in a path with a space; at the end no process is left."""
+    stack = Stack(tmp_path / "a stack", cluster="test")
+    stack.prepare()
+    stack.start_daemon()
+    yield stack
+    assert stack.close().processes == ()

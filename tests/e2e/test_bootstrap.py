@@ -9,10 +9,9 @@ import random
 import socket
 import subprocess
 import sys
-import tarfile
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
@@ -48,6 +47,7 @@ from bootstrap.model import Again, Reboot, Run, Skip
 from bootstrap.run import MAX_PASSES, _wait_for_boot
 from bootstrap.steps import STEPS, Decision
 from provisioners.base import Instance
+from tests.support.agents import CODE, packed, trainer_of
 from tests.support.machines import CLIENT_KEY, HOST_KEY, launch_running, login, new_key, run, wait_for
 from tests.support.programs import LocalCloud, free_ports
 
@@ -63,18 +63,7 @@ time.sleep(600)
 """
 
 
-def packed(files: Mapping[str, bytes]) -> Archive:
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
-        for name, content in files.items():
-            info = tarfile.TarInfo(name)
-            info.size = len(content)
-            tar.addfile(info, io.BytesIO(content))
-    return Archive.of(buffer.getvalue())
-
-
-TRAINER = packed({"spotsup_trainer/__init__.py": b"", "spotsup_trainer/agent.py": AGENT})
-CODE = packed({"train.py": b"print('hello')"})
+TRAINER = trainer_of(AGENT)
 
 
 def target_of(machine: Instance) -> Target:

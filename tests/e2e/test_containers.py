@@ -45,8 +45,6 @@ def docker(*arguments: str) -> str:
 
 
 pytestmark = [
-    pytest.mark.e2e,
-    pytest.mark.long,
     pytest.mark.timeout(900),
     pytest.mark.skipif(
         not (shutil.which("docker") and docker("version", "--format", "{{.Server.Version}}")),
@@ -70,14 +68,10 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Registry,
         docker("image", "rm", "-f", f"{server.host}/box@{digest}")
 
 
-@pytest.fixture
-def stack(tmp_path: Path) -> Iterator[Stack]:
-    stack = Stack(tmp_path / "a stack", cluster="test")
-    stack.prepare()
-    stack.start_daemon()
-    yield stack
-    leftovers = stack.close()
-    assert leftovers.processes == ()
+@pytest.fixture(autouse=True)
+def no_container_is_left() -> Iterator[None]:
+    """This begins before the stack, and ends after it."""
+    yield
     assert running() == set()
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import socket
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,23 +12,11 @@ import pytest
 from tests.support.programs import run_module
 from tools.stack import Stack, StackError
 
-pytestmark = pytest.mark.e2e
-
 JOB = """\
 name: sleeper
 nodes: {min: 1, desired: 1, max: 2}
 run: train.py
 """
-
-
-@pytest.fixture
-def stack(tmp_path: Path) -> Iterator[Stack]:
-    """A daemon that answers, in a path with a space."""
-    stack = Stack(tmp_path / "a stack", cluster="test")
-    stack.prepare()
-    stack.start_daemon()
-    yield stack
-    assert stack.close().processes == ()
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,7 @@ import pytest
 from tests.support.bucket import bucket
 from tools.stack import ROOT, Stack
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.timeout(180)
 
 JOB = """\
 name: fill
@@ -19,15 +18,6 @@ code: {code}
 run: python copy_bucket.py --bucket $BUCKET --prefix train/ --out {out} && echo all is there
 env: {BUCKET: "{url}"}
 """
-
-
-@pytest.fixture
-def stack(tmp_path: Path) -> Iterator[Stack]:
-    stack = Stack(tmp_path / "a stack", cluster="test")
-    stack.prepare()
-    stack.start_daemon()
-    yield stack
-    assert stack.close().processes == ()
 
 
 def test_a_bucket_is_copied_over_the_loss_of_a_machine(stack: Stack, tmp_path: Path) -> None:

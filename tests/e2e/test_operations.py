@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +13,6 @@ import pytest
 from supervisor.journal.etcd_server import EmbeddedEtcd
 from tests.support.programs import run_module
 from tools.stack import Stack
-
-pytestmark = [pytest.mark.e2e, pytest.mark.long]
 
 JOB = """\
 name: steps
@@ -39,15 +36,6 @@ for batch in session.loader(data, global_batch=1, epochs=1000):
     session.step()
     time.sleep(0.05)
 """
-
-
-@pytest.fixture
-def stack(tmp_path: Path) -> Iterator[Stack]:
-    stack = Stack(tmp_path / "stack", cluster="test")
-    stack.prepare()
-    stack.start_daemon()
-    yield stack
-    assert stack.close().processes == ()
 
 
 @pytest.fixture

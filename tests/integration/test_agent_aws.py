@@ -6,9 +6,7 @@ import json
 import logging
 import os
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -20,14 +18,8 @@ from spotsup_trainer.wire import Metadata
 
 from provisioners import userdata
 from provisioners.base import Instance
-from tests.support.machines import launch_running
 from tests.support.programs import LocalCloud
-from tests.support.serving import serving
-
-
-@pytest.fixture
-def machine(local_cloud: LocalCloud) -> Instance:
-    return launch_running(local_cloud.provisioner, "n1")
+from tests.support.serving import answering
 
 
 def test_a_notice_is_read_from_a_machines_own_service(local_cloud: LocalCloud, machine: Instance) -> None:
@@ -57,25 +49,9 @@ def test_without_an_address_the_sdks_variable_holds(machine: Instance, monkeypat
         AwsReader("")
 
 
-@contextmanager
-def service(answers: dict[str, tuple[int, str]]) -> Iterator[str]:
+def service(answers: dict[str, tuple[int, str]]) -> AbstractContextManager[str]:
     """A metadata service that answers by path, 404 elsewhere."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            status, body = answers.get(self.path, (404, ""))
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body.encode())
-
-        do_PUT = do_GET  # noqa: N815 - http.server finds it by this name
-
-        def log_message(self, *_: object) -> None:
-            """Quiet."""
-
-    with serving(ThreadingHTTPServer(("127.0.0.1", 0), Handler)) as server:
-        yield f"http://127.0.0.1:{server.server_address[1]}"
+    return answering(lambda path, _: answers.get(path, (404, "")))
 
 
 TOKEN = {"/latest/api/token": (200, "a-token")}

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from email.message import Message
 from email.utils import formatdate
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import httpx
@@ -18,17 +18,11 @@ from spotsup_trainer.agent.notices import reader_for
 from spotsup_trainer.wire import Metadata
 
 from provisioners.base import Instance
-from tests.support.machines import launch_running
 from tests.support.programs import LocalCloud
-from tests.support.serving import serving
+from tests.support.serving import answering
 
 NAME = "/metadata/instance/compute/name"
 EVENTS = "/metadata/scheduledevents"
-
-
-@pytest.fixture
-def machine(local_cloud: LocalCloud) -> Instance:
-    return launch_running(local_cloud.provisioner, "n1")
 
 
 def test_a_notice_is_read_from_a_machines_own_service(local_cloud: LocalCloud, machine: Instance) -> None:
@@ -60,26 +54,16 @@ def test_without_an_address_the_variable_holds(machine: Instance, monkeypatch: p
         AzureReader("")
 
 
-@contextmanager
-def service(events: Sequence[dict[str, Any]] | str, *, name: str = "me", status: int = 200) -> Iterator[str]:
+def service(
+    events: Sequence[dict[str, Any]] | str, *, name: str = "me", status: int = 200
+) -> AbstractContextManager[str]:
     """A metadata service with these events."""
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            reply = (
-                json.dumps({"DocumentIncarnation": 1, "Events": events}) if isinstance(events, list) else str(events)
-            )
-            body = (name if self.path.startswith(NAME) else reply).encode()
-            self.send_response(status if self.headers.get("Metadata") == "true" else 400)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
+    def answer(path: str, headers: Message) -> tuple[int, str]:
+        reply = json.dumps({"DocumentIncarnation": 1, "Events": events}) if isinstance(events, list) else str(events)
+        return status if headers.get("Metadata") == "true" else 400, name if path.startswith(NAME) else reply
 
-        def log_message(self, *_: object) -> None:
-            """Quiet."""
-
-    with serving(ThreadingHTTPServer(("127.0.0.1", 0), Handler)) as server:
-        yield f"http://127.0.0.1:{server.server_address[1]}"
+    return answering(answer)
 
 
 def event(

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from email.message import Message
 from urllib.parse import parse_qsl, urlsplit
 
 import httpx
@@ -18,18 +18,12 @@ from spotsup_trainer.wire import Metadata
 
 from provisioners.base import Instance
 from provisioners.gcp import describe, launch
-from tests.support.machines import launch_running
 from tests.support.programs import LocalCloud
-from tests.support.serving import serving
+from tests.support.serving import answering
 
 PREEMPTED = "/computeMetadata/v1/instance/preempted"
 NOTICE = "/computeMetadata/v1/instance/attributes/spotsup-notice-s"
 GOOGLE = {"Metadata-Flavor": "Google"}
-
-
-@pytest.fixture
-def machine(local_cloud: LocalCloud) -> Instance:
-    return launch_running(local_cloud.provisioner, "n1")
 
 
 def test_a_notice_ends_a_wait_at_once(local_cloud: LocalCloud, machine: Instance) -> None:
@@ -87,22 +81,13 @@ def service(answers: dict[str, tuple[int, str]]) -> Iterator[tuple[str, list[dic
     """A metadata service that answers by path, at once; and what it was asked."""
     asked: list[dict[str, str]] = []
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            url = urlsplit(self.path)
-            asked.append(dict(parse_qsl(url.query)))
-            status, body = answers.get(url.path, (404, ""))
-            self.send_response(status)
-            self.send_header("ETag", "7")
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body.encode())
+    def answer(path: str, _: Message) -> tuple[int, str]:
+        url = urlsplit(path)
+        asked.append(dict(parse_qsl(url.query)))
+        return answers.get(url.path, (404, ""))
 
-        def log_message(self, *_: object) -> None:
-            """Quiet."""
-
-    with serving(ThreadingHTTPServer(("127.0.0.1", 0), Handler)) as server:
-        yield f"http://127.0.0.1:{server.server_address[1]}", asked
+    with answering(answer, headers={"ETag": "7"}) as url:
+        yield url, asked
 
 
 @pytest.mark.parametrize(("item", "notice_s"), [("120", 120), ("0", 0), ("9999", 120), ("soon", 0), (None, 0)])

@@ -22,7 +22,7 @@ from bootstrap.code.step import unpack
 from bootstrap.facts import Environments, Facts, FactsError, Mounts, facts_script, parse_facts
 from bootstrap.model import Command, Paths, Run, Setup, Skip, Upload
 from bootstrap.steps import agent_key, plan
-from tests.support.agents import CODE, TIMEOUT_S, TRAINER, alive, children, trainer_of, wait_for
+from tests.support.agents import CODE, TIMEOUT_S, a_setup, alive, children, trainer_of, wait_for
 
 ODD = 'a b\'s "$HOME" `x` \\ é'
 
@@ -66,17 +66,6 @@ class Computer:
         for command in done:
             self.apply(command)
         return tuple(done)
-
-
-def a_setup(**changes: object) -> Setup:
-    whole: dict[str, object] = {
-        "node": "n1",
-        "agent_config": b"{}",
-        "code": CODE,
-        "trainer": TRAINER,
-        "python": sys.executable,
-    }
-    return Setup(**(whole | changes))  # type: ignore[arg-type] # the test names its own fields
 
 
 @contextmanager

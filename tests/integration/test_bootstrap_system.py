@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import os
 import re
-import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -23,7 +22,7 @@ from bootstrap.mounts.step import unmount
 from bootstrap.steps import PlannedStep, plan
 from bootstrap.system.facts import HEARD_FILE, SWITCH_TIMER, UPDATE_UNITS
 from bootstrap.templates import fill
-from tests.support.agents import CODE, TRAINER, alive, children, wait_for
+from tests.support.agents import a_setup, alive, children, wait_for
 from tests.support.sandbox import Sandbox
 
 NFS = Mount("nfs", "server:/data", "/mnt/data")
@@ -35,17 +34,6 @@ def machine(tmp_path: Path) -> Iterator[Sandbox]:
     yield box
     for folder in box.home.glob("*/nodes/*"):
         box.sh(agent_scripts.stop_agent(Paths(str(folder.parent.parent), folder.name), 0.0))
-
-
-def a_setup(**changes: object) -> Setup:
-    whole: dict[str, object] = {
-        "node": "n1",
-        "agent_config": b"{}",
-        "code": CODE,
-        "trainer": TRAINER,
-        "python": sys.executable,
-    }
-    return Setup(**(whole | changes))  # type: ignore[arg-type] # the test names its own fields
 
 
 def step(machine: Sandbox, setup: Setup, name: str) -> PlannedStep:

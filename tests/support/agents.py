@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import io
+import sys
 import tarfile
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from bootstrap.archive import Archive
+from bootstrap.model import Setup
 
 TIMEOUT_S = 30.0
 
@@ -43,6 +46,18 @@ def trainer_of(main: bytes) -> Archive:
 
 TRAINER = trainer_of(AGENT)
 CODE = packed({"train.py": b"print('hello')"})
+
+
+def a_setup(**changes: Any) -> Setup:
+    """A node with that code, that trainer, and this interpreter."""
+    whole: dict[str, Any] = {
+        "node": "n1",
+        "agent_config": b"{}",
+        "code": CODE,
+        "trainer": TRAINER,
+        "python": sys.executable,
+    }
+    return Setup(**(whole | changes))
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
