@@ -35,8 +35,6 @@ from spotsup_trainer.wire import (
 from tests.e2e.launching import STEPS, eventually, processes_with
 from tests.support.etcd_server import etcd_server
 
-pytestmark = pytest.mark.e2e
-
 KEYS = Keys("test")
 JOB = "job"
 TTL_S = 2.0

@@ -9,12 +9,8 @@ import sys
 import uuid
 from pathlib import Path
 
-import pytest
-
 from tests.e2e.launching import processes_with
 from tools.stack import ROOT
-
-pytestmark = pytest.mark.e2e
 
 
 def test_two_nodes_are_measured_and_nothing_is_left(tmp_path: Path) -> None:

@@ -214,7 +214,6 @@ def test_a_hanging_command_is_given_up_in_each_step_and_the_next_bootstrap_goes_
     at_each_step(machine, HANGS, machine.much_later)
 
 
-@pytest.mark.long
 def test_a_connection_that_breaks_in_each_step_is_tried_again_and_goes_on_there(machine: Machine) -> None:
     at_each_step(machine, BREAKS, machine.wire.reset)
 

@@ -75,8 +75,6 @@ def write_files(found: list[Block], folder: Path) -> None:
             (folder / block.file).write_text(block.text)
 
 
-@pytest.mark.e2e
-@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_the_quickstart_does_what_it_says(clone: Path) -> None:
     write_files(blocks(QUICKSTART), clone)
@@ -90,7 +88,6 @@ def test_the_quickstart_does_what_it_says(clone: Path) -> None:
     assert not (clone / "build" / "quickstart").exists()
 
 
-@pytest.mark.e2e
 def test_the_scripts_of_readme_and_quickstart_run_by_themselves(clone: Path) -> None:
     for document in (ROOT / "README.md", QUICKSTART):
         write_files(blocks(document), clone)

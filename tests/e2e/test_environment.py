@@ -13,7 +13,7 @@ import torch
 
 from tools.stack import Stack
 
-pytestmark = [pytest.mark.e2e, pytest.mark.long, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
 JOB = """\
 name: locked

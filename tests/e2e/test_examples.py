@@ -58,7 +58,6 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> dict[int, str]:
         return steps(ranks.end())
 
 
-@pytest.mark.e2e
 def test_imagenet_goes_on_with_exact_data_and_schedule(tmp_path: Path, uninterrupted: dict[int, str]) -> None:
     yield_file, parked, checkpoints = (tmp_path / name for name in ("yield", "parked", "checkpoints"))
     environ = {"SPOTSUP_YIELD_FILE": str(yield_file), "SPOTSUP_PARKED_FILE": str(parked)}
@@ -89,7 +88,6 @@ def test_imagenet_goes_on_with_exact_data_and_schedule(tmp_path: Path, uninterru
     assert [line.partition(" loss")[0] for line in of_one.values()] == rates
 
 
-@pytest.mark.e2e
 def test_the_gradient_scaler_of_fp16_goes_on_where_it_was(imagenet: Any, tmp_path: Path) -> None:
     arguments = (*SMOKE, *OFTEN, "--amp", "fp16", "--epochs", "1")
     until_parked(IMAGENET, tmp_path, 2, *arguments)
@@ -102,7 +100,6 @@ def test_the_gradient_scaler_of_fp16_goes_on_where_it_was(imagenet: Any, tmp_pat
     assert trained.scaler.state_dict()["_growth_tracker"] == STEPS // 2, "steps since a gradient was not finite"
 
 
-@pytest.mark.e2e
 def test_the_difference_in_the_document_makes_the_example_of_a_script_without_spotsup(tmp_path: Path) -> None:
     (block,) = blocks(DOCUMENT, "diff")
     plain = IMAGENET.read_text()
@@ -119,7 +116,6 @@ def test_the_difference_in_the_document_makes_the_example_of_a_script_without_sp
         assert list(steps(ranks.end())) == list(range(1, STEPS + 1))
 
 
-@pytest.mark.e2e
 def test_the_two_scripts_side_by_side(tmp_path: Path) -> None:
     folders = [tmp_path / name for name in ("not_elastic", "undisturbed", "disturbed")]
     for folder in folders:
@@ -141,7 +137,6 @@ def test_the_two_scripts_side_by_side(tmp_path: Path) -> None:
     assert lines | after == printed[1]
 
 
-@pytest.mark.e2e
 def test_without_a_job_an_example_is_an_ordinary_script(tmp_path: Path) -> None:
     small = ("--text-mb", "0.02", "--dim", "32", "--layers", "1", "--seq", "32", "--steps", "3", "--log-every", "1")
     said = interpreter([str(EXAMPLES / "char_transformer.py"), *small], tmp_path)
@@ -149,7 +144,6 @@ def test_without_a_job_an_example_is_an_ordinary_script(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.e2e
 def test_a_session_in_a_notebook_goes_on_where_the_last_one_stopped(tmp_path: Path) -> None:
     cell = (
         "import torch\n"
@@ -177,7 +171,6 @@ def interpreter(arguments: list[str], folder: Path, text: str = "") -> str:
     return done.stdout
 
 
-@pytest.mark.e2e
 def test_a_script_of_the_document_parks_by_files_alone(tmp_path: Path) -> None:
     path = script("yield_file.py", tmp_path)
     files = {f"SPOTSUP_{name}_FILE": f"{tmp_path}/{name}.{{rank}}" for name in ("YIELD", "SESSION", "PARKED")}
@@ -190,7 +183,6 @@ def test_a_script_of_the_document_parks_by_files_alone(tmp_path: Path) -> None:
         assert ranks.end() == "rank 0 resumes after step 101\n"
 
 
-@pytest.mark.e2e
 def test_a_stream_of_the_document_is_seen_once_over_changing_worlds(tmp_path: Path) -> None:
     path = script("stream.py", tmp_path)
     lines = "".join(until_parked(path, tmp_path, 2)).splitlines()

@@ -14,8 +14,6 @@ from tests.e2e.launching import STEPS, Nodes, eventually, nodes
 from tests.support.etcd_server import cable, etcd_server
 from tests.support.programs import run_module
 
-pytestmark = pytest.mark.e2e
-
 
 @pytest.fixture
 def job(etcd_endpoint: str, tmp_path: Path) -> Iterator[Nodes]:

@@ -15,8 +15,6 @@ from tests.e2e.handlers import JOB, KEYS, TTL_S, Handlers
 from tests.e2e.launching import eventually
 from tests.support.etcd_server import cable, etcd_cluster, etcd_server
 
-pytestmark = pytest.mark.e2e
-
 
 @pytest.fixture
 def handlers(etcd_endpoint: str) -> Iterator[Handlers]:

@@ -24,8 +24,6 @@ from tests.e2e.handlers import JOB, KEYS, Handlers
 from tests.e2e.launching import Nodes, eventually, nodes
 from tests.support.programs import free_ports
 
-pytestmark = pytest.mark.e2e
-
 
 @pytest.fixture
 def handlers(etcd_endpoint: str) -> Iterator[Handlers]:

@@ -12,8 +12,6 @@ import pytest
 from benchmarks.recovery.timeline import MarkReader, Outcome, Span, Timeline, outcome
 from tools.stack import ROOT, Stack
 
-pytestmark = pytest.mark.e2e
-
 NAME = "spared"
 EVERY_STEPS = 25
 # A checkpoint is written beside training: until it is whole, the one before counts.
@@ -126,7 +124,6 @@ def test_the_spare_trains_where_a_member_was_killed_or_noticed_and_its_own_end_s
     job.stack.wait_for(lambda: not job.stack.machines(), 60.0, "the machines to be released")
 
 
-@pytest.mark.long
 def test_what_members_decided_while_no_daemon_was_there_stays(job: Job) -> None:
     before, spare = job.wait_whole()
     killed = before.nodes[0]

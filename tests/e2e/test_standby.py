@@ -14,11 +14,8 @@ from tests.chaos.registers import Users, verdict
 from tests.chaos.testbed import open_testbed
 from tests.support.etcd_members import Members
 
-pytestmark = [
-    pytest.mark.e2e,
-    # httpcore leaves the socket of a connection that was refused to the garbage collector.
-    pytest.mark.filterwarnings("ignore:Exception ignored in. <socket:pytest.PytestUnraisableExceptionWarning"),
-]
+# httpcore leaves the socket of a connection that was refused to the garbage collector.
+pytestmark = pytest.mark.filterwarnings("ignore:Exception ignored in. <socket:pytest.PytestUnraisableExceptionWarning")
 
 MORE_S = 2.0  # a takeover takes a lease and so much
 ROUNDS = 3

@@ -50,13 +50,11 @@ def test_every_script_of_the_document_is_run_by_a_test(block: Block) -> None:
 
 
 @pytest.mark.parametrize("name", ["elastic.py", "stream.py"])
-@pytest.mark.e2e
 def test_plain_python_runs_the_scripts_with_a_session(name: str, tmp_path: Path) -> None:
     printed = alone(script(name, tmp_path), tmp_path)
     assert list(steps(printed.replace(":", " "))) == list(range(1, (200 if name == "elastic.py" else 40) + 1))
 
 
-@pytest.mark.e2e
 def test_a_job_runs_the_script_with_files_in_the_environment(etcd_endpoint: str, tmp_path: Path) -> None:
     """Its checkpoint directory does not exist when the launcher starts."""
     with nodes(etcd_endpoint, tmp_path, script=script("yield_file.py", tmp_path)) as job:
@@ -103,7 +101,6 @@ def test_the_line_of_progress_of_the_document_is_understood(capsys: pytest.Captu
     assert parse_progress(capsys.readouterr().out) == ReportedProgress(0.4, "copied 12 of 30 files")
 
 
-@pytest.mark.e2e
 def test_the_torchrun_command_forms_a_round(etcd_endpoint: str, tmp_path: Path) -> None:
     (command,) = commands(TORCHRUN)
     (tmp_path / "train.py").write_text(STUB)
@@ -116,8 +113,6 @@ def test_the_torchrun_command_forms_a_round(etcd_endpoint: str, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("command", [each for each in commands(EXAMPLES_README) if not each.startswith("spotsupctl")])
-@pytest.mark.e2e
-@pytest.mark.long
 def test_the_commands_of_the_examples_begin_to_train(command: str, tmp_path: Path) -> None:
     mark = "SPOTSUP_TEST_DOCUMENT"
     with shell(command, EXAMPLES, GLOO_SOCKET_IFNAME="lo", **{mark: str(tmp_path)}) as process:

@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import pytest
 from spotsup_trainer.wire import AgentConfig, Metadata, encode
 
 from tests.e2e.launching import eventually, processes_with
@@ -63,7 +62,6 @@ def agent(node: str, addr: str, endpoint: str, folder: Path) -> Iterator[subproc
         process.wait()
 
 
-@pytest.mark.e2e
 def test_every_variable_of_the_document_is_there_and_means_what_it_says(etcd_endpoint: str, tmp_path: Path) -> None:
     _, _, section = DOCUMENT.read_text().partition("## The environment of a worker\n")
     names = re.findall(

@@ -52,7 +52,6 @@ def some_steps(job: Nodes, number: int, count: int = 10) -> None:
     eventually(f"step {first + count} of round {number}", lambda: job.last_step(number) >= first + count)
 
 
-@pytest.mark.e2e
 @pytest.mark.parametrize(
     ("framework", "accumulate", "every"),
     [("lightning.pytorch", 1, 7), ("pytorch_lightning", 2, NEVER), ("transformers", 2, NEVER)],
@@ -105,7 +104,6 @@ def test_a_job_goes_on_as_nodes_join_leave_and_vanish(
         assert resumed <= progress.checkpoint_step <= progress.step
 
 
-@pytest.mark.e2e
 def test_a_loss_in_the_middle_of_a_validation_costs_lightning_no_step(etcd_endpoint: str, tmp_path: Path) -> None:
     with job_of("lightning.pytorch", etcd_endpoint, tmp_path, NEVER, validate="1") as job:
         job.start("a", "b")
@@ -118,7 +116,6 @@ def test_a_loss_in_the_middle_of_a_validation_costs_lightning_no_step(etcd_endpo
         assert_goes_on(job, 2, from_round=1, step=step)
 
 
-@pytest.mark.e2e
 @pytest.mark.parametrize("name", ["with_lightning.py", "with_hugging_face.py"])
 def test_the_scripts_of_the_document_go_on_where_they_were(name: str, etcd_endpoint: str, tmp_path: Path) -> None:
     with nodes(etcd_endpoint, tmp_path, script=script(name, tmp_path), env={"TQDM_MININTERVAL": "60"}) as job:

@@ -54,7 +54,6 @@ def as_shown(folder: Path, tag: str) -> list[tuple[int, float]]:
     return [(step, value) for _, step, value in shown]
 
 
-@pytest.mark.e2e
 def test_curves_go_on_over_a_recovery_as_one(tmp_path: Path) -> None:
     curves = tmp_path / "curves"
     arguments = (*SMOKE, *OFTEN, "--checkpoint-every", "10", "--tensorboard", str(curves))
@@ -87,7 +86,6 @@ def test_of_a_step_that_was_written_twice_tensorboard_shows_the_later_value(tmp_
     assert as_shown(tmp_path, "loss") == [(step, 1.0 if step < 6 else 2.0) for step in range(1, 15)]
 
 
-@pytest.mark.e2e
 def test_a_folder_of_images_is_trained_on(tmp_path: Path) -> None:
     pil: Any = importlib.import_module("PIL.Image")
     sizes = {"red/wide.png": (50, 20), "red/grey.jpg": (9, 40), "blue/small.jpeg": (3, 3), "blue/palette.bmp": (30, 30)}
@@ -108,7 +106,6 @@ def compiling(folder: Path, **environ: str) -> dict[str, str]:
     return {"TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"), "TORCHINDUCTOR_COMPILE_THREADS": "1", **environ}
 
 
-@pytest.mark.e2e
 @pytest.mark.timeout(600)
 @pytest.mark.skipif(not shutil.which(os.environ.get("CXX", "g++")), reason="torch.compile needs a C++ compiler on CPU")
 def test_a_compiled_model_goes_on_as_one_that_is_not(tmp_path: Path) -> None:
@@ -124,7 +121,6 @@ def test_a_compiled_model_goes_on_as_one_that_is_not(tmp_path: Path) -> None:
     assert losses == pytest.approx(never_compiled, rel=1e-2)
 
 
-@pytest.mark.e2e
 def test_without_a_compiler_the_first_compiled_step_says_so(tmp_path: Path) -> None:
     environ = compiling(tmp_path, CXX=str(tmp_path / "no compiler"))
     with Ranks(IMAGENET, tmp_path, 1, *SMOKE, *OFTEN, "--compile", **environ) as ranks:
