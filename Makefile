@@ -106,7 +106,7 @@ bench-control: setup
 	@$(python) -m benchmarks.control $(BENCH_ARGS)
 
 soak-launches: setup
-	@for cloud in $(or $(CLOUD),aws gcp azure); do echo "$$cloud:"; $(python) -m tests.clouds.$${cloud}_storm || exit 1; done
+	@for cloud in $(or $(CLOUD),aws gcp azure); do echo "$$cloud:"; $(python) -m tests.clouds.storm $$cloud || exit 1; done
 
 contract-real: setup
 	@$(python) -m tests.contract.real --cloud '$(CLOUD)' --config '$(CONFIG)' \

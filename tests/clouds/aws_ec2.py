@@ -8,6 +8,7 @@ import io
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import quote
@@ -16,7 +17,8 @@ from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_ba
 from werkzeug.test import run_wsgi_app
 
 from tests.clouds.aws_instances import Instances, Record, Seen
-from tests.clouds.aws_wire import Answer, Call, FakeAwsError, ec2_answer, json_answer, matches, without
+from tests.clouds.aws_wire import Call, FakeAwsError, ec2_answer, matches, without
+from tests.clouds.base import Answer
 from tests.clouds.machines import Machines
 
 IMAGES = {
@@ -27,29 +29,20 @@ _ADDRESSES = ("ipAddress", "dnsName", "privateIpAddress", "privateDnsName", "ass
 
 
 class Ec2:
-    """One account's EC2 in all regions. What can be set: `lag_s` of listings, `ahead_s` of its clock, `missing`
-    elements of descriptions, the `room` of zones, `most_machines` of the account (0: any number), vCPU `quotas`,
-    `images` by SSM parameter, `page` size, and how often a call that names a young machine does not know it
-    (`forgets`). Callers hold `instances.lock`.
+    """One account's EC2 in all regions. What can be set: vCPU `quotas`, `images` by SSM parameter, `page` size, and how
+    often a call that names a young machine does not know it (`forgets`). Callers hold `fleet.lock`.
     """
 
     def __init__(self, machines: Machines) -> None:
-        self.instances = Instances(machines)
-        self.lag_s = 0.0
-        self.ahead_s = 0.0
-        self.room: dict[str, int] = {}
-        self.missing: set[str] = set()
-        self.most_machines = 0
+        self.fleet = Instances(machines)
         self.quotas: dict[str, float] = defaultdict(lambda: 4096.0)
         self.images = dict(IMAGES)
         self.page = 100
         self.forgets = 0
         self._unknown: Counter[str] = Counter()
-        self._machines = machines
-        self._full: set[tuple[str, str]] = set()
         self._tokens: dict[tuple[str, str, str], tuple[str, Answer, str]] = {}
         self._moto = DomainDispatcherApplication(create_backend_app)
-        self._handlers: dict[str, Callable[[Call, dict[str, Any], bytes], Answer]] = {
+        self._handlers: dict[str, Callable[[Call], Answer]] = {
             "RunInstances": self._run_instances,
             "DescribeInstances": self._describe_instances,
             "TerminateInstances": self._terminate_instances,
@@ -62,26 +55,18 @@ class Ec2:
             "GetServiceQuota": self._quota,
         }
 
-    def exhaust(self, zone: str, instance_type: str = "") -> None:
-        """Give a zone no capacity, for one type or all."""
-        self._full.add((zone, instance_type))
-
-    def make_room(self, zone: str, instance_type: str = "") -> None:
-        """Give a zone capacity again."""
-        self._full.discard((zone, instance_type))
-
-    def serve(self, call: Call, environ: dict[str, Any], body: bytes) -> Answer:
+    def serve(self, call: Call) -> Answer:
         """One call. Raises FakeAwsError."""
-        return self._handlers.get(call.action, self._by_moto)(call, environ, body)
+        return self._handlers.get(call.action, self._by_moto)(call)
 
-    def _by_moto(self, _call: Call, environ: dict[str, Any], body: bytes) -> Answer:
-        inner = {**environ, "wsgi.input": io.BytesIO(body), "CONTENT_LENGTH": str(len(body))}
+    def _by_moto(self, call: Call) -> Answer:
+        inner = {**call.environ, "wsgi.input": io.BytesIO(call.body), "CONTENT_LENGTH": str(len(call.body))}
         parts, status, headers = run_wsgi_app(self._moto, inner)
-        return Answer(int(status.split()[0]), headers["Content-Type"], b"".join(parts))
+        return Answer(int(status.split()[0]), b"".join(parts), {"Content-Type": headers["Content-Type"]})
 
     # -- instances -----------------------------------------------------------------------------------------
 
-    def _run_instances(self, call: Call, environ: dict[str, Any], body: bytes) -> Answer:
+    def _run_instances(self, call: Call) -> Answer:
         zone = self._zone(call)
         key = (call.region, zone, call.form.get("ClientToken", ""))
         print_ = hashlib.sha256(repr(sorted(call.form.items())).encode()).hexdigest()
@@ -92,8 +77,8 @@ class Ec2:
             raise FakeAwsError("DryRunOperation", "Request would have succeeded, but DryRun flag is set.")
         self._check_room(call, zone)
         image = self._image(call.form["ImageId"])
-        changed = body.replace(_quoted(f"ImageId={call.form['ImageId']}"), f"ImageId={image}".encode())
-        answer = self._by_moto(call, environ, changed)
+        changed = call.body.replace(_quoted(f"ImageId={call.form['ImageId']}"), f"ImageId={image}".encode())
+        answer = self._by_moto(replace(call, body=changed))
         if answer.status != 200:
             return answer
         machines = [each.decode() for each in re.findall(rb"<instanceId>(i-[0-9a-f]+)</instanceId>", answer.body)]
@@ -106,15 +91,15 @@ class Ec2:
                 mark = f"{machine}</instanceId>".encode()
                 more = f"<spotInstanceRequestId>{spot.id}</spotInstanceRequestId>".encode()
                 body = body.replace(mark, mark + more, 1)
-        answer = Answer(200, answer.content_type, body)
+        answer = Answer(200, body, answer.headers)
         self._tokens[key] = (print_, answer, machines[0])
         return answer
 
     def _born(self, call: Call, machine: str) -> Record:
         spot_tags = call.tags("spot-instances-request") if _is_spot(call) else None
         user_data = base64.b64decode(call.form.get("UserData", "")).decode()
-        record = self.instances.born(machine, call.region, user_data, spot_tags)
-        record.moto.launch_time += timedelta(seconds=self.ahead_s)
+        record = self.fleet.add(machine, call.region, user_data, spot_tags)
+        record.moto.launch_time += timedelta(seconds=self.fleet.ahead_s)
         record.moto.placement.group_name = call.form.get("Placement.GroupName", "")
         for nic in record.moto.nics.values():
             nic.add_tags(call.tags("network-interface"))
@@ -129,16 +114,16 @@ class Ec2:
                 "Arguments on this idempotent request are inconsistent with arguments used in previous request(s)."
             )
             raise FakeAwsError("IdempotentParameterMismatch", message)
-        self.instances.sync(self.instances.records[machine])
-        if self.instances.records[machine].past[-1].state in {"shutting-down", "terminated"}:
+        self.fleet.sync(self.fleet.records[machine])
+        if self.fleet.records[machine].past[-1].state in {"shutting-down", "terminated"}:
             raise FakeAwsError("IdempotentInstanceTerminated", f"The instance {machine} has been terminated.")
         return answer
 
     def _zone(self, call: Call) -> str:
-        zones = [each.name for each in self.instances.backend(call.region).describe_availability_zones()]
+        zones = [each.name for each in self.fleet.backend(call.region).describe_availability_zones()]
         subnet = call.form.get("NetworkInterface.1.SubnetId")
         if subnet:
-            known = {each.id: each.availability_zone for each in self.instances.backend(call.region).describe_subnets()}
+            known = {each.id: each.availability_zone for each in self.fleet.backend(call.region).describe_subnets()}
             if subnet not in known:
                 raise FakeAwsError("InvalidSubnetID.NotFound", f"The subnet ID '{subnet}' does not exist")
             return str(known[subnet])
@@ -149,7 +134,7 @@ class Ec2:
 
     def _check(self, call: Call, zone: str) -> None:
         name, form = call.form["InstanceType"], call.form
-        backend = self.instances.backend(call.region)
+        backend = self.fleet.backend(call.region)
         if name not in {each["InstanceType"] for each in backend.describe_instance_types()}:
             raise FakeAwsError("InvalidParameterValue", f"Invalid value '{name}' for InstanceType.")
         offered = backend.describe_instance_type_offerings("availability-zone", {"instance-type": [name]})
@@ -170,14 +155,13 @@ class Ec2:
 
     def _check_room(self, call: Call, zone: str) -> None:
         name = call.form["InstanceType"]
-        alive = [each for each in self.instances.records.values() if each.past[-1].state != "terminated"]
-        taken = sum(each.moto._placement.zone == zone for each in alive)
-        if (zone, "") in self._full or (zone, name) in self._full or taken >= self.room.get(zone, taken + 1):
+        alive = [each for each in self.fleet.records.values() if each.past[-1].state != "terminated"]
+        if self.fleet.is_full(zone, name, (each.moto._placement.zone for each in alive)):
             message = (
                 f"We currently do not have sufficient {name} capacity in the Availability Zone you requested ({zone})."
             )
             raise FakeAwsError("InsufficientInstanceCapacity", message)
-        if self.most_machines and len(alive) >= self.most_machines:
+        if self.fleet.most_machines and len(alive) >= self.fleet.most_machines:
             code = "MaxSpotInstanceCountExceeded" if _is_spot(call) else "VcpuLimitExceeded"
             raise FakeAwsError(code, "You have requested more vCPU capacity than your current limit.")
 
@@ -191,47 +175,47 @@ class Ec2:
             return name
         return self.images[name]
 
-    def _describe_instances(self, call: Call, _environ: dict[str, Any], _body: bytes) -> Answer:
-        found = [_described(*each) for each in self.instances.listed(call.region, self.lag_s)]
+    def _describe_instances(self, call: Call) -> Answer:
+        found = [_described(*each) for each in self.fleet.listed(call.region)]
         wanted = [each for each in found if matches(call.filters(), _filtered(each))]
         first = int(call.form.get("NextToken") or 0)
         page = int(call.form.get("MaxResults") or 1000)
         token = str(first + page) if len(wanted) > first + page else None
         reservations = [{"ReservationId": "r-1", "Instances": [each]} for each in wanted[first : first + page]]
         answer = ec2_answer("DescribeInstances", {"Reservations": reservations, "NextToken": token})
-        return Answer(answer.status, answer.content_type, without(answer.body, self.missing))
+        return Answer(answer.status, without(answer.body, self.fleet.missing), answer.headers)
 
-    def _terminate_instances(self, call: Call, _environ: dict[str, Any], _body: bytes) -> Answer:
+    def _terminate_instances(self, call: Call) -> Answer:
         machines = call.listed("InstanceId")
         for machine in machines:
             self._must_know(call, machine)
         states = []
         for machine in machines:
-            before = self.instances.records[machine].past[-1].state
-            self.instances.terminated(machine)
-            after = self.instances.records[machine].past[-1].state
+            before = self.fleet.records[machine].past[-1].state
+            self.fleet.terminated(machine)
+            after = self.fleet.records[machine].past[-1].state
             states.append({"InstanceId": machine, "PreviousState": {"Name": before}, "CurrentState": {"Name": after}})
         return ec2_answer("TerminateInstances", {"TerminatingInstances": states})
 
     def _must_know(self, call: Call, machine: str) -> None:
         if not re.fullmatch(r"i-[0-9a-f]+", machine):
             raise FakeAwsError("InvalidInstanceID.Malformed", f'Invalid id: "{machine}"')
-        known = self.instances.records.get(machine)
+        known = self.fleet.records.get(machine)
         if known is None or known.region != call.region or self._unknown[machine] > 0:
             self._unknown[machine] -= 1
             raise FakeAwsError("InvalidInstanceID.NotFound", f"The instance ID '{machine}' does not exist")
 
-    def _console(self, call: Call, _environ: dict[str, Any], _body: bytes) -> Answer:
+    def _console(self, call: Call) -> Answer:
         machine = call.form["InstanceId"]
         self._must_know(call, machine)
-        text = base64.b64encode(self._machines.console(machine).encode()).decode()
+        text = base64.b64encode(self.fleet.machines.console(machine).encode()).decode()
         return ec2_answer("GetConsoleOutput", {"InstanceId": machine, "Output": text, "Timestamp": datetime.now(UTC)})
 
     # -- spot ----------------------------------------------------------------------------------------------
 
-    def _describe_spot_requests(self, call: Call, _environ: dict[str, Any], _body: bytes) -> Answer:
+    def _describe_spot_requests(self, call: Call) -> Answer:
         found = []
-        for each in self.instances.spot_requests(call.region, self.ahead_s):
+        for each in self.fleet.spot_requests(call.region):
             tags = {f"tag:{tag['Key']}": tag["Value"] for tag in each["Tags"]}
             if matches(call.filters(), {**tags, "state": each["State"], "instance-id": each["InstanceId"] or ""}):
                 found.append(each)
@@ -241,19 +225,19 @@ class Ec2:
         result = {"SpotInstanceRequests": found[first : first + page], "NextToken": token}
         return ec2_answer("DescribeSpotInstanceRequests", result)
 
-    def _cancel_spot_requests(self, call: Call, _environ: dict[str, Any], _body: bytes) -> Answer:
+    def _cancel_spot_requests(self, call: Call) -> Answer:
         cancelled = []
         for name in call.listed("SpotInstanceRequestId"):
-            if name not in self.instances.requests:
+            if name not in self.fleet.requests:
                 raise FakeAwsError("InvalidSpotInstanceRequestID.NotFound", f"The spot request '{name}' does not exist")
-            self.instances.requests[name][1].set_status("cancelled", "canceled-before-fulfillment")
+            self.fleet.requests[name][1].set_status("cancelled", "canceled-before-fulfillment")
             cancelled.append({"SpotInstanceRequestId": name, "State": "cancelled"})
         return ec2_answer("CancelSpotInstanceRequests", {"CancelledSpotInstanceRequests": cancelled})
 
-    def _spot_prices(self, call: Call, _environ: dict[str, Any], _body: bytes) -> Answer:
+    def _spot_prices(self, call: Call) -> Answer:
         """Two prices of each type and zone; the older one is absurd, and only the newer is valid."""
         names = call.listed("InstanceType")
-        listed = self.instances.backend(call.region).describe_instance_type_offerings(
+        listed = self.fleet.backend(call.region).describe_instance_type_offerings(
             "availability-zone", {"instance-type": names}
         )
         now = datetime.now(UTC)
@@ -276,22 +260,22 @@ class Ec2:
 
     # -- around it -----------------------------------------------------------------------------------------
 
-    def _describe_images(self, call: Call, _environ: dict[str, Any], _body: bytes) -> Answer:
+    def _describe_images(self, call: Call) -> Answer:
         (name,) = call.listed("ImageId")
         if not name.startswith("ami-0"):
             raise FakeAwsError("InvalidAMIID.NotFound", f"The image id '[{name}]' does not exist")
         device = "/dev/xvda" if name.endswith("amazon") else "/dev/sda1"
         return ec2_answer("DescribeImages", {"Images": [{"ImageId": name, "RootDeviceName": device}]})
 
-    def _parameter(self, call: Call, _environ: dict[str, Any], _body: bytes) -> Answer:
+    def _parameter(self, call: Call) -> Answer:
         name = call.form["Name"]
         if name not in self.images:
             raise FakeAwsError("ParameterNotFound", "")
-        return json_answer({"Parameter": {"Name": name, "Value": self.images[name]}})
+        return Answer(200, {"Parameter": {"Name": name, "Value": self.images[name]}})
 
-    def _quota(self, call: Call, _environ: dict[str, Any], _body: bytes) -> Answer:
+    def _quota(self, call: Call) -> Answer:
         code = call.form["QuotaCode"]
-        return json_answer({"Quota": {"QuotaCode": code, "Value": self.quotas[code]}})
+        return Answer(200, {"Quota": {"QuotaCode": code, "Value": self.quotas[code]}})
 
 
 _STATES = {"pending": 0, "running": 16, "shutting-down": 32, "terminated": 48, "stopping": 64, "stopped": 80}

@@ -5,7 +5,6 @@ moto itself would list them too, but takes five milliseconds for each.
 
 from __future__ import annotations
 
-import threading
 import time
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -15,6 +14,7 @@ from moto.core import DEFAULT_ACCOUNT_ID
 from moto.ec2.models import ec2_backends
 
 from provisioners.base import InstanceState
+from tests.clouds.base import Fleet
 from tests.clouds.machines import Machines
 
 NOTICE_S = 120.0
@@ -63,6 +63,16 @@ class Record:
     ends_at: float | None = None
     stop: bool = False
 
+    @property
+    def name(self) -> str:
+        """As the base says."""
+        return self.id
+
+    @property
+    def machine(self) -> str:
+        """The same."""
+        return self.id
+
     def show(self, state: str, address: str = "") -> None:
         """What listings show from now on."""
         seen = Seen(time.time(), state, self.reason, address)
@@ -75,20 +85,19 @@ class Record:
         return next((seen for seen in reversed(self.past) if seen.at <= at), None)
 
 
-class Instances:
-    """The records over moto's instances and the machines behind. Callers hold `lock`."""
+class Instances(Fleet):
+    """The records over moto's instances."""
 
     def __init__(self, machines: Machines) -> None:
-        self.lock = threading.RLock()
+        super().__init__(machines)
         self.records: dict[str, Record] = {}
         self.requests: dict[str, tuple[str, SpotRequest]] = {}
-        self._machines = machines
 
     def backend(self, region: str) -> Any:
         """moto's EC2 of a region."""
         return ec2_backends[DEFAULT_ACCOUNT_ID][region]
 
-    def born(self, machine: str, region: str, user_data: str, spot_tags: dict[str, str] | None) -> Record:
+    def add(self, machine: str, region: str, user_data: str, spot_tags: dict[str, str] | None) -> Record:
         """A launch that moto has carried out."""
         spot = None
         if spot_tags is not None:
@@ -100,7 +109,7 @@ class Instances:
         self.records[machine] = record
         for nic in mine.nics.values():
             nic.delete_on_termination = True
-        self._machines.boot(machine, user_data)
+        self.machines.boot(machine, user_data)
         return record
 
     def multiply(self, machine: str, times: int) -> None:
@@ -111,34 +120,55 @@ class Instances:
             spot = SpotRequest(f"sir-{number:08x}", first.tags, name) if first.spot else None
             if spot is not None:
                 self.requests[spot.id] = (first.region, spot)
-            self._machines.boot(name, first.moto.user_data.decode())
+            self.machines.boot(name, first.moto.user_data.decode())
             self.records[name] = replace(first, id=name, spot=spot)
 
-    def leave_behind(self, region: str, tags: dict[str, str]) -> None:
-        """One of each kind of leftover."""
-        backend = self.backend(region)
+    def leave_behind(self, cluster: str, node: str) -> None:
+        """A disk, a network interface, an address and an open spot request."""
+        backend, tags = self.backend("us-east-1"), {"spotsup-cluster": cluster, "spotsup-node": node}
         subnet = backend.describe_subnets()[0]
         backend.create_volume(size=8, zone_name=subnet.availability_zone).add_tags(tags)
         backend.create_network_interface(subnet, None).add_tags(tags)
         backend.allocate_address("vpc").add_tags(tags)
-        request = SpotRequest("sir-left", tags, state="open", code="capacity-not-available")
-        self.requests[request.id] = (region, request)
+        request = SpotRequest(f"sir-{cluster}", tags, state="open", code="capacity-not-available")
+        self.requests[request.id] = ("us-east-1", request)
+
+    def born(self) -> dict[str, list[str]]:
+        """By the tag, as EC2 has it."""
+        found: dict[str, list[str]] = {}
+        for record in self.records.values():
+            found.setdefault(record.tags["spotsup-token"], []).append(f"{record.region}:{record.id}")
+        return found
+
+    def alive(self) -> list[Record]:
+        """The machines that are not terminated."""
+        for record in self.records.values():
+            self.sync(record)
+        return [each for each in self.records.values() if each.past[-1].state != "terminated"]
+
+    def left(self) -> list[str]:
+        """Whatever its tags are."""
+        backend = self.backend("us-east-1")
+        found = [record.id for record in self.alive()]
+        found += [each.id for each in backend.describe_volumes() + backend.get_all_network_interfaces()]
+        found += [each.allocation_id for each in backend.describe_addresses()]
+        return found + [each.id for _, each in self.requests.values() if each.state in {"open", "active"}]
 
     def terminated(self, machine: str) -> None:
         """A user's call, which moto has carried out."""
         record = self.records[machine]
         if not record.reason or record.stop:
             record.reason, record.stop = "Client.UserInitiatedShutdown", False
-            self._machines.end(machine)
+            self.machines.end(machine)
         self.sync(record)
 
     def preempt(self, machine: str, notice_s: float, *, stop: bool = False) -> float:
-        """Mark for termination; returns EC2's deadline."""
+        """Mark for termination; EC2's deadline is two minutes after that."""
         record = self.records[machine]
         assert record.spot is not None, f"{machine} is not a spot machine"
         record.spot.set_status("active", "marked-for-stop" if stop else "marked-for-termination")
         record.ends_at, record.stop = time.time() + notice_s, stop
-        self._machines.preempt(machine, notice_s)
+        self.machines.preempt(machine, notice_s)
         return record.spot.updated_at + NOTICE_S
 
     def alarm(self, machine: str) -> None:
@@ -155,10 +185,14 @@ class Instances:
         record.spot.set_status("active", "fulfilled")
         record.ends_at = None
 
-    def lose(self, machine: str, reason: str) -> None:
-        """End the machine for a reason other than preemption."""
-        self.records[machine].reason = reason
-        self._machines.end(machine)
+    def stop(self, machine: str) -> None:
+        """As an interruption does whose behaviour is stop."""
+        self.preempt(machine, 0.0, stop=True)
+
+    def lose(self, machine: str, reason: str = "") -> None:
+        """A fault of EC2's own, unless another reason is given."""
+        self.records[machine].reason = reason or "Server.InternalError"
+        self.machines.end(machine)
         self.sync(self.records[machine])
 
     def sync(self, record: Record) -> None:
@@ -168,8 +202,8 @@ class Instances:
         if record.ends_at is not None and not record.reason and time.time() >= record.ends_at:
             code = "Server.SpotInstanceShutdown" if record.stop else "Server.SpotInstanceTermination"
             record.reason = code
-            self._machines.end(record.id)
-        look = self._machines.look(record.id)
+            self.machines.end(record.id)
+        look = self.machines.look(record.id)
         if look.state is InstanceState.TERMINATED:
             self._ended(record)
         elif record.reason == "Client.UserInitiatedShutdown":
@@ -188,16 +222,16 @@ class Instances:
             code = "instance-terminated-by-user" if by_user else "instance-terminated-no-capacity"
             record.spot.set_status("disabled" if record.stop else "closed", code)
 
-    def listed(self, region: str, lag_s: float) -> list[tuple[Record, Seen]]:
-        """What a listing of a region showed `lag_s` ago."""
+    def listed(self, region: str) -> list[tuple[Record, Seen]]:
+        """What a listing of a region shows."""
         here = [record for record in self.records.values() if record.region == region]
         for record in here:
             self.sync(record)
-        as_of = time.time() - lag_s
+        as_of = time.time() - self.lag_s
         return [(record, seen) for record in here if (seen := record.as_of(as_of)) is not None]
 
-    def spot_requests(self, region: str, ahead_s: float) -> list[dict[str, Any]]:
-        """All of a region, as boto3 returns it; `ahead_s`: how far EC2's clock is ahead."""
+    def spot_requests(self, region: str) -> list[dict[str, Any]]:
+        """All of a region, as boto3 returns it."""
         for record in self.records.values():
             self.sync(record)
         return [
@@ -205,7 +239,10 @@ class Instances:
                 "SpotInstanceRequestId": each.id,
                 "InstanceId": each.instance or None,
                 "State": each.state,
-                "Status": {"Code": each.code, "UpdateTime": datetime.fromtimestamp(each.updated_at + ahead_s, UTC)},
+                "Status": {
+                    "Code": each.code,
+                    "UpdateTime": datetime.fromtimestamp(each.updated_at + self.ahead_s, UTC),
+                },
                 "Tags": [{"Key": key, "Value": value} for key, value in each.tags.items()],
             }
             for where, each in self.requests.values()

@@ -13,6 +13,9 @@ from xml.sax.saxutils import escape
 from moto.core.serialize import EC2Serializer
 from moto.core.utils import get_service_model
 
+from tests.clouds.base import Answer, FakeError
+
+XML = {"Content-Type": "text/xml"}
 # HTTP statuses: the EC2 API reference; InsufficientInstanceCapacity comes with a 500.
 _STATUS = {
     "InsufficientInstanceCapacity": 500,
@@ -27,12 +30,14 @@ _STATUS = {
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One request: `form` is EC2's flat parameters, `target` a JSON service's operation."""
+    """One request: `form` is EC2's flat parameters, or a JSON service's; `environ` and `body` are WSGI's, for moto."""
 
     service: str
     region: str
     action: str
     form: Mapping[str, str]
+    environ: Mapping[str, Any]
+    body: bytes
 
     def listed(self, prefix: str) -> list[str]:
         """prefix.1, prefix.2, …"""
@@ -56,21 +61,26 @@ class Call:
         return {self.form[name]: self.form[f"{name.removesuffix('Key')}Value"] for name in keys}
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """A whole answer."""
-
-    status: int
-    content_type: str
-    body: bytes
-
-
-class FakeAwsError(Exception):
-    """An error that the test cloud answers."""
+class FakeAwsError(FakeError):
+    """An error by its code."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
         self.code = code
+
+    def answer(self, call: Call) -> Answer:
+        """In the format of the called service."""
+        status = _STATUS.get(self.code, 400)
+        if call.service in {"ssm", "servicequotas"}:
+            return Answer(status, {"__type": self.code, "message": str(self)})
+        code, message = escape(self.code), escape(str(self))
+        if call.service == "sts":
+            text = f"<ErrorResponse><Error><Type>Sender</Type><Code>{code}</Code><Message>{message}</Message></Error>"
+            text += "<RequestId>test</RequestId></ErrorResponse>"
+        else:
+            text = f"<Response><Errors><Error><Code>{code}</Code><Message>{message}</Message></Error></Errors>"
+            text += "<RequestID>test</RequestID></Response>"
+        return Answer(status, text.encode(), XML)
 
 
 def read_call(environ: Mapping[str, Any], body: bytes) -> Call:
@@ -78,37 +88,16 @@ def read_call(environ: Mapping[str, Any], body: bytes) -> Call:
     scope = re.search(r"Credential=[^/]+/\d+/([^/]+)/([^/]+)/", environ.get("HTTP_AUTHORIZATION", ""))
     region, service = (scope[1], scope[2]) if scope else ("us-east-1", "ec2")
     if target := environ.get("HTTP_X_AMZ_TARGET"):
-        return Call(service, region, target.rpartition(".")[2], json.loads(body or b"{}"))
+        return Call(service, region, target.rpartition(".")[2], json.loads(body or b"{}"), environ, body)
     form = dict(parse_qsl(body.decode(), keep_blank_values=True))
-    return Call(service, region, form.get("Action", ""), form)
-
-
-def error_answer(call: Call, error: FakeAwsError) -> Answer:
-    """An error, in the format of the called service."""
-    status = _STATUS.get(error.code, 400)
-    if call.service in {"ssm", "servicequotas"}:
-        body = json.dumps({"__type": error.code, "message": str(error)})
-        return Answer(status, "application/x-amz-json-1.1", body.encode())
-    code, message = escape(error.code), escape(str(error))
-    if call.service == "sts":
-        text = f"<ErrorResponse><Error><Type>Sender</Type><Code>{code}</Code><Message>{message}</Message></Error>"
-        text += "<RequestId>test</RequestId></ErrorResponse>"
-    else:
-        text = f"<Response><Errors><Error><Code>{code}</Code><Message>{message}</Message></Error></Errors>"
-        text += "<RequestID>test</RequestID></Response>"
-    return Answer(status, "text/xml", text.encode())
+    return Call(service, region, form.get("Action", ""), form, environ, body)
 
 
 def ec2_answer(action: str, result: Mapping[str, Any]) -> Answer:
     """A result in EC2's format, from boto3's."""
     model = get_service_model("ec2").operation_model(action)
     body = EC2Serializer(operation_model=model).serialize(result)["body"]
-    return Answer(200, "text/xml", body if isinstance(body, bytes) else body.encode())
-
-
-def json_answer(result: Mapping[str, Any]) -> Answer:
-    """A result of a JSON service."""
-    return Answer(200, "application/x-amz-json-1.1", json.dumps(result).encode())
+    return Answer(200, body if isinstance(body, bytes) else body.encode(), XML)
 
 
 def without(body: bytes, elements: Iterable[str]) -> bytes:

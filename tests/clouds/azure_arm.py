@@ -10,142 +10,96 @@ from urllib.parse import quote
 
 from provisioners.catalog import load_catalog
 from tests.clouds import azure_machines as kept
-from tests.clouds.azure_machines import GROUP, SUBSCRIPTION, Fleet, Record
+from tests.clouds.azure_machines import GROUP, SUBSCRIPTION, Group, Record
 from tests.clouds.azure_requests import IMAGES, REGIONS, SECURITY_GROUP, SUBNETS, check
-from tests.clouds.azure_wire import Answer, Call, FakeAzureError, resource
+from tests.clouds.azure_wire import Call, FakeAzureError, resource
+from tests.clouds.base import Answer
 from tests.clouds.machines import Machines
 
-_ARM = r"/subscriptions/(?P<subscription>[^/]+)"
-_IN_GROUP = _ARM + r"/resourcegroups/(?P<group>[^/]+)"
-_COMPUTE = _IN_GROUP + r"/providers/microsoft\.compute"
-_NETWORK = _IN_GROUP + r"/providers/microsoft\.network"
+_ARM = "/subscriptions/{subscription}"
+_IN_GROUP = _ARM + "/resourcegroups/{group}"
+_COMPUTE = _IN_GROUP + "/providers/microsoft.compute"
+_NETWORK = _IN_GROUP + "/providers/microsoft.network"
+_PLACE = _ARM + "/providers/microsoft.compute/locations/{region}"
+_OFFER = "/publishers/{publisher}/artifacttypes/vmimage/offers/{offer}"
 
 
 class Arm:
-    """One subscription with one resource group. What can be set: `room` of zones, `most_machines` (0: any number), vCPU
-    `quotas`, closed `restrictions` (size, zone or ""), `rules` of the security group, `granted` permissions, `page`
-    size, `missing` elements of machines' descriptions ("networkInterfaces": those listings), and the `prices` (size ->
-    spot's, on-demand's). Callers hold `fleet.lock`.
+    """One subscription with one resource group. What can be set: vCPU `quotas`, closed `restrictions` (size, zone or
+    ""), `rules` of the security group, `granted` permissions, `page` size, and the `prices` (size -> spot's,
+    on-demand's). Where "networkInterfaces" are `missing`, those listings are empty. Callers hold `fleet.lock`.
     """
 
     def __init__(self, machines: Machines) -> None:
-        self.fleet = Fleet(machines)
+        self.fleet = Group(machines)
         self.url = ""
-        self.room: dict[str, int] = {}
-        self.most_machines = 0
         self.quotas = {"lowPriorityCores": 4096, "cores": 4096}
         self.restrictions: set[tuple[str, str]] = set()
         self.rules: list[dict[str, Any]] = [open_rule()]
         self.granted: list[dict[str, Any]] = [{"actions": ["*"], "notActions": []}]
         self.page = 100
-        self.missing: set[str] = set()
         self.sizes = {each.name: each for each in load_catalog().cloud("azure").types}
         self.prices = {name: (0.1 + number / 100, 0.5 + number / 10) for number, name in enumerate(self.sizes)}
         self.failing: list[tuple[str, float]] = []
-        self._machines = machines
-        self._full: set[tuple[str, str]] = set()
+        # Method, path, the permission without "Microsoft.", and what answers.
         self._routes: list[tuple[str, str, str, Callable[[Call, dict[str, str]], Answer]]] = [
-            ("GET", _IN_GROUP, "Microsoft.Resources/subscriptions/resourceGroups/read", self._group),
+            ("GET", _IN_GROUP, "Resources/subscriptions/resourceGroups/read", self._group),
             (
                 "GET",
-                _IN_GROUP + r"/providers/microsoft\.authorization/permissions",
-                "Microsoft.Authorization/permissions/read",
+                _IN_GROUP + "/providers/microsoft.authorization/permissions",
+                "Authorization/permissions/read",
                 self._permissions,
             ),
-            ("GET", _COMPUTE + r"/virtualmachines", "Microsoft.Compute/virtualMachines/read", self._machines_of),
+            ("GET", _COMPUTE + "/virtualmachines", "Compute/virtualMachines/read", self._machines_of),
             (
                 "GET",
-                _ARM + r"/providers/microsoft\.compute/virtualmachines",
-                "Microsoft.Compute/virtualMachines/read",
+                _ARM + "/providers/microsoft.compute/virtualmachines",
+                "Compute/virtualMachines/read",
                 self._statuses,
             ),
-            (
-                "GET",
-                _COMPUTE + r"/virtualmachines/(?P<name>[^/]+)",
-                "Microsoft.Compute/virtualMachines/read",
-                self._get,
-            ),
-            (
-                "PUT",
-                _COMPUTE + r"/virtualmachines/(?P<name>[^/]+)",
-                "Microsoft.Compute/virtualMachines/write",
-                self._put,
-            ),
-            (
-                "DELETE",
-                _COMPUTE + r"/virtualmachines/(?P<name>[^/]+)",
-                "Microsoft.Compute/virtualMachines/delete",
-                self._delete,
-            ),
+            ("GET", _COMPUTE + "/virtualmachines/{name}", "Compute/virtualMachines/read", self._get),
+            ("PUT", _COMPUTE + "/virtualmachines/{name}", "Compute/virtualMachines/write", self._put),
+            ("DELETE", _COMPUTE + "/virtualmachines/{name}", "Compute/virtualMachines/delete", self._delete),
             (
                 "POST",
-                _COMPUTE + r"/virtualmachines/(?P<name>[^/]+)/retrievebootdiagnosticsdata",
-                "Microsoft.Compute/virtualMachines/retrieveBootDiagnosticsData/action",
+                _COMPUTE + "/virtualmachines/{name}/retrievebootdiagnosticsdata",
+                "Compute/virtualMachines/retrieveBootDiagnosticsData/action",
                 self._console,
             ),
+            ("GET", _PLACE + "/operations/{name}", "Compute/locations/operations/read", self._operation),
+            ("GET", _COMPUTE + "/disks", "Compute/disks/read", self._disks),
+            ("DELETE", _COMPUTE + "/disks/{name}", "Compute/disks/delete", self._delete_loose),
+            ("GET", _NETWORK + "/networkinterfaces", "Network/networkInterfaces/read", self._interfaces),
+            ("DELETE", _NETWORK + "/networkinterfaces/{name}", "Network/networkInterfaces/delete", self._delete_loose),
+            ("GET", _NETWORK + "/publicipaddresses", "Network/publicIPAddresses/read", self._addresses),
+            ("DELETE", _NETWORK + "/publicipaddresses/{name}", "Network/publicIPAddresses/delete", self._delete_loose),
             (
                 "GET",
-                _ARM + r"/providers/microsoft\.compute/locations/(?P<region>[^/]+)/operations/(?P<name>[^/]+)",
-                "Microsoft.Compute/locations/operations/read",
-                self._operation,
-            ),
-            ("GET", _COMPUTE + r"/disks", "Microsoft.Compute/disks/read", self._disks),
-            ("DELETE", _COMPUTE + r"/disks/(?P<name>[^/]+)", "Microsoft.Compute/disks/delete", self._delete_loose),
-            ("GET", _NETWORK + r"/networkinterfaces", "Microsoft.Network/networkInterfaces/read", self._interfaces),
-            (
-                "DELETE",
-                _NETWORK + r"/networkinterfaces/(?P<name>[^/]+)",
-                "Microsoft.Network/networkInterfaces/delete",
-                self._delete_loose,
-            ),
-            ("GET", _NETWORK + r"/publicipaddresses", "Microsoft.Network/publicIPAddresses/read", self._addresses),
-            (
-                "DELETE",
-                _NETWORK + r"/publicipaddresses/(?P<name>[^/]+)",
-                "Microsoft.Network/publicIPAddresses/delete",
-                self._delete_loose,
-            ),
-            (
-                "GET",
-                _NETWORK + r"/virtualnetworks/(?P<net>[^/]+)/subnets/(?P<name>[^/]+)",
-                "Microsoft.Network/virtualNetworks/subnets/read",
+                _NETWORK + "/virtualnetworks/{net}/subnets/{name}",
+                "Network/virtualNetworks/subnets/read",
                 self._subnet,
             ),
             (
                 "GET",
-                _NETWORK + r"/networksecuritygroups/(?P<name>[^/]+)",
-                "Microsoft.Network/networkSecurityGroups/read",
+                _NETWORK + "/networksecuritygroups/{name}",
+                "Network/networkSecurityGroups/read",
                 self._security_group,
             ),
-            ("GET", _ARM + r"/providers/microsoft\.compute/skus", "Microsoft.Compute/skus/read", self._skus),
+            ("GET", _ARM + "/providers/microsoft.compute/skus", "Compute/skus/read", self._skus),
+            ("GET", _PLACE + "/usages", "Compute/locations/usages/read", self._usages),
             (
                 "GET",
-                _ARM + r"/providers/microsoft\.compute/locations/(?P<region>[^/]+)/usages",
-                "Microsoft.Compute/locations/usages/read",
-                self._usages,
-            ),
-            (
-                "GET",
-                _ARM + r"/providers/microsoft\.compute/locations/(?P<region>[^/]+)/publishers/(?P<publisher>[^/]+)"
-                r"/artifacttypes/vmimage/offers/(?P<offer>[^/]+)/skus/(?P<sku>[^/]+)/versions",
-                "Microsoft.Compute/locations/publishers/artifacttypes/offers/skus/versions/read",
+                _PLACE + _OFFER + "/skus/{sku}/versions",
+                "Compute/locations/publishers/artifacttypes/offers/skus/versions/read",
                 self._versions,
             ),
             (
                 "GET",
-                _ARM + r"/providers/microsoft\.insights/eventtypes/management/values",
-                "Microsoft.Insights/eventtypes/values/read",
+                _ARM + "/providers/microsoft.insights/eventtypes/management/values",
+                "Insights/eventtypes/values/read",
                 self._log,
             ),
         ]
-
-    def exhaust(self, zone: str, size: str = "") -> None:
-        """Give a zone ("eastus-1") no capacity, for one size or all."""
-        self._full.add((zone, size))
-
-    def make_room(self, zone: str, size: str = "") -> None:
-        """Give a zone capacity again."""
-        self._full.discard((zone, size))
 
     def action_of(self, call: Call) -> str:
         """The permission that a call needs. Raises FakeAzureError for an unknown call."""
@@ -167,10 +121,11 @@ class Arm:
         return handler(call, names)
 
     def _route(self, call: Call) -> tuple[str, Callable[[Call, dict[str, str]], Answer], dict[str, str]]:
-        for method, pattern, action, handler in self._routes:
+        for method, path, action, handler in self._routes:
+            pattern = re.sub(r"\{(\w+)\}", r"(?P<\1>[^/]+)", path.replace(".", r"\."))
             match = re.fullmatch(pattern, call.path.rstrip("/"), re.IGNORECASE)
             if match is not None and method == call.method:
-                return action, handler, match.groupdict()
+                return f"Microsoft.{action}", handler, match.groupdict()
         raise FakeAzureError("NotFound", f"there is no {call.method} {call.path}")
 
     # -- machines ------------------------------------------------------------------------------------------
@@ -199,16 +154,17 @@ class Arm:
         asked = body["properties"]
         size, region = asked["hardwareProfile"]["vmSize"], body["location"]
         zone = kept.zone_of(body)
-        taken = sum(kept.zone_of(each.body) == zone for each in self.fleet.records.values())
-        full = {(zone, ""), (zone, size)} & (self._full | self.restrictions)
-        if full or taken >= self.room.get(zone, taken + 1):
+        closed = {(zone, ""), (zone, size)} & self.restrictions
+        if closed or self.fleet.is_full(
+            zone, size, map(kept.zone_of, (each.body for each in self.fleet.records.values()))
+        ):
             message = (
                 f"The requested VM size for resource 'Following SKUs have failed for Capacity Restrictions: {size}' is "
                 f"currently not available in location '{region}'. Please try another size or deploy to a different "
                 "location or different zone. See https://aka.ms/azureskunotavailable for details."
             )
             raise FakeAzureError("SkuNotAvailable", message)
-        if self.most_machines and len(self.fleet.records) >= self.most_machines:
+        if self.fleet.most_machines and len(self.fleet.records) >= self.fleet.most_machines:
             name = "LowPriorityCores" if asked.get("priority") == "Spot" else "Total Regional Cores"
             message = (
                 f"Operation could not be completed as it results in exceeding approved {name} quota. Additional "
@@ -255,7 +211,7 @@ class Arm:
 
     def _listed(self, record: Record, seen: kept.Seen) -> dict[str, Any]:
         vm = kept.described(record, seen)
-        for name in self.missing:
+        for name in self.fleet.missing:
             vm.pop(name, None)
             vm["properties"].pop(name, None)
         return vm
@@ -270,7 +226,7 @@ class Arm:
         return self._paged(call, [kept.statuses(*each) for each in self.fleet.listed()])
 
     def _interfaces(self, call: Call, _names: dict[str, str]) -> Answer:
-        seen = [] if "networkInterfaces" in self.missing else self.fleet.listed()
+        seen = [] if "networkInterfaces" in self.fleet.missing else self.fleet.listed()
         found = [each for one in seen for each in kept.interfaces(*one)]
         return self._paged(call, found + self._loose("networkInterfaces"))
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 import base64
 import copy
 import json
-import threading
 import time
 import uuid
 from dataclasses import dataclass, field
@@ -15,11 +14,13 @@ from datetime import UTC, datetime
 from typing import Any
 
 from provisioners.base import InstanceState
+from tests.clouds.base import Fleet
 from tests.clouds.machines import Machines
 
 SUBSCRIPTION = "11111111-2222-3333-4444-555555555555"
 GROUP = "spotsup-test"
 ROOT = f"/subscriptions/{SUBSCRIPTION}/resourceGroups/{GROUP}/providers"
+IDENTITY = f"{ROOT}/Microsoft.ManagedIdentity/userAssignedIdentities/node"
 GONE = "gone"
 
 
@@ -58,6 +59,12 @@ class Record:
         return f"{ROOT}/Microsoft.Compute/virtualMachines/{self.name}"
 
     @property
+    def tags(self) -> dict[str, str]:
+        """As they were asked for."""
+        found: dict[str, str] = self.body["tags"]
+        return found
+
+    @property
     def now(self) -> Seen:
         """The newest."""
         return self.past[-1]
@@ -74,21 +81,16 @@ class Record:
         return None if seen is None or seen.made == GONE else seen
 
 
-class Fleet:
-    """The records over the machines behind. Callers hold `lock`. `lag_s`: of listings and of the log; `ahead_s`: of
-    Azure's clock.
-    """
+class Group(Fleet):
+    """The records over the machines behind, what is left of others, and the log."""
 
     def __init__(self, machines: Machines) -> None:
-        self.lock = threading.RLock()
+        super().__init__(machines)
         self.records: dict[str, Record] = {}
         self.ended: list[Record] = []
         self.loose: dict[str, dict[str, Any]] = {}
         self.log: list[tuple[float, dict[str, Any]]] = []
         self.operations: dict[str, Record] = {}
-        self.lag_s = 0.0
-        self.ahead_s = 0.0
-        self._machines = machines
 
     # -- calls ---------------------------------------------------------------------------------------------
 
@@ -102,9 +104,7 @@ class Fleet:
         self.operations[operation] = record
         self.record_event(record, "write", "Accepted", body=described(record, record.now))
         if fails is None:
-            self._machines.boot(
-                record.machine, base64.b64decode(body["properties"]["osProfile"]["customData"]).decode()
-            )
+            self.machines.boot(record.machine, base64.b64decode(body["properties"]["osProfile"]["customData"]).decode())
         return record, operation
 
     def delete(self, name: str, claims: dict[str, str] | None = None) -> bool:
@@ -122,56 +122,76 @@ class Fleet:
 
     # -- ends ----------------------------------------------------------------------------------------------
 
-    def preempt(self, name: str, notice_s: float, *, deallocate: bool = False) -> float:
-        """Announce an eviction; returns its time in the log."""
-        record = self.records[name.lower()]
-        assert record.body["properties"].get("priority") == "Spot", f"{name} is not a spot machine"
-        record.evicted_at, record.deallocate = time.time() + notice_s, deallocate
+    def preempt(self, machine: str, notice_s: float, *, stop: bool = False) -> float:
+        """Azure's API has no deadline: the log's entry is read as a notice of 30 s."""
+        record = self.records[machine.lower()]
+        assert record.body["properties"].get("priority") == "Spot", f"{machine} is not a spot machine"
+        record.evicted_at, record.deallocate = time.time() + notice_s, stop
         at = self.record_event(record, "evictSpotVM/action", "Started")
-        self._machines.preempt(record.machine, notice_s)
-        return at
+        self.machines.preempt(record.machine, notice_s)
+        return at + 30.0
 
-    def alarm(self, name: str) -> None:
-        """Announce an eviction as of before the notice, and do not evict."""
-        self.record_event(self.records[name.lower()], "evictSpotVM/action", "Started", ago_s=31.0)
+    def alarm(self, machine: str) -> None:
+        """An eviction that was logged as begun."""
+        self.record_event(self.records[machine.lower()], "evictSpotVM/action", "Started", ago_s=31.0)
 
-    def withdraw(self, name: str) -> None:
-        """The eviction fails."""
-        record = self.records[name.lower()]
+    def withdraw(self, machine: str) -> None:
+        """An eviction that is logged as failed."""
+        record = self.records[machine.lower()]
         record.evicted_at = None
         self.record_event(record, "evictSpotVM/action", "Failed")
 
-    def halt(self, name: str) -> None:
-        """Shut down from the guest: the machine stays allocated."""
-        self._machines.end(self.records[name.lower()].machine)
+    def stop(self, machine: str) -> None:
+        """Its guest switches it off: it stays allocated, and is billed in full."""
+        self.machines.end(self.records[machine.lower()].machine)
 
-    def leave_behind(self, tags: dict[str, str], machine: str) -> None:
-        """A disk (which has no tags), a network interface and an address that belong to no machine."""
-        place = {"location": "eastus"}
-        self.loose[f"{ROOT}/Microsoft.Compute/disks/{machine}-disk"] = {
-            **place,
-            "properties": {"diskState": "Unattached"},
-        }
-        self.loose[f"{ROOT}/Microsoft.Network/networkInterfaces/{machine}-nic"] = {
-            **place,
-            "tags": tags,
-            "properties": {},
-        }
-        self.loose[f"{ROOT}/Microsoft.Network/publicIPAddresses/{machine}-ip"] = {
-            **place,
-            "tags": tags,
-            "properties": {"ipAddress": "203.0.113.1"},
-        }
+    def lose(self, machine: str, reason: str = "") -> None:
+        """What its dead-man switch does: a DELETE in the name of its identity. A machine that is lost otherwise is
+        stopped, as Azure says, and billed.
+        """
+        self.delete(machine, {"xms_mirid": IDENTITY})
 
-    def multiply(self, name: str, times: int) -> None:
-        """Add copies of a record, quickly; they have no machines behind them and run for ever."""
-        first = self.records[name.lower()]
+    def leave_behind(self, cluster: str, node: str) -> None:
+        """A disk (which has no tags), a network interface and an address."""
+        name, tags = f"spotsup-{len(cluster)}-{cluster}-{node}", {"spotsup-cluster": cluster, "spotsup-node": node}
+        for kind, suffix, more in (
+            ("Microsoft.Compute/disks", "disk", {"properties": {"diskState": "Unattached"}}),
+            ("Microsoft.Network/networkInterfaces", "nic", {"tags": tags, "properties": {}}),
+            ("Microsoft.Network/publicIPAddresses", "ip", {"tags": tags, "properties": {"ipAddress": "203.0.113.1"}}),
+        ):
+            self.loose[f"{ROOT}/{kind}/{name}-{suffix}"] = {"location": "eastus", **more}
+
+    def multiply(self, machine: str, times: int) -> None:
+        """They have no machines behind them."""
+        first = self.records[machine.lower()]
         data = base64.b64decode(first.body["properties"]["osProfile"]["customData"]).decode()
         for number in range(times):
-            made = Record(f"{name}-{number}", first.body, first.created_at, list(first.past))
+            made = Record(f"{first.name}-{number}", first.body, first.created_at, list(first.past))
             made.machine = made.name
-            self._machines.boot(made.machine, data)
+            self.machines.boot(made.machine, data)
             self.records[made.name.lower()] = made
+
+    def born(self) -> dict[str, list[str]]:
+        """Also deleted ones; one that was never allocated does not count."""
+        found: dict[str, list[str]] = {}
+        every = [*self.records.values(), *self.ended]
+        for record in every:
+            if record.fails is None:
+                found.setdefault(record.tags["spotsup-token"], []).append(record.name)
+        # An accepted launch may fail later: its caller has its name, and finds the failure in a listing.
+        for record in every:
+            found.setdefault(record.tags["spotsup-token"], [record.name])
+        return found
+
+    def left(self) -> list[str]:
+        """Machines, running, stopped or failed, with their resources; and resources without a machine."""
+        return [each.name for each in self.alive()] + list(self.loose)
+
+    def alive(self) -> list[Record]:
+        """The machines that cost money."""
+        for record in list(self.records.values()):
+            self.sync(record)
+        return list(self.records.values())
 
     # -- listings ------------------------------------------------------------------------------------------
 
@@ -185,7 +205,7 @@ class Fleet:
             return
         if record.evicted_at is not None and now >= record.evicted_at and not record.wanted_gone:
             self._end(record)
-        look = self._machines.look(record.machine)
+        look = self.machines.look(record.machine)
         if look.state is InstanceState.TERMINATED:
             self._over(record, now)
         elif look.state is InstanceState.RUNNING and not record.wanted_gone:
@@ -226,14 +246,12 @@ class Fleet:
 
     def _end(self, record: Record) -> None:
         if record.fails is None:
-            self._machines.end(record.machine)
+            self.machines.end(record.machine)
 
     def listed(self) -> list[tuple[Record, Seen]]:
         """What listings showed `lag_s` ago."""
-        for record in list(self.records.values()):
-            self.sync(record)
+        every = [*self.alive(), *self.ended]
         as_of = time.time() - self.lag_s
-        every = [*self.records.values(), *self.ended]
         return [(record, seen) for record in every if (seen := record.as_of(as_of)) is not None]
 
     def record_event(

@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection
 from typing import Any
 
-from tests.clouds.azure_machines import ROOT
+from tests.clouds.azure_machines import IDENTITY, ROOT
 from tests.clouds.azure_wire import FakeAzureError, complaints
 
 REGIONS = {"eastus": ("1", "2", "3"), "westus2": ("1", "2", "3"), "northcentralus": ()}
@@ -17,7 +17,6 @@ SUBNETS = {
     for region in ("eastus", "westus2", "northcentralus")
 }
 SECURITY_GROUP = f"{ROOT}/Microsoft.Network/networkSecurityGroups/nodes"
-IDENTITY = f"{ROOT}/Microsoft.ManagedIdentity/userAssignedIdentities/node"
 # "What are the username requirements when creating a VM?"
 _FORBIDDEN = {"root", "admin", "administrator", "test", "user", "guest", "console", "sys", "actuser"}
 

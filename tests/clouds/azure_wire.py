@@ -8,11 +8,13 @@ import re
 import types
 import typing
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qsl
 
 from azure.mgmt.compute import models
+
+from tests.clouds.base import Answer, FakeError
 
 # HTTP statuses: 409 for most; the rest by ARM's page on common errors.
 _STATUS = {
@@ -54,32 +56,16 @@ class Call:
         return found
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """A whole answer."""
-
-    status: int
-    body: Any = None
-    headers: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def payload(self) -> bytes:
-        """As it is sent."""
-        if isinstance(self.body, bytes):
-            return self.body
-        return b"" if self.body is None else json.dumps(self.body).encode()
-
-
-class FakeAzureError(Exception):
-    """An error that the test cloud answers."""
+class FakeAzureError(FakeError):
+    """An error by its code."""
 
     def __init__(self, code: str, message: str, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(message)
         self.code = code
         self.headers = headers or {}
 
-    def answer(self) -> Answer:
-        """The error in ARM's format."""
+    def answer(self, call: Any) -> Answer:
+        """In ARM's format."""
         body = {"error": {"code": self.code, "message": str(self)}}
         return Answer(_STATUS.get(self.code, 409), body, self.headers)
 

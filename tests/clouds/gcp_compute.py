@@ -9,8 +9,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from provisioners.catalog import load_catalog
+from tests.clouds.base import Answer
 from tests.clouds.gcp_instances import GONE, Instances, Operation, Record, when
-from tests.clouds.gcp_wire import Answer, Call, FakeGcpError, filter_of, json_answer, page
+from tests.clouds.gcp_wire import Call, FakeGcpError, filter_of, page
 from tests.clouds.machines import Machines
 
 ZONES = ("us-central1-a", "us-central1-b", "us-central1-c", "us-central1-f", "us-west1-a", "us-west1-b")
@@ -31,18 +32,13 @@ _LABEL_VALUE = re.compile(r"[a-z0-9_-]{0,63}")
 
 
 class Compute:
-    """One project. What can be set: `lag_s` of listings, `missing` fields of machines, the `room` of zones,
-    `most_machines` (0: any number), `quotas` by region ("" for the project's), `images` by project, `firewalls`,
+    """One project. What can be set: `quotas` by region ("" for the project's), `images` by project, `firewalls`,
     `subnetworks`, zones that are left out of listings (`unreachable`), whether a zone's operations are filtered
-    (`filters`). Callers hold `instances.lock`.
+    (`filters`). Callers hold `fleet.lock`.
     """
 
     def __init__(self, machines: Machines) -> None:
-        self.instances = Instances(machines)
-        self.lag_s = 0.0
-        self.missing: set[str] = set()
-        self.room: dict[str, int] = {}
-        self.most_machines = 0
+        self.fleet = Instances(machines)
         self.images = {project: set(names) for project, names in IMAGES.items()}
         self.subnetworks = {("us-central1", "default"), ("us-west1", "default")}
         self.firewalls: list[dict[str, Any]] = [rule("ssh", ports=("22",)), rule("internal")]
@@ -50,9 +46,7 @@ class Compute:
         self.filters = True
         self.quotas: dict[str, dict[str, float]] = {region: dict(_QUOTAS) for region in ("us-central1", "us-west1")}
         self.quotas[""] = {"GPUS_ALL_REGIONS": 64.0}
-        self._full: set[tuple[str, str]] = set()
         self._requests: dict[str, Operation] = {}
-        self._machines = machines
         self._catalog = load_catalog().cloud("gcp")
         self._handlers: dict[str, Callable[[Call], Mapping[str, Any]]] = {
             "instances.get": self._get,
@@ -74,23 +68,15 @@ class Compute:
             "firewalls.list": self._firewalls,
         }
 
-    def exhaust(self, zone: str, machine_type: str = "") -> None:
-        """Give a zone no capacity, for one type or all."""
-        self._full.add((zone, machine_type))
-
-    def make_room(self, zone: str, machine_type: str = "") -> None:
-        """Give a zone capacity again."""
-        self._full.discard((zone, machine_type))
-
     def serve(self, call: Call, fault: str) -> Answer:
         """One call. Raises FakeGcpError."""
         if "zone" in call.path and call.path["zone"] not in ZONES:
             raise FakeGcpError(404, "notFound", f"The resource 'projects/p/zones/{call.path['zone']}' was not found")
         if call.action == "instances.insert":
-            return json_answer(self._insert(call, fault))
+            return Answer(200, self._insert(call, fault))
         if call.action not in self._handlers:
             raise FakeGcpError(501, "notImplemented", f"this test cloud does not know {call.action}")
-        return json_answer(self._handlers[call.action](call))
+        return Answer(200, self._handlers[call.action](call))
 
     # -- machines ------------------------------------------------------------------------------------------
 
@@ -101,32 +87,30 @@ class Compute:
         if request_id in self._requests:
             return self._described_operation(self._requests[request_id])
         self._check(zone, body)
-        if self.instances.find(zone, body["name"]) is not None:
+        if self.fleet.find(zone, body["name"]) is not None:
             message = f"The resource 'projects/p/zones/{zone}/instances/{body['name']}' already exists"
             raise FakeGcpError(409, "alreadyExists", message)
-        operation = self.instances.operation(zone, "insert", body["name"], request_id=request_id)
+        operation = self.fleet.operation(zone, "insert", body["name"], request_id=request_id)
         if request_id:
             self._requests[request_id] = operation
         if error := self._fault_of(zone, body, fault):
             code, message = error
             operation.error = (code, message.replace("ZONE", zone))
-            operation.done_at = time.time() + self.instances.op_s
+            operation.done_at = time.time() + self.fleet.op_s
         else:
-            record = self.instances.born(zone, body, operation)
+            record = self.fleet.add(zone, body, operation)
             operation.error = OP_FAULTS["transient"] if fault == "done-but-failed" else None
             if fault == "taken-at-once":
-                self.instances.preempt(record, 0.0, stop=False)
+                self.fleet.preempt(record.name, 0.0)
         return self._described_operation(operation)
 
     def _fault_of(self, zone: str, body: Mapping[str, Any], fault: str) -> tuple[str, str] | None:
         if fault in OP_FAULTS:
             return OP_FAULTS[fault]
-        alive = [each for each in self.instances.records if each.status != GONE]
-        taken = sum(each.zone == zone for each in alive)
-        full = self._full & {(zone, ""), (zone, body["machineType"].rpartition("/")[2])}
-        if full or taken >= self.room.get(zone, taken + 1):
+        alive = [each for each in self.fleet.records if each.status != GONE]
+        if self.fleet.is_full(zone, body["machineType"].rpartition("/")[2], (each.zone for each in alive)):
             return OP_FAULTS["full"]
-        return OP_FAULTS["quota"] if self.most_machines and len(alive) >= self.most_machines else None
+        return OP_FAULTS["quota"] if self.fleet.most_machines and len(alive) >= self.fleet.most_machines else None
 
     def _check(self, zone: str, body: Mapping[str, Any]) -> None:
         _check_names(body)
@@ -179,15 +163,15 @@ class Compute:
         return self._described(record, time.time())
 
     def _delete(self, call: Call) -> Mapping[str, Any]:
-        return self._described_operation(self.instances.delete(self._must_find(call)))
+        return self._described_operation(self.fleet.delete(self._must_find(call)))
 
     def _console(self, call: Call) -> Mapping[str, Any]:
         record = self._must_find(call)
-        return {"kind": "compute#serialPortOutput", "contents": self._machines.console(record.key)}
+        return {"kind": "compute#serialPortOutput", "contents": self.fleet.machines.console(record.machine)}
 
     def _must_find(self, call: Call) -> Record:
         zone, name = call.path["zone"], call.path["instance"]
-        record = self.instances.find(zone, name)
+        record = self.fleet.find(zone, name)
         if record is None:
             raise FakeGcpError(
                 404, "notFound", f"The resource 'projects/p/zones/{zone}/instances/{name}' was not found"
@@ -195,9 +179,9 @@ class Compute:
         return record
 
     def _list(self, call: Call) -> Mapping[str, Any]:
-        self.instances.sync()
-        as_of = time.time() - self.lag_s
-        listed = [(each.zone, each) for each in self.instances.records if each.as_of(as_of).status != GONE]
+        self.fleet.sync()
+        as_of = time.time() - self.fleet.lag_s
+        listed = [(each.zone, each) for each in self.fleet.records if each.as_of(as_of).status != GONE]
         instances = [(zone, self._described(each, as_of)) for zone, each in listed]
         return self._aggregated(call, "instance", "Instance", "instances", instances)
 
@@ -212,28 +196,28 @@ class Compute:
             "id": str(record.id),
             "zone": f"https://www.googleapis.com/compute/v1/projects/p/zones/{record.zone}",
             "status": seen.status,
-            "creationTimestamp": when(record.born_at + self.instances.ahead_s),
+            "creationTimestamp": when(record.born_at + self.fleet.ahead_s),
             "networkInterfaces": [interface],
             "disks": [],
         }
-        return {key: value for key, value in raw.items() if key not in self.missing}
+        return {key: value for key, value in raw.items() if key not in self.fleet.missing}
 
     # -- operations ----------------------------------------------------------------------------------------
 
     def _described_operation(self, operation: Operation, lag_s: float = 0.0) -> dict[str, Any]:
-        return operation.described("p", time.time() - lag_s, self.instances.ahead_s)
+        return operation.described("p", time.time() - lag_s, self.fleet.ahead_s)
 
     def _operation(self, call: Call) -> Mapping[str, Any]:
-        self.instances.sync()
-        for each in self.instances.operations:
+        self.fleet.sync()
+        for each in self.fleet.operations:
             if (each.zone, each.name) == (call.path["zone"], call.path["operation"]):
                 return self._described_operation(each)
         raise FakeGcpError(404, "notFound", "The resource was not found")
 
     def _newest(self, call: Call) -> list[Operation]:
-        self.instances.sync()
-        as_of = time.time() - self.lag_s
-        found = [each for each in self.instances.operations if each.began_at <= as_of]
+        self.fleet.sync()
+        as_of = time.time() - self.fleet.lag_s
+        found = [each for each in self.fleet.operations if each.began_at <= as_of]
         if call.query.get("orderBy") == "creationTimestamp desc":
             return sorted(found, key=lambda each: each.began_at, reverse=True)
         return sorted(found, key=lambda each: each.name)
@@ -241,13 +225,15 @@ class Compute:
     def _zone_operations(self, call: Call) -> Mapping[str, Any]:
         passes = filter_of(call.query.get("filter", ""), "Operation") if self.filters else lambda _: True
         operations = [
-            self._described_operation(each, self.lag_s) for each in self._newest(call) if each.zone == call.path["zone"]
+            self._described_operation(each, self.fleet.lag_s)
+            for each in self._newest(call)
+            if each.zone == call.path["zone"]
         ]
         items, more = page([each for each in operations if passes(each)], call.query)
         return {"kind": "compute#operationList", "items": items, **more}
 
     def _all_operations(self, call: Call) -> Mapping[str, Any]:
-        operations = [(each.zone, self._described_operation(each, self.lag_s)) for each in self._newest(call)]
+        operations = [(each.zone, self._described_operation(each, self.fleet.lag_s)) for each in self._newest(call)]
         return self._aggregated(call, "operation", "Operation", "operations", operations)
 
     def _aggregated(
@@ -268,23 +254,21 @@ class Compute:
     # -- around it -----------------------------------------------------------------------------------------
 
     def _list_disks(self, call: Call) -> Mapping[str, Any]:
-        self.instances.sync()
-        disks = [
-            (zone, {k: v for k, v in d.items() if k != "autoDelete"}) for (zone, _), d in self.instances.disks.items()
-        ]
+        self.fleet.sync()
+        disks = [(zone, {k: v for k, v in d.items() if k != "autoDelete"}) for (zone, _), d in self.fleet.disks.items()]
         return self._aggregated(call, "disk", "Disk", "disks", disks)
 
     def _delete_disk(self, call: Call) -> Mapping[str, Any]:
         zone, name = call.path["zone"], call.path["disk"]
-        disk = self.instances.disks.get((zone, name))
+        disk = self.fleet.disks.get((zone, name))
         if disk is None:
             raise FakeGcpError(404, "notFound", f"The resource 'projects/p/zones/{zone}/disks/{name}' was not found")
         if disk["users"]:
             raise FakeGcpError(
                 400, "resourceInUseByAnotherResource", f"The disk resource '{name}' is already being used"
             )
-        del self.instances.disks[zone, name]
-        operation = self.instances.operation(zone, "delete", name)
+        del self.fleet.disks[zone, name]
+        operation = self.fleet.operation(zone, "delete", name)
         operation.done_at = time.time()
         return self._described_operation(operation)
 

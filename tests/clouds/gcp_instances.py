@@ -4,7 +4,6 @@ but its operations.
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,6 +11,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from provisioners.base import InstanceState
+from tests.clouds.base import Fleet
 from tests.clouds.machines import Machines
 
 GONE = ""
@@ -88,7 +88,7 @@ class Record:
     ending: list[Operation] = field(default_factory=list)
 
     @property
-    def key(self) -> str:
+    def machine(self) -> str:
         """Its id among the machines behind."""
         return f"{self.zone}.{self.name}"
 
@@ -98,7 +98,7 @@ class Record:
         return self.past[-1].status
 
     @property
-    def items(self) -> dict[str, str]:
+    def tags(self) -> dict[str, str]:
         """Its metadata."""
         return {each["key"]: each["value"] for each in self.body.get("metadata", {}).get("items", ())}
 
@@ -113,19 +113,15 @@ class Record:
         return next((seen for seen in reversed(self.past) if seen.at <= at), Seen(at, GONE))
 
 
-class Instances:
-    """All machines that ever were, their disks and their operations. `op_s`: how long one takes; `ahead_s`: of Google's
-    clock. Callers hold `lock`.
-    """
+class Instances(Fleet):
+    """All machines that ever were, their disks and their operations. `op_s`: how long one takes."""
 
     def __init__(self, machines: Machines) -> None:
-        self.lock = threading.RLock()
+        super().__init__(machines)
         self.records: list[Record] = []
         self.operations: list[Operation] = []
         self.disks: dict[tuple[str, str], dict[str, Any]] = {}
         self.op_s = 0.05
-        self.ahead_s = 0.0
-        self._machines = machines
         self._last_id = 4_000_000_000
 
     def find(self, zone: str, name: str) -> Record | None:
@@ -148,7 +144,7 @@ class Instances:
         self._last_id += 1
         return self._last_id
 
-    def born(self, zone: str, body: Mapping[str, Any], operation: Operation) -> Record:
+    def add(self, zone: str, body: Mapping[str, Any], operation: Operation) -> Record:
         """A machine and its disk."""
         record = Record(zone, body["name"], self.new_id(), body, time.time(), [Seen(time.time(), "PROVISIONING")])
         operation.target_id = record.id
@@ -162,33 +158,65 @@ class Instances:
             "users": [f"{_API}/zones/{zone}/instances/{record.name}"],
             "autoDelete": asked.get("autoDelete", False),
         }
-        self._machines.boot(record.key, record.items["user-data"])
+        self.machines.boot(record.machine, record.tags["user-data"])
         operation.done_at = time.time() + self.op_s
         return record
 
-    def multiply(self, record: Record, times: int) -> None:
-        """Add copies of a record, quickly, with the operations that created them."""
+    def record(self, name: str) -> Record:
+        """The machine that has, or last had, this name."""
+        return next(each for each in reversed(self.records) if each.name == name)
+
+    def alive(self) -> list[Record]:
+        """The machines that cost money."""
+        self.sync()
+        return [each for each in self.records if each.status]
+
+    def born(self) -> dict[str, list[str]]:
+        """By the metadata; also deleted ones."""
+        found: dict[str, list[str]] = {}
+        for record in self.records:
+            found.setdefault(record.tags["spotsup-token"], []).append(f"{record.zone}:{record.name}")
+        return found
+
+    def left(self) -> list[str]:
+        """Machines, running or stopped, and disks, whatever their labels are."""
+        return [each.machine for each in self.alive()] + [f"disk {zone}.{name}" for zone, name in self.disks]
+
+    def multiply(self, machine: str, times: int) -> None:
+        """With the operations that created them."""
+        record = self.record(machine)
         head, _, _ = record.name.rpartition("-")
         prefix, token, cluster = head.split("-")
         for number in range(times):
             name = f"{prefix}-{_letters(number)}{token[8:]}-{cluster}-x{number}"
             body = {**record.body, "name": name}
-            self._machines.boot(f"{record.zone}.{name}", record.items["user-data"])
+            self.machines.boot(f"{record.zone}.{name}", record.tags["user-data"])
             self.records.append(Record(record.zone, name, self.new_id(), body, record.born_at, list(record.past)))
             self.operation(record.zone, "insert", name).done_at = time.time()
+
+    def leave_behind(self, cluster: str, node: str) -> None:
+        """A disk."""
+        labels = {"spotsup-cluster": cluster, "spotsup-node": node}
+        self.disks["us-central1-b", f"left-{cluster}"] = {
+            "name": f"left-{cluster}",
+            "labels": labels,
+            "users": [],
+            "autoDelete": False,
+        }
 
     def delete(self, record: Record, request_id: str = "") -> Operation:
         """A user's call."""
         operation = self.operation(record.zone, "delete", record.name, record.id, request_id)
         record.ending.append(operation)
         record.stops = False
-        self._machines.end(record.key)
+        self.machines.end(record.machine)
         record.show("STOPPING", record.past[-1].address)
         self.sync()
         return operation
 
-    def preempt(self, record: Record, notice_s: float, *, stop: bool) -> float:
-        """Start its preemption; returns its end by the API."""
+    def preempt(self, machine: str, notice_s: float, *, stop: bool = False) -> float:
+        """Google reports the beginning; the end is half a minute later."""
+        record = self.record(machine)
         scheduling = record.body.get("scheduling", {})
         assert scheduling.get("provisioningModel") == "SPOT", f"{record.name} is not a spot machine"
         operation = self.operation(record.zone, _PREEMPTED, record.name, record.id)
@@ -196,15 +224,17 @@ class Instances:
         record.ends_at = operation.began_at + notice_s
         record.stops = stop or scheduling["instanceTerminationAction"] == "STOP"
         record.show("STOPPING", record.past[-1].address)
-        self._machines.preempt(record.key, notice_s)
+        self.machines.preempt(record.machine, notice_s)
         return operation.began_at + 30.0
 
-    def alarm(self, record: Record) -> None:
-        """Start a preemption as of before the notice, and do not complete it."""
+    def alarm(self, machine: str) -> None:
+        """A preemption that has begun, and gets no further."""
+        record = self.record(machine)
         self.operation(record.zone, _PREEMPTED, record.name, record.id).began_at -= 31.0
 
-    def withdraw(self, record: Record) -> None:
-        """Fail the preemption in progress."""
+    def withdraw(self, machine: str) -> None:
+        """Its operation fails."""
+        record = self.record(machine)
         for operation in self.operations:
             if (operation.kind, operation.target_id) == (_PREEMPTED, record.id) and operation.done_at is None:
                 operation.error, operation.done_at = ("OPERATION_CANCELED_BY_USER", "canceled"), time.time()
@@ -212,11 +242,18 @@ class Instances:
         record.ends_at = None
         record.show("RUNNING", record.past[-1].address)
 
-    def lose(self, record: Record, kind: str, *, stop: bool) -> None:
-        """End it without a notice."""
-        record.ending.append(self.operation(record.zone, kind, record.name, record.id))
+    def stop(self, machine: str) -> None:
+        """Its guest switches it off: Google says TERMINATED of that, and bills the disk."""
+        self.lose(machine, "compute.instances.guestTerminate", stop=True)
+
+    def lose(self, machine: str, reason: str = "", *, stop: bool = False) -> None:
+        """Its host breaks, unless another reason is given. Most such machines stay, stopped."""
+        record = self.record(machine)
+        record.ending.append(
+            self.operation(record.zone, reason or "compute.instances.hostError", record.name, record.id)
+        )
         record.stops = stop
-        self._machines.end(record.key)
+        self.machines.end(record.machine)
         record.show("STOPPING")
         self.sync()
 
@@ -229,8 +266,8 @@ class Instances:
     def _sync(self, record: Record) -> None:
         now = time.time()
         if record.ends_at is not None and now >= record.ends_at:
-            self._machines.end(record.key)
-        look = self._machines.look(record.key)
+            self.machines.end(record.machine)
+        look = self.machines.look(record.machine)
         if look.state is InstanceState.TERMINATED:
             if not record.ending:  # it has shut itself down
                 record.ending.append(self.operation(record.zone, "compute.instances.guestTerminate", record.name))

@@ -1,5 +1,5 @@
 """Compute Engine's REST, in the test cloud: which call a request is, and whether its body and parameters are valid, by
-Google's own discovery document; filters, answers and errors.
+Google's own discovery document; filters and errors.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from urllib.parse import parse_qsl, unquote
 
 import googleapiclient
 
+from tests.clouds.base import Answer, FakeError
+
 DOCUMENT = Path(googleapiclient.__file__).parent / "discovery_cache" / "documents" / "compute.v1.json"
 PREFIX = "/compute/v1/"
 _JSON_TYPES: Mapping[str, tuple[type, ...]] = {
@@ -25,22 +27,18 @@ _JSON_TYPES: Mapping[str, tuple[type, ...]] = {
 }
 
 
-class FakeGcpError(Exception):
-    """An error that the test cloud answers."""
+class FakeGcpError(FakeError):
+    """An error by its HTTP status and reason."""
 
     def __init__(self, status: int, reason: str, message: str) -> None:
         super().__init__(message)
         self.status = status
         self.reason = reason
 
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """A whole answer."""
-
-    status: int
-    content_type: str
-    body: bytes
+    def answer(self, call: Any) -> Answer:
+        """In Google's format."""
+        first = {"message": str(self), "domain": "global", "reason": self.reason}
+        return Answer(self.status, {"error": {"code": self.status, "message": str(self), "errors": [first]}})
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +49,7 @@ class Call:
     path: Mapping[str, str]
     query: Mapping[str, str]
     body: Mapping[str, Any]
+    authorization: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,14 +84,14 @@ def _methods() -> tuple[_Method, ...]:
     return tuple(found)
 
 
-def read_call(verb: str, path: str, query: str, body: bytes) -> Call:
+def read_call(environ: Mapping[str, Any], body: bytes) -> Call:
     """The call that a request makes. Raises FakeGcpError for requests outside Google's description."""
-    inner = path.removeprefix(PREFIX)
+    path = environ["PATH_INFO"]
     for method in _methods():
-        match = method.path.fullmatch(inner)
-        if match is None or method.verb != verb:
+        match = method.path.fullmatch(path.removeprefix(PREFIX))
+        if match is None or method.verb != environ["REQUEST_METHOD"]:
             continue
-        asked = dict(parse_qsl(query, keep_blank_values=True))
+        asked = dict(parse_qsl(environ.get("QUERY_STRING", ""), keep_blank_values=True))
         unknown = sorted(set(asked) - method.query)
         if unknown:
             raise FakeGcpError(400, "invalidParameter", f"Unknown parameter {unknown[0]!r} of {method.action}")
@@ -102,7 +101,8 @@ def read_call(verb: str, path: str, query: str, body: bytes) -> Call:
         complaints = list(_complaints(parsed, method.schema, "resource")) if method.schema else []
         if complaints:
             raise FakeGcpError(400, "invalid", f"Invalid JSON payload received. {complaints[0]}")
-        return Call(method.action, {key: unquote(each) for key, each in match.groupdict().items()}, asked, parsed)
+        names = {key: unquote(each) for key, each in match.groupdict().items()}
+        return Call(method.action, names, asked, parsed, environ.get("HTTP_AUTHORIZATION", ""))
     raise FakeGcpError(404, "notFound", f"The requested URL {path} was not found on this server.")
 
 
@@ -185,21 +185,6 @@ def _field(item: Mapping[str, Any], path: str) -> str:
     for part in path.split(".", maxsplit=1):
         value = value.get(part, {}) if isinstance(value, Mapping) else {}
     return value if isinstance(value, str) else ""
-
-
-# -- answers -------------------------------------------------------------------------------------------------
-
-
-def json_answer(body: Mapping[str, Any], status: int = 200) -> Answer:
-    """An object."""
-    return Answer(status, "application/json; charset=UTF-8", json.dumps(body).encode())
-
-
-def error_answer(error: FakeGcpError) -> Answer:
-    """An error in Google's format."""
-    first = {"message": str(error), "domain": "global", "reason": error.reason}
-    detail = {"code": error.status, "message": str(error), "errors": [first]}
-    return json_answer({"error": detail}, error.status)
 
 
 def page(items: Sequence[Any], query: Mapping[str, str]) -> tuple[Sequence[Any], dict[str, str]]:

@@ -14,25 +14,18 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from pydantic import ValidationError
 
-from provisioners.aws.settings import AwsSettings
-from provisioners.gcp.settings import GcpSettings
 from provisioners.localcloud.control import ServerError
 from provisioners.settings import CloudSettings
 from tools.stack import Stack, StackError
 
-Record = TypeVar("Record")
-
 if TYPE_CHECKING:
-    from tests.clouds.aws import AwsServer
-    from tests.clouds.aws_instances import Record as AwsRecord
-    from tests.clouds.azure import AzureServer
-    from tests.clouds.azure_machines import Record as AzureRecord
-    from tests.clouds.gcp import GcpServer
-    from tests.clouds.gcp_instances import Record as GcpRecord
+    from tests.clouds.base import CloudServer, Record
     from tests.clouds.machines import RealMachines
 
 # Prefixes of variables with the user's own accounts: none of them reaches the demo's daemon or the test cloud.
@@ -97,146 +90,87 @@ class LocalControl:
         return Counter()
 
 
-class CountingCloud(Protocol):
-    """What the test clouds' servers have in common."""
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What differs between the test clouds."""
 
-    def counted(self) -> Counter[str]:
-        """Calls per action."""
-        ...
-
-    def fail_next(self, action: str, how: str, times: int = 1) -> None:
-        """Inject faults into the next calls of an action."""
-        ...
+    title: str
+    sdk: str
+    # How often the agent asks this cloud's metadata service; Google's answers at the moment of the notice.
+    slowness_s: float
 
 
-class HandOnTestCloud(CloudControl):
-    """What the controls of the test clouds have in common."""
+KINDS = {
+    "aws": Kind("EC2", "boto3", 2.0),
+    "gcp": Kind("Compute Engine", "google-cloud-compute", 0.0),
+    "azure": Kind("Azure", "azure-mgmt-compute", 1.5),
+}
 
-    launch: str
-    """The action that makes a machine."""
 
-    def __init__(self, cloud: CountingCloud, machines: RealMachines) -> None:
-        self._counting = cloud
+class HandOnTestCloud:
+    """The controls of a test cloud."""
+
+    def __init__(self, name: str, server: CloudServer, machines: RealMachines) -> None:
+        kind = KINDS[name]
+        self.name, self.slowness_s = name, kind.slowness_s
+        self.job = f"resources: {{gpu: T4, gpus_per_node: 1}}\nplacement: {{cloud: {name}}}\n"
+        self.introduction = (
+            f"{kind.title}'s test cloud at {server.url}: {kind.title}'s API and the real SDK ({kind.sdk}), "
+            f"but [bold]not the real {kind.title}[/bold]"
+        )
+        self._cloud = server.cloud
         self._machines = machines
-        self.job = f"resources: {{gpu: T4, gpus_per_node: 1}}\nplacement: {{cloud: {self.name}}}\n"
 
     def preempt(self, node: str, notice_s: float) -> float:
         """Announced to the machine alone, not by the API: so the agent must have read it."""
         at = time.time()
-        self._machines.preempt(self.machine(node), notice_s)
+        self._machines.preempt(self._record(node).machine, notice_s)
         return at
+
+    def kill(self, node: str) -> None:
+        """Its host breaks. Azure bills the VM, which stops, until the daemon deletes it."""
+        if self.name == "azure":
+            self._cloud.stop(self._record(node).name)
+        else:
+            self._cloud.lose(self._record(node).name)
+
+    def left(self) -> list[str]:
+        """See CloudControl."""
+        with self._cloud.fleet.lock:
+            return list(self._cloud.fleet.left())
+
+    def machines(self) -> list[str]:
+        """The machines among it."""
+        with self._cloud.fleet.lock:
+            return [each.name for each in self._cloud.fleet.alive()]
 
     def calls(self) -> Counter[str]:
         """See CloudControl."""
-        return self._counting.counted()
+        return Counter(self._cloud.counted())
 
     def lose_answer(self) -> None:
         """The next launch succeeds, and its answer is lost."""
-        self._counting.fail_next(self.launch, "drop-reply")
+        self._cloud.fail_next(self._cloud.launch, "drop-reply")
 
-    def machine(self, node: str) -> str:
-        """The machine's id in the local cloud behind."""
-        raise NotImplementedError
-
-
-class AwsControl(HandOnTestCloud):
-    """EC2's test cloud."""
-
-    name, launch = "aws", "RunInstances"
-    slowness_s = 2.0  # the agent asks every 1.5 s
-
-    def __init__(self, server: AwsServer, machines: RealMachines) -> None:
-        super().__init__(server.cloud, machines)
-        self._cloud = server.cloud
-        self.introduction = _introduce("EC2", server.url, "boto3")
-
-    def machine(self, node: str) -> str:
-        """The same as EC2's id."""
-        return self._record(node).id
-
-    def kill(self, node: str) -> None:
-        """Its host breaks."""
-        self._cloud.lose(self._record(node).id)
-
-    def left(self) -> list[str]:
-        """Instances, and open spot requests."""
-        instances = self._cloud.ec2.instances
-        with instances.lock:
-            waiting = [each.id for _, each in instances.requests.values() if each.state == "open"]
-            return [record.id for record in self._alive()] + waiting
-
-    def _alive(self) -> list[AwsRecord]:
-        instances = self._cloud.ec2.instances
-        with instances.lock:
-            for record in instances.records.values():
-                instances.sync(record)
-            return [each for each in instances.records.values() if each.past[-1].state != "terminated"]
-
-    def _record(self, node: str) -> AwsRecord:
-        return _the_one(node, [each for each in self._alive() if each.tags.get("spotsup-node") == node])
+    def _record(self, node: str) -> Record:
+        with self._cloud.fleet.lock:
+            found = [each for each in self._cloud.fleet.alive() if each.tags.get("spotsup-node") == node]
+        if len(found) != 1:
+            raise StackError(f"node {node} has {len(found)} machines that run, and not one")
+        return cast("Record", found[0])
 
 
-class GcpControl(HandOnTestCloud):
-    """Compute Engine's test cloud."""
+@contextmanager
+def _test_cloud(name: str, stack: Stack) -> Iterator[CloudControl]:
+    # moto reads it in this process when it creates its first backend; it would load hundreds of unused images.
+    os.environ["MOTO_EC2_LOAD_DEFAULT_AMIS"] = "false"
+    from tests.clouds.base import wire_cloud
+    from tests.clouds.machines import real_machines
 
-    name, launch = "gcp", "instances.insert"
-    slowness_s = 0.0  # its metadata service answers at the moment of the notice
-
-    def __init__(self, server: GcpServer, machines: RealMachines) -> None:
-        super().__init__(server.cloud, machines)
-        self._cloud = server.cloud
-        self.introduction = _introduce("Compute Engine", server.url, "google-cloud-compute")
-
-    def machine(self, node: str) -> str:
-        """Zone and name."""
-        return self._record(node).key
-
-    def kill(self, node: str) -> None:
-        """Its host breaks: it is gone, and only an operation shows it."""
-        self._cloud.lose(self._record(node).name)
-
-    def left(self) -> list[str]:
-        """Instances, running or stopped, and disks."""
-        machines = [record.key for record in self._cloud.alive()]
-        return machines + [f"disk {zone}.{name}" for zone, name in self._cloud.compute.instances.disks]
-
-    def _record(self, node: str) -> GcpRecord:
-        return _the_one(node, [each for each in self._cloud.alive() if each.items.get("spotsup-node") == node])
-
-
-class AzureControl(HandOnTestCloud):
-    """Azure's test cloud."""
-
-    name, launch = "azure", "Microsoft.Compute/virtualMachines/write"
-    slowness_s = 1.5  # the agent asks every second
-
-    def __init__(self, server: AzureServer, machines: RealMachines) -> None:
-        super().__init__(server.cloud, machines)
-        self._cloud = server.cloud
-        self.introduction = _introduce("Azure", server.url, "azure-mgmt-compute")
-
-    def machine(self, node: str) -> str:
-        """The VM's name."""
-        return self._record(node).machine
-
-    def kill(self, node: str) -> None:
-        """The VM stops; Azure bills it until the daemon deletes it."""
-        self._cloud.halt(self._record(node).name)
-
-    def left(self) -> list[str]:
-        """VMs, running or stopped, and what outlived one."""
-        with self._cloud.arm.fleet.lock:
-            return [record.name for record in self._alive()] + list(self._cloud.arm.fleet.loose)
-
-    def _alive(self) -> list[AzureRecord]:
-        fleet = self._cloud.arm.fleet
-        with fleet.lock:
-            for record in list(fleet.records.values()):
-                fleet.sync(record)
-            return list(fleet.records.values())
-
-    def _record(self, node: str) -> AzureRecord:
-        return _the_one(node, [each for each in self._alive() if each.body["tags"].get("spotsup-node") == node])
+    with real_machines(stack.cloud_dir) as machines, wire_cloud(name, machines) as server:
+        settings = server.settings(ssh_user=getpass.getuser(), ssh_port=machines.ssh_port)
+        _configure(stack, name, settings, server.environ)
+        yield HandOnTestCloud(name, server, machines)
 
 
 @contextmanager
@@ -244,42 +178,9 @@ def _local(stack: Stack) -> Iterator[CloudControl]:
     yield LocalControl(stack)
 
 
-@contextmanager
-def _aws(stack: Stack) -> Iterator[CloudControl]:
-    # moto reads it in this process when it creates its first backend; it would load hundreds of unused images.
-    os.environ["MOTO_EC2_LOAD_DEFAULT_AMIS"] = "false"
-    from tests.clouds import aws
-
-    with _machines(stack) as machines, aws.aws_cloud(machines) as server:
-        known = _login(machines)
-        _configure(stack, "aws", AwsSettings(regions=("us-east-1",), endpoint=server.url, **known), aws.ENVIRON)
-        yield AwsControl(server, machines)
-
-
-@contextmanager
-def _gcp(stack: Stack) -> Iterator[CloudControl]:
-    from tests.clouds import gcp
-
-    with _machines(stack) as machines, gcp.gcp_cloud(machines) as server:
-        settings = GcpSettings(project=gcp.PROJECT, regions=("us-central1",), endpoint=server.url, **_login(machines))
-        _configure(stack, "gcp", settings, server.environ(stack.state / "key"))
-        yield GcpControl(server, machines)
-
-
-@contextmanager
-def _azure(stack: Stack) -> Iterator[CloudControl]:
-    from tests.clouds import azure
-
-    with _machines(stack) as machines, azure.azure_cloud(machines) as server:
-        _configure(stack, "azure", server.settings(**_login(machines)), server.environ)
-        yield AzureControl(server, machines)
-
-
 CLOUDS: Mapping[str, Callable[[Stack], AbstractContextManager[CloudControl]]] = {
     "local": _local,
-    "aws": _aws,
-    "gcp": _gcp,
-    "azure": _azure,
+    **{name: partial(_test_cloud, name) for name in KINDS},
 }
 
 
@@ -309,22 +210,6 @@ def _forget_accounts() -> None:
     os.environ.update(DIRECT)
 
 
-def _introduce(cloud: str, url: str, sdk: str) -> str:
-    return (
-        f"{cloud}'s test cloud at {url}: {cloud}'s API and the real SDK ({sdk}), but [bold]not the real {cloud}[/bold]"
-    )
-
-
-def _machines(stack: Stack) -> AbstractContextManager[RealMachines]:
-    from tests.clouds.machines import real_machines
-
-    return real_machines(stack.cloud_dir)
-
-
-def _login(machines: RealMachines) -> dict[str, Any]:
-    return {"ssh_user": getpass.getuser(), "ssh_port": machines.ssh_port}
-
-
 def _configure(stack: Stack, cloud: str, settings: CloudSettings, environ: Mapping[str, str]) -> None:
     """Configure this cloud and no other. The machines are on loopback addresses, so gloo uses that interface."""
     values = settings.model_dump(mode="json", exclude_defaults=True)
@@ -340,9 +225,3 @@ def _toml(value: Any) -> str:
     if isinstance(value, list):
         return "[" + ", ".join(map(_toml, value)) + "]"
     return json.dumps(value)
-
-
-def _the_one(node: str, found: list[Record]) -> Record:
-    if len(found) != 1:
-        raise StackError(f"node {node} has {len(found)} machines that run, and not one")
-    return found[0]

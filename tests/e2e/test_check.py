@@ -12,14 +12,9 @@ from typing import Any
 
 import pytest
 
-from tests.clouds import aws
-from tests.clouds.machines import PaperMachines
+from tests.clouds.base import CloudServer, wire_cloud
 from tests.support.programs import LocalCloud, program_env
 from tools.stack import ROOT
-
-pytestmark = pytest.mark.e2e
-
-GPU_SPOT_QUOTAS = ("L-3819A6DF", "L-7212CCBC", "L-C4BD4855")
 
 
 def spotsupd(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
@@ -39,23 +34,23 @@ class Installation:
     """A configuration that knows EC2 alone, and the cloud behind it."""
 
     folder: Path
-    server: aws.AwsServer
+    server: CloudServer
 
-    def check(self, more: str = "", *, region: str = "us-east-1", **environ: str) -> Any:
+    def check(self, more: str = "", **environ: str) -> Any:
         """What `spotsupd check -o json` says; its exit code fits."""
         text = f'state_dir = "{self.folder}/state"\n[local]\nenabled = false\n'
-        text += f'[aws]\nregions = ["{region}"]\nendpoint = "{self.server.url}"\n{more}'
+        text += f'[aws]\nregions = ["us-east-1"]\nendpoint = "{self.server.url}"\n{more}'
         config = self.folder / "spotsupd.toml"
         config.write_text(text)
-        done = spotsupd("--config", str(config), "--embedded-etcd", "-o", "json", **{**aws.ENVIRON, **environ})
+        done = spotsupd("--config", str(config), "--embedded-etcd", "-o", "json", **{**self.server.environ, **environ})
         assert done.stderr == ""
         report = json.loads(done.stdout)
         assert done.returncode == (0 if report["ok"] else 1)
         return report
 
-    def the_one_complaint(self, more: str = "", *, region: str = "us-east-1", **environ: str) -> tuple[str, str]:
+    def the_one_complaint(self, more: str = "", **environ: str) -> tuple[str, str]:
         """(check, message) of the only finding that is not ok."""
-        report = self.check(more, region=region, **environ)
+        report = self.check(more, **environ)
         (wrong,) = [each for each in report["findings"] if not each["ok"]]
         assert wrong["subject"] == "aws"
         assert "\n" not in wrong["message"]
@@ -64,7 +59,7 @@ class Installation:
 
 @pytest.fixture
 def installation(tmp_path: Path) -> Iterator[Installation]:
-    with aws.aws_cloud(PaperMachines()) as server:
+    with wire_cloud("aws") as server:
         yield Installation(tmp_path, server)
 
 
@@ -77,71 +72,8 @@ def test_all_checks_pass_and_nothing_is_launched(installation: Installation) -> 
     messages = {each["check"]: each["message"] for each in report["findings"] if each["subject"] == "aws"}
     assert set(messages) >= {"credentials", "us-east-1 reading", "us-east-1 image", "us-east-1 launching"}
     assert "would have been allowed" in messages["us-east-1 launching"]
-    assert not installation.server.cloud.ec2.instances.records
+    assert not installation.server.cloud.fleet.records
     assert not (installation.folder / "state").exists(), "a check makes nothing"
-
-
-@pytest.mark.parametrize("mood", ["wrong", "expired"])
-def test_invalid_credentials(installation: Installation, mood: str) -> None:
-    installation.server.cloud.credentials = mood
-    what, message = installation.the_one_complaint()
-    assert what == "credentials"
-    assert "renew the daemon's AWS credentials" in message
-    assert ("computer's clock" in message) == (mood == "expired")
-
-
-def test_missing_credentials(installation: Installation) -> None:
-    what, message = installation.the_one_complaint(AWS_ACCESS_KEY_ID="", AWS_SECRET_ACCESS_KEY="")
-    assert what == "credentials"
-    assert "no AWS credentials found" in message
-    assert "aws.profile" in message
-
-
-def test_a_missing_permission_is_named(installation: Installation) -> None:
-    installation.server.cloud.denied = {"ec2:DescribeVolumes"}
-    what, message = installation.the_one_complaint()
-    assert what == "us-east-1 reading"
-    assert "lacks ec2:DescribeVolumes" in message
-    assert "docs/permissions/aws-iam-policy.json" in message
-
-
-def test_an_unknown_image(installation: Installation) -> None:
-    report = installation.check('image = "ami-1gone"\n')
-    wrong = {each["check"]: each["message"] for each in report["findings"] if not each["ok"]}
-    assert set(wrong) == {"us-east-1 image", "us-east-1 launching"}
-    for message in wrong.values():
-        assert "ami-1gone" in message
-        assert "set aws.image" in message
-
-
-def test_a_deleted_subnet(installation: Installation) -> None:
-    report = installation.check('[aws.subnets]\nus-east-1a = "subnet-0gone"\n')
-    wrong = {each["check"]: each["message"] for each in report["findings"] if not each["ok"]}
-    assert set(wrong) == {"us-east-1 network", "us-east-1 launching"}
-    for message in wrong.values():
-        assert "subnet-0gone" in message
-        assert "set aws.subnets" in message
-
-
-def test_an_image_parameter_that_the_region_does_not_have(installation: Installation) -> None:
-    report = installation.check('image = "/no/such/parameter"\n')
-    wrong = next(each["message"] for each in report["findings"] if not each["ok"])
-    assert wrong == "us-east-1 has no SSM parameter /no/such/parameter (ParameterNotFound): set aws.image"
-
-
-def test_no_quota(installation: Installation) -> None:
-    for code in GPU_SPOT_QUOTAS:
-        installation.server.cloud.ec2.quotas[code] = 0.0
-    what, message = installation.the_one_complaint()
-    assert what == "us-east-1 quota"
-    assert "the quotas of us-east-1 allow no GPU spot instance" in message
-    assert message.endswith("request more in Service Quotas")
-
-
-def test_a_region_without_any_of_the_types(installation: Installation) -> None:
-    what, message = installation.the_one_complaint(region="ca-west-1")
-    assert what == "ca-west-1 launching"
-    assert message == "ca-west-1 offers no instance type of the catalog: remove it from aws.regions"
 
 
 def test_an_unreachable_cloud(installation: Installation) -> None:
@@ -155,7 +87,7 @@ def test_a_cloud_that_hangs_fails_the_check_in_time(installation: Installation) 
     installation.check()
     installation.server.cloud.fail_next("GetCallerIdentity", "hang", times=9)
     config = str(installation.folder / "spotsupd.toml")
-    done = spotsupd("--config", config, "--embedded-etcd", "--timeout", "1", **aws.ENVIRON)
+    done = spotsupd("--config", config, "--embedded-etcd", "--timeout", "1", **installation.server.environ)
     assert done.returncode == 1
     (wrong,) = [line for line in done.stdout.splitlines() if line.startswith("not ok")]
     assert wrong.startswith("not ok  aws, credentials: STS in us-east-1 gave no usable answer")

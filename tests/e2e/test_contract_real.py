@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.clouds import aws
+from tests.clouds.base import CloudServer, wire_cloud
 from tests.clouds.machines import real_machines
 from tests.support.programs import program_env
 from tools.stack import ROOT
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
 SOON = {
     "SPOTSUP_TEST_CALL_S": "20",
@@ -33,7 +33,7 @@ SOON = {
 class Account:
     """Somebody's account, and their configuration."""
 
-    server: aws.AwsServer
+    server: CloudServer
     config: Path
 
     def begin(self, *arguments: str) -> subprocess.Popen[str]:
@@ -45,7 +45,7 @@ class Account:
             stderr=subprocess.STDOUT,
             text=True,
             cwd=ROOT,
-            env={**program_env(), **aws.ENVIRON, **SOON},
+            env={**program_env(), **self.server.environ, **SOON},
         )
 
     def run(self, *arguments: str) -> tuple[int, str]:
@@ -56,14 +56,12 @@ class Account:
 
     def machines(self) -> list[str]:
         """The states of all machines that ever were."""
-        return [record.past[-1].state for record in self.server.cloud.ec2.instances.records.values()]
+        return [record.past[-1].state for record in self.server.cloud.fleet.records.values()]
 
 
 @pytest.fixture
-def account(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Account]:
-    for name, value in aws.ENVIRON.items():
-        monkeypatch.setenv(name, value)
-    with real_machines(tmp_path / "machines") as machines, aws.aws_cloud(machines) as server:
+def account(tmp_path: Path) -> Iterator[Account]:
+    with real_machines(tmp_path / "machines") as machines, wire_cloud("aws", machines) as server:
         config = tmp_path / "spotsupd.toml"
         config.write_text(
             f'[aws]\nregions = ["us-east-1"]\nendpoint = "{server.url}"\n'
@@ -72,7 +70,6 @@ def account(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Account
         yield Account(server, config)
 
 
-@pytest.mark.long
 def test_the_suite_holds_and_leaves_nothing(account: Account) -> None:
     code, output = account.run("--budget-usd", "5")
     assert code == 0, output
@@ -84,11 +81,10 @@ def test_the_suite_holds_and_leaves_nothing(account: Account) -> None:
     assert int(launched) == len(account.machines()) >= 12
     assert 0 < float(spent) < 2
     assert set(account.machines()) == {"terminated"}
-    clusters = {record.tags["spotsup-cluster"] for record in account.server.cloud.ec2.instances.records.values()}
+    clusters = {record.tags["spotsup-cluster"] for record in account.server.cloud.fleet.records.values()}
     assert all(re.fullmatch(r"contract-[0-9a-f]{8}-\d\d(-another-cluster)?", each) for each in clusters)
 
 
-@pytest.mark.long
 def test_a_budget_that_could_be_exceeded_ends_it(account: Account) -> None:
     code, output = account.run("--budget-usd", "0.20", "--", "-k", "offers_are_sorted or many_machines or same_token")
     assert code == 1, output
@@ -100,7 +96,6 @@ def test_a_budget_that_could_be_exceeded_ends_it(account: Account) -> None:
     assert set(account.machines()) == {"terminated"}
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_run_ends_what_it_launched(account: Account, number: signal.Signals) -> None:
     process = account.begin("--budget-usd", "5", "--", "-k", "many_machines or carries_its_tags")
@@ -118,7 +113,6 @@ def test_an_interrupted_run_ends_what_it_launched(account: Account, number: sign
     assert set(account.machines()) == {"terminated"}
 
 
-@pytest.mark.long
 def test_what_a_killed_run_left_is_swept_by_its_name(account: Account) -> None:
     process = account.begin("--budget-usd", "5", "--", "-k", "many_machines")
     deadline = time.monotonic() + 120

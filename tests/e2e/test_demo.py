@@ -17,11 +17,9 @@ from typing import Any
 import pytest
 
 from tests.demo.__main__ import most_lost
-from tests.demo.clouds import AwsControl
+from tests.demo.clouds import KINDS
 from tests.support.programs import program_env
 from tools.stack import ROOT
-
-pytestmark = pytest.mark.e2e
 
 
 @contextmanager
@@ -68,7 +66,6 @@ def test_a_job_survives_preemption_end_to_end_and_its_daemon_too(tmp_path: Path)
     check_demo(tmp_path / "a demo", "--steps", "900")
 
 
-@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_so_it_does_on_ec2_whatever_account_the_user_has(tmp_path: Path) -> None:
     # Fewer steps: training with four nodes to the end is shown above. Nothing listens at the proxy.
@@ -97,7 +94,7 @@ def check_demo(folder: Path, *arguments: str, **environ: str) -> tuple[str, dict
     assert result["ok"], output
     assert [event["kind"] for event in result["events"]] == ["notice", "kill", "scale"]
     notice, kill, scale = result["events"]
-    assert notice["request_latency_s"] < (1.0 if result["cloud"] == "local" else 1.0 + AwsControl.slowness_s)
+    assert notice["request_latency_s"] < (1.0 if result["cloud"] == "local" else 1.0 + KINDS["aws"].slowness_s)
     assert (notice["steps_lost"], scale["steps_lost"]) == (0, 0)
     assert kill["steps_lost"] <= most_lost(kill)
     assert (result["samples_repeated"], result["samples_missed"]) == (0, 0)

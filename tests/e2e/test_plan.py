@@ -8,11 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.clouds import aws
-from tests.clouds.machines import PaperMachines
+from tests.clouds.base import CloudServer, wire_cloud
 from tools.stack import Stack
-
-pytestmark = pytest.mark.e2e
 
 JOB = """\
 name: planned
@@ -24,15 +21,15 @@ run: train.py
 
 
 @pytest.fixture
-def server() -> Iterator[aws.AwsServer]:
-    with aws.aws_cloud(PaperMachines()) as running:
+def server() -> Iterator[CloudServer]:
+    with wire_cloud("aws") as running:
         yield running
 
 
 @pytest.fixture
-def stack(tmp_path: Path, server: aws.AwsServer) -> Iterator[Stack]:
+def stack(tmp_path: Path, server: CloudServer) -> Iterator[Stack]:
     """A daemon that knows the local cloud and EC2."""
-    stack = Stack(tmp_path / "stack", cluster="test", environ=aws.ENVIRON)
+    stack = Stack(tmp_path / "stack", cluster="test", environ=server.environ)
     stack.prepare()
     with (stack.folder / "spotsupd.toml").open("a") as file:
         file.write(f'[aws]\nregions = ["us-east-1"]\nendpoint = {json.dumps(server.url)}\n')
@@ -41,7 +38,7 @@ def stack(tmp_path: Path, server: aws.AwsServer) -> Iterator[Stack]:
     assert stack.close().processes == ()
 
 
-def test_a_plan_a_refusal_and_a_cloud_that_is_away(stack: Stack, server: aws.AwsServer, tmp_path: Path) -> None:
+def test_a_plan_a_refusal_and_a_cloud_that_is_away(stack: Stack, server: CloudServer, tmp_path: Path) -> None:
     (tmp_path / "code").mkdir()
     (tmp_path / "code" / "train.py").write_text("")
     job = tmp_path / "code" / "job.yaml"
@@ -79,7 +76,7 @@ def test_a_plan_a_refusal_and_a_cloud_that_is_away(stack: Stack, server: aws.Aws
     assert on_local.returncode == 5
     assert "no machine with 1 × T4 (spot)" in on_local.stderr
     assert stack.ask("list") == []
-    assert not server.cloud.ec2.instances.records
+    assert not server.cloud.fleet.records
 
     server.stop()
     planned = stack.ctl("plan", str(job))

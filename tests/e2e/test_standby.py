@@ -94,7 +94,6 @@ def test_a_standby_answers_takes_commands_and_takes_over(tmp_path: Path, steps: 
         cluster.wait_for(lambda: not cluster.machines(), 150.0, "the machine to be released")
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("etcds", [1, 3])
 def test_commands_through_leaders_that_die_and_freeze(tmp_path: Path, steps: Path, etcds: int) -> None:
     lease_s, members = 3.0, Members(tmp_path / "testbed" / "etcd", etcds)

@@ -1,258 +1,114 @@
-"""What holds for the calls of every cloud alike: the real SDKs against the test clouds, with machines on paper."""
+"""What holds for the calls of every cloud alike: faults, time limits, numbers of calls, `check`."""
 
 from __future__ import annotations
 
-import json
-import ssl
+import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from importlib import import_module
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
-import httpx
 import pytest
 
 from provisioners.base import (
     DeniedError,
+    EndCause,
     Fatal,
-    Instance,
-    Launched,
-    LaunchRequest,
+    InstanceState,
     Market,
     NoCapacity,
-    Offer,
-    OfferQuery,
-    Provisioner,
     ProvisionerError,
+    Quota,
+    Scope,
+    Throttled,
     Transient,
     Unknown,
     UnreachableError,
 )
-from tests.clouds import azure
-from tests.support.machines import CLUSTER, TIMEOUT_S, found_by, launched_by, request_at
-
-T4 = OfferQuery(gpu="T4", gpus_per_node=1)
-
-
-@dataclass(frozen=True, slots=True)
-class Names:
-    """What one cloud calls things."""
-
-    region: str
-    zone: str
-    instance_type: str
-    # A zone of a region that is not configured.
-    elsewhere: tuple[str, str]
-    launch: str
-    listing: str
-    # Replies to a listing after which it is repeated, and the error of one that is throttled for good.
-    passing: tuple[str, ...]
-    throttled: str
-    # Replies to a launch that cannot be read.
-    unreadable: tuple[str, ...]
-    # How the cloud is made to answer an unknown code, and that code.
-    unknown: Mapping[str, str]
-    # What must be denied so that neither listing nor launch is allowed, and what the error says.
-    denied: frozenset[str]
-    denial: str
-    # A call of each kind: listing, end, leftovers, offers, console.
-    hanging: tuple[str, str, str, str, str]
-    # The calls of a listing of so many machines.
-    cost: Callable[[int], dict[str, int]]
-    # Queries without an offer, and why.
-    absent: tuple[tuple[OfferQuery, str], ...]
-
-
-NAMES = {
-    "aws": Names(
-        region="us-east-1",
-        zone="us-east-1a",
-        instance_type="g4dn.xlarge",
-        elsewhere=("eu-west-1", "eu-west-1a"),
-        launch="RunInstances",
-        listing="DescribeInstances",
-        passing=("throttled", "internal", "garbage"),
-        throttled="RequestLimitExceeded",
-        unreadable=("drop-reply", "garbage"),
-        unknown={"unheard-of": "SomethingNew"},
-        denied=frozenset({"ec2:DescribeInstances", "ec2:RunInstances"}),
-        denial=r"ec2:DescribeInstances.*docs/permissions/aws-iam-policy\.json",
-        hanging=(
-            "DescribeInstances",
-            "TerminateInstances",
-            "DescribeVolumes",
-            "DescribeInstanceTypeOfferings",
-            "GetConsoleOutput",
-        ),
-        cost=lambda _: {"ec2:DescribeInstances": 1, "ec2:DescribeSpotInstanceRequests": 1},
-        absent=(
-            (OfferQuery(gpu="K80"), "K80: no cloud rents it any more"),
-            (OfferQuery(instance_types=("p2.xlarge",)), "P2 .* is gone"),
-            (OfferQuery(gpu="T4", gpus_per_node=16), "no EC2 instance type has 16 or more T4"),
-            (replace(T4, regions=("eu-west-1",)), r"none of eu-west-1 is one of aws.regions \(us-east-1\)"),
-            (replace(T4, zones=("us-east-1z",)), "is offered in us-east-1 in zones us-east-1z: name other"),
-            (OfferQuery(instance_types=("c99.huge",)), "none of c99.huge is offered in us-east-1: name other"),
-        ),
-    ),
-    "gcp": Names(
-        region="us-central1",
-        zone="us-central1-a",
-        instance_type="n1-standard-8+t4x1",
-        elsewhere=("us-west1", "us-west1-a"),
-        launch="instances.insert",
-        listing="instances.aggregatedList",
-        passing=("throttled", "internal", "garbage", "proxy", "drop-reply"),
-        throttled="rateLimitExceeded",
-        unreadable=("drop-reply", "garbage"),
-        unknown={"unheard-of": "SOMETHING_NEW", "unheard-of-at-once": "somethingNew"},
-        denied=frozenset({"compute.instances.list", "compute.instances.create"}),
-        denial=r"compute\.instances\.list.*docs/permissions/gcp-role\.yaml",
-        hanging=(
-            "instances.aggregatedList",
-            "instances.delete",
-            "disks.aggregatedList",
-            "machineTypes.aggregatedList",
-            "instances.getSerialPortOutput",
-        ),
-        # Google gives 500 at once.
-        cost=lambda machines: {
-            "instances.aggregatedList": 1 + (machines - 1) // 500,
-            "globalOperations.aggregatedList": 1,
-        },
-        absent=(
-            (OfferQuery(gpu="K80"), "K80: no cloud rents it any more"),
-            (OfferQuery(gpu="T4", gpus_per_node=16), "no machine type has 16 or more T4"),
-            (replace(T4, regions=("us-west1",)), r"none of us-west1 is one of gcp.regions \(us-central1\)"),
-            (replace(T4, zones=("us-central1-c",)), "is offered in us-central1 in zones us-central1-c: name other"),
-            (OfferQuery(instance_types=("c99-huge",)), "none of c99-huge is offered in us-central1: name other"),
-        ),
-    ),
-    "azure": Names(
-        region="eastus",
-        zone="eastus-1",
-        instance_type="Standard_NC4as_T4_v3",
-        elsewhere=("westus2", "westus2-1"),
-        launch=azure.LAUNCH,
-        listing=azure.LISTING,
-        passing=("transient", "internal", "garbage", "empty"),
-        throttled="TooManyRequests",
-        unreadable=("drop-reply", "garbage", "empty"),
-        unknown={"unheard-of": "SomethingNew"},
-        denied=frozenset({azure.LISTING, azure.LAUNCH}),
-        denial="virtualMachines/read.*docs/permissions/azure-",
-        hanging=(
-            azure.LISTING,
-            "Microsoft.Compute/virtualMachines/delete",
-            "Microsoft.Compute/disks/read",
-            "Microsoft.Compute/skus/read",
-            "Microsoft.Compute/virtualMachines/retrieveBootDiagnosticsData/action",
-        ),
-        # The machines, their power, their interfaces and addresses, the log.
-        cost=lambda _: {
-            azure.LISTING: 2,
-            "Microsoft.Network/networkInterfaces/read": 1,
-            "Microsoft.Network/publicIPAddresses/read": 1,
-            azure.LOG: 1,
-        },
-        absent=(
-            (OfferQuery(gpu="K80"), "K80: no cloud rents it any more"),
-            (OfferQuery(instance_types=("Standard_NC6",)), "NC .* is gone"),
-            (OfferQuery(gpu="T4", gpus_per_node=16), "no Azure size has 16 or more T4"),
-            (replace(T4, regions=("westus2",)), r"none of westus2 is one of azure.regions \(eastus\)"),
-            (replace(T4, zones=("eastus-9",)), "in eastus in zones eastus-9: name other"),
-            (OfferQuery(instance_types=("Standard_Huge",)), "none of Standard_Huge is offered"),
-        ),
-    ),
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Api:
-    """A provisioner, the server of its test cloud, and what that cloud calls things."""
-
-    name: str
-    names: Names
-    server: Any
-    provisioner: Provisioner
-
-    def request(self, node: str, *, region: str = "", zone: str = "") -> LaunchRequest:
-        """One spot machine with a T4."""
-        names = self.names
-        place = Offer(
-            self.name, region or names.region, zone or names.zone, names.instance_type, Market.SPOT, None, "T4", 1
-        )
-        return request_at(place, node)
-
-    def launched(self, node: str) -> Instance:
-        """A machine."""
-        return launched_by(self.provisioner, self.request(node))
-
-    def changed(self, **settings: Any) -> Provisioner:
-        """The provisioner of another daemon, with other settings."""
-        old: Any = self.provisioner
-        made: Provisioner = type(old)(old._settings.model_copy(update=settings))
-        return made
-
-    def complaints(self) -> dict[str, str]:
-        """What `check` finds wrong."""
-        return {each.what: each.message for each in self.provisioner.check(30.0) if not each.ok}
-
-
-@contextmanager
-def opened(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Api]:
-    module = import_module(f"tests.contract.{name}_harness")
-    with module.opened(folder, monkeypatch, light=True) as harness:
-        yield Api(name, NAMES[name], harness.server, harness.provisioner)
-
-
-@pytest.fixture(params=NAMES)
-def api(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Api]:
-    """Each cloud in turn."""
-    with opened(request.param, tmp_path, monkeypatch) as found:
-        yield found
-
+from tests.clouds.base import bare
+from tests.integration.cloud_names import NAMES, T4, Api
+from tests.support.machines import CLUSTER, TIMEOUT_S, launched_by
 
 # -- launches ------------------------------------------------------------------------------------------------
 
 
 def test_an_unreadable_answer_is_unknown_and_the_machine_is_found(api: Api) -> None:
     for how in api.names.unreadable:
-        api.server.cloud.fail_next(api.names.launch, how)
-        outcome = api.provisioner.launch(api.request(how), TIMEOUT_S)
+        api.cloud.fail_next(api.cloud.launch, how)
+        outcome = api.launch(how)
         assert isinstance(outcome, Unknown), outcome
-        machine = found_by(api.provisioner, how)
+        machine = api.found(how)
         assert api.launched(how).id == machine.id
-    assert len(api.provisioner.instances(CLUSTER, TIMEOUT_S)) == len(api.names.unreadable)
+    assert len(api.listed()) == len(api.names.unreadable)
 
 
 def test_an_unknown_code_is_reported(api: Api) -> None:
     for how, code in api.names.unknown.items():
-        api.server.cloud.fail_next(api.names.launch, how)
-        outcome = api.provisioner.launch(api.request("n1"), TIMEOUT_S)
+        api.cloud.fail_next(api.cloud.launch, how)
+        outcome = api.launch("n1")
         assert isinstance(outcome, Transient)
         assert outcome.unknown_code == code
 
 
 def test_a_region_that_is_not_configured_is_not_called(api: Api) -> None:
-    region, zone = api.names.elsewhere
-    outcome = api.provisioner.launch(api.request("n1", region=region, zone=zone), TIMEOUT_S)
+    outcome = api.launch("n1", api.names.elsewhere)
     assert isinstance(outcome, Fatal)
     assert f"{api.name}.regions ({api.names.region})" in outcome.message
-    assert not api.server.cloud.calls
+    assert not api.cloud.calls
 
 
 def test_a_changed_retry_finds_the_machine_of_its_node(api: Api) -> None:
     machine = api.launched("n1")
-    changed = api.changed(disk_gb=200)
-    assert launched_by(changed, api.request("n1")).id == machine.id
-    stolen = changed.launch(replace(api.request("n1"), node="n2"), TIMEOUT_S)
+    changed = api.with_settings(disk_gb=200)
+    assert changed.launched("n1").id == machine.id
+    stolen = changed.provisioner.launch(replace(api.request("n1"), node="n2"), TIMEOUT_S)
     assert isinstance(stolen, Fatal)
     assert "one request" in stolen.message
-    assert len(api.provisioner.instances(CLUSTER, TIMEOUT_S)) == 1
+    assert len(api.listed()) == 1
+
+
+def test_a_launch_is_sent_once_even_where_the_sdk_would_retry(api: Api) -> None:
+    machine_type = api.names.instance_type.partition("+")[0]
+    api.cloud.exhaust(api.names.zone, machine_type)
+    outcome = api.launch("n1")
+    assert isinstance(outcome, NoCapacity)
+    assert outcome.scope is Scope.TYPE_IN_ZONE
+    api.cloud.fail_next(api.cloud.launch, "throttled")
+    assert isinstance(api.launch("n1"), Throttled)
+    assert api.launches() == 2
+    api.launched("n2", api.names.other_zone)
+    api.cloud.make_room(api.names.zone, machine_type)
+    api.launched("n1")
+
+
+def test_a_fault_inside_the_cloud_is_unknown(api: Api) -> None:
+    api.cloud.fail_next(api.cloud.launch, "internal")
+    assert isinstance(api.launch("n1"), Unknown)
+    assert api.provisioner.find("token-n1", TIMEOUT_S) is None
+
+
+def test_the_accounts_limit_is_a_quota_of_the_region(api: Api) -> None:
+    api.cloud.fleet.most_machines = 1
+    api.launched("n1")
+    for number, market in enumerate(Market):
+        outcome = api.launch(f"other-{number}", market=market)
+        assert isinstance(outcome, Quota), outcome
+        assert outcome.scope is Scope.REGION
+
+
+@pytest.mark.parametrize("api", ["aws", "azure"], indirect=True)  # in Google's API all clusters share a token's name
+def test_a_token_of_another_cluster_is_another_token(api: Api) -> None:
+    machine = api.launched("n1")
+    assert launched_by(api.provisioner, replace(api.request("n1"), cluster="other")).id != machine.id
+
+
+@pytest.mark.parametrize(("api", "zone"), [("aws", "us-east-1e"), ("gcp", "us-central1-c")], indirect=["api"])
+def test_a_type_that_a_zone_lacks_is_no_capacity_for_an_hour(api: Api, zone: str) -> None:
+    outcome = api.launch("n1", zone)
+    assert isinstance(outcome, NoCapacity)
+    assert outcome.memory_s == 3600
 
 
 # -- calls that change nothing -------------------------------------------------------------------------------
@@ -261,14 +117,14 @@ def test_a_changed_retry_finds_the_machine_of_its_node(api: Api) -> None:
 def test_reading_is_tried_again_and_then_given_up(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     api.launched("n1")
     for how in api.names.passing:
-        api.server.cloud.fail_next(api.names.listing, how)
-        assert len(api.provisioner.instances(CLUSTER, TIMEOUT_S)) == 1
-    api.server.cloud.calls.clear()
+        api.cloud.fail_next(api.names.listing, how)
+        assert len(api.listed()) == 1
+    api.cloud.calls.clear()
     monkeypatch.setattr("provisioners.azure.client._MAX_RETRY_AFTER_S", 0.1)
-    api.server.cloud.fail_next(api.names.listing, "throttled", times=50)
+    api.cloud.fail_next(api.names.listing, "throttled", times=50)
     with pytest.raises(UnreachableError, match=api.names.throttled):
-        api.provisioner.instances(CLUSTER, TIMEOUT_S)
-    assert list(api.server.cloud.counted().values()) == [4]
+        api.listed()
+    assert list(api.cloud.counted().values()) == [4]
 
 
 @pytest.mark.parametrize("timeout_s", [0.3, 1.0, pytest.param(3.0, marks=pytest.mark.long)])
@@ -289,16 +145,78 @@ def test_every_call_ends_in_time(api: Api, timeout_s: float) -> None:
         return time.monotonic() - began
 
     for action in api.names.hanging:
-        api.server.cloud.fail_next(action, "hang", times=20)
+        api.cloud.fail_next(action, "hang", times=20)
     with ThreadPoolExecutor(len(asks)) as pool:
         assert max(pool.map(took, asks)) < timeout_s + 3.0  # the SDKs themselves would wait for a minute and more
 
 
+@pytest.mark.parametrize(
+    ("api", "credentials"),
+    [(name, state) for name, names in NAMES.items() for state in names.credentials],
+    indirect=["api"],
+)
+def test_invalid_credentials_are_reported_by_every_call(api: Api, credentials: str) -> None:
+    api.cloud.credentials = credentials
+    cloud, nobody, message = api.provisioner, api.names.nobody, api.names.credentials[credentials]
+    for ask in (
+        api.offers,
+        api.listed,
+        lambda: cloud.find("token", TIMEOUT_S),
+        lambda: cloud.terminate(nobody, TIMEOUT_S),
+        lambda: cloud.leftovers(CLUSTER, TIMEOUT_S),
+        lambda: cloud.console(nobody, TIMEOUT_S),
+    ):
+        with pytest.raises(DeniedError, match=message):
+            ask()
+    outcome = api.launch("n1")
+    assert isinstance(outcome, Fatal)
+    assert re.search(message, outcome.message)
+    api.cloud.credentials = "good"
+    api.launched("n1")  # corrected credentials are used
+
+
+def test_missing_credentials_are_reported(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in api.names.without.items():
+        monkeypatch.setenv(name, value) if value else monkeypatch.delenv(name)
+    with pytest.raises(DeniedError, match=api.names.set_up):
+        api.listed()
+    assert isinstance(api.launch("n1"), Fatal)
+
+
+def test_descriptions_may_lack_fields(api: Api) -> None:
+    api.launched("n1")
+    api.cloud.fleet.missing = set(api.names.optional)
+    (machine,) = api.listed()
+    for name, value in api.names.optional.values():
+        assert getattr(machine, name) == value
+    api.cloud.fleet.missing = {api.names.required}
+    with pytest.raises(ProvisionerError, match=r"describes .* without a required field"):
+        api.listed()
+
+
+def test_each_region_is_listed_once(api: Api) -> None:
+    west_region = api.request("n1", api.names.elsewhere).offer.region
+    api = api.with_settings(regions=(api.names.region, west_region))
+    west, east = api.launched("n1", api.names.elsewhere), api.launched("n2")
+    api.cloud.calls.clear()
+    assert {each.id for each in api.listed()} == {west.id, east.id}
+    # EC2 has a region for each call, Azure a path for each kind of listing.
+    called = Counter(
+        (call.action, getattr(call, "region", ""), str(getattr(call, "path", ""))) for call in api.cloud.calls
+    )
+    assert set(called.values()) == {1}
+    assert api.found("n1").region == west_region
+    api.terminate(west)
+    assert api.found("n1").state is InstanceState.TERMINATED
+    api.provisioner.terminate(bare(east.id), TIMEOUT_S)
+    assert api.found("n2").state is InstanceState.TERMINATED
+
+
 def test_a_missing_permission_is_named(api: Api) -> None:
-    api.server.cloud.denied |= api.names.denied
+    api.cloud.denied |= api.names.denied
     with pytest.raises(DeniedError, match=api.names.denial):
-        api.provisioner.instances(CLUSTER, TIMEOUT_S)
-    outcome = api.provisioner.launch(api.request("n1"), TIMEOUT_S)
+        api.listed()
+    outcome = api.launch("n1")
     assert isinstance(outcome, Fatal)
     assert "docs/permissions" in outcome.message
 
@@ -306,11 +224,53 @@ def test_a_missing_permission_is_named(api: Api) -> None:
 @pytest.mark.parametrize("machines", [10, 100, pytest.param(1000, marks=pytest.mark.long)])
 def test_a_listing_costs_few_calls_whatever_the_number_of_machines(api: Api, machines: int) -> None:
     if api.name == "azure":
-        api.server.cloud.arm.page = 1000
-    api.server.cloud.multiply(api.launched("n1").id.rpartition(":")[2], machines - 1)
-    api.server.cloud.calls.clear()
+        api.cloud.arm.page = 1000
+    api.cloud.fleet.multiply(bare(api.launched("n1").id), machines - 1)
+    api.cloud.calls.clear()
     assert len(api.provisioner.instances(CLUSTER, 60.0)) == machines
-    assert api.server.cloud.counted() == api.names.cost(machines)
+    assert api.cloud.counted() == api.names.cost(machines)
+
+
+# -- ends ----------------------------------------------------------------------------------------------------
+
+
+def test_a_preemption_may_stop_a_machine_which_then_still_costs(api: Api) -> None:
+    machine = api.launched("n1")
+    api.cloud.preempt(machine.id, 0.0, stop=True)
+    stopped = api.found("n1")
+    assert (stopped.state, stopped.end_cause) == (InstanceState.STOPPED, EndCause.PREEMPTED)
+    api.terminate(machine)
+    assert api.found("n1").state is InstanceState.TERMINATED
+
+
+def test_a_machine_that_ended_itself_is_gone_with_its_cause(api: Api) -> None:
+    machine = api.launched("n1")
+    api.cloud.lose(machine.id, api.names.own_end)
+    (gone,) = api.listed()
+    assert (gone.state, gone.end_cause) == (InstanceState.TERMINATED, EndCause.FAILED)
+    assert (gone.cluster, gone.node, gone.zone) == (CLUSTER, "n1", api.names.zone)
+
+
+def test_a_console_is_shown_and_none_is_empty(api: Api) -> None:
+    machine = api.launched("n1")
+    assert api.provisioner.console(machine.id, TIMEOUT_S).endswith(": a machine on paper\n")
+    assert api.provisioner.console(bare(machine.id), TIMEOUT_S) == api.provisioner.console(machine.id, TIMEOUT_S)
+    assert api.provisioner.console(api.names.nobody, TIMEOUT_S) == ""
+    assert api.provisioner.console("no-such-machine", TIMEOUT_S) == ""
+
+
+def test_leftovers_are_found_and_removed(api: Api) -> None:
+    api.launched("n1")  # its resources are in use
+    for cluster in ("another", CLUSTER):
+        api.cloud.fleet.leave_behind(cluster, "gone")
+    left = api.provisioner.leftovers(CLUSTER, TIMEOUT_S)
+    assert sorted(each.kind for each in left) == sorted(api.names.leftovers)
+    assert {(each.cluster, each.node, each.region) for each in left} == {(CLUSTER, "gone", api.names.region)}
+    for each in [*left, *left]:
+        api.provisioner.remove(each, TIMEOUT_S)
+    assert not api.provisioner.leftovers(CLUSTER, TIMEOUT_S)
+    assert len(api.provisioner.leftovers("another", TIMEOUT_S)) == len(left)
+    assert api.found("n1").state is InstanceState.RUNNING
 
 
 # -- offers and check ----------------------------------------------------------------------------------------
@@ -319,32 +279,32 @@ def test_a_listing_costs_few_calls_whatever_the_number_of_machines(api: Api, mac
 def test_an_empty_result_is_explained(api: Api) -> None:
     for query, message in api.names.absent:
         with pytest.raises(ProvisionerError, match=message):
-            api.provisioner.offers(query, TIMEOUT_S)
+            api.offers(query)
 
 
 def test_wrong_credentials_are_the_only_complaint(api: Api) -> None:
-    api.server.cloud.credentials = "wrong"
+    api.cloud.credentials = "wrong"
     assert list(api.complaints()) == ["credentials"]
 
 
-# -- the test clouds -----------------------------------------------------------------------------------------
+def test_correct_settings_have_no_complaint(api: Api) -> None:
+    findings = api.provisioner.check(30.0)
+    assert [each.what for each in findings if not each.ok] == []
+    assert {each.what for each in findings} >= api.names.findings
+    assert not api.cloud.fleet.born()
 
 
-def test_the_test_clouds_controls_work_over_http(api: Api) -> None:
-    context = ssl.create_default_context(cafile=getattr(api.server, "ca", None))
-    body = json.dumps({"zone": api.names.zone}).encode()
-    assert httpx.post(f"{api.server.url}/_test/exhaust", content=body, verify=context).json() == {"result": None}
-    assert isinstance(api.provisioner.launch(api.request("n1"), TIMEOUT_S), NoCapacity)
-    calls = httpx.get(f"{api.server.url}/_test/calls", verify=context).json()["calls"]
-    assert any(api.names.launch in call for call in calls)
+@pytest.mark.parametrize(
+    ("api", "settings", "what", "message"),
+    [(name, *each) for name, names in NAMES.items() for each in names.wrong],
+    indirect=["api"],
+)
+def test_wrong_settings_are_reported(api: Api, settings: dict[str, Any], what: str, message: str) -> None:
+    assert re.search(message, api.with_settings(**settings).complaints()[what])
 
 
-@pytest.mark.parametrize("name", ["aws", "azure"])  # in Google's API a token is part of a name that all clusters share
-def test_a_token_of_another_cluster_is_another_token(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with opened(name, tmp_path, monkeypatch) as api:
-        machine = api.launched("n1")
-        other = api.provisioner.launch(replace(api.request("n1"), cluster="other"), TIMEOUT_S)
-        assert isinstance(other, Launched)
-        assert other.instance.id != machine.id
+def test_missing_permissions_are_found_before_anything_is_launched(api: Api) -> None:
+    denied, (what, message) = api.names.not_reading
+    api.cloud.denied |= denied
+    assert message in api.complaints()[what]
+    assert not api.cloud.fleet.born()

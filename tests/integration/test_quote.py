@@ -8,12 +8,9 @@ from typing import Any
 
 import pytest
 
-from provisioners.aws.provisioner import AwsProvisioner
-from provisioners.aws.settings import AwsSettings
 from provisioners.base import DeniedError, Market, Offer, OfferQuery, ProvisionerError, UnreachableError
 from supervisor.api.quote import Quotes
-from tests.clouds import aws
-from tests.clouds.machines import PaperMachines
+from tests.clouds.base import CloudServer, wire_cloud
 from tests.unit.quoting import Answer, Api, Stub, api, raising, service_over, spec
 
 OFFERS = tuple(
@@ -116,22 +113,20 @@ def test_a_price_limit_in_the_way_is_a_warning(offers: Sequence[Offer], limit: f
 
 
 @pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[aws.AwsServer]:
-    for name, value in aws.ENVIRON.items():
-        monkeypatch.setenv(name, value)
-    with aws.aws_cloud(PaperMachines()) as running:
+def server() -> Iterator[CloudServer]:
+    with wire_cloud("aws") as running:
         yield running
 
 
-def ec2(server: aws.AwsServer, region: str = "us-east-1") -> Api:
-    return api(aws=AwsProvisioner(AwsSettings(regions=(region,), endpoint=server.url)))
+def ec2(server: CloudServer) -> Api:
+    return api(aws=server.provisioner())
 
 
-def on_ec2(gpu: str = "T4", **placement: Any) -> dict[str, Any]:
-    return spec(resources={"gpu": gpu, "gpus_per_node": 1}, placement={"cloud": "aws", **placement})
+def on_ec2() -> dict[str, Any]:
+    return spec(resources={"gpu": "T4", "gpus_per_node": 1}, placement={"cloud": "aws"})
 
 
-def test_a_plan_on_ec2_says_where_the_price_is_from(server: aws.AwsServer) -> None:
+def test_a_plan_on_ec2_says_where_the_price_is_from(server: CloudServer) -> None:
     found = ec2(server).post("/v1/plan", json=on_ec2()).json()
     first = found["offers"][0]
     assert (first["cloud"], first["instance_type"].partition(".")[0], first["market"]) == ("aws", "g4dn", "spot")
@@ -139,51 +134,10 @@ def test_a_plan_on_ec2_says_where_the_price_is_from(server: aws.AwsServer) -> No
     assert found["usd_per_hour"] == pytest.approx(4 * first["usd_per_hour"])
     prices = [each["usd_per_hour"] for each in found["offers"]]
     assert prices == sorted(prices)
-    assert not server.cloud.ec2.instances.records
+    assert not server.cloud.fleet.records
 
 
-@pytest.mark.parametrize(
-    ("job", "text"),
-    [
-        (on_ec2(gpu="K80"), "K80"),
-        (on_ec2(gpu="RTX9999"), "no machine with a GPU 'RTX9999' is known for aws; there are: "),
-        (on_ec2(regions=["eu-west-1"]), "none of eu-west-1 is one of aws.regions (us-east-1)"),
-        (on_ec2(zones=["us-east-1z"]), "in zones us-east-1z: name other regions, zones or types"),
-        (
-            spec(resources={"instance_types": ["x9.huge"]}, placement={"cloud": "aws"}),
-            "none of x9.huge is offered in us-east-1: name other regions, zones or types",
-        ),
-    ],
-)
-def test_what_ec2_does_not_have_is_refused(server: aws.AwsServer, job: dict[str, Any], text: str) -> None:
-    refused = ec2(server).post("/v1/check", json=job)
-    assert refused.status_code == 409
-    assert refused.json()["error"].startswith("aws cannot give what job asks for: ")
-    assert text in refused.json()["error"]
-
-
-def test_a_type_that_the_region_lacks_is_refused(server: aws.AwsServer) -> None:
-    refused = ec2(server, "ca-west-1").post("/v1/check", json=on_ec2())
-    assert "is offered in ca-west-1: name other regions, zones or types" in refused.json()["error"]
-
-
-def test_a_quota_of_zero_is_refused(server: aws.AwsServer) -> None:
-    server.cloud.ec2.quotas["L-3819A6DF"] = 0.0
-    refused = ec2(server).post("/v1/check", json=on_ec2())
-    assert refused.status_code == 409
-    assert "the account's quota 'All G and VT Spot Instance Requests' (L-3819A6DF)" in refused.json()["error"]
-    assert "request more in Service Quotas" in refused.json()["error"]
-
-
-@pytest.mark.parametrize("mood", ["wrong", "expired"])
-def test_invalid_credentials_are_refused(server: aws.AwsServer, mood: str) -> None:
-    server.cloud.credentials = mood
-    refused = ec2(server).post("/v1/check", json=on_ec2())
-    assert refused.status_code == 409
-    assert "renew the daemon's AWS credentials" in refused.json()["error"]
-
-
-def test_an_unreachable_ec2_stops_no_job(server: aws.AwsServer) -> None:
+def test_an_unreachable_ec2_stops_no_job(server: CloudServer) -> None:
     client = ec2(server)
     server.stop()
     reply = client.post("/v1/check", json=on_ec2())

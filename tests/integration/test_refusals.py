@@ -4,73 +4,16 @@ sentence, with the fix, and nothing is launched.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from provisioners.aws.provisioner import AwsProvisioner
-from provisioners.aws.settings import AwsSettings
-from provisioners.azure.provisioner import AzureProvisioner
-from provisioners.base import Fatal, HostKey, LaunchRequest, OfferQuery, Provisioner
-from provisioners.gcp.provisioner import GcpProvisioner
-from provisioners.gcp.settings import GcpSettings
-from tests.clouds import aws, azure, gcp
-from tests.clouds.machines import PaperMachines
-from tests.support.machines import CLIENT_KEY, CLUSTER, HOST_KEY, TIMEOUT_S
+from provisioners.base import Fatal, OfferQuery
+from tests.clouds.base import wire_cloud
+from tests.support.machines import TIMEOUT_S, request_at
 from tests.unit.quoting import api, spec
-
-
-@dataclass(frozen=True, slots=True)
-class FaultyCloud:
-    """One test cloud, in which something is wrong."""
-
-    server: Any
-    make: Callable[..., Provisioner]
-    machines: Callable[[], int]
-
-
-@contextmanager
-def aws_testbed(monkeypatch: pytest.MonkeyPatch, _folder: Path) -> Iterator[FaultyCloud]:
-    with aws.aws_cloud(PaperMachines()) as server:
-        for name, value in aws.ENVIRON.items():
-            monkeypatch.setenv(name, value)
-
-        def make(**more: Any) -> Provisioner:
-            return AwsProvisioner(AwsSettings(**{"regions": ("us-east-1",), "endpoint": server.url, **more}))
-
-        yield FaultyCloud(server, make, lambda: len(server.cloud.ec2.instances.records))
-
-
-@contextmanager
-def gcp_testbed(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Iterator[FaultyCloud]:
-    with gcp.gcp_cloud(PaperMachines()) as server:
-        for name, value in server.environ(folder).items():
-            monkeypatch.setenv(name, value)
-
-        def make(**more: Any) -> Provisioner:
-            known = {"project": gcp.PROJECT, "regions": ("us-central1",), "endpoint": server.url}
-            return GcpProvisioner(GcpSettings(**{**known, **more}))
-
-        yield FaultyCloud(server, make, lambda: len(server.cloud.compute.instances.records))
-
-
-@contextmanager
-def azure_testbed(monkeypatch: pytest.MonkeyPatch, _folder: Path) -> Iterator[FaultyCloud]:
-    with azure.azure_cloud(PaperMachines()) as server:
-        for name, value in server.environ.items():
-            monkeypatch.setenv(name, value)
-
-        def make(**more: Any) -> Provisioner:
-            return AzureProvisioner(server.settings(**more))
-
-        yield FaultyCloud(server, make, lambda: len(server.cloud.arm.fleet.records))
-
-
-TESTBEDS = {"aws": aws_testbed, "gcp": gcp_testbed, "azure": azure_testbed}
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +34,10 @@ class Case:
 
 def credentials(state: str) -> Callable[[Any], object]:
     return lambda cloud: setattr(cloud, "credentials", state)
+
+
+def strict_clock(cloud: Any) -> None:
+    cloud.fleet.ahead_s, cloud.strict = -3600.0, True
 
 
 def no_ec2_quota(cloud: Any) -> None:
@@ -158,7 +105,7 @@ CASES = (
         "credentials",
         "set this computer's clock: it differs from Google's by minutes",
         "set this computer's clock: it differs from Google's by minutes",
-        lambda cloud: cloud.skew(-3600.0, strict=True),
+        strict_clock,
     ),
     Case("gcp", "image", "image", "(notFound): set gcp.image", settings={"image": GONE}),
     Case(
@@ -213,33 +160,23 @@ CASES = (
 )
 
 
-@pytest.fixture(params=CASES, ids=str)
-def case(request: pytest.FixtureRequest) -> Case:
-    found: Case = request.param
-    return found
-
-
-@pytest.fixture
-def testbed(case: Case, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FaultyCloud]:
-    with TESTBEDS[case.cloud](monkeypatch, tmp_path) as found:
-        yield found
-
-
-def test_what_cannot_work_is_refused_with_the_fix_before_money_is_spent(case: Case, testbed: FaultyCloud) -> None:
-    cloud = testbed.make(**case.settings)
-    case.fault(testbed.server.cloud)
-    message = {each.what: each.message for each in cloud.check(30.0) if not each.ok}[case.subject]
-    assert message.endswith(case.check)
-    assert is_a_sentence(message)
-    if case.submit:
-        job = spec(resources={"gpu": "T4", "gpus_per_node": 1}, placement={"cloud": case.cloud})
-        refused = api(**{case.cloud: cloud}).post("/v1/check", json=job)
-        assert refused.status_code == 409
-        message = refused.json()["error"]
-        assert message.startswith(f"{case.cloud} cannot give what job asks for: ")
-        assert message.endswith(case.submit)
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_what_cannot_work_is_refused_with_the_fix_before_money_is_spent(case: Case) -> None:
+    with wire_cloud(case.cloud) as server:
+        cloud = server.provisioner(**case.settings)
+        case.fault(server.cloud)
+        message = {each.what: each.message for each in cloud.check(30.0) if not each.ok}[case.subject]
+        assert message.endswith(case.check)
         assert is_a_sentence(message)
-    assert testbed.machines() == 0
+        if case.submit:
+            job = spec(resources={"gpu": "T4", "gpus_per_node": 1}, placement={"cloud": case.cloud})
+            refused = api(**{case.cloud: cloud}).post("/v1/check", json=job)
+            assert refused.status_code == 409
+            message = refused.json()["error"]
+            assert message.startswith(f"{case.cloud} cannot give what job asks for: ")
+            assert message.endswith(case.submit)
+            assert is_a_sentence(message)
+        assert not server.cloud.fleet.born()
 
 
 FIXES = {
@@ -250,20 +187,17 @@ FIXES = {
 IMAGES = {"aws": "ami-1gone", "gcp": GONE, "azure": "microsoft-dsvm:ubuntu-hpc:1404:latest"}
 
 
-@pytest.mark.parametrize("name", TESTBEDS)
-def test_a_launch_with_a_missing_image_is_refused_for_good(
-    name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("name", IMAGES)
+def test_a_launch_with_a_missing_image_is_refused_for_good(name: str) -> None:
     """A job does not choose its image, so the first launch reports this; a failed launch costs nothing."""
-    with TESTBEDS[name](monkeypatch, tmp_path) as testbed:
-        cloud = testbed.make(image=IMAGES[name])
+    with wire_cloud(name) as server:
+        cloud = server.provisioner(image=IMAGES[name])
         offer = cloud.offers(OfferQuery(gpu="T4", gpus_per_node=1), TIMEOUT_S)[0]
-        key = HostKey(HOST_KEY.public, HOST_KEY.private_openssh)
-        outcome = cloud.launch(LaunchRequest("token", CLUSTER, "n1", offer, key, CLIENT_KEY.public), TIMEOUT_S)
+        outcome = cloud.launch(request_at(offer, "n1"), TIMEOUT_S)
         assert isinstance(outcome, Fatal)
         assert outcome.message.endswith(FIXES[name])
         assert is_a_sentence(outcome.message)
-        assert testbed.machines() == 0
+        assert not server.cloud.fleet.born()
 
 
 def is_a_sentence(text: str) -> bool:

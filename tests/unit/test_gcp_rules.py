@@ -71,7 +71,8 @@ def test_the_launch_request_matches_the_reviewed_one(name: str) -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_every_field_is_in_googles_model(name: str) -> None:
     sent = json.dumps(on_the_wire(body(*CASES[name]))).encode()
-    call = read_call("POST", "/compute/v1/projects/p/zones/us-central1-a/instances", "requestId=1", sent)
+    path = "/compute/v1/projects/p/zones/us-central1-a/instances"
+    call = read_call({"REQUEST_METHOD": "POST", "PATH_INFO": path, "QUERY_STRING": "requestId=1"}, sent)
     assert call.action == "instances.insert"
 
 

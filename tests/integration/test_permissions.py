@@ -1,0 +1,90 @@
+"""The policies and roles in docs/permissions: exactly what the daemon needs on each cloud."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from provisioners.base import OfferQuery, Provisioner, Unknown
+from tests.clouds import azure, gcp
+from tests.clouds.base import CloudServer, wire_cloud
+from tests.support.machines import CLUSTER, TIMEOUT_S, launched_by, request_for
+from tests.unit.test_cloud_docs import granted as granted_on_ec2
+
+PERMISSIONS = Path(__file__).resolve().parents[2] / "docs" / "permissions"
+# Any credentials may ask whose they are: "GetCallerIdentity", AWS STS API reference.
+NEEDS_NO_PERMISSION = {"sts:GetCallerIdentity"}
+# Granted on the nodes' account only: on the project it would allow acting as any account.
+ON_THE_ACCOUNT = "iam.serviceAccounts.actAs"
+
+
+def granted_on_gcp(file: str) -> set[str]:
+    return set(yaml.safe_load((PERMISSIONS / file).read_text())["includedPermissions"])
+
+
+def granted_on_azure(file: str) -> set[str]:
+    return set(json.loads((PERMISSIONS / file).read_text())["Actions"])
+
+
+def do_everything(server: CloudServer, **settings: Any) -> Provisioner:
+    """All calls that the daemon makes on a cloud."""
+    cloud = server.provisioner(**settings)
+    cloud.check(30.0)
+    cloud.offers(OfferQuery(), TIMEOUT_S)
+    machine = launched_by(cloud, request_for(cloud, "n1"))
+    assert len(cloud.instances(CLUSTER, TIMEOUT_S)) == 1
+    assert launched_by(cloud, request_for(cloud, "n1")).id == machine.id
+    cloud.find(machine.token, TIMEOUT_S)
+    cloud.console(machine.id, TIMEOUT_S)
+    cloud.terminate(machine.id, TIMEOUT_S)
+    server.cloud.fleet.leave_behind(CLUSTER, "gone")
+    for each in cloud.leftovers(CLUSTER, TIMEOUT_S):
+        cloud.remove(each, TIMEOUT_S)
+    assert not cloud.leftovers(CLUSTER, TIMEOUT_S)
+    return cloud
+
+
+def test_ec2s_policy_grants_exactly_what_is_called() -> None:
+    with wire_cloud("aws") as server:
+        backend = server.cloud.fleet.backend("us-east-1")
+        subnet, group = backend.describe_subnets()[0], backend.describe_security_groups()[0].id
+        known = {"subnets": {subnet.availability_zone: subnet.id}, "security_groups": {"us-east-1": (group,)}}
+        ec2 = do_everything(server, **known)
+        # A role for nodes, which moto would have to know.
+        with_role = server.provisioner(**known, instance_profile="spotsup-node")
+        assert not isinstance(with_role.launch(request_for(ec2, "n2"), TIMEOUT_S), Unknown)
+        assert granted_on_ec2() == server.cloud.used() - NEEDS_NO_PERMISSION
+
+
+def test_compute_engines_role_grants_exactly_what_is_called() -> None:
+    with wire_cloud("gcp") as server:
+        server.cloud.compute.images[gcp.PROJECT] = {"ours"}
+        do_everything(
+            server,
+            image=f"projects/{gcp.PROJECT}/global/images/ours",
+            images={"T4": "projects/ubuntu-os-accelerator-images/global/images/family/ubuntu-accelerator-2204-amd64"},
+            subnetworks={"us-central1": "default"},
+            network_tags=("gpu",),
+            service_account=f"nodes@{gcp.PROJECT}.iam.gserviceaccount.com",
+        )
+        assert granted_on_gcp("gcp-role.yaml") | {ON_THE_ACCOUNT} == server.cloud.used()
+
+
+def test_azures_roles_grant_exactly_what_is_called() -> None:
+    """All actions that the daemon calls on Azure, by scope: the resource group or the subscription."""
+    used: dict[str, set[str]] = {"azure-role.json": set(), "azure-subscription-role.json": set()}
+    with wire_cloud("azure") as server:
+        do_everything(server)
+        for call in server.cloud.calls:
+            inside = "/resourcegroups/" in call.path.lower()
+            used["azure-role.json" if inside else "azure-subscription-role.json"] |= set(server.cloud.needed(call))
+    assert {name: granted_on_azure(name) for name in used} == used
+    assert not any("*" in action for actions in used.values() for action in actions)
+
+
+def test_a_node_may_delete_machines_and_nothing_else() -> None:
+    assert granted_on_gcp("gcp-node-role.yaml") == {"compute.instances.delete"}
+    assert granted_on_azure("azure-node-role.json") == set(azure.LINKED[azure.DELETE]) | {azure.DELETE}
