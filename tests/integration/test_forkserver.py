@@ -32,7 +32,9 @@ from spotsup_trainer.launcher.worker import WorkerRequest
 program, count = sys.argv[1], int(sys.argv[2])
 server = forkserver.start()
 print(server.pid, flush=True)
-request = WorkerRequest("exec", ("sh", "-c", program), dict(os.environ), 0)
+script = program.endswith(".py")
+argv = (program,) if script else ("sh", "-c", program)
+request = WorkerRequest("script" if script else "exec", argv, dict(os.environ), 0)
 pids = []
 for _ in range(count):
     pids.append(server.spawn(request))
@@ -50,6 +52,23 @@ for line in sys.stdin:
 # A worker with a helper of its own, as data loaders have them.
 WITH_HELPER = "sleep 60 & echo > '{ready}'; wait"
 STUBBORN = "trap '' TERM; echo > '{ready}'; while :; do sleep 0.05; done"
+
+# Each round destroys the process group first, and the model, which holds its last reference, at the end of a function.
+DROPS_ITS_MODEL_LAST = """
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+def main():
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    model = DistributedDataParallel(torch.nn.Linear(2000, 10))
+    for _ in range(3):
+        model(torch.ones(2, 2000)).sum().backward()
+    dist.destroy_process_group()
+
+for _ in range(100):
+    main()
+"""
 
 
 class Host:
@@ -123,6 +142,16 @@ def test_a_killed_server_takes_its_workers_along_and_the_launcher_gets_an_error(
         made.send("wait 5")
         assert made.read() == "True -9"
         nothing_is_left(made)
+
+
+def test_a_worker_ends_whose_model_goes_after_its_process_group(tmp_path: Path) -> None:
+    program = tmp_path / "train.py"
+    program.write_text(DROPS_ITS_MODEL_LAST)
+    with host(tmp_path, str(program)) as made:
+        made.read()
+        made.read()
+        made.send("wait 120")
+        assert made.read() == "True 0"
 
 
 def test_a_worker_that_does_not_hear_sigterm_is_killed_with_its_group(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import runpy
 import signal
@@ -50,6 +51,7 @@ def run(request: WorkerRequest, parent_pid: int) -> NoReturn:
     if os.environ.get("OMP_NUM_THREADS") != threads_before:
         _set_threads()
     _reseed_numpy()
+    _keep_process_groups()
     raise SystemExit(_run_program(request))
 
 
@@ -90,6 +92,24 @@ def _reseed_numpy() -> None:
     numpy_random = sys.modules.get("numpy.random")
     if numpy_random is not None:
         numpy_random.seed()
+
+
+def _keep_process_groups() -> None:
+    """Let no process group be destroyed before the process ends, after `destroy_process_group` neither.
+
+    Its destructor holds the GIL and joins gloo's threads; one of them may wait for the GIL, to release the Python
+    object that `torch.autograd.graph._engine_run_backward` attaches to each backward pass. Where a DDP model has the
+    last reference, the worker then hangs as the model goes: mostly at the end of a script's main().
+    """
+    from torch.distributed import distributed_c10d
+
+    register = distributed_c10d._register_process_group  # noqa: SLF001 - torch calls it for each new group
+
+    def register_and_keep(name: str, group: object) -> None:
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))  # not a list: it would go as the interpreter ends
+        register(name, group)
+
+    distributed_c10d._register_process_group = register_and_keep  # noqa: SLF001
 
 
 def _run_program(request: WorkerRequest) -> int:
