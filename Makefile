@@ -1,7 +1,7 @@
 # Paths are relative throughout: make knows no way to quote a clone whose own path has a space.
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test-fast test test-long test-frameworks acceptance check dist docs bench bench-recovery bench-checkpoint bench-rendezvous bench-control bench-bootstrap soak-launches chaos sim sim-long sim-mutants sim-crashes mutation contract-real clean distclean
+.PHONY: help setup demo test-fast test test-long test-frameworks acceptance check dist docs bench bench-recovery bench-checkpoint bench-rendezvous bench-control bench-bootstrap bench-logs soak-launches chaos sim sim-long sim-mutants sim-crashes fuzz explore mutation contract-real clean distclean
 
 # Where this is set, each of the thousands of processes that the tests start compiles all its modules again.
 export PYTHONDONTWRITEBYTECODE :=
@@ -23,6 +23,8 @@ help:
 	@echo "make soak-launches   a thousand launches on failing clouds: leaks, duplicates (CLOUD=gcp)"
 	@echo "make contract-real CLOUD=aws BUDGET_USD=1 CONFIG=spotsupd.toml   the clouds' contract on your account: costs money"
 	@echo "make sim     random scenarios in a simulated world, all promises checked after every event (SEEDS=100, SEED=7)"
+	@echo "make fuzz MINUTES=10                       broken messages, records, replies of clouds: nothing spreads"
+	@echo "make explore                               the property tests with 3,000 new examples each"
 	@echo "make sim-long, sim-mutants, sim-crashes   for an hour; with rules removed; with crashes at every boundary"
 	@echo "make mutation   mutants of the planner and its tables: how many the fast tests kill (MODULE=rounds)"
 	@echo "make chaos   random faults in a real installation, judged after each (MINUTES=20, SEED=7, ETCDS=3,1)"
@@ -87,6 +89,7 @@ bench:
 	@echo "make bench-rendezvous 8, 32 and 64 nodes agree on a round: spotsup, and torchrun with c10d and with etcd"
 	@echo "make bench-bootstrap  from SSH to the worker, for 1 to 64 nodes at once; environments cold and cached"
 	@echo "make bench-control    what one daemon costs that looks after 100, 1,000 and 10,000 nodes"
+	@echo "make bench-logs       how large etcd grows from the output of 64 nodes, fast-forward"
 	@echo "Each prints a table and writes build/bench/<name>.json"
 	@echo "BENCH_ARGS=...  its arguments: make bench-recovery BENCH_ARGS='--quick --only kill,freeze'; --help tells them"
 
@@ -104,6 +107,9 @@ bench-bootstrap: setup
 
 bench-control: setup
 	@$(python) -m benchmarks.control $(BENCH_ARGS)
+
+bench-logs: setup
+	@$(python) -m benchmarks.logs $(BENCH_ARGS)
 
 soak-launches: setup
 	@for cloud in $(or $(CLOUD),aws gcp azure); do echo "$$cloud:"; $(python) -m tests.clouds.storm $$cloud || exit 1; done
@@ -128,6 +134,12 @@ sim-mutants: setup
 
 mutation: setup
 	@$(python) -m tests.mutation.run --survivors $(if $(MODULE),--module '$(MODULE)')
+
+explore: setup
+	@$(python) -m pytest -n 2 -m hypothesis --hypothesis-profile explore --timeout 1800 tests/unit $(PYTEST_ARGS)
+
+fuzz: setup
+	@$(python) -m tests.fuzz --minutes $(or $(MINUTES),10) $(if $(INPUTS),--inputs $(INPUTS)) $(if $(SEED),--seed $(SEED))
 
 sim-crashes: setup
 	@$(python) -m tests.sim.crashes --pairs $(or $(PAIRS),5) $(if $(SEED),--seed $(SEED))

@@ -15,7 +15,7 @@ from bootstrap.errors import (
 )
 from bootstrap.facts import AgentFact, Facts
 from bootstrap.model import Setup
-from bootstrap.run import Report, StepEvent, StepState, StopOutcome, bootstrap, collect, dry_run, stop_agent
+from bootstrap.run import Report, StepEvent, StepState, StopOutcome, bootstrap, collect, dry_run, look, stop_agent
 from bootstrap.steps import explain, plan
 
 __all__ = [
@@ -42,6 +42,7 @@ __all__ = [
     "dry_run",
     "explain",
     "lock_of",
+    "look",
     "pack_directory",
     "plan",
     "stop_agent",

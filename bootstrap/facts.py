@@ -13,7 +13,7 @@ from typing import Any
 from bootstrap.agent.facts import AgentFact, agent_facts, agent_script
 from bootstrap.container.facts import Containers, containers_facts, containers_script
 from bootstrap.environment.facts import Environments, environments_facts, environments_script
-from bootstrap.gpu.facts import Gpu, GpuFacts, gpu_facts, gpu_script
+from bootstrap.gpu.facts import SMI_TRIES_S, Gpu, GpuFacts, gpu_facts, gpu_script
 from bootstrap.log_agent.facts import LogAgentFact, log_agent_facts, log_agent_script
 from bootstrap.model import Setup
 from bootstrap.monitoring.facts import Monitoring, monitoring_facts, monitoring_script
@@ -24,6 +24,7 @@ from bootstrap.system.facts import System, system_facts, system_script
 
 __all__ = [
     "FACTS_TIMEOUT_S",
+    "GPU_FACTS_TIMEOUT_S",
     "AgentFact",
     "Containers",
     "Environments",
@@ -45,6 +46,8 @@ __all__ = [
 PREFIX = "spotsup-facts "
 
 FACTS_TIMEOUT_S = 120.0  # a cold network disk is slow, and each thing that hangs costs seconds
+# Besides, on a machine with GPUs: one try of nvidia-smi, persistence mode, and a second try.
+GPU_FACTS_TIMEOUT_S = SMI_TRIES_S[0] + 2 * SMI_TRIES_S[1] + 10.0
 
 
 class FactsError(ValueError):

@@ -16,7 +16,7 @@ from itertools import groupby
 from bootstrap.agent import scripts
 from bootstrap.connect import Clock, Shell, Target, connected
 from bootstrap.errors import STDERR_LINES, BootstrapError, BootstrapTimeoutError, UnfitError, UnreachableError
-from bootstrap.facts import FACTS_TIMEOUT_S, Facts, FactsError, facts_script, parse_facts
+from bootstrap.facts import FACTS_TIMEOUT_S, GPU_FACTS_TIMEOUT_S, Facts, FactsError, facts_script, parse_facts
 from bootstrap.model import DEFAULT_ROOT, Again, Command, Paths, Reboot, Run, Setup, Skip, Unfit, Upload, check_place
 from bootstrap.mounts.model import Mount
 from bootstrap.mounts.step import unmount
@@ -24,6 +24,7 @@ from bootstrap.steps import STEPS, Decision, PlannedStep, Step, needs_new_facts,
 from bootstrap.templates import fill
 
 COLLECT_TIMEOUT_S = 30.0
+LOOK_TIMEOUT_S = 10.0
 BOOT_ID_TIMEOUT_S = 10.0
 REBOOT_TIMEOUT_S = 30.0
 LOOK_S = 1.0  # between checks whether a machine has rebooted
@@ -177,9 +178,25 @@ def collect(
         return shell.run(command).stdout
 
 
+def look(target: Target, node: str, *, root: str = DEFAULT_ROOT, clock: Clock, deadline_s: float) -> tuple[bool, float]:
+    """Whether the node's agent runs, and how many seconds ago its workers wrote anything, by the node's clock. Changes
+    nothing. Raises BootstrapError."""
+    check_place(node, root)
+    command = Run("look whether its steps advance", scripts.advance(Paths(root, node)), LOOK_TIMEOUT_S)
+    with connected(target, node, clock, clock() + deadline_s) as shell:
+        shell.step = "look"
+        stdout = shell.run(command).stdout
+    for line in stdout.splitlines():
+        state, _, age_s = line.removeprefix(scripts.ADVANCE_PREFIX).partition(" ")
+        if line.startswith(scripts.ADVANCE_PREFIX) and age_s.lstrip("-").isdigit():
+            return state == "running", float(age_s)
+    raise BootstrapError(f"no answer in {stdout[-200:]!r}", node=node, step="look", command=str(command))
+
+
 def _gather(shell: Shell, setup: Setup) -> Facts:
     shell.step = "facts"
-    stdout = shell.run(Run("gather facts", facts_script(setup), FACTS_TIMEOUT_S)).stdout
+    limit_s = FACTS_TIMEOUT_S + (GPU_FACTS_TIMEOUT_S if setup.host.gpus else 0.0)
+    stdout = shell.run(Run("gather facts", facts_script(setup), limit_s)).stdout
     try:
         return parse_facts(stdout)
     except FactsError as error:

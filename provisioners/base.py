@@ -6,12 +6,15 @@ retries a launch, keeps no state and makes no decisions. Outcomes of a launch ar
 
 from __future__ import annotations
 
+import base64
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol, TypeAlias
 
 CLUSTER_TAG = "spotsup-cluster"
+KEY_TAG = "spotsup-key-mark"
 NODE_TAG = "spotsup-node"
 TOKEN_TAG = "spotsup-token"  # noqa: S105 - a name, not a secret
 
@@ -31,6 +34,7 @@ class InstanceState(StrEnum):
     STOPPING = "stopping"
     STOPPED = "stopped"
     TERMINATED = "terminated"
+    UNREADABLE = "unreadable"  # its cloud lists it, and its description cannot be read: evidence of nothing
 
 
 class EndCause(StrEnum):
@@ -47,6 +51,7 @@ class Scope(StrEnum):
 
     TYPE_IN_ZONE = "type-in-zone"
     ZONE = "zone"
+    QUOTA = "quota"  # the region's offers that count towards the same quota (Offer.quota)
     REGION = "region"
     GLOBAL = "global"
 
@@ -64,6 +69,7 @@ class Offer:
     gpu: str = ""
     gpus: int = 0
     price_source: str = ""
+    quota: str = ""  # the account's quota in this region that it counts towards; "" where that is not known
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,12 +96,36 @@ class HostKey:
 
 
 @dataclass(frozen=True, slots=True)
+class Owner:
+    """The installation that a resource belongs to. Several may share an account, and even the cluster's name."""
+
+    cluster: str
+    key_mark: str  # of the cluster's key: 16 hexadecimal digits that do not reveal it
+
+    @property
+    def tags(self) -> dict[str, str]:
+        """On everything that the installation creates."""
+        return {CLUSTER_TAG: self.cluster, KEY_TAG: self.key_mark}
+
+    @property
+    def digest(self) -> str:
+        """Distinguishes the owners in an account, where names allow few characters: 8 of [a-z2-7]."""
+        digest = hashlib.sha256(f"{self.key_mark}\n{self.cluster}".encode()).digest()
+        return base64.b32encode(digest).decode().lower()[:8]
+
+
+def owner_of(tags: Mapping[str, str]) -> Owner:
+    """The owner that tags name; "" for what they do not say."""
+    return Owner(tags.get(CLUSTER_TAG, ""), tags.get(KEY_TAG, ""))
+
+
+@dataclass(frozen=True, slots=True)
 class LaunchRequest:
     """One machine."""
 
     # Idempotency token: the same token means the same machine. It is journaled before the call.
     token: str
-    cluster: str
+    owner: Owner
     node: str
     offer: Offer
     host_key: HostKey
@@ -107,7 +137,7 @@ class LaunchRequest:
     @property
     def own_tags(self) -> dict[str, str]:
         """The tags that say whose it is. They win over `tags`."""
-        return {CLUSTER_TAG: self.cluster, NODE_TAG: self.node, TOKEN_TAG: self.token}
+        return {**self.owner.tags, NODE_TAG: self.node, TOKEN_TAG: self.token}
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +145,7 @@ class Instance:
     """A machine as its cloud lists it. Times are UNIX seconds on the cloud's clock, which may differ from ours."""
 
     id: str
-    cluster: str
+    owner: Owner
     node: str
     token: str
     region: str
@@ -180,8 +210,19 @@ class Transient:
 
 @dataclass(frozen=True, slots=True)
 class Fatal:
-    """A retry will not help: `message` says what the user has to fix."""
+    """This request can never work: `message` says what has to be fixed. Other requests may work."""
 
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Denied:
+    """The account may not: its credentials or permissions do not suffice, or it is blocked. No request is to blame, and
+    the same one works once that is fixed: `message` says how. Scope.GLOBAL: nothing works with these credentials.
+    """
+
+    scope: Scope
+    memory_s: float
     message: str
 
 
@@ -192,7 +233,7 @@ class Unknown:
     message: str
 
 
-LaunchOutcome: TypeAlias = Launched | NoCapacity | Quota | Throttled | Transient | Fatal | Unknown
+LaunchOutcome: TypeAlias = Launched | NoCapacity | Quota | Throttled | Transient | Fatal | Denied | Unknown
 
 
 class LeftoverKind(StrEnum):
@@ -206,11 +247,11 @@ class LeftoverKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Leftover:
-    """A resource with our cluster's tag that belongs to no machine any more. `node`: its former node, if known."""
+    """A resource with an owner's tags that belongs to no machine any more. `node`: its former node, if known."""
 
     id: str
     kind: LeftoverKind
-    cluster: str
+    owner: Owner
     node: str
     region: str
 
@@ -233,7 +274,11 @@ class UnreachableError(ProvisionerError):
 
 
 class DeniedError(ProvisionerError):
-    """Credentials or permissions do not suffice; the message names what is missing."""
+    """Credentials or permissions do not suffice; the message names what is missing. `scope`: as of Denied."""
+
+    def __init__(self, message: str, scope: Scope = Scope.GLOBAL) -> None:
+        super().__init__(message)
+        self.scope = scope
 
 
 class Provisioner(Protocol):
@@ -255,21 +300,22 @@ class Provisioner(Protocol):
         ...
 
     def launch(self, request: LaunchRequest, timeout_s: float) -> LaunchOutcome:
-        """Request one machine, once. The same call tags it with cluster and node.
+        """Request one machine, once. The same call tags it, and all that is created with it, with owner and node.
 
-        Idempotent by token: a second call with the same request returns the first machine, even if it has ended since,
-        for as long as the cloud has a record of it; after that the call launches nothing and is Transient.
+        Idempotent by owner and token: a second call with the same request returns the first machine, even if it has
+        ended since, for as long as the cloud has a record of it; after that the call launches nothing and is Transient.
         A timeout after sending is Unknown, never "not launched". Never raises ProvisionerError.
         """
         ...
 
-    def find(self, token: str, timeout_s: float) -> Instance | None:
-        """The machine that was launched under this token, whatever its state. None where the cloud has no record of
-        one; on an eventually consistent cloud, None proves nothing within the first minutes."""
+    def find(self, owner: Owner, token: str, timeout_s: float) -> Instance | None:
+        """The owner's machine that was launched under this token, whatever its state. None where the cloud has no
+        record of one; on an eventually consistent cloud, None proves nothing within the first minutes."""
         ...
 
-    def instances(self, cluster: str, timeout_s: float) -> Sequence[Instance]:
-        """All machines with our cluster's tag in every configured region, by filtered listings, not one per machine.
+    def instances(self, owner: Owner | None, timeout_s: float) -> Sequence[Instance]:
+        """All machines with the owner's tags in every configured region, by filtered listings, not one per machine.
+        None: those of every owner, for `spotsupd check`; ended ones may be missing.
 
         Eventually consistent: a machine may be missing for a while after its launch and be listed for an hour or two
         after its end. Absence from one listing is not a death.
@@ -283,8 +329,8 @@ class Provisioner(Protocol):
         """
         ...
 
-    def leftovers(self, cluster: str, timeout_s: float) -> Sequence[Leftover]:
-        """Resources with our cluster's tag that use money or quota and belong to no machine; by filtered listings.
+    def leftovers(self, owner: Owner, timeout_s: float) -> Sequence[Leftover]:
+        """Resources with the owner's tags that use money or quota and belong to no machine; by filtered listings.
 
         Resources of a machine that is just being created may be among them: remove one only after repeated sightings.
         """

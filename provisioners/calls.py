@@ -8,16 +8,18 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from provisioners.base import (
+    Denied,
     DeniedError,
     Fatal,
     LaunchOutcome,
     LaunchRequest,
     ProvisionerError,
+    Scope,
     Transient,
     Unknown,
     UnreachableError,
 )
-from provisioners.codes import ApiError, ErrorTable
+from provisioners.codes import CREDENTIALS_MEMORY_S, PERMISSION_MEMORY_S, ApiError, ErrorTable
 
 MAX_ATTEMPTS = 4
 SHORTEST_S = 0.1
@@ -63,8 +65,8 @@ def repeated(
         try:
             return once(left_s)
         except ApiError as error:
-            if (remedy := errors.denial_remedy(error.reply)) is not None:
-                raise DeniedError(f"{error}; {remedy}") from error
+            if (row := errors.denial(error.reply)) is not None:
+                raise DeniedError(f"{error}; {row.remedy}", row.scope or Scope.GLOBAL) from error
             if not errors.is_retryable(error.reply):
                 raise
             wait_s = max(wait_s, error.reply.retry_after_s)
@@ -104,7 +106,10 @@ def launched(
     except NoAnswerError as error:
         return Unknown(str(error))
     except NoCredentialsError as error:
-        return Fatal(f"{error}{hint}")
+        return Denied(Scope.GLOBAL, CREDENTIALS_MEMORY_S, f"{error}{hint}")
+    except DeniedError as error:
+        memory_s = CREDENTIALS_MEMORY_S if error.scope is Scope.GLOBAL else PERMISSION_MEMORY_S
+        return Denied(error.scope, memory_s, str(error))
     except ProvisionerError as error:
         return Fatal(str(error))
 

@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from provisioners.base import (
+    Denied,
     Fatal,
     LaunchOutcome,
     NoCapacity,
@@ -32,8 +33,15 @@ class Kind(StrEnum):
     THROTTLED = "throttled"
     TRANSIENT = "transient"
     FATAL = "fatal"
+    DENIED = "denied"
     UNKNOWN = "unknown"
     USED = "token used"
+
+
+# For how long a denied request is not repeated: until someone may have renewed the credentials (all requests wait), or
+# given a permission.
+CREDENTIALS_MEMORY_S = 60.0
+PERMISSION_MEMORY_S = 600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +60,12 @@ class Code:
         """Whether this is the row of a code with this message."""
         named = name.startswith(self.name[:-1]) if self.name.endswith(".*") else name == self.name
         return named and self.message_part.lower() in message.lower()
+
+
+def denied(name: str, source: str, remedy: str, scope: Scope = Scope.GLOBAL, message_part: str = "") -> Code:
+    """The row of a code for missing credentials (GLOBAL), or for a missing permission, which may concern one place."""
+    memory_s = CREDENTIALS_MEMORY_S if scope is Scope.GLOBAL else PERMISSION_MEMORY_S
+    return Code(name, Kind.DENIED, source, scope, memory_s, remedy, message_part)
 
 
 def find(table: Sequence[Code], name: str, message: str = "") -> Code | None:
@@ -75,6 +89,8 @@ def outcome(row: Code | None, name: str, message: str) -> LaunchOutcome:
             return Transient(text)
         case Kind.FATAL:
             return Fatal(text)
+        case Kind.DENIED:
+            return Denied(row.scope or Scope.GLOBAL, row.memory_s, text)
         case Kind.UNKNOWN | Kind.USED:
             return Unknown(text)
 
@@ -115,7 +131,6 @@ class ErrorTable:
     """One cloud's table, and what it says of an error."""
 
     rows: Sequence[Code]
-    denials: tuple[str, ...]  # how the remedies for missing credentials and permissions begin
 
     def row(self, reply: ErrorReply) -> Code | None:
         """Its row; None for an unknown code."""
@@ -138,10 +153,10 @@ class ErrorTable:
         row = self.row(reply)
         return row is not None and row.kind in {Kind.THROTTLED, Kind.TRANSIENT, Kind.UNKNOWN}
 
-    def denial_remedy(self, reply: ErrorReply) -> str | None:
-        """The remedy for missing credentials or permissions; None for any other error."""
+    def denial(self, reply: ErrorReply) -> Code | None:
+        """Its row, if credentials or permissions are missing."""
         row = self.row(reply)
-        return row.remedy if row is not None and row.remedy.startswith(self.denials) else None
+        return row if row is not None and row.kind is Kind.DENIED else None
 
 
 def markdown(table: Sequence[Code]) -> str:

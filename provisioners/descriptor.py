@@ -40,3 +40,5 @@ class Descriptor:
     startable: StartCheck | None = None
     # Whether machines without a GPU have to be named: the catalogue knows machines with GPUs only.
     has_catalog: bool = True
+    # How long before a preemption its notice comes, at least; 0: not known.
+    notice_s: float = 0.0

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 from pydantic import TypeAdapter, ValidationError
@@ -20,6 +21,7 @@ from provisioners.base import (
     NoCapacity,
     Offer,
     OfferQuery,
+    Owner,
     ProvisionerError,
     Quota,
     Scope,
@@ -32,10 +34,11 @@ from provisioners.calls import NoAnswerError, NotSentError
 from provisioners.localcloud.client import Answer, call
 from provisioners.localcloud.machine.spec import Folder
 from provisioners.localcloud.models import LaunchBody, OfferView, Refusal, View, sentence
+from provisioners.readings import read_each
 
 Parsed = TypeVar("Parsed")
 
-_VIEWS = TypeAdapter(list[View])
+_VIEWS = TypeAdapter(list[dict[str, Any]])
 _OFFERS = TypeAdapter(list[OfferView])
 _CONSOLE_CHARACTERS = 65536
 
@@ -69,20 +72,20 @@ class LocalProvisioner:
             return Unknown(str(error))
         return _outcome(answer)
 
-    def find(self, token: str, timeout_s: float) -> Instance | None:
+    def find(self, owner: Owner, token: str, timeout_s: float) -> Instance | None:
         """As the protocol says; a listing lag holds here too."""
-        found = self._views({"token": token}, timeout_s)
-        return _instance(found[0]) if found else None
+        found = self._views({**_params(owner), "token": token}, timeout_s)
+        return found[0] if found else None
 
-    def instances(self, cluster: str, timeout_s: float) -> Sequence[Instance]:
+    def instances(self, owner: Owner | None, timeout_s: float) -> Sequence[Instance]:
         """As the protocol says."""
-        return [_instance(each) for each in self._views({"cluster": cluster}, timeout_s)]
+        return self._views(_params(owner), timeout_s)
 
     def terminate(self, instance_id: str, timeout_s: float) -> None:
         """As the protocol says."""
         self._read("POST", f"/v1/machines/{quote(instance_id, safe='')}/terminate", timeout_s, missing_is_fine=True)
 
-    def leftovers(self, cluster: str, timeout_s: float) -> Sequence[Leftover]:  # noqa: ARG002 - the protocol's
+    def leftovers(self, owner: Owner, timeout_s: float) -> Sequence[Leftover]:  # noqa: ARG002 - the protocol's
         """A machine here takes all it has with it."""
         return ()
 
@@ -105,8 +108,9 @@ class LocalProvisioner:
             return [Finding("local cloud", ok=False, message=str(error))]
         return [Finding("local cloud", ok=True, message=f"it answers, with {len(offers)} offers of machines")]
 
-    def _views(self, params: dict[str, str], timeout_s: float) -> list[View]:
-        return _parsed(_VIEWS, self._read("GET", "/v1/machines", timeout_s, params=params))
+    def _views(self, params: dict[str, str], timeout_s: float) -> list[Instance]:
+        listed = _parsed(_VIEWS, self._read("GET", "/v1/machines", timeout_s, params=params))
+        return read_each(listed, read_machine, lambda each: each["id"])
 
     def _read(
         self,
@@ -133,10 +137,15 @@ def _parsed(kind: TypeAdapter[Parsed], answer: Answer) -> Parsed:
         raise ProvisionerError(f"the local cloud answered what it should not: {sentence(error)}") from error
 
 
+def _params(owner: Owner | None) -> dict[str, str]:
+    return {"cluster": owner.cluster, "key_mark": owner.key_mark} if owner else {}
+
+
 def _body(request: LaunchRequest) -> LaunchBody:
     return LaunchBody(
         token=request.token,
-        cluster=request.cluster,
+        cluster=request.owner.cluster,
+        key_mark=request.owner.key_mark,
         node=request.node,
         region=request.offer.region,
         zone=request.offer.zone,
@@ -202,5 +211,11 @@ def _offer(offer: OfferView) -> Offer:
     )
 
 
+def read_machine(raw: dict[str, Any]) -> Instance:
+    """One machine of a listing. Raises ValidationError."""
+    return _instance(View.model_validate_json(json.dumps(raw)))
+
+
 def _instance(view: View) -> Instance:
-    return Instance(**view.model_dump(exclude={"market", "frozen", "message"}))
+    its = view.model_dump(exclude={"cluster", "key_mark", "market", "frozen", "message"})
+    return Instance(owner=Owner(view.cluster, view.key_mark), **its)

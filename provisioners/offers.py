@@ -47,10 +47,16 @@ class CloudOffers:
         raise NotImplementedError
 
     def _offer(
-        self, region: str, zone: str, machine: MachineType, market: Market, live: tuple[float, str] | None = None
+        self,
+        region: str,
+        zone: str,
+        machine: MachineType,
+        market: Market,
+        live: tuple[float, str] | None = None,
+        quota: str = "",
     ) -> Offer:
         """`live`: the price now, in US dollars per hour, and its source. Without it, the catalogue has on-demand
-        prices."""
+        prices. `quota`: as of Offer."""
         on_demand = self._catalog.price(self.cloud, region, machine.name) if market is Market.ON_DEMAND else None
         price, source = live or on_demand or (None, "")
         return Offer(
@@ -63,6 +69,7 @@ class CloudOffers:
             gpu=machine.gpu,
             gpus=machine.gpus,
             price_source=source,
+            quota=quota,
         )
 
     def _size(self, offer: Offer) -> int:

@@ -11,6 +11,3 @@ from provisioners.gcp.descriptor import GCP
 from provisioners.localcloud.descriptor import LOCAL
 
 CLOUDS: Mapping[str, Descriptor] = {cloud.name: cloud for cloud in (LOCAL, AWS, GCP, AZURE)}
-
-DEFAULT = LOCAL
-"""The cloud of a job that names none."""

@@ -26,9 +26,8 @@ class Section(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True)
 
-    @property
-    def in_use(self) -> bool:
-        """Whether the daemon uses this cloud."""
+    def in_use(self, *, alone: bool) -> bool:  # noqa: ARG002 - for other models
+        """Whether the daemon uses this cloud. `alone`: no rented cloud is configured."""
         return True
 
     @property

@@ -13,6 +13,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import FrameType
+from typing import TYPE_CHECKING
 
 import structlog
 from spotsup_trainer.wire import Keys
@@ -22,9 +23,11 @@ from supervisor.clouds import open_clouds
 from supervisor.config import Config
 from supervisor.identity import Identity, load_identity
 from supervisor.journal.connection import connect_etcd, state_lock
+from supervisor.journal.etcd_keeper import EtcdKeeper
 from supervisor.journal.etcd_server import EmbeddedEtcd
 from supervisor.journal.journal import Journal, Reading
 from supervisor.journal.store import EtcdStore
+from supervisor.nodes.evidence import SshEvidence
 from supervisor.nodes.pre_terminate import SshPreTerminate
 from supervisor.nodes.prepare import SshPreparer
 from supervisor.runtime.actor import Alerts, Effects, ThreadActor
@@ -32,13 +35,19 @@ from supervisor.runtime.clock import Clock, SystemClock
 from supervisor.runtime.housekeeping import TASK_LIMIT_S, Housekeeping, housekeeping_tasks, leads_and_may_write
 from supervisor.runtime.leader import Leadership, call_limit_s
 from supervisor.runtime.loop import Loop, Status, rest_s
+from supervisor.runtime.supervision import Supervision
 from supervisor.runtime.systemd import notify
+
+if TYPE_CHECKING:
+    from supervisor.api.serving import ApiServer
 
 log = structlog.get_logger("spotsupd")
 
 
 def run_daemon(config: Config, *, embedded_etcd: bool, version: str) -> None:
-    """Run until SIGTERM or SIGINT. Raises StartError or JournalUnavailableError if it cannot start."""
+    """Run until SIGTERM or SIGINT. Raises StartError or JournalUnavailableError if it cannot start, and
+    ThreadFailedError if it cannot go on.
+    """
     wake, stop = threading.Event(), threading.Event()
     with contextlib.ExitStack() as stack:
         stack.enter_context(state_lock(config.state))
@@ -77,15 +86,17 @@ def _serve(
     identity = load_identity(config.state / "cluster.key")
     alerts = _alerts(config)
     effects = Effects(
-        cluster=config.cluster,
+        owner=identity.owner(config.cluster),
         provisioners=provisioners,
         identity=identity,
         preparer=SshPreparer(config, identity, journal, config.etcd.node_endpoints or endpoints, clock),
+        evidence=SshEvidence(config, identity, clock),
         alerts=alerts,
         find_alert=journal.alert,
         clock=clock,
         dead_man_s={name: found.dead_man_after_s for name in provisioners if (found := config.cloud(name))},
         pre_terminate=SshPreTerminate(config, identity, clock),
+        prices=config.prices,
     )
     actor = ThreadActor(effects.perform, wake.set, leader.lease_valid)
     rules = config.rules(alerts=alerts is not None)
@@ -98,23 +109,47 @@ def _serve(
     )
 
     def status() -> Status:
-        return replace(loop.status, counters={**loop.status.counters, **housekeeping.counters})
+        counters = {**loop.status.counters, **housekeeping.counters, **supervision.counters}
+        return replace(loop.status, counters=counters)
 
-    stack.callback(_serve_api(config, identity, journal, leader, status, provisioners, watchers, clock, version))
+    parts = {
+        "leadership": leader.vitals,
+        "mirror": store.vitals,
+        "actor": actor.vitals,
+        "housekeeping": housekeeping.vitals,
+    }
+    if embedded is not None:
+        keeper = EtcdKeeper(embedded, patient)
+        keeper.start()
+        stack.callback(keeper.stop)
+        parts["embedded_etcd"] = keeper.vitals
+    supervision = Supervision(parts)
+    servers = _serve_api(config, identity, journal, leader, status, provisioners, watchers, clock, version, stack)
+    for name, server in servers.items():
+        supervision.watch(name, server.vitals)
     housekeeping.start()
     stack.callback(housekeeping.stop)
     leader.start()
     log.info("spotsupd is ready", version=version, socket=str(config.socket), clouds=", ".join(provisioners))
     notify("READY=1")
-    _run_loop(loop, housekeeping, clock, wake, stop, config.timing.tick_s)
+    _run_loop(loop, housekeeping, supervision, clock, wake, stop, config.timing.tick_s)
     notify("STOPPING=1")
     log.info("spotsupd stops; nodes go on training")
 
 
 def _run_loop(
-    loop: Loop, housekeeping: Housekeeping, clock: Clock, wake: threading.Event, stop: threading.Event, tick_s: float
+    loop: Loop,
+    housekeeping: Housekeeping,
+    supervision: Supervision,
+    clock: Clock,
+    wake: threading.Event,
+    stop: threading.Event,
+    tick_s: float,
 ) -> None:
-    """Tick when woken and at least every `tick_s`, until `stop`."""
+    """Tick when woken and at least every `tick_s`, until `stop`. Raises ThreadFailedError.
+
+    systemd's watchdog is fed only if the other threads are well, too.
+    """
     reported = ""
     while not stop.is_set():
         wake.clear()
@@ -122,6 +157,7 @@ def _run_loop(
         loop.tick()
         housekeeping.follow(clock.now())
         stop.wait(rest_s(time.monotonic() - began))
+        supervision.check()
         notify("WATCHDOG=1")
         if loop.status.headline != reported:
             reported = loop.status.headline
@@ -139,7 +175,8 @@ def _serve_api(  # noqa: PLR0913, PLR0917 - it connects all parts
     watchers: _Watchers,
     clock: Clock,
     version: str,
-) -> Callable[[], None]:
+    stack: contextlib.ExitStack,
+) -> dict[str, ApiServer]:
     from supervisor.api.adoption import Adoption
     from supervisor.api.explain import Explainer
     from supervisor.api.quote import Quotes
@@ -149,7 +186,7 @@ def _serve_api(  # noqa: PLR0913, PLR0917 - it connects all parts
     from supervisor.api.targets import targets_app
     from supervisor.api.views import access_row
 
-    quote = Quotes(provisioners).quote
+    quote = Quotes(provisioners, prices=config.prices).quote
     service = Service(
         journal,
         leader,
@@ -159,18 +196,17 @@ def _serve_api(  # noqa: PLR0913, PLR0917 - it connects all parts
         quote,
         hosted=[name for name in provisioners if (found := config.cloud(name)) and found.on_this_host],
     )
-    adoption = Adoption(journal, provisioners, config.cluster, clock, watchers.waiter(journal))
+    adoption = Adoption(journal, provisioners, identity.owner(config.cluster), clock, watchers.waiter(journal))
     explainer = Explainer(config, str(Path.home()))
     app = create_app(service, status, clock, version, adoption, partial(access_row, config, identity), explainer)
-    with contextlib.ExitStack() as stack:
-        servers = [ApiServer(app, bind_socket(config.socket))]
-        stack.callback(servers[0].stop)
-        if config.api.targets:
-            servers.append(ApiServer(targets_app(service.jobs), bind_address(config.api.targets)))
-            stack.callback(servers[1].stop)
-        for server in servers:
-            server.start()
-        return stack.pop_all().close
+    servers = {"api": ApiServer(app, bind_socket(config.socket))}
+    stack.callback(servers["api"].stop)
+    if config.api.targets:
+        servers["api_targets"] = ApiServer(targets_app(service.jobs), bind_address(config.api.targets))
+        stack.callback(servers["api_targets"].stop)
+    for server in servers.values():
+        server.start()
+    return servers
 
 
 class _Watchers:

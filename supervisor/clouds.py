@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 
 from provisioners.base import Provisioner, ProvisionerError
+from provisioners.readings import Guarded
 from provisioners.registry import CLOUDS
 from supervisor.config import Config
 from supervisor.errors import StartError
@@ -37,4 +38,4 @@ def open_cloud(config: Config, name: str) -> Provisioner:
     """Open one cloud, without a call to it. Raises ProvisionerError if its SDK or its catalog is missing."""
     if (settings := config.cloud(name)) is None:
         raise ProvisionerError(f"cloud {name!r} is not configured: add a section for it")
-    return CLOUDS[name].factory(settings, config.state)
+    return Guarded(CLOUDS[name].factory(settings, config.state))

@@ -9,6 +9,7 @@ import os
 import sys
 import tomllib
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model, field_validator, model_validator
@@ -17,6 +18,7 @@ from provisioners.registry import CLOUDS
 from provisioners.settings import Section
 from supervisor.cron import next_run
 from supervisor.errors import UsageError
+from supervisor.market.prices import PRICE_KEY
 from supervisor.planner.world import Rules
 from supervisor.spec import first_error
 
@@ -24,6 +26,8 @@ SLACK_WEBHOOK_VARIABLE = "SPOTSUP_SLACK_WEBHOOK"
 # sockaddr_un holds 108 bytes with the closing zero: man 7 unix
 MAX_SOCKET_PATH_BYTES = 107
 
+PriceKey = Annotated[str, Field(pattern=PRICE_KEY)]
+UsdPerHour = Annotated[float, Field(gt=0, le=10_000)]
 Seconds = Annotated[float, Field(gt=0, le=86400)]
 
 
@@ -124,14 +128,14 @@ class TimingConfig(_Strict):
     consistency_s: Seconds = 300.0
     """How long a new machine may be missing from its cloud's listing before it counts as lost."""
     orphan_grace_s: Seconds = 60.0
-    """A machine with our tag that the journal does not know is terminated after this time. Larger than `listing_s`."""
+    """A machine with our tags that the journal does not know is terminated after this time. Larger than `listing_s`."""
     leftovers_s: Annotated[float, Field(ge=1, le=86400)] = 300.0
     """How often clouds are searched for what machines left behind: disks, network interfaces, addresses."""
     gather_s: Seconds = 20.0
     """How long a change of the round waits for further nodes that are nearly ready, so that there is one pause."""
     leave_margin_s: Seconds = 12.0
-    """A node with a preemption notice leaves the round this long before its deadline. Smaller than
-    `drain_timeout_s`."""
+    """A node with a preemption notice leaves the round this long before its deadline, and twice what a checkpoint of
+    its job takes earlier, once that is measured. Smaller than `drain_timeout_s`."""
     launch_timeout_s: Seconds = 300.0
     """A machine that does not run after this time is given up."""
     bootstrap_timeout_s: Seconds = 900.0
@@ -139,7 +143,8 @@ class TimingConfig(_Strict):
     ready_timeout_s: Seconds = 180.0
     """A prepared node must appear at the rendezvous within this time."""
     drain_timeout_s: Seconds = 150.0
-    """A node that drains is terminated after this time, even if it has not left the round."""
+    """A node that drains is terminated after this time, even if it has not left the round. Where the job's checkpoints
+    are measured, and four of them take longer, after that; at most after two hours."""
 
     @model_validator(mode="after")
     def _ordered(self) -> TimingConfig:
@@ -171,8 +176,8 @@ class Config(_CloudTables):
     """The keys outside of any table come first in the file. Every key is optional but for those of a rented cloud."""
 
     cluster: Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,30}$")] = "default"
-    """The cluster's name: part of every key in etcd and of every tag in a cloud account. The daemons of one cluster
-    share it."""
+    """The cluster's name: part of every key in etcd and, with a mark of `cluster.key`, of every tag in a cloud account.
+    The daemons of one cluster share both."""
     state_dir: str = ""
     """Folder for the cluster's key, the socket and the embedded etcd. Empty: `/var/lib/spotsup` for root, otherwise
     `$XDG_STATE_HOME/spotsup`."""
@@ -188,6 +193,10 @@ class Config(_CloudTables):
     """Time limits."""
     housekeeping: HousekeepingConfig = HousekeepingConfig()
     """Backups and the maintenance of etcd."""
+    prices: dict[PriceKey, UsdPerHour] = Field(default_factory=dict, max_length=1000)
+    """US dollars per hour of machines whose price no cloud says, or that are billed at another one:
+    `"CLOUD/PLACE/TYPE/MARKET" = 0.28`. The place is a zone, a region, or `*`, and the most exact one counts; the market
+    is `spot` or `on-demand`."""
 
     @property
     def state(self) -> Path:
@@ -202,12 +211,14 @@ class Config(_CloudTables):
     def cloud(self, name: str) -> Section | None:
         """A cloud's table; None where it is not used."""
         section: Section | None = getattr(self, name) if name in CLOUDS else None
-        return section if section is not None and section.in_use else None
+        alone = all(getattr(self, each) is None for each, cloud in CLOUDS.items() if cloud.default is None)
+        return section if section is not None and section.in_use(alone=alone) else None
 
     def rules(self, *, alerts: bool) -> Rules:
         """The planner's numbers."""
         timing = self.timing.model_dump(exclude={"tick_s", "leader_ttl_s"})
-        return Rules(**timing, alerts=alerts)
+        notice_s = MappingProxyType({name: found.notice_s for name, found in CLOUDS.items() if found.notice_s})
+        return Rules(**timing, alerts=alerts, notice_s=notice_s)
 
     def slack_webhook(self) -> str:
         """The webhook's URL, or "" where alerts go to the log only."""

@@ -37,12 +37,20 @@ class StartError(SpotsupError):
     """The daemon cannot start: etcd, a port, a lock, a key."""
 
 
+class ThreadFailedError(SpotsupError):
+    """A thread of the daemon has ended, hangs, or fails again and again: the daemon ends."""
+
+
 class JournalUnavailableError(SpotsupError):
     """etcd did not answer: a write may or may not have been stored."""
 
 
 class JournalFullError(JournalUnavailableError):
     """etcd refuses all writes: its space quota is used up."""
+
+
+class JournalRefusedError(SpotsupError):
+    """etcd refuses this one write, for instance as too large: nothing was written, and repeating it does not help."""
 
 
 class SchemaError(SpotsupError):

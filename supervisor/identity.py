@@ -19,7 +19,7 @@ from pathlib import Path
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
-from provisioners.base import HostKey
+from provisioners.base import HostKey, Owner
 from supervisor.errors import StartError
 
 SECRET_BYTES = 32
@@ -43,6 +43,10 @@ class Identity:
     def mark(self) -> str:
         """Identifies the secret without revealing it."""
         return self._derive("mark").hex()[:16]
+
+    def owner(self, cluster: str) -> Owner:
+        """How all that this installation creates in an account is tagged."""
+        return Owner(cluster, self.mark)
 
     def _derive(self, purpose: str) -> bytes:
         return hmac.new(self.secret, purpose.encode(), hashlib.sha256).digest()

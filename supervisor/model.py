@@ -10,13 +10,18 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from types import MappingProxyType
 
+from spotsup_trainer.wire import Progress, printable
+
 from provisioners.base import Offer
 from supervisor.spec import JobSpec
 
 # Raised whenever a field of a record is added, renamed or removed. A daemon refuses all other versions
 # (journal/codec.py).
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 HISTORY_LIMIT = 40
+# Texts are cut where they enter a record, and control characters replaced: they come from programs, machines, clouds.
+MAX_REASON_CHARACTERS = 300  # of one line of a history
+MAX_TEXT_CHARACTERS = 2000  # of an event, a node's error, a job's reason
 
 
 class NodeState(StrEnum):
@@ -100,13 +105,13 @@ JOB_EDGES: Mapping[tuple[JobState, JobState], str] = MappingProxyType(
         (J.DEGRADED, J.WAITING): "the round is below its minimum",
         (J.WAITING, J.RUNNING): "the round has all desired nodes",
         (J.WAITING, J.DEGRADED): "the round has enough nodes, but not all",
-        (J.PAUSED, J.STARTING): "a user resumed it",
+        (J.PAUSED, J.STARTING): "a user resumed it, or raised its limit",
     }
-    | {(state, J.PAUSED): "a user paused it" for state in _JOB_LIVE if state is not J.PAUSED}
+    | {(state, J.PAUSED): "a user paused it, or a limit was reached" for state in _JOB_LIVE if state is not J.PAUSED}
     | {
         (state, end): {
             J.SUCCEEDED: "the program exited with code 0",
-            J.FAILED: "the program or its set-up failed too often, or a limit was reached",
+            J.FAILED: "the program or its set-up failed too often",
             J.CANCELLED: "a user cancelled it",
         }[end]
         for state in _JOB_LIVE
@@ -163,6 +168,8 @@ class NodeRecord:
     ready_by: float = 0.0  # when its launcher must have reached the rendezvous; set once it is bootstrapped
     instance_id: str = ""  # the cloud's id; empty until the cloud has accepted the launch
     launched_at: float = 0.0  # from when it bills
+    usd_before: float = 0.0  # what it had cost when its price changed last
+    priced_at: float = 0.0  # when that was; 0 while it has its first price
     ended_at: float = 0.0  # until when it bills
     ssh_host: str = ""
     ssh_port: int = 22
@@ -172,22 +179,27 @@ class NodeRecord:
     needs_replacement: bool = False  # its cloud or a user took it from its job, or will
     notice: NoticeRecord | None = None
     drain_requested: bool = False  # a user wants it to leave once it is replaced
+    unhealthy: str = ""  # why its GPUs cannot train, as last reported; empty while they can
+    unhealthy_at: float = 0.0  # since when it is to leave for that; 0 also while too many are unhealthy at once
     has_joined: bool = False  # it is or was in a round
     took_over_from: str = ""  # the node whose place it took in the round; may differ from `replaces`
     error: str = ""  # the last thing that went wrong
+    worker_problem: str = ""  # what its launcher said of its workers, as last reported
     history: tuple[Transition, ...] = ()  # the last HISTORY_LIMIT transitions
     schema: int = SCHEMA_VERSION
 
     @property
     def doomed(self) -> bool:
-        """It will leave: its provider announced that it takes it, or a user wants it drained."""
-        return self.notice is not None or self.drain_requested
+        """It will leave: its provider announced that it takes it, a user wants it drained, or its GPUs are
+        unhealthy."""
+        return self.notice is not None or self.drain_requested or self.unhealthy_at > 0
 
     def usd(self, now: float) -> float:
-        """What it has cost so far; 0 where no price is known."""
+        """What it has cost so far, at the prices of the time; 0 where none is known."""
         if not self.launched_at or self.offer.usd_per_hour is None:
-            return 0.0
-        return max(0.0, (self.ended_at or now) - self.launched_at) / 3600 * self.offer.usd_per_hour
+            return self.usd_before
+        since = max(self.launched_at, self.priced_at)
+        return self.usd_before + max(0.0, (self.ended_at or now) - since) / 3600 * self.offer.usd_per_hour
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,24 +214,36 @@ class JobRecord:
     min_nodes: int
     desired_nodes: int
     max_nodes: int
+    resume_from: tuple[str, ...] = ()  # `checkpoint_path` of earlier jobs, the newest first
+    run: int = 1  # of how many jobs of this name it is the last; an earlier one is kept as `<name>.<run>`
     spare_nodes: int = 0  # nodes beyond `desired_nodes` that wait outside the round
     state: JobState = JobState.QUEUED
     state_since: float = 0.0
     reason: str = ""  # why it is in its state
     cancel_requested: bool = False
     pause_requested_at: float = 0.0  # 0 while it is not to be paused
-    paused_s: float = 0.0  # total length of its earlier pauses
+    limit_reached: str = ""  # it pauses, or is paused, because of this limit: hours, usd; empty while a user paused it
+    limits_warned: tuple[str, ...] = ()  # the limits of which it has used so much that people were warned
+    trained_s: float = 0.0  # for how long it had enough nodes in a round, without the current stretch
+    training_since: float = 0.0  # since when the current stretch lasts; 0 while it does not train
     next_node: int = 1  # counter: ids are decided by the journal, not by chance
     next_event: int = 1  # counter, as above
     first_event: int = 1  # events before this one are deleted
-    bootstrap_failures: int = 0  # in a row
+    bootstrap_failures: int = 0  # in a row; nodes that were requested together fail as one
+    bootstrap_retry_at: float = 0.0  # after such a failure, no node is requested before
     spare_retry_at: float = 0.0  # no spare is requested before
     dropped_nodes_usd: float = 0.0  # what nodes have cost whose records are deleted
     gathering_since: float = 0.0  # since when a round change waits for nodes that are nearly ready; 0 while none does
     last_reported_round: int = 0  # number of the newest round that has its event
+    silence_since: float = 0.0  # since when silent nodes are kept; 0 while none are
+    silence_reported_at: float = 0.0  # when that was last reported
     checkpoint_problem: str = ""  # why checkpoints are not being written, as last reported; empty once they are again
     checkpoint_problem_step: int = 0  # step of the newest checkpoint at that report
     checkpoint_problem_at: float = 0.0  # when it was reported
+    hung_since: float = 0.0  # since when its steps hang, as reported; 0 once a step was completed again
+    checkpoint_s: float = 0.0  # what 95 % of its last checkpoints took at most, as last noted; 0: not known
+    step_s: float = 0.0  # its longest recent step, as last noted
+    window_warned_s: float = 0.0  # the checkpoint time of which people were told that it exceeds a notice
     ended_at: float = 0.0
     history: tuple[Transition, ...] = ()  # the last HISTORY_LIMIT transitions
     schema: int = SCHEMA_VERSION
@@ -233,6 +257,23 @@ class JobRecord:
     def task_id(self) -> str:
         """Stable over recoveries: what user code may name checkpoints by."""
         return f"{self.name}-{self.uid}"
+
+    @property
+    def checkpoint_path(self) -> str:
+        """Its folder of checkpoints: each run has its own, unless the job file names one. Without shared storage, it is
+        relative to the folder that all machines of its cloud share."""
+        shared = f"{self.spec.shared}/spotsup/" if self.spec.shared else ""
+        return self.spec.checkpoint_dir or f"{shared}{self.task_id}/checkpoints"
+
+
+@dataclass(frozen=True, slots=True)
+class PastRun:
+    """A job that had ended when its name was used again. Its events stay where they are, under its `task_id`."""
+
+    job: JobRecord
+    nodes: tuple[NodeRecord, ...]  # the last KEPT_NODES, without their histories
+    progress: Progress | None  # as last reported
+    schema: int = SCHEMA_VERSION
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,6 +298,9 @@ class EventKind(StrEnum):
 
     SUBMITTED = "submitted"
     SCALED = "scaled"
+    LIMITS_CHANGED = "limits-changed"
+    LIMIT_NEAR = "limit-near"
+    LIMIT_REACHED = "limit-reached"
     CANCEL_REQUESTED = "cancel-requested"
     PAUSE_REQUESTED = "pause-requested"
     PAUSED = "paused"
@@ -268,7 +312,13 @@ class EventKind(StrEnum):
     NOTICE = "notice"
     NODE_LOST = "node-lost"
     NODE_SUSPECT = "node-suspect"
+    SILENCE = "silence"
+    SILENCE_ENDED = "silence-ended"
     NODE_FAILED = "node-failed"
+    BOOTSTRAPS_FAILING = "bootstraps-failing"
+    BOOTSTRAPS_RECOVERED = "bootstraps-recovered"
+    NODE_UNHEALTHY = "node-unhealthy"
+    UNHEALTHY_HELD = "unhealthy-held"
     MACHINE_TYPE_BLOCKED = "machine-type-blocked"
     FOREIGN_HOST = "foreign-host"
     REPLACEMENT_REQUESTED = "replacement-requested"
@@ -276,28 +326,52 @@ class EventKind(StrEnum):
     ROUND = "round"
     CHECKPOINTS_FAILING = "checkpoints-failing"
     CHECKPOINTS_RESUMED = "checkpoints-resumed"
+    STEPS_HANG = "steps-hang"
+    STEPS_RESUMED = "steps-resumed"
+    WORKERS_STUCK = "workers-stuck"
+    CHECKPOINTS_TOO_SLOW = "checkpoints-too-slow"
     JOB_DONE = "job-done"
     JOB_FAILED = "job-failed"
     JOB_CANCELLED = "job-cancelled"
     ORPHAN = "orphan"
     UNKNOWN_CODE = "unknown-code"
+    ACCESS_DENIED = "access-denied"
+    ACCESS_RESTORED = "access-restored"
     CONSOLE_TAIL = "console-tail"
     LOG_TAIL = "log-tail"
+    UNDECIDED = "undecided"
+    UNREADABLE = "unreadable"
 
 
 ALERT_KINDS = frozenset(
     {
+        EventKind.LIMIT_NEAR,
+        EventKind.LIMIT_REACHED,
         EventKind.NOTICE,
         EventKind.NODE_LOST,
+        EventKind.SILENCE,
+        EventKind.SILENCE_ENDED,
         EventKind.REPLACEMENT_REQUESTED,
         EventKind.REPLACEMENT_JOINED,
+        EventKind.BOOTSTRAPS_FAILING,
+        EventKind.BOOTSTRAPS_RECOVERED,
         EventKind.CHECKPOINTS_FAILING,
         EventKind.CHECKPOINTS_RESUMED,
+        EventKind.STEPS_HANG,
+        EventKind.STEPS_RESUMED,
+        EventKind.WORKERS_STUCK,
+        EventKind.CHECKPOINTS_TOO_SLOW,
         EventKind.JOB_DONE,
         EventKind.JOB_FAILED,
         EventKind.UNKNOWN_CODE,
+        EventKind.ACCESS_DENIED,
+        EventKind.ACCESS_RESTORED,
+        EventKind.NODE_UNHEALTHY,
+        EventKind.UNHEALTHY_HELD,
         EventKind.MACHINE_TYPE_BLOCKED,
         EventKind.FOREIGN_HOST,
+        EventKind.UNDECIDED,
+        EventKind.UNREADABLE,
     }
 )
 
@@ -319,7 +393,7 @@ def move_node(node: NodeRecord, after: NodeState, now: float, reason: str) -> No
     """The node in its next state. Raises IllegalTransitionError."""
     if (node.state, after) not in NODE_EDGES:
         raise IllegalTransitionError(f"node {node.id}: {node.state} → {after} ({reason}) is not a legal transition")
-    transition = Transition(now, node.state, after, reason)
+    transition = Transition(now, node.state, after, printable(reason, MAX_REASON_CHARACTERS))
     return replace(node, state=after, state_since=now, history=(*node.history, transition)[-HISTORY_LIMIT:])
 
 
@@ -327,13 +401,13 @@ def move_job(job: JobRecord, after: JobState, now: float, reason: str) -> JobRec
     """The job in its next state. Raises IllegalTransitionError."""
     if (job.state, after) not in JOB_EDGES:
         raise IllegalTransitionError(f"job {job.name}: {job.state} → {after} ({reason}) is not a legal transition")
-    transition = Transition(now, job.state, after, reason)
+    transition = Transition(now, job.state, after, printable(reason, MAX_REASON_CHARACTERS))
     ended_at = now if after in ENDED_JOB_STATES else 0.0
     return replace(
         job,
         state=after,
         state_since=now,
-        reason=reason,
+        reason=printable(reason, MAX_TEXT_CHARACTERS),
         ended_at=ended_at,
         history=(*job.history, transition)[-HISTORY_LIMIT:],
     )

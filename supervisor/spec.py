@@ -5,6 +5,7 @@ The text below each key is its entry in docs/reference/job-file.md.
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from collections.abc import Mapping
@@ -23,7 +24,7 @@ from pydantic import (
 )
 
 from provisioners.base import Market, OfferQuery
-from provisioners.registry import CLOUDS, DEFAULT
+from provisioners.registry import CLOUDS
 from supervisor.errors import UsageError
 
 if TYPE_CHECKING:
@@ -33,6 +34,10 @@ if TYPE_CHECKING:
 NAME_PATTERN = r"^[a-z][a-z0-9-]{0,38}[a-z0-9]$"
 MAX_NODES = 64
 MAX_SPARES = 16
+# A job's record is written with each of its commits, and etcd takes 1.5 MiB at once.
+MAX_SPEC_BYTES = 64 * 1024
+MAX_SPEC_DEPTH = 20
+MAX_FINISH_MINUTES = 24 * 60
 # What people write before a script out of habit; the launcher is started anyway, so it is dropped.
 INTERPRETERS = ("python", "python3", "torchrun")
 
@@ -49,7 +54,12 @@ def _numbers_to_text(value: Any) -> Any:
 
 class _Strict(BaseModel):
     model_config = ConfigDict(
-        frozen=True, extra="forbid", strict=True, str_strip_whitespace=True, use_attribute_docstrings=True
+        frozen=True,
+        extra="forbid",
+        strict=True,
+        str_strip_whitespace=True,
+        allow_inf_nan=False,
+        use_attribute_docstrings=True,
     )
 
 
@@ -64,6 +74,9 @@ class Nodes(_Strict):
     """The largest number that `spotsupctl scale JOB N` accepts."""
     spares: Annotated[int, Field(ge=0, le=MAX_SPARES)] = 0
     """Extra nodes, beyond `desired` and `max`, that wait prepared and replace a lost node at once. They cost money."""
+    multiple_of: Annotated[int, Field(ge=1, le=MAX_NODES)] = 1
+    """The job trains on a multiple of this many nodes only: the others wait outside the round until they make up the
+    next. `min`, `desired` and `max` must be multiples of it."""
 
     @model_validator(mode="before")
     @classmethod
@@ -84,12 +97,13 @@ class Nodes(_Strict):
 
     @model_validator(mode="after")
     def _ordered(self) -> Nodes:
-        check_nodes(self.min, self.desired, self.max, self.spares)
+        check_nodes(self.min, self.desired, self.max, self.spares, self.multiple_of)
         return self
 
 
-def check_nodes(min_nodes: int, desired: int, max_nodes: int, spares: int) -> None:
-    """Raises ValueError unless 1 ≤ min ≤ desired ≤ max, and none is beyond what one job may have."""
+def check_nodes(min_nodes: int, desired: int, max_nodes: int, spares: int, multiple_of: int = 1) -> None:
+    """Raises ValueError unless 1 ≤ min ≤ desired ≤ max, all multiples of `multiple_of`, and none is beyond what one job
+    may have."""
     for name, value, lowest, highest in (
         ("min", min_nodes, 1, MAX_NODES),
         ("max", max_nodes, 1, MAX_NODES),
@@ -101,6 +115,9 @@ def check_nodes(min_nodes: int, desired: int, max_nodes: int, spares: int) -> No
         raise ValueError(
             f"min ≤ desired ≤ max is needed, but min is {min_nodes}, desired {desired} and max {max_nodes}"
         )
+    for name, value in (("min", min_nodes), ("desired", desired), ("max", max_nodes)):
+        if value % multiple_of:
+            raise ValueError(f"{name} is {value}; it must be a multiple of {multiple_of} (multiple_of)")
 
 
 class Resources(_Strict):
@@ -123,8 +140,8 @@ class Resources(_Strict):
 class Placement(_Strict):
     """Where the job may run. All its nodes run in one zone, or with `spread: region` in one region."""
 
-    cloud: Annotated[str, Field(json_schema_extra={"enum": list(CLOUDS)})] = DEFAULT.name
-    """The cloud to rent from. The daemon's configuration must have a table for it."""
+    cloud: Annotated[str, Field(json_schema_extra={"enum": list(CLOUDS)})] = ""
+    """The cloud to rent from. The daemon's configuration must have a table for it. Empty: the only one that it has."""
     regions: tuple[str, ...] = ()
     """Regions to use, out of those in the daemon's configuration. Empty: all of them."""
     zones: tuple[str, ...] = ()
@@ -135,7 +152,7 @@ class Placement(_Strict):
     @field_validator("cloud")
     @classmethod
     def _known(cls, value: str) -> str:
-        if value not in CLOUDS:
+        if value not in {"", *CLOUDS}:
             raise ValueError(f"{value!r} is no cloud; there are: {', '.join(CLOUDS)}")
         return value
 
@@ -191,16 +208,34 @@ class Storage(_Strict):
 
 
 class Limits(_Strict):
-    """When the job ends by itself, and what it may cost."""
+    """What the job may use. `spotsupctl limits` shows how much is used, and changes limits while the job runs.
+
+    People are warned when 80 % of `hours` or `usd` are used. A job that reaches one checkpoints on all nodes at the
+    same step, releases its machines and is paused; raising the limit lets it go on.
+    """
 
     hours: Annotated[float, Field(gt=0)] | None = None
-    """The job fails this many hours after its submission; time in which it was paused does not count."""
+    """The job is paused after training for this many hours in all. Time without a round of at least `min` nodes, such
+    as waiting for capacity, does not count."""
     usd: Annotated[float, Field(gt=0)] | None = None
-    """The job fails once its nodes have cost this many US dollars, as far as their prices are known."""
+    """The job is paused once its nodes have cost this many US dollars, at the prices of the time. Nodes without a known
+    price are not asked for; a job for which no price is known is refused."""
     usd_per_hour: Annotated[float, Field(gt=0)] | None = None
-    """No node is asked for that would bring the job above this many US dollars per hour, or whose price is unknown."""
+    """No node is asked for that would bring the job above this many US dollars per hour, or whose price is unknown; a
+    job for which no price is known is refused. A spot price that rises later ends no node."""
     app_failures: Annotated[int, Field(ge=0, le=1000)] = 3
     """The job fails when its program failed more often than this. Preemptions and lost nodes never count."""
+    finish_minutes: Annotated[float, Field(gt=0, le=MAX_FINISH_MINUTES)] = 2
+    """Once a rank has ended well, the others that use no processor are ended after this time: they hang. The job ends
+    as the ranks that have ended say."""
+    hang: Literal["alert", "restart"] = "alert"
+    """What happens when no rank completes a step for ten times its slow steps, and 5 minutes: an alert with stacks in
+    the logs, or also a new round, at most three times a day. For programs with a Session only."""
+
+    @property
+    def of_money(self) -> bool:
+        """Whether any of them needs prices to be kept."""
+        return self.usd is not None or self.usd_per_hour is not None
 
 
 _MARKETS = {
@@ -241,9 +276,10 @@ class JobSpec(_Strict):
     env: Annotated[Mapping[str, str], BeforeValidator(_numbers_to_text)] = {}
     """Environment variables for `setup` and `run`. They are stored in etcd and visible on the nodes."""
     limits: Limits = Limits()
-    """When the job ends by itself, and what it may cost ([limits](#limits))."""
+    """What the job may use: hours, dollars, failures ([limits](#limits))."""
     checkpoint_dir: str = ""
-    """Where checkpoints go: a folder that all nodes share. Empty: below the first writable shared `storage`. Without
+    """Where checkpoints go: a folder that all nodes share; every job that names it goes on from what is there. Empty: a
+    folder of this run below the first writable shared `storage`, from which `submit --resume-from` goes on. Without
     shared storage, only checkpoints of the local cloud outlive their machine."""
 
     @model_validator(mode="after")
@@ -253,7 +289,7 @@ class JobSpec(_Strict):
                 raise ValueError("a data job is one node: leave `nodes` out")
             if self.resources.gpu or self.resources.gpus_per_node:
                 raise ValueError("a data job gets no GPU: leave `gpu` and `gpus_per_node` out of `resources`")
-            if CLOUDS[self.placement.cloud].has_catalog and not self.resources.instance_types:
+            if self.placement.cloud and CLOUDS[self.placement.cloud].has_catalog and not self.resources.instance_types:
                 raise ValueError(
                     "a data job needs instance types without a GPU, and the catalog has only types with one: name "
                     "some, such as `resources: {instance_types: [m7i.2xlarge]}`"
@@ -365,12 +401,43 @@ def parse_spec(value: Any) -> JobSpec:
     """A job file's content as a spec. Raises UsageError: one sentence that names the key and what would be right."""
     if not isinstance(value, dict):
         raise UsageError("a job file is a mapping of keys, such as `name: my-job`; this one is not")
+    _check_size(value)
     if value.get("kind") == "data":
         value = {"nodes": 1, **value}  # the only possible number
     try:
         return JobSpec.model_validate(_lists_to_tuples(value))
     except ValidationError as error:
         raise UsageError(first_error(error, "the job file", JobSpec)) from error
+
+
+def _check_size(value: dict[Any, Any]) -> None:
+    """Before anything walks it: YAML's aliases make a small file a huge or an endless value."""
+    rest: list[tuple[Any, int]] = [(value, 1)]
+    count = 0
+    while rest:
+        each, depth = rest.pop()
+        count += 1
+        if depth > MAX_SPEC_DEPTH:
+            raise UsageError(f"the job file is nested too deeply: at most {MAX_SPEC_DEPTH} levels are accepted")
+        if count > MAX_SPEC_BYTES:
+            raise UsageError(f"the job file has too many values: at most {MAX_SPEC_BYTES} bytes are accepted")
+        inside = each.values() if isinstance(each, dict) else each if isinstance(each, list | tuple) else ()
+        rest += [(item, depth + 1) for item in inside]
+    total = _bytes_of(value)
+    if total > MAX_SPEC_BYTES:
+        largest = max(value, key=lambda key: _bytes_of(value[key]))
+        where, found = str(largest), value[largest]
+        if isinstance(found, dict):
+            deeper, found = max(found.items(), key=lambda item: _bytes_of(item[1]))
+            where = f"{where}.{deeper}"
+        raise UsageError(
+            f"the job file has {total} bytes, and at most {MAX_SPEC_BYTES} are accepted; `{where[:80]}` alone has "
+            f"{_bytes_of(found)}: put it into a file beside the code"
+        )
+
+
+def _bytes_of(value: Any) -> int:
+    return len(json.dumps(value, default=str, skipkeys=True))
 
 
 def _lists_to_tuples(value: Any) -> Any:

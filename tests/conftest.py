@@ -12,7 +12,15 @@ import pytest
 # look-up would stall it for many seconds. `make test` sets it, too: libc reads it once, at its first look-up.
 os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:1")
 
+from hypothesis import HealthCheck, settings
+
 from tests.support.programs import LocalCloud, empty_etcd, running_etcd, running_local_cloud
+
+# A busy machine stops a test for seconds at any moment. The same commit gets the same answer: what is new is looked for
+# by `make explore`, with other examples each time and far more of them.
+settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
+settings.register_profile("explore", settings.get_profile("busy"), derandomize=False, max_examples=3000)
+settings.load_profile("busy")
 
 
 @pytest.fixture(scope="session")

@@ -28,7 +28,7 @@ FOLDER = Path(__file__).resolve().parent.parent / "docs" / "reference"
 JOB_EXAMPLE = """\
 name: resnet50
 kind: training
-nodes: {min: 2, desired: 4, max: 8, spares: 1}
+nodes: {min: 2, desired: 4, max: 8, spares: 1, multiple_of: 2}
 resources:
   gpu: V100
   gpus_per_node: 1
@@ -49,7 +49,7 @@ environment: requirements.txt
 setup: python -m nltk.downloader punkt
 run: train.py --data /mnt/data --lr 0.1
 env: {LR: "0.1", WANDB_MODE: offline}
-limits: {hours: 48, usd: 200, usd_per_hour: 12, app_failures: 3}
+limits: {hours: 48, usd: 200, usd_per_hour: 12, app_failures: 3, finish_minutes: 2, hang: alert}
 checkpoint_dir: /mnt/out/checkpoints
 """
 
@@ -67,7 +67,7 @@ password_file = "/etc/spotsup/etcd-password"
 targets = "10.0.0.5:9465"
 
 [local]
-enabled = false
+enabled = true
 
 [aws]
 regions = ["us-east-1", "us-west-2"]
@@ -223,7 +223,7 @@ def _type(schema: Mapping[str, Any], property_: Mapping[str, Any]) -> str:
     if first.get("type") == "array":
         return f"list of {'tables' if _model_of(schema, first) else _type(schema, first['items']) + 's'}"
     if first.get("type") == "object":
-        inner = first["additionalProperties"]
+        inner = first.get("additionalProperties") or next(iter(first["patternProperties"].values()))
         return f"table of {'lists of strings' if inner.get('type') == 'array' else _type(schema, inner) + 's'}"
     return TYPES.get(first.get("type", ""), "table")
 

@@ -165,15 +165,15 @@ def _make_room(cloud: Path, count: int) -> None:
 
 def _launch(cloud: LocalProvisioner, names: Sequence[str], identity: Identity, stop: Stop) -> list[Instance]:
     offer = cloud.offers(OfferQuery(), CALL_S)[0]
-    public = identity.client_key().public
+    public, owner = identity.client_key().public, identity.owner(CLUSTER)
     for name in names:
         stop.check()
-        outcome = cloud.launch(LaunchRequest(name, CLUSTER, name, offer, identity.host_key(name), public), CALL_S)
+        outcome = cloud.launch(LaunchRequest(name, owner, name, offer, identity.host_key(name), public), CALL_S)
         if not isinstance(outcome, Launched):
             raise BenchError(f"the local cloud did not launch {name}: {outcome}")
 
     def answering() -> list[Instance]:
-        found = {each.node: each for each in cloud.instances(CLUSTER, CALL_S)}
+        found = {each.node: each for each in cloud.instances(owner, CALL_S)}
         machines = [found[name] for name in names]
         return machines if all(each.state is InstanceState.RUNNING and _answers(each) for each in machines) else []
 

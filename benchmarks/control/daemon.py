@@ -32,13 +32,14 @@ from provisioners.base import (
     Market,
     Offer,
     OfferQuery,
+    Owner,
 )
 from supervisor.identity import Identity
 from supervisor.journal.codec import dump
 from supervisor.journal.journal import Journal
 from supervisor.journal.store import EtcdStore
 from supervisor.model import JobRecord, JobState, NodeRecord, NodeState, move_job, move_node
-from supervisor.planner.actions import BootstrapDone
+from supervisor.planner.actions import AskDone, BootstrapDone
 from supervisor.planner.world import Rules
 from supervisor.runtime.actor import Effects, ThreadActor
 from supervisor.runtime.clock import SystemClock
@@ -48,6 +49,8 @@ from supervisor.spec import parse_spec
 
 CLUSTER = "bench"
 KEYS = Keys(CLUSTER)
+IDENTITY = Identity(b"s" * 32)
+OWNER = IDENTITY.owner(CLUSTER)
 OFFER = Offer("local", "local", "zone-a", "small", Market.SPOT, 0.1)
 LEADER_TTL_S = 10.0
 TICK_S = 1.0  # as supervisor.config has it
@@ -79,9 +82,8 @@ def population(jobs: int, nodes: int, now: float) -> dict[str, bytes]:
 
 
 def _job(name: str, nodes: int, at: float) -> dict[str, bytes]:
-    spec = parse_spec(
-        {"name": name, "nodes": {"min": 1, "desired": nodes, "max": 64}, "run": "train.py --steps 100000"}
-    )
+    wanted, placement = {"min": 1, "desired": nodes, "max": 64}, {"cloud": "local"}
+    spec = parse_spec({"name": name, "nodes": wanted, "placement": placement, "run": "train.py --steps 100000"})
     record = JobRecord(
         name, "bench", spec, "0" * 64, at, 1, nodes, 64, state_since=at, next_node=nodes + 1, last_reported_round=1
     )
@@ -144,10 +146,10 @@ class PaperCloud:
         with self._lock:
             return Launched(self._instances.setdefault(made.id, made))
 
-    def find(self, token: str, timeout_s: float) -> Instance | None:
+    def find(self, owner: Owner, token: str, timeout_s: float) -> Instance | None:
         return self._instances.get(f"i-{token}")
 
-    def instances(self, cluster: str, timeout_s: float) -> Sequence[Instance]:
+    def instances(self, owner: Owner | None, timeout_s: float) -> Sequence[Instance]:
         with self._lock:
             return list(self._instances.values())
 
@@ -155,7 +157,7 @@ class PaperCloud:
         with self._lock:
             self._instances.pop(instance_id, None)
 
-    def leftovers(self, cluster: str, timeout_s: float) -> Sequence[Leftover]:
+    def leftovers(self, owner: Owner, timeout_s: float) -> Sequence[Leftover]:
         return []
 
     def remove(self, leftover: Leftover, timeout_s: float) -> None:
@@ -171,7 +173,7 @@ class PaperCloud:
 def instance_of(node: str, at: float) -> Instance:
     """The machine of a node."""
     return Instance(
-        f"i-{node}", CLUSTER, node, node, "local", "zone-a", "small", InstanceState.RUNNING, at, "127.0.0.1", 22, node
+        f"i-{node}", OWNER, node, node, "local", "zone-a", "small", InstanceState.RUNNING, at, "127.0.0.1", 22, node
     )
 
 
@@ -190,6 +192,10 @@ class PaperNodes:
             self._etcd.txn([], puts)
             self._form(job.name, node.id)
         return BootstrapDone(node.id)
+
+    def ask(self, node: NodeRecord) -> AskDone:
+        """A silent node is dead."""
+        return AskDone(node.id, time.time(), "connection refused")
 
     def _form(self, job: str, newcomer: str) -> None:
         found = self._etcd.get(KEYS.round(job))
@@ -253,10 +259,11 @@ class Bench:
         self._cloud = PaperCloud(instance_of(node.id, node.launched_at) for node in nodes)
         clock = SystemClock()
         effects = Effects(
-            cluster=CLUSTER,
+            owner=OWNER,
             provisioners={"local": self._cloud},
-            identity=Identity(b"s" * 32),
-            preparer=PaperNodes(Etcd([endpoint]), random.Random(1)),
+            identity=IDENTITY,
+            preparer=(nodes_on_paper := PaperNodes(Etcd([endpoint]), random.Random(1))),
+            evidence=nodes_on_paper,
             alerts=None,
             find_alert=self._journal.alert,
             clock=clock,

@@ -12,6 +12,7 @@ KILL_WAIT_S = 5.0
 LOCK_WAIT_S = 30
 BEGIN_WAIT_S = 15.0  # until a unit has written its pid
 STOP_PREFIX = "spotsup-agent "
+ADVANCE_PREFIX = "spotsup-advance "
 
 
 def stop_agent(paths: Paths, grace_s: float) -> str:
@@ -56,6 +57,12 @@ def start_agent_unit(paths: Paths, key: str) -> str:
 def collect(paths: Paths, lines: int) -> str:
     """Print the end of the agent's log and of its launcher's, nothing for a log that is missing."""
     return fill("agent/collect.sh", logs=[shell_path(paths.agent_log), shell_path(paths.launcher_log)], lines=lines)
+
+
+def advance(paths: Paths) -> str:
+    """Print whether the agent runs, and how long ago its workers wrote anything."""
+    run, log = shell_path(paths.run), shell_path(paths.launcher_log)
+    return fill("agent/advance.sh", **_processes(paths), run=run, log=log, prefix=ADVANCE_PREFIX)
 
 
 def _processes(paths: Paths) -> dict[str, Value]:

@@ -58,8 +58,12 @@ def agent_config(facts: Facts, setup: Setup) -> bytes:
         "log_dir": paths.log,
         "checkpoint_dir": expand(config.get("checkpoint_dir", ""), facts.home),
     }
+    if "resume_from" in config:
+        config["resume_from"] = [expand(folder, facts.home) for folder in config["resume_from"]]
     if setup.image is not None:
         config["container_init"] = True
+    if facts.gpu.devices and setup.host.gpus:
+        config["gpus"] = setup.host.gpus
     return json.dumps(config, separators=(",", ":"), sort_keys=True).encode()
 
 

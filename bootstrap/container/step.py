@@ -170,6 +170,9 @@ def _folders(facts: Facts, setup: Setup) -> tuple[str, ...]:
     """The folders that a container gets: bootstrap's own, the job's file systems, and the one of checkpoints."""
     root = expand(setup.root, facts.home)
     mounted = [mount.mountpoint for mount in setup.mounts]
-    checkpoints = expand(str(json.loads(setup.agent_config).get("checkpoint_dir", "")), facts.home)
-    inside = any(f"{checkpoints}/".startswith(f"{folder}/") for folder in (root, *mounted))
-    return (root, *mounted, *([checkpoints] if checkpoints and not inside else []))
+    config, found = json.loads(setup.agent_config), [root, *mounted]
+    for folder in (config.get("checkpoint_dir", ""), *config.get("resume_from", ())):
+        checkpoints = expand(str(folder), facts.home)
+        if checkpoints and not any(f"{checkpoints}/".startswith(f"{each}/") for each in found):
+            found.append(checkpoints)
+    return tuple(found)

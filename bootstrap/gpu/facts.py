@@ -16,7 +16,9 @@ from bootstrap.model import Paths, Setup, shell_path
 from bootstrap.system.facts import BORN_FILE
 from bootstrap.templates import fill
 
-SMI_LIMIT_S = 30  # without persistence the first call wakes each GPU: seconds for each
+# Of two tries of nvidia-smi; the second also of turning on persistence mode before it: without that, each call wakes
+# all GPUs of a cold machine.
+SMI_TRIES_S = (30, 180)
 INSTALLED_FILE = "/etc/spotsup/gpu-driver"
 """Says which driver our step has installed. Written as root."""
 
@@ -93,7 +95,8 @@ def gpu_script(setup: Setup, sys: str = "/sys", proc: str = "/proc") -> str:
         sys=sys,
         proc=proc,
         own=shell_path(Paths(setup.root, setup.node).own),
-        limit_s=SMI_LIMIT_S,
+        limit_s=SMI_TRIES_S[0],
+        patience_s=SMI_TRIES_S[1],
         query=",".join(_QUERY),
         born=BORN_FILE,
         node=setup.node,

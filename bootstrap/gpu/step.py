@@ -14,7 +14,7 @@ from hashlib import sha256
 from bootstrap.decision import Decision, env_script, ours, paths_on
 from bootstrap.environment.step import prepared_name, python_of
 from bootstrap.facts import Facts
-from bootstrap.gpu.facts import CHECKED_FILE, INSTALLED_FILE, SMI_LIMIT_S, Flavour, Gpu, GpuFacts
+from bootstrap.gpu.facts import CHECKED_FILE, INSTALLED_FILE, SMI_TRIES_S, Flavour, Gpu, GpuFacts
 from bootstrap.model import Command, Host, Paths, Reboot, Run, Setup, Skip, Unfit, Upload
 from bootstrap.templates import fill
 
@@ -32,18 +32,26 @@ CHECK_TIMEOUT_S = 240.0  # torch's first import from a cold disk, and a context 
 _TURING = 0x1E00
 _BLACKWELL = 0x2900
 
-# Errors of the hardware, or after which only a reset helps. Errors that a program can cause (13, 31, 43, 45) are not
-# among them: on a machine that was used before, they mean nothing.
+# Errors of the hardware, or after which only a reset helps, by NVIDIA's Xid catalog; the agent has the same table
+# (gpu_verdict.py in the trainer). Errors that a program can cause (13, 31, 43, 45) are not among them: on a machine
+# that was used before, they mean nothing.
 UNHEALTHY_XIDS = {
+    46: "stopped processing for good",
     48: "uncorrectable memory error",
     62: "internal micro-controller halted",
     64: "memory row remapping failed",
     74: "NVLink error",
     79: "fell off the bus",
+    94: "contained memory error",
     95: "uncontained memory error",
+    109: "context switch timed out",
+    110: "security fault",
     119: "GPU system processor timed out",
     120: "GPU system processor error",
+    136: "NVLink training failed",
     140: "unrecovered memory error",
+    143: "initialization failed",
+    158: "fatal timeout",
 }
 
 _NOTHING_FOUND = "No devices were found"
@@ -132,7 +140,8 @@ def diagnose(found: GpuFacts) -> Diagnosis:
     """The state of the driver, on any kind of machine; `found` has GPUs on its bus."""
     if found.smi_hung:
         return Diagnosis(
-            Condition.UNHEALTHY, f"nvidia-smi did not end within {SMI_LIMIT_S} s: a GPU or its driver hangs"
+            Condition.UNHEALTHY,
+            f"nvidia-smi did not end at the second try within {SMI_TRIES_S[1]} s: a GPU or its driver hangs",
         )
     if found.smi is None:
         return Diagnosis(Condition.INSTALL, "there is no NVIDIA driver")
@@ -255,7 +264,9 @@ def _tune(facts: Facts, setup: Setup) -> Decision:
             script = fill("gpu/install_fabric_manager.sh", version=found.version)
         commands.append(Run(what, script, TUNE_TIMEOUT_S, as_root=True))
     if not all(each.persistence for each in found.gpus) and ours(facts, setup):
-        commands.append(Run("keep the driver loaded (persistence mode)", "nvidia-smi -pm 1\n", 120.0, as_root=True))
+        commands.append(
+            Run("keep the driver loaded (persistence mode)", "nvidia-smi -pm 1\n", float(SMI_TRIES_S[1]), as_root=True)
+        )
     if commands:
         return tuple(commands)
     return Skip(f"{len(found.gpus)} {found.gpus[0].name}, driver {found.version} ({found.flavour}), no errors")

@@ -19,6 +19,7 @@ from provisioners.base import (
     LaunchRequest,
     Market,
     Offer,
+    Owner,
     ProvisionerError,
 )
 from provisioners.calls import Deadline
@@ -194,4 +195,4 @@ def _is_for_members(rule: dict[str, Any], groups: Sequence[str]) -> bool:
 def _dry_request(region: str, zone: str, instance_type: str) -> LaunchRequest:
     offer = Offer("aws", region, zone, instance_type, Market.SPOT, None)
     key = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA check"
-    return LaunchRequest("check", "check", "check", offer, HostKey(key, "none"), key)
+    return LaunchRequest("check", Owner("check", ""), "check", offer, HostKey(key, "none"), key)

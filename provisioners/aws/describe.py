@@ -8,7 +8,6 @@ from typing import Any
 
 from provisioners.aws.settings import AwsSettings
 from provisioners.base import (
-    CLUSTER_TAG,
     NODE_TAG,
     TOKEN_TAG,
     EndCause,
@@ -17,6 +16,7 @@ from provisioners.base import (
     Leftover,
     LeftoverKind,
     ProvisionerError,
+    owner_of,
 )
 
 # "Spot Instance interruption notices": two minutes ahead.
@@ -71,7 +71,7 @@ def instance(raw: Mapping[str, Any], region: str, settings: AwsSettings, preempt
     private = raw.get("PrivateIpAddress") or ""
     return Instance(
         id=id_of(region, ec2_id),
-        cluster=tags.get(CLUSTER_TAG, ""),
+        owner=owner_of(tags),
         node=tags.get(NODE_TAG, ""),
         token=tags.get(TOKEN_TAG, ""),
         region=region,
@@ -107,7 +107,17 @@ def preemptions(requests: Iterable[Mapping[str, Any]], now: float) -> dict[str, 
 def leftover(raw: Mapping[str, Any], kind: LeftoverKind, id_key: str, region: str) -> Leftover:
     """A resource that belongs to no instance."""
     tags = tags_of(raw)
-    return Leftover(id_of(region, raw[id_key]), kind, tags.get(CLUSTER_TAG, ""), tags.get(NODE_TAG, ""), region)
+    return Leftover(id_of(region, raw[id_key]), kind, owner_of(tags), tags.get(NODE_TAG, ""), region)
+
+
+def tagged(tags: Mapping[str, str]) -> dict[str, str]:
+    """The filters that only resources with these tags pass."""
+    return {f"tag:{key}": value for key, value in tags.items()}
+
+
+def filters(values: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Filters as EC2's calls take them: a resource has to pass all."""
+    return [{"Name": name, "Values": [value]} for name, value in values.items()]
 
 
 def tags_of(raw: Mapping[str, Any]) -> dict[str, str]:

@@ -21,6 +21,7 @@ AWS = Descriptor(
     settings=AwsSettings,
     factory=_provisioner,
     metadata="aws",
+    notice_s=120.0,
     host=HostTraits(
         cloud="aws",
         rented=True,

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from provisioners.base import Scope
-from provisioners.codes import Code, ErrorReply, ErrorTable, Kind
+from provisioners.codes import Code, ErrorReply, ErrorTable, Kind, denied
 
 CAPACITY_MEMORY_S = 180.0  # karpenter's
 ABSENT_MEMORY_S = 3600.0  # a zone does not gain an instance type within minutes
@@ -32,8 +32,8 @@ def _capacity(
     return Code(name, Kind.NO_CAPACITY, source, scope, memory_s, message_part=message_part)
 
 
-def _quota(name: str, source: str = "API") -> Code:
-    return Code(name, Kind.QUOTA, source, Scope.REGION, QUOTA_MEMORY_S, _ASK_FOR_MORE)
+def _quota(name: str, source: str = "API", scope: Scope = Scope.REGION) -> Code:
+    return Code(name, Kind.QUOTA, source, scope, QUOTA_MEMORY_S, _ASK_FOR_MORE)
 
 
 def _fatal(name: str, remedy: str = "", source: str = "API") -> Code:
@@ -59,9 +59,10 @@ TABLE: Sequence[Code] = (
     _capacity("InsufficientVolumeCapacity", "API", Scope.ZONE),
     _capacity("InsufficientFreeAddressesInSubnet", "karpenter", Scope.ZONE),
     _capacity("InsufficientAddressCapacity", "API", Scope.REGION),
-    _quota("MaxSpotInstanceCountExceeded"),
-    _quota("VcpuLimitExceeded", "karpenter"),
-    _quota("InstanceLimitExceeded"),
+    # Counted in vCPUs by family and market (quota.py).
+    _quota("MaxSpotInstanceCountExceeded", scope=Scope.QUOTA),
+    _quota("VcpuLimitExceeded", "karpenter", Scope.QUOTA),
+    _quota("InstanceLimitExceeded", scope=Scope.QUOTA),
     _quota("VolumeLimitExceeded"),
     _quota("NetworkInterfaceLimitExceeded"),
     _quota("AddressLimitExceeded"),
@@ -104,30 +105,34 @@ TABLE: Sequence[Code] = (
     _fatal("UnsupportedOperation"),
     _fatal("OperationNotPermitted"),
     _fatal("SpotInstanceTypeNotSupported"),
-    _fatal("UnauthorizedOperation", _ALLOW),
-    _fatal("AccessDenied", _ALLOW),
-    _fatal("AccessDeniedException", _ALLOW),
-    _fatal(
+    denied("UnauthorizedOperation", "API", _ALLOW, Scope.TYPE_IN_ZONE),
+    denied("AccessDenied", "API", _ALLOW, Scope.TYPE_IN_ZONE),
+    denied("AccessDeniedException", "API", _ALLOW, Scope.TYPE_IN_ZONE),
+    denied(
         "AuthFailure.ServiceLinkedRoleCreationNotPermitted",
+        "API",
         "run once: aws iam create-service-linked-role --aws-service-name spot.amazonaws.com",
+        Scope.TYPE_IN_ZONE,
     ),
-    _fatal("AuthFailure", _RENEW),
-    _fatal("InvalidClientTokenId", _RENEW),
-    _fatal("UnrecognizedClientException", _RENEW),
-    Code("SignatureDoesNotMatch", Kind.FATAL, "aws-cli#6676", remedy=_CLOCK, message_part="Signature expired"),
-    Code("SignatureDoesNotMatch", Kind.FATAL, "aws-cli#6676", remedy=_CLOCK, message_part="Signature not yet current"),
-    _fatal("SignatureDoesNotMatch", _RENEW),
-    _fatal("IncompleteSignature", _RENEW),
-    _fatal("MissingAuthenticationToken", _RENEW),
-    _fatal("ExpiredToken", _RENEW),
-    _fatal("ExpiredTokenException", _RENEW),
-    _fatal("RequestExpired", _RENEW + ", and check this computer's clock"),
+    # The same code for an AMI of someone else's, with credentials that are good.
+    Code("AuthFailure", Kind.FATAL, "API", remedy=_IMAGE, message_part="Not authorized for images"),
+    denied("AuthFailure", "API", _RENEW),
+    denied("InvalidClientTokenId", "API", _RENEW),
+    denied("UnrecognizedClientException", "API", _RENEW),
+    denied("SignatureDoesNotMatch", "aws-cli#6676", _CLOCK, message_part="Signature expired"),
+    denied("SignatureDoesNotMatch", "aws-cli#6676", _CLOCK, message_part="Signature not yet current"),
+    denied("SignatureDoesNotMatch", "API", _RENEW),
+    denied("IncompleteSignature", "API", _RENEW),
+    denied("MissingAuthenticationToken", "API", _RENEW),
+    denied("ExpiredToken", "API", _RENEW),
+    denied("ExpiredTokenException", "API", _RENEW),
+    denied("RequestExpired", "API", _RENEW + ", and check this computer's clock"),
     _fatal("OptInRequired", "subscribe the account to EC2, or to the image in the Marketplace"),
-    _fatal("PendingVerification", "AWS is verifying the account; this takes hours"),
-    _fatal("Blocked", "AWS has blocked the account: contact AWS Support"),
+    denied("PendingVerification", "API", "AWS is verifying the account; this takes hours", Scope.REGION),
+    denied("Blocked", "API", "AWS has blocked the account: contact AWS Support"),
 )
 
-ERRORS = ErrorTable(TABLE, (_ALLOW, _RENEW, _CLOCK))
+ERRORS = ErrorTable(TABLE)
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,12 +45,12 @@ def run_instances(
 
 
 def client_token(request: LaunchRequest) -> str:
-    """EC2's idempotency token: 64 ASCII characters at most, the same for the same token of the same cluster.
+    """EC2's idempotency token: 64 ASCII characters at most, the same for the same token of the same owner.
 
     Neither type nor zone is in it: one token means one request. EC2 keeps tokens by zone, and refuses one that comes
     with another type.
     """
-    return hashlib.sha256(f"{request.cluster}\n{request.token}".encode()).hexdigest()
+    return hashlib.sha256(f"{request.owner.key_mark}\n{request.owner.cluster}\n{request.token}".encode()).hexdigest()
 
 
 def image_id(settings: AwsSettings, machine: MachineType, driver: Literal["open", "proprietary"]) -> str:
@@ -102,7 +102,7 @@ def _interface(card: int, request: LaunchRequest, settings: AwsSettings, machine
 
 def _tag_specifications(request: LaunchRequest, settings: AwsSettings, *, spot: bool) -> list[dict[str, Any]]:
     """Tags for all resources, set at their creation: a resource without a tag cannot be found again."""
-    tags = {"Name": f"{request.cluster}-{request.node}", **settings.tags, **request.tags, **request.own_tags}
+    tags = {"Name": f"{request.owner.cluster}-{request.node}", **settings.tags, **request.tags, **request.own_tags}
     kinds = ["instance", "volume", "network-interface", *(["spot-instances-request"] if spot else [])]
     listed = [{"Key": key, "Value": value} for key, value in tags.items()]
     return [{"ResourceType": kind, "Tags": listed} for kind in kinds]

@@ -8,7 +8,7 @@ from typing import Any
 
 from provisioners.aws import describe
 from provisioners.aws.client import Aws
-from provisioners.base import CLUSTER_TAG, Leftover, LeftoverKind
+from provisioners.base import Leftover, LeftoverKind, Owner
 from provisioners.calls import Deadline
 from provisioners.codes import ApiError
 
@@ -70,12 +70,11 @@ _KINDS: Mapping[LeftoverKind, _Kind] = {
 }
 
 
-def listed(aws: Aws, region: str, cluster: str, deadline: Deadline) -> Sequence[Leftover]:
+def listed(aws: Aws, region: str, owner: Owner, deadline: Deadline) -> Sequence[Leftover]:
     """All of one region, in four calls."""
     found = []
     for kind, calls in _KINDS.items():
-        wanted = {f"tag:{CLUSTER_TAG}": cluster, **calls.filters}
-        filters = [{"Name": name, "Values": [value]} for name, value in wanted.items()]
+        filters = describe.filters({**describe.tagged(owner.tags), **calls.filters})
         pages = {"MaxResults": _PAGE} if calls.paged else {}
         resources = list(aws.pages("ec2", region, calls.listing, deadline, calls.key, Filters=filters, **pages))
         # An address has no status: it is in use while associated.

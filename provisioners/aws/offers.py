@@ -60,7 +60,10 @@ class Offers(CloudOffers):
         places = [place for place in places if not query.zones or place[1] in query.zones]
         spot = query.market is Market.SPOT
         prices = self._spot_prices(region, sorted({each for each, _ in places}), deadline) if spot and places else {}
-        return [self._offer(region, zone, types[name], query.market, prices.get((name, zone))) for name, zone in places]
+        return [
+            self._offer(region, zone, types[name], query.market, prices.get((name, zone)), _quota(name, query.market))
+            for name, zone in places
+        ]
 
     def _may_use(self, zone: str, region: str) -> bool:
         """With subnets configured for a region, only their zones."""
@@ -94,6 +97,11 @@ class Offers(CloudOffers):
         return {
             (region, quota.code): quota_limit(self._aws, region, quota, deadline) for region, quota in wanted if quota
         }
+
+
+def _quota(instance_type: str, market: Market) -> str:
+    found = quota_of(instance_type, market)
+    return found.code if found else ""
 
 
 def _complaint(offer: Offer, machine: MachineType, limits: Limits) -> str:

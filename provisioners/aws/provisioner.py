@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -24,6 +24,7 @@ from provisioners.base import (
     Leftover,
     Offer,
     OfferQuery,
+    Owner,
     ProvisionerError,
     Transient,
     Unknown,
@@ -31,6 +32,7 @@ from provisioners.base import (
 from provisioners.calls import Deadline, launched
 from provisioners.catalog import Catalog, load_catalog
 from provisioners.codes import ApiError
+from provisioners.readings import read_each
 
 _PAGE = 1000  # EC2's maximum
 _NOT_FOUND = ("InvalidInstanceID.NotFound", "InvalidInstanceID.Malformed")
@@ -70,21 +72,20 @@ class AwsProvisioner:
             CREDENTIALS_HINT,
         )
 
-    def find(self, token: str, timeout_s: float) -> Instance | None:
+    def find(self, owner: Owner, token: str, timeout_s: float) -> Instance | None:
         """As the protocol says. By tag: a listing by idempotency token covers one region only, too."""
         deadline = Deadline(timeout_s)
         found: list[Instance] = []
         for region in self._settings.regions:
-            found += self._list(region, TOKEN_TAG, token, deadline)
+            found += self._list(region, describe.tagged({**owner.tags, TOKEN_TAG: token}), deadline)
         alive = [each for each in found if each.state is not InstanceState.TERMINATED]
         return next(iter(alive or found), None)
 
-    def instances(self, cluster: str, timeout_s: float) -> Sequence[Instance]:
+    def instances(self, owner: Owner | None, timeout_s: float) -> Sequence[Instance]:
         """As the protocol says: per region one listing of instances, and one of spot requests where there are any."""
         deadline = Deadline(timeout_s)
-        return [
-            each for region in self._settings.regions for each in self._list(region, CLUSTER_TAG, cluster, deadline)
-        ]
+        wanted = describe.tagged(owner.tags) if owner else {"tag-key": CLUSTER_TAG}
+        return [each for region in self._settings.regions for each in self._list(region, wanted, deadline)]
 
     def terminate(self, instance_id: str, timeout_s: float) -> None:
         """As the protocol says. EC2 may not find a young instance yet: later listings still show it."""
@@ -99,11 +100,11 @@ class AwsProvisioner:
                 InstanceIds=[ec2_id],
             )
 
-    def leftovers(self, cluster: str, timeout_s: float) -> Sequence[Leftover]:
+    def leftovers(self, owner: Owner, timeout_s: float) -> Sequence[Leftover]:
         """Disks, network interfaces and addresses without an instance, and open spot requests."""
         deadline = Deadline(timeout_s)
         regions = self._settings.regions
-        return [each for region in regions for each in leftovers.listed(self._aws, region, cluster, deadline)]
+        return [each for region in regions for each in leftovers.listed(self._aws, region, owner, deadline)]
 
     def remove(self, leftover: Leftover, timeout_s: float) -> None:
         """Delete it; one that is already gone is no error."""
@@ -124,15 +125,14 @@ class AwsProvisioner:
 
     # -- inside --------------------------------------------------------------------------------------------
 
-    def _list(self, region: str, tag: str, value: str, deadline: Deadline) -> list[Instance]:
-        filters = _filters({f"tag:{tag}": value})
+    def _list(self, region: str, wanted: Mapping[str, str], deadline: Deadline) -> list[Instance]:
+        filters = describe.filters(wanted)
         reservations = self._aws.pages(
             "ec2", region, "describe_instances", deadline, "Reservations", Filters=filters, MaxResults=_PAGE
         )
         listed = [each for reservation in reservations for each in reservation.get("Instances", ())]
         notices: dict[str, float] = {}
         if any(describe.may_be_preempted(each) for each in listed):
-            wanted = _filters({f"tag:{tag}": value, "state": "active"})
             notices = describe.preemptions(
                 self._aws.pages(
                     "ec2",
@@ -140,14 +140,16 @@ class AwsProvisioner:
                     "describe_spot_instance_requests",
                     deadline,
                     "SpotInstanceRequests",
-                    Filters=wanted,
+                    Filters=describe.filters({**wanted, "state": "active"}),
                     MaxResults=_PAGE,
                 ),
                 self._now().timestamp(),
             )
-        return [
-            describe.instance(each, region, self._settings, notices.get(each.get("InstanceId", ""))) for each in listed
-        ]
+        return read_each(
+            listed,
+            lambda each: describe.instance(each, region, self._settings, notices.get(each["InstanceId"])),
+            lambda each: describe.id_of(region, each["InstanceId"]),
+        )
 
     def _launch(self, request: LaunchRequest, where: str, deadline: Deadline) -> LaunchOutcome:
         region = request.offer.region
@@ -172,10 +174,11 @@ class AwsProvisioner:
         since. The result is the instance of this token and this node, as long as EC2 lists it.
         """
         try:
-            found = self._list(request.offer.region, TOKEN_TAG, request.token, deadline)
+            wanted = describe.tagged({**request.owner.tags, TOKEN_TAG: request.token})
+            found = self._list(request.offer.region, wanted, deadline)
         except ProvisionerError as error:
             return Unknown(f"{refused}; {error}")
-        mine = [each for each in found if (each.cluster, each.node) == (request.cluster, request.node)]
+        mine = [each for each in found if each.node == request.node]
         if mine:
             return Launched(mine[0])
         outcome = errors.ERRORS.launch_outcome(refused.reply, where)
@@ -194,7 +197,3 @@ class AwsProvisioner:
             if error.reply.code in gone:
                 return {}
             raise
-
-
-def _filters(values: dict[str, str]) -> list[dict[str, Any]]:
-    return [{"Name": name, "Values": [value]} for name, value in values.items()]

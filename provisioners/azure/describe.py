@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from provisioners.azure.history import NOTICE_S, Past, timestamp
-from provisioners.azure.launch import owner
+from provisioners.azure.launch import is_named_by, token_in
 from provisioners.azure.settings import AzureSettings
 from provisioners.base import (
     CLUSTER_TAG,
@@ -19,7 +19,9 @@ from provisioners.base import (
     InstanceState,
     Leftover,
     LeftoverKind,
+    Owner,
     ProvisionerError,
+    owner_of,
 )
 
 # "States and billing status of Azure Virtual Machines". A stopped machine is allocated and billed.
@@ -63,7 +65,7 @@ def instance(
     addresses, past = addresses or Addresses(), past or Past()
     state = _state(made, power)
     ended = state in {InstanceState.STOPPING, InstanceState.STOPPED}
-    identity = _identity(raw, name)
+    tags = tags_of(raw)
     coming = past.evicted_at if not ended and past.gone_at is None else None
     return Instance(
         id=name,
@@ -77,17 +79,17 @@ def instance(
         private_address=addresses.private,
         end_cause=_cause(state, made, past) if ended else None,
         preempt_at=None if coming is None else min(coming, now) + NOTICE_S,
-        cluster=identity.cluster,
-        node=identity.node,
-        token=identity.token,
+        owner=owner_of(tags),
+        node=tags.get(NODE_TAG, ""),
+        token=tags.get(TOKEN_TAG, ""),
     )
 
 
-def gone(name: str, past: Past, settings: AzureSettings) -> Instance:
-    """A machine that has ended, by the log, and is in no listing."""
+def gone(name: str, past: Past, settings: AzureSettings, owner: Owner) -> Instance:
+    """A machine that has ended, by the log, and is in no listing. `owner`: who asks, and may have given the name."""
     raw = past.body
     only = settings.regions[0] if len(settings.regions) == 1 else ""
-    identity = _identity(raw, name)
+    its_owner, node, token = _identity(raw, name, owner)
     created = timestamp((raw.get("properties") or {}).get("timeCreated"))
     return Instance(
         id=str(raw.get("name") or name),
@@ -98,9 +100,9 @@ def gone(name: str, past: Past, settings: AzureSettings) -> Instance:
         launched_at=created or past.born_at,
         ssh_port=settings.ssh_port,
         end_cause=past.cause or EndCause.UNKNOWN,
-        cluster=identity.cluster,
-        node=identity.node,
-        token=identity.token,
+        owner=its_owner,
+        node=node,
+        token=token,
     )
 
 
@@ -140,11 +142,10 @@ def addresses_of(nics: Iterable[Mapping[str, Any]], ips: Iterable[Mapping[str, A
     return found
 
 
-def leftover(raw: Mapping[str, Any], kind: LeftoverKind, machine: str) -> Leftover:
-    """A resource that belongs to no machine any more. `machine`: the name of its former one."""
-    identity = _identity(raw, machine)
-    region = str(raw.get("location", ""))
-    return Leftover(str(raw.get("name", "")), kind, identity.cluster, identity.node or identity.token, region)
+def leftover(raw: Mapping[str, Any], kind: LeftoverKind, machine: str, owner: Owner) -> Leftover:
+    """A resource that belongs to no machine any more. `machine`: the name of its former one; `owner`: as of `gone`."""
+    its_owner, node, token = _identity(raw, machine, owner)
+    return Leftover(str(raw.get("name", "")), kind, its_owner, node or token, str(raw.get("location", "")))
 
 
 def tags_of(raw: Mapping[str, Any]) -> Mapping[str, str]:
@@ -152,18 +153,11 @@ def tags_of(raw: Mapping[str, Any]) -> Mapping[str, str]:
     return raw.get("tags") or {}
 
 
-@dataclass(frozen=True, slots=True)
-class _Identity:
-    cluster: str
-    node: str
-    token: str
-
-
-def _identity(raw: Mapping[str, Any], name: str) -> _Identity:
-    """From the tags; without tags, from the machine's name."""
-    tags = tags_of(raw)
-    cluster, token = owner(name)
-    return _Identity(tags.get(CLUSTER_TAG, cluster), tags.get(NODE_TAG, ""), tags.get(TOKEN_TAG, token))
+def _identity(raw: Mapping[str, Any], name: str, owner: Owner) -> tuple[Owner, str, str]:
+    """(owner, node, token) by the tags; without ours, by the machine's name, which shows `owner`'s machines alone."""
+    if CLUSTER_TAG in (tags := tags_of(raw)):
+        return owner_of(tags), tags.get(NODE_TAG, ""), tags.get(TOKEN_TAG, "")
+    return owner if is_named_by(owner, name) else owner_of({}), "", token_in(name)
 
 
 def _zone(raw: Mapping[str, Any]) -> str:

@@ -27,6 +27,7 @@ AZURE = Descriptor(
     settings=AzureSettings,
     factory=_provisioner,
     metadata="azure",
+    notice_s=30.0,
     host=HostTraits(
         cloud="azure",
         rented=True,

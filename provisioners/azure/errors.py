@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from provisioners.base import Scope
-from provisioners.codes import Code, ErrorTable, Kind
+from provisioners.codes import Code, ErrorTable, Kind, denied
 
 CAPACITY_MEMORY_S = 600.0
 ABSENT_MEMORY_S = 3600.0  # karpenter's for SkuNotAvailable
@@ -32,8 +32,14 @@ def _capacity(name: str, source: str, scope: Scope = Scope.TYPE_IN_ZONE, memory_
     return Code(name, Kind.NO_CAPACITY, source, scope, memory_s)
 
 
-def _quota(name: str, message_part: str = "", memory_s: float = QUOTA_MEMORY_S, source: str = "karpenter") -> Code:
-    return Code(name, Kind.QUOTA, source, Scope.REGION, memory_s, _ASK_FOR_MORE, message_part)
+def _quota(
+    name: str,
+    message_part: str = "",
+    memory_s: float = QUOTA_MEMORY_S,
+    source: str = "karpenter",
+    scope: Scope = Scope.QUOTA,
+) -> Code:
+    return Code(name, Kind.QUOTA, source, scope, memory_s, _ASK_FOR_MORE, message_part)
 
 
 def _fatal(name: str, remedy: str = "", source: str = "ARM") -> Code:
@@ -50,6 +56,8 @@ TABLE: Sequence[Code] = (
     _capacity("NotAvailableForSubscription", "ARM", memory_s=ABSENT_MEMORY_S),
     _capacity("SpotPriceGreaterThanProvidedMaxPrice", "spot"),
     _capacity("SubnetIsFull", "ARM", Scope.REGION),
+    # Cores are counted by family, those of spot machines together, and all of a region.
+    _quota("OperationNotAllowed", "Total Regional", scope=Scope.REGION),
     _quota("OperationNotAllowed", "Current Limit: 0", NO_QUOTA_MEMORY_S),
     _quota("OperationNotAllowed", "LowPriorityCores"),
     _quota("OperationNotAllowed", "quota"),
@@ -61,11 +69,12 @@ TABLE: Sequence[Code] = (
         message_part="too many requests",
     ),
     _fatal("OperationNotAllowed"),
+    _quota("QuotaExceeded", "Total Regional", scope=Scope.REGION),
     _quota("QuotaExceeded", "Current Limit: 0", NO_QUOTA_MEMORY_S),
     _quota("QuotaExceeded"),
-    _quota("ResourceQuotaExceeded", source="ARM"),
-    _quota("PublicIPCountLimitReached", source="ARM"),
-    _quota("NetworkInterfaceCountLimitReached", source="ARM"),
+    _quota("ResourceQuotaExceeded", source="ARM", scope=Scope.REGION),
+    _quota("PublicIPCountLimitReached", source="ARM", scope=Scope.REGION),
+    _quota("NetworkInterfaceCountLimitReached", source="ARM", scope=Scope.REGION),
     Code("TooManyRequests", Kind.THROTTLED, "throttling", memory_s=THROTTLED_S),
     Code("SubscriptionRequestsThrottled", Kind.THROTTLED, "throttling", memory_s=THROTTLED_S),
     Code("ResourceCollectionRequestsThrottled", Kind.THROTTLED, "throttling", memory_s=THROTTLED_S),
@@ -88,25 +97,25 @@ TABLE: Sequence[Code] = (
     Code("ConflictingServerState", Kind.TRANSIENT, "ARM"),
     Code("Conflict", Kind.TRANSIENT, "ARM"),
     _fatal("PropertyChangeNotAllowed", "a machine of this name already exists: use a new token"),
-    _fatal("AuthorizationFailed", _ALLOW),
-    _fatal("LinkedAuthorizationFailed", _ALLOW),
-    _fatal("LinkedAccessCheckFailed", _ALLOW),
-    _fatal("AuthorizationPermissionMismatch", _ALLOW),
-    _fatal("InvalidAuthenticationToken", _RENEW),
-    _fatal("InvalidAuthenticationTokenTenant", _RENEW + ", from the subscription's own tenant"),
-    _fatal("ExpiredAuthenticationToken", _RENEW + ", and check this computer's clock"),
-    _fatal("AuthenticationFailed", _RENEW),
-    _fatal("AuthenticationFailedMissingToken", _RENEW),
-    _fatal("InvalidSubscriptionId", "set azure.subscription"),
-    _fatal("SubscriptionNotFound", "set azure.subscription, or give the daemon a role in it"),
-    _fatal("SubscriptionNotRegistered", "run once: az provider register --namespace Microsoft.Compute"),
-    _fatal("MissingSubscriptionRegistration", "run once: az provider register --namespace Microsoft.Compute"),
-    _fatal("ReadOnlyDisabledSubscription", "enable the subscription again"),
+    denied("AuthorizationFailed", "ARM", _ALLOW, Scope.TYPE_IN_ZONE),
+    denied("LinkedAuthorizationFailed", "ARM", _ALLOW, Scope.TYPE_IN_ZONE),
+    denied("LinkedAccessCheckFailed", "ARM", _ALLOW, Scope.TYPE_IN_ZONE),
+    denied("AuthorizationPermissionMismatch", "ARM", _ALLOW, Scope.TYPE_IN_ZONE),
+    denied("InvalidAuthenticationToken", "ARM", _RENEW),
+    denied("InvalidAuthenticationTokenTenant", "ARM", _RENEW + ", from the subscription's own tenant"),
+    denied("ExpiredAuthenticationToken", "ARM", _RENEW + ", and check this computer's clock"),
+    denied("AuthenticationFailed", "ARM", _RENEW),
+    denied("AuthenticationFailedMissingToken", "ARM", _RENEW),
+    denied("InvalidSubscriptionId", "ARM", "set azure.subscription"),
+    denied("SubscriptionNotFound", "ARM", "set azure.subscription, or give the daemon a role in it"),
+    denied("SubscriptionNotRegistered", "ARM", "run once: az provider register --namespace Microsoft.Compute"),
+    denied("MissingSubscriptionRegistration", "ARM", "run once: az provider register --namespace Microsoft.Compute"),
+    denied("ReadOnlyDisabledSubscription", "ARM", "enable the subscription again"),
     _fatal("DisallowedOperation"),
-    _fatal("RequestDisallowedByPolicy", "contact the owner of the named policy", "ARM"),
-    _fatal("ScopeLocked", "remove the lock from azure.resource_group"),
-    _fatal("ResourceGroupNotFound", "create it, or set azure.resource_group"),
-    _fatal("ResourceGroupBeingDeleted", "set azure.resource_group to one that stays"),
+    denied("RequestDisallowedByPolicy", "ARM", "contact the owner of the named policy", Scope.TYPE_IN_ZONE),
+    denied("ScopeLocked", "ARM", "remove the lock from azure.resource_group"),
+    denied("ResourceGroupNotFound", "ARM", "create it, or set azure.resource_group"),
+    denied("ResourceGroupBeingDeleted", "ARM", "set azure.resource_group to one that stays"),
     _fatal("ImageNotFound", _IMAGE, "compute"),
     _fatal("PlatformImageNotFound", _IMAGE, "compute"),
     _fatal("GalleryImageNotFound", _IMAGE, "compute"),
@@ -138,7 +147,7 @@ TABLE: Sequence[Code] = (
     _fatal("OSProvisioningClientError", _IMAGE, "compute"),
 )
 
-ERRORS = ErrorTable(TABLE, (_ALLOW, _RENEW))
+ERRORS = ErrorTable(TABLE)
 
 
 @dataclass(frozen=True, slots=True)

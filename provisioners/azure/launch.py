@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import json
 import re
 import shlex
 from collections.abc import Mapping
 from typing import Any, Literal
 
 from provisioners.azure.settings import AzureSettings
-from provisioners.base import LaunchRequest, Market, Offer, ProvisionerError
+from provisioners.base import LaunchRequest, Market, Offer, Owner, ProvisionerError
 from provisioners.catalog import MachineType
 from provisioners.userdata import DeadMan, user_data
 
@@ -24,36 +23,33 @@ COMPUTE_API = "2024-07-01"
 NETWORK_API = "2022-11-01"
 """The oldest network API version that allows interfaces within a machine's request."""
 
-_NAME = re.compile(r"spotsup-([0-9]{1,2})-([a-z0-9-]+)")
+_NAME = re.compile(r"spotsup-([a-z2-7]{8})-([a-z0-9-]+)")
 _MAX_NAME = 63  # Azure allows 64, but the name is also the host name
 _MAX_TAGS = 50
 _MAX_CUSTOM_DATA = 87380  # "64 KB before encoding", virtual machines' custom data
 
 
-def vm_name(cluster: str, token: str) -> str:
-    """Azure's name of a token's machine, which makes launches idempotent. Injective: a part that does not fit, or has
-    capitals (Azure's names do not differ in case alone), becomes a hash, and no readable name looks like a hashed one.
+def vm_name(owner: Owner, token: str) -> str:
+    """Azure's name of a token's machine, which makes launches idempotent. Injective: the owner is a digest, and so is a
+    token that does not fit, or has capitals (Azure's names do not differ in case alone); no readable token looks like a
+    digest.
     """
-    if not re.fullmatch(r"[a-z0-9-]{1,31}", cluster):
-        return f"spotsup-0-{hashlib.sha256(json.dumps([cluster, token]).encode()).hexdigest()[:48]}"
-    prefix = f"spotsup-{len(cluster)}-{cluster}-"
+    prefix = f"spotsup-{owner.digest}-"
     if re.fullmatch(r"[a-z0-9](?:[a-z0-9-]*[a-z0-9])?", token) and len(prefix) + len(token) <= _MAX_NAME:
         return prefix + token
-    return f"{prefix}-{hashlib.sha256(token.encode()).hexdigest()[:18]}"
+    return f"{prefix}-{hashlib.sha256(token.encode()).hexdigest()[:40]}"
 
 
-def owner(name: str) -> tuple[str, str]:
-    """(cluster, token) of a machine's name; "" for a part that it does not have."""
+def is_named_by(owner: Owner, name: str) -> bool:
+    """Whether the owner gives its machines such names."""
     match = _NAME.fullmatch(name)
-    if match is None or not (length := int(match[1])) or match[2][length : length + 1] != "-":
-        return "", ""
-    token = match[2][length + 1 :]
-    return match[2][:length], "" if token.startswith("-") else token
+    return match is not None and match[1] == owner.digest
 
 
-def is_ours(name: str) -> bool:
-    """Whether a machine of this name may be spotsup's."""
-    return _NAME.fullmatch(name) is not None
+def token_in(name: str) -> str:
+    """The token in a machine's name, "" where there is none."""
+    match = _NAME.fullmatch(name)
+    return "" if match is None or match[2].startswith("-") else match[2]
 
 
 def zone_of(offer: Offer) -> list[str]:
@@ -75,7 +71,7 @@ def virtual_machine(
 ) -> dict[str, Any]:
     """The body. Raises ProvisionerError for what Azure would refuse with an unhelpful message."""
     offer = request.offer
-    name = vm_name(request.cluster, request.token)
+    name = vm_name(request.owner, request.token)
     tags = all_tags(request, settings)
     subnet = settings.subnets.get(offer.region)
     if not subnet:

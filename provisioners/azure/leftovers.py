@@ -8,7 +8,7 @@ from typing import Any
 
 from provisioners.azure import describe
 from provisioners.azure.client import Azure, Clients
-from provisioners.base import Leftover, LeftoverKind, ProvisionerError
+from provisioners.base import Leftover, LeftoverKind, Owner, ProvisionerError
 from provisioners.calls import Deadline
 from provisioners.codes import ApiError
 
@@ -52,13 +52,13 @@ _KINDS: Mapping[LeftoverKind, _Kind] = {
 }
 
 
-def listed(azure: Azure, cluster: str, deadline: Deadline) -> Sequence[Leftover]:
-    """All of the resource group, in three calls."""
+def listed(azure: Azure, owner: Owner, deadline: Deadline) -> Sequence[Leftover]:
+    """All of the resource group, in three calls; Azure cannot filter them by tags."""
     found = []
     for kind, calls in _KINDS.items():
         for raw in all_of(azure, kind, deadline):
-            each = describe.leftover(raw, kind, str(raw.get("name", "")).removesuffix(calls.suffix))
-            if each.cluster == cluster and calls.is_left(raw.get("properties") or {}):
+            each = describe.leftover(raw, kind, str(raw.get("name", "")).removesuffix(calls.suffix), owner)
+            if each.owner == owner and calls.is_left(raw.get("properties") or {}):
                 found.append(each)
     return found
 

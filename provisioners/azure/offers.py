@@ -73,7 +73,8 @@ class Offers(CloudOffers):
         for place in places:
             size = place.size.lower()
             price = (live[size], LIVE) if size in live else None
-            made[self._offer(region, place.zone, types[size], query.market, price)] = place
+            quota = SPOT_QUOTA if spot else place.family
+            made[self._offer(region, place.zone, types[size], query.market, price, quota)] = place
         return made
 
     def places(self, region: str, deadline: Deadline) -> list[Place]:

@@ -25,13 +25,16 @@ from provisioners.base import (
     LeftoverKind,
     Offer,
     OfferQuery,
+    Owner,
     ProvisionerError,
     Transient,
     Unknown,
+    owner_of,
 )
 from provisioners.calls import Deadline, NoAnswerError, NoCredentialsError, NotSentError, launched
 from provisioners.catalog import Catalog, load_catalog
 from provisioners.codes import ApiError
+from provisioners.readings import read_each
 
 NOT_FOUND = ("ResourceNotFound", "NotFound", "ResourceGroupNotFound", "HTTP 404")
 # When to check whether an accepted launch has failed: a failure seen here has a code for capacity memory.
@@ -74,23 +77,26 @@ class AzureProvisioner:
             CREDENTIALS_HINT,
         )
 
-    def find(self, token: str, timeout_s: float) -> Instance | None:
-        """As the protocol says. By listing: a machine's name contains its cluster."""
-        found = [each for each in self._list(Deadline(timeout_s)) if each.token == token]
+    def find(self, owner: Owner, token: str, timeout_s: float) -> Instance | None:
+        """As the protocol says, by listing."""
+        listed = self._list(owner, Deadline(timeout_s))
+        found = [each for each in listed if each.token == token or each.state is InstanceState.UNREADABLE]
         alive = [each for each in found if each.state is not InstanceState.TERMINATED]
         return next(iter(alive or found), None)
 
-    def instances(self, cluster: str, timeout_s: float) -> Sequence[Instance]:
-        """As the protocol says: five listings, of machines, their power, interfaces, addresses, and the log."""
-        return [each for each in self._list(Deadline(timeout_s)) if each.cluster == cluster]
+    def instances(self, owner: Owner | None, timeout_s: float) -> Sequence[Instance]:
+        """As the protocol says: five listings, of machines, their power, interfaces, addresses, and the log. Azure
+        cannot filter them by tags.
+        """
+        return self._list(owner, Deadline(timeout_s))
 
     def terminate(self, instance_id: str, timeout_s: float) -> None:
         """As the protocol says. Azure deletes disk, interface and address with the machine."""
         self._delete(instance_id, Deadline(timeout_s))
 
-    def leftovers(self, cluster: str, timeout_s: float) -> Sequence[Leftover]:
+    def leftovers(self, owner: Owner, timeout_s: float) -> Sequence[Leftover]:
         """Disks, network interfaces and addresses without a machine."""
-        return leftovers.listed(self._azure, cluster, Deadline(timeout_s))
+        return leftovers.listed(self._azure, owner, Deadline(timeout_s))
 
     def remove(self, leftover: Leftover, timeout_s: float) -> None:
         """Delete it; one that is already gone is no error."""
@@ -107,10 +113,10 @@ class AzureProvisioner:
     # -- launching -----------------------------------------------------------------------------------------
 
     def _launch(self, request: LaunchRequest, where: str, deadline: Deadline) -> LaunchOutcome:
-        name = launch.vm_name(request.cluster, request.token)
+        name = launch.vm_name(request.owner, request.token)
         machine = self._catalog.type_of("azure", request.offer.instance_type)
         body = launch.virtual_machine(request, self._settings, machine, self._catalog.driver_of(machine))
-        if (ended := self._ended_before(name, deadline)) is not None:
+        if (ended := self._ended_before(name, request.owner, deadline)) is not None:
             return self._if_ours(ended, request)
         try:
             vm, operation = self._put(name, body, deadline)
@@ -210,24 +216,26 @@ class AzureProvisioner:
 
     def _if_ours(self, found: Instance, request: LaunchRequest) -> LaunchOutcome:
         """The outcome for a machine with this request's name: its tags show whether it is this request's."""
-        if (found.cluster, found.token) == (request.cluster, request.token) and found.node in {"", request.node}:
+        if (found.owner, found.token) == (request.owner, request.token) and found.node in {"", request.node}:
             return Launched(found)
         return Fatal(
-            f"the token of {request.node} belongs to {found.node or found.id} of cluster {found.cluster!r} already: "
-            "a token identifies one request"
+            f"the token of {request.node} belongs to {found.node or found.id} of {found.owner} already: a token "
+            "identifies one request"
         )
 
-    def _ended_before(self, name: str, deadline: Deadline) -> Instance | None:
+    def _ended_before(self, name: str, owner: Owner, deadline: Deadline) -> Instance | None:
         """The token's machine if the log has its end: Azure itself would create another of that name."""
         past = self._log(deadline, machine=name).get(name)
         if past is None or past.gone_at is None or past.failed:
             return None
-        return describe.gone(name, past, self._settings)
+        return describe.gone(name, past, self._settings, owner)
 
     # -- listing -------------------------------------------------------------------------------------------
 
-    def _list(self, deadline: Deadline) -> list[Instance]:
-        """All machines with our tag. The log is read last: one that ends meanwhile is in the listing or the log."""
+    def _list(self, owner: Owner | None, deadline: Deadline) -> list[Instance]:
+        """The owner's machines; None: those of every owner, without ended ones. The log is read last: one that ends
+        meanwhile is in the listing or the log.
+        """
         listed = list(
             self._azure.pages(
                 "machines",
@@ -235,7 +243,7 @@ class AzureProvisioner:
                 deadline,
             )
         )
-        machines = [each for each in listed if CLUSTER_TAG in describe.tags_of(each)]
+        machines = [each for each in listed if _is_owned(describe.tags_of(each), owner)]
         powers: dict[str, str] = {}
         addresses: dict[str, describe.Addresses] = {}
         if machines:
@@ -251,18 +259,21 @@ class AzureProvisioner:
             ips = leftovers.all_of(self._azure, LeftoverKind.ADDRESS, deadline) if public else []
             addresses = describe.addresses_of(nics, ips)
         pasts, now = self._log(deadline), self._now()
-        found = []
-        for vm in machines:
+
+        def read(vm: Mapping[str, Any]) -> Instance:
             key, name = str(vm.get("id", "")).lower(), str(vm.get("name", "")).lower()
-            found.append(
-                describe.instance(vm, self._settings, powers.get(key, ""), addresses.get(key), pasts.get(name), now)
-            )
+            return describe.instance(vm, self._settings, powers.get(key, ""), addresses.get(key), pasts.get(name), now)
+
+        found = read_each(machines, read, lambda vm: vm["name"])
         there = {str(each.get("name", "")).lower() for each in listed}
-        found += [
-            describe.gone(name, past, self._settings)
-            for name, past in pasts.items()
-            if past.gone_at is not None and not past.failed and name not in there and launch.is_ours(name)
-        ]
+        if owner is not None:
+            gone = [(n, past) for n, past in pasts.items() if past.gone_at is not None and not past.failed]
+            ended = read_each(
+                [(name, past) for name, past in gone if name not in there],
+                lambda each: describe.gone(each[0], each[1], self._settings, owner),
+                lambda each: each[0],
+            )
+            found += [each for each in ended if each.owner == owner]
         return found
 
     def _log(self, deadline: Deadline, machine: str = "") -> dict[str, history.Past]:
@@ -298,3 +309,7 @@ class AzureProvisioner:
         except ApiError as error:
             if error.reply.code not in NOT_FOUND:
                 raise
+
+
+def _is_owned(tags: Mapping[str, str], owner: Owner | None) -> bool:
+    return CLUSTER_TAG in tags and owner in {None, owner_of(tags)}

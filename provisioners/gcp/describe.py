@@ -11,7 +11,6 @@ from datetime import datetime
 from typing import Any
 
 from provisioners.base import (
-    CLUSTER_TAG,
     NODE_TAG,
     TOKEN_TAG,
     EndCause,
@@ -19,7 +18,9 @@ from provisioners.base import (
     InstanceState,
     Leftover,
     LeftoverKind,
+    Owner,
     ProvisionerError,
+    owner_of,
 )
 from provisioners.gcp import names
 from provisioners.gcp.settings import GcpSettings
@@ -103,7 +104,7 @@ def instance(vm: Any, zone: str, settings: GcpSettings, operations: Iterable[Ope
         state, launched_at = _STATES[vm.status], _seconds(vm.creation_timestamp) if vm.creation_timestamp else 0.0
     except (KeyError, ValueError) as error:
         raise ProvisionerError(f"Compute Engine describes an instance without a required field: {error!r}") from error
-    items = {each.key: each.value for each in vm.metadata.items}
+    tags = {**_plain(vm.labels), **{each.key: each.value for each in vm.metadata.items}}
     interface = vm.network_interfaces[0] if vm.network_interfaces else None
     private = interface.network_i_p if interface else ""
     public = interface.access_configs[0].nat_i_p if interface and interface.access_configs else ""
@@ -114,9 +115,9 @@ def instance(vm: Any, zone: str, settings: GcpSettings, operations: Iterable[Ope
     ended = state in {InstanceState.STOPPING, InstanceState.STOPPED}
     return Instance(
         id=names.id_of(zone, vm.name),
-        cluster=items.get(CLUSTER_TAG, names.plain_value(vm.labels.get(CLUSTER_TAG, ""))),
-        node=items.get(NODE_TAG, names.plain_value(vm.labels.get(NODE_TAG, ""))),
-        token=items.get(TOKEN_TAG, names.plain_value(vm.labels.get(TOKEN_TAG, ""))),
+        owner=owner_of(tags),
+        node=tags.get(NODE_TAG, ""),
+        token=tags.get(TOKEN_TAG, ""),
         region=names.region_of(zone),
         zone=zone,
         instance_type=names.last_of(vm.machine_type),
@@ -133,7 +134,7 @@ def instance(vm: Any, zone: str, settings: GcpSettings, operations: Iterable[Ope
 def ended(operations: Sequence[Operation], listed: Iterable[str], *, since: float) -> list[Instance]:
     """Instances with operations that are no longer `listed` (ids) and ended after `since`.
 
-    Their cluster, token, type and addresses are not known; the caller sets those that it asked for.
+    Their owner, token, type and addresses are not known; the caller sets those that it asked for.
     """
     alive = set(listed)
     found = []
@@ -160,14 +161,19 @@ def is_birth(each: Operation) -> bool:
 
 def leftover(disk: Any, zone: str) -> Leftover:
     """A disk that belongs to no instance."""
-    cluster, node = (names.plain_value(disk.labels.get(key, "")) for key in (CLUSTER_TAG, NODE_TAG))
-    return Leftover(names.id_of(zone, disk.name), LeftoverKind.DISK, cluster, node, names.region_of(zone))
+    tags = _plain(disk.labels)
+    owner, node = owner_of(tags), tags.get(NODE_TAG, "")
+    return Leftover(names.id_of(zone, disk.name), LeftoverKind.DISK, owner, node, names.region_of(zone))
+
+
+def _plain(labels: Mapping[str, str]) -> dict[str, str]:
+    return {key: names.plain_value(value) for key, value in labels.items()}
 
 
 def _gone(machine: str, end: Operation, launched_at: float) -> Instance:
     return Instance(
         id=machine,
-        cluster="",
+        owner=Owner("", ""),
         node=names.node_in(end.target),
         token="",
         region=names.region_of(end.zone),

@@ -21,6 +21,7 @@ GCP = Descriptor(
     settings=GcpSettings,
     factory=_provisioner,
     metadata="gcp",
+    notice_s=30.0,
     host=HostTraits(
         cloud="gcp",
         rented=True,

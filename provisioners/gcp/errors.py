@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from provisioners.base import Scope
-from provisioners.codes import Code, ErrorReply, ErrorTable, Kind
+from provisioners.codes import Code, ErrorReply, ErrorTable, Kind, denied
 
 CAPACITY_MEMORY_S = 300.0  # GCE takes up to 30 s to report that a zone is full: frequent retries cost more than on EC2
 ADDRESS_MEMORY_S = 30.0  # karpenter's: an address is free as soon as an instance is deleted
@@ -64,8 +64,13 @@ TABLE: Sequence[Code] = (
     _capacity("IP_SPACE_EXHAUSTED", "karpenter", Scope.REGION, ADDRESS_MEMORY_S),
     _capacity("IP_SPACE_EXHAUSTED_WITH_DETAILS", "karpenter", Scope.REGION, ADDRESS_MEMORY_S),
     _quota("QUOTA_EXCEEDED", "skypilot", Scope.GLOBAL, "GPUS_ALL_REGIONS"),
+    # Of a GPU, or of the CPUs of the machines that it comes with; else of addresses, disks, instances.
+    _quota("QUOTA_EXCEEDED", "skypilot", Scope.QUOTA, "GPUS"),
+    _quota("QUOTA_EXCEEDED", "skypilot", Scope.QUOTA, "CPUS"),
     _quota("QUOTA_EXCEEDED", "skypilot"),
     _quota("quotaExceeded", "skypilot", Scope.GLOBAL, "GPUS_ALL_REGIONS"),
+    _quota("quotaExceeded", "skypilot", Scope.QUOTA, "GPUS"),
+    _quota("quotaExceeded", "skypilot", Scope.QUOTA, "CPUS"),
     _quota("quotaExceeded", "bulk"),
     _quota("limitExceeded", "global"),
     _code("rateLimitExceeded", Kind.THROTTLED, "bulk"),
@@ -92,7 +97,7 @@ TABLE: Sequence[Code] = (
     _fatal("invalid", "bulk", _SETTINGS),
     _fatal("badRequest", "global", _NO_NOTICE, message_part="preemptionNotice"),
     _fatal("badRequest", "global"),
-    _fatal("required", "global", _RENEW, message_part="credential"),
+    denied("required", "global", _RENEW, message_part="credential"),
     _fatal("required", "global"),
     _fatal("parseError", "global"),
     _fatal("invalidParameter", "global"),
@@ -101,17 +106,22 @@ TABLE: Sequence[Code] = (
     _fatal("INVALID_USAGE", "rungar", _SETTINGS),
     _fatal("notFound", "global", _SETTINGS),
     _fatal("conditionNotMet", "global"),
-    _fatal("IAM_PERMISSION_DENIED", "skypilot", _ALLOW),
-    _fatal("SERVICE_ACCOUNT_ACCESS_DENIED", "seen", "let the daemon's account act as gcp.service_account"),
-    _fatal("forbidden", "global", _ALLOW),
-    _fatal("insufficientPermissions", "global", _ALLOW),
-    _fatal("authError", "global", _RENEW),
-    _fatal("HTTP401", "HTTP", _RENEW),
-    _fatal("HTTP403", "HTTP", _ALLOW),
-    _fatal("accessNotConfigured", "global", _ENABLE),
+    denied("IAM_PERMISSION_DENIED", "skypilot", _ALLOW, Scope.TYPE_IN_ZONE),
+    denied(
+        "SERVICE_ACCOUNT_ACCESS_DENIED",
+        "seen",
+        "let the daemon's account act as gcp.service_account",
+        Scope.TYPE_IN_ZONE,
+    ),
+    denied("forbidden", "global", _ALLOW, Scope.TYPE_IN_ZONE),
+    denied("insufficientPermissions", "global", _ALLOW, Scope.TYPE_IN_ZONE),
+    denied("authError", "global", _RENEW),
+    denied("HTTP401", "HTTP", _RENEW),
+    denied("HTTP403", "HTTP", _ALLOW, Scope.TYPE_IN_ZONE),
+    denied("accessNotConfigured", "global", _ENABLE),
 )
 
-ERRORS = ErrorTable(TABLE, (_ALLOW, _RENEW, _ENABLE))
+ERRORS = ErrorTable(TABLE)
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,7 +53,7 @@ class Insertion:
     def _launch(self, request: LaunchRequest, where: str, deadline: Deadline) -> LaunchOutcome:
         machine = self._catalog.type_of("gcp", request.offer.instance_type)
         body = launch.instance(request, self._settings, machine, self._catalog.driver_of(machine))
-        pattern = names.pattern_of_token(request.token)
+        pattern = names.pattern_of_token(request.owner, request.token)
         operations = self._listing.operations_in(request.offer.zone, pattern, deadline)
         births = [each for each in operations if each.kind == "insert" and not each.code]
         if births:
@@ -118,7 +118,7 @@ class Insertion:
         if outcome is not None:
             return outcome
         for gone in describe.ended(operations, (), since=0.0):
-            return Launched(replace(gone, cluster=request.cluster, node=request.node, token=request.token))
+            return Launched(replace(gone, owner=request.owner, node=request.node, token=request.token))
         return Transient(
             f"Compute Engine ({where}) launched {birth.target} earlier, and it no longer exists; "
             "a new node needs a new token"
@@ -136,8 +136,8 @@ class Insertion:
             return Unknown(str(error))
         except ProvisionerError as error:
             return Unknown(str(error))
-        if (found.cluster, found.node, found.token) != (request.cluster, request.node, request.token):
-            return Fatal(f"{name} belongs to node {found.node!r} of cluster {found.cluster!r}; {_REMEDY}")
+        if (found.owner, found.node, found.token) != (request.owner, request.node, request.token):
+            return Fatal(f"{name} belongs to node {found.node!r} of {found.owner}; {_REMEDY}")
         return Launched(found)
 
 

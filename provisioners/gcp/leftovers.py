@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from provisioners.base import CLUSTER_TAG, Leftover, LeftoverKind, ProvisionerError
+from provisioners.base import Leftover, LeftoverKind, Owner, ProvisionerError
 from provisioners.calls import Deadline
 from provisioners.codes import ApiError
 from provisioners.gcp import describe, names
@@ -14,9 +14,9 @@ from provisioners.gcp.errors import is_gone
 _PAGE = 500
 
 
-def listed(gcp: Gcp, cluster: str, deadline: Deadline) -> Sequence[Leftover]:
+def listed(gcp: Gcp, owner: Owner, deadline: Deadline) -> Sequence[Leftover]:
     """All of the project, in one call."""
-    wanted = f'labels.{CLUSTER_TAG} = "{names.label_value(cluster)}"'
+    wanted = names.labelled(owner.tags)
     disks = list(gcp.aggregated("disks", "disks", deadline, filter=wanted, max_results=_PAGE))
     return [describe.leftover(disk, zone) for zone, disk in disks if not disk.users]
 

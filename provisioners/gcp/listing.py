@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from provisioners.base import Instance
+from provisioners.base import Instance, ProvisionerError
 from provisioners.calls import Deadline
 from provisioners.gcp import describe, names
 from provisioners.gcp.client import Gcp, items_of
 from provisioners.gcp.settings import GcpSettings
+from provisioners.readings import read_each
 
 PAGE = 500  # Google's maximum
 
@@ -47,11 +49,13 @@ class Listing:
         now = self._now()
         regions = self._settings.regions
         its = describe.by_machine(operations)
-        machines = [
-            describe.instance(vm, zone, self._settings, its.get(names.id_of(zone, vm.name), ()), now)
-            for zone, vm in listed
-            if names.region_of(zone) in regions
-        ]
+        machines = read_each(
+            [(zone, vm) for zone, vm in listed if names.region_of(zone) in regions],
+            lambda each: describe.instance(
+                each[1], each[0], self._settings, its.get(names.id_of(each[0], each[1].name), ()), now
+            ),
+            lambda each: names.id_of(each[0], each[1].name),
+        )
         return Snapshot(machines, [each for each in operations if names.region_of(each.zone) in regions], now)
 
     def machines(self, wanted: str, deadline: Deadline) -> list[tuple[str, Any]]:
@@ -89,7 +93,12 @@ class Listing:
     def _read(self, listed: Iterable[Any], pattern: str) -> list[describe.Operation]:
         """Those that match, checked again after Google's filter. Times are on our clock."""
         ours, ahead_s = re.compile(pattern), self._gcp.ahead_s
-        found = [describe.operation(raw) for raw in listed if ours.fullmatch(raw.target_link)]
+        found = []
+        for raw in listed:
+            if ours.fullmatch(raw.target_link):
+                # One that cannot be read is as one that is not there: a listing does not need it.
+                with contextlib.suppress(ProvisionerError):
+                    found.append(describe.operation(raw))
         return [replace(each, began_at=each.began_at - ahead_s) for each in found]
 
 

@@ -1,8 +1,8 @@
 """Names and labels: what Compute Engine allows, and what they show of a deleted instance. Pure.
 
 An instance's name is made from its token: a second insertion of the name is refused, so a token has one instance. Of a
-deleted instance only operations remain, and they have only its name. So it includes cluster and node too: the cluster
-as a digest, the node as it is where it fits.
+deleted instance only operations remain, and they have only its name. So it includes owner and node too: the owner as a
+digest, the node as it is where it fits.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ import re
 import uuid
 from collections.abc import Mapping
 
-from provisioners.base import LaunchRequest, ProvisionerError
+from provisioners.base import LaunchRequest, Owner, ProvisionerError
 
 _PREFIX = "spotsup"
 _TOKEN_CHARACTERS = 16  # 80 bits
-_CLUSTER_CHARACTERS = 6  # distinguishes a project's clusters; metadata has the exact name
+_OWNER_CHARACTERS = 8  # of Owner.digest
 _MAX_NAME = 63
 _MAX_LABELS = 64
-_NAME = re.compile(rf"{_PREFIX}-([a-z2-7]{{{_TOKEN_CHARACTERS}}})-([a-z2-7]{{{_CLUSTER_CHARACTERS}}})(?:-(.+))?")
-_MAX_NODE = _MAX_NAME - len(_PREFIX) - _TOKEN_CHARACTERS - _CLUSTER_CHARACTERS - 3
+_NAME = re.compile(rf"{_PREFIX}-([a-z2-7]{{{_TOKEN_CHARACTERS}}})-([a-z2-7]{{{_OWNER_CHARACTERS}}})(?:-(.+))?")
+_MAX_NODE = _MAX_NAME - len(_PREFIX) - _TOKEN_CHARACTERS - _OWNER_CHARACTERS - 3
 _FITS_NAME = re.compile(rf"[a-z0-9]([a-z0-9-]{{0,{_MAX_NODE - 2}}}[a-z0-9])?")
 # "Requirements for labels", Compute Engine. Letters of other scripts are allowed, too, and not needed.
 _LABEL_KEY = re.compile(r"[a-z][a-z0-9_-]{0,62}")
@@ -31,8 +31,8 @@ _REQUESTS = uuid.UUID("6f0c6f4e-3c53-5d2b-9a53-0d6b1d1f6a0b")
 
 
 def instance_name(request: LaunchRequest) -> str:
-    """The instance's name: the same for the same request, different for another token."""
-    name = f"{_PREFIX}-{_digest(request.token, _TOKEN_CHARACTERS)}-{_digest(request.cluster, _CLUSTER_CHARACTERS)}"
+    """The instance's name: the same for the same request, different for another token or owner."""
+    name = f"{_PREFIX}-{_digest(request.token)}-{request.owner.digest}"
     return f"{name}-{request.node}" if _FITS_NAME.fullmatch(request.node) else name
 
 
@@ -42,20 +42,25 @@ def node_in(name: str) -> str:
     return (match[3] or "") if match else ""
 
 
-def pattern_of_token(token: str) -> str:
-    """An RE2 expression for the URLs of all instances that a token ever had."""
-    return f".*/instances/{_PREFIX}-{_digest(token, _TOKEN_CHARACTERS)}-.*"
+def pattern_of_token(owner: Owner, token: str) -> str:
+    """An RE2 expression for the URLs of all instances that an owner's token ever had."""
+    return f".*/instances/{_PREFIX}-{_digest(token)}-{owner.digest}(-.*)?"
 
 
-def pattern_of_cluster(cluster: str) -> str:
-    """An RE2 expression for the URLs of all instances of a cluster."""
-    digest = _digest(cluster, _CLUSTER_CHARACTERS)
+def pattern_of_owner(owner: Owner | None) -> str:
+    """An RE2 expression for the URLs of all instances of an owner; None: of every one."""
+    digest = owner.digest if owner else f"[a-z2-7]{{{_OWNER_CHARACTERS}}}"
     return f".*/instances/{_PREFIX}-[a-z2-7]{{{_TOKEN_CHARACTERS}}}-{digest}(-.*)?"
+
+
+def labelled(tags: Mapping[str, str]) -> str:
+    """The filter of a listing that only resources with these tags as labels pass."""
+    return " AND ".join(f'(labels.{key} = "{label_value(value)}")' for key, value in tags.items())
 
 
 def request_id(request: LaunchRequest, failures: int) -> str:
     """The idempotency id of a launch after `failures` failed ones. The same id returns the same operation."""
-    return str(uuid.uuid5(_REQUESTS, f"{request.cluster}\n{request.token}\n{failures}"))
+    return str(uuid.uuid5(_REQUESTS, f"{request.owner.digest}\n{request.token}\n{failures}"))
 
 
 def labels(request: LaunchRequest, tags: Mapping[str, str]) -> dict[str, str]:
@@ -106,5 +111,5 @@ def last_of(url: str) -> str:
     return url.rpartition("/")[2]
 
 
-def _digest(text: str, characters: int) -> str:
-    return base64.b32encode(hashlib.sha256(text.encode()).digest()).decode().lower()[:characters]
+def _digest(token: str) -> str:
+    return base64.b32encode(hashlib.sha256(token.encode()).digest()).decode().lower()[:_TOKEN_CHARACTERS]

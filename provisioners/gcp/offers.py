@@ -37,7 +37,12 @@ class Offers(CloudOffers):
         self, types: Mapping[str, MachineType], regions: Sequence[str], query: OfferQuery, deadline: Deadline
     ) -> Mapping[Offer, str]:
         places = self.places(types.values(), regions, query, deadline)
-        found = {self._offer(names.region_of(zone), zone, machine, query.market): machine for zone, machine in places}
+        found = {
+            self._offer(
+                names.region_of(zone), zone, machine, query.market, quota=quota.of_accelerator(machine.accelerator)
+            ): machine
+            for zone, machine in places
+        }
         limits = self.limits(sorted({each.region for each in found}), deadline) if found else {}
         return {offer: _complaint(offer, machine, limits) for offer, machine in found.items()}
 

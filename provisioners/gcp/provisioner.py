@@ -18,6 +18,7 @@ from provisioners.base import (
     Leftover,
     Offer,
     OfferQuery,
+    Owner,
 )
 from provisioners.calls import Deadline
 from provisioners.catalog import Catalog, load_catalog
@@ -32,6 +33,7 @@ from provisioners.gcp.offers import Offers
 from provisioners.gcp.settings import GcpSettings
 
 _CONSOLE_PORT = 1
+UNREADABLE = InstanceState.UNREADABLE
 
 
 class GcpProvisioner:
@@ -57,24 +59,27 @@ class GcpProvisioner:
         """As the protocol says. The instance is inserted once; then its operation is polled until it is done."""
         return self._insertion.launch(request, Deadline(timeout_s))
 
-    def find(self, token: str, timeout_s: float) -> Instance | None:
-        """As the protocol says. Of an ended one only id, zone, node and cause are known, not the cluster."""
-        deadline = Deadline(timeout_s)
-        label = f'labels.{TOKEN_TAG} = "{names.label_value(token)}"'
-        snapshot = self._listing.read(label, names.pattern_of_token(token), deadline)
-        mine = [each for each in snapshot.machines if each.token == token]
-        mine += [replace(each, token=token) for each in snapshot.ended(since=0.0)]
+    def find(self, owner: Owner, token: str, timeout_s: float) -> Instance | None:
+        """As the protocol says. Of an ended one only owner, id, zone, node and cause are known."""
+        wanted = names.labelled({**owner.tags, TOKEN_TAG: token})
+        snapshot = self._listing.read(wanted, names.pattern_of_token(owner, token), Deadline(timeout_s))
+        mine = [
+            each for each in snapshot.machines if (each.owner, each.token) == (owner, token) or each.state is UNREADABLE
+        ]
+        mine += [replace(each, owner=owner, token=token) for each in snapshot.ended(since=0.0)]
         alive = [each for each in mine if each.state is not InstanceState.TERMINATED]
         return next(iter(alive or mine), None)
 
-    def instances(self, cluster: str, timeout_s: float) -> Sequence[Instance]:
+    def instances(self, owner: Owner | None, timeout_s: float) -> Sequence[Instance]:
         """As the protocol says: two listings for the whole project, one of instances and one of operations. The latter
-        shows instances deleted within the last hour, among the newest 500 of the cluster's operations.
+        shows instances deleted within the last hour, among the newest 500 of the owner's operations.
         """
-        label = f'labels.{CLUSTER_TAG} = "{names.label_value(cluster)}"'
-        snapshot = self._listing.read(label, names.pattern_of_cluster(cluster), Deadline(timeout_s))
-        mine = [each for each in snapshot.machines if each.cluster == cluster]
-        return mine + [replace(each, cluster=cluster) for each in snapshot.ended()]
+        wanted = names.labelled(owner.tags) if owner else f"labels.{CLUSTER_TAG}:*"
+        snapshot = self._listing.read(wanted, names.pattern_of_owner(owner), Deadline(timeout_s))
+        if owner is None:
+            return snapshot.machines
+        mine = [each for each in snapshot.machines if each.owner == owner or each.state is UNREADABLE]
+        return mine + [replace(each, owner=owner) for each in snapshot.ended()]
 
     def terminate(self, instance_id: str, timeout_s: float) -> None:
         """As the protocol says."""
@@ -82,9 +87,9 @@ class GcpProvisioner:
         for zone, name in self._places(instance_id, deadline):
             self._ask_unless_gone("delete_unary", deadline, zone=zone, instance=name)
 
-    def leftovers(self, cluster: str, timeout_s: float) -> Sequence[Leftover]:
+    def leftovers(self, owner: Owner, timeout_s: float) -> Sequence[Leftover]:
         """Disks without an instance. Addresses and interfaces cannot outlive their instance here."""
-        return leftovers.listed(self._gcp, cluster, Deadline(timeout_s))
+        return leftovers.listed(self._gcp, owner, Deadline(timeout_s))
 
     def remove(self, leftover: Leftover, timeout_s: float) -> None:
         """Delete it; one that is already gone is no error."""

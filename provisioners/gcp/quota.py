@@ -21,6 +21,11 @@ _METRICS = {
 }
 
 
+def of_accelerator(accelerator: str) -> str:
+    """The name of its quota. An accelerator comes with machines of one family, so this stands for their CPUs, too."""
+    return _METRICS.get(accelerator, accelerator)
+
+
 def limit(accelerator: str, market: Market, limits: Mapping[str, float]) -> tuple[str, float] | None:
     """(metric, GPUs) of the quota for an accelerator; None where a region's `limits` have none.
 

@@ -196,7 +196,8 @@ class Cloud:
         return fault
 
     def _known(self, body: LaunchBody) -> Machine | None:
-        known = next((each for each in self._machines.values() if each.token == body.token), None)
+        mine = rules.owned(self._machines.values(), body.cluster, body.key_mark)
+        known = next((each for each in mine if each.token == body.token), None)
         if known is not None and known.digest != body.digest():
             message = f"token {body.token!r} was used for another request, machine {known.id}; take a new token"
             raise RefusedError(Refusal(kind="fatal", message=message))
@@ -212,6 +213,7 @@ class Cloud:
             token=body.token,
             digest=body.digest(),
             cluster=body.cluster,
+            key_mark=body.key_mark,
             node=body.node,
             zone=body.zone,
             instance_type=body.instance_type,

@@ -38,7 +38,7 @@ def startable(directory: Path, timeout_s: float) -> Finding | None:
     try:
         sshd = find_ssh_programs(tools_root()).sshd
     except ProgramMissingError as error:
-        fix = "`apt-get install openssh-server`, or set local.enabled = false"
+        fix = "`apt-get install openssh-server`, or add the table of a rented cloud, with which the local one is off"
         return Finding("sshd", ok=False, message=f"{error}: {fix}")
     message = f"its server would be started for {directory}, and machines would be {sshd} on this computer"
     return Finding("programs", ok=True, message=message)

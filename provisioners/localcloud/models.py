@@ -108,6 +108,7 @@ class LaunchBody(_Model):
 
     token: Text
     cluster: Name
+    key_mark: Name
     node: Name
     region: Text
     zone: Text
@@ -143,6 +144,7 @@ class Machine(_Model):
     token: str
     digest: str
     cluster: str
+    key_mark: str = ""
     node: str
     zone: str
     instance_type: str
@@ -169,12 +171,13 @@ class Machine(_Model):
 
 
 class View(_Model):
-    """A machine as an answer shows it; the fields of provisioners.base.Instance, and for people its address, and
-    whether it is frozen: a cloud that is asked for its machines knows nothing of that.
+    """A machine as an answer shows it; the fields of provisioners.base.Instance, its owner's, and for people whether
+    it is frozen: a cloud that is asked for its machines knows nothing of that.
     """
 
     id: str
     cluster: str
+    key_mark: str
     node: str
     token: str
     region: str

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from provisioners.base import EndCause, InstanceState, Market, Scope
@@ -95,6 +95,7 @@ def view(machine: Machine, as_of: float) -> View | None:
     return View(
         id=machine.id,
         cluster=machine.cluster,
+        key_mark=machine.key_mark,
         node=machine.node,
         token=machine.token,
         region=REGION,
@@ -118,14 +119,18 @@ def view(machine: Machine, as_of: float) -> View | None:
     )
 
 
-def listing(settings: Settings, machines: Collection[Machine], cluster: str, now: float) -> list[View]:
-    """What a listing shows at `now`: the machines of `cluster` ("" for all) as they were `listing_lag_s` ago."""
+def owned(machines: Iterable[Machine], cluster: str, key_mark: str) -> list[Machine]:
+    """The machines of one owner; "" stands for any."""
+    return [each for each in machines if cluster in {"", each.cluster} and key_mark in {"", each.key_mark}]
+
+
+def listing(settings: Settings, machines: Collection[Machine], now: float) -> list[View]:
+    """What a listing shows at `now`: the machines as they were `listing_lag_s` ago."""
     as_of = now - settings.listing_lag_s
     wanted = (
         machine
         for machine in machines
-        if cluster in {"", machine.cluster}
-        and (machine.ended_at is None or as_of < machine.ended_at + settings.ended_listed_s)
+        if machine.ended_at is None or as_of < machine.ended_at + settings.ended_listed_s
     )
     return [as_listed(settings, seen) for machine in wanted if (seen := view(machine, as_of)) is not None]
 

@@ -3,7 +3,7 @@
     GET   /v1/ping                              who serves
     GET   /v1/offers                            all that can be asked for
     POST  /v1/launch                            LaunchBody -> View
-    GET   /v1/machines?cluster=C&token=T        Views, as old as the listing lag
+    GET   /v1/machines?cluster=C&key_mark=K&token=T   Views, as old as the listing lag
     GET   /v1/admin/machines                    Views as of now, of all clusters
     POST  /v1/machines/ID/terminate             accepted; the listing shows the end
     POST  /v1/admin/machines/ID/preempt         NoticeBody -> View; the metadata service says so already
@@ -127,11 +127,12 @@ class _Api:
         return self._answer(launched.machine)
 
     async def machines(self, request: Request) -> Response:
-        cluster, token = (request.query_params.get(name, "") for name in ("cluster", "token"))
-        known, settings, now = self._cloud.machines().values(), self._cloud.settings(), self._cloud.now()
+        cluster, key_mark, token = (request.query_params.get(name, "") for name in ("cluster", "key_mark", "token"))
+        known = rules.owned(self._cloud.machines().values(), cluster, key_mark)
+        settings, now = self._cloud.settings(), self._cloud.now()
         if token:
             return _json(_VIEWS.dump_json(rules.tokened(settings, known, token, now)))
-        return _json(_VIEWS.dump_json(rules.listing(settings, known, cluster, now)))
+        return _json(_VIEWS.dump_json(rules.listing(settings, known, now)))
 
     async def all_machines(self, _: Request) -> Response:
         now = self._cloud.now()

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import getpass
 from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field
 
 from provisioners.localcloud.machine import qemu
 from provisioners.settings import Section
@@ -15,8 +18,11 @@ DEAD_MAN_S = 1800.0
 class LocalSettings(Section):
     """The local cloud: machines on the daemon's own computer, for trying things out."""
 
-    enabled: bool = True
-    """Whether jobs may use `cloud: local`."""
+    enabled: Annotated[
+        bool | None, Field(json_schema_extra={"x-default": "true where no other cloud is configured"})
+    ] = None
+    """Whether jobs may use `cloud: local`. They run as the daemon's user, beside its key and its credentials: with a
+    rented cloud configured only where this is true."""
     dir: str = ""
     """Folder of the local cloud's server. Empty: `localcloud` in the state folder."""
     image: str = ""
@@ -27,10 +33,9 @@ class LocalSettings(Section):
         """The folder of its server. `state`: the daemon's state folder."""
         return Path(self.dir) if self.dir else state / "localcloud"
 
-    @property
-    def in_use(self) -> bool:
+    def in_use(self, *, alone: bool) -> bool:
         """As `Section` says."""
-        return self.enabled
+        return alone if self.enabled is None else self.enabled
 
     @property
     def login_user(self) -> str:

@@ -9,15 +9,31 @@ from supervisor.model import Event, EventKind
 
 TIMEOUT_S = 10
 _SIGNS = {
+    EventKind.LIMIT_NEAR: ":hourglass:",
+    EventKind.LIMIT_REACHED: ":double_vertical_bar:",
     EventKind.NOTICE: ":warning:",
     EventKind.NODE_LOST: ":boom:",
+    EventKind.SILENCE: ":mute:",
+    EventKind.SILENCE_ENDED: ":loud_sound:",
     EventKind.REPLACEMENT_REQUESTED: ":hourglass_flowing_sand:",
     EventKind.REPLACEMENT_JOINED: ":white_check_mark:",
+    EventKind.BOOTSTRAPS_FAILING: ":rotating_light:",
+    EventKind.BOOTSTRAPS_RECOVERED: ":white_check_mark:",
     EventKind.CHECKPOINTS_FAILING: ":rotating_light:",
+    EventKind.STEPS_HANG: ":rotating_light:",
+    EventKind.STEPS_RESUMED: ":white_check_mark:",
+    EventKind.WORKERS_STUCK: ":warning:",
     EventKind.CHECKPOINTS_RESUMED: ":floppy_disk:",
+    EventKind.CHECKPOINTS_TOO_SLOW: ":hourglass_flowing_sand:",
+    EventKind.ACCESS_DENIED: ":lock:",
+    EventKind.ACCESS_RESTORED: ":unlock:",
     EventKind.UNKNOWN_CODE: ":grey_question:",
+    EventKind.NODE_UNHEALTHY: ":face_with_thermometer:",
+    EventKind.UNHEALTHY_HELD: ":raised_hand:",
     EventKind.MACHINE_TYPE_BLOCKED: ":shield:",
     EventKind.FOREIGN_HOST: ":no_entry:",
+    EventKind.UNDECIDED: ":beetle:",
+    EventKind.UNREADABLE: ":see_no_evil:",
     EventKind.JOB_DONE: ":tada:",
     EventKind.JOB_FAILED: ":x:",
 }
@@ -43,4 +59,6 @@ class Slack:
 def message(event: Event) -> str:
     """One line. Its id shows a reader that a message was repeated."""
     at = datetime.fromtimestamp(event.at, UTC).strftime("%H:%M:%S UTC")
-    return f"{_SIGNS.get(event.kind, ':information_source:')} *{event.job}*: {event.text}  ({at}, {event.id})"
+    return (
+        f"{_SIGNS.get(event.kind, ':information_source:')} *{event.job or 'spotsup'}*: {event.text}  ({at}, {event.id})"
+    )

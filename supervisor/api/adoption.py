@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from provisioners.base import Instance, InstanceState, Offer, Provisioner, ProvisionerError
+from provisioners.base import Instance, InstanceState, Offer, Owner, Provisioner, ProvisionerError
 from supervisor.errors import CommandRefusedError, NotFoundError
 from supervisor.journal.journal import Journal, Reading
 from supervisor.planner.adoption import Adopted, adopt, group_by_job
@@ -23,19 +23,19 @@ MAX_WAIT_S = 10.0
 
 
 class Adoption:
-    """Over this daemon's journal and clouds. `cluster`: the name in the machines' tags."""
+    """Over this daemon's journal and clouds. `owner`: as the tags of its machines have it; others are not offered."""
 
     def __init__(
         self,
         journal: Journal,
         provisioners: Mapping[str, Provisioner],
-        cluster: str,
+        owner: Owner,
         clock: Clock,
         wait_for: Callable[[Callable[[Reading], bool], float], bool],
     ) -> None:
         self._journal = journal
         self._provisioners = provisioners
-        self._cluster = cluster
+        self._owner = owner
         self._clock = clock
         self._wait_for = wait_for
 
@@ -65,12 +65,12 @@ class Adoption:
 
     def _listed(self, cloud: str) -> CloudView:
         provisioner = self._provisioners[cloud]
-        pending = in_background(lambda: provisioner.instances(self._cluster, CALL_TIMEOUT_S), f"adopt-{cloud}")
+        pending = in_background(lambda: provisioner.instances(self._owner, CALL_TIMEOUT_S), f"adopt-{cloud}")
         try:
             found: Sequence[Instance] = pending.result(CALL_TIMEOUT_S + 1.0)
         except (ProvisionerError, TimeoutError) as error:
             raise CommandRefusedError(f"{cloud} does not list its machines ({error}): nothing was adopted") from error
-        return CloudView({instance.id: instance for instance in found})
+        return CloudView({each.id: each for each in found if each.owner == self._owner})
 
     def _offers(self, cloud_of: Mapping[str, str]) -> Callable[[Instance, JobSpec], Offer]:
         """The offer that each machine is billed by, from its type and zone; without a price if the cloud gives none."""

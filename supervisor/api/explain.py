@@ -18,7 +18,7 @@ from supervisor.config import Config
 from supervisor.errors import UsageError
 from supervisor.model import NodeRecord
 from supervisor.nodes.prepare import pack_trainer, setup_of, user_of
-from supervisor.spec import JobSpec, parse_spec
+from supervisor.spec import JobSpec
 
 if TYPE_CHECKING:
     from bootstrap import Archive, Setup
@@ -154,7 +154,7 @@ def add_explain(app: FastAPI, service: Service, explainer: Explainer) -> None:
     @app.post("/v1/explain")
     def explain(body: ExplainBody) -> dict[str, Any]:
         quote = service.plan(body.spec)
-        plans = explainer.explain(parse_spec(body.spec), quote, body)
+        plans = explainer.explain(service.parse(body.spec), quote, body)
         rows = [
             {
                 "instance_types": list(each.instance_types),

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import structlog
 
-from provisioners.base import Offer, Provisioner, ProvisionerError, UnreachableError
+from provisioners.base import DeniedError, Offer, Provisioner, ProvisionerError, UnreachableError
 from supervisor.errors import CommandRefusedError
+from supervisor.market.offers import PRICE_REMEDY
+from supervisor.market.prices import named
 from supervisor.runtime.background import in_background
 from supervisor.runtime.offers import offers_in_order
 from supervisor.spec import JobSpec
@@ -43,20 +46,25 @@ class Quotes:
     """Asks this daemon's clouds for offers. `timeout_s` bounds every answer, whatever a cloud does."""
 
     def __init__(
-        self, provisioners: Mapping[str, Provisioner], timeout_s: float = TIMEOUT_S, provider_s: float = PROVIDER_S
+        self,
+        provisioners: Mapping[str, Provisioner],
+        timeout_s: float = TIMEOUT_S,
+        provider_s: float = PROVIDER_S,
+        prices: Mapping[str, float] = MappingProxyType({}),
     ) -> None:
+        self._prices = prices
         self._provisioners = provisioners
         self._timeout_s = timeout_s
         self._provider_s = provider_s
 
     def quote(self, spec: JobSpec) -> Quote:
-        """The offers for a job. Raises CommandRefusedError if the cloud answers that it has none. A cloud that does not
-        answer refuses nothing: the job waits."""
+        """The offers for a job. Raises CommandRefusedError if the cloud answers that it has none, or if none has the
+        known price that a limit of money needs. A cloud that does not answer refuses nothing: the job waits."""
         cloud = spec.placement.cloud
         nodes = spec.nodes.desired + spec.nodes.spares
         try:
             offers = self._offers(cloud, spec)
-        except (UnreachableError, TimeoutError) as error:
+        except (UnreachableError, DeniedError, TimeoutError) as error:
             why = str(error) or f"no answer within {self._timeout_s:g} s"
             text = f"{cloud} did not list its offers ({why}): the job waits until it does"
             return Quote(nodes, (), known=False, warnings=(text,))
@@ -64,13 +72,16 @@ class Quotes:
             raise CommandRefusedError(f"{cloud} cannot give what {spec.name} asks for: {error}") from error
         if not offers:
             raise CommandRefusedError(f"{cloud} cannot give what {spec.name} asks for: no machine {_request(spec)}")
-        warning = _warning(spec, offers)
-        return Quote(nodes, offers, known=True, warnings=(warning,) if warning else ())
+        _check_prices(spec, offers)
+        warnings = (_unpriced(spec, offers), _warning(spec, offers))
+        return Quote(nodes, offers, known=True, warnings=tuple(filter(None, warnings)))
 
     def _offers(self, cloud: str, spec: JobSpec) -> tuple[Offer, ...]:
         provisioner = self._provisioners[cloud]
         queries = spec.offer_queries
-        asked = in_background(lambda: offers_in_order(provisioner, queries, self._provider_s), f"quote-{cloud}")
+        asked = in_background(
+            lambda: offers_in_order(provisioner, queries, self._provider_s, self._prices), f"quote-{cloud}"
+        )
         try:
             return asked.result(self._timeout_s)
         except (ProvisionerError, TimeoutError):
@@ -92,17 +103,31 @@ def _request(spec: JobSpec) -> str:
     return " ".join(part for part in parts if part)
 
 
+def _check_prices(spec: JobSpec, offers: tuple[Offer, ...]) -> None:
+    """Raises CommandRefusedError for a limit that cannot be kept (P13)."""
+    if spec.limits.of_money and all(each.usd_per_hour is None for each in offers):
+        limit = "usd" if spec.limits.usd is not None else "usd_per_hour"
+        raise CommandRefusedError(
+            f"`limits.{limit}` cannot be kept: no price is known for {named(offers)}; {PRICE_REMEDY}, or leave the "
+            "limit out"
+        )
+
+
+def _unpriced(spec: JobSpec, offers: tuple[Offer, ...]) -> str:
+    """Says which offers have no known price, else ""."""
+    unpriced = [each for each in offers if each.usd_per_hour is None]
+    if not unpriced or (offers[0] not in unpriced and not spec.limits.of_money):
+        return ""
+    use = "they are not asked for, because the job has a limit of money" if spec.limits.of_money else "they cost unseen"
+    return f"no price is known for {named(unpriced)}: {use}; {PRICE_REMEDY}"
+
+
 def _warning(spec: JobSpec, offers: tuple[Offer, ...]) -> str:
     """Says if the job's own `usd_per_hour` keeps it from running, else ""."""
     limit = spec.limits.usd_per_hour
     if limit is None:
         return ""
     prices = [each.usd_per_hour for each in offers if each.usd_per_hour is not None]
-    if not prices:
-        return (
-            f"`limits.usd_per_hour` is {limit:g}, and no price of {spec.placement.cloud} is known: the job waits until "
-            "one is; leave the limit out, or add prices to the catalog"
-        )
     minimum_usd = min(prices) * spec.nodes.min
     if minimum_usd <= limit + 1e-9:
         return ""

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from supervisor.api.adoption import Adoption
 from supervisor.api.explain import Explainer, add_explain
 from supervisor.api.quote import quote_row
-from supervisor.api.service import MAX_BLOB_BYTES, Scale, Service
+from supervisor.api.service import MAX_BLOB_BYTES, LimitChanges, Scale, Service
 from supervisor.api.targets import add_targets
 from supervisor.api.views import cost_row, event_row, in_order, job_detail, job_row, node_row
 from supervisor.errors import (
@@ -26,6 +26,7 @@ from supervisor.errors import (
     UsageError,
 )
 from supervisor.model import NodeRecord
+from supervisor.planner.sentences import ENDED_AS
 from supervisor.planner.world import JobView
 from supervisor.runtime.clock import Clock
 from supervisor.runtime.loop import Status
@@ -41,6 +42,8 @@ HTTP_STATUS: dict[type[SpotsupError], int] = {
 
 # A header of a standby's responses: which daemon leads.
 LEADER_HEADER = "spotsup-leader"
+# A header of all responses while etcd does not answer: since when, in UNIX seconds. Rows carry it as etcd_away_since.
+AWAY_HEADER = "spotsup-etcd-away-since"
 
 
 class _Body(BaseModel):
@@ -48,9 +51,10 @@ class _Body(BaseModel):
 
 
 class CheckBody(_Body):
-    """A job file's content."""
+    """A job file's content, and the job that it resumes from."""
 
     spec: dict[str, Any]
+    resume_from: str = Field(default="", max_length=64)
 
 
 class SubmitBody(_Body):
@@ -59,6 +63,7 @@ class SubmitBody(_Body):
     spec: dict[str, Any]
     code_sha256: str = Field(pattern="^[0-9a-f]{64}$")
     submission: str = Field(min_length=8, max_length=64)
+    resume_from: str = Field(default="", max_length=64)
 
 
 class ScaleBody(_Body):
@@ -68,6 +73,15 @@ class ScaleBody(_Body):
     min_nodes: int | None = None
     max_nodes: int | None = None
     spares: int | None = None
+
+
+class LimitsBody(_Body):
+    """What to change; None leaves a limit as it is."""
+
+    hours: float | None = None
+    usd: float | None = None
+    usd_per_hour: float | None = None
+    app_failures: int | None = None
 
 
 class PauseBody(_Body):
@@ -121,6 +135,8 @@ def create_app(
         response = await handle(request)
         if service.other_leader:
             response.headers[LEADER_HEADER] = service.other_leader
+        if status().etcd_away_since:
+            response.headers[AWAY_HEADER] = str(status().etcd_away_since)
         return response
 
     _reading_routes(app, service, status, clock)
@@ -167,6 +183,7 @@ def _daemon_routes(app: FastAPI, service: Service, status: Callable[[], Status],
             "leader": service.other_leader or None,
             "paused": None if pause is None else {"at": pause.at, "reason": pause.reason},
             "counters": dict(now.counters),
+            "etcd_away_since": now.etcd_away_since or None,
         }
 
     @app.get("/v1/health")
@@ -185,14 +202,19 @@ def _daemon_routes(app: FastAPI, service: Service, status: Callable[[], Status],
 
 
 def _reading_routes(app: FastAPI, service: Service, status: Callable[[], Status], clock: Clock) -> None:
+    def dated(row: dict[str, Any]) -> dict[str, Any]:
+        """With since when it may be out of date."""
+        return {**row, "etcd_away_since": status().etcd_away_since or None}
+
     @app.get("/v1/jobs")
-    def jobs() -> list[dict[str, Any]]:
+    def jobs(*, past: bool = False) -> list[dict[str, Any]]:
         now = status()
-        return [job_row(view, now.about(view.record.name), clock.now()) for view in service.jobs()]
+        return [dated(job_row(view, _about(now, view), clock.now())) for view in service.jobs(past=past)]
 
     @app.get("/v1/jobs/{name}")
     def job(name: str) -> dict[str, Any]:
-        return job_detail(service.job(name), status().about(name), clock.now())
+        view = service.job(name)
+        return dated(job_detail(view, _about(status(), view), clock.now()))
 
     @app.get("/v1/jobs/{name}/events")
     def events(name: str, after: str = "") -> list[dict[str, Any]]:
@@ -204,19 +226,24 @@ def _reading_routes(app: FastAPI, service: Service, status: Callable[[], Status]
         return [{"node": n, "chunk": c, "text": text.decode(errors="replace")} for n, c, text in chunks]
 
     @app.get("/v1/cost")
-    def cost() -> list[dict[str, Any]]:
-        return [cost_row(view, clock.now()) for view in service.jobs()]
+    def cost(*, past: bool = False) -> list[dict[str, Any]]:
+        return [dated(cost_row(view, clock.now())) for view in service.jobs(past=past)]
 
     @app.get("/v1/jobs/{name}/cost")
     def cost_of_job(name: str) -> list[dict[str, Any]]:
-        return [cost_row(service.job(name), clock.now())]
+        return [dated(cost_row(service.job(name), clock.now()))]
 
     @app.get("/v1/nodes")
     def nodes() -> list[dict[str, Any]]:
         rows = []
         for view in service.jobs():
-            rows += [node_row(view, node, clock.now()) for node in in_order(view.nodes.values())]
+            rows += [dated(node_row(view, node, clock.now())) for node in in_order(view.nodes.values())]
         return rows
+
+
+def _about(status: Status, view: JobView) -> str:
+    record = view.record
+    return f"{ENDED_AS[record.state]}: {record.reason}" if view.past else status.about(record.name)
 
 
 def _writing_routes(app: FastAPI, service: Service, status: Callable[[], Status], clock: Clock) -> None:
@@ -230,7 +257,7 @@ def _writing_routes(app: FastAPI, service: Service, status: Callable[[], Status]
 
     @app.post("/v1/check")
     def check(body: CheckBody) -> dict[str, Any]:
-        spec, quote = service.check(body.spec)
+        spec, quote = service.check(body.spec, body.resume_from)
         return {"name": spec.name, "warnings": list(quote.warnings) if quote else []}
 
     @app.post("/v1/plan")
@@ -239,11 +266,15 @@ def _writing_routes(app: FastAPI, service: Service, status: Callable[[], Status]
 
     @app.post("/v1/jobs")
     def submit(body: SubmitBody) -> dict[str, Any]:
-        return row(service.submit(body.spec, body.code_sha256, body.submission))
+        return row(service.submit(body.spec, body.code_sha256, body.submission, body.resume_from))
 
     @app.post("/v1/jobs/{name}/scale")
     def scale(name: str, body: ScaleBody) -> dict[str, Any]:
         return row(service.scale(name, Scale(body.desired, body.min_nodes, body.max_nodes, body.spares)))
+
+    @app.post("/v1/jobs/{name}/limits")
+    def limits(name: str, body: LimitsBody) -> dict[str, Any]:
+        return row(service.limits(name, LimitChanges(**body.model_dump())))
 
     @app.post("/v1/jobs/{name}/cancel")
     def cancel(name: str) -> dict[str, Any]:

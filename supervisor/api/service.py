@@ -9,22 +9,30 @@ import contextlib
 import difflib
 import hashlib
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
+
+from pydantic import ValidationError
 
 from supervisor.api.quote import Quote
 from supervisor.api.views import in_order
 from supervisor.errors import CommandRefusedError, JournalUnavailableError, NotFoundError, SpotsupError, UsageError
 from supervisor.journal.journal import Journal, Reading
-from supervisor.model import DaemonPause, Event, EventKind, JobRecord, NodeRecord, NodeState, Transition
+from supervisor.journal.past import view_of
+from supervisor.market.offers import PRICE_REMEDY
+from supervisor.market.prices import named
+from supervisor.model import DaemonPause, Event, EventKind, JobRecord, JobState, NodeRecord, NodeState, Transition
+from supervisor.planner.limits import PAUSED_BY_USER, reached
 from supervisor.planner.world import JobView
 from supervisor.runtime.clock import Clock
 from supervisor.runtime.loop import Leader
-from supervisor.spec import JobSpec, check_nodes, parse_spec
+from supervisor.spec import JobSpec, Limits, check_nodes, first_error, parse_spec
 
 MAX_TRIES = 20
 MAX_CODE_DELETIONS = 20  # per submission: each costs a read of etcd, and each submission adds one job
 MAX_NAMES_SHOWN = 8
+MAX_RUN_DIGITS = 6  # of the number in `name.1`
+MAX_SOURCES = 4  # folders in which a job looks for a checkpoint to resume from
 CATCH_UP_S = 5.0
 MAX_BLOB_BYTES = 32 * 1024 * 1024
 _UID_ALPHABET = "abcdefghijkmnpqrstuvwxyz23456789"
@@ -40,6 +48,16 @@ class Scale:
     min_nodes: int | None = None
     max_nodes: int | None = None
     spares: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LimitChanges:
+    """What `spotsupctl limits` changes; None leaves a limit as it is."""
+
+    hours: float | None = None
+    usd: float | None = None
+    usd_per_hour: float | None = None
+    app_failures: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,28 +127,44 @@ class Service:
             raise UsageError(f"the code archive has {len(data)} bytes; at most {MAX_BLOB_BYTES} are accepted")
         return self._journal.put_blob(data)
 
-    def check(self, spec_value: Any) -> tuple[JobSpec, Quote | None]:
+    def parse(self, value: Any) -> JobSpec:
+        """A job file's content, with its cloud; raises UsageError, and CommandRefusedError for what cannot run here."""
+        spec = parse_spec(value)
+        if not spec.placement.cloud:
+            if len(self._clouds) != 1:
+                *first, last = self._clouds
+                raise CommandRefusedError(
+                    "the daemon has several clouds, and the job names none: set `placement.cloud` (--cloud) to "
+                    f"{', '.join(first)} or {last}"
+                )
+            spec = parse_spec({**value, "placement": {**value.get("placement", {}), "cloud": self._clouds[0]}})
+        self._check_supported(spec)
+        return spec
+
+    def check(self, spec_value: Any, resume_from: str = "") -> tuple[JobSpec, Quote | None]:
         """Check a submission before its code is packed and sent. Raises what `submit` raises, and CommandRefusedError
         if the job's cloud answers that it has no such offer."""
-        spec = parse_spec(spec_value)
-        self._check_supported(spec)
+        spec = self.parse(spec_value)
         present = self._find(spec.name)
         if present is not None:
             _check_replaceable(present)
+        if resume_from:
+            self._sources(resume_from, spec)
         return spec, self._quote(spec) if self._quote else None
 
     def plan(self, spec_value: Any) -> Quote:
         """What the cloud would be asked for, whether or not the job's name is free. Raises what `check` raises."""
-        spec = parse_spec(spec_value)
-        self._check_supported(spec)
+        spec = self.parse(spec_value)
         if self._quote is None:
             raise CommandRefusedError("this daemon cannot ask its clouds for offers")
         return self._quote(spec)
 
-    def submit(self, spec_value: Any, code_sha256: str, submission: str) -> JobView:
-        """Store a new job. `submission`: the client's own id of this request; sent again, it is the same job."""
-        spec = parse_spec(spec_value)
-        self._check_supported(spec)
+    def submit(self, spec_value: Any, code_sha256: str, submission: str, resume_from: str = "") -> JobView:
+        """Store a new job. `submission`: the client's own id of this request; sent again, it is the same job.
+
+        `resume_from`: the name of a job that has ended or is paused, with whose newest checkpoint this one begins.
+        """
+        spec = self.parse(spec_value)
         self._catch_up(spec.name)
         record = new_job(spec, code_sha256, submission, self._clock.now())
         for _ in range(MAX_TRIES):
@@ -139,13 +173,17 @@ class Service:
                 return present
             if present is not None:
                 _check_replaceable(present)
+            if spec.limits.of_money and self._quote:
+                self._quote(spec)
             code = self._journal.find_blob(code_sha256)
             if code is None:
                 raise UsageError("the job's code was not uploaded first: PUT /v1/blobs, as `spotsupctl submit` does")
-            new = Change(record, EventKind.SUBMITTED, f"{spec.name} submitted")
+            run = present.record.run + 1 if present else 1
+            sources = self._sources(resume_from, spec) if resume_from else ()
+            text = f"{spec.name} submitted" + (f"; it resumes from {sources[0]}" if sources else "")
+            new = Change(replace(record, run=run, resume_from=sources), EventKind.SUBMITTED, text)
             event, record_now = _event(new, self._clock.now())
-            revision = present.revision if present else 0
-            if self._journal.create_job(record_now, event, revision, code):
+            if self._journal.create_job(record_now, event, present, code):
                 self._delete_old_code(present)
                 self._await(lambda reading: _has(reading, spec.name, record.uid))
                 seen = self._read().jobs.get(spec.name)
@@ -159,6 +197,24 @@ class Service:
         def change(view: JobView) -> Change:
             scaled = scaled_job(view.record, scale)
             return Change(scaled, EventKind.SCALED, f"{name} scaled to {_numbers(scaled)}")
+
+        return self._change(name, change)
+
+    def limits(self, name: str, changes: LimitChanges) -> JobView:
+        """Change a job's limits; one that is paused for a limit goes on once none is reached.
+
+        Raises UsageError for a limit that no job can have, CommandRefusedError for one that cannot be kept.
+        """
+
+        def change(view: JobView) -> Change | None:
+            _check_priced(view, changes)
+            limited = limited_job(view, changes, self._clock.now())
+            if limited == view.record:
+                return None
+            limits = limited.spec.limits
+            given = [each.name for each in fields(changes) if getattr(changes, each.name) is not None]
+            text = ", ".join(f"limits.{each} {getattr(limits, each):g}" for each in given)
+            return Change(limited, EventKind.LIMITS_CHANGED, f"{name} now has {text}")
 
         return self._change(name, change)
 
@@ -177,20 +233,30 @@ class Service:
         """Ask for a checkpoint and the release of a job's machines until it is resumed. Repeating that is fine."""
 
         def change(view: JobView) -> Change | None:
-            if view.record.pause_requested_at:
+            job = view.record
+            if job.pause_requested_at and not job.limit_reached:
                 return None
-            paused = replace(view.record, pause_requested_at=self._clock.now())
+            # Of a job that is paused for a limit: raising that limit does not resume it any more.
+            reason = PAUSED_BY_USER if job.state is JobState.PAUSED else job.reason
+            at = job.pause_requested_at or self._clock.now()
+            paused = replace(job, pause_requested_at=at, limit_reached="", reason=reason)
             return Change(paused, EventKind.PAUSE_REQUESTED, f"{name}: a user asked to pause it")
 
         return self._change(name, change)
 
     def resume(self, name: str) -> JobView:
-        """Continue a paused job from its checkpoint. Does nothing for a job that is not paused."""
+        """Continue a paused job from its checkpoint. Does nothing for a job that is not paused.
+
+        Raises CommandRefusedError while a limit is reached, for which the job would pause again at once.
+        """
 
         def change(view: JobView) -> Change | None:
             if not view.record.pause_requested_at:
                 return None
-            return Change(replace(view.record, pause_requested_at=0.0), EventKind.RESUMED, f"{name}: a user resumed it")
+            if over := reached(view.record, view.nodes.values(), self._clock.now()):
+                raise CommandRefusedError(f"job {name} stays paused: {over.reason(name)}")
+            resumed = replace(view.record, pause_requested_at=0.0, limit_reached="")
+            return Change(resumed, EventKind.RESUMED, f"{name}: a user resumed it")
 
         return self._change(name, change)
 
@@ -213,15 +279,23 @@ class Service:
 
         return self._change(self._job_of(node), change)
 
-    def jobs(self) -> list[JobView]:
-        """All jobs, newest first."""
-        found = self._read().jobs.values()
+    def jobs(self, *, past: bool = False) -> list[JobView]:
+        """All jobs, newest first; with `past`, also those whose names were used again, unless etcd is away: only it has
+        these."""
+        reading = self._read()
+        found = [*reading.jobs.values(), *(map(view_of, self._journal.past_runs()) if past and reading.live else ())]
         return sorted(found, key=lambda job: job.record.submitted_at, reverse=True)
 
     def job(self, name: str) -> JobView:
-        """One job. Raises NotFoundError."""
+        """One job; `name.1` is the first of that name, once the name was used again. Raises NotFoundError."""
         reading = self._read()
         jobs = reading.jobs
+        first, _, run = name.rpartition(".")
+        if first and run.isdecimal() and len(run) <= MAX_RUN_DIGITS:
+            past = self._journal.past_run(first, int(run))
+            if past is None:
+                raise NotFoundError(f"no run is kept as {name}; `spotsupctl list --all` shows those that are")
+            return view_of(past)
         if name in reading.refused:
             raise CommandRefusedError(f"job {name} is left alone: {reading.refused[name]}")
         if name not in jobs:
@@ -234,8 +308,8 @@ class Service:
 
     def events(self, name: str, after: str) -> list[Event]:
         """A job's events since the one with id `after`."""
-        self.job(name)
-        return self._journal.events(name, after)
+        job = self.job(name).record
+        return self._journal.events(job.name, after, job.task_id)
 
     def logs(self, name: str, node: str) -> list[tuple[str, str, bytes]]:
         """Chunks of output: node, chunk id, text. Raises NotFoundError for an unknown job or node."""
@@ -243,9 +317,21 @@ class Service:
         if node and node not in view.nodes:
             known = [each.id for each in in_order(view.nodes.values())]
             raise NotFoundError(f"job {name} has no node {node!r}; {_alternatives(node, known, 'nodes')}")
-        return self._journal.logs(name, node)
+        job = view.record
+        return [chunk for chunk in self._journal.logs(job.name, node) if chunk[0].startswith(f"{job.task_id}-")]
 
     # -- helpers -------------------------------------------------------------------------------------------
+
+    def _sources(self, name: str, spec: JobSpec) -> tuple[str, ...]:
+        """Where the checkpoints of a job are, and of those that it resumed from itself. Raises NotFoundError, and
+        CommandRefusedError if the new job could not read them."""
+        job = self.job(name).record
+        if not (job.ended or job.state is JobState.PAUSED):
+            raise CommandRefusedError(f"job {name} is {job.state}: cancel or pause it before another resumes from it")
+        why = unreadable_by(job, spec, self._hosted)
+        if why:
+            raise CommandRefusedError(f"cannot resume from {name}: {why}")
+        return (job.checkpoint_path, *job.resume_from)[:MAX_SOURCES]
 
     def _delete_old_code(self, replaced: JobView | None) -> None:
         """Delete the code of ended jobs: the one whose name was used again, and those that ended last. A failure is
@@ -329,6 +415,21 @@ class Service:
             )
 
 
+def unreadable_by(job: JobRecord, spec: JobSpec, hosted: Collection[str]) -> str:
+    """Why a new job could not read the checkpoints of an earlier one, or ""."""
+    if "data" in (job.spec.kind, spec.kind):
+        return "data jobs have no checkpoints"
+    path, here = job.checkpoint_path, job.spec.placement.cloud
+    if not path.startswith("/"):
+        if here not in hosted:
+            return "it had no shared `storage`, so its checkpoints ended with its machines"
+        return "" if spec.placement.cloud == here else f"its checkpoints are on the cloud {here}"
+    mounts = [each for each in job.spec.storage if f"{path}/".startswith(f"{each.mount}/")]
+    known = [each.model_copy(update={"mode": "rw"}) for each in spec.storage]
+    missing = [each.mount for each in mounts if each.model_copy(update={"mode": "rw"}) not in known]
+    return f"its checkpoints are below {missing[0]}: give this job the same entry of `storage`" if missing else ""
+
+
 def scaled_job(job: JobRecord, scale: Scale) -> JobRecord:
     """The job with new numbers. Raises CommandRefusedError if they do not fit together, or its kind."""
     desired = job.desired_nodes if scale.desired is None else scale.desired
@@ -338,11 +439,41 @@ def scaled_job(job: JobRecord, scale: Scale) -> JobRecord:
     if job.spec.kind == "data" and (desired, max_nodes, spares) != (1, 1, 0):
         raise CommandRefusedError(f"cannot scale {job.name}: a data job is one node")
     try:
-        check_nodes(min_nodes, desired, max_nodes, spares)
+        check_nodes(min_nodes, desired, max_nodes, spares, job.spec.nodes.multiple_of)
     except ValueError as error:
         hint = " (--min and --max change the bounds)" if scale.desired is not None else ""
         raise CommandRefusedError(f"cannot scale {job.name}: {error}{hint}") from error
     return replace(job, desired_nodes=desired, min_nodes=min_nodes, max_nodes=max_nodes, spare_nodes=spares)
+
+
+def _check_priced(view: JobView, changes: LimitChanges) -> None:
+    """Raises CommandRefusedError for a first limit of money of a job whose nodes have no known price (P13)."""
+    if view.record.spec.limits.of_money or (changes.usd is None and changes.usd_per_hour is None):
+        return
+    unpriced = [node.offer for node in view.nodes.values() if node.offer.usd_per_hour is None]
+    if unpriced:
+        raise CommandRefusedError(
+            f"{view.record.name} can have no limit of money: no price is known for {named(unpriced)}, which it has or "
+            f"had; {PRICE_REMEDY}"
+        )
+
+
+def limited_job(view: JobView, changes: LimitChanges, now: float) -> JobRecord:
+    """The job with new limits; resumed where it was paused for one, and none is reached any more. Raises UsageError."""
+    job = view.record
+    given = {each.name: value for each in fields(changes) if (value := getattr(changes, each.name)) is not None}
+    try:
+        limits = Limits.model_validate({**job.spec.limits.model_dump(), **given})
+    except ValidationError as error:
+        raise UsageError(first_error(error, "limits", Limits)) from error
+    job = replace(job, spec=job.spec.model_copy(update={"limits": limits}))
+    if not job.limit_reached:
+        return job
+    over = reached(job, view.nodes.values(), now)
+    if over is None:
+        return replace(job, pause_requested_at=0.0, limit_reached="")
+    reason = over.reason(job.name) if job.state is JobState.PAUSED else job.reason
+    return replace(job, limit_reached=over.name, reason=reason)
 
 
 def _numbers(job: JobRecord) -> str:

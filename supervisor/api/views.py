@@ -11,6 +11,7 @@ from supervisor.errors import CommandRefusedError
 from supervisor.identity import Identity
 from supervisor.model import Event, JobState, NodeRecord, NodeState
 from supervisor.nodes.prepare import user_of
+from supervisor.planner.limits import spent_usd, trained_s
 from supervisor.planner.world import JobView
 
 SSH_PORT = 22
@@ -22,7 +23,7 @@ def job_row(view: JobView, sentence: str, now: float) -> dict[str, Any]:
     job, progress = view.record, view.progress
     members = sum(node.state is NodeState.MEMBER for node in view.nodes.values())
     return {
-        "name": job.name,
+        "name": view.name,
         "kind": job.spec.kind,
         "state": job.state,
         "reason": job.reason,
@@ -48,8 +49,26 @@ def job_row(view: JobView, sentence: str, now: float) -> dict[str, Any]:
         "progress_at": progress.at if progress else None,
         "submitted_at": job.submitted_at,
         "ended_at": job.ended_at or None,
-        "usd": round(job.dropped_nodes_usd + sum(node.usd(now) for node in view.nodes.values()), 4),
+        "trained_s": round(trained_s(job, now), 1),
+        "usd": round(spent_usd(job, view.nodes.values(), now), 4),
+        "limits": _limit_rows(view, now),
     }
+
+
+def _limit_rows(view: JobView, now: float) -> dict[str, Any]:
+    """Each limit, and how much of it is used."""
+    limits, nodes = view.record.spec.limits, view.nodes.values()
+    used = {
+        "hours": round(trained_s(view.record, now) / 3600, 4),
+        "usd": round(spent_usd(view.record, nodes, now), 4),
+        "usd_per_hour": round(sum(node.offer.usd_per_hour or 0.0 for node in _billed(view)), 4),
+        "app_failures": view.round.app_failures if view.round else 0,
+    }
+    return {name: {"limit": getattr(limits, name), "used": amount} for name, amount in used.items()}
+
+
+def _billed(view: JobView) -> list[NodeRecord]:
+    return [node for node in view.nodes.values() if node.launched_at and not node.ended_at]
 
 
 def _progress_fraction(view: JobView) -> float | None:
@@ -73,6 +92,7 @@ def job_detail(view: JobView, sentence: str, now: float) -> dict[str, Any]:
         **job_row(view, sentence, now),
         "node_list": [node_row(view, node, now) for node in in_order(view.nodes.values())],
         "command": list(view.record.spec.command),
+        "resume_from": list(view.record.resume_from),
         "market": view.record.spec.market,
         "cloud": view.record.spec.placement.cloud,
     }
@@ -93,7 +113,7 @@ def node_row(view: JobView, node: NodeRecord, now: float) -> dict[str, Any]:
     ranks = view.round.nodes() if view.round else ()
     return {
         "id": node.id,
-        "job": node.job,
+        "job": view.name,
         "state": node.state,
         "since": node.state_since,
         "spare": node.id in view.spares,
@@ -115,12 +135,12 @@ def node_row(view: JobView, node: NodeRecord, now: float) -> dict[str, Any]:
 def cost_row(view: JobView, now: float) -> dict[str, Any]:
     """What a job has cost, and costs now. `nodes_unpriced`: billed at a price that is not known, and not counted."""
     job = view.record
-    billed = [node for node in view.nodes.values() if node.launched_at and not node.ended_at]
+    billed = _billed(view)
     nodes = in_order(view.nodes.values())
     return {
-        "name": job.name,
+        "name": view.name,
         "state": job.state,
-        "usd": round(job.dropped_nodes_usd + sum(node.usd(now) for node in nodes), 4),
+        "usd": round(spent_usd(job, nodes, now), 4),
         "usd_per_hour": round(sum(node.offer.usd_per_hour or 0.0 for node in billed), 4),
         "nodes_billed": len(billed),
         "nodes_unpriced": sum(node.offer.usd_per_hour is None for node in billed),

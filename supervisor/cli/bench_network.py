@@ -142,7 +142,9 @@ def _wait(daemon: Client, name: str) -> dict[str, Any]:
         if job["sentence"] != printed:
             printed = job["sentence"]
             click.echo(f"{time.strftime('%H:%M:%S')}  {job['state']:<9}  {printed}", err=True)
-        if job["state"] in ENDED - {"succeeded"}:
+        if job["state"] == "paused":
+            daemon.post(job_path(name, "/cancel"))
+        if job["state"] in ENDED - {"succeeded"} | {"paused"}:
             why = f"{job['state']}: {job['reason']}"
             raise SpotsupError(f"the job {name} has no result ({why}); see `spotsupctl logs {name}`")
         if job["state"] == "succeeded":

@@ -52,6 +52,32 @@ def scale(context: click.Context, /, job: str, output: str, **numbers: int | Non
     _change(context, job_path(job, "/scale"), output, sentence, numbers)
 
 
+@click.command()
+@click.argument("job")
+@click.option("--hours", type=float, help="The job pauses after training for so many hours in all.")
+@click.option("--usd", type=float, help="The job pauses once its nodes have cost so many US dollars.")
+@click.option("--usd-per-hour", type=float, help="No node is asked for that would bring the job above this.")
+@click.option("--app-failures", type=int, help="The job fails when its program failed more often than this.")
+@output_option
+@click.pass_context
+def limits(context: click.Context, /, job: str, output: str, **changes: float | None) -> None:
+    """Show a job's limits, or change them.
+
+    A job that is paused because it has reached a limit goes on once the limit is raised.
+    """
+    with connected(context) as daemon:
+        if any(value is not None for value in changes.values()):
+            reply = daemon.post(job_path(job, "/limits"), changes)
+        else:
+            reply = daemon.get(job_path(job))
+    if output == "json":
+        print_json({key: reply[key] for key in ("name", "state", "sentence", "limits")})
+    else:
+        from supervisor.cli.show import show_limits
+
+        show_limits(reply)
+
+
 def _command(argument: str, path: Callable[[str, str], str]) -> Callable[[Callable[[str, Any], str]], click.Command]:
     """A command that POSTs to what its argument names. It is written as the sentence of the name and the reply."""
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -11,7 +13,8 @@ from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from provisioners.base import Finding, ProvisionerError
+from provisioners.base import Finding, InstanceState, Owner, Provisioner, ProvisionerError
+from provisioners.calls import Deadline
 from provisioners.registry import CLOUDS
 from supervisor.clouds import NO_CLOUD, clouds_of, open_cloud
 from supervisor.config import Config
@@ -135,4 +138,30 @@ def _cloud(config: Config, name: str, timeout_s: float) -> Sequence[Finding]:
         found = startable(config.cloud(name), config.state, timeout_s)
         if found is not None:
             return [found]
-    return open_cloud(config, name).check(timeout_s)
+    provisioner, deadline = open_cloud(config, name), Deadline(timeout_s)
+    findings = provisioner.check(timeout_s)
+    if not findings or not findings[0].ok:
+        return findings
+    return [*findings, _others(config, provisioner, deadline.left_s())]
+
+
+def _others(config: Config, provisioner: Provisioner, timeout_s: float) -> Finding:
+    """Which other installations have machines in the account. They are left alone."""
+    mark = ""
+    with contextlib.suppress(StartError, OSError):  # `_key` reports it
+        path = config.state / "cluster.key"
+        mark = load_identity(path).mark if path.exists() else ""
+    try:
+        over = {InstanceState.TERMINATED, InstanceState.UNREADABLE}
+        alive = [each for each in provisioner.instances(None, timeout_s) if each.state not in over]
+    except ProvisionerError as error:
+        return Finding("other installations", ok=False, message=str(error))
+    counts = Counter(each.owner for each in alive if each.owner != Owner(config.cluster, mark))
+    if not counts:
+        return Finding("other installations", ok=True, message="no other installation of spotsup has machines here")
+    named = ", ".join(
+        f"cluster {owner.cluster} with key mark {owner.key_mark or '(none)'} has {count}"
+        for owner, count in sorted(counts.items(), key=str)
+    )
+    message = f"machines of other installations are left alone: {named}; our key mark is {mark or '(none yet)'}"
+    return Finding("other installations", ok=True, message=message)

@@ -13,7 +13,9 @@ from supervisor.errors import CommandRefusedError, DaemonUnreachableError, NotFo
 
 _BY_CODE: dict[int, type[SpotsupError]] = {2: UsageError, 4: NotFoundError, 5: CommandRefusedError}
 TIMEOUT_S = 30.0
-LEADER_HEADER = "spotsup-leader"  # as in supervisor.api.routes, which is too heavy to load here
+# As in supervisor.api.routes, which is too heavy to load here.
+LEADER_HEADER = "spotsup-leader"
+AWAY_HEADER = "spotsup-etcd-away-since"
 
 
 class Client:
@@ -21,6 +23,7 @@ class Client:
 
     def __init__(self, path: Path, timeout_s: float = TIMEOUT_S) -> None:
         self.leader = ""  # which daemon leads, if a standby answered
+        self.etcd_away_since = 0.0  # UNIX seconds; 0 where etcd answers the daemon
         self._path = path
         # An empty TLS context: httpx would load the system's certificates (20 ms), and a Unix socket needs none.
         no_tls = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -51,6 +54,7 @@ class Client:
                 f"no spotsupd answers at {self._path} ({_reason(error)}): {_fix(error)}"
             ) from error
         self.leader = reply.headers.get(LEADER_HEADER, "")
+        self.etcd_away_since = float(reply.headers.get(AWAY_HEADER, 0.0))
         if reply.is_success:
             return reply.json()
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import wraps
@@ -74,6 +75,13 @@ def connected(context: click.Context) -> Iterator[Client]:
         daemon.close()
         if daemon.leader:
             click.echo(f"spotsupctl: answered by a standby; {daemon.leader} leads and acts on commands", err=True)
+        if daemon.etcd_away_since:
+            seconds = max(0, round(time.time() - daemon.etcd_away_since))
+            click.echo(
+                f"spotsupctl: etcd has not answered the daemon for {seconds} s: jobs and nodes are shown as of then, "
+                "and nothing is decided; training goes on",
+                err=True,
+            )
 
 
 def job_path(job: str, rest: str = "") -> str:

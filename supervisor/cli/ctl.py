@@ -39,7 +39,7 @@ def main(context: click.Context, socket_path: Path | None) -> None:
 for command in (
     *(submit.submit, submit.plan),
     *(status.list_jobs, status.status, status.nodes, status.events, status.logs, status.cost, status.top),
-    *(change.scale, change.cancel, change.pause, change.resume, change.drain),
+    *(change.scale, change.limits, change.cancel, change.pause, change.resume, change.drain),
     *(operate.daemon, operate.ssh),
     bench_network.bench_network,
 ):

@@ -124,7 +124,10 @@ def show_job(job: dict[str, Any], *, show_all: bool = False) -> None:
     )
     if job["checkpoint_problem"]:
         console.print(f"[red]checkpoints are not being written:[/red] {escape(job['checkpoint_problem'])}")
-    console.print(f"submitted {_ago(job['submitted_at'])} ago   cost {_usd(job['usd'])}   task id {job['task_id']}")
+    console.print(
+        f"submitted {_ago(job['submitted_at'])} ago   trained {duration(job['trained_s'])}   cost {_usd(job['usd'])}   "
+        f"task id {job['task_id']}"
+    )
     if job["node_list"]:
         console.print()
         show_nodes(job["node_list"], show_all=show_all)
@@ -207,6 +210,15 @@ def show_cost_of_job(costs: Sequence[dict[str, Any]]) -> None:
         console.print(f"and {_usd(cost['dropped_nodes_usd'])} for older nodes that are no longer listed")
     now = f"{_usd(cost['usd_per_hour'])} per hour now{_unpriced(cost)}"
     console.print(f"{cost['name']}: {_usd(cost['usd'])} in all, {now}")
+
+
+def show_limits(job: dict[str, Any]) -> None:
+    """`spotsupctl limits`."""
+    table = _table("LIMIT", "USED", "ALLOWED")
+    for name, row in job["limits"].items():
+        table.add_row(name, f"{row['used']:.4g}", "any" if row["limit"] is None else f"{row['limit']:g}")
+    _console().print(table)
+    _console().print(f"{job['name']}  {_state(job['state'])}  {escape(job['sentence'])}")
 
 
 def _money(value: float | None) -> str:
@@ -328,17 +340,20 @@ class LogPrinter:
 
     def __init__(self, *, named: bool) -> None:
         self._named = named
-        self._seen: dict[str, str] = {}
+        # By node: the newest chunk, and how much of it is printed. It grows until the next one begins.
+        self._seen: dict[str, tuple[str, int]] = {}
         self._open: dict[str, str] = {}
 
     def show(self, chunks: Sequence[dict[str, Any]]) -> None:
         """Print what is new. An incomplete line waits for its rest."""
         for chunk in chunks:
             node = chunk["node"]
-            if chunk["chunk"] <= self._seen.get(node, ""):
+            newest, printed = self._seen.get(node, ("", 0))
+            if chunk["chunk"] < newest:
                 continue
-            self._seen[node] = chunk["chunk"]
-            lines = (self._open.pop(node, "") + chunk["text"]).split("\n")
+            new = chunk["text"][printed if chunk["chunk"] == newest else 0 :]
+            self._seen[node] = chunk["chunk"], len(chunk["text"])
+            lines = (self._open.pop(node, "") + new).split("\n")
             if lines[-1]:
                 self._open[node] = lines[-1]
             for line in lines[:-1]:

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 TOP_S = 2.0
 
 
-def _show(context: click.Context, path: str, output: str, view: str, **options: bool) -> None:
-    """Read `path`, and print it as JSON or with the function `view` of show.py."""
+def _show(context: click.Context, path: str, output: str, view: str, *, past: bool = False, **options: bool) -> None:
+    """Read `path`, and print it as JSON or with the function `view` of show.py. `past`: earlier runs, too."""
     with connected(context) as daemon:
-        found = daemon.get(path)
+        found = daemon.get(path, **({"past": "true"} if past else {}))
     if output == "json":
         print_json(found)
         return
@@ -34,12 +34,12 @@ def _all_option(what: str) -> Callable[[Callable[..., None]], Callable[..., None
 
 
 @click.command("list")
-@_all_option("Also list all jobs that have ended.")
+@_all_option("Also list all jobs that have ended, and earlier ones whose names were used again (JOB.1).")
 @output_option
 @click.pass_context
 def list_jobs(context: click.Context, output: str, *, show_all: bool) -> None:
     """List jobs, newest first."""
-    _show(context, "/v1/jobs", output, "show_jobs", show_all=show_all)
+    _show(context, "/v1/jobs", output, "show_jobs", past=show_all or output == "json", show_all=show_all)
 
 
 @click.command()
@@ -112,7 +112,7 @@ def cost(context: click.Context, job: str | None, output: str) -> None:
     With JOB: also each of its nodes.
     """
     path, view = ("/v1/cost", "show_costs") if job is None else (job_path(job, "/cost"), "show_cost_of_job")
-    _show(context, path, output, view)
+    _show(context, path, output, view, past=job is None)
 
 
 @click.command()

@@ -86,6 +86,8 @@ def _read(path: Path) -> dict[str, Any]:
         raise UsageError(f"cannot read the job file {path}: {error.strerror}") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise UsageError(f"{path} is not YAML: {' '.join(str(error).split())}") from error
+    except RecursionError as error:
+        raise UsageError(f"{path} is nested too deeply") from error
     if not isinstance(parsed, dict):
         raise UsageError(f"{path}: a job file is a mapping of keys, such as `name: my-job`; this one is not")
     return parsed

@@ -48,11 +48,24 @@ def job_options(command: Callable[..., None]) -> Callable[..., None]:
 @click.command(context_settings={"ignore_unknown_options": False})
 @job_options
 @click.option("--follow", is_flag=True, help="Show progress until the job ends; Ctrl-C leaves the job running.")
+@click.option(
+    "--resume-from",
+    default="",
+    metavar="JOB",
+    help="Begin with the newest checkpoint of a job that has ended or is paused.",
+)
 @click.option("--explain", is_flag=True, help="Submit nothing; show the offers, and each step on the nodes.")
 @output_option
 @click.pass_context
 def submit(
-    context: click.Context, /, what: tuple[str, ...], follow: bool, explain: bool, output: str, **options: Any
+    context: click.Context,
+    /,
+    what: tuple[str, ...],
+    follow: bool,
+    resume_from: str,
+    explain: bool,
+    output: str,
+    **options: Any,
 ) -> None:
     """Submit a job.
 
@@ -66,10 +79,10 @@ def submit(
         if explain:
             quote = daemon.post("/v1/explain", prepared.describe())
             sys.exit(_show(quote, output, OFFERS_EXPLAINED))
-        warn(daemon.post("/v1/check", {"spec": prepared.spec})["warnings"])
+        asked = {"spec": prepared.spec, "resume_from": resume_from}
+        warn(daemon.post("/v1/check", asked)["warnings"])
         stored = daemon.put("/v1/blobs", prepared.pack())
-        body = {"spec": prepared.spec, "code_sha256": stored["sha256"], "submission": prepared.submission}
-        job = daemon.post("/v1/jobs", body)
+        job = daemon.post("/v1/jobs", {**asked, "code_sha256": stored["sha256"], "submission": prepared.submission})
         if output == "json":
             print_json(job)
         else:

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from math import isfinite
 from typing import Any, TypeAlias, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import from_json
 
 from supervisor.errors import SchemaError
-from supervisor.model import SCHEMA_VERSION, ClusterRecord, DaemonPause, Event, JobRecord, NodeRecord
+from supervisor.model import SCHEMA_VERSION, ClusterRecord, DaemonPause, Event, JobRecord, NodeRecord, PastRun
 
-AnyRecord: TypeAlias = JobRecord | NodeRecord | Event | ClusterRecord | DaemonPause
-Record = TypeVar("Record", JobRecord, NodeRecord, Event, ClusterRecord, DaemonPause)
+AnyRecord: TypeAlias = JobRecord | NodeRecord | Event | ClusterRecord | DaemonPause | PastRun
+Record = TypeVar("Record", JobRecord, NodeRecord, Event, ClusterRecord, DaemonPause, PastRun)
 
 _ADAPTERS: dict[type, TypeAdapter[Any]] = {
-    kind: TypeAdapter[Any](kind) for kind in (JobRecord, NodeRecord, Event, ClusterRecord, DaemonPause)
+    kind: TypeAdapter[Any](kind) for kind in (JobRecord, NodeRecord, Event, ClusterRecord, DaemonPause, PastRun)
 }
+MAX_RECORD_BYTES = 1024 * 1024
 _FIELDS = {kind: frozenset(field.name for field in fields(kind)) for kind in _ADAPTERS}
 
 
@@ -26,7 +28,12 @@ def dump(record: AnyRecord) -> bytes:
 
 
 def load(kind: type[Record], raw: bytes, key: str) -> Record:
-    """Decode a record. Raises SchemaError if it has another schema, or is not a record of this kind."""
+    """Decode a record. Raises SchemaError if it has another schema, or is not a record of this kind.
+
+    Every field has its declared type, numbers are finite, and its size and depth are bounded.
+    """
+    if len(raw) > MAX_RECORD_BYTES:
+        raise _not_a_record(kind, key, f"it has {len(raw)} bytes; at most {MAX_RECORD_BYTES} are read")
     parsed = _parsed(kind, raw, key)
     version = parsed.get("schema", SCHEMA_VERSION)
     if not isinstance(version, int):
@@ -44,9 +51,11 @@ def load(kind: type[Record], raw: bytes, key: str) -> Record:
             f"{key} was written by a newer spotsupd ({what}): run the newer version, or restore an older backup"
         )
     try:
-        record = _ADAPTERS[kind].validate_json(raw)
+        record = _ADAPTERS[kind].validate_json(raw, strict=True)
     except ValidationError as error:
-        raise _not_a_record(kind, key, error.errors()[0]["msg"]) from error
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise _not_a_record(kind, key, f"{where}: {first['msg']}" if where else first["msg"]) from error
     assert isinstance(record, kind)
     return record
 
@@ -62,12 +71,22 @@ def schema_of(raw: bytes) -> object:
 
 def _parsed(kind: type, raw: bytes, key: str) -> dict[str, Any]:
     try:
-        parsed = from_json(raw)
+        parsed = from_json(raw, allow_inf_nan=False)
     except ValueError as error:
         raise _not_a_record(kind, key, str(error)) from error
     if not isinstance(parsed, dict):
         raise _not_a_record(kind, key, "it is not a JSON object")
+    if not _is_finite(parsed):
+        raise _not_a_record(kind, key, "a number is too large")
     return parsed
+
+
+def _is_finite(value: Any) -> bool:
+    if isinstance(value, dict):
+        return all(_is_finite(each) for each in value.values())
+    if isinstance(value, list):
+        return all(_is_finite(each) for each in value)
+    return not isinstance(value, float) or isfinite(value)
 
 
 def _not_a_record(kind: type, key: str, why: str) -> SchemaError:

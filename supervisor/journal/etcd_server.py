@@ -10,7 +10,7 @@ import signal
 import socket
 import subprocess
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import structlog
@@ -23,6 +23,8 @@ from supervisor.errors import StartError
 
 START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 10.0
+# etcd's own default. At that size it refuses writes until it was defragmented and its alarm is disarmed.
+QUOTA_BYTES = 2 * 2**30
 KILL_TIMEOUT_S = 5.0  # a process that outlives SIGKILL this long hangs in the kernel, most likely on its disk
 
 log = structlog.get_logger("spotsupd")
@@ -48,8 +50,10 @@ class EmbeddedEtcd:
         start_s: float = START_TIMEOUT_S,
         stop_s: float = STOP_TIMEOUT_S,
         kill_s: float = KILL_TIMEOUT_S,
+        quota_bytes: int = QUOTA_BYTES,
     ) -> None:
         """Time limits: `start_s` until it answers, `stop_s` from SIGTERM to SIGKILL, `kill_s` from then on."""
+        self.quota_bytes = quota_bytes
         self._folder = folder
         self._start_s = start_s
         self._stop_s = stop_s
@@ -65,23 +69,26 @@ class EmbeddedEtcd:
 
     def start(self) -> None:
         """Start, and wait until it answers. Raises StartError with the last line of etcd's log if it does not."""
-        if self.alive:
-            self._wait_until_healthy()
-            return
+        if not self.alive:
+            self.launch()
+        self._wait_until_healthy()
+
+    def launch(self) -> None:
+        """Start, without waiting. Raises StartError if there is no program, a port is taken, or the disk refuses."""
         program = find_etcd()
-        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         for port in (self._running.client_port, self._running.peer_port):
             _check_free(port, self._file)
-        log_path = self._folder / "etcd.log"
-        with log_path.open("ab") as log:
-            self._child = subprocess.Popen(
-                self._command(program), stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
-            )
-        pid = self._child.pid
-        self._save(
-            _Running(self._running.client_port, self._running.peer_port, pid, processes.identity_of(pid).started)
-        )
-        self._wait_until_healthy()
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            with (self._folder / "etcd.log").open("ab") as log:
+                self._child = subprocess.Popen(
+                    self._command(program), stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+                )
+            pid = self._child.pid
+            self._save(replace(self._running, pid=pid, started_ticks=processes.identity_of(pid).started))
+        except OSError as error:
+            self.stop()  # one that is not recorded would not be found again
+            raise StartError(f"the embedded etcd cannot start in {self._folder}: {error.strerror}") from error
 
     def stop(self) -> None:
         """Stop by SIGTERM, then SIGKILL. A process that survives both is left for the next daemon to find."""
@@ -115,6 +122,7 @@ class EmbeddedEtcd:
             *("--initial-cluster", f"embedded={peer}"),
             # History is kept for watches that resume; ten minutes outlast any outage that we ride out.
             *("--auto-compaction-mode", "periodic", "--auto-compaction-retention", "10m"),
+            *("--quota-backend-bytes", str(self.quota_bytes)),
             *("--logger", "zap", "--log-level", "warn"),
         ]
 
@@ -143,14 +151,16 @@ class EmbeddedEtcd:
                 if not self.alive or time.monotonic() > deadline:
                     raise StartError(
                         f"the embedded etcd does not answer at {self.endpoint}: {error}; "
-                        f"last line of {self._folder / 'etcd.log'}: {self._last_log_line()}"
+                        f"last line of {self._folder / 'etcd.log'}: {self.last_log_line()}"
                     ) from error
                 time.sleep(0.05)
             else:
                 return
 
-    def _last_log_line(self) -> str:
-        lines = (self._folder / "etcd.log").read_text(errors="replace").strip().splitlines()
+    def last_log_line(self) -> str:
+        """What etcd said last."""
+        file = self._folder / "etcd.log"
+        lines = file.read_text(errors="replace").strip().splitlines() if file.exists() else []
         return lines[-1][:500] if lines else "none"
 
 

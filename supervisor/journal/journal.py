@@ -1,24 +1,26 @@
 """The journal in etcd. Every intent is written here before it is acted on.
 
 Layout below /spotsup/<cluster>/: `world/` is small and mirrored (jobs, nodes, alerts that wait to be sent, the messages
-between daemon and nodes); `events/`, `logs/` and `blobs/` are read on demand. Every write of the daemon is one
+between daemon and nodes); `past/`, `events/`, `logs/` and `blobs/` are read on demand. Every write of the daemon is one
 transaction, guarded by leadership (P10) and by the revision of each record that it changes.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from collections.abc import Sequence
 
 from spotsup_trainer.etcd import Compare, Delete, KeyValue, Put
 from spotsup_trainer.wire import Keys
 
-from supervisor.errors import NotFoundError
+from supervisor.errors import JournalRefusedError, NotFoundError, SchemaError
 from supervisor.journal.codec import dump, load
+from supervisor.journal.past import KEPT_RUNS, past_run
 from supervisor.journal.reading import CLUSTER, PAUSE, Reader, Reading
 from supervisor.journal.store import Store
-from supervisor.model import DaemonPause, Event, JobRecord, NodeRecord
-from supervisor.planner.actions import MAX_OPERATIONS, Commit
+from supervisor.model import DaemonPause, Event, JobRecord, NodeRecord, PastRun
+from supervisor.planner.actions import MAX_COMMIT_BYTES, MAX_OPERATIONS, Commit
 from supervisor.planner.world import JobView
 
 __all__ = ["BLOB_CHUNK_BYTES", "Journal", "Reading"]
@@ -72,27 +74,44 @@ class Journal:
         return operations
 
     def _txn(self, guards: Sequence[Compare], operations: Sequence[Put | Delete]) -> int:
-        assert len(operations) <= MAX_OPERATIONS, f"{len(operations)} operations in one transaction"
+        size = sum(len(op.key) + len(op.value) for op in operations if isinstance(op, Put))
+        if len(operations) > MAX_OPERATIONS or size > MAX_COMMIT_BYTES:
+            raise JournalRefusedError(
+                f"{len(operations)} operations with {size} bytes are too many for one transaction: "
+                f"at most {MAX_OPERATIONS} with {MAX_COMMIT_BYTES} bytes are sent to etcd"
+            )
         result = self._store.txn(guards, operations)
         return result.revision if result.succeeded else 0
 
-    def create_job(self, record: JobRecord, event: Event, replaced: int, code: KeyValue | None = None) -> bool:
+    def create_job(
+        self, record: JobRecord, event: Event, replaced: JobView | None, code: KeyValue | None = None
+    ) -> bool:
         """Store a new job; any daemon may, leader or not. False if the job's record or its code changed meanwhile.
 
-        `replaced`: the revision of the ended job of that name, or 0; all that job left behind is deleted.
-        `code`: what `find_blob` returned.
+        `replaced`: the ended job of that name; it is kept as a past run. `code`: what `find_blob` returned.
         """
         name = record.name
         operations = self._puts(record, event)
-        if replaced:
-            left = (self.keys.run(name), self.keys.logs(name), f"{self.keys.world}nodes/{name}/")
-            operations += [Delete(prefix, prefix=True) for prefix in left]
-        guards = [Compare(self._job_key(name), "mod", replaced)]
+        if replaced is not None:
+            operations += self._keep(past_run(replaced))
+        guards = [Compare(self._job_key(name), "mod", replaced.revision if replaced else 0)]
         if code is not None:
             # Rewritten with the job: of this transaction and a concurrent `delete_code` one fails.
             guards.append(Compare(code.key, "mod", code.mod_revision))
             operations.append(Put(code.key, code.value))
         return self._txn(guards, operations) > 0
+
+    def _keep(self, run: PastRun) -> list[Put | Delete]:
+        """Keep a run, its events and its logs; the logs of earlier runs are deleted, and of the oldest run all."""
+        name, keys = run.job.name, self.keys
+        operations: list[Put | Delete] = [Put(self._past_key(name, run.job.run), dump(run))]
+        operations += [Delete(prefix, prefix=True) for prefix in (keys.run(name), f"{keys.world}nodes/{name}/")]
+        earlier = self.past_runs(name)
+        operations += [Delete(f"{keys.logs(name)}{each.job.task_id}-", prefix=True) for each in earlier]
+        for old in earlier[: max(0, len(earlier) + 1 - KEPT_RUNS)]:
+            operations.append(Delete(self._past_key(name, old.job.run)))
+            operations.append(Delete(self._event_key(name, f"{old.job.task_id}-"), prefix=True))
+        return operations
 
     def update_job(self, view: JobView, record: JobRecord, event: Event, node: NodeRecord | None = None) -> bool:
         """Store a user's change to a job, and to one of its nodes. False if either changed meanwhile."""
@@ -139,10 +158,27 @@ class Journal:
 
     # -- reading on demand ---------------------------------------------------------------------------------
 
-    def events(self, job: str, after: str = "") -> list[Event]:
-        """A job's events in order, from after the event with id `after`."""
+    def past_runs(self, job: str = "") -> list[PastRun]:
+        """What is kept of ended jobs whose names were used again: of all, or of this name, the oldest first.
+
+        Those of another schema are left out.
+        """
+        found: list[PastRun] = []
+        for kv in self._store.range(f"{self.keys.root}past/{job}/" if job else f"{self.keys.root}past/"):
+            with contextlib.suppress(SchemaError):
+                found.append(load(PastRun, kv.value, kv.key))
+        return found
+
+    def past_run(self, job: str, run: int) -> PastRun | None:
+        """One of them."""
+        key = self._past_key(job, run)
+        found = self._store.get(key)
+        return load(PastRun, found.value, key) if found else None
+
+    def events(self, job: str, after: str = "", task_id: str = "") -> list[Event]:
+        """A job's events in order, from after the event with id `after`; of all runs, or of the one with `task_id`."""
         prefix = self._event_key(job, "")
-        found = self._store.range(prefix)
+        found = self._store.range(prefix + (f"{task_id}-" if task_id else ""))
         return [load(Event, kv.value, kv.key) for kv in found if kv.key.removeprefix(prefix) > after]
 
     def alert(self, event_id: str) -> Event | None:
@@ -214,6 +250,9 @@ class Journal:
 
     def _event_key(self, job: str, event: str) -> str:
         return f"{self.keys.root}events/{job or '-'}/{event}"
+
+    def _past_key(self, job: str, run: int) -> str:
+        return f"{self.keys.root}past/{job}/{run:06d}"
 
     def _blob_key(self, digest: str, part: str) -> str:
         return f"{self.keys.root}blobs/{digest}/{part}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +21,8 @@ MIN_VERSION = (3, 5)
 # As OpenShift's etcd operator does (defragcontroller.go): smaller gains are not worth it.
 MIN_SIZE_BYTES = 100 * 1024 * 1024
 MIN_FREE_FRACTION = 0.45
+# An etcd that is so full after defragmentation is full again at once.
+MAX_FULL_FRACTION = 0.9
 
 
 class Compactor:
@@ -87,6 +90,30 @@ def defragment(etcd: Etcd, *, min_size_bytes: int = MIN_SIZE_BYTES, min_version:
             ) from error
         done.append(member.endpoint)
     return f"defragmented etcd at {', '.join(done)}" if done else ""
+
+
+def refuses_writes(etcd: Etcd) -> bool:
+    """Whether its space quota is used up."""
+    return any("NOSPACE" in str(error) for error in etcd.status().get("errors", ()))
+
+
+def make_room(etcd: Etcd, quota_bytes: int) -> str:
+    """Make an etcd of one member, whose space quota is used up, accept writes again. Returns what was done.
+
+    Raises EtcdError, and MaintenanceError if what it holds fills the quota.
+    """
+    with contextlib.suppress(EtcdRefusedError):  # etcd has compacted by itself meanwhile
+        etcd.compact(int(etcd.status()["header"]["revision"]))
+    etcd.call("/v3/maintenance/defragment", {})
+    size_bytes = int(etcd.status().get("dbSize", 0))
+    if size_bytes > MAX_FULL_FRACTION * quota_bytes:
+        raise MaintenanceError(
+            f"the embedded etcd refuses writes: what it holds fills its space quota ({size_bytes:,} of {quota_bytes:,} "
+            "bytes). Training goes on; docs/operations.md says what can be deleted"
+        )
+    for alarm in etcd.call("/v3/maintenance/alarm", {"action": "GET"}).get("alarms", ()):
+        etcd.call("/v3/maintenance/alarm", {"action": "DEACTIVATE", **alarm})
+    return f"the embedded etcd was full and takes writes again: {size_bytes:,} of {quota_bytes:,} bytes are used"
 
 
 def members_to_defragment(members: Sequence[Member], min_size_bytes: int = MIN_SIZE_BYTES) -> list[Member]:

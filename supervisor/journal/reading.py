@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from types import MappingProxyType
@@ -14,6 +14,7 @@ from spotsup_trainer.etcd.mirror import MirrorView
 from spotsup_trainer.wire import (
     AgentStatus,
     Ended,
+    Health,
     Hint,
     Keys,
     Member,
@@ -23,10 +24,11 @@ from spotsup_trainer.wire import (
     Round,
     WireError,
     decode,
+    printable,
 )
 
 from supervisor.errors import SchemaError
-from supervisor.journal.codec import load
+from supervisor.journal.codec import Record, load
 from supervisor.model import ClusterRecord, DaemonPause, JobRecord, NodeRecord
 from supervisor.planner.world import JobView
 
@@ -46,8 +48,11 @@ _MESSAGES: dict[str, type[Any]] = {
     "member": Member,
     "agent": AgentStatus,
     "notice": Notice,
+    "health": Health,
     "ended": Ended,
 }
+# Those that each node has of its own, below `<kind>/<node>`.
+_OF_NODES = frozenset({"member", "agent", "notice", "health", "ended"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +65,8 @@ class Reading:
     revision: int
     # False while etcd does not answer and this copy ages.
     live: bool
-    # Messages that cannot be parsed: "key: error".
-    unreadable: tuple[str, ...]
+    # By key, the messages that are ignored, and why: they cannot be parsed, or are not of the node of their key.
+    unreadable: Mapping[str, str]
     # How often etcd has stopped answering.
     outages: int = 0
     # Jobs with a record that this daemon cannot read, and why; `jobs` has none of them.
@@ -83,20 +88,22 @@ class _Parts:
     # The next three: see Reading.
     refused: str = ""
     unjournaled: frozenset[str] = frozenset()
-    unreadable: tuple[str, ...] = ()
+    unreadable: Mapping[str, str] = field(default_factory=dict)
 
 
 class Reader:
-    """Any thread may read. A cluster of 10,000 nodes has 30,000 keys, and only a few change at a time."""
+    """Any thread may read. A cluster of 10,000 nodes has 30,000 keys, and only a few change at a time: the mirror says
+    which, and all are compared only where it does not know."""
 
     def __init__(self, keys: Keys) -> None:
         self._world = keys.world
         self._lock = threading.Lock()
-        self._seen: Mapping[str, KeyValue] = {}
+        self._seen = MirrorView(MappingProxyType({}), 0, live=False)
         self._parts: dict[str, _Parts] = {}
         self._jobs: MappingProxyType[str, JobView] = MappingProxyType({})
         self._alerts: tuple[str, ...] = ()
-        self._unreadable: tuple[str, ...] = ()
+        self._alert_ids: set[str] = set()
+        self._unreadable: MappingProxyType[str, str] = MappingProxyType({})
         self._refused: MappingProxyType[str, str] = MappingProxyType({})
         self._unjournaled: frozenset[str] = frozenset()
         self._cluster: ClusterRecord | None = None
@@ -105,9 +112,10 @@ class Reader:
     def read(self, view: MirrorView) -> Reading:
         """The journal as of `view`."""
         with self._lock:
-            if view.keys is not self._seen:
-                self._update(view.keys)
-                self._seen = view.keys
+            if view.keys is not self._seen.keys:
+                changed = view.changed_since(self._seen)
+                self._update(view.keys, _all_changes(self._seen.keys, view.keys) if changed is None else changed)
+                self._seen = view
             return Reading(
                 self._jobs,
                 self._alerts,
@@ -121,17 +129,14 @@ class Reader:
                 self._pause,
             )
 
-    def _update(self, keys: Mapping[str, KeyValue]) -> None:
-        seen = self._seen
-        changed = [key for key, kv in keys.items() if seen.get(key) is not kv]
-        is_gone = len(seen) + sum(key not in seen for key in changed) != len(keys)
-        gone = seen.keys() - keys.keys() if is_gone else ()
+    def _update(self, keys: Mapping[str, KeyValue], changed: Iterable[str]) -> None:
         touched: dict[str, bool] = {}
         alerts = cluster_wide = False
-        for key in (*changed, *gone):
+        for key in changed:
             section, _, rest = key.removeprefix(self._world).partition("/")
             if section == "alerts":
                 alerts = True
+                (self._alert_ids.add if key in keys else self._alert_ids.discard)(rest)
                 continue
             if not rest:
                 cluster_wide = True  # CLUSTER or PAUSE
@@ -148,8 +153,7 @@ class Reader:
             self._cluster = _cluster_wide(keys.get(f"{self._world}{CLUSTER}"), ClusterRecord)
             self._pause = _cluster_wide(keys.get(f"{self._world}{PAUSE}"), DaemonPause)
         if alerts:
-            prefix = f"{self._world}alerts/"
-            self._alerts = tuple(sorted(key.removeprefix(prefix) for key in keys if key.startswith(prefix)))
+            self._alerts = tuple(sorted(self._alert_ids))
         if touched:
             self._rebuild(touched)
 
@@ -164,9 +168,11 @@ class Reader:
                 continue
             parts.refused, parts.unjournaled = "", frozenset()
             try:
-                built = _build(self._world, parts)
+                built = _build(self._world, job, parts)
             except SchemaError as error:
-                built, parts.refused = None, str(error)
+                built, parts.refused = None, printable(str(error))
+            except Exception as error:  # noqa: BLE001 - whatever is wrong with one job's keys stays with that job
+                built, parts.refused = None, f"its keys in etcd cannot be read: {described(error)}"
             if built is None:
                 jobs.pop(job, None)
             else:
@@ -177,7 +183,15 @@ class Reader:
         self._jobs = MappingProxyType(dict(sorted(jobs.items())))
         self._refused = MappingProxyType({name: parts.refused for name, parts in self._parts.items() if parts.refused})
         self._unjournaled = frozenset(node for parts in self._parts.values() for node in parts.unjournaled)
-        self._unreadable = tuple(sorted(text for parts in self._parts.values() for text in parts.unreadable))
+        self._unreadable = MappingProxyType(
+            {key: why for parts in self._parts.values() for key, why in sorted(parts.unreadable.items())}
+        )
+
+
+def _all_changes(before: Mapping[str, KeyValue], keys: Mapping[str, KeyValue]) -> list[str]:
+    changed = [key for key, kv in keys.items() if before.get(key) is not kv]
+    is_gone = len(before) + sum(key not in before for key in changed) != len(keys)
+    return [*changed, *(before.keys() - keys.keys() if is_gone else ())]
 
 
 def _cluster_wide(found: KeyValue | None, kind: type[ClusterWide]) -> ClusterWide | None:
@@ -190,7 +204,12 @@ def _cluster_wide(found: KeyValue | None, kind: type[ClusterWide]) -> ClusterWid
         return _UNREADABLE[kind]  # type: ignore[return-value]  # by the table
 
 
-def _build(world: str, parts: _Parts) -> JobView | None:
+def described(error: Exception) -> str:
+    """An unforeseen error in a few words."""
+    return f"{type(error).__name__}: {printable(str(error), 300)}"
+
+
+def _build(world: str, job: str, parts: _Parts) -> JobView | None:
     """The view of one job; None for messages of a job without a record. Raises SchemaError for a record that this
     daemon cannot read."""
     record, revision = None, 0
@@ -206,7 +225,7 @@ def _build(world: str, parts: _Parts) -> JobView | None:
         if section == "run" and kind == "tombstone":
             tombstones.add(node)
             continue
-        parse = _parser(section, kind, key, kv.value)
+        parse = _parser(section, rest, key, kv.value)
         found = _parsed(parts, key, kv.value, parse) if parse else None
         if found is None:
             continue
@@ -219,7 +238,9 @@ def _build(world: str, parts: _Parts) -> JobView | None:
             by_node.setdefault(kind, {})[node] = found
         else:
             messages[kind] = found
-    parts.unjournaled = frozenset((by_node.get("agent", {}).keys() | by_node.get("member", {}).keys()) - nodes.keys())
+    published = by_node.get("agent", {}).keys() | by_node.get("member", {}).keys()
+    # Only nodes of this job: a message below one job says nothing about another.
+    parts.unjournaled = frozenset(node for node in published - nodes.keys() if node.rsplit("-", 2)[0] == job)
     if record is None:
         return None
     return JobView(
@@ -234,30 +255,50 @@ def _build(world: str, parts: _Parts) -> JobView | None:
         members=by_node.get("member", {}),
         agents=by_node.get("agent", {}),
         notices=by_node.get("notice", {}),
+        healths=by_node.get("health", {}),
         exits=by_node.get("ended", {}),
         tombstones=frozenset(tombstones),
     )
 
 
-def _unreadable(parts: _Parts) -> tuple[str, ...]:
-    return tuple(f"{key}: {error}" for key, (_, _, error) in parts.parsed.items() if error)
+def _unreadable(parts: _Parts) -> dict[str, str]:
+    return {key: error for key, (_, _, error) in parts.parsed.items() if error}
 
 
 def _progress(world: str, job: str, parts: _Parts) -> Any:
     key = f"{world}run/{job}/progress"
     kv = parts.keys.get(key)
-    return _parsed(parts, key, kv.value, partial(decode, Progress, kv.value)) if kv else None
+    return _parsed(parts, key, kv.value, partial(_message, Progress, kv.value, "")) if kv else None
 
 
-def _parser(section: str, kind: str, key: str, value: bytes) -> Callable[[], Any] | None:
-    """The parser for a key of this section, None if the daemon does not read it."""
-    if section == "jobs":
-        return partial(load, JobRecord, value, key)
+def _parser(section: str, rest: str, key: str, value: bytes) -> Callable[[], Any] | None:
+    """The parser for a key of this section, None if the daemon does not read it. `rest`: the key below the section."""
+    job, _, below = rest.partition("/")
+    if section == "jobs" and not below:
+        return partial(_record, JobRecord, value, key, name=job)
     if section == "nodes":
-        return partial(load, NodeRecord, value, key)
-    if section == "run" and kind in _MESSAGES:
-        return partial(decode, _MESSAGES[kind], value)
+        return partial(_record, NodeRecord, value, key, job=job, id=below)
+    kind, _, node = below.partition("/")
+    if section == "run" and kind in _MESSAGES and bool(node) is (kind in _OF_NODES):
+        return partial(_message, _MESSAGES[kind], value, node)
     return None
+
+
+def _record(kind: type[Record], value: bytes, key: str, **names: str) -> Record:
+    """A record. Raises SchemaError if it is none, or not that of its key."""
+    record = load(kind, value, key)
+    for name, expected in names.items():
+        if (found := getattr(record, name)) != expected:
+            raise SchemaError(f"{key} in etcd is not a valid {kind.__name__}: its {name} is {found!r}")
+    return record
+
+
+def _message(kind: type[Any], value: bytes, node: str) -> Any:
+    """A message. Raises WireError if it is none, or claims to be of another node than `node`, whose key it is."""
+    message = decode(kind, value)
+    if node and message.node != node:
+        raise WireError(f"the {kind.__name__} of another node: {message.node[:200]!r}")
+    return message
 
 
 def _parsed(parts: _Parts, key: str, value: bytes, parse: Callable[[], Any]) -> Any:
@@ -267,6 +308,6 @@ def _parsed(parts: _Parts, key: str, value: bytes, parse: Callable[[], Any]) -> 
         try:
             known = (value, parse(), "")
         except WireError as error:
-            known = (value, None, str(error))
+            known = (value, None, printable(str(error)))
         parts.parsed[key] = known
     return known[1]

@@ -7,8 +7,9 @@ from typing import Protocol
 
 from spotsup_trainer.etcd import Compare, Delete, Etcd, EtcdError, EtcdRefusedError, KeyValue, Put, TxnResult
 from spotsup_trainer.etcd.mirror import Mirror, MirrorView
+from spotsup_trainer.vitals import Vitals
 
-from supervisor.errors import JournalFullError, JournalUnavailableError
+from supervisor.errors import JournalFullError, JournalRefusedError, JournalUnavailableError
 
 # gRPC's code when the alarm NOSPACE is raised, https://etcd.io/docs/v3.5/op-guide/maintenance/; and for "too many
 # requests", which passes (etcd's api/v3rpc/rpctypes/error.go).
@@ -27,7 +28,10 @@ class Store(Protocol):
         ...
 
     def txn(self, guards: Sequence[Compare], operations: Sequence[Put | Delete]) -> TxnResult:
-        """All operations or none. Without an answer they may or may not have happened."""
+        """All operations or none. Without an answer they may or may not have happened.
+
+        Raises JournalRefusedError if etcd refuses them as they are.
+        """
         ...
 
     def range(self, prefix: str) -> Sequence[KeyValue]:
@@ -58,6 +62,10 @@ class EtcdStore:
         """Stop mirroring."""
         self._mirror.close()
 
+    def vitals(self) -> Vitals:
+        """How the mirror's threads are."""
+        return self._mirror.vitals()
+
     def view(self) -> MirrorView:
         """As Store."""
         return self._mirror.view()
@@ -68,7 +76,7 @@ class EtcdStore:
             return self._etcd.txn(guards, operations)
         except EtcdError as error:
             if isinstance(error, EtcdRefusedError) and error.code != RESOURCE_EXHAUSTED:
-                raise  # the request is wrong, and repeating it does not help
+                raise JournalRefusedError(f"etcd refuses the write: {error}") from error
             raise (JournalFullError if is_full(error) else JournalUnavailableError)(describe(error)) from error
 
     def range(self, prefix: str) -> Sequence[KeyValue]:

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
+from typing import TypeAlias
 
-from provisioners.base import NoCapacity, Offer, Quota, Scope
+from provisioners.base import Denied, Market, NoCapacity, Offer, Quota, Scope
 
 MAX_REFUSALS = 1000
+# A machine ended before it was of use: its pool is not asked for so long, twice that after each further one, at most …;
+# a pool without another one for a while is trusted a step more.
+LATE_S = 30.0
+MAX_LATE_S = 600.0
+LATE_DECAY_S = 900.0
+MAX_LATE_POOLS = 1000
+
+# (cloud, zone, instance type, market)
+Pool: TypeAlias = tuple[str, str, str, Market]
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +30,7 @@ class CapacityRefusal:
     until: float  # UNIX seconds; not believed any more after
     message: str
     spare: bool = False  # a spare was requested: the answer holds back nothing but spares
+    job: str = ""  # the request itself can never work: the answer holds back nothing but this job
 
     def covers(self, offer: Offer) -> bool:
         """Whether `offer` lies within what was refused."""
@@ -27,6 +38,10 @@ class CapacityRefusal:
         if mine.cloud != offer.cloud or mine.market != offer.market:
             return False
         match self.scope:
+            case Scope.QUOTA if mine.quota:
+                return (mine.region, mine.quota) == (offer.region, offer.quota)
+            case Scope.QUOTA:
+                return (mine.region, mine.instance_type) == (offer.region, offer.instance_type)
             case Scope.TYPE_IN_ZONE:
                 return (mine.zone, mine.instance_type) == (offer.zone, offer.instance_type)
             case Scope.ZONE:
@@ -38,6 +53,17 @@ class CapacityRefusal:
 
 
 @dataclass(frozen=True, slots=True)
+class LateRefusal:
+    """What a pool has granted and not kept: machines that ended before they were bootstrapped."""
+
+    count: int  # in a row; those that were requested together are one
+    at: float  # of the last one
+    until: float  # not asked before
+    message: str
+    spare: bool  # as of CapacityRefusal
+
+
+@dataclass(frozen=True, slots=True)
 class CapacityMemory:
     """All refusals that are still believed, and which machine types keep being unhealthy."""
 
@@ -45,15 +71,50 @@ class CapacityMemory:
     # (cloud, instance type) -> how many of its machines in a row were unhealthy
     unhealthy_streaks: Mapping[tuple[str, str], int] = field(default_factory=lambda: MappingProxyType({}))
 
-    def refusal(self, offer: Offer, now: float, *, spare: bool) -> CapacityRefusal | None:
-        """The refusal that speaks against requesting an offer now, for a spare or for a node that trains."""
-        believed = (r for r in self.refusals if r.until > now and (spare or not r.spare))
-        return next((r for r in believed if r.covers(offer)), None)
+    # Pool -> its last late refusal; oldest first, at most MAX_LATE_POOLS
+    late: Mapping[Pool, LateRefusal] = field(default_factory=lambda: MappingProxyType({}))
 
-    def remember(self, offer: Offer, outcome: NoCapacity | Quota, now: float, *, spare: bool) -> CapacityMemory:
+    def refusal(self, offer: Offer, now: float, *, spare: bool, job: str = "") -> CapacityRefusal | None:
+        """The refusal that speaks against requesting an offer now for this job, for a spare or a node that trains."""
+        believed = (r for r in self.refusals if r.until > now and (spare or not r.spare) and r.job in {"", job})
+        return next((r for r in believed if r.covers(offer)), None) or self._late_refusal(offer, now, spare=spare)
+
+    def _late_refusal(self, offer: Offer, now: float, *, spare: bool) -> CapacityRefusal | None:
+        late = self.late.get(_pool(offer))
+        if late is None or late.until <= now or (late.spare and not spare):
+            return None
+        return CapacityRefusal(offer, Scope.TYPE_IN_ZONE, late.until, late.message, late.spare)
+
+    def with_late_refusal(self, offer: Offer, requested_at: float, now: float, *, spare: bool) -> CapacityMemory:
+        """After a machine that was requested then has ended, or proved to be of no use, before it was bootstrapped."""
+        before = self.late.get(_pool(offer))
+        if before is not None and requested_at <= before.at:
+            return self  # requested together with the last one
+        decayed = before.count - int((now - before.at) // LATE_DECAY_S) if before is not None else 0
+        count = 1 + max(0, decayed)
+        wait_s = min(MAX_LATE_S, LATE_S * 2.0 ** min(count - 1, 30))
+        message = f"{offer.instance_type} in {offer.zone} ended before it was ready, {count} times in a row"
+        others = {pool: late for pool, late in self.late.items() if pool != _pool(offer)}
+        newest = [*others.items(), (_pool(offer), LateRefusal(count, now, now + wait_s, message, spare))]
+        return replace(self, late=MappingProxyType(dict(newest[-MAX_LATE_POOLS:])))
+
+    def with_a_machine_that_works(self, offer: Offer) -> CapacityMemory:
+        """One of the offer's machines was bootstrapped: its type is healthy, and its pool keeps what it grants."""
+        late = {pool: each for pool, each in self.late.items() if pool != _pool(offer)}
+        healthy = self.with_unhealthy_streak(offer, 0)
+        return replace(healthy, late=MappingProxyType(late)) if len(late) < len(self.late) else healthy
+
+    def can_never_work(self, offers: Iterable[Offer], now: float, job: str) -> bool:
+        """Whether the job's requests for all of these offers were refused for good."""
+        fatal = [r for r in self.refusals if r.until > now and r.job == job]
+        return all(any(refusal.covers(offer) for refusal in fatal) for offer in offers)
+
+    def remember(
+        self, offer: Offer, outcome: NoCapacity | Quota | Denied, now: float, *, spare: bool, job: str = ""
+    ) -> CapacityMemory:
         """With one more refusal, and without those that have expired."""
         kept = tuple(r for r in self.refusals if r.until > now)[-MAX_REFUSALS + 1 :]
-        refusal = CapacityRefusal(offer, outcome.scope, now + outcome.memory_s, outcome.message, spare)
+        refusal = CapacityRefusal(offer, outcome.scope, now + outcome.memory_s, outcome.message, spare, job)
         return replace(self, refusals=(*kept, refusal))
 
     def unhealthy_streak(self, offer: Offer) -> int:
@@ -65,6 +126,10 @@ class CapacityMemory:
         others = {kind: streak for kind, streak in self.unhealthy_streaks.items() if kind != _kind(offer)}
         changed = {_kind(offer): count} if count else {}
         return replace(self, unhealthy_streaks=MappingProxyType(others | changed))
+
+
+def _pool(offer: Offer) -> Pool:
+    return offer.cloud, offer.zone, offer.instance_type, offer.market
 
 
 def _kind(offer: Offer) -> tuple[str, str]:

@@ -6,7 +6,9 @@ from dataclasses import dataclass
 
 from provisioners.base import Offer
 from supervisor.market.capacity import CapacityMemory
+from supervisor.market.prices import named
 
+PRICE_REMEDY = "add one to [prices] in spotsupd.toml"
 _CENTS = 1e-9  # sums of prices are rounded in their last digits
 
 
@@ -26,8 +28,10 @@ class Constraints:
 
     spread: str  # "zone" or "region": how far apart its nodes may be (P8)
     usd_per_hour: float | None  # the limit for all of its machines together (P3)
+    needs_price: bool  # it has a limit of money: a machine without a known price would not count (P13)
     placed: tuple[Offer, ...]  # of the nodes that a new one has to be near
     billed: tuple[Offer, ...]  # of all machines that may cost money
+    job: str = ""  # its name
 
     def in_place(self, offer: Offer) -> bool:
         """Whether it is where the job's nodes are."""
@@ -38,14 +42,14 @@ class Constraints:
     def affordable(self, offer: Offer) -> bool:
         """Whether one more machine at this price stays within the limit. A price that is not known does not."""
         if self.usd_per_hour is None:
-            return True
+            return offer.usd_per_hour is not None or not self.needs_price
         billed = sum(each.usd_per_hour or 0.0 for each in self.billed)
         return offer.usd_per_hour is not None and billed + offer.usd_per_hour <= self.usd_per_hour + _CENTS
 
 
 def is_allowed(offer: Offer, memory: CapacityMemory, constraints: Constraints, now: float, *, spare: bool) -> bool:
     """Whether an offer may be requested: not refused, in one place with the job's nodes, and affordable."""
-    refused = memory.refusal(offer, now, spare=spare) is not None
+    refused = memory.refusal(offer, now, spare=spare, job=constraints.job) is not None
     return not refused and constraints.in_place(offer) and constraints.affordable(offer)
 
 
@@ -59,9 +63,12 @@ def obstacle(
     if not near:
         here = constraints.placed[0]
         return f"no offer in {here.zone if constraints.spread == 'zone' else here.region}, where the job's nodes are"
-    refusals = [memory.refusal(offer, now, spare=spare) for offer in near]
+    refusals = [memory.refusal(offer, now, spare=spare, job=constraints.job) for offer in near]
     if all(refusals):
         first = refusals[0]
         assert first is not None
-        return f"no capacity: {first.message}"
+        return f"{'the request is refused' if first.job else 'no capacity'}: {first.message}"
+    open_offers = [offer for offer, refusal in zip(near, refusals, strict=True) if not refusal]
+    if constraints.needs_price and all(offer.usd_per_hour is None for offer in open_offers):
+        return f"no price is known for {named(open_offers)}, and the job has a limit of money: {PRICE_REMEDY}"
     return f"limits.usd_per_hour (${constraints.usd_per_hour:g}) allows no more machines"

@@ -155,6 +155,7 @@ def _agent_config(
         run_dir="",
         log_dir="",
         checkpoint_dir=checkpoint_dir(config, node.offer.cloud, job),
+        resume_from=tuple(folder_on(config, node.offer.cloud, path) for path in job.resume_from),
         command=job.spec.command,
         min_nodes=job.min_nodes,
         max_nodes=job.max_nodes,
@@ -163,13 +164,19 @@ def _agent_config(
         leave_margin_s=config.timing.leave_margin_s / 2,
         log_mirror=f"{job.spec.shared}/spotsup/{job.task_id}/logs" if job.spec.shared else "",
         kind=job.spec.kind,
+        multiple_of=job.spec.nodes.multiple_of,
     )
 
 
 def _environment(config: Config, node: NodeRecord, job: JobRecord) -> dict[str, str]:
     settings = config.cloud(node.offer.cloud)
     of_cloud = settings.node_env if settings else {}
-    ours = {"SPOTSUP_APP_FAILURES": str(job.spec.limits.app_failures)}
+    limits = job.spec.limits
+    ours = {
+        "SPOTSUP_APP_FAILURES": str(limits.app_failures),
+        "SPOTSUP_FINISH_S": f"{60 * limits.finish_minutes:g}",
+        "SPOTSUP_HANG": limits.hang,
+    }
     return {**of_cloud, **ours, **config.node.env, **job.spec.env}
 
 
@@ -200,9 +207,12 @@ def log_agent_of(config: Config, node: NodeRecord) -> LogAgent | None:
 
 def checkpoint_dir(config: Config, cloud: str, job: JobRecord) -> str:
     """A folder that all nodes of the job share, and that outlives them."""
-    if job.spec.checkpoint_dir:
-        return job.spec.checkpoint_dir
-    if job.spec.shared:
-        return f"{job.spec.shared}/spotsup/{job.task_id}/checkpoints"
+    return job.spec.checkpoint_dir or folder_on(config, cloud, job.checkpoint_path)
+
+
+def folder_on(config: Config, cloud: str, path: str) -> str:
+    """A `checkpoint_path` on the machines of a cloud."""
+    if path.startswith(("/", "~")):
+        return path
     settings = config.cloud(cloud) or Section()
-    return str(settings.shared_folder(config.state.absolute()) / job.task_id / "checkpoints")
+    return str(settings.shared_folder(config.state.absolute()) / path)

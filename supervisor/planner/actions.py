@@ -5,6 +5,7 @@ An action starts only after the commit that carries its intent is in the journal
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -14,6 +15,10 @@ from supervisor.model import ClusterRecord, Event, JobRecord, NodeRecord
 
 # A commit is one transaction; etcd takes so many operations in one (its default --max-txn-ops).
 MAX_OPERATIONS = 128
+# Of keys and values of one commit; etcd refuses requests of 1.5 MiB (its default --max-request-bytes).
+MAX_COMMIT_BYTES = 1024 * 1024
+# A node whose workers wrote nothing for longer does not advance. Each rank of a Session writes every 20 s.
+ADVANCE_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +129,18 @@ class FetchOffers:
 
 
 @dataclass(frozen=True, slots=True)
+class AskNode:
+    """Ask a silent node over SSH whether its steps advance."""
+
+    node: NodeRecord
+
+    @property
+    def key(self) -> str:
+        """One question per node at a time."""
+        return f"ask:{self.node.id}"
+
+
+@dataclass(frozen=True, slots=True)
 class SendAlert:
     """Deliver an event whose id waits in the outbox."""
 
@@ -136,7 +153,7 @@ class SendAlert:
 
 
 Action: TypeAlias = (
-    Launch | Find | Bootstrap | Terminate | ListInstances | ListLeftovers | Remove | FetchOffers | SendAlert
+    Launch | Find | Bootstrap | Terminate | ListInstances | ListLeftovers | Remove | FetchOffers | AskNode | SendAlert
 )
 
 
@@ -188,6 +205,7 @@ class ListDone:
     asked_at: float  # when the call was made
     instances: tuple[Instance, ...] = ()
     error: str = ""
+    denied: bool = False  # for lack of valid credentials
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,6 +237,22 @@ class OffersDone:
 
 
 @dataclass(frozen=True, slots=True)
+class AskDone:
+    """What a silent node answered over SSH, or why it did not."""
+
+    node: str
+    asked_at: float  # when the question was sent
+    error: str = ""
+    agent_runs: bool = False
+    written_s_ago: float = math.inf  # when its workers last wrote anything, by its own clock
+
+    @property
+    def advances(self) -> bool:
+        """Whether its steps advance: that is proof of life (P4)."""
+        return not self.error and self.agent_runs and abs(self.written_s_ago) <= ADVANCE_S
+
+
+@dataclass(frozen=True, slots=True)
 class AlertDone:
     """How a delivery ended."""
 
@@ -226,9 +260,9 @@ class AlertDone:
     error: str = ""  # empty when it was delivered
 
 
-Read: TypeAlias = ListInstances | ListLeftovers | FetchOffers
+Read: TypeAlias = ListInstances | ListLeftovers | FetchOffers | AskNode
 NodeOutcome: TypeAlias = LaunchDone | FindDone | BootstrapDone | TerminateDone
-ReadOutcome: TypeAlias = ListDone | LeftoversDone | OffersDone
+ReadOutcome: TypeAlias = ListDone | LeftoversDone | OffersDone | AskDone
 Outcome: TypeAlias = NodeOutcome | ReadOutcome | RemoveDone | AlertDone
 
 
@@ -264,12 +298,22 @@ class Commit:
 
 
 @dataclass(frozen=True, slots=True)
+class Fault:
+    """Something that failed and was contained; people are told once per `cause`."""
+
+    sentence: str
+    cause: str  # the same each time it happens for the same reason
+    traceback: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """What to do now, and per job one sentence on what and why."""
 
     commits: tuple[Commit, ...]
     actions: tuple[Action, ...]  # reads and deliveries: they need no intent in the journal
     sentences: Mapping[str, str]  # by job
-    illegal_transitions: tuple[str, ...] = ()  # that were refused
+    # What is left as it is, since deciding about it failed: jobs, and parts of the whole, "(orphans)".
+    undecided: Mapping[str, Fault] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()  # about the cluster, for a person to look at
     steady_jobs: frozenset[str] = frozenset()  # nothing to decide about them until something changes (quiescence.py)

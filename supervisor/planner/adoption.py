@@ -13,7 +13,7 @@ from provisioners.base import Instance, InstanceState, Offer
 from supervisor.errors import CommandRefusedError
 from supervisor.model import Event, EventKind, JobRecord, JobState, NodeRecord, NodeState, Transition, move_job
 from supervisor.planner.world import JobView
-from supervisor.spec import JobSpec, parse_spec
+from supervisor.spec import JobSpec, Placement, parse_spec
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +123,8 @@ def _release(
     """Under the record of the job that has the name, or of a new one that is cancelled."""
     if view is None:
         spec = parse_spec({"name": group.job, "nodes": 1, "run": "unknown"})
+        cloud = offer_of(group.machines[0], spec).cloud
+        spec = spec.model_copy(update={"placement": Placement(cloud=cloud)})
         job = JobRecord(group.job, group.uid, spec, "", now, 1, 1, 1)
         job = move_job(job, JobState.CANCELLED, now, "a user released its machines")
     else:

@@ -1,4 +1,4 @@
-"""Alerts: of checkpoints that fail, and how each event in the outbox is delivered, retried and removed."""
+"""Alerts: of checkpoints that fail and workers that hang, and how each event in the outbox is delivered and removed."""
 
 from __future__ import annotations
 
@@ -7,12 +7,15 @@ from types import MappingProxyType
 
 from spotsup_trainer.wire import Keys
 
-from supervisor.model import EventKind
+from supervisor.model import Event, EventKind
 from supervisor.planner.actions import MAX_OPERATIONS, Action, AlertDone, Commit, SendAlert
 from supervisor.planner.draft import Draft
-from supervisor.planner.world import AlertDelivery, VolatileState, World
+from supervisor.planner.predicates import members
+from supervisor.planner.world import AlertDelivery, Denial, VolatileState, World
 
 MAX_PROBLEM_CHARACTERS = 400
+# Beside a checkpoint and a step: for the notice to arrive, and for the ranks to agree.
+MIN_MARGIN_S = 3.0
 MAX_DELIVERIES_AT_ONCE = 4
 MAX_DELIVERIES = 200
 RETRIES_S = (2.0, 5.0, 15.0, 60.0, 120.0, 300.0)
@@ -48,6 +51,101 @@ def _report_problem(draft: Draft, problem: str, step: int) -> None:
     newest = f"the newest is of step {step}" if step else "there is none yet"
     text = f"checkpoints of {draft.job.name} are not being written ({newest}): {problem}"
     draft.add_event(EventKind.CHECKPOINTS_FAILING, text, checkpoint_step=step)
+
+
+def note_checkpoint_times(draft: Draft) -> None:
+    """Note in the journal what checkpoints and steps take, where that has changed by more than a tenth; and say once,
+    and again if it gets much worse, that a preemption's notice is too short for a checkpoint."""
+    job, progress = draft.job, draft.view.progress
+    if job.ended or progress is None or not progress.checkpoint_p95_s:
+        return
+    checkpoint_s, step_s = progress.checkpoint_p95_s, progress.step_s
+    if _differs(job.checkpoint_s, checkpoint_s) or _differs(job.step_s, step_s):
+        draft.set_job(checkpoint_s=checkpoint_s, step_s=step_s)
+    notices = [draft.rules.notice_s.get(node.offer.cloud, 0.0) for node in members(draft)]
+    notice_s = min(filter(None, notices), default=0.0)
+    if not notice_s or checkpoint_s + step_s + MIN_MARGIN_S <= notice_s or checkpoint_s <= 2 * job.window_warned_s:
+        return
+    draft.set_job(window_warned_s=checkpoint_s)
+    costs = f"up to {progress.checkpoint_every_s:.0f} s of training" if progress.checkpoint_every_s else "the steps"
+    text = (
+        f"checkpoints of {job.name} take {checkpoint_s:.0f} s, and a preemption is announced {notice_s:.0f} s before: "
+        f"each one costs {costs} since the last checkpoint; checkpoint more often, or to faster storage"
+    )
+    draft.add_event(EventKind.CHECKPOINTS_TOO_SLOW, text, checkpoint_p95_s=checkpoint_s, notice_s=notice_s)
+
+
+def _differs(before: float, now: float) -> bool:
+    return abs(now - before) > max(0.5, 0.1 * before)
+
+
+# -- clouds that deny everything -----------------------------------------------------------------------------
+
+
+def report_denials(world: World, volatile: VolatileState, now: float) -> tuple[list[Commit], VolatileState]:
+    """Report once that a cloud has denied all calls for a while, and once that it accepts them again."""
+    kept: dict[str, Denial] = {}
+    events: list[Event] = []
+    for cloud, denial in volatile.denials.items():
+        if denial.over:
+            if denial.reported:
+                text = f"{cloud} accepts spotsup's requests again"
+                events.append(_of_the_cluster(EventKind.ACCESS_RESTORED, cloud, text, now))
+            continue
+        due = not denial.reported and now - denial.since >= world.rules.denied_alert_s
+        kept[cloud] = replace(denial, reported=denial.reported or due)
+        if due:
+            events.append(_of_the_cluster(EventKind.ACCESS_DENIED, cloud, _in_words(cloud, denial), now))
+    alerts = events if world.rules.alerts else []
+    commits = [Commit(job="", guards={}, events=events, alerts=alerts)] if events else []
+    if kept == volatile.denials:
+        return commits, volatile
+    return commits, replace(volatile, denials=MappingProxyType(kept))
+
+
+def denials_in_words(volatile: VolatileState) -> tuple[str, ...]:
+    """For the daemon's status: which clouds deny everything."""
+    return tuple(_in_words(cloud, denial) for cloud, denial in volatile.denials.items() if denial.reported)
+
+
+def _in_words(cloud: str, denial: Denial) -> str:
+    return f"{cloud} denies spotsup's requests: {denial.message}. Jobs wait, and go on by themselves once that is fixed"
+
+
+def _of_the_cluster(kind: EventKind, cloud: str, text: str, now: float) -> Event:
+    return Event(f"{kind}-{cloud}-{int(now)}", now, "", kind, text)
+
+
+# -- workers that hang -------------------------------------------------------------------------------------
+
+
+def drive_worker_alerts(draft: Draft) -> None:
+    """Report steps that hang, and what launchers say of their workers: once each."""
+    if draft.job.ended:
+        return
+    since, progress = _hung_since(draft), draft.view.progress
+    if since and not draft.job.hung_since:
+        draft.set_job(hung_since=since)
+        text = f"the steps of {draft.job.name} hang: no rank has shown life for {draft.now - since:.0f} s; "
+        draft.add_event(EventKind.STEPS_HANG, text + "the stacks of all ranks are in its logs", since=since)
+    elif draft.job.hung_since and not since and progress is not None and progress.at > draft.job.hung_since:
+        draft.set_job(hung_since=0.0)
+        text = f"{draft.job.name} has completed step {progress.step}, after its steps hung"
+        draft.add_event(EventKind.STEPS_RESUMED, text, step=progress.step)
+    for node in list(draft.nodes.values()):
+        member = draft.view.members.get(node.id)
+        problem = " ".join(member.problem.split())[:MAX_PROBLEM_CHARACTERS] if member else ""
+        if problem and problem != node.worker_problem and not draft.full:
+            draft.set_node(node, worker_problem=problem)
+            draft.add_event(EventKind.WORKERS_STUCK, f"{node.id}: {problem}", node.id)
+
+
+def _hung_since(draft: Draft) -> float:
+    """Since when no rank of any member of the round has given a sign of life; 0 while one does."""
+    nodes = draft.view.round.nodes() if draft.view.round else ()
+    members = [draft.view.members.get(node) for node in nodes]
+    times = [member.stalled_since for member in members if member is not None and member.state == "running"]
+    return min(times) if times and all(times) and len(times) == len(nodes) else 0.0
 
 
 # -- deliveries --------------------------------------------------------------------------------------------

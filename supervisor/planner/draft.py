@@ -7,14 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import TypedDict, Unpack
 
-from spotsup_trainer.wire import Keys
+from pydantic_core import to_json
+from spotsup_trainer.wire import Keys, printable
 
-from provisioners.base import Instance
+from provisioners.base import Instance, Offer
 from supervisor.market.capacity import CapacityMemory
 from supervisor.model import (
     ALERT_KINDS,
+    MAX_TEXT_CHARACTERS,
     Event,
     EventKind,
     JobRecord,
@@ -25,11 +28,18 @@ from supervisor.model import (
     move_job,
     move_node,
 )
-from supervisor.planner.actions import MAX_OPERATIONS, Action, Commit, NodeOutcome, Read
-from supervisor.planner.world import CloudView, JobView, Rules, World
+from supervisor.planner.actions import MAX_COMMIT_BYTES, MAX_OPERATIONS, Action, Commit, NodeOutcome, Read
+from supervisor.planner.unhealthy import too_many_unhealthy
+from supervisor.planner.world import CloudView, Hold, JobView, Rules, World
 
 # A step adds at most four operations, and what comes once per plan (the hint, a round, an end) must fit after the last.
 FULL = MAX_OPERATIONS - 24
+FULL_BYTES = MAX_COMMIT_BYTES // 2
+
+
+# Events that are the end of a console or a log, which the actor has cut.
+TAILS = frozenset({EventKind.CONSOLE_TAIL, EventKind.LOG_TAIL})
+MAX_TAIL_CHARACTERS = 6000
 
 
 class NodeChanges(TypedDict, total=False):
@@ -42,6 +52,9 @@ class NodeChanges(TypedDict, total=False):
     ready_by: float
     instance_id: str
     launched_at: float
+    offer: Offer
+    usd_before: float
+    priced_at: float
     ended_at: float
     ssh_host: str
     ssh_port: int
@@ -50,27 +63,40 @@ class NodeChanges(TypedDict, total=False):
     bootstrapped: bool
     needs_replacement: bool
     notice: NoticeRecord
+    unhealthy: str
+    unhealthy_at: float
     has_joined: bool
     took_over_from: str
     error: str
+    worker_problem: str
 
 
 class JobChanges(TypedDict, total=False):
+    checkpoint_s: float
+    step_s: float
+    window_warned_s: float
     """The fields of a JobRecord that a plan may change; its state changes by `Draft.move_job`."""
 
     pause_requested_at: float
-    paused_s: float
+    limit_reached: str
+    limits_warned: tuple[str, ...]
+    trained_s: float
+    training_since: float
     next_node: int
     next_event: int
     first_event: int
     bootstrap_failures: int
+    bootstrap_retry_at: float
     spare_retry_at: float
     dropped_nodes_usd: float
     gathering_since: float
     last_reported_round: int
+    silence_since: float
+    silence_reported_at: float
     checkpoint_problem: str
     checkpoint_problem_step: int
     checkpoint_problem_at: float
+    hung_since: float
 
 
 class Draft:
@@ -103,11 +129,14 @@ class Draft:
         self._delete_nodes: list[str] = []
         self._changed_nodes: set[str] = set()
         self._event_operations = 0
+        self._event_bytes = 0
+        self._node_bytes: dict[str, int] = {}
 
     @property
     def full(self) -> bool:
         """Whether the rest has to wait for the next plan, which follows as soon as this one is in the journal."""
-        return self._operations() >= FULL
+        written = self._event_bytes + sum(self._node_bytes.values())
+        return self._operations() >= FULL or written >= FULL_BYTES
 
     def _operations(self) -> int:
         keys = len(self._put_keys) + len(self._delete_keys)
@@ -121,6 +150,11 @@ class Draft:
         """The planner's numbers."""
         return self._world.rules
 
+    @cached_property
+    def unhealthy_at_once(self) -> int:
+        """More nodes than is credible (`too_many_unhealthy`); 0 while reports of unhealthy GPUs are believed."""
+        return too_many_unhealthy(self._world, self.now)
+
     @property
     def timers_paused_until(self) -> float:
         """No timeout counts time before this (World.timers_paused_until)."""
@@ -129,6 +163,11 @@ class Draft:
     def elapsed_s(self, since: float) -> float:
         """For how long something has been waited for, without the time in which timers were paused."""
         return self.now - max(since, self._world.timers_paused_until)
+
+    @property
+    def hold(self) -> Hold:
+        """The silent nodes that are not given up, because they are too many."""
+        return self._world.hold
 
     @property
     def cloud(self) -> CloudView:
@@ -148,6 +187,14 @@ class Draft:
         """Whether an action with this key is under way, or was decided just now."""
         return key in self._world.busy or key in self._actions
 
+    def others_fail_to_bootstrap(self) -> bool:
+        """Whether another job that has trained cannot bootstrap its nodes now."""
+        others = (view.record for name, view in self._world.jobs.items() if name != self.job.name)
+        return any(
+            each.bootstrap_failures and each.last_reported_round and not (each.ended or each.pause_requested_at)
+            for each in others
+        )
+
     def instance(self, node: NodeRecord) -> Instance | None:
         """The node's machine as last listed."""
         return self.cloud.of_node(node)
@@ -159,6 +206,8 @@ class Draft:
 
     def set_node(self, node: NodeRecord, **changes: Unpack[NodeChanges]) -> NodeRecord:
         """Change fields of a node."""
+        if "error" in changes:
+            changes["error"] = printable(changes["error"], MAX_TEXT_CHARACTERS)
         changed = replace(node, **changes)
         self.add(changed)
         return changed
@@ -171,6 +220,7 @@ class Draft:
         """Add or replace a node; a new node's record is its intent."""
         self.nodes[node.id] = node
         self._changed_nodes.add(node.id)
+        self._node_bytes[node.id] = len(to_json(node))
 
     def delete_node(self, node: NodeRecord) -> None:
         """Delete the record of a node that is gone, and its output; what it cost stays with the job."""
@@ -197,7 +247,7 @@ class Draft:
 
     def request_read(self, read: Read) -> None:
         """Decide to read something: that needs no intent in the journal."""
-        if not self.busy(read.key):
+        if not self.busy(read.key) and read not in self.reads:
             self.reads.append(read)
 
     def put_key(self, key: str, message: bytes) -> None:
@@ -213,9 +263,13 @@ class Draft:
         number = self.job.next_event
         self.set_job(next_event=number + 1)
         event_id = f"{self.job.task_id}-{number:06d}"
-        event = Event(event_id, self.now, self.job.name, kind, text, node, data)
+        limit = MAX_TAIL_CHARACTERS if kind in TAILS else MAX_TEXT_CHARACTERS
+        data = {name: printable(each, 200) if isinstance(each, str) else each for name, each in data.items()}
+        event = Event(event_id, self.now, self.job.name, kind, printable(text, limit), node, data)
         self._events.append(event)
-        self._event_operations += 2 if self._alerts(event) else 1
+        times = 2 if self._alerts(event) else 1
+        self._event_operations += times
+        self._event_bytes += times * len(to_json(event))
 
     def commit(self) -> Commit:
         """What was decided, with the guards that make it all or nothing."""

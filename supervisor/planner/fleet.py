@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from provisioners.base import Offer
 from supervisor.market.offers import Constraints, OffersView, is_allowed
-from supervisor.model import EventKind, NodeRecord, NodeState
+from supervisor.model import IN_FLIGHT_NODE_STATES, EventKind, NodeRecord, NodeState
 from supervisor.planner.actions import Bootstrap, FetchOffers, Find, Launch
 from supervisor.planner.draft import Draft
 from supervisor.planner.predicates import PRESENT_NODE_STATES, counted, not_gone, unreplaced, wanted
 from supervisor.planner.release import LEAVING_NODE_STATES, drive_leaving, release_all, release_surplus
 
 N = NodeState
+# After so many bootstraps that failed in a row, machines are tried one at a time.
+MIN_FAILURES_TO_PROBE = 2
 
 
 def drive_fleet(draft: Draft) -> None:
@@ -72,13 +74,22 @@ def _request_nodes(draft: Draft, missing: int) -> None:
     offers = _offers(draft)
     lost = unreplaced(draft)
     members = draft.job.desired_nodes - len(counted(draft))
-    for number in range(missing):
+    for number in range(min(missing, _max_requests(draft))):
         spare = number >= members
         limits = constraints(draft)
         offer = next((o for o in offers if is_allowed(o, draft.capacity, limits, draft.now, spare=spare)), None)
         if offer is None or draft.full or (spare and draft.now < draft.job.spare_retry_at):
             return
         _request(draft, offer, lost.pop(0) if lost else None, spare=spare)
+
+
+def _max_requests(draft: Draft) -> int:
+    """How many nodes may be requested now. While bootstraps keep failing, one machine is tried at a time."""
+    if draft.now < draft.job.bootstrap_retry_at:
+        return 0
+    if draft.job.bootstrap_failures < MIN_FAILURES_TO_PROBE:
+        return wanted(draft)
+    return 0 if draft.in_states(*IN_FLIGHT_NODE_STATES) else 1
 
 
 def _request(draft: Draft, offer: Offer, lost: NodeRecord | None, *, spare: bool) -> None:
@@ -99,7 +110,8 @@ def _request(draft: Draft, offer: Offer, lost: NodeRecord | None, *, spare: bool
     draft.request_action(Launch(node))
     if lost is None:
         purpose = ", a spare" if spare else ""
-        text = f"requested {node_id} in {offer.zone} ({offer.instance_type}{purpose})"
+        price = ", price unknown" if offer.usd_per_hour is None else ""
+        text = f"requested {node_id} in {offer.zone} ({offer.instance_type}{purpose}{price})"
         draft.add_event(EventKind.LAUNCH_REQUESTED, text, node_id)
         return
     noticed = {"seen_at": lost.notice.seen_at} if lost.notice else {}
@@ -123,6 +135,8 @@ def constraints(draft: Draft) -> Constraints:
     return Constraints(
         spread=draft.job.spec.placement.spread,
         usd_per_hour=draft.job.spec.limits.usd_per_hour,
+        needs_price=draft.job.spec.limits.of_money,
         placed=tuple(node.offer for node in draft.nodes.values() if node.state in PRESENT_NODE_STATES),
         billed=tuple(node.offer for node in not_gone(draft)),
+        job=draft.job.name,
     )

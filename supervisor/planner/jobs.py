@@ -1,11 +1,13 @@
-"""The job as a whole: its end, its limits, its state."""
+"""The job as a whole: its end, its state."""
 
 from __future__ import annotations
 
 from supervisor.model import IN_FLIGHT_NODE_STATES, EventKind, JobState, NodeState
 from supervisor.planner.draft import Draft
-from supervisor.planner.predicates import is_held, members
+from supervisor.planner.limits import pause_reason, spent_usd
+from supervisor.planner.predicates import has_trained, is_held, members
 from supervisor.planner.sentences import ENDED_AS, node_count, training_count
+from supervisor.planner.silence import may_train
 
 J, N = JobState, NodeState
 _COMING = (*IN_FLIGHT_NODE_STATES, N.READY, N.MEMBER)
@@ -17,7 +19,7 @@ _END_EVENTS = {
 
 
 def drive_end(draft: Draft) -> None:
-    """Whether the job has reached an end: a user's command, the program's result, or a limit."""
+    """Whether the job has reached an end: a user's command, or the program's result."""
     if not draft.job.ended:
         end = _end(draft)
         if end is not None:
@@ -31,43 +33,22 @@ def _end(draft: Draft) -> tuple[JobState, str] | None:
     if job.cancel_requested:
         return J.CANCELLED, "a user cancelled it"
     if result is not None and result.outcome == "success":
-        return J.SUCCEEDED, "exit code 0"
+        return J.SUCCEEDED, f"exit code 0; {result.problem}" if result.problem else "exit code 0"
     if result is not None:
         return J.FAILED, result.message
-    if job.bootstrap_failures >= draft.rules.bootstrap_failures:
+    if job.bootstrap_failures >= draft.rules.bootstrap_failures and not has_trained(draft):
         last = max((n for n in draft.nodes.values() if n.error), key=lambda n: n.state_since, default=None)
         why = f": {last.error.splitlines()[0]}" if last else ""
         return J.FAILED, f"{job.bootstrap_failures} nodes in a row could not be bootstrapped{why}"
-    return _limit(draft)
-
-
-def _limit(draft: Draft) -> tuple[JobState, str] | None:
-    limits = draft.job.spec.limits
-    hours = _running_s(draft) / 3600
-    if limits.hours is not None and hours >= limits.hours:
-        return J.FAILED, f"its limit of {limits.hours:g} h is reached"
-    if limits.usd is not None and spent_usd(draft) >= limits.usd:
-        return J.FAILED, f"its limit of ${limits.usd:g} is reached"
     return None
-
-
-def _running_s(draft: Draft) -> float:
-    """Seconds since it was submitted, without its pauses."""
-    job = draft.job
-    paused_s = job.paused_s + (draft.now - job.state_since if job.state is J.PAUSED else 0.0)
-    return draft.now - job.submitted_at - paused_s
-
-
-def spent_usd(draft: Draft) -> float:
-    """What the job has cost so far."""
-    return draft.job.dropped_nodes_usd + sum(node.usd(draft.now) for node in draft.nodes.values())
 
 
 def _report_end(draft: Draft) -> None:
     job = draft.job
     took_s = draft.now - job.submitted_at
-    text = f"{job.name} {ENDED_AS[job.state]}: {job.reason} (after {took_s:.0f} s, ${spent_usd(draft):.2f})"
-    draft.add_event(_END_EVENTS[job.state], text, usd=round(spent_usd(draft), 4))
+    usd = spent_usd(job, draft.nodes.values(), draft.now)
+    text = f"{job.name} {ENDED_AS[job.state]}: {job.reason} (after {took_s:.0f} s, ${usd:.2f})"
+    draft.add_event(_END_EVENTS[job.state], text, usd=round(usd, 4))
 
 
 def drive_state(draft: Draft) -> None:
@@ -78,8 +59,9 @@ def drive_state(draft: Draft) -> None:
     if job.pause_requested_at:
         _pause(draft)
     elif job.state is J.PAUSED:
-        draft.set_job(paused_s=job.paused_s + draft.now - job.state_since)
         draft.move_job(J.STARTING, "a user resumed it")
+    elif count < job.desired_nodes and may_train(draft):
+        pass
     elif count >= job.desired_nodes:
         _reach(draft, J.RUNNING, f"{node_count(count)} {'trains' if count == 1 else 'train'}")
     elif count >= job.min_nodes:
@@ -88,19 +70,21 @@ def drive_state(draft: Draft) -> None:
         _reach(draft, J.WAITING, f"{node_count(count)} left, {job.min_nodes} needed")
     elif job.state is J.QUEUED and draft.in_states(*IN_FLIGHT_NODE_STATES):
         _reach(draft, J.STARTING, "nodes are requested")
-    elif job.state is J.STARTING and _knows_offers(draft) and not draft.in_states(*_COMING):
+    elif job.state is J.STARTING and _finds_no_capacity(draft):
         _reach(draft, J.WAITING, "no offer has capacity")
 
 
 def _pause(draft: Draft) -> None:
     if draft.job.state is not J.PAUSED and is_held(draft):
-        draft.move_job(J.PAUSED, "a user paused it")
-        draft.add_event(EventKind.PAUSED, f"{draft.job.name} is paused, and its machines are released")
+        reason = pause_reason(draft.job, draft.nodes.values(), draft.now)
+        draft.move_job(J.PAUSED, reason)
+        draft.add_event(EventKind.PAUSED, f"{draft.job.name} is paused, and its machines are released: {reason}")
 
 
-def _knows_offers(draft: Draft) -> bool:
+def _finds_no_capacity(draft: Draft) -> bool:
     known = draft.volatile.offers.get(draft.job.name)
-    return known is not None and known.known
+    waits = draft.now < draft.job.bootstrap_retry_at
+    return known is not None and known.known and not waits and not draft.in_states(*_COMING)
 
 
 def _reach(draft: Draft, state: JobState, reason: str) -> None:

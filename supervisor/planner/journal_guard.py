@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from provisioners.base import Instance
+from provisioners.base import Instance, InstanceState
 from supervisor.model import ClusterRecord, NodeState
 from supervisor.planner.actions import Commit, ListInstances
 from supervisor.planner.orphans import is_orphan
@@ -47,7 +47,8 @@ def init_journal(world: World, cluster: ClusterRecord, now: float) -> JournalIni
 
 def unknown_machines(clouds: Mapping[str, CloudView], node_states: Mapping[str, NodeState]) -> list[Instance]:
     """Machines with our tag that have not ended and belong to no open node, by node id."""
-    found = [each for view in clouds.values() for each in view.instances.values() if is_orphan(each, node_states)]
+    machines = [each for view in clouds.values() for each in view.instances.values()]
+    found = [each for each in machines if is_orphan(each, node_states) or each.state is InstanceState.UNREADABLE]
     return sorted(found, key=lambda instance: (instance.node, instance.id))
 
 
@@ -70,9 +71,11 @@ def blocked_reason(world: World, job: JobView) -> str:
 def warnings(world: World) -> tuple[str, ...]:
     """What is left alone until a person has looked at it."""
     found = [f"{job} is left alone: {why}" for job, why in sorted(world.unreadable_jobs.items())]
+    machines = [each for view in world.volatile.clouds.values() for each in view.instances.values()]
+    if odd := [each for each in machines if each.state is InstanceState.UNREADABLE]:
+        found.append(f"clouds describe machines so that they cannot be read ({_named(odd)}): they are left alone")
     if not world.unjournaled:
         return tuple(found)
-    machines = [each for view in world.volatile.clouds.values() for each in view.instances.values()]
     working = [each for each in machines if each.node in world.unjournaled and is_orphan(each, {})]
     if working:
         found.append(f"machines run that are not in the journal ({_named(working)}): they are left alone; {ADOPT}")

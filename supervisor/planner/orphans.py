@@ -1,8 +1,8 @@
-"""Orphans (P1): machines, and what machines leave behind, with our tag and no open node. Seen twice, then removed."""
+"""Orphans (P1): machines, and what machines leave behind, with our tags and no open node. Seen twice, then removed."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
@@ -13,19 +13,18 @@ from supervisor.planner.world import CloudView, LeftoversView, Sighting, Volatil
 
 
 def is_orphan(instance: Instance, node_states: Mapping[str, NodeState]) -> bool:
-    """Whether it has not ended (a stopped one has not: its disks bill) and is not the machine of an open node."""
-    if instance.state is InstanceState.TERMINATED:
+    """Whether it has not ended (a stopped one has not: its disks bill) and is not the machine of an open node. One that
+    cannot be read is left alone."""
+    if instance.state in {InstanceState.TERMINATED, InstanceState.UNREADABLE}:
         return False
     return node_states.get(instance.node, NodeState.GONE) is NodeState.GONE
 
 
-def sightings(
-    known: Mapping[str, Sighting], cloud: CloudView, node_states: Mapping[str, NodeState]
-) -> dict[str, Sighting]:
+def sightings(known: Mapping[str, Sighting], cloud: CloudView, open_nodes: Collection[str]) -> dict[str, Sighting]:
     """After a new listing of a cloud: one more sighting of each orphan; all others are dropped."""
     found: dict[str, Sighting] = {}
-    for instance in cloud.instances.values():
-        if is_orphan(instance, node_states):
+    for instance in [each for each in cloud.instances.values() if each.node not in open_nodes]:
+        if is_orphan(instance, {}):
             before = known.get(instance.id, Sighting(cloud.listed_at, 0))
             found[instance.id] = Sighting(before.first_at, before.listings + 1)
     return found
@@ -50,7 +49,7 @@ def sweep(world: World, now: float) -> list[Commit]:
             if world.is_protected(instance.node):
                 continue
             owner = instance.node or "unknown"
-            text = f"{instance.id} carries our tag (node {owner}) but is not in the journal: terminating it"
+            text = f"{instance.id} carries our tags (node {owner}) but is not in the journal: terminating it"
             event = Event(f"orphan-{instance.id}", now, "", EventKind.ORPHAN, text, instance.node)
             commits.append(Commit(job="", guards={}, events=[event], actions=[action]))
     return commits

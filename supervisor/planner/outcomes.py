@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from provisioners.base import (
+    Denied,
     Fatal,
     Instance,
     Launched,
@@ -18,7 +19,7 @@ from supervisor.market.offers import OffersView
 from supervisor.model import EventKind, JobState, NodeRecord, NodeState
 from supervisor.planner.actions import BootstrapDone, FindDone, LaunchDone, NodeOutcome, TerminateDone
 from supervisor.planner.draft import Draft
-from supervisor.planner.predicates import is_complete
+from supervisor.planner.predicates import has_trained, is_complete
 
 N = NodeState
 FATAL_MEMORY_S = 600.0
@@ -61,6 +62,7 @@ def accept(draft: Draft, node: NodeRecord, instance: Instance) -> NodeRecord:
 def _launched(draft: Draft, node: NodeRecord, outcome: LaunchOutcome) -> NodeRecord:
     match outcome:
         case Launched(instance):
+            draft.volatile = draft.volatile.without_denial(node.offer.cloud)
             return accept(draft, node, instance)
         case NoCapacity() | Quota():
             _remember(draft, node, outcome)
@@ -76,13 +78,15 @@ def _launched(draft: Draft, node: NodeRecord, outcome: LaunchOutcome) -> NodeRec
             return draft.set_node(node, retry_at=draft.now + wait_s, error=outcome.message)
         case Fatal():
             return _fatal(draft, node, outcome)
+        case Denied():
+            return _denied(draft, node, outcome)
         case Unknown():
             retry_at = draft.now + UNKNOWN_RETRY_S
             return draft.set_node(node, launch_unknown=True, retry_at=retry_at, error=outcome.message)
 
 
-def _remember(draft: Draft, node: NodeRecord, refusal: NoCapacity | Quota) -> None:
-    draft.capacity = draft.capacity.remember(node.offer, refusal, draft.now, spare=is_complete(draft))
+def _remember(draft: Draft, node: NodeRecord, refusal: NoCapacity | Quota | Denied, job: str = "") -> None:
+    draft.capacity = draft.capacity.remember(node.offer, refusal, draft.now, spare=is_complete(draft), job=job)
 
 
 def _report_unknown_code(draft: Draft, node: NodeRecord, outcome: Transient) -> None:
@@ -94,12 +98,33 @@ def _report_unknown_code(draft: Draft, node: NodeRecord, outcome: Transient) -> 
 
 
 def _fatal(draft: Draft, node: NodeRecord, outcome: Fatal) -> NodeRecord:
-    """A request that cannot work ends a job that never ran; a running one keeps what it has (P4) and asks later."""
-    _remember(draft, node, NoCapacity(Scope.GLOBAL, FATAL_MEMORY_S, outcome.message))
+    """A request that can never work concerns its job, type and zone. A job that never had a node ends once that is so
+    for each of its offers; a running one keeps what it has (P4) and asks later."""
+    _remember(draft, node, NoCapacity(Scope.TYPE_IN_ZONE, FATAL_MEMORY_S, outcome.message), draft.job.name)
     node = _refused(draft, node, outcome.message)
-    if not any(other.state is not N.GONE or other.has_joined for other in draft.nodes.values()):
+    known = draft.volatile.offers.get(draft.job.name, OffersView())
+    # Records of nodes that trained may be deleted by now.
+    started = has_trained(draft) or any(other.state is not N.GONE or other.has_joined for other in draft.nodes.values())
+    if not started and known.known and draft.capacity.can_never_work(known.offers, draft.now, draft.job.name):
         draft.move_job(JobState.FAILED, f"{node.offer.cloud} refuses the request: {outcome.message}")
     return node
+
+
+def _denied(draft: Draft, node: NodeRecord, outcome: Denied) -> NodeRecord:
+    """The account's fault, and no job's: it waits until someone has fixed it. Where nothing works with these
+    credentials, no other offer would do better, and the same request is repeated."""
+    if outcome.scope is not Scope.GLOBAL:
+        _remember(draft, node, outcome)
+        return _refused(draft, node, outcome.message)
+    retry_at = draft.now + outcome.memory_s
+    draft.volatile = draft.volatile.with_denial(node.offer.cloud, outcome.message, draft.now, 2 * outcome.memory_s)
+    return draft.set_node(node, retry_at=retry_at, error=outcome.message)
+
+
+def refuse_late(draft: Draft, node: NodeRecord) -> None:
+    """Its machine ended, or proved to be of no use, before it was bootstrapped: its pool had none to give after all."""
+    memory, spare = draft.capacity, is_complete(draft)
+    draft.capacity = memory.with_late_refusal(node.offer, node.created_at, draft.now, spare=spare)
 
 
 def _refused(draft: Draft, node: NodeRecord, message: str) -> NodeRecord:
@@ -126,21 +151,38 @@ def _bootstrapped(draft: Draft, node: NodeRecord, outcome: BootstrapDone) -> Nod
         return draft.set_node(node, retry_at=draft.now + BACKOFF_S[2], error=outcome.error)
     if outcome.unhealthy:
         _count_unhealthy(draft, node, outcome.error)
+    if outcome.unhealthy or outcome.unreachable:
+        refuse_late(draft, node)
     if outcome.foreign:
         draft.add_event(EventKind.FOREIGN_HOST, f"{node.id} is not bootstrapped: {outcome.error}", node.id)
-    return fail_bootstrap(draft, node, outcome.error)
+    return fail_bootstrap(draft, node, outcome.error, blamed=not outcome.unhealthy)
 
 
 def _count_unhealthy(draft: Draft, node: NodeRecord, error: str) -> None:
     """Block a machine type after several unhealthy machines in a row: in all zones, for all jobs, for a while."""
+    count = draft.capacity.unhealthy_streak(node.offer) + 1
+    if count < draft.rules.max_unhealthy_streak:
+        draft.capacity = draft.capacity.with_unhealthy_streak(node.offer, count)
+    else:
+        _block_type(draft, node, f"{count} machines in a row were unhealthy. The last error: {error.splitlines()[0]}")
+
+
+def count_unhealthy_in_training(draft: Draft, node: NodeRecord) -> None:
+    """The same for GPUs that died in training. Those machines have worked, so they are not in a row: they are counted
+    over as long a time as the type is then blocked."""
+    rules = draft.rules
+    recent = [n for n in draft.nodes.values() if n.unhealthy_at > draft.now - rules.unhealthy_memory_s]
+    count = sum(n.offer.instance_type == node.offer.instance_type for n in recent)
+    if count >= rules.max_unhealthy_streak:
+        within = f"within {rules.unhealthy_memory_s / 60:g} min"
+        _block_type(draft, node, f"GPUs of {count} machines died {within}. The last error: {node.unhealthy}")
+
+
+def _block_type(draft: Draft, node: NodeRecord, why: str) -> None:
+    """Request no machine of its type for a while."""
     offer, rules = node.offer, draft.rules
-    count = draft.capacity.unhealthy_streak(offer) + 1
-    if count < rules.max_unhealthy_streak:
-        draft.capacity = draft.capacity.with_unhealthy_streak(offer, count)
-        return
     text = (
-        f"{offer.cloud} machine type {offer.instance_type} is blocked for {rules.unhealthy_memory_s / 60:g} min: "
-        f"{count} machines in a row were unhealthy. The last error: {error.splitlines()[0]}"
+        f"{offer.cloud} machine type {offer.instance_type} is blocked for {rules.unhealthy_memory_s / 60:g} min: {why}"
     )
     block = NoCapacity(Scope.TYPE_IN_ZONE, rules.unhealthy_memory_s, text)
     known = draft.volatile.offers.get(draft.job.name, OffersView()).offers
@@ -151,14 +193,44 @@ def _count_unhealthy(draft: Draft, node: NodeRecord, error: str) -> None:
     draft.add_event(EventKind.MACHINE_TYPE_BLOCKED, text, node.id)
 
 
-def fail_bootstrap(draft: Draft, node: NodeRecord, error: str) -> NodeRecord:
-    """The node's set-up failed: its own budget, never the application's (P5). A spare's ends no job that has all."""
+def fail_bootstrap(draft: Draft, node: NodeRecord, error: str, *, blamed: bool = True) -> NodeRecord:
+    """The node's set-up failed: its own budget, never the application's (P5). A spare's ends no job that has all; nor
+    do machines that are to blame themselves."""
+    error = error or "bootstrap failed"
+    draft.add_event(EventKind.NODE_FAILED, f"bootstrap of {node.id} failed: {error}", node.id)
     if is_complete(draft):
         draft.set_job(spare_retry_at=draft.now + draft.rules.spare_retry_s)
-    else:
-        draft.set_job(bootstrap_failures=draft.job.bootstrap_failures + 1)
-    draft.add_event(EventKind.NODE_FAILED, f"bootstrap of {node.id} failed: {error}", node.id)
-    return draft.move(node, N.FAILED, error.splitlines()[0] if error else "bootstrap failed", error=error)
+    elif blamed and node.created_at >= draft.job.bootstrap_retry_at:
+        _count_failure(draft, error)
+    return draft.move(node, N.FAILED, error.splitlines()[0], error=error)
+
+
+def _count_failure(draft: Draft, error: str) -> None:
+    """One more failure in a row: the next node is requested later each time. Those that were requested together are one
+    failure. While a job that has trained cannot bootstrap either, the cause is not this job's, and its budget is kept.
+    """
+    rules, trained = draft.rules, has_trained(draft)
+    count = draft.job.bootstrap_failures + 1
+    if count >= rules.bootstrap_failures and not trained and draft.others_fail_to_bootstrap():
+        count = rules.bootstrap_failures - 1
+    wait_s = min(rules.max_bootstrap_retry_s, rules.bootstrap_retry_s * 2.0 ** min(count - 1, 30))
+    draft.set_job(bootstrap_failures=count, bootstrap_retry_at=draft.now + wait_s)
+    if count == rules.bootstrap_failures and trained:
+        text = (
+            f"{draft.job.name} lacks nodes: {count} in a row could not be bootstrapped. It goes on with those it has, "
+            f"and tries again at least every {rules.max_bootstrap_retry_s / 60:g} min. "
+            f"The last error: {error.splitlines()[0]}"
+        )
+        draft.add_event(EventKind.BOOTSTRAPS_FAILING, text)
+
+
+def clear_failures(draft: Draft) -> None:
+    """A node is ready: bootstraps work."""
+    count = draft.job.bootstrap_failures
+    if count >= draft.rules.bootstrap_failures:
+        text = f"nodes of {draft.job.name} can be bootstrapped again, after {count} failures in a row"
+        draft.add_event(EventKind.BOOTSTRAPS_RECOVERED, text)
+    draft.set_job(bootstrap_failures=0, bootstrap_retry_at=0.0)
 
 
 # -- terminate ---------------------------------------------------------------------------------------------

@@ -3,26 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from types import MappingProxyType
 
 from spotsup_trainer.wire import Keys
 
-from supervisor.model import IllegalTransitionError
 from supervisor.planner import journal_guard, orphans
-from supervisor.planner.actions import Action, AlertDone, Commit, NodeOutcome, Plan, ReadOutcome
-from supervisor.planner.alerts import absorb_alert, clear_outbox, drive_checkpoint_alerts, due_alerts
+from supervisor.planner.actions import Action, AlertDone, Commit, NodeOutcome, Plan, Read, ReadOutcome
+from supervisor.planner.alerts import (
+    absorb_alert,
+    clear_outbox,
+    denials_in_words,
+    drive_checkpoint_alerts,
+    drive_worker_alerts,
+    due_alerts,
+    note_checkpoint_times,
+    report_denials,
+)
+from supervisor.planner.boundary import Boundary
 from supervisor.planner.draft import Draft
 from supervisor.planner.fleet import drive_fleet
 from supervisor.planner.jobs import drive_end, drive_state
+from supervisor.planner.limits import drive_limits
 from supervisor.planner.predicates import is_settled
+from supervisor.planner.prices import drive_prices
 from supervisor.planner.quiescence import is_steady
-from supervisor.planner.reads import absorb_read, due_listings
+from supervisor.planner.reads import absorb_read, due_listings, is_unclear
 from supervisor.planner.records import clamp_future_times, delete_old
 from supervisor.planner.rounds import drive_rounds
 from supervisor.planner.sentences import sentence
+from supervisor.planner.silence import drive_silence, hold_of, remember
 from supervisor.planner.sync import sync_node
-from supervisor.planner.world import JobView, VolatileState, World
+from supervisor.planner.world import Hold, JobView, VolatileState, World
 
 
 def plan(
@@ -31,47 +44,88 @@ def plan(
     """What to do at `now` (UNIX seconds), and what to remember of the outcomes. Same input, same plan.
 
     `outcomes`: by node id, results of actions that no commit has taken into the journal yet.
+    Whatever is raised while one job, or one part of the whole, is decided leaves that as it is (P11).
     """
     commits: list[Commit] = []
     actions: list[Action] = []
     sentences: dict[str, str] = {}
-    illegal: list[str] = []
+    undecided = Boundary()
     steady: list[str] = []
+    unclear: list[JobView] = []
     planned = sorted(world.jobs.keys() - world.skipped)
+    of_planned = [world.jobs[name] for name in planned]
+    # Without a decision about silence, no silence ends anything.
+    everything = Hold(frozenset(node for job in of_planned for node in job.nodes), frozenset(world.clouds))
+    hold = undecided.within("(silence)", partial(hold_of, world, of_planned, now), everything)
+    world = replace(world, hold=hold)
     volatile = replace(world.volatile, changed_jobs=frozenset())  # all of them are planned now
+    volatile = undecided.within("(held nodes)", partial(remember, volatile, hold, of_planned, now), volatile)
     for name in planned:
-        if unknown := journal_guard.blocked_reason(world, world.jobs[name]):
-            sentences[name] = unknown
+        decided = undecided.within(name, partial(_decide, world, name, outcomes, keys, now, volatile), None)
+        if decided is None:
+            sentences[name] = undecided.faults[name].sentence
             continue
-        draft = Draft(world, world.jobs[name], outcomes, keys, now)
-        draft.volatile = volatile
-        try:
-            _plan_job(draft)
-        except IllegalTransitionError as error:
-            # One job's records contradict what is observed: that job is left as it is, the others go on.
-            sentences[name] = f"refused to act: {error}"
-            illegal.append(str(error))
-            continue
-        volatile = draft.volatile
-        sentences[name] = sentence(draft)
-        commit = draft.commit()
-        actions += draft.reads
-        if not commit.empty:
-            commits.append(commit)
-        elif not draft.reads and is_steady(draft):
+        volatile = decided.volatile
+        sentences[name] = decided.sentence
+        actions += decided.reads
+        if decided.commit is not None:
+            commits.append(decided.commit)
+        if decided.steady:
             steady.append(name)
-    commits += orphans.sweep(world, now)
-    swept, volatile = orphans.sweep_leftovers(world, volatile, now)
-    commits += swept
-    actions += due_listings(world, [world.jobs[name] for name in planned], now)
-    actions += orphans.due_leftover_listings(world, now)
-    commits += clear_outbox(world, keys)
-    actions += due_alerts(world, now)
-    warnings = journal_guard.warnings(world)
-    decided = Plan(
-        tuple(commits), tuple(actions), MappingProxyType(sentences), tuple(illegal), warnings, frozenset(steady)
+        if decided.unclear:
+            unclear.append(world.jobs[name])
+    commits += undecided.within("(orphans)", lambda: orphans.sweep(world, now), [])
+    swept, volatile = undecided.within(
+        "(leftovers)", lambda: orphans.sweep_leftovers(world, volatile, now), ([], volatile)
     )
-    return decided, volatile
+    commits += swept
+    actions += undecided.within("(listings)", lambda: due_listings(world, unclear, now), [])
+    actions += undecided.within("(listings of leftovers)", lambda: orphans.due_leftover_listings(world, now), [])
+    reports, volatile = undecided.within("(denials)", lambda: report_denials(world, volatile, now), ([], volatile))
+    commits += reports
+    commits += undecided.within("(outbox)", lambda: clear_outbox(world, keys), [])
+    actions += undecided.within("(alerts)", lambda: due_alerts(world, now), [])
+    warnings = undecided.within("(warnings)", lambda: (*journal_guard.warnings(world), *denials_in_words(volatile)), ())
+    parts = tuple(fault.sentence for name, fault in undecided.faults.items() if name not in world.jobs)
+    faults = MappingProxyType(undecided.faults)
+    decision = Plan(
+        tuple(commits), tuple(actions), MappingProxyType(sentences), faults, (*warnings, *parts), frozenset(steady)
+    )
+    return decision, volatile
+
+
+@dataclass(frozen=True, slots=True)
+class _Decided:
+    """What was decided about one job."""
+
+    sentence: str
+    volatile: VolatileState
+    commit: Commit | None = None
+    reads: tuple[Read, ...] = ()
+    steady: bool = False
+    unclear: bool = False  # its cloud may know why its round stands still
+
+
+def _decide(
+    world: World,
+    name: str,
+    outcomes: Mapping[str, Sequence[NodeOutcome]],
+    keys: Keys,
+    now: float,
+    volatile: VolatileState,
+) -> _Decided:
+    view = world.jobs[name]
+    unclear = is_unclear(view, now - world.rules.suspect_s)
+    if unknown := journal_guard.blocked_reason(world, view):
+        return _Decided(unknown, volatile, unclear=unclear)
+    draft = Draft(world, view, outcomes, keys, now)
+    draft.volatile = volatile
+    _plan_job(draft)
+    commit = draft.commit()
+    steady = commit.empty and not draft.reads and is_steady(draft)
+    return _Decided(
+        sentence(draft), draft.volatile, None if commit.empty else commit, tuple(draft.reads), steady, unclear
+    )
 
 
 def _plan_job(draft: Draft) -> None:
@@ -80,11 +134,16 @@ def _plan_job(draft: Draft) -> None:
         if draft.full:
             break
         sync_node(draft, node)
+    drive_prices(draft)
     drive_end(draft)
+    drive_limits(draft)
     drive_rounds(draft)
     drive_fleet(draft)
     drive_state(draft)
+    drive_silence(draft)
     drive_checkpoint_alerts(draft)
+    drive_worker_alerts(draft)
+    note_checkpoint_times(draft)
     delete_old(draft)
     if is_settled(draft) and draft.view.hint is not None:
         draft.delete_key(draft.keys.hint(draft.job.name))  # the result stays, for `status`

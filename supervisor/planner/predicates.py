@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from spotsup_trainer.timing import SaveTimes
+
 from supervisor.model import COUNTED_NODE_STATES, JobState, NodeRecord, NodeState
 from supervisor.planner.draft import Draft
 from supervisor.planner.world import JobView
@@ -9,6 +11,8 @@ from supervisor.planner.world import JobView
 N = NodeState
 # States of nodes that have a machine, or will have one, and are not being ended.
 PRESENT_NODE_STATES = COUNTED_NODE_STATES | {N.DRAINING}
+# States of nodes that should be heard.
+TALKING_NODE_STATES = (N.READY, N.MEMBER, N.SUSPECT)
 
 
 # -- of a job ----------------------------------------------------------------------------------------------
@@ -30,6 +34,11 @@ def is_complete(draft: Draft) -> bool:
     """Whether all desired nodes are ready and will stay: any further one is a spare."""
     healthy = [node for node in draft.in_states(N.READY, N.MEMBER) if not node.doomed]
     return len(healthy) >= draft.job.desired_nodes
+
+
+def has_trained(draft: Draft) -> bool:
+    """Whether it ever had a round: its set-up is proven then, and whatever fails later is not its own fault (P12)."""
+    return draft.job.last_reported_round > 0 or draft.view.round is not None
 
 
 def members(draft: Draft) -> list[NodeRecord]:
@@ -80,18 +89,21 @@ def is_held(draft: Draft) -> bool:
     """Whether a job that is to pause stands still: every launcher's workers have stopped, or time is up."""
     alive = draft.in_states(N.READY, N.MEMBER, N.SUSPECT)
     hold_published = draft.view.hint is not None and draft.view.hint.hold
-    late = draft.elapsed_s(draft.job.pause_requested_at) > draft.rules.drain_timeout_s
+    late = draft.elapsed_s(draft.job.pause_requested_at) > leaving_timeout_s(draft)
     return hold_published and (late or all(has_stopped(draft, node) for node in alive))
 
 
-def stands_still(job: JobView) -> bool:
-    """Whether a job's round stands still for a reason that its cloud may know: a member is silent or has stopped."""
+def stands_still(job: JobView, silent_since: float = 0.0) -> bool:
+    """Whether a job's round stands still for a reason that its cloud may know: a member is silent or has stopped. One
+    that was suspected before `silent_since` does not count: its cloud was asked often enough."""
     if job.round is None:
         return False
     for node in job.round.nodes():
         known, found = job.nodes.get(node), job.members.get(node)
-        if known is None or known.state not in {N.READY, N.MEMBER, N.SUSPECT}:
+        if known is None or known.state not in TALKING_NODE_STATES:
             continue  # its end is known already
+        if known.state is N.SUSPECT and known.state_since < silent_since:
+            continue
         stopped = found is not None and found.state == "waiting" and found.round >= job.round.number
         if found is None or (stopped and not found.parked):
             return True
@@ -103,7 +115,17 @@ def stands_still(job: JobView) -> bool:
 
 def is_heard(draft: Draft, node: NodeRecord) -> bool:
     """Any sign of life: its agent's lease, or its launcher's."""
-    return node.id in draft.view.agents or node.id in draft.view.members
+    return is_talking(draft.view, node.id)
+
+
+def is_talking(job: JobView, node: str) -> bool:
+    """Whether its agent or its launcher holds a lease."""
+    return node in job.agents or node in job.members
+
+
+def may_be_in_round(draft: Draft, node: NodeRecord) -> bool:
+    """A silent node that the others have not formed a round without: they may still hear it."""
+    return node.state is N.SUSPECT and in_round(draft, node) and not node.doomed
 
 
 def in_round(draft: Draft, node: NodeRecord) -> bool:
@@ -113,7 +135,18 @@ def in_round(draft: Draft, node: NodeRecord) -> bool:
 
 def must_leave(draft: Draft, node: NodeRecord) -> bool:
     """Whether a node with a notice has to leave now: the time that is left is needed for the checkpoint."""
-    return node.notice is not None and draft.now >= node.notice.deadline - draft.rules.leave_margin_s
+    return node.notice is not None and draft.now >= node.notice.deadline - leaving_takes_s(draft)
+
+
+def leaving_takes_s(draft: Draft) -> float:
+    """How long before its notice's deadline a node of this job has to begin to leave, by its measured checkpoints."""
+    return SaveTimes(draft.job.checkpoint_s, draft.job.step_s).window_s(draft.rules.leave_margin_s)
+
+
+def leaving_timeout_s(draft: Draft) -> float:
+    """How long a node without a deadline may take to leave, and a job to pause: as long as its checkpoint takes."""
+    measured_s = SaveTimes(draft.job.checkpoint_s, draft.job.step_s).yield_s if draft.job.checkpoint_s else 0.0
+    return max(draft.rules.drain_timeout_s, measured_s + draft.rules.leave_margin_s)
 
 
 def has_left(draft: Draft, node: NodeRecord) -> bool:
@@ -122,7 +155,7 @@ def has_left(draft: Draft, node: NodeRecord) -> bool:
     A node that the hint still names may be in the next round, so it has not left.
     """
     named = draft.view.hint is not None and node.id in draft.view.hint.members
-    return not (named or in_round(draft, node)) or draft.elapsed_s(node.state_since) > draft.rules.drain_timeout_s
+    return not (named or in_round(draft, node)) or draft.elapsed_s(node.state_since) > leaving_timeout_s(draft)
 
 
 def sends_last_log(draft: Draft, node: NodeRecord) -> bool:

@@ -6,31 +6,34 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
+from provisioners.base import Instance
 from supervisor.market.offers import OffersView
 from supervisor.model import NodeState
 from supervisor.planner import orphans
-from supervisor.planner.actions import Action, LeftoversDone, ListDone, ListInstances, OffersDone, ReadOutcome
+from supervisor.planner.actions import Action, AskDone, LeftoversDone, ListDone, ListInstances, OffersDone, ReadOutcome
 from supervisor.planner.predicates import stands_still
 from supervisor.planner.world import CloudView, JobView, VolatileState, World
 
 
-def due_listings(world: World, planned: Sequence[JobView], now: float) -> list[Action]:
-    """One listing per cloud and period; sooner where the cloud may know why a round stands still."""
+def due_listings(world: World, unclear: Sequence[JobView], now: float) -> list[Action]:
+    """One listing per cloud and period; sooner where the cloud may know why a round stands still.
+
+    `unclear`: the jobs for which `is_unclear` holds.
+    """
+    hurried = {job.record.spec.placement.cloud for job in unclear}
     found: list[Action] = []
     for cloud in world.clouds:
         view = world.volatile.clouds.get(cloud, CloudView())
         action = ListInstances(cloud)
-        period_s = world.rules.unclear_listing_s if _unclear(planned, cloud) else world.rules.listing_s
+        period_s = world.rules.unclear_listing_s if cloud in hurried else world.rules.listing_s
         if action.key not in world.busy and now - view.attempted_at >= period_s:
             found.append(action)
     return found
 
 
-def _unclear(planned: Sequence[JobView], cloud: str) -> bool:
-    return any(
-        job.record.spec.placement.cloud == cloud and not job.record.ended and job.result is None and stands_still(job)
-        for job in planned
-    )
+def is_unclear(job: JobView, silent_since: float = 0.0) -> bool:
+    """Whether a job's round stands still for a reason that its cloud may know (`silent_since`: as in stands_still)."""
+    return not job.record.ended and job.result is None and stands_still(job, silent_since)
 
 
 def absorb_read(volatile: VolatileState, done: ReadOutcome, jobs: Iterable[JobView]) -> VolatileState:
@@ -39,6 +42,8 @@ def absorb_read(volatile: VolatileState, done: ReadOutcome, jobs: Iterable[JobVi
         return orphans.absorb_leftovers(volatile, done)
     if isinstance(done, OffersDone):
         return _absorb_offers(volatile, done, jobs)
+    if isinstance(done, AskDone):
+        return replace(volatile, answers=MappingProxyType({**volatile.answers, done.node: done}))
     return _absorb_listing(volatile, done, jobs)
 
 
@@ -48,33 +53,48 @@ def _absorb_offers(volatile: VolatileState, done: OffersDone, jobs: Iterable[Job
     view = OffersView(offers, before.known or not done.error, done.asked_at, done.error)
     live = {job.record.name for job in jobs if not job.record.ended}
     others = {name: known for name, known in volatile.offers.items() if name in live}
-    return replace(volatile, offers=MappingProxyType({**others, done.job: view}))
+    changed = volatile.changed_jobs | {done.job}
+    return replace(volatile, offers=MappingProxyType({**others, done.job: view}), changed_jobs=changed)
 
 
 def _absorb_listing(volatile: VolatileState, done: ListDone, jobs: Iterable[JobView]) -> VolatileState:
     old = volatile.clouds.get(done.cloud, CloudView())
     if done.error:
+        volatile = volatile.with_denial(done.cloud, done.error, done.asked_at) if done.denied else volatile
         failed = replace(old, attempted_at=done.asked_at, error=done.error)
         return replace(volatile, clouds=MappingProxyType({**volatile.clouds, done.cloud: failed}))
+    volatile = volatile.without_denial(done.cloud, done.asked_at)
     # An instance that is unchanged stays the same object: then a listing of thousands shows which few have changed.
-    listed = {instance.id: instance for instance in done.instances}
-    instances = {key: old.instances[key] if old.instances.get(key) == each else each for key, each in listed.items()}
-    nodes = [node for job in jobs for node in job.nodes.values()]
-    ours = [node for node in nodes if node.offer.cloud == done.cloud]
-    missed = {
-        node.id: old.missed_listings.get(node.id, 0) + 1
-        for node in ours
-        if node.instance_id and node.state is not NodeState.GONE and node.instance_id not in instances
-    }
-    new = CloudView(MappingProxyType(instances), done.asked_at, done.asked_at, "", MappingProxyType(missed))
+    # A machine without even an id may be any of those that are missing: their absence proves nothing (P4).
+    incomplete = any(not each.id for each in done.instances)
+    instances: dict[str, Instance] = dict(old.instances) if incomplete else {}
+    for each in done.instances:
+        if each.id:
+            before = old.instances.get(each.id)
+            instances[each.id] = before if before is not None and (before is each or before == each) else each
     changed = {key for key, each in instances.items() if old.instances.get(key) is not each}
     changed |= old.instances.keys() - instances.keys()
+    open_nodes: set[str] = set()
+    missed: dict[str, int] = {}
+    changed_jobs: set[str] = set()
+    # Once over all nodes, with little to do for each: with thousands this is most of the cost of a listing.
+    for job in jobs:
+        for node in job.nodes.values():
+            is_open = node.state is not NodeState.GONE
+            if is_open:
+                open_nodes.add(node.id)
+            if node.offer.cloud != done.cloud or not node.instance_id:
+                continue
+            if is_open and node.instance_id not in instances:
+                missed[node.id] = old.missed_listings.get(node.id, 0) + 1
+                changed_jobs.add(node.job)
+            elif node.instance_id in changed:
+                changed_jobs.add(node.job)
+    new = CloudView(MappingProxyType(instances), done.asked_at, done.asked_at, "", MappingProxyType(missed))
     of_other_clouds = {key: seen for key, seen in volatile.sightings.items() if key not in old.instances}
-    states = {node.id: node.state for node in nodes}
     return replace(
         volatile,
         clouds=MappingProxyType({**volatile.clouds, done.cloud: new}),
-        sightings=MappingProxyType(of_other_clouds | orphans.sightings(volatile.sightings, new, states)),
-        changed_jobs=volatile.changed_jobs
-        | {node.job for node in ours if node.instance_id in changed or node.id in missed},
+        sightings=MappingProxyType(of_other_clouds | orphans.sightings(volatile.sightings, new, open_nodes)),
+        changed_jobs=volatile.changed_jobs | changed_jobs,
     )

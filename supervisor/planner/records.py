@@ -13,23 +13,36 @@ def clamp_future_times(draft: Draft) -> None:
     """Bring times that are far ahead back to now: a clock was ahead and has been set back since, and no termination,
     retry or spare waits for a time that only that clock has seen."""
     now, job = draft.now, draft.job
-    latest = now + draft.rules.spare_retry_s
-    if max(job.pause_requested_at - now, job.spare_retry_at - latest) > AHEAD_S:
+    latest, bootstraps = now + draft.rules.spare_retry_s, now + draft.rules.max_bootstrap_retry_s
+    ahead_s = max(job.spare_retry_at - latest, job.bootstrap_retry_at - bootstraps)
+    if max(ahead_s, job.pause_requested_at - now, job.training_since - now) > AHEAD_S:
         draft.set_job(
-            pause_requested_at=min(job.pause_requested_at, now), spare_retry_at=min(job.spare_retry_at, latest)
+            pause_requested_at=min(job.pause_requested_at, now),
+            training_since=min(job.training_since, now),
+            spare_retry_at=min(job.spare_retry_at, latest),
+            bootstrap_retry_at=min(job.bootstrap_retry_at, bootstraps),
         )
+    if max(job.silence_since, job.silence_reported_at) - now > AHEAD_S:
+        draft.set_job(silence_since=min(job.silence_since, now), silence_reported_at=min(job.silence_reported_at, now))
     latest = now + draft.rules.ready_timeout_s  # nothing of a node waits longer
     for node in list(draft.nodes.values()):
         if draft.full:
             return
         if (
-            max(node.state_since - now, node.launched_at - now, node.retry_at - latest, node.ready_by - latest)
+            max(
+                node.state_since - now,
+                node.launched_at - now,
+                node.priced_at - now,
+                node.retry_at - latest,
+                node.ready_by - latest,
+            )
             > AHEAD_S
         ):
             draft.set_node(
                 node,
                 state_since=min(node.state_since, now),
                 launched_at=min(node.launched_at, now),
+                priced_at=min(node.priced_at, now),
                 retry_at=min(node.retry_at, latest),
                 ready_by=min(node.ready_by, latest),
             )

@@ -9,7 +9,7 @@ from spotsup_trainer.wire import Hint, Tombstone, encode
 
 from supervisor.model import IN_FLIGHT_NODE_STATES, EventKind, NodeRecord, NodeState
 from supervisor.planner.draft import Draft
-from supervisor.planner.predicates import must_leave
+from supervisor.planner.predicates import may_be_in_round, must_leave
 from supervisor.planner.release import retire_doomed
 from supervisor.planner.sentences import named
 
@@ -28,10 +28,10 @@ def drive_rounds(draft: Draft) -> None:
     chosen, current = _choose(draft), draft.view.hint
     if current is None:
         # The first hint is empty: without one, launchers would take the daemon for absent, and form by themselves.
-        _publish(draft, Hint((), draft.job.min_nodes, draft.job.max_nodes, "waiting for nodes"))
+        _publish(draft, _hint(draft, (), "waiting for nodes"))
     elif _worth_changing(draft, current, chosen):
         spares = _spares(draft, chosen)
-        _publish(draft, Hint(chosen, draft.job.min_nodes, draft.job.max_nodes, _why(current, chosen), spares))
+        _publish(draft, _hint(draft, chosen, _why(current, chosen), spares))
         draft.set_job(gathering_since=0.0)
     else:
         # A change among the spares stops no node in the round.
@@ -45,7 +45,7 @@ def drive_rounds(draft: Draft) -> None:
 
 def _hold(draft: Draft) -> None:
     """The job is to pause: all nodes checkpoint together, and no round forms until the hint changes."""
-    current = draft.view.hint or Hint((), draft.job.min_nodes, draft.job.max_nodes)
+    current = draft.view.hint or _hint(draft, (), "")
     _publish(draft, replace(current, reason="the job is paused", hold=True))
 
 
@@ -86,7 +86,9 @@ def _choose(draft: Draft) -> tuple[str, ...]:
     ready, members = draft.in_states(N.READY), sorted(draft.in_states(N.MEMBER), key=_rank(draft))
     doomed = [node.id for node in members if node.doomed and not must_leave(draft, node)]
     without_launcher = [node.id for node in ready if not node.doomed and node.id not in healthy]
-    return tuple((healthy + doomed + without_launcher)[: draft.job.desired_nodes])
+    found = healthy + doomed + without_launcher
+    count = min(len(found), draft.job.desired_nodes)
+    return tuple(found[: count - count % draft.job.spec.nodes.multiple_of])
 
 
 def _healthy(draft: Draft) -> list[str]:
@@ -96,6 +98,7 @@ def _healthy(draft: Draft) -> list[str]:
     """
     staying = [node for node in draft.in_states(N.READY, N.MEMBER) if not node.doomed]
     usable = [node for node in staying if node.state is N.MEMBER or node.id in draft.view.members]
+    usable += [node for node in draft.in_states(N.SUSPECT) if may_be_in_round(draft, node)]
     return [node.id for node in sorted(usable, key=_rank(draft))]
 
 
@@ -106,9 +109,11 @@ def _rank(draft: Draft) -> Callable[[NodeRecord], int]:
 
 
 def _spares(draft: Draft, members: tuple[str, ...]) -> tuple[str, ...]:
-    """Nodes that wait outside a round of these members; one that has stepped in by itself comes first."""
+    """Nodes that wait outside a round of these members; one that has stepped in by itself comes first. Nodes that do
+    not make up the next multiple wait as spares do."""
     outside = [node for node in _healthy(draft) if node not in members]
-    return tuple(outside[: draft.job.spare_nodes]) if members else ()
+    left_over = min(draft.job.spec.nodes.multiple_of - 1, max(0, draft.job.desired_nodes - len(members)))
+    return tuple(outside[: draft.job.spare_nodes + left_over]) if members else ()
 
 
 def _worth_changing(draft: Draft, current: Hint, chosen: tuple[str, ...]) -> bool:
@@ -116,7 +121,8 @@ def _worth_changing(draft: Draft, current: Hint, chosen: tuple[str, ...]) -> boo
     if current.hold:
         return True
     if set(chosen) == set(current.members):
-        return (current.min_nodes, current.max_nodes) != (draft.job.min_nodes, draft.job.max_nodes)
+        before = (current.min_nodes, current.max_nodes, current.app_failures)
+        return before != (draft.job.min_nodes, draft.job.max_nodes, draft.job.spec.limits.app_failures)
     if not current.members and len(chosen) < draft.job.min_nodes:
         return False
     if any(_cannot_stay(draft, node) for node in current.members):
@@ -129,7 +135,8 @@ def _worth_changing(draft: Draft, current: Hint, chosen: tuple[str, ...]) -> boo
 def _cannot_stay(draft: Draft, node_id: str) -> bool:
     """A member that is out of the round already, or has to leave it: there is nothing to gather for."""
     node = draft.nodes.get(node_id)
-    return node is None or node.state not in {N.READY, N.MEMBER} or must_leave(draft, node)
+    stays = node is not None and (node.state in {N.READY, N.MEMBER} or may_be_in_round(draft, node))
+    return node is None or not stays or must_leave(draft, node)
 
 
 def _gathering(draft: Draft, *, first: bool) -> bool:
@@ -141,6 +148,12 @@ def _gathering(draft: Draft, *, first: bool) -> bool:
     if not draft.job.gathering_since:
         draft.set_job(gathering_since=draft.now)
     return draft.now - draft.job.gathering_since < draft.rules.gather_s
+
+
+def _hint(draft: Draft, members: tuple[str, ...], reason: str, spares: tuple[str, ...] = ()) -> Hint:
+    job, spec = draft.job, draft.job.spec
+    failures, multiple = spec.limits.app_failures, spec.nodes.multiple_of
+    return Hint(members, job.min_nodes, job.max_nodes, reason, spares, app_failures=failures, multiple_of=multiple)
 
 
 def _publish(draft: Draft, hint: Hint) -> None:

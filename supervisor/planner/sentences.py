@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
 
 from supervisor.market.offers import obstacle
 from supervisor.model import IN_FLIGHT_NODE_STATES, JobState, NodeRecord, NodeState
 from supervisor.planner.draft import Draft
-from supervisor.planner.fleet import constraints
+from supervisor.planner.fleet import MIN_FAILURES_TO_PROBE, constraints
 from supervisor.planner.predicates import counted, is_complete, is_scaling_up, members, not_gone, wanted
+from supervisor.planner.silence import may_train, silence_text
 
 J, N = JobState, NodeState
 ENDED_AS = {J.SUCCEEDED: "finished", J.FAILED: "failed", J.CANCELLED: "cancelled"}
@@ -27,8 +29,19 @@ def sentence(draft: Draft) -> str:
     if job.state is J.PAUSED:
         return f"paused: {job.reason}{_releasing(draft)}"
     if job.pause_requested_at:
-        return f"pausing: waiting for a checkpoint of {node_count(len(draft.in_states(N.READY, N.MEMBER)))}"
-    clauses = [_training(draft), _spares(draft), *_leaving(draft), *_arriving(draft), _missing(draft)]
+        why = f"limits.{job.limit_reached} is reached; " if job.limit_reached else ""
+        return f"{why}pausing: waiting for a checkpoint of {node_count(len(draft.in_states(N.READY, N.MEMBER)))}"
+    hung = "its steps hang: see the stacks in its logs" if job.hung_since else ""
+    clauses = [
+        _training(draft),
+        hung,
+        _spares(draft),
+        silence_text(draft),
+        *_leaving(draft),
+        *_arriving(draft),
+        _missing(draft),
+        _unpriced(draft),
+    ]
     return "; ".join(clause for clause in clauses if clause)
 
 
@@ -49,7 +62,7 @@ def _training(draft: Draft) -> str:
     if current is None:
         return f"waiting for {node_count(draft.job.min_nodes)} to begin"
     if not members(draft):
-        return "no node trains"
+        return f"round {current.number} may train on" if may_train(draft) else "no node trains"
     if draft.job.spec.kind == "data":
         return f"the command runs (round {current.number})"
     return f"{training_count(draft)} (round {current.number})"
@@ -70,13 +83,15 @@ def _leaving(draft: Draft) -> list[str]:
     noticed = [node for node in present if node.notice is not None]
     others = [node for node in present if node.notice is None]
     draining = [node for node in others if node.state is N.DRAINING]
-    to_drain = [node for node in others if node.state is not N.DRAINING and node.drain_requested]
+    unhealthy = [node for node in others if node.state is not N.DRAINING and node.unhealthy]
+    to_drain = [node for node in others if node.state is not N.DRAINING and node.drain_requested and not node.unhealthy]
     preempted = f"will be preempted in about {_left_s(draft, noticed)} s"
     groups = [
         (noticed, preempted, preempted),
         (draining, "is draining", "are draining"),
+        (unhealthy, "has unhealthy GPUs", "have unhealthy GPUs"),
         (to_drain, "leaves once replaced", "leave once replaced"),
-        (draft.in_states(N.SUSPECT), "is silent", "are silent"),
+        ([] if silence_text(draft) else draft.in_states(N.SUSPECT), "is silent", "are silent"),
     ]
     groups = [group for group in groups if group[0]]
     by_name = len(groups) == 1 or sum(len(group) for group, _, _ in groups) <= MAX_NAMED
@@ -125,6 +140,8 @@ def _missing(draft: Draft) -> str:
     spare, cloud = is_complete(draft), draft.job.spec.placement.cloud
     if spare and draft.now < draft.job.spare_retry_at:
         return "the next spare is requested later: the last one could not be bootstrapped"
+    if draft.now < draft.job.bootstrap_retry_at:
+        return f"{_failed_bootstraps(draft)}: the next is requested at {time_of_day(draft.job.bootstrap_retry_at)}"
     known = draft.volatile.offers.get(draft.job.name)
     if known is None or not known.known:
         error = first_line(known.error, MAX_REASON_CHARACTERS) if known else ""
@@ -132,7 +149,20 @@ def _missing(draft: Draft) -> str:
     if not known.offers:
         return f"{cloud} offers nothing that fits the job's resources and placement"
     why = obstacle(known.offers, draft.capacity, constraints(draft), draft.now, spare=spare)
+    if not why and draft.job.bootstrap_failures >= MIN_FAILURES_TO_PROBE:
+        return f"{_failed_bootstraps(draft)}: they are tried one at a time"
     return first_line(why, MAX_REASON_CHARACTERS)
+
+
+def _unpriced(draft: Draft) -> str:
+    count = sum(node.offer.usd_per_hour is None for node in not_gone(draft))
+    return f"the price of {node_count(count)} is unknown" if count else ""
+
+
+def _failed_bootstraps(draft: Draft) -> str:
+    last = max((node for node in draft.nodes.values() if node.error), key=lambda node: node.state_since, default=None)
+    why = f" ({first_line(last.error, MAX_REASON_CHARACTERS)})" if last else ""
+    return f"{node_count(draft.job.bootstrap_failures)} in a row could not be bootstrapped{why}"
 
 
 # -- phrases --------------------------------------------------------------------------------------------
@@ -141,6 +171,11 @@ def _missing(draft: Draft) -> str:
 def node_count(count: int) -> str:
     """`1 node`, `64 nodes`."""
     return f"{count} node{'' if count == 1 else 's'}"
+
+
+def time_of_day(at: float) -> str:
+    """`14:02:05 UTC`."""
+    return datetime.fromtimestamp(at, UTC).strftime("%H:%M:%S UTC")
 
 
 def named(names: Sequence[str]) -> str:

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 from provisioners.base import EndCause, Instance, InstanceState
-from supervisor.model import EventKind, NodeRecord, NodeState, NoticeRecord
+from supervisor.model import IN_FLIGHT_NODE_STATES, EventKind, NodeRecord, NodeState, NoticeRecord
 from supervisor.planner.draft import Draft
-from supervisor.planner.outcomes import accept, apply_outcome, fail_bootstrap
+from supervisor.planner.outcomes import (
+    accept,
+    apply_outcome,
+    clear_failures,
+    count_unhealthy_in_training,
+    fail_bootstrap,
+    refuse_late,
+)
 from supervisor.planner.predicates import in_round, is_heard, vacancies
+from supervisor.planner.silence import ask, in_hold, why_lost
 
 N = NodeState
+MAX_HEALTH_CHARACTERS = 200  # of why GPUs are unhealthy
 _GIVEN_UP = (N.LOST, N.FAILED)
 _ENDED_BY_ITSELF = (InstanceState.STOPPING, InstanceState.STOPPED, InstanceState.TERMINATED)
 
@@ -25,6 +34,7 @@ def sync_node(draft: Draft, node: NodeRecord) -> None:
     if node.state in _GIVEN_UP:
         return
     node = _from_notice(draft, node)
+    node = _from_health(draft, node)
     _from_agent(draft, node)
 
 
@@ -35,9 +45,13 @@ def _from_cloud(draft: Draft, node: NodeRecord) -> NodeRecord:
     instance = draft.instance(node)
     if instance is None:
         return _maybe_vanished(draft, node)
+    if instance.state is InstanceState.UNREADABLE:
+        return node  # it exists, and that is all that is known
     if node.state is N.REQUESTED:
         node = accept(draft, node, instance)
     if instance.state in _ENDED_BY_ITSELF:
+        if instance.end_cause is not EndCause.USER:
+            _maybe_refused_late(draft, node)
         return lose(draft, node, _cause(instance))
     if node.state is N.PENDING and instance.state is InstanceState.RUNNING and instance.ssh_host:
         return draft.move(
@@ -50,8 +64,15 @@ def _from_cloud(draft: Draft, node: NodeRecord) -> NodeRecord:
             metadata_url=instance.metadata_url,
         )
     if node.state is N.PENDING and draft.elapsed_s(node.state_since) > draft.rules.launch_timeout_s:
-        return fail_bootstrap(draft, node, f"{instance.id} did not run within {draft.rules.launch_timeout_s:g} s")
+        refuse_late(draft, node)
+        text = f"{instance.id} did not run within {draft.rules.launch_timeout_s:g} s"
+        return fail_bootstrap(draft, node, text, blamed=False)
     return node
+
+
+def _maybe_refused_late(draft: Draft, node: NodeRecord) -> None:
+    if node.state in IN_FLIGHT_NODE_STATES and not node.bootstrapped:
+        refuse_late(draft, node)
 
 
 def _cause(instance: Instance) -> str:
@@ -70,6 +91,7 @@ def _maybe_vanished(draft: Draft, node: NodeRecord) -> NodeRecord:
         return node
     if draft.now - node.launched_at < draft.rules.consistency_s or is_heard(draft, node):
         return node
+    _maybe_refused_late(draft, node)
     return lose(draft, node, f"{node.instance_id} is not listed any more")
 
 
@@ -114,6 +136,7 @@ def _from_notice(draft: Draft, node: NodeRecord) -> NodeRecord:
         notice = NoticeRecord(instance.preempt_at, draft.now, f"{draft.job.spec.placement.cloud} API")
     else:
         return node
+    _maybe_refused_late(draft, node)
     left_s = notice.deadline - draft.now
     draft.add_event(
         EventKind.NOTICE,
@@ -123,6 +146,33 @@ def _from_notice(draft: Draft, node: NodeRecord) -> NodeRecord:
         seen_at=notice.seen_at,
     )
     return draft.set_node(node, notice=notice, needs_replacement=True)
+
+
+def _from_health(draft: Draft, node: NodeRecord) -> NodeRecord:
+    """A node whose GPUs cannot train is replaced: first, where it still trains; at once, where a GPU is gone. Of too
+    many at once none is, and people are told."""
+    health = draft.view.healths.get(node.id)
+    works = node.state in {N.READY, N.MEMBER, N.SUSPECT} and draft.view.result is None
+    if not works or node.unhealthy_at:
+        return node
+    if health is None or health.healthy:
+        return draft.set_node(node, unhealthy="") if node.unhealthy else node
+    reason = health.reason.splitlines()[0][:MAX_HEALTH_CHARACTERS] if health.reason else "its agent gives no reason"
+    if count := draft.unhealthy_at_once:
+        if node.unhealthy:
+            return node
+        if not any(other.unhealthy and not other.unhealthy_at for other in draft.nodes.values()):
+            text = (
+                f"{count} nodes report unhealthy GPUs at once, so none of them is replaced: look at nvidia-smi on "
+                f"{node.id} ({reason}), and drain what is really broken (spotsupctl drain NODE)"
+            )
+            draft.add_event(EventKind.UNHEALTHY_HELD, text, node.id)
+        return draft.set_node(node, unhealthy=reason)
+    node = draft.set_node(node, unhealthy=reason, unhealthy_at=draft.now, needs_replacement=True)
+    text = f"{_called(draft, node)} has unhealthy GPUs and is replaced: {reason}"
+    draft.add_event(EventKind.NODE_UNHEALTHY, text, node.id, xid=health.xid)
+    count_unhealthy_in_training(draft, node)
+    return lose(draft, node, f"a GPU is gone: {reason}") if health.fatal else node
 
 
 def _from_agent(draft: Draft, node: NodeRecord) -> None:
@@ -147,21 +197,28 @@ def _from_agent(draft: Draft, node: NodeRecord) -> None:
 def _maybe_ready(draft: Draft, node: NodeRecord) -> None:
     ended = draft.view.exits.get(node.id)
     if node.id in draft.view.members:
-        draft.set_job(bootstrap_failures=0)
-        draft.capacity = draft.capacity.with_unhealthy_streak(node.offer, 0)
+        clear_failures(draft)
+        draft.capacity = draft.capacity.with_a_machine_that_works(node.offer)
         draft.move(node, N.READY, "its launcher waits at the rendezvous", bootstrapped=True)
     elif ended is not None and ended.outcome == "failure":
         fail_bootstrap(draft, node, f"its launcher ended with status {ended.exit_code}: {ended.message}")
     elif node.bootstrapped and draft.now > max(node.ready_by, draft.timers_paused_until + draft.rules.ready_timeout_s):
         limit_s = draft.rules.ready_timeout_s
+        if node.offer.cloud in draft.hold.clouds:  # it may not reach etcd, either
+            draft.set_node(node, ready_by=draft.now + limit_s)
+            return
         fail_bootstrap(draft, node, f"its launcher did not reach the rendezvous within {limit_s:g} s")
 
 
 def _resolve_suspicion(draft: Draft, node: NodeRecord) -> None:
     if is_heard(draft, node):
         draft.move(node, N.MEMBER if in_round(draft, node) else N.READY, "it is heard again")
-    elif draft.elapsed_s(node.state_since) >= draft.rules.suspect_s:
-        lose(draft, node, f"silent for {draft.rules.suspect_s:g} s")
+    elif node.drain_requested and draft.elapsed_s(node.state_since) >= draft.rules.suspect_s:
+        lose(draft, node, f"silent for {draft.rules.suspect_s:g} s, and a user drains it")
+    elif not in_hold(draft, node):
+        ask(draft, node)
+        if why := why_lost(draft, node):
+            lose(draft, node, why)
 
 
 def _gave_up(draft: Draft, node: NodeRecord) -> str:

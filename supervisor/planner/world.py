@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
-from spotsup_trainer.wire import AgentStatus, Ended, Hint, Member, Notice, Progress, Result, Round
+from spotsup_trainer.wire import AgentStatus, Ended, Health, Hint, Member, Notice, Progress, Result, Round
 
 from provisioners.base import Instance, Leftover
 from supervisor.market.capacity import CapacityMemory
 from supervisor.market.offers import OffersView
 from supervisor.model import JobRecord, NodeRecord, NodeState
+from supervisor.planner.actions import AskDone
 
 MAX_CODES = 200
 
@@ -24,10 +26,16 @@ class Rules:
     listing_s: float = 5.0  # instances of a cloud
     unclear_listing_s: float = 0.5  # the same, while a round stands still for a reason that the cloud may know
     offers_s: float = 300.0  # a job's offers
+    prices_s: float = 3600.0  # offers of a job that lacks no nodes, for the prices of its machines
     refused_retry_s: float = 15.0  # a job's offers, after a read that failed
     leftovers_s: float = 300.0  # disks, interfaces, addresses that machines left behind
     # Evidence of loss.
-    suspect_s: float = 20.0  # a silent node whose cloud reports it running is lost after
+    suspect_s: float = (
+        20.0  # a silent node whose cloud reports it running, and whose steps do not advance, is lost after
+    )
+    silence_window_s: float = 60.0  # nodes that fall silent within so long of each other fall silent together
+    silence_share: float = 0.1  # more than one, and more than this share of a job's nodes or of all: it is the network
+    ask_again_s: float = 60.0  # between two questions to a silent node whose steps advance
     consistency_s: float = 300.0  # a machine may be missing from listings for so long after its launch
     orphan_grace_s: float = 60.0  # a machine that the journal does not know is ended after
     # Time limits of a node.
@@ -39,16 +47,24 @@ class Rules:
     last_log_s: float = 5.0  # after the program's end, for agents to send the end of their logs
     # Rounds.
     gather_s: float = 20.0  # a round change waits for nodes that are nearly ready
-    leave_margin_s: float = 12.0  # a node leaves the round so long before its notice's deadline
+    leave_margin_s: float = 12.0  # beside a checkpoint, a node needs so long to leave before its notice's deadline
+    # By cloud: how long before a preemption it announces it.
+    notice_s: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
     # Failures.
     launch_attempts: int = 5  # launch calls per node
-    bootstrap_failures: int = 5  # in a row; then the job fails
+    bootstrap_failures: int = 5  # in a row; then people are alerted, and a job that never trained fails
+    bootstrap_retry_s: float = 5.0  # after the first of them the next node is requested; twice that after each further
+    max_bootstrap_retry_s: float = 600.0  # at most that
     spare_retry_s: float = 600.0  # after a spare whose bootstrap failed, the next one is requested
     max_unhealthy_streak: int = 3  # unhealthy machines of one type in a row; then the type is blocked
     unhealthy_memory_s: float = 3600.0  # for so long
+    unhealthy_hold_s: float = 600.0  # a node that was found unhealthy counts among those at once
     # Reports.
+    denied_alert_s: float = 60.0  # a cloud has denied all calls for so long: people are alerted
     alerts: bool = False  # whether events of ALERT_KINDS are sent
     checkpoint_alert_quiet_s: float = 600.0  # between two alerts of failing checkpoints
+    silence_quiet_s: float = 600.0  # between two alerts of silent nodes that are kept
+    silence_reminder_s: float = 3600.0  # people are reminded of such nodes this often
     # Housekeeping.
     steady_s: float = 30.0  # a steady job is looked at again after
     gone_kept: int = 100  # records of nodes that are gone, per job
@@ -100,6 +116,17 @@ class AlertDelivery:
 
 
 @dataclass(frozen=True, slots=True)
+class Denial:
+    """A cloud accepts nothing with our credentials."""
+
+    message: str
+    since: float
+    until: float  # a launch was denied: a listing that works proves nothing before
+    reported: bool = False  # people were alerted
+    over: bool = False  # it works again
+
+
+@dataclass(frozen=True, slots=True)
 class VolatileState:
     """What the daemon remembers outside the journal. All of it may be lost: it only makes decisions better."""
 
@@ -110,6 +137,10 @@ class VolatileState:
     sightings: Mapping[str, Sighting] = field(default_factory=lambda: MappingProxyType({}))  # by instance id
     leftovers: Mapping[str, LeftoversView] = field(default_factory=lambda: MappingProxyType({}))  # by cloud
     alert_deliveries: Mapping[str, AlertDelivery] = field(default_factory=lambda: MappingProxyType({}))  # by event id
+    denials: Mapping[str, Denial] = field(default_factory=lambda: MappingProxyType({}))  # by cloud
+    # Of silent nodes, by id: what they answered over SSH, and when they were last held (silence.py).
+    answers: Mapping[str, AskDone] = field(default_factory=lambda: MappingProxyType({}))
+    held_at: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
     changed_jobs: frozenset[str] = frozenset()  # jobs whose instances a listing showed to have changed since their plan
 
     def with_unknown_code(self, cloud: str, code: str) -> tuple[VolatileState, bool]:
@@ -117,6 +148,19 @@ class VolatileState:
         if (cloud, code) in self.unknown_codes:
             return self, False
         return replace(self, unknown_codes=(*self.unknown_codes, (cloud, code))[-MAX_CODES:]), True
+
+    def with_denial(self, cloud: str, message: str, now: float, proof_s: float = 0.0) -> VolatileState:
+        """After a cloud has denied a call. `proof_s`: for how long a listing that works does not prove the opposite."""
+        before = self.denials.get(cloud, Denial(message, now, now))
+        denial = replace(before, message=message, until=max(before.until, now + proof_s), over=False)
+        return replace(self, denials=MappingProxyType({**self.denials, cloud: denial}))
+
+    def without_denial(self, cloud: str, listed_at: float = math.inf) -> VolatileState:
+        """After a cloud has accepted a call: a launch, or the listing of a time."""
+        before = self.denials.get(cloud)
+        if before is None or before.over or listed_at < before.until:
+            return self
+        return replace(self, denials=MappingProxyType({**self.denials, cloud: replace(before, over=True)}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,8 +178,15 @@ class JobView:
     members: Mapping[str, Member] = field(default_factory=dict)  # what launchers publish, by node id
     agents: Mapping[str, AgentStatus] = field(default_factory=dict)  # what agents publish, by node id
     notices: Mapping[str, Notice] = field(default_factory=dict)  # by node id
+    healths: Mapping[str, Health] = field(default_factory=dict)  # of nodes' GPUs, by node id
     exits: Mapping[str, Ended] = field(default_factory=dict)  # how launchers ended, by node id
     tombstones: frozenset[str] = frozenset()  # ids of the nodes that have one
+    past: bool = False  # an earlier job, whose name was used again
+
+    @property
+    def name(self) -> str:
+        """What users call it."""
+        return f"{self.record.name}.{self.record.run}" if self.past else self.record.name
 
     @property
     def spares(self) -> tuple[str, ...]:
@@ -144,6 +195,14 @@ class JobView:
         ready = {node.id for node in self.nodes.values() if node.state is NodeState.READY}
         named = self.hint.spares if self.hint else ()
         return tuple(node for node in named if node in ready and node not in inside)
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """Nodes of which so many fell silent together that it is the network's silence: none of them is given up (P4)."""
+
+    nodes: frozenset[str] = frozenset()
+    clouds: frozenset[str] = frozenset()  # where they are
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +222,7 @@ class World:
     # jumped; or another daemon led, whose clock may have been wrong.
     timers_paused_until: float = 0.0
     skipped: frozenset[str] = frozenset()  # jobs about which nothing is decided this time (quiescence.py)
+    hold: Hold = field(default_factory=Hold)  # as of this plan
 
     def is_protected(self, node: str) -> bool:
         """Whether a machine with this tag may work for a job although no readable record says so (P4)."""

@@ -4,19 +4,32 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import structlog
+from spotsup_trainer.vitals import Pulse, Vitals
+from spotsup_trainer.wire import printable
 
-from provisioners.base import LaunchRequest, Provisioner, ProvisionerError, Unknown
+from provisioners.base import (
+    DeniedError,
+    Instance,
+    LaunchRequest,
+    Leftover,
+    Owner,
+    Provisioner,
+    ProvisionerError,
+    Unknown,
+)
 from supervisor.errors import SpotsupError
 from supervisor.identity import Identity
 from supervisor.model import Event, JobRecord, NodeRecord
 from supervisor.planner.actions import (
     Action,
     AlertDone,
+    AskDone,
+    AskNode,
     Bootstrap,
     BootstrapDone,
     FetchOffers,
@@ -48,7 +61,11 @@ CONSOLE_LINES = 40
 # A progress bar may be one line of megabytes, and the texts of forty failed nodes must fit into one etcd transaction.
 CONSOLE_TAIL_CHARACTERS = 5_000
 MAX_THREADS = 96
+# If all threads are busy, more actions wait, and none ends for so long: each action has a limit below that.
+STUCK_S = 3600.0
 NOT_STARTED = "not started: this daemon may have lost its leadership"
+
+Owned = TypeVar("Owned", Instance, Leftover)
 
 
 class Preparer(Protocol):
@@ -56,6 +73,14 @@ class Preparer(Protocol):
 
     def prepare(self, node: NodeRecord, job: JobRecord) -> BootstrapDone:
         """Bounded by the bootstrap's time limit; never raises for a fault of the machine."""
+        ...
+
+
+class Evidence(Protocol):
+    """Asks one silent node over SSH."""
+
+    def ask(self, node: NodeRecord) -> AskDone:
+        """Bounded by a time limit of its own; never raises for a fault of the machine."""
         ...
 
 
@@ -85,21 +110,26 @@ class Effects:
     def __init__(  # noqa: PLR0913 - keyword-only; each serves one kind of action
         self,
         *,
-        cluster: str,
+        owner: Owner,
         provisioners: Mapping[str, Provisioner],
         identity: Identity,
         preparer: Preparer,
+        evidence: Evidence,
         alerts: Alerts | None,
         find_alert: Callable[[str], Event | None],
         clock: Clock,
         dead_man_s: Mapping[str, float] = MappingProxyType({}),
         pre_terminate: PreTerminate | None = None,
+        prices: Mapping[str, float] = MappingProxyType({}),
     ) -> None:
-        """`dead_man_s`: by cloud, the timeout of a machine's dead-man switch in seconds, 0 for none."""
-        self._cluster = cluster
+        """`dead_man_s`: by cloud, the timeout of a machine's dead-man switch in seconds, 0 for none. `prices`: the
+        configuration's."""
+        self._prices = prices
+        self._owner = owner
         self._provisioners = provisioners
         self._identity = identity
         self._preparer = preparer
+        self._evidence = evidence
         self._alerts = alerts
         self._find_alert = find_alert
         self._clock = clock
@@ -125,13 +155,15 @@ class Effects:
                 return self._remove(action)
             case FetchOffers():
                 return self._offers(action)
+            case AskNode(node):
+                return self._evidence.ask(node)
             case SendAlert(event_id):
                 return self._alert(event_id)
 
     def _launch(self, node: NodeRecord) -> LaunchDone:
         request = LaunchRequest(
             token=node.token,
-            cluster=self._cluster,
+            owner=self._owner,
             node=node.id,
             offer=node.offer,
             host_key=self._identity.host_key(node.id),
@@ -143,14 +175,17 @@ class Effects:
 
     def _find(self, node: NodeRecord) -> FindDone:
         try:
-            return FindDone(node.id, self._provisioners[node.offer.cloud].find(node.token, CALL_TIMEOUT_S))
+            found = self._provisioners[node.offer.cloud].find(self._owner, node.token, CALL_TIMEOUT_S)
         except ProvisionerError as error:
             return FindDone(node.id, None, str(error))
+        if found is not None and found.owner != self._owner:
+            return FindDone(node.id, None, f"{node.offer.cloud} answered with {found.id} of another installation")
+        return FindDone(node.id, found)
 
     def _terminate(self, action: Terminate) -> TerminateDone:
         console = self._console_tail(action) if action.read_console else ""
         log_text = self._pre_terminate.log_of(action.read_log_of) if self._pre_terminate and action.read_log_of else ""
-        log_text = log_text[-CONSOLE_TAIL_CHARACTERS:]
+        log_text = printable(log_text[-CONSOLE_TAIL_CHARACTERS:], CONSOLE_TAIL_CHARACTERS)
         if self._pre_terminate and action.unmount_first:
             self._pre_terminate.unmount(*action.unmount_first)
         try:
@@ -165,23 +200,28 @@ class Effects:
             text = self._provisioners[action.cloud].console(action.instance_id, CONSOLE_TIMEOUT_S)
         except ProvisionerError as error:
             return f"cannot be read: {error}"
-        return "\n".join(text.strip().splitlines()[-CONSOLE_LINES:])[-CONSOLE_TAIL_CHARACTERS:]
+        tail = "\n".join(text.strip().splitlines()[-CONSOLE_LINES:])[-CONSOLE_TAIL_CHARACTERS:]
+        return printable(tail, CONSOLE_TAIL_CHARACTERS)
 
     def _list(self, cloud: str) -> ListDone:
         asked_at = self._clock.now()
         try:
-            found = self._provisioners[cloud].instances(self._cluster, CALL_TIMEOUT_S)
+            found = self._provisioners[cloud].instances(self._owner, CALL_TIMEOUT_S)
         except ProvisionerError as error:
-            return ListDone(cloud, asked_at, error=str(error))
-        return ListDone(cloud, asked_at, tuple(found))
+            return ListDone(cloud, asked_at, error=str(error), denied=isinstance(error, DeniedError))
+        return ListDone(cloud, asked_at, self._ours(found))
 
     def _leftovers(self, cloud: str) -> LeftoversDone:
         asked_at = self._clock.now()
         try:
-            found = self._provisioners[cloud].leftovers(self._cluster, CALL_TIMEOUT_S)
+            found = self._provisioners[cloud].leftovers(self._owner, CALL_TIMEOUT_S)
         except ProvisionerError as error:
             return LeftoversDone(cloud, asked_at, error=str(error))
-        return LeftoversDone(cloud, asked_at, tuple(found))
+        return LeftoversDone(cloud, asked_at, self._ours(found))
+
+    def _ours(self, found: Iterable[Owned]) -> tuple[Owned, ...]:
+        """Without what belongs to others, should a cloud list it: what is listed here is adopted, or removed."""
+        return tuple(each for each in found if each.owner == self._owner)
 
     def _remove(self, action: Remove) -> RemoveDone:
         try:
@@ -194,7 +234,7 @@ class Effects:
     def _offers(self, action: FetchOffers) -> OffersDone:
         asked_at = self._clock.now()
         try:
-            found = offers_in_order(self._provisioners[action.cloud], action.queries, CALL_TIMEOUT_S)
+            found = offers_in_order(self._provisioners[action.cloud], action.queries, CALL_TIMEOUT_S, self._prices)
         except ProvisionerError as error:
             return OffersDone(action.job, asked_at, error=str(error))
         return OffersDone(action.job, asked_at, found)
@@ -231,6 +271,8 @@ def outcome_of_fault(action: Action, fault: str) -> Outcome:
             return RemoveDone(leftover.id, fault)
         case FetchOffers():
             return OffersDone(action.job, 0.0, error=fault)
+        case AskNode(node):
+            return AskDone(node.id, 0.0, fault)
         case SendAlert(event_id):
             return AlertDone(event_id, fault)
 
@@ -261,16 +303,18 @@ class ThreadActor:
         self._waiting: queue.SimpleQueue[Action] = queue.SimpleQueue()
         self._done: queue.SimpleQueue[tuple[Action, Outcome]] = queue.SimpleQueue()
         self._unfinished = 0
-        self._threads = 0
+        self._threads: list[threading.Thread] = []
+        self._pulse = Pulse()
         self._lock = threading.Lock()
 
     def start(self, action: Action) -> None:
         """Give an action to an idle thread, or to a new one; beyond `MAX_THREADS` it waits its turn."""
         with self._lock:
             self._unfinished += 1
-            if self._threads < min(self._unfinished, MAX_THREADS):
-                self._threads += 1
-                threading.Thread(target=self._work, name=f"actor-{self._threads}", daemon=True).start()
+            if len(self._threads) < min(self._unfinished, MAX_THREADS):
+                thread = threading.Thread(target=self._work, name=f"actor-{len(self._threads) + 1}", daemon=True)
+                thread.start()
+                self._threads.append(thread)
         self._waiting.put(action)
 
     def collect(self) -> list[tuple[Action, Outcome]]:
@@ -280,6 +324,11 @@ class ThreadActor:
             found.append(self._done.get())
         return found
 
+    def vitals(self) -> Vitals:
+        """How its threads are. It has a pulse to show only while more actions wait than threads can take."""
+        with self._lock:
+            return self._pulse.vitals(STUCK_S, *self._threads, idle=self._unfinished <= MAX_THREADS)
+
     def _allowed(self, action: Action) -> bool:
         return not isinstance(action, Launch | Bootstrap | Terminate | Remove) or self._may_act()
 
@@ -288,10 +337,11 @@ class ThreadActor:
             action = self._waiting.get()
             try:
                 outcome = self._perform(action) if self._allowed(action) else outcome_of_not_started(action)
-            except Exception as error:
+            except BaseException as error:  # a cloud's SDK may raise anything, and without an outcome no action ends
                 log.exception("an action failed unexpectedly", action=action.key)
                 outcome = outcome_of_fault(action, f"{type(error).__name__}: {error}")
             self._done.put((action, outcome))
             with self._lock:
                 self._unfinished -= 1
+            self._pulse.beat()
             self._wake()

@@ -16,6 +16,14 @@ ACCEPTED_AFTER_S = 60.0
 
 log = structlog.get_logger("spotsupd")
 
+# CLOCK_MONOTONIC stands still while the machine is suspended.
+_WITH_SUSPENDS = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
+def boottime_s() -> float:
+    """Seconds since the system started, suspends included where the system counts them."""
+    return time.clock_gettime(_WITH_SUSPENDS)
+
 
 class Clock(Protocol):
     """Where the daemon reads wall-clock time."""

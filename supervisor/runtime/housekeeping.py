@@ -10,9 +10,11 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC
+from typing import TYPE_CHECKING
 
 import structlog
 from spotsup_trainer.etcd import Etcd, EtcdError
+from spotsup_trainer.vitals import Pulse, Vitals
 
 from supervisor.config import Config
 from supervisor.cron import cron_trigger
@@ -23,6 +25,9 @@ from supervisor.journal.maintenance import Compactor, defragment
 from supervisor.runtime.background import in_background
 from supervisor.runtime.clock import Clock
 from supervisor.runtime.leader import Leadership
+
+if TYPE_CHECKING:
+    from apscheduler.schedulers.background import BackgroundScheduler
 
 COMPACTION_CRON = "*/5 * * * *"
 BACKUP_CHECK_CRON = "*/10 * * * *"
@@ -55,9 +60,6 @@ class Housekeeping:
 
     def __init__(self, tasks: Sequence[Task], may_run: Callable[[], bool]) -> None:
         """`may_run`: whether this daemon leads and may change etcd; asked after each tick, and before each task."""
-        from apscheduler.executors.pool import ThreadPoolExecutor
-        from apscheduler.schedulers.background import BackgroundScheduler
-
         logging.getLogger("apscheduler").setLevel(logging.ERROR)  # a task that is skipped is no news
         self._tasks = tasks
         self._may_run = may_run
@@ -66,13 +68,21 @@ class Housekeeping:
         self._followed_at = 0.0
         self._stopping = threading.Event()
         self._wake = threading.Event()
-        self._scheduler = BackgroundScheduler(
+        self._pulse = Pulse()
+        self._scheduler = self._new_scheduler()
+
+    def _new_scheduler(self) -> BackgroundScheduler:
+        from apscheduler.executors.pool import ThreadPoolExecutor
+        from apscheduler.schedulers.background import BackgroundScheduler
+
+        made = BackgroundScheduler(
             timezone=UTC,
             executors={"default": ThreadPoolExecutor(max_workers=1)},
             job_defaults={"coalesce": True, "max_instances": 1, "misfire_grace_time": GRACE_S},
         )
-        for task in tasks:
-            self._scheduler.add_job(self.run, cron_trigger(task.cron), args=[task], id=task.name)
+        for task in self._tasks:
+            made.add_job(self.run, cron_trigger(task.cron), args=[task], id=task.name)
+        return made
 
     @property
     def counters(self) -> Mapping[str, int]:
@@ -84,7 +94,16 @@ class Housekeeping:
         self._scheduler.start(paused=True)
 
     def follow(self, now: float) -> None:
-        """Let tasks run, or not, as leadership is now. Returns at once."""
+        """Let tasks run, or not, as leadership is now. Returns at once.
+
+        A scheduler whose thread has ended is replaced; a task that ran goes on.
+        """
+        thread = self._scheduler._thread  # noqa: SLF001 - it tells nobody else
+        if thread is not None and not thread.is_alive():
+            self._pulse.fault(RuntimeError("the scheduler's thread has ended"))
+            self._scheduler.shutdown(wait=False)
+            self._scheduler = self._new_scheduler()
+            self.start()
         if self._may_run():
             self._scheduler.resume()
         else:
@@ -94,6 +113,10 @@ class Housekeeping:
             for task in self._tasks:
                 self._scheduler.reschedule_job(task.name, trigger=cron_trigger(task.cron))
         self._followed_at = now
+
+    def vitals(self) -> Vitals:
+        """How its thread is, as of the last `follow`."""
+        return self._pulse.vitals(0.0, idle=True)
 
     def stop(self) -> None:
         """Stop, without waiting for a task that runs."""

@@ -10,13 +10,14 @@ from __future__ import annotations
 import contextlib
 import json
 import threading
-import time
 from collections.abc import Callable, Sequence
 
 import structlog
 from spotsup_trainer.etcd import Compare, Etcd, EtcdError, EtcdRefusedError, KeyValue, Put
+from spotsup_trainer.vitals import Pulse, Vitals
 
 from supervisor.journal.store import FULL, describe
+from supervisor.runtime.clock import boottime_s
 
 # How late a standby notices that the leader is gone. Four small reads a second are no load for etcd.
 POLL_S = 0.25
@@ -24,6 +25,8 @@ POLL_S = 0.25
 log = structlog.get_logger("spotsupd")
 
 _MIN_CALL_S = 0.3  # a healthy etcd may take this long when it is busy
+STUCK_S = 60.0  # its thread hangs if a step takes so long beyond the time limits of its calls
+_CALLS_PER_STEP = 6
 
 
 def call_limit_s(ttl_s: float, endpoints: int) -> float:
@@ -40,13 +43,22 @@ class Leadership:
     """Campaigns for leadership and keeps it. Every commit must carry `guard`."""
 
     def __init__(
-        self, etcd: Etcd, key: str, name: str, ttl_s: float, on_change: Callable[[], None] = lambda: None
+        self,
+        etcd: Etcd,
+        key: str,
+        name: str,
+        ttl_s: float,
+        on_change: Callable[[], None] = lambda: None,
+        now_s: Callable[[], float] = boottime_s,
     ) -> None:
+        """`now_s`: a clock that never goes back, and counts suspends: a lease does not wait for them."""
         self._etcd = etcd
         self._key = key
         self._name = name
         self._ttl_s = ttl_s
         self._on_change = on_change
+        self._now_s = now_s
+        self._pulse = Pulse()
         self._lease = 0  # a standby holds one, too: taking over is then one write
         self._revision = 0
         self._renewed_at = 0.0
@@ -58,7 +70,7 @@ class Leadership:
     @property
     def leading(self) -> bool:
         """Whether this daemon believes that it leads; only the guard is proof."""
-        return self._revision > 0
+        return self._revision > 0 and self._thread.is_alive()
 
     def lease_valid(self) -> bool:
         """Whether it leads for certain: the lease was renewed recently enough that it cannot have ended (P10).
@@ -66,7 +78,12 @@ class Leadership:
         No transaction guards a call to a cloud, so none starts without this: the process may have been suspended since
         the call was decided.
         """
-        return self.leading and time.monotonic() - self._renewed_at < self._ttl_s
+        return self.leading and self._now_s() - self._renewed_at < self._ttl_s
+
+    def vitals(self) -> Vitals:
+        """How its thread is."""
+        call_s = self._etcd.timeout_s * len(self._etcd.endpoints)
+        return self._pulse.vitals(STUCK_S + _CALLS_PER_STEP * call_s, self._thread)
 
     def etcd_problem(self) -> str:
         """What is wrong with etcd, or "". For a leader: that it is full. For others: why they can neither lead nor
@@ -106,6 +123,10 @@ class Leadership:
             except EtcdError as error:
                 # The lease may still be valid; the guard decides.
                 self._log_once(error)
+            except Exception as error:  # noqa: BLE001 - whatever it is: the next step asks etcd how things are
+                self._pulse.fault(error)
+                self._call_problem = "the leader election fails, see the log"
+            self._pulse.beat()
             self._stopping.wait(self._ttl_s / 4 if self.leading and not self._call_problem else POLL_S)
 
     def _step(self) -> None:
@@ -125,7 +146,7 @@ class Leadership:
             self._ensure_lease()
 
     def _renew(self) -> None:
-        begun = time.monotonic()
+        begun = self._now_s()
         if not self.leading and begun - self._renewed_at < self._ttl_s / 4:
             return
         if self._etcd.keepalive(self._lease) == 0:
@@ -143,7 +164,7 @@ class Leadership:
 
     def _ensure_lease(self) -> None:
         if not self._lease:
-            begun = time.monotonic()
+            begun = self._now_s()
             self._lease, self._renewed_at = self._etcd.grant(self._ttl_s), begun
 
     def _follow(self, found: KeyValue) -> None:

@@ -9,29 +9,34 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from types import MappingProxyType
 from typing import Protocol
 
 import structlog
 from spotsup_trainer.etcd import Compare
-from spotsup_trainer.wire import Keys
+from spotsup_trainer.wire import Keys, printable
 
 from provisioners.base import Transient
 from supervisor.errors import JournalUnavailableError
 from supervisor.journal.journal import Reading
-from supervisor.model import ClusterRecord
+from supervisor.model import ClusterRecord, EventKind
 from supervisor.planner.actions import (
     Action,
     AlertDone,
+    AskDone,
     Commit,
+    Fault,
     LaunchDone,
     LeftoversDone,
     ListDone,
     NodeOutcome,
     OffersDone,
     Outcome,
+    ReadOutcome,
     RemoveDone,
 )
+from supervisor.planner.boundary import MAX_REPORTS_AT_ONCE, Boundary, fault, report, unreadable
 from supervisor.planner.journal_guard import init_journal
 from supervisor.planner.plan import absorb, plan
 from supervisor.planner.quiescence import Steady, skipped
@@ -45,6 +50,9 @@ MAX_REST_S = 0.2
 MAX_GAP_S = 60.0
 # The clock may go back by this much: threads read it at slightly different times.
 BACKWARDS_S = 1.0
+
+# Causes of faults that are logged and reported, while one daemon leads.
+MAX_REPORTED = 500
 
 log = structlog.get_logger("spotsupd")
 
@@ -112,6 +120,8 @@ class Status:
     headline: str
     sentences: Mapping[str, str]
     counters: Mapping[str, int]
+    # Since when etcd has not answered; 0 while it does.
+    etcd_away_since: float = 0.0
 
     def about(self, job: str) -> str:
         """What is done for a job and why; the headline if this daemon decides nothing for it."""
@@ -152,11 +162,15 @@ class Loop:
         # The revision of our own last commit: nothing is decided from an older reading.
         self._own_revision = 0
         self._outages = 0
-        self._timers_paused_until = self._ticked_at = 0.0
+        self._timers_paused_until = self._ticked_at = self._etcd_away_since = 0.0
         self._journal_ready = False
         self._counters: dict[str, int] = {}
         self._sentences: dict[str, str] = {}
-        self._unreadable: set[str] = set()
+        self._unreadable: Mapping[str, str] = {}
+        # What failed since the last decision; the causes that were logged, and those that people were told of.
+        self._faults: list[Fault] = []
+        self._logged: set[str] = set()
+        self._reported: set[str] = set()
         self._refused: set[str] = set()
         self._warnings: tuple[str, ...] = ()
         self._steady: dict[str, Steady] = {}
@@ -165,8 +179,18 @@ class Loop:
     def tick(self) -> None:
         """Decide once, unless something blocks it or the mirror lacks our own last commit.
 
-        The guards would refuse every decision that is made from an older reading.
+        The guards would refuse every decision that is made from an older reading. Whatever is raised leaves all as it
+        is until the next tick.
         """
+        try:
+            self._tick()
+        except Exception as error:  # noqa: BLE001 - it is logged with its traceback, once per cause
+            self._count("ticks_failed")
+            failed = fault("nothing is decided: the daemon itself failed", "loop", error)
+            self._log_once([failed])
+            self._set_status(failed.sentence, self._sentences)
+
+    def _tick(self) -> None:
         self._check_clock()
         reading = self._journal.read()
         self._report_unreadable(reading)
@@ -175,6 +199,7 @@ class Loop:
             # etcd may have been restored from a backup, or emptied: its revisions cannot be compared with ours.
             self._outages, self._own_revision = reading.outages, 0
             self._timers_paused_until = self._clock.now()
+        self._etcd_away_since = 0.0 if reading.live else self._etcd_away_since or self._clock.now()
         if not reading.live:
             self._timers_paused_until = self._clock.now()
         if not self._leader.leading or (reading.cluster is None and self._journal_ready):
@@ -223,19 +248,31 @@ class Loop:
         for action, outcome in self._actor.collect():
             self._running.pop(action.key, None)
             if isinstance(outcome, ListDone | LeftoversDone | OffersDone):
-                # The clock may have been set back since.
-                outcome = replace(outcome, asked_at=min(outcome.asked_at, self._clock.now()))  # noqa: PLW2901
-            if isinstance(outcome, ListDone | LeftoversDone | OffersDone | AlertDone):
-                self._volatile = absorb(self._volatile, outcome, jobs, self._clock.now())
+                # The clock may have been set back since; a call that failed unforeseen has no time.
+                now = self._clock.now()
+                outcome = replace(outcome, asked_at=min(outcome.asked_at or now, now))  # noqa: PLW2901
+            if isinstance(outcome, ListDone | LeftoversDone | OffersDone | AskDone | AlertDone):
+                self._absorb(action, outcome, jobs)
             elif isinstance(outcome, RemoveDone):
                 self._count("leftovers_kept" if outcome.error else "leftovers_removed")
             elif outcome.node:
                 self._count_code(outcome)
                 self._outcomes.setdefault(outcome.node, []).append(outcome)
 
+    def _absorb(self, action: Action, outcome: ReadOutcome | AlertDone, jobs: Iterable[JobView]) -> None:
+        """Remember what was read. What does not fit is dropped, and counts as a read that failed."""
+        now = self._clock.now()
+        try:
+            self._volatile = absorb(self._volatile, outcome, jobs, now)
+        except Exception as error:  # noqa: BLE001 - one answer of one cloud
+            self._count("outcomes_dropped")
+            self._faults.append(fault(f"the outcome of {action.key} is dropped", action.key, error))
+            self._volatile = absorb(self._volatile, replace(outcome, error="its answer does not fit"), jobs, now)
+
     def _forget(self) -> None:
         """Drop all volatile state: another daemon leads, or the journal is gone."""
         self._volatile, self._journal_ready = VolatileState(), False
+        self._reported.clear()
         self._outcomes.clear()
         self._steady.clear()
 
@@ -268,39 +305,49 @@ class Loop:
     def _decide(self, reading: Reading) -> None:
         now = self._clock.now()
         world = self._world(reading)
-        world = replace(world, skipped=skipped(world, self._steady, self._outcomes, now))
+        boundary = Boundary()
+        idle = boundary.within("(quiescence)", lambda: skipped(world, self._steady, self._outcomes, now), frozenset())
+        world = replace(world, skipped=idle)
         decision, self._volatile = plan(world, self._outcomes, self._journal.keys, now)
         self._steady = {name: self._steady[name] for name in world.skipped}
         self._steady |= {name: Steady(reading.jobs[name], now) for name in decision.steady_jobs}
-        for refusal in decision.illegal_transitions:
-            self._count("illegal_transitions")
-            log.error("refused an illegal transition", error=refusal)
+        sentences = {name: self._sentences.get(name, "") for name in world.skipped} | dict(decision.sentences)
+        for name in decision.undecided:
+            self._count("undecided")
+            if name in reading.jobs and any(node in self._outcomes for node in reading.jobs[name].nodes):
+                self._count("outcomes_dropped")  # below: the next plan may succeed without them
         written = {commit.job for commit in decision.commits}
         for commit in decision.commits:
-            self._commit(commit)
+            boundary.within(commit.job or "(a change of the cluster)", partial(self._commit, commit), None)
         if self._outcomes:
             without_commit = (job.nodes for name, job in reading.jobs.items() if name not in written)
             self._drop_outcomes([node for nodes in without_commit for node in self._outcomes if node in nodes])
         for action in decision.actions:
-            self._start(action)
+            boundary.within(action.key, partial(self._start, action), None)
         self._drop_outcomes_of_unknown_nodes(reading)
+        sentences |= {name: found.sentence for name, found in boundary.faults.items() if name in sentences}
+        self._faults += [*decision.undecided.values(), *boundary.faults.values()]
+        boundary.within("(reports)", lambda: self._report_faults(reading), None)
         open_jobs = sum(not job.record.ended for job in reading.jobs.values())
         warnings = (*decision.warnings, *filter(None, [self._etcd_problem()]))
         self._warn(warnings)
-        unchanged = {name: self._sentences.get(name, "") for name in world.skipped}
         headline = f"watching {open_jobs} {'job' if open_jobs == 1 else 'jobs'}"
-        self._set_status("; ".join([headline, *warnings]), {**unchanged, **decision.sentences})
+        self._set_status("; ".join([headline, *warnings]), sentences)
 
-    def _commit(self, commit: Commit) -> None:
+    def _commit(self, commit: Commit) -> bool:
+        """Write a commit, then start its actions. Raises what is wrong with the commit itself."""
         try:
             revision = self._journal.commit(commit, self._leader.guard())
         except JournalUnavailableError as error:
             self._count("commits_unanswered")
             log.warning("etcd did not answer a commit; no action was started", job=commit.job, error=str(error))
-            return
+            return False
+        except Exception:
+            self._count("commits_refused")
+            raise
         if not revision:
             self._count("commits_stale")
-            return
+            return False
         self._count("commits")
         if commit.job:
             self._own_revision = max(self._own_revision, revision)
@@ -309,11 +356,12 @@ class Loop:
             log.info(event.text, job=event.job, kind=str(event.kind))
         for action in commit.actions:
             self._start(action)
+        return True
 
     def _start(self, action: Action) -> None:
+        self._actor.start(action)
         self._running[action.key] = action
         self._count(f"actions_{type(action).__name__.lower()}")
-        self._actor.start(action)
 
     def _drop_outcomes(self, nodes: Iterable[str]) -> None:
         for node in nodes:
@@ -328,6 +376,31 @@ class Loop:
     def _count(self, name: str) -> None:
         self._counters[name] = self._counters.get(name, 0) + 1
 
+    def _report_faults(self, reading: Reading) -> None:
+        """Tell people once of each fault, and of each key that cannot be read, since this daemon leads."""
+        found, self._faults = self._faults, []
+        self._report(EventKind.UNDECIDED, [each for each in found if each.cause not in self._reported])
+        ignored = {printable(name): why for name, why in {**reading.refused, **reading.unreadable}.items()}
+        new = {name: why for name, why in ignored.items() if name not in self._reported}
+        if self._report(EventKind.UNREADABLE, unreadable(new)):
+            self._reported.update(new)
+
+    def _report(self, kind: EventKind, faults: Sequence[Fault]) -> bool:
+        self._log_once(faults)
+        chosen = list({each.cause: each for each in faults}.values())[:MAX_REPORTS_AT_ONCE]
+        if not chosen or len(self._reported) >= MAX_REPORTED:
+            return False
+        written = self._commit(report(kind, chosen, self._clock.now(), alerts=self._rules.alerts))
+        if written:
+            self._reported.update(each.cause for each in chosen)
+        return written
+
+    def _log_once(self, faults: Iterable[Fault]) -> None:
+        for found in faults:
+            if found.cause not in self._logged and len(self._logged) < MAX_REPORTED:
+                self._logged.add(found.cause)
+                log.error(found.sentence, cause=found.cause, traceback=found.traceback)
+
     def _warn(self, warnings: tuple[str, ...]) -> None:
         for text in warnings:
             if text not in self._warnings:
@@ -336,13 +409,16 @@ class Loop:
         self._warnings = warnings
 
     def _report_unreadable(self, reading: Reading) -> None:
-        """Log each unreadable key, and count each refused record, once; both are left as they are."""
+        """Count each refused record, and log and count each unreadable message, once; both are left as they are."""
         for _ in set(reading.refused.values()) - self._refused:
             self._count("records_refused")
         self._refused = set(reading.refused.values())
-        for text in set(reading.unreadable) - self._unreadable:
-            log.error("ignored an unreadable key in etcd", error=text)
-        self._unreadable = set(reading.unreadable)
+        if reading.unreadable is not self._unreadable:
+            for key, why in reading.unreadable.items():
+                if self._unreadable.get(key) != why:
+                    self._count("messages_unreadable")
+                    log.error("ignored an unreadable message in etcd", key=printable(key), error=why)
+            self._unreadable = reading.unreadable
 
     def _count_code(self, outcome: NodeOutcome) -> None:
         if isinstance(outcome, LaunchDone) and isinstance(outcome.outcome, Transient) and outcome.outcome.unknown_code:
@@ -356,5 +432,9 @@ class Loop:
             log.info(headline)
         self._sentences = dict(sentences)
         self.status = Status(
-            self._clock.now(), headline, MappingProxyType(dict(sentences)), MappingProxyType(dict(self._counters))
+            self._clock.now(),
+            headline,
+            MappingProxyType(dict(sentences)),
+            MappingProxyType(dict(self._counters)),
+            self._etcd_away_since,
         )

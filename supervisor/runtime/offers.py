@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from provisioners.base import DeniedError, Offer, OfferQuery, Provisioner, ProvisionerError, UnreachableError
+from supervisor.market.prices import priced
 
 
-def offers_in_order(provisioner: Provisioner, queries: Sequence[OfferQuery], timeout_s: float) -> tuple[Offer, ...]:
-    """The offers for the first query, cheapest first, then those for the second, and so on.
+def offers_in_order(
+    provisioner: Provisioner,
+    queries: Sequence[OfferQuery],
+    timeout_s: float,
+    prices: Mapping[str, float] = MappingProxyType({}),
+) -> tuple[Offer, ...]:
+    """The offers for the first query, cheapest first, then those for the second, and so on. `prices`: `[prices]` of the
+    configuration.
 
     Raises UnreachableError or DeniedError if any query fails so: a lost call must not lead to a dearer market. If no
     query has an offer, raises the first ProvisionerError, or returns nothing if there is none.
@@ -17,7 +25,7 @@ def offers_in_order(provisioner: Provisioner, queries: Sequence[OfferQuery], tim
     errors: list[ProvisionerError] = []
     for query in queries:
         try:
-            found += provisioner.offers(query, timeout_s / len(queries))
+            found += priced(provisioner.offers(query, timeout_s / len(queries)), prices)
         except (UnreachableError, DeniedError):
             raise
         except ProvisionerError as error:

@@ -6,7 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from provisioners.base import (
+    Denied,
+    DeniedError,
     EndCause,
+    Fatal,
     Finding,
     Instance,
     InstanceState,
@@ -19,13 +22,17 @@ from provisioners.base import (
     NoCapacity,
     Offer,
     OfferQuery,
+    Owner,
+    Quota,
     Scope,
     Throttled,
     Transient,
     Unknown,
     UnreachableError,
 )
+from supervisor.identity import Identity
 from supervisor.simulation.clock import NEVER, VirtualClock
+from supervisor.simulation.etcd import CLUSTER
 from supervisor.simulation.faults import FaultRates, FaultRng
 from supervisor.simulation.hooks import Hooks
 
@@ -33,6 +40,11 @@ ZONES = ("zone-a", "zone-b")
 # How long an ended machine is still listed, and its token still known.
 RETENTION_S = 900.0
 CAPACITY = 16
+IDENTITY = Identity(b"s" * 32)
+OWNER = IDENTITY.owner(CLUSTER)
+# Other installations in the account: two with the same cluster name, and one that had a copy of our key.
+OTHERS = (Identity(b"t" * 32).owner(CLUSTER), Identity(b"u" * 32).owner(CLUSTER), IDENTITY.owner("other"))
+DENIED = "the credentials have expired: renew them"
 
 
 @dataclass
@@ -46,6 +58,11 @@ class Machine:
     stops: bool = False
     # It runs, and nothing it sends arrives.
     silent: bool = False
+    # It runs, and only etcd is out of its reach: it trains with others, and may answer over SSH.
+    cut: bool = False
+    # How it answers over SSH while it is cut: "well", not at all ("refuses", "hangs"), or with what it did long ago
+    # ("stale").
+    ssh: str = "well"
     # How many of the next listings lack it.
     hidden: int = 0
     # The launch succeeded, and no daemon received a reply.
@@ -77,6 +94,16 @@ class SimCloud:
         # How many machines each zone holds, and the markets that refuse every launch.
         self.capacity = dict.fromkeys(ZONES, CAPACITY)
         self.sold_out: frozenset[Market] = frozenset()
+        # The types that it offers, cheapest first, each with a quota of its own; the quotas that are used up.
+        self.types: tuple[str, ...] = ("small",)
+        self.used_up: frozenset[str] = frozenset()
+        # How its prices are now, compared to those at first; the types of which it says no price.
+        self.price_factor = 1.0
+        self.unpriced: frozenset[str] = frozenset()
+        # Zones that grant machines, and take them before they are of use.
+        self.early_deaths: set[str] = set()
+        # Jobs whose requests it will never grant.
+        self.refused_jobs: set[str] = set()
         # The next launch is refused with this code.
         self.unknown_code_once = ""
         # Disks and the like that remain without a machine: how often an end leaves one, and whether removal works.
@@ -84,6 +111,10 @@ class SimCloud:
         self.disk_leak_rate = 0.0
         self.ignores_removal = False
         self.removals = 0
+        # What belongs to other installations, and which of it our daemons ended or removed.
+        self.others: dict[str, Machine] = {}
+        self.others_leftovers: dict[str, Leftover] = {}
+        self.wronged: list[str] = []
         # Machines launched, and changes of any machine, so far.
         self.launched = self.changes = 0
         self._clock = clock
@@ -96,12 +127,24 @@ class SimCloud:
         self._maybe_unreachable()
         times = 3 if query.market is Market.ON_DEMAND else 1
         prices = [times * (0.1 + 0.01 * index) for index in range(len(ZONES))]
+        prices = [price * self.price_factor for price in prices]
         return [
-            Offer("local", "local", zone, "small", query.market, price)
+            Offer(
+                "local",
+                "local",
+                zone,
+                name,
+                query.market,
+                None if name in self.unpriced else price * (1 + number),
+                quota=name,
+            )
+            for number, name in enumerate(self.types)
             for zone, price in zip(ZONES, prices, strict=True)
         ]
 
     def launch(self, request: LaunchRequest, timeout_s: float) -> LaunchOutcome:
+        if self._rng.inject("denied", self.fault_rates.denied):
+            return Denied(Scope.GLOBAL, 60.0, DENIED)
         if request.token in self.by_token:
             known = self.machines.get(self.by_token[request.token])
             return Launched(known.instance) if known else Transient("the token belongs to a machine that has ended")
@@ -112,12 +155,8 @@ class SimCloud:
             return Throttled(1.0, "slow down")
         if self._rng.inject("transient error", self.fault_rates.transient / 2):
             return Transient("internal error")
-        zone = request.offer.zone
-        if request.offer.market in self.sold_out:
-            return NoCapacity(Scope.TYPE_IN_ZONE, 10.0, f"{zone} is out of {request.offer.market} capacity")
-        if sum(m.alive and m.instance.zone == zone for m in self.machines.values()) >= self.capacity[zone]:
-            self._rng.injected["no capacity"] += 1
-            return NoCapacity(Scope.ZONE, 10.0, f"{zone} is full")
+        if refusal := self._refusal(request):
+            return refusal
         machine = self._create(request)
         if self._rng.inject("lost reply", self.fault_rates.lost_reply):
             machine.reply_lost = True
@@ -126,23 +165,39 @@ class SimCloud:
             return Transient("internal error")
         return Launched(machine.instance)
 
+    def _refusal(self, request: LaunchRequest) -> LaunchOutcome | None:
+        zone, wanted = request.offer.zone, request.offer.instance_type
+        if request.node.rsplit("-", 2)[0] in self.refused_jobs:
+            self._rng.injected["refused for good"] += 1
+            return Fatal("the key pair does not exist")
+        if wanted in self.used_up:
+            return Quota(Scope.QUOTA, 60.0, f"the quota of {wanted} is used up")
+        if request.offer.market in self.sold_out:
+            return NoCapacity(Scope.TYPE_IN_ZONE, 10.0, f"{zone} is out of {request.offer.market} capacity")
+        if sum(m.alive and m.instance.zone == zone for m in self.machines.values()) >= self.capacity[zone]:
+            self._rng.injected["no capacity"] += 1
+            return NoCapacity(Scope.ZONE, 10.0, f"{zone} is full")
+        return None
+
     def _create(self, request: LaunchRequest) -> Machine:
         now = self._clock.now()
         skew_s = self._rng.uniform(-self.fault_rates.skew_s, self.fault_rates.skew_s)
         instance = Instance(
             id=f"i-{self.launched}",
-            cluster=request.cluster,
+            owner=request.owner,
             node=request.node,
             token=request.token,
             region="local",
             zone=request.offer.zone,
-            instance_type="small",
+            instance_type=request.offer.instance_type,
             state=InstanceState.PENDING,
             launched_at=now + skew_s,
         )
         self.launched += 1
         slow = self._rng.inject("slow boot", self.fault_rates.slow_boot)
         machine = Machine(instance, now + self._rng.uniform(*((20.0, 60.0) if slow else (0.5, 3.0))))
+        if self._rng.inject("early death", 1.0 if instance.zone in self.early_deaths else self.fault_rates.early_death):
+            machine.ends_at = self._rng.uniform(now, machine.runs_at + 0.3)
         machine.history.append((now, instance))
         self.machines[instance.id] = machine
         self.by_token[request.token] = instance.id
@@ -150,12 +205,14 @@ class SimCloud:
             hook(machine)
         return machine
 
-    def find(self, token: str, timeout_s: float) -> Instance | None:
+    def find(self, owner: Owner, token: str, timeout_s: float) -> Instance | None:
         self._maybe_unreachable()
+        if self.others and self._rng.inject("another's machine found", self.fault_rates.unfiltered):
+            return replace(next(iter(self.others.values())).instance, token=token)  # they may use our tokens, too
         found = self.machines.get(self.by_token.get(token, ""))
         return found.instance if found else None
 
-    def instances(self, cluster: str, timeout_s: float) -> Sequence[Instance]:
+    def instances(self, owner: Owner | None, timeout_s: float) -> Sequence[Instance]:
         self._maybe_unreachable()
         lag_s = self.fault_rates.listing_lag_s
         if self._rng.inject("reordered listing", self.fault_rates.reordered):
@@ -169,7 +226,10 @@ class SimCloud:
         hidden = {machine.instance.id for machine in self.machines.values() if machine.hidden}
         for machine in self.machines.values():
             machine.hidden = max(0, machine.hidden - 1)
-        return [instance for instance in listed if instance.id not in hidden]
+        listed = [each for each in listed if owner in {None, each.owner} and each.id not in hidden]
+        if owner is None or self._rng.inject("unfiltered listing", self.fault_rates.unfiltered):
+            listed += [each.instance for each in self.others.values()]
+        return listed
 
     def _as_of(self, then: float) -> list[Instance]:
         found = []
@@ -183,6 +243,8 @@ class SimCloud:
         self._maybe_unreachable()
         if self._rng.inject("success without effect", self.fault_rates.false_success):
             return
+        if instance_id in self.others:
+            self.wronged.append(instance_id)
         machine = self.machines.get(instance_id)
         if machine is not None and machine.billed:
             for hook in self._hooks.terminate:
@@ -191,13 +253,18 @@ class SimCloud:
         if self._rng.inject("error although ended", self.fault_rates.false_error):
             raise UnreachableError("the connection broke")
 
-    def leftovers(self, cluster: str, timeout_s: float) -> Sequence[Leftover]:
+    def leftovers(self, owner: Owner, timeout_s: float) -> Sequence[Leftover]:
         self._maybe_unreachable()
-        return list(self.leftover_by_id.values())
+        listed = [each for each in self.leftover_by_id.values() if each.owner == owner]
+        if self._rng.inject("unfiltered listing", self.fault_rates.unfiltered):
+            listed += self.others_leftovers.values()
+        return listed
 
     def remove(self, leftover: Leftover, timeout_s: float) -> None:
         self._maybe_unreachable()
         self.removals += 1
+        if leftover.id in self.others_leftovers:
+            self.wronged.append(leftover.id)
         if not self.ignores_removal:
             self.leftover_by_id.pop(leftover.id, None)
 
@@ -209,6 +276,8 @@ class SimCloud:
         return ()
 
     def _maybe_unreachable(self) -> None:
+        if self._rng.inject("denied", self.fault_rates.denied):
+            raise DeniedError(DENIED)
         if self._rng.inject("unreachable", self.fault_rates.unreachable):
             raise UnreachableError("no answer within the time limit")
 
@@ -218,7 +287,7 @@ class SimCloud:
         """Terminate it; its disk may remain."""
         node = machine.instance.node
         if self._rng.inject("disk left behind", self.disk_leak_rate):
-            self.leftover_by_id[f"disk-{node}"] = Leftover(f"disk-{node}", LeftoverKind.DISK, "sim", node, "local")
+            self.add_leftover(f"disk-{node}", node)
         self._change(machine, state=InstanceState.TERMINATED, end_cause=cause)
 
     def stop(self, machine: Machine) -> None:
@@ -241,12 +310,27 @@ class SimCloud:
         self._change(machine, preempt_at=deadline)
 
     def add_unjournaled(self, node: str, *, stopped: bool = False) -> None:
-        """Add a machine with our tag that no daemon has requested."""
+        """Add a machine with our tags that no daemon has requested."""
+        machine = self._machine(OWNER, node, stopped=stopped)
+        self.machines[machine.instance.id] = machine
+
+    def add_other(self, number: int, node: str, *, stopped: bool = False) -> None:
+        """Add a machine, and what another one left behind, of another installation. `node`: it may have our names."""
+        machine = self._machine(OTHERS[number % len(OTHERS)], node, stopped=stopped)
+        self.others[machine.instance.id] = machine
+        left = Leftover(f"disk-other-{number}", LeftoverKind.DISK, machine.instance.owner, "", "local")
+        self.others_leftovers[left.id] = left
+
+    def add_leftover(self, name: str, node: str, kind: LeftoverKind = LeftoverKind.DISK) -> None:
+        """Add a resource with our tags that belongs to no machine."""
+        self.leftover_by_id[name] = Leftover(name, kind, OWNER, node, "local")
+
+    def _machine(self, owner: Owner, node: str, *, stopped: bool) -> Machine:
         now = self._clock.now()
         number, self.launched = self.launched, self.launched + 1
         state = InstanceState.STOPPED if stopped else InstanceState.RUNNING
-        added = Instance(f"i-{number}", "sim", node, node, "local", ZONES[0], "small", state, now, "10.9.9.9")
-        self.machines[added.id] = Machine(added, now, history=[(now, added)])
+        added = Instance(f"i-{number}", owner, node, node, "local", ZONES[0], "small", state, now, "10.9.9.9")
+        return Machine(added, now, history=[(now, added)])
 
     def step(self) -> None:
         """Handle what is due now."""

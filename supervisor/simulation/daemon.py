@@ -10,13 +10,13 @@ from spotsup_trainer.etcd import Compare
 from spotsup_trainer.wire import Keys
 
 from supervisor.errors import JournalUnavailableError
-from supervisor.identity import Identity
 from supervisor.journal.journal import Journal, Reading
 from supervisor.planner.actions import Action, Bootstrap, Commit, ListDone, Outcome
 from supervisor.runtime.actor import Effects, outcome_of_fault
 from supervisor.runtime.clock import SystemClock
 from supervisor.runtime.loop import Loop
 from supervisor.simulation.clock import NEVER
+from supervisor.simulation.cloud import IDENTITY, OWNER
 from supervisor.simulation.etcd import CLUSTER, LEADER_KEY, EtcdClient, SimEtcd
 
 if TYPE_CHECKING:
@@ -25,9 +25,8 @@ if TYPE_CHECKING:
 LEADER_TTL_S = 6.0
 MIN_TICK_S = 0.02
 CALL_TIMEOUT_S = 60.0
-IDENTITY = Identity(b"s" * 32)
 # Counters of reads: a tick that only reads has found nothing to do.
-_READS = ("actions_listinstances", "actions_listleftovers", "actions_fetchoffers")
+_READS = ("actions_listinstances", "actions_listleftovers", "actions_fetchoffers", "actions_asknode")
 
 
 class DiedError(BaseException):
@@ -246,10 +245,11 @@ class Daemon:
         self.leader = SimLeader(world, self.client, name)
         self.journal = Journal(self.client, Keys(CLUSTER))
         effects = Effects(
-            cluster=CLUSTER,
+            owner=OWNER,
             provisioners={"local": world.cloud},
             identity=IDENTITY,
             preparer=world.nodes,
+            evidence=world.nodes,
             alerts=world,
             find_alert=self.journal.alert,
             clock=self.clock,

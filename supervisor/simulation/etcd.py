@@ -11,7 +11,7 @@ from spotsup_trainer.etcd import Compare, Delete, KeyValue, Put, TxnResult
 from spotsup_trainer.etcd.mirror import MirrorView
 from spotsup_trainer.wire import Keys
 
-from supervisor.errors import JournalUnavailableError
+from supervisor.errors import JournalRefusedError, JournalUnavailableError
 from supervisor.simulation.clock import NEVER, VirtualClock
 from supervisor.simulation.faults import FaultRates, FaultRng
 
@@ -20,6 +20,7 @@ LEADER_KEY = f"{Keys(CLUSTER).root}leader"
 # How many transactions `roll_back` can undo.
 MAX_UNDONE = 300
 _MAX_OPERATIONS = 128
+_MAX_REQUEST_BYTES = 1536 * 1024
 # Messages that launchers do not read: a change of one is no reason for a job's launchers to decide again.
 _IGNORED_BY_LAUNCHERS = ("agent", "notice", "progress", "ended")
 
@@ -234,6 +235,8 @@ class EtcdClient:
         before()
         if not self.connected:
             raise JournalUnavailableError("etcd is down")
+        if sum(len(each.key) + len(each.value) for each in operations if isinstance(each, Put)) > _MAX_REQUEST_BYTES:
+            raise JournalRefusedError("etcdserver: request is too large")
         unanswered = self._rng.inject("unanswered commit", self.fault_rates.unanswered_commit)
         if unanswered and self._rng.random.random() < 0.5:
             raise JournalUnavailableError("no answer; the transaction was not applied")

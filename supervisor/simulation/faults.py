@@ -16,6 +16,7 @@ class FaultRates:
     lost_reply: float = 0.0  # a machine is launched, but no reply arrives
     # Any call to the cloud, and alerts
     unreachable: float = 0.0
+    denied: float = 0.0  # the credentials have expired
     false_error: float = 0.0  # the call took effect, and an error is returned
     false_success: float = 0.0  # the call had no effect, and success is returned
     slow_call: float = 0.0  # takes up to 20 s
@@ -24,10 +25,12 @@ class FaultRates:
     dropped: float = 0.0  # machines are missing
     doubled: float = 0.0  # machines are listed twice
     reordered: float = 0.0  # older than the previous listing
+    unfiltered: float = 0.0  # shows what belongs to other installations, too
     listing_lag_s: float = 0.0
     # Machines
     bootstrap: float = 0.0  # the bootstrap of a node fails
     slow_boot: float = 0.0
+    early_death: float = 0.0  # a machine ends before it is of use
     reused: float = 0.0  # a machine gets the address of one that has ended
     skew_s: float = 0.0  # largest error of clouds' and nodes' clocks
     # etcd

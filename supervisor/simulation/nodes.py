@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeAlias
 
-from spotsup_trainer.wire import AgentStatus, Ended, Keys, Notice, Result, encode
+from spotsup_trainer.wire import AgentStatus, Ended, Health, Keys, Notice, Result, encode
 
 from supervisor.model import JobRecord, NodeRecord
-from supervisor.planner.actions import BootstrapDone
+from supervisor.planner.actions import AskDone, BootstrapDone
 from supervisor.simulation.clock import NEVER, VirtualClock
 from supervisor.simulation.cloud import Machine, SimCloud
 from supervisor.simulation.etcd import CLUSTER, SimEtcd
@@ -16,6 +16,14 @@ from supervisor.simulation.faults import FaultRates, FaultRng
 from supervisor.simulation.training import REACTION_S, Training
 
 LEASE_S = 5.0
+# xid: its worker exits with an error, again and again. hang: it is gone, and its worker only hangs. ecc: it has memory
+# errors, and still trains.
+BrokenGpu: TypeAlias = Literal["xid", "hang", "ecc"]
+_COMPLAINTS = {
+    "xid": "Xid 48, uncorrectable memory error",
+    "hang": "Xid 79, fell off the bus",
+    "ecc": "GPU 0: 2 uncorrected memory errors",
+}
 
 
 @dataclass
@@ -36,6 +44,10 @@ class Agent:
     # It leaves the round, and has exited.
     leaving: bool = False
     exited: bool = False
+    # What it says about its GPUs; None while it has said nothing.
+    health: Health | None = None
+    # How one of its GPUs is broken.
+    broken_gpu: BrokenGpu | Literal[""] = ""
 
 
 class SimNodes:
@@ -78,10 +90,24 @@ class SimNodes:
             self.trainings[job.name] = training
         return BootstrapDone(node.id)
 
+    def ask(self, node: NodeRecord) -> AskDone:
+        """What its machine answers over SSH about its agent, and when something was last written there."""
+        agent, now = self.agents.get(node.id), self._clock.now()
+        machine = next((m for m in self._cloud.machines.values() if m.alive and _answers(m, node.ssh_host)), None)
+        if machine is None or machine.ssh == "refuses" or machine.instance.node != node.id:
+            return AskDone(node.id, now, "connection refused")
+        if machine.ssh == "hangs":
+            return AskDone(node.id, now, "no answer within 20 s")
+        trains = agent is not None and not agent.exited and self.trainings[agent.job].trains(node.id)
+        age_s = 1.0 if trains and machine.ssh == "well" else 3600.0
+        return AskDone(node.id, now, agent_runs=agent is not None and not agent.exited, written_s_ago=age_s)
+
     def exit(self, node: str, outcome: Literal["left", "failure"]) -> None:
         """The agent is stopped, or its launcher fails."""
         agent = self.agents.get(node)
         if agent is None or agent.machine.silent or self._etcd.down or self._clock.now() < agent.starts_at:
+            return
+        if agent.machine.cut:
             return
         agent.exited = True
         self.failed_preparations.setdefault(agent.job, set()).add(node)
@@ -89,6 +115,23 @@ class SimNodes:
         message = Ended(node, outcome, 0 if outcome == "left" else 1, reason, self._clock.now())
         self._etcd.put(self.keys.ended(agent.job, node), encode(message))
         self._etcd.delete(self.keys.member(agent.job, node))
+
+    def break_gpu(self, node: str, kind: BrokenGpu) -> bool:
+        """A GPU of a node breaks. False if nothing trains there that could notice."""
+        agent = self.agents.get(node)
+        training = self.trainings.get(agent.job) if agent else None
+        if agent is None or training is None or agent.broken_gpu or (kind != "ecc" and not training.has_workers(node)):
+            return False
+        agent.broken_gpu = kind
+        if kind == "hang":
+            training.hanging.add(node)
+        return True
+
+    def report_gpus(self, node: str, *, healthy: bool, reason: str, fatal: bool = False) -> None:
+        """The agent publishes what it thinks of its GPUs, soon; right or wrong."""
+        agent = self.agents.get(node)
+        if agent is not None:
+            agent.health = Health(node, healthy, self._clock.now(), reason, 79 if fatal else 0, fatal)
 
     def etcd_rolled_back(self) -> None:
         """Keys of members that are gone exist again until their leases end; programs that had ended go on."""
@@ -130,7 +173,9 @@ class SimNodes:
             if now < agent.starts_at:
                 due = min(due, agent.starts_at)
             elif agent.lost_at is not None:
-                due = min(due, agent.lost_at + LEASE_S)
+                acts = agent.machine.cut and agent.machine.alive and not agent.machine.silent
+                leaves = self._notice_times(agent)[1] if acts else NEVER
+                due = min(due, agent.lost_at + LEASE_S, leaves)
             elif agent.ends_at is not None and not agent.exited:
                 due = min(due, agent.ends_at)
             elif agent.machine.instance.preempt_at is not None and not agent.exited:
@@ -141,7 +186,8 @@ class SimNodes:
         for key in [key for key, at in self._expiring.items() if at <= now]:
             del self._expiring[key]
             agent = self.agents.get(key.rpartition("/")[2])
-            if agent is None or agent.exited or agent.machine.silent or not agent.machine.alive:
+            cut = agent is not None and (agent.machine.silent or agent.machine.cut)
+            if agent is None or agent.exited or cut or not agent.machine.alive:
                 self._etcd.delete(key)
 
     def _notice_times(self, agent: Agent) -> tuple[float, float]:
@@ -157,6 +203,12 @@ class SimNodes:
             training.stop(agent.node)
             self._lose(agent, now)
             return
+        if machine.cut:
+            training.cut_off(agent.node)
+            self._lose(agent, now)
+            if machine.instance.preempt_at is not None:
+                self._leave_in_time(agent, machine.instance.preempt_at, now)
+            return
         agent.lost_at = None
         key = self.keys.agent(agent.job, agent.node)
         if agent.exited:
@@ -165,6 +217,7 @@ class SimNodes:
             return
         if key not in self._etcd.keys:
             self._etcd.put(key, encode(AgentStatus(agent.node, "boot", 1, 0.0, "sim")))
+        self._watch_gpus(agent, training, now)
         if machine.instance.preempt_at is not None:
             self._handle_notice(agent, machine.instance.preempt_at, now)
         if training.result is not None:
@@ -173,6 +226,18 @@ class SimNodes:
             training.run(agent.node)
         elif training.has_left(agent.node):
             self._publish_end(agent, Ended(agent.node, "left", 0, "its machine will be taken", now))
+
+    def _watch_gpus(self, agent: Agent, training: Training, now: float) -> None:
+        """A worker on a dead GPU exits, and the agent says why before its launcher does."""
+        if agent.broken_gpu and (agent.health is None or agent.health.healthy):
+            fatal = agent.broken_gpu == "hang"
+            self.report_gpus(agent.node, healthy=False, reason=_COMPLAINTS[agent.broken_gpu], fatal=fatal)
+        if agent.broken_gpu == "xid":
+            training.fail(agent.node, now, unhealthy=_COMPLAINTS["xid"])
+        key = self.keys.health(agent.job, agent.node)
+        known = self._etcd.keys.get(key)
+        if agent.health is not None and (known is None or known.value != encode(agent.health)):
+            self._etcd.put(key, encode(agent.health))
 
     def _end_with_program(self, agent: Agent, result: Result, now: float) -> None:
         """The launcher ends as its job does; the agent sends the end of the log, and says so."""
@@ -197,6 +262,9 @@ class SimNodes:
             skew_s = self._rng.uniform(-self.fault_rates.skew_s, self.fault_rates.skew_s)
             message = Notice(agent.node, deadline + skew_s, now + skew_s, "metadata")
             self._etcd.put(self.keys.notice(agent.job, agent.node), encode(message))
+        self._leave_in_time(agent, deadline, now)
+
+    def _leave_in_time(self, agent: Agent, deadline: float, now: float) -> None:
         if not agent.leaving and now >= deadline - self.leave_margin_s:
             agent.leaving = True
             self.trainings[agent.job].leave(agent.node)

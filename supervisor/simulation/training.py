@@ -5,8 +5,11 @@ Steps are computed when they are read, so that hours in which nothing changes co
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Any, TypeVar
 
 from spotsup_trainer import wire
 from spotsup_trainer.rendezvous import membership
@@ -17,9 +20,22 @@ from supervisor.simulation.clock import NEVER
 from supervisor.simulation.etcd import SimEtcd
 
 STEP_TIME_S = 0.5
+# From a hang until launchers take it for one; until they stop workers that hang; until they end a rank that does not.
+HANG_S, HUNG_YIELD_S, FINISH_S = 300.0, 20.0, 120.0
+# For how long workers may outlive SIGKILL before their node leaves.
+OUTLIVE_S = 60.0
 # How long a message takes from one launcher to the others, and they to act on it.
 REACTION_S = 0.3
-decode = lru_cache(maxsize=4096)(wire.decode)  # the same messages are read many times
+Message = TypeVar("Message")
+
+
+@lru_cache(maxsize=4096)  # the same messages are read many times
+def decode(kind: type[Message], raw: bytes) -> Message | None:
+    """As a launcher reads it: a broken message is none."""
+    try:
+        return wire.decode(kind, raw)
+    except wire.WireError:
+        return None
 
 
 @dataclass(frozen=True)
@@ -31,6 +47,8 @@ class Loss:
     steps: int
     # Members that had stopped or were lost.
     gone: frozenset[str]
+    # The steps hung.
+    hung: bool = False
 
 
 class Training:
@@ -44,7 +62,12 @@ class Training:
         self.task_id = job.task_id
         self.losses: list[Loss] = []
         self.problem = ""
+        # How long a checkpoint takes. Meanwhile training stands still, as it does while ranks park.
+        self.saving_s = 0.0
+        self._saving_since: float | None = None
         self.target_steps = 10**9
+        # How often launchers took the steps for hung.
+        self.hangs = 0
         self._etcd = etcd
         self._keys = keys
         self._job = job.name
@@ -53,8 +76,12 @@ class Training:
         self._checkpoint_s = checkpoint_s
         self._reaction_s = reaction_s
         self._running: set[str] = set()
+        # Of those, the ones that etcd is out of reach of: nothing that they write arrives, and they read nothing.
+        self._cut: set[str] = set()
         self._last: dict[str, Member] = {}
         self._failed: dict[str, Failure] = {}
+        # Nodes whose workers hang: the round makes no step, and their launchers go on.
+        self.hanging: set[str] = set()
         self._formed: Round | None = None
         self._made = 0
         self._since: float | None = None
@@ -64,11 +91,22 @@ class Training:
         self._due: float | None = None
         self._progress_at = 0.0
         self._now = 0.0
+        self._restart_hung = job.spec.limits.hang == "restart"
+        self._hung_at: float | None = None
+        # The node whose rank does not end by itself, and when the others have ended.
+        self._endless = ""
+        self._done_at: float | None = None
 
     @property
     def lost_steps(self) -> int:
         """The steps of all losses."""
         return sum(loss.steps for loss in self.losses)
+
+    @property
+    def round_number(self) -> int:
+        """The newest round's."""
+        current = self._round()
+        return current.number if current else 0
 
     # -- what happens to nodes -----------------------------------------------------------------------------
 
@@ -77,39 +115,98 @@ class Training:
         if node not in self._running:
             self._running.add(node)
             self._seen = -1
+        if node in self._cut:
+            self._cut.discard(node)
+            self._set(self._last[node])
         if self._keys.member(self._job, node) not in self._etcd.keys and self.result is None:
             # A launcher that was cut off comes back as it was: its lease ended, its process did not.
             self._set(self._last.get(node, Member(node, f"{node}/1", "10.0.0.1", 1, "waiting")))
 
     def stop(self, node: str) -> None:
-        """Its machine is dead or cut off."""
+        """Its machine is dead or cut off from everything."""
         if node in self._running:
             self._running.discard(node)
+            self._cut.discard(node)
             self._seen = -1
+
+    def cut_off(self, node: str) -> None:
+        """Its machine is alive, and cut off from etcd, not from the other nodes: what runs there goes on."""
+        if node in self._last and node not in self._cut:
+            self._running.add(node)
+            self._cut.add(node)
+            self._seen = -1
+
+    def trains(self, node: str) -> bool:
+        """Whether steps are made there."""
+        current = self._round()
+        here = current is not None and node in self._running and node in current.nodes()
+        return here and self._since is not None and self._hung_at is None
 
     def leave(self, node: str) -> None:
         """Leave the round in order."""
-        member = self._members().get(node)
+        member = self._states().get(node)
         if member is not None and member.state != "leaving":
             self._set(replace(member, state="leaving", parked=member.state == "waiting"))
 
     def has_left(self, node: str) -> bool:
         """Whether it is out of the round, with a checkpoint."""
-        member = self._members().get(node)
+        member = self._states().get(node)
         return member is None or (member.state == "leaving" and member.parked)
 
-    def fail(self, node: str, now: float) -> bool:
-        """The user's program fails on this node; False if it does not run there."""
+    def fail(self, node: str, now: float, after_s: float = 0.0, unhealthy: str = "") -> bool:
+        """The user's program fails on this node, so long after its start; False if it does not run there. `unhealthy`:
+        because its GPU died, which its agent finds before the launcher reports the failure."""
         member, current = self._members().get(node), self._round()
-        if member is None or current is None or node not in self._running:
+        if member is None or current is None or not self.has_workers(node):
             return False
-        if member.state != "running" or member.round != current.number or node not in current.nodes():
-            return False
-        failure = Failure(current.number, 0, 1, "RuntimeError: simulated", now)
+        failure = Failure(current.number, 0, 1, "RuntimeError: simulated", now, after_s)
         self._failed[node] = failure
         self._lose(current, now, frozenset([node]))
-        self._set(replace(member, state="waiting", parked=False, failure=failure))
+        self._set(replace(member, state="waiting", parked=False, failure=failure, unhealthy=unhealthy))
         return True
+
+    def has_workers(self, node: str) -> bool:
+        """Whether its workers run in the current round."""
+        member, current = self._members().get(node), self._round()
+        if member is None or current is None or node not in self._running - self._cut:
+            return False
+        return member.state == "running" and member.round == current.number and node in current.nodes()
+
+    def hang(self, now: float) -> None:
+        """All ranks hang in their next step: until `recover`, or until another round forms."""
+        if self._since is not None and self._hung_at is None:
+            self._halt(now)
+            self._hung_at, self._progress_at = now, min(self._progress_at, now + HANG_S)
+
+    def recover(self) -> None:
+        """The ranks go on."""
+        if self._hung_at is not None:
+            self._hung_at, self._progress_at = None, 0.0
+            for node, member in self._last.items():
+                if member.stalled_since and member.state == "running":
+                    self._change(node, stalled_since=0.0)
+
+    def stop_faults(self) -> None:
+        """What hangs goes on."""
+        self.recover()
+        for node in sorted(self._last):
+            self.revive(node)
+
+    def outlive(self, node: str, now: float) -> bool:
+        """The round breaks, and this node's workers outlive SIGKILL; False if none runs there."""
+        member, current = self._members().get(node), self._round()
+        if member is None or current is None or node not in (self._running - self._cut) & set(current.nodes()):
+            return False
+        if member.state != "running" or member.round != current.number:
+            return False
+        self._lose(current, now, frozenset([node]))
+        self._set(replace(member, state="stopping", parked=False, problem="workers outlive SIGKILL"))
+        return True
+
+    def revive(self, node: str) -> None:
+        """They are gone."""
+        if node in self._last and self._last[node].state == "stopping":
+            self._change(node, state="waiting")
 
     def etcd_rolled_back(self) -> None:
         """Publish each launcher's state again: etcd may hold an old one, and no result."""
@@ -122,13 +219,14 @@ class Training:
         formed = self._formed
         if formed is None or not membership.is_behind(self._view(now), formed):
             return
-        states = [self._last[node] for node in formed.nodes() if node in self._running and node in self._last]
+        here = self._running - self._cut
+        states = [self._last[node] for node in formed.nodes() if node in here and node in self._last]
         if any(member.state == "running" and member.round == formed.number for member in states):
             self._etcd.put(self._keys.round(self._job), encode(formed))
 
-    def finish(self) -> None:
-        """The program succeeds after its next step."""
-        self.target_steps, self._progress_at = 1, 0.0
+    def finish(self, endless: str = "") -> None:
+        """The program succeeds after its next step; a rank of the node `endless` does not end by itself."""
+        self.target_steps, self._progress_at, self._endless = 1, 0.0, endless
 
     def save(self) -> int:
         """Write a checkpoint; returns its step."""
@@ -167,18 +265,25 @@ class Training:
 
     def _check_round(self, current: Round, now: float) -> None:
         view = self._view(now)
-        here = {node: member for node, member in view.members.items() if node in self._running}
-        for member in here.values():
-            if member.state == "running" and member.round < current.number:
-                self._set(replace(member, state="waiting", parked=False))  # fenced: a newer round formed without it
+        here = {node: member for node, member in self._states().items() if node in self._running}
+        self._fence(here.values(), current)
         running = {n: m for n, m in here.items() if m.state == "running" and m.round == current.number}
-        standings = {node: membership.standing(view, current, node, now) for node in running}
+        cut = [node for node in running if node in self._cut]  # they cannot see that anything has changed
+        standings = {node: membership.standing(view, current, node, now) for node in running if node not in cut}
         if any(isinstance(standing, membership.Over) for standing in standings.values()):
             return
         breaks = [node for node, standing in standings.items() if isinstance(standing, membership.Broken)]
         yields = [node for node, standing in standings.items() if isinstance(standing, membership.Yield)]
         leaving = [n for n in current.nodes() if n in here and here[n].state == "leaving" and not here[n].parked]
-        if (yields or leaving) and {*yields, *leaving} == set(current.nodes()):
+        if self._hung_at is not None and (yields or leaving or self._must_restart(view, current, now)):
+            self._stop_hung(current, running, [here[node] for node in leaving], now)
+            return
+        # Workers agree among themselves when to park: one that is asked to is enough.
+        if yields or leaving:
+            told_by_peers = running if self._cut.intersection(leaving) else cut
+            yields = [*yields, *(node for node in told_by_peers if node not in yields and node not in leaving)]
+        all_leave = bool(yields or leaving) and {*yields, *leaving} == set(current.nodes())
+        if self._has_saved(now, all_leave):
             self._checkpoint, self._checkpoint_at = self._steps(now), now
             for node in yields:
                 self._set(replace(here[node], state="waiting", parked=True))
@@ -188,17 +293,51 @@ class Training:
             gone = {node for node in current.nodes() if node not in self._running or node not in here}
             stopped = {n for n, m in here.items() if n in current.nodes() and m.state == "waiting" and not m.parked}
             self._lose(current, now, frozenset(gone | stopped | (view.tombstones & set(current.nodes()))))
-        for node in breaks:
+        for node in (*breaks, *(cut if breaks else ())):  # without the others, those that are cut off fail
             self._set(replace(here[node], state="waiting", parked=False))
         if breaks:
             for node in leaving:  # no worker is left that could checkpoint
                 self._set(replace(here[node], parked=True))
 
-    def _lose(self, current: Round, now: float, gone: frozenset[str]) -> None:
+    def _fence(self, members: Iterable[Member], current: Round) -> None:
+        """A newer round formed without some of them."""
+        for member in members:
+            if member.state == "running" and member.round < current.number:
+                self._set(replace(member, state="waiting", parked=False))
+
+    def _stop_hung(self, current: Round, running: dict[str, Member], leaving: list[Member], now: float) -> None:
+        """No rank checkpoints."""
+        self._lose(current, now, frozenset(), hung=True)
+        for member in running.values():
+            self._set(replace(member, state="waiting", parked=False))
+        for member in leaving:
+            self._set(replace(member, parked=True))
+
+    def _must_restart(self, view: membership.View, current: Round, now: float) -> bool:
+        """Whether launchers form the round anew because its steps hang."""
+        assert self._hung_at is not None
+        wanted = self._restart_hung and membership.may_restart(current, now) and membership.hangs(view, current)
+        return wanted and now >= self._hung_at + HANG_S + HUNG_YIELD_S
+
+    def _has_saved(self, now: float, wanted: bool) -> bool:
+        """Whether the checkpoint that all ranks were asked for is complete."""
+        if not wanted:
+            self._saving_since = None
+            return False
+        self._halt(now)
+        self._saving_since = now if self._saving_since is None else self._saving_since
+        done_at = self._saving_since + self.saving_s
+        if now < done_at:
+            self._progress_at = min(self._progress_at, done_at)
+            return False
+        self._saving_since = None
+        return True
+
+    def _lose(self, current: Round, now: float, gone: frozenset[str], *, hung: bool = False) -> None:
         """The round ends without a checkpoint: training goes back to the last one."""
         self._halt(now)
         if self._made > self._checkpoint:
-            self.losses.append(Loss(now, current, self._made - self._checkpoint, gone))
+            self.losses.append(Loss(now, current, self._made - self._checkpoint, gone, hung))
         self._made = self._checkpoint
 
     def _halt(self, now: float) -> None:
@@ -218,33 +357,74 @@ class Training:
         if not isinstance(decision, membership.Close):
             return
         formed = decision.round
-        if not set(formed.nodes()) <= self._running:
+        if not set(formed.nodes()) <= self._running - self._cut:
             return  # a waiting member that is cut off cannot start the round; its lease ends soon
         self._etcd.put(self._keys.round(self._job), encode(formed))
-        self._formed = formed
+        self._formed, self._hung_at, self._done_at = formed, None, None
         members = self._members()
         for node in formed.nodes():
-            self._set(replace(members[node], state="running", round=formed.number, parked=False, failure=None))
+            fresh = Member(node, members[node].incarnation, members[node].addr, 1, "running", formed.number)
+            self._set(fresh)
 
     def _train(self, now: float) -> None:
-        current, members = self._round(), self._members()
+        current, members = self._round(), self._states()
         running = [n for n in current.nodes() if n in self._running and n in members] if current else []
-        all_run = current is not None and len(running) == len(current.nodes())
+        all_run = current is not None and len(running) == len(current.nodes()) and not self.hanging & set(running)
         if not all_run or not all(members[n].state == "running" for n in running):
             self._halt(now)
             return
         assert current is not None
+        if self._hung_at is not None:
+            self._show_hang(current, members, now)
+            return
         if self._since is None:
             self._since = now
             self._checkpoint_at = self._checkpoint_at or now
             self._made = max(self._made, self._checkpoint)
         steps = self._steps(now)
         progress = Progress(
-            current.number, steps, now, now, checkpoint_step=self._checkpoint, checkpoint_problem=self.problem
+            current.number,
+            steps,
+            now,
+            now,
+            checkpoint_step=self._checkpoint,
+            checkpoint_problem=self.problem,
+            checkpoint_p95_s=self.saving_s,
+            checkpoint_every_s=self._checkpoint_s if math.isfinite(self._checkpoint_s) else 0.0,
         )
-        self._etcd.put(self._keys.progress(self._job), encode(progress))
-        if steps >= self.target_steps:
+        if current.nodes()[0] not in self._cut:
+            self._etcd.put(self._keys.progress(self._job), encode(progress))
+        done = steps >= self.target_steps and not self._cut.intersection(current.nodes())
+        if done and self._endless in current.nodes():
+            self._end_but_one(current, members, now)
+        elif done:
             self._etcd.put(self._keys.result(self._job), encode(Result("success", "done", current.number)))
+
+    def _show_hang(self, current: Round, members: dict[str, Member], now: float) -> None:
+        """Once it has lasted, launchers say so, and look again when they may stop their workers."""
+        assert self._hung_at is not None
+        if now < self._hung_at + HANG_S:
+            self._progress_at = min(self._progress_at, self._hung_at + HANG_S)
+            return
+        if not all(members[node].stalled_since for node in current.nodes()):
+            self.hangs += 1
+            for node in current.nodes():
+                self._set(replace(members[node], stalled_since=self._hung_at))
+        if now < self._hung_at + HANG_S + HUNG_YIELD_S:
+            self._progress_at = min(self._progress_at, self._hung_at + HANG_S + HUNG_YIELD_S)
+
+    def _end_but_one(self, current: Round, members: dict[str, Member], now: float) -> None:
+        """All ranks end but one, which its launcher ends."""
+        self._done_at = now if self._done_at is None else self._done_at
+        if now < self._done_at + FINISH_S:
+            self._progress_at = min(self._progress_at, self._done_at + FINISH_S)
+            return
+        for node in current.nodes():
+            problem = "local rank 0 had not ended" if node == self._endless else ""
+            self._set(replace(members[node], state="done", problem=problem))
+        over = membership.standing(self._view(now), current, current.nodes()[0], now)
+        assert isinstance(over, membership.Over)
+        self._etcd.put(self._keys.result(self._job), encode(over.result))
 
     def _steps(self, now: float) -> int:
         if self._since is None:
@@ -267,16 +447,30 @@ class Training:
             tombstones=frozenset(key.removeprefix(prefix) for key in keys if key.startswith(prefix)),
             result=self.result,
             changed_at=now - 5.0,
+            heard=frozenset(node for node in self._cut if self._last[node].state == "running"),
         )
 
     def _set(self, member: Member) -> None:
         self._last[member.node] = member
+        if member.node in self._cut:
+            self._seen = -1  # it is published once etcd is in reach again
+            return
         self._etcd.put(self._keys.member(self._job, member.node), encode(member))
+
+    def _change(self, node: str, **changes: Any) -> None:
+        """Change a launcher's state, and its key if it has one now."""
+        self._last[node] = replace(self._last[node], **changes)
+        if self._keys.member(self._job, node) in self._etcd.keys:
+            self._set(self._last[node])
 
     def _members(self) -> dict[str, Member]:
         prefix = f"{self._keys.run(self._job)}member/"
         found = [kv for key, kv in sorted(self._etcd.run_keys.get(self._job, {}).items()) if key.startswith(prefix)]
-        return {member.node: member for member in (decode(Member, kv.value) for kv in found)}
+        return {member.node: member for kv in found if (member := decode(Member, kv.value)) is not None}
+
+    def _states(self) -> dict[str, Member]:
+        """What launchers do, whether or not etcd knows it."""
+        return self._members() | {node: self._last[node] for node in self._cut}
 
     def _round(self) -> Round | None:
         found = self._etcd.run_keys.get(self._job, {}).get(self._keys.round(self._job))

@@ -62,7 +62,7 @@ def run_all(testbed: Testbed, results: Results, nodes: int) -> None:
 
 def _release(testbed: Testbed, training: Job) -> str:
     """Release all machines while the storage is still frozen."""
-    machines = {each.id: each for each in testbed.cloud.instances("", CALL_S)}
+    machines = {each.id: each for each in testbed.cloud.instances(None, CALL_S)}
     ports = [(each.ssh_host, each.ssh_port) for each in machines.values() if each.ssh_host]
     training.cancel()
     for node in (BARE_NODE, STORAGE):

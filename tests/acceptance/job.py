@@ -148,7 +148,7 @@ class Job:
         self._testbed.stack.cloud("freeze", STORAGE)
 
     def _running(self) -> list[str]:
-        listed = self._testbed.cloud.instances(self._testbed.config.cluster, 30.0)
+        listed = self._testbed.cloud.instances(self._testbed.identity.owner(self._testbed.config.cluster), 30.0)
         return [each.id for each in listed if each.state.value != "terminated"]
 
     def _until(self, what: str, holds: Any, timeout_s: float) -> None:

@@ -107,7 +107,7 @@ class Testbed:
         """A machine of no job."""
         request = LaunchRequest(
             token=f"{CLUSTER}-{node}",
-            cluster=CLUSTER,
+            owner=self.identity.owner(CLUSTER),
             node=node,
             offer=self.cloud.offers(OfferQuery(market=Market.SPOT), CALL_S)[0],
             host_key=self.identity.host_key(node),
@@ -118,7 +118,7 @@ class Testbed:
 
     def instance(self, node: str) -> Instance:
         """The machine of a node, of any cluster. Raises StackError where there is none."""
-        for each in self.cloud.instances("", CALL_S):
+        for each in self.cloud.instances(None, CALL_S):
             if each.node == node:
                 return each
         raise StackError(f"the local cloud lists no machine of {node}")

@@ -43,6 +43,7 @@ from tests.support import audited_worker
 from tests.support.console import console, stop_on_signals
 from tests.support.disks import memory
 from tests.support.etcd_members import EtcdFailedError, Members
+from tests.support.etcd_server import cable
 from tools.stack import ROOT, InterruptedByUserError, StackError
 
 JOB = "train"
@@ -59,6 +60,8 @@ SAMPLE_S = 60.0
 LEASE_S, LEADER_S = 12.0, 6.0
 # How long training may pause during a fault that must not affect it: a busy computer needs so long.
 MAX_PAUSE_S = 5.0
+# A testbed whose faults take less than this has no time for one of 15 min.
+MIN_LONG_S = 1500.0
 JOB_FILE = """\
 name: {job}
 nodes: {{min: 1, desired: {desired}, max: 3}}
@@ -231,9 +234,13 @@ class ChaosRun:
 
 
 @contextmanager
-def prepared(folder: Path, etcds: int, hook: probes.Webhook) -> Iterator[tuple[Context, dict[Kind, str]]]:
+def prepared(
+    folder: Path, etcds: int, hook: probes.Webhook, seconds: float
+) -> Iterator[tuple[Context, dict[Kind, str]]]:
     """A testbed with everything that is available here, and which kinds of faults are not, and why."""
     missing: dict[Kind, str] = {}
+    if seconds < MIN_LONG_S:
+        missing[Kind.NODES_CUT_OFF_LONG] = f"each testbed needs {MIN_LONG_S / 60:g} min or more"
     with ExitStack() as stack:
         disks: dict[str, Path] = {}
         for name, kind, mib in (("etcd", Kind.ETCD_DISK_FULL, ETCD_DISK_MIB), ("daemon", Kind.DAEMON_DISK_FULL, 8)):
@@ -256,6 +263,7 @@ def prepared(folder: Path, etcds: int, hook: probes.Webhook) -> Iterator[tuple[C
         options += ("--auto-compaction-retention", "1m", "--snapshot-count", "1000", "--max-wals", "2")
         homes = {0: disks["etcd"]} if "etcd" in disks else {}
         members = Members(folder / "etcd", etcds, options, homes, network.each if network else ())
+        cables = [stack.enter_context(cable(endpoint)) for endpoint in members.endpoints]
         states = [disks.get("daemon", folder / "state-0"), folder / "state-1"]
         context = stack.enter_context(
             open_testbed(
@@ -266,16 +274,17 @@ def prepared(folder: Path, etcds: int, hook: probes.Webhook) -> Iterator[tuple[C
                 environ=environ,
                 last_environ=clocks,
                 state_dirs=states,
+                node_endpoints=[wire.endpoint for wire in cables],
             )
         )
-        yield Context(context, JOB, etcds, clock, network, disks.get("etcd"), disks.get("daemon")), missing
+        yield Context(context, JOB, etcds, clock, network, cables, disks.get("etcd"), disks.get("daemon")), missing
 
 
 def run_testbed(folder: Path, seconds: float, options: argparse.Namespace, result: Result) -> None:
     """Run one testbed, and add what is broken to the result."""
     hook = probes.Webhook()
     try:
-        with prepared(folder, result.etcds, hook) as (context, missing):
+        with prepared(folder, result.etcds, hook, seconds) as (context, missing):
             for kind, why in missing.items():
                 console.print(f"          not available here: {kind} ({why})", markup=False)
             kinds = [kind for kind in Kind if kind not in missing and options.only in kind]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,6 +10,7 @@ from pathlib import Path
 from tests.chaos.networks import Networks
 from tests.chaos.plan import Planned
 from tests.chaos.testbed import Testbed
+from tests.support.etcd_server import Cable
 
 
 @dataclass
@@ -22,6 +23,8 @@ class Context:
     # The file that says how far the clock of the last daemon is off.
     clock: Path
     networks: Networks | None = None
+    # Through which nodes reach each member of etcd.
+    cables: Sequence[Cable] = ()
     # Small file systems of etcd's member 0 and of daemon 0.
     etcd_disk: Path | None = None
     daemon_disk: Path | None = None

@@ -40,4 +40,6 @@ FAULTS: Mapping[Kind, Fault] = {
     Kind.MACHINES_LOST: machine_faults.machines_lost,
     Kind.MACHINE_NOTICE: machine_faults.machine_notice,
     Kind.JOB_SCALED: machine_faults.job_scaled,
+    Kind.NODES_CUT_OFF: machine_faults.nodes_cut_off,
+    Kind.NODES_CUT_OFF_LONG: machine_faults.nodes_cut_off,
 }

@@ -160,6 +160,28 @@ def machine_notice(context: Context, planned: Planned, _outcome: Outcome) -> Ite
 
 
 @contextmanager
+def nodes_cut_off(context: Context, planned: Planned, outcome: Outcome) -> Iterator[None]:
+    """Nodes cannot reach etcd, only one another: connections break, or nothing passes and nobody is told. Then what was
+    held back arrives late. Daemons reach etcd, and the cloud."""
+    before = {machine["id"] for machine in context.testbed.machines()}
+    breaks = planned.pick < 0.5
+    outcome.remark = "connections broken" if breaks else "nothing passes"
+    for wire in context.cables:
+        (wire.cut if breaks else wire.hang)()
+    try:
+        yield
+        if any(node["state"] == "member" for node in context.testbed.job(context.job)["node_list"]):
+            outcome.broken.append("the daemon did not see that nodes are silent")
+        outcome.remark += f": {context.testbed.job(context.job)['sentence']}"
+    finally:
+        for wire in context.cables:
+            wire.repair()
+    ended = before - {machine["id"] for machine in context.testbed.machines()}
+    if ended:
+        outcome.broken.append(f"{len(ended)} of {len(before)} working machines were ended")
+
+
+@contextmanager
 def job_scaled(context: Context, _planned: Planned, _outcome: Outcome) -> Iterator[None]:
     """A user adds a node, and removes it once it trains."""
     before = len(_members(context))

@@ -42,6 +42,8 @@ class Kind(enum.StrEnum):
     MACHINES_LOST = "all machines lost"
     MACHINE_NOTICE = "machine with notice"
     JOB_SCALED = "job scaled up and down"
+    NODES_CUT_OFF = "nodes without etcd for 30 s"
+    NODES_CUT_OFF_LONG = "nodes without etcd for 15 min"
 
 
 # Seconds from injection to repair. The leader and a machine are frozen for longer than their leases, a
@@ -65,6 +67,8 @@ _HOLD_S: dict[Kind, tuple[float, float]] = {
     Kind.LAUNCHER_FROZEN: (1.0, 4.0),
     Kind.WORKER_FROZEN: (1.0, 4.0),
     Kind.MACHINE_FROZEN: (14.0, 20.0),
+    Kind.NODES_CUT_OFF: (30.0, 45.0),  # a lease of 12 s and a suspicion of 20 s may run out
+    Kind.NODES_CUT_OFF_LONG: (900.0, 900.0),
 }
 _AT_ONCE = (1.0, 3.0)
 
@@ -75,7 +79,7 @@ HARMLESS = frozenset(
         *(Kind.ETCD_KILLED, Kind.ETCD_FROZEN, Kind.ETCD_GONE, Kind.ETCD_CUT_OFF, Kind.ETCD_NARROW),
         *(Kind.ETCD_COMPACTED, Kind.ETCD_DISK_FULL, Kind.ETCD_NO_SPACE),
         *(Kind.DAEMON_DISK_FULL, Kind.CLOCK_STEPPED, Kind.API_FLOOD),
-        *(Kind.CLOUD_KILLED, Kind.CLOUD_FROZEN, Kind.SSHD_KILLED),
+        *(Kind.CLOUD_KILLED, Kind.CLOUD_FROZEN, Kind.SSHD_KILLED, Kind.NODES_CUT_OFF, Kind.NODES_CUT_OFF_LONG),
     }
 )
 # Faults that end a round in order: no completed step may be lost.

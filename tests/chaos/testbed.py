@@ -136,8 +136,10 @@ class Testbed:
         environ: Mapping[str, str] | None = None,
         last_environ: Mapping[str, str] | None = None,
         state_dirs: Sequence[Path] = (),
+        node_endpoints: Sequence[str] = (),
     ) -> None:
-        """`last_environ`: for the last daemon only. `state_dirs`: the daemons' state folders, if not below `folder`."""
+        """`last_environ`: for the last daemon only. `state_dirs`: the daemons' state folders, if not below `folder`.
+        `node_endpoints`: etcd as nodes reach it, if not as the daemons do."""
         self.folder, self.etcd, self.leader_ttl_s = folder, members, leader_ttl_s
         self.cloud_dir = folder / "cloud"
         self._sockets = Path(tempfile.mkdtemp(prefix="spotsup-"))
@@ -159,6 +161,7 @@ class Testbed:
                 lease_ttl_s=lease_ttl_s,
             )
             text += f"[etcd]\nendpoints = {json.dumps(members.endpoints)}\nwait_s = 60.0\n"
+            text += f"node_endpoints = {json.dumps(list(node_endpoints))}\n"
             daemon.config.write_text(f"{text}[local]\ndir = {json.dumps(str(self.cloud_dir))}\n")
             self.daemons.append(daemon)
 

@@ -13,7 +13,7 @@ from typing import Any
 from moto.core import DEFAULT_ACCOUNT_ID
 from moto.ec2.models import ec2_backends
 
-from provisioners.base import InstanceState
+from provisioners.base import InstanceState, Owner
 from tests.clouds.base import Fleet
 from tests.clouds.machines import Machines
 
@@ -123,14 +123,14 @@ class Instances(Fleet):
             self.machines.boot(name, first.moto.user_data.decode())
             self.records[name] = replace(first, id=name, spot=spot)
 
-    def leave_behind(self, cluster: str, node: str) -> None:
+    def leave_behind(self, owner: Owner, node: str) -> None:
         """A disk, a network interface, an address and an open spot request."""
-        backend, tags = self.backend("us-east-1"), {"spotsup-cluster": cluster, "spotsup-node": node}
+        backend, tags = self.backend("us-east-1"), {**owner.tags, "spotsup-node": node}
         subnet = backend.describe_subnets()[0]
         backend.create_volume(size=8, zone_name=subnet.availability_zone).add_tags(tags)
         backend.create_network_interface(subnet, None).add_tags(tags)
         backend.allocate_address("vpc").add_tags(tags)
-        request = SpotRequest(f"sir-{cluster}", tags, state="open", code="capacity-not-available")
+        request = SpotRequest(f"sir-{owner.digest}", tags, state="open", code="capacity-not-available")
         self.requests[request.id] = ("us-east-1", request)
 
     def born(self) -> dict[str, list[str]]:

@@ -110,6 +110,10 @@ def without(body: bytes, elements: Iterable[str]) -> bytes:
 def matches(filters: Mapping[str, Iterable[str]], values: Mapping[str, str]) -> bool:
     """Whether something with these values passes all filters; an unknown filter is an error."""
     for name, wanted in filters.items():
+        if name == "tag-key":
+            if not any(f"tag:{key}" in values for key in wanted):
+                return False
+            continue
         if name not in values and not name.startswith("tag:"):
             raise FakeAwsError("InvalidParameterValue", f"The filter '{name}' is invalid")
         if values.get(name, "") not in wanted:

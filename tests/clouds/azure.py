@@ -33,7 +33,7 @@ FAULTS = {
     "throttled": FakeAzureError("TooManyRequests", "The request is being throttled.", {"Retry-After": "1"}),
     "transient": FakeAzureError("ServiceUnavailable", "The service is unavailable."),
     "internal": FakeAzureError("InternalServerError", "An internal error has occurred"),
-    "fatal": FakeAzureError("RequestDisallowedByPolicy", "Resource was disallowed by policy 'no-gpus'."),
+    "fatal": FakeAzureError("InvalidParameter", "The value of parameter networkProfile is invalid."),
     "full": FakeAzureError("SkuNotAvailable", "The requested size is currently not available in location 'eastus'."),
     "quota": FakeAzureError(
         "OperationNotAllowed",

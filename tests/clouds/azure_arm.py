@@ -165,7 +165,8 @@ class Arm:
             )
             raise FakeAzureError("SkuNotAvailable", message)
         if self.fleet.most_machines and len(self.fleet.records) >= self.fleet.most_machines:
-            name = "LowPriorityCores" if asked.get("priority") == "Spot" else "Total Regional Cores"
+            family = f"{size.removeprefix('Standard_')}Family Cores"
+            name = "LowPriorityCores" if asked.get("priority") == "Spot" else family
             message = (
                 f"Operation could not be completed as it results in exceeding approved {name} quota. Additional "
                 f"details - Deployment Model: Resource Manager, Location: {region}, Current Limit: 3, Current Usage: "

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from provisioners.base import InstanceState
+from provisioners.base import InstanceState, Owner
 from tests.clouds.base import Fleet
 from tests.clouds.machines import Machines
 
@@ -151,9 +151,9 @@ class Group(Fleet):
         """
         self.delete(machine, {"xms_mirid": IDENTITY})
 
-    def leave_behind(self, cluster: str, node: str) -> None:
+    def leave_behind(self, owner: Owner, node: str) -> None:
         """A disk (which has no tags), a network interface and an address."""
-        name, tags = f"spotsup-{len(cluster)}-{cluster}-{node}", {"spotsup-cluster": cluster, "spotsup-node": node}
+        name, tags = f"spotsup-{owner.digest}-{node}", {**owner.tags, "spotsup-node": node}
         for kind, suffix, more in (
             ("Microsoft.Compute/disks", "disk", {"properties": {"diskState": "Unattached"}}),
             ("Microsoft.Network/networkInterfaces", "nic", {"tags": tags, "properties": {}}),

@@ -24,7 +24,7 @@ from unittest.mock import patch
 
 from werkzeug.serving import WSGIRequestHandler, make_server
 
-from provisioners.base import Provisioner
+from provisioners.base import Owner, Provisioner
 from provisioners.settings import CloudSettings
 from tests.clouds.machines import Machines, PaperMachines
 
@@ -121,7 +121,7 @@ class Fleet(ABC):
         """Add copies of a machine, quickly; they run for ever."""
 
     @abstractmethod
-    def leave_behind(self, cluster: str, node: str) -> None:
+    def leave_behind(self, owner: Owner, node: str) -> None:
         """Create one resource of each kind that can outlive a machine."""
 
     @abstractmethod

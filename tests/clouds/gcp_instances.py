@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from provisioners.base import InstanceState
+from provisioners.base import InstanceState, Owner
 from tests.clouds.base import Fleet
 from tests.clouds.machines import Machines
 
@@ -186,19 +186,19 @@ class Instances(Fleet):
         """With the operations that created them."""
         record = self.record(machine)
         head, _, _ = record.name.rpartition("-")
-        prefix, token, cluster = head.split("-")
+        prefix, token, owner = head.split("-")
         for number in range(times):
-            name = f"{prefix}-{_letters(number)}{token[8:]}-{cluster}-x{number}"
+            name = f"{prefix}-{_letters(number)}{token[8:]}-{owner}-x{number}"
             body = {**record.body, "name": name}
             self.machines.boot(f"{record.zone}.{name}", record.tags["user-data"])
             self.records.append(Record(record.zone, name, self.new_id(), body, record.born_at, list(record.past)))
             self.operation(record.zone, "insert", name).done_at = time.time()
 
-    def leave_behind(self, cluster: str, node: str) -> None:
+    def leave_behind(self, owner: Owner, node: str) -> None:
         """A disk."""
-        labels = {"spotsup-cluster": cluster, "spotsup-node": node}
-        self.disks["us-central1-b", f"left-{cluster}"] = {
-            "name": f"left-{cluster}",
+        labels = {**owner.tags, "spotsup-node": node}
+        self.disks["us-central1-b", f"left-{owner.digest}"] = {
+            "name": f"left-{owner.digest}",
             "labels": labels,
             "users": [],
             "autoDelete": False,

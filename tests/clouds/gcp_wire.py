@@ -149,14 +149,21 @@ def _complaints_of_object(value: Any, described: Mapping[str, Any], where: str) 
 
 # -- filters -------------------------------------------------------------------------------------------------
 
+_HAS = re.compile(r"([\w.-]+):\*")
 _REGEX = re.compile(r"([\w.-]+) (eq|ne) '([^']*)'")
 _TERM = re.compile(r"\(?([\w.-]+) (=|!=) (\"[^\"]*\"|[\w.-]+)\)?")
 
 
 def filter_of(text: str, schema: str) -> Callable[[Mapping[str, Any]], bool]:
-    """Whether an item passes: one regular expression, or equalities joined by AND or by OR. Raises FakeGcpError."""
+    """Whether an item passes: one regular expression, one field that has to be there, or equalities joined by AND or by
+    OR. Raises FakeGcpError.
+    """
     if not text:
         return lambda _: True
+    if match := _HAS.fullmatch(text):
+        there = match[1]
+        _must_be_known(there, schema)
+        return lambda item: bool(_field(item, there))
     if match := _REGEX.fullmatch(text):
         field, verb, pattern = match.groups()
         _must_be_known(field, schema)

@@ -99,6 +99,7 @@ class RealMachines:
         body = LaunchBody(
             token=machine,
             cluster="fake",
+            key_mark="fake",
             node=machine,
             region=REGION,
             zone=_ZONE,

@@ -36,7 +36,7 @@ from provisioners.base import (
     Unknown,
 )
 from tests.clouds.base import wire_cloud
-from tests.support.machines import CLUSTER, request_at
+from tests.support.machines import OWNER, request_at
 
 # Azure accepts these launches, and fails them so many seconds later: the last after the launch has stopped watching.
 ALLOCATION_FAULTS: Mapping[str, tuple[str, float]] = {
@@ -205,7 +205,7 @@ def _pursue(target: Target, token: str, rng: random.Random, share: float, count:
 
 def _looked_up(target: Target, token: str) -> str | None:
     try:
-        found = target.provisioner.find(token, TIMEOUT_S)
+        found = target.provisioner.find(OWNER, token, TIMEOUT_S)
     except ProvisionerError:
         return None
     return found.id if found else None
@@ -214,7 +214,7 @@ def _looked_up(target: Target, token: str) -> str | None:
 def _sweep(target: Target) -> None:
     """Terminate everything with the tag until listings show nothing alive."""
     for _ in range(MAX_TRIES):
-        listed = target.provisioner.instances(CLUSTER, TIMEOUT_S)
+        listed = target.provisioner.instances(OWNER, TIMEOUT_S)
         alive = [each for each in listed if each.state is not InstanceState.TERMINATED]
         if not alive:
             return

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from provisioners.base import Provisioner
+from provisioners.base import Owner, Provisioner
 from tests.clouds.base import CloudServer, bare, wire_cloud
 from tests.clouds.machines import Machines, RealMachines, machines_for
 
@@ -76,6 +76,11 @@ class CloudHarness:
     def vanish(self, instance_id: str) -> None:
         """The cloud's fault, or the machine's own end."""
         self.server.cloud.lose(instance_id)
+
+    def leave_behind(self, owner: Owner, node: str) -> bool:
+        """Without a machine that left it."""
+        self.server.cloud.fleet.leave_behind(owner, node)
+        return True
 
     def cut_off(self) -> None:
         """Nothing listens at the endpoint."""

@@ -6,7 +6,7 @@ from typing import NoReturn, Protocol
 
 import pytest
 
-from provisioners.base import Provisioner
+from provisioners.base import Owner, Provisioner
 
 
 def cannot(why: str) -> NoReturn:
@@ -78,6 +78,10 @@ class Harness(Protocol):
 
     def vanish(self, instance_id: str) -> None:
         """The machine is lost without a notice."""
+        ...
+
+    def leave_behind(self, owner: Owner, node: str) -> bool:
+        """Leave one resource of each kind that can outlive a machine, of this owner and node; False where none can."""
         ...
 
     def cut_off(self) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from provisioners.base import Provisioner
+from provisioners.base import Owner, Provisioner
 from provisioners.localcloud.client import call
 from provisioners.localcloud.models import Fault, NoticeBody, SettingsPatch, View
 from tests.contract.harness import cannot
@@ -78,6 +78,10 @@ class LocalHarness:
     def vanish(self, instance_id: str) -> None:
         """Its own verb."""
         self._do(instance_id, "kill")
+
+    def leave_behind(self, owner: Owner, node: str) -> bool:
+        """A machine here takes all it has with it."""
+        return False
 
     def cut_off(self) -> None:
         """kill -9."""

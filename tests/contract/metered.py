@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -21,12 +21,13 @@ from provisioners.base import (
     Leftover,
     Offer,
     OfferQuery,
+    Owner,
     Provisioner,
     ProvisionerError,
     Unknown,
 )
 from tests.support.console import write_result
-from tests.support.machines import CLUSTER, LOOK_S, PATIENCE_S, TIMEOUT_S
+from tests.support.machines import LOOK_S, OWNER, PATIENCE_S, TIMEOUT_S
 
 # A test is ended after 900 s (real.py); its machines have had another 300 s for their end, whatever happens then.
 TEST_LIMIT_S = 900.0
@@ -97,7 +98,7 @@ class Ledger:
 
 @dataclass(slots=True)
 class Run:
-    """One run of the suite. The clusters that it used are in `file` before anything is launched under their tags."""
+    """One run of the suite. The owners that it used are in `file` before anything is launched under their tags."""
 
     name: str
     provisioner: Provisioner
@@ -105,18 +106,18 @@ class Run:
     file: Path
     price: Callable[[Offer], float | None]
     dead_man_s: float = 0.0
-    clusters: list[str] = field(default_factory=list)
+    owners: list[Owner] = field(default_factory=list)
     _tests: int = 0
 
-    def remember(self, cluster: str) -> None:
+    def remember(self, owner: Owner) -> None:
         """Before its first launch."""
-        if cluster not in self.clusters:
-            self.clusters.append(cluster)
-            write_result(self.file, {"cloud": self.provisioner.name, "clusters": self.clusters})
+        if owner not in self.owners:
+            self.owners.append(owner)
+            write_result(self.file, {"cloud": self.provisioner.name, "owners": [asdict(each) for each in self.owners]})
 
     @contextmanager
     def test(self) -> Iterator[Metered]:
-        """A provider for one test, with a cluster of its own; after it, all of its machines are asked to end."""
+        """A provider for one test, with an owner of its own; after it, all of its machines are asked to end."""
         self._tests += 1
         metered = Metered(self, f"{self.name}-{self._tests:02d}")
         try:
@@ -126,14 +127,14 @@ class Run:
 
 
 class Metered:
-    """The Provisioner as one test sees it. Clusters and tokens are the test's own outside, and unique inside: the same
+    """The Provisioner as one test sees it. Owners and tokens are the test's own outside, and unique inside: the same
     token would mean the same machine in every test and every run."""
 
     def __init__(self, run: Run, prefix: str) -> None:
         self._run = run
         self._inner = run.provisioner
         self._prefix = prefix
-        self._theirs: dict[str, str] = {}
+        self._theirs: dict[Owner, Owner] = {}
         self._lock = threading.Lock()
 
     @property
@@ -147,33 +148,35 @@ class Metered:
         """Returns once the machine is listed: a harness's listings do not lag."""
         token = f"{self._prefix}-{request.token}"
         with self._lock:
-            own = self._own(request.cluster)
+            own = self._own(request.owner)
             self._run.remember(own)
-        self._run.ledger.reserve(token, self._run.price(request.offer))
-        ours = replace(request, token=token, cluster=own, dead_man_s=self._run.dead_man_s)
+        bill = f"{token}-{own.digest}"
+        self._run.ledger.reserve(bill, self._run.price(request.offer))
+        ours = replace(request, token=token, owner=own, dead_man_s=self._run.dead_man_s)
         outcome = self._inner.launch(ours, timeout_s)
         if isinstance(outcome, Launched | Unknown):
-            self._run.ledger.exists(token)
+            self._run.ledger.exists(bill)
         if isinstance(outcome, Launched):
             self._wait_until_listed(own, token)
             return Launched(self._back(outcome.instance))
         return outcome
 
-    def find(self, token: str, timeout_s: float) -> Instance | None:
-        found = self._inner.find(f"{self._prefix}-{token}", timeout_s)
+    def find(self, owner: Owner, token: str, timeout_s: float) -> Instance | None:
+        found = self._inner.find(self._own(owner), f"{self._prefix}-{token}", timeout_s)
         return self._back(found) if found else None
 
-    def instances(self, cluster: str, timeout_s: float) -> Sequence[Instance]:
-        return [self._back(each) for each in self._inner.instances(self._own(cluster), timeout_s)]
+    def instances(self, owner: Owner | None, timeout_s: float) -> Sequence[Instance]:
+        found = self._inner.instances(self._own(owner) if owner else None, timeout_s)
+        return [self._back(each) for each in found if each.owner in self._theirs]
 
     def terminate(self, instance_id: str, timeout_s: float) -> None:
         self._inner.terminate(instance_id, timeout_s)
 
-    def leftovers(self, cluster: str, timeout_s: float) -> Sequence[Leftover]:
-        return [replace(each, cluster=cluster) for each in self._inner.leftovers(self._own(cluster), timeout_s)]
+    def leftovers(self, owner: Owner, timeout_s: float) -> Sequence[Leftover]:
+        return [replace(each, owner=owner) for each in self._inner.leftovers(self._own(owner), timeout_s)]
 
     def remove(self, leftover: Leftover, timeout_s: float) -> None:
-        self._inner.remove(replace(leftover, cluster=self._own(leftover.cluster)), timeout_s)
+        self._inner.remove(replace(leftover, owner=self._own(leftover.owner)), timeout_s)
 
     def console(self, instance_id: str, timeout_s: float) -> str:
         return self._inner.console(instance_id, timeout_s)
@@ -184,8 +187,8 @@ class Metered:
     def end(self) -> None:
         """Ask all of this test's machines to end. A machine that cannot be asked stays reserved, for the sweep."""
         try:
-            for cluster in list(self._theirs):
-                for each in self._inner.instances(cluster, TIMEOUT_S):
+            for owner in list(self._theirs):
+                for each in self._inner.instances(owner, TIMEOUT_S):
                     if each.state in _GOING:
                         self._inner.terminate(each.id, TIMEOUT_S)
         except ProvisionerError as error:
@@ -193,27 +196,28 @@ class Metered:
         else:
             self._run.ledger.settle(f"{self._prefix}-")
 
-    def _own(self, cluster: str) -> str:
-        own = self._prefix if cluster == CLUSTER else f"{self._prefix}-{cluster}"
-        self._theirs[own] = cluster
+    def _own(self, owner: Owner) -> Owner:
+        cluster = self._prefix if owner.cluster == OWNER.cluster else f"{self._prefix}-{owner.cluster}"
+        own = Owner(cluster, owner.key_mark)
+        self._theirs[own] = owner
         return own
 
     def _back(self, instance: Instance) -> Instance:
         token = instance.token.removeprefix(f"{self._prefix}-")
-        return replace(instance, cluster=self._theirs.get(instance.cluster, instance.cluster), token=token)
+        return replace(instance, owner=self._theirs.get(instance.owner, instance.owner), token=token)
 
-    def _wait_until_listed(self, cluster: str, token: str) -> None:
+    def _wait_until_listed(self, owner: Owner, token: str) -> None:
         deadline = time.monotonic() + PATIENCE_S
-        while token not in {each.token for each in self._inner.instances(cluster, TIMEOUT_S)}:
+        while token not in {each.token for each in self._inner.instances(owner, TIMEOUT_S)}:
             assert time.monotonic() < deadline, f"{self.name} does not list {token} within {PATIENCE_S:g} s"
             time.sleep(LOOK_S)
 
 
-def sweep(provisioner: Provisioner, clusters: Sequence[str], *, quiet_s: float, timeout_s: float) -> list[str]:
+def sweep(provisioner: Provisioner, owners: Sequence[Owner], *, quiet_s: float, timeout_s: float) -> list[str]:
     """End all that carries these tags, until for `quiet_s` nothing is left. Returns what is left after `timeout_s`."""
     deadline, quiet_since = time.monotonic() + timeout_s, None
     while True:
-        left = [each for cluster in clusters for each in _swept(provisioner, cluster)]
+        left = [each for owner in owners for each in _swept(provisioner, owner)]
         now = time.monotonic()
         quiet_since = None if left else (quiet_since or now)
         if quiet_since is not None and now - quiet_since >= quiet_s:
@@ -223,18 +227,18 @@ def sweep(provisioner: Provisioner, clusters: Sequence[str], *, quiet_s: float, 
         time.sleep(max(LOOK_S, 0.05))
 
 
-def _swept(provisioner: Provisioner, cluster: str) -> list[str]:
+def _swept(provisioner: Provisioner, owner: Owner) -> list[str]:
     """What was still there; it has been asked to end."""
     left = []
     try:
-        for machine in provisioner.instances(cluster, TIMEOUT_S):
+        for machine in provisioner.instances(owner, TIMEOUT_S):
             if machine.state is not InstanceState.TERMINATED:
                 left.append(f"machine {machine.id} ({machine.state})")
             if machine.state in _GOING:
                 provisioner.terminate(machine.id, TIMEOUT_S)
-        for leftover in provisioner.leftovers(cluster, TIMEOUT_S):
+        for leftover in provisioner.leftovers(owner, TIMEOUT_S):
             left.append(f"{leftover.kind} {leftover.id}")
             provisioner.remove(leftover, TIMEOUT_S)
     except ProvisionerError as error:
-        left.append(f"{cluster}: {error}")
+        left.append(f"{owner.cluster}: {error}")
     return left

@@ -22,12 +22,12 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from provisioners.base import Offer, Provisioner
+    from provisioners.base import Offer, Owner, Provisioner
     from supervisor.config import Config
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "build" / "contract-real"
-SUITE = ("tests/contract/test_provisioner_contract.py", "tests/contract/test_provisioner_faults.py")
+SUITE = tuple(f"tests/contract/test_{name}.py" for name in ("provisioner_contract", "provisioner_faults", "ownership"))
 CHECK_S = 60.0
 SWEEP_S = 900.0
 # The patience of tests/support/machines.py; what the user has set is kept.
@@ -73,7 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         config, provisioner = _open(options.cloud, options.config)
         if options.sweep:
             interrupt.over()
-            return _sweep(provisioner, _clusters_of(options, provisioner), options.quiet_s)
+            return _sweep(provisioner, _owners_of(options, provisioner), options.quiet_s)
         return _run(config, provisioner, options, interrupt)
     except UnusableError as error:
         print(f"contract-real: {error}", file=sys.stderr)
@@ -166,20 +166,20 @@ def _run(config: Config, provisioner: Provisioner, options: argparse.Namespace, 
         code = int(pytest.ExitCode.INTERRUPTED)
     finally:
         interrupt.over()
-        left = _sweep(provisioner, run.clusters, options.quiet_s)
+        left = _sweep(provisioner, run.owners, options.quiet_s)
     launched = sum(each.exists for each in run.ledger.bills.values())
     print(f"{launched} machines; at most ${run.ledger.spent_usd:.2f} of ${options.budget_usd:.2f} spent")
     return code or left
 
 
-def _sweep(provisioner: Provisioner, clusters: Sequence[str], quiet_s: float) -> int:
+def _sweep(provisioner: Provisioner, owners: Sequence[Owner], quiet_s: float) -> int:
     from tests.contract.metered import sweep
 
-    if not clusters:
+    if not owners:
         print("nothing was launched")
         return 0
-    print(f"ending what carries the tags of {len(clusters)} clusters of this run", flush=True)
-    left = sweep(provisioner, clusters, quiet_s=quiet_s, timeout_s=SWEEP_S)
+    print(f"ending what carries the tags of {len(owners)} owners of this run", flush=True)
+    left = sweep(provisioner, owners, quiet_s=quiet_s, timeout_s=SWEEP_S)
     if left:
         print(f"LEFT, and may cost money: {'; '.join(left)}", file=sys.stderr)
         return 1
@@ -187,7 +187,9 @@ def _sweep(provisioner: Provisioner, clusters: Sequence[str], quiet_s: float) ->
     return 0
 
 
-def _clusters_of(options: argparse.Namespace, provisioner: Provisioner) -> list[str]:
+def _owners_of(options: argparse.Namespace, provisioner: Provisioner) -> list[Owner]:
+    from provisioners.base import Owner
+
     name, folder = options.sweep, options.folder
     try:
         record = json.loads((folder / f"{name}.json").read_text())
@@ -196,7 +198,7 @@ def _clusters_of(options: argparse.Namespace, provisioner: Provisioner) -> list[
         raise UnusableError(f"no run {name!r} is known here; known: {known}") from error
     if record["cloud"] != provisioner.name:
         raise UnusableError(f"{name} was a run on {record['cloud']}")
-    return list(record["clusters"])
+    return [Owner(**each) for each in record["owners"]]
 
 
 if __name__ == "__main__":

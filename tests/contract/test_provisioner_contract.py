@@ -29,7 +29,7 @@ from provisioners.base import (
 )
 from tests.contract.harness import Harness
 from tests.support.machines import (
-    CLUSTER,
+    OWNER,
     TIMEOUT_S,
     launch,
     launch_running,
@@ -43,7 +43,7 @@ from tests.support.machines import (
 
 def listed(provisioner: Provisioner) -> dict[str, InstanceState]:
     """Node and state of all machines that the cluster's listing shows."""
-    return {each.node: each.state for each in provisioner.instances(CLUSTER, TIMEOUT_S)}
+    return {each.node: each.state for each in provisioner.instances(OWNER, TIMEOUT_S)}
 
 
 def offered(provisioner: Provisioner, query: OfferQuery) -> Sequence[Offer] | str:
@@ -73,7 +73,7 @@ def test_what_nobody_rents_is_not_offered(harness: Harness, query: OfferQuery) -
 def test_a_launched_machine_carries_its_tags_and_takes_a_login_under_its_pinned_key(harness: Harness) -> None:
     before = time.time()
     launched = launch(harness.provisioner, "n1")
-    assert (launched.node, launched.cluster, launched.token) == ("n1", CLUSTER, "token-n1")
+    assert (launched.node, launched.owner, launched.token) == ("n1", OWNER, "token-n1")
     assert before - 1 <= launched.launched_at <= time.time() + 1
     instance = wait_state(harness.provisioner, launched.token, InstanceState.RUNNING)
     assert instance.id == launched.id
@@ -89,7 +89,7 @@ def test_the_same_token_means_the_same_machine(harness: Harness) -> None:
     assert isinstance(first, Launched)
     assert isinstance(second, Launched)
     assert first.instance.id == second.instance.id
-    assert len(harness.provisioner.instances(CLUSTER, TIMEOUT_S)) == 1
+    assert len(harness.provisioner.instances(OWNER, TIMEOUT_S)) == 1
 
 
 def test_the_same_token_at_the_same_time_means_the_same_machine(harness: Harness) -> None:
@@ -97,7 +97,7 @@ def test_the_same_token_at_the_same_time_means_the_same_machine(harness: Harness
     with ThreadPoolExecutor(8) as pool:
         outcomes = list(pool.map(lambda _: harness.provisioner.launch(request, TIMEOUT_S), range(8)))
     assert len({each.instance.id for each in outcomes if isinstance(each, Launched)}) == 1
-    assert len(harness.provisioner.instances(CLUSTER, TIMEOUT_S)) == 1
+    assert len(harness.provisioner.instances(OWNER, TIMEOUT_S)) == 1
 
 
 def test_the_same_token_means_the_same_machine_also_after_its_end(harness: Harness) -> None:
@@ -157,7 +157,7 @@ def test_a_refused_launch_launches_nothing_and_holds_once(
     harness.fail_next_launch(fault)
     request = request_for(harness.provisioner, "n1")
     assert isinstance(harness.provisioner.launch(request, TIMEOUT_S), kind)
-    assert harness.provisioner.find(request.token, TIMEOUT_S) is None
+    assert harness.provisioner.find(OWNER, request.token, TIMEOUT_S) is None
     assert isinstance(harness.provisioner.launch(request, TIMEOUT_S), Launched)
 
 
@@ -165,7 +165,7 @@ def test_a_lost_answer_is_unknown_and_the_machine_is_found_by_its_token(harness:
     harness.fail_next_launch("drop-reply")
     request = request_for(harness.provisioner, "n1")
     assert isinstance(harness.provisioner.launch(request, TIMEOUT_S), Unknown)
-    found = harness.provisioner.find(request.token, TIMEOUT_S)
+    found = harness.provisioner.find(OWNER, request.token, TIMEOUT_S)
     assert found is not None
     again = harness.provisioner.launch(request, TIMEOUT_S)
     assert isinstance(again, Launched)
@@ -179,14 +179,7 @@ def test_no_answer_in_time_is_unknown(harness: Harness) -> None:
     began = time.monotonic()
     assert isinstance(harness.provisioner.launch(request, 0.5), Unknown)
     assert time.monotonic() - began < 2.0
-    assert harness.provisioner.find(request.token, TIMEOUT_S) is None
-
-
-def test_listings_show_one_cluster_only(harness: Harness) -> None:
-    launch(harness.provisioner, "n1")
-    other = replace(request_for(harness.provisioner, "n2"), cluster="another-cluster")
-    assert isinstance(harness.provisioner.launch(other, TIMEOUT_S), Launched)
-    assert set(listed(harness.provisioner)) == {"n1"}
+    assert harness.provisioner.find(OWNER, request.token, TIMEOUT_S) is None
 
 
 def test_a_lagging_listing_shows_the_past(harness: Harness) -> None:
@@ -235,7 +228,7 @@ def test_a_preemption_is_announced_and_then_evidence(harness: Harness) -> None:
 def test_an_announced_preemption_shows_its_deadline(harness: Harness) -> None:
     instance = launch_running(harness.provisioner, "n1")
     deadline = harness.preempt(instance.id, 600.0)
-    found = harness.provisioner.find(instance.token, TIMEOUT_S)
+    found = harness.provisioner.find(OWNER, instance.token, TIMEOUT_S)
     assert found is not None
     assert found.state is InstanceState.RUNNING
     assert found.end_cause is None
@@ -257,8 +250,8 @@ def test_a_cloud_that_cannot_be_reached_says_nothing_about_machines(harness: Har
     assert isinstance(harness.provisioner.launch(request, TIMEOUT_S), Transient)
     for ask in (
         lambda: harness.provisioner.offers(OfferQuery(), TIMEOUT_S),
-        lambda: harness.provisioner.find("token", TIMEOUT_S),
-        lambda: harness.provisioner.instances(CLUSTER, TIMEOUT_S),
+        lambda: harness.provisioner.find(OWNER, "token", TIMEOUT_S),
+        lambda: harness.provisioner.instances(OWNER, TIMEOUT_S),
         lambda: harness.provisioner.terminate("machine", TIMEOUT_S),
     ):
         with pytest.raises(UnreachableError):
@@ -267,10 +260,10 @@ def test_a_cloud_that_cannot_be_reached_says_nothing_about_machines(harness: Har
 
 def test_a_fresh_cluster_has_left_nothing_over(harness: Harness) -> None:
     instance = launch_running(harness.provisioner, "n1")
-    assert not harness.provisioner.leftovers(CLUSTER, TIMEOUT_S)
+    assert not harness.provisioner.leftovers(OWNER, TIMEOUT_S)
     harness.provisioner.terminate(instance.id, TIMEOUT_S)
     wait_state(harness.provisioner, instance.token, InstanceState.TERMINATED)
-    assert not harness.provisioner.leftovers(CLUSTER, TIMEOUT_S)
+    assert not harness.provisioner.leftovers(OWNER, TIMEOUT_S)
 
 
 def test_a_console_tells_of_its_machine_alone(harness: Harness) -> None:

@@ -20,7 +20,7 @@ from provisioners.base import (
 )
 from tests.contract.harness import Harness
 from tests.support.machines import (
-    CLUSTER,
+    OWNER,
     TIMEOUT_S,
     found_by,
     launch,
@@ -41,7 +41,7 @@ HOUR_S = 3600.0
 
 def alive(provisioner: Provisioner) -> set[str]:
     """The tokens of all machines that the listing calls alive."""
-    return {each.token for each in provisioner.instances(CLUSTER, TIMEOUT_S) if each.state in ALIVE}
+    return {each.token for each in provisioner.instances(OWNER, TIMEOUT_S) if each.state in ALIVE}
 
 
 # -- launches ------------------------------------------------------------------------------------------------
@@ -55,7 +55,7 @@ def test_a_machine_behind_an_error_is_found_and_not_made_twice(light_harness: Ha
     again = light_harness.provisioner.launch(request, TIMEOUT_S)
     assert isinstance(again, Launched)
     assert again.instance.id == machine.id
-    assert len(light_harness.provisioner.instances(CLUSTER, TIMEOUT_S)) == 1
+    assert len(light_harness.provisioner.instances(OWNER, TIMEOUT_S)) == 1
 
 
 def test_a_launch_that_arrives_twice_makes_one_machine(light_harness: Harness) -> None:
@@ -64,7 +64,7 @@ def test_a_launch_that_arrives_twice_makes_one_machine(light_harness: Harness) -
     outcome = light_harness.provisioner.launch(request, TIMEOUT_S)
     assert isinstance(outcome, Launched)
     assert found_by(light_harness.provisioner, "n1").id == outcome.instance.id
-    assert len(light_harness.provisioner.instances(CLUSTER, TIMEOUT_S)) == 1
+    assert len(light_harness.provisioner.instances(OWNER, TIMEOUT_S)) == 1
 
 
 def test_room_for_three_is_three_machines_of_eight_and_each_is_told_of_its_own(light_harness: Harness) -> None:
@@ -82,7 +82,7 @@ def test_room_for_three_is_three_machines_of_eight_and_each_is_told_of_its_own(l
     }
     assert alive(light_harness.provisioner) == set(made)
     assert all(light_harness.zone in each.message for each in refused.values())
-    assert light_harness.provisioner.find(next(iter(refused)), TIMEOUT_S) is None
+    assert light_harness.provisioner.find(OWNER, next(iter(refused)), TIMEOUT_S) is None
 
 
 # -- listings ------------------------------------------------------------------------------------------------
@@ -91,7 +91,7 @@ def test_room_for_three_is_three_machines_of_eight_and_each_is_told_of_its_own(l
 def test_a_listing_may_lack_what_a_young_machine_does_not_have_yet(light_harness: Harness) -> None:
     light_harness.be_terse()
     launched = launch(light_harness.provisioner, "n1")
-    (listed,) = light_harness.provisioner.instances(CLUSTER, TIMEOUT_S)
+    (listed,) = light_harness.provisioner.instances(OWNER, TIMEOUT_S)
     for seen in (launched, listed, found_by(light_harness.provisioner, "n1")):
         assert (seen.id, seen.node, seen.token) == (launched.id, "n1", launched.token)
         assert seen.state in ALIVE
@@ -161,10 +161,10 @@ def test_a_machine_that_is_stopped_is_not_gone_until_it_is_terminated(light_harn
     light_harness.stop(machine.id)
     stopped = wait_state(light_harness.provisioner, machine.token, InstanceState.STOPPED)
     assert stopped.id == machine.id
-    assert [each.state for each in light_harness.provisioner.instances(CLUSTER, TIMEOUT_S)] == [InstanceState.STOPPED]
+    assert [each.state for each in light_harness.provisioner.instances(OWNER, TIMEOUT_S)] == [InstanceState.STOPPED]
     light_harness.provisioner.terminate(machine.id, TIMEOUT_S)
     wait_state(light_harness.provisioner, machine.token, InstanceState.TERMINATED)
-    assert not light_harness.provisioner.leftovers(CLUSTER, TIMEOUT_S)
+    assert not light_harness.provisioner.leftovers(OWNER, TIMEOUT_S)
 
 
 # -- clocks --------------------------------------------------------------------------------------------------
@@ -176,7 +176,7 @@ def test_a_clock_that_differs_ends_nothing_puts_no_notice_off_and_hides_no_end(
 ) -> None:
     light_harness.skew(ahead_s)
     one, two = (launch_running(light_harness.provisioner, name) for name in ("n1", "n2"))
-    for seen in light_harness.provisioner.instances(CLUSTER, TIMEOUT_S):
+    for seen in light_harness.provisioner.instances(OWNER, TIMEOUT_S):
         assert (seen.state, seen.end_cause, seen.preempt_at) == (InstanceState.RUNNING, None, None)
     assert [each for each in light_harness.provisioner.check(3 * TIMEOUT_S) if not each.ok] == []
     assert wait_for(lambda: light_harness.provisioner.console(one.id, TIMEOUT_S), "the console")
@@ -190,7 +190,7 @@ def test_a_clock_that_differs_ends_nothing_puts_no_notice_off_and_hides_no_end(
     causes = {one.id: EndCause.USER, two.id: EndCause.PREEMPTED}
 
     def listed() -> bool:
-        listed = light_harness.provisioner.instances(CLUSTER, TIMEOUT_S)
+        listed = light_harness.provisioner.instances(OWNER, TIMEOUT_S)
         ended = {each.id: each.end_cause for each in listed if each.state is InstanceState.TERMINATED}
         return ended == causes
 

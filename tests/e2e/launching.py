@@ -56,6 +56,7 @@ class Nodes:
     program: Mapping[str, str] = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=dict)
     nnodes: str = "1:4"
+    nproc: int = 1
     module: str = "spotsup_trainer.launcher"
     max_restarts: int = 0
     ttl_s: float = 2.0
@@ -75,11 +76,14 @@ class Nodes:
 
     # -- starting and ending -------------------------------------------------------------------------------
 
-    def start(self, *nodes: str, via: str = "", **env: str) -> None:
-        """Start launchers, which reach etcd `via` another endpoint if given."""
+    def start(self, *nodes: str, via: str = "", place: tuple[str, str] | None = None, **env: str) -> None:
+        """Start launchers, which reach etcd `via` another endpoint if given. `place`: a network namespace, and the
+        address there."""
         for node in nodes:
-            address = f"127.0.0.{10 + sum(map(ord, node)) % 200}"
-            command = [sys.executable, "-m", self.module, "--nnodes", self.nnodes, "--nproc-per-node", "1"]
+            address = place[1] if place else f"127.0.0.{10 + sum(map(ord, node)) % 200}"
+            inside = ["ip", "netns", "exec", place[0]] if place else []
+            command = [*inside, sys.executable, "-m", self.module, "--nnodes", self.nnodes]
+            command += ["--nproc-per-node", str(self.nproc)]
             command += ["--rdzv-backend", self.backend, "--rdzv-endpoint", via or self.endpoint, "--rdzv-id", self.job]
             command += ["--rdzv-conf", self.rdzv_conf or f"lease_ttl={self.ttl_s:.0f}", "--local-addr", address]
             command += ["--max-restarts", str(self.max_restarts)]

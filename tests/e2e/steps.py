@@ -2,8 +2,9 @@
 
 Settings come as KEY=VALUE arguments: until (training ends when this file exists), step_s (how long a step takes),
 fail_on (node that raises), fail_at (its step), fail_times (how often, over all rounds), slow_on (node that takes its
-time after the last step), deaf (1: neither SIGTERM nor a lost peer ends it), helper (1: it has a process of its own,
-as data loaders have them), session (0: none), events (a file for JSON lines).
+time after the last step), hang_at (step after which all ranks hang, in the first round), hangs_after_s (a silence of so
+long is a hang), deaf (1: neither SIGTERM nor a lost peer ends it), helper (1: it has a process of its own, as data
+loaders have them), session (0: none), timeout_s (of a collective), events (a file for JSON lines).
 """
 
 import json
@@ -25,9 +26,12 @@ SETTINGS = {
     "fail_at": "3",
     "fail_times": "1",
     "slow_on": "",
+    "hang_at": "",
+    "hangs_after_s": "",
     "deaf": "0",
     "helper": "0",
     "session": "1",
+    "timeout_s": "30",
 }
 SETTINGS |= dict(argument.split("=", 1) for argument in sys.argv[1:])
 NODE = os.environ.get("SPOTSUP_NODE_ID", "")
@@ -62,11 +66,17 @@ def maybe_fail(step: int) -> None:
         raise ValueError(f"failing on purpose, time {so_far + 1}")
 
 
+def hang_or_not(step: int) -> None:
+    """Hang when the settings ask for it."""
+    while SETTINGS["hang_at"] == str(step) and os.environ["SPOTSUP_ROUND"] == "1":
+        time.sleep(1)
+
+
 def main() -> None:
     """Train."""
     if SETTINGS["helper"] == "1":
         subprocess.Popen(["sleep", "600"])
-    dist.init_process_group("gloo", timeout=timedelta(seconds=30))
+    dist.init_process_group("gloo", timeout=timedelta(seconds=float(SETTINGS["timeout_s"])))
     step = int(CHECKPOINT.read_text()) if CHECKPOINT.exists() else 0
     emit("start", step=step, argv=sys.argv[1:2], main=sys.modules["__main__"].__file__)
     yield_file, session, parked = (file_named(f"SPOTSUP_{name}_FILE") for name in ("YIELD", "SESSION", "PARKED"))
@@ -88,6 +98,9 @@ def main() -> None:
                 parked.touch()
             time.sleep(60)
         maybe_fail(step)
+        if session and SETTINGS["hangs_after_s"]:
+            session.write_text(SETTINGS["hangs_after_s"])
+        hang_or_not(step)
         time.sleep(float(SETTINGS["step_s"]))
         step += 1
         emit("step", step=step)

@@ -34,3 +34,8 @@ def test_leaders_are_killed_and_frozen_under_a_job_that_trains(tmp_path: Path) -
 def test_members_of_etcd_are_killed_and_frozen_under_a_job_that_trains(tmp_path: Path) -> None:
     kinds = {fault["planned"]["kind"] for fault in chaos(tmp_path, "member", 3)["testbeds"][0]["faults"]}
     assert kinds >= {"etcd member killed", "etcd member frozen"}
+
+
+def test_nodes_that_only_etcd_cannot_hear_train_on_and_none_is_ended(tmp_path: Path) -> None:
+    for fault in chaos(tmp_path, "without etcd for 30 s", 1, faults=2)["testbeds"][0]["faults"]:
+        assert "2 of 2 nodes are silent: network?" in fault["remark"]

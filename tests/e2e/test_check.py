@@ -6,13 +6,15 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from provisioners.base import Market, Offer, Owner
 from tests.clouds.base import CloudServer, wire_cloud
+from tests.support.machines import launched_by, request_at
 from tests.support.programs import LocalCloud, program_env
 from tools.stack import ROOT
 
@@ -74,6 +76,20 @@ def test_all_checks_pass_and_nothing_is_launched(installation: Installation) -> 
     assert "would have been allowed" in messages["us-east-1 launching"]
     assert not installation.server.cloud.fleet.records
     assert not (installation.folder / "state").exists(), "a check makes nothing"
+
+
+def test_other_installations_in_the_account_are_named_and_left_alone(installation: Installation) -> None:
+    provisioner = installation.server.provisioner()
+    other = Owner("default", "fedcba9876543210")
+    for token, owner in (("a", other), ("b", other), ("c", Owner("vision", other.key_mark))):
+        offer = Offer("aws", "us-east-1", "us-east-1a", "g4dn.xlarge", Market.SPOT, None)
+        launched_by(provisioner, replace(request_at(offer, "n1", token=token), owner=owner))
+    report = installation.check()
+    assert report["ok"]
+    (found,) = [each["message"] for each in report["findings"] if each["check"] == "other installations"]
+    assert "cluster default with key mark fedcba9876543210 has 2, cluster vision with key mark " in found
+    assert "left alone" in found
+    assert len(installation.server.cloud.fleet.alive()) == 3
 
 
 def test_an_unreachable_cloud(installation: Installation) -> None:

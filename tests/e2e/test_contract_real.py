@@ -82,7 +82,7 @@ def test_the_suite_holds_and_leaves_nothing(account: Account) -> None:
     assert 0 < float(spent) < 2
     assert set(account.machines()) == {"terminated"}
     clusters = {record.tags["spotsup-cluster"] for record in account.server.cloud.fleet.records.values()}
-    assert all(re.fullmatch(r"contract-[0-9a-f]{8}-\d\d(-another-cluster)?", each) for each in clusters)
+    assert all(re.fullmatch(r"contract-[0-9a-f]{8}-\d\d(-default|-another)?", each) for each in clusters)
 
 
 def test_a_budget_that_could_be_exceeded_ends_it(account: Account) -> None:

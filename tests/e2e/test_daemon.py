@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import socket
 import subprocess
 from pathlib import Path
@@ -192,3 +194,24 @@ def test_a_stack_cleans_up_after_one_that_was_killed(tmp_path: Path) -> None:
     assert killed.reap() == 0, "the orphan was asked to stop, and did"
     assert not Path(f"/proc/{survivor}").exists()
     assert later.close().processes == ()
+
+
+def test_an_embedded_etcd_that_is_killed_comes_back_and_meanwhile_reading_says_so(stack: Stack, job_file: Path) -> None:
+    stack.ctl("daemon", "pause")  # nothing is launched: the job is only kept
+    assert stack.ctl("submit", str(job_file)).returncode == 0
+    running = stack.state / "etcd" / "embedded.json"
+    pid = json.loads(running.read_text())["pid"]
+    # one that is frozen is not started again: the outage lasts until it is killed
+    os.kill(pid, signal.SIGSTOP)
+    stack.wait_for(lambda: "etcd has not answered" in stack.ctl("list").stderr, 60.0, "the outage to be noticed")
+    for command in ("list", "nodes", "cost"):
+        shown = stack.ctl(command)
+        assert (shown.returncode, "shown as of then" in shown.stderr) == (0, True), shown
+    assert stack.ctl("status", "sleeper").stdout.startswith("sleeper  queued")
+    row = json.loads(stack.ctl("list", "-o", "json").stdout)[0]
+    assert (row["name"], row["etcd_away_since"] > 0) == ("sleeper", True)
+    os.kill(pid, signal.SIGKILL)
+    stack.wait_for(lambda: not stack.ctl("list").stderr, 60.0, "etcd to be started again")
+    assert json.loads(running.read_text())["pid"] != pid
+    assert json.loads(stack.ctl("list", "-o", "json").stdout)[0]["etcd_away_since"] is None
+    assert stack.ctl("cancel", "sleeper").returncode == 0

@@ -135,7 +135,8 @@ def test_a_leader_that_freezes_while_the_round_is_formed_does_not_block_the_othe
     job.stepping(2, alone)
 
 
-def test_a_node_that_is_cut_off_from_etcd_comes_back(job: Nodes) -> None:
+def test_a_node_that_is_cut_off_from_etcd_trains_on_and_one_that_is_given_up_comes_back(job: Nodes) -> None:
+    job.ttl_s = 5.0
     with cable(job.endpoint) as wire:
         job.hint("a", "b", minimum=2)
         job.start("a")
@@ -143,8 +144,17 @@ def test_a_node_that_is_cut_off_from_etcd_comes_back(job: Nodes) -> None:
         job.stepping(2)
         job.hint("a", "b")
         wire.cut()
-        # its lease ends: the other goes on without it, and so ends its workers too
+        eventually("its lease ends", lambda: job.member("b") is None)
+        ended_at = time.time()
+        eventually("steps long after that", lambda: job.last_step_at(1) > ended_at + 5.0)
+        wire.repair()
+        eventually("it is back", lambda: job.member("b"))
+        eventually("steps long after that", lambda: job.last_step_at(1) > ended_at + 10.0)
+        assert (job.round().number, len(job.events("start"))) == (1, 2)
+        wire.cut()
+        job.write_tombstone("b")  # the other goes on without it, and so ends its workers too
         alone = job.stepping(1, 1)["round"]
+        job.etcd.delete(job.keys.tombstone(job.job, "b"))
         assert job.round().nodes() == ("a",)
         eventually("b has stopped", lambda: len(job.processes("b")) == 2)
         wire.repair()

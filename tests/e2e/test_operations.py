@@ -103,6 +103,44 @@ def test_drain_pause_and_resume_lose_no_step(stack: Stack, job: Path, tmp_path: 
     stack.wait_for(lambda: not stack.machines(), 150.0, "the machines to be released")
 
 
+def test_a_limit_pauses_and_a_new_run_of_the_name_goes_on_from_the_old_one(
+    stack: Stack, job: Path, tmp_path: Path
+) -> None:
+    steps = Steps(stack, tmp_path / "steps")
+    job.write_text(job.read_text() + "limits: {hours: 0.002}\n")  # 7 s
+
+    def paused() -> bool:
+        return status(stack)["state"] == "paused" and not stack.machines()
+
+    assert stack.ctl("submit", str(job)).returncode == 0
+    stack.wait_for(paused, 200.0, "the job to be paused")
+    made = steps.made()
+    assert status(stack)["reason"].startswith("limits.hours 0.002 reached; `spotsupctl limits steps --hours 0.0")
+    refused = stack.ctl("resume", "steps")
+    assert (refused.returncode, "stays paused: limits.hours 0.002 reached" in refused.stderr) == (5, True)
+    assert "0.002" in stack.ctl("limits", "steps").stdout
+    assert stack.ctl("limits", "steps", "--hours", "-1").returncode == 2
+    assert stack.ask("limits", "steps", "--hours", "9")["limits"]["hours"]["limit"] == 9
+    stack.wait_for(lambda: len(steps.made()) > len(made) + 5, 150.0, "training to go on")
+
+    assert stack.ctl("submit", str(job), "--resume-from", "steps").returncode == 5, "it runs"
+    assert stack.ctl("cancel", "steps").returncode == 0
+    stack.wait_for(lambda: not status(stack)["nodes"]["active"], 150.0, "the machines to be released")
+    checkpoint, ended = status(stack)["checkpoint_step"], len(steps.made())
+    assert checkpoint >= len(made) > 0
+    assert stack.ctl("submit", str(job), "--resume-from", "steps").returncode == 0
+    steps.wait_for_more()
+    assert steps.made()[ended] == checkpoint + 1, "the new run begins after the old one's newest checkpoint"
+    old = stack.ask("status", "steps.1")
+    assert (old["name"], old["state"], old["checkpoint_step"]) == ("steps.1", "cancelled", checkpoint)
+    assert [row["name"] for row in stack.ask("list")] == ["steps", "steps.1"]
+    assert stack.ask("events", "steps.1")[-1]["kind"] == "job-cancelled"
+    assert stack.ask("logs", "steps.1") is not None
+    assert stack.ask("cost", "steps.1")[0]["usd"] > 0
+    assert stack.ctl("cancel", "steps").returncode == 0
+    stack.wait_for(lambda: not stack.machines(), 150.0, "the machines to be released")
+
+
 def test_an_etcd_that_lost_everything_costs_no_machine_and_no_step(stack: Stack, job: Path, tmp_path: Path) -> None:
     steps, backup = Steps(stack, tmp_path / "steps"), tmp_path / "journal.gz"
     assert stack.ctl("submit", str(job)).returncode == 0

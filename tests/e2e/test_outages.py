@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from spotsup_trainer.rendezvous.membership import Broken, Yield
+from spotsup_trainer.wire import Hint, encode
 from torch.distributed.elastic.rendezvous.api import RendezvousClosedError
 
 from tests.e2e.handlers import JOB, KEYS, TTL_S, Handlers
@@ -127,15 +128,38 @@ def test_all_leases_end_while_no_member_reaches_etcd_and_no_member_is_lost(handl
         assert handlers.round().reason == "c joined"
 
 
-def test_a_member_that_was_cut_off_goes_on_and_is_fenced_when_it_is_back(handlers: Handlers) -> None:
+@pytest.mark.parametrize("cut_off", ["a", "b"])  # with and without the round's store
+def test_a_member_that_only_etcd_cannot_hear_keeps_its_round_and_renews_its_key_when_it_is_back(
+    handlers: Handlers, cut_off: str
+) -> None:
+    with cable(handlers.endpoint) as wire:
+        for node in "ab":
+            handlers.make(node, via=wire.endpoint if node == cut_off else "", lease_ttl=6.0)
+        handlers.make("c", lease_ttl=6.0)
+        handlers.hint("ab")
+        handlers.form("a", "b")
+        handlers.etcd.put(KEYS.hint(JOB), encode(Hint(("a", "b"), 1, 2, spares=("c",))))
+        waiting = handlers.join("c")
+        wire.cut()
+        handlers.steady("a", "b", until=lambda: handlers.member(cut_off) is None)
+        handlers.steady_for(4.0, "a", "b")
+        wire.repair()
+        handlers.steady("a", "b", until=lambda: handlers.member(cut_off) is not None)
+        handlers.steady_for(1.0, "a", "b")
+        assert (handlers.round().number, waiting["c"].done()) == (1, False)
+
+
+def test_a_member_that_was_cut_off_and_given_up_is_fenced_when_it_is_back(handlers: Handlers) -> None:
     with cable(handlers.endpoint) as wire:
         handlers.make("a")
         handlers.make("b", via=wire.endpoint)
         handlers.hint("ab")
         handlers.form("a", "b")
         wire.cut()
+        handlers.write_tombstone("b")
         handlers.steady("b", until=lambda: isinstance(handlers.made["a"].standing(), Broken))
         handlers.form("a")
+        handlers.etcd.delete(KEYS.tombstone(JOB, "b"))
         handlers.steady_for(0.5, "b")
         wire.repair()
         handlers.stands("b", Broken)

@@ -32,7 +32,7 @@ def stack(tmp_path: Path, server: CloudServer) -> Iterator[Stack]:
     stack = Stack(tmp_path / "stack", cluster="test", environ=server.environ)
     stack.prepare()
     with (stack.folder / "spotsupd.toml").open("a") as file:
-        file.write(f'[aws]\nregions = ["us-east-1"]\nendpoint = {json.dumps(server.url)}\n')
+        file.write(f'[local]\nenabled = true\n[aws]\nregions = ["us-east-1"]\nendpoint = {json.dumps(server.url)}\n')
     stack.start_daemon()
     yield stack
     assert stack.close().processes == ()
@@ -54,7 +54,7 @@ def test_a_plan_a_refusal_and_a_cloud_that_is_away(stack: Stack, server: CloudSe
     assert lines[4].startswith("2 nodes: $")
     found = stack.ask("plan", str(job), "--nodes", "1", "--limit", "3")
     assert (len(found["offers"]), found["nodes"]) == (3, 1)
-    on_local = stack.ctl("plan", "--name", "mine", "--code", str(job.parent), "--", "train.py")
+    on_local = stack.ctl("plan", "--name", "mine", "--cloud", "local", "--code", str(job.parent), "--", "train.py")
     assert on_local.returncode == 0
     assert "local-a" in on_local.stdout
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from spotsup_trainer.rendezvous.handler import handler_from
 from spotsup_trainer.rendezvous.membership import Broken, Yield
-from spotsup_trainer.wire import Hint, Member, Result, Tombstone, decode, encode
+from spotsup_trainer.wire import Hint, Result, Tombstone, encode
 from torch.distributed.elastic.rendezvous.api import (
     RendezvousClosedError,
     RendezvousGracefulExitError,
@@ -94,18 +94,19 @@ def test_a_hint_chooses_and_a_tombstone_saves_waiting(handlers: Handlers) -> Non
         waiting["d"].result(timeout=90)
 
 
-def test_a_lease_that_ended_is_granted_again_and_the_round_re_forms(handlers: Handlers) -> None:
+def test_a_lease_that_ended_is_granted_again_and_the_round_goes_on(handlers: Handlers) -> None:
     for node in "ab":
-        handlers.make(node, 2, 2)
+        handlers.make(node, 2, 2, lease_ttl=6.0)
     handlers.form("a", "b")
+    eventually("b runs", lambda: (found := handlers.member("b")) and found.state == "running")
     before = handlers.etcd.get(KEYS.member(JOB, "b"))
     assert before is not None
     handlers.etcd.revoke(before.lease)
-    handlers.stands("a", Broken)
-    handlers.stands("b", Broken)
-    back = eventually("b is back", lambda: handlers.member("b"))
-    assert back.incarnation == decode(Member, before.value).incarnation
-    assert [info.rank for info in handlers.form("a", "b")] == [0, 1]
+    handlers.steady("a", "b", until=lambda: handlers.member("b"))
+    back = handlers.etcd.get(KEYS.member(JOB, "b"))
+    assert back is not None
+    assert (back.value, back.lease == before.lease) == (before.value, False)
+    handlers.steady_for(0.5, "a", "b")
 
 
 def test_no_round_is_formed_after_the_result(handlers: Handlers) -> None:

@@ -17,7 +17,7 @@ from provisioners.base import (
     Provisioner,
 )
 from tests.clouds import azure
-from tests.support.machines import CLUSTER, TIMEOUT_S, found_by, launched_by, request_at
+from tests.support.machines import OWNER, TIMEOUT_S, found_by, launched_by, request_at
 
 T4 = OfferQuery(gpu="T4", gpus_per_node=1)
 _FAMILY = "projects/ubuntu-os-accelerator-images/global/images/family/nothing"
@@ -308,7 +308,7 @@ class Api:
 
     def listed(self) -> Sequence[Instance]:
         """The cluster's machines."""
-        return self.provisioner.instances(CLUSTER, TIMEOUT_S)
+        return self.provisioner.instances(OWNER, TIMEOUT_S)
 
     def terminate(self, machine: Instance) -> None:
         """End a machine."""

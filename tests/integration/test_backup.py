@@ -15,7 +15,7 @@ from spotsup_trainer.wire import Hint, Keys, Member, Progress, encode
 from supervisor.errors import CommandRefusedError, JournalUnavailableError, SpotsupError, UsageError
 from supervisor.journal.backup import CopyCounts, export_journal, import_journal
 from supervisor.journal.codec import dump
-from supervisor.model import SCHEMA_VERSION, ClusterRecord, Event, EventKind, JobRecord
+from supervisor.model import SCHEMA_VERSION, ClusterRecord, Event, EventKind, JobRecord, PastRun
 from supervisor.spec import parse_spec
 
 KEYS = Keys("test")
@@ -25,6 +25,7 @@ WORLD = {
     f"{KEYS.world}cluster": dump(ClusterRecord(1.0, "me")),
     f"{KEYS.world}jobs/job": dump(JOB),
     f"{KEYS.world}nodes/job/job-abcde-1": b"{}",
+    f"{KEYS.root}past/job/000001": dump(PastRun(JOB, (), None)),
     f"{KEYS.root}events/job/1": dump(Event("1", 1.0, "job", EventKind.SUBMITTED, "submitted")),
     KEYS.progress("job"): encode(Progress(1, 2, 3.0, 3.0)),
     **{f"{KEYS.root}blobs/abc/{number:05d}": bytes([number]) * 500_000 for number in range(4)},

@@ -74,12 +74,43 @@ def test_a_program_that_does_not_end_is_not_waited_for(tmp_path: Path) -> None:
     a_program(tmp_path / "bin", "timeout", f"exec sleep 30 & echo $! >'{tmp_path}/pid'; wait")
     a_program(tmp_path / "bin", "nvidia-smi", "exit 0")
     setup = a_setup(root=str(tmp_path / "a root"), host=host_on("aws", "T4", 1))
-    script = gpu_script(setup, str(tmp_path / "a sys"), str(tmp_path / "proc")).replace("limit_s=30", "limit_s=1")
+    script = gpu_script(setup, str(tmp_path / "a sys"), str(tmp_path / "proc"))
+    script = script.replace("limit_s=30", "limit_s=1").replace("patience_s=180", "patience_s=1")
     began = time.monotonic()
     done = run_script(script, f"{tmp_path / 'bin'}:{os.environ['PATH']}")
     assert time.monotonic() - began < 20
     assert gpu_facts(json.loads(done.stdout))["gpu"].smi_hung
     os.kill(int((tmp_path / "pid").read_text()), 9)
+
+
+@pytest.mark.parametrize(
+    ("born", "smi", "asked", "hung"),
+    [
+        # Only the first call is slow: it wakes the GPUs.
+        ("n1", '[ -e "$DIR/awake" ] || exec sleep 30', ["query", "persist", "query"], False),
+        ("another", 'case "$ASKED" in *query*query*) ;; *) exec sleep 30 ;; esac', ["query", "query"], False),
+        ("n1", 'case "$1" in -pm) exec sleep 30 ;; *) exec sleep 30 ;; esac', ["query", "persist"], True),
+        ("n1", 'case "$1" in -pm) ;; *) exec sleep 30 ;; esac', ["query", "persist", "query"], True),
+    ],
+)
+def test_a_slow_nvidia_smi_is_tried_again_with_persistence_mode_on(
+    tmp_path: Path, born: str, smi: str, asked: list[str], hung: bool
+) -> None:
+    a_bus(tmp_path / "sys", ("0x10de", "0x1eb8", "0x030200"))
+    (tmp_path / "born").write_text(f"{born}\n")
+    row = "0, Tesla T4, GPU-1, 580.95.05, 15360, 0, Enabled"
+    note = 'case "$1" in -pm) what=persist; touch "$DIR/awake" ;; *) what=query ;; esac; echo "$what" >>"$DIR/asked"'
+    a_program(tmp_path / "bin", "nvidia-smi", f'DIR={tmp_path}\n{note}\nASKED=$(cat "$DIR/asked")\n{smi}\necho "{row}"')
+    a_program(tmp_path / "bin", "sudo", 'shift; exec "$@"')
+    setup = a_setup(root=str(tmp_path / "root"), host=host_on("aws", "T4", 1))
+    script = gpu_script(setup, str(tmp_path / "sys"), str(tmp_path / "proc")).replace(
+        "born=/etc/spotsup/born", f"born={tmp_path}/born"
+    )
+    script = script.replace("limit_s=30", "limit_s=1").replace("patience_s=180", "patience_s=2")
+    done = run_script(script, f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    found = gpu_facts(json.loads(done.stdout))["gpu"]
+    assert (tmp_path / "asked").read_text().split() == asked
+    assert (found.smi_hung, len(found.gpus)) == (hung, 0 if hung else 1)
 
 
 def test_the_jobs_interpreter_computes_and_that_is_noted(tmp_path: Path) -> None:

@@ -140,7 +140,7 @@ def test_a_pid_that_belongs_to_another_process_is_no_agent(computer: Computer) -
 
 
 # Running the scripts costs half a second each time: few examples, and shrinking would take minutes.
-@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     home=st.text(st.characters(exclude_categories=["Cs", "Cc"], exclude_characters="/:"), min_size=1, max_size=9),
     root=st.sampled_from(["~/.spotsup", "~/a b", "~/$x'\""]),

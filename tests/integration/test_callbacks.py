@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -158,6 +159,22 @@ def test_a_half_written_hugging_face_checkpoint_is_passed_over(tmp_path: Path, m
             (tmp_path / f"checkpoint-{step}" / "trainer_state.json").write_text(state)
     (tmp_path / "checkpoint-best").mkdir()
     assert newest(tmp_path) == str(tmp_path / "checkpoint-100")
+
+
+def test_a_job_begins_with_the_checkpoint_of_an_earlier_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for framework in ("transformers", "lightning.pytorch"):
+        monkeypatch.setitem(sys.modules, framework, stand_in(framework))
+    earlier, own = tmp_path / "earlier", tmp_path / "own"
+    monkeypatch.setenv("SPOTSUP_RESUME_FROM", os.pathsep.join([str(tmp_path / "none"), str(earlier)]))
+    (earlier / "checkpoint-7").mkdir(parents=True)
+    (earlier / "checkpoint-7" / "trainer_state.json").write_text("{}")
+    (earlier / "step_00000007.ckpt").touch()
+    lightning = callbacks.SpotsupLightningCallback(own)
+    assert callbacks.SpotsupTrainerCallback.newest(own) == str(earlier / "checkpoint-7")
+    assert lightning.newest() == str(earlier / "step_00000007.ckpt")
+    own.mkdir()
+    (own / "step_00000002.ckpt").touch()
+    assert lightning.newest() == str(own / "step_00000002.ckpt"), "its own counts more"
 
 
 def test_outside_a_job_nothing_is_asked_for() -> None:

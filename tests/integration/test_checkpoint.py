@@ -107,6 +107,30 @@ def test_training_goes_on_exactly_where_it_stopped(tmp_path: Path, background: b
     assert_same(old, new)
 
 
+def test_a_job_begins_with_the_newest_checkpoint_of_an_earlier_one_and_writes_nothing_there(tmp_path: Path) -> None:
+    older, newer, own = (tmp_path / name for name in ("older", "newer", "own"))
+    for root, step in ((older, 3), (newer, 5)):
+        training = Training()
+        writer = checkpointer(root, training.state, round_number=7)
+        writer.claim()
+        assert writer.save(Position(step))
+    before = names(older), names(newer)
+    sources = [tmp_path / "missing", newer, older]
+    began = Training()
+    first = checkpointer(own, began.state, round_number=1, resume_from=sources)
+    assert first.restore() == Position(5)
+    assert_same(began, training)
+    assert first.save(Position(6))
+    assert checkpointer(own, Training().state, resume_from=sources).restore() == Position(6), "its own counts more"
+    assert (names(older), names(newer)) == before
+
+
+def test_a_job_that_should_resume_does_not_start_over(tmp_path: Path) -> None:
+    empty = checkpointer(tmp_path / "own", Training().state, resume_from=[tmp_path / "earlier"])
+    with pytest.raises(CheckpointError, match=r"no complete checkpoint in .*/earlier: submit the job without --resume"):
+        empty.restore()
+
+
 def test_stateless_optimizers_and_several_modules(tmp_path: Path) -> None:
     first, second = nn.Linear(2, 2), nn.Linear(3, 3)
     state = {

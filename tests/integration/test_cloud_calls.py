@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from provisioners.base import (
+    Denied,
     DeniedError,
     EndCause,
     Fatal,
@@ -27,9 +28,10 @@ from provisioners.base import (
     Unknown,
     UnreachableError,
 )
+from provisioners.readings import Guarded
 from tests.clouds.base import bare
 from tests.integration.cloud_names import NAMES, T4, Api
-from tests.support.machines import CLUSTER, TIMEOUT_S, launched_by
+from tests.support.machines import OTHER, OWNER, TIMEOUT_S, launched_by
 
 # -- launches ------------------------------------------------------------------------------------------------
 
@@ -86,22 +88,22 @@ def test_a_launch_is_sent_once_even_where_the_sdk_would_retry(api: Api) -> None:
 def test_a_fault_inside_the_cloud_is_unknown(api: Api) -> None:
     api.cloud.fail_next(api.cloud.launch, "internal")
     assert isinstance(api.launch("n1"), Unknown)
-    assert api.provisioner.find("token-n1", TIMEOUT_S) is None
+    assert api.provisioner.find(OWNER, "token-n1", TIMEOUT_S) is None
 
 
-def test_the_accounts_limit_is_a_quota_of_the_region(api: Api) -> None:
+def test_the_accounts_limit_is_a_quota_of_the_types_family(api: Api) -> None:
     api.cloud.fleet.most_machines = 1
     api.launched("n1")
     for number, market in enumerate(Market):
         outcome = api.launch(f"other-{number}", market=market)
         assert isinstance(outcome, Quota), outcome
-        assert outcome.scope is Scope.REGION
+        assert outcome.scope is Scope.QUOTA
+    assert all(offer.quota for offer in api.offers())
 
 
-@pytest.mark.parametrize("api", ["aws", "azure"], indirect=True)  # in Google's API all clusters share a token's name
-def test_a_token_of_another_cluster_is_another_token(api: Api) -> None:
+def test_a_token_of_another_owner_is_another_token(api: Api) -> None:
     machine = api.launched("n1")
-    assert launched_by(api.provisioner, replace(api.request("n1"), cluster="other")).id != machine.id
+    assert launched_by(api.provisioner, replace(api.request("n1"), owner=OTHER)).id != machine.id
 
 
 @pytest.mark.parametrize(("api", "zone"), [("aws", "us-east-1e"), ("gcp", "us-central1-c")], indirect=["api"])
@@ -131,9 +133,9 @@ def test_reading_is_tried_again_and_then_given_up(api: Api, monkeypatch: pytest.
 def test_every_call_ends_in_time(api: Api, timeout_s: float) -> None:
     machine, cloud = api.launched("n1"), api.provisioner
     asks: list[Callable[[], object]] = [
-        lambda: cloud.instances(CLUSTER, timeout_s),
+        lambda: cloud.instances(OWNER, timeout_s),
         lambda: cloud.terminate(machine.id, timeout_s),
-        lambda: cloud.leftovers(CLUSTER, timeout_s),
+        lambda: cloud.leftovers(OWNER, timeout_s),
         lambda: cloud.offers(T4, timeout_s),
         lambda: cloud.console(machine.id, timeout_s),
     ]
@@ -161,15 +163,16 @@ def test_invalid_credentials_are_reported_by_every_call(api: Api, credentials: s
     for ask in (
         api.offers,
         api.listed,
-        lambda: cloud.find("token", TIMEOUT_S),
+        lambda: cloud.find(OWNER, "token", TIMEOUT_S),
         lambda: cloud.terminate(nobody, TIMEOUT_S),
-        lambda: cloud.leftovers(CLUSTER, TIMEOUT_S),
+        lambda: cloud.leftovers(OWNER, TIMEOUT_S),
         lambda: cloud.console(nobody, TIMEOUT_S),
     ):
         with pytest.raises(DeniedError, match=message):
             ask()
     outcome = api.launch("n1")
-    assert isinstance(outcome, Fatal)
+    assert isinstance(outcome, Denied)
+    assert outcome.scope is Scope.GLOBAL
     assert re.search(message, outcome.message)
     api.cloud.credentials = "good"
     api.launched("n1")  # corrected credentials are used
@@ -180,18 +183,22 @@ def test_missing_credentials_are_reported(api: Api, monkeypatch: pytest.MonkeyPa
         monkeypatch.setenv(name, value) if value else monkeypatch.delenv(name)
     with pytest.raises(DeniedError, match=api.names.set_up):
         api.listed()
-    assert isinstance(api.launch("n1"), Fatal)
+    assert isinstance(api.launch("n1"), Denied)
 
 
 def test_descriptions_may_lack_fields(api: Api) -> None:
-    api.launched("n1")
+    launched = api.launched("n1")
     api.cloud.fleet.missing = set(api.names.optional)
     (machine,) = api.listed()
     for name, value in api.names.optional.values():
         assert getattr(machine, name) == value
     api.cloud.fleet.missing = {api.names.required}
-    with pytest.raises(ProvisionerError, match=r"describes .* without a required field"):
-        api.listed()
+    (unreadable,) = api.listed()
+    assert (unreadable.id, unreadable.state) == (launched.id, InstanceState.UNREADABLE)
+    with pytest.raises(ProvisionerError):
+        Guarded(api.provisioner).find(OWNER, "token-n1", TIMEOUT_S)
+    api.cloud.fleet.missing = set()
+    assert api.found("n1").id == launched.id
 
 
 def test_each_region_is_listed_once(api: Api) -> None:
@@ -217,7 +224,8 @@ def test_a_missing_permission_is_named(api: Api) -> None:
     with pytest.raises(DeniedError, match=api.names.denial):
         api.listed()
     outcome = api.launch("n1")
-    assert isinstance(outcome, Fatal)
+    assert isinstance(outcome, Denied)
+    assert outcome.scope is Scope.TYPE_IN_ZONE, "it may be missing for this place only"
     assert "docs/permissions" in outcome.message
 
 
@@ -227,7 +235,7 @@ def test_a_listing_costs_few_calls_whatever_the_number_of_machines(api: Api, mac
         api.cloud.arm.page = 1000
     api.cloud.fleet.multiply(bare(api.launched("n1").id), machines - 1)
     api.cloud.calls.clear()
-    assert len(api.provisioner.instances(CLUSTER, 60.0)) == machines
+    assert len(api.provisioner.instances(OWNER, 60.0)) == machines
     assert api.cloud.counted() == api.names.cost(machines)
 
 
@@ -248,7 +256,7 @@ def test_a_machine_that_ended_itself_is_gone_with_its_cause(api: Api) -> None:
     api.cloud.lose(machine.id, api.names.own_end)
     (gone,) = api.listed()
     assert (gone.state, gone.end_cause) == (InstanceState.TERMINATED, EndCause.FAILED)
-    assert (gone.cluster, gone.node, gone.zone) == (CLUSTER, "n1", api.names.zone)
+    assert (gone.owner, gone.node, gone.zone) == (OWNER, "n1", api.names.zone)
 
 
 def test_a_console_is_shown_and_none_is_empty(api: Api) -> None:
@@ -261,15 +269,15 @@ def test_a_console_is_shown_and_none_is_empty(api: Api) -> None:
 
 def test_leftovers_are_found_and_removed(api: Api) -> None:
     api.launched("n1")  # its resources are in use
-    for cluster in ("another", CLUSTER):
-        api.cloud.fleet.leave_behind(cluster, "gone")
-    left = api.provisioner.leftovers(CLUSTER, TIMEOUT_S)
+    for owner in (OTHER, OWNER):
+        api.cloud.fleet.leave_behind(owner, "gone")
+    left = api.provisioner.leftovers(OWNER, TIMEOUT_S)
     assert sorted(each.kind for each in left) == sorted(api.names.leftovers)
-    assert {(each.cluster, each.node, each.region) for each in left} == {(CLUSTER, "gone", api.names.region)}
+    assert {(each.owner, each.node, each.region) for each in left} == {(OWNER, "gone", api.names.region)}
     for each in [*left, *left]:
         api.provisioner.remove(each, TIMEOUT_S)
-    assert not api.provisioner.leftovers(CLUSTER, TIMEOUT_S)
-    assert len(api.provisioner.leftovers("another", TIMEOUT_S)) == len(left)
+    assert not api.provisioner.leftovers(OWNER, TIMEOUT_S)
+    assert len(api.provisioner.leftovers(OTHER, TIMEOUT_S)) == len(left)
     assert api.found("n1").state is InstanceState.RUNNING
 
 

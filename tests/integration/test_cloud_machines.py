@@ -11,7 +11,7 @@ import pytest
 from provisioners.base import HostKey, Instance, InstanceState
 from provisioners.userdata import user_data
 from tests.clouds.machines import PaperMachines, RealMachines, read_user_data, real_machines
-from tests.support.machines import CLIENT_KEY, HOST_KEY, login, new_key, run, wait_for
+from tests.support.machines import CLIENT_KEY, HOST_KEY, OWNER, login, new_key, run, wait_for
 
 
 def data_of(host_key: HostKey) -> str:
@@ -25,7 +25,7 @@ def own_key() -> HostKey:
 
 def instance(machines: RealMachines, name: str) -> Instance:
     look = machines.look(name)
-    return Instance(name, "c", name, name, "r", "z", "t", look.state, 0.0, look.address, look.ssh_port)
+    return Instance(name, OWNER, name, name, "r", "z", "t", look.state, 0.0, look.address, look.ssh_port)
 
 
 def wait_look(machines: RealMachines, name: str, state: InstanceState) -> None:

@@ -101,9 +101,9 @@ def test_an_etcd_that_cannot_start_is_reported_with_its_last_log_line(tmp_path: 
 
 
 @contextmanager
-def started(folder: Path, **limits: float) -> Iterator[EmbeddedEtcd]:
+def started(folder: Path, *, stop_s: float = 10.0) -> Iterator[EmbeddedEtcd]:
     """A running etcd, stopped in the end."""
-    etcd = EmbeddedEtcd(folder, **limits)
+    etcd = EmbeddedEtcd(folder, stop_s=stop_s)
     try:
         etcd.start()
         yield etcd

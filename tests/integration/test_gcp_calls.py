@@ -34,7 +34,7 @@ from tests.clouds.gcp import PROJECT, Cloud, Server
 from tests.clouds.gcp_compute import rule
 from tests.clouds.machines import PaperMachines
 from tests.integration.cloud_names import T4, Api
-from tests.support.machines import CLUSTER, TIMEOUT_S, launched_by
+from tests.support.machines import OWNER, TIMEOUT_S, launched_by
 
 # -- launches ------------------------------------------------------------------------------------------------
 
@@ -60,7 +60,7 @@ def test_a_refused_insertion_is_not_repeated_here_and_can_be_later(gcp: Api, fau
     gcp.cloud.fail_next("instances.insert", fault)
     assert isinstance(gcp.launch("n1"), kind)
     assert gcp.cloud.counted()["instances.insert"] == 1
-    assert gcp.provisioner.find("token-n1", TIMEOUT_S) is None
+    assert gcp.provisioner.find(OWNER, "token-n1", TIMEOUT_S) is None
     gcp.launched("n1")
 
 
@@ -101,7 +101,7 @@ def test_an_instance_preempted_during_its_creation_is_found_with_its_end(gcp: Ap
     gone = gcp.found("n1")
     assert (gone.state, gone.end_cause, gone.node) == (InstanceState.TERMINATED, EndCause.PREEMPTED, "n1")
     again = gcp.launched("n1")
-    assert (again.state, again.cluster, again.token) == (InstanceState.TERMINATED, CLUSTER, "token-n1")
+    assert (again.state, again.owner, again.token) == (InstanceState.TERMINATED, OWNER, "token-n1")
     assert gcp.cloud.counted()["instances.insert"] == 1
 
 
@@ -143,14 +143,15 @@ def test_a_token_whose_machine_the_cloud_forgot_is_transient(gcp: Api) -> None:
 
 
 def test_text_that_fits_no_label_is_returned_unchanged(gcp: Api) -> None:
-    odd = replace(gcp.request("n1"), node="Node №1 of the Big_Job", token="Token/1", cluster="Team A")  # noqa: S106 - a name
+    team = replace(OWNER, cluster="Team A")
+    odd = replace(gcp.request("n1"), node="Node №1 of the Big_Job", token="Token/1", owner=team)  # noqa: S106 - a name
     launched_by(gcp.provisioner, odd)
-    (machine,) = gcp.provisioner.instances("Team A", TIMEOUT_S)
-    assert (machine.node, machine.token, machine.cluster) == (odd.node, odd.token, odd.cluster)
-    assert gcp.provisioner.find("Token/1", TIMEOUT_S) == machine
-    assert not gcp.provisioner.instances("team a", TIMEOUT_S)
+    (machine,) = gcp.provisioner.instances(team, TIMEOUT_S)
+    assert (machine.node, machine.token, machine.owner) == (odd.node, odd.token, team)
+    assert gcp.provisioner.find(team, "Token/1", TIMEOUT_S) == machine
+    assert not gcp.provisioner.instances(replace(OWNER, cluster="team a"), TIMEOUT_S)
     gcp.terminate(machine)
-    (gone,) = gcp.provisioner.instances("Team A", TIMEOUT_S)
+    (gone,) = gcp.provisioner.instances(team, TIMEOUT_S)
     assert (gone.id, gone.node, gone.state) == (machine.id, "", InstanceState.TERMINATED)
 
 
@@ -191,7 +192,7 @@ def test_a_token_that_does_not_come_is_no_answer_in_time(gcp: Api, credentials: 
     gcp.cloud.credentials = credentials
     began = time.monotonic()
     with pytest.raises(UnreachableError, match="issued no access token"):
-        gcp.provisioner.instances(CLUSTER, 1.0)
+        gcp.provisioner.instances(OWNER, 1.0)
     assert isinstance(gcp.provisioner.launch(gcp.request("n1"), 1.0), Transient)
     assert time.monotonic() - began < 3.0
     assert not gcp.cloud.calls
@@ -208,7 +209,7 @@ def test_the_configured_certificate_is_trusted(gcp: Api, tmp_path: Path) -> None
         known, unknown = secure.provisioner(endpoint_ca=str(tmp_path / "ca.pem")), secure.provisioner()
         launched_by(known, gcp.request("n1"))
         with pytest.raises(UnreachableError, match="cannot be reached: "):
-            unknown.instances(CLUSTER, TIMEOUT_S)
+            unknown.instances(OWNER, TIMEOUT_S)
         assert isinstance(unknown.launch(gcp.request("n2"), TIMEOUT_S), Transient)
     finally:
         secure.stop()
@@ -219,7 +220,7 @@ def test_a_listing_without_end_is_given_up(gcp: Api, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("provisioners.gcp.client.MAX_PAGES", 1)
     gcp.cloud.fleet.multiply(bare(gcp.launched("n1").id), 500)
     with pytest.raises(ProvisionerError, match="has more than 1 pages of instances"):
-        gcp.provisioner.instances(CLUSTER, 60.0)
+        gcp.provisioner.instances(OWNER, 60.0)
 
 
 # -- ends ----------------------------------------------------------------------------------------------------
@@ -231,7 +232,7 @@ def test_ended_instances_are_listed_for_an_hour(gcp: Api) -> None:
     machine = gcp.launched("n1")
     gcp.terminate(machine)
     (gone,) = gcp.listed()
-    assert (gone.id, gone.node, gone.cluster) == (machine.id, "n1", CLUSTER)
+    assert (gone.id, gone.node, gone.owner) == (machine.id, "n1", OWNER)
     assert (gone.state, gone.end_cause) == (InstanceState.TERMINATED, EndCause.USER)
     assert gone.launched_at == pytest.approx(machine.launched_at, abs=1.0)
     later = 3700.0
@@ -266,8 +267,8 @@ def test_a_machine_that_fails_or_switches_itself_off_keeps_its_disk(gcp: Api, ki
 
 def test_a_disk_that_is_in_use_stays(gcp: Api) -> None:
     machine = gcp.launched("n1")
-    gcp.cloud.fleet.leave_behind(CLUSTER, "gone")
-    (left,) = gcp.provisioner.leftovers(CLUSTER, TIMEOUT_S)
+    gcp.cloud.fleet.leave_behind(OWNER, "gone")
+    (left,) = gcp.provisioner.leftovers(OWNER, TIMEOUT_S)
     with pytest.raises(ProvisionerError, match="already being used"):
         gcp.provisioner.remove(replace(left, id=machine.id), TIMEOUT_S)
     with pytest.raises(ProvisionerError, match="leave only disks"):

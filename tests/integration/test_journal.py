@@ -15,6 +15,7 @@ from provisioners.base import Market, Offer
 from supervisor.errors import JournalUnavailableError, NotFoundError, SchemaError
 from supervisor.journal.codec import dump, load
 from supervisor.journal.journal import BLOB_CHUNK_BYTES, Journal, Reading
+from supervisor.journal.past import KEPT_RUNS
 from supervisor.journal.store import EtcdStore
 from supervisor.model import (
     SCHEMA_VERSION,
@@ -82,7 +83,7 @@ def read(journal: Journal, revision: int) -> Reading:
 
 
 def test_what_is_committed_is_read_back_as_it_was(journal: Journal, leader: Leadership) -> None:
-    assert journal.create_job(JOB, EVENT, 0)
+    assert journal.create_job(JOB, EVENT, None)
     until(lambda: "job" in journal.read().jobs)
     view = journal.read().jobs["job"]
     hint = Hint(("job-abcde-1",), 1, 3)
@@ -108,7 +109,7 @@ def test_what_is_committed_is_read_back_as_it_was(journal: Journal, leader: Lead
 
 
 def test_a_stale_commit_writes_nothing(journal: Journal, leader: Leadership) -> None:
-    journal.create_job(JOB, EVENT, 0)
+    journal.create_job(JOB, EVENT, None)
     commit = Commit(job="job", guards={"job": 1, NODE.id: 0}, job_record=replace(JOB, next_node=9), nodes=[NODE])
     assert journal.commit(commit, leader.guard()) == 0
     until(lambda: "job" in journal.read().jobs)
@@ -117,8 +118,8 @@ def test_a_stale_commit_writes_nothing(journal: Journal, leader: Leadership) -> 
 
 
 def test_two_submissions_of_one_name_store_one_job(journal: Journal, leader: Leadership) -> None:
-    assert journal.create_job(JOB, EVENT, 0)
-    assert not journal.create_job(replace(JOB, uid="other"), EVENT, 0)
+    assert journal.create_job(JOB, EVENT, None)
+    assert not journal.create_job(replace(JOB, uid="other"), EVENT, None)
 
 
 def test_a_daemon_that_lost_its_leadership_changes_nothing(journal: Journal, etcd: Etcd, leader: Leadership) -> None:
@@ -173,28 +174,42 @@ def test_a_missing_archive_is_named(journal: Journal) -> None:
         journal.get_blob("f" * 64)
 
 
-def test_a_name_is_used_again_and_nothing_of_the_old_job_is_left(
+def test_a_name_is_used_again_and_the_old_run_is_kept_under_its_number(
     journal: Journal, etcd: Etcd, leader: Leadership
 ) -> None:
-    journal.create_job(JOB, EVENT, 0)
+    journal.create_job(JOB, EVENT, None)
     etcd.put(KEYS.hint("job"), encode(Hint((), 1, 1)))
-    etcd.put(f"{KEYS.logs('job', 'node')}00000001", b"old output")
+    for node in ("job-abcde-1", "job-newer-1"):
+        etcd.put(f"{KEYS.logs('job', node)}00000001", b"output")
     until(lambda: "job" in journal.read().jobs and journal.read().jobs["job"].hint is not None)
-    revision = journal.read().jobs["job"].revision
-    assert journal.create_job(replace(JOB, uid="newer"), EVENT, revision)
-    until(lambda: journal.read().jobs["job"].record.uid == "newer")
-    assert journal.read().jobs["job"].hint is None
-    assert journal.logs("job") == []
+    runs = ["abcde", "newer", "third", "fourt", "fifth", "sixth", "seven"]
+    for run, uid in enumerate(runs[1:], 2):
+        present = journal.read().jobs["job"]
+        record, event = replace(JOB, uid=uid, run=run), replace(EVENT, id=f"job-{uid}-000001")
+        assert journal.create_job(record, event, present)
+        assert not journal.create_job(record, event, present), "the record has changed"
+        until(lambda uid=uid: journal.read().jobs["job"].record.uid == uid)
+        assert journal.read().jobs["job"].hint is None
+        logs = {node for node, _, _ in journal.logs("job")}
+        assert logs == ({"job-abcde-1", "job-newer-1"} if run == 2 else {"job-newer-1"} if run == 3 else set())
+    kept = runs[-1 - KEPT_RUNS : -1]
+    assert [each.job.uid for each in journal.past_runs("job")] == kept
+    assert {event.id for event in journal.events("job")} == {f"job-{uid}-000001" for uid in (*kept, runs[-1])}
+    assert journal.past_run("job", 1) is None
+    found = journal.past_run("job", 2)
+    assert found is not None
+    assert (found.job.uid, found.job.run) == ("newer", 2)
+    assert [event.id for event in journal.events("job", task_id="job-newer")] == ["job-newer-000001"]
 
 
 def test_a_broken_message_of_a_node_is_reported_and_affects_nothing_else(
     journal: Journal, etcd: Etcd, leader: Leadership
 ) -> None:
-    journal.create_job(JOB, EVENT, 0)
+    journal.create_job(JOB, EVENT, None)
     revision = etcd.put(KEYS.member("job", "n1"), b"not json")
     reading = read(journal, revision)
     assert reading.jobs["job"].members == {}
-    assert "member/n1" in reading.unreadable[0]
+    assert [key.rpartition("/run/")[2] for key in reading.unreadable] == ["job/member/n1"]
 
 
 def of_schema(record: JobRecord | NodeRecord, schema: int, **more: str) -> bytes:
@@ -241,8 +256,8 @@ def test_what_is_no_record_is_refused(raw: bytes) -> None:
 
 @pytest.mark.parametrize("other", ["older", "newer"])
 def test_a_job_of_another_schema_is_left_out_and_named(journal: Journal, etcd: Etcd, other: str) -> None:
-    assert journal.create_job(JOB, EVENT, 0)
-    assert journal.create_job(replace(JOB, name="other"), EVENT, 0)
+    assert journal.create_job(JOB, EVENT, None)
+    assert journal.create_job(replace(JOB, name="other"), EVENT, None)
     raw = of_schema(NODE, SCHEMA_VERSION + (1 if other == "newer" else -1))
     reading = read(journal, etcd.put(f"{KEYS.world}nodes/job/{NODE.id}", raw))
     assert set(reading.jobs) == {"other"}
@@ -254,7 +269,7 @@ def test_a_job_of_another_schema_is_left_out_and_named(journal: Journal, etcd: E
 
 
 def test_nodes_that_publish_without_a_record_are_unjournaled(journal: Journal, etcd: Etcd, leader: Leadership) -> None:
-    assert journal.create_job(JOB, EVENT, 0)
+    assert journal.create_job(JOB, EVENT, None)
     revision = etcd.put(KEYS.agent("job", NODE.id), encode(AgentStatus(NODE.id, "boot", 1, 0.0, "test")))
     assert read(journal, revision).unjournaled == {NODE.id}
     assert journal.commit(Commit(job="job", guards={NODE.id: 0}, nodes=[NODE]), leader.guard())
@@ -266,7 +281,7 @@ def test_after_a_pause_no_daemon_commits_anything(journal: Journal, leader: Lead
     journal.set_pause(DaemonPause(1.0, "upgrade"))
     assert not journal.commit(commit, leader.guard())
     until(lambda: journal.read().pause == DaemonPause(1.0, "upgrade"))
-    assert journal.create_job(replace(JOB, name="other"), EVENT, 0), "what users ask for is stored"
+    assert journal.create_job(replace(JOB, name="other"), EVENT, None), "what users ask for is stored"
     journal.set_pause(None)
     assert journal.commit(commit, leader.guard())
     until(lambda: journal.read().pause is None)

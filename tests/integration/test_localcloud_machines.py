@@ -23,7 +23,7 @@ from provisioners.base import EndCause, Instance, InstanceState
 from provisioners.localcloud import processes
 from provisioners.localcloud.machine.metadata import BadRequestError, parse_wait
 from provisioners.localcloud.machine.spec import Folder
-from tests.support.machines import TIMEOUT_S, launch, launch_running, login, new_key, run, wait_for, wait_state
+from tests.support.machines import OWNER, TIMEOUT_S, launch, launch_running, login, new_key, run, wait_for, wait_state
 from tests.support.programs import LocalCloud, running_local_cloud
 
 # Two daemons, as a careless program starts them: forked twice, in a session of their own, deaf to signals, one of
@@ -155,7 +155,7 @@ def test_a_frozen_machine_runs_by_its_clouds_word_and_answers_nobody(
         assert not greets(machine)
         with pytest.raises(TimeoutError):
             metadata(machine, "/v1/preemption", timeout_s=0.5)
-        found = local_cloud.provisioner.find(machine.token, TIMEOUT_S)
+        found = local_cloud.provisioner.find(OWNER, machine.token, TIMEOUT_S)
         assert found == machine
         assert run(neighbour, "echo alive") == "alive\n"
         assert local_cloud.cli("thaw", "n1").returncode == 0
@@ -190,7 +190,7 @@ def test_a_machine_whose_sshd_is_killed_runs_and_cannot_be_reached(local_cloud: 
     assert metadata(machine, "/v1/preemption") == (200, {"preempted": False})
     with pytest.raises(OSError, match=r"Unable to connect|refused"), login(machine):
         pass
-    found = local_cloud.provisioner.find(machine.token, 5.0)
+    found = local_cloud.provisioner.find(OWNER, machine.token, 5.0)
     assert found is not None
     assert found.state is InstanceState.RUNNING
 
@@ -217,7 +217,7 @@ def test_who_waits_hears_of_a_preemption_at_once(local_cloud: LocalCloud, machin
         # Answered at once, so the three are asked by then or come to an answer that is there already: the same.
         assert metadata(machine, "/v1/preemption?wait_s=0.1") == (200, {"preempted": False})
         assert local_cloud.cli("preempt", "n1", "--notice", "600").returncode == 0
-        found = local_cloud.provisioner.find(machine.token, 5.0)
+        found = local_cloud.provisioner.find(OWNER, machine.token, 5.0)
         assert found is not None
         for each in waiting:
             assert each.result() == (200, {"preempted": True, "deadline": found.preempt_at})

@@ -18,7 +18,7 @@ from provisioners.localcloud import processes
 from provisioners.localcloud.control import ServerError, destroy, start_server
 from provisioners.localcloud.store import SOCKET_PATH_BYTES, Store, StoreError
 from tests.support.machines import (
-    CLUSTER,
+    OWNER,
     TIMEOUT_S,
     launch,
     launch_running,
@@ -64,7 +64,7 @@ def test_machines_outlive_a_killed_server(local_cloud: LocalCloud) -> None:
         assert answers(before)
         local_cloud.restart_server()
         assert run(connection, "echo alive") == "alive\n"
-    assert local_cloud.provisioner.find(before.token, TIMEOUT_S) == before
+    assert local_cloud.provisioner.find(OWNER, before.token, TIMEOUT_S) == before
     after = launch_running(local_cloud.provisioner, "n2")
     assert after.private_address != before.private_address
     local_cloud.provisioner.terminate(before.id, TIMEOUT_S)
@@ -79,7 +79,7 @@ def test_machines_outlive_an_orderly_stop(local_cloud: LocalCloud) -> None:
     assert Store(local_cloud.directory).endpoint() is None
     assert answers(before)
     local_cloud.restart_server()
-    assert local_cloud.provisioner.find(before.token, TIMEOUT_S) == before
+    assert local_cloud.provisioner.find(OWNER, before.token, TIMEOUT_S) == before
 
 
 def test_what_happened_while_the_server_was_dead_is_seen(local_cloud: LocalCloud) -> None:
@@ -154,7 +154,7 @@ def test_a_server_killed_at_any_moment_leaves_no_machine_unlisted_or_doubled(
     assert len(ids) == len(requests)
     for request in requests:
         wait_state(provisioner, request.token, InstanceState.RUNNING, ENDED)
-    listed = provisioner.instances(CLUSTER, TIMEOUT_S)
+    listed = provisioner.instances(OWNER, TIMEOUT_S)
     assert {each.id for each in listed} == ids
     assert sorted(inits(local_cloud).values()) == sorted(each.id for each in listed if each.state is not ENDED)
 
@@ -197,7 +197,7 @@ def test_destroy_works_without_a_server(local_cloud: LocalCloud) -> None:
     assert inits(local_cloud) == {}
     assert destroy(local_cloud.directory).machines == ()
     local_cloud.restart_server()
-    found = local_cloud.provisioner.find(instance.token, TIMEOUT_S)
+    found = local_cloud.provisioner.find(OWNER, instance.token, TIMEOUT_S)
     assert found is not None
     assert (found.state, found.end_cause) == (ENDED, EndCause.USER)
 

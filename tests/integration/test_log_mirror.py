@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -73,3 +74,17 @@ def test_a_log_of_many_pieces_is_copied_whole(tmp_path: Path) -> None:
     copy_end(tmp_path / "a", tmp_path / "b")
     copy_end(tmp_path / "a", tmp_path / "b")
     assert (tmp_path / "b").read_bytes() == content
+
+
+def test_what_the_node_has_freed_is_a_hole_in_the_copy(tmp_path: Path) -> None:
+    source, target = tmp_path / "a", tmp_path / "b"
+    with source.open("wb") as file:
+        file.write(b"first")
+        file.truncate(1 << 20)
+        file.seek(1 << 20)
+        file.write(b"second")
+    subprocess.run(["fallocate", "--punch-hole", "--length", str(1 << 20), source], check=True)
+    copy_end(source, target)
+    copy_end(source, target)
+    assert target.read_bytes() == source.read_bytes() == bytes(1 << 20) + b"second"
+    assert target.stat().st_blocks * 512 < 1 << 16

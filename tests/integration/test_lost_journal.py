@@ -10,7 +10,7 @@ from pathlib import Path
 from spotsup_trainer.etcd import Etcd
 from spotsup_trainer.wire import Keys
 
-from provisioners.base import Instance, InstanceState
+from provisioners.base import Instance, InstanceState, Owner
 from supervisor.journal.journal import Journal
 from supervisor.journal.store import EtcdStore
 from supervisor.model import Event, EventKind, JobRecord
@@ -32,9 +32,9 @@ from supervisor.spec import parse_spec
 from tests.support.etcd_server import EtcdServer, etcd_server
 
 KEYS = Keys("test")
-SPEC = parse_spec({"name": "job", "nodes": 1, "run": "train.py"})
+SPEC = parse_spec({"name": "job", "nodes": 1, "run": "train.py", "placement": {"cloud": "local"}})
 NODE = "job-abcde-1"
-MACHINE = Instance("i-1", "test", NODE, NODE, "r", "z", "small", InstanceState.RUNNING, 1.0, "10.0.0.1")
+MACHINE = Instance("i-1", Owner("test", "mark"), NODE, NODE, "r", "z", "small", InstanceState.RUNNING, 1.0, "10.0.0.1")
 
 
 class Lister:
@@ -92,7 +92,7 @@ class Daemon:
     def submit(self, name: str) -> None:
         """Store a job for which no machine can be had; return once the loop has written its first hint."""
         record = JobRecord(name, "abcde", SPEC.model_copy(update={"name": name}), "0" * 64, time.time(), 1, 1, 1)
-        assert self.journal.create_job(record, Event(f"{name}-1", 0.0, name, EventKind.SUBMITTED, "submitted"), 0)
+        assert self.journal.create_job(record, Event(f"{name}-1", 0.0, name, EventKind.SUBMITTED, "submitted"), None)
         self.tick_until(lambda: name in (jobs := self.journal.read().jobs) and jobs[name].hint is not None)
 
 

@@ -56,6 +56,24 @@ def test_it_holds_what_is_there_and_follows(etcd: Etcd) -> None:
         assert values(before) == {"/m/1": b"1"}
 
 
+def test_two_views_know_in_which_keys_they_differ_except_over_an_outage(etcd: Etcd) -> None:
+    etcd.put("/m/1", b"1")
+    with cable(etcd.endpoints[0]) as wire, closing(Etcd([wire.endpoint])) as far, mirrored(far) as mirror:
+        before = mirror.view()
+        etcd.txn([], [Put("/m/2", b"2"), Put("/m/3", b"3")])
+        etcd.delete("/m/1")
+        assert shows(mirror, {"/m/2": b"2", "/m/3": b"3"})
+        after = mirror.view()
+        assert after.changed_since(before) == before.changed_since(after) == ["/m/1", "/m/2", "/m/3"]
+        assert after.changed_since(after) == []
+        wire.cut()
+        assert mirror.wait(lambda view: not view.live, WAIT_S)
+        assert mirror.view().changed_since(after) == []
+        wire.repair()
+        assert mirror.wait_live(WAIT_S)
+        assert mirror.view().changed_since(after) is None
+
+
 def test_a_transaction_is_never_seen_by_half(etcd: Etcd) -> None:
     seen: list[set[bytes]] = []
     changed = threading.Event()

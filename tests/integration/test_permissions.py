@@ -11,7 +11,7 @@ import yaml
 from provisioners.base import OfferQuery, Provisioner, Unknown
 from tests.clouds import azure, gcp
 from tests.clouds.base import CloudServer, wire_cloud
-from tests.support.machines import CLUSTER, TIMEOUT_S, launched_by, request_for
+from tests.support.machines import OWNER, TIMEOUT_S, launched_by, request_for
 from tests.unit.test_cloud_docs import granted as granted_on_ec2
 
 PERMISSIONS = Path(__file__).resolve().parents[2] / "docs" / "permissions"
@@ -35,15 +35,15 @@ def do_everything(server: CloudServer, **settings: Any) -> Provisioner:
     cloud.check(30.0)
     cloud.offers(OfferQuery(), TIMEOUT_S)
     machine = launched_by(cloud, request_for(cloud, "n1"))
-    assert len(cloud.instances(CLUSTER, TIMEOUT_S)) == 1
+    assert len(cloud.instances(OWNER, TIMEOUT_S)) == 1
     assert launched_by(cloud, request_for(cloud, "n1")).id == machine.id
-    cloud.find(machine.token, TIMEOUT_S)
+    cloud.find(OWNER, machine.token, TIMEOUT_S)
     cloud.console(machine.id, TIMEOUT_S)
     cloud.terminate(machine.id, TIMEOUT_S)
-    server.cloud.fleet.leave_behind(CLUSTER, "gone")
-    for each in cloud.leftovers(CLUSTER, TIMEOUT_S):
+    server.cloud.fleet.leave_behind(OWNER, "gone")
+    for each in cloud.leftovers(OWNER, TIMEOUT_S):
         cloud.remove(each, TIMEOUT_S)
-    assert not cloud.leftovers(CLUSTER, TIMEOUT_S)
+    assert not cloud.leftovers(OWNER, TIMEOUT_S)
     return cloud
 
 

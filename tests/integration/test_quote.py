@@ -51,7 +51,6 @@ def test_the_cloud_is_asked_for_what_the_job_wants() -> None:
     [
         (lambda _: (), "local cannot give what job asks for: no machine with 2 × V100 in zone-x (spot)"),
         (raising(ProvisionerError("no such type")), "local cannot give what job asks for: no such type"),
-        (raising(DeniedError("renew the credentials")), "local cannot give what job asks for: renew the credentials"),
     ],
 )
 @pytest.mark.parametrize("path", ["/v1/check", "/v1/plan"])
@@ -65,6 +64,7 @@ def test_what_the_cloud_does_not_offer_is_refused(path: str, answer: Answer, tex
     ("error", "text"),
     [
         (UnreachableError("the line is dead"), "the line is dead"),
+        (DeniedError("renew the credentials"), "renew the credentials"),
         (TimeoutError("too slow"), "too slow"),
         (KeyError("oops"), "a fault of spotsup: KeyError('oops')"),
     ],
@@ -92,13 +92,13 @@ def test_a_cloud_that_hangs_delays_no_one_for_long() -> None:
 @pytest.mark.parametrize(
     ("offers", "limit", "parts"),
     [
-        (OFFERS, 0.5, []),
+        (OFFERS[:2], 0.5, []),
+        (OFFERS, 0.5, ["no price is known for small in r (spot): they are not asked for, because the job has a limit"]),
         (
-            OFFERS,
+            OFFERS[:2],
             0.4,
             ["`limits.usd_per_hour` is 0.4", "(2 nodes) costs 0.50 per hour now: the job waits for lower prices"],
         ),
-        (OFFERS[2:], 5.0, ["no price of local is known", "leave the limit out"]),
     ],
 )
 def test_a_price_limit_in_the_way_is_a_warning(offers: Sequence[Offer], limit: float, parts: list[str]) -> None:
@@ -107,6 +107,32 @@ def test_a_price_limit_in_the_way_is_a_warning(offers: Sequence[Offer], limit: f
     assert len(reply.json()["warnings"]) == bool(parts)
     for part in parts:
         assert part in reply.json()["warnings"][0]
+
+
+@pytest.mark.parametrize("limit", ["usd", "usd_per_hour"])
+@pytest.mark.parametrize("path", ["/v1/check", "/v1/plan", "/v1/jobs"])
+def test_a_limit_that_no_known_price_can_keep_is_refused(path: str, limit: str) -> None:
+    job = spec(limits={limit: 5.0}) | (
+        {"code_sha256": "0" * 64, "submission": "submission"} if path == "/v1/jobs" else {}
+    )
+    refused = api(local=Stub(lambda _: OFFERS[2:])).post(path, json=job)
+    assert refused.status_code == 409
+    assert refused.json()["error"] == (
+        f"`limits.{limit}` cannot be kept: no price is known for small in r (spot); add one to [prices] in "
+        "spotsupd.toml, or leave the limit out"
+    )
+
+
+def test_without_a_limit_an_unknown_price_is_a_warning_and_the_operators_price_is_taken() -> None:
+    warned = api(local=Stub(lambda _: OFFERS[2:])).post("/v1/check", json=spec())
+    assert warned.json()["warnings"] == [
+        "no price is known for small in r (spot): they cost unseen; add one to [prices] in spotsupd.toml"
+    ]
+    quotes = Quotes({"local": Stub(lambda _: OFFERS)}, prices={"local/c/small/spot": 0.1})
+    service, _ = service_over(quotes, "local")
+    planned = service.plan(spec(limits={"usd": 5.0})["spec"])
+    assert [(each.zone, each.usd_per_hour) for each in planned.offers] == [("c", 0.1), ("a", 0.25), ("b", 0.5)]
+    assert planned.warnings == ()
 
 
 # -- by a cloud ----------------------------------------------------------------------------------------------

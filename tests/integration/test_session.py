@@ -286,16 +286,46 @@ def test_progress_is_written_first_then_not_too_often_then_last(tmp_path: Path) 
     assert (last.first_step_at, last.at) == pytest.approx((1000.09, 1000.63))
 
 
+def test_checkpoints_and_steps_are_measured_and_one_is_made_when_the_launcher_asks(tmp_path: Path) -> None:
+    environ = job(tmp_path) | {
+        "SPOTSUP_TIMES_FILE": str(tmp_path / "TIMES"),
+        "SPOTSUP_SAVE_FILE": str(tmp_path / "SAVE"),
+    }
+    clock = Clock()
+    one = session(None, environ=environ, every_steps=100, clock=clock)
+    for _ in range(3):
+        clock.now += 2.5
+        one.step()
+    assert progress(tmp_path).checkpoint_step == 0
+    (tmp_path / "SAVE").touch()
+    one.step()
+    assert not (tmp_path / "SAVE").exists()
+    one.finish()
+    found, times = progress(tmp_path), json.loads((tmp_path / "TIMES").read_text())
+    assert 0.0 < found.checkpoint_p50_s <= found.checkpoint_p95_s
+    assert (found.step_s, found.checkpoint_every_s) == (2.5, 250.0)
+    assert times == {"checkpoint_s": found.checkpoint_p95_s, "step_s": 2.5}
+
+
 def test_every_rank_shows_now_and_then_that_it_trains(tmp_path: Path) -> None:
     clock = Clock()
     one = session(None, environ=job(tmp_path), every_steps=100, clock=clock)
     signs = []
-    for passed in (19.0, 2.0, 2.0, 20.0):
+    for passed in (19.0, 2.0, 18.0, 2.0, 200.0):
         os.utime(tmp_path / "SESSION", (1.0, 1.0))
         clock.now += passed
         one.step()
         signs.append((tmp_path / "SESSION").stat().st_mtime > 1.0)
-    assert signs == [False, True, False, True]
+    assert signs == [True, False, True, False, True]
+    assert (tmp_path / "SESSION").read_text() == "400.0"  # after such a silence it would hang
+    clock.now += 30.0
+    os.utime(tmp_path / "SESSION", (1.0, 1.0))
+    assert not one.yielding()
+    assert (tmp_path / "SESSION").stat().st_mtime > 1.0
+    one.finish()
+    clock.now += 30.0
+    assert not one.yielding()
+    assert (tmp_path / "SESSION").read_text() == ""
 
 
 def test_a_yield_checkpoints_and_parks_until_the_launcher_had_its_time(tmp_path: Path) -> None:

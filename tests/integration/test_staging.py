@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from spotsup_trainer.session.staging import Staging, fingerprint, share
 
@@ -68,7 +68,6 @@ def test_a_state_that_changes_its_layout_is_copied_to_new_memory() -> None:
     assert_same(staging.copy({"model": {"w": torch.ones(3).double()}}), {"model": {"w": torch.ones(3).double()}})
 
 
-@settings(deadline=None)
 @given(SIZES, st.integers(1, 5))
 def test_each_tensor_is_written_by_one_rank_and_the_rest_by_all(sizes: list[int], world: int) -> None:
     whole = dict(leaves(state(*sizes)))

@@ -16,7 +16,7 @@ from spotsup_trainer.etcd.mirror import MirrorView
 from spotsup_trainer.wire import Keys
 
 from supervisor.api.service import Scale, Service
-from supervisor.errors import CommandRefusedError, JournalFullError, JournalUnavailableError
+from supervisor.errors import CommandRefusedError, JournalFullError, JournalRefusedError, JournalUnavailableError
 from supervisor.journal.journal import Journal
 from supervisor.journal.store import EtcdStore
 from supervisor.runtime.clock import SystemClock
@@ -70,7 +70,7 @@ class Refusing(Etcd):
 
     refusal = EtcdRefusedError("")
 
-    def call(self, path: str, body: dict[str, Any], *, endpoint: str | None = None) -> dict[str, Any]:
+    def ask(self, path: str, body: dict[str, Any], read: Any, *, endpoint: str | None = None) -> Any:
         """As Gateway."""
         raise self.refusal
 
@@ -86,7 +86,7 @@ def test_an_etcd_that_is_busy_is_not_called_full() -> None:
     with pytest.raises(JournalFullError, match="space quota is used up"):
         store.txn([], [])
     etcd.refusal = EtcdRefusedError("etcdserver: too many operations in txn request", 3)
-    with pytest.raises(EtcdRefusedError, match="too many operations"):
+    with pytest.raises(JournalRefusedError, match="etcd refuses the write: etcdserver: too many operations"):
         store.txn([], [])
     store.close()
     etcd.close()

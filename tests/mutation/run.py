@@ -399,7 +399,9 @@ def main() -> int:
     options = parser.parse_args()
     os.chdir(ROOT)
     began = time.monotonic()
-    fates, found = run(targets(options.module), options.workers, simulated=options.simulated)
+    if not (modules := targets(options.module)):
+        parser.error(f"no module's name has any of {options.module!r} in it; without --module all are mutated")
+    fates, found = run(modules, options.workers, simulated=options.simulated)
     fates.sort(key=lambda fate: (fate.module, fate.line))
     note(fates)
     survivors = [fate for fate in fates if not fate.by]

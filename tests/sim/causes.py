@@ -25,6 +25,11 @@ NOTICE_S = 12.0
 SETTLE_S = 900.0
 # Within so long, a daemon has seen the messages of a machine that is no longer silent.
 SEEN_S = 5.0
+# For so long a machine is silent before each daemon knows; machines that fall silent within so long do so together.
+KNOWN_SILENT_S = 20.0
+TOGETHER_S = 40.0
+# A machine that has proved for so long that its steps advance has been asked.
+PROVEN_S = 90.0
 
 
 class Causes:
@@ -38,9 +43,16 @@ class Causes:
         # By instance id: since when and until when it was silent, the last time; how many listings in a row lacked it.
         self._silences: dict[str, tuple[float, float]] = {}
         self._missed: Counter[str] = Counter()
+        # By instance id: since when it is silent without a gap, and since when it would prove over SSH that it trains.
+        self._mute_since: dict[str, float] = {}
+        self._proves_since: dict[str, float] = {}
+        self._listed_at = -NEVER
         # Nodes whose records etcd has lost, and when it last lost any.
         self.exempt: set[str] = set()
         self.rolled_back_at = -NEVER
+        # Nodes whose GPUs were called unhealthy at once, although they are not; and those of them that were taken.
+        self.doubts: list[tuple[float, frozenset[str]]] = []
+        self._taken_in_doubt: set[str] = set()
         world.hooks.step.append(self._note_silences)
         world.hooks.listing.append(self._note_listing)
 
@@ -70,6 +82,8 @@ class Causes:
             return ""
         if loss.steps > self._world.nodes.checkpoint_s / STEP_TIME_S + 2:
             return "more than a checkpoint interval"
+        if loss.hung:
+            return ""
         if not loss.gone:
             return "no member was gone"
         if all(self._was_drained(node) for node in loss.gone):
@@ -99,11 +113,52 @@ class Causes:
             return True
         if node.id in job.exits or node.id not in self._world.nodes.agents:
             return True
+        if job.nodes[node.id].unhealthy_at:
+            doubted = any(node.id in each for _, each in self.doubts)
+            return bool(self._agents[node.id].broken_gpu) or (doubted and self._may_take_in_doubt(node.id))
         there = [n for n in job.nodes.values() if n.id in before.nodes and not n.doomed]
         counted = [n for n in there if n.state in COUNTED_NODE_STATES]
         if len(counted) >= record.desired_nodes + record.spare_nodes:
             return True  # there are more nodes than the user wants
-        return self._was_silent(machine) or (self._missed[machine.instance.id] >= 2 and self._silent_just_now(machine))
+        if self._missed[machine.instance.id] >= 2 and self._silent_just_now(machine):
+            return True
+        if self._listed_at <= self._mute_since.get(machine.instance.id, -NEVER):
+            return False
+        return (
+            self._was_silent(machine) and not self._is_one_of_many(before, machine) and not self._proves_life(machine)
+        )
+
+    def _is_one_of_many(self, before: JobView, machine: Machine) -> bool:
+        """Whether so many fell silent with it that it is the network's silence. Those that a daemon may not have seen
+        to be silent yet, or may have seen at another time, do not count. `before`: its job, before any was taken."""
+        now, since = self._world.clock.now(), self._mute_since.get(machine.instance.id)
+        if since is None:
+            return False
+        jobs = self._world.journal.read().jobs
+        others = [job for name, job in jobs.items() if name != before.record.name and not job.record.ended]
+        for of in ([before], [before, *others]):
+            working = [node.id for job in of for node in job.nodes.values() if node.state in _WORKING]
+            machines = [self._machines[node].instance.id for node in working if node in self._machines]
+            mute = [self._mute_since.get(each, NEVER) for each in machines]
+            count = sum(now - at >= KNOWN_SILENT_S and abs(at - since) <= TOGETHER_S for at in mute)
+            if count > 1 and count > self._world.rules.silence_share * len(working):
+                return True
+        return False
+
+    def _proves_life(self, machine: Machine) -> bool:
+        """Whether every answer over SSH was that its steps advance, or those of the last time."""
+        since = self._proves_since.get(machine.instance.id, NEVER)
+        silent_since = self._mute_since.get(machine.instance.id, -NEVER)
+        return since <= silent_since + 1.0 or self._world.clock.now() - since >= PROVEN_S
+
+    def _may_take_in_doubt(self, node: str) -> bool:
+        """A wrong report is believed of one node in a while, and of a tenth: not of a fleet. A daemon whose clock is
+        off may take the while for over."""
+        at, doubted = next(each for each in reversed(self.doubts) if node in each[1])
+        self._taken_in_doubt.add(node)
+        periods = int((self._world.clock.now() - at) / self._world.rules.unhealthy_hold_s)
+        periods += self._world.rng.injected["clock step"] > 0
+        return len(self._taken_in_doubt & doubted) <= 1 + periods + len(doubted) // 10
 
     def _is_still_billed(self, node: NodeRecord) -> bool:
         """Its machine exists, no two listings in a row lacked it, and the cloud did not deny its launch."""
@@ -131,13 +186,30 @@ class Causes:
             since, until = self._silence_of(machine)
             if machine.ended_at is not None:
                 continue
-            if machine.silent:
+            self._note_mute(machine, now)
+            if machine.silent or machine.cut:
                 goes_on = since != NEVER and (until == NEVER or now - until < SEEN_S)
                 self._silences[machine.instance.id] = (since if goes_on else now), NEVER
             elif since != NEVER and until == NEVER:
                 self._silences[machine.instance.id] = since, now
 
+    def _note_mute(self, machine: Machine, now: float) -> None:
+        key, node = machine.instance.id, machine.instance.node
+        if not (machine.silent or machine.cut):
+            self._mute_since.pop(key, None)
+        elif machine.alive:
+            self._mute_since.setdefault(key, now)
+        else:
+            self._mute_since.pop(key, None)
+        agent = self._world.nodes.agents.get(node)
+        trains = agent is not None and self._world.nodes.trainings[agent.job].trains(node)
+        if trains and machine.cut and machine.ssh == "well" and not machine.silent:
+            self._proves_since.setdefault(key, now)
+        else:
+            self._proves_since.pop(key, None)
+
     def _note_listing(self, listed: Sequence[Instance]) -> None:
+        self._listed_at = self._world.clock.now()
         ids = {instance.id for instance in listed}
         for machine in self._world.cloud.machines.values():
             number = machine.instance.id
@@ -168,7 +240,7 @@ class Causes:
     def _was_drained(self, node: str) -> bool:
         """A daemon ended it although it was healthy, and its job went on."""
         machine, agent = self._machines.get(node), self._agents.get(node)
-        if machine is None or agent is None or agent.exited or machine.noticed_at is not None:
+        if machine is None or agent is None or agent.exited or machine.noticed_at is not None or agent.broken_gpu:
             return False
         if machine.instance.end_cause is not EndCause.USER or self._silence_of(machine)[0] < NEVER:
             return False

@@ -17,8 +17,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from itertools import product
 
-from provisioners.base import EndCause, Leftover, LeftoverKind
-from supervisor.api.service import Scale
+from provisioners.base import EndCause
+from supervisor.api.service import LimitChanges, Scale
 from supervisor.errors import SpotsupError
 from supervisor.model import ALERT_KINDS, OPEN_NODE_STATES, JobState
 from supervisor.simulation.cloud import CAPACITY
@@ -190,6 +190,25 @@ def _cancel(world: World) -> None:
     world.run(1.0)
 
 
+def _limit(world: World) -> None:
+    """The job pauses for its limit, and goes on when that is raised."""
+    _train(world)
+    _command(world, lambda w: service(w).limits("job", LimitChanges(hours=0.001)))
+    if not world.run_until(lambda w: jobs_of(w)["job"].record.state is JobState.PAUSED, QUIET_S):
+        raise Violation("P12: the limit does not pause the job")
+    _command(world, lambda w: service(w).limits("job", LimitChanges(hours=1000.0)))
+
+
+def _again(world: World) -> None:
+    """The name of a job that has ended is used again."""
+    _cancel(world)
+    _settle(world)
+    old = jobs_of(world)["job"].record.uid
+    _train(world)
+    if [run.job.uid for run in world.journal.past_runs("job")] != [old]:
+        raise Violation("P12: the old run is lost")
+
+
 def _succeed(world: World) -> None:
     _train(world)
     world.nodes.trainings["job"].finish()
@@ -222,7 +241,7 @@ def _unjournaled(world: World) -> None:
     """A machine and a disk with our tag that are not in the journal."""
     _train(world)
     world.cloud.add_unjournaled("unjournaled-1")
-    world.cloud.leftover_by_id["disk-1"] = Leftover("disk-1", LeftoverKind.DISK, "sim", "", "local")
+    world.cloud.add_leftover("disk-1", "")
     world.run(1.0)
 
 
@@ -233,6 +252,8 @@ SCENARIOS: dict[str, Callable[[World], None]] = {
     "silence": _silence,
     "scale": _scale,
     "cancel": _cancel,
+    "limit": _limit,
+    "name used again": _again,
     "success": _succeed,
     "lost launch replies": _lost_replies,
     "full zones": _full,

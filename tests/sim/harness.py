@@ -27,6 +27,8 @@ RULES = Rules(
     ready_timeout_s=30.0,
     spare_retry_s=30.0,
     checkpoint_alert_quiet_s=100.0,
+    silence_quiet_s=100.0,
+    silence_reminder_s=200.0,
     bootstrap_failures=50,
     alerts=True,
 )
@@ -43,17 +45,21 @@ def wait_in(world: World) -> Callable[[Callable[[Reading], bool], float], bool]:
     return wait_for
 
 
-def service(world: World) -> Service:
-    """The API of the world's current daemon."""
-    return Service(world.daemon.journal, world.daemon.leader, world.clock, ["local"], wait_in(world))
+def service(world: World, *, rented: bool = False) -> Service:
+    """The API of the world's current daemon. `rented`: its machines are not this computer, and can mount folders."""
+    hosted = [] if rented else ["local"]
+    return Service(world.daemon.journal, world.daemon.leader, world.clock, ["local"], wait_in(world), hosted=hosted)
 
 
-def submit(world: World, name: str, low: int, desired: int, high: int, spares: int = 0, **more: Any) -> None:
+def submit(
+    world: World, name: str, low: int, desired: int, high: int, spares: int = 0, resume_from: str = "", **more: Any
+) -> None:
     """Submit a job, as spotsupctl does."""
     nodes = {"min": low, "desired": desired, "max": high, "spares": spares}
     spec = {"name": name, "nodes": nodes, "run": "train.py", **more}
     digest = service(world).put_blob(b"code")
-    service(world).submit(spec, digest, f"{name} at {world.clock.now()}")
+    api = service(world, rented="storage" in more)
+    api.submit(spec, digest, f"{name} at {world.clock.now()}", resume_from)
 
 
 def record(world: World, name: str = "job") -> JobRecord:

@@ -13,6 +13,7 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from types import CodeType
 
 from tests.mutation.imports import replace_code
 
@@ -64,8 +65,8 @@ MUTANTS = (
     Mutant(
         "evidence: a failed listing is none",
         "supervisor.planner.reads",
-        "    if done.error:\n        failed =",
-        "    if False:\n        failed =",
+        "    if done.error:\n        volatile =",
+        "    if False:\n        volatile =",
     ),
     Mutant(
         "evidence: a node with messages is not lost, whatever listings lack",
@@ -75,9 +76,33 @@ MUTANTS = (
     ),
     Mutant(
         "evidence: a suspicion has to run out",
-        "supervisor.planner.sync",
-        "elif draft.elapsed_s(node.state_since) >= draft.rules.suspect_s:",
-        "else:",
+        "supervisor.planner.silence",
+        "    if quiet_s < draft.rules.suspect_s or _unlisted(draft, node):",
+        "    if _unlisted(draft, node):",
+    ),
+    Mutant(
+        "silence: many that fall silent together are held",
+        "supervisor.planner.silence",
+        "    if len(everyone.since) < 2:",
+        "    if everyone:",
+    ),
+    Mutant(
+        "silence: the listing is newer than the suspicion",
+        "supervisor.planner.silence",
+        "    return draft.cloud.listed_at <= node.state_since",
+        "    return False",
+    ),
+    Mutant(
+        "silence: a single silent node whose steps advance is kept",
+        "supervisor.planner.silence",
+        "    if answer is None or answer.advances or answer.asked_at < draft.now - quiet_s:",
+        "    if answer is None:",
+    ),
+    Mutant(
+        "silence: after a hold a suspicion begins anew",
+        "supervisor.planner.silence",
+        "draft.elapsed_s(max(node.state_since, draft.volatile.held_at.get(node.id, 0.0)))",
+        "draft.elapsed_s(node.state_since)",
     ),
     Mutant(
         "unknown is never treated as not launched",
@@ -94,8 +119,20 @@ MUTANTS = (
     Mutant(
         "stopped machines count as not ended",
         "supervisor.planner.orphans",
-        "    if instance.state is InstanceState.TERMINATED:\n        return False\n",
+        "    if instance.state in {InstanceState.TERMINATED, InstanceState.UNREADABLE}:\n        return False\n",
         "    if instance.state is not InstanceState.RUNNING:\n        return False\n",
+    ),
+    Mutant(
+        "ownership: what others have is neither ended, removed nor taken over",
+        "supervisor.runtime.actor",
+        "        return tuple(each for each in found if each.owner == self._owner)",
+        "        return tuple(found)",
+    ),
+    Mutant(
+        "ownership: a token finds our machine alone",
+        "supervisor.runtime.actor",
+        "if found is not None and found.owner != self._owner:",
+        "if False:",
     ),
     Mutant(
         "a drained node has left the round before it ends",
@@ -116,16 +153,88 @@ MUTANTS = (
         "    return not refused and constraints.in_place(offer)",
     ),
     Mutant(
+        "a zone that takes new machines is not asked again at once",
+        "supervisor.planner.sync",
+        "    if node.state in IN_FLIGHT_NODE_STATES and not node.bootstrapped:\n        refuse_late(draft, node)",
+        "    pass",
+    ),
+    Mutant(
+        "a job with a limit of money takes no machine without a price",
+        "supervisor.market.offers",
+        "            return offer.usd_per_hour is not None or not self.needs_price",
+        "            return True",
+    ),
+    Mutant(
+        "failed replacements never end a job that has trained",
+        "supervisor.planner.jobs",
+        " and not has_trained(draft):",
+        ":",
+    ),
+    Mutant(
         "a command is guarded by the record's revision",
         "supervisor.journal.journal",
         'Compare(self._job_key(record.name), "mod", view.revision)]',
         "]",
     ),
     Mutant(
+        "a limit pauses a job, and does not end it",
+        "supervisor.planner.limits",
+        "        draft.set_job(pause_requested_at=draft.now, limit_reached=over.name)\n",
+        "        draft.move_job(type(job.state).FAILED, over.name)\n",
+    ),
+    Mutant(
+        "an ended run is kept when its name is used again",
+        "supervisor.journal.journal",
+        "[Put(self._past_key(name, run.job.run), dump(run))]",
+        "[]",
+    ),
+    Mutant(
+        "hours count training, not waiting",
+        "supervisor.planner.limits",
+        "    return not draft.job.ended and len(inside) >= draft.job.min_nodes\n",
+        "    return not draft.job.ended\n",
+    ),
+    Mutant(
+        "GPUs: a node whose GPU died is not in the next round",
+        "spotsup_trainer.rendezvous.membership",
+        '    gone, out = {"leaving", "stopping"}, {*waiting, *unhealthy(view)}',
+        '    gone, out = {"leaving", "stopping"}, {*waiting}',
+    ),
+    Mutant(
+        "GPUs: reports of many at once are not believed",
+        "supervisor.planner.unhealthy",
+        "return recent if recent > 1 and recent * 10 > there else 0",
+        "return 0",
+    ),
+    Mutant(
         "an alert stays until it is delivered",
         "supervisor.planner.alerts",
         "(d := deliveries.get(event_id)) and d.finished]",
         "(d := deliveries.get(event_id))]",
+    ),
+    Mutant(
+        "a hang is reported once",
+        "supervisor.planner.alerts",
+        "    if since and not draft.job.hung_since:",
+        "    if since:",
+    ),
+    Mutant(
+        "workers that outlive SIGKILL are reported once",
+        "supervisor.planner.alerts",
+        "        if problem and problem != node.worker_problem and not draft.full:",
+        "        if problem and not draft.full:",
+    ),
+    Mutant(
+        "an early failure ends a job at the second of its kind only",
+        "spotsup_trainer.rendezvous.membership",
+        "    if before is None or now.round != before.round + 1:\n        return False\n",
+        "    if before is None:\n        return True\n",
+    ),
+    Mutant(
+        "windows: a node leaves in time for its job's checkpoint",
+        "supervisor.planner.predicates",
+        "draft.now >= node.notice.deadline - leaving_takes_s(draft)",
+        "draft.now >= node.notice.deadline - draft.rules.leave_margin_s",
     ),
 )
 
@@ -136,12 +245,18 @@ def install(mutant: Mutant | None) -> None:
         return
     if mutant.module in sys.modules:
         raise ValueError(f"{mutant.module} is already imported: a mutant needs a process of its own")
-    path = (ROOT / Path(*mutant.module.split("."))).with_suffix(".py")
+    replace_code(mutant.module, mutated(mutant))
+
+
+def mutated(mutant: Mutant) -> CodeType:
+    """Its module without the rule. Raises ValueError if the module lacks the text."""
+    folder = ROOT / "trainer" if mutant.module.startswith("spotsup_trainer") else ROOT
+    path = (folder / Path(*mutant.module.split("."))).with_suffix(".py")
     source = path.read_text()
     found = source.count(mutant.old)
     if found != 1:
         raise ValueError(f"mutant {mutant.name}: its text occurs {found} times in {path}: update the mutant")
-    replace_code(mutant.module, compile(source.replace(mutant.old, mutant.new), str(path), "exec"))
+    return compile(source.replace(mutant.old, mutant.new), str(path), "exec")
 
 
 def _run(asked: tuple[int, float]) -> tuple[int, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 
+from provisioners.base import EndCause
 from supervisor.model import (
     COUNTED_NODE_STATES,
     ENDED_JOB_STATES,
@@ -20,14 +21,23 @@ from supervisor.simulation.cloud import Machine
 from supervisor.simulation.daemon import Daemon
 from supervisor.simulation.world import World
 from tests.sim.causes import SEEN_S, SETTLE_S, Causes
+from tests.sim.hours import HoursCheck
 from tests.sim.spares import SpareCheck
 
 N = NodeState
 LEAK_GRACE_S = 90.0
+# A job asks a zone that takes its machines before they are of use for no more than so many in ten minutes. Daemons that
+# take over have forgotten what it did.
+MAX_EARLY_DEATHS = 60
+EARLY_DEATHS_S = 600.0
 
 
-class Violation(AssertionError):
-    """A promise was broken."""
+# Counters of what the daemon contains (P11). Here each is a bug of our own.
+CONTAINED = ("undecided", "outcomes_dropped", "commits_refused", "ticks_failed")
+
+
+class Violation(BaseException):
+    """A promise was broken. Not an Exception: the daemon, within which hooks run, may not contain it."""
 
 
 def jobs_of(world: World) -> dict[str, JobView]:
@@ -46,6 +56,7 @@ class Promises:
         self._losses: dict[str, int] = {}
         self._spares = SpareCheck(world)
         self._causes = Causes(world)
+        self._hours = HoursCheck(world)
         self._revision = 0
         self._jobs: dict[str, JobView] = {}
         self._open: set[str] = set()
@@ -60,21 +71,39 @@ class Promises:
     def etcd_rolled_back(self, keys: Iterable[str]) -> None:
         """etcd has lost its last writes: the nodes that they were about are exempt from now on."""
         self._causes.rolled_back_at = self._world.clock.now()
+        self._hours.etcd_rolled_back()
         self._jobs = jobs_of(self._world)
         for key in keys:
             kind, _, rest = key.removeprefix(self._world.nodes.keys.world).partition("/")
             if kind == "nodes":
                 self._causes.exempt.add(rest.partition("/")[2])
 
+    def doubt(self, nodes: Iterable[str]) -> None:
+        """From now on these nodes' GPUs are called unhealthy, wrongly."""
+        self._causes.doubts.append((self._world.clock.now(), frozenset(nodes)))
+
     def check(self) -> None:
         """Everything that may have changed since the last event."""
         if self._unfenced:
             raise Violation(f"P10: {self._unfenced[0]}")
+        if self._world.cloud.wronged:
+            raise Violation(f"ownership: {self._world.cloud.wronged[0]} of another installation was ended or removed")
         if self._world.etcd.revision != self._revision:
             self._revision = self._world.etcd.revision
             self._check_records()
+            self._check_ownership()
         self._check_leaks()
         self._check_lost_steps()
+        if wrong := self._hours.check(job.record for job in self._jobs.values()):
+            raise Violation(wrong)
+        self._check_contained()
+
+    def _check_contained(self) -> None:
+        for daemon in self._world.daemons:
+            status = daemon.loop.status
+            if found := [name for name in CONTAINED if name in status.counters]:
+                what = "; ".join([status.headline, *status.sentences.values()])
+                raise Violation(f"P11: {daemon.name} contained a fault ({', '.join(found)}): {what}")
 
     def _check_records(self) -> None:
         self.checked += 1
@@ -87,6 +116,11 @@ class Promises:
                 if same and not job.record.spare_nodes:
                     continue
             wrong = self._causes.check(old, job)
+            multiple = job.record.spec.nodes.multiple_of
+            if job.round is not None and len(job.round.members) % multiple:
+                raise Violation(
+                    f"multiple_of: a round of {name} has {len(job.round.members)} nodes, not {multiple} × n"
+                )
             if self._world.clock.now() - self._causes.rolled_back_at > SETTLE_S:
                 self._check_overshoot(old, job)
                 self._check_place(job)
@@ -95,6 +129,14 @@ class Promises:
                 raise Violation(wrong)
 
     # -- machines ------------------------------------------------------------------------------------------
+
+    def _check_ownership(self) -> None:
+        """Nothing of another installation is in the journal."""
+        others = self._world.cloud.others.keys()
+        for job in self._jobs.values() if others else ():
+            for node in job.nodes.values():
+                if node.instance_id in others:
+                    raise Violation(f"ownership: {node.id} has {node.instance_id} of another installation")
 
     def _check_leaks(self) -> None:
         """P1: a machine with our tag is in the journal, or it is ended within the grace. Stopped ones count."""
@@ -116,6 +158,18 @@ class Promises:
         before = self._machine_of.setdefault(instance.node, instance.id)
         if before != instance.id:
             raise Violation(f"P2: {instance.node} has two machines, {before} and {instance.id}")
+        job, now = instance.node.rsplit("-", 2)[0], self._world.clock.now()
+        wasted = [
+            each
+            for each in self._world.cloud.machines.values()
+            if each.ended_at is not None
+            and (each.instance.zone, each.instance.node.rsplit("-", 2)[0]) == (instance.zone, job)
+            and each.instance.end_cause is EndCause.PREEMPTED
+            and each.ended_at <= each.runs_at + 3.0
+            and each.ended_at > now - EARLY_DEATHS_S
+        ]
+        if len(wasted) > MAX_EARLY_DEATHS:
+            raise Violation(f"late refusals: {job} lost {len(wasted)} new machines in {instance.zone}, and asks again")
 
     def _check_intent(self, daemon: Daemon, action: Action) -> None:
         """Every action that creates, changes or ends something is in the journal before it starts."""
@@ -140,7 +194,7 @@ class Promises:
             if node is not None and node.state not in {N.TERMINATING, N.GONE}:
                 raise Violation(f"P4: {node.id} was ended, but it is {node.state}")
         agent = self._world.nodes.agents.get(machine.instance.node)
-        speaks = agent is not None and not (agent.exited or machine.silent) and machine.alive
+        speaks = agent is not None and not (agent.exited or machine.silent or machine.cut) and machine.alive
         since = max(agent.starts_at if agent else 0.0, self._world.etcd.up_since)
         if speaks and not found and self._world.clock.now() - since > SEEN_S:
             raise Violation(f"P4: {machine.instance.node} was ended: its agent runs, and it is not in the journal")
@@ -162,8 +216,11 @@ class Promises:
         if newest and same and len(counted) > wanted:
             raise Violation(f"P3: {len(counted)} nodes for {wanted} wanted, and {newest} were requested")
         limit = job.record.spec.limits.usd_per_hour
+        if limit is not None and any(job.nodes[node].offer.usd_per_hour is None for node in newest):
+            raise Violation(f"P13: {newest} were requested for {job.record.name}, which has a limit, without a price")
         spent = sum(n.offer.usd_per_hour or 0.0 for n in job.nodes.values() if n.state is not N.GONE)
-        if limit is not None and spent > limit + 1e-6:
+        # Prices that rise end no machine: only what is requested has to fit.
+        if newest and limit is not None and spent > limit + 1e-6:
             raise Violation(f"P3: ${spent:.2f} per hour, and ${limit:.2f} are allowed")
 
     def _check_place(self, job: JobView) -> None:

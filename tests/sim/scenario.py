@@ -25,14 +25,29 @@ INJECTION_WEIGHTS = {
     "zone lost": 2,
     "silence": 4,
     "brief silence": 4,
+    "nodes cut off": 5,
+    "silence without listings": 2,
+    "zone ended": 2,
     "agent stopped": 2,
     "launcher failed": 2,
     "program failed": 2,
+    "program fails early": 2,
+    "steps hang": 2,
+    "workers outlive SIGKILL": 2,
+    "GPU dies": 3,
+    "GPU ails": 3,
+    "GPU checks are wrong": 3,
     "zone full": 3,
     "capacity back": 3,
     "cloud unreachable": 3,
     "throttling": 2,
+    "package index away": 2,
+    "credentials expired": 2,
+    "refused for good": 2,
+    "early deaths": 3,
+    "prices change": 2,
     "unjournaled machine": 3,
+    "other installation": 4,
     "missing in a listing": 4,
     "leftover": 1,
     "daemon killed": 4,
@@ -53,6 +68,7 @@ INJECTION_WEIGHTS = {
     "cancel": 1,
     "submit": 2,
     "finish": 1,
+    "finish but one": 1,
     "two commands": 3,
     "pause": 2,
     "resume": 3,
@@ -72,8 +88,10 @@ MAX_RATES: dict[str, float] = {
     "dropped": 0.2,
     "doubled": 0.2,
     "reordered": 0.3,
+    "unfiltered": 1.0,
     "reused": 0.5,
     "slow_boot": 0.3,
+    "early_death": 0.1,
     "listing_lag_s": 8.0,
     "mirror_lag_s": 3.0,
     "skew_s": 3.0,
@@ -105,6 +123,13 @@ class Submission:
     usd_per_hour: float | None = None
     spread: str = "zone"
     kind: str = "training"
+    hours: float | None = None  # its limit
+    hang: str = "alert"
+
+    @property
+    def multiple_of(self) -> int:
+        """A job whose numbers are all even trains on pairs of nodes only."""
+        return 1 if (self.low | self.desired | self.high) % 2 else 2
 
 
 @dataclass(frozen=True)
@@ -130,7 +155,7 @@ def draw(seed: int, hours: float = HOURS) -> Scenario:
     rates, rules, jobs = _setting(rng)
     count = rng.randint(20, 40) * max(1, round(hours / 2))
     times = sorted(_time(rng, hours * 3600) for _ in range(count))
-    return Scenario(seed, hours, rates, rules, jobs, _injections(rng, times), rng.choice(REACTIONS_S))
+    return _with_limits(Scenario(seed, hours, rates, rules, jobs, _injections(rng, times), rng.choice(REACTIONS_S)))
 
 
 def draw_long(seed: int) -> Scenario:
@@ -145,7 +170,20 @@ def draw_long(seed: int) -> Scenario:
         times = sorted(at + rng.expovariate(1 / 600.0) for _ in range(rng.randint(4, 20)))
         injections += _injections(rng, [round(time, 3) for time in times if time < hours * 3600])
         at = times[-1] + 3600.0 * min(72.0, rng.paretovariate(0.7))
-    return Scenario(seed, hours, rates, rules, jobs, tuple(injections), rng.choice(REACTIONS_S))
+    return _with_limits(Scenario(seed, hours, rates, rules, jobs, tuple(injections), rng.choice(REACTIONS_S)))
+
+
+def _with_limits(scenario: Scenario) -> Scenario:
+    """Some jobs have a limit of hours, which users raise. Drawn apart: the rest of a seed's scenario is as it was."""
+    rng = random.Random(f"limits {scenario.seed}")
+    limits = [rng.uniform(0.05, 0.6) * scenario.hours if rng.random() < 0.3 else None for _ in scenario.jobs]
+    if not any(limits):
+        return scenario
+    jobs = tuple(replace(job, hours=limit) for job, limit in zip(scenario.jobs, limits, strict=True))
+    times = [round(rng.uniform(60.0, scenario.hours * 3600), 3) for _ in range(rng.randint(1, 6))]
+    raises = [Injection(at, "limit", rng.randrange(1000), rng.random()) for at in times]
+    injections = sorted([*scenario.injections, *raises], key=lambda each: each.at)
+    return replace(scenario, jobs=jobs, injections=tuple(injections))
 
 
 def _setting(rng: random.Random) -> tuple[FaultRates, Rules, tuple[Submission, ...]]:
@@ -156,7 +194,8 @@ def _setting(rng: random.Random) -> tuple[FaultRates, Rules, tuple[Submission, .
         consistency_s=rng.choice([60.0, 300.0]),
         orphan_grace_s=60.0,
         bootstrap_timeout_s=180.0,
-        bootstrap_failures=10**6,
+        prices_s=300.0,
+        unhealthy_memory_s=300.0,
         launch_attempts=rng.choice([3, 5]),
         gone_kept=8,
         events_kept=200,
@@ -191,7 +230,8 @@ def _job(rng: random.Random, name: str) -> Submission:
     if rng.random() < 0.3:  # too little to replace a machine before the old one has ended
         high, spares = desired, 2
         limit = round((high + spares) * 0.11 + 0.01, 3)
-    return Submission(name, low, desired, high, spares, limit, rng.choice(["zone", "zone", "region"]))
+    spread, hang = rng.choice(["zone", "zone", "region"]), rng.choice(["alert", "restart"])
+    return Submission(name, low, desired, high, spares, limit, spread, hang=hang)
 
 
 def kinds_of(scenario: Scenario) -> list[str]:

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-from provisioners.base import Leftover, LeftoverKind
-from supervisor.model import ALERT_KINDS, ENDED_JOB_STATES, OPEN_NODE_STATES
+from provisioners.base import LeftoverKind
+from supervisor.model import ALERT_KINDS, ENDED_JOB_STATES, OPEN_NODE_STATES, EventKind, NodeState
 from supervisor.planner.actions import Action, SendAlert
 from supervisor.planner.alerts import RETRIES_S
 from supervisor.runtime.clock import ACCEPTED_AFTER_S
@@ -17,6 +17,7 @@ from supervisor.simulation.daemon import Daemon
 from supervisor.simulation.etcd import MAX_UNDONE
 from supervisor.simulation.faults import FaultRates
 from supervisor.simulation.nodes import LEASE_S
+from supervisor.simulation.training import OUTLIVE_S, Training
 from supervisor.simulation.world import World
 from tests.sim.promises import Promises, Violation, jobs_of, settled
 from tests.sim.scenario import Injection, Scenario, Submission
@@ -27,6 +28,16 @@ QUIET_S = 1500.0
 # Once all jobs have ended, nothing is left within so long: leftovers are listed seldom, and have to be listed twice.
 EMPTY_S = 2000.0
 SPACIOUS = 64
+# Outages: how long at most, and the fault rates meanwhile.
+OUTAGES: dict[str, tuple[float, dict[str, float]]] = {
+    "cloud unreachable": (300.0, {"unreachable": 1.0, "lost_reply": 1.0}),
+    "throttling": (120.0, {"transient": 1.0}),
+    "etcd slow": (60.0, {"unanswered_commit": 0.5, "mirror_lag_s": 3.0}),
+    "package index away": (3600.0, {"bootstrap": 1.0}),
+    "credentials expired": (500.0, {"denied": 1.0}),  # an hour: test_refusals.py
+}
+# A limit that no scenario reaches.
+NO_LIMIT_H = 10_000.0
 
 
 class ScenarioRun:
@@ -49,7 +60,6 @@ class ScenarioRun:
         self._alert_attempts: Counter[str] = Counter()
         world.hooks.boundary.append(self._at_boundary)
         world.hooks.action.append(self._count_alerts)
-        world.hooks.step.append(self._check_transitions)
 
     def run(self) -> None:
         """Inject everything, let the world recover, end all jobs."""
@@ -63,6 +73,8 @@ class ScenarioRun:
         self._stop_faults()
         world.run(20.0)
         self._resume()
+        for minute in range(1, 20):
+            self._later(60.0 * minute, self._drain_silent)
         for _ in range(10):
             if self.users.adopt():
                 break
@@ -73,15 +85,30 @@ class ScenarioRun:
         if not world.run_until(_is_empty, EMPTY_S):
             raise Violation(f"liveness: something is left {EMPTY_S:g} s after all jobs ended\n{picture(world)}")
         self._check_alerts()
+        for name in list(jobs_of(self.world))[:1]:
+            if not self.users.submit(name, nodes={"min": 1, "desired": 1}):
+                raise Violation(f"liveness: {name} has ended, and its name cannot be used again")
 
     def _check_alerts(self) -> None:
-        """Each alert was sent at least once, or tried as often as is promised."""
+        """Each alert was sent at least once, or tried as often as is promised; of each hang there is one."""
         sent = {event.id for event in self.world.sent}
         for job in jobs_of(self.world):
+            self._check_told(job)
             for event in self.world.journal.events(job):
                 tries = self._alert_attempts[event.id]
                 if event.kind in ALERT_KINDS and event.id not in sent and tries <= len(RETRIES_S):
                     raise Violation(f"alerts: {event.id} was never sent, and tried {tries} times: {event.text}")
+
+    def _check_told(self, job: str) -> None:
+        """People are told of each hang once, and of workers that outlive SIGKILL once per node."""
+        training = self.world.nodes.trainings.get(job)
+        if training is None or self.world.rng.injected["backup restored"] or self.world.rng.injected["writes lost"]:
+            return
+        events = [event for event in self.world.journal.events(job) if event.id.startswith(training.task_id)]
+        told = sum(event.kind is EventKind.STEPS_HANG for event in events)
+        stuck = Counter(event.node for event in events if event.kind is EventKind.WORKERS_STUCK)
+        if told > training.hangs or max(stuck.values(), default=0) > 1:
+            raise Violation(f"alerts: {told} of {training.hangs} hangs of {job}, of stuck workers {dict(stuck)}")
 
     # -- the end -------------------------------------------------------------------------------------------
 
@@ -92,7 +119,17 @@ class ScenarioRun:
         world.set_fault_rates(FaultRates())
         world.etcd.down, self._pending_hang, self._pending_handover = False, None, False
         world.cloud.capacity = dict.fromkeys(ZONES, SPACIOUS)
+        world.cloud.refused_jobs.clear()
+        world.cloud.early_deaths.clear()
+        world.cloud.price_factor, world.cloud.unpriced = 1.0, frozenset()
         world.cloud.disk_leak_rate = 0.0
+        for machine in world.cloud.machines.values():
+            machine.cut = False
+        for training in world.nodes.trainings.values():
+            training.stop_faults()
+        for agent in world.nodes.agents.values():
+            if agent.health is not None and not agent.broken_gpu:
+                world.nodes.report_gpus(agent.node, healthy=True, reason="")
         for daemon in world.daemons:
             if abs(daemon.clock_error_s) > self.scenario.max_clock_error_s:
                 daemon.clock_error_s = 0.0
@@ -102,17 +139,25 @@ class ScenarioRun:
             world.start_daemon()
         world.wake_daemons()
 
+    def _drain_silent(self) -> None:
+        """An operator drains silent nodes whose machines hang: where they are many, no daemon gives them up."""
+        machines = {machine.instance.node: machine for machine in self.world.cloud.machines.values()}
+        for name, job in jobs_of(self.world).items():
+            for node in job.nodes.values():
+                if node.state is NodeState.SUSPECT and node.id in machines and machines[node.id].silent:
+                    self.users.drain(name, node.id)
+
     def _resume(self) -> None:
-        """Users resume all their jobs."""
+        """Users resume all their jobs, and raise all limits."""
         for _ in range(10):
-            paused = [
-                name
-                for name, job in jobs_of(self.world).items()
-                if job.record.pause_requested_at and not job.record.ended
-            ]
+            jobs = {name: job.record for name, job in jobs_of(self.world).items() if not job.record.ended}
+            limited = [name for name, job in jobs.items() if (job.spec.limits.hours or NO_LIMIT_H) < NO_LIMIT_H]
+            for name in limited:
+                self.users.limit(name, NO_LIMIT_H)
+            paused = [name for name, job in jobs.items() if job.pause_requested_at]
             for name in paused:
                 self.users.pause(name, on=False)
-            if not paused:
+            if not (paused or limited):
                 return
             self.world.run(5.0)
         raise Violation("liveness: no daemon resumes a paused job")
@@ -123,13 +168,6 @@ class ScenarioRun:
             if not job.record.ended:
                 self.world.nodes.trainings[name].finish()
         self.world.wake_daemons()
-
-    def _check_transitions(self) -> None:
-        for daemon in self.world.daemons:
-            refused = daemon.loop.status.counters.get("illegal_transitions", 0)
-            if refused:
-                sentences = "; ".join(daemon.loop.status.sentences.values())
-                raise Violation(f"tables: {daemon.name} tried an illegal transition: {sentences}")
 
     # -- injections ----------------------------------------------------------------------------------------
 
@@ -145,11 +183,15 @@ class ScenarioRun:
         victims = [machine for machine in world.cloud.machines.values() if machine.alive]
         daemons = [daemon for daemon in world.daemons if daemon.runs]
         if victims:
-            self._on_machine(injection, victims[injection.number % len(victims)])
+            machine = victims[injection.number % len(victims)]
+            self._on_machine(injection, machine)
+            self._on_network(injection, machine)
+            self._on_gpus(injection, machine.instance.node)
         if daemons:
             leading = [daemon for daemon in daemons if daemon.leader.leading]
             self._on_daemon(injection, (leading if leading and injection.number % 4 else daemons)[0])
         self._on_world(injection)
+        self._on_account(injection)
         self._on_user(injection)
 
     def _on_machine(self, injection: Injection, machine: Machine) -> None:
@@ -164,20 +206,49 @@ class ScenarioRun:
             case "early kill":
                 cloud.preempt(machine, 60.0)
                 self._later(30.0 * injection.size, lambda: cloud.preempt(machine, 0.0))
-            case "kill":
+            case "kill" | "package index away" | "credentials expired":
                 cloud.vanish(machine)
             case "stop":
                 (cloud.stop if injection.size > 0.5 else self._stop_later)(machine)
+            case "agent stopped" | "launcher failed":
+                self.world.nodes.exit(machine.instance.node, "left" if injection.kind == "agent stopped" else "failure")
+            case _:
+                self._on_program(injection, machine)
+
+    def _on_program(self, injection: Injection, machine: Machine) -> None:
+        match injection.kind:
+            case "program failed" | "program fails early":
+                self._program_failed(machine, after_s=1.0 if injection.kind == "program fails early" else 0.0)
+            case "steps hang":
+                self._hang(injection, machine)
+            case "workers outlive SIGKILL":
+                self._outlive(injection, machine)
+
+    def _on_network(self, injection: Injection, machine: Machine) -> None:
+        match injection.kind:
             case "silence":
                 machine.silent = True
+            case "silence without listings":
+                self._silence(machine, 30.0 + 300.0 * injection.size)
+                self._faults_for(30.0 + 600.0 * injection.size, unreachable=1.0)
             case "brief silence":
                 self._silence(machine, 1.0 + 30.0 * injection.size)
             case "missing in a listing":
                 self._hide(injection, machine)
-            case "agent stopped" | "launcher failed":
-                self.world.nodes.exit(machine.instance.node, "left" if injection.kind == "agent stopped" else "failure")
-            case "program failed":
-                self._program_failed(machine)
+            case "nodes cut off":
+                self._cut_off(injection)
+            case "zone ended":
+                for each in self._machines_of(injection):
+                    self.world.cloud.vanish(each)
+
+    def _on_gpus(self, injection: Injection, node: str) -> None:
+        match injection.kind:
+            case "GPU dies":
+                self.world.nodes.break_gpu(node, "xid")
+            case "GPU ails":
+                self.world.nodes.break_gpu(node, "hang" if injection.size > 0.3 else "ecc")
+            case "GPU checks are wrong":
+                self._doubt_gpus(injection)
 
     def _on_daemon(self, injection: Injection, daemon: Daemon) -> None:
         match injection.kind:
@@ -207,6 +278,9 @@ class ScenarioRun:
 
     def _on_world(self, injection: Injection) -> None:
         cloud = self.world.cloud
+        if injection.kind in OUTAGES:
+            max_s, rates = OUTAGES[injection.kind]
+            self._faults_for(1.0 + max_s * injection.size, **rates)
         match injection.kind:
             case "zone lost":
                 self._lose_zone(injection)
@@ -214,17 +288,17 @@ class ScenarioRun:
                 zone = ZONES[injection.number % 2]
                 cloud.capacity[zone] = injection.number % 3
                 self._later(600.0 + 10_000.0 * injection.size, lambda: cloud.capacity.update({zone: CAPACITY}))
+            case "refused for good":
+                self._refuse(self._some_job(injection), 600.0 * injection.size)
+            case "prices change":
+                cloud.price_factor = 0.5 + injection.size
+                cloud.unpriced = frozenset(cloud.types) if injection.number % 3 == 0 else frozenset()
+            case "early deaths":
+                zone = ZONES[injection.number % 2]
+                cloud.early_deaths.add(zone)
+                self._later(3600.0 * injection.size, lambda: cloud.early_deaths.discard(zone))
             case "capacity back":
                 cloud.capacity = dict.fromkeys(ZONES, CAPACITY)
-            case "cloud unreachable":
-                self._faults_for(1.0 + 300.0 * injection.size, unreachable=1.0, lost_reply=1.0)
-            case "throttling":
-                self._faults_for(1.0 + 120.0 * injection.size, transient=1.0)
-            case "unjournaled machine":
-                cloud.add_unjournaled(f"unjournaled-{injection.number}", stopped=injection.size > 0.5)
-            case "leftover":
-                name = f"nic-{injection.number}"
-                cloud.leftover_by_id[name] = Leftover(name, LeftoverKind.NETWORK_INTERFACE, "sim", "", "local")
             case "etcd down":
                 self.world.etcd.down = True
                 self._later(0.5 + 120.0 * injection.size, self._etcd_up)
@@ -232,8 +306,18 @@ class ScenarioRun:
                 self._restore(1 + injection.number % 12)
             case "backup restored":
                 self._restore(20 + injection.number % MAX_UNDONE)
-            case "etcd slow":
-                self._faults_for(1.0 + 60.0 * injection.size, unanswered_commit=0.5, mirror_lag_s=3.0)
+
+    def _on_account(self, injection: Injection) -> None:
+        """What daemons did not ask for appears in the account. Others' nodes may have our names."""
+        cloud, stopped = self.world.cloud, injection.size > 0.5
+        match injection.kind:
+            case "unjournaled machine":
+                cloud.add_unjournaled(f"unjournaled-{injection.number}", stopped=stopped)
+            case "other installation":
+                ours = [each.instance.node for each in cloud.machines.values()] or ["job-other-1"]
+                cloud.add_other(injection.number, ours[injection.number % len(ours)], stopped=stopped)
+            case "leftover":
+                cloud.add_leftover(f"nic-{injection.number}", "", LeftoverKind.NETWORK_INTERFACE)
 
     def _on_user(self, injection: Injection) -> None:
         match injection.kind:
@@ -247,12 +331,27 @@ class ScenarioRun:
                 self.users.pause(self._some_job(injection), on=injection.kind == "pause")
             case "drain":
                 self._drain(injection)
+            case "limit":
+                name = self._some_job(injection)
+                self.users.limit(name, self._hours_of(name) + self.scenario.hours * injection.size / 2)
             case "finish":
                 training = self.world.nodes.trainings.get(self._some_job(injection))
                 if training is not None:
                     training.finish()
+            case "finish but one":
+                job = jobs_of(self.world).get(self._some_job(injection))
+                nodes = job.round.nodes() if job and job.round else ()
+                if job is not None and nodes:
+                    self.world.nodes.trainings[job.record.name].finish(nodes[injection.number % len(nodes)])
             case "two commands":
                 self._two_commands(injection)
+
+    def _refuse(self, job: str, seconds: float) -> None:
+        """One job's requests cannot work for a while; that is no reason to end it if it has trained."""
+        refused = self.world.cloud.refused_jobs
+        refused.add(job)
+        self.users.refused_jobs.add(job)
+        self._later(seconds, lambda: refused.discard(job))
 
     def _later(self, seconds: float, do: Callable[[], None]) -> None:
         self.world.schedule(self.world.clock.now() + seconds, do)
@@ -268,6 +367,29 @@ class ScenarioRun:
 
         self._later(seconds, speak)
 
+    def _machines_of(self, injection: Injection) -> list[Machine]:
+        zone = ZONES[injection.number % len(ZONES)]
+        return [each for each in self.world.cloud.machines.values() if each.alive and each.instance.zone == zone]
+
+    def _cut_off(self, injection: Injection) -> None:
+        """All machines, those of one zone, or every other one, for 5 s to 80 min: from etcd, or from everything."""
+        running = [machine for machine in self.world.cloud.machines.values() if machine.alive]
+        scope, wholly, ssh = injection.number % 3, injection.number // 3 % 3 == 0, injection.number // 9 % 4
+        chosen = (running, self._machines_of(injection), running[::2])[scope]
+        seconds = 5.0 * 10.0 ** (3.0 * injection.size)
+        for machine in chosen:
+            if wholly:
+                self._silence(machine, seconds)
+            else:
+                machine.cut, machine.ssh = True, ("well", "well", "refuses", "stale")[ssh]
+
+        def connect() -> None:
+            for machine in chosen:
+                machine.cut = False
+            self.world.wake_daemons()
+
+        self._later(seconds, connect)
+
     def _hide(self, injection: Injection, machine: Machine) -> None:
         """It is silent for a moment, and one listing lacks it just then."""
         self._silence(machine, LEASE_S + 4.0 + 9.0 * injection.size)
@@ -276,6 +398,21 @@ class ScenarioRun:
             machine.hidden = 1
 
         self._later(LEASE_S + 1.0, hide)
+
+    def _doubt_gpus(self, injection: Injection) -> None:
+        """An nvidia-smi that no longer fits its driver: all nodes call healthy GPUs unhealthy for a while."""
+        nodes = self.world.nodes
+        doubted = [agent.node for agent in nodes.agents.values() if not agent.broken_gpu]
+        self.promises.doubt(doubted)
+        for node in doubted:
+            nodes.report_gpus(node, healthy=False, reason="nvidia-smi: Driver/library version mismatch")
+
+        def believe() -> None:
+            for node in doubted:
+                if node in nodes.agents and not nodes.agents[node].broken_gpu:
+                    nodes.report_gpus(node, healthy=True, reason="")
+
+        self._later(60.0 + 900.0 * injection.size, believe)
 
     def _restore(self, writes: int) -> None:
         """etcd goes down, and comes up without its last writes; some minutes later an operator adopts lost machines."""
@@ -298,17 +435,38 @@ class ScenarioRun:
             self._later(180.0, self._adopt)
 
     def _lose_zone(self, injection: Injection) -> None:
-        zone = ZONES[injection.number % len(ZONES)]
-        for machine in list(self.world.cloud.machines.values()):
-            if machine.alive and machine.instance.zone == zone:
-                self.world.cloud.preempt(machine, 30.0 if injection.size > 0.5 else 0.0)
+        for machine in self._machines_of(injection):
+            self.world.cloud.preempt(machine, 30.0 if injection.size > 0.5 else 0.0)
 
-    def _program_failed(self, machine: Machine) -> None:
+    def _training_on(self, machine: Machine) -> Training | None:
         agent = self.world.nodes.agents.get(machine.instance.node)
-        training = self.world.nodes.trainings.get(agent.job) if agent else None
-        if agent and training and training.fail(agent.node, self.world.clock.now()):
-            failures = self.users.program_failures
-            failures[agent.job] = failures.get(agent.job, 0) + 1
+        return self.world.nodes.trainings.get(agent.job) if agent else None
+
+    def _program_failed(self, machine: Machine, after_s: float) -> None:
+        """Early failures are alike, and most have a second one, as soon as the program runs again."""
+        training, node = self._training_on(machine), machine.instance.node
+        if training is None or not training.fail(node, self.world.clock.now(), after_s):
+            return
+        job = self.world.nodes.agents[node].job
+        self.users.program_failures[job] += 1
+        if after_s and self.users.fails_early(job, training.round_number):
+            self._later(10.0, lambda: self._program_failed(machine, after_s))
+
+    def _hang(self, injection: Injection, machine: Machine) -> None:
+        """Some hangs end by themselves: a file server was away."""
+        training = self._training_on(machine)
+        if training is not None:
+            training.hang(self.world.clock.now())
+            self._later(1200.0 * injection.size, training.recover)
+
+    def _outlive(self, injection: Injection, machine: Machine) -> None:
+        training, node, lasts_s = self._training_on(machine), machine.instance.node, 120.0 * injection.size
+        if training is None or not training.outlive(node, self.world.clock.now()):
+            return
+        if lasts_s < OUTLIVE_S:
+            self._later(lasts_s, lambda: training.revive(node))
+        else:
+            self._later(OUTLIVE_S, lambda: self.world.nodes.exit(node, "failure"))
 
     def _faults_for(self, seconds: float, **changes: float) -> None:
         """Raise some fault rates for a while; a later call replaces an earlier one."""
@@ -367,19 +525,26 @@ class ScenarioRun:
 
     def _submit(self, job: Submission) -> None:
         nodes = {"min": job.low, "desired": job.desired, "max": job.high, "spares": job.spares}
-        limits = {"usd_per_hour": job.usd_per_hour} if job.usd_per_hour else {}
+        nodes["multiple_of"] = job.multiple_of
+        limits: dict[str, object] = {"hang": job.hang}
+        limits |= {"usd_per_hour": job.usd_per_hour} if job.usd_per_hour else {}
+        limits |= {"hours": job.hours} if job.hours else {}
         self.users.submit(job.name, kind=job.kind, nodes=nodes, limits=limits, placement={"spread": job.spread})
 
     def _some_job(self, injection: Injection) -> str:
         names = self.users.names()
         return names[injection.number % len(names)] if names else ""
 
+    def _hours_of(self, name: str) -> float:
+        job = jobs_of(self.world).get(name)
+        return (job.record.spec.limits.hours or 0.0) if job else 0.0
+
     def _scale(self, injection: Injection) -> None:
         job = jobs_of(self.world).get(self._some_job(injection))
         if job is not None:
             record = job.record
             desired = record.min_nodes + int(injection.size * (record.max_nodes - record.min_nodes + 1))
-            self.users.scale(record.name, desired, injection.number % 3)
+            self.users.scale(record.name, desired - desired % record.spec.nodes.multiple_of, injection.number % 3)
 
     def _two_commands(self, injection: Injection) -> None:
         """Give other commands while one is between its read of the job and its write."""

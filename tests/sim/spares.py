@@ -54,8 +54,8 @@ class SpareCheck:
         old, new = set(before.nodes()), set(after.nodes())
         left = [node for node in old - new if node in seen.failing]
         hinted = job.hint.members if job.hint else ()
-        if not left or now - seen.desired_since < COMMAND_S:
-            return ""
+        if not left or now - seen.desired_since < COMMAND_S or job.record.spec.nodes.multiple_of > 1:
+            return ""  # of pairs, one that waits may have to wait on
         if any(node in seen.failing and node not in old for node in hinted):
             return ""  # a hinted node fails, too, while it is about to join: the spare comes one round later
         first = min(seen.failing[node] for node in left)
@@ -77,4 +77,5 @@ def _waits(job: JobView, node: str, seen: _Snapshot) -> bool:
     found, inside = job.members.get(node), job.round is not None and node in job.round.nodes()
     named = job.hint is not None and (node in job.hint.spares or (node in job.hint.members and node in seen.waiting))
     ready = job.nodes[node].state is NodeState.READY and node not in seen.failing
-    return named and ready and not inside and found is not None and found.state == "waiting"
+    able = found is not None and found.state == "waiting" and not found.unhealthy
+    return named and ready and not inside and able

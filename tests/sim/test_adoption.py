@@ -10,6 +10,7 @@ from supervisor.api.adoption import Adoption
 from supervisor.errors import CommandRefusedError, NotFoundError
 from supervisor.model import EventKind, JobState, NodeState
 from supervisor.planner.adoption import Adopted
+from supervisor.simulation.cloud import OWNER
 from supervisor.simulation.world import World
 from tests.sim.harness import in_state, record, service, submit, training_world, wait_in
 from tests.sim.promises import events_of, jobs_of, settled
@@ -18,7 +19,7 @@ SIM = "/spotsup/sim/"
 
 
 def adopt(world: World, *release: str) -> list[Adopted]:
-    return Adoption(world.daemon.journal, {"local": world.cloud}, "sim", world.clock, wait_in(world)).adopt(release)
+    return Adoption(world.daemon.journal, {"local": world.cloud}, OWNER, world.clock, wait_in(world)).adopt(release)
 
 
 def empty(world: World, prefix: str = SIM) -> None:

@@ -10,7 +10,7 @@ from spotsup_trainer.wire import Result, encode
 from provisioners.base import EndCause, Fatal, InstanceState, LaunchOutcome, LaunchRequest
 from supervisor.api.service import Scale
 from supervisor.errors import CommandRefusedError
-from supervisor.model import COUNTED_NODE_STATES, EventKind, JobState, NodeState
+from supervisor.model import COUNTED_NODE_STATES, OPEN_NODE_STATES, EventKind, JobState, NodeState
 from supervisor.simulation.world import World
 from tests.sim.harness import (
     NO_FAULTS,
@@ -131,13 +131,21 @@ def test_never_more_money_per_hour_than_allowed_not_even_for_a_replacement() -> 
 
 
 @pytest.mark.parametrize(
-    ("limits", "reason"), [({"hours": 0.05}, "its limit of 0.05 h is reached"), ({"usd": 0.01}, "its limit of $0.01")]
+    ("limits", "reason"),
+    [({"hours": 0.05}, "limits.hours 0.05 reached; "), ({"usd": 0.01}, "limits.usd 0.01 reached; ")],
 )
-def test_a_limit_ends_a_steady_job_and_releases_everything(limits: dict[str, float], reason: str) -> None:
+def test_a_limit_pauses_a_steady_job_and_releases_everything(limits: dict[str, float], reason: str) -> None:
     world = training_world(limits=limits)
-    assert world.run_until(in_state(JobState.FAILED), 0.05 * 3600 + RULES.steady_s + 5.0)
+    assert world.run_until(in_state(JobState.PAUSED), 0.05 * 3600 + RULES.steady_s + 5.0)
     assert record(world).reason.startswith(reason)
-    assert world.run_until(settled, 60.0)
+    assert world.run_until(all_released, 60.0)
+    assert world.nodes.trainings["job"].lost_steps == 0
+
+
+def all_released(world: World) -> bool:
+    nodes = jobs_of(world)["job"].nodes.values()
+    billed = any(machine.billed for machine in world.cloud.machines.values())
+    return not (alive(world) or billed or any(node.state in OPEN_NODE_STATES for node in nodes))
 
 
 def test_a_job_stays_in_its_zone_unless_it_says_region() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from provisioners.base import Leftover, LeftoverKind
 from supervisor.api.service import Scale
 from supervisor.model import EventKind, NodeState
-from supervisor.simulation.etcd import CLUSTER
+from supervisor.simulation.cloud import OWNER
 from supervisor.simulation.faults import FaultRates
 from supervisor.simulation.world import World
 from tests.sim.harness import RULES, empty_world, machine_of, service, submit, training_world
@@ -16,7 +16,7 @@ PERIOD_S = RULES.leftovers_s
 
 def disk(number: int, node: str) -> Leftover:
     """A disk of a machine that may be gone."""
-    return Leftover(f"disk-{number}", LeftoverKind.DISK, CLUSTER, node, "local")
+    return Leftover(f"disk-{number}", LeftoverKind.DISK, OWNER, node, "local")
 
 
 def leave(world: World, *leftovers: Leftover) -> None:

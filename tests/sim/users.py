@@ -9,13 +9,14 @@ from typing import Any
 
 from provisioners.base import EndCause
 from supervisor.api.adoption import Adoption
-from supervisor.api.service import Scale, Service, uid_of
+from supervisor.api.service import LimitChanges, Scale, Service, uid_of
 from supervisor.errors import CommandRefusedError, JournalUnavailableError, NotFoundError, SpotsupError
 from supervisor.journal.journal import Reading
 from supervisor.model import COUNTED_NODE_STATES, JobState
 from supervisor.planner.world import JobView
+from supervisor.simulation.cloud import OWNER
 from supervisor.simulation.daemon import Daemon
-from supervisor.simulation.etcd import CLUSTER, no_delay
+from supervisor.simulation.etcd import no_delay
 from supervisor.simulation.world import World
 from tests.sim.promises import Violation, jobs_of
 
@@ -29,13 +30,15 @@ class Expected:
     cancelled: set[bool] = field(default_factory=lambda: {False})
     paused: set[bool] = field(default_factory=lambda: {False})
     drained: set[str] = field(default_factory=set)
+    hours: set[float | None] = field(default_factory=set)
     under_way: Counter[str] = field(default_factory=Counter)
     commands: Counter[str] = field(default_factory=Counter)
 
-    def or_new(self, uid: str, numbers: tuple[int, int]) -> Expected:
+    def or_new(self, uid: str, numbers: tuple[int, int], hours: float | None) -> Expected:
         """Until a submission of the same name is answered, it may be the old job or the new one."""
         nodes = self.nodes | {numbers} if self.nodes else set()
-        return Expected(self.uids | {uid}, nodes, self.cancelled | {False}, self.paused | {False}, set(self.drained))
+        flags = self.cancelled | {False}, self.paused | {False}
+        return Expected(self.uids | {uid}, nodes, *flags, set(self.drained), self.hours | {hours})
 
 
 def waiter(world: World, daemon: Daemon) -> Callable[[Callable[[Reading], bool], float], bool]:
@@ -67,7 +70,11 @@ class Users:
         # How long the next command's daemon waits between its read of the job and its write.
         self.delay_s = 0.0
         self.acknowledged = self.refused = self.unanswered = 0
-        self.program_failures: dict[str, int] = {}
+        self.program_failures: Counter[str] = Counter()
+        # By job: the rounds that ended by an early failure.
+        self._early: dict[str, list[int]] = {}
+        # Jobs of which a cloud has refused a request for good.
+        self.refused_jobs: set[str] = set()
         world.hooks.step.append(self.check)
 
     def submit(self, name: str, **spec: Any) -> bool:
@@ -88,8 +95,8 @@ class Users:
     def _submit_once(self, daemon: Daemon, value: dict[str, Any], submission: str) -> bool | None:
         service, name = service_of(self._world, daemon), value["name"]
         uid, numbers = uid_of(submission), (value["nodes"]["desired"], value["nodes"].get("spares", 0))
-        before = self._expected.get(name)
-        self._expected[name] = Expected({uid, ""}) if before is None else before.or_new(uid, numbers)
+        before, hours = self._expected.get(name), value.get("limits", {}).get("hours")
+        self._expected[name] = Expected({uid, ""}) if before is None else before.or_new(uid, numbers, hours)
         try:
             service.submit(value, service.put_blob(b"code"), submission)
         except (CommandRefusedError, NotFoundError):
@@ -102,8 +109,15 @@ class Users:
             return None
         self.acknowledged += 1
         self._world.note(f"a user submitted {name}")
-        self._expected[name] = Expected({uid}, {numbers})
+        self._check_past(name, before.uids if before else set(), uid)
+        self._expected[name] = Expected({uid}, {numbers}, hours={hours})
         return True
+
+    def _check_past(self, name: str, uids: set[str], uid: str) -> None:
+        """P12: the run whose name was used again is kept."""
+        kept = {run.job.uid for run in self._world.journal.past_runs(name)}
+        if len(uids) == 1 and not uids <= {uid, "", *kept}:
+            raise Violation(f"P12: {name} was used again, and its old run {uids} is lost")
 
     def scale(self, name: str, desired: int, spares: int) -> None:
         """Set the numbers of nodes and spares."""
@@ -113,6 +127,12 @@ class Users:
             self._ask(
                 expected, "scale", expected.nodes, numbers, lambda s: s.scale(name, Scale(desired, spares=spares))
             )
+
+    def limit(self, name: str, hours: float) -> None:
+        """Set the limit of hours."""
+        expected = self._expected.get(name)
+        if expected is not None and expected.nodes:
+            self._ask(expected, "limit", expected.hours, hours, lambda s: s.limits(name, LimitChanges(hours=hours)))
 
     def cancel(self, name: str) -> None:
         """Cancel a job."""
@@ -191,7 +211,8 @@ class Users:
             if job is not None:
                 expected.nodes.add((job.record.desired_nodes, job.record.spare_nodes))
                 expected.cancelled.add(job.record.cancel_requested)
-                expected.paused.add(bool(job.record.pause_requested_at))
+                expected.paused.add(_is_paused(job))
+                expected.hours.add(job.record.spec.limits.hours)
             expected.drained.clear()
 
     def adopt(self) -> bool:
@@ -211,7 +232,7 @@ class Users:
             elif machine.instance.node not in known and (name, uid) not in mine:
                 stray.add(name)
         adoption = Adoption(
-            daemon.journal, {"local": self._world.cloud}, CLUSTER, daemon.clock, waiter(self._world, daemon)
+            daemon.journal, {"local": self._world.cloud}, OWNER, daemon.clock, waiter(self._world, daemon)
         )
         try:
             adoption.adopt(sorted(stray))
@@ -245,9 +266,11 @@ class Users:
             )
         if record.cancel_requested not in expected.cancelled:
             raise Violation(f"P6: the cancellation of {record.name} was acknowledged and is lost")
-        if bool(record.pause_requested_at) not in expected.paused and not record.ended:
-            paused = bool(record.pause_requested_at)
+        if _is_paused(job) not in expected.paused and not record.ended:
+            paused = _is_paused(job)
             raise Violation(f"P6: {record.name} has paused = {paused}; acknowledged: {sorted(expected.paused)}")
+        if record.spec.limits.hours not in expected.hours:
+            raise Violation(f"P6: {record.name} has {record.spec.limits.hours} h; acknowledged: {expected.hours}")
         for node in expected.drained & job.nodes.keys():
             if not job.nodes[node].drain_requested and job.nodes[node].state in COUNTED_NODE_STATES:
                 raise Violation(f"P6: the drain of {node} was acknowledged and is lost")
@@ -256,4 +279,20 @@ class Users:
 
     def _may_fail(self, job: JobView) -> bool:
         allowed = job.record.spec.limits.app_failures
-        return self.program_failures.get(job.record.name, 0) > allowed
+        rounds = self._early.get(job.record.name, [])
+        twice = any(number + 1 in rounds for number in rounds)
+        # Of what is not its program's fault, only one that never trained fails (P12).
+        refused = job.record.name in self.refused_jobs or job.record.bootstrap_failures
+        never_trained = not job.record.last_reported_round and refused
+        return twice or self.program_failures[job.record.name] > allowed or bool(never_trained)
+
+    def fails_early(self, job: str, number: int) -> bool:
+        """The program has failed right after its start in this round; whether for the first time."""
+        rounds = self._early.setdefault(job, [])
+        rounds.append(number)
+        return len(rounds) == 1
+
+
+def _is_paused(job: JobView) -> bool:
+    """Whether a user has paused it: a pause for a limit is the planner's."""
+    return bool(job.record.pause_requested_at) and not job.record.limit_reached

@@ -155,6 +155,9 @@ def require_login(etcd: Etcd, password: str) -> None:
         etcd.call(f"/v3/auth/{path}", body)
 
 
+_CONNECT_S = 1.0
+
+
 class Cable:
     """Forwards TCP connections to an endpoint; can be cut, and can fall silent. Use `cable`.
 
@@ -168,6 +171,7 @@ class Cable:
         self.endpoint = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
         self.calls = 0
         self._whole = True
+        self._nonsense = b""
         self._flows = threading.Event()
         self._flows.set()
         self._ends: list[socket.socket] = []
@@ -186,10 +190,16 @@ class Cable:
         """Accept connections and hold back all data, without an error to either side."""
         self._flows.clear()
 
+    def babble(self, body: bytes, status: str = "200 OK") -> None:
+        """Answer every request with this, as a proxy or a login page in between does."""
+        self.cut()
+        self._nonsense = f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
+
     def repair(self) -> None:
         """Forward again, also what was held back."""
         with self._lock:
-            self._whole = True
+            self._whole, self._nonsense = True, b""
+        self._nonsense = b""
         self._flows.set()
 
     def close(self) -> None:
@@ -205,17 +215,30 @@ class Cable:
                 near, _ = self._listener.accept()
                 self.calls += 1
                 with self._lock:
+                    if self._nonsense:
+                        threading.Thread(target=self._babble, args=(near, self._nonsense), daemon=True).start()
+                        continue
                     if not self._whole:
                         near.close()
                         continue
                     try:
-                        far = socket.create_connection(self._to)
-                    except ConnectionRefusedError:
+                        far = socket.create_connection(self._to, timeout=_CONNECT_S)
+                    except OSError:  # refused, or a member whose network is cut
                         near.close()
                         continue
+                    far.settimeout(None)
                     self._ends += [near, far]
                 for one, other in ((near, far), (far, near)):
                     threading.Thread(target=self._pump, args=(one, other), daemon=True).start()
+
+    @staticmethod
+    def _babble(end: socket.socket, answer: bytes) -> None:
+        with contextlib.suppress(OSError), end:
+            end.recv(65536)
+            end.sendall(answer)
+            end.shutdown(socket.SHUT_WR)
+            while end.recv(65536):
+                pass
 
     def _pump(self, source: socket.socket, target: socket.socket) -> None:
         with contextlib.suppress(OSError):

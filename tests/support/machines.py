@@ -25,6 +25,7 @@ from provisioners.base import (
     LaunchRequest,
     Offer,
     OfferQuery,
+    Owner,
     Provisioner,
 )
 
@@ -34,7 +35,8 @@ PATIENCE_S = float(os.environ.get("SPOTSUP_TEST_PATIENCE_S", "30"))
 LOGIN_S = float(os.environ.get("SPOTSUP_TEST_LOGIN_S", "0"))
 LOOK_S = float(os.environ.get("SPOTSUP_TEST_LOOK_S", "0.005"))
 SSH_USER = os.environ.get("SPOTSUP_TEST_SSH_USER") or getpass.getuser()
-CLUSTER = "test-cluster"
+OWNER = Owner("test-cluster", "0123456789abcdef")
+OTHER = Owner("test-cluster", "fedcba9876543210")  # another installation in the account
 
 Found = TypeVar("Found")
 
@@ -79,7 +81,7 @@ def request_for(provisioner: Provisioner, node: str, *, token: str = "", zone: s
 def request_at(offer: Offer, node: str, *, token: str = "") -> LaunchRequest:
     """A request for one offer."""
     host_key = HostKey(HOST_KEY.public, HOST_KEY.private_openssh)
-    return LaunchRequest(token or f"token-{node}", CLUSTER, node, offer, host_key, CLIENT_KEY.public)
+    return LaunchRequest(token or f"token-{node}", OWNER, node, offer, host_key, CLIENT_KEY.public)
 
 
 def launch(provisioner: Provisioner, node: str, *, zone: str = "") -> Instance:
@@ -96,7 +98,7 @@ def launched_by(provisioner: Provisioner, request: LaunchRequest) -> Instance:
 
 def found_by(provisioner: Provisioner, node: str) -> Instance:
     """A node's machine, which the cloud knows."""
-    instance = provisioner.find(f"token-{node}", TIMEOUT_S)
+    instance = provisioner.find(OWNER, f"token-{node}", TIMEOUT_S)
     assert instance is not None
     return instance
 
@@ -105,7 +107,7 @@ def wait_state(provisioner: Provisioner, token: str, *states: InstanceState) -> 
     """The machine of a token, once it is in one of these states."""
 
     def look() -> Instance | None:
-        found = provisioner.find(token, TIMEOUT_S)
+        found = provisioner.find(OWNER, token, TIMEOUT_S)
         return found if found is not None and found.state in states else None
 
     return wait_for(look, f"machine of {token} is {' or '.join(states)}")

@@ -8,17 +8,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
-from provisioners.base import HostKey, LaunchRequest, Market, Offer
+from provisioners.base import HostKey, LaunchRequest, Market, Offer, Owner
 from provisioners.catalog import MachineType, load_catalog
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "clouds"
 CATALOG = load_catalog()
+TEAM = Owner("team-a", "00112233445566aa")
+OTHERS = (replace(TEAM, cluster="team-b"), replace(TEAM, key_mark="bb00112233445566"))
 KEY = HostKey("ssh-ed25519 AAAApublic spotsup", "the private key\n")
 
 
 def request_for(offer: Offer) -> LaunchRequest:
     """Node 1 of cluster team-a."""
-    return LaunchRequest("token-1", "team-a", "node-1", offer, KEY, "ssh-ed25519 AAAAclient daemon", dead_man_s=3600.0)
+    return LaunchRequest("token-1", TEAM, "node-1", offer, KEY, "ssh-ed25519 AAAAclient daemon", dead_man_s=3600.0)
 
 
 def request_on(offer: Offer, instance_type: str, market: Market = Market.SPOT, **change: Any) -> LaunchRequest:

@@ -21,5 +21,5 @@ def hint(nodes: str, minimum: int = 1, maximum: int = 0, spares: str = "") -> Hi
     return Hint(tuple(nodes), minimum, maximum or max(1, len(nodes)), spares=tuple(spares))
 
 
-def failure(number: int, message: str = "boom", at: float = 0.0) -> Failure:
-    return Failure(number, 0, 1, message, at)
+def failure(number: int, message: str = "boom", at: float = 0.0, exit_code: int = 1, **more: Any) -> Failure:
+    return Failure(number, 0, exit_code, message, at, **more)

@@ -7,16 +7,18 @@ known. Nodes have numbers: node 3 is `job-u-3` on machine `i-3`.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
+from enum import Enum
+from types import MappingProxyType
 from typing import Any
 
 from spotsup_trainer.wire import AgentStatus, Hint, Keys, Member, Round, RoundMember, decode
 
-from provisioners.base import Instance, InstanceState, Market, Offer, Scope
+from provisioners.base import Instance, InstanceState, Market, Offer, Owner, Scope
 from supervisor.market.capacity import CapacityMemory, CapacityRefusal
 from supervisor.market.offers import OffersView
 from supervisor.model import Event, EventKind, JobRecord, JobState, NodeRecord, NodeState, NoticeRecord
-from supervisor.planner.actions import Action, Commit, NodeOutcome, Plan
+from supervisor.planner.actions import Action, AskDone, Commit, NodeOutcome, Plan
 from supervisor.planner.draft import Draft
 from supervisor.planner.plan import plan
 from supervisor.planner.world import CloudView, JobView, Rules, VolatileState, World
@@ -24,6 +26,7 @@ from supervisor.spec import JobSpec, parse_spec
 
 NOW = 100_000.0
 KEYS = Keys("c")
+OWNER = Owner("c", "0011223344556677")
 OFFER = Offer("local", "region-1", "zone-a", "small", Market.SPOT, 0.5)
 N, J = NodeState, JobState
 NONE_KNOWN: dict[str, Any] = {"offers": {}}
@@ -31,6 +34,7 @@ FULL = {"capacity": CapacityMemory((CapacityRefusal(OFFER, Scope.GLOBAL, NOW + 6
 SOON = NoticeRecord(NOW + 56, NOW - 5, "metadata")
 WITHOUT_MACHINE = (N.REQUESTED,)
 PUBLISHING = (N.READY, N.MEMBER, N.DRAINING)
+IN_ROUND = (N.MEMBER, N.SUSPECT, N.DRAINING)
 
 
 def name(number: int) -> str:
@@ -45,6 +49,7 @@ def names(*numbers: int) -> tuple[str, ...]:
 
 def spec(**more: Any) -> JobSpec:
     """A job file's content."""
+    more["placement"] = {"cloud": "local", **more.get("placement", {})}
     return parse_spec({"name": "job", "nodes": {"min": 1, "desired": 2, "max": 4}, "run": "train.py", **more})
 
 
@@ -76,7 +81,7 @@ def member(number: int, **changes: Any) -> NodeRecord:
 def machine(number: int, state: InstanceState = InstanceState.RUNNING, **changes: Any) -> Instance:
     """A node's machine, as a cloud lists it."""
     known = Instance(
-        f"i-{number}", "c", name(number), name(number), "region-1", "zone-a", "small", state, NOW - 1000, "10.0.0.1"
+        f"i-{number}", OWNER, name(number), name(number), "region-1", "zone-a", "small", state, NOW - 1000, "10.0.0.1"
     )
     return replace(known, **changes)
 
@@ -94,7 +99,7 @@ def round_of(*numbers: int, number: int = 1, **changes: Any) -> Round:
 
 def hint_of(*numbers: int, spares: Sequence[int] = (), low: int = 1, high: int = 4, **changes: Any) -> Hint:
     """The daemon's hint that these are to train."""
-    return Hint(names(*numbers), low, high, spares=names(*spares), **changes)
+    return Hint(names(*numbers), low, high, spares=names(*spares), **({"app_failures": 3} | changes))
 
 
 def view(record: JobRecord, nodes: Sequence[NodeRecord], **messages: Any) -> JobView:
@@ -108,7 +113,17 @@ def view(record: JobRecord, nodes: Sequence[NodeRecord], **messages: Any) -> Job
         "agents": {name(n): AgentStatus(name(n), "boot", 1, 0.0, "1") for n in publishing},
     }
     nodes_by_id = {each.id: each for each in nodes}
-    return JobView(record, 7, nodes_by_id, dict.fromkeys(nodes_by_id, 3), **(known | messages))
+    known |= messages
+    known["record"] = _in_training(record, nodes, known["round"])
+    return JobView(revision=7, nodes=nodes_by_id, revisions=dict.fromkeys(nodes_by_id, 3), **known)
+
+
+def _in_training(record: JobRecord, nodes: Sequence[NodeRecord], current: Round | None) -> JobRecord:
+    """The record as the planner left it a moment ago: it has noted since when the job trains."""
+    inside = [each for each in nodes if current is not None and each.id in current.nodes() and each.state in IN_ROUND]
+    if record.trained_s or record.training_since or record.ended or len(inside) < record.min_nodes:
+        return record
+    return replace(record, training_since=NOW - 500)
 
 
 def listing(*machines: Instance, **changes: Any) -> CloudView:
@@ -133,7 +148,10 @@ def world_of(
     """These jobs on one cloud, whose listing and offers are fresh."""
     machines = [each for job_view in views for each in machines_of(list(job_view.nodes.values()))]
     offers = {job_view.record.name: offering(OFFER)["offers"]["job"] for job_view in views}
-    known: dict[str, Any] = {"clouds": {"local": listing(*machines)}, "offers": offers}
+    # A silent node was asked over SSH just now, and did not answer.
+    suspects = [each.id for job_view in views for each in job_view.nodes.values() if each.state is N.SUSPECT]
+    answers = {each: AskDone(each, NOW - 0.5, "connection refused") for each in suspects}
+    known: dict[str, Any] = {"clouds": {"local": listing(*machines)}, "offers": offers, "answers": answers}
     jobs = {job_view.record.name: job_view for job_view in views}
     # Leftovers are a matter of their own: their period has not come yet.
     rules = rules or Rules(leftovers_s=1e9)
@@ -235,3 +253,18 @@ def draft_of(*nodes: NodeRecord, record: JobRecord | None = None, rules: Rules |
     """The draft before anything is decided."""
     world = world_of(view(record or job(), nodes, **messages), rules=rules)
     return Draft(world, world.jobs["job"], {}, KEYS, NOW)
+
+
+def as_job(value: Any, called: str) -> Any:
+    """The same, of a job with another name."""
+    if isinstance(value, str) and not isinstance(value, Enum):
+        return called if value == "job" else f"{called}{value[3:]}" if value.startswith("job-u-") else value
+    if is_dataclass(value) and not isinstance(value, type):
+        return replace(value, **{each.name: as_job(getattr(value, each.name), called) for each in fields(value)})
+    if isinstance(value, dict | MappingProxyType):
+        return {as_job(key, called): as_job(each, called) for key, each in value.items()}
+    if isinstance(value, tuple | frozenset | list):
+        return type(value)(as_job(each, called) for each in value)
+    if hasattr(value, "model_copy") and getattr(value, "name", "") == "job":
+        return value.model_copy(update={"name": called})
+    return value

@@ -20,7 +20,7 @@ from supervisor.planner.actions import (
     TerminateDone,
 )
 from supervisor.runtime.actor import NOT_STARTED, ThreadActor
-from tests.unit.scene import job, member, name
+from tests.unit.scene import OWNER, job, member, name
 
 
 def test_an_unexpected_error_becomes_the_outcome_that_claims_least() -> None:
@@ -47,7 +47,7 @@ def test_an_action_that_changes_a_cloud_does_not_start_without_leadership_and_co
         return ListDone(action.cloud, 1.0)
 
     actor = ThreadActor(perform, woken.release, lambda: False)
-    leftover = Leftover("disk-1", LeftoverKind.DISK, "test", name(1), "r")
+    leftover = Leftover("disk-1", LeftoverKind.DISK, OWNER, name(1), "r")
     found = []
     actions = (
         Launch(member(1)),

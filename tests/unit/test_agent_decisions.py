@@ -10,14 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from spotsup_trainer.agent.decisions import (
-    BYTES_PER_S,
-    CHUNK_BYTES,
+    JOB_BYTES_PER_S,
+    JOB_KEPT_BYTES,
     MAX_CRASHES,
     Exit,
     Restart,
-    chunk_of,
+    collapse,
+    cut,
     has_changed,
     judge,
+    log_budget,
     must_leave,
 )
 from spotsup_trainer.agent.notices import LocalReader, reader_for
@@ -72,13 +74,44 @@ def test_a_node_leaves_by_itself_only_when_its_notice_runs_out() -> None:
     assert must_leave(100.0, 8.0, 92.0)
 
 
-@given(st.integers(0, 10**9), st.floats(0, 10**6))
-def test_a_chunk_of_log_is_never_too_big_and_always_the_newest(unread: int, since_s: float) -> None:
-    skipped, taken = chunk_of(unread, since_s)
-    assert skipped + taken == unread
-    assert 0 <= taken <= CHUNK_BYTES
-    assert taken <= BYTES_PER_S * max(1.0, since_s)
-    assert not (skipped and taken == 0)
+@given(st.integers(0, 10_000))
+def test_all_nodes_of_a_job_stay_within_its_budget_of_logs(nodes: int) -> None:
+    budget = log_budget(nodes)
+    if nodes <= 64:
+        assert budget.kept_bytes * nodes <= JOB_KEPT_BYTES
+        assert budget.bytes_per_s * nodes <= JOB_BYTES_PER_S
+    assert (64 << 10) <= budget.kept_bytes <= (1 << 20)
+    assert (1 << 10) <= budget.bytes_per_s <= (16 << 10)
+
+
+@pytest.mark.parametrize(
+    ("raw", "open_line", "shown"),
+    [
+        (b"\r 10%|x\r 20%|xx", True, b"\n 20%|xx"),
+        (b"\r 10%|x\r 20%|xx", False, b" 20%|xx"),
+        (b" 10%\r 20%\r", False, b" 20%"),
+        (b"one\r\ntwo\r\n", True, b"one\ntwo\n"),
+        (b"rest of a line\n 1%\r 2%\nend\n", True, b"rest of a line\n 2%\nend\n"),
+        (b"\r\r", True, b""),
+    ],
+)
+def test_a_progress_bar_is_its_last_drawing(raw: bytes, open_line: bool, shown: bytes) -> None:
+    assert collapse(raw, open_line=open_line) == shown
+
+
+@given(st.binary(), st.booleans())
+def test_output_without_carriage_returns_stays_as_it_is(raw: bytes, open_line: bool) -> None:
+    plain = raw.replace(b"\r", b"")
+    assert collapse(plain, open_line=open_line) == plain
+
+
+@given(st.binary(max_size=300), st.integers(0, 300), st.integers(0, 10))
+def test_what_is_cut_is_the_newest_and_says_what_is_missing(text: bytes, room: int, skipped: int) -> None:
+    note, _, rest = cut(text, room, skipped, "it is there").rpartition(b"it is there\n")
+    assert text.endswith(rest)
+    assert len(rest) <= max(room, 0)
+    missing = skipped + len(text) - len(rest)
+    assert note.decode() == (f"… {missing} bytes skipped; " if missing else "")
 
 
 def test_metadata_readers() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from spotsup_trainer.session.audit import AuditError, Line, RoundChange, analyse, parse
 from spotsup_trainer.session.sampler import Cursor, Plan, order, shares
@@ -48,7 +48,6 @@ def test_lost_steps_are_done_again_and_not_repeated_samples() -> None:
     assert (report.samples_repeated, report.samples_missed, report.steps) == (0, 0, 6)
 
 
-@settings(deadline=None)
 @given(st.data())
 def test_any_rounds_of_the_sampler_are_exact(data: st.DataObject) -> None:
     spans, last = [], 0

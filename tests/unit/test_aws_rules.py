@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from provisioners.aws import describe, launch, quota
 from provisioners.aws.settings import AwsSettings
-from provisioners.base import EndCause, InstanceState, LaunchRequest, Market, Offer, ProvisionerError
-from tests.unit.launching import abridged, assert_reviewed, machine_of, request_for, request_on
+from provisioners.base import EndCause, InstanceState, LaunchRequest, Market, Offer, ProvisionerError, owner_of
+from tests.unit.launching import TEAM, abridged, assert_reviewed, machine_of, request_for, request_on
 
 SPOT = Offer("aws", "us-east-1", "us-east-1a", "g4dn.xlarge", Market.SPOT, 0.2, "T4", 1)
 REQUEST, asking = request_for(SPOT), partial(request_on, SPOT)
@@ -75,7 +75,8 @@ def test_all_resources_are_tagged_and_deleted_with_their_machine(market: Market,
     spot = {"spot-instances-request"} if market is Market.SPOT else set()
     assert set(born) == {"instance", "volume", "network-interface"} | spot
     for tags in born.values():
-        assert (tags["spotsup-cluster"], tags["spotsup-node"], tags["spotsup-token"]) == ("team-a", "node-1", "token-1")
+        assert owner_of(tags) == TEAM
+        assert (tags["spotsup-node"], tags["spotsup-token"]) == ("node-1", "token-1")
     assert all(each["DeleteOnTermination"] for each in asked["NetworkInterfaces"])
     assert all(each["Ebs"]["DeleteOnTermination"] for each in asked["BlockDeviceMappings"])
     assert asked["InstanceInitiatedShutdownBehavior"] == "terminate"
@@ -114,14 +115,15 @@ def test_many_interfaces_have_no_public_address() -> None:
 
 
 @given(token=st.text(min_size=1), cluster=st.text(min_size=1))
-def test_ec2s_token_is_ours_for_one_cluster_whatever_the_offer(token: str, cluster: str) -> None:
-    request = replace(REQUEST, token=token, cluster=cluster)
+def test_ec2s_token_is_ours_for_one_owner_whatever_the_offer(token: str, cluster: str) -> None:
+    request = replace(REQUEST, token=token, owner=replace(TEAM, cluster=cluster))
     made = launch.client_token(request)
     assert len(made) == 64
     assert made.isascii()
     assert made == launch.client_token(replace(request, offer=replace(SPOT, instance_type="g5.xlarge")))
     assert made != launch.client_token(replace(request, token=f"{token}x"))
-    assert made != launch.client_token(replace(request, cluster=f"{cluster}x"))
+    for other in (replace(request.owner, cluster=f"{cluster}x"), replace(request.owner, key_mark="other")):
+        assert made != launch.client_token(replace(request, owner=other))
 
 
 # -- answers -------------------------------------------------------------------------------------------------
@@ -135,14 +137,14 @@ RAW: Mapping[str, Any] = {
     "PublicIpAddress": "3.4.5.6",
     "PrivateIpAddress": "10.0.0.1",
     "InstanceLifecycle": "spot",
-    "Tags": [{"Key": "spotsup-cluster", "Value": "team-a"}, {"Key": "spotsup-node", "Value": "node-1"}],
+    "Tags": [{"Key": key, "Value": value} for key, value in {**TEAM.tags, "spotsup-node": "node-1"}.items()],
 }
 
 
 def test_a_description_becomes_an_instance() -> None:
     read = describe.instance(RAW, "us-east-1", PLAIN, 1000.0)
     assert (read.id, read.region, read.zone) == ("us-east-1:i-1", "us-east-1", "us-east-1a")
-    assert (read.cluster, read.node, read.token) == ("team-a", "node-1", "")
+    assert (read.owner, read.node, read.token) == (TEAM, "node-1", "")
     assert (read.ssh_host, read.private_address, read.ssh_port) == ("3.4.5.6", "10.0.0.1", 22)
     assert (read.state, read.end_cause, read.preempt_at) == (InstanceState.RUNNING, None, 1000.0)
     assert describe.instance(RAW, "us-east-1", FULL, None).ssh_host == "10.0.0.1"

@@ -16,9 +16,18 @@ from hypothesis import strategies as st
 
 from provisioners.azure import checks, describe, history, launch, offers
 from provisioners.azure.settings import AzureSettings
-from provisioners.base import EndCause, InstanceState, LaunchRequest, LeftoverKind, Market, Offer, ProvisionerError
+from provisioners.base import (
+    EndCause,
+    InstanceState,
+    LaunchRequest,
+    LeftoverKind,
+    Market,
+    Offer,
+    Owner,
+    ProvisionerError,
+)
 from tests.clouds.azure_wire import complaints
-from tests.unit.launching import abridged, assert_reviewed, machine_of, request_for, request_on
+from tests.unit.launching import OTHERS, TEAM, abridged, assert_reviewed, machine_of, request_for, request_on
 
 SPOT = Offer("azure", "eastus", "eastus-1", "Standard_NC4as_T4_v3", Market.SPOT, None, "T4", 1)
 REQUEST, asking = request_for(SPOT), partial(request_on, SPOT)
@@ -141,27 +150,27 @@ SIMPLE = st.from_regex(r"[a-z0-9-]{1,40}", fullmatch=True)
 
 @given(cluster=st.text() | SIMPLE, token=st.text() | SIMPLE)
 def test_a_name_is_valid_in_azure_and_shows_its_owner(cluster: str, token: str) -> None:
-    name = launch.vm_name(cluster, token)
+    owner = Owner(cluster, TEAM.key_mark)
+    name = launch.vm_name(owner, token)
     assert re.fullmatch(r"[a-z0-9][a-z0-9-]{0,61}[a-z0-9]", name)
-    assert launch.is_ours(name)
-    said_cluster, said_token = launch.owner(name)
-    assert said_cluster in {"", cluster}
-    assert said_token in {"", token}
+    assert launch.is_named_by(owner, name)
+    assert not launch.is_named_by(replace(owner, key_mark="other"), name)
+    assert not launch.is_named_by(replace(owner, cluster=f"{cluster}x"), name)
+    assert launch.token_in(name) in {"", token}
 
 
-@given(one=st.tuples(SIMPLE, SIMPLE | st.text()), other=st.tuples(SIMPLE, SIMPLE | st.text()))
-def test_two_tokens_have_two_names(one: tuple[str, str], other: tuple[str, str]) -> None:
-    assert (launch.vm_name(*one) == launch.vm_name(*other)) is (one == other)
+@given(one=SIMPLE | st.text(), other=SIMPLE | st.text())
+def test_two_tokens_have_two_names(one: str, other: str) -> None:
+    assert (launch.vm_name(TEAM, one) == launch.vm_name(TEAM, other)) is (one == other)
 
 
 def test_similar_names_stay_distinct() -> None:
-    near = [("a", "b-c"), ("a-b", "c"), ("a", "B-c"), ("a", "b--c"), ("a", "b-c-"), ("a", "-b-c")]
-    near += [("a", launch.vm_name("a", "B").removeprefix("spotsup-1-a-"))]
-    assert len({launch.vm_name(*each) for each in [*near, ("a", "B")]}) == len(near) + 1
-    assert launch.owner("spotsup-6-team-a-token-1") == ("team-a", "token-1")
-    assert launch.owner(launch.vm_name("team-a", "Token")) == ("team-a", "")
-    assert launch.owner("spotsup-99-team-a-token") == ("", "")
-    assert launch.owner("somebody-elses") == ("", "")
+    near = ["b-c", "B-c", "b--c", "b-c-", "-b-c", launch.vm_name(TEAM, "B").removeprefix(f"spotsup-{TEAM.digest}-")]
+    assert len({launch.vm_name(TEAM, each) for each in [*near, "B"]}) == len(near) + 1
+    assert launch.token_in(VM) == "token-1"
+    assert launch.token_in(launch.vm_name(TEAM, "Token")) == ""
+    assert not launch.is_named_by(TEAM, "somebody-elses")
+    assert launch.token_in("somebody-elses") == ""
 
 
 # -- the dead-man switch -------------------------------------------------------------------------------------
@@ -178,12 +187,13 @@ def test_without_an_identity_there_is_no_switch() -> None:
 
 # -- answers -------------------------------------------------------------------------------------------------
 
+VM = launch.vm_name(TEAM, "token-1")
 RAW: Mapping[str, Any] = {
-    "id": "/subscriptions/s/resourceGroups/G/providers/Microsoft.Compute/virtualMachines/spotsup-6-team-a-token-1",
-    "name": "spotsup-6-team-a-token-1",
+    "id": f"/subscriptions/s/resourceGroups/G/providers/Microsoft.Compute/virtualMachines/{VM}",
+    "name": VM,
     "location": "eastus",
     "zones": ["2"],
-    "tags": {"spotsup-cluster": "team-a", "spotsup-node": "node-1", "spotsup-token": "token-1"},
+    "tags": {**TEAM.tags, "spotsup-node": "node-1", "spotsup-token": "token-1"},
     "properties": {
         "provisioningState": "Succeeded",
         "timeCreated": "2026-11-21T00:00:00.1234567+00:00",
@@ -199,8 +209,8 @@ def made(state: str) -> dict[str, Any]:
 
 def test_a_description_becomes_an_instance() -> None:
     read = describe.instance(RAW, PLAIN, "running", ADDRESSES)
-    assert (read.id, read.region, read.zone) == ("spotsup-6-team-a-token-1", "eastus", "eastus-2")
-    assert (read.cluster, read.node, read.token) == ("team-a", "node-1", "token-1")
+    assert (read.id, read.region, read.zone) == (VM, "eastus", "eastus-2")
+    assert (read.owner, read.node, read.token) == (TEAM, "node-1", "token-1")
     assert (read.ssh_host, read.private_address, read.ssh_port) == ("20.1.2.3", "10.0.0.1", 22)
     assert (read.state, read.end_cause, read.preempt_at) == (InstanceState.RUNNING, None, None)
     assert read.launched_at == pytest.approx(1795219200.123)
@@ -265,8 +275,12 @@ def test_addresses_are_found_over_the_interface() -> None:
 
 
 def test_a_disk_without_tags_is_known_by_its_name() -> None:
-    left = describe.leftover({"name": "spotsup-6-team-a-n1-disk"}, LeftoverKind.DISK, "spotsup-6-team-a-n1")
-    assert (left.cluster, left.node) == ("team-a", "n1")
+    name = f"spotsup-{TEAM.digest}-n1"
+    for tags in ({}, {"cost-center": "set by a policy"}):
+        left = describe.leftover({"name": f"{name}-disk", "tags": tags}, LeftoverKind.DISK, name, TEAM)
+        assert (left.owner, left.node) == (TEAM, "n1")
+    for other in OTHERS:
+        assert describe.leftover({"name": f"{name}-disk"}, LeftoverKind.DISK, name, other).owner == Owner("", "")
 
 
 # -- the log -------------------------------------------------------------------------------------------------
@@ -321,12 +335,12 @@ def test_a_launch_that_failed_never_was_and_one_that_ran_stays_so() -> None:
 
 
 def test_an_ended_machine_is_described_by_its_launch() -> None:
-    read = describe.gone("spotsup-6-team-a-token-1", past(BORN, entry(5, "evictSpotVM/action")), PLAIN)
-    assert (read.id, read.node, read.zone) == ("spotsup-6-team-a-token-1", "node-1", "eastus-2")
+    read = describe.gone(VM, past(BORN, entry(5, "evictSpotVM/action")), PLAIN, TEAM)
+    assert (read.id, read.node, read.zone) == (VM, "node-1", "eastus-2")
     assert (read.state, read.end_cause) == (InstanceState.TERMINATED, EndCause.PREEMPTED)
     # A launch before the log's window: the name is the only source.
-    old = describe.gone("spotsup-6-team-a-token-1", past(entry(5, "delete")), PLAIN)
-    assert (old.cluster, old.node, old.token, old.region) == ("team-a", "", "token-1", "eastus")
+    old = describe.gone(VM, past(entry(5, "delete")), PLAIN, TEAM)
+    assert (old.owner, old.node, old.token, old.region) == (TEAM, "", "token-1", "eastus")
 
 
 @pytest.mark.parametrize(

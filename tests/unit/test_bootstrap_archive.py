@@ -49,7 +49,7 @@ def test_the_same_content_gives_the_same_bytes(tmp_path: Path) -> None:
     assert list(members(one)) == ["lib", "lib/a.py", "lib/z.py", "train.py"]
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(content=st.dictionaries(st.from_regex(r"[a-zäß '-]{1,8}", fullmatch=True), st.binary(max_size=50), max_size=6))
 def test_what_is_packed_comes_out_again(content: dict[str, bytes], tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = tmp_path_factory.mktemp("code")

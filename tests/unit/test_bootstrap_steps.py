@@ -264,7 +264,7 @@ def test_secrets_are_neither_in_a_plan_nor_in_a_repr() -> None:
 
 
 def test_the_agent_reads_paths_that_only_the_node_knows() -> None:
-    setup = a_setup(agent_config=b'{"job":"j","python":"","checkpoint_dir":"~/ck"}')
+    setup = a_setup(agent_config=b'{"job":"j","python":"","checkpoint_dir":"~/ck","resume_from":["~/old","/b"]}')
     assert json.loads(agent_config(FRESH, setup)) == {
         "job": "j",
         "python": "/usr/bin/python3",
@@ -272,6 +272,7 @@ def test_the_agent_reads_paths_that_only_the_node_knows() -> None:
         "run_dir": "/home/u/.spotsup/nodes/n1/run",
         "log_dir": "/home/u/.spotsup/nodes/n1/log",
         "checkpoint_dir": "/home/u/ck",
+        "resume_from": ["/home/u/old", "/b"],
     }
 
 

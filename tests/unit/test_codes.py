@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from provisioners.aws.errors import AwsErrorReply
 from provisioners.azure.errors import THROTTLED_S, AzureErrorReply
-from provisioners.base import Fatal, LaunchOutcome, NoCapacity, Quota, Scope, Throttled, Transient, Unknown
-from provisioners.codes import Code, ErrorReply, ErrorTable, Kind, find, markdown, outcome
+from provisioners.base import Denied, Fatal, LaunchOutcome, NoCapacity, Quota, Scope, Throttled, Transient, Unknown
+from provisioners.codes import Code, ErrorReply, ErrorTable, Kind, denied, find, markdown, outcome
 from provisioners.gcp.errors import GcpErrorReply
 from provisioners.registry import CLOUDS
 
@@ -33,6 +33,7 @@ def test_each_kind_has_its_outcome() -> None:
     assert outcome(TABLE[3], "Slow", "slow") == Throttled(5, "slow")
     assert outcome(TABLE[4], "Odd.Fault", "odd") == Transient("odd")
     assert outcome(TABLE[2], "Limit", "no") == Fatal("no")
+    assert outcome(denied("Old", "docs", "renew it"), "Old", "no") == Denied(Scope.GLOBAL, 60.0, "no; renew it")
     assert isinstance(outcome(TABLE[5], "Half", "half"), Unknown)
     assert isinstance(outcome(TABLE[6], "Used", "used"), Unknown)
 
@@ -107,14 +108,19 @@ def test_no_row_hides_another(cloud: str) -> None:
 
 
 @pytest.mark.parametrize("cloud", ERRORS)
-def test_a_remedy_for_missing_permissions_is_known_as_one(cloud: str) -> None:
+def test_credentials_concern_all_requests_and_a_missing_permission_one_place(cloud: str) -> None:
     for row in ERRORS[cloud].rows:
         if "docs/permissions" in row.remedy or row.remedy.startswith("renew"):
-            assert ERRORS[cloud].denial_remedy(reply(cloud, f"{row.name}: {row.message_part}")) == row.remedy
+            assert ERRORS[cloud].denial(reply(cloud, f"{row.name}: {row.message_part}")) is row
+            assert row.scope is (Scope.GLOBAL if row.remedy.startswith("renew") else Scope.TYPE_IN_ZONE)
+            assert row.memory_s == (60.0 if row.remedy.startswith("renew") else 600.0)
 
 
 FULL = {"scope": Scope.TYPE_IN_ZONE, "memory_s": 180.0}
 REGION = {"scope": Scope.REGION, "memory_s": 600.0}
+FAMILY = {"scope": Scope.QUOTA, "memory_s": 600.0}
+ALL = {"scope": Scope.GLOBAL, "memory_s": 60.0}
+HERE = {"scope": Scope.TYPE_IN_ZONE, "memory_s": 600.0}
 
 
 # Azure's messages: karpenter-provider-azure's test fixtures.
@@ -123,13 +129,19 @@ REGION = {"scope": Scope.REGION, "memory_s": 600.0}
     [
         ("aws", "InsufficientInstanceCapacity: none", NoCapacity, FULL, "EC2 in us-east-1 (a, T4) answered Insuff"),
         ("aws", "InsufficientInstanceCapacity: limit of … in this spread placement group", Fatal, {}, ""),
-        ("aws", "MaxSpotInstanceCountExceeded", Quota, REGION, "Service Quotas"),
+        ("aws", "MaxSpotInstanceCountExceeded", Quota, FAMILY, "Service Quotas"),
+        ("aws", "VcpuLimitExceeded", Quota, FAMILY, ""),
+        ("aws", "AddressLimitExceeded", Quota, REGION, ""),
         ("aws", "RequestLimitExceeded", Throttled, {"retry_after_s": 5.0}, ""),
         ("aws", "Unavailable", Transient, {}, ""),
         ("aws", "InternalError", Unknown, {}, ""),
         ("aws", "InvalidAMIID.NotFound", Fatal, {}, ""),
         ("aws", "InvalidAMIID.Unavailable", Fatal, {}, "aws.image"),
-        ("aws", "UnauthorizedOperation", Fatal, {}, "docs/permissions"),
+        ("aws", "UnauthorizedOperation", Denied, HERE, "docs/permissions"),
+        ("aws", "ExpiredToken", Denied, ALL, "renew"),
+        ("aws", "AuthFailure: AWS was not able to validate the provided access credentials", Denied, ALL, "renew"),
+        ("aws", "AuthFailure: Not authorized for images: [ami-1]", Fatal, {}, "aws.image"),
+        ("aws", "PendingVerification", Denied, {"scope": Scope.REGION}, "verifying"),
         (
             "gcp",
             "ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS: so it is",
@@ -137,7 +149,9 @@ REGION = {"scope": Scope.REGION, "memory_s": 600.0}
             {"scope": Scope.TYPE_IN_ZONE, "memory_s": 300.0},
             "Compute Engine (a, T4) answered ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS: so it is",
         ),
-        ("gcp", "QUOTA_EXCEEDED", Quota, {"scope": Scope.REGION}, "IAM & Admin"),
+        ("gcp", "QUOTA_EXCEEDED: Quota 'IN_USE_ADDRESSES' exceeded.", Quota, REGION, "IAM & Admin"),
+        ("gcp", "QUOTA_EXCEEDED: Quota 'PREEMPTIBLE_NVIDIA_T4_GPUS' exceeded.", Quota, FAMILY, ""),
+        ("gcp", "quotaExceeded: Quota 'A2_CPUS' exceeded.", Quota, FAMILY, ""),
         ("gcp", "quotaExceeded", Quota, {"scope": Scope.REGION}, "IAM & Admin"),
         ("gcp", "QUOTA_EXCEEDED: Quota 'GPUS_ALL_REGIONS' exceeded.", Quota, {"scope": Scope.GLOBAL}, ""),
         ("gcp", "quotaExceeded: Quota 'GPUS_ALL_REGIONS' exceeded.", Quota, {"scope": Scope.GLOBAL}, ""),
@@ -149,34 +163,36 @@ REGION = {"scope": Scope.REGION, "memory_s": 600.0}
         ("gcp", "invalid: Invalid value for 'scheduling.preemptionNoticeDuration'", Fatal, {}, "gcp.notice_s = 0"),
         ("gcp", "notFound", Fatal, {}, ""),
         ("gcp", "notFound: The resource 'zones/z/acceleratorTypes/a' was not found", NoCapacity, {}, ""),
-        ("gcp", "forbidden", Fatal, {}, "docs/permissions"),
+        ("gcp", "forbidden", Denied, HERE, "docs/permissions"),
+        ("gcp", "authError", Denied, ALL, "renew"),
         ("azure", "SkuNotAvailable: not in location 'eastus'", NoCapacity, FULL | {"memory_s": 3600.0}, "(a, T4)"),
         ("azure", "ZonalAllocationFailed: no capacity", NoCapacity, FULL | {"memory_s": 600.0}, ""),
         (
             "azure",
             "OperationNotAllowed: exceeding LowPriorityCores quota. Current Limit: 3",
             Quota,
-            REGION,
+            FAMILY,
             "",
         ),
         (
             "azure",
             "OperationNotAllowed: exceeding approved LowPriorityCores quota. Current Limit: 0",
             Quota,
-            REGION | {"memory_s": 3600.0},
+            FAMILY | {"memory_s": 3600.0},
             "",
         ),
         ("azure", "OperationNotAllowed: exceeding approved Total Regional Cores quota. Limit: 9", Quota, REGION, ""),
-        ("azure", "QuotaExceeded: exceeding approved standardNCADSA100v4Family Cores quota", Quota, REGION, ""),
+        ("azure", "QuotaExceeded: exceeding approved standardNCADSA100v4Family Cores quota", Quota, FAMILY, ""),
         ("azure", "OperationNotAllowed: The VM is being deallocated", Fatal, {}, ""),
         ("azure", "TooManyRequests", Throttled, {"retry_after_s": THROTTLED_S}, ""),
         ("azure", "NicReservedForAnotherVm", Throttled, {}, ""),
         ("azure", "RetryableError", Transient, {}, ""),
         ("azure", "InternalServerError", Unknown, {}, ""),
         ("azure", "HTTP 5xx", Unknown, {}, ""),
-        ("azure", "AuthorizationFailed", Fatal, {}, "docs/permissions"),
+        ("azure", "AuthorizationFailed", Denied, HERE, "docs/permissions"),
+        ("azure", "ExpiredAuthenticationToken", Denied, ALL, "renew"),
         ("azure", "PlatformImageNotFound", Fatal, {}, "azure.image"),
-        ("azure", "MissingSubscriptionRegistration", Fatal, {}, "az provider register"),
+        ("azure", "MissingSubscriptionRegistration", Denied, ALL, "az provider register"),
     ],
 )
 def test_known_codes_have_their_observed_outcomes(

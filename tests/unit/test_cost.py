@@ -9,7 +9,7 @@ import pytest
 from provisioners.base import EndCause
 from supervisor.api.views import access_row, cost_row, job_row, node_row
 from supervisor.cli.operate import ssh_command
-from supervisor.cli.show import show_cost_of_job, show_costs, show_top
+from supervisor.cli.show import show_cost_of_job, show_costs, show_limits, show_top
 from supervisor.config import Config
 from supervisor.errors import CommandRefusedError
 from supervisor.identity import Identity
@@ -37,6 +37,18 @@ def test_cost_counts_billed_nodes_gone_nodes_and_nodes_without_a_price(capsys: p
     printed = capsys.readouterr().out
     assert "and $1.50 for older nodes that are no longer listed" in printed
     assert "(1 without a known price)" in printed
+
+
+def test_limits_shows_what_is_allowed_and_what_is_used(capsys: pytest.CaptureFixture[str]) -> None:
+    world = training_world(limits={"hours": 2, "usd": 50.0})
+    world.run(90.0)
+    show_limits(job_row(jobs_of(world)["job"], "3 of 3 nodes train", world.clock.now()))
+    rows = {line.split()[0]: line.split()[1:] for line in capsys.readouterr().out.splitlines()}
+    assert float(rows["hours"][0]) == pytest.approx(90 / 3600, abs=0.01)
+    assert rows["hours"][1:] == ["2"]
+    assert rows["usd_per_hour"] == ["0.3", "any"]
+    assert rows["app_failures"] == ["0", "3"]
+    assert rows["job"] == ["running", "3", "of", "3", "nodes", "train"]
 
 
 def test_top_shows_the_daemon_the_jobs_and_the_nodes_that_are_not_gone(capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import uuid
 from collections.abc import Mapping
 from dataclasses import replace
@@ -18,7 +19,7 @@ from provisioners.base import EndCause, InstanceState, LaunchRequest, Market, Of
 from provisioners.gcp import describe, launch, names, quota
 from provisioners.gcp.settings import GcpSettings
 from tests.clouds.gcp_wire import read_call
-from tests.unit.launching import abridged, assert_reviewed, machine_of, request_for, request_on
+from tests.unit.launching import OTHERS, TEAM, abridged, assert_reviewed, machine_of, request_for, request_on
 
 SPOT = Offer("gcp", "us-central1", "us-central1-a", "n1-standard-8+t4x1", Market.SPOT, None, "T4", 1)
 REQUEST, asking = request_for(SPOT), partial(request_on, SPOT)
@@ -82,8 +83,8 @@ def test_all_resources_are_labelled_and_deleted_with_their_machine(market: Marke
     asked = body(asking("n1-standard-8+t4x1", market), settings)
     (disk,) = asked["disks"]
     for labels in (asked["labels"], disk["initialize_params"]["labels"]):
-        own = [labels[key] for key in ("spotsup-cluster", "spotsup-node", "spotsup-token")]
-        assert own == ["team-a", "node-1", "token-1"]
+        own = [labels[key] for key in ("spotsup-cluster", "spotsup-key-mark", "spotsup-node", "spotsup-token")]
+        assert own == ["team-a", TEAM.key_mark, "node-1", "token-1"]
     assert disk["auto_delete"]
     spot = {"provisioning_model": "SPOT", "instance_termination_action": "DELETE"}
     assert (spot.items() <= asked["scheduling"].items()) is (market is Market.SPOT)
@@ -129,13 +130,18 @@ NODE = st.from_regex(r"[a-z][a-z0-9-]{0,38}[a-z0-9]-[0-9]{1,3}", fullmatch=True)
 
 
 @given(token=TEXT, cluster=TEXT, node=TEXT | NODE)
-def test_names_are_valid_in_google_and_distinct_by_token(token: str, cluster: str, node: str) -> None:
-    request = replace(REQUEST, token=token, cluster=cluster, node=node)
+def test_names_are_valid_in_google_and_distinct_by_token_and_owner(token: str, cluster: str, node: str) -> None:
+    request = replace(REQUEST, token=token, owner=replace(TEAM, cluster=cluster), node=node)
     name = names.instance_name(request)
     assert len(name) <= 63
     assert name == names.instance_name(replace(request, offer=replace(SPOT, instance_type="g2-standard-4")))
     assert name != names.instance_name(replace(request, token=f"{token}x"))
-    assert name != names.instance_name(replace(request, cluster=f"{cluster}x"))
+    for other in (replace(request.owner, cluster=f"{cluster}x"), replace(request.owner, key_mark="other")):
+        assert name != names.instance_name(replace(request, owner=other))
+        assert not re.fullmatch(names.pattern_of_owner(other), f"/instances/{name}")
+        assert not re.fullmatch(names.pattern_of_token(other, token), f"/instances/{name}")
+    for pattern in (names.pattern_of_owner(request.owner), names.pattern_of_token(request.owner, token)):
+        assert re.fullmatch(pattern, f"/instances/{name}")
     assert set(name) <= set("abcdefghijklmnopqrstuvwxyz0123456789-")
     assert name[0].isalpha()
     assert name[-1] != "-"
@@ -163,7 +169,8 @@ def test_a_request_id_is_the_same_until_something_failed() -> None:
     assert uuid.UUID(first).int != 0
     assert first == names.request_id(replace(REQUEST, offer=replace(SPOT, instance_type="other")), 0)
     others = [names.request_id(REQUEST, 1), names.request_id(replace(REQUEST, token="token-2"), 0)]  # noqa: S106
-    assert len({first, *others, names.request_id(replace(REQUEST, cluster="b"), 0)}) == 4
+    others += [names.request_id(replace(REQUEST, owner=each), 0) for each in OTHERS]
+    assert len({first, *others}) == 5
 
 
 def test_ids_carry_their_zone() -> None:
@@ -181,7 +188,7 @@ def raw(status: str = "RUNNING", **change: Any) -> Any:
         "creation_timestamp": "2026-11-20T16:00:00.000-08:00",
         "machine_type": "https://www.googleapis.com/compute/v1/projects/p/zones/z/machineTypes/n1-standard-8",
         "network_interfaces": [{"network_i_p": "10.0.0.1", "access_configs": [{"nat_i_p": "3.4.5.6"}]}],
-        "labels": {"spotsup-cluster": "team-a", "spotsup-node": "node-1", "spotsup-token": f"sha256-{'0' * 48}"},
+        "labels": {**TEAM.tags, "spotsup-node": "node-1", "spotsup-token": f"sha256-{'0' * 48}"},
     }
     return compute_v1.Instance({**fields, **change})
 
@@ -197,7 +204,7 @@ def read(instance: Any, *operations: describe.Operation, now: float = 0.0) -> An
 def test_a_description_becomes_an_instance() -> None:
     machine = read(raw())
     assert (machine.id, machine.region, machine.zone) == ("us-central1-a:spotsup-1", "us-central1", "us-central1-a")
-    assert (machine.cluster, machine.node, machine.token) == ("team-a", "node-1", "")
+    assert (machine.owner, machine.node, machine.token) == (TEAM, "node-1", "")
     assert (machine.ssh_host, machine.private_address, machine.ssh_port) == ("3.4.5.6", "10.0.0.1", 22)
     assert (machine.instance_type, machine.launched_at) == ("n1-standard-8", 1795219200.0)
     private = describe.instance(raw(), "us-central1-a", FULL, (), 0.0)

@@ -26,6 +26,8 @@ ALLOWED = {
         "spotsup_trainer.wire",
         "spotsup_trainer.etcd",
         "spotsup_trainer.etcd.mirror",
+        "spotsup_trainer.timing",  # how long leaving takes, for both sides
+        "spotsup_trainer.vitals",
         "spotsup_trainer.__version__",
         "spotsup_trainer.rendezvous.membership",  # the simulation only: see below
     ),

@@ -13,6 +13,7 @@ from typing import Any
 
 import httpx
 import pytest
+from spotsup_trainer.launcher import supervision
 from spotsup_trainer.wire import Progress
 
 from bootstrap.errors import STDERR_CHARACTERS, BootstrapError
@@ -53,6 +54,8 @@ def value_of(name: str) -> Any:
     home, _, last = name.rpartition(".")
     if home.endswith(".Rules"):
         return next(field.default for field in fields(Rules) if field.name == last)
+    if home.endswith("supervision.Limits"):
+        return getattr(supervision.Limits(), last)
     if home.endswith("Config"):
         return HousekeepingConfig.model_fields[last].default
     return getattr(importlib.import_module(home), last)
@@ -314,6 +317,6 @@ def test_a_plan_shows_a_maximum_of_offers() -> None:
     def answer(_query: OfferQuery) -> Sequence[Offer]:
         return many
 
-    spec = parse_spec({"name": "job", "nodes": 2, "run": "t.py"})
+    spec = parse_spec({"name": "job", "nodes": 2, "run": "t.py", "placement": {"cloud": "local"}})
     row = quote_row(Quotes({"local": Stub(answer)}).quote(spec))
     assert (len(row["offers"]), row["offers_total"]) == (MAX_SHOWN, 3 * MAX_SHOWN)

@@ -17,6 +17,7 @@ NODE = "n"
 BODY = LaunchBody(
     token=NODE,
     cluster="c",
+    key_mark="k",
     node=NODE,
     region="local",
     zone="local-a",
@@ -36,6 +37,7 @@ def machine(**change: Any) -> Machine:
         token=NODE,
         digest="d",
         cluster="c",
+        key_mark="k",
         node=NODE,
         zone="local-a",
         instance_type="local.small",
@@ -96,8 +98,8 @@ def test_only_an_end_by_its_owner_shows_as_stopping() -> None:
 
 def test_a_listing_drops_what_ended_long_ago_and_a_token_still_finds_it() -> None:
     settings = Settings(ended_listed_s=60.0, listing_lag_s=5.0)
-    assert len(rules.listing(settings, [lived()], "c", 215.9)) == 1
-    assert not rules.listing(settings, [lived()], "c", 216.0)
+    assert len(rules.listing(settings, [lived()], 215.9)) == 1
+    assert not rules.listing(settings, [lived()], 216.0)
     assert len(rules.tokened(settings, [lived()], NODE, 9999.0)) == 1
     assert not rules.tokened(settings, [lived()], NODE, 104.9)
 
@@ -143,7 +145,7 @@ def test_a_preemption_that_is_withdrawn_was_never_announced() -> None:
 
 def test_a_clock_that_is_ahead_tells_later_launches() -> None:
     settings = Settings(clock_ahead_s=3600.0)
-    (seen,) = rules.listing(settings, [machine(running_at=110.0)], "", 200.0)
+    (seen,) = rules.listing(settings, [machine(running_at=110.0)], 200.0)
     assert seen.launched_at == machine().launched_at + 3600.0
 
 
@@ -224,3 +226,10 @@ def test_an_address_comes_back_only_where_the_settings_say_so_and_its_machine_en
     assert rules.address_for(Settings(reuse_addresses=True), machines, 7, 3) == "127.64.0.9"
     taken = [*machines, machine(address="127.64.0.9")]
     assert rules.address_for(Settings(reuse_addresses=True), taken, 7, 3) == own
+
+
+def test_an_owner_is_cluster_and_key_together() -> None:
+    mine, same_name, same_key = machine(), machine(key_mark="other"), machine(cluster="other")
+    every = [mine, same_name, same_key]
+    assert rules.owned(every, "c", "k") == [mine]
+    assert rules.owned(every, "", "") == every

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from provisioners.base import Market, NoCapacity, Offer, Quota, Scope
-from supervisor.market.capacity import MAX_REFUSALS, CapacityMemory, CapacityRefusal
-from supervisor.market.offers import Constraints
+from supervisor.market.capacity import MAX_LATE_POOLS, MAX_REFUSALS, CapacityMemory, CapacityRefusal
+from supervisor.market.offers import Constraints, obstacle
+from supervisor.market.prices import named, priced
 
 NOW = 100_000.0
 OFFER = Offer("local", "region-1", "zone-a", "small", Market.SPOT, 0.5)
@@ -61,6 +62,99 @@ def test_unhealthy_machines_are_counted_by_cloud_and_type() -> None:
 
 
 def test_sums_of_prices_are_compared_without_their_last_digits() -> None:
-    assert Constraints("zone", 0.3, (), (replace(OFFER, usd_per_hour=0.1),)).affordable(
+    assert Constraints("zone", 0.3, True, (), (replace(OFFER, usd_per_hour=0.1),)).affordable(
         replace(OFFER, usd_per_hour=0.2)
     )
+
+
+def test_a_quota_covers_its_family_in_its_region_and_no_other() -> None:
+    large = replace(OFFER, instance_type="large", zone="zone-b", quota="G and VT")
+    memory = CapacityMemory().remember(replace(OFFER, quota="G and VT"), Quota(Scope.QUOTA, 600, "x"), 0.0, spare=False)
+    assert memory.refusal(large, 1.0, spare=False)
+    for other in (replace(large, quota="P"), replace(large, region="far"), replace(large, market=Market.ON_DEMAND)):
+        assert not memory.refusal(other, 1.0, spare=False)
+    unknown = CapacityMemory().remember(OFFER, Quota(Scope.QUOTA, 600, "x"), 0.0, spare=False)
+    assert unknown.refusal(replace(OFFER, zone="zone-b"), 1.0, spare=False), "the same type"
+    assert not unknown.refusal(replace(OFFER, instance_type="large"), 1.0, spare=False)
+
+
+def late(memory: CapacityMemory, at: float, requested_at: float | None = None, **more: bool) -> CapacityMemory:
+    """One more machine of OFFER that ended before it was bootstrapped."""
+    spare = more.get("spare", False)
+    return memory.with_late_refusal(OFFER, at if requested_at is None else requested_at, at, spare=spare)
+
+
+def test_a_pool_that_takes_machines_before_they_are_ready_is_asked_ever_more_rarely() -> None:
+    memory, at = CapacityMemory(), NOW
+    for count, wait_s in enumerate((30.0, 60.0, 120.0, 240.0, 480.0, 600.0, 600.0), 1):
+        memory = late(memory, at)
+        refused = memory.refusal(OFFER, at + wait_s - 0.1, spare=False)
+        assert refused
+        assert refused.message == f"small in zone-a ended before it was ready, {count} times in a row"
+        at += wait_s
+        assert not memory.refusal(OFFER, at, spare=False)
+    for other in (ELSEWHERE, replace(OFFER, instance_type="large"), replace(OFFER, market=Market.ON_DEMAND)):
+        assert not memory.refusal(other, NOW, spare=False)
+
+
+def test_a_pool_is_trusted_a_step_more_for_each_quarter_of_an_hour_and_wholly_once_a_machine_works() -> None:
+    memory = late(late(late(CapacityMemory(), NOW), NOW + 30), NOW + 90)
+    assert memory.late["local", "zone-a", "small", Market.SPOT].count == 3
+    assert [
+        late(memory, NOW + 90 + s).late["local", "zone-a", "small", Market.SPOT].count for s in (899, 900, 9000)
+    ] == [
+        4,
+        3,
+        1,
+    ]
+    works = memory.with_a_machine_that_works(OFFER)
+    assert (works.late, memory.with_a_machine_that_works(ELSEWHERE).late) == ({}, memory.late)
+
+
+def test_machines_that_were_requested_together_are_one_late_refusal_and_a_spares_holds_back_only_spares() -> None:
+    memory = late(CapacityMemory(), NOW + 9)
+    assert late(memory, NOW + 20, requested_at=NOW + 9) is memory
+    spare = late(CapacityMemory(), NOW, spare=True)
+    assert (bool(spare.refusal(OFFER, NOW, spare=False)), bool(spare.refusal(OFFER, NOW, spare=True))) == (False, True)
+
+
+def test_few_late_refusals_are_remembered() -> None:
+    memory = CapacityMemory()
+    for number in range(MAX_LATE_POOLS + 1):
+        memory = memory.with_late_refusal(replace(OFFER, zone=f"zone-{number}"), NOW, NOW, spare=False)
+    assert len(memory.late) == MAX_LATE_POOLS
+    assert not memory.refusal(replace(OFFER, zone="zone-0"), NOW, spare=False)
+
+
+def test_a_job_with_a_limit_of_money_takes_no_machine_without_a_known_price() -> None:
+    unpriced = replace(OFFER, usd_per_hour=None)
+    free, limited = (Constraints("zone", None, needs_price, (), ()) for needs_price in (False, True))
+    assert (free.affordable(unpriced), limited.affordable(unpriced), limited.affordable(OFFER)) == (True, False, True)
+    assert obstacle((unpriced,), CapacityMemory(), free, NOW, spare=False) == ""
+    assert obstacle((unpriced,), CapacityMemory(), limited, NOW, spare=False) == (
+        "no price is known for small in region-1 (spot), and the job has a limit of money: "
+        "add one to [prices] in spotsupd.toml"
+    )
+
+
+def test_an_operators_price_wins_and_that_of_the_most_exact_place_counts() -> None:
+    far, unpriced = replace(OFFER, region="far", zone="far-a"), replace(OFFER, instance_type="large", usd_per_hour=None)
+    dear = replace(OFFER, market=Market.ON_DEMAND)
+    offers = (OFFER, ELSEWHERE, far, dear, unpriced)
+    assert priced(offers, {}) == offers
+    prices = {"local/*/small/spot": 0.9, "local/region-1/small/spot": 0.8, "local/zone-b/small/spot": 0.7}
+    found = priced(offers, prices)
+    assert [(each.zone, each.usd_per_hour, each.price_source) for each in found] == [
+        ("zone-a", 0.5, ""),
+        ("zone-b", 0.7, "[prices]"),
+        ("zone-a", 0.8, "[prices]"),
+        ("far-a", 0.9, "[prices]"),
+        ("zone-a", None, ""),
+    ], "cheapest first, those without a price last"
+    assert found[0].market is Market.ON_DEMAND
+
+
+def test_of_many_kinds_of_offers_few_are_named() -> None:
+    many = [replace(OFFER, instance_type=f"t{number}") for number in (1, 1, 2, 3, 4, 5)]
+    assert named(many[:3]) == "t1 in region-1 (spot), t2 in region-1 (spot)"
+    assert named(many).endswith("t3 in region-1 (spot) and 2 more")

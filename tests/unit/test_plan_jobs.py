@@ -1,4 +1,4 @@
-"""The job as a whole: its end, its limits, its state, its checkpoint problems: one moment at a time."""
+"""The job as a whole: its end, its state, its checkpoint problems: one moment at a time."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from spotsup_trainer.wire import Ended, Progress, Result
+from spotsup_trainer.wire import Ended, Member, Progress, Result
 
 from supervisor.model import EventKind, JobRecord, JobState, NodeRecord, NodeState
 from supervisor.planner.actions import Bootstrap, Find, Launch, Terminate
@@ -33,7 +33,6 @@ from tests.unit.scene import (
     offering,
     round_of,
     scene,
-    spec,
 )
 
 ENDED: dict[str, Any] = {"exits": {name(n): Ended(name(n), "success", 0, "", NOW) for n in (1, 2)}}
@@ -50,8 +49,8 @@ SILENT: dict[str, Any] = {"agents": {}, "members": {}}
         (job(2), {"result": Result("success", "", 1), **ENDED}, J.SUCCEEDED, "exit code 0", EventKind.JOB_DONE),
         (job(2), {"result": Result("failure", "4 times", 1), **ENDED}, J.FAILED, "4 times", EventKind.JOB_FAILED),
         (
-            job(2, bootstrap_failures=5),
-            {},
+            replace(job(2, bootstrap_failures=5), last_reported_round=0),
+            {"round": None},
             J.FAILED,
             "5 nodes in a row could not be bootstrapped",
             EventKind.JOB_FAILED,
@@ -106,42 +105,21 @@ def test_a_users_cancel_counts_more_than_the_programs_result() -> None:
 
 def test_failed_bootstraps_end_the_job_with_the_last_error() -> None:
     failed = [node(n, N.GONE, error=f"reason {n}\nmore", state_since=NOW - n) for n in (5, 6)]
-    after = scene(member(1), *failed, record=job(2, bootstrap_failures=5))
+    never = replace(job(2, bootstrap_failures=5), last_reported_round=0)
+    after = scene(*failed, record=never)
     assert after.job.reason == "5 nodes in a row could not be bootstrapped: reason 5"
-    assert scene(member(1), *failed, record=job(2, bootstrap_failures=4)).job.state is not J.FAILED
+    assert scene(*failed, record=replace(never, bootstrap_failures=4)).job.state is not J.FAILED
 
 
-@pytest.mark.parametrize(
-    ("limits", "changes", "reached"),
-    [
-        ({"hours": 5000 / 3600}, {}, True),
-        ({"hours": 5001 / 3600}, {}, False),
-        ({"hours": 4990 / 3600}, {"paused_s": 10.0}, True),
-        ({"hours": 4991 / 3600}, {"paused_s": 10.0}, False),
-        ({"usd": 1000 / 3600}, {}, True),
-        ({"usd": 1000 / 3600 + 0.01}, {}, False),
-        ({"usd": 3 + 1000 / 3600}, {"dropped_nodes_usd": 3.0}, True),
-        ({}, {"dropped_nodes_usd": 1e9}, False),
-    ],
-)
-def test_limits_on_hours_and_dollars_end_the_job(limits: dict[str, float], changes: Any, reached: bool) -> None:
-    after = scene(member(1), member(2), record=job(2, spec=spec(limits=limits), **changes))
-    assert (after.job.state is J.FAILED) is reached
-    if reached:
-        unit = f"{limits['hours']:g} h" if "hours" in limits else f"${limits['usd']:g}"
-        assert after.job.reason == f"its limit of {unit} is reached"
-
-
-@pytest.mark.parametrize(("hours", "reached"), [(4500 / 3600, True), (4501 / 3600, False)])
-def test_the_time_of_a_pause_does_not_count(hours: float, reached: bool) -> None:
-    record = job(2, J.PAUSED, pause_requested_at=NOW - 600, spec=spec(limits={"hours": hours}))
-    assert (scene(record=record).job.state is J.FAILED) is reached
+def test_failed_bootstraps_never_end_a_job_that_has_trained() -> None:
+    assert scene(member(1), record=job(2, bootstrap_failures=99)).job.state is J.DEGRADED
+    assert scene(record=job(2, J.WAITING, bootstrap_failures=99)).job.state is J.WAITING, "not even below its minimum"
 
 
 def test_an_ended_node_costs_no_more_and_one_without_a_price_nothing() -> None:
     nodes = [
         node(1, N.GONE, launched_at=NOW - 7200, ended_at=NOW - 3600),
-        member(2, offer=replace(OFFER, usd_per_hour=None)),
+        member(2, offer=replace(OFFER, instance_type="unpriced", usd_per_hour=None)),
         node(3, N.GONE, instance_id="", launched_at=0.0),
     ]
     after = scene(*nodes, record=job(1, cancel_requested=True))
@@ -216,12 +194,12 @@ def test_a_start_without_capacity_waits(others: list[NodeRecord], volatile: Any,
 def test_only_a_start_waits_for_capacity_and_only_a_queued_job_starts() -> None:
     assert scene(record=job(2, J.QUEUED), volatile=FULL).job.state is J.QUEUED
     waits = scene(node(1, N.BOOTSTRAPPING, retry_at=NOW + 9), record=job(2, J.WAITING))
-    assert (waits.job.state, waits.plan.illegal_transitions) == (J.WAITING, ())
+    assert (waits.job.state, waits.plan.undecided) == (J.WAITING, {})
 
 
-def test_a_resumed_job_starts_again_and_its_pause_is_counted() -> None:
-    after = scene(record=job(2, J.PAUSED, paused_s=100.0))
-    assert (after.job.state, after.job.reason, after.job.paused_s) == (J.STARTING, "a user resumed it", 600.0)
+def test_a_resumed_job_starts_again() -> None:
+    after = scene(record=job(2, J.PAUSED))
+    assert (after.job.state, after.job.reason) == (J.STARTING, "a user resumed it")
 
 
 def test_a_pause_is_reported_once() -> None:
@@ -231,7 +209,7 @@ def test_a_pause_is_reported_once() -> None:
     assert after.sentence == "paused: a user paused it"
     now_held = scene(record=replace(record, state=J.RUNNING), hint=hint_of(hold=True))
     assert now_held.event_kinds == [EventKind.PAUSED]
-    assert now_held.events[0].text == "job is paused, and its machines are released"
+    assert now_held.events[0].text == "job is paused, and its machines are released: a user paused it"
 
 
 # -- a pause -----------------------------------------------------------------------------------------------
@@ -379,3 +357,82 @@ def test_a_checkpoint_problem_ends_with_the_next_checkpoint(checkpoint: int, ove
 def test_an_ended_job_has_no_checkpoint_problem() -> None:
     after = scene(record=job(1, J.FAILED), hint=None, progress=problem_of("disk full"))
     assert after.events == []
+
+
+# -- workers that hang -------------------------------------------------------------------------------------
+
+
+def silent(number: int, since: float = NOW - 400, **changes: Any) -> Member:
+    return launcher(number, "running", round=1, stalled_since=since, **changes)
+
+
+def hanging(*launchers: Member, record: JobRecord | None = None, **more: Any) -> Decided:
+    return scene(
+        member(1),
+        member(2),
+        record=record or job(2),
+        round=round_of(1, 2),
+        members={each.node: each for each in launchers},
+        **more,
+    )
+
+
+@pytest.mark.parametrize(
+    ("launchers", "since"),
+    [
+        ([silent(1), silent(2, NOW - 500)], NOW - 500),
+        ([silent(1), launcher(2, "running", round=1)], 0.0),
+        ([silent(1)], 0.0),
+        ([silent(1), replace(silent(2), state="waiting")], 0.0),
+        ([], 0.0),
+    ],
+)
+def test_steps_hang_when_no_rank_of_any_member_shows_life(launchers: list[Member], since: float) -> None:
+    after = hanging(*launchers)
+    assert after.job.hung_since == since
+    assert [event.kind for event in after.events if event.kind is EventKind.STEPS_HANG] == (
+        [EventKind.STEPS_HANG] if since else []
+    )
+    if since:
+        (event,) = [event for event in after.events if event.kind is EventKind.STEPS_HANG]
+        expected = "the steps of job hang: no rank has shown life for 500 s; the stacks of all ranks are in its logs"
+        assert (event.text, event.data) == (expected, {"since": since})
+
+
+@pytest.mark.parametrize(
+    ("launchers", "step_at", "resumed"),
+    [
+        ([silent(1), silent(2)], NOW, False),
+        ([], NOW - 400, False),
+        ([], NOW - 399, True),
+        ([silent(1)], NOW, True),
+    ],
+)
+def test_a_hang_is_over_with_the_next_step(launchers: list[Member], step_at: float, resumed: bool) -> None:
+    progress = Progress(1, 50, step_at, NOW - 1000)
+    after = hanging(*launchers, record=job(2, hung_since=NOW - 400), progress=progress)
+    assert after.job.hung_since == (0.0 if resumed else NOW - 400)
+    found = [(event.text, event.data) for event in after.events if event.kind is EventKind.STEPS_RESUMED]
+    assert found == ([("job has completed step 50, after its steps hung", {"step": 50})] if resumed else [])
+    assert EventKind.STEPS_HANG not in after.event_kinds
+    assert ("hang" in after.sentence) is not resumed
+    assert EventKind.STEPS_RESUMED not in hanging(record=job(2, hung_since=NOW - 400)).event_kinds
+
+
+def test_what_a_launcher_says_of_its_workers_is_reported_once_in_one_line_of_bounded_length() -> None:
+    said = launcher(1, "stopping", round=1, problem="workers\n outlive " + "x" * 999)
+    after = hanging(said)
+    (event,) = [event for event in after.events if event.kind is EventKind.WORKERS_STUCK]
+    assert event.text.startswith(f"{name(1)}: workers outlive xxx")
+    assert len(event.text) == len(f"{name(1)}: ") + MAX_PROBLEM_CHARACTERS
+    assert event.node == name(1)
+    reported = after.node(1).worker_problem
+    again = scene(member(1, worker_problem=reported), record=job(1), members={name(1): said}, round=round_of(1))
+    assert EventKind.WORKERS_STUCK not in again.event_kinds
+    other = scene(member(1, worker_problem="before"), record=job(1), members={name(1): said}, round=round_of(1))
+    assert EventKind.WORKERS_STUCK in other.event_kinds
+
+
+def test_what_people_should_know_of_a_good_end_is_in_its_reason() -> None:
+    after = scene(member(1), record=job(1), result=Result("success", "all ended", 1, "a: local rank 1 was killed"))
+    assert (after.job.state, after.job.reason) == (JobState.SUCCEEDED, "exit code 0; a: local rank 1 was killed")

@@ -9,6 +9,7 @@ import pytest
 from spotsup_trainer.wire import Ended
 
 from provisioners.base import (
+    Denied,
     Fatal,
     InstanceState,
     Launched,
@@ -21,13 +22,32 @@ from provisioners.base import (
     Unknown,
 )
 from supervisor.market.capacity import CapacityMemory
-from supervisor.model import EventKind, JobState, NodeState
+from supervisor.model import EventKind, JobRecord, JobState, NodeState
 from supervisor.planner.actions import Bootstrap, BootstrapDone, Find, FindDone, Launch, LaunchDone
 from supervisor.planner.outcomes import BACKOFF_S
-from supervisor.planner.world import Rules
-from tests.unit.scene import NOW, OFFER, Decided, J, N, job, launcher, machine, member, name, node, offering, scene
+from supervisor.planner.world import Rules, VolatileState
+from tests.unit.scene import (
+    NONE_KNOWN,
+    NOW,
+    OFFER,
+    Decided,
+    J,
+    N,
+    decide,
+    job,
+    launcher,
+    machine,
+    member,
+    name,
+    node,
+    offering,
+    scene,
+    view,
+    world_of,
+)
 
 REQUESTED = node(3, N.REQUESTED)
+NEW = replace(job(1, J.STARTING), last_reported_round=0)
 RULES = Rules(leftovers_s=1e9)
 
 
@@ -117,27 +137,90 @@ def test_a_launch_without_an_answer_is_looked_up_half_a_second_later_and_not_rep
 
 def test_a_fatal_error_ends_a_job_that_never_ran_and_no_other() -> None:
     outcome = LaunchDone(name(3), OFFER, Fatal("no such key pair"))
-    alone = scene(REQUESTED, record=job(1, JobState.STARTING), outcomes=[outcome])
+    alone = scene(REQUESTED, record=NEW, outcomes=[outcome])
     assert (alone.job.state, alone.job.reason) == (JobState.FAILED, "local refuses the request: no such key pair")
     running = launched(Fatal("no such key pair"))
     assert running.job.state is not JobState.FAILED
-    once = scene(
-        REQUESTED, node(1, N.GONE, has_joined=True), record=job(1, JobState.STARTING), outcomes=[outcome], members={}
-    )
+    once = scene(REQUESTED, node(1, N.GONE, has_joined=True), record=NEW, outcomes=[outcome], members={})
     assert once.job.state is not JobState.FAILED, "it has trained before"
+    kept = scene(REQUESTED, record=replace(NEW, last_reported_round=7), outcomes=[outcome])
+    assert kept.job.state is not JobState.FAILED, "also where the records of its nodes are deleted"
     asking = scene(REQUESTED, node(4, N.REQUESTED), record=job(2, J.STARTING), outcomes=[outcome])
     assert asking.job.state is J.STARTING, "another request is under way"
     assert (alone.state(3), running.state(3)) == (N.GONE, N.GONE)
-    elsewhere = replace(OFFER, region="far", zone="far-a", instance_type="other")
-    assert running.volatile.capacity.refusal(elsewhere, NOW + 599, spare=False), (
-        "all of the cloud's offers, for ten minutes"
+    here, memory = running.node(3).offer, running.volatile.capacity
+    assert memory.refusal(here, NOW + 599, spare=False, job="job")
+    assert not memory.refusal(here, NOW + 600, spare=False, job="job"), "for ten minutes"
+    assert not memory.refusal(here, NOW, spare=False, job="other"), "another job's image and key may be right"
+    for other in (replace(OFFER, zone="zone-b"), replace(OFFER, instance_type="other")):
+        assert not memory.refusal(other, NOW, spare=False, job="job")
+    assert scene(member(1), record=job(2), volatile={"capacity": memory}).sentence.endswith(
+        "the request is refused: no such key pair"
     )
-    assert not running.volatile.capacity.refusal(elsewhere, NOW + 600, spare=False)
+
+
+def test_a_job_fails_only_once_each_of_its_offers_was_refused_for_good() -> None:
+    outcome, elsewhere = LaunchDone(name(3), OFFER, Fatal("no such image")), replace(OFFER, zone="zone-b")
+    record = NEW
+    first = scene(REQUESTED, record=record, outcomes=[outcome], volatile=offering(OFFER, elsewhere))
+    assert (first.job.state, [each.offer for each in first.new]) == (J.STARTING, [elsewhere])
+    memory = {"capacity": first.volatile.capacity} | offering(OFFER, elsewhere)
+    again = replace(REQUESTED, offer=elsewhere)
+    done = LaunchDone(name(3), elsewhere, Fatal("no such image"))
+    assert scene(again, record=record, outcomes=[done], volatile=memory).job.state is J.FAILED
+    assert scene(REQUESTED, record=record, outcomes=[outcome], volatile=NONE_KNOWN).job.state is J.STARTING
+
+
+def test_without_valid_credentials_a_request_waits_and_is_repeated() -> None:
+    expired = Denied(Scope.GLOBAL, 60.0, "the token has expired")
+    outcome = LaunchDone(name(3), OFFER, expired)
+    after = scene(REQUESTED, record=job(1, J.STARTING), outcomes=[outcome])
+    assert (after.job.state, after.state(3), after.node(3).retry_at) == (J.STARTING, N.REQUESTED, NOW + 60)
+    assert (after.volatile.capacity.refusals, after.new, after.does(Launch)) == ((), [], [])
+    assert "1 node requested (the token has expired)" in after.sentence
+    due = scene(replace(after.node(3), retry_at=NOW), record=after.job)
+    assert [each.node.token for each in due.does(Launch)] == [name(3)]
+
+
+def test_a_missing_permission_ends_no_job_and_other_places_are_asked() -> None:
+    elsewhere = replace(OFFER, zone="zone-b")
+    outcome = LaunchDone(name(3), OFFER, Denied(Scope.TYPE_IN_ZONE, 600.0, "give the role what it lacks"))
+    after = scene(REQUESTED, record=job(1, J.STARTING), outcomes=[outcome], volatile=offering(OFFER, elsewhere))
+    assert (after.job.state, after.state(3)) == (J.STARTING, N.GONE)
+    assert [each.offer for each in after.new] == [elsewhere]
+    assert after.volatile.denials == {}
+
+
+def test_people_hear_once_that_a_cloud_denies_everything_and_once_that_it_does_not_any_more() -> None:
+    expired = LaunchDone(name(3), OFFER, Denied(Scope.GLOBAL, 60.0, "the token has expired"))
+    first = scene(member(1), REQUESTED, outcomes=[expired])
+    assert (first.event_kinds, first.plan.warnings) == ([], ()), "not at once: it may be over in a moment"
+    still = decide(
+        world_of(view(job(2), [member(1), first.node(3)]), volatile={"denials": first.volatile.denials}), now=NOW + 60
+    )
+    (event,) = [each for each in still.events if each.kind is EventKind.ACCESS_DENIED]
+    assert (event.job, event.id) == ("", "access-denied-local-100060")
+    assert event.text == (
+        "local denies spotsup's requests: the token has expired. Jobs wait, and go on by themselves once that is fixed"
+    )
+    assert still.plan.warnings == (event.text,)
+    later = world_of(view(job(2), [member(1)]), volatile={"denials": still.volatile.denials})
+    assert decide(later, now=NOW + 99).event_kinds.count(EventKind.ACCESS_DENIED) == 0
+    over = VolatileState(denials=still.volatile.denials)
+    assert over.without_denial("local", NOW + 119).denials == over.denials, "a launch was denied after that listing"
+    assert over.without_denial("other").denials == over.denials
+    for works in (over.without_denial("local", NOW + 120), over.without_denial("local")):
+        after = decide(world_of(view(job(2), [member(1), member(2)]), volatile={"denials": works.denials}))
+        assert [each.text for each in after.events] == ["local accepts spotsup's requests again"]
+        assert after.volatile.denials == {}
+    brief = VolatileState(denials=first.volatile.denials).without_denial("local")
+    assert decide(world_of(view(job(2), [member(1), member(2)]), volatile={"denials": brief.denials})).events == []
 
 
 def test_a_fatal_error_of_a_spares_request_holds_back_only_spares() -> None:
     after = launched(Fatal("no such key pair"), record=job(2, spare_nodes=1))
-    assert not after.volatile.capacity.refusal(OFFER, NOW, spare=False)
+    assert not after.volatile.capacity.refusal(OFFER, NOW, spare=False, job="job")
+    assert after.volatile.capacity.refusal(OFFER, NOW, spare=True, job="job")
 
 
 # -- a look-up ---------------------------------------------------------------------------------------------
@@ -196,6 +279,63 @@ def test_a_failed_bootstrap_counts_unless_the_job_is_complete() -> None:
     assert missing.node(3).error == "step x failed\nmore"
     spare = bootstrapped(error="step x failed", record=job(2, spare_nodes=1))
     assert (spare.job.bootstrap_failures, spare.job.spare_retry_at) == (0, NOW + RULES.spare_retry_s)
+
+
+@pytest.mark.parametrize(("before", "wait_s"), [(0, 5.0), (1, 10.0), (6, 320.0), (7, 600.0), (5000, 600.0)])
+def test_after_each_failed_bootstrap_in_a_row_the_next_node_is_requested_later(before: int, wait_s: float) -> None:
+    after = bootstrapped(error="the package index is away", record=job(4, bootstrap_failures=before))
+    assert (after.job.bootstrap_failures, after.job.bootstrap_retry_at) == (before + 1, NOW + wait_s)
+    assert after.new == []
+    waiting = replace(after.job, bootstrap_retry_at=NOW + 0.1)
+    assert scene(member(1), member(2), record=waiting).new == []
+    assert len(scene(member(1), member(2), record=replace(waiting, bootstrap_retry_at=NOW)).new) == (1 if before else 2)
+    probing = scene(
+        member(1), PREPARED, record=replace(waiting, bootstrap_retry_at=NOW), busy=frozenset({"node:job-u-3"})
+    )
+    assert len(probing.new) == (0 if before else 2), "one at a time"
+
+
+def test_nodes_that_were_requested_together_fail_as_one() -> None:
+    record = job(5, bootstrap_failures=1, bootstrap_retry_at=PREPARED.created_at + 0.1)
+    after = bootstrapped(error="the package index is away", record=record)
+    assert (after.job.bootstrap_failures, after.job.bootstrap_retry_at) == (1, record.bootstrap_retry_at)
+
+
+def test_people_hear_once_that_a_job_that_trains_gets_no_nodes_and_once_that_it_does_again() -> None:
+    fifth = bootstrapped(error="the package index is away\nmore", record=job(3, bootstrap_failures=4))
+    (event,) = [each for each in fifth.events if each.kind is EventKind.BOOTSTRAPS_FAILING]
+    assert event.text == (
+        "job lacks nodes: 5 in a row could not be bootstrapped. It goes on with those it has, and tries again at least "
+        "every 10 min. The last error: the package index is away"
+    )
+    for before in (3, 5):
+        assert (
+            EventKind.BOOTSTRAPS_FAILING
+            not in bootstrapped(error="x", record=job(3, bootstrap_failures=before)).event_kinds
+        )
+    for before, kinds in ((4, []), (5, [EventKind.BOOTSTRAPS_RECOVERED])):
+        members = {name(n): launcher(n) for n in (1, 2, 3)}
+        after = scene(member(1), member(2), PREPARED, record=job(3, bootstrap_failures=before), members=members)
+        assert after.event_kinds == kinds
+
+
+def test_a_new_job_keeps_its_budget_while_one_that_has_trained_fails_too() -> None:
+    new = replace(job(1, J.STARTING, bootstrap_failures=4), last_reported_round=0)
+    other = replace(job(2, bootstrap_failures=1), name="other")
+
+    def after(record: JobRecord) -> JobRecord:
+        views = (view(new, [PREPARED]), view(record, []))
+        return decide(world_of(*views), BootstrapDone(name(3), error="the package index is away")).job
+
+    held = after(other)
+    assert (held.state, held.bootstrap_failures, held.bootstrap_retry_at) == (J.STARTING, 4, NOW + 40)
+    for not_failing in (
+        replace(other, bootstrap_failures=0),
+        replace(other, last_reported_round=0),
+        replace(other, pause_requested_at=NOW),
+        replace(other, state=J.SUCCEEDED),
+    ):
+        assert after(not_failing).state is J.FAILED
 
 
 def test_the_console_of_a_failed_machine_is_read_before_it_is_terminated() -> None:

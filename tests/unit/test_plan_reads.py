@@ -37,6 +37,7 @@ from tests.unit.scene import (
     KEYS,
     NOW,
     OFFER,
+    OWNER,
     Decided,
     J,
     N,
@@ -237,7 +238,7 @@ def test_an_orphan_is_terminated_when_seen_twice_and_old_unless_it_is_protected(
     if ended:
         (event,) = after.events
         assert (event.id, event.kind, event.node, event.job) == ("orphan-i-9", EventKind.ORPHAN, "other-x-1", "")
-        assert event.text == "i-9 carries our tag (node other-x-1) but is not in the journal: terminating it"
+        assert event.text == "i-9 carries our tags (node other-x-1) but is not in the journal: terminating it"
 
 
 def test_an_orphan_that_has_become_a_nodes_machine_is_left_alone() -> None:
@@ -259,8 +260,8 @@ def test_all_orphans_are_terminated_by_their_ids_one_by_one() -> None:
 
 # -- leftovers ---------------------------------------------------------------------------------------------
 
-DISK = Leftover("disk-1", LeftoverKind.DISK, "c", name(3), "region-1")
-CARD = Leftover("card-1", LeftoverKind.NETWORK_INTERFACE, "c", "", "region-1")
+DISK = Leftover("disk-1", LeftoverKind.DISK, OWNER, name(3), "region-1")
+CARD = Leftover("card-1", LeftoverKind.NETWORK_INTERFACE, OWNER, "", "region-1")
 
 
 @pytest.mark.parametrize(("tried_s", "asks"), [(299.9, False), (300.0, True)])
@@ -296,7 +297,7 @@ def test_leftovers_are_counted_by_listing_and_a_failed_one_changes_nothing() -> 
 def test_leftovers_without_an_open_node_are_removed_when_seen_twice(
     listings: int, state: NodeState | None, more: Any, removed: bool
 ) -> None:
-    other = Leftover("disk-2", LeftoverKind.DISK, "c", name(1), "region-1")
+    other = Leftover("disk-2", LeftoverKind.DISK, OWNER, name(1), "region-1")
     seen = {"disk-1": Sighting(NOW - 900, listings), "disk-2": Sighting(NOW - 900, 2)}
     known = LeftoversView({"disk-1": DISK, "disk-2": other}, seen, NOW - 1)
     nodes = [member(1), member(2), *([node(3, state, retry_at=NOW + 9)] if state else [])]

@@ -11,7 +11,7 @@ from provisioners.base import InstanceState
 from supervisor.planner.actions import BootstrapDone
 from supervisor.planner.records import AHEAD_S
 from supervisor.planner.world import Rules
-from tests.unit.scene import NOW, J, N, hint_of, job, listing, machine, member, name, node, round_of, scene
+from tests.unit.scene import NOW, J, N, hint_of, job, launcher, listing, machine, member, name, node, round_of, scene
 
 DAY_S = 86_400.0
 RULES = Rules()
@@ -49,13 +49,16 @@ def test_times_that_are_a_little_ahead_are_kept(ahead_s: float) -> None:
         retry_at=LATEST + ahead_s,
         ready_by=LATEST + ahead_s,
     )
-    record = job(2, J.RUNNING, spare_retry_at=NOW + RULES.spare_retry_s + ahead_s)
+    times = {"spare_retry_at": NOW + RULES.spare_retry_s + ahead_s, "training_since": NOW + ahead_s}
+    record = job(2, J.RUNNING, **times)
     after = scene(member(1), member(2), known, record=record)
     assert not after.commit.nodes
     assert after.job == record
 
 
 def test_future_times_of_spares_and_pauses_are_clamped() -> None:
+    failed = job(2, bootstrap_failures=1, bootstrap_retry_at=NOW + DAY_S)
+    assert scene(member(1), record=failed).job.bootstrap_retry_at == NOW + RULES.max_bootstrap_retry_s
     ahead = job(2, spare_nodes=1, spare_retry_at=NOW + DAY_S)
     assert scene(member(1), member(2), record=ahead).job.spare_retry_at == NOW + RULES.spare_retry_s
     paused = job(2, pause_requested_at=NOW + DAY_S)
@@ -78,7 +81,8 @@ LONG_AGO = NOW - DAY_S
     ids=lambda value: str(value.state) if hasattr(value, "state") else "",
 )
 def test_time_in_which_timers_were_paused_counts_towards_no_timeout(waits: Any, limit_s: float) -> None:
-    messages: dict[str, Any] = {"members": {}, "agents": {}, "round": round_of(1, 2), "hint": hint_of(1)}
+    heard = {name(1): launcher(1, "running")}
+    messages: dict[str, Any] = {"members": heard, "agents": {}, "round": round_of(1, 2), "hint": hint_of(1)}
     listed = listing(machine(1), machine(2, InstanceState.PENDING))
 
     def after(timers_paused_until: float) -> Any:

@@ -26,6 +26,7 @@ from tests.unit.scene import (
     node,
     round_of,
     scene,
+    spec,
 )
 
 SOON = NoticeRecord(NOW + 12.0, NOW - 5, "metadata")  # within the margin: its time has come
@@ -58,7 +59,7 @@ def expected(after: Decided) -> tuple[str, ...] | None:
 
 def test_the_first_hint_is_empty_so_that_no_launcher_forms_a_round_alone() -> None:
     after = scene(record=job(2, J.QUEUED, min_nodes=2), hint=None)
-    assert after.hint == Hint((), 2, 4, "waiting for nodes")
+    assert after.hint == Hint((), 2, 4, "waiting for nodes", app_failures=3)
     there = scene(waiting(1), waiting(2), record=job(2, J.STARTING), hint=None)
     assert expected(there) == ()
 
@@ -127,13 +128,18 @@ def test_the_reason_of_a_hint_says_who_joins_and_who_leaves() -> None:
 @pytest.mark.parametrize(("low", "high", "changed"), [(1, 4, False), (2, 4, True), (1, 5, True)])
 def test_changed_node_limits_are_published(low: int, high: int, changed: bool) -> None:
     after = scene(member(1), member(2), record=job(2, min_nodes=low, max_nodes=high))
-    assert (after.hint == Hint(names(1, 2), low, high, "limits changed")) is changed
+    assert (after.hint == hint_of(1, 2, low=low, high=high, reason="limits changed")) is changed
     assert bool(after.plan.commits) is changed
+
+
+def test_a_changed_number_of_allowed_failures_is_published_without_a_new_round() -> None:
+    after = scene(member(1), member(2), record=job(2, spec=spec(limits={"app_failures": 7})))
+    assert after.hint == hint_of(1, 2, reason="limits changed", app_failures=7)
 
 
 def test_a_job_that_is_resumed_trains_on_with_the_same_nodes() -> None:
     after = scene(member(1), member(2), hint=hint_of(1, 2, hold=True))
-    assert after.hint == Hint(names(1, 2), 1, 4, "a user resumed it")
+    assert after.hint == hint_of(1, 2, reason="a user resumed it")
 
 
 @pytest.mark.parametrize(
@@ -156,7 +162,7 @@ def test_a_running_round_waits_only_for_nodes_that_are_nearly_ready(newcomers: l
 
 
 def test_a_member_that_has_left_the_round_ends_the_gathering() -> None:
-    for gone in (node(2, N.LOST, has_joined=True), node(2, N.SUSPECT, state_since=NOW), node(2, N.DRAINING)):
+    for gone in (node(2, N.LOST, has_joined=True), node(2, N.SUSPECT, drain_requested=True), node(2, N.DRAINING)):
         after = scene(member(1), gone, waiting(3), coming(4), record=job(3), round=round_of(1, 2), hint=hint_of(1, 2))
         assert expected(after) == names(1, 3), gone.state
     forgotten = scene(member(1), waiting(3), coming(4), record=job(3), round=round_of(1, 2), hint=hint_of(1, 2))
@@ -257,9 +263,9 @@ def test_gathering_ends_when_all_wanted_nodes_are_named() -> None:
 
 def test_a_pause_holds_all_nodes() -> None:
     held = scene(member(1), member(2), record=job(2, pause_requested_at=NOW))
-    assert held.hint == Hint(names(1, 2), 1, 4, "the job is paused", hold=True)
+    assert held.hint == hint_of(1, 2, reason="the job is paused", hold=True)
     empty = scene(record=job(2, J.QUEUED, pause_requested_at=NOW), hint=None)
-    assert empty.hint == Hint((), 1, 4, "the job is paused", hold=True)
+    assert empty.hint == hint_of(reason="the job is paused", hold=True)
     again = scene(member(1), member(2), record=job(2, pause_requested_at=NOW), hint=held.hint)
     assert again.hint is None
 
@@ -368,3 +374,15 @@ def test_a_doomed_member_that_is_still_needed_stays_though_the_hint_does_not_nam
 def test_a_doomed_spare_is_released_at_once() -> None:
     messages: Any = {"hint": hint_of(1, 2, spares=[3]), "record": job(2, spare_nodes=1)}
     assert scene(member(1), member(2), waiting(3, drain_requested=True), **messages).state(3) is N.TERMINATING
+
+
+def test_a_job_of_pairs_trains_on_pairs_and_the_third_node_waits_like_a_spare() -> None:
+    pairs = job(4, spec=spec(nodes={"min": 2, "desired": 4, "max": 4, "multiple_of": 2}), min_nodes=2)
+    after = scene(
+        member(1), member(3), member(4), LOST, record=pairs, round=round_of(1, 2, 3, 4), hint=hint_of(1, 2, 3, 4)
+    )
+    assert after.hint is not None
+    assert (after.hint.members, after.hint.spares, after.hint.multiple_of) == (names(1, 3), names(4), 2)
+    assert after.state(4) is N.MEMBER
+    complete = scene(*(member(n) for n in (1, 2, 3, 4)), record=pairs)
+    assert expected(complete) in (None, names(1, 2, 3, 4))

@@ -30,6 +30,7 @@ from supervisor.planner.world import Rules, World
 from tests.unit.scene import (
     KEYS,
     NOW,
+    OWNER,
     J,
     N,
     decide,
@@ -61,7 +62,7 @@ from tests.unit.scene import (
         (Terminate("local", "i-1", name(1)), "end:i-1"),
         (ListInstances("local"), "list:local"),
         (ListLeftovers("local"), "leftovers:local"),
-        (Remove("local", Leftover("d-1", LeftoverKind.DISK, "c", "", "r")), "remove:d-1"),
+        (Remove("local", Leftover("d-1", LeftoverKind.DISK, OWNER, "", "r")), "remove:d-1"),
         (FetchOffers("job", "local", ()), "offers:job"),
         (SendAlert("e-1"), "alert:e-1"),
     ],
@@ -108,9 +109,9 @@ def test_a_job_whose_records_contradict_what_is_observed_is_left_as_it_is_and_ot
     jobs = [view(job(2), [odd]), view(replace(job(1, J.QUEUED), name="other", uid="other"), [])]
     world = world_of(*jobs, volatile={"clouds": {"local": listing(missed_listings={name(1): 2})}})
     after = decide(world)
-    (refused,) = after.plan.illegal_transitions
-    assert refused.startswith(f"node {name(1)}: requested → lost")
-    assert after.sentence == f"refused to act: {refused}"
+    refused = after.plan.undecided["job"]
+    assert f"IllegalTransitionError: node {name(1)}: requested → lost" in refused.sentence
+    assert after.sentence == refused.sentence
     assert [each.job for each in after.plan.commits] == ["other"]
     assert after.plan.steady_jobs == frozenset()
 
@@ -330,7 +331,7 @@ NO_OFFERS = {"volatile": offering()}
             {"hint": hint_of(1, 2, reason="the job is paused", hold=True)},
             False,
         ),
-        ([member(1)], job(1), {"volatile": {"offers": {}}}, True),
+        ([member(1)], job(1), {"volatile": {"offers": {}}, "timers_paused_until": NOW}, True),
         (
             [member(1)],
             job(2, J.DEGRADED),

@@ -21,7 +21,7 @@ from provisioners.settings import Section
 from supervisor.config import Config
 from supervisor.errors import JournalUnavailableError, NotFoundError
 from supervisor.model import JobRecord, NodeRecord
-from supervisor.nodes.prepare import checkpoint_dir, has_dead_man, log_agent_of, outcome_of, setup_of
+from supervisor.nodes.prepare import checkpoint_dir, folder_on, has_dead_man, log_agent_of, outcome_of, setup_of
 from supervisor.spec import parse_spec
 
 
@@ -64,6 +64,14 @@ def test_checkpoints_go_to_the_users_folder_else_to_shared_storage_else_to_this_
     assert checkpoint_dir(config, "local", job_with(storage=storage, checkpoint_dir="/mnt/out/mine")) == "/mnt/out/mine"
     assert checkpoint_dir(config, "local", job_with(storage=storage)) == "/mnt/out/spotsup/resnet-ab12c/checkpoints"
     assert checkpoint_dir(config, "local", job_with()).startswith(str(tmp_path))
+
+
+def test_a_job_that_resumes_finds_the_folders_of_earlier_ones(tmp_path: Path) -> None:
+    config = Config(state_dir=str(tmp_path))
+    earlier = (job_with().checkpoint_path, "/mnt/out/spotsup/resnet-old12/checkpoints", "~/mine")
+    assert earlier[0] == "resnet-ab12c/checkpoints"
+    folders = [folder_on(config, "local", path) for path in earlier]
+    assert folders == [checkpoint_dir(config, "local", job_with()), *earlier[1:]]
 
 
 def test_a_data_job_needs_neither_a_gpu_nor_torch() -> None:

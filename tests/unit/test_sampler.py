@@ -7,7 +7,7 @@ from itertools import islice, pairwise
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from spotsup_trainer.session.sampler import Cursor, GlobalOffsetSampler, Plan, Share, after, order, shares, shuffled
 
@@ -28,7 +28,6 @@ def samples_of(plan: Plan, ranks: list[Share]) -> list[int]:
     return [sample for share in ranks if share.counted for sample in order(plan, share.epoch, share.positions)]
 
 
-@settings(deadline=None)
 @given(PLANS, ROUNDS, st.integers(1, 9), st.integers(1, 3))
 def test_each_sample_once_per_epoch_over_any_rounds_and_losses(
     plan: Plan, rounds: list[tuple[int, int, int]], last_world: int, epochs: int
@@ -53,7 +52,6 @@ def test_each_sample_once_per_epoch_over_any_rounds_and_losses(
     assert seen == [Counter(range(plan.length))] * epochs
 
 
-@settings(deadline=None)
 @given(PLANS, st.integers(1, 9), st.integers(0, 30))
 def test_a_step_has_the_same_samples_for_any_world(plan: Plan, world: int, steps_before: int) -> None:
     cursor = Cursor()
@@ -63,7 +61,6 @@ def test_a_step_has_the_same_samples_for_any_world(plan: Plan, world: int, steps
     assert sorted(samples_of(plan, one_step(plan, cursor, world))) == sorted(alone)
 
 
-@settings(deadline=None)
 @given(st.integers(0, 100), st.integers(1, 50), st.integers(1, 12))
 def test_shares_of_ranks_differ_by_one_sample_at_most_and_are_never_empty(start: int, size: int, world: int) -> None:
     ranks = [Share(0, start, start + size, rank, world) for rank in range(world)]
@@ -73,7 +70,6 @@ def test_shares_of_ranks_differ_by_one_sample_at_most_and_are_never_empty(start:
     assert all(len(share.positions) == max(1, share.counted) for share in ranks)
 
 
-@settings(deadline=None)
 @given(st.integers(1, 50), st.integers(1, 12), st.none() | st.integers(1, 9))
 def test_weighted_mean_over_ranks_is_the_mean_over_the_global_batch(
     size: int, world: int, micro_batch: int | None
@@ -90,7 +86,6 @@ def test_weighted_mean_over_ranks_is_the_mean_over_the_global_batch(
     assert averaged == pytest.approx(sum(losses.values()) / size)
 
 
-@settings(deadline=None)
 @given(st.integers(1, 5000), st.integers(0, 2**63), st.integers(0, 1000))
 def test_the_order_is_a_permutation(length: int, seed: int, epoch: int) -> None:
     plan = Plan(length, global_batch=1, seed=seed)

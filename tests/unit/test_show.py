@@ -18,7 +18,7 @@ from supervisor.cli import client, show
 from supervisor.cli.change import machines
 from supervisor.cli.common import job_path
 from supervisor.cli.submission import prepare
-from supervisor.errors import UsageError
+from supervisor.errors import CommandRefusedError, UsageError
 from supervisor.model import JobRecord, JobState, NodeRecord, NodeState
 from supervisor.planner.world import JobView
 from supervisor.spec import parse_spec
@@ -167,3 +167,12 @@ def test_scaling_is_said_in_numbers() -> None:
 
     assert _numbers(scaled_job(JOB, Scale(desired=3, min_nodes=2))) == "3 nodes (min 2, max 64)"
     assert _numbers(scaled_job(JOB, Scale(1, 1, 1, 2))) == "1 node (min 1, max 1, spares 2)"
+
+
+def test_a_job_of_pairs_is_not_scaled_to_three() -> None:
+    from supervisor.api.service import Scale
+
+    pairs = replace(JOB, spec=parse_spec({"name": "job", "run": "t.py", "nodes": {"min": 2, "multiple_of": 2}}))
+    assert scaled_job(pairs, Scale(desired=4, min_nodes=2)).desired_nodes == 4
+    with pytest.raises(CommandRefusedError, match=r"cannot scale .*: desired is 3; it must be a multiple of 2"):
+        scaled_job(pairs, Scale(desired=3, min_nodes=2))

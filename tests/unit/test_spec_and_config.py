@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from supervisor.config import Config, check_paths, load_config
+from supervisor.clouds import clouds_of
+from supervisor.config import Config, check_paths, load_config, parse_config
 from supervisor.errors import StartError, UsageError
 from supervisor.identity import Identity, load_identity
 from supervisor.spec import parse_spec
@@ -45,6 +46,7 @@ def test_an_environment_is_image_uv_or_a_requirements_file(environment: str) -> 
     [
         ({"colour": 1}, "unknown key `colour`; known here: name, kind, nodes"),
         ({"nodes": {"min": 2, "maximum": 3}}, "unknown key `nodes.maximum`; known here: min, desired, max"),
+        ({"nodes": {"min": 2, "desired": 3, "max": 4, "multiple_of": 2}}, "desired is 3; it must be a multiple of 2"),
         ({"nodes": {"min": 5, "desired": 4, "max": 8}}, "min ≤ desired ≤ max is needed, but min is 5, desired 4"),
         ({"nodes": {"min": "2"}}, "`nodes.min` is '2': input should be a valid integer"),
         ({"nodes": {"min": 0}}, "`nodes.min` is 0"),
@@ -142,6 +144,31 @@ def test_a_wrong_configuration_is_one_sentence(tmp_path: Path, text: str, senten
     with pytest.raises(UsageError) as caught:
         load_config(file)
     assert sentence in str(caught.value)
+
+
+RENTED = {
+    "aws": {"regions": ["us-east-1"]},
+    "gcp": {"project": "p", "regions": ["us-central1"]},
+    "azure": {"subscription": "s", "resource_group": "g", "regions": ["eastus"]},
+}
+
+
+@pytest.mark.parametrize(
+    ("tables", "used"),
+    [
+        ({}, ["local"]),
+        ({"local": {"dir": "/x"}}, ["local"]),
+        ({"local": {"enabled": False}}, []),
+        *(({name: table}, [name]) for name, table in RENTED.items()),
+        ({"aws": RENTED["aws"], "local": {"dir": "/x"}}, ["aws"]),
+        ({"aws": RENTED["aws"], "local": {"enabled": True}}, ["local", "aws"]),
+        (RENTED, ["aws", "gcp", "azure"]),
+    ],
+)
+def test_beside_a_rented_cloud_the_local_one_is_used_only_where_it_is_asked_for(
+    tables: dict[str, object], used: list[str]
+) -> None:
+    assert clouds_of(parse_config(tables, "the configuration")) == used
 
 
 def test_a_missing_configuration_is_named(tmp_path: Path) -> None:

@@ -8,11 +8,23 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from spotsup_trainer.launcher.supervision import AnnounceDone, AskToYield, Continue, Limits, Local, Stop, decide
+from spotsup_trainer.launcher.supervision import (
+    AnnounceDone,
+    AskToYield,
+    CheckpointCount,
+    Continue,
+    EndUnfinished,
+    KeepStacks,
+    Limits,
+    Local,
+    Stop,
+    decide,
+)
 from spotsup_trainer.rendezvous.membership import Broken, Over, Standing, Stay, Yield
-from spotsup_trainer.wire import Result
+from spotsup_trainer.wire import Progress, Result
 
-LIMITS = Limits(yield_s=20.0, grace_s=2.0, lost_s=5.0, exit_s=100.0, margin_s=1.0)
+LIMITS = Limits(yield_s=20.0, grace_s=2.0, lost_s=5.0, exit_s=100.0, margin_s=1.0, finish_s=10.0, tell_s=50.0)
+RESTART = replace(LIMITS, restart_hung=True)
 LOST = Broken("b is lost", "lost")
 STOPPED = Broken("b has stopped", "stopped")
 JOINS = Yield("c joins")
@@ -45,13 +57,29 @@ def local(**changes: Any) -> Local:
         (local(parked=2), LOST, 0.0, Stop("rejoin", "all workers are parked", parked=True)),
         (local(yielding_since=0.0, broken_since=1.0), LOST, 5.9, Continue()),
         (local(yielding_since=0.0, broken_since=1.0), LOST, 6.0, Stop("rejoin", "b is lost", 2.0)),
-        (local(yielding_since=0.0, broken_since=1.0), STOPPED, 1.0, Stop("rejoin", "b has stopped", 2.0)),
+        (
+            local(yielding_since=0.0, broken_since=1.0),
+            STOPPED,
+            1.0,
+            Stop("rejoin", "b has stopped", 2.0, check_gpus=True),
+        ),
         (local(yielding_since=0.0, sessions=0, broken_since=1.0), LOST, 1.0, Stop("rejoin", "b is lost", 2.0)),
         # failing
-        (local(workers="failed"), Stay(), 0.0, Stop("rejoin", "a worker failed", 2.0, blame=True)),
+        (local(workers="failed"), Stay(), 0.0, Stop("rejoin", "a worker failed", 2.0, blame=True, check_gpus=True)),
+        (local(workers="failed"), STOPPED, 0.0, Stop("rejoin", "a worker failed", 2.0, blame=True, check_gpus=True)),
         (local(workers="failed"), LOST, 0.0, Stop("rejoin", "a worker failed", 2.0, blame=True)),
-        (local(workers="failed", yielding_since=0.0), JOINS, 0.0, Stop("rejoin", "a worker failed", 2.0)),
-        (local(workers="failed", leaving_since=0.0), Stay(), 0.0, Stop("leave", "a worker failed", 2.0, blame=True)),
+        (
+            local(workers="failed", yielding_since=0.0),
+            JOINS,
+            0.0,
+            Stop("rejoin", "a worker failed", 2.0, check_gpus=True),
+        ),
+        (
+            local(workers="failed", leaving_since=0.0),
+            Stay(),
+            0.0,
+            Stop("leave", "a worker failed", 2.0, blame=True, check_gpus=True),
+        ),
         # done
         (local(workers="succeeded"), Stay(), 0.0, AnnounceDone()),
         (local(workers="succeeded", done_since=0.0), JOINS, 99.0, AnnounceDone()),
@@ -59,7 +87,21 @@ def local(**changes: Any) -> Local:
         (local(workers="succeeded", done_since=0.0), OVER, 1.0, Stop("end", "all done", 2.0)),
         (local(workers="succeeded", done_since=0.0, leaving_since=1.0), Stay(), 20.0, AnnounceDone()),
         (local(workers="succeeded", done_since=0.0, leaving_since=1.0), Stay(), 21.0, Stop("leave", "the other nodes")),
-        (local(workers="succeeded", done_since=0.0), Stay(), 100.0, Stop("leave", "the other nodes")),
+        (local(workers="succeeded", done_since=0.0), Stay(), 159.0, AnnounceDone()),
+        (local(workers="succeeded", done_since=0.0), Stay(), 160.0, Stop("leave", "the other nodes")),
+        # unfinished: idle, or at work
+        (local(finished_since=0.0, idle_since=-50.0), Stay(), 9.9, Continue()),
+        (local(finished_since=0.0, idle_since=-50.0), Stay(), 10.0, EndUnfinished("10 s after the first rank ended")),
+        (local(finished_since=0.0, idle_since=5.0), Stay(), 14.9, Continue()),
+        (local(finished_since=0.0, idle_since=5.0), Stay(), 15.0, EndUnfinished("15 s after the first rank ended")),
+        (local(finished_since=0.0, idle_since=0.0), LOST, 10.0, Stop("rejoin", "b is lost", 2.0)),
+        (local(finished_since=0.0), Stay(), 49.9, Continue()),
+        (local(finished_since=0.0), Stay(), 50.0, KeepStacks("still works 50 s after the first rank ended")),
+        (local(finished_since=0.0, stacks_at=50.0), Stay(), 99.9, Continue()),
+        (local(finished_since=0.0, stacks_at=50.0), Stay(), 100.0, EndUnfinished("100 s after the first rank ended")),
+        # hung
+        (local(hung_since=0.0), Stay(), 0.0, KeepStacks("its steps hang", tell=False)),
+        (local(hung_since=0.0, stacks_at=0.0), Stay(), 1e5, Continue()),
         # no time
         (local(force=True), Stay(), 0.0, Stop("leave", "no time is left")),
         (local(deadline=10.0), Stay(), 8.9, Continue()),
@@ -68,6 +110,25 @@ def local(**changes: Any) -> Local:
 )
 def test_the_next_step(node: Local, standing: Standing, now: float, expected: object) -> None:
     action = decide(node, standing, now, LIMITS)
+    if isinstance(expected, Stop) and isinstance(action, Stop):
+        assert action.reason.startswith(expected.reason)
+        action = replace(action, reason=expected.reason)
+    assert action == expected
+
+
+@pytest.mark.parametrize(
+    ("node", "now", "expected"),
+    [
+        (local(hung_since=0.0), 0.0, KeepStacks("its steps hang", tell=False)),
+        (local(hung_since=0.0, stacks_at=0.0), 0.0, AskToYield("its steps hang")),
+        (local(hung_since=0.0, stacks_at=0.0, yielding_since=0.0), 19.9, Continue()),
+        (local(hung_since=0.0, stacks_at=0.0, yielding_since=0.0), 20.0, Stop("rejoin", "its steps hang", 2.0)),
+        (local(hung_since=0.0, stacks_at=0.0, yielding_since=0.0, parked=2), 1.0, Stop("rejoin", "all", parked=True)),
+        (local(hung_since=0.0, stacks_at=0.0, may_restart=False), 1e5, Continue()),
+    ],
+)
+def test_a_job_may_ask_for_a_new_round_when_its_steps_hang(node: Local, now: float, expected: object) -> None:
+    action = decide(node, Stay(), now, RESTART)
     if isinstance(expected, Stop) and isinstance(action, Stop):
         assert action.reason.startswith(expected.reason)
         action = replace(action, reason=expected.reason)
@@ -85,6 +146,10 @@ LOCALS = st.builds(
     broken_since=TIMES,
     leaving_since=TIMES,
     done_since=TIMES,
+    finished_since=TIMES,
+    idle_since=TIMES,
+    hung_since=TIMES,
+    stacks_at=TIMES,
     deadline=TIMES,
     force=st.booleans(),
 )
@@ -111,7 +176,10 @@ def test_everything_comes_to_an_end(node: Local, standing: Standing) -> None:
     if asked and any(since is not None for since in begun):
         action = decide(node, standing, 1e6, LIMITS)
         # Saying that one is done begins a wait of its own, which ends in turn.
-        assert isinstance(action, Stop) or (isinstance(action, AnnounceDone) and node.done_since is None)
+        # So does what is logged first; workers that are killed have then ended.
+        began = isinstance(action, AnnounceDone) and node.done_since is None
+        logged = isinstance(action, KeepStacks) and node.stacks_at is None
+        assert isinstance(action, Stop | EndUnfinished) or began or logged
 
 
 @given(LOCALS, STANDINGS, st.floats(0, 50))
@@ -120,3 +188,11 @@ def test_only_an_unprovoked_failure_may_be_blamed(node: Local, standing: Standin
     if isinstance(action, Stop) and action.blame:
         assert node.workers == "failed"
         assert node.yielding_since is None
+
+
+def test_checkpoints_of_this_round_are_counted_but_not_the_one_that_it_began_with() -> None:
+    seen = CheckpointCount()
+    assert seen.after(None, 2) == seen
+    for number, step, count in ((1, 70, 0), (2, 80, 0), (2, 80, 0), (2, 90, 1), (2, 90, 1), (2, 110, 2), (3, 120, 2)):
+        seen = seen.after(Progress(number, 200, 1.0, 1.0, checkpoint_step=step), 2)
+        assert seen.count == count

@@ -49,10 +49,12 @@ cancelled:
 """
 
 ALERTED = """
-notice node-lost replacement-requested replacement-joined
-checkpoints-failing checkpoints-resumed
-job-done job-failed
-unknown-code machine-type-blocked foreign-host
+notice node-lost silence silence-ended replacement-requested replacement-joined
+checkpoints-failing checkpoints-resumed checkpoints-too-slow bootstraps-failing bootstraps-recovered
+steps-hang steps-resumed workers-stuck
+job-done job-failed limit-near limit-reached
+unknown-code access-denied access-restored node-unhealthy unhealthy-held machine-type-blocked foreign-host
+undecided unreadable
 """
 
 
@@ -119,6 +121,8 @@ def test_what_a_machine_costs_begins_with_its_launch_and_ends_with_it() -> None:
     assert replace(hour, ended_at=2800.0).usd(9999.0) == 1.0
     assert hour.usd(900.0) == 0.0, "a clock that was set back costs nothing"
     assert replace(hour, launched_at=0.0).usd(4600.0) == 0.0
+    changed = replace(hour, usd_before=7.0, priced_at=2800.0)
+    assert (changed.usd(4600.0), changed.usd(2000.0)) == (8.0, 7.0), "at the prices of the time"
     assert replace(hour, offer=replace(OFFER, usd_per_hour=None)).usd(4600.0) == 0.0
 
 

@@ -22,7 +22,7 @@ CLOUD_CALLERS = {
     "runtime.actor": {"launch", "find", "terminate", "instances", "leftovers", "remove", "console"},
     "runtime.offers": {"offers"},
     "api.adoption": {"instances"},
-    "cli.check": {"check"},
+    "cli.check": {"check", "instances"},
 }
 LOOP_AND_ACTOR = {"runtime.loop", "runtime.actor", "runtime.offers"}
 CHANGES_A_CLOUD = {"launch", "terminate", "remove"}

@@ -46,12 +46,46 @@ class LeaseTimes:
         return self.ttl_s / 4
 
     @property
+    def beat_s(self) -> float:
+        """How often a member of a round shows the others that it runs, in the round's own store."""
+        return self.ttl_s / 10
+
+    @property
+    def heard_s(self) -> float:
+        """For how long one such sign counts: for less than a launcher's death precedes the end of its lease."""
+        return self.ttl_s / 2
+
+    @property
     def grace_s(self) -> float:
         """From when etcd is back for one launcher until it is back for all.
 
         It covers an attempt over all endpoints, the pause after it, and the time to be granted a lease and to write.
         """
         return self.endpoints * self.call_s + RETRY_S[-1] + self.ttl_s
+
+
+MAX_YIELD_S = 7200.0
+_UNMEASURED_YIELD_S = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class SaveTimes:
+    """What a job's checkpoints and steps take, measured, in seconds; 0: not known yet."""
+
+    checkpoint_s: float = 0.0
+    step_s: float = 0.0
+
+    def window_s(self, margin_s: float) -> float:
+        """How long before its deadline a node begins to leave: for the step under way, and for a checkpoint that takes
+        twice as long as most. A checkpoint that is being written must end before the last one begins."""
+        return margin_s + self.step_s + 2 * self.checkpoint_s
+
+    @property
+    def yield_s(self) -> float:
+        """How long workers may take to park where no machine is about to go: then only a worker that hangs is late."""
+        if not self.checkpoint_s:
+            return _UNMEASURED_YIELD_S
+        return min(MAX_YIELD_S, max(_UNMEASURED_YIELD_S, 4 * self.checkpoint_s + 2 * self.step_s))
 
 
 class Patience:

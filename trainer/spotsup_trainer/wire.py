@@ -7,19 +7,25 @@ All times are UNIX seconds by the writer's clock.
 
 from __future__ import annotations
 
+import ast
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, asdict, dataclass, field, fields
-from functools import cached_property
-from typing import Any, Literal, TypeAlias, TypeVar
+from functools import cached_property, partial
+from math import isfinite
+from typing import Any, Literal, TypeAlias, TypeVar, get_args
 
 DEFAULT_LEASE_TTL_S = 5.0
+
+UnixTime: TypeAlias = float  # seconds by the writer's clock
+FiniteOrNone: TypeAlias = "float | None"  # None also where a program computed NaN or infinity
 
 # waiting: wants to be in the next round.
 # running: its workers run in `Member.round`.
 # leaving: will not be in the next round (its machine is about to go); all checkpoint, and the others go on.
 # done: its workers ended with success.
-MemberState: TypeAlias = Literal["waiting", "running", "leaving", "done"]
+# stopping: workers of `Member.round` have outlived SIGKILL; until they are gone it is in no round, and holds up none.
+MemberState: TypeAlias = Literal["waiting", "running", "leaving", "done", "stopping"]
 
 
 class WireError(ValueError):
@@ -40,6 +46,10 @@ class Hint:
     spares: tuple[str, ...] = ()
     # Pause the job: all nodes checkpoint together, stop, and form no round.
     hold: bool = False
+    # How many rounds may end by the program's own failure; None: as the launchers were told when they started.
+    app_failures: int | None = None
+    # A round has a multiple of so many nodes; the others wait outside.
+    multiple_of: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +60,11 @@ class Failure:
     local_rank: int
     exit_code: int
     message: str
-    at: float = 0.0
+    at: UnixTime = 0.0
+    # How long after the start of the workers it was; 0: unknown.
+    after_s: float = 0.0
+    # The workers had completed a step.
+    stepped: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +84,14 @@ class Member:
     failure: Failure | None = None
     # Its workers in that round have stopped with a complete checkpoint.
     parked: bool = False
+    # Since when no rank of it has given a sign of life, once that is so long that it must hang; 0 before.
+    stalled_since: UnixTime = 0.0
+    # What people should know of its workers in that round, in one sentence; empty for nothing.
+    problem: str = ""
+    # Why its GPUs cannot train, as its agent found when its workers had stopped; empty while they can.
+    unhealthy: str = ""
+    # How many checkpoints it saw completed in that round; only the node with rank 0 sees any.
+    checkpoints: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +109,7 @@ class Loss:
     """A node vanished from a round, or its launcher restarted in it."""
 
     node: str
-    at: float
+    at: UnixTime
 
 
 @dataclass(frozen=True)
@@ -97,13 +119,18 @@ class Round:
     number: int
     # In rank order.
     members: tuple[RoundMember, ...]
-    formed_at: float
+    formed_at: UnixTime
     reason: str = ""
-    # How many rounds of the job ended because the user's program failed while every member was there.
+    # How many rounds of the job ended because the user's program failed while every member was there. Starts anew after
+    # progress.
     app_failures: int = 0
     last_failure: Failure | None = None
     # From rounds of the last minutes, the newest last.
     recent_losses: tuple[Loss, ...] = ()
+    # When rounds of the last day ended because their steps hung, the newest last.
+    recent_hangs: tuple[UnixTime, ...] = ()
+    # How many checkpoints were completed since the program last failed, as far as that matters.
+    checkpoints: int = 0
 
     def nodes(self) -> tuple[str, ...]:
         """Node ids in rank order."""
@@ -122,7 +149,7 @@ class AgentStatus:
     node: str
     boot_id: str
     pid: int
-    started_at: float
+    started_at: UnixTime
     version: str
 
 
@@ -131,10 +158,24 @@ class Notice:
     """The provider's announcement that a node will be taken."""
 
     node: str
-    deadline: float
-    seen_at: float
+    deadline: UnixTime
+    seen_at: UnixTime
     # Which metadata service announced it.
     source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """Whether a node's GPUs can train. Published when that changes: without it, they can."""
+
+    node: str
+    healthy: bool
+    at: UnixTime
+    reason: str = ""
+    # The error that the driver reported, 0 without one.
+    xid: int = 0
+    # A GPU is gone: no training is possible on this node, and none is under way.
+    fatal: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +184,7 @@ class Tombstone:
 
     node: str
     reason: str
-    at: float
+    at: UnixTime
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,12 +194,12 @@ class Progress:
     round: int
     # The last completed step, over all rounds, and when it was completed.
     step: int
-    at: float
+    at: UnixTime
     # When the first step of this round was completed.
-    first_step_at: float
+    first_step_at: UnixTime
     epoch: int = 0
     samples: int = 0
-    loss: float | None = None
+    loss: FiniteOrNone = None
     # The step of the newest complete checkpoint.
     checkpoint_step: int = 0
     # Why checkpoints are not being written now, in one sentence; empty while they are.
@@ -166,6 +207,12 @@ class Progress:
     # Of a data job: how much is done (0 to 1), and the program's own description of it.
     fraction: float | None = None
     text: str = ""
+    # How long its last checkpoints took, and its longest recent step, in seconds; 0: not known yet.
+    checkpoint_p50_s: float = 0.0
+    checkpoint_p95_s: float = 0.0
+    step_s: float = 0.0
+    # How often a checkpoint begins: the most training that a loss without a checkpoint costs; 0: not known.
+    checkpoint_every_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +224,7 @@ class Ended:
     outcome: Literal["success", "failure", "left"]
     exit_code: int
     message: str
-    at: float
+    at: UnixTime
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +235,8 @@ class Result:
     message: str
     # The last round.
     round: int
+    # What people should know of how it ended, in one sentence; empty for nothing.
+    problem: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,6 +273,8 @@ class AgentConfig:
     max_nodes: int
     nproc_per_node: int
     env: Mapping[str, str] = field(default_factory=dict)
+    # Folders with checkpoints of earlier jobs: while this job has none, it resumes from the first that has any.
+    resume_from: tuple[str, ...] = ()
     lease_ttl_s: float = DEFAULT_LEASE_TTL_S
     # How long before the notice's deadline the launcher leaves, if the daemon has not asked it to before.
     leave_margin_s: float = 8.0
@@ -232,6 +283,9 @@ class AgentConfig:
     # `python` is in a container, and the launcher ends when its stdin closes.
     container_init: bool = False
     kind: Literal["training", "data"] = "training"
+    # How many GPUs bootstrap found, and the agent watches.
+    gpus: int = 0
+    multiple_of: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,6 +336,10 @@ class Keys:
         """`Notice`, by the agent."""
         return f"{self.run(job)}notice/{node}"
 
+    def health(self, job: str, node: str) -> str:
+        """`Health`, by the agent."""
+        return f"{self.run(job)}health/{node}"
+
     def tombstone(self, job: str, node: str) -> str:
         """`Tombstone`, by the daemon."""
         return f"{self.run(job)}tombstone/{node}"
@@ -297,12 +355,13 @@ class Keys:
 
 Message = TypeVar("Message")
 
-_NESTED: dict[tuple[str, str], type] = {
-    ("Member", "failure"): Failure,
-    ("Round", "last_failure"): Failure,
-    ("AgentConfig", "metadata"): Metadata,
-}
-_LISTS: dict[tuple[str, str], type] = {("Round", "members"): RoundMember, ("Round", "recent_losses"): Loss}
+MAX_MESSAGE_BYTES = 1024 * 1024
+# Of one text of a message; what is longer is cut. A list has at most so many items.
+MAX_TEXT_CHARACTERS = 4096
+MAX_ITEMS = 4096
+# 2^53: what a double, and so any reader of JSON, holds exactly.
+MAX_INTEGER = 2**53
+MAX_UNIX_TIME = 1e11  # the year 5138
 
 
 def encode(message: Any) -> bytes:
@@ -311,56 +370,170 @@ def encode(message: Any) -> bytes:
 
 
 def decode(kind: type[Message], raw: bytes | str) -> Message:
-    """JSON as a message of `kind`. Raises WireError when it is not one."""
+    """JSON as a message of `kind`, each field of its declared type and bounded. Raises WireError when it is not one.
+
+    Texts are cut, and what cannot be printed is replaced; numbers are finite (a `loss` that is not becomes None).
+    """
     try:
-        parsed = json.loads(raw.decode() if isinstance(raw, bytes) else raw)
-        if not isinstance(parsed, dict):
-            raise TypeError("not an object")
-        return _build(kind, parsed)
+        if len(raw) > MAX_MESSAGE_BYTES:
+            raise ValueError(f"{len(raw)} bytes; at most {MAX_MESSAGE_BYTES} are read")
+        return _build(kind, json.loads(raw.decode() if isinstance(raw, bytes) else raw))
+    except RecursionError:
+        problem = "nested too deeply"
     except (ValueError, TypeError) as error:
-        raise WireError(f"not a {kind.__name__}: {error} in {raw[:200]!r}") from error
+        problem = str(error)
+    raise WireError(f"not a {kind.__name__}: {problem} in {raw[:200]!r}")
 
 
-@dataclass(frozen=True, slots=True)
-class _Field:
-    name: str
-    required: bool
-    # The dataclass of its value, or of each item of its value.
-    nested: type | None
-    item: type | None
+def printable(text: str, max_characters: int = MAX_TEXT_CHARACTERS) -> str:
+    """A text from elsewhere, cut, without control characters (but line breaks and tabs) and broken Unicode.
+
+    So its size as JSON is bounded, and it can be written anywhere: a control character is six bytes there.
+    """
+    if len(text) > max_characters:
+        text = f"{text[: max_characters - 1]}…"
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c in "\n\t" else " " if c.isspace() else "\ufffd" for c in text)
 
 
-_fields_of: dict[type, tuple[_Field, ...]] = {}
+# A check returns the value as the message's field has it, or raises ValueError.
+_Check: TypeAlias = Callable[[Any], Any]
 
 
-def _fields(kind: type) -> tuple[_Field, ...]:
-    """Cached: a member of a large round decodes hundreds of messages at the moment when all others do."""
-    if kind not in _fields_of:
-        _fields_of[kind] = tuple(
-            _Field(
-                spec.name,
-                spec.default is MISSING and spec.default_factory is MISSING,
-                _NESTED.get((kind.__name__, spec.name)),
-                _LISTS.get((kind.__name__, spec.name)),
-            )
-            for spec in fields(kind)
+def _text(value: Any) -> str:
+    if type(value) is not str:
+        raise ValueError("is not a text")
+    return value if len(value) <= MAX_TEXT_CHARACTERS and value.isprintable() else printable(value)
+
+
+def _whole_text(value: Any) -> str:
+    if type(value) is not str:
+        raise ValueError("is not a text")
+    return value
+
+
+def _flag(value: Any) -> bool:
+    if type(value) is not bool:
+        raise ValueError("is not true or false")
+    return value
+
+
+def _integer(value: Any) -> int:
+    if type(value) is not int or not -MAX_INTEGER <= value <= MAX_INTEGER:
+        raise ValueError("is not a whole number of at most 2^53")
+    return value
+
+
+def _number(value: Any) -> float:
+    if type(value) is int and -MAX_INTEGER <= value <= MAX_INTEGER:
+        return float(value)
+    if type(value) is not float or not isfinite(value):
+        raise ValueError("is not a finite number")
+    return value
+
+
+def _unix_time(value: Any) -> float:
+    if not 0 <= (found := _number(value)) <= MAX_UNIX_TIME:
+        raise ValueError("is not a time in UNIX seconds")
+    return found
+
+
+def _finite_or_none(value: Any) -> float | None:
+    return None if type(value) is float and not isfinite(value) else _optional(_number)(value)
+
+
+def _optional(check: _Check) -> _Check:
+    return lambda value: None if value is None else check(value)
+
+
+def _one_of(allowed: tuple[Any, ...]) -> _Check:
+    def check(value: Any) -> Any:
+        if type(value) is not str or value not in allowed:
+            raise ValueError(f"is none of {', '.join(allowed)}")
+        return value
+
+    return check
+
+
+def _list(check: _Check) -> _Check:
+    def check_all(value: Any) -> tuple[Any, ...]:
+        if type(value) is not list or len(value) > MAX_ITEMS:
+            raise ValueError(f"is not a list of at most {MAX_ITEMS}")
+        return tuple([check(item) for item in value])
+
+    return check_all
+
+
+def _table(check: _Check) -> _Check:
+    def check_all(value: Any) -> dict[str, Any]:
+        if type(value) is not dict or len(value) > MAX_ITEMS:
+            raise ValueError(f"is not an object of at most {MAX_ITEMS} keys")
+        return {_whole_text(key): check(item) for key, item in value.items()}
+
+    return check_all
+
+
+# The types that fields are declared with. Annotations are read as text: Python 3.9 cannot evaluate `int | None`.
+_CHECKS: dict[str, _Check] = {
+    "str": _text,
+    "int": _integer,
+    "float": _number,
+    "bool": _flag,
+    "UnixTime": _unix_time,
+    "FiniteOrNone": _finite_or_none,
+    "MemberState": _one_of(get_args(MemberState)),
+}
+# Written by our own bootstrap, and run: a text of it that was cut would be another program.
+_UNCUT = (AgentConfig, Metadata)
+_fields_of: dict[type, tuple[tuple[str, bool, _Check], ...]] = {}
+
+
+def _fields(kind: type) -> tuple[tuple[str, bool, _Check], ...]:
+    """Name, whether it is required, and check of each field.
+
+    Cached: a member of a large round decodes hundreds of messages at the moment when all others do.
+    """
+    found = _fields_of[kind] = tuple(
+        (
+            spec.name,
+            spec.default is MISSING and spec.default_factory is MISSING,
+            _check_of(ast.parse(str(spec.type), mode="eval").body, kind),
         )
-    return _fields_of[kind]
+        for spec in fields(kind)
+    )
+    return found
 
 
-def _build(kind: type[Message], parsed: dict[str, Any]) -> Message:
-    values: dict[str, Any] = {}
-    for spec in _fields(kind):
-        if spec.name not in parsed:
-            if spec.required:
-                raise TypeError(f"{spec.name} is missing")
-            continue
-        value = parsed[spec.name]
-        if spec.nested is not None and value is not None:
-            value = _build(spec.nested, value)
-        elif spec.item is not None:
-            value = tuple(_build(spec.item, item) for item in value)
-        elif isinstance(value, list):
-            value = tuple(value)
-        values[spec.name] = value
+def _check_of(declared: ast.expr, kind: type) -> _Check:
+    if isinstance(declared, ast.BinOp):  # X | None
+        return _optional(_check_of(declared.left, kind))
+    if isinstance(declared, ast.Subscript) and isinstance(declared.value, ast.Name):
+        inside = declared.slice.elts if isinstance(declared.slice, ast.Tuple) else [declared.slice]
+        if declared.value.id == "Literal":
+            return _one_of(ast.literal_eval(ast.Tuple(inside, ast.Load())))
+        # A tuple of one type, or a Mapping from texts to one type.
+        if declared.value.id == "tuple":
+            return _list(_check_of(inside[0], kind))
+        return _table(_check_of(inside[1], kind))
+    assert isinstance(declared, ast.Name)
+    if declared.id == "str" and kind in _UNCUT:
+        return _whole_text
+    # Not in the table: another class of this module.
+    return _CHECKS.get(declared.id) or partial(_build, globals()[declared.id])
+
+
+def _build(kind: type[Message], parsed: Any) -> Message:
+    if type(parsed) is not dict:
+        raise ValueError("not an object")
+    values = {}
+    name = ""
+    try:
+        for name, required, check in _fields_of.get(kind) or _fields(kind):
+            if name in parsed:
+                values[name] = check(parsed[name])
+            elif required:
+                raise ValueError("is missing")
+    except ValueError as error:
+        raise ValueError(f"{name} {error}") from None
     return kind(**values)

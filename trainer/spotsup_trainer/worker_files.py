@@ -8,12 +8,19 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from spotsup_trainer import wire
+from spotsup_trainer.timing import SaveTimes
+
+
+def earlier_folders(environ: Mapping[str, str]) -> list[Path]:
+    """Where checkpoints of earlier jobs are, the newest first (`spotsupctl submit --resume-from`)."""
+    return [Path(folder) for folder in environ.get("SPOTSUP_RESUME_FROM", "").split(os.pathsep) if folder]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +35,10 @@ class WorkerFiles:
     parked: Path | None = None
     # Written by rank 0: how far training is.
     progress: Path | None = None
+    # Written by this node's first worker: how long checkpoints and steps take.
+    times: Path | None = None
+    # Written by the launcher, removed by the workers: all ranks should checkpoint, and train on.
+    save: Path | None = None
 
     @classmethod
     def named_by(cls, environ: Mapping[str, str]) -> WorkerFiles:
@@ -41,22 +52,43 @@ class WorkerFiles:
             session=path("SPOTSUP_SESSION_FILE"),
             parked=path("SPOTSUP_PARKED_FILE"),
             progress=path("SPOTSUP_PROGRESS_FILE"),
+            times=path("SPOTSUP_TIMES_FILE"),
+            save=path("SPOTSUP_SAVE_FILE"),
         )
 
     def yield_wanted(self) -> bool:
         """Whether the launcher asks to checkpoint and park."""
         return self.yield_ is not None and self.yield_.exists()
 
+    def save_wanted(self) -> bool:
+        """Whether the launcher asks for a checkpoint now."""
+        return self.save is not None and self.save.exists()
+
+    def save_begun(self) -> None:
+        """The checkpoint that the launcher asked for has begun."""
+        if self.save is not None:
+            with contextlib.suppress(OSError):
+                self.save.unlink(missing_ok=True)
+
+    def write_times(self, times: SaveTimes) -> None:
+        """For the launcher and the agent, which have to know how long leaving takes."""
+        if self.times is not None:
+            with contextlib.suppress(OSError):  # a full disk must not stop training
+                _replace(self.times, json.dumps(asdict(times)).encode())
+
     def announce(self) -> None:
         """From now on the launcher waits for `parked`, instead of sending SIGTERM."""
         if self.session is not None:
             self.session.touch()
 
-    def renew(self) -> None:
-        """A sign of life, for the machine's dead-man switch (agent/dead_man_switch.py)."""
+    def renew(self, hangs_after_s: float | None = None) -> None:
+        """A sign of life, for the launcher and for the machine's dead-man switch (agent/dead_man_switch.py).
+
+        If no other follows within `hangs_after_s`, this worker hangs; None: it may take any time.
+        """
         if self.session is not None:
             with contextlib.suppress(OSError):  # a read-only disk must not stop training
-                self.session.touch()
+                _replace(self.session, b"" if hangs_after_s is None else f"{hangs_after_s:.1f}".encode())
 
     def write_progress(self, progress: wire.Progress) -> None:
         """Replace the progress file atomically."""

@@ -26,6 +26,8 @@ def launcher_command(config: AgentConfig) -> list[str]:
             *("--lease-ttl", f"{config.lease_ttl_s:g}"),
             *("--", *config.command),
         ]
+    settings = [f"lease_ttl={config.lease_ttl_s:g}", f"join_timeout={_JOIN_TIMEOUT_S}"]
+    settings += [f"multiple_of={config.multiple_of}"] if config.multiple_of > 1 else []
     return [
         *(config.python, "-P", "-m", "spotsup_trainer.launcher"),
         *("--nnodes", f"{config.min_nodes}:{config.max_nodes}"),
@@ -33,7 +35,7 @@ def launcher_command(config: AgentConfig) -> list[str]:
         *("--rdzv-backend", "spotsup"),
         *("--rdzv-endpoint", ",".join(config.etcd_endpoints)),
         *("--rdzv-id", config.job),
-        *("--rdzv-conf", f"lease_ttl={config.lease_ttl_s:g},join_timeout={_JOIN_TIMEOUT_S}"),
+        *("--rdzv-conf", ",".join(settings)),
         *("--local-addr", config.addr),
         *config.command,
     ]
@@ -48,8 +50,10 @@ def launcher_env(config: AgentConfig) -> dict[str, str]:
         "SPOTSUP_TASK_ID": config.task_id,
         "SPOTSUP_NODE_ID": config.node,
         "SPOTSUP_RUN_DIR": config.run_dir,
+        "SPOTSUP_RESUME_FROM": os.pathsep.join(config.resume_from),
         "SPOTSUP_LOG_DIR": config.log_dir,
         "SPOTSUP_CHECKPOINT_DIR": config.checkpoint_dir,
+        "SPOTSUP_GPU_CHECK": "1" if config.gpus else "",
     }
     # libc reads it once, at the first name lookup: handler_from, which explains it, may be too late.
     lookups = {"RES_OPTIONS": "timeout:1 attempts:3"}

@@ -13,8 +13,15 @@ MAX_CRASHES = len(_RESTART_AFTER_S)
 # A launcher that ran this long resets the count of crashes.
 HEALTHY_AFTER_S = 120.0
 
-CHUNK_BYTES = 32 * 1024
-BYTES_PER_S = 16 * 1024
+# What all nodes of one job may keep in etcd of their output, and write there in a second: rewritten chunks count, too.
+# etcd keeps its history for up to 20 minutes, so the second is what fills it.
+JOB_KEPT_BYTES = 16 << 20
+JOB_BYTES_PER_S = 128 << 10
+# A value in etcd. A chunk is rewritten with what follows it until it has MIN_CHUNK_BYTES.
+MAX_CHUNK_BYTES = 32 << 10
+MIN_CHUNK_BYTES = 4 << 10
+# One read of the file; what is older and unread is skipped.
+MAX_READ_BYTES = 1 << 20
 
 _USAGE = 2
 
@@ -63,10 +70,42 @@ def must_leave(deadline: float | None, margin_s: float, now: float) -> bool:
     return deadline is not None and now >= deadline - margin_s
 
 
-def chunk_of(unread: int, since_last_s: float) -> tuple[int, int]:
-    """How many of `unread` bytes of log to skip, and how many to send after them."""
-    take = min(unread, CHUNK_BYTES, int(BYTES_PER_S * max(1.0, since_last_s)))
-    return unread - take, take
+@dataclass(frozen=True, slots=True)
+class LogBudget:
+    """What one node may send of its output to etcd."""
+
+    kept_bytes: int
+    bytes_per_s: int
+
+
+def log_budget(max_nodes: int) -> LogBudget:
+    """One node's share of its job's budget, within bounds that keep it useful."""
+    share = max(1, max_nodes)
+    return LogBudget(
+        min(max(JOB_KEPT_BYTES // share, 64 << 10), 1 << 20), min(max(JOB_BYTES_PER_S // share, 1 << 10), 16 << 10)
+    )
+
+
+def collapse(raw: bytes, *, open_line: bool) -> bytes:
+    """Output without what a terminal would have overwritten: of a progress bar that redraws its line, the last drawing.
+
+    `open_line`: what was sent before ended within a line, which `raw` continues, or draws over from its start.
+    """
+    lines = raw.split(b"\n")
+    shown = [line.rstrip(b"\r").rpartition(b"\r")[2] for line in lines]
+    begins_anew = open_line and b"\r" in lines[0].rstrip(b"\r")
+    return b"\n" * begins_anew + b"\n".join(shown)
+
+
+def cut(text: bytes, room: int, skipped: int, where: str) -> bytes:
+    """The end of `text` in `room` bytes, from a line's start if there is one, under a note on what is missing.
+
+    `skipped`: bytes that are missing already. `where`: says where the whole is. Nothing is noted if nothing is missing.
+    """
+    if len(text) > room:
+        skipped += len(text) - room
+        text = text[len(text) - room :]
+    return f"… {skipped} bytes skipped; {where}\n".encode() + text if skipped else text
 
 
 def has_changed(before: Progress | None, after: Progress) -> bool:

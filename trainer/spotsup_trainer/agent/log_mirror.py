@@ -6,7 +6,9 @@ agent.
 
 from __future__ import annotations
 
+import errno
 import logging
+import os
 import subprocess
 import threading
 from pathlib import Path
@@ -83,10 +85,19 @@ class LogMirror:
 
 
 def copy_end(source: Path, target: Path) -> None:
-    """Append to `target` the part of `source` that it lacks. Raises OSError."""
+    """Append to `target` the part of `source` that it lacks. What `source` does not have any more is a hole in
+    `target`, too: positions are the same in both. Raises OSError."""
     if not source.exists():
         return
     with source.open("rb") as file, target.open("ab") as copy:
-        file.seek(copy.tell())
+        try:
+            position = os.lseek(file.fileno(), copy.tell(), os.SEEK_DATA)
+        except OSError as error:
+            if error.errno == errno.ENXIO:  # nothing is new
+                return
+            raise
+        if position > copy.tell():
+            copy.truncate(position)
+        file.seek(position)
         while chunk := file.read(_CHUNK_BYTES):
             copy.write(chunk)

@@ -1,34 +1,73 @@
-"""Sends the end of a node's log to etcd, so that the daemon can show it: in small chunks, on its own thread."""
+"""Sends a node's output to etcd within a budget, so that the daemon can show it, on its own thread.
+
+The file itself keeps its last bytes on the node's disk: its head is freed in place, so that offsets stay what they are.
+"""
 
 from __future__ import annotations
 
 import logging
+import os
+import subprocess
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
-from spotsup_trainer.agent.decisions import chunk_of
+from spotsup_trainer.agent.decisions import (
+    MAX_CHUNK_BYTES,
+    MAX_READ_BYTES,
+    MIN_CHUNK_BYTES,
+    LogBudget,
+    collapse,
+    cut,
+)
 from spotsup_trainer.etcd import Delete, Etcd, EtcdError, Put
 
 _EVERY_S = 1.0
-_KEPT_CHUNKS = 8
+_MAX_CHUNKS = 256
+# etcd takes 128 operations in one transaction.
+_MAX_DELETED_AT_ONCE = 100
 _LAST_ATTEMPTS = 3
+# A send that cannot carry all waits until it may carry this much.
+_MIN_SEND_BYTES = 1 << 10
+# What the node's disk keeps of the log, and by how much it may exceed that.
+KEPT_ON_DISK_BYTES = 1 << 30
+_FREED_AT_A_TIME_BYTES = 64 << 20
+_FREE_TIMEOUT_S = 30.0
 
 log = logging.getLogger(__name__)
 
 
 class LogShipper:
-    """Follows `file`, which other processes append to, and puts new chunks under `prefix`. Its only state is an
-    offset."""
+    """Follows `file`, which other processes append to, and puts new chunks under `prefix`, the oldest of which go.
 
-    def __init__(self, etcd: Etcd, file: Path, prefix: str, node: str) -> None:
+    Either its own thread sends, after `start`, or the caller.
+    """
+
+    def __init__(
+        self,
+        etcd: Etcd,
+        file: Path,
+        prefix: str,
+        node: str,
+        budget: LogBudget,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._etcd = etcd
         self._file = file
         self._prefix = prefix
         self._node = node
+        self._budget = budget
         self._offset = file.stat().st_size if file.exists() else 0
-        self._sent_at = time.monotonic() - _EVERY_S
-        self._next: int | None = None
+        self._freed = 0
+        self._may_send = float(MAX_CHUNK_BYTES)
+        self._clock = clock
+        self._counted_at = clock()
+        # By number: the size of each chunk in etcd. None until those of an earlier agent on this node are known.
+        self._sizes: dict[int, int] | None = None
+        # The newest chunk, while it grows; whether the last one ended within a line.
+        self._last = b""
+        self._ends_open = False
         self._logged = ""
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="logs", daemon=True)
@@ -46,6 +85,8 @@ class LogShipper:
     def _run(self) -> None:
         while not self._stopping.wait(_EVERY_S):
             self._try()
+            self.free_head()
+        self._may_send = MAX_CHUNK_BYTES
         for _ in range(_LAST_ATTEMPTS):
             if self._try():
                 return
@@ -53,7 +94,7 @@ class LogShipper:
 
     def _try(self) -> bool:
         try:
-            self._send()
+            self.send()
         except (EtcdError, OSError) as error:
             if str(error) != self._logged:
                 self._logged = str(error)
@@ -62,27 +103,73 @@ class LogShipper:
         self._logged = ""
         return True
 
-    def _send(self) -> None:
+    def send(self) -> None:
+        """Send what is new, within the budget. Raises EtcdError and OSError; what was not sent is sent later."""
         size = self._file.stat().st_size if self._file.exists() else 0
         if size < self._offset:
             self._offset = 0  # the file was truncated
         if size == self._offset:
             return
-        skipped, take = chunk_of(size - self._offset, time.monotonic() - self._sent_at)
-        with self._file.open("rb") as file:
-            file.seek(self._offset + skipped)
-            content = file.read(take)
-        if skipped:
-            note = f"… {skipped} bytes skipped; the full log is {self._file} on {self._node}\n"
-            content = note.encode() + content
-        number = self._next if self._next is not None else self._first_free()
-        old = [Delete(f"{self._prefix}{number - _KEPT_CHUNKS:08d}")] if number >= _KEPT_CHUNKS else []
-        self._etcd.txn([], [Put(f"{self._prefix}{number:08d}", content), *old])
-        self._next = number + 1
-        self._offset += skipped + take
-        self._sent_at = time.monotonic()
+        if self._sizes is None:
+            self._sizes = self._sizes_in_etcd()
+        now = self._clock()
+        self._may_send += self._budget.bytes_per_s * (now - self._counted_at)
+        self._may_send, self._counted_at = min(self._may_send, MAX_CHUNK_BYTES), now
+        text, skipped = self._read(size)
+        if not text:
+            self._offset = size
+            return
+        number = max(self._sizes, default=-1) + 1
+        grows = bool(self._last) and len(self._last) + len(text) <= min(self._may_send, MAX_CHUNK_BYTES) and not skipped
+        if grows:
+            number, text = number - 1, self._last + text
+        elif self._may_send < min(len(text), _MIN_SEND_BYTES):
+            return
+        content = cut(text, int(self._may_send), skipped, f"the full log is {self._file} on {self._node}")
+        sizes = self._sizes | {number: len(content)}
+        gone = _oldest(sizes, self._budget.kept_bytes)
+        self._etcd.txn([], [Put(self._key(number), content), *(Delete(self._key(old)) for old in gone)])
+        self._sizes = {kept: sizes[kept] for kept in sizes.keys() - set(gone)}
+        self._may_send -= len(content)
+        self._offset = size
+        self._last = content if len(content) < MIN_CHUNK_BYTES else b""
+        self._ends_open = not content.endswith(b"\n")
 
-    def _first_free(self) -> int:
-        """The number after those of an agent that ran here before."""
-        keys = [kv.key for kv in self._etcd.range(self._prefix, keys_only=True).kvs]
-        return max((int(key.rsplit("/", 1)[1]) for key in keys), default=-1) + 1
+    def _read(self, size: int) -> tuple[bytes, int]:
+        """The newest unread output, and how many bytes before it are left out."""
+        begin = max(self._offset, size - MAX_READ_BYTES)
+        with self._file.open("rb") as file:
+            file.seek(begin)
+            raw = file.read(size - begin)
+        return collapse(raw, open_line=self._ends_open), begin - self._offset
+
+    def _key(self, number: int) -> str:
+        return f"{self._prefix}{number:08d}"
+
+    def _sizes_in_etcd(self) -> dict[int, int]:
+        """The chunks of an agent that ran here before."""
+        return {int(kv.key.rsplit("/", 1)[1]): len(kv.value) for kv in self._etcd.range(self._prefix).kvs}
+
+    def free_head(self) -> None:
+        """Give the blocks of the file's head back to the disk; it reads as zeros then."""
+        try:
+            extra = self._file.stat().st_size - self._freed - KEPT_ON_DISK_BYTES
+            if extra < _FREED_AT_A_TIME_BYTES:
+                return
+            self._freed += extra
+            command = ["fallocate", "--punch-hole", "--length", str(self._freed), os.fspath(self._file)]
+            subprocess.run(command, timeout=_FREE_TIMEOUT_S, check=True, capture_output=True)
+        except (OSError, subprocess.SubprocessError) as error:
+            log.warning("the log of %s grows on: its first bytes cannot be freed: %s", self._node, error)
+
+
+def _oldest(sizes: dict[int, int], kept_bytes: int) -> list[int]:
+    """The chunks to delete, so that the rest is within bounds. The newest stays."""
+    gone: list[int] = []
+    total = sum(sizes.values())
+    for number in sorted(sizes)[:-1]:
+        if total <= kept_bytes and len(sizes) - len(gone) <= _MAX_CHUNKS:
+            break
+        gone.append(number)
+        total -= sizes[number]
+    return gone[:_MAX_DELETED_AT_ONCE]

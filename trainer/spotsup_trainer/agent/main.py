@@ -14,7 +14,9 @@ from pathlib import Path
 from spotsup_trainer import __version__
 from spotsup_trainer.agent.child import Child
 from spotsup_trainer.agent.dead_man_switch import HEARD_FILE, DeadManSwitch
-from spotsup_trainer.agent.decisions import HEALTHY_AFTER_S, Exit, has_changed, judge, must_leave
+from spotsup_trainer.agent.decisions import HEALTHY_AFTER_S, Exit, has_changed, judge, log_budget, must_leave
+from spotsup_trainer.agent.gpu_verdict import Verdict
+from spotsup_trainer.agent.gpu_watch import GpuWatch
 from spotsup_trainer.agent.log_mirror import LogMirror
 from spotsup_trainer.agent.logs import LogShipper
 from spotsup_trainer.agent.metrics import start_gpu_metrics
@@ -23,11 +25,22 @@ from spotsup_trainer.etcd import Etcd
 from spotsup_trainer.etcd.outbox import Outbox
 from spotsup_trainer.launcher.run_dir import RunDir
 from spotsup_trainer.timing import LeaseTimes
-from spotsup_trainer.wire import AgentConfig, AgentStatus, Ended, Keys, Notice, Progress, WireError, decode, encode
+from spotsup_trainer.wire import (
+    AgentConfig,
+    AgentStatus,
+    Ended,
+    Health,
+    Keys,
+    Notice,
+    Progress,
+    WireError,
+    decode,
+    encode,
+)
 
 _TICK_S = 0.2
 _PROGRESS_S = 1.0  # publish steps at most this often: the daemon reads those of all jobs
-_LEAVE_TIMEOUT_S = 30.0  # the launcher itself gives its workers 20 s
+_LEAVE_SLACK_S = 10.0  # beyond what the launcher gives its workers
 _FINAL_FLUSH_TIMEOUT_S = 600.0
 
 log = logging.getLogger("spotsup_trainer.agent")
@@ -48,10 +61,12 @@ class Agent:
         self._etcd = Etcd(config.etcd_endpoints, timeout_s=times.call_s)
         self._outbox = Outbox(self._etcd, ttl_s=config.lease_ttl_s, name="agent")
         prefix = self._keys.logs(config.job, config.node)
-        self._logs = LogShipper(Etcd(config.etcd_endpoints), self._log_file, prefix, config.node)
+        budget = log_budget(config.max_nodes)
+        self._logs = LogShipper(Etcd(config.etcd_endpoints), self._log_file, prefix, config.node, budget)
         mirror = Path(config.log_mirror)
         self._mirror = LogMirror(self._log_file, mirror, config.node, self._run_dir.path) if config.log_mirror else None
         self._watcher = NoticeWatcher(reader, self._on_notice) if reader else None
+        self._gpus = GpuWatch(config.gpus, self._run_dir, self._on_health) if config.gpus else None
         self._deadline: float | None = None
         self._stops = 0
         self._stops_forwarded = 0
@@ -75,6 +90,8 @@ class Agent:
         self._outbox.put(self._keys.agent(config.job, config.node), encode(status), leased=True)
         self._logs.start()
         start_gpu_metrics(config.addr)
+        if self._gpus:
+            self._gpus.start()
         if self._mirror:
             self._mirror.start()
         if self._watcher:
@@ -83,6 +100,8 @@ class Agent:
         log.info("%s: %s", ended.outcome, ended.message)
         if self._watcher:
             self._watcher.stop()
+        if self._gpus:
+            self._gpus.stop()
         self._publish_progress(last=True)
         self._logs.close()
         # The last message: the daemon may terminate the machine as soon as it has it.
@@ -102,6 +121,12 @@ class Agent:
         notice = Notice(config.node, deadline, time.time(), config.metadata.kind)
         self._outbox.put(self._keys.notice(config.job, config.node), encode(notice))
         log.info("notice: this machine will be taken in %.1f s", deadline - time.time())
+
+    def _on_health(self, verdict: Verdict) -> None:
+        config = self._config
+        health = Health(config.node, verdict.healthy, time.time(), verdict.reason, verdict.xid, verdict.fatal)
+        self._outbox.put(self._keys.health(config.job, config.node), encode(health))
+        log.warning("GPUs: %s", verdict.reason or "healthy again")
 
     def _run_launchers(self) -> Ended:
         while True:
@@ -134,7 +159,11 @@ class Agent:
         return code
 
     def _must_stop(self) -> bool:
-        return self._stops > 0 or must_leave(self._deadline, self._config.leave_margin_s, time.time())
+        margin_s = self._run_dir.times().window_s(self._config.leave_margin_s)
+        return self._stops > 0 or must_leave(self._deadline, margin_s, time.time())
+
+    def _leave_timeout_s(self) -> float:
+        return self._run_dir.times().yield_s + _LEAVE_SLACK_S
 
     def _forward_stop(self, child: Child) -> None:
         now = time.monotonic()
@@ -142,12 +171,12 @@ class Agent:
         if self._stops_forwarded < wanted:
             child.ask_to_leave()
             self._stops_forwarded += 1
-            self._kill_at = self._kill_at or now + _LEAVE_TIMEOUT_S
+            self._kill_at = self._kill_at or now + self._leave_timeout_s()
             log.info("asked the launcher to leave")
         if self._kill_at is not None and now >= self._kill_at:
-            log.warning("the launcher did not leave within %.0f s; killing it", _LEAVE_TIMEOUT_S)
+            log.warning("the launcher did not leave within %.0f s; killing it", self._leave_timeout_s())
             child.kill()
-            self._kill_at = time.monotonic() + _LEAVE_TIMEOUT_S  # if it hangs, try again then
+            self._kill_at = time.monotonic() + _LEAVE_SLACK_S  # if it hangs, try again then
 
     def _publish_progress(self, *, last: bool = False) -> None:
         found, now = self._run_dir.progress(), time.monotonic()

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from spotsup_trainer.callbacks.parking import Parking, as_rank_0_sees
+from spotsup_trainer.worker_files import earlier_folders
 
 try:
     _transformers: Any = importlib.import_module("transformers")
@@ -39,14 +40,18 @@ class SpotsupTrainerCallback(_transformers.TrainerCallback):  # type: ignore[mis
     def newest(output_dir: str | os.PathLike[str]) -> str | None:
         """The newest complete checkpoint below `output_dir`, the same on all ranks (collective); None without one.
 
+        A job that was submitted with --resume-from and has none yet takes that of the earlier job.
         transformers' own get_last_checkpoint takes the highest number, even if its writer was killed before it was
         done; the Trainer writes `trainer_state.json` last.
         """
-        found = {
-            int(match[1]): path
-            for path in Path(output_dir).glob("checkpoint-*")
-            if (match := re.fullmatch(r"checkpoint-(\d+)", path.name)) and _is_whole(path / "trainer_state.json")
-        }
+        for folder in (Path(output_dir), *earlier_folders(os.environ)):
+            found = {
+                int(match[1]): path
+                for path in folder.glob("checkpoint-*")
+                if (match := re.fullmatch(r"checkpoint-(\d+)", path.name)) and _is_whole(path / "trainer_state.json")
+            }
+            if found:
+                break
         return as_rank_0_sees(str(found[max(found)]) if found else "") or None
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002  # the framework's

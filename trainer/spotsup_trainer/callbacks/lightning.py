@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from spotsup_trainer.callbacks.parking import Parking, as_rank_0_sees
+from spotsup_trainer.worker_files import earlier_folders
 
 _PACKAGES = ("lightning.pytorch", "pytorch_lightning")
 
@@ -61,8 +62,12 @@ class SpotsupLightningCallback(_framework().Callback):  # type: ignore[misc]  # 
         self._step = 0
 
     def newest(self) -> str | None:
-        """The newest complete checkpoint, the same on all ranks (collective); None without one."""
-        checkpoints = self._checkpoints()
+        """The newest complete checkpoint, the same on all ranks (collective); None without one.
+
+        A job that was submitted with --resume-from and has none yet takes that of the earlier job.
+        """
+        folders = (self._directory, *earlier_folders(os.environ))
+        checkpoints = next(filter(None, map(_checkpoints_in, folders)), [])
         return as_rank_0_sees(str(checkpoints[0]) if checkpoints else "") or None
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002  # the framework's
@@ -111,14 +116,15 @@ class SpotsupLightningCallback(_framework().Callback):  # type: ignore[misc]  # 
             if target.is_dir():
                 shutil.rmtree(target)
             temporary.replace(target)
-            for old in self._checkpoints()[self._keep :]:
+            for old in _checkpoints_in(self._directory)[self._keep :]:
                 _remove(old)
         parking.saved()
 
-    def _checkpoints(self) -> list[Path]:
-        """The newest first."""
-        found = (path for path in self._directory.glob("step_*.ckpt") if re.fullmatch(r"step_\d{8,}\.ckpt", path.name))
-        return sorted(found, key=lambda path: int(path.stem.removeprefix("step_")), reverse=True)
+
+def _checkpoints_in(folder: Path) -> list[Path]:
+    """The newest first."""
+    found = (path for path in folder.glob("step_*.ckpt") if re.fullmatch(r"step_\d{8,}\.ckpt", path.name))
+    return sorted(found, key=lambda path: int(path.stem.removeprefix("step_")), reverse=True)
 
 
 def _remove(path: Path) -> None:

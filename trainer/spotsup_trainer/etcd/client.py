@@ -10,7 +10,6 @@ import base64
 import binascii
 import contextlib
 import http.client
-import json
 import socket
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ from spotsup_trainer.etcd.gateway import (
     Gateway,
     Json,
     Tls,
+    decoded,
 )
 
 __all__ = [
@@ -137,12 +137,38 @@ def _span(key: str, prefix: bool) -> Json:
 
 def _key_value(raw: Json) -> KeyValue:
     return KeyValue(
-        key=_unb64(raw["key"]).decode(),
+        key=_unb64(raw["key"]).decode(errors="backslashreplace"),  # anything may have written it
         value=_unb64(raw.get("value", "")),
         create_revision=int(raw.get("create_revision", 0)),
         mod_revision=int(raw.get("mod_revision", 0)),
         lease=int(raw.get("lease", 0)),
     )
+
+
+def _revision(answer: Json) -> int:
+    return int(answer["header"]["revision"])
+
+
+def _of_etcd(answer: Json) -> Json:
+    """The answer, if it has etcd's header."""
+    _revision(answer)
+    return answer
+
+
+def _found(answer: Json) -> Range:
+    return Range(tuple(_key_value(raw) for raw in answer.get("kvs", ())), _revision(answer))
+
+
+def _txn_result(answer: Json) -> TxnResult:
+    return TxnResult(bool(answer.get("succeeded", False)), _revision(answer))
+
+
+def _lease_id(answer: Json) -> int:
+    return int(_of_etcd(answer)["ID"])
+
+
+def _seconds_left(answer: Json) -> int:
+    return int(_of_etcd(answer.get("result", answer)).get("TTL", 0))
 
 
 def _compare(guard: Compare) -> Json:
@@ -170,20 +196,19 @@ class Etcd(Gateway):
     def range(self, key: str, *, prefix: bool = True, limit: int = 0, keys_only: bool = False) -> Range:
         """All keys that begin with `key` (or the one key), in key order."""
         body = _span(key, prefix) | {"limit": str(limit), "keys_only": keys_only}
-        answer = self.call("/v3/kv/range", body)
-        kvs = tuple(_key_value(raw) for raw in answer.get("kvs", []))
-        return Range(kvs, int(answer["header"]["revision"]))
+        return self.ask("/v3/kv/range", body, _found)
 
     # -- writes --------------------------------------------------------------------------------------------
 
     def put(self, key: str, value: bytes, lease: int = 0) -> int:
         """Write one key; returns the revision of the store after it."""
-        answer = self.call("/v3/kv/put", {"key": _b64(key), "value": _b64(value), "lease": str(lease)})
-        return int(answer["header"]["revision"])
+        return self.ask("/v3/kv/put", {"key": _b64(key), "value": _b64(value), "lease": str(lease)}, _revision)
 
     def delete(self, key: str, *, prefix: bool = False) -> int:
         """Delete; returns how many keys were deleted."""
-        return int(self.call("/v3/kv/deleterange", _span(key, prefix)).get("deleted", 0))
+        return self.ask(
+            "/v3/kv/deleterange", _span(key, prefix), lambda answer: int(_of_etcd(answer).get("deleted", 0))
+        )
 
     def txn(
         self,
@@ -192,31 +217,27 @@ class Etcd(Gateway):
         otherwise: Sequence[Put | Delete] = (),
     ) -> TxnResult:
         """All of `then` if every guard holds, else all of `otherwise`. At most 128 operations (etcd's default)."""
-        answer = self.call(
-            "/v3/kv/txn",
-            {
-                "compare": [_compare(guard) for guard in guards],
-                "success": [_request_op(op) for op in then],
-                "failure": [_request_op(op) for op in otherwise],
-            },
-        )
-        return TxnResult(bool(answer.get("succeeded", False)), int(answer["header"]["revision"]))
+        body = {
+            "compare": [_compare(guard) for guard in guards],
+            "success": [_request_op(op) for op in then],
+            "failure": [_request_op(op) for op in otherwise],
+        }
+        return self.ask("/v3/kv/txn", body, _txn_result)
 
     # -- leases --------------------------------------------------------------------------------------------
 
     def grant(self, ttl_s: float) -> int:
         """Grant a lease; returns its id. etcd takes whole seconds, and grants at least 2 s with default settings."""
-        return int(self.call("/v3/lease/grant", {"TTL": str(max(1, round(ttl_s)))})["ID"])
+        return self.ask("/v3/lease/grant", {"TTL": str(max(1, round(ttl_s)))}, _lease_id)
 
     def keepalive(self, lease: int) -> int:
         """Renew; returns the seconds that the lease has now, 0 if it no longer exists."""
-        answer = self.call("/v3/lease/keepalive", {"ID": str(lease)})
-        return int(answer.get("result", answer).get("TTL", 0))
+        return self.ask("/v3/lease/keepalive", {"ID": str(lease)}, _seconds_left)
 
     def revoke(self, lease: int) -> None:
         """End a lease and delete its keys. Does nothing if the lease no longer exists."""
         try:
-            self.call("/v3/lease/revoke", {"ID": str(lease)})
+            self.ask("/v3/lease/revoke", {"ID": str(lease)}, _of_etcd)
         except EtcdRefusedError as error:
             if error.code != 5:  # grpc NOT_FOUND
                 raise
@@ -225,11 +246,11 @@ class Etcd(Gateway):
 
     def compact(self, revision: int) -> None:
         """Delete the history before `revision`."""
-        self.call("/v3/kv/compaction", {"revision": str(revision)})
+        self.ask("/v3/kv/compaction", {"revision": str(revision)}, _of_etcd)
 
     def status(self) -> Mapping[str, Any]:
         """Version, database size and leader, by the endpoint that answers."""
-        return self.call("/v3/maintenance/status", {})
+        return self.ask("/v3/maintenance/status", {}, _of_etcd)
 
     def watch(self, key: str, *, prefix: bool = True) -> Watch:
         """All changes from now on, on a connection of its own. See `Watch`."""
@@ -251,8 +272,9 @@ class Watch:
         self._closed = False
         self._begun = False
         try:
-            # The first result confirms the watch.
-            self._early = self._results()[1:]
+            confirmed, *self._early = self._results()
+            if not confirmed.created:
+                raise EtcdUnavailableError(f"watch not begun: {self.endpoint} gives no answer of etcd")
         except EtcdError:
             self.close()
             raise
@@ -277,14 +299,14 @@ class Watch:
         # A refusal, such as a lack of permission, proves that the endpoint works.
         with contextlib.suppress(EtcdRefusedError):
             body = self._span | {"limit": "1", "keys_only": True}
-            self._etcd.call("/v3/kv/range", body, endpoint=self.endpoint)
+            self._etcd.ask("/v3/kv/range", body, _of_etcd, endpoint=self.endpoint)
 
     def __iter__(self) -> Iterator[WatchBatch]:
         self._begun = True
         try:
             results, self._early = self._early, []
             while not self._closed:
-                events = tuple(_watch_event(raw) for result in results for raw in result.get("events", ()))
+                events = tuple(event for result in results for event in result.events)
                 if events:
                     # Not the header's revision: for a watch that lags, that is the store's, which is ahead of it.
                     yield WatchBatch(events, events[-1].mod_revision)
@@ -292,21 +314,18 @@ class Watch:
         finally:
             self._stream.close()
 
-    def _results(self) -> list[Json]:
+    def _results(self) -> list[_WatchResult]:
         """All results that have arrived, at least one; none if the watch was closed."""
-        return [self._result(line) for line in self._read_lines()]
-
-    def _result(self, line: bytes) -> Json:
-        message: Json = json.loads(line.decode())
-        result: Json = message.get("result", {})
-        if int(result.get("compact_revision", 0)):
-            raise EtcdUnavailableError("watch cancelled: it fell behind, and etcd compacted what it had not sent yet")
-        if "error" in message or result.get("canceled"):
-            reason = str(message.get("error") or result.get("cancel_reason") or "no reason given")
-            if LOGIN_ENDED in reason:
+        try:
+            found = [decoded(line, _watch_result) for line in self._read_lines()]
+        except http.client.HTTPException as error:
+            raise EtcdUnavailableError(f"watch broken: {error}") from error
+        for result in found:
+            if LOGIN_ENDED in result.problem:
                 self._etcd.forget_login()
-            raise EtcdUnavailableError(f"watch broken: {reason}")
-        return result
+            if result.problem:
+                raise EtcdUnavailableError(f"watch {result.problem}")
+        return found
 
     def _read_lines(self) -> list[bytes]:
         try:
@@ -318,6 +337,25 @@ class Watch:
         if lines or self._closed:
             return lines
         raise EtcdUnavailableError("watch broken: etcd closed the connection")
+
+
+@dataclass(frozen=True, slots=True)
+class _WatchResult:
+    created: bool
+    events: tuple[WatchEvent, ...] = ()
+    # Why the watch has ended, or "".
+    problem: str = ""
+
+
+def _watch_result(message: Json) -> _WatchResult:
+    result = message.get("result", {})
+    if int(result.get("compact_revision", 0)):
+        return _WatchResult(False, (), "cancelled: it fell behind, and etcd compacted what it had not sent yet")
+    if "error" in message or result.get("canceled"):
+        reason = message.get("error") or result.get("cancel_reason") or "no reason given"
+        return _WatchResult(False, (), f"broken: {reason}")
+    _of_etcd(result)
+    return _WatchResult(bool(result.get("created")), tuple(_watch_event(raw) for raw in result.get("events", ())))
 
 
 def _watch_event(raw: Json) -> WatchEvent:

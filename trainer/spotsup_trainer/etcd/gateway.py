@@ -10,16 +10,23 @@ import json
 import socket
 import ssl
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 from urllib.parse import urlsplit
 
 from spotsup_trainer.etcd.stream import LineStream
 
 LOGIN_ENDED = "invalid auth token"
 
+# Far more than all keys of 10,000 nodes. What sends more is not etcd.
+MAX_ANSWER_BYTES = 512 * 2**20
+_PIECE_BYTES = 1 << 16
+# grpc's codes that say nothing about the request: cancelled, unknown, deadline, internal, unavailable, data loss.
+_NOT_ITS_FAULT = frozenset({1, 2, 4, 13, 14, 15})
+
 Json: TypeAlias = dict[str, Any]
+T = TypeVar("T")
 
 
 class EtcdError(Exception):
@@ -36,6 +43,23 @@ class EtcdRefusedError(EtcdError):
     def __init__(self, message: str, code: int = 0) -> None:
         super().__init__(message)
         self.code = code
+
+
+class _NotEtcdError(http.client.HTTPException):
+    """Something else answered, such as a proxy or a login page: the endpoint counts as one that does not answer."""
+
+
+def decoded(text: bytes, read: Callable[[Json], T]) -> T:
+    """What `read` finds in an answer. Raises an HTTPException if that is not etcd's, whatever it is instead."""
+    try:
+        parsed = json.loads(text)
+        if not isinstance(parsed, dict):
+            raise TypeError("etcd's answers are objects")
+        return read(parsed)
+    except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError) as error:
+        # JSON is not quoted: it may hold a token, or a job's environment.
+        shown = "JSON of another form" if text.lstrip()[:1] in {b"{", b"["} else repr(text[:60])
+        raise _NotEtcdError(f"this is no answer of etcd: {shown}") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,12 +109,19 @@ class Gateway:
         self._token = None
 
     def call(self, path: str, body: Json, *, endpoint: str | None = None) -> Json:
-        """POST to the first endpoint that answers, or to `endpoint` only. Each is tried once, for `timeout_s`."""
+        """POST, as `ask`; returns the answer as it is."""
+        return self.ask(path, body, dict, endpoint=endpoint)
+
+    def ask(self, path: str, body: Json, read: Callable[[Json], T], *, endpoint: str | None = None) -> T:
+        """POST to the first endpoint that answers, or to `endpoint` only. Each is tried once, for `timeout_s`.
+
+        `read` takes the answer apart, and raises whatever it likes where it is not etcd's: then the next one is tried.
+        """
         payload = json.dumps(body).encode()
         problems = []
         for index in self._in_turn() if endpoint is None else (self.endpoints.index(endpoint),):
             try:
-                answer = self._post(index, path, payload)
+                answer = decoded(self._post(index, path, payload), read)
             except (OSError, http.client.HTTPException) as error:
                 problems.append(self._failed(index, error))
                 continue
@@ -109,19 +140,18 @@ class Gateway:
             self._first = (index + 1) % len(self.endpoints)
         return f"{self.endpoints[index]}: {error or type(error).__name__}"
 
-    def _post(self, index: int, path: str, payload: bytes, *, may_login: bool = True) -> Json:
+    def _post(self, index: int, path: str, payload: bytes, *, may_login: bool = True) -> bytes:
         if self._credentials and self._token is None and may_login:
             self._login(index)
         status, text = self._exchange(index, path, payload)
         if status == 200:
-            parsed: Json = json.loads(text)
-            return parsed
-        message, code = _error_of(text)
+            return text
+        message, code = _error_of(status, text)
         # Simple tokens expire after 5 minutes without use: log in again, once.
         if self._credentials and may_login and (status == 401 or LOGIN_ENDED in message):
             self._login(index)
             return self._post(index, path, payload, may_login=False)
-        if status >= 500 and code in {0, 14}:  # grpc UNAVAILABLE: no leader, shutting down
+        if code in _NOT_ITS_FAULT:  # no leader, shutting down, overloaded
             raise http.client.HTTPException(f"HTTP {status} {message}")
         raise EtcdRefusedError(message, code)
 
@@ -133,8 +163,9 @@ class Gateway:
             index, "/v3/auth/authenticate", json.dumps({"name": name, "password": password}).encode()
         )
         if status != 200:
-            raise EtcdRefusedError(f"etcd does not accept user {name!r}: {_error_of(text)[0]}")
-        self._token = json.loads(text)["token"]
+            message, code = _error_of(status, text)
+            raise EtcdRefusedError(f"etcd does not accept user {name!r}: {message}", code)
+        self._token = decoded(text, _token_of)
 
     def _exchange(self, index: int, path: str, payload: bytes) -> tuple[int, bytes]:
         kept = self._take(index)
@@ -155,7 +186,7 @@ class Gateway:
         try:
             connection.request("POST", path, payload, {"Content-Type": "application/json", **self._headers()})
             response = connection.getresponse()
-            answer = response.status, response.read()
+            answer = response.status, _body(response)
         except BaseException:
             connection.close()
             raise
@@ -200,37 +231,65 @@ class Gateway:
             try:
                 if self._credentials and self._token is None:
                     self._login(index)
-                connection, response = self._begin(index, path, body)
+                return self.endpoints[index], self._begin(index, path, body)
             except (OSError, http.client.HTTPException) as error:
                 problems.append(self._failed(index, error))
-                continue
-            if response.status == 200:
-                return self.endpoints[index], LineStream(connection, response)
-            message, code = _error_of(response.read())
-            connection.close()
-            self._token = None if response.status == 401 else self._token
-            raise EtcdRefusedError(message, code)
         raise EtcdUnavailableError(f"etcd does not answer ({'; '.join(problems)})")
 
-    def _begin(self, index: int, path: str, body: Json) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
+    def _begin(self, index: int, path: str, body: Json) -> LineStream:
         connection = self.connect(index)
         try:
             connection.request("POST", path, json.dumps(body).encode(), self._headers())
-            return connection, connection.getresponse()
+            response = connection.getresponse()
+            if response.status == 200:
+                return LineStream(connection, response)
+            message, code = _error_of(response.status, _body(response))
         except BaseException:
             connection.close()
             raise
+        connection.close()
+        self._token = None if response.status == 401 else self._token
+        raise EtcdRefusedError(message, code)
 
 
-def _error_of(text: bytes) -> tuple[str, int]:
+def _body(response: http.client.HTTPResponse) -> bytes:
+    if response.length is not None and response.length <= MAX_ANSWER_BYTES:
+        return response.read()
+    pieces, size = [], 0
+    while piece := response.read(_PIECE_BYTES):
+        pieces.append(piece)
+        size += len(piece)
+        if size > MAX_ANSWER_BYTES:
+            raise _NotEtcdError(f"this is no answer of etcd: more than {MAX_ANSWER_BYTES} bytes")
+    return b"".join(pieces)
+
+
+def _error_of(status: int, text: bytes) -> tuple[str, int]:
+    """Message and grpc's code. Raises an HTTPException if it is not etcd that refuses."""
     try:
-        parsed = json.loads(text)
-    except ValueError:
-        return text.decode(errors="replace").strip() or "no reason given", 0
+        return decoded(text, _reason)
+    except _NotEtcdError as error:
+        raise _NotEtcdError(f"HTTP {status}, {error}") from error
+
+
+def _reason(parsed: Json) -> tuple[str, int]:
     error = parsed.get("error")
     if isinstance(error, dict):  # the format of streams, among them keepalive
-        return str(error.get("message", error)), int(error.get("grpc_code", 0))
-    return str(error or parsed.get("message") or parsed), int(parsed.get("code", 0))
+        return str(error["message"]), _positive(error["grpc_code"])
+    return str(error or parsed["message"]), _positive(parsed["code"])
+
+
+def _positive(code: object) -> int:
+    if not isinstance(code, int) or code <= 0:
+        raise TypeError("etcd says why it refuses")
+    return code
+
+
+def _token_of(answer: Json) -> str:
+    token = answer["token"]
+    if not (isinstance(token, str) and token.isascii() and token.isprintable()):
+        raise TypeError("a token goes into a header")
+    return token
 
 
 def _ssl_context(tls: Tls) -> ssl.SSLContext:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from spotsup_trainer.etcd import Compare, Etcd, EtcdError, EtcdRefusedError, EtcdUnavailableError, Put
 from spotsup_trainer.timing import retry_s
+from spotsup_trainer.vitals import Pulse
 
 _NOT_FOUND = 5  # grpc's code for a lease that has ended
 
@@ -46,6 +47,7 @@ class Outbox:
         self._changed = threading.Condition()
         self._stopping = False
         self._logged = ""
+        self._pulse = Pulse()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
@@ -108,8 +110,11 @@ class Outbox:
                 self._answered_at = time.monotonic()
                 failures = 0
                 self._logged = ""
-            except EtcdError as error:
-                self._log(error)
+            except Exception as error:  # noqa: BLE001 - whatever it is: without this thread the lease would end
+                if isinstance(error, EtcdError):
+                    self._log(error)
+                else:
+                    self._pulse.fault(error)
                 with self._changed:
                     self._changed.wait_for(lambda: self._stopping, retry_s(failures))
                 failures += 1

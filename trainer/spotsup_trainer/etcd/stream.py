@@ -11,6 +11,7 @@ from typing import Any
 
 _READ_BYTES = 1 << 16
 _MAX_LINE_BYTES = 1 << 24  # far more than etcd's largest response
+_MAX_SIZE_BYTES = 1 << 10  # of the line that has a chunk's size
 
 
 class LineStream:
@@ -72,6 +73,8 @@ class Chunks:
             else:
                 end = raw.find(b"\r\n", at)
                 if end < 0:
+                    if len(raw) - at > _MAX_SIZE_BYTES:
+                        raise ValueError("not chunked encoding")
                     break
                 self._left = int(raw[at:end].partition(b";")[0], 16)
                 self.ended = self._left == 0

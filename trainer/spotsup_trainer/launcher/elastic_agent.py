@@ -32,12 +32,18 @@ from torch.distributed.elastic.rendezvous.api import (
 from torch.distributed.elastic.utils import macros
 
 from spotsup_trainer.etcd import EtcdError
+from spotsup_trainer.launcher import examine
+from spotsup_trainer.launcher.examine import Idleness
 from spotsup_trainer.launcher.forkserver import WorkerServer
+from spotsup_trainer.launcher.gpu_check import ask_agent
 from spotsup_trainer.launcher.run_dir import Outcome, RunDir
 from spotsup_trainer.launcher.supervision import (
     AnnounceDone,
     AskToYield,
+    CheckpointCount,
     Continue,
+    EndUnfinished,
+    KeepStacks,
     Limits,
     Local,
     Stop,
@@ -48,7 +54,7 @@ from spotsup_trainer.launcher.worker import WorkerRequest
 from spotsup_trainer.launcher.worker_context import ServedContext
 from spotsup_trainer.rendezvous.abandonable_call import call_while
 from spotsup_trainer.rendezvous.handler import SpotsupRendezvousHandler
-from spotsup_trainer.rendezvous.membership import Broken, Over, Stay
+from spotsup_trainer.rendezvous.membership import Broken, Over, Stay, hangs, has_finished, may_restart
 from spotsup_trainer.wire import Failure, Result, Round
 
 _POLL_S = 0.02  # workers and their files; keys are noticed at once
@@ -56,6 +62,9 @@ _EXCHANGE_TIMEOUT_S = 1.0  # then check whether the round still stands, and try 
 _MAX_EXCHANGES = 600
 _MESSAGE_CHARS = 2000
 _RESULT_ATTEMPTS = 3
+_GONE_POLL_S = 0.2
+_SIGNS_S = 1.0
+_PROGRESS_EVERY_S = 1.0  # look for new checkpoints
 
 _WORKERS: dict[Any, Workers] = {WorkerState.SUCCEEDED: "succeeded", WorkerState.HEALTHY: "running"}
 
@@ -87,6 +96,10 @@ class Program:
         return WorkerRequest("exec", (*python, self.name, *arguments), env, local_rank, stdout, stderr)
 
 
+class _UnhealthyError(Exception):
+    """This machine cannot go on."""
+
+
 class SpotsupElasticAgent(LocalElasticAgent):  # type: ignore[misc]  # mypy does not read torch
     """Runs this node's workers through all rounds: `run()`, then read `outcome`. A signal handler may call
     `leave()`."""
@@ -112,6 +125,12 @@ class SpotsupElasticAgent(LocalElasticAgent):  # type: ignore[misc]  # mypy does
         self._handler: SpotsupRendezvousHandler = spec.rdzv_handler
         self._handler.interrupted = lambda: self._leave_requests > 0
         self._local = Local("running", spec.local_world_size, 0, 0)
+        # The last signs of life of all workers, and when they were found.
+        self._marks: list[int] = []
+        self._alive_at = self._looked_at = 0.0
+        # Of workers that run while others have ended well.
+        self._idleness: Idleness | None = None
+        self._checkpoints, self._look_at = CheckpointCount(), 0.0
 
     def leave(self) -> None:
         """Leave in order; when called twice, at once. Only sets a flag."""
@@ -121,15 +140,21 @@ class SpotsupElasticAgent(LocalElasticAgent):  # type: ignore[misc]  # mypy does
 
     def _invoke_run(self, role: str = "") -> RunResult:  # noqa: ARG002 - torch's signature
         failure: Failure | None = None
-        parked = False
+        parked, unhealthy = False, ""
         result = RunResult(WorkerState.FAILED)
         try:
             while True:
-                self._begin_round(failure, parked=parked)
+                self._begin_round(failure, parked=parked, unhealthy=unhealthy)
                 stop, result = self._supervise()
                 log.info("round %d: stopping the workers: %s", self._round.number, stop.reason)
                 failure, parked = self._failure(result) if stop.blame else None, stop.parked
                 self._stop_workers(self._worker_group, stop.grace_s)
+                if stop.then == "rejoin":
+                    self._await_gone(failure, parked=parked)
+                # Before this node is seen to have stopped: no round forms, and nothing is blamed, until then.
+                unhealthy = ""
+                if stop.check_gpus and stop.then == "rejoin":
+                    unhealthy = ask_agent(self._run_dir, self._round.number, lambda: self._leave_requests > 0)
                 if stop.then == "end":
                     return self._end(result)
                 if stop.then == "leave":
@@ -142,25 +167,32 @@ class SpotsupElasticAgent(LocalElasticAgent):  # type: ignore[misc]  # mypy does
             self.outcome = Outcome("left", str(error))
         except RendezvousGracefulExitError as error:
             self.outcome = Outcome("left", str(error))
+        except _UnhealthyError as error:
+            self.outcome = Outcome("failure", str(error))
         return RunResult(WorkerState.FAILED)
 
-    def _begin_round(self, failure: Failure | None, *, parked: bool) -> None:
+    def _begin_round(self, failure: Failure | None, *, parked: bool, unhealthy: str) -> None:
         group = self._worker_group
+        self._count_checkpoints(now=True)
         while True:
             self._server.check()
-            info = self._handler.join(failure=failure, parked=parked)
+            info = self._handler.join(
+                failure=failure, parked=parked, unhealthy=unhealthy, checkpoints=self._checkpoints.count
+            )
             workers = self._ranks(info)
             if workers is not None:
                 break
             log.warning("round %d broke before its workers started", self._round.number)
-            failure, parked = None, False
+            failure, parked, self._checkpoints = None, False, CheckpointCount()
         group.workers = workers
         group.store = self._store = info.store
         group.group_rank, group.group_world_size = info.rank, info.world_size
         group.master_addr = info.bootstrap_store_info.master_addr
         group.master_port = info.bootstrap_store_info.master_port
         self._local = Local("running", group.spec.local_world_size, 0, 0)
+        self._marks, self._alive_at, self._idleness = [], time.monotonic(), None
         self._run_dir.begin(self._round.number)
+        self._checkpoints = CheckpointCount()
         log.info(
             "round %d: rank %d of %d (%s): %s",
             self._round.number,
@@ -179,7 +211,7 @@ class SpotsupElasticAgent(LocalElasticAgent):  # type: ignore[misc]  # mypy does
         self._setup_healthcheck()
         self._pcontext = ServedContext(
             self._server,
-            lambda rank, env, stdout, stderr: self._program.request(rank, dict(os.environ) | env, stdout, stderr),
+            self._request,
             name=worker_group.spec.role,
             entrypoint=self._program.name,
             args=dict.fromkeys(envs, ()),
@@ -192,6 +224,10 @@ class SpotsupElasticAgent(LocalElasticAgent):  # type: ignore[misc]  # mypy does
         self._remove_old_logs()
         self._pcontext.start()
         return self._pcontext.pids()
+
+    def _request(self, rank: int, env: Mapping[str, str], stdout: str, stderr: str) -> WorkerRequest:
+        request = self._program.request(rank, dict(os.environ) | dict(env), stdout, stderr)
+        return replace(request, stacks=str(self._run_dir.stacks(self._round.number, rank)))
 
     def _stop_workers(self, worker_group: WorkerGroup, grace_s: float = 2.0) -> None:
         self._shutdown(signal.SIGTERM if grace_s > 0 else signal.SIGKILL, grace_s)
@@ -229,9 +265,11 @@ class SpotsupElasticAgent(LocalElasticAgent):  # type: ignore[misc]  # mypy does
         """Watch the running workers until they have to be stopped."""
         while True:
             result = self._monitor_workers(self._worker_group)
+            self._count_checkpoints()
             standing = self._handler.standing()
             self._update_local(result, broken=isinstance(standing, Broken))
-            action = decide(self._local, standing, time.monotonic(), self._limits)
+            limits = replace(self._limits, yield_s=self._run_dir.times().yield_s)
+            action = decide(self._local, standing, time.monotonic(), limits)
             if isinstance(action, Stop):
                 if isinstance(standing, Over):
                     self._write_result(standing.result)
@@ -239,12 +277,41 @@ class SpotsupElasticAgent(LocalElasticAgent):  # type: ignore[misc]  # mypy does
             self._carry_out(action)
             self._handler.client.wait_change(_POLL_S)
 
+    def _await_gone(self, failure: Failure | None, *, parked: bool) -> None:
+        """Wait for workers that outlive SIGKILL: they hang in the kernel, or free much memory. The others go on.
+
+        Raises _UnhealthyError if they are not gone in time.
+        """
+        began, limit_s = time.monotonic(), self._limits.outlive_s
+        while left := self._pcontext.left():
+            stuck = examine.states(left)
+            if time.monotonic() >= began + limit_s:
+                raise _UnhealthyError(f"unhealthy: workers have outlived SIGKILL for {limit_s:.0f} s: {stuck}")
+            if self._leave_requests or not self._handler.may_rejoin():
+                return
+            if self._handler.client.member.state != "stopping":
+                log.warning("workers outlive SIGKILL, and this node waits for them: %s", stuck)
+                self._handler.client.announce(
+                    state="stopping",
+                    round=self._round.number,
+                    failure=failure,
+                    parked=parked,
+                    problem=f"workers outlive SIGKILL: {stuck}",
+                )
+            self._server.wait(list(left.values()), _GONE_POLL_S)
+
     def _update_local(self, result: RunResult, *, broken: bool) -> None:
         now, number, ranks = time.monotonic(), self._round.number, self._local.ranks
-        notice = self._handler.client.snapshot().notice
+        snapshot = self._handler.client.snapshot()
+        notice, view = snapshot.notice, snapshot.view
+        self._watch_signs(now)
+        finished = result.state == WorkerState.HEALTHY and (self._pcontext.ended() or has_finished(view, self._round))
+        hung = hangs(view, self._round)
         asked_now = self._leave_requests > 0 and self._local.leaving_since is None
         if asked_now and self._local.workers == "running":
             self._handler.client.announce(state="leaving")
+        if notice is not None and self._local.deadline is None and self._local.workers == "running":
+            self._run_dir.ask_to_save(number)  # if the last checkpoint fails, this one is there
         self._local = replace(
             self._local,
             workers=_WORKERS.get(result.state, "failed"),
@@ -252,12 +319,53 @@ class SpotsupElasticAgent(LocalElasticAgent):  # type: ignore[misc]  # mypy does
             parked=self._run_dir.parked(number, ranks),
             broken_since=(self._local.broken_since or now) if broken else None,
             leaving_since=now if asked_now else self._local.leaving_since,
+            finished_since=(self._local.finished_since or now) if finished else None,
+            idle_since=self._idle_since(now) if finished else None,
+            hung_since=(self._local.hung_since or now) if hung else None,
+            stacks_at=self._local.stacks_at if hung or finished else None,
+            may_restart=may_restart(self._round, time.time()),
             deadline=None if notice is None else now + notice.deadline - time.time(),
             force=self._leave_requests > 1,
         )
 
-    def _carry_out(self, action: Continue | AnnounceDone | AskToYield) -> None:
-        if isinstance(action, AskToYield):
+    def _count_checkpoints(self, *, now: bool = False) -> None:
+        if self._handler.current is not None and (now or time.monotonic() >= self._look_at):
+            self._look_at = time.monotonic() + _PROGRESS_EVERY_S
+            self._checkpoints = self._checkpoints.after(self._run_dir.progress(), self._round.number)
+
+    def _watch_signs(self, now: float) -> None:
+        """Announce that no rank of this node gives a sign of life, and that one does again."""
+        if now < self._looked_at + _SIGNS_S:
+            return
+        self._looked_at = now
+        signs = self._run_dir.signs(self._round.number, self._local.ranks)
+        marks = [sign.mark for sign in signs]
+        if marks != self._marks or len(marks) < self._local.ranks:
+            self._marks, self._alive_at = marks, now
+        silent = now > self._alive_at + max((sign.hangs_after_s for sign in signs), default=0.0)
+        stalled = self._handler.client.member.stalled_since > 0
+        if stalled != silent and len(signs) == self._local.ranks:
+            since = round(time.time() - now + self._alive_at) if silent else 0
+            self._handler.client.announce(stalled_since=float(since))
+
+    def _idle_since(self, now: float) -> float | None:
+        if self._idleness is None:
+            self._idleness = Idleness(list(self._pcontext.left().values()), now)
+        self._idleness.update(now)
+        return self._idleness.since
+
+    def _carry_out(self, action: Continue | AnnounceDone | AskToYield | KeepStacks | EndUnfinished) -> None:
+        if isinstance(action, KeepStacks):
+            who = self._keep_stacks(action.why)
+            if action.tell:
+                self._handler.client.announce(problem=f"{who} {action.why}; its stack is in the node's log")
+            self._local = replace(self._local, stacks_at=time.monotonic())
+        elif isinstance(action, EndUnfinished):
+            who = self._keep_stacks(f"had not ended {action.since}")
+            problem = f"{who} had not ended {action.since}, and was killed; its stack is in the node's log"
+            self._handler.client.announce(problem=problem)
+            self._pcontext.end_left()
+        elif isinstance(action, AskToYield):
             log.info("round %d: asking the workers to checkpoint: %s", self._round.number, action.reason)
             self._run_dir.ask_to_yield(self._round.number, action.reason)
             self._local = replace(self._local, yielding_since=time.monotonic())
@@ -265,6 +373,14 @@ class SpotsupElasticAgent(LocalElasticAgent):  # type: ignore[misc]  # mypy does
             log.info("round %d: the workers ended well; waiting for the other nodes", self._round.number)
             self._handler.client.announce(state="done")
             self._local = replace(self._local, done_since=time.monotonic())
+
+    def _keep_stacks(self, why: str) -> str:
+        """Log the stacks of the workers that run; which these are."""
+        left, number = self._pcontext.left(), self._round.number
+        who = f"local rank{'' if len(left) == 1 else 's'} {', '.join(map(str, sorted(left)))}"
+        files = {rank: self._run_dir.stacks(number, rank) for rank in left}
+        log.warning("round %d: %s: %s\n%s", number, who, why, examine.stacks(left, files, self._server.kill))
+        return who
 
     def _write_result(self, result: Result) -> None:
         """Every member of the round tries this."""
@@ -290,11 +406,19 @@ class SpotsupElasticAgent(LocalElasticAgent):  # type: ignore[misc]  # mypy does
         )
 
     def _failure(self, result: RunResult) -> Failure | None:
-        if not result.failures:
+        """Why workers failed, as far as their program may be to blame. It is not while etcd is away: nobody can say
+        then whether a peer was lost, for which its collectives waited."""
+        if not result.failures or not self._handler.client.snapshot().live:
             return None
         first: ProcessFailure = min(result.failures.values(), key=lambda failure: failure.timestamp)
         return Failure(
-            self._round.number, first.local_rank, first.exitcode, _message(first)[-_MESSAGE_CHARS:], time.time()
+            self._round.number,
+            first.local_rank,
+            first.exitcode,
+            _message(first)[-_MESSAGE_CHARS:],
+            time.time(),
+            after_s=round(self._pcontext.failed_after_s, 1),
+            stepped=bool(self._run_dir.signs(self._round.number, self._local.ranks)),
         )
 
     def _worker_env(self, group: WorkerGroup, worker: Any) -> dict[str, str]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import logging
+import math
 import os
 import signal
 import sys
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from spotsup_trainer.launcher.parent_death import die_with_parent
 from spotsup_trainer.launcher.run_dir import Outcome, RunDir
+from spotsup_trainer.launcher.supervision import Limits
 from spotsup_trainer.rendezvous.abandonable_call import call_while
 
 if TYPE_CHECKING:
@@ -147,7 +149,13 @@ def _run(args: Any, server: WorkerServer, run_dir: RunDir, *, warm: bool) -> Out
         virtual_local_rank=config.virtual_local_rank,
     )
     agent = SpotsupElasticAgent(
-        spec, config.logs_specs, server, run_dir, program, log_line_prefix_template=config.log_line_prefix_template
+        spec,
+        config.logs_specs,
+        server,
+        run_dir,
+        program,
+        limits=_limits(os.environ),
+        log_line_prefix_template=config.log_line_prefix_template,
     )
     for name in config.signals_to_handle.split(","):
         signal.signal(signal.Signals[name.strip()], lambda *_: agent.leave())
@@ -169,6 +177,7 @@ def _check(args: Any, environ: Mapping[str, str]) -> None:
     if args.module and args.no_python:
         raise UsageError("--module and --no-python exclude each other")
     _allowed_failures(args, environ)
+    _limits(environ)
 
 
 def _is_warm(args: Any, environ: Mapping[str, str]) -> bool:
@@ -183,6 +192,20 @@ def _allowed_failures(args: Any, environ: Mapping[str, str]) -> int:
     if not text.isdigit():
         raise UsageError(f"SPOTSUP_APP_FAILURES is {text!r}; it must be a whole number, 0 or more")
     return int(text)
+
+
+def _limits(environ: Mapping[str, str]) -> Limits:
+    """The job's own limits. Raises UsageError."""
+    text, hang = environ.get("SPOTSUP_FINISH_S") or "120", environ.get("SPOTSUP_HANG") or "alert"
+    try:
+        finish_s = float(text)
+    except ValueError:
+        finish_s = 0.0
+    if not 0 < finish_s < math.inf:
+        raise UsageError(f"SPOTSUP_FINISH_S is {text!r}; it must be a number of seconds, more than 0")
+    if hang not in {"alert", "restart"}:
+        raise UsageError(f"SPOTSUP_HANG is {hang!r}; it must be alert or restart")
+    return Limits(finish_s=finish_s, restart_hung=hang == "restart")
 
 
 def _log_to_stderr() -> None:

@@ -6,13 +6,17 @@ Every name has its round's number, so that a file of an old round cannot be take
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
+from spotsup_trainer.timing import MAX_YIELD_S, SaveTimes
 from spotsup_trainer.wire import Progress, WireError, decode
 
-_PER_ROUND = ("yield", "session", "parked", "progress")
+_PER_ROUND = ("yield", "session", "parked", "progress", "stacks", "save", "gpucheck", "gpuverdict")
+# Not of one round: a new one takes as long as the one before.
+_TIMES = "times.json"
 _OUTCOME = "ended.json"
 
 
@@ -23,6 +27,15 @@ class Outcome:
     # left: in order, and the others go on.
     outcome: Literal["success", "failure", "left"]
     message: str
+
+
+class Sign(NamedTuple):
+    """A worker's sign of life."""
+
+    # Changes with each sign.
+    mark: int
+    # It hangs when no sign follows for so long.
+    hangs_after_s: float
 
 
 class RunDir:
@@ -47,11 +60,25 @@ class RunDir:
             "SPOTSUP_SESSION_FILE": str(self.path / f"session-{number}-{local_rank}"),
             "SPOTSUP_PARKED_FILE": str(self.path / f"parked-{number}-{local_rank}"),
             "SPOTSUP_PROGRESS_FILE": str(self.path / f"progress-{number}.json"),
-        }
+            "SPOTSUP_SAVE_FILE": str(self.path / f"save-{number}"),
+        } | ({"SPOTSUP_TIMES_FILE": str(self.path / _TIMES)} if local_rank == 0 else {})
 
     def ask_to_yield(self, number: int, reason: str) -> None:
         """Ask the workers to checkpoint together at the next step, and park."""
         _replace(self.path / f"yield-{number}", json.dumps({"reason": reason}))
+
+    def ask_to_save(self, number: int) -> None:
+        """Ask the workers for a checkpoint at the next step; they train on."""
+        (self.path / f"save-{number}").touch()
+
+    def times(self) -> SaveTimes:
+        """What checkpoints and steps take, as the workers measured it."""
+        try:
+            raw = json.loads((self.path / _TIMES).read_text())
+            found = [min(max(float(raw[name]), 0.0), MAX_YIELD_S) for name in ("checkpoint_s", "step_s")]
+        except (OSError, ValueError, TypeError, KeyError):
+            return SaveTimes()
+        return SaveTimes(*found) if all(map(math.isfinite, found)) else SaveTimes()
 
     def sessions(self, number: int, ranks: int) -> int:
         """How many local workers have a Session, which will park when asked to."""
@@ -60,6 +87,37 @@ class RunDir:
     def parked(self, number: int, ranks: int) -> int:
         """How many local workers have completed their checkpoint and wait to be ended."""
         return sum((self.path / f"parked-{number}-{rank}").exists() for rank in range(ranks))
+
+    def signs(self, number: int, ranks: int) -> list[Sign]:
+        """The last sign of life of each local worker whose Session has completed a step, until its training ends."""
+        return [sign for rank in range(ranks) if (sign := _sign(self.path / f"session-{number}-{rank}"))]
+
+    def stacks(self, number: int, local_rank: int) -> Path:
+        """Where a worker writes its stacks when asked."""
+        return self.path / f"stacks-{number}-{local_rank}"
+
+    def ask_for_gpu_check(self, number: int) -> None:
+        """Ask the agent whether the GPUs are the reason why a round's workers stopped."""
+        (self.path / f"gpucheck-{number}").touch()
+
+    def asked_gpu_check(self) -> int | None:
+        """The round whose launcher waits for an answer."""
+        for file in self.path.glob("gpucheck-*"):
+            number = file.name.partition("-")[2]
+            if number.isdigit() and not (self.path / f"gpuverdict-{number}.json").exists():
+                return int(number)
+        return None
+
+    def answer_gpu_check(self, number: int, unhealthy: str) -> None:
+        """`unhealthy`: why the GPUs cannot train; "" where they can, or where that is not known."""
+        _replace(self.path / f"gpuverdict-{number}.json", json.dumps({"unhealthy": unhealthy}))
+
+    def gpu_verdict(self, number: int) -> str | None:
+        """The agent's answer; None while there is none."""
+        try:
+            return str(json.loads((self.path / f"gpuverdict-{number}.json").read_text())["unhealthy"])
+        except (OSError, ValueError, LookupError, TypeError):
+            return None
 
     def write_outcome(self, outcome: Outcome) -> None:
         """How this launcher ended, for the agent that started it."""
@@ -87,6 +145,13 @@ class RunDir:
             if newest is None or found.round > newest.round:
                 newest = found
         return newest
+
+
+def _sign(file: Path) -> Sign | None:
+    try:
+        return Sign(file.stat().st_mtime_ns, float(file.read_text()))
+    except (OSError, ValueError):
+        return None  # no step yet, or no more
 
 
 def _replace(path: Path, text: str) -> None:

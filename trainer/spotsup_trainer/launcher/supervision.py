@@ -6,9 +6,12 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from spotsup_trainer.rendezvous.membership import Broken, Over, Standing, Yield
+from spotsup_trainer.wire import Progress
 
 Workers: TypeAlias = Literal["running", "succeeded", "failed"]
 Next: TypeAlias = Literal["rejoin", "leave", "end"]
+
+_SLACK_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,15 +19,24 @@ class Limits:
     """Time limits, in seconds."""
 
     # From the request to yield until workers that have a Session must be parked.
-    yield_s: float = 20.0
+    yield_s: float = 120.0
     # From SIGTERM to SIGKILL when there is nothing to save.
     grace_s: float = 2.0
     # How long parking may go on after a member has left: rank 0 may still be naming a checkpoint that all have written.
     lost_s: float = 5.0
-    # From this node's success until all nodes must have ended; the last one may write results for long.
-    exit_s: float = 1800.0
+    # From the first rank that ended well until those that are idle are ended: they hang.
+    finish_s: float = 120.0
+    # The same until people are told of those that work, and until these are ended: they may write results for long.
+    tell_s: float = 1800.0
+    exit_s: float = 86400.0
     # Stop this long before the deadline of this node's own notice.
     margin_s: float = 1.0
+    # Form the round anew when its steps hang.
+    restart_hung: bool = False
+    # How long workers whose steps hang have for a checkpoint.
+    hung_yield_s: float = 20.0
+    # How long workers may outlive SIGKILL before the machine counts as unhealthy.
+    outlive_s: float = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +56,16 @@ class Local:
     leaving_since: float | None = None
     # Since when all local workers have ended well.
     done_since: float | None = None
+    # Since when some rank of the round has ended well while others run on this node.
+    finished_since: float | None = None
+    # Since when those that run on this node have been idle.
+    idle_since: float | None = None
+    # Since when the steps of the round hang.
+    hung_since: float | None = None
+    # When the stacks were logged, of ranks that hang or have not ended.
+    stacks_at: float | None = None
+    # The steps may hang once more: a new round may help.
+    may_restart: bool = True
     # When this node's machine will be taken.
     deadline: float | None = None
     # The launcher was asked to leave twice.
@@ -68,6 +90,21 @@ class AskToYield:
 
 
 @dataclass(frozen=True, slots=True)
+class KeepStacks:
+    """Log the stacks of the workers that run, and tell people why."""
+
+    why: str
+    tell: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class EndUnfinished:
+    """Log the stacks of the workers that run, kill them, and count them as the others: they ended well."""
+
+    since: str
+
+
+@dataclass(frozen=True, slots=True)
 class Stop:
     """End the workers, then do `then`."""
 
@@ -79,9 +116,26 @@ class Stop:
     parked: bool = False
     # Their failure may be the program's own.
     blame: bool = False
+    # A worker failed, here or on another node: GPUs may be the reason, also those of a node whose workers only hang.
+    check_gpus: bool = False
 
 
-Action: TypeAlias = Continue | AnnounceDone | AskToYield | Stop
+Action: TypeAlias = Continue | AnnounceDone | AskToYield | KeepStacks | EndUnfinished | Stop
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointCount:
+    """How many checkpoints were completed in a round, as its rank 0 reports; other nodes see none."""
+
+    count: int = 0
+    # The step of the newest; -1 before the first report, whose checkpoint may be the one that the round began with.
+    step: int = -1
+
+    def after(self, found: Progress | None, number: int) -> CheckpointCount:
+        """With one more report; those of other rounds are left out."""
+        if found is None or found.round != number or found.checkpoint_step <= self.step:
+            return self
+        return CheckpointCount(self.count + (self.step >= 0), found.checkpoint_step)
 
 
 def decide(local: Local, standing: Standing, now: float, limits: Limits) -> Action:
@@ -92,15 +146,53 @@ def decide(local: Local, standing: Standing, now: float, limits: Limits) -> Acti
     if local.force or (local.deadline is not None and now >= local.deadline - limits.margin_s):
         return Stop("leave", "no time is left")
     if local.workers == "failed":
-        return Stop(then, "a worker failed", limits.grace_s, blame=local.yielding_since is None)
+        lost = isinstance(standing, Broken) and standing.cause == "lost"  # that is why
+        blame = local.yielding_since is None
+        return Stop(then, "a worker failed", limits.grace_s, blame=blame, check_gpus=not lost)
     if local.workers == "succeeded":
         return _decide_done(local, standing, now, limits, then)
     # First of all: these workers can end at once without loss, even if the request to park came from peers.
     if local.parked == local.ranks:
         return Stop(then, "all workers are parked", parked=True)
     if isinstance(standing, Broken) and not _may_still_park(local, standing, now, limits):
-        return Stop(then, standing.reason, limits.grace_s)
-    return _decide_yield(local, standing, now, limits, then)
+        return Stop(then, standing.reason, limits.grace_s, check_gpus=standing.cause == "stopped")
+    problem = _unfinished(local, now, limits) or _hung(local, now, limits, then)
+    return problem or _decide_yield(local, standing, now, limits, then)
+
+
+def _unfinished(local: Local, now: float, limits: Limits) -> Action | None:
+    """Ranks that do not end although others have. Those that are idle hang: in a destructor, or waiting for ranks that
+    have ended. Those that work may write results."""
+    if local.finished_since is None:
+        return None
+    passed_s = now - local.finished_since
+    since = f"{passed_s:.0f} s after the first rank ended"
+    idle_s = 0.0 if local.idle_since is None else now - max(local.idle_since, local.finished_since)
+    if idle_s >= limits.finish_s or passed_s >= longest_end_s(limits):
+        return EndUnfinished(since)
+    if passed_s >= limits.tell_s and local.stacks_at is None:
+        return KeepStacks(f"still works {since}")
+    return None
+
+
+def longest_end_s(limits: Limits) -> float:
+    """From the first rank that ended well to the last."""
+    return max(limits.exit_s, limits.finish_s)
+
+
+def _hung(local: Local, now: float, limits: Limits, then: Next) -> Action | None:
+    """Steps that hang: stacks for people, and where the job asks for it a new round, after a try of a checkpoint."""
+    if local.hung_since is None:
+        return None
+    if local.stacks_at is None:
+        return KeepStacks("its steps hang", tell=False)  # the members' keys show it
+    if not (limits.restart_hung and local.may_restart):
+        return None
+    if local.yielding_since is None:
+        return AskToYield("its steps hang")
+    if now >= local.yielding_since + limits.hung_yield_s:
+        return Stop(then, "its steps hang", limits.grace_s)
+    return None
 
 
 def _decide_done(local: Local, standing: Standing, now: float, limits: Limits, then: Next) -> Action:
@@ -109,8 +201,9 @@ def _decide_done(local: Local, standing: Standing, now: float, limits: Limits, t
         return Stop(then, standing.reason)
     if local.leaving_since is not None and now >= local.leaving_since + limits.yield_s:
         return Stop("leave", "the other nodes are not done yet")
-    if local.done_since is not None and now >= local.done_since + limits.exit_s:
-        return Stop("leave", f"the other nodes were not done {limits.exit_s:.0f} s after this one")
+    # Only where another launcher hangs itself: it ends its own ranks after `longest_end_s`.
+    if local.done_since is not None and now >= local.done_since + longest_end_s(limits) + _SLACK_S:
+        return Stop("leave", f"the other nodes were not done {now - local.done_since:.0f} s after this one")
     return AnnounceDone()
 
 

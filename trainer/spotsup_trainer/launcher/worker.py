@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import runpy
@@ -14,6 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Literal, NoReturn
 
+from spotsup_trainer.launcher import examine
 from spotsup_trainer.launcher.parent_death import die_with_parent, set_process_name
 
 
@@ -32,6 +34,8 @@ class WorkerRequest:
     stderr: str = ""
     # A torch.numa affinity mode, to bind to the CPUs of GPU `local_rank`; "" for none.
     numa: str = ""
+    # Where a worker of this process writes its stacks when asked; "" for nowhere.
+    stacks: str = ""
 
 
 def run(request: WorkerRequest, parent_pid: int) -> NoReturn:
@@ -52,6 +56,9 @@ def run(request: WorkerRequest, parent_pid: int) -> NoReturn:
         _set_threads()
     _reseed_numpy()
     _keep_process_groups()
+    if request.stacks:
+        with contextlib.suppress(OSError):  # a full disk must not keep it from training
+            examine.register(request.stacks)
     raise SystemExit(_run_program(request))
 
 

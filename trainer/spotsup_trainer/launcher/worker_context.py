@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -30,6 +31,11 @@ class ServedContext(PContext):  # type: ignore[misc]  # mypy does not read torch
         self._make_request = make_request
         self._pids: dict[int, int] = {}
         self._codes: dict[int, int] = {}
+        self._started_at = time.monotonic()
+        # How long after their start a worker failed; 0 while none has.
+        self.failed_after_s = 0.0
+        # Those that are left were sent SIGKILL.
+        self._killed = False
 
     def start(self) -> None:
         """Start all workers. Raises WorkerServerError."""
@@ -40,6 +46,21 @@ class ServedContext(PContext):  # type: ignore[misc]  # mypy does not read torch
     def pids(self) -> dict[int, int]:
         """The process of each local rank."""
         return dict(self._pids)
+
+    def left(self) -> dict[int, int]:
+        """The processes that have not ended, by local rank."""
+        ended = self.exit_codes()
+        return {rank: pid for rank, pid in self._pids.items() if rank not in ended}
+
+    def ended(self) -> bool:
+        """Whether a worker has ended well."""
+        return 0 in self._codes.values()
+
+    def end_left(self) -> None:
+        """Kill the workers that have not ended. They count as ended well."""
+        left = self.left()
+        self._kill(list(left.values()))
+        self._codes.update(dict.fromkeys(left, 0))
 
     def exit_codes(self) -> dict[int, int]:
         """The exit codes of the local ranks that have ended."""
@@ -57,6 +78,7 @@ class ServedContext(PContext):  # type: ignore[misc]  # mypy does not read torch
         codes = self.exit_codes()
         failures = {rank: self._failure(rank, code) for rank, code in codes.items() if code != 0}
         if failures:
+            self.failed_after_s = self.failed_after_s or time.monotonic() - self._started_at
             self.close(signal.SIGTERM, _FAILED_GRACE_S)
         elif len(codes) < len(self._pids):
             return None
@@ -75,17 +97,18 @@ class ServedContext(PContext):  # type: ignore[misc]  # mypy does not read torch
             return ProcessFailure(rank, pid, code, "")
 
     def _close(self, death_sig: signal.Signals, timeout: float = 30) -> None:
-        left = self._left()
-        if timeout > 0 and death_sig != signal.SIGKILL:
-            for pid in left:
+        if timeout > 0 and death_sig != signal.SIGKILL and not self._killed:
+            pids = list(self.left().values())
+            for pid in pids:
                 self._server.kill(pid, death_sig)
-            self._server.wait(left, timeout)
-        for pid in left:
-            self._server.kill(pid, signal.SIGKILL, group=True)
-        self._server.wait(left, _KILL_TIMEOUT_S)
-        self.exit_codes()
-        self._server.forget(list(self._pids.values()))
+            self._server.wait(pids, timeout)
+        self._kill(list(self.left().values()))
+        self._server.forget([pid for rank, pid in self._pids.items() if rank in self._codes])
 
-    def _left(self) -> list[int]:
-        ended = self.exit_codes()
-        return [pid for rank, pid in self._pids.items() if rank not in ended]
+    def _kill(self, pids: list[int]) -> None:
+        for pid in pids:
+            self._server.kill(pid, signal.SIGKILL, group=True)
+        # Once: those that outlive it are the caller's to wait for.
+        self._server.wait(pids, 0.0 if self._killed else _KILL_TIMEOUT_S)
+        self._killed = bool(pids)
+        self.exit_codes()

@@ -67,9 +67,9 @@ class RendezvousClient:
         self.rules = rules
         self.keys = Keys(config.cluster)
         self.member = Member(config.node, config.incarnation, config.addr, 0, "waiting")
-        self._times = LeaseTimes(config.lease_ttl_s, len(config.endpoints))
-        self._etcd = Etcd(config.endpoints, timeout_s=self._times.call_s)
-        self._mirror = Mirror(self._etcd, self.keys.run(config.job), pulse_s=self._times.pulse_s)
+        self.times = LeaseTimes(config.lease_ttl_s, len(config.endpoints))
+        self._etcd = Etcd(config.endpoints, timeout_s=self.times.call_s)
+        self._mirror = Mirror(self._etcd, self.keys.run(config.job), pulse_s=self.times.pulse_s)
         self._outbox = Outbox(self._etcd, ttl_s=config.lease_ttl_s, name="membership")
         self._raw: mirror.MirrorView | None = None
         self._decoded: dict[str, tuple[bytes, object | None]] = {}
@@ -103,7 +103,15 @@ class RendezvousClient:
         """
         turn = len(formed.members) + formed.nodes().index(self.config.node)
         after_s = turn * _STAGGER_S
-        self.announce(after_s=after_s, state="running", round=formed.number, failure=None, parked=False)
+        fresh = {
+            "failure": None,
+            "parked": False,
+            "stalled_since": 0.0,
+            "problem": "",
+            "unhealthy": "",
+            "checkpoints": 0,
+        }
+        self.announce(after_s=after_s, state="running", round=formed.number, **fresh)
 
     def flush(self, timeout_s: float) -> bool:
         """Wait until this node's key is written."""
@@ -130,9 +138,9 @@ class RendezvousClient:
                 self._snapshot = self._read(raw)
         return self._snapshot
 
-    def decide(self) -> Decision:
-        """Whether a round can be formed now."""
-        view = self.snapshot().view
+    def decide(self, heard: frozenset[str] = frozenset()) -> Decision:
+        """Whether a round can be formed now. `heard`: as in View."""
+        view = replace(self.snapshot().view, heard=heard)
         with self._timed():
             return next_round(view, time.monotonic(), time.time())
 
@@ -225,7 +233,7 @@ class RendezvousClient:
         is_back = raw.live and raw.outages != self._outages
         if is_back:
             self._outages = raw.outages
-            grace_until = now + self._times.grace_s
+            grace_until = now + self.times.grace_s
             self._repair_own_key(raw)
         keys, job = self.keys, self.config.job
         fresh = View(
@@ -289,5 +297,7 @@ def _incarnation(members: Mapping[str, Member], node: str) -> str:
 
 
 def _timeless(decision: Close | Finish) -> Decision:
-    """The decision without the time at which it was made (which its losses have, too)."""
-    return Close(replace(decision.round, formed_at=0.0, recent_losses=())) if isinstance(decision, Close) else decision
+    """The decision without the time at which it was made (which its losses and hangs have, too)."""
+    if isinstance(decision, Finish):
+        return decision
+    return Close(replace(decision.round, formed_at=0.0, recent_losses=(), recent_hangs=()))

@@ -23,6 +23,14 @@ def name(what: str, value: str) -> str:
     return value
 
 
+def count(params: RendezvousParameters, key: str) -> int:
+    """A whole number in `--rdzv-conf`, 1 without one. Raises ValueError unless it is 1 or more."""
+    value = str(params.get(key, 1))
+    if not value.isdigit() or int(value) < 1:
+        raise ValueError(f"--rdzv-conf {key}={value}; it must be a whole number, 1 or more")
+    return int(value)
+
+
 def seconds(params: RendezvousParameters, key: str, default: float) -> float:
     """A time in `--rdzv-conf`, in seconds. Raises ValueError unless it is a number above 0."""
     value = params.get(key, default)

@@ -13,6 +13,7 @@ import socket
 import time
 import uuid
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from urllib.parse import urlsplit
@@ -31,7 +32,8 @@ from torch.distributed.elastic.rendezvous.api import (
 from spotsup_trainer.rendezvous import conf as rdzv_conf
 from spotsup_trainer.rendezvous.abandonable_call import call_while
 from spotsup_trainer.rendezvous.client import RendezvousClient, RendezvousConfig
-from spotsup_trainer.rendezvous.membership import Rules, Standing, Stay, Wait, standing
+from spotsup_trainer.rendezvous.heartbeat import Heartbeat
+from spotsup_trainer.rendezvous.membership import Rules, Standing, Stay, View, Wait, standing
 from spotsup_trainer.timing import Patience
 from spotsup_trainer.wire import DEFAULT_LEASE_TTL_S, Failure, Result, Round, RoundMember
 
@@ -42,6 +44,7 @@ _POLL_S = 0.1  # how late a signal is noticed while we wait; keys are noticed at
 _CONNECT_TIMEOUT_S = 5.0
 _FLUSH_TIMEOUT_S = 2.0
 _LOG_AFTER_S = 1.0
+_UNHEALTHY_CHARS = 200
 _BACKLOG = 4096  # all workers of a big job may connect before the store accepts
 
 log = logging.getLogger(__name__)
@@ -61,6 +64,7 @@ class SpotsupRendezvousHandler(RendezvousHandler):  # type: ignore[misc]  # mypy
         self._store_timeout = timedelta(seconds=store_timeout_s)
         self._listener: socket.socket | None = None
         self._store: TCPStore | None = None
+        self._heartbeat: Heartbeat | None = None
         self._open = True
         client.open()
 
@@ -84,19 +88,26 @@ class SpotsupRendezvousHandler(RendezvousHandler):  # type: ignore[misc]  # mypy
         """
         return self.join()
 
-    def join(self, *, failure: Failure | None = None, parked: bool = False) -> RendezvousInfo:
-        """`next_rendezvous`, with how the last round ended here: by the program's failure, or with a checkpoint."""
+    def join(
+        self, *, failure: Failure | None = None, parked: bool = False, unhealthy: str = "", checkpoints: int = 0
+    ) -> RendezvousInfo:
+        """`next_rendezvous`, with how the last round ended here: by the program's failure, or with a checkpoint.
+
+        `unhealthy`: why this node's GPUs cannot train. `checkpoints`: how many it saw completed.
+        """
         patience = Patience(self._join_timeout_s, time.monotonic())
+        self._end_heartbeat()
         while True:
-            self._announce_waiting(failure, parked=parked)
+            self._announce_waiting(failure, parked=parked, unhealthy=unhealthy, checkpoints=checkpoints)
             formed = self.current = self._wait_for_round(patience)
             store = self._store_of(formed, patience)
             if store is not None:
                 break
             log.warning("round %d broke before it began", formed.number)
-            failure, parked = None, False
+            failure, parked, checkpoints = None, False, 0
         # Kept for as long as the round: others may connect to the leader's store after the caller has dropped it.
         self._store = store
+        self._begin_heartbeat(formed, self.client.config.node)
         self.client.announce_running(formed)
         leader = formed.members[0]
         return RendezvousInfo(
@@ -124,6 +135,11 @@ class SpotsupRendezvousHandler(RendezvousHandler):  # type: ignore[misc]  # mypy
         """Whether the job has a result."""
         return self.client.snapshot().view.result is not None
 
+    def may_rejoin(self) -> bool:
+        """Whether a further round may have this node: the job has no result, and the daemon has not given it up."""
+        view = self.client.snapshot().view
+        return view.result is None and self.client.config.node not in view.tombstones
+
     def set_closed(self) -> None:
         """End the job on all nodes. Raises EtcdError."""
         number = self.current.number if self.current else 0
@@ -150,11 +166,12 @@ class SpotsupRendezvousHandler(RendezvousHandler):  # type: ignore[misc]  # mypy
     def _close(self, *, linger: bool) -> bool:
         if self._open:
             self._open = False
+            self._end_heartbeat(wait=True)
             self._close_listener()
             self.client.close(linger=linger)
         return True
 
-    def _announce_waiting(self, failure: Failure | None, *, parked: bool) -> None:
+    def _announce_waiting(self, failure: Failure | None, *, parked: bool, unhealthy: str, checkpoints: int) -> None:
         """A new socket for each round: the last one may have become a store that workers still talk to."""
         self._close_listener()
         config = self.client.config
@@ -162,7 +179,15 @@ class SpotsupRendezvousHandler(RendezvousHandler):  # type: ignore[misc]  # mypy
             (config.addr, 0), family=_family(config.addr), backlog=_BACKLOG, reuse_port=False
         )
         port = self._listener.getsockname()[1]
-        self.client.announce(state="waiting", store_port=port, round=self._last_round(), failure=failure, parked=parked)
+        self.client.announce(
+            state="waiting",
+            store_port=port,
+            round=self._last_round(),
+            failure=failure,
+            parked=parked,
+            unhealthy=unhealthy[:_UNHEALTHY_CHARS],
+            checkpoints=checkpoints,
+        )
 
     def _last_round(self) -> int:
         return self.current.number if self.current else 0
@@ -186,7 +211,7 @@ class SpotsupRendezvousHandler(RendezvousHandler):  # type: ignore[misc]  # mypy
                 return formed
             wait_s = _POLL_S
             if now.live and not (self.current and self.client.restore_round(self.current, running=False)):
-                decision = self.client.decide()
+                decision = self.client.decide(self._heard(now.view, now.view.round))
                 if isinstance(decision, Wait):
                     wait_s = min(_POLL_S, max(0.0, decision.until - time.monotonic()))
                     waiting.log(decision.reason)
@@ -227,15 +252,36 @@ class SpotsupRendezvousHandler(RendezvousHandler):  # type: ignore[misc]  # mypy
         now = self.client.snapshot()
         if not now.live:
             return Stay()
-        return standing(now.view, formed, self.client.config.node, time.monotonic())
+        view = replace(now.view, heard=self._heard(now.view, formed))
+        return standing(view, formed, self.client.config.node, time.monotonic())
+
+    def _heard(self, view: View, formed: Round | None) -> frozenset[str]:
+        """As in View. Asked only of members whose keys are missing; also by a launcher that is not in the round."""
+        nodes = formed.nodes() if formed else ()
+        missing = frozenset(node for node in nodes if node not in view.members and node not in view.tombstones)
+        if formed is None or not missing:
+            return frozenset()
+        if self._heartbeat is None or self._heartbeat.round != formed.number:
+            self._begin_heartbeat(formed, "")
+        assert self._heartbeat is not None
+        return self._heartbeat.heard(missing)
+
+    def _begin_heartbeat(self, formed: Round, node: str) -> None:
+        self._end_heartbeat()
+        leader = formed.members[0]
+        self._heartbeat = Heartbeat(formed, node, self.client.times, partial(_reach, leader))
+        self._heartbeat.start()
+
+    def _end_heartbeat(self, *, wait: bool = False) -> None:
+        if self._heartbeat is not None:
+            self._heartbeat.close(wait=wait)
+            self._heartbeat = None
 
     def _connect(self, formed: Round, patience: Patience) -> TCPStore | None:
         leader = formed.members[0]
         while self._is_worth_waiting_for(formed, patience):
             try:
-                # TCPStore itself retries for seconds, and prints a stack trace, if the port is closed.
-                socket.create_connection((leader.addr, leader.store_port), timeout=1.0).close()
-                store = call_while(partial(_client_of, leader), partial(self._is_worth_waiting_for, formed, patience))
+                store = call_while(partial(_reach, leader), partial(self._is_worth_waiting_for, formed, patience))
             except (OSError, DistError) as error:
                 log.warning(
                     "cannot reach the store of %s at %s:%d: %s", leader.node, leader.addr, leader.store_port, error
@@ -252,7 +298,10 @@ class SpotsupRendezvousHandler(RendezvousHandler):  # type: ignore[misc]  # mypy
         return isinstance(self._standing_in(formed), Stay)
 
 
-def _client_of(leader: RoundMember) -> TCPStore:
+def _reach(leader: RoundMember) -> TCPStore:
+    """A connection to the leader's store. Raises OSError and DistError."""
+    # TCPStore itself retries for seconds, and prints a stack trace, if the port is closed.
+    socket.create_connection((leader.addr, leader.store_port), timeout=1.0).close()
     return TCPStore(
         leader.addr,
         leader.store_port,
@@ -284,7 +333,8 @@ def handler_from(
 ) -> SpotsupRendezvousHandler:
     """`params.endpoint`: etcd's endpoints, separated by commas; `params.run_id`: the job.
 
-    `--rdzv-conf` may set `cluster`, `node`, `lease_ttl`, `join_timeout` and `timeout` (the store's), times in seconds;
+    `--rdzv-conf` may set `cluster`, `node`, `multiple_of`, `lease_ttl`, `join_timeout` and `timeout` (the store's),
+    times in seconds;
     cluster and node also come from SPOTSUP_CLUSTER and SPOTSUP_NODE_ID. Raises ValueError for what cannot be right.
     """
     # Each connection to a TCPStore does a reverse lookup of its address, for a log text (SocketImpl in torch's
@@ -300,8 +350,9 @@ def handler_from(
         endpoints=endpoints,
         lease_ttl_s=rdzv_conf.seconds(params, "lease_ttl", DEFAULT_LEASE_TTL_S),
     )
+    multiple = rdzv_conf.count(params, "multiple_of")
     handler = SpotsupRendezvousHandler(
-        RendezvousClient(config, Rules(params.min_nodes, params.max_nodes, app_failures)),
+        RendezvousClient(config, Rules(params.min_nodes, params.max_nodes, app_failures, multiple_of=multiple)),
         join_timeout_s=rdzv_conf.seconds(params, "join_timeout", _JOIN_TIMEOUT_S),
         store_timeout_s=rdzv_conf.seconds(params, "timeout", _STORE_TIMEOUT_S),
     )

@@ -10,18 +10,31 @@ number has left that round; one with a smaller number has not yet seen that it i
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-from spotsup_trainer.wire import Hint, Loss, Member, Result, Round, RoundMember
+from spotsup_trainer.wire import Failure, Hint, Loss, Member, Result, Round, RoundMember
 
 # A node may be lost this often within the last minutes and rejoin at once; after that it has to wait.
 _FREE_LOSSES = 2
 _MAX_REJOIN_BACKOFF_S = 30.0
 _LOSS_WINDOW_S = 600.0
 _MAX_LOSSES = 16
+# A failure so soon after the start of the workers, before any step, is the same at the next start.
+EARLY_FAILURE_S = 30.0
+# Rounds whose steps hang are formed anew so often within a day, where the job asks for it.
+MAX_HANG_RESTARTS = 3
+_HANG_WINDOW_S = 24 * 3600.0
+_PROBLEM_CHARS = 400
+_VARYING = re.compile(r"0x[0-9a-f]+|\d+|(?:/[\w.+@-]+)+", re.IGNORECASE)
+_SIGKILL = -9  # most likely by the kernel, out of memory
+# After this much progress, failures of the program before it do not count any more: after so many checkpoints, or, for
+# programs without a Session, after a round that ran for so long before it failed.
+_PROGRESS_CHECKPOINTS = 3
+_PROGRESS_S = 24 * 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +44,10 @@ class Rules:
     # Both hold unless a hint says otherwise.
     min_nodes: int
     max_nodes: int
-    # How many rounds may end by the program's own failure; None for any number.
+    # How many rounds may end by the program's own failure; None for any number. A hint may say otherwise, too.
     app_failures: int | None = None
+    # A round has a multiple of so many nodes, unless a hint says otherwise.
+    multiple_of: int = 1
     # Without a hint, a round closes once nothing has changed for this long: launchers that start together join it.
     settle_s: float = 0.3
     # The same while a hinted member has not come yet.
@@ -58,6 +73,8 @@ class View:
     grace_until: float = -math.inf
     # When each member appeared, if that was observed.
     since: Mapping[str, float] = field(default_factory=dict)
+    # Members without a key that still run in the round, by its store (heartbeat.py): only etcd is out of their reach.
+    heard: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +138,21 @@ def bounds(view: View) -> tuple[int, int]:
     return source.min_nodes, source.max_nodes
 
 
+def multiple_of(view: View) -> int:
+    """A round has a multiple of so many nodes."""
+    return max(1, (view.hint or view.rules).multiple_of)
+
+
+def unhealthy(view: View) -> frozenset[str]:
+    """Live nodes whose GPUs cannot train, as their own agents found.
+
+    Not believed of more than one node and more than a tenth at once: then it is the check that does not work.
+    """
+    here = live(view)
+    found = frozenset(node for node, member in here.items() if member.unhealthy)
+    return found if len(found) <= max(1, len(here) // 10) else frozenset()
+
+
 def live(view: View) -> dict[str, Member]:
     """Members whose key exists and who have no tombstone, by node."""
     return {node: member for node, member in view.members.items() if node not in view.tombstones}
@@ -149,9 +181,10 @@ def rejoin_backoffs(view: View, now: float, at: float = -math.inf) -> dict[str, 
 def target(view: View, waiting: Collection[str] = ()) -> tuple[Member, ...]:
     """The members that should be in the next round, in rank order, whatever their state now.
 
-    These are the hinted nodes (without a hint, all nodes) that are live, do not leave and are not in `waiting`, and
-    spares for hinted ones that were lost or leave. Survivors of the last round keep their order; newcomers follow in
-    the hint's order, else by node id. Never more than the maximum.
+    These are the hinted nodes (without a hint, all nodes) that are live and healthy, do not leave and are not in
+    `waiting`, and spares for hinted ones that were lost or leave. Survivors of the last round keep their order;
+    newcomers follow in the hint's order, else by node id. Never more than the maximum, and the largest multiple of what
+    the job asks for. A node whose workers outlive SIGKILL does not stay.
     """
     before = {node: rank for rank, node in enumerate(view.round.nodes())} if view.round else {}
     named = (*view.hint.members, *view.hint.spares) if view.hint else ()
@@ -162,9 +195,11 @@ def target(view: View, waiting: Collection[str] = ()) -> tuple[Member, ...]:
         index = hinted.get(member.node, 0) if newcomer else before[member.node]
         return newcomer, index, member.node
 
-    staying = {node: member for node, member in live(view).items() if member.state != "leaving" and node not in waiting}
+    gone, out = {"leaving", "stopping"}, {*waiting, *unhealthy(view)}
+    staying = {node: member for node, member in live(view).items() if member.state not in gone and node not in out}
     chosen = list(staying.values()) if view.hint is None else _hinted(view.hint, staying, view)
-    return tuple(sorted(chosen, key=order)[: bounds(view)[1]])
+    count = min(len(chosen), bounds(view)[1])
+    return tuple(sorted(chosen, key=order)[: count - count % multiple_of(view)])
 
 
 def _hinted(hint: Hint, staying: Mapping[str, Member], view: View) -> list[Member]:
@@ -192,7 +227,9 @@ def next_round(view: View, now: float, formed_at: float) -> Decision:
     if _held(view):
         return Wait("the job is paused")
     if len(chosen) < minimum:
-        return Wait(f"{len(chosen)} of at least {minimum} nodes are here", min(backoffs.values(), default=math.inf))
+        ill = "".join(f"; the GPUs of {node} are unhealthy" for node in sorted(unhealthy(view)))
+        until = min(backoffs.values(), default=math.inf)
+        return Wait(f"{len(chosen)} of at least {minimum} nodes are here{ill}", until)
     busy = sorted({m.node for m in chosen if not _is_ready(view, m)} | _still_stopping(view))
     if busy:
         return Wait(f"{', '.join(busy)} must stop first")
@@ -228,13 +265,32 @@ def standing(view: View, current: Round, node: str, now: float) -> Standing:
     states = {member.node: view.members[member.node] for member in current.members if member.node in view.members}
     done = [name for name, member in states.items() if member.state == "done"]
     if len(done) == len(current.members):
-        return Over(Result("success", "the program ended well on every node", current.number))
+        problems = "; ".join(f"{name}: {m.problem}" for name, m in states.items() if m.problem)[:_PROBLEM_CHARS]
+        return Over(Result("success", "the program ended well on every node", current.number, problems))
     going = [
-        name for name, member in states.items() if member.state in {"leaving", "waiting"} and _left(member, current)
+        name
+        for name, member in states.items()
+        if member.state in {"leaving", "waiting", "stopping"} and _left(member, current)
     ]
     if going:
         return Yield(f"{', '.join(going)} leaves")
     return Stay() if done else _welcome(view, current, now)
+
+
+def has_finished(view: View, current: Round) -> bool:
+    """Whether all workers of some member of the round have ended well."""
+    return any(m.node in view.members and view.members[m.node].state == "done" for m in current.members)
+
+
+def hangs(view: View, current: Round) -> bool:
+    """Whether the steps of the round hang: no rank of any member gives a sign of life."""
+    found = (view.members.get(m.node) for m in current.members)
+    return all(m is not None and m.state == "running" and m.stalled_since > 0 for m in found)
+
+
+def may_restart(current: Round, at: float) -> bool:
+    """Whether a round whose steps hang may be formed anew, or that did not help before. `at`: UNIX seconds."""
+    return sum(at - hung_at < _HANG_WINDOW_S for hung_at in current.recent_hangs) < MAX_HANG_RESTARTS
 
 
 def _left(member: Member, current: Round) -> bool:
@@ -253,17 +309,19 @@ def _broken(view: View, current: Round, node: str, now: float) -> Broken | None:
             return Broken(f"{member.node} is gone", "lost")
         if found is None:
             # A single member goes on without its key until another round is formed.
-            if now < view.grace_until or len(current.members) == 1:
+            if now < view.grace_until or member.node in view.heard or len(current.members) == 1:
                 continue
             return Broken(f"{member.node} is lost", "lost")
         if found.incarnation != member.incarnation:
             return Broken(f"the launcher of {member.node} has restarted", "lost")
-        if found.state == "waiting" and found.round >= current.number and not found.parked:
+        if found.state in {"waiting", "stopping"} and found.round >= current.number and not found.parked:
             return Broken(f"{member.node} has stopped: {_why(found)}", "stopped")
     return None
 
 
 def _why(member: Member) -> str:
+    if member.unhealthy:
+        return f"its GPUs are unhealthy ({member.unhealthy})"
     return "its program failed" if member.failure else "its round broke"
 
 
@@ -310,12 +368,18 @@ def _is_same(one: RoundMember, other: Member | None) -> bool:
 def _still_stopping(view: View) -> set[str]:
     """Members of the last round that still run, whatever they do next: their checkpoint may not be complete yet.
 
-    Bounded by their leases, and by the time that a launcher gives its workers to stop.
+    Bounded by their leases, and by the time that a launcher gives its workers to stop. Members that only etcd cannot
+    hear train on for as long as they can.
     """
     if view.round is None:
         return set()
     members = {node: member for node, member in live(view).items() if _is_in(view.round, member)}
-    return {node for node, m in members.items() if not (_is_ready(view, m) or (m.state == "leaving" and m.parked))}
+    stopping = {node for node, m in members.items() if not (_is_ready(view, m) or _is_out(m))}
+    return stopping | (view.heard & set(view.round.nodes()) - view.tombstones)
+
+
+def _is_out(member: Member) -> bool:
+    return (member.state == "leaving" and member.parked) or member.state == "stopping"
 
 
 def _missing_of_round(view: View) -> list[str]:
@@ -336,10 +400,12 @@ def _settle_s(view: View, *, full: bool) -> float:
 def _close(view: View, chosen: tuple[Member, ...], formed_at: float) -> Close | Finish:
     last = view.round
     failed = _failed_member(last, chosen) if last else None
-    failures = (last.app_failures if last else 0) + (1 if failed else 0)
-    allowed = view.rules.app_failures
-    if last and failed and allowed is not None and failures > allowed:
-        return Finish(Result("failure", _verdict(failures, allowed, failed), last.number))
+    checkpoints, before = _progress(last, chosen, failed)
+    failures = before + (1 if failed else 0)
+    hinted = view.hint.app_failures if view.hint else None
+    allowed = view.rules.app_failures if hinted is None else hinted
+    if last and failed and allowed is not None and (verdict := _verdict(last, failed, failures, allowed)):
+        return Finish(Result("failure", verdict, last.number))
     number = 1 + max([last.number if last else 0, *(member.round for member in chosen)])
     return Close(
         Round(
@@ -348,8 +414,10 @@ def _close(view: View, chosen: tuple[Member, ...], formed_at: float) -> Close | 
             formed_at=formed_at,
             reason=_reason(last, chosen, failed=failed is not None),
             app_failures=failures,
+            checkpoints=0 if failed else checkpoints,
             last_failure=failed.failure if failed else (last.last_failure if last else None),
             recent_losses=_losses(view, formed_at),
+            recent_hangs=_hangs(last, chosen, formed_at),
         )
     )
 
@@ -364,6 +432,19 @@ def _losses(view: View, at: float) -> tuple[Loss, ...]:
     return (*old, *(Loss(node, at) for node in lost))[-_MAX_LOSSES:]
 
 
+def _hangs(last: Round | None, chosen: tuple[Member, ...], at: float) -> tuple[float, ...]:
+    """When rounds of the last day hung, the last round included. `at`: UNIX seconds."""
+    if last is None:
+        return ()
+    old = [hung_at for hung_at in last.recent_hangs if at - hung_at < _HANG_WINDOW_S]
+    return (*old, *([at] if _hung(last, chosen) else []))[-MAX_HANG_RESTARTS:]
+
+
+def _hung(last: Round, chosen: tuple[Member, ...]) -> bool:
+    stayed = [member for member in chosen if _is_in(last, member)]
+    return bool(stayed) and all(member.stalled_since > 0 for member in stayed)
+
+
 def _failed_member(last: Round, chosen: tuple[Member, ...]) -> Member | None:
     """The first member whose program's own failure ended `last`; None if the program was not the reason.
 
@@ -375,14 +456,42 @@ def _failed_member(last: Round, chosen: tuple[Member, ...]) -> Member | None:
     return chosen[min(failed)[1]] if failed else None
 
 
-def _verdict(failures: int, allowed: int, failed: Member) -> str:
+def _progress(last: Round | None, chosen: tuple[Member, ...], failed: Member | None) -> tuple[int, int]:
+    """How many checkpoints were completed since the program last failed, and how many of its failures still count."""
+    if last is None:
+        return 0, 0
+    seen = max((member.checkpoints for member in chosen if member.round == last.number), default=0)
+    checkpoints = min(_PROGRESS_CHECKPOINTS, last.checkpoints + seen)
+    ran_s = failed.failure.at - last.formed_at if failed and failed.failure else 0.0
+    has_progressed = checkpoints >= _PROGRESS_CHECKPOINTS or ran_s >= _PROGRESS_S
+    return checkpoints, 0 if has_progressed else last.app_failures
+
+
+def repeats(before: Failure | None, now: Failure) -> bool:
+    """Whether a program has failed as in the round before, soon after both starts: it would fail so every time.
+
+    Numbers, addresses and paths in the messages may differ.
+    """
+    if before is None or now.round != before.round + 1:
+        return False
+    if any(not 0 < each.after_s <= EARLY_FAILURE_S or each.stepped for each in (before, now)):
+        return False
+    alike = before.exit_code == now.exit_code != _SIGKILL
+    return alike and _VARYING.sub("", before.message) == _VARYING.sub("", now.message)
+
+
+def _verdict(last: Round, failed: Member, failures: int, allowed: int) -> str:
+    """Why the job has failed; "" while its program is started again."""
     failure = failed.failure
     assert failure is not None
-    times = "once" if failures == 1 else f"{failures} times"
-    return (
-        f"the program failed {times}, {allowed} allowed; last on {failed.node}, local rank {failure.local_rank}, "
-        f"exit code {failure.exit_code}: {failure.message}"
-    )
+    if failures > allowed:
+        how = f"{'once' if failures == 1 else f'{failures} times'}, {allowed} allowed; last"
+    elif repeats(last.last_failure, failure):
+        how = f"twice in the same way, {failure.after_s:.1f} s after the start; last"
+    else:
+        return ""
+    where = f"on {failed.node}, local rank {failure.local_rank}, exit code {failure.exit_code}"
+    return f"the program failed {how} {where}: {failure.message}"
 
 
 def _reason(last: Round | None, chosen: tuple[Member, ...], *, failed: bool) -> str:
@@ -392,4 +501,6 @@ def _reason(last: Round | None, chosen: tuple[Member, ...], *, failed: bool) -> 
     parts = [f"{node} joined" for node in sorted(after - before)]
     parts += [f"{node} left" for node in sorted(before - after)]
     parts += [f"{m.node} restarted" for m in chosen if m.node in before and not _is_in(last, m)]
+    if not parts and not failed and _hung(last, chosen):
+        return "its steps hung"
     return ", ".join(parts) or ("the program failed" if failed else "re-formed")

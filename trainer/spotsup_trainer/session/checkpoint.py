@@ -6,11 +6,13 @@ Except for reading at the start, all disk access is on a thread: a file system t
 from __future__ import annotations
 
 import contextlib
+import math
 import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -23,9 +25,11 @@ from spotsup_trainer.session.checkpoint_dir import (
     Owner,
     Position,
     SupersededError,
+    checkpoints_in,
 )
 from spotsup_trainer.session.peers import Peers
 
+_MEASURED = 20  # checkpoints: as many as p95 needs to leave one out
 _ATTEMPTS = 2  # a transient error of a network file system should not cost steps
 _ABANDON_S = 10.0  # how long a failing process waits for a checkpoint that is being written
 _TIMEOUT_S = 1500.0  # less than gloo's 30 min, after which the other ranks would fail
@@ -37,7 +41,8 @@ class Checkpointer:
 
     `step` is that of the newest complete checkpoint, 0 without one. On ranks other than 0 it may be one that rank 0
     could not complete; where it matters they ask rank 0. `round_number`: if two processes claim the same directory, the
-    one of the newer round wins. A write that takes longer than `warn_after_s` is a `problem`.
+    one of the newer round wins. A write that takes longer than `warn_after_s` is a `problem`. `resume_from`: where to
+    look while there is none; nothing is written there.
     """
 
     def __init__(
@@ -49,6 +54,7 @@ class Checkpointer:
         *,
         round_number: int = 0,
         warn_after_s: float = 60.0,
+        resume_from: Sequence[Path] = (),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         snapshot.check(state)
@@ -56,18 +62,24 @@ class Checkpointer:
         self._state = state
         self._peers = peers
         self._dir = CheckpointDir(root, Owner(round_number, uuid.uuid4().hex[:12]), keep)
+        self._resume_from = tuple(resume_from)
         self._restored_step = 0
         self._staging = staging.Staging()
         self._writers: Peers | None = None
         self._claiming: threading.Thread | None = None
         self._writing: threading.Thread | None = None
         self._writing_step = 0
-        self._began = 0.0
+        self._began = self._asked_at = 0.0
+        self._took_s: deque[float] = deque(maxlen=_MEASURED)
         self._warn_after_s = warn_after_s
         self._clock = clock
         self._last_error = self._warned_of = ""
         self._warning = threading.Lock()
         self._failure: BaseException | None = None
+
+    def took_s(self, share: float) -> float:
+        """How long at most that share of the last checkpoints took, from the copy to the rename; 0 before the first."""
+        return quantile(self._took_s, share)
 
     @property
     def busy(self) -> bool:
@@ -91,8 +103,8 @@ class Checkpointer:
     def restore(self) -> Position | None:
         """Load the newest readable checkpoint into the state; None if there is no checkpoint.
 
-        Collective. Raises CheckpointError if there are checkpoints but none can be read: only a person should decide to
-        start over then.
+        Collective. Raises CheckpointError if there are checkpoints but none can be read, or none where it is to resume
+        from: only a person should decide to start over then.
         """
         with self._warning_while_slow(f"the checkpoints in {self._dir.root}"):
             return self._restore()
@@ -112,7 +124,7 @@ class Checkpointer:
         """
         assert not self.busy, "the copy that is being written would be overwritten"
         self.check()
-        self._start(self._copied(), position)
+        self._start(position)
 
     def save(
         self, position: Position, timeout_s: float = _TIMEOUT_S, meanwhile: Callable[[], object] = lambda: None
@@ -127,7 +139,7 @@ class Checkpointer:
         for _ in range(_ATTEMPTS):
             if not needed or stop:
                 break
-            self._start(self._copied(), position)
+            self._start(position)
             failed = not self._wait([self._writing], timeout_s, meanwhile) or self._failure is not None
             # only rank 0 knows whether it could complete what all have written; also the barrier before parking
             needed, stop = self._peers.highest([self.step != position.step, failed])
@@ -169,13 +181,19 @@ class Checkpointer:
                 f"no checkpoint in {self._dir.root} can be read; repair one, or move them away to start over. "
                 + " | ".join(problems)
             )
+        if self._resume_from:
+            folders = ", ".join(map(str, self._resume_from))
+            raise CheckpointError(
+                f"there is no complete checkpoint in {folders}: submit the job without --resume-from to start over"
+            )
         return None
 
     def _whole_checkpoints(self, problems: list[str]) -> Iterator[tuple[Checkpoint, Position]]:
         """The checkpoints from which no file is missing, the newest first. For rank 0."""
         with contextlib.suppress(OSError):  # then its owner counts as another process
             self._dir.remember_owner()
-        for checkpoint in self._dir.checkpoints():
+        folders = (self._dir.root, *self._resume_from)
+        for checkpoint in next(filter(None, map(checkpoints_in, folders)), []):
             try:
                 if missing := snapshot.incomplete(checkpoint.path):
                     raise CheckpointError(missing)
@@ -236,7 +254,9 @@ class Checkpointer:
             staging.share(captured, self._peers.rank, self._peers.world) if same_everywhere else captured
         )
 
-    def _start(self, copied: dict[str, Any], position: Position) -> None:
+    def _start(self, position: Position) -> None:
+        self._asked_at = self._clock()
+        copied = self._copied()
         assert self._writers is not None
         if not _is_alive(self._claiming):
             self._began = self._clock()
@@ -285,6 +305,7 @@ class Checkpointer:
         except BaseException as error:  # noqa: BLE001  # raised again by check(), in the training thread
             self._failure = error
         else:
+            self._took_s.append(self._clock() - self._asked_at)
             self.step, self._last_error = position.step, ""
 
     def _write(self, copied: dict[str, Any], position: Position, writers: Peers) -> None:
@@ -320,6 +341,11 @@ class Checkpointer:
         if self._peers.rank == 0 or any_rank:
             with contextlib.suppress(OSError):  # stderr may go to the same full disk
                 print(f"spotsup: {message}", file=sys.stderr, flush=True)
+
+
+def quantile(values: Collection[float], share: float) -> float:
+    """The smallest of `values` that is not exceeded by at least `share` of them; 0 if there is none."""
+    return sorted(values)[math.ceil(share * len(values)) - 1] if values else 0.0
 
 
 def _thread(target: Callable[..., None], *arguments: Any) -> threading.Thread:

@@ -95,6 +95,18 @@ class Checkpoint:
         return position
 
 
+def checkpoints_in(root: Path) -> list[Checkpoint]:
+    """The complete checkpoints below `root`, the newest first; none if it does not exist."""
+    if not root.is_dir():
+        return []
+    found = [
+        Checkpoint(int(match[1]), entry)
+        for entry in root.iterdir()
+        if (match := _COMPLETE.fullmatch(entry.name)) and entry.is_dir()
+    ]
+    return sorted(found, key=lambda checkpoint: checkpoint.step, reverse=True)
+
+
 class CheckpointDir:
     """The checkpoints below `root`, the `keep` newest of which are kept, as `owner` sees them.
 
@@ -112,14 +124,7 @@ class CheckpointDir:
 
     def checkpoints(self) -> list[Checkpoint]:
         """The complete checkpoints, the newest first; none if the directory does not exist."""
-        if not self.root.is_dir():
-            return []
-        found = [
-            Checkpoint(int(match[1]), entry)
-            for entry in self.root.iterdir()
-            if (match := _COMPLETE.fullmatch(entry.name)) and entry.is_dir()
-        ]
-        return sorted(found, key=lambda checkpoint: checkpoint.step, reverse=True)
+        return checkpoints_in(self.root)
 
     def remember_owner(self) -> None:
         """Call it before reading a checkpoint: a later `claim` may replace this owner. Raises OSError."""

@@ -17,6 +17,7 @@ import os
 import random
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -27,10 +28,12 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from spotsup_trainer.session.checkpoint_dir import CheckpointError, Position
+from spotsup_trainer.session.pace import Pace
 from spotsup_trainer.session.peers import Peers
 from spotsup_trainer.session.sampler import Cursor, GlobalOffsetSampler, Plan, Share, after, order
+from spotsup_trainer.timing import SaveTimes
 from spotsup_trainer.wire import Progress
-from spotsup_trainer.worker_files import WorkerFiles
+from spotsup_trainer.worker_files import WorkerFiles, earlier_folders
 
 if TYPE_CHECKING:
     from spotsup_trainer.session.checkpoint import Checkpointer
@@ -42,6 +45,7 @@ _IN_INIT, _IN_STEP, _IN_CHECKPOINT_POINT, _IN_FINISH = 0, 1, 2, 3
 
 _DEFAULT_EVERY_S = 60.0
 _WARN_AFTER_S = 60.0
+_MEASURED_STEPS = 64
 _PROGRESS_EVERY_S = 0.2  # often enough for a person to watch; the agent sends each change to etcd
 _SIGN_OF_LIFE_EVERY_S = 20.0  # a machine's dead-man switch waits for at least half an hour
 
@@ -66,7 +70,8 @@ class Session:
     """One round of training on this rank.
 
     - `state`: name -> module, optimizer, or any object with `state_dict` and `load_state_dict`. It is restored on
-      construction, from the newest complete checkpoint, by any number of processes.
+      construction, from the newest complete checkpoint, by any number of processes; of a job that was submitted with
+      --resume-from and has none yet, from the newest of the earlier job.
     - `checkpoint_dir`: by default SPOTSUP_CHECKPOINT_DIR, which a spotsup job sets; without either, no checkpoints.
     - `every_steps`, `every_s`: when to save, in the background (default: every 60 s).
     - `keep`: how many of the newest checkpoints are kept.
@@ -105,6 +110,10 @@ class Session:
         self._loss: Any = None
         self._first_step_at = self._last_step_at = self._progress_at = 0.0
         self._sign_of_life_at = clock()
+        self._pace = Pace()
+        self._trains = False
+        self._times_written = SaveTimes()
+        self._steps_s: deque[float] = deque(maxlen=_MEASURED_STEPS)
         self._share: Share | None = None
         self._plan: Plan | None = None
         self._progress_failed = False
@@ -113,6 +122,7 @@ class Session:
             checkpoint_dir or environ.get("SPOTSUP_CHECKPOINT_DIR"),
             keep,
             warn_after_s or max(_WARN_AFTER_S, 2 * (every_s or 0.0)),
+            earlier_folders(environ),
         )
         restored = self._checkpoints.restore() if self._checkpoints else None
         start = restored or Position(0, rng_seed=torch.initial_seed())
@@ -170,8 +180,9 @@ class Session:
         """Whether this node was asked to checkpoint and park. Cheap, and not collective: other ranks may not know yet.
 
         Use it to cut short work that only some ranks do, or that is long and not training, so that the next `step` or
-        `checkpoint_point` comes soon.
+        `checkpoint_point` comes soon. Each call shows that this rank does not hang.
         """
+        self._show_life()
         return self._files.yield_wanted()
 
     # -- training ------------------------------------------------------------------------------------------
@@ -220,10 +231,14 @@ class Session:
         """
         self._loss = loss.detach() if isinstance(loss, torch.Tensor) else loss
         self._position = replace(self._taken, step=self._position.step + 1)
-        self._last_step_at = self._clock()
+        before, self._last_step_at = self._last_step_at, self._clock()
+        if before:
+            self._steps_s.append(max(0.0, self._last_step_at - before))
+        self._pace.step(self._last_step_at)
         first = self._first_step_at == 0.0
         if first:
             self._first_step_at = self._last_step_at
+            self._trains = True
             if self._checkpoints:
                 self._checkpoints.claim()
         level = self._agree(_IN_STEP)
@@ -244,6 +259,7 @@ class Session:
         """Checkpoint the last step of training. Collective. Raises CheckpointError if that failed."""
         self._agree(_IN_FINISH)
         saved = self._checkpoints is None or self._checkpoints.save(self._position, meanwhile=self._report)
+        self._trains = False
         self._report(now=True)
         if self._checkpoints is not None and not saved:
             problem = self._checkpoints.problem() or "rank 0 could not complete it"
@@ -263,13 +279,24 @@ class Session:
     # -- inside --------------------------------------------------------------------------------------------
 
     def _open_checkpoints(
-        self, state: Mapping[str, Any], directory: str | os.PathLike[str] | None, keep: int, warn_after_s: float
+        self,
+        state: Mapping[str, Any],
+        directory: str | os.PathLike[str] | None,
+        keep: int,
+        warn_after_s: float,
+        resume_from: list[Path],
     ) -> Checkpointer | None:
         if directory:
             from spotsup_trainer.session.checkpoint import Checkpointer  # a second, for DCP
 
             return Checkpointer(
-                Path(directory), state, self._peers, keep, round_number=self._round, warn_after_s=warn_after_s
+                Path(directory),
+                state,
+                self._peers,
+                keep,
+                round_number=self._round,
+                warn_after_s=warn_after_s,
+                resume_from=resume_from,
             )
         if self._files.yield_ is not None and self.rank == 0:
             print(
@@ -295,6 +322,8 @@ class Session:
 
     def _due(self) -> bool:
         """Rank 0 decides on periodic checkpoints, and begins none while one is being written."""
+        if self._checkpoints is not None and self._files.save_wanted():
+            return self.steps_done != self._due_from[0]
         if self._checkpoints is None or self.rank != 0:
             return False
         self._checkpoints.check()
@@ -309,6 +338,7 @@ class Session:
     def _act(self, level: int) -> None:
         if level == _CHECKPOINT and self._checkpoints:
             self._due_from = (self.steps_done, self._clock())
+            self._files.save_begun()
             self._checkpoints.begin(self._position)
         elif level == _YIELD:
             # if the disk hangs, the launcher ends this process before this call times out
@@ -316,11 +346,20 @@ class Session:
             self._report(now=True)
             self._files.park(self.steps_done, saved, self._park_timeout_s)
 
+    def _show_life(self, *, now: bool = False) -> None:
+        at = self._clock()
+        self._pace.alive(at)
+        if now or not 0 <= at - self._sign_of_life_at < _SIGN_OF_LIFE_EVERY_S:
+            self._sign_of_life_at = at
+            self._files.renew(self._pace.hangs_after_s if self._trains else None)
+
     def _report(self, *, now: bool = False) -> None:
         at = self._clock()
-        if not 0 <= at - self._sign_of_life_at < _SIGN_OF_LIFE_EVERY_S:
-            self._sign_of_life_at = at
-            self._files.renew()
+        self._show_life(now=now)
+        times = self._times()
+        if times != self._times_written:
+            self._times_written = times
+            self._files.write_times(times)
         if self.rank != 0 or self._first_step_at == 0.0:
             return
         if not now and 0 <= at - self._progress_at < _PROGRESS_EVERY_S:
@@ -336,6 +375,10 @@ class Session:
             loss=None if self._loss is None else float(self._loss),
             checkpoint_step=self._checkpoints.step if self._checkpoints else 0,
             checkpoint_problem=self._checkpoints.problem() if self._checkpoints else "",
+            checkpoint_p50_s=self._checkpoints.took_s(0.5) if self._checkpoints else 0.0,
+            checkpoint_p95_s=times.checkpoint_s,
+            step_s=times.step_s,
+            checkpoint_every_s=self._every_s or (self._every_steps or 0) * times.step_s,
         )
         try:
             self._files.write_progress(progress)
@@ -343,6 +386,11 @@ class Session:
             if not self._progress_failed:
                 print(f"spotsup: progress is no longer reported: {error}", file=sys.stderr, flush=True)
             self._progress_failed = True
+
+    def _times(self) -> SaveTimes:
+        """What leaving takes. A step's time in three digits: it is written where it changes."""
+        checkpoint_s = self._checkpoints.took_s(0.95) if self._checkpoints else 0.0
+        return SaveTimes(round(checkpoint_s, 3), float(f"{max(self._steps_s, default=0.0):.2g}"))
 
     def _batches(self, sampler: GlobalOffsetSampler, loader: Any) -> Iterator[Any]:
         """The batches of `loader`; remembers which step each belongs to, for `step` to count."""

@@ -1,0 +1,97 @@
+"""What is learned of workers that seem to hang, from real processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from spotsup_trainer.launcher.examine import MAX_RANK_CHARS, MAX_RANKS, TIMEOUT_S, Idleness, processor_s, stacks, states
+
+from tests.e2e.launching import eventually
+
+DEEP = (
+    "import faulthandler, sys, time\n"
+    """
+from spotsup_trainer.launcher.examine import register
+register(sys.argv[1])
+def deeper(left):
+    if left:
+        deeper(left - 1)
+    print(flush=True)
+    time.sleep(600)
+deeper(90)
+"""
+)
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[object]:
+    started: list[subprocess.Popen[bytes]] = []
+
+    def run(code: str) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-c", code, str(tmp_path / "stacks")]
+        started.append(subprocess.Popen(command, stdout=subprocess.PIPE, process_group=0))
+        return started[-1]
+
+    yield run
+    for process in started:
+        process.kill()
+        process.wait()
+        assert process.stdout is not None
+        process.stdout.close()
+
+
+def test_of_two_workers_one_works(start: object) -> None:
+    assert callable(start)
+    works, sleeps = start("while True: pass"), start("import time; print(flush=True); time.sleep(600)")
+    assert sleeps.stdout.readline() == b"\n"  # from here on it uses no time
+    busy, idle = works.pid, sleeps.pid
+    both, one = Idleness([busy, idle], 0.0), Idleness([idle], 0.0)
+    used_s = processor_s([busy])
+    eventually("a second of work", lambda: processor_s([busy]) > used_s + 1.0)
+    for sampled in (both, one):
+        sampled.update(4.9)
+        assert sampled.since is None
+        sampled.update(10.0)
+    assert (both.since, one.since) == (None, 0.0)
+    one.update(20.0)
+    assert one.since == 0.0
+
+
+def test_stacks_are_cut_and_a_worker_without_a_handler_gets_no_signal(tmp_path: Path, start: object) -> None:
+    assert callable(start)
+    deep, bare = start(DEEP), start("import time; print(flush=True); time.sleep(600)")
+    assert (deep.stdout.readline(), bare.stdout.readline()) == (b"\n", b"\n")
+    files = dict.fromkeys(range(12), tmp_path / "stacks")
+    text = stacks({0: deep.pid, 1: bare.pid}, files, os.kill)
+    first, second = text.split("\nlocal rank 1, ")
+    assert first.startswith(f"local rank 0, pid {deep.pid}, state S")
+    assert "in deeper\n" in first
+    assert MAX_RANK_CHARS < len(first) < MAX_RANK_CHARS + 100
+    assert second.endswith("no stacks: install py-spy on the nodes, or use warm workers")
+    assert bare.poll() is None
+    many = stacks(dict.fromkeys(range(12), bare.pid), files, os.kill)
+    assert many.count("local rank") == MAX_RANKS
+    assert many.endswith("and 4 more")
+    bare.kill()
+    bare.wait()
+    assert states({3: bare.pid}) == f"local rank 3, pid {bare.pid}, ended"
+
+
+def test_a_stopped_worker_is_not_waited_for(tmp_path: Path, start: object) -> None:
+    """As one that hangs in the kernel, it does not answer."""
+    assert callable(start)
+    deep = start(DEEP)
+    assert deep.stdout.readline() == b"\n"
+    os.kill(deep.pid, signal.SIGSTOP)
+    began = time.monotonic()
+    text = stacks({0: deep.pid}, {0: tmp_path / "stacks"}, os.kill)
+    assert text.startswith(f"local rank 0, pid {deep.pid}, state T")
+    assert "no stacks" in text
+    assert time.monotonic() - began < TIMEOUT_S + 5.0

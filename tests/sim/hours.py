@@ -1,0 +1,61 @@
+"""P12: hours count training. However long a job waits for machines, that uses up none of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from supervisor.model import JobRecord
+from supervisor.planner.limits import trained_s
+from supervisor.simulation.world import World
+
+# A loss is seen so late at most: a suspicion has to run out, or another daemon to lead.
+SEEN_LATE_S = 180.0
+# Daemons whose clocks are off by more count wrong hours, as docs/operations.md says.
+CLOCK_S = 60.0
+
+
+@dataclass
+class _Count:
+    present_s: float = 0.0  # for how long there were enough machines
+    losses: int = 1  # how often there were too few afterwards
+    enough: bool = False
+
+
+class HoursCheck:
+    """Counts the time in which each job has enough machines."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._counts: dict[str, _Count] = {}
+        self._at = world.clock.now()
+        self._exempt = False
+
+    def etcd_rolled_back(self) -> None:
+        """What a job has trained is as old as the backup: nothing is checked any more."""
+        self._exempt = True
+
+    def check(self, jobs: Iterable[JobRecord]) -> str:
+        """What is wrong with the hours of a job, or nothing. Call it after every event."""
+        now, passed_s = self._world.clock.now(), self._world.clock.now() - self._at
+        self._at = now
+        self._exempt = self._exempt or any(abs(daemon.clock_error_s) > CLOCK_S for daemon in self._world.daemons)
+        if self._exempt:
+            return ""
+        for job in jobs:
+            count = self._counts.setdefault(job.task_id, _Count())
+            count.present_s += passed_s if count.enough else 0.0
+            enough = self._has_enough(job)
+            count.losses += count.enough and not enough
+            count.enough = enough
+            hours_s = trained_s(job, now)
+            if hours_s > count.present_s + count.losses * SEEN_LATE_S:
+                return (
+                    f"P12: {job.name} counts {hours_s:.0f} s of training, and had machines for {count.present_s:.0f} s"
+                )
+        return ""
+
+    def _has_enough(self, job: JobRecord) -> bool:
+        machines = self._world.cloud.machines.values()
+        mine = sum(each.alive and each.instance.node.startswith(f"{job.task_id}-") for each in machines)
+        return mine >= job.min_nodes

@@ -1,0 +1,72 @@
+"""Other installations in the account, with our cluster's name and even our nodes': nothing of theirs is touched."""
+
+from __future__ import annotations
+
+from supervisor.api.adoption import Adoption
+from supervisor.api.service import Scale
+from supervisor.simulation.cloud import OTHERS, OWNER
+from supervisor.simulation.faults import FaultRates
+from supervisor.simulation.world import World
+from tests.sim.harness import RULES, empty_world, service, submit, training_world, wait_in
+from tests.sim.promises import jobs_of, settled
+
+# On its worst day a cloud's listing ignores what it was asked for.
+UNFILTERED = FaultRates(unfiltered=1.0)
+
+
+def crowd(world: World) -> None:
+    """Every other installation has a machine with a name of ours, a stopped one with its own, and what one left."""
+    ours = [machine.instance.node for machine in world.cloud.machines.values()] or ["job-abcde-1"]
+    for number in range(2 * len(OTHERS)):
+        node = ours[number % len(ours)] if number < len(OTHERS) else f"job-other-{number}"
+        world.cloud.add_other(number, node, stopped=number >= len(OTHERS))
+    world.set_fault_rates(UNFILTERED)
+
+
+def test_nothing_of_other_installations_is_ended_removed_or_taken_over() -> None:
+    world = training_world()
+    crowd(world)
+    world.cloud.add_unjournaled("job-gone-1")
+    world.cloud.add_leftover("disk-1", "job-gone-2")
+    submit(world, "another", 1, 2, 2)
+    world.run(3 * (RULES.leftovers_s + RULES.orphan_grace_s))
+    assert settled(world), "ours were ended, and jobs have their own machines"
+    assert not world.cloud.leftover_by_id
+    assert not world.cloud.wronged
+    assert world.cloud.others.keys() < {each.id for each in world.cloud.instances(OWNER, 1.0)}, "they were shown"
+
+
+def test_a_machine_of_others_under_our_token_is_not_taken_for_one_whose_reply_was_lost() -> None:
+    world = training_world(1, 1, 2)
+    job = jobs_of(world)["job"].record
+    node = f"{job.task_id}-{job.next_node}"
+    world.cloud.add_other(0, "job-other-1")
+    world.set_fault_rates(FaultRates(unfiltered=1.0, lost_reply=1.0))
+    service(world).scale("job", Scale(desired=2))
+    assert world.run_until(lambda w: node in w.cloud.by_token, 30.0)
+    world.run(30.0)
+    assert jobs_of(world)["job"].nodes[node].instance_id in {"", *world.cloud.machines}
+    world.set_fault_rates(FaultRates())
+    assert world.run_until(settled, 120.0)
+
+
+def test_machines_of_others_do_not_keep_a_new_journal_from_beginning() -> None:
+    world = empty_world()
+    crowd(world)
+    for key in list(world.etcd.keys):
+        world.etcd.delete(key)
+    world.crash_daemon()
+    assert world.run_until(lambda w: w.daemon.journal.read().cluster is not None, 30.0)
+    submit(world, "job", 1, 1, 1)
+    assert world.run_until(settled, 60.0)
+
+
+def test_machines_of_others_are_not_adopted() -> None:
+    world = training_world()
+    crowd(world)
+    node = next(iter(jobs_of(world)["job"].nodes))
+    world.etcd.delete(f"/spotsup/sim/world/nodes/job/{node}")
+    world.run(1.0)
+    (adopted,) = Adoption(world.daemon.journal, {"local": world.cloud}, OWNER, world.clock, wait_in(world)).adopt(())
+    assert [each.id for each in adopted.nodes] == [node]
+    assert not {each.instance_id for each in adopted.nodes} & world.cloud.others.keys()

@@ -1,0 +1,418 @@
+"""Nothing spreads (P11): each function of the planner and the market raises in turn while one job is decided, and the
+decision about the other job is what it was. Around it: commits that etcd refuses, outcomes that do not fit, texts."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import CodeType, MappingProxyType
+from typing import Any
+
+import pytest
+from spotsup_trainer.etcd import Compare, TxnResult
+from spotsup_trainer.wire import Ended, Progress, Result
+
+from provisioners.base import InstanceState, Launched, NoCapacity, Scope, Transient, Unknown
+from supervisor.errors import JournalRefusedError, UsageError
+from supervisor.journal.codec import dump
+from supervisor.journal.journal import Journal, Reading
+from supervisor.model import ClusterRecord, EventKind, NoticeRecord
+from supervisor.planner.actions import (
+    MAX_COMMIT_BYTES,
+    Action,
+    BootstrapDone,
+    Commit,
+    FetchOffers,
+    FindDone,
+    Launch,
+    LaunchDone,
+    ListDone,
+    ListInstances,
+    NodeOutcome,
+    OffersDone,
+    Outcome,
+    Plan,
+    TerminateDone,
+)
+from supervisor.planner.boundary import MAX_NAMED, unreadable
+from supervisor.planner.plan import plan
+from supervisor.planner.world import JobView, Rules, Sighting, VolatileState, World
+from supervisor.runtime.clock import SystemClock
+from supervisor.runtime.loop import Loop
+from supervisor.spec import MAX_SPEC_BYTES, parse_spec
+from tests.mutation.run import code_of, function_of, source_of, targets
+from tests.unit.scene import (
+    KEYS,
+    NOW,
+    OFFER,
+    J,
+    N,
+    as_job,
+    hint_of,
+    job,
+    launcher,
+    listing,
+    machine,
+    member,
+    name,
+    node,
+    offering,
+    scene,
+    view,
+    world_of,
+)
+
+# The boundary itself, what the loop calls by itself, and what people's commands call.
+TRUSTED = {"plan", "Boundary.within", "Boundary.__init__", "fault", "report", "unreadable", "absorb", "init_journal"}
+COMMANDS = "supervisor.planner.adoption"
+
+
+@dataclass(frozen=True)
+class Scene:
+    """One job in some trouble."""
+
+    view: JobView
+    outcomes: tuple[NodeOutcome, ...] = ()
+    machines: tuple[Any, ...] = ()
+
+
+def scenes() -> list[Scene]:
+    """Together they reach nearly all of the planner."""
+    full, last = NoCapacity(Scope.ZONE, 60.0, "full"), NoticeRecord(NOW + 5, NOW - 50, "metadata")
+    odd, lost = Transient("odd", unknown_code="Odd"), node(2, N.LOST, has_joined=True, needs_replacement=True)
+    ended, gone = job(2, J.SUCCEEDED, ended_at=NOW - 90), [node(n, N.GONE, ended_at=NOW - 99) for n in range(1, 120)]
+    unhealthy = [BootstrapDone(name(n), "no GPU", unhealthy=True, foreign=n == 1) for n in (1, 2, 3)]
+    done = TerminateDone(name(3), "i-3", "not now", "panic", "no\nmodule")
+    stopped = {name(n): launcher(n, "waiting", parked=True) for n in (1, 2)}
+    running = (machine(1), machine(2))
+    return [
+        Scene(view(job(4), [member(1), node(2, N.REQUESTED), node(4, N.REQUESTED), node(5, N.REQUESTED)]),
+              tuple(LaunchDone(name(n), OFFER, each) for n, each in ((2, full), (4, odd), (5, Unknown("?")))), running),
+        Scene(view(job(2), [member(1), member(2, notice=last)]), machines=running),
+        Scene(view(job(3), [member(1), lost, node(3, N.TERMINATING)],
+                   exits={name(3): Ended(name(3), "failure", 1, "", 1.0)}), (done,), running),
+        Scene(view(job(2), [member(1), node(2, N.SUSPECT)], members={}, agents={}), machines=running),
+        Scene(view(job(2), [member(1), member(2)], members={}, agents={}), machines=running),
+        Scene(view(ended, [member(1), node(2, N.TERMINATING), *gone[3:]], result=Result("success", "", 1))),
+        Scene(view(job(2), [member(1), member(2)], result=Result("failure", "it failed", 1)), machines=running),
+        Scene(view(job(2, J.RUNNING, pause_requested_at=NOW - 9), [member(1), member(2)], members=stopped,
+                   hint=hint_of(1, 2, hold=True)), machines=running),
+        Scene(view(job(2, J.PAUSED, pause_requested_at=0.0), [])),
+        Scene(view(job(1, J.QUEUED, spare_nodes=1), [])),
+        Scene(view(job(3, J.STARTING), [node(n, N.BOOTSTRAPPING) for n in (1, 2, 3)]), tuple(unhealthy),
+              (machine(1), machine(2), machine(3))),
+        Scene(view(job(2), [member(1), member(2), member(3, drain_requested=True), node(4, N.READY)],
+                   progress=Progress(1, 9, 1.0, 1.0, checkpoint_problem="disk full")), machines=running),
+        Scene(view(job(1), [member(1), member(2), node(3, N.PENDING), node(4, N.DRAINING)]),
+              machines=(machine(1), machine(2, InstanceState.TERMINATED), machine(3), machine(4))),
+        Scene(view(job(2), [node(1, N.REQUESTED, launch_unknown=True), node(2, N.BOOTING), node(3, N.FAILED)]),
+              (FindDone(name(1), machine(1)),)),
+        Scene(view(job(2, spare_nodes=1), [member(1), member(2, state_since=NOW + 500), node(3, N.READY)],
+                   hint=hint_of(1, 2, spares=(3,)), tombstones=frozenset({name(9)})), machines=running),
+    ]  # fmt: skip
+
+
+def world_with(scene: Scene) -> tuple[World, dict[str, list[NodeOutcome]]]:
+    """The same job twice, under two names."""
+    known, volatile = world_of(scene.view), VolatileState()
+    views = {called: as_job(scene.view, called) for called in ("bad", "job")}
+    machines = [as_job(replace(each, id=f"{called}{each.id}"), called) for called in views for each in scene.machines]
+    machines += [machine(77, node="job-u-77", id="stray"), *scene.machines]
+    offers = {called: offering(OFFER, replace(OFFER, zone="zone-b"))["offers"]["job"] for called in views}
+    clouds = {"local": listing(*machines, missed_listings={"job-u-1": 2, "bad-u-1": 2})}
+    volatile = replace(volatile, clouds=clouds, offers=offers, sightings={"stray": Sighting(NOW - 999, 3)})
+    outcomes: dict[str, list[NodeOutcome]] = {}
+    for outcome in (as_job(each, called) for called in views for each in scene.outcomes):
+        outcomes.setdefault(outcome.node, []).append(outcome)
+    return replace(known, jobs=views, volatile=volatile, alerts=("e-1",), rules=Rules(gone_kept=2)), outcomes
+
+
+SCENES = [world_with(each) for each in scenes()]
+
+
+class Planned(Exception):
+    """What a function raises here."""
+
+
+_reached: list[bool] = []
+
+
+def fail_here() -> None:
+    """Raise, unless it is the other job that is decided."""
+    frame: Any = sys._getframe(1)
+    while frame is not None and frame.f_code.co_qualname != "_decide":
+        frame = frame.f_back
+    if frame is None or frame.f_locals["name"] == "bad":
+        _reached.append(frame is not None)
+        raise Planned("raised on purpose")
+
+
+def functions() -> Iterator[tuple[str, str, CodeType]]:
+    """Each function and method of the planner and the market, with code that fails at its begin."""
+    for module, path in targets("supervisor.planner,supervisor.market").items():
+        importlib.import_module(module)
+        tree, names = ast.parse(source_of(path)), []
+        holders: list[tuple[str, ast.AST]] = [("", tree)]
+        for prefix, holder in holders:
+            for each in ast.iter_child_nodes(holder):
+                if isinstance(each, ast.ClassDef):
+                    holders.append((f"{prefix}{each.name}.", each))
+                elif isinstance(each, ast.FunctionDef):
+                    each.body.insert(0, ast.parse("_fail_here()").body[0])
+                    names.append(f"{prefix}{each.name}")
+        code = compile(ast.fix_missing_locations(tree), str(path), "exec")
+        for each_name in names:
+            if each_name not in TRUSTED and module != COMMANDS and (found := code_of(code, each_name)) is not None:
+                yield module, each_name, found
+
+
+FUNCTIONS = {f"{module}.{function}": (module, function, code) for module, function, code in functions()}
+
+
+def decided(of: Plan) -> tuple[Any, ...]:
+    """What is decided about the good job."""
+    commits = [each for each in of.commits if each.job == "job"]
+    return commits, of.sentences["job"], "job" in of.steady_jobs
+
+
+EXPECTED = [plan(world, outcomes, KEYS, NOW)[0] for world, outcomes in SCENES]
+# What the bad job has learned about its cloud is not known then, either; that its nodes are silent, too, is.
+ALONE = [plan(replace(world, jobs={"job": world.jobs["job"]}), outcomes, KEYS, NOW)[0] for world, outcomes in SCENES]
+
+
+def test_the_scenes_fail_by_themselves_nowhere() -> None:
+    for expected in EXPECTED:
+        assert expected.undecided == {}
+        assert set(expected.sentences) == {"bad", "job"}
+
+
+def test_a_function_that_raises_for_one_job_changes_nothing_of_another() -> None:
+    never = []
+    for called, (module, function, code) in FUNCTIONS.items():
+        target = function_of(module, function)
+        if not hasattr(target, "__code__") or target.__code__.co_freevars != code.co_freevars:
+            continue  # wrapped by a cache, or with a closure
+        before, target.__globals__["_fail_here"] = target.__code__, fail_here
+        reached = False
+        try:
+            target.__code__ = code
+            for (world, outcomes), expected, alone in zip(SCENES, EXPECTED, ALONE, strict=True):
+                _reached.clear()
+                found, volatile = plan(world, outcomes, KEYS, NOW)
+                reached = reached or bool(_reached)
+                wanted = [decided(expected), *([decided(alone)] if "bad" in found.undecided else [])]
+                assert decided(found) in wanted, called
+                assert ("bad" in found.undecided) is any(_reached), called
+                if any(_reached):
+                    fault = found.undecided["bad"]
+                    assert "Planned: raised on purpose" in found.sentences["bad"] == fault.sentence
+                    assert f"in {function.rpartition('.')[2]}" in fault.traceback
+                    assert not [each for each in found.commits if each.job == "bad"]
+                elif _reached:
+                    assert any(part.startswith("(") for part in found.undecided), called
+                    assert any("raised on purpose" in text for text in found.warnings), called
+                assert isinstance(volatile, VolatileState)
+        finally:
+            target.__code__ = before
+        if not reached:
+            never.append(called)
+    assert len(never) < len(FUNCTIONS) / 4, never
+
+
+# -- the loop ----------------------------------------------------------------------------------------------
+
+
+class FakeJournal:
+    """A journal of two jobs that never changes; `refuses` are jobs of which etcd refuses every commit."""
+
+    def __init__(self, jobs: Mapping[str, JobView], **more: Any) -> None:
+        self.keys = KEYS
+        known: dict[str, Any] = {"alerts": (), "revision": 1, "live": True, "unreadable": {}}
+        known["cluster"] = ClusterRecord(1.0, "d")
+        self.reading = Reading(MappingProxyType(dict(jobs)), **(known | more))
+        self.refuses: Mapping[str, Exception] = {}
+        self.commits: list[Commit] = []
+
+    def read(self) -> Reading:
+        return self.reading
+
+    def commit(self, commit: Commit, leader_guard: Sequence[Compare]) -> int:
+        if commit.job in self.refuses:
+            raise self.refuses[commit.job]
+        self.commits.append(commit)
+        return 1
+
+    def alerts(self, kind: EventKind) -> list[str]:
+        return [each.text for commit in self.commits for each in commit.alerts if each.kind is kind]
+
+
+class FakeActor:
+    leading, leader = True, "d"
+
+    def __init__(self) -> None:
+        self.started: list[Action] = []
+        self.done: list[tuple[Action, Outcome]] = []
+
+    def guard(self) -> Sequence[Compare]:
+        return ()
+
+    def start(self, action: Action) -> None:
+        self.started.append(action)
+
+    def collect(self) -> list[tuple[Action, Outcome]]:
+        done, self.done = self.done, []
+        return done
+
+
+def loop_with(journal: FakeJournal) -> tuple[Loop, FakeActor]:
+    actor = FakeActor()
+    clock = SystemClock(lambda: NOW, lambda: 0.0)
+    return Loop(journal, actor, actor, clock, Rules(alerts=True), ("local",)), actor
+
+
+LIVE = SCENES[9][0].jobs  # they request their first nodes
+
+
+@pytest.mark.parametrize(
+    "error",
+    [JournalRefusedError("request is too large"), AssertionError("odd"), UnicodeEncodeError("a", "b", 0, 1, "")],
+)
+def test_a_commit_that_etcd_refuses_or_that_cannot_be_encoded_stays_with_its_job(error: Exception) -> None:
+    journal = FakeJournal(LIVE)
+    journal.refuses = {"bad": error}
+    loop, actor = loop_with(journal)
+    for _ in range(3):
+        loop.tick()
+        for action in actor.started:
+            if isinstance(action, FetchOffers):
+                actor.done.append((action, OffersDone(action.job, NOW, (OFFER,))))
+        actor.started.clear()
+    assert {each.job for each in journal.commits} == {"", "job"}
+    assert loop.status.counters["commits_refused"] >= 1
+    assert type(error).__name__ in loop.status.sentences["bad"]
+    (alert,) = journal.alerts(EventKind.UNDECIDED)
+    assert alert == loop.status.sentences["bad"]
+
+
+def test_an_answer_that_does_not_fit_is_dropped_and_asked_for_again_when_it_is_due() -> None:
+    journal = FakeJournal(LIVE)
+    loop, actor = loop_with(journal)
+    loop.tick()
+    (asked,) = [each for each in actor.started if isinstance(each, ListInstances)]
+    actor.started.clear()
+    actor.done.append((asked, ListDone("local", NOW, (object(),))))  # type: ignore[arg-type]
+    loop.tick()
+    assert loop.status.counters["outcomes_dropped"] == 1
+    assert asked not in actor.started
+    (alert,) = journal.alerts(EventKind.UNDECIDED)
+    assert alert.startswith("the outcome of list:local is dropped (AttributeError: ")
+
+
+def test_an_outcome_that_a_job_cannot_take_is_dropped() -> None:
+    journal = FakeJournal({"job": view(job(2), [node(1, N.REQUESTED)])})
+    loop, actor = loop_with(journal)
+    actor.done.append((Launch(node(1, N.REQUESTED)), LaunchDone(name(1), OFFER, Launched(None))))  # type: ignore[arg-type]
+    loop.tick()
+    assert loop.status.counters["undecided"] == loop.status.counters["outcomes_dropped"] == 1
+    loop.tick()
+    assert loop.status.counters["undecided"] == 1
+    assert "is left as it is" not in loop.status.sentences["job"]
+
+
+def test_each_key_that_cannot_be_read_is_counted_and_alerted_once() -> None:
+    few = {f"/run/a{number}/progress": "no JSON" for number in range(3)}
+    journal = FakeJournal(LIVE, unreadable=few, refused={"old": "schema 3"})
+    loop, _ = loop_with(journal)
+    for _ in range(3):
+        loop.tick()
+    assert loop.status.counters["messages_unreadable"] == 3
+    assert journal.alerts(EventKind.UNREADABLE) == [
+        f"cannot be read, and is left alone: {key}: {why}" for key, why in ({"old": "schema 3"} | few).items()
+    ]
+    many = few | {f"/run/b{number}/progress": "no JSON" for number in range(1000)}
+    journal.reading = replace(journal.reading, unreadable=many)
+    loop.tick()
+    loop.tick()
+    assert len(journal.alerts(EventKind.UNREADABLE)) == 4 + MAX_NAMED
+    assert journal.alerts(EventKind.UNREADABLE)[-1].endswith("(and 995 more; the log has them)")
+    assert len(unreadable(many)) == MAX_NAMED
+    journal.reading = replace(journal.reading, unreadable={"/run/c/progress": "no JSON"})
+    loop.tick()
+    assert len(journal.alerts(EventKind.UNREADABLE)) == 4 + MAX_NAMED, "beyond MAX_REPORTED, only the log has them"
+
+
+def test_a_tick_that_fails_as_a_whole_leaves_all_as_it_is_until_the_next() -> None:
+    journal = FakeJournal(LIVE)
+    loop, actor = loop_with(journal)
+    good, journal.reading = journal.reading, None  # type: ignore[assignment]
+    loop.tick()
+    assert loop.status.headline.startswith("nothing is decided: the daemon itself failed (AttributeError: ")
+    assert loop.status.counters["ticks_failed"] == 1
+    journal.reading = good
+    loop.tick()
+    assert loop.status.headline == "watching 2 jobs"
+    assert actor.started
+
+
+# -- sizes -------------------------------------------------------------------------------------------------
+
+NOISE = "".join(chr(number % 32) for number in range(10_000))
+
+
+def bytes_of(commit: Commit) -> int:
+    records = [commit.job_record, *commit.nodes, *commit.events, *commit.alerts]
+    return sum(len(dump(each)) for each in records if each) + sum(len(each) for each in commit.put_keys.values())
+
+
+@pytest.mark.parametrize("text", [NOISE, '"' * 10_000, "é\n" * 5000, "\U0001f600" * 10_000, "\ud800" * 10_000])
+def test_64_nodes_that_fail_with_kilobytes_of_anything_fit_into_one_commit(text: str) -> None:
+    nodes = [node(number, N.BOOTSTRAPPING) for number in range(1, 65)]
+    outcomes = [BootstrapDone(name(number), text) for number in range(1, 65)]
+    commit = scene(
+        *nodes, record=job(64, J.STARTING), outcomes=outcomes, rules=Rules(alerts=True, leftovers_s=1e9)
+    ).commit
+    assert len(commit.nodes) >= 16
+    assert bytes_of(commit) <= MAX_COMMIT_BYTES
+
+
+class Etcd:
+    def txn(self, guards: Sequence[Compare], operations: Sequence[Any]) -> TxnResult:
+        return TxnResult(True, 2)
+
+
+def test_a_commit_that_is_too_large_is_refused_before_it_is_sent() -> None:
+    journal = Journal(Etcd(), KEYS)  # type: ignore[arg-type]
+    assert journal.commit(Commit("job", {}, put_keys={"k": b"x" * 1000}), ()) == 2
+    for commit in (
+        Commit("job", {}, put_keys={"k": b"x" * MAX_COMMIT_BYTES}),
+        Commit("job", {}, put_keys={f"k{number}": b"" for number in range(129)}),
+    ):
+        with pytest.raises(JournalRefusedError, match="too many for one transaction"):
+            journal.commit(commit, ())
+
+
+BASE = {"name": "job", "nodes": 1, "run": "train.py"}
+CYCLE: list[Any] = []
+CYCLE.append(CYCLE)
+LAUGHS: list[Any] = ["ha"] * 10
+for _ in range(9):
+    LAUGHS = [LAUGHS] * 10
+
+
+@pytest.mark.parametrize(
+    ("more", "why"),
+    [
+        ({"env": {"BIG": "x" * MAX_SPEC_BYTES, "A": "b"}}, r"`env\.BIG` alone has 65538: put it into a file"),
+        ({"setup": "x" * MAX_SPEC_BYTES}, "`setup` alone has 65538"),
+        ({"env": CYCLE}, "nested too deeply: at most 20 levels"),
+        ({"env": LAUGHS}, "too many values"),
+        ({"limits": {"hours": float("inf")}}, "should be a finite number"),
+    ],
+)
+def test_a_job_file_that_is_too_large_or_too_deep_is_refused_by_name(more: Mapping[str, Any], why: str) -> None:
+    with pytest.raises(UsageError, match=why):
+        parse_spec(BASE | dict(more))
+    assert parse_spec(BASE | {"env": {"BIG": "x" * 60_000}}).name == "job"

@@ -1,0 +1,154 @@
+"""What workers that seem to hang do: where their threads are, for people, and whether they use the processor.
+
+Stacks come from py-spy where it is installed, else from Python's faulthandler, which warm workers register for a signal
+that nothing else uses: its dump needs no GIL. Of a worker that has neither there is only what the kernel says.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+STACKS_SIGNAL = signal.SIGRTMIN + 12
+# They go into the job's log.
+MAX_RANKS = 8
+MAX_RANK_CHARS = 2500
+TIMEOUT_S = 5.0
+_SETTLE_S = 0.1  # a dump that has not grown for so long is complete
+_POLL_S = 0.01
+_IDLE_SHARE = 0.05  # of one processor
+_SAMPLE_S = 5.0
+
+
+def register(path: str) -> None:
+    """In a worker: write the stacks of all threads to this file at STACKS_SIGNAL."""
+    faulthandler.register(STACKS_SIGNAL, file=os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644))
+
+
+def stacks(workers: Mapping[int, int], files: Mapping[int, Path], send: Callable[[int, int], None]) -> str:
+    """The stacks of workers, by local rank: their pids, and the files that they registered. Takes seconds at most.
+
+    `send`: sends a signal to a process.
+    """
+    chosen = dict(sorted(workers.items())[:MAX_RANKS])
+    deadline = time.monotonic() + TIMEOUT_S
+    spies = {rank: spy for rank, pid in chosen.items() if (spy := _py_spy(pid))}
+    found = {rank: _printed(spy, deadline) for rank, spy in spies.items()}
+    # A worker that does not catch the signal would be ended by it.
+    asked = {rank: _size(files[rank]) for rank, pid in chosen.items() if not found.get(rank) and _catches(pid)}
+    for rank in asked:
+        send(chosen[rank], STACKS_SIGNAL)
+    deadline = time.monotonic() + TIMEOUT_S
+    found |= {rank: _dumped(files[rank], start, deadline) for rank, start in asked.items()}
+    none = "no stacks: install py-spy on the nodes, or use warm workers"
+    texts = [f"{states({rank: pid})}:\n{(found.get(rank) or none)[:MAX_RANK_CHARS]}" for rank, pid in chosen.items()]
+    return "\n".join([*texts, *([f"and {len(workers) - MAX_RANKS} more"] if len(workers) > MAX_RANKS else [])])
+
+
+def states(workers: Mapping[int, int]) -> str:
+    """What the kernel says of workers, by local rank."""
+    return ", ".join(f"local rank {rank}, pid {pid}, {_state(pid)}" for rank, pid in sorted(workers.items()))
+
+
+def _py_spy(pid: int) -> subprocess.Popen[str] | None:
+    beside = Path(sys.executable).with_name("py-spy")
+    program = str(beside) if beside.exists() else shutil.which("py-spy")
+    if program is None:
+        return None
+    none = subprocess.DEVNULL
+    return subprocess.Popen(
+        [program, "dump", "--pid", str(pid)], stdin=none, stdout=subprocess.PIPE, stderr=none, text=True
+    )
+
+
+def _printed(spy: subprocess.Popen[str], deadline: float) -> str:
+    """What py-spy printed; nothing where it may not trace, or hangs."""
+    try:
+        printed, _ = spy.communicate(timeout=max(0.0, deadline - time.monotonic()))
+    except subprocess.TimeoutExpired:
+        spy.kill()
+        spy.wait()
+        return ""
+    return printed.strip() if spy.returncode == 0 else ""
+
+
+def _dumped(file: Path, start: int, deadline: float) -> str:
+    """What a worker's handler has written behind `start`. A worker that hangs in the kernel writes nothing."""
+    size, grown_at = start, time.monotonic()
+    while (now := time.monotonic()) < deadline and (size == start or now < grown_at + _SETTLE_S):
+        if (found := _size(file)) != size:
+            size, grown_at = found, now
+        time.sleep(_POLL_S)
+    with file.open("rb") as dump:
+        dump.seek(start)
+        threads = dump.read().decode(errors="replace").strip().split("\n\n")
+    return "\n\n".join(reversed(threads))  # the main thread is dumped last
+
+
+def _size(file: Path) -> int:
+    return file.stat().st_size if file.exists() else 0
+
+
+def _catches(pid: int) -> bool:
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+        caught = next(int(line.split()[1], 16) for line in status.splitlines() if line.startswith("SigCgt:"))
+    except (OSError, StopIteration, ValueError):
+        return False
+    return bool(caught >> (STACKS_SIGNAL - 1) & 1)
+
+
+def _state(pid: int) -> str:
+    """R, S or D, and where in the kernel it waits."""
+    try:
+        state = _stat(Path(f"/proc/{pid}"))[0]
+        where = Path(f"/proc/{pid}/wchan").read_text()
+    except (OSError, IndexError):
+        return "ended"
+    return f"state {state}{f' in {where}' if where not in ('', '0') else ''}"
+
+
+def _stat(folder: Path) -> list[str]:
+    """The fields of /proc/PID/stat behind the name, which may have spaces: state, parent, group, …"""
+    return (folder / "stat").read_text().rpartition(")")[2].split()
+
+
+class Idleness:
+    """Whether workers use the processor, each with its whole process group. `since` is monotonic."""
+
+    def __init__(self, pids: list[int], now: float) -> None:
+        self._pids = pids
+        self._at, self._used_s = now, processor_s(pids)
+        # Since when none of them has worked; None while one does.
+        self.since: float | None = None
+
+    def update(self, now: float) -> None:
+        """Compare with the last sample, once that is a few seconds old."""
+        if now < self._at + _SAMPLE_S:
+            return
+        used_s = processor_s(self._pids)
+        # A child that has ended takes its time along.
+        works = abs(used_s - self._used_s) >= _IDLE_SHARE * (now - self._at)
+        self.since = None if works else (self._at if self.since is None else self.since)
+        self._at, self._used_s = now, used_s
+
+
+def processor_s(groups: list[int]) -> float:
+    """Seconds of processor time that the living processes of these groups have used."""
+    ticks = 0
+    for folder in Path("/proc").iterdir():
+        if not folder.name.isdigit():
+            continue
+        try:
+            fields = _stat(folder)
+            ticks += int(fields[11]) + int(fields[12]) if int(fields[2]) in groups else 0
+        except (OSError, IndexError, ValueError):
+            continue  # it has ended
+    return ticks / os.sysconf("SC_CLK_TCK")
