@@ -26,7 +26,7 @@ from provisioners.base import (
     Unknown,
 )
 
-NOBODY = Owner("", "")
+NO_OWNER = Owner("", "")
 MAX_FIELD_CHARACTERS = 300  # of a machine's id, tags, addresses: clouds' own bounds are 256 and less
 MAX_NUMBER = 1e11  # a time in the year 5138
 MAX_CONSOLE_CHARACTERS = 2 * 1024 * 1024
@@ -92,7 +92,7 @@ def _unreadable(id_of: Callable[[], Any]) -> Instance:
         known = id_of()
     except Exception:  # noqa: BLE001 - as above
         known = ""
-    return Instance(known if is_short(known) else "", NOBODY, "", "", "", "", "", InstanceState.UNREADABLE, 0.0)
+    return Instance(known if is_short(known) else "", NO_OWNER, "", "", "", "", "", InstanceState.UNREADABLE, 0.0)
 
 
 class Guarded:

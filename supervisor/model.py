@@ -10,7 +10,8 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from types import MappingProxyType
 
-from spotsup_trainer.wire import Progress, printable
+from spotsup_trainer.decoding import printable
+from spotsup_trainer.wire import Progress
 
 from provisioners.base import Offer
 from supervisor.spec import JobSpec
@@ -243,7 +244,7 @@ class JobRecord:
     hung_since: float = 0.0  # since when its steps hang, as reported; 0 once a step was completed again
     checkpoint_s: float = 0.0  # what 95 % of its last checkpoints took at most, as last noted; 0: not known
     step_s: float = 0.0  # its longest recent step, as last noted
-    window_warned_s: float = 0.0  # the checkpoint time of which people were told that it exceeds a notice
+    window_warned_s: float = 0.0  # the checkpoint time of the last alert that it exceeds a notice
     ended_at: float = 0.0
     history: tuple[Transition, ...] = ()  # the last HISTORY_LIMIT transitions
     schema: int = SCHEMA_VERSION

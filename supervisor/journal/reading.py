@@ -9,6 +9,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any, TypeVar
 
+from spotsup_trainer.decoding import printable
 from spotsup_trainer.etcd import KeyValue
 from spotsup_trainer.etcd.mirror import MirrorView
 from spotsup_trainer.wire import (
@@ -24,7 +25,6 @@ from spotsup_trainer.wire import (
     Round,
     WireError,
     decode,
-    printable,
 )
 
 from supervisor.errors import SchemaError

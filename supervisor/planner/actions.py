@@ -299,7 +299,7 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Something that failed and was contained; people are told once per `cause`."""
+    """Something that failed and was contained; one alert per `cause`."""
 
     sentence: str
     cause: str  # the same each time it happens for the same reason

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from spotsup_trainer.wire import printable
+from spotsup_trainer.decoding import printable
 
 from supervisor.model import Event, EventKind
 from supervisor.planner.actions import Commit, Fault
@@ -38,7 +38,7 @@ class Boundary:
 
 
 def fault(what: str, source: str, error: Exception) -> Fault:
-    """An exception that nobody foresaw, for people. `source`: the job, node or part that it concerns."""
+    """An unforeseen exception as a sentence for an alert. `source`: the job, node or part that it concerns."""
     frames = traceback.extract_tb(error.__traceback__)
     # The last two places: many functions raise the same error from one check that they share.
     places = [f"{Path(frame.filename).name}:{frame.lineno}" for frame in frames[-2:]]

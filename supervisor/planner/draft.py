@@ -11,7 +11,8 @@ from functools import cached_property
 from typing import TypedDict, Unpack
 
 from pydantic_core import to_json
-from spotsup_trainer.wire import Keys, printable
+from spotsup_trainer.decoding import printable
+from spotsup_trainer.wire import Keys
 
 from provisioners.base import Instance, Offer
 from supervisor.market.capacity import CapacityMemory

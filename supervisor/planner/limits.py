@@ -103,7 +103,7 @@ def _count_training(draft: Draft) -> None:
     elif since and not training:
         until, progress = draft.now, draft.view.progress
         if progress is not None and since < draft.timers_paused_until:
-            # Nobody watched for a part of this stretch: it lasted until the last step that was made.
+            # No daemon watched a part of this stretch: it lasted until the last step that was made.
             until = min(until, max(since, progress.at))
         draft.set_job(trained_s=draft.job.trained_s + max(0.0, until - since), training_since=0.0)
 

@@ -1,4 +1,4 @@
-"""Silence is not death (P4): which silent nodes are held or kept, and what people are told of them.
+"""Silence is not death (P4): which silent nodes are held or kept, and the alerts about them.
 
 A lease that ends says that a node cannot be heard, not that it has ended. Where many fall silent together, it is the
 network's silence, and all of them are held. A single one is asked over SSH. What its provider says counts at once.
@@ -153,7 +153,7 @@ def may_train(draft: Draft) -> bool:
     return any(in_round(draft, node) for node in kept(draft))
 
 
-# -- what people are told ----------------------------------------------------------------------------------
+# -- alerts ----------------------------------------------------------------------------------
 
 
 def silence_text(draft: Draft) -> str:

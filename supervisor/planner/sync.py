@@ -150,7 +150,7 @@ def _from_notice(draft: Draft, node: NodeRecord) -> NodeRecord:
 
 def _from_health(draft: Draft, node: NodeRecord) -> NodeRecord:
     """A node whose GPUs cannot train is replaced: first, where it still trains; at once, where a GPU is gone. Of too
-    many at once none is, and people are told."""
+    many at once none is, and an alert is sent."""
     health = draft.view.healths.get(node.id)
     works = node.state in {N.READY, N.MEMBER, N.SUSPECT} and draft.view.result is None
     if not works or node.unhealthy_at:

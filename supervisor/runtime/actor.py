@@ -9,8 +9,8 @@ from types import MappingProxyType
 from typing import Protocol, TypeVar
 
 import structlog
+from spotsup_trainer.decoding import printable
 from spotsup_trainer.vitals import Pulse, Vitals
-from spotsup_trainer.wire import printable
 
 from provisioners.base import (
     DeniedError,

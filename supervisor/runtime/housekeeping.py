@@ -98,7 +98,7 @@ class Housekeeping:
 
         A scheduler whose thread has ended is replaced; a task that ran goes on.
         """
-        thread = self._scheduler._thread  # noqa: SLF001 - it tells nobody else
+        thread = self._scheduler._thread  # noqa: SLF001 - it exposes it nowhere else
         if thread is not None and not thread.is_alive():
             self._pulse.fault(RuntimeError("the scheduler's thread has ended"))
             self._scheduler.shutdown(wait=False)

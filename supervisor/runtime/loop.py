@@ -14,8 +14,9 @@ from types import MappingProxyType
 from typing import Protocol
 
 import structlog
+from spotsup_trainer.decoding import printable
 from spotsup_trainer.etcd import Compare
-from spotsup_trainer.wire import Keys, printable
+from spotsup_trainer.wire import Keys
 
 from provisioners.base import Transient
 from supervisor.errors import JournalUnavailableError
@@ -167,7 +168,7 @@ class Loop:
         self._counters: dict[str, int] = {}
         self._sentences: dict[str, str] = {}
         self._unreadable: Mapping[str, str] = {}
-        # What failed since the last decision; the causes that were logged, and those that people were told of.
+        # What failed since the last decision; the causes that were logged, and those that had an alert.
         self._faults: list[Fault] = []
         self._logged: set[str] = set()
         self._reported: set[str] = set()

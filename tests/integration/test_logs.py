@@ -71,6 +71,16 @@ def test_an_agent_that_starts_anew_goes_on_behind_what_is_there(node: Node) -> N
     assert node.text() == "one\ntwo\n"
 
 
+def test_other_keys_beside_the_chunks_are_left_alone(node: Node) -> None:
+    for name in ("x", "", "\u0663", "9" * 5000, "-0000001"):
+        node.etcd.put(f"logs/n/{name}", b"not ours")
+    node.second("one\n")
+    chunk = node.etcd.get("logs/n/00000000")
+    assert chunk is not None
+    assert chunk.value == b"one\n"
+    assert len(node.chunks()) == 6
+
+
 def test_a_flood_is_cut_to_the_budget_and_its_end_is_there(node: Node) -> None:
     before = node.etcd.range("logs/n/").revision
     for n in range(100):

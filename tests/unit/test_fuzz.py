@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import structlog
-from spotsup_trainer import wire
+from spotsup_trainer import decoding
 
 from tests.fuzz.target import Target
 
@@ -36,7 +36,7 @@ def unchecked(value: Any) -> Any:
     return value
 
 
-@pytest.mark.parametrize("rules", [(wire._number, wire._unix_time), (wire._text,)])
+@pytest.mark.parametrize("rules", [(decoding._number, decoding._unix_time), (decoding._text,)])
 def test_a_rule_that_is_removed_is_found(rules: tuple[Any, ...]) -> None:
     codes = [rule.__code__ for rule in rules]
     try:

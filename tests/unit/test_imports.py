@@ -24,6 +24,7 @@ ALLOWED = {
         "provisioners",
         "bootstrap",
         "spotsup_trainer.wire",
+        "spotsup_trainer.decoding",
         "spotsup_trainer.etcd",
         "spotsup_trainer.etcd.mirror",
         "spotsup_trainer.timing",  # how long leaving takes, for both sides

@@ -10,10 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from spotsup_trainer import wire
+from spotsup_trainer.decoding import MAX_ITEMS, MAX_TEXT_CHARACTERS, printable
 from spotsup_trainer.wire import (
-    MAX_ITEMS,
     MAX_MESSAGE_BYTES,
-    MAX_TEXT_CHARACTERS,
     AgentConfig,
     AgentStatus,
     Ended,
@@ -32,7 +31,6 @@ from spotsup_trainer.wire import (
     WireError,
     decode,
     encode,
-    printable,
 )
 
 FAILURE = Failure(2, 1, -9, "killed", 5.0)

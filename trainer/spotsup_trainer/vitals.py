@@ -20,7 +20,7 @@ class Vitals:
     # How many unforeseen errors its threads have outlived, and the last one.
     faults: int = 0
     fault: str = ""
-    # Which thread has ended, though nobody stopped it; "" if none has.
+    # Which thread has ended, although it was not stopped; "" if none has.
     ended: str = ""
 
 
@@ -37,7 +37,7 @@ class Pulse:
         self.beats += 1
 
     def fault(self, error: BaseException) -> None:
-        """The thread goes on after an error that nobody foresaw. Call it where the error is handled."""
+        """The thread goes on after an unforeseen error. Call it where the error is handled."""
         self._faults += 1
         self._fault = f"{type(error).__name__}: {error}"
         log.error("unforeseen error in thread %r; it goes on", threading.current_thread().name, exc_info=error)

@@ -7,18 +7,16 @@ All times are UNIX seconds by the writer's clock.
 
 from __future__ import annotations
 
-import ast
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import MISSING, asdict, dataclass, field, fields
-from functools import cached_property, partial
-from math import isfinite
-from typing import Any, Literal, TypeAlias, TypeVar, get_args
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from typing import Any, Literal, TypeAlias
+
+from spotsup_trainer.decoding import Built, FiniteOrNone, UnixTime, WholeText, build
 
 DEFAULT_LEASE_TTL_S = 5.0
-
-UnixTime: TypeAlias = float  # seconds by the writer's clock
-FiniteOrNone: TypeAlias = "float | None"  # None also where a program computed NaN or infinity
+MAX_MESSAGE_BYTES = 1024 * 1024
 
 # waiting: wants to be in the next round.
 # running: its workers run in `Member.round`.
@@ -46,7 +44,7 @@ class Hint:
     spares: tuple[str, ...] = ()
     # Pause the job: all nodes checkpoint together, stop, and form no round.
     hold: bool = False
-    # How many rounds may end by the program's own failure; None: as the launchers were told when they started.
+    # How many rounds may end by the program's own failure; None: as on the launchers' command lines.
     app_failures: int | None = None
     # A round has a multiple of so many nodes; the others wait outside.
     multiple_of: int = 1
@@ -244,42 +242,42 @@ class Metadata:
     """Where a node reads its preemption notice."""
 
     # The format: a key of spotsup_trainer.agent.notices.READERS, or "none".
-    kind: str
+    kind: WholeText
     # The metadata service.
-    url: str = ""
+    url: WholeText = ""
 
 
 @dataclass(frozen=True, slots=True)
 class AgentConfig:
     """What bootstrap writes on a node for the agent to read. Paths are absolute, on the node."""
 
-    cluster: str
-    job: str
-    task_id: str
-    node: str
+    cluster: WholeText
+    job: WholeText
+    task_id: WholeText
+    node: WholeText
     # The node's address for its peers.
-    addr: str
-    etcd_endpoints: tuple[str, ...]
+    addr: WholeText
+    etcd_endpoints: tuple[WholeText, ...]
     metadata: Metadata
     # The interpreter of the training environment.
-    python: str
-    code_dir: str
-    run_dir: str
-    log_dir: str
-    checkpoint_dir: str
+    python: WholeText
+    code_dir: WholeText
+    run_dir: WholeText
+    log_dir: WholeText
+    checkpoint_dir: WholeText
     # A training script with its arguments; of a data job, one line for bash.
-    command: tuple[str, ...]
+    command: tuple[WholeText, ...]
     min_nodes: int
     max_nodes: int
     nproc_per_node: int
-    env: Mapping[str, str] = field(default_factory=dict)
+    env: Mapping[WholeText, WholeText] = field(default_factory=dict)
     # Folders with checkpoints of earlier jobs: while this job has none, it resumes from the first that has any.
-    resume_from: tuple[str, ...] = ()
+    resume_from: tuple[WholeText, ...] = ()
     lease_ttl_s: float = DEFAULT_LEASE_TTL_S
     # How long before the notice's deadline the launcher leaves, if the daemon has not asked it to before.
     leave_margin_s: float = 8.0
     # A folder that outlives the node, for its whole log; "" for none.
-    log_mirror: str = ""
+    log_mirror: WholeText = ""
     # `python` is in a container, and the launcher ends when its stdin closes.
     container_init: bool = False
     kind: Literal["training", "data"] = "training"
@@ -353,23 +351,12 @@ class Keys:
         return f"{self.root}logs/{job}/{node}/" if node else f"{self.root}logs/{job}/"
 
 
-Message = TypeVar("Message")
-
-MAX_MESSAGE_BYTES = 1024 * 1024
-# Of one text of a message; what is longer is cut. A list has at most so many items.
-MAX_TEXT_CHARACTERS = 4096
-MAX_ITEMS = 4096
-# 2^53: what a double, and so any reader of JSON, holds exactly.
-MAX_INTEGER = 2**53
-MAX_UNIX_TIME = 1e11  # the year 5138
-
-
 def encode(message: Any) -> bytes:
     """A message as JSON."""
     return json.dumps(asdict(message), separators=(",", ":"), sort_keys=True).encode()
 
 
-def decode(kind: type[Message], raw: bytes | str) -> Message:
+def decode(kind: type[Built], raw: bytes | str) -> Built:
     """JSON as a message of `kind`, each field of its declared type and bounded. Raises WireError when it is not one.
 
     Texts are cut, and what cannot be printed is replaced; numbers are finite (a `loss` that is not becomes None).
@@ -377,163 +364,9 @@ def decode(kind: type[Message], raw: bytes | str) -> Message:
     try:
         if len(raw) > MAX_MESSAGE_BYTES:
             raise ValueError(f"{len(raw)} bytes; at most {MAX_MESSAGE_BYTES} are read")
-        return _build(kind, json.loads(raw.decode() if isinstance(raw, bytes) else raw))
+        return build(kind, json.loads(raw.decode() if isinstance(raw, bytes) else raw))
     except RecursionError:
         problem = "nested too deeply"
     except (ValueError, TypeError) as error:
         problem = str(error)
     raise WireError(f"not a {kind.__name__}: {problem} in {raw[:200]!r}")
-
-
-def printable(text: str, max_characters: int = MAX_TEXT_CHARACTERS) -> str:
-    """A text from elsewhere, cut, without control characters (but line breaks and tabs) and broken Unicode.
-
-    So its size as JSON is bounded, and it can be written anywhere: a control character is six bytes there.
-    """
-    if len(text) > max_characters:
-        text = f"{text[: max_characters - 1]}…"
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() or c in "\n\t" else " " if c.isspace() else "\ufffd" for c in text)
-
-
-# A check returns the value as the message's field has it, or raises ValueError.
-_Check: TypeAlias = Callable[[Any], Any]
-
-
-def _text(value: Any) -> str:
-    if type(value) is not str:
-        raise ValueError("is not a text")
-    return value if len(value) <= MAX_TEXT_CHARACTERS and value.isprintable() else printable(value)
-
-
-def _whole_text(value: Any) -> str:
-    if type(value) is not str:
-        raise ValueError("is not a text")
-    return value
-
-
-def _flag(value: Any) -> bool:
-    if type(value) is not bool:
-        raise ValueError("is not true or false")
-    return value
-
-
-def _integer(value: Any) -> int:
-    if type(value) is not int or not -MAX_INTEGER <= value <= MAX_INTEGER:
-        raise ValueError("is not a whole number of at most 2^53")
-    return value
-
-
-def _number(value: Any) -> float:
-    if type(value) is int and -MAX_INTEGER <= value <= MAX_INTEGER:
-        return float(value)
-    if type(value) is not float or not isfinite(value):
-        raise ValueError("is not a finite number")
-    return value
-
-
-def _unix_time(value: Any) -> float:
-    if not 0 <= (found := _number(value)) <= MAX_UNIX_TIME:
-        raise ValueError("is not a time in UNIX seconds")
-    return found
-
-
-def _finite_or_none(value: Any) -> float | None:
-    return None if type(value) is float and not isfinite(value) else _optional(_number)(value)
-
-
-def _optional(check: _Check) -> _Check:
-    return lambda value: None if value is None else check(value)
-
-
-def _one_of(allowed: tuple[Any, ...]) -> _Check:
-    def check(value: Any) -> Any:
-        if type(value) is not str or value not in allowed:
-            raise ValueError(f"is none of {', '.join(allowed)}")
-        return value
-
-    return check
-
-
-def _list(check: _Check) -> _Check:
-    def check_all(value: Any) -> tuple[Any, ...]:
-        if type(value) is not list or len(value) > MAX_ITEMS:
-            raise ValueError(f"is not a list of at most {MAX_ITEMS}")
-        return tuple([check(item) for item in value])
-
-    return check_all
-
-
-def _table(check: _Check) -> _Check:
-    def check_all(value: Any) -> dict[str, Any]:
-        if type(value) is not dict or len(value) > MAX_ITEMS:
-            raise ValueError(f"is not an object of at most {MAX_ITEMS} keys")
-        return {_whole_text(key): check(item) for key, item in value.items()}
-
-    return check_all
-
-
-# The types that fields are declared with. Annotations are read as text: Python 3.9 cannot evaluate `int | None`.
-_CHECKS: dict[str, _Check] = {
-    "str": _text,
-    "int": _integer,
-    "float": _number,
-    "bool": _flag,
-    "UnixTime": _unix_time,
-    "FiniteOrNone": _finite_or_none,
-    "MemberState": _one_of(get_args(MemberState)),
-}
-# Written by our own bootstrap, and run: a text of it that was cut would be another program.
-_UNCUT = (AgentConfig, Metadata)
-_fields_of: dict[type, tuple[tuple[str, bool, _Check], ...]] = {}
-
-
-def _fields(kind: type) -> tuple[tuple[str, bool, _Check], ...]:
-    """Name, whether it is required, and check of each field.
-
-    Cached: a member of a large round decodes hundreds of messages at the moment when all others do.
-    """
-    found = _fields_of[kind] = tuple(
-        (
-            spec.name,
-            spec.default is MISSING and spec.default_factory is MISSING,
-            _check_of(ast.parse(str(spec.type), mode="eval").body, kind),
-        )
-        for spec in fields(kind)
-    )
-    return found
-
-
-def _check_of(declared: ast.expr, kind: type) -> _Check:
-    if isinstance(declared, ast.BinOp):  # X | None
-        return _optional(_check_of(declared.left, kind))
-    if isinstance(declared, ast.Subscript) and isinstance(declared.value, ast.Name):
-        inside = declared.slice.elts if isinstance(declared.slice, ast.Tuple) else [declared.slice]
-        if declared.value.id == "Literal":
-            return _one_of(ast.literal_eval(ast.Tuple(inside, ast.Load())))
-        # A tuple of one type, or a Mapping from texts to one type.
-        if declared.value.id == "tuple":
-            return _list(_check_of(inside[0], kind))
-        return _table(_check_of(inside[1], kind))
-    assert isinstance(declared, ast.Name)
-    if declared.id == "str" and kind in _UNCUT:
-        return _whole_text
-    # Not in the table: another class of this module.
-    return _CHECKS.get(declared.id) or partial(_build, globals()[declared.id])
-
-
-def _build(kind: type[Message], parsed: Any) -> Message:
-    if type(parsed) is not dict:
-        raise ValueError("not an object")
-    values = {}
-    name = ""
-    try:
-        for name, required, check in _fields_of.get(kind) or _fields(kind):
-            if name in parsed:
-                values[name] = check(parsed[name])
-            elif required:
-                raise ValueError("is missing")
-    except ValueError as error:
-        raise ValueError(f"{name} {error}") from None
-    return kind(**values)

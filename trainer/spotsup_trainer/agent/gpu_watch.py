@@ -196,7 +196,7 @@ class GpuWatch:
         try:
             self._run_dir.answer_gpu_check(round_number, verdict.reason)
         except OSError as error:
-            self._warn(f"the launcher cannot be told about its GPUs: {error}")
+            self._warn(f"the launcher cannot be informed about its GPUs: {error}")
 
     def _by_log(self) -> Verdict:
         found = dict.fromkeys((*self._xids, *self._kernel_log.read()))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import subprocess
 import threading
 import time
@@ -25,6 +26,7 @@ from spotsup_trainer.etcd import Delete, Etcd, EtcdError, Put
 
 _EVERY_S = 1.0
 _MAX_CHUNKS = 256
+_CHUNK = re.compile("[0-9]{8}")  # the name of its key
 # etcd takes 128 operations in one transaction.
 _MAX_DELETED_AT_ONCE = 100
 _LAST_ATTEMPTS = 3
@@ -147,8 +149,10 @@ class LogShipper:
         return f"{self._prefix}{number:08d}"
 
     def _sizes_in_etcd(self) -> dict[int, int]:
-        """The chunks of an agent that ran here before."""
-        return {int(kv.key.rsplit("/", 1)[1]): len(kv.value) for kv in self._etcd.range(self._prefix).kvs}
+        """The chunks of an agent that ran here before. Other keys are left alone."""
+        found = self._etcd.range(self._prefix).kvs
+        named = ((kv.key.removeprefix(self._prefix), len(kv.value)) for kv in found)
+        return {int(name): size for name, size in named if _CHUNK.fullmatch(name)}
 
     def free_head(self) -> None:
         """Give the blocks of the file's head back to the disk; it reads as zeros then."""

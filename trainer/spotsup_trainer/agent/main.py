@@ -159,8 +159,10 @@ class Agent:
         return code
 
     def _must_stop(self) -> bool:
+        if self._stops > 0 or self._deadline is None:
+            return self._stops > 0
         margin_s = self._run_dir.times().window_s(self._config.leave_margin_s)
-        return self._stops > 0 or must_leave(self._deadline, margin_s, time.time())
+        return must_leave(self._deadline, margin_s, time.time())
 
     def _leave_timeout_s(self) -> float:
         return self._run_dir.times().yield_s + _LEAVE_SLACK_S

@@ -21,7 +21,7 @@ MAX_LOGGED_KEYS = 10_000
 
 
 class ChangeLog:
-    """Which keys changed between two views, so that nobody need compare all keys. For any number of threads."""
+    """Which keys changed between two views, so that readers need not compare all keys. For any number of threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -268,14 +268,19 @@ class SpotsupElasticAgent(LocalElasticAgent):  # type: ignore[misc]  # mypy does
             self._count_checkpoints()
             standing = self._handler.standing()
             self._update_local(result, broken=isinstance(standing, Broken))
-            limits = replace(self._limits, yield_s=self._run_dir.times().yield_s)
-            action = decide(self._local, standing, time.monotonic(), limits)
+            action = decide(self._local, standing, time.monotonic(), self._limits_now())
             if isinstance(action, Stop):
                 if isinstance(standing, Over):
                     self._write_result(standing.result)
                 return action, result
             self._carry_out(action)
             self._handler.client.wait_change(_POLL_S)
+
+    def _limits_now(self) -> Limits:
+        """With the measured time to park, where it is needed."""
+        if self._local.yielding_since is None and self._local.leaving_since is None:
+            return self._limits
+        return replace(self._limits, yield_s=self._run_dir.times().yield_s)
 
     def _await_gone(self, failure: Failure | None, *, parked: bool) -> None:
         """Wait for workers that outlive SIGKILL: they hang in the kernel, or free much memory. The others go on.
@@ -406,7 +411,7 @@ class SpotsupElasticAgent(LocalElasticAgent):  # type: ignore[misc]  # mypy does
         )
 
     def _failure(self, result: RunResult) -> Failure | None:
-        """Why workers failed, as far as their program may be to blame. It is not while etcd is away: nobody can say
+        """Why workers failed, as far as their program may be to blame. It is not while etcd is away: it cannot be known
         then whether a peer was lost, for which its collectives waited."""
         if not result.failures or not self._handler.client.snapshot().live:
             return None

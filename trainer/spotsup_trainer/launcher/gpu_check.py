@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 def ask_agent(run_dir: RunDir, number: int, leaving: Callable[[], bool], timeout_s: float = GPU_CHECK_TIMEOUT_S) -> str:
     """Why this node's GPUs cannot train, after round `number`; "" where they can, or where the agent does not say so in
-    time. `leaving`: nobody waits for the answer any more."""
+    time. `leaving`: the answer is no longer waited for."""
     if not os.environ.get("SPOTSUP_GPU_CHECK"):
         return ""  # no GPUs, or no agent
     until = time.monotonic() + timeout_s

@@ -18,7 +18,7 @@ _SLACK_S = 60.0
 class Limits:
     """Time limits, in seconds."""
 
-    # From the request to yield until workers that have a Session must be parked.
+    # From the request to yield until workers that have a Session must be parked; once measured, SaveTimes.yield_s.
     yield_s: float = 120.0
     # From SIGTERM to SIGKILL when there is nothing to save.
     grace_s: float = 2.0
@@ -26,7 +26,7 @@ class Limits:
     lost_s: float = 5.0
     # From the first rank that ended well until those that are idle are ended: they hang.
     finish_s: float = 120.0
-    # The same until people are told of those that work, and until these are ended: they may write results for long.
+    # The same until an alert is sent for those that work, and until these are ended: they may write results for long.
     tell_s: float = 1800.0
     exit_s: float = 86400.0
     # Stop this long before the deadline of this node's own notice.

@@ -78,8 +78,11 @@ class Checkpointer:
         self._failure: BaseException | None = None
 
     def took_s(self, share: float) -> float:
-        """How long at most that share of the last checkpoints took, from the copy to the rename; 0 before the first."""
-        return quantile(self._took_s, share)
+        """How long at most that share of the last checkpoints took, from the copy to the rename; 0 before the first.
+
+        In milliseconds, rounded up: a checkpoint that was made is never 0.
+        """
+        return math.ceil(1000 * _quantile(self._took_s, share)) / 1000
 
     @property
     def busy(self) -> bool:
@@ -343,7 +346,7 @@ class Checkpointer:
                 print(f"spotsup: {message}", file=sys.stderr, flush=True)
 
 
-def quantile(values: Collection[float], share: float) -> float:
+def _quantile(values: Collection[float], share: float) -> float:
     """The smallest of `values` that is not exceeded by at least `share` of them; 0 if there is none."""
     return sorted(values)[math.ceil(share * len(values)) - 1] if values else 0.0
 

@@ -1,12 +1,14 @@
-"""How long a rank's steps take, so that a hang can be told from a slow step."""
+"""How long a rank's steps take, so that a hang can be distinguished from a slow step."""
 
 from __future__ import annotations
 
 from collections import deque
+from itertools import islice
 
 # No shorter silence is a hang.
 MIN_HANG_S = 300.0
 _KEPT_STEPS = 500
+_RECENT_STEPS = 64
 _STEPS = 10
 _GAPS = 2
 
@@ -23,7 +25,7 @@ class Pace:
     def step(self, at: float) -> None:
         """A step was completed."""
         if self._step_at is not None:
-            self._steps.append(at - self._step_at)
+            self._steps.append(max(0.0, at - self._step_at))
         self._step_at = at
         self.alive(at)
 
@@ -35,8 +37,14 @@ class Pace:
         self._alive_at = at
 
     @property
+    def longest_step_s(self) -> float:
+        """The longest of the last steps; 0 before the second."""
+        return max(islice(reversed(self._steps), _RECENT_STEPS), default=0.0)
+
+    @property
     def hangs_after_s(self) -> float:
         """A rank without a sign of life for so long hangs: ten times its slow steps (p99), and twice its longest
         silence so far, an evaluation for instance."""
+        # Without the slowest of up to a hundred: it may have compiled.
         slow_s = sorted(self._steps)[int(0.99 * (len(self._steps) - 1))] if self._steps else 0.0
         return max(MIN_HANG_S, _STEPS * slow_s, _GAPS * self._longest_gap_s)

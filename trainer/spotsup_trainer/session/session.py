@@ -17,7 +17,6 @@ import os
 import random
 import sys
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -45,7 +44,6 @@ _IN_INIT, _IN_STEP, _IN_CHECKPOINT_POINT, _IN_FINISH = 0, 1, 2, 3
 
 _DEFAULT_EVERY_S = 60.0
 _WARN_AFTER_S = 60.0
-_MEASURED_STEPS = 64
 _PROGRESS_EVERY_S = 0.2  # often enough for a person to watch; the agent sends each change to etcd
 _SIGN_OF_LIFE_EVERY_S = 20.0  # a machine's dead-man switch waits for at least half an hour
 
@@ -113,7 +111,6 @@ class Session:
         self._pace = Pace()
         self._trains = False
         self._times_written = SaveTimes()
-        self._steps_s: deque[float] = deque(maxlen=_MEASURED_STEPS)
         self._share: Share | None = None
         self._plan: Plan | None = None
         self._progress_failed = False
@@ -231,9 +228,7 @@ class Session:
         """
         self._loss = loss.detach() if isinstance(loss, torch.Tensor) else loss
         self._position = replace(self._taken, step=self._position.step + 1)
-        before, self._last_step_at = self._last_step_at, self._clock()
-        if before:
-            self._steps_s.append(max(0.0, self._last_step_at - before))
+        self._last_step_at = self._clock()
         self._pace.step(self._last_step_at)
         first = self._first_step_at == 0.0
         if first:
@@ -388,9 +383,9 @@ class Session:
             self._progress_failed = True
 
     def _times(self) -> SaveTimes:
-        """What leaving takes. A step's time in three digits: it is written where it changes."""
+        """What leaving takes. A step's time in two digits: it is written where it changes."""
         checkpoint_s = self._checkpoints.took_s(0.95) if self._checkpoints else 0.0
-        return SaveTimes(round(checkpoint_s, 3), float(f"{max(self._steps_s, default=0.0):.2g}"))
+        return SaveTimes(checkpoint_s, float(f"{self._pace.longest_step_s:.2g}"))
 
     def _batches(self, sampler: GlobalOffsetSampler, loader: Any) -> Iterator[Any]:
         """The batches of `loader`; remembers which step each belongs to, for `step` to count."""
