@@ -29,7 +29,7 @@ from spotsup_trainer.wire import (
 
 from supervisor.errors import SchemaError
 from supervisor.journal.codec import Record, load
-from supervisor.model import ClusterRecord, DaemonPause, JobRecord, NodeRecord
+from supervisor.model import ClusterRecord, DaemonPause, JobRecord, NodeRecord, NodeState
 from supervisor.planner.world import JobView
 
 # The keys of cluster-wide records, below `world/`.
@@ -53,6 +53,8 @@ _MESSAGES: dict[str, type[Any]] = {
 }
 # Those that each node has of its own, below `<kind>/<node>`.
 _OF_NODES = frozenset({"member", "agent", "notice", "health", "ended"})
+# Those without a lease: they stay when a node has gone, and may come late, until the daemon deletes them.
+_OUTLIVE_NODES = frozenset({"notice", "health", "ended", "tombstone"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,10 +220,13 @@ def _build(world: str, job: str, parts: _Parts) -> JobView | None:
     messages: dict[str, Any] = {}
     by_node: dict[str, dict[str, Any]] = {}
     tombstones: set[str] = set()
+    leftovers: list[str] = []
     for key in sorted(parts.keys):
         kv = parts.keys[key]
         section, _, rest = key.removeprefix(world).partition("/")
         kind, _, node = rest.partition("/")[2].partition("/")
+        if section == "run" and node and kind in _OUTLIVE_NODES and _is_gone(nodes.get(node)):
+            leftovers.append(key)
         if section == "run" and kind == "tombstone":
             tombstones.add(node)
             continue
@@ -258,7 +263,12 @@ def _build(world: str, job: str, parts: _Parts) -> JobView | None:
         healths=by_node.get("health", {}),
         exits=by_node.get("ended", {}),
         tombstones=frozenset(tombstones),
+        leftover_messages=tuple(leftovers),
     )
+
+
+def _is_gone(node: NodeRecord | None) -> bool:
+    return node is None or node.state is NodeState.GONE
 
 
 def _unreadable(parts: _Parts) -> dict[str, str]:

@@ -51,18 +51,10 @@ def clamp_future_times(draft: Draft) -> None:
 def delete_old(draft: Draft) -> None:
     """Delete the oldest records of nodes that are gone, and the messages of all that are, so that a job that runs for
     weeks on thousands of nodes leaves little in etcd. Old events are deleted with each commit."""
-    _delete_messages(draft)
+    for key in draft.view.leftover_messages:  # an agent's last message may come late
+        if not draft.full:
+            draft.delete_key(key)
     gone = draft.in_states(NodeState.GONE)
     for node in gone[: max(0, len(gone) - draft.rules.gone_kept)]:
         if not draft.full:
             draft.delete_node(node)
-
-
-def _delete_messages(draft: Draft) -> None:
-    """An agent's last message may come late, so this looks for them each time."""
-    view, keys = draft.view, draft.keys
-    for key, nodes in ((keys.tombstone, view.tombstones), (keys.notice, view.notices), (keys.ended, view.exits)):
-        for node in sorted(nodes):
-            known = draft.nodes.get(node)
-            if (known is None or known.state is NodeState.GONE) and not draft.full:
-                draft.delete_key(key(draft.job.name, node))

@@ -181,6 +181,7 @@ class JobView:
     healths: Mapping[str, Health] = field(default_factory=dict)  # of nodes' GPUs, by node id
     exits: Mapping[str, Ended] = field(default_factory=dict)  # how launchers ended, by node id
     tombstones: frozenset[str] = frozenset()  # ids of the nodes that have one
+    leftover_messages: tuple[str, ...] = ()  # keys of messages, readable or not, of nodes that are gone or unknown
     past: bool = False  # an earlier job, whose name was used again
 
     @property

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from spotsup_trainer.wire import Ended, Notice, Progress
+from spotsup_trainer.wire import Ended, Progress
 
 from provisioners.base import Leftover, LeftoverKind
 from supervisor.model import EventKind, JobRecord, NodeRecord, NoticeRecord
@@ -197,24 +197,20 @@ def test_a_node_that_is_gone_only_now_may_be_forgotten_in_the_same_commit() -> N
     assert ([each.id for each in after.commit.nodes], list(after.commit.delete_nodes)) == ([], [name(2)])
 
 
-def test_messages_of_nodes_that_are_gone_are_deleted_and_others_are_not() -> None:
-    messages: Any = {
-        "tombstones": frozenset(names(2, 3, 9)),
-        "notices": {each: Notice(each, NOW, NOW, "x") for each in names(2, 3, 9)},
-        "exits": {each: Ended(each, "left", 0, "", NOW) for each in names(2, 3, 9)},
-    }
+def test_leftover_messages_are_deleted_and_others_are_not() -> None:
+    leftovers = tuple(key("job", name(2)) for key in (KEYS.tombstone, KEYS.notice, KEYS.ended))
+    exits = {name(3): Ended(name(3), "left", 0, "", NOW)}
     nodes = [member(1), node(2, N.GONE), node(3, N.TERMINATING, retry_at=NOW + 9)]
-    after = scene(*nodes, record=job(1), **messages)
-    expected = [key("job", each) for key in (KEYS.tombstone, KEYS.notice, KEYS.ended) for each in names(2, 9)]
-    assert list(after.commit.delete_keys) == expected
+    after = scene(*nodes, record=job(1), exits=exits, leftover_messages=leftovers)
+    assert tuple(after.commit.delete_keys) == leftovers
 
 
 def test_many_messages_and_records_are_deleted_in_parts() -> None:
     gone = [node(n, N.GONE) for n in range(1, 300)]
-    for kept, tombstones in ((0, ()), (1000, [each.id for each in gone])):
+    for kept, leftovers in ((0, ()), (1000, tuple(KEYS.tombstone("job", each.id) for each in gone))):
         rules = Rules(gone_kept=kept, leftovers_s=1e9)
         after = scene(
-            *gone, record=job(1, J.WAITING), rules=rules, tombstones=frozenset(tombstones), volatile={"offers": {}}
+            *gone, record=job(1, J.WAITING), rules=rules, leftover_messages=leftovers, volatile={"offers": {}}
         )
         written = 1 + len(after.commit.delete_keys) + len(after.commit.delete_nodes)
         assert 60 < written <= 128

@@ -16,8 +16,9 @@ from spotsup_trainer.etcd.mirror import MAX_LOGGED_KEYS, ChangeLog, MirrorView
 from spotsup_trainer.wire import AgentStatus, Ended, Keys, Member, Notice, Progress, encode
 
 from benchmarks.control.daemon import population
-from supervisor.journal.codec import MAX_RECORD_BYTES
+from supervisor.journal.codec import MAX_RECORD_BYTES, dump, load
 from supervisor.journal.reading import Reader, Reading
+from supervisor.model import NodeRecord, NodeState
 
 KEYS = Keys("bench")
 WHOLE = population(3, 2, 1_000_000.0)
@@ -209,6 +210,19 @@ def test_a_record_that_cannot_be_read_refuses_its_job_and_no_other(value: bytes,
     assert found.jobs == {name: view for name, view in whole.jobs.items() if name != JOB}
     assert list(found.refused) == [JOB]
     assert why in found.refused[JOB]
+
+
+def test_messages_of_nodes_that_are_gone_or_unknown_are_left_over_readable_or_not() -> None:
+    there, gone = sorted(key for key in WHOLE if key.startswith(f"{KEYS.world}nodes/job-000/"))
+    record = load(NodeRecord, WHOLE[gone], gone)
+    ids = {"there": there.rsplit("/", 1)[1], "gone": record.id, "unknown": "job-000-bench-99"}
+    keys = WHOLE | {gone: dump(replace(record, state=NodeState.GONE))}
+    by_node = (KEYS.notice, KEYS.health, KEYS.ended, KEYS.tombstone)
+    keys |= {key("job-000", node): b"not even JSON" for key in by_node for node in ids.values()}
+    keys |= {KEYS.agent("job-000", ids["unknown"]): b"a lease ends it", f"{KEYS.run('job-000')}notice/": b"of no node"}
+    found = {key: KeyValue(key, value, 1, 1) for key, value in keys.items()}
+    left = read_by_a_new_reader(view_of(found, 1)).jobs["job-000"].leftover_messages
+    assert set(left) == {key("job-000", ids[which]) for key in by_node for which in ("gone", "unknown")}
 
 
 def test_whatever_raises_while_one_jobs_keys_are_read_refuses_only_that_job() -> None:
