@@ -40,7 +40,7 @@ class Setup:
     node: str
     agent_config: bytes = field(repr=False)
     """A JSON object as `spotsup_trainer.wire.encode(AgentConfig(...))` gives it. Bootstrap fills in what only the node
-    knows: `python`, `code_dir`, `run_dir`, `log_dir`, and a leading `~/` of `checkpoint_dir`."""
+    knows: `python`, `code_dir`, `run_dir`, `log_dir`, and a leading `~/` of `checkpoints`."""
     code: Archive
     trainer: Archive
     """Has the folder `spotsup_trainer` on top."""

@@ -14,11 +14,12 @@ from spotsup_trainer.decoding import printable
 from spotsup_trainer.wire import Progress
 
 from provisioners.base import Offer
+from supervisor import checkpoints
 from supervisor.spec import JobSpec
 
 # Raised whenever a field of a record is added, renamed or removed. A daemon refuses all other versions
 # (journal/codec.py).
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6
 HISTORY_LIMIT = 40
 # Texts are cut where they enter a record, and control characters replaced: they come from programs, machines, clouds.
 MAX_REASON_CHARACTERS = 300  # of one line of a history
@@ -261,10 +262,8 @@ class JobRecord:
 
     @property
     def checkpoint_path(self) -> str:
-        """Its folder of checkpoints: each run has its own, unless the job file names one. Without shared storage, it is
-        relative to the folder that all machines of its cloud share."""
-        shared = f"{self.spec.shared}/spotsup/" if self.spec.shared else ""
-        return self.spec.checkpoint_dir or f"{shared}{self.task_id}/checkpoints"
+        """Where this run's checkpoints go, "" if nowhere: see checkpoints.path_of."""
+        return checkpoints.path_of(self.spec, self.task_id)
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,6 +38,7 @@ MAX_SPARES = 16
 MAX_SPEC_BYTES = 64 * 1024
 MAX_SPEC_DEPTH = 20
 MAX_FINISH_MINUTES = 24 * 60
+NO_CHECKPOINTS = "none"
 # What people write before a script out of habit; the launcher is started anyway, so it is dropped.
 INTERPRETERS = ("python", "python3", "torchrun")
 
@@ -277,10 +278,10 @@ class JobSpec(_Strict):
     """Environment variables for `setup` and `run`. They are stored in etcd and visible on the nodes."""
     limits: Limits = Limits()
     """What the job may use: hours, dollars, failures ([limits](#limits))."""
-    checkpoint_dir: str = ""
-    """Where checkpoints go: a folder that all nodes share; every job that names it goes on from what is there. Empty: a
-    folder of this run below the first writable shared `storage`, from which `submit --resume-from` goes on. Without
-    shared storage, only checkpoints of the local cloud outlive their machine."""
+    checkpoints: str = ""
+    """Where checkpoints go: a folder on shared `storage`, or `none`. Each run gets a folder of its own there, named
+    after the job, from which `submit --resume-from` goes on. Empty: `spotsup` on the first writable shared `storage`.
+    On a rented cloud, a training job without such storage has to say `none`; the local cloud keeps them on its host."""
 
     @model_validator(mode="after")
     def _fits_its_kind(self) -> JobSpec:
@@ -294,6 +295,8 @@ class JobSpec(_Strict):
                     "a data job needs instance types without a GPU, and the catalog has only types with one: name "
                     "some, such as `resources: {instance_types: [m7i.2xlarge]}`"
                 )
+            if self.checkpoints:
+                raise ValueError("a data job has no checkpoints: leave `checkpoints` out")
         return self
 
     @field_validator("env")
@@ -305,6 +308,15 @@ class JobSpec(_Strict):
             if "\0" in text:
                 raise ValueError(f"the value of {name} contains a NUL character")
         return value
+
+    @field_validator("checkpoints")
+    @classmethod
+    def _place(cls, value: str) -> str:
+        if value in ("", NO_CHECKPOINTS):
+            return value
+        if not value.startswith(("/", "~/")) or {".", ".."} & set(value.split("/")) or "\n" in value or ":" in value:
+            raise ValueError(f"{value!r} is no place for checkpoints; write an absolute folder, or {NO_CHECKPOINTS}")
+        return value.rstrip("/")
 
     @field_validator("environment")
     @classmethod
@@ -337,9 +349,9 @@ class JobSpec(_Strict):
 
             check_mounts([storage.as_mount() for storage in self.storage])
         for storage in self.storage:
-            if f"{self.checkpoint_dir}/".startswith(f"{storage.mount}/") and (storage.scratch or storage.mode == "ro"):
+            if f"{self.checkpoints}/".startswith(f"{storage.mount}/") and (storage.scratch or storage.mode == "ro"):
                 why = "scratch, which ends with its machine" if storage.scratch else "mounted read-only"
-                raise ValueError(f"checkpoint_dir is {self.checkpoint_dir}, but {storage.mount} is {why}")
+                raise ValueError(f"checkpoints is {self.checkpoints}, but {storage.mount} is {why}")
         return self
 
     @field_validator("run")

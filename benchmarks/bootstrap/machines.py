@@ -210,7 +210,7 @@ def _setup(machine: Instance, endpoint: str, folder: Path, mark: Path) -> Setup:
         code_dir="",
         run_dir="",
         log_dir="",
-        checkpoint_dir=str(folder / "checkpoints" / machine.node),
+        checkpoints=str(folder / "checkpoints" / machine.node),
         command=("train.py",),
         min_nodes=1,
         max_nodes=1,

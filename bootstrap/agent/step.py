@@ -56,7 +56,7 @@ def agent_config(facts: Facts, setup: Setup) -> bytes:
         "code_dir": paths.code(setup.code),
         "run_dir": paths.run,
         "log_dir": paths.log,
-        "checkpoint_dir": expand(config.get("checkpoint_dir", ""), facts.home),
+        "checkpoints": expand(config.get("checkpoints", ""), facts.home),
     }
     if "resume_from" in config:
         config["resume_from"] = [expand(folder, facts.home) for folder in config["resume_from"]]

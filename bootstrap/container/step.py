@@ -171,7 +171,7 @@ def _folders(facts: Facts, setup: Setup) -> tuple[str, ...]:
     root = expand(setup.root, facts.home)
     mounted = [mount.mountpoint for mount in setup.mounts]
     config, found = json.loads(setup.agent_config), [root, *mounted]
-    for folder in (config.get("checkpoint_dir", ""), *config.get("resume_from", ())):
+    for folder in (config.get("checkpoints", ""), *config.get("resume_from", ())):
         checkpoints = expand(str(folder), facts.home)
         if checkpoints and not any(f"{checkpoints}/".startswith(f"{each}/") for each in found):
             found.append(checkpoints)

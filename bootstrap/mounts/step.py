@@ -72,7 +72,7 @@ def mount_key(facts: Facts, setup: Setup) -> str:
 
 def checkpoint_folder(facts: Facts, setup: Setup) -> str:
     """The folder of checkpoints on this machine."""
-    return expand(str(json.loads(setup.agent_config).get("checkpoint_dir", "")), facts.home)
+    return expand(str(json.loads(setup.agent_config).get("checkpoints", "")), facts.home)
 
 
 def _log_folder(setup: Setup) -> str:

@@ -14,6 +14,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from supervisor import checkpoints
 from supervisor.api.quote import Quote
 from supervisor.api.views import in_order
 from supervisor.errors import CommandRefusedError, JournalUnavailableError, NotFoundError, SpotsupError, UsageError
@@ -26,7 +27,7 @@ from supervisor.planner.limits import PAUSED_BY_USER, reached
 from supervisor.planner.world import JobView
 from supervisor.runtime.clock import Clock
 from supervisor.runtime.loop import Leader
-from supervisor.spec import JobSpec, Limits, check_nodes, first_error, parse_spec
+from supervisor.spec import NO_CHECKPOINTS, JobSpec, Limits, check_nodes, first_error, parse_spec
 
 MAX_TRIES = 20
 MAX_CODE_DELETIONS = 20  # per submission: each costs a read of etcd, and each submission adds one job
@@ -413,14 +414,20 @@ class Service:
             raise CommandRefusedError(
                 f"`storage` is set, but machines of the cloud {cloud} share the host's folders: leave it out"
             )
+        if cloud not in self._hosted and (why := checkpoints.lost_with_nodes(spec)):
+            raise CommandRefusedError(f"job {spec.name} is refused: {why}")
 
 
 def unreadable_by(job: JobRecord, spec: JobSpec, hosted: Collection[str]) -> str:
     """Why a new job could not read the checkpoints of an earlier one, or ""."""
     if "data" in (job.spec.kind, spec.kind):
         return "data jobs have no checkpoints"
+    if spec.checkpoints == NO_CHECKPOINTS:
+        return "the new job says `checkpoints: none`, and would read none either: name a place"
     path, here = job.checkpoint_path, job.spec.placement.cloud
-    if not path.startswith("/"):
+    if not path:
+        return "it said `checkpoints: none`, so it made none"
+    if not path.startswith(("/", "~")):
         if here not in hosted:
             return "it had no shared `storage`, so its checkpoints ended with its machines"
         return "" if spec.placement.cloud == here else f"its checkpoints are on the cloud {here}"

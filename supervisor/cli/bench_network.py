@@ -97,7 +97,8 @@ def network_spec(spec: Mapping[str, Any], smallest: str, largest: str) -> dict[s
     name = str(spec.get("name", "bench"))[: MAX_NAME - len(SUFFIX)].rstrip("-") + SUFFIX
     limits = spec["limits"] if isinstance(spec.get("limits"), dict) else {}
     return {
-        **{key: value for key, value in spec.items() if key not in ("checkpoint_dir", "code", "kind")},
+        **{key: value for key, value in spec.items() if key not in ("code", "kind")},
+        "checkpoints": "none",
         "name": name,
         "nodes": {"min": wanted, "desired": wanted, "max": wanted},
         "run": shlex.join(["-m", MODULE, "--from-bytes", str(first), "--to-bytes", str(last)]),

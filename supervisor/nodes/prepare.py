@@ -154,7 +154,7 @@ def _agent_config(
         code_dir="",
         run_dir="",
         log_dir="",
-        checkpoint_dir=checkpoint_dir(config, node.offer.cloud, job),
+        checkpoints=folder_on(config, node.offer.cloud, job.checkpoint_path),
         resume_from=tuple(folder_on(config, node.offer.cloud, path) for path in job.resume_from),
         command=job.spec.command,
         min_nodes=job.min_nodes,
@@ -205,14 +205,9 @@ def log_agent_of(config: Config, node: NodeRecord) -> LogAgent | None:
     return LogAgent(*settings.log_agent) if settings and settings.log_agent else None
 
 
-def checkpoint_dir(config: Config, cloud: str, job: JobRecord) -> str:
-    """A folder that all nodes of the job share, and that outlives them."""
-    return job.spec.checkpoint_dir or folder_on(config, cloud, job.checkpoint_path)
-
-
 def folder_on(config: Config, cloud: str, path: str) -> str:
     """A `checkpoint_path` on the machines of a cloud."""
-    if path.startswith(("/", "~")):
+    if not path or path.startswith(("/", "~")):
         return path
     settings = config.cloud(cloud) or Section()
     return str(settings.shared_folder(config.state.absolute()) / path)

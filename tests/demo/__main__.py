@@ -46,7 +46,7 @@ nodes: {{min: 2, desired: 3, max: 4}}
 code: {code}
 run: >-
   char_transformer.py --steps {steps} --step-time {step_time} --checkpoint-every {every}
-  --global-batch {batch} --seq {sequence} --text-mb {text_mb} --audit {audit}
+  --global-batch {batch} --seq {sequence} --text-mb {text_mb} --audit {audit} --checkpoint-dir {checkpoints}
 {cloud}"""
 
 
@@ -106,6 +106,7 @@ class Demo:
                 sequence=SEQUENCE,
                 text_mb=TEXT_BYTES / 1e6,
                 audit=_quoted(self.audit_dir),
+                checkpoints=_quoted(self.stack.folder / "checkpoints"),
                 cloud=self.cloud.job,
             )
         )

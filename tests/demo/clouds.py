@@ -114,6 +114,8 @@ class HandOnTestCloud:
         kind = KINDS[name]
         self.name, self.slowness_s = name, kind.slowness_s
         self.job = f"resources: {{gpu: T4, gpus_per_node: 1}}\nplacement: {{cloud: {name}}}\n"
+        # Its machines have one folder in common, which is no `storage`: the program names it itself.
+        self.job += "checkpoints: none\n"
         self.introduction = (
             f"{kind.title}'s test cloud at {server.url}: {kind.title}'s API and the real SDK ({kind.sdk}), "
             f"but [bold]not the real {kind.title}[/bold]"

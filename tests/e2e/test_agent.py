@@ -106,7 +106,7 @@ class Agents:
             "code_dir": str(self.folder),
             "run_dir": str(own / "run"),
             "log_dir": str(own / "log"),
-            "checkpoint_dir": str(self.folder),
+            "checkpoints": str(self.folder),
             "command": (str(STEPS), f"events={self.folder / 'events'}", f"until={self.folder / 'enough'}"),
             "min_nodes": 1,
             "max_nodes": 4,

@@ -73,7 +73,7 @@ def target_of(machine: Instance) -> Target:
 def setup_of(node: str, *, line: str | None = None, code: Archive = CODE, root: str = "~/.spotsup") -> Setup:
     return Setup(
         node=node,
-        agent_config=b'{"job":"j","checkpoint_dir":"~/ck"}',
+        agent_config=b'{"job":"j","checkpoints":"~/ck"}',
         code=code,
         trainer=TRAINER,
         python=sys.executable,

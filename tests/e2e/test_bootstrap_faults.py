@@ -118,7 +118,7 @@ def setup_of(machine: Machine, root: str = "~/.spotsup") -> Setup:
     out = f"{machine.box}/mnt/out"
     return Setup(
         node="n1",
-        agent_config=f'{{"checkpoint_dir":"{out}/ck"}}'.encode(),
+        agent_config=f'{{"checkpoints":"{out}/ck"}}'.encode(),
         code=CODE,
         trainer=TRAINER,
         python=f"{machine.box}/bin/python3",

@@ -19,7 +19,7 @@ name: boxed
 nodes: {min: 1, desired: 2, max: 2}
 environment: docker://{image}
 run: train.py --out {out}
-checkpoint_dir: {checkpoints}
+checkpoints: {checkpoints}
 env: {GREETING: "hello there"}
 """
 
@@ -28,7 +28,7 @@ import os, sys, time
 from pathlib import Path
 import torch.distributed as dist
 dist.init_process_group("gloo")
-out, world = Path(os.environ["SPOTSUP_CHECKPOINT_DIR"]), dist.get_world_size()
+out, world = Path(os.environ["SPOTSUP_CHECKPOINT_DIR"]).parent, dist.get_world_size()
 mine = out / os.environ["SPOTSUP_NODE_ID"]
 values = [str(world), str(os.path.exists("{mark}")), os.environ["GREETING"], str(os.getuid()), os.environ["HOME"]]
 mine.with_suffix(".new").write_text("|".join(values))

@@ -17,6 +17,7 @@ nodes: {min: 1, desired: 2, max: 2}
 resources: {gpu: T4, gpus_per_node: 1}
 placement: {cloud: aws}
 run: train.py
+checkpoints: none
 """
 
 

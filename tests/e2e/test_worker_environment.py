@@ -41,7 +41,7 @@ def agent(node: str, addr: str, endpoint: str, folder: Path) -> Iterator[subproc
         code_dir=str(folder),
         run_dir=str(folder / node / "run"),
         log_dir=str(folder / node / "log"),
-        checkpoint_dir=str(folder / "checkpoints"),
+        checkpoints=str(folder / "checkpoints"),
         resume_from=("/earlier", "/older"),
         command=("program.py",),
         min_nodes=1,

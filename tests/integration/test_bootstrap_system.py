@@ -189,7 +189,7 @@ def places(machine: Sandbox) -> str:
 def test_file_systems_are_mounted_once_and_the_checkpoints_folder_is_proven(machine: Sandbox) -> None:
     out, data = f"{places(machine)}/out", f"{places(machine)}/data"
     setup = a_setup(
-        agent_config=f'{{"checkpoint_dir":"{out}/a/ck"}}'.encode(),
+        agent_config=f'{{"checkpoints":"{out}/a/ck"}}'.encode(),
         mounts=(Mount("efs", "fs-1.efs.us-east-1.amazonaws.com:/", out), Mount("nfs", "server:/data", data, "ro")),
     )
     done = [str(command) for command in machine.bootstrap(setup, "mounts")]
@@ -213,7 +213,7 @@ def test_file_systems_are_mounted_once_and_the_checkpoints_folder_is_proven(mach
 
 def test_a_log_folder_that_cannot_be_made_is_not_a_failure(machine: Sandbox) -> None:
     out = f"{places(machine)}/out"
-    config = f'{{"checkpoint_dir":"{out}/ck","log_mirror":"{out}/theirs/logs"}}'.encode()
+    config = f'{{"checkpoints":"{out}/ck","log_mirror":"{out}/theirs/logs"}}'.encode()
     machine.write("mnt/out/theirs", "a file, where a folder is to be made")
     setup = a_setup(agent_config=config, mounts=(Mount("nfs", "server:/out", out),))
     done = [str(command) for command in machine.bootstrap(setup, "mounts")]

@@ -101,7 +101,7 @@ def setup_in(root: Path) -> Setup:
     place.mkdir(parents=True)
     (place / "launcher").mkdir()
     (place / "launcher" / "container_init.py").write_text(Path(container_init.__file__).read_text())
-    config = json.dumps({"checkpoint_dir": str(root.parent / "out put")}).encode()
+    config = json.dumps({"checkpoints": str(root.parent / "out put")}).encode()
     env = {"KEY": "two words", "SPOTSUP_REGISTRY_USER": "me", "SPOTSUP_REGISTRY_PASSWORD": "hunter2"}
     return Setup("n1", config, Archive.of(b"c"), trainer, root=str(root), env=env, image=IMAGE)
 

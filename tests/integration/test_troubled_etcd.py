@@ -46,7 +46,7 @@ def test_a_full_etcd_is_reported_in_one_sentence_until_an_operator_frees_space(t
         daemon.tick_until(lambda: daemon.loop.status.headline == "watching 0 jobs")
         daemon.submit("job")
         assert space.fill(etcd) > 0
-        service = Service(daemon.journal, daemon.leader, SystemClock(), ["local"], lambda *_: True)
+        service = Service(daemon.journal, daemon.leader, SystemClock(), ["local"], lambda *_: True, hosted=["local"])
         with pytest.raises(JournalFullError, match="space quota is used up: training goes on"):
             service.scale("job", Scale(max_nodes=5))
         # it reports that also when it has nothing to write
@@ -163,7 +163,7 @@ class Other:
         leader = Leadership(etcd, f"{KEYS.root}leader", "standby", 4.0)
         self.journal = Journal(self.store, KEYS)
         self.waits = 0
-        self.service = Service(self.journal, leader, SystemClock(), ["local"], self._wait)
+        self.service = Service(self.journal, leader, SystemClock(), ["local"], self._wait, hosted=["local"])
         self.catches_up = True
 
     def _wait(self, predicate: object, _timeout_s: float) -> bool:

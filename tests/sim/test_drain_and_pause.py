@@ -32,7 +32,7 @@ def node_with_rank(world: World, rank: int) -> str:
 
 def at_once(world: World) -> Service:
     """The API, for a user who does not wait."""
-    return Service(world.daemon.journal, world.daemon.leader, world.clock, ["local"], lambda *_: True)
+    return Service(world.daemon.journal, world.daemon.leader, world.clock, ["local"], lambda *_: True, hosted=["local"])
 
 
 # -- drain -------------------------------------------------------------------------------------------------

@@ -55,7 +55,7 @@ def waiter(world: World, daemon: Daemon) -> Callable[[Callable[[Reading], bool],
 
 def service_of(world: World, daemon: Daemon) -> Service:
     """The API of one daemon."""
-    return Service(daemon.journal, daemon.leader, daemon.clock, ["local"], waiter(world, daemon))
+    return Service(daemon.journal, daemon.leader, daemon.clock, ["local"], waiter(world, daemon), hosted=["local"])
 
 
 class Users:

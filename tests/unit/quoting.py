@@ -62,7 +62,7 @@ class Api:
 def service_over(quotes: Quotes, *clouds: str) -> tuple[Service, FastAPI]:
     world = empty_world()
     daemon = world.daemon
-    service = Service(daemon.journal, daemon.leader, world.clock, clouds, lambda *_: True, quotes.quote)
+    service = Service(daemon.journal, daemon.leader, world.clock, clouds, lambda *_: True, quotes.quote, hosted=clouds)
     return service, create_app(service, lambda: daemon.loop.status, world.clock, "0")
 
 

@@ -16,7 +16,10 @@ from supervisor.errors import UsageError
 from supervisor.spec import parse_spec
 
 NO_OPTIONS: dict[str, Any] = dict.fromkeys(
-    ("name", "nodes", "min_nodes", "max_nodes", "spares", "gpu", "gpus_per_node", "market", "cloud", "code", "setup")
+    (
+        *("name", "nodes", "min_nodes", "max_nodes", "spares", "gpu", "gpus_per_node", "market", "cloud", "code"),
+        *("checkpoints", "setup"),
+    )
 ) | {"env": ()}
 
 
@@ -55,7 +58,7 @@ def test_the_sweep_runs_on_the_jobs_nodes_and_has_a_time_limit() -> None:
         "placement": {"cloud": "aws", "regions": ["us-east-1"]},
         "run": "train.py",
         "code": "src",
-        "checkpoint_dir": "/mnt/out",
+        "checkpoints": "/mnt/out",
         "limits": {"hours": 48, "usd_per_hour": 12.0},
     }
     spec = parse_spec(command.network_spec(job, "1K", "1M"))
@@ -64,7 +67,7 @@ def test_the_sweep_runs_on_the_jobs_nodes_and_has_a_time_limit() -> None:
     assert (spec.resources.gpu, spec.nproc_per_node, spec.placement.cloud) == ("A100", 8, "aws")
     assert spec.command == ("-m", command.MODULE, "--from-bytes", "1024", "--to-bytes", str(1 << 20))
     assert (spec.limits.hours, spec.limits.usd_per_hour) == (command.HOURS, 12.0)
-    assert spec.checkpoint_dir == ""
+    assert spec.checkpoints == "none"
 
 
 @pytest.mark.parametrize(("nodes", "wanted"), [(3, 3), ({"min": 2}, 2), ({"min": 1, "desired": 5}, 5)])

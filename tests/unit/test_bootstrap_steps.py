@@ -53,7 +53,7 @@ MOUNTS = (
 setups = st.builds(
     Setup,
     node=names,
-    agent_config=st.dictionaries(st.sampled_from(["job", "checkpoint_dir"]), homes).map(
+    agent_config=st.dictionaries(st.sampled_from(["job", "checkpoints"]), homes).map(
         lambda value: json.dumps(value).encode()
     ),
     code=archives,
@@ -264,14 +264,14 @@ def test_secrets_are_neither_in_a_plan_nor_in_a_repr() -> None:
 
 
 def test_the_agent_reads_paths_that_only_the_node_knows() -> None:
-    setup = a_setup(agent_config=b'{"job":"j","python":"","checkpoint_dir":"~/ck","resume_from":["~/old","/b"]}')
+    setup = a_setup(agent_config=b'{"job":"j","python":"","checkpoints":"~/ck","resume_from":["~/old","/b"]}')
     assert json.loads(agent_config(FRESH, setup)) == {
         "job": "j",
         "python": "/usr/bin/python3",
         "code_dir": f"/home/u/.spotsup/code/{setup.code.name}",
         "run_dir": "/home/u/.spotsup/nodes/n1/run",
         "log_dir": "/home/u/.spotsup/nodes/n1/log",
-        "checkpoint_dir": "/home/u/ck",
+        "checkpoints": "/home/u/ck",
         "resume_from": ["/home/u/old", "/b"],
     }
 

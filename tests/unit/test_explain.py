@@ -43,7 +43,15 @@ def posted(body: dict[str, Any], *offers: Offer, config: Config | None = None) -
     world = empty_world()
     daemon = world.daemon
     quoted = Quote(2, offers, known=bool(offers), warnings=())
-    service = Service(daemon.journal, daemon.leader, world.clock, ["aws", "local"], lambda *_: True, lambda _: quoted)
+    service = Service(
+        daemon.journal,
+        daemon.leader,
+        world.clock,
+        ["aws", "local"],
+        lambda *_: True,
+        lambda _: quoted,
+        hosted=["local"],
+    )
     explainer = Explainer(config or Config(), "/home/me")
     app = create_app(service, lambda: daemon.loop.status, world.clock, "0", explainer=explainer)
     return Api(app).post("/v1/explain", body), service
@@ -53,6 +61,8 @@ def explained(*offers: Offer, cloud: str = "aws", **more: Any) -> tuple[dict[str
     settings = AwsSettings(regions=("us-east-1",), ssh_user="ubuntu")
     config = Config.model_validate({"aws": settings, "node": NodeConfig(python="/opt/python", env={"TOKEN": SECRET})})
     spec = {"name": "job", "nodes": 2, "run": "t.py", "placement": {"cloud": cloud}, "env": {"KEY": SECRET}, **more}
+    if cloud == "aws" and not more.get("storage"):
+        spec["checkpoints"] = "none"
     answer, service = posted({**BODY, "spec": spec}, *offers, config=config)
     assert answer.status_code == 200, answer.text
     assert SECRET not in answer.text
@@ -153,7 +163,7 @@ def test_on_the_local_cloud_the_system_is_not_changed() -> None:
 @pytest.mark.parametrize("cloud", ["aws", "gcp", "azure"])
 def test_every_clouds_assumed_machine_can_be_prepared(cloud: str, gpu: str) -> None:
     host = host_on(cloud, gpu, 8 if gpu else 0)
-    config = json.dumps({"checkpoint_dir": ""}).encode()
+    config = json.dumps({"checkpoints": ""}).encode()
     setup = Setup("n1", config, Archive.of(b"c"), Archive.of(b"t"), host=host, dead_man=True)
     guess = assumed(setup, "ubuntu", "/home/ubuntu")
     planned = {each.name: each.decision for each in plan(guess.facts, setup)}

@@ -43,6 +43,7 @@ TOOLS = ("benchmarks", "tools")
 SUPERVISOR = (
     ("errors", "cron"),
     ("spec", "identity"),
+    ("checkpoints",),
     ("model",),
     ("market",),
     ("planner", "alerts"),

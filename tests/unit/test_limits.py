@@ -229,7 +229,7 @@ def test_a_command_is_retried_a_limited_number_of_times() -> None:
     world.run(120.0)
     rival, daemon = Rival(world), world.daemon
     wait_for = service(world)._wait_for
-    late = Service(daemon.journal, daemon.leader, rival, ["local"], wait_for)
+    late = Service(daemon.journal, daemon.leader, rival, ["local"], wait_for, hosted=["local"])
     with pytest.raises(CommandRefusedError, match="changes too fast"):
         late.scale("job", Scale(desired=4))
     assert rival.asked == MAX_TRIES

@@ -21,7 +21,7 @@ from provisioners.settings import Section
 from supervisor.config import Config
 from supervisor.errors import JournalUnavailableError, NotFoundError
 from supervisor.model import JobRecord, NodeRecord
-from supervisor.nodes.prepare import checkpoint_dir, folder_on, has_dead_man, log_agent_of, outcome_of, setup_of
+from supervisor.nodes.prepare import folder_on, has_dead_man, log_agent_of, outcome_of, setup_of
 from supervisor.spec import parse_spec
 
 
@@ -54,24 +54,37 @@ def test_a_dead_man_switch_is_expected_where_user_data_brings_one(settings: Sect
     assert has_dead_man(*node_with(settings)) is expected
 
 
-def test_checkpoints_go_to_the_users_folder_else_to_shared_storage_else_to_this_computer(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("storage", "checkpoints", "folder"),
+    [
+        ("shared", "", "/mnt/out/spotsup/resnet-ab12c/checkpoints"),
+        ("shared", "/mnt/out/mine/", "/mnt/out/mine/resnet-ab12c"),
+        ("shared", "none", ""),
+        ("", "~/mine", "~/mine/resnet-ab12c"),
+        ("", "none", ""),
+        ("", "", "STATE/localcloud/shared/resnet-ab12c/checkpoints"),
+    ],
+)
+def test_each_run_has_its_own_folder_of_checkpoints(
+    tmp_path: Path, storage: str, checkpoints: str, folder: str
+) -> None:
     config = Config(state_dir=str(tmp_path))
-    storage = [
+    mounts = [
         {"mount": "/mnt/scratch", "scratch": True},
         {"mount": "/mnt/data", "nfs": "s:/d", "mode": "ro"},
         {"mount": "/mnt/out", "nfs": "s:/o"},
     ]
-    assert checkpoint_dir(config, "local", job_with(storage=storage, checkpoint_dir="/mnt/out/mine")) == "/mnt/out/mine"
-    assert checkpoint_dir(config, "local", job_with(storage=storage)) == "/mnt/out/spotsup/resnet-ab12c/checkpoints"
-    assert checkpoint_dir(config, "local", job_with()).startswith(str(tmp_path))
+    job = job_with(storage=mounts if storage else [], checkpoints=checkpoints)
+    node = NodeRecord("n1", "resnet", "token", Offer("local", "r", "z", "t", Market.SPOT, None), 0.0)
+    setup = setup_of(config, node, job, (), Archive.of(b"c"), Archive.of(b"t"), None)
+    assert decode(AgentConfig, setup.agent_config).checkpoints == folder.replace("STATE", str(tmp_path))
 
 
 def test_a_job_that_resumes_finds_the_folders_of_earlier_ones(tmp_path: Path) -> None:
     config = Config(state_dir=str(tmp_path))
     earlier = (job_with().checkpoint_path, "/mnt/out/spotsup/resnet-old12/checkpoints", "~/mine")
-    assert earlier[0] == "resnet-ab12c/checkpoints"
     folders = [folder_on(config, "local", path) for path in earlier]
-    assert folders == [checkpoint_dir(config, "local", job_with()), *earlier[1:]]
+    assert folders == [f"{tmp_path}/localcloud/shared/resnet-ab12c/checkpoints", *earlier[1:]]
 
 
 def test_a_data_job_needs_neither_a_gpu_nor_torch() -> None:

@@ -10,22 +10,25 @@ from supervisor.api.service import Service
 from supervisor.errors import CommandRefusedError, UsageError
 from tests.sim.harness import empty_world
 
-JOB = {"name": "job", "nodes": 1, "run": "train.py"}
+JOB: dict[str, Any] = {"name": "job", "nodes": 1, "run": "train.py"}
+ON_AWS = {**JOB, "placement": {"cloud": "aws"}}
+STORED = {"mount": "/mnt/out", "nfs": "fs:/out"}
 DATA = {"name": "job", "kind": "data", "run": "copy"}
 
 
 def service(*clouds: str) -> Service:
     """Of a daemon that has these clouds."""
     world = empty_world()
-    return Service(world.daemon.journal, world.daemon.leader, world.clock, clouds, lambda *_: True)
+    return Service(world.daemon.journal, world.daemon.leader, world.clock, clouds, lambda *_: True, hosted=["local"])
 
 
 @pytest.mark.parametrize("clouds", [("local",), ("aws",)])
 def test_the_only_cloud_is_the_default_and_stored_with_the_job(clouds: tuple[str, ...]) -> None:
     api = service(*clouds)
-    for given in (JOB, {**JOB, "placement": {"spread": "region"}}):
+    kept = {**JOB, "checkpoints": "none"}
+    for given in (kept, {**kept, "placement": {"spread": "region"}}):
         assert api.check(given)[0].placement.cloud == clouds[0]
-    stored = api.submit({**JOB, "placement": {"regions": ["r"]}}, api.put_blob(b"code"), "once").record.spec
+    stored = api.submit({**kept, "placement": {"regions": ["r"]}}, api.put_blob(b"code"), "once").record.spec
     assert (stored.placement.cloud, stored.placement.regions) == (clouds[0], ("r",))
 
 
@@ -35,7 +38,7 @@ def test_of_several_clouds_one_has_to_be_named() -> None:
     for ask in (api.check, api.plan):
         with pytest.raises(CommandRefusedError, match=refused):
             ask(JOB)
-    assert api.check({**JOB, "placement": {"cloud": "gcp"}})[0].placement.cloud == "gcp"
+    assert api.check({**JOB, "checkpoints": "none", "placement": {"cloud": "gcp"}})[0].placement.cloud == "gcp"
 
 
 @pytest.mark.parametrize(("cloud", "refused"), [("local", False), ("aws", True)])
@@ -47,3 +50,39 @@ def test_what_the_default_cloud_demands_holds_for_a_job_that_does_not_name_it(cl
         return
     with pytest.raises(UsageError, match="a data job needs instance types without a GPU"):
         api.check(asked)
+
+
+SAY = r"add a writable file system .*, or write `checkpoints: none` if the program keeps its own, or .* lost node$"
+
+
+@pytest.mark.parametrize(
+    ("more", "why"),
+    [
+        ({}, f"^job job is refused: its checkpoints would end with its nodes: {SAY}"),
+        ({"storage": [{**STORED, "mode": "ro"}, {"mount": "/mnt/fast", "scratch": True}]}, "would end with its nodes"),
+        ({"checkpoints": "/home/ck"}, f"`checkpoints` is /home/ck, which is on none of its shared .*: {SAY}"),
+        ({"checkpoints": "/mnt/output", "storage": [STORED]}, "`checkpoints` is /mnt/output, which is on none of"),
+        ({"checkpoints": "none"}, ""),
+        ({"storage": [STORED]}, ""),
+        ({"storage": [STORED], "checkpoints": "/mnt/out"}, ""),
+        ({"storage": [STORED], "checkpoints": "/mnt/out/mine"}, ""),
+    ],
+)
+def test_a_job_on_a_rented_cloud_has_to_say_where_its_checkpoints_outlive_its_nodes(more: Any, why: str) -> None:
+    api = service("local", "aws")
+    if why:
+        for ask in (api.check, api.plan):
+            with pytest.raises(CommandRefusedError, match=why):
+                ask({**ON_AWS, **more})
+        with pytest.raises(CommandRefusedError, match=why):
+            api.submit({**ON_AWS, **more}, api.put_blob(b"code"), "once")
+    else:
+        assert api.check({**ON_AWS, **more})[0].placement.cloud == "aws"
+
+
+def test_checkpoints_of_the_local_cloud_and_data_jobs_need_no_storage() -> None:
+    api = service("local", "aws")
+    for more in ({}, {"checkpoints": "/home/ck"}, {"checkpoints": "none"}):
+        assert api.check({**JOB, "placement": {"cloud": "local"}, **more})
+    data = {**DATA, "placement": {"cloud": "aws"}, "resources": {"instance_types": ["m7i.large"]}}
+    assert api.check(data)

@@ -264,7 +264,7 @@ class AgentConfig:
     code_dir: WholeText
     run_dir: WholeText
     log_dir: WholeText
-    checkpoint_dir: WholeText
+    checkpoints: WholeText
     # A training script with its arguments; of a data job, one line for bash.
     command: tuple[WholeText, ...]
     min_nodes: int

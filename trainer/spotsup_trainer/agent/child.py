@@ -52,7 +52,7 @@ def launcher_env(config: AgentConfig) -> dict[str, str]:
         "SPOTSUP_RUN_DIR": config.run_dir,
         "SPOTSUP_RESUME_FROM": os.pathsep.join(config.resume_from),
         "SPOTSUP_LOG_DIR": config.log_dir,
-        "SPOTSUP_CHECKPOINT_DIR": config.checkpoint_dir,
+        "SPOTSUP_CHECKPOINT_DIR": config.checkpoints,
         "SPOTSUP_GPU_CHECK": "1" if config.gpus else "",
     }
     # libc reads it once, at the first name lookup: handler_from, which explains it, may be too late.
