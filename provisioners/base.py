@@ -162,6 +162,11 @@ class Instance:
     # Set while the cloud's API announces a preemption; at most the cloud's usual notice from now. The machine may run
     # on after it: an announcement ends nothing.
     preempt_at: float | None = None
+    # The cloud's own words about its end, in one line; "" where it has none.
+    end_message: str = ""
+    # Set where the cloud had accepted the launch, and says only now that it cannot provide the machine: what the launch
+    # would have returned.
+    refused: Refusal | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,6 +237,9 @@ class Unknown:
 
     message: str
 
+
+Refusal: TypeAlias = NoCapacity | Quota | Fatal | Denied
+"""A definite no, which is worth remembering."""
 
 LaunchOutcome: TypeAlias = Launched | NoCapacity | Quota | Throttled | Transient | Fatal | Denied | Unknown
 

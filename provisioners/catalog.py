@@ -39,6 +39,7 @@ class MachineType(_Strict):
     vcpus: int | None = None  # None where the cloud has not published it
     memory_gib: float | None = None  # as `vcpus`
     efa: int = 0  # how many EFA interfaces it supports
+    efa_first_card: bool = True  # whether its first network card, which carries IP, supports EFA
     # Compute Engine's names for a machine with attached GPUs. `name` is then ours: Google has no one name for both.
     machine_type: str = ""
     accelerator: str = ""

@@ -18,6 +18,7 @@ from provisioners.base import (
     NoCapacity,
     ProvisionerError,
     Quota,
+    Refusal,
     Scope,
     Throttled,
     Transient,
@@ -142,6 +143,12 @@ class ErrorTable:
         if isinstance(found, Throttled) and reply.retry_after_s:
             return replace(found, retry_after_s=reply.retry_after_s)
         return found
+
+    def refusal(self, reply: ErrorReply, where: str) -> Refusal | None:
+        """What is worth remembering of a refused launch, also of one that was accepted first; None where the error says
+        nothing about the next one."""
+        found = self.launch_outcome(reply, where)
+        return found if isinstance(found, NoCapacity | Quota | Fatal | Denied) else None
 
     def is_used(self, reply: ErrorReply) -> bool:
         """Whether the token, or the name made of it, already has its machine."""

@@ -8,7 +8,9 @@ from dataclasses import fields
 from typing import Any, TypeVar
 
 from provisioners.base import (
+    Denied,
     EndCause,
+    Fatal,
     Finding,
     Instance,
     InstanceState,
@@ -18,16 +20,19 @@ from provisioners.base import (
     Leftover,
     LeftoverKind,
     Market,
+    NoCapacity,
     Offer,
     OfferQuery,
     Owner,
     Provisioner,
     ProvisionerError,
+    Quota,
     Unknown,
 )
 
 NO_OWNER = Owner("", "")
 MAX_FIELD_CHARACTERS = 300  # of a machine's id, tags, addresses: clouds' own bounds are 256 and less
+MAX_REFUSAL_CHARACTERS = 2000
 MAX_NUMBER = 1e11  # a time in the year 5138
 MAX_CONSOLE_CHARACTERS = 2 * 1024 * 1024
 
@@ -79,6 +84,9 @@ _RIGHT: Mapping[str, Callable[[object], bool]] = {
     "str": is_short,
     "int": lambda value: type(value) is int and 0 <= value < 65536,
     "float": _is_number,
+    "Refusal": lambda value: (
+        isinstance(value, NoCapacity | Quota | Fatal | Denied) and len(value.message) <= MAX_REFUSAL_CHARACTERS
+    ),
     "Owner": lambda value: isinstance(value, Owner) and is_short(value.cluster) and is_short(value.key_mark),
     **{
         kind.__name__: lambda value, kind=kind: isinstance(value, kind)  # type: ignore[misc]

@@ -130,6 +130,8 @@ class Resources(_Strict):
     """GPUs on each node; one worker process runs per GPU. 0: one worker, on CPUs."""
     instance_types: tuple[str, ...] = ()
     """Only these instance types are asked for, by the cloud's own names. Empty: every type that fits."""
+    disk_gb: Annotated[int, Field(ge=0, le=16384)] = 0
+    """Size of each node's boot disk, in GB. 0: `disk_gb` of the cloud's table in the daemon's configuration."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Resources:

@@ -33,6 +33,7 @@ resources:
   gpu: V100
   gpus_per_node: 1
   instance_types: [p3.2xlarge]
+  disk_gb: 200
 market: spot-then-on-demand
 placement:
   cloud: aws

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import partial
-from typing import Any
 
-from provisioners.aws import launch
+from provisioners.aws import launch, network
 from provisioners.aws.client import Aws
 from provisioners.aws.errors import ERRORS
 from provisioners.aws.offers import quota_limit
@@ -61,7 +60,7 @@ class Checks(CloudChecks):
         yield self._try(f"{region} reading", lambda: self._reading(region, deadline))
         for image in self._images():
             yield self._try(f"{region} image", partial(self._image, region, image, deadline))
-        yield self._try(f"{region} network", lambda: self._network(region, deadline))
+        yield self._try(f"{region} network", lambda: network.check(self._aws, self._settings, region, deadline))
         yield self._try(f"{region} launching", lambda: self._launching(region, deadline))
         yield self._try(f"{region} quota", lambda: self._quota(region, deadline))
 
@@ -109,33 +108,6 @@ class Checks(CloudChecks):
             return "set aws.image_proprietary, or ask for no V100"
         return f"change it in aws.images ({', '.join(gpu for gpu, name in settings.images.items() if name == image)})"
 
-    def _network(self, region: str, deadline: Deadline) -> str:
-        subnets = {zone: each for zone, each in self._settings.subnets.items() if zone.startswith(region)}
-        if subnets:
-            answer = self._aws.ask("ec2", region, "describe_subnets", deadline, SubnetIds=list(subnets.values()))
-            zones = {each["SubnetId"]: each["AvailabilityZone"] for each in answer["Subnets"]}
-            for zone, subnet in subnets.items():
-                if zones.get(subnet) != zone:
-                    raise ProvisionerError(f"aws.subnets: {subnet} is in {zones.get(subnet)}, not in {zone}")
-        groups = self._settings.security_groups.get(region, ())
-        if not groups:
-            return (
-                f"machines in {region} get the default security group of their VPC: check that it lets the daemon in "
-                f"at port {self._settings.ssh_port}, or name one in aws.security_groups"
-            )
-        answer = self._aws.ask("ec2", region, "describe_security_groups", deadline, GroupIds=list(groups))
-        rules = [rule for group in answer["SecurityGroups"] for rule in group["IpPermissions"]]
-        if not any(_lets_in(rule, self._settings.ssh_port, groups) for rule in rules):
-            raise ProvisionerError(
-                f"none of {', '.join(groups)} allows port {self._settings.ssh_port}: "
-                "add a rule for the daemon's address"
-            )
-        if not any(_is_for_members(rule, groups) for rule in rules):
-            raise ProvisionerError(
-                f"none of {', '.join(groups)} lets its members reach each other: add a rule for all traffic from itself"
-            )
-        return f"{', '.join(groups)} lets the daemon in, and nodes reach each other"
-
     def _launching(self, region: str, deadline: Deadline) -> str:
         """A dry run of the call that launches."""
         filters = [{"Name": "instance-type", "Values": [each.name for each in self._catalog.cloud("aws").types]}]
@@ -175,21 +147,6 @@ class Checks(CloudChecks):
                 f"the quotas of {region} allow no GPU spot instance (vCPUs: {shown}): request more in Service Quotas"
             )
         return f"vCPUs in {region}: {shown}"
-
-
-def _lets_in(rule: dict[str, Any], port: int, groups: Sequence[str]) -> bool:
-    """Whether the rule allows `port` for others than the group's own members."""
-    everything = rule.get("IpProtocol") == "-1"
-    ports = rule.get("IpProtocol") == "tcp" and rule.get("FromPort", 0) <= port <= rule.get("ToPort", 65535)
-    others = [each for each in rule.get("UserIdGroupPairs", ()) if each.get("GroupId") not in groups]
-    addresses = rule.get("IpRanges") or rule.get("Ipv6Ranges") or rule.get("PrefixListIds")
-    return (everything or ports) and bool(addresses or others)
-
-
-def _is_for_members(rule: dict[str, Any], groups: Sequence[str]) -> bool:
-    return rule.get("IpProtocol") == "-1" and any(
-        each.get("GroupId") in groups for each in rule.get("UserIdGroupPairs", ())
-    )
 
 
 def _dry_request(region: str, zone: str, instance_type: str) -> LaunchRequest:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any
 
+from provisioners.aws.errors import ERRORS, AwsErrorReply
 from provisioners.aws.settings import AwsSettings
 from provisioners.base import (
     NODE_TAG,
@@ -16,8 +17,10 @@ from provisioners.base import (
     Leftover,
     LeftoverKind,
     ProvisionerError,
+    Refusal,
     owner_of,
 )
+from provisioners.calls import one_line
 
 # "Spot Instance interruption notices": two minutes ahead.
 NOTICE_S = 120.0
@@ -69,13 +72,15 @@ def instance(raw: Mapping[str, Any], region: str, settings: AwsSettings, preempt
     ended = state in {InstanceState.STOPPING, InstanceState.STOPPED, InstanceState.TERMINATED}
     launched_at = raw.get("LaunchTime")
     private = raw.get("PrivateIpAddress") or ""
+    zone = raw.get("Placement", {}).get("AvailabilityZone", "")
+    message = raw.get("StateReason", {}).get("Message", "") if ended else ""
     return Instance(
         id=id_of(region, ec2_id),
         owner=owner_of(tags),
         node=tags.get(NODE_TAG, ""),
         token=tags.get(TOKEN_TAG, ""),
         region=region,
-        zone=raw.get("Placement", {}).get("AvailabilityZone", ""),
+        zone=zone,
         instance_type=raw.get("InstanceType", ""),
         state=state,
         launched_at=launched_at.timestamp() if isinstance(launched_at, datetime) else 0.0,
@@ -84,6 +89,8 @@ def instance(raw: Mapping[str, Any], region: str, settings: AwsSettings, preempt
         private_address=private,
         end_cause=_cause(raw) if ended else None,
         preempt_at=None if ended else preempt_at,
+        end_message=one_line(message) if message else "",
+        refused=_refusal(raw, region, zone) if ended else None,
     )
 
 
@@ -128,3 +135,13 @@ def tags_of(raw: Mapping[str, Any]) -> dict[str, str]:
 def _cause(raw: Mapping[str, Any]) -> EndCause:
     code = raw.get("StateReason", {}).get("Code", "")
     return _CAUSES.get(code, EndCause.UNKNOWN)
+
+
+def _refusal(raw: Mapping[str, Any], region: str, zone: str) -> Refusal | None:
+    """Why EC2 could not provide what it had accepted. Its codes for that are rows of the table of errors; those of
+    other ends are not."""
+    reason = raw.get("StateReason", {})
+    if not (code := reason.get("Code", "")).startswith(("Server.", "Client.")):
+        return None
+    reply = AwsErrorReply("EC2", region, code, reason.get("Message", "").removeprefix(f"{code}: "))
+    return ERRORS.refusal(reply, f"{zone}, {raw.get('InstanceType', '')}")

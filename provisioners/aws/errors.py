@@ -24,6 +24,10 @@ _CLOCK = "set this computer's clock: it differs from AWS's by minutes"
 _ALLOW = "give the daemon's role what docs/permissions/aws-iam-policy.json lists"
 _IMAGE = "set aws.image to an AMI, or an SSM parameter, that this region has"
 _NETWORK = "set aws.subnets and aws.security_groups to what this region has"
+_EBS_KEY = (
+    "where the region encrypts EBS volumes by default with a key of yours, the key's policy must let the roles use it "
+    "that launch: AWSServiceRoleForEC2Spot for spot machines, and the daemon's own"
+)
 
 
 def _capacity(
@@ -64,6 +68,12 @@ TABLE: Sequence[Code] = (
     _quota("VcpuLimitExceeded", "karpenter", Scope.QUOTA),
     _quota("InstanceLimitExceeded", scope=Scope.QUOTA),
     _quota("VolumeLimitExceeded"),
+    # Of an instance's StateReason: the launch was accepted, and the instance ended while it was pending. "Client error
+    # on launch" is that of a volume whose key may not be used.
+    _capacity("Server.InsufficientInstanceCapacity", "API, StateReason", Scope.TYPE_IN_ZONE),
+    _quota("Client.VolumeLimitExceeded", "API, StateReason"),
+    _fatal("Client.InternalError", _EBS_KEY, "EC2 guide, Troubleshoot instance launch"),
+    _fatal("Client.InvalidSnapshot.NotFound", _IMAGE, "API, StateReason"),
     _quota("NetworkInterfaceLimitExceeded"),
     _quota("AddressLimitExceeded"),
     _quota("ResourceCountExceeded"),
@@ -127,7 +137,12 @@ TABLE: Sequence[Code] = (
     denied("ExpiredToken", "API", _RENEW),
     denied("ExpiredTokenException", "API", _RENEW),
     denied("RequestExpired", "API", _RENEW + ", and check this computer's clock"),
-    _fatal("OptInRequired", "subscribe the account to EC2, or to the image in the Marketplace"),
+    denied(
+        "OptInRequired",
+        "API",
+        "enable the region for the account, or subscribe to the image in the Marketplace",
+        Scope.REGION,
+    ),
     denied("PendingVerification", "API", "AWS is verifying the account; this takes hours", Scope.REGION),
     denied("Blocked", "API", "AWS has blocked the account: contact AWS Support"),
 )

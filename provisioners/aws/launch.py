@@ -15,9 +15,14 @@ ROOT_DEVICE = "/dev/sda1"
 
 
 def run_instances(
-    request: LaunchRequest, settings: AwsSettings, machine: MachineType, driver: Literal["open", "proprietary"]
+    request: LaunchRequest,
+    settings: AwsSettings,
+    machine: MachineType,
+    driver: Literal["open", "proprietary"],
+    primary: str = "",
 ) -> dict[str, Any]:
-    """The parameters of the call. Raises ProvisionerError for what EC2 would refuse with an unhelpful message."""
+    """The parameters of the call. `primary`: the id of the first network interface where that exists already. Raises
+    ProvisionerError for what EC2 would refuse with an unhelpful message."""
     spot = request.offer.market is Market.SPOT
     dead_man = DeadMan(request.dead_man_s) if request.dead_man_s else None
     parameters: dict[str, Any] = {
@@ -29,7 +34,7 @@ def run_instances(
         "Placement": _placement(request, settings),
         "UserData": user_data(request.node, settings.ssh_user, request.ssh_public_key, request.host_key, dead_man),
         "BlockDeviceMappings": [_root_disk(request.disk_gb or settings.disk_gb)],
-        "NetworkInterfaces": _interfaces(request, settings, machine),
+        "NetworkInterfaces": _interfaces(request, settings, machine, primary),
         # A machine that shuts itself down is gone and costs nothing: the dead-man switch relies on it.
         "InstanceInitiatedShutdownBehavior": "terminate",
         "MetadataOptions": {"HttpTokens": "required", "HttpEndpoint": "enabled", "HttpPutResponseHopLimit": 2},
@@ -72,27 +77,41 @@ def _root_disk(disk_gb: int) -> dict[str, Any]:
     return {"DeviceName": ROOT_DEVICE, "Ebs": ebs}
 
 
-def _interfaces(request: LaunchRequest, settings: AwsSettings, machine: MachineType) -> list[dict[str, Any]]:
-    count = max(1, machine.efa) if settings.efa else 1
-    if count > 1 and settings.public_address:
+def interface_count(settings: AwsSettings, machine: MachineType) -> int:
+    """How many network interfaces the machine gets."""
+    if not settings.efa or not machine.efa:
+        return 1
+    return machine.efa if machine.efa_first_card else machine.efa + 1
+
+
+def _interfaces(
+    request: LaunchRequest, settings: AwsSettings, machine: MachineType, primary: str
+) -> list[dict[str, Any]]:
+    """One per network card. The first carries IP; the others EFA alone.
+
+    Layout: "Maximize network bandwidth on Amazon EC2 instances with multiple network cards" (EC2 guide): EFA-only
+    interfaces of further cards have device index 0. The first card of some types (P6-B300) has no EFA.
+    """
+    count = interface_count(settings, machine)
+    if count > 1 and settings.public_address and not primary:
         raise ProvisionerError(
-            f"{machine.name} has {count} network interfaces with EFA, and EC2 gives such a machine no public address: "
-            "set aws.public_address = false and run the daemon in the VPC, or set aws.efa = false"
+            f"{machine.name} has {count} network interfaces with EFA, and EC2 gives such a machine no public address "
+            "by itself: its first interface has to exist before"
         )
-    return [_interface(card, request, settings, machine) for card in range(count)]
+    return [_interface(card, request, settings, machine, primary) for card in range(count)]
 
 
-def _interface(card: int, request: LaunchRequest, settings: AwsSettings, machine: MachineType) -> dict[str, Any]:
-    """One per network card; the first carries IP, the others EFA alone."""
-    interface: dict[str, Any] = {
-        "DeviceIndex": 0 if card == 0 else 1,
-        "NetworkCardIndex": card,
-        "DeleteOnTermination": True,
-    }
+def _interface(
+    card: int, request: LaunchRequest, settings: AwsSettings, machine: MachineType, primary: str
+) -> dict[str, Any]:
+    interface: dict[str, Any] = {"DeviceIndex": 0, "NetworkCardIndex": card}
+    if card == 0 and primary:
+        return {**interface, "NetworkInterfaceId": primary}
+    interface["DeleteOnTermination"] = True
     if card == 0:
         interface["AssociatePublicIpAddress"] = settings.public_address
-    if settings.efa and machine.efa:
-        interface["InterfaceType"] = "efa" if card == 0 else "efa-only"
+    if kind := interface_type(card, settings, machine):
+        interface["InterfaceType"] = kind
     if subnet := settings.subnets.get(request.offer.zone):
         interface["SubnetId"] = subnet
     if groups := settings.security_groups.get(request.offer.region):
@@ -100,9 +119,22 @@ def _interface(card: int, request: LaunchRequest, settings: AwsSettings, machine
     return interface
 
 
+def interface_type(card: int, settings: AwsSettings, machine: MachineType) -> str:
+    """EC2's name of the interface's type; "" for its default."""
+    if not settings.efa or not machine.efa:
+        return ""
+    if card == 0:
+        return "efa" if machine.efa_first_card else ""
+    return "efa-only"
+
+
 def _tag_specifications(request: LaunchRequest, settings: AwsSettings, *, spot: bool) -> list[dict[str, Any]]:
     """Tags for all resources, set at their creation: a resource without a tag cannot be found again."""
-    tags = {"Name": f"{request.owner.cluster}-{request.node}", **settings.tags, **request.tags, **request.own_tags}
     kinds = ["instance", "volume", "network-interface", *(["spot-instances-request"] if spot else [])]
-    listed = [{"Key": key, "Value": value} for key, value in tags.items()]
-    return [{"ResourceType": kind, "Tags": listed} for kind in kinds]
+    return [tag_specification(kind, request, settings) for kind in kinds]
+
+
+def tag_specification(kind: str, request: LaunchRequest, settings: AwsSettings) -> dict[str, Any]:
+    """The tags of one kind of resource."""
+    tags = {"Name": f"{request.owner.cluster}-{request.node}", **settings.tags, **request.tags, **request.own_tags}
+    return {"ResourceType": kind, "Tags": [{"Key": key, "Value": value} for key, value in tags.items()]}

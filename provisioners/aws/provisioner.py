@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from provisioners.aws import describe, errors, launch, leftovers
+from provisioners.aws import addresses, describe, errors, launch, leftovers
 from provisioners.aws.checks import Checks
 from provisioners.aws.client import CREDENTIALS_HINT, Aws
 from provisioners.aws.offers import Offers
@@ -154,12 +154,18 @@ class AwsProvisioner:
     def _launch(self, request: LaunchRequest, where: str, deadline: Deadline) -> LaunchOutcome:
         region = request.offer.region
         machine = self._catalog.type_of("aws", request.offer.instance_type)
-        parameters = launch.run_instances(request, self._settings, machine, self._catalog.driver_of(machine))
+        driver, primary = self._catalog.driver_of(machine), ""
+        if addresses.needs_interface(self._settings, machine):
+            primary = addresses.ready_interface(self._aws, request, self._settings, machine, deadline)
+        parameters = launch.run_instances(request, self._settings, machine, driver, primary)
         try:
             answer = self._aws.once("ec2", region, "run_instances", deadline.left_s(), **parameters)
         except ApiError as error:
             if errors.is_used(error.reply):
                 return self._launched_before(request, error, where, deadline)
+            refusal = errors.ERRORS.refusal(error.reply, where)
+            if primary and refusal is not None:
+                addresses.remove_interface(self._aws, request, primary, deadline)
             raise
         try:
             (raw,) = answer["Instances"]

@@ -23,9 +23,10 @@ ADVANCE_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """Ask a cloud for the node's machine, under the node's token."""
+    """Ask a cloud for the node's machine, under the node's token. `disk_gb`: boot disk; 0: the cloud's setting."""
 
     node: NodeRecord
+    disk_gb: int = 0
 
     @property
     def key(self) -> str:

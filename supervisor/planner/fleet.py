@@ -64,7 +64,7 @@ def _drive_request(draft: Draft, node: NodeRecord) -> None:
         draft.request_action(Find(node))
     else:
         node = draft.set_node(node, launch_attempts=node.launch_attempts + 1)
-        draft.request_action(Launch(node))
+        draft.request_action(Launch(node, draft.job.spec.resources.disk_gb))
 
 
 # -- more nodes --------------------------------------------------------------------------------------------
@@ -107,7 +107,7 @@ def _request(draft: Draft, offer: Offer, lost: NodeRecord | None, *, spare: bool
         launch_attempts=1,
     )
     draft.add(node)
-    draft.request_action(Launch(node))
+    draft.request_action(Launch(node, draft.job.spec.resources.disk_gb))
     if lost is None:
         purpose = ", a spare" if spare else ""
         price = ", price unknown" if offer.usd_per_hour is None else ""

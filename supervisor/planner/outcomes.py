@@ -10,6 +10,7 @@ from provisioners.base import (
     LaunchOutcome,
     NoCapacity,
     Quota,
+    Refusal,
     Scope,
     Throttled,
     Transient,
@@ -121,10 +122,18 @@ def _denied(draft: Draft, node: NodeRecord, outcome: Denied) -> NodeRecord:
     return draft.set_node(node, retry_at=retry_at, error=outcome.message)
 
 
-def refuse_late(draft: Draft, node: NodeRecord) -> None:
-    """Its machine ended, or proved to be of no use, before it was bootstrapped: its pool had none to give after all."""
-    memory, spare = draft.capacity, is_complete(draft)
-    draft.capacity = memory.with_late_refusal(node.offer, node.created_at, draft.now, spare=spare)
+def refuse_late(draft: Draft, node: NodeRecord, refusal: Refusal | None = None) -> None:
+    """Its machine ended, or proved to be of no use, before it was bootstrapped: its pool had none to give after all.
+    `refusal`: why, where its cloud says so. It is remembered as if the launch had met it."""
+    match refusal:
+        case NoCapacity() | Quota() | Denied():
+            _remember(draft, node, refusal)
+        case Fatal():
+            never = NoCapacity(Scope.TYPE_IN_ZONE, FATAL_MEMORY_S, refusal.message)
+            _remember(draft, node, never, draft.job.name)
+        case None:
+            memory, spare = draft.capacity, is_complete(draft)
+            draft.capacity = memory.with_late_refusal(node.offer, node.created_at, draft.now, spare=spare)
 
 
 def _refused(draft: Draft, node: NodeRecord, message: str) -> NodeRecord:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from provisioners.base import EndCause, Instance, InstanceState
+from provisioners.base import EndCause, Instance, InstanceState, Refusal
 from supervisor.model import IN_FLIGHT_NODE_STATES, EventKind, NodeRecord, NodeState, NoticeRecord
 from supervisor.planner.draft import Draft
 from supervisor.planner.outcomes import (
@@ -51,7 +51,7 @@ def _from_cloud(draft: Draft, node: NodeRecord) -> NodeRecord:
         node = accept(draft, node, instance)
     if instance.state in _ENDED_BY_ITSELF:
         if instance.end_cause is not EndCause.USER:
-            _maybe_refused_late(draft, node)
+            _maybe_refused_late(draft, node, instance.refused)
         return lose(draft, node, _cause(instance))
     if node.state is N.PENDING and instance.state is InstanceState.RUNNING and instance.ssh_host:
         return draft.move(
@@ -70,9 +70,9 @@ def _from_cloud(draft: Draft, node: NodeRecord) -> NodeRecord:
     return node
 
 
-def _maybe_refused_late(draft: Draft, node: NodeRecord) -> None:
+def _maybe_refused_late(draft: Draft, node: NodeRecord, refusal: Refusal | None = None) -> None:
     if node.state in IN_FLIGHT_NODE_STATES and not node.bootstrapped:
-        refuse_late(draft, node)
+        refuse_late(draft, node, refusal)
 
 
 def _cause(instance: Instance) -> str:
@@ -82,7 +82,8 @@ def _cause(instance: Instance) -> str:
         case EndCause.USER:
             return f"{instance.id} was terminated outside spotsup"
         case _:
-            return f"its cloud lists {instance.id} as {instance.state}"
+            why = f": {instance.end_message}" if instance.end_message else ""
+            return f"its cloud lists {instance.id} as {instance.state}{why}"
 
 
 def _maybe_vanished(draft: Draft, node: NodeRecord) -> NodeRecord:

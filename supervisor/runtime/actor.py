@@ -139,8 +139,8 @@ class Effects:
     def perform(self, action: Action) -> Outcome:
         """Carry out one action."""
         match action:
-            case Launch(node):
-                return self._launch(node)
+            case Launch():
+                return self._launch(action)
             case Find(node):
                 return self._find(node)
             case Bootstrap(node, job):
@@ -160,7 +160,8 @@ class Effects:
             case SendAlert(event_id):
                 return self._alert(event_id)
 
-    def _launch(self, node: NodeRecord) -> LaunchDone:
+    def _launch(self, action: Launch) -> LaunchDone:
+        node = action.node
         request = LaunchRequest(
             token=node.token,
             owner=self._owner,
@@ -168,6 +169,7 @@ class Effects:
             offer=node.offer,
             host_key=self._identity.host_key(node.id),
             ssh_public_key=self._identity.client_key().public,
+            disk_gb=action.disk_gb,
             dead_man_s=self._dead_man_s.get(node.offer.cloud, 0.0),
         )
         outcome = self._provisioners[node.offer.cloud].launch(request, LAUNCH_TIMEOUT_S)

@@ -60,6 +60,11 @@ class Cloud(WireCloud):
         """How often each action was called: "ec2:DescribeInstances"."""
         return Counter(f"{call.service}:{call.action}" for call in self.calls)
 
+    def let_daemon_in(self) -> None:
+        """By a rule of the default security group."""
+        with self.fleet.lock:
+            self.ec2.let_in("us-east-1")
+
     def read(self, environ: dict[str, Any], body: bytes) -> Call:
         """As the base says."""
         return read_call(environ, body)
@@ -80,6 +85,8 @@ class Cloud(WireCloud):
     def needed(self, call: Call) -> list[str]:
         """As the base says."""
         names = [f"{call.service}:{call.action}"]
+        if call.action in {"CreateNetworkInterface", "AllocateAddress"}:
+            names += ["ec2:CreateTags"]
         if call.action == "RunInstances":
             names += ["ec2:CreateTags"] if call.tags("instance") else []
             names += ["ssm:GetParameters"] if call.form.get("ImageId", "").startswith("resolve:ssm:") else []

@@ -39,6 +39,9 @@ class Ec2:
         self.images = dict(IMAGES)
         self.page = 100
         self.forgets = 0
+        # Volumes are encrypted by default, with a key that the role of spot machines may not use.
+        self.locked_key = False
+        self._regions: set[str] = set()
         self._unknown: Counter[str] = Counter()
         self._tokens: dict[tuple[str, str, str], tuple[str, Answer, str]] = {}
         self._moto = DomainDispatcherApplication(create_backend_app)
@@ -53,16 +56,49 @@ class Ec2:
             "DescribeImages": self._describe_images,
             "GetParameter": self._parameter,
             "GetServiceQuota": self._quota,
+            "CreateNetworkInterface": self._create_interface,
+            "DeleteNetworkInterface": self._delete_interface,
         }
 
     def serve(self, call: Call) -> Answer:
         """One call. Raises FakeAwsError."""
+        if call.service == "ec2":
+            self._furnish(call.region)
         return self._handlers.get(call.action, self._by_moto)(call)
 
     def _by_moto(self, call: Call) -> Answer:
         inner = {**call.environ, "wsgi.input": io.BytesIO(call.body), "CONTENT_LENGTH": str(len(call.body))}
         parts, status, headers = run_wsgi_app(self._moto, inner)
         return Answer(int(status.split()[0]), b"".join(parts), {"Content-Type": headers["Content-Type"]})
+
+    def let_in(self, region: str) -> None:
+        """A rule of the default security group, for the daemon's address."""
+        self._furnish(region)
+        group = self._default_group(region)
+        self.fleet.backend(region).authorize_security_group_ingress(
+            group.id, "tcp", "1", "65535", [{"CidrIp": "198.51.100.1/32"}]
+        )
+
+    def _default_group(self, region: str) -> Any:
+        backend = self.fleet.backend(region)
+        vpc = backend.get_default_vpc().id
+        return next(each for each in backend.describe_security_groups() if (each.vpc_id, each.name) == (vpc, "default"))
+
+    def _furnish(self, region: str) -> None:
+        """What moto's default VPC lacks: a way out, and the rule of its default security group, for its members alone.
+
+        Sources: "Default VPC components" and "Default security groups for your VPCs" in Amazon's VPC guide.
+        """
+        if region in self._regions:
+            return
+        self._regions.add(region)
+        backend = self.fleet.backend(region)
+        vpc, group = backend.get_default_vpc(), self._default_group(region)
+        gateway = backend.create_internet_gateway()
+        backend.attach_internet_gateway(gateway.id, vpc.id)
+        table = next(each for each in backend.describe_route_tables() if each.vpc_id == vpc.id)
+        backend.create_route(table.id, "0.0.0.0/0", gateway_id=gateway.id)
+        backend.authorize_security_group_ingress(group.id, "-1", "", "", [], source_groups=[{"GroupId": group.id}])
 
     # -- instances -----------------------------------------------------------------------------------------
 
@@ -78,6 +114,9 @@ class Ec2:
         self._check_room(call, zone)
         image = self._image(call.form["ImageId"])
         changed = call.body.replace(_quoted(f"ImageId={call.form['ImageId']}"), f"ImageId={image}".encode())
+        for name, value in call.form.items():  # moto knows no network cards, and tells interfaces by their device index
+            if card := re.fullmatch(r"NetworkInterface\.(\d+)\.DeviceIndex", name):
+                changed = changed.replace(f"{name}={value}".encode(), f"{name}={int(card[1]) - 1}".encode())
         answer = self._by_moto(replace(call, body=changed))
         if answer.status != 200:
             return answer
@@ -101,8 +140,17 @@ class Ec2:
         record = self.fleet.add(machine, call.region, user_data, spot_tags)
         record.moto.launch_time += timedelta(seconds=self.fleet.ahead_s)
         record.moto.placement.group_name = call.form.get("Placement.GroupName", "")
+        mine = call.form.get("NetworkInterface.1.NetworkInterfaceId", "")
         for nic in record.moto.nics.values():
-            nic.add_tags(call.tags("network-interface"))
+            if nic.id != mine:
+                nic.add_tags(call.tags("network-interface"))
+                nic.delete_on_termination = True
+        record.public = call.form.get("NetworkInterface.1.AssociatePublicIpAddress") == "true" or any(
+            each.eni is not None and each.eni.id == mine
+            for each in self.fleet.backend(call.region).describe_addresses()
+        )
+        if self.locked_key and record.spot is not None:
+            self.fleet.lose(machine, "Client.InternalError")
         if self.forgets:
             self._unknown[machine] = self.forgets
         return record
@@ -144,6 +192,7 @@ class Ec2:
         if len(base64.b64decode(form.get("UserData", ""))) > 16384:
             raise FakeAwsError("InvalidParameterValue", "User data is limited to 16384 bytes")
         cards = [each for each in form if re.fullmatch(r"NetworkInterface\.\d+\.DeviceIndex", each)]
+        self._check_interfaces(call, [each.removesuffix(".DeviceIndex") for each in cards])
         if len(cards) > 1 and form.get("NetworkInterface.1.AssociatePublicIpAddress") == "true":
             message = (
                 "The associatePublicIPAddress parameter cannot be specified when launching with multiple interfaces."
@@ -152,6 +201,44 @@ class Ec2:
         if not _is_spot(call) and call.tags("spot-instances-request"):
             message = "'spot-instances-request' is not a valid taggable resource type for this operation."
             raise FakeAwsError("InvalidParameterValue", message)
+
+    def _check_interfaces(self, call: Call, names: list[str]) -> None:
+        form, places = call.form, set()
+        for name in names:
+            place = (form[f"{name}.NetworkCardIndex"], form[f"{name}.DeviceIndex"])
+            if place in places:
+                raise FakeAwsError(
+                    "InvalidParameterCombination", "Each network interface requires a unique device index."
+                )
+            places.add(place)
+            mine = form.get(f"{name}.NetworkInterfaceId")
+            if mine and set(form) & {f"{name}.{key}" for key in ("DeleteOnTermination", "SubnetId", "InterfaceType")}:
+                message = "A network interface may not specify a network interface ID and delete on termination as true"
+                raise FakeAwsError("InvalidParameterCombination", message)
+            known = {each.id: each for each in self.fleet.backend(call.region).get_all_network_interfaces()}
+            if mine and mine not in known:
+                raise FakeAwsError(
+                    "InvalidNetworkInterfaceID.NotFound", f"The networkInterface ID '{mine}' does not exist"
+                )
+            if mine and known[mine].instance is not None:
+                raise FakeAwsError("InvalidNetworkInterface.InUse", f"Interface: [{mine}] in use.")
+        if form.get("NetworkInterface.1.InterfaceType") == "efa-only":
+            raise FakeAwsError("InvalidParameterCombination", "An EFA-only interface cannot be the primary one.")
+
+    def _create_interface(self, call: Call) -> Answer:
+        """Idempotent by its token, which moto does not know."""
+        key = (call.region, "", call.form["ClientToken"])
+        if key not in self._tokens:
+            self._tokens[key] = ("", self._by_moto(call), "")
+        return self._tokens[key][1]
+
+    def _delete_interface(self, call: Call) -> Answer:
+        """Its address stays, without an association."""
+        backend = self.fleet.backend(call.region)
+        for each in backend.describe_addresses():
+            if each.eni is not None and each.eni.id == call.form["NetworkInterfaceId"]:
+                backend.disassociate_address(association_id=each.association_id)
+        return self._by_moto(call)
 
     def _check_room(self, call: Call, zone: str) -> None:
         name = call.form["InstanceType"]
@@ -281,9 +368,17 @@ class Ec2:
 _STATES = {"pending": 0, "running": 16, "shutting-down": 32, "terminated": 48, "stopping": 64, "stopped": 80}
 
 
+# As the guide's page on troubleshooting launches has them.
+_MESSAGES = {
+    "Client.InternalError": "Client.InternalError: Client error on launch",
+    "Server.InsufficientInstanceCapacity": "Server.InsufficientInstanceCapacity: Insufficient capacity to launch",
+    "Server.SpotInstanceTermination": "Server.SpotInstanceTermination: Spot instance termination",
+}
+
+
 def _described(record: Record, seen: Seen) -> dict[str, Any]:
     """As boto3 returns it."""
-    reason = {"Code": seen.reason, "Message": f"{seen.reason}: test"} if seen.reason else None
+    reason = {"Code": seen.reason, "Message": _MESSAGES.get(seen.reason, seen.reason)} if seen.reason else None
     return {
         "InstanceId": record.id,
         "InstanceType": record.moto.instance_type,
@@ -291,7 +386,7 @@ def _described(record: Record, seen: Seen) -> dict[str, Any]:
         "Placement": {"AvailabilityZone": record.moto._placement.zone, "GroupName": record.moto._placement.group_name},
         "State": {"Name": seen.state, "Code": _STATES[seen.state]},
         "StateReason": reason,
-        "PublicIpAddress": seen.address or None,
+        "PublicIpAddress": (seen.address if record.public else "") or None,
         "PrivateIpAddress": seen.address or None,
         "InstanceLifecycle": "spot" if record.spot else None,
         "SpotInstanceRequestId": record.spot.id if record.spot else None,

@@ -50,7 +50,7 @@ class SpotRequest:
 @dataclass(slots=True)
 class Record:
     """One machine; `moto` is moto's own object. `reason` of its end, once decided; `ends_at` when a notice is over;
-    `stop`: stopped, not ended.
+    `stop`: stopped, not ended; `public`: it has a public address.
     """
 
     id: str
@@ -62,6 +62,7 @@ class Record:
     reason: str = ""
     ends_at: float | None = None
     stop: bool = False
+    public: bool = True
 
     @property
     def name(self) -> str:
@@ -107,8 +108,6 @@ class Instances(Fleet):
         tags = {tag["key"]: tag["value"] for tag in mine.get_tags()}
         record = Record(machine, region, mine, tags, spot, [Seen(time.time(), "pending")])
         self.records[machine] = record
-        for nic in mine.nics.values():
-            nic.delete_on_termination = True
         self.machines.boot(machine, user_data)
         return record
 
@@ -216,7 +215,10 @@ class Instances(Fleet):
             record.reason = "Server.SpotInstanceTermination" if record.ends_at else "Client.InstanceInitiatedShutdown"
         record.show("stopped" if record.stop else "terminated")
         if not record.stop:
+            kept = [nic for nic in record.moto.nics.values() if not nic.delete_on_termination]
             record.moto.terminate()
+            for nic in kept:  # one that existed before the launch
+                record.moto.detach_eni(nic)
         if record.spot is not None:
             by_user = record.reason == "Client.UserInitiatedShutdown"
             code = "instance-terminated-by-user" if by_user else "instance-terminated-no-capacity"

@@ -91,5 +91,6 @@ class CloudHarness:
 def opened(name: str, folder: Path, _monkeypatch: pytest.MonkeyPatch, *, light: bool) -> Iterator[CloudHarness]:
     """`light`: its machines are on paper."""
     with machines_for(folder, light=light) as machines, wire_cloud(name, machines) as server:
+        server.cloud.let_daemon_in()
         provisioner = server.provisioner(ssh_user=getpass.getuser(), ssh_port=machines.ssh_port)
         yield CloudHarness(server, provisioner, machines, ZONES[name])

@@ -8,9 +8,21 @@ from typing import Any
 import boto3
 import pytest
 
-from provisioners.base import DeniedError, InstanceState, Market, ProvisionerError, Transient
+from provisioners.base import (
+    DeniedError,
+    Fatal,
+    InstanceState,
+    Launched,
+    Market,
+    NoCapacity,
+    ProvisionerError,
+    Scope,
+    Transient,
+    Unknown,
+)
 from tests.clouds.base import bare
 from tests.integration.cloud_names import T4, Api
+from tests.support.machines import OWNER, TIMEOUT_S, wait_state
 
 # -- launches ------------------------------------------------------------------------------------------------
 
@@ -147,3 +159,124 @@ def test_a_group_without_needed_rules_is_reported(aws: Api, ssh: bool, members: 
     group = open_group(aws, ssh=ssh, members=members)
     found = aws.with_settings(security_groups={"us-east-1": (group,)}).complaints()
     assert message in found.get("us-east-1 network", "")
+
+
+def default_group(aws: Api) -> tuple[Any, str]:
+    by_hand = boto3_client(aws)
+    (group,) = by_hand.describe_security_groups(Filters=[{"Name": "group-name", "Values": ["default"]}])[
+        "SecurityGroups"
+    ]
+    return by_hand, str(group["GroupId"])
+
+
+SSH = {"IpProtocol": "tcp", "FromPort": 22, "ToPort": 22, "IpRanges": [{"CidrIp": "198.51.100.1/32"}]}
+
+
+def test_the_default_security_group_lets_nobody_in_and_that_is_reported(aws: Api) -> None:
+    by_hand, group = default_group(aws)
+    complaint = aws.complaints()["us-east-1 network"]
+    assert group in complaint
+    assert "port 22, only its own members: add a rule" in complaint
+    assert "aws.security_groups.us-east-1" in complaint
+    # A daemon in the VPC may be a member itself.
+    assert "us-east-1 network" not in aws.with_settings(public_address=False).complaints()
+    by_hand.authorize_security_group_ingress(GroupId=group, IpPermissions=[SSH])
+    assert "us-east-1 network" not in aws.complaints()
+
+
+def test_efa_needs_an_outbound_rule_to_the_group_itself(aws: Api) -> None:
+    by_hand = boto3_client(aws)
+    group = open_group(aws, ssh=True, members=True)
+    known = {"security_groups": {"us-east-1": (group,)}}
+    assert "us-east-1 network" not in aws.with_settings(**known).complaints()
+    with_efa = aws.with_settings(**known, efa=True)
+    assert "no outbound rule for all traffic to itself" in with_efa.complaints()["us-east-1 network"]
+    itself = [{"IpProtocol": "-1", "UserIdGroupPairs": [{"GroupId": group}]}]
+    by_hand.authorize_security_group_egress(GroupId=group, IpPermissions=itself)
+    assert "us-east-1 network" not in with_efa.complaints()
+
+
+def test_a_public_address_in_a_private_subnet_is_reported(aws: Api) -> None:
+    by_hand = boto3_client(aws)
+    vpc = by_hand.describe_vpcs()["Vpcs"][0]["VpcId"]
+    subnet = by_hand.describe_subnets(Filters=[{"Name": "availability-zone", "Values": ["us-east-1a"]}])["Subnets"][0]
+    table = by_hand.create_route_table(VpcId=vpc)["RouteTable"]["RouteTableId"]
+    by_hand.associate_route_table(RouteTableId=table, SubnetId=subnet["SubnetId"])
+    known = {
+        "security_groups": {"us-east-1": (open_group(aws, ssh=True, members=True),)},
+        "subnets": {"us-east-1a": subnet["SubnetId"]},
+    }
+    complaint = aws.with_settings(**known).complaints()["us-east-1 network"]
+    assert f"{subnet['SubnetId']} of {vpc} has no route to an internet gateway" in complaint
+    assert "us-east-1 network" not in aws.with_settings(**known, public_address=False).complaints()
+
+
+# -- late refusals -------------------------------------------------------------------------------------------
+
+
+def test_a_key_without_a_grant_is_reported_in_ec2s_words_and_with_what_to_do(aws: Api) -> None:
+    aws.cloud.ec2.locked_key = True
+    machine = aws.launched("n1")
+    (ended,) = aws.listed()
+    assert ended.id == machine.id
+    assert ended.end_message == "Client.InternalError: Client error on launch"
+    assert isinstance(ended.refused, Fatal)
+    assert "AWSServiceRoleForEC2Spot" in ended.refused.message
+    assert "us-east-1a, g4dn.xlarge" in ended.refused.message
+
+
+def test_a_stockout_after_the_launch_is_as_one_before_it(aws: Api) -> None:
+    machine = aws.launched("n1")
+    aws.cloud.lose(machine.id, "Server.InsufficientInstanceCapacity")
+    (ended,) = aws.listed()
+    assert isinstance(ended.refused, NoCapacity)
+    assert (ended.refused.scope, ended.refused.memory_s) == (Scope.TYPE_IN_ZONE, 180.0)
+    other = aws.launched("n2", "us-east-1b")
+    aws.cloud.lose(other.id, "Server.InternalError")
+    assert aws.found("n2").refused is None
+
+
+# -- several interfaces --------------------------------------------------------------------------------------
+
+
+def wide(aws: Api, node: str) -> Any:
+    request = aws.request(node)
+    offer = replace(request.offer, instance_type="p4d.24xlarge", gpu="A100-40GB", gpus=8)
+    return aws.provisioner.launch(replace(request, offer=offer), TIMEOUT_S)
+
+
+def test_a_machine_with_several_efa_interfaces_gets_a_public_address_and_leaves_nothing(aws: Api) -> None:
+    aws = aws.with_settings(efa=True)
+    outcome = wide(aws, "n1")
+    assert isinstance(outcome, Launched)
+    machine = wait_state(aws.provisioner, "token-n1", InstanceState.RUNNING)
+    assert machine.ssh_host
+    assert wide(aws, "n1") == outcome  # repeated: the same interface, the same machine
+    assert aws.cloud.counted()["ec2:CreateNetworkInterface"] == 1
+    assert aws.cloud.counted()["ec2:AllocateAddress"] == 1
+    assert not aws.provisioner.leftovers(OWNER, TIMEOUT_S)
+    aws.terminate(machine)
+    for _ in range(3):
+        for each in aws.provisioner.leftovers(OWNER, TIMEOUT_S):
+            assert each.node == "n1"
+            aws.provisioner.remove(each, TIMEOUT_S)
+    assert aws.cloud.fleet.left() == []
+
+
+def test_a_refused_launch_keeps_no_address(aws: Api) -> None:
+    aws = aws.with_settings(efa=True)
+    aws.cloud.exhaust("us-east-1a")
+    assert isinstance(wide(aws, "n1"), NoCapacity)
+    assert aws.cloud.fleet.left() == []
+
+
+def test_a_lost_answer_about_the_address_doubles_nothing(aws: Api) -> None:
+    aws = aws.with_settings(efa=True)
+    for action in ("CreateNetworkInterface", "AllocateAddress", "AssociateAddress", "RunInstances"):
+        aws.cloud.fail_next(action, "drop-reply")
+    outcomes = [wide(aws, "n1") for _ in range(4)]
+    assert isinstance(outcomes[-1], Launched)
+    assert all(isinstance(each, Unknown | Transient | Launched) for each in outcomes)
+    backend = aws.cloud.fleet.backend("us-east-1")
+    assert len(backend.describe_addresses()) == 1
+    assert len(backend.get_all_network_interfaces()) == 4

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from provisioners.base import OfferQuery, Provisioner, Unknown
+from provisioners.base import NoCapacity, OfferQuery, Provisioner, Unknown
 from tests.clouds import azure, gcp
 from tests.clouds.base import CloudServer, wire_cloud
-from tests.support.machines import OWNER, TIMEOUT_S, launched_by, request_for
+from tests.support.machines import OWNER, TIMEOUT_S, launched_by, request_at, request_for
 from tests.unit.test_cloud_docs import granted as granted_on_ec2
 
 PERMISSIONS = Path(__file__).resolve().parents[2] / "docs" / "permissions"
@@ -53,9 +54,16 @@ def test_ec2s_policy_grants_exactly_what_is_called() -> None:
         subnet, group = backend.describe_subnets()[0], backend.describe_security_groups()[0].id
         known = {"subnets": {subnet.availability_zone: subnet.id}, "security_groups": {"us-east-1": (group,)}}
         ec2 = do_everything(server, **known)
+        server.provisioner().check(30.0)  # in the default VPC
         # A role for nodes, which moto would have to know.
         with_role = server.provisioner(**known, instance_profile="spotsup-node")
         assert not isinstance(with_role.launch(request_for(ec2, "n2"), TIMEOUT_S), Unknown)
+        # With several interfaces and a public address, whose launch is granted, and then refused.
+        many = server.provisioner(**known, efa=True)
+        wide = replace(request_for(ec2, "n3").offer, instance_type="p4d.24xlarge", zone=subnet.availability_zone)
+        launched_by(many, request_at(wide, "n3"))
+        server.cloud.exhaust(wide.zone)
+        assert isinstance(many.launch(request_at(wide, "n4"), TIMEOUT_S), NoCapacity)
         assert granted_on_ec2() == server.cloud.used() - NEEDS_NO_PERMISSION
 
 

@@ -155,8 +155,8 @@ MUTANTS = (
     Mutant(
         "a zone that takes new machines is not asked again at once",
         "supervisor.planner.sync",
-        "    if node.state in IN_FLIGHT_NODE_STATES and not node.bootstrapped:\n        refuse_late(draft, node)",
-        "    pass",
+        "    if node.state in IN_FLIGHT_NODE_STATES and not node.bootstrapped:\n        refuse_late(",
+        "    if False:\n        refuse_late(",
     ),
     Mutant(
         "a job with a limit of money takes no machine without a price",

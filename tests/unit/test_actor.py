@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
+from typing import Any, cast
 
-from provisioners.base import Leftover, LeftoverKind, Unknown
+from provisioners.base import LaunchOutcome, LaunchRequest, Leftover, LeftoverKind, Unknown
+from supervisor.identity import Identity
 from supervisor.planner.actions import (
     Action,
     Bootstrap,
@@ -19,8 +22,8 @@ from supervisor.planner.actions import (
     Terminate,
     TerminateDone,
 )
-from supervisor.runtime.actor import NOT_STARTED, ThreadActor
-from tests.unit.scene import OWNER, job, member, name
+from supervisor.runtime.actor import NOT_STARTED, Effects, ThreadActor
+from tests.unit.scene import OWNER, N, job, member, name, node, scene
 
 
 def test_an_unexpected_error_becomes_the_outcome_that_claims_least() -> None:
@@ -37,6 +40,38 @@ def test_an_unexpected_error_becomes_the_outcome_that_claims_least() -> None:
     assert isinstance(launched, LaunchDone)
     assert launched.outcome == Unknown("RuntimeError: a bug")
     assert terminated == TerminateDone(name(1), "i-1", "RuntimeError: a bug")
+
+
+class OneCloud:
+    """A cloud that only launches."""
+
+    def __init__(self) -> None:
+        self.disks_gb: list[int] = []
+
+    def launch(self, request: LaunchRequest, timeout_s: float) -> LaunchOutcome:
+        self.disks_gb.append(request.disk_gb)
+        return Unknown("no answer")
+
+
+def test_a_job_may_have_larger_disks_than_others() -> None:
+    record = job(3)
+    large = record.spec.model_copy(update={"resources": record.spec.resources.model_copy(update={"disk_gb": 500})})
+    (launch,) = scene(member(1), member(2), node(3, N.REQUESTED), record=replace(record, spec=large)).does(Launch)
+    cloud, nothing = OneCloud(), cast("Any", None)
+    identity = Identity(b"a secret of 32 bytes, for the test")
+    effects = Effects(
+        owner=OWNER,
+        provisioners=cast("Any", {"local": cloud}),
+        identity=identity,
+        preparer=nothing,
+        evidence=nothing,
+        alerts=None,
+        find_alert=nothing,
+        clock=nothing,
+    )
+    effects.perform(launch)
+    effects.perform(Launch(member(1)))
+    assert cloud.disks_gb == [500, 0]
 
 
 def test_an_action_that_changes_a_cloud_does_not_start_without_leadership_and_counts_as_no_failure() -> None:

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from provisioners.aws import describe, launch, quota
 from provisioners.aws.settings import AwsSettings
 from provisioners.base import EndCause, InstanceState, LaunchRequest, Market, Offer, ProvisionerError, owner_of
+from provisioners.catalog import MachineType
 from tests.unit.launching import TEAM, abridged, assert_reviewed, machine_of, request_for, request_on
 
 SPOT = Offer("aws", "us-east-1", "us-east-1a", "g4dn.xlarge", Market.SPOT, 0.2, "T4", 1)
@@ -104,14 +105,29 @@ def test_the_image_depends_on_the_gpus_generation() -> None:
     assert parameters(REQUEST, own)["ImageId"] == "ami-1"
 
 
-def test_many_interfaces_have_no_public_address() -> None:
+def test_a_public_machine_with_many_interfaces_begins_with_one_that_exists() -> None:
     public = AwsSettings(regions=("us-east-1",), efa=True)
-    with pytest.raises(ProvisionerError, match=r"p5\.48xlarge has 32 network interfaces.*public_address = false"):
+    with pytest.raises(ProvisionerError, match=r"p5\.48xlarge has 32 network interfaces.*has to exist before"):
         parameters(asking("p5.48xlarge"), public)
+    machine, _ = machine_of(asking("p5.48xlarge"))
+    asked = launch.run_instances(asking("p5.48xlarge"), public, machine, "open", "eni-1")
+    first, *others = asked["NetworkInterfaces"]
+    assert first == {"DeviceIndex": 0, "NetworkCardIndex": 0, "NetworkInterfaceId": "eni-1"}
+    # The EC2 guide: "for each additional network interface … device index 0, for EFA-only".
+    assert [each["NetworkCardIndex"] for each in others] == list(range(1, 32))
+    assert {(each["DeviceIndex"], each["InterfaceType"]) for each in others} == {(0, "efa-only")}
     (one,) = parameters(asking("g5.8xlarge"), public)["NetworkInterfaces"]
     assert (one["InterfaceType"], one["AssociatePublicIpAddress"]) == ("efa", True)
     (none,) = parameters(asking("g5.xlarge"), public)["NetworkInterfaces"]
     assert "InterfaceType" not in none
+
+
+def test_a_first_card_without_efa_is_an_ordinary_one_beside_the_others() -> None:
+    private = AwsSettings(regions=("us-east-1",), efa=True, public_address=False)
+    machine = MachineType(name="p6-b300.48xlarge", efa=16, efa_first_card=False)
+    first, *others = launch.run_instances(REQUEST, private, machine, "open")["NetworkInterfaces"]
+    assert "InterfaceType" not in first
+    assert len(others) == 16
 
 
 @given(token=st.text(min_size=1), cluster=st.text(min_size=1))

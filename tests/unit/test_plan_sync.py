@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from spotsup_trainer.wire import Ended, Health, Notice, Result
 
-from provisioners.base import EndCause, InstanceState, NoCapacity, Scope
+from provisioners.base import EndCause, Fatal, InstanceState, NoCapacity, Scope
 from supervisor.model import EventKind, NodeRecord, NodeState, NoticeRecord
 from supervisor.planner.actions import BootstrapDone, FindDone, Launch, LaunchDone, NodeOutcome, TerminateDone
 from supervisor.planner.world import Rules
@@ -459,3 +459,25 @@ def test_the_third_machine_of_a_type_within_an_hour_blocks_it(ago_s: float, bloc
     after = scene(member(1), member(2), *gone, healths=ill(2))
     assert (EventKind.MACHINE_TYPE_BLOCKED in after.event_kinds) is blocked
     assert (after.new == []) is blocked
+
+
+# -- what a cloud accepted, and could not provide ----------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("refused", "scope", "other_job"),
+    [
+        (NoCapacity(Scope.ZONE, 180.0, "zone-a is out of everything"), Scope.ZONE, True),
+        (Fatal("the key may not be used"), Scope.TYPE_IN_ZONE, False),
+    ],
+)
+def test_a_late_refusal_is_remembered_as_if_the_launch_had_met_it(
+    refused: NoCapacity | Fatal, scope: Scope, other_job: bool
+) -> None:
+    ended = machine(3, InstanceState.TERMINATED, end_cause=EndCause.FAILED, end_message="so it is", refused=refused)
+    listed = listing(machine(1), machine(2), ended)
+    after = scene(member(1), member(2), node(3, N.PENDING), record=job(3), listed=listed)
+    assert "its cloud lists i-3 as terminated: so it is" in [step.reason for step in after.node(3).history]
+    (memory,) = after.volatile.capacity.refusals
+    assert (memory.scope, memory.message) == (scope, refused.message)
+    assert (memory.job == "") is other_job
