@@ -12,6 +12,7 @@ frameworks := .tools/frameworks
 help:
 	@echo "make demo    a job that survives preemptions, on this computer: no cloud account, under 3 minutes"
 	@echo "make demo CLOUD=aws   the same through a real SDK, against a test cloud (aws, gcp, azure): no account either"
+	@echo "make demo TLS=1   the same with an etcd that has TLS and users"
 	@echo "make test-fast   pure tests only, nothing is started: half a minute"
 	@echo "make test    one test of each kind: about 5 minutes on two cores"
 	@echo "make test-long   all other tests, whole jobs among them: about a quarter of an hour"
@@ -39,7 +40,7 @@ setup:
 	@tools/setup/setup
 
 demo: setup
-	@$(python) -m tests.demo $(if $(CLOUD),--cloud '$(CLOUD)')
+	@$(python) -m tests.demo $(if $(CLOUD),--cloud '$(CLOUD)') $(if $(TLS),--tls)
 
 test-fast: setup
 	@$(python) -m pytest -n 2 -m 'not long' tests/unit $(PYTEST_ARGS)

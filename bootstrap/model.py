@@ -68,6 +68,8 @@ class Setup:
     """The cloud's own agent for logs, beside ours."""
     image: Image | None = None
     """The job trains in a container of this image, known by its digest. Excludes `lock` and `setup`."""
+    etcd_access: bytes = field(default=b"", repr=False)
+    """What the agent and its launcher log in to etcd with: a file of its own, `Paths.etcd_access`. Empty: nothing."""
     torch: bool = True
     """Whether the interpreter that trains has to have torch."""
 
@@ -153,6 +155,11 @@ class Paths:
     def agent_config(self) -> str:
         """The agent's configuration."""
         return f"{self.own}/agent.json"
+
+    @property
+    def etcd_access(self) -> str:
+        """etcd's CA, the job's user and its password."""
+        return f"{self.own}/etcd.json"
 
     @property
     def agent_start(self) -> str:

@@ -16,23 +16,38 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 import structlog
+from spotsup_trainer.etcd.access import EtcdAccess
 from spotsup_trainer.wire import Keys
 
 from provisioners.base import Provisioner
 from supervisor.clouds import open_clouds
 from supervisor.config import Config
 from supervisor.identity import Identity, load_identity
-from supervisor.journal.connection import connect_etcd, state_lock
+from supervisor.journal.connection import (
+    embedded_etcd_of,
+    login_of,
+    login_to_embedded,
+    renew_certificates,
+    state_lock,
+)
 from supervisor.journal.etcd_keeper import EtcdKeeper
 from supervisor.journal.etcd_server import EmbeddedEtcd
 from supervisor.journal.journal import Journal, Reading
 from supervisor.journal.store import EtcdStore
+from supervisor.journal.users import JobUsers
+from supervisor.model import JobRecord
 from supervisor.nodes.evidence import SshEvidence
 from supervisor.nodes.pre_terminate import SshPreTerminate
 from supervisor.nodes.prepare import SshPreparer
 from supervisor.runtime.actor import Alerts, Effects, ThreadActor
 from supervisor.runtime.clock import Clock, SystemClock
-from supervisor.runtime.housekeeping import TASK_LIMIT_S, Housekeeping, housekeeping_tasks, leads_and_may_write
+from supervisor.runtime.housekeeping import (
+    TASK_LIMIT_S,
+    Housekeeping,
+    etcd_security_tasks,
+    housekeeping_tasks,
+    leads_and_may_write,
+)
 from supervisor.runtime.leader import Leadership, call_limit_s
 from supervisor.runtime.loop import Loop, Status, rest_s
 from supervisor.runtime.supervision import Supervision
@@ -52,7 +67,7 @@ def run_daemon(config: Config, *, embedded_etcd: bool, version: str) -> None:
     with contextlib.ExitStack() as stack:
         stack.enter_context(state_lock(config.state))
         _stop_on_signals(wake, stop)
-        server = EmbeddedEtcd(config.state / "etcd") if embedded_etcd else None
+        server = embedded_etcd_of(config) if embedded_etcd else None
         if server is not None:
             stack.callback(server.stop)
             server.start()
@@ -68,8 +83,8 @@ def _serve(
     stack: contextlib.ExitStack,
 ) -> None:
     clock = SystemClock()
-    endpoints = config.etcd.endpoints if embedded is None else (embedded.endpoint,)
-    etcd = connect_etcd(config, endpoints)
+    login = login_of(config) if embedded is None else login_to_embedded(config, embedded)
+    etcd = login.connect()
     stack.callback(etcd.close)
     watchers = _Watchers(wake)
     keys = Keys(config.cluster)
@@ -78,18 +93,29 @@ def _serve(
     store.start(config.etcd.wait_s)
     journal = Journal(store, keys)
     name = f"{socket.gethostname()}:{os.getpid()}"
-    quick = connect_etcd(config, endpoints, call_limit_s(config.timing.leader_ttl_s, len(endpoints)))
+    quick = login.connect(call_limit_s(config.timing.leader_ttl_s, len(login.endpoints)))
     stack.callback(quick.close)
     leader = Leadership(quick, f"{keys.root}leader", name, config.timing.leader_ttl_s, watchers.changed)
     stack.callback(leader.stop)
     provisioners = open_clouds(config, stack)
     identity = load_identity(config.state / "cluster.key")
+    patient = login.connect(TASK_LIMIT_S)
+    stack.callback(patient.close)
+    users = JobUsers(etcd, keys, identity, login.ca_text(), journal.etcd_use) if login.user else None
+    if users is not None:
+        users.check()
     alerts = _alerts(config)
+
+    def access_for(job: JobRecord) -> bytes:
+        if users is not None:
+            return users.ensure(job).encode()
+        return EtcdAccess(ca=login.ca_text()).encode() if login.ca else b""
+
     effects = Effects(
         owner=identity.owner(config.cluster),
         provisioners=provisioners,
         identity=identity,
-        preparer=SshPreparer(config, identity, journal, config.etcd.node_endpoints or endpoints, clock),
+        preparer=SshPreparer(config, identity, journal, login.node_endpoints, clock, access_for),
         evidence=SshEvidence(config, identity, clock),
         alerts=alerts,
         find_alert=journal.alert,
@@ -101,10 +127,11 @@ def _serve(
     actor = ThreadActor(effects.perform, wake.set, leader.lease_valid)
     rules = config.rules(alerts=alerts is not None)
     loop = Loop(journal, leader, actor, clock, rules, tuple(provisioners), identity.mark, leader.etcd_problem)
-    patient = connect_etcd(config, endpoints, TASK_LIMIT_S)
-    stack.callback(patient.close)
     housekeeping = Housekeeping(
-        housekeeping_tasks(config, patient, journal, leader, clock, compacts_itself=embedded is not None),
+        [
+            *housekeeping_tasks(config, patient, journal, leader, clock, compacts_itself=embedded is not None),
+            *etcd_security_tasks(users, partial(renew_certificates, config) if config.etcd.secure else None),
+        ],
         lambda: leads_and_may_write(leader, journal),
     )
 

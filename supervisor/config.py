@@ -36,24 +36,37 @@ class _Strict(BaseModel):
 
 
 class EtcdConfig(_Strict):
-    """Where etcd is. Not used with `--embedded-etcd`, except for `node_endpoints`."""
+    """Where etcd is. With `--embedded-etcd` only `node_endpoints`, `secure` and `listen` are used."""
 
     endpoints: tuple[str, ...] = ("http://127.0.0.1:2379",)
     """URLs of the etcd cluster's members, as the daemon reaches them."""
     node_endpoints: tuple[str, ...] = ()
     """The same members as nodes reach them, where that differs. Empty: nodes use `endpoints`."""
+    secure: bool = False
+    """With `--embedded-etcd`: TLS and users, all made by the daemon in its state folder. Not to be changed while jobs
+    run. Without it, etcd is for machines of this computer only."""
+    listen: Annotated[str, Field(pattern=r"^((\[[0-9a-fA-F:]+\]|[^\s:\[\]]+):\d{1,5})?$")] = ""
+    """With `--embedded-etcd` and `secure`: `host:port` on which etcd also listens, for nodes: this host's address in
+    their network. Empty: loopback only."""
     user: str = ""
-    """etcd user. Empty: no authentication."""
+    """etcd user, with the role root: it makes a user for each job, and deletes it when the job has ended. Empty: no
+    authentication."""
     password_file: str = ""
     """File that holds the user's password."""
     ca: str = ""
-    """File with the CA certificate to verify etcd with. Empty: the system's."""
+    """File with the CA certificate to verify etcd with; nodes get it, too. Empty: the system's."""
     cert: str = ""
     """File with the client certificate, where etcd asks for one."""
     key: str = ""
     """File with the client certificate's private key."""
     wait_s: Seconds = 30.0
     """How long the daemon waits for etcd when it starts, in seconds."""
+
+    @model_validator(mode="after")
+    def _listens_securely(self) -> EtcdConfig:
+        if self.listen and not self.secure:
+            raise ValueError("listen needs secure = true: an etcd without TLS and users is for loopback only")
+        return self
 
 
 class ApiConfig(_Strict):

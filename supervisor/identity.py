@@ -39,6 +39,10 @@ class Identity:
         """The key with which the daemon logs in to nodes."""
         return _openssh_pair(self._derive("client-key"), "spotsupd")
 
+    def etcd_password(self, user: str) -> str:
+        """The password of a user of etcd: none is stored, and a standby knows it, too."""
+        return self._derive(f"etcd:{user}").hex()
+
     @property
     def mark(self) -> str:
         """Identifies the secret without revealing it."""

@@ -19,7 +19,7 @@ from supervisor.spec import JobSpec
 
 # Raised whenever a field of a record is added, renamed or removed. A daemon refuses all other versions
 # (journal/codec.py).
-SCHEMA_VERSION = 6
+SCHEMA_VERSION = 7
 HISTORY_LIMIT = 40
 # Texts are cut where they enter a record, and control characters replaced: they come from programs, machines, clouds.
 MAX_REASON_CHARACTERS = 300  # of one line of a history

@@ -45,6 +45,10 @@ leader_ttl_s = 3.0
 leave_margin_s = 8.0
 gather_s = 20.0
 """
+SECURE = """\
+[etcd]
+secure = true
+"""
 
 
 class StackError(Exception):
@@ -73,13 +77,16 @@ class Stack:
         cluster: str = "demo",
         environ: Mapping[str, str] | None = None,
         lease_ttl_s: float = 4.0,
+        secure: bool = False,
     ) -> None:
+        """`secure`: etcd has TLS and users."""
         self.folder = folder
         self.state = folder / "state"
         self.cloud_dir = self.state / "localcloud"
         self.log = folder / "spotsupd.log"
         self._cluster = cluster
         self._lease_ttl_s = lease_ttl_s
+        self._secure = secure
         self._environ = {**os.environ, **(environ or {})}
         self._daemon: subprocess.Popen[bytes] | None = None
         self._short: Path | None = None
@@ -104,7 +111,7 @@ class Stack:
             socket=json.dumps(str(socket)),
             lease_ttl_s=self._lease_ttl_s,
         )
-        (self.folder / "spotsupd.toml").write_text(text)
+        (self.folder / "spotsupd.toml").write_text(text + (SECURE if self._secure else ""))
 
     def configure(self, toml: str, environ: Mapping[str, str]) -> None:
         """Add configuration, and set the whole environment, for what is started from now on."""

@@ -29,11 +29,13 @@ def agent(facts: Facts, setup: Setup) -> Decision:
     # With an image the launcher trains in a container; the agent supervises it from outside.
     python = facts.python if setup.image else python_of(facts, setup)
     become = scripts.become_agent(paths, python, setup.trainer, key, container_name(setup) if setup.image else "")
-    uploads = (
+    uploads: tuple[Upload, ...] = (
         Upload("the agent's configuration", paths.agent_config, 0o600, config),
         Upload("the environment", paths.env, 0o600, env_script(facts, setup)),
         Upload("the script that becomes the agent", paths.agent_start, 0o600, become.encode()),
     )
+    if setup.etcd_access:
+        uploads += (Upload("the access to etcd", paths.etcd_access, 0o600, setup.etcd_access),)
     commands: list[Command] = []
     if facts.agent:
         stop = scripts.stop_agent(paths, setup.stop_grace_s)
@@ -58,6 +60,8 @@ def agent_config(facts: Facts, setup: Setup) -> bytes:
         "log_dir": paths.log,
         "checkpoints": expand(config.get("checkpoints", ""), facts.home),
     }
+    if setup.etcd_access:
+        config["etcd_access"] = paths.etcd_access
     if "resume_from" in config:
         config["resume_from"] = [expand(folder, facts.home) for folder in config["resume_from"]]
     if setup.image is not None:
@@ -68,8 +72,9 @@ def agent_config(facts: Facts, setup: Setup) -> bytes:
 
 
 def agent_key(facts: Facts, setup: Setup) -> str:
-    """Identifies what an agent was started with: configuration, trainer and environment."""
-    parts = (agent_config(facts, setup), setup.trainer.sha256.encode(), env_script(facts, setup))
+    """Identifies what an agent was started with: configuration, trainer, environment and access to etcd."""
+    parts = [agent_config(facts, setup), setup.trainer.sha256.encode(), env_script(facts, setup)]
+    parts += [setup.etcd_access] if setup.etcd_access else []
     return sha256(b"\0".join(parts)).hexdigest()[:32]
 
 

@@ -72,18 +72,16 @@ def _result(subject: str, future: Future[Sequence[Finding]], left_s: float, time
 def _etcd(config: Config, *, embedded: bool) -> Finding:
     from spotsup_trainer.etcd import EtcdError
 
-    from supervisor.journal.connection import connect_etcd
+    from supervisor.journal.connection import login_of
     from supervisor.journal.etcd_server import find_etcd
 
     try:
         if embedded:
             where = config.state / "etcd"
             return Finding("program", ok=True, message=f"{find_etcd()} would be started, with its data in {where}")
-        etcd = connect_etcd(config, config.etcd.endpoints)
+        etcd = login_of(config).connect()
     except SpotsupError as error:
         return Finding("set up", ok=False, message=str(error))
-    except OSError as error:
-        return Finding("set up", ok=False, message=f"etcd.ca, etcd.cert and etcd.key cannot be used: {error}")
     endpoints = ", ".join(config.etcd.endpoints)
     try:
         etcd.get("/")

@@ -3,36 +3,123 @@
 from __future__ import annotations
 
 import contextlib
+import datetime as dt
 import fcntl
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from spotsup_trainer.etcd import Etcd, Tls
 
 from supervisor.config import Config
 from supervisor.errors import StartError
+from supervisor.identity import load_identity
+from supervisor.journal.certificates import TlsFiles, ensure_certificates
 from supervisor.journal.etcd_server import EmbeddedEtcd
+from supervisor.journal.users import enable_users
+
+# Of the daemon, in an embedded etcd with users.
+DAEMON_USER = "spotsupd"
 
 
-def connect_etcd(config: Config, endpoints: tuple[str, ...], timeout_s: float = 5.0) -> Etcd:
-    """A client as configured. Each endpoint may take `timeout_s` to answer."""
-    tls = Tls(config.etcd.ca, config.etcd.cert or None, config.etcd.key or None) if config.etcd.ca else None
-    return Etcd(endpoints, user=config.etcd.user or None, password=config.etcd_password(), tls=tls, timeout_s=timeout_s)
+@dataclass(frozen=True, slots=True)
+class EtcdLogin:
+    """How this computer reaches etcd, and where nodes do."""
+
+    endpoints: tuple[str, ...]
+    node_endpoints: tuple[str, ...]
+    user: str = ""
+    password: str = field(default="", repr=False)
+    ca: str = ""
+    cert: str = ""
+    key: str = ""
+
+    def connect(self, timeout_s: float = 5.0) -> Etcd:
+        """A client. Each endpoint may take `timeout_s` to answer. Raises StartError if a file cannot be used."""
+        try:
+            tls = Tls(self.ca, self.cert or None, self.key or None) if self.ca else None
+            return Etcd(self.endpoints, user=self.user or None, password=self.password, tls=tls, timeout_s=timeout_s)
+        except OSError as error:  # SSLError is one, too
+            raise StartError(f"etcd.ca, etcd.cert and etcd.key cannot be used: {error}") from error
+
+    def ca_text(self) -> str:
+        """The CA for nodes, "" for the system's. Raises StartError."""
+        try:
+            return Path(self.ca).read_text() if self.ca else ""
+        except (OSError, ValueError) as error:
+            raise StartError(f"etcd.ca names {self.ca}, which cannot be read: {error}") from error
+
+
+def login_of(config: Config) -> EtcdLogin:
+    """To the etcd that the configuration names. Raises UsageError."""
+    etcd = config.etcd
+    return EtcdLogin(
+        endpoints=etcd.endpoints,
+        node_endpoints=etcd.node_endpoints or etcd.endpoints,
+        user=etcd.user,
+        password=config.etcd_password(),
+        ca=etcd.ca,
+        cert=etcd.cert,
+        key=etcd.key,
+    )
+
+
+def embedded_etcd_of(config: Config) -> EmbeddedEtcd:
+    """The etcd in the state folder, not started. With `etcd.secure` its certificates are made, or renewed."""
+    folder = config.state / "etcd"
+    if not config.etcd.secure:
+        return EmbeddedEtcd(folder)
+    renew_certificates(config)
+    return EmbeddedEtcd(folder, tls=_tls_files(config), listen=config.etcd.listen)
+
+
+def renew_certificates(config: Config) -> str:
+    """Of an embedded etcd: what is missing is made, and what ends soon. Returns what was done, or ""."""
+    return ensure_certificates(_tls_files(config), certified_names(config), dt.datetime.now(dt.UTC))
+
+
+def _tls_files(config: Config) -> TlsFiles:
+    return TlsFiles(config.state / "etcd" / "tls")
+
+
+def certified_names(config: Config) -> tuple[str, ...]:
+    """The names beside loopback under which nodes reach an embedded etcd."""
+    urls = [*config.etcd.node_endpoints, *([f"https://{config.etcd.listen}"] if config.etcd.listen else [])]
+    found = (urlsplit(url).hostname or "" for url in urls)
+    return tuple(dict.fromkeys(name for name in found if name not in {"", "0.0.0.0", "::"}))  # noqa: S104 - no binding
+
+
+def login_to_embedded(config: Config, server: EmbeddedEtcd) -> EtcdLogin:
+    """To the embedded etcd, which has to run. With `etcd.secure` it has users from now on. Raises StartError."""
+    nodes = config.etcd.node_endpoints or (server.node_endpoint,)
+    if not config.etcd.secure:
+        return EtcdLogin((server.endpoint,), nodes)
+    ca = str(_tls_files(config).ca)
+    password = load_identity(config.state / "cluster.key").etcd_password(DAEMON_USER)
+    login = EtcdLogin((server.endpoint,), nodes, DAEMON_USER, password, ca)
+    with (
+        contextlib.closing(EtcdLogin(login.endpoints, nodes, ca=ca).connect()) as anonymous,
+        contextlib.closing(login.connect()) as known,
+    ):
+        enable_users(anonymous, known, DAEMON_USER, password)
+    return login
 
 
 @contextlib.contextmanager
 def open_etcd(config: Config, *, embedded_etcd: bool) -> Iterator[Etcd]:
     """etcd for a command beside the daemon. An embedded etcd that does not run is started meanwhile."""
     with contextlib.ExitStack() as stack:
-        endpoints = config.etcd.endpoints
         if embedded_etcd:
-            server = EmbeddedEtcd(config.state / "etcd")
+            server = embedded_etcd_of(config)
             if not server.alive:
                 stack.enter_context(state_lock(config.state))
                 stack.callback(server.stop)
             server.start()
-            endpoints = (server.endpoint,)
-        etcd = connect_etcd(config, endpoints)
+            login = login_to_embedded(config, server)
+        else:
+            login = login_of(config)
+        etcd = login.connect()
         stack.callback(etcd.close)
         yield etcd
 

@@ -1,10 +1,12 @@
 """etcd as a child process of the daemon (`--embedded-etcd`): one member on loopback, its data in the state folder.
 
-It runs in its own session: it outlives a daemon that is killed, so nodes can go on, and the next daemon finds it again.
+With TLS it may also listen where nodes reach it. It runs in its own session: it outlives a daemon that is killed, so
+nodes can go on, and the next daemon finds it again.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
 import socket
@@ -14,12 +16,13 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import structlog
-from spotsup_trainer.etcd import Etcd, EtcdError
+from spotsup_trainer.etcd import Etcd, EtcdError, EtcdRefusedError, Tls
 
 from provisioners.localcloud import processes
 from provisioners.localcloud.machine.child import free_port
 from provisioners.localcloud.programs import ProgramMissingError, find_program, tools_root
 from supervisor.errors import StartError
+from supervisor.journal.certificates import TlsFiles
 
 START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 10.0
@@ -38,6 +41,7 @@ class _Running:
     peer_port: int
     pid: int = 0
     started_ticks: int = 0
+    tls: bool = False
 
 
 class EmbeddedEtcd:
@@ -51,8 +55,17 @@ class EmbeddedEtcd:
         stop_s: float = STOP_TIMEOUT_S,
         kill_s: float = KILL_TIMEOUT_S,
         quota_bytes: int = QUOTA_BYTES,
+        tls: TlsFiles | None = None,
+        listen: str = "",
     ) -> None:
-        """Time limits: `start_s` until it answers, `stop_s` from SIGTERM to SIGKILL, `kill_s` from then on."""
+        """Time limits: `start_s` until it answers, `stop_s` from SIGTERM to SIGKILL, `kill_s` from then on.
+
+        `listen`: `host:port` beside loopback, only with `tls`.
+        """
+        if listen and tls is None:
+            raise ValueError("an etcd without TLS listens on loopback only")
+        self._tls = tls
+        self._listen = listen
         self.quota_bytes = quota_bytes
         self._folder = folder
         self._start_s = start_s
@@ -65,12 +78,26 @@ class EmbeddedEtcd:
     @property
     def endpoint(self) -> str:
         """The URL that the daemon and nodes connect to."""
-        return f"http://127.0.0.1:{self._running.client_port}"
+        return f"{self._scheme}://127.0.0.1:{self._running.client_port}"
+
+    @property
+    def node_endpoint(self) -> str:
+        """The same as nodes reach it."""
+        return f"{self._scheme}://{self._listen}" if self._listen else self.endpoint
+
+    @property
+    def _scheme(self) -> str:
+        return "https" if self._tls else "http"
 
     def start(self) -> None:
         """Start, and wait until it answers. Raises StartError with the last line of etcd's log if it does not."""
         if not self.alive:
             self.launch()
+        elif self._running.tls != (self._tls is not None):
+            raise StartError(
+                f"the embedded etcd (pid {self._running.pid}) runs {'with' if self._running.tls else 'without'} TLS, "
+                "and etcd.secure says otherwise: cancel all jobs, stop spotsupd by SIGTERM, then start it"
+            )
         self._wait_until_healthy()
 
     def launch(self) -> None:
@@ -85,7 +112,8 @@ class EmbeddedEtcd:
                     self._command(program), stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
                 )
             pid = self._child.pid
-            self._save(replace(self._running, pid=pid, started_ticks=processes.identity_of(pid).started))
+            started = processes.identity_of(pid).started
+            self._save(replace(self._running, pid=pid, started_ticks=started, tls=self._tls is not None))
         except OSError as error:
             self.stop()  # one that is not recorded would not be found again
             raise StartError(f"the embedded etcd cannot start in {self._folder}: {error.strerror}") from error
@@ -113,17 +141,19 @@ class EmbeddedEtcd:
         return processes.Identity(self._running.pid, self._running.started_ticks)
 
     def _command(self, program: str) -> list[str]:
-        client, peer = self.endpoint, f"http://127.0.0.1:{self._running.peer_port}"
+        client, peer = self.endpoint, f"{self._scheme}://127.0.0.1:{self._running.peer_port}"
+        listen = f"{client},{self.node_endpoint}" if self._listen else client
         return [
             program,
             *("--name", "embedded", "--data-dir", str(self._folder / "data")),
-            *("--listen-client-urls", client, "--advertise-client-urls", client),
+            *("--listen-client-urls", listen, "--advertise-client-urls", client),
             *("--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer),
             *("--initial-cluster", f"embedded={peer}"),
             # History is kept for watches that resume; ten minutes outlast any outage that we ride out.
             *("--auto-compaction-mode", "periodic", "--auto-compaction-retention", "10m"),
             *("--quota-backend-bytes", str(self.quota_bytes)),
             *("--logger", "zap", "--log-level", "warn"),
+            *(secure_options(self._tls) if self._tls else ()),
         ]
 
     def _load(self) -> _Running:
@@ -141,11 +171,16 @@ class EmbeddedEtcd:
         temporary.replace(self._file)
 
     def _wait_until_healthy(self) -> None:
-        etcd = Etcd([self.endpoint], timeout_s=2.0)
+        tls = Tls(str(self._tls.ca)) if self._tls else None
+        etcd = Etcd([self.endpoint], timeout_s=2.0, tls=tls)
         deadline = time.monotonic() + self._start_s
         while True:
             try:
-                etcd.get("/")
+                if tls:
+                    with contextlib.suppress(EtcdRefusedError):  # it has users, and asks for a login
+                        etcd.get("/")
+                else:
+                    etcd.get("/")
                 etcd.close()
             except EtcdError as error:
                 if not self.alive or time.monotonic() > deadline:
@@ -162,6 +197,20 @@ class EmbeddedEtcd:
         file = self._folder / "etcd.log"
         lines = file.read_text(errors="replace").strip().splitlines() if file.exists() else []
         return lines[-1][:500] if lines else "none"
+
+
+def secure_options(tls: TlsFiles) -> tuple[str, ...]:
+    """etcd's options for TLS and users. Its members' own connections use the same certificate, and ask for one.
+
+    Passwords are 256 bits of a key: a slow hash protects nothing, and would cost 60 ms of etcd's time for each login,
+    of which there are hundreds when etcd has restarted (its tokens are in memory).
+    """
+    cert, key, ca = str(tls.cert), str(tls.key), str(tls.ca)
+    return (
+        *("--cert-file", cert, "--key-file", key),
+        *("--peer-cert-file", cert, "--peer-key-file", key, "--peer-trusted-ca-file", ca, "--peer-client-cert-auth"),
+        *("--bcrypt-cost", "4"),
+    )
 
 
 def find_etcd() -> str:

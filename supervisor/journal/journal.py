@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from spotsup_trainer.etcd import Compare, Delete, KeyValue, Put
 from spotsup_trainer.wire import Keys
@@ -19,13 +20,30 @@ from supervisor.journal.codec import dump, load
 from supervisor.journal.past import KEPT_RUNS, past_run
 from supervisor.journal.reading import CLUSTER, PAUSE, Reader, Reading
 from supervisor.journal.store import Store
-from supervisor.model import DaemonPause, Event, JobRecord, NodeRecord, PastRun
+from supervisor.model import DaemonPause, Event, JobRecord, NodeRecord, NodeState, PastRun
 from supervisor.planner.actions import MAX_COMMIT_BYTES, MAX_OPERATIONS, Commit
 from supervisor.planner.world import JobView
 
-__all__ = ["BLOB_CHUNK_BYTES", "Journal", "Reading"]
+__all__ = ["BLOB_CHUNK_BYTES", "EtcdUse", "Journal", "Reading"]
 
 BLOB_CHUNK_BYTES = 512 * 1024  # etcd refuses requests above 1.5 MiB, and base64 adds a third
+
+
+# A node that is being terminated has said all it had to say.
+_USES_ETCD = frozenset(
+    {NodeState.BOOTSTRAPPING, NodeState.READY, NodeState.MEMBER, NodeState.DRAINING, NodeState.SUSPECT}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class EtcdUse:
+    """Jobs whose nodes may use etcd."""
+
+    jobs: tuple[JobRecord, ...]
+    # Those that have such nodes now.
+    with_nodes: tuple[JobRecord, ...]
+    # Names of jobs of which a record cannot be read: nothing is known of them.
+    unreadable: frozenset[str]
 
 
 class Journal:
@@ -168,6 +186,28 @@ class Journal:
             with contextlib.suppress(SchemaError):
                 found.append(load(PastRun, kv.value, kv.key))
         return found
+
+    def etcd_use(self) -> EtcdUse:
+        """Which jobs' nodes may use etcd: of those that have not ended, and of ended ones while they leave in order."""
+        jobs: list[JobRecord] = []
+        with_nodes: set[str] = set()
+        unreadable: set[str] = set()
+        nodes = f"{self.keys.world}nodes/"
+        for kv in self._store.range(nodes):
+            try:
+                node = load(NodeRecord, kv.value, kv.key)
+            except SchemaError:
+                unreadable.add(kv.key.removeprefix(nodes).partition("/")[0])
+            else:
+                if node.state in _USES_ETCD:
+                    with_nodes.add(node.job)
+        for kv in self._store.range(self._job_key("")):
+            try:
+                jobs.append(load(JobRecord, kv.value, kv.key))
+            except SchemaError:
+                unreadable.add(kv.key.removeprefix(self._job_key("")))
+        active = tuple(job for job in jobs if not job.ended or job.name in with_nodes)
+        return EtcdUse(active, tuple(job for job in active if job.name in with_nodes), frozenset(unreadable))
 
     def past_run(self, job: str, run: int) -> PastRun | None:
         """One of them."""

@@ -41,7 +41,7 @@ _UNREADABLE: dict[type, ClusterRecord | DaemonPause] = {
     DaemonPause: DaemonPause(0.0, "written by a spotsupd of another version"),
 }
 _MESSAGES: dict[str, type[Any]] = {
-    "hint": Hint,
+    "ctl/hint": Hint,
     "round": Round,
     "result": Result,
     "progress": Progress,
@@ -54,7 +54,7 @@ _MESSAGES: dict[str, type[Any]] = {
 # Those that each node has of its own, below `<kind>/<node>`.
 _OF_NODES = frozenset({"member", "agent", "notice", "health", "ended"})
 # Those without a lease: they stay when a node has gone, and may come late, until the daemon deletes them.
-_OUTLIVE_NODES = frozenset({"notice", "health", "ended", "tombstone"})
+_OUTLIVE_NODES = frozenset({"notice", "health", "ended", "ctl/tombstone"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,10 +224,10 @@ def _build(world: str, job: str, parts: _Parts) -> JobView | None:
     for key in sorted(parts.keys):
         kv = parts.keys[key]
         section, _, rest = key.removeprefix(world).partition("/")
-        kind, _, node = rest.partition("/")[2].partition("/")
+        kind, node = _kind_of(rest.partition("/")[2])
         if section == "run" and node and kind in _OUTLIVE_NODES and _is_gone(nodes.get(node)):
             leftovers.append(key)
-        if section == "run" and kind == "tombstone":
+        if section == "run" and kind == "ctl/tombstone":
             tombstones.add(node)
             continue
         parse = _parser(section, rest, key, kv.value)
@@ -253,7 +253,7 @@ def _build(world: str, job: str, parts: _Parts) -> JobView | None:
         revision=revision,
         nodes=MappingProxyType(nodes),
         revisions=MappingProxyType(revisions),
-        hint=messages.get("hint"),
+        hint=messages.get("ctl/hint"),
         round=messages.get("round"),
         result=messages.get("result"),
         progress=messages.get("progress"),
@@ -288,10 +288,17 @@ def _parser(section: str, rest: str, key: str, value: bytes) -> Callable[[], Any
         return partial(_record, JobRecord, value, key, name=job)
     if section == "nodes":
         return partial(_record, NodeRecord, value, key, job=job, id=below)
-    kind, _, node = below.partition("/")
+    kind, node = _kind_of(below)
     if section == "run" and kind in _MESSAGES and bool(node) is (kind in _OF_NODES):
         return partial(_message, _MESSAGES[kind], value, node)
     return None
+
+
+def _kind_of(below: str) -> tuple[str, str]:
+    """The kind of a message, and its node or "", from its key below its job's. The daemon's own begin with `ctl/`."""
+    own = "ctl/" if below.startswith("ctl/") else ""
+    kind, _, node = below.removeprefix(own).partition("/")
+    return own + kind, node
 
 
 def _record(kind: type[Record], value: bytes, key: str, **names: str) -> Record:

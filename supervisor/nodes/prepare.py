@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import getpass
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,13 +34,21 @@ class SshPreparer:
     """Bootstraps nodes, the same way on all clouds. Safe to use from several threads."""
 
     def __init__(
-        self, config: Config, identity: Identity, journal: Journal, etcd_endpoints: tuple[str, ...], clock: Clock
+        self,
+        config: Config,
+        identity: Identity,
+        journal: Journal,
+        etcd_endpoints: tuple[str, ...],
+        clock: Clock,
+        access_for: Callable[[JobRecord], bytes] = lambda _: b"",
     ) -> None:
+        """`access_for`: what a job's nodes log in to etcd with; its user is made. Raises JournalUnavailableError."""
         self._config = config
         self._identity = identity
         self._journal = journal
         self._etcd_endpoints = etcd_endpoints
         self._clock = clock
+        self._access_for = access_for
         self._trainer: Archive | None = None
 
     def prepare(self, node: NodeRecord, job: JobRecord) -> BootstrapDone:
@@ -50,6 +60,7 @@ class SshPreparer:
             code = self._code(job)
             lock = lock_of(code, job.spec.environment)
             setup = setup_of(self._config, node, job, self._etcd_endpoints, code, self._trainer_archive(), lock)
+            setup = replace(setup, etcd_access=self._access_for(job))
             bootstrap(target, setup, clock=self._clock.now, deadline_s=self._config.timing.bootstrap_timeout_s)
         except (BootstrapError, PackError, SpotsupError, ValueError) as error:
             return outcome_of(node.id, error)

@@ -22,6 +22,7 @@ from supervisor.errors import SpotsupError
 from supervisor.journal.backup import Backups
 from supervisor.journal.journal import Journal
 from supervisor.journal.maintenance import Compactor, defragment
+from supervisor.journal.users import JobUsers
 from supervisor.runtime.background import in_background
 from supervisor.runtime.clock import Clock
 from supervisor.runtime.leader import Leadership
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from apscheduler.schedulers.background import BackgroundScheduler
 
 COMPACTION_CRON = "*/5 * * * *"
+USERS_CRON = "* * * * *"
+CERTIFICATES_CRON = "41 * * * *"
 BACKUP_CHECK_CRON = "*/10 * * * *"
 EVENT_RETENTION_CRON = "17 * * * *"
 # For one task, and for one call of etcd: a member copies its whole file when it is defragmented.
@@ -188,3 +191,9 @@ def housekeeping_tasks(
         limit_s = len(etcd.endpoints) * TASK_LIMIT_S
         tasks.append(Task("defragmentation", settings.defragment, lambda: defragment(etcd), limit_s))
     return tasks
+
+
+def etcd_security_tasks(users: JobUsers | None, renew: Callable[[], str] | None) -> list[Task]:
+    """What an etcd with users, and with certificates of ours, needs."""
+    tasks = [Task("etcd_users", USERS_CRON, users.sweep)] if users else []
+    return tasks + ([Task("etcd_certificates", CERTIFICATES_CRON, renew)] if renew else [])

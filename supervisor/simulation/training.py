@@ -437,7 +437,7 @@ class Training:
         return self._etcd.run_versions.get(self._job, 0)
 
     def _view(self, now: float) -> membership.View:
-        prefix, keys = f"{self._keys.run(self._job)}tombstone/", self._etcd.run_keys.get(self._job, {})
+        prefix, keys = self._keys.tombstone(self._job, ""), self._etcd.run_keys.get(self._job, {})
         hint = keys.get(self._keys.hint(self._job))
         return membership.View(
             rules=self._rules,

@@ -1,7 +1,7 @@
 """`make demo`: a job on three spot machines loses two of them, grows to four, and finishes without a lost sample.
 
 The machines are the local cloud's, or those of a test cloud: `make demo CLOUD=aws`. Exits non-zero when a promise was
-broken; writes build/demo.json, or build/demo-aws.json.
+broken; writes build/demo.json, or build/demo-aws.json, build/demo-tls.json.
 """
 
 from __future__ import annotations
@@ -79,7 +79,8 @@ class Demo:
 
     def play(self) -> None:
         """From an empty cloud to an empty cloud."""
-        self.print_line(f"starting spotsupd with its embedded etcd and {self.cloud.introduction}")
+        secured = ", secured by TLS and users," if self.options.tls else ""
+        self.print_line(f"starting spotsupd with its embedded etcd{secured} and {self.cloud.introduction}")
         self.stack.start_daemon()
         self.submit()
         self.until("3 nodes to train", lambda job: self.training(job) == 3 and job["step"] >= 20)
@@ -333,14 +334,15 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=800)
     parser.add_argument("--step-time", type=float, default=0.06)
     parser.add_argument("--kill-daemon", action="store_true", help="also kill -9 the daemon, and start it again")
+    parser.add_argument("--tls", action="store_true", help="etcd with TLS, and with a user for the job")
     parser.add_argument("--daemon-away-s", type=float, default=3.0)
     options = parser.parse_args()
     if options.cloud not in CLOUDS:
         console.print(f"the demo knows no cloud {options.cloud!r}; it runs on {', '.join(CLOUDS)}", markup=False)
         return 2
     own_name = "demo" if options.cloud == "local" else f"demo-{options.cloud}"
-    folder = options.folder or ROOT / "build" / own_name
-    stack = Stack(folder)
+    folder = options.folder or ROOT / "build" / (f"{own_name}-tls" if options.tls else own_name)
+    stack = Stack(folder, secure=options.tls)
     stop_on_signals(stack)
     result: dict[str, Any] = {}
     broken: list[str] = []

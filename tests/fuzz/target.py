@@ -144,12 +144,12 @@ def _keys_of(called: str) -> dict[str, bytes]:
     records |= {f"{world}nodes/{called}/{as_job(each.id, called)}": each for each in nodes}
     failed = replace(known.members[name(3)], failure=Failure(1, 0, 1, "it failed", 5.0))
     messages: dict[str, Any] = {
-        "hint": known.hint,
+        "ctl/hint": known.hint,
         "round": known.round,
         "progress": Progress(1, 5, NOW, NOW, loss=0.5, checkpoint_problem="disk full", fraction=0.5, text="half"),
         f"notice/{name(2)}": Notice(name(2), NOW + 50, NOW - 5, "aws"),
         f"ended/{name(8)}": Ended(name(8), "failure", 1, "no module", 5.0),
-        f"tombstone/{name(6)}": Tombstone(name(6), "lost", 5.0),
+        f"ctl/tombstone/{name(6)}": Tombstone(name(6), "lost", 5.0),
         **{f"member/{each}": message for each, message in ({**known.members, name(3): failed}).items()},
         **{f"agent/{each}": message for each, message in known.agents.items()},
     }
@@ -161,7 +161,7 @@ def _keys_of(called: str) -> dict[str, bytes]:
 def kind_of(key: str) -> str:
     """For the table."""
     section, _, rest = key.removeprefix(KEYS.world).partition("/")
-    kind = rest.partition("/")[2].partition("/")[0]
+    kind = rest.partition("/")[2].removeprefix("ctl/").partition("/")[0]
     return {"jobs": "job record", "nodes": "node record", "alerts": "alert"}.get(section, kind)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +16,7 @@ from bootstrap.archive import Archive
 from bootstrap.environment.lock import Lock
 from bootstrap.environment.step import environment_name, python_of
 from bootstrap.facts import AgentFact, Environments, Facts, MountFact, Mounts, System
-from bootstrap.model import Again, Reboot, Run, Setup, Skip, Unfit
+from bootstrap.model import Again, Command, Reboot, Run, Setup, Skip, Unfit, Upload
 from bootstrap.mounts.model import Mount
 from bootstrap.steps import (
     Decision,
@@ -253,8 +254,26 @@ def test_the_agent_is_restarted_when_its_configuration_trainer_or_environment_ch
         agent_key(facts, replace(setup, code=Archive.of(setup.code.data + b"x"))),
         agent_key(facts, replace(setup, env={**setup.env, "ANOTHER": "1"})),
         agent_key(facts, replace(setup, agent_config=b'{"job":"another one"}')),
+        agent_key(facts, replace(setup, etcd_access=b'{"user":"another one"}')),
     }
-    assert len(keys) == 5
+    assert len(keys) == 6
+
+
+def test_the_access_to_etcd_is_a_file_for_the_login_user_alone_and_only_where_etcd_asks_for_one() -> None:
+    plain, secured = a_setup(), replace(a_setup(), etcd_access=b'{"password":"s3cret"}')
+    found = {each.path: each for each in _commands(secured) if isinstance(each, Upload)}
+    path = json.loads(agent_config(FRESH, secured))["etcd_access"]
+    assert (found[path].mode, found[path].data) == (0o600, b'{"password":"s3cret"}')
+    assert "etcd_access" not in json.loads(agent_config(FRESH, plain))
+    assert path not in {each.path for each in _commands(plain) if isinstance(each, Upload)}
+    assert "s3cret" not in explain(plan(FRESH, secured))
+    assert "s3cret" not in repr(secured)
+
+
+def _commands(setup: Setup) -> Sequence[Command]:
+    decision = next(step.decision for step in plan(FRESH, setup) if step.name == "agent")
+    assert isinstance(decision, tuple)
+    return decision
 
 
 def test_secrets_are_neither_in_a_plan_nor_in_a_repr() -> None:

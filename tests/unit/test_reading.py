@@ -28,7 +28,7 @@ FOREIGN = {
     f"{KEYS.run('unheard-of')}hint": b"{}",
     f"{KEYS.world}alerts/one": b"{}",
     f"{KEYS.world}alerts/two": b"{}",
-    f"{KEYS.run('job-002')}tombstone/job-002-bench-1": b"{}",
+    KEYS.tombstone("job-002", "job-002-bench-1"): b"{}",
 }
 STEPS = [
     (KEYS.progress(job), encode(Progress(1, step, 1.0, 1.0))) for job in ("job-000", "unheard-of") for step in (7, 8)
@@ -70,7 +70,7 @@ def read_by_a_new_reader(view: MirrorView) -> Reading:
     return Reader(KEYS).read(view)
 
 
-HINT, PROGRESS = f"{KEYS.world}run/job-000/hint", f"{KEYS.world}run/job-000/progress"
+HINT, PROGRESS = KEYS.hint("job-000"), KEYS.progress("job-000")
 
 
 @example([[((HINT, b"{}"), False)], [((HINT, b"{}"), True), ((PROGRESS, b"no progress"), True)]])

@@ -284,11 +284,31 @@ class AgentConfig:
     # How many GPUs bootstrap found, and the agent watches.
     gpus: int = 0
     multiple_of: int = 1
+    # A file with `EtcdAccess` (etcd/access.py); "" where etcd needs none.
+    etcd_access: WholeText = ""
+
+
+def after(prefix: str) -> str:
+    """The first key after all that begin with `prefix`, which ends with a slash."""
+    return prefix[:-1] + chr(ord("/") + 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """A permission on the keys from `begin` to before `end`."""
+
+    kind: Literal["READ", "READWRITE"]
+    begin: str
+    end: str
 
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """All etcd keys of one cluster. What a node may write lies below `run(job)` and `logs(job)` only."""
+    """All etcd keys of one cluster.
+
+    A job's nodes read what lies below `run(job)`, and write there and below `logs(job)`, but never below `ctl(job)`:
+    that is the daemon's. etcd enforces it where it has users (`grants`).
+    """
 
     cluster: str
 
@@ -303,12 +323,16 @@ class Keys:
         return f"{self.root}world/"
 
     def run(self, job: str) -> str:
-        """The messages between the daemon and the nodes of one job."""
+        """The messages between the daemon and the nodes of one job. One prefix: nodes watch them in one order."""
         return f"{self.world}run/{job}/"
+
+    def ctl(self, job: str) -> str:
+        """The daemon's own messages among them."""
+        return f"{self.run(job)}ctl/"
 
     def hint(self, job: str) -> str:
         """`Hint`, by the daemon."""
-        return f"{self.run(job)}hint"
+        return f"{self.ctl(job)}hint"
 
     def round(self, job: str) -> str:
         """`Round`, by the rendezvous."""
@@ -340,7 +364,7 @@ class Keys:
 
     def tombstone(self, job: str, node: str) -> str:
         """`Tombstone`, by the daemon."""
-        return f"{self.run(job)}tombstone/{node}"
+        return f"{self.ctl(job)}tombstone/{node}"
 
     def ended(self, job: str, node: str) -> str:
         """`Ended`, by the agent."""
@@ -349,6 +373,17 @@ class Keys:
     def logs(self, job: str, node: str = "") -> str:
         """Log chunks, raw bytes, by the agent: `<prefix><node>/<8 digits>`; the last few of each node are kept."""
         return f"{self.root}logs/{job}/{node}/" if node else f"{self.root}logs/{job}/"
+
+    def grants(self, job: str) -> tuple[Grant, ...]:
+        """All that the nodes of a job may do in etcd. It has no rule that denies: they may write what is before and
+        behind `ctl(job)`."""
+        run, ctl, logs = self.run(job), self.ctl(job), self.logs(job)
+        return (
+            Grant("READ", run, after(run)),
+            Grant("READWRITE", run, ctl),
+            Grant("READWRITE", after(ctl), after(run)),
+            Grant("READWRITE", logs, after(logs)),
+        )
 
 
 def encode(message: Any) -> bytes:

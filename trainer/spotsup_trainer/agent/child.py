@@ -9,6 +9,7 @@ import subprocess
 import time
 from pathlib import Path
 
+from spotsup_trainer.etcd.access import ACCESS_VARIABLE
 from spotsup_trainer.wire import AgentConfig
 
 # Only the daemon ends a job, not a node that waits for capacity; bounded nevertheless.
@@ -54,6 +55,7 @@ def launcher_env(config: AgentConfig) -> dict[str, str]:
         "SPOTSUP_LOG_DIR": config.log_dir,
         "SPOTSUP_CHECKPOINT_DIR": config.checkpoints,
         "SPOTSUP_GPU_CHECK": "1" if config.gpus else "",
+        ACCESS_VARIABLE: config.etcd_access,
     }
     # libc reads it once, at the first name lookup: handler_from, which explains it, may be too late.
     lookups = {"RES_OPTIONS": "timeout:1 attempts:3"}

@@ -21,7 +21,7 @@ from spotsup_trainer.agent.log_mirror import LogMirror
 from spotsup_trainer.agent.logs import LogShipper
 from spotsup_trainer.agent.metrics import start_gpu_metrics
 from spotsup_trainer.agent.notices import NoticeReader, NoticeWatcher, reader_for
-from spotsup_trainer.etcd import Etcd
+from spotsup_trainer.etcd.access import EtcdAccess, read_access
 from spotsup_trainer.etcd.outbox import Outbox
 from spotsup_trainer.launcher.run_dir import RunDir
 from spotsup_trainer.timing import LeaseTimes
@@ -49,7 +49,7 @@ log = logging.getLogger("spotsup_trainer.agent")
 class Agent:
     """One node's agent. `run` from the main thread; `stop` from a signal handler."""
 
-    def __init__(self, config: AgentConfig, reader: NoticeReader | None, boot_id: str) -> None:
+    def __init__(self, config: AgentConfig, access: EtcdAccess, reader: NoticeReader | None, boot_id: str) -> None:
         self._config = config
         self._keys = Keys(config.cluster)
         self._boot_id = boot_id
@@ -58,11 +58,11 @@ class Agent:
         self._log_file = Path(config.log_dir) / f"{config.node}.log"
         # Two time limits: a keepalive must not be spent on a dead endpoint, a chunk of log may take longer.
         times = LeaseTimes(config.lease_ttl_s, len(config.etcd_endpoints))
-        self._etcd = Etcd(config.etcd_endpoints, timeout_s=times.call_s)
+        self._etcd = access.connect(config.etcd_endpoints, times.call_s)
         self._outbox = Outbox(self._etcd, ttl_s=config.lease_ttl_s, name="agent")
         prefix = self._keys.logs(config.job, config.node)
         budget = log_budget(config.max_nodes)
-        self._logs = LogShipper(Etcd(config.etcd_endpoints), self._log_file, prefix, config.node, budget)
+        self._logs = LogShipper(access.connect(config.etcd_endpoints), self._log_file, prefix, config.node, budget)
         mirror = Path(config.log_mirror)
         self._mirror = LogMirror(self._log_file, mirror, config.node, self._run_dir.path) if config.log_mirror else None
         self._watcher = NoticeWatcher(reader, self._on_notice) if reader else None
@@ -211,12 +211,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stdout)
     try:
         config = decode(AgentConfig, Path(options.config).read_bytes())
+        access = read_access(config.etcd_access)
         reader = reader_for(config.metadata)
         boot_id = options.boot_id or Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except (OSError, WireError, ValueError) as error:
         sys.stderr.write(f"spotsup-agent: {options.config}: {error}\n")
         return 2
-    agent = Agent(config, reader, boot_id)
+    agent = Agent(config, access, reader, boot_id)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: agent.stop())
     return 1 if agent.run().outcome == "failure" else 0

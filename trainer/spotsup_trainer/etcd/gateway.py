@@ -18,6 +18,10 @@ from urllib.parse import urlsplit
 from spotsup_trainer.etcd.stream import LineStream
 
 LOGIN_ENDED = "invalid auth token"
+# A user or a role was changed while the request was under way, whosever it was (ErrAuthOldRevision of etcd's
+# api/v3rpc/rpctypes/error.go). Nothing was done, and the same request is accepted when it is sent again.
+_USERS_CHANGED = "revision of auth store is old"
+_MAX_REPEATS = 8
 
 # Far more than all keys of 10,000 nodes. What sends more is not etcd.
 MAX_ANSWER_BYTES = 512 * 2**20
@@ -64,11 +68,12 @@ def decoded(text: bytes, read: Callable[[Json], T]) -> T:
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """Paths of PEM files. An etcd with `--client-cert-auth` needs cert and key."""
+    """Paths of PEM files; `ca_text` is what such a file holds. An etcd with `--client-cert-auth` needs cert and key."""
 
-    ca: str
+    ca: str = ""
     cert: str | None = None
     key: str | None = None
+    ca_text: str = ""
 
 
 class Gateway:
@@ -143,10 +148,13 @@ class Gateway:
     def _post(self, index: int, path: str, payload: bytes, *, may_login: bool = True) -> bytes:
         if self._credentials and self._token is None and may_login:
             self._login(index)
-        status, text = self._exchange(index, path, payload)
-        if status == 200:
-            return text
-        message, code = _error_of(status, text)
+        for _ in range(_MAX_REPEATS):
+            status, text = self._exchange(index, path, payload)
+            if status == 200:
+                return text
+            message, code = _error_of(status, text)
+            if _USERS_CHANGED not in message:
+                break
         # Simple tokens expire after 5 minutes without use: log in again, once.
         if self._credentials and may_login and (status == 401 or LOGIN_ENDED in message):
             self._login(index)
@@ -293,7 +301,7 @@ def _token_of(answer: Json) -> str:
 
 
 def _ssl_context(tls: Tls) -> ssl.SSLContext:
-    context = ssl.create_default_context(cafile=tls.ca)
+    context = ssl.create_default_context(cafile=tls.ca or None, cadata=tls.ca_text or None)
     if tls.cert:
         context.load_cert_chain(tls.cert, tls.key)
     return context

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import IO
 
 from spotsup_trainer.etcd import EtcdError
+from spotsup_trainer.etcd.access import access_from
 from spotsup_trainer.launcher import container_init
 from spotsup_trainer.launcher.parent_death import die_with_parent
 from spotsup_trainer.launcher.run_dir import Outcome, RunDir
@@ -293,6 +294,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             addr=options.addr,
             endpoints=rdzv_conf.endpoints(options.etcd),
             lease_ttl_s=options.lease_ttl,
+            access=access_from(environ),
         )
         failures = int(environ.get("SPOTSUP_APP_FAILURES", "0"))
     except ValueError as error:

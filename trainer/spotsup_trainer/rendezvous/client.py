@@ -9,7 +9,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from spotsup_trainer.etcd import Compare, Etcd, EtcdError, KeyValue, Put, mirror
+from spotsup_trainer.etcd import Compare, EtcdError, KeyValue, Put, mirror
+from spotsup_trainer.etcd.access import NO_ACCESS, EtcdAccess
 from spotsup_trainer.etcd.mirror import Mirror
 from spotsup_trainer.etcd.outbox import Outbox
 from spotsup_trainer.rendezvous.membership import Close, Decision, Finish, Rules, View, is_behind, next_round
@@ -43,6 +44,7 @@ class RendezvousConfig:
     addr: str
     endpoints: tuple[str, ...]
     lease_ttl_s: float
+    access: EtcdAccess = NO_ACCESS
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +70,7 @@ class RendezvousClient:
         self.keys = Keys(config.cluster)
         self.member = Member(config.node, config.incarnation, config.addr, 0, "waiting")
         self.times = LeaseTimes(config.lease_ttl_s, len(config.endpoints))
-        self._etcd = Etcd(config.endpoints, timeout_s=self.times.call_s)
+        self._etcd = config.access.connect(config.endpoints, self.times.call_s)
         self._mirror = Mirror(self._etcd, self.keys.run(config.job), pulse_s=self.times.pulse_s)
         self._outbox = Outbox(self._etcd, ttl_s=config.lease_ttl_s, name="membership")
         self._raw: mirror.MirrorView | None = None

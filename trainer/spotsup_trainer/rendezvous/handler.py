@@ -29,6 +29,7 @@ from torch.distributed.elastic.rendezvous.api import (
     RendezvousTimeoutError,
 )
 
+from spotsup_trainer.etcd.access import access_from
 from spotsup_trainer.rendezvous import conf as rdzv_conf
 from spotsup_trainer.rendezvous.abandonable_call import call_while
 from spotsup_trainer.rendezvous.client import RendezvousClient, RendezvousConfig
@@ -335,7 +336,8 @@ def handler_from(
 
     `--rdzv-conf` may set `cluster`, `node`, `multiple_of`, `lease_ttl`, `join_timeout` and `timeout` (the store's),
     times in seconds;
-    cluster and node also come from SPOTSUP_CLUSTER and SPOTSUP_NODE_ID. Raises ValueError for what cannot be right.
+    cluster and node also come from SPOTSUP_CLUSTER and SPOTSUP_NODE_ID, etcd's CA, user and password from the file that
+    SPOTSUP_ETCD_ACCESS names. Raises ValueError for what cannot be right.
     """
     # Each connection to a TCPStore does a reverse lookup of its address, for a log text (SocketImpl in torch's
     # socket.cpp); a lost answer would block it for 5 s, glibc's default. Workers inherit this.
@@ -349,6 +351,7 @@ def handler_from(
         addr=params.local_addr or _own_addr(endpoints[0]),
         endpoints=endpoints,
         lease_ttl_s=rdzv_conf.seconds(params, "lease_ttl", DEFAULT_LEASE_TTL_S),
+        access=access_from(environ),
     )
     multiple = rdzv_conf.count(params, "multiple_of")
     handler = SpotsupRendezvousHandler(
