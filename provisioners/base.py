@@ -326,7 +326,8 @@ class Provisioner(Protocol):
         None: those of every owner, for `spotsupd check`; ended ones may be missing.
 
         Eventually consistent: a machine may be missing for a while after its launch and be listed for an hour or two
-        after its end. Absence from one listing is not a death.
+        after its end. Absence from one listing is not a death. One that the cloud accepted and could not provide may be
+        listed as TERMINATED, with `refused`.
         """
         ...
 

@@ -26,6 +26,13 @@ class CloudOffers:
         types = {each.name: each for each in self._catalog.select(self.cloud, query)}
         if not types:
             raise ProvisionerError(f"no {self.kind} has {query.gpus_per_node} or more {query.gpu or 'GPUs'}")
+        sold = {name: each for name, each in types.items() if query.market in each.markets}
+        if not sold:
+            raise ProvisionerError(
+                f"{self.cloud} does not sell {', '.join(types)} as {query.market} machines: ask for another market, or "
+                "other types"
+            )
+        types = sold
         regions = [each for each in self._regions if not query.regions or each in query.regions]
         if not regions:
             raise ProvisionerError(

@@ -32,8 +32,19 @@ class DeadMan:
     end: str = "systemctl poweroff"
 
 
-def user_data(node: str, user: str, authorized_key: str, host_key: HostKey, dead_man: DeadMan | None = None) -> str:
-    """A cloud-config document, as JSON: JSON is YAML, and needs no quoting by hand."""
+def user_data(
+    node: str,
+    user: str,
+    authorized_key: str,
+    host_key: HostKey,
+    dead_man: DeadMan | None = None,
+    *,
+    before: str = "",
+    after: str = "",
+) -> str:
+    """A cloud-config document, as JSON: JSON is YAML, and needs no quoting by hand. `before`: shell that is run before
+    the host key is installed, at each boot; `after`: once all is done.
+    """
     kind = _kind(host_key.public)
     config: dict[str, object] = {
         # The image may have this user: cloud-init then leaves it unchanged and only adds the key.
@@ -58,13 +69,18 @@ def user_data(node: str, user: str, authorized_key: str, host_key: HostKey, dead
     }
     files = [{"path": BORN_FILE, "permissions": "0644", "content": f"{node}\n"}]
     config["write_files"] = files
+    last: list[object] = [["sh", "-c", after]] if after else []
     if dead_man is not None:
         files += _switch_files(user, dead_man)
-        config["runcmd"] = [
+        last += [
             ["su", "-", user, "-c", f"touch ~/{HEARD_FILE}"],
             ["systemctl", "daemon-reload"],
             ["systemctl", "enable", "--now", "spotsup-dead-man.timer"],
         ]
+    if before:
+        config["bootcmd"] = [["sh", "-c", before]]
+    if last:
+        config["runcmd"] = last
     return "#cloud-config\n" + json.dumps(config, indent=1) + "\n"
 
 

@@ -129,6 +129,19 @@ class Checks(CloudChecks):
             raise ProvisionerError(f"the project's quota {quota.ALL_REGIONS} is 0: request more at IAM & Admin, Quotas")
         if not gpus:
             raise ProvisionerError(f"no GPU quota of {region} is above 0: request more at IAM & Admin, Quotas")
+        common = quota.other_limit(
+            1,
+            self._settings.disk_gb,
+            public=self._settings.public_address,
+            limits=limits[region],
+            everywhere=limits.get("", {}),
+        )
+        if common is not None:
+            metric, limit, what = common
+            raise ProvisionerError(
+                f"the quota {metric} for {region} is {limit:g}, and each node has {what}: request more at IAM & Admin, "
+                "Quotas"
+            )
         return f"GPUs in {region}: {', '.join(f'{name} {value:g}' for name, value in gpus.items())}"
 
 

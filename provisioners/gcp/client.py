@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from email.utils import parsedate_to_datetime
 from typing import Any
 
@@ -143,10 +143,10 @@ class Gcp:
         raise ProvisionerError(f"Compute Engine ({self.project}) has more than {MAX_PAGES} pages of {service}")
 
     def aggregated(self, service: str, field: str, deadline: Deadline, **parameters: Any) -> Iterator[tuple[str, Any]]:
-        """(zone, item) of the whole project's listing. Raises UnreachableError where it lacks a zone."""
+        """(zone, item) of the whole project's listing. Raises UnreachableError where it lacks a zone of our regions."""
         kind = f"compute#{field_kind(service)}AggregatedList"
         for page in self.pages(service, "aggregated_list", deadline, kind, **parameters):
-            yield from items_of(page, field)
+            yield from items_of(page, field, self._settings.regions)
 
     def _client(self, service: str, deadline: Deadline, where: str) -> Any:
         """A client with a valid token."""
@@ -198,10 +198,16 @@ def field_kind(service: str) -> str:
     return {"globalOperations": "operation"}.get(service, service.removesuffix("s"))
 
 
-def items_of(page: Any, field: str) -> Iterator[tuple[str, Any]]:
-    """(zone, item) of one page of an aggregated listing, for items in zones."""
+def items_of(page: Any, field: str, regions: Sequence[str]) -> Iterator[tuple[str, Any]]:
+    """(zone, item) of one page of an aggregated listing, for items in zones.
+
+    The listing covers the whole world, and warns of each zone that Google could not read ("UNREACHABLE"). One that is
+    not in `regions` is no gap. Raises UnreachableError for one that is.
+    """
     for scope, listed in page.items.items():
-        if listed.warning.code == "UNREACHABLE":
+        place = scope.rpartition("/")[2]
+        ours = place in regions or place.rpartition("-")[0] in regions
+        if listed.warning.code == "UNREACHABLE" and ours:
             raise UnreachableError(f"a Compute Engine listing lacks {scope}: {_first_line(listed.warning.message)}")
         if scope.startswith("zones/"):
             for item in getattr(listed, field):

@@ -6,7 +6,7 @@ A deleted instance is in no listing: only its operations describe it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -22,7 +22,9 @@ from provisioners.base import (
     ProvisionerError,
     owner_of,
 )
+from provisioners.calls import one_line
 from provisioners.gcp import names
+from provisioners.gcp.errors import ERRORS, GcpErrorReply
 from provisioners.gcp.settings import GcpSettings
 
 # "Preemption process", Spot VMs: the guest gets a soft-off signal, and the instance is stopped 30 s later.
@@ -31,6 +33,7 @@ SHUTDOWN_S = 30.0
 REMEMBERED_S = 3600.0
 
 _PREEMPTED = "compute.instances.preempted"
+_REFUSED = "insert"
 _STATES = {
     "PENDING": InstanceState.PENDING,
     "PROVISIONING": InstanceState.PENDING,
@@ -56,6 +59,7 @@ _ENDS: Mapping[str, EndCause] = {
     "compute.instances.guestTerminate": EndCause.FAILED,
     "compute.instances.terminateOnHostMaintenance": EndCause.FAILED,
 }
+_CAUSES = {**_ENDS, _REFUSED: EndCause.FAILED}
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +150,25 @@ def ended(operations: Sequence[Operation], listed: Iterable[str], *, since: floa
     return found
 
 
+def refused(operations: Sequence[Operation], listed: Iterable[str], *, since: float) -> list[Instance]:
+    """Instances that were never made: their last insertion began after `since`, and failed for a reason that is worth
+    remembering. Google reports a full zone in the operation, up to minutes after it has accepted the launch. Fields as
+    of `ended`.
+    """
+    alive = set(listed)
+    found = []
+    for machine, its in by_machine(operations).items():
+        births = [each for each in its if each.kind == "insert"]
+        last = max(births, key=lambda each: each.began_at, default=None)
+        if machine in alive or last is None or not last.done or any(is_birth(each) for each in births):
+            continue
+        why = ERRORS.refusal(GcpErrorReply(last.zone, last.code, last.message), last.zone)
+        if last.began_at >= since and why is not None:
+            gone = _gone(machine, replace(last, kind=_REFUSED), last.began_at)
+            found.append(replace(gone, end_message=one_line(f"{last.code}: {last.message}"), refused=why))
+    return found
+
+
 def by_machine(operations: Iterable[Operation]) -> dict[str, list[Operation]]:
     """Our id of an instance -> the operations on it."""
     found: dict[str, list[Operation]] = {}
@@ -181,7 +204,7 @@ def _gone(machine: str, end: Operation, launched_at: float) -> Instance:
         instance_type="",
         state=InstanceState.TERMINATED if end.done else InstanceState.STOPPING,
         launched_at=launched_at,
-        end_cause=_ENDS[end.kind],
+        end_cause=_CAUSES[end.kind],
     )
 
 

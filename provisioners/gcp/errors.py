@@ -64,11 +64,13 @@ TABLE: Sequence[Code] = (
     _capacity("IP_SPACE_EXHAUSTED", "karpenter", Scope.REGION, ADDRESS_MEMORY_S),
     _capacity("IP_SPACE_EXHAUSTED_WITH_DETAILS", "karpenter", Scope.REGION, ADDRESS_MEMORY_S),
     _quota("QUOTA_EXCEEDED", "skypilot", Scope.GLOBAL, "GPUS_ALL_REGIONS"),
+    _quota("QUOTA_EXCEEDED", "skypilot", Scope.GLOBAL, "CPUS_ALL_REGIONS"),
     # Of a GPU, or of the CPUs of the machines that it comes with; else of addresses, disks, instances.
     _quota("QUOTA_EXCEEDED", "skypilot", Scope.QUOTA, "GPUS"),
     _quota("QUOTA_EXCEEDED", "skypilot", Scope.QUOTA, "CPUS"),
     _quota("QUOTA_EXCEEDED", "skypilot"),
     _quota("quotaExceeded", "skypilot", Scope.GLOBAL, "GPUS_ALL_REGIONS"),
+    _quota("quotaExceeded", "skypilot", Scope.GLOBAL, "CPUS_ALL_REGIONS"),
     _quota("quotaExceeded", "skypilot", Scope.QUOTA, "GPUS"),
     _quota("quotaExceeded", "skypilot", Scope.QUOTA, "CPUS"),
     _quota("quotaExceeded", "bulk"),

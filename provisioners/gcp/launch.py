@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Any, Literal
 
 from provisioners.base import LaunchRequest, Market, ProvisionerError
@@ -14,8 +15,16 @@ NOTICE_ITEM = "spotsup-notice-s"
 """The metadata item that tells the node's agent how many seconds of notice come before the shutdown."""
 
 # "Supported disk types" of the accelerator-optimized families: these support no Persistent Disk.
-_ONLY_HYPERDISK = ("a3-ultragpu", "a4-", "a4x-")
-_API = "https://compute.googleapis.com"
+_ONLY_HYPERDISK = ("a3-ultragpu", "a4-", "a4x-", "g4-")
+# Google's guest agent makes new SSH host keys at an instance's first boot (guest-agent, instance_setup.go:
+# set_host_keys is true by default), and would replace the one that the daemon verifies. It runs beside cloud-init:
+# where it was first, cloud-init installs ours again.
+NO_HOST_KEYS = """mkdir -p /etc/default
+grep -qs '^set_host_keys' /etc/default/instance_configs.cfg && exit 0
+printf '[InstanceSetup]\\nset_host_keys = false\\n' >>/etc/default/instance_configs.cfg"""
+_HOST_KEY_AGAIN = """grep -qsF {key} /etc/ssh/ssh_host_{kind}_key.pub && exit 0
+cloud-init single --name ssh --frequency always
+systemctl try-restart ssh sshd || true"""
 
 
 def instance(
@@ -59,22 +68,10 @@ def image_of(settings: GcpSettings, machine: MachineType, driver: Literal["open"
     return image
 
 
-def dead_man_end(settings: GcpSettings) -> str:
-    """Shell that ends a machine. With a service account the machine deletes itself; else it shuts down, after which
-    only its disk costs money. The token goes over standard input: all users of the machine can read arguments.
-    """
-    if not settings.service_account:
-        return "systemctl poweroff"
-    api = settings.endpoint or _API
-    return f"""data="http://${{GCE_METADATA_HOST:-metadata.google.internal}}/computeMetadata/v1"
-ask() {{ curl -sf -m 10 -H 'Metadata-Flavor: Google' "$data/$1"; }}
-end() {{
-    token=$(ask instance/service-accounts/default/token | sed 's/.*"access_token" *: *"\\([^"]*\\)".*/\\1/') || return 1
-    project=$(ask project/project-id) && zone=$(ask instance/zone) && name=$(ask instance/name) || return 1
-    url="{api}/compute/v1/projects/$project/zones/${{zone##*/}}/instances/$name"
-    printf 'Authorization: Bearer %s\\n' "$token" | curl -sf -m 30 -X DELETE -H @- "$url"
-}}
-end || systemctl poweroff"""
+def host_key_again(public: str) -> str:
+    """Shell that installs the host key once more where it is not this one."""
+    kind, key = public.split()[:2]
+    return _HOST_KEY_AGAIN.format(key=shlex.quote(key), kind=kind.removeprefix("ssh-"))
 
 
 def _scheduling(request: LaunchRequest, settings: GcpSettings) -> dict[str, Any]:
@@ -127,11 +124,22 @@ def network_of(settings: GcpSettings) -> str:
 
 def _metadata(request: LaunchRequest, settings: GcpSettings) -> dict[str, str]:
     """The plain text of what labels, which allow few characters, may have as a digest."""
-    dead_man = DeadMan(request.dead_man_s, dead_man_end(settings)) if request.dead_man_s else None
+    # Nodes have no right to delete instances: all programs on them would have it (docs/decisions). A machine that is
+    # switched off costs its disk only, which the daemon deletes.
+    dead_man = DeadMan(request.dead_man_s) if request.dead_man_s else None
+    data = user_data(
+        request.node,
+        settings.ssh_user,
+        request.ssh_public_key,
+        request.host_key,
+        dead_man,
+        before=NO_HOST_KEYS,
+        after=host_key_again(request.host_key.public),
+    )
     return {
         **request.own_tags,
         NOTICE_ITEM: str(settings.notice_s),
-        "user-data": user_data(request.node, settings.ssh_user, request.ssh_public_key, request.host_key, dead_man),
+        "user-data": data,
         "block-project-ssh-keys": "TRUE",
         # OS Login would silently ignore our key.
         "enable-oslogin": "FALSE",

@@ -31,6 +31,11 @@ class Snapshot:
         since = self.at - describe.REMEMBERED_S if since is None else since
         return describe.ended(self.operations, [each.id for each in self.machines], since=since)
 
+    def refused(self) -> list[Instance]:
+        """The instances whose insertion failed within the last hour, after Google had accepted it."""
+        since = self.at - describe.REMEMBERED_S
+        return describe.refused(self.operations, [each.id for each in self.machines], since=since)
+
 
 class Listing:
     """Reads both, in as many calls for any number of regions, zones and instances."""
@@ -88,7 +93,7 @@ class Listing:
             order_by=_NEWEST_FIRST,
             max_results=PAGE,
         )
-        return self._read((raw for _, raw in items_of(answer, "operations")), pattern)
+        return self._read((raw for _, raw in items_of(answer, "operations", self._settings.regions)), pattern)
 
     def _read(self, listed: Iterable[Any], pattern: str) -> list[describe.Operation]:
         """Those that match, checked again after Google's filter. Times are on our clock."""

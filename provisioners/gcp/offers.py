@@ -31,7 +31,7 @@ class Offers(CloudOffers):
     def __init__(self, gcp: Gcp, settings: GcpSettings, catalog: Catalog) -> None:
         super().__init__(settings.regions, catalog)
         self._gcp = gcp
-        self._subnetworks = settings.subnetworks
+        self._settings = settings
 
     def _complaints(
         self, types: Mapping[str, MachineType], regions: Sequence[str], query: OfferQuery, deadline: Deadline
@@ -44,7 +44,7 @@ class Offers(CloudOffers):
             for zone, machine in places
         }
         limits = self.limits(sorted({each.region for each in found}), deadline) if found else {}
-        return {offer: _complaint(offer, machine, limits) for offer, machine in found.items()}
+        return {offer: self._complaint(offer, machine, limits) for offer, machine in found.items()}
 
     def limits(self, regions: Sequence[str], deadline: Deadline) -> Limits:
         """The quotas of these regions and of the project: one that cannot be read blocks no launch."""
@@ -86,7 +86,7 @@ class Offers(CloudOffers):
 
     def _may_use(self, zone: str, regions: Sequence[str], query: OfferQuery) -> bool:
         region = names.region_of(zone)
-        reachable = not self._subnetworks or region in self._subnetworks
+        reachable = not self._settings.subnetworks or region in self._settings.subnetworks
         return region in regions and reachable and (not query.zones or zone in query.zones)
 
     def _size(self, offer: Offer) -> int:
@@ -98,22 +98,25 @@ class Offers(CloudOffers):
         price = offer.usd_per_hour
         return price is None, price or 0.0, on_demand, offer.gpus, offer.instance_type, offer.zone
 
+    def _complaint(self, offer: Offer, machine: MachineType, limits: Limits) -> str:
+        """Why the project's quotas do not allow even one such instance; "" where they do, or are not known."""
+        here, project = limits.get(offer.region, {}), limits.get("", {})
+        found = quota.limit(machine.accelerator, offer.market, here)
+        everywhere = project.get(quota.ALL_REGIONS)
+        settings = self._settings
+        other = quota.other_limit(
+            machine.vcpus, settings.disk_gb, public=settings.public_address, limits=here, everywhere=project
+        )
+        if everywhere is not None and everywhere < machine.gpus:
+            metric, limit, what = quota.ALL_REGIONS, f"of the project is {everywhere:g} GPUs", f"{machine.gpus}"
+        elif found is not None and found[1] < machine.gpus:
+            metric, limit, what = found[0], f"of {offer.region} is {found[1]:g} GPUs", f"{machine.gpus}"
+        elif other is not None:
+            metric, limit, what = other[0], f"for {offer.region} is {other[1]:g}", other[2]
+        else:
+            return ""
+        return f"the quota {metric} {limit}, and {machine.name} has {what}: request more at IAM & Admin, Quotas"
+
 
 def _kind(machine: MachineType) -> str:
     return machine.machine_type or machine.name
-
-
-def _complaint(offer: Offer, machine: MachineType, limits: Limits) -> str:
-    """Why the project's quota does not allow even one such instance; "" where it does, or is not known."""
-    found = quota.limit(machine.accelerator, offer.market, limits.get(offer.region, {}))
-    everywhere = limits.get("", {}).get(quota.ALL_REGIONS)
-    if everywhere is not None and everywhere < machine.gpus:
-        metric, limit, where = quota.ALL_REGIONS, everywhere, "the project"
-    elif found is not None and found[1] < machine.gpus:
-        (metric, limit), where = found, offer.region
-    else:
-        return ""
-    return (
-        f"the quota {metric} of {where} is {limit:g} GPUs, and {machine.name} has {machine.gpus}: "
-        "request more at IAM & Admin, Quotas"
-    )

@@ -72,14 +72,15 @@ class GcpProvisioner:
 
     def instances(self, owner: Owner | None, timeout_s: float) -> Sequence[Instance]:
         """As the protocol says: two listings for the whole project, one of instances and one of operations. The latter
-        shows instances deleted within the last hour, among the newest 500 of the owner's operations.
+        shows instances deleted within the last hour, and those that could not be made after all, among the newest 500
+        of the owner's operations.
         """
         wanted = names.labelled(owner.tags) if owner else f"labels.{CLUSTER_TAG}:*"
         snapshot = self._listing.read(wanted, names.pattern_of_owner(owner), Deadline(timeout_s))
         if owner is None:
             return snapshot.machines
         mine = [each for each in snapshot.machines if each.owner == owner or each.state is UNREADABLE]
-        return mine + [replace(each, owner=owner) for each in snapshot.ended()]
+        return mine + [replace(each, owner=owner) for each in (*snapshot.ended(), *snapshot.refused())]
 
     def terminate(self, instance_id: str, timeout_s: float) -> None:
         """As the protocol says."""

@@ -11,6 +11,9 @@ from collections.abc import Mapping
 from provisioners.base import Market
 
 ALL_REGIONS = "GPUS_ALL_REGIONS"
+CPUS_ALL_REGIONS = "CPUS_ALL_REGIONS"
+DISKS_GB = "SSD_TOTAL_GB"
+ADDRESSES = "IN_USE_ADDRESSES"
 _METRICS = {
     "nvidia-tesla-t4": "NVIDIA_T4_GPUS",
     "nvidia-tesla-v100": "NVIDIA_V100_GPUS",
@@ -18,6 +21,8 @@ _METRICS = {
     "nvidia-tesla-a100": "NVIDIA_A100_GPUS",
     "nvidia-a100-80gb": "NVIDIA_A100_80GB_GPUS",
     "nvidia-h100-80gb": "NVIDIA_H100_GPUS",
+    "nvidia-tesla-p100": "NVIDIA_P100_GPUS",
+    "nvidia-tesla-p4": "NVIDIA_P4_GPUS",
 }
 
 
@@ -39,6 +44,26 @@ def limit(accelerator: str, market: Market, limits: Mapping[str, float]) -> tupl
         return preemptible, limits[preemptible]
     known = [name for name in (metric, preemptible) if name in limits and (name == metric or market is Market.SPOT)]
     return (known[0], limits[known[0]]) if known else None
+
+
+def other_limit(
+    vcpus: int | None, disk_gb: int, *, public: bool, limits: Mapping[str, float], everywhere: Mapping[str, float]
+) -> tuple[str, float, str] | None:
+    """(metric, limit, what one machine needs) of the first quota besides GPUs' that does not allow even one machine;
+    None where all do, or are not known. `limits`: a region's; `everywhere`: the project's.
+
+    New projects have small ones: balanced Persistent Disks count towards SSD_TOTAL_GB ("Disk quotas"), external
+    addresses towards IN_USE_ADDRESSES.
+    """
+    wanted = (
+        (everywhere, CPUS_ALL_REGIONS, float(vcpus or 0), f"{vcpus} vCPUs"),
+        (limits, DISKS_GB, float(disk_gb), f"a disk of {disk_gb} GB"),
+        (limits, ADDRESSES, 1.0 if public else 0.0, "a public address"),
+    )
+    for known, metric, needed, what in wanted:
+        if metric in known and known[metric] < needed:
+            return metric, known[metric], what
+    return None
 
 
 def gpus_in(limits: Mapping[str, float]) -> dict[str, float]:

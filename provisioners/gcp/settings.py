@@ -29,7 +29,7 @@ class GcpSettings(CloudSettings):
     network_tags: tuple[Name, ...] = ()
     """Network tags of the machines, which firewall rules can name."""
     service_account: str = ""
-    """Service account of the nodes, with which the dead-man switch deletes a machine. Empty: it only shuts down."""
+    """Service account of the nodes, for what jobs may do in the project, such as read buckets. Empty: none."""
     notice_s: Annotated[int, Field(ge=0, le=120)] = 0
     """Seconds of preemption notice to ask for in addition to Google's own 30."""
     gvnic: bool = True

@@ -56,7 +56,7 @@ class Cloud(WireCloud):
 
     faults = FAULTS
     # done-but-failed: accepted, and the operation fails, but the machine exists.
-    handled = frozenset({*OP_FAULTS, "done-but-failed", "taken-at-once", "proxy"})
+    handled = frozenset({*OP_FAULTS, "done-but-failed", "taken-at-once", "proxy", "full-late"})
     launch = "instances.insert"
     # Labels come with the machine; where metadata are held back, its name shows its cluster.
     young = frozenset({"networkInterfaces", "creationTimestamp", "machineType", "metadata"})

@@ -34,7 +34,7 @@ _LABEL_VALUE = re.compile(r"[a-z0-9_-]{0,63}")
 class Compute:
     """One project. What can be set: `quotas` by region ("" for the project's), `images` by project, `firewalls`,
     `subnetworks`, zones that are left out of listings (`unreachable`), whether a zone's operations are filtered
-    (`filters`). Callers hold `fleet.lock`.
+    (`filters`), how late a launch fails that is "full-late" (`late_s`). Callers hold `fleet.lock`.
     """
 
     def __init__(self, machines: Machines) -> None:
@@ -44,6 +44,7 @@ class Compute:
         self.firewalls: list[dict[str, Any]] = [rule("ssh", ports=("22",)), rule("internal")]
         self.unreachable: set[str] = set()
         self.filters = True
+        self.late_s = 1.5  # when a launch fails that is "full-late"
         self.quotas: dict[str, dict[str, float]] = {region: dict(_QUOTAS) for region in ("us-central1", "us-west1")}
         self.quotas[""] = {"GPUS_ALL_REGIONS": 64.0}
         self._requests: dict[str, Operation] = {}
@@ -93,9 +94,10 @@ class Compute:
         operation = self.fleet.operation(zone, "insert", body["name"], request_id=request_id)
         if request_id:
             self._requests[request_id] = operation
-        if error := self._fault_of(zone, body, fault):
-            code, message = error
-            operation.error = (code, message.replace("ZONE", zone))
+        if fault == "full-late":
+            self.fleet.add(zone, body, operation, (time.time() + self.late_s, _in_zone(OP_FAULTS["full"], zone)))
+        elif error := self._fault_of(zone, body, fault):
+            operation.error = _in_zone(error, zone)
             operation.done_at = time.time() + self.fleet.op_s
         else:
             record = self.fleet.add(zone, body, operation)
@@ -247,8 +249,8 @@ class Compute:
             found = [item for where, item in items if where == zone]
             empty = {"warning": {"code": "NO_RESULTS_ON_PAGE", "message": f"There are no results for '{zone}'."}}
             scopes[f"zones/{zone}"] = {field: found} if found else empty
-            if zone in self.unreachable:
-                scopes[f"zones/{zone}"] = {"warning": {"code": "UNREACHABLE", "message": f"'{zone}' is unreachable."}}
+        for zone in self.unreachable:  # anywhere in the world
+            scopes[f"zones/{zone}"] = {"warning": {"code": "UNREACHABLE", "message": f"'{zone}' is unreachable."}}
         return {"kind": f"compute#{kind}AggregatedList", "id": "list", "items": scopes, **more}
 
     # -- around it -----------------------------------------------------------------------------------------
@@ -313,6 +315,10 @@ class Compute:
     def _firewalls(self, call: Call) -> Mapping[str, Any]:
         items, more = page(self.firewalls, call.query)
         return {"kind": "compute#firewallList", "items": items, **more}
+
+
+def _in_zone(error: tuple[str, str], zone: str) -> tuple[str, str]:
+    return error[0], error[1].replace("ZONE", zone)
 
 
 _QUOTAS = {

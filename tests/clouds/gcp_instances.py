@@ -4,11 +4,16 @@ but its operations.
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
+
+import yaml
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
 from provisioners.base import InstanceState, Owner
 from tests.clouds.base import Fleet
@@ -86,6 +91,8 @@ class Record:
     ends_at: float | None = None
     stops: bool = False
     ending: list[Operation] = field(default_factory=list)
+    # When its insertion fails after all, and with which (code, message).
+    fails: tuple[float, tuple[str, str]] | None = None
 
     @property
     def machine(self) -> str:
@@ -144,8 +151,14 @@ class Instances(Fleet):
         self._last_id += 1
         return self._last_id
 
-    def add(self, zone: str, body: Mapping[str, Any], operation: Operation) -> Record:
-        """A machine and its disk."""
+    def add(
+        self,
+        zone: str,
+        body: Mapping[str, Any],
+        operation: Operation,
+        fails: tuple[float, tuple[str, str]] | None = None,
+    ) -> Record:
+        """A machine and its disk. `fails`: as of Record; such a machine is listed until then, and never runs."""
         record = Record(zone, body["name"], self.new_id(), body, time.time(), [Seen(time.time(), "PROVISIONING")])
         operation.target_id = record.id
         self.records.append(record)
@@ -158,7 +171,10 @@ class Instances(Fleet):
             "users": [f"{_API}/zones/{zone}/instances/{record.name}"],
             "autoDelete": asked.get("autoDelete", False),
         }
-        self.machines.boot(record.machine, record.tags["user-data"])
+        if fails is not None:
+            record.fails, record.ending = fails, [operation]
+            return record
+        self.machines.boot(record.machine, _with_guest_agent(record.tags["user-data"]))
         operation.done_at = time.time() + self.op_s
         return record
 
@@ -175,6 +191,8 @@ class Instances(Fleet):
         """By the metadata; also deleted ones."""
         found: dict[str, list[str]] = {}
         for record in self.records:
+            if record.fails is not None:
+                continue
             found.setdefault(record.tags["spotsup-token"], []).append(f"{record.zone}:{record.name}")
         return found
 
@@ -265,6 +283,12 @@ class Instances(Fleet):
 
     def _sync(self, record: Record) -> None:
         now = time.time()
+        if record.fails is not None:
+            if now >= record.fails[0]:
+                (operation,) = record.ending
+                operation.error = record.fails[1]
+                self._ended(record, now)
+            return
         if record.ends_at is not None and now >= record.ends_at:
             self.machines.end(record.machine)
         look = self.machines.look(record.machine)
@@ -289,6 +313,20 @@ class Instances(Fleet):
             del self.disks[record.zone, record.name]
         elif disk is not None:
             disk["users"] = []
+
+
+def _with_guest_agent(user_data: str) -> str:
+    """What is left of user data once Google's guest agent has run for the first time: unless it is told not to, before
+    it runs, it makes new SSH host keys. Source: GoogleCloudPlatform/guest-agent, instance_setup.go.
+    """
+    config = yaml.safe_load(user_data)
+    if any("set_host_keys = false" in str(each) for each in config.get("bootcmd", ())):
+        return user_data
+    key = Ed25519PrivateKey.generate()
+    private = key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()).decode()
+    public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()
+    config["ssh_keys"] = {"ed25519_private": private, "ed25519_public": public}
+    return "#cloud-config\n" + json.dumps(config)
 
 
 def when(at: float) -> str:

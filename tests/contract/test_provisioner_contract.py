@@ -144,7 +144,7 @@ def test_no_capacity_is_an_outcome_that_says_how_far_it_reaches(harness: Harness
     assert isinstance(outcome, NoCapacity)
     assert outcome.memory_s > 0
     assert harness.zone in outcome.message
-    assert not listed(harness.provisioner)
+    assert set(listed(harness.provisioner).values()) <= {InstanceState.TERMINATED}
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from provisioners.base import (
     InstanceState,
     LeftoverKind,
     Market,
+    NoCapacity,
     OfferQuery,
     ProvisionerError,
     Quota,
@@ -34,7 +35,7 @@ from tests.clouds.gcp import PROJECT, Cloud, Server
 from tests.clouds.gcp_compute import rule
 from tests.clouds.machines import PaperMachines
 from tests.integration.cloud_names import T4, Api
-from tests.support.machines import OWNER, TIMEOUT_S, launched_by
+from tests.support.machines import OWNER, TIMEOUT_S, launched_by, wait_for
 
 # -- launches ------------------------------------------------------------------------------------------------
 
@@ -87,6 +88,33 @@ def test_an_insertion_that_takes_too_long_is_unknown_and_can_be_waited_for_again
     assert gcp.found("n1").state is InstanceState.PENDING
     gcp.launched("n1")
     assert gcp.cloud.counted()["instances.insert"] == 1
+
+
+def test_a_stockout_that_comes_after_the_launch_is_read_from_its_operation(gcp: Api) -> None:
+    gcp.cloud.fail_next("instances.insert", "full-late")
+    assert isinstance(gcp.provisioner.launch(gcp.request("n1"), 1.0), Unknown)
+    assert gcp.found("n1").state is InstanceState.PENDING
+    (ended,) = wait_for(
+        lambda: [each for each in gcp.listed() if each.state is InstanceState.TERMINATED], "the stockout", 10.0
+    )
+    assert (ended.node, ended.zone, ended.end_cause) == ("n1", "us-central1-a", EndCause.FAILED)
+    assert ended.refused == NoCapacity(Scope.TYPE_IN_ZONE, 300.0, ended.refused.message if ended.refused else "")
+    assert ended.end_message.startswith("ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS: The zone")
+    assert gcp.provisioner.find(OWNER, "token-n1", TIMEOUT_S) is None, "there is none, and it may be asked for again"
+    gcp.launched("n1")
+    assert [each.state for each in gcp.listed()] != [InstanceState.TERMINATED]
+
+
+def test_a_refused_launch_is_reported_as_such_until_it_is_repeated(gcp: Api) -> None:
+    gcp.cloud.fail_next("instances.insert", "transient")
+    assert isinstance(gcp.launch("n1"), Transient)
+    assert gcp.listed() == [], "a fault of Google's says nothing about the next launch"
+    gcp.cloud.fail_next("instances.insert", "quota")
+    assert isinstance(gcp.launch("n1"), Quota)
+    (refused,) = gcp.listed()
+    assert isinstance(refused.refused, Quota)
+    gcp.launched("n1")
+    assert [each.refused for each in gcp.listed()] == [None]
 
 
 def test_an_operation_that_cannot_be_read_continues(gcp: Api) -> None:
@@ -177,6 +205,14 @@ def test_a_listing_without_a_zone_is_no_listing(gcp: Api) -> None:
     gcp.cloud.compute.unreachable.add("us-central1-b")
     with pytest.raises(UnreachableError, match="listing lacks zones/us-central1-b"):
         gcp.listed()
+
+
+def test_a_zone_that_is_down_elsewhere_in_the_world_hides_nothing(gcp: Api) -> None:
+    gcp.launched("n1")
+    gcp.cloud.compute.unreachable |= {"us-west1-b", "europe-west4-a"}
+    assert [each.node for each in gcp.listed()] == ["n1"]
+    assert gcp.offers()
+    assert gcp.provisioner.leftovers(OWNER, TIMEOUT_S) == []
 
 
 def test_a_wrong_clock_is_named_in_the_error(gcp: Api) -> None:
@@ -326,6 +362,31 @@ def test_without_a_quota_there_is_no_offer(gcp: Api) -> None:
         gcp.offers()
     gcp.cloud.denied |= {"compute.projects.get", "compute.regions.get"}
     assert gcp.offers()
+
+
+@pytest.mark.parametrize(
+    ("quotas", "message"),
+    [
+        ({"SSD_TOTAL_GB": 50.0}, "SSD_TOTAL_GB for us-central1 is 50, and .* has a disk of 100 GB: request more"),
+        ({"IN_USE_ADDRESSES": 0.0}, "IN_USE_ADDRESSES for us-central1 is 0, and .* has a public address"),
+        ({"CPUS_ALL_REGIONS": 4.0}, "CPUS_ALL_REGIONS for us-central1 is 4, and .* has 8 vCPUs"),
+    ],
+)
+def test_quotas_besides_gpus_are_read_too(gcp: Api, quotas: dict[str, float], message: str) -> None:
+    where = "" if "CPUS_ALL_REGIONS" in quotas else "us-central1"
+    gcp.cloud.compute.quotas[where] |= quotas
+    with pytest.raises(ProvisionerError, match=message):
+        gcp.offers()
+    if where:
+        assert next(iter(quotas)) in gcp.complaints()["us-central1 quota"]
+
+
+def test_what_is_not_sold_on_demand_is_not_offered_so(gcp: Api) -> None:
+    with pytest.raises(ProvisionerError, match="does not sell a4-highgpu-8g as on-demand machines"):
+        gcp.offers(OfferQuery(gpu="B200", gpus_per_node=8, market=Market.ON_DEMAND))
+    assert gcp.offers(OfferQuery(gpu="B200", gpus_per_node=8))
+    h100 = gcp.offers(OfferQuery(gpu="H100", market=Market.ON_DEMAND))
+    assert {each.instance_type for each in h100} == {"a3-highgpu-8g", "a3-megagpu-8g"}
 
 
 def test_the_users_catalog_is_used(gcp: Api) -> None:

@@ -300,11 +300,20 @@ def test_the_metrics_are_googles_own() -> None:
     assert quota.ALL_REGIONS in known
 
 
-# -- the end of a forgotten machine --------------------------------------------------------------------------
+# -- user data -----------------------------------------------------------------------------------------------
 
 
-def test_without_a_service_account_a_forgotten_machine_shuts_down() -> None:
-    assert launch.dead_man_end(PLAIN) == "systemctl poweroff"
+def test_a_forgotten_machine_shuts_down_and_uses_no_right_to_delete_instances() -> None:
     items = {each["key"]: each["value"] for each in body(REQUEST, FULL)["metadata"]["items"]}
-    assert "https://compute.googleapis.com/compute/v1/projects/$project" in items["user-data"]
+    assert "systemctl poweroff" in items["user-data"]
+    assert "token" not in items["user-data"]
     assert len(items["user-data"]) < 256 * 1024
+
+
+def test_googles_guest_agent_is_told_to_leave_the_host_key_alone() -> None:
+    items = {each["key"]: each["value"] for each in body(REQUEST, FULL)["metadata"]["items"]}
+    config = json.loads(items["user-data"].removeprefix("#cloud-config\n"))
+    ((shell, flag, early),) = config["bootcmd"]
+    assert (shell, flag) == ("sh", "-c")
+    assert "set_host_keys = false" in early
+    assert config["runcmd"][0][2].startswith(f"grep -qsF {REQUEST.host_key.public.split()[1]} ")
