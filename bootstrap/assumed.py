@@ -6,15 +6,20 @@ assumed facts.
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, replace
 
+from bootstrap.environment.interpreter import dotted
 from bootstrap.facts import Containers, Environments, Facts, Gpu, GpuFacts, NetworkFacts, System
 from bootstrap.gpu.step import BRANCH, flavour_for
 from bootstrap.model import Host, Setup, expand
 from bootstrap.system.facts import UPDATE_UNITS
 
 _FREE_MB = 50_000
-_PYTHON = (3, 11, 0)
+
+# /usr/bin/python3 of each release: packages.ubuntu.com/jammy/python3, packages.ubuntu.com/noble/python3. Neither brings
+# pip or the venv module.
+UBUNTU_PYTHON = {"22.04": (3, 10), "24.04": (3, 12)}
 
 # PCI device ids by the catalogue's name. All others count as newer than Turing, as those in the catalogue are.
 _DEVICES = {"P100": 0x15F8, "V100": 0x1DB1, "T4": 0x1EB8}
@@ -35,18 +40,19 @@ def assumed(setup: Setup, user: str, home: str) -> Assumed:
 
     On the local cloud it is this computer, left as it is.
     """
-    python = expand(setup.python, home)
+    python, traits = expand(setup.python, home), setup.host.traits
+    version = UBUNTU_PYTHON[traits.ubuntu] if traits.rented else sys.version_info[:2]
     facts = Facts(
         user=user,
         home=home,
         boot_id="assumed",
         free_mb=_FREE_MB,
         python=python if python.startswith("/") else f"/usr/bin/{python}",
-        python_version=_PYTHON,
+        python_version=(*version, 0),
         torch=setup.lock is None and setup.image is None and not setup.setup,
         environments=Environments(machine="x86_64"),
     )
-    assumptions = [f"{setup.python} is Python 3.11 or newer{' and has torch' if facts.torch else ''}"]
+    assumptions = [f"{setup.python} is Python {dotted(version)}{' and has torch' if facts.torch else ''}"]
     if setup.image is not None:
         facts = replace(facts, containers=_containers(setup.host))
         works = facts.containers.docker == "works"
@@ -56,7 +62,7 @@ def assumed(setup: Setup, user: str, home: str) -> Assumed:
             else "Docker is not installed"
         )
     if setup.lock is not None:
-        assumptions.append("the cache has no environment yet, and uv is not installed")
+        assumptions.append("the cache has no environment and no uv yet")
     if not setup.host.traits.rented:
         return Assumed(facts, ("the machine is this computer, whose system is left as it is", *assumptions))
     return Assumed(_on_a_cloud(facts, setup), (*_assumptions(setup.host), *assumptions))
@@ -67,7 +73,7 @@ def _on_a_cloud(facts: Facts, setup: Setup) -> Facts:
     system = System(
         born=setup.node,
         os="ubuntu",
-        version="22.04",
+        version=host.traits.ubuntu,
         kernel="assumed",
         systemd="running",
         root=True,
@@ -100,7 +106,7 @@ def _gpus(host: Host) -> GpuFacts:
 
 
 def _assumptions(host: Host) -> tuple[str, ...]:
-    assumptions = ["a new machine from an image of Ubuntu 22.04 with systemd, after its first boot"]
+    assumptions = [f"a new machine from an image of Ubuntu {host.traits.ubuntu} with systemd, after its first boot"]
     if host.gpus:
         assumptions.append(f"the image has NVIDIA driver {BRANCH}, and {host.gpus} healthy {host.gpu or 'GPU'}")
     return tuple(assumptions)

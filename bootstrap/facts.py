@@ -67,6 +67,8 @@ class Facts:
     """The interpreter's absolute path, "" where there is none, or where it does not run."""
     python_version: tuple[int, ...] = ()
     torch: bool = False
+    torch_version: str = ""
+    """"" where it does not say, or is not there."""
     codes: frozenset[str] = frozenset()
     """Names of what is unpacked below the root folder."""
     trainers: frozenset[str] = frozenset()

@@ -34,6 +34,16 @@ class Host:
 
 
 @dataclass(frozen=True, slots=True)
+class Uv:
+    """uv, which builds environments: one program, the same on every Linux of its architecture."""
+
+    machine: str
+    """The architecture that it is for, as `uname -m` says it."""
+    archive: Archive
+    """Has the file `uv` on top."""
+
+
+@dataclass(frozen=True, slots=True)
 class Setup:
     """All that one node needs for its job. Raises ValueError."""
 
@@ -62,6 +72,8 @@ class Setup:
     """Mounted before anything else of the job's is done."""
     lock: Lock | None = None
     """The environment that trains is built from it, or found in the cache."""
+    uv: Uv | None = None
+    """What builds from `lock`; None: the machine has to have uv."""
     cache: str = ""
     """Where environments are kept, "" for a folder below `root`. May be on one of the mounts."""
     log_agent: LogAgent | None = None

@@ -9,6 +9,7 @@ from bootstrap.agent.step import agent, agent_config, agent_key, stop_timeout_s
 from bootstrap.code.step import code, trainer
 from bootstrap.container.step import container
 from bootstrap.decision import Decision, Step, allowed, changes_system, needs_new_facts
+from bootstrap.environment.interpreter import interpreter
 from bootstrap.environment.step import environment, prepared_name
 from bootstrap.facts import Facts
 from bootstrap.gpu.step import gpu, gpu_check
@@ -46,6 +47,7 @@ class PlannedStep:
 
 STEPS: Sequence[tuple[str, Step]] = (
     ("hygiene", hygiene),
+    ("interpreter", interpreter),
     ("gpu", gpu),
     ("network", network),
     ("monitoring", monitoring),

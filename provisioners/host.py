@@ -26,6 +26,8 @@ class HostTraits:
     cloud: str = "local"
     # Machines come from the cloud's images and have a network of their own; else they are this computer.
     rented: bool = False
+    # The release of Ubuntu that its default image is made from.
+    ubuntu: str = ""
     # The kernel driver of a new machine's network adapter, and the kernel package of its default image.
     adapter: str = ""
     kernel_package: str = ""

@@ -6,7 +6,6 @@ The text below each key is its entry in docs/reference/spotsupd-toml.md.
 from __future__ import annotations
 
 import os
-import sys
 import tomllib
 from pathlib import Path
 from types import MappingProxyType
@@ -82,10 +81,14 @@ class ApiConfig(_Strict):
 class NodeConfig(_Strict):
     """How every node is prepared."""
 
-    python: str = Field(
-        default_factory=lambda: sys.executable, json_schema_extra={"x-default": "the path of the daemon's interpreter"}
-    )
-    """The Python interpreter on the node that trains, or builds environments."""
+    python: str = ""
+    """The Python interpreter on the node, 3.9 or newer: it trains, or environments are built from it; a name, an
+    absolute path or `~/…`. Empty: `python3`; on the local cloud, whose machines are this computer, the daemon's own."""
+    index_url: Annotated[str, Field(pattern=r"^(https?://\S+)?$")] = ""
+    """Package index for environments and `setup`, in place of PyPI. Nodes behind a proxy: set HTTPS_PROXY in `env`."""
+    wheelhouse: Annotated[str, Field(pattern=r"^((~?/|https?://)\S+)?$")] = ""
+    """Folder on the node, or URL of a page, with wheels, as `pip download` fills it: for nodes without a package index
+    it may be on shared storage. Unless `index_url` is set too, packages come from there alone."""
     root: str = "~/.spotsup"
     """Folder on the node for spotsup's own files."""
     cache: Annotated[str, Field(pattern=r"^(~?/[^:\n]*)?$")] = ""

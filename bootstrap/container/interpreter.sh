@@ -7,7 +7,7 @@ mkdir -p "$_own/home" @folders@
 _names=$(awk 'BEGIN { for (name in ENVIRON) print name }' | grep -xE @names@ |
     grep -vxE 'SPOTSUP_REGISTRY_USER|SPOTSUP_REGISTRY_PASSWORD' || :)
 if [ -n "${SPOTSUP_CONTAINER-}" ]; then
-    set -- -P "$_init" python3 "$@"
+    set -- -I "$_init" python3 "$@"
 else
-    set -- -P "$_init" --unattended python3 "$@"
+    set -- -I "$_init" --unattended python3 "$@"
 fi

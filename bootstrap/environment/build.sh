@@ -1,8 +1,9 @@
 # Builds an environment in the cache. An environment names its own place in its scripts, so it is built where it stays,
 # and is complete when it is linked to. What a builder that died has left is linked from nowhere, and is removed by a
 # later build when it is a day old.
+. ./torch.sh
 set -eu
-own=@own@ cache=@cache@ name=@name@ python=@python@ file=@file@ torch=@torch@
+own=@own@ cache=@cache@ name=@name@ python=@python@ file=@file@ torch=@torch@ uv=@uv@ managed=@managed@
 wait_s=@wait_s@ timeout_s=@timeout_s@
 mkdir -p "$cache" "$own"
 exec 9>"$cache/$name.lock"
@@ -16,10 +17,15 @@ chmod 755 "$place"
 cd @code@
 status=0
 (
-    set -- "$cache/downloads" timeout -k 10 "$timeout_s" sh -c @build@ build "$python" "$place/venv" "$file" @uv@
+    set -- "$cache/downloads" timeout -k 10 "$timeout_s" sh -c @build@ build "$python" "$place/venv" "$file" "$uv"
     # shellcheck source=/dev/null
     . "$own/env.sh"
     export UV_CACHE_DIR="${UV_CACHE_DIR:-$1/uv}" PIP_CACHE_DIR="${PIP_CACHE_DIR:-$1/pip}"
+    if [ "$managed" = true ]; then # in the cache, where all nodes find it that find the environment
+        export UV_MANAGED_PYTHON=1 UV_PYTHON_INSTALL_DIR="$cache/python"
+    else
+        export UV_PYTHON_DOWNLOADS=never
+    fi
     shift
     exec "$@"
 ) </dev/null >"$own/environment.log" 2>&1 9>&- || status=$?
@@ -30,9 +36,7 @@ if [ "$status" -ne 0 ]; then
 fi
 cd /
 if [ "$torch" = true ]; then
-    "$place/venv/bin/python" -c 'import importlib.util, sys
-if importlib.util.find_spec("torch") is None:
-    sys.exit(sys.argv[1] + " does not bring torch: name it there")' "$file"
+    "$place/venv/bin/python" -c "$torch_check" "$file does not bring torch: name it there"
 fi
 if ln -s "${place##*/}/venv" "$cache/$name" 2>/dev/null; then
     trap - EXIT

@@ -1,5 +1,5 @@
-# Looks for torch without importing it, which takes seconds.
+# After the line of `setup`.
+. ./torch.sh
 cd /
-exec @python@ -c 'import importlib.util, sys
-if importlib.util.find_spec("torch") is None:
-    sys.exit(f"{sys.executable} cannot import torch, although the line of setup has run")'
+python=@python@
+exec "$python" -c "$torch_check" "$python cannot import torch, although the line of setup has run"

@@ -16,7 +16,9 @@ class Environments:
     complete: frozenset[str] = frozenset()
     """Names in the cache folder."""
     uv: str = ""
-    """Its absolute path, "module" for `python -m uv`, or "" for none."""
+    """The absolute path of the machine's own uv, "" for none."""
+    shipped: frozenset[str] = frozenset()
+    """Names of the copies of uv in the cache folder that earlier bootstraps brought."""
     machine: str = ""
     """The processor's architecture, such as x86_64."""
 
@@ -25,10 +27,10 @@ def environments_script(setup: Setup) -> str:
     """Prints one JSON object; an empty one where no environment is to be built."""
     if setup.lock is None:
         return "echo '{}'\n"
-    return fill("environment/facts.sh", python=shell_path(setup.python), cache=shell_path(setup.cache_folder))
+    return fill("environment/facts.sh", cache=shell_path(setup.cache_folder))
 
 
 def environments_facts(value: Any) -> dict[str, Any]:
     """The field of Facts that this section fills. Raises ValueError, KeyError, TypeError."""
-    complete = frozenset(map(str, value.get("complete", ())))
-    return {"environments": Environments(complete, str(value.get("uv", "")), str(value.get("machine", "")))}
+    complete, shipped = (frozenset(map(str, value.get(name, ()))) for name in ("complete", "shipped"))
+    return {"environments": Environments(complete, str(value.get("uv", "")), shipped, str(value.get("machine", "")))}

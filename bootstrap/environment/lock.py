@@ -9,11 +9,18 @@ import tarfile
 import tomllib
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Literal
+from typing import Any, Literal
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from bootstrap.archive import Archive
 from bootstrap.container.image import SCHEME
+from bootstrap.environment.torch import OLDEST, is_supported
 from bootstrap.errors import PackError
+
+# A node's, for the markers of requirements: `torch==2.2.2; sys_platform == "darwin"` is for no node.
+_NODE = {"sys_platform": "linux", "platform_system": "Linux", "os_name": "posix"}
 
 MAX_FILES = 32
 MAX_BYTES = 16_000_000
@@ -30,23 +37,27 @@ class Lock:
     file: str
     sha256: str
     """Of the file and of all that it includes, in hex."""
+    requires_python: str = ""
+    """The versions of Python that it is for, such as ">=3.10"; "" for any."""
 
 
-def lock_of(code: Archive, wanted: str) -> Lock | None:
+def lock_of(code: Archive, wanted: str, *, torch: bool = True) -> Lock | None:
     """The lock of a job's code: `wanted` is "uv" or a requirements file's name; "image" and container images have none.
 
-    Raises PackError.
+    `torch`: whether the job trains, so that its torch must be one that is supported. Raises PackError.
     """
     if wanted == "image" or wanted.startswith(SCHEME):
         return None
     if wanted == "uv":
-        return _uv_lock(code)
+        return _uv_lock(code, torch=torch)
     texts = _requirements(code, wanted)
+    for name, text in texts.items() if torch else ():
+        _check_requirements(name, text)
     parts = (part for name, text in sorted(texts.items()) for part in (name.encode(), text))
     return Lock("requirements", wanted, sha256(b"\0".join(parts)).hexdigest())
 
 
-def _uv_lock(code: Archive) -> Lock:
+def _uv_lock(code: Archive, *, torch: bool) -> Lock:
     texts = _members(code, {"uv.lock", "pyproject.toml"})
     for name in ("uv.lock", "pyproject.toml"):
         if name not in texts:
@@ -56,6 +67,8 @@ def _uv_lock(code: Archive) -> Lock:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise PackError(f"uv.lock is not valid TOML: {error}; run `uv lock`") from error
     for package in lock.get("package", ()):
+        if torch and package.get("name") == "torch":
+            _check_torch(str(package.get("version", "")), "uv.lock")
         source = package.get("source", {})
         path = next((source[key] for key in ("editable", "directory", "path") if key in source), ".")
         if path != ".":
@@ -63,7 +76,37 @@ def _uv_lock(code: Archive) -> Lock:
                 f"uv.lock takes {package.get('name')} from {path!r}, which exists only on your computer; "
                 "an environment is built once for all nodes: take the package from an index"
             )
-    return Lock("uv", "uv.lock", sha256(b"\0".join((texts["uv.lock"], texts["pyproject.toml"]))).hexdigest())
+    digest = sha256(b"\0".join((texts["uv.lock"], texts["pyproject.toml"]))).hexdigest()
+    return Lock("uv", "uv.lock", digest, _requires_python(lock))
+
+
+def _requires_python(lock: dict[str, Any]) -> str:
+    text = str(lock.get("requires-python", ""))
+    try:
+        SpecifierSet(text)
+    except InvalidSpecifier as error:
+        raise PackError(f"uv.lock has the `requires-python` {text!r}, which is none; run `uv lock`") from error
+    return text
+
+
+def _check_torch(version: str, where: str) -> None:
+    """Raises PackError for a torch that is too old."""
+    if not is_supported(version):
+        raise PackError(f"{where} names torch {version}, and spotsup needs {OLDEST} or newer: name a newer one there")
+
+
+def _check_requirements(name: str, text: bytes) -> None:
+    """Refuse a torch that is pinned to a version that is too old."""
+    for line in text.decode(errors="replace").splitlines():
+        try:
+            found = Requirement(line.partition(" #")[0].partition(" --")[0].rstrip(" \\"))
+        except InvalidRequirement:
+            continue
+        if found.name.lower() != "torch" or (found.marker is not None and not found.marker.evaluate(_NODE)):
+            continue
+        for pin in found.specifier:
+            if pin.operator in ("==", "===", "<="):
+                _check_torch(pin.version.removesuffix(".*"), name)
 
 
 def _requirements(code: Archive, wanted: str) -> dict[str, bytes]:

@@ -25,6 +25,7 @@ AWS = Descriptor(
     host=HostTraits(
         cloud="aws",
         rented=True,
+        ubuntu="24.04",
         adapter="ena",
         kernel_package="linux-image-aws",
         fsx_client=True,

@@ -14,7 +14,7 @@ class AwsSettings(CloudSettings):
 
     profile: str = ""
     """A profile of `~/.aws/config` to take credentials from."""
-    image: Name = "/aws/service/deeplearning/ami/x86_64/base-oss-nvidia-driver-gpu-ubuntu-22.04/latest/ami-id"
+    image: Name = "/aws/service/deeplearning/ami/x86_64/base-oss-nvidia-driver-gpu-ubuntu-24.04/latest/ami-id"
     """The machine image: an AMI's id (only with one region), or an SSM parameter that holds one (`/…`)."""
     image_proprietary: Name = (
         "/aws/service/deeplearning/ami/x86_64/base-proprietary-nvidia-driver-gpu-ubuntu-22.04/latest/ami-id"

@@ -31,6 +31,7 @@ AZURE = Descriptor(
     host=HostTraits(
         cloud="azure",
         rented=True,
+        ubuntu="22.04",
         adapter="mlx5_core",
         kernel_package="linux-image-azure",
         fast_network=FastNetwork(

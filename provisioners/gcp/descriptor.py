@@ -25,6 +25,7 @@ GCP = Descriptor(
     host=HostTraits(
         cloud="gcp",
         rented=True,
+        ubuntu="22.04",
         adapter="gve",
         kernel_package="linux-image-gcp",
         has_docker=False,

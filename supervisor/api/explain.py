@@ -18,6 +18,7 @@ from supervisor.config import Config
 from supervisor.errors import UsageError
 from supervisor.model import NodeRecord
 from supervisor.nodes.prepare import pack_trainer, setup_of, user_of
+from supervisor.nodes.uv import pack_uv
 from supervisor.spec import JobSpec
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ class LockBody(_Body):
     kind: Literal["requirements", "uv"]
     file: str = Field(min_length=1, max_length=1024)
     sha256: str = Field(pattern="^[0-9a-f]{64}$")
+    requires_python: str = Field(default="", max_length=200)
 
 
 class ExplainBody(_Body):
@@ -97,7 +99,7 @@ class Explainer:
 
         job = new_job(spec, code.sha256, "explained", 0.0)
         node = NodeRecord(f"{job.task_id}-1", job.name, "", offer, 0.0)
-        setup: Setup = setup_of(self._config, node, job, (), code, pack_trainer(), lock)
+        setup: Setup = setup_of(self._config, node, job, (), code, pack_trainer(), lock, pack_uv() if lock else None)
         user = user_of(self._config, node)
         settings = self._config.cloud(offer.cloud)
         on_host = settings is not None and settings.on_this_host

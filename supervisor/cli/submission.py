@@ -51,9 +51,10 @@ class Prepared:
         from bootstrap import PackError, lock_of, pack_directory
 
         try:
+            environment = str(self.spec.get("environment", "image"))
             packed = pack_directory(self.folder, limit_bytes=CODE_LIMIT_BYTES)
             # A missing lock file would only show on the nodes, which cost money by then.
-            return packed, lock_of(packed, str(self.spec.get("environment", "image")))
+            return packed, lock_of(packed, environment, torch=self.spec.get("kind") != "data")
         except PackError as error:
             raise UsageError(str(error)) from error
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,11 +13,12 @@ from spotsup_trainer import wire
 
 from provisioners.registry import CLOUDS
 from provisioners.settings import Section
-from supervisor.config import Config
+from supervisor.config import Config, NodeConfig
 from supervisor.errors import JournalUnavailableError, SpotsupError
 from supervisor.identity import Identity
 from supervisor.journal.journal import Journal
 from supervisor.model import JobRecord, NodeRecord
+from supervisor.nodes.uv import pack_uv
 from supervisor.planner.actions import BootstrapDone
 from supervisor.runtime.clock import Clock
 
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from bootstrap import Archive, Setup, Target
     from bootstrap.environment.lock import Lock
     from bootstrap.log_agent.model import LogAgent
+    from bootstrap.model import Uv
 
 # Steps before anything of the job's runs: their failure is the image's fault, or the machine's.
 MACHINE_STEPS = frozenset({"facts", "hygiene", "gpu", "network", "reboot"})
@@ -58,8 +61,9 @@ class SshPreparer:
         target = target_of(self._config, self._identity, node)
         try:
             code = self._code(job)
-            lock = lock_of(code, job.spec.environment)
-            setup = setup_of(self._config, node, job, self._etcd_endpoints, code, self._trainer_archive(), lock)
+            lock = lock_of(code, job.spec.environment, torch=job.spec.kind != "data")
+            trainer, uv = self._trainer_archive(), pack_uv() if lock else None
+            setup = setup_of(self._config, node, job, self._etcd_endpoints, code, trainer, lock, uv)
             setup = replace(setup, etcd_access=self._access_for(job))
             bootstrap(target, setup, clock=self._clock.now, deadline_s=self._config.timing.bootstrap_timeout_s)
         except (BootstrapError, PackError, SpotsupError, ValueError) as error:
@@ -121,6 +125,7 @@ def setup_of(
     code: Archive,
     trainer: Archive,
     lock: Lock | None,
+    uv: Uv | None = None,
 ) -> Setup:
     """The bootstrap of a node. Raises ValueError for a setup that no machine can have."""
     from bootstrap import Setup
@@ -135,7 +140,7 @@ def setup_of(
         agent_config=wire.encode(_agent_config(config, node, job, etcd_endpoints)),
         code=code,
         trainer=trainer,
-        python=config.node.python,
+        python=python_on(config, node.offer.cloud),
         setup=job.spec.setup or None,
         root=config.node.root,
         env=_environment(config, node, job),
@@ -143,6 +148,7 @@ def setup_of(
         dead_man=has_dead_man(config, node),
         mounts=tuple(storage.as_mount() for storage in job.spec.storage),
         lock=lock,
+        uv=uv,
         cache=config.node.cache,
         log_agent=log_agent_of(config, node),
         image=job.spec.image,
@@ -188,7 +194,19 @@ def _environment(config: Config, node: NodeRecord, job: JobRecord) -> dict[str, 
         "SPOTSUP_FINISH_S": f"{60 * limits.finish_minutes:g}",
         "SPOTSUP_HANG": limits.hang,
     }
-    return {**of_cloud, **ours, **config.node.env, **job.spec.env}
+    return {**of_cloud, **ours, **package_variables(config.node), **config.node.env, **job.spec.env}
+
+
+def package_variables(node: NodeConfig) -> dict[str, str]:
+    """Where pip and uv find packages. (uv has no variable for --no-index: build_uv.sh reads pip's.)"""
+    found: dict[str, str] = {}
+    if node.index_url:
+        found |= {"PIP_INDEX_URL": node.index_url, "UV_DEFAULT_INDEX": node.index_url}
+    if node.wheelhouse:
+        found |= {"PIP_FIND_LINKS": node.wheelhouse, "UV_FIND_LINKS": node.wheelhouse}
+        if not node.index_url:
+            found["PIP_NO_INDEX"] = "1"
+    return found
 
 
 def metadata_of(node: NodeRecord) -> wire.Metadata:
@@ -200,6 +218,12 @@ def user_of(config: Config, node: NodeRecord) -> str:
     """The user that the daemon logs in as; its own user if the node's cloud is no longer configured."""
     settings = config.cloud(node.offer.cloud)
     return settings.login_user if settings else getpass.getuser()
+
+
+def python_on(config: Config, cloud: str) -> str:
+    """The interpreter on a cloud's machines: the daemon's own only where they are its own computer."""
+    settings = config.cloud(cloud)
+    return config.node.python or (sys.executable if settings is not None and settings.on_this_host else "python3")
 
 
 def has_dead_man(config: Config, node: NodeRecord) -> bool:

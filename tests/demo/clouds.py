@@ -10,6 +10,7 @@ from __future__ import annotations
 import getpass
 import json
 import os
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -215,7 +216,15 @@ def _forget_accounts() -> None:
 def _configure(stack: Stack, cloud: str, settings: CloudSettings, environ: Mapping[str, str]) -> None:
     """Configure this cloud and no other. The machines are on loopback addresses, so gloo uses that interface."""
     values = settings.model_dump(mode="json", exclude_defaults=True)
-    lines = ["[local]", "enabled = false", "[node.env]", 'GLOO_SOCKET_IFNAME = "lo"', f"[{cloud}]"]
+    lines = [
+        "[local]",
+        "enabled = false",
+        "[node]",
+        f"python = {_toml(sys.executable)}",
+        "[node.env]",
+        'GLOO_SOCKET_IFNAME = "lo"',
+        f"[{cloud}]",
+    ]
     lines += [f"{key} = {_toml(value)}" for key, value in values.items()]
     stack.configure("\n".join(lines) + "\n", {**os.environ, **environ})
 

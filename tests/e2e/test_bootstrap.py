@@ -279,7 +279,7 @@ def test_the_whole_has_a_time_limit(machine: Instance) -> None:
 
 def test_an_unfit_machine_is_left_as_it_was(machine: Instance) -> None:
     setup = replace(setup_of("n1"), python="python-that-does-not-exist")
-    with pytest.raises(UnfitError, match="node n1, step environment: no interpreter 'python-that-does-not-exist'"):
+    with pytest.raises(UnfitError, match="node n1, step interpreter: 'python-that-does-not-exist' is no interpreter"):
         bootstrap(target_of(machine), setup, clock=clock, deadline_s=DEADLINE_S)
     assert on_machine(machine, "ls -A") == ""
 

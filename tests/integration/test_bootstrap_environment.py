@@ -9,7 +9,9 @@ import subprocess
 import sys
 import time
 import zipfile
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,15 +21,20 @@ from bootstrap.archive import Archive
 from bootstrap.environment.step import environment_name, python_of
 from bootstrap.model import Run, Setup, Skip, Unfit
 from bootstrap.steps import Decision, plan
+from supervisor.config import NodeConfig
+from supervisor.errors import UsageError
+from supervisor.nodes.prepare import package_variables
+from supervisor.nodes.uv import pack_uv
 from tests.support.agents import TRAINER, packed, wait_for
+from tests.support.interpreters import INTERPRETERS, interpreter
 from tests.support.sandbox import Sandbox
 
 # Stands for uv, without a network: a real environment, into which "torch" is written by hand.
 UV = r"""
 echo "uv $*" >>"$BOX/log"
 case "$1 $2" in
-"venv --python") exec "$3" -m venv --without-pip "$4" ;;
-"pip install") venv=${4%/bin/python} requirements=$6 ;;
+"venv --python") for venv; do :; done; exec "$3" -m venv --without-pip "$venv" ;;
+"pip install") venv=${4%/bin/python}; for requirements; do :; done ;;
 "sync --frozen")
     for python; do :; done
     "$python" -m venv --without-pip "$UV_PROJECT_ENVIRONMENT"
@@ -37,6 +44,10 @@ esac
 [ ! -e "$BOX/state/uv-hangs" ] || { echo waiting >&2; exec sleep 600; }
 [ ! -e "$BOX/state/uv-fails" ] || { echo "no such package: nope" >&2; exit 2; }
 for packages in "$venv"/lib/python*/site-packages; do
+    if [ -e "$BOX/state/old" ]; then
+        mkdir "$packages/torch-2.5.1.dist-info"
+        printf 'Metadata-Version: 2.1\nName: torch\nVersion: 2.5.1\n' >"$packages/torch-2.5.1.dist-info/METADATA"
+    fi
     ! grep -q torch "$requirements" || echo "here = '$UV_CACHE_DIR'" >"$packages/torch.py"
 done
 """
@@ -90,7 +101,7 @@ def test_an_environment_is_built_once_and_found_by_the_next_node(machine: Sandbo
     cache = tmp_path / "shared file system"
     setup = a_setup(cache=str(cache), setup="command -v python >where")
     machine.bootstrap(setup, "code", "trainer", "environment")
-    name = environment_name(machine.facts(setup), setup.lock) if setup.lock else ""
+    name = environment_name(machine.facts(setup), setup)
     assert complete(cache) == [name]
     python = python_of(machine.facts(setup), setup)
     done = subprocess.run([python, "-c", "import torch; print(torch.here)"], capture_output=True, text=True, check=True)
@@ -175,30 +186,72 @@ def test_uv_builds_from_its_lock(machine: Sandbox) -> None:
     if not any(Path(folder, "uv").exists() for folder in os.environ["PATH"].split(":")):
         found = decision(machine, a_setup(code_of(uv_lock="version = 1", pyproject_toml=""), "uv"))
         assert isinstance(found, Unfit)
-        assert found.reason.startswith("`environment: uv` needs uv on the node")
+        assert found.reason == (
+            "the daemon's uv, which builds environments, is not installed, and this machine has none: "
+            "put uv into its image"
+        )
+
+
+def test_a_torch_that_is_too_old_is_refused_in_one_sentence(machine: Sandbox) -> None:
+    machine.write("state/old", "")
+    done = machine.run(build(machine, a_setup(code_of(requirements_txt="torch>=2\n"))))
+    assert done.returncode == 1
+    assert done.stderr == "torch 2.5.1 is not supported: spotsup needs 2.6 or newer\n"
 
 
 def a_wheel() -> bytes:
     buffer = io.BytesIO()
     info = "torch-2.13.dist-info"
     with zipfile.ZipFile(buffer, "w") as wheel:
-        wheel.writestr("torch.py", "here = 'installed by pip'\n")
+        wheel.writestr("torch.py", "here = 'installed by uv'\n")
         wheel.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\nName: torch\nVersion: 2.13\n")
         wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
         wheel.writestr(f"{info}/RECORD", "")
     return buffer.getvalue()
 
 
-@pytest.mark.long
-def test_pip_builds_on_machines_without_uv(machine: Sandbox) -> None:
+@pytest.mark.parametrize("version", INTERPRETERS)
+def test_the_daemons_own_uv_builds_offline_with_the_machines_interpreter(
+    version: str, machine: Sandbox, tmp_path: Path
+) -> None:
+    """No uv, no pip and no index on the machine: a wheelhouse, as on shared storage."""
     (machine.box / "bin/uv").unlink()
-    code = packed(
-        {
-            "requirements.txt": b"--no-index\n--find-links ./wheels\ntorch\n",
-            "wheels/torch-2.13-py3-none-any.whl": a_wheel(),
-        }
+    wheelhouse = tmp_path / "wheels"
+    wheelhouse.mkdir()
+    (wheelhouse / "torch-2.13-py3-none-any.whl").write_bytes(a_wheel())
+    node = NodeConfig(wheelhouse=str(wheelhouse))
+    setup = a_setup(python=str(interpreter(version)), uv=pack_uv(), env=package_variables(node))
+    machine.bootstrap(setup, "code", "trainer", "environment")
+    python = python_of(machine.facts(setup), setup)
+    code = "import platform, torch; print(platform.python_version(), torch.here)"
+    done = subprocess.run([python, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith(f"{version}.")
+    assert done.stdout.endswith(" installed by uv\n")
+    found = decision(machine, setup)
+    assert isinstance(found, Skip), found
+    later = plan(
+        machine.facts(setup), replace(setup, lock=lock_of(code_of(requirements_txt="torch"), "requirements.txt"))
     )
-    machine.bootstrap(a_setup(code), "code", "trainer", "environment")
-    python = python_of(machine.facts(a_setup(code)), a_setup(code))
-    done = subprocess.run([python, "-c", "import torch; print(torch.here)"], capture_output=True, text=True, check=True)
-    assert done.stdout == "installed by pip\n"
+    assert not [str(command) for step in later for command in as_commands(step.decision) if "unpack uv" in str(command)]
+
+
+def as_commands(decision: Decision) -> Sequence[object]:
+    return decision if isinstance(decision, tuple) else ()
+
+
+def test_a_uv_that_is_not_what_its_wheel_brought_is_not_shipped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    info = tmp_path / "uv-1.0.dist-info"
+    info.mkdir()
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/uv").write_bytes(b"another program")
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: uv\nVersion: 1.0\n")
+    (info / "RECORD").write_text("bin/uv,sha256=47DEQpj8HBSa-_TImW-5JCeuQeRkm5NMpJWZG3hSuFU,0\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    pack_uv.cache_clear()
+    try:
+        with pytest.raises(UsageError, match=r"uv is not the file that its wheel brought, so no node gets it"):
+            pack_uv()
+    finally:
+        pack_uv.cache_clear()

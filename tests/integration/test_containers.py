@@ -77,7 +77,7 @@ container | rm) exit 1 ;;
 pull) for last; do :; done; [ "${0##*/}" != apptainer ] || echo sif >"$2"; exit 0 ;;
 login) cat >>"{log}.password"; exit 0 ;;
 esac
-while [ "$1" != -P ]; do shift; done
+while [ "$1" != -I ]; do shift; done
 exec "{python}" "$@"
 """
 
@@ -139,7 +139,7 @@ def test_the_interpreter_runs_in_the_image_and_only_what_is_named_goes_in(
     if runtime == "docker":
         names = {arguments[i + 1].partition("=")[0] for i, each in enumerate(arguments) if each == "--env"}
         assert names == {"KEY", "SPOTSUP_JOB", "HOME", "USER", "LOGNAME"}
-        assert arguments[arguments.index("-P") - 1] == NAMED
+        assert arguments[arguments.index("-I") - 1] == NAMED
         assert "--interactive" not in arguments
     else:
         given = dict(line.partition("=")[::2] for line in (tmp_path / "log.env").read_text().splitlines())

@@ -26,7 +26,7 @@ from bootstrap.archive import Archive
 from bootstrap.environment.lock import Lock
 from bootstrap.environment.step import environment, environment_name
 from bootstrap.facts import Facts
-from bootstrap.model import Setup, Skip
+from bootstrap.model import Setup, Skip, Uv
 from supervisor.api.service import Scale, new_job, scaled_job
 from supervisor.errors import CommandRefusedError, UsageError
 from supervisor.spec import parse_spec
@@ -84,10 +84,12 @@ def test_no_torch_is_needed() -> None:
     prepared = environment(facts, replace(setup, setup="pip install boto3"))
     assert isinstance(prepared, tuple)
     assert "check that torch can be imported" not in [str(command) for command in prepared]
-    built = environment(facts, replace(setup, lock=lock))
+    built = environment(facts, replace(setup, lock=lock, uv=Uv("", Archive.of(b"uv"))))
     assert isinstance(built, tuple)
-    assert " torch=false\n" in built[-1].script  # type: ignore[union-attr]
-    assert environment_name(facts, lock) != environment_name(facts, lock, torch=False), "no probe looked for it there"
+    assert " torch=false " in built[-1].script  # type: ignore[union-attr]
+    assert environment_name(facts, replace(setup, lock=lock)) != environment_name(
+        facts, replace(setup, lock=lock, torch=True)
+    ), "no probe looked for it there"
 
 
 # -- what the command says ---------------------------------------------------------------------------------

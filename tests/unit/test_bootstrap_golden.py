@@ -20,7 +20,7 @@ from bootstrap.container.image import image_of
 from bootstrap.environment.lock import Lock
 from bootstrap.facts import SECTIONS, Facts
 from bootstrap.log_agent.model import LogAgent
-from bootstrap.model import Setup
+from bootstrap.model import Setup, Uv
 from bootstrap.mounts.model import Mount
 from bootstrap.network.env import network_env
 from bootstrap.steps import changes_system, plan
@@ -33,7 +33,7 @@ by_case = pytest.mark.parametrize("path", CASES, ids=lambda path: str(path.relat
 
 def facts_of(value: dict[str, Any]) -> Facts:
     """As a machine would answer; a section that a case leaves out keeps its defaults."""
-    node = {"python": "", "python_version": [], "torch": False, "codes": [], "trainers": [], "prepared": []}
+    node = {"python": "", "python_version": [], "torch": "none", "codes": [], "trainers": [], "prepared": []}
     sections = {"node": {**node, "agent": None, **value}, **value}
     fields: dict[str, Any] = {}
     for section in SECTIONS:
@@ -49,6 +49,7 @@ def setup_of(value: dict[str, Any]) -> Setup:
         "host": host_on(**value.get("host", {})),
         "mounts": tuple(Mount(**each) for each in value.get("mounts", ())),
         "lock": Lock(**value["lock"]) if "lock" in value else None,
+        "uv": Uv(value["uv"]["machine"], Archive.of(value["uv"]["archive"].encode())) if "uv" in value else None,
         "log_agent": LogAgent(**value["log_agent"]) if "log_agent" in value else None,
         "image": image_of(value["image"]) if "image" in value else None,
     }

@@ -52,6 +52,18 @@ def test_a_lock_is_identified_by_all_that_it_includes() -> None:
             "uv",
             r"uv\.lock takes b from '\.\./b', which exists only on your computer",
         ),
+        (
+            {"r_txt": "torch==2.5.1+cu124  # ours\nnumpy"},
+            "r.txt",
+            r"r\.txt names torch 2\.5\.1\+cu124, and spotsup needs 2\.6 or newer",
+        ),
+        ({"r_txt": "-c c.txt\ntorch", "c_txt": "torch==2.1.* --hash=sha256:00"}, "r.txt", r"c\.txt names torch 2\.1,"),
+        (
+            {"uv_lock": '[[package]]\nname = "torch"\nversion = "2.4.0"', "pyproject_toml": ""},
+            "uv",
+            r"uv\.lock names torch 2\.4\.0, and spotsup needs 2\.6 or newer: name a newer one there",
+        ),
+        ({"uv_lock": 'requires-python = "3.x"', "pyproject_toml": ""}, "uv", "`requires-python` '3.x', which is none"),
     ],
 )
 def test_code_without_what_its_environment_needs_is_refused(files: dict[str, str], wanted: str, sentence: str) -> None:
@@ -73,3 +85,20 @@ def test_a_lock_may_name_the_project_itself() -> None:
     )
     assert found is not None
     assert (found.kind, found.file) == ("uv", "uv.lock")
+
+
+@pytest.mark.parametrize(
+    "line", ["torch", "torch==2.6.0", "torch>=2.1", "torchvision==0.20", "torch==2.2.2; sys_platform == 'win32'"]
+)
+def test_a_torch_that_may_be_new_enough_is_accepted(line: str) -> None:
+    assert lock_of(code_of(r_txt=line), "r.txt") is not None
+
+
+def test_what_needs_no_torch_may_name_any() -> None:
+    assert lock_of(code_of(r_txt="torch==2.5.1"), "r.txt", torch=False) is not None
+
+
+def test_a_lock_says_which_python_it_is_for() -> None:
+    found = lock_of(code_of(uv_lock='requires-python = ">=3.11, <3.13"', pyproject_toml=""), "uv")
+    assert found is not None
+    assert found.requires_python == ">=3.11, <3.13"

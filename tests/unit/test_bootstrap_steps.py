@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bootstrap.archive import Archive
+from bootstrap.environment.interpreter import PYTHON_MIN
 from bootstrap.environment.lock import Lock
 from bootstrap.environment.step import environment_name, python_of
 from bootstrap.facts import AgentFact, Environments, Facts, MountFact, Mounts, System
@@ -113,7 +114,7 @@ machines = st.builds(
     agent=st.none() | st.builds(AgentFact, pid=st.integers(2, 99999), key=hexes),
     system=systems,
     mounts=all_mounts,
-    environments=st.builds(Environments, uv=st.sampled_from(["", "module", "/usr/bin/uv"])),
+    environments=st.builds(Environments, uv=st.sampled_from(["", "/usr/bin/uv"])),
 )
 
 
@@ -143,7 +144,7 @@ def prepared_machine(facts: Facts, setup: Setup) -> Facts:
         system=replace(system, clock="synchronized", dead_man=True),
         mounts=replace(facts.mounts, found=tuple(found.items()), proof=mount_key(facts, setup)),
     )
-    complete = {environment_name(facts, setup.lock)} if setup.lock else set()
+    complete = {environment_name(facts, setup)} if setup.lock else set()
     facts = replace(facts, environments=replace(facts.environments, complete=frozenset(complete)))
     return replace(
         facts,
@@ -158,7 +159,8 @@ def prepared_machine(facts: Facts, setup: Setup) -> Facts:
 @given(machines, setups)
 def test_nothing_is_left_to_do_on_a_machine_that_is_ready(facts: Facts, setup: Setup) -> None:
     for step in plan(prepared_machine(facts, setup), setup):
-        unusable = step.name == "environment" and (not facts.python or facts.python_version < (3, 11))
+        own = bool(facts.python) and facts.python_version >= PYTHON_MIN
+        unusable = step.name in ("interpreter", "environment") and setup.lock is None and not own
         assert isinstance(step.decision, Unfit if unusable else Skip)
 
 
@@ -311,24 +313,56 @@ def test_a_dry_run_shows_what_runs_as_root() -> None:
 
 def test_an_environment_depends_on_lock_interpreter_and_system() -> None:
     lock = Lock("requirements", "r.txt", "0" * 64)
-    first = environment_name(FRESH, lock)
+    setup = a_setup(lock=lock)
+    first = environment_name(FRESH, setup)
     others = {
-        environment_name(FRESH, replace(lock, sha256="1" * 64)),
-        environment_name(FRESH, replace(lock, kind="uv")),
-        environment_name(replace(FRESH, python_version=(3, 12, 2)), lock),
-        environment_name(replace(FRESH, python="/opt/python3"), lock),
-        environment_name(replace(FRESH, system=System(os="ubuntu", version="24.04")), lock),
-        environment_name(replace(FRESH, environments=Environments(machine="aarch64")), lock),
+        environment_name(FRESH, replace(setup, lock=replace(lock, sha256="1" * 64))),
+        environment_name(FRESH, replace(setup, lock=replace(lock, kind="uv"))),
+        environment_name(replace(FRESH, python_version=(3, 12, 2)), setup),
+        environment_name(replace(FRESH, python="/opt/python3"), setup),
+        environment_name(replace(FRESH, system=System(os="ubuntu", version="24.04")), setup),
+        environment_name(replace(FRESH, environments=Environments(machine="aarch64")), setup),
     }
     assert first not in others
     assert len(others) == 6
-    assert environment_name(replace(FRESH, boot_id="another", home="/home/v"), lock) == first
+    assert environment_name(replace(FRESH, boot_id="another", home="/home/v"), setup) == first
 
 
 def test_the_agent_trains_with_the_environment() -> None:
     setup = a_setup(lock=Lock("requirements", "r.txt", "0" * 64), cache="/mnt/out/environments")
     assert json.loads(agent_config(FRESH, setup))["python"] == python_of(FRESH, setup)
     assert python_of(FRESH, setup).startswith("/mnt/out/environments/")
+
+
+LOCK = Lock("uv", "uv.lock", "0" * 64, ">=3.11")
+ON_A_MOUNT = {"python": "/mnt/out/venv/bin/python", "mounts": (MOUNTS[1],)}
+
+
+@pytest.mark.parametrize(
+    ("version", "changes", "decision"),
+    [
+        ((3, 10, 12), {}, Skip("/usr/bin/python3 is Python 3.10.12")),
+        ((3, 10, 12), {"lock": LOCK}, "and the lock needs >=3.11; uv brings Python 3.12"),
+        ((3, 12, 3), {"lock": LOCK}, Skip("/usr/bin/python3 is Python 3.12.3")),
+        ((3, 8, 10), {}, "is Python 3.8.10, and the job needs 3.9 or newer; use a newer machine image"),
+        ((), {}, "'python3' is no interpreter that runs on this machine"),
+        ((), ON_A_MOUNT, Skip("/mnt/out/venv/bin/python is looked for once /mnt/out is mounted")),
+        ((), {"lock": replace(LOCK, requires_python=">=3.14")}, "uv brings Python >=3.14"),
+    ],
+)
+def test_the_interpreter_is_checked_before_anything_of_the_gpu(
+    version: tuple[int, ...], changes: dict[str, Any], decision: Skip | str
+) -> None:
+    facts = replace(FRESH, python="/usr/bin/python3" if version else "", python_version=version)
+    steps = plan(facts, a_setup(**changes))
+    names = [step.name for step in steps]
+    assert names.index("interpreter") < names.index("gpu")
+    found = next(step.decision for step in steps if step.name == "interpreter")
+    if isinstance(decision, Skip):
+        assert found == decision
+    else:
+        assert isinstance(found, Skip if "lock" in changes else Unfit)
+        assert decision in found.reason
 
 
 @pytest.mark.parametrize(

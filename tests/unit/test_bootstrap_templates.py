@@ -14,7 +14,7 @@ from bootstrap import templates
 from bootstrap.model import shell_path
 from bootstrap.templates import ROOT, Value, fill
 
-BUILDERS = ("build_pip", "build_uv", "sync_uv")  # named by a variable in environment/step.py
+BUILDERS = ("build_uv", "sync_uv")  # named by a variable in environment/step.py
 FILES = {str(path.relative_to(ROOT)) for path in ROOT.rglob("*.sh")}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ from spotsup_trainer.agent.child import launcher_command
 from spotsup_trainer.wire import AgentConfig, decode
 
 from bootstrap.archive import Archive
+from bootstrap.assumed import UBUNTU_PYTHON
+from bootstrap.environment.interpreter import PYTHON_MIN
 from bootstrap.log_agent.model import LogAgent
 from provisioners.aws.settings import AwsSettings
 from provisioners.azure.settings import AzureSettings
@@ -18,10 +21,18 @@ from provisioners.gcp.settings import GcpSettings
 from provisioners.localcloud.settings import LocalSettings
 from provisioners.registry import CLOUDS
 from provisioners.settings import Section
-from supervisor.config import Config
+from supervisor.config import Config, NodeConfig
 from supervisor.errors import JournalUnavailableError, NotFoundError
 from supervisor.model import JobRecord, NodeRecord
-from supervisor.nodes.prepare import folder_on, has_dead_man, log_agent_of, outcome_of, setup_of
+from supervisor.nodes.prepare import (
+    folder_on,
+    has_dead_man,
+    log_agent_of,
+    outcome_of,
+    package_variables,
+    python_on,
+    setup_of,
+)
 from supervisor.spec import parse_spec
 
 
@@ -97,7 +108,8 @@ def test_a_data_job_needs_neither_a_gpu_nor_torch() -> None:
     config = decode(AgentConfig, setup.agent_config)
     assert (config.kind, config.command) == ("data", ("cp -r /a /b",))
     command = launcher_command(config)
-    assert command[1:4] == ["-P", "-m", "spotsup_trainer.launcher.data_job"]
+    assert command[1] == "-c"
+    assert command[3] == "spotsup_trainer.launcher.data_job"
     assert command[-2:] == ["--", "cp -r /a /b"]
 
 
@@ -122,3 +134,32 @@ def test_an_etcd_that_does_not_return_the_code_is_no_failure_of_the_machine() ->
     unavailable = outcome_of("n1", JournalUnavailableError("etcd does not answer"))
     assert (unavailable.unreachable, unavailable.unhealthy, unavailable.foreign) == (True, False, False)
     assert not outcome_of("n1", NotFoundError("the code is not in etcd")).unreachable
+
+
+def test_the_daemons_own_interpreter_is_asked_for_on_its_own_computer_only() -> None:
+    rented = Config.model_validate({"aws": AwsSettings(regions=("r",))})
+    virtual = Config.model_validate({"local": LocalSettings(enabled=True, image="/i")})
+    assert python_on(Config(), "local") == sys.executable
+    assert python_on(rented, "aws") == "python3"
+    assert python_on(rented, "gcp") == "python3", "a cloud that is not configured any more"
+    assert python_on(virtual, "local") == "python3"
+    assert python_on(Config(node=NodeConfig(python="~/p")), "local") == "~/p"
+
+
+@pytest.mark.parametrize("cloud", ["aws", "gcp", "azure"])
+def test_the_default_images_have_an_interpreter_that_nodes_can_use(cloud: str) -> None:
+    """The release in the image's name is the one that dry runs assume, and is still maintained by Canonical."""
+    found = CLOUDS[cloud]
+    image = str(found.settings.model_fields["image"].default)
+    release = found.host.ubuntu
+    assert release in image or f"{release.replace('.', '')}" in image
+    assert UBUNTU_PYTHON[release] >= PYTHON_MIN
+
+
+def test_an_index_and_a_wheelhouse_reach_both_tools() -> None:
+    assert package_variables(NodeConfig()) == {}
+    index = package_variables(NodeConfig(index_url="https://pypi.example.com/simple"))
+    assert index == dict.fromkeys(("PIP_INDEX_URL", "UV_DEFAULT_INDEX"), "https://pypi.example.com/simple")
+    assert package_variables(NodeConfig(wheelhouse="/mnt/wheels")) == {
+        "PIP_FIND_LINKS": "/mnt/wheels", "UV_FIND_LINKS": "/mnt/wheels", "PIP_NO_INDEX": "1"
+    }  # fmt: skip

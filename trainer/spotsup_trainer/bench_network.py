@@ -20,7 +20,7 @@ PREFIX = "spotsup-bench-network "
 ELEMENT_BYTES = 4  # float32
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Row:
     """The measurement of one size. Bandwidths in GB/s, of 10^9 bytes."""
 
@@ -32,7 +32,7 @@ class Row:
     wrong: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Measurement:
     """All sizes, and what they were measured on."""
 

@@ -8,13 +8,13 @@ from collections.abc import Callable
 from dataclasses import MISSING, fields
 from functools import partial
 from math import isfinite
-from typing import Any, TypeAlias, TypeVar, get_args
+from typing import Any, Optional, TypeVar, get_args
 
 Built = TypeVar("Built")
 
-UnixTime: TypeAlias = float  # seconds by the writer's clock
-FiniteOrNone: TypeAlias = "float | None"  # None also where a program computed NaN or infinity
-WholeText: TypeAlias = str  # never cut: of a path or a program, what is left would be another one
+UnixTime = float  # seconds by the writer's clock
+FiniteOrNone = Optional[float]  # None also where a program computed NaN or infinity
+WholeText = str  # never cut: of a path or a program, what is left would be another one
 
 # Of one text of a message; what is longer is cut. A list has at most so many items.
 MAX_TEXT_CHARACTERS = 4096
@@ -37,7 +37,7 @@ def printable(text: str, max_characters: int = MAX_TEXT_CHARACTERS) -> str:
 
 
 # A check returns the value as the message's field has it, or raises ValueError.
-_Check: TypeAlias = Callable[[Any], Any]
+_Check = Callable[[Any], Any]
 
 
 def _text(value: Any) -> str:

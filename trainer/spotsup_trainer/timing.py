@@ -14,7 +14,7 @@ def retry_s(failures: int) -> float:
     return RETRY_S[min(failures, len(RETRY_S) - 1)]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class LeaseTimes:
     """Time limits that follow from the length of a lease, in seconds, and from the number of etcd endpoints."""
 
@@ -68,7 +68,7 @@ MAX_YIELD_S = 7200.0
 _UNMEASURED_YIELD_S = 120.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class SaveTimes:
     """What a job's checkpoints and steps take, measured, in seconds; 0: not known yet."""
 

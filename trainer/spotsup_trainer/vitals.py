@@ -9,7 +9,7 @@ from dataclasses import dataclass
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Vitals:
     """How a part is."""
 

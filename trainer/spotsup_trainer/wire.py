@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal
 
 from spotsup_trainer.decoding import Built, FiniteOrNone, UnixTime, WholeText, build
 
@@ -23,14 +23,14 @@ MAX_MESSAGE_BYTES = 1024 * 1024
 # leaving: will not be in the next round (its machine is about to go); all checkpoint, and the others go on.
 # done: its workers ended with success.
 # stopping: workers of `Member.round` have outlived SIGKILL; until they are gone it is in no round, and holds up none.
-MemberState: TypeAlias = Literal["waiting", "running", "leaving", "done", "stopping"]
+MemberState = Literal["waiting", "running", "leaving", "done", "stopping"]
 
 
 class WireError(ValueError):
     """A value is not a message of the kind that its key holds."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Hint:
     """Who should be in the round, by the daemon. The rendezvous closes the moment all members wait."""
 
@@ -50,7 +50,7 @@ class Hint:
     multiple_of: int = 1
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Failure:
     """Why a node's workers stopped by themselves."""
 
@@ -65,7 +65,7 @@ class Failure:
     stepped: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Member:
     """A launcher's own key, under its lease: the key vanishes with the launcher."""
 
@@ -92,7 +92,7 @@ class Member:
     checkpoints: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class RoundMember:
     """A member as the round fixed it."""
 
@@ -102,7 +102,7 @@ class RoundMember:
     store_port: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Loss:
     """A node vanished from a round, or its launcher restarted in it."""
 
@@ -140,7 +140,7 @@ class Round:
         return {member.node: member.incarnation for member in self.members}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class AgentStatus:
     """The node agent's own key, under its lease."""
 
@@ -151,7 +151,7 @@ class AgentStatus:
     version: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Notice:
     """The provider's announcement that a node will be taken."""
 
@@ -162,7 +162,7 @@ class Notice:
     source: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Health:
     """Whether a node's GPUs can train. Published when that changes: without it, they can."""
 
@@ -176,7 +176,7 @@ class Health:
     fatal: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Tombstone:
     """A node is gone, by the daemon: its peers need not wait for a timeout."""
 
@@ -185,7 +185,7 @@ class Tombstone:
     at: UnixTime
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Progress:
     """How far the job is, by the agent of the node with rank 0."""
 
@@ -213,7 +213,7 @@ class Progress:
     checkpoint_every_s: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Ended:
     """How a node's launcher ended."""
 
@@ -225,7 +225,7 @@ class Ended:
     at: UnixTime
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Result:
     """The job's end, written once by the rendezvous: no round is formed after it."""
 
@@ -237,7 +237,7 @@ class Result:
     problem: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Metadata:
     """Where a node reads its preemption notice."""
 
@@ -247,7 +247,7 @@ class Metadata:
     url: WholeText = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class AgentConfig:
     """What bootstrap writes on a node for the agent to read. Paths are absolute, on the node."""
 
@@ -293,7 +293,7 @@ def after(prefix: str) -> str:
     return prefix[:-1] + chr(ord("/") + 1)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Grant:
     """A permission on the keys from `begin` to before `end`."""
 
@@ -302,7 +302,7 @@ class Grant:
     end: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Keys:
     """All etcd keys of one cluster.
 

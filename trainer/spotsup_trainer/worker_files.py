@@ -23,7 +23,7 @@ def earlier_folders(environ: Mapping[str, str]) -> list[Path]:
     return [Path(folder) for folder in environ.get("SPOTSUP_RESUME_FROM", "").split(os.pathsep) if folder]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class WorkerFiles:
     """Paths for one worker; None for a file that the launcher did not name."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Union
 
 from spotsup_trainer.launcher.run_dir import Outcome
 from spotsup_trainer.wire import Ended, Progress
@@ -26,7 +26,7 @@ MAX_READ_BYTES = 1 << 20
 _USAGE = 2
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Exit:
     """How a launcher ended."""
 
@@ -40,7 +40,7 @@ class Exit:
     crashes: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Restart:
     """Start the launcher again after a while."""
 
@@ -48,7 +48,7 @@ class Restart:
     reason: str
 
 
-Verdict: TypeAlias = Ended | Restart
+Verdict = Union[Ended, Restart]
 
 
 def judge(end: Exit, at: float) -> Verdict:
@@ -70,7 +70,7 @@ def must_leave(deadline: float | None, margin_s: float, now: float) -> bool:
     return deadline is not None and now >= deadline - margin_s
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class LogBudget:
     """What one node may send of its output to etcd."""
 

@@ -15,7 +15,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from typing import Optional
 
 from spotsup_trainer.agent.gpu_verdict import (
     HEALTHY,
@@ -50,7 +50,7 @@ log = logging.getLogger(__name__)
 
 
 # Runs a command for so many seconds: its answer, or None if it did not end. Raises OSError.
-Runs: TypeAlias = Callable[[Sequence[str], float], Answer | None]
+Runs = Callable[[Sequence[str], float], Optional[Answer]]
 
 
 class Abandoning:

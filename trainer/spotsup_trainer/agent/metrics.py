@@ -59,7 +59,7 @@ class _Server(TCPServer):
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002 - the base class's signature
         """Usually a scraper hung up. One line in the agent's log; the base class would print a traceback."""
-        log.warning("the GPU metrics were not sent to %s: %s", client_address[0], sys.exception())
+        log.warning("the GPU metrics were not sent to %s: %s", client_address[0], sys.exc_info()[1])
 
 
 def start_gpu_metrics(address: str) -> None:

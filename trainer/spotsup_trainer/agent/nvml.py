@@ -23,7 +23,7 @@ class NvmlError(Exception):
     """The driver is missing, or does not answer."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class GpuReading:
     """One GPU now. None: the driver does not report it."""
 

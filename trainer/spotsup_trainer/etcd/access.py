@@ -15,7 +15,7 @@ ACCESS_VARIABLE = "SPOTSUP_ETCD_ACCESS"
 _MAX_BYTES = 1 << 20
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class EtcdAccess:
     """`user`: empty for an etcd without users. `ca`: certificates as PEM text; empty: the system's."""
 

@@ -45,7 +45,7 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class KeyValue:
     """One key as etcd holds it. `lease` is 0 when the key has none."""
 
@@ -56,7 +56,7 @@ class KeyValue:
     lease: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Range:
     """Keys of one read, all as of `revision`."""
 
@@ -64,7 +64,7 @@ class Range:
     revision: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Compare:
     """A guard of a transaction: `target` of `key` must equal `value`. `mod` or `create` of 0: must not exist."""
 
@@ -73,7 +73,7 @@ class Compare:
     value: int | bytes
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Put:
     """Write a key, optionally under a lease."""
 
@@ -82,7 +82,7 @@ class Put:
     lease: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Delete:
     """Delete a key, or all keys that begin with it."""
 
@@ -90,7 +90,7 @@ class Delete:
     prefix: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class TxnResult:
     """Whether the guards held, and the revision of the store after it."""
 
@@ -98,7 +98,7 @@ class TxnResult:
     revision: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class WatchEvent:
     """One change. `value` is None where the key was deleted (or its lease ended)."""
 
@@ -109,7 +109,7 @@ class WatchEvent:
     lease: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class WatchBatch:
     """Events that belong together (one revision is never split), and the revision they lead to."""
 
@@ -339,7 +339,7 @@ class Watch:
         raise EtcdUnavailableError("watch broken: etcd closed the connection")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _WatchResult:
     created: bool
     events: tuple[WatchEvent, ...] = ()

@@ -12,7 +12,7 @@ import ssl
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from spotsup_trainer.etcd.stream import LineStream
@@ -29,7 +29,7 @@ _PIECE_BYTES = 1 << 16
 # grpc's codes that say nothing about the request: cancelled, unknown, deadline, internal, unavailable, data loss.
 _NOT_ITS_FAULT = frozenset({1, 2, 4, 13, 14, 15})
 
-Json: TypeAlias = dict[str, Any]
+Json = dict[str, Any]
 T = TypeVar("T")
 
 
@@ -66,7 +66,7 @@ def decoded(text: bytes, read: Callable[[Json], T]) -> T:
         raise _NotEtcdError(f"this is no answer of etcd: {shown}") from error
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Tls:
     """Paths of PEM files; `ca_text` is what such a file holds. An etcd with `--client-cert-auth` needs cert and key."""
 
@@ -180,7 +180,7 @@ class Gateway:
         if kept is not None:
             try:
                 return self._round_trip(index, kept, path, payload)
-            except TimeoutError:
+            except socket.timeout:  # TimeoutError, under the name that Python 3.9 has for it too
                 raise
             except (OSError, http.client.HTTPException):
                 # The server may have closed the connection while it was idle: try again on a new one. All our

@@ -59,7 +59,7 @@ class ChangeLog:
         return sorted(found)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class MirrorView:
     """What the mirror holds."""
 

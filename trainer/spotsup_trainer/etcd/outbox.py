@@ -17,7 +17,7 @@ _NOT_FOUND = 5  # grpc's code for a lease that has ended
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _Write:
     value: bytes
     leased: bool

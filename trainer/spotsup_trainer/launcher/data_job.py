@@ -54,7 +54,7 @@ _PROGRESS_LINE = re.compile(r"spotsup: progress (?P<fraction>0(\.\d+)?|1(\.0+)?|
 log = logging.getLogger("spotsup_trainer")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ReportedProgress:
     """How far the command is, by its own output: a fraction of 1, and a short text."""
 
@@ -79,7 +79,7 @@ class Command:
         self.last_line = ""
         self._out = out
         self._process = subprocess.Popen(
-            [sys.executable, "-P", container_init.__file__, "--group", *shell],
+            [sys.executable, "-I", container_init.__file__, "--group", *shell],
             env=environ,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -222,7 +222,7 @@ class DataJob:
                 message = command.last_line[-_MESSAGE_CHARS:] or "it printed nothing"
                 log.info("round %d: the command ended with status %d", current.number, status)
                 return Failure(current.number, 0, status, message, time.time())
-            if self._leave_requests or not isinstance(state, Stay | Over):
+            if self._leave_requests or not isinstance(state, (Stay, Over)):
                 return self._stop(command, state)
             self._client.wait_change(_POLL_S)
 

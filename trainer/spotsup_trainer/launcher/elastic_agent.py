@@ -71,7 +71,7 @@ _WORKERS: dict[Any, Workers] = {WorkerState.SUCCEEDED: "succeeded", WorkerState.
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Program:
     """What the workers run."""
 

@@ -20,7 +20,7 @@ _TIMES = "times.json"
 _OUTCOME = "ended.json"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Outcome:
     """How a launcher ended."""
 

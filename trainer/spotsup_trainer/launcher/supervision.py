@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Literal, Union
 
 from spotsup_trainer.rendezvous.membership import Broken, Over, Standing, Yield
 from spotsup_trainer.wire import Progress
 
-Workers: TypeAlias = Literal["running", "succeeded", "failed"]
-Next: TypeAlias = Literal["rejoin", "leave", "end"]
+Workers = Literal["running", "succeeded", "failed"]
+Next = Literal["rejoin", "leave", "end"]
 
 _SLACK_S = 60.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Limits:
     """Time limits, in seconds."""
 
@@ -39,7 +39,7 @@ class Limits:
     outlive_s: float = 60.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Local:
     """The state of a launcher's own node. Times are monotonic; None: has not happened."""
 
@@ -72,24 +72,24 @@ class Local:
     force: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Continue:
     """Nothing to do."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class AnnounceDone:
     """Announce that this node's workers ended well, and wait for the other nodes' workers."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class AskToYield:
     """Ask the workers to checkpoint and park."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class KeepStacks:
     """Log the stacks of the workers that run, and tell people why."""
 
@@ -97,14 +97,14 @@ class KeepStacks:
     tell: bool = True
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class EndUnfinished:
     """Log the stacks of the workers that run, kill them, and count them as the others: they ended well."""
 
     since: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Stop:
     """End the workers, then do `then`."""
 
@@ -120,10 +120,10 @@ class Stop:
     check_gpus: bool = False
 
 
-Action: TypeAlias = Continue | AnnounceDone | AskToYield | KeepStacks | EndUnfinished | Stop
+Action = Union[Continue, AnnounceDone, AskToYield, KeepStacks, EndUnfinished, Stop]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class CheckpointCount:
     """How many checkpoints were completed in a round, as its rank 0 reports; other nodes see none."""
 

@@ -19,7 +19,7 @@ from spotsup_trainer.launcher import examine
 from spotsup_trainer.launcher.parent_death import die_with_parent, set_process_name
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class WorkerRequest:
     """A worker to start."""
 
@@ -138,7 +138,7 @@ def _run_program(request: WorkerRequest) -> int:
     except Exception as error:  # noqa: BLE001 - an error of the user's program ends here, as in the interpreter
         error.__traceback__ = _frames_of_program(error.__traceback__)
         handler.record_exception(error)
-        traceback.print_exception(error)
+        traceback.print_exception(type(error), error, error.__traceback__)
         return 1
     return 0
 

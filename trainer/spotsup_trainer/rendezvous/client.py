@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 Message = TypeVar("Message")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class RendezvousConfig:
     """Which node of which job this is, and where its etcd is."""
 
@@ -47,7 +47,7 @@ class RendezvousConfig:
     access: EtcdAccess = NO_ACCESS
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Snapshot:
     """The job's keys, decoded."""
 

@@ -14,7 +14,7 @@ import re
 from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from typing import Literal, Union
 
 from spotsup_trainer.wire import Failure, Hint, Loss, Member, Result, Round, RoundMember
 
@@ -37,7 +37,7 @@ _PROGRESS_CHECKPOINTS = 3
 _PROGRESS_S = 24 * 3600.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Rules:
     """A launcher's settings, from its command line."""
 
@@ -54,7 +54,7 @@ class Rules:
     absent_settle_s: float = 1.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class View:
     """The job's keys as one launcher sees them. Times are of one monotonic clock."""
 
@@ -77,14 +77,14 @@ class View:
     heard: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Close:
     """Write this round."""
 
     round: Round
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Wait:
     """No round yet. Ask again when a key changes, or at `until`."""
 
@@ -92,26 +92,26 @@ class Wait:
     until: float = math.inf
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Finish:
     """The job is over: write this result."""
 
     result: Result
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Stay:
     """Go on in this round."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Yield:
     """Checkpoint together at the next step, then form a new round."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Broken:
     """The round cannot go on: stop the workers, then form a new round."""
 
@@ -121,15 +121,15 @@ class Broken:
     cause: Literal["lost", "stopped", "moved"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Over:
     """The job has ended, or ends now because every member's program ended well."""
 
     result: Result
 
 
-Decision: TypeAlias = Close | Wait | Finish
-Standing: TypeAlias = Stay | Yield | Broken | Over
+Decision = Union[Close, Wait, Finish]
+Standing = Union[Stay, Yield, Broken, Over]
 
 
 def bounds(view: View) -> tuple[int, int]:

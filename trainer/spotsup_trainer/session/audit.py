@@ -11,14 +11,13 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 
 class AuditError(ValueError):
     """The lines are not an audit, or contradict each other."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Line:
     """One rank completed `step` (counted from 1, over all recoveries) with the samples `indices`, at UNIX time `t`."""
 
@@ -32,7 +31,7 @@ class Line:
     loss: float
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class RoundSpan:
     """The steps that one round completed, lost ones included. Times are UNIX seconds."""
 
@@ -44,7 +43,7 @@ class RoundSpan:
     last_at: float
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class RoundChange:
     """From one round to the next."""
 
@@ -56,7 +55,7 @@ class RoundChange:
     pause_s: float
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Report:
     """The result of an audit. Counts and losses are those of the history that led to the final weights."""
 
@@ -114,7 +113,7 @@ def analyse(lines: Iterable[Line], *, samples: int, global_batch: int) -> Report
     repeated, missed = _exactness(history, last_step, samples, global_batch)
     return Report(
         rounds=spans,
-        changes=tuple(_change(old, new) for old, new in pairwise(spans)),
+        changes=tuple(_change(old, new) for old, new in zip(spans, spans[1:])),
         steps=last_step,
         samples=sum(len(line.indices) for of_step in history.values() for line in of_step),
         samples_repeated=repeated,

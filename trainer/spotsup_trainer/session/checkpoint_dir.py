@@ -35,7 +35,7 @@ class SupersededError(CheckpointError):
     """Another process trains with this directory now; this one must stop."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Position:
     """How far training is: everything beside the tensors that a Session needs to resume."""
 
@@ -57,7 +57,7 @@ class Position:
     world: int = 1
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Owner:
     """The process that may complete checkpoints: its round (0 outside of spotsup jobs), and a token of its own."""
 
@@ -74,7 +74,7 @@ class Owner:
         return cls(int(number), token) if number.isdigit() else cls(0, text)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Checkpoint:
     """A directory that has a complete checkpoint's name."""
 

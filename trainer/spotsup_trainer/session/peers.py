@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Peers:
     """Every method is collective: all ranks must call it, in the same order."""
 

@@ -18,7 +18,7 @@ import torch
 _MASK_32 = 0xFFFFFFFF
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Cursor:
     """How far training is: samples with a position below `offset` in the order of `epoch` were trained on."""
 
@@ -26,7 +26,7 @@ class Cursor:
     offset: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Plan:
     """The settings that must stay the same for an epoch to be exact."""
 
@@ -51,7 +51,7 @@ class Plan:
             )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Share:
     """One rank's share of one step, which has the samples from `start` to `stop` in the order of `epoch`."""
 
@@ -134,7 +134,7 @@ def shuffled(positions: torch.Tensor, plan: Plan, epoch: int) -> torch.Tensor:
 
     def walk(position: torch.Tensor) -> torch.Tensor:
         row, column = position % rows, position // rows
-        for row_key, column_key in zip(keys[::2], keys[1::2], strict=True):
+        for row_key, column_key in zip(keys[::2], keys[1::2]):
             row = (row + _mix(column ^ row_key)) % rows
             column = (column + _mix(row ^ column_key)) % columns
         return column * rows + row

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch.utils.data import DataLoader, IterableDataset
@@ -260,7 +260,7 @@ class Session:
             problem = self._checkpoints.problem() or "rank 0 could not complete it"
             raise CheckpointError(f"the last checkpoint is missing: {problem}")
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> Session:  # noqa: PYI034 - Self came with Python 3.11
         return self
 
     def __exit__(

@@ -10,12 +10,12 @@ from __future__ import annotations
 import copy
 import hashlib
 from collections.abc import Callable, Iterator
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 from torch.distributed.checkpoint.staging import BlockingAsyncStager
 
-KeyPath: TypeAlias = tuple[Any, ...]
+KeyPath = tuple[Any, ...]
 
 _LEFT_OUT = object()
 

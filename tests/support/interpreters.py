@@ -1,0 +1,28 @@
+"""The interpreters that nodes may bring, as far as this computer has them: on the PATH, or pyenv's."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+INTERPRETERS = ("3.9", "3.10", "3.11", "3.12", "3.13")
+
+
+def interpreter(version: str) -> Path:
+    """The newest of a version such as "3.9"; skips the test where there is none."""
+    pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv") / "versions"
+    found = sorted(pyenv.glob(f"{version}.*/bin/python"))
+    if found:
+        return found[-1]
+    on_path = shutil.which(f"python{version}")
+    if on_path is None or _is_shim(on_path):
+        pytest.skip(f"there is no python{version} on this computer")
+    return Path(on_path)
+
+
+def _is_shim(path: str) -> bool:
+    """pyenv has one for every version that any of its interpreters has, and it may not run."""
+    return "shims" in Path(path).parts
