@@ -22,7 +22,7 @@ from tests.clouds.base import Answer
 from tests.clouds.machines import Machines
 
 IMAGES = {
-    "/aws/service/deeplearning/ami/x86_64/base-oss-nvidia-driver-gpu-ubuntu-22.04/latest/ami-id": "ami-0open",
+    "/aws/service/deeplearning/ami/x86_64/base-oss-nvidia-driver-gpu-ubuntu-24.04/latest/ami-id": "ami-0open",
     "/aws/service/deeplearning/ami/x86_64/base-proprietary-nvidia-driver-gpu-ubuntu-22.04/latest/ami-id": "ami-0closed",
 }
 _ADDRESSES = ("ipAddress", "dnsName", "privateIpAddress", "privateDnsName", "association")

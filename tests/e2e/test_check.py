@@ -62,6 +62,7 @@ class Installation:
 @pytest.fixture
 def installation(tmp_path: Path) -> Iterator[Installation]:
     with wire_cloud("aws") as server:
+        server.cloud.let_daemon_in()
         yield Installation(tmp_path, server)
 
 
