@@ -18,6 +18,7 @@ from bootstrap.model import Run, Setup, Skip, Unfit
 from bootstrap.monitoring.step import monitoring
 from bootstrap.mounts.step import mount_key, mounts
 from bootstrap.network.step import network
+from bootstrap.reach.step import reach
 from bootstrap.system.step import hygiene
 
 __all__ = [
@@ -54,6 +55,7 @@ STEPS: Sequence[tuple[str, Step]] = (
     ("mounts", mounts),
     ("code", code),
     ("trainer", trainer),
+    ("reach", reach),
     ("container", container),
     ("environment", environment),
     ("gpu-check", gpu_check),

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Annotated, Literal, TypeAlias
+from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator
 
@@ -54,6 +55,11 @@ class Section(BaseModel):
     def on_this_host(self) -> bool:
         """Whether machines are processes of the daemon's own computer, with its folders and its users."""
         return False
+
+    @property
+    def away(self) -> bool:
+        """Whether machines are other computers: what is bound to this one's loopback does not exist for them."""
+        return not self.on_this_host
 
     def shared_folder(self, state: Path) -> Path:
         """Where a job's checkpoints go that names neither storage nor a folder. `state`: the daemon's state folder."""
@@ -105,6 +111,12 @@ class CloudSettings(Section):
     def login_user(self) -> str:
         """As `Section` says."""
         return self.ssh_user
+
+    @property
+    def away(self) -> bool:
+        """As `Section` says. A cloud whose API is on this computer is a test cloud, and so are its machines."""
+        host = urlsplit(self.endpoint).hostname or ""
+        return not (host == "localhost" or host.startswith("127.") or host == "::1")
 
     @property
     def dead_man_after_s(self) -> float:

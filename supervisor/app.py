@@ -22,6 +22,8 @@ from spotsup_trainer.wire import Keys
 from provisioners.base import Provisioner
 from supervisor.clouds import open_clouds
 from supervisor.config import Config
+from supervisor.endpoints import refusal
+from supervisor.errors import UsageError
 from supervisor.identity import Identity, load_identity
 from supervisor.journal.connection import (
     embedded_etcd_of,
@@ -65,6 +67,8 @@ def run_daemon(config: Config, *, embedded_etcd: bool, version: str) -> None:
     """
     wake, stop = threading.Event(), threading.Event()
     with contextlib.ExitStack() as stack:
+        if problem := refusal(config, embedded=embedded_etcd):
+            raise UsageError(problem)
         stack.enter_context(state_lock(config.state))
         _stop_on_signals(wake, stop)
         server = embedded_etcd_of(config) if embedded_etcd else None

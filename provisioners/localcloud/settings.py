@@ -57,6 +57,11 @@ class LocalSettings(Section):
         """As `Section` says."""
         return not self.image
 
+    @property
+    def away(self) -> bool:
+        """A virtual machine, too, is on this computer and reaches nothing else of it than what it was given."""
+        return False
+
     def shared_folder(self, state: Path) -> Path:
         """As `Section` says."""
         return self.folder(state).absolute() / "shared"

@@ -18,6 +18,7 @@ from provisioners.calls import Deadline
 from provisioners.registry import CLOUDS
 from supervisor.clouds import NO_CLOUD, clouds_of, open_cloud
 from supervisor.config import Config
+from supervisor.endpoints import node_endpoints, refusal
 from supervisor.errors import SpotsupError, StartError
 from supervisor.identity import load_identity
 from supervisor.runtime.background import in_background
@@ -37,7 +38,7 @@ class CheckResult:
 def check_installation(config: Config, *, embedded_etcd: bool, timeout_s: float = TIMEOUT_S) -> list[CheckResult]:
     """Run all checks at the same time, each within `timeout_s`. A failed check is a result, never an exception."""
     checks: dict[str, Callable[[], Sequence[Finding]]] = {
-        "etcd": lambda: [_etcd(config, embedded=embedded_etcd)],
+        "etcd": lambda: [_etcd(config, embedded=embedded_etcd), _reach(config, embedded=embedded_etcd)],
         "ssh": lambda: [_key(config.state)],
         "slack": lambda: [_slack(config)],
     }
@@ -95,6 +96,14 @@ def _etcd(config: Config, *, embedded: bool) -> Finding:
     finally:
         etcd.close()
     return Finding("answer", ok=True, message=f"etcd answers at {endpoints}")
+
+
+def _reach(config: Config, *, embedded: bool) -> Finding:
+    """Whether nodes may be given etcd's endpoints. Whether they reach them is tried by each node's bootstrap."""
+    if problem := refusal(config, embedded=embedded):
+        return Finding("nodes", ok=False, message=problem)
+    found = node_endpoints(config, embedded=embedded)
+    return Finding("nodes", ok=True, message=f"nodes are given etcd at {', '.join(found)}")
 
 
 def _key(state: Path) -> Finding:

@@ -67,6 +67,9 @@ class SshPreparer:
             setup = replace(setup, etcd_access=self._access_for(job))
             bootstrap(target, setup, clock=self._clock.now, deadline_s=self._config.timing.bootstrap_timeout_s)
         except (BootstrapError, PackError, SpotsupError, ValueError) as error:
+            if isinstance(error, BootstrapError) and error.step == "reach" and not self._journal.read().live:
+                # etcd is away, also for this daemon: that says nothing about the node (P5).
+                return replace(outcome_of(node.id, error), unreachable=True)
             return outcome_of(node.id, error)
         return BootstrapDone(node.id)
 

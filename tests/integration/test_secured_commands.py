@@ -132,3 +132,18 @@ def test_what_is_missing_for_users_is_said(tmp_path: Path) -> None:
         "etcd.ca, etcd.cert and etcd.key cannot be used"
         in CliRunner().invoke(main, ["check", "--config", str(file)]).output
     )
+
+
+def test_a_daemon_that_rents_machines_does_not_start_with_an_etcd_that_is_open_or_out_of_reach(state: Path) -> None:
+    file = state.parent / "spotsupd.toml"
+    file.write_text(f'state_dir = "{state}"\n[aws]\nregions = ["us-east-1"]\n')
+    for arguments in (["--embedded-etcd"], []):
+        done = CliRunner().invoke(main, ["run", "--config", str(file), *arguments])
+        assert (
+            done.exit_code,
+            "[aws] rents machines, which cannot be given etcd at http://127.0.0.1" in done.output,
+        ) == (
+            2,
+            True,
+        )
+    assert not state.exists()  # nothing was started

@@ -48,6 +48,7 @@ SUPERVISOR = (
     ("market",),
     ("planner", "alerts"),
     ("config",),
+    ("endpoints",),
     ("clouds", "journal"),
     ("runtime",),
     ("nodes",),
