@@ -153,7 +153,7 @@ class TimingConfig(_Strict):
     """A node with a preemption notice leaves the round this long before its deadline, and twice what a checkpoint of
     its job takes earlier, once that is measured. Smaller than `drain_timeout_s`."""
     launch_timeout_s: Seconds = 300.0
-    """A machine that does not run after this time is given up."""
+    """A machine that does not run after this time is given up; one with 8 GPUs or more, after three times as long."""
     bootstrap_timeout_s: Seconds = 900.0
     """Preparing a node over SSH may take this long."""
     ready_timeout_s: Seconds = 180.0

@@ -36,6 +36,9 @@ CHANGES = (
 )
 """The permissions that a launch and a termination need in the resource group, including Azure's own steps for them."""
 
+ASSIGN = "Microsoft.Authorization/roleAssignments/write"
+"""The permission with which the daemon gives each machine the right to deallocate itself."""
+
 _ID = re.compile(r"/subscriptions/[^/]+/resourceGroups/([^/]+)/providers/Microsoft\.Network/(.+)", re.IGNORECASE)
 
 
@@ -46,7 +49,7 @@ class Checks(CloudChecks):
         self._azure = azure
         self._settings = settings
         self._catalog = catalog
-        self._offers = Offers(azure, settings, catalog)
+        self._offers = Offers(azure, settings, catalog, time.time)
 
     def _further(self, deadline: Deadline) -> Iterator[Finding]:
         yield self._try("reading", lambda: self._reading(deadline))
@@ -59,6 +62,9 @@ class Checks(CloudChecks):
         for named in self._images():
             yield self._try(f"{region} image", partial(self._image, region, named, deadline))
         yield self._try(f"{region} network", lambda: self._network(region, deadline))
+        for zone, scale_set in self._settings.scale_sets.items():
+            if zone.rpartition("-")[0] == region or zone == region:
+                yield self._try(f"{zone} scale set", partial(self._scale_set, zone, scale_set, deadline))
         yield self._try(f"{region} sizes", lambda: self._sizes(region, deadline))
         yield self._try(f"{region} quota", lambda: self._quota(region, deadline))
 
@@ -86,8 +92,8 @@ class Checks(CloudChecks):
             return self._azure.ask(what, lambda clients, more: clients.raw(method, url, params, more), deadline)
 
         def log() -> object:
-            settings = self._settings
-            return history.read(page, settings.subscription, settings.resource_group, time.time(), window_s=60.0)
+            settings, now = self._settings, time.time() + self._azure.ahead_s
+            return history.read(page, settings.subscription, settings.resource_group, now, window_s=60.0)
 
         yield "machines", lambda: list(self._azure.pages("machines", machines, deadline))
         yield "machines' power in the subscription", lambda: list(self._azure.pages("their power", power, deadline))
@@ -103,7 +109,8 @@ class Checks(CloudChecks):
             "/providers/Microsoft.Authorization/permissions"
         )
         granted = self._get("the daemon's permissions", path, _PERMISSIONS_API, deadline).get("value") or []
-        missing = [action for action in CHANGES if not any(allows(each, action) for each in granted)]
+        wanted = [*CHANGES, *((ASSIGN,) if settings.dead_man_after_s else ())]
+        missing = [action for action in wanted if not any(allows(each, action) for each in granted)]
         if missing:
             raise DeniedError(
                 f"the daemon may not do {', '.join(missing)} in {settings.resource_group}: give it what "
@@ -114,12 +121,12 @@ class Checks(CloudChecks):
     def _switch(self) -> str:
         if not self._settings.dead_man_s:
             return "machines have no dead-man switch: azure.dead_man_s is 0"
-        if not self._settings.identity:
+        if not self._settings.dead_man_role:
             raise ProvisionerError(
-                "machines have no dead-man switch: Azure bills a machine that has shut itself down, and only a "
-                "managed identity lets it delete itself; set azure.identity, or azure.dead_man_s = 0 to do without"
+                "machines have no dead-man switch: Azure bills a machine that has shut itself down, and only a role "
+                "lets it deallocate itself; set azure.dead_man_role, or azure.dead_man_s = 0 to do without"
             )
-        return f"a machine without contact for {self._settings.dead_man_s:g} s deletes itself"
+        return f"a machine without contact for {self._settings.dead_man_s:g} s deallocates itself"
 
     def _images(self) -> list[str]:
         settings = self._settings
@@ -197,6 +204,19 @@ class Checks(CloudChecks):
             raise ProvisionerError(
                 f"{error}; look at azure.{'subnets' if kind == 'subnets' else 'security_groups'}"
             ) from error
+
+    def _scale_set(self, zone: str, scale_set: str, deadline: Deadline) -> str:
+        """InfiniBand is set up within one placement group of one scale set."""
+        found = self._get(f"the scale set {scale_set.rpartition('/')[2]}", scale_set, launch.COMPUTE_API, deadline)
+        properties, name = found.get("properties") or {}, found.get("name")
+        where = f"{found.get('location')}-{found['zones'][0]}" if found.get("zones") else found.get("location")
+        if properties.get("orchestrationMode") != "Flexible":
+            raise ProvisionerError(f"the scale set {name} is not Flexible: machines cannot join it; name another one")
+        if properties.get("singlePlacementGroup") is not True:
+            raise ProvisionerError(f"the scale set {name} has several placement groups: create one with a single group")
+        if where != zone:
+            raise ProvisionerError(f"azure.scale_sets: {name} is in {where}, not in {zone}")
+        return f"machines in {zone} join the scale set {name}, in which InfiniBand connects them"
 
     def _sizes(self, region: str, deadline: Deadline) -> str:
         gpus = {each.name.lower(): each.gpu for each in self._catalog.select("azure", OfferQuery())}

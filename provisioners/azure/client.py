@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
+from email.utils import parsedate_to_datetime
 from typing import Any
 
 from provisioners.azure.errors import ERRORS, AzureErrorReply
@@ -21,10 +23,13 @@ from provisioners.codes import ApiError
 MAX_PAGES = 200
 CREDENTIALS_HINT = "; set them up for the daemon's user"
 _MAX_RETRY_AFTER_S = 300.0
+_CLOCKS_AGREE_S = 15.0  # dates are in whole seconds, and answers take time
 
 
 class Azure:
-    """The SDK's clients for one subscription. Thread-safe."""
+    """The SDK's clients for one subscription. Thread-safe. `ahead_s`: how far Azure's clock is ahead, by the last
+    answer; 0 where no difference can be measured.
+    """
 
     def __init__(self, settings: AzureSettings) -> None:
         try:
@@ -42,6 +47,7 @@ class Azure:
         self._lock = threading.Lock()
         self._tokens = Tokens(settings)
         self._clients: dict[str, Any] = {}
+        self.ahead_s = 0.0
 
     @property
     def group(self) -> str:
@@ -109,7 +115,7 @@ class Azure:
                 return
         raise ProvisionerError(f"Azure has more than {MAX_PAGES} pages of {what}")
 
-    def raw(self, method: str, url: str, params: Mapping[str, str], limits: Mapping[str, Any]) -> Any:
+    def raw(self, method: str, url: str, params: Mapping[str, str], limits: Mapping[str, Any], body: Any = None) -> Any:
         """One request for which the SDK has no method, through its clients' public `send_request`; returns JSON.
         For use within `once` and `ask`. `url`: a path, or an address from Azure.
         """
@@ -118,8 +124,9 @@ class Azure:
         from azure.mgmt.core.exceptions import ARMErrorFormat
 
         client = self.client("compute")
-        response = client.send_request(HttpRequest(method, url, params=dict(params)), **limits)
-        if response.status_code not in {200, 202}:
+        content = {} if body is None else {"json": body}
+        response = client.send_request(HttpRequest(method, url, params=dict(params), **content), **limits)
+        if response.status_code not in {200, 201, 202}:
             raise HttpResponseError(response=response, error_format=ARMErrorFormat)
         found = response.json()
         if not isinstance(found, dict):
@@ -132,6 +139,13 @@ class Azure:
             if name not in self._clients:
                 self._clients[name] = self._made(name)
             return self._clients[name]
+
+    def _read_clock(self, date: str) -> None:
+        try:
+            ahead_s = parsedate_to_datetime(date).timestamp() - time.time()
+        except ValueError:
+            return
+        self.ahead_s = ahead_s if abs(ahead_s) > _CLOCKS_AGREE_S else 0.0
 
     def _made(self, name: str) -> Any:
         from azure.core.pipeline import policies
@@ -154,10 +168,25 @@ class Azure:
                 policies.ContentDecodePolicy(),
                 ARMChallengeAuthenticationPolicy(self._tokens, SCOPE),
                 policies.CustomHookPolicy(),
+                _clock_policy(self._read_clock),
                 ARMHttpLoggingPolicy(),
             ],
             **trust(settings),
         )
+
+
+def _clock_policy(read: Callable[[str], None]) -> Any:
+    """Reads Azure's clock from each answer."""
+    from azure.core.pipeline.policies import SansIOHTTPPolicy
+
+    class Clock(SansIOHTTPPolicy):  # type: ignore[misc]
+        """As above."""
+
+        def on_response(self, request: Any, response: Any) -> None:  # noqa: ARG002 - the SDK's names
+            """Every answer has a date."""
+            read(response.http_response.headers.get("Date") or "")
+
+    return Clock()
 
 
 class Clients:

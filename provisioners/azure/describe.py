@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from provisioners.azure.errors import ERRORS, AzureErrorReply
 from provisioners.azure.history import NOTICE_S, Past, timestamp
 from provisioners.azure.launch import is_named_by, token_in
 from provisioners.azure.settings import AzureSettings
@@ -23,6 +24,7 @@ from provisioners.base import (
     ProvisionerError,
     owner_of,
 )
+from provisioners.calls import one_line
 
 # "States and billing status of Azure Virtual Machines". A stopped machine is allocated and billed.
 _POWER = {
@@ -50,10 +52,11 @@ def instance(
     addresses: Addresses | None = None,
     past: Past | None = None,
     now: float = math.inf,
+    failed: tuple[str, str] = ("", ""),
 ) -> Instance:
     """One existing machine. Raises ProvisionerError where the description lacks a required field.
 
-    `now`: on our clock; Azure's may be ahead of it, so later times in the log count as now.
+    `now`: on our clock; Azure's may be ahead of it, so later times in the log count as now. `failed`: as of `failure`.
     """
     properties = raw.get("properties") or {}
     name, made = raw.get("name"), str(properties.get("provisioningState", "")).lower()
@@ -66,12 +69,17 @@ def instance(
     state = _state(made, power)
     ended = state in {InstanceState.STOPPING, InstanceState.STOPPED}
     tags = tags_of(raw)
+    code, message = failed
+    size, zone = (properties.get("hardwareProfile") or {}).get("vmSize") or "", _zone(raw)
+    refusal = None
+    if code and ended:
+        refusal = ERRORS.refusal(AzureErrorReply("Azure, creating the machine,", 200, code, message), f"{zone}, {size}")
     coming = past.evicted_at if not ended and past.gone_at is None else None
     return Instance(
         id=name,
         region=str(raw.get("location", "")),
-        zone=_zone(raw),
-        instance_type=(properties.get("hardwareProfile") or {}).get("vmSize") or "",
+        zone=zone,
+        instance_type=size,
         state=state,
         launched_at=timestamp(properties.get("timeCreated")) or 0.0,
         ssh_host=addresses.public if settings.public_address else addresses.private,
@@ -82,6 +90,8 @@ def instance(
         owner=owner_of(tags),
         node=tags.get(NODE_TAG, ""),
         token=tags.get(TOKEN_TAG, ""),
+        end_message=one_line(f"{code}: {message}") if code and ended else "",
+        refused=refusal,
     )
 
 
@@ -109,6 +119,14 @@ def gone(name: str, past: Past, settings: AzureSettings, owner: Owner) -> Instan
 def powers(listed: Iterable[Mapping[str, Any]]) -> dict[str, str]:
     """Machine's id in lower case -> "running", "deallocated" and so on, of a listing of statuses."""
     return {str(each.get("id", "")).lower(): status(each, "PowerState/") for each in listed}
+
+
+def failures(listed: Iterable[Mapping[str, Any]]) -> dict[str, tuple[str, str]]:
+    """Machine's id in lower case -> why its creation failed, of a listing of statuses. Azure looks for room after it
+    has accepted a launch, and needs 10 to 60 s to find none.
+    """
+    found = {str(each.get("id", "")).lower(): failure(each) for each in listed}
+    return {machine: why for machine, why in found.items() if why[0]}
 
 
 def status(raw: Mapping[str, Any], kind: str) -> str:
@@ -172,7 +190,8 @@ def _state(made: str, power: str) -> InstanceState:
     if made in {"failed", "canceled"}:
         return _POWER.get(power, InstanceState.STOPPED)
     if made == "creating":
-        return InstanceState.PENDING
+        # Until the guest has reported to Azure, which takes minutes on large machines, after they run.
+        return InstanceState.RUNNING if power == "running" else InstanceState.PENDING
     return _POWER.get(power, InstanceState.RUNNING)
 
 

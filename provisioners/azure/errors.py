@@ -14,7 +14,7 @@ from provisioners.base import Scope
 from provisioners.codes import Code, ErrorTable, Kind, denied
 
 CAPACITY_MEMORY_S = 600.0
-ABSENT_MEMORY_S = 3600.0  # karpenter's for SkuNotAvailable
+ABSENT_MEMORY_S = 3600.0
 QUOTA_MEMORY_S = 600.0  # karpenter's for a quota that is used up
 NO_QUOTA_MEMORY_S = 3600.0  # karpenter's for a quota of 0
 THROTTLED_S = 10.0
@@ -47,7 +47,8 @@ def _fatal(name: str, remedy: str = "", source: str = "ARM") -> Code:
 
 
 TABLE: Sequence[Code] = (
-    _capacity("SkuNotAvailable", "karpenter", memory_s=ABSENT_MEMORY_S),
+    # karpenter's hour is for sizes that a region lacks. Those are not offered (offers.py): here it is a full zone.
+    _capacity("SkuNotAvailable", "spot"),
     _capacity("AllocationFailed", "compute"),
     _capacity("AllocationFailure", "karpenter"),
     _capacity("ZonalAllocationFailed", "compute"),

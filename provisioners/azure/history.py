@@ -2,9 +2,8 @@
 
 A deleted machine is gone from every listing at once, and the machines' own API never reports whether Azure evicted it
 or a user deleted it. The log does, some minutes late. Source of its format: Microsoft.Insights, activityLogs_API.json,
-version 2015-04-01. Not verified on a real account: that evictions of single machines are logged as
-Microsoft.Compute/virtualMachines/evictSpotVM/action (for those of scale sets it is known), and that the claim xms_mirid
-identifies a machine that deletes itself.
+version 2015-04-01. Evictions are logged as Microsoft.Compute/virtualMachines/evictSpotVM/action. Not verified on a real
+account: that the claim xms_mirid identifies a machine that deallocates itself.
 """
 
 from __future__ import annotations
@@ -22,9 +21,10 @@ API = "2015-04-01"
 WINDOW_S = 3600.0
 """How far back the log is read: an ended machine is listed for so long."""
 
-CLOCKS_S = 3900.0
-"""The difference between clocks that is tolerated, either way: one that is set to local time is off by whole hours.
-Without entries later than our now, a token whose machine has ended would look unused."""
+CLOCKS_S = 60.0
+"""The difference between clocks that is tolerated, either way, after what was measured of it (`Azure.ahead_s`). Without
+entries later than our now, a token whose machine has ended would look unused; whether Azure takes an end of the range
+that is far in the future is not documented."""
 
 NOTICE_S = 30.0
 """Spot machines get "at least 30 seconds" of notice."""
@@ -117,11 +117,11 @@ def events(entries: Iterable[Mapping[str, Any]], group: str) -> list[Event]:
     return found
 
 
-def pasts(found: Iterable[Event], identity: str) -> dict[str, Past]:
-    """Machine's name in lower case -> its history. `identity`: the one with which nodes delete themselves."""
+def pasts(found: Iterable[Event]) -> dict[str, Past]:
+    """Machine's name in lower case -> its history."""
     known: dict[str, Past] = {}
     for event in sorted(found, key=lambda each: each.at):
-        known[event.machine] = _after(known.get(event.machine, Past()), event, identity)
+        known[event.machine] = _after(known.get(event.machine, Past()), event)
     return known
 
 
@@ -134,7 +134,7 @@ def timestamp(value: object) -> float | None:
     return (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
 
 
-def _after(past: Past, event: Event, identity: str) -> Past:
+def _after(past: Past, event: Event) -> Past:
     in_progress = event.status in _IN_PROGRESS
     if event.operation == "write":
         if past.gone_at is not None:
@@ -151,12 +151,13 @@ def _after(past: Past, event: Event, identity: str) -> Past:
             past, cause=EndCause.PREEMPTED, evicted_at=past.evicted_at or event.at, gone_at=past.gone_at or gone_at
         )
     if event.operation == "delete" and in_progress:
-        itself = bool(identity) and event.by_identity.lower() == identity.lower()
-        cause = past.cause or (EndCause.FAILED if itself else EndCause.USER)
+        cause = past.cause or EndCause.USER
         gone_at = event.at if event.status == "succeeded" else None
         return replace(past, cause=cause, gone_at=past.gone_at or gone_at)
     if event.operation in _STOPS and in_progress:
-        return replace(past, stopped_by=EndCause.USER)
+        # Its dead-man switch has the machine's own identity.
+        itself = event.by_identity.lower().endswith(f"/virtualmachines/{event.machine}")
+        return replace(past, stopped_by=EndCause.FAILED if itself else EndCause.USER)
     return past
 
 

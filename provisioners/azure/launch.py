@@ -6,6 +6,7 @@ import base64
 import hashlib
 import re
 import shlex
+import uuid
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -18,12 +19,16 @@ from provisioners.userdata import DeadMan, user_data
 # creates the daemon's user.
 ADMIN = "spotsup-admin"
 COMPUTE_API = "2024-07-01"
-"""The API version with which a machine deletes itself."""
+"""The API version with which machines are created, and deallocate themselves. From 2025-11-01 on, Trusted Launch is the
+default where image and size support it, and its Secure Boot loads no driver that bootstrap builds; `securityType`
+Standard is refused unless the subscription has the feature UseStandardSecurityType (azure-cli#31195, #31234).
+"""
 
 NETWORK_API = "2022-11-01"
 """The oldest network API version that allows interfaces within a machine's request."""
 
 _NAME = re.compile(r"spotsup-([a-z2-7]{8})-([a-z0-9-]+)")
+_ASSIGNMENTS = uuid.UUID("2f6f0f6c-0d0c-5d3f-8a5b-6a1d9c5b7e21")
 _MAX_NAME = 63  # Azure allows 64, but the name is also the host name
 _MAX_TAGS = 50
 _MAX_CUSTOM_DATA = 87380  # "64 KB before encoding", virtual machines' custom data
@@ -102,9 +107,38 @@ def virtual_machine(
             "evictionPolicy": "Delete",
             "billingProfile": {"maxPrice": -1},
         }
-    if settings.identity:
-        body["identity"] = {"type": "UserAssigned", "userAssignedIdentities": {settings.identity: {}}}
+    if identity := _identity(settings, request.dead_man_s):
+        body["identity"] = identity
+    if scale_set := settings.scale_sets.get(offer.zone):
+        body["properties"]["virtualMachineScaleSet"] = {"id": scale_set}
     return body
+
+
+def _identity(settings: AzureSettings, dead_man_s: float) -> dict[str, Any]:
+    """The machine's own identity is what its dead-man switch uses; another one is the user's."""
+    own, users = bool(dead_man_s and settings.dead_man_role), bool(settings.identity)
+    kinds = [name for name, wanted in (("SystemAssigned", own), ("UserAssigned", users)) if wanted]
+    found: dict[str, Any] = {"type": ", ".join(kinds)} if kinds else {}
+    return found | ({"userAssignedIdentities": {settings.identity: {}}} if users else {})
+
+
+def role_assignment(vm: Mapping[str, Any], settings: AzureSettings) -> tuple[str, dict[str, Any]] | None:
+    """(path, body) of the PUT that lets a machine deallocate itself: the role's scope is that machine alone, so that no
+    program on it can end another one. None where it has no identity of its own. The name is always the same: a repeated
+    PUT changes nothing.
+    """
+    principal = str((vm.get("identity") or {}).get("principalId") or "")
+    if not principal or not settings.dead_man_role:
+        return None
+    name = uuid.uuid5(_ASSIGNMENTS, f"{str(vm['id']).lower()}\n{principal}")
+    properties = {
+        "roleDefinitionId": settings.dead_man_role,
+        "principalId": principal,
+        # Without it, Azure looks the new identity up, and does not find it for minutes.
+        "principalType": "ServicePrincipal",
+    }
+    path = f"{vm['id']}/providers/Microsoft.Authorization/roleAssignments/{name}"
+    return path, {"properties": properties}
 
 
 def all_tags(request: LaunchRequest, settings: AzureSettings) -> dict[str, str]:
@@ -147,15 +181,15 @@ def image_reference(named: str) -> dict[str, str]:
 
 
 def dead_man(name: str, settings: AzureSettings, after_s: float) -> DeadMan | None:
-    """The switch: the machine deletes itself with its managed identity. None without one: Azure bills a machine that
-    has shut itself down, so it keeps running and the daemon can find it.
+    """The switch: the machine deallocates itself, with its own identity. None without the role for it: Azure bills a
+    machine that has shut itself down, so it keeps running and the daemon can find it.
     """
-    if not after_s or not settings.identity:
+    if not after_s or not settings.dead_man_role:
         return None
     arm = settings.endpoint or "https://management.azure.com"
     machine = (
         f"{arm}/subscriptions/{settings.subscription}/resourceGroups/{settings.resource_group}"
-        f"/providers/Microsoft.Compute/virtualMachines/{name}?api-version={COMPUTE_API}&forceDeletion=true"
+        f"/providers/Microsoft.Compute/virtualMachines/{name}/deallocate?api-version={COMPUTE_API}"
     )
     imds = '"${SPOTSUP_AZURE_METADATA:-http://169.254.169.254}/metadata/identity/oauth2/token"'
     return DeadMan(
@@ -164,11 +198,10 @@ def dead_man(name: str, settings: AzureSettings, after_s: float) -> DeadMan | No
             [
                 f"token=$(curl -fsS --noproxy '*' --max-time 30 --retry 3 -H Metadata:true -G {imds} \\",
                 "    -d api-version=2018-02-01 --data-urlencode resource=https://management.azure.com/ \\",
-                f"    --data-urlencode mi_res_id={shlex.quote(settings.identity)} \\",
                 "    | python3 -c 'import json, sys; print(json.load(sys.stdin)[\"access_token\"])')",
                 # Not on the command line, which every process on the machine may read.
                 'printf \'header = "Authorization: Bearer %s"\\n\' "$token" \\',
-                f"    | curl -fsS --max-time 60 --retry 3 -X DELETE -K - {shlex.quote(machine)}",
+                f"    | curl -fsS --max-time 60 --retry 3 -X POST -d '' -K - {shlex.quote(machine)}",
             ]
         ),
     )

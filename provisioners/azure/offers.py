@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,10 +14,13 @@ from provisioners.base import DeniedError, Market, Offer, OfferQuery, Unreachabl
 from provisioners.calls import Deadline
 from provisioners.catalog import Catalog, MachineType
 from provisioners.codes import ApiError
+from provisioners.kept import Kept
 from provisioners.offers import CloudOffers
 
 LIVE = "Azure retail prices, live"
 SPOT_QUOTA = "lowPriorityCores"
+SIZES_KEPT_S = 3600.0
+_THREADS = 8
 _MAX_PRICE_PAGES = 10
 _PRICES_SHARE = 0.5  # of the time that is left
 
@@ -41,19 +46,29 @@ class Offers(CloudOffers):
         "to lift the restriction"
     )
 
-    def __init__(self, azure: Azure, settings: AzureSettings, catalog: Catalog) -> None:
+    def __init__(
+        self, azure: Azure, settings: AzureSettings, catalog: Catalog, now: Callable[[], float] = time.time
+    ) -> None:
+        """`now`: UNIX seconds."""
         super().__init__(settings.regions, catalog)
         self._azure = azure
         self._settings = settings
+        self._now = now
+        self._places: Kept[str, list[Place]] = Kept(SIZES_KEPT_S)
 
     def _complaints(
         self, types: Mapping[str, MachineType], regions: Sequence[str], query: OfferQuery, deadline: Deadline
     ) -> Mapping[Offer, str]:
         by_size = {name.lower(): each for name, each in types.items()}
         found: dict[Offer, Place] = {}
-        for region in regions:
-            found |= self._in_region(region, by_size, query, deadline)
-        limits = {region: quotas(self._azure, region, deadline) for region in {each.region for each in found}}
+        # A region's sizes are megabytes: one after the other, a few regions would use up the time of a submit.
+        with ThreadPoolExecutor(min(len(regions), _THREADS)) as pool:
+            asked = [pool.submit(self._in_region, region, by_size, query, deadline) for region in regions]
+            for each in asked:
+                found |= each.result()
+            places = sorted({each.region for each in found})
+            quotas_of = [pool.submit(quotas, self._azure, region, deadline) for region in places]
+            limits = {region: each.result() for region, each in zip(places, quotas_of, strict=True)}
         return {
             each: _complaint(each, place, types[each.instance_type], limits[each.region])
             for each, place in found.items()
@@ -78,7 +93,13 @@ class Offers(CloudOffers):
         return made
 
     def places(self, region: str, deadline: Deadline) -> list[Place]:
-        """Every size in the region that the subscription may use, by zone. Raises ProvisionerError."""
+        """Every size in the region that the subscription may use, by zone. Raises ProvisionerError.
+
+        Kept for an hour: which sizes exist and may be used changes with Azure's expansions and with support requests.
+        """
+        return self._places.get(region, self._now(), lambda: self._read_places(region, deadline))
+
+    def _read_places(self, region: str, deadline: Deadline) -> list[Place]:
         listed = self._azure.pages(
             f"sizes in {region}",
             lambda clients, more: clients.compute.resource_skus.list(filter=f"location eq '{region}'", **more),
@@ -143,13 +164,14 @@ def prices_of(items: Iterable[Mapping[str, Any]], market: Market) -> dict[str, f
 
 
 def quotas(azure: Azure, region: str, deadline: Deadline) -> dict[str, int] | None:
-    """Quota's name in lower case -> vCPUs; None where it cannot be read, which blocks no launch."""
+    """Quota's name in lower case -> vCPUs; None where it may not be read, which blocks no launch. Raises
+    UnreachableError: sizes may be known from before."""
     try:
         listed = azure.pages(
             f"quotas in {region}", lambda clients, more: clients.compute.usage.list(region, **more), deadline
         )
         return {str((each.get("name") or {}).get("value", "")).lower(): int(each["limit"]) for each in listed}
-    except (ApiError, DeniedError, UnreachableError, KeyError, TypeError, ValueError):
+    except (ApiError, DeniedError, KeyError, TypeError, ValueError):
         return None
 
 

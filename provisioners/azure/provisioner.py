@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from provisioners.azure import console, describe, errors, history, launch, leftovers
 from provisioners.azure.checks import Checks
@@ -14,6 +14,7 @@ from provisioners.azure.offers import Offers
 from provisioners.azure.settings import AzureSettings
 from provisioners.base import (
     CLUSTER_TAG,
+    DeniedError,
     Fatal,
     Finding,
     Instance,
@@ -39,6 +40,7 @@ from provisioners.readings import read_each
 NOT_FOUND = ("ResourceNotFound", "NotFound", "ResourceGroupNotFound", "HTTP 404")
 # When to check whether an accepted launch has failed: a failure seen here has a code for capacity memory.
 _LOOKS_S = (0.0, 0.5, 1.5)
+_ASSIGNMENTS_API = "2022-04-01"
 _LOG_SHARE = 0.3  # of the time that is left: a slow log must not cost the listing
 
 
@@ -54,7 +56,7 @@ class AzureProvisioner:
         self._catalog = catalog or load_catalog(settings.catalog)
         self._azure = Azure(settings)
         self._now = now
-        self._offers = Offers(self._azure, settings, self._catalog)
+        self._offers = Offers(self._azure, settings, self._catalog, now)
 
     def offers(self, query: OfferQuery, timeout_s: float) -> Sequence[Offer]:
         """As the protocol says."""
@@ -65,7 +67,8 @@ class AzureProvisioner:
 
         Azure accepts a request first and allocates it later. The operation is watched for two seconds; if it fails
         within them, the machine that it leaves behind is deleted, and the outcome follows from the operation's code. If
-        it fails later, a listing shows the machine as stopped, with its tags: the daemon then terminates it.
+        it fails later, a listing shows the machine as stopped, with its tags and the refusal: the daemon then
+        terminates it.
         """
         deadline = Deadline(timeout_s)
         return launched(
@@ -127,9 +130,31 @@ class AzureProvisioner:
         if (reply := self._failed_at_once(operation, deadline)) is not None:
             return self._after_deleting(name, reply, where, deadline)
         try:
+            self._let_deallocate_itself(vm, deadline)
+        except ApiError as error:
+            return self._after_deleting(name, cast("AzureErrorReply", error.reply), where, deadline)
+        except DeniedError:
+            self._delete(name, deadline)  # if that fails, the sweep of orphans ends it
+            raise
+        except ProvisionerError as error:
+            return Unknown(f"Azure accepted the launch, and not its dead-man switch: {error}")
+        try:
             return Launched(describe.instance(vm, self._settings))
         except ProvisionerError as error:
             return Unknown(f"Azure accepted the launch, but its reply cannot be read: {error}")
+
+    def _let_deallocate_itself(self, vm: Mapping[str, Any], deadline: Deadline) -> None:
+        """Give the machine's own identity its one right. Raises as `Azure.ask`."""
+        assignment = launch.role_assignment(vm, self._settings)
+        if assignment is None:
+            return
+        path, body = assignment
+        params = {"api-version": _ASSIGNMENTS_API}
+        self._azure.ask(
+            "the role of a machine's dead-man switch",
+            lambda clients, more: clients.raw("PUT", path, params, more, body),
+            deadline,
+        )
 
     def _put(self, name: str, body: Mapping[str, Any], deadline: Deadline) -> tuple[Mapping[str, Any], str]:
         """(the machine as Azure accepted it, the URL of its operation). Raises as `Azure.once`."""
@@ -145,6 +170,7 @@ class AzureProvisioner:
                 etag="*",
                 match_condition=MatchConditions.IfMissing,
                 polling=False,
+                api_version=launch.COMPUTE_API,
                 raw_response_hook=lambda seen: headers.update(
                     {key.lower(): value for key, value in seen.http_response.headers.items()}
                 ),
@@ -202,7 +228,8 @@ class AzureProvisioner:
                 ),
                 deadline,
             )
-            found = describe.instance(vm, self._settings, describe.status(vm, "PowerState/"))
+            power = describe.status(vm, "PowerState/")
+            found = describe.instance(vm, self._settings, power, failed=describe.failure(vm))
         except ApiError as error:
             return Transient(f"{refused}; then {error}")
         except ProvisionerError as error:
@@ -245,15 +272,17 @@ class AzureProvisioner:
         )
         machines = [each for each in listed if _is_owned(describe.tags_of(each), owner)]
         powers: dict[str, str] = {}
+        failures: dict[str, tuple[str, str]] = {}
         addresses: dict[str, describe.Addresses] = {}
         if machines:
-            powers = describe.powers(
+            statuses = list(
                 self._azure.pages(
                     "machines' power",
                     lambda clients, more: clients.compute.virtual_machines.list_all(status_only="true", **more),
                     deadline,
                 )
             )
+            powers, failures = describe.powers(statuses), describe.failures(statuses)
             nics = leftovers.all_of(self._azure, LeftoverKind.NETWORK_INTERFACE, deadline)
             public = self._settings.public_address
             ips = leftovers.all_of(self._azure, LeftoverKind.ADDRESS, deadline) if public else []
@@ -262,7 +291,15 @@ class AzureProvisioner:
 
         def read(vm: Mapping[str, Any]) -> Instance:
             key, name = str(vm.get("id", "")).lower(), str(vm.get("name", "")).lower()
-            return describe.instance(vm, self._settings, powers.get(key, ""), addresses.get(key), pasts.get(name), now)
+            return describe.instance(
+                vm,
+                self._settings,
+                powers.get(key, ""),
+                addresses.get(key),
+                pasts.get(name),
+                now,
+                failures.get(key, ("", "")),
+            )
 
         found = read_each(machines, read, lambda vm: vm["name"])
         there = {str(each.get("name", "")).lower() for each in listed}
@@ -286,9 +323,17 @@ class AzureProvisioner:
             what = "the activity log"
             return self._azure.once(what, lambda clients, more: clients.raw(method, url, params, more), left_s)
 
+        def ask() -> dict[str, history.Past]:
+            now = self._now() + self._azure.ahead_s
+            return history.pasts(
+                history.read(raw, settings.subscription, settings.resource_group, now, machine=machine)
+            )
+
         try:
-            found = history.read(raw, settings.subscription, settings.resource_group, self._now(), machine=machine)
-            return history.pasts(found, settings.identity)
+            by_clock = self._azure.ahead_s
+            found = ask()
+            # The first answer shows that Azure's clock differs: what was asked for was another hour.
+            return found if abs(self._azure.ahead_s - by_clock) < history.CLOCKS_S / 2 else ask()
         except (ApiError, NoAnswerError, KeyError, TypeError):
             return {}
         except (NotSentError, NoCredentialsError):

@@ -27,7 +27,13 @@ class AzureSettings(CloudSettings):
     security_groups: dict[str, Name] = {}
     """Network security groups' resource ids by region."""
     identity: str = ""
-    """Resource id of the managed identity with which the dead-man switch deletes a machine. Empty: no such switch."""
+    """Resource id of a managed identity of the nodes, for what jobs may do, such as read blobs. Empty: none."""
+    dead_man_role: str = ""
+    """Resource id of the role that lets a machine deallocate itself, and no other one: the dead-man switch
+    (docs/permissions/azure-node-role.json). Empty: no such switch."""
+    scale_sets: dict[str, Name] = {}
+    """Existing Flexible scale sets with a single placement group, by zone, as resource ids. Azure connects InfiniBand
+    within one scale set only; in zones without one NCCL does not use it."""
     accelerated_networking: bool = True
     """Ask for accelerated networking; the VM size must support it."""
     prices: Annotated[str, StringConstraints(pattern=r"^(https?://[^/\s]+)?$")] = "https://prices.azure.com"
@@ -35,5 +41,11 @@ class AzureSettings(CloudSettings):
 
     @property
     def dead_man_after_s(self) -> float:
-        """A machine that switches itself off goes on to cost: without an identity there is no dead-man switch."""
-        return self.dead_man_s if self.identity else 0.0
+        """A machine that switches itself off goes on to cost: without a role there is no dead-man switch."""
+        return self.dead_man_s if self.dead_man_role else 0.0
+
+    @property
+    def node_env(self) -> dict[str, str]:
+        """As `Section` says. "InfiniBand … between VMs that occupy the same virtual machine scale set" (ND H100 v5
+        series): between others NCCL would find the adapters, and hang or fail."""
+        return {} if self.scale_sets else {"NCCL_IB_DISABLE": "1"}

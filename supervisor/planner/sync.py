@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from provisioners.base import EndCause, Instance, InstanceState, Refusal
+from provisioners.base import EndCause, Instance, InstanceState, Offer, Refusal
 from supervisor.model import IN_FLIGHT_NODE_STATES, EventKind, NodeRecord, NodeState, NoticeRecord
 from supervisor.planner.draft import Draft
 from supervisor.planner.outcomes import (
@@ -15,8 +15,12 @@ from supervisor.planner.outcomes import (
 )
 from supervisor.planner.predicates import in_round, is_heard, vacancies
 from supervisor.planner.silence import ask, in_hold, why_lost
+from supervisor.planner.world import Rules
 
 N = NodeState
+# A machine with so many GPUs is a whole host, whose start takes longer.
+LARGE_GPUS = 8
+LARGE_FACTOR = 3.0
 MAX_HEALTH_CHARACTERS = 200  # of why GPUs are unhealthy
 _GIVEN_UP = (N.LOST, N.FAILED)
 _ENDED_BY_ITSELF = (InstanceState.STOPPING, InstanceState.STOPPED, InstanceState.TERMINATED)
@@ -63,11 +67,17 @@ def _from_cloud(draft: Draft, node: NodeRecord) -> NodeRecord:
             private_address=instance.private_address,
             metadata_url=instance.metadata_url,
         )
-    if node.state is N.PENDING and draft.elapsed_s(node.state_since) > draft.rules.launch_timeout_s:
+    limit_s = launch_timeout_s(draft.rules, node.offer)
+    if node.state is N.PENDING and draft.elapsed_s(node.state_since) > limit_s:
         refuse_late(draft, node)
-        text = f"{instance.id} did not run within {draft.rules.launch_timeout_s:g} s"
+        text = f"{instance.id} did not run within {limit_s:g} s"
         return fail_bootstrap(draft, node, text, blamed=False)
     return node
+
+
+def launch_timeout_s(rules: Rules, offer: Offer) -> float:
+    """How long a machine may be pending. Some clouds need 4 to 10 minutes for one."""
+    return rules.launch_timeout_s * (LARGE_FACTOR if offer.gpus >= LARGE_GPUS else 1.0)
 
 
 def _maybe_refused_late(draft: Draft, node: NodeRecord, refusal: Refusal | None = None) -> None:

@@ -20,7 +20,7 @@ from provisioners.azure.provisioner import AzureProvisioner
 from provisioners.azure.settings import AzureSettings
 from provisioners.base import Provisioner
 from tests.clouds.azure_arm import Arm
-from tests.clouds.azure_machines import GROUP, IDENTITY, ROOT, SUBSCRIPTION
+from tests.clouds.azure_machines import DEAD_MAN_ROLE, GROUP, ROOT, SUBSCRIPTION
 from tests.clouds.azure_requests import SECURITY_GROUP, SUBNETS
 from tests.clouds.azure_wire import Call, FakeAzureError, read_call
 from tests.clouds.base import Answer, CloudServer, WireCloud
@@ -168,7 +168,9 @@ class Cloud(WireCloud):
                 ["Microsoft.Network/networkSecurityGroups/join/action"] if SECURITY_GROUP.encode() in call.body else []
             )
             names += (
-                ["Microsoft.ManagedIdentity/userAssignedIdentities/assign/action"] if b"identity" in call.body else []
+                ["Microsoft.ManagedIdentity/userAssignedIdentities/assign/action"]
+                if b"userAssignedIdentities" in call.body
+                else []
             )
         return names
 
@@ -204,7 +206,7 @@ class Server(CloudServer):
             "resource_group": GROUP,
             "subnets": SUBNETS,
             "security_groups": dict.fromkeys(SUBNETS, SECURITY_GROUP),
-            "identity": IDENTITY,
+            "dead_man_role": DEAD_MAN_ROLE,
             "endpoint": self.url,
             "endpoint_ca": str(self.ca),
             "prices": self.url,

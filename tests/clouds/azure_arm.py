@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote
 
@@ -41,6 +42,8 @@ class Arm:
         self.sizes = {each.name: each for each in load_catalog().cloud("azure").types}
         self.prices = {name: (0.1 + number / 100, 0.5 + number / 10) for number, name in enumerate(self.sizes)}
         self.failing: list[tuple[str, float]] = []
+        self.scale_set: dict[str, Any] = {"orchestrationMode": "Flexible", "singlePlacementGroup": True}
+        self.assignments: dict[str, dict[str, Any]] = {}
         # Method, path, the permission without "Microsoft.", and what answers.
         self._routes: list[tuple[str, str, str, Callable[[Call, dict[str, str]], Answer]]] = [
             ("GET", _IN_GROUP, "Resources/subscriptions/resourceGroups/read", self._group),
@@ -60,6 +63,18 @@ class Arm:
             ("GET", _COMPUTE + "/virtualmachines/{name}", "Compute/virtualMachines/read", self._get),
             ("PUT", _COMPUTE + "/virtualmachines/{name}", "Compute/virtualMachines/write", self._put),
             ("DELETE", _COMPUTE + "/virtualmachines/{name}", "Compute/virtualMachines/delete", self._delete),
+            (
+                "PUT",
+                _COMPUTE + "/virtualmachines/{name}/providers/microsoft.authorization/roleassignments/{id}",
+                "Authorization/roleAssignments/write",
+                self._assign,
+            ),
+            (
+                "GET",
+                _COMPUTE + "/virtualmachinescalesets/{name}",
+                "Compute/virtualMachineScaleSets/read",
+                self._scale_set,
+            ),
             (
                 "POST",
                 _COMPUTE + "/virtualmachines/{name}/retrievebootdiagnosticsdata",
@@ -141,6 +156,9 @@ class Arm:
             raise FakeAzureError("PropertyChangeNotAllowed", "Changing property 'osProfile' is not allowed.")
         check(name, body, self.sizes)
         self._check_room(body)
+        if call.query["api-version"] >= "2025-11-01" and "securityProfile" not in body["properties"]:
+            # The default from that version on; Secure Boot loads no driver that is built on the machine.
+            body["properties"]["securityProfile"] = {"securityType": "TrustedLaunch"}
         fails = None
         if self.failing:
             code, after_s = self.failing.pop(0)
@@ -183,6 +201,25 @@ class Arm:
 
     def _delete(self, _call: Call, names: dict[str, str]) -> Answer:
         return Answer(202 if self.fleet.delete(names["name"]) else 204)
+
+    def _assign(self, call: Call, names: dict[str, str]) -> Answer:
+        record, asked = self._must_know(names["name"]), call.json()["properties"]
+        if asked["principalId"] != record.vm_id:
+            raise FakeAzureError(
+                "PrincipalNotFound", f"Principal {asked['principalId']} does not exist in the directory."
+            )
+        if asked.get("principalType") != "ServicePrincipal":  # the directory has not replicated it yet
+            raise FakeAzureError(
+                "PrincipalNotFound", f"Principal {asked['principalId']} does not exist in the directory."
+            )
+        self.assignments[call.path.lower()] = asked
+        return Answer(201, {"id": call.path, "properties": asked})
+
+    def _scale_set(self, call: Call, names: dict[str, str]) -> Answer:
+        if call.path.lower() != kept.SCALE_SET.lower():
+            raise FakeAzureError("ResourceNotFound", f"The Resource '{names['name']}' was not found.")
+        found = {"name": names["name"], "location": "eastus", "zones": ["1"], "properties": self.scale_set}
+        return Answer(200, found)
 
     def _console(self, _call: Call, names: dict[str, str]) -> Answer:
         record = self._must_know(names["name"])
@@ -259,6 +296,9 @@ class Arm:
             raise FakeAzureError("BadRequest", f"The filter {wanted!r} is not one of those that are allowed.")
         for record in list(self.fleet.records.values()):
             self.fleet.sync(record)
+        now = datetime.fromtimestamp(time.time() + self.fleet.ahead_s + 300.0, UTC)
+        if since[2] > now.strftime("%Y-%m-%dT%H:%M:%SZ"):
+            raise FakeAzureError("BadRequest", "The end of the time range must not be in the future.")
         as_of = time.time() - self.fleet.lag_s
         found = [
             {key: entry[key] for key in call.query["$select"].split(",")}

@@ -20,6 +20,8 @@ from tests.clouds.machines import Machines
 SUBSCRIPTION = "11111111-2222-3333-4444-555555555555"
 GROUP = "spotsup-test"
 ROOT = f"/subscriptions/{SUBSCRIPTION}/resourceGroups/{GROUP}/providers"
+DEAD_MAN_ROLE = f"/subscriptions/{SUBSCRIPTION}/providers/Microsoft.Authorization/roleDefinitions/node"
+SCALE_SET = f"{ROOT}/Microsoft.Compute/virtualMachineScaleSets/nd"
 IDENTITY = f"{ROOT}/Microsoft.ManagedIdentity/userAssignedIdentities/node"
 GONE = "gone"
 
@@ -91,6 +93,8 @@ class Group(Fleet):
         self.loose: dict[str, dict[str, Any]] = {}
         self.log: list[tuple[float, dict[str, Any]]] = []
         self.operations: dict[str, Record] = {}
+        # How long a machine that runs is still "Creating": until its guest has reported. Minutes on large ones.
+        self.creating_s = 3600.0
 
     # -- calls ---------------------------------------------------------------------------------------------
 
@@ -146,10 +150,15 @@ class Group(Fleet):
         self.machines.end(self.records[machine.lower()].machine)
 
     def lose(self, machine: str, reason: str = "") -> None:
-        """What its dead-man switch does: a DELETE in the name of its identity. A machine that is lost otherwise is
-        stopped, as Azure says, and billed.
+        """What its dead-man switch does: it is deallocated in the name of its own identity, and its disk stays. A
+        machine that is lost otherwise is stopped, as Azure says, and billed.
         """
-        self.delete(machine, {"xms_mirid": IDENTITY})
+        record = self.records[machine.lower()]
+        record.claims = {"xms_mirid": record.id}
+        record.evicted_at, record.deallocate = time.time(), True
+        self.record_event(record, "deallocate/action", "Accepted")
+        self.machines.end(record.machine)
+        self.sync(record)
 
     def leave_behind(self, owner: Owner, node: str) -> None:
         """A disk (which has no tags), a network interface and an address."""
@@ -209,9 +218,10 @@ class Group(Fleet):
         if look.state is InstanceState.TERMINATED:
             self._over(record, now)
         elif look.state is InstanceState.RUNNING and not record.wanted_gone:
-            if record.now.made == "Creating":
+            done = now >= record.created_at - self.ahead_s + self.creating_s
+            if done and record.now.made == "Creating":
                 self.record_event(record, "write", "Succeeded")
-            record.show(Seen(now, "Succeeded", "running", look.address))
+            record.show(Seen(now, "Succeeded" if done else "Creating", "running", look.address))
 
     def _sync_failing(self, record: Record, now: float) -> None:
         assert record.fails is not None
@@ -228,7 +238,8 @@ class Group(Fleet):
         elif record.evicted_at is not None and now >= record.evicted_at:
             if record.deallocate:
                 if record.now.power != "deallocated":
-                    self.record_event(record, "evictSpotVM/action", "Succeeded")
+                    operation = "deallocate/action" if record.claims else "evictSpotVM/action"
+                    self.record_event(record, operation, "Succeeded")
                 record.show(Seen(now, "Succeeded", "deallocated"))
             else:
                 self.record_event(record, "evictSpotVM/action", "Succeeded")
@@ -259,7 +270,7 @@ class Group(Fleet):
     ) -> float:
         """Add an entry to the activity log; returns its time."""
         at = time.time() - ago_s
-        claims = record.claims if operation == "delete" else {}
+        claims = record.claims if operation in {"delete", "deallocate/action"} else {}
         entry = {
             "eventTimestamp": stamp(at + self.ahead_s),
             "operationName": {"value": f"Microsoft.Compute/virtualMachines/{operation}", "localizedValue": operation},
@@ -296,8 +307,14 @@ def described(record: Record, seen: Seen) -> dict[str, Any]:
         "hardwareProfile": dict(wanted["hardwareProfile"]),
         "osProfile": system,
         "networkProfile": {"networkInterfaces": [{"id": each["id"]} for each in interfaces(record, seen)]},
-        **{key: wanted[key] for key in ("priority", "evictionPolicy", "billingProfile") if key in wanted},
+        **{
+            key: wanted[key]
+            for key in ("priority", "evictionPolicy", "billingProfile", "virtualMachineScaleSet", "securityProfile")
+            if key in wanted
+        },
     }
+    if "SystemAssigned" in (vm.get("identity") or {}).get("type", ""):
+        vm["identity"] = {**vm["identity"], "principalId": record.vm_id, "tenantId": SUBSCRIPTION}
     return vm
 
 

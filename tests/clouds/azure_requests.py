@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection
 from typing import Any
 
-from tests.clouds.azure_machines import IDENTITY, ROOT
+from tests.clouds.azure_machines import IDENTITY, ROOT, SCALE_SET
 from tests.clouds.azure_wire import FakeAzureError, complaints
 
 REGIONS = {"eastus": ("1", "2", "3"), "westus2": ("1", "2", "3"), "northcentralus": ()}
@@ -37,6 +37,10 @@ def check(name: str, body: dict[str, Any], sizes: Collection[str]) -> None:
     if asked.get("priority") != "Spot" and "evictionPolicy" in asked:
         code = "EvictionPolicyCanBeSetOnlyOnAzureSpotVirtualMachines"
         raise FakeAzureError(code, "Eviction policy can be set only on Azure Spot Virtual Machines.")
+    if asked.get("securityProfile"):  # the feature is not registered
+        raise FakeAzureError("InvalidParameter", "The value of parameter securityProfile.securityType is invalid.")
+    if asked.get("virtualMachineScaleSet", {}).get("id", SCALE_SET) != SCALE_SET:
+        raise FakeAzureError("InvalidParameter", "The scale set is not there.")
     _check_system(asked["osProfile"])
     _check_image(asked["storageProfile"]["imageReference"])
     for identity in (body.get("identity") or {}).get("userAssignedIdentities") or {}:

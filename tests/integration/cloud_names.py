@@ -226,7 +226,7 @@ NAMES = {
             }
         ),
         wrong=(
-            ({"identity": ""}, "dead-man switch", "set azure.identity, or azure.dead_man_s = 0"),
+            ({"dead_man_role": ""}, "dead-man switch", "set azure.dead_man_role, or azure.dead_man_s = 0"),
             (
                 {"image": "microsoft-dsvm:ubuntu-hpc:1404:latest"},
                 "eastus image",

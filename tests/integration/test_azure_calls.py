@@ -9,12 +9,14 @@ from typing import Any
 import pytest
 
 from provisioners.azure import history, provisioner
+from provisioners.azure.provisioner import AzureProvisioner
 from provisioners.base import (
     Denied,
     DeniedError,
     EndCause,
     InstanceState,
     Launched,
+    LaunchRequest,
     Market,
     NoCapacity,
     OfferQuery,
@@ -26,9 +28,9 @@ from provisioners.base import (
 )
 from tests.clouds import azure
 from tests.clouds.azure_arm import open_rule
-from tests.clouds.azure_machines import ROOT
+from tests.clouds.azure_machines import ROOT, SCALE_SET
 from tests.integration.cloud_names import T4, Api
-from tests.support.machines import OWNER, TIMEOUT_S
+from tests.support.machines import OWNER, TIMEOUT_S, launched_by, wait_state
 
 # -- launches ------------------------------------------------------------------------------------------------
 
@@ -55,6 +57,11 @@ def test_a_launch_that_fails_later_is_listed_as_stopped_and_can_be_ended(
     time.sleep(0.4)
     failed = arm.found("n1")
     assert (failed.state, failed.end_cause, failed.node) == (InstanceState.STOPPED, EndCause.FAILED, "n1")
+    # As the launch would have said: the next request goes elsewhere.
+    (listed,) = arm.listed()
+    assert isinstance(listed.refused, NoCapacity)
+    assert (listed.refused.scope, listed.refused.memory_s) == (Scope.TYPE_IN_ZONE, 600.0)
+    assert listed.end_message.startswith("AllocationFailed: ")
     # A daemon that was killed in between retries: the failure is reported, and the failed machine is deleted.
     assert isinstance(arm.launch("n1"), NoCapacity)
     assert not arm.cloud.fleet.records
@@ -275,3 +282,82 @@ def test_a_role_that_does_not_suffice_is_found_before_anything_is_launched(arm: 
 def test_a_group_without_needed_rules_is_reported(arm: Api, rules: list[dict[str, Any]], fine: bool) -> None:
     arm.cloud.arm.rules = rules
     assert ("eastus network" not in arm.complaints()) is fine
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"orchestrationMode": "Uniform"}, "is not Flexible"),
+        ({"singlePlacementGroup": False}, "several placement groups"),
+    ],
+)
+def test_a_scale_set_that_connects_no_infiniband_is_reported(arm: Api, change: dict[str, Any], message: str) -> None:
+    arm = arm.with_settings(scale_sets={"eastus-1": SCALE_SET})
+    assert not arm.complaints()
+    arm.cloud.arm.scale_set |= change
+    assert message in arm.complaints()["eastus-1 scale set"]
+    elsewhere = arm.with_settings(scale_sets={"eastus-2": SCALE_SET})
+    arm.cloud.arm.scale_set = {"orchestrationMode": "Flexible", "singlePlacementGroup": True}
+    assert "nd is in eastus-1, not in eastus-2" in elsewhere.complaints()["eastus-2 scale set"]
+
+
+# -- what machines may do, and when they run ------------------------------------------------------------------
+
+
+def switched(arm: Api, node: str) -> LaunchRequest:
+    """With a dead-man switch."""
+    return replace(arm.request(node), dead_man_s=3600.0)
+
+
+def test_a_machine_may_end_itself_and_no_other(arm: Api) -> None:
+    one, two = (launched_by(arm.provisioner, switched(arm, name)) for name in ("n1", "n2"))
+    scopes = [path.partition("/providers/microsoft.authorization")[0] for path in arm.cloud.arm.assignments]
+    assert [scope.rpartition("/")[2] for scope in scopes] == [one.id, two.id]
+    assert launched_by(arm.provisioner, switched(arm, "n1")).id == one.id
+    assert len(arm.cloud.arm.assignments) == 2
+
+
+def test_without_the_permission_to_assign_the_role_nothing_is_left(arm: Api) -> None:
+    arm.cloud.denied.add("Microsoft.Authorization/roleAssignments/write")
+    outcome = arm.provisioner.launch(switched(arm, "n1"), TIMEOUT_S)
+    assert isinstance(outcome, Denied)
+    assert "roleAssignments/write" in outcome.message
+    assert arm.cloud.fleet.left() == []
+    arm.launched("n2")  # without a switch
+
+
+def test_a_machine_that_runs_is_used_while_azure_still_calls_it_creating(arm: Api) -> None:
+    machine = arm.launched("n1")
+    assert machine.state is InstanceState.PENDING
+    running = wait_state(arm.provisioner, "token-n1", InstanceState.RUNNING)
+    assert running.ssh_host
+    (record,) = arm.cloud.fleet.alive()
+    assert record.now.made == "Creating"
+
+
+def test_secure_boot_is_not_on_by_default(arm: Api) -> None:
+    arm.launched("n1")
+    (record,) = arm.cloud.fleet.alive()
+    assert "securityProfile" not in record.body["properties"]
+
+
+def test_the_sizes_of_a_region_are_read_once_an_hour(arm: Api) -> None:
+    now = [1e9]
+    many = AzureProvisioner(arm.server.settings(regions=("eastus", "westus2", "northcentralus")), now=lambda: now[0])
+    for _ in range(3):
+        assert {each.region for each in many.offers(T4, TIMEOUT_S)} == {"eastus", "westus2", "northcentralus"}
+    assert arm.cloud.counted()["Microsoft.Compute/skus/read"] == 3
+    now[0] += 3601.0
+    many.offers(T4, TIMEOUT_S)
+    assert arm.cloud.counted()["Microsoft.Compute/skus/read"] == 6
+
+
+@pytest.mark.parametrize("ahead_s", [-3600.0, 3600.0])
+def test_the_log_is_asked_for_by_azures_clock(arm: Api, ahead_s: float) -> None:
+    machine = arm.launched("n1")
+    wait_state(arm.provisioner, "token-n1", InstanceState.RUNNING)
+    arm.cloud.fleet.ahead_s = ahead_s
+    arm.terminate(machine)
+    fresh = arm.with_settings()
+    assert fresh.found("n1").state is InstanceState.TERMINATED
+    assert fresh.launched("n1").state is InstanceState.TERMINATED, "a second machine of the token"

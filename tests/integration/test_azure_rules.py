@@ -12,7 +12,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from provisioners.azure import launch
 from tests.support.serving import serving
-from tests.unit.test_azure_rules import FULL, IDENTITY
+from tests.unit.test_azure_rules import FULL
 
 
 @contextmanager
@@ -31,7 +31,7 @@ def azure_from_within() -> Iterator[tuple[str, list[tuple[str, str, str]]]]:
             self.end_headers()
             self.wfile.write(body_)
 
-        do_DELETE = do_GET  # noqa: N815 - http.server finds it by this name
+        do_POST = do_GET  # noqa: N815 - http.server finds it by this name
 
         def log_message(self, *_: object) -> None:
             """Log nothing."""
@@ -40,7 +40,7 @@ def azure_from_within() -> Iterator[tuple[str, list[tuple[str, str, str]]]]:
         yield f"http://127.0.0.1:{server.server_address[1]}", seen
 
 
-def test_the_switch_has_the_machine_delete_itself() -> None:
+def test_the_switch_has_the_machine_deallocate_itself() -> None:
     with azure_from_within() as (url, seen):
         switch = launch.dead_man("spotsup-6-team-a-n", FULL.model_copy(update={"endpoint": url}), 3600.0)
         assert switch is not None
@@ -53,10 +53,10 @@ def test_the_switch_has_the_machine_delete_itself() -> None:
             text=True,
         )
         assert done.returncode == 0, done.stderr
-    (token, deletion) = seen
+    (token, end) = seen
     asked = parse_qs(urlsplit(token[1]).query)
     assert (token[0], token[2]) == ("GET", "true")
-    assert (asked["mi_res_id"], asked["resource"]) == ([IDENTITY], ["https://management.azure.com/"])
-    assert (deletion[0], deletion[2]) == ("DELETE", "Bearer machines-token")
+    assert (asked.get("mi_res_id"), asked["resource"]) == (None, ["https://management.azure.com/"])
+    assert (end[0], end[2]) == ("POST", "Bearer machines-token")
     where = "/subscriptions/s/resourceGroups/g/providers/Microsoft.Compute/virtualMachines/spotsup-6-team-a-n"
-    assert urlsplit(deletion[1]).path == where
+    assert urlsplit(end[1]).path == f"{where}/deallocate"

@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from provisioners.base import NoCapacity, OfferQuery, Provisioner, Unknown
-from tests.clouds import azure, gcp
+from tests.clouds import azure_machines, gcp
 from tests.clouds.base import CloudServer, wire_cloud
 from tests.support.machines import OWNER, TIMEOUT_S, launched_by, request_at, request_for
 from tests.unit.test_cloud_docs import granted as granted_on_ec2
@@ -35,9 +35,10 @@ def do_everything(server: CloudServer, **settings: Any) -> Provisioner:
     cloud = server.provisioner(**settings)
     cloud.check(30.0)
     cloud.offers(OfferQuery(), TIMEOUT_S)
-    machine = launched_by(cloud, request_for(cloud, "n1"))
+    request = replace(request_for(cloud, "n1"), dead_man_s=3600.0)
+    machine = launched_by(cloud, request)
     assert len(cloud.instances(OWNER, TIMEOUT_S)) == 1
-    assert launched_by(cloud, request_for(cloud, "n1")).id == machine.id
+    assert launched_by(cloud, request).id == machine.id
     cloud.find(OWNER, machine.token, TIMEOUT_S)
     cloud.console(machine.id, TIMEOUT_S)
     cloud.terminate(machine.id, TIMEOUT_S)
@@ -85,7 +86,7 @@ def test_azures_roles_grant_exactly_what_is_called() -> None:
     """All actions that the daemon calls on Azure, by scope: the resource group or the subscription."""
     used: dict[str, set[str]] = {"azure-role.json": set(), "azure-subscription-role.json": set()}
     with wire_cloud("azure") as server:
-        do_everything(server)
+        do_everything(server, identity=azure_machines.IDENTITY, scale_sets={"eastus-1": azure_machines.SCALE_SET})
         for call in server.cloud.calls:
             inside = "/resourcegroups/" in call.path.lower()
             used["azure-role.json" if inside else "azure-subscription-role.json"] |= set(server.cloud.needed(call))
@@ -93,5 +94,5 @@ def test_azures_roles_grant_exactly_what_is_called() -> None:
     assert not any("*" in action for actions in used.values() for action in actions)
 
 
-def test_a_node_may_delete_machines_and_nothing_else() -> None:
-    assert granted_on_azure("azure-node-role.json") == set(azure.LINKED[azure.DELETE]) | {azure.DELETE}
+def test_a_node_may_deallocate_itself_and_nothing_else() -> None:
+    assert granted_on_azure("azure-node-role.json") == {"Microsoft.Compute/virtualMachines/deallocate/action"}

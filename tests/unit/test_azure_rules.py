@@ -33,6 +33,8 @@ SPOT = Offer("azure", "eastus", "eastus-1", "Standard_NC4as_T4_v3", Market.SPOT,
 REQUEST, asking = request_for(SPOT), partial(request_on, SPOT)
 SUBNET = "/subscriptions/s/resourceGroups/g/providers/Microsoft.Network/virtualNetworks/v/subnets/nodes"
 GROUP = "/subscriptions/s/resourceGroups/g/providers/Microsoft.Network/networkSecurityGroups/nodes"
+ROLE = "/subscriptions/s/providers/Microsoft.Authorization/roleDefinitions/node"
+SCALE_SET = "/subscriptions/s/resourceGroups/g/providers/Microsoft.Compute/virtualMachineScaleSets/nd"
 IDENTITY = "/subscriptions/s/resourceGroups/g/providers/Microsoft.ManagedIdentity/userAssignedIdentities/node"
 PLAIN = AzureSettings(regions=("eastus",), subscription="s", resource_group="g", subnets={"eastus": SUBNET})
 FULL = AzureSettings(
@@ -46,6 +48,8 @@ FULL = AzureSettings(
     tags={"team": "vision"},
     images={"A100": "/subscriptions/s/resourceGroups/g/providers/Microsoft.Compute/images/a100"},
     identity=IDENTITY,
+    dead_man_role=ROLE,
+    scale_sets={"eastus-1": SCALE_SET},
 )
 
 
@@ -176,13 +180,36 @@ def test_similar_names_stay_distinct() -> None:
 # -- the dead-man switch -------------------------------------------------------------------------------------
 
 
-def test_without_an_identity_there_is_no_switch() -> None:
+def test_without_a_role_there_is_no_switch() -> None:
     assert launch.dead_man("m", PLAIN, 3600.0) is None
     assert launch.dead_man("m", FULL, 0.0) is None
     assert (
         "spotsup-dead-man"
         not in base64.b64decode(body(REQUEST, PLAIN)["properties"]["osProfile"]["customData"]).decode()
     )
+
+
+def test_a_machines_right_to_end_itself_is_for_that_machine_alone() -> None:
+    vm = {"id": f"/subscriptions/s/resourceGroups/g/providers/Microsoft.Compute/virtualMachines/{VM}"}
+    assert launch.role_assignment(vm, FULL) is None
+    assigned = launch.role_assignment({**vm, "identity": {"principalId": "p-1"}}, FULL)
+    assert assigned is not None
+    path, asked = assigned
+    assert path.startswith(f"{vm['id']}/providers/Microsoft.Authorization/roleAssignments/")
+    assert asked["properties"]["roleDefinitionId"] == ROLE
+    assert launch.role_assignment({**vm, "identity": {"principalId": "p-1"}}, FULL) == assigned
+    assert launch.role_assignment({**vm, "identity": {"principalId": "p-1"}}, PLAIN) is None
+
+
+def test_nccl_uses_infiniband_only_within_a_scale_set() -> None:
+    assert PLAIN.node_env == {"NCCL_IB_DISABLE": "1"}
+    assert FULL.node_env == {}
+    asked = body(asking("Standard_ND96isr_H100_v5"), FULL)
+    zone = asked.get("zones", ["none"])[0]
+    there = FULL.model_copy(update={"scale_sets": {f"eastus-{zone}": SCALE_SET}})
+    assert body(asking("Standard_ND96isr_H100_v5"), there)["properties"]["virtualMachineScaleSet"] == {"id": SCALE_SET}
+    elsewhere = FULL.model_copy(update={"scale_sets": {"eastus-9": SCALE_SET}})
+    assert "virtualMachineScaleSet" not in body(asking("Standard_ND96isr_H100_v5"), elsewhere)["properties"]
 
 
 # -- answers -------------------------------------------------------------------------------------------------
@@ -224,7 +251,8 @@ EVICTED = history.Past(cause=EndCause.PREEMPTED, evicted_at=1000.0)
     ("state", "power", "past", "expected", "cause"),
     [
         ("Creating", "", None, InstanceState.PENDING, None),
-        ("Creating", "running", None, InstanceState.PENDING, None),
+        ("Creating", "running", None, InstanceState.RUNNING, None),
+        ("Creating", "starting", None, InstanceState.PENDING, None),
         ("Succeeded", "running", None, InstanceState.RUNNING, None),
         ("Succeeded", "", None, InstanceState.RUNNING, None),
         ("Updating", "running", None, InstanceState.RUNNING, None),
@@ -297,7 +325,7 @@ def entry(at: int, operation: str, status: str = "Succeeded", machine: str = "m"
 
 
 def past(*entries: dict[str, Any]) -> history.Past:
-    return history.pasts(history.events(entries, "g"), IDENTITY)["m"]
+    return history.pasts(history.events(entries, "g"))["m"]
 
 
 BORN = entry(1, "write", "Accepted", properties={"responseBody": json.dumps(RAW)})
@@ -310,7 +338,6 @@ BORN = entry(1, "write", "Accepted", properties={"responseBody": json.dumps(RAW)
         ([entry(5, "delete", "Accepted")], EndCause.USER, False),
         ([entry(5, "delete", "Accepted"), entry(6, "delete")], EndCause.USER, True),
         ([entry(5, "delete", "Failed")], None, False),
-        ([entry(5, "delete", claims={"xms_mirid": IDENTITY.upper()})], EndCause.FAILED, True),
         ([entry(5, "evictSpotVM/action", "Started")], EndCause.PREEMPTED, False),
         ([entry(5, "EVICTSPOTVM/ACTION")], EndCause.PREEMPTED, True),
         ([entry(5, "evictSpotVM/action"), entry(6, "delete")], EndCause.PREEMPTED, True),
@@ -326,6 +353,13 @@ def test_the_log_shows_the_cause_of_an_end(
     for each in ([BORN, *entries], [*reversed(entries), BORN]):
         read = past(*each)
         assert (read.cause, read.gone_at is not None) == (cause, is_gone)
+
+
+def test_a_machine_that_deallocates_itself_was_forgotten_and_any_other_was_stopped() -> None:
+    its_own = {"xms_mirid": "/subscriptions/s/resourceGroups/g/providers/Microsoft.Compute/virtualMachines/M"}
+    assert past(BORN, entry(5, "deallocate/action", claims=its_own)).stopped_by is EndCause.FAILED
+    assert past(BORN, entry(5, "deallocate/action", claims={"xms_mirid": IDENTITY})).stopped_by is EndCause.USER
+    assert past(BORN, entry(5, "deallocate/action")).stopped_by is EndCause.USER
 
 
 def test_a_launch_that_failed_never_was_and_one_that_ran_stays_so() -> None:

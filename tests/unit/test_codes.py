@@ -165,7 +165,7 @@ HERE = {"scope": Scope.TYPE_IN_ZONE, "memory_s": 600.0}
         ("gcp", "notFound: The resource 'zones/z/acceleratorTypes/a' was not found", NoCapacity, {}, ""),
         ("gcp", "forbidden", Denied, HERE, "docs/permissions"),
         ("gcp", "authError", Denied, ALL, "renew"),
-        ("azure", "SkuNotAvailable: not in location 'eastus'", NoCapacity, FULL | {"memory_s": 3600.0}, "(a, T4)"),
+        ("azure", "SkuNotAvailable: not in location 'eastus'", NoCapacity, FULL | {"memory_s": 600.0}, "(a, T4)"),
         ("azure", "ZonalAllocationFailed: no capacity", NoCapacity, FULL | {"memory_s": 600.0}, ""),
         (
             "azure",

@@ -481,3 +481,12 @@ def test_a_late_refusal_is_remembered_as_if_the_launch_had_met_it(
     (memory,) = after.volatile.capacity.refusals
     assert (memory.scope, memory.message) == (scope, refused.message)
     assert (memory.job == "") is other_job
+
+
+@pytest.mark.parametrize(("gpus", "limit_s"), [(1, 300.0), (8, 900.0)])
+def test_whole_hosts_may_be_pending_three_times_as_long(gpus: int, limit_s: float) -> None:
+    offer = replace(OFFER, gpus=gpus)
+    for late_s, state in ((-1.0, N.PENDING), (1.0, N.TERMINATING)):
+        pending = node(3, N.PENDING, offer=offer, state_since=NOW - limit_s - late_s)
+        listed = listing(machine(1), machine(2), machine(3, InstanceState.PENDING, ssh_host=""))
+        assert scene(member(1), member(2), pending, record=job(3), listed=listed).state(3) is state

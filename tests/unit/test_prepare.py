@@ -58,7 +58,7 @@ AZURE: dict[str, Any] = {"regions": ("r",), "subscription": "s", "resource_group
         (AwsSettings(regions=("r",)), True),
         (AwsSettings(regions=("r",), dead_man_s=0), False),
         (AzureSettings(**AZURE), False),
-        (AzureSettings(**AZURE, identity="i"), True),
+        (AzureSettings(**AZURE, dead_man_role="r"), True),
     ],
 )
 def test_a_dead_man_switch_is_expected_where_user_data_brings_one(settings: Section, expected: bool) -> None:
