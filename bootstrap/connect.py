@@ -91,6 +91,11 @@ class Shell:
         self._deadline = deadline
         self.step = ""
 
+    @property
+    def transport(self) -> Any:
+        """paramiko's connection, for what is no command."""
+        return self._connection.transport
+
     def run(self, command: Run) -> Output:
         """Run it to its end. Raises CommandError, BootstrapTimeoutError, UnreachableError."""
         script, timeout_s = command.script, command.timeout_s

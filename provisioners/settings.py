@@ -20,6 +20,7 @@ Name = Annotated[str, StringConstraints(min_length=1, max_length=255)]
 DiskGb = Annotated[int, Field(ge=30, le=16384)]
 
 LogAgentKind: TypeAlias = Literal["cloudwatch", "ops"]
+Reach: TypeAlias = Literal["direct", "ssh"]
 
 
 class Section(BaseModel):
@@ -35,6 +36,11 @@ class Section(BaseModel):
     def login_user(self) -> str:
         """The user that the daemon logs in as over SSH."""
         raise NotImplementedError
+
+    @property
+    def etcd_by_ssh(self) -> bool:
+        """Whether machines use etcd through the daemon's SSH connection: they have no route to it."""
+        return False
 
     @property
     def dead_man_after_s(self) -> float:
@@ -77,6 +83,9 @@ class CloudSettings(Section):
     """The TCP port of the machines' SSH server."""
     public_address: bool = True
     """Whether machines get a public IP address. With false, the daemon must reach their private addresses."""
+    reach: Reach = "direct"
+    """How nodes reach etcd: `direct` over the network, or `ssh`: through the daemon's SSH connection to a node, where
+    it has no route to etcd (a laptop behind NAT, another cloud). While no daemon leads, such nodes are without it."""
     disk_gb: DiskGb = 100
     """Size of the boot disk, in GB."""
     dead_man_s: Annotated[float, Field(ge=0, le=7 * 86400)] = 3600.0
@@ -111,6 +120,11 @@ class CloudSettings(Section):
     def login_user(self) -> str:
         """As `Section` says."""
         return self.ssh_user
+
+    @property
+    def etcd_by_ssh(self) -> bool:
+        """As `Section` says."""
+        return self.reach == "ssh"
 
     @property
     def away(self) -> bool:

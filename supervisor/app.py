@@ -16,16 +16,18 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 import structlog
+from spotsup_trainer.etcd import Etcd, EtcdUnavailableError
 from spotsup_trainer.etcd.access import EtcdAccess
 from spotsup_trainer.wire import Keys
 
 from provisioners.base import Provisioner
 from supervisor.clouds import open_clouds
 from supervisor.config import Config
-from supervisor.endpoints import refusal
-from supervisor.errors import UsageError
+from supervisor.endpoints import refusal, tunnel_endpoints, uses_tunnel
+from supervisor.errors import JournalUnavailableError, UsageError
 from supervisor.identity import Identity, load_identity
 from supervisor.journal.connection import (
+    EtcdLogin,
     embedded_etcd_of,
     login_of,
     login_to_embedded,
@@ -37,10 +39,11 @@ from supervisor.journal.etcd_server import EmbeddedEtcd
 from supervisor.journal.journal import Journal, Reading
 from supervisor.journal.store import EtcdStore
 from supervisor.journal.users import JobUsers
-from supervisor.model import JobRecord
+from supervisor.model import JobRecord, NodeRecord
 from supervisor.nodes.evidence import SshEvidence
 from supervisor.nodes.pre_terminate import SshPreTerminate
 from supervisor.nodes.prepare import SshPreparer
+from supervisor.nodes.tunnels import Tunnels
 from supervisor.runtime.actor import Alerts, Effects, ThreadActor
 from supervisor.runtime.clock import Clock, SystemClock
 from supervisor.runtime.housekeeping import (
@@ -105,21 +108,14 @@ def _serve(
     identity = load_identity(config.state / "cluster.key")
     patient = login.connect(TASK_LIMIT_S)
     stack.callback(patient.close)
-    users = JobUsers(etcd, keys, identity, login.ca_text(), journal.etcd_use) if login.user else None
-    if users is not None:
-        users.check()
+    users = _users(etcd, login, journal, identity)
     alerts = _alerts(config)
-
-    def access_for(job: JobRecord) -> bytes:
-        if users is not None:
-            return users.ensure(job).encode()
-        return EtcdAccess(ca=login.ca_text()).encode() if login.ca else b""
 
     effects = Effects(
         owner=identity.owner(config.cluster),
         provisioners=provisioners,
         identity=identity,
-        preparer=SshPreparer(config, identity, journal, login.node_endpoints, clock, access_for),
+        preparer=SshPreparer(config, identity, journal, *_ways_to_etcd(config, login, users), clock),
         evidence=SshEvidence(config, identity, clock),
         alerts=alerts,
         find_alert=journal.alert,
@@ -154,6 +150,10 @@ def _serve(
         keeper.start()
         stack.callback(keeper.stop)
         parts["embedded_etcd"] = keeper.vitals
+    if any(uses_tunnel(config, cloud) for cloud in provisioners):
+        tunnels = Tunnels(config, identity, journal, login.endpoints, clock, leader.lease_valid)
+        stack.enter_context(tunnels.started())
+        parts["tunnels"] = tunnels.vitals
     supervision = Supervision(parts)
     servers = _serve_api(config, identity, journal, leader, status, provisioners, watchers, clock, version, stack)
     for name, server in servers.items():
@@ -166,6 +166,36 @@ def _serve(
     _run_loop(loop, housekeeping, supervision, clock, wake, stop, config.timing.tick_s)
     notify("STOPPING=1")
     log.info("spotsupd stops; nodes go on training")
+
+
+def _users(etcd: Etcd, login: EtcdLogin, journal: Journal, identity: Identity) -> JobUsers | None:
+    """Of an etcd that has users. Raises StartError if the daemon's may not manage them."""
+    if not login.user:
+        return None
+    users = JobUsers(etcd, journal.keys, identity, login.ca_text(), journal.etcd_use)
+    try:
+        users.check()
+    except EtcdUnavailableError as error:
+        raise JournalUnavailableError(str(error)) from error
+    return users
+
+
+def _ways_to_etcd(
+    config: Config, login: EtcdLogin, users: JobUsers | None
+) -> tuple[Callable[[NodeRecord], tuple[str, ...]], Callable[[JobRecord], bytes]]:
+    """Where a node reaches etcd, and how it logs in there."""
+
+    def endpoints_for(node: NodeRecord) -> tuple[str, ...]:
+        if uses_tunnel(config, node.offer.cloud):
+            return tunnel_endpoints(node.id, login.endpoints)
+        return login.node_endpoints
+
+    def access_for(job: JobRecord) -> bytes:
+        if users is not None:
+            return users.ensure(job).encode()
+        return EtcdAccess(ca=login.ca_text()).encode() if login.ca else b""
+
+    return endpoints_for, access_for
 
 
 def _run_loop(

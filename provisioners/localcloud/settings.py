@@ -9,7 +9,7 @@ from typing import Annotated
 from pydantic import Field
 
 from provisioners.localcloud.machine import qemu
-from provisioners.settings import Section
+from provisioners.settings import Reach, Section
 
 DEAD_MAN_S = 1800.0
 """After how long a virtual machine that hears nothing from its cluster switches itself off."""
@@ -29,6 +29,9 @@ class LocalSettings(Section):
     """Folder of a machine image, as `make acceptance` builds one: machines are then virtual machines (QEMU). Empty:
     machines are `sshd` processes."""
 
+    reach: Reach = "direct"
+    """How nodes reach etcd: `direct`, or `ssh`, through the daemon's SSH connection to each node."""
+
     def folder(self, state: Path) -> Path:
         """The folder of its server. `state`: the daemon's state folder."""
         return Path(self.dir) if self.dir else state / "localcloud"
@@ -36,6 +39,11 @@ class LocalSettings(Section):
     def in_use(self, *, alone: bool) -> bool:
         """As `Section` says."""
         return alone if self.enabled is None else self.enabled
+
+    @property
+    def etcd_by_ssh(self) -> bool:
+        """As `Section` says."""
+        return self.reach == "ssh"
 
     @property
     def login_user(self) -> str:

@@ -24,13 +24,13 @@ from supervisor.model import DaemonPause, Event, JobRecord, NodeRecord, NodeStat
 from supervisor.planner.actions import MAX_COMMIT_BYTES, MAX_OPERATIONS, Commit
 from supervisor.planner.world import JobView
 
-__all__ = ["BLOB_CHUNK_BYTES", "EtcdUse", "Journal", "Reading"]
+__all__ = ["BLOB_CHUNK_BYTES", "USES_ETCD", "EtcdUse", "Journal", "Reading"]
 
 BLOB_CHUNK_BYTES = 512 * 1024  # etcd refuses requests above 1.5 MiB, and base64 adds a third
 
 
 # A node that is being terminated has said all it had to say.
-_USES_ETCD = frozenset(
+USES_ETCD = frozenset(
     {NodeState.BOOTSTRAPPING, NodeState.READY, NodeState.MEMBER, NodeState.DRAINING, NodeState.SUSPECT}
 )
 
@@ -199,7 +199,7 @@ class Journal:
             except SchemaError:
                 unreadable.add(kv.key.removeprefix(nodes).partition("/")[0])
             else:
-                if node.state in _USES_ETCD:
+                if node.state in USES_ETCD:
                     with_nodes.add(node.job)
         for kv in self._store.range(self._job_key("")):
             try:

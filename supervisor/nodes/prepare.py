@@ -41,15 +41,16 @@ class SshPreparer:
         config: Config,
         identity: Identity,
         journal: Journal,
-        etcd_endpoints: tuple[str, ...],
+        endpoints_for: Callable[[NodeRecord], tuple[str, ...]],
+        access_for: Callable[[JobRecord], bytes],
         clock: Clock,
-        access_for: Callable[[JobRecord], bytes] = lambda _: b"",
     ) -> None:
-        """`access_for`: what a job's nodes log in to etcd with; its user is made. Raises JournalUnavailableError."""
+        """`endpoints_for`: etcd as a node reaches it. `access_for`: what a job's nodes log in there with, b"" for
+        nothing; its user is made, or JournalUnavailableError is raised."""
         self._config = config
         self._identity = identity
         self._journal = journal
-        self._etcd_endpoints = etcd_endpoints
+        self._endpoints_for = endpoints_for
         self._clock = clock
         self._access_for = access_for
         self._trainer: Archive | None = None
@@ -63,7 +64,7 @@ class SshPreparer:
             code = self._code(job)
             lock = lock_of(code, job.spec.environment, torch=job.spec.kind != "data")
             trainer, uv = self._trainer_archive(), pack_uv() if lock else None
-            setup = setup_of(self._config, node, job, self._etcd_endpoints, code, trainer, lock, uv)
+            setup = setup_of(self._config, node, job, self._endpoints_for(node), code, trainer, lock, uv)
             setup = replace(setup, etcd_access=self._access_for(job))
             bootstrap(target, setup, clock=self._clock.now, deadline_s=self._config.timing.bootstrap_timeout_s)
         except (BootstrapError, PackError, SpotsupError, ValueError) as error:

@@ -137,9 +137,10 @@ class Testbed:
         last_environ: Mapping[str, str] | None = None,
         state_dirs: Sequence[Path] = (),
         node_endpoints: Sequence[str] = (),
+        reach: str = "direct",
     ) -> None:
         """`last_environ`: for the last daemon only. `state_dirs`: the daemons' state folders, if not below `folder`.
-        `node_endpoints`: etcd as nodes reach it, if not as the daemons do."""
+        `node_endpoints`: etcd as nodes reach it, if not as the daemons do. `reach`: the local cloud's."""
         self.folder, self.etcd, self.leader_ttl_s = folder, members, leader_ttl_s
         self.cloud_dir = folder / "cloud"
         self._sockets = Path(tempfile.mkdtemp(prefix="spotsup-"))
@@ -162,7 +163,7 @@ class Testbed:
             )
             text += f"[etcd]\nendpoints = {json.dumps(members.endpoints)}\nwait_s = 60.0\n"
             text += f"node_endpoints = {json.dumps(list(node_endpoints))}\n"
-            daemon.config.write_text(f"{text}[local]\ndir = {json.dumps(str(self.cloud_dir))}\n")
+            daemon.config.write_text(f'{text}[local]\ndir = {json.dumps(str(self.cloud_dir))}\nreach = "{reach}"\n')
             self.daemons.append(daemon)
 
     def start(self) -> None:

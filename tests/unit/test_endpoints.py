@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from supervisor.config import parse_config
-from supervisor.endpoints import node_endpoints, refusal
+from supervisor.endpoints import FIRST_PORT, LAST_PORT, node_endpoints, refusal, tunnel_endpoints, tunnel_ports
 
 RENTED = {"aws": {"regions": ["us-east-1"]}}
 USER = {"user": "spotsupd"}
@@ -84,3 +84,28 @@ def test_where_nodes_reach_etcd() -> None:
     assert found(SAFE) == found(SAFE, embedded=True) == ("https://10.0.0.5:2379",)
     assert found({"endpoints": ["https://a:1"]}) == ("https://a:1",)
     assert found(LISTENING, embedded=True) == ("https://10.0.0.5:2379",)
+
+
+BY_SSH = {"aws": {"regions": ["us-east-1"], "reach": "ssh"}}
+
+
+def test_by_ssh_an_etcd_on_loopback_is_taken_but_none_without_tls_or_users() -> None:
+    assert not refused({"secure": True}, BY_SSH, embedded=True)
+    assert not refused({"endpoints": ["https://127.0.0.1:2379"], **USER}, BY_SSH)
+    assert "it is not encrypted" in refused({}, BY_SSH, embedded=True)
+    assert "it is not encrypted" in refused({"endpoints": ["http://10.0.0.5:2379"], **USER}, BY_SSH)
+    assert "which has no users" in refused({"endpoints": ["https://127.0.0.1:2379"]}, BY_SSH)
+    # Of two clouds each is judged by its own way.
+    both = {**BY_SSH, "gcp": {"regions": ["us-central1"], "project": "vision"}}
+    assert refused({"secure": True}, both, embedded=True).startswith("[gcp] rents machines, which cannot be given etcd")
+
+
+def test_a_nodes_tunnel_has_the_same_ports_for_every_daemon_and_they_are_no_clients_ports() -> None:
+    ports = [tunnel_ports(f"job-abcde-{number}", 3) for number in range(500)]
+    assert all(
+        FIRST_PORT <= found[0] < LAST_PORT and found == (found[0], found[0] + 1, found[0] + 2) for found in ports
+    )
+    assert len({first for first, *_ in ports}) > 450
+    assert tunnel_ports("job-abcde-1", 1) == tunnel_ports("job-abcde-1", 3)[:1]
+    one, other = tunnel_endpoints("job-abcde-1", ("https://10.0.0.5:2379", "https://10.0.0.6:2379"))
+    assert (one, other) == tuple(f"https://127.0.0.1:{port}" for port in tunnel_ports("job-abcde-1", 2))

@@ -1,0 +1,220 @@
+"""Carries TCP connections from a machine's loopback to addresses that only this computer reaches, over SSH.
+
+One thread per machine. When the connection breaks it is made again, at most every RETRY_S[-1] seconds, until `close`.
+"""
+
+from __future__ import annotations
+
+import selectors
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from bootstrap.connect import Clock, Shell, Target, connected
+from bootstrap.errors import BootstrapError, CommandError
+from bootstrap.model import Run
+from bootstrap.templates import fill
+
+CONNECT_S = 15.0
+RETRY_S = (0.1, 0.5, 1.0, 2.0)
+# An agent and its launcher have six connections to etcd.
+MAX_CONNECTIONS = 64
+LOCAL_CONNECT_S = 5.0
+# A peer that takes nothing for so long loses its connection: it would hold up the others of this machine.
+STALLED_S = 5.0
+FREE_PORT_S = 10.0
+_CHUNK_BYTES = 1 << 16
+_LOOK_S = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Forward:
+    """Connections to `port` on the machine's 127.0.0.1 go to `host:to_port` from here."""
+
+    port: int
+    host: str
+    to_port: int
+
+
+class TunnelError(Exception):
+    """The machine's sshd does not forward; one sentence."""
+
+
+class Tunnel:
+    """`start` it; `problem()` says why it does not carry anything now. Any thread may call."""
+
+    def __init__(
+        self, target: Target, node: str, forwards: Sequence[Forward], clock: Clock, log: Callable[[str], None]
+    ) -> None:
+        """`log` gets each new problem, and "" when it carries again."""
+        self._target = target
+        self._node = node
+        self._forwards = {each.port: each for each in forwards}
+        self._clock = clock
+        self._log = log
+        self._problem = "not connected yet"
+        self._closing = threading.Event()
+        self._new: deque[tuple[Any, int]] = deque()
+        self._wake_read, self._wake_write = socket.socketpair()
+        self._wake_write.setblocking(False)
+        self._thread = threading.Thread(target=self._run, name=f"tunnel {node}", daemon=True)
+
+    def start(self) -> None:
+        """Begin to connect."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Break it; returns within seconds."""
+        self._closing.set()
+        self._wake()
+        if self._thread.ident is not None:
+            self._thread.join(timeout=5.0)
+
+    def problem(self) -> str:
+        """Why nothing is carried, "" while it is."""
+        return self._problem
+
+    def alive(self) -> bool:
+        """Whether its thread runs."""
+        return self._thread.is_alive()
+
+    def _run(self) -> None:
+        failures = 0
+        while not self._closing.is_set():
+            began = time.monotonic()
+            try:
+                self._carry()
+                problem = "the connection broke"
+            except (BootstrapError, TunnelError) as error:
+                problem = str(error)
+            except Exception as error:  # noqa: BLE001 - whatever it is: without this thread the node has no etcd
+                problem = f"{type(error).__name__}: {error}"
+            if self._closing.is_set():
+                break
+            if time.monotonic() - began > RETRY_S[-1] and not self._problem:
+                failures = 0
+            self._say(problem)
+            self._closing.wait(RETRY_S[min(failures, len(RETRY_S) - 1)])
+            failures += 1
+        self._wake_read.close()
+        self._wake_write.close()
+
+    def _say(self, problem: str) -> None:
+        if problem != self._problem:
+            self._problem = problem
+            self._log(problem)
+
+    def _carry(self) -> None:
+        """Connect, and forward until the connection ends."""
+        with connected(self._target, self._node, self._clock, self._clock() + CONNECT_S) as shell:
+            shell.step = "tunnel"
+            transport = shell.transport
+            self._listen(shell, transport)
+            self._say("")
+            with selectors.DefaultSelector() as selector:
+                selector.register(self._wake_read, selectors.EVENT_READ)
+                try:
+                    while transport.is_active() and not self._closing.is_set():
+                        self._step(selector)
+                finally:
+                    for key in list(selector.get_map().values()):
+                        if key.data is not None:
+                            key.data.end(selector)
+
+    def _listen(self, shell: Shell, transport: Any) -> None:
+        for port in self._forwards:
+            if self._asked(transport, port):
+                continue
+            # The sshd of an earlier connection, whose end it has not noticed: this computer was cut off, or is another.
+            # As root, too, where that is allowed: sshd hides its files from its own user.
+            for as_root in (False, True):
+                with suppress(CommandError):
+                    script = fill("reach/free_port.sh", port=port)
+                    shell.run(Run(f"free port {port}", script, FREE_PORT_S, as_root=as_root))
+                if self._asked(transport, port):
+                    break
+            else:
+                raise TunnelError(
+                    f"sshd of {self._node} does not forward port {port} of its loopback: it needs `AllowTcpForwarding "
+                    "yes`, and no other program on that port"
+                )
+
+    def _asked(self, transport: Any, port: int) -> bool:
+        """Whether sshd agreed to forward a port."""
+        import paramiko
+
+        try:
+            transport.request_port_forward("127.0.0.1", port, self._accept)
+        except paramiko.SSHException:
+            return False
+        return True
+
+    def _accept(self, channel: Any, _origin: Any, server: tuple[str, int]) -> None:
+        """Called by the transport's thread for each connection on the machine."""
+        self._new.append((channel, server[1]))
+        self._wake()
+
+    def _wake(self) -> None:
+        with suppress(OSError):  # full: it wakes anyway; closed: nobody is there to wake
+            self._wake_write.send(b"x")
+
+    def _step(self, selector: selectors.BaseSelector) -> None:
+        for key, _ in selector.select(_LOOK_S):
+            if key.data is None:
+                self._wake_read.recv(1 << 10)
+            else:
+                key.data.pump(selector, key.fileobj)
+        while self._new:
+            channel, port = self._new.popleft()
+            if len(selector.get_map()) > 2 * MAX_CONNECTIONS:
+                channel.close()
+                continue
+            forward = self._forwards[port]
+            try:
+                near = socket.create_connection((forward.host, forward.to_port), timeout=LOCAL_CONNECT_S)
+            except OSError:
+                channel.close()  # as an etcd that is away
+                continue
+            near.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            near.settimeout(STALLED_S)
+            channel.settimeout(STALLED_S)
+            pair = _Pair(near, channel)
+            selector.register(near, selectors.EVENT_READ, pair)
+            selector.register(channel, selectors.EVENT_READ, pair)
+
+
+@dataclass(slots=True, eq=False)
+class _Pair:
+    near: socket.socket
+    channel: Any
+    ended: bool = False
+
+    def pump(self, selector: selectors.BaseSelector, source: Any) -> None:
+        """Pass on what has arrived from one side; the end of one side is the end of both."""
+        if self.ended:
+            return
+        target = self.channel if source is self.near else self.near
+        try:
+            data = source.recv(_CHUNK_BYTES)
+            if data:
+                target.sendall(data)
+                return
+        except (OSError, EOFError):
+            pass
+        self.end(selector)
+
+    def end(self, selector: selectors.BaseSelector) -> None:
+        """Close both sides."""
+        if self.ended:
+            return
+        self.ended = True
+        for side in (self.near, self.channel):
+            selector.unregister(side)
+        for side in (self.near, self.channel):
+            with suppress(OSError, EOFError):
+                side.close()

@@ -1,0 +1,132 @@
+"""`reach = "ssh"`: nodes use etcd through the daemon's SSH connections. Training outlives these, and their daemon."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.chaos.testbed import open_testbed
+from tests.support.etcd_members import Members
+from tools.stack import Stack
+
+# httpcore leaves the socket of a connection that was refused to the garbage collector.
+pytestmark = pytest.mark.filterwarnings("ignore:Exception ignored in. <socket:pytest.PytestUnraisableExceptionWarning")
+
+JOB = """\
+name: ticker
+nodes: {min: 2, desired: 2, max: 3}
+run: train.py STEPS
+"""
+# Rank 0 alone: one tick per step of the job, with the process that made it.
+TRAIN = """\
+import os, sys, time
+while True:
+    if os.environ["RANK"] == "0":
+        with open(sys.argv[1], "a") as file:
+            file.write(f"{time.time()} {os.getpid()}\\n")
+    time.sleep(0.1)
+"""
+LEASE_S = 4.0
+
+
+def code_in(folder: Path) -> Path:
+    """A job that writes its steps to `folder/steps`."""
+    code = folder / "code"
+    code.mkdir()
+    (code / "train.py").write_text(TRAIN)
+    (code / "job.yaml").write_text(JOB.replace("STEPS", str(folder / "steps")))
+    return code / "job.yaml"
+
+
+def ticks(folder: Path) -> list[tuple[float, int]]:
+    file = folder / "steps"
+    lines = file.read_text().splitlines() if file.exists() else []
+    return [(float(at), int(pid)) for at, pid in (line.split() for line in lines)]
+
+
+def went_on(folder: Path, since: float) -> None:
+    """One process made all steps, and none was late."""
+    seen = [each for each in ticks(folder) if each[0] >= since]
+    assert len({pid for _, pid in seen}) == 1
+    assert max(after[0] - before[0] for before, after in itertools.pairwise(seen)) < 3.0
+
+
+def members(stack: Stack) -> list[dict[str, Any]]:
+    return [each for each in stack.ask("status", "ticker")["node_list"] if each["state"] == "member"]
+
+
+def test_training_goes_on_without_its_daemon_and_the_next_one_carries_etcd_again(tmp_path: Path) -> None:
+    file = code_in(tmp_path)
+    stack = Stack(tmp_path / "a stack", cluster="test", lease_ttl_s=LEASE_S, secure=True)
+    stack.prepare()
+    stack.configure('[local]\nreach = "ssh"\n', os.environ)
+    try:
+        stack.start_daemon()
+        stack.ask("submit", str(file))
+        stack.wait_for(lambda: stack.ask("status", "ticker")["state"] == "running", 150.0, "two nodes to train")
+        configs = [json.loads(path.read_text()) for path in stack.cloud_dir.rglob("agent.json")]
+        assert {len(each["etcd_endpoints"]) for each in configs} == {1}
+        ports = {each["etcd_endpoints"][0].rpartition(":")[2] for each in configs}
+        assert len(configs) == len(ports) == 2
+        assert all(each["etcd_endpoints"][0].startswith("https://127.0.0.1:2") for each in configs)
+
+        began = time.time()
+        round_before = stack.ask("status", "ticker")["round"]
+        stack.kill_daemon()
+        until(lambda: time.time() > began + 3 * LEASE_S)  # their leases end
+        stack.start_daemon()
+        stack.wait_for(lambda: len(members(stack)) == 2, 90.0, "the nodes to be heard again")
+        assert stack.ask("status", "ticker")["round"] == round_before
+        went_on(tmp_path, began)
+
+        # and what a node has to be told arrives: the round with a third one
+        assert stack.ctl("scale", "ticker", "3").returncode == 0
+        stack.wait_for(lambda: len(members(stack)) == 3, 150.0, "three nodes to train")
+        assert stack.ctl("cancel", "ticker").returncode == 0
+        stack.wait_for(lambda: not stack.machines(), 150.0, "the machines to be released")
+    finally:
+        left = stack.close()
+    assert left.processes == ()
+
+
+def until(holds: Callable[[], bool]) -> None:
+    while not holds():
+        time.sleep(0.1)
+
+
+def test_a_standby_carries_etcd_on_also_while_the_frozen_leader_still_holds_the_ports(tmp_path: Path) -> None:
+    file = code_in(tmp_path)
+    etcd = Members(tmp_path / "testbed" / "etcd")
+    with open_testbed(tmp_path / "testbed", etcd, leader_ttl_s=3.0, reach="ssh") as cluster:
+        assert cluster.wait_for_leader().ctl("submit", str(file)).returncode == 0
+        cluster.wait_for(lambda: cluster.job("ticker")["state"] == "running", 150.0, "two nodes to train")
+        began, formed = time.time(), cluster.job("ticker")["round"]
+
+        first = cluster.wait_for_leader()
+        first.send(signal.SIGSTOP)  # its connections stay open, and carry nothing
+        cluster.wait_for_takeover(first)
+        carried = "etcd is carried to a node"
+        second = cluster.wait_for_leader()
+        cluster.wait_for(lambda: second.log.read_text().count(carried) == 2, 90.0, "the standby's tunnels")
+        first.send(signal.SIGCONT)
+        cluster.wait_for_step_down(first)
+
+        second.kill()
+        cluster.wait_for_takeover(second)
+        cluster.wait_for(lambda: heard(cluster) == 2, 90.0, "the nodes to be heard by the first daemon again")
+        assert cluster.job("ticker")["round"] == formed
+        went_on(tmp_path, began)
+        assert first.ctl("cancel", "ticker").returncode == 0
+        cluster.wait_for(lambda: not cluster.machines(), 150.0, "the machines to be released")
+
+
+def heard(cluster: Any) -> int:
+    return [each["state"] for each in cluster.job("ticker")["node_list"]].count("member")

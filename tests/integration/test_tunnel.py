@@ -1,0 +1,188 @@
+"""Tunnels on the real sshd of a local machine: what they carry, and what happens when they break."""
+
+from __future__ import annotations
+
+import getpass
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
+
+import pytest
+
+from bootstrap.connect import Target
+from bootstrap.tunnel import MAX_CONNECTIONS, Forward, Tunnel
+from provisioners.base import Instance
+from tests.support.etcd_server import cable
+from tests.support.machines import CLIENT_KEY, HOST_KEY, launch_running
+from tests.support.programs import LocalCloud, free_ports
+
+
+@pytest.fixture
+def target(local_cloud: LocalCloud) -> Target:
+    machine: Instance = launch_running(local_cloud.provisioner, "n1")
+    return Target(machine.ssh_host, machine.ssh_port, getpass.getuser(), HOST_KEY.public, CLIENT_KEY.private_openssh)
+
+
+@contextmanager
+def opened(target: Target, *forwards: Forward) -> Iterator[Tunnel]:
+    made = Tunnel(target, "n1", forwards, time.monotonic, lambda _: None)
+    made.start()
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+@contextmanager
+def echo() -> Iterator[int]:
+    """Sends everything back."""
+
+    def answer(end: socket.socket) -> None:
+        with suppress(OSError), end:
+            while data := end.recv(1 << 16):
+                end.sendall(data)
+
+    def accept() -> None:
+        with suppress(OSError):
+            while True:
+                threading.Thread(target=answer, args=(listener.accept()[0],), daemon=True).start()
+
+    with socket.create_server(("127.0.0.1", 0), backlog=100) as listener:
+        threading.Thread(target=accept, daemon=True).start()
+        yield listener.getsockname()[1]
+        listener.shutdown(socket.SHUT_RDWR)
+
+
+def eventually(what: str, holds: Callable[[], bool], timeout_s: float = 30.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not holds():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.02)
+
+
+def carries(port: int, data: bytes = b"hello") -> bool:
+    """Whether the machine's port gives back what it gets. (A local machine shares this computer's loopback.)"""
+    got = bytearray()
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=10.0) as end:
+            sender = threading.Thread(target=lambda: end.sendall(data))
+            sender.start()
+            while len(got) < len(data) and (part := end.recv(1 << 16)):
+                got += part
+            sender.join()
+    except OSError:
+        return False
+    return got == data
+
+
+def listens(port: int) -> bool:
+    with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=5.0):
+        return True
+    return False
+
+
+def test_connections_of_the_machine_end_here_many_at_a_time_and_with_much_data(target: Target) -> None:
+    port, other = free_ports(2)
+    with echo() as here, opened(target, Forward(port, "127.0.0.1", here), Forward(other, "127.0.0.1", here)) as tunnel:
+        eventually("the tunnel", lambda: not tunnel.problem())
+        assert carries(port)
+        assert carries(other)
+        results = list[bool]()
+        threads = [
+            threading.Thread(target=lambda: results.append(carries(port, bytes(range(256)) * 2000))) for _ in range(20)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert results == [True] * 20
+    assert not listens(port)
+
+
+def test_an_end_that_nobody_answers_is_closed_and_the_tunnel_stays(target: Target) -> None:
+    port, nobody = free_ports(2)
+    with opened(target, Forward(port, "127.0.0.1", nobody)) as tunnel:
+        eventually("the tunnel", lambda: not tunnel.problem())
+        with socket.create_connection(("127.0.0.1", port), timeout=10.0) as end:
+            assert end.recv(1) == b""
+        with (
+            socket.create_server(("127.0.0.1", nobody)) as late,
+            socket.create_connection(("127.0.0.1", port), timeout=10.0) as end,
+        ):
+            late.settimeout(10.0)
+            accepted, _ = late.accept()
+            with accepted:
+                accepted.sendall(b"x")
+                assert end.recv(1) == b"x"
+        assert not tunnel.problem()
+
+
+def test_a_connection_that_breaks_is_made_again_on_the_same_port(target: Target) -> None:
+    (port,) = free_ports(1)
+    with echo() as here, cable(f"http://{target.host}:{target.port}") as wire:
+        through = replace(target, host="127.0.0.1", port=int(wire.endpoint.rpartition(":")[2]))
+        with opened(through, Forward(port, "127.0.0.1", here)) as tunnel:
+            eventually("the tunnel", lambda: carries(port))
+            wire.cut()
+            eventually("the loss to be noticed", lambda: bool(tunnel.problem()))
+            wire.repair()
+            eventually("the tunnel again", lambda: carries(port))
+            assert not tunnel.problem()
+
+
+def test_another_daemon_takes_the_port_of_one_that_was_cut_off_without_a_word(target: Target) -> None:
+    """The machine's sshd has not noticed, and would hold the port for hours."""
+    (port,) = free_ports(1)
+    with echo() as here, cable(f"http://{target.host}:{target.port}") as wire:
+        through = replace(target, host="127.0.0.1", port=int(wire.endpoint.rpartition(":")[2]))
+        with opened(through, Forward(port, "127.0.0.1", here)):
+            eventually("the first tunnel", lambda: carries(port))
+            wire.hang()
+            assert listens(port)
+            with opened(target, Forward(port, "127.0.0.1", here)) as second:
+                eventually("the second tunnel", lambda: not second.problem())
+                assert carries(port)
+            wire.repair()
+
+
+def test_a_port_that_another_program_has_is_named_and_waited_for(target: Target) -> None:
+    with echo() as here, socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with opened(target, Forward(port, "127.0.0.1", here)) as tunnel:
+            eventually("the reason", lambda: f"does not forward port {port} of its loopback" in tunnel.problem())
+            assert listens(port)  # only an sshd is ended
+            taken.close()
+            eventually("the tunnel", lambda: carries(port))
+
+
+def test_a_machine_that_does_not_answer_yet_is_tried_until_it_does(target: Target) -> None:
+    port, ssh = free_ports(2)
+    with echo() as here, opened(replace(target, port=ssh), Forward(port, "127.0.0.1", here)) as tunnel:
+        assert tunnel.problem() == "not connected yet"
+        began = time.monotonic()
+        tunnel.close()
+        assert time.monotonic() - began < 30
+
+
+def test_one_machine_cannot_use_up_this_computers_connections(target: Target) -> None:
+    (port,) = free_ports(1)
+    with echo() as here, opened(target, Forward(port, "127.0.0.1", here)) as tunnel, ExitStack() as stack:
+        eventually("the tunnel", lambda: carries(port))
+
+        def answered() -> bool:
+            end = stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=10.0))
+            try:
+                end.sendall(b"x")
+                return end.recv(1) == b"x"
+            except OSError:
+                return False
+
+        results = [answered() for _ in range(MAX_CONNECTIONS + 5)]
+        assert results[: MAX_CONNECTIONS - 1] == [True] * (MAX_CONNECTIONS - 1)  # the first may not have ended yet
+        assert results[-4:] == [False] * 4
+        stack.close()
+        eventually("room again", lambda: carries(port))
+        assert not tunnel.problem()
