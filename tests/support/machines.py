@@ -30,7 +30,7 @@ from provisioners.base import (
 )
 
 # A real cloud takes longer, must not be asked as often, and knows another user: tests/contract/real.py sets these.
-TIMEOUT_S = float(os.environ.get("SPOTSUP_TEST_CALL_S", "10"))
+TIMEOUT_S = float(os.environ.get("SPOTSUP_TEST_CALL_S", "30"))
 PATIENCE_S = float(os.environ.get("SPOTSUP_TEST_PATIENCE_S", "30"))
 LOGIN_S = float(os.environ.get("SPOTSUP_TEST_LOGIN_S", "0"))
 LOOK_S = float(os.environ.get("SPOTSUP_TEST_LOOK_S", "0.005"))
