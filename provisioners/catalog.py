@@ -41,6 +41,7 @@ class MachineType(_Strict):
     efa: int = 0  # how many EFA interfaces it supports
     efa_first_card: bool = True  # whether its first network card, which carries IP, supports EFA
     markets: Annotated[tuple[Market, ...], Field(min_length=1)] = tuple(Market)  # how it can be bought
+    arch: Literal["x86_64", "arm64"] = "x86_64"  # of its CPU: the image has to fit
     # Compute Engine's names for a machine with attached GPUs. `name` is then ours: Google has no one name for both.
     machine_type: str = ""
     accelerator: str = ""
@@ -122,9 +123,13 @@ class Catalog(_Strict):
         return f"no machine with a GPU {gpu!r} is known for {cloud}; there are: {there_are}"
 
 
-def load_catalog(path: str = "") -> Catalog:
-    """The built-in catalog, with the user's file on top where `path` names one. Raises CatalogError."""
+def load_catalog(path: str = "", refreshed: Path | None = None) -> Catalog:
+    """The built-in catalog; on top of it what a cloud described itself, where the file `refreshed` exists; on top of
+    both the user's file, where `path` names one. Raises CatalogError.
+    """
     catalog = _parse(_BUILT_IN)
+    if refreshed is not None and refreshed.exists():
+        catalog = merged(catalog, _parse(refreshed))
     return merged(catalog, _parse(Path(path))) if path else catalog
 
 

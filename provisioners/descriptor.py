@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -15,6 +15,8 @@ from provisioners.settings import Section
 # All get the cloud's section and the daemon's state folder. The first two raise ProvisionerError.
 Factory: TypeAlias = Callable[[Any, Path], Provisioner]
 Starter: TypeAlias = Callable[[Any, Path, contextlib.ExitStack], None]
+# Gets the cloud's section and a time limit in seconds; (its source, the types). Raises ProvisionerError.
+TypesReader: TypeAlias = Callable[[Any, float], tuple[str, Sequence[Any]]]
 StartCheck: TypeAlias = Callable[[Any, Path, float], Finding | None]
 
 
@@ -40,5 +42,7 @@ class Descriptor:
     startable: StartCheck | None = None
     # Whether machines without a GPU have to be named: the catalogue knows machines with GPUs only.
     has_catalog: bool = True
+    # Reads the types that it describes itself, for `spotsupd catalogue refresh`; None: it describes none.
+    types: TypesReader | None = None
     # How long before a preemption its notice comes, at least; 0: not known.
     notice_s: float = 0.0

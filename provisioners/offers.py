@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any, ClassVar
 
 from provisioners.base import Market, Offer, OfferQuery, ProvisionerError
 from provisioners.calls import Deadline
 from provisioners.catalog import Catalog, MachineType
+
+
+def read_at(source: str, at: float) -> str:
+    """The source of a price, and when it was read (UNIX seconds)."""
+    return f"{source}, read {datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M} UTC"
 
 
 class CloudOffers:

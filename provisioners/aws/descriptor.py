@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from provisioners.aws.settings import AwsSettings
 from provisioners.base import Provisioner
@@ -10,16 +12,25 @@ from provisioners.descriptor import Descriptor
 from provisioners.host import HostTraits
 
 
-def _provisioner(settings: AwsSettings, _state: Path) -> Provisioner:
+def _provisioner(settings: AwsSettings, state: Path) -> Provisioner:
     from provisioners.aws.provisioner import AwsProvisioner
+    from provisioners.catalog import load_catalog
+    from provisioners.refreshed import file_of
 
-    return AwsProvisioner(settings)
+    return AwsProvisioner(settings, catalog=load_catalog(settings.catalog, file_of(state, "aws")))
+
+
+def _types(settings: AwsSettings, timeout_s: float) -> tuple[str, Sequence[Any]]:
+    from provisioners.aws import types
+
+    return types.SOURCE, types.read(settings, timeout_s)
 
 
 AWS = Descriptor(
     name="aws",
     settings=AwsSettings,
     factory=_provisioner,
+    types=_types,
     metadata="aws",
     notice_s=120.0,
     host=HostTraits(

@@ -62,6 +62,11 @@ def image_id(settings: AwsSettings, machine: MachineType, driver: Literal["open"
     """An AMI, or an SSM parameter that EC2 resolves: a retry sends the same value after a new image is released."""
     family = machine.gpu.split("-", 1)[0]
     image = settings.images.get(machine.gpu) or settings.images.get(family)
+    if not image and machine.arch != "x86_64":
+        raise ProvisionerError(
+            f"{machine.name} has a CPU of kind {machine.arch}, and the default images are for x86_64: name an image "
+            f"for it in aws.images.{machine.gpu}"
+        )
     image = image or (settings.image if driver == "open" else settings.image_proprietary)
     return f"resolve:ssm:{image}" if image.startswith("/") else image
 

@@ -7,15 +7,16 @@ from datetime import datetime, timedelta
 from typing import TypeAlias
 
 from provisioners.aws.client import Aws
+from provisioners.aws.prices import OnDemandPrices
 from provisioners.aws.quota import VcpuQuota, quota_of
 from provisioners.aws.settings import AwsSettings
 from provisioners.base import DeniedError, Market, Offer, OfferQuery, UnreachableError
 from provisioners.calls import Deadline
 from provisioners.catalog import Catalog, MachineType
 from provisioners.codes import ApiError
-from provisioners.offers import CloudOffers
+from provisioners.offers import CloudOffers, read_at
 
-_LIVE = "EC2 spot price history, live"
+_LIVE = "EC2 spot price history"
 _CLOCKS_MAY_DIFFER = timedelta(minutes=5)
 
 Limits: TypeAlias = Mapping[tuple[str, str], float | None]
@@ -33,6 +34,7 @@ class Offers(CloudOffers):
         self._aws = aws
         self._subnets = settings.subnets
         self._now = now
+        self._on_demand = OnDemandPrices(aws)
 
     def _complaints(
         self, types: Mapping[str, MachineType], regions: Sequence[str], query: OfferQuery, deadline: Deadline
@@ -58,8 +60,13 @@ class Offers(CloudOffers):
             (each["InstanceType"], each["Location"]) for each in listed if self._may_use(each["Location"], region)
         ]
         places = [place for place in places if not query.zones or place[1] in query.zones]
-        spot = query.market is Market.SPOT
-        prices = self._spot_prices(region, sorted({each for each, _ in places}), deadline) if spot and places else {}
+        names = sorted({each for each, _ in places})
+        prices: Mapping[tuple[str, str], tuple[float, str]] = {}
+        if names and query.market is Market.SPOT:
+            prices = self._spot_prices(region, names, deadline)
+        elif names:
+            listed_prices = self._on_demand.of(region, names, self._now().timestamp(), deadline)
+            prices = {(name, zone): listed_prices[name] for name, zone in places if name in listed_prices}
         return [
             self._offer(region, zone, types[name], query.market, prices.get((name, zone)), _quota(name, query.market))
             for name, zone in places
@@ -89,7 +96,8 @@ class Offers(CloudOffers):
             place = (each["InstanceType"], each["AvailabilityZone"])
             if place not in latest or each["Timestamp"] > latest[place][0]:
                 latest[place] = (each["Timestamp"], float(each["SpotPrice"]))
-        return {place: (price, _LIVE) for place, (_, price) in latest.items()}
+        source = read_at(_LIVE, self._now().timestamp())
+        return {place: (price, source) for place, (_, price) in latest.items()}
 
     def _limits(self, offers: Sequence[Offer], deadline: Deadline) -> Limits:
         """The quotas that the offers count towards, each read once."""

@@ -5,7 +5,9 @@ Source of the variables and topologies: Microsoft's guide to NCCL on ND machines
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from provisioners.azure.settings import AzureSettings
 from provisioners.base import Provisioner
@@ -16,16 +18,25 @@ from provisioners.host import FastNetwork, HostTraits
 _FAST = frozenset({"mlx4_core", "mlx5_core", "mana"})
 
 
-def _provisioner(settings: AzureSettings, _state: Path) -> Provisioner:
+def _provisioner(settings: AzureSettings, state: Path) -> Provisioner:
     from provisioners.azure.provisioner import AzureProvisioner
+    from provisioners.catalog import load_catalog
+    from provisioners.refreshed import file_of
 
-    return AzureProvisioner(settings)
+    return AzureProvisioner(settings, catalog=load_catalog(settings.catalog, file_of(state, "azure")))
+
+
+def _types(settings: AzureSettings, timeout_s: float) -> tuple[str, Sequence[Any]]:
+    from provisioners.azure import types
+
+    return types.SOURCE, types.read(settings, timeout_s)
 
 
 AZURE = Descriptor(
     name="azure",
     settings=AzureSettings,
     factory=_provisioner,
+    types=_types,
     metadata="azure",
     notice_s=30.0,
     host=HostTraits(

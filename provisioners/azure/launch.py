@@ -159,6 +159,11 @@ def image(settings: AzureSettings, machine: MachineType, driver: Literal["open",
     """By GPU, else by driver. Raises ProvisionerError where none is set."""
     family = machine.gpu.split("-", 1)[0]
     named = settings.images.get(machine.gpu) or settings.images.get(family)
+    if not named and machine.arch != "x86_64":
+        raise ProvisionerError(
+            f"{machine.name} has a CPU of kind {machine.arch}, and the default images are for x86_64: name an image "
+            f"for it in azure.images.{machine.gpu}"
+        )
     named = named or (settings.image if driver == "open" else settings.image_proprietary)
     if not named:
         raise ProvisionerError(

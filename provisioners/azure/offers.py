@@ -15,11 +15,12 @@ from provisioners.calls import Deadline
 from provisioners.catalog import Catalog, MachineType
 from provisioners.codes import ApiError
 from provisioners.kept import Kept
-from provisioners.offers import CloudOffers
+from provisioners.offers import CloudOffers, read_at
 
-LIVE = "Azure retail prices, live"
+LIVE = "Azure retail prices"
 SPOT_QUOTA = "lowPriorityCores"
 SIZES_KEPT_S = 3600.0
+PRICES_KEPT_S = 3600.0
 _THREADS = 8
 _MAX_PRICE_PAGES = 10
 _PRICES_SHARE = 0.5  # of the time that is left
@@ -55,6 +56,7 @@ class Offers(CloudOffers):
         self._settings = settings
         self._now = now
         self._places: Kept[str, list[Place]] = Kept(SIZES_KEPT_S)
+        self._prices: Kept[tuple[str, str], dict[Market, float | None]] = Kept(PRICES_KEPT_S)
 
     def _complaints(
         self, types: Mapping[str, MachineType], regions: Sequence[str], query: OfferQuery, deadline: Deadline
@@ -87,7 +89,7 @@ class Offers(CloudOffers):
         made = {}
         for place in places:
             size = place.size.lower()
-            price = (live[size], LIVE) if size in live else None
+            price = live.get(size)
             quota = SPOT_QUOTA if spot else place.family
             made[self._offer(region, place.zone, types[size], query.market, price, quota)] = place
         return made
@@ -107,26 +109,45 @@ class Offers(CloudOffers):
         )
         return [each for sku in listed for each in places_of(sku, region)]
 
-    def _live_prices(self, region: str, sizes: Sequence[str], market: Market, deadline: Deadline) -> dict[str, float]:
-        """Size in lower case -> US dollars per hour. Empty where prices cannot be read: offers do not need them."""
-        if not sizes or not self._settings.prices:
-            return {}
+    def _live_prices(
+        self, region: str, sizes: Sequence[str], market: Market, deadline: Deadline
+    ) -> dict[str, tuple[float, str]]:
+        """Size in lower case -> (US dollars per hour, source). Kept for an hour: Azure changes list prices monthly, and
+        spot prices daily. Sizes whose prices cannot be read are left out: offers do not need them.
+        """
+        now = self._now()
+        unknown = [each for each in sizes if self._prices.known((region, each.lower()), now) is None]
+        if unknown and self._settings.prices:
+            try:
+                found = self._read_prices(region, unknown, deadline)
+            except UnreachableError:
+                found = None
+            for size in unknown if found is not None else ():
+                both = {kind: (found or {}).get(kind, {}).get(size.lower()) for kind in Market}
+                self._prices.put((region, size.lower()), now, both)
+        kept = {each.lower(): self._prices.known((region, each.lower()), now) for each in sizes}
+        return {
+            size: (price, read_at(LIVE, each[0]))
+            for size, each in kept.items()
+            if each is not None and (price := each[1][market]) is not None
+        }
+
+    def _read_prices(self, region: str, sizes: Sequence[str], deadline: Deadline) -> dict[Market, dict[str, float]]:
+        """Market -> size in lower case -> US dollars per hour."""
         names = " or ".join(f"armSkuName eq '{size}'" for size in sizes)
         params = {
             "$filter": f"serviceName eq 'Virtual Machines' and armRegionName eq '{region}' "
             f"and priceType eq 'Consumption' and ({names})"
         }
         within = Deadline(deadline.left_s() * _PRICES_SHARE)
-        found: dict[str, float] = {}
-        try:
-            for page in range(_MAX_PRICE_PAGES):
-                skip = {"$skip": str(page * 1000)} if page else {}
-                answer = prices(self._settings, {**params, **skip}, max(within.left_s(), 0.1))
-                found |= prices_of(answer["Items"], market)
-                if not answer.get("NextPageLink"):
-                    break
-        except UnreachableError:
-            return found
+        found: dict[Market, dict[str, float]] = {kind: {} for kind in Market}
+        for page in range(_MAX_PRICE_PAGES):
+            skip = {"$skip": str(page * 1000)} if page else {}
+            answer = prices(self._settings, {**params, **skip}, max(within.left_s(), 0.1))
+            for kind in Market:
+                found[kind] |= prices_of(answer["Items"], kind)
+            if not answer.get("NextPageLink"):
+                break
         return found
 
 

@@ -35,6 +35,7 @@ _CLIENTS = {
     "images": "ImagesClient",
     "subnetworks": "SubnetworksClient",
     "firewalls": "FirewallsClient",
+    "advice": "AdviceClient",
 }
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from provisioners.base import Provisioner
 from provisioners.descriptor import Descriptor
@@ -10,16 +12,25 @@ from provisioners.gcp.settings import GcpSettings
 from provisioners.host import FastNetwork, HostTraits
 
 
-def _provisioner(settings: GcpSettings, _state: Path) -> Provisioner:
+def _provisioner(settings: GcpSettings, state: Path) -> Provisioner:
+    from provisioners.catalog import load_catalog
     from provisioners.gcp.provisioner import GcpProvisioner
+    from provisioners.refreshed import file_of
 
-    return GcpProvisioner(settings)
+    return GcpProvisioner(settings, catalog=load_catalog(settings.catalog, file_of(state, "gcp")))
+
+
+def _types(settings: GcpSettings, timeout_s: float) -> tuple[str, Sequence[Any]]:
+    from provisioners.gcp import types
+
+    return types.SOURCE, types.read(settings, timeout_s)
 
 
 GCP = Descriptor(
     name="gcp",
     settings=GcpSettings,
     factory=_provisioner,
+    types=_types,
     metadata="gcp",
     notice_s=30.0,
     host=HostTraits(

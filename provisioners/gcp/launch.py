@@ -60,6 +60,11 @@ def image_of(settings: GcpSettings, machine: MachineType, driver: Literal["open"
     """The image or image family; Google resolves a family itself, at each launch."""
     family = machine.gpu.split("-", 1)[0]
     image = settings.images.get(machine.gpu) or settings.images.get(family)
+    if not image and machine.arch != "x86_64":
+        raise ProvisionerError(
+            f"{machine.name} has a CPU of kind {machine.arch}, and the default images are for x86_64: name an image "
+            f"for it in gcp.images.{machine.gpu}"
+        )
     image = image or (settings.image if driver == "open" else settings.image_proprietary)
     if not image:
         raise ProvisionerError(

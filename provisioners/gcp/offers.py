@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TypeAlias
 
-from provisioners.base import DeniedError, Offer, OfferQuery, UnreachableError
+from provisioners.base import DeniedError, Market, Offer, OfferQuery, UnreachableError
 from provisioners.calls import Deadline
 from provisioners.catalog import Catalog, MachineType
 from provisioners.codes import ApiError
 from provisioners.gcp import names, quota
 from provisioners.gcp.client import Gcp
+from provisioners.gcp.prices import SpotPrices
 from provisioners.gcp.settings import GcpSettings
 from provisioners.offers import CloudOffers
 
@@ -23,23 +25,35 @@ Limits: TypeAlias = Mapping[str, Mapping[str, float]]
 class Offers(CloudOffers):
     """Compute Engine's offers: two listings for the project, and the quotas of each region.
 
-    Google's API has no prices. On-demand prices are the catalog's; spot prices are not published.
+    On-demand prices are the catalog's: Google has them in its billing service only. Spot prices are those of the
+    history of capacity.
     """
 
     cloud = "gcp"
 
-    def __init__(self, gcp: Gcp, settings: GcpSettings, catalog: Catalog) -> None:
+    def __init__(self, gcp: Gcp, settings: GcpSettings, catalog: Catalog, now: Callable[[], float] = time.time) -> None:
+        """`now`: UNIX seconds."""
         super().__init__(settings.regions, catalog)
         self._gcp = gcp
+        self._now = now
+        self._spot = SpotPrices(gcp)
         self._settings = settings
 
     def _complaints(
         self, types: Mapping[str, MachineType], regions: Sequence[str], query: OfferQuery, deadline: Deadline
     ) -> Mapping[Offer, str]:
         places = self.places(types.values(), regions, query, deadline)
+        prices: Mapping[tuple[str, str], tuple[float, str]] = {}
+        if query.market is Market.SPOT:
+            prices = self._spot.of([(names.region_of(zone), each) for zone, each in places], self._now(), deadline)
         found = {
             self._offer(
-                names.region_of(zone), zone, machine, query.market, quota=quota.of_accelerator(machine.accelerator)
+                names.region_of(zone),
+                zone,
+                machine,
+                query.market,
+                prices.get((names.region_of(zone), machine.name)),
+                quota.of_accelerator(machine.accelerator),
             ): machine
             for zone, machine in places
         }

@@ -49,10 +49,10 @@ class GcpProvisioner:
         self._gcp = Gcp(settings)
         self._listing = Listing(self._gcp, settings, now)
         self._insertion = Insertion(self._gcp, settings, self._catalog, self._listing)
-        self._offers = Offers(self._gcp, settings, self._catalog)
+        self._offers = Offers(self._gcp, settings, self._catalog, now)
 
     def offers(self, query: OfferQuery, timeout_s: float) -> Sequence[Offer]:
-        """As the protocol says. Prices are the catalog's: Google has them in its billing service only."""
+        """As the protocol says."""
         return self._offers.find(query, Deadline(timeout_s))
 
     def launch(self, request: LaunchRequest, timeout_s: float) -> LaunchOutcome:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import io
+import json
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable
@@ -56,6 +57,7 @@ class Ec2:
             "DescribeImages": self._describe_images,
             "GetParameter": self._parameter,
             "GetServiceQuota": self._quota,
+            "GetProducts": self._products,
             "CreateNetworkInterface": self._create_interface,
             "DeleteNetworkInterface": self._delete_interface,
         }
@@ -360,6 +362,19 @@ class Ec2:
             raise FakeAwsError("ParameterNotFound", "")
         return Answer(200, {"Parameter": {"Name": name, "Value": self.images[name]}})
 
+    def _products(self, call: Call) -> Answer:
+        """One product per type, as AWS lists them: JSON within JSON, with terms that are not on demand beside."""
+        if call.region not in {"us-east-1", "eu-central-1", "ap-south-1"}:
+            raise FakeAwsError("UnrecognizedClientException", f"there is no price list in {call.region}")
+        filters: Any = call.form["Filters"]
+        wanted = {each["Field"]: each for each in filters}
+        assert wanted["instanceType"]["Type"] == "ANY_OF"
+        region, names = wanted["regionCode"]["Value"], wanted["instanceType"]["Value"].split(",")
+        listed = [_product(name, region) for name in names]
+        first = int(call.form.get("NextToken") or 0)
+        more = {"NextToken": str(first + self.page)} if len(listed) > first + self.page else {}
+        return Answer(200, {"FormatVersion": "aws_v1", "PriceList": listed[first : first + self.page], **more})
+
     def _quota(self, call: Call) -> Answer:
         code = call.form["QuotaCode"]
         return Answer(200, {"Quota": {"QuotaCode": code, "Value": self.quotas[code]}})
@@ -405,6 +420,37 @@ def spot_price(instance_type: str, zone: str) -> str:
     """Invented, but always the same."""
     digest = hashlib.sha256(f"{instance_type} {zone}".encode()).digest()
     return f"0.{100 + digest[0]}"
+
+
+def on_demand_price(instance_type: str, region: str) -> str:
+    """Invented, but always the same."""
+    digest = hashlib.sha256(f"{instance_type} {region} on demand".encode()).digest()
+    return f"1.{100 + digest[0]}0000000"
+
+
+def _product(name: str, region: str) -> str:
+    """Source of the form: the Price List API's guide, "Reading price list files"."""
+    code = "SKU.JRTCKXETXF"
+    dimension = {
+        "unit": "Hrs",
+        "pricePerUnit": {"USD": on_demand_price(name, region)},
+        "rateCode": f"{code}.6YS6EN2CT7",
+    }
+    return json.dumps(
+        {
+            "product": {
+                "productFamily": "Compute Instance",
+                "attributes": {"instanceType": name, "regionCode": region},
+            },
+            "serviceCode": "AmazonEC2",
+            "terms": {
+                "OnDemand": {code: {"priceDimensions": {dimension["rateCode"]: dimension}}},
+                "Reserved": {
+                    "SKU.X": {"priceDimensions": {"SKU.X.Y": {"unit": "Hrs", "pricePerUnit": {"USD": "0.1"}}}}
+                },
+            },
+        }
+    )
 
 
 def _is_spot(call: Call) -> bool:

@@ -71,7 +71,7 @@ class FakeAwsError(FakeError):
     def answer(self, call: Call) -> Answer:
         """In the format of the called service."""
         status = _STATUS.get(self.code, 400)
-        if call.service in {"ssm", "servicequotas"}:
+        if call.service in {"ssm", "servicequotas", "pricing"}:
             return Answer(status, {"__type": self.code, "message": str(self)})
         code, message = escape(self.code), escape(str(self))
         if call.service == "sts":

@@ -365,6 +365,7 @@ class Arm:
             restrictions.append({"type": "Zone", "values": [region], "restrictionInfo": {"zones": closed}})
         if (name, region) in self.restrictions:
             restrictions.append({"type": "Location", "values": [region], "reasonCode": "NotAvailableForSubscription"})
+        size = self.sizes[name]
         spot = "False" if name == "Standard_ND40rs_v2" else "True"
         return {
             "resourceType": "virtualMachines",
@@ -373,7 +374,13 @@ class Arm:
             "locations": [region],
             "locationInfo": [{"location": region, "zones": list(zones)}],
             "restrictions": restrictions,
-            "capabilities": [{"name": "LowPriorityCapable", "value": spot}, {"name": "vCPUs", "value": "4"}],
+            "capabilities": [
+                {"name": "LowPriorityCapable", "value": spot},
+                {"name": "vCPUs", "value": str(size.vcpus or 4)},
+                {"name": "GPUs", "value": str(size.gpus)},
+                {"name": "MemoryGB", "value": str(size.memory_gib or 16)},
+                {"name": "CpuArchitectureType", "value": "Arm64" if size.arch == "arm64" else "x64"},
+            ],
         }
 
 

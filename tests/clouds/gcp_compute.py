@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from provisioners.catalog import load_catalog
+from provisioners.catalog import MachineType, load_catalog
 from tests.clouds.base import Answer
 from tests.clouds.gcp_instances import GONE, Instances, Operation, Record, when
 from tests.clouds.gcp_wire import Call, FakeGcpError, filter_of, page
@@ -44,6 +44,9 @@ class Compute:
         self.firewalls: list[dict[str, Any]] = [rule("ssh", ports=("22",)), rule("internal")]
         self.unreachable: set[str] = set()
         self.filters = True
+        # (region, machine type, with its GPUs where they are attached) -> US dollars per hour
+        self.spot_prices: dict[tuple[str, str], float] = {}
+        self.new_types: dict[str, MachineType] = {}  # that no catalogue has
         self.late_s = 1.5  # when a launch fails that is "full-late"
         self.quotas: dict[str, dict[str, float]] = {region: dict(_QUOTAS) for region in ("us-central1", "us-west1")}
         self.quotas[""] = {"GPUS_ALL_REGIONS": 64.0}
@@ -67,6 +70,7 @@ class Compute:
             "images.getFromFamily": self._image,
             "subnetworks.get": self._subnetwork,
             "firewalls.list": self._firewalls,
+            "advice.capacityHistory": self._capacity_history,
         }
 
     def serve(self, call: Call, fault: str) -> Answer:
@@ -285,7 +289,9 @@ class Compute:
         return found - ({"nvidia-tesla-t4", "nvidia-tesla-v100"} if zone == "us-central1-c" else set())
 
     def _machine_types(self, call: Call) -> Mapping[str, Any]:
-        types = [(zone, {"name": name}) for zone in ZONES for name in sorted(self._types_in(zone))]
+        known = {each.machine_type or each.name: each for each in self._catalog.types} | self.new_types
+        types = [(zone, _described_type(name, known[name])) for zone in ZONES for name in sorted(self._types_in(zone))]
+        types += [(ZONES[0], _described_type(name, each)) for name, each in self.new_types.items()]
         return self._aggregated(call, "machineType", "MachineType", "machineTypes", types)
 
     def _accelerator_types(self, call: Call) -> Mapping[str, Any]:
@@ -312,9 +318,41 @@ class Compute:
             raise FakeGcpError(404, "notFound", f"The subnetwork '{call.path['subnetwork']}' was not found")
         return {"kind": "compute#subnetwork", "name": call.path["subnetwork"]}
 
+    def _capacity_history(self, call: Call) -> Mapping[str, Any]:
+        """A price that has ended, and the one that holds. N1 without its GPUs would have another one."""
+        asked, region = call.body["instanceProperties"], call.path["region"]
+        if asked["scheduling"]["provisioningModel"] != "SPOT":
+            raise FakeGcpError(400, "invalid", "Invalid value for field 'instanceProperties.scheduling'")
+        gpus = "".join(f"+{each['acceleratorType']}" for each in asked.get("guestAccelerators", ()))
+        price = self.spot_prices.get((region, asked["machineType"] + gpus))
+        records = []
+        for usd, start, end in ((9.0, 3, 2), (price, 2, 0)):
+            if usd is not None:
+                money = {"currencyCode": "USD", "units": str(int(usd)), "nanos": round((usd - int(usd)) * 1e9)}
+                now = time.time()
+                interval = {"startTime": when(now - start * 86400), "endTime": when(now - end * 86400)}
+                records.append({"interval": interval, "listPrice": money})
+        return {
+            "location": f"regions/{region}",
+            "machineType": asked["machineType"],
+            "priceHistory": records if price else [],
+        }
+
     def _firewalls(self, call: Call) -> Mapping[str, Any]:
         items, more = page(self.firewalls, call.query)
         return {"kind": "compute#firewallList", "items": items, **more}
+
+
+def _described_type(name: str, machine: MachineType) -> dict[str, Any]:
+    """As Google describes it: N1's GPUs are no part of it."""
+    gpus = [{"guestAcceleratorType": machine.accelerator, "guestAcceleratorCount": machine.gpus}]
+    return {
+        "name": name,
+        "guestCpus": machine.vcpus,
+        "memoryMb": int((machine.memory_gib or 0) * 1024),
+        "architecture": "ARM64" if machine.arch == "arm64" else "X86_64",
+        **({} if machine.machine_type else {"accelerators": gpus}),
+    }
 
 
 def _in_zone(error: tuple[str, str], zone: str) -> tuple[str, str]:

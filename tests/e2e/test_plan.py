@@ -50,7 +50,7 @@ def test_a_plan_a_refusal_and_a_cloud_that_is_away(stack: Stack, server: CloudSe
     lines = planned.stdout.splitlines()
     assert lines[0].split() == ["CLOUD", "ZONE", "TYPE", "GPUS", "MARKET", "USD/HOUR", "PRICE", "FROM"]
     assert lines[1].split()[0] == "aws"
-    assert "EC2 spot price history, live" in lines[1]
+    assert "EC2 spot price history, read" in lines[1]
     assert lines[3].startswith("and ")
     assert lines[4].startswith("2 nodes: $")
     found = stack.ask("plan", str(job), "--nodes", "1", "--limit", "3")

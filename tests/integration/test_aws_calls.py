@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import boto3
 import pytest
 
+from provisioners.aws.prices import prices_of
+from provisioners.aws.provisioner import AwsProvisioner
 from provisioners.base import (
     DeniedError,
     Fatal,
@@ -20,6 +24,7 @@ from provisioners.base import (
     Transient,
     Unknown,
 )
+from tests.clouds.aws_ec2 import on_demand_price
 from tests.clouds.base import bare
 from tests.integration.cloud_names import T4, Api
 from tests.support.machines import OWNER, TIMEOUT_S, wait_state
@@ -97,20 +102,49 @@ def boto3_client(aws: Api) -> Any:
 def test_spot_prices_are_the_newest_and_live(aws: Api) -> None:
     aws.cloud.ec2.page = 7
     offers = aws.offers()
-    assert {each.price_source for each in offers} == {"EC2 spot price history, live"}
+    (source,) = {each.price_source for each in offers}
+    assert re.fullmatch(r"EC2 spot price history, read \d{4}-\d\d-\d\d \d\d:\d\d UTC", source)
     assert all(each.usd_per_hour is not None and each.usd_per_hour < 1 for each in offers)
     assert {each.gpu for each in offers} == {"T4"}
     assert len({(each.instance_type, each.zone) for each in offers}) == len(offers)
     assert aws.cloud.counted()["ec2:DescribeSpotPriceHistory"] > 3
 
 
-def test_on_demand_prices_are_the_catalogs_with_their_source(aws: Api) -> None:
+def test_on_demand_prices_are_the_price_lists_in_every_region_and_read_once_a_day(aws: Api) -> None:
+    aws.cloud.ec2.page = 2
+    now = [datetime(2026, 11, 22, 20, 10, tzinfo=UTC)]
+    settings = aws.server.settings(regions=("us-east-1", "eu-central-1"))
+    cloud = AwsProvisioner(settings, now=lambda: now[0])
+    offers = cloud.offers(replace(T4, market=Market.ON_DEMAND), TIMEOUT_S)
+    assert {each.region for each in offers} == {"us-east-1", "eu-central-1"}
+    for each in offers:
+        assert each.usd_per_hour == float(on_demand_price(each.instance_type, each.region))
+        assert each.price_source == "AWS price list, read 2026-11-22 20:10 UTC"
+    asked = aws.cloud.counted()["pricing:GetProducts"]
+    now[0] += timedelta(hours=23)
+    assert cloud.offers(replace(T4, market=Market.ON_DEMAND), TIMEOUT_S) == offers, "with the time of the reading"
+    assert aws.cloud.counted()["pricing:GetProducts"] == asked
+    now[0] += timedelta(hours=2)
+    cloud.offers(replace(T4, market=Market.ON_DEMAND), TIMEOUT_S)
+    assert aws.cloud.counted()["pricing:GetProducts"] == 2 * asked
+
+
+def test_a_price_list_that_is_no_price_list_has_no_prices() -> None:
+    assert (
+        prices_of(["", "{", "[]", 5, None, "{}", {"product": 1}, '{"product":{"attributes":{"instanceType":"x"}}}'])
+        == {}
+    )
+
+
+def test_without_the_price_list_on_demand_prices_are_the_catalogs_with_their_source(aws: Api) -> None:
+    aws.cloud.denied.add("pricing:GetProducts")
     first, *_ = aws.offers(replace(T4, market=Market.ON_DEMAND))
     assert (first.instance_type, first.usd_per_hour) == ("g4dn.xlarge", 0.526)
     assert first.price_source == "catalog: karpenter-provider-aws, price table generated 2026-01-19"
 
 
 def test_an_offer_without_a_published_price_comes_last(aws: Api) -> None:
+    aws.cloud.denied.add("pricing:GetProducts")
     aws = aws.with_settings(regions=("us-east-1", "eu-central-1"))
     offers = aws.offers(replace(T4, market=Market.ON_DEMAND))
     known = [each.usd_per_hour is not None for each in offers]

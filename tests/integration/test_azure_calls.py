@@ -209,7 +209,8 @@ def test_a_disk_of_the_user_is_not_left_over(arm: Api) -> None:
 @pytest.mark.parametrize("market", Market)
 def test_prices_are_live_and_of_linux(arm: Api, market: Market) -> None:
     offers = arm.offers(replace(T4, market=market))
-    assert {each.price_source for each in offers} == {"Azure retail prices, live"}
+    (source,) = {each.price_source for each in offers}
+    assert source.startswith("Azure retail prices, read 20")
     spot, on_demand = arm.cloud.arm.prices["Standard_NC4as_T4_v3"]
     assert offers[0].usd_per_hour == (spot if market is Market.SPOT else on_demand)
     assert {each.zone for each in offers} == {"eastus-1", "eastus-2", "eastus-3"}
@@ -361,3 +362,15 @@ def test_the_log_is_asked_for_by_azures_clock(arm: Api, ahead_s: float) -> None:
     fresh = arm.with_settings()
     assert fresh.found("n1").state is InstanceState.TERMINATED
     assert fresh.launched("n1").state is InstanceState.TERMINATED, "a second machine of the token"
+
+
+def test_prices_are_read_once_an_hour_for_both_markets(arm: Api) -> None:
+    now = [1e9]
+    cloud = AzureProvisioner(arm.server.settings(), now=lambda: now[0])
+    first = {market: cloud.offers(replace(T4, market=market), TIMEOUT_S) for market in Market}
+    arm.cloud.arm.prices = dict.fromkeys(arm.cloud.arm.prices, (7.0, 8.0))
+    for market in Market:
+        assert cloud.offers(replace(T4, market=market), TIMEOUT_S) == first[market]
+    now[0] += 3601.0
+    for market, price in ((Market.SPOT, 7.0), (Market.ON_DEMAND, 8.0)):
+        assert {each.usd_per_hour for each in cloud.offers(replace(T4, market=market), TIMEOUT_S)} == {price}

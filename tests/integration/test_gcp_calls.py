@@ -333,6 +333,34 @@ def test_without_spot_prices_the_order_is_that_of_prices_on_demand(gcp: Api) -> 
     assert on_demand[0].price_source.endswith("read 2026-11-21")
 
 
+def test_spot_prices_are_those_of_the_capacity_history(gcp: Api) -> None:
+    known = {
+        ("us-central1", "g2-standard-4"): 0.28,
+        ("us-central1", "n1-standard-8"): 0.08,
+        ("us-central1", "n1-standard-8+nvidia-tesla-t4"): 1.2345,
+    }
+    gcp.cloud.compute.spot_prices = known
+    gcp.cloud.compute.quotas["us-central1"]["PREEMPTIBLE_NVIDIA_L4_GPUS"] = 8.0
+    now = [1e9]
+    cloud = GcpProvisioner(gcp.server.settings(), now=lambda: now[0])
+    prices = {each.instance_type: each.usd_per_hour for each in cloud.offers(OfferQuery(), TIMEOUT_S)}
+    assert (prices["g2-standard-4"], prices["n1-standard-8+t4x1"]) == (0.28, 1.2345)
+    assert prices["g2-standard-8"] is None
+    first, *_ = cloud.offers(OfferQuery(), TIMEOUT_S)
+    assert (first.instance_type, first.price_source) == (
+        "g2-standard-4",
+        "Compute Engine capacity history, read 2001-09-09 01:46 UTC",
+    )
+    asked = gcp.cloud.counted()["advice.capacityHistory"]
+    gcp.cloud.compute.spot_prices = dict.fromkeys(known, 2.0)
+    assert cloud.offers(T4, TIMEOUT_S)[0].usd_per_hour == 1.2345
+    assert gcp.cloud.counted()["advice.capacityHistory"] == asked
+    now[0] += 3601.0
+    assert cloud.offers(T4, TIMEOUT_S)[0].usd_per_hour == 2.0
+    gcp.cloud.denied.add("compute.advice.capacityHistory")
+    assert gcp.with_settings().offers()[0].usd_per_hour is None
+
+
 def test_the_users_prices_are_used_and_named(gcp: Api, tmp_path: Path) -> None:
     mine = tmp_path / "catalog.toml"
     mine.write_text(

@@ -9,7 +9,8 @@ from typing import Any
 
 import yaml
 
-from provisioners.base import NoCapacity, OfferQuery, Provisioner, Unknown
+from provisioners.base import Market, NoCapacity, OfferQuery, Provisioner, Unknown
+from provisioners.registry import CLOUDS
 from tests.clouds import azure_machines, gcp
 from tests.clouds.base import CloudServer, wire_cloud
 from tests.support.machines import OWNER, TIMEOUT_S, launched_by, request_at, request_for
@@ -34,7 +35,11 @@ def do_everything(server: CloudServer, **settings: Any) -> Provisioner:
     """All calls that the daemon makes on a cloud."""
     cloud = server.provisioner(**settings)
     cloud.check(30.0)
-    cloud.offers(OfferQuery(), TIMEOUT_S)
+    descriptor = CLOUDS[cloud.name]
+    assert descriptor.types is not None
+    descriptor.types(server.settings(**settings), 60.0)
+    for market in Market:
+        cloud.offers(OfferQuery(market=market), TIMEOUT_S)
     request = replace(request_for(cloud, "n1"), dead_man_s=3600.0)
     machine = launched_by(cloud, request)
     assert len(cloud.instances(OWNER, TIMEOUT_S)) == 1

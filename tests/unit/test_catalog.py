@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 
 from provisioners import registry
+from provisioners.aws.types import described
 from provisioners.base import OfferQuery
 from provisioners.catalog import CatalogError, load_catalog
+from provisioners.refreshed import merged_types
 
 CATALOG = load_catalog()
 CLOUDS = [cloud.name for cloud in registry.CLOUDS.values() if cloud.has_catalog]
@@ -27,14 +29,11 @@ def test_the_aws_table_is_what_ec2_tells() -> None:
     assert spec.origin is not None
     with gzip.open(Path(spec.origin).parent / "ec2" / "resources" / "instance_types.json.gz") as file:
         known = json.load(file)
-    for each in CATALOG.cloud("aws").types:
-        ec2 = known[each.name]
-        assert each.gpus == sum(gpu["Count"] for gpu in ec2["GpuInfo"]["Gpus"])
-        assert each.gpu.startswith(ec2["GpuInfo"]["Gpus"][0]["Name"])
-        assert each.vcpus == ec2["VCpuInfo"]["DefaultVCpus"]
-        assert each.memory_gib == ec2["MemoryInfo"]["SizeInMiB"] / 1024
-        assert each.efa == ec2["NetworkInfo"].get("EfaInfo", {}).get("MaximumEfaInterfaces", 0)
-        assert ec2["ProcessorInfo"]["SupportedArchitectures"] == ["x86_64"]
+    types, _ = merged_types(described(known.values()), CATALOG, "aws")
+    assert {each.name: each for each in types} == {each.name: each for each in CATALOG.cloud("aws").types}
+    for each in types:
+        (gpu,) = known[each.name]["GpuInfo"]["Gpus"]
+        assert abs(CATALOG.gpus[each.gpu].memory_gib - gpu["MemoryInfo"]["SizeInMiB"] / 1024) <= 4
     assert not set(CATALOG.cloud("aws").retired) & set(known)
 
 
@@ -97,7 +96,7 @@ def test_a_named_type_need_not_be_in_the_catalog() -> None:
 
 def test_gpus_before_turing_need_the_proprietary_driver() -> None:
     drivers = {each.gpu: CATALOG.driver_of(each) for cloud in CLOUDS for each in CATALOG.cloud(cloud).types}
-    assert {gpu for gpu, driver in drivers.items() if driver == "proprietary"} == {"V100", "V100-32GB"}
+    assert {gpu for gpu, driver in drivers.items() if driver == "proprietary"} == {"P4", "P100", "V100", "V100-32GB"}
     assert CATALOG.driver_of(CATALOG.type_of("aws", "c7i.large")) == "open"
 
 
@@ -115,21 +114,21 @@ def test_a_user_adds_to_the_catalog_and_overrides_it(tmp_path: Path) -> None:
     path.write_text(
         """
         [gpus]
-        L40S = { memory_gib = 48 }
+        X1 = { memory_gib = 48 }
         [aws]
         types = [
-            { name = "g6e.xlarge", gpu = "L40S", gpus = 1, vcpus = 4, memory_gib = 32 },
+            { name = "x1e.xlarge", gpu = "X1", gpus = 1, vcpus = 4, memory_gib = 32 },
             { name = "p3.2xlarge", gpu = "V100", gpus = 1 },
         ]
         [aws.prices.eu-central-1]
         source = "our contract, 2026-11"
-        usd_per_hour = { "g6e.xlarge" = 2.0 }
+        usd_per_hour = { "x1e.xlarge" = 2.0 }
         """
     )
     catalog = load_catalog(str(path))
-    assert [each.name for each in catalog.select("aws", OfferQuery(gpu="L40S"))] == ["g6e.xlarge"]
+    assert [each.name for each in catalog.select("aws", OfferQuery(gpu="X1"))] == ["x1e.xlarge"]
     assert [each.name for each in catalog.select("aws", OfferQuery(gpu="V100", gpus_per_node=1))] == ["p3.2xlarge"]
-    assert catalog.price("aws", "eu-central-1", "g6e.xlarge") == (2.0, "catalog: our contract, 2026-11")
+    assert catalog.price("aws", "eu-central-1", "x1e.xlarge") == (2.0, "catalog: our contract, 2026-11")
     assert catalog.price("aws", "us-east-1", "g4dn.xlarge") is not None
 
 
