@@ -140,6 +140,7 @@ def _serve(
         return replace(loop.status, counters=counters)
 
     parts = {
+        "loop": loop.vitals,
         "leadership": leader.vitals,
         "mirror": store.vitals,
         "actor": actor.vitals,

@@ -227,4 +227,4 @@ class World:
 
     def is_protected(self, node: str) -> bool:
         """Whether a machine with this tag may work for a job although no readable record says so (P4)."""
-        return node in self.unjournaled or any(node.startswith(f"{job}-") for job in self.unreadable_jobs)
+        return node in self.unjournaled or node.rsplit("-", 2)[0] in self.unreadable_jobs

@@ -16,6 +16,7 @@ from typing import Protocol
 import structlog
 from spotsup_trainer.decoding import printable
 from spotsup_trainer.etcd import Compare
+from spotsup_trainer.vitals import Vitals
 from spotsup_trainer.wire import Keys
 
 from provisioners.base import Transient
@@ -52,6 +53,8 @@ MAX_GAP_S = 60.0
 # The clock may go back by this much: threads read it at slightly different times.
 BACKWARDS_S = 1.0
 
+# So long all ticks may fail before the daemon ends: the next one begins with what etcd and clouds say.
+FAILING_S = 60.0
 # Causes of faults that are logged and reported, while one daemon leads.
 MAX_REPORTED = 500
 
@@ -175,6 +178,8 @@ class Loop:
         self._refused: set[str] = set()
         self._warnings: tuple[str, ...] = ()
         self._steady: dict[str, Steady] = {}
+        # How many ticks did not fail.
+        self._ticked = 0
         self.status = Status(0.0, "starting", MappingProxyType({}), MappingProxyType({}))
 
     def tick(self) -> None:
@@ -185,11 +190,16 @@ class Loop:
         """
         try:
             self._tick()
+            self._ticked += 1
         except Exception as error:  # noqa: BLE001 - it is logged with its traceback, once per cause
             self._count("ticks_failed")
             failed = fault("nothing is decided: the daemon itself failed", "loop", error)
             self._log_once([failed])
             self._set_status(failed.sentence, self._sentences)
+
+    def vitals(self) -> Vitals:
+        """A daemon of which each tick fails looks alive and decides nothing."""
+        return Vitals(self._ticked, FAILING_S)
 
     def _tick(self) -> None:
         self._check_clock()

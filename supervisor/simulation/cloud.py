@@ -63,6 +63,8 @@ class Machine:
     # How it answers over SSH while it is cut: "well", not at all ("refuses", "hangs"), or with what it did long ago
     # ("stale").
     ssh: str = "well"
+    # Its metadata service does not answer: only the cloud's API says that it will be preempted.
+    metadata_away: bool = False
     # How many of the next listings lack it.
     hidden: int = 0
     # The launch succeeded, and no daemon received a reply.
@@ -102,8 +104,9 @@ class SimCloud:
         self.unpriced: frozenset[str] = frozenset()
         # Zones that grant machines, and take them before they are of use.
         self.early_deaths: set[str] = set()
-        # Jobs whose requests it will never grant.
+        # Jobs whose requests it will never grant; types of which it will never grant one.
         self.refused_jobs: set[str] = set()
+        self.impossible: frozenset[str] = frozenset()
         # The next launch is refused with this code.
         self.unknown_code_once = ""
         # Disks and the like that remain without a machine: how often an end leaves one, and whether removal works.
@@ -170,6 +173,8 @@ class SimCloud:
         if request.node.rsplit("-", 2)[0] in self.refused_jobs:
             self._rng.injected["refused for good"] += 1
             return Fatal("the key pair does not exist")
+        if wanted in self.impossible:
+            return Fatal(f"the image does not fit {wanted}")
         if wanted in self.used_up:
             return Quota(Scope.QUOTA, 60.0, f"the quota of {wanted} is used up")
         if request.offer.market in self.sold_out:

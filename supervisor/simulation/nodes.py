@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+from spotsup_trainer.timing import SaveTimes
 from spotsup_trainer.wire import AgentStatus, Ended, Health, Keys, Notice, Result, encode
 
 from supervisor.model import JobRecord, NodeRecord
@@ -178,7 +179,7 @@ class SimNodes:
                 due = min(due, agent.lost_at + LEASE_S, leaves)
             elif agent.ends_at is not None and not agent.exited:
                 due = min(due, agent.ends_at)
-            elif agent.machine.instance.preempt_at is not None and not agent.exited:
+            elif _announced(agent) is not None and not agent.exited:
                 due = min(due, *self._notice_times(agent))
         return max(now, min([due, *(training.next_at() for training in self.trainings.values())]))
 
@@ -193,9 +194,14 @@ class SimNodes:
     def _notice_times(self, agent: Agent) -> tuple[float, float]:
         """When it publishes its notice, and when it leaves by itself."""
         publishes = agent.notice_at if agent.notice_at is not None and not agent.noticed else NEVER
-        deadline = agent.machine.instance.preempt_at
-        leaves = NEVER if agent.leaving or deadline is None else deadline - self.leave_margin_s
+        deadline = _announced(agent)
+        leaves = NEVER if agent.leaving or deadline is None else deadline - self._window_s(agent)
         return publishes, leaves
+
+    def _window_s(self, agent: Agent) -> float:
+        """How long before its machine ends it leaves by itself: its workers tell it what their checkpoints take."""
+        training = self.trainings[agent.job]
+        return SaveTimes(training.saving_s, training.step_s).window_s(self.leave_margin_s)
 
     def _step(self, agent: Agent, now: float) -> None:
         machine, training = agent.machine, self.trainings[agent.job]
@@ -206,8 +212,8 @@ class SimNodes:
         if machine.cut:
             training.cut_off(agent.node)
             self._lose(agent, now)
-            if machine.instance.preempt_at is not None:
-                self._leave_in_time(agent, machine.instance.preempt_at, now)
+            if (deadline := _announced(agent)) is not None:
+                self._leave_in_time(agent, deadline, now)
             return
         agent.lost_at = None
         key = self.keys.agent(agent.job, agent.node)
@@ -218,8 +224,8 @@ class SimNodes:
         if key not in self._etcd.keys:
             self._etcd.put(key, encode(AgentStatus(agent.node, "boot", 1, 0.0, "sim")))
         self._watch_gpus(agent, training, now)
-        if machine.instance.preempt_at is not None:
-            self._handle_notice(agent, machine.instance.preempt_at, now)
+        if (deadline := _announced(agent)) is not None:
+            self._handle_notice(agent, deadline, now)
         if training.result is not None:
             self._end_with_program(agent, training.result, now)
         elif not agent.leaving:
@@ -265,7 +271,7 @@ class SimNodes:
         self._leave_in_time(agent, deadline, now)
 
     def _leave_in_time(self, agent: Agent, deadline: float, now: float) -> None:
-        if not agent.leaving and now >= deadline - self.leave_margin_s:
+        if not agent.leaving and now >= deadline - self._window_s(agent):
             agent.leaving = True
             self.trainings[agent.job].leave(agent.node)
 
@@ -279,6 +285,11 @@ class SimNodes:
         agent.lost_at = NEVER
         if not agent.machine.alive:
             del self.agents[agent.node]
+
+
+def _announced(agent: Agent) -> float | None:
+    """When its machine ends, as its metadata service says, or has said."""
+    return None if agent.machine.metadata_away and not agent.noticed else agent.machine.instance.preempt_at
 
 
 def _answers(machine: Machine, address: str) -> bool:

@@ -20,6 +20,8 @@ from supervisor.simulation.clock import NEVER
 from supervisor.simulation.etcd import SimEtcd
 
 STEP_TIME_S = 0.5
+# A GPU that throttles makes all ranks wait for its own: their steps take so many times as long.
+SLOWED_BY = 4.0
 # From a hang until launchers take it for one; until they stop workers that hang; until they end a rank that does not.
 HANG_S, HUNG_YIELD_S, FINISH_S = 300.0, 20.0, 120.0
 # For how long workers may outlive SIGKILL before their node leaves.
@@ -49,6 +51,8 @@ class Loss:
     gone: frozenset[str]
     # The steps hung.
     hung: bool = False
+    # How long its checkpoints took, at most.
+    saving_s: float = 0.0
 
 
 class Training:
@@ -64,7 +68,12 @@ class Training:
         self.problem = ""
         # How long a checkpoint takes. Meanwhile training stands still, as it does while ranks park.
         self.saving_s = 0.0
+        # The longest since the round formed.
+        self._slowest_s = 0.0
         self._saving_since: float | None = None
+        # How long a step takes, and nodes with a slow GPU.
+        self.step_s = STEP_TIME_S
+        self._slow: set[str] = set()
         self.target_steps = 10**9
         # How often launchers took the steps for hung.
         self.hangs = 0
@@ -87,6 +96,9 @@ class Training:
         self._since: float | None = None
         self._checkpoint = 0
         self._checkpoint_at = 0.0
+        # Checkpoints of the current round, and of all rounds since the program last failed.
+        self._saved = 0
+        self.saved_since_failure = 0
         self._seen = -1
         self._due: float | None = None
         self._progress_at = 0.0
@@ -162,7 +174,8 @@ class Training:
         failure = Failure(current.number, 0, 1, "RuntimeError: simulated", now, after_s)
         self._failed[node] = failure
         self._lose(current, now, frozenset([node]))
-        self._set(replace(member, state="waiting", parked=False, failure=failure, unhealthy=unhealthy))
+        stopped = replace(member, state="waiting", parked=False, checkpoints=self._saved)
+        self._set(replace(stopped, failure=failure, unhealthy=unhealthy))
         return True
 
     def has_workers(self, node: str) -> bool:
@@ -171,6 +184,17 @@ class Training:
         if member is None or current is None or node not in self._running - self._cut:
             return False
         return member.state == "running" and member.round == current.number and node in current.nodes()
+
+    def save_in(self, seconds: float) -> None:
+        """Checkpoints take so long from now on; it is measured, and reported at once."""
+        self.saving_s, self._progress_at = seconds, min(self._progress_at, self._now)
+        self._slowest_s = max(self._slowest_s, seconds)
+
+    def slow(self, node: str, now: float, *, on: bool) -> None:
+        """A GPU of this node begins to throttle, or ends to: all ranks wait for it at each step."""
+        self._halt(now)
+        (self._slow.add if on else self._slow.discard)(node)
+        self._seen = -1
 
     def hang(self, now: float) -> None:
         """All ranks hang in their next step: until `recover`, or until another round forms."""
@@ -187,8 +211,10 @@ class Training:
                     self._change(node, stalled_since=0.0)
 
     def stop_faults(self) -> None:
-        """What hangs goes on."""
+        """What hangs goes on, and nothing is slow."""
         self.recover()
+        self.save_in(0.0)
+        self._slow.clear()
         for node in sorted(self._last):
             self.revive(node)
 
@@ -285,8 +311,9 @@ class Training:
         all_leave = bool(yields or leaving) and {*yields, *leaving} == set(current.nodes())
         if self._has_saved(now, all_leave):
             self._checkpoint, self._checkpoint_at = self._steps(now), now
+            self._note_saved(1)
             for node in yields:
-                self._set(replace(here[node], state="waiting", parked=True))
+                self._set(replace(here[node], state="waiting", parked=True, checkpoints=self._saved))
             for node in leaving:
                 self._set(replace(here[node], parked=True))
         if breaks:
@@ -294,7 +321,7 @@ class Training:
             stopped = {n for n, m in here.items() if n in current.nodes() and m.state == "waiting" and not m.parked}
             self._lose(current, now, frozenset(gone | stopped | (view.tombstones & set(current.nodes()))))
         for node in (*breaks, *(cut if breaks else ())):  # without the others, those that are cut off fail
-            self._set(replace(here[node], state="waiting", parked=False))
+            self._set(replace(here[node], state="waiting", parked=False, checkpoints=self._saved))
         if breaks:
             for node in leaving:  # no worker is left that could checkpoint
                 self._set(replace(here[node], parked=True))
@@ -337,7 +364,7 @@ class Training:
         """The round ends without a checkpoint: training goes back to the last one."""
         self._halt(now)
         if self._made > self._checkpoint:
-            self.losses.append(Loss(now, current, self._made - self._checkpoint, gone, hung))
+            self.losses.append(Loss(now, current, self._made - self._checkpoint, gone, hung, self._slowest_s))
         self._made = self._checkpoint
 
     def _halt(self, now: float) -> None:
@@ -346,9 +373,14 @@ class Training:
             return
         first = max(self._since, self._checkpoint_at + self._checkpoint_s)
         if now >= first:
+            self._note_saved(1 + int((now - first) // self._checkpoint_s))
             self._checkpoint_at = now - (now - first) % self._checkpoint_s
             self._checkpoint = max(self._checkpoint, self._steps(self._checkpoint_at))
         self._made, self._since = self._steps(now), None
+
+    def _note_saved(self, count: int) -> None:
+        self._saved += count
+        self.saved_since_failure += count
 
     def _form_round(self, now: float) -> None:
         decision = membership.next_round(self._view(now), now, now)
@@ -359,8 +391,11 @@ class Training:
         formed = decision.round
         if not set(formed.nodes()) <= self._running - self._cut:
             return  # a waiting member that is cut off cannot start the round; its lease ends soon
+        if self._formed is not None and self._made > self._checkpoint:
+            self._lose(self._formed, now, frozenset(self._formed.nodes()))  # nobody was left to notice
         self._etcd.put(self._keys.round(self._job), encode(formed))
         self._formed, self._hung_at, self._done_at = formed, None, None
+        self._slowest_s, self._saved = self.saving_s, 0
         members = self._members()
         for node in formed.nodes():
             fresh = Member(node, members[node].incarnation, members[node].addr, 1, "running", formed.number)
@@ -379,6 +414,7 @@ class Training:
             return
         if self._since is None:
             self._since = now
+            self.step_s = STEP_TIME_S * (SLOWED_BY if self._slow.intersection(current.nodes()) else 1.0)
             self._checkpoint_at = self._checkpoint_at or now
             self._made = max(self._made, self._checkpoint)
         steps = self._steps(now)
@@ -389,6 +425,7 @@ class Training:
             now,
             checkpoint_step=self._checkpoint,
             checkpoint_problem=self.problem,
+            step_s=self.step_s,
             checkpoint_p95_s=self.saving_s,
             checkpoint_every_s=self._checkpoint_s if math.isfinite(self._checkpoint_s) else 0.0,
         )
@@ -429,7 +466,7 @@ class Training:
     def _steps(self, now: float) -> int:
         if self._since is None:
             return self._made
-        return self._made + 1 + int(max(0.0, now - self._since) / STEP_TIME_S)
+        return self._made + 1 + int(max(0.0, now - self._since) / self.step_s)
 
     # -- messages ------------------------------------------------------------------------------------------
 
@@ -447,8 +484,13 @@ class Training:
             tombstones=frozenset(key.removeprefix(prefix) for key in keys if key.startswith(prefix)),
             result=self.result,
             changed_at=now - 5.0,
-            heard=frozenset(node for node in self._cut if self._last[node].state == "running"),
+            heard=frozenset(node for node in self._cut if self._is_heard(self._last[node])),
         )
+
+    @staticmethod
+    def _is_heard(member: Member) -> bool:
+        """Whether the other members still hear it in the round's store: until its workers have stopped."""
+        return member.state == "running" or (member.state == "leaving" and not member.parked)
 
     def _set(self, member: Member) -> None:
         self._last[member.node] = member

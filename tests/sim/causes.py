@@ -88,7 +88,7 @@ class Causes:
             return "no member was gone"
         if all(self._was_drained(node) for node in loss.gone):
             return f"{', '.join(sorted(loss.gone))} was ended before it left the round"
-        if all(self._left_in_time(node) for node in loss.gone):
+        if all(self._left_in_time(node, loss.saving_s) for node in loss.gone):
             return f"{', '.join(sorted(loss.gone))} had a notice in time"
         return ""
 
@@ -255,15 +255,17 @@ class Causes:
         drained = [p for p in owner.nodes[node].history if N.DRAINING in (p.before, p.after)]
         return not drained or drained[-1].at - drained[0].at < self._world.rules.drain_timeout_s
 
-    def _left_in_time(self, node: str) -> bool:
-        """Its notice came early enough, its agent read it, and etcd was up to carry it to the others."""
+    def _left_in_time(self, node: str, saving_s: float) -> bool:
+        """Its notice came early enough for a checkpoint, its agent read it, and etcd was up to carry it to the
+        others."""
         machine, agent = self._machines.get(node), self._agents.get(node)
         if machine is None or machine.noticed_at is None or machine.ends_at is None or machine.silent:
             return False
-        if agent is None or not agent.noticed or machine.ends_at - machine.noticed_at < NOTICE_S:
+        needed_s = NOTICE_S + saving_s
+        if agent is None or not agent.noticed or machine.ends_at - machine.noticed_at < needed_s:
             return False
         return (
             not self._world.etcd.down
-            and machine.ends_at - self._world.etcd.up_since > NOTICE_S
+            and machine.ends_at - self._world.etcd.up_since > needed_s
             and self._world.clock.now() >= machine.ends_at
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 
 from supervisor.planner.world import Rules
@@ -73,6 +73,15 @@ INJECTION_WEIGHTS = {
     "pause": 2,
     "resume": 3,
     "drain": 3,
+}
+# The same, of what strikes beside the others: half of the scenarios have some.
+HARSH_WEIGHTS = {
+    "slow checkpoints": 5,
+    "broken messages": 5,
+    "uneven zones": 3,
+    "slow GPU": 3,
+    "metadata away": 3,
+    "thread ends": 3,
 }
 # The highest rate of each kind of fault.
 MAX_RATES: dict[str, float] = {
@@ -155,7 +164,7 @@ def draw(seed: int, hours: float = HOURS) -> Scenario:
     rates, rules, jobs = _setting(rng)
     count = rng.randint(20, 40) * max(1, round(hours / 2))
     times = sorted(_time(rng, hours * 3600) for _ in range(count))
-    return _with_limits(Scenario(seed, hours, rates, rules, jobs, _injections(rng, times), rng.choice(REACTIONS_S)))
+    return _with_extras(Scenario(seed, hours, rates, rules, jobs, _injections(rng, times), rng.choice(REACTIONS_S)))
 
 
 def draw_long(seed: int) -> Scenario:
@@ -170,7 +179,23 @@ def draw_long(seed: int) -> Scenario:
         times = sorted(at + rng.expovariate(1 / 600.0) for _ in range(rng.randint(4, 20)))
         injections += _injections(rng, [round(time, 3) for time in times if time < hours * 3600])
         at = times[-1] + 3600.0 * min(72.0, rng.paretovariate(0.7))
-    return _with_limits(Scenario(seed, hours, rates, rules, jobs, tuple(injections), rng.choice(REACTIONS_S)))
+    return _with_extras(Scenario(seed, hours, rates, rules, jobs, tuple(injections), rng.choice(REACTIONS_S)))
+
+
+def _with_extras(scenario: Scenario) -> Scenario:
+    return _with_harsh(_with_limits(scenario))
+
+
+def _with_harsh(scenario: Scenario) -> Scenario:
+    """Some scenarios have harsher faults, too, mostly soon after another fault. Drawn apart, as limits are."""
+    rng = random.Random(f"harsh {scenario.seed}")
+    if rng.random() < 0.5:
+        return scenario
+    count = max(2, len(scenario.injections) // rng.choice([3, 6, 12]))
+    near = [rng.choice(scenario.injections).at + rng.expovariate(1 / 60.0) for _ in range(count)]
+    times = sorted(round(at, 3) for at in near if at < scenario.hours * 3600)
+    injections = sorted([*scenario.injections, *_injections(rng, times, HARSH_WEIGHTS)], key=lambda each: each.at)
+    return replace(scenario, injections=tuple(injections))
 
 
 def _with_limits(scenario: Scenario) -> Scenario:
@@ -205,9 +230,13 @@ def _setting(rng: random.Random) -> tuple[FaultRates, Rules, tuple[Submission, .
     return FaultRates(**rates), rules, jobs
 
 
-def _injections(rng: random.Random, times: Sequence[float]) -> tuple[Injection, ...]:
-    weights = {kind: weight * rng.choice([0, 1, 1, 3]) for kind, weight in INJECTION_WEIGHTS.items()}
-    kinds = [kind for kind, weight in weights.items() if weight] or ["kill"]
+def _injections(
+    rng: random.Random, times: Sequence[float], relative: Mapping[str, int] = INJECTION_WEIGHTS
+) -> tuple[Injection, ...]:
+    weights = {kind: weight * rng.choice([0, 1, 1, 3]) for kind, weight in relative.items()}
+    kinds = [kind for kind, weight in weights.items() if weight]
+    if not kinds:
+        kinds, weights = list(relative)[:1], dict(relative)
     chosen = rng.choices(kinds, [weights[kind] for kind in kinds], k=len(times))
     return tuple(Injection(at, kind, rng.randrange(1000), rng.random()) for at, kind in zip(times, chosen, strict=True))
 

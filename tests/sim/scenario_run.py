@@ -19,6 +19,7 @@ from supervisor.simulation.faults import FaultRates
 from supervisor.simulation.nodes import LEASE_S
 from supervisor.simulation.training import OUTLIVE_S, Training
 from supervisor.simulation.world import World
+from tests.sim.harsh import Harsh
 from tests.sim.promises import Promises, Violation, jobs_of, settled
 from tests.sim.scenario import Injection, Scenario, Submission
 from tests.sim.users import Users
@@ -54,6 +55,7 @@ class ScenarioRun:
         mutate(world)
         self.promises = Promises(world, leak_grace_s=900.0)
         self.users = Users(world)
+        self._harsh = Harsh(world, lambda daemon: self._kill(daemon, 0.5), self._submit_if_few)
         # Take effect at the next boundary, and at the next launch.
         self._pending_hang: Injection | None = None
         self._pending_handover = False
@@ -125,6 +127,7 @@ class ScenarioRun:
         world.cloud.disk_leak_rate = 0.0
         for machine in world.cloud.machines.values():
             machine.cut = False
+        self._harsh.stop()
         for training in world.nodes.trainings.values():
             training.stop_faults()
         for agent in world.nodes.agents.values():
@@ -187,10 +190,14 @@ class ScenarioRun:
             self._on_machine(injection, machine)
             self._on_network(injection, machine)
             self._on_gpus(injection, machine.instance.node)
+            self._harsh.on_machine(injection, machine)
         if daemons:
             leading = [daemon for daemon in daemons if daemon.leader.leading]
-            self._on_daemon(injection, (leading if leading and injection.number % 4 else daemons)[0])
+            daemon = (leading if leading and injection.number % 4 else daemons)[0]
+            self._on_daemon(injection, daemon)
+            self._harsh.on_daemon(injection, daemon)
         self._on_world(injection)
+        self._harsh.on_world(injection)
         self._on_account(injection)
         self._on_user(injection)
 
@@ -448,7 +455,7 @@ class ScenarioRun:
         if training is None or not training.fail(node, self.world.clock.now(), after_s):
             return
         job = self.world.nodes.agents[node].job
-        self.users.program_failures[job] += 1
+        self.users.program_fails(job, training)
         if after_s and self.users.fails_early(job, training.round_number):
             self._later(10.0, lambda: self._program_failed(machine, after_s))
 
@@ -563,13 +570,14 @@ class ScenarioRun:
     def _submit_more(self, injection: Injection) -> None:
         """A new job, or the name of one that has ended."""
         ended = [n for n, job in jobs_of(self.world).items() if job.record.state in ENDED_JOB_STATES]
-        running = sum(not job.record.ended for job in jobs_of(self.world).values())
         name = ended[injection.number % len(ended)] if ended else f"extra-{injection.number % 3}"
         data = Submission(name, 1, 1, 1, 0, kind="data")
-        if running < 4:
-            self._submit(
-                data if injection.size < 0.1 else Submission(name, 1, 1 + injection.number % 3, 4, injection.number % 2)
-            )
+        more = Submission(name, 1, 1 + injection.number % 3, 4, injection.number % 2)
+        self._submit_if_few(data if injection.size < 0.1 else more)
+
+    def _submit_if_few(self, job: Submission) -> None:
+        if sum(not job.record.ended for job in jobs_of(self.world).values()) < 4:
+            self._submit(job)
 
 
 def _is_empty(world: World) -> bool:

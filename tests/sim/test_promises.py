@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from spotsup_trainer.wire import Ended, encode
 
 from provisioners.base import EndCause
 from supervisor.api.service import Scale
-from supervisor.model import EventKind, JobState
+from supervisor.model import Event, EventKind, JobState
 from supervisor.planner.actions import ListDone, ListInstances
 from supervisor.simulation.faults import FaultRates
 from supervisor.simulation.nodes import LEASE_S
-from tests.sim.harness import RULES, alive, machine_of, service, training_world
+from supervisor.simulation.world import World
+from tests.sim.harness import RULES, alive, in_state, machine_of, service, training_world
 from tests.sim.promises import events_of, jobs_of, settled
 
 
@@ -148,6 +151,22 @@ def test_a_daemon_that_was_replaced_changes_nothing() -> None:
         old.loop.tick()
     assert old.loop.status.counters.get("commits_stale", 0) > 0
     assert before == {key: kv.mod_revision for key, kv in world.etcd.keys.items() if "/world/jobs/" in key}
+
+
+def test_a_command_that_is_stored_between_a_daemons_read_and_its_write_is_not_overwritten() -> None:
+    world = training_world(2, 3, 4)
+    world.hooks.boundary.append(lambda _daemon, where, kind: _cancel_once(world, where, kind))
+    service(world).scale("job", Scale(desired=4))
+    assert world.run_until(in_state(JobState.CANCELLED), 30.0)
+    assert world.run_until(lambda w: not alive(w), 60.0)
+
+
+def _cancel_once(world: World, where: str, kind: str) -> None:
+    view = jobs_of(world)["job"]
+    if (where, kind) != ("before intent", "Launch") or view.record.cancel_requested:
+        return
+    event = Event("cancel", world.clock.now(), "job", EventKind.CANCEL_REQUESTED, "a user asked to cancel it")
+    assert world.journal.update_job(view, replace(view.record, cancel_requested=True), event)
 
 
 def test_scaling_up_and_down_and_the_end_release_every_machine() -> None:

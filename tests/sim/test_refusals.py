@@ -53,6 +53,23 @@ def test_an_hour_of_expired_credentials_fails_nothing_is_told_once_and_everythin
     assert "denies" not in world.daemon.loop.status.headline
 
 
+def test_credentials_that_expire_before_the_first_request_fail_no_new_job() -> None:
+    world = empty_world()
+    world.hooks.boundary.append(lambda _daemon, where, kind: _expire_at(world, where, kind))
+    submit(world, "job", 1, 2, 2)
+    world.run(900.0)
+    assert not world.cloud.machines
+    assert record(world).state is JobState.STARTING
+    world.hooks.boundary.clear()
+    expire_credentials(world, expired=False)
+    assert world.run_until(settled, 180.0)
+
+
+def _expire_at(world: World, where: str, kind: str) -> None:
+    if (where, kind) == ("after intent", "Launch"):
+        expire_credentials(world)
+
+
 def test_one_jobs_impossible_request_keeps_nothing_from_another_job() -> None:
     world = training_world(1, 2, 3)
     world.cloud.refused_jobs.add("wrong")
@@ -61,6 +78,14 @@ def test_one_jobs_impossible_request_keeps_nothing_from_another_job() -> None:
     assert record(world, "wrong").reason == "local refuses the request: the key pair does not exist"
     service(world).scale("job", Scale(desired=3))
     assert world.run_until(settled, 30.0), "at once, on the same cloud and market"
+
+
+def test_a_request_that_one_type_can_never_grant_is_granted_by_another() -> None:
+    world = empty_world()
+    world.cloud.types, world.cloud.impossible = ("small", "large"), frozenset({"small"})
+    submit(world, "job", 1, 2, 2)
+    assert world.run_until(settled, 60.0)
+    assert {node.offer.instance_type for node in jobs_of(world)["job"].nodes.values() if node.has_joined} == {"large"}
 
 
 def test_a_used_up_quota_keeps_nothing_from_another_family() -> None:

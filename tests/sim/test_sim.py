@@ -12,7 +12,7 @@ import pytest
 from tests.sim.crashes import SCENARIOS, enumerate_crashes
 from tests.sim.mutants import ROOT
 from tests.sim.run import explain, quiet, run_scenario
-from tests.sim.scenario import draw
+from tests.sim.scenario import HARSH_WEIGHTS, draw
 
 HOURS = 2.0
 SEEDS = 100
@@ -46,6 +46,17 @@ def test_an_etcd_that_was_rolled_back_or_reread_costs_no_machine_and_no_job(kind
     for seed in (1, 2):
         scenario = draw(seed, HOURS)
         often = tuple(replace(each, kind=kind) if n % 4 == 0 else each for n, each in enumerate(scenario.injections))
+        result = run_scenario(replace(scenario, injections=often))
+        assert not result.broken, "\n".join([result.broken, *result.log])
+        assert result.injected[kind] >= 5
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", sorted(HARSH_WEIGHTS))
+def test_harsh_faults_that_strike_again_and_again_break_no_promise(kind: str) -> None:
+    for seed in (1, 7):
+        scenario = draw(seed, HOURS)
+        often = tuple(replace(each, kind=kind) if n % 3 == 0 else each for n, each in enumerate(scenario.injections))
         result = run_scenario(replace(scenario, injections=often))
         assert not result.broken, "\n".join([result.broken, *result.log])
         assert result.injected[kind] >= 5

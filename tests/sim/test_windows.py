@@ -35,10 +35,23 @@ def test_no_step_is_lost_where_a_notice_is_longer_than_a_checkpoint(saving_s: fl
     assert lost_steps(world) == 0
 
 
+def test_a_node_whose_metadata_service_is_away_leaves_in_time_by_the_clouds_own_announcement() -> None:
+    world = world_with(45.0)
+    doomed = machine_of(world, 1)
+    doomed.metadata_away = True
+    world.cloud.capacity = dict.fromkeys(world.cloud.capacity, 3)
+    world.cloud.preempt(doomed, 120.0)
+    world.run(300.0)
+    assert not doomed.alive
+    assert lost_steps(world) == 0
+
+
 def test_a_pause_waits_for_a_checkpoint_of_ten_minutes_and_not_for_ever() -> None:
     world = world_with(600.0)
     service(world).pause("job")
     assert world.run_until(in_state(JobState.PAUSED), 1000.0)
+    service(world).resume("job")
+    assert world.run_until(in_state(JobState.RUNNING), 60.0)
     assert lost_steps(world) == 0
     world = world_with(600.0)
     world.nodes.trainings["job"].saving_s = 1e6

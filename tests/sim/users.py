@@ -17,8 +17,12 @@ from supervisor.planner.world import JobView
 from supervisor.simulation.cloud import OWNER
 from supervisor.simulation.daemon import Daemon
 from supervisor.simulation.etcd import no_delay
+from supervisor.simulation.training import Training
 from supervisor.simulation.world import World
 from tests.sim.promises import Violation, jobs_of
+
+# So many checkpoints between two failures of the program are progress: the first of them does not count any more.
+PROGRESS_CHECKPOINTS = 3
 
 
 @dataclass
@@ -285,6 +289,16 @@ class Users:
         refused = job.record.name in self.refused_jobs or job.record.bootstrap_failures
         never_trained = not job.record.last_reported_round and refused
         return twice or self.program_failures[job.record.name] > allowed or bool(never_trained)
+
+    def program_fails(self, job: str, training: Training) -> None:
+        """Failures before enough progress do not count any more; what was progress, a backup of etcd may lack."""
+        injected = self._world.rng.injected
+        if training.saved_since_failure >= PROGRESS_CHECKPOINTS and not (
+            injected["writes lost"] or injected["backup restored"]
+        ):
+            self.program_failures[job] = 0
+        training.saved_since_failure = 0
+        self.program_failures[job] += 1
 
     def fails_early(self, job: str, number: int) -> bool:
         """The program has failed right after its start in this round; whether for the first time."""

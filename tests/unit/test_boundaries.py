@@ -16,7 +16,7 @@ from spotsup_trainer.etcd import Compare, TxnResult
 from spotsup_trainer.wire import Ended, Progress, Result
 
 from provisioners.base import InstanceState, Launched, NoCapacity, Scope, Transient, Unknown
-from supervisor.errors import JournalRefusedError, UsageError
+from supervisor.errors import JournalRefusedError, ThreadFailedError, UsageError
 from supervisor.journal.codec import dump
 from supervisor.journal.journal import Journal, Reading
 from supervisor.model import ClusterRecord, EventKind, NoticeRecord
@@ -42,6 +42,7 @@ from supervisor.planner.plan import plan
 from supervisor.planner.world import JobView, Rules, Sighting, VolatileState, World
 from supervisor.runtime.clock import SystemClock
 from supervisor.runtime.loop import Loop
+from supervisor.runtime.supervision import Supervision
 from supervisor.spec import MAX_SPEC_BYTES, parse_spec
 from tests.mutation.run import code_of, function_of, source_of, targets
 from tests.unit.scene import (
@@ -355,6 +356,28 @@ def test_a_tick_that_fails_as_a_whole_leaves_all_as_it_is_until_the_next() -> No
     loop.tick()
     assert loop.status.headline == "watching 2 jobs"
     assert actor.started
+
+
+def test_a_daemon_of_which_each_tick_fails_for_a_minute_ends() -> None:
+    journal = FakeJournal(LIVE)
+    loop, _ = loop_with(journal)
+    now = 0.0
+    supervision = Supervision({"loop": loop.vitals}, lambda: now)
+
+    def tick_for(seconds: int) -> None:
+        nonlocal now
+        for _ in range(seconds):
+            now += 1.0
+            loop.tick()
+            supervision.check()
+
+    good, journal.reading = journal.reading, None  # type: ignore[assignment]
+    tick_for(50)
+    broken, journal.reading = journal.reading, good
+    tick_for(200)
+    journal.reading = broken
+    with pytest.raises(ThreadFailedError, match=r"loop: it has made no progress for 61 s\. This daemon ends"):
+        tick_for(70)
 
 
 # -- sizes -------------------------------------------------------------------------------------------------

@@ -143,7 +143,10 @@ def test_what_is_left_alone_is_a_warning() -> None:
     assert decide(works).plan.warnings == (warning,)
 
 
-@pytest.mark.parametrize(("who", "alone"), [("job-u-1", True), ("jobs-u-1", False), ("s-1", True), ("t-1", False)])
+@pytest.mark.parametrize(
+    ("who", "alone"),
+    [("job-u-1", True), ("jobs-u-1", False), ("job-two-u-1", False), ("s-1", True), ("t-1", False)],
+)
 def test_machines_of_unreadable_jobs_are_left_alone(who: str, alone: bool) -> None:
     world = replace(world_of(), unreadable_jobs={"job": "newer"}, unjournaled=frozenset({"s-1"}))
     assert world.is_protected(who) is alone

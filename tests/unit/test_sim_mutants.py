@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.sim.mutants import MUTANTS, Mutant, mutated
+from tests.sim.mutants import mutated
+from tests.sim.removed_rules import MUTANTS, Mutant
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
