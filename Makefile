@@ -1,7 +1,7 @@
 # Paths are relative throughout: make knows no way to quote a clone whose own path has a space.
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test-fast test test-long test-frameworks acceptance check dist docs bench bench-recovery bench-checkpoint bench-rendezvous bench-control bench-bootstrap bench-logs soak-launches chaos sim sim-long sim-mutants sim-crashes fuzz explore mutation contract-real clean distclean
+.PHONY: help setup demo test-fast test test-long test-frameworks test-torch acceptance check dist docs bench bench-recovery bench-checkpoint bench-rendezvous bench-control bench-bootstrap bench-logs soak-launches chaos sim sim-long sim-mutants sim-crashes fuzz explore mutation contract-real clean distclean
 
 # Where this is set, each of the thousands of processes that the tests start compiles all its modules again.
 export PYTHONDONTWRITEBYTECODE :=
@@ -17,6 +17,7 @@ help:
 	@echo "make test    one test of each kind: about 5 minutes on two cores"
 	@echo "make test-long   all other tests, whole jobs among them: about a quarter of an hour"
 	@echo "make test-frameworks   with the real Lightning, transformers and TensorBoard, in an environment of their own"
+	@echo "make test-torch        launcher, rendezvous and Session on each supported torch: gigabytes (VERSIONS=2.6,2.15)"
 	@echo "make acceptance        bootstrap and training on virtual machines; needs root, for their image of Debian 12"
 	@echo "make check   ruff, mypy and shellcheck"
 	@echo "make dist    wheel and sdist of both distributions, in build/dist"
@@ -64,6 +65,9 @@ $(frameworks)/installed: constraints.txt constraints-frameworks.txt trainer/pypr
 	$(into_frameworks) --no-build-isolation --editable trainer \
 		torch lightning transformers accelerate tensorboard pillow pytest pytest-timeout
 	touch $@
+
+test-torch: setup
+	@$(python) -m tests.torches $(if $(VERSIONS),--versions '$(VERSIONS)') $(if $(KEEP),--keep)
 
 acceptance: setup
 	@RES_OPTIONS='timeout:1 attempts:1' $(python) -m tests.acceptance

@@ -50,6 +50,7 @@ from spotsup_trainer.launcher.supervision import (
     Workers,
     decide,
 )
+from spotsup_trainer.launcher.torch_versions import OF_PCONTEXT, fields_of
 from spotsup_trainer.launcher.worker import WorkerRequest
 from spotsup_trainer.launcher.worker_context import ServedContext
 from spotsup_trainer.rendezvous.abandonable_call import call_while
@@ -62,6 +63,7 @@ _EXCHANGE_TIMEOUT_S = 1.0  # then check whether the round still stands, and try 
 _MAX_EXCHANGES = 600
 _MESSAGE_CHARS = 2000
 _RESULT_ATTEMPTS = 3
+_STOP_GRACE_S = 2.0
 _GONE_POLL_S = 0.2
 _SIGNS_S = 1.0
 _PROGRESS_EVERY_S = 1.0  # look for new checkpoints
@@ -115,7 +117,7 @@ class SpotsupElasticAgent(LocalElasticAgent):  # type: ignore[misc]  # mypy does
         limits: Limits = Limits(),  # noqa: B008 - frozen
         log_line_prefix_template: str | None = None,
     ) -> None:
-        super().__init__(spec, logs_specs, log_line_prefix_template=log_line_prefix_template, shutdown_timeout=2)
+        super().__init__(spec, logs_specs, log_line_prefix_template=log_line_prefix_template)
         self.outcome = Outcome("failure", "the launcher did not run")
         self._server = server
         self._run_dir = run_dir
@@ -218,8 +220,7 @@ class SpotsupElasticAgent(LocalElasticAgent):  # type: ignore[misc]  # mypy does
             envs=envs,
             logs_specs=self._logs_specs,
             log_line_prefixes=self._log_line_prefixes(worker_group),
-            duplicate_stdout_filters=worker_group.spec.duplicate_stdout_filters,
-            duplicate_stderr_filters=worker_group.spec.duplicate_stderr_filters,
+            **fields_of(worker_group.spec, OF_PCONTEXT),
         )
         self._remove_old_logs()
         self._pcontext.start()
@@ -229,9 +230,16 @@ class SpotsupElasticAgent(LocalElasticAgent):  # type: ignore[misc]  # mypy does
         request = self._program.request(rank, dict(os.environ) | dict(env), stdout, stderr)
         return replace(request, stacks=str(self._run_dir.stacks(self._round.number, rank)))
 
-    def _stop_workers(self, worker_group: WorkerGroup, grace_s: float = 2.0) -> None:
-        self._shutdown(signal.SIGTERM if grace_s > 0 else signal.SIGKILL, grace_s)
+    def _stop_workers(self, worker_group: WorkerGroup, grace_s: float = _STOP_GRACE_S) -> None:
+        self._stop_watching()
+        if self._pcontext is not None:
+            self._pcontext.close(signal.SIGTERM if grace_s > 0 else signal.SIGKILL, grace_s)
         worker_group.state = WorkerState.STOPPED
+
+    def _shutdown(self, *_: object, **__: object) -> None:
+        """torch calls it at the end. Its own has other arguments in each version, a grace of 30 s, and up to 2.7 closes
+        the rendezvous for all."""
+        self._stop_workers(self._worker_group)
 
     # -- inside --------------------------------------------------------------------------------------------
 
@@ -452,8 +460,19 @@ class SpotsupElasticAgent(LocalElasticAgent):  # type: ignore[misc]  # mypy does
             "SPOTSUP_TASK_ID": os.environ.get("SPOTSUP_TASK_ID", config.job),
             "SPOTSUP_NODE_ADDRS": ",".join(member.addr for member in self._round.members),
         }
-        self._set_local_rank_env(env, worker.local_rank, spec)
+        if hasattr(self, "_set_local_rank_env"):
+            self._set_local_rank_env(env, worker.local_rank, spec)
+        else:
+            env["LOCAL_RANK"] = str(worker.local_rank)
         return env | self._run_dir.worker_env(number, worker.local_rank)
+
+    def _stop_watching(self) -> None:
+        """What torch starts beside the workers of a round."""
+        for name in ("_worker_watchdog", "_health_check_server"):
+            server: Any = getattr(self, name)
+            if server is not None:
+                server.stop()
+            setattr(self, name, None)
 
     def _log_line_prefixes(self, group: WorkerGroup) -> dict[int, str] | None:
         if not self._log_line_prefix_template:

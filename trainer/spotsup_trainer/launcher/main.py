@@ -106,6 +106,7 @@ def _run(args: Any, server: WorkerServer, run_dir: RunDir, *, warm: bool) -> Out
     from torch.distributed.elastic.rendezvous.api import RendezvousError, RendezvousParameters
 
     from spotsup_trainer.launcher.elastic_agent import Program, SpotsupElasticAgent, own_logs, python_of
+    from spotsup_trainer.launcher.torch_versions import OF_WORKER_SPEC, SIGNALS, fields_of
     from spotsup_trainer.rendezvous.handler import handler_from
 
     args.log_dir = args.log_dir or own_logs(run_dir.path)
@@ -126,7 +127,8 @@ def _run(args: Any, server: WorkerServer, run_dir: RunDir, *, warm: bool) -> Out
         )
     except (ValueError, AssertionError, RuntimeError, OSError) as error:
         raise UsageError(str(error)) from error
-    if config.numa_options and not warm:
+    numa = getattr(config, "numa_options", None)
+    if numa and not warm:
         log.warning("--numa-binding is ignored: it needs warm workers (SPOTSUP_WARM=1)")
     program = Program(
         name=args.training_script,
@@ -134,7 +136,7 @@ def _run(args: Any, server: WorkerServer, run_dir: RunDir, *, warm: bool) -> Out
         module=args.module,
         python="" if args.no_python else python_of(os.environ),
         warm=warm,
-        numa=config.numa_options.affinity_mode.value if config.numa_options else "",
+        numa=numa.affinity_mode.value if numa else "",
     )
     spec = WorkerSpec(
         role=config.role,
@@ -143,10 +145,7 @@ def _run(args: Any, server: WorkerServer, run_dir: RunDir, *, warm: bool) -> Out
         entrypoint=program.name,
         max_restarts=config.max_restarts,
         monitor_interval=config.monitor_interval,
-        event_log_handler=config.event_log_handler,
-        duplicate_stdout_filters=config.duplicate_stdout_filters,
-        duplicate_stderr_filters=config.duplicate_stderr_filters,
-        virtual_local_rank=config.virtual_local_rank,
+        **fields_of(config, OF_WORKER_SPEC),
     )
     agent = SpotsupElasticAgent(
         spec,
@@ -157,7 +156,7 @@ def _run(args: Any, server: WorkerServer, run_dir: RunDir, *, warm: bool) -> Out
         limits=_limits(os.environ),
         log_line_prefix_template=config.log_line_prefix_template,
     )
-    for name in config.signals_to_handle.split(","):
+    for name in getattr(config, "signals_to_handle", SIGNALS).split(","):
         signal.signal(signal.Signals[name.strip()], lambda *_: agent.leave())
     try:
         agent.run()

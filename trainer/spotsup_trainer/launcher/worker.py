@@ -146,8 +146,15 @@ def _run_program(request: WorkerRequest) -> int:
 def _bind_to_numa_node(request: WorkerRequest) -> None:
     from torch.numa import binding
 
+    # As torchrun does in this process, which 2.9 cannot. Private since 2.11.
+    wrap = getattr(binding, "_maybe_wrap_with_numa_binding", None) or getattr(
+        binding, "maybe_wrap_with_numa_binding", None
+    )
+    if wrap is None:
+        sys.stderr.write("spotsup: --numa-binding is ignored: it needs torch 2.10 or newer\n")
+        return
     options = binding.NumaOptions(binding.AffinityMode(request.numa), should_fall_back_if_binding_fails=True)
-    binding._maybe_wrap_with_numa_binding(lambda: None, gpu_index=request.local_rank, numa_options=options)()  # noqa: SLF001 - what torchrun calls
+    wrap(lambda: None, gpu_index=request.local_rank, numa_options=options)()
 
 
 def _frames_of_program(trace: TracebackType | None) -> TracebackType | None:

@@ -11,6 +11,7 @@ from torch.distributed.elastic.multiprocessing import PContext, RunProcsResult
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
 from spotsup_trainer.launcher.forkserver import WorkerServer
+from spotsup_trainer.launcher.torch_versions import tails_of
 from spotsup_trainer.launcher.worker import WorkerRequest
 
 _KILL_TIMEOUT_S = 5.0  # a process that survives SIGKILL for longer hangs in the kernel
@@ -40,7 +41,7 @@ class ServedContext(PContext):  # type: ignore[misc]  # mypy does not read torch
     def start(self) -> None:
         """Start all workers. Raises WorkerServerError."""
         self._start()
-        for tail_log in self._tail_logs:
+        for tail_log in tails_of(self):
             tail_log.start()
 
     def pids(self) -> dict[int, int]:

@@ -238,7 +238,8 @@ class SpotsupRendezvousHandler(RendezvousHandler):  # type: ignore[misc]  # mypy
         assert self._listener is not None
         if leader.node == self.client.config.node:
             listener, self._listener = self._listener, None
-            return TCPStore(
+            serve = partial(
+                TCPStore,
                 leader.addr,
                 leader.store_port,
                 is_master=True,
@@ -246,6 +247,10 @@ class SpotsupRendezvousHandler(RendezvousHandler):  # type: ignore[misc]  # mypy
                 master_listen_fd=listener.detach(),
                 timeout=self._store_timeout,
             )
+            try:
+                return serve()
+            except NotImplementedError:  # torch 2.6: its store on libuv takes no socket that is bound already
+                return serve(use_libuv=False)
         self._close_listener()
         return self._connect(formed, patience)
 

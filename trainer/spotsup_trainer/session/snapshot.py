@@ -9,14 +9,23 @@ can run code that its writer put into it (DCP pickles, too): the directory must 
 
 from __future__ import annotations
 
+import inspect
 import io
 import warnings
+from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch.distributed.checkpoint import CheckpointException, DefaultLoadPlanner, FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint import (
+    CheckpointException,
+    DefaultLoadPlanner,
+    FileSystemReader,
+    FileSystemWriter,
+    state_dict_loader,
+    state_dict_saver,
+)
 from torch.distributed.checkpoint import load as dcp_load
 from torch.distributed.checkpoint import save as dcp_save
 from torch.distributed.checkpoint.state_dict import (
@@ -31,6 +40,9 @@ from spotsup_trainer.session.checkpoint_dir import CheckpointError
 
 State = Mapping[str, Any]
 _OPAQUE = "pickled"
+
+if "no_dist" not in inspect.signature(dcp_save).parameters:  # torch 2.6: these are what it calls
+    dcp_save, dcp_load = state_dict_saver._save_state_dict, state_dict_loader._load_state_dict  # noqa: SLF001
 
 
 def check(state: State) -> None:
@@ -125,7 +137,8 @@ def read(state: State, path: Path) -> None:
         elif isinstance(thing, torch.optim.Optimizer):
             # A parameter that never had a gradient has no state in the checkpoint, and must have none now.
             saved = planner.prefixes(f"{name}.state.")
-            loaded["state"] = {fqn: slots for fqn, slots in loaded["state"].items() if fqn in saved}
+            kept = {fqn: slots for fqn, slots in loaded["state"].items() if fqn in saved}
+            loaded["state"] = defaultdict(dict, kept)  # torch 2.6 asks for all of them
             lenient = StateDictOptions(strict=False)
             set_optimizer_state_dict(owner(name, thing, state), thing, loaded, options=lenient)
         else:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from torch.distributed._state_dict_utils import _create_cpu_state_dict
 from torch.distributed.checkpoint.staging import BlockingAsyncStager
 
 KeyPath = tuple[Any, ...]
@@ -48,11 +49,10 @@ class Staging:
         layout = [(name, *_kind(tensor)) for name, tensor in tensors.items()]
         if layout == self._layout:
             return self._stager.stage(tensors)  # type: ignore[no-any-return]  # torch is untyped here
-        self._layout, pinned = [], torch.cuda.is_available()
-        self._stager = BlockingAsyncStager(cache_staged_state_dict=pinned)
+        # Not by the stager itself: it always pins, and up to torch 2.6 its first copy of a CPU tensor is that tensor.
+        self._layout, self._stager = [], BlockingAsyncStager(cache_staged_state_dict=True)
+        self._stager.state_dict_cache = _create_cpu_state_dict(tensors, pin_memory=torch.cuda.is_available())
         staged: dict[str, Any] = self._stager.stage(tensors)
-        if not pinned:  # with cache_staged_state_dict set from the start, torch's stager would insist on pinning
-            self._stager.cache_staged_state_dict, self._stager.state_dict_cache = True, staged
         self._layout = layout
         return staged
 

@@ -1,0 +1,1 @@
+"""`make test-torch`: launcher, rendezvous and Session on every torch that is supported."""

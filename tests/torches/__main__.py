@@ -1,0 +1,158 @@
+"""`make test-torch`: each supported minor version of torch in an environment of its own, and our tests on it.
+
+    make test-torch                    all of them, one after the other: several GB each, removed afterwards
+    make test-torch VERSIONS=2.6,2.15  these alone
+    make test-torch KEEP=1             the environments stay in .tools/torch
+
+An environment has torch and its dependencies; all else is .venv's, which its path ends with. Exits non-zero where a
+test failed; writes build/test-torch.json. docs/releasing.md has the table of what was run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from bootstrap.environment.torch import TORCH_MIN
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDER = ROOT / ".tools" / "torch"
+NEWEST = (2, 15)
+TESTS = (
+    *(f"tests/e2e/test_{name}.py" for name in ("launcher", "rendezvous", "session", "worker_environment")),
+    *(f"tests/integration/test_{name}.py" for name in ("session", "checkpoint", "staging", "forkserver", "sampler")),
+)
+INSTALL_TIMEOUT_S = 3600.0
+TESTS_TIMEOUT_S = 3600.0
+
+_COUNT = re.compile(r"(\d+) (passed|failed|skipped|errors?)")
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What ran on one version."""
+
+    wanted: str
+    torch: str
+    """The exact version, "" where it could not be installed."""
+    python: str
+    passed: int
+    failed: int
+    skipped: int
+    wall_s: float
+    reason: str = ""
+    """Why nothing ran."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether all tests passed."""
+        return self.passed > 0 and self.failed == 0
+
+
+def versions() -> tuple[str, ...]:
+    """All minors that are supported."""
+    assert TORCH_MIN[0] == NEWEST[0]
+    return tuple(f"{NEWEST[0]}.{minor}" for minor in range(TORCH_MIN[1], NEWEST[1] + 1))
+
+
+def counts(output: str) -> dict[str, int]:
+    """The numbers of pytest's last line."""
+    lines = [line for line in output.splitlines() if _COUNT.search(line)]
+    found = {kind.rstrip("s"): int(number) for number, kind in _COUNT.findall(lines[-1] if lines else "")}
+    return {"passed": 0, "skipped": 0, **found, "failed": found.get("failed", 0) + found.get("error", 0)}
+
+
+def run(version: str, *, keep: bool) -> Result:
+    """Install one version, run the tests on it, and remove it again."""
+    began, folder = time.monotonic(), FOLDER / version
+    python = folder / "bin" / "python"
+    try:
+        reason = "" if python.exists() else _install(version, folder)
+        if reason:
+            return Result(version, "", "", 0, 0, 0, round(time.monotonic() - began, 1), reason)
+        told = _output(
+            [str(python), "-c", "import platform, torch; print(torch.__version__, platform.python_version())"]
+        )
+        torch, _, interpreter = told.strip().partition(" ")
+        print(f"torch {torch}, Python {interpreter}: {len(TESTS)} files of tests", flush=True)
+        # A warning of a torch of last year is no error of ours.
+        command = [str(python), "-m", "pytest", "-q", "-n", "2", "-m", "", "-o", "filterwarnings=default", *TESTS]
+        output = _output(command)
+        (ROOT / "build").mkdir(exist_ok=True)
+        (ROOT / "build" / f"test-torch-{version}.log").write_text(output)
+        found = counts(output)
+        wall_s = round(time.monotonic() - began, 1)
+        return Result(version, torch, interpreter, found["passed"], found["failed"], found["skipped"], wall_s)
+    finally:
+        if not keep:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _install(version: str, folder: Path) -> str:
+    """torch and numpy into a new environment; why that failed, "" where it did not."""
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    uv = str(Path(sys.executable).with_name("uv"))
+    for command in (
+        [uv, "venv", "--quiet", "--python", sys.executable, str(folder)],
+        [uv, "pip", "install", "--quiet", "--python", str(folder / "bin/python"), f"torch=={version}.*", "numpy"],
+    ):
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=False, timeout=INSTALL_TIMEOUT_S, stdin=subprocess.DEVNULL
+        )
+        if done.returncode != 0:
+            return done.stderr.strip().splitlines()[-1] if done.stderr.strip() else "uv failed"
+    (site,) = folder.glob("lib/python*/site-packages")
+    (own,) = (ROOT / ".venv").glob("lib/python*/site-packages")
+    (site / "development.pth").write_text(f"import site; site.addsitedir({str(own)!r})\n")
+    return ""
+
+
+def _output(command: Sequence[str]) -> str:
+    env = {**os.environ, "RES_OPTIONS": "timeout:1 attempts:1"}
+    done = subprocess.run(
+        command,
+        cwd=ROOT,
+        env=env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+        timeout=TESTS_TIMEOUT_S,
+        stdin=subprocess.DEVNULL,
+    )
+    return done.stdout
+
+
+def _row(result: Result) -> str:
+    """As in docs/releasing.md."""
+    ran = result.reason or f"{result.passed} passed, {result.failed} failed"
+    return f"| {result.python} | {result.torch or result.wanted} | {ran} |"
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the matrix, print its table."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--versions", default=",".join(versions()))
+    parser.add_argument("--keep", action="store_true")
+    options = parser.parse_args(arguments)
+    results = []
+    for version in options.versions.split(","):
+        results.append(run(version, keep=options.keep))
+        print(_row(results[-1]), flush=True)
+    text = json.dumps({"ok": all(each.ok for each in results), "rows": [asdict(each) for each in results]}, indent=2)
+    (ROOT / "build").mkdir(exist_ok=True)
+    (ROOT / "build" / "test-torch.json").write_text(text + "\n")
+    return 0 if all(each.ok for each in results) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
