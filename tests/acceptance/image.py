@@ -39,7 +39,7 @@ PACKAGES = (
 )
 
 # Real cloud-init, of which only what our user data asks for is run: under emulation each of its modules costs seconds.
-_CLOUD_INIT = """\
+CLOUD_INIT = """\
 datasource_list: [NoCloud]
 network: {config: disabled}
 cloud_init_modules: [seed_random, write-files, users-groups, ssh]
@@ -50,7 +50,7 @@ cloud_final_modules: [scripts-user]
 # enp0s7 is QEMU's own network, with the host at 10.0.2.2. enp0s8 connects the machines: the kernel's command line has
 # its address.
 _FILES = {
-    "etc/cloud/cloud.cfg.d/90-spotsup.cfg": _CLOUD_INIT,
+    "etc/cloud/cloud.cfg.d/90-spotsup.cfg": CLOUD_INIT,
     "etc/systemd/network/10-host.network": "[Match]\nName=enp0s7\n[Network]\nDHCP=ipv4\nLinkLocalAddressing=no\n",
 }
 

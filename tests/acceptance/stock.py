@@ -1,0 +1,246 @@
+"""Stock Debian machines: a root file system from Debian's packages alone, booted by systemd-nspawn.
+
+    .tools/acceptance/stock-HASH/     root file system; HASH is that of the recipe
+    .tools/acceptance/wheels/         what pip downloads with its own settings, for machines without an index
+
+A machine has its own systemd, cloud-init, sshd and users, a disk in memory that vanishes with it, and a bridge of its
+own. Its firewall admits SSH, and the other machines, as a cloud's security group does. It has python3 as Debian brings
+it: no pip, no venv module, no torch. It shares no path with the daemon. Needs root.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
+from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+from provisioners.userdata import user_data
+from supervisor.identity import Identity
+from tests.acceptance.image import CLOUD_INIT, mirror
+from tools.setup.errors import SetupError, output_tail, run
+from tools.setup.programs import ensure_installed
+
+PROGRAMS = {"mmdebstrap": "mmdebstrap", "systemd-nspawn": "systemd-container"}
+SUITE = "bookworm"
+PACKAGES = (
+    *("systemd", "systemd-sysv", "dbus", "udev", "procps", "iproute2", "sudo", "openssh-server", "python3"),
+    *("libnss-myhostname", "ca-certificates", "unattended-upgrades", "nftables", "cloud-init"),
+)
+BUILD_TIMEOUT_S = 1800.0
+DOWNLOAD_TIMEOUT_S = 900.0
+USER = "researcher"
+LOCK_HELD_S = 15
+
+_FINISH = r"""
+set -eu
+systemctl enable systemd-networkd nftables ssh
+systemctl disable systemd-networkd-wait-online.service || :
+rm -f /etc/ssh/ssh_host_* /etc/machine-id /var/lib/dbus/machine-id /etc/resolv.conf
+: >/etc/machine-id
+"""
+_FIREWALL = """\
+flush ruleset
+table inet filter {{
+    chain input {{
+        type filter hook input priority 0; policy drop;
+        ct state established,related accept
+        iif lo accept
+        tcp dport 22 accept
+        ip saddr {members} accept
+    }}
+}}
+"""
+# As apt itself holds it: a POSIX lock, at the first boot.
+_LOCK = f"""\
+python3 -c '
+import fcntl, os, time
+if os.fork():
+    os._exit(0)
+file = open("/var/lib/dpkg/lock-frontend", "w")
+fcntl.lockf(file, fcntl.LOCK_EX)
+time.sleep({LOCK_HELD_S})
+' >/dev/null 2>&1 </dev/null"""
+
+
+def why_not() -> str:
+    """Why no such machine can run here, "" where one can."""
+    if os.geteuid() != 0:
+        return "booting a root file system with systemd-nspawn takes root"
+    if not Path("/sys/fs/cgroup/systemd").exists() and not Path("/sys/fs/cgroup/cgroup.controllers").exists():
+        return "there are no cgroups that systemd-nspawn could use"
+    return ""
+
+
+def ensure_root(clone: Path) -> Path:
+    """The root file system, built where this recipe's is not there. Raises SetupError."""
+    digest = hashlib.sha256(repr((SUITE, PACKAGES, CLOUD_INIT, _FINISH)).encode()).hexdigest()[:16]
+    folder = clone / ".tools" / "acceptance" / f"stock-{digest}"
+    if folder.is_dir():
+        return folder
+    ensure_installed(PROGRAMS, clone)
+    scratch = folder.with_name("stock-new")
+    shutil.rmtree(scratch, ignore_errors=True)
+    scratch.parent.mkdir(parents=True, exist_ok=True)
+    include = f"--include={','.join(PACKAGES)}"
+    _must(["mmdebstrap", "--quiet", "--variant=minbase", include, SUITE, str(scratch), mirror()], BUILD_TIMEOUT_S)
+    (scratch / "etc/cloud/cloud.cfg.d/90-stock.cfg").write_text(CLOUD_INIT)
+    _must(["chroot", str(scratch), "/bin/sh", "-c", _FINISH], 120.0)
+    scratch.rename(folder)
+    return folder
+
+
+def ensure_wheels(clone: Path, requirements: Sequence[str]) -> Path:
+    """A wheelhouse with these packages and their dependencies, for the machines' Python. Raises SetupError."""
+    folder = clone / ".tools" / "acceptance" / "wheels"
+    if not any(folder.glob("torch-*.whl")):
+        version = ["--python-version", "3.11", "--only-binary", ":all:"]
+        _must(
+            [sys.executable, "-m", "pip", "download", "--quiet", "--dest", str(folder), *version, *requirements],
+            DOWNLOAD_TIMEOUT_S,
+        )
+    return folder
+
+
+def _must(command: Sequence[str], timeout_s: float) -> None:
+    done = run(list(command), cwd=Path("/"), timeout_s=timeout_s)
+    if done.returncode != 0:
+        raise SetupError(f"{command[0]} failed: {output_tail(done)}")
+
+
+class Network:
+    """A bridge of this test, with the host at .1 and machines from .130 on."""
+
+    def __init__(self, number: int) -> None:
+        """`number`: 0 to 255, such that no other test has it."""
+        self.bridge = f"spotsup{number}"
+        self.prefix = f"10.231.{number}"
+        self.host = f"{self.prefix}.1"
+
+    def up(self) -> None:
+        """Make the bridge."""
+        _must(["ip", "link", "add", self.bridge, "type", "bridge"], 30.0)
+        _must(["ip", "address", "add", f"{self.host}/24", "dev", self.bridge], 30.0)
+        _must(["ip", "link", "set", self.bridge, "up"], 30.0)
+
+    def down(self) -> None:
+        """Remove it."""
+        run(["ip", "link", "delete", self.bridge], cwd=Path("/"), timeout_s=30.0)
+
+
+class StockMachine:
+    """A machine that was made for `node`."""
+
+    def __init__(self, root: Path, network: Network, folder: Path, node: str, number: int) -> None:
+        self.node, self.address = node, f"{network.prefix}.{130 + number}"
+        self._root, self._network, self._folder = root, network, folder
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def boot(self, identity: Identity) -> None:
+        """With the user data of a rented machine."""
+        seed = self._folder / "seed"
+        seed.mkdir(parents=True)
+        key = identity.client_key().public
+        document = user_data(self.node, USER, key, identity.host_key(self.node), after=_LOCK)
+        (seed / "user-data").write_text(document)
+        (seed / "meta-data").write_text(f'{{"instance-id": "{self.node}", "local-hostname": "{self.node}"}}')
+        link = self._folder / "host0.network"
+        link.write_text(f"[Match]\nName=host0\n[Network]\nAddress={self.address}/24\nLinkLocalAddressing=no\n")
+        firewall = self._folder / "nftables.conf"
+        firewall.write_text(_FIREWALL.format(members=f"{self._network.prefix}.128/25"))
+        binds = (
+            (seed, "/var/lib/cloud/seed/nocloud"),
+            (link, "/etc/systemd/network/10-host0.network"),
+            (firewall, "/etc/nftables.conf"),
+        )
+        command = [
+            *("systemd-nspawn", "--quiet", "--keep-unit", "--register=no", "--boot", "--volatile=overlay"),
+            *("--directory", str(self._root), "--machine", f"{self._network.bridge}-{self.node}"),
+            *("--network-bridge", self._network.bridge, "--resolv-conf=off", "--link-journal=no"),
+            *(f"--bind-ro={source}:{place}" for source, place in binds),
+        ]
+        env = {**os.environ, "SYSTEMD_NSPAWN_UNIFIED_HIERARCHY": "1"}
+        with (self._folder / "console.log").open("wb") as log:
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=env, start_new_session=True
+            )
+
+    @property
+    def runs(self) -> bool:
+        """Whether it is there."""
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def console(self) -> str:
+        """The end of what it has written to its console."""
+        return (self._folder / "console.log").read_text(errors="replace")[-3000:]
+
+    def kill(self) -> None:
+        """As a cloud takes a machine: at once, without a word."""
+        if self._process is None:
+            return
+        with contextlib.suppress(OSError):
+            children = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children").read_text().split()
+            for child in children:  # its init, with which the kernel ends all that is in its namespace
+                os.kill(int(child), signal.SIGKILL)
+        try:
+            self._process.wait(10.0)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait(10.0)
+
+
+class _Quiet(BaseHTTPRequestHandler):
+    def log_message(self, *_: object) -> None:
+        """Nothing on the terminal."""
+
+
+class _Files(_Quiet, SimpleHTTPRequestHandler):
+    """The files of a folder, and a page with links to them."""
+
+
+class _NoNotice(_Quiet):
+    """The local cloud's metadata service, on a machine that is not announced to go."""
+
+    def do_GET(self) -> None:
+        """Answer every question after a second: the agent asks again at once."""
+        time.sleep(1.0)
+        body = b'{"preempted": false}'
+        with contextlib.suppress(ConnectionError):  # the machine has just been killed
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+
+def wheels_served(folder: Path, host: str) -> AbstractContextManager[str]:
+    """The URL of a page with links to all files of a folder."""
+    return _serving(partial(_Files, directory=str(folder)), host)
+
+
+def metadata_served(host: str) -> AbstractContextManager[str]:
+    """The URL of a metadata service."""
+    return _serving(_NoNotice, host)
+
+
+@contextmanager
+def _serving(handler: Callable[..., BaseHTTPRequestHandler], host: str) -> Iterator[str]:
+    with ThreadingHTTPServer((host, 0), handler) as server:
+        server.daemon_threads = True
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.1}, daemon=True)
+        thread.start()
+        try:
+            yield f"http://{host}:{server.server_address[1]}"
+        finally:
+            server.shutdown()
+            thread.join()
