@@ -82,6 +82,8 @@ class OfferQuery:
     regions: tuple[str, ...] = ()
     zones: tuple[str, ...] = ()
     market: Market = Market.SPOT
+    # Servers of the file systems that nodes mount, by name or address: some are reachable from some zones only.
+    file_servers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -180,6 +180,9 @@ class Storage(_Strict):
     machine."""
     mode: Literal["ro", "rw"] = "rw"
     """Read-only, or read and write."""
+    zone: str = ""
+    """The zone that the file system is in, if it is a zonal one (EFS One Zone, FSx, zonal Filestore): all nodes run
+    there. Empty: any zone that can reach it. EFS' mount targets are asked for."""
 
     @model_validator(mode="after")
     def _mountable(self) -> Storage:
@@ -195,6 +198,11 @@ class Storage(_Strict):
         from bootstrap.mounts.model import Mount
 
         return Mount(self._kind, self.nfs or self.filestore or self.lustre, self.mount, self.mode)
+
+    @property
+    def server(self) -> str:
+        """The name or address of its server; "" for a local disk."""
+        return (self.nfs or self.filestore or self.lustre).partition(":")[0].partition("@")[0]
 
     @property
     def _kind(self) -> MountKind:
@@ -345,6 +353,18 @@ class JobSpec(_Strict):
         return self
 
     @model_validator(mode="after")
+    def _zones_of_storage_agree(self) -> JobSpec:
+        zones = self._storage_zones
+        if len(zones) > 1:
+            raise ValueError(f"its file systems are in several zones ({', '.join(zones)}), and its nodes run in one")
+        if zones and self.placement.zones and zones[0] not in self.placement.zones:
+            raise ValueError(
+                f"its file system is in {zones[0]}, which is not one of `placement.zones` "
+                f"({', '.join(self.placement.zones)})"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _storage_fits(self) -> JobSpec:
         if self.storage:
             from bootstrap.mounts.model import check_mounts
@@ -386,6 +406,11 @@ class JobSpec(_Strict):
         return max(1, self.resources.gpus_per_node)
 
     @property
+    def _storage_zones(self) -> list[str]:
+        """The zone that zonal file systems pin the job to; none where there are none."""
+        return list(dict.fromkeys(each.zone for each in self.storage if each.zone))
+
+    @property
     def offer_queries(self) -> tuple[OfferQuery, ...]:
         """What the cloud is asked for: one query per market, in order of preference."""
         query = OfferQuery(
@@ -393,7 +418,8 @@ class JobSpec(_Strict):
             gpus_per_node=self.resources.gpus_per_node,
             instance_types=self.resources.instance_types,
             regions=self.placement.regions,
-            zones=self.placement.zones,
+            zones=tuple(self._storage_zones) or self.placement.zones,
+            file_servers=tuple(dict.fromkeys(each.server for each in self.storage if each.server)),
         )
         return tuple(replace(query, market=market) for market in _MARKETS[self.market])
 

@@ -20,7 +20,14 @@ MAX_PAGES = 100
 CREDENTIALS_HINT = "; set them up for the daemon's user, or name one by aws.profile"
 _MAX_S = 32.0
 _POOL = 32
-_NAMES = {"ec2": "EC2", "ssm": "SSM", "sts": "STS", "service-quotas": "Service Quotas", "pricing": "AWS Price List"}
+_NAMES = {
+    "ec2": "EC2",
+    "ssm": "SSM",
+    "sts": "STS",
+    "service-quotas": "Service Quotas",
+    "efs": "EFS",
+    "pricing": "AWS Price List",
+}
 
 
 class Aws:

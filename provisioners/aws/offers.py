@@ -6,11 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import TypeAlias
 
+from provisioners.aws import efs
 from provisioners.aws.client import Aws
 from provisioners.aws.prices import OnDemandPrices
 from provisioners.aws.quota import VcpuQuota, quota_of
 from provisioners.aws.settings import AwsSettings
-from provisioners.base import DeniedError, Market, Offer, OfferQuery, UnreachableError
+from provisioners.base import DeniedError, Market, Offer, OfferQuery, ProvisionerError, UnreachableError
 from provisioners.calls import Deadline
 from provisioners.catalog import Catalog, MachineType
 from provisioners.codes import ApiError
@@ -39,6 +40,7 @@ class Offers(CloudOffers):
     def _complaints(
         self, types: Mapping[str, MachineType], regions: Sequence[str], query: OfferQuery, deadline: Deadline
     ) -> Mapping[Offer, str]:
+        regions = efs.check_regions(query.file_servers, regions)
         found = [each for region in regions for each in self._in_region(region, types, query, deadline)]
         limits = self._limits(found, deadline)
         return {each: _complaint(each, types[each.instance_type], limits) for each in found}
@@ -60,6 +62,15 @@ class Offers(CloudOffers):
             (each["InstanceType"], each["Location"]) for each in listed if self._may_use(each["Location"], region)
         ]
         places = [place for place in places if not query.zones or place[1] in query.zones]
+        mountable = efs.zones_of(self._aws, region, query.file_servers, deadline)
+        if mountable is not None:
+            offered, places = places, [place for place in places if place[1] in mountable]
+            if offered and not places:
+                zones, there = sorted({zone for _, zone in offered}), ", ".join(sorted(mountable)) or "no common zone"
+                raise ProvisionerError(
+                    f"the job's EFS file systems have mount targets in {there}, and these "
+                    f"types are in {', '.join(zones)}: create mount targets there, or ask for other types"
+                )
         names = sorted({each for each, _ in places})
         prices: Mapping[tuple[str, str], tuple[float, str]] = {}
         if names and query.market is Market.SPOT:

@@ -42,6 +42,8 @@ class Ec2:
         self.forgets = 0
         # Volumes are encrypted by default, with a key that the role of spot machines may not use.
         self.locked_key = False
+        # File system -> (zone, state) of its mount targets.
+        self.mount_targets: dict[str, list[tuple[str, str]]] = {}
         self._regions: set[str] = set()
         self._unknown: Counter[str] = Counter()
         self._tokens: dict[tuple[str, str, str], tuple[str, Answer, str]] = {}
@@ -58,6 +60,7 @@ class Ec2:
             "GetParameter": self._parameter,
             "GetServiceQuota": self._quota,
             "GetProducts": self._products,
+            "DescribeMountTargets": self._mount_targets,
             "CreateNetworkInterface": self._create_interface,
             "DeleteNetworkInterface": self._delete_interface,
         }
@@ -361,6 +364,22 @@ class Ec2:
         if name not in self.images:
             raise FakeAwsError("ParameterNotFound", "")
         return Answer(200, {"Parameter": {"Name": name, "Value": self.images[name]}})
+
+    def _mount_targets(self, call: Call) -> Answer:
+        name = call.form["FileSystemId"]
+        if name not in self.mount_targets:
+            raise FakeAwsError("FileSystemNotFound", f"File system '{name}' does not exist.")
+        found = [
+            {
+                "MountTargetId": f"fsmt-{number}",
+                "FileSystemId": name,
+                "SubnetId": "subnet-1",
+                "LifeCycleState": state,
+                "AvailabilityZoneName": zone,
+            }
+            for number, (zone, state) in enumerate(self.mount_targets[name])
+        ]
+        return Answer(200, {"MountTargets": found})
 
     def _products(self, call: Call) -> Answer:
         """One product per type, as AWS lists them: JSON within JSON, with terms that are not on demand beside."""

@@ -71,6 +71,9 @@ class FakeAwsError(FakeError):
     def answer(self, call: Call) -> Answer:
         """In the format of the called service."""
         status = _STATUS.get(self.code, 400)
+        if call.service == "elasticfilesystem":
+            error = {"ErrorCode": self.code, "Message": str(self)}
+            return Answer(status, error, {"x-amzn-ErrorType": self.code})
         if call.service in {"ssm", "servicequotas", "pricing"}:
             return Answer(status, {"__type": self.code, "message": str(self)})
         code, message = escape(self.code), escape(str(self))
@@ -89,6 +92,10 @@ def read_call(environ: Mapping[str, Any], body: bytes) -> Call:
     region, service = (scope[1], scope[2]) if scope else ("us-east-1", "ec2")
     if target := environ.get("HTTP_X_AMZ_TARGET"):
         return Call(service, region, target.rpartition(".")[2], json.loads(body or b"{}"), environ, body)
+    if service == "elasticfilesystem":  # the one REST service
+        query = dict(parse_qsl(environ.get("QUERY_STRING", "")))
+        action = {"/2015-02-01/mount-targets": "DescribeMountTargets"}.get(environ["PATH_INFO"], environ["PATH_INFO"])
+        return Call(service, region, action, query, environ, body)
     form = dict(parse_qsl(body.decode(), keep_blank_values=True))
     return Call(service, region, form.get("Action", ""), form, environ, body)
 

@@ -314,3 +314,34 @@ def test_a_lost_answer_about_the_address_doubles_nothing(aws: Api) -> None:
     backend = aws.cloud.fleet.backend("us-east-1")
     assert len(backend.describe_addresses()) == 1
     assert len(backend.get_all_network_interfaces()) == 4
+
+
+# -- file systems --------------------------------------------------------------------------------------------
+
+EFS = "fs-1a.efs.us-east-1.amazonaws.com"
+
+
+def test_only_zones_with_a_mount_target_are_offered(aws: Api) -> None:
+    aws.cloud.ec2.mount_targets["fs-1a"] = [("us-east-1b", "available"), ("us-east-1a", "creating")]
+    query = replace(T4, file_servers=(EFS, "10.0.0.5"))
+    assert {each.zone for each in aws.offers(query)} == {"us-east-1b"}
+    aws.cloud.ec2.mount_targets["fs-2b"] = [("us-east-1c", "available")]
+    both = replace(query, file_servers=(EFS, "us-east-1c.fs-2b.efs.us-east-1.amazonaws.com"))
+    with pytest.raises(ProvisionerError, match="mount targets in no common zone"):
+        aws.offers(both)
+    with pytest.raises(ProvisionerError, match="mount targets in us-east-1b, and these types are in us-east-1a"):
+        aws.offers(replace(query, zones=("us-east-1a",)))
+    aws.cloud.denied.add("elasticfilesystem:DescribeMountTargets")
+    assert len({each.zone for each in aws.offers(query)}) > 1
+
+
+def test_a_file_system_that_no_node_can_mount_is_reported_before_money_is_spent(aws: Api) -> None:
+    query = replace(T4, file_servers=(EFS,))
+    with pytest.raises(ProvisionerError, match="File system 'fs-1a' does not exist: name an existing file system"):
+        aws.offers(query)
+    aws.cloud.ec2.mount_targets["fs-1a"] = []
+    with pytest.raises(ProvisionerError, match="EFS fs-1a in us-east-1 has no mount target"):
+        aws.offers(query)
+    for server in ("fs-1a.efs.eu-west-1.amazonaws.com", "fs-1a.fsx.eu-west-1.amazonaws.com"):
+        with pytest.raises(ProvisionerError, match=f"{server} is in eu-west-1, and the job asks for us-east-1"):
+            aws.offers(replace(T4, file_servers=(server,)))

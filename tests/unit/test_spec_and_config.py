@@ -200,3 +200,25 @@ def test_derived_keys_are_the_same_every_time() -> None:
     assert one.host_key("n1") == one.host_key("n1")
     assert len({one.host_key("n1").public, one.host_key("n2").public, other.host_key("n1").public}) == 3
     assert "PRIVATE" not in repr(one.host_key("n1"))
+
+
+def test_a_zonal_file_system_pins_the_zone() -> None:
+    storage: list[dict[str, Any]] = [
+        {"mount": "/mnt/a", "filestore": "10.0.0.2:/vol1", "zone": "us-central1-b"},
+        {"mount": "/mnt/b", "nfs": "fs-0a1b.efs.us-east-1.amazonaws.com:/"},
+        {"mount": "/mnt/c", "lustre": "fs-2.fsx.us-east-1.amazonaws.com@tcp:/abcdef"},
+        {"mount": "/mnt/d", "scratch": True},
+    ]
+    for placement in ({}, {"zones": ["us-central1-a", "us-central1-b"]}):
+        for query in parse_spec({**GOOD, "storage": storage, "placement": placement}).offer_queries:
+            assert query.zones == ("us-central1-b",)
+            assert query.file_servers == (
+                "10.0.0.2",
+                "fs-0a1b.efs.us-east-1.amazonaws.com",
+                "fs-2.fsx.us-east-1.amazonaws.com",
+            )
+    with pytest.raises(UsageError, match=r"is in us-central1-b, which is not one of `placement.zones` \(us-west1-a\)"):
+        parse_spec({**GOOD, "storage": storage, "placement": {"zones": ["us-west1-a"]}})
+    with pytest.raises(UsageError, match=r"in several zones \(us-central1-b, elsewhere\)"):
+        parse_spec({**GOOD, "storage": [storage[0], {**storage[1], "zone": "elsewhere"}]})
+    assert parse_spec({**GOOD, "storage": storage[1:2], "placement": {"zones": ["a"]}}).offer_queries[0].zones == ("a",)
