@@ -11,20 +11,43 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
 
 from rich.table import Table
+from spotsup_trainer.etcd import Etcd
+from spotsup_trainer.wire import Keys
 
 from benchmarks import results
 from benchmarks.command import add_repeat, count, measured, parser_of, progress, show, stopwatch
 from benchmarks.recovery.watch import BenchError, Stop
-from benchmarks.rendezvous.handlers import C10D, ETCD_V2, SPOTSUP, SUBJECTS, Crew, Subject, check_v2, with_python_etcd
+from benchmarks.rendezvous.handlers import (
+    C10D,
+    CLUSTER,
+    ETCD_V2,
+    SECURED,
+    SPOTSUP,
+    SUBJECTS,
+    Crew,
+    Store,
+    Subject,
+    check_v2,
+    with_python_etcd,
+)
 from benchmarks.results import Row, Sample
+from supervisor.config import parse_config
+from supervisor.identity import load_identity
+from supervisor.journal.connection import embedded_etcd_of, login_to_embedded
 from supervisor.journal.etcd_server import EmbeddedEtcd
+from supervisor.journal.journal import EtcdUse
+from supervisor.journal.users import JobUsers
+from supervisor.model import JobRecord
+from supervisor.spec import parse_spec
 
 FIRST, AGAIN, REPLACED = "first round", "re-formation", "one replaced"
 AGAINS = 2
 GOAL_NODES, GOAL_S, GOAL_SPEEDUP = 64, 0.5, 5.0
+GOAL_OVERHEAD = 0.2  # of TLS and users
 NOTES = """\
 Seconds until the last of all is in the round; times: how many times as long c10d takes.
 first round: from nothing but a store (etcd, c10d's TCPStore) that is there.
@@ -34,7 +57,7 @@ one replaced: one is killed, and a tombstone is written as a daemon would; a spa
 
 
 class Bench:
-    """All measurements, one after the other, on one etcd."""
+    """All measurements, one after the other, on one etcd, or on one that has TLS and users."""
 
     def __init__(self, options: argparse.Namespace, stop: Stop) -> None:
         self.samples: list[Sample] = []
@@ -45,22 +68,24 @@ class Bench:
     def run(self) -> tuple[list[Subject], list[Sample]]:
         """Each repetition measures every subject in turn, so that a busy machine affects all of them."""
         folder = self._options.folder
-        etcd = EmbeddedEtcd(folder / "etcd")
-        etcd.stop()  # one that a killed run has left
+        for name in ("etcd", "secured/etcd"):
+            EmbeddedEtcd(folder / name).stop()  # one that a killed run has left
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         os.environ["ETCD_ENABLE_V2"] = "true"  # etcd reads its options from there, too
         etcd = EmbeddedEtcd(folder / "etcd")
-        try:
+        with ExitStack() as stack:
+            stack.callback(etcd.stop)
             etcd.start()
+            plain = Store(etcd.endpoint, lambda: Etcd([etcd.endpoint]))
             subjects = list(self._available(etcd.endpoint))
+            secured = stack.enter_context(secured_store(folder / "secured")) if SECURED in subjects else plain
             for repetition in range(self._options.repeat):
                 self._print(f"[bold]repetition {repetition + 1} of {self._options.repeat}[/bold]")
                 for size in self._options.sizes:
                     for subject in subjects:
-                        self._measure(subject, size, etcd.endpoint, f"{subject.name}-{size}-{repetition}")
-        finally:
-            etcd.stop()
+                        store = secured if subject.secured else plain
+                        self._measure(subject, size, store, f"{subject.name}-{size}-{repetition}")
         return subjects, self.samples
 
     def _available(self, endpoint: str) -> Iterator[Subject]:
@@ -76,16 +101,41 @@ class Bench:
             except BenchError as error:
                 progress.print(f"{subject.name} is left out: {error}", style="yellow", markup=False, soft_wrap=True)
 
-    def _measure(self, subject: Subject, size: int, endpoint: str, job: str) -> None:
+    def _measure(self, subject: Subject, size: int, store: Store, job: str) -> None:
         log = self._options.folder / f"{job}.log"
-        with closing(Crew(subject, size, endpoint, job, log, self._stop)) as crew:
+        with closing(Crew(subject, size, store, job, log, self._stop)) as crew:
             steps: list[tuple[str, Callable[[], float]]] = [(FIRST, crew.form), *[(AGAIN, crew.form)] * AGAINS]
-            if subject is SPOTSUP:
+            if subject.backend == SPOTSUP.backend:
                 steps += [(REPLACED, crew.replace_one)]
             found = [Sample(case(size), subject.name, metric, "s", step()) for metric, step in steps]
         self.samples += found
         figures = ", ".join(f"{sample.metric} {sample.value:.3f} s" for sample in found)
         self._print(f"{case(size)}, {subject.name}: {figures}")
+
+
+@contextmanager
+def secured_store(folder: Path) -> Iterator[Store]:
+    """An etcd below `folder` with TLS and users, gone at the end."""
+    folder.mkdir()
+    config = parse_config({"state_dir": str(folder), "cluster": CLUSTER, "etcd": {"secure": True}}, "bench-rendezvous")
+    server = embedded_etcd_of(config)
+    try:
+        server.start()
+        login = login_to_embedded(config, server)
+        identity = load_identity(folder / "cluster.key")
+
+        def access(job: str) -> str:
+            spec = parse_spec({"name": job, "nodes": {"min": 1, "desired": 1, "max": 1}, "run": "train.py"})
+            with closing(login.connect()) as etcd:
+                users = JobUsers(etcd, Keys(CLUSTER), identity, login.ca_text(), lambda: EtcdUse((), (), frozenset()))
+                made = users.ensure(JobRecord(job, "bench", spec, "", 0.0, 1, 1, 1))
+            file = folder / f"{job}.json"
+            file.write_bytes(made.encode())
+            return str(file)
+
+        yield Store(server.endpoint, login.connect, access)
+    finally:
+        server.stop()
 
 
 def case(size: int) -> str:
@@ -134,6 +184,17 @@ def verdict(rows: Sequence[Row]) -> str:
     )
 
 
+def overhead(rows: Sequence[Row]) -> str:
+    """What TLS and users cost; empty where that was not measured."""
+    mine = [row for row in rows if (row.case, row.metric, row.subject) == (case(GOAL_NODES), AGAIN, SECURED.name)]
+    plain = median_of(rows, mine[0], SPOTSUP.name) if mine else None
+    if not plain or mine[0].median is None:
+        return ""
+    more = mine[0].median / plain - 1
+    met = "met" if more <= GOAL_OVERHEAD else "missed"
+    return f"TLS and users: {more:+.0%} (goal {GOAL_OVERHEAD:.0%}): {met}"
+
+
 def main() -> int:
     """Measure, write, show. Exit status 0 where everything could be measured; 130 after Ctrl-C."""
     options, about = _parse(), results.machine()
@@ -141,7 +202,7 @@ def main() -> int:
     subjects, samples = measured("bench-rendezvous", lambda stop: Bench(options, stop).run())
     rows = results.summarise(samples)
     results.write(options.json, rows, about, {subject.name: subject.describe for subject in subjects})
-    show([table(rows)], NOTES, options.json, sentences=[verdict(rows)])
+    show([table(rows)], NOTES, options.json, sentences=[each for each in (verdict(rows), overhead(rows)) if each])
     return 0
 
 

@@ -16,7 +16,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing.connection import Connection, wait
@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from spotsup_trainer.etcd import Etcd
+from spotsup_trainer.etcd.access import ACCESS_VARIABLE
 from spotsup_trainer.launcher.parent_death import die_with_parent
 from spotsup_trainer.rendezvous.membership import Stay
 from spotsup_trainer.wire import Keys, Tombstone, encode
@@ -52,13 +53,24 @@ class Subject:
     backend: str
     describe: str
     site: Path | None = None
+    secured: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """An etcd. `connect`: as its administrator. `access`: of a job's members, the path of a file, "" for nothing."""
+
+    endpoint: str
+    connect: Callable[[], Etcd]
+    access: Callable[[str], str] = lambda _: ""
 
 
 _STOCK = "torch's own handler with its default settings"
 SPOTSUP = Subject("spotsup", "spotsup", "--rdzv-backend spotsup: leases, a watch, one compare-and-swap per round")
+SECURED = Subject("spotsup-secured", "spotsup", "the same on an etcd with TLS and a user for the job", secured=True)
 C10D = Subject("torchrun-c10d", "c10d", f"--rdzv-backend c10d: {_STOCK}; its TCPStore is there before the first round")
 ETCD_V2 = Subject("torchrun-etcd-v2", "etcd-v2", f"--rdzv-backend etcd-v2: {_STOCK}, and {PYTHON_ETCD}")
-SUBJECTS = (SPOTSUP, C10D, ETCD_V2)
+SUBJECTS = (SPOTSUP, SECURED, C10D, ETCD_V2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,14 +83,15 @@ class Seen:
 
 
 class Crew:
-    """`size` handlers of one new job, numbered from 0. `close` leaves no process. `endpoint`: etcd's."""
+    """`size` handlers of one new job, numbered from 0. `close` leaves no process."""
 
-    def __init__(self, subject: Subject, size: int, endpoint: str, job: str, log: Path, stop: Stop) -> None:
+    def __init__(self, subject: Subject, size: int, store: Store, job: str, log: Path, stop: Stop) -> None:
         self.size = size
         self.job = job
         self._subject = subject
-        self._endpoint = endpoint
-        self._rdzv_endpoint = _rdzv_endpoint(subject, endpoint)
+        self._store = store
+        self._access = store.access(job)
+        self._rdzv_endpoint = _rdzv_endpoint(subject, store.endpoint)
         self._log = log
         self._stop = stop
         self._pipes: dict[int, Connection] = {}
@@ -104,7 +117,7 @@ class Crew:
         self._fork(spare)
         self._ask([spare], "join")
         keys, node = Keys(CLUSTER), _node(lost)
-        with contextlib.closing(Etcd([self._endpoint])) as etcd:
+        with contextlib.closing(self._store.connect()) as etcd:
             waits = partial(etcd.get, keys.member(self.job, _node(spare)))
             self._stop.until(
                 waits, LIMIT_S, lambda: f"waited {LIMIT_S:g} s in vain for the spare to wait", _POLL_S / 10
@@ -128,7 +141,8 @@ class Crew:
     def _fork(self, number: int) -> None:
         mine, theirs = _FORK.Pipe()
         about = (self._subject, self._rdzv_endpoint, self.job, self.size, number)
-        process = _FORK.Process(target=_member, args=(theirs, os.getpid(), self._log, about), daemon=True)
+        arguments = (theirs, os.getpid(), self._log, self._access, about)
+        process = _FORK.Process(target=_member, args=arguments, daemon=True)
         process.start()
         theirs.close()
         self._pipes[number], self._processes[number] = mine, process
@@ -182,7 +196,7 @@ def _node(number: int) -> str:
     return f"node{number:03d}"
 
 
-def _member(pipe: Connection, parent: int, log: Path, about: tuple[Subject, str, str, int, int]) -> None:
+def _member(pipe: Connection, parent: int, log: Path, access: str, about: tuple[Subject, str, str, int, int]) -> None:
     """One process: executes commands until it is killed."""
     die_with_parent(parent)
     for each in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
@@ -193,6 +207,7 @@ def _member(pipe: Connection, parent: int, log: Path, about: tuple[Subject, str,
     # A TCPStore asks the name server who connects, for a log text; that is not what is measured, and if one of many
     # answers is lost, the asker waits a second or more.
     os.environ["RES_OPTIONS"] = "attempts:0"
+    os.environ[ACCESS_VARIABLE] = access
     # torch's handler looks through its call stack at every operation, for a record. The frames of `python -m`, which
     # the torchrun command does not have, make that 5 ms instead of 0.4; a thread has none of them.
     threading.Thread(target=_obey, args=(pipe, *about)).start()
@@ -201,7 +216,7 @@ def _member(pipe: Connection, parent: int, log: Path, about: tuple[Subject, str,
 def _obey(pipe: Connection, subject: Subject, endpoint: str, job: str, size: int, number: int) -> None:
     if subject.site is not None:
         sys.path.insert(0, str(subject.site))
-    conf: dict[str, Any] = {"cluster": CLUSTER, "node": _node(number)} if subject is SPOTSUP else {}
+    conf: dict[str, Any] = {"cluster": CLUSTER, "node": _node(number)} if subject.backend == SPOTSUP.backend else {}
     if subject is C10D:
         conf = {"is_host": str(number == 0)}
     parameters = RendezvousParameters(subject.backend, endpoint, job, size, size, _HOST, **conf)

@@ -9,10 +9,10 @@ from rich.console import Console
 
 from benchmarks.checkpoint import __main__ as checkpoint
 from benchmarks.control import __main__ as control
-from benchmarks.rendezvous.__main__ import AGAIN, FIRST, REPLACED, case, speedup, table, verdict
+from benchmarks.rendezvous.__main__ import AGAIN, FIRST, REPLACED, case, overhead, speedup, table, verdict
 from benchmarks.results import Row, Sample, summarise
 
-SPOTSUP, C10D, ETCD = "spotsup", "torchrun-c10d", "torchrun-etcd-v2"
+SPOTSUP, SECURED, C10D, ETCD = "spotsup", "spotsup-secured", "torchrun-c10d", "torchrun-etcd-v2"
 
 
 def row(case: str, subject: str, metric: str, value: float) -> Row:
@@ -93,6 +93,15 @@ def test_the_verdict_needs_both_goals(mine: float, theirs: float | None, report:
     rows = [formed(SPOTSUP, mine), formed(SPOTSUP, 0.01, size=8), *([formed(C10D, theirs)] if theirs else [])]
     assert verdict(rows).startswith("re-formation of 64: ")
     assert verdict(rows).endswith(report)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "report"), [(0.48, "+20% (goal 20%): met"), (0.49, "+22% (goal 20%): missed"), (0.36, "-10%")]
+)
+def test_what_tls_and_users_cost_is_compared_with_the_same_measurement_without(seconds: float, report: str) -> None:
+    rows = [formed(SPOTSUP, 0.4), formed(SECURED, seconds), formed(SECURED, 9.0, size=8)]
+    assert overhead(rows).startswith(f"TLS and users: {report}")
+    assert overhead(rows[:1]) == overhead(rows[1:]) == ""
 
 
 def test_there_is_no_verdict_on_what_was_not_measured() -> None:
