@@ -24,6 +24,7 @@ from spotsup_trainer.etcd import (
 from supervisor.errors import JournalUnavailableError, StartError
 from supervisor.journal.codec import dump
 from supervisor.journal.journal import EtcdUse, Journal
+from supervisor.journal.maintenance import make_room
 from supervisor.journal.store import EtcdStore
 from supervisor.journal.users import JobUsers, enable_users
 from supervisor.model import JobState, NodeState
@@ -363,3 +364,50 @@ def test_a_stolen_login_does_not_outlive_the_job(secured: SecuredEtcd) -> None:
                 attempt()
         with pytest.raises(EtcdError):
             node.watch(RUN)
+
+
+def test_what_etcd_leaves_open_to_every_user_reads_and_changes_nothing_of_others(secured: SecuredEtcd) -> None:
+    """The last rows of the table: newer versions of etcd may refuse them, and then that is as well."""
+    with closing(secured.client()) as etcd:
+        leader = etcd.grant(60)
+        etcd.put(f"{KEYS.root}leader", b"me", leader)
+        etcd.put(FOREIGN, b"secret")
+        access = secured.access(JOB)
+        node = access.connect([secured.endpoint])
+        watch = node.watch(RUN)
+        before = {kv.key: kv.value for kv in etcd.range("/").kvs}
+        for attempt in (
+            lambda: node.call("/v3/lease/leases", {}),
+            lambda: node.keepalive(leader),
+            lambda: node.compact(int(node.status()["header"]["revision"])),
+        ):
+            with suppress(EtcdError):
+                attempt()
+        with pytest.raises(EtcdRefusedError, match="permission denied"):
+            node.revoke(leader)
+        with pytest.raises(EtcdRefusedError, match="permission denied"):
+            node.put(f"{RUN}x", b"", leader)  # else it could keep the lease from being revoked
+        assert {kv.key: kv.value for kv in etcd.range("/").kvs} == before
+        try:
+            node.call("/v3/maintenance/alarm", {"action": "ACTIVATE", "alarm": "NOSPACE", "memberID": "0"})
+        except EtcdError:
+            pass
+        else:
+            with pytest.raises(EtcdRefusedError, match="space"):
+                etcd.put(FOREIGN, b"full")
+            assert "takes writes again" in make_room(etcd, 2**31)
+        etcd.put(FOREIGN, b"not full")
+        # A watch that was open when the job ended: it shows what it showed before, and nothing else.
+        secured.use = NO_USE
+        with secured.users() as users:
+            users.sweep()
+        etcd.put(FOREIGN, b"later secret")
+        etcd.put(KEYS.hint(JOB.name), b"a later job")
+        seen = list[str]()
+        with suppress(EtcdError):
+            for batch in watch:
+                seen += [event.key for event in batch.events]
+                watch.close()
+        assert set(seen) <= {KEYS.hint(JOB.name)}
+        watch.close()
+        node.close()
