@@ -113,10 +113,13 @@ class Stack:
         )
         (self.folder / "spotsupd.toml").write_text(text + (SECURE if self._secure else ""))
 
-    def configure(self, toml: str, environ: Mapping[str, str]) -> None:
-        """Add configuration, and set the whole environment, for what is started from now on."""
-        with (self.folder / "spotsupd.toml").open("a") as file:
-            file.write(toml)
+    def configure(self, toml: str, environ: Mapping[str, str], *, node: str = "") -> None:
+        """Add configuration, and set the whole environment, for what is started from now on.
+
+        `node`: lines for the table `[node]`, which is there already.
+        """
+        file = self.folder / "spotsupd.toml"
+        file.write_text(file.read_text().replace("[node]\n", f"[node]\n{node}") + toml)
         self._environ = dict(environ)
 
     @property

@@ -219,14 +219,13 @@ def _configure(stack: Stack, cloud: str, settings: CloudSettings, environ: Mappi
     lines = [
         "[local]",
         "enabled = false",
-        "[node]",
-        f"python = {_toml(sys.executable)}",
         "[node.env]",
         'GLOO_SOCKET_IFNAME = "lo"',
         f"[{cloud}]",
     ]
     lines += [f"{key} = {_toml(value)}" for key, value in values.items()]
-    stack.configure("\n".join(lines) + "\n", {**os.environ, **environ})
+    python = f"python = {_toml(sys.executable)}\n"
+    stack.configure("\n".join(lines) + "\n", {**os.environ, **environ}, node=python)
 
 
 def _toml(value: Any) -> str:
