@@ -19,6 +19,7 @@ from bootstrap.monitoring.step import monitoring
 from bootstrap.mounts.step import mount_key, mounts
 from bootstrap.network.step import network
 from bootstrap.reach.step import reach
+from bootstrap.store.step import store
 from bootstrap.system.step import hygiene
 
 __all__ = [
@@ -58,6 +59,7 @@ STEPS: Sequence[tuple[str, Step]] = (
     ("reach", reach),
     ("container", container),
     ("environment", environment),
+    ("store", store),
     ("gpu-check", gpu_check),
     ("agent", agent),
     ("log-agent", log_agent),

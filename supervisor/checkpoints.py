@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from spotsup_trainer.objects import url as urls
+
 from supervisor.spec import NO_CHECKPOINTS, JobSpec
 
 _REMEDY = (
-    'add a writable file system (`storage: [{mount: /mnt/out, nfs: "SERVER:/PATH"}]`), or write `checkpoints: none` if '
-    "the program keeps its own, or may start over after each lost node"
+    'add a writable file system (`storage: [{mount: /mnt/out, nfs: "SERVER:/PATH"}]`), name an object store '
+    "(`checkpoints: s3://BUCKET/PREFIX`), or write `checkpoints: none` if the program keeps its own, or may start over "
+    "after each lost node"
 )
 
 
 def path_of(spec: JobSpec, task_id: str) -> str:
-    """Where one run of a job keeps its checkpoints, in a folder of its own; "" if nowhere.
+    """Where one run of a job keeps its checkpoints, in a folder of its own, or an address; "" if nowhere.
 
     Without shared storage it is relative to the folder that all machines of its cloud share.
     """
@@ -24,7 +27,7 @@ def path_of(spec: JobSpec, task_id: str) -> str:
 
 def lost_with_nodes(spec: JobSpec) -> str:
     """Why this job's checkpoints would end with its rented nodes, and what to write instead; "" if they would not."""
-    if spec.kind == "data" or spec.checkpoints == NO_CHECKPOINTS:
+    if spec.kind == "data" or spec.checkpoints == NO_CHECKPOINTS or urls.is_url(spec.checkpoints):
         return ""
     outlive = [each.mount for each in spec.storage if each.mode == "rw" and not each.scratch]
     if not spec.checkpoints:

@@ -22,6 +22,7 @@ from pydantic import (
     field_validator,
     model_validator,
 )
+from spotsup_trainer.objects import url as urls
 
 from provisioners.base import Market, OfferQuery
 from provisioners.registry import CLOUDS
@@ -289,9 +290,11 @@ class JobSpec(_Strict):
     limits: Limits = Limits()
     """What the job may use: hours, dollars, failures ([limits](#limits))."""
     checkpoints: str = ""
-    """Where checkpoints go: a folder on shared `storage`, or `none`. Each run gets a folder of its own there, named
-    after the job, from which `submit --resume-from` goes on. Empty: `spotsup` on the first writable shared `storage`.
-    On a rented cloud, a training job without such storage has to say `none`; the local cloud keeps them on its host."""
+    """Where checkpoints go: a folder on shared `storage`; an object store (`s3://BUCKET/PREFIX`, `gs://BUCKET/PREFIX`,
+    `abfs://CONTAINER@ACCOUNT.dfs.core.windows.net/PREFIX`), for programs with a `Session`; or `none`. Each run gets a
+    folder of its own there, named after the job, from which `submit --resume-from` goes on. Empty: `spotsup` on the
+    first writable shared `storage`; without such storage a training job on a rented cloud has to name a place, or say
+    `none`, while the local cloud keeps checkpoints on its host."""
 
     @model_validator(mode="after")
     def _fits_its_kind(self) -> JobSpec:
@@ -324,8 +327,12 @@ class JobSpec(_Strict):
     def _place(cls, value: str) -> str:
         if value in ("", NO_CHECKPOINTS):
             return value
+        if urls.is_url(value):
+            return urls.checked(value)
         if not value.startswith(("/", "~/")) or {".", ".."} & set(value.split("/")) or "\n" in value or ":" in value:
-            raise ValueError(f"{value!r} is no place for checkpoints; write an absolute folder, or {NO_CHECKPOINTS}")
+            raise ValueError(
+                f"{value!r} is no place for checkpoints; write an absolute folder, {urls.FORMS}, or {NO_CHECKPOINTS}"
+            )
         return value.rstrip("/")
 
     @field_validator("environment")

@@ -41,7 +41,7 @@ class SessionKeeper:
         from spotsup_trainer.session import Session
 
         self._session = Session(
-            {"model": self._model}, every_steps=self._every_steps, checkpoint_dir=os.environ.get(DIR) or self._folder
+            {"model": self._model}, every_steps=self._every_steps, checkpoints=os.environ.get(DIR) or self._folder
         )
         return self._session.steps_done
 

@@ -173,6 +173,10 @@ def _folders(facts: Facts, setup: Setup) -> tuple[str, ...]:
     config, found = json.loads(setup.agent_config), [root, *mounted]
     for folder in (config.get("checkpoints", ""), *config.get("resume_from", ())):
         checkpoints = expand(str(folder), facts.home)
-        if checkpoints and not any(f"{checkpoints}/".startswith(f"{each}/") for each in found):
+        if (
+            checkpoints
+            and "://" not in checkpoints
+            and not any(f"{checkpoints}/".startswith(f"{each}/") for each in found)
+        ):
             found.append(checkpoints)
     return tuple(found)

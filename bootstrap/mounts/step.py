@@ -71,8 +71,9 @@ def mount_key(facts: Facts, setup: Setup) -> str:
 
 
 def checkpoint_folder(facts: Facts, setup: Setup) -> str:
-    """The folder of checkpoints on this machine."""
-    return expand(str(json.loads(setup.agent_config).get("checkpoints", "")), facts.home)
+    """The folder of checkpoints on this machine; "" where they go to an object store, or nowhere."""
+    place = str(json.loads(setup.agent_config).get("checkpoints", ""))
+    return "" if "://" in place else expand(place, facts.home)
 
 
 def _log_folder(setup: Setup) -> str:
@@ -134,7 +135,7 @@ def _proof(facts: Facts, setup: Setup) -> list[Command]:
     """A folder that is on none of the mounts is not proven: it is the image's, or the user's."""
     paths, key = paths_on(facts, setup), mount_key(facts, setup)
     folder = checkpoint_folder(facts, setup)
-    shared = any(f"{folder}/".startswith(f"{mount.mountpoint}/") for mount in setup.mounts)
+    shared = bool(folder) and any(f"{folder}/".startswith(f"{mount.mountpoint}/") for mount in setup.mounts)
     commands: list[Command] = []
     for each in (folder if shared else "", _log_folder(setup)) if ours(facts, setup) else ():
         if each:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from pydantic import ValidationError
+from spotsup_trainer.objects import url as urls
 
 from supervisor import checkpoints
 from supervisor.api.quote import Quote
@@ -427,6 +428,8 @@ def unreadable_by(job: JobRecord, spec: JobSpec, hosted: Collection[str]) -> str
     path, here = job.checkpoint_path, job.spec.placement.cloud
     if not path:
         return "it said `checkpoints: none`, so it made none"
+    if urls.is_url(path):
+        return ""
     if not path.startswith(("/", "~")):
         if here not in hosted:
             return "it had no shared `storage`, so its checkpoints ended with its machines"

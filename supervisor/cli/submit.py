@@ -31,7 +31,9 @@ JOB_OPTIONS = (
     ),
     click.option("--cloud", help="The cloud to rent from, as in a job file."),
     click.option("--code", help="The folder that is copied to every node.  [default: the job file's, or .]"),
-    click.option("--checkpoints", help="Where checkpoints go: a folder on shared storage, or none."),
+    click.option(
+        "--checkpoints", help="Where checkpoints go: a folder on shared storage, s3://…, gs://…, abfs://…, or none."
+    ),
     click.option("--setup", help="A shell line that runs once on each node before training."),
     click.option(
         "--env", "env", multiple=True, metavar="NAME=VALUE", help="An environment variable. May be given several times."

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from spotsup_trainer import wire
+from spotsup_trainer.objects import url as urls
 
 from provisioners.registry import CLOUDS
 from provisioners.settings import Section
@@ -246,7 +247,7 @@ def log_agent_of(config: Config, node: NodeRecord) -> LogAgent | None:
 
 def folder_on(config: Config, cloud: str, path: str) -> str:
     """A `checkpoint_path` on the machines of a cloud."""
-    if not path or path.startswith(("/", "~")):
+    if not path or path.startswith(("/", "~")) or urls.is_url(path):
         return path
     settings = config.cloud(cloud) or Section()
     return str(settings.shared_folder(config.state.absolute()) / path)

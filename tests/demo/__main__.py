@@ -46,7 +46,7 @@ nodes: {{min: 2, desired: 3, max: 4}}
 code: {code}
 run: >-
   char_transformer.py --steps {steps} --step-time {step_time} --checkpoint-every {every}
-  --global-batch {batch} --seq {sequence} --text-mb {text_mb} --audit {audit} --checkpoint-dir {checkpoints}
+  --global-batch {batch} --seq {sequence} --text-mb {text_mb} --audit {audit} --checkpoints {checkpoints}
 {cloud}"""
 
 

@@ -61,7 +61,7 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> dict[int, str]:
 def test_imagenet_goes_on_with_exact_data_and_schedule(tmp_path: Path, uninterrupted: dict[int, str]) -> None:
     yield_file, parked, checkpoints = (tmp_path / name for name in ("yield", "parked", "checkpoints"))
     environ = {"SPOTSUP_YIELD_FILE": str(yield_file), "SPOTSUP_PARKED_FILE": str(parked)}
-    arguments = (*SMOKE, *OFTEN, "--checkpoint-dir", str(checkpoints))
+    arguments = (*SMOKE, *OFTEN, "--checkpoints", str(checkpoints))
     with torchrun(tmp_path, *arguments, "--step-time", "0.1", **environ) as said:
         wait("step 5", lambda: 5 in steps(said()))
         yield_file.touch()
@@ -96,7 +96,7 @@ def test_the_gradient_scaler_of_fp16_goes_on_where_it_was(imagenet: Any, tmp_pat
     make_model, _ = imagenet.MODELS["tiny"]
     trained = imagenet.Trainer(make_model(1000), imagenet.parse(list(arguments)), torch.device("cpu"))
     state = {"model": trained.model, "optimizer": trained.optimizer, "scaler": trained.scaler}
-    assert Session(state, checkpoint_dir=tmp_path).steps_done == STEPS // 2
+    assert Session(state, checkpoints=tmp_path).steps_done == STEPS // 2
     assert trained.scaler.state_dict()["_growth_tracker"] == STEPS // 2, "steps since a gradient was not finite"
 
 
@@ -149,7 +149,7 @@ def test_a_session_in_a_notebook_goes_on_where_the_last_one_stopped(tmp_path: Pa
         "import torch\n"
         "from spotsup_trainer.session import Session\n"
         "model = torch.nn.Linear(2, 1)\n"
-        "session = Session({'model': model}, checkpoint_dir='checkpoints')\n"
+        "session = Session({'model': model}, checkpoints='checkpoints')\n"
         "print(session.steps_done, float(model.bias.detach()))\n"
         "torch.nn.init.constant_(model.bias, 7.0)\n"
         "session.step()\n"

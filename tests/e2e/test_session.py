@@ -144,7 +144,7 @@ def test_ranks_that_make_different_calls_get_an_error(tmp_path: Path) -> None:
 
 def test_the_example_under_torchrun_and_alone(tmp_path: Path) -> None:
     small = ["--text-mb", "0.02", "--dim", "32", "--layers", "1", "--seq", "32", "--checkpoint-every", "4"]
-    small += ["--checkpoint-dir", str(tmp_path / "checkpoints"), "--audit", str(tmp_path / "audit"), "--log-every", "6"]
+    small += ["--checkpoints", str(tmp_path / "checkpoints"), "--audit", str(tmp_path / "audit"), "--log-every", "6"]
     environ = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
 
     def run(command: list[str], **more: str) -> str:

@@ -53,7 +53,7 @@ def session(root: Path | None, **options: Any) -> Session:
     environ = options.pop("environ", {})
     model = nn.Linear(1, 1)
     state = {"model": model, "optimizer": torch.optim.SGD(model.parameters(), lr=0.1)}
-    return Session(state, checkpoint_dir=root, environ=environ, **options)
+    return Session(state, checkpoints=root, environ=environ, **options)
 
 
 def saved_steps(root: Path) -> list[int]:
@@ -392,7 +392,7 @@ def test_a_job_without_a_checkpoint_directory_is_warned(tmp_path: Path, capfd: p
     environ = job(tmp_path)
     del environ["SPOTSUP_CHECKPOINT_DIR"]
     one = session(None, environ=environ, park_timeout_s=0.0)
-    assert "no checkpoint directory is set" in capfd.readouterr().err
+    assert "there is no place for checkpoints" in capfd.readouterr().err
     one.step()
     (tmp_path / "YIELD").touch()
     with pytest.raises(SystemExit):

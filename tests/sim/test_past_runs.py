@@ -113,6 +113,7 @@ NFS = {"mount": "/mnt/out", "nfs": "fs:/out"}
         ({"storage": [NFS]}, {}, "its checkpoints are below /mnt/out: give this job the same entry of `storage`"),
         ({"storage": [NFS]}, {"storage": [{**NFS, "nfs": "fs:/b"}]}, "its checkpoints are below /mnt/out: give this"),
         ({"checkpoints": "/home/ck"}, {}, ""),
+        ({"checkpoints": "gs://bucket"}, {"placement": {"cloud": "aws"}}, ""),
         ({"checkpoints": "none"}, {}, "it said `checkpoints: none`, so it made none"),
         ({}, {"checkpoints": "none"}, "the new job says `checkpoints: none`, and would read none either"),
         ({"placement": {"cloud": "aws"}}, {"placement": {"cloud": "aws"}}, "it had no shared `storage`, so its"),

@@ -30,6 +30,7 @@ from bootstrap.steps import (
     plan,
     prepared_name,
 )
+from bootstrap.store.step import CHECK_S, store
 from bootstrap.system.facts import UPDATE_UNITS
 from tests.support.hosts import host_on
 from tests.support.plans import FRESH, a_setup, as_json
@@ -295,6 +296,22 @@ def test_the_agent_reads_paths_that_only_the_node_knows() -> None:
         "checkpoints": "/home/u/ck",
         "resume_from": ["/home/u/old", "/b"],
     }
+
+
+def test_the_object_store_is_written_to_once() -> None:
+    setup = a_setup(agent_config=b'{"job":"j","checkpoints":"s3://bucket/prefix"}', env={"AWS_REGION": "eu-west-1"})
+    upload, run = store(FRESH, setup)  # type: ignore[misc]  # two commands
+    assert isinstance(run, Run)
+    assert str(upload).startswith("upload the environment")
+    assert (str(run), run.timeout_s > CHECK_S) == ("write to s3://bucket/prefix", True)
+    assert "url=s3://bucket/prefix" in run.script
+    assert "eu-west-1" not in run.script
+    marker = re.findall(r"marker=(store-[0-9a-f]{32})", run.script)
+    after = replace(FRESH, prepared=frozenset(marker))
+    assert store(after, setup) == Skip("s3://bucket/prefix takes a write")
+    assert store(replace(after, boot_id="another"), setup) != store(after, setup)
+    for elsewhere in (b'{"job":"j","checkpoints":"/mnt/out"}', b'{"job":"j"}'):
+        assert store(FRESH, a_setup(agent_config=elsewhere)) == Skip("checkpoints go to no object store")
 
 
 def test_a_dry_run_shows_what_is_done_what_is_left_and_what_is_impossible() -> None:

@@ -43,6 +43,8 @@ ALLOWED = {
     "bootstrap/network/step.py": (1, "the only cloud with EFA"),
     "bootstrap/network/install_efa.sh": (2, "the EFA installer's address and folder"),
     "bootstrap/log_agent/cloudwatch.sh": (2, "the CloudWatch agent's folders"),
+    "trainer/spotsup_trainer/objects/store.py": (2, "the client serves three stores, and two name what they compare"),
+    "trainer/spotsup_trainer/objects/url.py": (2, "the forms of addresses, which are the stores' own"),
     "trainer/spotsup_trainer/agent/__init__.py": (1, "names the readers' modules"),
 }
 

@@ -57,7 +57,9 @@ def names(requirements: Iterable[str]) -> set[str]:
 DAEMON, TRAINER = project("pyproject.toml"), project("trainer/pyproject.toml")
 EXTRAS = DAEMON["optional-dependencies"]
 PRODUCT = names(DAEMON["dependencies"]) | names(each for extra in EXTRAS if extra != "dev" for each in EXTRAS[extra])
-TRAINED = names(TRAINER["dependencies"]) | names(TRAINER["optional-dependencies"]["torch"])
+TRAINED = names(TRAINER["dependencies"]) | names(
+    each for extra in TRAINER["optional-dependencies"].values() for each in extra
+)
 
 
 def imported(*rooms: str) -> set[str]:

@@ -28,6 +28,8 @@ ALLOWED = {
         "spotsup_trainer.etcd",
         "spotsup_trainer.etcd.mirror",
         "spotsup_trainer.timing",  # how long leaving takes, for both sides
+        "spotsup_trainer.objects",
+        "spotsup_trainer.objects.url",  # how an object store is written, for both sides
         "spotsup_trainer.vitals",
         "spotsup_trainer.__version__",
         "spotsup_trainer.rendezvous.membership",  # the simulation only: see below
@@ -177,7 +179,10 @@ def test_the_agent_and_the_words_never_lead_to_torch() -> None:
 
 def test_the_trainer_brings_nothing_but_torch_and_what_comes_with_it() -> None:
     allowed = sys.stdlib_module_names | {"spotsup_trainer", "torch", "numpy"}
-    assert forbidden(["spotsup_trainer"], lambda found: found.partition(".")[0] not in allowed) == []
+    # an extra: imported once an object store is opened
+    assert forbidden(["spotsup_trainer"], lambda found: found.partition(".")[0] not in {*allowed, "obstore"}) == []
+    importing = forbidden(["spotsup_trainer"], lambda found: is_below(found, "obstore"))
+    assert {each.partition(" ")[0] for each in importing} == {"spotsup_trainer.objects.store"}
 
 
 # A cloud's SDK -> the modules that may import it.

@@ -70,6 +70,8 @@ def test_a_dead_man_switch_is_expected_where_user_data_brings_one(settings: Sect
     [
         ("shared", "", "/mnt/out/spotsup/resnet-ab12c/checkpoints"),
         ("shared", "/mnt/out/mine/", "/mnt/out/mine/resnet-ab12c"),
+        ("shared", "s3://bucket/prefix/", "s3://bucket/prefix/resnet-ab12c"),
+        ("", "abfs://saved@account.dfs.core.windows.net", "abfs://saved@account.dfs.core.windows.net/resnet-ab12c"),
         ("shared", "none", ""),
         ("", "~/mine", "~/mine/resnet-ab12c"),
         ("", "none", ""),

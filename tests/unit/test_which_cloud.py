@@ -63,6 +63,7 @@ SAY = r"add a writable file system .*, or write `checkpoints: none` if the progr
         ({"checkpoints": "/home/ck"}, f"`checkpoints` is /home/ck, which is on none of its shared .*: {SAY}"),
         ({"checkpoints": "/mnt/output", "storage": [STORED]}, "`checkpoints` is /mnt/output, which is on none of"),
         ({"checkpoints": "none"}, ""),
+        ({"checkpoints": "s3://bucket/prefix"}, ""),
         ({"storage": [STORED]}, ""),
         ({"storage": [STORED], "checkpoints": "/mnt/out"}, ""),
         ({"storage": [STORED], "checkpoints": "/mnt/out/mine"}, ""),

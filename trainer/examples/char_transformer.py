@@ -145,7 +145,7 @@ def train(options: argparse.Namespace, device: torch.device) -> None:
 
     session = Session(  # (1) resumes from the newest checkpoint
         {"model": model, "optimizer": optimizer},
-        checkpoint_dir=options.checkpoint_dir,
+        checkpoints=options.checkpoints,
         every_steps=options.checkpoint_every,
     )
     audit = Audit(options.audit, session)
@@ -199,7 +199,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     add("--lr", type=float, default=6e-3)
     add("--seed", type=int, default=0)
     add("--text-mb", type=float, default=2.0, help="use the first so many MB of the text")
-    add("--checkpoint-dir", type=Path, help="default: SPOTSUP_CHECKPOINT_DIR, else none")
+    add("--checkpoints", help="a folder, or s3://…, gs://…, abfs://…; default: the job's, else none")
     add("--checkpoint-every", type=int, default=50, metavar="STEPS")
     add("--audit", type=Path, metavar="DIR", help="write which samples each completed step was trained on")
     add("--step-time", type=float, default=0.0, metavar="S", help="sleep until a step took so long, to be watchable")

@@ -187,7 +187,7 @@ def train(options: argparse.Namespace, device: torch.device) -> None:
 
     session = Session(  # (1) resumes from the newest checkpoint
         {"model": trainer.model, "optimizer": trainer.optimizer, "scaler": trainer.scaler},
-        checkpoint_dir=options.checkpoint_dir,
+        checkpoints=options.checkpoints,
         every_steps=options.checkpoint_every,
     )
     batches = session.loader(  # (2) this rank's share of what is left
@@ -251,7 +251,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     add("--compile", action="store_true", help="torch.compile the model")
     add("--channels-last", action="store_true", help="the memory layout that tensor cores like")
     add("--workers", type=int, default=4, metavar="N", help="data loading processes per process")
-    add("--checkpoint-dir", type=Path, help="default: SPOTSUP_CHECKPOINT_DIR, else none")
+    add("--checkpoints", help="a folder, or s3://…, gs://…, abfs://…; default: the job's, else none")
     add("--checkpoint-every", type=int, metavar="STEPS", help="default: every 60 s")
     add("--tensorboard", type=Path, metavar="DIR", help="write curves to a folder that all machines see")
     add("--step-time", type=float, default=0.0, metavar="S", help="sleep until a step took so long, to be watchable")

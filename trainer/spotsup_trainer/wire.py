@@ -264,6 +264,7 @@ class AgentConfig:
     code_dir: WholeText
     run_dir: WholeText
     log_dir: WholeText
+    # A folder, or an address in an object store; "" for none.
     checkpoints: WholeText
     # A training script with its arguments; of a data job, one line for bash.
     command: tuple[WholeText, ...]
@@ -271,7 +272,7 @@ class AgentConfig:
     max_nodes: int
     nproc_per_node: int
     env: Mapping[WholeText, WholeText] = field(default_factory=dict)
-    # Folders with checkpoints of earlier jobs: while this job has none, it resumes from the first that has any.
+    # Places, as above, of earlier jobs: while this job has no checkpoint, it resumes from the first that has any.
     resume_from: tuple[WholeText, ...] = ()
     lease_ttl_s: float = DEFAULT_LEASE_TTL_S
     # How long before the notice's deadline the launcher leaves, if the daemon has not asked it to before.

@@ -8,19 +8,27 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
+import re
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from spotsup_trainer import wire
+from spotsup_trainer.objects import url as urls
 from spotsup_trainer.timing import SaveTimes
 
 
+def earlier_places(environ: Mapping[str, str]) -> list[str]:
+    """Where checkpoints of earlier jobs are, folders and addresses, the newest first (`spotsupctl submit
+    --resume-from`)."""
+    # the colon of an address separates nothing
+    return [place for place in re.split(r":(?!//)", environ.get("SPOTSUP_RESUME_FROM", "")) if place]
+
+
 def earlier_folders(environ: Mapping[str, str]) -> list[Path]:
-    """Where checkpoints of earlier jobs are, the newest first (`spotsupctl submit --resume-from`)."""
-    return [Path(folder) for folder in environ.get("SPOTSUP_RESUME_FROM", "").split(os.pathsep) if folder]
+    """Those of `earlier_places` that are folders."""
+    return [Path(place) for place in earlier_places(environ) if not urls.is_url(place)]
 
 
 @dataclass(frozen=True)

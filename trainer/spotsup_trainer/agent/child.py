@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 from spotsup_trainer.etcd.access import ACCESS_VARIABLE
+from spotsup_trainer.objects import url as urls
 from spotsup_trainer.wire import AgentConfig
 
 # Only the daemon ends a job, not a node that waits for capacity; bounded nevertheless.
@@ -59,7 +60,9 @@ def launcher_env(config: AgentConfig) -> dict[str, str]:
         "SPOTSUP_RUN_DIR": config.run_dir,
         "SPOTSUP_RESUME_FROM": os.pathsep.join(config.resume_from),
         "SPOTSUP_LOG_DIR": config.log_dir,
-        "SPOTSUP_CHECKPOINT_DIR": config.checkpoints,
+        # Two variables: a program that takes an address for a folder would write to the node's own disk.
+        "SPOTSUP_CHECKPOINT_DIR": "" if urls.is_url(config.checkpoints) else config.checkpoints,
+        "SPOTSUP_CHECKPOINT_URL": config.checkpoints if urls.is_url(config.checkpoints) else "",
         "SPOTSUP_GPU_CHECK": "1" if config.gpus else "",
         ACCESS_VARIABLE: config.etcd_access,
     }

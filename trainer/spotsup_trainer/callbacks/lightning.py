@@ -52,7 +52,10 @@ class SpotsupLightningCallback(_framework().Callback):  # type: ignore[misc]  # 
         super().__init__()
         directory = directory or os.environ.get("SPOTSUP_CHECKPOINT_DIR")
         if not directory:
-            raise ValueError("no directory for checkpoints: outside a spotsup job, pass directory=")
+            raise ValueError(
+                "no directory for checkpoints: outside a spotsup job, pass directory=; in one, the job's `checkpoints` "
+                "has to be a folder, for this callback writes to no object store"
+            )
         if keep < 1 or (every_steps is not None and every_steps < 1):
             raise ValueError(f"keep is {keep}, every_steps is {every_steps}; they must be at least 1")
         self._directory = Path(directory)

@@ -1,6 +1,7 @@
 """Checkpoints that all ranks make together: the state is copied at once, and written while training goes on.
 
-Except for reading at the start, all disk access is on a thread: a file system that hangs must not stop training.
+Except for reading at the start, all access to the directory or the object store is on a thread: one that hangs must not
+stop training.
 """
 
 from __future__ import annotations
@@ -14,26 +15,27 @@ import uuid
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from spotsup_trainer.objects.store import StoreError
 from spotsup_trainer.session import snapshot, staging
-from spotsup_trainer.session.checkpoint_dir import (
-    Checkpoint,
-    CheckpointDir,
-    CheckpointError,
-    Owner,
-    Position,
-    SupersededError,
-    checkpoints_in,
-)
+from spotsup_trainer.session.checkpoint_dir import CheckpointError, Owner, Position, SupersededError
 from spotsup_trainer.session.peers import Peers
+from spotsup_trainer.session.places import READ_TRIES, Checkpoint, checkpoints_at, open_place
 
 _MEASURED = 20  # checkpoints: as many as p95 needs to leave one out
 _ATTEMPTS = 2  # a transient error of a network file system should not cost steps
 _ABANDON_S = 10.0  # how long a failing process waits for a checkpoint that is being written
 _TIMEOUT_S = 1500.0  # less than gloo's 30 min, after which the other ranks would fail
 _POLL_S = 0.2
+_READ_PAUSE_S = 15.0
+
+
+# What became of reading a checkpoint, on the rank where it went worst.
+_READ, _DAMAGED, _AWAY = 0, 1, 2
+_T = TypeVar("_T")
 
 
 class Checkpointer:
@@ -45,23 +47,24 @@ class Checkpointer:
     look while there is none; nothing is written there.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  # all but four have a default, and are given by name
         self,
-        root: Path,
+        root: Path | str,
         state: snapshot.State,
         peers: Peers,
         keep: int,
         *,
         round_number: int = 0,
         warn_after_s: float = 60.0,
-        resume_from: Sequence[Path] = (),
+        resume_from: Sequence[Path | str] = (),
         clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         snapshot.check(state)
         self.step = 0
         self._state = state
         self._peers = peers
-        self._dir = CheckpointDir(root, Owner(round_number, uuid.uuid4().hex[:12]), keep)
+        self._dir = open_place(root, Owner(round_number, uuid.uuid4().hex[:12]), keep)
         self._resume_from = tuple(resume_from)
         self._restored_step = 0
         self._staging = staging.Staging()
@@ -73,6 +76,7 @@ class Checkpointer:
         self._took_s: deque[float] = deque(maxlen=_MEASURED)
         self._warn_after_s = warn_after_s
         self._clock = clock
+        self._sleep = sleep
         self._last_error = self._warned_of = ""
         self._warning = threading.Lock()
         self._failure: BaseException | None = None
@@ -194,29 +198,55 @@ class Checkpointer:
     def _whole_checkpoints(self, problems: list[str]) -> Iterator[tuple[Checkpoint, Position]]:
         """The checkpoints from which no file is missing, the newest first. For rank 0."""
         with contextlib.suppress(OSError):  # then its owner counts as another process
-            self._dir.remember_owner()
-        folders = (self._dir.root, *self._resume_from)
-        for checkpoint in next(filter(None, map(checkpoints_in, folders)), []):
+            self._patiently(self._dir.remember_owner)
+        places = (self._dir.root, *self._resume_from)
+        found = (self._patiently(partial(checkpoints_at, place)) for place in places)
+        for checkpoint in next(filter(None, found), []):
             try:
-                if missing := snapshot.incomplete(checkpoint.path):
+                if missing := self._patiently(partial(snapshot.incomplete, checkpoint.path)):
                     raise CheckpointError(missing)
-                position = checkpoint.position()
+                position = self._patiently(checkpoint.position)
             except CheckpointError as error:
                 self._pass_over(checkpoint, str(error), problems)
                 continue
             yield checkpoint, position
 
+    def _patiently(self, call: Callable[[], _T]) -> _T:
+        """What `call` returns. An object store that does not answer is asked again for some minutes: taking an older
+        checkpoint, or failing, would cost steps. Raises its last StoreError."""
+        for _ in range(READ_TRIES):
+            try:
+                return call()
+            except StoreError as error:
+                self._warn(f"{error}; it is tried again")
+                self._sleep(_READ_PAUSE_S)
+        return call()
+
     def _read(self, checkpoint: Checkpoint, problems: list[str]) -> bool:
-        """Read it on every rank; whether all of them could."""
-        problem = ""
+        """Read it on every rank; whether all of them could. Raises CheckpointError if a store did not answer for long:
+        then an older checkpoint is no remedy."""
+        for tried in range(READ_TRIES):
+            if tried:
+                self._sleep(_READ_PAUSE_S)
+            problem, outcome = self._try_to_read(checkpoint)
+            worst, failed_rank = self._peers.highest([outcome, self._peers.rank if problem else -1])
+            if worst != _AWAY:
+                break
+        else:
+            raise CheckpointError(problem or f"rank {failed_rank} cannot read {checkpoint.path}: see its output")
+        if worst == _DAMAGED:
+            self._pass_over(checkpoint, problem or f"rank {failed_rank} cannot read it", problems)
+        return worst == _READ
+
+    def _try_to_read(self, checkpoint: Checkpoint) -> tuple[str, int]:
         try:
             snapshot.read(self._state, checkpoint.path)
         except CheckpointError as error:
-            problem = f"rank {self._peers.rank}: {error}"
-        (failed_rank,) = self._peers.highest([self._peers.rank if problem else -1])
-        if failed_rank >= 0:
-            self._pass_over(checkpoint, problem or f"rank {failed_rank} cannot read it", problems)
-        return failed_rank < 0
+            return f"rank {self._peers.rank}: {error}", _DAMAGED
+        except StoreError as error:
+            self._warn(f"{error}; it is tried again", any_rank=True)
+            return f"rank {self._peers.rank}: {error}", _AWAY
+        return "", _READ
 
     def _pass_over(self, checkpoint: Checkpoint, problem: str, problems: list[str]) -> None:
         problems.append(f"{checkpoint.path.name}: {problem}")
@@ -259,6 +289,7 @@ class Checkpointer:
 
     def _start(self, position: Position) -> None:
         self._asked_at = self._clock()
+        self._dir.begin()
         copied = self._copied()
         assert self._writers is not None
         if not _is_alive(self._claiming):
@@ -285,7 +316,7 @@ class Checkpointer:
         try:
             self._dir.claim(self._restored_step)
         except OSError as error:
-            self._last_error = f"the checkpoint directory {self._dir.root} cannot be written to: {error}"
+            self._last_error = f"{self._dir.title} cannot be written to: {error}"
             self.problem()
         except BaseException as error:  # noqa: BLE001  # raised again by check(), in the training thread
             self._failure = error
@@ -336,7 +367,7 @@ class Checkpointer:
             return ""
         what = f"the checkpoint of step {self._writing_step}" if busy else "claiming it"
         return (
-            f"the checkpoint directory {self._dir.root} does not answer or is slow: {what} has been under way for "
+            f"{self._dir.title} does not answer or is slow: {what} has been under way for "
             f"more than {self._warn_after_s:g} s"
         )
 

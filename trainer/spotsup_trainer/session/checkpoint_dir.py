@@ -18,6 +18,7 @@ import re
 import shutil
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
+from typing import Any
 
 POSITION_FILE = "session.json"
 LATEST_FILE = "LATEST"
@@ -85,14 +86,21 @@ class Checkpoint:
         """The content of `session.json`. Raises CheckpointError if it cannot be read."""
         path = self.path / POSITION_FILE
         try:
-            parsed = json.loads(path.read_text())
-            known = {spec.name for spec in fields(Position)}
-            position = Position(**{name: int(value) for name, value in parsed.items() if name in known})
-        except (OSError, ValueError, TypeError, AttributeError) as error:
+            return position_in(json.loads(path.read_text()), str(path), self.step)
+        except (OSError, ValueError) as error:
             raise CheckpointError(f"{path} cannot be read: {error}") from error
-        if position.step != self.step:
-            raise CheckpointError(f"{path} says step {position.step}")
-        return position
+
+
+def position_in(parsed: Any, where: str, step: int) -> Position:
+    """A position as it was written, which has to be of `step`. Raises CheckpointError."""
+    try:
+        known = {spec.name for spec in fields(Position)}
+        position = Position(**{name: int(value) for name, value in parsed.items() if name in known})
+    except (ValueError, TypeError, AttributeError) as error:
+        raise CheckpointError(f"{where} cannot be read: {error}") from error
+    if position.step != step:
+        raise CheckpointError(f"{where} says step {position.step}")
+    return position
 
 
 def checkpoints_in(root: Path) -> list[Checkpoint]:
@@ -117,6 +125,7 @@ class CheckpointDir:
         if keep < 1:
             raise ValueError(f"keep is {keep}; keep at least 1 checkpoint, and 2 or more to survive a damaged one")
         self.root = root
+        self.title = f"the checkpoint directory {root}"
         self._owner = owner
         self._keep = keep
         self._owner_before: Owner | None = None
@@ -161,6 +170,9 @@ class CheckpointDir:
     def staging(self, step: int) -> Path:
         """Where the ranks write the data of a step's checkpoint."""
         return self.root / f"step_{step:08d}.{self._owner.token}.tmp"
+
+    def begin(self) -> None:
+        """The next checkpoint is written: over what an earlier attempt left."""
 
     def complete(self, position: Position) -> None:
         """Turn `staging` into the checkpoint of its step, durably, and remove old checkpoints.

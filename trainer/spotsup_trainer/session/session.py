@@ -32,7 +32,7 @@ from spotsup_trainer.session.peers import Peers
 from spotsup_trainer.session.sampler import Cursor, GlobalOffsetSampler, Plan, Share, after, order
 from spotsup_trainer.timing import SaveTimes
 from spotsup_trainer.wire import Progress
-from spotsup_trainer.worker_files import WorkerFiles, earlier_folders
+from spotsup_trainer.worker_files import WorkerFiles, earlier_places
 
 if TYPE_CHECKING:
     from spotsup_trainer.session.checkpoint import Checkpointer
@@ -70,7 +70,8 @@ class Session:
     - `state`: name -> module, optimizer, or any object with `state_dict` and `load_state_dict`. It is restored on
       construction, from the newest complete checkpoint, by any number of processes; of a job that was submitted with
       --resume-from and has none yet, from the newest of the earlier job.
-    - `checkpoint_dir`: by default SPOTSUP_CHECKPOINT_DIR, which a spotsup job sets; without either, no checkpoints.
+    - `checkpoints`: a folder that all nodes share, or an address in an object store, such as s3://bucket/prefix; by
+      default where the job file says. Without either, no checkpoints.
     - `every_steps`, `every_s`: when to save, in the background (default: every 60 s).
     - `keep`: how many of the newest checkpoints are kept.
     - `warn_after_s`: a checkpoint that takes longer is a warning, and a problem in `spotsupctl status` (default: 60 s,
@@ -86,7 +87,7 @@ class Session:
         self,
         state: Mapping[str, Any],
         *,
-        checkpoint_dir: str | os.PathLike[str] | None = None,
+        checkpoints: str | os.PathLike[str] | None = None,
         every_steps: int | None = None,
         every_s: float | None = None,
         keep: int = 3,
@@ -116,10 +117,10 @@ class Session:
         self._progress_failed = False
         self._checkpoints = self._open_checkpoints(
             state,
-            checkpoint_dir or environ.get("SPOTSUP_CHECKPOINT_DIR"),
+            checkpoints or environ.get("SPOTSUP_CHECKPOINT_URL") or environ.get("SPOTSUP_CHECKPOINT_DIR"),
             keep,
             warn_after_s or max(_WARN_AFTER_S, 2 * (every_s or 0.0)),
-            earlier_folders(environ),
+            earlier_places(environ),
         )
         restored = self._checkpoints.restore() if self._checkpoints else None
         start = restored or Position(0, rng_seed=torch.initial_seed())
@@ -276,16 +277,16 @@ class Session:
     def _open_checkpoints(
         self,
         state: Mapping[str, Any],
-        directory: str | os.PathLike[str] | None,
+        place: str | os.PathLike[str] | None,
         keep: int,
         warn_after_s: float,
-        resume_from: list[Path],
+        resume_from: list[str],
     ) -> Checkpointer | None:
-        if directory:
+        if place:
             from spotsup_trainer.session.checkpoint import Checkpointer  # a second, for DCP
 
             return Checkpointer(
-                Path(directory),
+                place if isinstance(place, str) else Path(place),
                 state,
                 self._peers,
                 keep,
@@ -295,7 +296,7 @@ class Session:
             )
         if self._files.yield_ is not None and self.rank == 0:
             print(
-                "spotsup: no checkpoint directory is set: training starts over after every interruption",
+                "spotsup: there is no place for checkpoints: training starts over after every interruption",
                 file=sys.stderr,
                 flush=True,
             )

@@ -4,7 +4,7 @@ Importing this module takes about a second (DCP); the fork server imports it in 
 
 Modules and optimizers go through `torch.distributed.checkpoint.state_dict`, which unwraps DDP, FSDP and torch.compile
 and shards like them; any other object with `state_dict` and `load_state_dict` is pickled whole. Reading a checkpoint
-can run code that its writer put into it (DCP pickles, too): the directory must be trusted.
+can run code that its writer put into it (DCP pickles, too): the place must be trusted.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import warnings
 from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.distributed.checkpoint import (
@@ -36,7 +36,12 @@ from torch.distributed.checkpoint.state_dict import (
     set_optimizer_state_dict,
 )
 
+from spotsup_trainer.objects.store import MissingError, StoreError
 from spotsup_trainer.session.checkpoint_dir import CheckpointError
+from spotsup_trainer.session.object_files import Files, ObjectReader, on_store
+
+if TYPE_CHECKING:
+    from spotsup_trainer.session.places import Data
 
 State = Mapping[str, Any]
 _OPAQUE = "pickled"
@@ -83,52 +88,89 @@ def capture(state: State) -> dict[str, Any]:
     return captured
 
 
-def write(captured: dict[str, Any], path: Path, group: Any | None) -> None:
-    """Write the ranks' parts, each file synced to the disk. Collective over `group` (None: one process).
+def write(captured: dict[str, Any], path: Data, group: Any | None) -> None:
+    """Write the ranks' parts: files synced to the disk, or objects. Collective over `group` (None: one process).
 
     Raises CheckpointError, on every rank, if it failed on any.
     """
     if group is None:
         _expect_no_group()
+    writer = _Writer(path if isinstance(path, Path) else "/")
+    if not isinstance(path, Path):
+        on_store(writer, path.store, path.name)
     try:
-        dcp_save(captured, storage_writer=_Writer(path), process_group=group, no_dist=group is None)
+        dcp_save(captured, storage_writer=writer, process_group=group, no_dist=group is None)
     except CheckpointException as error:
         failures = ((rank, reason) for rank, (reason, _) in sorted(error.failures.items()))
         texts = (f"rank {rank}: {reason if isinstance(reason, OSError) else repr(reason)}" for rank, reason in failures)
         raise CheckpointError("; ".join(texts)) from None
 
 
-def incomplete(path: Path) -> str | None:
-    """What is missing from a written checkpoint, or None: checks that all files exist and have their full length."""
+def incomplete(path: Data) -> str | None:
+    """What is missing from a written checkpoint, or None: checks that all files exist and have their full length.
+
+    Raises StoreError while an object store does not answer, which says nothing about the checkpoint.
+    """
     try:
-        metadata = FileSystemReader(path).read_metadata()
-    except Exception as error:  # noqa: BLE001  # unpickling a damaged file raises anything
-        return f"{path / '.metadata'} cannot be read: {error!r}"
+        files = None if isinstance(path, Path) else Files.of(path.checked_objects())
+        metadata = _reader(path, files).read_metadata()
+    except CheckpointError as error:
+        return str(error)
+    except Exception as error:  # unpickling a damaged file raises anything
+        if _is_away(error):
+            raise
+        return f"{_file(path, '.metadata')} cannot be read: {error!r}"
     needed: dict[str, int] = {}
     for part in (metadata.storage_data or {}).values():
         end = part.offset + part.length
         needed[part.relative_path] = max(needed.get(part.relative_path, 0), end)
     for name, length in needed.items():
-        file = path / name
-        if not file.is_file():
-            return f"{file} does not exist (do all nodes share this directory?)"
-        if file.stat().st_size < length:
-            return f"{file} has {file.stat().st_size} of {length} bytes"
+        size = _size(path, name) if files is None else files.sizes.get(name)
+        if size is None:
+            return f"{_file(path, name)} does not exist (do all nodes share this directory?)"
+        if size < length:
+            return f"{_file(path, name)} has {size} of {length} bytes"
     return None
 
 
-def read(state: State, path: Path) -> None:
+def _size(path: Data, name: str) -> int | None:
+    assert isinstance(path, Path)
+    file = path / name
+    return file.stat().st_size if file.is_file() else None
+
+
+def _file(path: Data, name: str) -> str:
+    return f"{path}/{name}"
+
+
+def _reader(path: Data, files: Files | None = None) -> FileSystemReader:
+    if isinstance(path, Path):
+        return FileSystemReader(path)
+    return ObjectReader(path.store, path.name, Files.of(path.written()) if files is None else files)
+
+
+def _is_away(error: BaseException) -> bool:
+    """Whether an object store did not answer: that is no fault of the checkpoint."""
+    return isinstance(error, StoreError) and not isinstance(error, MissingError)
+
+
+def read(state: State, path: Data) -> None:
     """Load this rank's part of a checkpoint of any world size into `state`. Not collective.
 
-    Raises CheckpointError if it cannot be read; `state` may be partly overwritten then.
+    Raises CheckpointError if it cannot be read, StoreError while an object store does not answer; `state` may be partly
+    overwritten then.
     """
     captured = capture(state)
     planner = _Planner(_required(captured, state))
     _expect_no_group()
     try:
         # DCP's own exchange would cost six collectives for the same result: each rank plans for itself
-        dcp_load(captured, storage_reader=FileSystemReader(path), planner=planner, no_dist=True)
+        dcp_load(captured, storage_reader=_reader(path), planner=planner, no_dist=True)
+    except MissingError as error:
+        raise CheckpointError(str(error)) from None
     except CheckpointException as error:
+        if away := [reason for reason, _ in error.failures.values() if _is_away(reason)]:
+            raise away[0] from None
         raise CheckpointError("; ".join(repr(reason) for reason, _ in error.failures.values())) from None
     for name, thing in state.items():
         loaded = captured[name]

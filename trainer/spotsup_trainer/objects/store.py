@@ -1,0 +1,291 @@
+"""A folder of an object store: the few calls that checkpoints need, with time limits and errors that say what to do.
+
+`obstore` makes the calls: one package without dependencies for S3, Google Cloud Storage and Azure, which has neither
+grpc nor protobuf, and pins no SDK of the user's (docs/decisions/0022). It takes credentials from the
+machine's role, or from the variables that each cloud's own tools read. No credentials are in a job file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import re
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import lru_cache
+from typing import Any, Protocol
+
+from spotsup_trainer.objects import url as urls
+
+CONNECT_TIMEOUT_S = 10
+# One part of a checkpoint must arrive in this time: 140 kB/s.
+REQUEST_TIMEOUT_S = 120
+MAX_RETRIES = 8
+# No further try is made after this time. obstore's documentation: below 5 minutes, for a try keeps its signature.
+RETRY_FOR_S = 120
+MAX_BACKOFF_S = 10
+# Parts of a file that one rank reads or writes at a time: as much memory as twice these parts.
+TRANSFERS = 4
+_ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
+
+
+class StoreError(OSError):
+    """A request failed for good, after retries. The message says what to do, where that is known."""
+
+
+class MissingError(StoreError):
+    """There is no such object."""
+
+
+class ChangedError(StoreError):
+    """A conditional write was refused: another process has written this object since it was read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Object:
+    """`name` is relative to the store's folder. The `etag` changes with each write."""
+
+    name: str
+    size: int
+    etag: str
+
+
+class Store(Protocol):
+    """A folder of an object store. Names are relative to it. All methods raise StoreError."""
+
+    @property
+    def url(self) -> str:
+        """Its address."""
+        ...
+
+    def put(self, name: str, data: Any) -> None:
+        """Write an object whole; `data` is a buffer."""
+        ...
+
+    def swap(self, name: str, data: bytes, etag: str) -> None:
+        """Write an object if it is still the one with this `etag`, or, with "", if there is none.
+
+        Raises ChangedError. That may also be this very call's own write, whose answer was lost: read it then.
+        """
+        ...
+
+    def get(self, name: str) -> tuple[bytes, str] | None:
+        """An object and its etag for `swap`, None if there is none."""
+        ...
+
+    def get_range(self, name: str, start: int, length: int) -> bytes:
+        """A part of an object. Raises MissingError."""
+        ...
+
+    def listed(self, below: str = "") -> list[Object]:
+        """All objects below a folder, in the order of their names."""
+        ...
+
+    def folders(self) -> list[str]:
+        """The folders right below."""
+        ...
+
+    def delete(self, names: Sequence[str]) -> None:
+        """Delete objects; those that are not there do not matter."""
+        ...
+
+
+@lru_cache(maxsize=8)
+def open_store(url: str) -> ObstoreStore:
+    """The store at `url`, which was `checked`. Connects to nothing. Raises StoreError if obstore is not installed."""
+    return ObstoreStore(url, os.environ)
+
+
+class ObstoreStore:
+    """As `Store` says. Safe to use from several threads."""
+
+    def __init__(
+        self, url: str, environ: Mapping[str, str], retries: int = MAX_RETRIES, retry_for_s: float = RETRY_FOR_S
+    ) -> None:
+        try:
+            import obstore
+            from obstore.exceptions import BaseError
+            from obstore.store import from_url
+        except ImportError as error:
+            raise StoreError(
+                f"{url} needs the package obstore in the environment that trains, and it cannot be imported ({error}): "
+                "add obstore to the job's requirements, its image, or its `setup` (pip install obstore)"
+            ) from None
+        self.url = url
+        self._calls: Any = obstore
+        self._errors = (BaseError, OSError, ValueError)
+        options: dict[str, Any] = {}
+        if region := region_needed(url, environ):
+            options["region"] = region
+        self._store: Any = from_url(
+            url,
+            **options,
+            client_options=client_options(environ),
+            retry_config={
+                "max_retries": retries,
+                "retry_timeout": timedelta(seconds=retry_for_s),
+                "backoff": {"max_backoff": timedelta(seconds=MAX_BACKOFF_S)},
+            },
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Another process opens it with its own credentials."""
+        return open_store, (self.url,)
+
+    def put(self, name: str, data: Any) -> None:
+        """As `Store` says."""
+        with self._asking("write", name):
+            # In one request: an upload in several is invisible until it is completed, costs money meanwhile, and is
+            # left over where its process is killed.
+            self._calls.put(self._store, name, data, use_multipart=False)
+
+    def swap(self, name: str, data: bytes, etag: str) -> None:
+        """As `Store` says."""
+        from obstore.exceptions import AlreadyExistsError, PreconditionError
+
+        with self._asking("write", name):
+            try:
+                self._calls.put(self._store, name, data, mode=json.loads(etag) if etag else "create")
+            except (AlreadyExistsError, PreconditionError):
+                raise ChangedError(f"{self.url}/{name} was changed by another process") from None
+
+    def get(self, name: str) -> tuple[bytes, str] | None:
+        """As `Store` says."""
+        with self._asking("read", name):
+            try:
+                found = self._calls.get(self._store, name)
+            except FileNotFoundError as error:
+                if _code_in(str(error)) in _NO_BUCKET:
+                    raise
+                return None
+            # S3 and Azure compare the etag, Google Cloud Storage the generation.
+            tag = {key: found.meta[key] for key in ("e_tag", "version") if found.meta[key] is not None}
+            return bytes(found.bytes()), json.dumps(tag)
+
+    def get_range(self, name: str, start: int, length: int) -> bytes:
+        """As `Store` says."""
+        with self._asking("read", name):
+            return bytes(self._calls.get_range(self._store, name, start=start, length=length))
+
+    def listed(self, below: str = "") -> list[Object]:
+        """As `Store` says."""
+        with self._asking("list", below):
+            pages = self._calls.list(self._store, prefix=f"{below}/" if below else None)
+            found = [Object(each["path"], each["size"], str(each["e_tag"])) for page in pages for each in page]
+        return sorted(found, key=lambda each: each.name)
+
+    def folders(self) -> list[str]:
+        """As `Store` says."""
+        with self._asking("list", ""):
+            found = self._calls.list_with_delimiter(self._store)["common_prefixes"]
+        return sorted(each.rstrip("/").rpartition("/")[2] for each in found)
+
+    def delete(self, names: Sequence[str]) -> None:
+        """As `Store` says."""
+        with self._asking("delete", names[0] if names else ""):
+            if names:
+                with contextlib.suppress(FileNotFoundError):
+                    self._calls.delete(self._store, list(names))
+
+    @contextmanager
+    def _asking(self, verb: str, name: str) -> Iterator[None]:
+        try:
+            yield
+        except StoreError:
+            raise
+        except self._errors as error:
+            raise self._failure(verb, name, error) from None
+
+    def _failure(self, verb: str, name: str, error: Exception) -> StoreError:
+        kind = MissingError if isinstance(error, FileNotFoundError) else StoreError
+        return kind(f"cannot {verb} {self.url}/{name}: {sentence_of(str(error))}".replace("/: ", ": "))
+
+
+def client_options(environ: Mapping[str, str]) -> dict[str, Any]:
+    """How requests are made. Plain HTTP only to an endpoint that a person has named: a private store, or a test's."""
+    named = (environ.get(name, "") for name in _ENDPOINTS)
+    return {
+        "connect_timeout": timedelta(seconds=CONNECT_TIMEOUT_S),
+        "timeout": timedelta(seconds=REQUEST_TIMEOUT_S),
+        "allow_http": any(endpoint.startswith("http://") for endpoint in named),
+    }
+
+
+def region_needed(url: str, environ: Mapping[str, str]) -> str:
+    """The region of an S3 bucket, which each request is signed for; "" where it is given, or cannot be learned.
+
+    S3 says it to everybody, also in refusals (HeadBucket: "x-amz-bucket-region"); the machine's own region may be
+    another one.
+    """
+    given = any(environ.get(name) for name in ("AWS_REGION", "AWS_DEFAULT_REGION", *_ENDPOINTS))
+    if given or urls.scheme_of(url) != "s3":
+        return ""
+    return region_by(f"https://s3.amazonaws.com/{url.removeprefix('s3://').partition('/')[0]}", CONNECT_TIMEOUT_S)
+
+
+def region_by(address: str, timeout_s: float) -> str:
+    """What the answer to a HEAD request names as region, "" without one."""
+    request = urllib.request.Request(address, method="HEAD")  # noqa: S310  # an address of ours
+    try:
+        with urllib.request.urlopen(request, timeout=timeout_s) as answer:  # noqa: S310  # as above
+            return str(answer.headers.get("x-amz-bucket-region") or "")
+    except urllib.error.HTTPError as error:
+        return str(error.headers.get("x-amz-bucket-region") or "")
+    except (OSError, http.client.HTTPException):
+        return ""
+
+
+_NO_BUCKET = frozenset({"NoSuchBucket", "ContainerNotFound"})
+_REMEDIES = {
+    "NoSuchBucket": "there is no such bucket: make it, or correct `checkpoints`",
+    "ContainerNotFound": "there is no such container: make it, or correct `checkpoints`",
+    "InvalidAccessKeyId": "the access key is unknown: use the machine's role, or correct the keys in `env`",
+    "SignatureDoesNotMatch": "the secret key is wrong: use the machine's role, or correct the keys in `env`",
+    "RequestTimeTooSkewed": "the machine's clock is wrong",
+    "NotImplemented": "this store has no conditional writes (If-Match), without which two processes could mix up "
+    "checkpoints: use another",
+    "SlowDown": "the store asks for fewer requests, and did so until the time was up",
+}
+_WRONG_REGION = "the bucket is in another region: set AWS_REGION to it in the job's `env`"
+_DENIED = "access is denied: give the machine's role what docs/permissions/*-checkpoints-* lists"
+_NO_CREDENTIALS = (
+    "there are no credentials: give the machine a role that may use the bucket (`instance_profile`, "
+    "`service_account`, `identity` in spotsupd.toml)"
+)
+
+
+def _code_in(text: str) -> str:
+    found = re.search(r"<Code>(\w+)</Code>", text) or re.search(r'"code":\s*"(\w+)"', text)
+    return found[1] if found else ""
+
+
+def sentence_of(text: str) -> str:
+    """What a failed request says, as one short sentence, with the remedy where it is known. obstore's own text has the
+    whole answer, and several lines."""
+    code = _code_in(text)
+    status = (re.search(r"status code: (\d{3})", text) or re.search(r"\b([345]\d\d) [A-Z]", text) or ["", ""])[1]
+    answer = " ".join(filter(None, (status, code)))
+    if code in _REMEDIES:
+        return f"{_REMEDIES[code]} ({answer})"
+    lowered = text.lower()
+    if "169.254.169.254" in text or "metadata.google.internal" in text or "missing_credentials" in lowered:
+        return f"{_NO_CREDENTIALS} ({_first_words(text)})"
+    if status == "301" or code in {"PermanentRedirect", "AuthorizationHeaderMalformed"}:
+        return f"{_WRONG_REGION} ({answer})"
+    if status in {"401", "403"}:
+        return f"{_DENIED} ({answer})"
+    if answer:
+        return f"the store answered {answer}"
+    return _first_words(text)
+
+
+def _first_words(text: str) -> str:
+    """The innermost reason of an error without an answer: the end of obstore's first line."""
+    first = text.strip().splitlines()[0] if text.strip() else "no reason given"
+    return first if len(first) <= 300 else f"…{first[-300:]}"
