@@ -58,6 +58,12 @@ class Section(BaseModel):
         return {}
 
     @property
+    def node_role(self) -> tuple[str, str, str] | None:
+        """The key that gives nodes a role of their own, its value, and the file with what that role needs for
+        checkpoints in object stores; None where there are no roles."""
+        return None
+
+    @property
     def on_this_host(self) -> bool:
         """Whether machines are processes of the daemon's own computer, with its folders and its users."""
         return False

@@ -1,24 +1,30 @@
 """`make bench-checkpoint`: for how long a checkpoint stops training: spotsup, torch.save, and torch's own DCP.
 
 The same 1 GiB, model and AdamW, is written to the same folder by each in turn, synced to the disk, and read back; by
-one process, and by two that hold the same, as with DDP. Writes build/bench/checkpoint.json.
+one process, and by two that hold the same, as with DDP. spotsup also writes it to moto's S3 server on this machine,
+one Python process, which bounds the time until such a checkpoint is complete. Writes build/bench/checkpoint.json.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import logging
 import os
 import shutil
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
+from moto.server import ThreadedMotoServer
 from rich.table import Table
 
 from benchmarks import results
+from benchmarks.checkpoint.place import BUCKET
 from benchmarks.command import count, measured, parser_of, progress, show
 from benchmarks.recovery.watch import BenchError, Stop
 from benchmarks.results import Row, Sample
@@ -35,6 +41,7 @@ FREE_GIB = 4.0  # every way keeps one checkpoint, and spotsup a second while it 
 
 SUBJECTS = {
     SPOTSUP: "what Session does in the background, to the end; removing the checkpoint before is part of it",
+    "spotsup, S3": "the same, to moto's S3 server on this machine, in parts of 16 MiB",
     "torch.save": "rank 0 writes one file, syncs and renames it, the others wait",
     "dcp.save": "torch.distributed.checkpoint.save of get_state_dict(), with its own settings",
     "dcp.async_save": "torch.distributed.checkpoint.async_save of the same, with its own settings",
@@ -95,6 +102,27 @@ def _environ() -> dict[str, str]:
     return {**os.environ, "GLOO_SOCKET_IFNAME": "lo"}
 
 
+@contextmanager
+def object_store() -> Iterator[None]:
+    """moto's S3 server with a bucket, which this process's variables point to."""
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    try:
+        os.environ |= {
+            "AWS_ENDPOINT_URL": f"http://{host}:{port}",
+            "AWS_ACCESS_KEY_ID": "bench",
+            "AWS_SECRET_ACCESS_KEY": "bench",
+            "AWS_REGION": "us-east-1",
+            BUCKET: "bench",
+        }
+        urllib.request.urlopen(urllib.request.Request(f"http://{host}:{port}/bench", method="PUT")).close()
+        yield
+    finally:
+        server.stop()
+
+
 def _wait(ranks: Sequence[subprocess.Popen[bytes]], folder: Path, stop: Stop) -> None:
     deadline = time.monotonic() + LIMIT_S
     while any(rank.poll() is None for rank in ranks):
@@ -151,7 +179,8 @@ def main() -> int:
     """Measure, write, show. Exit status 0 where everything could be measured; 130 after Ctrl-C."""
     options, about = _parse(), results.machine()
     options.json.unlink(missing_ok=True)
-    rows = in_order(results.summarise(measured("bench-checkpoint", lambda stop: measure_all(options, stop))))
+    with object_store():
+        rows = in_order(results.summarise(measured("bench-checkpoint", lambda stop: measure_all(options, stop))))
     results.write(options.json, rows, about, SUBJECTS)
     show([table(rows, options.gib)], NOTES, options.json, sentences=verdicts(rows, options.gib))
     return 0

@@ -25,6 +25,8 @@ from spotsup_trainer.session.peers import Peers
 from torch import nn
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 
+from benchmarks.checkpoint.place import BUCKET
+
 WIDTH, HEADS, VOCABULARY = 768, 12, 32768
 
 
@@ -68,14 +70,17 @@ class Spotsup:
     name = "spotsup"
 
     def __init__(self, state: State, peers: Peers, folder: Path) -> None:
-        self._state, self._peers, self._folder = state, peers, folder
+        self._state, self._peers, self._place = state, peers, self._place_in(folder)
         self._checkpoints: Checkpointer | None = self._open()
         self._checkpoints.restore()
         self._checkpoints.claim()
 
+    def _place_in(self, folder: Path) -> Path | str:
+        return folder / "spotsup"
+
     def _open(self) -> Checkpointer:
         state = {"model": self._state.model, "optimizer": self._state.optimizer}
-        return Checkpointer(self._folder / "spotsup", state, self._peers, 1)
+        return Checkpointer(self._place, state, self._peers, 1)
 
     def save(self, step: int) -> tuple[float, float]:
         """See Subject."""
@@ -96,6 +101,15 @@ class Spotsup:
     def close(self) -> None:
         """See Subject."""
         self._checkpoints = None
+
+
+class SpotsupObjects(Spotsup):
+    """The same, to an object store."""
+
+    name = "spotsup, S3"
+
+    def _place_in(self, folder: Path) -> Path | str:
+        return f"s3://{os.environ[BUCKET]}/{folder.name}"
 
 
 class TorchSave:
@@ -206,7 +220,7 @@ def measure(options: argparse.Namespace, peers: Peers) -> None:
     """Each repetition measures every subject in turn, so that a busy disk affects all of them."""
     torch.manual_seed(0)
     state = State(options.layers)
-    kinds: list[Callable[..., Subject]] = [Spotsup, TorchSave, DcpSave, DcpAsyncSave]
+    kinds: list[Callable[..., Subject]] = [Spotsup, SpotsupObjects, TorchSave, DcpSave, DcpAsyncSave]
     subjects = [kind(state, peers, options.folder) for kind in kinds]
     for repetition in range(options.repeat + 1):
         for subject in subjects[repetition % len(subjects) :] + subjects[: repetition % len(subjects)]:

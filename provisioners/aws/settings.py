@@ -53,3 +53,8 @@ class AwsSettings(CloudSettings):
     def log_agent(self) -> tuple[LogAgentKind, str] | None:
         """The CloudWatch agent, where a log group is set."""
         return ("cloudwatch", self.log_group) if self.log_group else None
+
+    @property
+    def node_role(self) -> tuple[str, str, str] | None:
+        """As `Section` says."""
+        return "instance_profile", self.instance_profile, "aws-checkpoints-policy.json"

@@ -49,3 +49,8 @@ class AzureSettings(CloudSettings):
         """As `Section` says. "InfiniBand … between VMs that occupy the same virtual machine scale set" (ND H100 v5
         series): between others NCCL would find the adapters, and hang or fail."""
         return {} if self.scale_sets else {"NCCL_IB_DISABLE": "1"}
+
+    @property
+    def node_role(self) -> tuple[str, str, str] | None:
+        """As `Section` says."""
+        return "identity", self.identity, "azure-checkpoints-role.json"

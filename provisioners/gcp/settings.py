@@ -41,3 +41,8 @@ class GcpSettings(CloudSettings):
     def log_agent(self) -> tuple[LogAgentKind, str] | None:
         """The Ops Agent, where it is asked for."""
         return ("ops", "") if self.ops_agent else None
+
+    @property
+    def node_role(self) -> tuple[str, str, str] | None:
+        """As `Section` says."""
+        return "service_account", self.service_account, "gcp-checkpoints-role.yaml"

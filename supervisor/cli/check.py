@@ -140,13 +140,28 @@ def _slack(config: Config) -> Finding:
     return Finding("webhook", ok=True, message=f"alerts go to {parts.hostname}; this check posted nothing")
 
 
+def _node_role(config: Config, name: str) -> list[Finding]:
+    """What nodes would write checkpoints to an object store with. Each node tries it before it trains; the daemon's own
+    credentials say nothing about it."""
+    settings = config.cloud(name)
+    if settings is None or settings.node_role is None:
+        return []
+    key, role, file = settings.node_role
+    needs = f"what docs/permissions/{file} lists"
+    if role:
+        message = f"nodes have {key} {role}; for `checkpoints` in an object store it needs {needs}"
+    else:
+        message = f"nodes have no role; for `checkpoints` in an object store set {name}.{key} to one with {needs}"
+    return [Finding("checkpoints", ok=True, message=message)]
+
+
 def _cloud(config: Config, name: str, timeout_s: float) -> Sequence[Finding]:
     if (startable := CLOUDS[name].startable) is not None:
         found = startable(config.cloud(name), config.state, timeout_s)
         if found is not None:
             return [found]
     provisioner, deadline = open_cloud(config, name), Deadline(timeout_s)
-    findings = provisioner.check(timeout_s)
+    findings = [*provisioner.check(timeout_s), *_node_role(config, name)]
     if not findings or not findings[0].ok:
         return findings
     return [*findings, _others(config, provisioner, deadline.left_s())]

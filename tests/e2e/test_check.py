@@ -75,6 +75,8 @@ def test_all_checks_pass_and_nothing_is_launched(installation: Installation) -> 
     messages = {each["check"]: each["message"] for each in report["findings"] if each["subject"] == "aws"}
     assert set(messages) >= {"credentials", "us-east-1 reading", "us-east-1 image", "us-east-1 launching"}
     assert "would have been allowed" in messages["us-east-1 launching"]
+    needed = "set aws.instance_profile to one with what docs/permissions/aws-checkpoints-policy.json lists"
+    assert messages["checkpoints"] == f"nodes have no role; for `checkpoints` in an object store {needed}"
     assert not installation.server.cloud.fleet.records
     assert not (installation.folder / "state").exists(), "a check makes nothing"
 

@@ -18,6 +18,7 @@ from spotsup_trainer.session.audit import Report, analyse, parse
 
 from tests.e2e.rounds import Launcher, output, ranks, run_round, running, wait
 from tests.e2e.training import GLOBAL_BATCH, SAMPLES, Rank
+from tests.support.s3 import s3_here
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "trainer" / "examples" / "char_transformer.py"
 
@@ -73,10 +74,22 @@ def test_kill_then_notice_then_growth_see_every_sample_once(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("sharded", [False, True], ids=["ddp", "fsdp"])
 def test_any_world_sizes_train_the_same_weights_as_one_process(tmp_path: Path, sharded: bool) -> None:
+    train_on_any_world_sizes(tmp_path, sharded, {})
+
+
+def test_so_they_do_with_checkpoints_in_an_object_store(tmp_path: Path) -> None:
+    with s3_here() as s3:
+        train_on_any_world_sizes(tmp_path, True, {**s3.environ, "SPOTSUP_CHECKPOINT_URL": s3.place})
+        kept = [name.split("-")[0] for name in s3.folders()]
+        assert (len(kept), kept[-1], {name.rpartition(".")[2] for name in kept}) == (3, "step_00000018.r3", {"r3"})
+    assert not (tmp_path / "together" / "checkpoints").exists()
+
+
+def train_on_any_world_sizes(tmp_path: Path, sharded: bool, environ: dict[str, str]) -> None:
     together, alone = tmp_path / "together", tmp_path / "alone"
     together.mkdir()
     alone.mkdir()
-    options: dict[str, Any] = {"epochs": 3, "every_steps": 2, "sharded": sharded}
+    options: dict[str, Any] = {"epochs": 3, "every_steps": 2, "sharded": sharded, "environ": environ}
     assert run_round(ranks(1, alone, epochs=3)) == [0]
     assert run_round(ranks(1, together, round=1, steps=4, **options)) == [0]
     micro_batch = None if sharded else 3

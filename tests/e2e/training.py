@@ -62,6 +62,7 @@ def train(job: Rank) -> None:
     steps to `audit/`, some random numbers to `draws.<round>.<rank>`.
     """
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    os.environ.update({name: value for name, value in job.environ.items() if name.startswith("AWS_")})
     output = os.open(job.folder / f"out.{job.rank}", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(output, 1)
     os.dup2(output, 2)

@@ -7,21 +7,25 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from spotsup_trainer.objects.check import check
-from spotsup_trainer.objects.store import TRANSFERS, Store, StoreError, open_store
+from spotsup_trainer.objects.store import TRANSFERS, Store, StoreError, open_store, region_by, region_needed
 from spotsup_trainer.session import checkpoint as checkpoint_module
 from spotsup_trainer.session import object_files
 from spotsup_trainer.session.checkpoint import Checkpointer
 from spotsup_trainer.session.checkpoint_dir import CheckpointError, Position, SupersededError
+from spotsup_trainer.session.fetch import fetch
 from spotsup_trainer.session.peers import Peers
 from spotsup_trainer.session.places import open_place
+from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
 from tests.support.s3 import DENIED, INTERNAL, S3, SLOW_DOWN, Fault, Request, s3_here
+from tests.support.serving import answering
 
 ALONE = Peers(0, 1, None)
 ROOT = Path(__file__).resolve().parents[2]
@@ -282,6 +286,17 @@ def test_the_check_of_a_node_says_what_is_wrong(s3: S3) -> None:
     assert said(open_store(s3.place)).startswith(f"cannot delete {s3.place}/check/n1: access is denied")
 
 
+def test_the_region_of_a_bucket_is_what_s3_says_even_where_it_refuses() -> None:
+    said = {"x-amz-bucket-region": "eu-north-1"}
+    for status in (200, 301, 403):
+        with answering(partial(lambda status, *_: (status, ""), status), headers=said) as url:
+            assert region_by(f"{url}/bucket", 10.0) == "eu-north-1"
+    with answering(lambda *_: (404, "")) as url:
+        assert region_by(f"{url}/bucket", 10.0) == ""
+    assert region_by(f"{url}/bucket", 10.0) == "", "nobody answers"
+    assert region_needed("s3://bucket/x", {"AWS_REGION": "r"}) == region_needed("gs://bucket/x", {}) == ""
+
+
 def test_a_path_that_was_an_address_is_refused() -> None:
     from spotsup_trainer.session.checkpoint_dir import Owner
 
@@ -320,3 +335,17 @@ def test_a_node_needs_the_permissions_that_the_policy_lists_and_no_others(s3: S3
     used = {"s3:ListBucket" if "list-type" in each.query else kinds[each.method] for each in mine}
     policy = json.loads((ROOT / "docs/permissions/aws-checkpoints-policy.json").read_text())
     assert used == {action for statement in policy["Statement"] for action in statement["Action"]}
+
+
+def test_a_checkpoint_is_copied_to_a_folder_that_torchs_own_tools_read(s3: S3, tmp_path: Path) -> None:
+    _, state = trained(s3, 1, 2)
+    s3.client.delete_object(Bucket=s3.bucket, Key=f"prefix/job-1/{s3.folders()[-1]}/__0_0.distcp.00001")
+    copied = fetch(open_store(s3.place), tmp_path)
+    assert copied == tmp_path / "step_00000001"
+    dcp_to_torch_save(copied, tmp_path / "weights.pt")
+    found = torch.load(tmp_path / "weights.pt", weights_only=False)["model"]
+    assert torch.equal(found["weight"], torch.ones_like(state["model"].weight))
+    again = a_state(0)
+    assert Checkpointer(tmp_path, again, ALONE, 2).restore() == Position(1)
+    with pytest.raises(CheckpointError, match="there is no complete checkpoint in"):
+        fetch(open_store(f"s3://{s3.bucket}/elsewhere"), tmp_path)

@@ -41,7 +41,7 @@ def answering(
             self.end_headers()
             self.wfile.write(body.encode())
 
-        do_PUT = do_GET  # noqa: N815 - http.server finds it by this name
+        do_PUT = do_HEAD = do_GET  # noqa: N815 - http.server finds it by this name
 
         def log_message(self, *_: object) -> None:
             """Log nothing."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +11,8 @@ from pydantic import ValidationError
 from provisioners.aws.settings import AwsSettings
 from provisioners.azure.settings import AzureSettings
 from provisioners.gcp.settings import GcpSettings
+
+PERMISSIONS = Path(__file__).resolve().parents[2] / "docs" / "permissions"
 
 
 def aws(**given: Any) -> AwsSettings:
@@ -22,6 +25,19 @@ def test_little_has_to_be_said() -> None:
     assert settings.dead_man_s == 3600
     assert GcpSettings(regions=("us-central1",), project="p").notice_s == 0
     assert AzureSettings(regions=("eastus",), subscription="s", resource_group="g").identity == ""
+
+
+def test_what_nodes_need_for_checkpoints_in_object_stores_is_in_a_file() -> None:
+    assert aws(instance_profile="train").node_role == ("instance_profile", "train", "aws-checkpoints-policy.json")
+    for settings in (
+        aws(),
+        GcpSettings(regions=("us-central1",), project="p"),
+        AzureSettings(regions=("eastus",), subscription="s", resource_group="g"),
+    ):
+        assert settings.node_role is not None
+        key, role, file = settings.node_role
+        assert (getattr(settings, key), role) == ("", "")
+        assert (PERMISSIONS / file).is_file()
 
 
 @pytest.mark.parametrize(

@@ -343,3 +343,26 @@ def test_what_a_newer_process_has_begun_to_write_is_not_deleted() -> None:
     place.begin()
     place.claim(0)
     assert sorted(name.split(".")[1] for name in bucket.objects if "data" in name) == ["r2-bb", "r2-cc", "r3-dd"]
+
+
+def test_what_a_newer_process_has_read_is_not_deleted_by_its_writer_that_was_told_of_a_failure() -> None:
+    bucket = Bucket()
+    old, new = (Process(MemoryStore(bucket, f"p{n}", None), n, 0, 2) for n in (1, 2))
+    old.place.claim(0)
+    old.place.begin()
+    name = old.place.staging(1).name
+    original = old.store.swap
+
+    def sent_twice(*given: Any) -> None:
+        original(*given)
+        new.place.remember_owner()
+        new.place.claim(1)  # it has read this very checkpoint
+        raise ChangedError("it was changed")
+
+    old.store.swap = sent_twice  # type: ignore[assignment, method-assign]
+    old.store.put(f"{name}/data.0", b"x")
+    with pytest.raises(SupersededError):
+        old.place.complete(Position(1))
+    old.place.discard(1)
+    assert f"{name}/data.0" in bucket.objects
+    assert [each.path.name for each in bucket_checkpoints(new.store)] == [name]

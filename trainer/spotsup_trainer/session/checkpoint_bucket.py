@@ -216,7 +216,8 @@ class CheckpointBucket:
             if self._swap(completed, etag):
                 break
             index, etag = _read(self._store)
-            self._unsure = ""
+            if folder.name not in {*index.complete, index.aside}:
+                self._unsure = ""  # else it was our own write, sent twice, and a newer owner may have read it since
             self._expect_own(index)
         else:
             raise StoreError(f"{self.root}/{INDEX} is changed by other processes all the time")
