@@ -164,7 +164,13 @@ def _bootstrapped(draft: Draft, node: NodeRecord, outcome: BootstrapDone) -> Nod
         refuse_late(draft, node)
     if outcome.foreign:
         draft.add_event(EventKind.FOREIGN_HOST, f"{node.id} is not bootstrapped: {outcome.error}", node.id)
-    return fail_bootstrap(draft, node, outcome.error, blamed=not outcome.unhealthy)
+    unknown = outcome.unreachable and is_unlisted(draft)
+    return fail_bootstrap(draft, node, outcome.error, blamed=not (outcome.unhealthy or unknown))
+
+
+def is_unlisted(draft: Draft) -> bool:
+    """Whether the cloud was not listed for a while: it may have taken a machine that does not answer (P5)."""
+    return draft.now - draft.cloud.listed_at > max(draft.rules.suspect_s, 2 * draft.rules.listing_s)
 
 
 def _count_unhealthy(draft: Draft, node: NodeRecord, error: str) -> None:

@@ -11,6 +11,7 @@ from supervisor.planner.outcomes import (
     clear_failures,
     count_unhealthy_in_training,
     fail_bootstrap,
+    is_unlisted,
     refuse_late,
 )
 from supervisor.planner.predicates import in_round, is_heard, vacancies
@@ -218,7 +219,8 @@ def _maybe_ready(draft: Draft, node: NodeRecord) -> None:
         if node.offer.cloud in draft.hold.clouds:  # it may not reach etcd, either
             draft.set_node(node, ready_by=draft.now + limit_s)
             return
-        fail_bootstrap(draft, node, f"its launcher did not reach the rendezvous within {limit_s:g} s")
+        text = f"its launcher did not reach the rendezvous within {limit_s:g} s"
+        fail_bootstrap(draft, node, text, blamed=not is_unlisted(draft))
 
 
 def _resolve_suspicion(draft: Draft, node: NodeRecord) -> None:

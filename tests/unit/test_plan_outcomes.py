@@ -36,6 +36,7 @@ from tests.unit.scene import (
     decide,
     job,
     launcher,
+    listing,
     machine,
     member,
     name,
@@ -247,6 +248,7 @@ def test_a_failed_lookup_is_repeated_later_and_an_empty_one_launches_again_at_on
 # -- bootstrap ---------------------------------------------------------------------------------------------
 
 PREPARED = node(3, N.BOOTSTRAPPING)
+UNLISTED_S = max(RULES.suspect_s, 2 * RULES.listing_s)
 
 
 def bootstrapped(*, record: Any = None, asked: Any = PREPARED, **outcome: Any) -> Decided:
@@ -268,6 +270,20 @@ def test_an_unreachable_machine_is_retried_until_its_time_is_up(age_s: float, st
     if state is N.BOOTSTRAPPING:
         assert after.node(3).retry_at == NOW + 5.0
         assert after.does(Bootstrap) == []
+
+
+@pytest.mark.parametrize(("listed_s_ago", "counted"), [(UNLISTED_S, 1), (UNLISTED_S + 0.1, 0)])
+def test_a_machine_that_does_not_answer_while_its_cloud_cannot_be_listed_may_be_gone(
+    listed_s_ago: float, counted: int
+) -> None:
+    asked = replace(PREPARED, state_since=NOW - 900.0)
+    known = listing(*(machine(number) for number in (1, 2, 3)), listed_at=NOW - listed_s_ago)
+    broken = BootstrapDone(name(3), "no route", unreachable=True)
+    after = scene(member(1), member(2), asked, record=job(3), outcomes=[broken], volatile={"clouds": {"local": known}})
+    assert (after.state(3), after.job.bootstrap_failures) == (N.TERMINATING, counted)
+    late = replace(asked, bootstrapped=True, ready_by=NOW - 0.1)
+    after = scene(member(1), member(2), late, record=job(3), volatile={"clouds": {"local": known}})
+    assert (after.state(3), after.job.bootstrap_failures) == (N.TERMINATING, counted)
 
 
 def test_a_failed_bootstrap_counts_unless_the_job_is_complete() -> None:
