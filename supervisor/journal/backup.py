@@ -128,7 +128,7 @@ def _keys_to_export(etcd: Etcd, keys: Keys) -> list[KeyValue]:
 
 def _is_hint(keys: Keys, key: str) -> bool:
     section, _, rest = key.removeprefix(keys.world).partition("/")
-    return section == "run" and rest.partition("/")[2] == "hint"
+    return section == "run" and key == keys.hint(rest.partition("/")[0])
 
 
 def _blob_keys(etcd: Etcd, keys: Keys) -> tuple[KeyValue, ...]:
