@@ -93,7 +93,9 @@ class Training:
         self.hanging: set[str] = set()
         self._formed: Round | None = None
         self._made = 0
+        # Since when it trains, and when it last stopped.
         self._since: float | None = None
+        self._halted_at = 0.0
         self._checkpoint = 0
         self._checkpoint_at = 0.0
         # Checkpoints of the current round, and of all rounds since the program last failed.
@@ -376,7 +378,7 @@ class Training:
             self._note_saved(1 + int((now - first) // self._checkpoint_s))
             self._checkpoint_at = now - (now - first) % self._checkpoint_s
             self._checkpoint = max(self._checkpoint, self._steps(self._checkpoint_at))
-        self._made, self._since = self._steps(now), None
+        self._made, self._since, self._halted_at = self._steps(now), None, now
 
     def _note_saved(self, count: int) -> None:
         self._saved += count
@@ -392,7 +394,8 @@ class Training:
         if not set(formed.nodes()) <= self._running - self._cut:
             return  # a waiting member that is cut off cannot start the round; its lease ends soon
         if self._formed is not None and self._made > self._checkpoint:
-            self._lose(self._formed, now, frozenset(self._formed.nodes()))  # nobody was left to notice
+            # Nobody was left to notice. It was lost when the last node vanished.
+            self._lose(self._formed, self._halted_at, frozenset(self._formed.nodes()))
         self._etcd.put(self._keys.round(self._job), encode(formed))
         self._formed, self._hung_at, self._done_at = formed, None, None
         self._slowest_s, self._saved = self.saving_s, 0
