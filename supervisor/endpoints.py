@@ -99,7 +99,7 @@ def _remedy(embedded: bool) -> str:
             'nodes have no route here, `reach = "ssh"` for that cloud'
         )
     return (
-        "Give etcd TLS and users (docs/install.md#etcd), set etcd.ca, etcd.user and etcd.password_file, and name its "
-        "https addresses in the nodes' network in etcd.node_endpoints; or, where nodes have no route to it, set "
+        "Give etcd TLS and users (docs/install.md#on-a-host), set etcd.ca, etcd.user and etcd.password_file, and name "
+        "its https addresses in the nodes' network in etcd.node_endpoints; or, where nodes have no route to it, set "
         '`reach = "ssh"` for that cloud'
     )

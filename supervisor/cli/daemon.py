@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 from spotsup_trainer import __version__
 
-from supervisor.cli import catalogue, etcd, journal
+from supervisor.cli import catalogue, etcd, init, journal
 from supervisor.cli.common import EXIT_CODES, config_options, output_option, print_json
 
 if TYPE_CHECKING:
@@ -88,7 +88,15 @@ def _set_up_logging() -> None:
     )
 
 
-for command in (catalogue.catalogue, journal.export, journal.import_, journal.adopt, etcd.certificates, etcd.users):
+for command in (
+    init.init,
+    catalogue.catalogue,
+    journal.export,
+    journal.import_,
+    journal.adopt,
+    etcd.certificates,
+    etcd.users,
+):
     main.add_command(command)
 
 

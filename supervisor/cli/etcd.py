@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     "--name",
     "names",
     multiple=True,
-    required=True,
     metavar="HOST",
+    envvar="SPOTSUP_ETCD_NAMES",
     help="A DNS name or address under which daemons or nodes reach etcd. May be given several times.",
 )
 def certificates(folder: Path, names: tuple[str, ...]) -> None:
@@ -52,17 +52,24 @@ def users(config: Config, embedded_etcd: bool) -> None:
     no such file, a random password is written to it. Does nothing where that was done before. Exit code 5 with an
     embedded etcd: `secure = true` does it there.
     """
+    from supervisor.errors import CommandRefusedError
+
+    if embedded_etcd:
+        raise CommandRefusedError("an embedded etcd gets its users from the daemon: set `secure = true` in [etcd]")
+    click.echo(make_users(config))
+
+
+def make_users(config: Config) -> str:
+    """Let etcd answer to users only; what was done, as a sentence. Raises UsageError, StartError."""
     import contextlib
     from dataclasses import replace
 
     from spotsup_trainer.etcd import EtcdError
 
-    from supervisor.errors import CommandRefusedError, StartError, UsageError
+    from supervisor.errors import StartError, UsageError
     from supervisor.journal.connection import login_of
     from supervisor.journal.users import enable_users
 
-    if embedded_etcd:
-        raise CommandRefusedError("an embedded etcd gets its users from the daemon: set `secure = true` in [etcd]")
     if not config.etcd.user or not config.etcd.password_file:
         raise UsageError("set etcd.user and etcd.password_file first")
     _make_password(Path(config.etcd.password_file))
@@ -73,9 +80,7 @@ def users(config: Config, embedded_etcd: bool) -> None:
             made = enable_users(nobody, known, login.user, login.password)
     except EtcdError as error:
         raise StartError(f"etcd at {', '.join(login.endpoints)}: {error}") from error
-    click.echo(
-        f"etcd answers to users only; the daemons' is {login.user}" if made else "nothing to do: etcd has its users"
-    )
+    return f"etcd answers to users only; the daemons' is {login.user}" if made else "nothing to do: etcd has its users"
 
 
 def _make_password(file: Path) -> None:

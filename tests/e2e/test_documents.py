@@ -1,9 +1,11 @@
-"""The commands of README and docs/quickstart.md are run as they stand, in a folder that looks like a fresh clone."""
+"""The commands of README, docs/quickstart.md and docs/install.md are run as they stand, in a folder that looks like a
+fresh clone, or a home."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -20,6 +22,7 @@ from tests.support.documents import Block, blocks
 from tools.stack import ROOT
 
 QUICKSTART = ROOT / "docs" / "quickstart.md"
+INSTALL = ROOT / "docs" / "install.md"
 MADE_BY_RUNS = {".git", "build", "mine", "job.yaml"}
 
 
@@ -93,3 +96,45 @@ def test_the_scripts_of_readme_and_quickstart_run_by_themselves(clone: Path) -> 
         write_files(blocks(document), clone)
         for block in blocks(document, "python"):
             assert run(f". .venv/bin/activate\npython {block.file}", clone, timeout_s=120).endswith("\ndone\n")
+
+
+# Root's state is in /var/lib: so root becomes a user who has a home. Files of root stay readable: it is the same user
+# of this computer, whose number is another one in a user namespace.
+_AS_A_USER = """
+cp /etc/passwd passwd
+echo "ada:x:4242:4242::$HOME:/bin/bash" >>passwd
+mount --bind passwd /etc/passwd
+exec unshare --user --map-user=4242 --map-group=4242 bash -e -x -o pipefail script
+"""
+
+
+@pytest.fixture
+def home() -> Iterator[Path]:
+    """A home with nothing in it; a short path, for the socket's. What was started there is ended."""
+    folder = Path(tempfile.mkdtemp(prefix="home-"))
+    state = folder / ".local" / "state" / "spotsup"
+    try:
+        yield folder
+    finally:
+        if Store(state / "localcloud").birth() is not None:
+            destroy(state / "localcloud")
+        if (state / "etcd").exists():
+            EmbeddedEtcd(state / "etcd").stop()
+        shutil.rmtree(folder)
+
+
+@pytest.mark.timeout(300)
+def test_the_installation_on_one_computer_leads_to_a_trained_step(home: Path) -> None:
+    found = [block for block in blocks(INSTALL) if block.heading == "On one computer"]
+    write_files(found, home)
+    commands = "".join(block.text for block in found if block.language == "sh")
+    (home / "script").write_text(commands + "wait\n")
+    variables = f"export HOME={home} PATH={ROOT}/.venv/bin:$PATH SPOTSUP_TOOLS={ROOT}/.tools/root\n"
+    variables += "unset XDG_STATE_HOME XDG_CONFIG_HOME SPOTSUP_SOCKET\n"
+    root = f"unshare --mount --propagation private bash -e -c '{_AS_A_USER}'"
+    said = run(variables + (root if os.geteuid() == 0 else "bash -e -x script"), home, timeout_s=280)
+    assert "spotsupctl logs first" in said
+    _, logs = said.split("+ spotsupctl logs first\n")
+    assert re.search(r"step 9: loss [\d.]+$", logs, re.MULTILINE)
+    assert re.search(r"\bdone$", logs, re.MULTILINE)
+    assert " machines ended, 0 processes left\n" in logs

@@ -18,7 +18,7 @@ REPO = Path(__file__).resolve().parents[2]
 VERSION = spotsup_trainer.__version__
 ROOMS = {"spotsup": ("supervisor", "provisioners", "bootstrap"), "spotsup_trainer": ("spotsup_trainer",)}
 HOMES = {"spotsup": REPO, "spotsup_trainer": REPO / "trainer"}
-UNITS = {f"share/spotsup/systemd/{path.name}" for path in (REPO / "systemd").glob("*.service")}
+UNITS = {f"share/spotsup/systemd/{path.name}" for path in (REPO / "systemd").iterdir()}
 
 
 def run(*command: str | Path, cwd: Path = REPO, **environ: str) -> str:

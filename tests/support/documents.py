@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _FENCE = re.compile(r" {0,3}```(\S*)")
+_HEADING = re.compile(r"#+ (.*)")
 _FILE = re.compile(r"<!-- file: (\S+) -->")
 
 
@@ -22,6 +23,8 @@ class Block:
     language: str = ""
     # Of the comment `<!-- file: NAME -->` in the line before the block; "" without one.
     file: str = ""
+    # The heading above it, of whatever level, without its marks.
+    heading: str = ""
 
     def commands(self) -> list[str]:
         """The shell commands of the block: continued lines joined, comments and empty lines left out."""
@@ -43,17 +46,19 @@ def block(document: Path, file: str) -> Block:
 
 def _blocks(text: str) -> Iterator[Block]:
     lines = text.splitlines()
-    at, file = 0, ""
+    at, file, heading = 0, "", ""
     while at < len(lines):
         if fence := _FENCE.match(lines[at]):
             end = next(n for n in range(at + 1, len(lines)) if lines[n].strip() == "```")
-            yield Block(_joined(lines[at + 1 : end]), at + 2, fence[1], file)
+            yield Block(_joined(lines[at + 1 : end]), at + 2, fence[1], file, heading)
             at, file = end + 1, ""
         elif lines[at].startswith("    ") and (at == 0 or not lines[at - 1].strip()):
             end = next((n for n in range(at, len(lines)) if lines[n][:4].strip()), len(lines))
-            yield Block(_joined([line[4:] for line in lines[at:end]]).rstrip("\n") + "\n", at + 1, "", file)
+            yield Block(_joined([line[4:] for line in lines[at:end]]).rstrip("\n") + "\n", at + 1, "", file, heading)
             at, file = end, ""
         else:
+            if title := _HEADING.match(lines[at]):
+                heading = title[1]
             found = _FILE.fullmatch(lines[at].strip())
             file = found[1] if found else file if not lines[at].strip() else ""
             at += 1

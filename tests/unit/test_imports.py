@@ -51,7 +51,7 @@ SUPERVISOR = (
     ("planner", "alerts"),
     ("config",),
     ("endpoints",),
-    ("clouds", "journal"),
+    ("clouds", "journal", "installation"),
     ("runtime",),
     ("nodes",),
     ("api", "simulation"),

@@ -10,7 +10,7 @@ from bootstrap.agent.unit import CONFINEMENT, agent_unit
 from bootstrap.model import Paths
 
 FOLDER = Path(__file__).resolve().parents[2] / "systemd"
-UNITS = sorted(path.name for path in FOLDER.glob("*.service"))
+UNITS = sorted(path.name for path in FOLDER.iterdir())
 
 
 class Unit(ConfigParser):
@@ -29,7 +29,13 @@ def service(name: str) -> dict[str, str]:
 
 
 def test_all_units_are_there() -> None:
-    assert UNITS == ["spotsup-agent.service", "spotsup-etcd.service", "spotsupd.service"]
+    assert UNITS == [
+        "spotsup-agent.service",
+        "spotsup-certificates.service",
+        "spotsup-certificates.timer",
+        "spotsup-etcd.service",
+        "spotsupd.service",
+    ]
 
 
 def test_the_daemon_is_restarted_and_watched_and_leaves_its_machines_alone() -> None:

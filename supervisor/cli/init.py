@@ -1,0 +1,338 @@
+"""`spotsupd init`: makes an installation on this computer, or says what it would make."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from supervisor.cli.common import exit_on_error
+
+if TYPE_CHECKING:
+    from supervisor.config import Config
+    from supervisor.installation.answers import Answers, Kind
+    from supervisor.installation.layout import Programs
+    from supervisor.installation.plan import Item, Step
+
+# The units hide these from what they start: ProtectHome, PrivateTmp.
+HIDDEN = tuple(Path(each) for each in ("/home", "/root", "/run/user", "/tmp", "/var/tmp"))  # noqa: S108 - compared only
+SYSTEMD = Path("/run/systemd/system")
+ETCD_UNIT = "spotsup-etcd.service"
+TIMER = "spotsup-certificates.timer"
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The command line."""
+
+    kind: Kind
+    cloud: str
+    cluster: str
+    regions: tuple[str, ...]
+    settings: tuple[str, ...]
+    address: str
+    state_dir: str
+    replace: bool
+    dry_run: bool
+    start: bool
+
+    @property
+    def answers_given(self) -> bool:
+        """Whether any of them says what the configuration should be."""
+        return bool(self.cloud or self.cluster or self.regions or self.settings or self.address or self.state_dir)
+
+
+@click.command("init")
+@click.option(
+    "--kind",
+    type=click.Choice(["host", "personal"]),
+    default=lambda: "host" if os.geteuid() == 0 else "personal",
+    help="host: with systemd, a user `spotsup`, and etcd beside the daemon; needs root. personal: for you alone, with "
+    "an embedded etcd.  [default: host for root, otherwise personal]",
+)
+@click.option("--cloud", default="", help="The cloud that is rented from, or `local` for this computer.")
+@click.option("--region", "regions", multiple=True, help="A region in which jobs may run. May be given several times.")
+@click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="A key of the cloud's section; `TABLE.KEY=VALUE` of a table in it; commas between the values of a list.",
+)
+@click.option("--address", default="", help="This computer's name or address in the nodes' network, for etcd.")
+@click.option("--cluster", default="", help="The cluster's name.  [default: default]")
+@click.option("--state-dir", default="", metavar="FOLDER", help="Where a personal installation keeps its state.")
+@click.option("--replace", is_flag=True, help="Write files anew that differ. The old one is kept as NAME.old.")
+@click.option("--no-start", "start", is_flag=True, flag_value=False, default=True, help="Start no unit.")
+@click.option("--dry-run", is_flag=True, help="Print what would be made, and do nothing.")
+def init(**given: Any) -> None:
+    """Make an installation: configuration, keys, certificates, users of etcd, units.
+
+    Asks for what the options do not say. May be repeated: it makes what is missing, goes on where it was interrupted,
+    and leaves files that differ as they are, and says so. Makes nothing in a cloud account, and does not start the
+    daemon.
+    """
+    from supervisor.errors import UsageError
+
+    with exit_on_error("spotsupd"):
+        options = Options(**given)
+        if options.kind != "host":
+            _init_personal(options)
+        elif options.state_dir:
+            raise UsageError("--state-dir is for --kind personal: a host's is /var/lib/spotsup")
+        else:
+            _init_host(options)
+
+
+# -- a host ------------------------------------------------------------------------------------------------
+
+
+def _init_host(options: Options) -> None:
+    from supervisor.errors import StartError
+    from supervisor.installation.answers import is_etcd_here
+    from supervisor.installation.layout import ETC, Programs, Secrets, host_items
+
+    if os.geteuid() != 0:
+        raise StartError("a host's installation is made by root: run it with sudo, or give --kind personal")
+    config, text, asked = _configured(options, ETC / "spotsupd.toml")
+    here = is_etcd_here(config)
+    programs = Programs(Path(sys.prefix) / "bin" / "spotsupd", _etcd_program() if here else Path())
+    _check_host(config, programs, here=here)
+    made = Secrets(secrets.token_bytes(32), f"{secrets.token_hex(32)}\n".encode())
+    items = host_items(config, text, _units(), programs, made)
+    steps = _carry_out(items, options, _commands(config, options, here=here), asked=asked)
+    if options.dry_run:
+        return
+    if here:
+        _make_certificates(config)
+    if options.start and SYSTEMD.is_dir():
+        _start(config, here=here)
+    _say_next_of_host(config, options, steps, here=here)
+
+
+def _etcd_program() -> Path:
+    import shutil
+
+    from supervisor.errors import StartError
+
+    found = shutil.which("etcd", path="/usr/bin:/usr/local/bin:/usr/sbin")
+    if not found:
+        raise StartError("there is no etcd on this computer: `apt-get install etcd-server`, then repeat")
+    return Path(found)
+
+
+def _check_host(config: Config, programs: Programs, *, here: bool) -> None:
+    """What cannot work is said before anything is made. Raises StartError."""
+    import shutil
+
+    from supervisor.errors import StartError
+    from supervisor.installation.answers import ETCD_PORT, etcd_names
+    from supervisor.installation.host import Host, has_address, listens
+
+    if not programs.spotsupd.exists():
+        raise StartError(f"there is no {programs.spotsupd}: install spotsup there, as docs/install.md says")
+    for path in (programs.spotsupd, Path(sys.executable).resolve()):
+        if any(path.is_relative_to(hidden) for hidden in HIDDEN):
+            raise StartError(
+                f"the unit cannot start {path}: it sees nothing below {', '.join(map(str, HIDDEN))}. Install spotsup "
+                "elsewhere, with the system's Python; docs/install.md has the commands"
+            )
+    if not shutil.which("useradd", path="/usr/sbin:/usr/bin:/sbin:/bin"):
+        raise StartError("there is no useradd on this computer: `apt-get install passwd`, then repeat")
+    for name in etcd_names(config) if here else ():
+        if not has_address(name):
+            raise StartError(
+                f"{name} is no address of this computer, so etcd cannot listen there: give its own address in the "
+                "nodes' network, or a DNS name that leads to it"
+            )
+    if here and SYSTEMD.is_dir() and listens(ETCD_PORT) and not Host().succeeds("systemctl", "is-active", ETCD_UNIT):
+        raise StartError(
+            f"something listens on port {ETCD_PORT} already, Debian's own etcd most likely: "
+            "`systemctl disable --now etcd`, then repeat"
+        )
+
+
+def _commands(config: Config, options: Options, *, here: bool) -> list[str]:
+    """What is done besides files, for people."""
+    from supervisor.installation.answers import etcd_names
+    from supervisor.installation.layout import TLS
+
+    names = ", ".join(etcd_names(config)) or "this computer only"
+    certificates = [f"make a CA and etcd's certificate in {TLS}, or renew it ({names})"] if here else []
+    if not options.start or not SYSTEMD.is_dir():
+        return certificates
+    users = f"let etcd answer to users only, and make the user {config.etcd.user}"
+    units = [f"start {ETCD_UNIT} and {TIMER}, now and at boot", users] if here else []
+    return [*certificates, "let systemd read the units", *units]
+
+
+def _make_certificates(config: Config) -> None:
+    import datetime as dt
+
+    from supervisor.installation.answers import etcd_names
+    from supervisor.installation.host import Host
+    from supervisor.installation.layout import TLS, USER
+    from supervisor.journal.certificates import TlsFiles, ensure_certificates
+
+    done = ensure_certificates(TlsFiles(TLS), etcd_names(config), dt.datetime.now(dt.UTC))
+    Host().own(TLS, USER)
+    if done:
+        click.echo(done)
+
+
+def _start(config: Config, *, here: bool) -> None:
+    from supervisor.cli.etcd import make_users
+    from supervisor.installation.host import Host
+
+    host = Host()
+    host.run("systemctl", "daemon-reload")
+    if here:
+        host.run("systemctl", "enable", "--now", ETCD_UNIT, TIMER)
+        click.echo(make_users(config))
+
+
+def _say_next_of_host(config: Config, options: Options, steps: Sequence[Step], *, here: bool) -> None:
+    from supervisor.installation.answers import ETCD_PORT
+    from supervisor.installation.layout import ETC, STATE, USER
+    from supervisor.installation.plan import Replace
+
+    file = ETC / "spotsupd.toml"
+    todo = []
+    if here and not (options.start and SYSTEMD.is_dir()):
+        todo += [f"systemctl enable --now {ETCD_UNIT} {TIMER}", f"sudo -u {USER} spotsupd etcd-users --config {file}"]
+    elif any(isinstance(step, Replace) for step in steps):
+        todo.append(f"systemctl restart {ETCD_UNIT} spotsupd.service     # to use what was replaced")
+    if not here:
+        todo.append(f"copy the first daemon's cluster.key to {STATE}, mode 600, owner {USER}")
+    if config.etcd.node_endpoints and here:
+        todo.append(f"let nodes reach TCP port {ETCD_PORT} of this computer")
+    todo += [f"sudo -u {USER} spotsupd check --config {file}", "systemctl enable --now spotsupd"]
+    _say_next(todo)
+
+
+# -- for one user ------------------------------------------------------------------------------------------
+
+
+def _init_personal(options: Options) -> None:
+    from supervisor.installation.host import group_name, user_name
+    from supervisor.installation.layout import Secrets, personal_items
+
+    home = os.environ.get("XDG_CONFIG_HOME") or str(Path.home() / ".config")
+    path = Path(home) / "spotsup" / "spotsupd.toml"
+    config, text, asked = _configured(options, path)
+    user, group = user_name(os.geteuid()), group_name(os.getegid())
+    items = personal_items(config, path, text, Secrets(secrets.token_bytes(32), b""), user, group)
+    _carry_out(items, options, [], asked=asked)
+    if not options.dry_run:
+        _say_next([f"spotsupd {each} --embedded-etcd --config {path}" for each in ("check", "run")])
+
+
+# -- both --------------------------------------------------------------------------------------------------
+
+
+def _configured(options: Options, path: Path) -> tuple[Config, str | None, bool]:
+    """The configuration that counts; its text, None where the file is not looked at; whether a person was asked.
+
+    A file that is there counts, whatever the options say: with --replace it is written anew.
+    """
+    import tomllib
+
+    from supervisor.config import check_paths, load_config, parse_config
+    from supervisor.installation.answers import configuration
+
+    if path.exists() and not options.answers_given:
+        return load_config(path), None, False
+    answers, asked = _answers(options)
+    text = configuration(answers)
+    if path.exists() and not options.replace:
+        return load_config(path), text, asked
+    return check_paths(parse_config(tomllib.loads(text), str(path))), text, asked
+
+
+def _answers(options: Options) -> tuple[Answers, bool]:
+    """From the options, and from the person for what is missing. Raises UsageError where nobody can be asked."""
+    from provisioners.registry import CLOUDS
+    from supervisor.errors import UsageError
+    from supervisor.installation.answers import Answers, asked_keys, rented, section_of
+    from supervisor.installation.host import guess_address
+
+    asked = False
+
+    def ask(question: str, option: str, default: str | None = None) -> str:
+        nonlocal asked
+        if not sys.stdin.isatty():
+            raise UsageError(f"{question}: give {option}, or run this in a terminal")
+        asked = True
+        return str(click.prompt(question, default=default, type=str)).strip()
+
+    cloud = options.cloud or ask(f"the cloud ({', '.join(CLOUDS)})", "--cloud")
+    if cloud not in CLOUDS:
+        raise UsageError(f"there is no cloud {cloud!r}: --cloud takes {', '.join(CLOUDS)}")
+    regions, settings, address = options.regions, list(options.settings), options.address
+    if cloud in rented():
+        regions = regions or tuple(ask("regions, with spaces between", "--region").split())
+        given = {each.partition("=")[0].partition(".")[0] for each in settings}
+        missing = [key for key in asked_keys(cloud) if key not in {"regions", *given}]
+        settings += [f"{key}={ask(f'{cloud}.{key}', f'--set {key}=…')}" for key in missing]
+        if not address and "reach=ssh" not in settings:
+            question = "this computer's address in the nodes' network"
+            address = ask(question, "--address", guess_address() or None)
+    elif regions or settings:
+        raise UsageError(f"--region and --set are for clouds that are rented, and {cloud} is this computer")
+    section = section_of(cloud, regions, settings)
+    return Answers(
+        options.kind,
+        cloud,
+        options.cluster or "default",
+        address,
+        str(Path(options.state_dir).absolute()) if options.state_dir else "",
+        section,
+    ), asked
+
+
+def _carry_out(items: Sequence[Item], options: Options, commands: Sequence[str], *, asked: bool) -> list[Step]:
+    """Say the steps, and take them. Raises StartError, CommandRefusedError."""
+    from supervisor.errors import CommandRefusedError, StartError
+    from supervisor.installation.host import Host
+    from supervisor.installation.plan import Keep, plan
+
+    host = Host()
+    steps, problems = plan(items, host.facts(items), replace=options.replace)
+    if problems:
+        raise StartError(f"nothing was made: {'; '.join(problems)}")
+    if options.dry_run or asked:
+        for each in [*map(str, steps), *commands]:
+            click.echo(f"would {each}")
+        if options.dry_run:
+            return steps
+        if not click.confirm("do that?", default=True):
+            raise CommandRefusedError("nothing was made")
+    for step in steps:
+        host.take(step)
+        click.echo(str(step) if isinstance(step, Keep) else f"done: {step}")
+    if not steps:
+        click.echo("all files are there")
+    return steps
+
+
+def _units() -> dict[str, str]:
+    """The units' texts: of a clone, or of the installed wheel."""
+    from supervisor.errors import StartError
+
+    places = (Path(__file__).parents[2] / "systemd", Path(sys.prefix) / "share" / "spotsup" / "systemd")
+    for folder in places:
+        if (folder / "spotsupd.service").is_file():
+            return {path.name: path.read_text(encoding="utf-8") for path in folder.iterdir()}
+    raise StartError(f"the units are neither in {places[0]} nor in {places[1]}: install spotsup again")
+
+
+def _say_next(todo: Sequence[str]) -> None:
+    click.echo("next:")
+    for each in todo:
+        click.echo(f"    {each}")

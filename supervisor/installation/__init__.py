@@ -1,0 +1,1 @@
+"""`spotsupd init`: what an installation consists of, what of it is missing, and making that. See plan.py first."""

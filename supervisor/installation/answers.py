@@ -1,0 +1,179 @@
+"""What a person says about an installation, and the configuration that follows from it. Pure."""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import re
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias, get_origin
+from urllib.parse import urlsplit
+
+from pydantic_core import PydanticUndefined
+
+from provisioners.registry import CLOUDS
+from provisioners.settings import Section
+from supervisor.config import Config, parse_config
+from supervisor.errors import UsageError
+
+ETCD_PORT = 2379
+DAEMON_USER = "spotsupd"
+HOST_STATE = "/var/lib/spotsup"
+
+# host: a computer of the installation's own, with root, systemd and an etcd that nodes reach.
+# personal: for one user, with an embedded etcd; nothing outside of that user's folders.
+Kind: TypeAlias = Literal["host", "personal"]
+Toml: TypeAlias = "str | int | float | bool | list[str] | dict[str, Toml]"
+
+_NAME = re.compile(r"(?=.{1,253}$)[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?")
+_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """What the configuration is written from."""
+
+    kind: Kind
+    cloud: str
+    cluster: str = "default"
+    # The computer's name or address in the nodes' network; "" where nodes are on this computer.
+    address: str = ""
+    # "" for the default one.
+    state_dir: str = ""
+    # The cloud's section: its keys, nested where it has tables.
+    section: Mapping[str, Toml] = field(default_factory=dict)
+
+
+def asked_keys(cloud: str) -> tuple[str, ...]:
+    """The keys that a cloud's section cannot do without, in its model's order."""
+    fields = CLOUDS[cloud].settings.model_fields
+    return tuple(name for name, each in fields.items() if each.default is PydanticUndefined and each.is_required())
+
+
+def section_of(cloud: str, regions: Sequence[str], settings: Iterable[str]) -> dict[str, Toml]:
+    """A cloud's section from regions and `KEY=VALUE` or `TABLE.KEY=VALUE`. Raises UsageError."""
+    model = CLOUDS[cloud].settings
+    found: dict[str, Toml] = {"regions": list(dict.fromkeys(regions))} if regions else {}
+    for each in settings:
+        path, equals, text = each.partition("=")
+        key, dot, rest = path.strip().partition(".")
+        if not equals or key not in model.model_fields or (dot and not rest):
+            raise UsageError(
+                f"--set {each!r}: say KEY=VALUE or TABLE.KEY=VALUE; [{cloud}] has the keys "
+                f"{', '.join(sorted(model.model_fields))}"
+            )
+        if dot:
+            table = found.setdefault(key, {})
+            if not isinstance(table, dict):
+                raise UsageError(f"--set {each!r}: {key} was given as a value before")
+            table[rest] = _value(model, key, text.strip(), inner=True)
+        else:
+            found[key] = _value(model, key, text.strip(), inner=False)
+    return found
+
+
+def _value(model: type[Section], key: str, text: str, *, inner: bool) -> Toml:
+    """The value as the model wants it: lists from commas, numbers and booleans as in TOML, otherwise a string."""
+    annotation = model.model_fields[key].annotation
+    if "tuple[" in str(annotation) if inner else get_origin(annotation) is tuple:
+        return [part.strip() for part in text.split(",") if part.strip()]
+    if annotation in {bool, int, float}:
+        try:
+            value: Toml = json.loads(text)
+        except ValueError:
+            return text  # the model says what is wrong with it
+        return float(value) if annotation is float and type(value) is int else value
+    return text
+
+
+def configuration(answers: Answers) -> str:
+    """The text of spotsupd.toml. Raises UsageError where the answers make no configuration."""
+    # For the commands that root, and the user spotsup, run beside the daemon.
+    state = HOST_STATE if answers.kind == "host" else ""
+    lines = [
+        "# Written by `spotsupd init`. Every key: docs/reference/spotsupd-toml.md",
+        f"cluster = {_toml(answers.cluster)}  # in the tags of its machines, with a mark of its key",
+        *([f"state_dir = {_toml(folder)}"] if (folder := answers.state_dir or state) else []),
+        "",
+        *_etcd(answers),
+    ]
+    if answers.cloud in rented():
+        lines += _table([answers.cloud], dict(answers.section))
+    text = "\n".join(lines) + "\n"
+    parse_config(tomllib.loads(text), "the configuration from these answers")
+    return text
+
+
+def rented() -> set[str]:
+    """The clouds that are not this computer."""
+    return {name for name, cloud in CLOUDS.items() if cloud.default is None}
+
+
+def _etcd(answers: Answers) -> list[str]:
+    check_address(answers)
+    at = f"[{answers.address}]" if ":" in answers.address else answers.address
+    if answers.kind == "personal":
+        listen = [f"listen = {_toml(f'{at}:{ETCD_PORT}')}"] if answers.address else []
+        return ["[etcd]", "secure = true  # TLS and users, made by the daemon", *listen]
+    nodes = [f"node_endpoints = {_toml([f'https://{at}:{ETCD_PORT}'])}"] if answers.address else []
+    return [
+        "[etcd]",
+        f"endpoints = {_toml([f'https://127.0.0.1:{ETCD_PORT}'])}",
+        *nodes,
+        f"ca = {_toml(f'{HOST_STATE}/tls/ca.crt')}",
+        f"user = {_toml(DAEMON_USER)}",
+        f"password_file = {_toml(f'{HOST_STATE}/etcd.password')}",
+    ]
+
+
+def check_address(answers: Answers) -> None:
+    """Raises UsageError where nodes could not use the address."""
+    address = answers.address
+    if not address:
+        if answers.cloud in rented() and answers.section.get("reach") != "ssh":
+            raise UsageError(
+                "rented machines reach etcd over the network: say under which name or address of this computer "
+                "(--address 10.0.0.5), or, where they have no route to it, --set reach=ssh"
+            )
+        return
+    try:
+        parsed = ipaddress.ip_address(address)
+    except ValueError:
+        if not _NAME.fullmatch(address) or address.replace(".", "").isdigit():
+            raise UsageError(f"--address {address!r} is neither an address nor a DNS name") from None
+        local = address == "localhost"
+    else:
+        local = parsed.is_loopback or parsed.is_unspecified or parsed.is_link_local
+    if local and answers.cloud in rented():
+        raise UsageError(f"--address {address}: no other computer reaches this one there")
+
+
+def _table(path: list[str], table: Mapping[str, Toml]) -> list[str]:
+    plain = {key: value for key, value in table.items() if not isinstance(value, dict)}
+    lines = ["", f"[{'.'.join(_key(part) for part in path)}]"]
+    lines += [f"{_key(key)} = {_toml(value)}" for key, value in plain.items()]
+    for key, value in table.items():
+        if isinstance(value, dict):
+            lines += _table([*path, key], value)
+    return lines
+
+
+def _key(name: str) -> str:
+    return name if _BARE_KEY.fullmatch(name) else _toml(name)
+
+
+def _toml(value: Toml) -> str:
+    """JSON's strings, numbers, booleans and arrays are TOML's, but for surrogates and DEL, which no key here takes."""
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007F")
+
+
+def etcd_names(config: Config) -> tuple[str, ...]:
+    """Under which names nodes reach the etcd of this host; () where they need none. For its certificate."""
+    return tuple(dict.fromkeys(urlsplit(url).hostname or "" for url in config.etcd.node_endpoints))
+
+
+def is_etcd_here(config: Config) -> bool:
+    """Whether the daemon reaches etcd on this computer, as it does where `init` set it up."""
+    return all("//127.0.0.1:" in url or "//localhost:" in url for url in config.etcd.endpoints)
