@@ -47,7 +47,7 @@ class ChangedError(StoreError):
     """A conditional write was refused: another process has written this object since it was read."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Object:
     """`name` is relative to the store's folder. The `etag` changes with each write."""
 

@@ -32,7 +32,7 @@ _MAX_PAST = 50
 _SWAPS = 5
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Folder:
     """The objects of one checkpoint."""
 
@@ -80,7 +80,7 @@ class Folder:
         return found
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class BucketCheckpoint:
     """A complete checkpoint."""
 
@@ -99,7 +99,7 @@ class BucketCheckpoint:
             raise CheckpointError(f"{where} cannot be read: {error!r}") from error
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Index:
     """The content of index.json."""
 

@@ -28,7 +28,7 @@ _PART = re.compile(r"(.+)\.(\d{5,})")
 _READ_BUFFER_BYTES = 256 * 1024
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Files:
     """What a folder of a store holds: file -> size in bytes. Raises StoreError if parts of one do not fit together."""
 

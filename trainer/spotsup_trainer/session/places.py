@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol
 
 from spotsup_trainer.objects import url as urls
 from spotsup_trainer.session.checkpoint_dir import CheckpointDir, Owner, Position, checkpoints_in
 
 if TYPE_CHECKING:
+    from typing import TypeAlias
+
     from spotsup_trainer.session.checkpoint_bucket import Folder
 
     # The data of one checkpoint, which snapshot.py writes and reads.
