@@ -80,8 +80,9 @@ def test_any_world_sizes_train_the_same_weights_as_one_process(tmp_path: Path, s
 def test_so_they_do_with_checkpoints_in_an_object_store(tmp_path: Path) -> None:
     with s3_here() as s3:
         train_on_any_world_sizes(tmp_path, True, {**s3.environ, "SPOTSUP_CHECKPOINT_URL": s3.place})
+        # a slow machine skips some in between, so the older two may be of the round before
         kept = [name.split("-")[0] for name in s3.folders()]
-        assert (len(kept), kept[-1], {name.rpartition(".")[2] for name in kept}) == (3, "step_00000018.r3", {"r3"})
+        assert (len(kept), kept[-1]) == (3, "step_00000018.r3")
     assert not (tmp_path / "together" / "checkpoints").exists()
 
 
