@@ -70,7 +70,7 @@ test-torch: setup
 	@$(python) -m tests.torches $(if $(VERSIONS),--versions '$(VERSIONS)') $(if $(KEEP),--keep)
 
 acceptance: setup
-	@RES_OPTIONS='timeout:1 attempts:1' $(python) -m pytest -m '' tests/acceptance $(PYTEST_ARGS)
+	@RES_OPTIONS='timeout:1 attempts:1' SPOTSUP_MAY_INSTALL=1 $(python) -m pytest -m '' tests/acceptance $(PYTEST_ARGS)
 	@RES_OPTIONS='timeout:1 attempts:1' $(python) -m tests.acceptance
 
 check: setup

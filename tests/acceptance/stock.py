@@ -15,6 +15,7 @@ import hashlib
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -39,6 +40,7 @@ PACKAGES = (
 )
 BUILD_TIMEOUT_S = 1800.0
 DOWNLOAD_TIMEOUT_S = 900.0
+BOOT_TIMEOUT_S = 300.0
 USER = "researcher"
 LOCK_HELD_S = 15
 
@@ -79,6 +81,9 @@ def why_not() -> str:
         return "booting a root file system with systemd-nspawn takes root"
     if not Path("/sys/fs/cgroup/systemd").exists() and not Path("/sys/fs/cgroup/cgroup.controllers").exists():
         return "there are no cgroups that systemd-nspawn could use"
+    missing = [package for program, package in PROGRAMS.items() if shutil.which(program) is None]
+    if missing and not os.environ.get("SPOTSUP_MAY_INSTALL"):  # tests change nothing on a computer unless asked
+        return f"{' and '.join(missing)} are not installed; make acceptance installs them"
     return ""
 
 
@@ -174,6 +179,15 @@ class StockMachine:
             self._process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=env, start_new_session=True
             )
+
+    def await_sshd(self) -> None:
+        """Until somebody answers at its port 22. Raises SetupError: such machines do not boot on this host."""
+        deadline = time.monotonic() + BOOT_TIMEOUT_S
+        while self.runs and time.monotonic() < deadline:
+            with contextlib.suppress(OSError), socket.create_connection((self.address, 22), timeout=1.0):
+                return
+            time.sleep(0.2)
+        raise SetupError(f"systemd-nspawn does not boot it: {self.console[-500:]}")
 
     @property
     def runs(self) -> bool:

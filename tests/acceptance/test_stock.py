@@ -40,6 +40,7 @@ from tests.acceptance.stock import (
     why_not,
 )
 from tests.support.programs import find_program, free_ports, program_env
+from tools.setup.errors import SetupError
 from tools.stack import ROOT
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(2400)]
@@ -119,6 +120,8 @@ class Installation:
         for machine in self.machines:
             stack.callback(machine.kill)
             machine.boot(self.identity)
+        for machine in self.machines:
+            machine.await_sshd()
 
     def target(self, machine: StockMachine) -> Target:
         return Target(
@@ -164,7 +167,11 @@ def installation(tmp_path: Path) -> Iterator[Installation]:
     if reason := why_not():
         pytest.skip(reason)
     with ExitStack() as stack:
-        yield Installation(tmp_path, stack)
+        try:
+            made = Installation(tmp_path, stack)
+        except SetupError as error:
+            pytest.skip(f"no such machine can be made here: {error}")
+        yield made
 
 
 def prepare(installation: Installation, machine: StockMachine, reports: dict[str, Report | Exception]) -> None:
