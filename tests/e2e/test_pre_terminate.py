@@ -159,7 +159,8 @@ def test_a_launcher_that_never_reaches_the_rendezvous_is_reported_with_its_log(m
 def test_writable_mounts_of_working_machines_are_unmounted_before_termination(mode: str, expected: int) -> None:
     pre_terminate_calls = RecordingPreTerminate()
     world = empty_world(pre_terminate=pre_terminate_calls)
-    submit(world, "job", 1, 2, 2, storage=[{"mount": "/mnt/out", "nfs": "server:/out", "mode": mode}])
+    storage = [{"mount": "/mnt/out", "nfs": "server:/out", "mode": mode}]
+    submit(world, "job", 1, 2, 2, storage=storage, checkpoints="none")
     assert world.run_until(in_state(JobState.RUNNING), 60.0)
     preempted = machine_of(world, 0)
     world.cloud.end(preempted, EndCause.PREEMPTED)
