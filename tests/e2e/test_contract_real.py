@@ -67,6 +67,7 @@ def account(tmp_path: Path) -> Iterator[Account]:
             f'[aws]\nregions = ["us-east-1"]\nendpoint = "{server.url}"\n'
             f'ssh_user = "{getpass.getuser()}"\nssh_port = {machines.ssh_port}\n'
         )
+        server.cloud.let_daemon_in()
         yield Account(server, config)
 
 
