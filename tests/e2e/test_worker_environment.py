@@ -85,7 +85,9 @@ def test_every_variable_of_the_document_is_there_and_means_what_it_says(etcd_end
 
         found = eventually(f"{world} workers after round {after}", look)
         for rank, environ in enumerate(found):
-            assert not [name for name in names if not environ.get(name)]
+            assert [name for name in names if not environ.get(name)] == [
+                "SPOTSUP_CHECKPOINT_URL"
+            ]  # the place is a folder
             assert environ["LR"] == "0.1"
             assert (environ["RANK"], environ["WORLD_SIZE"]) == (str(rank), str(world))
             assert (environ["LOCAL_RANK"], environ["LOCAL_WORLD_SIZE"]) == (str(rank % 2), "2")
