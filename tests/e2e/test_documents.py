@@ -130,7 +130,7 @@ def test_the_installation_on_one_computer_leads_to_a_trained_step(home: Path) ->
     write_files(found, home)
     commands = "".join(block.text for block in found if block.language == "sh")
     (home / "script").write_text(commands + "wait\n")
-    variables = f"export HOME={home} PATH={ROOT}/.venv/bin:$PATH SPOTSUP_TOOLS={ROOT}/.tools/root\n"
+    variables = f"export HOME='{home}' PATH='{ROOT}/.venv/bin':$PATH SPOTSUP_TOOLS='{ROOT}/.tools/root'\n"
     variables += "unset XDG_STATE_HOME XDG_CONFIG_HOME SPOTSUP_SOCKET\n"
     root = f"unshare --mount --propagation private bash -e -c '{_AS_A_USER}'"
     said = run(variables + (root if os.geteuid() == 0 else "bash -e -x script"), home, timeout_s=280)

@@ -114,7 +114,8 @@ def test_nodes_that_are_lost_and_taken_cost_what_is_promised_and_a_new_run_goes_
         stack.wait_for(lambda: not stack.machines(), 90.0, "the machines to be released")
         checkpoint = int(job.status()["checkpoint_step"])
         kept = keys(s3)
-        assert stack.ctl("submit", str(job.file), "--resume-from", "counted").returncode == 0
+        again = ("submit", str(job.file), "--resume-from", "counted")  # refused while nodes are released
+        stack.wait_for(lambda: stack.ctl(*again).returncode == 0, 60.0, "the next run to be accepted")
         stack.wait_for(
             lambda: len(job.lines()) > len(made) + 5 and job.lines()[-1]["task"] != made[-1]["task"], 200.0, "it"
         )
