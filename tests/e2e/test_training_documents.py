@@ -25,8 +25,12 @@ from tests.support.documents import Block, blocks
 
 TORCHRUN = REPO / "docs" / "torchrun.md"
 EXAMPLES_README = EXAMPLES / "README.md"
-# A script that torchrun can start in an instant: what is tried here is the command.
-STUB = 'import os, sys\nprint("rank", os.environ["RANK"], "of", os.environ["WORLD_SIZE"], flush=True)\n'
+# A script that torchrun can start in an instant: what is tried here is the command. Both ranks have one pipe, and
+# an unbuffered print() writes in pieces: a line is one write.
+STUB = """
+import os
+os.write(1, "rank {RANK} of {WORLD_SIZE}\\n".format(**os.environ).encode())
+"""
 # Which test runs each script.
 RUN_BY = {
     "yield_file.py": "test_a_job_runs_the_script_with_files_in_the_environment",
