@@ -96,7 +96,10 @@ def _serves(directory: Path, pid: int) -> bool:
 
 
 def take_over(store: Store, timeout_s: float = STOP_TIMEOUT_S) -> bool:
-    """Stop the server, if there is one, and hold the directory's lock. True when there was one. Raises ServerError."""
+    """Stop the server, if there is one, and hold the directory's lock. True when there was one. Raises ServerError.
+
+    Another that holds the lock to stop or destroy the cloud is waited for.
+    """
     stopped: Identity | None = None
     start = time.monotonic()
     while time.monotonic() < start + timeout_s:
@@ -106,14 +109,14 @@ def take_over(store: Store, timeout_s: float = STOP_TIMEOUT_S) -> bool:
             pass
         else:
             return stopped is not None
-        holder = store.holder()
-        if holder is not None and holder != stopped:
-            processes.send(holder, signal.SIGTERM)
-            stopped = holder
-        elif holder is not None and time.monotonic() > start + timeout_s / 2:
-            processes.send(holder, signal.SIGKILL)
+        server = store.server()
+        if server is not None and server != stopped:
+            processes.send(server, signal.SIGTERM)
+            stopped = server
+        elif server is not None and time.monotonic() > start + timeout_s / 2:
+            processes.send(server, signal.SIGKILL)
         time.sleep(_LOOK_S)
-    raise ServerError(f"the server of {store.directory} does not let go of it within {timeout_s:.0f} s")
+    raise ServerError(f"who serves, stops or destroys {store.directory} does not let go of it within {timeout_s:.0f} s")
 
 
 def destroy(directory: Path) -> Destroyed:

@@ -215,7 +215,7 @@ def serve(store: Store, programs: SshPrograms, change: SettingsPatch) -> int:
     # First of all: a machine's orphans must become our children, and without this they would not.
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
     birth = store.create()
-    store.lock()
+    store.lock(serves=True)
     store.forget_endpoint()
     cloud = Cloud(store, birth, programs, change.applied_to(store.settings()))
     config = uvicorn.Config(

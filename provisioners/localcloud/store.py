@@ -20,7 +20,7 @@ from pathlib import Path
 
 from provisioners.localcloud.machine.spec import Folder, read_json, write_json
 from provisioners.localcloud.models import Machine, Settings
-from provisioners.localcloud.processes import Identity, look
+from provisioners.localcloud.processes import Identity, is_alive, look
 from provisioners.localcloud.rules import ADDRESSES
 
 # sockaddr_un.sun_path holds 108 bytes, the last of them a zero.
@@ -80,19 +80,26 @@ class Store:
 
     # -- who serves ----------------------------------------------------------------------------------------
 
-    def lock(self) -> None:
-        """Become the one that may write. Raises StoreError when another process is."""
+    def lock(self, *, serves: bool = False) -> None:
+        """Become the one that may write. Raises StoreError when another process is.
+
+        Who `serves` may be ended by the next one. Whoever holds it to stop or to destroy the cloud comes to an end by
+        itself, and is waited for: a daemon that stops while `destroy` runs must not end that.
+        """
         handle = os.open(self.directory / "server.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             os.close(handle)
-            raise StoreError(f"{self.directory} is served already, by process {self._holder_words()}") from error
+            server = self.server()
+            who = f"is served already, by process {server.pid}" if server else "is being stopped or destroyed"
+            raise StoreError(f"{self.directory} {who}") from error
         self._lock = handle
-        me = look(os.getpid())
-        assert me is not None
         os.ftruncate(handle, 0)
-        os.pwrite(handle, f"{me.identity.pid} {me.identity.started}\n".encode(), 0)
+        if serves:
+            me = look(os.getpid())
+            assert me is not None
+            os.pwrite(handle, f"{me.identity.pid} {me.identity.started}\n".encode(), 0)
 
     def unlock(self) -> None:
         """Let go of the directory. The lock file stays: to remove it would let two servers hold two files."""
@@ -100,24 +107,14 @@ class Store:
             os.close(self._lock)
             self._lock = None
 
-    def holder(self) -> Identity | None:
-        """The process that holds the lock, None when there is none."""
+    def server(self) -> Identity | None:
+        """The process that serves the cloud and so holds the lock, None when there is none."""
         try:
-            handle = os.open(self.directory / "server.lock", os.O_RDWR | os.O_CLOEXEC)
+            fields = (self.directory / "server.lock").read_text().split()
         except FileNotFoundError:
             return None
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            fields = os.pread(handle, 64, 0).split()
-            return Identity(int(fields[0]), int(fields[1])) if len(fields) == 2 else None
-        finally:
-            os.close(handle)
-        return None
-
-    def _holder_words(self) -> str:
-        holder = self.holder()
-        return str(holder.pid) if holder else "unknown"
+        server = Identity(int(fields[0]), int(fields[1])) if len(fields) == 2 else None
+        return server if server is not None and is_alive(server) else None
 
     # -- where it listens ----------------------------------------------------------------------------------
 

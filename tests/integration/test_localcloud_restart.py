@@ -5,17 +5,20 @@ from __future__ import annotations
 import random
 import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from subprocess import PIPE
 
 import pytest
 
 from provisioners.base import EndCause, Instance, InstanceState, Launched, NoCapacity, Unknown, UnreachableError
 from provisioners.localcloud import processes
-from provisioners.localcloud.control import ServerError, destroy, start_server
+from provisioners.localcloud.control import ServerError, destroy, start_server, take_over
 from provisioners.localcloud.store import SOCKET_PATH_BYTES, Store, StoreError
 from tests.support.machines import (
     OWNER,
@@ -208,6 +211,26 @@ def test_destroy_ends_a_machine_that_has_not_reported_yet(local_cloud: LocalClou
     local_cloud.kill_server()
     assert destroy(local_cloud.directory).processes_left == ()
     assert inits(local_cloud) == {}
+
+
+def test_who_stops_or_destroys_a_cloud_is_waited_for_and_not_ended(local_cloud: LocalCloud) -> None:
+    """A daemon that ends finds its local cloud empty while `destroy` runs."""
+    directory = local_cloud.directory
+    hold = "import sys; from pathlib import Path; from provisioners.localcloud.control import take_over\n"
+    hold += "from provisioners.localcloud.store import Store\n"
+    hold += "take_over(Store(Path(sys.argv[1]))); print('holds', flush=True); sys.stdin.read()"
+    arguments = [sys.executable, "-c", hold, str(directory)]
+    with subprocess.Popen(arguments, stdin=PIPE, stdout=PIPE, env=program_env(), text=True) as destroyer:
+        assert destroyer.stdin is not None
+        assert destroyer.stdout is not None
+        assert destroyer.stdout.readline() == "holds\n"
+        with pytest.raises(ServerError, match="does not let go of it"):
+            take_over(Store(directory), timeout_s=1.0)
+        with pytest.raises(StoreError, match="is being stopped or destroyed"):
+            Store(directory).lock(serves=True)
+        destroyer.stdin.close()
+        assert destroyer.wait(TIMEOUT_S) == 0
+    assert destroy(directory).processes_left == ()
 
 
 def test_only_a_clouds_directory_is_destroyed(tmp_path: Path) -> None:
