@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import socket
 import threading
 import time
@@ -12,7 +11,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING
 
 import structlog
@@ -55,6 +53,7 @@ from supervisor.runtime.housekeeping import (
 )
 from supervisor.runtime.leader import Leadership, call_limit_s
 from supervisor.runtime.loop import Loop, Status, rest_s
+from supervisor.runtime.signals import set_on_signals
 from supervisor.runtime.supervision import Supervision
 from supervisor.runtime.systemd import notify
 
@@ -73,7 +72,7 @@ def run_daemon(config: Config, *, embedded_etcd: bool, version: str) -> None:
         if problem := refusal(config, embedded=embedded_etcd):
             raise UsageError(problem)
         stack.enter_context(state_lock(config.state))
-        _stop_on_signals(wake, stop)
+        set_on_signals(stop, wake)
         server = embedded_etcd_of(config) if embedded_etcd else None
         if server is not None:
             stack.callback(server.stop)
@@ -304,12 +303,3 @@ def _alerts(config: Config) -> Alerts | None:
     from supervisor.alerts.slack import Slack
 
     return Slack(webhook)
-
-
-def _stop_on_signals(wake: threading.Event, stop: threading.Event) -> None:
-    def on_signal(_number: int, _frame: FrameType | None) -> None:
-        stop.set()
-        wake.set()
-
-    signal.signal(signal.SIGTERM, on_signal)
-    signal.signal(signal.SIGINT, on_signal)

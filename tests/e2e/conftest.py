@@ -13,7 +13,8 @@ FOLDER = Path(__file__).parent
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark every test of this folder `long`, unless it is marked `main`."""
+    """Mark every test of this folder `long`, unless it is marked `main`. Those run first: at the end all would wait."""
+    items.sort(key=lambda item: FOLDER not in item.path.parents)
     for item in items:
         if FOLDER in item.path.parents and item.get_closest_marker("main") is None:
             item.add_marker(pytest.mark.long)

@@ -16,7 +16,7 @@ PLAIN = Path(__file__).with_name("plain.py")
 
 
 @pytest.mark.main
-@pytest.mark.parametrize("warm", ["1", "0"])
+@pytest.mark.parametrize("warm", ["1", pytest.param("0", marks=pytest.mark.long)])
 def test_a_rank_that_hangs_at_its_end_is_shown_and_ended_and_the_job_ends_as_the_others_say(
     etcd_endpoint: str, tmp_path: Path, warm: str
 ) -> None:

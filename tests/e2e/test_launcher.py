@@ -34,7 +34,6 @@ def children(pid: int) -> list[int]:
     return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
-@pytest.mark.main
 def test_a_job_lives_through_loss_joining_and_leaving(job: Nodes) -> None:
     """One job, as its machines change: formed by hint, a loss without notice, a newcomer, a leaver, the end."""
     first = job.form("a", "b", "c")["round"]

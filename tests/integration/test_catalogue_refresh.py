@@ -71,6 +71,7 @@ def test_a_new_type_is_offered_after_a_refresh(api: Api, tmp_path: Path) -> None
     assert {each.name for each in refreshed.types} == {*before, new.name}
 
 
+@pytest.mark.long
 def test_ec2s_own_description_is_the_built_in_catalogue(aws: Api, tmp_path: Path) -> None:
     row = refresh(aws, tmp_path)
     assert row["ok"], row

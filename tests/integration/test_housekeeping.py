@@ -114,6 +114,7 @@ def leave_free_space(etcd: Etcd) -> None:
     until(is_free)
 
 
+@pytest.mark.long
 def test_three_healthy_members_are_defragmented_and_two_are_not(tmp_path: Path) -> None:
     with etcd_cluster(tmp_path) as servers:
         endpoints = [server.endpoint for server in servers]

@@ -164,8 +164,12 @@ def test_an_index_that_was_deleted_by_hand_loses_no_checkpoint(s3: S3) -> None:
 
 @pytest.mark.parametrize(
     "fault",
-    [Fault(error=SLOW_DOWN), Fault(error=INTERNAL), Fault(reset="before"), Fault(reset="after")],
-    ids=["503", "500", "reset before", "answer lost"],
+    [
+        pytest.param(Fault(error=SLOW_DOWN), id="503", marks=pytest.mark.long),
+        pytest.param(Fault(error=INTERNAL), id="500"),
+        pytest.param(Fault(reset="before"), id="reset before", marks=pytest.mark.long),
+        pytest.param(Fault(reset="after"), id="answer lost"),
+    ],
 )
 @pytest.mark.parametrize("method", ["PUT", "GET", "POST", "index"])
 def test_a_burst_of_errors_loses_nothing_and_is_no_problem(s3: S3, fault: Fault, method: str) -> None:

@@ -55,6 +55,7 @@ def do_everything(server: CloudServer, **settings: Any) -> Provisioner:
     return cloud
 
 
+@pytest.mark.long
 def test_ec2s_policy_grants_exactly_what_is_called() -> None:
     with wire_cloud("aws") as server:
         backend = server.cloud.fleet.backend("us-east-1")

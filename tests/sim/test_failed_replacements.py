@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from provisioners.base import EndCause
 from supervisor.api.service import Scale
 from supervisor.model import EventKind, JobState
@@ -34,6 +36,7 @@ def kinds(world: World) -> list[EventKind]:
     return [event.kind for event in world.journal.events("job")]
 
 
+@pytest.mark.long
 def test_an_hour_without_the_package_index_does_not_end_a_job_of_which_seven_of_eight_nodes_train() -> None:
     world = empty_world(STRICT)
     submit(world, "job", 2, 8, 8)
@@ -82,6 +85,7 @@ def test_a_job_that_never_trained_fails_after_its_budget_and_not_by_its_first_no
     assert world.run_until(settled, 60.0)
 
 
+@pytest.mark.long
 def test_a_new_job_waits_while_one_that_has_trained_cannot_bootstrap_either() -> None:
     world = empty_world(STRICT)
     submit(world, "job", 1, 2, 3)

@@ -48,6 +48,7 @@ def test_at_a_limit_the_job_pauses_without_losing_a_step_and_goes_on_when_it_is_
     assert world.run_until(in_state(JobState.PAUSED), 400.0), "the new limit holds, too"
 
 
+@pytest.mark.long
 def test_waiting_for_machines_uses_up_no_hours() -> None:
     world = empty_world()
     world.cloud.capacity = dict.fromkeys(world.cloud.capacity, 0)

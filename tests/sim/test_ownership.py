@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from supervisor.api.adoption import Adoption
 from supervisor.api.service import Scale
 from supervisor.simulation.cloud import OTHERS, OWNER
@@ -23,6 +25,7 @@ def crowd(world: World) -> None:
     world.set_fault_rates(UNFILTERED)
 
 
+@pytest.mark.long
 def test_nothing_of_other_installations_is_ended_removed_or_taken_over() -> None:
     world = training_world()
     crowd(world)

@@ -34,6 +34,7 @@ def sent(world: World, kind: EventKind) -> list[str]:
     return [event.text for event in world.sent if event.kind is kind]
 
 
+@pytest.mark.long
 def test_an_hour_of_expired_credentials_fails_nothing_is_told_once_and_everything_goes_on_by_itself() -> None:
     world = training_world(2, 3, 4)
     expire_credentials(world)
@@ -159,6 +160,7 @@ def test_a_job_with_a_limit_of_money_uses_no_machine_without_a_price_and_another
     assert "no price is known for small in local (spot)" in world.daemon.loop.status.sentences["waits"]
 
 
+@pytest.mark.long
 def test_what_is_spent_follows_prices_that_change_also_over_a_takeover() -> None:
     world = empty_world(replace(RULES, prices_s=300.0))
     submit(world, "job", 1, 1, 1, limits={"usd": 50.0})

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from provisioners.base import Leftover, LeftoverKind
 from supervisor.api.service import Scale
 from supervisor.model import EventKind, NodeState
@@ -45,6 +47,7 @@ def test_what_an_open_node_has_is_never_removed() -> None:
     assert settled(world)
 
 
+@pytest.mark.long
 def test_a_removal_that_does_nothing_is_tried_again_and_not_at_every_tick() -> None:
     world = training_world()
     leave(world, disk(1, "job-gone-1"))

@@ -46,6 +46,7 @@ def test_a_node_whose_metadata_service_is_away_leaves_in_time_by_the_clouds_own_
     assert lost_steps(world) == 0
 
 
+@pytest.mark.long
 def test_a_pause_waits_for_a_checkpoint_of_ten_minutes_and_not_for_ever() -> None:
     world = world_with(600.0)
     service(world).pause("job")

@@ -266,6 +266,7 @@ def owner_in(bucket: Bucket) -> int:
 luck = st.lists(st.sampled_from([0, 0, 0, 1, 2, 3, 4]), max_size=6)
 
 
+@pytest.mark.long
 @settings(max_examples=400, deadline=None)
 @given(order=st.lists(st.integers(0, 2), max_size=120), fates=st.tuples(luck, luck, luck), keep=st.integers(1, 2))
 def test_of_several_processes_no_checkpoint_is_lost_or_mixed(
