@@ -1,4 +1,4 @@
-"""Turns a machine that answers on port 22 into a node: facts, steps, commands. See docs in each module."""
+"""spotsup: turns a machine that answers on port 22 into a node: facts, steps, commands. See docs in each module."""
 
 from bootstrap.archive import Archive, pack_directory
 from bootstrap.connect import Clock, Target

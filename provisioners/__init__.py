@@ -1,1 +1,1 @@
-"""One module per cloud behind one small protocol (see base.py)."""
+"""spotsup: one module per cloud behind one small protocol (see base.py)."""

@@ -1,1 +1,1 @@
-"""The daemon that keeps elastic PyTorch jobs running on spot machines, its API and its command lines."""
+"""spotsup: the daemon that keeps elastic PyTorch jobs running on spot machines, its API and its command lines."""

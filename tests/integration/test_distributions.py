@@ -14,9 +14,12 @@ from pathlib import Path
 import pytest
 import spotsup_trainer
 
+from tests.integration.test_entry import REMEDY, other_wheel, refusal_of
+
 REPO = Path(__file__).resolve().parents[2]
 VERSION = spotsup_trainer.__version__
 ROOMS = {"spotsup": ("supervisor", "provisioners", "bootstrap"), "spotsup_trainer": ("spotsup_trainer",)}
+MODULES = {"spotsup": ("spotsup_entry.py",), "spotsup_trainer": ()}
 HOMES = {"spotsup": REPO, "spotsup_trainer": REPO / "trainer"}
 UNITS = {f"share/spotsup/systemd/{path.name}" for path in (REPO / "systemd").iterdir()}
 
@@ -54,9 +57,11 @@ def files_of_sdist(dist: Path, name: str) -> set[str]:
 
 
 def product_files(name: str) -> set[str]:
-    """All files of a distribution's packages that git knows or would."""
+    """All files of a distribution's packages and modules that git knows or would."""
     home = HOMES[name]
-    listed = run("git", "ls-files", "--cached", "--others", "--exclude-standard", *ROOMS[name], cwd=home).split("\n")
+    listed = run(
+        "git", "ls-files", "--cached", "--others", "--exclude-standard", *ROOMS[name], *MODULES[name], cwd=home
+    ).split("\n")
     return {each for each in listed if each and (home / each).is_file()}
 
 
@@ -110,29 +115,47 @@ def test_the_licence_is_one() -> None:
     assert (REPO / "trainer" / "LICENSE").read_bytes() == (REPO / "LICENSE").read_bytes()
 
 
+# They come from this environment; ours is editable there, and PYTHONPATH reads no .pth files.
+DEPENDENCIES = {"PYTHONPATH": sysconfig.get_path("purelib")}
+
+
+def installed(dist: Path, folder: Path) -> Path:
+    """The interpreter of an environment with both wheels."""
+    run(sys.executable, "-m", "venv", "--without-pip", folder / "venv")
+    python = folder / "venv" / "bin" / "python"
+    install(python, *(wheel(dist, name) for name in ROOMS))
+    return python
+
+
+def install(python: Path, *wheels: Path) -> None:
+    pip = (sys.executable, "-m", "pip", "--python", python)
+    run(*pip, "install", "--quiet", "--no-index", "--no-deps", "--no-compile", *wheels)
+
+
 @pytest.mark.long
 def test_both_wheels_installed_give_commands_that_start(dist: Path, tmp_path: Path) -> None:
-    run(sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv")
-    python = tmp_path / "venv" / "bin" / "python"
-    wheels = [wheel(dist, name) for name in ROOMS]
-    run(
-        sys.executable,
-        "-m",
-        "pip",
-        "--python",
-        python,
-        "install",
-        "--quiet",
-        "--no-index",
-        "--no-deps",
-        "--no-compile",
-        *wheels,
-    )
-    # Dependencies come from this environment; ours is editable there, and PYTHONPATH reads no .pth files.
-    environ = {"PYTHONPATH": sysconfig.get_path("purelib")}
+    python = installed(dist, tmp_path)
+    environ = DEPENDENCIES
     place = run(python, "-c", "import supervisor; print(supervisor.__file__)", cwd=tmp_path, **environ)
     assert place.startswith(str(tmp_path))
     assert run(python.parent / "spotsupd", "--version", cwd=tmp_path, **environ) == f"spotsupd, version {VERSION}\n"
     for command in ("spotsupctl", "spotsupd", "spotsup-localcloud"):
         assert run(python.parent / command, "--help", cwd=tmp_path, **environ).startswith("Usage: ")
     assert (tmp_path / "venv" / "share" / "spotsup" / "systemd" / "spotsupd.service").is_file()
+
+
+@pytest.mark.long
+def test_another_distribution_with_a_package_of_our_name_in_the_same_environment_is_refused(
+    dist: Path, tmp_path: Path
+) -> None:
+    """Its files and ours then share a folder, and removing either one breaks the other."""
+    python = installed(dist, tmp_path)
+    install(python, other_wheel(tmp_path, "supervisor"))
+    folder = Path(run(python, "-c", "import supervisor; print(supervisor.__path__[0])", cwd=tmp_path).strip())
+    other = f"Python finds another package called `supervisor`, {folder} (of the distribution supervisor 4.3.0)"
+    assert (
+        refusal_of(python.parent / "spotsupd", **DEPENDENCIES) == f"spotsupd: {other}, instead of spotsup's: {REMEDY}"
+    )
+    run(sys.executable, "-m", "pip", "--python", python, "uninstall", "--quiet", "--yes", "supervisor")
+    incomplete = f"{folder} is incomplete, as after removing another package of that name"
+    assert refusal_of(python.parent / "spotsupctl", **DEPENDENCIES) == f"spotsupctl: {incomplete}: {REMEDY}"
