@@ -9,7 +9,7 @@ from spotsup_trainer.wire import Hint, Tombstone, encode
 
 from supervisor.model import IN_FLIGHT_NODE_STATES, EventKind, NodeRecord, NodeState
 from supervisor.planner.draft import Draft
-from supervisor.planner.predicates import may_be_in_round, must_leave
+from supervisor.planner.predicates import in_round, may_be_in_round, must_leave
 from supervisor.planner.release import retire_doomed
 from supervisor.planner.sentences import named
 
@@ -29,6 +29,13 @@ def drive_rounds(draft: Draft) -> None:
     if current is None:
         # The first hint is empty: without one, launchers would take the daemon for absent, and form by themselves.
         _publish(draft, _hint(draft, (), "waiting for nodes"))
+    elif len(chosen) < draft.job.min_nodes and (leaving := _leaving(draft)):
+        # Without them no round forms, so launchers would train on until the machines end. Their own agents may know
+        # of no notice: a metadata service that is away tells them nothing.
+        why = (
+            f"{_verb(leaving, 'leave')}; a checkpoint, then {len(chosen)} of at least {draft.job.min_nodes} nodes wait"
+        )
+        _publish(draft, replace(_hint(draft, chosen, why), hold=True))
     elif _worth_changing(draft, current, chosen):
         spares = _spares(draft, chosen)
         _publish(draft, _hint(draft, chosen, _why(current, chosen), spares))
@@ -47,6 +54,12 @@ def _hold(draft: Draft) -> None:
     """The job is to pause: all nodes checkpoint together, and no round forms until the hint changes."""
     current = draft.view.hint or _hint(draft, (), "")
     _publish(draft, replace(current, reason="the job is paused", hold=True))
+
+
+def _leaving(draft: Draft) -> list[str]:
+    """Nodes of the current round whose provider takes them so soon that all should checkpoint now."""
+    nodes = draft.in_states(N.MEMBER, N.DRAINING)
+    return [node.id for node in nodes if in_round(draft, node) and must_leave(draft, node)]
 
 
 def _report_round(draft: Draft) -> None:

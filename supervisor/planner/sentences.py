@@ -46,8 +46,10 @@ def sentence(draft: Draft) -> str:
 
 
 def training_count(draft: Draft) -> str:
-    """How many of the desired nodes train."""
-    count, desired = len(members(draft)), draft.job.desired_nodes
+    """How many of the desired nodes train: none where a round has lost so many that the rest have to wait."""
+    count, desired, least = len(members(draft)), draft.job.desired_nodes, draft.job.min_nodes
+    if draft.view.round is not None and count < least <= len(draft.view.round.members):
+        return f"{count} of at least {node_count(least)} {'is' if count == 1 else 'are'} here, and none trains"
     growing = "scaling up: " if is_scaling_up(draft) else ""
     return f"{growing}{count} of {node_count(desired)} {'trains' if count == 1 else 'train'}"
 

@@ -327,6 +327,13 @@ MUTANTS = (
         "sim/test_windows.py::test_a_pause_waits_for_a_checkpoint_of_ten_minutes_and_not_for_ever",
     ),
     Mutant(
+        "windows: all checkpoint before too few are left",
+        "supervisor.planner.rounds",
+        "    elif len(chosen) < draft.job.min_nodes and (leaving := _leaving(draft)):",
+        "    elif len(chosen) < 0 and (leaving := _leaving(draft)):",
+        "sim/test_windows.py::test_no_step_is_lost_where_too_few_nodes_are_left_and_only_the_daemon_knows_of_the_notice",
+    ),
+    Mutant(
         "messages: what cannot be read is left alone",
         "supervisor.journal.reading",
         "        except WireError as error:\n",

@@ -8,7 +8,7 @@ import pytest
 
 from supervisor.model import EventKind, JobState
 from supervisor.simulation.world import World
-from tests.sim.harness import RULES, in_state, machine_of, service, training_world
+from tests.sim.harness import RULES, in_state, machine_of, sentence, service, training_world
 from tests.sim.promises import events_of, jobs_of
 
 
@@ -43,6 +43,34 @@ def test_a_node_whose_metadata_service_is_away_leaves_in_time_by_the_clouds_own_
     world.cloud.preempt(doomed, 120.0)
     world.run(300.0)
     assert not doomed.alive
+    assert lost_steps(world) == 0
+
+
+def test_no_step_is_lost_where_too_few_nodes_are_left_and_only_the_daemon_knows_of_the_notice() -> None:
+    """A launcher alone trains on: it knows of no notice, and of no round that could form without the node."""
+    world = training_world(low=3, desired=3, high=3)
+    world.nodes.trainings["job"].saving_s = 45.0
+    assert world.run_until(lambda w: jobs_of(w)["job"].record.checkpoint_s == 45.0, 60.0)
+    doomed = machine_of(world, 1)
+    doomed.metadata_away = True
+    world.cloud.capacity = dict.fromkeys(world.cloud.capacity, 3)
+    world.cloud.preempt(doomed, 120.0)
+    assert world.run_until(lambda _: not doomed.alive, 300.0)
+    assert lost_steps(world) == 0
+    assert world.run_until(lambda w: sentence(w).startswith("2 of at least 3 nodes are here, and none trains"), 60.0)
+    assert world.run_until(in_state(JobState.RUNNING), 300.0)
+    assert lost_steps(world) == 0
+
+
+def test_a_node_that_is_not_taken_after_all_holds_up_a_job_of_too_few_until_it_is_replaced() -> None:
+    world = training_world(low=3, desired=3, high=3)
+    doomed = machine_of(world, 1)
+    doomed.metadata_away = True
+    world.cloud.preempt(doomed, 120.0, comes_true=False)
+    world.cloud.capacity = dict.fromkeys(world.cloud.capacity, 3)
+    world.run(150.0)
+    world.cloud.capacity = dict.fromkeys(world.cloud.capacity, 4)
+    assert world.run_until(in_state(JobState.RUNNING), 600.0)
     assert lost_steps(world) == 0
 
 
