@@ -69,7 +69,7 @@ def checkpointer(root: Path, state: snapshot.State, keep: int = 3, **options: An
     return Checkpointer(root, state, ALONE, keep, **options)
 
 
-def wait(what: str, condition: Callable[[], object], timeout_s: float = 30.0) -> None:
+def wait(what: str, condition: Callable[[], object], timeout_s: float = 60.0) -> None:
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, f"timed out waiting for {what}"

@@ -52,7 +52,7 @@ def leader(etcd: Etcd) -> Iterator[Leadership]:
     leader.stop()
 
 
-def until(predicate: Callable[[], bool], timeout_s: float = 20.0) -> None:
+def until(predicate: Callable[[], bool], timeout_s: float = 60.0) -> None:
     deadline = time.monotonic() + timeout_s
     while not predicate():
         assert time.monotonic() < deadline, "timed out"

@@ -69,7 +69,7 @@ def leader(etcd: Etcd) -> Iterator[Leadership]:
     leader.stop()
 
 
-def until(predicate: object, timeout_s: float = 15.0) -> None:
+def until(predicate: object, timeout_s: float = 60.0) -> None:
     assert callable(predicate)
     deadline = time.monotonic() + timeout_s
     while not predicate():

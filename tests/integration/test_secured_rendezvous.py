@@ -52,7 +52,7 @@ def member(etcd: SecuredEtcd, access: EtcdAccess) -> Iterator[Node]:
         client.close()
 
 
-def eventually(what: str, holds: Callable[[], bool], timeout_s: float = 20.0) -> None:
+def eventually(what: str, holds: Callable[[], bool], timeout_s: float = 60.0) -> None:
     deadline = time.monotonic() + timeout_s
     while not holds():
         assert time.monotonic() < deadline, what

@@ -29,7 +29,7 @@ KEYS = Keys("test")
 SPEC = {"name": "job", "nodes": {"min": 1, "desired": 2, "max": 3}, "run": "train.py"}
 
 
-def until(predicate: object, timeout_s: float = 30.0) -> None:
+def until(predicate: object, timeout_s: float = 60.0) -> None:
     assert callable(predicate)
     deadline = time.monotonic() + timeout_s
     while not predicate():

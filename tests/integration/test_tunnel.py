@@ -56,7 +56,7 @@ def echo() -> Iterator[int]:
         listener.shutdown(socket.SHUT_RDWR)
 
 
-def eventually(what: str, holds: Callable[[], bool], timeout_s: float = 30.0) -> None:
+def eventually(what: str, holds: Callable[[], bool], timeout_s: float = 90.0) -> None:
     deadline = time.monotonic() + timeout_s
     while not holds():
         assert time.monotonic() < deadline, what
