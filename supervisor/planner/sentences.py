@@ -46,9 +46,11 @@ def sentence(draft: Draft) -> str:
 
 
 def training_count(draft: Draft) -> str:
-    """How many of the desired nodes train: none where a round has lost so many that the rest have to wait."""
+    """How many of the desired nodes train: none where a round has lost so many that the rest have to wait. Those that
+    are silent may train on."""
     count, desired, least = len(members(draft)), draft.job.desired_nodes, draft.job.min_nodes
-    if draft.view.round is not None and count < least <= len(draft.view.round.members):
+    before = len(draft.view.round.members) if draft.view.round is not None else 0
+    if count < least <= before and not draft.in_states(N.SUSPECT):
         return f"{count} of at least {node_count(least)} {'is' if count == 1 else 'are'} here, and none trains"
     growing = "scaling up: " if is_scaling_up(draft) else ""
     return f"{growing}{count} of {node_count(desired)} {'trains' if count == 1 else 'train'}"
