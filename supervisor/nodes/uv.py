@@ -6,6 +6,7 @@ import gzip
 import io
 import platform
 import tarfile
+import threading
 from base64 import urlsafe_b64encode
 from functools import cache
 from hashlib import sha256
@@ -19,15 +20,22 @@ if TYPE_CHECKING:
     from bootstrap.model import Uv
 
 _COMPRESSION = 6
+# `cache` alone lets all threads that ask at first do the work: of 64 nodes that are prepared at once, 64 times.
+_packing = threading.Lock()
 
 
-@cache
 def pack_uv() -> Uv | None:
     """This daemon's own uv, checked against the hash in its wheel's RECORD (PEP 376); None where there is none.
 
-    Some 50 MB become 18, in about three seconds; kept, for all nodes. Raises UsageError where it is not what the wheel
-    brought.
+    Some 50 MB become 18, in about three seconds; kept, for all nodes. Any thread may call it: the first packs, and all
+    others wait for it. Raises UsageError where it is not what the wheel brought.
     """
+    with _packing:
+        return _pack()
+
+
+@cache
+def _pack() -> Uv | None:
     from bootstrap.archive import Archive
     from bootstrap.model import Uv
 

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import io
 import os
+import random
 import signal
 import subprocess
 import sys
 import time
 import zipfile
-from collections.abc import Sequence
+from base64 import urlsafe_b64encode
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -24,7 +28,7 @@ from bootstrap.steps import Decision, plan
 from supervisor.config import NodeConfig
 from supervisor.errors import UsageError
 from supervisor.nodes.prepare import package_variables
-from supervisor.nodes.uv import pack_uv
+from supervisor.nodes.uv import _pack, pack_uv
 from tests.support.agents import TRAINER, packed, wait_for
 from tests.support.interpreters import INTERPRETERS, interpreter
 from tests.support.sandbox import Sandbox
@@ -242,16 +246,35 @@ def as_commands(decision: Decision) -> Sequence[object]:
 def test_a_uv_that_is_not_what_its_wheel_brought_is_not_shipped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    info = tmp_path / "uv-1.0.dist-info"
+    with (
+        _installed_uv(tmp_path, monkeypatch, b"another program", sha256(b"").digest()),
+        pytest.raises(UsageError, match=r"uv is not the file that its wheel brought, so no node gets it"),
+    ):
+        pack_uv()
+
+
+def test_nodes_that_are_prepared_at_once_pack_the_uv_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = random.Random(1).randbytes(4 << 20)  # it takes long enough for all to ask meanwhile
+    with _installed_uv(tmp_path, monkeypatch, program, sha256(program).digest()), ThreadPoolExecutor(8) as pool:
+        packed = [each.result() for each in [pool.submit(pack_uv) for _ in range(8)]]
+    assert packed[0] is not None
+    assert all(each is packed[0] for each in packed)
+
+
+@contextmanager
+def _installed_uv(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, program: bytes, recorded_sha256: bytes
+) -> Iterator[None]:
+    info = folder / "uv-1.0.dist-info"
     info.mkdir()
-    (tmp_path / "bin").mkdir()
-    (tmp_path / "bin/uv").write_bytes(b"another program")
+    (folder / "bin").mkdir()
+    (folder / "bin/uv").write_bytes(program)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: uv\nVersion: 1.0\n")
-    (info / "RECORD").write_text("bin/uv,sha256=47DEQpj8HBSa-_TImW-5JCeuQeRkm5NMpJWZG3hSuFU,0\n")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    pack_uv.cache_clear()
+    digest = urlsafe_b64encode(recorded_sha256).rstrip(b"=").decode()
+    (info / "RECORD").write_text(f"bin/uv,sha256={digest},{len(program)}\n")
+    monkeypatch.syspath_prepend(str(folder))
+    _pack.cache_clear()
     try:
-        with pytest.raises(UsageError, match=r"uv is not the file that its wheel brought, so no node gets it"):
-            pack_uv()
+        yield
     finally:
-        pack_uv.cache_clear()
+        _pack.cache_clear()
