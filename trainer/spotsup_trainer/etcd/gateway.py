@@ -159,9 +159,7 @@ class Gateway:
         if self._credentials and may_login and (status == 401 or LOGIN_ENDED in message):
             self._login(index)
             return self._post(index, path, payload, may_login=False)
-        if code in _NOT_ITS_FAULT:  # no leader, shutting down, overloaded
-            raise http.client.HTTPException(f"HTTP {status} {message}")
-        raise EtcdRefusedError(message, code)
+        raise _refusal(status, message, code)
 
     def _login(self, index: int) -> None:
         assert self._credentials is not None
@@ -257,7 +255,7 @@ class Gateway:
             raise
         connection.close()
         self._token = None if response.status == 401 else self._token
-        raise EtcdRefusedError(message, code)
+        raise _refusal(response.status, message, code)
 
 
 def _body(response: http.client.HTTPResponse) -> bytes:
@@ -278,6 +276,13 @@ def _error_of(status: int, text: bytes) -> tuple[str, int]:
         return decoded(text, _reason)
     except _NotEtcdError as error:
         raise _NotEtcdError(f"HTTP {status}, {error}") from error
+
+
+def _refusal(status: int, message: str, code: int) -> Exception:
+    """An HTTPException, as of an endpoint that does not answer, if another one may do what is asked."""
+    if code in _NOT_ITS_FAULT:  # no leader, shutting down, overloaded
+        return http.client.HTTPException(f"HTTP {status} {message}")
+    return EtcdRefusedError(message, code)
 
 
 def _reason(parsed: Json) -> tuple[str, int]:
