@@ -144,6 +144,15 @@ def test_its_output_is_passed_on_and_its_status_returned() -> None:
     assert out.getvalue() == b"one\nspotsup: progress 0.5 half\n\n"
 
 
+def test_a_full_disk_of_the_log_does_not_end_it(tmp_path: Path) -> None:
+    with Path("/dev/full").open("wb", buffering=0) as full:
+        running = Command(f"seq 100000; touch '{tmp_path}/done'", {"PATH": "/usr/bin:/bin"}, full)
+        until(lambda: running.status() is not None)
+        running.close()
+    assert (running.status(), running.last_line) == (0, "100000")
+    assert (tmp_path / "done").exists()
+
+
 def test_a_bar_of_progress_that_never_ends_its_line_is_passed_on_as_it_comes() -> None:
     running, out = command(r"printf '10 %%\r20 %%\rspotsup: progress 0.2\r30 %%'; sleep 600")
     until(lambda: running.progress == ReportedProgress(0.2))

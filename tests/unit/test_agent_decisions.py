@@ -130,7 +130,7 @@ def test_launcher_and_workers_agree_on_their_files(tmp_path: Path) -> None:
     workers[1].announce()
     assert run_dir.sessions(7, 2) == 1
     assert not workers[0].yield_wanted()
-    run_dir.ask_to_yield(7, "c joins")
+    run_dir.ask_to_yield(7)
     assert all(worker.yield_wanted() for worker in workers)
     for worker in workers:
         with pytest.raises(SystemExit):
@@ -145,7 +145,7 @@ def test_launcher_and_workers_agree_on_their_files(tmp_path: Path) -> None:
 def test_nothing_of_an_old_round_stays(tmp_path: Path) -> None:
     run_dir = RunDir(tmp_path)
     for number in (1, 11, 2):
-        run_dir.ask_to_yield(number, "x")
+        run_dir.ask_to_yield(number)
         (tmp_path / f"progress-{number}.json").write_bytes(encode(Progress(number, 1, 1.0, 1.0)))
         (tmp_path / f"session-{number}-0").touch()
     (tmp_path / "something-else").touch()
@@ -171,7 +171,7 @@ def test_a_thousand_rounds_leave_the_files_of_one(tmp_path: Path) -> None:
     run_dir = RunDir(tmp_path / "run")
     for number in range(1, 1001):
         run_dir.begin(number)
-        run_dir.ask_to_yield(number, "c joins")
+        run_dir.ask_to_yield(number)
         for rank in range(2):
             environ = run_dir.worker_env(number, rank)
             worker = WorkerFiles.named_by(environ)

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from spotsup_trainer.launcher.run_dir import RunDir
 from spotsup_trainer.timing import MAX_YIELD_S, SaveTimes
+from spotsup_trainer.wire import Progress
 from spotsup_trainer.worker_files import WorkerFiles
 
 
@@ -45,6 +46,13 @@ def test_times_that_cannot_be_read_are_not_known(tmp_path: Path, raw: str) -> No
 def test_times_that_are_absurd_are_bounded(tmp_path: Path) -> None:
     (tmp_path / "times.json").write_text(json.dumps({"checkpoint_s": math.inf, "step_s": -3.0}))
     assert RunDir(tmp_path).times() == SaveTimes(MAX_YIELD_S, 0.0)
+
+
+def test_progress_that_cannot_be_written_stops_nobody(tmp_path: Path) -> None:
+    files = WorkerFiles(progress=tmp_path / "progress.json")
+    assert files.write_progress(Progress(1, 1, 0.0, 0.0)) == ""
+    (tmp_path / "progress.json.tmp").mkdir()
+    assert "Is a directory" in files.write_progress(Progress(1, 2, 0.0, 0.0))
 
 
 def test_a_checkpoint_is_asked_for_once(tmp_path: Path) -> None:

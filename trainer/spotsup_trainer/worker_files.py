@@ -82,7 +82,7 @@ class WorkerFiles:
         """For the launcher and the agent, which have to know how long leaving takes."""
         if self.times is not None:
             with contextlib.suppress(OSError):  # a full disk must not stop training
-                _replace(self.times, json.dumps(asdict(times)).encode())
+                replace_file(self.times, json.dumps(asdict(times)).encode())
 
     def announce(self) -> None:
         """From now on the launcher waits for `parked`, instead of sending SIGTERM."""
@@ -96,12 +96,16 @@ class WorkerFiles:
         """
         if self.session is not None:
             with contextlib.suppress(OSError):  # a read-only disk must not stop training
-                _replace(self.session, b"" if hangs_after_s is None else f"{hangs_after_s:.1f}".encode())
+                replace_file(self.session, b"" if hangs_after_s is None else f"{hangs_after_s:.1f}".encode())
 
-    def write_progress(self, progress: wire.Progress) -> None:
-        """Replace the progress file atomically."""
+    def write_progress(self, progress: wire.Progress) -> str:
+        """Replace the progress file atomically. Returns why it could not, or "": a full disk must not stop training."""
         if self.progress is not None:
-            _replace(self.progress, wire.encode(progress))
+            try:
+                replace_file(self.progress, wire.encode(progress))
+            except OSError as error:
+                return str(error)
+        return ""
 
     def park(self, step: int, saved: bool, timeout_s: float) -> None:
         """Report that the step is saved (or that it could not be), and wait to be ended. Does not return.
@@ -109,14 +113,15 @@ class WorkerFiles:
         Raises SystemExit after `timeout_s` if the launcher has not ended this process by then.
         """
         if self.parked is not None:
-            _replace(self.parked, json.dumps({"step": step, "saved": saved}).encode())
+            replace_file(self.parked, json.dumps({"step": step, "saved": saved}).encode())
         time.sleep(timeout_s)
         raise SystemExit(
             f"spotsup: parked after step {step}; the launcher did not end this process in {timeout_s:.0f} s"
         )
 
 
-def _replace(path: Path, content: bytes) -> None:
+def replace_file(path: Path, content: bytes) -> None:
+    """Write a file so that whoever reads it finds it whole. For one writer at a time. Raises OSError."""
     temporary = path.with_name(f"{path.name}.tmp")
     temporary.write_bytes(content)
     temporary.replace(path)

@@ -114,8 +114,9 @@ class Command:
         rest = b""
         with self._process.stdout as stdout:
             while piece := os.read(stdout.fileno(), _PIECE_BYTES):
-                self._out.write(piece)
-                self._out.flush()
+                with contextlib.suppress(OSError):  # a full disk must not end the command: it would, by SIGPIPE
+                    self._out.write(piece)
+                    self._out.flush()
                 *lines, rest = re.split(rb"[\r\n]", rest + piece)
                 for line in lines:
                     self._take(line)

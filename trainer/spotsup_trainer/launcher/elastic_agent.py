@@ -380,7 +380,7 @@ class SpotsupElasticAgent(LocalElasticAgent):  # type: ignore[misc]  # mypy does
             self._pcontext.end_left()
         elif isinstance(action, AskToYield):
             log.info("round %d: asking the workers to checkpoint: %s", self._round.number, action.reason)
-            self._run_dir.ask_to_yield(self._round.number, action.reason)
+            self._run_dir.ask_to_yield(self._round.number)
             self._local = replace(self._local, yielding_since=time.monotonic())
         elif isinstance(action, AnnounceDone) and self._local.done_since is None:
             log.info("round %d: the workers ended well; waiting for the other nodes", self._round.number)

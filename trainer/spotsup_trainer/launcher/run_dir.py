@@ -13,6 +13,7 @@ from typing import Literal, NamedTuple
 
 from spotsup_trainer.timing import MAX_YIELD_S, SaveTimes
 from spotsup_trainer.wire import Progress, WireError, decode
+from spotsup_trainer.worker_files import replace_file
 
 _PER_ROUND = ("yield", "session", "parked", "progress", "stacks", "save", "gpucheck", "gpuverdict")
 # Not of one round: a new one takes as long as the one before.
@@ -63,9 +64,9 @@ class RunDir:
             "SPOTSUP_SAVE_FILE": str(self.path / f"save-{number}"),
         } | ({"SPOTSUP_TIMES_FILE": str(self.path / _TIMES)} if local_rank == 0 else {})
 
-    def ask_to_yield(self, number: int, reason: str) -> None:
+    def ask_to_yield(self, number: int) -> None:
         """Ask the workers to checkpoint together at the next step, and park."""
-        _replace(self.path / f"yield-{number}", json.dumps({"reason": reason}))
+        (self.path / f"yield-{number}").touch()
 
     def ask_to_save(self, number: int) -> None:
         """Ask the workers for a checkpoint at the next step; they train on."""
@@ -110,7 +111,7 @@ class RunDir:
 
     def answer_gpu_check(self, number: int, unhealthy: str) -> None:
         """`unhealthy`: why the GPUs cannot train; "" where they can, or where that is not known."""
-        _replace(self.path / f"gpuverdict-{number}.json", json.dumps({"unhealthy": unhealthy}))
+        replace_file(self.path / f"gpuverdict-{number}.json", json.dumps({"unhealthy": unhealthy}).encode())
 
     def gpu_verdict(self, number: int) -> str | None:
         """The agent's answer; None while there is none."""
@@ -121,7 +122,7 @@ class RunDir:
 
     def write_outcome(self, outcome: Outcome) -> None:
         """How this launcher ended, for the agent that started it."""
-        _replace(self.path / _OUTCOME, json.dumps(asdict(outcome)))
+        replace_file(self.path / _OUTCOME, json.dumps(asdict(outcome)).encode())
 
     def take_outcome(self) -> Outcome | None:
         """How the launcher ended, once. None if it died without writing it, or wrote something else."""
@@ -152,9 +153,3 @@ def _sign(file: Path) -> Sign | None:
         return Sign(file.stat().st_mtime_ns, float(file.read_text()))
     except (OSError, ValueError):
         return None  # no step yet, or no more
-
-
-def _replace(path: Path, text: str) -> None:
-    temporary = path.with_name(f"{path.name}.tmp")
-    temporary.write_text(text)
-    temporary.replace(path)

@@ -376,11 +376,9 @@ class Session:
             step_s=times.step_s,
             checkpoint_every_s=self._every_s or (self._every_steps or 0) * times.step_s,
         )
-        try:
-            self._files.write_progress(progress)
-        except OSError as error:
-            if not self._progress_failed:
-                print(f"spotsup: progress is no longer reported: {error}", file=sys.stderr, flush=True)
+        problem = self._files.write_progress(progress)
+        if problem and not self._progress_failed:
+            print(f"spotsup: progress is no longer reported: {problem}", file=sys.stderr, flush=True)
             self._progress_failed = True
 
     def _times(self) -> SaveTimes:
