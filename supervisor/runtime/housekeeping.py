@@ -129,12 +129,12 @@ class Housekeeping:
 
     def run(self, task: Task) -> None:
         """Run one task within its limit. Never raises."""
+        wake = self._wake = threading.Event()  # its own: an earlier task that was given up may end meanwhile
         if not self._may_run() or self._stopping.is_set():
             return
-        self._wake.clear()
         future = in_background(task.run, f"housekeeping-{task.name}")
-        future.add_done_callback(lambda _: self._wake.set())
-        self._wake.wait(task.limit_s)
+        future.add_done_callback(lambda _: wake.set())
+        wake.wait(task.limit_s)
         if self._stopping.is_set():
             return
         try:

@@ -55,6 +55,32 @@ def test_a_task_that_hangs_is_given_up_after_its_limit() -> None:
     assert housekeeping.counters == {"housekeeping_test_failed": 1}
 
 
+def test_the_end_of_a_task_that_was_given_up_is_not_the_next_ones() -> None:
+    given_up_may_end, next_runs, next_may_end = threading.Event(), threading.Event(), threading.Event()
+    housekeeping = Housekeeping([], lambda: True)
+
+    def hangs() -> str:
+        given_up_may_end.wait(30.0)
+        return ""
+
+    def runs() -> str:
+        next_runs.set()
+        next_may_end.wait(30.0)
+        return ""
+
+    housekeeping.run(Task("given_up", "* * * * *", hangs, limit_s=0.05))
+    (given_up,) = (each for each in threading.enumerate() if each.name == "housekeeping-given_up")
+    running = threading.Thread(target=housekeeping.run, args=(task(runs, limit_s=30.0),))
+    running.start()
+    assert next_runs.wait(30.0)
+    given_up_may_end.set()
+    given_up.join(30.0)
+    running.join(0.2)  # time for it to be wrong
+    next_may_end.set()
+    running.join(30.0)
+    assert housekeeping.counters == {"housekeeping_given_up_failed": 1, "housekeeping_test": 1}
+
+
 def test_nothing_runs_on_a_daemon_that_does_not_lead() -> None:
     housekeeping = Housekeeping([], lambda: False)
     housekeeping.run(task(breaks))
