@@ -73,9 +73,6 @@ class NodeChanges(TypedDict, total=False):
 
 
 class JobChanges(TypedDict, total=False):
-    checkpoint_s: float
-    step_s: float
-    window_warned_s: float
     """The fields of a JobRecord that a plan may change; its state changes by `Draft.move_job`."""
 
     pause_requested_at: float
@@ -98,6 +95,9 @@ class JobChanges(TypedDict, total=False):
     checkpoint_problem_step: int
     checkpoint_problem_at: float
     hung_since: float
+    checkpoint_s: float
+    step_s: float
+    window_warned_s: float
 
 
 class Draft:

@@ -98,7 +98,8 @@ def _choose(draft: Draft) -> tuple[str, ...]:
     healthy = _healthy(draft)
     ready, members = draft.in_states(N.READY), sorted(draft.in_states(N.MEMBER), key=_rank(draft))
     doomed = [node.id for node in members if node.doomed and not must_leave(draft, node)]
-    without_launcher = [node.id for node in ready if not node.doomed and node.id not in healthy]
+    with_launcher = set(healthy)
+    without_launcher = [node.id for node in ready if not node.doomed and node.id not in with_launcher]
     found = healthy + doomed + without_launcher
     count = min(len(found), draft.job.desired_nodes)
     return tuple(found[: count - count % draft.job.spec.nodes.multiple_of])
@@ -124,7 +125,8 @@ def _rank(draft: Draft) -> Callable[[NodeRecord], int]:
 def _spares(draft: Draft, members: tuple[str, ...]) -> tuple[str, ...]:
     """Nodes that wait outside a round of these members; one that has stepped in by itself comes first. Nodes that do
     not make up the next multiple wait as spares do."""
-    outside = [node for node in _healthy(draft) if node not in members]
+    inside = set(members)
+    outside = [node for node in _healthy(draft) if node not in inside]
     left_over = min(draft.job.spec.nodes.multiple_of - 1, max(0, draft.job.desired_nodes - len(members)))
     return tuple(outside[: draft.job.spare_nodes + left_over]) if members else ()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from types import MappingProxyType
 
 from spotsup_trainer.wire import AgentStatus, Ended, Health, Hint, Member, Notice, Progress, Result, Round
@@ -71,7 +72,7 @@ class Rules:
     events_kept: int = 1000  # per job
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class CloudView:
     """A cloud's last complete listing."""
 
@@ -86,7 +87,15 @@ class CloudView:
         """The machine of a node: by provider id once that is known, by our tag before."""
         if node.instance_id:
             return self.instances.get(node.instance_id)
-        return next((found for found in self.instances.values() if found.node == node.id), None)
+        return self._by_tag.get(node.id)
+
+    @cached_property
+    def _by_tag(self) -> Mapping[str, Instance]:
+        """By node id. Cached: a thousand nodes may be requested while the cloud lists ten thousand machines."""
+        found: dict[str, Instance] = {}
+        for each in self.instances.values():
+            found.setdefault(each.node, each)
+        return found
 
 
 @dataclass(frozen=True, slots=True)

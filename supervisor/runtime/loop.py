@@ -327,15 +327,11 @@ class Loop:
             self._count("undecided")
             if name in reading.jobs and any(node in self._outcomes for node in reading.jobs[name].nodes):
                 self._count("outcomes_dropped")  # below: the next plan may succeed without them
-        written = {commit.job for commit in decision.commits}
         for commit in decision.commits:
             boundary.within(commit.job or "(a change of the cluster)", partial(self._commit, commit), None)
-        if self._outcomes:
-            without_commit = (job.nodes for name, job in reading.jobs.items() if name not in written)
-            self._drop_outcomes([node for nodes in without_commit for node in self._outcomes if node in nodes])
+        self._drop_outcomes_without_commit(decision.commits, reading)
         for action in decision.actions:
             boundary.within(action.key, partial(self._start, action), None)
-        self._drop_outcomes_of_unknown_nodes(reading)
         sentences |= {name: found.sentence for name, found in boundary.faults.items() if name in sentences}
         self._faults += [*decision.undecided.values(), *boundary.faults.values()]
         boundary.within("(reports)", lambda: self._report_faults(reading), None)
@@ -378,9 +374,10 @@ class Loop:
         for node in nodes:
             self._outcomes.pop(node, None)
 
-    def _drop_outcomes_of_unknown_nodes(self, reading: Reading) -> None:
-        known = [job.nodes for job in reading.jobs.values()]
-        self._drop_outcomes([node for node in self._outcomes if not any(node in nodes for nodes in known)])
+    def _drop_outcomes_without_commit(self, commits: Iterable[Commit], reading: Reading) -> None:
+        """Nothing came of them; or their nodes are unknown by now. A commit that failed is decided again with them."""
+        written = [reading.jobs[commit.job].nodes for commit in commits if commit.job in reading.jobs]
+        self._drop_outcomes([node for node in self._outcomes if not any(node in nodes for nodes in written)])
 
     # -- report --------------------------------------------------------------------------------------------
 
