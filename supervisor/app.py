@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import structlog
 from spotsup_trainer.etcd import Etcd, EtcdUnavailableError
 from spotsup_trainer.etcd.access import EtcdAccess
+from spotsup_trainer.timing import LeaseTimes
 from spotsup_trainer.wire import Keys
 
 from provisioners.base import Provisioner
@@ -51,7 +52,7 @@ from supervisor.runtime.housekeeping import (
     housekeeping_tasks,
     leads_and_may_write,
 )
-from supervisor.runtime.leader import Leadership, call_limit_s
+from supervisor.runtime.leader import Leadership
 from supervisor.runtime.loop import Loop, Status, rest_s
 from supervisor.runtime.signals import set_on_signals
 from supervisor.runtime.supervision import Supervision
@@ -99,7 +100,7 @@ def _serve(
     store.start(config.etcd.wait_s)
     journal = Journal(store, keys)
     name = f"{socket.gethostname()}:{os.getpid()}"
-    quick = login.connect(call_limit_s(config.timing.leader_ttl_s, len(login.endpoints)))
+    quick = login.connect(LeaseTimes(config.timing.leader_ttl_s, len(login.endpoints)).call_s)
     stack.callback(quick.close)
     leader = Leadership(quick, f"{keys.root}leader", name, config.timing.leader_ttl_s, watchers.changed)
     stack.callback(leader.stop)

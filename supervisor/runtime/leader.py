@@ -16,6 +16,7 @@ import structlog
 from spotsup_trainer.etcd import Compare, Etcd, EtcdError, EtcdRefusedError, KeyValue, Put
 from spotsup_trainer.vitals import Pulse, Vitals
 
+from supervisor.journal.maintenance import refuses_writes
 from supervisor.journal.store import FULL, describe
 from supervisor.runtime.clock import boottime_s
 
@@ -24,19 +25,8 @@ POLL_S = 0.25
 
 log = structlog.get_logger("spotsupd")
 
-_MIN_CALL_S = 0.3  # a healthy etcd may take this long when it is busy
 STUCK_S = 60.0  # its thread hangs if a step takes so long beyond the time limits of its calls
 _CALLS_PER_STEP = 6
-
-
-def call_limit_s(ttl_s: float, endpoints: int) -> float:
-    """How long one endpoint may take to answer.
-
-    As many members as etcd tolerates to lose may hang, tried one after another, and another one still renews the lease
-    before it ends.
-    """
-    tolerated = max(1, (endpoints - 1) // 2)
-    return max(_MIN_CALL_S, ttl_s / 3 / tolerated)
 
 
 class Leadership:
@@ -157,8 +147,7 @@ class Leadership:
     def _check_alarms(self) -> None:
         """A full etcd refuses writes only; every member reports its alarms in its status."""
         with contextlib.suppress(EtcdRefusedError):  # without the permission to ask, the next write shows it
-            full = any("NOSPACE" in str(text) for text in self._etcd.status().get("errors", []))
-            self._space_problem, before = FULL if full else "", self._space_problem
+            self._space_problem, before = FULL if refuses_writes(self._etcd) else "", self._space_problem
             if self._space_problem != before:
                 self._on_change()
 

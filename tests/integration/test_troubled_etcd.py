@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from spotsup_trainer.etcd import Etcd, EtcdRefusedError
 from spotsup_trainer.etcd.mirror import MirrorView
+from spotsup_trainer.timing import LeaseTimes
 from spotsup_trainer.wire import Keys
 
 from supervisor.api.service import Scale, Service
@@ -20,7 +21,7 @@ from supervisor.errors import CommandRefusedError, JournalFullError, JournalRefu
 from supervisor.journal.journal import Journal
 from supervisor.journal.store import EtcdStore
 from supervisor.runtime.clock import SystemClock
-from supervisor.runtime.leader import Leadership, call_limit_s
+from supervisor.runtime.leader import Leadership
 from tests.chaos import space
 from tests.integration.test_lost_journal import Daemon
 from tests.support.etcd_server import cable, etcd_server
@@ -97,7 +98,7 @@ def test_a_leader_outlives_an_endpoint_that_hangs(tmp_path: Path) -> None:
     ttl_s = 4.0
     with etcd_server(tmp_path) as server, cable(server.endpoint) as wire, ExitStack() as stack:
         endpoints = (wire.endpoint, server.endpoint)
-        etcd = Etcd(endpoints, timeout_s=call_limit_s(ttl_s, len(endpoints)))
+        etcd = Etcd(endpoints, timeout_s=LeaseTimes(ttl_s, len(endpoints)).call_s)
         stack.callback(etcd.close)
         leader = Leadership(etcd, f"{KEYS.root}leader", "me", ttl_s)
         leader.start()

@@ -9,7 +9,7 @@ import time
 from dataclasses import dataclass, replace
 
 from spotsup_trainer.etcd import Compare, Etcd, EtcdError, EtcdRefusedError, EtcdUnavailableError, Put
-from spotsup_trainer.timing import retry_s
+from spotsup_trainer.timing import LeaseTimes, retry_s
 from spotsup_trainer.vitals import Pulse
 
 _NOT_FOUND = 5  # grpc's code for a lease that has ended
@@ -39,6 +39,7 @@ class Outbox:
     def __init__(self, etcd: Etcd, *, ttl_s: float, name: str = "outbox") -> None:
         self._etcd = etcd
         self._ttl_s = ttl_s
+        self._renew_s = LeaseTimes(ttl_s, len(etcd.endpoints)).renew_s
         self._lease = 0
         self._keepalive_at = 0.0
         self._answered_at = 0.0
@@ -168,7 +169,7 @@ class Outbox:
         if not self._lease:
             self._lease = self._etcd.grant(self._ttl_s)
             self.repeat()
-        self._keepalive_at = time.monotonic() + self._ttl_s / 3
+        self._keepalive_at = time.monotonic() + self._renew_s
 
     def _log(self, error: EtcdError) -> None:
         """Each problem once, not at every retry."""
