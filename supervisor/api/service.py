@@ -279,7 +279,7 @@ class Service:
             drained = replace(found, drain_requested=True, needs_replacement=True)
             return Change(view.record, EventKind.DRAIN_REQUESTED, text, drained)
 
-        return self._change(self._job_of(node), change)
+        return self._change(self._job_of(node).name, change)
 
     def jobs(self, *, past: bool = False) -> list[JobView]:
         """All jobs, newest first; with `past`, also those whose names were used again, unless etcd is away: only it has
@@ -306,7 +306,7 @@ class Service:
 
     def node(self, node: str) -> NodeRecord:
         """One node. Raises NotFoundError."""
-        return self.job(self._job_of(node)).nodes[node]
+        return self._job_of(node).nodes[node]
 
     def events(self, name: str, after: str) -> list[Event]:
         """A job's events since the one with id `after`."""
@@ -347,11 +347,11 @@ class Service:
     def _find(self, name: str) -> JobView | None:
         return self.job(name) if name in {*self._read().jobs, *self._read().refused} else None
 
-    def _job_of(self, node: str) -> str:
-        name = next((name for name, view in self._read().jobs.items() if node in view.nodes), "")
-        if not name:
+    def _job_of(self, node: str) -> JobView:
+        view = next((view for view in self._read().jobs.values() if node in view.nodes), None)
+        if view is None:
             raise NotFoundError(f"no node is named {node!r}; `spotsupctl nodes --all` lists all nodes")
-        return name
+        return view
 
     def _change(self, name: str, change: Callable[[JobView], Change | None]) -> JobView:
         """Store what `change` makes of the job; None means that nothing has to change."""
