@@ -16,7 +16,7 @@ from supervisor.api.explain import Explainer, add_explain
 from supervisor.api.quote import quote_row
 from supervisor.api.service import MAX_BLOB_BYTES, LimitChanges, Scale, Service
 from supervisor.api.targets import add_targets
-from supervisor.api.views import cost_row, event_row, in_order, job_detail, job_row, node_row
+from supervisor.api.views import cost_row, event_row, job_detail, job_row, node_rows
 from supervisor.errors import (
     CommandRefusedError,
     JournalFullError,
@@ -235,10 +235,7 @@ def _reading_routes(app: FastAPI, service: Service, status: Callable[[], Status]
 
     @app.get("/v1/nodes")
     def nodes() -> list[dict[str, Any]]:
-        rows = []
-        for view in service.jobs():
-            rows += [dated(node_row(view, node, clock.now())) for node in in_order(view.nodes.values())]
-        return rows
+        return [dated(row) for view in service.jobs() for row in node_rows(view, clock.now())]
 
 
 def _about(status: Status, view: JobView) -> str:
@@ -291,4 +288,4 @@ def _writing_routes(app: FastAPI, service: Service, status: Callable[[], Status]
     @app.post("/v1/nodes/{node}/drain")
     def drain(node: str) -> dict[str, Any]:
         view = service.drain(node)
-        return node_row(view, view.nodes[node], clock.now())
+        return {row["id"]: row for row in node_rows(view, clock.now())}[node]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from supervisor.config import Config
@@ -90,7 +90,7 @@ def job_detail(view: JobView, sentence: str, now: float) -> dict[str, Any]:
     """One job with its nodes."""
     return {
         **job_row(view, sentence, now),
-        "node_list": [node_row(view, node, now) for node in in_order(view.nodes.values())],
+        "node_list": node_rows(view, now),
         "command": list(view.record.spec.command),
         "resume_from": list(view.record.resume_from),
         "market": view.record.spec.market,
@@ -108,16 +108,23 @@ def _number(node: str) -> int:
     return int(found[0]) if found else 0
 
 
-def node_row(view: JobView, node: NodeRecord, now: float) -> dict[str, Any]:
-    """One node of a job."""
-    ranks = view.round.nodes() if view.round else ()
+def node_rows(view: JobView, now: float) -> list[dict[str, Any]]:
+    """The nodes of a job, in order."""
+    ranks = {node: rank for rank, node in enumerate(view.round.nodes() if view.round else ())}
+    spares = frozenset(view.spares)
+    return [_node_row(view, node, now, ranks, spares) for node in in_order(view.nodes.values())]
+
+
+def _node_row(
+    view: JobView, node: NodeRecord, now: float, ranks: Mapping[str, int], spares: frozenset[str]
+) -> dict[str, Any]:
     return {
         "id": node.id,
         "job": view.name,
         "state": node.state,
         "since": node.state_since,
-        "spare": node.id in view.spares,
-        "rank": ranks.index(node.id) if node.id in ranks and node.state is NodeState.MEMBER else None,
+        "spare": node.id in spares,
+        "rank": ranks.get(node.id) if node.state is NodeState.MEMBER else None,
         "cloud": node.offer.cloud,
         "zone": node.offer.zone,
         "instance_type": node.offer.instance_type,

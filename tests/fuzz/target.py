@@ -29,7 +29,7 @@ from provisioners.gcp import names
 from provisioners.gcp.settings import GcpSettings
 from provisioners.local import read_machine
 from provisioners.readings import read_each
-from supervisor.api.views import cost_row, job_detail, node_row
+from supervisor.api.views import cost_row, job_detail, node_rows
 from supervisor.journal.codec import dump
 from supervisor.journal.journal import Journal
 from supervisor.model import ClusterRecord, Event, EventKind
@@ -296,7 +296,7 @@ class Target:
         if view is not None:
             sentence = loop.status.about(BAD)
             rows = [job_detail(view, sentence, NOW), cost_row(view, NOW)]
-            json.dumps([*rows, *(node_row(view, each, NOW) for each in view.nodes.values())])
+            json.dumps([*rows, *node_rows(view, NOW)])
         causes = [text for text in loop.status.sentences.values() if "is left as it is" in text]
         if any(name in loop.status.counters for name in CONTAINED):
             return (found, loop.status.sentences[GOOD]), causes or [loop.status.headline]

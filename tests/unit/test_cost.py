@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from provisioners.base import EndCause
-from supervisor.api.views import access_row, cost_row, job_row, node_row
+from supervisor.api.views import access_row, cost_row, job_row, node_rows
 from supervisor.cli.operate import ssh_command
 from supervisor.cli.show import show_cost_of_job, show_costs, show_limits, show_top
 from supervisor.config import Config
@@ -54,7 +54,7 @@ def test_limits_shows_what_is_allowed_and_what_is_used(capsys: pytest.CaptureFix
 def test_top_shows_the_daemon_the_jobs_and_the_nodes_that_are_not_gone(capsys: pytest.CaptureFixture[str]) -> None:
     world = training_world()
     view, now = jobs_of(world)["job"], world.clock.now()
-    nodes = [node_row(view, node, now) for node in view.nodes.values()]
+    nodes = node_rows(view, now)
     gone = {**nodes[0], "id": "job-long-gone", "state": "gone"}
     found = {
         "daemon": {"headline": "watching 1 job"},

@@ -13,7 +13,7 @@ import pytest
 
 from provisioners.base import Market, Offer
 from supervisor.api.service import _alternatives, scaled_job
-from supervisor.api.views import in_order, job_detail, job_row, node_row
+from supervisor.api.views import in_order, job_detail, job_row, node_rows
 from supervisor.cli import client, show
 from supervisor.cli.change import machines
 from supervisor.cli.common import job_path
@@ -38,7 +38,7 @@ def view(*nodes: NodeRecord) -> JobView:
 
 
 def rows(*nodes: NodeRecord) -> list[dict[str, Any]]:
-    return [node_row(view(*nodes), each, 0.0) for each in in_order(nodes)]
+    return node_rows(view(*nodes), 0.0)
 
 
 @pytest.fixture
