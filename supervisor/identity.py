@@ -63,6 +63,8 @@ def load_identity(path: Path) -> Identity:
         temporary = path.with_name(f".{path.name}.{os.getpid()}")
         with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
             file.write(secrets.token_bytes(SECRET_BYTES))
+            file.flush()
+            os.fsync(file.fileno())
         with contextlib.suppress(FileExistsError):
             os.link(temporary, path)
         temporary.unlink()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import ipaddress
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +20,7 @@ from cryptography.hazmat.primitives.serialization import (
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from supervisor.errors import StartError
+from supervisor.files import replace_file
 
 CA_DAYS = 3650
 CERTIFICATE_DAYS = 365
@@ -74,7 +74,7 @@ def ensure_certificates(files: TlsFiles, names: Sequence[str], now: dt.datetime)
         if known is not None and not _is_stale(known, wanted, ca, own_key, now):
             return ""
         built = _server(wanted, own_key, ca, ca_key, now)
-        _write(files.cert, built.public_bytes(Encoding.PEM), 0o644)
+        replace_file(files.cert, built.public_bytes(Encoding.PEM))
     except OSError as error:
         raise StartError(f"etcd's certificates cannot be kept in {files.folder}: {error.strerror}") from error
     except ValueError as error:
@@ -106,7 +106,7 @@ def _ca(files: TlsFiles, now: dt.datetime) -> tuple[ec.EllipticCurvePrivateKey, 
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
         .sign(key, hashes.SHA256())
     )
-    _write(files.ca, built.public_bytes(Encoding.PEM), 0o644)
+    replace_file(files.ca, built.public_bytes(Encoding.PEM))
     return key, built, True
 
 
@@ -194,18 +194,9 @@ def _key(path: Path) -> ec.EllipticCurvePrivateKey:
             raise ValueError(f"{path.name} is not an elliptic-curve key")
         return found
     made = ec.generate_private_key(ec.SECP256R1())
-    _write(path, made.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()), 0o600)
+    replace_file(path, made.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()), 0o600)
     return made
 
 
 def _read(path: Path) -> x509.Certificate | None:
     return x509.load_pem_x509_certificate(path.read_bytes()) if path.exists() else None
-
-
-def _write(path: Path, data: bytes, mode: int) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)

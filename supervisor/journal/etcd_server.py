@@ -7,7 +7,9 @@ nodes can go on, and the next daemon finds it again.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
+import random
 import signal
 import socket
 import subprocess
@@ -19,15 +21,16 @@ import structlog
 from spotsup_trainer.etcd import Etcd, EtcdError, EtcdRefusedError, Tls
 
 from provisioners.localcloud import processes
-from provisioners.localcloud.machine.child import free_port
 from provisioners.localcloud.programs import ProgramMissingError, find_program, tools_root
 from supervisor.errors import StartError
+from supervisor.files import replace_file
 from supervisor.journal.certificates import TlsFiles
 
 START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 10.0
 # etcd's own default. At that size it refuses writes until it was defragmented and its alarm is disarmed.
 QUOTA_BYTES = 2 * 2**30
+_LASTING_PORTS = range(10_000, 20_000)
 KILL_TIMEOUT_S = 5.0  # a process that outlives SIGKILL this long hangs in the kernel, most likely on its disk
 
 log = structlog.get_logger("spotsupd")
@@ -160,15 +163,14 @@ class EmbeddedEtcd:
         try:
             return _Running(**json.loads(self._file.read_text()))
         except FileNotFoundError:
-            return _Running(free_port(), free_port())
+            client, peer = _lasting_ports(2)
+            return _Running(client, peer)
         except (ValueError, TypeError) as error:
             raise StartError(f"{self._file} is corrupt ({error}): stop etcd, and delete the file") from error
 
     def _save(self, running: _Running) -> None:
         self._running = running
-        temporary = self._file.with_suffix(".tmp")
-        temporary.write_text(json.dumps(asdict(running)))
-        temporary.replace(self._file)
+        replace_file(self._file, json.dumps(asdict(running)).encode())
 
     def _wait_until_healthy(self) -> None:
         tls = Tls(str(self._tls.ca)) if self._tls else None
@@ -223,13 +225,28 @@ def find_etcd() -> str:
         ) from error
 
 
+def _lasting_ports(count: int) -> list[int]:
+    """Ports that nothing listens on now, and that Linux gives to no program by itself: they are used again after each
+    restart. (Its own choice begins at 32768, see ip-sysctl's ip_local_port_range; tunnels use endpoints.FIRST_PORT on.)
+    """
+    shuffled = random.SystemRandom().sample(_LASTING_PORTS, len(_LASTING_PORTS))
+    return list(itertools.islice((port for port in shuffled if _problem_at(port) is None), count))
+
+
 def _check_free(port: int, file: Path) -> None:
+    if problem := _problem_at(port):
+        raise StartError(
+            f"port {port} on 127.0.0.1, which the embedded etcd used before ({file}), is in use: "
+            "stop what uses it, or delete that file to get new ports (running nodes will not find etcd then)"
+        ) from problem
+
+
+def _problem_at(port: int) -> OSError | None:
+    """Why nothing can listen at a port of loopback."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("127.0.0.1", port))
         except OSError as error:
-            raise StartError(
-                f"port {port} on 127.0.0.1, which the embedded etcd used before ({file}), is in use: "
-                "stop what uses it, or delete that file to get new ports (running nodes will not find etcd then)"
-            ) from error
+            return error
+    return None

@@ -43,7 +43,7 @@ TOOLS = ("benchmarks", "tools")
 
 # The supervisor's parts from the lowest up: each may import those above it in this list, and none of its own line.
 SUPERVISOR = (
-    ("errors", "cron"),
+    ("errors", "cron", "files"),
     ("spec", "identity"),
     ("checkpoints",),
     ("model",),
