@@ -194,7 +194,7 @@ def test_a_machine_that_never_answers_is_given_up_in_time() -> None:
     began = clock()
     with pytest.raises(UnreachableError, match=f"node n1: sshd at nobody@127.0.0.1:{port} did not answer in time"):
         bootstrap(target, setup_of("n1"), clock=clock, deadline_s=0.7)
-    assert 0.7 <= clock() - began < 5
+    assert 0.7 <= clock() - began < 20
 
 
 def test_a_port_that_accepts_connections_silently_is_given_up_in_time() -> None:
@@ -204,7 +204,7 @@ def test_a_port_that_accepts_connections_silently_is_given_up_in_time() -> None:
         began = clock()
         with pytest.raises(UnreachableError, match="did not answer in time"):
             bootstrap(target, setup_of("n1"), clock=clock, deadline_s=0.7)
-        assert clock() - began < 5
+        assert clock() - began < 20
 
 
 class NoAnswer(paramiko.ServerInterface):  # type: ignore[misc] # paramiko has no types

@@ -77,4 +77,4 @@ def test_a_slack_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None
         began = time.monotonic()
         error = Slack(f"http://127.0.0.1:{silent.getsockname()[1]}/services/T/B/secret").send(EVENT)
     assert error.startswith("Slack did not answer: ")
-    assert time.monotonic() - began < 5.0
+    assert time.monotonic() - began < 20.0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -135,17 +134,15 @@ def test_an_etcd_that_is_not_there_is_named() -> None:
 
 
 def test_another_endpoint_takes_over_from_one_that_is_gone_or_hangs(etcd_endpoint: str) -> None:
-    with cable(etcd_endpoint) as wire, closing(Etcd([wire.endpoint, etcd_endpoint], timeout_s=0.5)) as etcd:
+    with cable(etcd_endpoint) as wire, closing(Etcd([wire.endpoint, etcd_endpoint], timeout_s=2.0)) as etcd:
         etcd.put("/a", b"1")
         assert wire.calls == 1
         wire.hang()
         assert etcd.get("/a") is not None
         # it has cost its time once, and is not asked again
-        started = time.monotonic()
         assert etcd.get("/a") is not None
         with closing(etcd.watch("/a")) as watch:
             assert watch.endpoint == etcd_endpoint
-        assert time.monotonic() - started < 0.5
         assert wire.calls == 1
     with closing(Etcd([f"http://127.0.0.1:{free_ports(1)[0]}", etcd_endpoint])) as etcd:
         with closing(etcd.watch("/a")) as watch:
@@ -154,7 +151,7 @@ def test_another_endpoint_takes_over_from_one_that_is_gone_or_hangs(etcd_endpoin
 
 
 def test_a_watch_knows_whether_its_own_endpoint_is_there(etcd_endpoint: str) -> None:
-    with cable(etcd_endpoint) as wire, closing(Etcd([wire.endpoint, etcd_endpoint], timeout_s=0.5)) as etcd:
+    with cable(etcd_endpoint) as wire, closing(Etcd([wire.endpoint, etcd_endpoint], timeout_s=2.0)) as etcd:
         watch = etcd.watch("/a")
         watch.ping()
         wire.hang()
@@ -162,10 +159,10 @@ def test_a_watch_knows_whether_its_own_endpoint_is_there(etcd_endpoint: str) -> 
             watch.ping()
         watch.close()
         # and others are asked first from now on
-        started = time.monotonic()
+        tried = wire.calls
         with closing(etcd.watch("/a")) as another:
             assert another.endpoint == etcd_endpoint
-        assert time.monotonic() - started < 0.5
+        assert wire.calls == tried
 
 
 def test_a_restart_is_hidden_by_a_new_connection(tmp_path: Path) -> None:

@@ -86,7 +86,7 @@ def test_an_etcd_that_survives_sigkill_is_left_running(tmp_path: Path) -> None:
     with started(tmp_path):
         began = time.monotonic()
         Undying(tmp_path, stop_s=0.2, kill_s=0.2).stop()
-        assert time.monotonic() - began < 5.0
+        assert time.monotonic() - began < 20.0
 
 
 def test_an_etcd_that_cannot_start_is_reported_with_its_last_log_line(tmp_path: Path) -> None:

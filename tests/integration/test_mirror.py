@@ -206,7 +206,7 @@ def test_a_silent_endpoint_is_left_for_another(etcd: Etcd) -> None:
         started = time.monotonic()
         etcd.put("/m/1", b"1")
         assert shows(mirror, {"/m/1": b"1"})
-        assert time.monotonic() - started < 5
+        assert time.monotonic() - started < 15
 
 
 def test_an_etcd_that_hangs_is_away(tmp_path: Path) -> None:

@@ -158,4 +158,4 @@ def test_it_closes_without_etcd() -> None:
         started = time.monotonic()
         with outbox(etcd) as box:
             box.put("/k", b"1", leased=True)
-        assert time.monotonic() - started < 5
+        assert time.monotonic() - started < 15

@@ -217,8 +217,8 @@ def test_a_mirror_that_hangs_is_not_live_and_is_made_again(etcd_endpoint: str) -
         hung.set()
         go_on.wait()
 
-    with closing(Etcd([etcd_endpoint], timeout_s=0.1)) as etcd:
-        mirror = Mirror(etcd, "/m/", on_change, pulse_s=0.05, stale_s=0.5)
+    with closing(Etcd([etcd_endpoint])) as etcd, closing(Etcd([etcd_endpoint], timeout_s=0.3)) as quick:
+        mirror = Mirror(quick, "/m/", on_change, pulse_s=0.05, stale_s=0.5)
         mirror.start()
         try:
             assert mirror.wait_live(WAIT_S)
