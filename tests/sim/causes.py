@@ -46,6 +46,8 @@ class Causes:
         # By instance id: since when it is silent without a gap, and since when it would prove over SSH that it trains.
         self._mute_since: dict[str, float] = {}
         self._proves_since: dict[str, float] = {}
+        # By instance id: when it was last silent. What runs on a silent machine stands still in this world.
+        self._silent_at: dict[str, float] = {}
         self._listed_at = -NEVER
         # Nodes whose records etcd has lost, and when it last lost any.
         self.exempt: set[str] = set()
@@ -187,6 +189,8 @@ class Causes:
             if machine.ended_at is not None:
                 continue
             self._note_mute(machine, now)
+            if machine.silent:
+                self._silent_at[machine.instance.id] = now
             if machine.silent or machine.cut:
                 goes_on = since != NEVER and (until == NEVER or now - until < SEEN_S)
                 self._silences[machine.instance.id] = (since if goes_on else now), NEVER
@@ -256,13 +260,15 @@ class Causes:
         return not drained or drained[-1].at - drained[0].at < self._world.rules.drain_timeout_s
 
     def _left_in_time(self, node: str, saving_s: float) -> bool:
-        """Its notice came early enough for a checkpoint, its agent read it, and etcd was up to carry it to the
-        others."""
+        """Its notice came early enough for a checkpoint, its agent read it, etcd was up to carry it to the others, and
+        the machine was not silent in the time that the checkpoint needs."""
         machine, agent = self._machines.get(node), self._agents.get(node)
         if machine is None or machine.noticed_at is None or machine.ends_at is None or machine.silent:
             return False
         needed_s = NOTICE_S + saving_s
         if agent is None or not agent.noticed or machine.ends_at - machine.noticed_at < needed_s:
+            return False
+        if self._silent_at.get(machine.instance.id, -NEVER) > machine.ends_at - needed_s:
             return False
         return (
             not self._world.etcd.down
