@@ -227,11 +227,11 @@ def test_the_loss_of_one_etcd_member_changes_nothing(tmp_path: Path) -> None:
 
 def test_waiting_for_a_round_outlasts_an_etcd_outage(tmp_path: Path) -> None:
     with etcd_server(tmp_path) as server, contextlib.closing(Handlers(server.endpoint)) as handlers:
-        handlers.make("a", 2, 2, join_timeout=1.5)
+        handlers.make("a", 2, 2, join_timeout=6.0)  # of which it needs little while etcd is there
         waiting = handlers.join("a")
         eventually("a waits", lambda: handlers.member("a"))
         server.kill()
-        time.sleep(2.0)  # longer than its join timeout
+        time.sleep(6.5)  # longer than its join timeout
         assert not waiting["a"].done()
         assert server.start()
         handlers.make("b", 2, 2)

@@ -121,7 +121,7 @@ def test_no_round_is_formed_after_the_result(handlers: Handlers) -> None:
 
 
 def test_waiting_is_bounded_and_can_be_interrupted(handlers: Handlers) -> None:
-    lonely = handlers.make("a", 2, 2, join_timeout=0.5)
+    lonely = handlers.make("a", 2, 2, join_timeout=3.0)  # its own key is there by then
     with pytest.raises(RendezvousTimeoutError, match="1 of at least 2 nodes"):
         lonely.next_rendezvous()
     patient = handlers.make("b", 3, 3)

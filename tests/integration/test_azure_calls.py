@@ -30,7 +30,7 @@ from tests.clouds import azure
 from tests.clouds.azure_arm import open_rule
 from tests.clouds.azure_machines import ROOT, SCALE_SET
 from tests.integration.cloud_names import T4, Api
-from tests.support.machines import OWNER, TIMEOUT_S, launched_by, wait_state
+from tests.support.machines import OWNER, TIMEOUT_S, launched_by, wait_for, wait_state
 
 # -- launches ------------------------------------------------------------------------------------------------
 
@@ -51,10 +51,10 @@ def test_a_launch_that_fails_later_is_listed_as_stopped_and_can_be_ended(
     arm: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(provisioner, "_LOOKS_S", (0.0,))
-    arm.cloud.fail_allocation("AllocationFailed", 0.3)
+    arm.cloud.fail_allocation("AllocationFailed", 2.0)
     machine = arm.launched("n1")
     assert machine.state is InstanceState.PENDING
-    time.sleep(0.4)
+    wait_for(lambda: arm.found("n1").state is not InstanceState.PENDING, "the allocation fails")
     failed = arm.found("n1")
     assert (failed.state, failed.end_cause, failed.node) == (InstanceState.STOPPED, EndCause.FAILED, "n1")
     # As the launch would have said: the next request goes elsewhere.

@@ -276,7 +276,7 @@ def test_a_replacement_begins_when_the_doomed_node_has_stopped(tmp_path: Path) -
         etcd = Etcd([server.endpoint])
         hint(etcd, "a")
         first = Node("a", server.endpoint, tmp_path, line)
-        until(log.exists)
+        until(lambda: log.exists() and log.read_text() == "begin\n")
         second = Node("b", server.endpoint, tmp_path, f"echo second >>{log}")
         time.sleep(0.3)
         assert log.read_text() == "begin\n", "it waits while it is not hinted"

@@ -118,7 +118,7 @@ def test_a_standby_has_its_lease_before_it_needs_it(tmp_path: Path) -> None:
     with etcd_server(tmp_path) as server, ExitStack() as stack:
         etcd = Etcd([server.endpoint])
         stack.callback(etcd.close)
-        daemons = [Leadership(etcd, f"{KEYS.root}leader", name, 2.0) for name in ("first", "second")]
+        daemons = [Leadership(etcd, f"{KEYS.root}leader", name, 4.0) for name in ("first", "second")]
         for daemon in daemons:
             daemon.start()
             stack.callback(daemon.stop)
@@ -127,7 +127,7 @@ def test_a_standby_has_its_lease_before_it_needs_it(tmp_path: Path) -> None:
         until(lambda: len(etcd.call("/v3/lease/leases", {}).get("leases", [])) == 2)
         # the lease is kept, without a renewal at each poll
         revision = etcd.range("/", limit=1).revision
-        time.sleep(3.0)
+        time.sleep(5.0)
         assert len(etcd.call("/v3/lease/leases", {})["leases"]) == 2
         assert etcd.range("/", limit=1).revision == revision, "a standby writes nothing"
         daemons[0].stop()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import socket
@@ -11,10 +10,11 @@ import sys
 import time
 import urllib.request
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+
+from spotsup_trainer.etcd import Etcd
 
 from provisioners.local import LocalProvisioner
 from provisioners.localcloud.control import destroy, start_server
@@ -101,17 +101,10 @@ def running_etcd(folder: Path) -> Iterator[str]:
 
 def empty_etcd(endpoint: str) -> None:
     """Delete all keys and revoke all leases."""
-    everything = {"key": "AA==", "range_end": "AA=="}
-    _post(endpoint, "/v3/kv/deleterange", everything)
-    for lease in _post(endpoint, "/v3/lease/leases", {}).get("leases", []):
-        _post(endpoint, "/v3/lease/revoke", {"ID": lease["ID"]})
-
-
-def _post(endpoint: str, path: str, body: dict[str, Any]) -> dict[str, Any]:
-    request = urllib.request.Request(endpoint + path, json.dumps(body).encode())  # noqa: S310 - our own URL
-    with urllib.request.urlopen(request, timeout=10.0) as answer:  # noqa: S310
-        decoded: dict[str, Any] = json.load(answer)
-        return decoded
+    with closing(Etcd([endpoint], timeout_s=10.0)) as etcd:
+        etcd.call("/v3/kv/deleterange", {"key": "AA==", "range_end": "AA=="})
+        for lease in etcd.call("/v3/lease/leases", {}).get("leases", ()):
+            etcd.revoke(int(lease["ID"]))  # one may end by itself meanwhile
 
 
 def _start_etcd(folder: Path, attempt: int) -> tuple[subprocess.Popen[bytes], str]:
