@@ -63,11 +63,10 @@ def checked(found: Instance) -> Instance:
 
 def wrong_field(found: Instance | Offer | Leftover) -> str:
     """The first field that has another type than is declared, or is out of its bounds; "" where all are right."""
-    for each in fields(found):
-        value = getattr(found, each.name)
-        declared, _, rest = str(each.type).partition(" | ")
-        if not (_RIGHT[declared](value) or (value is None and rest == "None")):
-            return each.name
+    for name, is_right, is_optional in _CHECKS[type(found)]:
+        value = getattr(found, name)
+        if not (is_right(value) or (is_optional and value is None)):
+            return name
     return ""
 
 
@@ -92,6 +91,14 @@ _RIGHT: Mapping[str, Callable[[object], bool]] = {
         kind.__name__: lambda value, kind=kind: isinstance(value, kind)  # type: ignore[misc]
         for kind in (InstanceState, EndCause, LeftoverKind, Market)
     },
+}
+# Of each kind, once: name of a field, its check, and whether it may be None. A listing has thousands of machines.
+_CHECKS: Mapping[type, tuple[tuple[str, Callable[[object], bool], bool], ...]] = {
+    kind: tuple(
+        (each.name, _RIGHT[str(each.type).removesuffix(" | None")], str(each.type).endswith(" | None"))
+        for each in fields(kind)
+    )
+    for kind in (Instance, Offer, Leftover)
 }
 
 
