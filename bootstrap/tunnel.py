@@ -160,7 +160,7 @@ class Tunnel:
         self._wake()
 
     def _wake(self) -> None:
-        with suppress(OSError):  # full: it wakes anyway; closed: nobody is there to wake
+        with suppress(OSError):  # full: it wakes anyway; closed: no thread is left to wake
             self._wake_write.send(b"x")
 
     def _step(self, selector: selectors.BaseSelector) -> None:

@@ -238,7 +238,7 @@ def _obey(pipe: Connection, subject: Subject, endpoint: str, job: str, size: int
 
 
 def with_python_etcd(subject: Subject, folder: Path) -> Subject:
-    """torch's etcd-v2 with the client that it needs, which nobody else here does: installed to `folder`, once.
+    """torch's etcd-v2 with the client that it needs, and nothing else here does: installed to `folder`, once.
 
     Raises BenchError where it cannot be had.
     """

@@ -76,8 +76,8 @@ def make_users(config: Config) -> str:
     login = login_of(config)
     anonymous = replace(login, user="", password="")
     try:
-        with contextlib.closing(anonymous.connect()) as nobody, contextlib.closing(login.connect()) as known:
-            made = enable_users(nobody, known, login.user, login.password)
+        with contextlib.closing(anonymous.connect()) as outside, contextlib.closing(login.connect()) as inside:
+            made = enable_users(outside, inside, login.user, login.password)
     except EtcdError as error:
         raise StartError(f"etcd at {', '.join(login.endpoints)}: {error}") from error
     return f"etcd answers to users only; the daemons' is {login.user}" if made else "nothing to do: etcd has its users"

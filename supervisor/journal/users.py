@@ -34,7 +34,7 @@ def enable_users(anonymous: Etcd, login: Etcd, user: str, password: str) -> bool
     """Make `user`, who may do everything, and let etcd answer to users only. Returns False if it did before.
 
     `login`: a client that logs in as `user`. Each step may find itself done, so a crash in between does not matter.
-    `root`, without whom etcd enables no users, gets no password: nobody can log in as him.
+    `root`, without whom etcd enables no users, gets no password: no one can log in as root.
     Raises StartError if etcd has users and `user` is none who may manage them; EtcdError.
     """
     try:
