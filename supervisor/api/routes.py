@@ -12,9 +12,10 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 
 from supervisor.api.adoption import Adoption
+from supervisor.api.changes import LimitChanges, Scale
 from supervisor.api.explain import Explainer, add_explain
 from supervisor.api.quote import quote_row
-from supervisor.api.service import MAX_BLOB_BYTES, LimitChanges, Scale, Service
+from supervisor.api.service import MAX_BLOB_BYTES, Service
 from supervisor.api.targets import add_targets
 from supervisor.api.views import cost_row, event_row, job_detail, job_row, node_rows
 from supervisor.errors import (

@@ -27,7 +27,8 @@ from bootstrap.environment.lock import Lock
 from bootstrap.environment.step import environment, environment_name
 from bootstrap.facts import Facts
 from bootstrap.model import Setup, Skip, Uv
-from supervisor.api.service import Scale, new_job, scaled_job
+from supervisor.api.changes import Scale, scaled_job
+from supervisor.api.service import new_job
 from supervisor.errors import CommandRefusedError, UsageError
 from supervisor.spec import parse_spec
 from tests.support.bucket import bucket

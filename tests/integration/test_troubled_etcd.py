@@ -16,7 +16,8 @@ from spotsup_trainer.etcd.mirror import MirrorView
 from spotsup_trainer.timing import LeaseTimes
 from spotsup_trainer.wire import Keys
 
-from supervisor.api.service import Scale, Service
+from supervisor.api.changes import Scale
+from supervisor.api.service import Service
 from supervisor.errors import CommandRefusedError, JournalFullError, JournalRefusedError, JournalUnavailableError
 from supervisor.journal.journal import Journal
 from supervisor.journal.store import EtcdStore

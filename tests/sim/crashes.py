@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from itertools import product
 
 from provisioners.base import EndCause
-from supervisor.api.service import LimitChanges, Scale
+from supervisor.api.changes import LimitChanges, Scale
 from supervisor.errors import SpotsupError
 from supervisor.model import ALERT_KINDS, OPEN_NODE_STATES, JobState
 from supervisor.simulation.cloud import CAPACITY

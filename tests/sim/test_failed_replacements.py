@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from provisioners.base import EndCause
-from supervisor.api.service import Scale
+from supervisor.api.changes import Scale
 from supervisor.model import EventKind, JobState
 from supervisor.simulation.world import World
 from tests.sim.harness import (

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from supervisor.api.service import LimitChanges
+from supervisor.api.changes import LimitChanges
 from supervisor.errors import CommandRefusedError
 from supervisor.model import EventKind, JobState
 from supervisor.planner.limits import trained_s

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from supervisor.api.adoption import Adoption
-from supervisor.api.service import Scale
+from supervisor.api.changes import Scale
 from supervisor.simulation.cloud import OTHERS, OWNER
 from supervisor.simulation.faults import FaultRates
 from supervisor.simulation.world import World

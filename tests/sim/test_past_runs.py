@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from supervisor.api.service import MAX_SOURCES, new_job, unreadable_by
+from supervisor.api.changes import unreadable_by
+from supervisor.api.service import MAX_SOURCES, new_job
 from supervisor.api.views import cost_row, job_detail
 from supervisor.errors import CommandRefusedError, NotFoundError
 from supervisor.journal.past import KEPT_NODES, past_run

@@ -8,7 +8,7 @@ import pytest
 from spotsup_trainer.wire import Result, encode
 
 from provisioners.base import EndCause, Fatal, InstanceState, LaunchOutcome, LaunchRequest
-from supervisor.api.service import Scale
+from supervisor.api.changes import Scale
 from supervisor.errors import CommandRefusedError
 from supervisor.model import COUNTED_NODE_STATES, OPEN_NODE_STATES, EventKind, JobState, NodeState
 from supervisor.simulation.world import World

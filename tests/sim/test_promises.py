@@ -7,7 +7,7 @@ from dataclasses import replace
 from spotsup_trainer.wire import Ended, encode
 
 from provisioners.base import EndCause
-from supervisor.api.service import Scale
+from supervisor.api.changes import Scale
 from supervisor.model import Event, EventKind, JobState
 from supervisor.planner.actions import ListDone, ListInstances
 from supervisor.simulation.faults import FaultRates

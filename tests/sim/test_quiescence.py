@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from provisioners.base import EndCause
-from supervisor.api.service import Scale
+from supervisor.api.changes import Scale
 from supervisor.model import EventKind
 from supervisor.planner.quiescence import Steady, skipped
 from supervisor.simulation.world import World

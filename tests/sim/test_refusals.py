@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from provisioners.base import EndCause
-from supervisor.api.service import LimitChanges, Scale
+from supervisor.api.changes import LimitChanges, Scale
 from supervisor.errors import CommandRefusedError
 from supervisor.model import EventKind, JobState
 from supervisor.simulation.world import World

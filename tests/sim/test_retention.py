@@ -8,7 +8,8 @@ import pytest
 from spotsup_trainer.wire import Ended, encode
 
 from provisioners.base import EndCause
-from supervisor.api.service import MAX_CODE_DELETIONS, Scale
+from supervisor.api.changes import Scale
+from supervisor.api.service import MAX_CODE_DELETIONS
 from supervisor.errors import UsageError
 from supervisor.model import JobState, NodeState
 from supervisor.simulation.cloud import Machine

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from supervisor.api.service import Scale
+from supervisor.api.changes import Scale
 from supervisor.model import EventKind, JobState, NodeState
 from supervisor.simulation.cloud import Machine
 from supervisor.simulation.faults import FaultRates

@@ -12,7 +12,7 @@ from spotsup_trainer.rendezvous.membership import Rules, Stay, View, standing
 from spotsup_trainer.wire import Round
 
 from provisioners.base import EndCause
-from supervisor.api.service import Scale
+from supervisor.api.changes import Scale
 from supervisor.api.views import job_detail
 from supervisor.cli.show import show_job
 from supervisor.errors import CommandRefusedError

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from provisioners.base import Leftover, LeftoverKind
-from supervisor.api.service import Scale
+from supervisor.api.changes import Scale
 from supervisor.model import EventKind, NodeState
 from supervisor.simulation.cloud import OWNER
 from supervisor.simulation.faults import FaultRates

@@ -9,7 +9,8 @@ from typing import Any
 
 from provisioners.base import EndCause
 from supervisor.api.adoption import Adoption
-from supervisor.api.service import LimitChanges, Scale, Service, uid_of
+from supervisor.api.changes import LimitChanges, Scale
+from supervisor.api.service import Service, uid_of
 from supervisor.errors import CommandRefusedError, JournalUnavailableError, NotFoundError, SpotsupError
 from supervisor.journal.journal import Reading
 from supervisor.model import COUNTED_NODE_STATES, JobState

@@ -18,9 +18,10 @@ from spotsup_trainer.wire import Progress
 
 from bootstrap.errors import STDERR_CHARACTERS, BootstrapError
 from provisioners.base import LaunchOutcome, LaunchRequest, Market, NoCapacity, Offer, OfferQuery, Scope, Transient
+from supervisor.api.changes import Scale
 from supervisor.api.quote import MAX_SHOWN, Quotes, quote_row
 from supervisor.api.routes import create_app
-from supervisor.api.service import CATCH_UP_S, MAX_BLOB_BYTES, MAX_TRIES, Scale, Service
+from supervisor.api.service import CATCH_UP_S, MAX_BLOB_BYTES, MAX_TRIES, Service
 from supervisor.config import HousekeepingConfig
 from supervisor.errors import CommandRefusedError, JournalUnavailableError, UsageError
 from supervisor.market.capacity import MAX_REFUSALS, CapacityMemory

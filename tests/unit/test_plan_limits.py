@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from spotsup_trainer.wire import Progress
 
-from supervisor.api.service import LimitChanges, limited_job
+from supervisor.api.changes import LimitChanges, limited_job
 from supervisor.errors import UsageError
 from supervisor.model import EventKind, JobRecord
 from supervisor.planner.limits import Use, trained_s

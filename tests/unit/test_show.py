@@ -12,7 +12,8 @@ import httpx
 import pytest
 
 from provisioners.base import Market, Offer
-from supervisor.api.service import _alternatives, scaled_job
+from supervisor.api.changes import scaled_job
+from supervisor.api.service import _alternatives
 from supervisor.api.views import in_order, job_detail, job_row, node_rows
 from supervisor.cli import client, show
 from supervisor.cli.change import machines
@@ -162,15 +163,15 @@ def test_a_socket_of_another_user_is_explained() -> None:
     assert "is it running" in client._fix(httpx.ConnectError("[Errno 111] Connection refused"))
 
 
-def test_scaling_is_said_in_numbers() -> None:
-    from supervisor.api.service import Scale, _numbers
+def test_scaling_is_said_innumbers_of() -> None:
+    from supervisor.api.changes import Scale, numbers_of
 
-    assert _numbers(scaled_job(JOB, Scale(desired=3, min_nodes=2))) == "3 nodes (min 2, max 64)"
-    assert _numbers(scaled_job(JOB, Scale(1, 1, 1, 2))) == "1 node (min 1, max 1, spares 2)"
+    assert numbers_of(scaled_job(JOB, Scale(desired=3, min_nodes=2))) == "3 nodes (min 2, max 64)"
+    assert numbers_of(scaled_job(JOB, Scale(1, 1, 1, 2))) == "1 node (min 1, max 1, spares 2)"
 
 
 def test_a_job_of_pairs_is_not_scaled_to_three() -> None:
-    from supervisor.api.service import Scale
+    from supervisor.api.changes import Scale
 
     pairs = replace(JOB, spec=parse_spec({"name": "job", "run": "t.py", "nodes": {"min": 2, "multiple_of": 2}}))
     assert scaled_job(pairs, Scale(desired=4, min_nodes=2)).desired_nodes == 4

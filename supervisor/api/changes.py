@@ -1,0 +1,111 @@
+"""What users' commands make of a job's record, and when they are refused. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, fields, replace
+
+from pydantic import ValidationError
+from spotsup_trainer.objects import url as urls
+
+from supervisor.errors import CommandRefusedError, UsageError
+from supervisor.market.offers import PRICE_REMEDY
+from supervisor.market.prices import named
+from supervisor.model import JobRecord, JobState
+from supervisor.planner.limits import reached
+from supervisor.planner.world import JobView
+from supervisor.spec import NO_CHECKPOINTS, JobSpec, Limits, check_nodes, first_error
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """What `spotsupctl scale` changes; None leaves a number as it is."""
+
+    desired: int | None = None
+    min_nodes: int | None = None
+    max_nodes: int | None = None
+    spares: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LimitChanges:
+    """What `spotsupctl limits` changes; None leaves a limit as it is."""
+
+    hours: float | None = None
+    usd: float | None = None
+    usd_per_hour: float | None = None
+    app_failures: int | None = None
+
+
+def scaled_job(job: JobRecord, scale: Scale) -> JobRecord:
+    """The job with new numbers. Raises CommandRefusedError if they do not fit together, or its kind."""
+    desired = job.desired_nodes if scale.desired is None else scale.desired
+    min_nodes = job.min_nodes if scale.min_nodes is None else scale.min_nodes
+    max_nodes = job.max_nodes if scale.max_nodes is None else scale.max_nodes
+    spares = job.spare_nodes if scale.spares is None else scale.spares
+    if job.spec.kind == "data" and (desired, max_nodes, spares) != (1, 1, 0):
+        raise CommandRefusedError(f"cannot scale {job.name}: a data job is one node")
+    try:
+        check_nodes(min_nodes, desired, max_nodes, spares, job.spec.nodes.multiple_of)
+    except ValueError as error:
+        hint = " (--min and --max change the bounds)" if scale.desired is not None else ""
+        raise CommandRefusedError(f"cannot scale {job.name}: {error}{hint}") from error
+    return replace(job, desired_nodes=desired, min_nodes=min_nodes, max_nodes=max_nodes, spare_nodes=spares)
+
+
+def numbers_of(job: JobRecord) -> str:
+    """How many nodes it wants, for people."""
+    spares = f", spares {job.spare_nodes}" if job.spare_nodes else ""
+    nodes = "1 node" if job.desired_nodes == 1 else f"{job.desired_nodes} nodes"
+    return f"{nodes} (min {job.min_nodes}, max {job.max_nodes}{spares})"
+
+
+def check_priced(view: JobView, changes: LimitChanges) -> None:
+    """Raises CommandRefusedError for a first limit of money of a job whose nodes have no known price (P13)."""
+    if view.record.spec.limits.of_money or (changes.usd is None and changes.usd_per_hour is None):
+        return
+    unpriced = [node.offer for node in view.nodes.values() if node.offer.usd_per_hour is None]
+    if unpriced:
+        raise CommandRefusedError(
+            f"{view.record.name} can have no limit of money: no price is known for {named(unpriced)}, which it has or "
+            f"had; {PRICE_REMEDY}"
+        )
+
+
+def limited_job(view: JobView, changes: LimitChanges, now: float) -> JobRecord:
+    """The job with new limits; resumed where it was paused for one, and none is reached any more. Raises UsageError."""
+    job = view.record
+    given = {each.name: value for each in fields(changes) if (value := getattr(changes, each.name)) is not None}
+    try:
+        limits = Limits.model_validate({**job.spec.limits.model_dump(), **given})
+    except ValidationError as error:
+        raise UsageError(first_error(error, "limits", Limits)) from error
+    job = replace(job, spec=job.spec.model_copy(update={"limits": limits}))
+    if not job.limit_reached:
+        return job
+    over = reached(job, view.nodes.values(), now)
+    if over is None:
+        return replace(job, pause_requested_at=0.0, limit_reached="")
+    reason = over.reason(job.name) if job.state is JobState.PAUSED else job.reason
+    return replace(job, limit_reached=over.name, reason=reason)
+
+
+def unreadable_by(job: JobRecord, spec: JobSpec, hosted: Collection[str]) -> str:
+    """Why a new job could not read the checkpoints of an earlier one, or ""."""
+    if "data" in (job.spec.kind, spec.kind):
+        return "data jobs have no checkpoints"
+    if spec.checkpoints == NO_CHECKPOINTS:
+        return "the new job says `checkpoints: none`, and would read none either: name a place"
+    path, here = job.checkpoint_path, job.spec.placement.cloud
+    if not path:
+        return "it said `checkpoints: none`, so it made none"
+    if urls.is_url(path):
+        return ""
+    if not path.startswith(("/", "~")):
+        if here not in hosted:
+            return "it had no shared `storage`, so its checkpoints ended with its machines"
+        return "" if spec.placement.cloud == here else f"its checkpoints are on the cloud {here}"
+    mounts = [each for each in job.spec.storage if f"{path}/".startswith(f"{each.mount}/")]
+    known = [each.model_copy(update={"mode": "rw"}) for each in spec.storage]
+    missing = [each.mount for each in mounts if each.model_copy(update={"mode": "rw"}) not in known]
+    return f"its checkpoints are below {missing[0]}: give this job the same entry of `storage`" if missing else ""
