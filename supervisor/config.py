@@ -277,7 +277,21 @@ def parse_config(parsed: dict[str, object], what: str) -> Config:
 
 
 def check_paths(config: Config) -> Config:
-    """Raises UsageError where the socket's path cannot be bound."""
+    """Raises UsageError for a path that depends on the current folder, or a socket's that cannot be bound."""
+    named = {
+        "state_dir": config.state_dir,
+        "api.socket": config.api.socket,
+        "etcd.ca": config.etcd.ca,
+        "etcd.cert": config.etcd.cert,
+        "etcd.key": config.etcd.key,
+        "etcd.password_file": config.etcd.password_file,
+        "slack.webhook_file": config.slack.webhook_file,
+    }
+    for key, value in named.items():
+        if value and not Path(value).is_absolute():
+            raise UsageError(
+                f"{key} is {value!r}, which depends on the folder in which spotsupd starts: write an absolute path"
+            )
     length = len(os.fsencode(config.socket.absolute()))
     if length > MAX_SOCKET_PATH_BYTES:
         raise UsageError(

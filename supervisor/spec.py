@@ -524,6 +524,8 @@ def _sentence(error: Any, where: str, model: type[BaseModel]) -> str:
         return f"`{where}` is {given!r}; write a mapping, such as {{NAME: value}}"
     if kind == "tuple_type":
         return f"`{where}` is {given!r}; write a list, such as [{given}]"
+    if kind in {"float_type", "int_type"}:
+        return f"`{where}` is {given!r}; write a number, without quotes and without a unit"
     message = error["msg"][0].lower() + error["msg"][1:]
     return f"`{where}` is {given!r}: {message}"
 

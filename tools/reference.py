@@ -5,6 +5,7 @@ A test compares what is written here with the files; SPOTSUP_WRITE_DOCS=1 makes 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
@@ -22,6 +23,7 @@ from supervisor.cli.ctl import main as spotsupctl
 from supervisor.cli.daemon import main as spotsupd
 from supervisor.config import Config
 from supervisor.spec import JobSpec
+from tools.broken_setups import ROWS
 
 FOLDER = Path(__file__).resolve().parent.parent / "docs" / "reference"
 
@@ -113,6 +115,7 @@ def documents() -> dict[str, str]:
         "spotsupd-toml.md": configuration(),
         "cli.md": command_lines(),
         "cloud-errors.md": cloud_errors(),
+        "broken-setups.md": broken_setups(),
     }
 
 
@@ -293,6 +296,43 @@ def cloud_errors() -> str:
                 *(f"{_text(each)}\n" for each in paragraphs),
                 markdown(errors.TABLE).rstrip(),
             ]
+    return "\n".join([*lines, ""])
+
+
+# -- broken set-ups ----------------------------------------------------------------------------------------
+
+# How a reader knows what stands for names in the sentences.
+SHOWN = {
+    "folder": "/etc/spotsup",
+    "etcd": "https://10.0.0.5:2379",
+    "mark": "001e88371ae0b2fc",
+    "own": "07762608d9218905",
+    "bucket": "my-bucket",
+    "vpc": "vpc-6b328570552d20f0d",
+    "group": "sg-0123456789abcdef0",
+    "subnet": "subnet-7b8c6fcf46a8c0c51",
+    "old": "/usr/bin/python3.9",
+    "socket": "/run/…/spotsupd.sock",
+    "bytes": "122",
+}
+
+
+def broken_setups() -> str:
+    """What is said about each broken set-up."""
+    lines = [
+        *_head("Broken set-ups", "tools/broken_setups.py"),
+        (
+            "What can be wrong on the day of installing, and what spotsup says then. A test breaks each of these, and "
+            "finds the sentence. `…` stands for what the system, an SDK or the cloud says; paths and addresses are "
+            "examples. Where no program is named it is `spotsupd check`, which starts nothing and costs nothing."
+        ),
+    ]
+    for group in dict.fromkeys(row.group for row in ROWS):
+        lines += ["", f"## {group}", "", _row(["Broken", "Check", "What it says"]), "|---|---|---|"]
+        for row in (row for row in ROWS if row.group == group):
+            where = row.check or (row.program if row.program != "spotsupd check" else "before all")
+            says = re.sub(r"\{(\w+)\}", lambda found: SHOWN[found[1]], row.says)
+            lines.append(_row([row.what, where, says]))
     return "\n".join([*lines, ""])
 
 

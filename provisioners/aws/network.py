@@ -84,7 +84,7 @@ def _subnets(aws: Aws, settings: AwsSettings, region: str, deadline: Deadline) -
         found = {each["SubnetId"]: each for each in answer["Subnets"]}
         for zone, subnet in wanted.items():
             if (where := found.get(subnet, {}).get("AvailabilityZone")) != zone:
-                raise ProvisionerError(f"aws.subnets: {subnet} is in {where}, not in {zone}")
+                raise ProvisionerError(f"aws.subnets: {subnet} is in {where}, not in {zone}: name one of {zone} there")
         vpcs = sorted({str(each["VpcId"]) for each in found.values()})
         if len(vpcs) > 1:
             raise ProvisionerError(f"aws.subnets of {region} are in several VPCs ({', '.join(vpcs)}): name one's")

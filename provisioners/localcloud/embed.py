@@ -33,6 +33,10 @@ def startable(directory: Path, timeout_s: float) -> Finding | None:
         return Finding("answer", ok=False, message=f"{error}: stop its process, and a new one is started")
     except NotSentError:
         pass
+    except OSError as error:
+        return Finding(
+            "answer", ok=False, message=f"{directory} cannot be used ({error.strerror}): set local.dir or state_dir"
+        )
     else:
         return None
     try:

@@ -55,6 +55,21 @@ class Slack:
             return f"Slack did not answer: {error}"
         return "" if answer.status_code == 200 else f"Slack answered {answer.status_code} {answer.body}"
 
+    def try_without_posting(self) -> str:
+        """What is wrong with the webhook, or "". Never raises for a fault of the network or of Slack.
+
+        It gets an empty message, which Slack refuses ("no_text", "invalid_payload": 400) before it posts anything. A
+        webhook that is gone, or not allowed, answers 403, 404 or 410: "Handling errors" of the page above.
+        """
+        try:
+            answer = self._client.send_dict({})
+        except (OSError, urllib.error.URLError) as error:
+            reason = getattr(error, "reason", error)
+            return f"it does not answer ({reason}): check the webhook's URL, and this computer's way there"
+        if answer.status_code in {401, 403, 404, 410}:
+            return f"it answers {answer.status_code} {answer.body[:80]}: make a new webhook in Slack, and set it"
+        return f"it answers {answer.status_code}: try again later" if answer.status_code >= 500 else ""
+
 
 def message(event: Event) -> str:
     """One line. Its id shows a reader that a message was repeated."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import stat
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -16,12 +17,14 @@ from urllib.parse import urlsplit
 from provisioners.base import Finding, InstanceState, Owner, Provisioner, ProvisionerError
 from provisioners.calls import Deadline
 from provisioners.registry import CLOUDS
+from supervisor.cli.check_etcd import check_etcd
+from supervisor.cli.check_storage import check_checkpoints
 from supervisor.clouds import NO_CLOUD, clouds_of, open_cloud
 from supervisor.config import Config
-from supervisor.endpoints import node_endpoints, refusal
 from supervisor.errors import SpotsupError, StartError
 from supervisor.identity import load_identity
 from supervisor.runtime.background import in_background
+from supervisor.spec import JobSpec
 
 TIMEOUT_S = 60.0
 GRACE_S = 5.0  # each check keeps its own time limit; this is for one that does not
@@ -31,21 +34,34 @@ GRACE_S = 5.0  # each check keeps its own time limit; this is for one that does 
 class CheckResult:
     """One result."""
 
-    subject: str  # a cloud's name, etcd, ssh or slack
+    subject: str  # a cloud's name, etcd, ssh, secrets, slack or job
     finding: Finding
 
 
-def check_installation(config: Config, *, embedded_etcd: bool, timeout_s: float = TIMEOUT_S) -> list[CheckResult]:
-    """Run all checks at the same time, each within `timeout_s`. A failed check is a result, never an exception."""
+def check_installation(
+    config: Config,
+    *,
+    embedded_etcd: bool,
+    timeout_s: float = TIMEOUT_S,
+    files: Sequence[Path] = (),
+    job: JobSpec | None = None,
+) -> list[CheckResult]:
+    """Run all checks at the same time, each within `timeout_s`. A failed check is a result, never an exception.
+
+    `files`: others that may hold secrets, such as the units' environment. `job`: whose checkpoints to try.
+    """
     checks: dict[str, Callable[[], Sequence[Finding]]] = {
-        "etcd": lambda: [_etcd(config, embedded=embedded_etcd), _reach(config, embedded=embedded_etcd)],
+        "etcd": lambda: check_etcd(config, embedded=embedded_etcd),
         "ssh": lambda: [_key(config.state)],
+        "secrets": lambda: _secrets(config, files),
         "slack": lambda: [_slack(config)],
     }
     for name in clouds_of(config):
         checks[name] = partial(_cloud, config, name, timeout_s)
     if not clouds_of(config):
         checks["clouds"] = lambda: [Finding("set up", ok=False, message=NO_CLOUD)]
+    if job is not None:
+        checks["job"] = lambda: [check_checkpoints(job)]
     return _gather({name: in_background(check, f"check-{name}") for name, check in checks.items()}, timeout_s)
 
 
@@ -70,42 +86,6 @@ def _result(subject: str, future: Future[Sequence[Finding]], left_s: float, time
         return [Finding("check", ok=False, message=f"the check itself failed, which is a bug in spotsup: {error!r}")]
 
 
-def _etcd(config: Config, *, embedded: bool) -> Finding:
-    from spotsup_trainer.etcd import EtcdError
-
-    from supervisor.journal.connection import login_of
-    from supervisor.journal.etcd_server import find_etcd
-
-    try:
-        if embedded:
-            where = config.state / "etcd"
-            return Finding("program", ok=True, message=f"{find_etcd()} would be started, with its data in {where}")
-        etcd = login_of(config).connect()
-    except SpotsupError as error:
-        return Finding("set up", ok=False, message=str(error))
-    endpoints = ", ".join(config.etcd.endpoints)
-    try:
-        etcd.get("/")
-    except EtcdError as error:
-        return Finding(
-            "answer",
-            ok=False,
-            message=f"etcd at {endpoints} cannot be used ({error}): start it, set etcd.endpoints, or let spotsupd "
-            "start one (--embedded-etcd, also here)",
-        )
-    finally:
-        etcd.close()
-    return Finding("answer", ok=True, message=f"etcd answers at {endpoints}")
-
-
-def _reach(config: Config, *, embedded: bool) -> Finding:
-    """Whether nodes may be given etcd's endpoints. Whether they reach them is tried by each node's bootstrap."""
-    if problem := refusal(config, embedded=embedded):
-        return Finding("nodes", ok=False, message=problem)
-    found = node_endpoints(config, embedded=embedded)
-    return Finding("nodes", ok=True, message=f"nodes are given etcd at {', '.join(found)}")
-
-
 def _key(state: Path) -> Finding:
     """The cluster's secret, from which all SSH keys are derived. The check does not create it."""
     path = state / "cluster.key"
@@ -118,15 +98,30 @@ def _key(state: Path) -> Finding:
     except OSError as error:
         message = f"{path} cannot be read ({error.strerror}): run the check as the daemon's user"
         return Finding("key", ok=False, message=message)
-    folder = next(each for each in (state.absolute(), *state.absolute().parents) if each.is_dir())
+    folder = next(each for each in (state.absolute(), *state.absolute().parents) if each.exists())
+    if not folder.is_dir():
+        message = f"{path} cannot be created, {folder} is not a folder: set state_dir"
+        return Finding("key", ok=False, message=message)
     if not os.access(folder, os.W_OK | os.X_OK):
         message = f"{path} cannot be created, {folder} is not writable: run as the daemon's user, or set state_dir"
         return Finding("key", ok=False, message=message)
     return Finding("key", ok=True, message=f"the daemon will create {path} and derive SSH keys from it")
 
 
+def _secrets(config: Config, files: Sequence[Path]) -> list[Finding]:
+    """That only the daemon's user, or its group, may read them."""
+    named = [Path(each) for each in (config.etcd.password_file, config.etcd.key, config.slack.webhook_file) if each]
+    found = []
+    for path in dict.fromkeys([*named, *files]):
+        with contextlib.suppress(OSError):  # who needs it reports that
+            if (mode := stat.S_IMODE(path.stat().st_mode)) & 0o007:
+                message = f"{path} holds secrets, and every user may use it (mode {mode:o}): `chmod o= {path}`"
+                found.append(Finding("files", ok=False, message=message))
+    return found or [Finding("files", ok=True, message="files with secrets are for their owner and group only")]
+
+
 def _slack(config: Config) -> Finding:
-    """The webhook's URL. Nothing is posted, because people would read it."""
+    """The webhook. Nothing is posted, because people would read it."""
     try:
         webhook = config.slack_webhook()
     except SpotsupError as error:
@@ -137,6 +132,10 @@ def _slack(config: Config) -> Finding:
     if parts.scheme not in {"http", "https"} or not parts.hostname:
         message = "the webhook is not a URL: copy it from Slack, as https://hooks.slack.com/services/…"
         return Finding("webhook", ok=False, message=message)
+    from supervisor.alerts.slack import Slack
+
+    if problem := Slack(webhook).try_without_posting():
+        return Finding("webhook", ok=False, message=f"alerts to {parts.hostname} would be lost: {problem}")
     return Finding("webhook", ok=True, message=f"alerts go to {parts.hostname}; this check posted nothing")
 
 

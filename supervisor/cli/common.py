@@ -139,5 +139,7 @@ def _config(config_path: Path | None, state_dir: Path | None, socket_path: Path 
     if state_dir is not None:
         config = config.model_copy(update={"state_dir": str(state_dir.absolute())})
     if socket_path is not None:
-        config = config.model_copy(update={"api": config.api.model_copy(update={"socket": str(socket_path)})})
+        config = config.model_copy(
+            update={"api": config.api.model_copy(update={"socket": str(socket_path.absolute())})}
+        )
     return check_paths(config)

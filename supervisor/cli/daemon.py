@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -38,20 +39,32 @@ def run(config: Config, embedded_etcd: bool) -> None:
 @main.command()
 @config_options
 @click.option("--timeout", "timeout_s", type=float, default=60.0, show_default=True, help="Seconds for each cloud.")
+@click.option("--job", "job_path", type=click.Path(path_type=Path), help="Also try the object store of a job file.")
 @output_option
-def check(config: Config, embedded_etcd: bool, timeout_s: float, output: str) -> None:
+@click.pass_context
+def check(
+    context: click.Context, config: Config, embedded_etcd: bool, timeout_s: float, job_path: Path | None, output: str
+) -> None:
     """Test the configuration, and say how to fix what fails.
 
-    Tests credentials, quota, permissions, images, etcd, SSH and Slack. Starts nothing and launches nothing. Exit code 1
-    if a test fails.
+    Tests credentials, quota, permissions, images, etcd, SSH, secrets and Slack. Starts nothing and launches nothing.
+    Exit code 1 if a test fails.
     """
     import logging
 
     from supervisor.cli.check import check_installation
+    from supervisor.cli.check_storage import read_job
 
     # SDKs log their errors too; here each error is a finding of one sentence.
     logging.getLogger().addHandler(logging.NullHandler())
-    found = check_installation(config, embedded_etcd=embedded_etcd, timeout_s=timeout_s)
+    config_path = context.params["config_path"]
+    found = check_installation(
+        config,
+        embedded_etcd=embedded_etcd,
+        timeout_s=timeout_s,
+        files=[config_path.with_name("environment")] if config_path else [],
+        job=read_job(job_path) if job_path else None,
+    )
     ok = all(each.finding.ok for each in found)
     if output == "json":
         rows = [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import fcntl
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -37,6 +38,10 @@ class EtcdLogin:
 
     def connect(self, timeout_s: float = 5.0) -> Etcd:
         """A client. Each endpoint may take `timeout_s` to answer. Raises StartError if a file cannot be used."""
+        for name, path in (("ca", self.ca), ("cert", self.cert), ("key", self.key)):
+            if path and not os.access(path, os.R_OK):
+                why = "cannot be read" if Path(path).exists() else "does not exist"
+                raise StartError(f"etcd.{name} names {path}, which {why}: correct it, or give the daemon's user access")
         try:
             tls = Tls(self.ca, self.cert or None, self.key or None) if self.ca else None
             return Etcd(self.endpoints, user=self.user or None, password=self.password, tls=tls, timeout_s=timeout_s)

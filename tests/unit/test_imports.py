@@ -29,6 +29,8 @@ ALLOWED = {
         "spotsup_trainer.etcd.mirror",
         "spotsup_trainer.timing",  # how long leaving takes, for both sides
         "spotsup_trainer.objects",
+        "spotsup_trainer.objects.check",  # `spotsupd check` tries a bucket as nodes do
+        "spotsup_trainer.objects.store",
         "spotsup_trainer.objects.url",  # how an object store is written, for both sides
         "spotsup_trainer.vitals",
         "spotsup_trainer.__version__",

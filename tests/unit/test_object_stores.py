@@ -42,6 +42,10 @@ ERROR = "Error performing PUT https://b.s3.amazonaws.com/k in 3ms - Server retur
             "the bucket is in another region",
         ),
         (
+            "Received redirect without LOCATION, this normally indicates an incorrectly configured region",
+            "the bucket is in another region",
+        ),
+        (
             f"{ERROR}400 Bad Request: <Error><Code>AuthorizationHeaderMalformed</Code></Error>",
             "the bucket is in another",
         ),

@@ -48,7 +48,7 @@ def test_an_environment_is_image_uv_or_a_requirements_file(environment: str) -> 
         ({"nodes": {"min": 2, "maximum": 3}}, "unknown key `nodes.maximum`; known here: min, desired, max"),
         ({"nodes": {"min": 2, "desired": 3, "max": 4, "multiple_of": 2}}, "desired is 3; it must be a multiple of 2"),
         ({"nodes": {"min": 5, "desired": 4, "max": 8}}, "min ≤ desired ≤ max is needed, but min is 5, desired 4"),
-        ({"nodes": {"min": "2"}}, "`nodes.min` is '2': input should be a valid integer"),
+        ({"nodes": {"min": "2"}}, "`nodes.min` is '2'; write a number, without quotes and without a unit"),
         ({"nodes": {"min": 0}}, "`nodes.min` is 0"),
         ({"nodes": 65}, "`nodes`: it is 65, and can be 1 to 64"),
         ({"nodes": "two"}, "`nodes`: 'two' is not a number; write `nodes: 4`, or a mapping with min, desired and max"),

@@ -252,9 +252,11 @@ _REMEDIES = {
     "checkpoints: use another",
     "SlowDown": "the store asks for fewer requests, and did so until the time was up",
 }
+# Only who has no other credentials asks the machine's metadata service for some.
+_METADATA_SERVICES = ("169.254.169.254", "/latest/api/token", "metadata.google.internal", "missing_credentials")
 _WRONG_REGION = "the bucket is in another region: set AWS_REGION to it in the job's `env`"
 _DENIED = "access is denied: give the machine's role what docs/permissions/*-checkpoints-* lists"
-_NO_CREDENTIALS = (
+NO_CREDENTIALS = (
     "there are no credentials: give the machine a role that may use the bucket (`instance_profile`, "
     "`service_account`, `identity` in spotsupd.toml)"
 )
@@ -274,8 +276,11 @@ def sentence_of(text: str) -> str:
     if code in _REMEDIES:
         return f"{_REMEDIES[code]} ({answer})"
     lowered = text.lower()
-    if "169.254.169.254" in text or "metadata.google.internal" in text or "missing_credentials" in lowered:
-        return f"{_NO_CREDENTIALS} ({_first_words(text)})"
+    if any(part in lowered for part in _METADATA_SERVICES):
+        return f"{NO_CREDENTIALS} ({_first_words(text)})"
+    # obstore follows no redirect without an address, as S3's to another region is, and says so in these words.
+    if "incorrectly configured region" in lowered:
+        return _WRONG_REGION
     if status == "301" or code in {"PermanentRedirect", "AuthorizationHeaderMalformed"}:
         return f"{_WRONG_REGION} ({answer})"
     if status in {"401", "403"}:
