@@ -18,7 +18,7 @@ help:
 	@echo "make test-long   all other tests, whole jobs among them: about a quarter of an hour"
 	@echo "make test-frameworks   with the real Lightning, transformers and TensorBoard, in an environment of their own"
 	@echo "make test-torch        launcher, rendezvous and Session on each supported torch: gigabytes (VERSIONS=2.6,2.15)"
-	@echo "make acceptance        bootstrap and training on stock Debian, then on virtual machines; needs root, for their images"
+	@echo "make acceptance        an installation and training on stock Debian, then on virtual machines; needs root, for their images"
 	@echo "make check   ruff, mypy and shellcheck"
 	@echo "make dist    wheel and sdist of both distributions, in build/dist"
 	@echo "make docs    write what is generated of docs/: the reference, and the state diagrams"

@@ -1,7 +1,7 @@
 """Stock Debian machines: a root file system from Debian's packages alone, booted by systemd-nspawn.
 
-    .tools/acceptance/stock-HASH/     root file system; HASH is that of the recipe
-    .tools/acceptance/wheels/         what pip downloads with its own settings, for machines without an index
+    .tools/stock/stock-HASH/   root file system; HASH is that of the recipe
+    .tools/stock/wheels/       what pip downloads with its own settings, for machines without an index
 
 A machine has its own systemd, cloud-init, sshd and users, a disk in memory that vanishes with it, and a bridge of its
 own. Its firewall admits SSH, and the other machines, as a cloud's security group does. It has python3 as Debian brings
@@ -11,6 +11,7 @@ it: no pip, no venv module, no torch. It shares no path with the daemon. Needs r
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import os
 import shutil
@@ -20,11 +21,12 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import MappingProxyType
 
 from provisioners.userdata import user_data
 from supervisor.identity import Identity
@@ -42,6 +44,8 @@ BUILD_TIMEOUT_S = 1800.0
 DOWNLOAD_TIMEOUT_S = 900.0
 BOOT_TIMEOUT_S = 300.0
 USER = "researcher"
+# What the jobs of these tests need, as torch's local build and the checkpoints in an object store do.
+REQUIREMENTS = ("torch==2.13.0", "numpy", "obstore")
 LOCK_HELD_S = 15
 
 _FINISH = r"""
@@ -59,7 +63,17 @@ table inet filter {{
         ct state established,related accept
         iif lo accept
         tcp dport 22 accept
-        ip saddr {members} accept
+        {more}
+    }}
+}}
+"""
+# A cloud's metadata service answers at this address on every machine; here the host does.
+METADATA_ADDRESS = "169.254.169.254"
+_METADATA = """\
+table ip metadata {{
+    chain output {{
+        type nat hook output priority -100;
+        ip daddr {address} tcp dport 80 dnat to {host}:{port}
     }}
 }}
 """
@@ -87,33 +101,45 @@ def why_not() -> str:
     return ""
 
 
-def ensure_root(clone: Path) -> Path:
-    """The root file system, built where this recipe's is not there. Raises SetupError."""
-    digest = hashlib.sha256(repr((SUITE, PACKAGES, CLOUD_INIT, _FINISH)).encode()).hexdigest()[:16]
-    folder = clone / ".tools" / "acceptance" / f"stock-{digest}"
-    if folder.is_dir():
-        return folder
-    ensure_installed(PROGRAMS, clone)
-    scratch = folder.with_name("stock-new")
-    shutil.rmtree(scratch, ignore_errors=True)
-    scratch.parent.mkdir(parents=True, exist_ok=True)
-    include = f"--include={','.join(PACKAGES)}"
-    _must(["mmdebstrap", "--quiet", "--variant=minbase", include, SUITE, str(scratch), mirror()], BUILD_TIMEOUT_S)
-    (scratch / "etc/cloud/cloud.cfg.d/90-stock.cfg").write_text(CLOUD_INIT)
-    _must(["chroot", str(scratch), "/bin/sh", "-c", _FINISH], 120.0)
-    scratch.rename(folder)
+def ensure_root(clone: Path, more: Sequence[str] = ()) -> Path:
+    """The root file system, with `more` packages, built where this recipe's is not there. Raises SetupError."""
+    packages = (*PACKAGES, *more)
+    digest = hashlib.sha256(repr((SUITE, packages, CLOUD_INIT, _FINISH)).encode()).hexdigest()[:16]
+    folder = clone / ".tools" / "stock" / f"stock-{digest}"
+    with one_builder(clone):
+        if folder.is_dir():
+            return folder
+        ensure_installed(PROGRAMS, clone)
+        scratch = folder.with_name(f"new-{digest}")
+        shutil.rmtree(scratch, ignore_errors=True)
+        include = f"--include={','.join(packages)}"
+        _must(["mmdebstrap", "--quiet", "--variant=minbase", include, SUITE, str(scratch), mirror()], BUILD_TIMEOUT_S)
+        (scratch / "etc/cloud/cloud.cfg.d/90-stock.cfg").write_text(CLOUD_INIT)
+        _must(["chroot", str(scratch), "/bin/sh", "-c", _FINISH], 120.0)
+        scratch.rename(folder)
     return folder
+
+
+@contextmanager
+def one_builder(clone: Path) -> Iterator[None]:
+    """One process at a time makes what tests share in a clone; another waits, and finds it."""
+    shared = clone / ".tools" / "stock"
+    shared.mkdir(parents=True, exist_ok=True)
+    with (clone / ".tools" / "stock.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def ensure_wheels(clone: Path, requirements: Sequence[str]) -> Path:
     """A wheelhouse with these packages and their dependencies, for the machines' Python. Raises SetupError."""
-    folder = clone / ".tools" / "acceptance" / "wheels"
-    if not any(folder.glob("torch-*.whl")):
-        version = ["--python-version", "3.11", "--only-binary", ":all:"]
-        _must(
-            [sys.executable, "-m", "pip", "download", "--quiet", "--dest", str(folder), *version, *requirements],
-            DOWNLOAD_TIMEOUT_S,
-        )
+    folder = clone / ".tools" / "stock" / "wheels"
+    with one_builder(clone):
+        if not all(any(folder.glob(f"{each.partition('=')[0]}-*.whl")) for each in requirements):
+            version = ["--python-version", "3.11", "--only-binary", ":all:"]
+            _must(
+                [sys.executable, "-m", "pip", "download", "--quiet", "--dest", str(folder), *version, *requirements],
+                DOWNLOAD_TIMEOUT_S,
+            )
     return folder
 
 
@@ -131,6 +157,7 @@ class Network:
         self.bridge = f"spotsup{number}"
         self.prefix = f"10.231.{number}"
         self.host = f"{self.prefix}.1"
+        self.members = f"{self.prefix}.128/25"
 
     def up(self) -> None:
         """Make the bridge."""
@@ -143,36 +170,55 @@ class Network:
         run(["ip", "link", "delete", self.bridge], cwd=Path("/"), timeout_s=30.0)
 
 
+def first_boot(node: str, identity: Identity) -> str:
+    """The user data of a rented machine. At its first boot a process holds apt's lock for a while."""
+    return user_data(node, USER, identity.client_key().public, identity.host_key(node), after=_LOCK)
+
+
 class StockMachine:
-    """A machine that was made for `node`."""
+    """A machine, called `node`. Its address ends in 130 + `number`."""
 
     def __init__(self, root: Path, network: Network, folder: Path, node: str, number: int) -> None:
         self.node, self.address = node, f"{network.prefix}.{130 + number}"
         self._root, self._network, self._folder = root, network, folder
         self._process: subprocess.Popen[bytes] | None = None
 
-    def boot(self, identity: Identity) -> None:
-        """With the user data of a rented machine."""
+    def boot(
+        self,
+        user_data: str,
+        *,
+        admits: str = "",
+        metadata_port: int = 0,
+        binds: Mapping[Path, str] = MappingProxyType({}),
+    ) -> None:
+        """With this user data. `admits`: a rule of its firewall beside that for SSH; without: all from its peers.
+        `metadata_port`: of the host, where the metadata service of its cloud answers. `binds`: folders, read-only.
+        """
         seed = self._folder / "seed"
         seed.mkdir(parents=True)
-        key = identity.client_key().public
-        document = user_data(self.node, USER, key, identity.host_key(self.node), after=_LOCK)
-        (seed / "user-data").write_text(document)
+        (seed / "user-data").write_text(user_data)
         (seed / "meta-data").write_text(f'{{"instance-id": "{self.node}", "local-hostname": "{self.node}"}}')
         link = self._folder / "host0.network"
-        link.write_text(f"[Match]\nName=host0\n[Network]\nAddress={self.address}/24\nLinkLocalAddressing=no\n")
-        firewall = self._folder / "nftables.conf"
-        firewall.write_text(_FIREWALL.format(members=f"{self._network.prefix}.128/25"))
-        binds = (
-            (seed, "/var/lib/cloud/seed/nocloud"),
-            (link, "/etc/systemd/network/10-host0.network"),
-            (firewall, "/etc/nftables.conf"),
+        link.write_text(
+            f"[Match]\nName=host0\n[Network]\nAddress={self.address}/24\nLinkLocalAddressing=no\n"
+            f"[Route]\nDestination={METADATA_ADDRESS}/32\nGateway={self._network.host}\n"
         )
+        firewall = self._folder / "nftables.conf"
+        rules = _FIREWALL.format(more=admits or f"ip saddr {self._network.members} accept")
+        if metadata_port:
+            rules += _METADATA.format(address=METADATA_ADDRESS, host=self._network.host, port=metadata_port)
+        firewall.write_text(rules)
+        places = {
+            seed: "/var/lib/cloud/seed/nocloud",
+            link: "/etc/systemd/network/10-host0.network",
+            firewall: "/etc/nftables.conf",
+            **binds,
+        }
         command = [
             *("systemd-nspawn", "--quiet", "--keep-unit", "--register=no", "--boot", "--volatile=overlay"),
             *("--directory", str(self._root), "--machine", f"{self._network.bridge}-{self.node}"),
             *("--network-bridge", self._network.bridge, "--resolv-conf=off", "--link-journal=no"),
-            *(f"--bind-ro={source}:{place}" for source, place in binds),
+            *(f"--bind-ro={source}:{place}" for source, place in places.items()),
         ]
         env = {**os.environ, "SYSTEMD_NSPAWN_UNIFIED_HIERARCHY": "1"}
         with (self._folder / "console.log").open("wb") as log:

@@ -30,11 +30,13 @@ from supervisor.nodes.prepare import pack_trainer, setup_of
 from supervisor.nodes.uv import pack_uv
 from supervisor.spec import parse_spec
 from tests.acceptance.stock import (
+    REQUIREMENTS,
     USER,
     Network,
     StockMachine,
     ensure_root,
     ensure_wheels,
+    first_boot,
     metadata_served,
     wheels_served,
     why_not,
@@ -45,7 +47,6 @@ from tools.stack import ROOT
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(2400)]
 
-REQUIREMENTS = ("torch==2.13.0", "numpy")
 STEPS = 60
 BOOTSTRAP_S = 1200.0
 TRAIN_S = 600.0
@@ -119,7 +120,7 @@ class Installation:
         self.machines = [StockMachine(root, self.network, folder / f"n{n}", f"n{n}", n) for n in (1, 2)]
         for machine in self.machines:
             stack.callback(machine.kill)
-            machine.boot(self.identity)
+            machine.boot(first_boot(machine.node, self.identity))
         for machine in self.machines:
             machine.await_sshd()
 

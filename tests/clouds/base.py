@@ -288,12 +288,12 @@ class _Quiet(WSGIRequestHandler):  # type: ignore[misc]
 class CloudServer(ABC):
     """A cloud on a port of its own, served by daemon threads."""
 
-    def __init__(self, cloud: Any, folder: Path, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(self, cloud: Any, folder: Path, tls: ssl.SSLContext | None = None, *, host: str = "127.0.0.1") -> None:
         self.cloud = cloud
         self.folder = folder
-        self._server = make_server("127.0.0.1", 0, cloud, threaded=True, request_handler=_Quiet, ssl_context=tls)
+        self._server = make_server(host, 0, cloud, threaded=True, request_handler=_Quiet, ssl_context=tls)
         self._server.daemon_threads = True
-        self.url = f"{'https' if tls else 'http'}://127.0.0.1:{self._server.server_port}"
+        self.url = f"{'https' if tls else 'http'}://{host}:{self._server.server_port}"
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
         self._thread.start()
 

@@ -52,14 +52,14 @@ class S3:
     """`fault` is asked about each request to `bucket`. Thread-safe: requests are carried out one at a time, so that
     conditional writes are as atomic as S3's."""
 
-    def __init__(self) -> None:
+    def __init__(self, host: str = "127.0.0.1") -> None:
         self.bucket = f"checkpoints-{secrets.token_hex(6)}"
         self.fault: Callable[[Request], Fault | None] = lambda _: None
         self.requests: list[Request] = []
         self._moto = DomainDispatcherApplication(create_backend_app)
         self._lock = threading.Lock()
-        self._server = make_server("127.0.0.1", 0, self._answer, threaded=True)
-        self.url = f"http://127.0.0.1:{self._server.server_port}"
+        self._server = make_server(host, 0, self._answer, threaded=True)
+        self.url = f"http://{host}:{self._server.server_port}"
 
     @property
     def place(self) -> str:

@@ -10,6 +10,7 @@ import pytest
 from bootstrap.gpu.step import Condition, diagnose
 from tests.acceptance.checks import recorded
 from tests.acceptance.image import MIRROR, mirror_in, mounts_below, torch_files
+from tests.acceptance.reading import lost_steps, phases, steps_in
 from tests.acceptance.table import BrokenError, Results, expect
 
 
@@ -58,3 +59,31 @@ def test_a_run_is_good_when_all_of_it_was_shown(tmp_path: Path) -> None:
     with results.row("two"):
         expect(holds=True, observed="")
     assert results.ok
+
+
+def test_steps_that_were_made_twice_are_counted() -> None:
+    printed = "n1 | step 7 round 1 world 2 loss 3.10\nn1 | step 8 round 1 world 2 loss 3.00\nn1 | [spotsup] round 2\n"
+    assert steps_in(printed) == [(7, 1, 2), (8, 1, 2)]
+    # Step 9 ends round 1, and is not printed.
+    assert lost_steps(steps_in(f"{printed}n1 | step 10 round 2 world 2 loss 2.9")) == 0
+    assert lost_steps(steps_in(f"{printed}n1 | step 9 round 2 world 2 loss 2.9")) == 1
+    assert lost_steps(steps_in(f"{printed}n1 | step 4 round 2 world 2 loss 2.9")) == 6
+    with pytest.raises(AssertionError, match="step 10 of round 2 was not made"):
+        lost_steps(steps_in(f"{printed}n1 | step 11 round 2 world 2 loss 2.9"))
+
+
+def test_the_phases_of_a_start_are_read_from_the_daemons_log() -> None:
+    log = """\
+Started spotsupd.service.
+2026-11-22T23:20:41.000000Z [info     ] requested n1 in us-east-1a (m5.large) job=chars kind=launch-requested
+2026-11-22T23:20:44.500000Z [info     ] waiting for 2 nodes to begin; 2 nodes are bootstrapping job=chars
+2026-11-22T23:21:44.500000Z [info     ] waiting for 2 nodes to begin; 2 nodes are bootstrapping job=chars
+2026-11-22T23:22:27.000000Z [info     ] waiting for 2 nodes to begin; 2 nodes are ready job=chars
+"""
+    found = phases(log)
+    asked = found["machines are asked for"]
+    assert {name: at - asked for name, at in found.items()} == {
+        "machines are asked for": 0.0,
+        "machines answer": 3.5,
+        "nodes are ready": 106.0,
+    }

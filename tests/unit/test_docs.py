@@ -44,7 +44,7 @@ NOT_RUN = {
         "make check": "CI runs it",
     },
     INSTALL: {
-        "sudo": "needs root on a host of its own, and changes it; of these, tests/integration/test_init.py runs `init`",
+        "sudo": "needs root on a host of its own, and changes it: tests/acceptance/test_story.py runs them there",
         "uv tool install": "needs a package index; tests/integration/test_distributions.py installs the wheels",
         "pipx install": "needs a package index",
         "aws ": "needs an account",
