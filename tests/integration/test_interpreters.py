@@ -7,6 +7,7 @@ import os
 import subprocess
 from contextlib import closing
 from dataclasses import asdict
+from email.message import Message
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from spotsup_trainer.etcd import Etcd
 from spotsup_trainer.wire import AgentConfig, Ended, Keys, Metadata, decode
 
 from tests.support.interpreters import INTERPRETERS, interpreter
+from tests.support.serving import answering
 
 TRAINER = Path(__file__).resolve().parents[2] / "trainer"
 KEYS = Keys("test")
@@ -87,6 +89,46 @@ def test_an_agent_runs_a_job_to_its_end(version: str, etcd_endpoint: str, tmp_pa
         assert decode(Ended, found.value).outcome == "success"
         written = b"".join(chunk.value for chunk in etcd.range(KEYS.logs("job", "n1")).kvs).decode()
     assert "says hello" in written
+
+
+# By path: what each cloud's metadata service answers about a machine that will be taken at 2026-11-21, 08:02 UTC.
+ANSWERS = {
+    "/latest/api/token": "a-token",
+    "/latest/meta-data/spot/instance-action": '{"action": "terminate", "time": "2026-11-21T08:02:00Z"}',
+    "/metadata/instance/compute/name": "vm-1",
+    "/metadata/scheduledevents": json.dumps(
+        {
+            "Events": [
+                {
+                    "EventId": "1",
+                    "EventType": "Preempt",
+                    "Resources": ["vm-1"],
+                    "NotBefore": "Sat, 21 Nov 2026 08:02:00 GMT",
+                }
+            ]
+        }
+    ),
+    "/computeMetadata/v1/instance/preempted": "TRUE",
+}
+
+
+@pytest.mark.parametrize("version", INTERPRETERS)
+def test_every_clouds_notice_is_read(version: str, tmp_path: Path) -> None:
+    program = """
+import json, sys, time
+from spotsup_trainer.agent.notices import reader_for
+from spotsup_trainer.wire import Metadata
+found = {kind: reader_for(Metadata(kind, sys.argv[1])).read() for kind in ("aws", "azure", "gcp")}
+print(json.dumps({**found, "gcp": 0 < found["gcp"] - time.time() <= 30}))
+"""
+
+    def answer(path: str, _: Message) -> tuple[int, str]:
+        found = ANSWERS.get(path.partition("?")[0])
+        return (404, "") if found is None else (200, found)
+
+    with answering(answer, headers={"ETag": "1"}) as url:
+        done = bare(interpreter(version), "-S", "-c", program, url, cwd=tmp_path)
+    assert json.loads(done.stdout or "null") == {"aws": 1795248120.0, "azure": 1795248120.0, "gcp": True}, done.stderr
 
 
 def test_modules_beside_the_code_do_not_shadow_those_that_the_launcher_imports(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -22,7 +23,7 @@ from spotsup_trainer.agent.decisions import (
     log_budget,
     must_leave,
 )
-from spotsup_trainer.agent.notices import LocalReader, reader_for
+from spotsup_trainer.agent.notices import LocalReader, NoticeWatcher, reader_for
 from spotsup_trainer.launcher.run_dir import Outcome, RunDir
 from spotsup_trainer.wire import Ended, Metadata, Progress, encode
 from spotsup_trainer.worker_files import WorkerFiles
@@ -186,3 +187,21 @@ def test_a_thousand_rounds_leave_the_files_of_one(tmp_path: Path) -> None:
         *("session-1000-0", "session-1000-1", "yield-1000"),
     ]
     assert (run_dir.sessions(1000, 2), run_dir.parked(1000, 2)) == (2, 0)
+
+
+class OddReader:
+    """Its cloud answers once in a form that nobody foresaw."""
+
+    def __init__(self) -> None:
+        self._answers = iter([None, 17.0])
+
+    def read(self) -> float | None:
+        answer = next(self._answers)
+        return answer.real  # type: ignore[union-attr]  # of None: an AttributeError
+
+
+def test_an_unforeseen_answer_of_a_metadata_service_does_not_end_the_watch() -> None:
+    deadlines: queue.SimpleQueue[float] = queue.SimpleQueue()
+    watcher = NoticeWatcher(OddReader(), deadlines.put)
+    watcher.start()
+    assert deadlines.get(timeout=30.0) == 17.0

@@ -48,7 +48,8 @@ class AwsReader:
         if reply is not None:
             action = json.loads(reply)
             log.info("EC2 will %s this instance at %s", action["action"], action["time"])
-            return datetime.fromisoformat(action["time"]).timestamp()
+            # Python 3.9 and 3.10, which many images have, know no Z.
+            return datetime.fromisoformat(action["time"].replace("Z", "+00:00")).timestamp()
         self._look_for_rebalance()
         time.sleep(_POLL_S)
         return None

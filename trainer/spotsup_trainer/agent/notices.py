@@ -96,7 +96,7 @@ class NoticeWatcher:
         while not self._stopping.is_set():
             try:
                 deadline = self._reader.read()
-            except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError) as error:
+            except Exception as error:  # noqa: BLE001 - whatever it is: without this thread no notice is ever read
                 if str(error) != logged:
                     logged = str(error)
                     log.warning("cannot read the metadata service: %s; retrying", error)
