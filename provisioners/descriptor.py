@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from provisioners.account import CloudAccount, Wish
 from provisioners.base import Finding, Provisioner
 from provisioners.host import HostTraits
 from provisioners.settings import Section
@@ -18,6 +19,8 @@ Starter: TypeAlias = Callable[[Any, Path, contextlib.ExitStack], None]
 # Gets the cloud's section and a time limit in seconds; (its source, the types). Raises ProvisionerError.
 TypesReader: TypeAlias = Callable[[Any, float], tuple[str, Sequence[Any]]]
 StartCheck: TypeAlias = Callable[[Any, Path, float], Finding | None]
+# Gets the cloud's section; loads the SDK, and calls nothing. Raises ProvisionerError.
+AccountFactory: TypeAlias = Callable[[Any, Wish], CloudAccount]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,5 +47,7 @@ class Descriptor:
     has_catalog: bool = True
     # Reads the types that it describes itself, for `spotsupd catalogue refresh`; None: it describes none.
     types: TypesReader | None = None
+    # Makes what an installation needs in an account beside machines (provisioners/account.py); None: people do it.
+    account: AccountFactory | None = None
     # How long before a preemption its notice comes, at least; 0: not known.
     notice_s: float = 0.0

@@ -26,6 +26,7 @@ _NAMES = {
     "sts": "STS",
     "service-quotas": "Service Quotas",
     "efs": "EFS",
+    "iam": "IAM",
     "pricing": "AWS Price List",
 }
 

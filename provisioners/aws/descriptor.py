@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from provisioners.account import CloudAccount, Wish
 from provisioners.aws.settings import AwsSettings
 from provisioners.base import Provisioner
 from provisioners.descriptor import Descriptor
@@ -26,11 +27,18 @@ def _types(settings: AwsSettings, timeout_s: float) -> tuple[str, Sequence[Any]]
     return types.SOURCE, types.read(settings, timeout_s)
 
 
+def _account(settings: AwsSettings, wish: Wish) -> CloudAccount:
+    from provisioners.aws.account.hand import AwsAccount
+
+    return AwsAccount(settings, wish)
+
+
 AWS = Descriptor(
     name="aws",
     settings=AwsSettings,
     factory=_provisioner,
     types=_types,
+    account=_account,
     metadata="aws",
     notice_s=120.0,
     host=HostTraits(

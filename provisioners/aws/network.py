@@ -16,7 +16,7 @@ _EVERYWHERE = "0.0.0.0/0"
 
 def check(aws: Aws, settings: AwsSettings, region: str, deadline: Deadline) -> str:
     """The finding's message. Raises ProvisionerError for what keeps nodes from working."""
-    vpc, subnets = _subnets(aws, settings, region, deadline)
+    vpc, subnets = subnets_of(aws, settings, region, deadline)
     if settings.public_address:
         _check_routes(aws, vpc, subnets, deadline, region)
     names = settings.security_groups.get(region, ())
@@ -75,7 +75,7 @@ def _is_for_members(rule: Mapping[str, Any], groups: Sequence[str]) -> bool:
     )
 
 
-def _subnets(aws: Aws, settings: AwsSettings, region: str, deadline: Deadline) -> tuple[str, list[str]]:
+def subnets_of(aws: Aws, settings: AwsSettings, region: str, deadline: Deadline) -> tuple[str, list[str]]:
     """(the VPC, the subnets in it) in which nodes of the region start."""
     wanted = {zone: each for zone, each in settings.subnets.items() if zone.startswith(region)}
     if wanted:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 from spotsup_trainer import __version__
 
-from supervisor.cli import catalogue, etcd, init, journal
+from supervisor.cli import account, catalogue, etcd, init, journal
 from supervisor.cli.common import EXIT_CODES, config_options, output_option, print_json
 
 if TYPE_CHECKING:
@@ -103,6 +103,7 @@ def _set_up_logging() -> None:
 
 for command in (
     init.init,
+    account.destroy,
     catalogue.catalogue,
     journal.export,
     journal.import_,

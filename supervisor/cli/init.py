@@ -6,7 +6,8 @@ import os
 import secrets
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ import click
 from supervisor.cli.common import exit_on_error
 
 if TYPE_CHECKING:
+    from provisioners.account import CloudAccount
     from supervisor.config import Config
     from supervisor.installation.answers import Answers, Kind
     from supervisor.installation.layout import Programs
@@ -41,6 +43,12 @@ class Options:
     replace: bool
     dry_run: bool
     start: bool
+    # What is made in the cloud account, if anything is.
+    account: bool
+    ssh_from: tuple[str, ...]
+    shared_storage: bool
+    checkpoints: str
+    yes: bool
 
     @property
     def answers_given(self) -> bool:
@@ -71,17 +79,34 @@ class Options:
 @click.option("--replace", is_flag=True, help="Write files anew that differ. The old one is kept as NAME.old.")
 @click.option("--no-start", "start", is_flag=True, flag_value=False, default=True, help="Start no unit.")
 @click.option("--dry-run", is_flag=True, help="Print what would be made, and do nothing.")
+@click.option(
+    "--account",
+    is_flag=True,
+    help="Also make what the installation needs in the cloud account: network rules, and an identity for a host.",
+)
+@click.option(
+    "--ssh-from",
+    multiple=True,
+    metavar="ADDRESS",
+    help="With --account: from where the daemon logs in to nodes, an address or a network. May be given several "
+    "times.  [default: --address, where nodes have private addresses only]",
+)
+@click.option("--shared-storage", is_flag=True, help="With --account: a file system for all nodes. It costs money.")
+@click.option("--checkpoints", default="", metavar="URL", help="With --account: a bucket that nodes may write to.")
+@click.option("--yes", is_flag=True, help="With --account: do not ask.")
 def init(**given: Any) -> None:
     """Make an installation: configuration, keys, certificates, users of etcd, units.
 
     Asks for what the options do not say. May be repeated: it makes what is missing, goes on where it was interrupted,
-    and leaves files that differ as they are, and says so. Makes nothing in a cloud account, and does not start the
-    daemon.
+    and leaves files that differ as they are, and says so. Makes nothing in a cloud account without --account, and does
+    not start the daemon. `spotsupd destroy` undoes --account.
     """
     from supervisor.errors import UsageError
 
     with exit_on_error("spotsupd"):
         options = Options(**given)
+        if not options.account and (options.ssh_from or options.shared_storage or options.checkpoints or options.yes):
+            raise UsageError("--ssh-from, --shared-storage, --checkpoints and --yes are for --account")
         if options.kind != "host":
             _init_personal(options)
         elif options.state_dir:
@@ -94,26 +119,38 @@ def init(**given: Any) -> None:
 
 
 def _init_host(options: Options) -> None:
-    from supervisor.errors import StartError
+    from supervisor.errors import StartError, UsageError
     from supervisor.installation.answers import is_etcd_here
-    from supervisor.installation.layout import ETC, Programs, Secrets, host_items
+    from supervisor.installation.layout import ETC, STATE, Programs, Secrets, host_items
 
     if os.geteuid() != 0:
         raise StartError("a host's installation is made by root: run it with sudo, or give --kind personal")
-    config, text, asked = _configured(options, ETC / "spotsupd.toml")
+    file = ETC / "spotsupd.toml"
+    configured = _configured(options, file)
+    config = configured.config
     here = is_etcd_here(config)
     programs = Programs(Path(sys.prefix) / "bin" / "spotsupd", _etcd_program() if here else Path())
     _check_host(config, programs, here=here)
     made = Secrets(secrets.token_bytes(32), f"{secrets.token_hex(32)}\n".encode())
-    items = host_items(config, text, _units(), programs, made)
-    steps = _carry_out(items, options, _commands(config, options, here=here), asked=asked)
+    items = partial(host_items, config, units=_units(), programs=programs, secrets=made)
+    account = None
+    if options.account:
+        if not here:
+            raise UsageError("--account is for the host that has etcd: the others use what it made")
+        account = _prepared(configured, options, STATE / "cluster.key", made.cluster_key)
+    commands = _commands(config, options, here=here)
+    if account and not options.dry_run:
+        # The key is stored first: what is made in the account carries its mark. The configuration gets the ids, last.
+        _carry_out(items(None), options, commands, asked=configured.asked)
+        configured = _make_in_account(account, configured, file)
+    steps = _carry_out(items(configured.text), options, commands, asked=configured.asked)
     if options.dry_run:
         return
     if here:
         _make_certificates(config)
     if options.start and SYSTEMD.is_dir():
         _start(config, here=here)
-    _say_next_of_host(config, options, steps, here=here)
+    _say_next_of_host(config, options, steps, here=here, first=configured.todo)
 
 
 def _etcd_program() -> Path:
@@ -197,13 +234,15 @@ def _start(config: Config, *, here: bool) -> None:
         click.echo(make_users(config))
 
 
-def _say_next_of_host(config: Config, options: Options, steps: Sequence[Step], *, here: bool) -> None:
+def _say_next_of_host(
+    config: Config, options: Options, steps: Sequence[Step], *, here: bool, first: Sequence[str]
+) -> None:
     from supervisor.installation.answers import ETCD_PORT
     from supervisor.installation.layout import ETC, STATE, USER
     from supervisor.installation.plan import Replace
 
     file = ETC / "spotsupd.toml"
-    todo = []
+    todo = list(first)
     if here and not (options.start and SYSTEMD.is_dir()):
         todo += [f"systemctl enable --now {ETCD_UNIT} {TIMER}", f"sudo -u {USER} spotsupd etcd-users --config {file}"]
     elif any(isinstance(step, Replace) for step in steps):
@@ -225,34 +264,104 @@ def _init_personal(options: Options) -> None:
 
     home = os.environ.get("XDG_CONFIG_HOME") or str(Path.home() / ".config")
     path = Path(home) / "spotsup" / "spotsupd.toml"
-    config, text, asked = _configured(options, path)
-    user, group = user_name(os.geteuid()), group_name(os.getegid())
-    items = personal_items(config, path, text, Secrets(secrets.token_bytes(32), b""), user, group)
-    _carry_out(items, options, [], asked=asked)
+    configured = _configured(options, path)
+    config, made = configured.config, Secrets(secrets.token_bytes(32), b"")
+    owner = {"user": user_name(os.geteuid()), "group": group_name(os.getegid())}
+    items = partial(personal_items, config, path, secrets=made, **owner)
+    account = None
+    if options.account:
+        account = _prepared(configured, options, config.state / "cluster.key", made.cluster_key)
+    if account and not options.dry_run:
+        _carry_out(items(text=None), options, [], asked=configured.asked)
+        configured = _make_in_account(account, configured, path)
+    _carry_out(items(text=configured.text), options, [], asked=configured.asked)
     if not options.dry_run:
-        _say_next([f"spotsupd {each} --embedded-etcd --config {path}" for each in ("check", "run")])
+        commands = [f"spotsupd {each} --embedded-etcd --config {path}" for each in ("check", "run")]
+        _say_next([*configured.todo, *commands])
 
 
 # -- both --------------------------------------------------------------------------------------------------
 
 
-def _configured(options: Options, path: Path) -> tuple[Config, str | None, bool]:
-    """The configuration that counts; its text, None where the file is not looked at; whether a person was asked.
+@dataclass(frozen=True, slots=True)
+class Configured:
+    """The configuration that counts, and what it comes from."""
 
-    A file that is there counts, whatever the options say: with --replace it is written anew.
-    """
+    config: Config
+    # None where the file is not looked at.
+    text: str | None
+    answers: Answers | None
+    # Whether a person was asked.
+    asked: bool
+    # What a person has still to do for it.
+    todo: tuple[str, ...] = ()
+
+
+def _configured(options: Options, path: Path) -> Configured:
+    """A file that is there counts, whatever the options say: with --replace it is written anew."""
     import tomllib
 
     from supervisor.config import check_paths, load_config, parse_config
     from supervisor.installation.answers import configuration
 
     if path.exists() and not options.answers_given:
-        return load_config(path), None, False
+        return Configured(load_config(path), None, None, asked=False)
     answers, asked = _answers(options)
     text = configuration(answers)
     if path.exists() and not options.replace:
-        return load_config(path), text, asked
-    return check_paths(parse_config(tomllib.loads(text), str(path))), text, asked
+        return Configured(load_config(path), text, answers, asked=asked)
+    return Configured(check_paths(parse_config(tomllib.loads(text), str(path))), text, answers, asked=asked)
+
+
+def _prepared(configured: Configured, options: Options, key: Path, new_key: bytes) -> CloudAccount | None:
+    """The account, looked at, shown and agreed to; None where nothing is to be done. Raises UsageError, StartError."""
+    from provisioners.account import Wish
+    from provisioners.base import ProvisionerError
+    from supervisor.cli import account
+    from supervisor.errors import CommandRefusedError, StartError
+    from supervisor.identity import Identity, load_identity
+    from supervisor.installation.answers import etcd_names
+
+    config = configured.config
+    account.account_cloud(config)
+    identity = load_identity(key) if key.exists() else Identity(new_key)
+    wish = Wish(
+        owner=identity.owner(config.cluster),
+        ssh_from=account.ssh_sources(config, options.ssh_from, options.address or next(iter(etcd_names(config)), "")),
+        host_identity=options.kind == "host",
+        shared_storage=options.shared_storage,
+        checkpoints=options.checkpoints,
+        permissions=account.permissions(),
+    )
+    try:
+        opened = account.open_account(config, wish)
+        whose, plan = opened.whose(), opened.missing()
+    except ProvisionerError as error:
+        raise StartError(f"nothing was made: {error}") from error
+    if plan.problems:
+        raise CommandRefusedError("; ".join(plan.problems))
+    account.show(plan, whose)
+    if plan.steps and not options.dry_run:
+        account.agree("Make that in the account?", yes=options.yes, refusal="nothing was made")
+    return opened
+
+
+def _make_in_account(opened: CloudAccount, configured: Configured, path: Path) -> Configured:
+    """Make it, and the configuration with what was made. Raises StartError."""
+    from supervisor.cli import account
+    from supervisor.installation.answers import configuration
+
+    made = account.make(opened)
+    name = account.account_cloud(configured.config)
+    text, answers = configured.text, configured.answers
+    if text is not None and answers is not None:
+        text = configuration(replace(answers, section=account.merged(answers.section, made.settings)))
+    todo = made.todo
+    section = configured.config.cloud(name)
+    if section is not None and (text is None or path.exists()):
+        lines = account.differing(made.settings, section.model_dump())
+        todo = (*(f"in {path}, [{name}]: {line}" for line in lines), *todo)
+    return Configured(configured.config, text, answers, asked=False, todo=todo)
 
 
 def _answers(options: Options) -> tuple[Answers, bool]:

@@ -16,6 +16,7 @@ from moto.ec2.models import ec2_backends
 from provisioners.aws.provisioner import AwsProvisioner
 from provisioners.aws.settings import AwsSettings
 from provisioners.base import Provisioner
+from tests.clouds.aws_account import NEEDS
 from tests.clouds.aws_ec2 import Ec2
 from tests.clouds.aws_wire import Call, FakeAwsError, read_call
 from tests.clouds.base import Answer, CloudServer, WireCloud
@@ -39,6 +40,9 @@ _CREDENTIALS = {
         "Signature expired: 20260127T001427Z is now earlier than 20260127T014428Z (20260127T015928Z - 15 min.)",
     ),
 }
+
+
+_DENIED = {"ec2": "UnauthorizedOperation", "iam": "AccessDenied"}
 
 
 class Cloud(WireCloud):
@@ -79,12 +83,12 @@ class Cloud(WireCloud):
             raise _CREDENTIALS[self.credentials]
         for name in self.needed(call):
             if name in self.denied:
-                code = "UnauthorizedOperation" if call.service == "ec2" else "AccessDeniedException"
+                code = _DENIED.get(call.service, "AccessDeniedException")
                 raise FakeAwsError(code, f"You are not authorized to perform this operation: {name}.")
 
     def needed(self, call: Call) -> list[str]:
         """As the base says."""
-        names = [f"{call.service}:{call.action}"]
+        names = [f"{call.service}:{call.action}", *NEEDS.get(call.action, ())]
         if call.action in {"CreateNetworkInterface", "AllocateAddress"}:
             names += ["ec2:CreateTags"]
         if call.action == "RunInstances":

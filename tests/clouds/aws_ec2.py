@@ -14,9 +14,12 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import quote
 
+from moto.core import DEFAULT_ACCOUNT_ID
+from moto.efs.models import efs_backends
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
 from werkzeug.test import run_wsgi_app
 
+from tests.clouds.aws_account import Account
 from tests.clouds.aws_instances import Instances, Record, Seen
 from tests.clouds.aws_wire import Call, FakeAwsError, ec2_answer, matches, without
 from tests.clouds.base import Answer
@@ -48,7 +51,9 @@ class Ec2:
         self._unknown: Counter[str] = Counter()
         self._tokens: dict[tuple[str, str, str], tuple[str, Answer, str]] = {}
         self._moto = DomainDispatcherApplication(create_backend_app)
+        self.account = Account(self._by_moto, self.fleet.backend)
         self._handlers: dict[str, Callable[[Call], Answer]] = {
+            **self.account.handlers,
             "RunInstances": self._run_instances,
             "DescribeInstances": self._describe_instances,
             "TerminateInstances": self._terminate_instances,
@@ -367,6 +372,8 @@ class Ec2:
 
     def _mount_targets(self, call: Call) -> Answer:
         name = call.form["FileSystemId"]
+        if name in efs_backends[DEFAULT_ACCOUNT_ID][call.region].file_systems_by_id:
+            return self._by_moto(call)
         if name not in self.mount_targets:
             raise FakeAwsError("FileSystemNotFound", f"File system '{name}' does not exist.")
         found = [

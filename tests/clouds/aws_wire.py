@@ -77,7 +77,7 @@ class FakeAwsError(FakeError):
         if call.service in {"ssm", "servicequotas", "pricing"}:
             return Answer(status, {"__type": self.code, "message": str(self)})
         code, message = escape(self.code), escape(str(self))
-        if call.service == "sts":
+        if call.service in {"sts", "iam"}:
             text = f"<ErrorResponse><Error><Type>Sender</Type><Code>{code}</Code><Message>{message}</Message></Error>"
             text += "<RequestId>test</RequestId></ErrorResponse>"
         else:
@@ -93,11 +93,20 @@ def read_call(environ: Mapping[str, Any], body: bytes) -> Call:
     if target := environ.get("HTTP_X_AMZ_TARGET"):
         return Call(service, region, target.rpartition(".")[2], json.loads(body or b"{}"), environ, body)
     if service == "elasticfilesystem":  # the one REST service
-        query = dict(parse_qsl(environ.get("QUERY_STRING", "")))
-        action = {"/2015-02-01/mount-targets": "DescribeMountTargets"}.get(environ["PATH_INFO"], environ["PATH_INFO"])
-        return Call(service, region, action, query, environ, body)
+        return _efs_call(region, environ, body)
     form = dict(parse_qsl(body.decode(), keep_blank_values=True))
     return Call(service, region, form.get("Action", ""), form, environ, body)
+
+
+def _efs_call(region: str, environ: Mapping[str, Any], body: bytes) -> Call:
+    """By method and path: /2015-02-01/file-systems or mount-targets, and an id."""
+    kind, _, name = environ["PATH_INFO"].removeprefix("/2015-02-01/").partition("/")
+    verb = {"POST": "Create", "GET": "Describe", "DELETE": "Delete"}[environ["REQUEST_METHOD"]]
+    what = {"file-systems": "FileSystem", "mount-targets": "MountTarget"}[kind]
+    form = {**dict(parse_qsl(environ.get("QUERY_STRING", ""))), **(json.loads(body) if body else {})}
+    if name:
+        form[f"{what}Id"] = name
+    return Call("elasticfilesystem", region, f"{verb}{what}{'s' * (verb == 'Describe')}", form, environ, body)
 
 
 def ec2_answer(action: str, result: Mapping[str, Any]) -> Answer:

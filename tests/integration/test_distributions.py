@@ -21,7 +21,8 @@ VERSION = spotsup_trainer.__version__
 ROOMS = {"spotsup": ("supervisor", "provisioners", "bootstrap"), "spotsup_trainer": ("spotsup_trainer",)}
 MODULES = {"spotsup": ("spotsup_entry.py",), "spotsup_trainer": ()}
 HOMES = {"spotsup": REPO, "spotsup_trainer": REPO / "trainer"}
-UNITS = {f"share/spotsup/systemd/{path.name}" for path in (REPO / "systemd").iterdir()}
+SHARED = {"systemd": "systemd", "docs/permissions": "permissions"}
+UNITS = {f"share/spotsup/{to}/{path.name}" for at, to in SHARED.items() for path in (REPO / at).iterdir()}
 
 
 def run(*command: str | Path, cwd: Path = REPO, **environ: str) -> str:
@@ -87,7 +88,7 @@ def test_an_sdist_has_what_its_wheel_is_built_from_and_no_tests(dist: Path, name
     files = files_of_sdist(dist, name)
     assert files >= product_files(name) | {"LICENSE", "README.md", "pyproject.toml", "PKG-INFO"}
     assert not {each for each in files if each.partition("/")[0] in ("tests", "benchmarks", "tools")}
-    assert name != "spotsup" or files >= {f"systemd/{Path(unit).name}" for unit in UNITS}
+    assert name != "spotsup" or files >= {f"{at}/{path.name}" for at in SHARED for path in (REPO / at).iterdir()}
 
 
 def test_a_wheel_can_be_built_from_the_sdist(dist: Path, tmp_path: Path) -> None:

@@ -44,11 +44,10 @@ NOT_RUN = {
         "make check": "CI runs it",
     },
     INSTALL: {
+        "sudo -E": "needs an account: tests/integration/test_init_account.py runs `init --account` and `destroy`",
         "sudo": "needs root on a host of its own, and changes it: tests/acceptance/test_story.py runs them there",
         "uv tool install": "needs a package index; tests/integration/test_distributions.py installs the wheels",
         "pipx install": "needs a package index",
-        "aws ": "needs an account",
-        "group=$(aws ": "needs an account",
         "gcloud ": "needs an account",
         "az ": "needs an account",
     },

@@ -1,0 +1,228 @@
+"""What `spotsupd init --account` makes in a cloud account, and `spotsupd destroy` deletes."""
+
+from __future__ import annotations
+
+import ipaddress
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from supervisor.cli.common import ENDED, exit_on_error
+
+if TYPE_CHECKING:
+    from provisioners.account import CloudAccount, Made, Plan, Wish
+    from provisioners.base import Owner
+    from supervisor.config import Config
+
+MACHINES_S = 60.0  # to list an owner's machines in all regions
+
+
+def account_cloud(config: Config) -> str:
+    """The one rented cloud of a configuration, whose account spotsup can fill. Raises UsageError."""
+    from provisioners.registry import CLOUDS
+    from supervisor.clouds import clouds_of
+    from supervisor.errors import UsageError
+    from supervisor.installation.answers import rented
+
+    able = ", ".join(name for name, cloud in CLOUDS.items() if cloud.account)
+    found = [name for name in clouds_of(config) if name in rented()]
+    if len(found) != 1:
+        raise UsageError(
+            f"the configuration names {len(found)} clouds that are rented: this needs exactly one of {able}"
+        )
+    if CLOUDS[found[0]].account is None:
+        raise UsageError(
+            f"spotsup makes nothing in accounts of {found[0]} yet, only of {able}: docs/install.md has the commands"
+        )
+    return found[0]
+
+
+def open_account(config: Config, wish: Wish) -> CloudAccount:
+    """The account of a configuration's one cloud. Raises UsageError, ProvisionerError."""
+    from provisioners.registry import CLOUDS
+
+    name = account_cloud(config)
+    factory = CLOUDS[name].account
+    assert factory is not None
+    return factory(config.cloud(name), wish)
+
+
+def ssh_sources(config: Config, given: Sequence[str], address: str) -> tuple[str, ...]:
+    """From where the daemon logs in to nodes. `address`: this computer's in the nodes' network. Raises UsageError."""
+    from supervisor.errors import UsageError
+
+    if given:
+        return tuple(given)
+    section = config.cloud(account_cloud(config))
+    if getattr(section, "public_address", False):
+        raise UsageError(
+            "nodes have public addresses, and see the daemon come from its own: say which, or which network "
+            "(--ssh-from 203.0.113.5); or give nodes private ones only (--set public_address=false)"
+        )
+    try:
+        return (str(ipaddress.ip_address(address)),)
+    except ValueError:
+        raise UsageError(
+            f"from which address does the daemon log in to nodes? Say --ssh-from, as {address!r} is none"
+        ) from None
+
+
+def permissions() -> dict[str, str]:
+    """The files of docs/permissions: of a clone, or of the installed wheel. Raises StartError."""
+    from supervisor.errors import StartError
+
+    places = (
+        Path(__file__).parents[2] / "docs" / "permissions",
+        Path(sys.prefix) / "share" / "spotsup" / "permissions",
+    )
+    for folder in places:
+        if folder.is_dir():
+            return {path.name: path.read_text(encoding="utf-8") for path in folder.iterdir()}
+    raise StartError(f"the policies are neither in {places[0]} nor in {places[1]}: install spotsup again")
+
+
+def show(plan: Plan, whose: str) -> None:
+    """What would be done, and what costs money."""
+    click.echo(f"in {whose}:")
+    for step in plan.steps:
+        click.echo(f"would {step}")
+    for cost in dict.fromkeys(step.cost for step in plan.steps if step.cost):
+        click.echo(f"costs money: {cost}")
+
+
+def agree(question: str, *, yes: bool, refusal: str) -> None:
+    """Ask, unless that was answered. Raises UsageError where nobody can be asked, CommandRefusedError for a no."""
+    from supervisor.errors import CommandRefusedError, UsageError
+
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise UsageError(f"{question} Give --yes, or --dry-run to see only, or run this in a terminal")
+    if not click.confirm(question, default=False):
+        raise CommandRefusedError(refusal)
+
+
+def make(account: CloudAccount) -> Made:
+    """Make what is missing, and say each step. Raises StartError."""
+    _carry_out(account.missing, account)
+    return account.made()
+
+
+def _carry_out(look: Callable[[], Plan], account: CloudAccount) -> Plan:
+    from provisioners.account import Clock, carry_out
+    from provisioners.base import ProvisionerError
+    from supervisor.errors import StartError
+
+    done = []
+
+    def say(text: str) -> None:
+        done.append(text)
+        click.echo(f"done: {text}")
+
+    try:
+        return carry_out(look, account.take, say, Clock(time.monotonic, time.sleep))
+    except ProvisionerError as error:
+        so_far = f" ({len(done)} steps are done; repeat the command to go on)" if done else ""
+        raise StartError(f"{error}{so_far}") from error
+
+
+def differing(made: Mapping[str, Any], section: Mapping[str, Any]) -> list[str]:
+    """What of it a configuration's section does not say, as `--set` takes it."""
+    lines = []
+    for key, value in made.items():
+        have = section.get(key)
+        for inner, wanted in value.items() if isinstance(value, Mapping) else ():
+            found = have.get(inner) if isinstance(have, Mapping) else None
+            if list(found or ()) != list(wanted):
+                lines.append(f"{key}.{inner} = {list(wanted)}")
+        if not isinstance(value, Mapping) and value != have:
+            lines.append(f"{key} = {value}")
+    return lines
+
+
+def merged(section: Mapping[str, Any], made: Mapping[str, Any]) -> dict[str, Any]:
+    """A cloud's section with what was made: it wins, key by key."""
+    result = dict(section)
+    for key, value in made.items():
+        before = result.get(key)
+        both = isinstance(value, Mapping) and isinstance(before, Mapping)
+        result[key] = {**before, **value} if both and isinstance(before, Mapping) else value
+    return result
+
+
+# -- destroy -----------------------------------------------------------------------------------------------
+
+
+@click.command("destroy")
+@click.option("--config", "path", type=click.Path(path_type=Path), help="The configuration, spotsupd.toml.")
+@click.option("--with-data", is_flag=True, help="Delete file systems, too, with all that is on them.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--dry-run", is_flag=True, help="Print what would be deleted, and do nothing.")
+def destroy(path: Path | None, with_data: bool, yes: bool, dry_run: bool) -> None:
+    """Delete what `init --account` made in the cloud account.
+
+    Only once all jobs have ended and no machine of this installation is left. Deletes what carries its tags, and
+    nothing else. A file system stays with its data, unless --with-data is given. May be repeated. Leaves this computer
+    as it is.
+    """
+    with exit_on_error("spotsupd"):
+        _destroy(path, with_data=with_data, yes=yes, dry_run=dry_run)
+
+
+def _destroy(path: Path | None, *, with_data: bool, yes: bool, dry_run: bool) -> None:
+    from provisioners.account import Wish
+    from provisioners.base import ProvisionerError
+    from supervisor.config import check_paths, load_config
+    from supervisor.errors import StartError
+    from supervisor.identity import load_identity
+
+    config = check_paths(load_config(path))
+    key = config.state / "cluster.key"
+    if not key.is_file():
+        raise StartError(f"there is no {key}: without the cluster's key nothing tells what in the account is its own")
+    owner = load_identity(key).owner(config.cluster)
+    try:
+        account = open_account(config, Wish(owner))
+        whose = account.whose()
+        _check_ended(config, owner)
+        plan = account.remaining(with_data=with_data)
+    except ProvisionerError as error:
+        raise StartError(f"nothing was deleted: {error}") from error
+    show(plan, whose)
+    if plan.steps and not dry_run:
+        agree("Delete that?", yes=yes, refusal="nothing was deleted")
+        plan = _carry_out(lambda: account.remaining(with_data=with_data), account)
+    for each in plan.left:
+        click.echo(each)
+    if not plan.steps:
+        click.echo("nothing of this installation is left in the account" if not plan.left else "all else is deleted")
+
+
+def _check_ended(config: Config, owner: Owner) -> None:
+    """Raises CommandRefusedError while a job or a machine is left, ProvisionerError."""
+    from provisioners.base import InstanceState
+    from supervisor.cli.client import Client
+    from supervisor.clouds import open_cloud
+    from supervisor.errors import CommandRefusedError, DaemonUnreachableError
+
+    daemon = Client(config.socket)
+    try:
+        running = [str(job["name"]) for job in daemon.get("/v1/jobs") if job["state"] not in ENDED]
+    except DaemonUnreachableError:
+        running = []  # it was stopped; machines are listed in any case
+    finally:
+        daemon.close()
+    if running:
+        raise CommandRefusedError(f"jobs have not ended ({', '.join(running)}): cancel them, and repeat")
+    cloud = open_cloud(config, account_cloud(config))
+    machines = [each.id for each in cloud.instances(owner, MACHINES_S) if each.state is not InstanceState.TERMINATED]
+    left = [f"{each.kind} {each.id}" for each in cloud.leftovers(owner, MACHINES_S)]
+    if machines or left:
+        raise CommandRefusedError(
+            f"this installation still has {', '.join([*machines, *left])}: let the daemon run until they are gone, and "
+            "repeat"
+        )

@@ -1,0 +1,358 @@
+"""What `spotsupd init --account` makes in an AWS account, and `destroy` deletes: by the real boto3."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+
+from provisioners.account import Clock, Plan, Wish, carry_out
+from provisioners.aws.account.hand import AwsAccount
+from provisioners.aws.network import check
+from provisioners.base import Owner, ProvisionerError
+from provisioners.calls import Deadline
+from supervisor.cli.account import permissions
+from tests.clouds.base import wire_cloud
+from tests.support.machines import OTHER, OWNER
+from tests.unit.test_cloud_docs import granted
+
+REGION = "us-east-1"
+WISH = Wish(
+    OWNER,
+    ssh_from=("198.51.100.7", "2001:db8::7", "10.1.2.3/16"),
+    shared_storage=True,
+    checkpoints="s3://models/runs",
+    permissions=permissions(),
+)
+GROUP, STORAGE, DAEMON, NODE = (f"spotsup-test-cluster-{use}" for use in ("nodes", "storage", "daemon", "node"))
+
+
+@pytest.fixture
+def server() -> Iterator[Any]:
+    with wire_cloud("aws") as server:
+        yield server
+
+
+def opened(server: Any, wish: Wish = WISH, **settings: Any) -> AwsAccount:
+    """In two zones: each more is one more mount target, and some calls."""
+    zones = [each for each in server.cloud.fleet.backend(REGION).describe_subnets() if each.default_for_az][:2]
+    subnets = {each.availability_zone: each.id for each in zones}
+    return AwsAccount(server.settings(**{"subnets": subnets, **settings}), wish)
+
+
+class Waits:
+    """A clock on which waiting takes no time."""
+
+    def __init__(self) -> None:
+        self.at = 0.0
+
+    def wait(self, seconds: float) -> None:
+        self.at += seconds
+
+    @property
+    def clock(self) -> Clock:
+        return Clock(lambda: self.at, self.wait)
+
+
+def made(account: AwsAccount, limit_s: float = 600.0) -> list[str]:
+    said: list[str] = []
+    carry_out(account.missing, account.take, said.append, Waits().clock, limit_s)
+    return said
+
+
+def deleted(account: AwsAccount, *, with_data: bool = True, limit_s: float = 600.0) -> tuple[list[str], Plan]:
+    said: list[str] = []
+    left = carry_out(lambda: account.remaining(with_data=with_data), account.take, said.append, Waits().clock, limit_s)
+    return said, left
+
+
+def client(server: Any, service: str) -> Any:
+    return boto3.client(service, region_name=REGION, endpoint_url=server.url)
+
+
+def group(server: Any, name: str = GROUP) -> dict[str, Any]:
+    filters = [{"Name": "group-name", "Values": [name]}]
+    (found,) = client(server, "ec2").describe_security_groups(Filters=filters)["SecurityGroups"]
+    return dict(found)
+
+
+def changes(server: Any) -> list[str]:
+    return [call.action for call in server.cloud.calls if not call.action.startswith(("Describe", "Get", "List"))]
+
+
+def test_all_is_made_and_nothing_is_made_twice(server: Any) -> None:
+    account = opened(server)
+    plan = account.missing()
+    assert changes(server) == []
+    assert made(account) == [str(step) for step in plan.steps]
+    assert any(step.cost for step in plan.steps)
+    before = len(changes(server))
+    assert made(opened(server)) == []
+    assert len(changes(server)) == before
+    found = account.made()
+    assert found.settings == {"security_groups": {REGION: [group(server)["GroupId"]]}, "instance_profile": NODE}
+    tags = {tag["Key"]: tag["Value"] for tag in group(server)["Tags"]}
+    assert tags.items() >= OWNER.tags.items()
+    iam = client(server, "iam")
+    for name in (DAEMON, NODE):
+        role = iam.get_role(RoleName=name)["Role"]
+        assert {tag["Key"]: tag["Value"] for tag in role["Tags"]}.items() >= OWNER.tags.items()
+        profile = iam.get_instance_profile(InstanceProfileName=name)["InstanceProfile"]
+        assert [each["RoleName"] for each in profile["Roles"]] == [name]
+    (system,) = client(server, "efs").describe_file_systems()["FileSystems"]
+    assert system["Encrypted"]
+    assert any(system["FileSystemId"] in line for line in found.todo)
+
+
+def test_what_is_made_is_what_check_asks_for(server: Any) -> None:
+    account = opened(server)
+    made(account)
+    settings = server.settings(security_groups={REGION: tuple(account.made().settings["security_groups"][REGION])})
+    message = check(account._aws, replace_settings(settings, efa=True), REGION, Deadline(30.0))
+    assert message.endswith("lets the daemon in, and nodes reach each other")
+
+
+def replace_settings(settings: Any, **changed: Any) -> Any:
+    return settings.model_copy(update=changed)
+
+
+def test_the_daemons_role_may_do_what_the_policy_says_and_pass_the_nodes_role_alone(server: Any) -> None:
+    made(opened(server))
+    iam = client(server, "iam")
+    policy = iam.get_role_policy(RoleName=DAEMON, PolicyName="spotsup")["PolicyDocument"]
+    actions = {name for each in policy["Statement"] for name in [each["Action"]] if isinstance(name, str)}
+    actions |= {name for each in policy["Statement"] if not isinstance(each["Action"], str) for name in each["Action"]}
+    assert actions == granted()
+    (passed,) = [each["Resource"] for each in policy["Statement"] if "iam:PassRole" in each["Action"]]
+    assert passed == f"arn:aws:iam::*:role/{NODE}"
+    node = iam.get_role_policy(RoleName=NODE, PolicyName="spotsup")["PolicyDocument"]
+    assert "arn:aws:s3:::models/runs/*" in json.dumps(node)
+    assert "BUCKET" not in json.dumps(node)
+
+
+def test_without_a_role_for_nodes_the_daemon_may_pass_none(server: Any) -> None:
+    account = opened(server, replace(WISH, checkpoints="", shared_storage=False))
+    made(account)
+    policy = client(server, "iam").get_role_policy(RoleName=DAEMON, PolicyName="spotsup")["PolicyDocument"]
+    assert "iam:PassRole" not in json.dumps(policy)
+    assert "instance_profile" not in account.made().settings
+    assert client(server, "efs").describe_file_systems()["FileSystems"] == []
+
+
+def test_a_bucket_of_its_own_needs_no_prefix(server: Any) -> None:
+    made(opened(server, replace(WISH, checkpoints="s3://models")))
+    policy = client(server, "iam").get_role_policy(RoleName=NODE, PolicyName="spotsup")["PolicyDocument"]
+    assert policy["Statement"][0]["Resource"] == "arn:aws:s3:::models/*"
+
+
+@pytest.mark.long
+def test_a_role_and_a_group_that_are_unknown_for_a_while_are_waited_for(server: Any) -> None:
+    server.cloud.ec2.account.late = 6
+    account = opened(server)
+    expected = [str(step) for step in account.missing().steps]
+    assert sorted(made(account)) == sorted(expected)
+    assert account.missing().steps == ()
+    said, _ = deleted(opened(server))
+    assert len(said) > 5
+    assert server.cloud.ec2.account.left() == []
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("how", ["drop-reply", "done-but-error", "throttled", "twice", "empty"])
+def test_a_lost_or_doubled_answer_makes_nothing_twice(server: Any, how: str) -> None:
+    """Of each call that changes something."""
+    for action in (
+        *("CreateSecurityGroup", "AuthorizeSecurityGroupIngress", "AuthorizeSecurityGroupEgress"),
+        *("CreateRole", "PutRolePolicy", "CreateInstanceProfile", "AddRoleToInstanceProfile"),
+        *("CreateServiceLinkedRole", "CreateFileSystem", "CreateMountTarget"),
+    ):
+        server.cloud.fail_next(action, how)
+    made(opened(server))
+    assert opened(server).missing().steps == ()
+    left = server.cloud.ec2.account.left()
+    assert sorted(left)[-6:] == sorted([GROUP, STORAGE, DAEMON, NODE, DAEMON, NODE])
+    for action in ("DeleteMountTarget", "DeleteFileSystem", "DeleteSecurityGroup", "DeleteRole", "DeleteRolePolicy"):
+        server.cloud.fail_next(action, how)
+    deleted(opened(server))
+    assert server.cloud.ec2.account.left() == []
+
+
+@pytest.mark.long
+def test_who_is_interrupted_after_any_step_goes_on(server: Any) -> None:
+    """A new process each time, which knows nothing of the last."""
+    for count in itertools.count():
+        account = opened(server)
+        steps = account.missing().steps
+        if not steps:
+            break
+        account.take(steps[0])
+        assert count < 60
+    expected = {DAEMON, NODE, GROUP, STORAGE}
+    assert expected <= set(server.cloud.ec2.account.left())
+    for count in itertools.count():
+        account = opened(server)
+        steps = account.remaining(with_data=True).steps
+        if not steps:
+            break
+        account.take(steps[0])
+        assert count < 60
+    assert server.cloud.ec2.account.left() == []
+
+
+@pytest.mark.parametrize("whose", [OTHER, None], ids=["another installation", "nobody"])
+@pytest.mark.parametrize("what", ["group", "role", "profile", "file system"])
+def test_what_is_there_without_our_tags_is_refused_and_never_touched(
+    server: Any, what: str, whose: Owner | None
+) -> None:
+    tags = [{"Key": key, "Value": value} for key, value in (whose.tags if whose else {}).items()]
+    if what == "group":
+        more = [{"ResourceType": "security-group", "Tags": tags}] if tags else []
+        client(server, "ec2").create_security_group(GroupName=GROUP, Description="mine", TagSpecifications=more)
+    elif what == "role":
+        client(server, "iam").create_role(RoleName=DAEMON, AssumeRolePolicyDocument="{}", Tags=tags)
+    elif what == "profile":
+        client(server, "iam").create_instance_profile(InstanceProfileName=NODE, Tags=tags)
+    else:
+        client(server, "efs").create_file_system(CreationToken=STORAGE, Tags=tags)
+    before, changed = server.cloud.ec2.account.left(), changes(server)
+    with pytest.raises(ProvisionerError, match="nothing was made: give --cluster another name, or delete it"):
+        made(opened(server))
+    _, plan = deleted(opened(server))
+    assert any("stays: it does not have this installation's tags" in each for each in plan.left)
+    assert (server.cloud.ec2.account.left(), changes(server)) == (before, changed)
+
+
+def test_two_installations_with_other_names_share_an_account(server: Any) -> None:
+    made(opened(server))
+    other = replace(WISH, owner=Owner("other", OTHER.key_mark))
+    made(opened(server, other))
+    deleted(opened(server, other))
+    assert opened(server).missing().steps == ()
+
+
+def test_a_rule_that_someone_added_stays_and_one_that_is_missing_is_made(server: Any) -> None:
+    made(opened(server))
+    ec2, found = client(server, "ec2"), group(server)
+    everyone = [{"CidrIp": "0.0.0.0/0"}]
+    added = {"IpProtocol": "tcp", "FromPort": 8080, "ToPort": 8081, "IpRanges": everyone}
+    ec2.authorize_security_group_ingress(GroupId=found["GroupId"], IpPermissions=[added])
+    ssh = {"IpProtocol": "tcp", "FromPort": 22, "ToPort": 22, "IpRanges": [{"CidrIp": "10.1.0.0/16"}]}
+    ec2.revoke_security_group_ingress(GroupId=found["GroupId"], IpPermissions=[ssh])
+    said = made(opened(server))
+    assert said == [f"let the security group {GROUP} ({REGION}) have tcp port 22 from 10.1.0.0/16"]
+    assert [each["FromPort"] for each in group(server)["IpPermissions"] if each.get("FromPort") == 8080] == [8080]
+
+
+@pytest.mark.parametrize(
+    "action",
+    [
+        "ec2:CreateSecurityGroup",
+        "iam:CreateRole",
+        "iam:PutRolePolicy",
+        "iam:PassRole",
+        "elasticfilesystem:CreateFileSystem",
+    ],
+)
+def test_a_missing_permission_is_one_sentence_that_names_the_action(server: Any, action: str) -> None:
+    server.cloud.denied = {action}
+    with pytest.raises(ProvisionerError) as caught:
+        made(opened(server))
+    assert action in str(caught.value)
+    assert "docs/permissions/aws-account-policy.json" in str(caught.value)
+    assert "\n" not in str(caught.value)
+    server.cloud.denied = set()
+    made(opened(server))
+    assert opened(server).missing().steps == ()
+
+
+def test_a_file_system_stays_with_its_data_and_is_taken_again(server: Any) -> None:
+    first = opened(server)
+    made(first)
+    (system,) = client(server, "efs").describe_file_systems()["FileSystems"]
+    _, plan = deleted(opened(server), with_data=False)
+    (left,) = plan.left
+    assert system["FileSystemId"] in left
+    assert "--with-data" in left
+    assert server.cloud.ec2.account.left() == [system["FileSystemId"]]
+    made(opened(server))
+    (again,) = client(server, "efs").describe_file_systems()["FileSystems"]
+    assert again["FileSystemId"] == system["FileSystemId"]
+    deleted(opened(server))
+    assert server.cloud.ec2.account.left() == []
+
+
+def test_a_group_that_stays_in_use_is_left_after_a_while_in_one_sentence(server: Any) -> None:
+    account = opened(server)
+    made(account)
+    ec2 = client(server, "ec2")
+    subnet = ec2.describe_subnets()["Subnets"][0]["SubnetId"]
+    ec2.create_network_interface(SubnetId=subnet, Groups=[group(server)["GroupId"]])
+    with pytest.raises(ProvisionerError, match="not done after 60 s: could not delete the security group") as caught:
+        deleted(opened(server), limit_s=60.0)
+    assert "DependencyViolation" in str(caught.value)
+    assert GROUP in server.cloud.ec2.account.left()
+
+
+def test_a_zone_without_efs_is_left_out(server: Any) -> None:
+    server.cloud.ec2.account.zones_without_efs = {"us-east-1e"}
+    made(opened(server, subnets={}))  # the default VPC's
+    zones = [each["AvailabilityZoneName"] for each in mount_targets(server)]
+    assert "us-east-1e" not in zones
+    assert len(zones) >= 2
+
+
+def mount_targets(server: Any) -> list[dict[str, Any]]:
+    efs = client(server, "efs")
+    (system,) = efs.describe_file_systems()["FileSystems"]
+    return list(efs.describe_mount_targets(FileSystemId=system["FileSystemId"])["MountTargets"])
+
+
+@pytest.mark.parametrize(
+    ("wish", "settings", "message"),
+    [
+        ({"ssh_from": ("sg-0123",)}, {}, "would admit private addresses only"),
+        ({"ssh_from": ("the office",)}, {}, "'the office' is neither an address"),
+        ({"checkpoints": "gs://models"}, {}, "'gs://models' is no bucket of S3"),
+        ({}, {"instance_profile": "mine"}, "nodes have the instance profile mine already"),
+        ({}, {"subnets": {"us-east-1a": "subnet-12345678"}}, "subnet-12345678"),
+    ],
+)
+def test_a_wish_that_cannot_be_fulfilled_is_refused_before_anything_is_made(
+    server: Any, wish: dict[str, Any], settings: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ProvisionerError, match=message):
+        made(opened(server, replace(WISH, **wish), **settings))
+    assert changes(server) == []
+
+
+def test_a_group_of_the_daemons_host_is_let_in_where_nodes_have_private_addresses(server: Any) -> None:
+    host = client(server, "ec2").create_security_group(GroupName="host", Description="host")["GroupId"]
+    account = opened(server, replace(WISH, ssh_from=(host,)), public_address=False)
+    made(account)
+    assert opened(server, replace(WISH, ssh_from=(host,)), public_address=False).missing().steps == ()
+    pairs = [pair["GroupId"] for rule in group(server)["IpPermissions"] for pair in rule["UserIdGroupPairs"]]
+    assert host in pairs
+
+
+POLICY = Path(__file__).resolve().parents[2] / "docs" / "permissions" / "aws-account-policy.json"
+
+
+def test_the_policy_of_who_runs_it_grants_exactly_what_is_called(server: Any) -> None:
+    made(opened(server, subnets={}))
+    deleted(opened(server))
+    statements = json.loads(POLICY.read_text())["Statement"]
+    allowed = {name for each in statements for name in each["Action"]}
+    assert allowed == server.cloud.used()
+    # To delete, and to change what is there, only where it has the tag.
+    for each in statements:
+        for name in each["Action"]:
+            if name.startswith(("ec2:Delete", "ec2:Authorize", "elasticfilesystem:Delete")) and "Interface" not in name:
+                assert "aws:ResourceTag/spotsup-cluster" in json.dumps(each["Condition"]), name
+            if name.startswith("iam:") and "ServiceLinked" not in name:
+                assert "spotsup-" in json.dumps(each["Resource"]), name

@@ -1,0 +1,134 @@
+"""`spotsupd init --account` and `spotsupd destroy` as people run them, against the test cloud."""
+
+from __future__ import annotations
+
+import subprocess
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from supervisor.identity import load_identity
+from tests.clouds.base import wire_cloud
+from tests.support.machines import launched_by, request_for
+from tests.support.programs import run_module
+
+GROUP, DAEMON = "spotsup-vision-nodes", "spotsup-vision-daemon"
+
+
+@dataclass(frozen=True)
+class Desk:
+    """A user's folders, and a cloud."""
+
+    folder: Path
+    server: Any
+
+    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        environ = {
+            **self.server.environ,
+            "HOME": str(self.folder),
+            "XDG_CONFIG_HOME": "",
+            "XDG_STATE_HOME": str(self.folder / "state"),
+        }
+        return run_module("supervisor.cli.daemon", *arguments, environ=environ)
+
+    def init(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        state = ("--state-dir", str(self.key.parent))
+        asked = ("--kind", "personal", "--cloud", "aws", "--region", "us-east-1", "--cluster", "vision", *state)
+        cloud = ("--set", "reach=ssh", "--set", f"endpoint={self.server.url}", "--account")
+        return self.run("init", *asked, *cloud, *arguments)
+
+    def destroy(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return self.run("destroy", "--config", str(self.config), *arguments)
+
+    @property
+    def config(self) -> Path:
+        return self.folder / ".config" / "spotsup" / "spotsupd.toml"
+
+    @property
+    def key(self) -> Path:
+        return self.folder / "state" / "spotsup" / "cluster.key"
+
+    def left(self) -> list[str]:
+        found: list[str] = self.server.cloud.ec2.account.left()
+        return found
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Iterator[Desk]:
+    with wire_cloud("aws") as server:
+        yield Desk(tmp_path, server)
+
+
+FROM = ("--ssh-from", "198.51.100.7")
+
+
+@pytest.mark.long
+def test_an_account_is_filled_and_emptied_again(desk: Desk) -> None:
+    dry = desk.init(*FROM, "--dry-run")
+    assert (dry.returncode, dry.stderr, desk.left(), desk.config.exists()) == (0, "", [], False)
+    assert "in the AWS account 123456789012, as arn:aws:" in dry.stdout
+    done = desk.init(*FROM, "--yes")
+    assert (done.returncode, done.stderr) == (0, "")
+    would, did = (
+        [line.removeprefix(word) for line in text.splitlines() if line.startswith(word)]
+        for word, text in (("would ", dry.stdout), ("done: ", done.stdout))
+    )
+    assert sorted(would) == sorted(did)
+    assert desk.left() == [GROUP]  # whoever sits at a desk has credentials of their own
+    (group,) = tomllib.loads(desk.config.read_text())["aws"]["security_groups"]["us-east-1"]
+    assert group.startswith("sg-")
+    mark = load_identity(desk.key).mark
+    (raw,) = desk.server.cloud.fleet.backend("us-east-1").describe_security_groups(group_ids=[group])
+    assert {each["key"]: each["value"] for each in raw.get_tags()}["spotsup-key-mark"] == mark
+    again = desk.init(*FROM, "--yes")
+    assert (again.returncode, "done: " in again.stdout) == (0, False)
+
+    asked = desk.destroy()
+    assert (asked.returncode, desk.left()) == (2, [GROUP])
+    assert "Delete that? Give --yes, or --dry-run to see only" in asked.stderr
+    assert f"would delete the security group {GROUP}" in desk.destroy("--dry-run").stdout
+    gone = desk.destroy("--yes")
+    assert (gone.returncode, gone.stderr, desk.left()) == (0, "", [])
+    assert "nothing of this installation is left in the account" in gone.stdout
+    assert desk.key.exists()
+
+
+@pytest.mark.long
+def test_nothing_is_deleted_while_a_machine_is_left(desk: Desk) -> None:
+    assert desk.init(*FROM, "--yes").returncode == 0
+    cloud = desk.server.provisioner()
+    owner = load_identity(desk.key).owner("vision")
+    machine = launched_by(cloud, replace(request_for(cloud, "n1"), owner=owner))
+    refused = desk.destroy("--yes")
+    assert (refused.returncode, desk.left()) == (5, [GROUP])
+    assert f"this installation still has {machine.id}" in refused.stderr
+
+
+def test_who_says_too_little_is_told_before_anything_is_made(desk: Desk) -> None:
+    for arguments, code, message in (
+        ((), 2, "nodes have public addresses, and see the daemon come from its own: say which"),
+        (FROM, 2, "Make that in the account? Give --yes, or --dry-run to see only"),
+        ((*FROM, "--checkpoints", "gs://x", "--yes"), 1, "nothing was made: 'gs://x' is no bucket of S3"),
+    ):
+        done = desk.init(*arguments)
+        assert (done.returncode, message in done.stderr) == (code, True), done.stderr
+    other = desk.run("init", "--kind", "personal", "--cloud", "gcp", "--region", "us-central1", "--set", "project=p")
+    assert other.returncode == 2
+    options = ("--cloud", "gcp", "--region", "us-central1", "--set", "project=p", "--set", "reach=ssh", "--account")
+    other = desk.run("init", "--kind", "personal", *options)
+    assert "spotsup makes nothing in accounts of gcp yet" in other.stderr
+    alone = desk.run("init", "--kind", "personal", "--cloud", "local", "--yes")
+    assert "are for --account" in alone.stderr
+    assert (desk.left(), desk.config.exists(), desk.key.exists()) == ([], False, False)
+
+
+def test_without_the_clusters_key_nothing_is_deleted(desk: Desk) -> None:
+    assert desk.init(*FROM, "--yes").returncode == 0
+    desk.key.unlink()
+    done = desk.destroy("--yes")
+    assert (done.returncode, desk.left(), desk.key.exists()) == (1, [GROUP], False)
+    assert "without the cluster's key" in done.stderr

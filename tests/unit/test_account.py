@@ -1,0 +1,225 @@
+"""Steps in an account: taken until none is missing, whatever each answers; and AWS's plan, which is pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from provisioners.account import Clock, NotYetError, Plan, Wish, carry_out
+from provisioners.aws.account import plan as aws
+from provisioners.aws.account.plan import Delete, Facts, FoundFileSystem, FoundGroup, FoundProfile, FoundRole
+from provisioners.aws.account.wanted import POLICY, Network, Role, Rule, Wanted, names, wanted
+from provisioners.aws.settings import AwsSettings
+from provisioners.base import ProvisionerError
+from supervisor.cli.account import differing, merged, permissions
+from tests.support.machines import OTHER, OWNER
+
+# -- taking steps ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Put:
+    """A step of the account below."""
+
+    name: str
+    cost: str = ""
+
+    def __str__(self) -> str:
+        return f"put {self.name}"
+
+
+@dataclass
+class Slow:
+    """An account in which a thing is seen so many looks after it was put, and the first answers to it are lost."""
+
+    wanted: tuple[str, ...]
+    unseen: dict[str, int] = field(default_factory=dict)
+    lost: dict[str, int] = field(default_factory=dict)
+    there: set[str] = field(default_factory=set)
+    puts: list[str] = field(default_factory=list)
+    at: float = 0.0
+
+    def look(self) -> Plan:
+        seen = set()
+        for name in self.there:
+            self.unseen[name] = self.unseen.get(name, 0) - 1
+            if self.unseen[name] < 0:
+                seen.add(name)
+        return Plan(tuple(Put(each) for each in self.wanted if each not in seen))
+
+    def take(self, step: Put) -> None:
+        if step.name in self.there:
+            raise NotYetError("it is there already")
+        self.there.add(step.name)
+        self.puts.append(step.name)
+        self.lost[step.name] = self.lost.get(step.name, 0) - 1
+        if self.lost[step.name] >= 0:
+            raise NotYetError("no answer")
+
+    def wait(self, seconds: float) -> None:
+        assert 0 < seconds <= 8.0
+        self.at += seconds
+
+    @property
+    def clock(self) -> Clock:
+        return Clock(lambda: self.at, self.wait)
+
+
+COUNTS = st.dictionaries(st.sampled_from("abc"), st.integers(0, 9))
+
+
+@given(COUNTS, COUNTS)
+def test_each_thing_is_put_once_however_late_it_is_seen(unseen: dict[str, int], lost: dict[str, int]) -> None:
+    account, said = Slow(tuple("abc"), dict(unseen), dict(lost)), list[str]()
+    carry_out(account.look, account.take, said.append, account.clock)
+    assert account.puts == ["a", "b", "c"]
+    assert len(said) == len(set(said))
+
+
+def test_what_never_comes_ends_in_one_sentence_after_the_limit() -> None:
+    account = Slow(("a",), {"a": 10**6})
+    with pytest.raises(ProvisionerError, match="not done after 60 s: could not put a: it is there already"):
+        carry_out(account.look, account.take, lambda _: None, account.clock, limit_s=60.0)
+    assert 50.0 < account.at <= 60.0
+
+
+def test_a_problem_ends_it_before_any_step() -> None:
+    account = Slow(("a",))
+    with pytest.raises(ProvisionerError, match="someone else's"):
+        carry_out(
+            lambda: replace(account.look(), problems=("it is someone else's",)), account.take, print, account.clock
+        )
+    assert account.puts == []
+
+
+# -- AWS -------------------------------------------------------------------------------------------------------
+
+WISH = Wish(OWNER, ("198.51.100.7",), shared_storage=True, checkpoints="s3://models", permissions=permissions())
+SETTINGS = AwsSettings(regions=("us-east-1",))
+NETWORK = Network("us-east-1", "vpc-1", ("subnet-a", "subnet-b"))
+CALLED = names(OWNER.cluster)
+WANTED = wanted(SETTINGS, WISH, [NETWORK])
+
+
+def whole(needed: Wanted = WANTED) -> Facts:
+    """An account in which nothing is missing."""
+    return Facts(
+        tuple(
+            FoundGroup(each.region, each.vpc, each.name, f"sg-{number}", OWNER, frozenset(each.rules))
+            for number, each in enumerate(needed.groups)
+        ),
+        tuple(FoundRole(each.name, OWNER, {POLICY: each.policy}) for each in needed.roles),
+        tuple(FoundProfile(each.name, OWNER, (each.name,)) for each in needed.roles),
+        tuple(
+            FoundFileSystem(
+                each.region, each.name, "fs-1", OWNER, {subnet: f"fsmt-{subnet}" for subnet in each.subnets}
+            )
+            for each in needed.file_systems
+        ),
+    )
+
+
+def test_nothing_is_missing_where_all_is_there() -> None:
+    assert aws.missing(WANTED, whole(), OWNER) == Plan()
+
+
+def test_what_others_need_comes_first_and_what_costs_money_last() -> None:
+    steps = [str(step) for step in aws.missing(WANTED, Facts(has_spot_role=False), OWNER).steps]
+    assert steps == [
+        "make AWSServiceRoleForEC2Spot, the account's own role for spot machines",
+        f"make the security group {CALLED['nodes']} in vpc-1 (us-east-1)",
+        f"let the security group {CALLED['nodes']} (us-east-1) have tcp port 22 from 198.51.100.7/32",
+        f"let the security group {CALLED['nodes']} (us-east-1) have all traffic from {CALLED['nodes']}",
+        f"let the security group {CALLED['nodes']} (us-east-1) have all traffic to {CALLED['nodes']}",
+        f"make the security group {CALLED['storage']} in vpc-1 (us-east-1)",
+        f"let the security group {CALLED['storage']} (us-east-1) have tcp port 2049 from {CALLED['nodes']}",
+        *(
+            f"{each} {CALLED[name]}{end}"
+            for name in ("node", "daemon")
+            for each, end in (
+                ("make the IAM role", ""),
+                (f"write the policy {POLICY} of the role", ": docs/permissions"),
+                ("make the instance profile", ""),
+                ("put the role", " into its instance profile"),
+            )
+        ),
+        f"make the EFS file system {CALLED['storage']} (us-east-1)",
+        f"make a mount target of {CALLED['storage']} in subnet-a (us-east-1)",
+        f"make a mount target of {CALLED['storage']} in subnet-b (us-east-1)",
+    ]
+
+
+def test_a_policy_that_differs_is_written_anew() -> None:
+    facts = whole()
+    changed = replace(facts, roles=(replace(facts.roles[0], policies={POLICY: "{}"}), *facts.roles[1:]))
+    assert [str(step) for step in aws.missing(WANTED, changed, OWNER).steps] == [
+        f"write anew the policy {POLICY} of the role {facts.roles[0].name}: docs/permissions"
+    ]
+
+
+def test_a_profile_of_ours_that_holds_another_role_is_a_problem() -> None:
+    facts = whole()
+    changed = replace(facts, profiles=(replace(facts.profiles[0], roles=("admin",)),))
+    plan = aws.missing(WANTED, changed, OWNER)
+    assert (plan.steps, len(plan.problems)) == ((), 1)
+
+
+def test_what_uses_something_is_deleted_before_it() -> None:
+    steps = aws.remaining(whole(), OWNER, with_data=True).steps
+    kinds = [step.kind for step in steps if isinstance(step, Delete)]
+    assert kinds == [
+        *(aws.TARGET, aws.TARGET, aws.FILE_SYSTEM, aws.GROUP, aws.GROUP),
+        *(aws.MEMBER, aws.PROFILE, aws.MEMBER, aws.PROFILE),
+        *(aws.POLICY_KIND, aws.ROLE, aws.POLICY_KIND, aws.ROLE),
+    ]
+    groups = [step.name for step in steps if isinstance(step, Delete) and step.kind == aws.GROUP]
+    assert groups == [CALLED["storage"], CALLED["nodes"]]  # a rule of the first names the second
+
+
+@given(st.sets(st.integers(0, 6)), st.booleans())
+def test_nothing_without_our_tags_is_ever_in_a_plan(foreign: set[int], with_data: bool) -> None:
+    facts = whole()
+    things: list[Any] = [*facts.groups, *facts.roles, *facts.profiles, *facts.file_systems]
+    mixed = [replace(each, owner=OTHER) if number in foreign else each for number, each in enumerate(things)]
+    given = Facts(
+        tuple(each for each in mixed if isinstance(each, FoundGroup)),
+        tuple(each for each in mixed if isinstance(each, FoundRole)),
+        tuple(each for each in mixed if isinstance(each, FoundProfile)),
+        tuple(each for each in mixed if isinstance(each, FoundFileSystem)),
+    )
+    plan = aws.remaining(given, OWNER, with_data=with_data)
+    ids = {getattr(each, "id", each.name) for each in mixed if each.owner == OTHER}
+    kinds = {FoundGroup: aws.GROUP, FoundRole: aws.ROLE, FoundProfile: aws.PROFILE, FoundFileSystem: aws.FILE_SYSTEM}
+    theirs = {(kinds[type(each)], getattr(each, "id", each.name)) for each in mixed if each.owner == OTHER}
+    assert not theirs & {(step.kind, step.id) for step in plan.steps if isinstance(step, Delete)}
+    assert len([each for each in plan.left if "does not have this installation's tags" in each]) == len(theirs)
+    assert bool(aws.missing(WANTED, given, OWNER).problems) is bool(ids)
+
+
+def test_the_names_fit_what_iam_takes() -> None:
+    """The longest name of a cluster (supervisor/config.py); a role's has at most 64 characters: CreateRole."""
+    assert all(len(name) <= 64 for name in names("c" * 31).values())
+
+
+def test_a_rule_reads_as_a_sentence() -> None:
+    assert str(Rule("tcp", 22, "10.0.0.0/16")) == "tcp port 22 from 10.0.0.0/16"
+    assert "secret" not in repr(Role("r", "d", "secret"))
+
+
+# -- the configuration -----------------------------------------------------------------------------------------
+
+
+def test_what_was_made_is_merged_into_the_section_and_wins_key_by_key() -> None:
+    section = {"regions": ["a", "b"], "security_groups": {"a": ["sg-old"], "b": ["sg-mine"]}}
+    made = {"security_groups": {"a": ["sg-new"]}, "instance_profile": "p"}
+    assert merged(section, made) == {
+        "regions": ["a", "b"],
+        "security_groups": {"a": ["sg-new"], "b": ["sg-mine"]},
+        "instance_profile": "p",
+    }
+    assert differing(made, section) == ["security_groups.a = ['sg-new']", "instance_profile = p"]
+    assert differing(made, merged(section, made)) == []
