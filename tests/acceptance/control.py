@@ -25,8 +25,8 @@ OPERATOR = "admin"
 NUMBER = -120  # its address ends in 10: outside of the nodes' part of the network
 DOWNLOAD_TIMEOUT_S = 900.0
 LOGIN_S = 120.0
-_COPIED = ("supervisor", "provisioners", "bootstrap", "systemd", "trainer", "docs")
-_FILES = ("pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", "SECURITY.md", "constraints.txt")
+# Of a clone, not part of a distribution.
+_NOT_COPIED = {"build", "tests", "benchmarks"}
 
 
 def build_wheels(clone: Path, folder: Path, version: str = "", schema: int = 0) -> list[Path]:
@@ -35,11 +35,14 @@ def build_wheels(clone: Path, folder: Path, version: str = "", schema: int = 0) 
     Raises SetupError.
     """
     source = folder / "source"
-    skipped = shutil.ignore_patterns("__pycache__", ".*", "build")
-    for name in _COPIED:
-        shutil.copytree(clone / name, source / name, ignore=skipped)
-    for name in _FILES:
-        shutil.copy(clone / name, source / name)
+    source.mkdir(parents=True)
+    for path in clone.iterdir():
+        if path.name.startswith(".") or path.name in _NOT_COPIED:
+            continue
+        if path.is_dir():
+            shutil.copytree(path, source / path.name, ignore=shutil.ignore_patterns("__pycache__", ".*"))
+        else:
+            shutil.copy(path, source / path.name)
     if version:
         about = source / "trainer" / "spotsup_trainer" / "__init__.py"
         old = about.read_text().partition('__version__ = "')[2].partition('"')[0]
