@@ -57,7 +57,8 @@ class Interrupt:
 
     def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
         if self._seen:
-            print("ending everything; killing this process now leaves machines that cost money", file=sys.stderr)
+            # Not print(): this may run within one, and a stream is not reentrant.
+            os.write(2, b"ending everything; killing this process now leaves machines that cost money\n")
             return
         self._seen = True
         raise KeyboardInterrupt
