@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from spotsup_trainer.rendezvous.membership import Close, Rules, View, next_round
 from spotsup_trainer.wire import Failure, Hint, Member, MemberState, Round, RoundMember
+
+LONG_AFTER = 1e6
 
 
 def member(node: str, state: MemberState = "waiting", last_round: int = 0, **more: Any) -> Member:
@@ -23,3 +26,13 @@ def hint(nodes: str, minimum: int = 1, maximum: int = 0, spares: str = "") -> Hi
 
 def failure(number: int, message: str = "boom", at: float = 0.0, exit_code: int = 1, **more: Any) -> Failure:
     return Failure(number, 0, exit_code, message, at, **more)
+
+
+def view(*members: Member, rules: Rules | None = None, **more: Any) -> View:
+    return View(rules or Rules(1, 6), {m.node: m for m in members}, **more)
+
+
+def close(of: View, now: float = LONG_AFTER) -> Round:
+    decision = next_round(of, now, 0.0)
+    assert isinstance(decision, Close), decision
+    return decision.round
