@@ -19,7 +19,7 @@ from supervisor.cron import next_run
 from supervisor.errors import UsageError
 from supervisor.market.prices import PRICE_KEY
 from supervisor.planner.world import Rules
-from supervisor.spec import first_error
+from supervisor.validation import first_error
 
 SLACK_WEBHOOK_VARIABLE = "SPOTSUP_SLACK_WEBHOOK"
 # sockaddr_un holds 108 bytes with the closing zero: man 7 unix

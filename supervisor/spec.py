@@ -10,7 +10,7 @@ import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import (
     BaseModel,
@@ -27,6 +27,7 @@ from spotsup_trainer.objects import url as urls
 from provisioners.base import Market, OfferQuery
 from provisioners.registry import CLOUDS
 from supervisor.errors import UsageError
+from supervisor.validation import first_error
 
 if TYPE_CHECKING:
     from bootstrap.container.image import Image
@@ -494,50 +495,3 @@ def _lists_to_tuples(value: Any) -> Any:
     if isinstance(value, list):
         return tuple(_lists_to_tuples(item) for item in value)
     return value
-
-
-def first_error(error: ValidationError, what: str, model: type[BaseModel]) -> str:
-    """The first of pydantic's errors as one sentence, and how many more there are."""
-    # An unknown key first: misspelt, it also makes another one missing.
-    errors = sorted(error.errors(include_url=False), key=lambda each: each["type"] != "extra_forbidden")
-    first = errors[0]
-    where = ".".join(str(part) for part in first["loc"]) or "as a whole"
-    more = f" ({len(errors) - 1} more)" if len(errors) > 1 else ""
-    return f"{what}: {_sentence(first, where, model)}{more}"
-
-
-def _sentence(error: Any, where: str, model: type[BaseModel]) -> str:
-    kind, given = error["type"], error.get("input")
-    if kind == "extra_forbidden":
-        known = _known_keys(model, error["loc"][:-1])
-        return f"unknown key `{where}`" + (f"; known here: {', '.join(known)}" if known else "")
-    if kind == "missing":
-        return f"`{where}` is missing"
-    if kind == "value_error":
-        return f"`{where}`: {error['ctx']['error']}"
-    if kind == "string_pattern_mismatch" and where == "name":
-        return f"`name` is {given!r}; use 2 to 40 of a-z, 0-9 and -, beginning with a letter, not ending with -"
-    if kind == "model_type":
-        known = _known_keys(model, error["loc"])
-        return f"`{where}` is {given!r}; write a mapping with keys such as {', '.join(known)}"
-    if kind in {"dict_type", "mapping_type"}:
-        return f"`{where}` is {given!r}; write a mapping, such as {{NAME: value}}"
-    if kind == "tuple_type":
-        return f"`{where}` is {given!r}; write a list, such as [{given}]"
-    if kind in {"float_type", "int_type"}:
-        return f"`{where}` is {given!r}; write a number, without quotes and without a unit"
-    message = error["msg"][0].lower() + error["msg"][1:]
-    return f"`{where}` is {given!r}: {message}"
-
-
-def _known_keys(model: type[BaseModel], path: tuple[Any, ...]) -> list[str]:
-    for part in path:
-        if isinstance(part, int):
-            continue  # an entry of a list has the keys of any other
-        field = model.model_fields.get(part)
-        kinds = (field.annotation, *get_args(field.annotation)) if field else ()
-        inner = next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)), None)
-        if inner is None:
-            return []
-        model = inner
-    return list(model.model_fields)

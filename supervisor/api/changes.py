@@ -14,7 +14,8 @@ from supervisor.market.prices import named
 from supervisor.model import JobRecord, JobState
 from supervisor.planner.limits import reached
 from supervisor.planner.world import JobView
-from supervisor.spec import NO_CHECKPOINTS, JobSpec, Limits, check_nodes, first_error
+from supervisor.spec import NO_CHECKPOINTS, JobSpec, Limits, check_nodes
+from supervisor.validation import first_error
 
 
 @dataclass(frozen=True, slots=True)

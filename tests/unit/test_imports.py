@@ -45,7 +45,7 @@ TOOLS = ("benchmarks", "tools")
 
 # The supervisor's parts from the lowest up: each may import those above it in this list, and none of its own line.
 SUPERVISOR = (
-    ("errors", "cron", "files"),
+    ("errors", "cron", "files", "validation"),
     ("spec", "identity"),
     ("checkpoints",),
     ("model",),
