@@ -41,6 +41,7 @@ _FILE = "{folder}/spotsupd.toml"
 _ETCD = "etcd at {etcd} cannot be used"
 _MARK = "the journal of cluster default in etcd belongs to a cluster.key with mark {mark}, and"
 _COPY = "copy the key from another daemon's state folder or a backup, or set another `cluster`"
+_WRITABLE = "make room there, run this as the daemon's user, or set state_dir"
 _STORE = "checkpoints cannot be written from here: cannot"
 _DENIED = "access is denied: give the machine's role what docs/permissions/*-checkpoints-* lists (403 AccessDenied)"
 
@@ -191,6 +192,20 @@ ROWS = (
         "",
         "another spotsupd uses the state folder {folder}/state: stop it, or set another state_dir",
         program="spotsupd run",
+    ),
+    BrokenSetup(
+        "state-full",
+        STATE,
+        "its disk is full",
+        "state, folder",
+        f"{{folder}}/disk cannot be written (No space left on device): {_WRITABLE}",
+    ),
+    BrokenSetup(
+        "state-read-only",
+        STATE,
+        "its file system is mounted read-only",
+        "state, folder",
+        f"{{folder}}/disk cannot be written (Read-only file system): {_WRITABLE}",
     ),
     BrokenSetup(
         "key-readable",
@@ -471,6 +486,24 @@ ROWS = (
         ),
     ),
     BrokenSetup(
+        "aws-no-default-network",
+        CLOUDS,
+        "AWS: no default VPC",
+        "aws, us-east-1 network",
+        "us-east-1 has no default VPC: name subnets of another one in aws.subnets",
+    ),
+    BrokenSetup(
+        "aws-private-subnets",
+        CLOUDS,
+        "AWS: subnets that no public address reaches",
+        "aws, us-east-1 network",
+        (
+            "…of {vpc} has no route to an internet gateway, so that nodes' public addresses cannot be reached: "
+            "add one, name public subnets in aws.subnets, or set aws.public_address = false and run the daemon in "
+            "the VPC"
+        ),
+    ),
+    BrokenSetup(
         "aws-no-quota",
         CLOUDS,
         "AWS: no quota",
@@ -564,6 +597,14 @@ ROWS = (
         "no GPU quota of us-central1 is above 0: request more at IAM & Admin, Quotas",
     ),
     BrokenSetup(
+        "gcp-region-without-types",
+        CLOUDS,
+        "GCP: a region without GPUs",
+        "gcp, europe-north1 machine types",
+        "europe-north1 offers no machine type of the catalog: remove it from gcp.regions",
+        also=("gcp, europe-north1 quota",),
+    ),
+    BrokenSetup(
         "azure-wrong-credentials",
         CLOUDS,
         "Azure: wrong credentials",
@@ -633,6 +674,16 @@ ROWS = (
         (
             "the quota of eastus allows no spot instance (lowPriorityCores: 0 vCPUs): request more under "
             "Quotas in the portal"
+        ),
+    ),
+    BrokenSetup(
+        "azure-no-sizes",
+        CLOUDS,
+        "Azure: sizes that the subscription may not use",
+        "azure, eastus sizes",
+        (
+            "eastus offers this subscription no size of the catalog: remove it from azure.regions, or ask Azure "
+            "to lift the restriction"
         ),
     ),
     BrokenSetup(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -27,6 +28,7 @@ from supervisor.runtime.background import in_background
 from supervisor.spec import JobSpec
 
 TIMEOUT_S = 60.0
+_PROBE_BYTES = 64 * 1024
 GRACE_S = 5.0  # each check keeps its own time limit; this is for one that does not
 
 
@@ -34,7 +36,7 @@ GRACE_S = 5.0  # each check keeps its own time limit; this is for one that does 
 class CheckResult:
     """One result."""
 
-    subject: str  # a cloud's name, etcd, ssh, secrets, slack or job
+    subject: str  # a cloud's name, etcd, state, ssh, secrets, slack or job
     finding: Finding
 
 
@@ -52,6 +54,7 @@ def check_installation(
     """
     checks: dict[str, Callable[[], Sequence[Finding]]] = {
         "etcd": lambda: check_etcd(config, embedded=embedded_etcd),
+        "state": lambda: [_state(config.state)],
         "ssh": lambda: [_key(config.state)],
         "secrets": lambda: _secrets(config, files),
         "slack": lambda: [_slack(config)],
@@ -84,6 +87,22 @@ def _result(subject: str, future: Future[Sequence[Finding]], left_s: float, time
         return [Finding("set up", ok=False, message=str(error))]
     except Exception as error:  # noqa: BLE001 - a bug in one check must not hide the results of the others
         return [Finding("check", ok=False, message=f"the check itself failed, which is a bug in spotsup: {error!r}")]
+
+
+def _state(state: Path) -> Finding:
+    """Whether the state folder takes a file: permissions do not show a full disk, or one that became read-only."""
+    if not state.is_dir():
+        return Finding("folder", ok=True, message=f"the daemon will create {state}")
+    try:
+        with tempfile.TemporaryFile(dir=state) as file:
+            file.write(bytes(_PROBE_BYTES))
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        why = f"{state} cannot be written ({error.strerror})"
+        message = f"{why}: make room there, run this as the daemon's user, or set state_dir"
+        return Finding("folder", ok=False, message=message)
+    return Finding("folder", ok=True, message=f"{state} can be written")
 
 
 def _key(state: Path) -> Finding:

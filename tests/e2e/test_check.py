@@ -71,7 +71,7 @@ def test_all_checks_pass_and_nothing_is_launched(installation: Installation) -> 
     report = installation.check()
     assert report["ok"]
     subjects = [each["subject"] for each in report["findings"]]
-    assert list(dict.fromkeys(subjects)) == ["etcd", "ssh", "secrets", "slack", "aws"]
+    assert list(dict.fromkeys(subjects)) == ["etcd", "state", "ssh", "secrets", "slack", "aws"]
     messages = {each["check"]: each["message"] for each in report["findings"] if each["subject"] == "aws"}
     assert set(messages) >= {"credentials", "us-east-1 reading", "us-east-1 image", "us-east-1 launching"}
     assert "would have been allowed" in messages["us-east-1 launching"]

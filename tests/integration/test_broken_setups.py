@@ -31,6 +31,7 @@ from supervisor.journal.connection import state_lock
 from supervisor.model import ClusterRecord
 from tests.clouds.base import wire_cloud
 from tests.integration.test_entry import other_wheel, refusal_of
+from tests.support.disks import Full, ReadOnly, memory
 from tests.support.etcd_server import etcd_server
 from tests.support.interpreters import interpreter
 from tests.support.programs import free_ports
@@ -80,6 +81,7 @@ class Setup:
         """Rent machines of a test cloud, which is returned."""
         server = self.stack.enter_context(wire_cloud(name))
         server.cloud.let_daemon_in()
+        server.provisioner(**settings)  # loads the SDK: on a busy computer that takes longer than all calls
         known = server.settings(**settings)
         self.config[name] = {key: getattr(known, key) for key in known.model_fields_set}
         self.config["local"] = {"enabled": False}
@@ -149,6 +151,8 @@ def setup(
 
 Break: TypeAlias = Callable[[Setup], object]
 BREAKS: dict[str, Break] = {}
+CHECK_TIMEOUT_S = 240.0
+pytestmark = pytest.mark.timeout(600)
 
 
 def breaks(name: str) -> Callable[[Break], Break]:
@@ -265,6 +269,25 @@ def _(setup: Setup) -> None:
 @breaks("state-in-use")
 def _(setup: Setup) -> None:
     setup.stack.enter_context(state_lock(setup.state))
+
+
+def _disk(setup: Setup) -> Path:
+    """A file system for the state folder."""
+    disk = setup.stack.enter_context(memory(setup.folder, 1))
+    setup.config["state_dir"] = str(disk)
+    (disk / "cluster.key").write_bytes(SECRET)
+    (disk / "cluster.key").chmod(0o600)
+    return disk
+
+
+@breaks("state-full")
+def _(setup: Setup) -> None:
+    Full(_disk(setup)).inject()
+
+
+@breaks("state-read-only")
+def _(setup: Setup) -> None:
+    ReadOnly(_disk(setup)).inject()
 
 
 @breaks("key-readable")
@@ -504,6 +527,19 @@ def _(setup: Setup) -> None:
     setup.cloud(AWS, security_groups={"us-east-1": ("sg-0123456789abcdef0",)})
 
 
+@breaks("aws-no-default-network")
+def _(setup: Setup) -> None:
+    setup.cloud(AWS).fleet.backend("us-east-1").get_default_vpc().is_default = "false"
+
+
+@breaks("aws-private-subnets")
+def _(setup: Setup) -> None:
+    backend = setup.cloud(AWS).fleet.backend("us-east-1")
+    setup.values["vpc"] = backend.get_default_vpc().id
+    (table,) = backend.describe_route_tables()
+    backend.delete_route(table.id, "0.0.0.0/0")
+
+
 @breaks("aws-no-quota")
 def _(setup: Setup) -> None:
     setup.cloud(AWS).ec2.quotas.update(dict.fromkeys(("L-3819A6DF", "L-7212CCBC", "L-C4BD4855"), 0.0))
@@ -568,6 +604,11 @@ def _(setup: Setup) -> None:
     setup.cloud(GCP).compute.quotas["us-central1"] = {"CPUS": 24.0, "NVIDIA_T4_GPUS": 0.0}
 
 
+@breaks("gcp-region-without-types")
+def _(setup: Setup) -> None:
+    setup.cloud(GCP, regions=("europe-north1",))
+
+
 @breaks("azure-wrong-credentials")
 def _(setup: Setup) -> None:
     setup.cloud(AZURE).credentials = "wrong"
@@ -606,6 +647,12 @@ def _(setup: Setup) -> None:
 @breaks("azure-no-quota")
 def _(setup: Setup) -> None:
     setup.cloud(AZURE).arm.quotas["lowPriorityCores"] = 0
+
+
+@breaks("azure-no-sizes")
+def _(setup: Setup) -> None:
+    cloud = setup.cloud(AZURE)
+    cloud.arm.restrictions |= {(size, "eastus") for size in cloud.arm.sizes}
 
 
 # -- Slack, secrets and checkpoints ------------------------------------------------------------------------------
@@ -700,7 +747,8 @@ def said_by(setup: Setup, program: str) -> list[tuple[str, str]]:
         setup.file.write_text(setup.text or toml(setup.config))
     command = program.split()[1]
     arguments = [command, "--config", str(setup.file), *(["--embedded-etcd"] if setup.embedded else [])]
-    arguments += ["-o", "json", *setup.arguments] if command == "check" else []
+    more = ["--timeout", str(CHECK_TIMEOUT_S), "-o", "json", *setup.arguments]
+    arguments += more if command == "check" else []
     done = CliRunner().invoke(main, arguments, catch_exceptions=False)
     if done.stderr:
         assert (done.exit_code in {1, 2}, done.stdout) == (True, "")
