@@ -99,35 +99,42 @@ class Clock:
     wait: Callable[[float], None]
 
 
+@dataclass(frozen=True, slots=True)
+class Said:
+    """Gets sentences for a person: each step once it has been taken, and what is waited for whenever that changes."""
+
+    done: Callable[[str], None]
+    waiting: Callable[[str], None] = field(default=lambda _: None)
+
+
 def carry_out(
-    look: Callable[[], Plan],
-    take: Callable[[Any], None],
-    say: Callable[[str], None],
-    clock: Clock,
-    limit_s: float = LIMIT_S,
+    look: Callable[[], Plan], take: Callable[[Any], None], say: Said, clock: Clock, limit_s: float = LIMIT_S
 ) -> Plan:
-    """Take steps until none is missing; the last plan. `say` gets each step once, when it has been taken.
+    """Take steps until none is missing; the last plan.
 
     Raises ProvisionerError: for problems, for a step that is refused, and after `limit_s`. What was made until then
     stays; the next run goes on from there.
     """
-    deadline, wait_s, said = clock.now() + limit_s, FIRST_WAIT_S, set[str]()
+    deadline, wait_s, done, before = clock.now() + limit_s, FIRST_WAIT_S, set[str](), ""
     for _ in range(MAX_LOOKS):
         plan = look()
         if plan.problems:
             raise ProvisionerError("; ".join(plan.problems))
         if not plan.steps:
             return plan
-        late = _take_all(plan, take, say, said)
+        late = _take_all(plan, take, say, done)
         if late and clock.now() + wait_s > deadline:
             break
         if late:
+            if late != before:
+                say.waiting(late)
+            before = late
             clock.wait(wait_s)
             wait_s = min(2 * wait_s, LONGEST_WAIT_S)
     raise UnreachableError(f"not done after {limit_s:.0f} s: {late or 'the cloud does not show it'}; repeat to go on")
 
 
-def _take_all(plan: Plan, take: Callable[[Any], None], say: Callable[[str], None], said: set[str]) -> str:
+def _take_all(plan: Plan, take: Callable[[Any], None], say: Said, done: set[str]) -> str:
     """Take all steps that can be taken; why the first of the others cannot, "" if all were taken for the first time."""
     late = ""
     for step in plan.steps:
@@ -137,9 +144,9 @@ def _take_all(plan: Plan, take: Callable[[Any], None], say: Callable[[str], None
         except NotYetError as error:
             late = late or f"could not {text}: {error}"
             continue
-        if text in said:
+        if text in done:
             late = late or f"could not see after it was done: {text}"
         else:
-            said.add(text)
-            say(text)
+            done.add(text)
+            say.done(text)
     return late

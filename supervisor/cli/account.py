@@ -22,23 +22,23 @@ MACHINES_S = 60.0  # to list an owner's machines in all regions
 
 
 def account_cloud(config: Config) -> str:
-    """The one rented cloud of a configuration, whose account spotsup can fill. Raises UsageError."""
+    """The one cloud of a configuration whose account spotsup can fill. Raises UsageError."""
     from provisioners.registry import CLOUDS
     from supervisor.clouds import clouds_of
     from supervisor.errors import UsageError
     from supervisor.installation.answers import rented
 
-    able = ", ".join(name for name, cloud in CLOUDS.items() if cloud.account)
-    found = [name for name in clouds_of(config) if name in rented()]
-    if len(found) != 1:
+    configured = [name for name in clouds_of(config) if name in rented()]
+    able = [name for name, cloud in CLOUDS.items() if cloud.account]
+    found = [name for name in configured if name in able]
+    if len(found) == 1:
+        return found[0]
+    if configured and not found:
         raise UsageError(
-            f"the configuration names {len(found)} clouds that are rented: this needs exactly one of {able}"
+            f"spotsup makes nothing in accounts of {', '.join(configured)} yet, only of {', '.join(able)}: "
+            "docs/install.md has the commands"
         )
-    if CLOUDS[found[0]].account is None:
-        raise UsageError(
-            f"spotsup makes nothing in accounts of {found[0]} yet, only of {able}: docs/install.md has the commands"
-        )
-    return found[0]
+    raise UsageError(f"this is for a configuration with exactly one of {', '.join(able)}, and there are {len(found)}")
 
 
 def open_account(config: Config, wish: Wish) -> CloudAccount:
@@ -113,7 +113,7 @@ def make(account: CloudAccount) -> Made:
 
 
 def _carry_out(look: Callable[[], Plan], account: CloudAccount) -> Plan:
-    from provisioners.account import Clock, carry_out
+    from provisioners.account import Clock, Said, carry_out
     from provisioners.base import ProvisionerError
     from supervisor.errors import StartError
 
@@ -123,8 +123,11 @@ def _carry_out(look: Callable[[], Plan], account: CloudAccount) -> Plan:
         done.append(text)
         click.echo(f"done: {text}")
 
+    def wait(text: str) -> None:
+        click.echo(f"waiting: {text}")
+
     try:
-        return carry_out(look, account.take, say, Clock(time.monotonic, time.sleep))
+        return carry_out(look, account.take, Said(say, wait), Clock(time.monotonic, time.sleep))
     except ProvisionerError as error:
         so_far = f" ({len(done)} steps are done; repeat the command to go on)" if done else ""
         raise StartError(f"{error}{so_far}") from error

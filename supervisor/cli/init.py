@@ -139,10 +139,11 @@ def _init_host(options: Options) -> None:
             raise UsageError("--account is for the host that has etcd: the others use what it made")
         account = _prepared(configured, options, STATE / "cluster.key", made.cluster_key)
     commands = _commands(config, options, here=here)
-    if account and not options.dry_run:
+    if account:
         # The key is stored first: what is made in the account carries its mark. The configuration gets the ids, last.
-        _carry_out(items(None), options, commands, asked=configured.asked)
-        configured = _make_in_account(account, configured, file)
+        if not options.dry_run:
+            _carry_out(items(None), options, commands, asked=configured.asked)
+        configured = _make_in_account(account, configured, options, file)
     steps = _carry_out(items(configured.text), options, commands, asked=configured.asked)
     if options.dry_run:
         return
@@ -271,9 +272,10 @@ def _init_personal(options: Options) -> None:
     account = None
     if options.account:
         account = _prepared(configured, options, config.state / "cluster.key", made.cluster_key)
-    if account and not options.dry_run:
-        _carry_out(items(text=None), options, [], asked=configured.asked)
-        configured = _make_in_account(account, configured, path)
+    if account:
+        if not options.dry_run:
+            _carry_out(items(text=None), options, [], asked=configured.asked)
+        configured = _make_in_account(account, configured, options, path)
     _carry_out(items(text=configured.text), options, [], asked=configured.asked)
     if not options.dry_run:
         commands = [f"spotsupd {each} --embedded-etcd --config {path}" for each in ("check", "run")]
@@ -314,7 +316,10 @@ def _configured(options: Options, path: Path) -> Configured:
 
 
 def _prepared(configured: Configured, options: Options, key: Path, new_key: bytes) -> CloudAccount | None:
-    """The account, looked at, shown and agreed to; None where nothing is to be done. Raises UsageError, StartError."""
+    """The account, looked at, shown and agreed to; None for a dry run of what is not there yet.
+
+    Raises UsageError, StartError, CommandRefusedError.
+    """
     from provisioners.account import Wish
     from provisioners.base import ProvisionerError
     from supervisor.cli import account
@@ -341,12 +346,14 @@ def _prepared(configured: Configured, options: Options, key: Path, new_key: byte
     if plan.problems:
         raise CommandRefusedError("; ".join(plan.problems))
     account.show(plan, whose)
-    if plan.steps and not options.dry_run:
+    if plan.steps and options.dry_run:
+        return None
+    if plan.steps:
         account.agree("Make that in the account?", yes=options.yes, refusal="nothing was made")
     return opened
 
 
-def _make_in_account(opened: CloudAccount, configured: Configured, path: Path) -> Configured:
+def _make_in_account(opened: CloudAccount, configured: Configured, options: Options, path: Path) -> Configured:
     """Make it, and the configuration with what was made. Raises StartError."""
     from supervisor.cli import account
     from supervisor.installation.answers import configuration
@@ -358,10 +365,11 @@ def _make_in_account(opened: CloudAccount, configured: Configured, path: Path) -
         text = configuration(replace(answers, section=account.merged(answers.section, made.settings)))
     todo = made.todo
     section = configured.config.cloud(name)
-    if section is not None and (text is None or path.exists()):
+    if section is not None and (text is None or (path.exists() and not options.replace)):
         lines = account.differing(made.settings, section.model_dump())
         todo = (*(f"in {path}, [{name}]: {line}" for line in lines), *todo)
-    return Configured(configured.config, text, answers, asked=False, todo=todo)
+    asked = configured.asked and options.dry_run
+    return Configured(configured.config, text, answers, asked=asked, todo=todo)
 
 
 def _answers(options: Options) -> tuple[Answers, bool]:

@@ -12,7 +12,7 @@ from typing import Any
 import boto3
 import pytest
 
-from provisioners.account import Clock, Plan, Wish, carry_out
+from provisioners.account import Clock, Plan, Said, Wish, carry_out
 from provisioners.aws.account.hand import AwsAccount
 from provisioners.aws.network import check
 from provisioners.base import Owner, ProvisionerError
@@ -62,13 +62,15 @@ class Waits:
 
 def made(account: AwsAccount, limit_s: float = 600.0) -> list[str]:
     said: list[str] = []
-    carry_out(account.missing, account.take, said.append, Waits().clock, limit_s)
+    carry_out(account.missing, account.take, Said(said.append), Waits().clock, limit_s)
     return said
 
 
 def deleted(account: AwsAccount, *, with_data: bool = True, limit_s: float = 600.0) -> tuple[list[str], Plan]:
     said: list[str] = []
-    left = carry_out(lambda: account.remaining(with_data=with_data), account.take, said.append, Waits().clock, limit_s)
+    left = carry_out(
+        lambda: account.remaining(with_data=with_data), account.take, Said(said.append), Waits().clock, limit_s
+    )
     return said, left
 
 
@@ -354,5 +356,9 @@ def test_the_policy_of_who_runs_it_grants_exactly_what_is_called(server: Any) ->
         for name in each["Action"]:
             if name.startswith(("ec2:Delete", "ec2:Authorize", "elasticfilesystem:Delete")) and "Interface" not in name:
                 assert "aws:ResourceTag/spotsup-cluster" in json.dumps(each["Condition"]), name
+            if name in {"ec2:CreateSecurityGroup", "elasticfilesystem:CreateFileSystem"} and ":vpc/" not in json.dumps(
+                each["Resource"]
+            ):
+                assert "aws:RequestTag/spotsup-cluster" in json.dumps(each.get("Condition")), name
             if name.startswith("iam:") and "ServiceLinked" not in name:
                 assert "spotsup-" in json.dumps(each["Resource"]), name

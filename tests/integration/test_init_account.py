@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import tomllib
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ import pytest
 
 from supervisor.identity import load_identity
 from tests.clouds.base import wire_cloud
+from tests.integration.test_init import AWS, as_root, host
 from tests.support.machines import launched_by, request_for
 from tests.support.programs import run_module
 
@@ -67,7 +69,7 @@ FROM = ("--ssh-from", "198.51.100.7")
 
 
 @pytest.mark.long
-def test_an_account_is_filled_and_emptied_again(desk: Desk) -> None:
+def test_an_account_is_filled_as_the_dry_run_said(desk: Desk) -> None:
     dry = desk.init(*FROM, "--dry-run")
     assert (dry.returncode, dry.stderr, desk.left(), desk.config.exists()) == (0, "", [], False)
     assert "in the AWS account 123456789012, as arn:aws:" in dry.stdout
@@ -84,13 +86,17 @@ def test_an_account_is_filled_and_emptied_again(desk: Desk) -> None:
     mark = load_identity(desk.key).mark
     (raw,) = desk.server.cloud.fleet.backend("us-east-1").describe_security_groups(group_ids=[group])
     assert {each["key"]: each["value"] for each in raw.get_tags()}["spotsup-key-mark"] == mark
-    again = desk.init(*FROM, "--yes")
-    assert (again.returncode, "done: " in again.stdout) == (0, False)
+    seen = desk.init(*FROM, "--dry-run")
+    assert ("would " in seen.stdout, "--replace" in seen.stdout) == (False, False), seen.stdout
 
+
+@pytest.mark.long
+def test_an_account_is_emptied_when_that_was_agreed_to(desk: Desk) -> None:
+    assert desk.init(*FROM, "--yes").returncode == 0
     asked = desk.destroy()
     assert (asked.returncode, desk.left()) == (2, [GROUP])
     assert "Delete that? Give --yes, or --dry-run to see only" in asked.stderr
-    assert f"would delete the security group {GROUP}" in desk.destroy("--dry-run").stdout
+    assert f"would delete the security group {GROUP}" in asked.stdout
     gone = desk.destroy("--yes")
     assert (gone.returncode, gone.stderr, desk.left()) == (0, "", [])
     assert "nothing of this installation is left in the account" in gone.stdout
@@ -108,6 +114,7 @@ def test_nothing_is_deleted_while_a_machine_is_left(desk: Desk) -> None:
     assert f"this installation still has {machine.id}" in refused.stderr
 
 
+@pytest.mark.long
 def test_who_says_too_little_is_told_before_anything_is_made(desk: Desk) -> None:
     for arguments, code, message in (
         ((), 2, "nodes have public addresses, and see the daemon come from its own: say which"),
@@ -116,8 +123,6 @@ def test_who_says_too_little_is_told_before_anything_is_made(desk: Desk) -> None
     ):
         done = desk.init(*arguments)
         assert (done.returncode, message in done.stderr) == (code, True), done.stderr
-    other = desk.run("init", "--kind", "personal", "--cloud", "gcp", "--region", "us-central1", "--set", "project=p")
-    assert other.returncode == 2
     options = ("--cloud", "gcp", "--region", "us-central1", "--set", "project=p", "--set", "reach=ssh", "--account")
     other = desk.run("init", "--kind", "personal", *options)
     assert "spotsup makes nothing in accounts of gcp yet" in other.stderr
@@ -126,9 +131,38 @@ def test_who_says_too_little_is_told_before_anything_is_made(desk: Desk) -> None
     assert (desk.left(), desk.config.exists(), desk.key.exists()) == ([], False, False)
 
 
+@pytest.mark.long
 def test_without_the_clusters_key_nothing_is_deleted(desk: Desk) -> None:
     assert desk.init(*FROM, "--yes").returncode == 0
     desk.key.unlink()
     done = desk.destroy("--yes")
     assert (done.returncode, desk.left(), desk.key.exists()) == (1, [GROUP], False)
     assert "without the cluster's key" in done.stderr
+
+
+@as_root
+@pytest.mark.long
+def test_a_host_gets_a_role_and_the_configuration_the_ids(tmp_path: Path) -> None:
+    with wire_cloud("aws") as server:
+        account = f"--set endpoint={server.url} --account --ssh-from 198.51.100.7 --checkpoints s3://models/runs"
+        said = host(
+            f"""
+            export {" ".join(f"{name}={value}" for name, value in server.environ.items())}
+            spotsupd init --cluster vision {AWS} {account} --yes
+            cat /etc/spotsup/spotsupd.toml
+            echo == second
+            spotsupd init --cluster vision {AWS} {account} --yes
+            echo == destroy
+            spotsupd destroy --config /etc/spotsup/spotsupd.toml --yes
+            """,
+            tmp_path,
+        )
+        left = server.cloud.ec2.account.left()
+    first, second, gone = re.split(r"== \w+\n", said)
+    assert f"done: make the IAM role {DAEMON}" in first
+    assert 'instance_profile = "spotsup-vision-node"' in first
+    assert re.search(r'us-east-1 = \["sg-[0-9a-f]+"\]', first)
+    assert f"--iam-instance-profile Name={DAEMON} --instance-id ID" in first
+    assert "--port 2379 --source-group sg-" in first
+    assert ("done: " in second, "all files are there" in second) == (False, True)
+    assert ("nothing of this installation is left in the account" in gone, left) == (True, [])

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from provisioners.account import Clock, NotYetError, Plan, Wish, carry_out
+from provisioners.account import Clock, NotYetError, Plan, Said, Wish, carry_out
 from provisioners.aws.account import plan as aws
 from provisioners.aws.account.plan import Delete, Facts, FoundFileSystem, FoundGroup, FoundProfile, FoundRole
 from provisioners.aws.account.wanted import POLICY, Network, Role, Rule, Wanted, names, wanted
@@ -75,23 +75,27 @@ COUNTS = st.dictionaries(st.sampled_from("abc"), st.integers(0, 9))
 @given(COUNTS, COUNTS)
 def test_each_thing_is_put_once_however_late_it_is_seen(unseen: dict[str, int], lost: dict[str, int]) -> None:
     account, said = Slow(tuple("abc"), dict(unseen), dict(lost)), list[str]()
-    carry_out(account.look, account.take, said.append, account.clock)
+    carry_out(account.look, account.take, Said(said.append), account.clock)
     assert account.puts == ["a", "b", "c"]
     assert len(said) == len(set(said))
 
 
 def test_what_never_comes_ends_in_one_sentence_after_the_limit() -> None:
-    account = Slow(("a",), {"a": 10**6})
+    account, said, late = Slow(("a",), {"a": 10**6}), list[str](), list[str]()
     with pytest.raises(ProvisionerError, match="not done after 60 s: could not put a: it is there already"):
-        carry_out(account.look, account.take, lambda _: None, account.clock, limit_s=60.0)
+        carry_out(account.look, account.take, Said(said.append, late.append), account.clock, limit_s=60.0)
     assert 50.0 < account.at <= 60.0
+    assert (said, late) == (["put a"], ["could not put a: it is there already"])  # nothing is said twice
 
 
 def test_a_problem_ends_it_before_any_step() -> None:
     account = Slow(("a",))
     with pytest.raises(ProvisionerError, match="someone else's"):
         carry_out(
-            lambda: replace(account.look(), problems=("it is someone else's",)), account.take, print, account.clock
+            lambda: replace(account.look(), problems=("it is someone else's",)),
+            account.take,
+            Said(print),
+            account.clock,
         )
     assert account.puts == []
 
