@@ -34,7 +34,7 @@ TRAIN_S = 900.0
 RELEASE_S = 180.0
 NEWER, OLDER = "999.0.0", "0.0.1"
 NOTICE_S = 60.0
-STEPS = 800
+STEPS, AGAIN = 800, 20
 # A round of two takes 80 s for them, and one of fewer is not allowed: so the job outlasts the notice, and cannot end
 # without its replacement.
 STEP_S = 0.1
@@ -290,6 +290,16 @@ def test_one_command_trains_on_machines_that_have_nothing_of_ours(installation: 
         return {key.rpartition("/")[2] for key in installation.left_in_etcd(job)} <= {"round", "progress", "result"}
 
     installation.eventually("etcd to have no messages, users and roles of the job", nothing_is_left, RELEASE_S)
+
+    began = time.monotonic()
+    installation.submit(job, "{min: 2, desired: 2, max: 4}", AGAIN)
+    installation.eventually("the job ends again, and all is released", lambda: installation.released(job), TRAIN_S)
+    installation.passed(f"once more, {AGAIN} steps, from submit to nothing left", began)
+    again = installation.status(job)
+    assert (again["state"], again["step"]) == ("succeeded", AGAIN)
+    assert again["task_id"] != ended["task_id"]
+    assert installation.account.machines.running() == []
+    installation.eventually("etcd to have nothing of the second run", nothing_is_left, RELEASE_S)
     (ROOT / "build").mkdir(exist_ok=True)
     (ROOT / "build" / "story.json").write_text(json.dumps(installation.seconds, indent=1) + "\n")
     print(json.dumps(installation.seconds, indent=1))
@@ -315,6 +325,16 @@ def test_training_goes_on_while_the_daemon_is_killed_hangs_is_upgraded_and_downg
         installation.eventually("a step", lambda: installation.status(job)["step"] > before["step"], 120.0)
 
     installation.run(f"sudo kill -KILL {installation.unit('MainPID')}")
+    goes_on(1)
+    installation.run("sudo systemctl start spotsup-certificates.service")
+    installation.run("sudo systemctl kill --kill-whom=main -s KILL spotsup-etcd")
+    installation.eventually(
+        "systemd to start etcd again",
+        lambda: (
+            installation.run("systemctl show -p NRestarts,ActiveState --value spotsup-etcd").split() == ["1", "active"]
+        ),
+        120.0,
+    )
     goes_on(1)
 
     # The unit's own limit is a minute; that it is obeyed is seen with a shorter one.
