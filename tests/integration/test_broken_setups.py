@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import socket
 import sys
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
@@ -19,6 +20,7 @@ from typing import Any, TypeAlias
 from unittest.mock import patch
 
 import pytest
+import structlog
 import trustme
 from click.testing import CliRunner
 from spotsup_trainer.etcd import Etcd
@@ -34,7 +36,6 @@ from tests.integration.test_entry import other_wheel, refusal_of
 from tests.support.disks import Full, ReadOnly, memory
 from tests.support.etcd_server import etcd_server
 from tests.support.interpreters import interpreter
-from tests.support.programs import free_ports
 from tests.support.s3 import DENIED, Fault, s3_here
 from tests.support.secured_etcd import DAEMON, PHRASE, SecuredEtcd, a_job, secured_etcd
 from tests.support.serving import serving
@@ -100,6 +101,13 @@ class Setup:
         self.write("state/cluster.key", secret, mode)
 
 
+def closed_port(setup: Setup) -> int:
+    """A port that refuses connections, and that nobody else gets meanwhile: it is bound, and does not listen."""
+    held = setup.stack.enter_context(socket.socket())
+    held.bind(("127.0.0.1", 0))
+    return int(held.getsockname()[1])
+
+
 def toml(table: Mapping[str, Any]) -> str:
     plain = {key: value for key, value in table.items() if not isinstance(value, dict)}
     text = "".join(f"{key} = {json.dumps(value)}\n" for key, value in plain.items())
@@ -143,6 +151,7 @@ def setup(
     with ExitStack() as stack:
         stack.enter_context(patch.dict(os.environ))  # what rows and servers change ends with them
         os.environ.pop("SPOTSUP_SLACK_WEBHOOK", None)
+        stack.callback(structlog.reset_defaults)  # `run` sets up the log of this process
         made = Setup(tmp_path, stack, Etcds(etcd_endpoint, worker_secured), monkeypatch)
         made.config["state_dir"] = str(made.state)
         made.values |= {"folder": str(tmp_path), "python": sys.executable}
@@ -338,7 +347,7 @@ def _(setup: Setup) -> None:
 
 @breaks("etcd-down")
 def _(setup: Setup) -> None:
-    setup.etcd(endpoints=[f"http://127.0.0.1:{free_ports(1)[0]}"])
+    setup.etcd(endpoints=[f"http://127.0.0.1:{closed_port(setup)}"])
 
 
 class _Page(BaseHTTPRequestHandler):
@@ -675,7 +684,7 @@ def _(setup: Setup) -> None:
 
 @breaks("slack-unreachable")
 def _(setup: Setup) -> None:
-    os.environ["SPOTSUP_SLACK_WEBHOOK"] = f"http://127.0.0.1:{free_ports(1)[0]}"
+    os.environ["SPOTSUP_SLACK_WEBHOOK"] = f"http://127.0.0.1:{closed_port(setup)}"
 
 
 @breaks("secrets-readable")
@@ -804,7 +813,7 @@ def test_where_this_computer_cannot_try_a_bucket_only_the_nodes_role_decides(why
     for name in server.environ:
         del os.environ[name]
     os.environ["AWS_REGION"] = "us-east-1"
-    os.environ["AWS_METADATA_ENDPOINT"] = f"http://127.0.0.1:{free_ports(1)[0]}"
+    os.environ["AWS_METADATA_ENDPOINT"] = f"http://127.0.0.1:{closed_port(setup)}"
     setup.file.write_text(toml(setup.config))
     arguments = ["check", "--config", str(setup.file), "--embedded-etcd", *setup.arguments]
     done = CliRunner().invoke(main, arguments, catch_exceptions=False)
