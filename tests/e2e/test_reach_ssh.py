@@ -56,7 +56,7 @@ def went_on(folder: Path, since: float) -> None:
     """One process made all steps, and none was late."""
     seen = [each for each in ticks(folder) if each[0] >= since]
     assert len({pid for _, pid in seen}) == 1
-    assert max(after[0] - before[0] for before, after in itertools.pairwise(seen)) < 3.0
+    assert max(after[0] - before[0] for before, after in itertools.pairwise(seen)) < 10.0
 
 
 def members(stack: Stack) -> list[dict[str, Any]]:

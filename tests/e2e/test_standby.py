@@ -88,8 +88,8 @@ def test_a_standby_answers_takes_commands_and_takes_over(tmp_path: Path, steps: 
         cluster.wait_for(lambda: cluster.job("ticker")["state"] == "running", 90.0, "the job to be looked after")
         assert cluster.machines() == machines
         seen = ticks(steps)
-        assert time.time() - seen[-1] < 2.0
-        assert max(after - before for before, after in itertools.pairwise(seen)) < 2.0, "training went on"
+        assert time.time() - seen[-1] < 5.0
+        assert max(after - before for before, after in itertools.pairwise(seen)) < 5.0, "training went on"
         assert first.ctl("cancel", "ticker").returncode == 0
         cluster.wait_for(lambda: not cluster.machines(), 150.0, "the machine to be released")
 
@@ -131,7 +131,7 @@ def test_commands_through_leaders_that_die_and_freeze(tmp_path: Path, steps: Pat
         assert middle_s <= lease_s + MORE_S, f"{took_s}; the rest is this computer's load"
         assert cluster.machines() == machines
         seen = [tick for tick in ticks(steps) if tick >= began]
-        assert max(after - before for before, after in itertools.pairwise(seen)) < 2.0, "training went on"
+        assert max(after - before for before, after in itertools.pairwise(seen)) < 5.0, "training went on"
         assert cluster.any().ctl("cancel", "ticker").returncode == 0
         cluster.wait_for(lambda: not cluster.machines(), 150.0, "the machine to be released")
         print(f"{len(history)} commands, {len(answered)} done; takeovers {[round(each, 2) for each in took_s]}")

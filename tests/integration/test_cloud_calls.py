@@ -149,7 +149,7 @@ def test_every_call_ends_in_time(api: Api, timeout_s: float) -> None:
     for action in api.names.hanging:
         api.cloud.fail_next(action, "hang", times=20)
     with ThreadPoolExecutor(len(asks)) as pool:
-        assert max(pool.map(took, asks)) < timeout_s + 3.0  # the SDKs themselves would wait for a minute and more
+        assert max(pool.map(took, asks)) < timeout_s + 20.0  # the SDKs themselves would wait for a minute and more
 
 
 @pytest.mark.parametrize(

@@ -42,4 +42,4 @@ def test_a_service_manager_that_hangs_is_not_waited_for(tmp_path: Path, monkeypa
                 pass
         began = time.monotonic()
         notify("WATCHDOG=1")
-        assert SEND_S <= time.monotonic() - began < SEND_S + 5.0
+        assert SEND_S <= time.monotonic() - began < SEND_S + 15.0

@@ -192,9 +192,9 @@ def test_records_of_dev_kmsg_are_read_one_by_one_and_overwritten_ones_are_passed
 
 
 class FakeSmi:
-    """Answers in turn, the last one for ever; None hangs."""
+    """Answers in turn, the last one for ever; None hangs, an exception is raised."""
 
-    def __init__(self, *answers: Answer | None) -> None:
+    def __init__(self, *answers: Answer | Exception | None) -> None:
         self.answers = list(answers)
         self.limits_s: list[float] = []
 
@@ -202,7 +202,10 @@ class FakeSmi:
         if any("remapped" in part for part in command):
             return Answer(2, "")
         self.limits_s.append(limit_s)
-        return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
 
 
 def watch(tmp_path: Path, smi: FakeSmi, journal: str = "", **more: float) -> tuple[GpuWatch, list[Verdict], RunDir]:
@@ -241,6 +244,19 @@ def test_the_launcher_gets_its_answer_and_each_change_is_published_once(tmp_path
     assert run_dir.gpu_verdict(7) == run_dir.gpu_verdict(8) == "nvidia-smi finds 1 of 2 GPUs"
     assert [each.reason for each in published] == ["nvidia-smi finds 1 of 2 GPUs"]
     assert run_dir.asked_gpu_check() is None
+
+
+def test_an_unforeseen_error_does_not_end_the_watch_and_says_nothing_about_gpus(tmp_path: Path) -> None:
+    checked, published, run_dir = watch(tmp_path, FakeSmi(ZeroDivisionError("unforeseen")), every_s=3600.0)
+    checked.start()
+    until = time.monotonic() + 30
+    for number in (7, 8):
+        run_dir.ask_for_gpu_check(number)
+        while run_dir.gpu_verdict(number) is None and time.monotonic() < until:
+            time.sleep(0.01)
+    checked.stop()
+    assert run_dir.gpu_verdict(7) == run_dir.gpu_verdict(8) == ""
+    assert published == []
 
 
 def test_a_storm_of_xids_is_bounded(tmp_path: Path) -> None:

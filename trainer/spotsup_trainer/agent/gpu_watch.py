@@ -183,7 +183,11 @@ class GpuWatch:
             asked = self._run_dir.asked_gpu_check()
             if asked is None and time.monotonic() < due:
                 continue
-            verdict = self.check()
+            try:
+                verdict = self.check()
+            except Exception as error:  # noqa: BLE001 - whatever it is: without this thread failed rounds wait for answers
+                self._warn(f"the GPUs cannot be checked: {error!r}")
+                verdict = HEALTHY
             if verdict != self._published:
                 self._published = verdict
                 self._publish(verdict)

@@ -62,7 +62,7 @@ class LogMirror:
             copy_end(self._file, self._folder / f"{self._node}.log")
             if journal and self._has_journal:
                 self._copy_journal()
-        except OSError as error:
+        except Exception as error:  # noqa: BLE001 - whatever it is: this thread has to go on
             if str(error) != self._logged:
                 self._logged = str(error)
                 log.warning("the log of %s is not copied to %s: %s; retrying", self._node, self._folder, error)

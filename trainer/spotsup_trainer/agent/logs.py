@@ -22,7 +22,7 @@ from spotsup_trainer.agent.decisions import (
     collapse,
     cut,
 )
-from spotsup_trainer.etcd import Delete, Etcd, EtcdError, Put
+from spotsup_trainer.etcd import Delete, Etcd, Put
 
 _EVERY_S = 1.0
 _MAX_CHUNKS = 256
@@ -97,7 +97,7 @@ class LogShipper:
     def _try(self) -> bool:
         try:
             self.send()
-        except (EtcdError, OSError) as error:
+        except Exception as error:  # noqa: BLE001 - whatever it is: without this thread no output is ever seen again
             if str(error) != self._logged:
                 self._logged = str(error)
                 log.warning("the log of %s is not sent: %s; retrying", self._node, error)
