@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from spotsup_trainer.etcd import Compare, Delete, KeyValue, Put
 from spotsup_trainer.wire import Keys
 
 from supervisor.errors import JournalRefusedError, NotFoundError, SchemaError
-from supervisor.journal.codec import dump, load
+from supervisor.journal.codec import Record, dump, load
 from supervisor.journal.past import KEPT_RUNS, past_run
 from supervisor.journal.reading import CLUSTER, PAUSE, Reader, Reading
 from supervisor.journal.store import Store
@@ -181,11 +181,9 @@ class Journal:
 
         Those of another schema are left out.
         """
-        found: list[PastRun] = []
-        for kv in self._store.range(f"{self.keys.root}past/{job}/" if job else f"{self.keys.root}past/"):
-            with contextlib.suppress(SchemaError):
-                found.append(load(PastRun, kv.value, kv.key))
-        return found
+        return _readable(
+            PastRun, self._store.range(f"{self.keys.root}past/{job}/" if job else f"{self.keys.root}past/")
+        )
 
     def etcd_use(self) -> EtcdUse:
         """Which jobs' nodes may use etcd: of those that have not ended, and of ended ones while they leave in order."""
@@ -216,10 +214,13 @@ class Journal:
         return load(PastRun, found.value, key) if found else None
 
     def events(self, job: str, after: str = "", task_id: str = "") -> list[Event]:
-        """A job's events in order, from after the event with id `after`; of all runs, or of the one with `task_id`."""
+        """A job's events in order, from after the event with id `after`; of all runs, or of the one with `task_id`.
+
+        Those of another schema are left out.
+        """
         prefix = self._event_key(job, "")
         found = self._store.range(prefix + (f"{task_id}-" if task_id else ""))
-        return [load(Event, kv.value, kv.key) for kv in found if kv.key.removeprefix(prefix) > after]
+        return _readable(Event, [kv for kv in found if kv.key.removeprefix(prefix) > after])
 
     def alert(self, event_id: str) -> Event | None:
         """An alert that waits to be sent, None if there is none of that id."""
@@ -296,3 +297,12 @@ class Journal:
 
     def _blob_key(self, digest: str, part: str) -> str:
         return f"{self.keys.root}blobs/{digest}/{part}"
+
+
+def _readable(kind: type[Record], found: Iterable[KeyValue]) -> list[Record]:
+    """The records among them, without those of another schema."""
+    records = []
+    for kv in found:
+        with contextlib.suppress(SchemaError):
+            records.append(load(kind, kv.value, kv.key))
+    return records

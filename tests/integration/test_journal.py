@@ -212,6 +212,12 @@ def test_a_broken_message_of_a_node_is_reported_and_affects_nothing_else(
     assert [key.rpartition("/run/")[2] for key in reading.unreadable] == ["job/member/n1"]
 
 
+def test_an_event_of_another_schema_is_left_out(journal: Journal, etcd: Etcd) -> None:
+    assert journal.create_job(JOB, EVENT, None)
+    etcd.put(f"{KEYS.root}events/job/{EVENT.id}-older", b'{"schema": 1}')
+    assert [event.id for event in journal.events("job")] == [EVENT.id]
+
+
 def of_schema(record: JobRecord | NodeRecord, schema: int, **more: str) -> bytes:
     return json.dumps({**json.loads(dump(record)), "schema": schema, **more}).encode()
 
