@@ -248,6 +248,11 @@ def test_one_command_trains_on_machines_that_have_nothing_of_ours(installation: 
     ]
     exposure = installation.run("systemd-analyze security --no-pager spotsupd spotsup-etcd | grep Overall")
     assert all(float(each) <= 2.0 for each in re.findall(r": ([\d.]+) ", exposure)), exposure
+    # The kernel confines it here, too, not the text alone: filters of system calls beyond those of the container.
+    status = "/proc/$(systemctl show -p MainPID --value spotsupd)/status"
+    filters = installation.run(f"sudo awk '/^Seccomp_filters/ {{print $2}}' {status} /proc/1/status").split()
+    assert int(filters[0]) > int(filters[1])
+    assert installation.run(f"sudo awk '/^CapBnd/ {{print $2}}' {status}").strip("0") == ""
 
     began, submitted_at = time.monotonic(), time.time()
     job = "chars"
