@@ -15,7 +15,7 @@ help:
 	@echo "make demo TLS=1   the same with an etcd that has TLS and users"
 	@echo "make test-fast   pure tests only, nothing is started: half a minute"
 	@echo "make test    one test of each kind: about 5 minutes on two cores"
-	@echo "make test-long   all other tests, whole jobs among them: about a quarter of an hour"
+	@echo "make test-long   all other tests, whole jobs among them: about 20 minutes"
 	@echo "make test-frameworks   with the real Lightning, transformers and TensorBoard, in an environment of their own"
 	@echo "make test-torch        launcher, rendezvous and Session on each supported torch: gigabytes (VERSIONS=2.6,2.15)"
 	@echo "make acceptance        an installation and training on stock Debian, then on virtual machines; needs root, for their images"

@@ -95,7 +95,7 @@ def show(plan: Plan, whose: str) -> None:
 
 
 def agree(question: str, *, yes: bool, refusal: str) -> None:
-    """Ask, unless that was answered. Raises UsageError where nobody can be asked, CommandRefusedError for a no."""
+    """Ask, unless that was answered. Raises UsageError where no one can be asked, CommandRefusedError for a no."""
     from supervisor.errors import CommandRefusedError, UsageError
 
     if yes:

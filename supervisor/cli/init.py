@@ -373,7 +373,7 @@ def _make_in_account(opened: CloudAccount, configured: Configured, options: Opti
 
 
 def _answers(options: Options) -> tuple[Answers, bool]:
-    """From the options, and from the person for what is missing. Raises UsageError where nobody can be asked."""
+    """From the options, and from the person for what is missing. Raises UsageError where no one can be asked."""
     from provisioners.registry import CLOUDS
     from supervisor.errors import UsageError
     from supervisor.installation.answers import Answers, asked_keys, rented, section_of
