@@ -15,6 +15,7 @@ from supervisor.identity import load_identity
 from supervisor.journal.codec import load
 from supervisor.journal.connection import login_of
 from supervisor.journal.etcd_server import find_etcd
+from supervisor.journal.maintenance import refuses_writes
 from supervisor.journal.reading import CLUSTER
 from supervisor.journal.store import FULL
 from supervisor.model import ClusterRecord, JobRecord
@@ -89,8 +90,7 @@ def _remedy(config: Config, problem: str) -> str:
 def _journal(config: Config, etcd: Etcd) -> Finding:
     """Whether this daemon could go on with the journal that etcd holds. Raises EtcdError."""
     keys = Keys(config.cluster)
-    alarms = etcd.call("/v3/maintenance/alarm", {"action": "GET"}).get("alarms", ())
-    if any(each.get("alarm") == "NOSPACE" for each in alarms):
+    if refuses_writes(etcd):
         return Finding("journal", ok=False, message=FULL)
     try:
         if (found := etcd.get(f"{keys.world}{CLUSTER}")) is None:
