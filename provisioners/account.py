@@ -17,7 +17,7 @@ from provisioners.base import Owner, ProvisionerError, UnreachableError
 LIMIT_S = 600.0
 MAX_LOOKS = 120
 FIRST_WAIT_S = 1.0
-LONGEST_WAIT_S = 8.0
+MAX_WAIT_S = 8.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +130,7 @@ def carry_out(
                 say.waiting(late)
             before = late
             clock.wait(wait_s)
-            wait_s = min(2 * wait_s, LONGEST_WAIT_S)
+            wait_s = min(2 * wait_s, MAX_WAIT_S)
     raise UnreachableError(f"not done after {limit_s:.0f} s: {late or 'the cloud does not show it'}; repeat to go on")
 
 

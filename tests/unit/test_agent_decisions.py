@@ -190,7 +190,7 @@ def test_a_thousand_rounds_leave_the_files_of_one(tmp_path: Path) -> None:
 
 
 class OddReader:
-    """Its cloud answers once in a form that nobody foresaw."""
+    """Its cloud answers once in an unforeseen form."""
 
     def __init__(self) -> None:
         self._answers = iter([None, 17.0])

@@ -6,7 +6,7 @@ Rules that someone has added to a group of ours stay.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -28,6 +28,9 @@ class FoundGroup:
     owner: Owner
     rules: frozenset[Rule] = frozenset()
 
+    def __str__(self) -> str:
+        return f"the security group {self.name} ({self.id}, {self.region})"
+
 
 @dataclass(frozen=True, slots=True)
 class FoundRole:
@@ -37,6 +40,9 @@ class FoundRole:
     owner: Owner
     policies: Mapping[str, str] = field(default_factory=dict)
 
+    def __str__(self) -> str:
+        return f"the IAM role {self.name}"
+
 
 @dataclass(frozen=True, slots=True)
 class FoundProfile:
@@ -45,6 +51,9 @@ class FoundProfile:
     name: str
     owner: Owner
     roles: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return f"the instance profile {self.name}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +65,12 @@ class FoundFileSystem:
     id: str
     owner: Owner
     targets: Mapping[str, str] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return f"the EFS file system {self.name} ({self.id}, {self.region})"
+
+
+Found: TypeAlias = FoundGroup | FoundRole | FoundProfile | FoundFileSystem
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,23 +263,24 @@ def _foreign(wanted: Wanted, facts: Facts, owner: Owner) -> Iterator[str]:
     systems = {(each.region, each.name) for each in wanted.file_systems}
     for group in facts.groups:
         if group.owner != owner and (group.region, group.vpc, group.name) in places:
-            yield _not_ours(f"the security group {group.name} ({group.id}, {group.region})", group.owner)
+            yield _not_ours(group)
     for role in facts.roles:
         if role.owner != owner and role.name in called:
-            yield _not_ours(f"the IAM role {role.name}", role.owner)
+            yield _not_ours(role)
     for profile in facts.profiles:
         if profile.owner != owner and profile.name in called:
-            yield _not_ours(f"the instance profile {profile.name}", profile.owner)
+            yield _not_ours(profile)
         elif profile.name in called and set(profile.roles) - {profile.name}:
-            yield f"the instance profile {profile.name} holds the role {profile.roles[0]}: take it out, and repeat"
+            yield f"{profile} holds the role {profile.roles[0]}: take it out, and repeat"
     for system in facts.file_systems:
         if system.owner != owner and (system.region, system.name) in systems:
-            yield _not_ours(f"the EFS file system {system.name} ({system.id}, {system.region})", system.owner)
+            yield _not_ours(system)
 
 
-def _not_ours(what: str, owner: Owner) -> str:
-    whose = f"another installation's (key mark {owner.key_mark})" if owner.key_mark else "not spotsup's: it has no tags"
-    return f"{what} is {whose}; nothing was made: give --cluster another name, or delete it"
+def _not_ours(found: Found) -> str:
+    mark = found.owner.key_mark
+    whose = f"another installation's (key mark {mark})" if mark else "not spotsup's: it has no tags"
+    return f"{found} is {whose}; nothing was made: give --cluster another name, or delete it"
 
 
 # -- deleting ----------------------------------------------------------------------------------------------
@@ -279,8 +295,7 @@ def remaining(facts: Facts, owner: Owner, *, with_data: bool) -> Plan:
         for subnet, id_ in sorted(each.targets.items())
     ]
     left = [
-        f"the EFS file system {each.name} ({each.id}, {each.region}) stays with its data, which is billed: "
-        "--with-data deletes it for ever"
+        f"{each} stays with its data, which is billed: --with-data deletes it for ever"
         for each in systems
         if not with_data
     ]
@@ -307,11 +322,6 @@ def _identities(facts: Facts, owner: Owner) -> Iterator[Delete]:
             yield Delete(ROLE, "", role.name, role.name)
 
 
-def _left(facts: Facts, owner: Owner) -> Iterable[str]:
-    found = [
-        *((f"the security group {each.name} ({each.id}, {each.region})", each.owner) for each in facts.groups),
-        *((f"the IAM role {each.name}", each.owner) for each in facts.roles),
-        *((f"the instance profile {each.name}", each.owner) for each in facts.profiles),
-        *((f"the EFS file system {each.name} ({each.id}, {each.region})", each.owner) for each in facts.file_systems),
-    ]
-    return [f"{what} stays: it does not have this installation's tags" for what, whose in found if whose != owner]
+def _left(facts: Facts, owner: Owner) -> list[str]:
+    found: list[Found] = [*facts.groups, *facts.roles, *facts.profiles, *facts.file_systems]
+    return [f"{each} stays: it does not have this installation's tags" for each in found if each.owner != owner]
