@@ -16,7 +16,8 @@ class AzureSettings(CloudSettings):
     """The subscription's id."""
     resource_group: Name
     """The existing resource group that holds all machines of the cluster."""
-    image: Name = "microsoft-dsvm:ubuntu-hpc:2204:latest"
+    # README of Azure/azhpc-images: the supported images.
+    image: Name = "microsoft-dsvm:ubuntu-hpc:2404:latest"
     """The machine image: `publisher:offer:sku:version`, or an image's resource id."""
     image_proprietary: str = ""
     """The image for GPUs before Turing (V100). Empty: jobs get such a GPU only where `images` names an image for it."""

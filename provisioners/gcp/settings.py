@@ -14,8 +14,9 @@ class GcpSettings(CloudSettings):
 
     project: Name
     """The project in which machines are created."""
+    # Families as `gcloud compute images list` shows them (2026-04): Ubuntu 22.04 and 24.04 with drivers 570 and 580.
     image: Name = (
-        "projects/ubuntu-os-accelerator-images/global/images/family/ubuntu-accelerator-2204-amd64-with-nvidia-580"
+        "projects/ubuntu-os-accelerator-images/global/images/family/ubuntu-accelerator-2404-amd64-with-nvidia-580"
     )
     """The machine image: `projects/P/global/images/family/F`, or an image's own path."""
     image_proprietary: str = ""

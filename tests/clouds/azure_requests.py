@@ -11,7 +11,7 @@ from tests.clouds.azure_machines import IDENTITY, ROOT, SCALE_SET
 from tests.clouds.azure_wire import FakeAzureError, complaints
 
 REGIONS = {"eastus": ("1", "2", "3"), "westus2": ("1", "2", "3"), "northcentralus": ()}
-IMAGES = {("microsoft-dsvm", "ubuntu-hpc", "2204"): ["22.04.2026010100", "22.04.2026090100"]}
+IMAGES = {("microsoft-dsvm", "ubuntu-hpc", "2404"): ["24.04.2026010100", "24.04.2026090100"]}
 SUBNETS = {
     region: f"{ROOT}/Microsoft.Network/virtualNetworks/net-{region}/subnets/nodes"
     for region in ("eastus", "westus2", "northcentralus")

@@ -15,7 +15,7 @@ from tests.clouds.gcp_wire import Call, FakeGcpError, filter_of, page
 from tests.clouds.machines import Machines
 
 ZONES = ("us-central1-a", "us-central1-b", "us-central1-c", "us-central1-f", "us-west1-a", "us-west1-b")
-IMAGES = {"ubuntu-os-accelerator-images": {"ubuntu-accelerator-2204-amd64-with-nvidia-580"}}
+IMAGES = {"ubuntu-os-accelerator-images": {"ubuntu-accelerator-2404-amd64-with-nvidia-580"}}
 OP_FAULTS: Mapping[str, tuple[str, str]] = {
     "transient": ("INTERNAL_ERROR", "Internal error. Please try again or contact Google Support. (Code: '-473021768')"),
     "full": (

@@ -232,7 +232,7 @@ NAMES = {
                 "eastus image",
                 "set azure.image to one that eastus has",
             ),
-            ({"image": "microsoft-dsvm:ubuntu-hpc:2204:1.2.3"}, "eastus image", "has no image"),
+            ({"image": "microsoft-dsvm:ubuntu-hpc:2404:1.2.3"}, "eastus image", "has no image"),
             ({"image": "ubuntu"}, "eastus image", "neither publisher:offer:sku:version"),
             ({"subnets": {}}, "eastus network", "set azure.subnets.eastus"),
             ({"subnets": {"eastus": "mine"}}, "eastus network", "is not the resource id of one of Azure's subnets"),

@@ -83,7 +83,7 @@ def test_compute_engines_role_grants_exactly_what_is_called() -> None:
         do_everything(
             server,
             image=f"projects/{gcp.PROJECT}/global/images/ours",
-            images={"T4": "projects/ubuntu-os-accelerator-images/global/images/family/ubuntu-accelerator-2204-amd64"},
+            images={"T4": "projects/ubuntu-os-accelerator-images/global/images/family/ubuntu-accelerator-2404-amd64"},
             subnetworks={"us-central1": "default"},
             network_tags=("gpu",),
             service_account=f"nodes@{gcp.PROJECT}.iam.gserviceaccount.com",

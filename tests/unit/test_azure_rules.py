@@ -144,7 +144,7 @@ def test_the_image_depends_on_the_gpu() -> None:
         "id": FULL.images["A100"]
     }
     reference = body(REQUEST, FULL)["properties"]["storageProfile"]["imageReference"]
-    assert ":".join(reference.values()) == "microsoft-dsvm:ubuntu-hpc:2204:latest"
+    assert ":".join(reference.values()) == "microsoft-dsvm:ubuntu-hpc:2404:latest"
 
 
 # -- names ---------------------------------------------------------------------------------------------------
