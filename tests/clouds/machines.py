@@ -6,7 +6,9 @@ authorized key are read from there, as cloud-init would. Machines go by the fake
 
 from __future__ import annotations
 
+import math
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -158,12 +160,13 @@ def real_machines(directory: Path, *, launch_delay_s: float = 0.0) -> Iterator[R
 
 
 class PaperMachines:
-    """Machines that run at once and do nothing: for thousands of launches."""
+    """Machines that run at once and do nothing, until they end: for thousands of launches."""
 
     ssh_port = 22
 
     def __init__(self) -> None:
         self._looks: dict[str, Look] = {}
+        self._ends_at: dict[str, float] = {}  # by time.monotonic()
         self._lock = threading.Lock()
 
     def boot(self, machine: str, user_data: str) -> None:
@@ -177,16 +180,19 @@ class PaperMachines:
     def look(self, machine: str) -> Look:
         """As the protocol says."""
         with self._lock:
-            return self._looks[machine]
+            look = self._looks[machine]
+            ended = machine in self._ends_at and time.monotonic() >= self._ends_at[machine]
+            return replace(look, state=InstanceState.TERMINATED) if ended else look
 
     def preempt(self, machine: str, notice_s: float) -> None:
-        """Paper machines have no clock: `end` ends it."""
+        """As the protocol says; there is no metadata service."""
         self.look(machine)
+        with self._lock:
+            self._ends_at[machine] = min(time.monotonic() + notice_s, self._ends_at.get(machine, math.inf))
 
     def end(self, machine: str) -> None:
         """As the protocol says."""
-        with self._lock:
-            self._looks[machine] = replace(self._looks[machine], state=InstanceState.TERMINATED)
+        self.preempt(machine, 0.0)
 
     def console(self, machine: str) -> str:
         """As the protocol says."""

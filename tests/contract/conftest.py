@@ -29,11 +29,11 @@ def _opened(request: pytest.FixtureRequest, *, light: bool) -> Iterator[Harness]
 
 @pytest.fixture(params=HARNESSES)
 def harness(request: pytest.FixtureRequest) -> Iterator[Harness]:
-    """Each provider's harness in turn."""
-    yield from _opened(request, light=False)
+    """Each provider's harness in turn; the machines of the test clouds exist on paper only."""
+    yield from _opened(request, light=True)
 
 
 @pytest.fixture(params=HARNESSES)
-def light_harness(request: pytest.FixtureRequest) -> Iterator[Harness]:
-    """The same for tests without a login: the machines of the test clouds exist on paper only."""
-    yield from _opened(request, light=True)
+def login_harness(request: pytest.FixtureRequest) -> Iterator[Harness]:
+    """The same with machines that take a login."""
+    yield from _opened(request, light=False)

@@ -88,8 +88,8 @@ def states(provisioner: Provisioner, owner: Owner) -> list[InstanceState]:
     return [each.state for each in provisioner.instances(owner, TIMEOUT_S)]
 
 
-def test_each_lists_and_finds_only_its_own_even_under_one_token(light_harness: Harness) -> None:
-    provisioner = light_harness.provisioner
+def test_each_lists_and_finds_only_its_own_even_under_one_token(harness: Harness) -> None:
+    provisioner = harness.provisioner
     request = request_for(provisioner, "n1")
     assert provisioner.instances(None, TIMEOUT_S) == []
     machines = {}
@@ -106,8 +106,8 @@ def test_each_lists_and_finds_only_its_own_even_under_one_token(light_harness: H
     assert {each.owner for each in provisioner.instances(None, TIMEOUT_S)} == {*OWNERS}
 
 
-def test_an_ended_machine_is_listed_and_found_by_its_owner_alone(light_harness: Harness) -> None:
-    provisioner = light_harness.provisioner
+def test_an_ended_machine_is_listed_and_found_by_its_owner_alone(harness: Harness) -> None:
+    provisioner = harness.provisioner
     request = replace(request_for(provisioner, "n1"), owner=OWNERS[0])
     provisioner.terminate(launched_by(provisioner, request).id, TIMEOUT_S)
     assert len(states(provisioner, OWNERS[0])) == 1
@@ -116,9 +116,9 @@ def test_an_ended_machine_is_listed_and_found_by_its_owner_alone(light_harness: 
         assert provisioner.find(other, request.token, TIMEOUT_S) is None
 
 
-def test_each_is_shown_only_what_its_own_machines_left(light_harness: Harness) -> None:
-    provisioner = light_harness.provisioner
-    left = [light_harness.leave_behind(owner, "gone") for owner in OWNERS]
+def test_each_is_shown_only_what_its_own_machines_left(harness: Harness) -> None:
+    provisioner = harness.provisioner
+    left = [harness.leave_behind(owner, "gone") for owner in OWNERS]
     for owner in OWNERS:
         found = provisioner.leftovers(owner, TIMEOUT_S)
         assert bool(found) is left[0]
@@ -126,27 +126,27 @@ def test_each_is_shown_only_what_its_own_machines_left(light_harness: Harness) -
 
 
 def test_an_installation_that_began_while_idle_ends_its_own_orphans_and_nothing_of_others(
-    light_harness: Harness,
+    harness: Harness,
 ) -> None:
-    provisioner = light_harness.provisioner
+    provisioner = harness.provisioner
     second = Daemon(provisioner, SECOND)
     second.run(TICK_S)
     assert second.journal.read().cluster is not None, "its journal began"
     request = request_for(provisioner, "job-abcde-1")
     for owner in OWNERS:
         launched_by(provisioner, replace(request, owner=owner))
-        light_harness.leave_behind(owner, "job-abcde-9")
+        harness.leave_behind(owner, "job-abcde-9")
     second.run(180.0)
     ending = {InstanceState.STOPPING, InstanceState.TERMINATED}
     for owner in OWNERS:
         ours = owner == SECOND.owner(NAME)
         assert (set(states(provisioner, owner)) <= ending) is ours
-        if light_harness.leave_behind(THIRD, "job-abcde-8"):
+        if harness.leave_behind(THIRD, "job-abcde-8"):
             assert bool(provisioner.leftovers(owner, TIMEOUT_S)) is not ours
 
 
-def test_machines_of_others_neither_hold_up_a_journal_nor_are_adopted(light_harness: Harness) -> None:
-    provisioner = light_harness.provisioner
+def test_machines_of_others_neither_hold_up_a_journal_nor_are_adopted(harness: Harness) -> None:
+    provisioner = harness.provisioner
     for owner in OWNERS[1:]:
         launched_by(provisioner, replace(request_for(provisioner, "job-abcde-1"), owner=owner))
     first = Daemon(provisioner, FIRST)

@@ -70,12 +70,12 @@ def test_what_nobody_rents_is_not_offered(harness: Harness, query: OfferQuery) -
     assert "no-such" in found if isinstance(found, str) else not found
 
 
-def test_a_launched_machine_carries_its_tags_and_takes_a_login_under_its_pinned_key(harness: Harness) -> None:
+def test_a_launched_machine_carries_its_tags_and_takes_a_login_under_its_pinned_key(login_harness: Harness) -> None:
     before = time.time()
-    launched = launch(harness.provisioner, "n1")
+    launched = launch(login_harness.provisioner, "n1")
     assert (launched.node, launched.owner, launched.token) == ("n1", OWNER, "token-n1")
     assert before - 1 <= launched.launched_at <= time.time() + 1
-    instance = wait_state(harness.provisioner, launched.token, InstanceState.RUNNING)
+    instance = wait_state(login_harness.provisioner, launched.token, InstanceState.RUNNING)
     assert instance.id == launched.id
     assert instance.ssh_host
     assert instance.private_address
