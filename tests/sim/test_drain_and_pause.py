@@ -229,11 +229,19 @@ def test_a_paused_job_can_be_cancelled_and_not_paused_once_it_has_ended() -> Non
 # -- the launchers' part -----------------------------------------------------------------------------------
 
 
-def test_launchers_on_hold_checkpoint_together_and_form_no_round() -> None:
+@pytest.mark.parametrize(
+    ("reason", "said"),
+    [
+        ("the job is paused", "the job is paused"),
+        ("a leaves; a checkpoint, then 1 of at least 2 nodes wait",) * 2,
+        ("", "the daemon holds the job"),
+    ],
+)
+def test_launchers_on_hold_checkpoint_together_form_no_round_and_say_why(reason: str, said: str) -> None:
     members = {node: Member(node, f"{node}/1", "10.0.0.1", 1, "running", 1) for node in "ab"}
     current = Round(1, tuple(RoundMember(m.node, m.incarnation, m.addr, m.store_port) for m in members.values()), 0.0)
-    hold = Hint(("a", "b"), 1, 2, hold=True)
+    hold = Hint(("a", "b"), 1, 2, reason, hold=True)
     running = View(Rules(1, 2), members, current, hold)
-    assert standing(running, current, "a", 100.0) == Yield("the job is paused")
+    assert standing(running, current, "a", 100.0) == Yield(said)
     parked = {node: Member(node, f"{node}/1", "10.0.0.1", 1, "waiting", 1, parked=True) for node in "ab"}
-    assert next_round(View(Rules(1, 2), parked, current, hold), 100.0, 0.0) == Wait("the job is paused")
+    assert next_round(View(Rules(1, 2), parked, current, hold), 100.0, 0.0) == Wait(said)

@@ -42,7 +42,8 @@ class Hint:
     reason: str = ""
     # Nodes that wait outside the round. The first takes the place of a member that is lost or leaves, at once.
     spares: tuple[str, ...] = ()
-    # Pause the job: all nodes checkpoint together, stop, and form no round.
+    # All nodes checkpoint together, stop, and form no round: the job is paused, or too few nodes are left. `reason`
+    # says which.
     hold: bool = False
     # How many rounds may end by the program's own failure; None: as on the launchers' command lines.
     app_failures: int | None = None

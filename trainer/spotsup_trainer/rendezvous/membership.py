@@ -224,8 +224,8 @@ def next_round(view: View, now: float, formed_at: float) -> Decision:
     minimum, maximum = bounds(view)
     if view.result is not None:
         return Wait("the job has ended")
-    if _held(view):
-        return Wait("the job is paused")
+    if held := _why_held(view):
+        return Wait(held)
     if len(chosen) < minimum:
         ill = "".join(f"; the GPUs of {node} are unhealthy" for node in sorted(unhealthy(view)))
         until = min(backoffs.values(), default=math.inf)
@@ -327,8 +327,8 @@ def _why(member: Member) -> str:
 
 def _welcome(view: View, current: Round, now: float) -> Standing:
     """Whether to yield to a different set of members. Running nodes never stop for a node that is not ready yet."""
-    if _held(view):
-        return Yield("the job is paused")
+    if held := _why_held(view):
+        return Yield(held)
     chosen = target(view, rejoin_backoffs(view, now))
     members = {member.node for member in current.members}
     if not members <= view.members.keys() or view.round is None or view.round.number < current.number:
@@ -346,8 +346,10 @@ def _welcome(view: View, current: Round, now: float) -> Standing:
     return Yield(f"without {', '.join(dropped)}: {view.hint.reason if view.hint else 'fewer nodes allowed'}")
 
 
-def _held(view: View) -> bool:
-    return view.hint is not None and view.hint.hold
+def _why_held(view: View) -> str:
+    """Why the daemon lets no round run or form: the job is paused, or too few nodes are left. "" while it does."""
+    hint = view.hint
+    return (hint.reason or "the daemon holds the job") if hint is not None and hint.hold else ""
 
 
 def _is_ready(view: View, member: Member) -> bool:
