@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import FastAPI, Request, Response
+from fastapi import FastAPI, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
@@ -45,6 +45,8 @@ HTTP_STATUS: dict[type[SpotsupError], int] = {
 LEADER_HEADER = "spotsup-leader"
 # A header of all responses while etcd does not answer: since when, in UNIX seconds. Rows carry it as etcd_away_since.
 AWAY_HEADER = "spotsup-etcd-away-since"
+# etcd's revisions have 63 bits.
+MAX_POSITION = (1 << 63) - 2
 
 
 class _Body(BaseModel):
@@ -222,9 +224,10 @@ def _reading_routes(app: FastAPI, service: Service, status: Callable[[], Status]
         return [event_row(event) for event in service.events(name, after)]
 
     @app.get("/v1/jobs/{name}/logs")
-    def logs(name: str, node: str = "") -> list[dict[str, Any]]:
-        chunks = service.logs(name, node)
-        return [{"node": n, "chunk": c, "text": text.decode(errors="replace")} for n, c, text in chunks]
+    def logs(name: str, node: str = "", after: Annotated[int, Query(ge=0, le=MAX_POSITION)] = 0) -> dict[str, Any]:
+        found = service.logs(name, node, after)
+        chunks = [{"node": c.node, "chunk": c.number, "text": c.data.decode(errors="replace")} for c in found.chunks]
+        return {"chunks": chunks, "position": found.position, "more": found.more}
 
     @app.get("/v1/cost")
     def cost(*, past: bool = False) -> list[dict[str, Any]]:

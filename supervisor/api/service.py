@@ -18,6 +18,7 @@ from supervisor.api.quote import Quote
 from supervisor.api.views import in_order
 from supervisor.errors import CommandRefusedError, JournalUnavailableError, NotFoundError, SpotsupError, UsageError
 from supervisor.journal.journal import Journal, Reading
+from supervisor.journal.output import Output
 from supervisor.journal.past import view_of
 from supervisor.model import DaemonPause, Event, EventKind, JobRecord, JobState, NodeRecord, NodeState, Transition
 from supervisor.planner.limits import PAUSED_BY_USER, reached
@@ -289,14 +290,14 @@ class Service:
         job = self.job(name).record
         return self._journal.events(job.name, after, job.task_id)
 
-    def logs(self, name: str, node: str) -> list[tuple[str, str, bytes]]:
-        """Chunks of output: node, chunk id, text. Raises NotFoundError for an unknown job or node."""
+    def logs(self, name: str, node: str, after: int = 0) -> Output:
+        """What a job or one of its nodes has printed after a position. Raises NotFoundError for an unknown one."""
         view = self.job(name)
         if node and node not in view.nodes:
             known = [each.id for each in in_order(view.nodes.values())]
             raise NotFoundError(f"job {name} has no node {node!r}; {_alternatives(node, known, 'nodes')}")
         job = view.record
-        return [chunk for chunk in self._journal.logs(job.name, node) if chunk[0].startswith(f"{job.task_id}-")]
+        return self._journal.logs(job.name, f"{node}/" if node else f"{job.task_id}-", after)
 
     # -- helpers -------------------------------------------------------------------------------------------
 

@@ -18,7 +18,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from supervisor.cli.common import ENDED, FOLLOW_S, connected, job_path, output_option, print_json, warn
+from supervisor.cli.common import (
+    ENDED,
+    FOLLOW_S,
+    all_output,
+    connected,
+    job_path,
+    output_option,
+    print_json,
+    warn,
+)
 from supervisor.cli.submission import Prepared, prepare
 from supervisor.cli.submit import JOB_OPTIONS
 from supervisor.errors import SpotsupError, UsageError
@@ -149,7 +158,7 @@ def _wait(daemon: Client, name: str) -> dict[str, Any]:
             why = f"{job['state']}: {job['reason']}"
             raise SpotsupError(f"the job {name} has no result ({why}); see `spotsupctl logs {name}`")
         if job["state"] == "succeeded":
-            if result := result_in(daemon.get(job_path(name, "/logs"))):
+            if result := result_in(all_output(daemon, name)):
                 return result
             until = min(until, time.monotonic() + LOG_WAIT_S)
             if time.monotonic() > until:

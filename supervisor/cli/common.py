@@ -100,6 +100,21 @@ def _path(kind: str, name: str, rest: str) -> str:
     return f"/v1/{kind}/{quote(name, safe='')}{rest}"
 
 
+def read_output(daemon: Client, job: str, node: str = "", after: int = 0) -> Iterator[dict[str, Any]]:
+    """The parts of a job's output after a position that are there now, each with `chunks` and its own `position`."""
+    more = True
+    while more:
+        part = daemon.get(job_path(job, "/logs"), node=node, after=str(after) if after else "")
+        after, more = part["position"], part["more"]
+        yield part
+
+
+def all_output(daemon: Client, job: str, node: str = "") -> list[dict[str, Any]]:
+    """All chunks of a job's output that are kept, each once."""
+    parts = read_output(daemon, job, node)
+    return list({(each["node"], each["chunk"]): each for part in parts for each in part["chunks"]}.values())
+
+
 def warn(sentences: Sequence[str]) -> None:
     """The daemon's warnings, on stderr."""
     for sentence in sentences:

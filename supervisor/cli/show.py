@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -358,3 +359,4 @@ class LogPrinter:
                 self._open[node] = lines[-1]
             for line in lines[:-1]:
                 print(f"{node} | {line}" if self._named else line)
+        sys.stdout.flush()  # for what reads it through a pipe

@@ -9,12 +9,26 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from supervisor.cli.common import ENDED, FOLLOW_S, connected, job_path, output_option, print_json
+from supervisor.cli.common import (
+    ENDED,
+    FOLLOW_S,
+    all_output,
+    connected,
+    job_path,
+    output_option,
+    print_json,
+    read_output,
+    warn,
+)
+from supervisor.errors import DaemonUnreachableError, SpotsupError
 
 if TYPE_CHECKING:
     from supervisor.cli.client import Client
+    from supervisor.cli.show import LogPrinter
 
 TOP_S = 2.0
+# `logs -f` waits so long for a daemon that restarts.
+AWAY_S = 60.0
 
 
 def _show(context: click.Context, path: str, output: str, view: str, *, past: bool = False, **options: bool) -> None:
@@ -86,20 +100,44 @@ def logs(context: click.Context, job: str, follow: bool, node: str, output: str)
     Includes nodes that are gone. Each line begins with its node's id, unless --node is given.
     """
     with connected(context) as daemon:
-        chunks = daemon.get(job_path(job, "/logs"), node=node)
         if output == "json":
-            print_json(chunks)
+            print_json(all_output(daemon, job, node))
             return
         from supervisor.cli.show import LogPrinter
 
         printer = LogPrinter(named=not node)
-        printer.show(chunks)
-        while follow:
+        position = 0
+        for part in read_output(daemon, job, node):
+            printer.show(part["chunks"])
+            position = part["position"]
+        if follow:
+            _follow(daemon, job, node, printer, position)
+
+
+def _follow(daemon: Client, job: str, node: str, printer: LogPrinter, position: int) -> None:
+    """Print what comes after `position` until the job has ended. Raises SpotsupError.
+
+    A daemon that starts again, or waits for etcd, is waited for.
+    """
+    away_since = 0.0
+    while True:
+        try:
             ended = daemon.get(job_path(job))["state"] in ENDED
-            printer.show(daemon.get(job_path(job, "/logs"), node=node))
+            for part in read_output(daemon, job, node, position):
+                printer.show(part["chunks"])
+                position = part["position"]
             if ended:
                 return
-            time.sleep(FOLLOW_S)
+            away_since = 0.0
+        except SpotsupError as error:
+            if not (isinstance(error, DaemonUnreachableError) or daemon.etcd_away_since):
+                raise
+            if not away_since:
+                away_since = time.monotonic()
+                warn([f"{error}; waiting for up to {AWAY_S:g} s"])
+            elif time.monotonic() > away_since + AWAY_S:
+                raise
+        time.sleep(FOLLOW_S)
 
 
 @click.command()

@@ -17,6 +17,7 @@ from spotsup_trainer.wire import Keys
 
 from supervisor.errors import JournalRefusedError, NotFoundError, SchemaError
 from supervisor.journal.codec import Record, dump, load
+from supervisor.journal.output import Output, part_of
 from supervisor.journal.past import KEPT_RUNS, past_run
 from supervisor.journal.reading import CLUSTER, PAUSE, Reader, Reading
 from supervisor.journal.store import Store
@@ -228,15 +229,16 @@ class Journal:
         found = self._store.get(key)
         return load(Event, found.value, key) if found else None
 
-    def logs(self, job: str, node: str = "") -> list[tuple[str, str, bytes]]:
-        """The last chunks of output as (node, chunk number, bytes), in order within each node."""
+    def logs(self, job: str, nodes: str = "", after: int = 0) -> Output:
+        """What nodes whose keys begin with `nodes` have printed after a position, as far as one answer has room for it.
+
+        A position that etcd has not reached is from before etcd was restored: all is read again.
+        """
         prefix = self.keys.logs(job)
-        found = self._store.range(self.keys.logs(job, node))
-        chunks = []
-        for kv in found:
-            name, _, number = kv.key.removeprefix(prefix).partition("/")
-            chunks.append((name, number, kv.value))
-        return chunks
+        found = self._store.changes(prefix + nodes, after)
+        if found.revision < after:
+            found = self._store.changes(prefix + nodes, 0)
+        return part_of([(kv.key.removeprefix(prefix), kv) for kv in found.kvs], found.revision)
 
     def put_blob(self, data: bytes) -> str:
         """Store a code archive under its SHA-256, and return that. Storing it again protects it from `delete_code`."""

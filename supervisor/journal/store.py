@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from spotsup_trainer.etcd import Compare, Delete, Etcd, EtcdError, EtcdRefusedError, KeyValue, Put, TxnResult
+from spotsup_trainer.etcd import Compare, Delete, Etcd, EtcdError, EtcdRefusedError, KeyValue, Put, Range, TxnResult
 from spotsup_trainer.etcd.mirror import Mirror, MirrorView
 from spotsup_trainer.vitals import Vitals
 
@@ -36,6 +36,10 @@ class Store(Protocol):
 
     def range(self, prefix: str) -> Sequence[KeyValue]:
         """All keys that begin with `prefix`, in order."""
+        ...
+
+    def changes(self, prefix: str, after: int) -> Range:
+        """Those of the keys that begin with `prefix` that were written after a revision; the store's revision now."""
         ...
 
     def get(self, key: str) -> KeyValue | None:
@@ -83,6 +87,13 @@ class EtcdStore:
         """As Store."""
         try:
             return self._etcd.range(prefix).kvs
+        except EtcdError as error:
+            raise JournalUnavailableError(str(error)) from error
+
+    def changes(self, prefix: str, after: int) -> Range:
+        """As Store."""
+        try:
+            return self._etcd.range(prefix, changed_after=after)
         except EtcdError as error:
             raise JournalUnavailableError(str(error)) from error
 

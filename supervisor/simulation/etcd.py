@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
-from spotsup_trainer.etcd import Compare, Delete, KeyValue, Put, TxnResult
+from spotsup_trainer.etcd import Compare, Delete, KeyValue, Put, Range, TxnResult
 from spotsup_trainer.etcd.mirror import MirrorView
 from spotsup_trainer.wire import Keys
 
@@ -248,6 +248,9 @@ class EtcdClient:
     def range(self, prefix: str) -> Sequence[KeyValue]:
         self._require_connection()
         return [self._etcd.keys[key] for key in sorted(self._etcd.keys) if key.startswith(prefix)]
+
+    def changes(self, prefix: str, after: int) -> Range:
+        return Range(tuple(kv for kv in self.range(prefix) if kv.mod_revision > after), self._etcd.revision)
 
     def get(self, key: str) -> KeyValue | None:
         self._require_connection()

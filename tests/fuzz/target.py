@@ -15,7 +15,7 @@ from random import Random
 from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
-from spotsup_trainer.etcd import Compare, Delete, KeyValue, Put, TxnResult
+from spotsup_trainer.etcd import Compare, Delete, KeyValue, Put, Range, TxnResult
 from spotsup_trainer.etcd.mirror import MirrorView
 from spotsup_trainer.wire import Ended, Failure, Loss, Notice, Progress, Result, Tombstone, encode
 
@@ -182,6 +182,9 @@ class _Store:
 
     def range(self, prefix: str) -> Sequence[KeyValue]:
         return ()
+
+    def changes(self, prefix: str, after: int) -> Range:
+        return Range((), self.revision)
 
     def get(self, key: str) -> KeyValue | None:
         return None

@@ -190,7 +190,7 @@ def test_a_name_is_used_again_and_the_old_run_is_kept_under_its_number(
         assert not journal.create_job(record, event, present), "the record has changed"
         until(lambda uid=uid: journal.read().jobs["job"].record.uid == uid)
         assert journal.read().jobs["job"].hint is None
-        logs = {node for node, _, _ in journal.logs("job")}
+        logs = {chunk.node for chunk in journal.logs("job").chunks}
         assert logs == ({"job-abcde-1", "job-newer-1"} if run == 2 else {"job-newer-1"} if run == 3 else set())
     kept = runs[-1 - KEPT_RUNS : -1]
     assert [each.job.uid for each in journal.past_runs("job")] == kept

@@ -193,9 +193,12 @@ class Etcd(Gateway):
         kvs = self.range(key, prefix=False).kvs
         return kvs[0] if kvs else None
 
-    def range(self, key: str, *, prefix: bool = True, limit: int = 0, keys_only: bool = False) -> Range:
-        """All keys that begin with `key` (or the one key), in key order."""
-        body = _span(key, prefix) | {"limit": str(limit), "keys_only": keys_only}
+    def range(
+        self, key: str, *, prefix: bool = True, limit: int = 0, keys_only: bool = False, changed_after: int = 0
+    ) -> Range:
+        """All keys that begin with `key` (or the one key), in key order; those written after a revision."""
+        since = {"min_mod_revision": str(changed_after + 1)} if changed_after else {}
+        body = _span(key, prefix) | {"limit": str(limit), "keys_only": keys_only, **since}
         return self.ask("/v3/kv/range", body, _found)
 
     # -- writes --------------------------------------------------------------------------------------------
