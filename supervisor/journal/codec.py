@@ -10,13 +10,15 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic_core import from_json
 
 from supervisor.errors import SchemaError
+from supervisor.market.journaled import CapacityRecord
 from supervisor.model import SCHEMA_VERSION, ClusterRecord, DaemonPause, Event, JobRecord, NodeRecord, PastRun
 
-AnyRecord: TypeAlias = JobRecord | NodeRecord | Event | ClusterRecord | DaemonPause | PastRun
-Record = TypeVar("Record", JobRecord, NodeRecord, Event, ClusterRecord, DaemonPause, PastRun)
+AnyRecord: TypeAlias = JobRecord | NodeRecord | Event | ClusterRecord | DaemonPause | PastRun | CapacityRecord
+Record = TypeVar("Record", JobRecord, NodeRecord, Event, ClusterRecord, DaemonPause, PastRun, CapacityRecord)
 
 _ADAPTERS: dict[type, TypeAdapter[Any]] = {
-    kind: TypeAdapter[Any](kind) for kind in (JobRecord, NodeRecord, Event, ClusterRecord, DaemonPause, PastRun)
+    kind: TypeAdapter[Any](kind)
+    for kind in (JobRecord, NodeRecord, Event, ClusterRecord, DaemonPause, PastRun, CapacityRecord)
 }
 MAX_RECORD_BYTES = 1024 * 1024
 _FIELDS = {kind: frozenset(field.name for field in fields(kind)) for kind in _ADAPTERS}

@@ -19,7 +19,7 @@ from supervisor.errors import JournalRefusedError, NotFoundError, SchemaError
 from supervisor.journal.codec import Record, dump, load
 from supervisor.journal.output import Output, part_of
 from supervisor.journal.past import KEPT_RUNS, past_run
-from supervisor.journal.reading import CLUSTER, PAUSE, Reader, Reading
+from supervisor.journal.reading import CAPACITY, CLUSTER, PAUSE, Reader, Reading
 from supervisor.journal.store import Store
 from supervisor.model import DaemonPause, Event, JobRecord, NodeRecord, NodeState, PastRun
 from supervisor.planner.actions import MAX_COMMIT_BYTES, MAX_OPERATIONS, Commit
@@ -83,6 +83,8 @@ class Journal:
             operations.append(Put(self._job_key(commit.job), dump(commit.job_record)))
         if commit.cluster is not None:
             operations.append(Put(f"{self.keys.world}{CLUSTER}", dump(commit.cluster)))
+        if commit.capacity is not None:
+            operations.append(Put(f"{self.keys.world}{CAPACITY}", dump(commit.capacity)))
         operations += [Put(self._node_key(commit.job, node.id), dump(node)) for node in commit.nodes]
         operations += [Delete(self._node_key(commit.job, node)) for node in commit.delete_nodes]
         operations += [Put(key, value) for key, value in commit.put_keys.items()]

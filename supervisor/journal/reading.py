@@ -29,16 +29,18 @@ from spotsup_trainer.wire import (
 
 from supervisor.errors import SchemaError
 from supervisor.journal.codec import Record, load
+from supervisor.market.journaled import CapacityRecord
 from supervisor.model import ClusterRecord, DaemonPause, JobRecord, NodeRecord, NodeState
 from supervisor.planner.world import JobView
 
 # The keys of cluster-wide records, below `world/`.
-CLUSTER, PAUSE = "cluster", "pause"
-ClusterWide = TypeVar("ClusterWide", ClusterRecord, DaemonPause)
+CLUSTER, PAUSE, CAPACITY = "cluster", "pause", "capacity"
+ClusterWide = TypeVar("ClusterWide", ClusterRecord, DaemonPause, CapacityRecord)
 # What stands for a cluster-wide record that cannot be read.
-_UNREADABLE: dict[type, ClusterRecord | DaemonPause] = {
+_UNREADABLE: dict[type, ClusterRecord | DaemonPause | CapacityRecord] = {
     ClusterRecord: ClusterRecord(0.0, "a spotsupd of another version"),
     DaemonPause: DaemonPause(0.0, "written by a spotsupd of another version"),
+    CapacityRecord: CapacityRecord(0.0),  # nothing is known, and the next one replaces it
 }
 _MESSAGES: dict[str, type[Any]] = {
     "ctl/hint": Hint,
@@ -78,6 +80,8 @@ class Reading:
     # None if etcd holds no journal: it is new, or has lost its data.
     cluster: ClusterRecord | None = None
     pause: DaemonPause | None = None
+    # What a leader has last written of its capacity memory.
+    capacity: CapacityRecord | None = None
 
 
 @dataclass(slots=True)
@@ -110,6 +114,7 @@ class Reader:
         self._unjournaled: frozenset[str] = frozenset()
         self._cluster: ClusterRecord | None = None
         self._pause: DaemonPause | None = None
+        self._capacity: CapacityRecord | None = None
 
     def read(self, view: MirrorView) -> Reading:
         """The journal as of `view`."""
@@ -129,6 +134,7 @@ class Reader:
                 self._unjournaled,
                 self._cluster,
                 self._pause,
+                self._capacity,
             )
 
     def _update(self, keys: Mapping[str, KeyValue], changed: Iterable[str]) -> None:
@@ -141,7 +147,7 @@ class Reader:
                 (self._alert_ids.add if key in keys else self._alert_ids.discard)(rest)
                 continue
             if not rest:
-                cluster_wide = True  # CLUSTER or PAUSE
+                cluster_wide = True  # CLUSTER, PAUSE or CAPACITY
                 continue
             job, _, kind = rest.partition("/")
             parts = self._parts.setdefault(job, _Parts())
@@ -154,6 +160,7 @@ class Reader:
         if cluster_wide:
             self._cluster = _cluster_wide(keys.get(f"{self._world}{CLUSTER}"), ClusterRecord)
             self._pause = _cluster_wide(keys.get(f"{self._world}{PAUSE}"), DaemonPause)
+            self._capacity = _cluster_wide(keys.get(f"{self._world}{CAPACITY}"), CapacityRecord)
         if alerts:
             self._alerts = tuple(sorted(self._alert_ids))
         if touched:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import product
 from types import MappingProxyType
 from typing import TypeAlias
 
@@ -19,6 +21,9 @@ MAX_LATE_POOLS = 1000
 
 # (cloud, zone, instance type, market)
 Pool: TypeAlias = tuple[str, str, str, Market]
+# What offers have in common that one refusal covers.
+Reach: TypeAlias = tuple[str, ...]
+_SCOPES = tuple(Scope)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,24 +37,11 @@ class CapacityRefusal:
     spare: bool = False  # a spare was requested: the answer holds back nothing but spares
     job: str = ""  # the request itself can never work: the answer holds back nothing but this job
 
-    def covers(self, offer: Offer) -> bool:
-        """Whether `offer` lies within what was refused."""
-        mine = self.offer
-        if mine.cloud != offer.cloud or mine.market != offer.market:
-            return False
-        match self.scope:
-            case Scope.QUOTA if mine.quota:
-                return (mine.region, mine.quota) == (offer.region, offer.quota)
-            case Scope.QUOTA:
-                return (mine.region, mine.instance_type) == (offer.region, offer.instance_type)
-            case Scope.TYPE_IN_ZONE:
-                return (mine.zone, mine.instance_type) == (offer.zone, offer.instance_type)
-            case Scope.ZONE:
-                return mine.zone == offer.zone
-            case Scope.REGION:
-                return mine.region == offer.region
-            case Scope.GLOBAL:
-                return True
+    @property
+    def reach(self) -> Reach:
+        """What was refused."""
+        unnamed = self.scope is Scope.QUOTA and not self.offer.quota
+        return _reaches(self.offer)[-1 if unnamed else _SCOPES.index(self.scope)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +55,11 @@ class LateRefusal:
     spare: bool  # as of CapacityRefusal
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class CapacityMemory:
     """All refusals that are still believed, and which machine types keep being unhealthy."""
 
-    refusals: tuple[CapacityRefusal, ...] = ()  # oldest first, at most MAX_REFUSALS
+    refusals: tuple[CapacityRefusal, ...] = ()  # oldest first, at most MAX_REFUSALS, one of each `_Subject`
     # (cloud, instance type) -> how many of its machines in a row were unhealthy
     unhealthy_streaks: Mapping[tuple[str, str], int] = field(default_factory=lambda: MappingProxyType({}))
 
@@ -76,8 +68,17 @@ class CapacityMemory:
 
     def refusal(self, offer: Offer, now: float, *, spare: bool, job: str = "") -> CapacityRefusal | None:
         """The refusal that speaks against requesting an offer now for this job, for a spare or a node that trains."""
-        believed = (r for r in self.refusals if r.until > now and (spare or not r.spare) and r.job in {"", job})
-        return next((r for r in believed if r.covers(offer)), None) or self._late_refusal(offer, now, spare=spare)
+        if self.refusals:
+            for subject in product(_reaches(offer), (False, True) if spare else (False,), ("", job)):
+                found = self._by_subject.get(subject)
+                if found is not None and found.until > now:
+                    return found
+        return self._late_refusal(offer, now, spare=spare)
+
+    @cached_property
+    def _by_subject(self) -> Mapping[_Subject, CapacityRefusal]:
+        """Cached: a tick may look up each offer of each job that lacks nodes."""
+        return {_subject(refusal): refusal for refusal in self.refusals}
 
     def _late_refusal(self, offer: Offer, now: float, *, spare: bool) -> CapacityRefusal | None:
         late = self.late.get(_pool(offer))
@@ -106,15 +107,18 @@ class CapacityMemory:
 
     def can_never_work(self, offers: Iterable[Offer], now: float, job: str) -> bool:
         """Whether the job's requests for all of these offers were refused for good."""
-        fatal = [r for r in self.refusals if r.until > now and r.job == job]
-        return all(any(refusal.covers(offer) for refusal in fatal) for offer in offers)
+        fatal = {refusal.reach for refusal in self.refusals if refusal.until > now and refusal.job == job}
+        return all(not fatal.isdisjoint(_reaches(offer)) for offer in offers)
 
     def remember(
         self, offer: Offer, outcome: NoCapacity | Quota | Denied, now: float, *, spare: bool, job: str = ""
     ) -> CapacityMemory:
-        """With one more refusal, and without those that have expired."""
-        kept = tuple(r for r in self.refusals if r.until > now)[-MAX_REFUSALS + 1 :]
+        """With one more refusal in place of an older one of the same, and without those that have expired."""
         refusal = CapacityRefusal(offer, outcome.scope, now + outcome.memory_s, outcome.message, spare, job)
+        before = self._by_subject.get(_subject(refusal))
+        if before is not None:
+            refusal = replace(refusal, until=max(refusal.until, before.until))
+        kept = tuple(r for r in self.refusals if r.until > now and r is not before)[-MAX_REFUSALS + 1 :]
         return replace(self, refusals=(*kept, refusal))
 
     def unhealthy_streak(self, offer: Offer) -> int:
@@ -126,6 +130,28 @@ class CapacityMemory:
         others = {kind: streak for kind, streak in self.unhealthy_streaks.items() if kind != _kind(offer)}
         changed = {_kind(offer): count} if count else {}
         return replace(self, unhealthy_streaks=MappingProxyType(others | changed))
+
+
+# Its reach, whether for spares only, and the only job that it concerns, or "".
+_Subject: TypeAlias = tuple[Reach, bool, str]
+
+
+def _subject(refusal: CapacityRefusal) -> _Subject:
+    return refusal.reach, refusal.spare, refusal.job
+
+
+def _reaches(offer: Offer) -> tuple[Reach, ...]:
+    """What a refusal that covers this offer may reach: one for each scope, in their order, and its type in the region,
+    where the name of its quota is not known."""
+    cloud, market, region, zone = offer.cloud, offer.market, offer.region, offer.zone
+    return (
+        (cloud, market, Scope.TYPE_IN_ZONE, zone, offer.instance_type),
+        (cloud, market, Scope.ZONE, zone),
+        (cloud, market, Scope.QUOTA, region, offer.quota),
+        (cloud, market, Scope.REGION, region),
+        (cloud, market),
+        (cloud, market, "", region, offer.instance_type),
+    )
 
 
 def _pool(offer: Offer) -> Pool:

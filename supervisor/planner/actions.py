@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from provisioners.base import Instance, LaunchOutcome, Leftover, Offer, OfferQuery
+from supervisor.market.journaled import CapacityRecord
 from supervisor.model import ClusterRecord, Event, JobRecord, NodeRecord
 
 # A commit is one transaction; etcd takes so many operations in one (its default --max-txn-ops).
@@ -283,6 +284,7 @@ class Commit:
     delete_events: Sequence[str] = ()
     actions: Sequence[Action] = ()
     cluster: ClusterRecord | None = None  # begins the journal
+    capacity: CapacityRecord | None = None  # what clouds last answered
 
     @property
     def empty(self) -> bool:

@@ -9,6 +9,7 @@ from types import MappingProxyType
 
 from spotsup_trainer.wire import Keys
 
+from supervisor.market.journaled import due_record
 from supervisor.planner import journal_guard, orphans
 from supervisor.planner.actions import Action, AlertDone, Commit, NodeOutcome, Plan, Read, ReadOutcome
 from supervisor.planner.alerts import (
@@ -83,6 +84,7 @@ def plan(
     actions += undecided.within("(listings of leftovers)", lambda: orphans.due_leftover_listings(world, now), [])
     reports, volatile = undecided.within("(denials)", lambda: report_denials(world, volatile, now), ([], volatile))
     commits += reports
+    commits += undecided.within("(capacity)", lambda: _keep_capacity(world, volatile, now), [])
     commits += undecided.within("(outbox)", lambda: clear_outbox(world, keys), [])
     actions += undecided.within("(alerts)", lambda: due_alerts(world, now), [])
     warnings = undecided.within("(warnings)", lambda: (*journal_guard.warnings(world), *denials_in_words(volatile)), ())
@@ -92,6 +94,11 @@ def plan(
         tuple(commits), tuple(actions), MappingProxyType(sentences), faults, (*warnings, *parts), frozenset(steady)
     )
     return decision, volatile
+
+
+def _keep_capacity(world: World, volatile: VolatileState, now: float) -> list[Commit]:
+    record = due_record(volatile.capacity, world.capacity, now)
+    return [Commit(job="", guards={}, capacity=record)] if record is not None else []
 
 
 @dataclass(frozen=True, slots=True)

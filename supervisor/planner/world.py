@@ -12,6 +12,7 @@ from spotsup_trainer.wire import AgentStatus, Ended, Health, Hint, Member, Notic
 
 from provisioners.base import Instance, Leftover
 from supervisor.market.capacity import CapacityMemory
+from supervisor.market.journaled import CapacityRecord
 from supervisor.market.offers import OffersView
 from supervisor.model import JobRecord, NodeRecord, NodeState
 from supervisor.planner.actions import AskDone
@@ -233,6 +234,7 @@ class World:
     timers_paused_until: float = 0.0
     skipped: frozenset[str] = frozenset()  # jobs about which nothing is decided this time (quiescence.py)
     hold: Hold = field(default_factory=Hold)  # as of this plan
+    capacity: CapacityRecord | None = None  # what the journal has of the capacity memory
 
     def is_protected(self, node: str) -> bool:
         """Whether a machine with this tag may work for a job although no readable record says so (P4)."""

@@ -22,6 +22,8 @@ from spotsup_trainer.wire import Keys
 from provisioners.base import Transient
 from supervisor.errors import JournalUnavailableError
 from supervisor.journal.journal import Reading
+from supervisor.market.capacity import CapacityMemory
+from supervisor.market.journaled import CapacityRecord, memory_of
 from supervisor.model import ClusterRecord, EventKind
 from supervisor.planner.actions import (
     Action,
@@ -224,6 +226,7 @@ class Loop:
             if not self._journal_ready:
                 # The previous leader may have written times by a wrong clock: all timeouts restart.
                 self._journal_ready, self._timers_paused_until = True, self._clock.now()
+                self._believe(reading.capacity)
             self._decide(reading)
 
     def _check_clock(self) -> None:
@@ -287,6 +290,11 @@ class Loop:
         self._outcomes.clear()
         self._steady.clear()
 
+    def _believe(self, record: CapacityRecord | None) -> None:
+        """What clouds answered to the previous leader is believed on."""
+        known = Boundary().within("(capacity)", lambda: memory_of(record, self._clock.now()), CapacityMemory())
+        self._volatile = replace(self._volatile, capacity=known)
+
     def _init_journal(self, reading: Reading) -> None:
         """Create the journal, unless instances run that it should have recorded."""
         now = self._clock.now()
@@ -309,6 +317,7 @@ class Loop:
             unreadable_jobs=reading.refused,
             unjournaled=reading.unjournaled,
             timers_paused_until=self._timers_paused_until,
+            capacity=reading.capacity,
         )
 
     # -- plan, journal, act --------------------------------------------------------------------------------

@@ -96,6 +96,8 @@ class SimCloud:
         # How many machines each zone holds, and the markets that refuse every launch.
         self.capacity = dict.fromkeys(ZONES, CAPACITY)
         self.sold_out: frozenset[Market] = frozenset()
+        # For how long it says that a retry is pointless.
+        self.no_capacity_s = 10.0
         # The types that it offers, cheapest first, each with a quota of its own; the quotas that are used up.
         self.types: tuple[str, ...] = ("small",)
         self.used_up: frozenset[str] = frozenset()
@@ -178,10 +180,12 @@ class SimCloud:
         if wanted in self.used_up:
             return Quota(Scope.QUOTA, 60.0, f"the quota of {wanted} is used up")
         if request.offer.market in self.sold_out:
-            return NoCapacity(Scope.TYPE_IN_ZONE, 10.0, f"{zone} is out of {request.offer.market} capacity")
+            return NoCapacity(
+                Scope.TYPE_IN_ZONE, self.no_capacity_s, f"{zone} is out of {request.offer.market} capacity"
+            )
         if sum(m.alive and m.instance.zone == zone for m in self.machines.values()) >= self.capacity[zone]:
             self._rng.injected["no capacity"] += 1
-            return NoCapacity(Scope.ZONE, 10.0, f"{zone} is full")
+            return NoCapacity(Scope.ZONE, self.no_capacity_s, f"{zone} is full")
         return None
 
     def _create(self, request: LaunchRequest) -> Machine:

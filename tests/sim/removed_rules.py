@@ -273,9 +273,16 @@ MUTANTS = (
     Mutant(
         "a quota covers its own family",
         "supervisor.market.capacity",
-        "                return (mine.region, mine.quota) == (offer.region, offer.quota)",
-        "                return mine.region == offer.region",
+        "        (cloud, market, Scope.QUOTA, region, offer.quota),",
+        "        (cloud, market, Scope.QUOTA, region),",
         "sim/test_refusals.py::test_a_used_up_quota_keeps_nothing_from_another_family",
+    ),
+    Mutant(
+        "a new leader believes what clouds answered",
+        "supervisor.runtime.loop",
+        "                self._believe(reading.capacity)",
+        "                pass",
+        "sim/test_journaled_capacity.py::test_a_daemon_that_restarts_each_minute_asks_each_pool_once_in_its_time",
     ),
     Mutant(
         "what is spent follows prices that change",

@@ -34,7 +34,8 @@ ELSEWHERE = replace(OFFER, zone="zone-b")
     ],
 )
 def test_how_far_a_refusal_reaches(scope: Scope, changes: Mapping[str, Any], covers: bool) -> None:
-    assert CapacityRefusal(OFFER, scope, NOW, "").covers(replace(OFFER, **changes)) is covers
+    memory = CapacityMemory((CapacityRefusal(OFFER, scope, NOW + 1, ""),))
+    assert bool(memory.refusal(replace(OFFER, **changes), NOW, spare=False)) is covers
 
 
 def test_refusals_are_believed_for_their_time_and_then_forgotten() -> None:
@@ -48,9 +49,32 @@ def test_refusals_are_believed_for_their_time_and_then_forgotten() -> None:
 
 
 def test_the_refusals_that_are_remembered_are_bounded() -> None:
-    full = CapacityMemory(tuple(CapacityRefusal(OFFER, Scope.ZONE, NOW + 9, str(n)) for n in range(MAX_REFUSALS)))
+    zones = [replace(OFFER, zone=str(number)) for number in range(MAX_REFUSALS)]
+    full = CapacityMemory(tuple(CapacityRefusal(each, Scope.ZONE, NOW + 9, each.zone) for each in zones))
     after = full.remember(OFFER, NoCapacity(Scope.ZONE, 9.0, "new"), NOW, spare=False).refusals
     assert (len(after), after[0].message, after[-1].message) == (MAX_REFUSALS, "1", "new")
+
+
+def test_a_thousand_refusals_of_one_pool_are_one_and_leave_those_of_others() -> None:
+    memory = CapacityMemory().remember(ELSEWHERE, NoCapacity(Scope.TYPE_IN_ZONE, 60.0, "full"), NOW, spare=False)
+    for number in range(MAX_REFUSALS):
+        answer = NoCapacity(Scope.TYPE_IN_ZONE, 60.0 - number % 7, str(number))
+        memory = memory.remember(OFFER, answer, NOW, spare=False)
+    assert len(memory.refusals) == 2
+    refusal = memory.refusal(OFFER, NOW, spare=False)
+    assert refusal
+    assert (refusal.until, refusal.message) == (NOW + 60.0, str(MAX_REFUSALS - 1))
+    assert memory.refusal(ELSEWHERE, NOW, spare=False)
+
+
+def test_refusals_of_spares_and_of_single_jobs_are_kept_apart() -> None:
+    full = NoCapacity(Scope.TYPE_IN_ZONE, 60.0, "full")
+    memory = CapacityMemory().remember(OFFER, full, NOW, spare=True).remember(OFFER, full, NOW, spare=False, job="a")
+    refused = [
+        bool(memory.refusal(OFFER, NOW, spare=spare, job=job)) for spare in (False, True) for job in ("", "a", "b")
+    ]
+    assert refused == [False, True, False, True, True, True]
+    assert (memory.can_never_work([OFFER], NOW, "a"), memory.can_never_work([OFFER, ELSEWHERE], NOW, "a")) == (1, 0)
 
 
 def test_unhealthy_machines_are_counted_by_cloud_and_type() -> None:

@@ -1,0 +1,72 @@
+"""What is journaled of the capacity memory: another daemon asks no pool again whose answer is still believed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+from provisioners.base import Offer
+from supervisor.market.capacity import LATE_DECAY_S, MAX_LATE_S, CapacityMemory, CapacityRefusal, LateRefusal, Pool
+
+# Between two writes: what was learned since the last one is lost with the daemon, and asked again.
+EVERY_S = 30.0
+# Refusals, and late refusals: the newest. One takes about 400 bytes.
+MAX_JOURNALED = 200
+_MESSAGE_CHARACTERS = 200
+# The longest that a cloud's answer is believed. The clock of the daemon that wrote it may have been wrong.
+MAX_BELIEVED_S = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class CapacityRecord:
+    """The capacity memory at a time; one per cluster."""
+
+    at: float
+    refusals: tuple[CapacityRefusal, ...] = ()
+    late: tuple[tuple[Pool, LateRefusal], ...] = ()
+    # How many machines in a row of a (cloud, instance type) were unhealthy.
+    unhealthy: tuple[tuple[tuple[str, str], int], ...] = ()
+
+
+def due_record(memory: CapacityMemory, before: CapacityRecord | None, now: float) -> CapacityRecord | None:
+    """What to write now; None if the journal has it, or was written just now. `before`: what the journal has."""
+    if before is not None and before.at <= now < before.at + EVERY_S:
+        return None
+    record = _record(memory, now)
+    known = _record(memory_of(before, now), now)
+    return None if record == known else record
+
+
+def _record(memory: CapacityMemory, now: float) -> CapacityRecord:
+    refusals = [replace(r, offer=_place(r.offer), message=_cut(r.message)) for r in memory.refusals if r.until > now]
+    late = [
+        (pool, replace(each, message=_cut(each.message)))
+        for pool, each in memory.late.items()
+        if now < each.at + each.count * LATE_DECAY_S
+    ]
+    unhealthy = list(memory.unhealthy_streaks.items())
+    return CapacityRecord(
+        now, tuple(refusals[-MAX_JOURNALED:]), tuple(late[-MAX_JOURNALED:]), tuple(unhealthy[-MAX_JOURNALED:])
+    )
+
+
+def _cut(message: str) -> str:
+    return message[:_MESSAGE_CHARACTERS]
+
+
+def _place(offer: Offer) -> Offer:
+    """What of an offer says how far a refusal reaches."""
+    return Offer(offer.cloud, offer.region, offer.zone, offer.instance_type, offer.market, None, quota=offer.quota)
+
+
+def memory_of(record: CapacityRecord | None, now: float) -> CapacityMemory:
+    """What a new leader believes of the journal's record. Nothing is believed for longer than if it were new."""
+    if record is None:
+        return CapacityMemory()
+    refusals = (replace(r, until=min(r.until, now + MAX_BELIEVED_S)) for r in record.refusals)
+    late = {
+        pool: replace(each, at=min(each.at, now), until=min(each.until, now + MAX_LATE_S)) for pool, each in record.late
+    }
+    return CapacityMemory(
+        tuple(r for r in refusals if r.until > now), MappingProxyType(dict(record.unhealthy)), MappingProxyType(late)
+    )
