@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from spotsup_trainer.etcd import Compare, Etcd, EtcdRefusedError, EtcdUnavailableError, Put
-from spotsup_trainer.etcd.mirror import Mirror
+from spotsup_trainer.etcd.mirror import Mirror, MirrorView
 from spotsup_trainer.etcd.outbox import Outbox
 
 from supervisor.runtime.leader import Leadership
@@ -127,6 +127,11 @@ def test_what_etcd_itself_refuses_is_still_a_refusal(etcd_endpoint: str) -> None
     assert refusal.value.code == 5
 
 
+def _value_of(view: MirrorView, key: str) -> bytes | None:
+    found = view.keys.get(key)
+    return found.value if found else None
+
+
 def test_mirror_outbox_and_leadership_outlive_a_login_page_in_between(wire: Cable) -> None:
     with closing(Etcd([wire.endpoint], timeout_s=1.0)) as etcd:
         mirror, outbox = Mirror(etcd, "/m/"), Outbox(etcd, ttl_s=5.0)
@@ -142,7 +147,7 @@ def test_mirror_outbox_and_leadership_outlive_a_login_page_in_between(wire: Cabl
                 wire.repair()
                 until(lambda: mirror.view().live and leader.leading and not leader.etcd_problem())
                 assert outbox.flush(WAIT_S)
-                assert mirror.wait(lambda view: view.keys["/m/1"].value == body[:10], WAIT_S)  # noqa: B023 - waited for
+                assert mirror.wait(lambda view: _value_of(view, "/m/1") == body[:10], WAIT_S)  # noqa: B023 - waited for
         finally:
             leader.stop()
             outbox.close()

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import http.client
 import socket
+import ssl
 import threading
 from collections.abc import Sequence
 from itertools import pairwise
 
 import pytest
+import trustme
 from hypothesis import given
 from hypothesis import strategies as st
 from spotsup_trainer.etcd.stream import Chunks, LineStream
@@ -71,6 +73,42 @@ def answered(pieces: Sequence[bytes]) -> list[list[bytes]]:
 def test_all_lines_that_have_come_come_at_once() -> None:
     many = chunked([b"a\n", b"b\n", b"c\nd"])
     assert answered([many, chunked([b"\n"]), chunked([b"e\n"]), b"0\r\n\r\n"]) == [[b"a", b"b", b"c"], [b"d"], [b"e"]]
+
+
+def test_with_tls_too_all_lines_that_have_come_come_at_once() -> None:
+    ca = trustme.CA()
+    server, client = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.create_default_context()
+    ca.issue_cert("etcd.example").configure_cert(server)
+    ca.configure_trust(client)
+    ours, theirs = socket.socketpair()
+    all_sent, all_read = threading.Event(), threading.Event()
+
+    def serve() -> None:
+        with server.wrap_socket(theirs, server_side=True) as wrapped:
+            wrapped.recv(1 << 16)
+            wrapped.sendall(HEAD)
+            for line in (b"a\n", b"b\n", b"c\nd"):
+                wrapped.sendall(chunked([line]))
+            all_sent.set()
+            all_read.wait(10)
+            wrapped.sendall(chunked([b"\n"]))
+
+    serving = threading.Thread(target=serve)
+    serving.start()
+    connection = http.client.HTTPConnection("nowhere")
+    connection.sock = client.wrap_socket(ours, server_hostname="etcd.example")
+    connection.request("GET", "/")
+    stream = LineStream(connection, connection.getresponse())
+    try:
+        assert all_sent.wait(10)
+        assert stream.read() == [b"a", b"b", b"c"]
+        assert stream.socket.gettimeout() is None
+        all_read.set()
+        assert [stream.read(), stream.read()] == [[b"d"], []]
+    finally:
+        all_read.set()
+        stream.close()
+        serving.join()
 
 
 def test_an_answer_that_is_cut_off_ends() -> None:

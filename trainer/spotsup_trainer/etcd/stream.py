@@ -7,6 +7,7 @@ each of them receives 64 lines; as one batch they are one change to evaluate.
 from __future__ import annotations
 
 import http.client
+import ssl
 from typing import Any
 
 _READ_BYTES = 1 << 16
@@ -31,7 +32,7 @@ class LineStream:
         Raises OSError, ValueError, HTTPException.
         """
         while True:
-            raw = self._file.read1(_READ_BYTES)
+            raw = self._arrived()
             if not raw:
                 return []
             data = self._rest + (self._chunks.feed(raw) if self._chunks else raw)
@@ -40,6 +41,24 @@ class LineStream:
                 return lines
             if (self._chunks and self._chunks.ended) or len(self._rest) > _MAX_LINE_BYTES:
                 return []
+
+    def _arrived(self) -> bytes:
+        """Wait for bytes, and take all that are there. Empty at the end."""
+        raw: bytes = self._file.read1(_READ_BYTES)
+        if not raw or not isinstance(self.socket, ssl.SSLSocket):
+            return raw
+        # A read of TLS gives one record, and etcd sends each line as one.
+        pieces, size, timeout_s = [raw], len(raw), self.socket.gettimeout()
+        self.socket.settimeout(0.0)
+        try:
+            while size < _READ_BYTES and (raw := self._file.read1(_READ_BYTES)):
+                pieces.append(raw)
+                size += len(raw)
+        except ssl.SSLWantReadError:
+            pass  # no whole record is left
+        finally:
+            self.socket.settimeout(timeout_s)
+        return b"".join(pieces)
 
     def close(self) -> None:
         """Close response and connection; not while another thread reads."""
