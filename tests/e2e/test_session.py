@@ -106,6 +106,13 @@ def train_on_any_world_sizes(tmp_path: Path, sharded: bool, environ: dict[str, s
     assert (together / "draws.1.0").read_text() == (alone / "draws.1.0").read_text()
 
 
+def test_tensor_parallelism_is_refused_before_anything_is_trained(tmp_path: Path) -> None:
+    assert run_round(ranks(2, tmp_path, tensor_parallel=2)) == [1, 1]
+    for rank in (0, 1):
+        assert "SessionError: model.0.weight is a DTensor over the mesh dimension 'tp', " in output(tmp_path, rank)
+    assert not (tmp_path / "audit").exists()
+
+
 def test_a_broken_newest_checkpoint_falls_back_for_all_ranks(tmp_path: Path) -> None:
     assert run_round(ranks(2, tmp_path, round=1, steps=4, every_steps=2)) == [0, 0]
     newest = tmp_path / "checkpoints" / "step_00000004"

@@ -17,7 +17,9 @@ import torch
 import torch.distributed as dist
 from spotsup_trainer.session import Session
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
 
 SAMPLES, GLOBAL_BATCH = 41, 8  # the last step of an epoch has one sample: with several ranks, some have none
@@ -40,6 +42,7 @@ class Rank:
     step_s: float = 0.0
     evaluate_after: int | None = None  # a step after which it evaluates until it is asked to yield
     sharded: bool = False  # FSDP instead of DDP
+    tensor_parallel: int = 1  # ranks that compute each sample together, below FSDP
     largest_file: int | None = None  # bytes that the "disk" of this process has room for
     extra_point: bool = False  # after the last step, one call of checkpoint_point()
     warn_after_s: float | None = None
@@ -74,7 +77,7 @@ def train(job: Rank) -> None:
     if job.world > 1:
         store = f"file://{job.folder}/store.{job.round}"
         dist.init_process_group("gloo", init_method=store, rank=job.rank, world_size=job.world)
-        model = fully_shard(model) if job.sharded else DistributedDataParallel(model)
+        model = _parallel(job, model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     state = {"model": model, "optimizer": optimizer}
     environ = {
@@ -90,6 +93,15 @@ def train(job: Rank) -> None:
         torch.save(weights, job.folder / "weights.pt")
     if job.world > 1:
         dist.destroy_process_group()
+
+
+def _parallel(job: Rank, model: nn.Module) -> nn.Module:
+    if job.tensor_parallel > 1:
+        shape = (job.world // job.tensor_parallel, job.tensor_parallel)
+        mesh = init_device_mesh("cpu", shape, mesh_dim_names=("dp", "tp"))
+        parallelize_module(model, mesh["tp"], {"0": ColwiseParallel(), "2": RowwiseParallel()})
+        return fully_shard(model, mesh=mesh["dp"])
+    return fully_shard(model) if job.sharded else DistributedDataParallel(model)
 
 
 def _train(job: Rank, session: Session, model: Any, optimizer: Any) -> None:

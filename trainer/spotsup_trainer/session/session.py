@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
+from spotsup_trainer.session import parallel
 from spotsup_trainer.session.checkpoint_dir import CheckpointError, Position
 from spotsup_trainer.session.pace import Pace
 from spotsup_trainer.session.peers import Peers
@@ -80,7 +81,8 @@ class Session:
     From here on each rank draws its own random numbers, from the seeds that are set now: see docs/training.md.
 
     Raises CheckpointError if there are checkpoints but none can be read, TypeError if something in `state` cannot be
-    saved, RuntimeError if this is one of several processes and torch.distributed is not initialised.
+    saved, RuntimeError if this is one of several processes and torch.distributed is not initialised, SessionError if
+    parameters are sharded or replicated over mesh dimensions that are not data-parallel.
     """
 
     def __init__(  # noqa: PLR0913 - all but the state have a good default, and are given by name
@@ -105,6 +107,8 @@ class Session:
         self._clock = clock
         self._files = WorkerFiles.named_by(environ)
         self._peers = Peers.join(environ)
+        if reason := parallel.refusal(parallel.distributed(state), self._peers.world):
+            raise SessionError(reason)
         self._round = int(environ.get("SPOTSUP_ROUND", "0"))
         self._loss: Any = None
         self._first_step_at = self._last_step_at = self._progress_at = 0.0
