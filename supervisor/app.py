@@ -244,8 +244,9 @@ def _serve_api(  # noqa: PLR0913, PLR0917 - it connects all parts
     from supervisor.api.quote import Quotes
     from supervisor.api.routes import create_app
     from supervisor.api.service import Service
-    from supervisor.api.serving import ApiServer, bind_address, bind_socket
+    from supervisor.api.serving import ApiServer, bind_address
     from supervisor.api.targets import targets_app
+    from supervisor.api.unix_socket import bind_socket
     from supervisor.api.views import access_row
 
     quote = Quotes(provisioners, prices=config.prices).quote
@@ -261,7 +262,7 @@ def _serve_api(  # noqa: PLR0913, PLR0917 - it connects all parts
     adoption = Adoption(journal, provisioners, identity.owner(config.cluster), clock, watchers.waiter(journal))
     explainer = Explainer(config, str(Path.home()))
     app = create_app(service, status, clock, version, adoption, partial(access_row, config, identity), explainer)
-    servers = {"api": ApiServer(app, bind_socket(config.socket))}
+    servers = {"api": ApiServer(app, bind_socket(config.socket, config.api.group))}
     stack.callback(servers["api"].stop)
     if config.api.targets:
         servers["api_targets"] = ApiServer(targets_app(service.jobs), bind_address(config.api.targets))

@@ -73,6 +73,9 @@ class ApiConfig(_Strict):
 
     socket: str = ""
     """Path of the Unix socket that `spotsupctl` connects to. Empty: `spotsupd.sock` in the state folder."""
+    group: Annotated[str, Field(pattern=r"^([A-Za-z_][\w.-]{0,31})?$")] = ""
+    """Group of this computer whose members may use the socket (mode 660), and so all of `spotsupctl` but `ssh`. Empty:
+    only root and the daemon's user may (mode 600)."""
     targets: Annotated[str, Field(pattern=r"^((\[[0-9a-fA-F:]+\]|[^\s:\[\]]+):\d{1,5})?$")] = ""
     """`host:port` on which Prometheus finds the list of nodes to scrape (HTTP service discovery). Empty: no such
     port."""

@@ -17,6 +17,7 @@ from supervisor.api.explain import Explainer, add_explain
 from supervisor.api.quote import quote_row
 from supervisor.api.service import MAX_BLOB_BYTES, Service
 from supervisor.api.targets import add_targets
+from supervisor.api.unix_socket import is_admin
 from supervisor.api.views import cost_row, event_row, job_detail, job_row, node_rows
 from supervisor.errors import (
     CommandRefusedError,
@@ -157,7 +158,11 @@ def create_app(
 
 def _access_route(app: FastAPI, service: Service, access: Callable[[NodeRecord], dict[str, Any]]) -> None:
     @app.get("/v1/nodes/{node}/access")
-    def node_access(node: str) -> dict[str, Any]:
+    def node_access(node: str, request: Request) -> dict[str, Any]:
+        if not is_admin(request.client):
+            raise CommandRefusedError(
+                "only root and the daemon's user get the cluster's SSH key: `sudo spotsupctl ssh`, or ask one of them"
+            )
         return access(service.node(node))
 
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import socket
-import stat
 import threading
 from pathlib import Path
 
@@ -14,6 +12,7 @@ from fastapi import FastAPI
 from spotsup_trainer.vitals import Pulse, Vitals
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from supervisor.api.unix_socket import PEER, peer_uid
 from supervisor.errors import StartError
 
 MAX_PORT = 65535
@@ -25,10 +24,13 @@ RESTART_S = 0.5
 
 
 class _Connection(H11Protocol):
-    """Closed at once if there are too many others."""
+    """Closed at once if there are too many others. Requests on a Unix socket name the user as their client."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         super().connection_made(transport)
+        uid = peer_uid(transport.get_extra_info("socket"))
+        if uid is not None:
+            self.client = (PEER, uid)
         if len(self.connections) > MAX_CONNECTIONS:
             transport.close()
 
@@ -92,26 +94,6 @@ class ApiServer:
                 self._pulse.fault(error)
                 self._server = self._new_server()
                 self._stopping.wait(RESTART_S)
-
-
-def bind_socket(path: Path) -> socket.socket:
-    """A listening Unix socket, mode 0600. Replaces a dead daemon's; raises StartError if one listens there."""
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    if path.exists() and stat.S_ISSOCK(path.stat().st_mode):
-        with socket.socket(socket.AF_UNIX) as probe:
-            if probe.connect_ex(os.fspath(path)) == 0:
-                raise StartError(f"another spotsupd listens at {path}: stop it, or give this one another --socket")
-        path.unlink()
-    listening = socket.socket(socket.AF_UNIX)
-    before = os.umask(0o177)
-    try:
-        listening.bind(os.fspath(path))
-    except OSError as error:
-        raise StartError(f"cannot listen at {path}: {error.strerror}") from error
-    finally:
-        os.umask(before)
-    listening.listen(128)
-    return listening
 
 
 def bind_address(address: str) -> socket.socket:

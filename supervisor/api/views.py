@@ -184,7 +184,7 @@ def event_row(event: Event) -> dict[str, Any]:
 def access_row(config: Config, identity: Identity, node: NodeRecord) -> dict[str, Any]:
     """How to log in to a node: address, user, the host key it must have, and the cluster's private key.
 
-    Whoever can use the daemon's socket can read that key anyway. Raises CommandRefusedError without an address.
+    For who can read that key anyway: root and the daemon's user. Raises CommandRefusedError without an address.
     """
     if not node.ssh_host or node.state in _NO_ADDRESS:
         raise CommandRefusedError(f"node {node.id} is {node.state} and has no address to connect to")

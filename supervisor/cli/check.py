@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 from provisioners.base import Finding, InstanceState, Owner, Provisioner, ProvisionerError
 from provisioners.calls import Deadline
 from provisioners.registry import CLOUDS
+from supervisor.api.unix_socket import closed_folder
 from supervisor.cli.check_etcd import check_etcd
 from supervisor.cli.check_storage import check_checkpoints
 from supervisor.clouds import NO_CLOUD, clouds_of, open_cloud
@@ -36,7 +37,7 @@ GRACE_S = 5.0  # each check keeps its own time limit; this is for one that does 
 class CheckResult:
     """One result."""
 
-    subject: str  # a cloud's name, etcd, state, ssh, secrets, slack or job
+    subject: str  # a cloud's name, etcd, state, api, ssh, secrets, slack or job
     finding: Finding
 
 
@@ -59,6 +60,8 @@ def check_installation(
         "secrets": lambda: _secrets(config, files),
         "slack": lambda: [_slack(config)],
     }
+    if config.api.group:
+        checks["api"] = lambda: [_socket(config)]
     for name in clouds_of(config):
         checks[name] = partial(_cloud, config, name, timeout_s)
     if not clouds_of(config):
@@ -125,6 +128,20 @@ def _key(state: Path) -> Finding:
         message = f"{path} cannot be created, {folder} is not writable: run as the daemon's user, or set state_dir"
         return Finding("key", ok=False, message=message)
     return Finding("key", ok=True, message=f"the daemon will create {path} and derive SSH keys from it")
+
+
+def _socket(config: Config) -> Finding:
+    """Whether the members of `api.group` reach the socket."""
+    group, path = config.api.group, config.socket
+    try:
+        closed = closed_folder(path, group)
+    except StartError as error:
+        return Finding("socket", ok=False, message=str(error))
+    if closed is not None:
+        fix = f"`chgrp {group} {closed}`, `chmod g+x {closed}`"
+        message = f"members of {group} cannot reach {path}, {closed} is closed to them: {fix}"
+        return Finding("socket", ok=False, message=message)
+    return Finding("socket", ok=True, message=f"members of {group} may use {path}: all of spotsupctl but `ssh`")
 
 
 def _secrets(config: Config, files: Sequence[Path]) -> list[Finding]:

@@ -66,7 +66,9 @@ class Client:
 
 def _fix(error: Exception) -> str:
     if "Permission denied" in str(error):
-        return "only the daemon's own user may use its socket; run spotsupctl as that user (sudo -u)"
+        return (
+            "its socket is for root, the daemon's user and the members of api.group: ask root to add you to that group"
+        )
     return (
         "is it running (`systemctl status spotsupd`, or `spotsupd run --embedded-etcd`), and is this its socket "
         "(--socket, SPOTSUP_SOCKET)?"

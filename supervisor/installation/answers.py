@@ -21,6 +21,8 @@ from supervisor.errors import UsageError
 ETCD_PORT = 2379
 DAEMON_USER = "spotsupd"
 HOST_STATE = "/var/lib/spotsup"
+# Of the user spotsup. With PrivateUsers= a unit can give a file to no other group than its own.
+HOST_GROUP = "spotsup"
 
 # host: a computer of the installation's own, with root, systemd and an etcd that nodes reach.
 # personal: for one user, with an embedded etcd; nothing outside of that user's folders.
@@ -98,6 +100,11 @@ def configuration(answers: Answers) -> str:
         *([f"state_dir = {_toml(folder)}"] if (folder := answers.state_dir or state) else []),
         "",
         *_etcd(answers),
+        *(
+            ["", "[api]", f"group = {_toml(HOST_GROUP)}  # its members may use spotsupctl"]
+            if answers.kind == "host"
+            else []
+        ),
     ]
     if answers.cloud in rented():
         lines += _table([answers.cloud], dict(answers.section))

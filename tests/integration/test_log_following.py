@@ -18,7 +18,8 @@ from spotsup_trainer.wire import Keys
 from provisioners.base import Market, Offer
 from supervisor.api.routes import MAX_POSITION, create_app
 from supervisor.api.service import Service
-from supervisor.api.serving import ApiServer, bind_socket
+from supervisor.api.serving import ApiServer
+from supervisor.api.unix_socket import bind_socket
 from supervisor.cli import ctl, status
 from supervisor.cli.client import Client
 from supervisor.cli.show import LogPrinter

@@ -18,7 +18,8 @@ from fastapi import FastAPI
 from spotsup_trainer.etcd import Etcd
 from spotsup_trainer.etcd.mirror import Mirror
 
-from supervisor.api.serving import ApiServer, bind_socket
+from supervisor.api.serving import ApiServer
+from supervisor.api.unix_socket import bind_socket
 from supervisor.cli.client import Client
 from supervisor.errors import DaemonUnreachableError, ThreadFailedError
 from supervisor.planner.actions import Action, ListDone, ListInstances, Outcome

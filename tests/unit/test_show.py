@@ -159,7 +159,7 @@ def test_what_would_fail_on_every_node_is_refused_at_once(
 
 
 def test_a_socket_of_another_user_is_explained() -> None:
-    assert "run spotsupctl as that user" in client._fix(httpx.ConnectError("[Errno 13] Permission denied"))
+    assert "ask root to add you to that group" in client._fix(httpx.ConnectError("[Errno 13] Permission denied"))
     assert "is it running" in client._fix(httpx.ConnectError("[Errno 111] Connection refused"))
 
 
