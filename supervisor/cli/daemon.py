@@ -14,6 +14,7 @@ from supervisor.cli import account, catalogue, etcd, init, journal
 from supervisor.cli.common import EXIT_CODES, config_options, output_option, print_json
 
 if TYPE_CHECKING:
+    from supervisor.cli.check import CheckResult
     from supervisor.config import Config
 
 
@@ -40,15 +41,28 @@ def run(config: Config, embedded_etcd: bool) -> None:
 @config_options
 @click.option("--timeout", "timeout_s", type=float, default=60.0, show_default=True, help="Seconds for each cloud.")
 @click.option("--job", "job_path", type=click.Path(path_type=Path), help="Also try the object store of a job file.")
+@click.option(
+    "--from-node",
+    "node_type",
+    metavar="TYPE",
+    help="Also have the running daemon boot one machine of this instance type, which needs no GPU, and end it: tries "
+    "the way to etcd and, with --job, its environment, file systems and object store from there. Costs cents.",
+)
 @output_option
 @click.pass_context
 def check(
-    context: click.Context, config: Config, embedded_etcd: bool, timeout_s: float, job_path: Path | None, output: str
+    context: click.Context,
+    config: Config,
+    embedded_etcd: bool,
+    timeout_s: float,
+    job_path: Path | None,
+    node_type: str | None,
+    output: str,
 ) -> None:
     """Test the configuration, and say how to fix what fails.
 
-    Tests credentials, quota, permissions, images, etcd, SSH, secrets and Slack. Starts nothing and launches nothing.
-    Exit code 1 if a test fails.
+    Tests credentials, quota, permissions, images, etcd, SSH, secrets and Slack. Without --from-node it starts nothing
+    and launches nothing. Exit code 1 if a test fails.
     """
     import logging
 
@@ -65,6 +79,8 @@ def check(
         files=[config_path.with_name("environment")] if config_path else [],
         job=read_job(job_path) if job_path else None,
     )
+    if node_type:
+        found.append(_from_node(config, job_path, node_type, ok=all(each.finding.ok for each in found)))
     ok = all(each.finding.ok for each in found)
     if output == "json":
         rows = [
@@ -83,6 +99,19 @@ def check(
             # One line each, whatever text a cloud returned.
             click.echo(f"{verdict}  {each.subject}, {each.finding.what}: {' '.join(each.finding.message.split())}")
     sys.exit(0 if ok else 1)
+
+
+def _from_node(config: Config, job_path: Path | None, node_type: str, *, ok: bool) -> CheckResult:
+    from provisioners.base import Finding
+    from supervisor.cli.check import CheckResult
+    from supervisor.cli.check_node import check_from_node
+
+    def say(text: str) -> None:
+        click.echo(f"spotsupd: {text}", err=True)
+
+    if not ok:
+        return CheckResult("node", Finding("from a node", ok=False, message="not tried: fix what is named above first"))
+    return CheckResult("node", check_from_node(config.socket, job_path, node_type, say))
 
 
 def _set_up_logging() -> None:
