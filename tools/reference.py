@@ -320,7 +320,7 @@ SHOWN = {
 def broken_setups() -> str:
     """What is said about each broken set-up."""
     lines = [
-        *_head("Broken set-ups", "tools/broken_setups.py"),
+        *_head("Broken set-ups", "tools/broken_setups"),
         (
             "What can be wrong on the day of installing, and what spotsup says then. A test breaks each of these, and "
             "finds the sentence. `…` stands for what the system, an SDK or the cloud says; paths and addresses are "

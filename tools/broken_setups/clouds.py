@@ -1,0 +1,325 @@
+"""Broken accounts, and settings of clouds."""
+
+from __future__ import annotations
+
+from tools.broken_setups.row import CLOUDS, BrokenSetup
+
+_AWS_ROLE = "give the daemon's role what docs/permissions/aws-iam-policy.json lists"
+
+ROWS = (
+    BrokenSetup(
+        "sdk-missing",
+        CLOUDS,
+        "AWS without its SDK",
+        "aws, set up",
+        (
+            "the SDK for AWS (boto3) is not installed: pip install 'spotsup[aws]', or take [aws] out of "
+            "the configuration"
+        ),
+    ),
+    BrokenSetup(
+        "aws-no-credentials",
+        CLOUDS,
+        "AWS: no credentials",
+        "aws, credentials",
+        (
+            "no AWS credentials found: Unable to locate credentials; set them up for the daemon's user, "
+            "or name one by aws.profile"
+        ),
+    ),
+    BrokenSetup(
+        "aws-no-profile",
+        CLOUDS,
+        "AWS: a profile that does not exist",
+        "aws, credentials",
+        (
+            "no AWS credentials found: The config profile (research) could not be found; set them up for "
+            "the daemon's user, or name one by aws.profile"
+        ),
+    ),
+    BrokenSetup(
+        "aws-wrong-credentials",
+        CLOUDS,
+        "AWS: wrong credentials",
+        "aws, credentials",
+        "STS in us-east-1 answered AuthFailure: …; renew the daemon's AWS credentials",
+    ),
+    BrokenSetup(
+        "aws-expired-credentials",
+        CLOUDS,
+        "AWS: expired credentials",
+        "aws, credentials",
+        (
+            "STS in us-east-1 answered RequestExpired: …; renew the daemon's AWS credentials, and check "
+            "this computer's clock"
+        ),
+    ),
+    BrokenSetup(
+        "aws-clock",
+        CLOUDS,
+        "AWS: a wrong clock",
+        "aws, credentials",
+        (
+            "STS in us-east-1 answered SignatureDoesNotMatch: …; set this computer's clock: it differs "
+            "from AWS's by minutes"
+        ),
+    ),
+    BrokenSetup(
+        "aws-may-not-read",
+        CLOUDS,
+        "AWS: two permissions to read are missing",
+        "aws, us-east-1 reading",
+        f"the daemon's role lacks ec2:DescribeVolumes, ec2:DescribeAddresses: …; {_AWS_ROLE}",
+    ),
+    BrokenSetup(
+        "aws-may-not-launch",
+        CLOUDS,
+        "AWS: no permission to launch",
+        "aws, us-east-1 launching",
+        f"EC2 in us-east-1 answered UnauthorizedOperation: …ec2:RunInstances; {_AWS_ROLE}",
+    ),
+    BrokenSetup(
+        "aws-may-not-tag",
+        CLOUDS,
+        "AWS: no permission to tag",
+        "aws, us-east-1 launching",
+        f"EC2 in us-east-1 answered UnauthorizedOperation: …ec2:CreateTags; {_AWS_ROLE}",
+    ),
+    BrokenSetup(
+        "aws-may-not-pass-role",
+        CLOUDS,
+        "AWS: no permission to give nodes their role",
+        "aws, us-east-1 launching",
+        f"EC2 in us-east-1 answered UnauthorizedOperation: …iam:PassRole; {_AWS_ROLE}",
+    ),
+    BrokenSetup(
+        "aws-no-image",
+        CLOUDS,
+        "AWS: an image that does not exist",
+        "aws, us-east-1 image",
+        "EC2 in us-east-1 answered InvalidAMIID.NotFound: …: set aws.image",
+        also=("aws, us-east-1 launching",),
+    ),
+    BrokenSetup(
+        "aws-closed-group",
+        CLOUDS,
+        "AWS: the default security group",
+        "aws, us-east-1 network",
+        (
+            "the default security group of {vpc} ({group}) does not let the daemon in at port 22, only "
+            "its own members: add a rule for the daemon's address, or name another group in "
+            "aws.security_groups.us-east-1"
+        ),
+    ),
+    BrokenSetup(
+        "aws-no-group",
+        CLOUDS,
+        "AWS: a security group that does not exist",
+        "aws, us-east-1 network",
+        (
+            "EC2 in us-east-1 answered InvalidGroup.NotFound: …: set aws.subnets and aws.security_groups "
+            "to what this region has"
+        ),
+    ),
+    BrokenSetup(
+        "aws-no-default-network",
+        CLOUDS,
+        "AWS: no default VPC",
+        "aws, us-east-1 network",
+        "us-east-1 has no default VPC: name subnets of another one in aws.subnets",
+    ),
+    BrokenSetup(
+        "aws-private-subnets",
+        CLOUDS,
+        "AWS: subnets that no public address reaches",
+        "aws, us-east-1 network",
+        (
+            "…of {vpc} has no route to an internet gateway, so that nodes' public addresses cannot be reached: "
+            "add one, name public subnets in aws.subnets, or set aws.public_address = false and run the daemon in "
+            "the VPC"
+        ),
+    ),
+    BrokenSetup(
+        "aws-no-quota",
+        CLOUDS,
+        "AWS: no quota",
+        "aws, us-east-1 quota",
+        ("the quotas of us-east-1 allow no GPU spot instance (vCPUs: …): request more in Service Quotas"),
+    ),
+    BrokenSetup(
+        "aws-region-without-types",
+        CLOUDS,
+        "AWS: a region without GPUs",
+        "aws, ca-west-1 launching",
+        "ca-west-1 offers no instance type of the catalog: remove it from aws.regions",
+    ),
+    BrokenSetup(
+        "aws-subnet-of-another-zone",
+        CLOUDS,
+        "AWS: a subnet of another zone",
+        "aws, us-east-1 network",
+        "aws.subnets: {subnet} is in us-east-1b, not in us-east-1a: name one of us-east-1a there",
+    ),
+    BrokenSetup(
+        "gcp-wrong-credentials",
+        CLOUDS,
+        "GCP: wrong credentials",
+        "gcp, credentials",
+        (
+            "Google rejects the daemon's credentials: …; renew them (gcloud auth application-default "
+            "login, or a new key of the service account)"
+        ),
+    ),
+    BrokenSetup(
+        "gcp-no-credentials",
+        CLOUDS,
+        "GCP: no credentials",
+        "gcp, credentials",
+        (
+            "no Google credentials found: run gcloud auth application-default login as the daemon's "
+            "user, or let GOOGLE_APPLICATION_CREDENTIALS name a service account's key file"
+        ),
+    ),
+    BrokenSetup(
+        "gcp-clock",
+        CLOUDS,
+        "GCP: a wrong clock",
+        "gcp, credentials",
+        (
+            "Google rejects the signature of the daemon's credentials: …; set this computer's clock: it "
+            "differs from Google's by minutes"
+        ),
+    ),
+    BrokenSetup(
+        "gcp-no-project",
+        CLOUDS,
+        "GCP: a project that does not exist",
+        "gcp, credentials",
+        ("Compute Engine (no-such-project) answered notFound: …: set gcp.project to an existing project"),
+    ),
+    BrokenSetup(
+        "gcp-may-not-read",
+        CLOUDS,
+        "GCP: a permission is missing",
+        "gcp, reading",
+        (
+            "the daemon's account lacks compute.instances.list: …; give the daemon's account the role "
+            "that docs/permissions/gcp-role.yaml defines"
+        ),
+        also=("gcp, other installations",),
+    ),
+    BrokenSetup(
+        "gcp-no-image",
+        CLOUDS,
+        "GCP: an image that does not exist",
+        "gcp, image",
+        (
+            "image projects/ubuntu-os-accelerator-images/global/images/family/nothing does not exist "
+            "(notFound): set gcp.image"
+        ),
+    ),
+    BrokenSetup(
+        "gcp-closed-network",
+        CLOUDS,
+        "GCP: no firewall rule for SSH",
+        "gcp, network",
+        "no firewall rule of network default allows port 22: add one for the daemon",
+    ),
+    BrokenSetup(
+        "gcp-no-quota",
+        CLOUDS,
+        "GCP: no quota",
+        "gcp, us-central1 quota",
+        "no GPU quota of us-central1 is above 0: request more at IAM & Admin, Quotas",
+    ),
+    BrokenSetup(
+        "gcp-region-without-types",
+        CLOUDS,
+        "GCP: a region without GPUs",
+        "gcp, europe-north1 machine types",
+        "europe-north1 offers no machine type of the catalog: remove it from gcp.regions",
+        also=("gcp, europe-north1 quota",),
+    ),
+    BrokenSetup(
+        "azure-wrong-credentials",
+        CLOUDS,
+        "Azure: wrong credentials",
+        "azure, credentials",
+        "no valid Azure credentials found: …; set them up for the daemon's user",
+    ),
+    BrokenSetup(
+        "azure-no-group",
+        CLOUDS,
+        "Azure: a resource group that does not exist",
+        "azure, credentials",
+        (
+            "Azure, asked for the resource group elsewhere, answered ResourceGroupNotFound: …; create "
+            "it, or set azure.resource_group"
+        ),
+    ),
+    BrokenSetup(
+        "azure-may-not-launch",
+        CLOUDS,
+        "Azure: permissions are missing",
+        "azure, launching",
+        (
+            "the daemon may not do Microsoft.Compute/virtualMachines/write, …: give it what "
+            "docs/permissions/azure-role.json lists"
+        ),
+    ),
+    BrokenSetup(
+        "azure-no-switch",
+        CLOUDS,
+        "Azure: no role for the dead-man switch",
+        "azure, dead-man switch",
+        (
+            "machines have no dead-man switch: Azure bills a machine that has shut itself down, and only "
+            "a role lets it deallocate itself; set azure.dead_man_role, or azure.dead_man_s = 0 to do "
+            "without"
+        ),
+    ),
+    BrokenSetup(
+        "azure-no-subnet",
+        CLOUDS,
+        "Azure: no subnet",
+        "azure, eastus network",
+        "no subnet is configured for eastus: set azure.subnets.eastus to the resource id of one there",
+    ),
+    BrokenSetup(
+        "azure-closed-group",
+        CLOUDS,
+        "Azure: no rule for SSH",
+        "azure, eastus network",
+        "nodes allows no access to port 22: add a rule for the daemon's address",
+    ),
+    BrokenSetup(
+        "azure-no-image",
+        CLOUDS,
+        "Azure: an image that does not exist",
+        "azure, eastus image",
+        (
+            "Azure, asked for the image microsoft-dsvm:ubuntu-hpc:1404:latest, answered NotFound: …; set "
+            "azure.image to one that eastus has"
+        ),
+    ),
+    BrokenSetup(
+        "azure-no-quota",
+        CLOUDS,
+        "Azure: no quota",
+        "azure, eastus quota",
+        (
+            "the quota of eastus allows no spot instance (lowPriorityCores: 0 vCPUs): request more under "
+            "Quotas in the portal"
+        ),
+    ),
+    BrokenSetup(
+        "azure-no-sizes",
+        CLOUDS,
+        "Azure: sizes that the subscription may not use",
+        "azure, eastus sizes",
+        (
+            "eastus offers this subscription no size of the catalog: remove it from azure.regions, or ask Azure "
+            "to lift the restriction"
+        ),
+    ),
+)
