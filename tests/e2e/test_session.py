@@ -107,10 +107,51 @@ def train_on_any_world_sizes(tmp_path: Path, sharded: bool, environ: dict[str, s
 
 
 def test_tensor_parallelism_is_refused_before_anything_is_trained(tmp_path: Path) -> None:
-    assert run_round(ranks(2, tmp_path, tensor_parallel=2)) == [1, 1]
+    assert run_round(ranks(2, tmp_path, tensor_parallel=2, tells_mesh=False)) == [1, 1]
     for rank in (0, 1):
         assert "SessionError: model.0.weight is a DTensor over the mesh dimension 'tp', " in output(tmp_path, rank)
     assert not (tmp_path / "audit").exists()
+
+
+def test_fsdp_with_tensor_parallelism_trains_the_weights_of_one_process_over_two_changes(tmp_path: Path) -> None:
+    together, alone = tmp_path / "together", tmp_path / "alone"
+    together.mkdir()
+    alone.mkdir()
+    options: dict[str, Any] = {"epochs": 3, "every_steps": 2, "tensor_parallel": 2}
+    assert run_round(ranks(1, alone, epochs=3)) == [0]
+    for number, (world, steps) in enumerate(((4, 4), (2, 9), (4, 10**6)), start=1):
+        codes = run_round(ranks(world, together, round=number, steps=steps, **options))
+        assert codes == [0] * world, [output(together, rank) for rank in range(world)]
+
+    verdict = report(together)
+    assert [(span.world, span.first_step) for span in verdict.rounds] == [(4, 1), (2, 5), (4, 10)]
+    assert (verdict.steps, verdict.samples_repeated, verdict.samples_missed) == (18, 0, 0)
+    expected, trained = (torch.load(folder / "weights.pt") for folder in (alone, together))
+    for one, other in zip(expected, trained, strict=True):
+        torch.testing.assert_close(other, one, rtol=1e-9, atol=1e-9)
+    for number, rank in ((1, 0), (1, 2), (2, 0), (3, 0), (3, 2)):
+        assert samples_of(together / "audit" / f"{number}.{rank}") == samples_of(
+            together / "audit.1" / f"{number}.{rank + 1}"
+        )
+        assert drawn(together, number, rank) == drawn(together, number, rank + 1)
+    assert drawn(together, 1, 0) != drawn(together, 1, 2)
+
+
+def samples_of(audit: Path) -> list[tuple[int, ...]]:
+    return [line.indices for line in parse(audit.read_text())]
+
+
+def drawn(folder: Path, number: int, rank: int) -> str:
+    return (folder / f"draws.{number}.{rank}").read_text()
+
+
+def test_a_world_that_tensor_parallelism_does_not_divide_is_refused(tmp_path: Path) -> None:
+    assert run_round(ranks(3, tmp_path, tensor_parallel=2)) == [1, 1, 1]
+    for rank in range(3):
+        assert (
+            "SessionError: the world size, 3, is not a multiple of 2, so the mesh (dp 1 x tp 2) leaves out ranks: let "
+            "rounds have a multiple of 2 processes, by nodes.multiple_of in the job file" in output(tmp_path, rank)
+        )
 
 
 def test_a_broken_newest_checkpoint_falls_back_for_all_ranks(tmp_path: Path) -> None:

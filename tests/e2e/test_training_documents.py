@@ -20,7 +20,7 @@ from spotsup_trainer.session import Session
 from supervisor.cli.ctl import main as ctl
 from supervisor.spec import parse_spec
 from tests.e2e.launching import nodes, processes_with
-from tests.e2e.ranks import DOCUMENT, EXAMPLES, REPO, alone, script, steps
+from tests.e2e.ranks import DOCUMENT, EXAMPLES, REPO, Ranks, alone, script, steps, until_parked
 from tests.support.documents import Block, blocks
 
 TORCHRUN = REPO / "docs" / "torchrun.md"
@@ -37,6 +37,7 @@ RUN_BY = {
     "not_elastic.py": "test_examples.py",
     "elastic.py": "test_plain_python_runs_the_scripts_with_a_session",
     "stream.py": "test_plain_python_runs_the_scripts_with_a_session",
+    "tensor_parallel.py": "test_the_script_with_tensor_parallelism_goes_on_with_half_of_its_ranks",
     "with_lightning.py": "make test-frameworks",
     "with_hugging_face.py": "make test-frameworks",
 }
@@ -57,6 +58,15 @@ def test_every_script_of_the_document_is_run_by_a_test(block: Block) -> None:
 def test_plain_python_runs_the_scripts_with_a_session(name: str, tmp_path: Path) -> None:
     printed = alone(script(name, tmp_path), tmp_path)
     assert list(steps(printed.replace(":", " "))) == list(range(1, (200 if name == "elastic.py" else 40) + 1))
+
+
+def test_the_script_with_tensor_parallelism_goes_on_with_half_of_its_ranks(tmp_path: Path) -> None:
+    path = script("tensor_parallel.py", tmp_path)
+    before = steps(until_parked(path, tmp_path, 4)[0])
+    with Ranks(path, tmp_path, 2) as ranks:
+        after = steps(ranks.end())
+    assert before
+    assert [*before, *after] == list(range(1, 51))
 
 
 def test_a_job_runs_the_script_with_files_in_the_environment(etcd_endpoint: str, tmp_path: Path) -> None:

@@ -43,6 +43,7 @@ class Rank:
     evaluate_after: int | None = None  # a step after which it evaluates until it is asked to yield
     sharded: bool = False  # FSDP instead of DDP
     tensor_parallel: int = 1  # ranks that compute each sample together, below FSDP
+    tells_mesh: bool = True  # to the Session
     largest_file: int | None = None  # bytes that the "disk" of this process has room for
     extra_point: bool = False  # after the last step, one call of checkpoint_point()
     warn_after_s: float | None = None
@@ -73,11 +74,12 @@ def train(job: Rank) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (job.largest_file, job.largest_file))
     torch.set_num_threads(1)
     torch.manual_seed(0)
+    mesh = None
     model: Any = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 1)).double()
     if job.world > 1:
         store = f"file://{job.folder}/store.{job.round}"
         dist.init_process_group("gloo", init_method=store, rank=job.rank, world_size=job.world)
-        model = _parallel(job, model)
+        model, mesh = _parallel(job, model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     state = {"model": model, "optimizer": optimizer}
     environ = {
@@ -85,7 +87,10 @@ def train(job: Rank) -> None:
         "SPOTSUP_CHECKPOINT_DIR": str(job.folder / "checkpoints"),
         **job.environ,
     }
-    with Session(state, every_steps=job.every_steps, warn_after_s=job.warn_after_s, environ=environ) as session:
+    options: dict[str, Any] = {"every_steps": job.every_steps, "warn_after_s": job.warn_after_s, "environ": environ}
+    if mesh is not None:
+        options |= {"mesh": mesh, "data_dims": ("dp",)}
+    with Session(state, **options) as session:
         (job.folder / f"draws.{job.round}.{job.rank}").write_text(f"{torch.rand(4).tolist()}")
         _train(job, session, model, optimizer)
     weights = [getattr(parameter, "full_tensor", parameter.detach)() for parameter in model.parameters()]
@@ -95,13 +100,16 @@ def train(job: Rank) -> None:
         dist.destroy_process_group()
 
 
-def _parallel(job: Rank, model: nn.Module) -> nn.Module:
-    if job.tensor_parallel > 1:
-        shape = (job.world // job.tensor_parallel, job.tensor_parallel)
-        mesh = init_device_mesh("cpu", shape, mesh_dim_names=("dp", "tp"))
+def _parallel(job: Rank, model: nn.Module) -> tuple[nn.Module, Any]:
+    """The model over all ranks, and the mesh to tell the Session."""
+    if job.tensor_parallel == 1:
+        return fully_shard(model) if job.sharded else DistributedDataParallel(model), None
+    shape = (job.world // job.tensor_parallel, job.tensor_parallel)
+    mesh = init_device_mesh("cpu", shape, mesh_dim_names=("dp", "tp"))
+    if mesh.get_coordinate() is not None:
         parallelize_module(model, mesh["tp"], {"0": ColwiseParallel(), "2": RowwiseParallel()})
-        return fully_shard(model, mesh=mesh["dp"])
-    return fully_shard(model) if job.sharded else DistributedDataParallel(model)
+        fully_shard(model, mesh=mesh["dp"])
+    return model, mesh if job.tells_mesh else None
 
 
 def _train(job: Rank, session: Session, model: Any, optimizer: Any) -> None:
@@ -135,7 +143,9 @@ def _train(job: Rank, session: Session, model: Any, optimizer: Any) -> None:
 
 
 def _audit(job: Rank, session: Session, loss: float) -> None:
-    folder = job.folder / "audit"
+    """Ranks that compute samples which another one counts write elsewhere, the same."""
+    part = job.rank % job.tensor_parallel
+    folder = job.folder / (f"audit.{part}" if part else "audit")
     folder.mkdir(exist_ok=True)
     step = session.steps_done + 1
     line: dict[str, Any] = {"t": time.time(), "round": job.round, "rank": job.rank, "world": job.world, "step": step}

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 import torch.distributed as dist
-from spotsup_trainer.session.parallel import Dimension, Distributed, distributed, refusal
+from spotsup_trainer.session.parallel import Dimension, Distributed, Mesh, distributed, misfit, place, refusal
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -72,9 +72,9 @@ def test_dimensions_of_one_rank_do_not_matter() -> None:
 
 def test_tensor_parallelism_is_refused() -> None:
     assert reason(tensor_parallel(mesh(4, names=("tp",)))) == (
-        "net.0.weight is a DTensor over the mesh dimension 'tp', which looks like tensor or context parallelism, but a "
-        "Session gives each rank samples of its own: it supports DDP, and FSDP2 or HSDP over all ranks, with mesh "
-        "dimensions named like dp_replicate and dp_shard"
+        "net.0.weight is a DTensor over the mesh dimension 'tp', which looks like tensor or context parallelism, but "
+        "each rank would get samples of its own: write Session(..., mesh=mesh, data_dims=(...)) with the mesh of all "
+        "ranks and the names of the dimensions along which samples differ, such as ('dp',)"
     )
     for names, where in (
         (("anything",), "net.0.weight is a DTensor over the mesh dimension 'anything', "),
@@ -109,4 +109,38 @@ def test_names_tell_where_placements_do_not() -> None:
     assert all(told(*names) for names in (("dp",), ("fsdp",), ("data_parallel",), ("dp_replicate", "dp_shard")))
     assert not any(
         told(*names) for names in (("dp_shard_cp",), ("dp", "cp"), ("pp",), ("data", "model"), ("x",), ("",))
+    )
+
+
+def test_places_along_data_dimensions() -> None:
+    def places(*data_dims: str) -> list[tuple[int, int]]:
+        names, sizes = ("dp_replicate", "dp_shard", "tp"), (2, 3, 2)
+        coordinates = [(a, b, c) for a in range(2) for b in range(3) for c in range(2)]
+        return [place(Mesh(names, sizes, coordinate), data_dims) for coordinate in coordinates]
+
+    assert places("dp_replicate", "dp_shard", "tp") == [(rank, 12) for rank in range(12)]
+    assert places("dp_shard", "dp_replicate") == places("dp_replicate", "dp_shard")
+    assert places("dp_replicate", "dp_shard") == [(rank // 2, 6) for rank in range(12)]
+    assert places("tp") == [(rank % 2, 2) for rank in range(12)]
+    assert places() == [(0, 1)] * 12
+
+
+def test_a_mesh_of_torch_is_read() -> None:
+    assert Mesh.of(mesh(2, 2, names=("dp", "tp"))) == Mesh(("dp", "tp"), (2, 2), (0, 0))
+    assert Mesh.of(mesh(4)).names is None
+
+
+def test_meshes_that_do_not_tell_are_refused() -> None:
+    whole = Mesh(("dp", "tp"), (2, 2), (0, 1))
+    assert misfit(whole, ("dp",), 4) is None
+    assert misfit(whole, (), 4) is None
+    assert "the mesh has no names" in str(misfit(Mesh(None, (4,), (0,)), ("dp",), 4))
+    assert misfit(whole, ("dp", "data"), 4) == "data_dims has 'data', but the mesh has the dimensions dp, tp"
+    left_out = Mesh(("dp", "tp"), (2, 2), None)
+    assert "the world size, 5, is not a multiple of 2, so the mesh (dp 2 x tp 2) leaves out ranks" in str(
+        misfit(left_out, ("dp",), 5)
+    )
+    part = Mesh(("dp",), (2,), (0,))
+    assert misfit(part, ("dp",), 4) == (
+        "the mesh (dp 2) has 2 of the 4 ranks: give the Session the mesh of all ranks, not a part of it"
     )

@@ -250,6 +250,12 @@ def test_several_processes_without_a_process_group_are_refused() -> None:
         session(None, environ={"WORLD_SIZE": "3"})
 
 
+def test_a_mesh_without_dimensions_and_dimensions_without_a_mesh_are_refused() -> None:
+    for half in ({"mesh": object()}, {"data_dims": ("dp",)}):
+        with pytest.raises(SessionError, match="give both or none"):
+            session(None, **half)
+
+
 # -- the launcher ------------------------------------------------------------------------------------------
 
 

@@ -1,4 +1,4 @@
-"""Which ranks may get different samples. Read from DTensors and their meshes: plain tensors do not tell.
+"""Which ranks get different samples: as the program says, or else as far as DTensors and their meshes tell.
 
 Ranks along a data dimension (DDP, FSDP2, HSDP) each train on samples of their own. Ranks along any other dimension
 (tensor or context parallelism) work on the same samples together; given different ones, they compute nonsense without
@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import torch
@@ -50,10 +51,7 @@ class Distributed:
     @property
     def ranks(self) -> int:
         """Of its mesh."""
-        size = 1
-        for dimension in self.dimensions:
-            size *= dimension.size
-        return size
+        return prod(dimension.size for dimension in self.dimensions)
 
 
 def distributed(state: Mapping[str, Any]) -> list[Distributed]:
@@ -107,7 +105,60 @@ def _is_fsdp(parameter: Distributed, dimensions: list[Dimension]) -> bool:
 
 def _sentence(parameter: str, where: str) -> str:
     return (
-        f"{parameter} is a DTensor over {where}, which looks like tensor or context parallelism, but a Session gives "
-        "each rank samples of its own: it supports DDP, and FSDP2 or HSDP over all ranks, with mesh dimensions named "
-        "like dp_replicate and dp_shard"
+        f"{parameter} is a DTensor over {where}, which looks like tensor or context parallelism, but each rank would "
+        "get samples of its own: write Session(..., mesh=mesh, data_dims=(...)) with the mesh of all ranks and the "
+        "names of the dimensions along which samples differ, such as ('dp',)"
     )
+
+
+@dataclass(frozen=True)
+class Mesh:
+    """The mesh of all ranks, as this rank sees it."""
+
+    # None: it was made without.
+    names: tuple[str, ...] | None
+    sizes: tuple[int, ...]
+    # This rank's place along each dimension; None: it is not in the mesh.
+    coordinate: tuple[int, ...] | None
+
+    @classmethod
+    def of(cls, mesh: Any) -> Mesh:
+        """What a torch DeviceMesh says."""
+        coordinate = mesh.get_coordinate()
+        sizes = tuple(mesh.size(at) for at in range(mesh.ndim))
+        return cls(mesh.mesh_dim_names, sizes, None if coordinate is None else tuple(coordinate))
+
+
+def misfit(mesh: Mesh, data_dims: Sequence[str], world: int) -> str | None:
+    """Why `mesh` and `data_dims` do not tell which of `world` ranks share samples, in one sentence; None: they do."""
+    if mesh.names is None:
+        return "the mesh has no names: make it with init_device_mesh(..., mesh_dim_names=('dp', 'tp'))"
+    if unknown := [name for name in data_dims if name not in mesh.names]:
+        return f"data_dims has {unknown[0]!r}, but the mesh has the dimensions {', '.join(mesh.names)}"
+    ranks = prod(mesh.sizes)
+    if ranks == world and mesh.coordinate is not None:
+        return None
+    shown = " x ".join(f"{name} {size}" for name, size in zip(mesh.names, mesh.sizes))
+    together = prod(size for name, size in zip(mesh.names, mesh.sizes) if name not in data_dims)
+    if world % together:
+        return (
+            f"the world size, {world}, is not a multiple of {together}, so the mesh ({shown}) leaves out ranks: let "
+            f"rounds have a multiple of {together} processes, by nodes.multiple_of in the job file"
+        )
+    return (
+        f"the mesh ({shown}) has {ranks} of the {world} ranks: give the Session the mesh of all ranks, not a part of it"
+    )
+
+
+def place(mesh: Mesh, data_dims: Sequence[str]) -> tuple[int, int]:
+    """(rank, number of ranks) along the data dimensions together, the first of the mesh's varying slowest.
+
+    The same rank for all that differ only on other dimensions. Only for a mesh and dimensions without a `misfit`.
+    """
+    assert mesh.names is not None
+    assert mesh.coordinate is not None
+    rank, world = 0, 1
+    for name, size, at in zip(mesh.names, mesh.sizes, mesh.coordinate):
+        if name in data_dims:
+            rank, world = rank * size + at, world * size
+    return rank, world

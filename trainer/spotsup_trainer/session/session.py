@@ -12,12 +12,10 @@ Every rank must make the same calls in the same order. Outside a spotsup job it 
 
 from __future__ import annotations
 
-import hashlib
 import os
-import random
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -26,11 +24,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
-from spotsup_trainer.session import parallel
+from spotsup_trainer.session import parallel, seeds
 from spotsup_trainer.session.checkpoint_dir import CheckpointError, Position
 from spotsup_trainer.session.pace import Pace
 from spotsup_trainer.session.peers import Peers
 from spotsup_trainer.session.sampler import Cursor, GlobalOffsetSampler, Plan, Share, after, order
+from spotsup_trainer.session.seeds import Seeds
 from spotsup_trainer.timing import SaveTimes
 from spotsup_trainer.wire import Progress
 from spotsup_trainer.worker_files import WorkerFiles, earlier_places
@@ -75,6 +74,9 @@ class Session:
       default where the job file says. Without either, no checkpoints.
     - `every_steps`, `every_s`: when to save, in the background (default: every 60 s).
     - `keep`: how many of the newest checkpoints are kept.
+    - `mesh`, `data_dims`: for tensor and context parallelism. The DeviceMesh of all ranks, with names, and those of its
+      dimensions along which ranks train on different samples, such as ("dp_replicate", "dp_shard"). Ranks that differ
+      only along others get the same samples and random numbers. Without them, every rank gets samples of its own.
     - `warn_after_s`: a checkpoint that takes longer is a warning, and a problem in `spotsupctl status` (default: 60 s,
       or twice `every_s`).
 
@@ -82,7 +84,8 @@ class Session:
 
     Raises CheckpointError if there are checkpoints but none can be read, TypeError if something in `state` cannot be
     saved, RuntimeError if this is one of several processes and torch.distributed is not initialised, SessionError if
-    parameters are sharded or replicated over mesh dimensions that are not data-parallel.
+    parameters are sharded or replicated over mesh dimensions that are not data-parallel and there is no `mesh`, or if
+    `mesh` leaves out ranks, has no names, or lacks one of `data_dims`.
     """
 
     def __init__(  # noqa: PLR0913 - all but the state have a good default, and are given by name
@@ -95,6 +98,8 @@ class Session:
         keep: int = 3,
         warn_after_s: float | None = None,
         park_timeout_s: float = 120.0,
+        mesh: Any = None,
+        data_dims: Sequence[str] | None = None,
         environ: Mapping[str, str] = os.environ,
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -107,8 +112,7 @@ class Session:
         self._clock = clock
         self._files = WorkerFiles.named_by(environ)
         self._peers = Peers.join(environ)
-        if reason := parallel.refusal(parallel.distributed(state), self._peers.world):
-            raise SessionError(reason)
+        self._rank, self._world = self._place(state, mesh, data_dims)
         self._round = int(environ.get("SPOTSUP_ROUND", "0"))
         self._loss: Any = None
         self._first_step_at = self._last_step_at = self._progress_at = 0.0
@@ -127,10 +131,11 @@ class Session:
             earlier_places(environ),
         )
         restored = self._checkpoints.restore() if self._checkpoints else None
-        start = restored or Position(0, rng_seed=torch.initial_seed())
-        self._position = self._taken = replace(start, round=self._round, world=self.world)
+        program = self._agreed_seeds()
+        start = restored or Position(0, rng_seed=program.torch)
+        self._position = self._taken = replace(start, round=self._round, world=self._peers.world)
         self._due_from = (self._position.step, clock())
-        self._seed_this_rank()
+        seeds.begin(program, self._position.rng_seed, self.steps_done, self.rank)
         self._files.announce()
         self._act(self._agree(_IN_INIT))
 
@@ -138,13 +143,15 @@ class Session:
 
     @property
     def rank(self) -> int:
-        """This process among all of the round."""
-        return self._peers.rank
+        """This process among all of the round; with a `mesh`, its place along the data dimensions, which it shares with
+        the ranks that get the same samples.
+        """
+        return self._rank
 
     @property
     def world(self) -> int:
-        """The number of processes in this round."""
-        return self._peers.world
+        """The number of processes in this round; with a `mesh`, of ranks along the data dimensions."""
+        return self._world
 
     @property
     def round(self) -> int:
@@ -165,8 +172,9 @@ class Session:
     def weight(self) -> float:
         """The factor for this rank's mean loss over the current batch.
 
-        DDP averages gradients over ranks. With this factor the average is the gradient of the mean loss over the whole
-        global batch, although the ranks' shares may differ by a sample, or be empty (then it is 0).
+        DDP and FSDP average gradients over the ranks with different samples. With this factor the average is the
+        gradient of the mean loss over the whole global batch, although the ranks' shares may differ by a sample, or be
+        empty (then it is 0).
         """
         share = self._current_share()
         return share.weight(len(share.positions))
@@ -220,7 +228,8 @@ class Session:
         self._plan = plan
         cursor = Cursor(self._position.epoch, self._position.offset)
         sampler = GlobalOffsetSampler(plan, cursor, self.rank, self.world, epochs, micro_batch)
-        options.setdefault("generator", torch.Generator().manual_seed(self._stream("loader")))
+        loading = seeds.stream(self._position.rng_seed, self.steps_done, self.rank, "loader")
+        options.setdefault("generator", torch.Generator().manual_seed(loading))
         self._taken = self._position
         return self._batches(sampler, DataLoader(dataset, batch_sampler=sampler, **options))
 
@@ -278,6 +287,21 @@ class Session:
 
     # -- inside --------------------------------------------------------------------------------------------
 
+    def _place(self, state: Mapping[str, Any], mesh: Any, data_dims: Sequence[str] | None) -> tuple[int, int]:
+        """(rank, number of ranks) among those that get different samples. Raises SessionError if that is unclear."""
+        if (mesh is None) != (data_dims is None):
+            raise SessionError(
+                "a mesh and data_dims tell together which ranks get different samples: give both or none"
+            )
+        if mesh is None or data_dims is None:
+            if reason := parallel.refusal(parallel.distributed(state), self._peers.world):
+                raise SessionError(reason)
+            return self._peers.rank, self._peers.world
+        seen, names = parallel.Mesh.of(mesh), (data_dims,) if isinstance(data_dims, str) else tuple(data_dims)
+        if reason := parallel.misfit(seen, names, self._peers.world):
+            raise SessionError(reason)
+        return parallel.place(seen, names)
+
     def _open_checkpoints(
         self,
         state: Mapping[str, Any],
@@ -298,7 +322,7 @@ class Session:
                 warn_after_s=warn_after_s,
                 resume_from=resume_from,
             )
-        if self._files.yield_ is not None and self.rank == 0:
+        if self._files.yield_ is not None and self._peers.rank == 0:
             print(
                 "spotsup: there is no place for checkpoints: training starts over after every interruption",
                 file=sys.stderr,
@@ -314,8 +338,9 @@ class Session:
         level, furthest, least, any_busy = self._peers.highest([wanted, here, -here, busy])
         if furthest != -least:
             raise SessionError(
-                f"the ranks made different Session calls (this is rank {self.rank}, after step {self.steps_done}): "
-                "call step(), checkpoint_point() and finish() on every rank, the same number of times"
+                f"the ranks made different Session calls (this is rank {self._peers.rank}, after step "
+                f"{self.steps_done}): call step(), checkpoint_point() and finish() on every rank, the same number of "
+                "times"
             )
         # one rank's disk may still hang when the others have given up waiting for theirs
         return _CONTINUE if level == _CHECKPOINT and any_busy else level
@@ -324,7 +349,7 @@ class Session:
         """Rank 0 decides on periodic checkpoints, and begins none while one is being written."""
         if self._checkpoints is not None and self._files.save_wanted():
             return self.steps_done != self._due_from[0]
-        if self._checkpoints is None or self.rank != 0:
+        if self._checkpoints is None or self._peers.rank != 0:
             return False
         self._checkpoints.check()
         step, at = self._due_from
@@ -360,7 +385,7 @@ class Session:
         if times != self._times_written:
             self._times_written = times
             self._files.write_times(times)
-        if self.rank != 0 or self._first_step_at == 0.0:
+        if self._peers.rank != 0 or self._first_step_at == 0.0:
             return
         if not now and 0 <= at - self._progress_at < _PROGRESS_EVERY_S:
             return
@@ -426,16 +451,7 @@ class Session:
                 f"{(plan.length, plan.seed, plan.shuffle)}: use the same, or another checkpoint directory"
             )
 
-    def _seed_this_rank(self) -> None:
-        """Otherwise all ranks would draw the same dropout masks and augmentations, and each round those of the round
-        before. The program's own seeds stay in force: it sets them again whenever it starts.
-        """
-        torch.manual_seed(self._stream("torch"))
-        random.seed(self._stream("python", random.getrandbits(64)))
-        if numpy := sys.modules.get("numpy"):
-            numpy.random.seed(self._stream("numpy", int(numpy.random.randint(2**31))) % 2**32)
-
-    def _stream(self, purpose: str, seed: int = 0) -> int:
-        """A seed for this rank, the same whenever training resumes from the same step."""
-        text = f"{self._position.rng_seed}/{self.steps_done}/{self.rank}/{purpose}/{seed}"
-        return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=7).digest(), "big")
+    def _agreed_seeds(self) -> Seeds:
+        """Ranks that share samples must have the same: rank 0's, where the program set none, or another on each."""
+        own = seeds.found()
+        return own if self._world == self._peers.world else Seeds(*self._peers.from_rank_0(tuple(own)))
