@@ -23,6 +23,7 @@ import trustme
 from click.testing import CliRunner
 from spotsup_trainer.etcd import Etcd
 
+import tests.integration.breaks_of_clouds  # noqa: F401 - it breaks the rows of clouds
 from supervisor.cli.daemon import main
 from supervisor.identity import Identity
 from supervisor.journal.codec import dump
