@@ -13,6 +13,7 @@ from provisioners.aws.quota import TABLE
 from provisioners.aws.settings import AwsSettings
 from provisioners.base import (
     CLUSTER_TAG,
+    DeniedError,
     Finding,
     HostKey,
     LaunchRequest,
@@ -20,6 +21,7 @@ from provisioners.base import (
     Offer,
     Owner,
     ProvisionerError,
+    Scope,
 )
 from provisioners.calls import Deadline
 from provisioners.catalog import Catalog
@@ -57,12 +59,36 @@ class Checks(CloudChecks):
             yield from self._region(region, deadline)
 
     def _region(self, region: str, deadline: Deadline) -> Iterator[Finding]:
+        if problem := self._not_enabled(region, deadline):
+            yield Finding(f"{region} region", ok=False, message=problem)
+            return
         yield self._try(f"{region} reading", lambda: self._reading(region, deadline))
         for image in self._images():
             yield self._try(f"{region} image", partial(self._image, region, image, deadline))
         yield self._try(f"{region} network", lambda: network.check(self._aws, self._settings, region, deadline))
         yield self._try(f"{region} launching", lambda: self._launching(region, deadline))
         yield self._try(f"{region} quota", lambda: self._quota(region, deadline))
+
+    def _not_enabled(self, region: str, deadline: Deadline) -> str:
+        """Why a region refuses credentials that are good in the first one; "" if it accepts them.
+
+        EC2 answers AuthFailure, as for wrong credentials (turbot/steampipe-plugin-aws#75, fog/fog-aws#585).
+        """
+        first = self._settings.regions[0]
+        if region == first:
+            return ""  # STS has accepted them there
+        filters = [{"Name": f"tag:{CLUSTER_TAG}", "Values": ["none"]}]
+        try:
+            self._aws.ask("ec2", region, "describe_instances", deadline, Filters=filters)
+        except DeniedError as error:
+            if error.scope is Scope.GLOBAL:
+                return (
+                    f"{region} does not accept the credentials that {first} accepts: enable it for the account (AWS "
+                    "console, Account, AWS Regions), or remove it from aws.regions"
+                )
+        except ProvisionerError:
+            pass  # the checks of the region say so
+        return ""
 
     def _reading(self, region: str, deadline: Deadline) -> str:
         filters = [{"Name": f"tag:{CLUSTER_TAG}", "Values": ["none"]}]

@@ -22,6 +22,9 @@ _ASK_FOR_MORE = "request more in Service Quotas, or terminate other instances"
 _RENEW = "renew the daemon's AWS credentials"
 _CLOCK = "set this computer's clock: it differs from AWS's by minutes"
 _ALLOW = "give the daemon's role what docs/permissions/aws-iam-policy.json lists"
+_RENEW_OR_ENABLE = f"{_RENEW}, or enable the region for the account, where it is none of those that always are"
+_ARCHITECTURE = "name an image of the type's architecture in aws.image or, by GPU, in aws.images"
+_PROFILE = "set aws.instance_profile to an instance profile of this account (a role of that name is not enough)"
 _IMAGE = "set aws.image to an AMI, or an SSM parameter, that this region has"
 _NETWORK = "set aws.subnets and aws.security_groups to what this region has"
 _EBS_KEY = (
@@ -92,6 +95,21 @@ TABLE: Sequence[Code] = (
     Code("IdempotentInstanceTerminated", Kind.USED, "boto3#4406"),
     _fatal("IdempotentParameterMismatch", "a token identifies one request: use a new token"),
     _fatal("InvalidAMIID.*", _IMAGE),
+    # terraform-aws-ec2-instance#157 has an older text, "does not match the architecture in the manifest".
+    Code(
+        "InvalidParameterValue",
+        Kind.FATAL,
+        "skypilot#6315",
+        remedy=_ARCHITECTURE,
+        message_part="does not match the architecture",
+    ),
+    Code(
+        "InvalidParameterValue",
+        Kind.FATAL,
+        "terraform-provider-aws#27516",
+        remedy=_PROFILE,
+        message_part="iamInstanceProfile",
+    ),
     _fatal("InvalidParameterValue"),
     _fatal("InvalidParameterCombination"),
     _fatal("InvalidParameter"),
@@ -126,9 +144,10 @@ TABLE: Sequence[Code] = (
     ),
     # The same code for an AMI of someone else's, with credentials that are good.
     Code("AuthFailure", Kind.FATAL, "API", remedy=_IMAGE, message_part="Not authorized for images"),
-    denied("AuthFailure", "API", _RENEW),
-    denied("InvalidClientTokenId", "API", _RENEW),
-    denied("UnrecognizedClientException", "API", _RENEW),
+    # Also the answers of a region that the account has not enabled (steampipe-plugin-aws#75).
+    denied("AuthFailure", "API", _RENEW_OR_ENABLE),
+    denied("InvalidClientTokenId", "API", _RENEW_OR_ENABLE),
+    denied("UnrecognizedClientException", "API", _RENEW_OR_ENABLE),
     denied("SignatureDoesNotMatch", "aws-cli#6676", _CLOCK, message_part="Signature expired"),
     denied("SignatureDoesNotMatch", "aws-cli#6676", _CLOCK, message_part="Signature not yet current"),
     denied("SignatureDoesNotMatch", "API", _RENEW),

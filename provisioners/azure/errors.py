@@ -21,6 +21,7 @@ THROTTLED_S = 10.0
 NIC_RESERVED_S = 180.0  # Azure reserves an interface for its failed machine for so long
 
 _ASK_FOR_MORE = "request more under Quotas in the portal, or terminate other instances"
+_REGISTER = "run once for the namespace that it names: az provider register --namespace NAMESPACE"
 _RENEW = "renew the daemon's Azure credentials"
 _ALLOW = "give the daemon what docs/permissions/azure-*.json list"
 _IMAGE = "set azure.image to one that this region has"
@@ -109,8 +110,8 @@ TABLE: Sequence[Code] = (
     denied("AuthenticationFailedMissingToken", "ARM", _RENEW),
     denied("InvalidSubscriptionId", "ARM", "set azure.subscription"),
     denied("SubscriptionNotFound", "ARM", "set azure.subscription, or give the daemon a role in it"),
-    denied("SubscriptionNotRegistered", "ARM", "run once: az provider register --namespace Microsoft.Compute"),
-    denied("MissingSubscriptionRegistration", "ARM", "run once: az provider register --namespace Microsoft.Compute"),
+    denied("SubscriptionNotRegistered", "ARM", _REGISTER),
+    denied("MissingSubscriptionRegistration", "ARM", _REGISTER),
     denied("ReadOnlyDisabledSubscription", "ARM", "enable the subscription again"),
     _fatal("DisallowedOperation"),
     denied("RequestDisallowedByPolicy", "ARM", "contact the owner of the named policy", Scope.TYPE_IN_ZONE),

@@ -28,6 +28,10 @@ _REMEDIES = (
         "renew etcd's certificate (`spotsupd etcd-certificates FOLDER`), or set this computer's clock",
     ),
     (
+        "certificate is not yet valid",
+        "set this computer's clock, or that of the one that made the certificate: it is valid from later on",
+    ),
+    (
         "mismatch, certificate is not valid",
         "make etcd a certificate for it (`spotsupd etcd-certificates FOLDER --name HOST`), or correct etcd.endpoints",
     ),

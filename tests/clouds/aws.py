@@ -46,7 +46,10 @@ _DENIED = {"ec2": "UnauthorizedOperation", "iam": "AccessDenied"}
 
 
 class Cloud(WireCloud):
-    """`credentials`: good, wrong, expired, or clock (signed at a wrong time). `denied`: as "ec2:RunInstances"."""
+    """`credentials`: good, wrong, expired, or clock (signed at a wrong time). `denied`: as "ec2:RunInstances".
+
+    `not_enabled`: regions that the account has not opted in to.
+    """
 
     faults = FAULTS
     launch = "RunInstances"
@@ -58,6 +61,7 @@ class Cloud(WireCloud):
             for backend in list(account.values()):
                 backend.reset()  # moto's state is global, and an earlier test may have left some
         self.ec2 = Ec2(machines)
+        self.not_enabled: set[str] = set()
         super().__init__(self.ec2.fleet)
 
     def counted(self) -> Counter[str]:
@@ -81,6 +85,12 @@ class Cloud(WireCloud):
         """As the base says."""
         if self.credentials in _CREDENTIALS:
             raise _CREDENTIALS[self.credentials]
+        if call.region in self.not_enabled:
+            # EC2's answer: steampipe-plugin-aws#75; the others', of the same kind: botocore/data, their error shapes.
+            if call.service == "ec2":
+                raise _CREDENTIALS["wrong"]
+            code = "InvalidClientTokenId" if call.service == "sts" else "UnrecognizedClientException"
+            raise FakeAwsError(code, "The security token included in the request is invalid.")
         for name in self.needed(call):
             if name in self.denied:
                 code = _DENIED.get(call.service, "AccessDeniedException")

@@ -32,6 +32,14 @@ IMAGES = {
 _ADDRESSES = ("ipAddress", "dnsName", "privateIpAddress", "privateDnsName", "association")
 
 
+# skypilot#6315
+_OTHER_ARCHITECTURE = (
+    "The architecture '{of_type}' of the specified instance type does not match the architecture 'arm64' of the "
+    "specified AMI. Specify an instance type and an AMI that have matching architectures, and try again. You can use "
+    "'describe-instance-types' or 'describe-images' to discover the architecture of the instance type or AMI."
+)
+
+
 class Ec2:
     """One account's EC2 in all regions. What can be set: vCPU `quotas`, `images` by SSM parameter, `page` size, and how
     often a call that names a young machine does not know it (`forgets`). Callers hold `fleet.lock`.
@@ -47,6 +55,9 @@ class Ec2:
         self.locked_key = False
         # File system -> (zone, state) of its mount targets.
         self.mount_targets: dict[str, list[tuple[str, str]]] = {}
+        # Names of instance profiles that do not exist; images for machines with Arm processors.
+        self.missing_profiles: set[str] = set()
+        self.arm_images: set[str] = set()
         self._regions: set[str] = set()
         self._unknown: Counter[str] = Counter()
         self._tokens: dict[tuple[str, str, str], tuple[str, Answer, str]] = {}
@@ -193,12 +204,21 @@ class Ec2:
     def _check(self, call: Call, zone: str) -> None:
         name, form = call.form["InstanceType"], call.form
         backend = self.fleet.backend(call.region)
-        if name not in {each["InstanceType"] for each in backend.describe_instance_types()}:
+        types = {each["InstanceType"]: each for each in backend.describe_instance_types()}
+        if name not in types:
             raise FakeAwsError("InvalidParameterValue", f"Invalid value '{name}' for InstanceType.")
         offered = backend.describe_instance_type_offerings("availability-zone", {"instance-type": [name]})
         if zone not in {each["Location"] for each in offered}:
             raise FakeAwsError("Unsupported", f"Your requested instance type ({name}) is not supported in {zone}.")
-        self._image(form["ImageId"])
+        image, (of_type, *_) = self._image(form["ImageId"]), types[name]["ProcessorInfo"]["SupportedArchitectures"]
+        if image in self.arm_images and of_type != "arm64":
+            raise FakeAwsError("InvalidParameterValue", _OTHER_ARCHITECTURE.format(of_type=of_type))
+        profile = form.get("IamInstanceProfile.Name", "")
+        if profile in self.missing_profiles:
+            # terraform-provider-aws#27516
+            message = f"Value ({profile}) for parameter iamInstanceProfile.name is invalid. "
+            message += "Invalid IAM Instance Profile name"
+            raise FakeAwsError("InvalidParameterValue", message)
         if len(base64.b64decode(form.get("UserData", ""))) > 16384:
             raise FakeAwsError("InvalidParameterValue", "User data is limited to 16384 bytes")
         cards = [each for each in form if re.fullmatch(r"NetworkInterface\.\d+\.DeviceIndex", each)]

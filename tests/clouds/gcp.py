@@ -64,6 +64,8 @@ class Cloud(WireCloud):
     def __init__(self, machines: Machines) -> None:
         self.compute = Compute(machines)
         self.strict = False
+        # Whether the project uses Compute Engine's API.
+        self.api_enabled = True
         super().__init__(self.compute.fleet)
 
     def read(self, environ: dict[str, Any], body: bytes) -> Call:
@@ -98,6 +100,15 @@ class Cloud(WireCloud):
         if self.credentials != "good" or call.authorization != f"Bearer {_TOKEN}":
             raise FakeGcpError(401, "authError", "Request had invalid authentication credentials.")
         project = call.path["project"]
+        if not self.api_enabled:
+            # midl-dev/tezos-on-gke#34, terraform-google-modules/cloud-foundation-training#17
+            page = "https://console.developers.google.com/apis/api/compute.googleapis.com/overview"
+            message = (
+                f"Compute Engine API has not been used in project {project} before or it is disabled. Enable it by "
+                f"visiting {page}?project={project} then retry. If you enabled this API recently, wait a few minutes "
+                "for the action to propagate to our systems and retry."
+            )
+            raise FakeGcpError(403, "accessNotConfigured", message)
         if project != PROJECT and not call.action.startswith("images."):
             raise FakeGcpError(404, "notFound", f"The resource 'projects/{project}' was not found")
         for name in self.needed(call):

@@ -66,6 +66,27 @@ def _(setup: Setup) -> None:
     setup.cloud(AWS, image="ami-1gone")
 
 
+@breaks("aws-region-not-enabled")
+def _(setup: Setup) -> None:
+    setup.cloud(AWS, regions=("us-east-1", "me-central-1")).not_enabled.add("me-central-1")
+
+
+@breaks("aws-first-region-not-enabled")
+def _(setup: Setup) -> None:
+    setup.cloud(AWS, regions=("me-central-1",)).not_enabled.add("me-central-1")
+
+
+@breaks("aws-arm-image")
+def _(setup: Setup) -> None:
+    image = "ami-0123456789abcdef0"
+    setup.cloud(AWS, image=image).ec2.arm_images.add(image)
+
+
+@breaks("aws-no-profile-of-nodes")
+def _(setup: Setup) -> None:
+    setup.cloud(AWS, instance_profile="nodes").ec2.missing_profiles.add("nodes")
+
+
 @breaks("aws-closed-group")
 def _(setup: Setup) -> None:
     server = setup.cloud(AWS)
@@ -133,6 +154,11 @@ def _(setup: Setup) -> None:
 @breaks("gcp-no-project")
 def _(setup: Setup) -> None:
     setup.cloud(GCP, project="no-such-project")
+
+
+@breaks("gcp-api-disabled")
+def _(setup: Setup) -> None:
+    setup.cloud(GCP).api_enabled = False
 
 
 @breaks("gcp-may-not-read")

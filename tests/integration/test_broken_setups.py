@@ -308,6 +308,12 @@ def _(setup: Setup) -> None:
     _etcd_with(setup, "127.0.0.1", not_before=now - timedelta(days=9), not_after=now - timedelta(days=1))
 
 
+@breaks("etcd-certificate-not-yet-valid")
+def _(setup: Setup) -> None:
+    now = datetime.now(UTC)
+    _etcd_with(setup, "127.0.0.1", not_before=now + timedelta(days=1), not_after=now + timedelta(days=9))
+
+
 @breaks("etcd-certificate-of-another-name")
 def _(setup: Setup) -> None:
     _etcd_with(setup, "etcd.example.org")
@@ -408,6 +414,13 @@ def _(setup: Setup) -> None:
 @breaks("bucket-read-only")
 def _(setup: Setup) -> None:
     _bucket(setup).fault = lambda request: Fault(error=DENIED) if "delete" in request.query else None
+
+
+@breaks("bucket-clock")
+def _(setup: Setup) -> None:
+    # aws-sdk-php#612
+    text = "The difference between the request time and the current time is too large."
+    _bucket(setup).fault = lambda _: Fault(error=("403 Forbidden", "RequestTimeTooSkewed", text))
 
 
 @breaks("bucket-region")

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from tools.broken_setups.row import CLOUDS, BrokenSetup
 
+_AWS_RENEW = (
+    "renew the daemon's AWS credentials, or enable the region for the account, where it is none of those that always "
+    "are"
+)
 _AWS_ROLE = "give the daemon's role what docs/permissions/aws-iam-policy.json lists"
 
 ROWS = (
@@ -42,7 +46,7 @@ ROWS = (
         CLOUDS,
         "AWS: wrong credentials",
         "aws, credentials",
-        "STS in us-east-1 answered AuthFailure: …; renew the daemon's AWS credentials",
+        f"STS in us-east-1 answered AuthFailure: …; {_AWS_RENEW}",
     ),
     BrokenSetup(
         "aws-expired-credentials",
@@ -99,6 +103,46 @@ ROWS = (
         "aws, us-east-1 image",
         "EC2 in us-east-1 answered InvalidAMIID.NotFound: …: set aws.image",
         also=("aws, us-east-1 launching",),
+    ),
+    BrokenSetup(
+        "aws-region-not-enabled",
+        CLOUDS,
+        "AWS: a region that the account has not enabled",
+        "aws, me-central-1 region",
+        (
+            "me-central-1 does not accept the credentials that us-east-1 accepts: enable it for the account (AWS "
+            "console, Account, AWS Regions), or remove it from aws.regions"
+        ),
+        also=("aws, other installations",),
+    ),
+    BrokenSetup(
+        "aws-first-region-not-enabled",
+        CLOUDS,
+        "AWS: the same, and no other region",
+        "aws, credentials",
+        f"STS in me-central-1 answered InvalidClientTokenId: …; {_AWS_RENEW}",
+    ),
+    BrokenSetup(
+        "aws-arm-image",
+        CLOUDS,
+        "AWS: an image for another architecture",
+        "aws, us-east-1 launching",
+        (
+            "EC2 in us-east-1 (…) answered InvalidParameterValue: The architecture 'x86_64' of the specified instance "
+            "type does not match the architecture 'arm64' of the specified AMI. …; name an image of the type's "
+            "architecture in aws.image or, by GPU, in aws.images"
+        ),
+    ),
+    BrokenSetup(
+        "aws-no-profile-of-nodes",
+        CLOUDS,
+        "AWS: nodes' instance profile does not exist",
+        "aws, us-east-1 launching",
+        (
+            "EC2 in us-east-1 (…) answered InvalidParameterValue: Value (nodes) for parameter iamInstanceProfile.name "
+            "is invalid. Invalid IAM Instance Profile name; set aws.instance_profile to an instance profile of this "
+            "account (a role of that name is not enough)"
+        ),
     ),
     BrokenSetup(
         "aws-closed-group",
@@ -196,6 +240,16 @@ ROWS = (
         "GCP: a project that does not exist",
         "gcp, credentials",
         ("Compute Engine (no-such-project) answered notFound: …: set gcp.project to an existing project"),
+    ),
+    BrokenSetup(
+        "gcp-api-disabled",
+        CLOUDS,
+        "GCP: a project that does not use Compute Engine yet",
+        "gcp, credentials",
+        (
+            "Compute Engine (a-project) answered accessNotConfigured: …; enable the Compute Engine API and billing "
+            "for the project that gcp.project names"
+        ),
     ),
     BrokenSetup(
         "gcp-may-not-read",

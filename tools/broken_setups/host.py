@@ -283,6 +283,16 @@ BEFORE_CLOUDS = (
         ),
     ),
     BrokenSetup(
+        "etcd-certificate-not-yet-valid",
+        ETCD,
+        "its certificate is not valid yet: one of the clocks is wrong",
+        "etcd, answer",
+        (
+            f"{_ETCD} (…certificate is not yet valid…): set this computer's clock, or that of the one that made the "
+            "certificate: it is valid from later on"
+        ),
+    ),
+    BrokenSetup(
         "etcd-certificate-of-another-name",
         ETCD,
         "its certificate is for another address",
@@ -419,6 +429,17 @@ AFTER_CLOUDS = (
         "a bucket without permission to delete",
         "job, checkpoints",
         f"{_STORE} delete s3://{{bucket}}/jobs/check/spotsupd: {_DENIED}",
+        program="spotsupd check --job",
+    ),
+    BrokenSetup(
+        "bucket-clock",
+        AROUND,
+        "a bucket, and a wrong clock",
+        "job, checkpoints",
+        (
+            f"{_STORE} write s3://{{bucket}}/jobs/check/spotsupd: set the machine's clock: it differs from the store's "
+            "by more than 15 minutes (403 RequestTimeTooSkewed)"
+        ),
         program="spotsupd check --job",
     ),
     BrokenSetup(

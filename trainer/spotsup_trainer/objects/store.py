@@ -247,7 +247,7 @@ _REMEDIES = {
     "ContainerNotFound": "there is no such container: make it, or correct `checkpoints`",
     "InvalidAccessKeyId": "the access key is unknown: use the machine's role, or correct the keys in `env`",
     "SignatureDoesNotMatch": "the secret key is wrong: use the machine's role, or correct the keys in `env`",
-    "RequestTimeTooSkewed": "the machine's clock is wrong",
+    "RequestTimeTooSkewed": "set the machine's clock: it differs from the store's by more than 15 minutes",
     "NotImplemented": "this store has no conditional writes (If-Match), without which two processes could mix up "
     "checkpoints: use another",
     "SlowDown": "the store asks for fewer requests, and did so until the time was up",
