@@ -20,7 +20,7 @@ from provisioners.calls import Deadline
 from provisioners.registry import CLOUDS
 from supervisor.api.unix_socket import closed_folder
 from supervisor.cli.check_etcd import check_etcd
-from supervisor.cli.check_storage import check_checkpoints
+from supervisor.cli.check_job import check_checkpoints, check_offers
 from supervisor.clouds import NO_CLOUD, clouds_of, open_cloud
 from supervisor.config import Config
 from supervisor.errors import SpotsupError, StartError
@@ -67,7 +67,7 @@ def check_installation(
     if not clouds_of(config):
         checks["clouds"] = lambda: [Finding("set up", ok=False, message=NO_CLOUD)]
     if job is not None:
-        checks["job"] = lambda: [check_checkpoints(job)]
+        checks["job"] = lambda: [check_checkpoints(job), check_offers(config, job, timeout_s)]
     return _gather({name: in_background(check, f"check-{name}") for name, check in checks.items()}, timeout_s)
 
 

@@ -40,7 +40,12 @@ def run(config: Config, embedded_etcd: bool) -> None:
 @main.command()
 @config_options
 @click.option("--timeout", "timeout_s", type=float, default=60.0, show_default=True, help="Seconds for each cloud.")
-@click.option("--job", "job_path", type=click.Path(path_type=Path), help="Also try the object store of a job file.")
+@click.option(
+    "--job",
+    "job_path",
+    type=click.Path(path_type=Path),
+    help="Also look for machines for a job file, and try its object store.",
+)
 @click.option(
     "--from-node",
     "node_type",
@@ -67,7 +72,7 @@ def check(
     import logging
 
     from supervisor.cli.check import check_installation
-    from supervisor.cli.check_storage import read_job
+    from supervisor.cli.check_job import read_job
 
     # SDKs log their errors too; here each error is a finding of one sentence.
     logging.getLogger().addHandler(logging.NullHandler())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 
@@ -132,6 +133,31 @@ def _(setup: Setup) -> None:
     subnet = next(each for each in backend.describe_subnets() if each.availability_zone == "us-east-1b")
     setup.config[AWS]["subnets"] = {"us-east-1a": subnet.id}
     setup.values["subnet"] = subnet.id
+
+
+def _efs_job(setup: Setup) -> dict[str, list[tuple[str, str]]]:
+    """A job that mounts an EFS file system; the (zone, state) of each file system's mount targets."""
+    job = {"name": "first", "nodes": {"min": 1, "desired": 1, "max": 1}, "run": "first.py", "checkpoints": "none"}
+    storage = [{"mount": "/mnt/data", "nfs": "fs-0123.efs.us-east-1.amazonaws.com:/", "mode": "ro"}]
+    text = json.dumps({**job, "resources": {"instance_types": ["g4dn.xlarge"]}, "storage": storage})
+    setup.arguments = ["--job", setup.write("job.yaml", text)]
+    targets: dict[str, list[tuple[str, str]]] = setup.cloud(AWS).ec2.mount_targets
+    return targets
+
+
+@breaks("aws-no-mount-target")
+def _(setup: Setup) -> None:
+    _efs_job(setup)["fs-0123"] = [("us-east-1a", "creating")]
+
+
+@breaks("aws-mount-target-of-another-zone")
+def _(setup: Setup) -> None:
+    _efs_job(setup)["fs-0123"] = [("us-east-1e", "available")]
+
+
+@breaks("aws-no-file-system")
+def _(setup: Setup) -> None:
+    _efs_job(setup)
 
 
 @breaks("gcp-wrong-credentials")

@@ -205,6 +205,39 @@ ROWS = (
         "aws.subnets: {subnet} is in us-east-1b, not in us-east-1a: name one of us-east-1a there",
     ),
     BrokenSetup(
+        "aws-no-mount-target",
+        CLOUDS,
+        "AWS: an EFS file system without mount targets",
+        "job, machines",
+        (
+            "aws cannot give what first asks for: EFS fs-0123 in us-east-1 has no mount target, so that no node can "
+            "mount it: create one in each zone's subnet"
+        ),
+        program="spotsupd check --job",
+    ),
+    BrokenSetup(
+        "aws-mount-target-of-another-zone",
+        CLOUDS,
+        "AWS: mount targets only where the types are not",
+        "job, machines",
+        (
+            "aws cannot give what first asks for: the job's EFS file systems have mount targets in us-east-1e, and "
+            "these types are in …: create mount targets there, or ask for other types"
+        ),
+        program="spotsupd check --job",
+    ),
+    BrokenSetup(
+        "aws-no-file-system",
+        CLOUDS,
+        "AWS: an EFS file system that does not exist",
+        "job, machines",
+        (
+            "aws cannot give what first asks for: EFS in us-east-1 answered FileSystemNotFound: …: name an existing "
+            "file system in the job's storage"
+        ),
+        program="spotsupd check --job",
+    ),
+    BrokenSetup(
         "gcp-wrong-credentials",
         CLOUDS,
         "GCP: wrong credentials",

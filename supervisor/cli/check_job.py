@@ -1,4 +1,5 @@
-"""What `spotsupd check --job` finds out about the object store that a job's checkpoints go to."""
+"""What `spotsupd check --job` finds out: whether the job's cloud has machines for it, which can mount its file systems,
+and whether its object store takes checkpoints."""
 
 from __future__ import annotations
 
@@ -10,8 +11,11 @@ import yaml
 from spotsup_trainer.objects import check, store
 from spotsup_trainer.objects import url as urls
 
-from provisioners.base import Finding
-from supervisor.errors import UsageError
+from provisioners.base import Finding, ProvisionerError
+from supervisor.api.quote import Quotes
+from supervisor.clouds import clouds_of, open_cloud
+from supervisor.config import Config
+from supervisor.errors import CommandRefusedError, UsageError
 from supervisor.spec import JobSpec, parse_spec
 
 _RETRIES, _RETRY_FOR_S = 1, 20.0
@@ -26,6 +30,27 @@ def read_job(path: Path) -> JobSpec:
         raise UsageError(f"cannot read the job file {path}: {error.strerror}") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise UsageError(f"{path} is not YAML: {' '.join(str(error).split())}") from error
+
+
+def check_offers(config: Config, spec: JobSpec, timeout_s: float) -> Finding:
+    """What `spotsupctl submit` would be told of the job's cloud. Nothing is launched."""
+    rented = [name for name in clouds_of(config) if (found := config.cloud(name)) and not found.on_this_host]
+    name = spec.placement.cloud or (rented[0] if len(rented) == 1 else "")
+    if name not in rented:
+        what = (
+            "its machines are processes of this computer" if name else "`placement.cloud` names none of several clouds"
+        )
+        return Finding("machines", ok=True, message=f"no machines were looked for: {what}")
+    spec = spec.model_copy(update={"placement": spec.placement.model_copy(update={"cloud": name})})
+    try:
+        quote = Quotes({name: open_cloud(config, name)}, timeout_s, timeout_s, config.prices).quote(spec)
+    except (CommandRefusedError, ProvisionerError) as error:
+        return Finding("machines", ok=False, message=str(error))
+    if not quote.known:
+        return Finding("machines", ok=True, message=f"machines were not looked for: {'; '.join(quote.warnings)}")
+    first = quote.offers[0]
+    message = f"{name} offers {first.instance_type} in {first.zone} first, of {len(quote.offers)} offers that fit"
+    return Finding("machines", ok=True, message=message)
 
 
 def check_checkpoints(spec: JobSpec) -> Finding:
