@@ -46,10 +46,10 @@ def ranks(world: int, folder: Path, **options: Any) -> list[Rank]:
     return [Rank(rank, world, folder, **options) for rank in range(world)]
 
 
-def run_round(jobs: list[Rank]) -> list[int]:
+def run_round(jobs: list[Rank], timeout_s: float = 60.0) -> list[int]:
     """Run to the end; the exit codes."""
     with running(jobs) as processes:
-        wait("the end of the round", lambda: all(process.exitcode is not None for process in processes))
+        wait("the end of the round", lambda: all(process.exitcode is not None for process in processes), timeout_s)
         return [process.exitcode for process in processes]
 
 

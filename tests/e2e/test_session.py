@@ -113,19 +113,20 @@ def test_tensor_parallelism_is_refused_before_anything_is_trained(tmp_path: Path
     assert not (tmp_path / "audit").exists()
 
 
+@pytest.mark.timeout(600)  # four processes with dozens of collectives per step: 45 s a round on a very busy machine
 def test_fsdp_with_tensor_parallelism_trains_the_weights_of_one_process_over_two_changes(tmp_path: Path) -> None:
     together, alone = tmp_path / "together", tmp_path / "alone"
     together.mkdir()
     alone.mkdir()
-    options: dict[str, Any] = {"epochs": 3, "every_steps": 2, "tensor_parallel": 2}
-    assert run_round(ranks(1, alone, epochs=3)) == [0]
-    for number, (world, steps) in enumerate(((4, 4), (2, 9), (4, 10**6)), start=1):
-        codes = run_round(ranks(world, together, round=number, steps=steps, **options))
+    options: dict[str, Any] = {"epochs": 2, "every_steps": 2, "tensor_parallel": 2}
+    assert run_round(ranks(1, alone)) == [0]
+    for number, (world, steps) in enumerate(((4, 3), (2, 7), (4, 10**6)), start=1):
+        codes = run_round(ranks(world, together, round=number, steps=steps, **options), timeout_s=180.0)
         assert codes == [0] * world, [output(together, rank) for rank in range(world)]
 
     verdict = report(together)
-    assert [(span.world, span.first_step) for span in verdict.rounds] == [(4, 1), (2, 5), (4, 10)]
-    assert (verdict.steps, verdict.samples_repeated, verdict.samples_missed) == (18, 0, 0)
+    assert [(span.world, span.first_step) for span in verdict.rounds] == [(4, 1), (2, 4), (4, 8)]
+    assert (verdict.steps, verdict.samples_repeated, verdict.samples_missed) == (12, 0, 0)
     expected, trained = (torch.load(folder / "weights.pt") for folder in (alone, together))
     for one, other in zip(expected, trained, strict=True):
         torch.testing.assert_close(other, one, rtol=1e-9, atol=1e-9)
@@ -143,6 +144,15 @@ def samples_of(audit: Path) -> list[tuple[int, ...]]:
 
 def drawn(folder: Path, number: int, rank: int) -> str:
     return (folder / f"draws.{number}.{rank}").read_text()
+
+
+def test_tensors_that_differ_between_ranks_are_named_once(tmp_path: Path) -> None:
+    assert run_round(ranks(3, tmp_path, epochs=1, every_steps=2, differs=True)) == [0, 0, 0]
+    assert [output(tmp_path, rank).count("spotsup: ") for rank in range(3)] == [0, 0, 1]
+    assert (
+        "spotsup: rank 2 has other values than rank 0 in own.bias and 1 more, but a checkpoint keeps one copy for all "
+        "ranks: " in output(tmp_path, 2)
+    )
 
 
 def test_a_world_that_tensor_parallelism_does_not_divide_is_refused(tmp_path: Path) -> None:

@@ -44,6 +44,7 @@ class Rank:
     sharded: bool = False  # FSDP instead of DDP
     tensor_parallel: int = 1  # ranks that compute each sample together, below FSDP
     tells_mesh: bool = True  # to the Session
+    differs: bool = False  # from other ranks, in a module that nothing keeps alike
     largest_file: int | None = None  # bytes that the "disk" of this process has room for
     extra_point: bool = False  # after the last step, one call of checkpoint_point()
     warn_after_s: float | None = None
@@ -82,6 +83,10 @@ def train(job: Rank) -> None:
         model, mesh = _parallel(job, model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     state = {"model": model, "optimizer": optimizer}
+    if job.differs:
+        state["own"] = nn.BatchNorm1d(3)  # its statistics may differ
+        for tensor in state["own"].state_dict().values():
+            tensor.fill_(job.rank)
     environ = {
         "SPOTSUP_ROUND": str(job.round),
         "SPOTSUP_CHECKPOINT_DIR": str(job.folder / "checkpoints"),

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from spotsup_trainer.objects.store import StoreError
-from spotsup_trainer.session import snapshot, staging
+from spotsup_trainer.session import replicas, snapshot, staging
 from spotsup_trainer.session.checkpoint_dir import CheckpointError, Owner, Position, SupersededError
 from spotsup_trainer.session.peers import Peers
 from spotsup_trainer.session.places import READ_TRIES, Checkpoint, checkpoints_at, open_place
@@ -68,6 +68,7 @@ class Checkpointer:
         self._resume_from = tuple(resume_from)
         self._restored_step = 0
         self._staging = staging.Staging()
+        self._differing = False
         self._writers: Peers | None = None
         self._claiming: threading.Thread | None = None
         self._writing: threading.Thread | None = None
@@ -279,13 +280,31 @@ class Checkpointer:
         """This rank's part of the state, as it is now. Collective."""
         captured = snapshot.capture(self._state)
         layout = staging.fingerprint(captured)
-        most, least, unconnected = self._peers.highest([layout, -layout, self._writers is None])
+        sampled = replicas.sample(self._state, captured) if self._peers.world > 1 else {}
+        values = replicas.digest(sampled)
+        compared = [layout, -layout, values, -values, self._writers is None]
+        most, least, most_values, least_values, unconnected = self._peers.highest(compared)
         if unconnected:
             self._writers = self._peers.another()
         same_everywhere = most == -least
+        if not self._differing and not (same_everywhere and most_values == -least_values):
+            self._warn_of_difference(sampled)
         return self._staging.copy(
             staging.share(captured, self._peers.rank, self._peers.world) if same_everywhere else captured
         )
+
+    def _warn_of_difference(self, sampled: dict[str, bytes]) -> None:
+        """Once, because it costs an exchange, and nothing changes it. Collective."""
+        self._differing = True
+        differs = replicas.difference(sampled, self._peers.from_rank_0(sampled))
+        (rank,) = self._peers.highest([self._peers.rank if differs else -1])
+        if rank == self._peers.rank:
+            self._warn(
+                f"rank {rank} has other values than rank 0 in {differs}, but a checkpoint keeps one copy for all "
+                "ranks: let DDP or FSDP keep the ranks alike, make what is cut over ranks DTensors, or leave it out of "
+                "the Session's state",
+                any_rank=True,
+            )
 
     def _start(self, position: Position) -> None:
         self._asked_at = self._clock()

@@ -59,7 +59,7 @@ class Staging:
 
 def fingerprint(captured: dict[str, Any]) -> int:
     """A number below 2**56, equal for ranks whose state has tensors of the same names and shapes."""
-    names = sorted((repr(path), *_kind(tensor)) for path, tensor in _replicated(captured))
+    names = sorted((repr(path), *_kind(tensor)) for path, tensor in replicated(captured))
     return int.from_bytes(hashlib.blake2b(repr(names).encode(), digest_size=7).digest(), "big")
 
 
@@ -69,7 +69,7 @@ def share(captured: dict[str, Any], rank: int, world: int) -> dict[str, Any]:
     Sharded tensors, and leaves other than tensors, stay.
     """
     loads, others = [0] * world, set()
-    by_size = sorted(_replicated(captured), key=lambda entry: (-entry[1].nbytes, repr(entry[0])))
+    by_size = sorted(replicated(captured), key=lambda entry: (-entry[1].nbytes, repr(entry[0])))
     for path, tensor in by_size:
         writer = loads.index(min(loads))
         loads[writer] += tensor.nbytes
@@ -79,11 +79,11 @@ def share(captured: dict[str, Any], rank: int, world: int) -> dict[str, Any]:
     return {} if mine is _LEFT_OUT else mine
 
 
-def _replicated(value: dict[str, Any], path: KeyPath = ()) -> Iterator[tuple[KeyPath, torch.Tensor]]:
+def replicated(value: dict[str, Any], path: KeyPath = ()) -> Iterator[tuple[KeyPath, torch.Tensor]]:
     """The tensors that are whole on every rank; not those in lists, whose indices must not change."""
     for key, leaf in value.items():
         if isinstance(leaf, dict):
-            yield from _replicated(leaf, (*path, key))
+            yield from replicated(leaf, (*path, key))
         elif type(leaf) in {torch.Tensor, torch.nn.Parameter}:
             yield (*path, key), leaf
 
