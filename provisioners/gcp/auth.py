@@ -6,6 +6,7 @@ The SDK would renew a stale or refused token by attempts of two minutes each.
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from http import HTTPStatus
 from typing import Any
 
@@ -22,8 +23,9 @@ _MAX_S = 10.0
 class Bearer(Credentials):  # type: ignore[misc]
     """The token of the application default credentials, for the SDK's clients."""
 
-    def __init__(self) -> None:
+    def __init__(self, scopes: Sequence[str] = _SCOPES) -> None:
         super().__init__()
+        self._scopes = scopes
         self._source: Any = None
         self._lock = threading.Lock()
 
@@ -34,18 +36,35 @@ class Bearer(Credentials):  # type: ignore[misc]
             raise exceptions.TransportError("other calls are waiting for a token")
         try:
             if self._source is None:
-                self._source, _ = google.auth.default(scopes=_SCOPES)
+                self._source, _ = google.auth.default(scopes=self._scopes)
             if self._source.token_state.name != "FRESH":
                 self._source.refresh(_Bounded(limit_s))
             self.token, self.expiry = self._source.token, self._source.expiry
         finally:
             self._lock.release()
 
+    @property
+    def email(self) -> str:
+        """Of a service account, once there is a token; "" where the credentials do not say."""
+        return str(getattr(self._source, "service_account_email", "") or "")
+
+    def billed_to(self, project: str) -> str:
+        """The project whose quota a call of IAM's or the like counts towards, where that has to be said."""
+        return quota_project(self._source, project)
+
     def refresh(self, request: Any) -> None:  # noqa: ARG002 - its name is the library's
         """The SDK calls this when Google has refused the token: the next call gets a new one."""
         with self._lock:
             self._source.token = None
         raise exceptions.RefreshError("Google rejected the access token (401)")
+
+
+def quota_project(source: Any, project: str) -> str:
+    """A person's credentials have no project, and some APIs refuse them without one ("Troubleshoot your ADC setup: user
+    credentials"); "" for a service account's, which have theirs."""
+    if getattr(source, "service_account_email", ""):
+        return ""
+    return str(getattr(source, "quota_project_id", "") or project)
 
 
 class _Bounded:

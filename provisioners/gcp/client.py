@@ -39,8 +39,8 @@ _CLIENTS = {
 }
 
 
-class _Limits:
-    """A time limit for the SDK, split between connecting and reading. Given one number, requests would wait that long
+class Limits:
+    """A time limit for requests, split between connecting and reading. Given one number, requests would wait that long
     for each of the two.
     """
 
@@ -89,7 +89,7 @@ class Gcp:
         client = self._client(service, deadline, where)
         try:
             answer = getattr(client, method)(
-                request={"project": self.project, **parameters}, retry=None, timeout=_Limits(deadline.left_s())
+                request={"project": self.project, **parameters}, retry=None, timeout=Limits(deadline.left_s())
             )
             # A pager has already read its first page; it would read the next one without our limits.
             return next(iter(answer.pages)) if hasattr(answer, "pages") else answer
@@ -97,18 +97,18 @@ class Gcp:
             raise ApiError(_error_reply(error, place or self.project)) from error
         except (TypeError, ValueError) as error:
             if isinstance(error, ParseError | requests.exceptions.RequestException):
-                raise NoAnswerError(f"{where} gave no usable answer: {_first_line(error)}") from error
-            raise ProvisionerError(f"{where}: {_first_line(error)}") from error
+                raise NoAnswerError(f"{where} gave no usable answer: {first_line(error)}") from error
+            raise ProvisionerError(f"{where}: {first_line(error)}") from error
         except ParseError as error:
-            raise NoAnswerError(f"{where} gave no usable answer: {_first_line(error)}") from error
+            raise NoAnswerError(f"{where} gave no usable answer: {first_line(error)}") from error
         except requests.exceptions.ConnectionError as error:
-            if _never_left(error):
-                raise NotSentError(f"{where} cannot be reached: {_first_line(error)}") from error
-            raise NoAnswerError(f"{where} closed the connection: {_first_line(error)}") from error
+            if never_left(error):
+                raise NotSentError(f"{where} cannot be reached: {first_line(error)}") from error
+            raise NoAnswerError(f"{where} closed the connection: {first_line(error)}") from error
         except requests.exceptions.RequestException as error:
-            raise NoAnswerError(f"{where} gave no usable answer: {_first_line(error)}") from error
+            raise NoAnswerError(f"{where} gave no usable answer: {first_line(error)}") from error
         except Exception as error:
-            _raise_of_auth(error, where)
+            raise_of_auth(error, where)
             raise
 
     def ask(
@@ -159,7 +159,7 @@ class Gcp:
         try:
             self._bearer.renew(deadline.left_s())
         except Exception as error:
-            _raise_of_auth(error, where)
+            raise_of_auth(error, where)
             raise
         with self._lock:
             if service not in self._clients:
@@ -209,7 +209,7 @@ def items_of(page: Any, field: str, regions: Sequence[str]) -> Iterator[tuple[st
         place = scope.rpartition("/")[2]
         ours = place in regions or place.rpartition("-")[0] in regions
         if listed.warning.code == "UNREACHABLE" and ours:
-            raise UnreachableError(f"a Compute Engine listing lacks {scope}: {_first_line(listed.warning.message)}")
+            raise UnreachableError(f"a Compute Engine listing lacks {scope}: {first_line(listed.warning.message)}")
         if scope.startswith("zones/"):
             for item in getattr(listed, field):
                 yield scope.removeprefix("zones/"), item
@@ -222,7 +222,7 @@ def _error_reply(error: Any, place: str) -> GcpErrorReply:
     return GcpErrorReply(place, code, str(detail.get("message") or error.message or ""))
 
 
-def _never_left(error: Exception) -> bool:
+def never_left(error: Exception) -> bool:
     """Whether a connection error came before the request was sent."""
     import requests
     from urllib3 import exceptions as pool
@@ -234,12 +234,12 @@ def _never_left(error: Exception) -> bool:
     return isinstance(reason, pool.NewConnectionError | pool.ConnectTimeoutError | pool.SSLError | pool.ProxyError)
 
 
-def _raise_of_auth(error: Exception, where: str) -> None:
+def raise_of_auth(error: Exception, where: str) -> None:
     """Raise our error for one of google-auth; return for any other."""
     from google.auth import exceptions as auth
 
     if isinstance(error, auth.TransportError) or getattr(error, "retryable", False):
-        raise NotSentError(f"{where}: Google issued no access token: {_first_line(error)}") from error
+        raise NotSentError(f"{where}: Google issued no access token: {first_line(error)}") from error
     if isinstance(error, auth.DefaultCredentialsError):
         raise NoCredentialsError(
             "no Google credentials found: run gcloud auth application-default login as the daemon's user, or let "
@@ -247,17 +247,17 @@ def _raise_of_auth(error: Exception, where: str) -> None:
         ) from error
     if isinstance(error, auth.GoogleAuthError) and "reasonable timeframe" in str(error):
         raise NoCredentialsError(
-            f"Google rejects the signature of the daemon's credentials: {_first_line(error)}; set this "
+            f"Google rejects the signature of the daemon's credentials: {first_line(error)}; set this "
             "computer's clock: it differs from Google's by minutes"
         ) from error
     if isinstance(error, auth.GoogleAuthError):
         raise NoCredentialsError(
-            f"Google rejects the daemon's credentials: {_first_line(error)}; renew them (gcloud auth "
+            f"Google rejects the daemon's credentials: {first_line(error)}; renew them (gcloud auth "
             "application-default login, or a new key of the service account)"
         ) from error
 
 
-def _first_line(error: object) -> str:
+def first_line(error: object) -> str:
     """In one line. google-auth's errors have the whole answer as a second argument."""
     first = error.args[0] if isinstance(error, Exception) and len(error.args) > 1 else error
     return one_line(str(first)).rstrip(".") if str(first).strip() else type(error).__name__

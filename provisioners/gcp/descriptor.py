@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from provisioners.account import CloudAccount, Wish
 from provisioners.base import Provisioner
 from provisioners.descriptor import Descriptor
 from provisioners.gcp.settings import GcpSettings
@@ -26,11 +27,18 @@ def _types(settings: GcpSettings, timeout_s: float) -> tuple[str, Sequence[Any]]
     return types.SOURCE, types.read(settings, timeout_s)
 
 
+def _account(settings: GcpSettings, wish: Wish) -> CloudAccount:
+    from provisioners.gcp.account.hand import GcpAccount
+
+    return GcpAccount(settings, wish)
+
+
 GCP = Descriptor(
     name="gcp",
     settings=GcpSettings,
     factory=_provisioner,
     types=_types,
+    account=_account,
     metadata="gcp",
     notice_s=30.0,
     host=HostTraits(

@@ -134,11 +134,12 @@ class GcpErrorReply:
     code: str
     message: str
     retry_after_s: float = 0.0
+    api: str = "Compute Engine"
 
     def sentence(self, where: str = "") -> str:
         """For people: the place, and Google's message."""
         text = " ".join(self.message.split()).rstrip(".")[:500]
-        return f"Compute Engine ({where or self.place}) answered {self.code}: {text}"
+        return f"{self.api} ({where or self.place}) answered {self.code}: {text}"
 
 
 def is_gone(reply: ErrorReply) -> bool:

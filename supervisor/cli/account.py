@@ -140,11 +140,16 @@ def differing(made: Mapping[str, Any], section: Mapping[str, Any]) -> list[str]:
         have = section.get(key)
         for inner, wanted in value.items() if isinstance(value, Mapping) else ():
             found = have.get(inner) if isinstance(have, Mapping) else None
-            if list(found or ()) != list(wanted):
-                lines.append(f"{key}.{inner} = {list(wanted)}")
-        if not isinstance(value, Mapping) and value != have:
+            if _plain(found) != _plain(wanted):
+                lines.append(f"{key}.{inner} = {_plain(wanted)}")
+        if not isinstance(value, Mapping) and _plain(value) != _plain(have):
             lines.append(f"{key} = {value}")
     return lines
+
+
+def _plain(value: Any) -> Any:
+    """Lists and tuples as one kind: TOML has one."""
+    return list(value) if isinstance(value, Sequence) and not isinstance(value, str) else value
 
 
 def merged(section: Mapping[str, Any], made: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,7 +5,7 @@ Requests that Google's discovery document does not allow are refused. It has: in
 later (full zones, quotas), names and request ids that are reused, listings that lag, preemptions with and without
 notice, and none after a notice, machines that stop instead of ending, or leave nothing but their operations;
 throttling, lost, broken, wrong and missing answers, calls that arrive twice, a clock that differs, wrong credentials
-and missing permissions.
+and missing permissions. What an account has beside machines is in gcp_account.py.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from provisioners.base import Provisioner
 from provisioners.gcp.provisioner import GcpProvisioner
 from provisioners.gcp.settings import GcpSettings
 from tests.clouds.base import HANG_S, Answer, CloudServer, WireCloud
-from tests.clouds.gcp_compute import OP_FAULTS, Compute
+from tests.clouds.gcp_account import NEEDS
+from tests.clouds.gcp_compute import OP_FAULTS, PROJECT, Compute
 from tests.clouds.gcp_wire import Call, FakeGcpError, read_call
 from tests.clouds.machines import Machines
 
-PROJECT = "a-project"
 _TOKEN = "ya29.a-token"  # noqa: S105 - of the test cloud alone
 FAULTS = {
     "throttled": FakeGcpError(403, "rateLimitExceeded", "Rate Limit Exceeded"),
@@ -99,7 +99,8 @@ class Cloud(WireCloud):
         """As the base says."""
         if self.credentials != "good" or call.authorization != f"Bearer {_TOKEN}":
             raise FakeGcpError(401, "authError", "Request had invalid authentication credentials.")
-        project = call.path["project"]
+        # A bucket's name is unique in the world.
+        project = call.path.get("project") or call.path.get("projectsId") or call.path.get("resource", PROJECT)
         if not self.api_enabled:
             # midl-dev/tezos-on-gke#34, terraform-google-modules/cloud-foundation-training#17
             page = "https://console.developers.google.com/apis/api/compute.googleapis.com/overview"
@@ -114,9 +115,12 @@ class Cloud(WireCloud):
         for name in self.needed(call):
             if name in self.denied:
                 raise FakeGcpError(403, "forbidden", f"Required '{name}' permission for 'projects/{project}'")
+        self.compute.account.admit(call)
 
     def needed(self, call: Call) -> list[str]:
         """Source: Compute Engine's reference, "instances.insert", IAM Permissions."""
+        if call.action in NEEDS:
+            return list(NEEDS[call.action])
         names = [_PERMISSIONS.get(call.action, f"compute.{call.action}")]
         if call.action == "instances.insert":
             body = call.body

@@ -10,10 +10,12 @@ from typing import Any
 
 from provisioners.catalog import MachineType, load_catalog
 from tests.clouds.base import Answer
+from tests.clouds.gcp_account import Project
 from tests.clouds.gcp_instances import GONE, Instances, Operation, Record, when
 from tests.clouds.gcp_wire import Call, FakeGcpError, filter_of, page
 from tests.clouds.machines import Machines
 
+PROJECT = "a-project"
 ZONES = ("us-central1-a", "us-central1-b", "us-central1-c", "us-central1-f", "us-west1-a", "us-west1-b")
 IMAGES = {"ubuntu-os-accelerator-images": {"ubuntu-accelerator-2404-amd64-with-nvidia-580"}}
 OP_FAULTS: Mapping[str, tuple[str, str]] = {
@@ -50,6 +52,7 @@ class Compute:
         self.late_s = 1.5  # when a launch fails that is "full-late"
         self.quotas: dict[str, dict[str, float]] = {region: dict(_QUOTAS) for region in ("us-central1", "us-west1")}
         self.quotas[""] = {"GPUS_ALL_REGIONS": 64.0}
+        self.account = Project(PROJECT, lambda: self.firewalls)
         self._requests: dict[str, Operation] = {}
         self._catalog = load_catalog().cloud("gcp")
         self._handlers: dict[str, Callable[[Call], Mapping[str, Any]]] = {
@@ -71,6 +74,7 @@ class Compute:
             "subnetworks.get": self._subnetwork,
             "firewalls.list": self._firewalls,
             "advice.capacityHistory": self._capacity_history,
+            **self.account.handlers,
         }
 
     def serve(self, call: Call, fault: str) -> Answer:
@@ -302,7 +306,8 @@ class Compute:
         region = call.path["region"]
         if region not in self.quotas:
             raise FakeGcpError(404, "notFound", f"The resource 'projects/p/regions/{region}' was not found")
-        return {"kind": "compute#region", "name": region, "quotas": _limits(self.quotas[region])}
+        zones = [f"https://www.googleapis.com/compute/v1/projects/p/zones/{each}" for each in ZONES if region in each]
+        return {"kind": "compute#region", "name": region, "quotas": _limits(self.quotas[region]), "zones": zones}
 
     def _project(self, call: Call) -> Mapping[str, Any]:
         return {"kind": "compute#project", "name": call.path["project"], "quotas": _limits(self.quotas[""])}
@@ -339,7 +344,7 @@ class Compute:
         }
 
     def _firewalls(self, call: Call) -> Mapping[str, Any]:
-        items, more = page(self.firewalls, call.query)
+        items, more = page(self.account.listed_rules(), call.query)
         return {"kind": "compute#firewallList", "items": items, **more}
 
 

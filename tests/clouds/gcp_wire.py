@@ -1,5 +1,6 @@
-"""Compute Engine's REST, in the test cloud: which call a request is, and whether its body and parameters are valid, by
-Google's own discovery document; filters and errors.
+"""Google's REST, in the test cloud: which call a request is, and whether its body and parameters are valid, by Google's
+own discovery documents; filters and errors. Compute Engine's actions are named as in its document ("instances.insert"),
+those of other APIs by the API, too ("iam.projects.roles.create").
 """
 
 from __future__ import annotations
@@ -17,8 +18,31 @@ import googleapiclient
 
 from tests.clouds.base import Answer, FakeError
 
-DOCUMENT = Path(googleapiclient.__file__).parent / "discovery_cache" / "documents" / "compute.v1.json"
-PREFIX = "/compute/v1/"
+_DOCUMENTS = Path(googleapiclient.__file__).parent / "discovery_cache" / "documents"
+COMPUTE = "compute"
+_VERSIONS = {COMPUTE: "compute.v1", "storage": "storage.v1"} | {
+    name: f"{name}.v1" for name in ("iam", "cloudresourcemanager", "file")
+}
+# The APIs by the begin of a path, and what comes before the paths of their documents.
+_PATHS = (
+    (re.compile("/compute/v1/"), COMPUTE, "/compute/v1/"),
+    (re.compile("/storage/v1/"), "storage", "/storage/v1/"),
+    (re.compile("/v1/projects/[^/]+/locations/"), "file", "/"),
+    (re.compile("/v1/projects/[^/]+$"), "cloudresourcemanager", "/"),
+    (re.compile("/v1/"), "iam", "/"),
+)
+# google.aip.dev/193: the statuses of APIs that have no reasons. Other reasons are statuses already.
+_STATUSES = {
+    "rateLimitExceeded": (429, "RESOURCE_EXHAUSTED"),
+    "backendError": (503, "UNAVAILABLE"),
+    "forbidden": (403, "PERMISSION_DENIED"),
+    "authError": (401, "UNAUTHENTICATED"),
+    "notFound": (404, "NOT_FOUND"),
+    "invalid": (400, "INVALID_ARGUMENT"),
+    "invalidParameter": (400, "INVALID_ARGUMENT"),
+    "badRequest": (400, "INVALID_ARGUMENT"),
+}
+NOT_ENABLED = "SERVICE_DISABLED"
 _JSON_TYPES: Mapping[str, tuple[type, ...]] = {
     "string": (str,),
     "boolean": (bool,),
@@ -36,20 +60,28 @@ class FakeGcpError(FakeError):
         self.reason = reason
 
     def answer(self, call: Any) -> Answer:
-        """In Google's format."""
+        """In Google's format; of Compute Engine and Cloud Storage with reasons, of the others with a status."""
+        if call is not None and call.api not in {COMPUTE, "storage"}:
+            status, name = _STATUSES.get(self.reason, (self.status, self.reason))
+            error: dict[str, Any] = {"code": status, "message": str(self), "status": name}
+            if self.reason == NOT_ENABLED:
+                info = "type.googleapis.com/google.rpc.ErrorInfo"
+                error |= {"status": "PERMISSION_DENIED", "details": [{"@type": info, "reason": self.reason}]}
+            return Answer(status, {"error": error})
         first = {"message": str(self), "domain": "global", "reason": self.reason}
         return Answer(self.status, {"error": {"code": self.status, "message": str(self), "errors": [first]}})
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One request. `action`: as the document names it, "instances.insert"."""
+    """One request."""
 
     action: str
     path: Mapping[str, str]
     query: Mapping[str, str]
     body: Mapping[str, Any]
     authorization: str
+    api: str = COMPUTE
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,33 +94,38 @@ class _Method:
 
 
 @functools.cache
-def _document() -> Mapping[str, Any]:
-    found: Mapping[str, Any] = json.loads(DOCUMENT.read_text())
+def _document(api: str) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = json.loads((_DOCUMENTS / f"{_VERSIONS[api]}.json").read_text())
     return found
 
 
 @functools.cache
-def _methods() -> tuple[_Method, ...]:
-    document = _document()
+def _methods(api: str) -> tuple[_Method, ...]:
+    document = _document(api)
     common = set(document["parameters"])
     found = []
-    for resource, described in document["resources"].items():
-        for name, method in described.get("methods", {}).items():
-            pattern = re.sub(r"\{(\w+)\}", r"(?P<\1>[^/]+)", method["flatPath"])
-            query = {key for key, each in method["parameters"].items() if each["location"] == "query"}
-            schema = method.get("request", {}).get("$ref", "")
-            one = _Method(
-                f"{resource}.{name}", method["httpMethod"], re.compile(pattern), frozenset(query | common), schema
-            )
-            found.append(one)
+    for name, method in _described_methods(document["resources"]):
+        path = method.get("flatPath", method["path"])
+        pattern = re.sub(r"\{(\w+)\}", r"(?P<\1>[^/:]+)", path)
+        query = {key for key, each in method.get("parameters", {}).items() if each["location"] == "query"}
+        schema = method.get("request", {}).get("$ref", "")
+        action = name if api == COMPUTE else f"{api}.{name}"
+        found.append(_Method(action, method["httpMethod"], re.compile(pattern), frozenset(query | common), schema))
     return tuple(found)
+
+
+def _described_methods(resources: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Mapping[str, Any]]]:
+    for resource, described in resources.items():
+        yield from ((f"{above}{resource}.{name}", method) for name, method in described.get("methods", {}).items())
+        yield from _described_methods(described.get("resources", {}), f"{above}{resource}.")
 
 
 def read_call(environ: Mapping[str, Any], body: bytes) -> Call:
     """The call that a request makes. Raises FakeGcpError for requests outside Google's description."""
     path = environ["PATH_INFO"]
-    for method in _methods():
-        match = method.path.fullmatch(path.removeprefix(PREFIX))
+    api, prefix = next(((api, prefix) for begin, api, prefix in _PATHS if begin.match(path)), ("", ""))
+    for method in _methods(api) if api else ():
+        match = method.path.fullmatch(path.removeprefix(prefix))
         if match is None or method.verb != environ["REQUEST_METHOD"]:
             continue
         asked = dict(parse_qsl(environ.get("QUERY_STRING", ""), keep_blank_values=True))
@@ -98,30 +135,30 @@ def read_call(environ: Mapping[str, Any], body: bytes) -> Call:
         parsed = json.loads(body) if body else {}
         if parsed and not method.schema:
             raise FakeGcpError(400, "badRequest", f"{method.action} takes no body")
-        complaints = list(_complaints(parsed, method.schema, "resource")) if method.schema else []
+        complaints = list(_complaints(parsed, method.schema, "resource", api)) if method.schema else []
         if complaints:
             raise FakeGcpError(400, "invalid", f"Invalid JSON payload received. {complaints[0]}")
         names = {key: unquote(each) for key, each in match.groupdict().items()}
-        return Call(method.action, names, asked, parsed, environ.get("HTTP_AUTHORIZATION", ""))
+        return Call(method.action, names, asked, parsed, environ.get("HTTP_AUTHORIZATION", ""), api)
     raise FakeGcpError(404, "notFound", f"The requested URL {path} was not found on this server.")
 
 
-def _complaints(value: Any, schema: str, where: str) -> Iterator[str]:
+def _complaints(value: Any, schema: str, where: str, api: str) -> Iterator[str]:
     """What the document does not allow: unknown fields, wrong types, values outside an enumeration."""
-    yield from _complaints_of(value, _document()["schemas"][schema], where)
+    yield from _complaints_of(value, _document(api)["schemas"][schema], where, api)
 
 
-def _complaints_of(value: Any, described: Mapping[str, Any], where: str) -> Iterator[str]:
+def _complaints_of(value: Any, described: Mapping[str, Any], where: str, api: str) -> Iterator[str]:
     if "$ref" in described:
-        yield from _complaints(value, described["$ref"], where)
+        yield from _complaints(value, described["$ref"], where, api)
     elif described["type"] == "array":
         if not isinstance(value, list):
             yield f"{where}: not a list"
             return
         for number, each in enumerate(value):
-            yield from _complaints_of(each, described["items"], f"{where}[{number}]")
+            yield from _complaints_of(each, described["items"], f"{where}[{number}]", api)
     elif described["type"] == "object":
-        yield from _complaints_of_object(value, described, where)
+        yield from _complaints_of_object(value, described, where, api)
     elif not isinstance(value, _JSON_TYPES[described["type"]]) or (
         isinstance(value, bool) and described["type"] != "boolean"
     ):
@@ -132,7 +169,7 @@ def _complaints_of(value: Any, described: Mapping[str, Any], where: str) -> Iter
         yield f"{where}: {value!r} is no number"
 
 
-def _complaints_of_object(value: Any, described: Mapping[str, Any], where: str) -> Iterator[str]:
+def _complaints_of_object(value: Any, described: Mapping[str, Any], where: str, api: str) -> Iterator[str]:
     if not isinstance(value, dict):
         yield f"{where}: not an object"
         return
@@ -144,7 +181,7 @@ def _complaints_of_object(value: Any, described: Mapping[str, Any], where: str) 
         elif inner.get("readOnly"):
             yield f"{where}.{key} is output only"
         else:
-            yield from _complaints_of(each, inner, f"{where}.{key}")
+            yield from _complaints_of(each, inner, f"{where}.{key}", api)
 
 
 # -- filters -------------------------------------------------------------------------------------------------
@@ -183,7 +220,7 @@ def filter_of(text: str, schema: str) -> Callable[[Mapping[str, Any]], bool]:
 
 
 def _must_be_known(field: str, schema: str) -> None:
-    if field.partition(".")[0] not in _document()["schemas"][schema]["properties"]:
+    if field.partition(".")[0] not in _document(COMPUTE)["schemas"][schema]["properties"]:
         raise FakeGcpError(400, "invalid", f"Invalid value for field 'filter': no field {field!r}")
 
 

@@ -12,13 +12,14 @@ from typing import Any
 import boto3
 import pytest
 
-from provisioners.account import Clock, Plan, Said, Wish, carry_out
+from provisioners.account import Wish
 from provisioners.aws.account.hand import AwsAccount
 from provisioners.aws.network import check
 from provisioners.base import Owner, ProvisionerError
 from provisioners.calls import Deadline
 from supervisor.cli.account import permissions
 from tests.clouds.base import wire_cloud
+from tests.support.accounts import deleted, made
 from tests.support.machines import OTHER, OWNER
 from tests.unit.test_cloud_docs import granted
 
@@ -44,34 +45,6 @@ def opened(server: Any, wish: Wish = WISH, **settings: Any) -> AwsAccount:
     zones = [each for each in server.cloud.fleet.backend(REGION).describe_subnets() if each.default_for_az][:2]
     subnets = {each.availability_zone: each.id for each in zones}
     return AwsAccount(server.settings(**{"subnets": subnets, **settings}), wish)
-
-
-class Waits:
-    """A clock on which waiting takes no time."""
-
-    def __init__(self) -> None:
-        self.at = 0.0
-
-    def wait(self, seconds: float) -> None:
-        self.at += seconds
-
-    @property
-    def clock(self) -> Clock:
-        return Clock(lambda: self.at, self.wait)
-
-
-def made(account: AwsAccount, limit_s: float = 600.0) -> list[str]:
-    said: list[str] = []
-    carry_out(account.missing, account.take, Said(said.append), Waits().clock, limit_s)
-    return said
-
-
-def deleted(account: AwsAccount, *, with_data: bool = True, limit_s: float = 600.0) -> tuple[list[str], Plan]:
-    said: list[str] = []
-    left = carry_out(
-        lambda: account.remaining(with_data=with_data), account.take, Said(said.append), Waits().clock, limit_s
-    )
-    return said, left
 
 
 def client(server: Any, service: str) -> Any:

@@ -22,11 +22,41 @@ GROUP, DAEMON = "spotsup-vision-nodes", "spotsup-vision-daemon"
 
 
 @dataclass(frozen=True)
+class Rented:
+    """A cloud: what `init` is told of it, what it makes for someone at a desk, and what it then says of whose it is."""
+
+    name: str
+    options: tuple[str, ...]
+    made: tuple[str, ...]
+    whose: str
+    made_settings: tuple[str, ...]
+
+    def account(self, server: Any) -> Any:
+        """The test cloud's account."""
+        return {"aws": lambda: server.cloud.ec2.account, "gcp": lambda: server.cloud.compute.account}[self.name]()
+
+
+RENTED = {
+    "aws": Rented(
+        "aws", ("--region", "us-east-1"), (GROUP,), "the AWS account 123456789012, as arn:aws:", ("security_groups",)
+    ),
+    "gcp": Rented(
+        "gcp",
+        ("--region", "us-central1", "--set", "project=a-project"),
+        ("spotsup-vision-ssh", GROUP),
+        "the Google Cloud project a-project, as daemon@a-project.iam.gserviceaccount.com",
+        ("network_tags",),
+    ),
+}
+
+
+@dataclass(frozen=True)
 class Desk:
     """A user's folders, and a cloud."""
 
     folder: Path
     server: Any
+    cloud: Rented = RENTED["aws"]
 
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         environ = {
@@ -39,7 +69,7 @@ class Desk:
 
     def init(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         state = ("--state-dir", str(self.key.parent))
-        asked = ("--kind", "personal", "--cloud", "aws", "--region", "us-east-1", "--cluster", "vision", *state)
+        asked = ("--kind", "personal", "--cloud", self.cloud.name, *self.cloud.options, "--cluster", "vision", *state)
         cloud = ("--set", "reach=ssh", "--set", f"endpoint={self.server.url}", "--account")
         return self.run("init", *asked, *cloud, *arguments)
 
@@ -55,7 +85,7 @@ class Desk:
         return self.folder / "state" / "spotsup" / "cluster.key"
 
     def left(self) -> list[str]:
-        found: list[str] = self.server.cloud.ec2.account.left()
+        found: list[str] = self.cloud.account(self.server).left()
         return found
 
 
@@ -69,38 +99,45 @@ FROM = ("--ssh-from", "198.51.100.7")
 
 
 @pytest.mark.long
-def test_an_account_is_filled_as_the_dry_run_said(desk: Desk) -> None:
-    dry = desk.init(*FROM, "--dry-run")
-    assert (dry.returncode, dry.stderr, desk.left(), desk.config.exists()) == (0, "", [], False)
-    assert "in the AWS account 123456789012, as arn:aws:" in dry.stdout
-    done = desk.init(*FROM, "--yes")
-    assert (done.returncode, done.stderr) == (0, "")
-    would, did = (
-        [line.removeprefix(word) for line in text.splitlines() if line.startswith(word)]
-        for word, text in (("would ", dry.stdout), ("done: ", done.stdout))
-    )
-    assert sorted(would) == sorted(did)
-    assert desk.left() == [GROUP]  # whoever sits at a desk has credentials of their own
-    (group,) = tomllib.loads(desk.config.read_text())["aws"]["security_groups"]["us-east-1"]
-    assert group.startswith("sg-")
-    mark = load_identity(desk.key).mark
-    (raw,) = desk.server.cloud.fleet.backend("us-east-1").describe_security_groups(group_ids=[group])
-    assert {each["key"]: each["value"] for each in raw.get_tags()}["spotsup-key-mark"] == mark
-    seen = desk.init(*FROM, "--dry-run")
-    assert ("would " in seen.stdout, "--replace" in seen.stdout) == (False, False), seen.stdout
+@pytest.mark.parametrize("name", RENTED)
+def test_an_account_is_filled_as_the_dry_run_said_and_emptied_when_that_was_agreed_to(
+    name: str, tmp_path: Path
+) -> None:
+    with wire_cloud(name) as server:
+        desk, cloud = Desk(tmp_path, server, RENTED[name]), RENTED[name]
+        dry = desk.init(*FROM, "--dry-run")
+        assert (dry.returncode, dry.stderr, desk.left(), desk.config.exists()) == (0, "", [], False)
+        assert f"in {cloud.whose}" in dry.stdout
+        done = desk.init(*FROM, "--yes")
+        assert (done.returncode, done.stderr) == (0, "")
+        would, did = (
+            [line.removeprefix(word) for line in text.splitlines() if line.startswith(word)]
+            for word, text in (("would ", dry.stdout), ("done: ", done.stdout))
+        )
+        assert sorted(would) == sorted(did)
+        assert desk.left() == [*cloud.made]  # whoever sits at a desk has credentials of their own
+        section = tomllib.loads(desk.config.read_text())[name]
+        assert {*cloud.made_settings} <= {*section}
+        seen = desk.init(*FROM, "--dry-run")
+        assert ("would " in seen.stdout, "--replace" in seen.stdout) == (False, False), seen.stdout
+        asked = desk.destroy()
+        assert (asked.returncode, desk.left()) == (2, [*cloud.made])
+        assert "Delete that? Give --yes, or --dry-run to see only" in asked.stderr
+        assert f"{GROUP}" in asked.stdout
+        gone = desk.destroy("--yes")
+        assert (gone.returncode, gone.stderr, desk.left()) == (0, "", [])
+        assert "nothing of this installation is left in the account" in gone.stdout
+        assert desk.key.exists()
 
 
 @pytest.mark.long
-def test_an_account_is_emptied_when_that_was_agreed_to(desk: Desk) -> None:
+def test_what_is_made_has_the_mark_of_the_key(desk: Desk) -> None:
     assert desk.init(*FROM, "--yes").returncode == 0
-    asked = desk.destroy()
-    assert (asked.returncode, desk.left()) == (2, [GROUP])
-    assert "Delete that? Give --yes, or --dry-run to see only" in asked.stderr
-    assert f"would delete the security group {GROUP}" in asked.stdout
-    gone = desk.destroy("--yes")
-    assert (gone.returncode, gone.stderr, desk.left()) == (0, "", [])
-    assert "nothing of this installation is left in the account" in gone.stdout
-    assert desk.key.exists()
+    (group,) = tomllib.loads(desk.config.read_text())["aws"]["security_groups"]["us-east-1"]
+    assert group.startswith("sg-")
+    (raw,) = desk.server.cloud.fleet.backend("us-east-1").describe_security_groups(group_ids=[group])
+    tags = {each["key"]: each["value"] for each in raw.get_tags()}
+    assert tags["spotsup-key-mark"] == load_identity(desk.key).mark
 
 
 @pytest.mark.long
@@ -123,9 +160,9 @@ def test_who_says_too_little_is_told_before_anything_is_made(desk: Desk) -> None
     ):
         done = desk.init(*arguments)
         assert (done.returncode, message in done.stderr) == (code, True), done.stderr
-    options = ("--cloud", "gcp", "--region", "us-central1", "--set", "project=p", "--set", "reach=ssh", "--account")
-    other = desk.run("init", "--kind", "personal", *options)
-    assert "spotsup makes nothing in accounts of gcp yet" in other.stderr
+    options = ("--cloud", "azure", "--region", "eastus", "--set", "subscription=s", "--set", "resource_group=g")
+    other = desk.run("init", "--kind", "personal", *options, "--set", "reach=ssh", "--account")
+    assert "spotsup makes nothing in accounts of azure yet" in other.stderr
     alone = desk.run("init", "--kind", "personal", "--cloud", "local", "--yes")
     assert "are for --account" in alone.stderr
     assert (desk.left(), desk.config.exists(), desk.key.exists()) == ([], False, False)

@@ -1,9 +1,10 @@
-"""Steps in an account: taken until none is missing, whatever each answers; and AWS's plan, which is pure."""
+"""Steps in an account: taken until none is missing, whatever each answers; and the clouds' plans, which are pure."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
@@ -14,8 +15,15 @@ from provisioners.aws.account import plan as aws
 from provisioners.aws.account.plan import Delete, Facts, FoundFileSystem, FoundGroup, FoundProfile, FoundRole
 from provisioners.aws.account.wanted import POLICY, Network, Role, Rule, Wanted, names, wanted
 from provisioners.aws.settings import AwsSettings
-from provisioners.base import ProvisionerError
-from supervisor.cli.account import differing, merged, permissions
+from provisioners.base import Owner, ProvisionerError
+from provisioners.descriptor import Descriptor
+from provisioners.gcp.account import plan as gcp
+from provisioners.gcp.account import wanted as gcp_wanted
+from provisioners.gcp.settings import GcpSettings
+from provisioners.registry import CLOUDS
+from supervisor.cli.account import account_cloud, differing, merged, permissions
+from supervisor.config import Config
+from supervisor.errors import UsageError
 from tests.support.machines import OTHER, OWNER
 
 # -- taking steps ----------------------------------------------------------------------------------------------
@@ -214,6 +222,80 @@ def test_a_rule_reads_as_a_sentence() -> None:
     assert "secret" not in repr(Role("r", "d", "secret"))
 
 
+# -- Google Cloud ----------------------------------------------------------------------------------------------
+
+GCP_WISH = replace(WISH, checkpoints="gs://models")
+GCP_SETTINGS = GcpSettings(project="p", regions=("us-central1",))
+GCP_WANTED = gcp_wanted.wanted(GCP_SETTINGS, GCP_WISH, {"us-central1": "us-central1-a"})
+
+
+def whole_project() -> gcp.Facts:
+    """A project in which nothing is missing."""
+    needed = GCP_WANTED
+    return gcp.Facts(
+        tuple(gcp.FoundRule(each, OWNER) for each in needed.rules),
+        tuple(gcp.FoundRole(each.id, OWNER, each.permissions, each.buckets) for each in needed.roles),
+        tuple(gcp.FoundAccount(each.email, OWNER) for each in needed.accounts),
+        frozenset(needed.bindings),
+        tuple(gcp.FoundFileSystem(each.region, each.zone, each.name, OWNER) for each in needed.file_systems),
+    )
+
+
+def test_nothing_is_missing_in_a_project_where_all_is_there() -> None:
+    assert gcp.missing(GCP_WANTED, whole_project(), OWNER) == Plan()
+
+
+def test_a_role_is_taken_from_an_account_before_either_goes() -> None:
+    steps = gcp.remaining(whole_project(), OWNER, with_data=True).steps
+    kinds = [step.kind if isinstance(step, gcp.Delete) else "binding" for step in steps]
+    kinds = [each for each in kinds if each in {"binding", gcp.ACCOUNT, gcp.ROLE}]
+    assert kinds == sorted(kinds, key=["binding", gcp.ACCOUNT, gcp.ROLE].index)
+    assert {*kinds} == {"binding", gcp.ACCOUNT, gcp.ROLE}
+
+
+@given(st.sets(st.integers(0, 6)), st.booleans())
+def test_nothing_in_a_project_without_our_mark_is_ever_in_a_plan(foreign: set[int], with_data: bool) -> None:
+    facts = whole_project()
+    parts = (facts.rules, facts.roles, facts.accounts, facts.file_systems)
+    things: list[Any] = [each for part in parts for each in part]
+    mixed = [replace(each, owner=OTHER) if number in foreign else each for number, each in enumerate(things)]
+    given = gcp.Facts(
+        tuple(each for each in mixed if isinstance(each, gcp.FoundRule)),
+        tuple(each for each in mixed if isinstance(each, gcp.FoundRole)),
+        tuple(each for each in mixed if isinstance(each, gcp.FoundAccount)),
+        facts.bindings,
+        tuple(each for each in mixed if isinstance(each, gcp.FoundFileSystem)),
+    )
+    theirs = [each for each in mixed if each.owner == OTHER]
+    plan = gcp.remaining(given, OWNER, with_data=with_data)
+    text = [str(step) for step in plan.steps if isinstance(step, gcp.Delete)]
+    for each in theirs:
+        assert f"delete {each}" not in text
+    roles = {each.id for each in given.roles if each.owner == OTHER}
+    taken = {step.binding.role.rpartition("/")[2] for step in plan.steps if isinstance(step, gcp.Unbind)}
+    assert not roles & taken
+    assert len([each for each in plan.left if "does not have this installation's mark" in each]) == len(theirs)
+    assert bool(gcp.missing(GCP_WANTED, given, OWNER).problems) is bool(theirs)
+
+
+@pytest.mark.parametrize("cluster", ["a", "c" * 31, "a-b-c"])
+def test_the_names_fit_what_google_takes(cluster: str) -> None:
+    """The forms: docs of firewall rules, service accounts (6 to 30 characters) and custom roles."""
+    called = gcp_wanted.Names(cluster, "p")
+    assert re.fullmatch(r"[a-z]([-a-z0-9]{4,28}[a-z0-9])", called.account("daemon"))
+    assert re.fullmatch(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?", called.of("storage"))
+    assert re.fullmatch(r"[a-zA-Z0-9_.]{3,64}", called.role("checkpoints"))
+    assert gcp_wanted.Names(cluster, "example.com:p").email("node").endswith("@p.example.com.iam.gserviceaccount.com")
+
+
+def test_a_description_says_whose_it_is() -> None:
+    text = gcp_wanted.described(OWNER, ("models", "more"))
+    assert (gcp_wanted.owner_in(text), gcp_wanted.buckets_in(text)) == (OWNER, ("models", "more"))
+    assert gcp_wanted.owner_in("made by hand") == Owner("", "")
+    with pytest.raises(ProvisionerError, match="too long to be kept"):
+        gcp_wanted.described(OWNER, tuple(f"bucket-{number}" * 5 for number in range(9)))
+
+
 # -- the configuration -----------------------------------------------------------------------------------------
 
 
@@ -225,5 +307,16 @@ def test_what_was_made_is_merged_into_the_section_and_wins_key_by_key() -> None:
         "security_groups": {"a": ["sg-new"], "b": ["sg-mine"]},
         "instance_profile": "p",
     }
+    lists = {"network_tags": ["a", "b"], "subnets": {"r": "s"}}
+    assert differing(lists, {"network_tags": ("a", "b"), "subnets": {"r": "s"}}) == []
+    assert differing(lists, {"network_tags": ("a",)}) == ["network_tags = ['a', 'b']", "subnets.r = s"]
     assert differing(made, section) == ["security_groups.a = ['sg-new']", "instance_profile = p"]
     assert differing(made, merged(section, made)) == []
+
+
+def test_a_cloud_whose_account_spotsup_cannot_fill_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = Config.model_validate({"gcp": GcpSettings(project="p", regions=("r",))})
+    assert account_cloud(config) == "gcp"
+    monkeypatch.setitem(cast("dict[str, Descriptor]", CLOUDS), "gcp", replace(CLOUDS["gcp"], account=None))
+    with pytest.raises(UsageError, match="makes nothing in accounts of gcp yet, only of aws"):
+        account_cloud(config)
